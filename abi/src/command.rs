@@ -15,6 +15,7 @@
 //! | 7 to 9 | [`crate::collective`] |
 //! | 12 | [`crate::process_names`] |
 //! | 13, 14 | [`crate::context`] |
+//! | 16 to 18 | [`crate::datagram`] |
 //!
 //! A command names the whole operation, of any length and alignment: the NIC splits it
 //! at page borders of either side (N9).

@@ -38,7 +38,12 @@
 //! |---|---|
 //! | [`ContextFlags::REGION`] | of a Send: those in the region, up to [`REGION_BYTES`] |
 //! | [`ContextFlags::POOL`] | in the pool from `pool_page` and `pool_offset` on |
-//! | neither | in the pages that the descriptors name, all of one exported segment |
+//! | [`ContextFlags::LIST`] | in the pages that the descriptors in a page of the pool name, `pool_page`; otherwise as with neither |
+//! | none of them | in the pages that the descriptors in the region name, all of one exported segment |
+//!
+//! A list of more than [`CONTEXT_PAGES`] descriptors does not fit in the region (Q6): it stands in a
+//! page of the pool, where the NIC finds it without a fault, and is copied with the context. So the
+//! process can use that page again when the NIC has ended the context.
 //!
 //! The bytes of a context that names pages are those of its pages one behind the other: each
 //! but the first begins where its page begins, each but the last ends where its page ends. So a
@@ -56,6 +61,10 @@ pub const CONTEXTS: usize = 32;
 
 /// Page descriptors in the region of a context: K of Q5.
 pub const CONTEXT_PAGES: usize = 8;
+
+/// Page descriptors in a list of [`ContextFlags::LIST`]: as many as a page of the pool has room
+/// for.
+pub const LIST_PAGES: usize = PAGE_SIZE / size_of::<PageDescriptor>();
 
 /// Bytes of a short message that the region of a context has room for: as many as an entry of the
 /// command queue.
@@ -103,6 +112,9 @@ bitflags! {
         const REGION = 8;
         /// The bytes are in the buffer pool.
         const POOL = 16;
+        /// The page descriptors stand in a page of the buffer pool, up to [`LIST_PAGES`]. Neither
+        /// with REGION nor with POOL; `pool_offset` is zero.
+        const LIST = 32;
     }
 }
 
@@ -140,7 +152,8 @@ layouts! {
         pub local_segment: U16,
         /// Endpoint of the receiver, below [`crate::message::ENDPOINTS`].
         pub endpoint: U16,
-        /// With POOL: the page of the pool with the first byte, below [`POOL_PAGES`].
+        /// With POOL: the page of the pool with the first byte; with LIST: that with the
+        /// descriptors. Below [`POOL_PAGES`].
         pub pool_page: U16,
         /// With POOL: where in that page it stands.
         pub pool_offset: U16,
@@ -150,7 +163,7 @@ layouts! {
         pub reserved: [U16; 7],
     }
 
-    /// A page of a context: an entry of its region.
+    /// A page of a context: an entry of its region, or of its list.
     ///
     /// ```text
     ///      0                 4        6        8

@@ -33,12 +33,11 @@
 //! it; and every access must lie in the memory of its guest.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::IntoBytes;
 
 use crate::export::ExportOptions;
 use crate::host_area::HOST_PAGES;
 use crate::ids::Secret;
-use crate::layout::{Field, Layout};
+use crate::layout::{numbers, Layout};
 
 /// Size of a request in bytes.
 pub const REQUEST_BYTES: usize = 256;
@@ -52,6 +51,11 @@ pub const MAX_IMPORT_WAIT_MS: u32 = 3_600_000;
 /// Flag of [`NewProcess`]: the process may export physical memory (N25). The
 /// driver gives it only to whom the system lets touch all memory anyway.
 pub const PROCESS_PHYSICAL: u16 = 1;
+
+/// Flag of [`NewProcess`]: the process is the driver itself, on
+/// [`crate::datagram::DRIVER_PORT`]. It may send and receive datagrams, and names pages by
+/// guest-physical address. A NIC has one such process at most.
+pub const PROCESS_DRIVER: u16 = 2;
 
 /// Flag of [`Export`]: the address is guest-physical (N25). `AccessDenied` unless
 /// the process has [`PROCESS_PHYSICAL`], `BadAddress` if not all of the range is
@@ -147,7 +151,7 @@ layouts! {
     pub struct NewProcess {
         /// Port of the process, not zero.
         pub port: U16,
-        /// 0 or [`PROCESS_PHYSICAL`].
+        /// [`PROCESS_PHYSICAL`], [`PROCESS_DRIVER`], or 0.
         pub flags: U16,
         /// Process id in the guest, for people.
         pub pid: U32,
@@ -248,7 +252,7 @@ layouts! {
 
     /// Reply body of [`Opcode::Query`]: what the NIC holds now, and what it has counted
     /// since it was reset.
-    #[bytes(264)]
+    #[bytes(296)]
     pub struct Statistics {
         /// Registered processes.
         pub processes: U32,
@@ -325,22 +329,23 @@ layouts! {
         pub acknowledgements: U64,
         /// Peers that owed an answer and were silent for too long (U10).
         pub peers_given_up: U64,
+        /// Packets of datagrams that were handed to the wire (H1); it may have lost them.
+        pub datagrams_sent: U64,
+        /// Packets that are in a receive buffer.
+        pub datagrams_received: U64,
+        /// Packets that were dropped: no buffer is posted for their port, they are longer than the
+        /// buffer, or the driver leaves too many completions unread.
+        pub datagrams_dropped: U64,
+        /// Packets that were dropped because the steered buffer that they name is not posted, or
+        /// no more.
+        pub datagrams_late: U64,
     }
 }
 
 impl Statistics {
     /// Every field with its name, for people and metrics.
     pub fn fields(&self) -> [(&'static str, u64); Self::FIELDS.len()] {
-        core::array::from_fn(|index| {
-            let Field {
-                name,
-                offset,
-                bytes,
-            } = Self::FIELDS[index];
-            let mut word = [0; 8];
-            word[..bytes].copy_from_slice(&self.as_bytes()[offset..offset + bytes]);
-            (name, u64::from_le_bytes(word))
-        })
+        numbers(self)
     }
 }
 

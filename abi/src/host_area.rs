@@ -206,6 +206,10 @@ numbered! {
         /// `port` are those of the process; of a registration that was refused, those of the
         /// process that has the name.
         Name = 7,
+        /// A [`crate::datagram::DatagramSendCommand`].
+        DatagramSend = 8,
+        /// The buffer of a [`crate::datagram::DatagramPostCommand`].
+        DatagramReceive = 9,
     }
 }
 

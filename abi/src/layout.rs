@@ -1,6 +1,8 @@
 //! How this crate declares what has a fixed layout or number, and the list of it that
 //! tests and people read.
 
+use zerocopy::{Immutable, IntoBytes};
+
 /// A field of a structure that two sides share.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
@@ -18,6 +20,22 @@ pub trait Layout: Sized {
     const NAME: &'static str;
     /// All its fields, in the order of their offsets.
     const FIELDS: &'static [Field];
+}
+
+/// The fields of a structure of numbers, each with its name; `N` is how many it has.
+pub(crate) fn numbers<T: Layout + IntoBytes + Immutable, const N: usize>(
+    value: &T,
+) -> [(&'static str, u64); N] {
+    core::array::from_fn(|index| {
+        let Field {
+            name,
+            offset,
+            bytes,
+        } = T::FIELDS[index];
+        let mut word = [0; 8];
+        word[..bytes].copy_from_slice(&value.as_bytes()[offset..offset + bytes]);
+        (name, u64::from_le_bytes(word))
+    })
 }
 
 /// Declares structures that two sides share: with the size of each in bytes, which is

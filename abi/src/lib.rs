@@ -28,6 +28,8 @@
 //! | [`collective`] | commands and frames of groups and collectives (Q14, Q15) | process; NIC | NIC; peer NIC |
 //! | [`message`] | commands and frames of messages (Q4) | process; NIC | NIC; peer NIC |
 //! | [`context`] | contexts of messages in the window, and their doorbells (Q4, Q5, Q7, Q8) | process; NIC | NIC; process |
+//! | [`datagram`] | commands and the frame of unreliable datagrams (H1) | driver; NIC | NIC; peer NIC |
+//! | [`remote_memory`] | header of remote memory, in datagrams (H9) | driver | driver of another node |
 //! | [`directory`] | frames that ask for exported names (N3) | NIC | peer NIC |
 //! | [`export`] | who may import a segment, and what its writers may signal (N2) | process | NIC |
 //! | [`host_area`] | counters and queues in guest memory, one area for each process | NIC; driver (one word) | process |
@@ -38,6 +40,9 @@
 //! | [`names`] | names of the kinds of frames | | people |
 //! | [`layout`] | sizes, fields and numbers of all of them | | tests, people |
 //! | [`uapi`] | ioctl and mmap of the character device | library, driver | driver, library |
+//! | [`stream`] | frames of reliable streams (S6) | process | process |
+//! | [`pool`] | shared pools of frames, and their calls (S1) | process; driver | both |
+//! | [`volume`] | calls of remote memory (H9) | process, driver | driver, process |
 //!
 //! # Conventions
 //! Every integer is little-endian. Every struct has a fixed size and no implicit
@@ -61,6 +66,7 @@ pub mod collective;
 pub mod command;
 pub mod context;
 pub mod control;
+pub mod datagram;
 pub mod directory;
 pub mod event;
 pub mod export;
@@ -70,11 +76,15 @@ pub mod ids;
 pub mod message;
 pub mod names;
 pub mod page_table;
+pub mod pool;
 pub mod process_names;
 pub mod rdma;
+pub mod remote_memory;
 pub mod shared;
 pub mod status;
+pub mod stream;
 pub mod uapi;
+pub mod volume;
 pub mod window;
 pub mod wire;
 
@@ -83,7 +93,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 10;
+pub const ABI_VERSION: u32 = 12;
 
 /// Size of a page, in bytes, on both sides and on the wire.
 pub const PAGE_SIZE: usize = 4096;

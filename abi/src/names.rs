@@ -1,10 +1,10 @@
 //! Names of the kinds of frames, for people: traces, captures, messages.
 
 use crate::wire::kind;
-use crate::{atomic, collective, directory, message, process_names, rdma};
+use crate::{atomic, collective, datagram, directory, message, process_names, rdma};
 
 /// Every kind of frame, with its name.
-pub const KINDS: [(u8, &str); 32] = [
+pub const KINDS: [(u8, &str); 33] = [
     (kind::ACK, "Ack"),
     (kind::HELLO, "Hello"),
     (kind::HELLO_REPLY, "HelloReply"),
@@ -35,6 +35,7 @@ pub const KINDS: [(u8, &str); 32] = [
     (collective::kind::GROUP_FORMED, "GroupFormed"),
     (collective::kind::GROUP_START, "GroupStart"),
     (collective::kind::GROUP_GREET, "GroupGreet"),
+    (datagram::kind::DATAGRAM, "Datagram"),
     (process_names::kind::NAMES, "Names"),
     (process_names::kind::NAMES_SEEN, "NamesSeen"),
 ];

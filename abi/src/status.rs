@@ -97,6 +97,9 @@ statuses! {
     /// received or discarded, or its sender has ended or given it up (Q4).
     NoMessage = 39: "no such message has arrived, or it is gone",
     NameTaken = 40: "another process has the name",
+    NoSuchVolume = 41: "no such volume is attached",
+    VolumeInUse = 42: "the volume is mounted, used for swap or open",
+    NotServing = 43: "this node gives no memory to others",
 }
 
 impl Status {
@@ -117,7 +120,7 @@ mod tests {
             assert_eq!(status.code() as usize, place);
             assert_eq!(Status::try_from(place as u32), Ok(status));
         }
-        assert_eq!(Status::try_from(41), Err(Unknown(41)));
+        assert_eq!(Status::try_from(44), Err(Unknown(44)));
         assert_eq!(Status::try_from(u32::MAX), Err(Unknown(u32::MAX)));
     }
 }

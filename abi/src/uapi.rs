@@ -20,7 +20,8 @@
 //! | [`MMAP_HOST_AREA`] | [`crate::host_area::READ_ONLY_PAGES`] pages | read; shared | the host area |
 //! | [`MMAP_POOL`] | [`crate::host_area::WRITABLE_PAGES`] pages | read, write; shared | the rest of it: doorbells of contexts, buffer pool |
 //!
-//! Nothing else can be mapped, and nothing before [`Register`] (Q1).
+//! Nothing else can be mapped, and nothing before [`Register`] (Q1). A file that has pools instead
+//! maps those only ([`crate::pool`]).
 //!
 //! # poll
 //! The file is readable (`POLLIN`) while its wake generation differs from the one
@@ -34,6 +35,7 @@ use zerocopy::little_endian::{I64, U16, U32, U64};
 
 use crate::export::ExportOptions;
 use crate::ids::Secret;
+use crate::layout::{numbers, Layout};
 
 /// mmap offset of the window.
 pub const MMAP_WINDOW: u64 = 0;
@@ -73,6 +75,9 @@ pub const WAKE: u32 = ioctl_number(8, size_of::<Wake>());
 
 /// ioctl number of [`Path`].
 pub const PATH: u32 = ioctl_number(9, size_of::<Path>());
+
+/// ioctl number of [`DatagramInfo`]; allowed before [`Register`].
+pub const DATAGRAM_INFO: u32 = ioctl_number(16, size_of::<DatagramInfo>());
 
 /// Flag of [`Register`] and [`Export`]: physical addresses (N25).
 pub const PHYSICAL: u32 = 1;
@@ -244,7 +249,7 @@ layouts! {
     }
 
     /// What driver and NIC hold and have counted.
-    #[bytes(360)]
+    #[bytes(392)]
     pub struct Info {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
@@ -279,6 +284,71 @@ layouts! {
         /// Out: the NIC's own counters.
         pub nic: crate::control::Statistics,
     }
+
+    /// What the datagram layer of the driver has counted (H6).
+    #[bytes(176)]
+    pub struct DatagramInfo {
+        /// Out: a [`crate::Status`] code.
+        pub status: U32,
+        /// Zero.
+        pub reserved: U32,
+        /// Out: zero until a datagram port is bound.
+        pub counters: DatagramCounters,
+    }
+
+    /// Counters of the datagram layer. What the NIC drops it counts itself.
+    #[bytes(168)]
+    pub struct DatagramCounters {
+        /// Messages that the NIC has sent to all their destinations.
+        pub messages_sent: U64,
+        /// Messages that could not be sent to a destination.
+        pub messages_failed: U64,
+        /// Messages that were not taken: no slot was free, or a destination was wrong.
+        pub messages_refused: U64,
+        /// Messages that were given to an upper module.
+        pub messages_received: U64,
+        /// Packets given to the NIC.
+        pub packets_sent: U64,
+        /// Packets that came in a receive buffer.
+        pub packets_received: U64,
+        /// Packets that were refused as too long for their route, and are sent in smaller ones.
+        pub routes_narrowed: U64,
+        /// Commands that post or withdraw receive buffers.
+        pub buffers_posted: U64,
+        /// Receive buffers that the NIC has refused.
+        pub posts_refused: U64,
+        /// Pages of messages that came in the steered buffer that waited for them.
+        pub pages_steered: U64,
+        /// Steered buffers that were given back without a message.
+        pub pages_withdrawn: U64,
+        /// Pages of messages into which fragments were copied.
+        pub pages_copied: U64,
+        /// Bytes that were copied for that.
+        pub bytes_copied: U64,
+        /// Fragments dropped: they had come before.
+        pub fragments_duplicate: U64,
+        /// Fragments dropped: they belong to no message that can be.
+        pub fragments_malformed: U64,
+        /// Fragments dropped: the others did not come in time (H4).
+        pub fragments_expired: U64,
+        /// Fragments dropped: newer messages needed their room.
+        pub fragments_evicted: U64,
+        /// Packets dropped: no header of this version, or longer than the first buffer.
+        pub packets_malformed: U64,
+        /// Completions of nothing that the driver has.
+        pub completions_unknown: U64,
+        /// Turns of the service (H5).
+        pub batches: U64,
+        /// Of these, how many left work for the next one.
+        pub batches_full: U64,
+    }
+}
+
+impl DatagramCounters {
+    /// Every counter with its name.
+    pub fn fields(&self) -> [(&'static str, u64); Self::FIELDS.len()] {
+        numbers(self)
+    }
 }
 
 #[cfg(test)]
@@ -289,6 +359,6 @@ mod tests {
     fn ioctl_numbers_are_linux_iowr() {
         // _IOWR('Q', 1, 24 bytes) of <asm-generic/ioctl.h>
         assert_eq!(REGISTER, 0xc018_5101);
-        assert_eq!(INFO, 0xc168_5107);
+        assert_eq!(INFO, 0xc188_5107);
     }
 }

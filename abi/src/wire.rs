@@ -16,6 +16,7 @@
 //! | 0xa0, 0xa1 | Control | [`crate::atomic`] |
 //! | 0xb0, 0xb1 | Control | [`crate::directory`] |
 //! | 0x48, 0x49, 0x98 to 0x9a | Windowed, Control | [`crate::message`] |
+//! | 0xc0 | Unreliable | [`crate::datagram`] |
 //!
 //! A transfer is split so that no frame crosses a page border of either side (N9);
 //! only frames that never leave a process can be longer (see *Page spans*).
@@ -89,7 +90,7 @@ pub const fn fragments(address: u64, length: usize) -> u64 {
 pub const FRAME_MAGIC: u16 = u16::from_le_bytes(*b"qn");
 
 /// Version of the frame format.
-pub const WIRE_VERSION: u8 = 10;
+pub const WIRE_VERSION: u8 = 11;
 
 /// What the transport does with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

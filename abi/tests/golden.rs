@@ -2,6 +2,10 @@
 
 use qnic_abi::atomic::{AtomicCommand, AtomicRequest, AtomicResponse, Function, WaitQueue};
 use qnic_abi::command::{CommandBody, CommandFlags, CommandHeader};
+use qnic_abi::datagram::{
+    Datagram, DatagramPostCommand, DatagramSendCommand, DatagramWithdrawCommand, PacketFlags,
+    PostFlags, WithdrawFlags,
+};
 use qnic_abi::directory::{ImportRequest, ImportResponse};
 use qnic_abi::event::{Event, Kind};
 use qnic_abi::header::Geometry;
@@ -10,7 +14,9 @@ use qnic_abi::message::{
     self, CancelCommand, Message, MessageData, MessageEnd, MessagePermit, ProbeCommand, ProbeFlags,
     ReceiveCommand, ReceiveFlags, SendCommand,
 };
+use qnic_abi::pool::{DatagramPart, OpenPools, PoolWait, Slot};
 use qnic_abi::rdma::{ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand, WriteFlags};
+use qnic_abi::stream::{Kind as StreamKind, Reason, StreamFlags, StreamHeader, MAGIC};
 use qnic_abi::wire::{
     kind, Ack, Body, Empty, Frame, Goodbye, Hello, Leave, Nak, ProcessGone, Window, ENVELOPE_BYTES,
 };
@@ -86,6 +92,62 @@ fn a_compare_and_swap() {
     let golden = "0301000003000201 78563412007f0000 8877665544332211 0403020100000000 \
                   0807060500000000 0400000005003f00 0900000000000000 0000000000000000";
     assert_eq!(hex(command.as_bytes()), golden);
+}
+
+#[test]
+fn a_datagram_its_buffer_and_its_frame() {
+    let send = DatagramSendCommand {
+        header: header(DatagramSendCommand::OPCODE, 40),
+        handle: 1.into(),
+        address: 0x5000.into(),
+        target: 2.into(),
+        sequence: 3.into(),
+        fragment: 4.into(),
+        flags: PacketFlags::LAST.bits(),
+        length: 0x1000.into(),
+        source_port: 5.into(),
+        ..Default::default()
+    };
+    let golden = "1001280003000201 0100000000000000 0050000000000000 0200000000000000 \
+                  0300000004000100 0010050000000000 0000000000000000 0000000000000000";
+    assert_eq!(hex(send.as_bytes()), golden);
+    let post = DatagramPostCommand {
+        header: header(DatagramPostCommand::OPCODE, 0),
+        handle: 1.into(),
+        address: 0x5000.into(),
+        record: 0x6040.into(),
+        length: 0x1000.into(),
+        port: 5.into(),
+        flags: PostFlags::STEERED.bits().into(),
+        ..Default::default()
+    };
+    let golden = "1101000003000201 0100000000000000 0050000000000000 4060000000000000 \
+                  0010050001000000 0000000000000000 0000000000000000 0000000000000000";
+    assert_eq!(hex(post.as_bytes()), golden);
+    let withdraw = DatagramWithdrawCommand {
+        header: header(DatagramWithdrawCommand::OPCODE, 0),
+        port: 5.into(),
+        flags: WithdrawFlags::ALL.bits().into(),
+        ..Default::default()
+    };
+    let golden = "1201000003000201 0000000000000000 0500010000000000 0000000000000000 \
+                  0000000000000000 0000000000000000 0000000000000000 0000000000000000";
+    assert_eq!(hex(withdraw.as_bytes()), golden);
+    let mut datagram = Datagram {
+        target: 1.into(),
+        sequence: 2.into(),
+        fragment: 3.into(),
+        flags: PacketFlags::LAST.bits(),
+        header_length: 9,
+        header: [4.into(), 5.into(), 0.into(), 0.into(), 0.into()],
+    };
+    let golden = "0100000000000000 0200000003000109 0400000000000000 0500000000000000 \
+                  0000000000000000 0000000000000000 0000000000000000";
+    check(&datagram, "716e0bc00038", golden);
+    datagram.header_length = 8;
+    assert!(!datagram.is_valid(), "a byte behind the header");
+    datagram.header_length = 41;
+    assert!(!datagram.is_valid(), "a header longer than its room");
 }
 
 #[test]
@@ -181,9 +243,9 @@ fn the_frames_of_messages() {
     };
     let golden =
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000000000000";
-    check(&eager, "716e0a480128", golden);
+    check(&eager, "716e0b480128", golden);
     let request: Message<{ message::kind::MESSAGE_REQUEST }> = zerocopy::transmute!(eager);
-    check(&request, "716e0a980128", golden);
+    check(&request, "716e0b980128", golden);
     let permit = MessagePermit {
         receive: 1.into(),
         length: 2.into(),
@@ -191,19 +253,19 @@ fn the_frames_of_messages() {
         ..Default::default()
     };
     let golden = "0100000000000000 0200000000000000 0300000000000000";
-    check(&permit, "716e0a990118", golden);
+    check(&permit, "716e0b990118", golden);
     let data = MessageData {
         receive: 1.into(),
         offset: 2.into(),
         page_offset: 3.into(),
         ..Default::default()
     };
-    check(&data, "716e0a490118", golden);
+    check(&data, "716e0b490118", golden);
     let end = MessageEnd {
         status: 16.into(),
         ..Default::default()
     };
-    check(&end, "716e0a9a0108", "1000000000000000");
+    check(&end, "716e0b9a0108", "1000000000000000");
 }
 
 #[test]
@@ -252,7 +314,7 @@ fn an_envelope_and_a_write() {
         flags: 1.into(),
         notification: 18.into(),
     });
-    let golden = "716e0a4001280403 0500060007000800 2000000000000000 2100000000000000 \
+    let golden = "716e0b4001280403 0500060007000800 2000000000000000 2100000000000000 \
                   0900000000000000 0a00000000000000 2200000000000000 0b00000000000000";
     assert_eq!(envelope, golden);
     let golden =
@@ -274,27 +336,27 @@ fn the_bodies_of_all_other_kinds() {
             offset: 2.into(),
             bitmap: [3.into(), 4.into(), 5.into(), 6.into()],
         },
-        "716e0a010028",
+        "716e0b010028",
         "0100000002000000 0300000000000000 0400000000000000 0500000000000000 0600000000000000",
     );
     let (window, leaves) = (0x0102.into(), 3.into());
     let hello = Hello::<{ kind::HELLO }> { window, leaves };
-    check(&hello, "716e0a020008", "0201000003000000");
+    check(&hello, "716e0b020008", "0201000003000000");
     let reply = Hello::<{ kind::HELLO_REPLY }> { window, leaves };
-    check(&reply, "716e0a030008", "0201000003000000");
-    check::<Goodbye>(&Empty, "716e0a040000", "");
+    check(&reply, "716e0b030008", "0201000003000000");
+    check::<Goodbye>(&Empty, "716e0b040000", "");
     let (next, reserved) = (7.into(), 0.into());
     let leave = Leave {
         leaves,
         reserved,
         next,
     };
-    check(&leave, "716e0a050010", "0300000000000000 0700000000000000");
+    check(&leave, "716e0b050010", "0300000000000000 0700000000000000");
     let renewed = Window::<{ kind::WINDOW }> { window, reserved };
-    check(&renewed, "716e0a820108", "0201000000000000");
+    check(&renewed, "716e0b820108", "0201000000000000");
     let taken = Window::<{ kind::WINDOW_TAKEN }> { window, reserved };
-    check(&taken, "716e0a830108", "0201000000000000");
-    check::<ProcessGone>(&Empty, "716e0a810100", "");
+    check(&taken, "716e0b830108", "0201000000000000");
+    check::<ProcessGone>(&Empty, "716e0b810100", "");
     check(
         &Nak {
             status: 5.into(),
@@ -302,7 +364,7 @@ fn the_bodies_of_all_other_kinds() {
             reserved: [0; 3],
             sequence: 9.into(),
         },
-        "716e0a800110",
+        "716e0b800110",
         "0500000040000000 0900000000000000",
     );
     check(
@@ -315,7 +377,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             page_offset: 7.into(),
         },
-        "716e0a900128",
+        "716e0b900128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000006000700",
     );
     check(
@@ -324,7 +386,7 @@ fn the_bodies_of_all_other_kinds() {
             page_offset: 2.into(),
             ..Default::default()
         },
-        "716e0a410110",
+        "716e0b410110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -336,7 +398,7 @@ fn the_bodies_of_all_other_kinds() {
             function: 5.into(),
             segment: 6.into(),
         },
-        "716e0aa00128",
+        "716e0ba00128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0800000005000600",
     );
     check(
@@ -344,7 +406,7 @@ fn the_bodies_of_all_other_kinds() {
             value: 1.into(),
             detail: 2.into(),
         },
-        "716e0aa10110",
+        "716e0ba10110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -354,7 +416,7 @@ fn the_bodies_of_all_other_kinds() {
             secret: Secret(std::array::from_fn(|index| index as u8 + 1)),
             ..Default::default()
         },
-        "716e0ab00120",
+        "716e0bb00120",
         "0100000000000000 0200000000000000 0102030405060708 090a0b0c0d0e0f10",
     );
     check(
@@ -367,7 +429,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             ..Default::default()
         },
-        "716e0ab10128",
+        "716e0bb10128",
         "0100000000000000 0200000000000000 0300000000000000 0400000005000000 0600000000000000",
     );
 }
@@ -393,6 +455,84 @@ fn frames_are_read_back_from_a_wire_and_nothing_else_is() {
 }
 
 #[test]
+fn shared_pools() {
+    let open = OpenPools {
+        status: 1.into(),
+        port: 0x0405.into(),
+        node: 3.into(),
+        frame_bytes: 4096.into(),
+        inputs: 256.into(),
+        outputs: 128.into(),
+        bytes: 0x12_3000.into(),
+    };
+    let golden = "0100000005040300 0010000000018000 0030120000000000";
+    assert_eq!(hex(open.as_bytes()), golden);
+    let wait = PoolWait {
+        status: 1.into(),
+        events: 3.into(),
+        timeout_ns: (-1).into(),
+    };
+    assert_eq!(hex(wait.as_bytes()), "0100000003000000 ffffffffffffffff");
+    let part = DatagramPart {
+        message: 1.into(),
+        length: 0x1_0000.into(),
+        part: 2.into(),
+        part_bytes: 4080.into(),
+        ..Default::default()
+    };
+    assert_eq!(hex(part.as_bytes()), "0100000000000100 0200f00f00000000");
+    let slot = Slot {
+        index: 0x0102,
+        length: 0x0304,
+        node: NodeId(0x0506),
+        port: 0x0708,
+    };
+    assert_eq!(slot.encode(), 0x0708_0506_0304_0103);
+    assert_eq!(Slot::decode(slot.encode()), Some(slot));
+    assert_eq!(Slot::default().encode(), 1, "never empty");
+    assert_eq!(Slot::decode(0x0708_0506_0304_0000), None);
+}
+
+#[test]
+fn a_frame_of_a_stream() {
+    let header = StreamHeader {
+        magic: MAGIC.into(),
+        kind: StreamKind::Data as u8,
+        flags: StreamFlags::END.bits(),
+        window: 0x0102.into(),
+        to: 1.into(),
+        from: 2.into(),
+        number: 3.into(),
+        acknowledged: 4.into(),
+        selective: [5.into(), 6.into(), 7.into(), 8.into()],
+        detail: 0.into(),
+        repeated: 9.into(),
+    };
+    let golden = "7153030102010000 0100000000000000 0200000000000000 0300000000000000 \
+                  0400000000000000 0500000000000000 0600000000000000 0700000000000000 \
+                  0800000000000000 0000000009000000";
+    assert_eq!(
+        hex(header.as_bytes()),
+        golden.replace("                  ", "")
+    );
+    assert_eq!(header.check(0), None, "the window is too large");
+    let header = StreamHeader {
+        window: 0x0101.into(),
+        ..header
+    };
+    assert_eq!(header.check(0), Some(StreamKind::Data));
+    let reset = StreamHeader {
+        kind: StreamKind::Reset as u8,
+        detail: (Reason::Aborted as u32).into(),
+        flags: 0,
+        number: 0.into(),
+        ..header
+    };
+    assert_eq!(reset.check(0), Some(StreamKind::Reset));
+    assert_eq!(reset.check(1), None, "a reset has no data");
+}
+
+#[test]
 fn an_event() {
     let event = Event {
         kind: (Kind::PageFault as u32).into(),
@@ -412,6 +552,6 @@ fn the_first_words_of_an_sram() {
     let header = geometry.header();
     assert_eq!(
         hex(&header.as_bytes()[..32]),
-        "716e69637372616d 0a00000001020000 000000000e000000 0000800000000000"
+        "716e69637372616d 0c00000001020000 000000000e000000 0000800000000000"
     );
 }

@@ -19,8 +19,9 @@ use qnic_abi::window::{
     SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{
-    atomic, attach, collective, command, context, control, directory, event, export, header,
-    host_area, message, process_names, rdma, uapi, wire,
+    atomic, attach, collective, command, context, control, datagram, directory, event, export,
+    header, host_area, message, pool, process_names, rdma, remote_memory, stream, uapi, volume,
+    wire,
 };
 
 /// Size of a structure, and offsets of its fields.
@@ -81,6 +82,12 @@ fn layouts() -> String {
         layout::<process_names::NameCommand>(),
         layout::<process_names::Names>(),
         layout::<process_names::NameEntry>(),
+        layout::<datagram::DatagramSendCommand>(),
+        layout::<datagram::DatagramPostCommand>(),
+        layout::<datagram::DatagramWithdrawCommand>(),
+        layout::<datagram::Datagram>(),
+        layout::<remote_memory::Header>(),
+        layout::<remote_memory::Attach>(),
         layout::<wire::Envelope>(),
         layout::<wire::Ack>(),
         layout::<wire::Leave>(),
@@ -92,6 +99,7 @@ fn layouts() -> String {
         layout::<atomic::AtomicResponse>(),
         layout::<directory::ImportRequest>(),
         layout::<directory::ImportResponse>(),
+        layout::<stream::StreamHeader>(),
     ]);
     for (kind, name) in qnic_abi::names::KINDS {
         writeln!(out, "kind {kind:#04x} {name}").unwrap();
@@ -106,7 +114,40 @@ fn layouts() -> String {
         layout::<uapi::ResetQueue>(),
         layout::<uapi::Wake>(),
         layout::<uapi::Info>(),
+        layout::<uapi::DatagramInfo>(),
+        layout::<uapi::DatagramCounters>(),
+        layout::<pool::DatagramPart>(),
+        layout::<pool::OpenPools>(),
+        layout::<pool::PoolKick>(),
+        layout::<pool::PoolWait>(),
+        layout::<pool::PoolInfo>(),
+        layout::<volume::AttachVolume>(),
+        layout::<volume::DetachVolume>(),
+        layout::<volume::VolumeInfo>(),
+        layout::<volume::VolumeCounters>(),
+        layout::<volume::VolumeServer>(),
+        layout::<volume::VolumeLatency>(),
+        layout::<volume::ServeMemory>(),
+        layout::<volume::LeaveMemory>(),
+        layout::<volume::MemoryInfo>(),
+        layout::<volume::MemoryCounters>(),
     ]);
+    let shape = pool::Shape::new(1500, 9, 17).unwrap();
+    for queue in pool::Queue::ALL {
+        let (head, tail, slots) = (queue.head(), queue.tail(), shape.queue(queue));
+        writeln!(out, "pools {queue:?} head {head} tail {tail} slots {slots}").unwrap();
+    }
+    let last = shape.frame(pool::Pool::Output, 16);
+    writeln!(
+        out,
+        "pools busy {} need_frames {} want_wake {} frames {} last {last} bytes {}",
+        pool::BUSY,
+        pool::NEED_FRAMES,
+        pool::WANT_WAKE,
+        shape.first_frame(),
+        shape.bytes()
+    )
+    .unwrap();
     out += &format!(
         "window {WINDOW_BYTES} awake {AWAKE} wake_request {WAKE_REQUEST} \
          signal {SIGNAL_WAKE_REQUEST} head {NOTIFICATION_HEAD} armed {ARMED} queue {COMMAND_QUEUE} \

@@ -4,10 +4,10 @@ use anyhow::{Context, Result};
 use qnic::Nic;
 
 pub(crate) fn run() -> Result<()> {
-    let info = Nic::open()
-        .context("open the NIC")?
-        .info()
-        .context("ask for counters")?;
+    let opened = Nic::open().context("open the NIC")?;
+    let info = opened.info().context("ask for counters")?;
+    let datagrams = opened.datagram_info().context("ask for datagrams")?;
+    let datagrams: std::collections::BTreeMap<_, _> = datagrams.fields().into();
     let nic: std::collections::BTreeMap<_, _> = info.nic.fields().into();
     let line = serde_json::json!({
         "abi_version": info.abi_version.get(),
@@ -22,6 +22,7 @@ pub(crate) fn run() -> Result<()> {
         "faults_failed": info.faults_failed.get(),
         "lock_conflicts": info.lock_conflicts.get(),
         "wakes": info.wakes.get(),
+        "datagrams": datagrams,
         "nic": nic,
     });
     println!("{line}");

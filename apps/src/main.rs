@@ -8,9 +8,11 @@ mod collective_bench;
 mod collectives;
 mod contend;
 mod demo;
+mod disks;
 mod exchange;
 mod floor;
 mod forbidden_maps;
+mod growth_bench;
 mod guarded;
 mod hostile_guest;
 mod info;
@@ -25,11 +27,14 @@ mod messages;
 mod node;
 mod options;
 mod ordering;
+mod parallel;
+mod pools;
 mod pressure;
 mod proc_status;
 mod queue_fuzzer;
 mod raw;
 mod remap;
+mod remote_memory;
 mod signals;
 mod stream;
 
@@ -52,6 +57,10 @@ enum Role {
     DemoTarget,
     /// Writes, reads, notifies, and compares with what the target says
     DemoInitiator(demo::InitiatorOptions),
+    /// Measures pages of a block device, one at a time and many at once
+    DiskBench(disks::BenchOptions),
+    /// Serves a block device in its memory to nbd, until it is killed
+    NbdServer(disks::ServerOptions),
     /// Exchanges verified data with every other node at once
     Exchange(exchange::Options),
     /// Finds out whether a fence of this machine holds for threads of its host
@@ -78,6 +87,14 @@ enum Role {
     Collectives(collectives::Options),
     /// Measures collectives beside a tree of writes
     CollectiveBench(collective_bench::Options),
+    /// Measures small writes of many endpoints and to many peers
+    GrowthBench(growth_bench::Options),
+    /// Computes the heat on a plate, as a rank of a machine
+    Heat(parallel::HeatOptions),
+    /// Solves Poisson's equation, as a rank of a machine
+    ConjugateGradient(parallel::GradientOptions),
+    /// Plays the game of life, as a rank of a machine
+    GameOfLife(parallel::GameOptions),
     /// Prints what driver and NIC hold and have counted
     Info,
     /// Exports segments with different rights, and compares them at the end
@@ -86,12 +103,25 @@ enum Role {
     KeyTester(node::Peer),
     /// Does with exported memory what programs do, and compares what peers get
     Life(life::Options),
+    /// Answers streams and datagrams over shared pools until it is killed
+    PoolServer(pools::ServerOptions),
+    /// Sends a stream and datagrams over shared pools, and compares what comes of them
+    PoolClient(pools::ClientOptions),
+    /// Holds the largest shared pools, to be killed
+    PoolHolder(pools::HolderOptions),
+    /// Measures streams and datagrams over shared pools beside TCP and UDP
+    PoolBench(pools::BenchOptions),
     /// Exports more than the machine has RAM, and transfers, checks and compares
     Pressure(pressure::Options),
     /// Takes exported memory away while a peer writes to it, a million times
     Remap(remap::Options),
     /// Writes to the memory of `remap`
     RemapWriter(node::Peer),
+    /// Gives memory to other nodes until it is killed; host mode only
+    RemoteMemoryServer(remote_memory::ServerOptions),
+    /// Writes and reads a volume in the memory of other nodes, and compares, until it is killed;
+    /// host mode only
+    RemoteMemoryClient(remote_memory::ClientOptions),
     /// Uses every kind of notification, and channels, with a peer
     Signals(signals::Options),
     /// Sends or receives through a channel without end, to be killed or cut off
@@ -108,6 +138,8 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().role {
         Role::DemoTarget => demo::target(),
         Role::DemoInitiator(options) => demo::initiator(&options),
+        Role::DiskBench(options) => disks::bench(&options),
+        Role::NbdServer(options) => disks::serve(&options),
         Role::Exchange(options) => exchange::run(&options),
         Role::Fences(options) => ordering::run(&options),
         Role::Load(options) => load::run(&options),
@@ -121,13 +153,23 @@ fn main() -> anyhow::Result<()> {
         Role::Contend(options) => contend::run(&options),
         Role::Collectives(options) => collectives::run(&options),
         Role::CollectiveBench(options) => collective_bench::run(&options),
+        Role::GrowthBench(options) => growth_bench::run(&options),
+        Role::Heat(options) => parallel::plate(&options),
+        Role::ConjugateGradient(options) => parallel::gradient(&options),
+        Role::GameOfLife(options) => parallel::game(&options),
         Role::Info => info::run(),
         Role::KeyOwner => keys::run_owner(),
         Role::KeyTester(options) => keys::run_tester(&options),
         Role::Life(options) => life::run(&options),
+        Role::PoolServer(options) => pools::serve(&options),
+        Role::PoolClient(options) => pools::client(&options),
+        Role::PoolHolder(options) => pools::hold(&options),
+        Role::PoolBench(options) => pools::bench(&options),
         Role::Pressure(options) => pressure::run(&options),
         Role::Remap(options) => remap::run(&options),
         Role::RemapWriter(options) => remap::run_writer(&options),
+        Role::RemoteMemoryServer(options) => remote_memory::serve(&options),
+        Role::RemoteMemoryClient(options) => remote_memory::verify(&options),
         Role::Signals(options) => signals::run(&options),
         Role::Stream(options) => stream::run(&options),
         Role::LockWaiter(options) => lock_waiter::run(&options),

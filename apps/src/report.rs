@@ -108,6 +108,49 @@ impl BenchRow {
     }
 }
 
+/// What a block device does with pages of 4 KiB anywhere.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DiskRow {
+    /// They are written; else read.
+    pub writes: bool,
+    /// Of a page, one at a time.
+    pub latency: Latency,
+    /// Pages of many threads at once, in a second.
+    pub each_second: f64,
+}
+
+/// Small messages sent one right after the other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MessagesRow {
+    /// What carried them.
+    pub operation: String,
+    /// How many there were.
+    pub messages: u64,
+    /// System calls of the sender.
+    pub sender_calls: u64,
+    /// System calls of the receiver, where it says so.
+    pub receiver_calls: Option<u64>,
+    /// Time for each until the last one was received, in microseconds.
+    pub message_us: f64,
+}
+
+/// A line of `qnic-app pool-bench`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolLine {
+    /// Latency or bandwidth.
+    Transfer(BenchRow),
+    /// Small messages.
+    Messages(MessagesRow),
+    /// Bytes that the driver has copied while streams moved so many.
+    Copied {
+        /// Copied in the driver.
+        copied: u64,
+        /// Moved.
+        moved: u64,
+    },
+}
+
 /// What `qnic-app memory-server` says at its start and at its end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -5,10 +5,14 @@
 
 mod collective;
 mod figures;
+mod growth;
+mod guest_network;
+mod kernel;
 mod libfabric;
 mod memory;
 mod message;
 mod netvm;
+mod remote_memory;
 mod series;
 mod sync;
 mod table_ops;
@@ -44,6 +48,11 @@ enum Where {
     Message,
     /// Collectives of 2 to 16 nodes, beside a tree of writes of the same run
     Collective,
+    /// Small writes as there are more endpoints, NICs and peers
+    Growth,
+    /// Streams and datagram sockets over shared pools, beside TCP and UDP between the same guests;
+    /// remote memory, beside nbd between them
+    Kernel,
     /// Costs of the shadow page table, and of pages that are absent, beside NetVM's
     Memory,
 }
@@ -59,6 +68,8 @@ Examples:
   cargo qnic bench sync
   cargo qnic bench message
   cargo qnic bench collective
+  cargo qnic bench growth
+  cargo qnic bench kernel
 
 All rounds are interleaved with what they are compared with, such as a memcpy
 of the same size; the tables show medians and the spread of the rounds. Programs
@@ -97,6 +108,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Where::Sync => sync::measure(rounds)?,
         Where::Message => message::measure(rounds)?,
         Where::Collective => collective::measure(rounds)?,
+        Where::Growth => growth::measure(rounds)?,
+        Where::Kernel => [kernel::measure(rounds)?, remote_memory::measure(rounds)?].concat(),
         Where::Memory => memory::measure(rounds)?,
     };
     for table in &tables {

@@ -9,7 +9,7 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic_cluster::{Cancel, CaptureOptions, Links, DISSECTOR};
 
-use crate::{net, ui};
+use crate::ui;
 
 /// Options of `qnic capture`.
 #[derive(Args)]
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 fn links(link: Option<&str>, node: Option<&str>) -> Result<Links> {
     match (link, node) {
         (Some(link), _) => {
-            let named = net::links(link);
+            let named = Links::named(link);
             ensure!(
                 matches!(named, Links::Between(..) | Links::OneWay(..)),
                 "--link {link}: expected A:B or A>B"

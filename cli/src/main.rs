@@ -8,13 +8,18 @@ mod cp;
 mod demo;
 mod doctor;
 mod down;
+mod exec;
 mod fuzz;
 mod keys;
 mod logs;
+mod machine;
+mod matrix;
 mod net;
+mod new;
 mod nic;
 mod pause;
 mod ps;
+mod reference;
 mod run;
 mod sim;
 mod stats;
@@ -25,7 +30,7 @@ mod up;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Clusters of virtual machines with qnic NICs.
 #[derive(Parser)]
@@ -52,10 +57,18 @@ enum Command {
     Demo(demo::Options),
     /// Boot the cluster that a file describes
     Up(up::Options),
+    /// Boot a cluster, run a program on it, take it down
+    Exec(exec::Options),
+    /// Do that in every combination of settings and seeds
+    Matrix(matrix::Options),
+    /// Make a small project to start from
+    New(new::Options),
     /// List the running clusters
     Ps(ps::Options),
     /// Run a command on one node or on all
     Run(run::Options),
+    /// Form parallel machines of nodes, and run programs on them
+    Machine(machine::Options),
     /// Copy files into and out of nodes
     Cp(cp::Options),
     /// Show what a node's console, its QEMU and the device process have logged
@@ -86,6 +99,10 @@ enum Command {
     Bench(bench::Options),
     /// Tell what was found, what will be used and what is missing
     Doctor(doctor::Options),
+    /// Write man pages
+    Man(reference::ManOptions),
+    /// Print completions for a shell
+    Completions(reference::CompletionsOptions),
 }
 
 fn main() -> ExitCode {
@@ -103,8 +120,12 @@ fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Demo(options) => demo::run(options),
         Command::Up(options) => up::run(options),
+        Command::Exec(options) => exec::run(options),
+        Command::Matrix(options) => matrix::run(options),
+        Command::New(options) => new::run(options),
         Command::Ps(options) => ps::run(options),
         Command::Run(options) => run::run(options),
+        Command::Machine(options) => machine::run(options),
         Command::Cp(options) => cp::run(options),
         Command::Logs(options) => logs::run(options),
         Command::Stats(options) => stats::run(options),
@@ -120,12 +141,14 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Fuzz(options) => fuzz::run(options),
         Command::Bench(options) => bench::run(options),
         Command::Doctor(options) => doctor::run(options),
+        Command::Man(options) => reference::man(options, Cli::command()),
+        Command::Completions(options) => reference::completions(options, Cli::command()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{ensure, Result};
 use clap::{Args, Subcommand};
-use qnic_cluster::{ClusterSpec, ImpairmentChange, Links, Probability, Rate, Shape, Span};
+use qnic_cluster::{Cancel, ClusterSpec, ImpairmentChange, Links, Probability, Rate, Shape, Span};
 use serde_json::Value;
 
 use crate::ui::{self, ClusterOption};
@@ -23,8 +23,9 @@ Examples:
   cargo qnic net set all --loss 1% --cluster pair needed if several clusters run
 
 A link does what the cluster file says until it is changed; \"set\" changes what is
-named and leaves the rest, \"clear\" ends everything. Frames that are under way when a
-link is changed go on as they would have, but for a partition.
+named and leaves the rest, \"clear\" ends everything, \"restore\" goes back to the file.
+\"play\" does what [[network.schedule]] of the file says at each time. Frames that are under
+way when a link is changed go on as they would have, but for a partition.
 
 Exit status: 0 when done, 1 on an error, 2 for a wrong command line.")]
 pub(crate) struct Options {
@@ -57,6 +58,21 @@ enum Action {
         link: String,
         #[command(flatten)]
         cluster: ClusterOption,
+    },
+    /// Make links do again what the cluster file says
+    Restore {
+        /// all, a node, A:B or A>B
+        link: String,
+        #[command(flatten)]
+        cluster: ClusterOption,
+    },
+    /// Play the schedule of the cluster file, [[network.schedule]], from now on
+    Play {
+        #[command(flatten)]
+        cluster: ClusterOption,
+        /// Seed of its chance, instead of the file's
+        #[arg(long)]
+        seed: Option<u64>,
     },
 }
 
@@ -153,28 +169,45 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             cluster,
         } => {
             let change = change.read()?;
-            let changed = cluster.find(None)?.set_links(&links(link), Some(&change))?;
+            let changed = cluster
+                .find(None)?
+                .set_links(&Links::named(link), Some(&change))?;
             println!("{changed} directions of links changed");
         }
         Action::Clear { link, cluster } => {
-            let changed = cluster.find(None)?.set_links(&links(link), None)?;
+            let changed = cluster.find(None)?.set_links(&Links::named(link), None)?;
             println!("{changed} directions of links cleared");
         }
+        Action::Restore { link, cluster } => {
+            let changed = cluster.find(None)?.restore_links(&Links::named(link))?;
+            println!("{changed} directions of links restored");
+        }
+        Action::Play { cluster, seed } => play(cluster, *seed)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// `all`, a node, `A:B` or `A>B`.
-pub(crate) fn links(text: &str) -> Links {
-    if text == "all" {
-        return Links::All;
+/// Takes the steps of the schedule and says each, until the last or Ctrl-C.
+fn play(cluster: &ClusterOption, seed: Option<u64>) -> Result<()> {
+    let cancel = Cancel::on_signals()?;
+    let cluster = cluster.find(Some(&cancel))?;
+    let mut spec = cluster.spec().clone();
+    if let (Some(seed), Some(network)) = (seed, &mut spec.network) {
+        network.seed = seed;
     }
-    if let Some((from, to)) = text.split_once('>') {
-        return Links::OneWay(from.to_owned(), to.to_owned());
-    }
-    match text.split_once(':') {
-        Some((a, b)) => Links::Between(a.to_owned(), b.to_owned()),
-        None => Links::At(text.to_owned()),
+    let steps = spec.schedule();
+    ensure!(
+        !steps.is_empty(),
+        "the file of cluster {} has no [[network.schedule]]",
+        cluster.name()
+    );
+    cluster.play(&steps, &cancel, &mut |step| {
+        let (at, links) = (step.taken_seconds, &step.links);
+        println!("{at:8.3} s  {links}  {}", step.change);
+    })?;
+    match cancel.is_cancelled() {
+        true => Err(qnic_cluster::Error::Interrupted.into()),
+        false => Ok(()),
     }
 }
 
@@ -252,14 +285,6 @@ mod tests {
     use qnic_cluster::NodeSpec;
     use qnic_links::{CarrierReport, ProcessReport};
     use serde_json::json;
-
-    #[test]
-    fn links_are_named_in_four_ways() {
-        assert_eq!(links("all"), Links::All);
-        assert_eq!(links("a-1"), Links::At("a-1".into()));
-        assert_eq!(links("a:b"), Links::Between("a".into(), "b".into()));
-        assert_eq!(links("a>b"), Links::OneWay("a".into(), "b".into()));
-    }
 
     #[test]
     fn values_are_checked_and_something_must_change() {

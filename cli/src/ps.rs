@@ -122,6 +122,7 @@ mod tests {
                     qemu: None,
                 }],
                 devices: Vec::new(),
+                remote_memory: Vec::new(),
             };
             let well = cluster.is_well();
             let json = serde_json::to_value(&cluster).unwrap();

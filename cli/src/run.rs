@@ -1,20 +1,22 @@
 //! `qnic run`: runs a command on one node or on all.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Result};
+use anyhow::{bail, Context, Result};
 use clap::Args;
 use qnic_cluster::{Cancel, Error, GuestCommand, GuestEvent, GuestInput, Node};
+use qnic_trials::{Case, JunitFile, Lines, Suite};
 
 use crate::ui::{self, ClusterOption};
 
 /// Exit status when time is over, as `timeout` gives it.
-const TIMED_OUT: u8 = 124;
+pub(crate) const TIMED_OUT: u8 = 124;
 /// Exit status when the tool, not the command, failed.
-const TOOL_FAILED: u8 = 125;
+pub(crate) const TOOL_FAILED: u8 = 125;
 /// Exit status when the command is there but cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
 /// Exit status when there is no such command.
@@ -30,6 +32,7 @@ Examples:
   cargo qnic run all --timeout 10 -- sh -c 'cat /proc/interrupts | grep virtio'
   cargo qnic run --cluster pair a --env N=3 -- sh -c 'exit $N'
   cargo qnic run a -i -- sh -c 'cat > /root/file' < file
+  cargo qnic run all --fresh-nic -- ./test-2      nothing is left of the test before
 
 Output appears as it is written; with \"all\" each line is preceded by the node's
 name. Ctrl-C and the timeout kill the command and what it started.
@@ -62,6 +65,12 @@ pub(crate) struct Options {
     /// With "all": do not precede lines with the node's name
     #[arg(long)]
     no_prefix: bool,
+    /// Begin with a fresh NIC: kill who uses it, load the driver anew, restore the links
+    #[arg(long)]
+    fresh_nic: bool,
+    /// Write a report as JUnit XML, with a case for each node
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
     /// The command and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -79,21 +88,61 @@ fn try_run(options: &Options) -> Result<u8> {
     if options.input && all {
         bail!("standard input can go to one node only, not to all");
     }
-    if !all {
-        return run_on(cluster.node(&options.node)?, options, false);
-    }
-    let run_on_one = |node: &Node| {
-        run_on(node, options, !options.no_prefix).unwrap_or_else(|error| code_of(&error))
-    };
-    let codes: Vec<u8> = std::thread::scope(|scope| {
-        let nodes = cluster.nodes().iter();
-        let started: Vec<_> = nodes
-            .map(|node| scope.spawn(move || run_on_one(node)))
-            .collect();
-        let codes = started.into_iter().map(|run| run.join());
-        codes.map(|code| code.unwrap_or(TOOL_FAILED)).collect()
+    let report = options.junit.as_ref().map(|path| {
+        let made = JunitFile::create(path);
+        made.with_context(|| format!("cannot write the report {}", path.display()))
     });
+    let report = report.transpose()?;
+    let nodes: Vec<_> = match all {
+        true => cluster.nodes().iter().collect(),
+        false => vec![cluster.node(&options.node)?],
+    };
+    if options.fresh_nic {
+        for node in &nodes {
+            cluster.renew_nic(node)?;
+        }
+    }
+    let prefixed = all && !options.no_prefix;
+    let run_on_one = |node: &Node| {
+        let start = Instant::now();
+        let code = run_on(node, options, prefixed).unwrap_or_else(|error| code_of(&error));
+        (code, start.elapsed())
+    };
+    let start = Instant::now();
+    let ended: Vec<_> = std::thread::scope(|scope| {
+        let started = nodes.iter().map(|node| scope.spawn(|| run_on_one(node)));
+        let started: Vec<_> = started.collect();
+        let ended = started.into_iter().map(|run| run.join());
+        let failed = (TOOL_FAILED, start.elapsed());
+        ended.map(|ended| ended.unwrap_or(failed)).collect()
+    });
+    if let Some(report) = report {
+        let cases = nodes.iter().zip(&ended);
+        let suite = Suite {
+            name: cluster.name().to_owned(),
+            properties: Vec::new(),
+            took: start.elapsed(),
+            cases: cases
+                .map(|(node, (code, took))| case(cluster.name(), node, *code, *took))
+                .collect(),
+        };
+        report
+            .write(cluster.name(), &[suite])
+            .context("cannot write the report")?;
+    }
+    let codes = ended.into_iter().map(|(code, _)| code);
     Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
+}
+
+/// Lines of a console in a report.
+const CONSOLE_LINES: usize = 40;
+
+fn case(cluster: &str, node: &Node, code: u8, took: Duration) -> Case {
+    let case = Case::passed(format!("{cluster}.{}", node.name()), "run", took);
+    match code {
+        0 => case,
+        _ => case.failing(format!("status {code}"), node.console_tail(CONSOLE_LINES)),
+    }
 }
 
 fn run_on(node: &Node, options: &Options, prefixed: bool) -> Result<u8> {
@@ -106,13 +155,13 @@ fn run_on(node: &Node, options: &Options, prefixed: bool) -> Result<u8> {
     let deadline = options.timeout.map(|limit| Instant::now() + limit);
     let prefix = prefixed.then(|| format!("{} | ", node.name()));
     let prefix = prefix.unwrap_or_default();
-    let mut out = Lines::new(&prefix, io::stdout());
-    let mut err = Lines::new(&prefix, io::stderr());
+    let (mut to_out, mut to_err) = (io::stdout(), io::stderr());
+    let (mut out, mut err) = (Lines::new(&*prefix), Lines::new(&*prefix));
     let code = loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match process.next_event(left)? {
-            Some(GuestEvent::Stdout(bytes)) => out.write(&bytes)?,
-            Some(GuestEvent::Stderr(bytes)) => err.write(&bytes)?,
+            Some(GuestEvent::Stdout(bytes)) => out.write(&bytes, &mut to_out)?,
+            Some(GuestEvent::Stderr(bytes)) => err.write(&bytes, &mut to_err)?,
             Some(GuestEvent::Exit(exit)) => break exit.code(),
             None => {
                 let limit = options.timeout.unwrap_or_default().as_secs_f32();
@@ -121,8 +170,8 @@ fn run_on(node: &Node, options: &Options, prefixed: bool) -> Result<u8> {
             }
         }
     };
-    out.finish()?;
-    err.finish()?;
+    out.finish(&mut to_out)?;
+    err.finish(&mut to_err)?;
     Ok(code)
 }
 
@@ -152,98 +201,38 @@ fn feed(input: &GuestInput) {
     let _ = input.close();
 }
 
-fn code_of(error: &anyhow::Error) -> u8 {
+pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     eprintln!("qnic: {error:#}");
-    match error.downcast_ref::<Error>() {
-        Some(Error::NotStarted { errno: ENOENT, .. }) => NOT_FOUND,
-        Some(Error::NotStarted { .. }) => CANNOT_EXECUTE,
-        Some(Error::Interrupted) => ui::INTERRUPTED,
+    error.downcast_ref().map_or(TOOL_FAILED, status_of)
+}
+
+/// The exit status when a command was not run, or lost.
+pub(crate) fn status_of(error: &Error) -> u8 {
+    match error {
+        Error::NotStarted { errno: ENOENT, .. } => NOT_FOUND,
+        Error::NotStarted { .. } => CANNOT_EXECUTE,
+        Error::Interrupted => ui::INTERRUPTED,
         _ => TOOL_FAILED,
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_| "expected a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected NAME=VALUE".to_owned()),
     }
 }
 
-/// Output of one node. With a prefix, only whole lines are written, so that those of
-/// several nodes do not mix.
-struct Lines<'a, W> {
-    prefix: &'a str,
-    to: W,
-    partial: Vec<u8>,
-}
-
-impl<'a, W: Write> Lines<'a, W> {
-    fn new(prefix: &'a str, to: W) -> Self {
-        Self {
-            prefix,
-            to,
-            partial: Vec::new(),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.prefix.is_empty() {
-            self.to.write_all(bytes)?;
-            return self.to.flush();
-        }
-        let mut whole = Vec::new();
-        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.partial.extend_from_slice(part);
-            if part.ends_with(b"\n") {
-                whole.extend_from_slice(self.prefix.as_bytes());
-                whole.append(&mut self.partial);
-            }
-        }
-        self.to.write_all(&whole)?;
-        self.to.flush()
-    }
-
-    fn finish(&mut self) -> io::Result<()> {
-        if self.partial.is_empty() {
-            return Ok(());
-        }
-        self.write(b"\n")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn written(prefix: &str, parts: &[&[u8]]) -> Vec<u8> {
-        let mut to = Vec::new();
-        let mut lines = Lines::new(prefix, &mut to);
-        for part in parts {
-            lines.write(part).unwrap();
-        }
-        lines.finish().unwrap();
-        to
-    }
-
-    #[test]
-    fn whole_lines_are_prefixed_and_the_last_is_completed() {
-        assert_eq!(
-            written("a | ", &[b"one\ntw", b"o\nthree"]),
-            b"a | one\na | two\na | three\n"
-        );
-    }
-
-    #[test]
-    fn without_a_prefix_bytes_pass_unchanged() {
-        assert_eq!(written("", &[b"\0\xff", b"x"]), b"\0\xffx");
-    }
 
     #[test]
     fn options_of_time_and_variables_are_checked() {

@@ -1,17 +1,24 @@
 //! `qnic test`: all tests, one after the other, and one line at the end.
 //!
 //! The order is by price: static checks, cargo's tests, tests of several
-//! processes in host mode, tests that boot virtual machines.
+//! processes in host mode, tests that boot virtual machines. What failed is said again at the
+//! end, where the reader of a long log looks first.
+
+mod cargo;
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic_tests::harness::Counts;
+use qnic_tests::harness::Results;
 use qnic_tests::interrupt::Interrupt;
 use qnic_tests::suite;
+use qnic_trials::{Case, Ended, JunitFile, Suite};
+
+use self::cargo::CargoTests;
 
 /// Options of `qnic test`.
 #[derive(Args, Debug)]
@@ -36,6 +43,9 @@ pub(crate) struct Options {
     /// List the host-mode and VM cases and do nothing
     #[arg(long)]
     list: bool,
+    /// Write a report as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
 }
 
 /// What is left out unless asked for.
@@ -49,48 +59,81 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let interrupt = Interrupt::watch()?;
-    let mut counts = Counts::default();
+    let report = options.junit.as_ref().map(|path| {
+        let made = JunitFile::create(path);
+        made.with_context(|| format!("cannot write the report {}", path.display()))
+    });
+    let report = report.transpose()?;
+    let start = Instant::now();
+    let mut results = Results::default();
     if options.only.is_none() {
-        checkout_tests(options, &interrupt, &mut counts)?;
+        checkout_tests(options, &interrupt, &mut results)?;
     }
     let filter = options.only.as_deref().unwrap_or("");
     let chosen = cases.filter(|case| case.name.contains(filter));
     for case in chosen.take_while(|_| !interrupt.is_pulled()) {
         match options.quick && case.name.starts_with("vm::") {
-            true => counts.skip(case.name, "--quick leaves out virtual machines"),
-            false => counts.run(case.name, case.run),
+            true => results.skip(case.name, "--quick leaves out virtual machines"),
+            false => results.run(case.name, case.run),
         }
     }
-    println!("\n{counts}");
-    Ok(interrupt.finish(match counts.failed {
+    for case in results.cases.iter().filter(|case| case.has_failed()) {
+        print!("{}", failure(case));
+    }
+    if let Some(report) = report {
+        let suite = Suite {
+            name: "qnic".to_owned(),
+            properties: Vec::new(),
+            took: start.elapsed(),
+            cases: results.cases,
+        };
+        report
+            .write("qnic test", &[suite])
+            .context("cannot write the report")?;
+    }
+    println!("\n{}", results.counts);
+    Ok(interrupt.finish(match results.counts.failed {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }))
 }
 
+/// The name of a case that failed, with why and with the end of what it printed.
+fn failure(case: &Case) -> String {
+    let Ended::Failed { message, details } = &case.ended else {
+        return String::new();
+    };
+    let mut text = format!("\nFAILED {}::{}: {message}\n", case.class, case.name);
+    for line in details.lines().filter(|line| *line != message) {
+        text.push_str(&format!("    {line}\n"));
+    }
+    text
+}
+
 /// What cargo checks and tests, until a signal comes.
-fn checkout_tests(options: &Options, interrupt: &Interrupt, counts: &mut Counts) -> Result<()> {
+fn checkout_tests(options: &Options, interrupt: &Interrupt, results: &mut Results) -> Result<()> {
     let root = qnic_cluster::repository()
         .context("the tests need the checkout that this program was built from")?;
-    static_checks(&root, interrupt, counts);
+    static_checks(&root, interrupt, results);
     let workspace = ["--workspace", "--features", FEATURES, "--no-fail-fast"];
     if !interrupt.is_pulled() {
-        *counts += cargo_tests(&root, &workspace)?;
+        cargo_tests(&root, &workspace, results)?;
     }
     if !options.quick && !interrupt.is_pulled() {
-        *counts += cargo_tests(&root, &["-p", "qnic-cluster", "--test", "plain_guests"])?;
+        let guests = ["-p", "qnic-cluster", "--test", "plain_guests"];
+        cargo_tests(&root, &guests, results)?;
     }
     Ok(())
 }
 
-fn cargo(root: &Path) -> Command {
+fn cargo_command(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root).stdin(Stdio::null());
     command
 }
 
 /// Formatting, lints and documentation; each is one test.
-fn static_checks(root: &Path, interrupt: &Interrupt, counts: &mut Counts) {
+fn static_checks(root: &Path, interrupt: &Interrupt, results: &mut Results) {
     let lint = format!("--workspace --features {FEATURES} --all-targets --quiet -- -D warnings");
     let lint_guests = "-p qnic-cluster --test plain_guests --quiet -- -D warnings";
     let document = format!("--workspace --features {FEATURES} --no-deps --quiet");
@@ -105,11 +148,11 @@ fn static_checks(root: &Path, interrupt: &Interrupt, counts: &mut Counts) {
         }
         if !has_tool(root, tool) {
             let why = format!("cargo has no {tool}; install that component");
-            counts.skip(name, &why);
+            results.skip(name, &why);
             continue;
         }
-        counts.run(name, || {
-            let status = cargo(root)
+        results.run(name, || {
+            let status = cargo_command(root)
                 .arg(tool)
                 .args(arguments.split(' '))
                 .env("RUSTDOCFLAGS", "-D warnings")
@@ -122,7 +165,7 @@ fn static_checks(root: &Path, interrupt: &Interrupt, counts: &mut Counts) {
 }
 
 fn has_tool(root: &Path, tool: &str) -> bool {
-    cargo(root)
+    cargo_command(root)
         .args([tool, "--help"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -132,48 +175,34 @@ fn has_tool(root: &Path, tool: &str) -> bool {
 
 /// `cargo test`: unit, property and model tests, and those of the tooling that
 /// boot guests.
-fn cargo_tests(root: &Path, arguments: &[&str]) -> Result<Counts> {
-    let mut child = cargo(root)
+fn cargo_tests(root: &Path, arguments: &[&str], results: &mut Results) -> Result<()> {
+    let mut child = cargo_command(root)
         .arg("test")
         .args(arguments)
         .stdout(Stdio::piped())
         .spawn()
         .context("start cargo test")?;
     let output = child.stdout.take().context("cargo test has no output")?;
-    let mut counts = Counts::default();
+    let mut tests = CargoTests::default();
     for line in BufReader::new(output).lines() {
         let line = line.context("read what cargo test prints")?;
         println!("{line}");
-        if let Some(result) = parse_result(&line) {
-            counts += result;
-        }
+        tests.read(&line);
     }
     let status = child.wait().context("wait for cargo test")?;
+    let CargoTests {
+        mut counts,
+        mut cases,
+        ..
+    } = tests;
     if !status.success() && counts.failed == 0 {
         println!("cargo test … FAILED: {status}, see above");
         counts.failed += 1;
+        let case = Case::passed("cargo", "test", Duration::ZERO);
+        cases.push(case.failing(status.to_string(), "see the output of cargo test"));
     }
-    Ok(counts)
-}
-
-/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
-fn parse_result(line: &str) -> Option<Counts> {
-    let rest = line.strip_prefix("test result: ")?;
-    let (_, numbers) = rest.split_once(". ")?;
-    let mut counts = Counts::default();
-    for part in numbers.split(';') {
-        let mut words = part.split_whitespace();
-        let (Some(number), Some(kind)) = (words.next(), words.next()) else {
-            continue;
-        };
-        match (number.parse(), kind) {
-            (Ok(number), "passed") => counts.passed = number,
-            (Ok(number), "failed") => counts.failed = number,
-            (Ok(number), "ignored") => counts.skipped = number,
-            _ => (),
-        }
-    }
-    Some(counts)
+    results.add(counts, cases);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -181,14 +210,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_of_cargo_are_read() {
-        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.05s";
-        let counts = Counts {
-            passed: 12,
-            failed: 3,
-            skipped: 1,
-        };
-        assert_eq!(parse_result(line), Some(counts));
-        assert_eq!(parse_result("test a::b ... ok"), None);
+    fn a_failure_is_said_with_its_cause() {
+        let case = Case::passed("host", "pools_open", Duration::ZERO);
+        assert_eq!(failure(&case), "");
+        let failed = case.failing("no packet", "no packet\nthe queue is empty");
+        let said = "\nFAILED host::pools_open: no packet\n    the queue is empty\n";
+        assert_eq!(failure(&failed), said);
     }
 }

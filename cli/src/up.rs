@@ -35,6 +35,13 @@ A cluster file:
   files = [{ from = \"hello\", to = \"/usr/bin/hello\", mode = \"755\" }]
   qemu_args = []
   [network]                 # loss, delay, topology, hosts: see examples/torus.toml
+  [[remote_memory]]         # a block device in the memory of other nodes
+  on = \"n0\"
+  size = \"128MiB\"
+  replicas = 2
+  servers = [\"n1\", \"n2\"]
+  serve = \"128MiB\"         # what each server gives; the size if left out
+  key = \"5ec2e7\"           # up to 32 hexadecimal digits, or none
   [[node]]
   name = \"n\"                # n0, n1, n2
   count = 3
@@ -114,6 +121,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             names.join(", "),
             cluster.accel()
         );
+        for (device, memory) in cluster.spec().remote_memory() {
+            println!("{}: {}", memory.on, memory.describe(&device));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

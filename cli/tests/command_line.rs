@@ -95,6 +95,10 @@ fn without_clusters_each_command_says_so_in_its_way() {
         (&["pause", "a"], 1),
         (&["resume", "a"], 1),
         (&["down"], 1),
+        (&["machine", "ls"], 1),
+        (&["machine", "create", "lab", "--nodes", "a"], 1),
+        (&["machine", "rm", "lab"], 1),
+        (&["machine", "run", "lab", "--", "true"], 125),
     ] {
         place.fails(args, expected, "no cluster is running");
     }
@@ -114,6 +118,18 @@ fn wrong_command_lines_are_refused() {
         &["net", "set", "all", "--rate", "fast"],
         &["pause"],
         &["resume", "a", "b"],
+        &["machine", "create", "lab"],
+        &[
+            "machine",
+            "create",
+            "lab",
+            "--nodes",
+            "a",
+            "--interface",
+            "tcp",
+        ],
+        &["machine", "run", "lab"],
+        &["machine", "run", "lab", "-n", "few", "--", "true"],
         &["fly"],
     ] {
         assert_eq!(place.qnic(args).0, 2, "{args:?}");
@@ -131,4 +147,50 @@ fn a_wrong_rate_is_refused_with_what_is_allowed() {
     }
     let args = ["net", "set", "all", "--rate", "none"];
     place.fails(&args, 1, "no cluster is running");
+}
+
+/// What is wrong with a trial or a matrix is told before anything is booted.
+#[test]
+fn trials_that_cannot_be_are_refused_at_once() {
+    let place = Place::new();
+    let file = place.file("name = \"x\"\n[[node]]\nname = \"a\"\n");
+    let broken = place.0.path().join("broken.toml");
+    std::fs::write(
+        &broken,
+        "name = \"x\"\n[[network.schedule]]\nat = \"soon\"\n",
+    )
+    .unwrap();
+    let broken = broken.to_str().unwrap();
+    let place_of_error = format!("{broken}:3:6: network.schedule[0].at: expected a time");
+    for (args, part) in [
+        (&["exec", broken, "--", "true"][..], &*place_of_error),
+        (&["exec", &file, "--on", "b", "--", "true"], "no node \"b\""),
+        (
+            &["exec", &file, "--set", "loss=5", "--", "true"],
+            "loss=5: expected a percentage",
+        ),
+        (
+            &["exec", &file, "--", "./nowhere"],
+            "cannot read the program ./nowhere",
+        ),
+        (
+            &["exec", &file, "--junit", "/proc/x", "--", "true"],
+            "cannot write the report /proc/x",
+        ),
+        (
+            &["matrix", &file, "--vary", "loss=1%,2", "--", "true"],
+            "--vary loss=2",
+        ),
+        (
+            &["matrix", &file, "--vary", "speed=1", "--", "true"],
+            "there is no such setting",
+        ),
+        (
+            &["matrix", &file, "--vary", "cpus=0", "--", "true"],
+            "cpus=0 seed=0: node[0].cpus",
+        ),
+    ] {
+        place.fails(args, 125, part);
+    }
+    assert!(place.is_untouched());
 }

@@ -3,8 +3,9 @@
 //! | request | response |
 //! |---|---|
 //! | `{"cmd":"stats"}` | [`Stats`]: the NICs, the engine, the memory of the process |
-//! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes impairments ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions |
+//! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes impairments ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions; with `"seed":N`, the chance of these links begins anew |
 //! | `{"cmd":"net_clear","links":LINKS}` | removes all impairments: `{"changed":N}` |
+//! | `{"cmd":"net_restore","links":LINKS}` | makes links do again what the configuration says: `{"changed":N}`; `"seed":N` as above |
 //! | `{"cmd":"capture","links":LINKS,"snaplen":N,"count":N}` | `{"capturing":true}`, and then the connection is a pcapng stream of the frames on links (docs/capture.md), until `count` frames were sent or the client shuts down its side; both numbers are optional |
 //! | `{"cmd":"expect_pause","node":1}` | when QEMU stops this node's queues next, within 30 s, it pauses the machine: its NIC is not suspended and continues to serve its peers. A paused machine must continue before it is reset |
 //! | `{"cmd":"table","node":1,"table":"names"}` | what a NIC holds: `{"columns":[…],"rows":[[…]],"truncated":false}`, at most 4,096 rows; `map`, `names`, `groups` or `queues` |
@@ -20,7 +21,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use procfs::process::{Process, Status};
-use qnic_links::{ImpairmentChange, LinkSet};
+use qnic_links::{ImpairmentChange, LinkChange, LinkSet};
 use qnic_nic::TableKind;
 use serde::{Deserialize, Serialize};
 
@@ -41,9 +42,14 @@ enum Request {
     NetSet {
         links: LinkSet,
         change: ImpairmentChange,
+        seed: Option<u64>,
     },
     NetClear {
         links: LinkSet,
+    },
+    NetRestore {
+        links: LinkSet,
+        seed: Option<u64>,
     },
     ExpectPause {
         node: u16,
@@ -112,8 +118,15 @@ fn converse(
         let send = |response: &str| (&*client).write_all(format!("{response}\n").as_bytes());
         let response = match serde_json::from_str(&line) {
             Ok(Request::Stats {}) => stats(engine),
-            Ok(Request::NetSet { links, change }) => set_links(engine, links, Some(change)),
-            Ok(Request::NetClear { links }) => set_links(engine, links, None),
+            Ok(Request::NetSet {
+                links,
+                change,
+                seed,
+            }) => set_links(engine, links, seed, LinkChange::Set(change)),
+            Ok(Request::NetClear { links }) => set_links(engine, links, None, LinkChange::Clear),
+            Ok(Request::NetRestore { links, seed }) => {
+                set_links(engine, links, seed, LinkChange::Restore)
+            }
             Ok(Request::ExpectPause { node }) => expect_pause(engine, node),
             Ok(Request::Table { node, table }) => show_table(engine, node, table),
             Ok(Request::Capture(settings)) => {
@@ -121,8 +134,8 @@ fn converse(
                 return begun.or_else(|error| send(&failure(error)));
             }
             Err(error) => Err(format!(
-                "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\", \"capture\", \
-                 \"expect_pause\", \"table\""
+                "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\", \"net_restore\", \
+                 \"capture\", \"expect_pause\", \"table\""
             )
             .into()),
         };
@@ -137,9 +150,10 @@ fn failure(error: impl Display) -> String {
 fn set_links(
     engine: &EngineHandle,
     links: LinkSet,
-    change: Option<ImpairmentChange>,
+    seed: Option<u64>,
+    change: LinkChange,
 ) -> crate::Fallible<String> {
-    let changed = engine.ask(move |engine| engine.set_links(links, change))??;
+    let changed = engine.ask(move |engine| engine.set_links(links, seed, change))??;
     tracing::info!(?links, ?change, changed, "links changed");
     Ok(serde_json::json!({ "changed": changed }).to_string())
 }
@@ -202,7 +216,10 @@ mod tests {
             r#"{"cmd":"stats"}"#,
             r#"{"cmd":"net_set","links":"all","change":{"loss":"5%","partition":true}}"#,
             r#"{"cmd":"net_set","links":{"one_way":[0,1]},"change":{"delay":"1ms"}}"#,
+            r#"{"cmd":"net_set","links":"all","change":{"loss":"5%"},"seed":7}"#,
             r#"{"cmd":"net_clear","links":{"at":3}}"#,
+            r#"{"cmd":"net_restore","links":{"at":3},"seed":7}"#,
+            r#"{"cmd":"net_restore","links":"all"}"#,
             r#"{"cmd":"capture","links":"all"}"#,
             r#"{"cmd":"capture","links":{"between":[0,1]},"snaplen":120,"count":7}"#,
             r#"{"cmd":"expect_pause","node":1}"#,
@@ -217,6 +234,7 @@ mod tests {
             "{\"cmd\":\"stats\",\"x\":1}",
             r#"{"cmd":"net_set","links":"some","change":{}}"#,
             r#"{"cmd":"net_set","links":"all","change":{"loss":"500%"}}"#,
+            r#"{"cmd":"net_set","links":"all","change":{"loss":"5%"},"seed":-1}"#,
             r#"{"cmd":"net_clear","links":{"between":[0]}}"#,
             r#"{"cmd":"capture"}"#,
             r#"{"cmd":"capture","links":"all","snaplen":-1}"#,

@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 
 use qnic_abi::control::{
     Export, FaultDone, Hello, Import, NewProcess, Opcode, QueryPath, RequestHeader, Unexport,
-    MAX_IMPORT_WAIT_MS, REQUEST_BYTES,
+    MAX_IMPORT_WAIT_MS, PROCESS_DRIVER, PROCESS_PHYSICAL, REQUEST_BYTES,
 };
+use qnic_abi::datagram::DRIVER_PORT;
 use qnic_abi::export::{ExportOptions, IMPORTERS_MAX, LISTED};
 use qnic_abi::{Secret, ABI_VERSION, PAGE_SIZE};
 use zerocopy::{FromZeros, IntoBytes};
@@ -230,7 +231,14 @@ fn new_process(input: &mut Input<'_>, frames: usize) -> NewProcess {
     let mut process = NewProcess::new_zeroed();
     let port = 200 + u16::from(input.byte() % 8);
     process.port = input.near16(port).into();
-    process.flags = u16::from(input.chance(96)).into();
+    match input.byte() {
+        0..=31 => {
+            process.port = DRIVER_PORT.into();
+            process.flags = PROCESS_DRIVER.into();
+        }
+        160.. => process.flags = PROCESS_PHYSICAL.into(),
+        _ => {}
+    }
     process.host_area = std::array::from_fn(|_| {
         let frame = input.below(frames) as u64;
         input.near(frame * PAGE_SIZE as u64).into()

@@ -8,12 +8,15 @@
 //! of `b`. The victim's pages come and go, its faults are answered late, its commands go to
 //! strangers, which answer what they like.
 //!
+//! The driver of that node keeps buffers of datagrams posted.
+//!
 //! After any input: `b` holds what it held, `a` and `b` exchange data, all lists are within
-//! their limits, no page is locked; and once more after a reset.
+//! their limits, no page is locked, packets are in their buffers; and once more after a reset.
 
 use qnic_abi::atomic::kind as atomic;
 use qnic_abi::collective::{kind as collective, Element, Operator};
 use qnic_abi::command::CommandBody;
+use qnic_abi::datagram::kind as datagram;
 use qnic_abi::directory::kind as directory;
 use qnic_abi::host_area::HEAD;
 use qnic_abi::message::kind as message;
@@ -28,6 +31,7 @@ use qnic_nic::testing::{page, Memory, Net, Party, SimSegment, PAGE};
 use qnic_nic::{Limits, Payload};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::driver::{self, Driver};
 use crate::group_bodies;
 use crate::honest::{check_bounds, limits, party, pass, reset, Pair, BYTES, PAGES, WINDOWS};
 use crate::input::Input;
@@ -51,7 +55,7 @@ const WHOLE_PAGES: usize = PAGES as usize - 1;
 const REMEMBERED: usize = 64;
 
 /// Every kind, with the length of its body.
-const KINDS: [(u8, u8); 32] = [
+const KINDS: [(u8, u8); 33] = [
     (rdma::WRITE, 40),
     (rdma::READ_REQUEST, 40),
     (rdma::READ_RESPONSE, 16),
@@ -84,6 +88,7 @@ const KINDS: [(u8, u8); 32] = [
     (collective::GROUP_GREET, 16),
     (names::NAMES, 8),
     (names::NAMES_SEEN, 0),
+    (datagram::DATAGRAM, 56),
 ];
 
 /// One node outside.
@@ -102,6 +107,7 @@ struct Attack<'a, 'b> {
     limits: Limits,
     pair: Pair,
     victim: Party,
+    driver: Driver,
     strangers: Vec<Stranger>,
     foreign: Memory,
 }
@@ -120,6 +126,7 @@ pub fn run(data: &[u8]) {
             break;
         }
         attack.step();
+        attack.driver.check();
         check_bounds(&attack.net, &attack.limits, &[0, TARGET]);
     }
     assert_eq!(attack.pair.b.bytes(0, 500), kept, "bytes of a stranger");
@@ -130,7 +137,7 @@ pub fn run(data: &[u8]) {
 impl<'a, 'b> Attack<'a, 'b> {
     fn new(input: &'a mut Input<'b>) -> Self {
         let limits = limits();
-        let net = Net::new(2, 112, WINDOWS, &limits);
+        let net = Net::new(2, 144, WINDOWS, &limits);
         let (a, b, victim) = (
             party(&net, 0, 1),
             party(&net, TARGET, 2),
@@ -151,6 +158,7 @@ impl<'a, 'b> Attack<'a, 'b> {
         Attack {
             input,
             pair: Pair::new(a, b, &[0, TARGET]),
+            driver: Driver::new(&net, TARGET),
             net,
             limits,
             victim,
@@ -251,6 +259,9 @@ impl<'a, 'b> Attack<'a, 'b> {
         let (kind, length) = (self.input.near8(kind), self.input.near8(length));
         let seen = self.remembered(index);
         let mut frame = self.envelope(index, kind, length);
+        if kind == datagram::DATAGRAM {
+            frame.envelope.destination_port = driver::port(self.input).into();
+        }
         let words = self.body(kind, &seen);
         frame.body.copy_from_slice(&words.as_bytes()[..BODY_BYTES]);
         let class = Class::of(kind);

@@ -1,6 +1,7 @@
-//! Frames of groups and names: what their bodies and payloads are when they are right.
+//! Frames of groups, names and datagrams: what their bodies and payloads are when they are right.
 
 use qnic_abi::collective::kind as collective;
+use qnic_abi::datagram::kind as datagram;
 use qnic_abi::process_names::{NameEntry, ProcessName, NAME_WITHDRAWN};
 use qnic_abi::wire::Frame;
 use zerocopy::{FromBytes, IntoBytes};
@@ -54,6 +55,15 @@ pub(crate) fn words(kind: u8, seen: &Frame, port: u16, input: &mut Input<'_>) ->
                 u64::from(size) | u64::from(rank) << 32,
                 0,
             ]
+        }
+        datagram::DATAGRAM => {
+            let target = match input.chance(128) {
+                true => u64::from(input.byte() % 32),
+                false => 0,
+            };
+            let numbers = u64::from(input.byte()) | u64::from(input.byte() % 4) << 32;
+            let flags = u64::from(input.byte() % 2) << 48;
+            [target, numbers | flags | 24 << 56, 1, 2, 3]
         }
         collective::GROUP_REFUSED => [1 + u64::from(input.byte() % 8), 38, 0, 0, 0],
         collective::GROUP_FORMED | collective::GROUP_START | collective::GROUP_GREET => {

@@ -20,9 +20,10 @@ use qnic_abi::window::{
 };
 use qnic_abi::{Key, SegmentId, VniId};
 use qnic_abi_client::{Command, Memory};
-use qnic_nic::testing::{page, Net, Party, PAGE};
+use qnic_nic::testing::{page, Datagrams, Net, Party, PAGE};
 use qnic_nic::Limits;
 
+use crate::driver::Driver;
 use crate::honest::{check_bounds, limits, party, pass, reset, Pair, BYTES, PAGES, WINDOWS};
 use crate::input::Input;
 
@@ -41,6 +42,10 @@ pub(crate) struct Guest<'a, 'b> {
     pub(crate) friend: Party,
     /// All of the node is hostile.
     pub(crate) kernel: bool,
+    /// Its driver, if it is.
+    pub(crate) driver: Option<Datagrams>,
+    /// The driver of `b`'s node.
+    honest: Driver,
     limits: Limits,
     pair: Pair,
     kept: Vec<u8>,
@@ -66,11 +71,13 @@ impl<'a, 'b> Guest<'a, 'b> {
         let kept = pair.b.bytes(0, KEPT);
         Guest {
             input,
-            net,
             villain,
             neighbour,
             friend,
             kernel,
+            driver: kernel.then(|| Datagrams::register(&net, HOSTILE, 5).expect("a driver")),
+            honest: Driver::new(&net, 2),
+            net,
             limits,
             pair,
             kept,
@@ -78,7 +85,8 @@ impl<'a, 'b> Guest<'a, 'b> {
     }
 
     /// What holds after each step.
-    pub(crate) fn check(&self) {
+    pub(crate) fn check(&mut self) {
+        self.honest.check();
         check_bounds(&self.net, &self.limits, &self.pair.drivers);
         if let Some(frames) = self.net.cluster().outside.get_mut(&7) {
             frames.clear();
@@ -159,6 +167,7 @@ impl<'a, 'b> Guest<'a, 'b> {
         match input.byte() {
             0..=95 => return self.message_command(local, length, ends),
             96..=143 => return self.group_command(local, length, ends),
+            144..=175 => return self.datagram_command(),
             _ => {}
         }
         command.opcode = input.near8(command.opcode);
@@ -238,10 +247,14 @@ impl<'a, 'b> Guest<'a, 'b> {
             }
             _ => {
                 let offset = u64::from(input.short()) % PAGE;
-                let count = pages_of(offset as usize, length).min(CONTEXT_PAGES as u64);
+                let count = pages_of(offset as usize, length).min(3 * CONTEXT_PAGES as u64);
                 let number = |_| u64::from(input.byte() % 8);
                 let pages: Vec<u64> = (0..count).map(number).collect();
-                described.pages(&pages, offset, length)
+                let described = described.pages(&pages, offset, length);
+                match pages.len() > CONTEXT_PAGES {
+                    true => described.list((input.byte() % 18).into()),
+                    false => described,
+                }
             }
         };
         let mut described = described.tag(tag);

@@ -43,6 +43,7 @@ pub(crate) fn limits() -> Limits {
         staged_bytes_per_peer: 12_000,
         envelopes_per_peer: 6,
         completions: 4,
+        datagram_buffers: 6,
         peers: 8,
         ..Limits::default()
     }

@@ -27,11 +27,13 @@ pub mod udp;
 pub mod vhost_user;
 
 // The front end of the tests of the attachment; not all of it is of use here.
+mod driver;
 #[allow(dead_code)]
 #[path = "../../device-backend/tests/guest/mod.rs"]
 mod front_end;
 mod group_bodies;
 mod guest;
+mod guest_datagrams;
 mod honest;
 mod input;
 

@@ -160,6 +160,8 @@ static struct qnic_dev *dev_new(struct virtio_device *vdev)
 	INIT_LIST_HEAD(&dev->files);
 	mutex_init(&dev->map_lock);
 	INIT_DELAYED_WORK(&dev->watchdog, watchdog_run);
+	qnic_datagrams_new(dev);
+	qnic_memory_new(dev);
 	dev->reboot.notifier_call = reboot_run;
 	for (i = 0; i < QNIC_WORKERS; i++) {
 		dev->workers[i].dev = dev;
@@ -189,6 +191,7 @@ static void dev_stop(struct qnic_dev *dev)
 	qnic_rs_detach(dev->driver);
 	qnic_revoke_mappings(dev);
 	cancel_delayed_work_sync(&dev->watchdog);
+	qnic_datagrams_stop(dev);
 	for (i = 0; i < QNIC_WORKERS; i++)
 		cancel_work_sync(&dev->workers[i].work);
 }
@@ -220,6 +223,7 @@ static int dev_start(struct qnic_dev *dev, const u8 *config)
 		return ret;
 	}
 	register_reboot_notifier(&dev->reboot);
+	qnic_datagrams_start(dev);
 	return 0;
 }
 
@@ -269,6 +273,8 @@ static void qnic_remove(struct virtio_device *vdev)
 {
 	struct qnic_dev *dev = vdev->priv;
 
+	qnic_datagrams_refuse(dev);
+	qnic_memory_stop(dev);
 	misc_deregister(&dev->misc);
 	unregister_reboot_notifier(&dev->reboot);
 	qnic_rs_announce_reset(dev->driver);

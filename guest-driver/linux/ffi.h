@@ -88,6 +88,61 @@ void qnic_rs_release(void *process);
 /* The kernel changes or frees pages of a region; false: try again. */
 bool qnic_rs_invalidate(void *region, struct qnic_notifier *notifier, u64 start, u64 end, bool may_sleep, u64 sequence);
 
+/* Opens shared pools; *pools stays NULL if they were refused. */
+s32 qnic_rs_pools_open(void *driver, u8 *argument, void **pools);
+void qnic_rs_pools_close(void *pools);
+/* Every call of pools. */
+s32 qnic_rs_pools_call(void *pools, u32 command, u8 *argument);
+/* May this be mapped: 0 or -errno. */
+s32 qnic_rs_pools_mapping(void *pools, u64 offset, u64 length);
+/* Physical address of a page of the range; 0: there is none. */
+u64 qnic_rs_pools_page(void *pools, u64 index);
+/* The wait queue of pools, and QNIC_POLL_* bits. */
+void *qnic_rs_pools_waiters(void *pools);
+s32 qnic_rs_pools_poll(void *pools);
+
+/*
+ * Datagrams. Pages are named by physical address: a buffer is some bytes within one page, and a
+ * reference on it; none is address 0. bind: `upper` is passed to qnic_upper_...() until close()
+ * has returned.
+ */
+s32 qnic_rs_datagram_bind(void *driver, u16 number, u16 receives, u16 steered, u16 messages, void *upper, void **port);
+void qnic_rs_datagram_close(void *port);
+/* Allocates what the port lacks to receive in, and waits until the NIC has it; may sleep. */
+s32 qnic_rs_datagram_fill(void *port);
+/*
+ * Atomic, as are all that follow. Takes over the references on both buffers if it returns 0;
+ * each destination is node << 16 | port.
+ */
+s32 qnic_rs_datagram_send(void *port, const u32 *to, u32 count, const u8 *header, u32 header_bytes, u64 first, u32 first_bytes, u64 second, u32 second_bytes, u64 target, u64 token);
+/* Takes over the references on both buffers if it returns 0. */
+s32 qnic_rs_datagram_expect(void *port, u64 first, u32 first_bytes, u64 second, u32 second_bytes, u64 *handle);
+void qnic_rs_datagram_withdraw(void *port, u64 handle);
+/* Takes over the reference, also if it returns false: the buffer is freed, as the port has enough. */
+bool qnic_rs_datagram_give(void *port, u64 address, u32 bytes);
+/* Zero: no deadline. */
+void qnic_rs_datagram_deadline(void *port, u64 at_ns);
+u16 qnic_rs_datagram_node(void *port);
+/* Serves the ports of a driver. */
+void qnic_rs_datagram_serve(void *driver);
+/* Fills in what the datagram layer has counted. */
+s32 qnic_rs_datagram_info(void *driver, u8 *argument);
+
+/*
+ * Remote memory. attach, serve: the result stays NULL if that was refused. transfer is atomic and
+ * takes over the reference on the page; if it returns true, qnic_volume_done() follows, perhaps
+ * from within. memory_info: NULL if no memory is given.
+ */
+s32 qnic_rs_volume_attach(void *driver, u16 slot, u8 *argument, void **volume);
+void qnic_rs_volume_detach(void *volume);
+u64 qnic_rs_volume_blocks(void *volume);
+bool qnic_rs_volume_transfer(void *volume, bool writes, u64 block, u64 page, u64 token);
+s32 qnic_rs_volume_call(void *volume, u32 command, u8 *argument);
+s32 qnic_rs_memory_serve(void *driver, u8 *argument, void **memory);
+s32 qnic_rs_memory_leave(void *memory, u8 *argument);
+void qnic_rs_memory_end(void *memory);
+s32 qnic_rs_memory_info(void *memory, u8 *argument);
+
 /* ---- implemented in the shim, called by Rust ---- */
 
 /*
@@ -125,6 +180,14 @@ s32 qnic_wait(void *waiters, bool (*ready)(const void *), const void *context, s
  */
 u64 qnic_now_ns(void);
 void qnic_yield(void);
+
+/*
+ * qnic_undisturbed() and qnic_disturbed() are around what no other thread interrupts; it asks
+ * qnic_may_look() all the time whether it may go on.
+ */
+void qnic_undisturbed(void);
+void qnic_disturbed(void);
+bool qnic_may_look(void);
 u64 qnic_random(void);
 u64 qnic_frames(void);
 
@@ -143,7 +206,33 @@ void qnic_dev_put(struct qnic_dev *dev);
 struct qnic_host_area *qnic_host_area_new(void);
 void qnic_host_area_free(struct qnic_host_area *area);
 u64 qnic_host_area_address(struct qnic_host_area *area, u32 page);
-void qnic_host_area_store(struct qnic_host_area *area, u32 offset, u64 value);
+u8 *qnic_host_area_memory(struct qnic_host_area *area, u32 page);
+
+/*
+ * Pages for datagrams, by physical address: 0: no memory. All but new() are atomic; it charges
+ * the caller's control group or nobody. A reference keeps a page; the last one frees it.
+ */
+u64 qnic_page_new(bool charged);
+void qnic_page_get(u64 address);
+void qnic_page_put(u64 address);
+/* Where an address of a page is mapped. */
+u8 *qnic_page_memory(u64 address);
+void qnic_copy(u8 *to, const u8 *from, u64 bytes);
+
+/* Atomic; only while the device is there. */
+void qnic_ring_doorbell(struct qnic_dev *dev, u16 queue);
+/* Atomic: has qnic_rs_datagram_serve() called in so many nanoseconds, in place of what was asked for before. */
+void qnic_schedule_datagrams(struct qnic_dev *dev, u64 delay_ns);
+
+/*
+ * What an upper module is told of its datagram port: as in qnic_datagram.h. Atomic. References
+ * on buffers are given away.
+ */
+void qnic_upper_received(void *upper, u32 from, const u8 *header, u32 header_bytes, u64 first, u64 second, u32 data_bytes, u64 steered);
+void qnic_upper_sent(void *upper, u64 token, u32 failed, u32 status, u64 first, u64 second);
+void qnic_upper_withdrawn(void *upper, u64 handle, u64 address);
+void qnic_upper_deadline(void *upper, u64 now_ns);
+void qnic_upper_gone(void *upper);
 
 /* Address spaces: a reference keeps the handle alive, not the memory. */
 void qnic_space_get(struct mm_struct *mm);
@@ -178,5 +267,10 @@ void qnic_mark_dirty(u64 frame);
 bool qnic_may_use_physical(void);
 s32 qnic_pin_new(u64 address, u64 bytes, struct qnic_pin **pin, u64 *physical);
 void qnic_pin_free(struct qnic_pin *pin);
+
+/* Remote memory. A page of a request of the block layer has come, or was brought; atomic. */
+void qnic_volume_done(u64 token, bool failed);
+/* Are so many pages to be had without taking them from those who use them? */
+bool qnic_may_take_pages(u64 pages);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The character device: one open file is one process of the NIC.
+ * The character device: one open file is one process of the NIC, or its shared pools.
  */
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
@@ -22,6 +22,7 @@ struct qnic_file {
 	struct address_space *mapping;
 	struct mutex register_lock;
 	void *process;			/* set once; acquire, release */
+	void *pools;			/* set once, in its place; acquire, release */
 	struct mm_struct *mm;		/* that of the process */
 	struct mmu_notifier end;	/* tells when mm ends */
 	struct work_struct end_work;
@@ -76,6 +77,10 @@ static int qnic_release(struct inode *inode, struct file *file)
 		qnic_rs_release(f->process);
 		put_page(f->dummy_page);
 	}
+	if (f->pools) {
+		qnic_rs_pools_close(f->pools);
+		mmdrop(f->mm);
+	}
 	mutex_lock(&f->dev->files_lock);
 	list_del(&f->link);
 	mutex_unlock(&f->dev->files_lock);
@@ -90,6 +95,27 @@ static void *file_process(struct qnic_file *f)
 	void *process = smp_load_acquire(&f->process);
 
 	return process && f->mm == current->mm ? process : NULL;
+}
+
+/* The pools that are open, for the same. */
+static void *file_pools(struct qnic_file *f)
+{
+	void *pools = smp_load_acquire(&f->pools);
+
+	return pools && f->mm == current->mm ? pools : NULL;
+}
+
+static int file_open_pools(struct qnic_file *f, u8 *argument)
+{
+	void *pools = NULL;
+	int ret = qnic_rs_pools_open(f->driver, argument, &pools);
+
+	if (ret || !pools)
+		return ret;
+	f->mm = current->mm;
+	mmgrab(f->mm);
+	smp_store_release(&f->pools, pools);
+	return 0;
 }
 
 static int file_register(struct qnic_file *f, u8 *argument)
@@ -134,10 +160,21 @@ static long qnic_ioctl(struct file *file, unsigned int command, unsigned long ad
 		return -EFAULT;
 	if (command == QNIC_IOCTL_INFO) {
 		ret = qnic_rs_info(f->driver, argument);
+	} else if (command == QNIC_IOCTL_DATAGRAM_INFO) {
+		ret = qnic_rs_datagram_info(f->driver, argument);
+	} else if (_IOC_NR(command) >= QNIC_FIRST_MEMORY_CALL &&
+		   _IOC_NR(command) <= QNIC_LAST_MEMORY_CALL) {
+		ret = qnic_memory_call(f->dev, command, argument);
 	} else if (command == QNIC_IOCTL_REGISTER) {
 		mutex_lock(&f->register_lock);
-		ret = f->process ? -EBADFD : file_register(f, argument);
+		ret = f->process || f->pools ? -EBADFD : file_register(f, argument);
 		mutex_unlock(&f->register_lock);
+	} else if (command == QNIC_IOCTL_OPEN_POOLS) {
+		mutex_lock(&f->register_lock);
+		ret = f->process || f->pools ? -EBADFD : file_open_pools(f, argument);
+		mutex_unlock(&f->register_lock);
+	} else if (file_pools(f)) {
+		ret = qnic_rs_pools_call(f->pools, command, argument);
 	} else {
 		void *process = file_process(f);
 
@@ -155,6 +192,8 @@ static __poll_t qnic_poll(struct file *file, poll_table *table)
 	__poll_t events = 0;
 	s32 bits;
 
+	if (file_pools(f))
+		return qnic_pools_poll(f->pools, file, table);
 	if (!process)
 		return EPOLLERR;
 	qnic_poll_wait(file, qnic_rs_waiters(process), table);
@@ -248,10 +287,12 @@ static int qnic_mmap(struct file *file, struct vm_area_struct *vma)
 	u64 value;
 	int kind;
 
-	if (!process)
+	if (!process && !file_pools(f))
 		return -EBADFD;
 	if (!(vma->vm_flags & VM_SHARED) || vma->vm_flags & VM_EXEC)
 		return -EINVAL;
+	if (!process)
+		return qnic_pools_mmap(f->pools, vma);
 	kind = qnic_rs_mapping(process, (u64)vma->vm_pgoff << PAGE_SHIFT, bytes,
 			       vma->vm_flags & VM_WRITE, &value);
 	if (kind < 0)

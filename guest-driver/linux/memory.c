@@ -339,11 +339,9 @@ u64 qnic_host_area_address(struct qnic_host_area *area, u32 page)
 	return page < QNIC_HOST_PAGES ? PFN_PHYS(page_to_pfn(area->pages[page])) : 0;
 }
 
-void qnic_host_area_store(struct qnic_host_area *area, u32 offset, u64 value)
+u8 *qnic_host_area_memory(struct qnic_host_area *area, u32 page)
 {
-	if (WARN_ON_ONCE(offset > PAGE_SIZE - sizeof(u64)))
-		return;
-	smp_store_release((u64 *)(page_address(area->pages[0]) + offset), value);
+	return page < QNIC_HOST_PAGES ? page_address(area->pages[page]) : NULL;
 }
 
 struct page *qnic_host_area_page(struct qnic_host_area *area, unsigned long index)

@@ -7,6 +7,10 @@
  *   queues.c   control and event queue, fault workers
  *   file.c     character device, mmap
  *   memory.c   interval notifiers, page lookup, host areas
+ *   pools.c    mmap and poll of shared pools
+ *   datagram.c datagrams: pages, when they are served, the interface for other modules
+ *   volume.c   volumes of remote memory as block devices
+ *   remote_memory.c  which there are, and the memory that this node gives
  *   support.c  allocation, locks, waiting, log
  */
 #ifndef QNIC_SHIM_H
@@ -37,6 +41,7 @@
 
 struct virtio_device;
 struct virtqueue;
+struct qnic_volume;
 
 struct qnic_event {
 	u8 bytes[QNIC_EVENT_BYTES];
@@ -78,6 +83,16 @@ struct qnic_dev {
 	unsigned long busy_workers;
 	struct qnic_worker workers[QNIC_WORKERS];
 
+	struct mutex volumes_lock;	/* remote_memory.c says what each guards */
+	struct mutex serve_lock;
+	struct mutex memory_lock;
+	struct qnic_volume *volumes[QNIC_VOLUMES];
+	void *served;			/* Rust: the memory that this node gives */
+	bool memory_ended;		/* under both outer locks */
+
+	struct list_head link;		/* in the list of datagram.c */
+	struct delayed_work datagrams;	/* serves datagram ports */
+
 	struct delayed_work watchdog;	/* detects that the device process has died */
 	struct notifier_block reboot;
 
@@ -100,8 +115,32 @@ void qnic_worker_run(struct work_struct *work);
 extern const struct file_operations qnic_fops;
 void qnic_revoke_mappings(struct qnic_dev *dev);
 
+/* pools.c */
+int qnic_pools_mmap(void *pools, struct vm_area_struct *vma);
+__poll_t qnic_pools_poll(void *pools, struct file *file, poll_table *table);
+
 /* memory.c */
 struct page *qnic_host_area_page(struct qnic_host_area *area, unsigned long index);
+
+/* datagram.c */
+void qnic_datagrams_new(struct qnic_dev *dev);
+void qnic_datagrams_start(struct qnic_dev *dev);
+void qnic_datagrams_refuse(struct qnic_dev *dev);
+void qnic_datagrams_stop(struct qnic_dev *dev);
+
+/*
+ * volume.c: one volume. new: *made stays NULL if that was refused; claim: nobody has it open, and
+ * nobody can open it any more; remove frees it, gone: its NIC is about to go.
+ */
+int qnic_volume_new(struct qnic_dev *dev, int slot, u8 *argument, struct qnic_volume **made);
+bool qnic_volume_claim(struct qnic_volume *volume);
+void qnic_volume_remove(struct qnic_volume *volume, bool gone);
+int qnic_volume_call(struct qnic_volume *volume, u32 command, u8 *argument);
+
+/* remote_memory.c */
+void qnic_memory_new(struct qnic_dev *dev);
+int qnic_memory_call(struct qnic_dev *dev, u32 command, u8 *argument);
+void qnic_memory_stop(struct qnic_dev *dev);
 
 /* support.c */
 void qnic_poll_wait(struct file *file, void *waiters, poll_table *table);

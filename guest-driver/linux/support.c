@@ -11,7 +11,11 @@
 #include <linux/poll.h>
 #include <linux/printk.h>
 #include <linux/random.h>
+#include <linux/preempt.h>
 #include <linux/ratelimit.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/stat.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/wait.h>
@@ -148,6 +152,25 @@ u64 qnic_now_ns(void)
 void qnic_yield(void)
 {
 	usleep_range(25, 50);
+}
+
+void qnic_undisturbed(void)
+{
+	preempt_disable();
+}
+
+void qnic_disturbed(void)
+{
+	preempt_enable();
+}
+
+/* As those do who poll for the network or a halted guest. */
+bool qnic_may_look(void)
+{
+	if (need_resched() || signal_pending(current) || !single_task_running())
+		return false;
+	cpu_relax();
+	return true;
 }
 
 u64 qnic_random(void)

@@ -38,7 +38,8 @@
 //! Who may import a segment, and which notifications its writers may signal:
 //! [`ExportOptions`]. Locks, queues, monitors and semaphores: [`sync`]. Tagged messages: [`message`].
 //! Groups and collectives: [`group`]. Names of processes: [`names`].
-//! Streams of messages: [`channel`].
+//! Streams of messages: [`channel`]. Parallel machines, and programs on them: [`machine`],
+//! [`parallel`].
 //! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
 //! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`],
@@ -49,6 +50,8 @@
 //! | folder | holds |
 //! |---|---|
 //! | `nic`, `physical`, `async_endpoint` | entry points: open a NIC, register, wait in tasks |
+//! | `parallel` | the ranks of a machine, grids that are distributed over them |
+//! | `machine` | which rank of which machine this process is |
 //! | `channel` | channels, byte streams, shared queues |
 //! | `sync` | locks, wait queues, monitors, semaphores |
 //! | `atomic` | atomic operations on remote words |
@@ -60,6 +63,8 @@
 //! | `memory` | buffers, exported and imported segments |
 //! | `endpoint` | the handle of a registered process |
 //! | `core` | the registered process: command queue, completion, command tracker, waiting, segment maps, notification ring, requests of messages and their contexts, buffer pool, result records |
+//! | `stream`, `datagram` | reliable streams, and datagrams, over them |
+//! | `pool` | shared pools of frames |
 //! | `provider` | the platform beneath: guest, host mode |
 //! | `error` | all errors |
 //!
@@ -71,9 +76,11 @@ mod async_endpoint;
 mod atomic;
 pub mod channel;
 mod core;
+pub mod datagram;
 mod endpoint;
 mod error;
 pub mod group;
+pub mod machine;
 mod memory;
 pub mod message;
 #[cfg(test)]
@@ -81,10 +88,14 @@ mod model;
 pub mod names;
 mod nic;
 mod notification;
+pub mod parallel;
 mod path;
 pub mod physical;
+pub mod pool;
 pub mod provider;
 mod rdma;
+pub mod remote_memory;
+pub mod stream;
 pub mod sync;
 #[cfg(test)]
 mod tests;
@@ -97,7 +108,7 @@ pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, Sha
 pub use endpoint::Endpoint;
 pub use error::{
     Error, GroupError, GroupOperation, MessageError, MessageOperation, NameError, Operation,
-    Result, TransferError, TransferErrors,
+    ParallelError, Result, TransferError, TransferErrors,
 };
 pub use memory::{
     Buffer, ExportOptions, ExportedSegment, ImportOptions, Importer, Importers, NoSecret,
@@ -160,4 +171,12 @@ const _: () = {
     shared::<sync::MonitorGuard<'_>>();
     shared::<sync::MonitorWaiting<'_>>();
     shared::<sync::Condition>();
+    shared::<pool::Pools>();
+    shared::<pool::OutputFrame>();
+    shared::<pool::InputFrame>();
+    shared::<datagram::Socket>();
+    shared::<stream::Streams>();
+    shared::<stream::Listener>();
+    shared::<stream::Stream>();
+    shared::<machine::Machine>();
 };

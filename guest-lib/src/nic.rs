@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qnic_abi::command::INLINE_CAPACITY;
-use qnic_abi::{uapi, Port};
+use qnic_abi::{uapi, Port, ABI_VERSION};
+use rustix::io::Errno;
 
 use crate::core::retry;
 use crate::endpoint::Endpoint;
@@ -20,7 +21,7 @@ pub const DEVICE_VARIABLE: &str = "QNIC_DEVICE";
 /// Environment variable with the path of a device process's socket: host mode.
 pub const HOST_SOCKET_VARIABLE: &str = "QNIC_HOST_SOCKET";
 
-/// Environment variable with the memory of a host-mode node, in bytes.
+/// Environment variable with the memory of a host-mode node: bytes, or such as `16MiB`.
 pub const HOST_MEMORY_VARIABLE: &str = "QNIC_HOST_MEMORY";
 
 /// Environment variable that allows physical addresses on a host-mode node if it
@@ -47,7 +48,7 @@ impl Nic {
     /// `/dev/qnic0`. So one program runs in a guest and in host mode.
     ///
     /// # Errors
-    /// [`Error::Open`]
+    /// Those of [`Nic::open_host`] or [`Nic::open_linux`].
     pub fn open() -> Result<Self> {
         if let Some(socket) = std::env::var_os(HOST_SOCKET_VARIABLE) {
             return Self::open_host(Path::new(&socket));
@@ -62,24 +63,19 @@ impl Nic {
     /// its inline limit.
     ///
     /// # Errors
-    /// [`Error::Open`], [`Error::Setting`]
+    /// [`Error::Open`], [`Error::Setting`], [`Error::Incompatible`] if the module is of another
+    /// ABI version
     pub fn open_linux(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let mut nic = Self::with_provider(Arc::new(Device::new(path)), path);
         nic.inline_max = inline_setting()?;
-        match nic.provider.info() {
-            Ok(_) => Ok(nic),
-            Err(CallError::System(source)) => Err(Error::Open {
-                path: path.to_owned(),
-                source,
-                hint: "is the qnic module loaded?",
-            }),
-            Err(other) => Err(Error::call(|| format!("open {}", path.display()), other)),
-        }
+        let info = nic.provider.info();
+        check_version(path, info)?;
+        Ok(nic)
     }
 
     /// Becomes the host-mode node behind the socket of a device process (X2).
-    /// [`HOST_MEMORY_VARIABLE`] sets its memory for buffers (in bytes; 128 MiB without
+    /// [`HOST_MEMORY_VARIABLE`] sets its memory for buffers (bytes, or `16MiB`; 128 MiB without
     /// it), [`HOST_PHYSICAL_VARIABLE`] = 1 allows physical addresses, and
     /// [`INLINE_MAX_VARIABLE`] sets its inline limit.
     ///
@@ -90,9 +86,7 @@ impl Nic {
     /// # Errors
     /// [`Error::Host`], [`Error::Setting`]
     pub fn open_host(socket: impl AsRef<Path>) -> Result<Self> {
-        let memory = setting(HOST_MEMORY_VARIABLE, "a number of bytes", |text| {
-            text.parse().ok()
-        })?;
+        let memory = setting(HOST_MEMORY_VARIABLE, "a size such as 16MiB", bytes)?;
         let inline_max = inline_setting()?;
         let node = Node::connect(&socket, memory.unwrap_or(DEFAULT_MEMORY))?;
         let physical = setting(HOST_PHYSICAL_VARIABLE, "0 or 1", |text| match text {
@@ -191,6 +185,47 @@ impl Nic {
         Error::check(info.status.get(), what)?;
         Ok(info)
     }
+
+    /// What the datagrams of the driver have counted: those of the kernel's own modules (H6).
+    ///
+    /// # Errors
+    /// [`Error::System`], [`Error::DeviceGone`]
+    pub fn datagram_info(&self) -> Result<uapi::DatagramCounters> {
+        let what = || format!("ask {} for its datagrams", self.path.display());
+        let info = retry(what, || self.provider.datagram_info())?;
+        Error::check(info.status.get(), what)?;
+        Ok(info.counters)
+    }
+}
+
+/// Checks what the driver answered to the first call: it has to be of this library's version.
+pub(crate) fn check_version(
+    path: &Path,
+    info: std::result::Result<uapi::Info, CallError>,
+) -> Result<()> {
+    let file = path.display();
+    match info.map(|info| info.abi_version.get()) {
+        Ok(ABI_VERSION) => Ok(()),
+        Ok(driver) => Err(Error::Incompatible(format!(
+            "the module behind {file} is of ABI version {driver}, this program of {ABI_VERSION}"
+        ))),
+        // The number of a call has the size of its struct in it, which differs between versions.
+        Err(CallError::System(source)) if is_unknown_call(&source) => {
+            Err(Error::Incompatible(format!(
+                "{file} is no qnic device, or does not know the calls of ABI version {ABI_VERSION}"
+            )))
+        }
+        Err(CallError::System(source)) => Err(Error::Open {
+            path: path.to_owned(),
+            source,
+            hint: "is the qnic module loaded?",
+        }),
+        Err(other) => Err(Error::call(|| format!("open {file}"), other)),
+    }
+}
+
+fn is_unknown_call(error: &std::io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::NOTTY)
 }
 
 /// The inline limit that the environment sets.
@@ -218,5 +253,63 @@ fn setting<T>(
             value: value.to_string_lossy().into_owned(),
             expected,
         }),
+    }
+}
+
+/// Bytes: a number, or one with a binary unit as in cluster files, such as `16MiB`.
+fn bytes(text: &str) -> Option<usize> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("", 0)];
+    let (digits, shift) = units
+        .iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)))?;
+    // A sign is no digit.
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number: usize = digits.parse().ok().filter(|_| plain)?;
+    number.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What modules answer to the first call of a program, [`Nic`] or
+    /// [`RemoteMemory`](crate::remote_memory::RemoteMemory). One of ABI version 11 knows the call
+    /// as it is now, but no call of remote memory; one of version 10 knows it by another number,
+    /// as its counters were fewer.
+    #[test]
+    fn a_module_of_another_version_is_refused() {
+        let path = Path::new("/dev/qnic0");
+        let of = |version: u32| uapi::Info {
+            abi_version: version.into(),
+            ..Default::default()
+        };
+        assert!(check_version(path, Ok(of(ABI_VERSION))).is_ok());
+        assert_ne!(uapi::INFO, uapi::ioctl_number(7, 360));
+        let unknown = CallError::System(Errno::NOTTY.into());
+        assert_eq!(uapi::INFO, uapi::ioctl_number(7, size_of::<uapi::Info>()));
+        let (last, next) = (11, ABI_VERSION + 1);
+        let answers = [
+            (Err(unknown), "does not know the calls".to_owned()),
+            (Ok(of(last)), format!("ABI version {last}")),
+            (Ok(of(next)), format!("ABI version {next}")),
+        ];
+        for (answer, says) in answers {
+            let refused = check_version(path, answer).unwrap_err();
+            assert!(matches!(refused, Error::Incompatible(_)), "{refused}");
+            assert!(refused.to_string().contains(&says), "{refused}");
+        }
+        let absent = CallError::System(Errno::NOENT.into());
+        let refused = check_version(path, Err(absent)).unwrap_err();
+        assert!(matches!(refused, Error::Open { .. }), "{refused}");
+    }
+
+    #[test]
+    fn sizes_are_bytes_or_have_a_unit() {
+        assert_eq!(bytes("4096"), Some(4096));
+        assert_eq!(bytes("16MiB"), Some(16 << 20));
+        assert_eq!(bytes("1GiB"), Some(1 << 30));
+        for wrong in ["", "MiB", "+1", "1MB", "-1KiB", "99999999999GiB"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
     }
 }

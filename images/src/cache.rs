@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <root>/<kind>-<key>/   a complete artefact; never changed once it is there
-//!        tmp/<name>/     one being made; renamed when it is complete
+//!        tmp/<name>      one being made, or a pin; renamed when it is complete
 //!        locks/<name>    held (flock) by the process that makes it
 //!        pins/<request>  which artefact answered a request to the mirror
 //!        apt/            the private state of apt
@@ -142,10 +142,11 @@ impl Cache {
 
     /// Remembers `value` for `request`.
     pub(crate) fn set_pin(&self, request: &str, value: &str) -> Result<()> {
-        let dir = self.service("pins")?;
-        let file = tempfile::NamedTempFile::new_in(&dir)?;
-        fs::write(file.path(), value)?;
-        file.persist(dir.join(request)).map_err(io::Error::from)?;
+        let name = format!("pin-{request}");
+        let _lock = self.lock_with(&name, FlockOperation::LockExclusive)?;
+        let tmp = self.service("tmp")?.join(name);
+        fs::write(&tmp, value)?;
+        fs::rename(&tmp, self.service("pins")?.join(request))?;
         Ok(())
     }
 
@@ -284,6 +285,87 @@ mod tests {
         fs::write(left.join("half"), "").unwrap();
         let path = cache.artefact("a-1", &Silent, write).unwrap();
         assert!(!path.join("half").exists());
+    }
+
+    const KILLED: &str = "QNIC_TEST_KILLED_CACHE";
+    const FILES: usize = 8;
+    const ARTEFACTS: usize = 60;
+
+    fn content(file: usize) -> Vec<u8> {
+        vec![file as u8; 20_000]
+    }
+
+    /// The process that is killed: fills the cache, and says so after each step. Then it waits for
+    /// its end, which comes at the latest with its parent's.
+    fn fill(root: impl Into<PathBuf>) {
+        let cache = Cache::at(root);
+        for number in 0..ARTEFACTS {
+            let name = format!("a-{number}");
+            let path = cache.artefact(&name, &Silent, |dir| {
+                for file in 0..FILES {
+                    fs::write(dir.join(file.to_string()), content(file))?;
+                    println!("step");
+                }
+                Ok(())
+            });
+            path.unwrap();
+            println!("step");
+            cache.set_pin("request", &name).unwrap();
+            println!("step");
+        }
+        io::stdin().read_line(&mut String::new()).unwrap();
+    }
+
+    /// Runs [`fill`] in a process of its own, which is killed behind so many steps.
+    fn fill_and_kill(root: &Path, steps: usize) {
+        use std::io::{BufRead, BufReader};
+        use std::process::{Command, Stdio};
+
+        let this = "cache::tests::killed_fifty_times_while_it_fills_the_cache_has_nothing_half";
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", this, "--nocapture"])
+            .env(KILLED, root)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut done = lines.filter(|line| line.as_ref().is_ok_and(|line| line == "step"));
+        // It goes on while it is being killed: somewhere in its next steps.
+        assert!(done.nth(steps - 1).is_some());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn killed_fifty_times_while_it_fills_the_cache_has_nothing_half() {
+        if let Some(root) = env::var_os(KILLED) {
+            return fill(root);
+        }
+        let (_dir, cache) = cache();
+        for round in 1..=50 {
+            fill_and_kill(cache.root(), round);
+            for number in 0..ARTEFACTS {
+                let Some(path) = cache.find(&format!("a-{number}")) else {
+                    continue;
+                };
+                for file in 0..FILES {
+                    let found = fs::read(path.join(file.to_string())).unwrap();
+                    assert!(found == content(file), "{} is half", path.display());
+                }
+            }
+            if let Some(name) = cache.pin("request") {
+                assert!(cache.find(&name).is_some(), "{name} is not there");
+            }
+        }
+        assert!(list(&cache.root().join("pins")).unwrap().len() <= 1);
+        // Then everything works, and what was left is replaced.
+        cache.set_pin("request", "a-0").unwrap();
+        for number in 0..ARTEFACTS {
+            let name = format!("a-{number}");
+            cache.artefact(&name, &Silent, write).unwrap();
+        }
+        assert!(list(&cache.root().join("tmp")).unwrap().is_empty());
     }
 
     #[test]

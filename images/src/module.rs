@@ -1,4 +1,5 @@
-//! Builds the guest's kernel module, `qnic.ko`, for a stock kernel.
+//! Builds the guest's kernel module, `qnic.ko`, for a stock kernel, and beside it the example of
+//! a module that uses it.
 //!
 //! ```text
 //! repository ──copy──▶ /src ┐
@@ -25,9 +26,11 @@ use crate::sandbox::run_in_root;
 use crate::sources::{self, Sources, GLUE, KBUILD};
 
 /// Version of the code that builds modules; part of their keys.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 /// The name of the module's file.
 const MODULE: &str = "qnic.ko";
+/// The name of the example's.
+const EXAMPLE: &str = "qnic_ping.ko";
 
 /// Makes cargo take every crate from `/vendor`.
 const CARGO_CONFIG: &str = "\
@@ -60,10 +63,17 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> R
         sources.copy_to(&copy, &toolchain, &hash)?;
         sources::remove_objects(&copy)?;
         build(cx, &build_root, &vendor, &copy, &release)?;
-        fs::copy(copy.join(KBUILD).join(MODULE), dir.join(MODULE))?;
+        for file in [MODULE, EXAMPLE] {
+            fs::copy(copy.join(KBUILD).join(file), dir.join(file))?;
+        }
         Ok(())
     })?;
     Ok(dir.join(MODULE))
+}
+
+/// The example, beside the module that [`provision`] has returned.
+pub(crate) fn example(module: &Path) -> PathBuf {
+    module.with_file_name(EXAMPLE)
 }
 
 /// The crates that the module and the standard library are made from.
@@ -112,7 +122,8 @@ fn build(
         "set -e\n\
          export CARGO_HOME=/src/.cargo-home SOURCE_DATE_EPOCH=0\n\
          make --no-print-directory -C /lib/modules/{release}/build M=/src/{KBUILD} CARGO_EXTRA=--offline modules\n\
-         strip --strip-debug --enable-deterministic-archives /src/{KBUILD}/{MODULE}\n"
+         cd /src/{KBUILD}\n\
+         strip --strip-debug --enable-deterministic-archives {MODULE} {EXAMPLE}\n"
     );
     let what = "build the kernel module";
     run_in_root(what, &build_root.dir, &mounts, &script, cx.progress)

@@ -1,5 +1,7 @@
 //! How long work reports what it is doing.
 
+use std::time::Duration;
+
 /// Receives what happens while artefacts are provisioned or a cluster boots, as it happens.
 ///
 /// Called from several threads; implementations must not block.
@@ -12,6 +14,11 @@ pub trait Progress: Send + Sync {
 
     /// `node` of a cluster that boots is in a new state.
     fn node(&self, _node: &str, _state: &str) {}
+
+    /// `node` is up, with the kernel `release`, so long after all guests were started.
+    fn ready(&self, node: &str, release: &str, _took: Duration) {
+        self.node(node, &format!("ready, {release}"));
+    }
 }
 
 /// Progress that goes nowhere.

@@ -75,6 +75,12 @@ impl Provisioner {
         self.with_kernels(|cx| module::provision(cx, series, repo))
     }
 
+    /// The example of a module that uses the datagrams of `module`, which
+    /// [`Provisioner::module`] has returned: `qnic_ping.ko`.
+    pub fn example(&self, module: &Path) -> PathBuf {
+        module::example(module)
+    }
+
     /// A guest image for the kernel of `series`, with `module` (loaded at boot)
     /// and the files of `extra` in it.
     ///

@@ -12,7 +12,13 @@ use crate::error::{Error, Result};
 use crate::key::{files_below, Key};
 
 /// Directories of the repository that the module is made from.
-const DIRECTORIES: [&str; 3] = ["abi", "guest-driver/core", "guest-driver/linux"];
+const DIRECTORIES: [&str; 5] = [
+    "abi",
+    "guest-driver/core",
+    "guest-driver/linux",
+    "pools",
+    "timing",
+];
 /// Files that a complete clone has.
 const NEEDED: [&str; 4] = [
     MANIFEST,
@@ -139,6 +145,8 @@ mod tests {
             "guest-driver/linux/shim.o",
             "guest-driver/linux/rust/Cargo.toml",
             "guest-driver/linux/rust/Cargo.lock",
+            "pools/src/lib.rs",
+            "timing/src/lib.rs",
         ];
         for file in files {
             let path = dir.join(file);
@@ -152,7 +160,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         repo(dir.path());
         let sources = Sources::of(dir.path()).unwrap();
-        assert_eq!(sources.files.len(), 6, "{:?}", sources.files);
+        assert_eq!(sources.files.len(), 8, "{:?}", sources.files);
         fs::remove_file(dir.path().join("guest-driver/linux/rust/Cargo.lock")).unwrap();
         let error = Sources::of(dir.path()).err().unwrap();
         assert!(error.to_string().contains("rust/Cargo.lock is missing"));

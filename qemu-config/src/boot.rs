@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   check ─▶ provision ─▶ state directory ─▶ device ─▶ every QEMU at once, log keeper ─▶ all ready
+//!         ─▶ remote memory
 //! ```
 //!
 //! What costs time and can fail without a trace comes before the directory. From
@@ -11,7 +12,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qnic_images::{Program, Progress, Silent};
 
@@ -20,13 +21,13 @@ use crate::lock::LockFile;
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::{ProcessId, MARKER};
-use crate::provision::{check_cancel, check_memory, provision, Parts};
+use crate::provision::{check_cancel, check_image, check_memory, provision, Parts};
 use crate::qemu::{arguments, disk_file, disks_of, Machine};
 use crate::ready::failed;
 use crate::spawn::spawn;
 use crate::state::{now_seconds, Manifest, Mode, Runtime};
 use crate::wait::Deadline;
-use crate::{device, teardown, Cancel, ClusterSpec, Error, NodeSpec, Result};
+use crate::{device, remote_memory, teardown, Cancel, ClusterSpec, Error, NodeSpec, Result};
 
 /// Added to QEMU's niceness, so that the device, which many guests wait for, comes first.
 const QEMU_NICE: i32 = 10;
@@ -83,6 +84,9 @@ pub(crate) fn boot(
         check_name(spec, &options.runtime.lock()?, &options.runtime)?;
     }
     let parts = provision(spec, options)?;
+    for (node, image) in spec.nodes.iter().zip(&parts.images) {
+        check_image(node, image)?;
+    }
     let (dir, lock) = make_dir(spec, options, &parts)?;
     let mut owned = Owned {
         runtime: options.runtime.clone(),
@@ -122,6 +126,7 @@ pub(crate) fn boot(
     let keeper = start_log_keeper(&parts.log_keeper, spec, &dir, &owned.children, dies_with_us)?;
     owned.children.push(keeper);
     await_all(spec, &nodes, &dir, options)?;
+    remote_memory::set_up(spec, &nodes, options)?;
     dir.mark_booted()?;
     if options.mode == Mode::Detached {
         owned.detach();
@@ -241,12 +246,14 @@ fn await_all(
     let (report, reports) = std::sync::mpsc::channel();
     let stop = Cancel::new().map_err(Error::io("open", Path::new("a socket pair")))?;
     let both = || options.cancel.iter().chain([&stop]);
+    let started = Instant::now();
     let deadline = Deadline::new(Some(options.ready_limit), both());
     std::thread::scope(|scope| {
         for node in nodes {
             let (report, deadline) = (report.clone(), deadline.clone());
             scope.spawn(move || {
                 let ready = node.wait_ready_with(0, options.ready_limit, &deadline);
+                let ready = ready.map(|release| (release, started.elapsed()));
                 // The receiver lives until every sender has gone.
                 let _ = report.send((Some(node.name()), ready));
             });
@@ -270,8 +277,8 @@ fn await_all(
         let mut first = Ok(());
         for (node, outcome) in reports {
             match (node, outcome) {
-                (Some(node), Ok(release)) => {
-                    options.progress.node(node, &format!("ready, {release}"));
+                (Some(node), Ok((release, took))) => {
+                    options.progress.ready(node, &release, took);
                     ready += 1;
                 }
                 (_, Err(error)) if ready < nodes.len() => first = first.and(Err(error)),

@@ -16,20 +16,7 @@ use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::ProcessId;
 use crate::state::{Manifest, Runtime};
-use crate::{Cancel, ClusterSpec, Error, Result};
-
-/// Links of a cluster, by the names of nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Links {
-    /// Every link.
-    All,
-    /// All links of a node.
-    At(String),
-    /// Both directions.
-    Between(String, String),
-    /// From the first to the second.
-    OneWay(String, String),
-}
+use crate::{Cancel, ClusterSpec, Error, Links, Machines, Result, Step, StepChange};
 
 /// A running cluster. One that was booted attached ends when this is dropped, or
 /// when the process ends in whatever way.
@@ -128,7 +115,7 @@ impl Cluster {
     }
 
     /// The number of the NIC of the node called `name`.
-    fn number(&self, name: &str) -> Result<u16> {
+    pub(crate) fn number(&self, name: &str) -> Result<u16> {
         let number = self.spec.node_number(name);
         number.ok_or_else(|| self.no_such_node(name))
     }
@@ -140,6 +127,11 @@ impl Cluster {
             name: name.to_owned(),
             known: known.collect(),
         }
+    }
+
+    /// Its parallel machines.
+    pub fn machines(&self) -> Machines {
+        Machines::new(&self.dir, &self.spec)
     }
 
     /// Its device process, which may have ended; the first of several; `None` without
@@ -208,24 +200,53 @@ impl Cluster {
     /// # Errors
     /// [`Error::NoSuchNode`], or [`Error::Failed`] if there is no such link.
     pub fn set_links(&self, links: &Links, change: Option<&ImpairmentChange>) -> Result<u64> {
-        let all = links;
-        let links = self.by_number(links)?;
+        let named = self.by_number(links)?;
         let request = match change {
-            Some(change) => json!({ "cmd": "net_set", "links": links, "change": change }),
-            None => json!({ "cmd": "net_clear", "links": links }),
+            Some(change) => json!({ "cmd": "net_set", "links": named, "change": change }),
+            None => json!({ "cmd": "net_clear", "links": named }),
         };
+        self.change_links(links, &request)
+    }
+
+    /// Makes links do again what the cluster file says. Returns how many directions were
+    /// changed.
+    ///
+    /// # Errors
+    /// As [`Self::set_links`].
+    pub fn restore_links(&self, links: &Links) -> Result<u64> {
+        let request = json!({ "cmd": "net_restore", "links": self.by_number(links)? });
+        self.change_links(links, &request)
+    }
+
+    /// Makes links do what a step of a schedule says, with the chance of that step. Returns
+    /// how many directions were changed.
+    ///
+    /// # Errors
+    /// As [`Self::set_links`].
+    pub fn apply(&self, step: &Step) -> Result<u64> {
+        let (links, seed) = (self.by_number(&step.links)?, step.seed);
+        let request = match &step.change {
+            StepChange::Set(change) => {
+                json!({ "cmd": "net_set", "links": links, "change": change, "seed": seed })
+            }
+            StepChange::Heal => json!({ "cmd": "net_restore", "links": links, "seed": seed }),
+        };
+        self.change_links(&step.links, &request)
+    }
+
+    fn change_links(&self, links: &Links, request: &Value) -> Result<u64> {
         // Each device process has the links that its frames take: another one may not
         // know this one.
         let (mut changed, mut refused) = (0, None);
         for process in self.spec.device_processes() {
-            match self.ask(process, &request) {
+            match self.ask(process, request) {
                 Ok(answer) => changed += answer["changed"].as_u64().unwrap_or(0),
                 Err(error) => refused = Some(error),
             }
         }
         match refused {
             // All of them have some of all links.
-            Some(error) if changed == 0 || *all == Links::All => Err(error),
+            Some(error) if changed == 0 || *links == Links::All => Err(error),
             _ => Ok(changed),
         }
     }

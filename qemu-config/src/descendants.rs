@@ -38,7 +38,7 @@ pub fn end_descendants() -> usize {
         if found.is_empty() {
             return 0;
         }
-        let left = end_all(found, &[(Some(Signal::KILL), KILL_SECONDS)]);
+        let left = end_all(found, &[(Signal::KILL, KILL_SECONDS)]);
         if left > 0 {
             return left;
         }

@@ -63,6 +63,13 @@ impl ClusterDir {
         booted = "booted";
         log_keeper_log = "log-keeper.log";
         lock = "lock";
+        machines = "machines.json";
+        machines_lock = "machines.lock";
+    }
+
+    /// Locked while the run of a parallel machine that has slot `slot` lasts.
+    pub(crate) fn machine_run(&self, slot: usize) -> PathBuf {
+        self.0.join(format!("machine-run{slot}.lock"))
     }
 
     /// The files of a device process; the only one of a cluster has no name.

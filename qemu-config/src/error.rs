@@ -139,6 +139,9 @@ pub enum Error {
         /// What cargo said.
         message: String,
     },
+    /// What was asked of a parallel machine cannot be done.
+    #[error(transparent)]
+    Machine(#[from] crate::MachineError),
     /// A command could not be started in a guest.
     #[error("node {node}: cannot start {message}")]
     NotStarted {

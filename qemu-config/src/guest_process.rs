@@ -112,7 +112,7 @@ impl GuestProcess {
     /// # Errors
     /// [`Error::Guest`] if the guest has gone.
     pub fn signal(&self, number: u8) -> Result<()> {
-        self.input.send(&ToGuest::Signal(number))
+        self.input.signal(number)
     }
 
     /// Waits for what the command says next; `None` when `limit` is over first.
@@ -248,6 +248,14 @@ impl GuestInput {
     /// [`Error::Guest`] if the guest has gone.
     pub fn close(&self) -> Result<()> {
         self.send(&ToGuest::StdinEnd)
+    }
+
+    /// Sends a signal to the command's process group.
+    ///
+    /// # Errors
+    /// [`Error::Guest`] if the guest has gone.
+    pub fn signal(&self, number: u8) -> Result<()> {
+        self.send(&ToGuest::Signal(number))
     }
 
     fn send(&self, frame: &ToGuest) -> Result<()> {

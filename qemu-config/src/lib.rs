@@ -40,11 +40,14 @@ mod device;
 mod dirs;
 mod error;
 mod follow;
+mod fresh;
 mod guest_command;
 mod guest_process;
 mod kvm_probe;
+mod links;
 mod lock;
 mod logs;
+mod machine;
 mod monitor;
 mod node;
 mod node_state;
@@ -55,6 +58,8 @@ mod programs;
 mod provision;
 mod qemu;
 mod ready;
+mod remote_memory;
+mod schedule;
 mod slot;
 mod socket;
 mod spawn;
@@ -63,13 +68,15 @@ mod teardown;
 #[cfg(test)]
 mod testing;
 mod wait;
+mod watch;
 
 pub use accel::{decide, Accel, AccelDecision};
 pub use boot::BootOptions;
 pub use capture::{CaptureOptions, DISSECTOR};
-pub use cluster::{Cluster, Links};
+pub use cluster::Cluster;
 pub use config::{
     AccelChoice, ClusterSpec, FileSpec, HostSpec, LinkSpec, NetworkSpec, NodeSpec, ProcessSpec,
+    RemoteMemorySpec, RepeatSpec, ScheduleSpec, Step, StepChange, MAX_NAME,
 };
 pub use copy::Count;
 pub use descendants::{adopt_orphans, end_descendants};
@@ -77,11 +84,18 @@ pub use device::add_stats;
 pub use error::{Error, Result};
 pub use guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
 pub use guest_process::{GuestInput, GuestProcess};
+pub use links::Links;
 pub use logs::{follow_logs, print_logs, Log};
+pub use machine::{
+    Interface, Machine, MachineError, MachineOverview, MachineRun, Machines, RunEnd, RunReport,
+    MAX_MACHINES, MAX_RANKS,
+};
 pub use monitor::Monitor;
 pub use node::Node;
 pub use node_state::NodeState;
-pub use overview::{overview, ClusterOverview, DeviceOverview, NodeOverview, ProcessOverview};
+pub use overview::{
+    overview, ClusterOverview, DeviceOverview, NodeOverview, ProcessOverview, RemoteMemoryOverview,
+};
 pub use process::ProcessId;
 pub use programs::{
     guest_program, host_program, repository, Program, APP, APP_PATH, DEVICE, LOG_KEEPER,
@@ -92,7 +106,9 @@ pub use qnic_config::{ByteSize, ConfigError};
 pub use qnic_images::{Progress, Silent};
 pub use qnic_links::units::{Probability, Rate, Span};
 pub use qnic_links::{ImpairmentChange, Impairments, Shape};
+pub use schedule::Taken;
 pub use spawn::spawn_bound;
 pub use state::{Mode, Runtime, COMMAND_SLOTS};
 pub use teardown::{down, sweep};
 pub use wait::Cancel;
+pub use watch::Broken;

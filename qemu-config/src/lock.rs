@@ -12,17 +12,33 @@ use crate::{Error, Result};
 pub(crate) struct LockFile(pub(crate) File);
 
 impl LockFile {
+    /// Locks `path`, which is made if needed, as soon as no other process has the lock.
+    pub(crate) fn lock(path: &Path) -> Result<Self> {
+        let file = open(path)?;
+        loop {
+            match flock(&file, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(Self(file)),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Error::io("lock", path)(error.into())),
+            }
+        }
+    }
+
     /// Locks `path`, which is made if needed; `None` if another process has the lock.
     pub(crate) fn try_lock(path: &Path) -> Result<Option<Self>> {
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(false);
-        let file = file.open(path).map_err(Error::io("open", path))?;
+        let file = open(path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Self(file))),
             Err(rustix::io::Errno::AGAIN) => Ok(None),
             Err(error) => Err(Error::io("lock", path)(error.into())),
         }
     }
+}
+
+fn open(path: &Path) -> Result<File> {
+    let mut options = File::options();
+    let file = options.read(true).write(true).create(true).truncate(false);
+    file.open(path).map_err(Error::io("open", path))
 }
 
 impl Drop for LockFile {

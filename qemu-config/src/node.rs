@@ -7,7 +7,7 @@ use qapi::qmp;
 
 use crate::copy::{self, Count};
 use crate::dirs::NodeDir;
-use crate::follow::read_log;
+use crate::follow::{read_log, tail};
 use crate::guest_command::{GuestCommand, GuestOutput};
 use crate::guest_process::GuestProcess;
 use crate::monitor::Monitor;
@@ -181,7 +181,7 @@ impl Node {
         }
     }
 
-    fn ended(&self) -> Error {
+    pub(crate) fn ended(&self) -> Error {
         failed(&self.dir, "its QEMU has ended")
     }
 
@@ -190,6 +190,11 @@ impl Node {
     pub fn console_log(&self) -> String {
         let log = read_log(&self.dir.console()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
+    }
+
+    /// The last `lines` lines of the console, as text that cannot drive a terminal.
+    pub fn console_tail(&self, lines: usize) -> String {
+        tail(&self.dir.console(), lines)
     }
 
     /// Where the console is logged.

@@ -26,6 +26,23 @@ pub struct ClusterOverview {
     pub nodes: Vec<NodeOverview>,
     /// Its device processes; none without NICs.
     pub devices: Vec<DeviceOverview>,
+    /// The block devices in the memory of others that it was booted with.
+    pub remote_memory: Vec<RemoteMemoryOverview>,
+}
+
+/// A block device that the cluster file puts into the memory of other nodes.
+#[derive(Clone, Debug, Serialize)]
+pub struct RemoteMemoryOverview {
+    /// Its node.
+    pub node: String,
+    /// Its path there.
+    pub device: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// On how many servers each block is kept.
+    pub replicas: u16,
+    /// Names of its servers.
+    pub servers: Vec<String>,
 }
 
 /// A node as it is now.
@@ -102,6 +119,14 @@ impl ClusterOverview {
             name,
             process: ProcessOverview::of(process),
         });
+        let remote_memory = cluster.spec().remote_memory();
+        let remote_memory = remote_memory.map(|(device, memory)| RemoteMemoryOverview {
+            node: memory.on.clone(),
+            device,
+            size_bytes: memory.size.0,
+            replicas: memory.replicas,
+            servers: memory.servers.clone(),
+        });
         let owner = cluster.manifest.owner.filter(|owner| owner.is_alive());
         Self {
             name: cluster.name().to_owned(),
@@ -111,6 +136,7 @@ impl ClusterOverview {
             age_seconds: now_seconds().saturating_sub(cluster.manifest.created),
             nodes,
             devices: devices.collect(),
+            remote_memory: remote_memory.collect(),
         }
     }
 }

@@ -112,11 +112,9 @@ impl AsFd for Process {
 
 /// Ends all `processes`: each of `steps` is a signal and the seconds to wait after
 /// it. Returns how many are still there.
-pub(crate) fn end_all(mut processes: Vec<Process>, steps: &[(Option<Signal>, u64)]) -> usize {
+pub(crate) fn end_all(mut processes: Vec<Process>, steps: &[(Signal, u64)]) -> usize {
     for (signal, seconds) in steps {
-        if let Some(signal) = signal {
-            processes.iter().for_each(|process| process.signal(*signal));
-        }
+        processes.iter().for_each(|process| process.signal(*signal));
         let deadline = Deadline::seconds(*seconds);
         // One deadline for all: those that have ended return at once.
         processes.retain(|process| process.wait(&deadline).is_err());
@@ -248,7 +246,7 @@ mod tests {
         let found = of_cluster(dir.path());
         assert_eq!(found, [id_of(&ours)]);
         let open = found.iter().filter_map(|id| id.open()).collect();
-        assert_eq!(end_all(open, &[(Some(Signal::TERM), 30)]), 0);
+        assert_eq!(end_all(open, &[(Signal::TERM, 30)]), 0);
         assert!(!found[0].is_alive());
         ours.wait().unwrap();
         assert!(id_of(&foreign).is_alive());
@@ -273,7 +271,7 @@ mod tests {
     fn a_process_that_ignores_a_signal_gets_the_next() {
         let mut child = stubborn(Path::new("/nowhere"));
         let process = id_of(&child).open().unwrap();
-        let steps = [(Some(Signal::TERM), 0), (Some(Signal::KILL), 30)];
+        let steps = [(Signal::TERM, 0), (Signal::KILL, 30)];
         assert_eq!(end_all(vec![process], &steps), 0);
         child.wait().unwrap();
     }

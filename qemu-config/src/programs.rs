@@ -26,6 +26,10 @@ pub const DEVICE: Program<'static> = Program::bin("qnic-device", "qnic-device");
 pub const APP: Program<'static> = Program::bin("qnic-apps", "qnic-app");
 /// Where [`APP`] is in a guest.
 pub const APP_PATH: &str = "/usr/bin/qnic-app";
+/// The tool for remote memory, which is there as well.
+pub(crate) const REMOTE_MEMORY: Program<'static> = Program::bin("qnic-apps", "qnic-rmem");
+/// Where [`REMOTE_MEMORY`] is in a guest.
+pub(crate) const REMOTE_MEMORY_PATH: &str = "/usr/bin/qnic-rmem";
 /// What keeps the logs of a cluster small.
 pub const LOG_KEEPER: Program<'static> = Program::bin("qnic-log-keeper", "qnic-log-keeper");
 /// The helper that runs commands in guests.
@@ -127,6 +131,9 @@ fn command(program: Program<'_>, root: &Path, for_guest: bool) -> Command {
         let flags = "-Ctarget-feature=+crt-static";
         command.args(["--target", GUEST_TARGET]);
         command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", flags);
+        // A guest has its image in memory twice while it boots: a program of 20 MB is one of 5.
+        command.env("CARGO_PROFILE_RELEASE_DEBUG", "false");
+        command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
         // These would replace the flags above.
         command
             .env_remove("RUSTFLAGS")

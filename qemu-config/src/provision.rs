@@ -16,6 +16,9 @@ use crate::{
     Result,
 };
 
+/// Where guests have the example of a module that uses the datagrams of `qnic.ko`.
+const EXAMPLE: &str = "/root/qnic_ping.ko";
+
 /// What a cluster is booted from.
 pub(crate) struct Parts {
     pub(crate) accel: AccelDecision,
@@ -36,18 +39,23 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     progress.step("building the programs for guests");
     let helper = executable(HELPER, guest_program(programs::EXEC)?);
     check_cancel(options)?;
-    let app = spec.has_nics().then(|| guest_program(programs::APP));
-    let app = app
-        .transpose()?
-        .map(|path| executable(programs::APP_PATH, path));
-    check_cancel(options)?;
+    let mut apps = Vec::new();
+    if spec.has_nics() {
+        for (path, program) in [
+            (programs::APP_PATH, programs::APP),
+            (programs::REMOTE_MEMORY_PATH, programs::REMOTE_MEMORY),
+        ] {
+            apps.push(executable(path, guest_program(program)?));
+            check_cancel(options)?;
+        }
+    }
     let mut made: HashMap<_, GuestImage> = HashMap::new();
     let mut images = Vec::new();
     for node in &spec.nodes {
         let image = match made.entry((node.kernel, node.nic, &node.files)) {
             Entry::Occupied(made) => made.into_mut(),
             Entry::Vacant(entry) => {
-                let ours = app.iter().filter(|_| node.nic).chain([&helper]);
+                let ours = apps.iter().filter(|_| node.nic).chain([&helper]);
                 entry.insert(image(&provisioner, node, ours)?)
             }
         };
@@ -96,7 +104,12 @@ fn image<'a>(
         host_path: file.from.clone(),
         mode: file.mode,
     });
-    let extra: Vec<_> = ours.cloned().chain(files).collect();
+    let example = module.iter().map(|module| GuestFile {
+        guest_path: EXAMPLE.into(),
+        host_path: provisioner.example(module),
+        mode: 0o644,
+    });
+    let extra: Vec<_> = ours.cloned().chain(example).chain(files).collect();
     Ok(provisioner.guest_image(node.kernel, module.as_deref(), &extra)?)
 }
 
@@ -125,7 +138,60 @@ pub(crate) fn check_memory(spec: &ClusterSpec) -> Result<()> {
     )))
 }
 
+/// Memory that a stock kernel keeps for itself.
+const KERNEL_MEMORY: ByteSize = ByteSize::mib(48);
+
+/// Fails if the guest of a node could not unpack its image: what it then lacks would be told by
+/// nobody.
+pub(crate) fn check_image(node: &NodeSpec, image: &GuestImage) -> Result<()> {
+    let path = &image.initrd;
+    let metadata = std::fs::metadata(path).map_err(Error::io("look at", path))?;
+    let needed = needed_memory(metadata.len());
+    if node.memory >= needed {
+        return Ok(());
+    }
+    Err(Error::Host(format!(
+        "node {}: its image of {}MiB needs a guest with {needed} of memory, not {}: set memory",
+        node.name,
+        ByteSize(metadata.len()).whole_mib(),
+        node.memory
+    )))
+}
+
+/// Memory of a guest that unpacks an image of so many bytes: the image is there twice
+/// meanwhile, and its files may take half of the memory that the kernel leaves. Measured: with
+/// 40 MiB, 176 MiB are enough and 160 MiB are not.
+fn needed_memory(image_bytes: u64) -> ByteSize {
+    let bytes = KERNEL_MEMORY.0 + 3 * image_bytes;
+    ByteSize::mib(bytes.div_ceil(1 << 20))
+}
+
 /// Memory of this machine that can be used without swapping, if it tells.
 pub fn available_memory() -> Option<ByteSize> {
     procfs::Meminfo::current().ok()?.mem_available.map(ByteSize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_cannot_unpack_its_image_is_refused_with_what_it_needs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(40 << 20).unwrap();
+        let image = GuestImage {
+            vmlinuz: PathBuf::new(),
+            initrd: file.path().to_owned(),
+        };
+        let of = |mib| NodeSpec {
+            memory: ByteSize::mib(mib),
+            ..NodeSpec::new("a")
+        };
+        check_image(&of(176), &image).unwrap();
+        let error = check_image(&of(160), &image).unwrap_err().to_string();
+        assert!(
+            error.contains("node a") && error.contains("168MiB"),
+            "{error}"
+        );
+    }
 }

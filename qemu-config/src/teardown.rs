@@ -1,7 +1,7 @@
 //! Ends a cluster, whatever state it is in, and removes what it left.
 //!
 //! ```text
-//!   ask each QEMU to quit ─▶ SIGTERM to what is left ─▶ SIGKILL ─▶ remove files
+//!   ask each QEMU to quit ─▶ SIGTERM to all ─▶ SIGKILL to what is left ─▶ remove files
 //! ```
 //!
 //! Which processes have to go is known from two sources: the numbers written down at start, and
@@ -20,9 +20,8 @@ use crate::state::{Mode, Runtime};
 use crate::wait::Deadline;
 use crate::{Error, Result};
 
-/// What is sent, and the seconds waited after it. QEMU was asked before.
-const STEPS: [(Option<Signal>, u64); 3] =
-    [(None, 2), (Some(Signal::TERM), 3), (Some(Signal::KILL), 10)];
+/// What is sent, and the seconds waited after it. Each QEMU has been asked to quit before.
+const STEPS: [(Signal, u64); 2] = [(Signal::TERM, 5), (Signal::KILL, 10)];
 
 /// Ends the cluster `name`: its processes, sockets and files are gone afterwards.
 /// Works on clusters that are whole, half booted or broken.
@@ -89,7 +88,7 @@ pub(crate) fn end(runtime: &Runtime, name: &str, dir: &ClusterDir, _lock: LockFi
         .into_iter()
         .filter_map(ProcessId::open)
         .collect();
-    let left = left.max(end_all(late, &[(Some(Signal::KILL), 10)]));
+    let left = left.max(end_all(late, &[(Signal::KILL, 10)]));
     if left > 0 {
         let message =
             format!("{left} processes of cluster {name} do not end: they are stuck in the kernel");

@@ -64,6 +64,12 @@ impl Cancel {
         let _ = Deadline::new(None, None).readable(self.as_fd());
     }
 
+    /// Waits until it or `other` is pulled. Returns true if it was pulled.
+    pub fn wait_before(&self, other: &Self) -> bool {
+        let _ = Deadline::new(None, Some(other)).readable(self.as_fd());
+        self.is_cancelled()
+    }
+
     /// Returns true if it was pulled.
     pub fn is_cancelled(&self) -> bool {
         let mut fds = [PollFd::new(&self.ends.0, PollFlags::IN)];
@@ -158,6 +164,15 @@ impl Deadline {
             if left == Some(Duration::ZERO) {
                 return Err(Stop::Timeout);
             }
+        }
+    }
+
+    /// Waits until it is over; why it is.
+    pub(crate) fn over(&self) -> Stop {
+        match self.first_ready(&[]) {
+            Err(stop) => stop,
+            // Of no descriptors none is ready.
+            Ok(_) => Stop::Timeout,
         }
     }
 

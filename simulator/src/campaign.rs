@@ -234,6 +234,10 @@ fn add(total: &mut Report, one: &Report) {
     total.collective_bytes += one.collective_bytes;
     total.names += one.names;
     total.names_found += one.names_found;
+    total.datagrams += one.datagrams;
+    total.datagrams_received += one.datagrams_received;
+    total.memory_requests += one.memory_requests;
+    total.stream_bytes += one.stream_bytes;
     total.bytes += one.bytes;
     total.bounced += one.bounced;
     total.injected_faults += one.injected_faults;

@@ -7,12 +7,15 @@ use qnic_abi::host_area::{self, HOST_PAGES};
 
 use crate::checker::Checker;
 use crate::collective_oracle::CollectiveOracle;
+use crate::datagram_oracle::DatagramOracle;
 use crate::memory::Words;
+use crate::memory_worker::Serving;
 use crate::message_oracle::MessageOracle;
 use crate::name_oracle::NameOracle;
 use crate::oracle::Oracle;
 use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
 use crate::settings::{Others, Settings};
+use crate::stream_oracle::StreamOracle;
 use crate::watched::UnavailablePage;
 
 /// What happens now.
@@ -31,6 +34,8 @@ pub(crate) enum Phase {
 pub(crate) struct Slot {
     pub(crate) task: TaskId,
     pub(crate) state: SlotState,
+    /// Its worker is to see that everything works again before processes end.
+    pub(crate) verifies: bool,
 }
 
 /// What the process in a slot does.
@@ -53,6 +58,9 @@ pub(crate) struct Common {
     pub(crate) messages: Mutex<MessageOracle>,
     pub(crate) groups: Mutex<CollectiveOracle>,
     pub(crate) names: Mutex<NameOracle>,
+    pub(crate) datagrams: Mutex<DatagramOracle>,
+    pub(crate) volumes: Mutex<Serving>,
+    pub(crate) streams: Mutex<StreamOracle>,
     pub(crate) slots: Mutex<Vec<Slot>>,
     phase: Mutex<Phase>,
     pub(crate) phase_changed: Signal,
@@ -62,9 +70,10 @@ pub(crate) struct Common {
 
 impl Common {
     pub(crate) fn new(schedule: Arc<Schedule>, settings: Settings) -> Self {
-        let coming = Slot {
+        let coming = |slot: usize| Slot {
             task: 0,
             state: SlotState::Working,
+            verifies: settings.others_in(slot).is_some_and(Others::use_engine),
         };
         Common {
             oracle: Mutex::new(Oracle::new(&settings.slots[..settings.rdma_workers])),
@@ -72,7 +81,10 @@ impl Common {
             messages: Mutex::new(MessageOracle::new(&settings)),
             groups: Mutex::new(CollectiveOracle::new(&settings)),
             names: Mutex::new(NameOracle::new(&settings)),
-            slots: Mutex::new(vec![coming; settings.slots.len()]),
+            datagrams: Mutex::new(DatagramOracle::new(&settings)),
+            volumes: Mutex::default(),
+            streams: Mutex::new(StreamOracle::new(&settings)),
+            slots: Mutex::new((0..settings.slots.len()).map(coming).collect()),
             schedule,
             settings,
             phase: Mutex::new(Phase::Work),
@@ -95,10 +107,11 @@ impl Common {
     pub(crate) fn registered(&self, slot: usize, frames: [u32; HOST_PAGES]) {
         match self.settings.others_in(slot) {
             None => lock(&self.oracle).registered(slot, frames),
-            Some(Others::Sync) => {}
+            Some(Others::Sync | Others::Memory | Others::Streams) => {}
             Some(Others::Messages) => lock(&self.messages).registered(slot, frames),
             Some(Others::Groups) => lock(&self.groups).registered(slot, frames),
             Some(Others::Names) => lock(&self.names).registered(slot, frames),
+            Some(Others::Datagrams) => lock(&self.datagrams).registered(slot, frames),
         }
     }
 
@@ -110,6 +123,9 @@ impl Common {
             Some(Others::Messages) => lock(&self.messages).end(slot, self.schedule.now()),
             Some(Others::Groups) => lock(&self.groups).end(slot),
             Some(Others::Names) => lock(&self.names).end(slot, self.schedule.now()),
+            Some(Others::Datagrams) => lock(&self.datagrams).end(slot, self.schedule.now()),
+            Some(Others::Memory) => lock(&self.volumes).end(slot),
+            Some(Others::Streams) => lock(&self.streams).end(slot, self.schedule.now()),
         }
     }
 
@@ -127,14 +143,22 @@ impl Common {
         lock(&self.messages).disturb_route(a, b, until);
         lock(&self.groups).disturb_route(a, b, until);
         lock(&self.names).disturb_route(a, b, until);
+        lock(&self.datagrams).disturb_route(a, b, until);
+        lock(&self.streams).disturb_route(a, b, until);
     }
 
     /// Makes a page of some process unavailable to its NIC.
     pub(crate) fn make_unavailable(&self) -> Option<UnavailablePage> {
         let settings = &self.settings;
-        let without =
-            settings.slots_of(Others::Sync).len() + settings.slots_of(Others::Names).len();
-        let slots = settings.slots.len() - without;
+        let without = [
+            Others::Sync,
+            Others::Names,
+            Others::Datagrams,
+            Others::Memory,
+            Others::Streams,
+        ];
+        let without = without.map(|others| settings.slots_of(others).len());
+        let slots = settings.slots.len() - without.iter().sum::<usize>();
         let slot = self.schedule.below(slots);
         match settings.others_in(slot) {
             Some(Others::Groups) => lock(&self.groups).make_unavailable(slot, &self.schedule),
@@ -163,10 +187,11 @@ impl Common {
         let now = self.schedule.now();
         match self.settings.others_in(slot) {
             None => lock(&self.oracle).stored(slot, offset, value),
-            Some(Others::Sync) => {}
+            Some(Others::Sync | Others::Memory | Others::Streams) => {}
             Some(Others::Messages) => lock(&self.messages).stored(slot, offset, value, now),
             Some(Others::Groups) => lock(&self.groups).stored(slot, offset, value, now),
             Some(Others::Names) => lock(&self.names).stored(slot, offset, value, now),
+            Some(Others::Datagrams) => lock(&self.datagrams).stored(slot, offset, value, now),
         }
     }
 

@@ -32,7 +32,7 @@
 //! |---|---|
 //! | `schedule`, `task` | clock, event queue, chance; tasks |
 //! | `memory`, `kernel` | frames and what may touch them; address spaces, swap, reclaim |
-//! | `platform` | the system under the driver core |
+//! | `platform`, `device_memory` | the system under the driver core, and what it allocates for the NIC |
 //! | `node`, `wire` | a NIC as its device process drives it; the wires |
 //! | `process`, `rdma_worker` | what a process stands on; processes that transfer |
 //! | `sync_worker`, `mapping` | processes that synchronize: the library as it is, on a provider of its own |
@@ -41,6 +41,9 @@
 //! | `message_worker`, `message_oracle` | processes that send and receive messages; what must hold of these |
 //! | `collective_worker`, `collective_oracle` | processes that form groups and take part in collectives; what must hold of these |
 //! | `name_worker`, `name_oracle` | processes that use names of processes; what must hold of these |
+//! | `datagram_worker`, `datagram_oracle` | drivers that send and receive datagrams; what must hold of these |
+//! | `memory_worker` | servers and clients of remote memory; what reads may return |
+//! | `stream_worker`, `stream_oracle` | processes with streams over shared pools; what must hold of these |
 //! | `queue` | the command queue and the completion queue of a process |
 //! | `watched` | a process as the oracles see it |
 //! | `routes` | which routes were disturbed a short time ago |
@@ -55,11 +58,15 @@ mod checker;
 mod collective_oracle;
 mod collective_worker;
 mod common;
+mod datagram_oracle;
+mod datagram_worker;
+mod device_memory;
 mod expected_bytes;
 mod increments;
 mod kernel;
 mod mapping;
 mod memory;
+mod memory_worker;
 mod message_oracle;
 mod message_worker;
 mod name_oracle;
@@ -74,6 +81,8 @@ mod routes;
 mod schedule;
 mod sessions;
 mod settings;
+mod stream_oracle;
+mod stream_worker;
 mod sync_worker;
 mod task;
 pub mod throughput;

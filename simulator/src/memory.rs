@@ -1,13 +1,17 @@
 //! Memory of a simulated node, and the check of each access of its NIC.
 //!
 //! Each frame has an owner. The NIC may touch
-//! - host areas of processes, until the driver gives them back;
+//! - host areas of processes, and pages of the driver core's own datagrams, until the driver
+//!   frees them;
 //! - a page of a process, while the NIC holds it locked *and* the reverse mapping in
-//!   SRAM still names exactly that page of that process (N4, N6, N8).
+//!   SRAM still names exactly that page of that process (N4, N6, N8);
+//! - a page of a driver's datagrams, as far as the driver has lent it to the NIC, from the
+//!   command that names it to the completion of that (H8).
 //!
 //! Anything else is a violation, at the moment it happens. A frame that is freed
 //! is filled with [`POISON`], so a stale copy shows too.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -32,8 +36,12 @@ pub(crate) enum Owner {
     Free,
     /// A page of the host area of the process in that slot.
     HostArea { slot: usize, page: usize },
+    /// The datagram layer of the driver core: buffers, and the driver's own host area.
+    Engine,
     /// A page of an address space.
     Page { space: u64, page: u64 },
+    /// A page of a driver, for datagrams.
+    Driver,
 }
 
 /// An object of [`qnic::sync`] as it lies in memory.
@@ -68,6 +76,8 @@ struct State {
     vnis: Vec<(u64, VniId)>,
     free: Vec<u32>,
     object_areas: Vec<ObjectArea>,
+    /// What a driver has lent to the NIC: the end by the first address, and what for.
+    loans: BTreeMap<u64, (u64, PageAccess)>,
 }
 
 impl State {
@@ -115,6 +125,7 @@ impl Memory {
                 vnis: Vec::new(),
                 free: (0..frames as u32).rev().collect(),
                 object_areas: Vec::new(),
+                loans: BTreeMap::new(),
             }),
             observer,
         }
@@ -134,12 +145,20 @@ impl Memory {
         assert_ne!(state.owners[frame as usize], Owner::Free, "freed twice");
         state.owners[frame as usize] = Owner::Free;
         state.bytes[range_of(frame)].fill(POISON);
+        let lent = |address: &u64| *address >> PAGE_SHIFT == u64::from(frame);
+        state.loans.retain(|address, _| !lent(address));
         // The next owner is another one than the last: stale use shows soon.
         state.free.push(frame);
     }
 
     pub(crate) fn free_frames(&self) -> usize {
         lock(&self.state).free.len()
+    }
+
+    /// How many frames an owner has.
+    pub(crate) fn frames_of(&self, owner: Owner) -> usize {
+        let state = lock(&self.state);
+        state.owners.iter().filter(|of| **of == owner).count()
     }
 
     pub(crate) fn owner(&self, frame: u32) -> Owner {
@@ -165,6 +184,28 @@ impl Memory {
         let start = range_of(frame).start + offset;
         let mut state = lock(&self.state);
         state.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The driver lends so many bytes to the NIC, to be read or written.
+    ///
+    /// # Panics
+    /// If any of them is lent.
+    pub(crate) fn lend(&self, address: u64, length: u64, access: PageAccess) {
+        let mut state = lock(&self.state);
+        let end = address + length;
+        let mut before = state.loans.range(..end);
+        let taken = before.next_back().is_some_and(|(_, loan)| loan.0 > address);
+        assert!(!taken, "memory at {address:#x} is lent twice");
+        state.loans.insert(address, (end, access));
+    }
+
+    /// The driver has memory at an address again.
+    ///
+    /// # Panics
+    /// If it is not lent.
+    pub(crate) fn take_back(&self, address: u64) {
+        let loan = lock(&self.state).loans.remove(&address);
+        assert!(loan.is_some(), "memory at {address:#x} is not lent");
     }
 
     /// From now on the observer learns of changes of the objects at an address.
@@ -222,7 +263,10 @@ impl Memory {
         }
         if length > 0 {
             for frame in start >> PAGE_SHIFT..=(end - 1) >> PAGE_SHIFT {
-                self.check_frame(state, frame as u32, access);
+                match state.owners[frame] {
+                    Owner::Driver => check_loan(state, address, length as u64, access),
+                    _ => self.check_frame(state, frame as u32, access),
+                }
             }
         }
         Ok(start..end)
@@ -230,7 +274,7 @@ impl Memory {
 
     fn check_frame(&self, state: &State, frame: u32, access: PageAccess) {
         let (space, page) = match state.owners[frame as usize] {
-            Owner::HostArea { .. } => return,
+            Owner::HostArea { .. } | Owner::Driver | Owner::Engine => return,
             Owner::Free => panic!("the NIC touches frame {frame}, which is free"),
             Owner::Page { space, page } => (space, page),
         };
@@ -253,6 +297,17 @@ impl Memory {
         let locked = self.sram.load_u32(lock_word, Ordering::Relaxed);
         assert_ne!(locked, 0, "the NIC touches frame {frame} without its lock");
     }
+}
+
+/// Checks that a driver has lent memory to the NIC.
+fn check_loan(state: &State, address: u64, length: u64, access: PageAccess) {
+    let mut before = state.loans.range(..=address);
+    let loan = before.next_back().map(|(_, loan)| *loan);
+    let lent = loan.is_some_and(|(end, lent)| address + length <= end && lent == access);
+    assert!(
+        lent,
+        "the NIC touches {length} bytes at {address:#x} for {access:?}, which are not lent: {loan:?}"
+    );
 }
 
 fn range_of(frame: u32) -> std::ops::Range<usize> {
@@ -360,5 +415,28 @@ mod tests {
         memory.release(frame);
         is_refused("free");
         assert_eq!(memory.write(8 << PAGE_SHIFT, &[1]), Err(OutOfRange));
+    }
+
+    #[test]
+    fn only_what_is_lent_of_a_driver_may_be_touched() {
+        let memory = memory();
+        let frame = memory.allocate(Owner::Driver).unwrap();
+        let address = u64::from(frame) << PAGE_SHIFT;
+        let is_refused = || {
+            let violation = violation(&memory, frame).unwrap();
+            assert!(violation.contains("not lent"), "{violation}");
+        };
+        is_refused();
+        memory.lend(address, 2, PageAccess::Read);
+        assert_eq!(memory.read(address, &mut [0; 2]), Ok(()));
+        is_refused();
+        memory.take_back(address);
+        memory.lend(address + 1, 8, PageAccess::Write);
+        is_refused();
+        assert_eq!(memory.write(address + 1, &[1; 8]), Ok(()));
+        memory.lend(address, 1, PageAccess::Write);
+        assert_eq!(violation(&memory, frame), None);
+        memory.take_back(address);
+        is_refused();
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use qnic_abi::control::Statistics;
 use qnic_abi::event::EVENT_BYTES;
+use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::shared::Ordering;
 use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
 use qnic_driver::{check_config, Driver, Handled};
@@ -22,7 +23,7 @@ use qnic_nic::{Host, Nic, NicConfig, Payload, Progress, TableKind, Time};
 use zerocopy::IntoBytes;
 
 use crate::common::{Common, Phase};
-use crate::memory::Memory;
+use crate::memory::{Memory, Owner};
 use crate::platform::{Machine, SimPlatform};
 use crate::process::ProcessContext;
 use crate::schedule::{lock, trace, Event, Incarnation};
@@ -382,6 +383,18 @@ impl Node {
         self.after_call();
     }
 
+    /// The driver serves its datagrams.
+    pub(crate) fn serve_datagrams(&self) {
+        let driver = self
+            .machine
+            .as_ref()
+            .filter(|machine| machine.must_serve_datagrams())
+            .map(|machine| lock(&machine.driver).clone());
+        if let Some(driver) = driver.flatten() {
+            driver.serve_datagrams();
+        }
+    }
+
     /// Makes its driver and disk slower, or as fast as usual again.
     pub(crate) fn set_slowness(&mut self, slowness: u64) {
         self.slowness = slowness;
@@ -396,12 +409,13 @@ impl Node {
         self.nic.as_ref().map(Nic::statistics)
     }
 
-    /// What its NIC keeps of groups, of messages beside the receives that processes have posted,
+    /// What its NIC keeps of groups, of messages and datagrams beside what processes have posted,
     /// and of names beside those that processes have, or does not know; `None` if there is nothing.
     pub(crate) fn left(&self) -> Option<String> {
         let nic = self.nic.as_ref().filter(|_| self.is_up)?;
         let number = self.incarnation.node;
         let posted = lock(&self.common.messages).most_posted(number);
+        let buffers = lock(&self.common.datagrams).posted(number);
         let names = lock(&self.common.names);
         if let Some(wrong) = names.difference(&nic.table(TableKind::Names)) {
             return Some(format!("node {number}: names: {wrong}"));
@@ -414,14 +428,22 @@ impl Node {
                 "staged_bytes_of_peer" | "envelopes_of_peer" | "probes_of_process" => 0,
                 "groups_of_process" | "joins_of_peer" | "bytes_of_group" => 0,
                 "collectives_of_member" | "group_frames_of_peer" => 0,
+                // Ports of the driver core have some until they are closed.
+                "datagram_buffers" if self.uses_ports() => budget.used,
+                "datagram_buffers" => buffers,
                 name => names.expected(number, name).unwrap_or(budget.used),
             };
             budget.used != expected
         });
         let budget = left.next()?;
         Some(format!(
-            "node {number}: {budget:?}, and processes have posted {posted}"
+            "node {number}: {budget:?}, and processes have posted {posted}, and buffers {buffers}"
         ))
+    }
+
+    /// Modules and processes of this node may have datagram ports.
+    fn uses_ports(&self) -> bool {
+        self.common.settings.others.use_engine() && self.common.phase() != Phase::Exit
     }
 
     /// Nothing runs any more: nothing may be left.
@@ -431,8 +453,16 @@ impl Node {
         };
         let number = self.incarnation.node;
         let statistics = nic.statistics();
+        // The driver itself stays a process of its NIC.
+        let engine = machine.memory.frames_of(Owner::Engine);
+        let drivers = u32::from(engine > 0);
+        assert_eq!(
+            engine,
+            drivers as usize * HOST_PAGES,
+            "node {number}: frames of datagrams are left"
+        );
         let left = [
-            ("processes", statistics.processes.get()),
+            ("processes", statistics.processes.get() - drivers),
             ("segments", statistics.segments.get()),
             ("operations", statistics.operations.get()),
             ("parked imports", statistics.parked_imports.get()),
@@ -450,9 +480,11 @@ impl Node {
             true => statistics.frames_resent.get(),
             false => 0,
         };
-        // Name workers issue some; a reset of the NIC forgets those before it.
+        // Some workers issue some; a reset of the NIC forgets those before it.
+        let by_workers = lock(&self.common.names).malformed(number)
+            + lock(&self.common.datagrams).malformed(number);
         let malformed = statistics.malformed_commands.get();
-        let malformed = malformed.saturating_sub(lock(&self.common.names).malformed(number));
+        let malformed = malformed.saturating_sub(by_workers);
         let wrong = [
             ("bytes of bounce memory", statistics.bounce_bytes.get()),
             ("malformed commands", malformed),
@@ -470,7 +502,8 @@ impl Node {
         let spaces = machine.kernel.spaces();
         assert_eq!(spaces, 0, "node {number}: memory of a process is left");
         let (free, frames) = (machine.memory.free_frames(), machine.geometry.frames);
-        assert_eq!(free as u64, frames, "node {number}: frames are lost");
+        let free = (free + engine) as u64;
+        assert_eq!(free, frames, "node {number}: frames are lost");
     }
 }
 

@@ -7,24 +7,32 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, TryLockError};
 
-use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
+use qnic_abi::attach::FIRST_DOORBELL;
+use qnic_abi::control::{
+    NewProcess, Opcode, RequestHeader, PROCESS_DRIVER, REPLY_BYTES, REQUEST_BYTES,
+};
+use qnic_abi::datagram::DRIVER_PORT;
 use qnic_abi::header::Geometry;
-use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
+use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::page_table::PageAccess;
-use qnic_abi::PAGE_SHIFT;
 use qnic_driver::platform::{
-    self, HostArea, Level, MemoryError, Mutex, NoMemory, RequestError, Timeout, Waited, Waiters,
+    self, Level, MemoryError, Mutex, NoMemory, RequestError, Timeout, Waited, Waiters,
 };
 use qnic_driver::{Driver, MemoryManager, Platform, Region};
 use qnic_nic::testing::Sram;
+use zerocopy::FromBytes;
 
 use crate::common::Common;
+use crate::device_memory::{Frames, SimHostArea, SimMemory};
 use crate::kernel::{Kernel, Notifier};
 use crate::memory::{Memory, Owner};
 use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Signal, TaskId};
+
+/// No process.
+const NO_SLOT: usize = usize::MAX;
 
 /// The hardware and the kernel of one incarnation of a node.
 pub(crate) struct Machine {
@@ -40,10 +48,14 @@ pub(crate) struct Machine {
     pub(crate) answered: Signal,
     /// A fault waits for a worker.
     pub(crate) faults: Signal,
-    /// Slot of the process whose host area is allocated next.
+    /// Slot of the process whose host area is allocated next; [`NO_SLOT`]: it is the driver's own.
     pub(crate) registering: AtomicUsize,
     /// Its driver, once it has started and until the device is gone.
     pub(crate) driver: StdMutex<Option<Arc<Driver<SimPlatform>>>>,
+    /// Port of the process that its NIC takes for the driver itself.
+    driver_port: Option<u16>,
+    /// When the driver wants to serve its datagrams.
+    datagrams_due: AtomicU64,
     /// Tasks that run on it.
     pub(crate) tasks: StdMutex<BTreeSet<TaskId>>,
     /// The device was reset or the power is off: no request is answered.
@@ -79,8 +91,10 @@ impl Machine {
             control: StdMutex::default(),
             answered: Signal::default(),
             faults: Signal::default(),
-            registering: AtomicUsize::new(0),
+            registering: AtomicUsize::new(NO_SLOT),
             driver: StdMutex::new(None),
+            driver_port: common.settings.driver_port(incarnation.node),
+            datagrams_due: AtomicU64::new(u64::MAX),
             tasks: StdMutex::default(),
             gone: AtomicBool::new(false),
         })
@@ -94,6 +108,16 @@ impl Machine {
             lock(&machine.tasks).remove(&machine.schedule.task());
         });
         lock(&self.tasks).insert(task);
+    }
+
+    /// Returns true if the driver is to serve its datagrams now. An event of which the driver has
+    /// asked for an earlier one has nothing to do; or each would ask for another one.
+    pub(crate) fn must_serve_datagrams(&self) -> bool {
+        let is_due = self.datagrams_due.load(Ordering::Relaxed) <= self.schedule.now();
+        if is_due {
+            self.datagrams_due.store(u64::MAX, Ordering::Relaxed);
+        }
+        is_due
     }
 
     pub(crate) fn is_gone(&self) -> bool {
@@ -118,12 +142,30 @@ impl Machine {
         }
     }
 
+    /// A request as the NIC gets it. The driver core registers the process of a datagram worker as
+    /// any other; here it becomes the driver itself.
+    fn signed(&self, request: &[u8; REQUEST_BYTES]) -> [u8; REQUEST_BYTES] {
+        let mut request = *request;
+        let parsed = RequestHeader::read_from_prefix(&request);
+        let (header, _) = parsed.expect("a header");
+        let body = &mut request[size_of::<RequestHeader>()..];
+        if header.opcode.get() == Opcode::NewProcess as u32 {
+            let (process, _) = NewProcess::mut_from_prefix(body).expect("a body");
+            if self.driver_port == Some(process.port.get()) {
+                process.port = DRIVER_PORT.into();
+                process.flags = PROCESS_DRIVER.into();
+            }
+        }
+        request
+    }
+
     /// Puts a request into the queue; returns its token.
     fn post(&self, request: &[u8; REQUEST_BYTES]) -> u64 {
+        let request = self.signed(request);
         let mut control = lock(&self.control);
         control.next += 1;
         let token = control.next;
-        control.requests.push_back((token, *request));
+        control.requests.push_back((token, request));
         self.schedule
             .after(100..3000, Event::Control(self.incarnation));
         token
@@ -253,31 +295,6 @@ impl Waiters for SimWaiters {
     }
 }
 
-/// Host area of one process.
-pub(crate) struct SimHostArea {
-    machine: Arc<Machine>,
-    pub(crate) frames: [u32; HOST_PAGES],
-}
-
-impl HostArea for SimHostArea {
-    fn addresses(&self) -> [u64; HOST_PAGES] {
-        self.frames.map(|frame| u64::from(frame) << PAGE_SHIFT)
-    }
-
-    fn store_generation(&self, generation: u64) {
-        let (memory, bytes) = (&self.machine.memory, generation.to_le_bytes());
-        memory.store(self.frames[0], WAKE_GENERATION, &bytes);
-    }
-}
-
-impl Drop for SimHostArea {
-    fn drop(&mut self) {
-        for frame in self.frames {
-            self.machine.memory.release(frame);
-        }
-    }
-}
-
 /// Time that passes while the driver yields, in nanoseconds.
 const YIELD_NS: u64 = 50_000;
 
@@ -287,6 +304,7 @@ impl Platform for SimPlatform {
     type SpinLock<T: Send> = Lock<T>;
     type HostArea = SimHostArea;
     type Waiters = SimWaiters;
+    type Memory = SimMemory;
 
     fn sram(&self) -> &Sram {
         &self.0.sram
@@ -333,10 +351,13 @@ impl Platform for SimPlatform {
     }
 
     fn new_host_area(&self) -> Result<SimHostArea, NoMemory> {
-        let slot = self.0.registering.load(Ordering::Relaxed);
+        let slot = self.0.registering.swap(NO_SLOT, Ordering::Relaxed);
         let mut frames = [0; HOST_PAGES];
         for page in 0..HOST_PAGES {
-            let owner = Owner::HostArea { slot, page };
+            let owner = match slot {
+                NO_SLOT => Owner::Engine,
+                slot => Owner::HostArea { slot, page },
+            };
             let Some(frame) = self.0.kernel.try_frame_for(owner) else {
                 for frame in &frames[..page] {
                     self.0.memory.release(*frame);
@@ -345,10 +366,31 @@ impl Platform for SimPlatform {
             };
             frames[page] = frame;
         }
-        Ok(SimHostArea {
-            frames,
-            machine: self.0.clone(),
-        })
+        Ok(SimHostArea::new(&self.0.memory, frames))
+    }
+
+    fn new_page(&self) -> Result<SimMemory, NoMemory> {
+        let frame = self.0.kernel.try_frame_for(Owner::Engine);
+        let frames = vec![frame.ok_or(NoMemory)?];
+        Ok(SimMemory::new(Frames::new(&self.0.memory, frames)))
+    }
+
+    fn new_pages(&self, count: usize) -> Result<Vec<SimMemory>, NoMemory> {
+        platform::collect(count, || self.new_page())
+    }
+
+    fn ring_doorbell(&self, queue: u16) {
+        let doorbell = u32::from(queue) - FIRST_DOORBELL as u32;
+        let event = Event::Doorbell(self.0.incarnation, doorbell);
+        self.0.schedule.after(50..3000, event);
+    }
+
+    fn schedule_datagrams(&self, at_ns: u64) {
+        let due = self.0.datagrams_due.fetch_min(at_ns, Ordering::Relaxed);
+        if at_ns < due {
+            let event = Event::Datagrams(self.0.incarnation);
+            self.0.schedule.at(at_ns, event);
+        }
     }
 
     fn doorbell_offset(&self, queue: u16) -> u32 {

@@ -61,6 +61,9 @@ impl ProcessContext {
                 Some(Others::Messages) => self.run_message_worker(),
                 Some(Others::Groups) => self.run_collective_worker(),
                 Some(Others::Names) => self.run_name_worker(),
+                Some(Others::Datagrams) => self.run_datagram_worker(),
+                Some(Others::Memory) => self.run_memory_worker(),
+                Some(Others::Streams) => self.run_stream_worker(),
             }
             self.set_state(SlotState::Empty);
             schedule.revive();

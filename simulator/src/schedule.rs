@@ -38,6 +38,8 @@ pub(crate) enum Event {
     Control(Incarnation),
     /// A driver is interrupted.
     Interrupt(Incarnation),
+    /// A driver serves its datagrams.
+    Datagrams(Incarnation),
     /// A doorbell is rung.
     Doorbell(Incarnation, u32),
     /// Frames arrive over the wire of that number.

@@ -4,8 +4,12 @@
 use qnic_abi::host_area::WRITABLE_PAGES;
 use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
-use qnic_nic::Limits;
+use qnic_nic::{Limits, Path};
 
+use crate::datagram_worker::FRAMES as DATAGRAM_FRAMES;
+use crate::memory_worker::FRAMES as MEMORY_FRAMES;
+use crate::process::port;
+use crate::stream_worker::FRAMES as STREAM_FRAMES;
 use crate::throughput::Case;
 
 bitflags::bitflags! {
@@ -110,6 +114,36 @@ pub(crate) enum Others {
     Groups,
     /// They give themselves names, and look up those of others.
     Names,
+    /// They send and receive datagrams, as drivers do.
+    Datagrams,
+    /// They are kernel modules that give memory to others, or use that of others.
+    Memory,
+    /// They send and receive streams over shared pools.
+    Streams,
+}
+
+impl Others {
+    /// They stand on the datagrams of the driver core, which then is a process of its NIC.
+    pub(crate) fn use_engine(self) -> bool {
+        matches!(self, Others::Memory | Others::Streams)
+    }
+}
+
+/// What remote memory is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Volumes {
+    /// On how many servers each block is kept.
+    pub(crate) replicas: usize,
+    /// No more servers are lost at a time than a volume can do without, so no request may fail.
+    pub(crate) careful: bool,
+}
+
+impl Volumes {
+    /// There is none.
+    const NONE: Volumes = Volumes {
+        replicas: 0,
+        careful: false,
+    };
 }
 
 /// What a seed makes of the options.
@@ -122,6 +156,8 @@ pub(crate) struct Settings {
     pub(crate) rdma_workers: usize,
     /// What the others are.
     pub(crate) others: Others,
+    /// What remote memory is like, if there is any.
+    pub(crate) memory: Volumes,
     /// Message workers post probes, too.
     pub(crate) probes: bool,
     /// Message workers use contexts, too.
@@ -139,6 +175,8 @@ pub(crate) struct Settings {
     pub(crate) disk: u64,
     /// What the wires do.
     pub(crate) wires: Impairments,
+    /// Most bytes of payload in a frame on a wire that is not lossless.
+    pub(crate) max_payload: u32,
     /// Wires know which nodes are down, as those within one host do.
     pub(crate) wires_know: bool,
     /// The RDMA workers in all slots but the last write streams to the one in that, and
@@ -162,6 +200,13 @@ impl Settings {
         (slot >= self.rdma_workers).then_some(self.others)
     }
 
+    /// Port of the process of a node that its NIC takes for the driver.
+    pub(crate) fn driver_port(&self, node: usize) -> Option<u16> {
+        let mut slots = (self.rdma_workers..).zip(self.slots_of(Others::Datagrams));
+        let slot = slots.find(|(_, of)| **of == node)?.0;
+        Some(port(slot))
+    }
+
     /// Nodes of the slots of such workers: none if this simulation has others.
     pub(crate) fn slots_of(&self, others: Others) -> &[usize] {
         match self.others == others {
@@ -172,7 +217,9 @@ impl Settings {
 
     /// What a seed makes of the options. Two of seven have message workers, one of seven has
     /// collective workers, and one of seven name workers, in the place of sync workers, and of all
-    /// RDMA workers of a node but one.
+    /// RDMA workers of a node but one. One of 28 has datagram workers in the place of sync workers,
+    /// of which a node has one; one of 28 has servers and clients of remote memory, and one of 28
+    /// stream workers.
     pub(crate) fn new(options: &Options, seed: u64, random: &mut fastrand::Rng) -> Self {
         let mut settings = Self::with_sync_workers(options, random);
         let mut random = fastrand::Rng::with_seed(!seed);
@@ -180,24 +227,74 @@ impl Settings {
             0 | 6 => Others::Messages,
             5 => Others::Groups,
             4 => Others::Names,
+            _ if seed % 28 == 3 => Others::Datagrams,
+            _ if seed % 28 == 10 => Others::Memory,
+            _ if seed % 28 == 17 => Others::Streams,
             _ => return settings,
         };
-        settings.rdma_workers = options.nodes;
+        if settings.others != Others::Datagrams {
+            settings.rdma_workers = options.nodes;
+        }
         settings.probes = seed % 7 == 6;
         settings.contexts = seed % 14 >= 7;
         match settings.others {
             Others::Groups => limit_groups(&mut settings.limits, &mut random),
             Others::Names => limit_names(&mut settings.limits, &mut random),
+            Others::Datagrams => {
+                settings.frames += DATAGRAM_FRAMES;
+                limit_datagrams(&mut settings.limits, &mut random);
+            }
+            Others::Memory => settings.add_remote_memory(seed % 56 == 10, &mut random),
+            Others::Streams => settings.add_streams(&mut random),
             _ => limit_messages(&mut settings.limits, &mut random),
         }
         settings
+    }
+
+    /// A server on each node; one client if nothing may be lost, else two.
+    fn add_remote_memory(&mut self, careful: bool, random: &mut fastrand::Rng) {
+        let nodes = self.options.nodes;
+        self.slots.truncate(nodes);
+        self.slots.extend(0..nodes);
+        self.slots.extend(0..if careful { 1 } else { 2 });
+        let least = if careful { 2 } else { 1 };
+        let most = (nodes - 1).min(3);
+        self.memory = Volumes {
+            replicas: random.usize(least.min(most)..=most),
+            careful,
+        };
+        if careful {
+            self.injected_faults = 0;
+        }
+        if random.bool() {
+            self.narrow_routes(random);
+        }
+        self.frames += MEMORY_FRAMES;
+        limit_engine(&mut self.limits, random);
+    }
+
+    /// Pages come in two packets, or in four. A message is lost with any of these, so few are lost: a
+    /// server that answers is not to be taken for one that does not.
+    fn narrow_routes(&mut self, random: &mut fastrand::Rng) {
+        self.max_payload = if random.bool() { 2048 } else { 1400 };
+        let seldom = |share: Probability| Probability::percent(share.get() * 30.0);
+        self.wires.loss = seldom(self.wires.loss);
+        self.wires.corrupt = seldom(self.wires.corrupt);
+    }
+
+    /// A stream worker on each node.
+    fn add_streams(&mut self, random: &mut fastrand::Rng) {
+        self.slots.truncate(self.options.nodes);
+        self.slots.extend(0..self.options.nodes);
+        self.frames += STREAM_FRAMES;
+        limit_engine(&mut self.limits, random);
     }
 
     /// Within which time faults are injected, in nanoseconds.
     pub(crate) fn faulty_time(&self) -> u64 {
         match self.others {
             // They have long pauses.
-            Others::Names => 1_000_000_000,
+            Others::Names | Others::Memory | Others::Streams => 1_000_000_000,
             _ => self.think * u64::from(self.options.operations),
         }
     }
@@ -237,6 +334,7 @@ impl Settings {
             slots,
             rdma_workers,
             others: Others::Sync,
+            memory: Volumes::NONE,
             probes: false,
             contexts: false,
             frames: random.u64(56..168) + pools,
@@ -246,6 +344,7 @@ impl Settings {
             evict: random.u64(20_000..600_000),
             disk: random.u64(2_000..500_000),
             wires,
+            max_payload: Path::UNKNOWN.max_payload,
             wires_know: random.bool() || options.lossless,
             injected_faults: random.u64(0..8),
             stream: None,
@@ -265,6 +364,7 @@ impl Settings {
             slots: (0..nodes).collect(),
             rdma_workers: nodes,
             others: Others::Sync,
+            memory: Volumes::NONE,
             probes: false,
             contexts: false,
             frames: 96 + WRITABLE_PAGES as u64,
@@ -277,6 +377,7 @@ impl Settings {
             evict: 1,
             disk: 1,
             wires,
+            max_payload: Path::UNKNOWN.max_payload,
             wires_know: true,
             injected_faults: 0,
             stream: Some(case.size),
@@ -355,4 +456,19 @@ fn limit_names(limits: &mut Limits, random: &mut fastrand::Rng) {
     if random.bool() {
         limits.lookups = random.u32(1..=8);
     }
+}
+
+/// Bounds for datagrams, small ones some of the time. There are buffers for each port.
+fn limit_datagrams(limits: &mut Limits, random: &mut fastrand::Rng) {
+    limits.completions = random.u32(1..=32);
+    limits.sends = random.u32(1..=16);
+    if random.bool() {
+        limits.datagram_buffers = random.u32(4..=12);
+    }
+}
+
+/// Bounds for the datagrams of the driver core. Those of packets under way are not small: the driver
+/// relies on a NIC that takes all that it has slots for, and leaves none of these to a node alone.
+fn limit_engine(limits: &mut Limits, random: &mut fastrand::Rng) {
+    limits.completions = random.u32(1..=32);
 }

@@ -37,6 +37,8 @@ pub(crate) struct Network {
     pub(crate) session_checker: SessionChecker,
     /// Some frames arrive once more, much later.
     late: bool,
+    /// Most bytes of payload in a frame.
+    max_payload: u32,
     /// Their copies.
     copies: Vec<Vec<u8>>,
     /// Each frame carries the time at which it was sent.
@@ -122,6 +124,7 @@ impl Network {
             reachable: vec![true; nodes],
             session_checker: SessionChecker::new(nodes),
             late: faults.contains(Faults::DUPLICATE),
+            max_payload: settings.max_payload,
             direct: lossless.then(VecDeque::new),
             copies: Vec::new(),
             schedule,
@@ -261,7 +264,10 @@ impl Wire<Memory> for Outlet<'_> {
         let reachable = self.network.reachable.get(usize::from(node.0));
         let path = match self.network.direct {
             Some(_) => Path::LOSSLESS,
-            None => Path::UNKNOWN,
+            None => Path {
+                max_payload: self.network.max_payload,
+                ..Path::UNKNOWN
+            },
         };
         reachable.is_some_and(|is| *is).then_some(path)
     }

@@ -89,6 +89,14 @@ pub struct Report {
     pub names: u64,
     /// Lookups that found the process of a name.
     pub names_found: u64,
+    /// Packets of datagrams that were sent.
+    pub datagrams: u64,
+    /// Packets that have arrived in a buffer; some of them more than once.
+    pub datagrams_received: u64,
+    /// Reads and writes of remote memory that ended well.
+    pub memory_requests: u64,
+    /// Bytes that were read from streams.
+    pub stream_bytes: u64,
     /// Bytes that were transferred.
     pub bytes: u64,
     /// Frames that waited for pages at nodes that are up at the end.
@@ -165,6 +173,7 @@ impl World {
         lock(&self.common.messages).audit();
         lock(&self.common.groups).audit();
         lock(&self.common.names).audit();
+        lock(&self.common.datagrams).audit();
         self.exit()
     }
 
@@ -253,6 +262,7 @@ impl World {
         let oldest = oldest.or_else(|| lock(&self.common.messages).oldest());
         let oldest = oldest.or_else(|| lock(&self.common.groups).oldest());
         let oldest = oldest.or_else(|| lock(&self.common.names).oldest());
+        let oldest = oldest.or_else(|| lock(&self.common.datagrams).oldest());
         let oldest = oldest.or_else(|| self.nodes.iter().find_map(Node::left));
         oldest.unwrap_or_else(|| otherwise.to_owned())
     }
@@ -264,12 +274,22 @@ impl World {
         slots.all(|(slot, node)| slot.state == state || !self.nodes[*node].is_up)
     }
 
-    /// Returns true if no message is under way, and no NIC keeps one, or a group, or other names
-    /// than processes have.
+    /// Returns true if no message is under way, all drivers reach each other by datagrams, and no
+    /// NIC keeps a message, or a group, or other names than processes have.
     fn is_settled(&self) -> bool {
-        let settled =
-            lock(&self.common.messages).is_settled() && lock(&self.common.names).is_settled();
+        let settled = lock(&self.common.messages).is_settled()
+            && lock(&self.common.names).is_settled()
+            && lock(&self.common.datagrams).is_settled()
+            && self.others_are_verified();
         settled && self.nodes.iter().all(|node| node.left().is_none())
+    }
+
+    /// Returns true if all workers on nodes that are up have seen that everything works again, of
+    /// those that look for it.
+    fn others_are_verified(&self) -> bool {
+        let slots = lock(&self.common.slots);
+        let mut slots = slots.iter().zip(&self.common.settings.slots);
+        slots.all(|(slot, node)| !slot.verifies || !self.nodes[*node].is_up)
     }
 
     fn is_repaired(&self) -> bool {
@@ -290,6 +310,7 @@ impl World {
             Event::Poll(of) => self.at_node(of, Node::poll),
             Event::Control(of) => self.at_node(of, Node::take_request),
             Event::Interrupt(of) => self.at_node(of, |node, _| node.handle_interrupt()),
+            Event::Datagrams(of) => self.at_node(of, |node, _| node.serve_datagrams()),
             Event::Doorbell(of, doorbell) => self.at_node(of, |node, _| node.ring(doorbell)),
             Event::Arrival(link) => {
                 while let Some(arrived) = self.network.poll(link) {
@@ -490,6 +511,7 @@ impl World {
         let (messages, message_bytes) = lock(&self.common.messages).totals();
         let (collectives, collective_bytes) = lock(&self.common.groups).totals();
         let (names, names_found) = lock(&self.common.names).totals();
+        let (datagrams, datagrams_received) = lock(&self.common.datagrams).totals();
         Report {
             time,
             events: self.events,
@@ -502,6 +524,10 @@ impl World {
             collective_bytes,
             names,
             names_found,
+            datagrams,
+            datagrams_received,
+            memory_requests: lock(&self.common.volumes).requests,
+            stream_bytes: lock(&self.common.streams).bytes_read,
             bounced,
             injected_faults: self.injected_faults,
             ..lock(&self.common.oracle).report

@@ -66,7 +66,7 @@ fn peers_learn_of_deaths() {
 
 #[test]
 fn sessions_begin_anew_after_a_reset() {
-    check_trace("resets", 94, Faults::LOSS | Faults::RESET, false, 8);
+    check_trace("resets", 92, Faults::LOSS | Faults::RESET, false, 8);
 }
 
 #[test]

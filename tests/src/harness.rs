@@ -1,9 +1,10 @@
 //! Runs cases one after the other and counts how they ended.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use qnic_trials::Case as Report;
 
 /// One test.
 pub struct Case {
@@ -64,11 +65,21 @@ impl std::fmt::Display for Counts {
     }
 }
 
-impl Counts {
+/// How a run of tests went so far: the counts, and a case for each.
+#[derive(Debug, Default)]
+pub struct Results {
+    /// How many ended in which way.
+    pub counts: Counts,
+    /// Those that are known by name.
+    pub cases: Vec<Report>,
+}
+
+impl Results {
     /// Counts a test that could not run, and says why.
     pub fn skip(&mut self, name: &str, why: &str) {
         println!("test {name} … SKIPPED: {why}");
-        self.skipped += 1;
+        self.counts.skipped += 1;
+        self.cases.push(report(name, Duration::ZERO).skipped(why));
     }
 
     /// Runs a test, counts it, and says how it ended.
@@ -77,22 +88,40 @@ impl Counts {
         let start = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(test))
             .unwrap_or_else(|_| Err(anyhow::anyhow!("the test panicked")));
-        let took = start.elapsed().as_secs_f64();
+        let took = start.elapsed();
+        let seconds = took.as_secs_f64();
         match result {
             Ok(()) => {
-                println!("test {name} … ok ({took:.1} s)");
-                self.passed += 1;
+                println!("test {name} … ok ({seconds:.1} s)");
+                self.counts.passed += 1;
+                self.cases.push(report(name, took));
             }
             Err(error) if error.is::<Skip>() => self.skip(name, &format!("{error:#}")),
             Err(error) => {
-                println!("test {name} … FAILED ({took:.1} s)");
-                for cause in error.chain() {
+                println!("test {name} … FAILED ({seconds:.1} s)");
+                let causes: Vec<_> = error.chain().map(ToString::to_string).collect();
+                for cause in &causes {
                     println!("    {cause}");
                 }
-                self.failed += 1;
+                self.counts.failed += 1;
+                let case = report(name, took);
+                self.cases
+                    .push(case.failing(error.to_string(), causes.join("\n")));
             }
         }
     }
+
+    /// Adds what another program has counted, with the cases that it has named.
+    pub fn add(&mut self, counts: Counts, cases: Vec<Report>) {
+        self.counts += counts;
+        self.cases.extend(cases);
+    }
+}
+
+/// The report of the test `group::name`.
+fn report(name: &str, took: Duration) -> Report {
+    let (group, name) = name.split_once("::").unwrap_or(("", name));
+    Report::passed(group, name, took)
 }
 
 #[cfg(test)]
@@ -107,11 +136,14 @@ mod tests {
             worse => panic!("a case may panic"),
             not_here => Err(anyhow::anyhow!("no file").context(Skip("no VM")).context("boot")),
         };
-        let mut counts = Counts::default();
+        let mut results = Results::default();
         for case in cases {
-            counts.run(case.name, case.run);
+            results.run(case.name, case.run);
         }
-        assert_eq!(counts.to_string(), "1 passed, 2 failed, 1 skipped");
+        assert_eq!(results.counts.to_string(), "1 passed, 2 failed, 1 skipped");
+        let failed = results.cases.iter().map(Report::has_failed);
+        assert_eq!(failed.collect::<Vec<_>>(), [false, true, true, false]);
+        assert_eq!(results.cases[1].class, "a");
         assert_eq!(cases[3].name, "a::not_here");
     }
 }

@@ -289,10 +289,14 @@ impl Drop for Process {
     }
 }
 
-/// The last lines of a log.
+/// The last lines of a log, without the stack that `RUST_BACKTRACE` adds to an error: it would
+/// leave no room for the error.
 fn tail(path: &Path) -> String {
     let text = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    let lines: Vec<_> = text.lines().collect();
+    let lines = text.lines();
+    let lines: Vec<_> = lines
+        .take_while(|line| *line != "Stack backtrace:")
+        .collect();
     lines[lines.len().saturating_sub(20)..].join("\n")
 }

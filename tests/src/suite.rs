@@ -94,6 +94,12 @@ pub const HOST: &[Case] = cases! { "host":
         on(5, |nodes| scenario::a_death_in_the_queue_is_survived(nodes, placement, death))
             .with_context(|| format!("{death:?}"))
     }),
+    servers_of_a_volume_are_killed_in_turn => on(4, |nodes| {
+        scenario::servers_of_a_volume_are_killed_in_turn(nodes)
+    }),
+    servers_of_a_volume_are_killed_at_5_percent_loss => net::on_bad_links(4, 5, |nodes| {
+        scenario::servers_of_a_volume_are_killed_in_turn(nodes)
+    }),
     // Its node takes no part in the exchange: a host-mode node is one process.
     a_queue_fuzzer_harms_nobody => on(3, |nodes| {
         scenario::queue_fuzzer_harms_nobody(nodes, 2, 2)
@@ -101,13 +107,18 @@ pub const HOST: &[Case] = cases! { "host":
 };
 
 /// The cases that boot virtual machines.
-pub const VM: [&[Case]; 6] = [
+pub const VM: [&[Case]; 11] = [
     vm::CASES,
+    vm::DATAGRAMS,
+    vm::POOLS,
+    vm::REMOTE_MEMORY,
     vm::ORDERING,
     vm::WIRE,
+    vm::MACHINE,
     vm::MEMORY,
     vm::SYNC,
     vm::HOSTILE,
+    vm::TRIALS,
 ];
 
 /// Runs a case on so many nodes of a fresh host-mode cluster.

@@ -9,9 +9,11 @@
 #![forbid(unsafe_code)]
 
 mod command;
+mod datagram;
 mod host_area;
 mod queue;
 
 pub use command::{Command, Entry, Memory, Remote};
+pub use datagram::{withdraw, withdraw_all, Buffer, Packet, Record};
 pub use host_area::HostArea;
 pub use queue::CommandQueue;

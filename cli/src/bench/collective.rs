@@ -9,7 +9,7 @@ use qnic_tests::nodes::Nodes;
 use super::figures::{median, Figure, Row, Table};
 use super::LIMIT;
 
-const NODES: [usize; 4] = [2, 4, 8, 16];
+const NODES: [usize; 6] = [2, 4, 8, 16, 32, 64];
 
 /// Where a tree of writes shall take at least so many times as long.
 const GOAL: (usize, f64) = (16, 2.0);

@@ -146,6 +146,12 @@ impl<T: Copy> LinkEmulator<T> {
         self.settings = settings;
     }
 
+    /// Begins its chance anew: what happens to the frames from now on depends on this seed, and
+    /// not on how many there were before.
+    pub fn reseed(&mut self, seed: u64) {
+        self.random = fastrand::Rng::with_seed(seed);
+    }
+
     /// Returns true if frames pass unchanged and at once.
     pub fn is_clear(&self) -> bool {
         self.settings.is_none() && self.in_transit() == 0

@@ -41,7 +41,7 @@ pub mod units;
 pub use carrier::{Carrier, CarrierReport, ProcessReport};
 pub use fabric::{DuplicateNode, Fabric, LocalWire};
 pub use impairment::{ImpairmentChange, Impairments};
-pub use network::{LinkError, LinkReport, LinkSet, Network, NetworkPlan};
+pub use network::{LinkChange, LinkError, LinkReport, LinkSet, Network, NetworkPlan};
 pub use shm::{ShmCarrier, ShmPeer, MAX_NAME};
 pub use tap::{Outcome, Tap, TapFlags, TapId, TapRecord};
 pub use topology::{Shape, Topology};

@@ -23,7 +23,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::codec;
 use crate::emulator::{Arrival, LinkCounters, LinkEmulator};
-use crate::impairment::Impairments;
+use crate::impairment::{ImpairmentChange, Impairments};
 use crate::tap::{Outcome, Tap, TapFlags, TapId, TapRecord, Taps};
 use crate::topology::Topology;
 
@@ -102,6 +102,17 @@ pub enum LinkSet {
     ),
 }
 
+/// What is to become of links.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LinkChange {
+    /// They do what this says, and otherwise what they did.
+    Set(ImpairmentChange),
+    /// They do nothing.
+    Clear,
+    /// They do what they were planned to do.
+    Restore,
+}
+
 fn node<'de, D: Deserializer<'de>>(number: D) -> Result<NodeId, D::Error> {
     u16::deserialize(number).map(NodeId)
 }
@@ -133,6 +144,11 @@ pub struct LinkReport {
     pub counters: LinkCounters,
 }
 
+/// The seed of one link: its chance is the same in whichever process emulates it.
+fn link_seed(seed: u64, (from, to): Hop) -> u64 {
+    seed ^ u64::from(from.0) << 48 ^ u64::from(to.0) << 32
+}
+
 /// One direction of a link: the nodes where it begins and ends.
 pub(crate) type Hop = (NodeId, NodeId);
 
@@ -161,6 +177,8 @@ pub struct Arrived {
 #[derive(Debug, Default)]
 pub struct Network {
     links: BTreeMap<Hop, LinkEmulator<InTransit>>,
+    /// What each link does as it was planned.
+    planned: BTreeMap<Hop, Impairments>,
     /// The links of each route, by (from, to).
     routes: BTreeMap<(NodeId, NodeId), Box<[Hop]>>,
     /// Links on which frames may be in transit.
@@ -203,9 +221,7 @@ impl Network {
             let hops = path.windows(2).map(|hop| (nodes[hop[0]], nodes[hop[1]]));
             let hops: Box<[Hop]> = hops.collect();
             for hop in &hops {
-                // A link has the same randomness in whichever process emulates it.
-                let seed = plan.seed ^ u64::from(hop.0 .0) << 48 ^ u64::from(hop.1 .0) << 32;
-                let link = LinkEmulator::new(plan.default, seed);
+                let link = LinkEmulator::new(plan.default, link_seed(plan.seed, *hop));
                 network.links.entry(*hop).or_insert(link);
             }
             network.routes.insert((nodes[from], nodes[to]), hops);
@@ -222,6 +238,9 @@ impl Network {
                 link.set(*impairments);
             }
         }
+        let settings = network.links.iter();
+        let settings = settings.map(|(hop, link)| (*hop, *link.settings()));
+        network.planned = settings.collect();
         network.update_busy();
         Ok(network)
     }
@@ -295,24 +314,31 @@ impl Network {
         active.filter_map(LinkEmulator::next_deadline).min()
     }
 
-    /// Changes the impairments of links and returns the number of links.
+    /// Changes the impairments of links and returns the number of links. With a seed, the
+    /// chance of these links begins anew.
     ///
     /// # Errors
     /// Returns [`LinkError`] if links cannot be changed, or none is in the set.
     pub fn set(
         &mut self,
         links: LinkSet,
-        change: impl Fn(&mut Impairments),
+        seed: Option<u64>,
+        change: LinkChange,
     ) -> Result<usize, LinkError> {
         if self.is_fixed() {
             return Err(LinkError::Fixed);
         }
         let mut count = 0;
-        for ((from, to), link) in &mut self.links {
-            if links.contains(*from, *to) {
-                let mut settings = *link.settings();
-                change(&mut settings);
-                link.set(settings);
+        for (hop, link) in &mut self.links {
+            if links.contains(hop.0, hop.1) {
+                link.set(match change {
+                    LinkChange::Set(change) => change.applied_to(*link.settings()),
+                    LinkChange::Clear => Impairments::NONE,
+                    LinkChange::Restore => self.planned.get(hop).copied().unwrap_or_default(),
+                });
+                if let Some(seed) = seed {
+                    link.reseed(link_seed(seed, *hop));
+                }
                 count += 1;
             }
         }
@@ -465,123 +491,5 @@ fn tap_record(at: Time, hop: Hop, outcome: Outcome, image: &[u8]) -> TapRecord<'
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::codec::tests::image;
-    use crate::testing::impairments;
-
-    fn nodes(count: u16) -> Vec<NodeId> {
-        (0..count).map(NodeId).collect()
-    }
-
-    #[test]
-    fn the_node_before_each_on_its_route() {
-        let plan = |topology| NetworkPlan {
-            topology,
-            nodes: [1, 2, 3, 4, 5, 6].map(NodeId).to_vec(),
-            ..NetworkPlan::default()
-        };
-        assert!(plan(Topology::Mesh).routes(NodeId(1)).is_empty());
-        let torus = plan(Topology::Torus { columns: 3 }).routes(NodeId(1));
-        let expected = [(2, 1), (3, 1), (4, 1), (5, 2), (6, 3)];
-        let expected = expected.map(|(node, before)| (NodeId(node), NodeId(before)));
-        assert_eq!(torus, expected.into());
-        let star = plan(Topology::Star { hub: 1 }).routes(NodeId(4));
-        assert_eq!(star[&NodeId(2)], NodeId(4));
-        assert_eq!(star[&NodeId(5)], NodeId(2));
-    }
-
-    fn network(topology: Topology, count: u16, default: &str) -> Network {
-        let plan = NetworkPlan {
-            topology,
-            nodes: nodes(count),
-            default: impairments(default),
-            links: Vec::new(),
-            seed: 1,
-            one_channel: false,
-        };
-        Network::new(&plan, &nodes(count)).unwrap()
-    }
-
-    fn arrived(to: NodeId, source: u16, destination: u16) -> Option<Arrived> {
-        Some(Arrived {
-            to,
-            channel: Channel::Data,
-            image: image(source, destination),
-        })
-    }
-
-    #[test]
-    fn latencies_of_the_hops_add_up() {
-        let mut network = network(Topology::Torus { columns: 3 }, 9, "delay 1us");
-        let (from, to) = (NodeId(0), NodeId(4));
-        assert!(!network.is_clear(from, to));
-        network.send(Time(0), (from, to), Channel::Data, image(0, 4));
-        assert_eq!(network.poll(Time(1999)), None);
-        assert_eq!(network.next_deadline(), Some(Time(2000)));
-        assert_eq!(network.poll(Time(2000)), arrived(to, 0, 4));
-    }
-
-    #[test]
-    fn a_network_without_impairments_is_clear() {
-        let network = network(Topology::Mesh, 4, "");
-        assert!(network.is_clear(NodeId(0), NodeId(3)));
-        assert_eq!(network.report().len(), 12);
-    }
-
-    #[test]
-    fn damage_is_caught_and_counted() {
-        let mut network = network(Topology::Ring, 4, "corrupt 100%");
-        for number in 0..100 {
-            network.send(
-                Time(0),
-                (NodeId(0), NodeId(1)),
-                Channel::Data,
-                image(number, 1),
-            );
-        }
-        assert_eq!(network.poll(Time(0)), None);
-        assert_eq!(network.damaged(), 100);
-    }
-
-    #[test]
-    fn links_change_one_by_one_and_the_route_is_clear_again() {
-        let mut network = network(Topology::Ring, 4, "");
-        let (a, b, c) = (NodeId(0), NodeId(1), NodeId(2));
-        let set = |to| move |now: &mut Impairments| *now = impairments(to);
-        assert_eq!(network.set(LinkSet::OneWay(a, b), set("delay 10ns")), Ok(1));
-        assert!(!network.is_clear(a, b) && !network.is_clear(a, c));
-        assert!(network.is_clear(b, a) && network.is_clear(b, c));
-        network.send(Time(0), (a, c), Channel::Data, image(0, 4));
-        assert_eq!(network.set(LinkSet::All, set("")), Ok(8));
-        assert!(!network.is_clear(a, b), "a frame is still in transit");
-        assert_eq!(network.poll(Time(10)), arrived(c, 0, 4));
-        assert_eq!(network.poll(Time(10)), None);
-        assert!(network.is_clear(a, b));
-        assert!(network
-            .set(LinkSet::Between(a, c), set("delay 1ns"))
-            .is_err());
-        assert_eq!(network.set(LinkSet::At(b), set("delay 1ns")), Ok(4));
-    }
-
-    #[test]
-    fn only_links_that_exist_can_be_named() {
-        let mut plan = NetworkPlan {
-            topology: Topology::Ring,
-            nodes: nodes(4),
-            links: vec![(NodeId(0), NodeId(1), impairments("delay 5ns"))],
-            ..NetworkPlan::default()
-        };
-        let network = Network::new(&plan, &nodes(2)).unwrap();
-        let first = &network.report()[0];
-        assert_eq!(
-            (first.from, first.to, first.impairments),
-            (0, 1, impairments("delay 5ns"))
-        );
-        plan.links
-            .push((NodeId(0), NodeId(2), impairments("delay 5ns")));
-        assert!(Network::new(&plan, &nodes(2)).is_err());
-        plan.links[1] = (NodeId(0), NodeId(9), impairments("delay 5ns"));
-        assert!(Network::new(&plan, &nodes(2)).is_err());
-    }
-}
+#[path = "network_tests.rs"]
+mod tests;

@@ -8,15 +8,25 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::carrier::{Carrier, CarrierReport, ProcessReport};
 use crate::impairment::Impairments;
+use crate::network::LinkChange;
 
 /// Impairments as they are printed: `loss 5% delay 1ms partition`.
 pub(crate) fn impairments(text: &str) -> Impairments {
+    serde_json::from_value(settings(text)).unwrap()
+}
+
+/// The change of the settings that are named, as in [`impairments`].
+pub(crate) fn change(text: &str) -> LinkChange {
+    LinkChange::Set(serde_json::from_value(settings(text)).unwrap())
+}
+
+fn settings(text: &str) -> serde_json::Value {
     let mut words = text.split_whitespace();
     let settings = std::iter::from_fn(|| match words.next()? {
         "partition" => Some(("partition".to_owned(), true.into())),
         name => Some((name.to_owned(), words.next()?.into())),
     });
-    serde_json::from_value(serde_json::Value::Object(settings.collect())).unwrap()
+    serde_json::Value::Object(settings.collect())
 }
 
 /// Longest time for a test.

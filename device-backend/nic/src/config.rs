@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use qnic_abi::message::SENDS;
 use qnic_abi::NodeId;
+use qnic_timing::RetransmitLimits;
 
 /// Smallest window that a peer is granted, whatever others have; each of
 /// [`Limits::peers`] can have it at once.
@@ -106,6 +107,8 @@ pub struct Limits {
     pub names_of_process: u32,
     /// Lookups of names that one process waits for.
     pub lookups: u32,
+    /// Receive buffers of datagrams that the driver may have posted (H2).
+    pub datagram_buffers: u32,
     /// Nodes that this one talks to.
     pub peers: u32,
     /// How long to wait for an acknowledgement of the first frames to a peer, in
@@ -139,6 +142,17 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// How long a sender waits for an acknowledgement.
+    pub(crate) fn retransmission(&self) -> RetransmitLimits {
+        RetransmitLimits {
+            initial: self.retransmit_initial,
+            floor: self.retransmit_floor,
+            floor_oldest: self.retransmit_floor_oldest,
+            ceiling: self.retransmit_ceiling,
+            ack_delay: self.ack_delay,
+        }
+    }
+
     /// Smallest and largest window of a peer.
     pub(crate) fn window_range(&self) -> (u32, u32) {
         let most = self.window.clamp(1, MAX_WINDOW);
@@ -159,6 +173,7 @@ impl Limits {
         let accepted = self.receives.saturating_add(self.operations.max(64));
         let accepted = accepted.saturating_add(self.sends);
         let accepted = accepted.saturating_add(self.probes);
+        let accepted = accepted.saturating_add(self.datagram_buffers);
         let begun = self.completions.saturating_add(accepted);
         begun.saturating_add(self.unexpected)
     }
@@ -200,6 +215,7 @@ impl Default for Limits {
             names: 1024,
             names_of_process: 8,
             lookups: 256,
+            datagram_buffers: 16_384,
             peers: 1024,
             retransmit_initial: 100_000_000,
             retransmit_floor: 5_000_000,

@@ -6,18 +6,7 @@
 
 use qnic_abi::wire::{Frame, HEADER_BYTES, MAX_PAYLOAD, MAX_SPAN};
 use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
-
-/// A point in time, in nanoseconds since an epoch that the caller chooses. It never goes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Time(pub u64);
-
-impl Time {
-    /// This many nanoseconds later; stops at the end of time.
-    #[must_use]
-    pub const fn after(self, nanoseconds: u64) -> Self {
-        Time(self.0.saturating_add(nanoseconds))
-    }
-}
+pub use qnic_timing::Time;
 
 /// An access to node memory outside of what the node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,12 +2,15 @@
 //! story for each rule.
 
 use proptest::prelude::*;
-use qnic_abi::context::{ContextFlags, DoorbellState, CONTEXT_PAGES, POOL_PAGES, REGION_BYTES};
+use qnic_abi::context::{
+    ContextFlags, DoorbellState, CONTEXT_PAGES, LIST_PAGES, POOL_PAGES, REGION_BYTES,
+};
 use qnic_abi::host_area::{CompletionEntry, QUEUE_STATUS};
 use qnic_abi::{Status, PAGE_SIZE};
 use qnic_nic::testing::{
     nets, page, pattern, status, Describing, LossyWire, Net, Pair, Party, PAGE,
 };
+use qnic_nic::Limits;
 
 fn state(entry: &CompletionEntry) -> DoorbellState {
     DoorbellState::try_from(entry.state.get()).expect("a known state")
@@ -195,9 +198,81 @@ fn what_is_stored_in_a_context_under_way_changes_nothing() {
 }
 
 #[test]
+fn a_list_in_the_pool_has_more_pages_than_a_region_and_is_read_once() {
+    let Pair { net, a, b } = Pair::on(Net::new(2, 1024, 8, &Limits::default()));
+    // Each page behind one that is not its neighbour.
+    let from: Vec<u64> = (0..60).map(|page| page * 7 % 60).collect();
+    let to: Vec<u64> = (0..60).map(|page| page * 11 % 60).collect();
+    let length = 60 * PAGE - 100;
+    let bytes = fill(&a, &from, 100, length);
+    b.receive_context(0)
+        .notify()
+        .pages(&to, 0, length)
+        .list(2)
+        .issue();
+    a.send_context(0, &b)
+        .notify()
+        .pages(&from, 100, length)
+        .list(0)
+        .issue();
+    net.poll(1);
+    net.poll(0);
+    // What a process stores into its list afterwards means nothing.
+    a.store_pool(0, 0, &[0xff; 4096]);
+    b.store_pool(2, 0, &[0xff; 4096]);
+    net.run();
+    assert_eq!(done(&a.send_doorbell(0)), Status::Ok);
+    assert_eq!(done(&b.receive_doorbell(0)), Status::Ok);
+    assert_eq!(gather(&b, &to, 0, length), bytes);
+    net.assert_unlocked();
+
+    // As many as there is room for, all of one page; one more is refused.
+    let many = |count: usize| (vec![5; count], count as u64 * PAGE);
+    for (count, status) in [
+        (LIST_PAGES, Status::Ok),
+        (LIST_PAGES + 1, Status::BadLength),
+    ] {
+        let (pages, length) = many(count);
+        a.send_context(1, &b)
+            .notify()
+            .pages(&pages, 0, length)
+            .list(4)
+            .issue();
+        b.receive_context(1)
+            .with(&a)
+            .pages(&[6], 0, PAGE)
+            .notify()
+            .run();
+        let sent = done(&a.send_doorbell(1));
+        let expected = if status == Status::Ok {
+            Status::Truncated
+        } else {
+            status
+        };
+        assert_eq!(sent, expected);
+    }
+    b.cancel_context(1);
+    net.run();
+    net.assert_unlocked();
+}
+
+#[test]
 fn a_context_that_lies_fails_by_its_doorbell_and_hurts_nobody() {
     type Change = for<'a> fn(Describing<'a>) -> Describing<'a>;
-    let lies: [(Status, Change); 16] = [
+    let lies: [(Status, Change); 21] = [
+        (Status::Malformed, |it| it.list(POOL_PAGES as u16)),
+        (Status::Malformed, |it| it.list(1).flags(ContextFlags::POOL)),
+        (Status::Malformed, |it| {
+            it.list(1).flags(ContextFlags::REGION)
+        }),
+        (Status::Malformed, |mut it| {
+            it.context.pool_offset = 8.into();
+            it.list(1)
+        }),
+        (Status::Malformed, |mut it| {
+            it.pages[1].valid = 2.into();
+            it.list(1)
+        }),
         (Status::Malformed, |it| {
             it.flags(ContextFlags::from_bits_retain(1 << 9))
         }),
@@ -364,6 +439,14 @@ fn ends_reach_the_doorbells_of_contexts() {
     net.assert_unlocked();
 }
 
+/// Different pages in any order: mostly as many as a region lists, and sometimes more.
+fn some_pages() -> impl Strategy<Value = Vec<u64>> {
+    let of = |pages: u64, most: usize| {
+        proptest::sample::subsequence((0..pages).collect::<Vec<_>>(), 1..=most).prop_shuffle()
+    };
+    prop_oneof![2 => of(12, CONTEXT_PAGES), 1 => of(60, 40)]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -372,12 +455,13 @@ proptest! {
     #[test]
     fn any_pages_hold_any_message(
         seed in 0u64..50,
-        from in proptest::sample::subsequence((0..12u64).collect::<Vec<_>>(), 1..=CONTEXT_PAGES).prop_shuffle(),
-        to in proptest::sample::subsequence((0..12u64).collect::<Vec<_>>(), 1..=CONTEXT_PAGES).prop_shuffle(),
+        from in some_pages(),
+        to in some_pages(),
         from_offset in 0..PAGE,
         to_offset in 0..PAGE,
         cut in (0..PAGE, 0..PAGE),
         early in any::<bool>(),
+        (list_from, list_to) in any::<(bool, bool)>(),
     ) {
         let net = Net::lossy(2, LossyWire::rough(50), seed);
         let Pair { a, b, net } = Pair::on(net);
@@ -393,8 +477,14 @@ proptest! {
         let length = space(&from, from_offset, cut.0);
         let room = space(&to, to_offset, cut.1);
         let bytes = fill(&a, &from, from_offset, length);
-        let receive = b.receive_context(0).notify().pages(&to, to_offset, room);
-        let send = a.send_context(0, &b).notify().pages(&from, from_offset, length);
+        let mut receive = b.receive_context(0).notify().pages(&to, to_offset, room);
+        let mut send = a.send_context(0, &b).notify().pages(&from, from_offset, length);
+        if list_to || to.len() > CONTEXT_PAGES {
+            receive = receive.list(3);
+        }
+        if list_from || from.len() > CONTEXT_PAGES {
+            send = send.list(15);
+        }
         if early {
             send.run();
             receive.run();

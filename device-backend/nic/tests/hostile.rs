@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::atomic::{kind as atomic, AtomicResponse, Function};
 use qnic_abi::collective::{kind as collective, Collective, CollectivePart, GroupEnd, PartFields};
-use qnic_abi::control::REQUEST_BYTES;
+use qnic_abi::control::{self, REQUEST_BYTES};
 use qnic_abi::rdma::Opcode;
 use qnic_abi::rdma::{kind as rdma, ReadRequest, Write};
 use qnic_abi::window::{command_offset, WINDOW_BYTES};
@@ -25,6 +25,35 @@ fn check_others(a: &Party, b: &Party) {
     a.write(b).to(40).bytes(6000).run();
     assert_eq!(a.done().0, before + 1);
     assert_eq!(a.errors().len(), errors);
+}
+
+/// Golden peers: the first frame of the last version's NIC (wire version 10), and drivers of the
+/// last versions.
+#[test]
+fn the_last_version_is_refused_and_costs_nothing() {
+    let Pair { net, .. } = Pair::lossless();
+    net.cluster().outside.insert(7, Vec::new());
+    // Kind Hello, node 7 to node 1, session 1000; a window of 64.
+    let mut bytes = [0; size_of::<Frame>()];
+    bytes[..4].copy_from_slice(b"qn\x0a\x02");
+    bytes[4..18].copy_from_slice(&[0, 8, 0, 0, 7, 0, 1, 0, 0, 0, 0, 0, 0xe8, 3]);
+    bytes[64] = 64;
+    let hello = Frame::read_from_bytes(&bytes).unwrap();
+    hand(&net, &hello, Payload::None);
+    net.poll(1);
+    assert!(net.cluster().outside[&7].is_empty());
+    assert_eq!(net.counters(1).malformed_frames.get(), 1);
+    for version in [10, 11] {
+        let driver = control::Hello {
+            abi_version: version.into(),
+            ..Default::default()
+        };
+        let vni = qnic_abi::VniId(0);
+        let refused = net
+            .cluster()
+            .control(1, control::Opcode::Hello, vni, &driver);
+        assert_eq!(refused, Status::VersionMismatch, "{version}");
+    }
 }
 
 /// A third node that talks to node 1, past the handshake: its frames.

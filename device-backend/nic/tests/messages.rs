@@ -45,6 +45,25 @@ fn what_is_sent_arrives_whatever_comes_first() {
 }
 
 #[test]
+fn a_receive_completes_in_the_poll_that_sends_its_message() {
+    let Pair { net, a, b } = Pair::on(Net::new(2, 256, 8, &Limits::default()));
+    // A session stands, and nothing is under way.
+    b.receive(1).bytes(0, 8).run();
+    a.send(1, &b).inline(b"opening.").run();
+    assert_eq!((a.sent().len(), b.completions().len()), (1, 1));
+    net.settle();
+    b.receive(2).bytes(0, 8).run();
+    a.send(2, &b).inline(b"8 bytes.").issue();
+    net.poll(0);
+    assert_eq!(
+        b.completions().len(),
+        1,
+        "the receiver's NIC was not polled"
+    );
+    assert!(b.holds(0, b"8 bytes."));
+}
+
+#[test]
 fn inline_messages_and_those_to_oneself_and_on_one_node_go_the_same_way() {
     let net = Net::new(1, 1024, 8, &Limits::default());
     let (a, b) = (net.party(0, 1), net.party(0, 2));

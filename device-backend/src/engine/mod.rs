@@ -42,7 +42,7 @@ mod traffic;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use qnic_links::{Fabric, ImpairmentChange, Impairments, LinkError, LinkSet, Tap, TapId};
+use qnic_links::{Fabric, LinkChange, LinkError, LinkSet, Tap, TapId};
 use qnic_nic::{Progress, Table, TableKind, Time};
 
 pub(crate) use handle::{channel, Commands, EngineGone, EngineHandle};
@@ -229,12 +229,10 @@ impl Engine {
     pub(crate) fn set_links(
         &mut self,
         links: LinkSet,
-        change: Option<ImpairmentChange>,
+        seed: Option<u64>,
+        change: LinkChange,
     ) -> Result<usize, LinkError> {
-        self.fabric.network_mut().set(links, |impairments| {
-            *impairments =
-                change.map_or(Impairments::NONE, |change| change.applied_to(*impairments));
-        })
+        self.fabric.network_mut().set(links, seed, change)
     }
 
     /// Gives the frames on links to a tap. Returns its name and the present time.

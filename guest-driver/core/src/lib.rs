@@ -13,12 +13,15 @@
 //! | module | knows |
 //! |---|---|
 //! | [`platform`] | what the system beneath offers: locks, wait queues, time, control queue |
-//! | `error` | why bring-up or a call fails |
+//! | `error`, `paged` | why bring-up or a call fails; words in several pages |
 //! | `device` | the NIC: bring-up, requests and responses, wake generations, counters, loss |
 //! | `memory` | [`shadow`] page table, regions, the [`MemoryManager`] |
 //! | `directory` | what a process exports and imports, by name |
+//! | [`datagram`] | unreliable datagrams of upper modules, over a VNI of the driver's own |
 //! | `process` | a registered process, and the table of VNIs and ports |
+//! | [`remote_memory`] | a volume whose blocks other nodes keep, and the store that keeps them (H9) |
 //! | `driver` | the entry points: start and removal, events, registration, calls |
+//! | `pool` | shared pools of processes, over datagrams |
 //!
 //! # Calling order
 //! ```text
@@ -27,6 +30,9 @@
 //!   Driver::start(platform, config)
 //!   ┌─► handle_event(event)       interrupt: each event, while event_room()
 //!   │   serve_fault()             workers, several at once, until it returns false
+//!   │   serve_datagrams()         when Platform::schedule_datagrams has asked for it
+//!   │   bind_datagrams(…) → Binding   an upper module of the kernel
+//!   │   open_pools(…) → Pools     a process opens shared pools: kick, wait, info
 //!   │   register(…) → Process     a process opens the device
 //!   │     export, unexport, import, wait, reset_queue, close
 //!   └── info(…), check_device()  every few seconds
@@ -40,6 +46,7 @@
 //!
 //! | lock | kind | guards | held while calling the device |
 //! |---|---|---|---|
+//! | binding | sleeping | binding of datagram ports | yes |
 //! | segments of a process | sleeping | its names, keys, regions (N2) | yes |
 //! | pages of a region | sleeping | which frames it has inserted; the one that invalidation takes (N8) | no |
 //! | windows | sleeping | stores to windows | no |
@@ -47,6 +54,9 @@
 //! | slots | spin | VNIs and ports | no |
 //! | wakes | spin | wake generations, by VNI | no |
 //! | fault queue | spin | faults to serve | no |
+//! | engine | spin | which engine datagrams have, if any | no |
+//! | pools | spin | which frames a process has, and the queues of its range | no |
+//! | datagrams | spin | ports, buffers, messages, and the driver's own queues | no |
 //! | page table | spin | rows, reverse mappings, keys, dirty bits in SRAM (N5) | no |
 //!
 //! No two spin locks are held at once, and nothing is allocated under one.
@@ -60,13 +70,17 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod datagram;
 mod device;
 mod directory;
 mod driver;
 mod error;
 mod memory;
+mod paged;
 pub mod platform;
+mod pool;
 mod process;
+pub mod remote_memory;
 #[cfg(test)]
 mod testing;
 
@@ -75,3 +89,4 @@ pub use driver::{Driver, Handled, Process};
 pub use error::{CallError, StartError};
 pub use memory::{shadow, MemoryManager, Region, Resident};
 pub use platform::Platform;
+pub use pool::Pools;

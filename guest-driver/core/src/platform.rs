@@ -34,6 +34,22 @@ impl From<alloc::collections::TryReserveError> for NoMemory {
     }
 }
 
+/// `count` values, each of which may lack memory.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn collect<T>(
+    count: usize,
+    make: impl Fn() -> Result<T, NoMemory>,
+) -> Result<Vec<T>, NoMemory> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(count)?;
+    for _ in 0..count {
+        values.push(make()?);
+    }
+    Ok(values)
+}
+
 /// A table of `count` entries that are all empty.
 pub(crate) fn table<T>(count: usize) -> Result<Vec<Option<T>>, NoMemory> {
     let mut entries = Vec::new();
@@ -80,20 +96,52 @@ pub trait Waiters: Send + Sync {
     fn wait(&self, ready: &dyn Fn() -> bool, timeout_ns: Option<u64>) -> Waited;
 
     /// Makes every waiting thread evaluate its condition again, threads that wait
-    /// through the system's own means (poll) included. Atomic.
+    /// through the system's own means (poll) included. Atomic. The caller holds no lock that a
+    /// condition takes: a condition may be evaluated under a lock of the wait queue.
     fn wake_all(&self);
 }
 
 /// The host area of one process ([`qnic_abi::host_area`]): zeroed pages that the
-/// device writes and the process reads. Dropping it frees the pages once no
-/// process has them mapped any more.
+/// device writes and the process reads, or the driver where it is the process itself. Dropping it
+/// frees the pages once no process has them mapped any more.
 pub trait HostArea: Send + Sync {
+    /// Its words.
+    type Memory: SharedMemory;
+
     /// Addresses of the pages as the device sees them.
     fn addresses(&self) -> [u64; HOST_PAGES];
 
-    /// Stores the wake generation with release; partner: the process's acquire
-    /// load. Atomic.
-    fn store_generation(&self, generation: u64);
+    /// The pages, one behind the other. Atomic, and so are accesses.
+    fn memory(&self) -> &Self::Memory;
+}
+
+/// Memory within one page that the device reads and writes: the page, or a part of it.
+///
+/// It is a handle: dropping the last one of a page frees the page. All of it is atomic, and
+/// nothing of it allocates. Bytes that the other side writes at the same time come out old or
+/// new.
+pub trait DeviceMemory: SharedMemory + Send + Sync + Sized + 'static {
+    /// Address of the first byte as the device sees it.
+    fn address(&self) -> u64;
+
+    /// Another handle, on a part.
+    ///
+    /// # Panics
+    /// If it is not within this one.
+    #[must_use]
+    fn part(&self, offset: usize, length: usize) -> Self;
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If the range leaves the memory.
+    fn read_bytes(&self, offset: usize, bytes: &mut [u8]);
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If the range leaves the memory.
+    fn write_bytes(&self, offset: usize, bytes: &[u8]);
 }
 
 /// Why a request to the device has no response.
@@ -182,6 +230,8 @@ pub trait Platform: Send + Sync + Sized + 'static {
     type HostArea: HostArea;
     /// Wait queue of one process.
     type Waiters: Waiters;
+    /// Memory for datagrams.
+    type Memory: DeviceMemory;
 
     /// The SRAM.
     fn sram(&self) -> &Self::Sram;
@@ -195,7 +245,20 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// relies on what it reads, not on the time that passes.
     fn yield_processor(&self);
 
-    /// An unpredictable random number.
+    /// Runs `run`, which is atomic, on this processor and gives it to no other thread meanwhile,
+    /// where the platform can see to that.
+    fn undisturbed(&self, run: &mut dyn FnMut()) {
+        run();
+    }
+
+    /// Returns true if the thread may go on looking at what the NIC changes: nobody else wants
+    /// the processor, and no signal is there for it. Atomic. Where threads can be taken their
+    /// processor away at any time, none may.
+    fn may_look(&self) -> bool {
+        false
+    }
+
+    /// An unpredictable random number. Atomic.
     fn random(&self) -> u64;
 
     /// One more than the highest physical frame number that can be exported.
@@ -235,6 +298,28 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// # Errors
     /// [`NoMemory`].
     fn new_host_area(&self) -> Result<Self::HostArea, NoMemory>;
+
+    /// Allocates a page for datagrams, zeroed.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    fn new_page(&self) -> Result<Self::Memory, NoMemory>;
+
+    /// Allocates pages that a process will have mapped, one behind the other (S1). They are charged
+    /// to the calling process where the system does that.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    fn new_pages(&self, count: usize) -> Result<Vec<Self::Memory>, NoMemory>;
+
+    /// Rings the doorbell on virtqueue `queue`. Atomic; the core calls it only while the device
+    /// is there.
+    fn ring_doorbell(&self, queue: u16);
+
+    /// Has [`crate::Driver::serve_datagrams`] called at `at_ns` of [`Platform::now_ns`] or soon
+    /// after, and not from within this call; at once if that has passed. Only the call of this
+    /// that came last counts. Atomic.
+    fn schedule_datagrams(&self, at_ns: u64);
 
     /// Offset, within the page that a process maps as its doorbell, of the word
     /// that rings the doorbell on virtqueue `queue`.

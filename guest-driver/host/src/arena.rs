@@ -92,6 +92,14 @@ impl Arena {
         }))
     }
 
+    /// The region of `length` bytes that begins where `first` does, which is a part of the same
+    /// allocation; none if it leaves the arena.
+    pub(crate) fn extend(&self, first: &SharedRegion, length: usize) -> Option<SharedRegion> {
+        let inside = self.contains(first.address(), length as u64);
+        let start = (first.address().wrapping_sub(self.base())) as usize;
+        inside.then(|| self.whole.part(start, length).guarded(first.clone()))
+    }
+
     /// Returns true if a range is within the arena.
     pub(crate) fn contains(&self, address: u64, length: u64) -> bool {
         let end = self.size() as u64;

@@ -17,26 +17,32 @@
 //!
 //! | module | knows |
 //! |---|---|
-//! | `memory`, `arena` | mapped memory; the arena and its pages |
+//! | `memory`, `arena`, `device_memory` | mapped memory; the arena and its pages, and as the NIC sees them |
 //! | `ring` | the driver's side of a virtqueue |
 //! | `control`, `events` | the two queues of the driver |
 //! | `front_end` | the vhost-user session |
 //! | `platform` | this process as the platform of the driver core |
-//! | `threads` | interrupts and page faults |
-//! | `node` | what users of the crate see |
+//! | `threads`, `timer` | interrupts, datagrams and page faults |
+//! | `node`, `pools` | what users of the crate see |
 
 mod arena;
 mod control;
+mod device_memory;
 mod error;
 mod events;
 mod front_end;
 mod memory;
 mod node;
 mod platform;
+mod pools;
 mod ring;
 mod threads;
+mod timer;
 
+pub use device_memory::HostMemory;
 pub use error::{ConnectError, HostError};
 pub use memory::SharedRegion;
 pub use node::{HostNode, HostProcess, MIN_ARENA};
-pub use qnic_driver::CallError;
+pub use platform::HostPlatform;
+pub use pools::HostPools;
+pub use qnic_driver::{datagram, platform::DeviceMemory, remote_memory, CallError};

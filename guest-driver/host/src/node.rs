@@ -6,21 +6,29 @@ use std::sync::{mpsc, Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
+use qnic_abi::pool::OpenPools;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{uapi, PAGE_SIZE};
+use qnic_driver::datagram::{BindError, Binding, PortConfig, Upper};
+use qnic_driver::remote_memory::{
+    AttachError, ClientConfig, Memory, ServeError, ServerConfig, Volume, VolumeUser,
+};
 use qnic_driver::{check_config, Driver, Platform, Process};
 use vhost::vhost_user::FrontendReqHandler;
 use vmm_sys_util::eventfd::{EventFd, EFD_CLOEXEC, EFD_NONBLOCK};
 
 use crate::arena::Arena;
 use crate::control::Control;
+use crate::device_memory::HostMemory;
 use crate::error::{ConnectError, HostError};
 use crate::events::Events;
 use crate::front_end::{wait_for_sram, FrontEnd, SramSlot};
 use crate::memory::SharedRegion;
 use crate::platform::HostPlatform;
+use crate::pools::HostPools;
 use crate::threads::{self, Shared};
+use crate::timer::Timer;
 
 /// Smallest arena, in bytes: it also holds queues and host areas.
 pub const MIN_ARENA: usize = 256 * PAGE_SIZE;
@@ -32,7 +40,6 @@ pub struct HostNode(Arc<Inner>);
 
 struct Inner {
     driver: Arc<Driver<HostPlatform>>,
-    doorbells: Vec<EventFd>,
     /// Dropped before the connection ends, which is when the front end is dropped.
     _threads: Threads,
     _front_end: FrontEnd,
@@ -56,18 +63,22 @@ impl HostNode {
         let control = Control::new(&arena, eventfd()?, eventfd()?, connection).map_err(small)?;
         let events = Events::new(&arena, eventfd()?, eventfd()?).map_err(small)?;
         let (answers, answer) = mpsc::sync_channel(1);
+        let timer = Timer::new().map_err(ConnectError::system("make a timer"))?;
+        let timer = Arc::new(timer);
         let shared = Arc::new(Shared {
             control: Arc::new(control),
             events,
             sram: Arc::new(SramSlot::new(config.sram_bytes, answers)),
+            timer: timer.clone(),
             driver: OnceLock::new(),
         });
         let doorbells = (0..config.doorbells)
             .map(|_| eventfd())
-            .collect::<Result<Vec<_>, _>>()?;
+            .collect::<Result<Arc<[_]>, _>>()?;
         let threads = Threads::start(&shared, &mut front_end)?;
         front_end.start(&arena, &shared.control, &shared.events, &doorbells)?;
-        let platform = HostPlatform::new(arena, wait_for_sram(&answer)?, shared.control.clone());
+        let (sram, control) = (wait_for_sram(&answer)?, shared.control.clone());
+        let platform = HostPlatform::new(arena, sram, control, doorbells, timer);
         let driver = Driver::start(platform, &config)
             .map_err(|error| ConnectError::start(error, arena_bytes))?;
         // Set once, here: the cell is empty.
@@ -75,7 +86,6 @@ impl HostNode {
         shared.drain_events(|| ());
         Ok(HostNode(Arc::new(Inner {
             driver,
-            doorbells,
             _threads: threads,
             _front_end: front_end,
         })))
@@ -97,7 +107,6 @@ impl HostNode {
             window: sram.part(process.window_offset(), WINDOW_BYTES),
             host_area: area.part(0, READ_ONLY_PAGES * PAGE_SIZE),
             pool: area.part(READ_ONLY_PAGES * PAGE_SIZE, WRITABLE_PAGES * PAGE_SIZE),
-            doorbell: usize::from(process.doorbell_queue()) - qnic_abi::attach::FIRST_DOORBELL,
             registration: *call,
             process,
             node: self.clone(),
@@ -126,6 +135,73 @@ impl HostNode {
     /// [`HostError::Call`]
     pub fn info(&self, call: &mut uapi::Info) -> Result<(), HostError> {
         Ok(self.0.driver.info(call)?)
+    }
+
+    /// Binds a datagram port for an upper module in this process (H1), as modules of a guest's
+    /// kernel do. It is called by the thread that serves interrupts.
+    ///
+    /// # Errors
+    /// [`BindError`]
+    pub fn bind_datagrams(
+        &self,
+        number: u16,
+        config: &PortConfig,
+        upper: Arc<dyn Upper<HostPlatform>>,
+    ) -> Result<Binding<HostPlatform>, BindError> {
+        self.0.driver.bind_datagrams(number, config, upper)
+    }
+
+    /// Opens shared pools, as `pool::OPEN_POOLS` does. `None`: the status in `call` says why not.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn open_pools(&self, call: &mut OpenPools) -> Result<Option<HostPools>, HostError> {
+        HostPools::open(self.0.clone(), &self.0.driver, call)
+    }
+
+    /// Attaches a volume in the memory of other nodes (H9), over a datagram port.
+    ///
+    /// # Errors
+    /// [`AttachError`]
+    pub fn attach_volume(
+        &self,
+        port: u16,
+        config: ClientConfig,
+        user: Arc<dyn VolumeUser<HostPlatform>>,
+    ) -> Result<Volume<HostPlatform>, AttachError> {
+        self.0.driver.attach_volume(port, config, user)
+    }
+
+    /// Gives memory of the arena to other nodes (H9), over a datagram port.
+    ///
+    /// # Errors
+    /// [`ServeError`]
+    pub fn serve_memory(
+        &self,
+        port: u16,
+        config: ServerConfig,
+    ) -> Result<Memory<HostPlatform>, ServeError> {
+        self.0.driver.serve_memory(port, config)
+    }
+
+    /// A page of the arena for datagrams.
+    ///
+    /// # Errors
+    /// [`HostError::ArenaFull`]
+    pub fn new_page(&self) -> Result<HostMemory, HostError> {
+        let platform = self.0.driver.platform();
+        platform.new_page().map_err(|_| HostError::ArenaFull {
+            length: PAGE_SIZE,
+            arena: platform.arena.size(),
+        })
+    }
+
+    /// What the datagram layer has counted, as `uapi::DATAGRAM_INFO`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn datagram_info(&self, call: &mut uapi::DatagramInfo) -> Result<(), HostError> {
+        Ok(self.0.driver.datagram_info(call)?)
     }
 
     /// Takes the pages that touch `length` bytes at `address` out of the NIC's
@@ -218,7 +294,6 @@ pub struct HostProcess {
     window: SharedRegion,
     host_area: SharedRegion,
     pool: SharedRegion,
-    doorbell: usize,
     registration: uapi::Register,
     process: Process<HostPlatform>,
     node: HostNode,
@@ -247,8 +322,8 @@ impl HostProcess {
 
     /// Rings the doorbell.
     pub fn ring_doorbell(&self) {
-        // The eventfd's counter is never near its limit; a full one rings too.
-        let _ = self.node.0.doorbells[self.doorbell].write(1);
+        let platform = self.node.0.driver.platform();
+        platform.ring_doorbell(self.process.doorbell_queue());
     }
 
     /// Exports a range of the node's arena (N2), as `uapi::EXPORT`.

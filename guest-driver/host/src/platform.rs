@@ -7,26 +7,34 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex as StdMutex, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
+use qnic_abi::attach::FIRST_DOORBELL;
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
-use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
+use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::page_table::PageAccess;
 use qnic_abi::shared::Ordering;
-use qnic_abi::{SharedMemory, PAGE_SIZE};
+use qnic_abi::PAGE_SIZE;
 use qnic_driver::platform::{
-    self, HostArea, Level, MemoryError, Mutex, NoMemory, RequestError, Timeout, Waited, Waiters,
+    self, DeviceMemory, Level, MemoryError, Mutex, NoMemory, RequestError, Timeout, Waited, Waiters,
 };
 use qnic_driver::{MemoryManager, Platform, Region, Resident};
 use rustix::event::{eventfd, EventfdFlags};
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::arena::Arena;
 use crate::control::Control;
+use crate::device_memory::HostMemory;
 use crate::memory::SharedRegion;
+use crate::timer::Timer;
 
 /// This process as the driver core sees it.
-pub(crate) struct HostPlatform {
+pub struct HostPlatform {
     pub(crate) arena: Arc<Arena>,
     sram: SharedRegion,
     control: Arc<Control>,
+    /// One for each doorbell of the device.
+    pub(crate) doorbells: Arc<[EventFd]>,
+    /// Expires when datagrams are to be served.
+    timer: Arc<Timer>,
     started: Instant,
     /// Processes may use physical addresses (N25). Relaxed: it orders nothing.
     pub(crate) physical: AtomicBool,
@@ -37,11 +45,19 @@ pub(crate) struct HostPlatform {
 type Regions = StdMutex<Vec<Weak<Region<HostPlatform>>>>;
 
 impl HostPlatform {
-    pub(crate) fn new(arena: Arc<Arena>, sram: SharedRegion, control: Arc<Control>) -> Self {
+    pub(crate) fn new(
+        arena: Arc<Arena>,
+        sram: SharedRegion,
+        control: Arc<Control>,
+        doorbells: Arc<[EventFd]>,
+        timer: Arc<Timer>,
+    ) -> Self {
         HostPlatform {
             arena,
             sram,
             control,
+            doorbells,
+            timer,
             started: Instant::now(),
             physical: AtomicBool::new(false),
             regions: Arc::default(),
@@ -63,7 +79,7 @@ fn lock<T>(mutex: &StdMutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// The locks of the driver core, sleeping ones and spinning ones alike.
-pub(crate) struct Lock<T>(StdMutex<T>);
+pub struct Lock<T>(StdMutex<T>);
 
 impl<T: Send> platform::Lock<T> for Lock<T> {
     fn new(value: T) -> Result<Self, NoMemory> {
@@ -88,7 +104,7 @@ impl<T: Send> Mutex<T> for Lock<T> {
 /// A wait queue; the lock makes "evaluate, then sleep" and "change, then wake"
 /// exclude each other.
 #[derive(Default)]
-pub(crate) struct HostWaiters {
+pub struct HostWaiters {
     lock: StdMutex<()>,
     woken: Condvar,
     /// For threads that poll; made on first use, and readable from the next
@@ -145,27 +161,9 @@ impl Waiters for HostWaiters {
     }
 }
 
-/// The host area of one process.
-pub(crate) struct HostPages {
-    pub(crate) region: SharedRegion,
-    physical: u64,
-}
-
-impl HostArea for HostPages {
-    fn addresses(&self) -> [u64; HOST_PAGES] {
-        std::array::from_fn(|page| self.physical + (page * PAGE_SIZE) as u64)
-    }
-
-    fn store_generation(&self, generation: u64) {
-        // Release: partner is the process's acquire load.
-        self.region
-            .store_u64(WAKE_GENERATION, generation, Ordering::Release);
-    }
-}
-
 /// The entry of a region in the list of regions: pages change here only when a test
 /// evicts them.
-pub(crate) struct Notifier(Arc<Regions>);
+pub struct Notifier(Arc<Regions>);
 
 impl Drop for Notifier {
     fn drop(&mut self) {
@@ -179,8 +177,9 @@ impl Platform for HostPlatform {
     type Sram = SharedRegion;
     type Mutex<T: Send> = Lock<T>;
     type SpinLock<T: Send> = Lock<T>;
-    type HostArea = HostPages;
+    type HostArea = HostMemory;
     type Waiters = HostWaiters;
+    type Memory = HostMemory;
 
     fn sram(&self) -> &SharedRegion {
         &self.sram
@@ -228,15 +227,31 @@ impl Platform for HostPlatform {
     /// Memory of a memfd has no backing store to be written to.
     fn mark_dirty(&self, _frame: u32) {}
 
-    fn new_host_area(&self) -> Result<HostPages, NoMemory> {
-        let region = self
-            .arena
-            .allocate(HOST_PAGES * PAGE_SIZE)
-            .map_err(|_| NoMemory)?;
-        Ok(HostPages {
-            physical: self.arena.physical(&region),
-            region,
-        })
+    fn new_host_area(&self) -> Result<HostMemory, NoMemory> {
+        HostMemory::allocate(&self.arena, HOST_PAGES * PAGE_SIZE)
+    }
+
+    fn new_page(&self) -> Result<HostMemory, NoMemory> {
+        HostMemory::allocate(&self.arena, PAGE_SIZE)
+    }
+
+    /// One range of the arena, so that it is mapped as it is.
+    fn new_pages(&self, count: usize) -> Result<Vec<HostMemory>, NoMemory> {
+        let whole = HostMemory::allocate(&self.arena, count * PAGE_SIZE)?;
+        let page = |index| whole.part(index * PAGE_SIZE, PAGE_SIZE);
+        Ok((0..count).map(page).collect())
+    }
+
+    fn ring_doorbell(&self, queue: u16) {
+        let doorbell = usize::from(queue).checked_sub(FIRST_DOORBELL);
+        if let Some(doorbell) = doorbell.and_then(|index| self.doorbells.get(index)) {
+            // The eventfd's counter is never near its limit; a full one rings too.
+            let _ = doorbell.write(1);
+        }
+    }
+
+    fn schedule_datagrams(&self, at_ns: u64) {
+        self.timer.set(at_ns.saturating_sub(self.now_ns()));
     }
 
     /// Doorbells are eventfds here, not memory.

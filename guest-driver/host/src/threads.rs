@@ -4,6 +4,7 @@
 //!   interrupts: epoll ─┬─ control call ─► responses to waiting threads
 //!                      ├─ event call ───► driver core: wakes, faults ─┐
 //!                      ├─ channel ──────► SHMEM_MAP                   │
+//!                      ├─ timer ────────► driver core: datagrams      │
 //!                      └─ connection closed ► the device is gone      │
 //!   faults: ◄──────────────────────────────────────────────[queued]───┘
 //! ```
@@ -21,12 +22,15 @@ use crate::control::Control;
 use crate::events::Events;
 use crate::front_end::SramSlot;
 use crate::platform::HostPlatform;
+use crate::timer::Timer;
 
 /// State shared by threads, driver core and node.
 pub(crate) struct Shared {
     pub(crate) control: Arc<Control>,
     pub(crate) events: Events,
     pub(crate) sram: Arc<SramSlot>,
+    /// When datagrams are to be served.
+    pub(crate) timer: Arc<Timer>,
     pub(crate) driver: OnceLock<Weak<Driver<HostPlatform>>>,
 }
 
@@ -35,6 +39,7 @@ const CONNECTION: u64 = 0;
 const CHANNEL: u64 = 1;
 const CONTROL_CALL: u64 = 2;
 const EVENT_CALL: u64 = 3;
+const DATAGRAMS: u64 = 4;
 
 impl Shared {
     fn driver(&self) -> Option<Arc<Driver<HostPlatform>>> {
@@ -67,7 +72,7 @@ pub(crate) fn interrupts(
     epoll: &Epoll,
     faults: &Sender<()>,
 ) {
-    let mut ready = [EpollEvent::default(); 4];
+    let mut ready = [EpollEvent::default(); 5];
     loop {
         let count = match epoll.wait(-1, &mut ready) {
             Ok(count) => count,
@@ -97,6 +102,12 @@ pub(crate) fn interrupts(
                 // The fault thread ends only after this one.
                 let _ = faults.send(());
             });
+        }
+        if is_ready(DATAGRAMS) {
+            shared.timer.clear();
+            if let Some(driver) = shared.driver() {
+                driver.serve_datagrams();
+            }
         }
         if is_ready(CONNECTION) {
             break;
@@ -137,6 +148,7 @@ pub(crate) fn epoll_set(
         (channel.as_raw_fd(), EventSet::IN, CHANNEL),
         (shared.control.call.as_raw_fd(), EventSet::IN, CONTROL_CALL),
         (shared.events.call.as_raw_fd(), EventSet::IN, EVENT_CALL),
+        (shared.timer.as_raw_fd(), EventSet::IN, DATAGRAMS),
     ];
     for (descriptor, events, key) in sources {
         let event = EpollEvent::new(events, key);

@@ -161,12 +161,11 @@ impl Contents {
         }
     }
 
-    /// These pages in the region.
-    pub(crate) fn with_pages(
-        context: MessageContext,
-        pages: [PageDescriptor; CONTEXT_PAGES],
-    ) -> Self {
-        let region: [u64; REGION_WORDS] = zerocopy::transmute!(pages);
+    /// These pages in the region; there must be room.
+    pub(crate) fn with_pages(context: MessageContext, pages: &[PageDescriptor]) -> Self {
+        let mut region = [PageDescriptor::default(); CONTEXT_PAGES];
+        region[..pages.len()].copy_from_slice(pages);
+        let region: [u64; REGION_WORDS] = zerocopy::transmute!(region);
         Contents {
             context,
             region: region.map(u64::from_le),

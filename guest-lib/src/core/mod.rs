@@ -9,10 +9,11 @@ pub(crate) mod map;
 pub(crate) mod messages;
 pub(crate) mod notifications;
 pub(crate) mod pool;
-pub mod queue;
 pub(crate) mod record;
 pub(crate) mod tracker;
 pub(crate) mod wait;
+
+pub use qnic_window as queue;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

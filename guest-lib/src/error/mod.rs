@@ -3,6 +3,7 @@
 mod group;
 mod message;
 mod name;
+mod parallel;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use crate::provider::CallError;
 pub use group::{GroupError, GroupOperation};
 pub use message::{MessageError, MessageOperation};
 pub use name::NameError;
+pub use parallel::ParallelError;
 
 /// Result of a call of this library.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -45,6 +47,12 @@ pub enum Error {
         /// What a valid value is.
         expected: &'static str,
     },
+    /// The process belongs to no parallel machine ([`crate::machine`]).
+    #[error("{0} is not set: start the program with `cargo qnic machine run`")]
+    NoMachine(&'static str),
+    /// The ranks of a machine cannot go on ([`crate::parallel`]).
+    #[error(transparent)]
+    Parallel(#[from] ParallelError),
     /// An inline limit that no command has room for (N10).
     #[error("an inline limit of {0} bytes: expected a number from 0 to 128")]
     InlineMax(usize),
@@ -228,6 +236,26 @@ pub enum Error {
         /// The lock.
         what: String,
     },
+    /// Nothing can be done without waiting.
+    #[error("nothing can be done without waiting")]
+    WouldBlock,
+    /// A datagram is longer than one can be ([`crate::datagram`]).
+    #[error("a datagram of {length} bytes: at most {limit}")]
+    DatagramTooLong {
+        /// Its length in bytes.
+        length: usize,
+        /// Longest datagram in bytes.
+        limit: usize,
+    },
+    /// A stream has failed, or could not be opened ([`crate::stream`]).
+    #[error("the stream has failed: {0}")]
+    Stream(qnic_stream::Failure),
+    /// This side has ended the stream, or closed it.
+    #[error("the stream was ended on this side")]
+    StreamEnded,
+    /// The table of streams is full.
+    #[error("too many streams: close some, or raise the limit (Options::connections)")]
+    TooManyStreams,
     /// The system refused a call.
     #[error("{what}: {source}")]
     System {

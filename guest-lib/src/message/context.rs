@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use qnic_abi::context::{
-    pages_of, ContextFlags, MessageContext, PageDescriptor, CONTEXT_PAGES, REGION_BYTES,
+    pages_of, ContextFlags, MessageContext, PageDescriptor, CONTEXT_PAGES, LIST_PAGES, REGION_BYTES,
 };
 use qnic_abi::PAGE_SIZE;
+use zerocopy::IntoBytes;
 
 use super::{Completion, Destination, Fields, Pattern, PoolBuffer, Request, RequestKind};
 use crate::core::contexts::{Contents, Direction};
@@ -158,19 +159,17 @@ impl Endpoint {
 
     /// Begins to send bytes of several parts of one segment as one message, gathered by the NIC.
     /// Parts are cut at the borders of pages: all but the first begin where a page begins, all but
-    /// the last end where one ends, and they lie in 8 pages at most.
+    /// the last end where one ends, and they lie in 256 pages at most. More than 8 are listed in a
+    /// page of the pool, which is free again when the request has ended (Q6).
     ///
     /// The parts must not change before the request has ended.
     ///
     /// # Errors
-    /// [`Error::BadPiece`]: the parts break that rule. [`Error::OutOfRange`],
-    /// [`Error::ForeignSegment`], [`Error::NoContext`], [`Error::DeviceGone`],
-    /// [`Error::QueueFailed`]
+    /// [`Error::BadPiece`]: the parts break that rule. [`Error::PoolFull`]: no page is free for
+    /// the list. [`Error::OutOfRange`], [`Error::ForeignSegment`], [`Error::NoContext`],
+    /// [`Error::DeviceGone`], [`Error::QueueFailed`]
     pub fn post_send_pages(&self, to: &Destination, parts: &[Part<'_>]) -> Result<Request<'_>> {
-        let (core, fields) = (self.core(), Fields::from(to));
-        let (contents, length) = in_pages(core, &fields, parts)?;
-        let what = fields.what(MessageOperation::Send, length);
-        begin(core, Direction::Send, &contents, what)
+        begin_pages(self, Direction::Send, &Fields::from(to), parts)
     }
 
     /// Posts a receive of one message that the NIC scatters into several parts of one segment, by
@@ -183,10 +182,7 @@ impl Endpoint {
         pattern: &Pattern,
         parts: &[Part<'a>],
     ) -> Result<Request<'a>> {
-        let (core, fields) = (self.core(), Fields::from(pattern));
-        let (contents, length) = in_pages(core, &fields, parts)?;
-        let what = fields.what(MessageOperation::Receive, length);
-        begin(core, Direction::Receive, &contents, what)
+        begin_pages(self, Direction::Receive, &Fields::from(pattern), parts)
     }
 
     /// Begins to send up to [`SHORT_MAX`] bytes, which are stored in the NIC's memory. Returns a
@@ -257,12 +253,43 @@ fn in_pool(
     Ok(Contents::new(context))
 }
 
-/// The context of bytes in pages of a segment, and how many they are.
-fn in_pages(core: &Core, fields: &Fields, parts: &[Part<'_>]) -> Result<(Contents, u64)> {
+/// Begins the operation of bytes in pages of a segment.
+fn begin_pages<'a>(
+    endpoint: &'a Endpoint,
+    direction: Direction,
+    fields: &Fields,
+    parts: &[Part<'_>],
+) -> Result<Request<'a>> {
+    let core = endpoint.core();
+    let (mut context, pages) = in_pages(core, fields, parts)?;
+    let operation = match direction {
+        Direction::Send => MessageOperation::Send,
+        Direction::Receive => MessageOperation::Receive,
+    };
+    let what = fields.what(operation, context.length.get());
+    if pages.len() <= CONTEXT_PAGES {
+        let contents = Contents::with_pages(context, &pages);
+        return begin(core, direction, &contents, what);
+    }
+    let list = endpoint.pool().take(1)?;
+    list.write(0, pages.as_bytes())?;
+    context.flags = (context.flags.get() | ContextFlags::LIST.bits()).into();
+    context.pool_page = (list.run().first as u16).into();
+    let request = begin(core, direction, &Contents::new(context), what)?;
+    core.leave_pages(request.key, list.into_run());
+    Ok(request)
+}
+
+/// The context of bytes in pages of a segment, and the descriptors of those.
+fn in_pages(
+    core: &Core,
+    fields: &Fields,
+    parts: &[Part<'_>],
+) -> Result<(MessageContext, Vec<PageDescriptor>)> {
     const PAGE: u64 = PAGE_SIZE as u64;
     let bad = |piece, problem| Err(Error::BadPiece { piece, problem });
-    let mut pages = [PageDescriptor::default(); CONTEXT_PAGES];
-    let (mut count, mut total, mut segment) = (0, 0, None);
+    let mut pages = Vec::with_capacity(CONTEXT_PAGES);
+    let (mut total, mut segment) = (0, None);
     let mut ends_page = true;
     for (piece, part) in parts.iter().enumerate() {
         let range = part.range(core)?;
@@ -272,14 +299,14 @@ fn in_pages(core: &Core, fields: &Fields, parts: &[Part<'_>]) -> Result<(Content
         if *segment.get_or_insert(range.exported) != range.exported {
             return bad(piece, "is of another segment than those before it");
         }
-        if count > 0 && !ends_page {
+        if !pages.is_empty() && !ends_page {
             return bad(
                 piece,
                 "stands behind one that does not end where a page ends",
             );
         }
         let (mut address, mut left) = (range.address, range.length);
-        if count > 0 && address % PAGE != 0 {
+        if !pages.is_empty() && address % PAGE != 0 {
             return bad(
                 piece,
                 "does not begin where a page begins, and is not the first",
@@ -288,14 +315,15 @@ fn in_pages(core: &Core, fields: &Fields, parts: &[Part<'_>]) -> Result<(Content
         while left > 0 {
             let offset = address % PAGE;
             let length = left.min(PAGE - offset);
-            let Some(page) = pages.get_mut(count) else {
-                return bad(piece, "needs more than the 8 pages of a context");
-            };
-            page.address = (address - offset).into();
-            page.offset = (offset as u16).into();
-            page.length = (length as u16).into();
-            page.valid = 1.into();
-            count += 1;
+            if pages.len() == LIST_PAGES {
+                return bad(piece, "needs more than the 256 pages of a list");
+            }
+            pages.push(PageDescriptor {
+                address: (address - offset).into(),
+                offset: (offset as u16).into(),
+                length: (length as u16).into(),
+                valid: 1.into(),
+            });
             address += length;
             left -= length;
         }
@@ -303,12 +331,12 @@ fn in_pages(core: &Core, fields: &Fields, parts: &[Part<'_>]) -> Result<(Content
         total += range.length;
     }
     let mut context = fields.context(ContextFlags::NOTIFY, total);
-    context.pages = (count as u16).into();
+    context.pages = (pages.len() as u16).into();
     if let Some(exported) = segment {
         context.local_segment = exported.segment.into();
         context.local_key = exported.key.into();
     }
-    Ok((Contents::with_pages(context, pages), total))
+    Ok((context, pages))
 }
 
 impl Fields {

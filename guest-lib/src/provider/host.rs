@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use qnic_abi::pool::{OpenPools, PoolInfo, PoolKick, PoolWait};
 use qnic_abi::uapi;
-use qnic_host::{ConnectError, HostError, HostNode, HostProcess};
+use qnic_host::{ConnectError, HostError, HostNode, HostPools, HostProcess};
 
-use super::{spin, CallError, Memory, Process, Provider, Registration};
+use super::{spin, CallError, Memory, Pools, Process, Provider, Registration};
 
 /// Memory of a host-mode node unless told otherwise, in bytes.
 pub const DEFAULT_MEMORY: usize = 128 << 20;
@@ -54,9 +55,20 @@ impl Provider for Node {
         Ok(Arc::new(self.0.allocate(length)?))
     }
 
+    fn open_pools(&self, call: &mut OpenPools) -> Result<Option<Box<dyn Pools>>, CallError> {
+        let pools = self.0.open_pools(call)?;
+        Ok(pools.map(|pools| Box::new(pools) as Box<dyn Pools>))
+    }
+
     fn info(&self) -> Result<uapi::Info, CallError> {
         let mut info = uapi::Info::default();
         self.0.info(&mut info)?;
+        Ok(info)
+    }
+
+    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError> {
+        let mut info = uapi::DatagramInfo::default();
+        self.0.datagram_info(&mut info)?;
         Ok(info)
     }
 
@@ -71,17 +83,38 @@ impl Provider for Node {
     }
 }
 
-/// Methods of [`Process`] that the host-mode process has under the same name.
+/// Methods that the type of host mode has under the same name.
 macro_rules! forward {
-    ($($name:ident($call:ty)),* $(,)?) => {
+    ($of:ident: $($name:ident($call:ty)),* $(,)?) => {
         $(fn $name(&self, call: &mut $call) -> Result<(), CallError> {
-            Ok(HostProcess::$name(self, call)?)
+            Ok($of::$name(self, call)?)
         })*
     };
 }
 
+impl Pools for HostPools {
+    forward! { HostPools:
+        kick(PoolKick),
+        wait(PoolWait),
+        info(PoolInfo),
+        path(uapi::Path),
+    }
+
+    fn range(&self) -> &dyn Memory {
+        HostPools::range(self)
+    }
+
+    fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
+        Ok(HostPools::event(self)?)
+    }
+
+    fn clear_event(&self) {
+        HostPools::clear_event(self);
+    }
+}
+
 impl Process for HostProcess {
-    forward! {
+    forward! { HostProcess:
         export(uapi::Export),
         unexport(uapi::Unexport),
         import(uapi::Import),

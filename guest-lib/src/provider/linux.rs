@@ -11,7 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
+use qnic_abi::pool::{self, OpenPools, PoolInfo, PoolKick, PoolWait};
 use qnic_abi::shared::Ordering;
+use qnic_abi::volume::{
+    self, AttachVolume, DetachVolume, LeaveMemory, MemoryInfo, ServeMemory, VolumeInfo,
+    VolumeLatency, VolumeServer,
+};
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{uapi, Status, PAGE_SIZE};
 use qnic_host::SharedRegion;
@@ -19,7 +24,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{ioctl, Opcode, Updater};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{spin, CallError, Memory, Process, Provider, Registration};
+use super::{spin, CallError, Memory, Pools, Process, Provider, Registration};
 
 /// Device file of the first NIC.
 pub const DEFAULT_DEVICE: &str = "/dev/qnic0";
@@ -70,6 +75,17 @@ impl Provider for Device {
         Ok(Registration::Done(Box::new(process)))
     }
 
+    fn open_pools(&self, opened: &mut OpenPools) -> Result<Option<Box<dyn Pools>>, CallError> {
+        let file = self.open()?;
+        call::<{ pool::OPEN_POOLS }, _>(&file, opened)?;
+        if opened.status != Status::Ok.code() {
+            return Ok(None);
+        }
+        let bytes = opened.bytes.get() as usize;
+        let range = SharedRegion::map_file(&file, pool::MMAP_POOLS, bytes, true)?;
+        Ok(Some(Box::new(LinuxPools { range, file })))
+    }
+
     fn allocate(&self, length: usize) -> Result<Arc<dyn Memory>, CallError> {
         let pages = length
             .checked_next_multiple_of(PAGE_SIZE)
@@ -80,6 +96,12 @@ impl Provider for Device {
     fn info(&self) -> Result<uapi::Info, CallError> {
         let mut info = uapi::Info::default();
         call::<{ uapi::INFO }, _>(&self.open()?, &mut info)?;
+        Ok(info)
+    }
+
+    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError> {
+        let mut info = uapi::DatagramInfo::default();
+        call::<{ uapi::DATAGRAM_INFO }, _>(&self.open()?, &mut info)?;
         Ok(info)
     }
 
@@ -100,7 +122,7 @@ struct LinuxProcess {
     registration: uapi::Register,
 }
 
-/// Methods of [`Process`] that are one ioctl.
+/// Methods of [`Process`] and [`Pools`] that are one ioctl.
 macro_rules! ioctls {
     ($($name:ident($call:ty) = $opcode:expr),* $(,)?) => {
         $(fn $name(&self, argument: &mut $call) -> Result<(), CallError> {
@@ -148,6 +170,63 @@ impl Process for LinuxProcess {
 
     fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
         Ok(self.file.as_fd())
+    }
+}
+
+#[derive(Debug)]
+struct LinuxPools {
+    range: SharedRegion,
+    file: File,
+}
+
+impl Pools for LinuxPools {
+    ioctls! {
+        kick(PoolKick) = pool::POOL_KICK,
+        wait(PoolWait) = pool::POOL_WAIT,
+        info(PoolInfo) = pool::POOL_INFO,
+        path(uapi::Path) = uapi::PATH,
+    }
+
+    fn range(&self) -> &dyn Memory {
+        &self.range
+    }
+
+    fn looks(&self) -> bool {
+        true
+    }
+
+    fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
+        Ok(self.file.as_fd())
+    }
+}
+
+/// The calls of remote memory.
+#[derive(Debug)]
+pub(crate) struct MemoryCalls(File);
+
+/// Methods of [`MemoryCalls`] that are one ioctl.
+macro_rules! memory_calls {
+    ($($name:ident($call:ty) = $opcode:expr),* $(,)?) => {
+        $(pub(crate) fn $name(&self, argument: &mut $call) -> Result<(), CallError> {
+            call::<{ $opcode }, _>(&self.0, argument)
+        })*
+    };
+}
+
+impl MemoryCalls {
+    pub(crate) fn open(path: &Path) -> Result<Self, CallError> {
+        Device::new(path).open().map(Self)
+    }
+
+    memory_calls! {
+        attach(AttachVolume) = volume::ATTACH_VOLUME,
+        detach(DetachVolume) = volume::DETACH_VOLUME,
+        volume(VolumeInfo) = volume::VOLUME_INFO,
+        server(VolumeServer) = volume::VOLUME_SERVER,
+        latency(VolumeLatency) = volume::VOLUME_LATENCY,
+        serve(ServeMemory) = volume::SERVE_MEMORY,
+        leave(LeaveMemory) = volume::LEAVE_MEMORY,
+        memory(MemoryInfo) = volume::MEMORY_INFO,
     }
 }
 

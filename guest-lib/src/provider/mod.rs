@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use qnic_abi::pool::{OpenPools, PoolInfo, PoolKick, PoolWait};
 use qnic_abi::uapi;
 use qnic_abi::{SharedMemory, Status};
 use qnic_host::SharedRegion;
@@ -79,8 +80,20 @@ pub trait Provider: Debug + Send + Sync {
     /// [`CallError::System`] when there is no memory left.
     fn allocate(&self, length: usize) -> Result<Arc<dyn Memory>, CallError>;
 
+    /// Opens shared pools (S1). None: the status in `call` says why not.
+    ///
+    /// # Errors
+    /// [`CallError::System`] with `Unsupported` where there are none.
+    fn open_pools(&self, call: &mut OpenPools) -> Result<Option<Box<dyn Pools>>, CallError> {
+        let _ = call;
+        Err(CallError::System(std::io::ErrorKind::Unsupported.into()))
+    }
+
     /// What driver and NIC hold and have counted.
     fn info(&self) -> Result<uapi::Info, CallError>;
+
+    /// What the datagrams of the driver have counted.
+    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError>;
 
     /// Longest time worth spinning before a caller blocks, when `spinners` other
     /// threads of this process spin already.
@@ -128,6 +141,44 @@ impl Registration {
         let status = Status::try_from(call.status.get());
         Registration::Refused(status.unwrap_or(Status::Malformed))
     }
+}
+
+/// Shared pools that are open. Dropping them closes them.
+///
+/// As with [`Process`], a call that is refused returns `Ok`.
+pub trait Pools: Debug + Send + Sync {
+    /// The range (`qnic_abi::pool`), readable and writable.
+    fn range(&self) -> &dyn Memory;
+
+    /// Makes the driver look at the queues.
+    fn kick(&self, call: &mut PoolKick) -> Result<(), CallError>;
+
+    /// Blocks until one of the events in the call is there.
+    ///
+    /// # Errors
+    /// [`CallError::TimedOut`], [`CallError::Gone`], …
+    fn wait(&self, call: &mut PoolWait) -> Result<(), CallError>;
+
+    /// Says whether a wait without time looks at the NIC, which otherwise has to interrupt first.
+    fn looks(&self) -> bool {
+        false
+    }
+
+    /// What the driver has counted.
+    fn info(&self, call: &mut PoolInfo) -> Result<(), CallError>;
+
+    /// Asks what the route to a node is like.
+    fn path(&self, call: &mut uapi::Path) -> Result<(), CallError>;
+
+    /// A descriptor that is readable when an event is there that the process has said it wants.
+    ///
+    /// # Errors
+    /// [`CallError::System`]
+    fn event(&self) -> Result<BorrowedFd<'_>, CallError>;
+
+    /// To be called before the process says what it wants and polls [`Pools::event`]: where the
+    /// descriptor stays readable until it is read, that is done here.
+    fn clear_event(&self) {}
 }
 
 /// A registered process. Dropping it deregisters it and frees all that it holds.

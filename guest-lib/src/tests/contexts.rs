@@ -2,8 +2,7 @@
 //! (Q4, Q5, Q7, Q8).
 
 use qnic_abi::context::{
-    ContextCommand, ContextFlags, DoorbellState, Opcode, PageDescriptor, CONTEXTS, POOL_PAGES,
-    REGION_BYTES,
+    ContextCommand, ContextFlags, DoorbellState, Opcode, CONTEXTS, POOL_PAGES, REGION_BYTES,
 };
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::message::{CancelCommand, CancelFlags};
@@ -16,25 +15,25 @@ use crate::core::contexts::{ContextName, Direction};
 use crate::core::messages::SENDS_UNDER_WAY;
 use crate::message::{Destination, MessageEndpoint, Notify, Pattern, Request, Source, Tag};
 use crate::tests::fake_nic::{FakeNic, Fetched, Wake};
-use crate::{Access, Endpoint, Error, NodeId, Port, SegmentName, Status};
+use crate::{Endpoint, Error, NodeId, Port, Status};
 
-const TO: Destination = Destination::tagged(NodeId(1), Port(2), Tag(5));
+pub(super) const TO: Destination = Destination::tagged(NodeId(1), Port(2), Tag(5));
 const SEND: u8 = Opcode::SendContext as u8;
 const RECEIVE: u8 = Opcode::ReceiveContext as u8;
 const CANCEL: u8 = qnic_abi::message::Opcode::Cancel as u8;
 
-fn send(number: usize) -> ContextName {
+pub(super) fn send(number: usize) -> ContextName {
     let direction = Direction::Send;
     ContextName { direction, number }
 }
 
-fn receive(number: usize) -> ContextName {
+pub(super) fn receive(number: usize) -> ContextName {
     let direction = Direction::Receive;
     ContextName { direction, number }
 }
 
 /// The context that a command names.
-fn named(command: &Fetched) -> ContextName {
+pub(super) fn named(command: &Fetched) -> ContextName {
     let bytes = command.descriptor.as_bytes();
     let issued = ContextCommand::read_from_bytes(bytes).unwrap();
     let zero = issued.reserved0.get() == 0 && issued.reserved1.iter().all(|it| it.get() == 0);
@@ -60,7 +59,7 @@ fn ended(status: Status, length: u64) -> CompletionEntry {
 }
 
 impl FakeNic {
-    fn done(&self, context: ContextName, status: Status) {
+    pub(super) fn done(&self, context: ContextName, status: Status) {
         self.ring_context(context, DoorbellState::Done, ended(status, 8));
     }
 }
@@ -336,99 +335,6 @@ fn nobody_is_told_of_a_send_without_a_notice() {
     assert_error!(send_one(), Error::NoContext { .. });
 }
 
-#[test]
-fn pages_are_described_one_by_one() {
-    let (fake, endpoint, _remote) = setup();
-    let (buffer, segment) = export(&endpoint, 10 * PAGE_SIZE);
-    let page =
-        |page: usize, offset: usize, length: usize| segment.part(page * PAGE_SIZE + offset, length);
-    let parts = [
-        page(5, 100, PAGE_SIZE - 100),
-        page(2, 0, 2 * PAGE_SIZE),
-        page(1, 0, 7),
-    ];
-    let mut sent = endpoint.post_send_pages(&TO, &parts).unwrap();
-    let command = fetch(&fake);
-    let (context, region) = fake.context(named(&command));
-    let length = (3 * PAGE_SIZE - 100 + 7) as u64;
-    assert_eq!((context.pages.get(), context.length.get()), (4, length));
-    assert_eq!(
-        (context.local_segment.get(), context.local_key.get()),
-        (0, 1000)
-    );
-    assert_eq!(context.flags.get(), ContextFlags::NOTIFY.bits());
-    let expected = [
-        (5, 100, PAGE_SIZE - 100, 1),
-        (2, 0, PAGE_SIZE, 1),
-        (3, 0, PAGE_SIZE, 1),
-        (1, 0, 7, 1),
-    ];
-    let listed = region.chunks_exact(size_of::<PageDescriptor>());
-    let listed: Vec<_> = listed
-        .map(|it| PageDescriptor::read_from_bytes(it).unwrap())
-        .collect();
-    for (found, (number, offset, length, valid)) in listed.iter().zip(expected) {
-        let address = buffer.address() + (number * PAGE_SIZE) as u64;
-        assert_eq!(found.address.get(), address);
-        assert_eq!(usize::from(found.offset.get()), offset);
-        assert_eq!(
-            (usize::from(found.length.get()), found.valid.get()),
-            (length, valid)
-        );
-    }
-    assert!(listed[4..]
-        .iter()
-        .all(|it| *it == PageDescriptor::default()));
-    fake.done(named(&command), Status::Ok);
-    sent.wait(SOON).unwrap();
-
-    let mut received = endpoint.post_receive_pages(&ANY, &[]).unwrap();
-    let command = fetch(&fake);
-    assert_eq!(fake.context(named(&command)).0.pages.get(), 0);
-    fake.done(named(&command), Status::Ok);
-    received.wait(SOON).unwrap();
-}
-
-#[test]
-fn pieces_that_do_not_fit_are_refused() {
-    let (fake, endpoint, _remote) = setup();
-    let (_buffer, segment) = export(&endpoint, 10 * PAGE_SIZE);
-    let second = endpoint.allocate(PAGE_SIZE).unwrap();
-    let second = endpoint.export(SegmentName(2), &second, Access::READ);
-    let second = second.unwrap();
-    let page = segment.part(0, PAGE_SIZE);
-    let cases: [(&[crate::Part<'_>], usize); 5] = [
-        (&[page, segment.part(8, 100)], 1),
-        (&[segment.part(0, 100), page], 1),
-        (&[page, page, second.part(0, 8)], 2),
-        (&[segment.part(1, 8 * PAGE_SIZE)], 0),
-        (
-            &[page, segment.part(0, 7 * PAGE_SIZE), segment.part(0, 1)],
-            2,
-        ),
-    ];
-    for (parts, wrong) in cases {
-        let refused = endpoint.post_send_pages(&TO, parts);
-        match refused.map(drop) {
-            Err(Error::BadPiece { piece, .. }) => assert_eq!(piece, wrong),
-            other => panic!("{other:?}"),
-        }
-    }
-    let outside = [segment.part(0, 11 * PAGE_SIZE)];
-    assert_error!(
-        endpoint.post_receive_pages(&ANY, &outside),
-        Error::OutOfRange { .. }
-    );
-    let error = endpoint.post_send_pages(&TO, &[page, segment.part(8, 100)]);
-    assert_eq!(
-        error.unwrap_err().to_string(),
-        "piece 1 of the message does not begin where a page begins, and is not the first"
-    );
-    assert!(fake.fetch().is_none());
-    assert_eq!(fake.doorbell(send(0)), DoorbellState::Free);
-}
-
-/// Sends of both kinds share the credits, and none overtakes another.
 #[test]
 fn sends_of_contexts_keep_their_place_and_their_credits() {
     let (fake, endpoint, _remote) = setup();

@@ -372,6 +372,10 @@ impl Provider for Handle {
         Ok(uapi::Info::default())
     }
 
+    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError> {
+        Ok(uapi::DatagramInfo::default())
+    }
+
     fn spin_budget(&self, _spinners: usize) -> Duration {
         Duration::from_micros(50)
     }

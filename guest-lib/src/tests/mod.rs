@@ -11,12 +11,16 @@ macro_rules! assert_error {
 }
 
 mod batches;
+mod context_pages;
 mod contexts;
+mod datagrams;
 pub(crate) mod fake_nic;
+mod fake_pools;
 mod handlers;
 mod messages;
 mod notifications;
 mod probes;
+mod streams;
 mod timeouts;
 
 use std::collections::VecDeque;

@@ -108,4 +108,21 @@ mod tests {
         }
         assert_eq!(table("STATUSES").matches('[').count(), statuses);
     }
+
+    /// What a body is said to have is a field that Wireshark is told of.
+    #[test]
+    fn every_field_of_a_body_is_known() {
+        let (_, fields) = DISSECTOR.split_once("local field = {").unwrap();
+        let (fields, rest) = fields.split_once("\n}").unwrap();
+        let (bodies, _) = rest.split_once("local payload").unwrap();
+        let mut names = 0;
+        for part in bodies.split("{ \"").skip(1) {
+            let (name, _) = part.split_once('"').unwrap();
+            let known = [format!("    {name} = "), format!("[\"{name}\"] = ")];
+            let found = known.iter().any(|known| fields.contains(known));
+            assert!(found, "{name}");
+            names += 1;
+        }
+        assert!(names > 80, "{names}");
+    }
 }

@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- envelope of 64 bytes (abi/src/wire.rs, version 10), the body by kind, the payload.
+-- envelope of 64 bytes (abi/src/wire.rs, version 11), the body by kind, the payload.
 -- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 10
+local VERSION = 11
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -27,6 +27,7 @@ local KINDS = {
     [80] = "CollectiveUp", [81] = "CollectiveDown", [82] = "GroupForm", [83] = "GroupEnd",
     [168] = "GroupJoin", [169] = "GroupRefused", [170] = "GroupFormed", [171] = "GroupStart",
     [172] = "GroupGreet", [88] = "Names", [184] = "NamesSeen",
+    [192] = "Datagram",
 }
 local ACK, HELLO, HELLO_REPLY, LEAVE, NAK = 1, 2, 3, 5, 128
 local WINDOW, WINDOW_TAKEN = 130, 131
@@ -35,6 +36,7 @@ local ATOMIC_REQUEST, ATOMIC_RESPONSE, IMPORT_REQUEST, IMPORT_RESPONSE = 160, 16
 local MESSAGE, MESSAGE_DATA, MESSAGE_REQUEST, MESSAGE_PERMIT, MESSAGE_END = 72, 73, 152, 153, 154
 local COLLECTIVE_UP, COLLECTIVE_DOWN, GROUP_FORM, GROUP_END = 80, 81, 82, 83
 local NAMES = 88
+local DATAGRAM = 192
 local GROUP_JOIN, GROUP_REFUSED, GROUP_FORMED, GROUP_START, GROUP_GREET = 168, 169, 170, 171, 172
 -- The kind of the response to a request that carries the number of an operation.
 local response_of = {
@@ -56,7 +58,8 @@ local STATUSES = {
     [29] = "Misaligned", [30] = "FaultTimeout", [31] = "ImportRefused",
     [32] = "NotStaged", [33] = "Truncated", [34] = "Cancelled", [35] = "Mismatch",
     [36] = "TimedOut", [37] = "NoSuchGroup", [38] = "GroupRefused",
-    [39] = "NoMessage", [40] = "NameTaken",
+    [39] = "NoMessage", [40] = "NameTaken", [41] = "NoSuchVolume",
+    [42] = "VolumeInUse", [43] = "NotServing",
 }
 
 local COLLECTIVES = { [1] = "Barrier", [2] = "Broadcast", [3] = "Reduce", [4] = "Allreduce" }
@@ -121,6 +124,8 @@ local field = {
     notification = ProtoField.uint32("qnic.notification", "Notification"),
     bitmap = ProtoField.uint64("qnic.bitmap", "Received beyond", base.HEX),
     window = ProtoField.uint32("qnic.window", "Window"),
+    leaves = ProtoField.uint32("qnic.leaves", "Number of the Leave"),
+    next = ProtoField.uint64("qnic.next", "Next sequence number"),
     status = ProtoField.uint32("qnic.status", "Status", base.DEC, STATUSES),
     refused_kind = ProtoField.uint8("qnic.refused_kind", "Refused kind", base.DEC, KINDS),
     refused = ProtoField.uint64("qnic.refused", "Refused sequence number"),
@@ -152,6 +157,12 @@ local field = {
     root = ProtoField.uint32("qnic.root", "Root"),
     operator = ProtoField.uint8("qnic.operator", "Operator", base.DEC, OPERATORS),
     element = ProtoField.uint8("qnic.element", "Element", base.DEC, ELEMENTS),
+    target = ProtoField.uint64("qnic.target", "Steered buffer", base.HEX),
+    message = ProtoField.uint32("qnic.message", "Number of the message"),
+    fragment = ProtoField.uint16("qnic.fragment", "Number of the fragment"),
+    packet_flags = ProtoField.uint8("qnic.packet_flags", "Flags of the packet", base.HEX, { [1] = "last fragment" }),
+    header_length = ProtoField.uint8("qnic.header_length", "Bytes of the header"),
+    header = ProtoField.uint64("qnic.header", "Header, eight bytes of it", base.HEX),
 }
 
 local PART = { { "group", 0, 8 }, { "length", 8, 8 }, { "number", 16, 4 }, { "part", 20, 4 }, { "root", 24, 4 }, { "home", 28, 2 }, { "collective", 32, 1 }, { "operator", 33, 1 }, { "element", 34, 1 }, { "part_bytes", 36, 4 } }
@@ -186,6 +197,7 @@ local bodies = {
     [GROUP_START] = GROUP,
     [GROUP_GREET] = GROUP,
     [NAMES] = { { "flags", 0, 4 } },
+    [DATAGRAM] = { { "target", 0, 8 }, { "message", 8, 4 }, { "fragment", 12, 2 }, { "packet_flags", 14, 1 }, { "header_length", 15, 1 }, { "header", 16, 8 }, { "header", 24, 8 }, { "header", 32, 8 }, { "header", 40, 8 }, { "header", 48, 8 } },
     -- The secret behind them is not in the capture.
     [IMPORT_REQUEST] = { { "name", 0, 8 }, { "wait_ms", 8, 4 } },
     [IMPORT_RESPONSE] = { { "address", 0, 8 }, { "length", 8, 8 }, { "key", 16, 8 }, { "status", 24, 4 }, { "access", 28, 4 }, { "segment", 32, 2 } },
@@ -407,6 +419,7 @@ local function describe(f)
     text = text .. " ack=" .. tostring(f.acknowledge) .. " del=" .. tostring(f.delivered)
     if f.payload_length > 0 then text = text .. " len=" .. f.payload_length end
     if f.kind == NAK then text = text .. " " .. (STATUSES[f.status] or f.status) end
+    if f.kind == DATAGRAM and f.message then text = text .. " message=" .. f.message .. "." .. f.fragment end
     return text
 end
 

@@ -23,10 +23,15 @@ impl ClusterSpec {
             metrics: Some(MetricsSettings {
                 socket: dir.device(process).control(),
             }),
-            network: self.network.as_ref().map(|network| {
-                let socket = |name: &str| dir.device(Some(name)).calls();
-                self.device_network(network, process, &socket)
-            }),
+            network: match &self.network {
+                // Its links do nothing, and can be changed.
+                None => Some(NetworkSettings::default()),
+                Some(network) if network.lossless => None,
+                Some(network) => {
+                    let socket = |name: &str| dir.device(Some(name)).calls();
+                    Some(self.device_network(network, process, &socket))
+                }
+            },
             ..Config::new(nics.collect())
         }
     }
@@ -131,9 +136,13 @@ mod tests {
             metrics: Some(MetricsSettings {
                 socket: dir.join("device.sock"),
             }),
+            network: Some(NetworkSettings::default()),
             ..Config::new(vec![nic("a", 0, 256), nic("b", 2, 1024)])
         };
         assert_eq!(config, expected);
+        let text = format!("name = \"c\"\nnetwork = {{ lossless = true }}\n{PLAIN}");
+        let (lossless, _) = handed_over(&text, None, None);
+        assert_eq!(lossless.network, None);
     }
 
     #[test]

@@ -21,7 +21,8 @@
 //! ```
 //!
 //! How NICs are joined, what their links do to frames, and on which hosts guests run
-//! is in `[network]`: see [`NetworkSpec`].
+//! is in `[network]`: see [`NetworkSpec`]. Block devices in the memory of other nodes are in
+//! `[[remote_memory]]`: see [`RemoteMemorySpec`].
 //!
 //! Only the two names are required. Unknown keys are refused. Every error is reported with
 //! file, line, column, key and what was expected, as in the configuration of the device
@@ -30,6 +31,8 @@
 mod device;
 mod network;
 mod parse;
+mod remote_memory;
+mod schedule;
 mod spec;
 mod validate;
 
@@ -37,4 +40,9 @@ mod validate;
 mod tests;
 
 pub use network::{HostSpec, LinkSpec, NetworkSpec, ProcessSpec};
+pub use remote_memory::RemoteMemorySpec;
+pub(crate) use remote_memory::Served;
+pub use schedule::{RepeatSpec, ScheduleSpec, Step, StepChange};
 pub use spec::{AccelChoice, ClusterSpec, FileSpec, NodeSpec};
+pub(crate) use validate::check_name;
+pub use validate::MAX_NAME;

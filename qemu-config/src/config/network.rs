@@ -27,7 +27,16 @@
 //! [[network.process]]                # optional: several device processes on one host,
 //! name = "left"                      # joined by shared memory
 //! nodes = ["a", "b"]
+//!
+//! [[network.schedule]]               # optional: faults by the clock, see [`ScheduleSpec`]
+//! at = "2s"
+//! links = "a:b"
+//! impairments = { loss = "5%" }
 //! ```
+//!
+//! `lossless = true`, which goes with nothing else, gives a wire that never loses a frame and
+//! cannot be changed: frames go without copies and timers. A cluster without `[network]` is a
+//! mesh whose links do nothing until they are changed.
 //!
 //! Nodes are numbered in the order of the file; on a torus, that is row by row.
 
@@ -40,6 +49,7 @@ use qnic_links::units::Span;
 use qnic_links::{Impairments, PrivateKey, PublicKey, Shape};
 use serde::{Deserialize, Serialize};
 
+use super::schedule::{self, ScheduleSpec};
 use super::spec::{ClusterSpec, NodeSpec};
 use super::validate::check_name;
 
@@ -55,6 +65,9 @@ pub struct NetworkSpec {
     pub hub: Option<String>,
     /// Seed of all chance.
     pub seed: u64,
+    /// The wire loses nothing and cannot be changed.
+    #[serde(skip_serializing_if = "is_false")]
+    pub lossless: bool,
     /// What links do that are not named.
     #[serde(skip_serializing_if = "Impairments::is_none")]
     pub default: Impairments,
@@ -79,9 +92,27 @@ pub struct NetworkSpec {
     /// Device processes of this machine; empty: one.
     #[serde(rename = "process", skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessSpec>,
+    /// What links do at which time of a run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub schedule: Vec<ScheduleSpec>,
     /// Numbers of nodes that run elsewhere.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub elsewhere: BTreeMap<String, u16>,
+}
+
+impl NetworkSpec {
+    /// A wire that loses nothing and cannot be changed.
+    pub fn lossless() -> Self {
+        Self {
+            lossless: true,
+            ..Self::default()
+        }
+    }
+}
+
+// Serde passes a reference.
+fn is_false(lossless: &bool) -> bool {
+    !lossless
 }
 
 /// What one link does.
@@ -148,6 +179,7 @@ impl ClusterSpec {
         };
         let mut part = self.clone();
         part.nodes.clear();
+        part.remote_memory = self.remote_memory_of(&here.nodes);
         let mut elsewhere = BTreeMap::new();
         for (node, number) in self.numbered() {
             if here.nodes.contains(&node.name) {
@@ -244,6 +276,9 @@ pub(super) fn check(spec: &ClusterSpec) -> Result<(), ConfigError> {
     let Some(network) = &spec.network else {
         return Ok(());
     };
+    let message = "a lossless wire cannot be changed, and goes with nothing else in [network]";
+    let alone = !network.lossless || *network == NetworkSpec::lossless();
+    require(alone, "network.lossless", message)?;
     let nodes: Vec<_> = spec.network_nodes().into_values().collect();
     qnic_config::check_timeouts(network.peer_timeout, network.fault_timeout)?;
     network.transport.check()?;
@@ -255,6 +290,7 @@ pub(super) fn check(spec: &ClusterSpec) -> Result<(), ConfigError> {
         let key = format!("network.link[{index}].between");
         qnic_config::check_link(&topology, &nodes, ends, &key)?;
     }
+    schedule::check(&network.schedule, &topology, &nodes)?;
     check_processes(network, &nodes)?;
     check_hosts(network, &nodes)
 }

@@ -7,6 +7,7 @@ use qnic_images::KernelSeries;
 use serde::{de, Deserialize, Deserializer};
 
 use super::network::NetworkSpec;
+use super::remote_memory::RemoteMemorySpec;
 use super::spec::{AccelChoice, ClusterSpec, FileSpec, NodeSpec};
 use super::validate::{check, MAX_NODES};
 
@@ -19,6 +20,8 @@ struct RawCluster {
     network: Option<NetworkSpec>,
     #[serde(default)]
     node: Vec<RawNode>,
+    #[serde(default)]
+    remote_memory: Vec<RemoteMemorySpec>,
 }
 
 #[derive(Deserialize)]
@@ -74,6 +77,7 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, ConfigError> {
         accel: raw.accel,
         network: raw.network,
         nodes: Vec::new(),
+        remote_memory: raw.remote_memory,
     };
     let networks = spec.network.iter_mut();
     for host in networks.flat_map(|network| &mut network.hosts) {

@@ -7,6 +7,7 @@ use qnic_images::KernelSeries;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::network::NetworkSpec;
+use super::remote_memory::RemoteMemorySpec;
 
 /// Which accelerator runs the guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,12 +31,15 @@ pub struct ClusterSpec {
     pub name: String,
     /// Accelerator asked for.
     pub accel: AccelChoice,
-    /// How the NICs are joined; `None`: each reaches each.
+    /// How the NICs are joined; `None`: each with each, by links that can be changed.
     pub network: Option<NetworkSpec>,
     /// The guests, in order; their NICs are numbered in that order from 0, unless they
     /// have a number.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeSpec>,
+    /// Block devices of nodes in the memory of others, made when all have booted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remote_memory: Vec<RemoteMemorySpec>,
 }
 
 /// One guest.
@@ -87,6 +91,7 @@ impl ClusterSpec {
             accel: AccelChoice::Auto,
             network: None,
             nodes: Vec::new(),
+            remote_memory: Vec::new(),
         }
     }
 

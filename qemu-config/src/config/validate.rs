@@ -17,7 +17,7 @@ const MAX_MEMORY: ByteSize = ByteSize::mib(64 << 10);
 /// Most bytes of one disk.
 const MAX_DISK: ByteSize = ByteSize::mib(1 << 20);
 /// Longest name of a cluster or node, which keeps socket paths short.
-const MAX_NAME: usize = 24;
+pub const MAX_NAME: usize = 24;
 
 /// Names that mean something else on the command line.
 const RESERVED: [&str; 1] = ["all"];
@@ -50,7 +50,8 @@ pub(super) fn check(
         let what = format_args!("name \"{}\"", node.name);
         add(&mut names, &node.name, &format!("{key}.name"), what)?;
     }
-    super::network::check(spec)
+    super::network::check(spec)?;
+    super::remote_memory::check(spec)
 }
 
 fn check_node(node: &NodeSpec, key: &str) -> Result<(), ConfigError> {
@@ -67,7 +68,8 @@ fn check_node(node: &NodeSpec, key: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-pub(super) fn check_name(name: &str, key: &str) -> Result<(), ConfigError> {
+/// Fails unless `name` can name a cluster, a node or what belongs to them.
+pub(crate) fn check_name(name: &str, key: &str) -> Result<(), ConfigError> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let fits = (1..=MAX_NAME).contains(&name.len())
         && name.bytes().all(|byte| plain(byte) || byte == b'-')
@@ -82,14 +84,14 @@ pub(super) fn check_name(name: &str, key: &str) -> Result<(), ConfigError> {
     Err(ConfigError::new(key, message))
 }
 
-fn check_size(
+pub(super) fn check_size(
     size: Option<ByteSize>,
     range: RangeInclusive<ByteSize>,
-    node: &str,
+    table: &str,
     field: &str,
 ) -> Result<(), ConfigError> {
     let Some(size) = size else { return Ok(()) };
-    let (key, [least, most]) = (format!("{node}.{field}"), [range.start(), range.end()]);
+    let (key, [least, most]) = (format!("{table}.{field}"), [range.start(), range.end()]);
     let message = format!("expected {least} to {most}, found {size}");
     require(range.contains(&size), &key, message)?;
     let message = format!("expected a whole number of MiB, found {size}");

@@ -94,6 +94,10 @@ impl Provider for Platform {
         Err(unsupported())
     }
 
+    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError> {
+        Err(unsupported())
+    }
+
     fn spin_budget(&self, _spinners: usize) -> Duration {
         Duration::ZERO
     }

@@ -5,11 +5,14 @@
 //! |---|---|---|
 //! | a [`suite`] | every fence and every store is removed, every two stores are swapped, every ordering is weakened, in files that models run (N5, N6, N7, N16) | the models |
 //! | simulator | the bugs in `planted.txt` (U10) | the simulator, in 2,000 seeds |
+//! | remote-memory | the bugs in `planted_remote_memory.txt` (H9) | the virtual cluster, in 300 seeds |
+//! | streams | the bugs in `planted_streams.txt` (S2, S6) | the tests of streams and pools |
 //!
 //! ```text
 //! cargo run -p qnic-mutants                      all suites
 //! cargo run -p qnic-mutants -- SUITE [TEXT]      one, in functions whose names contain TEXT
 //! cargo run -p qnic-mutants -- simulator [TEXT]  bugs whose names contain TEXT
+//! cargo run -p qnic-mutants -- remote-memory [TEXT]  the same
 //! ```
 //! A campaign prints its table; without TEXT it also writes it to `docs/proofs`.
 //!
@@ -28,6 +31,7 @@ use std::process::ExitCode;
 
 use anyhow::{bail, Result};
 use clap::Parser;
+use planted::CAMPAIGNS;
 use report::Report;
 use suite::{Suite, SUITES};
 use workbench::{Outcome, Workbench};
@@ -55,7 +59,7 @@ A campaign prints its table; without TEXT it also writes it to docs/proofs.
 Exit status: 0 if each mutant is noticed, or known to pass, 1 if not, 2 if it could not run."
 )]
 struct Options {
-    /// page-table, queues, ring, or simulator; without it all but the last
+    /// page-table, queues, pools, ring, simulator, remote-memory, or streams; without it all but the last three
     suite: Option<String>,
     /// Only functions, or planted bugs, whose names contain this
     #[arg(default_value = "")]
@@ -77,14 +81,17 @@ fn main() -> ExitCode {
 /// Returns whether all is as expected.
 fn run(options: &Options) -> Result<bool> {
     let filter = options.text.as_str();
-    match options.suite.as_deref() {
-        Some("simulator") => planted::campaign(filter),
-        name => {
+    let name = options.suite.as_deref();
+    let campaign = CAMPAIGNS.iter().find(|it| Some(it.name) == name);
+    match (campaign, name) {
+        (Some(campaign), _) => planted::run(campaign, filter),
+        (None, name) => {
             let chosen = |suite: &&Suite| name.is_none_or(|name| suite.name == name);
             let suites: Vec<_> = SUITES.iter().filter(chosen).collect();
             if suites.is_empty() {
                 let names = SUITES.map(|suite| suite.name).join(", ");
-                bail!("the suites are {names}, simulator");
+                let campaigns = CAMPAIGNS.map(|campaign| campaign.name).join(", ");
+                bail!("the suites are {names}, {campaigns}");
             }
             let mut all_noticed = true;
             for suite in suites {

@@ -1,19 +1,97 @@
-//! Planted bugs that the simulator must find: each is one edit of the source of NIC or
-//! library.
+//! Planted bugs that a campaign of seeds must find: each is one edit of the source.
 //!
-//! The checkout is copied, the edit applied to the copy, and seeds of the simulator
-//! are run there with all faults on until one fails.
+//! The checkout is copied, the edit applied to the copy, and seeds are run there with all faults
+//! on until one fails.
+//!
+//! | campaign | bugs in | seeds of |
+//! |---|---|---|
+//! | simulator | NIC, driver core, library | the simulator |
+//! | remote-memory | client and server of remote memory (H9) | their virtual cluster |
+//! | streams | the protocol of streams, the queues of shared pools (S2, S6) | their tests |
 
 use anyhow::{ensure, Context, Result};
 
 use crate::report::Report;
 use crate::scratch::Scratch;
 
-/// Seeds that are tried for each bug.
-const SEEDS: &str = "2000";
-
 /// Longest message of a checker in the table, in characters.
 const MESSAGE: usize = 150;
+
+/// Planted bugs, and the seeds that must find them.
+pub(crate) struct Campaign {
+    /// Name on the command line, and of its workspace and report.
+    pub(crate) name: &'static str,
+    /// Heading of the table, and of its last column.
+    title: &'static str,
+    says: &'static str,
+    bugs: &'static str,
+    /// Seeds that are tried for each bug.
+    seeds: u32,
+    /// Commands of cargo that build and run the seeds.
+    build: &'static [&'static str],
+    run: &'static [&'static str],
+}
+
+/// All campaigns.
+pub(crate) const CAMPAIGNS: [Campaign; 3] = [
+    Campaign {
+        name: "simulator",
+        title: "Planted bugs",
+        says: "what the simulator says",
+        bugs: include_str!("planted.txt"),
+        seeds: 2000,
+        build: &["build", "-p", "qnic-sim", "--example", "first_failure"],
+        run: &[
+            "run",
+            "-p",
+            "qnic-sim",
+            "--example",
+            "first_failure",
+            "--",
+            "2000",
+        ],
+    },
+    Campaign {
+        name: "remote-memory",
+        title: "Planted bugs: remote memory",
+        says: "what the virtual cluster says",
+        bugs: include_str!("planted_remote_memory.txt"),
+        seeds: 300,
+        build: &[
+            "test",
+            "-p",
+            "qnic-driver",
+            "--test",
+            "remote_memory",
+            "--no-run",
+        ],
+        run: &[
+            "test",
+            "-p",
+            "qnic-driver",
+            "--test",
+            "remote_memory",
+            "--",
+            "--nocapture",
+        ],
+    },
+    Campaign {
+        name: "streams",
+        title: "Planted bugs: streams and shared pools",
+        says: "which test fails",
+        bugs: include_str!("planted_streams.txt"),
+        seeds: 1,
+        build: &["test", "-p", "qnic-pool", "-p", "qnic-stream", "--no-run"],
+        run: &[
+            "test",
+            "--no-fail-fast",
+            "-p",
+            "qnic-pool",
+            "-p",
+            "qnic-stream",
+        ],
+    },
+];
 
 /// One bug.
 struct Planted {
@@ -25,9 +103,9 @@ struct Planted {
     edit: (String, String),
 }
 
-/// All bugs: the blocks of `planted.txt`.
-fn planted() -> impl Iterator<Item = Planted> {
-    let blocks = include_str!("planted.txt").split("\n\n").skip(1);
+/// All bugs of a campaign: the blocks of its file.
+fn planted(campaign: &Campaign) -> impl Iterator<Item = Planted> {
+    let blocks = campaign.bugs.split("\n\n").skip(1);
     blocks.map(|block| {
         let mut lines = block.lines();
         let lines_with = |sign| {
@@ -63,27 +141,30 @@ impl Planted {
 /// Plants each bug whose name contains `filter`, and reports which seed finds it. Returns true
 /// if all were found; an error if a bug does not fit the source any more, or the sources as
 /// they are fail.
-pub(crate) fn campaign(filter: &str) -> Result<bool> {
-    let scratch = Scratch::new("simulator");
+pub(crate) fn run(campaign: &Campaign, filter: &str) -> Result<bool> {
+    let scratch = Scratch::new(campaign.name);
     scratch.copy_checkout()?;
-    let sound = simulate(&scratch).context("without any planted bug")?;
+    let sound = first_failure(campaign, &scratch).context("without any planted bug")?;
     ensure!(sound.is_none(), "without any planted bug: {sound:?}");
-    let columns = ["planted bug", "seed", "what the simulator says"];
-    let mut report = Report::new("simulator", "Planted bugs", &columns);
+    let columns = ["planted bug", "seed", campaign.says];
+    let mut report = Report::new(campaign.name, campaign.title, &columns);
     let (mut found, mut missed) = (0, 0);
-    for bug in planted().filter(|bug| bug.name.contains(filter)) {
+    for bug in planted(campaign).filter(|bug| bug.name.contains(filter)) {
         let source = scratch.read(bug.file)?;
         scratch.write(bug.file, &bug.plant(&source)?)?;
-        let failure = simulate(&scratch).context(bug.name)?;
+        let failure = first_failure(campaign, &scratch).context(bug.name)?;
         scratch.write(bug.file, &source)?;
         let (seed, message) = match failure {
             Some((seed, message)) => {
                 found += 1;
-                (seed.to_string(), message)
+                (seed, message)
             }
             None => {
                 missed += 1;
-                ("-".into(), format!("**NOT FOUND** in {SEEDS} seeds"))
+                (
+                    "-".into(),
+                    format!("**NOT FOUND** in {} seeds", campaign.seeds),
+                )
             }
         };
         report.row(&[bug.name, &seed, &message]);
@@ -94,30 +175,41 @@ pub(crate) fn campaign(filter: &str) -> Result<bool> {
 }
 
 /// The first seed that fails, and why.
-fn simulate(scratch: &Scratch) -> Result<Option<(u64, String)>> {
-    const RUNNER: [&str; 4] = ["-p", "qnic-sim", "--example", "first_failure"];
-    let build = scratch.cargo(&[&["build"][..], &RUNNER].concat())?;
+fn first_failure(campaign: &Campaign, scratch: &Scratch) -> Result<Option<(String, String)>> {
+    let build = scratch.cargo(campaign.build)?;
     ensure!(
         build.status.success(),
         "it does not compile: {}",
         String::from_utf8_lossy(&build.stderr)
     );
-    let run = scratch.cargo(&[&["run"][..], &RUNNER, &["--", SEEDS]].concat())?;
+    let run = scratch.cargo(campaign.run)?;
     let said = String::from_utf8_lossy(&run.stdout).into_owned();
     if run.status.success() {
         return Ok(None);
     }
     let found = verdict(&said).with_context(|| {
         let error = String::from_utf8_lossy(&run.stderr).into_owned();
-        format!("the simulator ended without a result: {said}{error}")
+        format!("the seeds ended without a result: {said}{error}")
     })?;
     Ok(Some(found))
 }
 
-/// Seed and message in `seed N: message (file:line)`, fit for a table: without the
-/// place, what assertions add, and the details of a transfer.
-fn verdict(said: &str) -> Option<(u64, String)> {
-    let (seed, message) = said.strip_prefix("seed ")?.split_once(": ")?;
+/// Seed and message in the line `seed N: message (file:line)`, fit for a table: without the
+/// place, what assertions add, and the details of a transfer. Without such a line, the test that
+/// has failed.
+fn verdict(said: &str) -> Option<(String, String)> {
+    let story = || {
+        let (_, failed) = said.rsplit_once("failures:\n    ")?;
+        Some(("-".into(), format!("`{}` fails", failed.lines().next()?)))
+    };
+    seed_and_message(said).or_else(story)
+}
+
+fn seed_and_message(said: &str) -> Option<(String, String)> {
+    let line = said
+        .strip_prefix("seed ")
+        .or_else(|| Some(said.split_once("\nseed ")?.1))?;
+    let (seed, message) = line.split_once(": ")?;
     let message = message.trim_end();
     let message = message.rsplit_once(" (").map_or(message, |(text, _)| text);
     let message = match message.strip_prefix("assertion ") {
@@ -131,7 +223,7 @@ fn verdict(said: &str) -> Option<(u64, String)> {
     if message.chars().count() > MESSAGE {
         short.push('…');
     }
-    Some((seed.parse().ok()?, short))
+    Some((seed.parse::<u64>().ok()?.to_string(), short))
 }
 
 #[cfg(test)]
@@ -151,15 +243,21 @@ mod tests {
                 Err(misfit) => Some(misfit.to_string()),
             }
         };
-        let misfits: Vec<String> = planted().filter_map(misfit).collect();
+        let all = || CAMPAIGNS.iter().flat_map(planted);
+        let misfits: Vec<String> = all().filter_map(misfit).collect();
         assert!(misfits.is_empty(), "{}", misfits.join("\n"));
-        assert!(planted().count() >= 80);
+        assert!(CAMPAIGNS.map(|it| planted(&it).count()) >= [80, 20, 10]);
     }
 
     #[test]
     fn what_runs_the_seeds_is_there() {
-        let runner = checkout().join("simulator/examples/first_failure.rs");
-        assert!(runner.is_file(), "{}", runner.display());
+        for file in [
+            "simulator/examples/first_failure.rs",
+            "guest-driver/core/tests/remote_memory/main.rs",
+        ] {
+            let runner = checkout().join(file);
+            assert!(runner.is_file(), "{}", runner.display());
+        }
     }
 
     #[test]
@@ -168,11 +266,15 @@ mod tests {
             "seed 17: assertion `left == right` failed: process 3: a | b: Op { failed: 3 }\n\
                      left: 1 (oracle.rs:7)\n";
         let (seed, message) = verdict(said).unwrap();
-        assert_eq!(seed, 17);
+        assert_eq!(seed, "17");
         assert_eq!(message, "process 3: a \\| b");
         let long = format!("seed 1: {} (x.rs:1)", "e".repeat(500));
         let (_, message) = verdict(&long).unwrap();
         assert_eq!(message.chars().count(), MESSAGE + 1);
+        let (seed, message) = verdict("running 1 test\nseed 3: no (x.rs:1)\ntest").unwrap();
+        assert_eq!((&*seed, &*message), ("3", "no"));
+        let (seed, message) = verdict("failures:\n\nfailures:\n    a::c\n\ntest").unwrap();
+        assert_eq!((&*seed, &*message), ("-", "`a::c` fails"));
         assert!(verdict("1000 seeds pass").is_none());
     }
 }

@@ -4,9 +4,10 @@
 //! |---|---|---|
 //! | page-table | `guest-driver/core/tests/page_lock` | both sides of the shadow page table |
 //! | queues | `guest-lib/src/model` | both sides of what a process shares with its NIC: command queue, wake requests, notification queue |
+//! | pools | `pools/src/model.rs` | both sides of the queues of shared pools |
 //! | ring | `device-backend/links/src/shm/model.rs` | the ring between device processes |
 //!
-//! The crates of the first and the last have the names of the real ones and
+//! The crates of all but the queues have the names of the real ones and
 //! nothing else of them, so that a mutant builds in seconds; the models of the queues run
 //! the whole NIC, in a copy of the checkout. Versions are those of the checkout's lock
 //! file.
@@ -57,7 +58,7 @@ pub(crate) struct Suite {
 }
 
 /// All suites.
-pub(crate) const SUITES: [Suite; 3] = [
+pub(crate) const SUITES: [Suite; 4] = [
     Suite {
         name: "page-table",
         title: "Mutants: the shadow page table",
@@ -87,8 +88,8 @@ pub(crate) const SUITES: [Suite; 3] = [
                 functions: &["arm", "take"],
             },
             Source {
-                path: "guest-lib/src/core/queue.rs",
-                copy: "guest-lib/src/core/queue.rs",
+                path: "abi/window/src/lib.rs",
+                copy: "abi/window/src/lib.rs",
                 functions: &[],
             },
             Source {
@@ -120,6 +121,30 @@ pub(crate) const SUITES: [Suite; 3] = [
         test: &["test", "-p", "qnic", "--lib"],
         filter: Some("model::"),
         prepare: queues,
+    },
+    Suite {
+        name: "pools",
+        title: "Mutants: shared pools",
+        sources: &[
+            Source {
+                path: "pools/src/queue.rs",
+                copy: "pools/src/queue.rs",
+                functions: &[],
+            },
+            Source {
+                path: "pools/src/driver.rs",
+                copy: "pools/src/driver.rs",
+                functions: &["work", "rest", "must_wake"],
+            },
+            Source {
+                path: "pools/src/process.rs",
+                copy: "pools/src/process.rs",
+                functions: &["must_kick", "want", "awake"],
+            },
+        ],
+        test: &["test", "-p", "qnic-pool", "--lib"],
+        filter: Some("model::"),
+        prepare: pools,
     },
     Suite {
         name: "ring",
@@ -190,6 +215,19 @@ fn queues(scratch: &Scratch) -> Result<()> {
         manifest = manifest.replace(line, "");
     }
     scratch.write("guest-lib/Cargo.toml", &manifest)
+}
+
+fn pools(scratch: &Scratch) -> Result<()> {
+    workspace(scratch, "\"pools\"")?;
+    let tests = "[dev-dependencies]\nloom = \"0.7\"\n\
+                 proptest = { version = \"1\", default-features = false, features = [\"std\"] }\n";
+    scratch.write("pools/Cargo.toml", &manifest("qnic-pool", tests)?)?;
+    for file in ["lib", "frame", "held", "share", "model", "tests"] {
+        let path = format!("pools/src/{file}.rs");
+        let text = fs::read_to_string(checkout().join(&path));
+        scratch.write(&path, &text.with_context(|| format!("read {path}"))?)?;
+    }
+    Ok(())
 }
 
 fn ring(scratch: &Scratch) -> Result<()> {

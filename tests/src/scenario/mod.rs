@@ -9,6 +9,7 @@ mod death;
 mod exchange;
 mod messages;
 mod orphans;
+mod remote_memory;
 mod signals;
 
 pub use apart::{
@@ -29,4 +30,5 @@ pub use messages::{
     the_peer_of_a_killed_process_stops_waiting,
 };
 pub use orphans::{a_death_in_the_queue_is_survived, Death, Placement};
+pub use remote_memory::servers_of_a_volume_are_killed_in_turn;
 pub use signals::{notifications_of_every_kind, the_end_of_a_channel_is_killed};

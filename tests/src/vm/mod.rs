@@ -1,21 +1,34 @@
 //! What needs virtual machines.
 
 mod cases;
+mod ci;
+mod datagrams;
 mod evidence;
 mod hostile;
+mod machine;
 mod memory;
 mod nodes;
 mod ordering;
+mod parallel;
+mod pools;
+mod remote_memory;
 mod shell;
 mod silent;
 mod sync;
+mod trials;
 mod wire;
 
 pub use nodes::VmNodes;
+pub use shell::shell;
 
 pub(crate) use cases::CASES;
+pub(crate) use datagrams::CASES as DATAGRAMS;
 pub(crate) use hostile::CASES as HOSTILE;
+pub(crate) use machine::CASES as MACHINE;
 pub(crate) use memory::CASES as MEMORY;
 pub(crate) use ordering::CASES as ORDERING;
+pub(crate) use pools::CASES as POOLS;
+pub(crate) use remote_memory::CASES as REMOTE_MEMORY;
 pub(crate) use sync::CASES as SYNC;
+pub(crate) use trials::CASES as TRIALS;
 pub(crate) use wire::CASES as WIRE;

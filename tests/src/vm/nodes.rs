@@ -46,9 +46,20 @@ impl VmNodes {
         Self::boot_behind(&Self::spec(name, kernels)?, Vec::new())
     }
 
-    /// What [`VmNodes::boot`] boots: nodes `n0`, `n1` … in a cluster of this process.
+    /// The same with arguments for each guest's QEMU.
+    pub fn boot_with(name: &str, kernels: &[&str], qemu_args: &[Vec<String>]) -> Result<Self> {
+        let mut spec = Self::spec(name, kernels)?;
+        for (node, arguments) in spec.nodes.iter_mut().zip(qemu_args) {
+            node.qemu_args.extend(arguments.iter().cloned());
+        }
+        Self::boot_behind(&spec, Vec::new())
+    }
+
+    /// What [`VmNodes::boot`] boots: nodes `n0`, `n1` … in a cluster of this process, joined by
+    /// a lossless wire.
     pub(super) fn spec(name: &str, kernels: &[&str]) -> Result<ClusterSpec> {
         let mut spec = ClusterSpec::new(format!("{name}-{}", std::process::id()));
+        spec.network = Some(NetworkSpec::lossless());
         for (number, kernel) in kernels.iter().enumerate() {
             let mut node = NodeSpec::new(format!("n{number}"));
             node.kernel = kernel

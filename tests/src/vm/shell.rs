@@ -7,13 +7,13 @@ use procfs::process::Process;
 use qnic_cluster::GuestCommand;
 
 use super::VmNodes;
-use crate::nodes::Running;
+use crate::nodes::{Nodes, Running};
 
 /// Longest time for a shell command in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs a script on a node; its standard output, if it ended well.
-pub(super) fn shell(nodes: &VmNodes, node: usize, script: &str) -> Result<String> {
+/// Runs a script on a node; its standard output, if it ended well within a minute.
+pub fn shell(nodes: &VmNodes, node: usize, script: &str) -> Result<String> {
     let output = nodes.node(node)?.run(&GuestCommand::shell(script), LIMIT)?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(
@@ -39,6 +39,18 @@ pub(super) fn kernel_complaints(nodes: &VmNodes, node: usize) -> Result<String> 
         "dmesg | grep -E -A 60 '{BAD}'; dmesg | grep -A 60 'allocation failure' | grep qnic; true"
     );
     shell(nodes, node, &script)
+}
+
+/// Fails, with what it says, if the kernel of a node has found something wrong.
+pub(super) fn no_kernel_complains(nodes: &VmNodes) -> Result<()> {
+    for node in 0..nodes.count() {
+        let complaints = kernel_complaints(nodes, node)?;
+        ensure!(
+            complaints.is_empty(),
+            "the kernel of node {node}:\n{complaints}"
+        );
+    }
+    Ok(())
 }
 
 /// A number that a script on a node prints.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`modules`] | a circle of imports, a public field of `Nic`, an import between protocols or between core and transport |
 //! | [`requirements`] | a code that is cited and that docs/requirements.md does not define |
+//! | [`tidy`] | a file or a function that is too long, a link of a document that leads nowhere, a version without its change |
 //! | [`words`] | a word that docs/glossary.md says was replaced |
 //!
 //! Each check works on files that are given to it, so that it is tested on small trees
@@ -14,4 +15,5 @@ pub mod modules;
 mod references;
 pub mod requirements;
 pub mod sources;
+pub mod tidy;
 pub mod words;

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use qnic_structure::modules::{between_children, circle, Tree};
 use qnic_structure::sources::{self, Source};
-use qnic_structure::{requirements, words};
+use qnic_structure::{requirements, tidy, words};
 
 /// A document, and all other texts but those of this crate, which are about both.
 fn document_and_others(path: &str) -> (String, Vec<Source>) {
@@ -37,6 +37,7 @@ fn glossary() {
 fn arrows_go_one_way() {
     for folder in [
         "abi",
+        "abi/window",
         "apps",
         "device-backend",
         "device-backend/nic",
@@ -44,6 +45,9 @@ fn arrows_go_one_way() {
         "guest-driver/host",
         "guest-lib",
         "images",
+        "pools",
+        "streams",
+        "timing",
     ] {
         let tree = Tree::read(&sources::checkout().join(folder).join("src")).unwrap();
         assert_none(circle(&tree.arrows()).unwrap_or_default(), "a circle");
@@ -100,4 +104,87 @@ fn requirements() {
             assert_ne!(state, "no", "{code} has tests");
         }
     }
+}
+
+/// No file and no function is longer than [CONTRIBUTING.md](../../../CONTRIBUTING.md) says.
+#[test]
+fn files_and_functions_are_short() {
+    let sources = sources::read(&sources::checkout(), &["rs", "c", "h", "lua"]).unwrap();
+    let lines = |source: &Source| source.text.lines().count();
+    let long = sources
+        .iter()
+        .filter(|source| lines(source) > tidy::MAX_FILE);
+    assert_none(long.map(|source| &source.path), "files that are too long");
+    let rust = sources.iter().filter(|source| source.is("rs"));
+    let long = rust.flat_map(|source| tidy::long_functions(source).unwrap());
+    let is = |long: &str, (path, name): &(&str, &str)| {
+        long.starts_with(path) && long.contains(&format!(" {name} ("))
+    };
+    let known = |long: &String| LONG.iter().any(|one| is(long, one));
+    assert_none(
+        long.filter(|long| !known(long)),
+        "functions that are too long",
+    );
+}
+
+/// Functions that were longer when this was first checked, most of them tables. None is added.
+const LONG: [(&str, &str); 7] = [
+    ("abi/tests/golden.rs:", "the_bodies_of_all_other_kinds"),
+    ("abi/tests/layout.rs:", "layouts"),
+    ("device-backend/examples/measure.rs:", "main"),
+    (
+        "device-backend/nic/src/protocols/collective/members.rs:",
+        "receive_form",
+    ),
+    (
+        "device-backend/nic/tests/contexts.rs:",
+        "a_context_that_lies_fails_by_its_doorbell_and_hurts_nobody",
+    ),
+    ("fuzz/src/control.rs:", "request"),
+    ("fuzz/src/frames.rs:", "body"),
+];
+
+/// Links of documents lead to files, and to headings that are there.
+#[test]
+fn links_lead_somewhere() {
+    let root = sources::checkout();
+    let documents = sources::read(&root, &["md"]).unwrap();
+    let dead = documents
+        .iter()
+        .flat_map(|document| tidy::dead_links(&root, document));
+    assert_none(dead, "links that lead nowhere");
+}
+
+/// The versions of ABI and wire are in CHANGELOG.md, and in docs/wire.md.
+#[test]
+fn changes_of_layouts_are_told() {
+    let read = |path: &str| std::fs::read_to_string(sources::checkout().join(path)).unwrap();
+    let abi = tidy::constant(&read("abi/src/lib.rs"), "ABI_VERSION").unwrap();
+    let wire = tidy::constant(&read("abi/src/wire.rs"), "WIRE_VERSION").unwrap();
+    let row = format!("| {abi} | {wire} | ");
+    assert!(
+        read("CHANGELOG.md").contains(&row),
+        "CHANGELOG.md lacks {row}"
+    );
+    let field = format!("| \"qn\", {wire} |");
+    assert!(
+        read("docs/wire.md").contains(&field),
+        "docs/wire.md lacks {field}"
+    );
+}
+
+/// The book has every document.
+#[test]
+fn every_document_is_in_the_book() {
+    let docs = sources::checkout().join("docs");
+    let documents = sources::read(&docs, &["md"]).unwrap();
+    let (summary, others): (Vec<_>, Vec<_>) = documents
+        .iter()
+        .partition(|document| document.path == "SUMMARY.md");
+    let listed = |path: &str| summary[0].text.contains(&format!("({path})"));
+    let top = others
+        .iter()
+        .filter(|document| !document.path.contains('/'));
+    let missing = top.filter(|document| !listed(&document.path));
+    assert_none(missing.map(|document| &document.path), "not in the book");
 }

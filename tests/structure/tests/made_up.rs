@@ -1,6 +1,8 @@
-//! The check of module arrows on small trees that are made up.
+//! The checks on small trees and texts that are made up.
 
 use qnic_structure::modules::{between_children, circle, Arrow, Tree};
+use qnic_structure::sources::Source;
+use qnic_structure::tidy;
 
 fn tree(files: &[(&str, &str)]) -> Tree {
     let directory = tempfile::tempdir().unwrap();
@@ -144,4 +146,23 @@ fn fields_that_are_not_private_are_found() {
     let open = fields("pub struct Nic { pub(crate) a: u8, b: u8, pub(super) c: u8 }");
     assert_eq!(open, Ok(vec!["a".to_owned(), "c".to_owned()]));
     assert!(fields("pub struct Nick;").is_err());
+}
+
+#[test]
+fn a_long_function_and_a_dead_link_are_found() {
+    let body = "    let _ = 1;\n".repeat(tidy::MAX_FUNCTION);
+    let text = format!("fn short() {{}}\nimpl X {{\nfn long() {{\n{body}}}\n}}\n");
+    let source = |path: &str, text: &str| Source {
+        path: path.into(),
+        text: text.into(),
+    };
+    let long = tidy::long_functions(&source("a.rs", &text)).unwrap();
+    assert_eq!(long, ["a.rs:3 long (72)"]);
+    let document = "# Tidy things\n[a](made_up.rs) [b](none.rs#x) [c](https://x.y/z)\n\
+                    [d](#tidy-things) [e](#none)\n```\n[f](code)\n```\n    [g](code)\n";
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("d.md"), document).unwrap();
+    std::fs::write(dir.path().join("made_up.rs"), "").unwrap();
+    let dead = tidy::dead_links(dir.path(), &source("d.md", document));
+    assert_eq!(dead, ["d.md: none.rs#x", "d.md: #none"]);
 }

@@ -11,8 +11,9 @@ use qnic_nic::{Limits, NicConfig};
 use super::*;
 use crate::carrier::CarrierReport;
 use crate::codec::tests::{header, image};
+use crate::network::LinkChange;
 use crate::tap::{Outcome, TapFlags, TapRecord};
-use crate::testing::impairments;
+use crate::testing::{change, impairments};
 
 const NOW: Time = Time(1);
 
@@ -196,7 +197,9 @@ fn a_route_is_lossless_only_if_it_stays_so() {
     let mut fixed = fabric(&[0, 1], 2);
     assert_eq!(path(&mut fixed, 1), Some(true));
     assert_eq!(path(&mut fixed, 2), None);
-    let all = fixed.network_mut().set(LinkSet::All, |_| {});
+    let all = fixed
+        .network_mut()
+        .set(LinkSet::All, None, LinkChange::Clear);
     assert_eq!(all, Err(LinkError::Fixed));
     let mut joined = impaired(&[0, 1], "");
     assert_eq!(path(&mut joined, 1), Some(false));
@@ -320,8 +323,10 @@ fn taps_record_each_link_and_what_it_does() {
     assert_eq!(notes.take(), [first, second]);
 
     let set = |fabric: &mut Fabric<SimHost>, to| {
-        let (link, to) = (LinkSet::OneWay(NodeId(1), NodeId(2)), impairments(to));
-        fabric.network_mut().set(link, |now| *now = to).unwrap();
+        let link = LinkSet::OneWay(NodeId(1), NodeId(2));
+        let network = fabric.network_mut();
+        network.set(link, None, LinkChange::Clear).unwrap();
+        network.set(link, None, change(to)).unwrap();
     };
     set(&mut fabric, "corrupt 100% duplicate 100%");
     send(&mut fabric, 0, 2);

@@ -195,6 +195,16 @@ fn a_bad_hello_is_refused_with_its_reason_and_counted() {
         "{why}"
     );
 
+    // A golden peer: the hello of the last version, link version 2, wire version 10.
+    let mut one = Impostor::new();
+    let mut last = [0; 288];
+    last[..8].copy_from_slice(b"qnic-shm");
+    (last[8], last[12], last[16]) = (2, 1, 10);
+    one.socket.write_all(&last).unwrap();
+    one.rejected(1);
+    let why = one.response().unwrap_err();
+    assert!(why.contains("frame version is 10"), "{why}");
+
     let ring: OwnedFd = PairMemory::make().unwrap().1;
     let zero = std::fs::File::open("/dev/zero").unwrap().into();
     for (name, memory, reason) in [

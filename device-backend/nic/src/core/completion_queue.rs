@@ -1,9 +1,9 @@
 //! The completion queue of a process ([`qnic_abi::host_area`]), at the NIC.
 //!
 //! ```text
-//!   protocol ──► complete ──► waiting ──► ring in the host area ──► process
-//!                               ▲            │ full                   │ head, in its window
-//!                               └────────────┘ ◄──────────────────────┘
+//!   protocol ──► complete ── room ──────► ring in the host area ──► process
+//!                   │                        ▲                        │ head, in its window
+//!                   └─ none ─► waiting ──────┘ ◄──────────────────────┘
 //! ```
 //! # Invariants
 //! - Completions are stored in the order in which they came; none is dropped, and none is
@@ -27,7 +27,7 @@ use qnic_abi::{SharedMemory, VniId};
 
 use super::host_pages::Pages;
 use super::Core;
-use crate::env::Host;
+use crate::env::{Host, HostMemory};
 
 /// Words of an entry.
 const ENTRY_WORDS: usize = size_of::<CompletionEntry>() / 8;
@@ -93,9 +93,7 @@ impl CompletionQueue {
         }
         let count = self.room().min(self.waiting.len());
         for entry in self.waiting.drain(..count) {
-            let words: [u64; ENTRY_WORDS] = zerocopy::transmute!(entry);
-            let offset = completion_offset(self.tail);
-            pages.store_all(host.memory(), offset, &words.map(u64::from_le));
+            store_entry(host.memory(), pages, self.tail, entry);
             self.tail += 1;
         }
         if count > 0 {
@@ -103,13 +101,37 @@ impl CompletionQueue {
         }
         count > 0
     }
+
+    /// Stores an entry at once, if none waits and there is room by the head that was seen last:
+    /// the process, which may be spinning, need not wait for the poll to end. Otherwise the entry
+    /// waits. Returns true if it was stored.
+    pub(super) fn push<H: Host>(
+        &mut self,
+        host: &H,
+        pages: &Pages,
+        entry: CompletionEntry,
+    ) -> bool {
+        if !self.waiting.is_empty() || self.room() == 0 {
+            self.waiting.push_back(entry);
+            return false;
+        }
+        store_entry(host.memory(), pages, self.tail, entry);
+        self.tail += 1;
+        pages.store(host.memory(), COMPLETION_TAIL, self.tail);
+        true
+    }
+}
+
+fn store_entry<M: HostMemory>(memory: &M, pages: &Pages, number: u64, entry: CompletionEntry) {
+    let words: [u64; ENTRY_WORDS] = zerocopy::transmute!(entry);
+    pages.store_all(memory, completion_offset(number), &words.map(u64::from_le));
 }
 
 impl Core {
     /// Ends a command that tells of its end by an entry of the completion queue.
-    pub(crate) fn complete(&mut self, vni: VniId, entry: CompletionEntry) {
+    pub(crate) fn complete<H: Host>(&mut self, host: &H, vni: VniId, entry: CompletionEntry) {
         if let Some(process) = self.process_mut(vni) {
-            process.host_area.completions.waiting.push_back(entry);
+            process.changed |= process.host_area.complete(host, entry);
             self.mark_dirty(vni);
         }
     }
@@ -206,13 +228,13 @@ mod tests {
         };
         let word = |offset: usize| host.memory.word(offset as u64);
         for handle in 0..600u64 {
-            let handle = handle.into();
-            queue.waiting.push_back(CompletionEntry {
-                handle,
+            let entry = CompletionEntry {
+                handle: handle.into(),
                 ..CompletionEntry::default()
-            });
+            };
+            assert_eq!(queue.push(&host, &pages, entry), handle < 256);
         }
-        assert!(queue.flush(&host, &pages, WINDOW));
+        assert!(!queue.flush(&host, &pages, WINDOW));
         assert_eq!(
             (word(COMPLETION_TAIL), word(COMPLETIONS_WAITING)),
             (256, 344)

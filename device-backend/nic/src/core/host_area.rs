@@ -101,6 +101,12 @@ impl HostArea {
             .signal(host, &self.pages, window, notification);
     }
 
+    /// Puts a completion into the queue, or lets it wait for room. Returns true if it is in the
+    /// queue.
+    pub(super) fn complete<H: Host>(&mut self, host: &H, entry: CompletionEntry) -> bool {
+        self.completions.push(host, &self.pages, entry)
+    }
+
     /// Puts completions that wait into the queue, as far as it has room. Returns true if there
     /// were any.
     pub(super) fn flush_completions<H: Host>(&mut self, host: &H, window: usize) -> bool {

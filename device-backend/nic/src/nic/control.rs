@@ -5,8 +5,9 @@
 
 use qnic_abi::control::{
     Export, FaultDone, Hello, NewProcess, Opcode, PathInfo, QueryPath, RequestHeader, Unexport,
-    EXPORT_PHYSICAL, PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
+    EXPORT_PHYSICAL, PROCESS_DRIVER, PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
 };
+use qnic_abi::datagram::DRIVER_PORT;
 use qnic_abi::event::FAULT_WRITE;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
@@ -106,8 +107,12 @@ impl Nic {
     ) -> Result<(), Status> {
         let port = Port(body.port.get());
         let flags = body.flags.get();
-        if flags & !PROCESS_PHYSICAL != 0 || port.0 == 0 {
-            return Err(Status::Malformed);
+        match (flags, port.0) {
+            (_, 0) => return Err(Status::Malformed),
+            (PROCESS_DRIVER, DRIVER_PORT) => {}
+            (0 | PROCESS_PHYSICAL, DRIVER_PORT) => return Err(Status::AccessDenied),
+            (0 | PROCESS_PHYSICAL, _) => {}
+            _ => return Err(Status::Malformed),
         }
         self.core.check_free(vni, port)?;
         let pages = body.host_area.map(|page| page.get());
@@ -119,7 +124,7 @@ impl Nic {
         // Whatever stands there was requested of a former process.
         process.wakes_seen = [WAKE_REQUEST, SIGNAL_WAKE_REQUEST]
             .map(|word| sram.load_u64(window + word, Ordering::Relaxed));
-        process.physical = flags & PROCESS_PHYSICAL != 0;
+        process.physical = flags == PROCESS_PHYSICAL;
         self.core.insert(vni, process);
         Ok(())
     }

@@ -9,12 +9,14 @@
 //! | `rdma` | [`qnic_abi::rdma`] | N9 to N11, N13, N18 |
 //! | `atomic` | [`qnic_abi::atomic`] | N20, N22, N24 |
 //! | `directory` | [`qnic_abi::directory`] | N3 |
+//! | `datagram` | [`qnic_abi::datagram`] | H1 to H3, H5, H6, H8 |
 //! | `message` | [`qnic_abi::message`] | Q3, Q4, Q11 to Q13 |
 //! | `collective` | [`qnic_abi::collective`] | Q14, Q15, N26 |
 //! | `names` | [`qnic_abi::process_names`] | Q14 |
 
 mod atomic;
 mod collective;
+mod datagram;
 mod directory;
 #[cfg(test)]
 mod echo;
@@ -39,6 +41,7 @@ pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, 
 
 use atomic::AtomicProtocol;
 use collective::Collectives;
+use datagram::Datagrams;
 use directory::Directory;
 #[cfg(test)]
 use echo::Echo;
@@ -73,6 +76,10 @@ macro_rules! for_each_type {
             type $type = ProcessNames;
             $call
         }
+        {
+            type $type = Datagrams;
+            $call
+        }
         #[cfg(test)]
         {
             type $type = Echo;
@@ -90,6 +97,7 @@ pub(crate) struct Protocols {
     messages: Messages,
     collectives: Collectives,
     names: ProcessNames,
+    datagrams: Datagrams,
     #[cfg(test)]
     echo: Echo,
 }
@@ -119,6 +127,10 @@ macro_rules! for_each {
         }
         {
             let $protocol = &mut $self.names;
+            $call
+        }
+        {
+            let $protocol = &mut $self.datagrams;
             $call
         }
         #[cfg(test)]
@@ -155,6 +167,10 @@ macro_rules! dispatch {
             }
             ProcessNames::ID => {
                 let $protocol = &mut $self.names;
+                $call
+            }
+            Datagrams::ID => {
+                let $protocol = &mut $self.datagrams;
                 $call
             }
             #[cfg(test)]
@@ -535,6 +551,7 @@ impl Protocols {
         note(self.messages.deadline());
         note(self.collectives.deadline());
         note(self.names.deadline());
+        note(self.datagrams.deadline());
         #[cfg(test)]
         note(self.echo.deadline());
         first
@@ -562,6 +579,7 @@ impl Protocols {
         self.messages.budgets(limits, &mut budgets);
         self.collectives.budgets(limits, &mut budgets);
         self.names.budgets(limits, &mut budgets);
+        self.datagrams.budgets(limits, &mut budgets);
         budgets
     }
 
@@ -573,6 +591,7 @@ impl Protocols {
         self.messages.statistics(statistics);
         self.collectives.statistics(statistics);
         self.names.statistics(statistics);
+        self.datagrams.statistics(statistics);
         #[cfg(test)]
         self.echo.statistics(statistics);
     }

@@ -3,7 +3,7 @@
 use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
 use qnic_abi::context::{
     pages_of, ContextCommand, ContextFlags, MessageContext, Opcode, PageDescriptor, CONTEXT_BYTES,
-    CONTEXT_PAGES,
+    CONTEXT_PAGES, LIST_PAGES, POOL_PAGES, REGION_BYTES,
 };
 use qnic_abi::host_area::{receive_doorbell_offset, send_doorbell_offset, CompletionEntry, POOL};
 use qnic_abi::message::{CancelCommand, CancelFlags};
@@ -23,8 +23,8 @@ pub struct Describing<'a> {
     index: usize,
     /// The context.
     pub context: MessageContext,
-    /// The pages in its region.
-    pub pages: [PageDescriptor; CONTEXT_PAGES],
+    /// The pages in its region, or in its list; at least as many as a region has.
+    pub pages: Vec<PageDescriptor>,
     short: Option<Vec<u8>>,
 }
 
@@ -64,6 +64,8 @@ impl Describing<'_> {
         self.context.pages = (pages.len() as u16).into();
         self.context.length = length.into();
         let mut left = length;
+        let count = self.pages.len().max(pages.len());
+        self.pages.resize(count, PageDescriptor::default());
         for (index, page) in pages.iter().enumerate() {
             let from = if index == 0 { offset } else { 0 };
             let bytes = left.min(PAGE_SIZE as u64 - from);
@@ -76,6 +78,12 @@ impl Describing<'_> {
             };
         }
         self
+    }
+
+    /// The descriptors of its pages stand in that page of the pool.
+    pub fn list(mut self, page: u16) -> Self {
+        self.context.pool_page = page.into();
+        self.flags(ContextFlags::LIST)
     }
 
     /// Bytes of the pool.
@@ -94,12 +102,17 @@ impl Describing<'_> {
         self.flags(ContextFlags::REGION)
     }
 
-    /// Stores context and region in the window.
+    /// Stores context and region in the window, and the list in the pool.
     pub fn store(&self) {
+        if self.context.flags.get() & ContextFlags::LIST.bits() != 0 {
+            let fit = &self.pages[..self.pages.len().min(LIST_PAGES)];
+            let page = usize::from(self.context.pool_page.get()) % POOL_PAGES;
+            self.party.store_pool(page, 0, fit.as_bytes());
+        }
         let mut bytes = [0; CONTEXT_BYTES];
         bytes[..size_of::<MessageContext>()].copy_from_slice(self.context.as_bytes());
         let region = &mut bytes[size_of::<MessageContext>()..];
-        region.copy_from_slice(self.pages.as_bytes());
+        region.copy_from_slice(&self.pages.as_bytes()[..REGION_BYTES]);
         if let Some(short) = &self.short {
             let end = short.len().min(INLINE_CAPACITY);
             region[..end].copy_from_slice(&short[..end]);
@@ -139,7 +152,7 @@ impl Party {
             opcode,
             index,
             context: MessageContext::default(),
-            pages: [PageDescriptor::default(); CONTEXT_PAGES],
+            pages: vec![PageDescriptor::default(); CONTEXT_PAGES],
             short: None,
         }
     }

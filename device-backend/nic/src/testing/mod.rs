@@ -19,6 +19,7 @@
 
 mod cluster;
 mod contexts;
+mod datagrams;
 mod driver;
 mod groups;
 mod lossy_wire;
@@ -32,6 +33,7 @@ mod transfer;
 
 pub use cluster::{Cluster, SimNode};
 pub use contexts::Describing;
+pub use datagrams::{DatagramEnd, Datagrams, Got};
 pub use driver::{SimDriver, Writable};
 pub use groups::Calling;
 pub use lossy_wire::LossyWire;

@@ -9,9 +9,9 @@
 //! ran in it, at once and on this side alone.
 
 use qnic_abi::wire::{kind, Frame, Goodbye, Hello};
+use qnic_timing::RoundTrip;
 
 use super::incoming::{End, Opened};
-use super::rtt::RoundTrip;
 use super::session::Verdict;
 use super::Transport;
 use crate::env::{Channel, HostMemory, Payload, Time, Wire};

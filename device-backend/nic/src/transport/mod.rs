@@ -22,8 +22,8 @@
 //! | `held` | frames that were received and are delivered, or refused, later |
 //! | `refused` | operations that do not notify any more |
 //! | `reliable` | sending again, probing, giving up: only where the route is not lossless |
-//! | `packets`, `timer`, `rtt` | copies, the timing wheel, how long to wait |
-//! | `congestion` | how much the links to a peer take |
+//! | `packets` | copies of what may have to be sent again |
+//! | [`qnic_timing`] | the timer wheel, how long to wait, how much the links to a peer take |
 //!
 //! Each ordered pair of nodes has one sequence of frames. A frame is received when it
 //! arrives, in any order, once. The peer learns how far all has arrived, and how far
@@ -35,7 +35,6 @@
 //! intact or not at all: a link that can damage them checks them.
 
 mod blocked;
-mod congestion;
 mod handshake;
 mod held;
 mod incoming;
@@ -49,14 +48,13 @@ mod receive_window;
 mod refused;
 mod reliable;
 mod renewal;
-mod rtt;
 mod send_window;
 mod session;
-mod timer;
 
 use qnic_abi::control::Statistics;
 use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
 use qnic_abi::{NodeId, Port, VniId};
+use qnic_timing::TimerWheel;
 
 use crate::budget::Budget;
 use crate::config::{Limits, NicConfig, MAX_WINDOW};
@@ -69,7 +67,6 @@ use peer_table::PeerTable;
 use reliable::Alarm;
 pub(crate) use reliable::Expired;
 pub(crate) use renewal::is_well_formed as is_window;
-use timer::TimerWheel;
 
 /// How far a frame may be ahead of the oldest that is missing: frames without a payload have
 /// as many numbers as the largest window.
@@ -263,16 +260,22 @@ impl Transport {
         (room, max_payload)
     }
 
+    /// Returns true if frames can be sent to a peer: a session is there. If not, makes sure that
+    /// one comes about; whoever waits for the window of requests learns of it.
+    #[inline]
+    pub(crate) fn is_open(&mut self, index: PeerIndex) -> bool {
+        let ready = self.peers[index].is_ready();
+        if !ready {
+            self.peers.ensure_session(index);
+        }
+        ready
+    }
+
     /// Returns true if another request may be sent to a peer now. If not because there
     /// is no session yet, makes sure that one comes about.
     #[inline]
     pub(crate) fn has_request_room(&mut self, index: PeerIndex) -> bool {
-        let peer = &self.peers[index];
-        if !peer.is_ready() {
-            self.peers.ensure_session(index);
-            return false;
-        }
-        peer.requests < REQUEST_WINDOW
+        self.is_open(index) && self.peers[index].requests < REQUEST_WINDOW
     }
 
     /// Most payload bytes in a frame to a peer.

@@ -20,8 +20,8 @@
 use std::collections::VecDeque;
 
 use qnic_abi::wire::Frame;
+use qnic_timing::TimerId;
 
-use super::timer::TimerId;
 use crate::env::{Channel, HostMemory, OutOfRange, Payload, Time};
 
 /// Frames sent after a packet that arrive before it make it count as lost.
@@ -312,8 +312,8 @@ impl Packets {
 mod tests {
     use super::*;
     use crate::testing::Memory;
-    use crate::transport::timer::TimerWheel;
     use qnic_abi::wire::{kind, Empty};
+    use qnic_timing::TimerWheel;
 
     /// Packets that were sent at 0, one on each of these channels.
     fn sent(channels: &[Channel]) -> Packets {

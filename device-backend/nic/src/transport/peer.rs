@@ -4,16 +4,14 @@ use std::collections::{BTreeSet, VecDeque};
 
 use qnic_abi::wire::{Frame, MAX_PAYLOAD, MAX_SPAN};
 use qnic_abi::NodeId;
+use qnic_timing::{Congestion, RoundTrip, TimerId};
 
 use super::blocked::Blocked;
-use super::congestion::Congestion;
 use super::leave::Leaving;
 use super::packets::Packets;
 use super::receive_window::ReceiveWindow;
-use super::rtt::RoundTrip;
 use super::send_window::SendWindow;
 use super::session::Session;
-use super::timer::TimerId;
 use crate::env::{Channel, Path, Time};
 
 /// One direction each to and from another NIC.

@@ -11,8 +11,8 @@
 //! None of this runs on a lossless route: there are no copies and no timers there.
 
 use qnic_abi::wire::{Ack, AckFlags, Frame};
+use qnic_timing::Acknowledged;
 
-use super::congestion::Acknowledged;
 use super::packets::Released;
 use super::Transport;
 use crate::env::{Channel, HostMemory, Payload, Time, Wire};
@@ -80,7 +80,9 @@ impl Transport {
         let sequence = frame.envelope.sequence.get();
         let peer = &mut self.peers[index];
         let oldest = peer.packets.first() == Some(sequence);
-        let timeout = peer.round_trip.timeout(&self.limits, oldest);
+        let timeout = peer
+            .round_trip
+            .timeout(&self.limits.retransmission(), oldest);
         peer.address(self.node, frame);
         let Some(packet) = peer.packets.get_mut(sequence) else {
             return true;
@@ -164,7 +166,7 @@ impl Transport {
     /// Lets the packet that has just become the oldest wait as long as the oldest does.
     fn hasten_oldest(&mut self, now: Time, index: PeerIndex) {
         let peer = &mut self.peers[index];
-        let timeout = peer.round_trip.timeout(&self.limits, true);
+        let timeout = peer.round_trip.timeout(&self.limits.retransmission(), true);
         if let Some((sequence, timer)) = peer.packets.oldest_in_flight() {
             self.timers.check_out(*timer);
             let alarm = Alarm::Packet(index, sequence);
@@ -252,9 +254,10 @@ impl Transport {
     fn packet_expired(&mut self, now: Time, index: PeerIndex, sequence: u64) {
         let peer = &mut self.peers[index];
         let oldest = peer.packets.first() == Some(sequence);
-        let late = peer
-            .progress_at
-            .after(peer.round_trip.timeout(&self.limits, oldest));
+        let late = peer.progress_at.after(
+            peer.round_trip
+                .timeout(&self.limits.retransmission(), oldest),
+        );
         if late > now {
             // What is before it is still arriving.
             let alarm = Alarm::Packet(index, sequence);
@@ -290,7 +293,9 @@ impl Transport {
 
     fn arm(&mut self, now: Time, index: PeerIndex) {
         let peer = &mut self.peers[index];
-        let trip = peer.round_trip.timeout(&self.limits, false);
+        let trip = peer
+            .round_trip
+            .timeout(&self.limits.retransmission(), false);
         let interval = trip.saturating_mul(1 << peer.probes.min(16));
         let interval = interval.min(self.limits.peer_timeout / 8);
         let until = now.after(interval.max(1));
@@ -316,7 +321,9 @@ impl Transport {
             self.counters.peers_given_up += 1;
             return false;
         }
-        let trip = peer.round_trip.timeout(&self.limits, false);
+        let trip = peer
+            .round_trip
+            .timeout(&self.limits.retransmission(), false);
         if peer.hello_sent {
             peer.round_trip.back_off();
             peer.hello_pending = true;

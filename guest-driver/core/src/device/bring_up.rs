@@ -142,11 +142,14 @@ mod tests {
         assert_eq!((config.doorbells, config.windows), (2, 4));
         let zeroes = config_with(0, &[0; 8]);
         assert_eq!(zeroes, Err(StartError::NotQnic { magic: 0 }));
-        let (device, driver) = (ABI_VERSION + 1, ABI_VERSION);
-        let error = config_with(8, &device.to_le_bytes()).unwrap_err();
-        assert_eq!(error, StartError::VersionMismatch { device, driver });
-        let wanted = std::format!("ABI version {device}");
-        assert!(std::format!("{error}").contains(&wanted));
+        // The last versions, whose configuration is otherwise the same; and the next.
+        for device in [10, 11, ABI_VERSION + 1] {
+            let driver = ABI_VERSION;
+            let error = config_with(8, &device.to_le_bytes()).unwrap_err();
+            assert_eq!(error, StartError::VersionMismatch { device, driver });
+            let wanted = std::format!("ABI version {device}");
+            assert!(std::format!("{error}").contains(&wanted));
+        }
     }
 
     #[test]

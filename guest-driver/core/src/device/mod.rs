@@ -24,6 +24,7 @@ use counters::Counters;
 use wake::WakeTable;
 
 pub use bring_up::{check_config, Config};
+pub(crate) use counters::Counter;
 pub(crate) use wake::Wake;
 
 /// One NIC, and what every part of the driver needs of it.

@@ -9,8 +9,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use qnic_abi::host_area::GONE;
-use qnic_abi::VniId;
+use qnic_abi::host_area::{GONE, WAKE_GENERATION};
+use qnic_abi::{SharedMemory, VniId};
 
 use crate::platform::{table, HostArea, Lock, NoMemory, Platform, Waiters};
 
@@ -59,7 +59,10 @@ impl<P: Platform> Wake<P> {
     }
 
     fn store(&self, generation: u64) {
-        self.host_area.store_generation(generation);
+        // Release; partner: the process's acquire load.
+        self.host_area
+            .memory()
+            .store_u64(WAKE_GENERATION, generation, Ordering::Release);
         // Release; partner: the acquire load in `generation`.
         self.generation.store(generation, Ordering::Release);
         self.waiters.wake_all();

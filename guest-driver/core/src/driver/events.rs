@@ -63,6 +63,7 @@ impl<P: MemoryManager> Driver<P> {
             Ok(Kind::Wake | Kind::QueueFailed) => {
                 self.device.counters.wakes.add(1);
                 self.device.wakes.wake(vni);
+                self.wake_datagrams(vni);
                 Handled::Done
             }
             Ok(Kind::PageFault) => self.faults.with(|queue| {

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use qnic_abi::attach::FIRST_DOORBELL;
-use qnic_abi::control::{Opcode, PathInfo, QueryPath};
+use qnic_abi::control::Opcode;
 use qnic_abi::{uapi, Status, VniId};
 
 use super::lifecycle::Driver;
@@ -167,19 +167,8 @@ impl<P: MemoryManager> Process<P> {
     /// # Errors
     /// `Invalid`, `NotRegistered`, `NoDevice`.
     pub fn path(&self, call: &mut uapi::Path) -> Result<(), CallError> {
-        if call.reserved.get() != 0 {
-            return Err(CallError::Invalid);
-        }
         self.check_open()?;
-        let query = QueryPath {
-            node: call.node,
-            ..QueryPath::default()
-        };
-        let request = Request::new(Opcode::QueryPath, VniId(0), &query);
-        let (status, response) = self.driver.device.call(&request)?;
-        call.status = status.code().into();
-        call.path = response.body::<PathInfo>().unwrap_or_default();
-        Ok(())
+        self.driver.path(call)
     }
 
     /// Ends the process (N8): the NIC forgets it, its pages leave the table, its

@@ -3,11 +3,12 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
-use qnic_abi::control::{Opcode, Statistics};
+use qnic_abi::control::{Opcode, PathInfo, QueryPath, Statistics};
 use qnic_abi::event::Event;
 use qnic_abi::header::Geometry;
 use qnic_abi::{uapi, VniId, ABI_VERSION};
 
+use crate::datagram::Engine;
 use crate::device::control_queue::Request;
 use crate::device::{Config, Device};
 use crate::error::{CallError, StartError};
@@ -26,6 +27,10 @@ pub struct Driver<P: MemoryManager> {
     pub(super) slots: P::SpinLock<Slots<P>>,
     /// Faults in order of arrival; allocated once.
     pub(super) faults: P::SpinLock<VecDeque<Event>>,
+    /// Datagrams, once a port was bound.
+    pub(super) engine: P::SpinLock<Option<Arc<Engine<P>>>>,
+    /// Held while a datagram port is bound.
+    pub(super) binding: P::Mutex<()>,
 }
 
 impl<P: MemoryManager> Driver<P> {
@@ -47,6 +52,8 @@ impl<P: MemoryManager> Driver<P> {
         let driver = Arc::new(Driver {
             slots: P::SpinLock::new(Slots::new(geometry.windows)?)?,
             faults: P::SpinLock::new(faults)?,
+            engine: P::SpinLock::new(None)?,
+            binding: P::Mutex::new(())?,
             page_table: PageTable::new(device.clone())?,
             device,
         });
@@ -111,6 +118,25 @@ impl<P: MemoryManager> Driver<P> {
         Ok(())
     }
 
+    /// Asks what the route to a node is like (U8).
+    ///
+    /// # Errors
+    /// `Invalid`, `NoDevice`.
+    pub(crate) fn path(&self, call: &mut uapi::Path) -> Result<(), CallError> {
+        if call.reserved.get() != 0 {
+            return Err(CallError::Invalid);
+        }
+        let query = QueryPath {
+            node: call.node,
+            ..QueryPath::default()
+        };
+        let request = Request::new(Opcode::QueryPath, VniId(0), &query);
+        let (status, response) = self.device.call(&request)?;
+        call.status = status.code().into();
+        call.path = response.body::<PathInfo>().unwrap_or_default();
+        Ok(())
+    }
+
     /// Sends the NIC a request while any process depends on it. The platform calls
     /// this every few seconds if it cannot see by itself that a device has died. A
     /// NIC that does not answer is declared broken, and waiters wake.
@@ -119,6 +145,7 @@ impl<P: MemoryManager> Driver<P> {
             // The call deals with an error itself.
             let _ = self.device.call(&Request::bare(Opcode::Query, VniId(0)));
         }
+        self.check_datagrams();
     }
 
     /// Tells the NIC that the device is about to be reset, so that its peers learn it at once
@@ -140,5 +167,6 @@ impl<P: MemoryManager> Driver<P> {
     pub fn detach(&self) {
         self.device.detach();
         self.page_table.wait_for_accesses();
+        self.finish_datagrams();
     }
 }

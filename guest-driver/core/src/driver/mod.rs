@@ -1,13 +1,15 @@
 //! The driver of one NIC: its entry points.
 //!
 //! ```text
-//!   register ──► handle ──► events ──► lifecycle
+//!   register ──► handle ──► events ──► remote_memory ──► datagrams ──► lifecycle
 //! ```
 
+mod datagrams;
 mod events;
 mod handle;
 mod lifecycle;
 mod register;
+mod remote_memory;
 
 pub use events::Handled;
 pub use handle::Process;

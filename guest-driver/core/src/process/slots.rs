@@ -10,6 +10,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use qnic_abi::datagram::DRIVER_PORT;
 use qnic_abi::{Port, Status, VniId};
 
 use super::state::ProcessState;
@@ -48,11 +49,7 @@ impl<P: MemoryManager> Slots<P> {
     /// # Errors
     /// `PortInUse`, `Exhausted`.
     pub(crate) fn reserve(&mut self, wanted: Port) -> Result<(VniId, Port), Status> {
-        let count = self.slots.len();
-        let index = (1..=count)
-            .map(|step| (self.last_slot + step) % count)
-            .find(|index| self.slots[*index].is_none())
-            .ok_or(Status::Exhausted)?;
+        let index = self.free_index()?;
         let port = if wanted.0 == 0 {
             self.free_port()?
         } else if self.holds(wanted) {
@@ -60,12 +57,33 @@ impl<P: MemoryManager> Slots<P> {
         } else {
             wanted
         };
+        Ok((self.take(index, port), port))
+    }
+
+    /// Takes a free slot for the driver itself, on [`DRIVER_PORT`], which no process gets.
+    ///
+    /// # Errors
+    /// `Exhausted`.
+    pub(crate) fn reserve_driver(&mut self) -> Result<VniId, Status> {
+        let index = self.free_index()?;
+        Ok(self.take(index, Port(DRIVER_PORT)))
+    }
+
+    fn free_index(&self) -> Result<usize, Status> {
+        let count = self.slots.len();
+        (1..=count)
+            .map(|step| (self.last_slot + step) % count)
+            .find(|index| self.slots[*index].is_none())
+            .ok_or(Status::Exhausted)
+    }
+
+    fn take(&mut self, index: usize, port: Port) -> VniId {
         self.slots[index] = Some(Slot {
             port,
             process: None,
         });
         self.last_slot = index;
-        Ok((VniId(index as u16), port))
+        VniId(index as u16)
     }
 
     /// Makes the process of a reserved slot known to the fault service.
@@ -99,7 +117,7 @@ impl<P: MemoryManager> Slots<P> {
     }
 
     fn holds(&self, port: Port) -> bool {
-        self.slots.iter().flatten().any(|slot| slot.port == port)
+        port.0 == DRIVER_PORT || self.slots.iter().flatten().any(|slot| slot.port == port)
     }
 
     /// The next free port behind the last one chosen. There are more ports than slots.

@@ -6,8 +6,10 @@
 //! locks or calls the device under a spin lock, no two spin locks are held at
 //! once, and the device is not called with a region's lock held.
 
+mod datagrams;
 mod memory;
 mod nic;
+mod pages;
 mod sync;
 
 use core::fmt;
@@ -20,36 +22,21 @@ use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC, CONFIG_SIZE};
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::{Event, Kind};
 use qnic_abi::header::{Geometry, SramHeader};
-use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::{uapi, Access, NodeId, SharedMemory, Status, VniId, ABI_VERSION};
 use qnic_nic::testing::Sram;
 
+pub(crate) use datagrams::{run, DatagramNic, Packet};
 pub(crate) use memory::{Kernel, PAGE};
 pub(crate) use nic::Nic;
+pub(crate) use pages::{Area, FakeMemory, Pages};
 pub(crate) use sync::{SleepLock, Spin, Waiters};
 
-use crate::platform::{HostArea, Level, NoMemory, Platform, RequestError, Timeout};
+use crate::platform::{collect, Level, NoMemory, Platform, RequestError, Timeout};
 use crate::{check_config, CallError, Driver, Handled, Process, Region, StartError};
 
 /// Geometry of the fake NIC: 64 frames, 4 windows.
 pub(crate) fn geometry() -> Geometry {
     Geometry::new(NodeId(7), 64, 4, 2).unwrap()
-}
-
-/// Pages of a process as the device sees them.
-pub(crate) struct Area {
-    pub(crate) addresses: [u64; HOST_PAGES],
-    pub(crate) generation: AtomicU64,
-}
-
-impl HostArea for Area {
-    fn addresses(&self) -> [u64; HOST_PAGES] {
-        self.addresses
-    }
-
-    fn store_generation(&self, generation: u64) {
-        self.generation.store(generation, Ordering::Release);
-    }
 }
 
 /// The fake platform; a clone is another handle on the same one.
@@ -63,6 +50,12 @@ pub(crate) struct Fake {
     pub(crate) tick_ns: Arc<AtomicU64>,
     random: Arc<AtomicU64>,
     log: Arc<Mutex<Vec<String>>>,
+    /// Pages for the device.
+    pub(crate) pages: Pages,
+    /// When the driver wants its datagrams served.
+    scheduled: Arc<Mutex<Option<u64>>>,
+    /// How often the driver has rung its doorbell.
+    pub(crate) rung: Arc<AtomicU64>,
     /// Processes may use physical addresses.
     pub(crate) physical: Arc<AtomicBool>,
     /// Runs whenever the driver yields: what happens elsewhere meanwhile.
@@ -89,6 +82,9 @@ impl Fake {
             tick_ns: Arc::default(),
             random: Arc::new(AtomicU64::new(1)),
             log: Arc::default(),
+            pages: Pages::default(),
+            scheduled: Arc::default(),
+            rung: Arc::default(),
             physical: Arc::default(),
             on_yield: Arc::default(),
         }
@@ -104,6 +100,23 @@ impl Fake {
 
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().join("\n")
+    }
+
+    /// Returns true if the datagrams are to be served by now.
+    pub(crate) fn take_scheduled(&self) -> bool {
+        let now = self.now_ns();
+        let mut scheduled = self.scheduled.lock().unwrap();
+        scheduled.take_if(|at| *at <= now).is_some()
+    }
+
+    /// When the datagrams are to be served next.
+    pub(crate) fn scheduled(&self) -> Option<u64> {
+        *self.scheduled.lock().unwrap()
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&self, ns: u64) {
+        self.clock_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// Runs `hook` with the time whenever the driver yields.
@@ -207,6 +220,7 @@ impl Platform for Fake {
     type SpinLock<T: Send> = Spin<T>;
     type HostArea = Area;
     type Waiters = Waiters;
+    type Memory = FakeMemory;
 
     fn sram(&self) -> &Sram {
         &self.sram
@@ -262,11 +276,24 @@ impl Platform for Fake {
 
     fn new_host_area(&self) -> Result<Area, NoMemory> {
         sync::assert_may_sleep();
-        let first = self.random() & 0xffff;
-        Ok(Area {
-            addresses: core::array::from_fn(|page| (first + page as u64) * PAGE),
-            generation: AtomicU64::new(0),
-        })
+        Ok(Area::new(&self.pages))
+    }
+
+    fn new_page(&self) -> Result<FakeMemory, NoMemory> {
+        sync::assert_may_sleep();
+        Ok(self.pages.allocate())
+    }
+
+    fn new_pages(&self, count: usize) -> Result<Vec<FakeMemory>, NoMemory> {
+        collect(count, || self.new_page())
+    }
+
+    fn ring_doorbell(&self, _: u16) {
+        self.rung.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn schedule_datagrams(&self, at_ns: u64) {
+        *self.scheduled.lock().unwrap() = Some(at_ns);
     }
 
     fn doorbell_offset(&self, queue: u16) -> u32 {

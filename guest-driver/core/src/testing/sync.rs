@@ -1,20 +1,24 @@
 //! Locks that know in which context they are taken.
 
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::platform::{self, NoMemory, Waited};
 
 std::thread_local! {
-    static SPINNING: Cell<u32> = const { Cell::new(0) };
+    /// The spin lock that the thread holds, by the type of what it guards.
+    static HELD: Cell<Option<&'static str>> = const { Cell::new(None) };
+    /// The spin locks that a condition has taken, while one is evaluated.
+    static TAKEN: RefCell<Option<BTreeSet<&'static str>>> = const { RefCell::new(None) };
     /// Locks of regions that the thread holds.
     static REGION_LOCKS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// The calling thread holds no spin lock.
 pub(crate) fn assert_may_sleep() {
-    SPINNING.with(|held| assert_eq!(held.get(), 0, "sleeps under a spin lock"));
+    assert_eq!(HELD.get(), None, "sleeps under a spin lock");
 }
 
 /// The calling thread holds neither a spin lock nor a region's lock.
@@ -71,9 +75,13 @@ impl<T: Send> platform::Lock<T> for Spin<T> {
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        SPINNING.with(|held| assert_eq!(held.replace(1), 0, "two spin locks at once"));
+        let this = core::any::type_name::<T>();
+        assert_eq!(HELD.replace(Some(this)), None, "two spin locks at once");
+        TAKEN.with_borrow_mut(|taken| {
+            taken.as_mut().map(|taken| taken.insert(this));
+        });
         let result = f(&mut self.0.lock().unwrap());
-        SPINNING.with(|held| held.set(0));
+        HELD.set(None);
         result
     }
 }
@@ -81,8 +89,30 @@ impl<T: Send> platform::Lock<T> for Spin<T> {
 /// A wait queue.
 #[derive(Default)]
 pub(crate) struct Waiters {
+    /// Locked while a condition is evaluated.
     turn: Mutex<u64>,
     woken: Condvar,
+    /// The spin locks that conditions have taken.
+    taken: Mutex<BTreeSet<&'static str>>,
+}
+
+impl Waiters {
+    fn evaluate(&self, ready: &dyn Fn() -> bool) -> bool {
+        TAKEN.set(Some(BTreeSet::new()));
+        let is_ready = ready();
+        let taken = TAKEN.take().unwrap_or_default();
+        self.taken.lock().unwrap().extend(taken);
+        is_ready
+    }
+
+    /// The calling thread holds no lock that a condition takes: with two threads it would wait for
+    /// the other's, and the other for its.
+    fn assert_may_wake(&self) {
+        if let Some(held) = HELD.get() {
+            let taken = self.taken.lock().unwrap();
+            assert!(!taken.contains(held), "wakes under a condition's lock");
+        }
+    }
 }
 
 impl platform::Waiters for Waiters {
@@ -92,7 +122,7 @@ impl platform::Waiters for Waiters {
         let turn = self.turn.lock().unwrap();
         let (_turn, result) = self
             .woken
-            .wait_timeout_while(turn, limit, |_| !ready())
+            .wait_timeout_while(turn, limit, |_| !self.evaluate(ready))
             .unwrap();
         if result.timed_out() {
             Waited::TimedOut
@@ -102,6 +132,7 @@ impl platform::Waiters for Waiters {
     }
 
     fn wake_all(&self) {
+        self.assert_may_wake();
         *self.turn.lock().unwrap() += 1;
         self.woken.notify_all();
     }

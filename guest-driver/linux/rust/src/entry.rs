@@ -6,25 +6,29 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ffi::c_void;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
 use qnic_abi::attach::CONFIG_SIZE;
 use qnic_abi::event::EVENT_BYTES;
 use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
 use qnic_abi::window::WINDOW_BYTES;
-use qnic_abi::{uapi, PAGE_SIZE};
+use qnic_abi::{pool, uapi, volume, PAGE_SIZE};
 use qnic_driver::platform::Level;
 use qnic_driver::{check_config, CallError, Handled, Region, StartError};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::datagram::*;
 use crate::ffi::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicNotifier};
 use crate::platform::{AddressSpace, Driver, Kernel, Process};
+use crate::pools::*;
+use crate::remote_memory::*;
 
 // Each entry point has the type that ffi.h declares.
 include!(concat!(env!("OUT_DIR"), "/entry.rs"));
 
 /// All calls of the character device.
-pub(crate) const CALLS: [u32; 9] = [
+pub(crate) const CALLS: [u32; 22] = [
     uapi::REGISTER,
     uapi::EXPORT,
     uapi::UNEXPORT,
@@ -34,6 +38,19 @@ pub(crate) const CALLS: [u32; 9] = [
     uapi::WAKE,
     uapi::PATH,
     uapi::INFO,
+    uapi::DATAGRAM_INFO,
+    pool::OPEN_POOLS,
+    pool::POOL_KICK,
+    pool::POOL_WAIT,
+    pool::POOL_INFO,
+    volume::ATTACH_VOLUME,
+    volume::DETACH_VOLUME,
+    volume::VOLUME_INFO,
+    volume::VOLUME_SERVER,
+    volume::VOLUME_LATENCY,
+    volume::SERVE_MEMORY,
+    volume::LEAVE_MEMORY,
+    volume::MEMORY_INFO,
 ];
 
 /// Size of the argument of a call, which its ioctl number contains.
@@ -47,7 +64,7 @@ const POOL_BYTES: u64 = (WRITABLE_PAGES * PAGE_SIZE) as u64;
 
 /// # Safety
 /// `driver` came from [`qnic_rs_start`] or [`qnic_rs_get`] and was not put yet.
-unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a Driver {
+pub(crate) unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a Driver {
     // SAFETY: the caller's promise.
     unsafe { &*driver.cast::<Driver>() }
 }
@@ -84,7 +101,7 @@ fn start_errno(error: StartError) -> i32 {
 ///
 /// # Safety
 /// `argument` points to at least `size_of::<T>()` bytes.
-unsafe fn with_argument<T: FromBytes + IntoBytes + Immutable>(
+pub(crate) unsafe fn with_argument<T: FromBytes + IntoBytes + Immutable>(
     argument: *mut u8,
     call: impl FnOnce(&mut T) -> Result<(), CallError>,
 ) -> i32 {
@@ -178,16 +195,29 @@ forward! {
     qnic_rs_event_room(driver_of) -> bool = Driver::event_room;
     qnic_rs_serve_fault(driver_of) -> bool = Driver::serve_fault;
     qnic_rs_check_device(driver_of) = Driver::check_device;
-    qnic_rs_host_area(process_of) -> *mut QnicHostArea = |of: &Process| of.host_area().0.as_ptr();
+    qnic_rs_host_area(process_of) -> *mut QnicHostArea = |of: &Process| of.host_area().raw.as_ptr();
     qnic_rs_waiters(process_of) -> *mut c_void = |of: &Process| of.waiters().0.as_ptr();
     qnic_rs_poll(process_of) -> i32 = poll;
     qnic_rs_close(process_of) = Process::close;
 }
 
 fn poll(process: &Process) -> i32 {
-    let readable = i32::from(process.is_readable()) * ffi::QNIC_POLL_READABLE;
-    let gone = i32::from(!process.is_open()) * ffi::QNIC_POLL_GONE;
-    readable | gone
+    poll_bits(process.is_readable(), !process.is_open())
+}
+
+/// What poll reports.
+pub(crate) fn poll_bits(readable: bool, gone: bool) -> i32 {
+    i32::from(readable) * ffi::QNIC_POLL_READABLE | i32::from(gone) * ffi::QNIC_POLL_GONE
+}
+
+/// Borrows a reference of the shim for a while.
+///
+/// # Safety
+/// `driver` came from [`qnic_rs_start`] or [`qnic_rs_get`] and is not put before the result is
+/// dropped.
+pub(crate) unsafe fn driver_arc(driver: *mut c_void) -> ManuallyDrop<Arc<Driver>> {
+    // SAFETY: the caller's promise.
+    ManuallyDrop::new(unsafe { Arc::from_raw(driver.cast::<Driver>()) })
 }
 
 #[no_mangle]
@@ -203,8 +233,8 @@ unsafe extern "C" fn qnic_rs_register(
     };
     // SAFETY: the shim passes the caller's address space.
     let space = unsafe { AddressSpace::new(mm) };
-    // SAFETY: the shim holds a reference; this borrows it for a while.
-    let driver = unsafe { core::mem::ManuallyDrop::new(Arc::from_raw(driver.cast::<Driver>())) };
+    // SAFETY: the shim holds a reference.
+    let driver = unsafe { driver_arc(driver) };
     let mut registered = None;
     let call = |call: &mut uapi::Register| {
         registered = driver.register(space, pid, call)?;

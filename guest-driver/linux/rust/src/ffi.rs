@@ -8,11 +8,13 @@ include!(concat!(env!("OUT_DIR"), "/ffi.rs"));
 pub(crate) mod errno {
     pub(crate) const ESRCH: i32 = 3;
     pub(crate) const EINTR: i32 = 4;
+    pub(crate) const EAGAIN: i32 = 11;
     pub(crate) const ENOMEM: i32 = 12;
     pub(crate) const EACCES: i32 = 13;
     pub(crate) const EBUSY: i32 = 16;
     pub(crate) const ENODEV: i32 = 19;
     pub(crate) const EINVAL: i32 = 22;
+    pub(crate) const ENOSPC: i32 = 28;
     pub(crate) const ENOTTY: i32 = 25;
     pub(crate) const ETIME: i32 = 62;
     pub(crate) const EPROTO: i32 = 71;

@@ -3,10 +3,11 @@
 //! calls.
 //!
 //! ```text
-//!   kernel ──► shim (C): device.c queues.c file.c memory.c support.c
+//!   kernel ──► shim (C): device.c queues.c file.c pools.c memory.c datagram.c volume.c
+//!                │                             │    remote_memory.c support.c
 //!                │ qnic_rs_…  (entry)          ▲ qnic_…  (ffi)
 //!                ▼                             │
-//!              this crate: platform, sync, sram, entry
+//!              this crate: platform, sync, sram, memory, entry, datagram, pools, remote_memory
 //!                │
 //!                ▼
 //!              qnic-driver (guest-driver/core): all decisions
@@ -22,9 +23,13 @@
 
 extern crate alloc;
 
+mod datagram;
 mod entry;
 mod ffi;
+mod memory;
 mod platform;
+mod pools;
+mod remote_memory;
 mod sram;
 mod sync;
 
@@ -39,7 +44,7 @@ use qnic_driver::platform::Level;
     reason = "Rust 1.85 does not count what only a constant assertion uses"
 )]
 mod abi_h {
-    use qnic_abi::{attach, control, event, host_area, uapi};
+    use qnic_abi::{attach, control, datagram, event, host_area, pool, uapi, volume, Status};
 
     use crate::entry::{argument_bytes, CALLS};
 
@@ -80,6 +85,25 @@ mod abi_h {
         same(QNIC_ARGUMENT_BYTES, largest_argument());
         same(QNIC_IOCTL_REGISTER, uapi::REGISTER as u64);
         same(QNIC_IOCTL_INFO, uapi::INFO as u64);
+        same(QNIC_IOCTL_DATAGRAM_INFO, uapi::DATAGRAM_INFO as u64);
+        same(QNIC_IOCTL_OPEN_POOLS, pool::OPEN_POOLS as u64);
+        same(QNIC_HEADER_BYTES, datagram::HEADER_CAPACITY as u64);
+        same(QNIC_VOLUMES, volume::MAX_VOLUMES as u64);
+        same(QNIC_VOLUME_PAGES, volume::MAX_PAGES_UNDER_WAY as u64);
+        same(QNIC_REQUEST_PAGES, volume::MAX_PAGES_OF_REQUEST as u64);
+        same(QNIC_VOLUME_OFFSET, volume::VOLUME_OFFSET as u64);
+        same(QNIC_FIRST_MEMORY_CALL, volume::FIRST_CALL as u64);
+        same(QNIC_LAST_MEMORY_CALL, volume::LAST_CALL as u64);
+        same(QNIC_IOCTL_ATTACH_VOLUME, volume::ATTACH_VOLUME as u64);
+        same(QNIC_IOCTL_DETACH_VOLUME, volume::DETACH_VOLUME as u64);
+        same(QNIC_IOCTL_SERVE_MEMORY, volume::SERVE_MEMORY as u64);
+        same(QNIC_IOCTL_LEAVE_MEMORY, volume::LEAVE_MEMORY as u64);
+        same(QNIC_IOCTL_MEMORY_INFO, volume::MEMORY_INFO as u64);
+        same(QNIC_STATUS_PORT_IN_USE, Status::PortInUse as u64);
+        same(QNIC_STATUS_EXHAUSTED, Status::Exhausted as u64);
+        same(QNIC_STATUS_NO_SUCH_VOLUME, Status::NoSuchVolume as u64);
+        same(QNIC_STATUS_VOLUME_IN_USE, Status::VolumeInUse as u64);
+        same(QNIC_STATUS_NOT_SERVING, Status::NotServing as u64);
     };
 }
 

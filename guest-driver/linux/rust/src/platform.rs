@@ -1,6 +1,7 @@
 //! The kernel as the platform of the driver core.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::fmt;
 use core::ops::Range;
@@ -8,13 +9,13 @@ use core::ptr::NonNull;
 
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::MAX_FAULT_PAGES;
-use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
 use qnic_abi::page_table::PageAccess;
 use qnic_abi::PAGE_SIZE;
-use qnic_driver::platform::{HostArea, Level, MemoryError, NoMemory, RequestError, Timeout};
+use qnic_driver::platform::{collect, Level, MemoryError, NoMemory, RequestError, Timeout};
 use qnic_driver::{MemoryManager, Platform, Region, Resident};
 
-use crate::ffi::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicNotifier, QnicPin};
+use crate::ffi::{self, errno, MmStruct, QnicDev, QnicNotifier, QnicPin};
+use crate::memory::{Area, Memory};
 use crate::sram::Sram;
 use crate::sync::{Mutex, SpinLock, Waiters};
 
@@ -188,43 +189,13 @@ impl Drop for Pin {
     }
 }
 
-/// A host area of the shim.
-pub(crate) struct Area(pub(crate) NonNull<QnicHostArea>);
-
-// SAFETY: pages and their addresses do not change; the store is atomic.
-unsafe impl Send for Area {}
-// SAFETY: as above.
-unsafe impl Sync for Area {}
-
-impl HostArea for Area {
-    fn addresses(&self) -> [u64; HOST_PAGES] {
-        core::array::from_fn(|page| {
-            // SAFETY: the area lives as long as self.
-            unsafe { ffi::qnic_host_area_address(self.0.as_ptr(), page as u32) }
-        })
-    }
-
-    fn store_generation(&self, generation: u64) {
-        // SAFETY: the area lives as long as self.
-        unsafe {
-            ffi::qnic_host_area_store(self.0.as_ptr(), WAKE_GENERATION as u32, generation);
-        }
-    }
-}
-
-impl Drop for Area {
-    fn drop(&mut self) {
-        // SAFETY: made in `new_host_area`.
-        unsafe { ffi::qnic_host_area_free(self.0.as_ptr()) }
-    }
-}
-
 impl Platform for Kernel {
     type Sram = Sram;
     type Mutex<T: Send> = Mutex<T>;
     type SpinLock<T: Send> = SpinLock<T>;
     type HostArea = Area;
     type Waiters = Waiters;
+    type Memory = Memory;
 
     fn sram(&self) -> &Sram {
         &self.sram
@@ -238,6 +209,19 @@ impl Platform for Kernel {
     fn yield_processor(&self) {
         // SAFETY: the core calls it where it may sleep.
         unsafe { ffi::qnic_yield() }
+    }
+
+    fn undisturbed(&self, run: &mut dyn FnMut()) {
+        // SAFETY: what runs in between is atomic, and does not unwind.
+        unsafe { ffi::qnic_undisturbed() };
+        run();
+        // SAFETY: it undoes the call above.
+        unsafe { ffi::qnic_disturbed() };
+    }
+
+    fn may_look(&self) -> bool {
+        // SAFETY: no precondition.
+        unsafe { ffi::qnic_may_look() }
     }
 
     fn random(&self) -> u64 {
@@ -301,9 +285,27 @@ impl Platform for Kernel {
     }
 
     fn new_host_area(&self) -> Result<Area, NoMemory> {
-        // SAFETY: no precondition.
-        let raw = unsafe { ffi::qnic_host_area_new() };
-        NonNull::new(raw).map(Area).ok_or(NoMemory)
+        Area::new()
+    }
+
+    fn new_page(&self) -> Result<Memory, NoMemory> {
+        Memory::new_page(false)
+    }
+
+    fn new_pages(&self, count: usize) -> Result<Vec<Memory>, NoMemory> {
+        collect(count, || Memory::new_page(true))
+    }
+
+    fn ring_doorbell(&self, queue: u16) {
+        // SAFETY: the device structure lives as long as self, and the core calls this only
+        // while the device is there.
+        unsafe { ffi::qnic_ring_doorbell(self.dev.as_ptr(), queue) }
+    }
+
+    fn schedule_datagrams(&self, at_ns: u64) {
+        let delay = at_ns.saturating_sub(self.now_ns());
+        // SAFETY: the device structure lives as long as self.
+        unsafe { ffi::qnic_schedule_datagrams(self.dev.as_ptr(), delay) }
     }
 
     fn doorbell_offset(&self, queue: u16) -> u32 {

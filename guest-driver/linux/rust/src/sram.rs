@@ -34,41 +34,53 @@ impl Sram {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    fn word32(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: mapped, aligned, and accessed with this width only.
-        unsafe { AtomicU32::from_ptr(self.word(offset, 4).cast()) }
-    }
-
-    fn word64(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: mapped, aligned, and accessed with this width only.
-        unsafe { AtomicU64::from_ptr(self.word(offset, 8).cast()) }
-    }
-}
-
-impl SharedMemory for Sram {
-    fn size(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.bytes
     }
-
-    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
-        self.word32(offset).load(order)
-    }
-
-    fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
-        self.word32(offset).store(value, order);
-    }
-
-    fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
-        self.word64(offset).load(order)
-    }
-
-    fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
-        self.word64(offset).store(value, order);
-    }
-
-    fn fence(&self) {
-        // SAFETY: touches nothing. Without `nomem` the compiler moves no access to
-        // memory across it.
-        unsafe { core::arch::asm!("mfence", options(nostack, preserves_flags)) };
-    }
 }
+
+/// Implements [`qnic_abi::SharedMemory`] for a type that has `bytes()` and a pointer to each
+/// `word()`, which is mapped while it lives, and accessed with one width only.
+macro_rules! shared_memory {
+    ($type:ty) => {
+        impl SharedMemory for $type {
+            fn size(&self) -> usize {
+                self.bytes()
+            }
+
+            fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+                // SAFETY: mapped, aligned, and accessed with this width only.
+                unsafe { AtomicU32::from_ptr(self.word(offset, 4).cast()) }.load(order)
+            }
+
+            fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+                // SAFETY: as above.
+                unsafe { AtomicU32::from_ptr(self.word(offset, 4).cast()) }.store(value, order);
+            }
+
+            fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+                // SAFETY: as above.
+                unsafe { AtomicU64::from_ptr(self.word(offset, 8).cast()) }.load(order)
+            }
+
+            fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+                // SAFETY: as above.
+                unsafe { AtomicU64::from_ptr(self.word(offset, 8).cast()) }.store(value, order);
+            }
+
+            fn fence(&self) {
+                fence();
+            }
+        }
+    };
+}
+
+pub(crate) use shared_memory;
+
+/// A full fence, for a host that emulates this guest, too ([`SharedMemory::fence`]).
+pub(crate) fn fence() {
+    // SAFETY: touches nothing. Without `nomem` the compiler moves no access to memory across it.
+    unsafe { core::arch::asm!("mfence", options(nostack, preserves_flags)) };
+}
+
+shared_memory!(Sram);

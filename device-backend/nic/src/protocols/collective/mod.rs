@@ -110,7 +110,8 @@ impl Collectives {
         entry: CompletionEntry,
     ) {
         let kind = kind as u8;
-        cx.core.complete(vni, CompletionEntry { kind, ..entry });
+        cx.core
+            .complete(cx.host, vni, CompletionEntry { kind, ..entry });
         cx.core.activate(vni, Some(cx.now));
     }
 

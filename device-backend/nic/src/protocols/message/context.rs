@@ -2,9 +2,9 @@
 //! Send or a Receive.
 //!
 //! ```text
-//!   ContextCommand ──► copy of context and region ──► checked ──► Send, Receive ──► doorbell
-//!                      (read once)                       │ no
-//!                                                        └──────────────────────► doorbell
+//!   ContextCommand ──► copy of context, region, list ──► checked ──► Send, Receive ──► doorbell
+//!                      (read once)                          │ no
+//!                                                           └──────────────────────► doorbell
 //! ```
 //! # Invariants
 //! - What a process stores into a context after its command was read changes nothing.
@@ -16,13 +16,14 @@
 use qnic_abi::command::CommandHeader;
 use qnic_abi::context::{
     pages_of, ContextFlags, DoorbellState, MessageContext, PageDescriptor, CONTEXT_BYTES,
-    CONTEXT_PAGES, POOL_PAGES, REGION_BYTES,
+    CONTEXT_PAGES, LIST_PAGES, POOL_PAGES, REGION_BYTES,
 };
 use qnic_abi::host_area::{
     receive_doorbell_offset, send_doorbell_offset, CompletionEntry, CompletionKind,
 };
 use qnic_abi::message::ENDPOINTS;
 use qnic_abi::window::{receive_context_offset, send_context_offset};
+use qnic_abi::wire::SPAN_PAGES;
 use qnic_abi::{Key, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE};
 use zerocopy::IntoBytes;
 
@@ -30,19 +31,21 @@ use super::command::{Handle, Memory, Name, Receive, Send, Space};
 use super::matching::{Pattern, Takes};
 use super::Context;
 use crate::core::{Core, LocalMemory, PageKey, INLINE_WORDS};
-use crate::env::Host;
+use crate::env::{Host, HostMemory};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Words of a context with its region.
 const WORDS: usize = CONTEXT_BYTES / 8;
 
+/// Most pages of a run that [`Pages::at`] finds: more than a frame takes.
+const RUN_PAGES: usize = SPAN_PAGES + 1;
+
 /// The pages of a context, in the order of its bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pages {
     /// Their addresses: virtual, or of the pool guest-physical.
-    addresses: [u64; POOL_PAGES],
-    count: usize,
+    addresses: Box<[u64]>,
     /// Where in the first page the first byte stands.
     offset: u64,
     length: u64,
@@ -51,15 +54,15 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Where a byte is, and how many follow it there in one piece.
+    /// Where a byte is, and how many follow it there in one piece; of more than [`RUN_PAGES`] it
+    /// says that many.
     pub(super) fn at(&self, offset: u64) -> (u64, u64) {
         let from_first = self.offset + offset;
         let index = (from_first / PAGE) as usize;
-        let addresses = &self.addresses[..self.count];
-        let Some(first) = addresses.get(index) else {
+        let Some(first) = self.addresses.get(index) else {
             return (0, 0);
         };
-        let behind = addresses[index..].windows(2);
+        let behind = self.addresses[index..].windows(2).take(RUN_PAGES - 1);
         let adjacent = behind.take_while(|pair| pair[1] == pair[0].wrapping_add(PAGE));
         let run = (1 + adjacent.count() as u64) * PAGE - from_first % PAGE;
         let left = self.length.saturating_sub(offset);
@@ -107,30 +110,23 @@ impl Pages {
         if length > behind {
             return Err(Status::BadLength);
         }
-        let mut addresses = [0; POOL_PAGES];
-        addresses[..POOL_PAGES - first].copy_from_slice(&pool[first..]);
+        let count = pages_of(offset as usize, length) as usize;
         Ok(Pages {
-            addresses,
-            count: pages_of(offset as usize, length) as usize,
+            addresses: pool[first..first + count].into(),
             offset,
             length,
             segment: None,
         })
     }
 
-    /// The pages that the region of a context lists.
-    fn of_region(
-        context: &MessageContext,
-        region: &[PageDescriptor; CONTEXT_PAGES],
-    ) -> Result<Self, Status> {
+    /// The pages that descriptors list: all of the region of a context, or of its page of the pool.
+    fn listed(context: &MessageContext, all: &[PageDescriptor]) -> Result<Self, Status> {
         let count = usize::from(context.pages.get());
-        let (listed, behind) = region.split_at_checked(count).ok_or(Status::BadLength)?;
-        let named = context.pool_page.get() != 0 || context.pool_offset.get() != 0;
-        let ends = behind.first().is_none_or(|next| next.valid.get() == 0);
-        if named || !ends {
+        let (listed, behind) = all.split_at_checked(count).ok_or(Status::BadLength)?;
+        if behind.first().is_some_and(|next| next.valid.get() != 0) {
             return Err(Status::Malformed);
         }
-        let mut addresses = [0; POOL_PAGES];
+        let mut addresses = Vec::with_capacity(count);
         let mut length = 0;
         for (index, page) in listed.iter().enumerate() {
             let (offset, bytes) = (u64::from(page.offset.get()), u64::from(page.length.get()));
@@ -141,7 +137,7 @@ impl Pages {
             if page.valid.get() != 1 || !begins || !ends || !inside || !aligned {
                 return Err(Status::Malformed);
             }
-            addresses[index] = page.address.get();
+            addresses.push(page.address.get());
             length += bytes;
         }
         if length != context.length.get() {
@@ -149,8 +145,7 @@ impl Pages {
         }
         let segment = SegmentId(context.local_segment.get());
         Ok(Pages {
-            addresses,
-            count,
+            addresses: addresses.into(),
             offset: listed.first().map_or(0, |page| page.offset.get().into()),
             length,
             segment: Some((segment, Key(context.local_key.get()))),
@@ -165,6 +160,8 @@ pub(super) struct Copied {
     flags: Option<ContextFlags>,
     region: [u64; INLINE_WORDS],
     pool: [u64; POOL_PAGES],
+    /// The descriptors that it has in a page of the pool; none if it names no such page.
+    list: Vec<PageDescriptor>,
 }
 
 impl Copied {
@@ -191,13 +188,20 @@ impl Copied {
         copy.copy_from_slice(region);
         let process = core.process(vni);
         let pool = process.map(|process| process.host_area.pool());
+        let pool = pool.unwrap_or_default();
         let named = (context.remote_node, context.remote_port);
         let agrees = named == (header.remote_node, header.remote_port);
+        let flags = ContextFlags::from_bits(context.flags.get()).filter(|_| agrees);
+        let has_list = flags.is_some_and(|flags| flags.contains(ContextFlags::LIST));
         Copied {
-            flags: ContextFlags::from_bits(context.flags.get()).filter(|_| agrees),
+            flags,
+            list: match has_list {
+                true => read_list(host, &context, &pool),
+                false => Vec::new(),
+            },
             context,
             region: copy,
-            pool: pool.unwrap_or_default(),
+            pool,
         }
     }
 
@@ -246,17 +250,27 @@ impl Copied {
     }
 
     fn pages(&self, flags: ContextFlags) -> Result<Pages, Status> {
-        let pages = match flags.contains(ContextFlags::POOL) {
-            true => Pages::of_pool(&self.context, self.pool)?,
-            false => {
+        const EITHER: ContextFlags = ContextFlags::POOL.union(ContextFlags::LIST);
+        let context = &self.context;
+        let no_page = context.pool_page.get() == 0;
+        let no_offset = context.pool_offset.get() == 0;
+        let pages = match flags.intersection(EITHER) {
+            ContextFlags::POOL => Pages::of_pool(context, self.pool)?,
+            ContextFlags::LIST
+                if no_offset && usize::from(context.pool_page.get()) < POOL_PAGES =>
+            {
+                Pages::listed(context, &self.list)?
+            }
+            none if none.is_empty() && no_page && no_offset => {
                 let mut region = [PageDescriptor::default(); CONTEXT_PAGES];
                 region
                     .as_mut_bytes()
                     .copy_from_slice(self.region.as_bytes());
-                Pages::of_region(&self.context, &region)?
+                Pages::listed(context, &region)?
             }
+            _ => return Err(Status::Malformed),
         };
-        match pages.count == usize::from(self.context.pages.get()) {
+        match pages.addresses.len() == usize::from(context.pages.get()) {
             true => Ok(pages),
             false => Err(Status::Malformed),
         }
@@ -278,7 +292,7 @@ impl Copied {
                 let named = context.local_key.get() != 0
                     || context.local_segment.get() != 0
                     || context.pages.get() != 0
-                    || flags.contains(ContextFlags::POOL);
+                    || flags.intersects(ContextFlags::POOL | ContextFlags::LIST);
                 if named {
                     return Err(Status::Malformed);
                 }
@@ -325,6 +339,25 @@ impl Copied {
     }
 }
 
+/// Copies the page descriptors that a context has in a page of the pool, and the one behind them,
+/// which ends the list; none if there is no such page, or if they are more than it has room for.
+fn read_list<H: Host>(
+    host: &H,
+    context: &MessageContext,
+    pool: &[u64; POOL_PAGES],
+) -> Vec<PageDescriptor> {
+    let count = usize::from(context.pages.get());
+    let page = pool.get(usize::from(context.pool_page.get()));
+    let Some(page) = page.filter(|_| count <= LIST_PAGES) else {
+        return Vec::new();
+    };
+    let mut list = vec![PageDescriptor::default(); (count + 1).min(LIST_PAGES)];
+    match host.memory().read(*page, list.as_mut_bytes()) {
+        Ok(()) => list,
+        Err(_) => Vec::new(),
+    }
+}
+
 /// Tells a process of the end of an operation that it has issued.
 pub(super) fn complete<H: Host>(
     host: &H,
@@ -336,7 +369,7 @@ pub(super) fn complete<H: Host>(
     let (index, notify) = match handle {
         Handle::Command(handle) => {
             let handle = handle.into();
-            return core.complete(vni, CompletionEntry { handle, ..entry });
+            return core.complete(host, vni, CompletionEntry { handle, ..entry });
         }
         Handle::Context { index, notify } => (index, notify),
     };

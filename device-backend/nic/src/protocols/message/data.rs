@@ -5,9 +5,9 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{Status, VniId, PAGE_SIZE};
 
 use super::inbox::Inbox;
-use super::staging::{Header, Landing, Place};
+use super::staging::{Header, Landing, Place, Staging};
 use super::{Context, Messages, Received};
-use crate::core::{Destination, LookupSide, PageError, PageRange};
+use crate::core::{Core, Destination, LookupSide, PageError, PageRange, PerProcess};
 use crate::env::{Host, Payload};
 use crate::frame::Arrival;
 
@@ -18,59 +18,48 @@ pub(super) fn pages_from(inbox: &Inbox, landing: &Landing, offset: u64) -> PageR
     PageRange::new(address, left, LookupSide::Destination)
 }
 
+/// Where data of a message goes, how much of the payload has room there in one piece, and what the
+/// message is to count it with.
+fn check_data<'a, H: Host>(
+    core: &Core,
+    inboxes: &mut PerProcess<Inbox>,
+    staging: &'a mut Staging,
+    arrival: &Arrival<'_, H::Memory>,
+) -> Result<(Destination, &'a mut Landing, usize), Status> {
+    let body: MessageData = arrival.body();
+    let message = staging.get(body.receive.get());
+    let message = message.ok_or(Status::Aborted)?;
+    let header = &message.header;
+    let known = header.peer == arrival.peer
+        && header.operation == arrival.operation().0
+        && message.bytes.is_none();
+    let Place::Landing(landing) = &mut message.place else {
+        return Err(Status::Aborted);
+    };
+    if !known {
+        return Err(Status::Aborted);
+    }
+    let (offset, length) = (body.offset.get(), arrival.payload.len() as u64);
+    let end = offset.checked_add(length).ok_or(Status::BadAddress)?;
+    let missing = landing.allowed - landing.arrived;
+    if length == 0 || end > landing.allowed || length > missing {
+        return Err(Status::BadLength);
+    }
+    let inbox = inboxes.get_or_insert(header.vni);
+    let (address, run) = inbox.at(&landing.memory, landing.offset + offset);
+    if address % PAGE_SIZE as u64 != u64::from(body.page_offset.get()) {
+        return Err(Status::BadAddress);
+    }
+    let key = inbox.authorise(core, header.vni, &landing.memory)?;
+    let to = Destination {
+        vni: header.vni,
+        address,
+        key,
+    };
+    Ok((to, landing, run.min(length) as usize))
+}
+
 impl Messages {
-    /// Where data of a message goes, and what is missing behind it.
-    fn check_data<H: Host>(
-        &mut self,
-        cx: &Context<'_, H>,
-        arrival: &Arrival<'_, H::Memory>,
-    ) -> Result<(Destination, Landing, usize), Status> {
-        let body: MessageData = arrival.body();
-        let message = self.staging.get(body.receive.get());
-        let message = message.ok_or(Status::Aborted)?;
-        let header = &message.header;
-        let known = header.peer == arrival.peer
-            && header.operation == arrival.operation().0
-            && message.bytes.is_none();
-        let Place::Landing(landing) = message.place else {
-            return Err(Status::Aborted);
-        };
-        if !known {
-            return Err(Status::Aborted);
-        }
-        let (offset, length) = (body.offset.get(), arrival.payload.len() as u64);
-        let end = offset.checked_add(length).ok_or(Status::BadAddress)?;
-        let missing = landing.allowed - landing.arrived;
-        if length == 0 || end > landing.allowed || length > missing {
-            return Err(Status::BadLength);
-        }
-        let inbox = self.inboxes.get_or_insert(header.vni);
-        let (address, run) = inbox.at(&landing.memory, landing.offset + offset);
-        if address % PAGE_SIZE as u64 != u64::from(body.page_offset.get()) {
-            return Err(Status::BadAddress);
-        }
-        let key = inbox.authorise(cx.core, header.vni, &landing.memory)?;
-        let to = Destination {
-            vni: header.vni,
-            address,
-            key,
-        };
-        Ok((to, landing, run.min(length) as usize))
-    }
-
-    /// Counts bytes of a message that have been copied into its receive.
-    fn data_copied<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64, length: u64) {
-        let Some(message) = self.staging.get(number) else {
-            return;
-        };
-        if let Place::Landing(landing) = &mut message.place {
-            landing.arrived += length;
-            if landing.arrived == landing.allowed {
-                self.end_landing(cx, number, Status::Ok);
-            }
-        }
-    }
-
     /// Receives a fragment of a message that has permission.
     pub(super) fn receive_data<H: Host>(
         &mut self,
@@ -78,7 +67,10 @@ impl Messages {
         arrival: &Arrival<'_, H::Memory>,
     ) -> Received {
         let body: MessageData = arrival.body();
-        let (to, landing, run) = match self.check_data(cx, arrival) {
+        let number = body.receive.get();
+        let (inboxes, staging) = (&mut self.inboxes, &mut self.staging);
+        let checked = check_data::<H>(cx.core, inboxes, staging, arrival);
+        let (to, landing, run) = match checked {
             Ok(checked) => checked,
             Err(status) => return Received::Refuse(status),
         };
@@ -88,16 +80,18 @@ impl Messages {
         match cx.core.copy_in(cx.host, to, &arrival.payload) {
             Ok(()) => {}
             Err(PageError::Refused(status)) => {
-                self.end_landing(cx, body.receive.get(), status);
+                self.end_landing(cx, number, status);
                 return Received::Refuse(status);
             }
             Err(PageError::Absent) => {
-                let inbox = self.inboxes.get_or_insert(to.vni);
-                return Received::Wait(to.vni, pages_from(inbox, &landing, body.offset.get()));
+                let inbox = inboxes.get_or_insert(to.vni);
+                return Received::Wait(to.vni, pages_from(inbox, landing, body.offset.get()));
             }
         }
-        let length = arrival.payload.len() as u64;
-        self.data_copied(cx, body.receive.get(), length);
+        landing.arrived += arrival.payload.len() as u64;
+        if landing.arrived == landing.allowed {
+            self.end_landing(cx, number, Status::Ok);
+        }
         Received::Done
     }
 
@@ -107,14 +101,17 @@ impl Messages {
         cx: &mut Context<'_, H>,
         arrival: &Arrival<'_, H::Memory>,
     ) -> usize {
-        let body: MessageData = arrival.body();
-        let Ok((to, _, run)) = self.check_data(cx, arrival) else {
+        let (inboxes, staging) = (&mut self.inboxes, &mut self.staging);
+        let checked = check_data::<H>(cx.core, inboxes, staging, arrival);
+        let Ok((to, landing, run)) = checked else {
             return 0;
         };
         let payload = arrival.payload.part(0, run);
         let copied = cx.core.copy_in_span(cx.host, to, &payload);
-        if copied > 0 {
-            self.data_copied(cx, body.receive.get(), copied as u64);
+        landing.arrived += copied as u64;
+        if landing.arrived == landing.allowed {
+            let body: MessageData = arrival.body();
+            self.end_landing(cx, body.receive.get(), Status::Ok);
         }
         copied
     }
@@ -127,7 +124,8 @@ impl Messages {
         status: Status,
     ) {
         let body: MessageData = arrival.body();
-        if self.check_data(cx, arrival).is_ok() {
+        let (inboxes, staging) = (&mut self.inboxes, &mut self.staging);
+        if check_data::<H>(cx.core, inboxes, staging, arrival).is_ok() {
             self.end_landing(cx, body.receive.get(), status);
         }
     }

@@ -107,8 +107,8 @@ impl Messages {
             let posted = inbox.remove_all(names_source(ended));
             failed.extend(posted.into_iter().map(|posted| (vni, posted)));
             for probe in inbox.take_probes(|probe| probe.pattern.source().is_some_and(ended)) {
-                cx.core
-                    .complete(vni, failed_probe(&probe, Status::PeerGone));
+                let entry = failed_probe(&probe, Status::PeerGone);
+                cx.core.complete(cx.host, vni, entry);
             }
         }
         for (vni, posted) in failed {
@@ -148,7 +148,7 @@ impl Messages {
             (_, Some(probe)) => {
                 if let Some(probe) = inbox.take_probe(probe) {
                     let entry = failed_probe(&probe, Status::Cancelled);
-                    cx.core.complete(vni, entry);
+                    cx.core.complete(cx.host, vni, entry);
                 }
             }
             _ => {}

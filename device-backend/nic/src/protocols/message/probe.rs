@@ -88,7 +88,7 @@ impl Messages {
                 Status::Exhausted
             }
         };
-        cx.core.complete(vni, failed_probe(&probe, status));
+        cx.core.complete(cx.host, vni, failed_probe(&probe, status));
     }
 
     /// Shows probes that wait a message that no posted receive takes, until one takes it.
@@ -132,7 +132,7 @@ impl Messages {
             Found::Claimed => entry.offset = number.into(),
             Found::Discarded => self.discard(cx, number),
         }
-        cx.core.complete(header.vni, entry);
+        cx.core.complete(cx.host, header.vni, entry);
         // It is likely to receive the message.
         cx.core.activate(header.vni, Some(cx.now));
     }
@@ -154,18 +154,18 @@ impl Messages {
         let checked = local.map_or(Ok(()), |local| local.authorise(cx.core, vni).map(drop));
         if let Err(status) = checked {
             cx.core.counters.refused(status);
-            return cx.core.complete(vni, fails(status));
+            return cx.core.complete(cx.host, vni, fails(status));
         }
         let arrived = self
             .staging
             .get(message)
             .filter(|arrived| arrived.header.vni == vni && matches!(arrived.place, Place::Claimed));
         let Some(header) = arrived.map(|arrived| arrived.header) else {
-            return cx.core.complete(vni, fails(Status::NoMessage));
+            return cx.core.complete(cx.host, vni, fails(Status::NoMessage));
         };
         let Some(local) = local else {
             self.discard(cx, message);
-            return cx.core.complete(vni, found(kind, handle, &header));
+            return cx.core.complete(cx.host, vni, found(kind, handle, &header));
         };
         let landing = Landing {
             handle: Handle::Command(handle),

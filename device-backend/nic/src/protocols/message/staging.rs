@@ -13,14 +13,18 @@
 //! room stays at its source. Messages without bytes are bounded for each node: each belongs to
 //! an operation there that runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use ahash::RandomState;
 use qnic_abi::{Status, VniId};
 
 use super::command::{Handle, Memory, Name, Space};
 use super::matching::MessageId;
 use crate::config::Limits;
 use crate::ids::PeerIndex;
+
+/// Messages for which there is room in the table though there are none.
+const KEPT: usize = 64;
 
 /// What a message that is staged takes beside its bytes.
 const OVERHEAD: u64 = 256;
@@ -95,7 +99,7 @@ struct Usage {
 /// All messages that have arrived, by number.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
-    messages: BTreeMap<u64, Arrived>,
+    messages: HashMap<u64, Box<Arrived>, RandomState>,
     /// Those without bytes, by peer and operation.
     operations: BTreeMap<(PeerIndex, u64), u64>,
     /// Those that are early, by peer and the number that they wait for.
@@ -171,7 +175,7 @@ impl Staging {
             self.followers.insert(key, number);
             self.early.insert((header.peer, header.sequence));
         }
-        self.messages.insert(number, message);
+        self.messages.insert(number, Box::new(message));
         Ok(())
     }
 
@@ -193,6 +197,9 @@ impl Staging {
     /// Takes a message out.
     pub(super) fn remove(&mut self, number: u64) -> Option<Arrived> {
         let message = self.messages.remove(&number)?;
+        if self.messages.is_empty() {
+            self.messages.shrink_to(KEPT);
+        }
         let header = &message.header;
         let (node, process) = (header.source.node, header.vni.0);
         let usages = [self.nodes.get_mut(&node), self.processes.get_mut(&process)];
@@ -206,7 +213,7 @@ impl Staging {
         }
         self.forget_order(&message.header, message.place);
         self.sweep(node, process);
-        Some(message)
+        Some(*message)
     }
 
     fn forget_order(&mut self, header: &Header, place: Place) {
@@ -218,7 +225,7 @@ impl Staging {
 
     /// The message of a number.
     pub(super) fn get(&mut self, number: u64) -> Option<&mut Arrived> {
-        self.messages.get_mut(&number)
+        self.messages.get_mut(&number).map(|message| &mut **message)
     }
 
     /// Moves a message to another place.
@@ -273,11 +280,13 @@ impl Staging {
         self.followers.get(&(peer, sequence)).copied()
     }
 
-    /// The numbers of messages that are chosen.
+    /// The numbers of messages that are chosen, in their order.
     pub(super) fn select(&self, chosen: impl Fn(&Arrived) -> bool) -> Vec<u64> {
         let messages = self.messages.iter();
         let chosen = messages.filter(|(_, message)| chosen(message));
-        chosen.map(|(number, _)| *number).collect()
+        let mut chosen: Vec<u64> = chosen.map(|(number, _)| *number).collect();
+        chosen.sort_unstable();
+        chosen
     }
 
     /// Returns true if data of a node is awaited.

@@ -68,7 +68,9 @@ impl PerProcess<Sends> {
         };
         sends.take_context(index);
         let nothing = Ok(PageKey::Table(Key(0)));
-        let checked = pages.map_or(nothing, |pages| pages.authorise(cx.core, vni));
+        let checked = pages
+            .as_ref()
+            .map_or(nothing, |pages| pages.authorise(cx.core, vni));
         let pages = pages.filter(|_| command.length > 0).map(Box::new);
         let message = Described {
             command,

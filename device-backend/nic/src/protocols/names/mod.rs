@@ -233,7 +233,7 @@ fn complete<H: Host>(
         port: port.into(),
         ..CompletionEntry::default()
     };
-    cx.core.complete(vni, entry);
+    cx.core.complete(cx.host, vni, entry);
     cx.core.activate(vni, Some(cx.now));
 }
 

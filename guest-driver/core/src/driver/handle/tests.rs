@@ -4,13 +4,20 @@ use crate::testing::{event, register, running, Fake};
 use core::sync::atomic::Ordering;
 use qnic_abi::event::Kind;
 use qnic_abi::header::MAGIC;
-use qnic_abi::host_area::GONE;
+use qnic_abi::host_area::{GONE, WAKE_GENERATION};
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::SharedMemory;
 use std::vec::Vec;
 
 fn wake_event(driver: &Driver<Fake>, vni: VniId) {
     let _ = event(driver, Kind::Wake, vni, 0, 0);
+}
+
+/// The wake generation in the host area.
+fn generation(process: &Process<Fake>) -> u64 {
+    process
+        .host_area()
+        .load_u64(WAKE_GENERATION, Ordering::Acquire)
 }
 
 /// Registers a process with this call, which is refused with the status.
@@ -114,7 +121,7 @@ fn a_wake_event_ends_a_wait() {
     assert_eq!(wait(&process, 0, 1), Err(CallError::TimedOut));
     let waited = wait_during(&process, || wake_event(&driver, process.vni()));
     assert_eq!(waited, Ok(1));
-    assert_eq!(process.host_area().generation.load(Ordering::Relaxed), 1);
+    assert_eq!(generation(&process), 1);
     assert_eq!(wait(&process, 0, 0), Ok(1));
     // A VNI without a process, and one out of range: nothing happens.
     wake_event(&driver, VniId(3));
@@ -265,10 +272,9 @@ fn a_reset_beneath_the_driver_is_told() {
     });
     assert_eq!(waited, Err(CallError::NoDevice));
     assert!(process.is_readable() && !process.is_open());
-    let generation = || process.host_area().generation.load(Ordering::Acquire);
-    assert_eq!(generation(), GONE);
+    assert_eq!(generation(&process), GONE);
     wake_event(&driver, process.vni());
-    assert_eq!(generation(), GONE, "it stays so");
+    assert_eq!(generation(&process), GONE, "it stays so");
     assert!(fake.nic().stopped && fake.log().contains("the NIC was reset"));
     assert_eq!(
         process.reset_queue(&mut Default::default()),

@@ -1,0 +1,266 @@
+//! Unreliable datagrams of the driver (H1 to H3, H5, H6, H8): one frame for each packet, without a
+//! number and without a copy. docs/datagrams.md has the protocol as a whole.
+//!
+//! ```text
+//!   driver's queue                                                    driver's completion queue
+//!   DatagramSend ──► turn: page locked ── DATAGRAM ──► receive ─┐     ▲
+//!        ▲             │                  (may be lost)         │     │
+//!        └── completion┘                                        ▼     │
+//!   DatagramPost ─────────────────────────────────► buffers: data, record, completion
+//!   DatagramWithdraw ─────────────────────────────► buffers ── Cancelled ──►
+//! ```
+//! | module | holds |
+//! |---|---|
+//! | `command` | from a descriptor to a checked command |
+//! | `sends` | packets that wait for their turn |
+//! | `buffers` | receive buffers that are posted |
+//! | `receive` | a packet that arrives, and its buffer |
+//!
+//! # Invariants
+//! - Only the process on [`DRIVER_PORT`] has packets and buffers; they end with it and with a reset
+//!   of its queue, without completions.
+//! - A packet that is sent has one completion, a buffer that is posted has one. Between command
+//!   and completion its pages are the NIC's, before and after they are the driver's (H8).
+//! - A peer can make this NIC keep nothing: a packet is in a buffer when `receive` returns, or
+//!   dropped and counted.
+//! - Pages are named by guest-physical address, and looked at each time.
+
+mod buffers;
+mod command;
+mod receive;
+mod sends;
+
+use qnic_abi::control::Statistics;
+use qnic_abi::datagram::{kind, Datagram, Opcode, DRIVER_PORT};
+use qnic_abi::host_area::{CompletionEntry, CompletionKind};
+use qnic_abi::wire::{fragments, Frame};
+use qnic_abi::{Status, VniId, PAGE_SIZE};
+
+use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
+use crate::budget::Budget;
+use crate::config::Limits;
+use crate::core::{Counter, Fetched, LookupSide, PageError, PageKey};
+use crate::env::{Host, HostMemory};
+use crate::frame::Arrival;
+use crate::ids::{OperationId, ProtocolId};
+use crate::transport::Window;
+use buffers::Buffers;
+use command::{Command, Packet, Withdraw};
+use sends::Sends;
+
+/// What has happened to packets.
+#[derive(Debug, Default)]
+struct Counts {
+    sent: u64,
+    received: u64,
+    dropped: u64,
+    late: u64,
+}
+
+/// State of the protocol.
+#[derive(Debug, Default)]
+pub(super) struct Datagrams {
+    sends: Sends,
+    buffers: Buffers,
+    counts: Counts,
+}
+
+/// Returns true if so many bytes from an address on are memory of the node, in one page.
+fn is_in_page<H: Host>(host: &H, address: u64, length: usize) -> bool {
+    fragments(address, length) <= 1 && host.memory().contains(address, length as u64)
+}
+
+/// Returns true if a process is the driver.
+fn is_driver<H>(cx: &Context<'_, H>, vni: VniId) -> bool {
+    let process = cx.core.process(vni);
+    process.is_some_and(|process| process.port.0 == DRIVER_PORT)
+}
+
+impl Datagrams {
+    /// Begins to send a packet.
+    fn send<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        fetched: &Fetched,
+        packet: Packet,
+    ) {
+        // The process at the other end, as processes have ports of their own.
+        let mut header = fetched.descriptor.header;
+        header.remote_port = DRIVER_PORT.into();
+        let issuer = (vni, Self::ID);
+        let Some(id) = cx.core.begin(issuer, Counter::Own, &header, fetched.peer) else {
+            return;
+        };
+        self.sends.put(id, packet);
+        let inside = packet.length == 0 || is_in_page(cx.host, packet.address, packet.length);
+        match fetched.peer {
+            None => self.end_send(cx, id, Status::NoSuchNode),
+            Some(_) if !inside => self.end_send(cx, id, Status::BadAddress),
+            Some(_) => cx.core.set_ready(id, true),
+        }
+    }
+
+    /// Ends a packet: its page is the driver's again.
+    fn end_send<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
+        let Some(packet) = self.sends.take(id) else {
+            return;
+        };
+        let entry = CompletionEntry {
+            handle: packet.handle.into(),
+            length: (packet.length as u64).into(),
+            status: status.code().into(),
+            node: packet.node.into(),
+            port: packet.port.into(),
+            kind: CompletionKind::DatagramSend as u8,
+            ..CompletionEntry::default()
+        };
+        cx.core.complete(cx.host, id.vni(), entry);
+        cx.core.finish(cx.host, id, status);
+    }
+
+    /// Takes buffers back.
+    fn withdraw<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, which: Withdraw) {
+        let port = match which {
+            Withdraw::All(port) => port,
+            Withdraw::One(handle, port) => {
+                if self.buffers.take(port, handle).is_some() {
+                    receive::end_buffer(cx, vni, handle, Status::Cancelled);
+                }
+                return;
+            }
+        };
+        while let Some(buffer) = self.buffers.take_first(port) {
+            receive::end_buffer(cx, vni, buffer.handle, Status::Cancelled);
+        }
+    }
+}
+
+impl Protocol for Datagrams {
+    const ID: ProtocolId = ProtocolId(6);
+    const OPCODES: &'static [u8] = &[
+        Opcode::DatagramSend as u8,
+        Opcode::DatagramPost as u8,
+        Opcode::DatagramWithdraw as u8,
+    ];
+    const KINDS: &'static [u8] = &[kind::DATAGRAM];
+
+    fn is_well_formed(frame: &Frame) -> bool {
+        let envelope = &frame.envelope;
+        frame.is::<Datagram>()
+            && envelope.source_port.get() != 0
+            && envelope.destination_port.get() != 0
+    }
+
+    fn submit<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        fetched: &Fetched,
+    ) -> Result<(), Status> {
+        if !is_driver(cx, vni) {
+            return Err(Status::AccessDenied);
+        }
+        match Command::try_from(fetched)? {
+            Command::Send(packet) => self.send(cx, vni, fetched, packet),
+            Command::Post(buffer) => return self.post(cx, vni, buffer),
+            Command::Withdraw(which) => self.withdraw(cx, vni, which),
+        }
+        Ok(())
+    }
+
+    fn turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        _budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
+        let peer = cx.core.operation(id).map(|operation| operation.peer);
+        let (Some(peer), Some(packet)) = (peer, self.sends.get(id)) else {
+            return Turn::Idle;
+        };
+        // No window holds it up: memory of other processes may be on the way in it.
+        if !cx.transport.is_open(peer) {
+            return Turn::Blocked(peer, Window::Requests);
+        }
+        if packet.length > cx.transport.max_payload(peer) as usize {
+            return Turn::Refuse(Status::BadLength);
+        }
+        outgoing.begin(peer, &packet.body);
+        let envelope = &mut outgoing.frame.envelope;
+        envelope.source_port = packet.source_port.into();
+        envelope.destination_port = packet.port.into();
+        if packet.length == 0 {
+            return Turn::Send;
+        }
+        let range = (packet.address, packet.length);
+        let (key, side) = (PageKey::Physical, LookupSide::Source);
+        let pages = &mut outgoing.pages;
+        match cx
+            .core
+            .lock_some(cx.host, id.vni(), range, key, side, pages)
+        {
+            Ok(()) => {}
+            Err(PageError::Refused(status)) => return Turn::Refuse(status),
+            Err(PageError::Absent) => return Turn::Refuse(Status::BadAddress),
+        }
+        outgoing.source = Source::Pages((packet.address % PAGE_SIZE as u64) as usize);
+        outgoing.length = packet.length;
+        Turn::Send
+    }
+
+    fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, frame: &Outgoing) {
+        self.counts.sent += 1;
+        cx.core.counters.bytes_sent += frame.length as u64;
+        self.end_send(cx, id, Status::Ok);
+    }
+
+    fn receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received {
+        self.deliver(cx, arrival);
+        Received::Done
+    }
+
+    fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        let may_send = cx.core.operation(id).is_some_and(|it| it.may_send());
+        cx.core.set_ready(id, may_send);
+    }
+
+    fn fail<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
+        self.end_send(cx, id, status);
+    }
+
+    fn lost<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        self.end_send(cx, id, Status::PeerGone);
+    }
+
+    fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
+        if let Ended::Operations(vni) | Ended::Process(vni) = ended {
+            if is_driver(cx, vni) {
+                self.sends = Sends::default();
+                self.buffers = Buffers::default();
+            }
+        }
+    }
+
+    fn statistics(&self, statistics: &mut Statistics) {
+        let counts = &self.counts;
+        statistics.datagrams_sent = counts.sent.into();
+        statistics.datagrams_received = counts.received.into();
+        statistics.datagrams_dropped = counts.dropped.into();
+        statistics.datagrams_late = counts.late.into();
+    }
+
+    fn budgets(&self, limits: &Limits, budgets: &mut Vec<Budget>) {
+        let used = self.buffers.count();
+        budgets.push(Budget::new(
+            "datagram_buffers",
+            used,
+            limits.datagram_buffers,
+        ));
+    }
+}

@@ -1,0 +1,150 @@
+//! How upper modules are called: in turns, one call at a time, with no lock held.
+
+use alloc::sync::Arc;
+
+use qnic_abi::SharedMemory;
+
+use super::bound::Call;
+use super::buffer::{Buffer, Home, Landed, PortKey};
+use super::engine::{State, BATCH};
+use super::fragments::Whole;
+use super::join::{join, Joined};
+use super::message::{Data, Handle, Message, Sent};
+use super::port::{Engine, Port};
+use crate::platform::{Lock, Platform};
+
+impl<P: Platform> Engine<P> {
+    /// Calls upper modules, at most [`BATCH`] times, and sends what is to be sent. Atomic; it
+    /// returns at once if another thread is at it, which then does it all.
+    pub(crate) fn serve(self: &Arc<Self>) {
+        if !self.state.with(State::enter) {
+            return;
+        }
+        self.counters.batches.add(1);
+        let mut left = BATCH;
+        while left > 0 {
+            let now = self.device.platform.now_ns();
+            let Some((key, ready)) = prepare(self, now) else {
+                break;
+            };
+            call(self, key, ready, now);
+            left -= 1;
+        }
+        if left == 0 {
+            self.counters.batches_full.add(1);
+        }
+        self.leave();
+    }
+
+    #[inline(never)]
+    fn leave(&self) {
+        let now = self.device.platform.now_ns();
+        self.state.with(|state| state.leave(self, now));
+    }
+
+    /// Serves until nothing is left to do. The device is gone: nobody else would.
+    pub(crate) fn finish(self: &Arc<Self>) {
+        loop {
+            self.serve();
+            let rest = self
+                .state
+                .with(|state| state.is_served() || state.has_calls());
+            if !rest {
+                return;
+            }
+            self.device.platform.yield_processor();
+        }
+    }
+}
+
+/// What an upper module is called with.
+enum Ready<P: Platform> {
+    Nothing,
+    Sent(Sent<P>),
+    Withdrawn(Handle, Buffer<P>),
+    Deadline,
+    Gone,
+    Received(Message<P>),
+}
+
+/// The next call. Not inlined: fragments and what joins them are off the stack when the upper
+/// module, which needs what stack there is, gets the message.
+#[inline(never)]
+fn prepare<P: Platform>(engine: &Arc<Engine<P>>, now_ns: u64) -> Option<(PortKey, Ready<P>)> {
+    let (key, call) = engine.state.with(|state| state.next(engine, now_ns))?;
+    let counters = &engine.counters;
+    let ready = match call {
+        Call::Nothing => Ready::Nothing,
+        Call::Sent(sent) => {
+            match sent.failed {
+                0 => counters.messages_sent.add(1),
+                _ => counters.messages_failed.add(1),
+            }
+            Ready::Sent(sent)
+        }
+        Call::Withdrawn(handle, buffer) => Ready::Withdrawn(handle, buffer),
+        Call::Deadline => Ready::Deadline,
+        Call::Gone => Ready::Gone,
+        Call::Received(whole) => joined(engine, key, whole).map_or(Ready::Nothing, Ready::Received),
+    };
+    Some((key, ready))
+}
+
+/// Makes a call. The thread serves: no other one calls an upper module.
+fn call<P: Platform>(engine: &Arc<Engine<P>>, key: PortKey, ready: Ready<P>, now_ns: u64) {
+    let found = engine.peek(key, |bound| (bound.upper.clone(), bound.number));
+    let Some((upper, number)) = found else {
+        return;
+    };
+    let port = Port::new(engine.clone(), key, number);
+    match ready {
+        Ready::Nothing => {}
+        Ready::Sent(sent) => upper.sent(&port, sent),
+        Ready::Withdrawn(handle, buffer) => upper.withdrawn(&port, handle, buffer),
+        Ready::Deadline => upper.deadline(&port, now_ns),
+        Ready::Gone => upper.gone(&port),
+        Ready::Received(message) => upper.received(&port, message),
+    }
+}
+
+/// Joins a message; none if it cannot be.
+#[inline(never)]
+fn joined<P: Platform>(
+    engine: &Arc<Engine<P>>,
+    port: PortKey,
+    whole: Whole<Landed<P>>,
+) -> Option<Message<P>> {
+    let (from, header, length) = (whole.from, whole.header, whole.length);
+    let Joined { pages, spare, fits } = join(whole, &engine.counters);
+    let mut steered = None;
+    engine.peek(port, |bound| {
+        for landed in spare.into_iter().flatten() {
+            bound.receives.put_back(landed);
+        }
+        for landed in pages.iter().flatten() {
+            steered = bound.receives.hand_over(landed).or(steered);
+        }
+    });
+    if !fits {
+        engine.counters.packets_malformed.add(1);
+        return None;
+    }
+    let pages = pages.map(|landed| match landed? {
+        Landed::Steered(buffer, _) => {
+            engine.counters.pages_steered.add(1);
+            Some(buffer)
+        }
+        Landed::Own(memory) => {
+            debug_assert!(memory.size() > 0);
+            let engine = engine.clone();
+            Some(Buffer::of_port(memory, Home { engine, port }))
+        }
+    });
+    engine.counters.messages_received.add(1);
+    Some(Message {
+        from,
+        header,
+        data: Data::of(pages, length),
+        steered,
+    })
+}

@@ -1,0 +1,184 @@
+//! The driver's own window and host area: where commands go, and completions come from.
+//!
+//! ```text
+//!   put ──► command queue ──► NIC ──► completion queue ──► take
+//!      flush: doorbell                     arm: wake request
+//! ```
+//! The driver is the process here, and follows the rules of [`qnic_abi::window`]. Nothing that it
+//! reads leads to a panic, whatever it is.
+
+use core::sync::atomic::Ordering;
+
+use qnic_abi::command::Descriptor;
+use qnic_abi::header::Geometry;
+use qnic_abi::host_area::{
+    completion_offset, CompletionEntry, COMPLETIONS_WAITING, COMPLETION_ENTRIES, COMPLETION_TAIL,
+    HEAD, QUEUE_STATUS,
+};
+use qnic_abi::window::{COMMAND_ENTRIES, COMPLETION_HEAD, WINDOW_BYTES};
+use qnic_abi::{SharedMemory, VniId};
+use qnic_window::{Command, Doorbell, WakeRequests};
+
+/// The window, as memory of its own.
+pub(super) struct Window<'a, M> {
+    sram: &'a M,
+    start: usize,
+}
+
+impl<'a, M> Window<'a, M> {
+    pub(super) fn new(sram: &'a M, geometry: &Geometry, vni: VniId) -> Self {
+        let start = geometry.window_offset(vni);
+        Window { sram, start }
+    }
+}
+
+impl<M: SharedMemory> SharedMemory for Window<'_, M> {
+    fn size(&self) -> usize {
+        WINDOW_BYTES
+    }
+
+    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+        self.sram.load_u32(self.start + offset, order)
+    }
+
+    fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+        self.sram.store_u32(self.start + offset, value, order);
+    }
+
+    fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+        self.sram.load_u64(self.start + offset, order)
+    }
+
+    fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+        self.sram.store_u64(self.start + offset, value, order);
+    }
+
+    fn fence(&self) {
+        self.sram.fence();
+    }
+}
+
+/// Both queues, as far as they are the driver's.
+pub(super) struct Queues {
+    /// Number of the next command.
+    next: u64,
+    /// Commands in front of it for which the doorbell was looked at.
+    flushed: u64,
+    doorbell: Doorbell,
+    wakes: WakeRequests,
+    /// The last of them that the NIC has acted upon, as far as is known.
+    woken_by: u64,
+    /// Completions that were taken.
+    taken: u64,
+    /// How many of these the NIC was told of.
+    told: u64,
+}
+
+impl Queues {
+    pub(super) fn new<W: SharedMemory>(window: &W) -> Self {
+        let wakes = WakeRequests::new(window);
+        Queues {
+            woken_by: wakes.last(),
+            next: 0,
+            flushed: 0,
+            doorbell: Doorbell::default(),
+            wakes,
+            taken: 0,
+            told: 0,
+        }
+    }
+
+    /// Returns true if another command fits.
+    pub(super) fn has_room<A: SharedMemory>(&self, area: &A) -> bool {
+        // Acquire: the slot is written only after the NIC has zeroed it (partner: the NIC's
+        // release store of the head).
+        let head = area.load_u64(HEAD, Ordering::Acquire);
+        self.next.saturating_sub(head) < COMMAND_ENTRIES as u64
+    }
+
+    /// How many commands were put.
+    pub(super) fn put_count(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns true if the NIC has read the first `count` commands.
+    pub(super) fn has_read<A: SharedMemory>(&self, area: &A, count: u64) -> bool {
+        // Acquire: what follows comes after the NIC's read (partner: its release store of the
+        // head).
+        area.load_u64(HEAD, Ordering::Acquire) >= count
+    }
+
+    /// Puts a command into the queue, which must have room.
+    pub(super) fn put<W: SharedMemory>(&mut self, window: &W, command: &Descriptor, inline: &[u8]) {
+        Command::new(command, inline).store(window, self.next);
+        self.next += 1;
+    }
+
+    /// Returns true if the doorbell must be rung for the commands since the last call.
+    pub(super) fn flush<W: SharedMemory, A: SharedMemory>(&mut self, window: &W, area: &A) -> bool {
+        if self.flushed == self.next {
+            return false;
+        }
+        self.flushed = self.next;
+        self.doorbell.must_ring(window, area, self.next - 1)
+    }
+
+    /// Takes the next completion.
+    pub(super) fn take<A: SharedMemory>(&mut self, area: &A) -> Option<CompletionEntry> {
+        if !self.has_completion(area) {
+            return None;
+        }
+        let mut words = [0; size_of::<CompletionEntry>() / 8];
+        area.read_words(completion_offset(self.taken), &mut words);
+        self.taken += 1;
+        Some(zerocopy::transmute!(words.map(u64::to_le)))
+    }
+
+    /// Tells the NIC how many completions were taken, unless the queue has room anyway. Returns
+    /// true if the doorbell must be rung, as more wait for room.
+    pub(super) fn acknowledge<W: SharedMemory, A: SharedMemory>(
+        &mut self,
+        window: &W,
+        area: &A,
+    ) -> bool {
+        let waiting = area.load_u64(COMPLETIONS_WAITING, Ordering::Relaxed) > 0;
+        if self.told == self.taken || (self.taken - self.told < COMPLETION_ENTRIES / 2 && !waiting)
+        {
+            return false;
+        }
+        self.told = self.taken;
+        // Release: the entries are read before the NIC overwrites them.
+        window.store_u64(COMPLETION_HEAD, self.taken, Ordering::Release);
+        // Partner: the NIC's fence between its store of the word below and its look at the head.
+        window.fence();
+        area.load_u64(COMPLETIONS_WAITING, Ordering::Relaxed) > 0
+    }
+
+    /// Asks for a wake event at the NIC's next update of the host area. Returns true if there are
+    /// completions already.
+    pub(super) fn arm<W: SharedMemory, A: SharedMemory>(&mut self, window: &W, area: &A) -> bool {
+        self.wakes.request(window);
+        self.has_completion(area)
+    }
+
+    /// Asks for no wake event any more, but for one that may be under way.
+    pub(super) fn disarm<W: SharedMemory>(&self, window: &W) {
+        self.wakes.cancel(window, self.woken_by);
+    }
+
+    /// A wake event has come.
+    pub(super) fn woken(&mut self) {
+        self.woken_by = self.wakes.last();
+    }
+
+    /// Returns true if there is a completion.
+    pub(super) fn has_completion<A: SharedMemory>(&self, area: &A) -> bool {
+        // Acquire: the entry stands before the tail (partner: the NIC's release store).
+        area.load_u64(COMPLETION_TAIL, Ordering::Acquire) > self.taken
+    }
+
+    /// Returns true if the NIC has stopped the command queue: a mistake of the driver.
+    pub(super) fn has_failed<A: SharedMemory>(&self, area: &A) -> bool {
+        area.load_u64(QUEUE_STATUS, Ordering::Acquire) != 0
+    }
+}

@@ -1,0 +1,419 @@
+use super::*;
+
+#[test]
+fn messages_of_every_length_arrive_whole() {
+    let world = World::new();
+    for (token, length) in [0, 1, 4095, 4096, 4097, 8191, 8192].into_iter().enumerate() {
+        let data = bytes(token as u8, length);
+        world.send(&[token as u8; 40], &data, token as u64);
+        world.run();
+        assert_eq!(world.notes[0].take(), [sent(token as u64)]);
+        let expected = received(1, &[token as u8; 40], &data);
+        assert_eq!(world.notes[1].take(), [expected]);
+    }
+    assert_eq!(world.counters().bytes_copied.get(), 0);
+    assert_eq!(world.counters().packets_received.get(), 10);
+}
+
+#[test]
+fn several_modules_use_the_nic_at_once() {
+    let world = World::new();
+    for notes in &world.notes {
+        notes.echoes.store(false, Ordering::Relaxed);
+    }
+    world.notes[1].echoes.store(true, Ordering::Relaxed);
+    world.send(b"ping", &bytes(1, 4096), 1);
+    world.run();
+    assert_eq!(
+        world.notes[0].take(),
+        [sent(1), received(2, b"ping", &bytes(1, 4096))]
+    );
+    let port = |number| {
+        world
+            .driver
+            .bind_datagrams(number, &CONFIG, world.notes[0].clone())
+    };
+    assert_eq!(port(1).err(), Some(BindError::InUse));
+    assert_eq!(port(0).err(), Some(BindError::Invalid));
+}
+
+#[test]
+fn the_driver_is_one_process_of_its_nic_and_nobody_else_gets_its_port() {
+    let world = World::new();
+    let driver_port = qnic_abi::datagram::DRIVER_PORT;
+    assert_eq!(world.fake.nic().processes.len(), 1);
+    let mut call = qnic_abi::uapi::Register {
+        port: driver_port.into(),
+        ..Default::default()
+    };
+    let refused = world.driver.register((), 1, &mut call).unwrap();
+    assert!(refused.is_none());
+    assert_eq!(call.status.get(), Status::PortInUse.code());
+}
+
+#[test]
+fn a_nic_without_datagrams_leaves_nothing_behind() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let bind = || driver.bind_datagrams(1, &CONFIG, Arc::new(Notes::default()));
+    fake.nic().next.push_back(Ok(Status::Malformed.code()));
+    assert_eq!(bind().err(), Some(BindError::NoDevice));
+    assert_eq!(fake.pages.count(), 0);
+    drop(bind().unwrap());
+}
+
+#[test]
+fn a_page_in_lands_in_the_page_that_waits_for_it() {
+    let world = World::new();
+    let page = world.fake.pages.allocate();
+    let buffer = Buffer::new(page.part(0, 4096));
+    let handle = world.port(1).expect(buffer, None).unwrap();
+    let mut answer = world.message(b"page", &bytes(3, 4096), 1);
+    answer.target = Some(handle);
+    world.port(0).send(&[to(2)], answer).unwrap();
+    world.run();
+    let told = world.notes[1].take();
+    assert!(matches!(&told[..], [Told::Received { steered, .. }] if *steered == Some(handle)));
+    let mut there = [0; 4096];
+    page.read_bytes(0, &mut there);
+    assert_eq!(there[..], bytes(3, 4096));
+    assert_eq!(world.counters().bytes_copied.get(), 0);
+    assert_eq!(world.counters().pages_steered.get(), 1);
+    // A late answer, or the same one once more, finds no buffer.
+    let mut late = world.message(b"page", &bytes(4, 4096), 2);
+    late.target = Some(handle);
+    world.port(0).send(&[to(2)], late).unwrap();
+    world.run();
+    assert_eq!(world.notes[1].take(), []);
+    assert_eq!(world.nic.lock().unwrap().dropped, 1);
+}
+
+#[test]
+fn two_pages_land_in_the_two_that_wait_for_them() {
+    let world = World::new();
+    let pages = [(); 2].map(|()| world.fake.pages.allocate());
+    let [first, second] = pages.each_ref().map(|page| Buffer::new(page.part(0, 4096)));
+    let handle = world.port(1).expect(first, Some(second)).unwrap();
+    let data = bytes(5, 8192);
+    let mut answer = world.message(b"", &data, 1);
+    answer.target = Some(handle);
+    world.port(0).send(&[to(2)], answer).unwrap();
+    world.run();
+    for (page, expected) in pages.iter().zip(data.chunks(4096)) {
+        let mut there = [0; 4096];
+        page.read_bytes(0, &mut there);
+        assert_eq!(there[..], *expected);
+    }
+    assert_eq!(world.notes[1].take().len(), 1);
+    assert_eq!(world.counters().bytes_copied.get(), 0);
+}
+
+#[test]
+fn what_a_message_does_not_need_of_a_steered_buffer_comes_back() {
+    let world = World::new();
+    let [first, second] = [(); 2].map(|()| world.buffer(&[]));
+    let handle = world.port(1).expect(first, Some(second)).unwrap();
+    let mut answer = world.message(b"", &bytes(5, 4096), 1);
+    answer.target = Some(handle);
+    world.port(0).send(&[to(2)], answer).unwrap();
+    world.run();
+    let told = world.notes[1].take();
+    assert!(matches!(
+        &told[..],
+        [Told::Received { .. }, Told::Withdrawn(withdrawn)] if *withdrawn == handle
+    ));
+}
+
+#[test]
+fn a_steered_buffer_is_withdrawn_once() {
+    let world = World::new();
+    for late in [false, true] {
+        let handle = world.port(0).expect(world.buffer(&[]), None).unwrap();
+        if late {
+            world.run();
+        }
+        world.port(0).withdraw(handle);
+        world.port(0).withdraw(handle);
+        world.run();
+        assert_eq!(world.notes[0].take(), [Told::Withdrawn(handle)]);
+    }
+    let handles = [(); 4].map(|()| world.port(0).expect(world.buffer(&[]), None).unwrap());
+    assert!(world.port(0).expect(world.buffer(&[]), None).is_err());
+    for handle in handles {
+        world.port(0).withdraw(handle);
+    }
+    world.run();
+    assert_eq!(world.notes[0].take().len(), 4);
+    assert!(world.port(0).expect(world.buffer(&[]), None).is_ok());
+}
+
+/// Found in a guest: the only slot was still in use when the module wanted it again.
+#[test]
+fn the_slot_of_a_steered_buffer_is_free_when_the_module_is_told_of_its_end() {
+    let world = World::with(PortConfig {
+        steered: 1,
+        ..CONFIG
+    });
+    world.notes[1].expects_again.store(true, Ordering::Relaxed);
+    let mut handle = world.port(1).expect(world.buffer(&[]), None).unwrap();
+    for round in 0..10 {
+        if round % 2 == 0 {
+            let mut answer = world.message(b"", &bytes(5, 4096), 1);
+            answer.target = Some(handle);
+            world.port(0).send(&[to(2)], answer).unwrap();
+        } else {
+            world.port(1).withdraw(handle);
+        }
+        world.run();
+        handle = world.notes[1].expected.lock().unwrap().take().unwrap();
+    }
+}
+
+#[test]
+fn a_narrow_route_gets_smaller_packets_and_copies_are_counted() {
+    let world = World::new();
+    world.nic.lock().unwrap().max_payload = 1400;
+    world.send(b"8 KiB", &bytes(1, 8192), 1);
+    world.run();
+    assert_eq!(world.notes[0].take(), [sent(1)]);
+    assert_eq!(
+        world.notes[1].take(),
+        [received(1, b"8 KiB", &bytes(1, 8192))]
+    );
+    let counters = world.counters();
+    assert!(counters.routes_narrowed.get() >= 2);
+    assert_eq!(counters.bytes_copied.get(), 2 * 3 * 1024);
+    // What was learnt is used at once.
+    world.send(b"", &bytes(2, 4096), 2);
+    world.run();
+    assert_eq!(world.counters().routes_narrowed, counters.routes_narrowed);
+    assert_eq!(world.notes[1].take(), [received(1, b"", &bytes(2, 4096))]);
+}
+
+#[test]
+fn a_route_that_carries_nothing_fails_the_message() {
+    let world = World::new();
+    world.nic.lock().unwrap().max_payload = 100;
+    world.send(b"", &bytes(1, 4096), 1);
+    world.run();
+    let failed = Told::Sent {
+        token: 1,
+        failed: 1,
+        status: Status::BadLength,
+    };
+    assert_eq!(world.notes[0].take(), [failed]);
+}
+
+#[test]
+fn a_message_goes_to_a_set_as_unicasts() {
+    let world = World::new();
+    let message = world.message(b"all", &bytes(1, 4096), 1);
+    let set = [to(1), to(2), to(2)];
+    world.port(0).send(&set, message).unwrap();
+    world.run();
+    let expected = || received(1, b"all", &bytes(1, 4096));
+    let told = world.notes[0].take();
+    assert!(told.contains(&sent(1)) && told.contains(&expected()) && told.len() == 2);
+    assert_eq!(world.notes[1].take(), [expected(), expected()]);
+    assert_eq!(world.counters().packets_sent.get(), 3);
+    let refused = |set: &[Address]| {
+        let message = world.message(b"", &[], 2);
+        world
+            .port(0)
+            .send(set, message)
+            .err()
+            .map(|(error, _)| error)
+    };
+    assert_eq!(refused(&[]), Some(SendError::Destinations));
+    assert_eq!(refused(&[to(0)]), Some(SendError::Destinations));
+    assert_eq!(
+        refused(&[to(2); MAX_DESTINATIONS + 1]),
+        Some(SendError::Destinations)
+    );
+}
+
+#[test]
+fn messages_beyond_the_slots_are_given_back() {
+    let world = World::new();
+    for token in 0..8 {
+        world.send(b"", &bytes(0, 8192), token);
+    }
+    let message = world.message(b"", &[7; 100], 8);
+    let (error, back) = world.port(0).send(&[to(2)], message).unwrap_err();
+    assert_eq!((error, back.data.len()), (SendError::Full, 100));
+    assert_eq!(world.counters().messages_refused.get(), 1);
+    world.run();
+    assert_eq!(world.notes[0].take().len(), 8);
+    assert_eq!(world.notes[1].take().len(), 8);
+}
+
+#[test]
+fn buffers_are_posted_again_when_they_are_dropped() {
+    let world = World::new();
+    assert_eq!(world.nic.lock().unwrap().posted(), 32);
+    world.notes[1].keeps.store(true, Ordering::Relaxed);
+    for token in 0..4 {
+        world.send(b"", &bytes(0, 8192), token);
+        world.run();
+    }
+    assert_eq!(world.nic.lock().unwrap().posted(), 32 - 8);
+    let kept = core::mem::take(&mut *world.notes[1].kept.lock().unwrap());
+    drop(kept);
+    world.run();
+    assert_eq!(world.nic.lock().unwrap().posted(), 32);
+}
+
+#[test]
+fn kept_memory_is_replaced_by_other_memory() {
+    let world = World::new();
+    world.notes[1].keeps.store(true, Ordering::Relaxed);
+    world.send(b"", &bytes(9, 4096), 1);
+    world.run();
+    let kept = world.notes[1].kept.lock().unwrap().pop().unwrap();
+    let [Some(buffer), None] = kept.into_buffers() else {
+        panic!("one page");
+    };
+    let memory = buffer.keep();
+    assert!(world.port(1).give(world.fake.pages.allocate()).is_none());
+    let surplus = world.port(1).give(world.fake.pages.allocate());
+    assert!(surplus.is_some(), "it has as many as it was bound with");
+    world.run();
+    assert_eq!(world.nic.lock().unwrap().posted(), 32);
+    let mut there = [0; 4096];
+    memory.read_bytes(0, &mut there);
+    assert_eq!(there[..], bytes(9, 4096));
+}
+
+#[test]
+fn buffers_that_the_nic_refuses_are_posted_later() {
+    let world = World::new();
+    world.nic.lock().unwrap().max_posted = 31;
+    world.send(b"", &bytes(0, 8192), 1);
+    world.run();
+    assert!(world.counters().posts_refused.get() >= 1);
+    assert_eq!(world.nic.lock().unwrap().posted(), 31);
+    world.nic.lock().unwrap().max_posted = usize::MAX;
+    world.fake.pass(20_000_000);
+    world.run();
+    assert_eq!(world.nic.lock().unwrap().posted(), 32);
+}
+
+#[test]
+fn one_interrupt_handles_a_bounded_batch() {
+    let config = PortConfig {
+        receives: 200,
+        steered: 0,
+        messages: 100,
+    };
+    let world = World::with(config);
+    for token in 0..100 {
+        world.send(b"", &[1], token);
+    }
+    let mut nic = world.nic.lock().unwrap();
+    while nic.read_commands() {
+        world.driver.serve_datagrams();
+        let told = world.notes[0].take().len() + world.notes[1].take().len();
+        assert!(told <= 64, "{told} calls at once");
+    }
+    let packets: Vec<_> = nic.wire.drain(..).collect();
+    for packet in &packets {
+        nic.deliver(packet);
+    }
+    drop(nic);
+    let mut batches = Vec::new();
+    while batches.iter().sum::<usize>() < 100 {
+        world.driver.serve_datagrams();
+        batches.push(world.notes[1].take().len());
+    }
+    assert!(batches.iter().all(|count| *count <= 64), "{batches:?}");
+    assert!(world.counters().batches_full.get() >= 1);
+}
+
+#[test]
+fn a_deadline_calls_the_module_once() {
+    let world = World::new();
+    let port = world.port(0);
+    port.set_deadline(Some(port.now_ns() + 1_000_000));
+    world.run();
+    assert_eq!(world.notes[0].take(), []);
+    assert!(world.fake.scheduled().is_some());
+    world.fake.pass(1_000_001);
+    world.run();
+    assert_eq!(world.notes[0].take(), [Told::Deadline]);
+    world.fake.pass(10_000_000);
+    world.run();
+    assert_eq!(world.notes[0].take(), []);
+}
+
+#[test]
+fn a_port_that_closes_takes_everything_back() {
+    let mut world = World::new();
+    let handle = world.port(1).expect(world.buffer(&[]), None).unwrap();
+    let message = world.message(b"", &bytes(0, 4096), 5);
+    world.port(1).send(&[to(1)], message).unwrap();
+    let other = world.port(1).clone();
+    world.ports[1] = None;
+    let told = world.notes[1].take();
+    assert!(told.contains(&Told::Withdrawn(handle)), "{told:?}");
+    assert!(told
+        .iter()
+        .any(|told| matches!(told, Told::Sent { token: 5, .. })));
+    let message = world.message(b"", &[], 6);
+    let (error, _) = other.send(&[to(1)], message).unwrap_err();
+    assert_eq!(error, SendError::Closed);
+    assert!(other.expect(world.buffer(&[]), None).is_err());
+    // What is on its way to it is dropped by the NIC; its place is free.
+    world.send(b"", &[1], 1);
+    world.run();
+    assert_eq!(world.nic.lock().unwrap().dropped, 1);
+    let again = world
+        .driver
+        .bind_datagrams(2, &CONFIG, world.notes[1].clone());
+    drop(again.unwrap());
+    world.ports[0] = None;
+    drop(other);
+    assert_eq!(world.fake.pages.count(), qnic_abi::host_area::HOST_PAGES);
+}
+
+#[test]
+fn a_nic_that_goes_away_gives_everything_back() {
+    let world = World::new();
+    let handle = world.port(0).expect(world.buffer(&[]), None).unwrap();
+    world.send(b"", &bytes(0, 8192), 1);
+    world.driver.begin_removal();
+    let message = world.message(b"", &[], 2);
+    assert!(world.port(0).send(&[to(2)], message).is_ok(), "it waits");
+    world.driver.detach();
+    let told = world.notes[0].take();
+    assert!(told.contains(&Told::Withdrawn(handle)) && told.contains(&Told::Gone));
+    let failed = |token| Told::Sent {
+        token,
+        failed: 1,
+        status: Status::Aborted,
+    };
+    assert!(
+        told.contains(&failed(1)) && told.contains(&failed(2)),
+        "{told:?}"
+    );
+    assert_eq!(world.notes[1].take(), [Told::Gone]);
+    let message = world.message(b"", &[], 3);
+    assert!(world.port(0).send(&[to(2)], message).is_err());
+}
+
+#[test]
+fn completions_of_nothing_are_counted() {
+    use qnic_abi::host_area::CompletionKind::{DatagramReceive, DatagramSend, Name};
+    let world = World::new();
+    let mut nic = world.nic.lock().unwrap();
+    for kind in [DatagramReceive, DatagramSend, Name] {
+        for handle in [0, 1, 3 << 60, u64::MAX] {
+            nic.complete(kind, handle, Status::Ok, (0, 0), 5);
+        }
+    }
+    drop(nic);
+    world.run();
+    assert_eq!(world.counters().completions_unknown.get(), 12);
+    world.send(b"", &[1], 1);
+    world.run();
+    assert_eq!(world.notes[1].take().len(), 1);
+}

@@ -1,0 +1,208 @@
+//! Shared pools of a process (S1 to S5; [`qnic_abi::pool`]).
+//!
+//! ```text
+//!   process ──── queues of the range ──── Shared ──── datagram port ──── NIC
+//!                                           ▲
+//!   open, kick, wait, poll, info ── Pools ──┘
+//! ```
+//! The pools of a file are one upper module of the datagrams: input frames are the receive buffers
+//! of its port, output frames are sent from where they are. The process has no window, no doorbell
+//! and no host area (S5).
+//!
+//! Who pays: the pages are the process's, and so is the port with its message slots; nothing
+//! else of it is kept. What it writes into the range is read once and checked by [`qnic_pool`].
+
+mod range;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use alloc::sync::Arc;
+
+use qnic_abi::pool::{events, OpenPools, PoolInfo, PoolKick, PoolWait, Shape, FIRST_POOL_PORT};
+use qnic_abi::{uapi, Status};
+
+use crate::datagram::{BindError, Binding, PortConfig};
+use crate::driver::Driver;
+use crate::error::CallError;
+use crate::memory::MemoryManager;
+use crate::platform::{Waited, Waiters};
+use shared::Shared;
+
+/// How long a wait without time looks at the NIC, in nanoseconds. Who goes on waiting asks again:
+/// then it has seen to its timers.
+const LOOK_NS: u64 = 250_000;
+
+/// The pools of one process; dropping them closes them, and may sleep.
+pub struct Pools<P: MemoryManager> {
+    /// Dropped first: then the NIC has no page of the range any more.
+    port: Binding<P>,
+    shared: Arc<Shared<P>>,
+    driver: Arc<Driver<P>>,
+}
+
+impl<P: MemoryManager> Driver<P> {
+    /// Opens pools (S1), and waits until the NIC has their frames to receive in
+    /// ([`Port::wait_posted`]). `Ok(None)` if that was refused: the call's status says why.
+    ///
+    /// [`Port::wait_posted`]: crate::datagram::Port::wait_posted
+    ///
+    /// # Errors
+    /// `NoDevice`, `NoMemory`.
+    pub fn open_pools(
+        self: &Arc<Self>,
+        call: &mut OpenPools,
+    ) -> Result<Option<Pools<P>>, CallError> {
+        let (inputs, outputs) = (call.inputs.get(), call.outputs.get());
+        let frame_bytes = usize::try_from(call.frame_bytes.get()).unwrap_or(usize::MAX);
+        let wanted = call.port.get();
+        let Some(shape) = Shape::new(frame_bytes, inputs.into(), outputs.into()) else {
+            call.status = Status::BadLength.code().into();
+            return Ok(None);
+        };
+        if wanted != 0 && wanted < FIRST_POOL_PORT {
+            call.status = Status::AccessDenied.code().into();
+            return Ok(None);
+        }
+        let shared = Arc::new(Shared::new(self.platform(), shape)?);
+        let config = PortConfig {
+            receives: inputs,
+            steered: 0,
+            messages: outputs,
+        };
+        let ports = match wanted {
+            0 => FIRST_POOL_PORT..=u16::MAX,
+            port => port..=port,
+        };
+        let mut bound = Err(BindError::InUse);
+        for port in ports {
+            bound = self.bind_datagrams(port, &config, shared.clone());
+            if !matches!(bound, Err(BindError::InUse)) {
+                break;
+            }
+        }
+        let (status, port) = match bound {
+            Ok(port) => (Status::Ok, Some(port)),
+            Err(BindError::InUse) => (Status::PortInUse, None),
+            Err(BindError::Exhausted | BindError::Invalid) => (Status::Exhausted, None),
+            Err(BindError::NoDevice) => return Err(CallError::NoDevice),
+            Err(BindError::NoMemory) => return Err(CallError::NoMemory),
+        };
+        call.status = status.code().into();
+        let Some(port) = port else { return Ok(None) };
+        shared.post_all(&port);
+        // Whoever is told the port by this process may send to it.
+        port.wait_posted();
+        call.port = port.address().port.into();
+        call.node = port.address().node.0.into();
+        call.bytes = (shape.bytes() as u64).into();
+        let driver = self.clone();
+        Ok(Some(Pools {
+            port,
+            shared,
+            driver,
+        }))
+    }
+}
+
+impl<P: MemoryManager> Pools<P> {
+    /// Makes the driver look at the queues (S4).
+    ///
+    /// # Errors
+    /// `Invalid`, `NoDevice`.
+    pub fn kick(&self, call: &mut PoolKick) -> Result<(), CallError> {
+        if call.reserved.get() != 0 {
+            return Err(CallError::Invalid);
+        }
+        self.check()?;
+        self.shared.count_kick();
+        self.shared.serve(&self.port);
+        call.status = Status::Ok.code().into();
+        Ok(())
+    }
+
+    /// Blocks until one of the events of the call is there (S3). Without time it does not sleep, but
+    /// looks at the NIC for a while.
+    ///
+    /// # Errors
+    /// `Invalid`, `NoDevice`, `Interrupted`, `TimedOut`.
+    pub fn wait(&self, call: &mut PoolWait) -> Result<(), CallError> {
+        let wanted = call.events.get();
+        if wanted == 0 || wanted & !(events::INPUT | events::OUTPUT) != 0 {
+            return Err(CallError::Invalid);
+        }
+        self.check()?;
+        self.shared.count_wait();
+        let timeout = u64::try_from(call.timeout_ns.get()).ok();
+        let there = || self.shared.ready() & wanted;
+        let ready = || there() != 0 || !self.is_open();
+        let waited = match timeout {
+            Some(0) => {
+                self.port.look(&ready, LOOK_NS);
+                Waited::TimedOut
+            }
+            timeout => self.shared.waiters.wait(&ready, timeout),
+        };
+        self.check()?;
+        let there = there();
+        match waited {
+            Waited::TimedOut if there == 0 => return Err(CallError::TimedOut),
+            Waited::Interrupted if there == 0 => return Err(CallError::Interrupted),
+            Waited::Ready | Waited::TimedOut | Waited::Interrupted => {}
+        }
+        call.events = there.into();
+        call.status = Status::Ok.code().into();
+        Ok(())
+    }
+
+    /// What the driver has counted for these pools.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn info(&self, call: &mut PoolInfo) -> Result<(), CallError> {
+        if call.reserved.get() != 0 {
+            return Err(CallError::Invalid);
+        }
+        *call = self.shared.info();
+        Ok(())
+    }
+
+    /// Asks what the route to a node is like (U8).
+    ///
+    /// # Errors
+    /// `Invalid`, `NoDevice`.
+    pub fn path(&self, call: &mut uapi::Path) -> Result<(), CallError> {
+        self.driver.path(call)
+    }
+
+    /// A page of the range, to be mapped into the process; none behind its end.
+    pub fn page(&self, index: usize) -> Option<&P::Memory> {
+        self.shared.range.page(index)
+    }
+
+    /// The wait queue, for a platform on which threads also wait by its own means (poll).
+    pub fn waiters(&self) -> &P::Waiters {
+        &self.shared.waiters
+    }
+
+    /// Returns true if an event is there that the process has said it wants, or the device is
+    /// gone: what poll reports as readable. Atomic.
+    pub fn is_readable(&self) -> bool {
+        self.shared.wanted() != 0 || !self.is_open()
+    }
+
+    /// Returns true if the device is there and works. Atomic.
+    pub fn is_open(&self) -> bool {
+        self.driver.is_alive() && !self.shared.is_gone()
+    }
+
+    fn check(&self) -> Result<(), CallError> {
+        self.is_open().then_some(()).ok_or(CallError::NoDevice)
+    }
+
+    /// Length of the range in bytes.
+    pub fn bytes(&self) -> usize {
+        use qnic_abi::SharedMemory;
+        self.shared.range.size()
+    }
+}

@@ -1,0 +1,329 @@
+//! What frames go through: from the queues of the process to the datagram port, and back.
+//!
+//! ```text
+//!   output full ──► next ──► Port::send … Upper::sent ──► output empty
+//!   input empty ──► next ──► Port::give … Upper::received ──► input full
+//! ```
+//! A frame is sent from where it is, and a packet lands where it is read: nothing is copied here
+//! (S1). The lock is for a slot at a time; the port is called without it.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use qnic_abi::pool::{events, Pool, PoolInfo, Shape, WANT_WAKE};
+use qnic_abi::{SharedMemory, Status};
+use qnic_pool::{DriverSide, InputFrame, OutputFrame, Packet};
+
+use super::range::Range;
+use crate::datagram::{Address, Buffer, Data, Header, Message, Outgoing, Port, Sent, Upper};
+use crate::device::Counter;
+use crate::platform::{table, DeviceMemory, Lock, NoMemory, Platform, Waiters};
+
+/// Slots that are taken at once; the rest waits until other ports had their turn (H5).
+const BATCH: usize = 256;
+
+/// Counters of one process's pools; the names are those of [`PoolInfo`].
+#[derive(Default)]
+struct Counters {
+    frames_sent: Counter,
+    frames_refused: Counter,
+    frames_received: Counter,
+    packets_dropped: Counter,
+    malformed_slots: Counter,
+    occupied_slots: Counter,
+    kicks: Counter,
+    waits: Counter,
+    wakes: Counter,
+    starved: Counter,
+}
+
+struct State {
+    side: DriverSide,
+    /// Input frames that the port has, by number.
+    posted: Vec<Option<InputFrame>>,
+    posted_count: usize,
+    /// Output frames that are being sent, by number.
+    sending: Vec<Option<OutputFrame>>,
+    sending_count: usize,
+}
+
+/// The pools of a process, as the upper module of their port.
+pub(super) struct Shared<P: Platform> {
+    pub(super) range: Range<P>,
+    shape: Shape,
+    state: P::SpinLock<State>,
+    pub(super) waiters: P::Waiters,
+    counters: Counters,
+    gone: AtomicBool,
+}
+
+/// What the process has handed over.
+enum Step<P: Platform> {
+    /// To be posted.
+    Input(P::Memory),
+    /// To be sent.
+    Output(P::Memory, Address, u64),
+    /// It was nonsense, or goes nowhere.
+    Nothing,
+}
+
+impl<P: Platform> Shared<P> {
+    /// Pools whose input frames are all to be posted, with [`Shared::post_all`].
+    pub(super) fn new(platform: &P, shape: Shape) -> Result<Self, NoMemory> {
+        let range = Range::new(platform, shape)?;
+        let state = State {
+            side: DriverSide::new(shape, &range),
+            posted: table(shape.frames(Pool::Input))?,
+            posted_count: 0,
+            sending: table(shape.frames(Pool::Output))?,
+            sending_count: 0,
+        };
+        Ok(Shared {
+            range,
+            shape,
+            state: P::SpinLock::new(state)?,
+            waiters: platform.new_waiters()?,
+            counters: Counters::default(),
+            gone: AtomicBool::new(false),
+        })
+    }
+
+    /// Posts all input frames. To be called once, before the process has any.
+    pub(super) fn post_all(&self, port: &Port<P>) {
+        for index in 0..self.shape.frames(Pool::Input) {
+            let memory = self.state.with(|state| {
+                let frame = state.side.all_inputs().nth(index)?;
+                self.post(state, frame)
+            });
+            self.give(port, memory);
+        }
+    }
+
+    fn give(&self, port: &Port<P>, memory: Option<P::Memory>) {
+        if let Some(memory) = memory {
+            // The port has room for all; what it refuses it does so because it closes.
+            drop(port.give(memory));
+        }
+    }
+
+    /// The port is to get an input frame.
+    fn post(&self, state: &mut State, frame: InputFrame) -> Option<P::Memory> {
+        let index = frame.index();
+        let memory = self
+            .range
+            .frame(Pool::Input, index, self.shape.frame_bytes())?;
+        *state.posted.get_mut(index)? = Some(frame);
+        state.posted_count += 1;
+        Some(memory)
+    }
+
+    /// Looks at both queues of the process until they are empty; then the driver rests, unless
+    /// frames are being sent: then it comes back by itself, and the process need not kick (S4).
+    pub(super) fn serve(&self, port: &Port<P>) {
+        for _ in 0..BATCH {
+            let step = self.state.with(|state| self.step(state));
+            match step {
+                None => return,
+                Some(Step::Nothing) => {}
+                Some(Step::Input(memory)) => self.give(port, Some(memory)),
+                Some(Step::Output(memory, to, token)) => self.send(port, memory, to, token),
+            }
+        }
+        // The process need not kick: this comes first.
+        port.set_deadline(Some(port.now_ns()));
+    }
+
+    fn step(&self, state: &mut State) -> Option<Step<P>> {
+        state.side.work(&self.range);
+        if let Some(taken) = state.side.next_input(&self.range) {
+            let memory = taken.ok().and_then(|frame| self.post(state, frame));
+            return Some(memory.map_or_else(|| self.malformed(), Step::Input));
+        }
+        if let Some(taken) = state.side.next_output(&self.range) {
+            let step = taken.ok().and_then(|packet| self.output(state, packet));
+            return Some(step.unwrap_or_else(|| self.malformed()));
+        }
+        if state.sending_count > 0 {
+            return None;
+        }
+        let short = state.posted_count * 2 < self.shape.frames(Pool::Input);
+        match state.side.rest(&self.range, short) {
+            true => None,
+            false => Some(Step::Nothing),
+        }
+    }
+
+    fn malformed(&self) -> Step<P> {
+        self.counters.malformed_slots.add(1);
+        Step::Nothing
+    }
+
+    fn output(&self, state: &mut State, packet: Packet<qnic_pool::Output>) -> Option<Step<P>> {
+        let Packet {
+            frame,
+            length,
+            node,
+            port,
+        } = packet;
+        let index = frame.index();
+        let memory = self.range.frame(Pool::Output, index, length)?;
+        *state.sending.get_mut(index)? = Some(frame);
+        state.sending_count += 1;
+        Some(Step::Output(memory, Address { node, port }, index as u64))
+    }
+
+    fn send(&self, port: &Port<P>, memory: P::Memory, to: Address, token: u64) {
+        let data = match memory.size() {
+            0 => Data::none(),
+            _ => Data::whole(Buffer::new(memory)),
+        };
+        let message = Outgoing {
+            header: Header::NONE,
+            data,
+            target: None,
+            token,
+        };
+        if port.send(&[to], message).is_err() {
+            self.done(token, false);
+        }
+    }
+
+    /// A frame was sent, or could not be: it is the process's again.
+    fn done(&self, token: u64, was_sent: bool) {
+        let counters = &self.counters;
+        counters.frames_sent.add(1);
+        counters.frames_refused.add(u64::from(!was_sent));
+        let must_wake = self.state.with(|state| {
+            let index = usize::try_from(token).unwrap_or(usize::MAX);
+            let frame = state.sending.get_mut(index).and_then(Option::take)?;
+            state.sending_count -= 1;
+            match state.side.output_done(&self.range, frame) {
+                Ok(()) => Some(state.side.must_wake(&self.range, events::OUTPUT)),
+                Err(_) => {
+                    counters.occupied_slots.add(1);
+                    None
+                }
+            }
+        });
+        self.wake_if(must_wake.unwrap_or(false));
+    }
+
+    /// Slots were filled for which the process waits. Without the lock: threads that wait take it,
+    /// while they have that of the wait queue.
+    fn wake_if(&self, must_wake: bool) {
+        if must_wake {
+            self.counters.wakes.add(1);
+            self.waiters.wake_all();
+        }
+    }
+
+    /// Gives the process the packet that is in a frame; returns the frame's memory if it cannot
+    /// have it.
+    fn deliver(&self, address: u64, length: usize, from: Address) -> Option<P::Memory> {
+        let counters = &self.counters;
+        let (must_wake, back) = self.state.with(|state| {
+            let index = self.range.input_at(address)?;
+            let frame = state.posted.get_mut(index)?.take()?;
+            state.posted_count -= 1;
+            counters.starved.add(u64::from(state.posted_count == 0));
+            let packet = Packet {
+                frame,
+                length,
+                node: from.node,
+                port: from.port,
+            };
+            Some(match state.side.deliver(&self.range, packet) {
+                Ok(()) => {
+                    counters.frames_received.add(1);
+                    (state.side.must_wake(&self.range, events::INPUT), None)
+                }
+                Err(occupied) => {
+                    counters.occupied_slots.add(1);
+                    (false, self.post(state, occupied.0.frame))
+                }
+            })
+        })?;
+        self.wake_if(must_wake);
+        back
+    }
+
+    /// The events that are there.
+    pub(super) fn ready(&self) -> u32 {
+        self.state.with(|state| state.side.ready(&self.range))
+    }
+
+    /// Those of them that the process has said it wants.
+    pub(super) fn wanted(&self) -> u32 {
+        self.ready() & self.range.load_u32(WANT_WAKE, Ordering::Relaxed)
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        // Acquire; partner: the release store in `gone`.
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(super) fn count_kick(&self) {
+        self.counters.kicks.add(1);
+    }
+
+    pub(super) fn count_wait(&self) {
+        self.counters.waits.add(1);
+    }
+
+    pub(super) fn info(&self) -> PoolInfo {
+        let counters = &self.counters;
+        PoolInfo {
+            status: Status::Ok.code().into(),
+            reserved: 0.into(),
+            frames_sent: counters.frames_sent.get().into(),
+            frames_refused: counters.frames_refused.get().into(),
+            frames_received: counters.frames_received.get().into(),
+            packets_dropped: counters.packets_dropped.get().into(),
+            malformed_slots: counters.malformed_slots.get().into(),
+            occupied_slots: counters.occupied_slots.get().into(),
+            kicks: counters.kicks.get().into(),
+            waits: counters.waits.get().into(),
+            wakes: counters.wakes.get().into(),
+            starved: counters.starved.get().into(),
+        }
+    }
+}
+
+impl<P: Platform> Upper<P> for Shared<P> {
+    fn received(&self, port: &Port<P>, message: Message<P>) {
+        let (from, length) = (message.from, message.data.len());
+        let plain = message.header.as_bytes().is_empty();
+        let [Some(buffer), None] = message.data.into_buffers() else {
+            self.counters.packets_dropped.add(1);
+            return;
+        };
+        if !plain || length > self.shape.frame_bytes() {
+            // The buffer returns to the port.
+            self.counters.packets_dropped.add(1);
+            return;
+        }
+        let memory = buffer.keep();
+        let address = memory.address();
+        drop(memory);
+        let back = self.deliver(address, length, from);
+        self.give(port, back);
+        // What the process gives back meanwhile it does not kick for (S3).
+        self.serve(port);
+    }
+
+    fn sent(&self, port: &Port<P>, sent: Sent<P>) {
+        self.done(sent.token, sent.failed == 0);
+        drop(sent);
+        self.serve(port);
+    }
+
+    fn deadline(&self, port: &Port<P>, _: u64) {
+        self.serve(port);
+    }
+
+    fn gone(&self, _: &Port<P>) {
+        // Release; partner: the acquire load in `is_gone`.
+        self.gone.store(true, Ordering::Release);
+        self.waiters.wake_all();
+    }
+}

@@ -1,0 +1,379 @@
+use std::sync::Mutex;
+use std::vec::Vec;
+
+use super::*;
+use crate::platform::DeviceMemory;
+use crate::testing::{run, DatagramNic, Fake};
+use qnic_abi::pool::{Pool, Queue};
+use qnic_abi::shared::Ordering;
+use qnic_abi::{NodeId, SharedMemory};
+use qnic_pool::{Packet, ProcessSide};
+
+const SHAPE: (usize, u16, u16) = (2048, 8, 4);
+
+/// A process: its side of the queues, on the range that it has mapped.
+struct Process {
+    pools: Pools<Fake>,
+    side: ProcessSide,
+    shape: Shape,
+    port: u16,
+}
+
+/// The range as a process has it mapped.
+impl SharedMemory for Process {
+    fn size(&self) -> usize {
+        self.pools.bytes()
+    }
+
+    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+        self.pools.shared.range.load_u32(offset, order)
+    }
+
+    fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+        self.pools.shared.range.store_u32(offset, value, order);
+    }
+
+    fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+        self.pools.shared.range.load_u64(offset, order)
+    }
+
+    fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+        self.pools.shared.range.store_u64(offset, value, order);
+    }
+
+    fn fence(&self) {
+        self.pools.shared.range.fence();
+    }
+}
+
+struct World {
+    fake: Fake,
+    driver: Arc<Driver<Fake>>,
+    /// There is one once the driver waits for it.
+    nic: Arc<Mutex<Option<DatagramNic>>>,
+}
+
+fn call(port: u16) -> OpenPools {
+    let (frame_bytes, inputs, outputs) = SHAPE;
+    OpenPools {
+        port: port.into(),
+        frame_bytes: (frame_bytes as u32).into(),
+        inputs: inputs.into(),
+        outputs: outputs.into(),
+        ..OpenPools::default()
+    }
+}
+
+impl World {
+    fn new() -> Self {
+        let fake = Fake::new();
+        let driver = fake.start().unwrap();
+        let nic: Arc<Mutex<Option<DatagramNic>>> = Arc::default();
+        let (platform, other, its_driver) = (fake.clone(), nic.clone(), driver.clone());
+        fake.on_yield(move |_| {
+            let mut nic = other.lock().unwrap();
+            let nic = nic.get_or_insert_with(|| DatagramNic::new(&platform));
+            run(&its_driver, nic, |packet| std::vec![packet]);
+        });
+        World { fake, driver, nic }
+    }
+
+    fn open(&mut self) -> Process {
+        let mut call = call(0);
+        let pools = self.driver.open_pools(&mut call).unwrap().unwrap();
+        let (bytes, inputs, outputs) = SHAPE;
+        let shape = Shape::new(bytes, inputs.into(), outputs.into()).unwrap();
+        assert_eq!(call.bytes.get(), shape.bytes() as u64);
+        Process {
+            pools,
+            side: ProcessSide::new(shape),
+            shape,
+            port: call.port.get(),
+        }
+    }
+
+    fn run(&self) {
+        let mut nic = self.nic.lock().unwrap();
+        run(&self.driver, nic.as_mut().unwrap(), |packet| {
+            std::vec![packet]
+        });
+    }
+}
+
+impl Process {
+    fn frame(&self, pool: Pool, index: usize) -> crate::testing::FakeMemory {
+        let bytes = self.shape.frame_bytes();
+        self.pools.shared.range.frame(pool, index, bytes).unwrap()
+    }
+
+    /// Sends bytes to a port of this node; returns false if there is no frame.
+    fn send(&mut self, to: u16, bytes: &[u8]) -> bool {
+        let mut side = core::mem::replace(&mut self.side, ProcessSide::new(self.shape));
+        let sent = side.take_output(self).map(|frame| {
+            let frame = frame.unwrap();
+            self.frame(Pool::Output, frame.index())
+                .write_bytes(0, bytes);
+            let packet = Packet {
+                frame,
+                length: bytes.len(),
+                node: NodeId(7),
+                port: to,
+            };
+            side.send(self, packet).unwrap();
+            if side.must_kick(self) {
+                self.pools.kick(&mut PoolKick::default()).unwrap();
+            }
+        });
+        self.side = side;
+        sent.is_some()
+    }
+
+    /// The next packet: who has sent it, and its bytes.
+    fn receive(&mut self) -> Option<(u16, Vec<u8>)> {
+        let mut side = core::mem::replace(&mut self.side, ProcessSide::new(self.shape));
+        let received = side.receive(self).map(|packet| {
+            let packet = packet.unwrap();
+            let mut bytes = std::vec![0; packet.length];
+            self.frame(Pool::Input, packet.frame.index())
+                .read_bytes(0, &mut bytes);
+            side.give_back(self, packet.frame).unwrap();
+            if side.must_kick(self) {
+                self.pools.kick(&mut PoolKick::default()).unwrap();
+            }
+            (packet.port, bytes)
+        });
+        self.side = side;
+        received
+    }
+
+    fn info(&self) -> PoolInfo {
+        let mut call = PoolInfo::default();
+        self.pools.info(&mut call).unwrap();
+        call
+    }
+}
+
+#[test]
+fn packets_go_from_pool_to_pool_and_no_frame_is_lost() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.open(), world.open());
+    assert_ne!(a.port, b.port);
+    for round in 0..200u32 {
+        let bytes: Vec<u8> = (0..2048)
+            .map(|index| (index as u32 ^ round) as u8)
+            .collect();
+        let length = 1 + round as usize * 10 % 2048;
+        assert!(a.send(b.port, &bytes[..length]), "round {round}");
+        world.run();
+        assert_eq!(b.receive(), Some((a.port, bytes[..length].to_vec())));
+        assert_eq!(b.receive(), None);
+    }
+    assert_eq!(a.info().frames_sent.get(), 200);
+    assert_eq!(b.info().frames_received.get(), 200);
+    assert_eq!(a.info().frames_refused.get() + b.info().starved.get(), 0);
+    let mut datagrams = uapi::DatagramInfo::default();
+    world.driver.datagram_info(&mut datagrams).unwrap();
+    assert_eq!(datagrams.counters.bytes_copied.get(), 0);
+}
+
+/// A packet that is sent once the port is known finds a frame.
+#[test]
+fn the_nic_has_the_frames_when_the_pools_are_open() {
+    let mut world = World::new();
+    let _process = world.open();
+    let posted = world.nic.lock().unwrap().as_ref().map(DatagramNic::posted);
+    assert_eq!(posted, Some(SHAPE.1.into()));
+}
+
+#[test]
+fn the_process_has_no_window() {
+    let mut world = World::new();
+    let before = world.fake.nic().processes.len();
+    let _a = world.open();
+    let _b = world.open();
+    // The driver is one; the processes are none.
+    assert_eq!(world.fake.nic().processes.len(), before + 1);
+}
+
+#[test]
+fn a_busy_driver_is_not_kicked() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.open(), world.open());
+    for _ in 0..4 {
+        assert!(a.send(b.port, &[1; 100]));
+    }
+    assert!(!a.send(b.port, &[1; 100]), "all frames are under way");
+    assert_eq!(a.info().kicks.get(), 1);
+    world.run();
+    for _ in 0..4 {
+        assert!(b.receive().is_some());
+    }
+    assert!(a.send(b.port, &[2; 100]));
+    assert_eq!(a.info().kicks.get(), 2, "it has rested");
+}
+
+#[test]
+fn a_receiver_that_reads_nothing_loses_packets_and_goes_on_later() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.open(), world.open());
+    for _ in 0..5 {
+        for _ in 0..4 {
+            assert!(a.send(b.port, &[3; 10]));
+        }
+        world.run();
+    }
+    assert_eq!(b.info().frames_received.get(), 8);
+    assert_eq!(b.info().starved.get(), 1);
+    for _ in 0..8 {
+        assert!(b.receive().is_some());
+    }
+    assert_eq!(b.receive(), None);
+    world.run();
+    assert!(a.send(b.port, &[4; 10]));
+    world.run();
+    assert_eq!(b.receive(), Some((a.port, std::vec![4; 10])));
+}
+
+#[test]
+fn frames_that_cannot_be_sent_come_back() {
+    let mut world = World::new();
+    let mut a = world.open();
+    for _ in 0..20 {
+        assert!(a.send(0, &[1]), "port 0 is none");
+        world.run();
+    }
+    assert_eq!(a.info().frames_refused.get(), 20);
+    world.nic.lock().unwrap().as_mut().unwrap().send_status = Status::NoSuchNode;
+    assert!(a.send(5, &[1]));
+    world.run();
+    assert_eq!(a.info().frames_refused.get(), 21);
+}
+
+/// Whatever the process writes into its range costs the process.
+#[test]
+fn nonsense_in_slots_is_counted_and_harms_nobody() {
+    let mut world = World::new();
+    let (a, mut b) = (world.open(), world.open());
+    let queues = [Queue::OutputFull, Queue::InputEmpty];
+    let mut kinds = 0u64;
+    for seed in 0..2000u64 {
+        let word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let queue = a.shape.queue(queues[seed as usize % 2]);
+        let slot = queue + (seed as usize / 2 % 4) * 8;
+        a.store_u64(slot, word, Ordering::Relaxed);
+        for word in [0, 4, 8, 12, 64, 72, 76, 80, 84] {
+            a.store_u32(word, seed as u32, Ordering::Relaxed);
+        }
+        a.pools.kick(&mut PoolKick::default()).unwrap();
+        world.run();
+        kinds = a.info().malformed_slots.get();
+    }
+    assert!(kinds > 100, "{kinds}");
+    assert!(b.send(b.port, &[5; 7]));
+    world.run();
+    assert_eq!(b.receive(), Some((b.port, std::vec![5; 7])));
+    drop(a);
+    drop(b);
+    let left = qnic_abi::host_area::HOST_PAGES;
+    assert_eq!(world.fake.pages.count(), left, "all pages are free again");
+}
+
+#[test]
+fn waits_end_with_an_event_a_timeout_or_the_device() {
+    let mut world = World::new();
+    let (mut a, b) = (world.open(), world.open());
+    let wait = |process: &Process, wanted: u32, timeout: i64| {
+        let mut call = PoolWait {
+            events: wanted.into(),
+            timeout_ns: timeout.into(),
+            ..PoolWait::default()
+        };
+        process.pools.wait(&mut call).map(|()| call.events.get())
+    };
+    assert_eq!(wait(&b, events::INPUT, 1_000_000), Err(CallError::TimedOut));
+    assert_eq!(wait(&b, events::OUTPUT, -1), Ok(events::OUTPUT));
+    assert_eq!(wait(&b, 0, -1), Err(CallError::Invalid));
+    assert_eq!(wait(&b, 4, -1), Err(CallError::Invalid));
+    assert!(!b.pools.is_readable());
+    let want = b.side.want(&b, events::INPUT);
+    assert_eq!(want, 0);
+    assert!(a.send(b.port, &[1]));
+    world.run();
+    assert!(b.pools.is_readable());
+    assert_eq!(wait(&b, events::INPUT, -1), Ok(events::INPUT));
+    assert_eq!(b.info().wakes.get(), 1);
+    // The same for a frame that was sent.
+    assert_eq!(wait(&a, events::INPUT, 1_000_000), Err(CallError::TimedOut));
+    assert_ne!(a.side.want(&a, events::OUTPUT), 0);
+    assert!(a.send(b.port, &[2]));
+    world.run();
+    assert_eq!(a.info().wakes.get(), 1);
+    world.driver.begin_removal();
+    world.driver.detach();
+    assert!(b.pools.is_readable() && a.pools.is_readable());
+    assert_eq!(wait(&a, events::INPUT, -1), Err(CallError::NoDevice));
+    assert_eq!(
+        a.pools.kick(&mut PoolKick::default()),
+        Err(CallError::NoDevice)
+    );
+}
+
+/// A wait without time serves what the NIC has completed, before any event of it.
+#[test]
+fn a_wait_without_time_looks_at_the_nic() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.open(), world.open());
+    let look = |process: &Process| {
+        let mut call = PoolWait {
+            events: events::INPUT.into(),
+            ..PoolWait::default()
+        };
+        process.pools.wait(&mut call).map(|()| call.events.get())
+    };
+    for round in 0..100u8 {
+        assert_eq!(look(&b), Err(CallError::TimedOut));
+        assert!(a.send(b.port, &[round]));
+        let mut nic = world.nic.lock().unwrap();
+        let nic = nic.as_mut().unwrap();
+        while nic.read_commands() {
+            while let Some(packet) = nic.wire.pop_front() {
+                nic.deliver(&packet);
+            }
+        }
+        assert_eq!(look(&b), Ok(events::INPUT));
+        assert_eq!(b.receive(), Some((a.port, std::vec![round])));
+    }
+    // Whoever does not look is woken by events again.
+    assert_eq!(b.side.want(&b, events::INPUT), 0);
+    assert!(a.send(b.port, &[5]));
+    world.run();
+    assert!(b.pools.is_readable());
+    assert_eq!(b.receive(), Some((a.port, std::vec![5])));
+}
+
+#[test]
+fn pools_have_limits() {
+    let world = World::new();
+    let status = |call: &mut OpenPools| {
+        assert!(world.driver.open_pools(call).unwrap().is_none());
+        Status::try_from(call.status.get()).unwrap()
+    };
+    let with = |frame_bytes: u32, inputs: u16, outputs: u16| OpenPools {
+        frame_bytes: frame_bytes.into(),
+        inputs: inputs.into(),
+        outputs: outputs.into(),
+        ..OpenPools::default()
+    };
+    for mut call in [
+        with(255, 1, 1),
+        with(4097, 1, 1),
+        with(256, 0, 1),
+        with(256, 1, 1025),
+    ] {
+        assert_eq!(status(&mut call), Status::BadLength);
+    }
+    assert_eq!(status(&mut call(1023)), Status::AccessDenied);
+    let opened = world.driver.open_pools(&mut call(2000)).unwrap();
+    assert_eq!(status(&mut call(2000)), Status::PortInUse);
+    core::mem::forget(opened);
+}

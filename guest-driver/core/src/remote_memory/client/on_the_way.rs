@@ -1,0 +1,265 @@
+//! What is on its way to a server, and what of that is lost.
+//!
+//! ```text
+//!   sent ──► on its way ──┬── answered ──────────────────────────────► measured
+//!                         ├── others that were sent later are answered ─┐
+//!                         └── nothing is answered for a while ──────────┴─► lost, sent again
+//! ```
+//! A server answers in the order in which it is asked, and may take long while its queue is. So time
+//! alone says little. A leg counts as lost when [`OVERTAKEN`] that were sent later are answered, and
+//! it has been under way as long as most are (as in RACK, RFC 8985). Where nothing was sent later, a
+//! timer finds the loss: it runs for the oldest leg, and begins anew with each answer (RFC 6298).
+//! When it is over, one leg is sent again: its answer says what has become of the others.
+//!
+//! What was sent twice is not measured, and the time that has doubled stays until something is that
+//! was sent once (Karn): else a way that has become longer is never known.
+//!
+//! How much may be on its way is a matter of how long it waits ([`Congestion`]): a client does not
+//! fill the queue of a server that others wait for, too.
+
+use qnic_timing::{Acknowledged, Congestion, RetransmitLimits, RoundTrip, Time};
+
+use super::slots::LegOf;
+use crate::platform::NoMemory;
+use crate::remote_memory::queue::Queue;
+
+/// Later ones that are answered, at which a leg may be lost: wires reorder.
+const OVERTAKEN: u64 = 3;
+
+/// One transmission.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    leg: LegOf,
+    number: u64,
+    at: u64,
+    /// Since when its answer may come; none while the NIC reads its page.
+    left: Option<u64>,
+}
+
+/// All transmissions to a server that are neither answered nor lost, the oldest first.
+#[derive(Debug)]
+pub(super) struct OnTheWay {
+    legs: Queue<Sent>,
+    trip: RoundTrip,
+    congestion: Congestion,
+    /// Transmissions so far, and the latest that was answered.
+    count: u64,
+    newest: u64,
+    /// When something was answered last, or the timer was over.
+    progress_at: u64,
+}
+
+impl OnTheWay {
+    /// An empty one with room for so many.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(super) fn new(capacity: usize) -> Result<Self, NoMemory> {
+        Ok(OnTheWay {
+            legs: Queue::new(capacity)?,
+            trip: RoundTrip::default(),
+            congestion: Congestion::default(),
+            count: 0,
+            newest: 0,
+            progress_at: 0,
+        })
+    }
+
+    /// Smoothed round trip in nanoseconds; zero before the first one.
+    pub(super) fn round_trip(&self) -> u64 {
+        self.trip.smoothed()
+    }
+
+    /// Returns true if one more may be on its way.
+    pub(super) fn has_room(&self) -> bool {
+        self.congestion.room(self.legs.len() as u32) > 0
+    }
+
+    /// A leg is sent; with `reads` when the NIC has read its page.
+    pub(super) fn send(&mut self, now: u64, leg: LegOf, reads: bool) {
+        self.count += 1;
+        // A leg is on its way once: there is room.
+        let _ = self.legs.push(Sent {
+            leg,
+            number: self.count,
+            at: now,
+            left: (!reads).then_some(now),
+        });
+    }
+
+    /// The NIC has read the page of a leg.
+    pub(super) fn left(&mut self, now: u64, leg: LegOf) {
+        let sent = self.legs.iter_mut().find(|sent| sent.leg == leg);
+        if let Some(sent) = sent {
+            sent.left = Some(now);
+        }
+    }
+
+    /// A leg is of no interest any more.
+    pub(super) fn remove(&mut self, leg: LegOf) {
+        self.legs.retain(|sent| sent.leg != leg);
+    }
+
+    /// A leg is answered; `once`: it was sent once. `queue_delay`: how long it may wait at the
+    /// server, in nanoseconds.
+    pub(super) fn answered(&mut self, now: u64, leg: LegOf, once: bool, queue_delay: u64) {
+        let Some(sent) = self.legs.iter().find(|sent| sent.leg == leg).copied() else {
+            return;
+        };
+        self.remove(leg);
+        self.progress_at = now;
+        let took = now.saturating_sub(sent.at);
+        // Sooner than that, it is the answer to an earlier one.
+        if once || took >= self.trip.smoothed() / 2 {
+            self.newest = self.newest.max(sent.number);
+        }
+        if once {
+            self.trip.sample(took);
+        }
+        let news = Acknowledged {
+            frames: 1,
+            trip: if once { took } else { u64::MAX },
+        };
+        let used = self.legs.len() as u32;
+        self.congestion.sample(Time(now), news, used, queue_delay);
+    }
+
+    /// A leg that is lost. It is not on its way any more.
+    pub(super) fn next_lost(&mut self, now: u64, limits: &RetransmitLimits) -> Option<LegOf> {
+        let typical = self.trip.typical();
+        let is_over = |sent: &&Sent| sent.left.is_some() && sent.at.saturating_add(typical) <= now;
+        let overtaken = self.overtaken().find(is_over).copied();
+        let lost = match overtaken {
+            Some(lost) => lost,
+            None => {
+                let (oldest, due) = self.timer(limits)?;
+                if due > now {
+                    return None;
+                }
+                self.trip.back_off();
+                self.progress_at = now;
+                // The answer to it says that all others were overtaken.
+                self.count += OVERTAKEN;
+                oldest
+            }
+        };
+        self.congestion.lost(Time(now), typical);
+        self.remove(lost.leg);
+        Some(lost.leg)
+    }
+
+    /// When [`OnTheWay::next_lost`] may find something; [`u64::MAX`]: there is nothing to wait for.
+    pub(super) fn deadline(&self, limits: &RetransmitLimits) -> u64 {
+        let typical = self.trip.typical();
+        let left = self.overtaken().filter(|sent| sent.left.is_some());
+        let overtaken = left.map(|sent| sent.at.saturating_add(typical)).min();
+        let timer = self.timer(limits).map(|(_, due)| due);
+        overtaken.into_iter().chain(timer).min().unwrap_or(u64::MAX)
+    }
+
+    fn overtaken(&self) -> impl Iterator<Item = &Sent> {
+        let newest = self.newest;
+        let all = self.legs.iter();
+        all.take_while(move |sent| sent.number + OVERTAKEN <= newest)
+    }
+
+    /// The oldest that has left, and when it counts as lost if nothing is answered.
+    fn timer(&self, limits: &RetransmitLimits) -> Option<(Sent, u64)> {
+        let left = self.legs.iter().find_map(|sent| Some((*sent, sent.left?)));
+        let (oldest, left) = left?;
+        let since = left.max(self.progress_at);
+        Some((
+            oldest,
+            since.saturating_add(self.trip.timeout(limits, true)),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const LIMITS: RetransmitLimits = RetransmitLimits {
+        initial: 100 * MS,
+        floor: 10 * MS,
+        floor_oldest: 10 * MS,
+        ceiling: 400 * MS,
+        ack_delay: MS,
+    };
+
+    /// What is on its way to a server that was measured to answer after a millisecond.
+    fn measured() -> OnTheWay {
+        let mut on_the_way = OnTheWay::new(16).unwrap();
+        for slot in 0..8 {
+            on_the_way.send(u64::from(slot) * MS, (slot, 0), false);
+            on_the_way.answered((u64::from(slot) + 1) * MS, (slot, 0), true, 10 * MS);
+        }
+        on_the_way
+    }
+
+    #[test]
+    fn answers_that_come_one_by_one_keep_the_timer_from_ending() {
+        let mut on_the_way = measured();
+        (0..8).for_each(|slot| on_the_way.send(100 * MS, (slot, 0), false));
+        for slot in 0..8 {
+            let now = (105 + 5 * u64::from(slot)) * MS;
+            assert_eq!(on_the_way.next_lost(now, &LIMITS), None, "at {now}");
+            on_the_way.answered(now, (slot, 0), true, 10 * MS);
+        }
+        assert_eq!(on_the_way.deadline(&LIMITS), u64::MAX);
+        assert!(on_the_way.round_trip() > 10 * MS, "all of it was measured");
+    }
+
+    #[test]
+    fn what_three_later_ones_have_overtaken_is_lost() {
+        let mut on_the_way = measured();
+        (0..5).for_each(|slot| on_the_way.send(100 * MS, (slot, 0), false));
+        for slot in [1, 2] {
+            on_the_way.answered(101 * MS, (slot, 0), true, 10 * MS);
+            assert_eq!(on_the_way.next_lost(105 * MS, &LIMITS), None);
+        }
+        on_the_way.answered(101 * MS, (3, 0), true, 10 * MS);
+        let due = on_the_way.deadline(&LIMITS);
+        assert!(due < 103 * MS, "long before the timer: {due}");
+        assert_eq!(on_the_way.next_lost(due - 1, &LIMITS), None);
+        assert_eq!(on_the_way.next_lost(due, &LIMITS), Some((0, 0)));
+        assert_eq!(on_the_way.next_lost(due, &LIMITS), None, "4 was sent last");
+    }
+
+    #[test]
+    fn the_timer_sends_one_again_whose_answer_tells_of_the_others() {
+        let mut on_the_way = measured();
+        (0..4).for_each(|slot| on_the_way.send(100 * MS, (slot, 0), false));
+        let due = on_the_way.deadline(&LIMITS);
+        assert!(due >= 110 * MS);
+        assert_eq!(on_the_way.next_lost(due, &LIMITS), Some((0, 0)));
+        assert_eq!(on_the_way.next_lost(due, &LIMITS), None);
+        on_the_way.send(due, (0, 0), false);
+        assert!(
+            on_the_way.deadline(&LIMITS) >= due + 20 * MS,
+            "twice as long"
+        );
+        on_the_way.answered(due + 1, (0, 0), false, 10 * MS);
+        let early = on_the_way.next_lost(due + 5, &LIMITS);
+        assert_eq!(early, None, "too soon to be the answer to the second one");
+        on_the_way.send(due + 1, (0, 0), false);
+        on_the_way.answered(due + MS, (0, 0), false, 10 * MS);
+        let lost = [(); 4].map(|()| on_the_way.next_lost(due + MS, &LIMITS));
+        assert_eq!(lost, [Some((1, 0)), Some((2, 0)), Some((3, 0)), None]);
+    }
+
+    #[test]
+    fn what_the_nic_still_has_is_not_lost() {
+        let mut on_the_way = measured();
+        on_the_way.send(100 * MS, (0, 0), true);
+        assert_eq!(on_the_way.deadline(&LIMITS), u64::MAX);
+        for slot in 1..6 {
+            on_the_way.send(100 * MS, (slot, 0), false);
+            on_the_way.answered(101 * MS, (slot, 0), true, 10 * MS);
+        }
+        assert_eq!(on_the_way.next_lost(1000 * MS, &LIMITS), None);
+        on_the_way.left(1000 * MS, (0, 0));
+        assert_eq!(on_the_way.next_lost(1000 * MS, &LIMITS), Some((0, 0)));
+    }
+}

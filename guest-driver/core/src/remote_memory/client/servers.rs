@@ -1,0 +1,246 @@
+//! The servers of a volume, as its client sees them.
+//!
+//! ```text
+//!              Attached                  no answer for server_timeout
+//!   Detached ───────────► Live ◄──────────────────────────────► Silent
+//!      ▲                   │ │  an answer in the same session     │
+//!      │                   │ └─────────── NoSession ──────────────┤
+//!      │                   │ it leaves, its pages are elsewhere   │
+//!      │                   ▼                                      ▼
+//!      │               Dismissed ────────── Detached ──────────► Gone
+//!      └──────── nothing is believed to be there any more ────────┘
+//! ```
+//! A Silent server still holds what it has acknowledged, unless it is written meanwhile; a Gone
+//! one has lost its memory. It can become Live again only when a sweep has taken it off every
+//! block: so a server that has started anew is never taken for the one that had the data.
+
+use alloc::vec::Vec;
+
+use qnic_abi::remote_memory::{Kind, Reason};
+
+use super::on_the_way::OnTheWay;
+use super::server_set::{ServerIndex, ServerSet};
+use super::slots::LegOf;
+use crate::datagram::Address;
+use crate::platform::NoMemory;
+use crate::remote_memory::queue::Queue;
+
+/// What the client knows of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerState {
+    /// There is no session. The client asks for one.
+    Detached,
+    /// It answers.
+    Live,
+    /// It has not answered for a while. What it holds is not lost yet.
+    Silent,
+    /// It leaves, and is needed no more.
+    Dismissed,
+    /// Its session is over, and what it held is lost there.
+    Gone,
+}
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) address: Address,
+    pub(super) state: ServerState,
+    /// Of the session that it is, or was last, in.
+    pub(super) session: u64,
+    /// Pages that the client may have there.
+    pub(super) granted: u64,
+    /// Requests that the client may have under way there.
+    window: u16,
+    /// It wants to leave.
+    pub(super) leaving: bool,
+    /// Until when it is not asked for more pages.
+    pub(super) full_until: u64,
+    /// Legs that were sent, and not answered: those on their way, and those that are lost.
+    outstanding: u16,
+    pub(super) on_the_way: OnTheWay,
+    /// Since when it owes an answer.
+    pub(super) waiting_since: Option<u64>,
+    /// Message of the session that waits to be sent, and when the next one is due.
+    pub(super) control: Option<Kind>,
+    pub(super) control_due: u64,
+    /// Why it has refused the last Attach. A reason of no list is none.
+    pub(super) refusal: Option<Reason>,
+    /// It has answered an Attach.
+    pub(super) answered: bool,
+    fresh: Queue<LegOf>,
+    again: Queue<LegOf>,
+}
+
+impl Server {
+    fn new(address: Address, slots: usize) -> Result<Self, NoMemory> {
+        Ok(Server {
+            address,
+            state: ServerState::Detached,
+            session: 0,
+            granted: 0,
+            window: 0,
+            leaving: false,
+            full_until: 0,
+            outstanding: 0,
+            on_the_way: OnTheWay::new(slots)?,
+            waiting_since: None,
+            control: None,
+            control_due: 0,
+            refusal: None,
+            answered: false,
+            fresh: Queue::new(slots)?,
+            again: Queue::new(slots)?,
+        })
+    }
+
+    /// Returns true if its session may still be there.
+    pub(super) fn has_session(&self) -> bool {
+        matches!(
+            self.state,
+            ServerState::Live | ServerState::Silent | ServerState::Dismissed
+        )
+    }
+
+    /// Begins a session.
+    pub(super) fn attach(&mut self, session: u64, granted: u64, window: u16) {
+        self.state = ServerState::Live;
+        self.session = session;
+        self.granted = granted;
+        self.window = window.max(1);
+        self.leaving = false;
+        self.full_until = 0;
+        self.outstanding = 0;
+        self.refusal = None;
+        self.control = None;
+    }
+
+    /// Puts a leg into the queue: behind those that were never sent, or sent again.
+    pub(super) fn enqueue(&mut self, leg: LegOf, again: bool) {
+        let queue = if again {
+            &mut self.again
+        } else {
+            &mut self.fresh
+        };
+        // A slot has at most one leg to a server, and a leg is in one queue: there is room.
+        let _ = queue.push(leg);
+    }
+
+    /// Takes a leg out of the queues, one that was sent and will not be answered included.
+    pub(super) fn drop_leg(&mut self, leg: LegOf, queued: bool, sent: bool) {
+        if queued {
+            self.fresh.remove(&leg);
+            self.again.remove(&leg);
+        }
+        if sent {
+            self.outstanding = self.outstanding.saturating_sub(1);
+            self.on_the_way.remove(leg);
+        }
+    }
+
+    /// Takes the leg that may be sent next, if the way has room: one again, or one more if the
+    /// server's window has room, too.
+    pub(super) fn next_leg(&mut self) -> Option<LegOf> {
+        if !self.on_the_way.has_room() {
+            return None;
+        }
+        if let Some(leg) = self.again.pop() {
+            return Some(leg);
+        }
+        if self.outstanding >= self.window {
+            return None;
+        }
+        let leg = self.fresh.pop()?;
+        self.outstanding += 1;
+        Some(leg)
+    }
+
+    /// Notes that something is sent that has an answer.
+    pub(super) fn expect_answer(&mut self, now: u64) {
+        self.waiting_since.get_or_insert(now);
+    }
+}
+
+/// All servers, and sets of them that requests ask for.
+#[derive(Debug)]
+pub(super) struct Servers {
+    all: Vec<Server>,
+    pub(super) live: ServerSet,
+    pub(super) silent: ServerSet,
+    pub(super) leaving: ServerSet,
+    pub(super) gone: ServerSet,
+}
+
+impl Servers {
+    /// None of them attached; with room for legs of so many requests.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub(super) fn new(addresses: &[Address], slots: usize) -> Result<Self, NoMemory> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(addresses.len())?;
+        for address in addresses {
+            all.push(Server::new(*address, slots)?);
+        }
+        Ok(Servers {
+            all,
+            live: ServerSet::default(),
+            silent: ServerSet::default(),
+            leaving: ServerSet::default(),
+            gone: ServerSet::default(),
+        })
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ServerIndex, &Server)> {
+        (0..).zip(self.all.iter())
+    }
+
+    /// One of them.
+    pub(super) fn get(&self, server: ServerIndex) -> &Server {
+        &self.all[usize::from(server)]
+    }
+
+    /// One of them. Who changes its state calls [`Servers::update_sets`].
+    pub(super) fn get_mut(&mut self, server: ServerIndex) -> &mut Server {
+        &mut self.all[usize::from(server)]
+    }
+
+    /// The one with this address.
+    pub(super) fn find(&self, address: Address) -> Option<ServerIndex> {
+        let found = self.iter().find(|(_, server)| server.address == address);
+        found.map(|(index, _)| index)
+    }
+
+    /// Makes the sets what the states say.
+    pub(super) fn update_sets(&mut self) {
+        let those = |property: &dyn Fn(&Server) -> bool| {
+            let mut set = ServerSet::default();
+            let found = self.iter().filter(|(_, server)| property(server));
+            found.for_each(|(index, _)| set.insert(index));
+            set
+        };
+        let live = those(&|server| server.state == ServerState::Live);
+        let silent = those(&|server| server.state == ServerState::Silent);
+        let leaving = those(&|server| server.leaving && server.has_session());
+        let gone = those(&|server| server.state == ServerState::Gone);
+        (self.live, self.silent, self.leaving, self.gone) = (live, silent, leaving, gone);
+    }
+
+    /// Those that are live and do not leave.
+    pub(super) fn staying(&self) -> ServerSet {
+        self.live.without(self.leaving)
+    }
+
+    /// Those of a set that have been full lately.
+    pub(super) fn full(&self, now: u64) -> ServerSet {
+        let mut set = ServerSet::default();
+        let full = self.iter().filter(|(_, server)| server.full_until > now);
+        full.for_each(|(index, _)| set.insert(index));
+        set
+    }
+}

@@ -1,0 +1,87 @@
+//! What a client tells of itself.
+
+use super::servers::ServerState;
+use super::{Client, Histogram, Repair};
+use crate::datagram::Address;
+
+/// What has happened since the client was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClientCounters {
+    /// Reads that were taken.
+    pub reads: u64,
+    /// Writes that were taken.
+    pub writes: u64,
+    /// Requests that have ended with an error.
+    pub failed: u64,
+    /// Requests, copies included, that have ended because their time was over.
+    pub timed_out: u64,
+    /// Messages that were sent again, to the same server or to another.
+    pub retransmissions: u64,
+    /// Answers that nobody waits for, or of another session: late ones, and repeated ones.
+    pub stale_answers: u64,
+    /// Answers of servers that should have known better, and requests that they did not answer.
+    pub bad_answers: u64,
+    /// Messages that are none, or of nobody who is a server.
+    pub foreign: u64,
+    /// Pages that were copied to servers because others were lost or left.
+    pub copied: u64,
+    /// Times that a server has attached the volume.
+    pub attached: u64,
+    /// Times that a server has fallen silent.
+    pub silences: u64,
+    /// Times that a silent server has answered again.
+    pub returned: u64,
+    /// Times that the memory of a server was lost, or given up.
+    pub lost_servers: u64,
+}
+
+/// What a client knows of one server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerStatus {
+    /// Its address.
+    pub address: Address,
+    /// Its state.
+    pub state: ServerState,
+    /// It wants to leave.
+    pub leaving: bool,
+    /// Blocks whose newest version it has.
+    pub pages: u64,
+    /// Pages that the client may have there.
+    pub granted: u64,
+    /// Smoothed round trip in nanoseconds; zero before the first one.
+    pub round_trip: u64,
+}
+
+impl<P> Client<P> {
+    /// What has happened so far.
+    pub fn counters(&self) -> ClientCounters {
+        self.counters
+    }
+
+    /// The servers, in the order of the configuration.
+    pub fn servers(&self) -> impl Iterator<Item = ServerStatus> + '_ {
+        self.servers.iter().map(|(index, server)| ServerStatus {
+            address: server.address,
+            state: server.state,
+            leaving: server.leaving && server.has_session(),
+            pages: self.volume.pages(index),
+            granted: server.granted,
+            round_trip: server.on_the_way.round_trip(),
+        })
+    }
+
+    /// How far repair is.
+    pub fn repair(&self) -> Repair {
+        self.repair.status()
+    }
+
+    /// How long reads that succeeded took.
+    pub fn read_latency(&self) -> &Histogram {
+        &self.reads
+    }
+
+    /// How long writes that succeeded took.
+    pub fn write_latency(&self) -> &Histogram {
+        &self.writes
+    }
+}

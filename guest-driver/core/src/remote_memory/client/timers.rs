@@ -1,0 +1,132 @@
+//! What is due: messages that are sent again, requests that have taken too long.
+//!
+//! What is on its way to a server knows when it is to be looked at, and the table of requests has a
+//! bound of its own: all are looked through when the earliest time that is known may be over.
+
+use super::server_set::ServerIndex;
+use super::servers::ServerState;
+use super::slots::{Phase, SlotIndex, Work};
+use super::{Client, ClientState, Failure};
+
+impl<P> Client<P> {
+    /// Does what is due.
+    pub fn tick(&mut self, now: u64) {
+        self.tick_sessions(now);
+        if now >= self.scan_due {
+            self.scan(now);
+        }
+        if self.state == ClientState::Active {
+            self.sweep(now);
+        }
+    }
+
+    /// When something is due next, if nothing happens before; perhaps too early.
+    pub fn deadline(&self) -> Option<u64> {
+        let limits = &self.config.limits;
+        let servers = self.servers.iter().filter_map(|(_, server)| {
+            let silent = server.waiting_since.map(|it| it + limits.server_timeout);
+            let control = server.control_due;
+            match server.state {
+                ServerState::Gone => None,
+                ServerState::Detached => self.attaches().then_some(control),
+                ServerState::Silent => Some(control),
+                _ => Some(silent.map_or(control, |silent| silent.min(control))),
+            }
+        });
+        let state = match self.state {
+            ClientState::Attaching { .. } => None,
+            ClientState::Active => self.repair.deadline(),
+            ClientState::Detaching { since } => {
+                let asked = (self.asked_until != 0).then_some(self.asked_until);
+                Some(asked.unwrap_or(since + limits.server_timeout))
+            }
+            ClientState::Detached | ClientState::Failed(_) => return None,
+        };
+        let scan = (self.scan_due != u64::MAX).then_some(self.scan_due);
+        servers.chain(state).chain(scan).min()
+    }
+
+    /// Looks through all and requests.
+    fn scan(&mut self, now: u64) {
+        self.scan_due = u64::MAX;
+        for server in 0..self.servers.len() as ServerIndex {
+            self.resend_lost(now, server);
+        }
+        for slot in 0..self.slots.len() as SlotIndex {
+            let request = self.slots.get(slot);
+            match request.phase {
+                Phase::Free | Phase::Draining(_) => continue,
+                _ if request.deadline <= now => self.time_out(now, slot),
+                Phase::Active if request.work == Work::Write && request.servers().is_empty() => {
+                    self.fill(now, slot);
+                }
+                Phase::Active | Phase::Waiting => {}
+            }
+            let request = self.slots.get(slot);
+            if matches!(request.phase, Phase::Active | Phase::Waiting) {
+                self.scan_due = self.scan_due.min(request.deadline);
+            }
+        }
+    }
+
+    /// Sends again what is lost on its way to a server.
+    fn resend_lost(&mut self, now: u64, server: ServerIndex) {
+        loop {
+            let limits = &self.config.limits.retransmit;
+            let on_the_way = &mut self.servers.get_mut(server).on_the_way;
+            let Some((slot, leg)) = on_the_way.next_lost(now, limits) else {
+                break;
+            };
+            self.leg_lost(now, slot, usize::from(leg));
+        }
+        self.note_deadline(server);
+    }
+
+    /// What is on its way has changed: it may have to be looked at earlier.
+    pub(super) fn note_deadline(&mut self, server: ServerIndex) {
+        let limits = &self.config.limits.retransmit;
+        let deadline = self.servers.get(server).on_the_way.deadline(limits);
+        self.scan_due = self.scan_due.min(deadline);
+    }
+
+    /// A leg was sent, and nothing speaks for its having arrived.
+    fn leg_lost(&mut self, now: u64, slot: SlotIndex, leg: usize) {
+        let request = self.slots.get(slot);
+        let (block, work) = (request.block, request.work);
+        let Some(lost) = request.legs[leg].filter(|leg| !leg.acked && !leg.queued) else {
+            return;
+        };
+        let patience = 2 * self.config.limits.server_timeout;
+        if !work.brings() {
+            self.counters.retransmissions += 1;
+            self.ask_next(now, slot, Some(lost.server));
+            self.wake(now, block);
+        } else if now.saturating_sub(lost.first_sent) >= patience {
+            // It answers others, but not this.
+            self.counters.bad_answers += 1;
+            self.leg_failed(now, slot, leg, true);
+        } else {
+            self.resend(slot, leg);
+        }
+    }
+
+    fn time_out(&mut self, now: u64, slot: SlotIndex) {
+        self.counters.timed_out += 1;
+        match self.slots.get(slot).work {
+            Work::Write => self.fail_write(now, slot, Failure::TimedOut),
+            _ => self.finish(now, slot, Err(Failure::TimedOut)),
+        }
+    }
+
+    /// The NIC reads the page of a leg no more.
+    pub(super) fn page_is_read(&mut self, now: u64, slot: SlotIndex, leg: usize) {
+        if let Some(sent) = self.slots.get(slot).legs[leg] {
+            let on_the_way = &mut self.servers.get_mut(sent.server).on_the_way;
+            on_the_way.left(now, (slot, leg as u8));
+            self.note_deadline(sent.server);
+        }
+        if self.slots.get(slot).work == Work::Write {
+            self.write_acked(now, slot);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Writes: to whom a page goes, and when it is there.
+
+use super::server_set::{ServerIndex, ServerSet};
+use super::slots::{SlotIndex, Work};
+use super::{Client, Failure};
+
+/// Until a write that no server takes looks for one again, in nanoseconds.
+const LOOK_AGAIN: u64 = 100_000_000;
+
+impl<P> Client<P> {
+    /// Sends a write to the servers that are to hold its block.
+    pub(super) fn begin_write(&mut self, now: u64, slot: SlotIndex) {
+        self.fill(now, slot);
+    }
+
+    /// Sends a write to more servers, until there are as many as there have to be or no more.
+    /// Those come first that hold the block already: there it takes no room.
+    pub(super) fn fill(&mut self, now: u64, slot: SlotIndex) {
+        loop {
+            let request = self.slots.get(slot);
+            let have = request.servers();
+            if have.count() >= self.config.replicas {
+                return;
+            }
+            let excluded = have.or(request.tried);
+            let holders = self.volume.holders(request.block).without(excluded);
+            let holder = holders.and(self.servers.staying()).iter().next();
+            let Some(server) = holder.or_else(|| self.roomiest(now, excluded)) else {
+                break;
+            };
+            if !self.add_leg(slot, server) {
+                break;
+            }
+        }
+        // Somebody who leaves is better than nobody.
+        let request = self.slots.get(slot);
+        if request.servers().is_empty() {
+            let leaving = self.servers.live.without(request.tried);
+            match leaving.iter().next() {
+                Some(server) => _ = self.add_leg(slot, server),
+                None => self.scan_due = self.scan_due.min(now + LOOK_AGAIN),
+            }
+        }
+    }
+
+    /// The server with the most room that is live, does not leave, is not full and not in a set.
+    pub(super) fn roomiest(&self, now: u64, excluded: ServerSet) -> Option<ServerIndex> {
+        let staying = self.servers.staying().without(excluded);
+        let usable = staying.without(self.servers.full(now));
+        let room = |server: &ServerIndex| {
+            let granted = self.servers.get(*server).granted;
+            granted.saturating_sub(self.volume.pages(*server))
+        };
+        // Of equals the first one.
+        usable
+            .iter()
+            .max_by_key(|server| (room(server), u8::MAX - server))
+    }
+
+    /// A server has acknowledged a write.
+    pub(super) fn write_acked(&mut self, now: u64, slot: SlotIndex) {
+        self.fill(now, slot);
+        let request = self.slots.get(slot);
+        let (acked, block, version) = (request.acked(), request.block, request.version);
+        if acked.is_empty() || acked != request.servers() {
+            return;
+        }
+        self.settle(block, version, acked);
+        self.finish(now, slot, Ok(()));
+    }
+
+    /// A write has not completed in time. Those that have acknowledged it have it; if nobody
+    /// has, somebody may have it unknown to the client.
+    pub(super) fn fail_write(&mut self, now: u64, slot: SlotIndex, failure: Failure) {
+        let request = self.slots.get(slot);
+        let (acked, block, version) = (request.acked(), request.block, request.version);
+        if !acked.is_empty() {
+            self.settle(block, version, acked);
+        } else if request.attempts > 0 {
+            self.volume.set_uncertain(block);
+        }
+        self.finish(now, slot, Err(failure));
+    }
+
+    /// Notes who holds the newest version of a block.
+    pub(super) fn settle(&mut self, block: usize, version: u64, holders: ServerSet) {
+        self.volume.settle(block, version, holders);
+        if holders.and(self.servers.staying()).count() < self.config.replicas {
+            self.repair.request();
+        }
+    }
+
+    /// A server does not carry a write or the second half of a copy out: others have to.
+    pub(super) fn leg_failed(&mut self, now: u64, slot: SlotIndex, leg: usize, for_good: bool) {
+        let request = self.slots.get_mut(slot);
+        let (work, Some(failed)) = (request.work, request.legs[leg]) else {
+            return;
+        };
+        if for_good {
+            request.tried.insert(failed.server);
+        }
+        self.drop_leg(slot, leg);
+        match work {
+            Work::Write => self.write_acked(now, slot),
+            _ => self.store_acked(now, slot),
+        }
+    }
+}

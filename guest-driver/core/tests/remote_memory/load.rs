@@ -1,0 +1,117 @@
+//! What is sent again: what is lost, and little else.
+
+use qnic_driver::remote_memory::{ClientCounters, Limits};
+
+use crate::cluster::Cluster;
+use crate::wire::{MS, US};
+
+/// Lets the client work for so many milliseconds, then waits until it is idle. Returns what has
+/// happened.
+fn work(cluster: &mut Cluster, milliseconds: u64) -> ClientCounters {
+    cluster.world.works_until = cluster.world.now + milliseconds * MS;
+    cluster.wait("the requests", |it| {
+        it.world.now > it.world.works_until && it.is_idle()
+    });
+    let client = cluster.client;
+    cluster.world.client(client).client.counters()
+}
+
+/// Two servers that are at work on each packet for so long, and grant so many requests; and a client
+/// with many, that waits for answers as clients do by default.
+fn busy(replicas: usize, service: u64, window: u16) -> Cluster {
+    let mut cluster = Cluster::detached(2);
+    for server in 0..2 {
+        let mut config = cluster.world.server_config();
+        config.window = window;
+        cluster.world.start_server_with(server, config);
+    }
+    cluster.attach_with(replicas, |config| {
+        config.requests = 64;
+        config.limits.retransmit = Limits::default().retransmit;
+        config.limits.queue_delay = Limits::default().queue_delay;
+    });
+    cluster.write_all();
+    cluster.world.depth = 2 * usize::from(window);
+    cluster.world.service = service;
+    cluster
+}
+
+fn requests(counters: &ClientCounters) -> u64 {
+    counters.reads + counters.writes
+}
+
+/// A burst for a server that was idle waits in its queue for up to 32 ms, each packet longer than
+/// the one before. Nothing is lost, so nothing has to be sent again (H9).
+#[test]
+fn a_queue_at_the_server_is_no_loss() {
+    let mut cluster = busy(2, 4 * MS, 8);
+    let before = cluster.world.client(2).client.counters();
+    let mut resent = before.retransmissions;
+    for burst in 0..20 {
+        let after = work(&mut cluster, 200);
+        if burst == 0 {
+            // It has to learn how slow they have become.
+            assert!(after.retransmissions - resent <= 4, "{after:?}");
+            resent = after.retransmissions;
+        }
+        // Single requests in between tell of quick servers.
+        cluster.world.service = 0;
+        cluster.write_all();
+        cluster.world.service = 4 * MS;
+    }
+    let after = cluster.world.client(2).client.counters();
+    let done = requests(&after) - requests(&before);
+    let resent = after.retransmissions - resent;
+    assert!(done > 1000, "{done} requests");
+    assert!(resent <= done / 100, "{resent} of {done} are sent again");
+    assert_eq!((after.silences, after.failed), (0, 0));
+}
+
+/// A server that takes 32 ms for each request is slow, and nothing else.
+#[test]
+fn a_slow_server_is_measured() {
+    let mut cluster = busy(1, 32 * MS, 8);
+    cluster.world.depth = 1;
+    let first = work(&mut cluster, 1000);
+    let after = work(&mut cluster, 4000);
+    assert!(requests(&after) > requests(&first) + 50, "{after:?}");
+    assert_eq!(after.retransmissions, first.retransmissions);
+}
+
+/// With 5 % loss on either way, what is sent again is hardly more than what was lost.
+#[test]
+fn hardly_more_is_sent_again_than_was_lost() {
+    for service in [0, 300 * US, 3 * MS] {
+        let mut cluster = busy(2, service, 8);
+        cluster.world.wire.quality.lost = 50;
+        cluster.world.wire.quality.delay = (20 * US, 120 * US);
+        let before = cluster.world.client(2).client.counters();
+        let after = work(&mut cluster, 5000);
+        let done = requests(&after) - requests(&before);
+        let resent = after.retransmissions - before.retransmissions;
+        let lost = cluster.world.wire.lost;
+        assert!(done > 1000 && lost > 100, "{done} requests, {lost} lost");
+        let most = lost + lost / 10 + 10;
+        assert!(
+            resent <= most,
+            "{resent} sent again, {lost} lost, {done} requests"
+        );
+    }
+}
+
+/// The client of a slow server waits itself, so that the server's queue stays short.
+#[test]
+fn the_window_follows_the_queue_of_the_server() {
+    let mut cluster = busy(1, 4 * MS, 32);
+    work(&mut cluster, 2000);
+    let (client, now) = (cluster.client, cluster.world.now);
+    cluster.world.works_until = now + 1000 * MS;
+    let mut longest = 0;
+    while cluster.world.now < cluster.world.works_until {
+        cluster.world.pass(MS);
+        longest = longest.max(cluster.world.longest_queue());
+    }
+    let counters = cluster.world.client(client).client.counters();
+    // All requests would wait for 128 ms at each server.
+    assert!(longest <= 64 * MS, "{} ms, {counters:?}", longest / MS);
+}

@@ -1,0 +1,100 @@
+//! Shared pools of this process (S1): the range is a piece of the arena.
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use qnic_abi::pool::{OpenPools, PoolInfo, PoolKick, PoolWait};
+use qnic_abi::uapi;
+use qnic_driver::{Driver, Pools};
+
+use crate::error::HostError;
+use crate::memory::SharedRegion;
+use crate::platform::HostPlatform;
+
+/// Pools of this process: the calls of [`qnic_abi::pool`]. Dropping it closes them.
+pub struct HostPools {
+    range: SharedRegion,
+    pools: Pools<HostPlatform>,
+    /// The node, which lives until the NIC has nothing of the pools any more.
+    _node: Arc<dyn Any + Send + Sync>,
+}
+
+impl HostPools {
+    pub(crate) fn open(
+        node: Arc<dyn Any + Send + Sync>,
+        driver: &Arc<Driver<HostPlatform>>,
+        call: &mut OpenPools,
+    ) -> Result<Option<Self>, HostError> {
+        let Some(pools) = driver.open_pools(call)? else {
+            return Ok(None);
+        };
+        let first = pools.page(0).map(|page| page.region.clone());
+        let range = first.and_then(|first| driver.platform().arena.extend(&first, pools.bytes()));
+        Ok(range.map(|range| HostPools {
+            range,
+            pools,
+            _node: node,
+        }))
+    }
+
+    /// The range.
+    pub fn range(&self) -> &SharedRegion {
+        &self.range
+    }
+
+    /// Makes the driver look at the queues, as `pool::POOL_KICK`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn kick(&self, call: &mut PoolKick) -> Result<(), HostError> {
+        Ok(self.pools.kick(call)?)
+    }
+
+    /// Blocks until an event is there, as `pool::POOL_WAIT`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn wait(&self, call: &mut PoolWait) -> Result<(), HostError> {
+        Ok(self.pools.wait(call)?)
+    }
+
+    /// What the driver has counted, as `pool::POOL_INFO`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn info(&self, call: &mut PoolInfo) -> Result<(), HostError> {
+        Ok(self.pools.info(call)?)
+    }
+
+    /// What the route to a node is like, as `uapi::PATH`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn path(&self, call: &mut uapi::Path) -> Result<(), HostError> {
+        Ok(self.pools.path(call)?)
+    }
+
+    /// A descriptor that is readable when the character device of a guest would be, until
+    /// [`HostPools::clear_event`].
+    ///
+    /// # Errors
+    /// The system's, when it has no descriptors left.
+    pub fn event(&self) -> std::io::Result<BorrowedFd<'_>> {
+        let pools = &self.pools;
+        pools.waiters().event(|| pools.is_readable())
+    }
+
+    /// Makes the descriptor unreadable; the process looks at its queues afterwards.
+    pub fn clear_event(&self) {
+        self.pools.waiters().clear_event();
+    }
+}
+
+impl std::fmt::Debug for HostPools {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostPools")
+            .field("range", &self.range)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,338 @@
+//! The protocol on pools: what moves frames, and who waits for what.
+//!
+//! ```text
+//!   threads of the program ──┐            ┌── pump: receive, tick, transmit, flush
+//!                            ├── lock ────┤
+//!   the service thread ──────┘            └── changed: condition variable, wakers of tasks
+//! ```
+//! Whoever has the lock does what is to be done. A thread of the program that has to wait looks
+//! for a while itself, then sleeps; the service thread sleeps in the driver for all of them.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use qnic_abi::pool::events;
+use qnic_stream::{Address, Changed, Config, ConnectionId, Endpoint};
+use qnic_timing::Time;
+use rustix::event::{eventfd, EventfdFlags};
+
+use super::buffers::{Received, Sending};
+use crate::error::{Error, Result};
+use crate::pool::{InputFrame, OutputFrame, Pools, Shared};
+
+/// Packets that are taken before something else is done.
+const BATCH: usize = 256;
+
+/// How late the service thread may be, in nanoseconds. Were it woken for each deadline that comes
+/// before those that it knows, each message of a conversation would cost two switches of threads:
+/// one sets a timer for its acknowledgement, which its answer then carries.
+pub(super) const SLACK_NS: u64 = 1_000_000;
+
+/// What the lock guards.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) endpoint: Endpoint<Sending, Received>,
+    /// Tasks that wait for a stream, and for one to be accepted.
+    pub(super) wakers: HashMap<ConnectionId, Vec<Waker>>,
+    pub(super) incoming: Vec<Waker>,
+    pub(super) has_listener: bool,
+    /// A frame for what carries no data.
+    spare: Option<OutputFrame>,
+    /// Something is to be sent, and no frame is there.
+    pub(super) needs_output: bool,
+    /// A writer has found no frame, though it may have one.
+    pub(super) needs_frame: bool,
+    /// Threads of the program that look at the queues themselves.
+    pub(super) spinners: usize,
+    /// The service thread sleeps, until then if that is known.
+    pub(super) asleep: Option<Option<Time>>,
+    /// The last handle is gone.
+    pub(super) closing: Option<Time>,
+    /// The device is gone.
+    pub(super) is_gone: bool,
+}
+
+/// Streams of one datagram port.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) pools: Arc<Shared>,
+    pub(super) config: Config,
+    state: Mutex<State>,
+    pub(super) changed: Condvar,
+    /// Wakes the service thread.
+    pub(super) nudge: OwnedFd,
+    epoch: Instant,
+}
+
+impl Machine {
+    /// One without streams.
+    pub(super) fn new(pools: &Pools, config: Config) -> Result<Arc<Self>> {
+        let shared = pools.shared().clone();
+        let seed = shared.provider.random();
+        let endpoint = Endpoint::new(config.clone(), seed);
+        let endpoint = endpoint
+            .map_err(|error| Error::system(error.to_string(), std::io::ErrorKind::InvalidInput))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let nudge = eventfd(0, flags).map_err(|errno| Error::system("make an eventfd", errno))?;
+        Ok(Arc::new(Machine {
+            pools: shared,
+            config,
+            state: Mutex::new(State {
+                endpoint,
+                wakers: HashMap::new(),
+                incoming: Vec::new(),
+                has_listener: false,
+                spare: None,
+                needs_output: false,
+                needs_frame: false,
+                spinners: 0,
+                asleep: None,
+                closing: None,
+                is_gone: false,
+            }),
+            changed: Condvar::new(),
+            nudge,
+            epoch: Instant::now(),
+        }))
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time(self.epoch.elapsed().as_nanos() as u64)
+    }
+
+    /// How long it is until then.
+    pub(super) fn until(&self, time: Time) -> Duration {
+        Duration::from_nanos(time.0.saturating_sub(self.now().0))
+    }
+
+    /// The state. No code that can panic leaves it half changed.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the service thread.
+    pub(super) fn nudge(&self) {
+        self.pools.count_nudge();
+        // A counter that is full wakes, too.
+        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+    }
+
+    /// Does all that is to be done now. Returns an error if the device is gone.
+    pub(super) fn pump(&self, state: &mut State) -> Result<()> {
+        let outcome = self.try_pump(state);
+        if outcome.is_err() && !state.is_gone {
+            state.is_gone = true;
+            self.wake_all(state);
+        }
+        outcome
+    }
+
+    fn try_pump(&self, state: &mut State) -> Result<()> {
+        if state.is_gone {
+            return Err(Error::DeviceGone);
+        }
+        let now = self.now();
+        for _ in 0..BATCH {
+            let Some(frame) = InputFrame::take(&self.pools)? else {
+                break;
+            };
+            let from = Address {
+                node: frame.node(),
+                port: frame.port(),
+            };
+            state.endpoint.handle_frame(now, from, Received(frame));
+        }
+        state.endpoint.tick(now);
+        self.transmit(state, now)?;
+        if state.needs_frame {
+            // Dropped at once, it is free for whoever writes first.
+            state.needs_frame = OutputFrame::take(&self.pools)?.is_none();
+            if !state.needs_frame {
+                self.wake_all(state);
+            }
+        }
+        self.pools.flush()?;
+        self.tell(state);
+        Ok(())
+    }
+
+    fn transmit(&self, state: &mut State, now: Time) -> Result<()> {
+        state.needs_output = false;
+        loop {
+            let spare = match state.spare.take() {
+                Some(spare) => Some(spare),
+                None => OutputFrame::take(&self.pools)?,
+            };
+            let Some(mut spare) = spare else {
+                state.needs_output = true;
+                return Ok(());
+            };
+            let Some(transmit) = state.endpoint.poll_transmit(now) else {
+                state.spare = Some(spare);
+                return Ok(());
+            };
+            let (to, header) = (transmit.to, transmit.header);
+            match transmit.data {
+                Some((sending, length)) => {
+                    sending.0.write(0, &header)?;
+                    sending.0.send(to.node, to.port, header.len() + length)?;
+                    state.spare = Some(spare);
+                }
+                None => {
+                    spare.write(0, &header)?;
+                    spare.send(to.node, to.port, header.len())?;
+                }
+            }
+        }
+    }
+
+    /// Tells all that wait what has changed.
+    fn tell(&self, state: &mut State) {
+        let mut has_changed = false;
+        while let Some(changed) = state.endpoint.poll_changed() {
+            has_changed = true;
+            let wakers = match changed {
+                Changed::Connection(id) => state.wakers.remove(&id).unwrap_or_default(),
+                Changed::Incoming => std::mem::take(&mut state.incoming),
+            };
+            wakers.into_iter().for_each(Waker::wake);
+        }
+        if has_changed {
+            self.changed.notify_all();
+        }
+    }
+
+    fn wake_all(&self, state: &mut State) {
+        let wakers = state.wakers.drain().flat_map(|(_, wakers)| wakers);
+        wakers.chain(state.incoming.drain(..)).for_each(Waker::wake);
+        self.changed.notify_all();
+    }
+
+    /// A thread of the program has changed something: it is sent, and the service thread wakes if
+    /// there is something to do before it would.
+    pub(super) fn kick_off(&self, state: &mut State) -> Result<()> {
+        self.pump(state)?;
+        if let Some(until) = state.asleep {
+            let deadline = state.endpoint.deadline();
+            let is_earlier =
+                deadline.is_some_and(|time| until.is_none_or(|until| time.after(SLACK_NS) < until));
+            if is_earlier || state.needs_output || state.needs_frame {
+                // It sets the time anew before it sleeps again.
+                state.asleep = None;
+                self.nudge();
+            }
+        }
+        Ok(())
+    }
+
+    /// Does something as soon as it can be done: `attempt` returns None while it cannot.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`], [`Error::DeviceGone`], those of `attempt`.
+    pub(super) fn wait<T>(
+        &self,
+        timeout: Option<Duration>,
+        mut attempt: impl FnMut(&mut State) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let start = Instant::now();
+        let mut state = self.lock();
+        if let Some(done) = attempt(&mut state)? {
+            return self.done(state, done);
+        }
+        let end = timeout.and_then(|timeout| start.checked_add(timeout));
+        let mut spun = false;
+        loop {
+            self.kick_off(&mut state)?;
+            if let Some(done) = attempt(&mut state)? {
+                return self.done(state, done);
+            }
+            let now = Instant::now();
+            if end.is_some_and(|end| now >= end) {
+                return Err(Error::TimedOut);
+            }
+            if !spun {
+                spun = true;
+                state = self.spin(state, end)?;
+                continue;
+            }
+            state = match end {
+                None => self.changed.wait(state),
+                Some(end) => {
+                    let waited = self.changed.wait_timeout(state, end - now);
+                    waited
+                        .map(|(state, _)| state)
+                        .map_err(|error| PoisonError::new(error.into_inner().0))
+                }
+            }
+            .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Hands on what was done. If that fails, what was done is dropped without the lock, which it
+    /// may take.
+    fn done<T>(&self, mut state: MutexGuard<'_, State>, done: T) -> Result<T> {
+        let outcome = self.kick_off(&mut state);
+        drop(state);
+        outcome.map(|()| done)
+    }
+
+    /// Looks at the queues for a while, or has the driver look at the NIC; returns when something
+    /// has come, or it was long enough. Meanwhile the driver need not wake anybody, and what is due
+    /// is done here.
+    fn spin<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        end: Option<Instant>,
+    ) -> Result<MutexGuard<'a, State>> {
+        let budget = self.pools.provider.spin_budget(state.spinners);
+        if budget.is_zero() {
+            return Ok(state);
+        }
+        let until = Instant::now() + budget;
+        let until = end.map_or(until, |end| end.min(until));
+        state.spinners += 1;
+        self.pools.awake();
+        let mut outcome = Ok(());
+        while outcome.is_ok() && Instant::now() < until && self.pools.ready() & events::INPUT == 0 {
+            drop(state);
+            let looked = self.pools.look(events::INPUT);
+            if self.pools.ready() & events::INPUT == 0 {
+                std::thread::yield_now();
+            }
+            state = self.lock();
+            outcome = looked.map(drop);
+            if outcome.is_ok()
+                && state
+                    .endpoint
+                    .deadline()
+                    .is_some_and(|due| due <= self.now())
+            {
+                let before = self.pools.statistics().frames_received;
+                outcome = self.pump(&mut state);
+                if self.pools.statistics().frames_received != before {
+                    break;
+                }
+            }
+        }
+        state.spinners -= 1;
+        outcome?;
+        if state.spinners == 0 && state.asleep.is_some() {
+            // The service thread sleeps in the driver: from here on it is woken again.
+            while self.pools.want(self.wanted(&state)) != 0 {
+                self.pump(&mut state)?;
+            }
+        }
+        Ok(state)
+    }
+
+    /// What the service thread is to be woken for.
+    pub(super) fn wanted(&self, state: &State) -> u32 {
+        match state.needs_output || state.needs_frame {
+            true => events::INPUT | events::OUTPUT,
+            false => events::INPUT,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What programs hold of the streams of a port, and the thread that answers peers while they do
+//! something else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+
+use qnic_stream::Config;
+
+use super::machine::{Machine, SLACK_NS};
+use crate::error::{Error, Result};
+use crate::pool::Pools;
+
+/// Longest sleep, as poll has a limit.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What programs hold: when the last one is dropped, the streams end.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) machine: Arc<Machine>,
+}
+
+impl Handle {
+    /// Starts the service thread.
+    pub(super) fn start(pools: &Pools, config: Config) -> Result<Arc<Self>> {
+        let machine = Machine::new(pools, config)?;
+        let service = machine.clone();
+        let thread = std::thread::Builder::new().name("qnic-streams".into());
+        let thread = thread.spawn(move || run(&service));
+        thread.map_err(|error| Error::system("start a thread", error))?;
+        Ok(Arc::new(Handle { machine }))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let now = self.machine.now();
+        self.machine.lock().closing = Some(now);
+        self.machine.nudge();
+    }
+}
+
+/// Serves until the last handle is gone and the streams have ended, or the device is gone.
+fn run(machine: &Arc<Machine>) {
+    loop {
+        let mut state = machine.lock();
+        state.asleep = None;
+        if machine.pump(&mut state).is_err() {
+            return;
+        }
+        let now = machine.now();
+        if let Some(since) = state.closing {
+            // Streams that end need their peers, but not for longer than a peer may be silent.
+            let is_over = since.after(machine.config.peer_timeout) <= now;
+            if is_over || state.endpoint.connections() == 0 {
+                return;
+            }
+        }
+        let earliest = now.after(SLACK_NS);
+        let deadline = state.endpoint.deadline().map(|time| time.max(earliest));
+        // Threads that look themselves ask to be relieved when they end.
+        let event = match state.spinners {
+            0 => match machine.pools.poll(machine.wanted(&state)) {
+                Ok(None) => continue,
+                event => event,
+            },
+            _ => machine.pools.poll_descriptor().map(Some),
+        };
+        let Ok(Some(event)) = event else {
+            return;
+        };
+        state.asleep = Some(deadline);
+        drop(state);
+        let wait = deadline.map_or(LONGEST, |deadline| machine.until(deadline));
+        let wait = Timespec::try_from(wait.min(LONGEST)).unwrap_or_default();
+        let mut descriptors = [
+            PollFd::new(&event, PollFlags::IN),
+            PollFd::new(&machine.nudge, PollFlags::IN),
+        ];
+        machine.pools.count_wait();
+        // An interrupted sleep is a short one.
+        let _ = poll(&mut descriptors, Some(&wait));
+        if descriptors[1].revents().contains(PollFlags::IN) {
+            machine.pools.count_nudge();
+            let _ = rustix::io::read(&machine.nudge, &mut [0; 8]);
+        }
+    }
+}

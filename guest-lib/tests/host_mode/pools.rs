@@ -1,0 +1,115 @@
+//! Shared pools, sockets and streams on the real driver and NIC (S1 to S6).
+
+use qnic::datagram::Socket;
+use qnic::pool::PoolOptions;
+use qnic::stream::{Options, Streams};
+use qnic::{Error, NodeId, Status};
+
+use crate::cluster::{pattern, Cluster, SOON};
+
+const PORT: u16 = 2000;
+
+#[test]
+fn packets_go_from_frame_to_frame_without_a_copy_in_the_driver() {
+    let cluster = Cluster::new(2);
+    let nics = [cluster.nic(0), cluster.nic(1)];
+    let options = PoolOptions::default();
+    let sender = nics[0].open_pools(0, options).unwrap();
+    let receiver = nics[1].open_pools(PORT, options).unwrap();
+    let taken = nics[1].open_pools(PORT, options).unwrap_err();
+    assert_eq!(taken.status(), Some(Status::PortInUse));
+    for round in 0..1000 {
+        let bytes = pattern(round, 1 + round * 4 % sender.frame_bytes());
+        let mut frame = loop {
+            match sender.output().unwrap() {
+                Some(frame) => break frame,
+                None => sender.wait_output(Some(SOON)).unwrap(),
+            }
+        };
+        frame.write(0, &bytes).unwrap();
+        frame.send(NodeId(1), PORT, bytes.len()).unwrap();
+        sender.flush().unwrap();
+        receiver.wait_input(Some(SOON)).unwrap();
+        let packet = receiver.receive().unwrap().unwrap();
+        assert_eq!(packet.to_vec(), bytes);
+        assert_eq!((packet.node(), packet.port()), (NodeId(0), sender.port()));
+    }
+    let info = receiver.info().unwrap();
+    assert_eq!(info.frames_received.get(), 1000);
+    assert_eq!(
+        (info.packets_dropped.get(), info.malformed_slots.get()),
+        (0, 0)
+    );
+    for nic in nics {
+        let counters = nic.datagram_info().unwrap();
+        assert_eq!(counters.bytes_copied.get(), 0);
+    }
+}
+
+#[test]
+fn messages_of_sockets_arrive_whole() {
+    let cluster = Cluster::new(2);
+    let (a, b) = (cluster.nic(0), cluster.nic(1));
+    let (here, there) = (
+        Socket::bind(&a, 0).unwrap(),
+        Socket::bind(&b, PORT).unwrap(),
+    );
+    for length in [1, 4000, 5000, 65_536] {
+        let message = pattern(length, length);
+        here.send_to(&message, NodeId(1), PORT, Some(SOON)).unwrap();
+        let received = there.receive(Some(SOON)).unwrap();
+        assert_eq!(received.bytes, message);
+        there
+            .send_to(b"got it", received.node, received.port, Some(SOON))
+            .unwrap();
+        assert_eq!(here.receive(Some(SOON)).unwrap().bytes, b"got it");
+    }
+}
+
+/// A burst through a stream, on links that lose, double and reorder.
+#[test]
+fn a_stream_over_bad_links_is_what_was_sent() {
+    const BYTES: usize = 4 << 20;
+    let cluster = Cluster::on_bad_links(2, 3.0);
+    let (a, b) = (cluster.nic(0), cluster.nic(1));
+    let (here, there) = (
+        Streams::open(&a, 0, Options::default()).unwrap(),
+        Streams::open(&b, PORT, Options::default()).unwrap(),
+    );
+    let listener = there.listen().unwrap();
+    let sent = pattern(7, BYTES);
+    let received = std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let stream = listener.accept(Some(SOON)).unwrap();
+            let mut bytes = vec![0; BYTES];
+            let mut count = 0;
+            while count < BYTES {
+                count += stream.receive(&mut bytes[count..], Some(SOON)).unwrap();
+            }
+            bytes
+        });
+        let stream = here.connect(NodeId(1), PORT, Some(SOON)).unwrap();
+        let mut count = 0;
+        while count < BYTES {
+            count += stream.send(&sent[count..], Some(SOON)).unwrap();
+        }
+        stream.finish().unwrap();
+        receiver.join().unwrap()
+    });
+    assert!(received == sent, "other bytes arrived");
+}
+
+#[test]
+fn pools_learn_of_the_end_of_the_device() {
+    let mut cluster = Cluster::new(1);
+    let nic = cluster.nic(0);
+    let pools = nic.open_pools(0, PoolOptions::default()).unwrap();
+    cluster.kill_device();
+    let ended = loop {
+        match pools.wait_input(Some(SOON)) {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(ended, Error::DeviceGone), "{ended}");
+}

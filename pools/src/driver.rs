@@ -1,0 +1,134 @@
+//! The driver's side of shared pools: whatever the process writes costs the process only.
+
+use qnic_abi::pool::{events, Pool, Queue, Shape, BUSY, NEED_FRAMES, WANT_WAKE};
+use qnic_abi::shared::Ordering;
+use qnic_abi::SharedMemory;
+
+use crate::frame::{Frame, Input, InputFrame, Malformed, Occupied, Output, OutputFrame, Packet};
+use crate::share::Share;
+
+/// The driver's side.
+///
+/// Every method takes the range, of which it touches what is in front of
+/// [`Shape::first_frame`].
+#[derive(Debug)]
+pub struct DriverSide {
+    shape: Shape,
+    input: Share<Input>,
+    output: Share<Output>,
+}
+
+impl DriverSide {
+    /// Begins, on a range that is zero: the process gets all output frames, and the driver all
+    /// input frames ([`DriverSide::all_inputs`]).
+    pub fn new<M: SharedMemory>(shape: Shape, memory: &M) -> Self {
+        use Queue::{InputEmpty, InputFull, OutputEmpty, OutputFull};
+        let mut side = DriverSide {
+            shape,
+            input: Share::new(shape, Pool::Input, InputEmpty, InputFull, true),
+            output: Share::new(shape, Pool::Output, OutputFull, OutputEmpty, true),
+        };
+        for index in 0..shape.frames(Pool::Output) {
+            // Not occupied: the range is zero.
+            let _ = side.output_done(memory, Frame::new(index as u16));
+        }
+        side
+    }
+
+    /// The shape of the pools.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// All input frames. To be called once, right after [`DriverSide::new`]: later the process
+    /// owns some of them.
+    pub fn all_inputs(&self) -> impl Iterator<Item = InputFrame> {
+        (0..self.shape.frames(Pool::Input)).map(|index| Frame::new(index as u16))
+    }
+
+    /// The next frame that the process wants to be sent; none if there is none now.
+    pub fn next_output<M: SharedMemory>(
+        &mut self,
+        memory: &M,
+    ) -> Option<Result<Packet<Output>, Malformed>> {
+        self.output.take(memory)
+    }
+
+    /// Gives the process a frame back that the NIC reads no more.
+    ///
+    /// # Errors
+    /// [`Occupied`]: only if the process does not keep to the rules.
+    pub fn output_done<M: SharedMemory>(
+        &mut self,
+        memory: &M,
+        frame: OutputFrame,
+    ) -> Result<(), Occupied<OutputFrame>> {
+        self.output.put_empty(memory, frame)
+    }
+
+    /// Gives the process a packet. Its length is that of a frame at most.
+    ///
+    /// # Errors
+    /// [`Occupied`]: only if the process does not keep to the rules.
+    pub fn deliver<M: SharedMemory>(
+        &mut self,
+        memory: &M,
+        packet: Packet<Input>,
+    ) -> Result<(), Occupied<Packet<Input>>> {
+        self.input.put(memory, packet)
+    }
+
+    /// The next frame that the process gives back; none if there is none now.
+    pub fn next_input<M: SharedMemory>(
+        &mut self,
+        memory: &M,
+    ) -> Option<Result<InputFrame, Malformed>> {
+        let taken = self.input.take(memory)?;
+        Some(taken.map(|packet| packet.frame))
+    }
+
+    /// Says that the driver is at work: the process need not kick. The driver comes to
+    /// [`DriverSide::rest`] later, whatever happens.
+    pub fn work<M: SharedMemory>(&self, memory: &M) {
+        memory.store_u32(BUSY, 1, Ordering::Relaxed);
+    }
+
+    /// Rests until it is kicked or something happens at the NIC. Returns false if there is work:
+    /// then it is still busy. `need_frames`: the NIC is short of input frames, so what the process
+    /// gives back counts as work, and the process kicks for it.
+    #[must_use]
+    pub fn rest<M: SharedMemory>(&self, memory: &M, need_frames: bool) -> bool {
+        memory.store_u32(NEED_FRAMES, need_frames.into(), Ordering::Relaxed);
+        memory.store_u32(BUSY, 0, Ordering::Relaxed);
+        // Partner: the fence in `ProcessSide::must_kick`. Either this side sees the slot, or the
+        // process the zero.
+        memory.fence();
+        if self.output.has_come(memory) || (need_frames && self.input.has_come(memory)) {
+            self.work(memory);
+            return false;
+        }
+        true
+    }
+
+    /// To be called after slots were filled, with the [`events`] that they are. Says whether the
+    /// process wants to be woken for one of them.
+    #[must_use]
+    pub fn must_wake<M: SharedMemory>(&self, memory: &M, filled: u32) -> bool {
+        // Partner: the fence in `ProcessSide::want`. Either the process sees the slot, or this
+        // side what it wants.
+        memory.fence();
+        memory.load_u32(WANT_WAKE, Ordering::Relaxed) & filled != 0
+    }
+
+    /// The [`events`] that are there for the process: what a wait or poll of it looks at.
+    pub fn ready<M: SharedMemory>(&self, memory: &M) -> u32 {
+        let mut ready = 0;
+        if self.input.has_unread(memory) {
+            ready |= events::INPUT;
+        }
+        if self.output.has_unread(memory) {
+            ready |= events::OUTPUT;
+        }
+        ready
+    }
+}

@@ -1,0 +1,65 @@
+//! Frames and packets: who has one owns it.
+
+use core::marker::PhantomData;
+
+use qnic_abi::NodeId;
+
+/// Marks frames that the NIC fills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {}
+
+/// Marks frames that the process fills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {}
+
+/// A frame that this side owns. One that is dropped stays owned, and unused, until the pools are
+/// closed.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a frame that is dropped is lost to the pool"]
+pub struct Frame<K> {
+    pub(crate) index: u16,
+    kind: PhantomData<K>,
+}
+
+/// A frame of the input pool.
+pub type InputFrame = Frame<Input>;
+
+/// A frame of the output pool.
+pub type OutputFrame = Frame<Output>;
+
+impl<K> Frame<K> {
+    pub(crate) fn new(index: u16) -> Self {
+        Frame {
+            index,
+            kind: PhantomData,
+        }
+    }
+
+    /// Its number in its pool, for [`qnic_abi::pool::Shape::frame`].
+    pub fn index(&self) -> usize {
+        self.index.into()
+    }
+}
+
+/// A frame that the other side has handed over with something in it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Packet<K> {
+    /// The frame.
+    pub frame: Frame<K>,
+    /// Bytes of it that count, up to its size.
+    pub length: usize,
+    /// The node that it goes to or comes from.
+    pub node: NodeId,
+    /// The datagram port there.
+    pub port: u16,
+}
+
+/// The other side filled a slot with nonsense: no frame, one that it does not own, or more bytes
+/// than a frame has. The slot is empty again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Malformed;
+
+/// The slot that comes next is not empty, as the other side has filled it or does not zero what it
+/// takes. The packet stays this side's.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Occupied<T>(pub T);

@@ -1,0 +1,165 @@
+use super::*;
+use crate::state::Mode;
+use crate::testing::TestDir;
+use crate::NodeSpec;
+
+/// Machines of a cluster with nodes `a`, `b` and `c`, and `bare` without a NIC.
+struct Fixture {
+    machines: Machines,
+    test: TestDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let test = TestDir::new();
+        drop(test.create(Mode::Detached).unwrap());
+        let bare = NodeSpec {
+            nic: false,
+            ..NodeSpec::new("bare")
+        };
+        let spec = TestDir::spec().with(NodeSpec::new("b"));
+        let spec = spec.with(NodeSpec::new("c")).with(bare);
+        let machines = Machines::new(&test.dir, &spec);
+        Self { machines, test }
+    }
+
+    fn create(&self, name: &str, nodes: &[&str], exclusive: bool) -> Result<(), String> {
+        let machine = Machine {
+            name: name.to_owned(),
+            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            interface: Interface::Pool,
+            exclusive,
+        };
+        let made = self.machines.create(machine);
+        made.map_err(|error| error.to_string())
+    }
+
+    fn names(&self) -> Vec<String> {
+        let all = self.machines.list().unwrap().into_iter();
+        all.map(|one| one.machine.name).collect()
+    }
+}
+
+#[test]
+fn machines_are_made_listed_and_removed() {
+    let cluster = Fixture::new();
+    assert!(cluster.machines.list().unwrap().is_empty());
+    cluster.create("lab", &["b", "a"], false).unwrap();
+    cluster.create("other", &["a"], false).unwrap();
+    let json = serde_json::to_value(&cluster.machines.list().unwrap()[0]).unwrap();
+    let expected = serde_json::json!({
+        "name": "lab", "nodes": ["b", "a"], "interface": "pool", "exclusive": false, "runs": []
+    });
+    assert_eq!(json, expected);
+    cluster.machines.remove("lab").unwrap();
+    assert_eq!(cluster.names(), ["other"]);
+    let error = cluster.machines.remove("lab").unwrap_err().to_string();
+    assert!(
+        error.contains("no machine \"lab\"") && error.contains("has other"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_exclusive_node_is_refused_with_the_name_of_its_holder() {
+    let cluster = Fixture::new();
+    cluster.create("mine", &["a", "b"], true).unwrap();
+    let error = cluster.create("late", &["c", "b"], false).unwrap_err();
+    assert_eq!(error, "node b is held by machine \"mine\" exclusively");
+    cluster.create("beside", &["c"], false).unwrap();
+    let error = cluster.create("late", &["c"], true).unwrap_err();
+    assert_eq!(
+        error,
+        "node c cannot be exclusive: machine \"beside\" uses it"
+    );
+    cluster.machines.remove("mine").unwrap();
+    cluster.create("late", &["b"], true).unwrap();
+}
+
+#[test]
+fn what_makes_no_machine_is_refused_and_leaves_no_record() {
+    let cluster = Fixture::new();
+    for (name, nodes, part) in [
+        ("lab", &[][..], "at least one node"),
+        ("lab", &["a", "b", "a"], "node a is named twice"),
+        ("lab", &["x"], "no node \"x\""),
+        ("lab", &["bare"], "node bare has no NIC"),
+        ("Lab", &["a"], "found \"Lab\""),
+        ("../x", &["a"], "found \"../x\""),
+    ] {
+        let error = cluster.create(name, nodes, false).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(cluster.names().is_empty());
+    cluster.create("lab", &["a"], false).unwrap();
+    let error = cluster.create("lab", &["b"], false).unwrap_err();
+    assert!(error.contains("exists already"), "{error}");
+    for number in 1..MAX_MACHINES {
+        cluster
+            .create(&format!("m{number}"), &["a"], false)
+            .unwrap();
+    }
+    let error = cluster.create("more", &["a"], false).unwrap_err();
+    assert!(error.contains("64 machines"), "{error}");
+}
+
+#[test]
+fn machines_that_are_made_at_once_are_all_there() {
+    let cluster = Fixture::new();
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                cluster
+                    .create(&format!("m{number}"), &["a"], false)
+                    .unwrap()
+            });
+        }
+    });
+    assert_eq!(cluster.names().len(), 16);
+}
+
+#[test]
+fn a_machine_that_runs_a_program_is_not_removed() {
+    let cluster = Fixture::new();
+    cluster.create("lab", &["a"], false).unwrap();
+    cluster.create("idle", &["a"], false).unwrap();
+    let (machine, run) = cluster.machines.begin_run("lab").unwrap();
+    assert_eq!(
+        (&*machine.name, machine.nodes),
+        ("lab", vec!["a".to_owned()])
+    );
+    let runs: Vec<_> = cluster.machines.list().unwrap();
+    assert_eq!(
+        (&runs[0].runs[..], runs[1].runs.len()),
+        (&[std::process::id()][..], 0)
+    );
+    let error = cluster.machines.remove("lab").unwrap_err().to_string();
+    assert!(error.contains("runs a program"), "{error}");
+    cluster.machines.remove("idle").unwrap();
+    drop(run);
+    cluster.machines.remove("lab").unwrap();
+    let error = cluster.machines.begin_run("lab").unwrap_err().to_string();
+    assert!(error.contains("the cluster has none"), "{error}");
+}
+
+#[test]
+fn records_go_with_their_cluster_and_damaged_ones_are_named() {
+    let cluster = Fixture::new();
+    cluster.create("lab", &["a"], false).unwrap();
+    std::fs::write(cluster.test.dir.machines(), "[{\"name\": 7}]").unwrap();
+    let error = cluster.machines.list().unwrap_err().to_string();
+    assert!(error.contains("machines.json"), "{error}");
+    crate::down(&cluster.test.runtime, "c").unwrap();
+    assert!(cluster.machines.list().is_err());
+    assert!(!cluster.test.dir.path().exists());
+}
+
+#[test]
+fn interfaces_have_names() {
+    for interface in [Interface::Qnic, Interface::Pool] {
+        assert_eq!(interface.name().parse(), Ok(interface));
+    }
+    let error = "tcp".parse::<Interface>().unwrap_err().to_string();
+    assert_eq!(error, "there is no interface \"tcp\": qnic or pool");
+}

@@ -1,0 +1,122 @@
+//! The next frame to send: connections have turns, a frame each.
+
+use qnic_abi::stream::{Kind, StreamFlags, StreamHeader, HEADER_BYTES, MAGIC};
+use qnic_timing::Time;
+use zerocopy::IntoBytes;
+
+use super::table::Endpoint;
+use crate::address::{Address, ConnectionId};
+use crate::buffer::{ReceivedFrame, SendFrame};
+use crate::connection::Stage;
+use crate::sender::Departure;
+
+/// A frame to send.
+#[derive(Debug)]
+pub struct Transmit<'a, S> {
+    /// Whom to.
+    pub to: Address,
+    /// What stands in front of the data.
+    pub header: [u8; HEADER_BYTES],
+    /// The frame that holds the data, and how many bytes of it; none: there is no data.
+    pub data: Option<(&'a mut S, usize)>,
+}
+
+impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
+    /// The next frame to send; none if there is nothing to send now. What it returns counts as
+    /// sent, so it is called only if a frame for a header without data is at hand.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<'_, S>> {
+        if let Some((to, theirs, reason)) = self.resets.pop_front() {
+            let header = StreamHeader {
+                magic: MAGIC.into(),
+                kind: Kind::Reset as u8,
+                to: theirs.into(),
+                detail: (reason as u32).into(),
+                ..StreamHeader::default()
+            };
+            self.counters.frames_sent += 1;
+            return Some(Transmit {
+                to,
+                header: bytes(&header),
+                data: None,
+            });
+        }
+        loop {
+            let (id, kind) = self.next_turn()?;
+            let departure = match kind {
+                Kind::Data => self.depart(now, id),
+                _ => None,
+            };
+            if kind == Kind::Data && departure.is_none() {
+                // What was to be sent again has not left yet.
+                continue;
+            }
+            let connection = self.get_mut(id)?;
+            let to = connection.peer;
+            let mut header = connection.header(kind);
+            self.counters.frames_sent += 1;
+            let Some(departure) = departure else {
+                self.after_control(now, id, kind);
+                return Some(Transmit {
+                    to,
+                    header: bytes(&header),
+                    data: None,
+                });
+            };
+            header.number = departure.number.into();
+            if departure.is_last {
+                header.flags = StreamFlags::END.bits();
+            }
+            let data = self.get_mut(id)?.sender.frame(departure.number);
+            return Some(Transmit {
+                to,
+                header: bytes(&header),
+                data,
+            });
+        }
+    }
+
+    /// The next Data frame of a connection goes its way.
+    fn depart(&mut self, now: Time, id: ConnectionId) -> Option<Departure> {
+        let departure = self.get_mut(id)?.depart(now);
+        if let Some(departure) = departure {
+            self.counters.data_frames_sent += 1;
+            self.counters.data_frames_resent += u64::from(departure.again);
+        }
+        self.watch(now, id);
+        self.schedule(id);
+        departure
+    }
+
+    /// The next connection that has something to send, and what.
+    fn next_turn(&mut self) -> Option<(ConnectionId, Kind)> {
+        while let Some(id) = self.queue.pop_front() {
+            if let Some(connection) = self.get_mut(id) {
+                connection.is_queued = false;
+                if let Some(kind) = connection.next_kind() {
+                    return Some((id, kind));
+                }
+            }
+        }
+        None
+    }
+
+    /// A frame without data was sent.
+    fn after_control(&mut self, now: Time, id: ConnectionId, kind: Kind) {
+        let Some(connection) = self.get(id) else {
+            return;
+        };
+        match connection.stage {
+            Stage::Failed(_) if kind == Kind::Reset => self.remove(id),
+            _ => {
+                self.watch(now, id);
+                self.schedule(id);
+            }
+        }
+    }
+}
+
+fn bytes(header: &StreamHeader) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    bytes.copy_from_slice(header.as_bytes());
+    bytes
+}

@@ -1,0 +1,50 @@
+//! Reliable, in-order streams over datagrams (S6; docs/streams.md): the protocol alone.
+//!
+//! ```text
+//!   program                       Endpoint                            pools
+//!   connect, accept,  ──────────►   ├─ connections: sender, receiver
+//!   write, read, finish             │                 ◄── handle_frame(now, from, frame)
+//!   poll_changed  ◄────────────     │                 ──► poll_transmit(now)
+//!                                   └─ timers         ◄── tick(now), ──► deadline()
+//! ```
+//! Sans-IO: no clock, thread, socket or source of random numbers. After each call that takes
+//! something in, the caller takes out all that is to be sent, hands on what has changed, and waits
+//! until the deadline at the latest.
+//!
+//! # Frames
+//! The memory of frames is the caller's ([`SendFrame`], [`ReceivedFrame`]). Bytes are copied once,
+//! from the program into the frame that is sent, and once from the frame that came. Until the peer
+//! has it, a frame is kept to be sent again; until it is read, a frame is kept where it came.
+//!
+//! # Modules
+//! Arrows of `use` point up this table.
+//!
+//! | module | |
+//! |---|---|
+//! | [`Address`], [`Error`], [`Failure`] | names, and how things end |
+//! | `buffer` | what the protocol needs of a frame |
+//! | [`Config`] | bounds and times |
+//! | `budget` | frames that all connections share |
+//! | `receiver`, `sender` | the two halves of a connection |
+//! | `connection` | both, its times, where it is in its life |
+//! | `endpoint` | all connections, and the calls |
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod address;
+mod budget;
+mod buffer;
+mod config;
+mod connection;
+mod endpoint;
+mod receiver;
+mod sender;
+
+pub use address::{Address, ConnectionId, Error, Failure};
+pub use buffer::{ReceivedFrame, SendFrame};
+pub use config::{BadConfig, Config, MAX_CONNECTIONS};
+pub use endpoint::{Changed, Counters, Endpoint, Transmit};

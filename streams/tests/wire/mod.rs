@@ -1,0 +1,292 @@
+//! Endpoints on a virtual wire: everything from a seed, time included.
+#![allow(dead_code)] // Each test program uses a part of it.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use qnic_abi::stream::{Kind, StreamHeader, HEADER_BYTES};
+use qnic_abi::NodeId;
+use qnic_stream::{Address, Config, ConnectionId, Endpoint, Error};
+use qnic_timing::Time;
+use zerocopy::FromBytes;
+
+pub(crate) const MILLISECOND: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
+
+/// What the wire does to frames.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Faults {
+    /// Shares of frames, of 1,000.
+    pub(crate) loss: u32,
+    pub(crate) repeat: u32,
+    /// Frames that take up to `delay` longer than others.
+    pub(crate) reorder: u32,
+    /// How long a frame takes, in nanoseconds.
+    pub(crate) trip: u64,
+    pub(crate) delay: u64,
+}
+
+pub(crate) const LOSSLESS: Faults = Faults {
+    loss: 0,
+    repeat: 0,
+    reorder: 0,
+    trip: 50_000,
+    delay: 0,
+};
+
+type End = Endpoint<Vec<u8>, Vec<u8>>;
+
+/// A frame on the wire.
+#[derive(Debug, Clone)]
+pub(crate) struct Frame {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Frame {
+    pub(crate) fn header(&self) -> StreamHeader {
+        StreamHeader::read_from_bytes(&self.bytes[..HEADER_BYTES]).unwrap()
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        Kind::try_from(self.header().kind).unwrap()
+    }
+}
+
+/// Endpoints, wire and clock.
+pub(crate) struct World {
+    pub(crate) now: Time,
+    pub(crate) ends: Vec<End>,
+    pub(crate) rng: Rng,
+    pub(crate) faults: Faults,
+    /// Frames on the wire, by when they arrive.
+    flying: BTreeMap<(Time, u64), Frame>,
+    flown: u64,
+    /// Ends that receive nothing, and of which nothing is received.
+    pub(crate) cut: Vec<bool>,
+    /// Ends that do nothing: what comes waits.
+    pub(crate) asleep: Vec<bool>,
+    /// Data frames that the wire has lost.
+    pub(crate) lost_data: u64,
+    /// Frames on the wire of each kind.
+    pub(crate) sent: BTreeMap<u8, u64>,
+    /// The next frame that this holds for is lost.
+    pub(crate) lose_next: Option<fn(&Frame) -> bool>,
+    /// Copies of all frames that were sent, if wanted.
+    pub(crate) tape: Option<Vec<Frame>>,
+}
+
+pub(crate) fn address(end: usize) -> Address {
+    Address {
+        node: NodeId(end as u16),
+        port: 2000,
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, count: usize, config: &Config, faults: Faults) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let ends = (0..count)
+            .map(|_| Endpoint::new(config.clone(), rng.u64(..)).unwrap())
+            .collect();
+        World {
+            now: Time(SECOND),
+            ends,
+            rng,
+            faults,
+            flying: BTreeMap::new(),
+            flown: 0,
+            cut: vec![false; count],
+            asleep: vec![false; count],
+            lost_data: 0,
+            sent: BTreeMap::new(),
+            lose_next: None,
+            tape: None,
+        }
+    }
+
+    fn per_mille(&mut self, share: u32) -> bool {
+        self.rng.u32(0..1000) < share
+    }
+
+    /// Puts a frame on the wire.
+    pub(crate) fn send(&mut self, frame: Frame) {
+        *self.sent.entry(frame.kind() as u8).or_default() += 1;
+        if let Some(tape) = &mut self.tape {
+            tape.push(frame.clone());
+        }
+        let chosen = self.lose_next.is_some_and(|which| which(&frame));
+        if chosen {
+            self.lose_next = None;
+        }
+        let cut = self.cut[frame.from] || self.cut[frame.to];
+        if chosen || cut || self.per_mille(self.faults.loss) {
+            self.lost_data += u64::from(frame.kind() == Kind::Data);
+            return;
+        }
+        let copies = 1 + usize::from(self.per_mille(self.faults.repeat));
+        for _ in 0..copies {
+            let mut trip = self.faults.trip;
+            if self.per_mille(self.faults.reorder) {
+                trip += self.rng.u64(0..=self.faults.delay);
+            }
+            self.flown += 1;
+            let key = (self.now.after(trip), self.flown);
+            self.flying.insert(key, frame.clone());
+        }
+    }
+
+    /// Takes out what is to be sent.
+    pub(crate) fn flush(&mut self) {
+        for from in 0..self.ends.len() {
+            if self.asleep[from] {
+                continue;
+            }
+            while let Some(transmit) = self.ends[from].poll_transmit(self.now) {
+                let mut bytes = transmit.header.to_vec();
+                if let Some((data, length)) = transmit.data {
+                    assert_eq!(data.len(), length);
+                    bytes.extend_from_slice(data);
+                }
+                let to = usize::from(transmit.to.node.0);
+                if to < self.cut.len() {
+                    self.send(Frame { from, to, bytes });
+                }
+            }
+        }
+    }
+
+    /// Lets time pass up to the next frame or deadline; returns false if there is none.
+    pub(crate) fn step(&mut self) -> bool {
+        self.flush();
+        let coming = self.flying.iter().find(|(_, to)| !self.asleep[to.to]);
+        let arrival = coming.map(|((at, _), _)| *at);
+        let awake = self.ends.iter().zip(&self.asleep);
+        let deadlines = awake.filter_map(|(end, asleep)| end.deadline().filter(|_| !asleep));
+        let Some(next) = deadlines.chain(arrival).min() else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        self.arrive();
+        for (end, asleep) in self.ends.iter_mut().zip(&self.asleep) {
+            if *asleep {
+                continue;
+            }
+            end.tick(self.now);
+            while end.poll_changed().is_some() {}
+        }
+        self.flush();
+        true
+    }
+
+    /// Delivers what has arrived by now.
+    pub(crate) fn arrive(&mut self) {
+        while self.arrive_some(usize::MAX) {}
+    }
+
+    /// Delivers so many of the frames that have arrived by now; false: there were none.
+    pub(crate) fn arrive_some(&mut self, count: usize) -> bool {
+        let due = self.flying.range(..=(self.now, u64::MAX));
+        let due = due.filter(|(_, frame)| !self.asleep[frame.to]);
+        let keys: Vec<_> = due.map(|(key, _)| *key).take(count).collect();
+        for frame in keys.iter().filter_map(|key| self.flying.remove(key)) {
+            if !self.cut[frame.to] {
+                let now = self.now;
+                self.ends[frame.to].handle_frame(now, address(frame.from), frame.bytes);
+            }
+        }
+        !keys.is_empty()
+    }
+
+    /// Lets time pass until this holds.
+    ///
+    /// # Panics
+    /// If it does not within so many nanoseconds.
+    pub(crate) fn drive(&mut self, limit: u64, mut done: impl FnMut(&mut World) -> bool) {
+        let end = self.now.after(limit);
+        while !done(self) {
+            assert!(self.step(), "nothing will happen any more");
+            assert!(self.now <= end, "it takes too long");
+        }
+    }
+
+    /// Lets so many nanoseconds pass.
+    pub(crate) fn pass(&mut self, nanoseconds: u64) {
+        let end = self.now.after(nanoseconds);
+        while self.now < end && self.step() {}
+        self.now = self.now.max(end);
+    }
+
+    /// End 0 connects to end 1, which accepts.
+    pub(crate) fn connect(&mut self) -> (ConnectionId, ConnectionId) {
+        self.ends[1].listen(true);
+        let ours = self.ends[0].connect(self.now, address(1), 0).unwrap();
+        let mut theirs = None;
+        self.drive(20 * SECOND, |world| {
+            theirs = theirs.or_else(|| world.ends[1].accept());
+            theirs.is_some()
+        });
+        (ours, theirs.unwrap().0)
+    }
+
+    /// Writes as much as is taken now.
+    pub(crate) fn write(
+        &mut self,
+        end: usize,
+        id: ConnectionId,
+        bytes: &[u8],
+    ) -> Result<usize, Error> {
+        self.ends[end].write(id, bytes, || Some(Vec::new()))
+    }
+
+    /// Writes all and ends the stream; the other end reads all. Returns what it reads.
+    pub(crate) fn transfer(
+        &mut self,
+        (from, writer): (usize, ConnectionId),
+        (to, reader): (usize, ConnectionId),
+        bytes: &[u8],
+    ) -> Vec<u8> {
+        let (mut written, mut read) = (0, Vec::new());
+        self.drive(600 * SECOND, |world| {
+            if written < bytes.len() {
+                match world.write(from, writer, &bytes[written..]) {
+                    Ok(count) => written += count,
+                    Err(error) => assert_eq!(error, Error::WouldBlock),
+                }
+                if written == bytes.len() {
+                    world.ends[from].finish(writer).unwrap();
+                }
+            }
+            world.read(to, reader, &mut read)
+        });
+        read
+    }
+
+    /// Reads what has come; returns true at the end of the stream.
+    pub(crate) fn read(&mut self, end: usize, id: ConnectionId, read: &mut Vec<u8>) -> bool {
+        let mut buffer = [0; 10_000];
+        loop {
+            match self.ends[end].read(id, &mut buffer) {
+                Ok(0) => return true,
+                Ok(count) => read.extend_from_slice(&buffer[..count]),
+                Err(error) => {
+                    assert_eq!(error, Error::WouldBlock);
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+/// Bytes that tell where in which stream they are.
+pub(crate) fn pattern(stream: u64, position: u64) -> u8 {
+    let mixed = (stream << 40 ^ position).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+pub(crate) fn patterned(stream: u64, length: usize) -> Vec<u8> {
+    (0..length as u64)
+        .map(|position| pattern(stream, position))
+        .collect()
+}
