@@ -90,7 +90,9 @@ numbered! {
         /// Asks for counters.
         Query = 9,
         /// The driver is about to reset the device: when its queues stop, the NIC does not
-        /// wait for them to go on, and its peers learn at once that it is gone.
+        /// wait for them to go on, and its peers learn at once that it is gone. The reply comes
+        /// when peers have what was sent to them, or after a second: a reset behind it takes
+        /// nothing back that the node has told its peers.
         AnnounceReset = 10,
         /// Asks what the route to a node is like (U8).
         QueryPath = 11,

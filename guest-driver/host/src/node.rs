@@ -228,6 +228,8 @@ impl std::fmt::Debug for HostNode {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // What its processes have told others is still on its way.
+        self.driver.announce_reset();
         self.driver.begin_removal();
     }
 }

@@ -59,7 +59,10 @@ impl Nic {
                 body(bytes).and_then(|body| self.answer_fault(now, host, vni, &body))
             }
             Opcode::ResetQueue => body(bytes).and_then(|()| self.reset_queue(now, host, vni)),
-            Opcode::AnnounceReset => body(bytes).map(|()| self.reset_announced = true),
+            Opcode::AnnounceReset => match body(bytes) {
+                Ok(()) => return self.announce_reset(now, token),
+                Err(status) => Err(status),
+            },
             Opcode::QueryPath => match body(bytes).and_then(|body| self.path(&body)) {
                 Ok(path) => return Some(reply(Status::Ok, path.as_bytes())),
                 Err(status) => Err(status),

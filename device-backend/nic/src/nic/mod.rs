@@ -7,12 +7,14 @@
 //! | `receive` | frames that come in, and what waits for pages |
 //! | `control` | requests of the driver |
 //! | `ending` | what ends with a process, a segment, a peer |
+//! | `farewell` | what was sent before a reset that the driver has announced |
 //!
 //! These modules join core, transport and protocols, which do not call each other.
 
 mod commands;
 mod control;
 mod ending;
+mod farewell;
 mod receive;
 mod send;
 
@@ -32,6 +34,7 @@ use crate::env::{Host, Payload, Time, Wire};
 use crate::protocols::{Context, Protocols};
 use crate::table::{Table, TableKind};
 use crate::transport::{Expired, Transport};
+use farewell::Farewell;
 
 /// Whether a poll found something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +60,7 @@ pub struct Nic {
     running: bool,
     /// The driver has announced a reset.
     reset_announced: bool,
+    farewell: Option<Farewell>,
     core: Core,
     transport: Transport,
     protocols: Protocols,
@@ -75,6 +79,7 @@ impl Nic {
             unusable: None,
             running: false,
             reset_announced: false,
+            farewell: None,
             config,
         })
     }
@@ -84,6 +89,7 @@ impl Nic {
         self.core.clear();
         self.protocols = Protocols::default();
         self.reset_announced = false;
+        self.farewell = None;
     }
 
     /// Its bounds.
@@ -244,6 +250,7 @@ impl Nic {
         busy |= self.give_turns(&mut io);
         busy |= self.flush(&mut io, true);
         busy |= self.core.write_back_completions(host);
+        busy |= self.end_farewell(now);
         match busy || self.core.has_turns() || self.transport.has_output(now) {
             true => Progress::Busy,
             false => Progress::Idle,
@@ -272,6 +279,7 @@ impl Nic {
             self.protocols.deadline(),
             self.transport.deadline(),
             self.core.fault_deadline,
+            self.farewell.as_ref().map(Farewell::deadline),
         ];
         deadlines.into_iter().flatten().min()
     }

@@ -214,6 +214,12 @@ impl Peer {
         !(receives || renews || greets || waits || self.owes_answer()) && self.send.has_arrived()
     }
 
+    /// Returns true if it has delivered all that was sent to it, and nothing waits to be sent.
+    pub(super) fn has_all(&self) -> bool {
+        let waits = !self.blocked.is_empty() || !self.naks.is_empty() || !self.control.is_empty();
+        !waits && !self.owes_answer() && self.send.has_arrived()
+    }
+
     /// Returns true if it owes this node an answer.
     pub(super) fn owes_answer(&self) -> bool {
         !self.packets.is_empty() || self.requests > 0 || !self.send.is_empty()

@@ -149,7 +149,8 @@ impl<P: MemoryManager> Driver<P> {
     }
 
     /// Tells the NIC that the device is about to be reset, so that its peers learn it at once
-    /// and do not wait as for a machine that is paused.
+    /// and do not wait as for a machine that is paused. Returns when they have what the NIC has
+    /// sent, or after a second.
     pub fn announce_reset(&self) {
         // The call deals with an error itself.
         let _ = self
