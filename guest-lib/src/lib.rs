@@ -38,12 +38,16 @@
 //! Who may import a segment, and which notifications its writers may signal:
 //! [`ExportOptions`]. Locks, queues, monitors and semaphores: [`sync`]. Tagged messages: [`message`].
 //! Groups and collectives: [`group`]. Names of processes: [`names`].
-//! Streams of messages: [`channel`]. Parallel machines, and programs on them: [`machine`],
+//! Channels over remote memory: [`channel`]. Through the kernel: reliable streams
+//! ([`stream`]), datagrams ([`datagram`]) and remote memory ([`remote_memory`]). Parallel machines, and programs on them: [`machine`],
 //! [`parallel`].
 //! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
 //! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`],
 //! [`INLINE_MAX_VARIABLE`].
+//!
+//! Offsets and lengths in memory of this process are `usize`, as those of a slice. Offsets in memory
+//! of another one are `u64`, as those in a file: its memory may be larger than an address here.
 //!
 //! # The folders of this crate
 //!
