@@ -119,9 +119,8 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
     // on a busy machine, they come too late. Under KVM it knows that by itself.
     // The guest's files stay in its memory: if they were swapped out, the agent would wait for its
     // own program behind everybody who swaps, and not answer for minutes.
-    let append = format!(
-        "console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node={name}"
-    );
+    let append =
+        format!("console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node={name}");
     line.plain("-append", &append);
     line.device("pvpanic-pci");
     line.plain("-action", "panic=pause");
