@@ -59,6 +59,8 @@ enum Role {
     DemoInitiator(demo::InitiatorOptions),
     /// Measures pages of a block device, one at a time and many at once
     DiskBench(disks::BenchOptions),
+    /// Writes pages to a file, a block device or memory of its own, reads them and compares
+    DiskVerify(disks::VerifyOptions),
     /// Serves a block device in its memory to nbd, until it is killed
     NbdServer(disks::ServerOptions),
     /// Exchanges verified data with every other node at once
@@ -139,6 +141,7 @@ fn main() -> anyhow::Result<()> {
         Role::DemoTarget => demo::target(),
         Role::DemoInitiator(options) => demo::initiator(&options),
         Role::DiskBench(options) => disks::bench(&options),
+        Role::DiskVerify(options) => disks::verify(&options),
         Role::NbdServer(options) => disks::serve(&options),
         Role::Exchange(options) => exchange::run(&options),
         Role::Fences(options) => ordering::run(&options),

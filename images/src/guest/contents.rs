@@ -1,6 +1,7 @@
 //! What is in the guest: programs and libraries of the distribution, busybox for
 //! the rest, and the few files in this crate's folder `guest/`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::command::{command, run};
@@ -8,6 +9,7 @@ use crate::context::Context;
 use crate::distribution::STABLE;
 use crate::error::{Error, Result};
 use crate::guest::archive::{Node, Tree};
+use crate::guest::GuestFile;
 use crate::key::Key;
 use crate::root::{PackageSet, Root, LIBRARIES, MERGED};
 
@@ -84,6 +86,34 @@ pub(crate) fn tools(cx: Context<'_>) -> Result<Root> {
         keep: &|_| true,
     };
     Root::of_packages(cx, &set, |_| Ok(()))
+}
+
+/// The package with file systems' own programs, and which of them are wanted. Busybox makes file
+/// systems too, but checks none.
+const EXT4_PACKAGES: &str = "e2fsprogs";
+const EXT4_PROGRAMS: [&str; 2] = ["usr/sbin/mke2fs", "usr/sbin/e2fsck"];
+
+/// [`crate::Provisioner::ext4_programs`].
+pub(crate) fn ext4_programs(cx: Context<'_>) -> Result<Vec<GuestFile>> {
+    let set = PackageSet {
+        kind: "ext4",
+        label: "the programs of ext4",
+        suite: STABLE,
+        names: EXT4_PACKAGES,
+        keep: &|_| true,
+    };
+    let root = Root::of_packages(cx, &set, |_| Ok(()))?;
+    let mut paths: BTreeSet<_> = EXT4_PROGRAMS.map(str::to_owned).into();
+    for program in EXT4_PROGRAMS {
+        let libraries = needs(&root, program)?;
+        paths.extend(libraries.iter().map(|name| format!("{LIBRARIES}/{name}")));
+    }
+    let files = paths.into_iter().map(|path| GuestFile {
+        guest_path: Path::new("/").join(&path),
+        host_path: root.dir.join(&path),
+        mode: 0o755,
+    });
+    Ok(files.collect())
 }
 
 /// Adds to `key` what this module decides.

@@ -23,6 +23,8 @@ mod archive;
 mod contents;
 mod kernel_modules;
 
+pub(crate) use contents::ext4_programs;
+
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

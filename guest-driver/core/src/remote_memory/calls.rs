@@ -20,8 +20,9 @@ use crate::error::CallError;
 use crate::platform::Platform;
 
 const MS: u64 = 1_000_000;
-/// Copies for repair that are under way at the same time.
-const COPIES: usize = 16;
+/// Copies for repair that are under way at the same time. On a wire that loses, most wait for what
+/// is sent again: fewer would make repair take minutes.
+const COPIES: usize = 64;
 /// Requests of a client that a server has receive buffers for.
 const WINDOW: u16 = 64;
 /// Clients of a server, unless the call says.

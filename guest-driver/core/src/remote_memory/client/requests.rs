@@ -1,6 +1,7 @@
 //! How a request begins, goes to servers, and ends.
 
 use super::server_set::ServerIndex;
+use super::servers::Order;
 use super::slots::{Leg, Phase, SlotIndex, Work, MAX_LEGS};
 use super::{Client, ClientState, Completion, Done, Failure, Refusal};
 use crate::remote_memory::wire::Ticket;
@@ -91,8 +92,12 @@ impl<P> Client<P> {
             transmissions: 0,
             first_sent: 0,
         });
+        let order = match request.work {
+            Work::Read { .. } => Order::Read,
+            _ => Order::Fresh,
+        };
         let leg = (slot, free as u8);
-        self.servers.get_mut(server).enqueue(leg, false);
+        self.servers.get_mut(server).enqueue(leg, order);
         true
     }
 
@@ -120,7 +125,7 @@ impl<P> Client<P> {
         let server = resent.server;
         self.counters.retransmissions += 1;
         let server = self.servers.get_mut(server);
-        server.enqueue((slot, leg as u8), true);
+        server.enqueue((slot, leg as u8), Order::Again);
     }
 
     /// Ends a request: at once, or when the NIC reads its page no more. Returns true if it was

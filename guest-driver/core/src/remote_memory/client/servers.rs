@@ -67,9 +67,27 @@ pub(super) struct Server {
     pub(super) refusal: Option<Reason>,
     /// It has answered an Attach.
     pub(super) answered: bool,
+    /// Legs that wait to be sent: pages in, all others, those that are sent once more.
+    reads: Queue<LegOf>,
     fresh: Queue<LegOf>,
     again: Queue<LegOf>,
+    /// How many reads have gone before a leg of `fresh` that waits.
+    overtook: u8,
 }
+
+/// Which queue a leg waits in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// A page in: somebody waits for it, while writes come by the hundred at a time.
+    Read,
+    /// All others that were not sent yet.
+    Fresh,
+    /// What is sent once more.
+    Again,
+}
+
+/// So many reads go before another leg that waits; then it is its turn.
+const OVERTAKING_READS: u8 = 4;
 
 impl Server {
     fn new(address: Address, slots: usize) -> Result<Self, NoMemory> {
@@ -88,8 +106,10 @@ impl Server {
             control_due: 0,
             refusal: None,
             answered: false,
+            reads: Queue::new(slots)?,
             fresh: Queue::new(slots)?,
             again: Queue::new(slots)?,
+            overtook: 0,
         })
     }
 
@@ -114,12 +134,12 @@ impl Server {
         self.control = None;
     }
 
-    /// Puts a leg into the queue: behind those that were never sent, or sent again.
-    pub(super) fn enqueue(&mut self, leg: LegOf, again: bool) {
-        let queue = if again {
-            &mut self.again
-        } else {
-            &mut self.fresh
+    /// Puts a leg into a queue.
+    pub(super) fn enqueue(&mut self, leg: LegOf, order: Order) {
+        let queue = match order {
+            Order::Read => &mut self.reads,
+            Order::Fresh => &mut self.fresh,
+            Order::Again => &mut self.again,
         };
         // A slot has at most one leg to a server, and a leg is in one queue: there is room.
         let _ = queue.push(leg);
@@ -128,6 +148,7 @@ impl Server {
     /// Takes a leg out of the queues, one that was sent and will not be answered included.
     pub(super) fn drop_leg(&mut self, leg: LegOf, queued: bool, sent: bool) {
         if queued {
+            self.reads.remove(&leg);
             self.fresh.remove(&leg);
             self.again.remove(&leg);
         }
@@ -149,9 +170,22 @@ impl Server {
         if self.outstanding >= self.window {
             return None;
         }
-        let leg = self.fresh.pop()?;
+        let leg = self.next_fresh()?;
         self.outstanding += 1;
         Some(leg)
+    }
+
+    /// A read, unless as many have gone before another leg as may.
+    fn next_fresh(&mut self) -> Option<LegOf> {
+        if self.overtook < OVERTAKING_READS {
+            if let Some(read) = self.reads.pop() {
+                let waits = self.fresh.iter().next().is_some();
+                self.overtook += u8::from(waits);
+                return Some(read);
+            }
+        }
+        self.overtook = 0;
+        self.fresh.pop().or_else(|| self.reads.pop())
     }
 
     /// Notes that something is sent that has an answer.
@@ -242,5 +276,28 @@ impl Servers {
         let full = self.iter().filter(|(_, server)| server.full_until > now);
         full.for_each(|(index, _)| set.insert(index));
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qnic_abi::NodeId;
+
+    #[test]
+    fn reads_go_before_writes_and_do_not_keep_them() {
+        let address = Address {
+            node: NodeId(1),
+            port: 2,
+        };
+        let mut server = Server::new(address, 32).unwrap();
+        server.attach(1, 100, 32);
+        (0..4).for_each(|slot| server.enqueue((slot, 0), Order::Fresh));
+        (10..16).for_each(|slot| server.enqueue((slot, 0), Order::Read));
+        server.enqueue((20, 0), Order::Again);
+        server.drop_leg((11, 0), true, false);
+        let sent = std::iter::from_fn(|| server.next_leg());
+        let sent: Vec<_> = sent.map(|(slot, _)| slot).collect();
+        assert_eq!(sent, [20, 10, 12, 13, 14, 0, 15, 1, 2, 3]);
     }
 }
