@@ -5,13 +5,17 @@
 //!   kick eventfds ───────────[epoll]────────────┐ │
 //!                                               ▼ ▼
 //!   round: receive from links and other processes
-//!          for each NIC  poll ─► control requests ─► responses ─► events ─► interrupt
+//!          for each NIC that is due
+//!                        poll ─► control requests ─► responses ─► events ─► interrupt
 //!          flush to other processes
 //!                                                     │
 //!        work found ──► next round                    │ none for the poll window:
 //!                                                     ▼
-//!                              prepare_sleep on every NIC, all return true ─► epoll_wait
+//!                              prepare_sleep on each of these, all return true ─► epoll_wait
 //! ```
+//! A NIC is *due* from a doorbell, a request, a buffer for events, a frame or its deadline on, until
+//! a turn finds nothing to do and no command queue of it is polled ([`Fabric::next_due`]). So a
+//! NIC that does nothing costs nothing (P9).
 //!
 //! # Ownership
 //! Rings, guest memories, SRAMs and NICs belong to this thread alone; other threads send
@@ -146,27 +150,40 @@ impl Engine {
         Time(self.started.elapsed().as_nanos() as u64)
     }
 
-    /// Gives every NIC a turn. Returns true if one of them had work.
+    /// Gives every NIC that is due a turn. Returns true if one of them had work.
     fn round(&mut self, now: Time) -> bool {
         let mut busy = self.fabric.receive(now);
-        for nic in &mut self.nics {
-            busy |= self.fabric.poll(nic.slot, now) == Progress::Busy;
-            busy |= nic.serve(&mut self.fabric, now);
+        let mut from = 0;
+        while let Some(slot) = self.fabric.next_due(from) {
+            from = slot + 1;
+            let nic = &mut self.nics[slot];
+            nic.counters.turns += 1;
+            let mut worked = self.fabric.poll(slot, now) == Progress::Busy;
+            worked |= nic.serve(&mut self.fabric, now);
+            if !worked {
+                self.fabric.rest(slot);
+            }
+            busy |= worked;
         }
         self.fabric.flush(now);
         busy
     }
 
-    /// Returns true if every NIC can sleep: each announces it to its processes and checks
-    /// once more for work.
+    /// Returns true if every NIC can sleep: each that is due announces it to its processes and
+    /// checks once more for work. The others sleep.
     fn may_sleep(&mut self) -> bool {
         let now = self.now();
         let fabric = &mut self.fabric;
-        let mut slots = 0..self.nics.len();
-        slots.all(|slot| {
-            fabric.is_suspended(slot)
-                || fabric.with(slot, now, |_, nic, host, _| nic.prepare_sleep(host))
-        }) && fabric.prepare_sleep()
+        let mut from = 0;
+        while let Some(slot) = fabric.next_due(from) {
+            from = slot + 1;
+            let sleeps = fabric.is_suspended(slot)
+                || fabric.with(slot, now, |_, nic, host, _| nic.prepare_sleep(host));
+            if !sleeps {
+                return false;
+            }
+        }
+        fabric.prepare_sleep()
     }
 
     fn time_to_deadline(&self) -> Option<Duration> {
@@ -204,6 +221,8 @@ impl Engine {
         slot: usize,
         work: impl FnOnce(&mut NicPort, &mut Context<'_>) -> T,
     ) -> T {
+        // Whatever it changes, a turn follows.
+        self.fabric.make_due(slot);
         let mut context = Context {
             now: self.now(),
             fabric: &mut self.fabric,
