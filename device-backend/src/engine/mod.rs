@@ -28,7 +28,8 @@
 //! work, announces to the processes by their *awake* words that it stops polling, and
 //! sleeps. While there is work it still checks commands and kicks every
 //! [`CHECK_ROUNDS`] rounds, and every [`CHECK_INTERVAL`] if rounds take long: then a
-//! doorbell waits for one round of bulk, and not for 32 (U4).
+//! doorbell waits for one round of bulk, and not for 32 (U4). Without work it does so every
+//! [`IDLE_CHECK`].
 //!
 //! A process that spins may need the processor of this thread, just to answer. In host mode all
 //! that spins here gives its processor up soon ([`qnic_abi::attach::YIELDING`]): then this thread
@@ -61,6 +62,9 @@ const CHECK_ROUNDS: u64 = 32;
 
 /// Longest time between two checks, but for the round that is under way, in nanoseconds.
 const CHECK_INTERVAL: u64 = 20_000;
+
+/// Longest time without work before a check, in nanoseconds: what a doorbell waits for.
+const IDLE_CHECK: u64 = 1_000;
 
 /// Longest time without work before the thread gives up its processor, in nanoseconds, if all
 /// that spins does so.
@@ -136,7 +140,11 @@ impl Engine {
                 last_turn = self.now();
             }
             let waited = now.0 - last_check.0;
-            if self.counters.rounds % CHECK_ROUNDS == 0 || waited >= CHECK_INTERVAL {
+            let idle = now.0 - last_check.max(last_work).0;
+            if self.counters.rounds % CHECK_ROUNDS == 0
+                || waited >= CHECK_INTERVAL
+                || idle >= IDLE_CHECK
+            {
                 self.check(Some(Duration::ZERO));
                 last_check = now;
             }
