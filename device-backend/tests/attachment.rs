@@ -1,6 +1,8 @@
 //! The device process against front ends that behave, and front ends that do not.
 
 mod guest;
+#[path = "attachment/turns.rs"]
+mod turns;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

@@ -5,13 +5,17 @@
 //!   kick eventfds ───────────[epoll]────────────┐ │
 //!                                               ▼ ▼
 //!   round: receive from links and other processes
-//!          for each NIC  poll ─► control requests ─► responses ─► events ─► interrupt
+//!          for each NIC that is due
+//!                        poll ─► control requests ─► responses ─► events ─► interrupt
 //!          flush to other processes
 //!                                                     │
 //!        work found ──► next round                    │ none for the poll window:
 //!                                                     ▼
-//!                              prepare_sleep on every NIC, all return true ─► epoll_wait
+//!                              prepare_sleep on each of these, all return true ─► epoll_wait
 //! ```
+//! A NIC is *due* from a doorbell, a request, a buffer for events, a frame or its deadline on, until
+//! a turn finds nothing to do and no command queue of it is polled ([`Fabric::next_due`]). So a
+//! NIC that does nothing costs nothing (P9).
 //!
 //! # Ownership
 //! Rings, guest memories, SRAMs and NICs belong to this thread alone; other threads send
@@ -24,7 +28,8 @@
 //! work, announces to the processes by their *awake* words that it stops polling, and
 //! sleeps. While there is work it still checks commands and kicks every
 //! [`CHECK_ROUNDS`] rounds, and every [`CHECK_INTERVAL`] if rounds take long: then a
-//! doorbell waits for one round of bulk, and not for 32 (U4).
+//! doorbell waits for one round of bulk, and not for 32 (U4). Without work it does so every
+//! [`IDLE_CHECK`].
 //!
 //! A process that spins may need the processor of this thread, just to answer. In host mode all
 //! that spins here gives its processor up soon ([`qnic_abi::attach::YIELDING`]): then this thread
@@ -57,6 +62,9 @@ const CHECK_ROUNDS: u64 = 32;
 
 /// Longest time between two checks, but for the round that is under way, in nanoseconds.
 const CHECK_INTERVAL: u64 = 20_000;
+
+/// Longest time without work before a check, in nanoseconds: what a doorbell waits for.
+const IDLE_CHECK: u64 = 1_000;
 
 /// Longest time without work before the thread gives up its processor, in nanoseconds, if all
 /// that spins does so.
@@ -132,7 +140,11 @@ impl Engine {
                 last_turn = self.now();
             }
             let waited = now.0 - last_check.0;
-            if self.counters.rounds % CHECK_ROUNDS == 0 || waited >= CHECK_INTERVAL {
+            let idle = now.0 - last_check.max(last_work).0;
+            if self.counters.rounds % CHECK_ROUNDS == 0
+                || waited >= CHECK_INTERVAL
+                || idle >= IDLE_CHECK
+            {
                 self.check(Some(Duration::ZERO));
                 last_check = now;
             }
@@ -146,27 +158,40 @@ impl Engine {
         Time(self.started.elapsed().as_nanos() as u64)
     }
 
-    /// Gives every NIC a turn. Returns true if one of them had work.
+    /// Gives every NIC that is due a turn. Returns true if one of them had work.
     fn round(&mut self, now: Time) -> bool {
         let mut busy = self.fabric.receive(now);
-        for nic in &mut self.nics {
-            busy |= self.fabric.poll(nic.slot, now) == Progress::Busy;
-            busy |= nic.serve(&mut self.fabric, now);
+        let mut from = 0;
+        while let Some(slot) = self.fabric.next_due(from) {
+            from = slot + 1;
+            let nic = &mut self.nics[slot];
+            nic.counters.turns += 1;
+            let mut worked = self.fabric.poll(slot, now) == Progress::Busy;
+            worked |= nic.serve(&mut self.fabric, now);
+            if !worked {
+                self.fabric.rest(slot);
+            }
+            busy |= worked;
         }
         self.fabric.flush(now);
         busy
     }
 
-    /// Returns true if every NIC can sleep: each announces it to its processes and checks
-    /// once more for work.
+    /// Returns true if every NIC can sleep: each that is due announces it to its processes and
+    /// checks once more for work. The others sleep.
     fn may_sleep(&mut self) -> bool {
         let now = self.now();
         let fabric = &mut self.fabric;
-        let mut slots = 0..self.nics.len();
-        slots.all(|slot| {
-            fabric.is_suspended(slot)
-                || fabric.with(slot, now, |_, nic, host, _| nic.prepare_sleep(host))
-        }) && fabric.prepare_sleep()
+        let mut from = 0;
+        while let Some(slot) = fabric.next_due(from) {
+            from = slot + 1;
+            let sleeps = fabric.is_suspended(slot)
+                || fabric.with(slot, now, |_, nic, host, _| nic.prepare_sleep(host));
+            if !sleeps {
+                return false;
+            }
+        }
+        fabric.prepare_sleep()
     }
 
     fn time_to_deadline(&self) -> Option<Duration> {
@@ -204,6 +229,8 @@ impl Engine {
         slot: usize,
         work: impl FnOnce(&mut NicPort, &mut Context<'_>) -> T,
     ) -> T {
+        // Whatever it changes, a turn follows.
+        self.fabric.make_due(slot);
         let mut context = Context {
             now: self.now(),
             fabric: &mut self.fabric,

@@ -47,7 +47,7 @@ impl NetworkReport {
 /// Counters of the engine thread.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct EngineReport {
-    /// Times that all NICs were given a turn.
+    /// Times that all NICs were given a turn that were due.
     pub rounds: u64,
     /// Times that the thread went to sleep.
     pub sleeps: u64,
@@ -103,6 +103,8 @@ pub struct NicCounters {
     pub pauses: u64,
     /// Times that a running device was reset, by whatever cause.
     pub resets: u64,
+    /// Turns that the engine gave to it.
+    pub turns: u64,
     /// Doorbells taken.
     pub doorbells: u64,
     /// Requests of the driver.

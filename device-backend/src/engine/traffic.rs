@@ -23,8 +23,11 @@ impl NicPort {
     /// A queue was kicked.
     pub(crate) fn kick(&mut self, fabric: &mut Fabric<Node>, queue: usize) {
         match queue {
-            CONTROL_QUEUE => self.requests_due = true,
-            EVENT_QUEUE => {}
+            CONTROL_QUEUE => {
+                self.requests_due = true;
+                fabric.make_due(self.slot);
+            }
+            EVENT_QUEUE => fabric.make_due(self.slot),
             _ if !matches!(self.phase, Phase::Running) => {}
             doorbell => {
                 self.counters.doorbells += 1;

@@ -23,8 +23,10 @@
 //!
 //! Everything else arrives with [`Fabric::receive`].
 //!
-//! A node that stands still has its NIC suspended (module `slot`).
+//! A node that stands still has its NIC suspended (module `slot`). Only NICs that have something
+//! to do have turns (module `due`).
 
+mod due;
 mod routes;
 mod slot;
 mod wire;
@@ -37,6 +39,7 @@ use crate::carrier::Carrier;
 use crate::codec::{self, Packet};
 use crate::network::{LinkError, LinkSet, Network, NetworkPlan};
 use crate::tap::{Tap, TapId};
+use due::Due;
 use routes::{Route, Routes};
 use slot::Slot;
 pub use wire::LocalWire;
@@ -50,6 +53,8 @@ pub struct DuplicateNode(pub NodeId);
 #[derive(Debug)]
 pub struct Fabric<H> {
     slots: Vec<Slot<H>>,
+    /// Slots that are suspended, or hold frames of before.
+    standing: Vec<usize>,
     switch: Switch,
 }
 
@@ -57,6 +62,7 @@ pub struct Fabric<H> {
 #[derive(Debug, Default)]
 struct Switch {
     routes: Routes,
+    due: Due,
     network: Network,
     carriers: Vec<Box<dyn Carrier>>,
     /// As [`Fabric::misdirected`].
@@ -73,6 +79,7 @@ impl<H: Host> Fabric<H> {
         let node = nic.geometry().node;
         self.switch.routes.add(node, Route::Local(slot))?;
         self.slots.push(Slot::new(nic, host));
+        self.switch.due.add();
         Ok(slot)
     }
 
@@ -117,8 +124,9 @@ impl<H: Host> Fabric<H> {
         &self.slots[slot].nic
     }
 
-    /// The NIC of a slot, to be changed.
+    /// The NIC of a slot, to be changed; it is due then.
     pub fn nic_mut(&mut self, slot: usize) -> &mut Nic {
+        self.make_due(slot);
         &mut self.slots[slot].nic
     }
 
@@ -127,8 +135,9 @@ impl<H: Host> Fabric<H> {
         &self.slots[slot].host
     }
 
-    /// The node of a slot, to be changed.
+    /// The node of a slot, to be changed; its NIC is due then.
     pub fn host_mut(&mut self, slot: usize) -> &mut H {
+        self.make_due(slot);
         &mut self.slots[slot].host
     }
 
@@ -172,14 +181,38 @@ impl<H: Host> Fabric<H> {
         self.switch.misdirected
     }
 
+    /// The NIC of a slot has something to do.
+    #[inline]
+    pub fn make_due(&mut self, slot: usize) {
+        self.switch.due.mark(slot);
+    }
+
+    /// The first slot whose NIC has something to do, of those from `from` on: what is not
+    /// returned needs no turn.
+    #[inline]
+    pub fn next_due(&self, from: usize) -> Option<usize> {
+        self.switch.due.next(from)
+    }
+
+    /// The NIC of a slot has had its turn and found nothing. It needs none until it is due again:
+    /// by a call of this fabric that changes it, by a frame, or by its deadline; unless it polls
+    /// command queues.
+    pub fn rest(&mut self, slot: usize) {
+        if self.is_suspended(slot) || !self.slots[slot].nic.wants_poll() {
+            let deadline = self.slots[slot].deadline();
+            self.switch.due.rest(slot, deadline);
+        }
+    }
+
     /// Calls `work` with the time by the clock of a NIC, the NIC, its node and its wire, at
-    /// time `now`.
+    /// time `now`. The NIC is due then.
     pub fn with<R>(
         &mut self,
         slot: usize,
         now: Time,
         work: impl FnOnce(Time, &mut Nic, &H, &mut LocalWire<'_, H>) -> R,
     ) -> R {
+        self.make_due(slot);
         let (before, rest) = self.slots.split_at_mut(slot);
         let (this, after) = rest.split_at_mut(1);
         let mut wire = LocalWire {
@@ -206,12 +239,17 @@ impl<H: Host> Fabric<H> {
     /// The node of a slot stands still: from now on its NIC does nothing, and its clock does
     /// not go on. Its peers wait as for one that is silent.
     pub fn suspend(&mut self, slot: usize, now: Time) {
+        self.make_due(slot);
         self.slots[slot].suspend(now);
+        if !self.standing.contains(&slot) {
+            self.standing.push(slot);
+        }
     }
 
     /// The node of a slot goes on where it was. What has arrived meanwhile over lossless
     /// routes is delivered, if the peers have not given it up.
     pub fn resume(&mut self, slot: usize, now: Time) {
+        self.make_due(slot);
         self.slots[slot].resume(now);
     }
 
@@ -228,37 +266,46 @@ impl<H: Host> Fabric<H> {
         self.slots[slot].is_suspended()
     }
 
-    /// Has NICs say goodbye whose nodes stand still for too long.
-    fn leave(&mut self, now: Time) {
-        for slot in 0..self.slots.len() {
+    /// Has NICs say goodbye whose nodes stand still for too long, and delivers what was held for
+    /// those that go on. Returns true if there was anything of that.
+    #[cold]
+    fn serve_standing(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        for slot in self.standing.clone() {
             if self.slots[slot].takes_leave(now) {
                 self.with(slot, now, |time, nic, _, wire| {
                     nic.send_goodbyes(time, wire);
                 });
             }
+            if self.slots[slot].deliver_held(now) {
+                busy = true;
+                self.make_due(slot);
+            }
         }
+        let slots = &self.slots;
+        self.standing.retain(|slot| slots[*slot].stands());
+        busy
     }
 
     /// Delivers what has arrived over links and from other processes, and forwards what
     /// is due. Returns true if there was anything.
     pub fn receive(&mut self, now: Time) -> bool {
-        self.leave(now);
+        let mut busy = !self.standing.is_empty() && self.serve_standing(now);
         let slots = &mut self.slots;
         let Switch {
             routes,
+            due,
             network,
             carriers,
             misdirected,
         } = &mut self.switch;
-        let mut busy = false;
-        for slot in slots.iter_mut() {
-            busy |= slot.deliver_held(now);
-        }
+        due.expire(now);
         while let Some(frame) = network.poll(now) {
             busy = true;
             let bytes = codec::without_checksum(&frame.image);
             match (routes.find(frame.to), Packet::parse(bytes)) {
                 (Some(Route::Local(slot)), Ok(packet)) => {
+                    due.mark(slot);
                     slots[slot].deliver(now, &packet, false);
                 }
                 (Some(Route::Remote { carrier, process }), _) => {
@@ -286,6 +333,7 @@ impl<H: Host> Fabric<H> {
                 if network.is_tapped() {
                     network.record_foreign(now, frame.source(), frame.destination(), bytes);
                 }
+                due.mark(slot);
                 slots[slot].deliver(now, &frame, false);
             });
         }
@@ -320,7 +368,12 @@ impl<H: Host> Fabric<H> {
 
     /// When a NIC must be polled, or [`Fabric::receive`] called, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        let nics = self.slots.iter().map(Slot::deadline);
+        let due = &self.switch.due;
+        let slots = self.slots.iter().enumerate();
+        let nics = slots.map(|(slot, nic)| match due.is_marked(slot) {
+            true => nic.deadline(),
+            false => due.deadline(slot),
+        });
         let carriers = self.switch.carriers.iter();
         let carriers = carriers.map(|carrier| carrier.next_deadline());
         let network = self.switch.network.next_deadline();
@@ -333,10 +386,13 @@ impl<H: Host> Default for Fabric<H> {
     fn default() -> Self {
         Fabric {
             slots: Vec::new(),
+            standing: Vec::new(),
             switch: Switch::default(),
         }
     }
 }
 
+#[cfg(test)]
+mod due_tests;
 #[cfg(test)]
 pub(crate) mod tests;

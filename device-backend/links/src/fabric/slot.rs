@@ -67,6 +67,11 @@ impl<H: Host> Slot<H> {
         self.pause.is_some()
     }
 
+    /// Returns true if it is suspended, or holds frames of a time when it was.
+    pub(super) fn stands(&self) -> bool {
+        self.pause.is_some() || !self.held.frames.is_empty()
+    }
+
     pub(super) fn suspend(&mut self, now: Time) {
         self.pause.get_or_insert(Pause {
             since: now,
@@ -131,7 +136,7 @@ impl<H: Host> Slot<H> {
         if !self.nic.is_running() {
             return false;
         }
-        let waits = self.pause.is_some() || !self.held.frames.is_empty();
+        let waits = self.stands();
         match &self.pause {
             Some(pause) if pause.left => false,
             _ if waits && lossless => self.held.push(packet),

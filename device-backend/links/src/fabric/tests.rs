@@ -15,7 +15,7 @@ use crate::network::LinkChange;
 use crate::tap::{Outcome, TapFlags, TapRecord};
 use crate::testing::{change, impairments};
 
-const NOW: Time = Time(1);
+pub(super) const NOW: Time = Time(1);
 
 fn nic(node: u16) -> Nic {
     let config = NicConfig {
@@ -51,7 +51,7 @@ pub(crate) fn fabric(nodes: &[u16], running: usize) -> Fabric<SimHost> {
     fabric
 }
 
-fn send(fabric: &mut Fabric<SimHost>, slot: usize, destination: u16) -> bool {
+pub(super) fn send(fabric: &mut Fabric<SimHost>, slot: usize, destination: u16) -> bool {
     let source = fabric.nic(slot).geometry().node.0;
     fabric.with(slot, NOW, |_, _, _, wire| {
         let header = header(source, destination, 0);
@@ -177,7 +177,7 @@ fn a_suspended_nic_misses_no_time() {
     assert_eq!(clock(&mut fabric, 0, 501), 501);
 }
 
-fn impaired(nodes: &[u16], default: &str) -> Fabric<SimHost> {
+pub(super) fn impaired(nodes: &[u16], default: &str) -> Fabric<SimHost> {
     let mut fabric = fabric(nodes, nodes.len());
     let plan = NetworkPlan {
         nodes: nodes.iter().copied().map(NodeId).collect(),
@@ -348,15 +348,27 @@ fn taps_record_each_link_and_what_it_does() {
 
 /// A carrier that keeps what is sent and hands in what it is given.
 #[derive(Debug, Default)]
-struct Probe {
-    sent: Vec<(usize, Channel, Vec<u8>)>,
-    coming: Vec<(usize, Vec<u8>)>,
+pub(super) struct Probe {
+    pub(super) sent: Vec<(usize, Channel, Vec<u8>)>,
+    pub(super) coming: Vec<(usize, Vec<u8>)>,
     max_frame: usize,
-    changed: bool,
+    pub(super) changed: bool,
 }
 
+pub(super) type Shared = Arc<Mutex<Probe>>;
+
 #[derive(Debug)]
-struct ProbeCarrier(Arc<Mutex<Probe>>, std::fs::File);
+struct ProbeCarrier(Shared, std::fs::File);
+
+/// NICs of these nodes, which run, and a carrier to other processes.
+pub(super) fn probed(nodes: &[u16], others: &[Vec<NodeId>]) -> (Fabric<SimHost>, Shared) {
+    let mut fabric = fabric(nodes, nodes.len());
+    let probe = Shared::default();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let carrier = ProbeCarrier(probe.clone(), null);
+    fabric.connect(Box::new(carrier), others).unwrap();
+    (fabric, probe)
+}
 
 impl Carrier for ProbeCarrier {
     fn send(
@@ -413,12 +425,7 @@ impl Carrier for ProbeCarrier {
 
 #[test]
 fn other_processes_are_reached_and_send_only_for_their_nodes() {
-    let mut fabric = fabric(&[0, 1], 2);
-    let probe = Arc::new(Mutex::new(Probe::default()));
-    let nodes = [vec![NodeId(5)], vec![NodeId(6)]];
-    let null = std::fs::File::open("/dev/null").unwrap();
-    let carrier = ProbeCarrier(probe.clone(), null);
-    fabric.connect(Box::new(carrier), &nodes).unwrap();
+    let (mut fabric, probe) = probed(&[0, 1], &[vec![NodeId(5)], vec![NodeId(6)]]);
     let notes = Notes::default();
     fabric.tap(LinkSet::All, Box::new(notes.clone())).unwrap();
     assert!(send(&mut fabric, 0, 6));
@@ -444,13 +451,7 @@ fn other_processes_are_reached_and_send_only_for_their_nodes() {
 /// U8: the length of datagrams reaches the NICs.
 #[test]
 fn frames_to_another_process_are_as_long_as_its_carrier_takes() {
-    let mut fabric = fabric(&[0], 1);
-    let probe = Arc::new(Mutex::new(Probe::default()));
-    let null = std::fs::File::open("/dev/null").unwrap();
-    let carrier = ProbeCarrier(probe.clone(), null);
-    fabric
-        .connect(Box::new(carrier), &[vec![NodeId(5)]])
-        .unwrap();
+    let (mut fabric, probe) = probed(&[0], &[vec![NodeId(5)]]);
     for length in [4096, 1024] {
         probe.lock().unwrap().max_frame = HEADER_BYTES + length;
         let path = fabric.with(0, NOW, |_, _, _, wire| wire.path(NodeId(5)));
@@ -468,7 +469,7 @@ fn a_frame_keeps_its_channel_to_the_end_of_its_route() {
 
 /// Sends two long frames and a short one, and returns how they go on.
 fn channels_behind_a_slow_link(one_channel: bool) -> Vec<Channel> {
-    let mut fabric = fabric(&[0], 1);
+    let (mut fabric, probe) = probed(&[0], &[vec![NodeId(5)]]);
     let plan = NetworkPlan {
         nodes: vec![NodeId(0), NodeId(5)],
         default: impairments("rate 8Mbit"),
@@ -476,12 +477,6 @@ fn channels_behind_a_slow_link(one_channel: bool) -> Vec<Channel> {
         ..NetworkPlan::default()
     };
     fabric.join(&plan).unwrap();
-    let probe = Arc::new(Mutex::new(Probe::default()));
-    let null = std::fs::File::open("/dev/null").unwrap();
-    let carrier = ProbeCarrier(probe.clone(), null);
-    fabric
-        .connect(Box::new(carrier), &[vec![NodeId(5)]])
-        .unwrap();
     let frames = [
         (Channel::Data, 4096),
         (Channel::Data, 4096),

@@ -26,6 +26,7 @@ impl<H: Host> LocalWire<'_, H> {
     /// to it.
     fn deliver(&mut self, slot: usize, packet: &Packet<'_, H::Memory>) -> bool {
         let lossless = self.switch.network.is_fixed();
+        self.switch.due.mark(slot);
         let this = self.before.len();
         let peer = match slot.checked_sub(this) {
             None => self.before.get_mut(slot),

@@ -292,6 +292,12 @@ impl Core {
         !process.queue.stalled && host.sram().load_u64(slot, Ordering::Relaxed) != 0
     }
 
+    /// Returns true if command queues are polled, or something is left to do.
+    pub(crate) fn wants_poll(&self) -> bool {
+        let polls = !self.active.is_empty() || self.rung != 0;
+        polls || self.has_turns() || !self.dirty.is_empty()
+    }
+
     /// Deactivates all queues, looks once more, and writes completions back. Returns
     /// false if there is work, or an event for the driver, after all.
     pub(crate) fn prepare_sleep<H: Host>(&mut self, host: &H) -> bool {

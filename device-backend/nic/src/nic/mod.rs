@@ -284,6 +284,16 @@ impl Nic {
         deadlines.into_iter().flatten().min()
     }
 
+    /// Returns true if the next [`Nic::poll`] may find something although the last one found
+    /// nothing: command queues are polled, or something is left to do. `false`: no poll is needed
+    /// until a doorbell, a control request, a frame or [`Nic::next_deadline`].
+    pub fn wants_poll(&self) -> bool {
+        self.running
+            && (self.core.wants_poll()
+                || self.transport.has_wanted()
+                || self.transport.has_output(Time::default()))
+    }
+
     /// Tells all processes that the NIC stops looking at their queues, and looks
     /// once more. `true`: sleep until a doorbell, a control request, a frame or
     /// [`Nic::next_deadline`]. `false`: there is work, or an event, after all.

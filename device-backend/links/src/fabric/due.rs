@@ -1,0 +1,165 @@
+//! Which NICs have something to do, so that a round costs what is active and not what exists
+//! (P9, P10).
+//!
+//! ```text
+//!              doorbell, request, frame,
+//!              deadline, command of its node
+//!   at rest ────────────────────────────────► due: has a turn in each round
+//!      ▲                                           │
+//!      └───────────────────────────────────────────┘
+//!        a turn found nothing, and no queue is polled
+//! ```
+//! A NIC at rest is in the state in which the engine could sleep: nothing but what makes it due
+//! can give it work. So whoever touches a NIC makes it due; one turn too many costs little, one too
+//! few loses work.
+
+use qnic_nic::env::Time;
+
+/// The deadline of a slot that has none.
+const NEVER: Time = Time(u64::MAX);
+
+/// Slots per word.
+const BITS: usize = u64::BITS as usize;
+
+/// The slots that are due, and when the others will be.
+#[derive(Debug)]
+pub(super) struct Due {
+    /// A bit for each slot.
+    words: Vec<u64>,
+    /// When each slot is due again that is at rest; of others, what it was.
+    deadlines: Vec<Time>,
+    /// None of them is earlier.
+    first: Time,
+}
+
+impl Default for Due {
+    fn default() -> Self {
+        Due {
+            words: Vec::new(),
+            deadlines: Vec::new(),
+            first: NEVER,
+        }
+    }
+}
+
+impl Due {
+    /// Adds the next slot, which is due.
+    pub(super) fn add(&mut self) {
+        let slot = self.deadlines.len();
+        self.deadlines.push(NEVER);
+        self.words.resize(self.deadlines.len().div_ceil(BITS), 0);
+        self.mark(slot);
+    }
+
+    /// A slot is due.
+    #[inline]
+    pub(super) fn mark(&mut self, slot: usize) {
+        self.words[slot / BITS] |= 1 << (slot % BITS);
+    }
+
+    pub(super) fn is_marked(&self, slot: usize) -> bool {
+        self.words[slot / BITS] >> (slot % BITS) & 1 == 1
+    }
+
+    /// A slot is at rest until it is due again, at `deadline` at the latest.
+    pub(super) fn rest(&mut self, slot: usize, deadline: Option<Time>) {
+        let deadline = deadline.unwrap_or(NEVER);
+        self.words[slot / BITS] &= !(1 << (slot % BITS));
+        self.deadlines[slot] = deadline;
+        self.first = self.first.min(deadline);
+    }
+
+    /// The first slot that is due, of those from `from` on.
+    #[inline]
+    pub(super) fn next(&self, from: usize) -> Option<usize> {
+        let start = from / BITS;
+        let mut words = (start..).zip(self.words.get(start..)?);
+        let (word, bits) = words.find_map(|(word, bits)| {
+            let skipped = if word == start { from % BITS } else { 0 };
+            let bits = bits & (u64::MAX << skipped);
+            (bits != 0).then_some((word, bits))
+        })?;
+        Some(word * BITS + bits.trailing_zeros() as usize)
+    }
+
+    /// Slots whose deadlines have come are due.
+    #[inline]
+    pub(super) fn expire(&mut self, now: Time) {
+        if self.first <= now {
+            self.expire_some(now);
+        }
+    }
+
+    fn expire_some(&mut self, now: Time) {
+        for slot in 0..self.deadlines.len() {
+            if self.deadlines[slot] <= now {
+                self.deadlines[slot] = NEVER;
+                self.mark(slot);
+            }
+        }
+        self.first = self.deadlines.iter().copied().min().unwrap_or(NEVER);
+    }
+
+    /// When a slot is due again that is at rest.
+    pub(super) fn deadline(&self, slot: usize) -> Option<Time> {
+        Some(self.deadlines[slot]).filter(|deadline| *deadline != NEVER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(due: &Due) -> Vec<usize> {
+        let mut from = 0;
+        std::iter::from_fn(|| {
+            let slot = due.next(from)?;
+            from = slot + 1;
+            Some(slot)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn slots_are_found_in_their_order_across_words() {
+        let mut due = Due::default();
+        assert_eq!(due.next(0), None);
+        for _ in 0..130 {
+            due.add();
+        }
+        assert_eq!(all(&due), (0..130).collect::<Vec<_>>());
+        for slot in 0..130 {
+            due.rest(slot, None);
+        }
+        assert!(all(&due).is_empty());
+        for slot in [129, 63, 64, 0] {
+            due.mark(slot);
+        }
+        assert_eq!(all(&due), [0, 63, 64, 129]);
+        assert_eq!(due.next(130), None);
+        assert_eq!(due.next(1000), None);
+    }
+
+    #[test]
+    fn a_deadline_counts_until_the_slot_rests_again() {
+        let mut due = Due::default();
+        for _ in 0..3 {
+            due.add();
+        }
+        due.rest(0, Some(Time(10)));
+        due.rest(1, Some(Time(20)));
+        due.rest(2, None);
+        due.expire(Time(9));
+        assert!(all(&due).is_empty());
+        due.expire(Time(10));
+        assert_eq!(all(&due), [0]);
+        // The second deadline is put off, the first one renewed.
+        due.rest(1, Some(Time(40)));
+        due.rest(0, Some(Time(30)));
+        due.expire(Time(29));
+        assert!(all(&due).is_empty());
+        due.expire(Time(50));
+        assert_eq!(all(&due), [0, 1]);
+        assert_eq!(due.deadline(2), None);
+    }
+}
