@@ -1,19 +1,19 @@
-//! The guest agent (QGA), through `qapi`, with a deadline on every exchange.
+//! The guest agent (QGA), with a deadline on every exchange.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, BufReader};
+use std::io;
 
-use qapi::qga::{guest_exec, guest_exec_status, guest_sync};
-use qapi::{ExecuteError, Qga, Stream};
+use serde_json::{json, Value};
 
 use crate::dirs::NodeDir;
+use crate::qapi::{Connection, Failure};
 use crate::socket::Socket;
 use crate::wait::{stop_in, Deadline};
 use crate::{Error, Result};
 
 /// A connection to one node's agent. It serves one at a time: keep it short.
 pub(crate) struct Agent {
-    qga: Qga<Stream<BufReader<Socket>, Socket>>,
+    connection: Connection,
     node: String,
 }
 
@@ -23,9 +23,8 @@ impl Agent {
         let node = dir.name();
         let socket = Socket::connect(&dir.agent(), deadline);
         let socket = socket.map_err(|error| failure(node, &error))?;
-        let stream = Stream::new(BufReader::new(socket.clone()), socket);
         let mut agent = Self {
-            qga: Qga::new(stream),
+            connection: Connection::new(socket),
             node: node.to_owned(),
         };
         agent.synchronize()?;
@@ -34,14 +33,13 @@ impl Agent {
 
     fn synchronize(&mut self) -> Result<()> {
         let id = (random() >> 33) as i64;
-        let sync = guest_sync { id };
-        self.qga
-            .write_command(&sync)
+        self.connection
+            .send("guest-sync", json!({ "id": id }))
             .map_err(|error| failure(&self.node, &error))?;
         loop {
-            match self.qga.read_response::<guest_sync>() {
+            match self.connection.answer() {
                 Ok(answer) if answer == id => return Ok(()),
-                Err(ExecuteError::Io(error)) if !is_garbage(&error) => {
+                Err(Failure::Io(error)) if !is_garbage(&error) => {
                     return Err(failure(&self.node, &error))
                 }
                 _ => {}
@@ -51,35 +49,33 @@ impl Agent {
 
     /// Starts a program in the guest; its process number.
     pub(crate) fn start(&mut self, path: &str, args: &[&str]) -> Result<i64> {
-        let command = guest_exec {
-            path: path.to_owned(),
-            arg: Some(args.iter().map(|arg| (*arg).to_owned()).collect()),
-            env: None,
-            input_data: None,
-            capture_output: None,
-        };
-        self.qga
-            .execute(&command)
-            .map(|started| started.pid)
-            .map_err(|error| self.refused(path, error))
+        let started = self.execute("guest-exec", json!({ "path": path, "arg": args }), path)?;
+        let no_number = || self.no_answer(&io::ErrorKind::InvalidData.into());
+        started["pid"].as_i64().ok_or_else(no_number)
     }
 
     /// Returns true if the program `pid` has ended. The agent forgets it when it has.
     pub(crate) fn has_ended(&mut self, pid: i64) -> Result<bool> {
-        let status = self.qga.execute(&guest_exec_status { pid });
-        status
-            .map(|status| status.exited)
-            .map_err(|error| self.refused("guest-exec-status", error))
+        let command = "guest-exec-status";
+        let status = self.execute(command, json!({ "pid": pid }), command)?;
+        let no_state = || self.no_answer(&io::ErrorKind::InvalidData.into());
+        status["exited"].as_bool().ok_or_else(no_state)
     }
 
-    fn refused(&self, what: &str, error: ExecuteError) -> Error {
-        match error {
-            ExecuteError::Io(error) => failure(&self.node, &error),
-            ExecuteError::Qapi(error) => {
-                let message = format!("the guest agent refused {what}: {error}");
+    /// Executes a command; `what` says in errors what was refused.
+    fn execute(&mut self, command: &str, arguments: Value, what: &str) -> Result<Value> {
+        let answer = self.connection.execute(command, arguments);
+        answer.map_err(|error| match error {
+            Failure::Io(error) => self.no_answer(&error),
+            Failure::Refused(why) => {
+                let message = format!("the guest agent refused {what}: {why}");
                 Error::guest(&self.node, message)
             }
-        }
+        })
+    }
+
+    fn no_answer(&self, error: &io::Error) -> Error {
+        failure(&self.node, error)
     }
 }
 

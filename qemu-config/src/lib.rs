@@ -56,6 +56,7 @@ mod owned;
 mod process;
 mod programs;
 mod provision;
+mod qapi;
 mod qemu;
 mod ready;
 mod remote_memory;
@@ -98,10 +99,9 @@ pub use overview::{
 };
 pub use process::ProcessId;
 pub use programs::{
-    guest_program, host_program, repository, Program, APP, APP_PATH, DEVICE, LOG_KEEPER,
+    cargo, program, programs, repository, Program, APP, APP_PATH, DEVICE, LOG_KEEPER,
 };
 pub use provision::available_memory;
-pub use qapi::qmp;
 pub use qnic_config::{ByteSize, ConfigError};
 pub use qnic_images::{Progress, Silent};
 pub use qnic_links::units::{Probability, Rate, Span};

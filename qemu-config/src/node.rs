@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use qapi::qmp;
-
 use crate::copy::{self, Count};
 use crate::dirs::NodeDir;
 use crate::follow::{read_log, tail};
@@ -101,7 +99,7 @@ impl Node {
     /// [`Error::Monitor`].
     pub fn reset(&self) -> Result<usize> {
         let boots = self.boots();
-        self.monitor()?.execute(&qmp::system_reset {})?;
+        self.monitor()?.execute("system_reset")?;
         Ok(boots)
     }
 
@@ -110,7 +108,7 @@ impl Node {
     /// # Errors
     /// [`Error::Monitor`].
     pub fn stop_cpus(&self) -> Result<()> {
-        self.monitor()?.execute(&qmp::stop {})?;
+        self.monitor()?.execute("stop")?;
         Ok(())
     }
 
@@ -119,7 +117,7 @@ impl Node {
     /// # Errors
     /// [`Error::Monitor`].
     pub fn continue_cpus(&self) -> Result<()> {
-        self.monitor()?.execute(&qmp::cont {})?;
+        self.monitor()?.execute("cont")?;
         Ok(())
     }
 
@@ -128,7 +126,7 @@ impl Node {
     /// # Errors
     /// [`Error::Monitor`], or [`Error::Timeout`] if it has not ended within 15 s.
     pub fn power_off(&self) -> Result<()> {
-        self.monitor()?.execute(&qmp::quit {})?;
+        self.monitor()?.execute("quit")?;
         self.wait_ended(MONITOR_LIMIT)
     }
 

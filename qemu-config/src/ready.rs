@@ -7,11 +7,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use qapi::qmp::Event;
-
 use crate::dirs::NodeDir;
 use crate::follow::{read_log, readable, tail, Follow, Growth};
-use crate::monitor::Events;
+use crate::monitor::{Event, Events};
 use crate::node_state::has_panicked;
 use crate::process::Process;
 use crate::wait::{stop_in, Deadline, Stop};
@@ -125,20 +123,12 @@ impl Resets {
     fn take(&mut self) {
         match self.events.as_mut().map(Events::take) {
             Some(Ok(found)) => {
-                self.count += found.iter().filter(|event| is_own_reset(event)).count();
-                self.panicked |= found.iter().any(is_panic);
+                self.count += found.iter().filter(|event| event.is_own_reset()).count();
+                self.panicked |= found.iter().any(Event::is_panic);
             }
             _ => self.events = None,
         }
     }
-}
-
-fn is_own_reset(event: &Event) -> bool {
-    matches!(event, Event::RESET { data, .. } if data.guest)
-}
-
-fn is_panic(event: &Event) -> bool {
-    matches!(event, Event::GUEST_PANICKED { .. })
 }
 
 /// Counts the lines of the ready port and understands the one that matters.

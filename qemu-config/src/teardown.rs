@@ -113,7 +113,7 @@ fn ask_to_quit(dir: &ClusterDir) {
             scope.spawn(move || {
                 // One that does not listen gets a signal next.
                 if let Ok(mut monitor) = Monitor::connect(&node, Deadline::seconds(2)) {
-                    let _ = monitor.execute(&qapi::qmp::quit {});
+                    let _ = monitor.execute("quit");
                 }
             });
         }

@@ -3,10 +3,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use qapi::qmp::Event;
 use rustix::event::PollFlags;
 
-use crate::monitor::Events;
+use crate::monitor::{Event, Events};
 use crate::node::Node;
 use crate::node_state::has_panicked;
 use crate::process::{Process, ProcessId};
@@ -94,7 +93,9 @@ fn wait(
     loop {
         for one in nodes.iter_mut() {
             match one.events.as_mut().map(Events::take) {
-                Some(Ok(events)) if events.iter().any(is_panic) => return Some(panicked(one.node)),
+                Some(Ok(events)) if events.iter().any(Event::is_panic) => {
+                    return Some(panicked(one.node))
+                }
                 // Its end is seen by its process.
                 Some(Err(_)) => one.events = None,
                 _ => {}
@@ -117,8 +118,4 @@ fn wait(
             Ok(_) => {}
         }
     }
-}
-
-fn is_panic(event: &Event) -> bool {
-    matches!(event, Event::GUEST_PANICKED { .. })
 }
