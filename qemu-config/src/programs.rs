@@ -181,6 +181,11 @@ fn command(programs: &[Program<'_>], root: &Path) -> Command {
         .map_or("release", |program| program.profile);
     command.args(["--profile", profile, "--target", TARGET]);
     command.env(FLAGS, STATIC);
+    // Cargo gives what is shared the features that the packages want which are named. With the
+    // same ones always named, no program is built again for another choice of programs.
+    for program in [DEVICE, APP, LOG_KEEPER, EXEC] {
+        command.args(["--package", program.package]);
+    }
     for program in programs {
         command.args(["--package", program.package, program.option, program.name]);
     }
@@ -269,6 +274,23 @@ mod tests {
             .collect();
         let expected = "--package qnic-device --bin qnic-device --package qnic-apps --bin qnic-app";
         assert!(words.join(" ").ends_with(expected), "{words:?}");
+    }
+
+    /// Otherwise tests in host mode and clusters would build them for each other again and again.
+    #[test]
+    fn any_choice_of_programs_is_built_from_the_same_packages() {
+        let packages = |programs: &[Program<'_>]| {
+            let command = command(programs, Path::new("/"));
+            let words: Vec<_> = command.get_args().map(|word| word.to_owned()).collect();
+            let named = words.windows(2).filter(|pair| pair[0] == "--package");
+            named
+                .map(|pair| pair[1].clone())
+                .collect::<std::collections::BTreeSet<_>>()
+        };
+        let all = packages(&[DEVICE, APP, REMOTE_MEMORY, EXEC, LOG_KEEPER]);
+        for one in [DEVICE, APP, REMOTE_MEMORY, EXEC, LOG_KEEPER] {
+            assert_eq!(packages(&[one]), all);
+        }
     }
 
     #[test]
