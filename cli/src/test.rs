@@ -4,21 +4,22 @@
 //! processes in host mode, tests that boot virtual machines. What failed is said again at the
 //! end, where the reader of a long log looks first.
 
-mod cargo;
+mod cargo_output;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
+use qnic_cluster::cargo;
 use qnic_tests::harness::Results;
 use qnic_tests::interrupt::Interrupt;
 use qnic_tests::suite;
 use qnic_trials::{Case, Ended, JunitFile, Suite};
 
-use self::cargo::CargoTests;
+use self::cargo_output::CargoTests;
 
 /// Options of `qnic test`.
 #[derive(Args, Debug)]
@@ -115,32 +116,28 @@ fn checkout_tests(options: &Options, interrupt: &Interrupt, results: &mut Result
     let root = qnic_cluster::repository()
         .context("the tests need the checkout that this program was built from")?;
     static_checks(&root, interrupt, results);
+    // Both with all features of the workspace: what is built for the one serves the other.
     let workspace = ["--workspace", "--features", FEATURES, "--no-fail-fast"];
     if !interrupt.is_pulled() {
         cargo_tests(&root, &workspace, results)?;
     }
     if !options.quick && !interrupt.is_pulled() {
-        let guests = ["-p", "qnic-cluster", "--test", "plain_guests"];
-        cargo_tests(&root, &guests, results)?;
+        let guests = ["--test", "plain_guests"];
+        cargo_tests(&root, &[&workspace[..], &guests].concat(), results)?;
     }
     Ok(())
-}
-
-fn cargo_command(root: &Path) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root).stdin(Stdio::null());
-    command
 }
 
 /// Formatting, lints and documentation; each is one test.
 fn static_checks(root: &Path, interrupt: &Interrupt, results: &mut Results) {
     let lint = format!("--workspace --features {FEATURES} --all-targets --quiet -- -D warnings");
-    let lint_guests = "-p qnic-cluster --test plain_guests --quiet -- -D warnings";
+    let lint_guests =
+        format!("--workspace --features {FEATURES} --test plain_guests --quiet -- -D warnings");
     let document = format!("--workspace --features {FEATURES} --no-deps --quiet");
     for (name, tool, arguments) in [
         ("static::format", "fmt", "--all --check"),
         ("static::lints", "clippy", &lint),
-        ("static::lints_of_guest_tests", "clippy", lint_guests),
+        ("static::lints_of_guest_tests", "clippy", &lint_guests),
         ("static::documentation", "doc", &document),
     ] {
         if interrupt.is_pulled() {
@@ -152,7 +149,7 @@ fn static_checks(root: &Path, interrupt: &Interrupt, results: &mut Results) {
             continue;
         }
         results.run(name, || {
-            let status = cargo_command(root)
+            let status = cargo(root)
                 .arg(tool)
                 .args(arguments.split(' '))
                 .env("RUSTDOCFLAGS", "-D warnings")
@@ -165,7 +162,7 @@ fn static_checks(root: &Path, interrupt: &Interrupt, results: &mut Results) {
 }
 
 fn has_tool(root: &Path, tool: &str) -> bool {
-    cargo_command(root)
+    cargo(root)
         .args([tool, "--help"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -176,7 +173,7 @@ fn has_tool(root: &Path, tool: &str) -> bool {
 /// `cargo test`: unit, property and model tests, and those of the tooling that
 /// boot guests.
 fn cargo_tests(root: &Path, arguments: &[&str], results: &mut Results) -> Result<()> {
-    let mut child = cargo_command(root)
+    let mut child = cargo(root)
         .arg("test")
         .args(arguments)
         .stdout(Stdio::piped())

@@ -12,7 +12,7 @@ use qnic_cluster::{Cancel, Cluster, Error, Progress, Runtime};
 use serde::Serialize;
 
 /// Exit status of a wrong command line or cluster file.
-pub(crate) const WRONG_INPUT: u8 = 2;
+pub const WRONG_INPUT: u8 = 2;
 /// Exit status after Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -80,7 +80,7 @@ pub(crate) fn show<T: Serialize + ?Sized>(
 }
 
 /// Rows as text with aligned columns.
-pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
+pub fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
     let columns = rows.iter().map(|row| row.as_ref().len()).max();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.as_ref().get(column));
@@ -129,11 +129,12 @@ impl Progress for Plain {
     }
 }
 
-/// One line for the step, one for each node. Cleared when dropped.
+/// One line for the step, one for each node and for what goes on beside the steps. Cleared when
+/// dropped.
 struct Moving {
     lines: MultiProgress,
     step: Mutex<(String, ProgressBar)>,
-    nodes: Mutex<HashMap<String, ProgressBar>>,
+    others: Mutex<HashMap<String, ProgressBar>>,
 }
 
 impl Moving {
@@ -143,7 +144,7 @@ impl Moving {
         Self {
             lines,
             step: Mutex::new((String::new(), step)),
-            nodes: Mutex::default(),
+            others: Mutex::default(),
         }
     }
 }
@@ -165,12 +166,16 @@ impl Progress for Moving {
         ));
     }
 
-    fn node(&self, node: &str, state: &str) {
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = nodes
-            .entry(node.to_owned())
+    fn part(&self, part: &str, state: &str) {
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = others
+            .entry(part.to_owned())
             .or_insert_with(|| self.lines.add(spinner("")));
-        line.set_message(format!("{node}: {state}"));
+        line.set_message(format!("{part}: {state}"));
+    }
+
+    fn node(&self, node: &str, state: &str) {
+        self.part(node, state);
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use procfs::process::{all_processes, Process};
-use qnic_cluster::{host_program, APP, DEVICE};
+use qnic_cluster::{programs, APP, DEVICE};
 use rustix::process::{kill_process, Pid, Signal};
 
 /// In the environment of everything that a run starts: a directory of this run.
@@ -25,8 +25,7 @@ struct Run {
 impl Run {
     /// Starts it; what the case runs is built before.
     fn start() -> Self {
-        host_program(DEVICE).unwrap();
-        host_program(APP).unwrap();
+        programs([DEVICE, APP]).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_qnic"));
         // It takes long enough to be caught, however busy the machine is.

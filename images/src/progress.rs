@@ -12,6 +12,11 @@ pub trait Progress: Send + Sync {
     /// The current step has handled `done` of `total` bytes.
     fn bytes(&self, done: u64, total: u64);
 
+    /// `part` of the preparations, which goes on beside the steps, is in a new state.
+    fn part(&self, part: &str, state: &str) {
+        self.step(&format!("{part}: {state}"));
+    }
+
     /// `node` of a cluster that boots is in a new state.
     fn node(&self, _node: &str, _state: &str) {}
 

@@ -104,6 +104,12 @@ impl Provisioner {
         guest::ext4_programs(self.context())
     }
 
+    /// What [`Provisioner::guest_image`] takes from the mirror for the kernel of `series`, made
+    /// in advance.
+    pub fn guest_parts(&self, series: KernelSeries) -> Result<()> {
+        self.with_kernels(|cx| guest::parts(cx, series).map(drop))
+    }
+
     /// Does `work`; if the mirror no longer has a kernel that was chosen earlier,
     /// once more with the newest ones.
     fn with_kernels<T>(&self, work: impl Fn(Context<'_>) -> Result<T>) -> Result<T> {

@@ -98,7 +98,7 @@ pub use overview::{
 };
 pub use process::ProcessId;
 pub use programs::{
-    guest_program, host_program, repository, Program, APP, APP_PATH, DEVICE, LOG_KEEPER,
+    cargo, program, programs, repository, Program, APP, APP_PATH, DEVICE, LOG_KEEPER,
 };
 pub use provision::available_memory;
 pub use qapi::qmp;

@@ -2,14 +2,39 @@
 //!
 //! In a checkout, cargo is asked each time: what runs is what the sources say.
 //! Elsewhere the program beside the running one is taken.
+//!
+//! All are built alike: for one platform and linked statically, several by one call of cargo. So
+//! what they have in common is compiled once, and a program runs on the host and in any guest,
+//! whatever C library that has.
 
+use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
+use rustix::process::Signal;
+
+use crate::process::ProcessId;
+use crate::wait::{Cancel, Deadline};
 use crate::{Error, Result};
 
 /// The only platform of guests.
-const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The variable with what rustc is told for that platform.
+const FLAGS: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS";
+
+/// What it is told.
+const STATIC: &str = "-Ctarget-feature=+crt-static";
+
+/// How the variables begin by which `cargo run` tells a program of its own package. Scripts of
+/// other packages read them, and cargo would build these again.
+const OF_PACKAGE: [&str; 5] = [
+    "CARGO_BIN_",
+    "CARGO_CRATE_",
+    "CARGO_MANIFEST_",
+    "CARGO_PKG_",
+    "CARGO_PRIMARY_",
+];
 
 /// A program that cargo makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +43,8 @@ pub struct Program<'a> {
     /// Cargo's option for its kind.
     option: &'a str,
     name: &'a str,
+    /// Cargo's profile.
+    profile: &'a str,
 }
 
 /// The device process.
@@ -43,7 +70,13 @@ impl<'a> Program<'a> {
             package,
             option,
             name,
+            profile: "release",
         }
+    }
+
+    /// The same in another of cargo's profiles.
+    pub const fn in_profile(self, profile: &'a str) -> Self {
+        Self { profile, ..self }
     }
 
     /// Example `name` of `package`.
@@ -61,33 +94,74 @@ pub fn repository() -> Option<PathBuf> {
     root.join("Cargo.lock").is_file().then(|| root.to_owned())
 }
 
-/// A program for the host, built with optimization.
+/// A program, built with optimization.
 ///
 /// # Errors
 /// [`Error::Build`] with the end of what cargo said.
-pub fn host_program(program: Program<'_>) -> Result<PathBuf> {
-    match repository() {
-        Some(root) => build(program, &root, false),
-        None => beside_us(program.name),
-    }
+pub fn program(program: Program<'_>) -> Result<PathBuf> {
+    let [path] = programs([program])?;
+    Ok(path)
 }
 
-/// A program for guests: linked statically, so that it runs whatever C library the
-/// guest has.
+/// Several programs of one profile, built side by side.
 ///
 /// # Errors
-/// [`Error::Build`] with the end of what cargo said.
-pub fn guest_program(program: Program<'_>) -> Result<PathBuf> {
-    match repository() {
-        Some(root) => build(program, &root, true),
-        None => beside_us(&format!("guest/{}", program.name)),
+/// As [`program`].
+pub fn programs<const N: usize>(programs: [Program<'_>; N]) -> Result<[PathBuf; N]> {
+    let paths = provide(&programs, &[])?;
+    paths
+        .try_into()
+        .map_err(|_| failed(&programs, "some are missing".to_owned()))
+}
+
+/// Several programs, in the same order, unless one of `cancels` is pulled.
+///
+/// # Errors
+/// As [`program`], and [`Error::Interrupted`].
+pub(crate) fn provide(programs: &[Program<'_>], cancels: &[&Cancel]) -> Result<Vec<PathBuf>> {
+    let Some(root) = repository() else {
+        return programs.iter().map(beside_us).collect();
+    };
+    let output = run(command(programs, &root), programs, cancels)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<_> = said.lines().collect();
+        let last = &lines[lines.len().saturating_sub(40)..];
+        return Err(failed(programs, last.join("\n")));
+    }
+    let found = programs.iter().map(|program| {
+        let found = executable_in(&output.stdout, program.name);
+        let silent = || "cargo did not say where it put the program".to_owned();
+        found.ok_or_else(|| failed(&[*program], silent()))
+    });
+    found.collect()
+}
+
+/// Cargo in the checkout `root`, as it is when a shell starts it there.
+pub fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root).stdin(Stdio::null());
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if OF_PACKAGE.iter().any(|begin| text.starts_with(begin)) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn failed(programs: &[Program<'_>], message: String) -> Error {
+    let names: Vec<_> = programs.iter().map(|program| program.name).collect();
+    Error::Build {
+        what: names.join(", "),
+        message,
     }
 }
 
-fn beside_us(name: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe();
+fn beside_us(program: &Program<'_>) -> Result<PathBuf> {
+    let own = env::current_exe();
     let own = own.map_err(Error::io("find", Path::new("the running program")))?;
-    let found = own.with_file_name(name);
+    let found = own.with_file_name(program.name);
     if found.is_file() {
         return Ok(found);
     }
@@ -95,51 +169,56 @@ fn beside_us(name: &str) -> Result<PathBuf> {
         "it is not beside {}, and the sources are not there to build it",
         own.display()
     );
-    Err(Error::Build {
-        what: name.to_owned(),
-        message,
-    })
+    Err(failed(&[*program], message))
 }
 
-fn build(program: Program<'_>, root: &Path, for_guest: bool) -> Result<PathBuf> {
-    let failed = |message: String| Error::Build {
-        what: program.name.to_owned(),
-        message,
-    };
-    let cannot = "cargo cannot be started";
-    let output = command(program, root, for_guest).output();
-    let output =
-        output.map_err(|error| failed(format!("{cannot}: {error}; install it with rustup")))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let lines: Vec<_> = said.lines().collect();
-        let last = &lines[lines.len().saturating_sub(40)..];
-        return Err(failed(last.join("\n")));
-    }
-    executable_in(&output.stdout, program.name)
-        .ok_or_else(|| failed("cargo did not say where it put the program".to_owned()))
-}
-
-fn command(program: Program<'_>, root: &Path, for_guest: bool) -> Command {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.current_dir(root).stdin(Stdio::null());
-    let options = "--quiet --release --message-format=json-render-diagnostics";
+fn command(programs: &[Program<'_>], root: &Path) -> Command {
+    let mut command = cargo(root);
+    let options = "--quiet --message-format=json-render-diagnostics";
     command.arg("build").args(options.split(' '));
-    command.args(["--package", program.package, program.option, program.name]);
-    if for_guest {
-        let flags = "-Ctarget-feature=+crt-static";
-        command.args(["--target", GUEST_TARGET]);
-        command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", flags);
-        // A guest has its image in memory twice while it boots: a program of 20 MB is one of 5.
-        command.env("CARGO_PROFILE_RELEASE_DEBUG", "false");
-        command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-        // These would replace the flags above.
-        command
-            .env_remove("RUSTFLAGS")
-            .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    let profile = programs
+        .first()
+        .map_or("release", |program| program.profile);
+    command.args(["--profile", profile, "--target", TARGET]);
+    command.env(FLAGS, STATIC);
+    // Cargo gives what is shared the features that the packages want which are named. With the
+    // same ones always named, no program is built again for another choice of programs.
+    for program in [DEVICE, APP, LOG_KEEPER, EXEC] {
+        command.args(["--package", program.package]);
     }
+    for program in programs {
+        command.args(["--package", program.package, program.option, program.name]);
+    }
+    // These would replace the flags above.
     command
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    command
+}
+
+/// Runs `command` to its end, or ends it when one of `cancels` is pulled; the compilers that it
+/// has started then end by themselves.
+fn run(mut command: Command, programs: &[Program<'_>], cancels: &[&Cancel]) -> Result<Output> {
+    let cannot = |error| format!("cargo cannot be started: {error}; install it with rustup");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn();
+    let child = child.map_err(|error| failed(programs, cannot(error)))?;
+    let process = ProcessId::of(child.id() as i32).and_then(ProcessId::open);
+    let deadline = Deadline::new(None, cancels.iter().copied());
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // One that has ended already needs no end.
+            let Some(process) = process else { return };
+            if process.wait(&deadline).is_err() {
+                process.signal(Signal::TERM);
+            }
+        });
+        child.wait_with_output()
+    });
+    if cancels.iter().any(|cancel| cancel.is_cancelled()) {
+        return Err(Error::Interrupted);
+    }
+    output.map_err(|error| failed(programs, cannot(error)))
 }
 
 /// The path that cargo reports for executable `name` in its messages.
@@ -166,6 +245,52 @@ mod tests {
         );
         assert_eq!(executable_in(messages.as_bytes(), "x"), Some("/t/x".into()));
         assert_eq!(executable_in(messages.as_bytes(), "y"), None);
+    }
+
+    /// A program that runs for ever.
+    fn endless() -> Command {
+        let mut command = Command::new("tail");
+        command.args(["-f", "/dev/null"]);
+        command
+    }
+
+    #[test]
+    fn a_build_ends_when_one_of_its_cancels_is_pulled() {
+        let [never, soon] = [(), ()].map(|()| Cancel::new().unwrap());
+        let error = std::thread::scope(|scope| {
+            let build = scope.spawn(|| run(endless(), &[APP], &[&never, &soon]));
+            soon.cancel();
+            build.join().unwrap().unwrap_err()
+        });
+        assert!(matches!(error, Error::Interrupted), "{error}");
+    }
+
+    #[test]
+    fn all_programs_of_a_request_are_built_by_one_cargo() {
+        let command = command(&[DEVICE, APP], Path::new("/"));
+        let words: Vec<_> = command
+            .get_args()
+            .filter_map(|word| word.to_str())
+            .collect();
+        let expected = "--package qnic-device --bin qnic-device --package qnic-apps --bin qnic-app";
+        assert!(words.join(" ").ends_with(expected), "{words:?}");
+    }
+
+    /// Otherwise tests in host mode and clusters would build them for each other again and again.
+    #[test]
+    fn any_choice_of_programs_is_built_from_the_same_packages() {
+        let packages = |programs: &[Program<'_>]| {
+            let command = command(programs, Path::new("/"));
+            let words: Vec<_> = command.get_args().map(|word| word.to_owned()).collect();
+            let named = words.windows(2).filter(|pair| pair[0] == "--package");
+            named
+                .map(|pair| pair[1].clone())
+                .collect::<std::collections::BTreeSet<_>>()
+        };
+        let all = packages(&[DEVICE, APP, REMOTE_MEMORY, EXEC, LOG_KEEPER]);
+        for one in [DEVICE, APP, REMOTE_MEMORY, EXEC, LOG_KEEPER] {
+            assert_eq!(packages(&[one]), all);
+        }
     }
 
     #[test]

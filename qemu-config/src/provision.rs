@@ -2,19 +2,17 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use procfs::Current;
-use qnic_images::{Cache, GuestFile, GuestImage, Program, Provisioner};
+use qnic_images::{Cache, GuestFile, GuestImage, KernelSeries, Program, Progress, Provisioner};
 
 use crate::accel::{decide, AccelDecision};
 use crate::boot::BootOptions;
 use crate::guest_process::HELPER;
-use crate::{
-    guest_program, host_program, programs, repository, ByteSize, ClusterSpec, Error, NodeSpec,
-    Result,
-};
+use crate::{programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec, Result};
 
 /// Where guests have the example of a module that uses the datagrams of `qnic.ko`.
 const EXAMPLE: &str = "/root/qnic_ping.ko";
@@ -29,53 +27,136 @@ pub(crate) struct Parts {
 }
 
 /// Gets everything that `spec` needs; may download and build.
+///
+/// Cargo builds the programs while QEMU and what guests boot are fetched, and the module is
+/// built, for the one waits for the network while the other computes.
+///
+/// ```text
+///   accelerator ─┬─▶ programs of guests and host ────────────┬─▶ image of each guest
+///                └─▶ QEMU ─▶ module, kernel, files of guests ┘
+/// ```
 pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Parts> {
     let progress = &options.progress;
     progress.step("looking for an accelerator");
     let accel = decide(spec.accel)?;
     let provisioner = Provisioner::new(Cache::of_user()?, Arc::clone(progress));
-    let qemu = provisioner.qemu()?;
-    check_cancel(options)?;
-    progress.step("building the programs for guests");
-    let helper = executable(HELPER, guest_program(programs::EXEC)?);
-    check_cancel(options)?;
-    let mut apps = Vec::new();
-    if spec.has_nics() {
-        for (path, program) in [
-            (programs::APP_PATH, programs::APP),
-            (programs::REMOTE_MEMORY_PATH, programs::REMOTE_MEMORY),
-        ] {
-            apps.push(executable(path, guest_program(program)?));
-            check_cancel(options)?;
-        }
-    }
+    let (programs, (qemu, modules)) = side_by_side(
+        options.cancel.as_ref(),
+        |cancels| programs_for(spec, progress.as_ref(), cancels),
+        |cancels| fetch(spec, &provisioner, cancels),
+    )?;
     let mut made: HashMap<_, GuestImage> = HashMap::new();
     let mut images = Vec::new();
     for node in &spec.nodes {
         let image = match made.entry((node.kernel, node.nic, &node.files)) {
             Entry::Occupied(made) => made.into_mut(),
             Entry::Vacant(entry) => {
-                let ours = apps.iter().filter(|_| node.nic).chain([&helper]);
-                entry.insert(image(&provisioner, node, ours)?)
+                let ours = programs.of_guests.iter();
+                let ours = ours.filter(|file| node.nic || file.guest_path == Path::new(HELPER));
+                let module = modules.get(&node.kernel).filter(|_| node.nic);
+                entry.insert(image(&provisioner, node, module, ours)?)
             }
         };
         images.push(image.clone());
         check_cancel(options)?;
     }
-    let device = if spec.has_nics() {
-        progress.step("building the device process");
-        Some(host_program(programs::DEVICE)?)
-    } else {
-        None
-    };
-    let log_keeper = host_program(programs::LOG_KEEPER)?;
     Ok(Parts {
         accel,
         qemu,
         images,
-        device,
-        log_keeper,
+        device: programs.device,
+        log_keeper: programs.log_keeper,
     })
+}
+/// Does both at once. What fails first ends the other, and so does `cancel`: each is given the
+/// cancels that end it.
+fn side_by_side<A: Send, B>(
+    cancel: Option<&Cancel>,
+    one: impl FnOnce(&[&Cancel]) -> Result<A> + Send,
+    other: impl FnOnce(&[&Cancel]) -> Result<B>,
+) -> Result<(A, B)> {
+    let no_end = |error| Error::Host(format!("cannot prepare to be interrupted: {error}"));
+    let failed = Cancel::new().map_err(no_end)?;
+    let cancels: Vec<_> = cancel.into_iter().chain([&failed]).collect();
+    let (one, other) = std::thread::scope(|scope| {
+        let one = scope.spawn(|| one(&cancels).inspect_err(|_| failed.cancel()));
+        let other = other(&cancels).inspect_err(|_| failed.cancel());
+        (
+            one.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            other,
+        )
+    });
+    match (one, other) {
+        // This one was ended by what went wrong with the other.
+        (Err(Error::Interrupted), Err(error)) => Err(error),
+        (one, other) => Ok((one?, other?)),
+    }
+}
+
+/// The programs of a cluster.
+struct Programs {
+    /// Those that guests with a NIC have; others have the helper alone.
+    of_guests: Vec<GuestFile>,
+    device: Option<PathBuf>,
+    log_keeper: PathBuf,
+}
+
+/// Builds the programs that `spec` needs.
+fn programs_for(
+    spec: &ClusterSpec,
+    progress: &dyn Progress,
+    cancels: &[&Cancel],
+) -> Result<Programs> {
+    let of_nics = [
+        (programs::APP_PATH, programs::APP),
+        (programs::REMOTE_MEMORY_PATH, programs::REMOTE_MEMORY),
+    ];
+    let of_nics = of_nics.into_iter().filter(|_| spec.has_nics());
+    let of_guests: Vec<_> = [(HELPER, programs::EXEC)]
+        .into_iter()
+        .chain(of_nics)
+        .collect();
+    let mut wanted: Vec<_> = of_guests.iter().map(|(_, program)| *program).collect();
+    wanted.push(programs::LOG_KEEPER);
+    wanted.extend(spec.has_nics().then_some(programs::DEVICE));
+    progress.part("programs", "cargo builds them");
+    let mut paths = programs::provide(&wanted, cancels)?.into_iter();
+    progress.part("programs", "built");
+    let of_guests = of_guests.iter().zip(&mut paths);
+    let of_guests = of_guests.map(|((path, _), program)| executable(path, program));
+    Ok(Programs {
+        of_guests: of_guests.collect(),
+        log_keeper: paths.next().unwrap_or_default(),
+        device: paths.next(),
+    })
+}
+
+/// Fetches QEMU and all that the guests of `spec` boot but our programs; the modules by kernel.
+fn fetch(
+    spec: &ClusterSpec,
+    provisioner: &Provisioner,
+    cancels: &[&Cancel],
+) -> Result<(Program, HashMap<KernelSeries, PathBuf>)> {
+    let check = || match cancels.iter().any(|cancel| cancel.is_cancelled()) {
+        true => Err(Error::Interrupted),
+        false => Ok(()),
+    };
+    let qemu = provisioner.qemu()?;
+    check()?;
+    let mut modules = HashMap::new();
+    for node in spec.nodes.iter().filter(|node| node.nic) {
+        if let Entry::Vacant(entry) = modules.entry(node.kernel) {
+            let gone = "the sources of the kernel module are not there: run from a checkout";
+            let sources = repository().ok_or_else(|| Error::Host(gone.to_owned()))?;
+            entry.insert(provisioner.module(node.kernel, &sources)?);
+            check()?;
+        }
+    }
+    for node in &spec.nodes {
+        provisioner.guest_parts(node.kernel)?;
+        check()?;
+    }
+    Ok((qemu, modules))
 }
 
 fn executable(guest_path: &str, host_path: PathBuf) -> GuestFile {
@@ -90,27 +171,22 @@ fn executable(guest_path: &str, host_path: PathBuf) -> GuestFile {
 fn image<'a>(
     provisioner: &Provisioner,
     node: &NodeSpec,
+    module: Option<&PathBuf>,
     ours: impl Iterator<Item = &'a GuestFile>,
 ) -> Result<GuestImage> {
-    let module = if node.nic {
-        let gone = "the sources of the kernel module are not there: run from a checkout";
-        let sources = repository().ok_or_else(|| Error::Host(gone.to_owned()))?;
-        Some(provisioner.module(node.kernel, &sources)?)
-    } else {
-        None
-    };
     let files = node.files.iter().map(|file| GuestFile {
         guest_path: file.to.clone(),
         host_path: file.from.clone(),
         mode: file.mode,
     });
-    let example = module.iter().map(|module| GuestFile {
+    let example = module.map(|module| GuestFile {
         guest_path: EXAMPLE.into(),
         host_path: provisioner.example(module),
         mode: 0o644,
     });
     let extra: Vec<_> = ours.cloned().chain(example).chain(files).collect();
-    Ok(provisioner.guest_image(node.kernel, module.as_deref(), &extra)?)
+    let module = module.map(PathBuf::as_path);
+    Ok(provisioner.guest_image(node.kernel, module, &extra)?)
 }
 
 /// Fails once the boot has been cancelled.
@@ -172,6 +248,36 @@ pub fn available_memory() -> Option<ByteSize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_fails_ends_what_runs_beside_it_and_is_told() {
+        let wait = |cancels: &[&Cancel]| -> Result<()> {
+            // The last one is that of the failure.
+            cancels.last().unwrap().wait();
+            Err(Error::Interrupted)
+        };
+        let fail = |_: &[&Cancel]| -> Result<()> { Err(Error::Host("broken".to_owned())) };
+        for result in [
+            side_by_side(None, wait, fail),
+            side_by_side(None, fail, wait),
+        ] {
+            assert!(matches!(result, Err(Error::Host(why)) if why == "broken"));
+        }
+        let both = side_by_side(None, |_| Ok(1), |_| Ok(2));
+        assert_eq!(both.unwrap(), (1, 2));
+    }
+
+    #[test]
+    fn an_interrupt_ends_both() {
+        let user = Cancel::new().unwrap();
+        let wait = |cancels: &[&Cancel]| -> Result<()> {
+            cancels[0].wait();
+            Err(Error::Interrupted)
+        };
+        user.cancel();
+        let both = side_by_side(Some(&user), wait, wait);
+        assert!(matches!(both, Err(Error::Interrupted)));
+    }
 
     #[test]
     fn a_guest_that_cannot_unpack_its_image_is_refused_with_what_it_needs() {

@@ -12,7 +12,7 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::{add_stats, host_program, spawn_bound, APP, DEVICE};
+use qnic_cluster::{add_stats, programs, spawn_bound, APP, DEVICE};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use tempfile::TempDir;
@@ -85,8 +85,8 @@ impl HostNodes {
 
     /// Builds what is needed and starts several device processes.
     pub fn start_several(plans: &[DevicePlan]) -> Result<Self> {
-        let program = host_program(DEVICE).context("build the device process")?;
-        let app = host_program(APP).context("build the node program")?;
+        let programs = programs([DEVICE, APP]);
+        let [program, app] = programs.context("build the device process and the node program")?;
         let dir = tempfile::Builder::new().prefix("qnic-host-").tempdir();
         let mut nodes = HostNodes {
             dir: dir.context("make a directory for the sockets")?,

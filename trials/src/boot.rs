@@ -25,6 +25,10 @@ impl Progress for Recorder {
         self.to.bytes(done, total);
     }
 
+    fn part(&self, part: &str, state: &str) {
+        self.to.part(part, state);
+    }
+
     fn node(&self, node: &str, state: &str) {
         let mut booting = self.booting.lock().unwrap_or_else(PoisonError::into_inner);
         booting.get_or_insert_with(Instant::now);

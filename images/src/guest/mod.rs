@@ -34,7 +34,7 @@ use fs_err::File;
 use crate::context::Context;
 use crate::error::Result;
 use crate::guest::archive::Node;
-use crate::kernel;
+use crate::kernel::{self, Kernel};
 use crate::kernel_series::KernelSeries;
 use crate::key::Key;
 use crate::root::Root;
@@ -65,6 +65,27 @@ pub struct GuestFile {
     pub mode: u32,
 }
 
+/// What an image is made of besides the driver and the caller's files.
+pub(crate) struct Parts {
+    kernel: Kernel,
+    kernel_root: Root,
+    tools: Root,
+    modules: PathBuf,
+}
+
+/// The parts of images for the kernel of `series`, from the cache or the mirror.
+pub(crate) fn parts(cx: Context<'_>, series: KernelSeries) -> Result<Parts> {
+    let (kernel, kernel_root) = kernel::provision(cx, series)?;
+    let tools = contents::tools(cx)?;
+    let modules = kernel_modules::provision(cx, &kernel, &kernel_root, &tools)?;
+    Ok(Parts {
+        kernel,
+        kernel_root,
+        tools,
+        modules,
+    })
+}
+
 /// The image for the kernel of `series` with `module` and `extra` in it.
 pub(crate) fn provision(
     cx: Context<'_>,
@@ -72,15 +93,18 @@ pub(crate) fn provision(
     module: Option<&Path>,
     extra: &[GuestFile],
 ) -> Result<GuestImage> {
-    let (kernel, kernel_root) = kernel::provision(cx, series)?;
-    let tools = contents::tools(cx)?;
+    let Parts {
+        kernel,
+        kernel_root,
+        tools,
+        modules,
+    } = parts(cx, series)?;
     let key = key(&kernel_root, &tools, module, extra)?;
     let dir = cx
         .cache
         .artefact(&format!("initrd-{key}"), cx.progress, |dir| {
             // Each change of a program makes an image, and the old ones are of no use.
             cx.cache.prune("initrd", UNUSED_MAX)?;
-            let modules = kernel_modules::provision(cx, &kernel, &kernel_root, &tools)?;
             let making = format!("making the guest image for {}", kernel.release);
             cx.progress.step(&making);
             // The tree's files are read when it is written: this outlives it.

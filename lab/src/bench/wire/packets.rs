@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::{host_program, Program};
+use qnic_cluster::{program, Program};
 
 use super::super::figures::{median, Figure, Row, Table};
 
@@ -34,7 +34,7 @@ struct Cost {
 
 /// Measures both paths, with a write of 8 bytes inline, and of a page.
 pub(super) fn measure() -> Result<Table> {
-    let program = host_program(PACKET).context("build the program that measures packets")?;
+    let program = program(PACKET).context("build the program that measures packets")?;
     let mut costs = Vec::new();
     for size in [8, 4096] {
         for path in PATHS {

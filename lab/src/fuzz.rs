@@ -14,53 +14,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use clap::Args;
+use qnic_cli::lab::fuzz::Options;
 use qnic_fuzz::{Target, TARGETS};
 
 mod coverage;
-
-/// Options of `qnic fuzz`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Targets: frames, commands, control, cluster_file, udp, ring, vhost_user.
-
-Examples:
-  cargo qnic fuzz                       each target for a minute
-  cargo qnic fuzz frames --minutes 30
-  cargo qnic fuzz frames --minutes 30 --keep
-                                        then renew fuzz/corpus/frames
-  cargo qnic fuzz udp --input FILE      run one input again, without libFuzzer
-  cargo qnic fuzz --coverage            what is kept reaches so much of each crate
-
-A C++ compiler is needed for libFuzzer, llvm-profdata and llvm-cov for --coverage. An input
-that breaks a promise is written to fuzz/regressions/TARGET, where cargo test finds it.
-
-Exit status: 0 if nothing was found, 1 if something was, 2 for a wrong command line, or
-if a tool for --coverage is missing.")]
-pub(crate) struct Options {
-    /// Fuzz this target; all in turn if none is named
-    #[arg(value_parser = target)]
-    target: Option<&'static Target>,
-    /// Minutes for each target; fractions are fine
-    #[arg(long, value_name = "N", default_value = "1", value_parser = minutes)]
-    minutes: Duration,
-    /// Run this one input again, and nothing else
-    #[arg(long, value_name = "FILE", requires = "target")]
-    input: Option<PathBuf>,
-    /// Keep in fuzz/corpus the fewest inputs that reach all the code that was reached
-    #[arg(long)]
-    keep: bool,
-    /// Build with AddressSanitizer
-    #[arg(long)]
-    asan: bool,
-    /// Run what is kept, and what libFuzzer has left in target/fuzz/corpus, and tell which share
-    /// of each crate it reaches
-    #[arg(long, conflicts_with_all = ["minutes", "input", "keep", "asan"])]
-    coverage: bool,
-    /// Write these shares to a file, too
-    #[arg(long, value_name = "FILE", requires = "coverage")]
-    json: Option<PathBuf>,
-}
 
 /// What makes LLVM count the edges that run and compare what is compared; the same that
 /// cargo-fuzz passes.
@@ -77,35 +34,23 @@ const INPUT_SECONDS: u32 = 60;
 /// Lines of a failed program that are shown.
 const SHOWN: usize = 12;
 
-fn target(name: &str) -> Result<&'static Target> {
-    let names = TARGETS.map(|target| target.name).join(", ");
-    Target::named(name).with_context(|| format!("there is no such target; there are {names}"))
-}
-
-/// A time in minutes, up to some years.
-fn minutes(text: &str) -> Result<Duration> {
-    let minutes: f64 = text.parse().context("not a number")?;
-    ensure!(
-        (0.0..=1e6).contains(&minutes),
-        "not between 0 and 1,000,000 minutes"
-    );
-    Ok(Duration::from_secs_f64(minutes * 60.0))
-}
-
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    if let (Some(target), Some(file)) = (options.target, &options.input) {
+    let only = options.target.as_deref();
+    let only = only.map(|name| Target::named(name).context("there is no such target"));
+    let only = only.transpose()?;
+    if let (Some(target), Some(file)) = (only, &options.input) {
         return again(target, file);
     }
     let root = qnic_cluster::repository()
         .context("fuzzing needs the checkout that this program was built from")?;
     if options.coverage {
-        return coverage::run(&root, options.target, options.json.as_deref());
+        return coverage::run(&root, only, options.json.as_deref());
     }
     let programs = build(&root, options.asan)?;
     let mut found = 0;
     for target in TARGETS
         .iter()
-        .filter(|one| options.target.is_none_or(|it| it.name == one.name))
+        .filter(|one| only.is_none_or(|it| it.name == one.name))
     {
         let fuzzing = Fuzzing {
             target,
@@ -333,17 +278,6 @@ mod tests {
         ));
     }
 
-    #[test]
-    fn minutes_are_finite_and_targets_are_known() {
-        assert_eq!(minutes("0.5").unwrap(), Duration::from_secs(30));
-        assert!(minutes("nan").is_err() && minutes("-1").is_err());
-        assert!(target("frames").is_ok());
-        assert!(target("x")
-            .unwrap_err()
-            .to_string()
-            .contains("frames, commands"));
-    }
-
     /// Each target has its program, and the help names it.
     #[test]
     fn targets_are_built_and_named() {
@@ -353,6 +287,10 @@ mod tests {
         let programs = programs.unwrap();
         let help = Options::augment_args(clap::Command::new("fuzz"));
         let help = help.get_after_help().unwrap().to_string();
+        assert_eq!(
+            TARGETS.map(|target| target.name),
+            qnic_cli::lab::fuzz::TARGETS
+        );
         for Target { name, .. } in TARGETS {
             assert!(
                 programs.contains(&format!("path = \"{name}.rs\"")),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::ui;
+use qnic_cli::ui;
 
 /// Crates that play the attacker: what runs of them says nothing.
 const ATTACKERS: [&str; 2] = ["qnic-fuzz", "qnic-abi-client"];

@@ -19,7 +19,7 @@ use qnic_fuzz::{Target, TARGETS};
 use self::report::{Crates, Report};
 use self::tools::Tools;
 use super::{cargo, host, rustc};
-use crate::ui;
+use qnic_cli::ui;
 
 mod report;
 mod tools;
