@@ -68,6 +68,7 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
         log_keeper: programs.log_keeper,
     })
 }
+
 /// Does both at once. What fails first ends the other, and so does `cancel`: each is given the
 /// cancels that end it.
 fn side_by_side<A: Send, B>(

@@ -60,6 +60,7 @@ pub struct Nic {
     running: bool,
     /// The driver has announced a reset.
     reset_announced: bool,
+    /// Its reply waits for peers.
     farewell: Option<Farewell>,
     core: Core,
     transport: Transport,
