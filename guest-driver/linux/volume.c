@@ -96,7 +96,7 @@ static blk_status_t queue_rq(struct blk_mq_hw_ctx *queue, const struct blk_mq_qu
 	blk_mq_start_request(request);
 	/*
 	 * The client is served when softirqs are enabled again, at once and on a stack of their
-	 * own: who pages out has little left of his.
+	 * own: a task that pages out has little left of its own.
 	 */
 	local_bh_disable();
 	rq_for_each_segment(bv, request, iterator) {

@@ -1,7 +1,7 @@
 //! What must hold of streams (S6).
 //!
 //! A stream is one direction of a connection. Its first eight bytes are its number, and each
-//! further byte follows from number and place, so whoever reads it knows what he must find:
+//! further byte follows from number and place, so a reader knows what it must find:
 //!
 //! - bytes come in order and once: each is the one of its place;
 //! - none comes that was not written, and the end comes behind all of them;
@@ -49,7 +49,7 @@ struct Stream {
     to: usize,
     written: u64,
     ended: bool,
-    /// Who reads it, and how far he is.
+    /// The reader, and how far it is.
     reader: Option<Life>,
     read: u64,
 }
