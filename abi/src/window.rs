@@ -45,8 +45,10 @@
 //! remembers the value and raises a wake event for the VNI. Each word has one
 //! writer, so neither side can undo what the other did.
 //!
-//! [`SIGNAL_WAKE_REQUEST`] is the same for those who wait for a notification only:
-//! completions of the process's own commands do not wake them.
+//! [`SIGNAL_WAKE_REQUEST`] is the same for those who wait for what others do, like a solicited event
+//! of InfiniBand: completions of the process's own commands do not wake them. Notifications do, and in
+//! the driver's window datagrams that arrive, buffers that come back without one, and packets that
+//! could not be sent.
 //!
 //! # Notification queue
 //! A signal of a counted notification enters the notification queue
@@ -79,7 +81,7 @@ pub const AWAKE: usize = 0x000;
 pub const WAKE_REQUEST: usize = 0x080;
 
 /// Offset of the *signal wake request* word (u64, written by the process): as
-/// [`WAKE_REQUEST`], for notifications only.
+/// [`WAKE_REQUEST`], for notifications and datagrams that arrive only.
 pub const SIGNAL_WAKE_REQUEST: usize = 0x088;
 
 /// Offset of the number of entries that the process has taken out of the

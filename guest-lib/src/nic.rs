@@ -287,9 +287,10 @@ mod tests {
         assert_ne!(uapi::INFO, uapi::ioctl_number(7, 360));
         let unknown = CallError::System(Errno::NOTTY.into());
         assert_eq!(uapi::INFO, uapi::ioctl_number(7, size_of::<uapi::Info>()));
-        let (last, next) = (11, ABI_VERSION + 1);
+        let (last, next) = (12, ABI_VERSION + 1);
         let answers = [
             (Err(unknown), "does not know the calls".to_owned()),
+            (Ok(of(11)), "ABI version 11".to_owned()),
             (Ok(of(last)), format!("ABI version {last}")),
             (Ok(of(next)), format!("ABI version {next}")),
         ];

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use qnic_abi::datagram::PacketFlags;
+use qnic_abi::window::SIGNAL_WAKE_REQUEST;
 use qnic_abi::Status;
 use qnic_abi_client::{Buffer, Packet, Record};
 use qnic_nic::testing::{nets, page, pattern, DatagramEnd, Datagrams, Got, Net, Pair, PAGE};
@@ -316,4 +317,42 @@ fn buffers_are_taken_back_one_by_one_or_all_of_a_port() {
     assert_eq!(arrived(&b), [(other, b"3".to_vec())]);
     b.withdraw_all(5);
     assert_eq!(b.ends(), []);
+}
+
+/// A driver that waits for arrivals only has no event for each packet that was sent (S3, H5); what
+/// could not be sent, what comes back, and what finds the completion queue full are told.
+#[test]
+fn arrivals_and_failures_answer_a_signal_wake_request_and_sent_packets_do_not() {
+    let (net, a, b) = pair();
+    let mut asked = 0;
+    let mut ask = || {
+        asked += 1;
+        let word = a.party.window() + SIGNAL_WAKE_REQUEST;
+        net.store(a.party.node, word, asked);
+    };
+    let events = || net.cluster().nodes[0].events.len();
+    b.post(5, 300);
+    let [first, ..] = a.post(6, 3)[..] else {
+        panic!("three buffers");
+    };
+    ask();
+    a.send(1, 5, &[1; 100]);
+    assert_eq!(a.ends().len(), 1);
+    assert_eq!(events(), 0, "it was only sent");
+    b.send(0, 6, &[2; 100]);
+    assert_eq!(events(), 1, "a packet has come");
+    ask();
+    a.send(9, 5, &[]);
+    assert_eq!(events(), 2, "it could not be sent");
+    ask();
+    a.withdraw(6, first + 1);
+    assert_eq!(events(), 3, "a buffer has come back");
+    a.ends();
+    ask();
+    for _ in 0..256 {
+        a.send(1, 5, &[]);
+    }
+    assert_eq!(events(), 3);
+    b.send(0, 6, &[3; 100]);
+    assert_eq!(events(), 4, "it waits for room in the completion queue");
 }

@@ -41,6 +41,8 @@ pub(crate) struct CompletionQueue {
     /// and to look at it takes it away from the processor that runs the process.
     head: u64,
     waiting: VecDeque<CompletionEntry>,
+    /// One of those that wait answers signal wake requests.
+    signal_waits: bool,
     /// What the process was told of how many wait.
     told: u64,
 }
@@ -136,6 +138,26 @@ impl Core {
         }
     }
 
+    /// The same for a completion that wakes those too who wait for what others do
+    /// ([`SIGNAL_WAKE_REQUEST`]).
+    ///
+    /// [`SIGNAL_WAKE_REQUEST`]: qnic_abi::window::SIGNAL_WAKE_REQUEST
+    pub(crate) fn complete_signalled<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        entry: CompletionEntry,
+    ) {
+        self.complete(host, vni, entry);
+        if let Some(process) = self.process_mut(vni) {
+            let completions = &mut process.host_area.completions;
+            // Without room, too: then the process is to make some.
+            completions.signal_waits |= completions.waiting() > 0;
+            process.changed = true;
+            process.signalled = true;
+        }
+    }
+
     /// Ends an operation of a context: stores its doorbell.
     pub(crate) fn ring_context<H: Host>(
         &mut self,
@@ -192,6 +214,9 @@ impl Core {
             .host_area
             .flush_completions(host, process.queue.window);
         process.changed |= stored;
+        let completions = &mut process.host_area.completions;
+        process.signalled |= stored && completions.signal_waits;
+        completions.signal_waits &= completions.waiting() > 0;
         let relieved = had_backlog && !process.has_completion_backlog(limit);
         let waits = process.host_area.completions.waiting() > 0;
         if waits && !self.completions_waiting.contains(&vni) {

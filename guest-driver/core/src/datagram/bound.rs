@@ -56,6 +56,8 @@ pub(super) struct Bound<P: Platform, U> {
     pub(super) deadline_ns: Option<u64>,
     /// No own memory is posted before.
     refused_until_ns: u64,
+    /// The upper module waits for a message to be sent.
+    pub(super) wants_sends: bool,
     /// The next command is a packet, if there is one.
     packet_next: bool,
     pub(super) closing: bool,
@@ -84,6 +86,7 @@ impl<P: Platform, U> Bound<P, U> {
             arrived,
             deadline_ns: None,
             refused_until_ns: 0,
+            wants_sends: false,
             packet_next: false,
             closing: false,
             gone: false,
@@ -144,6 +147,7 @@ impl<P: Platform, U> Bound<P, U> {
     /// The next thing to tell the upper module.
     pub(super) fn next_call(&mut self, now_ns: u64, counters: &Counters) -> Option<Call<P>> {
         if let Some(sent) = self.sends.next_done() {
+            self.wants_sends = false;
             return Some(Call::Sent(sent));
         }
         if let Some((handle, buffer)) = self.receives.next_withdrawn() {
@@ -277,6 +281,11 @@ impl<P: Platform, U> Bound<P, U> {
     /// Returns true if the upper module is to be called at once.
     pub(super) fn has_calls(&self) -> bool {
         !self.arrived.is_empty() || self.sends.has_done() || (self.gone && !self.told_gone)
+    }
+
+    /// Returns true if something waits for packets to be sent.
+    pub(super) fn awaits_sends(&self) -> bool {
+        self.wants_sends || self.sends.has_waiting()
     }
 
     /// When something is to be done that nobody asks for.

@@ -6,7 +6,7 @@ use qnic_abi::SharedMemory;
 
 use super::bound::Call;
 use super::buffer::{Buffer, Home, Landed, PortKey};
-use super::engine::{State, BATCH};
+use super::engine::BATCH;
 use super::fragments::Whole;
 use super::join::{join, Joined};
 use super::message::{Data, Handle, Message, Sent};
@@ -17,7 +17,16 @@ impl<P: Platform> Engine<P> {
     /// Calls upper modules, at most [`BATCH`] times, and sends what is to be sent. Atomic; it
     /// returns at once if another thread is at it, which then does it all.
     pub(crate) fn serve(self: &Arc<Self>) {
-        if !self.state.with(State::enter) {
+        self.serve_as(false);
+    }
+
+    /// The same, as the platform was asked to; nothing is scheduled any more.
+    pub(crate) fn serve_scheduled(self: &Arc<Self>) {
+        self.serve_as(true);
+    }
+
+    fn serve_as(self: &Arc<Self>, scheduled: bool) {
+        if !self.state.with(|state| state.enter(scheduled)) {
             return;
         }
         self.counters.batches.add(1);

@@ -21,7 +21,7 @@ use super::bound::{Bound, Call};
 use super::buffer::{PortKey, TakeBack};
 use super::counters::Counters;
 use super::peers::{Outcome, Peers};
-use super::queue::{Queues, Window};
+use super::queue::{Awaited, Queues, Window};
 use super::receives::{port_of, PORT_BITS};
 use super::routes::Routes;
 use super::sends::Slots;
@@ -37,6 +37,10 @@ pub(super) const BATCH: usize = 64;
 /// When a queue that was full is looked at again, if no event comes before, in nanoseconds.
 const FULL_NS: u64 = 1_000_000;
 
+/// When packets that were sent are reaped, if nobody waits for them and nothing comes before, in
+/// nanoseconds (H2).
+const REAP_NS: u64 = 2_000_000;
+
 /// The engine of a NIC.
 pub(crate) struct Engine<P: Platform, U: Send> {
     pub(super) device: Arc<Device<P>>,
@@ -50,7 +54,9 @@ pub(crate) struct Engine<P: Platform, U: Send> {
 /// What the lock guards.
 pub(super) struct State<P: Platform, U> {
     pub(super) queues: Queues,
+    /// A place for each port; those that are bound are among the first [`State::places`].
     pub(super) ports: Vec<Option<Box<Bound<P, U>>>>,
+    pub(super) places: usize,
     slots: Slots,
     routes: Routes,
     peers: Peers,
@@ -65,6 +71,8 @@ pub(super) struct State<P: Platform, U> {
     pub(super) again: bool,
     /// Threads that look at the NIC: meanwhile it sends no wake events.
     pub(super) lookers: u32,
+    /// What the last wake event was asked for.
+    armed: Awaited,
     /// The port whose turn it is: to call, and to send.
     call_turn: usize,
     command_turn: usize,
@@ -87,6 +95,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
         let state = State {
             queues: Queues::new(&window),
             ports: table(MAX_PORTS)?,
+            places: 0,
             slots: Slots::new()?,
             routes: Routes::new()?,
             peers: Peers::new()?,
@@ -97,6 +106,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
             serving: false,
             again: false,
             lookers: 0,
+            armed: Awaited::Anything,
             call_turn: 0,
             command_turn: 0,
             timer_ns: None,
@@ -181,15 +191,31 @@ impl<P: Platform, U: Send> State<P, U> {
         (port.key == key).then_some(&mut **port)
     }
 
+    /// Ports that are bound.
+    pub(super) fn bound(&self) -> impl Iterator<Item = &Bound<P, U>> {
+        let places = self.ports.iter().take(self.places);
+        places.flatten().map(|port| &**port)
+    }
+
     /// Nobody looks at the NIC: asks for a wake event, or for service if there is a reason already.
     pub(super) fn rest(&mut self, engine: &Engine<P, U>, now_ns: u64) {
         let (window, area) = (engine.window(), engine.area());
         let ready = engine.device.is_attached();
+        self.armed = self.awaited();
         if core::mem::take(&mut self.again)
             || self.has_calls()
-            || (ready && self.queues.arm(&window, area))
+            || (ready && self.queues.arm(&window, area, self.armed))
         {
             self.schedule(engine, now_ns);
+        }
+    }
+
+    /// What a wake event is to be asked for. An interrupt for each packet that was sent would cost
+    /// a guest more than the packet.
+    fn awaited(&self) -> Awaited {
+        match self.bound().any(Bound::awaits_sends) {
+            true => Awaited::Anything,
+            false => Awaited::Arrivals,
         }
     }
 
@@ -200,8 +226,12 @@ impl<P: Platform, U: Send> State<P, U> {
         }
     }
 
-    pub(super) fn enter(&mut self) -> bool {
-        self.timer_ns = None;
+    /// A thread is to serve; with `scheduled` it is the platform that was asked to. Returns true if
+    /// no other one does.
+    pub(super) fn enter(&mut self, scheduled: bool) -> bool {
+        if scheduled {
+            self.timer_ns = None;
+        }
         self.again = self.serving;
         !core::mem::replace(&mut self.serving, true)
     }
@@ -213,9 +243,9 @@ impl<P: Platform, U: Send> State<P, U> {
         now_ns: u64,
     ) -> Option<(PortKey, Call<P>)> {
         self.collect(engine, now_ns);
-        for _ in 0..self.ports.len() {
+        for _ in 0..self.places {
             let turn = self.call_turn;
-            self.call_turn = (turn + 1) % self.ports.len();
+            self.call_turn = (turn + 1) % self.places;
             let Some(Some(port)) = self.ports.get_mut(turn) else {
                 continue;
             };
@@ -243,8 +273,8 @@ impl<P: Platform, U: Send> State<P, U> {
                 format_args!("the NIC has stopped the command queue of the driver"),
             );
         }
-        let ports = self.ports.iter().flatten();
-        let deadline = ports.filter_map(|port| port.deadline(now_ns)).min();
+        let deadline = self.bound().filter_map(|port| port.deadline(now_ns));
+        let deadline = deadline.min();
         if let Some(deadline) = deadline {
             self.schedule(engine, deadline);
         }
@@ -256,7 +286,7 @@ impl<P: Platform, U: Send> State<P, U> {
     }
 
     pub(super) fn has_calls(&self) -> bool {
-        self.ports.iter().flatten().any(|port| port.has_calls())
+        self.bound().any(Bound::has_calls)
     }
 
     /// Takes completions: send slots become FREE, packets go to their ports.
@@ -331,6 +361,8 @@ impl<P: Platform, U: Send> State<P, U> {
             self.output(engine, now_ns);
             if self.has_calls() {
                 self.schedule(engine, now_ns);
+            } else if self.lookers == 0 && self.armed != self.awaited() {
+                self.rest(engine, now_ns);
             }
         }
     }
@@ -344,13 +376,13 @@ impl<P: Platform, U: Send> State<P, U> {
         }
         let (window, area) = (engine.window(), engine.area());
         let mut without = 0;
-        while without < self.ports.len() {
+        while without < self.places {
             if !self.queues.has_room(area) {
                 self.schedule(engine, now_ns.saturating_add(FULL_NS));
                 break;
             }
             let turn = self.command_turn;
-            self.command_turn = (turn + 1) % self.ports.len();
+            self.command_turn = (turn + 1) % self.places;
             without = match self.put_command(engine, turn, now_ns) {
                 true => 0,
                 false => without + 1,
@@ -358,6 +390,9 @@ impl<P: Platform, U: Send> State<P, U> {
         }
         if self.queues.flush(&window, area) {
             engine.device.platform.ring_doorbell(engine.doorbell);
+        }
+        if self.slots.has_busy() {
+            self.schedule(engine, now_ns.saturating_add(REAP_NS));
         }
     }
 

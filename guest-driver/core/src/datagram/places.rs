@@ -15,8 +15,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
             return Err(BindError::NoDevice);
         }
         self.state.with(|state| {
-            let mut ports = state.ports.iter().flatten();
-            if ports.any(|port| port.number == number) {
+            if state.bound().any(|port| port.number == number) {
                 return Err(BindError::InUse);
             }
             let index = state.ports.iter().position(Option::is_none);
@@ -31,8 +30,10 @@ impl<P: Platform, U: Send> Engine<P, U> {
     /// Puts a port in its place.
     pub(super) fn insert(&self, port: Box<Bound<P, U>>) {
         self.state.with(|state| {
-            if let Some(place) = state.ports.get_mut(usize::from(port.key.index)) {
+            let index = usize::from(port.key.index);
+            if let Some(place) = state.ports.get_mut(index) {
                 *place = Some(port);
+                state.places = state.places.max(index + 1);
             }
         });
     }
@@ -42,7 +43,10 @@ impl<P: Platform, U: Send> Engine<P, U> {
         self.state.with(|state| {
             let quiet = state.port(key)?.is_quiet() && !state.is_served();
             let place = state.ports.get_mut(usize::from(key.index))?;
-            place.take_if(|_| quiet)
+            let port = place.take_if(|_| quiet)?;
+            let last = state.ports.iter().rposition(Option::is_some);
+            state.places = last.map_or(0, |last| last + 1);
+            Some(port)
         })
     }
 

@@ -110,6 +110,7 @@ impl<P: Platform> Port<P> {
             }
             let refused = message.take().and_then(|it| port.sends.push(to, it).err());
             message = refused;
+            port.wants_sends |= message.is_some();
             message.is_some().then_some(SendError::Full)
         });
         match (error.unwrap_or(Some(SendError::Closed)), message) {
@@ -205,6 +206,13 @@ impl<P: Platform> Port<P> {
             }
             platform.yield_processor();
         }
+    }
+
+    /// The upper module waits for a message to be sent: [`Upper::sent`] follows as soon as one was.
+    /// Without this it comes with the next packet that arrives or is sent, or two milliseconds later.
+    pub fn await_sends(&self) {
+        self.engine
+            .with_port(self.key, |port| port.wants_sends = !port.sends.is_empty());
     }
 
     /// Looks at the NIC until `ready`, for `limit_ns` at most, while nobody else wants the

@@ -58,6 +58,35 @@ impl<M: SharedMemory> SharedMemory for Window<'_, M> {
     }
 }
 
+/// What a wake event is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// Any update of the host area: packets that were sent, too.
+    Anything,
+    /// Packets that arrive, buffers that come back, and packets that could not be sent.
+    Arrivals,
+}
+
+/// Wake requests of one kind.
+struct Wakes {
+    requests: WakeRequests,
+    /// The last one that the NIC has acted upon, as far as is known.
+    woken_by: u64,
+}
+
+impl Wakes {
+    fn new(requests: WakeRequests) -> Self {
+        let woken_by = requests.last();
+        Wakes { requests, woken_by }
+    }
+
+    fn cancel<W: SharedMemory>(&self, window: &W) {
+        if self.requests.last() != self.woken_by {
+            self.requests.cancel(window, self.woken_by);
+        }
+    }
+}
+
 /// Both queues, as far as they are the driver's.
 pub(super) struct Queues {
     /// Number of the next command.
@@ -65,9 +94,8 @@ pub(super) struct Queues {
     /// Commands in front of it for which the doorbell was looked at.
     flushed: u64,
     doorbell: Doorbell,
-    wakes: WakeRequests,
-    /// The last of them that the NIC has acted upon, as far as is known.
-    woken_by: u64,
+    /// What the driver waits for: anything, or arrivals only.
+    wakes: [Wakes; 2],
     /// Completions that were taken.
     taken: u64,
     /// How many of these the NIC was told of.
@@ -76,13 +104,12 @@ pub(super) struct Queues {
 
 impl Queues {
     pub(super) fn new<W: SharedMemory>(window: &W) -> Self {
-        let wakes = WakeRequests::new(window);
+        let wakes = [WakeRequests::new(window), WakeRequests::for_signals(window)];
         Queues {
-            woken_by: wakes.last(),
             next: 0,
             flushed: 0,
             doorbell: Doorbell::default(),
-            wakes,
+            wakes: wakes.map(Wakes::new),
             taken: 0,
             told: 0,
         }
@@ -154,21 +181,39 @@ impl Queues {
         area.load_u64(COMPLETIONS_WAITING, Ordering::Relaxed) > 0
     }
 
-    /// Asks for a wake event at the NIC's next update of the host area. Returns true if there are
-    /// completions already.
-    pub(super) fn arm<W: SharedMemory, A: SharedMemory>(&mut self, window: &W, area: &A) -> bool {
-        self.wakes.request(window);
+    /// Asks for a wake event. Returns true if there are completions already.
+    pub(super) fn arm<W: SharedMemory, A: SharedMemory>(
+        &mut self,
+        window: &W,
+        area: &A,
+        awaited: Awaited,
+    ) -> bool {
+        let [anything, arrivals] = &self.wakes;
+        match awaited {
+            // It includes arrivals.
+            Awaited::Anything => {
+                arrivals.cancel(window);
+                anything.requests.request(window);
+            }
+            Awaited::Arrivals => {
+                anything.cancel(window);
+                arrivals.requests.request(window);
+            }
+        }
         self.has_completion(area)
     }
 
     /// Asks for no wake event any more, but for one that may be under way.
     pub(super) fn disarm<W: SharedMemory>(&self, window: &W) {
-        self.wakes.cancel(window, self.woken_by);
+        self.wakes.iter().for_each(|wakes| wakes.cancel(window));
     }
 
-    /// A wake event has come.
+    /// A wake event has come. Which request it answers is not known: if it is another one than this
+    /// supposes, one event more comes.
     pub(super) fn woken(&mut self) {
-        self.woken_by = self.wakes.last();
+        for wakes in &mut self.wakes {
+            wakes.woken_by = wakes.requests.last();
+        }
     }
 
     /// Returns true if there is a completion.

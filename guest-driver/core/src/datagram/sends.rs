@@ -292,6 +292,11 @@ impl<P: Platform> Sends<P> {
         !self.done.is_empty()
     }
 
+    /// Returns true if a message waits for packets to end.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || !self.held.is_empty()
+    }
+
     /// Returns true if there is no message.
     pub(super) fn is_empty(&self) -> bool {
         self.free.len() == self.messages.len()
@@ -409,6 +414,11 @@ impl Slots {
     /// Returns true if one is FREE.
     pub(super) fn has_free(&self) -> bool {
         !self.free.is_empty()
+    }
+
+    /// Returns true if one is BUSY.
+    pub(super) fn has_busy(&self) -> bool {
+        self.free.len() < PACKETS
     }
 
     /// Makes a slot BUSY; returns the handle of the packet.

@@ -41,7 +41,7 @@ impl<P: MemoryManager> Driver<P> {
     /// more calls do no harm. Atomic.
     pub fn serve_datagrams(&self) {
         if let Some(engine) = self.engine() {
-            engine.serve();
+            engine.serve_scheduled();
         }
     }
 

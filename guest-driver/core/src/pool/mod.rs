@@ -141,7 +141,12 @@ impl<P: MemoryManager> Pools<P> {
                 self.port.look(&ready, LOOK_NS);
                 Waited::TimedOut
             }
-            timeout => self.shared.waiters.wait(&ready, timeout),
+            timeout => {
+                if wanted & events::OUTPUT != 0 {
+                    self.port.await_sends();
+                }
+                self.shared.waiters.wait(&ready, timeout)
+            }
         };
         self.check()?;
         let there = there();
@@ -188,6 +193,9 @@ impl<P: MemoryManager> Pools<P> {
     /// Returns true if an event is there that the process has said it wants, or the device is
     /// gone: what poll reports as readable. Atomic.
     pub fn is_readable(&self) -> bool {
+        if self.shared.wants(events::OUTPUT) {
+            self.port.await_sends();
+        }
         self.shared.wanted() != 0 || !self.is_open()
     }
 

@@ -22,6 +22,10 @@ use crate::platform::{table, DeviceMemory, Lock, NoMemory, Platform, Waiters};
 /// Slots that are taken at once; the rest waits until other ports had their turn (H5).
 const BATCH: usize = 256;
 
+/// Frames that are being sent, from which on the driver stays at work until they were, and the process
+/// need not kick. For fewer it rests: their end would be an interrupt that nothing waits for.
+const BURST: usize = 2;
+
 /// Counters of one process's pools; the names are those of [`PoolInfo`].
 #[derive(Default)]
 struct Counters {
@@ -118,12 +122,17 @@ impl<P: Platform> Shared<P> {
     }
 
     /// Looks at both queues of the process until they are empty; then the driver rests, unless
-    /// frames are being sent: then it comes back by itself, and the process need not kick (S4).
+    /// several frames are being sent: then it comes back by itself, and the process need not kick (S4).
     pub(super) fn serve(&self, port: &Port<P>) {
         for _ in 0..BATCH {
             let step = self.state.with(|state| self.step(state));
             match step {
-                None => return,
+                None => {
+                    if self.state.with(|state| state.sending_count >= BURST) {
+                        port.await_sends();
+                    }
+                    return;
+                }
                 Some(Step::Nothing) => {}
                 Some(Step::Input(memory)) => self.give(port, Some(memory)),
                 Some(Step::Output(memory, to, token)) => self.send(port, memory, to, token),
@@ -143,7 +152,7 @@ impl<P: Platform> Shared<P> {
             let step = taken.ok().and_then(|packet| self.output(state, packet));
             return Some(step.unwrap_or_else(|| self.malformed()));
         }
-        if state.sending_count > 0 {
+        if state.sending_count >= BURST {
             return None;
         }
         let short = state.posted_count * 2 < self.shape.frames(Pool::Input);
@@ -255,6 +264,11 @@ impl<P: Platform> Shared<P> {
     /// Those of them that the process has said it wants.
     pub(super) fn wanted(&self) -> u32 {
         self.ready() & self.range.load_u32(WANT_WAKE, Ordering::Relaxed)
+    }
+
+    /// Returns true if the process has said that it wants one of these events.
+    pub(super) fn wants(&self, events: u32) -> bool {
+        self.range.load_u32(WANT_WAKE, Ordering::Relaxed) & events != 0
     }
 
     pub(super) fn is_gone(&self) -> bool {

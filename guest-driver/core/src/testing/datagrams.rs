@@ -17,7 +17,7 @@ use qnic_abi::host_area::{
     completion_offset, CompletionEntry, CompletionKind, COMPLETIONS_WAITING, COMPLETION_ENTRIES,
     COMPLETION_TAIL, HEAD, HOST_PAGES,
 };
-use qnic_abi::window::{command_offset, COMPLETION_HEAD, WAKE_REQUEST};
+use qnic_abi::window::{command_offset, COMPLETION_HEAD, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{SharedMemory, Status, VniId, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -48,8 +48,10 @@ pub(crate) struct DatagramNic {
     next: u64,
     tail: u64,
     posted: BTreeMap<u16, VecDeque<Posted>>,
-    wake_seen: u64,
+    /// For anything, and for arrivals only.
+    wakes_seen: [u64; 2],
     changed: bool,
+    signalled: bool,
     /// Completions that have no room.
     waiting: VecDeque<CompletionEntry>,
     /// Packets that were sent and not delivered.
@@ -85,8 +87,9 @@ impl DatagramNic {
             next: 0,
             tail: 0,
             posted: BTreeMap::new(),
-            wake_seen: 0,
+            wakes_seen: [0; 2],
             changed: false,
+            signalled: false,
             waiting: VecDeque::new(),
             wire: VecDeque::new(),
             max_payload: 4096,
@@ -269,6 +272,7 @@ impl DatagramNic {
             kind: kind as u8,
             ..Default::default()
         };
+        self.signalled |= kind == CompletionKind::DatagramReceive || status != Status::Ok;
         self.waiting.push_back(entry);
         self.flush();
     }
@@ -299,25 +303,31 @@ impl DatagramNic {
 
     /// Raises a wake event if the driver has asked for one and there is a reason.
     pub(crate) fn offer_wake(&mut self, driver: &Driver<Fake>) {
-        if !core::mem::take(&mut self.changed) {
-            return;
+        let changed = core::mem::take(&mut self.changed);
+        let signalled = core::mem::take(&mut self.signalled);
+        let words = [(WAKE_REQUEST, changed), (SIGNAL_WAKE_REQUEST, signalled)];
+        let mut asked = false;
+        for ((word, happened), seen) in words.into_iter().zip(&mut self.wakes_seen) {
+            if happened {
+                let word = self.window + word;
+                let request = self.fake.sram.load_u64(word, Ordering::Acquire);
+                asked |= core::mem::replace(seen, request) != request;
+            }
         }
-        let request = self
-            .fake
-            .sram
-            .load_u64(self.window + WAKE_REQUEST, Ordering::Acquire);
-        if core::mem::replace(&mut self.wake_seen, request) != request {
+        if asked {
             let _ = event(driver, Kind::Wake, VniId(self.vni), 0, 0);
         }
     }
 }
 
-/// Runs NIC and driver until nothing happens any more. `lot` says what becomes of a packet.
+/// Runs NIC and driver until nothing happens any more, and what was sent is reaped. `lot` says what
+/// becomes of a packet.
 pub(crate) fn run(
     driver: &Arc<Driver<Fake>>,
     nic: &mut DatagramNic,
     mut lot: impl FnMut(Packet) -> Vec<Packet>,
 ) {
+    let mut reaped = false;
     loop {
         let mut busy = nic.read_commands();
         while let Some(packet) = nic.wire.pop_front() {
@@ -331,8 +341,12 @@ pub(crate) fn run(
             driver.serve_datagrams();
             busy = true;
         }
-        if !busy {
+        if busy {
+            reaped = false;
+        } else if core::mem::replace(&mut reaped, true) {
             return;
+        } else {
+            driver.serve_datagrams();
         }
     }
 }

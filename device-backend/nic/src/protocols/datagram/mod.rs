@@ -115,7 +115,10 @@ impl Datagrams {
             kind: CompletionKind::DatagramSend as u8,
             ..CompletionEntry::default()
         };
-        cx.core.complete(cx.host, id.vni(), entry);
+        match status {
+            Status::Ok => cx.core.complete(cx.host, id.vni(), entry),
+            _ => cx.core.complete_signalled(cx.host, id.vni(), entry),
+        }
         cx.core.finish(cx.host, id, status);
     }
 

@@ -28,7 +28,7 @@ pub(super) fn end_buffer<H: Host>(
         kind: CompletionKind::DatagramReceive as u8,
         ..CompletionEntry::default()
     };
-    cx.core.complete(cx.host, vni, entry);
+    cx.core.complete_signalled(cx.host, vni, entry);
 }
 
 /// Stores a packet: its data, and then the body of its frame.
@@ -115,6 +115,6 @@ impl Datagrams {
             kind: CompletionKind::DatagramReceive as u8,
             ..CompletionEntry::default()
         };
-        cx.core.complete(cx.host, vni, entry);
+        cx.core.complete_signalled(cx.host, vni, entry);
     }
 }

@@ -417,3 +417,47 @@ fn completions_of_nothing_are_counted() {
     world.run();
     assert_eq!(world.notes[1].take().len(), 1);
 }
+
+/// Packets that were sent are reaped when something else happens, or a while later (H2).
+#[test]
+fn what_was_sent_wakes_nobody_and_is_reaped_later() {
+    let world = World::new();
+    world.send(b"1", &[], 1);
+    let mut nic = world.nic.lock().unwrap();
+    nic.read_commands();
+    nic.wire.clear();
+    nic.offer_wake(&world.driver);
+    assert!(!world.fake.take_scheduled(), "it asked for arrivals only");
+    world.fake.pass(2_000_000);
+    assert!(world.fake.take_scheduled());
+    world.driver.serve_datagrams();
+    assert_eq!(world.notes[0].take(), [sent(1)]);
+
+    world.send(b"2", &[], 2);
+    world.port(0).await_sends();
+    nic.read_commands();
+    nic.wire.clear();
+    nic.offer_wake(&world.driver);
+    assert!(world.fake.take_scheduled(), "the module waits for it");
+    world.driver.serve_datagrams();
+    assert_eq!(world.notes[0].take(), [sent(2)]);
+}
+
+/// Who has as many messages under way as it may have is told of the first that was sent.
+#[test]
+fn a_module_that_is_refused_is_woken_when_there_is_room() {
+    let world = World::new();
+    for token in 0..8 {
+        world.send(b"1", &[], token);
+    }
+    let message = world.message(b"9", &[], 9);
+    let refused = world.port(0).send(&[to(2)], message);
+    assert_eq!(refused.map_err(|(error, _)| error), Err(SendError::Full));
+    let mut nic = world.nic.lock().unwrap();
+    nic.read_commands();
+    nic.wire.clear();
+    nic.offer_wake(&world.driver);
+    assert!(world.fake.take_scheduled());
+    world.driver.serve_datagrams();
+    assert_eq!(world.notes[0].take().len(), 8);
+}
