@@ -119,8 +119,13 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
     // on a busy machine, they come too late. Under KVM it knows that by itself.
     // The guest's files stay in its memory: if they were swapped out, the agent would wait for its
     // own program behind everybody who swaps, and not answer for minutes.
-    let append =
+    let mut append =
         format!("console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node={name}");
+    if machine.accel == Accel::Tcg {
+        // An emulated processor does not speculate, and each retpoline of a kernel that believes it
+        // does is three jumps that the emulator has to look up.
+        append += " mitigations=off";
+    }
     line.plain("-append", &append);
     line.device("pvpanic-pci");
     line.plain("-action", "panic=pause");
@@ -249,7 +254,7 @@ mod tests {
             -machine q35,memory-backend=ram -accel tcg,thread=multi -cpu max -smp 1,maxcpus=2 -m 256M \
             -object memory-backend-memfd,id=ram,size=268435456,share=on \
             -kernel /cache/vmlinuz -initrd /cache/initrd \
-            -append console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node=a \
+            -append console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node=a mitigations=off \
             -device pvpanic-pci -action panic=pause \
             -chardev file,id=console,append=on,path=TOP/r/c/nodes/a/console.log -serial chardev:console \
             -chardev socket,id=qmp,server=on,wait=off,path=TOP/r/c/nodes/a/qmp.sock -qmp chardev:qmp \
@@ -278,5 +283,6 @@ mod tests {
         let joined = line_of(&node, Accel::Kvm).join(" ");
         assert!(!joined.contains("vhost-user"));
         assert!(joined.contains("-accel kvm -cpu host -smp 1 -m"));
+        assert!(!joined.contains("mitigations"), "{joined}");
     }
 }
