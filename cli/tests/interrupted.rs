@@ -16,7 +16,13 @@ const MARK: &str = "QNIC_TEST_MARK";
 /// Longest time for a run to get to its case, and to end.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A run of one case.
+/// A case that takes long enough to be caught, however busy the machine is.
+const ONE: &str = "host::demo_at_20_percent_loss";
+
+/// Several, each in a process of its own; that one is among them.
+const SEVERAL: &str = "host::demo_at_";
+
+/// A run of the cases of some name.
 struct Run {
     child: Child,
     dir: tempfile::TempDir,
@@ -24,13 +30,11 @@ struct Run {
 
 impl Run {
     /// Starts it; what the case runs is built before.
-    fn start() -> Self {
+    fn start(cases: &str) -> Self {
         programs([DEVICE, APP]).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_qnic"));
-        // It takes long enough to be caught, however busy the machine is.
-        let case = "host::demo_at_20_percent_loss";
-        command.args(["test", "--quick", "--only", case]);
+        command.args(["test", "--quick", "--only", cases]);
         command.env(MARK, dir.path()).env("TMPDIR", dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().unwrap();
@@ -102,27 +106,30 @@ fn signal(pid: i32, signal: Signal) {
 /// TERM and INT: the run ends what it has started, and says so by its status.
 #[test]
 fn a_terminated_test_run_leaves_no_process() {
-    for by in [Signal::TERM, Signal::INT] {
-        let mut run = Run::start();
+    let [term, int] = [Signal::TERM, Signal::INT];
+    for (cases, by) in [(ONE, term), (ONE, int), (SEVERAL, term), (SEVERAL, int)] {
+        let mut run = Run::start(cases);
         run.hold_in_the_case();
         signal(run.child.id() as i32, by);
         let status = run.wait_ended();
-        assert_eq!(run.names(), BTreeSet::new(), "{by:?}");
-        assert_eq!(status.code(), Some(130), "{by:?}");
+        assert_eq!(run.names(), BTreeSet::new(), "{cases} {by:?}");
+        assert_eq!(status.code(), Some(130), "{cases} {by:?}");
         let left = std::fs::read_dir(run.dir.path()).unwrap().count();
-        assert_eq!(left, 0, "{by:?}: files stay");
+        assert_eq!(left, 0, "{cases} {by:?}: files stay");
     }
 }
 
 /// KILL: nothing of the run is there to end them, so the kernel does.
 #[test]
 fn a_killed_test_run_leaves_no_process_of_its_case() {
-    let mut run = Run::start();
-    run.hold_in_the_case();
-    signal(run.child.id() as i32, Signal::KILL);
-    run.wait_ended();
-    let start = Instant::now();
-    while !run.names().is_empty() {
-        assert!(start.elapsed() < LIMIT, "{:?} run on", run.names());
+    for cases in [ONE, SEVERAL] {
+        let mut run = Run::start(cases);
+        run.hold_in_the_case();
+        signal(run.child.id() as i32, Signal::KILL);
+        run.wait_ended();
+        let start = Instant::now();
+        while !run.names().is_empty() {
+            assert!(start.elapsed() < LIMIT, "{:?} run on", run.names());
+        }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
         on("panicked", &["stable"; 3], panicked)
     },
     a_guest_is_powered_off_during_transfers => on("poweroff", &["stable"; 3], power_off),
-    the_device_process_is_killed => device_killed(),
+    the_device_process_is_killed: 0 => device_killed(),
     the_device_is_visible_and_pins_nothing => on("visible", BOTH_KERNELS, visible),
     idle_guests_cost_nothing => on("idle", &["stable"; 4], idle),
 };
