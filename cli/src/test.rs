@@ -20,7 +20,7 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic_tests::harness::{self, Results};
 use qnic_tests::interrupt::Interrupt;
-use qnic_tests::schedule::{Need, Room};
+use qnic_tests::schedule::{Load, Room};
 use qnic_tests::suite;
 use qnic_trials::{Case, Ended, JunitFile, Suite};
 
@@ -64,6 +64,9 @@ pub(crate) struct Options {
 /// Memory that a case takes at most: that of its guests, what their QEMU takes beside it, and
 /// device processes.
 const CASE_MEBIBYTES: u64 = 3072;
+
+/// Status of a check that cannot be done here.
+const NOT_HERE: i32 = 77;
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let chosen = chosen(options);
@@ -154,7 +157,7 @@ fn run_all(
     let root = qnic_cluster::repository();
     if options.only.is_none() {
         let root = root.as_deref();
-        let root = root.context("the tests need the checkout that this program was built from")?;
+        let root = root.context("the tests load the checkout that this program was built from")?;
         jobs = checkout::jobs(root, options.quick, results);
     }
     let this = std::env::current_exe().context("find this program")?;
@@ -175,7 +178,7 @@ fn job(case: &harness::Case, this: &Path) -> Job {
     command.args(["test", "--exact", "--only", case.name]);
     Job {
         name: case.name.to_owned(),
-        need: Need {
+        load: Load {
             processors: case.processors,
             mebibytes: CASE_MEBIBYTES,
             lane: None,
@@ -197,6 +200,10 @@ fn finish(done: &Done, root: &Path, results: &mut Results) -> Result<Vec<Job>> {
     match kind {
         Kind::Check => {
             show(&format!("test {name} …"), output);
+            if status.code() == Some(NOT_HERE) {
+                results.skip(name, output.lines().last().unwrap_or_default());
+                return Ok(Vec::new());
+            }
             let held = status.success();
             let result = held.then_some(()).context("see above");
             results.count(name, *took, result);

@@ -38,7 +38,7 @@ impl Room {
 
 /// What a job needs while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct Load {
     /// Processors that it keeps busy. More than there are count as all of them.
     pub processors: usize,
     /// Memory, in MiB.
@@ -49,22 +49,22 @@ pub struct Need {
 
 /// The place of the job that begins next, if one of `waiting` can begin beside `running`.
 /// If nothing runs, one can.
-pub fn next(waiting: &[Need], running: &[Need], room: Room) -> Option<usize> {
+pub fn next(waiting: &[Load], running: &[Load], room: Room) -> Option<usize> {
     if running.is_empty() {
         return (!waiting.is_empty()).then_some(0);
     }
-    let busy: usize = running.iter().map(|need| need.processors).sum();
-    let used: u64 = running.iter().map(|need| need.mebibytes).sum();
+    let busy: usize = running.iter().map(|load| load.processors).sum();
+    let used: u64 = running.iter().map(|load| load.mebibytes).sum();
     let free = room.processors.saturating_sub(busy);
     if running.len() >= room.processors + WAITING {
         return None;
     }
-    let is_taken = |lane| running.iter().any(|need| need.lane == lane);
-    waiting.iter().enumerate().position(|(place, need)| {
-        let first = || waiting[..place].iter().all(|it| it.lane != need.lane);
-        need.processors.min(room.processors) <= free
-            && used.saturating_add(need.mebibytes) <= room.mebibytes
-            && (need.lane.is_none() || (!is_taken(need.lane) && first()))
+    let is_taken = |lane| running.iter().any(|load| load.lane == lane);
+    waiting.iter().enumerate().position(|(place, load)| {
+        let first = || waiting[..place].iter().all(|it| it.lane != load.lane);
+        load.processors.min(room.processors) <= free
+            && used.saturating_add(load.mebibytes) <= room.mebibytes
+            && (load.lane.is_none() || (!is_taken(load.lane) && first()))
     })
 }
 
@@ -77,23 +77,23 @@ mod tests {
         mebibytes: 8000,
     };
 
-    fn need(processors: usize) -> Need {
-        Need {
+    fn load(processors: usize) -> Load {
+        Load {
             processors,
             mebibytes: 1000,
             lane: None,
         }
     }
 
-    fn in_lane(processors: usize) -> Need {
-        Need {
+    fn in_lane(processors: usize) -> Load {
+        Load {
             lane: Some("cargo"),
-            ..need(processors)
+            ..load(processors)
         }
     }
 
     /// Runs all jobs; those that were started last end first. Returns what ran at each step.
-    fn run_all(mut waiting: Vec<Need>, room: Room) -> Vec<Vec<Need>> {
+    fn run_all(mut waiting: Vec<Load>, room: Room) -> Vec<Vec<Load>> {
         let (mut running, mut steps) = (Vec::new(), Vec::new());
         while !waiting.is_empty() || !running.is_empty() {
             while let Some(place) = next(&waiting, &running, room) {
@@ -107,22 +107,22 @@ mod tests {
 
     #[test]
     fn processors_are_filled_in_order() {
-        let waiting = [need(1), need(1), need(1)];
+        let waiting = [load(1), load(1), load(1)];
         assert_eq!(next(&waiting, &[], ROOM), Some(0));
-        assert_eq!(next(&waiting, &[need(1)], ROOM), Some(0));
-        assert_eq!(next(&waiting, &[need(1), need(1)], ROOM), None);
-        assert_eq!(next(&waiting, &[need(2)], ROOM), None);
+        assert_eq!(next(&waiting, &[load(1)], ROOM), Some(0));
+        assert_eq!(next(&waiting, &[load(1), load(1)], ROOM), None);
+        assert_eq!(next(&waiting, &[load(2)], ROOM), None);
         // What does not fit is passed by.
-        assert_eq!(next(&[need(2), need(1)], &[need(1)], ROOM), Some(1));
+        assert_eq!(next(&[load(2), load(1)], &[load(1)], ROOM), Some(1));
         assert_eq!(next(&[], &[], ROOM), None);
     }
 
     #[test]
     fn jobs_that_wait_run_beside_any_but_not_without_end() {
-        assert_eq!(next(&[need(1), need(0)], &[need(2)], ROOM), Some(1));
-        let full = [need(2), need(0), need(0), need(0)];
-        assert_eq!(next(&[need(0)], &full[..3], ROOM), Some(0));
-        assert_eq!(next(&[need(0)], &full, ROOM), None);
+        assert_eq!(next(&[load(1), load(0)], &[load(2)], ROOM), Some(1));
+        let full = [load(2), load(0), load(0), load(0)];
+        assert_eq!(next(&[load(0)], &full[..3], ROOM), Some(0));
+        assert_eq!(next(&[load(0)], &full, ROOM), None);
     }
 
     #[test]
@@ -131,32 +131,32 @@ mod tests {
             processors: 1,
             mebibytes: 10,
         };
-        assert_eq!(next(&[need(2)], &[], small), Some(0));
-        assert_eq!(next(&[need(0)], &[need(2)], small), None, "memory");
-        let waiting = vec![need(2), need(0), in_lane(1), need(7)];
+        assert_eq!(next(&[load(2)], &[], small), Some(0));
+        assert_eq!(next(&[load(0)], &[load(2)], small), None, "memory");
+        let waiting = vec![load(2), load(0), in_lane(1), load(7)];
         assert_eq!(run_all(waiting, small).len(), 4);
     }
 
     #[test]
     fn memory_bounds_what_runs_side_by_side() {
-        let large = Need {
+        let large = Load {
             mebibytes: 7500,
-            ..need(0)
+            ..load(0)
         };
-        assert_eq!(next(&[large, need(0)], &[need(1)], ROOM), Some(1));
+        assert_eq!(next(&[large, load(0)], &[load(1)], ROOM), Some(1));
         assert_eq!(next(&[large], &[], ROOM), Some(0));
     }
 
     #[test]
     fn a_lane_keeps_its_order() {
         assert_eq!(next(&[in_lane(1)], &[in_lane(1)], ROOM), None);
-        assert_eq!(next(&[in_lane(2), in_lane(0)], &[need(1)], ROOM), None);
-        let jobs = vec![in_lane(2), need(0), in_lane(1), in_lane(1), need(1)];
+        assert_eq!(next(&[in_lane(2), in_lane(0)], &[load(1)], ROOM), None);
+        let jobs = vec![in_lane(2), load(0), in_lane(1), in_lane(1), load(1)];
         let steps = run_all(jobs.clone(), ROOM);
         for running in &steps {
-            let of_lane = running.iter().filter(|need| need.lane.is_some());
+            let of_lane = running.iter().filter(|load| load.lane.is_some());
             assert!(of_lane.count() <= 1, "{running:?}");
-            let busy: usize = running.iter().map(|need| need.processors).sum();
+            let busy: usize = running.iter().map(|load| load.processors).sum();
             assert!(busy <= ROOM.processors, "{running:?}");
         }
         assert_eq!(steps.len(), jobs.len(), "each ends once");

@@ -89,15 +89,15 @@ pub const HOST: &[Case] = cases! { "host":
     an_end_of_a_channel_is_killed => [false, true].into_iter().try_for_each(|receiver_dies| {
         on(2, |nodes| scenario::the_end_of_a_channel_is_killed(nodes, receiver_dies))
     }),
-    a_death_in_the_queue_is_survived => Death::ALL.into_iter().try_for_each(|death| {
+    a_death_in_the_queue_is_survived: 0 => Death::ALL.into_iter().try_for_each(|death| {
         let placement = Placement { owner: 0, recoverer: 1, first: 2, victim: 3, last: 4 };
         on(5, |nodes| scenario::a_death_in_the_queue_is_survived(nodes, placement, death))
             .with_context(|| format!("{death:?}"))
     }),
-    servers_of_a_volume_are_killed_in_turn => on(4, |nodes| {
+    servers_of_a_volume_are_killed_in_turn: 0 => on(4, |nodes| {
         scenario::servers_of_a_volume_are_killed_in_turn(nodes)
     }),
-    servers_of_a_volume_are_killed_at_5_percent_loss => net::on_bad_links(4, 5, |nodes| {
+    servers_of_a_volume_are_killed_at_5_percent_loss: 0 => net::on_bad_links(4, 5, |nodes| {
         scenario::servers_of_a_volume_are_killed_in_turn(nodes)
     }),
     // Its node takes no part in the exchange: a host-mode node is one process.

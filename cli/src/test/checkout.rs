@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use qnic_cluster::cargo;
 use qnic_tests::harness::Results;
-use qnic_tests::schedule::Need;
+use qnic_tests::schedule::Load;
 use serde_json::Value;
 
 use super::jobs::{Job, Kind};
@@ -16,14 +16,14 @@ use super::jobs::{Job, Kind};
 const FEATURES: &str = "--workspace --features qnic/tokio";
 
 /// Cargo's jobs wait for each other's locks otherwise. Each keeps all processors busy.
-const CARGO: Need = Need {
+const CARGO: Load = Load {
     processors: 2,
     mebibytes: 4096,
     lane: Some("cargo"),
 };
 
 /// A program of tests.
-const PROGRAM: Need = Need {
+const PROGRAM: Load = Load {
     processors: 1,
     mebibytes: 1024,
     lane: None,
@@ -79,12 +79,28 @@ pub(super) fn jobs(root: &Path, quick: bool, results: &mut Results) -> Vec<Job> 
         command.env("RUSTDOCFLAGS", "-D warnings");
         jobs.push(Job {
             name: name.to_owned(),
-            need: CARGO,
+            load: CARGO,
             command,
             kind,
         });
     }
+    jobs.push(files_of_ci(root));
     jobs
+}
+
+/// The check of what CI systems read, which says with status 77 that it cannot be done here.
+fn files_of_ci(root: &Path) -> Job {
+    let mut command = Command::new(root.join("ci/lint"));
+    command.current_dir(root);
+    Job {
+        name: "static::files_of_ci".to_owned(),
+        load: Load {
+            processors: 0,
+            ..PROGRAM
+        },
+        command,
+        kind: Kind::Check,
+    }
 }
 
 fn has_tool(root: &Path, tool: &str) -> bool {
@@ -109,7 +125,7 @@ pub(super) fn programs(root: &Path, output: &str) -> Result<(Vec<Job>, String)> 
         }
     }
     // What waits begins first, beside the others.
-    jobs.sort_by_key(|job| job.need.processors);
+    jobs.sort_by_key(|job| job.load.processors);
     Ok((jobs, rest))
 }
 
@@ -131,7 +147,7 @@ fn program(root: &Path, message: &Value) -> Result<Option<Job>> {
     let waits = WAITING.contains(&target);
     Ok(Some(Job {
         name: source.display().to_string(),
-        need: Need {
+        load: Load {
             processors: usize::from(!waits),
             ..PROGRAM
         },
@@ -167,7 +183,7 @@ mod tests {
         assert_eq!(rest, "   Compiling qnic-cli\n");
         let found: Vec<_> = jobs
             .iter()
-            .map(|job| (&*job.name, job.need.processors))
+            .map(|job| (&*job.name, job.load.processors))
             .collect();
         let expected = [("cli/tests/interrupted.rs", 0), ("cli/tests/lines.rs", 1)];
         assert_eq!(found, expected);

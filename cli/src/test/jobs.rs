@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use qnic_cluster::spawn_bound;
 use qnic_tests::interrupt::Interrupt;
-use qnic_tests::schedule::{next, Need, Room};
+use qnic_tests::schedule::{next, Load, Room};
 
 /// A process of a run, and what it needs.
 pub(super) struct Job {
     /// Its name, which stands above what it prints.
     pub(super) name: String,
-    pub(super) need: Need,
+    pub(super) load: Load,
     pub(super) command: Command,
     pub(super) kind: Kind,
 }
@@ -56,14 +56,14 @@ pub(super) fn run(
     mut done: impl FnMut(Done) -> Result<Vec<Job>>,
 ) -> Result<()> {
     let (ended, ends) = channel();
-    let mut running: Vec<(u32, Need)> = Vec::new();
+    let mut running: Vec<(u32, Load)> = Vec::new();
     loop {
         while let Some(place) = may_begin(&waiting, &running, room, interrupt) {
             let job = waiting.remove(place);
-            let (name, need) = (job.name.clone(), job.need);
+            let (name, load) = (job.name.clone(), job.load);
             let number = start(job, interrupt, ended.clone());
             let number = number.with_context(|| format!("start {name}"))?;
-            running.push((number, need));
+            running.push((number, load));
         }
         if running.is_empty() {
             return Ok(());
@@ -77,15 +77,15 @@ pub(super) fn run(
 
 fn may_begin(
     waiting: &[Job],
-    running: &[(u32, Need)],
+    running: &[(u32, Load)],
     room: Room,
     interrupt: &Interrupt,
 ) -> Option<usize> {
     if interrupt.is_pulled() {
         return None;
     }
-    let waiting: Vec<_> = waiting.iter().map(|job| job.need).collect();
-    let running: Vec<_> = running.iter().map(|(_, need)| *need).collect();
+    let waiting: Vec<_> = waiting.iter().map(|job| job.load).collect();
+    let running: Vec<_> = running.iter().map(|(_, load)| *load).collect();
     next(&waiting, &running, room)
 }
 
@@ -161,7 +161,7 @@ mod tests {
         command.args(["-c", script]);
         Job {
             name: name.to_owned(),
-            need: Need {
+            load: Load {
                 processors,
                 mebibytes: 1,
                 lane: None,
