@@ -1,17 +1,16 @@
 //! A run of tests that is ended in the middle of a case leaves no process.
 
+mod marked;
+
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use procfs::process::{all_processes, Process};
+use procfs::process::Process;
 use qnic_cluster::{programs, APP, DEVICE};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// In the environment of everything that a run starts: a directory of this run.
-const MARK: &str = "QNIC_TEST_MARK";
+use marked::MARK;
 
 /// Longest time for a run to get to its case, and to end.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -43,23 +42,11 @@ impl Run {
 
     /// What runs and was started by this run, itself included.
     fn processes(&self) -> Vec<Process> {
-        let lives = |process: &Process| {
-            let stat = process.stat();
-            stat.is_ok_and(|stat| !matches!(stat.state, 'Z' | 'X'))
-        };
-        let ours = |process: &Process| {
-            let environment = process.environ().unwrap_or_default();
-            let mark = environment.get(OsStr::new(MARK));
-            mark.is_some_and(|mark| Path::new(mark) == self.dir.path()) && lives(process)
-        };
-        let all = all_processes().unwrap().flatten();
-        all.filter(ours).collect()
+        marked::processes(self.dir.path())
     }
 
     fn names(&self) -> BTreeSet<String> {
-        let processes = self.processes().into_iter();
-        let stats = processes.filter_map(|process| process.stat().ok());
-        stats.map(|stat| stat.comm).collect()
+        marked::names(self.dir.path())
     }
 
     /// Waits until device process and programs of the case run; then stops the device process,
@@ -91,10 +78,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // Only a test that fails leaves any.
-        for process in self.processes() {
-            let _ = Pid::from_raw(process.pid).map(|pid| kill_process(pid, Signal::KILL));
-        }
+        marked::kill(self.dir.path());
         let _ = self.child.wait();
     }
 }
