@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::nodes::{kill_device, on, on_network, on_spec, on_torus, VmNodes, BOTH_KERNELS};
 use super::shell::{background, cpu_ticks, info, number, private_kib, shell};
-use super::silent::{a_stuck_kernel_is_given_up, FAULT_TIMEOUT};
+use super::silent::a_stuck_kernel_is_given_up;
 use crate::harness::{cases, Case};
 use crate::net::FEW;
 use crate::nodes::{
@@ -37,10 +37,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     a_guest_reboots_and_rejoins => on("reboot", &["stable"; 2], reboot),
     a_paused_guest_is_served_and_goes_on => on("paused", BOTH_KERNELS, paused),
     a_panicked_guest_and_a_hung_one_are_not_called_ready => {
-        let mut spec = VmNodes::spec("panicked", &["stable"; 3])?;
-        let network = spec.network.as_mut().context("no network")?;
-        network.fault_timeout = Some(FAULT_TIMEOUT.parse()?);
-        on_spec(&spec, panicked)
+        on("panicked", &["stable"; 3], panicked)
     },
     a_guest_is_powered_off_during_transfers => on("poweroff", &["stable"; 3], power_off),
     the_device_process_is_killed: 0 => device_killed(),
