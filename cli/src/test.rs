@@ -1,25 +1,31 @@
-//! `qnic test`: all tests, one after the other, and one line at the end.
+//! `qnic test`: all tests, side by side, and one line at the end.
 //!
-//! The order is by price: static checks, cargo's tests, tests of several
-//! processes in host mode, tests that boot virtual machines. What failed is said again at the
-//! end, where the reader of a long log looks first.
+//! ```text
+//!   static checks, builds ─▶ programs of tests ─┐  jobs: processes of their own, as many at a time
+//!   cases in host mode, cases that boot guests ─┘  as qnic_tests::schedule finds room for
+//! ```
+//! A case runs by `qnic test --exact --only CASE`; one that is asked for alone runs in this
+//! process, and prints as it goes. What failed is said again at the end, where the reader of a
+//! long log looks first.
 
 mod cargo_output;
+mod checkout;
+mod jobs;
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic_cluster::cargo;
-use qnic_tests::harness::Results;
+use qnic_tests::harness::{self, Results};
 use qnic_tests::interrupt::Interrupt;
+use qnic_tests::schedule::{Load, Room};
 use qnic_tests::suite;
 use qnic_trials::{Case, Ended, JunitFile, Suite};
 
 use self::cargo_output::CargoTests;
+use self::jobs::{show, Done, Job, Kind};
 
 /// Options of `qnic test`.
 #[derive(Args, Debug)]
@@ -29,8 +35,11 @@ Examples:
   cargo qnic test --quick             what needs no virtual machine
   cargo qnic test --only reboots      the cases whose names contain this
 
+Tests run side by side, each in a process of its own whose output is shown at its end; a case
+that is named alone prints as it goes.
+
 Ctrl-C or SIGTERM ends everything that the tests have started; a second one does not
-wait for the running case to remove its files.
+wait for the running cases to remove their files.
 
 Exit status: 0 if nothing failed, 1 if something did, 2 for a wrong command line,
 130 if interrupted.")]
@@ -41,6 +50,9 @@ pub(crate) struct Options {
     /// Run only the host-mode and VM cases whose names contain TEXT
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// TEXT is the whole name of one case
+    #[arg(long, hide = true, requires = "only")]
+    exact: bool,
     /// List the host-mode and VM cases and do nothing
     #[arg(long)]
     list: bool,
@@ -49,16 +61,23 @@ pub(crate) struct Options {
     junit: Option<PathBuf>,
 }
 
-/// What is left out unless asked for.
-const FEATURES: &str = "qnic/tokio";
+/// Memory that a case takes at most: that of its guests, what their QEMU takes beside it, and
+/// device processes.
+const CASE_MEBIBYTES: u64 = 3072;
+
+/// Status of a check that cannot be done here.
+const NOT_HERE: i32 = 77;
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let vm = suite::VM.into_iter().flatten();
-    let cases = suite::HOST.iter().chain(vm);
+    let chosen = chosen(options);
     if options.list {
-        cases.for_each(|case| println!("{}", case.name));
+        chosen.iter().for_each(|case| println!("{}", case.name));
         return Ok(ExitCode::SUCCESS);
     }
+    ensure!(
+        !options.exact || chosen.len() == 1,
+        "there is no case of that name: cargo qnic test --list"
+    );
     let interrupt = Interrupt::watch()?;
     let report = options.junit.as_ref().map(|path| {
         let made = JunitFile::create(path);
@@ -67,20 +86,19 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let report = report.transpose()?;
     let start = Instant::now();
     let mut results = Results::default();
-    if options.only.is_none() {
-        checkout_tests(options, &interrupt, &mut results)?;
+    match &chosen[..] {
+        [case] if options.only.is_some() => run_here(case, options, &mut results),
+        _ => run_all(&chosen, options, &interrupt, &mut results)?,
     }
-    let filter = options.only.as_deref().unwrap_or("");
-    let chosen = cases.filter(|case| case.name.contains(filter));
-    for case in chosen.take_while(|_| !interrupt.is_pulled()) {
-        match options.quick && case.name.starts_with("vm::") {
-            true => results.skip(case.name, "--quick leaves out virtual machines"),
-            false => results.run(case.name, case.run),
-        }
+    if options.exact {
+        // Whoever started this process reads how the case ended.
+        return Ok(interrupt.finish(status(&results)));
     }
     for case in results.cases.iter().filter(|case| case.has_failed()) {
         print!("{}", failure(case));
     }
+    println!("\n{}", results.counts);
+    let status = status(&results);
     if let Some(report) = report {
         let suite = Suite {
             name: "qnic".to_owned(),
@@ -92,11 +110,138 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             .write("qnic test", &[suite])
             .context("cannot write the report")?;
     }
-    println!("\n{}", results.counts);
-    Ok(interrupt.finish(match results.counts.failed {
+    Ok(interrupt.finish(status))
+}
+
+fn status(results: &Results) -> ExitCode {
+    match results.counts.failed {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
-    }))
+    }
+}
+
+/// The cases that the options name.
+fn chosen(options: &Options) -> Vec<&'static harness::Case> {
+    let only = options.only.as_deref().unwrap_or("");
+    let cases = suite::HOST.iter().chain(suite::VM.into_iter().flatten());
+    let chosen = cases.filter(|case| match options.exact {
+        true => case.name == only,
+        false => case.name.contains(only),
+    });
+    chosen.collect()
+}
+
+/// Returns true if the case is left out, which it counts.
+fn is_left_out(case: &harness::Case, options: &Options, results: &mut Results) -> bool {
+    let left_out = options.quick && case.name.starts_with("vm::");
+    if left_out {
+        results.skip(case.name, "--quick leaves out virtual machines");
+    }
+    left_out
+}
+
+fn run_here(case: &harness::Case, options: &Options, results: &mut Results) {
+    if !is_left_out(case, options, results) {
+        results.run(case.name, case.run);
+    }
+}
+
+/// Runs the cases, and all that cargo checks and tests unless only cases are asked for.
+fn run_all(
+    cases: &[&'static harness::Case],
+    options: &Options,
+    interrupt: &Interrupt,
+    results: &mut Results,
+) -> Result<()> {
+    let mut jobs = Vec::new();
+    let root = qnic_cluster::repository();
+    if options.only.is_none() {
+        let root = root.as_deref();
+        let root = root.context("the tests load the checkout that this program was built from")?;
+        jobs = checkout::jobs(root, options.quick, results);
+    }
+    let this = std::env::current_exe().context("find this program")?;
+    for case in cases {
+        if !is_left_out(case, options, results) {
+            jobs.push(job(case, &this));
+        }
+    }
+    let root = root.unwrap_or_default();
+    jobs::run(jobs, Room::of_this_machine(), interrupt, |done| {
+        finish(&done, &root, results)
+    })
+}
+
+/// A case in a process of its own.
+fn job(case: &harness::Case, this: &Path) -> Job {
+    let mut command = Command::new(this);
+    command.args(["test", "--exact", "--only", case.name]);
+    Job {
+        name: case.name.to_owned(),
+        load: Load {
+            processors: case.processors,
+            mebibytes: CASE_MEBIBYTES,
+            lane: None,
+        },
+        command,
+        kind: Kind::Case,
+    }
+}
+
+/// Shows and counts how a job ended; the jobs that follow from it.
+fn finish(done: &Done, root: &Path, results: &mut Results) -> Result<Vec<Job>> {
+    let Done {
+        name,
+        kind,
+        status,
+        took,
+        output,
+    } = done;
+    match kind {
+        Kind::Check => {
+            show(&format!("test {name} …"), output);
+            if status.code() == Some(NOT_HERE) {
+                results.skip(name, output.lines().last().unwrap_or_default());
+                return Ok(Vec::new());
+            }
+            let held = status.success();
+            let result = held.then_some(()).context("see above");
+            results.count(name, *took, result);
+        }
+        Kind::Case => {
+            show("", output);
+            results.add_output(name, *took, output, status.success());
+        }
+        Kind::Tests => {
+            show(&format!("\n{name} ({:.1} s)", took.as_secs_f64()), output);
+            cargo_tests(name, output, *status, results);
+        }
+        Kind::Build => {
+            let (jobs, rest) = checkout::programs(root, output)?;
+            show(&format!("\n{name} ({:.1} s)", took.as_secs_f64()), &rest);
+            cargo_tests(name, "", *status, results);
+            return Ok(jobs);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Counts what a program of tests, or cargo with several, has printed.
+fn cargo_tests(name: &str, output: &str, status: ExitStatus, results: &mut Results) {
+    let mut tests = CargoTests::default();
+    output.lines().for_each(|line| tests.read(line));
+    let CargoTests {
+        mut counts,
+        mut cases,
+        ..
+    } = tests;
+    if !status.success() && counts.failed == 0 {
+        println!("{name} … FAILED: {status}, see above");
+        counts.failed += 1;
+        let case = Case::passed("cargo", name, Duration::ZERO);
+        cases.push(case.failing(status.to_string(), "see its output"));
+    }
+    results.add(counts, cases);
 }
 
 /// The name of a case that failed, with why and with the end of what it printed.
@@ -109,97 +254,6 @@ fn failure(case: &Case) -> String {
         text.push_str(&format!("    {line}\n"));
     }
     text
-}
-
-/// What cargo checks and tests, until a signal comes.
-fn checkout_tests(options: &Options, interrupt: &Interrupt, results: &mut Results) -> Result<()> {
-    let root = qnic_cluster::repository()
-        .context("the tests need the checkout that this program was built from")?;
-    static_checks(&root, interrupt, results);
-    // Both with all features of the workspace: what is built for the one serves the other.
-    let workspace = ["--workspace", "--features", FEATURES, "--no-fail-fast"];
-    if !interrupt.is_pulled() {
-        cargo_tests(&root, &workspace, results)?;
-    }
-    if !options.quick && !interrupt.is_pulled() {
-        let guests = ["--test", "plain_guests"];
-        cargo_tests(&root, &[&workspace[..], &guests].concat(), results)?;
-    }
-    Ok(())
-}
-
-/// Formatting, lints and documentation; each is one test.
-fn static_checks(root: &Path, interrupt: &Interrupt, results: &mut Results) {
-    let lint = format!("--workspace --features {FEATURES} --all-targets --quiet -- -D warnings");
-    let lint_guests =
-        format!("--workspace --features {FEATURES} --test plain_guests --quiet -- -D warnings");
-    let document = format!("--workspace --features {FEATURES} --no-deps --quiet");
-    for (name, tool, arguments) in [
-        ("static::format", "fmt", "--all --check"),
-        ("static::lints", "clippy", &lint),
-        ("static::lints_of_guest_tests", "clippy", &lint_guests),
-        ("static::documentation", "doc", &document),
-    ] {
-        if interrupt.is_pulled() {
-            return;
-        }
-        if !has_tool(root, tool) {
-            let why = format!("cargo has no {tool}; install that component");
-            results.skip(name, &why);
-            continue;
-        }
-        results.run(name, || {
-            let status = cargo(root)
-                .arg(tool)
-                .args(arguments.split(' '))
-                .env("RUSTDOCFLAGS", "-D warnings")
-                .status()
-                .with_context(|| format!("start cargo {tool}"))?;
-            ensure!(status.success(), "see above");
-            Ok(())
-        });
-    }
-}
-
-fn has_tool(root: &Path, tool: &str) -> bool {
-    cargo(root)
-        .args([tool, "--help"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-}
-
-/// `cargo test`: unit, property and model tests, and those of the tooling that
-/// boot guests.
-fn cargo_tests(root: &Path, arguments: &[&str], results: &mut Results) -> Result<()> {
-    let mut child = cargo(root)
-        .arg("test")
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("start cargo test")?;
-    let output = child.stdout.take().context("cargo test has no output")?;
-    let mut tests = CargoTests::default();
-    for line in BufReader::new(output).lines() {
-        let line = line.context("read what cargo test prints")?;
-        println!("{line}");
-        tests.read(&line);
-    }
-    let status = child.wait().context("wait for cargo test")?;
-    let CargoTests {
-        mut counts,
-        mut cases,
-        ..
-    } = tests;
-    if !status.success() && counts.failed == 0 {
-        println!("cargo test … FAILED: {status}, see above");
-        counts.failed += 1;
-        let case = Case::passed("cargo", "test", Duration::ZERO);
-        cases.push(case.failing(status.to_string(), "see the output of cargo test"));
-    }
-    results.add(counts, cases);
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,22 +1,27 @@
 //! A run of tests that is ended in the middle of a case leaves no process.
 
+mod marked;
+
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use procfs::process::{all_processes, Process};
+use procfs::process::Process;
 use qnic_cluster::{programs, APP, DEVICE};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// In the environment of everything that a run starts: a directory of this run.
-const MARK: &str = "QNIC_TEST_MARK";
+use marked::MARK;
 
 /// Longest time for a run to get to its case, and to end.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A run of one case.
+/// A case that takes long enough to be caught, however busy the machine is.
+const ONE: &str = "host::demo_at_20_percent_loss";
+
+/// Several, each in a process of its own; that one is among them.
+const SEVERAL: &str = "host::demo_at_";
+
+/// A run of the cases of some name.
 struct Run {
     child: Child,
     dir: tempfile::TempDir,
@@ -24,13 +29,11 @@ struct Run {
 
 impl Run {
     /// Starts it; what the case runs is built before.
-    fn start() -> Self {
+    fn start(cases: &str) -> Self {
         programs([DEVICE, APP]).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_qnic"));
-        // It takes long enough to be caught, however busy the machine is.
-        let case = "host::demo_at_20_percent_loss";
-        command.args(["test", "--quick", "--only", case]);
+        command.args(["test", "--quick", "--only", cases]);
         command.env(MARK, dir.path()).env("TMPDIR", dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().unwrap();
@@ -39,23 +42,11 @@ impl Run {
 
     /// What runs and was started by this run, itself included.
     fn processes(&self) -> Vec<Process> {
-        let lives = |process: &Process| {
-            let stat = process.stat();
-            stat.is_ok_and(|stat| !matches!(stat.state, 'Z' | 'X'))
-        };
-        let ours = |process: &Process| {
-            let environment = process.environ().unwrap_or_default();
-            let mark = environment.get(OsStr::new(MARK));
-            mark.is_some_and(|mark| Path::new(mark) == self.dir.path()) && lives(process)
-        };
-        let all = all_processes().unwrap().flatten();
-        all.filter(ours).collect()
+        marked::processes(self.dir.path())
     }
 
     fn names(&self) -> BTreeSet<String> {
-        let processes = self.processes().into_iter();
-        let stats = processes.filter_map(|process| process.stat().ok());
-        stats.map(|stat| stat.comm).collect()
+        marked::names(self.dir.path())
     }
 
     /// Waits until device process and programs of the case run; then stops the device process,
@@ -87,10 +78,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // Only a test that fails leaves any.
-        for process in self.processes() {
-            let _ = Pid::from_raw(process.pid).map(|pid| kill_process(pid, Signal::KILL));
-        }
+        marked::kill(self.dir.path());
         let _ = self.child.wait();
     }
 }
@@ -102,27 +90,30 @@ fn signal(pid: i32, signal: Signal) {
 /// TERM and INT: the run ends what it has started, and says so by its status.
 #[test]
 fn a_terminated_test_run_leaves_no_process() {
-    for by in [Signal::TERM, Signal::INT] {
-        let mut run = Run::start();
+    let [term, int] = [Signal::TERM, Signal::INT];
+    for (cases, by) in [(ONE, term), (ONE, int), (SEVERAL, term), (SEVERAL, int)] {
+        let mut run = Run::start(cases);
         run.hold_in_the_case();
         signal(run.child.id() as i32, by);
         let status = run.wait_ended();
-        assert_eq!(run.names(), BTreeSet::new(), "{by:?}");
-        assert_eq!(status.code(), Some(130), "{by:?}");
+        assert_eq!(run.names(), BTreeSet::new(), "{cases} {by:?}");
+        assert_eq!(status.code(), Some(130), "{cases} {by:?}");
         let left = std::fs::read_dir(run.dir.path()).unwrap().count();
-        assert_eq!(left, 0, "{by:?}: files stay");
+        assert_eq!(left, 0, "{cases} {by:?}: files stay");
     }
 }
 
 /// KILL: nothing of the run is there to end them, so the kernel does.
 #[test]
 fn a_killed_test_run_leaves_no_process_of_its_case() {
-    let mut run = Run::start();
-    run.hold_in_the_case();
-    signal(run.child.id() as i32, Signal::KILL);
-    run.wait_ended();
-    let start = Instant::now();
-    while !run.names().is_empty() {
-        assert!(start.elapsed() < LIMIT, "{:?} run on", run.names());
+    for cases in [ONE, SEVERAL] {
+        let mut run = Run::start(cases);
+        run.hold_in_the_case();
+        signal(run.child.id() as i32, Signal::KILL);
+        run.wait_ended();
+        let start = Instant::now();
+        while !run.names().is_empty() {
+            assert!(start.elapsed() < LIMIT, "{:?} run on", run.names());
+        }
     }
 }

@@ -145,9 +145,12 @@ impl Cache {
         let name = format!("pin-{request}");
         let _lock = self.lock_with(&name, FlockOperation::LockExclusive)?;
         let tmp = self.service("tmp")?.join(name);
-        fs::write(&tmp, value)?;
-        fs::rename(&tmp, self.service("pins")?.join(request))?;
-        Ok(())
+        let set = || -> Result<()> {
+            fs::write(&tmp, value)?;
+            Ok(fs::rename(&tmp, self.service("pins")?.join(request))?)
+        };
+        // Why it failed matters more than whether the rest could be removed.
+        set().inspect_err(|_| drop(remove_file(&tmp)))
     }
 
     /// Forgets what was remembered for `request`; returns true if there was anything.
@@ -285,6 +288,15 @@ mod tests {
         fs::write(left.join("half"), "").unwrap();
         let path = cache.artefact("a-1", &Silent, write).unwrap();
         assert!(!path.join("half").exists());
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_remembered_leaves_nothing() {
+        let (_dir, cache) = cache();
+        // What is there is no file, so none can take its place.
+        fs::create_dir_all(cache.root().join("pins/request/x")).unwrap();
+        cache.set_pin("request", "a-0").unwrap_err();
+        assert!(list(&cache.root().join("tmp")).unwrap().is_empty());
     }
 
     const KILLED: &str = "QNIC_TEST_KILLED_CACHE";

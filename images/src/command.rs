@@ -1,10 +1,16 @@
 //! Runs programs of the host and turns their failures into errors worth reading.
 
+use std::cell::RefCell;
 use std::env;
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
 
 use crate::error::{Error, Result};
 
@@ -16,6 +22,20 @@ const NO_SPACE: [&str; 2] = [
     "No space left on device",
     "You don't have enough free space",
 ];
+
+/// What cargo prints when it gets nothing from a registry.
+const NO_REGISTRY: [&str; 5] = [
+    "failed to download",
+    "download of config.json failed",
+    "failed to get `",
+    "failed to query replaced source",
+    "Unable to update registry",
+];
+
+/// Returns true if cargo complains of a registry that does not answer.
+pub fn registry_is_unreachable(stderr: &str) -> bool {
+    NO_REGISTRY.iter().any(|text| stderr.contains(text))
+}
 
 /// Programs of the host, with their packages and what they are for.
 pub(crate) const PROGRAMS: [(&str, &str, &str); 6] = [
@@ -42,6 +62,71 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
+thread_local! {
+    /// What ends the programs that this thread runs, by becoming readable.
+    static CANCELS: RefCell<Vec<OwnedFd>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Does `work`. Once one of `cancels` is readable, a program that this thread runs for it is
+/// killed, with all that it has started, and `work` has [`Error::Cancelled`].
+///
+/// # Errors
+/// Returns an error if the process has no descriptors left.
+pub fn cancelled_by<T>(cancels: &[BorrowedFd<'_>], work: impl FnOnce() -> T) -> io::Result<T> {
+    let cancels = cancels.iter().map(BorrowedFd::try_clone_to_owned);
+    let cancels = cancels.collect::<io::Result<Vec<_>>>()?;
+    let before = CANCELS.replace(cancels);
+    let result = work();
+    CANCELS.set(before);
+    Ok(result)
+}
+
+/// Ends programs that are cancelled.
+pub(crate) struct Canceller(Vec<OwnedFd>);
+
+impl Canceller {
+    pub(crate) fn of_this_thread() -> io::Result<Self> {
+        let clone = |fds: &Vec<OwnedFd>| fds.iter().map(OwnedFd::try_clone).collect();
+        let fds: io::Result<_> = CANCELS.with_borrow(clone);
+        Ok(Self(fds?))
+    }
+
+    /// Has it end the programs of a thread that works for the one it was made on.
+    pub(crate) fn of_that_thread_too(&self) -> io::Result<()> {
+        let fds = self.0.iter().map(OwnedFd::try_clone);
+        CANCELS.set(fds.collect::<io::Result<_>>()?);
+        Ok(())
+    }
+
+    fn is_pulled(&self) -> bool {
+        let mut fds = self.polled();
+        !fds.is_empty() && matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
+    }
+
+    fn polled(&self) -> Vec<PollFd<'_>> {
+        let fds = self.0.iter();
+        fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect()
+    }
+
+    /// Waits for the end of `child`, which leads a process group, and kills the group if it is
+    /// cancelled before.
+    fn watch(&self, child: &Child) {
+        let Some(pid) = Pid::from_raw(child.id() as i32) else {
+            return;
+        };
+        let Ok(ended) = pidfd_open(pid, PidfdFlags::empty()) else {
+            return;
+        };
+        let mut fds = self.polled();
+        fds.push(PollFd::new(&ended, PollFlags::IN));
+        while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
+        if self.is_pulled() {
+            // Nobody has waited for it, so the number is still its own.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
 /// Runs `command` to its end and returns its standard output.
 ///
 /// # Errors
@@ -60,20 +145,28 @@ pub(crate) fn run_with(
 ) -> Result<String> {
     let mut errors = tempfile::tempfile()?;
     command.stdout(Stdio::piped()).stderr(errors.try_clone()?);
-    let mut child = command.spawn().map_err(|e| not_started(command, e))?;
-    let mut stdout = String::new();
-    if let Some(pipe) = child.stdout.take() {
-        for line in BufReader::new(pipe).split(b'\n') {
-            let line = line?;
-            let line = String::from_utf8_lossy(&line);
-            on_line(&line);
-            stdout.push_str(&line);
-            stdout.push('\n');
-        }
+    let canceller = Canceller::of_this_thread()?;
+    if canceller.is_pulled() {
+        return Err(Error::Cancelled);
     }
+    if !canceller.0.is_empty() {
+        // A terminal's Ctrl-C then reaches us alone, who end all of the group.
+        command.process_group(0);
+    }
+    let mut child = command.spawn().map_err(|e| not_started(command, e))?;
+    let pipe = child.stdout.take();
+    let stdout = std::thread::scope(|scope| {
+        if !canceller.0.is_empty() {
+            scope.spawn(|| canceller.watch(&child));
+        }
+        read_lines(pipe, &mut on_line)
+    })?;
     let status = child.wait()?;
     if status.success() {
         return Ok(stdout);
+    }
+    if canceller.is_pulled() {
+        return Err(Error::Cancelled);
     }
     let mut stderr = Vec::new();
     errors.rewind()?;
@@ -91,6 +184,22 @@ pub(crate) fn run_with(
             text => text,
         }),
     }))
+}
+
+/// All that comes from `pipe`, of which each line is given to `on_line`.
+fn read_lines(pipe: Option<impl Read>, on_line: &mut dyn FnMut(&str)) -> io::Result<String> {
+    let mut all = String::new();
+    let Some(pipe) = pipe else {
+        return Ok(all);
+    };
+    for line in BufReader::new(pipe).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        on_line(&line);
+        all.push_str(&line);
+        all.push('\n');
+    }
+    Ok(all)
 }
 
 /// Runs `command`, which prints nothing; returns true if it succeeds.
@@ -130,6 +239,32 @@ mod tests {
         let mut command = command("sh");
         command.args(["-c", script]);
         command
+    }
+
+    /// The program and what it has started are killed; what it made is left to the caller.
+    #[test]
+    fn a_program_is_killed_with_all_that_it_started_when_it_is_cancelled() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut script = shell("sleep 1000 & echo $!; sleep 1000");
+        let mut started = None;
+        let on_line = |line: &str| {
+            started = line.parse().ok();
+            io::Write::write_all(&mut &ours, b"x").unwrap();
+        };
+        let wait = || run_with("wait", &mut script, on_line, |_| None);
+        let result = cancelled_by(&[std::os::fd::AsFd::as_fd(&theirs)], wait).unwrap();
+        assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
+        // Its output was read to the end, so nobody has it open any more.
+        let started: i32 = started.unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{started}/stat"));
+        assert!(
+            stat.is_err() || stat.unwrap().contains(") Z "),
+            "it runs on"
+        );
+        // Nothing begins any more.
+        let begin = || run("begin", &mut shell("true"));
+        let result = cancelled_by(&[std::os::fd::AsFd::as_fd(&theirs)], begin).unwrap();
+        assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
     }
 
     #[test]

@@ -125,6 +125,21 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
+    /// The registry of crates did not answer.
+    #[error(
+        "the registry of crates cannot be reached to {what}: check the network and cargo's \
+         settings for proxies and sources ($CARGO_HOME/config.toml), and try again{}",
+        quoted(detail)
+    )]
+    RegistryUnreachable {
+        /// The step, as a verb with its object.
+        what: String,
+        /// What cargo said.
+        detail: String,
+    },
+    /// It was ended before its end ([`crate::cancelled_by`]).
+    #[error("interrupted")]
+    Cancelled,
     /// A program that was run failed.
     #[error("cannot {what}: {program} ended with {status}{}", quoted(detail))]
     Command {

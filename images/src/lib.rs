@@ -39,6 +39,7 @@ mod sources;
 mod tools;
 
 pub use cache::Cache;
+pub use command::{cancelled_by, registry_is_unreachable};
 pub use doctor::{Finding, Report, State};
 pub use error::{Error, Result};
 pub use guest::{GuestFile, GuestImage};

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use fs_err as fs;
 
 use crate::build_root::{self, RUST_LIBRARY};
-use crate::command::{command, run};
+use crate::command::{command, registry_is_unreachable, run_with, tail};
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel;
 use crate::kernel_series::KernelSeries;
 use crate::key::Key;
@@ -101,7 +101,13 @@ fn vendor(
         // The standard library's manifests use what only its compiler allows, and
         // settings meant for the caller's own build do not concern this one.
         vendor.env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
-        run(what, &mut vendor).map(drop)
+        let explain = |stderr: &str| {
+            registry_is_unreachable(stderr).then(|| Error::RegistryUnreachable {
+                what: what.to_owned(),
+                detail: tail(stderr),
+            })
+        };
+        run_with(what, &mut vendor, |_| {}, explain).map(drop)
     })
 }
 

@@ -11,9 +11,11 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use rustix::process::Signal;
+use qnic_images::registry_is_unreachable;
+use rustix::process::{kill_process_group, Pid, Signal};
 
 use crate::process::ProcessId;
+use crate::spawn::spawn_bound;
 use crate::wait::{Cancel, Deadline};
 use crate::{Error, Result};
 
@@ -150,7 +152,18 @@ pub fn cargo(root: &Path) -> Command {
     command
 }
 
-fn failed(programs: &[Program<'_>], message: String) -> Error {
+fn failed(programs: &[Program<'_>], mut message: String) -> Error {
+    if registry_is_unreachable(&message) {
+        message = format!(
+            "the registry of crates cannot be reached: check the network and cargo's settings for \
+             proxies and sources ($CARGO_HOME/config.toml), and try again\n{message}"
+        );
+    } else if message.contains("No space left on device") {
+        message = format!(
+            "no space is left: make room, or set CARGO_TARGET_DIR to a directory on another file \
+             system (3 GB are enough)\n{message}"
+        );
+    }
     let names: Vec<_> = programs.iter().map(|program| program.name).collect();
     Error::Build {
         what: names.join(", "),
@@ -196,21 +209,27 @@ fn command(programs: &[Program<'_>], root: &Path) -> Command {
     command
 }
 
-/// Runs `command` to its end, or ends it when one of `cancels` is pulled; the compilers that it
-/// has started then end by themselves.
+/// Runs `command` to its end, or ends it, and the compilers that it has started, when one of
+/// `cancels` is pulled or this process ends.
 fn run(mut command: Command, programs: &[Program<'_>], cancels: &[&Cancel]) -> Result<Output> {
     let cannot = |error| format!("cargo cannot be started: {error}; install it with rustup");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn();
+    // In a group of its own, so a terminal's Ctrl-C reaches us alone, who end the group.
+    let child = match cancels {
+        [] => command.spawn(),
+        _ => spawn_bound(command),
+    };
     let child = child.map_err(|error| failed(programs, cannot(error)))?;
-    let process = ProcessId::of(child.id() as i32).and_then(ProcessId::open);
+    let pid = child.id() as i32;
+    let process = ProcessId::of(pid).and_then(ProcessId::open);
     let deadline = Deadline::new(None, cancels.iter().copied());
     let output = std::thread::scope(|scope| {
         scope.spawn(|| {
             // One that has ended already needs no end.
             let Some(process) = process else { return };
             if process.wait(&deadline).is_err() {
-                process.signal(Signal::TERM);
+                // Its number is that of the group for as long as one of them lives.
+                let _ = Pid::from_raw(pid).map(|pid| kill_process_group(pid, Signal::TERM));
             }
         });
         child.wait_with_output()

@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     let (programs, (qemu, modules)) = side_by_side(
         options.cancel.as_ref(),
         |cancels| programs_for(spec, progress.as_ref(), cancels),
-        |cancels| fetch(spec, &provisioner, cancels),
+        |cancels| cancellable(cancels, || fetch(spec, &provisioner, cancels)),
     )?;
     let mut made: HashMap<_, GuestImage> = HashMap::new();
     let mut images = Vec::new();
@@ -54,7 +55,9 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
                 let ours = programs.of_guests.iter();
                 let ours = ours.filter(|file| node.nic || file.guest_path == Path::new(HELPER));
                 let module = modules.get(&node.kernel).filter(|_| node.nic);
-                entry.insert(image(&provisioner, node, module, ours)?)
+                let cancels: Vec<_> = options.cancel.iter().collect();
+                let make = || image(&provisioner, node, module, ours);
+                entry.insert(cancellable(&cancels, make)?)
             }
         };
         images.push(image.clone());
@@ -88,9 +91,21 @@ fn side_by_side<A: Send, B>(
         )
     });
     match (one, other) {
+        // What one of them says of its end is not worth telling.
+        _ if cancel.is_some_and(Cancel::is_cancelled) => Err(Error::Interrupted),
         // This one was ended by what went wrong with the other.
         (Err(Error::Interrupted), Err(error)) => Err(error),
         (one, other) => Ok((one?, other?)),
+    }
+}
+
+/// Does `work`, whose programs end when one of `cancels` is pulled; then it was interrupted.
+fn cancellable<T>(cancels: &[&Cancel], work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let fds: Vec<_> = cancels.iter().map(|cancel| cancel.as_fd()).collect();
+    let result = qnic_images::cancelled_by(&fds, work);
+    match result.map_err(qnic_images::Error::from)? {
+        Err(Error::Images(qnic_images::Error::Cancelled)) => Err(Error::Interrupted),
+        result => result,
     }
 }
 

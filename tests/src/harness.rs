@@ -1,4 +1,4 @@
-//! Runs cases one after the other and counts how they ended.
+//! Runs a case, and counts how cases ended.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::{Duration, Instant};
@@ -10,20 +10,32 @@ use qnic_trials::Case as Report;
 pub struct Case {
     /// Its name, `group::what_holds`.
     pub name: &'static str,
+    /// How many processors it keeps busy, rounded down.
+    pub processors: usize,
     /// The test.
     pub run: fn() -> Result<()>,
 }
 
-/// The cases of a group: `cases! { "group": name => expression, … }`.
+/// The cases of a group: `cases! { "group": name => expression, … }`. A case that keeps more or
+/// less than one processor busy says so: `name: 2 => expression`.
 macro_rules! cases {
-    ($group:literal: $($name:ident => $run:expr,)*) => {
+    ($group:literal: $($name:ident $(: $processors:literal)? => $run:expr,)*) => {
         &[$($crate::harness::Case {
             name: concat!($group, "::", stringify!($name)),
+            processors: $crate::harness::declared(&[$($processors)?]),
             run: || $run,
         }),*]
     };
 }
 pub(crate) use cases;
+
+/// What a case declares, or what one that declares nothing needs.
+pub(crate) const fn declared(processors: &[usize]) -> usize {
+    match processors {
+        [declared, ..] => *declared,
+        [] => 1,
+    }
+}
 
 /// The context of an error by which a case says that it cannot run here.
 #[derive(Debug)]
@@ -88,7 +100,11 @@ impl Results {
         let start = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(test))
             .unwrap_or_else(|_| Err(anyhow::anyhow!("the test panicked")));
-        let took = start.elapsed();
+        self.count(name, start.elapsed(), result);
+    }
+
+    /// Counts a test that has ended, and says how.
+    pub fn count(&mut self, name: &str, took: Duration, result: Result<()>) {
         let seconds = took.as_secs_f64();
         match result {
             Ok(()) => {
@@ -100,7 +116,7 @@ impl Results {
             Err(error) => {
                 println!("test {name} … FAILED ({seconds:.1} s)");
                 let causes: Vec<_> = error.chain().map(ToString::to_string).collect();
-                for cause in &causes {
+                for cause in causes.iter().flat_map(|cause| cause.lines()) {
                     println!("    {cause}");
                 }
                 self.counts.failed += 1;
@@ -108,6 +124,32 @@ impl Results {
                 self.cases
                     .push(case.failing(error.to_string(), causes.join("\n")));
             }
+        }
+    }
+
+    /// Counts a case that another process has run with [`Self::run`], by what it printed and
+    /// whether it ended well. One that did not come to say how it ended has failed.
+    pub fn add_output(&mut self, name: &str, took: Duration, output: &str, ended_well: bool) {
+        let start = format!("test {name} … ");
+        let said = output.rfind(&start).map(|at| &output[at + start.len()..]);
+        let said = said.unwrap_or_default();
+        let case = report(name, took);
+        if let Some(why) = said.strip_prefix("SKIPPED: ").filter(|_| ended_well) {
+            self.counts.skipped += 1;
+            self.cases.push(case.skipped(why.trim_end()));
+        } else if ended_well && said.starts_with("ok ") {
+            self.counts.passed += 1;
+            self.cases.push(case);
+        } else {
+            let causes = said.starts_with("FAILED ").then(|| said.lines().skip(1));
+            let causes = causes.into_iter().flatten();
+            let causes: Vec<_> = causes.map_while(|line| line.strip_prefix("    ")).collect();
+            let message = *causes.first().unwrap_or(&"its process ended before it");
+            if causes.is_empty() {
+                println!("test {name} … FAILED: {message}");
+            }
+            self.counts.failed += 1;
+            self.cases.push(case.failing(message, causes.join("\n")));
         }
     }
 
@@ -127,6 +169,7 @@ fn report(name: &str, took: Duration) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use qnic_trials::Ended;
 
     #[test]
     fn cases_are_counted_by_how_they_end() {
@@ -145,5 +188,46 @@ mod tests {
         assert_eq!(failed.collect::<Vec<_>>(), [false, true, true, false]);
         assert_eq!(results.cases[1].class, "a");
         assert_eq!(cases[3].name, "a::not_here");
+    }
+
+    #[test]
+    fn a_case_says_how_many_processors_it_keeps_busy() {
+        let cases: &[Case] = cases! { "a":
+            one => Ok(()),
+            two: 2 => Ok(()),
+            waits: 0 => Ok(()),
+        };
+        let processors = cases.iter().map(|case| case.processors);
+        assert_eq!(processors.collect::<Vec<_>>(), [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_case_of_another_process_is_counted_by_what_it_said() {
+        let mut results = Results::default();
+        let mut add = |output: &str, ended_well| {
+            results.add_output("a::b", Duration::ZERO, output, ended_well);
+            let case = results.cases.last().unwrap();
+            (results.counts.to_string(), case.ended.clone())
+        };
+        let failed = |message: &str, details: &str| Ended::Failed {
+            message: message.to_owned(),
+            details: details.to_owned(),
+        };
+        let begun = "test a::b …\nbooting\n";
+        let (counts, ended) = add(&format!("{begun}test a::b … ok (1.0 s)\n"), true);
+        assert_eq!(
+            (&*counts, ended),
+            ("1 passed, 0 failed, 0 skipped", Ended::Passed)
+        );
+        let (_, ended) = add(&format!("{begun}test a::b … SKIPPED: no ip\n"), true);
+        assert_eq!(ended, Ended::Skipped("no ip".to_owned()));
+        let said = "test a::b … FAILED (1.0 s)\n    wrong byte\n    at 7\nconsole\n";
+        let (_, ended) = add(&format!("{begun}{said}"), false);
+        assert_eq!(ended, failed("wrong byte", "wrong byte\nat 7"));
+        // It was killed, or ended otherwise than it says.
+        let (_, ended) = add(begun, false);
+        assert_eq!(ended, failed("its process ended before it", ""));
+        let (counts, _) = add(&format!("{begun}test a::b … ok (1.0 s)\n"), false);
+        assert_eq!(counts, "1 passed, 3 failed, 1 skipped");
     }
 }

@@ -1,7 +1,8 @@
 //! Tests that need several processes or several virtual machines.
 //!
 //! ```text
-//!   suite ── lists of Case { name, run }, run and counted by harness
+//!   suite ── lists of Case { name, processors, run }, run and counted by harness, side by side
+//!     │      as schedule says, each in a process of its own
 //!     │ run on
 //!     ├── host::HostNodes   nodes are processes beside a device process (no VM)
 //!     └── vm::VmNodes       nodes are QEMU guests with stock kernels
@@ -11,7 +12,7 @@
 //! needs a kernel (module reload, reboot, `/proc`) is in [`vm`].
 //!
 //! [`harness`] stands in for `libtest-mimic`, which shows an error only after the last case
-//! (these take an hour), gives a case no time, and tears a case's line apart from its
+//! (these take half an hour), gives a case no time, and tears a case's line apart from its
 //! result when the case prints.
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ mod net;
 pub mod netns;
 pub mod nodes;
 pub mod scenario;
+pub mod schedule;
 mod shm;
 pub mod suite;
 pub mod vm;

@@ -12,9 +12,9 @@ use crate::scenario;
 
 /// Sizes of the transfers of a demo between device processes.
 pub(crate) const SIZES: &str = "1,97,4096,65537,1048576";
-/// Bytes of each of the demo's streams on bad links: hardly more than one transfer, as
-/// each small one waits for its retransmissions.
-pub(crate) const FEW: usize = 256;
+/// Bytes of each of the demo's streams on bad links, and round trips for each latency: hardly
+/// more than one transfer, as each small one waits for its retransmissions.
+pub(crate) const FEW: usize = 128;
 /// Bytes of the largest datagram on the Ethernet between two hosts.
 const ETHERNET: u64 = 1472;
 /// UDP port of all device processes.

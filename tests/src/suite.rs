@@ -15,7 +15,7 @@ const SIGCONT: u8 = 18;
 pub const HOST: &[Case] = cases! { "host":
     demo_at_1_percent_loss => net::demo_on_bad_links(1, "1,97,4095,65537,1048576,16777216"),
     demo_at_5_percent_loss => net::demo_on_bad_links(5, "1,97,4095,65537,1048576"),
-    demo_at_20_percent_loss => net::demo_on_bad_links(20, "1,97,4095,65537,1048576"),
+    demo_at_20_percent_loss: 0 => net::demo_on_bad_links(20, "1,97,4095,65537,1048576"),
     all_pairs_exchange_at_5_percent_loss => net::on_bad_links(3, 5, |nodes| {
         scenario::all_pairs_exchange(nodes, 10)
     }),
@@ -23,9 +23,9 @@ pub const HOST: &[Case] = cases! { "host":
         scenario::all_pairs_exchange(nodes, 3)
     }),
     demo_over_udp_between_network_namespaces => net::demo_over_udp(),
-    a_partition_heals_in_time_and_fails_beyond => net::partition(),
-    a_wrong_key_is_rejected_and_named_by_both_ends => net::another_key(),
-    encryption_on_one_side_is_named_by_both_ends => net::encryption_on_one_side(),
+    a_partition_heals_in_time_and_fails_beyond: 0 => net::partition(),
+    a_wrong_key_is_rejected_and_named_by_both_ends: 0 => net::another_key(),
+    encryption_on_one_side_is_named_by_both_ends: 0 => net::encryption_on_one_side(),
     demo_through_shared_memory_between_device_processes => shm::demo(),
     exchange_through_shared_memory_on_bad_links => shm::bad_links(),
     a_killed_device_process_is_missed_and_joined_again => shm::killed_process(),
@@ -76,7 +76,7 @@ pub const HOST: &[Case] = cases! { "host":
         let each = Together { programs: 1, rounds: 5, barriers: 100, bytes: 100_000 };
         scenario::collectives(nodes, each)
     }),
-    members_wait_for_one_that_stands_still => {
+    members_wait_for_one_that_stands_still: 0 => {
         let torus = HostNodes::start_with(4, "[network]\ntopology = \"torus\"\ncolumns = 2\n")?;
         // Its program stands still; node 3 is behind it.
         scenario::members_wait_for_one_that_stands_still(&torus, 1, &|program, still| {
@@ -89,15 +89,15 @@ pub const HOST: &[Case] = cases! { "host":
     an_end_of_a_channel_is_killed => [false, true].into_iter().try_for_each(|receiver_dies| {
         on(2, |nodes| scenario::the_end_of_a_channel_is_killed(nodes, receiver_dies))
     }),
-    a_death_in_the_queue_is_survived => Death::ALL.into_iter().try_for_each(|death| {
+    a_death_in_the_queue_is_survived: 0 => Death::ALL.into_iter().try_for_each(|death| {
         let placement = Placement { owner: 0, recoverer: 1, first: 2, victim: 3, last: 4 };
         on(5, |nodes| scenario::a_death_in_the_queue_is_survived(nodes, placement, death))
             .with_context(|| format!("{death:?}"))
     }),
-    servers_of_a_volume_are_killed_in_turn => on(4, |nodes| {
+    servers_of_a_volume_are_killed_in_turn: 0 => on(4, |nodes| {
         scenario::servers_of_a_volume_are_killed_in_turn(nodes)
     }),
-    servers_of_a_volume_are_killed_at_5_percent_loss => net::on_bad_links(4, 5, |nodes| {
+    servers_of_a_volume_are_killed_at_5_percent_loss: 0 => net::on_bad_links(4, 5, |nodes| {
         scenario::servers_of_a_volume_are_killed_in_turn(nodes)
     }),
     // Its node takes no part in the exchange: a host-mode node is one process.

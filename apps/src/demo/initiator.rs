@@ -32,7 +32,13 @@ pub(crate) struct InitiatorOptions {
     /// Bytes to move for each bandwidth
     #[arg(long, default_value_t = 64 << 20)]
     stream_bytes: usize,
+    /// Round trips for each latency, at most
+    #[arg(long, default_value_t = LATENCY_ROUNDS)]
+    latency_rounds: usize,
 }
+
+/// Round trips for each latency unless an option says otherwise.
+const LATENCY_ROUNDS: usize = 1000;
 
 /// What a stream is made of.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +58,7 @@ pub(crate) struct Initiator {
     requests: RemoteSegment,
     sequence: u64,
     notifications: u64,
+    latency_rounds: usize,
 }
 
 /// Runs all sizes, aligned and not; fails if a byte was wrong.
@@ -63,6 +70,7 @@ pub(crate) fn run(options: &InitiatorOptions) -> Result<()> {
         );
     }
     let mut initiator = Initiator::connect(options.peer)?;
+    initiator.latency_rounds = options.latency_rounds.max(1);
     let path = initiator.endpoint.path(NodeId(options.peer))?;
     say_line(&DemoLine::Connected {
         node: options.peer,
@@ -98,6 +106,7 @@ impl Initiator {
             requests: import(&endpoint, peer, TARGET_PORT, REQUESTS)?,
             sequence: 1,
             notifications: 0,
+            latency_rounds: LATENCY_ROUNDS,
             endpoint,
         };
         let endpoint = &initiator.endpoint;
@@ -170,7 +179,7 @@ impl Initiator {
 
     /// Half round trips of a ball of this size.
     pub(crate) fn latency(&mut self, size: usize, to: usize) -> Result<Option<Latency>> {
-        let rounds = ((16 << 20) / size).clamp(8, 1000) as u64;
+        let rounds = ((16 << 20) / size).max(8).min(self.latency_rounds) as u64;
         self.request(Request::Bounce {
             offset: to as u64,
             length: size as u64,

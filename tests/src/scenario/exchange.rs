@@ -20,7 +20,11 @@ pub fn all_pairs_exchange(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
     nodes.run_all(&programs, LIMIT)
 }
 
-/// The demo from one node to another, with these sizes.
+/// Round trips for each latency of a demo with long streams.
+const ROUND_TRIPS: usize = 1000;
+
+/// The demo from one node to another, with these sizes. One whose streams are short has fewer
+/// round trips, too.
 pub fn demo_between(
     nodes: &dyn Nodes,
     ends: [usize; 2],
@@ -38,7 +42,11 @@ pub(super) fn demo_and_path(
     stream_bytes: usize,
 ) -> Result<u32> {
     let mut target = nodes.start(to, "demo-target")?;
-    let demo = format!("demo-initiator --peer {to} --sizes {sizes} --stream-bytes {stream_bytes}");
+    let round_trips = stream_bytes.min(ROUND_TRIPS);
+    let demo = format!(
+        "demo-initiator --peer {to} --sizes {sizes} --stream-bytes {stream_bytes} \
+         --latency-rounds {round_trips}"
+    );
     let mut initiator = nodes.start(from, &demo)?;
     let ended = initiator.succeed("the initiator", LIMIT)?;
     target.succeed("the target", LIMIT)?;

@@ -19,16 +19,19 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// for its peer at the end.
 const SIGN_LIMIT: Duration = Duration::from_secs(330);
 
-/// RAM of a guest, and what its processes export of it.
+/// RAM of a guest in MiB.
 const RAM_MIB: u64 = 256;
-const EXPORTED_MIB: u64 = 240;
+/// RAM of a guest under pressure, and what its processes export of it: to fill that and to compare
+/// it at the end takes longer than the transfers.
+const SMALL_RAM_MIB: u64 = 192;
+const EXPORTED_MIB: u64 = 176;
 /// Pages that are taken away while they are written to, in all.
 const RACES: u64 = 1_000_000;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    memory_lives_as_its_process_wants => with_swap("life", life),
-    memory_beyond_ram_under_pressure => with_swap("pressure", pressure),
-    files_beyond_ram_under_pressure => with_swap("files", files),
+    memory_lives_as_its_process_wants => with_swap("life", RAM_MIB, life),
+    memory_beyond_ram_under_pressure => with_swap("pressure", SMALL_RAM_MIB, pressure),
+    files_beyond_ram_under_pressure => with_swap("files", SMALL_RAM_MIB, files),
     memory_remapped_a_million_times => on("remap", BOTH_KERNELS, remap),
 };
 
@@ -44,11 +47,11 @@ const MOUNT_DISK: &str = "d=$(grep -lx disk /sys/block/*/serial) && \
 
 /// Runs a case on guests of both kernels with swap on a disk; afterwards they are empty, and
 /// their kernels have found nothing wrong.
-fn with_swap(name: &str, case: impl FnOnce(&VmNodes) -> Result<()>) -> Result<()> {
+fn with_swap(name: &str, ram_mib: u64, case: impl FnOnce(&VmNodes) -> Result<()>) -> Result<()> {
     let mut spec = VmNodes::spec(name, BOTH_KERNELS)?;
     for node in &mut spec.nodes {
-        node.memory = ByteSize::mib(RAM_MIB);
-        node.swap = Some(ByteSize::mib(4 * RAM_MIB));
+        node.memory = ByteSize::mib(ram_mib);
+        node.swap = Some(ByteSize::mib(4 * ram_mib));
         node.disk = Some(ByteSize::mib(DISK_MIB));
     }
     let script = format!(
@@ -100,16 +103,15 @@ fn live(mut program: Box<dyn Running>) -> Result<()> {
     Ok(())
 }
 
-/// Two minutes; then with compaction running all the time on both; then with
-/// exporters that fork.
+/// Alone; then with compaction running all the time on both; then with exporters that fork.
 fn pressure(nodes: &VmNodes) -> Result<()> {
-    press(nodes, "plain", 60, &[])?;
+    press(nodes, "plain", 25, &[])?;
     let compact = "while :; do echo 1 > /proc/sys/vm/compact_memory; done";
     let mut compacting = Vec::new();
     for node in 0..nodes.count() {
         compacting.push(background(nodes, node, compact)?);
     }
-    press(nodes, "with compaction", 20, &[])?;
+    press(nodes, "with compaction", 15, &[])?;
     for (node, mut loops) in compacting.into_iter().enumerate() {
         loops.kill()?;
         loops.wait(LIMIT)?;
@@ -118,7 +120,7 @@ fn pressure(nodes: &VmNodes) -> Result<()> {
         ensure!(moved > 0, "nothing was compacted on node {node}");
         println!("    node {node}: compaction looked at {moved} pages");
     }
-    press(nodes, "with fork", 20, &[FORK])
+    press(nodes, "with fork", 15, &[FORK])
 }
 
 /// Mappings of files on a disk, whose pages are written back and taken away, and of files in
@@ -127,12 +129,12 @@ fn files(nodes: &VmNodes) -> Result<()> {
     for node in 0..nodes.count() {
         shell(nodes, node, MOUNT_DISK).context("make a file system")?;
     }
-    press(nodes, "a file on a disk", 40, &[DISK_FILE, FORK])?;
+    press(nodes, "a file on a disk", 20, &[DISK_FILE, FORK])?;
     for node in 0..nodes.count() {
         let unmount = "rm /mnt/qnic-pressure && umount /mnt";
         shell(nodes, node, unmount).context("nothing holds the file")?;
     }
-    press(nodes, "a file in memory", 30, &[MEMORY_FILE, FORK])
+    press(nodes, "a file in memory", 15, &[MEMORY_FILE, FORK])
 }
 
 /// Options of `qnic-app pressure`.

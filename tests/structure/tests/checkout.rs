@@ -182,9 +182,38 @@ fn every_document_is_in_the_book() {
         .iter()
         .partition(|document| document.path == "SUMMARY.md");
     let listed = |path: &str| summary[0].text.contains(&format!("({path})"));
-    let top = others
-        .iter()
-        .filter(|document| !document.path.contains('/'));
-    let missing = top.filter(|document| !listed(&document.path));
+    let missing = others.iter().filter(|document| !listed(&document.path));
     assert_none(missing.map(|document| &document.path), "not in the book");
+}
+
+/// What CI systems run is run: each script of this repository's own pipelines by a workflow.
+#[test]
+fn every_script_of_ci_is_run_by_a_workflow() {
+    let checkout = sources::checkout();
+    let workflows = sources::read(&checkout.join(".github/workflows"), &["yml"]).unwrap();
+    assert!(!workflows.is_empty());
+    let runs = |script: &str| {
+        let line = format!("run: ci/{script}");
+        let mut lines = workflows.iter().flat_map(|workflow| workflow.text.lines());
+        lines.any(|text| text.trim_start_matches([' ', '-']).starts_with(&line))
+    };
+    // Those of others' pipelines are in the action and the template.
+    let missing = ["book", "deny", "lint", "suite"].into_iter();
+    assert_none(missing.filter(|script| !runs(script)), "run by no workflow");
+    let known = [
+        "action",
+        "book",
+        "deny",
+        "gitlab.yml",
+        "lint",
+        "qnic",
+        "suite",
+        "trial",
+    ];
+    let scripts = std::fs::read_dir(checkout.join("ci")).unwrap();
+    let scripts = scripts.map(|script| script.unwrap().file_name().into_string().unwrap());
+    assert_none(
+        scripts.filter(|script| !known.contains(&&**script)),
+        "not in the list above",
+    );
 }
