@@ -201,4 +201,5 @@ pub(super) static STATISTICS: &[Place] = &[
 ];
 
 /// A field that is the sum of others, and is left out.
+#[cfg(test)]
 pub(super) const SUM: &str = "protection_errors";

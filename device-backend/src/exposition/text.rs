@@ -42,7 +42,8 @@ pub(super) struct Family {
     pub(super) name: &'static str,
     /// What it is.
     pub(super) kind: Kind,
-    /// The labels of each sample, besides `process`.
+    /// The labels of each sample, besides `process`: tests compare samples and the page with them.
+    #[cfg_attr(not(test), allow(dead_code))]
     pub(super) labels: &'static [&'static str],
     /// One sentence.
     pub(super) help: &'static str,
