@@ -1,5 +1,6 @@
 //! A running device process: starts and ends its threads.
 
+use std::net::TcpListener;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -8,7 +9,8 @@ use anyhow::{anyhow, Context, Result};
 use qnic_abi::attach::{CONFIG_SIZE, FIRST_DOORBELL};
 use qnic_abi::NodeId;
 use qnic_config::{
-    Config, ConfigError, NetworkSettings, NicSettings, ProcessSettings, UdpSettings,
+    Config, ConfigError, MetricsSettings, NetworkSettings, NicSettings, ProcessSettings,
+    UdpSettings,
 };
 use qnic_links::{
     Carrier, Fabric, NetworkPlan, PrivateKey, ShmCarrier, ShmPeer, UdpCarrier, UdpIdentity, UdpPeer,
@@ -19,6 +21,7 @@ use zerocopy::IntoBytes;
 use crate::attach::{self, Attachment, Socket};
 use crate::capture::{Captures, Names};
 use crate::engine::{self, Engine, EngineGone, EngineHandle, Node};
+use crate::exposition::{self, Bounds, Listener, Source};
 use crate::memory::GuestMemory;
 use crate::metrics::{self, Stats};
 use crate::ram;
@@ -89,8 +92,7 @@ impl Device {
         let sockets = config.nics.iter().map(|nic| Socket::bind(&nic.socket));
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
         let metrics = config.metrics.as_ref();
-        let metrics = metrics.map(|metrics| Socket::bind(&metrics.socket));
-        let metrics = metrics.transpose()?;
+        let metrics = metrics.map(MetricsSockets::bind).transpose()?;
 
         let names = config.nics.iter().map(|nic| nic.name.clone()).collect();
         let window = config.engine.poll_window();
@@ -108,22 +110,36 @@ impl Device {
                 attach::serve(&attachment, socket.listener(), stop);
             })?;
         }
-        if let Some(socket) = metrics {
-            let engine = device.engine.clone();
-            let nics = config.nics.iter();
-            let names: Names = nics.map(|nic| (nic.node, nic.name.clone())).collect();
-            device.serve("metrics", socket, move |socket, stop| {
-                metrics::serve(socket.listener(), &engine, Captures::new(names), stop);
-            })?;
+        if let Some(sockets) = metrics {
+            device.serve_metrics(config, sockets)?;
         }
         Ok(device)
     }
 
-    fn serve(
+    fn serve_metrics(&mut self, config: &Config, sockets: MetricsSockets) -> Result<()> {
+        let engine = self.engine.clone();
+        let nics = config.nics.iter();
+        let names: Names = nics.map(|nic| (nic.node, nic.name.clone())).collect();
+        self.serve("metrics", sockets.control, move |socket, stop| {
+            metrics::serve(socket.listener(), &engine, Captures::new(names), stop);
+        })?;
+        if sockets.listeners.is_empty() {
+            return Ok(());
+        }
+        let mut source = Source::new(self.engine.clone(), process_name(config));
+        let listeners = sockets.listeners;
+        self.serve("http", sockets.http, move |_socket, stop| {
+            let bounds = Bounds::default();
+            exposition::serve(&listeners, &bounds, &mut || source.text(), stop);
+        })
+    }
+
+    /// Runs `work` on a thread of its own, which owns `socket`.
+    fn serve<S: Send + 'static>(
         &mut self,
         name: &str,
-        socket: Socket,
-        work: impl FnOnce(&Socket, &Stop) + Send + 'static,
+        socket: S,
+        work: impl FnOnce(&S, &Stop) + Send + 'static,
     ) -> Result<()> {
         let stop = Arc::new(Stop::new().context(REFUSED)?);
         let raised = stop.clone();
@@ -188,6 +204,45 @@ impl Drop for Device {
             }
         }
     }
+}
+
+/// Where metrics can be asked for.
+struct MetricsSockets {
+    control: Socket,
+    /// Removes the name of the Unix socket among `listeners`.
+    http: Option<Socket>,
+    listeners: Vec<Listener>,
+}
+
+impl MetricsSockets {
+    fn bind(settings: &MetricsSettings) -> Result<Self> {
+        let control = Socket::bind(&settings.socket)?;
+        let path = settings.http_socket.as_deref();
+        let http = path.map(Socket::bind).transpose()?;
+        let mut listeners = Vec::new();
+        if let Some(socket) = &http {
+            let listener = socket.listener().try_clone().context(REFUSED)?;
+            listeners.push(Listener::Unix(listener));
+        }
+        if let Some(address) = settings.http {
+            let listener = TcpListener::bind(address);
+            let listener =
+                listener.with_context(|| format!("metrics.http: listen on {address}"))?;
+            listeners.push(Listener::Tcp(listener));
+        }
+        Ok(MetricsSockets {
+            control,
+            http,
+            listeners,
+        })
+    }
+}
+
+/// The name by which other processes know this one, if there are any.
+fn process_name(config: &Config) -> Option<String> {
+    let network = config.network.as_ref()?;
+    let shm = network.shm.as_ref().map(|shm| &shm.name);
+    shm.or(network.udp.as_ref().map(|udp| &udp.name)).cloned()
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {

@@ -20,7 +20,7 @@
 //!
 //! # Counters
 //! [`Device::stats`] and the metrics socket ([`metrics`]) give them; the names are
-//! listed with [`Report`].
+//! listed with [`Report`]. The module `exposition` gives the same to Prometheus.
 //!
 //! # Unsafe code
 //! Two functions in the module `sram`; nowhere else.
@@ -31,6 +31,7 @@ mod attach;
 mod capture;
 mod device;
 mod engine;
+mod exposition;
 mod identity;
 mod memory;
 pub mod metrics;

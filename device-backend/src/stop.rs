@@ -44,6 +44,11 @@ impl Stop {
         }
     }
 
+    /// Readable once the thread must end, for one that polls by itself.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.signal.as_fd()
+    }
+
     /// Waits until the thread must end, or one of `others` is readable. Returns whether
     /// each of them is, or `None` if the thread must end.
     pub(crate) fn wait<const N: usize>(

@@ -1,6 +1,6 @@
 //! The program `qnic-device` as a user meets it: messages, exit codes, signals.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,9 +13,10 @@ fn program() -> Command {
 
 fn config(directory: &Path) -> String {
     let (socket, metrics) = (directory.join("a.sock"), directory.join("m.sock"));
+    let http = directory.join("m.http");
     format!(
         "[[nic]]\nname = \"a\"\nnode = 0\nsocket = {socket:?}\nram = \"64MiB\"\n\
-         [metrics]\nsocket = {metrics:?}\n"
+         [metrics]\nsocket = {metrics:?}\nhttp_socket = {http:?}\n"
     )
 }
 
@@ -50,6 +51,7 @@ fn a_signal_ends_it_and_nothing_is_left() {
         assert_eq!(child.wait().unwrap().code(), Some(0));
         assert!(!socket.exists());
         assert!(!directory.path().join("m.sock").exists());
+        assert!(!directory.path().join("m.http").exists());
         drop(busy);
     }
 }
@@ -93,6 +95,30 @@ fn metrics_are_given() {
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
         assert!(line.contains(part), "{line}");
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn prometheus_is_answered() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = start(directory.path());
+    let socket = directory.path().join("m.http");
+    // It does not keep the one from its answer that comes after it, nor the end of the process.
+    let _silent = UnixStream::connect(&socket).unwrap();
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    for part in [
+        "HTTP/1.1 200 OK\r\n",
+        "# TYPE qnic_commands_total counter\nqnic_commands_total{node=\"a\"} 0\n",
+        "qnic_nic_info{node=\"a\",number=\"0\",state=\"down\"} 1\n",
+        "qnic_budget_limit{node=\"a\",budget=\"peers\"} ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
     }
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -157,6 +157,8 @@ impl DeviceFiles {
         pid = "pid";
         /// Where the other device processes call it.
         calls = "shm";
+        /// Where Prometheus finds its metrics.
+        http = "http";
     }
 }
 

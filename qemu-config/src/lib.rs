@@ -75,8 +75,8 @@ pub use boot::BootOptions;
 pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::Cluster;
 pub use config::{
-    AccelChoice, ClusterSpec, FileSpec, HostSpec, LinkSpec, NetworkSpec, NodeSpec, ProcessSpec,
-    RemoteMemorySpec, RepeatSpec, ScheduleSpec, Step, StepChange, MAX_NAME,
+    AccelChoice, ClusterSpec, DeviceSpec, FileSpec, HostSpec, LinkSpec, NetworkSpec, NodeSpec,
+    ProcessSpec, RemoteMemorySpec, RepeatSpec, ScheduleSpec, Step, StepChange, MAX_NAME,
 };
 pub use copy::Count;
 pub use descendants::{adopt_orphans, end_descendants};

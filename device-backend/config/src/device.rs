@@ -13,7 +13,10 @@
 //! poll_window_us = 5            # keep polling so long after the last work
 //!
 //! [metrics]                     # optional
-//! socket = "/run/qnic/device.ctl"
+//! socket = "/run/qnic/device.ctl"        # requests and responses in JSON
+//! http_socket = "/run/qnic/device.http"  # optional: for Prometheus, on a Unix socket
+//! http = "127.0.0.1:9750"                # optional: for Prometheus, on an address
+//! http_anywhere = false                  # true: that address need not be a loopback one
 //! ```
 //!
 //! How NICs are joined, with each other and with those of other processes, is in
@@ -21,6 +24,7 @@
 //!
 //! Unknown keys are refused; every error has file, line, column and key.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -92,6 +96,47 @@ pub struct EngineSettings {
 pub struct MetricsSettings {
     /// Path of a Unix socket.
     pub socket: PathBuf,
+    /// Path of a Unix socket on which Prometheus finds them, by HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_socket: Option<PathBuf>,
+    /// Address on which Prometheus finds them, by HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http: Option<SocketAddr>,
+    /// Allows an address that is not a loopback one: whoever reaches it reads all counters.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub http_anywhere: bool,
+}
+
+impl MetricsSettings {
+    /// The JSON socket alone.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        MetricsSettings {
+            socket: socket.into(),
+            http_socket: None,
+            http: None,
+            http_anywhere: false,
+        }
+    }
+}
+
+/// Checks an address on which metrics are given by HTTP. Errors name `key`; `anywhere` is the
+/// key that allows addresses that are not loopback ones.
+///
+/// # Errors
+/// Returns an error if it has no port, or may be reached from elsewhere and must not.
+pub fn check_metrics_address(
+    address: SocketAddr,
+    is_allowed: bool,
+    key: &str,
+    anywhere: &str,
+) -> Result<(), ConfigError> {
+    require(address.port() != 0, key, "expected a port other than 0")?;
+    let message = format!(
+        "{} is not a loopback address: whoever reaches it reads all counters; \
+         {anywhere} = true allows it",
+        address.ip()
+    );
+    require(is_allowed || address.ip().is_loopback(), key, message)
 }
 
 fn default_doorbells() -> u32 {
@@ -243,6 +288,13 @@ impl Config {
         }
         if let Some(metrics) = &self.metrics {
             seen.socket(&metrics.socket, "metrics.socket")?;
+            if let Some(socket) = &metrics.http_socket {
+                seen.socket(socket, "metrics.http_socket")?;
+            }
+            if let Some(address) = metrics.http {
+                let anywhere = metrics.http_anywhere;
+                check_metrics_address(address, anywhere, "metrics.http", "http_anywhere")?;
+            }
         }
         self.check_network(seen)
     }
@@ -290,6 +342,20 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn metrics_leave_the_machine_only_if_that_is_said() {
+        let text = format!("{GOOD}[metrics]\nsocket = \"/tmp/m\"\n");
+        for good in [
+            "http = \"127.0.0.1:9750\"",
+            "http = \"[::1]:9750\"\nhttp_socket = \"/tmp/h\"",
+            "http = \"0.0.0.0:9750\"\nhttp_anywhere = true",
+        ] {
+            let config = parse(&format!("{text}{good}\n")).unwrap();
+            let printed = toml::to_string(&config).unwrap();
+            assert_eq!(parse(&printed).unwrap(), config);
+        }
+    }
+
+    #[test]
     fn an_error_shows_its_line() {
         let error = parse(&GOOD.replace("256MiB", "lots")).unwrap_err();
         let expected = "q.toml:5:7: nic[0].ram: expected a size such as \"256MiB\" or \"1GiB\", \
@@ -321,6 +387,10 @@ pub(crate) mod tests {
             END => [[nic]]\nname = "a"\nnode = 1\nsocket = "/tmp/b"\nram = "1GiB" | 7 | used already by nic[0].name
             END => [[nic]]\nname = "b"\nnode = 1\nsocket = "/tmp/a"\nram = "1GiB" | 9 | used already by nic[0].socket
             END => [metrics]\nsocket = "/tmp/a" | 7 | metrics.socket
+            END => [metrics]\nsocket = "/tmp/m"\nhttp_socket = "/tmp/m" | 8 | used already by metrics.socket
+            END => [metrics]\nsocket = "/tmp/m"\nhttp = "0.0.0.0:9750" | 8 | metrics.http: 0.0.0.0 is not a loopback address
+            END => [metrics]\nsocket = "/tmp/m"\nhttp = "127.0.0.1:0" | 8 | metrics.http: expected a port
+            END => [metrics]\nsocket = "/tmp/m"\nhttp = "9750" | 8 | metrics.http
             END => [engine]\npoll_window_us = 9000000 | 7 | engine.poll_window_us
             END => [engine]\nspin = 1 | 7 | spin
         "#;

@@ -21,7 +21,7 @@ mod size;
 mod transport;
 
 pub use check::{add, require, Unique, MAX_SOCKET_PATH};
-pub use device::{Config, EngineSettings, MetricsSettings, NicSettings};
+pub use device::{check_metrics_address, Config, EngineSettings, MetricsSettings, NicSettings};
 pub use error::ConfigError;
 pub use file::parse;
 pub use network::{

@@ -20,9 +20,7 @@ impl ClusterSpec {
             NicSettings::new(&node.name, NodeId(number), socket, node.memory)
         });
         Config {
-            metrics: Some(MetricsSettings {
-                socket: dir.device(process).control(),
-            }),
+            metrics: Some(self.metrics_settings(dir, process)),
             network: match &self.network {
                 // Its links do nothing, and can be changed.
                 None => Some(NetworkSettings::default()),
@@ -33,6 +31,18 @@ impl ClusterSpec {
                 }
             },
             ..Config::new(nics.collect())
+        }
+    }
+
+    fn metrics_settings(&self, dir: &ClusterDir, process: Option<&str>) -> MetricsSettings {
+        let processes = self.device_processes();
+        let index = processes.iter().position(|one| *one == process);
+        let files = dir.device(process);
+        MetricsSettings {
+            http_socket: Some(files.http()),
+            http: index.and_then(|index| self.device.metrics_of(index)),
+            http_anywhere: self.device.metrics_anywhere,
+            ..MetricsSettings::new(files.control())
         }
     }
 
@@ -134,7 +144,8 @@ mod tests {
         };
         let expected = Config {
             metrics: Some(MetricsSettings {
-                socket: dir.join("device.sock"),
+                http_socket: Some(dir.join("device.http")),
+                ..MetricsSettings::new(dir.join("device.sock"))
             }),
             network: Some(NetworkSettings::default()),
             ..Config::new(vec![nic("a", 0, 256), nic("b", 2, 1024)])
@@ -148,7 +159,8 @@ mod tests {
     #[test]
     fn a_process_of_several_has_its_nics_and_knows_where_the_others_are_called() {
         let text = format!(
-            "name = \"c\"\n[[network.process]]\nname = \"left\"\nnodes = [\"a\"]\n\
+            "name = \"c\"\n[device]\nmetrics = \"127.0.0.1:9750\"\n\
+             [[network.process]]\nname = \"left\"\nnodes = [\"a\"]\n\
              [[network.process]]\nname = \"right\"\nnodes = [\"b\"]\n{PLAIN}"
         );
         let (config, dir) = handed_over(&text, None, Some("right"));
@@ -158,8 +170,13 @@ mod tests {
             .map(|nic| (&*nic.name, nic.node.0))
             .collect();
         assert_eq!(nics, [("b", 2)]);
-        let control = config.metrics.unwrap().socket;
-        assert_eq!(control, dir.join("device-right.sock"));
+        let metrics = config.metrics.unwrap();
+        assert_eq!(metrics.socket, dir.join("device-right.sock"));
+        assert_eq!(metrics.http_socket, Some(dir.join("device-right.http")));
+        assert_eq!(metrics.http, Some("127.0.0.1:9751".parse().unwrap()));
+        let (left, _) = handed_over(&text, None, Some("left"));
+        let first = left.metrics.unwrap().http;
+        assert_eq!(first, Some("127.0.0.1:9750".parse().unwrap()));
         let expected = NetworkSettings {
             shm: Some(ShmSettings {
                 name: "right".to_owned(),

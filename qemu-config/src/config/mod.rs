@@ -4,6 +4,9 @@
 //! name = "pair"                 # a-z, 0-9, "-"
 //! accel = "auto"                # or "kvm", "tcg"
 //!
+//! [device]
+//! metrics = "127.0.0.1:9750"    # for Prometheus: docs/metrics.md
+//!
 //! [[node]]
 //! name = "a"
 //! memory = "256MiB"
@@ -43,6 +46,6 @@ pub use network::{HostSpec, LinkSpec, NetworkSpec, ProcessSpec};
 pub use remote_memory::RemoteMemorySpec;
 pub(crate) use remote_memory::Served;
 pub use schedule::{RepeatSpec, ScheduleSpec, Step, StepChange};
-pub use spec::{AccelChoice, ClusterSpec, FileSpec, NodeSpec};
+pub use spec::{AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NodeSpec};
 pub(crate) use validate::check_name;
 pub use validate::MAX_NAME;

@@ -8,7 +8,7 @@ use serde::{de, Deserialize, Deserializer};
 
 use super::network::NetworkSpec;
 use super::remote_memory::RemoteMemorySpec;
-use super::spec::{AccelChoice, ClusterSpec, FileSpec, NodeSpec};
+use super::spec::{AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NodeSpec};
 use super::validate::{check, MAX_NODES};
 
 #[derive(Deserialize)]
@@ -17,6 +17,8 @@ struct RawCluster {
     name: String,
     #[serde(default)]
     accel: AccelChoice,
+    #[serde(default)]
+    device: DeviceSpec,
     network: Option<NetworkSpec>,
     #[serde(default)]
     node: Vec<RawNode>,
@@ -75,6 +77,7 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, ConfigError> {
     let mut spec = ClusterSpec {
         name: raw.name,
         accel: raw.accel,
+        device: raw.device,
         network: raw.network,
         nodes: Vec::new(),
         remote_memory: raw.remote_memory,

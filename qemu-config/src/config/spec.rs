@@ -1,8 +1,9 @@
 //! What a cluster is: the checked form of a cluster file.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use qnic_config::ByteSize;
+use qnic_config::{check_metrics_address, require, ByteSize, ConfigError};
 use qnic_images::KernelSeries;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -31,6 +32,9 @@ pub struct ClusterSpec {
     pub name: String,
     /// Accelerator asked for.
     pub accel: AccelChoice,
+    /// What device processes do besides serving NICs.
+    #[serde(skip_serializing_if = "DeviceSpec::is_default")]
+    pub device: DeviceSpec,
     /// How the NICs are joined; `None`: each with each, by links that can be changed.
     pub network: Option<NetworkSpec>,
     /// The guests, in order; their NICs are numbered in that order from 0, unless they
@@ -40,6 +44,45 @@ pub struct ClusterSpec {
     /// Block devices of nodes in the memory of others, made when all have booted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remote_memory: Vec<RemoteMemorySpec>,
+}
+
+/// What device processes do besides serving NICs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceSpec {
+    /// Address on which the first device process of a host gives its metrics by HTTP; each
+    /// further one takes the next port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<SocketAddr>,
+    /// Allows an address that is not a loopback one: whoever reaches it reads all counters.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub metrics_anywhere: bool,
+}
+
+impl DeviceSpec {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Checks the address that each of `processes` device processes of a host gets.
+    pub(super) fn check(&self, processes: usize) -> Result<(), ConfigError> {
+        let Some(address) = self.metrics else {
+            return Ok(());
+        };
+        const KEY: &str = "device.metrics";
+        check_metrics_address(address, self.metrics_anywhere, KEY, "metrics_anywhere")?;
+        let fits = self.metrics_of(processes.saturating_sub(1)).is_some();
+        let message = format!("no ports are left for {processes} device processes");
+        require(fits, KEY, message)
+    }
+
+    /// The address of the device process with this index; `None` if there is none, or no port.
+    pub(crate) fn metrics_of(&self, index: usize) -> Option<SocketAddr> {
+        let mut address = self.metrics?;
+        let port = u16::try_from(index).ok()?.checked_add(address.port())?;
+        address.set_port(port);
+        Some(address)
+    }
 }
 
 /// One guest.
@@ -89,6 +132,7 @@ impl ClusterSpec {
         Self {
             name: name.into(),
             accel: AccelChoice::Auto,
+            device: DeviceSpec::default(),
             network: None,
             nodes: Vec::new(),
             remote_memory: Vec::new(),

@@ -42,6 +42,10 @@ fn every_key_is_understood_and_printed_again() {
 name = "all-keys"
 accel = "tcg"
 
+[device]
+metrics = "0.0.0.0:9750"
+metrics_anywhere = true
+
 [[node]]
 name = "a"
 memory = "1GiB"
@@ -81,8 +85,8 @@ fn errors_are_reported_with_location_key_and_expectation() {
         name = "x"\n | 1:1: node: expected 1 to 64 nodes, found 0
         name = 3\n | 1:8: name: invalid type: integer `3`, expected a string
         name = "x\nnode | 1:10: invalid basic string, expected `"`
-        name = "x"\ncolour = 1\n | 2:1: colour: unknown field `colour`, expected one of `name`, `accel`, `network`, `node`, `remote_memory`
-        name = "x"\n[[link]]\n | 2:3: link: unknown field `link`, expected one of `name`, `accel`, `network`, `node`, `remote_memory`
+        name = "x"\ncolour = 1\n | 2:1: colour: unknown field `colour`, expected one of `name`, `accel`, `device`, `network`, `node`, `remote_memory`
+        name = "x"\n[[link]]\n | 2:3: link: unknown field `link`, expected one of `name`, `accel`, `device`, `network`, `node`, `remote_memory`
         name = "x"\naccel = "hvf"\n | 2:9: accel: unknown variant `hvf`, expected one of `auto`, `kvm`, `tcg`
         name = "all"\n | 1:8: name: "all" has a meaning of its own: choose another name
         name = "A b"\n | 1:8: name: expected 1 to 24 of the characters a-z, 0-9 and "-", not "-" first, found "A b"
@@ -124,4 +128,32 @@ fn a_program_gets_the_same_rules() {
     let error = spec.validate().unwrap_err().to_string();
     let expected = "node[1].name: name \"a\" is used already by node[0].name";
     assert_eq!(error, expected);
+}
+
+#[test]
+fn metrics_leave_the_machine_only_if_that_is_said() {
+    let base = NODE.replace(
+        "[[node]]",
+        "[device]\nmetrics = \"127.0.0.1:9750\"\n[[node]]",
+    );
+    assert_eq!(
+        parse(&base).unwrap().device.metrics_of(2),
+        Some("127.0.0.1:9752".parse().unwrap())
+    );
+    assert_errors(
+        &base,
+        r#"
+        127.0.0.1 => 10.0.0.1 | 3:11: device.metrics: 10.0.0.1 is not a loopback address
+        9750 => 0 | 3:11: device.metrics: expected a port
+        127.0.0.1:9750 => 9750 | 3:11: device.metrics: invalid socket address
+        metrics = => metric = | unknown field `metric`
+        "#,
+    );
+    let two = base.replace(
+        "9750\"",
+        "65535\"\n[[network.process]]\nname = \"l\"\nnodes = [\"a\"]\n\
+         [[network.process]]\nname = \"r\"\nnodes = [\"b\"]",
+    );
+    let error = parse(&format!("{two}[[node]]\nname = \"b\"\n")).unwrap_err();
+    assert!(error.contains("no ports are left for 2"), "{error}");
 }

@@ -50,6 +50,7 @@ pub(super) fn check(
         let what = format_args!("name \"{}\"", node.name);
         add(&mut names, &node.name, &format!("{key}.name"), what)?;
     }
+    spec.device.check(spec.device_processes().len())?;
     super::network::check(spec)?;
     super::remote_memory::check(spec)
 }

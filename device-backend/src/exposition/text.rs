@@ -1,0 +1,170 @@
+//! The text format of Prometheus, version 0.0.4.
+//!
+//! ```text
+//! # HELP qnic_commands_total Commands read from queues.
+//! # TYPE qnic_commands_total counter
+//! qnic_commands_total{process="left",node="n0"} 17
+//! ```
+//!
+//! All samples of a family stand together, below its two lines. In a help text, `\` and line
+//! ends are escaped; in the value of a label, `"` too. Names and help texts are this program's own;
+//! values of labels come from configurations and may be anything.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The `Content-Type` of the format.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It only grows, until its NIC or the process starts anew.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+impl Kind {
+    /// Its word in the format.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        }
+    }
+}
+
+/// A metric with all its samples.
+#[derive(Debug)]
+pub(super) struct Family {
+    /// With the unit, and `_total` if it is a counter.
+    pub(super) name: &'static str,
+    /// What it is.
+    pub(super) kind: Kind,
+    /// The labels of each sample, besides `process`: tests compare samples and the page with them.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub(super) labels: &'static [&'static str],
+    /// One sentence.
+    pub(super) help: &'static str,
+}
+
+/// Samples, by family.
+#[derive(Debug)]
+pub(super) struct Samples<'a> {
+    /// The name of this process, which every sample gets as a label.
+    process: Option<&'a str>,
+    lines: BTreeMap<&'static str, String>,
+}
+
+impl<'a> Samples<'a> {
+    pub(super) fn new(process: Option<&'a str>) -> Self {
+        Samples {
+            process,
+            lines: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a sample to the family named `name`.
+    pub(super) fn add(&mut self, name: &'static str, labels: &[(&str, &str)], value: u64) {
+        let lines = self.lines.entry(name).or_default();
+        lines.push_str(name);
+        let process = self.process.map(|process| ("process", process));
+        let mut opening = '{';
+        for (label, value) in process.iter().chain(labels) {
+            lines.push(opening);
+            lines.push_str(label);
+            lines.push_str("=\"");
+            escape(lines, value, true);
+            lines.push('"');
+            opening = ',';
+        }
+        if opening == ',' {
+            lines.push('}');
+        }
+        // Writing to a string cannot fail.
+        let _ = writeln!(lines, " {value}");
+    }
+
+    /// The text: the families that have samples, in the order of `families`.
+    pub(super) fn text(&self, families: &[Family]) -> String {
+        let mut text = String::new();
+        for family in families {
+            let Some(lines) = self.lines.get(family.name) else {
+                continue;
+            };
+            let (name, kind) = (family.name, family.kind.word());
+            let _ = write!(text, "# HELP {name} ");
+            escape(&mut text, family.help, false);
+            let _ = write!(text, "\n# TYPE {name} {kind}\n{lines}");
+        }
+        text
+    }
+
+    /// The families that have samples.
+    #[cfg(test)]
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.lines.keys().copied()
+    }
+}
+
+fn escape(text: &mut String, value: &str, quotes: bool) {
+    for character in value.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '"' if quotes => text.push_str("\\\""),
+            other => text.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAMILIES: [Family; 3] = [
+        Family {
+            name: "b_total",
+            kind: Kind::Counter,
+            labels: &["node"],
+            help: "A \\ and\na \"line\".",
+        },
+        Family {
+            name: "unused",
+            kind: Kind::Gauge,
+            labels: &[],
+            help: "",
+        },
+        Family {
+            name: "a",
+            kind: Kind::Gauge,
+            labels: &[],
+            help: "Other.",
+        },
+    ];
+
+    #[test]
+    fn families_stand_together_and_everything_is_escaped() {
+        let mut samples = Samples::new(None);
+        samples.add("b_total", &[("node", "a\"b\\c\nd}")], 1);
+        samples.add("a", &[], u64::MAX);
+        samples.add("b_total", &[("node", "é"), ("side", "")], 2);
+        let expected = "# HELP b_total A \\\\ and\\na \"line\".\n# TYPE b_total counter\n\
+                        b_total{node=\"a\\\"b\\\\c\\nd}\"} 1\nb_total{node=\"é\",side=\"\"} 2\n\
+                        # HELP a Other.\n# TYPE a gauge\na 18446744073709551615\n";
+        assert_eq!(samples.text(&FAMILIES), expected);
+    }
+
+    #[test]
+    fn the_name_of_the_process_is_on_every_sample() {
+        let mut samples = Samples::new(Some("left"));
+        samples.add("a", &[], 3);
+        samples.add("a", &[("x", "y")], 4);
+        let text = samples.text(&FAMILIES);
+        assert!(
+            text.ends_with("a{process=\"left\"} 3\na{process=\"left\",x=\"y\"} 4\n"),
+            "{text}"
+        );
+    }
+}
