@@ -6,7 +6,8 @@ use qnic_apps::report::{BenchRow, Latency};
 use qnic_tests::host::HostNodes;
 use qnic_tests::nodes::Nodes;
 
-use super::figures::{median, Figure, Row, Table};
+use super::figures::{Figure, Row, Table};
+use super::goal::Goal;
 use super::LIMIT;
 
 const NODES: [usize; 6] = [2, 4, 8, 16, 32, 64];
@@ -56,21 +57,22 @@ fn table(title: &str, operation: &str, rows: &[BenchRow]) -> Table {
     };
     let by_writes = format!("{operation}_by_writes");
     let lines = NODES.iter().flat_map(|count| {
-        let nic = find(operation, *count).map_or(f64::NAN, |row| median(&medians(row)));
+        let nic = find(operation, *count).map(medians).unwrap_or_default();
         let both = [(operation, "in the NICs"), (&*by_writes, "by writes")];
         both.into_iter().filter_map(move |(name, shown)| {
             let row = find(name, *count)?;
+            let is_goal = name != operation && *count == GOAL.0;
+            let goal = is_goal.then(|| Goal::at_least(GOAL.1).code("Q15"));
             let of_round = |pick: fn(&Latency) -> f64| row.latency.iter().map(pick).collect();
             let figures = [
-                Figure::with_spread("median", "µs", medians(row)).ratio_to("of that in NICs", nic),
+                Figure::with_spread("median", "µs", medians(row))
+                    .ratio_to("of that in NICs", &nic)
+                    .ratio_goal(goal),
                 Figure::new("99 %", "µs", of_round(|it| it.p99_us)),
                 Figure::new("least", "µs", of_round(|it| it.min_us)),
             ];
-            Some(Row::new(format!("{count} nodes, {shown}"), figures))
+            Some(Row::new(shown, figures).at("nodes", *count as f64))
         })
     });
-    let (count, goal) = GOAL;
-    Table::new(title, lines.collect()).note(format!(
-        "goal: by writes at least {goal} of that in the NICs, at {count} nodes"
-    ))
+    Table::new(operation, title, lines.collect())
 }

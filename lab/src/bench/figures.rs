@@ -1,18 +1,25 @@
-//! What a suite measures, as data, and the one printer of it.
+//! What a suite measures, as data.
 //!
-//! A suite yields tables, a table has rows, a row has figures: all samples of one thing,
-//! and its ratio to a floor. `Display` is for people, `Serialize` for machines.
+//! A suite yields tables, a table has rows, a row has figures: all samples of one thing, its
+//! ratio to a floor, and its goal. [`text`](super::text) prints them for people,
+//! [`record`](super::record) writes them for machines.
 
-use std::fmt;
+use std::collections::BTreeMap;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::goal::{Goal, Of};
 
 /// Median, smallest and largest of some samples.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Spread {
+    /// The sample in the middle; of two, the larger one.
     pub(super) median: f64,
-    low: f64,
-    high: f64,
+    /// The smallest sample.
+    pub(super) low: f64,
+    /// The largest sample.
+    pub(super) high: f64,
 }
 
 impl Spread {
@@ -33,51 +40,164 @@ pub(super) fn median(samples: &[f64]) -> f64 {
     Spread::of(samples).map_or(f64::NAN, |spread| spread.median)
 }
 
+/// Whose figure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Role {
+    /// This project's, measured in this run.
+    #[default]
+    Own,
+    /// What it is compared with, measured in this run.
+    Peer,
+    /// What others have published.
+    Published,
+}
+
+/// Which figures are good ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Better {
+    /// Small ones.
+    Lower,
+    /// Large ones.
+    Higher,
+}
+
+impl Better {
+    /// What the unit of a figure says.
+    fn of_unit(unit: &str) -> Option<Self> {
+        match unit {
+            "ns" | "µs" | "ms" | "s" | "instructions" | "each" | "ratio" => Some(Better::Lower),
+            "MB/s" | "GB/s" | "1/s" | "1000/s" | "/s" => Some(Better::Higher),
+            _ => None,
+        }
+    }
+}
+
+/// A figure, divided by its floor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(super) struct Ratio {
+    /// What the floor is, as the head of a column: "of memcpy".
+    pub(super) to: String,
+    /// The median of the figure, divided by the floor.
+    pub(super) value: f64,
+    /// The floor, in the unit of the figure.
+    pub(super) floor: f64,
+    /// What the floor is the median of; none if it was published.
+    pub(super) floor_samples: Vec<f64>,
+}
+
 /// One thing that was measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Figure {
-    what: &'static str,
-    unit: &'static str,
-    spread: Option<Spread>,
+    /// Where it is: `suite/table/row/figure`. Unique in a file, and the same in each run.
+    #[serde(default)]
+    pub(super) id: String,
+    /// What it is, as the head of a column.
+    pub(super) what: String,
+    /// Its unit.
+    pub(super) unit: String,
+    /// Whose figure it is.
+    pub(super) role: Role,
+    /// Which figures are good ones; none if it is neither.
+    pub(super) better: Option<Better>,
+    /// Median, smallest and largest; none without samples.
+    pub(super) spread: Option<Spread>,
     /// One for each round, as a rule.
-    samples: Vec<f64>,
-    /// To the floor: what that is, and how much.
-    ratio: Option<(&'static str, f64)>,
-    /// The spread stands in the table, too.
-    #[serde(skip)]
-    with_spread: bool,
+    pub(super) samples: Vec<f64>,
+    /// To the floor.
+    pub(super) ratio: Option<Ratio>,
+    /// What ratio or median shall be.
+    pub(super) goal: Option<Goal>,
+    /// It is a main figure of its table: its spread is shown, and its curve.
+    pub(super) main: bool,
 }
 
 impl Figure {
     /// A figure that a table shows by its median.
-    pub(super) fn new(what: &'static str, unit: &'static str, samples: Vec<f64>) -> Self {
+    pub(super) fn new(what: &str, unit: &str, mut samples: Vec<f64>) -> Self {
+        // What was divided by nothing is not known.
+        samples.retain(|sample| sample.is_finite());
         Figure {
-            what,
-            unit,
+            id: String::new(),
+            what: what.to_owned(),
+            unit: unit.to_owned(),
+            role: Role::Own,
+            better: Better::of_unit(unit),
             spread: Spread::of(&samples),
             samples,
             ratio: None,
-            with_spread: false,
+            goal: None,
+            main: false,
         }
     }
 
     /// A figure that a table shows by its median and its spread.
-    pub(super) fn with_spread(what: &'static str, unit: &'static str, samples: Vec<f64>) -> Self {
+    pub(super) fn with_spread(what: &str, unit: &str, samples: Vec<f64>) -> Self {
         Figure {
-            with_spread: true,
+            main: true,
             ..Figure::new(what, unit, samples)
         }
     }
 
-    /// Adds its ratio to `floor`, named `what`; none if either is unknown.
-    pub(super) fn ratio_to(self, what: &'static str, floor: f64) -> Self {
-        let ratio = self.median() / floor;
-        self.ratio(what, ratio)
+    /// A figure that others have published.
+    pub(super) fn published(what: &str, unit: &str, value: impl Into<Option<f64>>) -> Self {
+        Figure {
+            role: Role::Published,
+            better: None,
+            ..Figure::new(what, unit, value.into().into_iter().collect())
+        }
     }
 
-    /// Adds a ratio; none if it is unknown.
-    pub(super) fn ratio(mut self, what: &'static str, ratio: f64) -> Self {
-        self.ratio = (!ratio.is_nan()).then_some((what, ratio));
+    /// Makes it one of what this project is compared with.
+    pub(super) fn of_peer(mut self) -> Self {
+        self.role = Role::Peer;
+        self
+    }
+
+    /// Adds its ratio to the median of `floor`, as the column `to`; none if either is unknown.
+    pub(super) fn ratio_to(mut self, to: &str, floor: &[f64]) -> Self {
+        let floor_median = median(floor);
+        self.ratio = self.ratio_of(to, floor_median, self.median() / floor_median);
+        if let Some(ratio) = &mut self.ratio {
+            ratio.floor_samples = floor.to_vec();
+        }
+        self
+    }
+
+    /// Adds a ratio of a published figure to another one; none if it is unknown.
+    pub(super) fn published_ratio(mut self, to: &str, floor: f64, value: f64) -> Self {
+        self.ratio = self.ratio_of(to, floor, value);
+        self
+    }
+
+    fn ratio_of(&self, to: &str, floor: f64, value: f64) -> Option<Ratio> {
+        let known = value.is_finite() && floor.is_finite();
+        known.then(|| Ratio {
+            to: to.to_owned(),
+            value,
+            floor,
+            floor_samples: Vec::new(),
+        })
+    }
+
+    /// Adds what its ratio shall be.
+    pub(super) fn ratio_goal(self, goal: impl Into<Option<Goal>>) -> Self {
+        let value = self.ratio.as_ref().map(|ratio| ratio.value);
+        self.with_goal(goal.into(), Of::Ratio, value)
+    }
+
+    /// Adds what its median shall be.
+    pub(super) fn goal(self, goal: impl Into<Option<Goal>>) -> Self {
+        let value = self.spread.map(|spread| spread.median);
+        self.with_goal(goal.into(), Of::Median, value)
+    }
+
+    fn with_goal(mut self, goal: Option<Goal>, of: Of, value: Option<f64>) -> Self {
+        self.goal = goal.map(|goal| goal.checked(of, value));
+        if self.better.is_none() {
+            self.better = self.goal.as_ref().map(Goal::better);
+        }
         self
     }
 
@@ -86,49 +206,73 @@ impl Figure {
     }
 }
 
+/// What grows from row to row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(super) struct At {
+    /// What it is: "bytes".
+    pub(super) what: String,
+    /// How much of it.
+    pub(super) value: f64,
+}
+
 /// A line of a table.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Row {
-    name: String,
-    /// Bytes.
-    size: Option<usize>,
-    figures: Vec<Figure>,
-    /// What the ratio shall be at most.
-    goal: Option<f64>,
+    /// What was measured.
+    pub(super) name: String,
+    /// At what; rows of one name make a curve over it.
+    pub(super) at: Option<At>,
+    /// One for each column.
+    pub(super) figures: Vec<Figure>,
 }
 
 impl Row {
     pub(super) fn new(name: impl Into<String>, figures: impl Into<Vec<Figure>>) -> Self {
         Row {
             name: name.into(),
-            size: None,
+            at: None,
             figures: figures.into(),
-            goal: None,
         }
     }
 
-    pub(super) fn size(mut self, bytes: usize) -> Self {
-        self.size = Some(bytes);
+    /// Makes it one of transfers of so many bytes.
+    pub(super) fn size(self, bytes: usize) -> Self {
+        self.at("bytes", bytes as f64)
+    }
+
+    /// Makes it a point of a curve over `what`.
+    pub(super) fn at(mut self, what: &str, value: f64) -> Self {
+        let what = what.to_owned();
+        self.at = Some(At { what, value });
         self
     }
 
-    pub(super) fn goal(mut self, goal: Option<f64>) -> Self {
-        self.goal = goal;
+    /// Makes all of it what this project is compared with.
+    pub(super) fn of_peer(mut self, is_peer: bool) -> Self {
+        let own = self.figures.iter_mut();
+        let own = own.filter(|figure| is_peer && figure.role == Role::Own);
+        own.for_each(|figure| figure.role = Role::Peer);
         self
     }
 }
 
 /// Rows with the same figures each.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Table {
-    title: String,
-    rows: Vec<Row>,
-    notes: Vec<String>,
+    /// Its part of the ids of its figures.
+    pub(super) id: String,
+    /// What it shows.
+    pub(super) title: String,
+    /// Its rows.
+    pub(super) rows: Vec<Row>,
+    /// What else is to be known.
+    pub(super) notes: Vec<String>,
 }
 
 impl Table {
-    pub(super) fn new(title: impl Into<String>, rows: Vec<Row>) -> Self {
+    pub(super) fn new(id: &str, title: impl Into<String>, rows: Vec<Row>) -> Self {
         Table {
+            id: id.to_owned(),
             title: title.into(),
             rows,
             notes: Vec::new(),
@@ -141,113 +285,110 @@ impl Table {
         self
     }
 
-    /// The cells, line by line, the head first.
-    fn cells(&self) -> Vec<Vec<String>> {
-        let mut lines = vec![Vec::new(); self.rows.len() + 1];
-        let mut column = |head: String, cell: &dyn Fn(&Row) -> Option<String>| {
-            let cells = self.rows.iter().map(|row| cell(row).unwrap_or("-".into()));
-            for (line, cell) in lines.iter_mut().zip(std::iter::once(head).chain(cells)) {
-                line.push(cell);
-            }
-        };
-        column(String::new(), &|row| Some(row.name.clone()));
-        if self.rows.iter().any(|row| row.size.is_some()) {
-            column("bytes".into(), &|row| row.size.map(|size| size.to_string()));
-        }
-        for index in 0.. {
-            let figure = |row: &Row| row.figures.get(index).cloned();
-            let figures: Vec<_> = self.rows.iter().filter_map(figure).collect();
-            let Some(first) = figures.first() else { break };
-            let spread = |row: &Row| figure(row)?.spread;
-            column(format!("{} {}", first.what, first.unit), &|row| {
-                Some(number(spread(row)?.median))
-            });
-            if figures.iter().any(|figure| figure.with_spread) {
-                column("(spread)".into(), &|row| {
-                    let Spread { low, high, .. } = spread(row)?;
-                    Some(format!("({} … {})", number(low), number(high)))
-                });
-            }
-            if let Some((what, _)) = figures.iter().find_map(|figure| figure.ratio) {
-                column(what.into(), &|row| {
-                    Some(format!("{:.2}", figure(row)?.ratio?.1))
-                });
-            }
-        }
-        if self.rows.iter().any(|row| row.goal.is_some()) {
-            column("goal".into(), &|row| row.goal.map(|goal| goal.to_string()));
-        }
-        lines
+    /// All its figures.
+    pub(super) fn figures(&self) -> impl Iterator<Item = &Figure> {
+        self.rows.iter().flat_map(|row| &row.figures)
     }
 }
 
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines = self.cells();
-        let length = |cell: &String| cell.chars().count();
-        let width = |column: usize| lines.iter().map(|line| length(&line[column])).max();
-        let widths: Vec<_> = (0..lines[0].len()).filter_map(width).collect();
-        writeln!(f, "{}", self.title)?;
-        for line in &lines {
-            write!(f, "{:<width$}", line[0], width = widths[0])?;
-            for (cell, width) in line.iter().zip(&widths).skip(1) {
-                write!(f, "  {cell:>width$}")?;
+/// Names all figures of a suite's tables.
+pub(super) fn identify(suite: &str, tables: &mut [Table]) {
+    let mut seen = BTreeMap::<String, usize>::new();
+    for table in tables {
+        for row in &mut table.rows {
+            let at = row.at.as_ref().map(|at| format!("-{}", at.value));
+            let name = slug(&format!("{}{}", row.name, at.unwrap_or_default()));
+            for figure in &mut row.figures {
+                let what = slug(&format!("{} {}", figure.what, figure.unit));
+                let id = format!("{suite}/{}/{name}/{what}", table.id);
+                let count = seen.entry(id.clone()).or_default();
+                *count += 1;
+                figure.id = match count {
+                    1 => id,
+                    count => format!("{id}-{count}"),
+                };
             }
-            writeln!(f)?;
         }
-        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
     }
 }
 
-/// A number with three digits or more.
-fn number(value: f64) -> String {
-    let digits = match value.abs() {
-        value if value < 100.0 => 2,
-        value if value < 1000.0 => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$}")
+/// A name in letters that a link can have.
+fn slug(name: &str) -> String {
+    let mut text = String::new();
+    for c in name.replace('%', " percent").replace('µ', "u").chars() {
+        match c {
+            _ if c.is_ascii_alphanumeric() || c == '.' => text.push(c.to_ascii_lowercase()),
+            _ if text.ends_with('-') || text.is_empty() => {}
+            _ => text.push('-'),
+        }
+    }
+    text.truncate(text.trim_end_matches('-').len());
+    text
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
-    /// The words of the line that begins with `name`.
-    pub(in crate::bench) fn words_of_row(table: &Table, name: &str) -> Vec<String> {
-        let text = table.to_string();
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
-        line.split_whitespace().map(str::to_owned).collect()
+    #[test]
+    fn each_figure_has_a_path_of_its_own() {
+        let figures = || {
+            [
+                Figure::new("8 B half RTT", "µs", vec![1.0]),
+                Figure::new("99 %", "µs", vec![2.0]),
+            ]
+        };
+        let rows = vec![
+            Row::new("write, seen", figures()).size(8),
+            Row::new("write, seen", figures()).size(64),
+            Row::new("write; seen", figures()).size(64),
+            Row::new("loss", figures()).at("% loss", 0.1),
+        ];
+        let mut tables = [Table::new("links", "Links", rows)];
+        identify("wire", &mut tables);
+        let ids: Vec<_> = tables[0].figures().map(|it| it.id.as_str()).collect();
+        assert_eq!(ids[0], "wire/links/write-seen-8/8-b-half-rtt-us");
+        assert_eq!(ids[1], "wire/links/write-seen-8/99-percent-us");
+        assert_eq!(ids[3], "wire/links/write-seen-64/99-percent-us");
+        assert_eq!(ids[5], "wire/links/write-seen-64/99-percent-us-2");
+        assert_eq!(ids[6], "wire/links/loss-0.1/8-b-half-rtt-us");
+        let mut unique = ids.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), ids.len());
     }
 
     #[test]
-    fn a_table_shows_medians_spreads_ratios_and_goals() {
-        let fast = Figure::with_spread("time", "ns", vec![3.0, 1.0, 2.0]).ratio_to("of floor", 4.0);
-        let slow = Figure::new("time", "ns", vec![2000.0]);
-        let rows = vec![
-            Row::new("fast", [fast]).size(8).goal(Some(1.05)),
-            Row::new(
-                "slow one",
-                [slow, Figure::new("more", "µs", vec![f64::NAN])],
-            ),
-        ];
-        let table = Table::new("Speed", rows).note("and so on".into());
-        let text = table.to_string();
-        let lines: Vec<_> = text.lines().collect();
-        assert_eq!(
-            lines,
-            [
-                "Speed",
-                "          bytes  time ns       (spread)  of floor  more µs  goal",
-                "fast          8     2.00  (1.00 … 3.00)      0.50        -  1.05",
-                "slow one      -     2000  (2000 … 2000)         -      NaN     -",
-                "and so on",
-            ]
-        );
-        let json = serde_json::to_value(&table).unwrap();
-        let figure = &json["rows"][0]["figures"][0];
-        assert_eq!(figure["spread"]["median"], 2.0);
-        assert_eq!(figure["samples"][0], 3.0);
-        assert_eq!(figure["ratio"][1], 0.5);
+    fn what_is_not_known_is_left_out() {
+        let figure = Figure::new("time", "ns", vec![f64::NAN, 3.0, f64::INFINITY]);
+        assert_eq!(figure.samples, [3.0]);
+        assert_eq!(figure.clone().ratio_to("of floor", &[]).ratio, None);
+        assert_eq!(figure.clone().ratio_to("of floor", &[0.0]).ratio, None);
+        let ratio = figure.ratio_to("of floor", &[6.0, 5.0, 7.0]).ratio.unwrap();
+        assert_eq!((ratio.value, ratio.floor), (0.5, 6.0));
+        assert_eq!(ratio.floor_samples, [6.0, 5.0, 7.0]);
+    }
+
+    #[test]
+    fn a_goal_for_a_ratio_that_is_not_known_is_not_met_by_the_median() {
+        let figure = Figure::new("time", "ns", vec![1.0]);
+        let of = |floor: &[f64]| {
+            let figure = figure.clone().ratio_to("of floor", floor);
+            let goal = figure.ratio_goal(Goal::at_most(2.0)).goal.unwrap();
+            (goal.of, goal.met)
+        };
+        assert_eq!(of(&[]), (Of::Ratio, None));
+        assert_eq!(of(&[0.1]), (Of::Ratio, Some(false)));
+        assert_eq!(of(&[1.0]), (Of::Ratio, Some(true)));
+    }
+
+    #[test]
+    fn a_goal_says_which_figures_are_good_where_the_unit_does_not() {
+        let better = |unit, goal: Option<Goal>| Figure::new("x", unit, vec![1.0]).goal(goal).better;
+        assert_eq!(better("ns", None), Some(Better::Lower));
+        assert_eq!(better("MB/s", None), Some(Better::Higher));
+        assert_eq!(better("frames", None), None);
+        let goal = Goal::at_least(2.0);
+        assert_eq!(better("frames", Some(goal)), Some(Better::Higher));
     }
 }

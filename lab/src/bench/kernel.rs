@@ -7,7 +7,8 @@ use qnic_apps::report::{BenchRow, Latency, MessagesRow, PoolLine};
 use qnic_tests::nodes::Nodes;
 use qnic_tests::vm::VmNodes;
 
-use super::figures::{median, Figure, Row, Table};
+use super::figures::{Figure, Row, Table};
+use super::goal::Goal;
 use super::guest_network::{address, GuestNetwork};
 use super::{merge, LIMIT};
 
@@ -16,9 +17,6 @@ const LATENCY_GOAL: f64 = 0.25;
 
 /// Bandwidth of 64 KiB writes, at least, of TCP's.
 const BANDWIDTH_GOAL: f64 = 10.0;
-
-/// Load of a machine from which on its times are not to be compared with those of others.
-const BUSY: f64 = 1.0;
 
 /// System calls for each message of a burst.
 const CALLS_GOAL: f64 = 0.05;
@@ -40,7 +38,6 @@ struct Measured {
 }
 
 pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
-    let load = load_note();
     let network = GuestNetwork::new()?;
     let arguments = [0, 1].map(|node| network.arguments(node));
     let nodes = VmNodes::boot_with("bench", &["stable"; 2], &arguments)?;
@@ -52,21 +49,7 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
         one_round(&nodes, &mut measured)?;
     }
     server.kill()?;
-    let mut tables = tables(&measured);
-    let latencies = tables.remove(0).note(load);
-    tables.insert(0, latencies);
-    Ok(tables)
-}
-
-/// What the machine did before the guests came, as a note.
-fn load_note() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = text.split_whitespace().next().map(str::parse::<f64>);
-    match load {
-        Some(Ok(load)) if load > BUSY => format!("a busy machine (load {load}): ratios at most"),
-        Some(Ok(load)) => format!("a quiet machine (load {load})"),
-        _ => "the load of the machine is not known".into(),
-    }
+    Ok(tables(&measured))
 }
 
 fn one_round(nodes: &VmNodes, measured: &mut Measured) -> Result<()> {
@@ -111,33 +94,39 @@ fn latencies(rows: &[BenchRow]) -> Table {
         let found = rows
             .iter()
             .find(|other| other.operation == peer && other.size == row.size);
-        let floor = found.map_or(f64::NAN, |peer| median(&times(peer, |it| it.median_us)));
+        let floor = found.map(|peer| times(peer, |it| it.median_us));
+        let goal = (peer != row.operation).then(|| Goal::at_most(LATENCY_GOAL));
         let figures = [
             Figure::with_spread("half round trip", "µs", times(row, |it| it.median_us))
-                .ratio_to("of TCP, UDP", floor),
+                .ratio_to("of TCP, UDP", &floor.unwrap_or_default())
+                .ratio_goal(goal),
             Figure::new("99 %", "µs", times(row, |it| it.p99_us)),
             Figure::new("least", "µs", times(row, |it| it.min_us)),
         ];
-        let goal = (peer != row.operation).then_some(LATENCY_GOAL);
-        Row::new(&*row.operation, figures).size(row.size).goal(goal)
+        let row_of = Row::new(&*row.operation, figures).size(row.size);
+        row_of.of_peer(peer == row.operation)
     });
     let title = "Shared pools between guests: latency, beside TCP and UDP";
-    Table::new(title, lines.collect())
+    Table::new("latency", title, lines.collect())
 }
 
 fn bandwidths(rows: &[BenchRow]) -> Table {
     let floor = rows
         .iter()
         .find(|row| row.operation == "TCP" && !row.mb_s.is_empty());
-    let floor = floor.map_or(f64::NAN, |row| median(&row.mb_s));
+    let floor = floor.map(|row| row.mb_s.clone()).unwrap_or_default();
     let measured = rows.iter().filter(|row| !row.mb_s.is_empty());
     let lines = measured.map(|row| {
-        let stream = Figure::with_spread("writes", "MB/s", row.mb_s.clone());
-        Row::new(&*row.operation, [stream.ratio_to("of TCP", floor)]).size(row.size)
+        let is_goal = row.operation == "stream";
+        let goal = is_goal.then(|| Goal::at_least(BANDWIDTH_GOAL));
+        let stream = Figure::with_spread("writes", "MB/s", row.mb_s.clone())
+            .ratio_to("of TCP", &floor)
+            .ratio_goal(goal);
+        let row_of = Row::new(&*row.operation, [stream]).size(row.size);
+        row_of.of_peer(peer_of(&row.operation) == row.operation)
     });
     let title = "Shared pools between guests: bandwidth, beside TCP";
-    let goal = format!("goal: a stream at least {BANDWIDTH_GOAL} of TCP");
-    Table::new(title, lines.collect()).note(goal)
+    Table::new("bandwidth", title, lines.collect())
 }
 
 fn calls(bursts: &[MessagesRow]) -> Table {
@@ -149,16 +138,17 @@ fn calls(bursts: &[MessagesRow]) -> Table {
         let each = |calls: u64, row: &MessagesRow| calls as f64 / row.messages as f64;
         let sender = of_name().map(|row| each(row.sender_calls, row)).collect();
         let receiver = of_name().filter_map(|row| Some(each(row.receiver_calls?, row)));
+        let is_own = peer_of(name) != name;
+        let goal = is_own.then(|| Goal::at_most(CALLS_GOAL));
         let figures = [
-            Figure::with_spread("sender's calls", "each", sender),
+            Figure::with_spread("sender's calls", "each", sender).goal(goal),
             Figure::new("receiver's", "each", receiver.collect()),
             Figure::new("time", "µs", of_name().map(|row| row.message_us).collect()),
         ];
-        Row::new(name, figures).size(8)
+        Row::new(name, figures).size(8).of_peer(!is_own)
     });
     let title = "Shared pools between guests: system calls for each message of a burst";
-    let goal = format!("goal: at most {CALLS_GOAL} for streams and datagram sockets");
-    Table::new(title, lines.collect()).note(goal)
+    Table::new("calls", title, lines.collect())
 }
 
 /// Data that is not copied goes from the writer's frame to the reader's; process and NIC copy it
@@ -167,13 +157,13 @@ fn copies(measured: &Measured) -> Table {
     let pages = measured.moved as f64 / PAGE;
     let driver = Figure::new("driver", "bytes", vec![measured.copied as f64 / pages]);
     let title = "Shared pools between guests: bytes that the sender's driver copies for a page";
-    Table::new(title, vec![Row::new("stream", [driver])])
+    Table::new("copies", title, vec![Row::new("stream", [driver])])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::tests::words_of_row;
+    use crate::bench::text::tests::words_of_row;
 
     fn transfer(operation: &str, median_us: f64, mb_s: f64) -> [BenchRow; 2] {
         let mut rows = [8, 65_536].map(|size| BenchRow::new(operation, size));
@@ -214,15 +204,18 @@ mod tests {
             panic!("four tables");
         };
         let words = words_of_row(latency, "stream").join(" ");
-        assert_eq!(words, "stream 8 10.00 (10.00 … 10.00) 0.10 20.00 1.00 0.25");
+        assert_eq!(
+            words,
+            "stream 8 10.00 (10.00 … 10.00) 0.10 ≤ 0.25 20.00 1.00"
+        );
         let words = words_of_row(latency, "datagram").join(" ");
-        assert!(words.contains("0.25 40.00"), "{words}");
+        assert!(words.contains("0.25 ≤ 0.25 40.00"), "{words}");
         let words = words_of_row(latency, "TCP").join(" ");
-        assert_eq!(words, "TCP 8 100.0 (100.0 … 100.0) 1.00 200.0 1.00 -");
+        assert_eq!(words, "TCP 8 100.0 (100.0 … 100.0) 1.00 - 200.0 1.00");
         let words = words_of_row(bandwidth, "stream").join(" ");
-        assert_eq!(words, "stream 65536 500.0 (500.0 … 500.0) 25.00");
+        assert_eq!(words, "stream 65536 500.0 (500.0 … 500.0) 25.00 ≥ 10");
         let words = words_of_row(calls, "stream").join(" ");
-        assert_eq!(words, "stream 8 0.02 (0.02 … 0.02) 0.03 0.50");
+        assert_eq!(words, "stream 8 0.02 (0.02 … 0.02) ≤ 0.05 0.03 0.50");
         assert_eq!(words_of_row(copies, "stream").join(" "), "stream 2048");
     }
 }

@@ -8,7 +8,8 @@ use qnic_apps::report::{BenchRow, Latency};
 use qnic_tests::host::HostNodes;
 use qnic_tests::nodes::Nodes;
 
-use super::figures::{median, Figure, Row, Table};
+use super::figures::{Figure, Row, Table};
+use super::goal::Goal;
 use super::libfabric::Peer;
 use super::{merge, LIMIT};
 
@@ -88,43 +89,47 @@ fn latencies(rows: &[BenchRow]) -> Table {
     let measured = rows.iter().filter(|row| !row.latency.is_empty());
     let lines = measured.map(|row| {
         let unit = find(rows, "write_notify", row.size);
-        let unit = unit.map_or(f64::NAN, |unit| median(&medians(unit)));
+        let unit = unit.map(medians).unwrap_or_default();
+        let is_goal = row.operation == "message" && row.size == 8;
+        let goal = is_goal.then(|| Goal::at_most(LATENCY_GOAL));
         let of_round = |pick: fn(&Latency) -> f64| row.latency.iter().map(pick).collect();
         let figures = [
             Figure::with_spread("half round trip", "µs", medians(row))
-                .ratio_to("of notifying write", unit),
+                .ratio_to("of notifying write", &unit)
+                .ratio_goal(goal),
             Figure::new("99 %", "µs", of_round(|it| it.p99_us)),
             Figure::new("least", "µs", of_round(|it| it.min_us)),
         ];
-        let goal = (row.operation == "message" && row.size == 8).then_some(LATENCY_GOAL);
-        Row::new(&*row.operation, figures).size(row.size).goal(goal)
+        Row::new(&*row.operation, figures).size(row.size)
     });
-    Table::new("Messages: latency", lines.collect())
+    Table::new("latency", "Messages: latency", lines.collect())
 }
 
 /// Streams, of writes of the same size.
 fn streams(rows: &[BenchRow]) -> Table {
     let measured = rows.iter().filter(|row| !row.mb_s.is_empty());
     let lines = measured.map(|row| {
-        let unit = find(rows, "write", row.size).map_or(f64::NAN, |unit| median(&unit.mb_s));
+        let unit = find(rows, "write", row.size).map(|unit| unit.mb_s.clone());
+        let goal = STREAM_GOALS
+            .iter()
+            .find(|(operation, _)| *operation == row.operation);
+        let goal = goal.filter(|_| row.size == 1 << 20);
+        let goal = goal.map(|(_, least)| Goal::at_least(*least));
         let thousands = row.mb_s.iter().map(|mb_s| mb_s * 1e3 / row.size as f64);
         let figures = [
-            Figure::with_spread("stream", "MB/s", row.mb_s.clone()).ratio_to("of write", unit),
+            Figure::with_spread("stream", "MB/s", row.mb_s.clone())
+                .ratio_to("of write", &unit.unwrap_or_default())
+                .ratio_goal(goal),
             Figure::new("rate", "1000/s", thousands.collect()),
         ];
         Row::new(&*row.operation, figures).size(row.size)
     });
-    let table = Table::new("Messages: streams", lines.collect());
-    STREAM_GOALS.iter().fold(table, |table, (operation, goal)| {
-        table.note(format!(
-            "goal: {operation} of 1 MiB at least {goal} of write"
-        ))
-    })
+    Table::new("streams", "Messages: streams", lines.collect())
 }
 
 /// Half round trips beside libfabric's, which knows no more than the mean of a round.
 fn beside_peer(rows: &[BenchRow], peer: &BTreeMap<usize, Vec<f64>>) -> Table {
-    let figures = |us: Vec<f64>, floor: f64| {
+    let figures = |us: Vec<f64>, floor: &[f64]| {
         let thousands = us.iter().map(|us| 1e3 / us).collect();
         [
             Figure::with_spread("half round trip, mean", "µs", us)
@@ -135,21 +140,24 @@ fn beside_peer(rows: &[BenchRow], peer: &BTreeMap<usize, Vec<f64>>) -> Table {
     let lines = peer.iter().flat_map(|(size, of_peer)| {
         let ours = find(rows, "message", *size).map(|row| row.latency.iter());
         let ours = ours.into_iter().flatten().map(|it| it.mean_us).collect();
-        let floor = median(of_peer);
+        let mut ours = figures(ours, of_peer);
+        ours[0] = ours[0]
+            .clone()
+            .ratio_goal(Goal::at_most(PEER_GOAL).code("P7"));
         [
-            Row::new("message", figures(ours, floor)).goal(Some(PEER_GOAL)),
-            Row::new(PEER, figures(of_peer.clone(), f64::NAN)),
+            Row::new("message", ours),
+            Row::new(PEER, figures(of_peer.clone(), &[])).of_peer(true),
         ]
         .map(|row| row.size(*size))
     });
     let title = "Messages beside libfabric's: fi_pingpong -p shm -e rdm -m tagged";
-    Table::new(title, lines.collect())
+    Table::new("beside-libfabric", title, lines.collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::tests::words_of_row;
+    use crate::bench::text::tests::words_of_row;
 
     #[test]
     fn ratios_are_to_writes_of_the_same_size() {
@@ -171,14 +179,14 @@ mod tests {
             row("message", 5.0, 20.0),
         ];
         let words = words_of_row(&latencies(&rows), "message").join(" ");
-        assert_eq!(words, "message 8 5.00 (5.00 … 5.00) 1.25 9.00 1.00 1.3");
+        assert_eq!(words, "message 8 5.00 (5.00 … 5.00) 1.25 ≤ 1.3 9.00 1.00");
         let words = words_of_row(&streams(&rows), "message").join(" ");
         assert_eq!(words, "message 8 20.00 (20.00 … 20.00) 0.50 2500");
         let beside = |of_peer| beside_peer(&rows, &BTreeMap::from([(8, of_peer)]));
         let words = words_of_row(&beside(vec![2.0, 3.0, 40.0]), "message").join(" ");
-        assert_eq!(words, "message 8 6.00 (6.00 … 6.00) 2.00 166.7 1");
+        assert_eq!(words, "message 8 6.00 (6.00 … 6.00) 2.00 ≤ 1, missed 166.7");
         let words = words_of_row(&beside(vec![2.0, 4.0, 40.0]), PEER).join(" ");
-        assert_eq!(words, "fi_pingpong 8 4.00 (2.00 … 40.00) - 250.0 -");
+        assert_eq!(words, "fi_pingpong 8 4.00 (2.00 … 40.00) - - 250.0");
         // Not measured.
         let words = words_of_row(&beside(Vec::new()), PEER).join(" ");
         assert_eq!(words, "fi_pingpong 8 - - - -");

@@ -2,7 +2,17 @@
 //! them.
 
 use super::figures::{median, Figure, Row, Table};
+use super::goal::Goal;
 use super::netvm;
+
+/// What the ratios of a table are to.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Unit {
+    /// Nanoseconds here.
+    pub(super) here: Vec<f64>,
+    /// Microseconds at NetVM; NaN if it has none.
+    pub(super) netvm_us: f64,
+}
 
 /// One operation, timed in each round.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,12 +27,13 @@ pub(super) struct Series {
 }
 
 impl Series {
-    fn row(&self, (here_ns, netvm_us): (f64, f64)) -> Row {
+    fn row(&self, unit: &Unit, goal: Option<Goal>) -> Row {
         let here = Figure::with_spread("here", "ns", self.ns.clone());
-        let netvm = Figure::new("NetVM", "µs", self.netvm_us.into_iter().collect());
+        let netvm = Figure::published("NetVM", "µs", self.netvm_us);
+        let ratio = netvm.median() / unit.netvm_us;
         let figures = [
-            here.ratio_to("ratio", here_ns),
-            netvm.ratio_to("ratio", netvm_us),
+            here.ratio_to("ratio", &unit.here).ratio_goal(goal),
+            netvm.published_ratio("ratio", unit.netvm_us, ratio),
         ];
         Row::new(&*self.name, figures)
     }
@@ -71,27 +82,29 @@ impl Recorder {
         self.all.iter().find(|series| series.name == name)
     }
 
-    /// What the ratios of others are to: the median of the series of that name here, and
-    /// its time at NetVM.
-    pub(super) fn unit(&self, name: &str) -> (f64, f64) {
-        let here = self.get(name).map_or(f64::NAN, |series| median(&series.ns));
-        (here, netvm::time(self.netvm, name).unwrap_or(f64::NAN))
+    /// What the ratios of others are to: the series of that name here, and its time at NetVM.
+    pub(super) fn unit(&self, name: &str) -> Unit {
+        let here = self.get(name).map(|series| series.ns.clone());
+        Unit {
+            here: here.unwrap_or_default(),
+            netvm_us: netvm::time(self.netvm, name).unwrap_or(f64::NAN),
+        }
     }
 
-    pub(super) fn table(&self, title: &str, unit: (f64, f64)) -> Table {
-        self.part(title, unit, |_| true, |_| None)
+    pub(super) fn table(&self, id: &str, title: &str, unit: &Unit) -> Table {
+        self.part((id, title), unit, |_| true, |_| None)
     }
 
     /// A table of some series, with the goal of each.
     pub(super) fn part(
         &self,
-        title: &str,
-        unit: (f64, f64),
+        (id, title): (&str, &str),
+        unit: &Unit,
         of: impl Fn(&str) -> bool,
-        goal: impl Fn(&str) -> Option<f64>,
+        goal: impl Fn(&str) -> Option<Goal>,
     ) -> Table {
         let series = self.all.iter().filter(|series| of(&series.name));
-        let rows = series.map(|series| series.row(unit).goal(goal(&series.name)));
-        Table::new(title, rows.collect())
+        let rows = series.map(|series| series.row(unit, goal(&series.name)));
+        Table::new(id, title, rows.collect())
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{bail, ensure, Result};
 use qnic::{Endpoint, Nic, Port, RemoteSegment, Segment, SegmentName};
 
-use super::super::figures::{median, Figure, Row, Table};
+use super::super::figures::{Figure, Row, Table};
 use super::super::netvm;
 use super::{exported, two_nodes, Objects, LIMIT};
 
@@ -122,16 +122,16 @@ fn run(workers: &[Worker], kind: usize) -> Result<f64> {
 
 /// Rates and their ratios to those of the first kind, reads; NetVM's likewise.
 fn table(rates: &[Rates]) -> Table {
-    let reads = rates[0].each_ref().map(|values| median(values));
+    let reads = rates[0].clone();
     let (_, netvm_reads) = netvm::RATES[0];
     let rows = netvm::RATES.iter().zip(rates).map(|((name, netvm), rate)| {
         let here = |what, of: usize| {
-            let figure = Figure::new(what, "1/s", rate[of].clone());
-            figure.ratio_to("ratio", reads[of])
+            let figure = Figure::with_spread(what, "1/s", rate[of].clone());
+            figure.ratio_to("ratio", &reads[of])
         };
         let netvm = |what, of: usize| {
-            let figure = Figure::new(what, "µs", vec![netvm[of]]);
-            figure.ratio("ratio", netvm_reads[of] / netvm[of])
+            let figure = Figure::published(what, "µs", netvm[of]);
+            figure.published_ratio("ratio", netvm_reads[of], netvm_reads[of] / netvm[of])
         };
         let figures = [
             here("single", 0),
@@ -145,12 +145,12 @@ fn table(rates: &[Rates]) -> Table {
         "Operations per second of a single process and of {GROUP}, and their ratio to reads \
          (NetVM figure 28)"
     );
-    Table::new(title, rows.collect())
+    Table::new("rates", title, rows.collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::figures::tests::words_of_row;
+    use super::super::super::text::tests::words_of_row;
     use super::*;
 
     #[test]
@@ -159,7 +159,10 @@ mod tests {
         rates[1] = [vec![50.0], vec![150.0]];
         let table = table(&rates);
         let words = words_of_row(&table, "swap").join(" ");
-        assert_eq!(words, "swap 50.00 0.50 150.0 0.75 10.55 0.88 4.31 0.63");
+        assert_eq!(
+            words,
+            "swap 50.00 (50.00 … 50.00) 0.50 150.0 (150.0 … 150.0) 0.75 10.55 0.88 4.31 0.63"
+        );
         let words = words_of_row(&table, "read").join(" ");
         assert!(words.ends_with("9.25 1.00 2.72 1.00"), "{words}");
     }

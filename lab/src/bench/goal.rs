@@ -1,0 +1,135 @@
+//! What a figure shall be.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::figures::Better;
+
+/// Which side of its value is good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Bound {
+    /// That value, or less.
+    AtMost,
+    /// That value, or more.
+    AtLeast,
+}
+
+/// What of a figure it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Of {
+    /// Its ratio.
+    Ratio,
+    /// Its median.
+    Median,
+}
+
+/// What a figure shall be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(super) struct Goal {
+    /// Code of the requirement that says so (docs/requirements.md).
+    pub(super) code: Option<String>,
+    /// What of the figure it is for.
+    pub(super) of: Of,
+    /// Which side of the value is good.
+    pub(super) bound: Bound,
+    /// The value.
+    pub(super) value: f64,
+    /// It is met; none if nothing was measured.
+    pub(super) met: Option<bool>,
+    /// How far off the measured value is: above 1 it is missed by that factor, below 1 it is met by
+    /// it; none if nothing was measured.
+    pub(super) distance: Option<f64>,
+}
+
+impl Goal {
+    pub(super) fn at_most(value: f64) -> Self {
+        Self::new(Bound::AtMost, value)
+    }
+
+    pub(super) fn at_least(value: f64) -> Self {
+        Self::new(Bound::AtLeast, value)
+    }
+
+    fn new(bound: Bound, value: f64) -> Self {
+        Goal {
+            code: None,
+            of: Of::Ratio,
+            bound,
+            value,
+            met: None,
+            distance: None,
+        }
+    }
+
+    /// Adds the code of the requirement.
+    pub(super) fn code(mut self, code: &str) -> Self {
+        self.code = Some(code.to_owned());
+        self
+    }
+
+    /// The same, compared with what was measured.
+    pub(super) fn checked(self, of: Of, measured: Option<f64>) -> Self {
+        let distance = measured.map(|measured| match self.bound {
+            Bound::AtMost => measured / self.value,
+            Bound::AtLeast => self.value / measured,
+        });
+        Goal {
+            of,
+            met: distance.map(|distance| distance <= 1.0),
+            distance: distance.filter(|distance| distance.is_finite()),
+            ..self
+        }
+    }
+
+    pub(super) fn better(&self) -> Better {
+        match self.bound {
+            Bound::AtMost => Better::Lower,
+            Bound::AtLeast => Better::Higher,
+        }
+    }
+
+    /// It was measured, and is not met.
+    pub(super) fn is_missed(&self) -> bool {
+        self.met == Some(false)
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = match self.bound {
+            Bound::AtMost => '≤',
+            Bound::AtLeast => '≥',
+        };
+        // Three digits after the point: a third is 0.333.
+        let value = (self.value * 1e3).round() / 1e3;
+        write!(f, "{sign} {value}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_goal_knows_how_far_off_it_is() {
+        let check = |goal: Goal, measured| {
+            let goal = goal.checked(Of::Ratio, measured);
+            (goal.met, goal.distance)
+        };
+        let least = Goal::at_least(0.8);
+        assert_eq!(check(least.clone(), Some(0.8)), (Some(true), Some(1.0)));
+        assert_eq!(check(least.clone(), Some(0.4)), (Some(false), Some(2.0)));
+        assert_eq!(check(least.clone(), None), (None, None));
+        // Nothing at all was moved.
+        assert_eq!(check(least, Some(0.0)), (Some(false), None));
+        let most = Goal::at_most(2.0).code("P5");
+        assert_eq!(check(most.clone(), Some(3.0)), (Some(false), Some(1.5)));
+        assert_eq!(check(most.clone(), Some(1.0)), (Some(true), Some(0.5)));
+        assert_eq!(most.to_string(), "≤ 2");
+        assert_eq!(Goal::at_least(1.0 / 3.0).to_string(), "≥ 0.333");
+    }
+}

@@ -1,0 +1,153 @@
+//! Runs suites, shows what they say, and writes it to files after each.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{ensure, Context, Result};
+use qnic_cli::lab::bench::{Output, Suite};
+
+use super::figures::identify;
+use super::load::Load;
+use super::machine::{Machine, Sources};
+use super::page;
+use super::plan::Plan;
+use super::record::{write_whole, Run, SuiteRun};
+use super::suites::Entry;
+
+/// Runs the suites `wanted`; all if none is named.
+pub(super) fn suites(wanted: &[Suite], output: &Output) -> Result<ExitCode> {
+    ensure!(output.rounds != Some(0), "--rounds must not be 0");
+    for path in output.json.iter().chain(&output.html) {
+        check_writable(path)?;
+    }
+    let mut plan = Plan::new(wanted, output.rounds);
+    eprint!("{}", plan.show());
+    let started = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let begun = Instant::now();
+    let mut run = Run::new(started, Machine::of_this_run(), Sources::of_this_run());
+    for (entry, rounds) in plan.suites.clone() {
+        eprintln!("{}", plan.progress());
+        let start = Instant::now();
+        let suite = measure(entry, rounds, run.machine.cores)?;
+        plan.ended(start.elapsed().as_secs_f64());
+        show(&suite);
+        run.suites.push(suite);
+        run.seconds = begun.elapsed().as_secs_f64();
+        // A run that is interrupted later keeps what it has.
+        if let Some(path) = &output.json {
+            run.write(path)?;
+        }
+        if let Some(path) = &output.html {
+            write_whole(path, &page::of_run(&run))?;
+        }
+    }
+    Ok(match run.has_failed() {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// Runs a suite. One that fails is part of the run, with the reason.
+fn measure(entry: &Entry, rounds: usize, cores: usize) -> Result<SuiteRun> {
+    let start = Instant::now();
+    let (tables, load) = Load::around(|| {
+        let tables = (entry.measure)(rounds);
+        (tables, start.elapsed())
+    })?;
+    let (tables, took) = tables;
+    let error = tables.as_ref().err().map(|error| format!("{error:#}"));
+    let mut tables = tables.unwrap_or_default();
+    identify(entry.id, &mut tables);
+    Ok(SuiteRun {
+        id: entry.id.to_owned(),
+        title: entry.title.to_owned(),
+        rounds,
+        seconds: took.as_secs_f64(),
+        busy: load.busy(cores),
+        load,
+        error,
+        tables,
+    })
+}
+
+/// Prints a suite.
+fn show(suite: &SuiteRun) {
+    println!("{}: {}", suite.id, suite.title);
+    if !suite.busy.is_empty() {
+        println!("A BUSY MACHINE: only ratios say something, and they less than usual:");
+        suite.busy.iter().for_each(|why| println!("  {why}"));
+    }
+    if let Some(error) = &suite.error {
+        println!("It ended with an error: {error}");
+    }
+    println!();
+    for table in &suite.tables {
+        println!("{table}");
+    }
+}
+
+/// Fails if no file can be written there, which should not show after half an hour.
+fn check_writable(path: &Path) -> Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    let opened = options.append(true).create(true).open(path);
+    opened
+        .map(drop)
+        .with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::figures::{Figure, Row, Table};
+
+    fn entry(measure: fn(usize) -> Result<Vec<Table>>) -> Entry {
+        Entry {
+            suite: Suite::Host,
+            id: "host",
+            title: "Something",
+            rounds: 5,
+            seconds: (0.0, 0.0),
+            measure,
+        }
+    }
+
+    #[test]
+    fn a_suite_that_fails_says_why_and_ends_no_run() {
+        let suite = measure(&entry(|_| anyhow::bail!("no such machine")), 3, 2).unwrap();
+        assert_eq!(suite.error.as_deref(), Some("no such machine"));
+        assert_eq!((suite.rounds, suite.tables.len()), (3, 0));
+    }
+
+    #[test]
+    fn figures_of_a_suite_have_names_and_one_sample_a_round() {
+        let suite = measure(
+            &entry(|rounds| {
+                let figure = Figure::new("time", "ns", vec![1.0; rounds]);
+                Ok(vec![Table::new("t", "T", vec![Row::new("row", [figure])])])
+            }),
+            3,
+            2,
+        );
+        let suite = suite.unwrap();
+        let figure = suite.figures().next().unwrap();
+        assert_eq!(
+            (&*figure.id, figure.samples.len()),
+            ("host/t/row/time-ns", 3)
+        );
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_shows_at_once() {
+        let output = Output {
+            json: Some("/no/such/directory/run.json".into()),
+            html: None,
+            rounds: None,
+        };
+        let error = suites(&[Suite::Host], &output).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("/no/such/directory"),
+            "{error:#}"
+        );
+    }
+}
