@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::machine::State;
+use super::machine::{Awaited, State};
 use super::service::Handle;
 use super::stream::Stream;
 use crate::error::{Error, Result};
@@ -33,7 +33,8 @@ impl Listener {
     /// [`Error::TimedOut`], [`Error::DeviceGone`]
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Stream> {
         let handle = &self.handle;
-        handle.machine.wait(timeout, |state| Ok(self.take(state)))
+        let machine = &handle.machine;
+        machine.wait(Awaited::Incoming, timeout, |state| Ok(self.take(state)))
     }
 
     /// A stream that waits to be accepted.

@@ -3,13 +3,14 @@
 //! ```text
 //!   threads of the program ──┐            ┌── pump: receive, tick, transmit, flush
 //!                            ├── lock ────┤
-//!   the service thread ──────┘            └── changed: condition variable, wakers of tasks
+//!   the service thread ──────┘            └── changed: sleeping threads, wakers of tasks
 //! ```
 //! Whoever has the lock does what is to be done. A thread of the program that has to wait looks
 //! for a while itself, then sleeps; the service thread sleeps in the driver for all of them.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -30,6 +31,53 @@ const BATCH: usize = 256;
 /// before those that it knows, each message of a conversation would cost two switches of threads:
 /// one sets a timer for its acknowledgement, which its answer then carries.
 pub(super) const SLACK_NS: u64 = 1_000_000;
+
+/// What a thread waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// A stream that can be accepted.
+    Incoming,
+    /// Anything that changes.
+    Anything,
+}
+
+/// Threads that sleep until something changes.
+#[derive(Debug, Default)]
+struct Sleepers {
+    changed: Condvar,
+    /// How many there are: with the lock held, so whoever changes something sees them. To wake none
+    /// would be a system call all the same.
+    count: AtomicUsize,
+}
+
+impl Sleepers {
+    /// Sleeps, until then at most.
+    fn sleep<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        timeout: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        // Relaxed, here and below: the lock orders it.
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let state = match timeout {
+            None => self.changed.wait(state),
+            Some(timeout) => self
+                .changed
+                .wait_timeout(state, timeout)
+                .map(|(state, _)| state)
+                .map_err(|error| PoisonError::new(error.into_inner().0)),
+        };
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes them; to be called with the lock held.
+    fn wake(&self) {
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+        }
+    }
+}
 
 /// What the lock guards.
 #[derive(Debug)]
@@ -61,7 +109,9 @@ pub(super) struct Machine {
     pub(super) pools: Arc<Shared>,
     pub(super) config: Config,
     state: Mutex<State>,
-    pub(super) changed: Condvar,
+    /// Those who accept, and all others: a frame of a stream is nothing to the former.
+    accepting: Sleepers,
+    sleeping: Sleepers,
     /// Wakes the service thread.
     pub(super) nudge: OwnedFd,
     epoch: Instant,
@@ -93,7 +143,8 @@ impl Machine {
                 closing: None,
                 is_gone: false,
             }),
-            changed: Condvar::new(),
+            accepting: Sleepers::default(),
+            sleeping: Sleepers::default(),
             nudge,
             epoch: Instant::now(),
         }))
@@ -191,24 +242,27 @@ impl Machine {
 
     /// Tells all that wait what has changed.
     fn tell(&self, state: &mut State) {
-        let mut has_changed = false;
         while let Some(changed) = state.endpoint.poll_changed() {
-            has_changed = true;
             let wakers = match changed {
-                Changed::Connection(id) => state.wakers.remove(&id).unwrap_or_default(),
-                Changed::Incoming => std::mem::take(&mut state.incoming),
+                Changed::Connection(id) => {
+                    self.sleeping.wake();
+                    state.wakers.remove(&id).unwrap_or_default()
+                }
+                Changed::Incoming => {
+                    self.accepting.wake();
+                    self.sleeping.wake();
+                    std::mem::take(&mut state.incoming)
+                }
             };
             wakers.into_iter().for_each(Waker::wake);
-        }
-        if has_changed {
-            self.changed.notify_all();
         }
     }
 
     fn wake_all(&self, state: &mut State) {
         let wakers = state.wakers.drain().flat_map(|(_, wakers)| wakers);
         wakers.chain(state.incoming.drain(..)).for_each(Waker::wake);
-        self.changed.notify_all();
+        self.accepting.wake();
+        self.sleeping.wake();
     }
 
     /// A thread of the program has changed something: it is sent, and the service thread wakes if
@@ -234,6 +288,7 @@ impl Machine {
     /// [`Error::TimedOut`], [`Error::DeviceGone`], those of `attempt`.
     pub(super) fn wait<T>(
         &self,
+        awaited: Awaited,
         timeout: Option<Duration>,
         mut attempt: impl FnMut(&mut State) -> Result<Option<T>>,
     ) -> Result<T> {
@@ -258,16 +313,11 @@ impl Machine {
                 state = self.spin(state, end)?;
                 continue;
             }
-            state = match end {
-                None => self.changed.wait(state),
-                Some(end) => {
-                    let waited = self.changed.wait_timeout(state, end - now);
-                    waited
-                        .map(|(state, _)| state)
-                        .map_err(|error| PoisonError::new(error.into_inner().0))
-                }
-            }
-            .unwrap_or_else(PoisonError::into_inner);
+            let sleepers = match awaited {
+                Awaited::Incoming => &self.accepting,
+                Awaited::Anything => &self.sleeping,
+            };
+            state = sleepers.sleep(state, end.map(|end| end - now));
         }
     }
 

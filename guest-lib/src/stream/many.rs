@@ -6,7 +6,7 @@ use std::time::Duration;
 use qnic_abi::NodeId;
 
 use super::listener::Listener;
-use super::machine::State;
+use super::machine::{Awaited, State};
 use super::stream::Stream;
 use super::Streams;
 use crate::error::Result;
@@ -28,7 +28,9 @@ impl Streams {
         mut attempt: impl FnMut(&mut Locked<'_>) -> Result<Option<T>>,
     ) -> Result<T> {
         let machine = &self.0.machine;
-        machine.wait(Some(timeout), |state| attempt(&mut Locked(state)))
+        machine.wait(Awaited::Anything, Some(timeout), |state| {
+            attempt(&mut Locked(state))
+        })
     }
 
     /// Begins to connect; [`Locked::is_open`] says what has become of it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use qnic_abi::NodeId;
 use qnic_stream::{Address, ConnectionId};
 
-use super::machine::State;
+use super::machine::{Awaited, State};
 use super::service::Handle;
 use super::translate;
 use crate::error::{Error, Result};
@@ -60,7 +60,7 @@ impl Stream {
     ) -> Result<Self> {
         let stream = Self::begin(handle, node, port)?;
         let machine = stream.handle.machine.clone();
-        machine.wait(timeout, |state| stream.is_open(state))?;
+        machine.wait(Awaited::Anything, timeout, |state| stream.is_open(state))?;
         Ok(stream)
     }
 
@@ -139,7 +139,9 @@ impl Stream {
     /// [`Error::TimedOut`], [`Error::Stream`], [`Error::DeviceGone`]
     pub fn receive(&self, bytes: &mut [u8], timeout: Option<Duration>) -> Result<usize> {
         let machine = &self.handle.machine;
-        machine.wait(timeout, |state| self.attempt_read(state, bytes))
+        machine.wait(Awaited::Anything, timeout, |state| {
+            self.attempt_read(state, bytes)
+        })
     }
 
     /// Writes as much as there is room for, at least one byte; waits for room.
@@ -148,7 +150,9 @@ impl Stream {
     /// [`Error::TimedOut`], [`Error::Stream`], [`Error::StreamEnded`], [`Error::DeviceGone`]
     pub fn send(&self, bytes: &[u8], timeout: Option<Duration>) -> Result<usize> {
         let machine = &self.handle.machine;
-        machine.wait(timeout, |state| self.attempt_write(state, bytes))
+        machine.wait(Awaited::Anything, timeout, |state| {
+            self.attempt_write(state, bytes)
+        })
     }
 
     /// Waits until the peer's library has all that was written.
@@ -157,7 +161,9 @@ impl Stream {
     /// [`Error::TimedOut`], [`Error::Stream`], [`Error::DeviceGone`]
     pub fn wait_delivered(&self, timeout: Option<Duration>) -> Result<()> {
         let machine = &self.handle.machine;
-        machine.wait(timeout, |state| self.attempt_flush(state))
+        machine.wait(Awaited::Anything, timeout, |state| {
+            self.attempt_flush(state)
+        })
     }
 
     /// Reads without waiting.

@@ -143,7 +143,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
         self.state.with(|state| {
             state.queues.woken();
             match state.lookers {
-                0 => state.schedule(self, now),
+                0 => state.schedule(self, now, now),
                 _ => state.again = true,
             }
         });
@@ -151,7 +151,8 @@ impl<P: Platform, U: Send> Engine<P, U> {
 
     /// Has [`Engine::serve`] called at some time. Atomic.
     pub(super) fn request_service_at(&self, at_ns: u64) {
-        self.state.with(|state| state.schedule(self, at_ns));
+        let now = self.device.platform.now_ns();
+        self.state.with(|state| state.schedule(self, now, at_ns));
     }
 
     /// Runs `f` with a port, then sends what is to be sent; `None` if it is closed. Atomic.
@@ -206,7 +207,15 @@ impl<P: Platform, U: Send> State<P, U> {
             || self.has_calls()
             || (ready && self.queues.arm(&window, area, self.armed))
         {
-            self.schedule(engine, now_ns);
+            self.schedule(engine, now_ns, now_ns);
+        }
+        self.reap_later(engine, now_ns);
+    }
+
+    /// Packets are to be reaped that no event tells of.
+    fn reap_later(&mut self, engine: &Engine<P, U>, now_ns: u64) {
+        if self.armed == Awaited::Arrivals && self.slots.has_busy() {
+            self.schedule(engine, now_ns, now_ns.saturating_add(REAP_NS));
         }
     }
 
@@ -219,8 +228,11 @@ impl<P: Platform, U: Send> State<P, U> {
         }
     }
 
-    fn schedule(&mut self, engine: &Engine<P, U>, at_ns: u64) {
-        if self.timer_ns.is_none_or(|timer| at_ns < timer) {
+    /// Has [`Engine::serve`] called at some time, unless it will be by then. A time that has passed is
+    /// none to rely upon: clocks of platforms are coarse, a guest's ticks every four milliseconds.
+    fn schedule(&mut self, engine: &Engine<P, U>, now_ns: u64, at_ns: u64) {
+        let is_known = |timer: u64| timer == at_ns || (timer < at_ns && at_ns > now_ns);
+        if !self.timer_ns.is_some_and(is_known) {
             self.timer_ns = Some(at_ns);
             engine.device.platform.schedule_datagrams(at_ns);
         }
@@ -276,7 +288,7 @@ impl<P: Platform, U: Send> State<P, U> {
         let deadline = self.bound().filter_map(|port| port.deadline(now_ns));
         let deadline = deadline.min();
         if let Some(deadline) = deadline {
-            self.schedule(engine, deadline);
+            self.schedule(engine, now_ns, deadline);
         }
     }
 
@@ -360,9 +372,11 @@ impl<P: Platform, U: Send> State<P, U> {
         if !self.serving {
             self.output(engine, now_ns);
             if self.has_calls() {
-                self.schedule(engine, now_ns);
+                self.schedule(engine, now_ns, now_ns);
             } else if self.lookers == 0 && self.armed != self.awaited() {
                 self.rest(engine, now_ns);
+            } else {
+                self.reap_later(engine, now_ns);
             }
         }
     }
@@ -378,7 +392,7 @@ impl<P: Platform, U: Send> State<P, U> {
         let mut without = 0;
         while without < self.places {
             if !self.queues.has_room(area) {
-                self.schedule(engine, now_ns.saturating_add(FULL_NS));
+                self.schedule(engine, now_ns, now_ns.saturating_add(FULL_NS));
                 break;
             }
             let turn = self.command_turn;
@@ -390,9 +404,6 @@ impl<P: Platform, U: Send> State<P, U> {
         }
         if self.queues.flush(&window, area) {
             engine.device.platform.ring_doorbell(engine.doorbell);
-        }
-        if self.slots.has_busy() {
-            self.schedule(engine, now_ns.saturating_add(REAP_NS));
         }
     }
 

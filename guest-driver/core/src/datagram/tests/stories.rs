@@ -461,3 +461,20 @@ fn a_module_that_is_refused_is_woken_when_there_is_room() {
     world.driver.serve_datagrams();
     assert_eq!(world.notes[0].take().len(), 8);
 }
+
+/// An event does not wait for a clock of the platform that is late.
+#[test]
+fn an_event_is_served_at_once_though_the_platform_is_late_already() {
+    let world = World::new();
+    world.send(b"1", &[], 1);
+    let reap = world.fake.scheduled();
+    world.fake.pass(3_000_000);
+    let mut nic = world.nic.lock().unwrap();
+    nic.read_commands();
+    let packet = nic.wire.pop_front().unwrap();
+    nic.deliver(&packet);
+    nic.offer_wake(&world.driver);
+    let now = crate::Platform::now_ns(&world.fake);
+    assert!(reap.is_some_and(|reap| reap < now), "{reap:?}");
+    assert_eq!(world.fake.scheduled(), Some(now));
+}
