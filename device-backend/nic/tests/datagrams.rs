@@ -319,10 +319,10 @@ fn buffers_are_taken_back_one_by_one_or_all_of_a_port() {
     assert_eq!(b.ends(), []);
 }
 
-/// A driver that waits for arrivals only has no event for each packet that was sent (S3, H5); what
+/// A driver that asks for solicited events only has no event for each packet that was sent (S3, H5); what
 /// could not be sent, what comes back, and what finds the completion queue full are told.
 #[test]
-fn arrivals_and_failures_answer_a_signal_wake_request_and_sent_packets_do_not() {
+fn received_and_failed_packets_answer_a_signal_wake_request_and_sent_packets_do_not() {
     let (net, a, b) = pair();
     let mut asked = 0;
     let mut ask = || {

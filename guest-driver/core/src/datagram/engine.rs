@@ -214,7 +214,7 @@ impl<P: Platform, U: Send> State<P, U> {
 
     /// Packets are to be reaped that no event tells of.
     fn reap_later(&mut self, engine: &Engine<P, U>, now_ns: u64) {
-        if self.armed == Awaited::Arrivals && self.slots.has_busy() {
+        if self.armed == Awaited::Solicited && self.slots.has_busy() {
             self.schedule(engine, now_ns, now_ns.saturating_add(REAP_NS));
         }
     }
@@ -224,7 +224,7 @@ impl<P: Platform, U: Send> State<P, U> {
     fn awaited(&self) -> Awaited {
         match self.bound().any(Bound::awaits_sends) {
             true => Awaited::Anything,
-            false => Awaited::Arrivals,
+            false => Awaited::Solicited,
         }
     }
 

@@ -63,8 +63,9 @@ impl<M: SharedMemory> SharedMemory for Window<'_, M> {
 pub(super) enum Awaited {
     /// Any update of the host area: packets that were sent, too.
     Anything,
-    /// Packets that arrive, buffers that come back, and packets that could not be sent.
-    Arrivals,
+    /// Packets that arrive, buffers that come back, and packets that could not be sent: as solicited
+    /// events of InfiniBand.
+    Solicited,
 }
 
 /// Wake requests of one kind.
@@ -94,7 +95,7 @@ pub(super) struct Queues {
     /// Commands in front of it for which the doorbell was looked at.
     flushed: u64,
     doorbell: Doorbell,
-    /// What the driver waits for: anything, or arrivals only.
+    /// What the driver waits for: anything, or solicited events only.
     wakes: [Wakes; 2],
     /// Completions that were taken.
     taken: u64,
@@ -188,16 +189,16 @@ impl Queues {
         area: &A,
         awaited: Awaited,
     ) -> bool {
-        let [anything, arrivals] = &self.wakes;
+        let [anything, solicited] = &self.wakes;
         match awaited {
-            // It includes arrivals.
+            // It includes the others.
             Awaited::Anything => {
-                arrivals.cancel(window);
+                solicited.cancel(window);
                 anything.requests.request(window);
             }
-            Awaited::Arrivals => {
+            Awaited::Solicited => {
                 anything.cancel(window);
-                arrivals.requests.request(window);
+                solicited.requests.request(window);
             }
         }
         self.has_completion(area)

@@ -48,7 +48,7 @@ pub(crate) struct DatagramNic {
     next: u64,
     tail: u64,
     posted: BTreeMap<u16, VecDeque<Posted>>,
-    /// For anything, and for arrivals only.
+    /// For anything, and for solicited events only.
     wakes_seen: [u64; 2],
     changed: bool,
     signalled: bool,

@@ -427,7 +427,10 @@ fn what_was_sent_wakes_nobody_and_is_reaped_later() {
     nic.read_commands();
     nic.wire.clear();
     nic.offer_wake(&world.driver);
-    assert!(!world.fake.take_scheduled(), "it asked for arrivals only");
+    assert!(
+        !world.fake.take_scheduled(),
+        "it asked for solicited events only"
+    );
     world.fake.pass(2_000_000);
     assert!(world.fake.take_scheduled());
     world.driver.serve_datagrams();
