@@ -4,7 +4,7 @@
 //! ```text
 //!   suite ──► tables of figures ──► Run ──► text, JSON, page
 //! ```
-//! A suite returns [`figures::Table`]s; [`run`] has it measured on a machine whose load it looks
+//! A suite returns [`figures::Table`]s; [`run()`] has it measured on a machine whose load it looks
 //! at, and [`record`] is what remains of it.
 
 mod collective;
