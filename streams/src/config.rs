@@ -59,7 +59,7 @@ impl Default for Config {
                 floor: 5_000_000,
                 floor_oldest: 2_000_000,
                 ceiling: 1_000_000_000,
-                ack_delay: 300_000,
+                ack_delay: 1_000_000,
             },
             queue_delay: 5_000_000,
             keep_alive: 1_000_000_000,
