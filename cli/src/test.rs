@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, Context, Result};
 use clap::Args;
 use qnic_tests::harness::{self, Results};
 use qnic_tests::interrupt::Interrupt;
@@ -74,10 +74,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         chosen.iter().for_each(|case| println!("{}", case.name));
         return Ok(ExitCode::SUCCESS);
     }
-    ensure!(
-        !options.exact || chosen.len() == 1,
-        "there is no case of that name: cargo qnic test --list"
-    );
+    if let Some(only) = options.only.as_deref().filter(|_| chosen.is_empty()) {
+        bail!("no case is named {only:?}, or like it: cargo qnic test --list shows their names");
+    }
     let interrupt = Interrupt::watch()?;
     let report = options.junit.as_ref().map(|path| {
         let made = JunitFile::create(path);
