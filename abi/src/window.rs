@@ -45,8 +45,8 @@
 //! remembers the value and raises a wake event for the VNI. Each word has one
 //! writer, so neither side can undo what the other did.
 //!
-//! [`SIGNAL_WAKE_REQUEST`] is the same for those who wait for what others do, like a solicited event
-//! of InfiniBand: completions of the process's own commands do not wake them. Notifications do, and in
+//! [`SIGNAL_WAKE_REQUEST`] is the same for threads that wait for what other processes do, like a solicited
+//! event of InfiniBand: completions of the process's own commands do not wake them. Notifications do, and in
 //! the driver's window datagrams that arrive, buffers that come back without one, and packets that
 //! could not be sent.
 //!

@@ -150,7 +150,7 @@ pub(crate) fn run_with(
         return Err(Error::Cancelled);
     }
     if !canceller.0.is_empty() {
-        // A terminal's Ctrl-C then reaches us alone, who end all of the group.
+        // A terminal's Ctrl-C then reaches this process alone, which ends all of the group.
         command.process_group(0);
     }
     let mut child = command.spawn().map_err(|e| not_started(command, e))?;

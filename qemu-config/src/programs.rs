@@ -214,7 +214,7 @@ fn command(programs: &[Program<'_>], root: &Path) -> Command {
 fn run(mut command: Command, programs: &[Program<'_>], cancels: &[&Cancel]) -> Result<Output> {
     let cannot = |error| format!("cargo cannot be started: {error}; install it with rustup");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    // In a group of its own, so a terminal's Ctrl-C reaches us alone, who end the group.
+    // In a group of its own, so a terminal's Ctrl-C reaches this process alone, which ends it.
     let child = match cancels {
         [] => command.spawn(),
         _ => spawn_bound(command),

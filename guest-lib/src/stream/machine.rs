@@ -45,7 +45,7 @@ pub(super) enum Awaited {
 #[derive(Debug, Default)]
 struct Sleepers {
     changed: Condvar,
-    /// How many there are: with the lock held, so whoever changes something sees them. To wake none
+    /// How many there are: with the lock held, so a thread that changes something sees them. To wake none
     /// would be a system call all the same.
     count: AtomicUsize,
 }
@@ -109,7 +109,7 @@ pub(super) struct Machine {
     pub(super) pools: Arc<Shared>,
     pub(super) config: Config,
     state: Mutex<State>,
-    /// Those who accept, and all others: a frame of a stream is nothing to the former.
+    /// Threads that accept, and all others: a frame of a stream is nothing to the former.
     accepting: Sleepers,
     sleeping: Sleepers,
     /// Wakes the service thread.

@@ -38,7 +38,7 @@ pub(super) struct Others {
     /// The system's average number of programs that run, over a minute; what was measured before is
     /// part of it.
     pub(super) load_average: f64,
-    /// Who they were, and the cores that each had: the first few.
+    /// Programs that used most, and the cores that each had: the first few.
     pub(super) busiest: Vec<(String, f64)>,
 }
 
@@ -58,6 +58,7 @@ impl Load {
     pub(super) fn around<T>(suite: impl FnOnce() -> T) -> Result<(T, Load)> {
         let idle = || -> Result<(Moment, Others)> {
             let first = Moment::now(true)?;
+            // The span is what is measured; nothing is waited for.
             std::thread::sleep(SPAN);
             let last = Moment::now(true)?;
             let others = last.since(&first);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use qnic_apps::report::{BenchRow, Latency};
 use qnic_tests::host::HostNodes;
 use qnic_tests::nodes::Nodes;
@@ -11,7 +11,8 @@ use qnic_tests::nodes::Nodes;
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
 use super::libfabric::Peer;
-use super::{merge, LIMIT};
+use super::merge;
+use super::point_to_point::rows_of;
 
 const SIZES: [usize; 7] = [8, 64, 1024, 4096, 16_384, 65_536, 1 << 20];
 
@@ -64,15 +65,9 @@ fn one_round(nodes: &HostNodes, size: usize) -> Result<Vec<BenchRow>> {
         let balls = balls(size);
         format!("message-bench --peer {peer} --rounds 1 --sizes {size} --balls {balls}")
     };
-    let mut target = nodes.start(1, &side(0))?;
-    let mut initiator = nodes.start(0, &format!("{} --initiator", side(1)))?;
-    let mut rows = Vec::new();
-    while let Some(line) = initiator.line(LIMIT).context("the initiator")? {
-        rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
-    }
-    initiator.succeed("the initiator", LIMIT)?;
-    target.succeed("the target", LIMIT)?;
-    Ok(rows)
+    let target = nodes.start(1, &side(0))?;
+    let initiator = nodes.start(0, &format!("{} --initiator", side(1)))?;
+    rows_of(initiator, target)
 }
 
 fn medians(row: &BenchRow) -> Vec<f64> {

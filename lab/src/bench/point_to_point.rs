@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use qnic_apps::report::{BenchRow, Latency};
 use qnic_tests::floor::Floor;
 use qnic_tests::host::HostNodes;
-use qnic_tests::nodes::Nodes;
+use qnic_tests::nodes::{Nodes, Running};
 use qnic_tests::vm::VmNodes;
 
 use super::figures::{Figure, Row, Table};
@@ -73,8 +73,16 @@ pub(super) fn merge(all: &mut Vec<BenchRow>, row: BenchRow) {
 
 /// Measures between the first two nodes.
 pub(super) fn transfers_between(nodes: &dyn Nodes, options: &str) -> Result<Vec<BenchRow>> {
-    let mut target = nodes.start(1, "demo-target")?;
-    let mut initiator = nodes.start(0, &format!("bench --peer 1 {options}"))?;
+    let target = nodes.start(1, "demo-target")?;
+    let initiator = nodes.start(0, &format!("bench --peer 1 {options}"))?;
+    rows_of(initiator, target)
+}
+
+/// What an initiator says, a row in each line, until both have ended well.
+pub(super) fn rows_of(
+    mut initiator: Box<dyn Running>,
+    mut target: Box<dyn Running>,
+) -> Result<Vec<BenchRow>> {
     let mut rows = Vec::new();
     while let Some(line) = initiator.line(LIMIT).context("the initiator")? {
         rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);

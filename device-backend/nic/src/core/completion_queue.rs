@@ -138,7 +138,7 @@ impl Core {
         }
     }
 
-    /// The same for a completion that wakes those too who wait for what others do
+    /// The same for a completion that also wakes a process which waits for what others do only
     /// ([`SIGNAL_WAKE_REQUEST`]).
     ///
     /// [`SIGNAL_WAKE_REQUEST`]: qnic_abi::window::SIGNAL_WAKE_REQUEST

@@ -446,7 +446,7 @@ fn what_was_sent_wakes_nobody_and_is_reaped_later() {
     assert_eq!(world.notes[0].take(), [sent(2)]);
 }
 
-/// Who has as many messages under way as it may have is told of the first that was sent.
+/// A module that has as many messages under way as it may have is told of the first that was sent.
 #[test]
 fn a_module_that_is_refused_is_woken_when_there_is_room() {
     let world = World::new();
