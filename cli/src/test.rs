@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, Context, Error, Result};
 use clap::Args;
 use qnic_tests::harness::{self, Results};
 use qnic_tests::interrupt::Interrupt;
@@ -25,7 +25,7 @@ use qnic_tests::suite;
 use qnic_trials::{Case, Ended, JunitFile, Suite};
 
 use self::cargo_output::CargoTests;
-use self::jobs::{show, Done, Job, Kind};
+use self::jobs::{show, Done, Job, Kind, LIMIT};
 
 /// Options of `qnic test`.
 #[derive(Args, Debug)]
@@ -36,7 +36,8 @@ Examples:
   cargo qnic test --only reboots      the cases whose names contain this
 
 Tests run side by side, each in a process of its own whose output is shown at its end; a case
-that is named alone prints as it goes.
+that is named alone prints as it goes. What has not ended after 20 minutes, or 40 for what
+cargo builds, is ended and has failed.
 
 Ctrl-C or SIGTERM ends everything that the tests have started; a second one does not
 wait for the running cases to remove their files.
@@ -64,6 +65,9 @@ pub(crate) struct Options {
 /// Memory that a case takes at most: that of its guests, what their QEMU takes beside it, and
 /// device processes.
 const CASE_MEBIBYTES: u64 = 3072;
+
+/// Lines of a job that hangs which are shown again.
+const TAIL: usize = 40;
 
 /// Status of a check that cannot be done here.
 const NOT_HERE: i32 = 77;
@@ -184,6 +188,7 @@ fn job(case: &harness::Case, this: &Path) -> Job {
         },
         command,
         kind: Kind::Case,
+        limit: LIMIT,
     }
 }
 
@@ -195,34 +200,53 @@ fn finish(done: &Done, root: &Path, results: &mut Results) -> Result<Vec<Job>> {
         status,
         took,
         output,
+        ..
     } = done;
+    let heading = match kind {
+        Kind::Check => format!("test {name} …"),
+        Kind::Case => String::new(),
+        Kind::Tests | Kind::Build => format!("\n{name} ({:.1} s)", took.as_secs_f64()),
+    };
+    let mut jobs = Vec::new();
+    if *kind == Kind::Build && done.hung.is_none() {
+        let (programs, rest) = checkout::programs(root, output)?;
+        show(&heading, &rest);
+        jobs = programs;
+    } else {
+        show(&heading, output);
+    }
+    println!(
+        "busy: {name} ({:.1} s of processors)",
+        done.busy.as_secs_f64()
+    );
     match kind {
+        _ if done.hung.is_some() => count_hung(done, results),
+        Kind::Check if status.code() == Some(NOT_HERE) => {
+            results.skip(name, output.lines().last().unwrap_or_default());
+        }
         Kind::Check => {
-            show(&format!("test {name} …"), output);
-            if status.code() == Some(NOT_HERE) {
-                results.skip(name, output.lines().last().unwrap_or_default());
-                return Ok(Vec::new());
-            }
-            let held = status.success();
-            let result = held.then_some(()).context("see above");
+            let result = status.success().then_some(()).context("see above");
             results.count(name, *took, result);
         }
-        Kind::Case => {
-            show("", output);
-            results.add_output(name, *took, output, status.success());
-        }
-        Kind::Tests => {
-            show(&format!("\n{name} ({:.1} s)", took.as_secs_f64()), output);
-            cargo_tests(name, output, *status, results);
-        }
-        Kind::Build => {
-            let (jobs, rest) = checkout::programs(root, output)?;
-            show(&format!("\n{name} ({:.1} s)", took.as_secs_f64()), &rest);
-            cargo_tests(name, "", *status, results);
-            return Ok(jobs);
-        }
+        Kind::Case => results.add_output(name, *took, output, status.success()),
+        Kind::Tests => cargo_tests(name, output, *status, results),
+        Kind::Build => cargo_tests(name, "", *status, results),
     }
-    Ok(Vec::new())
+    Ok(jobs)
+}
+
+/// Counts a job that was ended by its limit as failed, with the end of what it printed.
+fn count_hung(done: &Done, results: &mut Results) {
+    let limit = done.hung.unwrap_or_default().as_secs_f64();
+    if done.kind == Kind::Tests {
+        let mut tests = CargoTests::default();
+        done.output.lines().for_each(|line| tests.read(line));
+        results.add(tests.counts, tests.cases);
+    }
+    let lines: Vec<_> = done.output.lines().collect();
+    let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n");
+    let why = format!("it hangs: it had not ended after {limit} s, and was ended");
+    results.count(&done.name, done.took, Err(Error::msg(tail).context(why)));
 }
 
 /// Counts what a program of tests, or cargo with several, has printed.
@@ -266,5 +290,30 @@ mod tests {
         let failed = case.failing("no packet", "no packet\nthe queue is empty");
         let said = "\nFAILED host::pools_open: no packet\n    the queue is empty\n";
         assert_eq!(failure(&failed), said);
+    }
+
+    #[test]
+    fn a_job_that_hangs_has_failed_and_shows_its_last_lines() {
+        let printed: Vec<_> = (0..TAIL + 5).map(|line| line.to_string()).collect();
+        let mut done = Done {
+            name: "host::waits".to_owned(),
+            kind: Kind::Case,
+            status: ExitStatus::default(),
+            took: Duration::from_secs(60),
+            busy: Duration::ZERO,
+            hung: Some(Duration::from_secs(60)),
+            output: printed.join("\n"),
+        };
+        let mut results = Results::default();
+        finish(&done, Path::new(""), &mut results).unwrap();
+        let why = "it hangs: it had not ended after 60 s, and was ended";
+        let details = format!("{why}\n{}", printed[5..].join("\n"));
+        let expected = Case::passed("host", "waits", done.took).failing(why, details);
+        assert_eq!(results.cases, [expected]);
+        // The tests that have ended before count, too.
+        done.kind = Kind::Tests;
+        done.output = "test a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored".to_owned();
+        finish(&done, Path::new(""), &mut results).unwrap();
+        assert_eq!(results.counts.to_string(), "1 passed, 2 failed, 0 skipped");
     }
 }

@@ -6,11 +6,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::process::Child;
 
 use procfs::process::all_processes;
-use rustix::process::{getpid, set_child_subreaper, Signal};
+use rustix::process::{getpid, kill_process_group, set_child_subreaper, Pid, Signal};
 
-use crate::process::{end_all, ProcessId};
+use crate::process::{end_all, Process, ProcessId};
+use crate::wait::Deadline;
 
 /// Looks for descendants in one call of [`end_descendants`]: one that is ended may have just
 /// started another.
@@ -32,9 +34,9 @@ pub fn adopt_orphans() -> io::Result<()> {
 /// Returns how many are left: 0, unless one is stuck in the kernel, or others are started all
 /// the time. Call [`adopt_orphans`] before they are started.
 pub fn end_descendants() -> usize {
+    let own = getpid();
     for _ in 0..ROUNDS {
-        let found = descendants().into_iter().filter_map(ProcessId::open);
-        let found: Vec<_> = found.collect();
+        let found = open_descendants(own);
         if found.is_empty() {
             return 0;
         }
@@ -43,11 +45,41 @@ pub fn end_descendants() -> usize {
             return left;
         }
     }
-    descendants().len()
+    open_descendants(own).len()
 }
 
-/// The living descendants of this process.
-fn descendants() -> Vec<ProcessId> {
+/// Ends `root`, which leads a process group, and all that it has started: the group is asked to
+/// end, and what is left of all `seconds` later is killed. Returns how many are left: 0, unless
+/// one is stuck in the kernel.
+pub fn end_tree(root: &Child, seconds: u64) -> usize {
+    // Nobody has waited for it: its number is that of no other process.
+    let Some(number) = Pid::from_raw(root.id() as i32) else {
+        return 0;
+    };
+    // What is found now is known even when its parent has ended.
+    let mut tree = open_descendants(number);
+    let _ = kill_process_group(number, Signal::TERM);
+    // One that is stopped takes that signal when it goes on.
+    let _ = kill_process_group(number, Signal::CONT);
+    if let Some(root) = open(number) {
+        let _ = root.wait(&Deadline::seconds(seconds));
+    }
+    tree.extend(open_descendants(number));
+    tree.extend(open(number));
+    end_all(tree, &[(Signal::KILL, KILL_SECONDS)])
+}
+
+fn open(number: Pid) -> Option<Process> {
+    ProcessId::of(number.as_raw_nonzero().get())?.open()
+}
+
+fn open_descendants(root: Pid) -> Vec<Process> {
+    let found = descendants(root).into_iter().filter_map(ProcessId::open);
+    found.collect()
+}
+
+/// The living descendants of a process.
+fn descendants(root: Pid) -> Vec<ProcessId> {
     let stats = all_processes().into_iter().flatten().flatten();
     let stats: Vec<_> = stats.filter_map(|process| process.stat().ok()).collect();
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
@@ -56,7 +88,7 @@ fn descendants() -> Vec<ProcessId> {
     }
     // A number that was used again while the list was read could close a circle.
     let mut seen = HashSet::new();
-    let mut open = vec![getpid().as_raw_nonzero().get()];
+    let mut open = vec![root.as_raw_nonzero().get()];
     while let Some(parent) = open.pop() {
         let found = children.remove(&parent).unwrap_or_default();
         open.extend(found.into_iter().filter(|pid| seen.insert(*pid)));

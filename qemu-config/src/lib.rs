@@ -79,7 +79,7 @@ pub use config::{
     ProcessSpec, RemoteMemorySpec, RepeatSpec, ScheduleSpec, Step, StepChange, MAX_NAME,
 };
 pub use copy::Count;
-pub use descendants::{adopt_orphans, end_descendants};
+pub use descendants::{adopt_orphans, end_descendants, end_tree};
 pub use device::add_stats;
 pub use error::{Error, Result};
 pub use guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};

@@ -9,7 +9,7 @@ use qnic_tests::harness::Results;
 use qnic_tests::schedule::Load;
 use serde_json::Value;
 
-use super::jobs::{Job, Kind};
+use super::jobs::{Job, Kind, BUILD_LIMIT, LIMIT};
 
 /// What is left out unless asked for. Checks and tests have all features of the workspace: what
 /// is built for the one serves the other.
@@ -82,6 +82,7 @@ pub(super) fn jobs(root: &Path, quick: bool, results: &mut Results) -> Vec<Job> 
             load: CARGO,
             command,
             kind,
+            limit: BUILD_LIMIT,
         });
     }
     jobs.push(files_of_ci(root));
@@ -100,6 +101,7 @@ fn files_of_ci(root: &Path) -> Job {
         },
         command,
         kind: Kind::Check,
+        limit: BUILD_LIMIT,
     }
 }
 
@@ -153,6 +155,7 @@ fn program(root: &Path, message: &Value) -> Result<Option<Job>> {
         },
         command,
         kind: Kind::Tests,
+        limit: LIMIT,
     }))
 }
 

@@ -1,17 +1,32 @@
 //! The jobs of a run of tests: processes that run side by side, as far as the machine has room.
 //!
-//! What a job prints is shown when it has ended, so it stands together and under its name.
+//! What a job prints is shown when it has ended, so it stands together and under its name. One
+//! that does not end within its limit hangs: it is ended, with all that it has started.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{channel, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use qnic_cluster::spawn_bound;
+use procfs::process::Process;
+use qnic_cluster::{end_tree, spawn_bound};
 use qnic_tests::interrupt::Interrupt;
 use qnic_tests::schedule::{next, Load, Room};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
+
+/// Time that a job may take before it counts as one that hangs: a multiple of what the slowest
+/// takes on a busy machine.
+pub(super) const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// The same for cargo, which may have to download and build everything.
+pub(super) const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
+
+/// Seconds that a job which hangs has to end what it has started.
+const GRACE_SECONDS: u64 = 30;
 
 /// A process of a run, and what it needs.
 pub(super) struct Job {
@@ -20,6 +35,8 @@ pub(super) struct Job {
     pub(super) load: Load,
     pub(super) command: Command,
     pub(super) kind: Kind,
+    /// It is ended when it takes longer.
+    pub(super) limit: Duration,
 }
 
 /// What a job is, so how its output is read.
@@ -41,6 +58,10 @@ pub(super) struct Done {
     pub(super) kind: Kind,
     pub(super) status: ExitStatus,
     pub(super) took: Duration,
+    /// Processor time of all that it has started and waited for.
+    pub(super) busy: Duration,
+    /// The limit, if it was ended by it.
+    pub(super) hung: Option<Duration>,
     /// What it printed, errors included.
     pub(super) output: String,
 }
@@ -95,6 +116,7 @@ fn start(job: Job, interrupt: &Interrupt, ended: Sender<(u32, Result<Done>)>) ->
         name,
         mut command,
         kind,
+        limit,
         ..
     } = job;
     let mut output = tempfile::tempfile().context("make a file for its output")?;
@@ -108,14 +130,16 @@ fn start(job: Job, interrupt: &Interrupt, ended: Sender<(u32, Result<Done>)>) ->
     let number = child.id();
     interrupt.started(&child)?;
     let wait = move || {
-        let status = child.wait().context("wait for a job");
+        let result = end_within(&mut child, limit).context("wait for a job");
         let took = start.elapsed();
-        let done = status.and_then(|status| {
+        let done = result.and_then(|(status, busy, hung)| {
             Ok(Done {
                 name,
                 kind,
                 status,
                 took,
+                busy,
+                hung: hung.then_some(limit),
                 output: read(&mut output)?,
             })
         });
@@ -124,6 +148,38 @@ fn start(job: Job, interrupt: &Interrupt, ended: Sender<(u32, Result<Done>)>) ->
     };
     std::thread::Builder::new().spawn(wait)?;
     Ok(number)
+}
+
+/// Waits for a job, and ends it if it takes longer than `limit`. Returns its status, its
+/// processor time, and whether it was ended.
+fn end_within(child: &mut Child, limit: Duration) -> Result<(ExitStatus, Duration, bool)> {
+    let number = child.id() as i32;
+    let pid = Pid::from_raw(number).context("a job without a number")?;
+    let end = pidfd_open(pid, PidfdFlags::empty()).context("open a job")?;
+    let deadline = Instant::now() + limit;
+    let hangs = loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).context("a limit that long")?;
+        match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            ready => break ready? == 0,
+        }
+    };
+    if hangs {
+        end_tree(child, GRACE_SECONDS);
+    }
+    // It has ended, and stays to be asked until it is waited for.
+    let busy = processor_time(number).unwrap_or_default();
+    Ok((child.wait()?, busy, hangs))
+}
+
+/// Processor time of a process, and of the children that it has waited for.
+fn processor_time(number: i32) -> Option<Duration> {
+    let stat = Process::new(number).ok()?.stat().ok()?;
+    let children = u64::try_from(stat.cutime.saturating_add(stat.cstime)).ok()?;
+    let ticks = stat.utime + stat.stime + children;
+    let seconds = ticks as f64 / procfs::ticks_per_second() as f64;
+    Some(Duration::from_secs_f64(seconds))
 }
 
 /// All that was written to `output`.
@@ -149,6 +205,13 @@ pub(super) fn show(heading: &str, output: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Stdio;
+
+    use qnic_cluster::ProcessId;
+    use rustix::process::Signal;
+
     use super::*;
 
     const ROOM: Room = Room {
@@ -168,6 +231,7 @@ mod tests {
             },
             command,
             kind: Kind::Check,
+            limit: LIMIT,
         }
     }
 
@@ -201,5 +265,45 @@ mod tests {
         let expected =
             expected.map(|(name, code, text)| (name.to_owned(), Some(code), text.to_owned()));
         assert_eq!(outputs, expected);
+    }
+
+    /// It never ends by itself, and a process that it has started stands in a session of its own.
+    #[test]
+    fn a_job_that_hangs_is_ended_with_what_it_started() {
+        let script = "setsid tail -f /dev/null & echo $!; exec tail -f /dev/null";
+        let Job { mut command, .. } = shell("hangs", 1, script);
+        command.stdout(Stdio::piped());
+        let mut child = spawn_bound(command).unwrap();
+        let mut said = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut said).unwrap();
+        let started = ProcessId::of(said.trim().parse().unwrap()).unwrap();
+        let (status, _, hangs) = end_within(&mut child, Duration::ZERO).unwrap();
+        assert!(hangs);
+        assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
+        assert!(!started.is_alive());
+    }
+
+    #[test]
+    fn the_limit_of_a_job_holds_in_a_run() {
+        let limit = Duration::from_millis(10);
+        let hangs = Job {
+            limit,
+            ..shell("hangs", 1, "exec tail -f /dev/null")
+        };
+        let jobs = vec![hangs, shell("works", 1, "exit 0")];
+        let interrupt = Interrupt::watch().unwrap();
+        let mut ends = Vec::new();
+        let keep = |done: Done| {
+            ends.push((done.name, done.hung, done.status.success()));
+            Ok(Vec::new())
+        };
+        run(jobs, ROOM, &interrupt, keep).unwrap();
+        ends.sort();
+        let expected = [("hangs", Some(limit), false), ("works", None, true)];
+        assert_eq!(
+            ends,
+            expected.map(|(name, hung, well)| (name.to_owned(), hung, well))
+        );
     }
 }
