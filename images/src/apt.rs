@@ -6,6 +6,8 @@
 //! <cache>/apt/apt.conf      network settings of the host, none of its hooks
 //!             sources.list  the stable release and its backports
 //!             status        empty: nothing is installed
+//!             archives/     downloads, until they are used up
+//!             none/         empty: nothing is downloaded
 //!             lists/        indexes, fetched anew when older than [`INDEX_AGE_MAX`]
 //! ```
 
@@ -28,6 +30,10 @@ pub(crate) use crate::apt_text::{Available, Package};
 
 /// Indexes younger than this are used as they are.
 const INDEX_AGE_MAX: Duration = Duration::from_secs(3600);
+
+/// Where apt looks for what is downloaded already while it resolves: of what it finds there, it
+/// prints nothing, and the downloads of a run that was interrupted would be missing in the next.
+const NONE: &str = "none";
 
 /// A file whose time is that of the indexes.
 const STAMP: &str = "updated";
@@ -85,6 +91,9 @@ impl<'a> Apt<'a> {
     pub(crate) fn resolve(&self, suite: &str, names: &str) -> Result<Vec<Package>> {
         let mut install = self.apt("apt-get");
         install.args(["install", "--print-uris", "-qq", "-t", suite]);
+        let none = self.dir.join(NONE);
+        install.arg("-o");
+        install.arg(format!("Dir::Cache::archives={}", none.display()));
         install.args(names.split_whitespace());
         let uris = self.run("resolve packages", &mut install, names, |_| {})?;
         Ok(apt_text::print_uris(&uris))
@@ -122,8 +131,8 @@ impl<'a> Apt<'a> {
     }
 
     fn configure(&self) -> Result<()> {
-        for name in ["lists/partial", "archives/partial"] {
-            fs::create_dir_all(self.dir.join(name))?;
+        for name in ["lists", "archives", NONE] {
+            fs::create_dir_all(self.dir.join(name).join("partial"))?;
         }
         let host = run("read apt's settings", command("apt-config").arg("dump"))?;
         let config = apt_text::config(&self.dir, &host);
@@ -203,6 +212,7 @@ fn check_path(cache: &Cache) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Silent;
 
     #[test]
     fn a_cache_path_that_cannot_be_written_down_is_refused() {
@@ -210,5 +220,43 @@ mod tests {
         for path in ["/a:b", "/a;b", "/a\"b"] {
             assert!(check_path(&Cache::at(path)).is_err(), "{path}");
         }
+    }
+
+    /// A run was interrupted when it had downloaded one of two packages.
+    #[test]
+    fn what_is_downloaded_already_is_resolved_like_the_rest() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path());
+        let apt = Apt {
+            _lock: cache.lock("apt", &Silent).unwrap(),
+            dir: cache.service("apt").unwrap(),
+            mirror: "http://mirror.test/debian".to_owned(),
+            keyring: PathBuf::from("/none.gpg"),
+            progress: &Silent,
+        };
+        apt.configure().unwrap();
+        let hash = "0".repeat(64);
+        let index = ["a", "b"].map(|name| {
+            format!(
+                "Package: {name}\nVersion: 1\nArchitecture: amd64\nMaintainer: m\n\
+                 Description: d\nFilename: pool/{name}_1_amd64.deb\nSize: 4\nSHA256: {hash}\n"
+            )
+        });
+        let suite = format!("mirror.test_debian_dists_{STABLE}");
+        let list = |name: &str, text: &str| {
+            fs::write(apt.dir.join("lists").join(format!("{suite}_{name}")), text).unwrap();
+        };
+        list("Release", &format!("Suite: stable\nCodename: {STABLE}\n"));
+        list("main_binary-amd64_Packages", &index.join("\n"));
+        let files = || {
+            let packages = apt.resolve(STABLE, "a b").unwrap();
+            let mut files: Vec<_> = packages.into_iter().map(|package| package.file).collect();
+            files.sort();
+            files
+        };
+        let both = ["a_1_amd64.deb", "b_1_amd64.deb"];
+        assert_eq!(files(), both);
+        fs::write(apt.dir.join("archives/a_1_amd64.deb"), "abcd").unwrap();
+        assert_eq!(files(), both);
     }
 }
