@@ -104,33 +104,69 @@ fn a_mirror_that_does_not_answer_is_named_with_what_to_do() {
     }
 }
 
-/// The cache is a file system of its own that takes four files. It is gone with the process, so
-/// the process looks itself at what is left.
-#[test]
-fn a_full_file_system_is_told_with_what_to_do() {
-    let place = Place::new();
+/// Runs the program where a directory, which a variable names, is a file system of its own, made
+/// with these options. That is gone with the process, so the process looks itself at what is left.
+fn in_little_room(
+    place: &Place,
+    (variable, directory): (&str, &str),
+    options: &str,
+    arguments: &[&str],
+) -> String {
     let mut command = place.command("unshare", NOBODY);
+    command.env(variable, place.path(directory));
     // As the program itself does for the module: without these it could build none, either.
     if !geteuid().is_root() {
         command.args(["--user", "--map-root-user"]);
     }
     command.args(["--mount", "sh", "-c"]);
-    let script = "mount -t tmpfs -o nr_inodes=4 none \"$QNIC_CACHE\" || exit 77
-                  \"$@\"; status=$?; find \"$QNIC_CACHE\" >&2; exit $status";
-    command.args([script, "sh", env!("CARGO_BIN_EXE_qnic"), "up"]);
-    command.arg(place.path("c.toml"));
+    let script = format!(
+        "mount -t tmpfs -o {options} none \"${variable}\" || exit 77
+         \"$@\"; status=$?; find \"${variable}\" >&2; exit $status"
+    );
+    command.args([&script, "sh", env!("CARGO_BIN_EXE_qnic")]);
+    command.args(arguments);
     let (code, errors) = ended(command.output().unwrap());
     assert_eq!(
         code,
         Some(1),
         "77: no mount or user namespaces here, which tests need as root or as a user: {errors}"
     );
+    errors
+}
+
+/// It takes four files.
+#[test]
+fn a_full_file_system_is_told_with_what_to_do() {
+    let place = Place::new();
+    let file = place.path("c.toml");
+    let arguments = ["up", file.to_str().unwrap()];
+    let errors = in_little_room(&place, ("QNIC_CACHE", "cache"), "nr_inodes=4", &arguments);
     for part in ["no space is left", "make room", "QNIC_CACHE"] {
         assert!(errors.contains(part), "no {part}: {errors}");
     }
     for half in ["/cache/tmp/", "/cache/pins/"] {
         assert!(!errors.contains(half), "{half}: {errors}");
     }
+}
+
+/// Cargo comes to compile, and there is no room for what it makes.
+#[test]
+fn a_full_directory_of_builds_is_told_with_what_to_do() {
+    let place = Place::new();
+    let arguments = ["demo", "--host"];
+    let errors = in_little_room(
+        &place,
+        ("CARGO_TARGET_DIR", "target"),
+        "size=64k",
+        &arguments,
+    );
+    for part in ["no space is left", "make room", "CARGO_TARGET_DIR"] {
+        assert!(errors.contains(part), "no {part}: {errors}");
+    }
+    assert!(
+        errors.contains("/target/x86_64"),
+        "nothing was built: {errors}"
+    );
 }
 
 #[test]
