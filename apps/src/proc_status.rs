@@ -39,6 +39,14 @@ pub(crate) fn pages_of_files() -> Result<[u64; 2]> {
         .context("the kernel does not count pages of files")
 }
 
+/// Pages that this machine has looked at to move them, so that free memory is contiguous.
+pub(crate) fn pages_compacted() -> Result<u64> {
+    let counters = procfs::vmstat()?;
+    let counter = counters.get("compact_migrate_scanned");
+    let counter = counter.context("the kernel does not compact memory")?;
+    Ok(*counter as u64)
+}
+
 /// Transparent huge pages in the mappings from the one that holds `address` on up to the
 /// next that is not adjacent, in kibibytes.
 pub(crate) fn huge_kibibytes(address: usize) -> Result<u64> {

@@ -168,7 +168,7 @@ pub enum ServerLine {
     Released,
 }
 
-/// What `qnic-app pressure` did and saw.
+/// What `qnic-app pressure` and its machine did and saw in a phase.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PressureReport {
     /// Memory exported, in KiB.
@@ -195,6 +195,8 @@ pub struct PressureReport {
     pub read_again: u64,
     /// Pages that the machine wrote to a disk, swap or not.
     pub written_back: u64,
+    /// Pages that the machine looked at when it compacted memory.
+    pub compacted: u64,
     /// Times that the file was truncated.
     pub truncations: u64,
     /// Writes to the edge of the peer's file that were refused, because it had none.
@@ -205,11 +207,11 @@ pub struct PressureReport {
     pub locked_kib: u64,
     /// `VmPin` at the end, in KiB.
     pub pinned_kib: u64,
-    /// Page faults that the driver served for the NIC since it was bound.
+    /// Page faults that the driver served for the NIC.
     pub faults_served: u64,
-    /// Frames that went through bounce memory at the NIC since it was started (N14).
+    /// Frames that went through bounce memory at the NIC (N14).
     pub bounces: u64,
-    /// Pages that the kernel took back since the driver was bound.
+    /// Pages that the kernel took back.
     pub pages_invalidated: u64,
     /// Times that it had to wait for the NIC to let go of a page.
     pub lock_conflicts: u64,

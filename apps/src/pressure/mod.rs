@@ -14,12 +14,15 @@
 //! The memory is private, or a mapping of a file: then forked children write to the tails of units,
 //! the file is truncated and extended again and again while the peer writes to its edge, and at the
 //! end the bytes are compared with those that read() gives, and with those on the disk.
+//!
+//! The transfers go on in phases, over the same memory; each has a report. Filling it, and comparing
+//! all of it at the end, take longer than a phase.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic::{Endpoint, Error, NotificationId, Port, RemoteSegment, Status};
 use qnic_apps::pattern;
@@ -28,14 +31,14 @@ use rustix::process::{setrlimit, Resource, Rlimit};
 
 use self::child::Child;
 use self::memory::{Memory, EDGE, EDGE_BYTE};
+use self::phase::{Besides, Phase};
 use crate::node::{import, register, say, take};
 use crate::options::{notification, DATA};
-use crate::proc_status::{
-    kibibytes, locked_and_pinned, machine_kibibytes, pages_of_files, pages_swapped,
-};
+use crate::proc_status::{kibibytes, machine_kibibytes};
 
 mod child;
 mod memory;
+mod phase;
 
 /// Bytes of a unit, of a part, and where the parts begin.
 const UNIT: usize = 3 * 4096;
@@ -49,8 +52,11 @@ const TAIL_BYTES: usize = UNIT - TAIL - 8;
 const BATCH: usize = 16;
 /// Units that a forked child looks at.
 const CHILD_UNITS: usize = 64;
-/// Rounds that a forked child lives.
+/// Rounds from one fork to the next, and those that a forked child lives.
+const FORK_EVERY: u64 = 8;
 const CHILD_ROUNDS: u64 = 4;
+/// Rounds of a phase whose time is over before.
+const LEAST_ROUNDS: u64 = 32;
 /// Writes to the edge of the peer's file in a round, and their length.
 const EDGE_WRITES: usize = 8;
 const EDGE_BYTES: usize = 64;
@@ -74,12 +80,9 @@ pub(crate) struct Options {
     /// MiB to export: more than the machine has RAM
     #[arg(long)]
     megabytes: usize,
-    /// How long to transfer
-    #[arg(long, default_value_t = 120)]
-    seconds: u64,
-    /// Fork after every so many rounds; 0 for never
-    #[arg(long, default_value_t = 0)]
-    fork_every: u64,
+    /// What happens besides the transfers, and for how many seconds; may be repeated
+    #[arg(long = "phase", value_name = "KIND=SECONDS", value_parser = Phase::parse, required = true)]
+    phases: Vec<Phase>,
     /// Export a mapping of a file that is made in this directory, on both nodes
     #[arg(long, value_name = "DIRECTORY")]
     files: Option<PathBuf>,
@@ -91,7 +94,7 @@ pub(crate) struct Options {
     seed: u64,
 }
 
-/// Runs until the time is over, then compares everything once more.
+/// Runs all phases, then compares everything once more.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let none = Rlimit {
         current: Some(0),
@@ -114,7 +117,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let peer = import(&endpoint, options.peer, Port(options.port), DATA)?;
     let edge = if shared { EDGE } else { 0 };
-    let (before, files_before) = (pages_swapped()?, pages_of_files()?);
     let mut run = Pressure {
         endpoint: &endpoint,
         memory: &memory,
@@ -124,17 +126,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         remote: vec![0; (peer.len() as usize - edge) / UNIT],
         random: fastrand::Rng::with_seed((options.seed << 8) + u64::from(endpoint.node().0)),
         last_sign: Instant::now(),
-        report: PressureReport::default(),
+        report: PressureReport {
+            exported_kib: (bytes / 1024) as u64,
+            ram_kib: ram,
+            ..Default::default()
+        },
     };
     for unit in 0..units {
         run.renew(unit)?;
         // The page that has no own part.
         memory.write((unit + 1) * UNIT - 8, &[1; 8])?;
     }
-    run.look_at_swap()?;
     say("filled", units)?;
-    run.transfer(options)?;
-    say("rounds", run.report.rounds)?;
+    for phase in &options.phases {
+        say("phase", run.phase(&nic, *phase)?)?;
+    }
     run.compare_all()?;
     say("compared", units)?;
     endpoint
@@ -142,22 +148,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .context("tell the peer")?;
     take(&endpoint, DONE, END_LIMIT, "wait for the peer's end")?;
     run.report.compared_bytes += memory.compare_file().context("the file")?;
-    let mut report = run.report;
-    let info = nic.info()?;
-    report.exported_kib = (units * UNIT / 1024) as u64;
-    report.ram_kib = ram;
-    let [swapped_in, swapped_out] = pages_swapped()?;
-    report.swapped_in = swapped_in - before[0];
-    report.swapped_out = swapped_out - before[1];
-    let [read_again, written_back] = pages_of_files()?;
-    report.read_again = read_again - files_before[0];
-    report.written_back = written_back - files_before[1];
-    (report.locked_kib, report.pinned_kib) = locked_and_pinned()?;
-    report.faults_served = info.faults_served.get();
-    report.bounces = info.nic.bounces.get();
-    report.pages_invalidated = info.pages_invalidated.get();
-    report.lock_conflicts = info.lock_conflicts.get();
-    say("pressure", report)
+    say("checked", run.report.compared_bytes)
 }
 
 struct Pressure<'a> {
@@ -176,15 +167,16 @@ struct Pressure<'a> {
 }
 
 impl Pressure<'_> {
-    fn transfer(&mut self, options: &Options) -> Result<()> {
-        let end = Instant::now() + Duration::from_secs(options.seconds);
+    /// Transfers until the time of the phase is over, and it has seen enough.
+    fn transfer(&mut self, phase: Phase) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(phase.seconds);
         let mut child: Option<(u64, Child)> = None;
-        while Instant::now() < end {
+        while Instant::now() < end || self.report.rounds < LEAST_ROUNDS {
             let rounds = self.report.rounds;
             if let Some((_, child)) = child.take_if(|(until, _)| *until <= rounds) {
                 self.finish(child)?;
             }
-            let fork = options.fork_every != 0 && rounds % options.fork_every == 0;
+            let fork = phase.besides == Besides::Fork && rounds % FORK_EVERY == 0;
             if fork && child.is_none() {
                 let units = self.distinct(self.own.len(), &BTreeSet::new(), CHILD_UNITS);
                 let seed = self.random.u64(1..);
@@ -365,12 +357,13 @@ fn expected(seed: u64, length: usize) -> Vec<u8> {
 fn compare(memory: &Memory, part: usize, unit: usize, seed: u64) -> Result<()> {
     let wanted = expected(seed, PART);
     let found = memory.read(unit * UNIT + part, PART)?;
+    if found == wanted {
+        return Ok(());
+    }
     let wrong: Vec<_> = (0..PART).filter(|at| found[*at] != wanted[*at]).collect();
-    ensure!(
-        wrong.is_empty(),
+    bail!(
         "{} wrong bytes in the part at {part} of unit {unit}, from byte {} on",
         wrong.len(),
         wrong[0]
-    );
-    Ok(())
+    )
 }

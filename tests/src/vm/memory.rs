@@ -8,7 +8,7 @@ use qnic_apps::report::{LifeStep, PressureReport, RemapReport, RemapWriterReport
 use qnic_cluster::ByteSize;
 
 use super::nodes::{on, on_spec, VmNodes, BOTH_KERNELS};
-use super::shell::{background, kernel_complaints, number, shell};
+use super::shell::{background, kernel_complaints, shell};
 use crate::harness::{cases, Case};
 use crate::nodes::{wait_until_empty, Nodes, Running};
 
@@ -105,22 +105,12 @@ fn live(mut program: Box<dyn Running>) -> Result<()> {
 
 /// Alone; then with compaction running all the time on both; then with exporters that fork.
 fn pressure(nodes: &VmNodes) -> Result<()> {
-    press(nodes, "plain", 25, &[])?;
-    let compact = "while :; do echo 1 > /proc/sys/vm/compact_memory; done";
-    let mut compacting = Vec::new();
-    for node in 0..nodes.count() {
-        compacting.push(background(nodes, node, compact)?);
-    }
-    press(nodes, "with compaction", 15, &[])?;
-    for (node, mut loops) in compacting.into_iter().enumerate() {
-        loops.kill()?;
-        loops.wait(LIMIT)?;
-        let moved = "awk '/^compact_migrate_scanned/ { print $2 }' /proc/vmstat";
-        let moved = number(nodes, node, moved)?;
-        ensure!(moved > 0, "nothing was compacted on node {node}");
-        println!("    node {node}: compaction looked at {moved} pages");
-    }
-    press(nodes, "with fork", 15, &[FORK])
+    press(
+        nodes,
+        "memory",
+        None,
+        &["plain=25", "compact=15", "fork=15"],
+    )
 }
 
 /// Mappings of files on a disk, whose pages are written back and taken away, and of files in
@@ -129,56 +119,66 @@ fn files(nodes: &VmNodes) -> Result<()> {
     for node in 0..nodes.count() {
         shell(nodes, node, MOUNT_DISK).context("make a file system")?;
     }
-    press(nodes, "a file on a disk", 20, &[DISK_FILE, FORK])?;
+    press(nodes, "a file on a disk", Some(DISK_FILE), &["fork=20"])?;
     for node in 0..nodes.count() {
         let unmount = "rm /mnt/qnic-pressure && umount /mnt";
         shell(nodes, node, unmount).context("nothing holds the file")?;
     }
-    press(nodes, "a file in memory", 15, &[MEMORY_FILE, FORK])
+    press(nodes, "a file in memory", Some(MEMORY_FILE), &["fork=15"])
 }
 
 /// Options of `qnic-app pressure`.
-const FORK: &str = "--fork-every 8";
 const DISK_FILE: &str = "--files /mnt";
 const MEMORY_FILE: &str = "--memory-file";
 
-/// One run of `qnic-app pressure` on both nodes.
-fn press(nodes: &VmNodes, what: &str, seconds: u64, options: &[&str]) -> Result<()> {
+/// One run of `qnic-app pressure` on both nodes, in phases.
+fn press(nodes: &VmNodes, what: &str, file: Option<&str>, phases: &[&str]) -> Result<()> {
     let start = |node: usize| {
-        let (peer, options) = (1 - node, options.join(" "));
-        let size = format!("--megabytes {EXPORTED_MIB} --seconds {seconds}");
-        nodes.start(node, &format!("pressure --peer {peer} {size} {options}"))
+        let (peer, file) = (1 - node, file.unwrap_or_default());
+        let phases = phases.join(" --phase ");
+        let arguments = format!("--megabytes {EXPORTED_MIB} --phase {phases} {file}");
+        nodes.start(node, &format!("pressure --peer {peer} {arguments}"))
     };
-    let forks = options.contains(&FORK);
-    let on_disk = options.contains(&DISK_FILE);
-    let truncates = on_disk || options.contains(&MEMORY_FILE);
     for (node, mut program) in [start(0)?, start(1)?].into_iter().enumerate() {
-        let report = program
-            .expect("pressure", SIGN_LIMIT)
-            .with_context(|| format!("{what}, node {node}"))?;
-        program.succeed(what, LIMIT)?;
-        let report: PressureReport = serde_json::from_value(report)?;
-        println!("    {what}, node {node}: {report:?}");
-        let r = &report;
-        // `VmSwap` is private memory alone; a file on a disk is not swapped at all.
-        let taken_away = match (on_disk, truncates) {
-            (true, _) => [r.read_again, r.written_back, 1],
-            (_, true) => [r.swapped_in, r.swapped_out, 1],
-            _ => [r.swapped_in, r.swapped_out, r.swap_peak_kib],
-        };
-        let moved = [r.writes, r.reads, r.owner_writes];
-        for (holds, wrong) in [
-            (r.exported_kib > r.ram_kib, "no pressure"),
-            (!taken_away.contains(&0), "no page was taken away"),
-            (!moved.contains(&0), "no progress"),
-            (r.faults_served > 0 && r.bounces > 0, "no page was absent"),
-            (r.locked_kib + r.pinned_kib == 0, "locked or pinned memory"),
-            ((r.forks > 0) == forks, "forks"),
-            ((r.truncations > 0) == truncates, "truncations"),
-            ((r.refused > 0) == truncates, "writes beyond the end"),
-        ] {
-            ensure!(holds, "{wrong}: {report:?}");
+        for phase in phases {
+            let context = || format!("{what}, node {node}, {phase}");
+            let report = program.expect("phase", SIGN_LIMIT).with_context(context)?;
+            let report: PressureReport = serde_json::from_value(report)?;
+            println!("    {}: {report:?}", context());
+            held(&report, file, phase).with_context(context)?;
         }
+        let checked = program
+            .expect("checked", SIGN_LIMIT)
+            .context("at the end")?;
+        program.succeed(what, LIMIT)?;
+        println!("    {what}, node {node}: {checked} bytes were right at the end");
+    }
+    Ok(())
+}
+
+/// Fails unless a phase did what it is for, beyond what RAM there is.
+fn held(r: &PressureReport, file: Option<&str>, phase: &str) -> Result<()> {
+    let (forks, compacts) = (phase.starts_with("fork"), phase.starts_with("compact"));
+    let truncates = file.is_some();
+    // `VmSwap` is private memory alone; a file on a disk is not swapped at all.
+    let taken_away = match file {
+        Some(DISK_FILE) => [r.read_again, r.written_back, 1],
+        Some(_) => [r.swapped_in, r.swapped_out, 1],
+        None => [r.swapped_in, r.swapped_out, r.swap_peak_kib],
+    };
+    let moved = [r.writes, r.reads, r.owner_writes];
+    for (holds, wrong) in [
+        (r.exported_kib > r.ram_kib, "no pressure"),
+        (!taken_away.contains(&0), "no page was taken away"),
+        (!moved.contains(&0), "no progress"),
+        (r.faults_served > 0 && r.bounces > 0, "no page was absent"),
+        (r.locked_kib + r.pinned_kib == 0, "locked or pinned memory"),
+        ((r.forks > 0) == forks, "forks"),
+        (r.compacted > 0 || !compacts, "nothing was compacted"),
+        ((r.truncations > 0) == truncates, "truncations"),
+        ((r.refused > 0) == truncates, "writes beyond the end"),
+    ] {
+        ensure!(holds, "{wrong}: {r:?}");
     }
     Ok(())
 }
