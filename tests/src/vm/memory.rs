@@ -23,8 +23,8 @@ const SIGN_LIMIT: Duration = Duration::from_secs(330);
 const RAM_MIB: u64 = 256;
 /// RAM of a guest under pressure, and what its processes export of it: to fill that and to compare
 /// it at the end takes longer than the transfers.
-const SMALL_RAM_MIB: u64 = 192;
-const EXPORTED_MIB: u64 = 176;
+const SMALL_RAM_MIB: u64 = 160;
+const EXPORTED_MIB: u64 = 140;
 /// Pages that are taken away while they are written to, in all.
 const RACES: u64 = 1_000_000;
 
