@@ -4,13 +4,14 @@
 //! ```text
 //!   suite ──► tables of figures ──► Run ──► text, JSON, page
 //!                                    │
-//!                another day's Run ──┴──► compare
+//!                another day's Run ──┴──► compare, tables of a document
 //! ```
 //! A suite returns [`figures::Table`]s; [`run()`] has it measured on a machine whose load it looks
 //! at, and [`record`] is what remains of it.
 
 mod collective;
 mod compare;
+mod document;
 mod figures;
 mod goal;
 mod growth;
@@ -55,5 +56,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     match &options.action {
         None => run::suites(&options.suites, &options.output),
         Some(Action::Compare(options)) => compare::run(options),
+        Some(Action::Tables(options)) => document::run(options).map(|()| ExitCode::SUCCESS),
     }
 }

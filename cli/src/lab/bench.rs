@@ -39,6 +39,7 @@ Examples:
   cargo qnic bench host sync           two of them
   cargo qnic bench vm --rounds 21
   cargo qnic bench compare old.json new.json
+  cargo qnic bench tables run.json     the tables of docs/performance.md from a run
 
 All rounds are interleaved with what they are compared with, such as a memcpy
 of the same size; the tables show medians, the spread of the rounds, and goals.
@@ -68,6 +69,28 @@ pub struct Options {
 pub enum Action {
     /// Tell what has become slower or faster between two runs, and whether that is more than chance
     Compare(Compare),
+    /// Write the tables of a document from a run, and keep the run beside it
+    Tables(Tables),
+}
+
+/// Options of `qnic bench tables`.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  cargo qnic bench tables run.json
+  cargo qnic bench tables run.json --document results.md
+
+A table stands between <!-- bench SUITE/TABLE --> and <!-- /bench -->, machine and commit
+between <!-- bench run --> and <!-- /bench -->. All else stays. The run is kept beside
+the document, with five digits of each figure.
+
+Exit status: 0 when written, 1 on an error, 2 for a wrong command line.")]
+pub struct Tables {
+    /// The run: a file of qnic bench --json
+    pub run: PathBuf,
+    /// The document; docs/performance.md of the checkout unless it is named
+    #[arg(long, value_name = "FILE")]
+    pub document: Option<PathBuf>,
 }
 
 /// Options of `qnic bench compare`.

@@ -91,6 +91,11 @@ impl Comparison {
 }
 
 pub(super) fn run(options: &Compare) -> Result<ExitCode> {
+    status(options).map(ExitCode::from)
+}
+
+/// Compares, shows, and says how it ended.
+fn status(options: &Compare) -> Result<u8> {
     for path in options.json.iter().chain(&options.html) {
         check_writable(path)?;
     }
@@ -100,7 +105,7 @@ pub(super) fn run(options: &Compare) -> Result<ExitCode> {
         Ok(comparison) => comparison,
         Err(error) => {
             eprintln!("qnic: {error:#}");
-            return Ok(ExitCode::from(NOT_COMPARABLE));
+            return Ok(NOT_COMPARABLE);
         }
     };
     print!("{comparison}");
@@ -112,10 +117,7 @@ pub(super) fn run(options: &Compare) -> Result<ExitCode> {
         write_whole(path, &page::of_comparison(&comparison))?;
     }
     let has_regressed = comparison.with(Verdict::Regressed).next().is_some();
-    Ok(match has_regressed {
-        true => ExitCode::from(REGRESSED),
-        false => ExitCode::SUCCESS,
-    })
+    Ok(if has_regressed { REGRESSED } else { 0 })
 }
 
 /// Returns an error if the runs cannot be compared.
@@ -344,6 +346,40 @@ pub(super) mod tests {
         };
         let comparison = compare(&old, &new, &by).unwrap();
         assert_eq!(comparison.figures[0].verdict, Verdict::Regressed);
+    }
+
+    #[test]
+    fn the_status_tells_a_regression_from_files_that_cannot_be_compared() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        of(10.0).write(&path("old.json")).unwrap();
+        of(12.0).write(&path("new.json")).unwrap();
+        std::fs::write(path("damaged.json"), "{\"format\": \"qnic-bench\"").unwrap();
+        let status = |old: &str, new: &str| {
+            status(&Compare {
+                old: path(old),
+                new: path(new),
+                json: Some(path("comparison.json")),
+                html: Some(path("comparison.html")),
+                ..options()
+            })
+            .unwrap()
+        };
+        assert_eq!(status("old.json", "new.json"), REGRESSED);
+        let text = std::fs::read_to_string(path("comparison.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["figures"][0]["verdict"], "regressed");
+        assert!(std::fs::read_to_string(path("comparison.html"))
+            .unwrap()
+            .contains("Regressed"));
+        assert_eq!(status("new.json", "old.json"), 0);
+        assert_eq!(status("old.json", "damaged.json"), NOT_COMPARABLE);
+        assert_eq!(status("missing.json", "old.json"), NOT_COMPARABLE);
+        let unwritable = Compare {
+            json: Some("/no/such/directory/x.json".into()),
+            ..options()
+        };
+        assert!(super::status(&unwritable).is_err());
     }
 
     #[test]
