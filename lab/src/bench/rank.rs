@@ -88,19 +88,19 @@ mod tests {
     fn by_all_choices(one: &[f64], other: &[f64]) -> f64 {
         let all = [one, other].concat();
         let wins = |chosen: &dyn Fn(usize) -> bool| {
-            let mut wins = 0.0;
-            for (i, a) in all.iter().enumerate().filter(|(i, _)| chosen(*i)) {
-                for (_, b) in all.iter().enumerate().filter(|(j, _)| !chosen(*j)) {
-                    wins += match a.total_cmp(b) {
-                        std::cmp::Ordering::Greater => 1.0,
-                        std::cmp::Ordering::Equal => 0.5,
-                        std::cmp::Ordering::Less => 0.0,
-                    };
-                }
-                let _ = i;
-            }
-            let half = one.len() as f64 * other.len() as f64 / 2.0;
-            (wins - half as f64).abs()
+            let part = |of: bool| {
+                let all = all.iter().enumerate();
+                all.filter(move |(index, _)| chosen(*index) == of)
+            };
+            let pairs = part(true).flat_map(|(_, a)| part(false).map(move |(_, b)| (a, b)));
+            let wins: f64 = pairs
+                .map(|(a, b)| match a.total_cmp(b) {
+                    std::cmp::Ordering::Greater => 1.0,
+                    std::cmp::Ordering::Equal => 0.5,
+                    std::cmp::Ordering::Less => 0.0,
+                })
+                .sum();
+            (wins - one.len() as f64 * other.len() as f64 / 2.0).abs()
         };
         let seen = wins(&|index| index < one.len());
         let (mut as_far, mut choices) = (0.0, 0.0);
