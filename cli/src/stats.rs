@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use qnic_cluster::stages::{self, Times};
 use qnic_cluster::Cancel;
 use serde_json::Value;
 
@@ -20,7 +21,8 @@ Examples:
 The names are explained in abi/src/control.rs (Statistics: pages, bounce memory,
 protection) and device-backend/src/engine/report.rs (the attachment). N of M is a budget:
 what guests and peers make the NIC keep, and how much that may be; for one of many
-processes or peers, that of the one that uses most. What the guest's driver counts: cargo qnic run a -- qnic-app info
+processes or peers, that of the one that uses most. Lines such as \"write queued\" say how long
+sampled operations were in a stage (docs/observing.md). What the guest's driver counts: cargo qnic run a -- qnic-app info
 
 Exit status: 0.")]
 pub(crate) struct Options {
@@ -60,8 +62,14 @@ fn lines(nic: &Value) -> String {
     }
     let row = |(name, value): (&String, &Value)| {
         let [used, limit] = ["used", "limit"].map(|key| value.get(key));
-        let shown = match (used, limit) {
-            (Some(used), Some(limit)) => format!("{used} of {limit}"),
+        let shown = match (used, limit, Times::parse(value)) {
+            (Some(used), Some(limit), _) => format!("{used} of {limit}"),
+            (.., Some(times)) => format!(
+                "half within {}, 99 % within {}, of {}",
+                stages::quantile(&times, 500),
+                stages::quantile(&times, 990),
+                times.count()
+            ),
             _ => net::plain(value),
         };
         [name.clone(), shown]
@@ -78,13 +86,16 @@ mod tests {
     fn groups_become_lines() {
         let stats = serde_json::json!({"nics": [
             {"name": "a", "state": "running", "statistics": {"bounces": 5},
-             "budgets": {"peers": {"used": 3, "limit": 1024}}},
+             "budgets": {"peers": {"used": 3, "limit": 1024}},
+             "stages": {"write queued": {"sum": 128, "buckets": [[64, 2], [5120, 1]]}}},
             {"name": "b"},
         ]});
         let nic = find(&stats, "a").unwrap();
         assert_eq!(
             lines(nic),
-            "peers    3 of 1024\nname     a\nstate    running\nbounces  5\n"
+            "peers         3 of 1024\nname          a\n\
+             write queued  half within 64 ns, 99 % within 5.2 µs, of 3\n\
+             state         running\nbounces       5\n"
         );
         assert!(find(&stats, "c").is_none());
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use qnic_abi::{NodeId, Port};
+use qnic_timing::Histogram;
 
 use crate::core::Core;
 use crate::error::Result;
@@ -118,6 +119,13 @@ impl Endpoint {
     /// ```
     pub fn batch<T>(&self, post: impl FnOnce() -> T) -> T {
         self.core.batch(post)
+    }
+
+    /// How long transfers took from their post until a wait of this endpoint saw them complete: of
+    /// the first one, and of every 61st behind it, as far as the program waits for it
+    /// (docs/observing.md).
+    pub fn times_to_seen(&self) -> Histogram {
+        self.core.times_to_seen()
     }
 
     /// What the route to a node is like, as far as the NICs have found out by now (U8).

@@ -3,11 +3,15 @@
 //!
 //! ```text
 //!   suite ──► tables of figures ──► Run ──► text, JSON, page
+//!                                    │
+//!                another day's Run ──┴──► compare, tables of a document
 //! ```
 //! A suite returns [`figures::Table`]s; [`run()`] has it measured on a machine whose load it looks
 //! at, and [`record`] is what remains of it.
 
 mod collective;
+mod compare;
+mod document;
 mod figures;
 mod goal;
 mod growth;
@@ -22,6 +26,7 @@ mod netvm;
 mod page;
 mod plan;
 mod point_to_point;
+mod rank;
 mod record;
 mod remote_memory;
 mod run;
@@ -37,7 +42,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use qnic_cli::lab::bench::Options;
+use qnic_cli::lab::bench::{Action, Options};
 
 use point_to_point::{merge, transfers_between};
 
@@ -48,5 +53,9 @@ const MEMORY: usize = 16 << 20;
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    run::suites(&options.suites, &options.output)
+    match &options.action {
+        None => run::suites(&options.suites, &options.output),
+        Some(Action::Compare(options)) => compare::run(options),
+        Some(Action::Tables(options)) => document::run(options).map(|()| ExitCode::SUCCESS),
+    }
 }

@@ -63,6 +63,7 @@ mod schedule;
 mod slot;
 mod socket;
 mod spawn;
+pub mod stages;
 mod state;
 mod teardown;
 #[cfg(test)]

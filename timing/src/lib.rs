@@ -8,7 +8,9 @@
 //! ```
 //!
 //! The NIC's transport and the protocols that run beside a driver or in a process use the
-//! same, so there is one of each. Nothing here reads a clock: time comes in as
+//! same, so there is one of each. [`Histogram`] counts
+//! times, and [`Countdown`] chooses what is timed, for those who look where time goes.
+//! Nothing here reads a clock: time comes in as
 //! [`Time`].
 #![no_std]
 #![forbid(unsafe_code)]
@@ -18,11 +20,15 @@ extern crate alloc;
 extern crate std;
 
 mod congestion;
+mod countdown;
+mod histogram;
 mod round_trip;
 mod time;
 mod wheel;
 
 pub use congestion::{Acknowledged, Congestion};
+pub use countdown::{Countdown, PERIOD};
+pub use histogram::{Histogram, BUCKETS};
 pub use round_trip::{RetransmitLimits, RoundTrip};
 pub use time::Time;
 pub use wheel::{TimerId, TimerWheel};

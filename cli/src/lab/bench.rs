@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use anyhow::{ensure, Context, Result};
+use clap::{Args, Subcommand, ValueEnum};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -30,12 +31,15 @@ pub enum Suite {
 
 /// Options of `qnic bench`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
   cargo qnic bench                     all suites, half an hour on two cores
   cargo qnic bench --json run.json --html run.html
   cargo qnic bench host sync           two of them
   cargo qnic bench vm --rounds 21
+  cargo qnic bench compare old.json new.json
+  cargo qnic bench tables run.json     the tables of docs/performance.md from a run
 
 All rounds are interleaved with what they are compared with, such as a memcpy
 of the same size; the tables show medians, the spread of the rounds, and goals.
@@ -55,6 +59,102 @@ pub struct Options {
     /// What to write, and how often to measure
     #[command(flatten)]
     pub output: Output,
+    /// What to do with runs that were written before
+    #[command(subcommand)]
+    pub action: Option<Action>,
+}
+
+/// What is done with runs that were written before.
+#[derive(Subcommand, Debug)]
+pub enum Action {
+    /// Tell what has become slower or faster between two runs, and whether that is more than chance
+    Compare(Compare),
+    /// Write the tables of a document from a run, and keep the run beside it
+    Tables(Tables),
+}
+
+/// Options of `qnic bench tables`.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  cargo qnic bench tables run.json
+  cargo qnic bench tables run.json --document results.md
+
+A table stands between <!-- bench SUITE/TABLE --> and <!-- /bench -->, machine and commit
+between <!-- bench run --> and <!-- /bench -->. All else stays. The run is kept beside
+the document, with five digits of each figure.
+
+Exit status: 0 when written, 1 on an error, 2 for a wrong command line.")]
+pub struct Tables {
+    /// The run: a file of qnic bench --json
+    pub run: PathBuf,
+    /// The document; docs/performance.md of the checkout unless it is named
+    #[arg(long, value_name = "FILE")]
+    pub document: Option<PathBuf>,
+}
+
+/// Options of `qnic bench compare`.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  cargo qnic bench compare old.json new.json
+  cargo qnic bench compare old.json new.json --suite host --suite sync --threshold 10%
+  cargo qnic bench compare old.json new.json --json comparison.json --html comparison.html
+
+A figure regresses if it is worse by more than the threshold and if the difference is more
+than chance: an exact rank test (Mann-Whitney) of the rounds of both gives p < 0.01, for
+which each needs five rounds. Figures of other machines are compared by their ratios to
+floors. docs/benchmark.md tells more.
+
+Exit status: 0 if nothing regressed, 3 if something did, 4 if the files cannot be
+compared, 1 on another error, 2 for a wrong command line.")]
+pub struct Compare {
+    /// The run to compare with: a file of qnic bench --json
+    pub old: PathBuf,
+    /// The run that is compared
+    pub new: PathBuf,
+    /// By how much a figure may be worse: 0.05 or 5%
+    #[arg(long, value_name = "PART", default_value = "5%", value_parser = part)]
+    pub threshold: f64,
+    /// Compare this suite; without it all suites of OLD, which must be in NEW
+    #[arg(long = "suite", value_name = "SUITE")]
+    pub suites: Vec<String>,
+    /// What of each figure is compared; figures on one machine, ratios between two, unless it is
+    /// said
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub by: Option<By>,
+    /// OLD may have been measured after NEW
+    #[arg(long)]
+    pub any_order: bool,
+    /// Write the comparison to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a page with the comparison to FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// What of a figure is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// The figure itself
+    Figures,
+    /// Its ratio to the floor of its own run; figures without one have no verdict
+    Ratios,
+}
+
+/// A part of one, from 0 on: 0.05 or 5%.
+fn part(text: &str) -> Result<f64> {
+    let (number, unit) = match text.strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text, 1.0),
+    };
+    let value = number.trim().parse::<f64>().context("not a number")? * unit;
+    ensure!(
+        (0.0..=1e6).contains(&value),
+        "not from 0 to 1,000,000 times"
+    );
+    Ok(value)
 }
 
 /// What a run writes, and how often it measures.
@@ -69,4 +169,18 @@ pub struct Output {
     /// Rounds of each suite; without it each has a number of its own, 5 to 9
     #[arg(long, value_name = "N")]
     pub rounds: Option<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threshold_is_a_part_or_a_percentage() {
+        assert_eq!(part("0.05").unwrap(), 0.05);
+        assert_eq!(part("50%").unwrap(), 0.5);
+        for text in ["", "%", "nan", "-1%", "inf", "x"] {
+            assert!(part(text).is_err(), "{text}");
+        }
+    }
 }

@@ -148,6 +148,12 @@ pub trait Host {
 
     /// The node's memory.
     fn memory(&self) -> &Self::Memory;
+
+    /// The present time, for samples of [`mod@crate::stages`] only, from any point in the past on;
+    /// `None`: nothing is sampled. Between the entries of a NIC it goes on, unlike their `now`.
+    fn clock(&self) -> Option<Time> {
+        None
+    }
 }
 
 /// The payload of a frame, where it lies.

@@ -3,7 +3,7 @@
 use qnic_abi::wire::{Body, Class, Frame};
 use qnic_abi::Port;
 
-use crate::env::Payload;
+use crate::env::{Payload, Time};
 use crate::ids::{OperationId, PeerIndex};
 
 /// A frame that is being received, or a part of one.
@@ -15,6 +15,8 @@ pub(crate) struct Arrival<'a, M> {
     pub(crate) payload: Payload<'a, M>,
     /// It does not notify, whatever it says: another frame of its operation was refused.
     pub(crate) silenced: bool,
+    /// When it came, if it is sampled.
+    pub(crate) received: Option<Time>,
 }
 
 impl<M> Clone for Arrival<'_, M> {
@@ -60,6 +62,8 @@ pub(crate) struct StoredFrame {
     pub(crate) held: Option<HeldFrame>,
     /// It does not notify any more.
     pub(crate) silenced: bool,
+    /// When it came, if it is sampled.
+    pub(crate) received: Option<Time>,
 }
 
 impl StoredFrame {
@@ -71,6 +75,7 @@ impl StoredFrame {
             payload: Box::default(),
             held: None,
             silenced: false,
+            received: None,
         }
     }
 
@@ -84,6 +89,8 @@ impl StoredFrame {
                 false => Payload::Bytes(&self.payload),
             },
             silenced: self.silenced,
+            // Its sample ends when it is dropped.
+            received: None,
         }
     }
 

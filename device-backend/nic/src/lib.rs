@@ -47,6 +47,7 @@
 //! | `protocols` | one folder each (N3, N9 to N11, N20, N22, N24) |
 //! | [`mod@env`], [`NicConfig`] | what the NIC needs from the world, and its bounds |
 //! | `budget`, `table` | what a NIC keeps for others, and what it holds, for people |
+//! | [`mod@stages`] | how long the parts of an operation's life take |
 //! | `ids`, `frame`, `control_reply` | names, frames that have arrived, bytes of replies |
 #![forbid(unsafe_code)]
 
@@ -59,6 +60,7 @@ mod frame;
 mod ids;
 mod nic;
 mod protocols;
+pub mod stages;
 mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

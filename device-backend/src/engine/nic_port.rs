@@ -334,6 +334,7 @@ impl NicPort {
             counters: self.counters.clone(),
             statistics: nic.statistics(),
             budgets: nic.budgets(),
+            stages: nic.stages(),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What a NIC sees of its guest.
 
 use qnic_nic::env::Host;
+use qnic_nic::Time;
+use rustix::time::{clock_gettime, ClockId};
 
 use crate::memory::GuestMemory;
 use crate::sram::Sram;
@@ -22,5 +24,13 @@ impl Host for Node {
 
     fn memory(&self) -> &GuestMemory {
         &self.memory
+    }
+
+    /// The monotonic clock of the system, which all device processes of a host share.
+    fn clock(&self) -> Option<Time> {
+        let time = clock_gettime(ClockId::Monotonic);
+        let seconds = u64::try_from(time.tv_sec).ok()?;
+        let nanoseconds = u64::try_from(time.tv_nsec).ok()?;
+        Some(Time(seconds * 1_000_000_000 + nanoseconds))
     }
 }

@@ -2,6 +2,7 @@
 
 use qnic_abi::control::Statistics;
 use qnic_links::{CarrierReport, Fabric, LinkReport};
+use qnic_nic::stages::StageReport;
 use qnic_nic::Budget;
 use serde::{Serialize, Serializer};
 
@@ -92,6 +93,9 @@ pub struct NicReport {
     /// What guests and peers make it keep, and how much that may be.
     #[serde(serialize_with = "used_and_limit")]
     pub budgets: Vec<Budget>,
+    /// How long operations and frames were in each stage, by samples.
+    #[serde(serialize_with = "by_kind_and_stage")]
+    pub stages: Vec<StageReport>,
 }
 
 /// Counters of the attachment of one NIC, since the process started.
@@ -128,6 +132,27 @@ fn used_and_limit<S: Serializer>(budgets: &[Budget], serializer: S) -> Result<S:
     serializer.collect_map(budgets.iter().map(|budget| {
         let Budget { name, used, limit } = *budget;
         (name, Use { used, limit })
+    }))
+}
+
+fn by_kind_and_stage<S: Serializer>(
+    stages: &[StageReport],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    /// Nanoseconds; each bucket is its bound, `null` in the last one, and the number of times.
+    #[derive(Serialize)]
+    struct Times<'a> {
+        sum: u64,
+        buckets: &'a [(Option<u64>, u64)],
+    }
+    serializer.collect_map(stages.iter().map(|report| {
+        let StageReport {
+            kind,
+            stage,
+            sum,
+            buckets,
+        } = report;
+        (format!("{kind} {stage}"), Times { sum: *sum, buckets })
     }))
 }
 

@@ -3,7 +3,7 @@
 //! A counter that a NIC has and this list lacks fails a test, and so does a metric that
 //! docs/metrics.md lacks. `METRICS_BLESS=1` renews the table there.
 
-use super::text::Kind::{Counter, Gauge};
+use super::text::Kind::{Counter, Gauge, Histogram};
 use super::text::{Family, Kind};
 
 const fn family(
@@ -91,6 +91,8 @@ pub(super) static FAMILIES: &[Family] = &[
         "How much guests and peers make the NIC keep; of one of many processes or peers, that of the one that uses most."),
     family("qnic_budget_limit", Gauge, &["node", "budget"],
         "How much that may be."),
+    family("qnic_stage_seconds", Histogram, &["node", "kind", "stage"],
+        "How long sampled operations and frames were in a stage (docs/observing.md)."),
     family("qnic_nic_starts_total", Counter, &["node"],
         "Times that the driver was let in."),
     family("qnic_nic_pauses_total", Counter, &["node"],

@@ -6,12 +6,22 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::render::tests::families;
+use super::text::Kind;
 
 /// Labels that a sample gets besides its own: that of its process, and those of Prometheus.
 const COMMON: [&str; 3] = ["process", "instance", "job"];
 
 /// Words of PromQL that are no metrics.
-const WORDS: [&str; 7] = ["rate", "sum", "by", "without", "max", "avg", "label_values"];
+const WORDS: [&str; 8] = [
+    "rate",
+    "sum",
+    "by",
+    "without",
+    "max",
+    "avg",
+    "label_values",
+    "histogram_quantile",
+];
 
 /// What an expression names.
 #[derive(Debug, Default)]
@@ -88,14 +98,22 @@ fn check(expression: &str, legend: &str) -> Result<(), String> {
         .filter_map(|part| Some(part.split_once("}}")?.0.trim().to_owned()))
         .collect();
     for (metric, labels) in &names.metrics {
-        let family = families().iter().find(|family| family.name == metric);
+        let family = families().iter().find(|family| match family.kind {
+            Kind::Histogram => ["_bucket", "_sum", "_count"]
+                .iter()
+                .any(|suffix| metric.strip_suffix(suffix) == Some(family.name)),
+            _ => family.name == metric,
+        });
         let family = family.ok_or_else(|| format!("{expression}: no metric {metric}"))?;
         for label in labels.iter().chain(&names.groups).chain(&shown) {
-            if !family.labels.contains(&label.as_str()) && !COMMON.contains(&label.as_str()) {
+            let is_bound = label == "le" && family.kind == Kind::Histogram;
+            let is_common = COMMON.contains(&label.as_str());
+            if !family.labels.contains(&label.as_str()) && !is_common && !is_bound {
                 return Err(format!("{expression}: {metric} has no label {label}"));
             }
         }
-        if family.name.ends_with("_total") && !without_strings(expression).contains("rate(") {
+        let counts = family.name.ends_with("_total") || family.kind == Kind::Histogram;
+        if counts && !without_strings(expression).contains("rate(") {
             return Err(format!("{expression}: a counter without rate()"));
         }
     }

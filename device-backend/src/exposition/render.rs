@@ -7,6 +7,17 @@ use super::text::Samples;
 use crate::engine::{EngineReport, NicReport, NicState};
 use crate::metrics::Stats;
 
+/// Bounds of the buckets of stages: every second power of two, from 64 ns to 4.3 s.
+const STAGE_BOUNDS: [u64; 14] = {
+    let mut bounds = [1 << 6; 14];
+    let mut index = 1;
+    while index < bounds.len() {
+        bounds[index] = bounds[index - 1] << 2;
+        index += 1;
+    }
+    bounds
+};
+
 /// The text. `process` is the name of this process, if it has one.
 pub(super) fn render(stats: &Stats, process: Option<&str>) -> String {
     samples(stats, process).text(FAMILIES)
@@ -63,6 +74,16 @@ fn add_nic(samples: &mut Samples<'_>, nic: &NicReport) {
         let labels = [node, ("budget", budget.name)];
         samples.add("qnic_budget_used", &labels, budget.used);
         samples.add("qnic_budget_limit", &labels, budget.limit);
+    }
+    for times in &nic.stages {
+        let labels = [node, ("kind", times.kind), ("stage", times.stage)];
+        let times = (times.sum, &times.buckets[..]);
+        samples.add_times(
+            "qnic_stage_seconds",
+            &labels,
+            times,
+            STAGE_BOUNDS.into_iter(),
+        );
     }
     let counters = &nic.counters;
     for (name, value) in [
@@ -148,6 +169,7 @@ pub(super) mod tests {
 
     use qnic_abi::control::Statistics;
     use qnic_links::{Impairments, ProcessReport};
+    use qnic_nic::stages::StageReport;
     use qnic_nic::Budget;
     use zerocopy::IntoBytes;
 
@@ -176,6 +198,12 @@ pub(super) mod tests {
             },
             statistics,
             budgets: vec![budget],
+            stages: vec![StageReport {
+                kind: "write",
+                stage: "queued",
+                sum: 100,
+                buckets: vec![(Some(64), 1), (Some(80), 1)],
+            }],
         };
         let mut link = LinkReport {
             from: 7,
@@ -266,10 +294,21 @@ pub(super) mod tests {
             let is_counter = family.name.ends_with("_total");
             assert_eq!(family.kind == super::super::text::Kind::Counter, is_counter);
             let expected: Vec<_> = std::iter::once(&"process").chain(family.labels).collect();
-            let opening = format!("{}{{", family.name);
-            for line in text.lines().filter(|line| line.starts_with(&opening)) {
-                assert_eq!(labels(line).iter().collect::<Vec<_>>(), expected, "{line}");
-                samples += 1;
+            let is_histogram = family.kind == super::super::text::Kind::Histogram;
+            let suffixes: &[&str] = match is_histogram {
+                true => &["_bucket", "_sum", "_count"],
+                false => &[""],
+            };
+            for suffix in suffixes {
+                let opening = format!("{}{suffix}{{", family.name);
+                for line in text.lines().filter(|line| line.starts_with(&opening)) {
+                    let mut found = labels(line);
+                    if *suffix == "_bucket" {
+                        assert_eq!(found.pop().as_deref(), Some("le"));
+                    }
+                    assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{line}");
+                    samples += 1;
+                }
             }
         }
         let lines = text.lines().filter(|line| !line.starts_with('#')).count();
@@ -278,6 +317,8 @@ pub(super) mod tests {
             "qnic_link_frames_total{process=\"left\",link=\"7:8\",outcome=\"lost\"} 9",
             "qnic_nic_turns_total{process=\"left\",node=\"n\\\"0\\\\\\n\"} 17",
             "qnic_processes{process=\"left\",node=\"n\\\"0\\\\\\n\"} 16843009",
+            "qnic_stage_seconds_bucket{process=\"left\",node=\"n\\\"0\\\\\\n\",kind=\"write\",\
+             stage=\"queued\",le=\"0.000000064\"} 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }

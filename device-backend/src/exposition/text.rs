@@ -23,6 +23,8 @@ pub(super) enum Kind {
     Counter,
     /// It goes up and down.
     Gauge,
+    /// Times by their length: `_bucket`, `_sum` and `_count` of a name.
+    Histogram,
 }
 
 impl Kind {
@@ -31,6 +33,7 @@ impl Kind {
         match self {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         }
     }
 }
@@ -67,8 +70,48 @@ impl<'a> Samples<'a> {
 
     /// Adds a sample to the family named `name`.
     pub(super) fn add(&mut self, name: &'static str, labels: &[(&str, &str)], value: u64) {
+        self.sample(name, "", labels, format_args!("{value}"));
+    }
+
+    /// Adds a histogram of times in nanoseconds to the family named `name`, in seconds. `buckets`
+    /// are the longest time of each, in ascending order, and how many there are of it; `None` is
+    /// the last one. The text has a bucket for each of `bounds`.
+    pub(super) fn add_times(
+        &mut self,
+        name: &'static str,
+        labels: &[(&str, &str)],
+        (sum, buckets): (u64, &[(Option<u64>, u64)]),
+        bounds: impl Iterator<Item = u64>,
+    ) {
+        let below = |bound: u64| -> u64 {
+            let below = buckets
+                .iter()
+                .take_while(|(last, _)| last.is_some_and(|last| last <= bound));
+            below.map(|(_, count)| count).sum()
+        };
+        let mut bucket = |bound: &str, count: u64| {
+            let labels: Vec<_> = labels.iter().copied().chain([("le", bound)]).collect();
+            self.sample(name, "_bucket", &labels, format_args!("{count}"));
+        };
+        for bound in bounds {
+            bucket(&seconds(bound), below(bound));
+        }
+        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
+        bucket("+Inf", count);
+        self.sample(name, "_sum", labels, format_args!("{}", seconds(sum)));
+        self.sample(name, "_count", labels, format_args!("{count}"));
+    }
+
+    fn sample(
+        &mut self,
+        name: &'static str,
+        suffix: &str,
+        labels: &[(&str, &str)],
+        value: std::fmt::Arguments<'_>,
+    ) {
         let lines = self.lines.entry(name).or_default();
         lines.push_str(name);
+        lines.push_str(suffix);
         let process = self.process.map(|process| ("process", process));
         let mut opening = '{';
         for (label, value) in process.iter().chain(labels) {
@@ -106,6 +149,15 @@ impl<'a> Samples<'a> {
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.lines.keys().copied()
     }
+}
+
+/// Nanoseconds as seconds.
+fn seconds(nanoseconds: u64) -> String {
+    format!(
+        "{}.{:09}",
+        nanoseconds / 1_000_000_000,
+        nanoseconds % 1_000_000_000
+    )
 }
 
 fn escape(text: &mut String, value: &str, quotes: bool) {
@@ -154,6 +206,26 @@ mod tests {
                         b_total{node=\"a\\\"b\\\\c\\nd}\"} 1\nb_total{node=\"é\",side=\"\"} 2\n\
                         # HELP a Other.\n# TYPE a gauge\na 18446744073709551615\n";
         assert_eq!(samples.text(&FAMILIES), expected);
+    }
+
+    #[test]
+    fn times_are_cumulative_and_in_seconds() {
+        let mut samples = Samples::new(None);
+        let buckets = [
+            (Some(64), 2),
+            (Some(80), 3),
+            (Some(1_500_000_000), 1),
+            (None, 1),
+        ];
+        let bounds = [64, 128, 2_000_000_000].into_iter();
+        let sum = 7_000_000_001;
+        samples.add_times("a", &[("x", "y")], (sum, &buckets), bounds);
+        let expected = "a_bucket{x=\"y\",le=\"0.000000064\"} 2\n\
+                        a_bucket{x=\"y\",le=\"0.000000128\"} 5\n\
+                        a_bucket{x=\"y\",le=\"2.000000000\"} 6\n\
+                        a_bucket{x=\"y\",le=\"+Inf\"} 7\n\
+                        a_sum{x=\"y\"} 7.000000001\na_count{x=\"y\"} 7\n";
+        assert!(samples.text(&FAMILIES).ends_with(expected));
     }
 
     #[test]

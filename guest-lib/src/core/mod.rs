@@ -9,6 +9,7 @@ pub(crate) mod map;
 pub(crate) mod messages;
 pub(crate) mod notifications;
 pub(crate) mod pool;
+pub(crate) mod posted;
 pub(crate) mod record;
 pub(crate) mod tracker;
 pub(crate) mod wait;
@@ -29,6 +30,7 @@ use crate::provider::{CallError, Process, Provider};
 use map::{Exports, Imports};
 use messages::Messages;
 use notifications::Notifications;
+use posted::Posted;
 use queue::{Command, WakeRequests};
 use record::Records;
 use tracker::{Claims, Issued, Mark, Summary, Tracker};
@@ -69,6 +71,7 @@ pub(crate) struct Core {
     /// live for one call only, so a lower limit is not for them.
     pub(crate) inline_room: usize,
     tracker: Mutex<Tracker>,
+    posted: Posted,
     /// Copy of the tracker's generation, for threads that wait without its lock.
     generation: AtomicU64,
     /// State of [`crate::memory`].
@@ -101,6 +104,7 @@ impl Core {
             provider,
             claims: Claims::new(),
             tracker: Mutex::new(Tracker::new()),
+            posted: Posted::new(),
             generation: AtomicU64::new(0),
             exports: Mutex::default(),
             imports: Arc::default(),
@@ -165,6 +169,9 @@ impl Core {
             tracker = self.tracker();
         }
         let issued = tracker.enter(summary, &self.claims, options.claimed);
+        if tracker.countdown.count() {
+            self.time_transfer(issued.mark, self.now());
+        }
         self.publish(&command, tracker, issued.number);
         // A NIC with completions that nobody reads would not read the command.
         self.progress_messages();
@@ -234,7 +241,9 @@ impl Core {
         self.wait_for(deadline, || match self.is_complete(mark)? {
             true => Ok(Some(())),
             false => self.check_queue(mark.generation).map(|()| None),
-        })
+        })?;
+        self.note_seen(mark);
+        Ok(())
     }
 
     /// Returns true if a command and all earlier ones of its kind are complete.

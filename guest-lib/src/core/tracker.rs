@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use qnic_abi::host_area::ERROR_RECORDS;
 use qnic_abi::window::COMMAND_ENTRIES;
 use qnic_abi::{NodeId, Port, SharedMemory, Status};
+use qnic_timing::Countdown;
 
 use crate::core::completion;
 use crate::core::queue::Doorbell;
@@ -147,6 +148,8 @@ pub(crate) struct Tracker {
     claimed: BTreeMap<u64, TransferError>,
     /// State of the doorbell, for the next command.
     pub(crate) doorbell: Doorbell,
+    /// Chooses the transfers that are timed.
+    pub(crate) countdown: Countdown,
 }
 
 impl Tracker {
@@ -163,6 +166,7 @@ impl Tracker {
             unclaimed: Vec::new(),
             claimed: BTreeMap::new(),
             doorbell: Doorbell::default(),
+            countdown: Countdown::new(),
         }
     }
 

@@ -19,6 +19,7 @@ mod fake_pools;
 mod handlers;
 mod messages;
 mod notifications;
+mod posted;
 mod probes;
 mod streams;
 mod timeouts;

@@ -51,6 +51,29 @@ impl Machine {
             accelerator: accelerator.unwrap_or_default(),
         }
     }
+
+    /// In what it is another machine than `other`, as far as that moves figures; empty for the
+    /// same. Another kernel is none: who compares may want to know what it costs.
+    pub(super) fn differs_from(&self, other: &Machine) -> Vec<String> {
+        let pairs = [
+            ("cores", self.cores.to_string(), other.cores.to_string()),
+            ("processor", self.model.clone(), other.model.clone()),
+            (
+                "virtual",
+                self.is_virtual.to_string(),
+                other.is_virtual.to_string(),
+            ),
+            (
+                "accelerator",
+                self.accelerator.clone(),
+                other.accelerator.clone(),
+            ),
+        ];
+        let different = pairs.into_iter().filter(|(_, one, other)| one != other);
+        different
+            .map(|(what, one, other)| format!("{what}: {one:?} and {other:?}"))
+            .collect()
+    }
 }
 
 impl Sources {
@@ -91,9 +114,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn this_machine_is_known() {
+    fn this_machine_is_known_and_the_same_as_itself() {
         let this = Machine::of_this_run();
         assert!(this.cores > 0 && this.memory_mib > 0);
         assert!(!this.kernel.is_empty() && !this.accelerator.is_empty());
+        assert_eq!(this.differs_from(&this), [""; 0]);
+        let mut other = this.clone();
+        other.kernel.push('x');
+        assert_eq!(this.differs_from(&other), [""; 0]);
+        other.cores += 1;
+        let different = this.differs_from(&other).join(", ");
+        assert!(different.starts_with("cores: "), "{different}");
     }
 }

@@ -5,6 +5,7 @@
 //! here.
 
 mod chart;
+mod comparison;
 mod dots;
 mod goals;
 mod samples;
@@ -15,6 +16,7 @@ use maud::{html, Markup, PreEscaped, DOCTYPE};
 
 use super::machine::{Machine, Sources};
 use super::record::{Run, SuiteRun};
+pub(super) use comparison::of_comparison;
 
 const STYLE: &str = include_str!("page/style.css");
 

@@ -1,9 +1,9 @@
-//! A run as it is written to a file (docs/benchmark.md).
+//! A run as it is written to a file and read from it (docs/benchmark.md).
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,9 @@ pub(super) const FORMAT: &str = "qnic-bench";
 /// The version of the schema: another one when a field changes its meaning or goes. Fields that
 /// come in addition do not change it.
 pub(super) const VERSION: u32 = 1;
+
+/// Bytes of the largest file that is read.
+const LARGEST: u64 = 64 << 20;
 
 /// All that one call of `qnic bench` has measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -82,6 +85,46 @@ impl Run {
     /// Some suite has not measured all.
     pub(super) fn has_failed(&self) -> bool {
         self.suites.iter().any(|suite| suite.error.is_some())
+    }
+
+    /// The suite of that name.
+    pub(super) fn suite(&self, id: &str) -> Option<&SuiteRun> {
+        self.suites.iter().find(|suite| suite.id == id)
+    }
+
+    /// Reads a run from a file.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let read = || -> Result<Self> {
+            let mut text = String::new();
+            let mut file = std::fs::File::open(path)?.take(LARGEST + 1);
+            file.read_to_string(&mut text)?;
+            ensure!(
+                text.len() as u64 <= LARGEST,
+                "it has more than {LARGEST} bytes"
+            );
+            Self::parse(&text)
+        };
+        read().with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: String,
+            version: u32,
+        }
+        let head: Head = serde_json::from_str(text).context("it is no file of qnic bench")?;
+        ensure!(
+            head.format == FORMAT,
+            "it is no file of qnic bench, but of the format {:?}",
+            head.format
+        );
+        ensure!(
+            head.version == VERSION,
+            "it has version {} of the schema, and this program reads version {VERSION}",
+            head.version
+        );
+        serde_json::from_str(text).context("it is damaged")
     }
 
     /// Writes it to a file.
@@ -156,11 +199,30 @@ pub(super) mod tests {
         let path = directory.path().join("run.json");
         let run = run();
         run.write(&path).unwrap();
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
+        assert_eq!(Run::read(&path).unwrap(), run);
         // It is replaced as a whole.
         run.write(&path).unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_run_of_this_version_is_refused() {
+        let error = |text: &str| format!("{:#}", Run::parse(text).unwrap_err());
+        for foreign in ["", "{", "[1, 2]", "{\"format\": \"other\", \"version\": 1}"] {
+            assert!(
+                error(foreign).contains("no file of qnic bench"),
+                "{foreign}"
+            );
+        }
+        let newer = Run {
+            version: VERSION + 1,
+            ..run()
+        };
+        let newer = error(&serde_json::to_string(&newer).unwrap());
+        assert!(newer.contains("has version 2"), "{newer}");
+        assert!(error("{\"format\": \"qnic-bench\", \"version\": 1}").contains("damaged"));
+        let missing = Run::read(Path::new("/no/such/file")).unwrap_err();
+        assert!(format!("{missing:#}").contains("/no/such/file"));
     }
 
     #[test]

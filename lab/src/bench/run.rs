@@ -88,7 +88,7 @@ fn show(suite: &SuiteRun) {
 }
 
 /// Fails if no file can be written there, which should not show after half an hour.
-fn check_writable(path: &Path) -> Result<()> {
+pub(super) fn check_writable(path: &Path) -> Result<()> {
     let mut options = std::fs::OpenOptions::new();
     let opened = options.append(true).create(true).open(path);
     opened

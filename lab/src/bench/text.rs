@@ -6,7 +6,7 @@ use super::figures::{Figure, Row, Spread, Table};
 
 impl Table {
     /// The cells, line by line, the head first.
-    fn cells(&self) -> Vec<Vec<String>> {
+    pub(super) fn cells(&self) -> Vec<Vec<String>> {
         let mut lines = vec![Vec::new(); self.rows.len() + 1];
         let mut column = |head: String, cell: &dyn Fn(&Row) -> Option<String>| {
             let cells = self.rows.iter().map(|row| cell(row).unwrap_or("-".into()));

@@ -31,10 +31,10 @@ fn nic(node: u16) -> Nic {
 }
 
 fn host(nic: &Nic) -> SimHost {
-    SimHost {
-        sram: Sram::new(nic.geometry().sram_bytes as usize),
-        memory: Memory::new(256 << 12),
-    }
+    SimHost::new(
+        Sram::new(nic.geometry().sram_bytes as usize),
+        Memory::new(256 << 12),
+    )
 }
 
 /// NICs of these nodes, the first `running` of them started.

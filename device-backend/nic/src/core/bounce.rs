@@ -98,6 +98,7 @@ impl Core {
             payload,
             held,
             silenced: arrival.silenced,
+            received: arrival.received,
         }))
     }
 

@@ -8,6 +8,7 @@ use qnic_abi::{SharedMemory, Status, VniId};
 use super::events::Pending;
 use super::order::{Completion, Counter};
 use super::process::Process;
+use super::sample::Unpublished;
 use super::Core;
 use crate::env::{Host, HostMemory};
 use crate::ids::OperationId;
@@ -23,9 +24,18 @@ impl Process {
         }
     }
 
+    /// Takes the sampled operation that its process can see by now, if there is one.
+    #[cold]
+    pub(super) fn take_published(&mut self) -> Option<Unpublished> {
+        let sample = self.unpublished?;
+        let done = self.completion(sample.counter)?.done();
+        (sample.order < done).then(|| self.unpublished.take())?
+    }
+
     /// Writes completions back if the process asked for it, if many have come together,
     /// or if nothing else runs that could write them back later.
-    fn write_back<M: HostMemory>(&mut self, memory: &M) {
+    /// Returns true if a sampled operation may be visible by now.
+    fn write_back<M: HostMemory>(&mut self, memory: &M) -> bool {
         let (writes, reads) = (self.writes.done(), self.reads.done());
         let due = std::mem::take(&mut self.write_back)
             || self.operations.counted() == 0
@@ -33,6 +43,7 @@ impl Process {
         if due {
             self.changed |= self.host_area.publish_completions(memory, writes, reads);
         }
+        due && self.unpublished.is_some()
     }
 }
 
@@ -47,6 +58,7 @@ impl Core {
             return;
         };
         let (number, counter, order) = (operation.number, operation.counter, operation.order);
+        let sampled = operation.sampled && status == Status::Ok;
         process.operations.release(id);
         if status != Status::Ok && counter != Counter::Own {
             process
@@ -65,6 +77,9 @@ impl Core {
         }
         if stalled {
             self.activate(vni, None);
+        }
+        if sampled {
+            self.sample_ended(host, id, (counter, order));
         }
     }
 
@@ -96,8 +111,11 @@ impl Core {
             }
             if let Some(process) = self.process_mut(vni) {
                 process.dirty = false;
-                process.write_back(host.memory());
+                let sampled = process.write_back(host.memory());
                 changed |= process.changed;
+                if sampled {
+                    self.sample_published(host, vni);
+                }
             }
         }
         if changed {

@@ -241,10 +241,10 @@ mod tests {
 
     #[test]
     fn a_full_queue_keeps_the_order_and_a_lying_head_makes_no_room() {
-        let host = SimHost {
-            sram: Sram::new(2 * PAGE_SIZE),
-            memory: Memory::new(HOST_PAGES * PAGE_SIZE),
-        };
+        let host = SimHost::new(
+            Sram::new(2 * PAGE_SIZE),
+            Memory::new(HOST_PAGES * PAGE_SIZE),
+        );
         let pages = Pages(std::array::from_fn(|page| (page * PAGE_SIZE) as u64));
         let mut queue = CompletionQueue::default();
         let head = |head: u64| {

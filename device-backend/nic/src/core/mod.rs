@@ -14,7 +14,7 @@
 //! | `fragment` | how transfers are cut |
 //! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans (N4, N6, N7) |
 //! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
-//! | `events`, `counters` | what the driver and people are told |
+//! | `events`, `counters`, `sampling`, `sample` | what the driver and people are told |
 
 mod bounce;
 mod completion;
@@ -36,6 +36,8 @@ mod per_process;
 mod permissions;
 mod process;
 mod queue;
+mod sample;
+mod sampling;
 mod scheduler;
 mod segment;
 mod tally;
@@ -54,6 +56,7 @@ use crate::ids::{OperationId, PeerIndex, ProtocolId};
 use bounce::BounceMemory;
 use counters::Counters;
 use events::EventQueue;
+use sampling::Sampler;
 
 pub(crate) use counters::LookupSide;
 pub(crate) use events::Pending;
@@ -105,6 +108,7 @@ pub(crate) struct Core {
     pub(crate) fault_deadline: Option<Time>,
     pub(crate) bounce: BounceMemory,
     pub(crate) counters: Counters,
+    pub(crate) sampler: Sampler,
     /// How often all operations were looked through.
     #[cfg(test)]
     pub(crate) searches: u64,
@@ -136,6 +140,7 @@ impl Core {
             fault_deadline: None,
             bounce: BounceMemory::default(),
             counters: Counters::default(),
+            sampler: Sampler::new(),
             #[cfg(test)]
             searches: 0,
         };
@@ -159,6 +164,7 @@ impl Core {
         self.fault_deadline = None;
         self.bounce = BounceMemory::default();
         self.counters = Counters::default();
+        self.sampler.clear();
     }
 
     /// The process of a VNI.

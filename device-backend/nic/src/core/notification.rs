@@ -136,10 +136,10 @@ mod tests {
     impl Model {
         fn new() -> Self {
             Model {
-                host: SimHost {
-                    sram: Sram::new(2 * PAGE_SIZE),
-                    memory: Memory::new(HOST_PAGES * PAGE_SIZE),
-                },
+                host: SimHost::new(
+                    Sram::new(2 * PAGE_SIZE),
+                    Memory::new(HOST_PAGES * PAGE_SIZE),
+                ),
                 pages: Pages(std::array::from_fn(|page| (page * PAGE_SIZE) as u64)),
                 nic: Notifications::new(),
                 head: 0,

@@ -22,6 +22,7 @@ use qnic_abi::message::SENDS;
 use qnic_abi::{Port, Status};
 
 use super::order::Counter;
+use super::sample::Sample;
 use super::tally::Tally;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
@@ -58,6 +59,8 @@ pub(crate) struct Operation {
     pub(crate) blocked: bool,
     /// Why it was given up.
     pub(crate) failure: Option<Status>,
+    /// Its stages are timed.
+    pub(crate) sampled: bool,
 }
 
 impl Operation {
@@ -78,6 +81,7 @@ impl Operation {
 #[derive(Debug)]
 struct Chunk {
     slots: Box<[Operation; CHUNK]>,
+    samples: Box<[Option<Sample>; CHUNK]>,
     /// Bit *i*: slot *i* is in use.
     used: u64,
     /// Bit *i*: slot *i* can send a frame.
@@ -88,6 +92,7 @@ impl Chunk {
     fn new() -> Self {
         Chunk {
             slots: Box::new([Operation::default(); CHUNK]),
+            samples: Box::new([None; CHUNK]),
             used: 0,
             ready: 0,
         }
@@ -223,6 +228,29 @@ impl OperationTable {
     pub(crate) fn get(&self, id: OperationId) -> Option<&Operation> {
         let operation = self.slot(id.slot())?;
         (operation.id == id && id.0 != 0).then_some(operation)
+    }
+
+    /// Sets the sample of an operation.
+    pub(crate) fn set_sample(&mut self, id: OperationId, sample: Option<Sample>) {
+        if let Some(place) = self.sample_of(id.slot()) {
+            *place = sample;
+        }
+    }
+
+    /// The sample of an operation, if it still runs and has one.
+    pub(crate) fn sample(&mut self, id: OperationId) -> Option<&mut Sample> {
+        self.get(id)?;
+        self.sample_of(id.slot())?.as_mut()
+    }
+
+    /// Takes the sample of an operation that has just ended.
+    pub(crate) fn take_sample(&mut self, id: OperationId) -> Option<Sample> {
+        self.sample_of(id.slot())?.take()
+    }
+
+    fn sample_of(&mut self, slot: u16) -> Option<&mut Option<Sample>> {
+        let chunk = self.chunks.get_mut(usize::from(slot) / CHUNK)?;
+        Some(&mut chunk.samples[usize::from(slot) % CHUNK])
     }
 
     /// Operations that run.

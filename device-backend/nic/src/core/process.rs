@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 
 use qnic_abi::window::command_offset;
 use qnic_abi::{Port, Status};
+use qnic_timing::Countdown;
 
 use super::fault::FaultTable;
 use super::host_area::HostArea;
 use super::operation::{OperationTable, OPERATION_SLOTS, SEND_SLOTS};
 use super::order::Completion;
+use super::sample::Unpublished;
 use super::segment::SegmentTable;
 use crate::env::{HostMemory, Time};
 use crate::frame::StoredFrame;
@@ -32,6 +34,8 @@ pub(crate) struct CommandQueue {
     pub(crate) stalled: bool,
     /// When it last had a command, or a reason to expect one.
     pub(crate) last_work: Time,
+    /// Chooses the commands that are sampled.
+    pub(crate) countdown: Countdown,
 }
 
 impl CommandQueue {
@@ -46,6 +50,7 @@ impl CommandQueue {
             awake: false,
             stalled: false,
             last_work: Time::default(),
+            countdown: Countdown::new(),
         }
     }
 
@@ -90,6 +95,8 @@ pub(crate) struct Process {
     pub(crate) wakes_seen: [u64; 2],
     /// A wake event waits for the driver.
     pub(crate) wake_queued: bool,
+    /// A sampled operation that is complete, and not published.
+    pub(crate) unpublished: Option<Unpublished>,
 }
 
 impl Process {
@@ -114,6 +121,7 @@ impl Process {
             signalled: false,
             wakes_seen: [0; 2],
             wake_queued: false,
+            unpublished: None,
         }
     }
 
@@ -125,6 +133,7 @@ impl Process {
         self.writes = Completion::default();
         self.reads = Completion::default();
         self.write_back = false;
+        self.unpublished = None;
         self.host_area.restart(memory);
         dropped
     }

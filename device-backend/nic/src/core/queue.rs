@@ -156,6 +156,8 @@ impl Core {
     /// Reads the next command of a queue, which [`Core::next_command`] has found, into
     /// `command`, which is empty.
     ///
+    /// Returns true if it is sampled.
+    ///
     /// # Errors
     /// Why it is malformed: its queue stops.
     #[inline]
@@ -166,7 +168,7 @@ impl Core {
         vni: VniId,
         first: u64,
         command: &mut Fetched,
-    ) -> Result<(), Status> {
+    ) -> Result<bool, Status> {
         let sram = host.sram();
         let process = self.process_mut(vni).ok_or(Status::NoSuchVni)?;
         let slot = process.queue.slot;
@@ -184,13 +186,14 @@ impl Core {
         // the slot has been read when it is reused.
         sram.store_u64(slot, 0, Ordering::Release);
         process.queue.advance(now);
+        let sampled = process.queue.countdown.count();
         let head = process.queue.head;
         if process.host_area.unpublished_head(head) >= HEAD_STEP {
             process.changed |= process.host_area.publish_head(host.memory(), head);
             self.mark_dirty(vni);
         }
         self.counters.commands += 1;
-        checked
+        checked.map(|()| sampled)
     }
 
     /// Stops a queue after a malformed command; it is deactivated when it is idle.
@@ -239,10 +242,15 @@ impl Core {
             order,
             peer: peer.unwrap_or_default(),
             remote_port: Port(header.remote_port.get()),
+            sampled: process.queue.countdown.is_chosen(),
             ..Operation::default()
         };
         let name = |slot| OperationId::new(running, vni, slot);
-        process.operations.begin(operation, name)
+        let id = process.operations.begin(operation, name);
+        if operation.sampled {
+            self.attach_sample(id?);
+        }
+        id
     }
 
     /// Deactivates queues: all, or those that are idle at `now`. Returns true if one of

@@ -15,6 +15,7 @@
 
 use qnic_abi::{Status, VniId};
 
+use super::operation::Operation;
 use super::Core;
 use crate::frame::StoredFrame;
 use crate::ids::{OperationId, ProtocolId};
@@ -31,8 +32,8 @@ pub(crate) enum Owner {
 /// What the turn of a process is for.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// One of its operations.
-    Operation(OperationId, ProtocolId),
+    /// One of its operations; `true`: it is sampled.
+    Operation(OperationId, ProtocolId, bool),
     /// The answer to a frame of a peer.
     Response(StoredFrame),
 }
@@ -81,7 +82,13 @@ impl Core {
             }
         }
         let operation = process.operations.take_turn()?;
-        Some(Work::Operation(operation.id, operation.protocol))
+        let Operation {
+            id,
+            protocol,
+            sampled,
+            ..
+        } = operation;
+        Some(Work::Operation(id, protocol, sampled))
     }
 
     /// Notes whether an operation can send a frame.

@@ -5,6 +5,7 @@ use qnic_abi::NodeId;
 
 use crate::core::Fetched;
 use crate::env::{Host, Wire};
+use crate::protocols::kind_of_opcode;
 
 use super::{Io, Nic};
 
@@ -32,12 +33,16 @@ impl Nic {
                 busy = true;
                 let mut command = Fetched::default();
                 let fetched = self.core.fetch(now, host, vni, first, &mut command);
-                if fetched.is_ok() {
+                if let Ok(sampled) = fetched {
+                    if sampled {
+                        let opcode = command.descriptor.header.opcode;
+                        self.core.sample(host, kind_of_opcode(opcode));
+                    }
                     let node = NodeId(command.descriptor.header.remote_node.get());
                     command.peer = self.transport.reach(io.wire, node);
                 }
                 let (protocols, mut cx) = self.parts(now, host);
-                let submitted = fetched.and_then(|()| protocols.submit(&mut cx, vni, &command));
+                let submitted = fetched.and_then(|_| protocols.submit(&mut cx, vni, &command));
                 if let Err(status) = submitted {
                     self.core.fail_queue(host, vni, status);
                 }

@@ -32,6 +32,7 @@ use crate::config::{Limits, NicConfig};
 use crate::core::{Core, Pending};
 use crate::env::{Host, Payload, Time, Wire};
 use crate::protocols::{Context, Protocols};
+use crate::stages::StageReport;
 use crate::table::{Table, TableKind};
 use crate::transport::{Expired, Transport};
 use farewell::Farewell;
@@ -311,6 +312,12 @@ impl Nic {
         self.transport.statistics(&mut statistics);
         self.protocols.statistics(&mut statistics);
         statistics
+    }
+
+    /// How long operations and frames were in each stage ([`mod@crate::stages`]), since the NIC was
+    /// started.
+    pub fn stages(&self) -> Vec<StageReport> {
+        self.core.sampler.report()
     }
 
     /// What guests and peers make this NIC keep, and how much that may be.

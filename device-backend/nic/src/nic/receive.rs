@@ -105,6 +105,10 @@ impl Nic {
             frame,
             payload,
             silenced: false,
+            received: match self.core.sampler.choose_frame() {
+                true => host.clock(),
+                false => None,
+            },
         };
         match frame_kind {
             kind::NAK => self.receive_nak(now, host, index, frame),
@@ -120,8 +124,13 @@ impl Nic {
     fn receive_fragment<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
         let (protocols, mut cx) = self.parts(now, host);
         let received = protocols.receive(&mut cx, arrival);
-        if received != Received::Done {
-            self.keep_or_refuse(arrival, received);
+        match received {
+            Received::Done => {
+                if let Some(time) = arrival.received {
+                    self.sample_delivered(host, arrival.frame, time);
+                }
+            }
+            received => self.keep_or_refuse(arrival, received),
         }
     }
 
@@ -129,6 +138,8 @@ impl Nic {
     fn receive_span<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
         let mut frame = *arrival.frame;
         let mut payload = arrival.payload;
+        // The sample is of what is received first.
+        let mut received = arrival.received;
         while !payload.is_empty() {
             let rest = Arrival {
                 frame: &frame,
@@ -137,7 +148,11 @@ impl Nic {
             };
             let (protocols, mut cx) = self.parts(now, host);
             let mut length = protocols.receive_span(&mut cx, &rest);
-            if length == 0 {
+            if length > 0 {
+                if let Some(time) = received.take() {
+                    self.sample_delivered(host, arrival.frame, time);
+                }
+            } else {
                 length = payload
                     .len()
                     .min(PAGE_SIZE - Protocols::page_offset(&frame));
@@ -145,6 +160,7 @@ impl Nic {
                     payload: payload.part(0, length),
                     // A notification belongs to the last fragment.
                     silenced: length < payload.len(),
+                    received: received.take(),
                     ..rest
                 };
                 self.receive_fragment(now, host, &first);
@@ -346,9 +362,21 @@ impl Nic {
             Received::Refuse(status) if stored.held.is_some() => {
                 self.refuse_stored(&stored, status);
             }
-            Received::Done => self.drop_stored(host, &stored),
+            Received::Done => {
+                if let Some(time) = stored.received {
+                    self.sample_delivered(host, &stored.frame, time);
+                }
+                self.drop_stored(host, &stored);
+            }
             received => self.keep_or_refuse::<H::Memory>(&stored.arrival(), received),
         }
+    }
+
+    /// A sampled frame is in memory, or what it asked for is done.
+    #[cold]
+    fn sample_delivered<H: Host>(&mut self, host: &H, frame: &Frame, received: Time) {
+        let kind = protocols::kind_of_frame(frame.envelope.kind);
+        self.core.sampler.delivered(host, kind, received);
     }
 
     /// Gives a stored frame up; its sender learns why.

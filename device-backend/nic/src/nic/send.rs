@@ -32,8 +32,8 @@ impl Nic {
             let sent = match owner {
                 Owner::Process(vni) => {
                     let sent = match self.core.take_work(vni) {
-                        Some(Work::Operation(id, protocol)) => {
-                            self.operation_turn(io, id, protocol, budget, outgoing)
+                        Some(Work::Operation(id, protocol, sampled)) => {
+                            self.operation_turn(io, (id, sampled), protocol, budget, outgoing)
                         }
                         Some(Work::Response(request)) => {
                             self.response_turn(io, vni, request, budget, outgoing)
@@ -56,7 +56,7 @@ impl Nic {
     fn operation_turn<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
-        id: OperationId,
+        (id, sampled): (OperationId, bool),
         protocol: ProtocolId,
         budget: u32,
         outgoing: &mut Outgoing,
@@ -64,6 +64,9 @@ impl Nic {
         let (protocols, mut cx) = self.parts(io.now, io.host);
         match protocols.turn(&mut cx, protocol, id, budget, outgoing) {
             Turn::Send => {
+                if sampled {
+                    self.core.sample_sent(io.host, id);
+                }
                 if !self.send(io, outgoing) {
                     let (protocols, mut cx) = self.parts(io.now, io.host);
                     protocols.fail(&mut cx, id, Status::NoSuchNode);

@@ -22,6 +22,7 @@ mod directory;
 mod echo;
 pub(crate) mod message;
 mod names;
+mod observed;
 mod protocol;
 mod rdma;
 
@@ -37,6 +38,7 @@ use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 use crate::table::Table;
 
+pub(crate) use observed::{kind_of_frame, kind_of_opcode};
 pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
 
 use atomic::AtomicProtocol;

@@ -151,10 +151,10 @@ impl Cluster {
             let geometry = *nic.geometry();
             cluster.nodes.push(SimNode {
                 nic,
-                host: SimHost {
-                    sram: Sram::new(geometry.sram_bytes as usize),
-                    memory: Memory::new(frames as usize * PAGE_SIZE),
-                },
+                host: SimHost::new(
+                    Sram::new(geometry.sram_bytes as usize),
+                    Memory::new(frames as usize * PAGE_SIZE),
+                ),
                 driver: SimDriver::new(geometry),
                 faults: Vec::new(),
                 events: Vec::new(),
@@ -206,9 +206,17 @@ impl Cluster {
         match nics.chain(arrival).min() {
             Some(time) if time < limit => {
                 self.now = self.now.max(time);
+                self.set_clocks();
                 true
             }
             _ => false,
+        }
+    }
+
+    /// The clocks of all nodes show the time.
+    fn set_clocks(&self) {
+        for node in &self.nodes {
+            node.host.clock.set(self.now);
         }
     }
 
@@ -395,6 +403,7 @@ impl Cluster {
     /// Lets time pass.
     pub fn advance(&mut self, nanoseconds: u64) {
         self.now = self.now.after(nanoseconds);
+        self.set_clocks();
     }
 
     /// Polls all NICs until none has work; returns the number of rounds. On a wire

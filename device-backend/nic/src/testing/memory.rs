@@ -1,11 +1,11 @@
 //! Memory of a simulated node.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 
 use qnic_abi::SharedMemory;
 
-use crate::env::{Change, Host, HostMemory, OutOfRange, Width};
+use crate::env::{Change, Host, HostMemory, OutOfRange, Time, Width};
 
 /// A simulated SRAM. For one thread: 32-bit stores are not atomic to their
 /// 64-bit neighbours.
@@ -147,6 +147,19 @@ pub struct SimHost {
     pub sram: Sram,
     /// Its memory.
     pub memory: Memory,
+    /// What its clock shows.
+    pub clock: Cell<Time>,
+}
+
+impl SimHost {
+    /// A node whose clock stands at zero.
+    pub fn new(sram: Sram, memory: Memory) -> Self {
+        SimHost {
+            sram,
+            memory,
+            clock: Cell::default(),
+        }
+    }
 }
 
 impl Host for SimHost {
@@ -159,5 +172,9 @@ impl Host for SimHost {
 
     fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    fn clock(&self) -> Option<Time> {
+        Some(self.clock.get())
     }
 }

@@ -1,0 +1,23 @@
+//! What is noted of an operation that was chosen (module `sampling`).
+
+use super::order::Counter;
+use crate::env::Time;
+use crate::stages::Kind;
+
+/// When an operation that was chosen passed from stage to stage.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(super) kind: Kind,
+    pub(super) fetched: Time,
+    /// The first and the last frame.
+    pub(super) sent: Option<(Time, Time)>,
+}
+
+/// A complete operation that its process cannot see yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unpublished {
+    pub(super) kind: Kind,
+    pub(super) ended: Time,
+    pub(super) counter: Counter,
+    pub(super) order: u64,
+}

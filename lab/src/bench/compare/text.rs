@@ -1,0 +1,187 @@
+//! A comparison for a terminal.
+
+use std::fmt;
+
+use super::super::figures::Spread;
+use super::super::text::number;
+use super::verdict::{Compared, Verdict};
+use super::{Comparison, Side};
+
+/// Verdicts in the order in which they are read, and how they are headed.
+pub(in crate::bench) const HEADS: [(Verdict, &str); 6] = [
+    (Verdict::Regressed, "Regressed"),
+    (Verdict::Improved, "Improved"),
+    (
+        Verdict::Differs,
+        "Different by more than chance; within the threshold, or a peer's",
+    ),
+    (Verdict::Same, "No more different than by chance"),
+    (Verdict::TooFew, "Too few rounds to tell"),
+    (Verdict::NotCompared, "Not measured by both"),
+];
+
+impl Comparison {
+    /// What is wrong with it as a whole, a line each.
+    pub(in crate::bench) fn warnings(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if !self.machines.is_empty() {
+            let what = self.machines.join("; ");
+            let only = match self.by {
+                "ratios" => "only ratios are compared",
+                _ => "figures say little",
+            };
+            lines.push(format!("TWO MACHINES, so {only}: {what}"));
+        }
+        for (name, side) in [("OLD", &self.old), ("NEW", &self.new)] {
+            if !side.busy.is_empty() {
+                let suites = side.busy.join(", ");
+                lines.push(format!("A BUSY MACHINE measured in {name}: {suites}"));
+            }
+        }
+        lines
+    }
+
+    /// How many figures would differ by chance alone.
+    pub(in crate::bench) fn by_chance(&self) -> f64 {
+        let tested =
+            |figure: &&Compared| !matches!(figure.verdict, Verdict::TooFew | Verdict::NotCompared);
+        self.alpha * self.figures.iter().filter(tested).count() as f64
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let commit: String = self.sources.commit.chars().take(12).collect();
+        let modified = if self.sources.modified {
+            ", modified"
+        } else {
+            ""
+        };
+        write!(
+            f,
+            "{}: begun {}, commit {commit}{modified}",
+            self.file, self.started
+        )
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in self.warnings() {
+            writeln!(f, "{line}")?;
+        }
+        writeln!(f, "OLD {}\nNEW {}", self.old, self.new)?;
+        writeln!(
+            f,
+            "Compared by {}: {}; threshold {:.1} %, p ≤ {}",
+            self.by,
+            self.suites.join(", "),
+            self.threshold * 100.0,
+            self.alpha
+        )?;
+        for (verdict, head) in HEADS {
+            let lines: Vec<_> = self.with(verdict).map(cells).collect();
+            if !lines.is_empty() {
+                writeln!(f, "\n{head}: {}", lines.len())?;
+                aligned(f, &lines)?;
+            }
+        }
+        for (head, names) in [
+            ("Suites that only NEW has", &self.added_suites),
+            ("Figures that only OLD has", &self.gone),
+            ("Figures that only NEW has", &self.added),
+        ] {
+            if !names.is_empty() {
+                writeln!(f, "\n{head}: {}", names.len())?;
+                names.iter().try_for_each(|name| writeln!(f, "  {name}"))?;
+            }
+        }
+        let count = |verdict| self.with(verdict).count();
+        writeln!(
+            f,
+            "\n{} regressed, {} improved of {} figures; by chance alone {:.1} would differ",
+            count(Verdict::Regressed),
+            count(Verdict::Improved),
+            self.figures.len(),
+            self.by_chance()
+        )
+    }
+}
+
+/// A figure in words: its id, both medians with their spreads, the ratio, the probability.
+pub(in crate::bench) fn cells(figure: &Compared) -> [String; 6] {
+    let side = |spread: Option<Spread>| match spread {
+        None => "-".to_owned(),
+        Some(Spread { median, low, high }) => {
+            let [median, low, high] = [median, low, high].map(number);
+            format!("{median} ({low} … {high})")
+        }
+    };
+    let ratio = figure.ratio.map(|ratio| format!("{ratio:.3}"));
+    let probability = figure.probability.map(|it| match it {
+        it if it < 1e-4 => "p < 0.0001".to_owned(),
+        it => format!("p {it:.4}"),
+    });
+    let mut notes = Vec::new();
+    if figure.goal_lost {
+        notes.push("goal missed since");
+    }
+    if figure.busy {
+        notes.push("busy");
+    }
+    [
+        format!("{} {}", figure.id, figure.unit)
+            .trim_end()
+            .to_owned(),
+        side(figure.old),
+        side(figure.new),
+        ratio.unwrap_or("-".into()),
+        probability.unwrap_or("-".into()),
+        notes.join(", "),
+    ]
+}
+
+fn aligned(f: &mut fmt::Formatter<'_>, lines: &[[String; 6]]) -> fmt::Result {
+    let width = |column: usize| {
+        let lengths = lines.iter().map(|line| line[column].chars().count());
+        lengths.max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..6).map(width).collect();
+    for line in lines {
+        let mut text = format!("  {:<width$}", line[0], width = widths[0]);
+        for (cell, width) in line.iter().zip(&widths).skip(1) {
+            text.push_str(&format!("  {cell:>width$}"));
+        }
+        writeln!(f, "{}", text.trim_end())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compare;
+    use super::super::tests::{of, options};
+
+    #[test]
+    fn each_figure_has_medians_ratio_and_probability() {
+        let mut new = of(12.0);
+        new.suites[0].busy.push("others".into());
+        let text = compare(&of(10.0), &new, &options()).unwrap().to_string();
+        assert!(text.starts_with("A BUSY MACHINE measured in NEW: host\nOLD old.json: "));
+        let line = text
+            .lines()
+            .find(|line| line.contains("write-8/time"))
+            .unwrap();
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(
+            words.join(" "),
+            "host/transfers/write-8/time-ns ns 10.02 (10.00 … 10.04) 12.02 (12.00 … 12.04) 1.200 p 0.0079 busy"
+        );
+        assert!(text.contains("\nRegressed: 1\n"), "{text}");
+        assert!(text.contains("\nToo few rounds to tell: 1\n"), "{text}");
+        assert!(
+            text.ends_with("by chance alone 0.0 would differ\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,302 @@
+//! `qnic bench tables RUN`: the tables of a document, from a run.
+//!
+//! ```text
+//!   <!-- bench host/transfers -->     what stands from here
+//!   <!-- /bench -->                   to here is a table of the run beside the document
+//! ```
+//! The run is kept beside the document, with fewer digits. So everyone can make the tables again.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, ensure, Context, Result};
+use qnic_cli::lab::bench::Tables;
+use qnic_cluster::repository;
+use serde_json::{Number, Value};
+
+use super::figures::Table;
+use super::record::{write_whole, Run, SuiteRun};
+use super::suites::ALL;
+
+/// Digits of a figure that are kept.
+const DIGITS: i32 = 5;
+
+const BEGIN: &str = "<!-- bench ";
+const CLOSE: &str = " -->";
+const END: &str = "<!-- /bench -->";
+
+pub(super) fn run(options: &Tables) -> Result<()> {
+    let run = rounded(&Run::read(&options.run)?)?;
+    let document = match &options.document {
+        Some(path) => path.clone(),
+        None => default_document()?,
+    };
+    let text = read(&document)?;
+    let filled = fill(&text, &run).with_context(|| document.display().to_string())?;
+    write_whole(&record_of(&document), &compact(&run)?)?;
+    write_whole(&document, &filled)
+}
+
+fn default_document() -> Result<PathBuf> {
+    let root = repository();
+    let root = root.context("there is no checkout with a document: --document names one")?;
+    Ok(root.join("docs/performance.md"))
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+/// The run beside a document.
+fn record_of(document: &Path) -> PathBuf {
+    document.with_extension("json")
+}
+
+/// The same run, its figures in few digits.
+fn rounded(run: &Run) -> Result<Run> {
+    let mut value = serde_json::to_value(run)?;
+    round(&mut value);
+    Ok(serde_json::from_value(value)?)
+}
+
+fn round(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let exact = number.as_f64().unwrap_or_default();
+            let short = format!("{exact:.*e}", DIGITS as usize - 1).parse().ok();
+            if let Some(short) = short.and_then(Number::from_f64) {
+                *number = short;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(round),
+        Value::Object(fields) => fields.values_mut().for_each(round),
+        _ => {}
+    }
+}
+
+/// The file of a run, a line for each figure.
+fn compact(run: &Run) -> Result<String> {
+    // Within a string the quotes of this would be escaped.
+    let text = serde_json::to_string(run)?.replace("{\"id\":", "\n{\"id\":");
+    Ok(text + "\n")
+}
+
+/// The document with the tables of a run between its marks.
+fn fill(document: &str, run: &Run) -> Result<String> {
+    let (mut filled, mut rest) = (String::new(), document);
+    while let Some((before, mark)) = rest.split_once(BEGIN) {
+        let (name, after) = mark
+            .split_once(CLOSE)
+            .filter(|(name, _)| !name.contains('\n'))
+            .with_context(|| format!("a mark has no {CLOSE:?}"))?;
+        let (old, after) = after
+            .split_once(END)
+            .with_context(|| format!("{BEGIN}{name}{CLOSE} has no {END}"))?;
+        ensure!(
+            !old.contains(BEGIN),
+            "{BEGIN}{name}{CLOSE} has no {END} of its own"
+        );
+        filled.push_str(before);
+        filled.push_str(&format!("{BEGIN}{name}{CLOSE}\n"));
+        filled.push_str(&part(name, run)?);
+        filled.push_str(END);
+        rest = after;
+    }
+    filled.push_str(rest);
+    Ok(filled)
+}
+
+/// What a mark asks for.
+fn part(name: &str, run: &Run) -> Result<String> {
+    if name == "run" {
+        return Ok(of_run(run));
+    }
+    let Some((suite_id, table_id)) = name.split_once('/') else {
+        bail!("the mark {name:?} is neither \"run\" nor SUITE/TABLE");
+    };
+    ensure!(
+        ALL.iter().any(|entry| entry.id == suite_id),
+        "the mark {name:?} names no suite"
+    );
+    let Some(suite) = run.suite(suite_id) else {
+        return Ok(format!("The run has no suite `{suite_id}`.\n"));
+    };
+    let table = suite.tables.iter().find(|table| table.id == table_id);
+    match (table, &suite.error) {
+        (Some(table), _) => Ok(of_table(suite, table)),
+        (None, Some(error)) => Ok(format!("The suite ended with an error: {error}.\n")),
+        (None, None) => {
+            let known: Vec<_> = suite.tables.iter().map(|it| it.id.as_str()).collect();
+            bail!(
+                "the suite of the mark {name:?} has no such table, but {}",
+                known.join(", ")
+            )
+        }
+    }
+}
+
+/// On what it was measured, and how far the goals are.
+fn of_run(run: &Run) -> String {
+    let machine = &run.machine;
+    let commit: String = run.sources.commit.chars().take(12).collect();
+    let modified = if run.sources.modified {
+        ", modified"
+    } else {
+        ""
+    };
+    let goals = run.suites.iter().flat_map(SuiteRun::figures);
+    let goals: Vec<_> = goals.filter_map(|figure| figure.goal.as_ref()).collect();
+    let count = |met| goals.iter().filter(|goal| goal.met == Some(met)).count();
+    let mut text = format!(
+        "Begun {}, {:.0} minutes; commit {commit}{modified}; {} cores, {}, guests under {}. {} goals are met, {} missed.\n",
+        run.started,
+        run.seconds / 60.0,
+        machine.cores,
+        escaped(&machine.model),
+        machine.accelerator,
+        count(true),
+        count(false),
+    );
+    let busy = run.suites.iter().filter(|suite| !suite.busy.is_empty());
+    let busy: Vec<_> = busy.map(|suite| format!("`{}`", suite.id)).collect();
+    if !busy.is_empty() {
+        text.push_str(&format!(
+            "**A busy machine** measured {}: their absolute figures say little, and their ratios less than usual.\n",
+            busy.join(", ")
+        ));
+    }
+    text
+}
+
+fn of_table(suite: &SuiteRun, table: &Table) -> String {
+    let busy = if suite.busy.is_empty() {
+        ""
+    } else {
+        "; a busy machine"
+    };
+    let title = escaped(&table.title);
+    let mut text = format!("{title}, {} rounds{busy}:\n\n", suite.rounds);
+    for (number, line) in table.cells().iter().enumerate() {
+        let cells: Vec<_> = line.iter().map(|cell| escaped(cell)).collect();
+        text.push_str(&format!("| {} |\n", cells.join(" | ")));
+        if number == 0 {
+            text.push_str(&format!("|{}\n", "---|".repeat(line.len())));
+        }
+    }
+    for note in &table.notes {
+        text.push_str(&format!("\n{}\n", escaped(note)));
+    }
+    text
+}
+
+/// A text that is no markup.
+fn escaped(text: &str) -> String {
+    let mut safe = String::new();
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' => safe.push(' '),
+            '|' | '<' | '*' | '_' | '`' | '[' | '\\' => safe.extend(['\\', c]),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::run;
+    use super::*;
+
+    #[test]
+    fn a_table_stands_between_its_marks_and_the_prose_stays() {
+        let text = "Before.\n<!-- bench host/transfers -->\nold\n<!-- /bench -->\nAfter.\n";
+        let filled = fill(text, &run()).unwrap();
+        assert_eq!(
+            filled,
+            "Before.\n<!-- bench host/transfers -->\n\
+             Transfers, 3 rounds:\n\n\
+             |  | bytes | time ns | (spread) | of memcpy | goal | NetVM µs |\n\
+             |---|---|---|---|---|---|---|\n\
+             | write | 8 | 10.00 | (9.00 … 11.00) | 2.00 | ≤ 1.5, missed | 5.50 |\n\
+             | write | 64 | 20.00 | (19.00 … 21.00) | 2.00 | ≤ 1.5, missed | 5.50 |\n\
+             <!-- /bench -->\nAfter.\n"
+        );
+        assert_eq!(fill(&filled, &run()).unwrap(), filled);
+    }
+
+    #[test]
+    fn what_is_missing_or_busy_is_said() {
+        let of = |mark: &str, run: &Run| fill(&format!("{BEGIN}{mark}{CLOSE}{END}"), run);
+        assert!(of("vm/transfers", &run())
+            .unwrap()
+            .contains("no suite `vm`"));
+        let mut busy = run();
+        busy.suites[0].busy.push("others".into());
+        assert!(of("host/transfers", &busy)
+            .unwrap()
+            .contains("a busy machine"));
+        assert!(of("run", &busy).unwrap().contains("measured `host`"));
+        busy.suites[0].error = Some("no room".into());
+        busy.suites[0].tables.clear();
+        assert!(of("host/transfers", &busy).unwrap().contains("no room"));
+    }
+
+    #[test]
+    fn wrong_marks_are_errors() {
+        let error = |text: &str| format!("{:#}", fill(text, &run()).unwrap_err());
+        for (text, part) in [
+            ("<!-- bench host/transfers -->\n", "has no <!-- /bench -->"),
+            ("<!-- bench host/transfers\n -->", "a mark has no"),
+            ("<!-- bench host/x --><!-- /bench -->", "but transfers"),
+            ("<!-- bench x/y --><!-- /bench -->", "names no suite"),
+            ("<!-- bench x --><!-- /bench -->", "neither"),
+            (
+                "<!-- bench run --><!-- bench run --><!-- /bench -->",
+                "of its own",
+            ),
+        ] {
+            assert!(error(text).contains(part), "{text}: {}", error(text));
+        }
+    }
+
+    #[test]
+    fn a_run_with_fewer_digits_is_read_again_and_says_the_same() {
+        let mut exact = run();
+        let figure = &mut exact.suites[0].tables[0].rows[0].figures[0];
+        figure.samples = vec![1.23456789, 1234567.89, 0.0];
+        figure.what = "a\n{\"id\": |".into();
+        let run = rounded(&exact).unwrap();
+        let figure = &run.suites[0].tables[0].rows[0].figures[0];
+        assert_eq!(figure.samples, [1.2346, 1234600.0, 0.0]);
+        let text = compact(&run).unwrap();
+        assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
+        assert!(text.lines().count() > 4);
+    }
+
+    #[test]
+    fn what_was_measured_is_no_markup() {
+        assert_eq!(escaped("a|b\n<!-- *x*"), "a\\|b \\<!-- \\*x\\*");
+    }
+
+    #[test]
+    fn the_command_renews_document_and_record() {
+        let directory = tempfile::tempdir().unwrap();
+        let [document, file] = ["d.md", "run.json"].map(|it| directory.path().join(it));
+        std::fs::write(&document, "<!-- bench run -->\n<!-- /bench -->\n").unwrap();
+        run().write(&file).unwrap();
+        let options = Tables {
+            run: file,
+            document: Some(document.clone()),
+        };
+        super::run(&options).unwrap();
+        assert!(read(&document).unwrap().contains("2 cores, A Processor"));
+        // Again, from what is beside the document: nothing changes.
+        let before = [&document, &record_of(&document)].map(|path| read(path).unwrap());
+        let again = Tables {
+            run: record_of(&document),
+            ..options
+        };
+        super::run(&again).unwrap();
+        let after = [&document, &record_of(&document)].map(|path| read(path).unwrap());
+        assert_eq!(before, after);
+    }
+}
