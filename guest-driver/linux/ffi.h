@@ -137,6 +137,8 @@ s32 qnic_rs_volume_attach(void *driver, u16 slot, u8 *argument, void **volume);
 void qnic_rs_volume_detach(void *volume);
 u64 qnic_rs_volume_blocks(void *volume);
 bool qnic_rs_volume_transfer(void *volume, bool writes, u64 block, u64 page, u64 token);
+/* The task is about to wait for what it has asked for last. */
+void qnic_rs_volume_look_on(void *volume);
 s32 qnic_rs_volume_call(void *volume, u32 command, u8 *argument);
 s32 qnic_rs_memory_serve(void *driver, u8 *argument, void **memory);
 s32 qnic_rs_memory_leave(void *memory, u8 *argument);
@@ -188,6 +190,12 @@ void qnic_yield(void);
 void qnic_undisturbed(void);
 void qnic_disturbed(void);
 bool qnic_may_look(void);
+
+/* What the processor would do instead of serving. */
+#define QNIC_SPARE_WORK		0
+#define QNIC_SPARE_THREAD	1
+#define QNIC_SPARE_HALT		2
+s32 qnic_spare(void);
 u64 qnic_random(void);
 u64 qnic_frames(void);
 

@@ -2,8 +2,10 @@
 /*
  * Allocation, locks, waiting, time and the log, as functions that Rust can call.
  */
+#include <linux/bottom_half.h>
 #include <linux/bug.h>
 #include <linux/delay.h>
+#include <linux/interrupt.h>
 #include <linux/ktime.h>
 #include <linux/log2.h>
 #include <linux/mm.h>
@@ -11,7 +13,6 @@
 #include <linux/poll.h>
 #include <linux/printk.h>
 #include <linux/random.h>
-#include <linux/preempt.h>
 #include <linux/ratelimit.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
@@ -154,23 +155,36 @@ void qnic_yield(void)
 	usleep_range(25, 50);
 }
 
+/* What was asked for meanwhile is served here at the end, and not by a thread of its own. */
 void qnic_undisturbed(void)
 {
-	preempt_disable();
+	local_bh_disable();
 }
 
 void qnic_disturbed(void)
 {
-	preempt_enable();
+	local_bh_enable();
 }
 
 /* As those do who poll for the network or a halted guest. */
 bool qnic_may_look(void)
 {
-	if (need_resched() || signal_pending(current) || !single_task_running())
+	if (need_resched() || local_softirq_pending() || signal_pending(current) ||
+	    !single_task_running())
 		return false;
 	cpu_relax();
 	return true;
+}
+
+/* In softirq context: what the processor would do instead. */
+s32 qnic_spare(void)
+{
+	if (need_resched() || local_softirq_pending())
+		return QNIC_SPARE_WORK;
+	if (!is_idle_task(current))
+		return single_task_running() ? QNIC_SPARE_THREAD : QNIC_SPARE_WORK;
+	cpu_relax();
+	return QNIC_SPARE_HALT;
 }
 
 u64 qnic_random(void)

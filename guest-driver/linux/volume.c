@@ -109,6 +109,9 @@ static blk_status_t queue_rq(struct blk_mq_hw_ctx *queue, const struct blk_mq_qu
 			page_ends(request, true);
 	}
 	page_ends(request, false);
+	/* The last of a batch, and the task is about to wait: it is served in its place. */
+	if (data->last && op_is_sync(request->cmd_flags))
+		qnic_rs_volume_look_on(volume->rust);
 	local_bh_enable();
 	return BLK_STS_OK;
 }

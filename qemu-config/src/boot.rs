@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use qnic_images::{Program, Progress, Silent};
 
+use crate::accel::Accel;
 use crate::dirs::{create_log, ClusterDir};
 use crate::lock::LockFile;
 use crate::node::Node;
@@ -27,7 +28,9 @@ use crate::ready::failed;
 use crate::spawn::spawn;
 use crate::state::{now_seconds, Manifest, Mode, Runtime};
 use crate::wait::Deadline;
-use crate::{device, remote_memory, teardown, Cancel, ClusterSpec, Error, NodeSpec, Result};
+use crate::{
+    device, emulated_clock, remote_memory, teardown, Cancel, ClusterSpec, Error, NodeSpec, Result,
+};
 
 /// Added to QEMU's niceness, so that the device, which many guests wait for, comes first.
 const QEMU_NICE: i32 = 10;
@@ -109,6 +112,8 @@ pub(crate) fn boot(
     }
     options.progress.step("booting");
     let nodes = nodes_of(spec, &dir, options.cancel.as_ref());
+    let emulated = parts.accel.accel == Accel::Tcg;
+    let tsc_khz = emulated.then(emulated_clock::tsc_khz).flatten();
     for (node, image) in nodes.iter().zip(&parts.images) {
         let disks = options.runtime.disks(&spec.name);
         let machine = Machine {
@@ -118,6 +123,7 @@ pub(crate) fn boot(
             disks: &disks,
             image,
             accel: parts.accel.accel,
+            tsc_khz,
         };
         let child = start_qemu(&parts.qemu, &machine, dies_with_us)?;
         owned.children.push(child);

@@ -38,6 +38,7 @@ mod copy;
 mod descendants;
 mod device;
 mod dirs;
+mod emulated_clock;
 mod error;
 mod follow;
 mod fresh;

@@ -40,6 +40,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) disks: &'a Path,
     pub(crate) image: &'a GuestImage,
     pub(crate) accel: Accel,
+    /// Frequency of an emulated guest's time stamp counter in kHz, if it is known.
+    pub(crate) tsc_khz: Option<u64>,
 }
 
 /// The blank disks of `node`: their names and sizes in bytes.
@@ -82,11 +84,15 @@ fn machine_and_memory(line: &mut Line, machine: &Machine<'_>) {
     line.0
         .extend(["-nodefaults", "-no-user-config"].map(OsString::from));
     line.plain("-display", "none");
-    line.plain("-machine", "q35,memory-backend=ram");
-    let (accel, cpu) = match machine.accel {
-        Accel::Kvm => ("kvm", "host"),
-        Accel::Tcg => ("tcg,thread=multi", "max"),
+    // Without a PIT the kernel measures its time stamp counter by the HPET. By the PIT it counts its
+    // own instructions meanwhile, and on a busy machine gets a clock that is wrong many times over.
+    let (accel, cpu, pit) = match machine.accel {
+        Accel::Kvm => ("kvm", "host", ""),
+        // Nor is a string instruction fast here: it copies byte by byte, for four times as long as the
+        // loads and stores that kernel and libraries take where the processor does not claim that.
+        Accel::Tcg => ("tcg,thread=multi", "max,-erms,-fsrm", ",pit=off"),
     };
+    line.plain("-machine", &format!("q35,memory-backend=ram{pit}"));
     line.plain("-accel", accel);
     line.plain("-cpu", cpu);
     line.plain("-smp", &processors(machine));
@@ -125,6 +131,13 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
         // An emulated processor does not speculate, and each retpoline of a kernel that believes it
         // does is three jumps that the emulator has to look up.
         append += " mitigations=off";
+        // The counter is one clock of the emulator. A kernel that compares it with the HPET while the
+        // machine is busy believes that it is not, and asks the HPET from then on: an exit of the
+        // guest for each look at the time.
+        append += " tsc=reliable";
+        if let Some(khz) = machine.tsc_khz {
+            append += &format!(" tsc_early_khz={khz}");
+        }
     }
     line.plain("-append", &append);
     line.device("pvpanic-pci");
@@ -236,6 +249,7 @@ mod tests {
             disks: &disks,
             image: &image,
             accel,
+            tsc_khz: Some(2_600_000),
         };
         let top = test.path().to_str().unwrap().replace(',', ",,");
         let line = arguments(&machine);
@@ -251,10 +265,10 @@ mod tests {
         node.qemu_args = vec!["-device".into(), "virtio-rng-pci".into()];
         let line = line_of(&node, Accel::Tcg);
         let expected = "-name c-a -nodefaults -no-user-config -display none \
-            -machine q35,memory-backend=ram -accel tcg,thread=multi -cpu max -smp 1,maxcpus=2 -m 256M \
+            -machine q35,memory-backend=ram,pit=off -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp 1,maxcpus=2 -m 256M \
             -object memory-backend-memfd,id=ram,size=268435456,share=on \
             -kernel /cache/vmlinuz -initrd /cache/initrd \
-            -append console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node=a mitigations=off \
+            -append console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node=a mitigations=off tsc=reliable tsc_early_khz=2600000 \
             -device pvpanic-pci -action panic=pause \
             -chardev file,id=console,append=on,path=TOP/r/c/nodes/a/console.log -serial chardev:console \
             -chardev socket,id=qmp,server=on,wait=off,path=TOP/r/c/nodes/a/qmp.sock -qmp chardev:qmp \

@@ -215,6 +215,17 @@ pub enum Level {
     Info,
 }
 
+/// What a processor does that is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spare {
+    /// Somebody's work.
+    Work,
+    /// The only thread there is goes on.
+    Thread,
+    /// It halts, and only an event wakes it.
+    Halt,
+}
+
 /// The system beneath the driver core.
 pub trait Platform: Send + Sync + Sized + 'static {
     /// The SRAM, mapped. It stays mapped (perhaps reading as anything) until the
@@ -256,6 +267,12 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// processor away at any time, none may.
     fn may_look(&self) -> bool {
         false
+    }
+
+    /// What the processor would do instead of serving datagrams at the platform's request
+    /// ([`Platform::schedule_datagrams`]). Atomic, and asked there only.
+    fn spare(&self) -> Spare {
+        Spare::Work
     }
 
     /// An unpredictable random number. Atomic.

@@ -43,12 +43,15 @@ impl Drop for Handle {
 
 /// Serves until the last handle is gone and the streams have ended, or the device is gone.
 fn run(machine: &Arc<Machine>) {
+    let mut received = 0;
     loop {
         let mut state = machine.lock();
         state.asleep = None;
         if machine.pump(&mut state).is_err() {
             return;
         }
+        let before = received;
+        received = machine.pools.statistics().frames_received;
         let now = machine.now();
         if let Some(since) = state.closing {
             // Streams that end need their peers, but not for longer than a peer may be silent.
@@ -58,7 +61,14 @@ fn run(machine: &Arc<Machine>) {
             }
         }
         let earliest = now.after(SLACK_NS);
+        let soon = earliest.after(machine.config.retransmission.ack_delay);
         let deadline = state.endpoint.deadline().map(|time| time.max(earliest));
+        // While frames come, each that is to be acknowledged would have this thread nudged if it slept
+        // for long.
+        let deadline = match received != before {
+            true => Some(deadline.map_or(soon, |deadline| deadline.min(soon))),
+            false => deadline,
+        };
         // Threads that look themselves ask to be relieved when they end.
         let event = match state.spinners {
             0 => match machine.pools.poll(machine.wanted(&state)) {

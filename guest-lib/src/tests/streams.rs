@@ -162,6 +162,33 @@ fn a_stream_is_read_as_it_was_written_on_a_wire_that_loses_frames() {
     }
 }
 
+/// Nobody but the thread that reads moves frames here: if it slept after the acknowledgement, the
+/// answer behind it would not come.
+#[test]
+fn a_thread_looks_on_when_an_acknowledgement_comes_before_the_answer() {
+    let [one, two] = Network::nics_that_look();
+    let client = Streams::open(&one, 0, small()).unwrap();
+    let server = Streams::open(&two, PORT, small()).unwrap();
+    let listener = server.listen().unwrap();
+    let server = std::thread::spawn(move || {
+        let mut stream = listener.accept(LIMIT).unwrap();
+        stream.read_exact(&mut [0; 4]).unwrap();
+        let before = server.pool_statistics().frames_sent;
+        while server.pool_statistics().frames_sent == before {
+            std::thread::yield_now();
+        }
+        stream.write_all(b"pong").unwrap();
+        stream
+    });
+    let mut stream = client.connect(NodeId(1), PORT, LIMIT).unwrap();
+    stream.write_all(b"ping").unwrap();
+    stream.set_read_timeout(LIMIT);
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"pong");
+    drop(server.join().unwrap());
+}
+
 #[test]
 fn many_threads_share_the_streams_of_a_process() {
     let [one, two] = Network::nics(50);

@@ -20,9 +20,11 @@ impl<P: Platform> Engine<P> {
         self.serve_as(false);
     }
 
-    /// The same, as the platform was asked to; nothing is scheduled any more.
+    /// The same, as the platform was asked to; nothing is scheduled any more. It looks on for a
+    /// while, if the processor has nothing else to do.
     pub(crate) fn serve_scheduled(self: &Arc<Self>) {
         self.serve_as(true);
+        self.look_on_if_spare();
     }
 
     fn serve_as(self: &Arc<Self>, scheduled: bool) {

@@ -20,6 +20,7 @@ use qnic_abi::{Status, VniId};
 use super::bound::{Bound, Call};
 use super::buffer::{PortKey, TakeBack};
 use super::counters::Counters;
+use super::look::LookOn;
 use super::peers::{Outcome, Peers};
 use super::queue::{Awaited, Queues, Window};
 use super::receives::{port_of, PORT_BITS};
@@ -71,6 +72,8 @@ pub(super) struct State<P: Platform, U> {
     pub(super) again: bool,
     /// Threads that look at the NIC: meanwhile it sends no wake events.
     pub(super) lookers: u32,
+    /// Who serves next at the platform's request is to look on.
+    pub(super) look_on: Option<LookOn>,
     /// What the last wake event was asked for.
     armed: Awaited,
     /// The port whose turn it is: to call, and to send.
@@ -106,6 +109,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
             serving: false,
             again: false,
             lookers: 0,
+            look_on: None,
             armed: Awaited::Anything,
             call_turn: 0,
             command_turn: 0,
@@ -142,6 +146,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
         let now = self.device.platform.now_ns();
         self.state.with(|state| {
             state.queues.woken();
+            state.look_on.get_or_insert(LookOn::Event);
             match state.lookers {
                 0 => state.schedule(self, now, now),
                 _ => state.again = true,

@@ -1,17 +1,40 @@
-//! A thread that waits looks at the NIC itself for a while, which then sends no wake events.
+//! The NIC is looked at for a while, and sends no wake events meanwhile: by a thread that waits, and
+//! by whoever serves, as long as the processor has nothing else to do.
 //!
 //! ```text
 //!   undisturbed:  take the wake request back ─► look, serve, look … ─► ask for wake events again
 //!                                               until there is what the thread waits for, the
 //!                                               time is over, or others want the processor
 //! ```
-//! An interrupt costs an emulated guest many times what a message does. Nobody waits for the
-//! thread: it has the processor all the time that no events come, and serves every port.
+//! An interrupt costs an emulated guest many times what a message does. Nobody waits for who looks:
+//! it has the processor all the time that no events come, and serves every port.
+//!
+//! | who looks | how long |
+//! |---|---|
+//! | a thread that waits ([`Engine::look`]) | what it asks for |
+//! | service after a wake event, if the processor would halt | [`LOOK_ON_NS`] after the last packet, [`LONGEST_NS`] in all |
+//! | service for a thread that waits for the answer ([`Engine::look_on`]) | until a packet has come, [`LOOK_ON_NS`] at most |
 
 use alloc::sync::Arc;
 
 use super::port::Engine;
-use crate::platform::{Lock, Platform};
+use crate::platform::{Lock, Platform, Spare};
+
+/// How long the answer or the next packet is looked for, in nanoseconds: some times what an interrupt
+/// costs an emulated guest.
+const LOOK_ON_NS: u64 = 250_000;
+
+/// How long service looks on in all, in nanoseconds. If more comes, an event begins it anew.
+const LONGEST_NS: u64 = 2_000_000;
+
+/// Who is to be looked on for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LookOn {
+    /// Nobody but the next packet.
+    Event,
+    /// The thread that runs, for which the answer is awaited.
+    Thread,
+}
 
 impl<P: Platform> Engine<P> {
     /// Looks until `ready`, for `limit_ns` at most; at least once. The NIC is asked for a wake event
@@ -19,6 +42,50 @@ impl<P: Platform> Engine<P> {
     pub(super) fn look(self: &Arc<Self>, ready: &dyn Fn() -> bool, limit_ns: u64) {
         let platform = &self.device.platform;
         let end = platform.now_ns().saturating_add(limit_ns);
+        self.look_while(&mut || !ready() && platform.may_look() && platform.now_ns() < end);
+    }
+
+    /// A thread has asked for something, and is about to wait for the answer: who serves next looks on
+    /// for it. Atomic.
+    pub(super) fn look_on(&self) {
+        self.state
+            .with(|state| state.look_on = Some(LookOn::Thread));
+    }
+
+    /// Looks on, if somebody is to be looked on for, and the processor has nothing else to do.
+    pub(super) fn look_on_if_spare(self: &Arc<Self>) {
+        let Some(whom) = self.state.with(|state| state.look_on.take()) else {
+            return;
+        };
+        let platform = &self.device.platform;
+        let is_spare = || match platform.spare() {
+            Spare::Work => false,
+            Spare::Thread => whom == LookOn::Thread,
+            Spare::Halt => true,
+        };
+        if !is_spare() {
+            return;
+        }
+        let start = platform.now_ns();
+        let end = start.saturating_add(LONGEST_NS);
+        let mut until = start.saturating_add(LOOK_ON_NS);
+        let mut received = self.counters.messages_received.get();
+        self.look_while(&mut || {
+            let now = platform.now_ns();
+            let before = core::mem::replace(&mut received, self.counters.messages_received.get());
+            if received != before {
+                until = match whom {
+                    LookOn::Thread => now,
+                    LookOn::Event => end.min(now.saturating_add(LOOK_ON_NS)),
+                };
+            }
+            now < until && is_spare()
+        });
+    }
+
+    /// Looks at least once, then as long as `goes_on` says so.
+    fn look_while(self: &Arc<Self>, goes_on: &mut dyn FnMut() -> bool) {
+        let platform = &self.device.platform;
         platform.undisturbed(&mut || {
             self.state.with(|state| {
                 state.lookers += 1;
@@ -33,7 +100,7 @@ impl<P: Platform> Engine<P> {
                 if has_work {
                     self.serve();
                 }
-                if ready() || !platform.may_look() || platform.now_ns() >= end {
+                if !goes_on() {
                     break;
                 }
             }

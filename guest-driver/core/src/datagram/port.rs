@@ -221,6 +221,12 @@ impl<P: Platform> Port<P> {
         self.engine.look(ready, limit_ns);
     }
 
+    /// The thread that calls is about to wait for an answer to what it has asked for: whoever serves
+    /// next looks at the NIC for it, while nobody else wants the processor. Atomic.
+    pub(crate) fn look_on(&self) {
+        self.engine.look_on();
+    }
+
     /// Calls [`Upper::deadline`] at that time, or never; in place of what was set before.
     pub fn set_deadline(&self, at_ns: Option<u64>) {
         self.engine.with_port(self.key, |port| {

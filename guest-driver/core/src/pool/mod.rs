@@ -116,7 +116,8 @@ impl<P: MemoryManager> Pools<P> {
         }
         self.check()?;
         self.shared.count_kick();
-        self.shared.serve(&self.port);
+        let platform = self.driver.platform();
+        platform.undisturbed(&mut || self.shared.serve(&self.port));
         call.status = Status::Ok.code().into();
         Ok(())
     }

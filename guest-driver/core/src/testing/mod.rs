@@ -31,7 +31,7 @@ pub(crate) use nic::Nic;
 pub(crate) use pages::{Area, FakeMemory, Pages};
 pub(crate) use sync::{SleepLock, Spin, Waiters};
 
-use crate::platform::{collect, Level, NoMemory, Platform, RequestError, Timeout};
+use crate::platform::{collect, Level, NoMemory, Platform, RequestError, Spare, Timeout};
 use crate::{check_config, CallError, Driver, Handled, Process, Region, StartError};
 
 /// Geometry of the fake NIC: 64 frames, 4 windows.
@@ -60,12 +60,16 @@ pub(crate) struct Fake {
     pub(crate) physical: Arc<AtomicBool>,
     /// Runs whenever the driver yields: what happens elsewhere meanwhile.
     on_yield: Arc<Mutex<Option<Hook>>>,
+    /// Says what the processor would do without service.
+    spare: Arc<Mutex<Option<SpareHook>>>,
 }
 
 /// Time that passes while the driver yields.
 const YIELD_NS: u64 = 50_000;
 
 type Hook = std::boxed::Box<dyn FnMut(u64) + Send>;
+
+type SpareHook = std::boxed::Box<dyn FnMut() -> Spare + Send>;
 
 impl Fake {
     /// A platform whose SRAM carries the header of [`geometry`].
@@ -87,6 +91,7 @@ impl Fake {
             rung: Arc::default(),
             physical: Arc::default(),
             on_yield: Arc::default(),
+            spare: Arc::default(),
         }
     }
 
@@ -122,6 +127,11 @@ impl Fake {
     /// Runs `hook` with the time whenever the driver yields.
     pub(crate) fn on_yield(&self, hook: impl FnMut(u64) + Send + 'static) {
         *self.on_yield.lock().unwrap() = Some(std::boxed::Box::new(hook));
+    }
+
+    /// Asks `hook` what the processor would do without service.
+    pub(crate) fn on_spare(&self, hook: impl FnMut() -> Spare + Send + 'static) {
+        *self.spare.lock().unwrap() = Some(std::boxed::Box::new(hook));
     }
 }
 
@@ -229,6 +239,13 @@ impl Platform for Fake {
     fn now_ns(&self) -> u64 {
         let tick = self.tick_ns.load(Ordering::Relaxed);
         self.clock_ns.fetch_add(tick, Ordering::Relaxed)
+    }
+
+    fn spare(&self) -> Spare {
+        match &mut *self.spare.lock().unwrap() {
+            Some(hook) => hook(),
+            None => Spare::Work,
+        }
     }
 
     fn yield_processor(&self) {

@@ -11,7 +11,9 @@ use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::page_table::PageAccess;
 use qnic_abi::PAGE_SIZE;
-use qnic_driver::platform::{collect, Level, MemoryError, NoMemory, RequestError, Timeout};
+use qnic_driver::platform::{
+    collect, Level, MemoryError, NoMemory, RequestError, Spare, Timeout,
+};
 use qnic_driver::{MemoryManager, Platform, Region, Resident};
 
 use crate::ffi::{self, errno, MmStruct, QnicDev, QnicNotifier, QnicPin};
@@ -222,6 +224,15 @@ impl Platform for Kernel {
     fn may_look(&self) -> bool {
         // SAFETY: no precondition.
         unsafe { ffi::qnic_may_look() }
+    }
+
+    fn spare(&self) -> Spare {
+        // SAFETY: no precondition.
+        match unsafe { ffi::qnic_spare() } {
+            ffi::QNIC_SPARE_THREAD => Spare::Thread,
+            ffi::QNIC_SPARE_HALT => Spare::Halt,
+            _ => Spare::Work,
+        }
     }
 
     fn random(&self) -> u64 {

@@ -104,6 +104,12 @@ pub(crate) unsafe extern "C" fn qnic_rs_volume_transfer(
 }
 
 #[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_volume_look_on(volume: *mut c_void) {
+    // SAFETY: the shim has not detached the volume.
+    unsafe { volume_of(volume) }.look_on();
+}
+
+#[no_mangle]
 pub(crate) unsafe extern "C" fn qnic_rs_volume_call(
     volume: *mut c_void,
     command: u32,

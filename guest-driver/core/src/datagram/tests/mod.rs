@@ -2,6 +2,7 @@
 
 mod dead;
 mod hostile;
+mod look_on;
 mod lost;
 mod stories;
 

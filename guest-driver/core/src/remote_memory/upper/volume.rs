@@ -253,6 +253,12 @@ impl<P: Platform> Volume<P> {
         }
     }
 
+    /// The thread that calls is about to wait for what it has asked for last: its service looks at the
+    /// NIC for the answer, if it is served in its place. Atomic.
+    pub fn look_on(&self) {
+        self.port.look_on();
+    }
+
     /// How it is.
     pub fn status(&self) -> VolumeStatus {
         self.node.inner.with(|inner| VolumeStatus {
