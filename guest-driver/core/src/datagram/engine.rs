@@ -20,7 +20,6 @@ use qnic_abi::{Status, VniId};
 use super::bound::{Bound, Call};
 use super::buffer::{PortKey, TakeBack};
 use super::counters::Counters;
-use super::look::LookOn;
 use super::peers::{Outcome, Peers};
 use super::queue::{Awaited, Queues, Window};
 use super::receives::{port_of, PORT_BITS};
@@ -84,6 +83,15 @@ pub(super) struct State<P: Platform, U> {
     /// The device is gone, and all that it had was taken back.
     abandoned: bool,
     failed: bool,
+}
+
+/// Who is to be looked on for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LookOn {
+    /// Nobody but the next packet.
+    Event,
+    /// The thread that runs, for which the answer is awaited.
+    Thread,
 }
 
 impl<P: Platform, U: Send> Engine<P, U> {

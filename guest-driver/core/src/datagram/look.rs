@@ -17,6 +17,7 @@
 
 use alloc::sync::Arc;
 
+use super::engine::LookOn;
 use super::port::Engine;
 use crate::platform::{Lock, Platform, Spare};
 
@@ -26,15 +27,6 @@ const LOOK_ON_NS: u64 = 250_000;
 
 /// How long service looks on in all, in nanoseconds. If more comes, an event begins it anew.
 const LONGEST_NS: u64 = 2_000_000;
-
-/// Who is to be looked on for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LookOn {
-    /// Nobody but the next packet.
-    Event,
-    /// The thread that runs, for which the answer is awaited.
-    Thread,
-}
 
 impl<P: Platform> Engine<P> {
     /// Looks until `ready`, for `limit_ns` at most; at least once. The NIC is asked for a wake event
