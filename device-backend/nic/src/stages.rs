@@ -132,30 +132,31 @@ pub struct StageReport {
     pub buckets: Vec<(Option<u64>, u64)>,
 }
 
-/// All histograms of a NIC.
+/// All histograms of a NIC, stage by stage of each kind.
 #[derive(Debug)]
-pub(crate) struct Histograms(Box<[[Histogram; STAGES]; KINDS]>);
+pub(crate) struct Histograms(Vec<Histogram>);
 
 impl Histograms {
     pub(crate) fn new() -> Self {
-        Histograms(Box::default())
+        // One after the other: models run on stacks that do not hold all.
+        let mut histograms = Vec::new();
+        histograms.resize_with(KINDS * STAGES, Histogram::default);
+        Histograms(histograms)
     }
 
     /// Forgets all times.
     pub(crate) fn clear(&mut self) {
-        for histogram in self.0.iter_mut().flatten() {
-            *histogram = Histogram::default();
-        }
+        self.0.fill(Histogram::default());
     }
 
     /// Counts a time.
     pub(crate) fn record(&mut self, kind: Kind, stage: Stage, nanoseconds: u64) {
-        self.0[kind as usize][stage as usize].record(nanoseconds);
+        self.0[kind as usize * STAGES + stage as usize].record(nanoseconds);
     }
 
     /// Those that have any times.
     pub(crate) fn report(&self) -> Vec<StageReport> {
-        let kinds = Kind::ALL.into_iter().zip(self.0.iter());
+        let kinds = Kind::ALL.into_iter().zip(self.0.chunks(STAGES));
         let all = kinds.flat_map(|(kind, stages)| {
             let stages = Stage::ALL.into_iter().zip(stages);
             stages.map(move |(stage, histogram)| StageReport {
