@@ -1,9 +1,10 @@
-//! What the program `qnic-lab` does: measures, simulates, fuzzes. It is built from the package of
+//! What the program `qnic-lab` does: measures, watches, simulates, fuzzes. It is built from the package of
 //! that name when it is wanted, and takes the same command line.
 
 pub mod bench;
 pub mod fuzz;
 pub mod sim;
+pub mod top;
 
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
@@ -20,6 +21,8 @@ const LAB: Program<'static> = Program::bin("qnic-lab", "qnic-lab").in_profile("l
 pub trait Lab {
     /// Measures.
     fn bench(options: &bench::Options) -> Result<ExitCode>;
+    /// Watches.
+    fn top(options: &top::Options) -> Result<ExitCode>;
     /// Simulates.
     fn sim(options: &sim::Options) -> Result<ExitCode>;
     /// Fuzzes.
@@ -30,6 +33,7 @@ pub trait Lab {
 pub fn main<L: Lab>() -> ExitCode {
     carry_out(|command| match command {
         Command::Bench(options) => L::bench(options),
+        Command::Top(options) => L::top(options),
         Command::Sim(options) => L::sim(options),
         Command::Fuzz(options) => L::fuzz(options),
         _ => bail!("this is a command of the program qnic"),
@@ -39,7 +43,7 @@ pub fn main<L: Lab>() -> ExitCode {
 /// Becomes that program, which is built before if need be.
 pub(crate) fn start() -> Result<ExitCode> {
     let progress = ui::progress();
-    progress.step("building what measures, simulates and fuzzes");
+    progress.step("building what measures, watches, simulates and fuzzes");
     let program = qnic_cluster::program(LAB)?;
     drop(progress);
     let mut command = std::process::Command::new(&program);

@@ -62,7 +62,7 @@ impl ClusterOption {
 }
 
 /// The cluster `name`, or the only one.
-pub(crate) fn find(name: Option<&str>, cancel: Option<&Cancel>) -> anyhow::Result<Cluster> {
+pub fn find(name: Option<&str>, cancel: Option<&Cancel>) -> anyhow::Result<Cluster> {
     Ok(Cluster::find(&runtime()?, name, cancel)?)
 }
 

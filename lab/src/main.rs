@@ -1,10 +1,11 @@
-//! What measures, simulates and fuzzes: the commands `bench`, `sim` and `fuzz` of `cargo qnic`,
+//! What measures, watches, simulates and fuzzes: the commands `bench`, `top`, `sim` and `fuzz` of `cargo qnic`,
 //! which builds and starts this program for them.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod fuzz;
 mod sim;
+mod top;
 
 use std::process::ExitCode;
 
@@ -16,6 +17,10 @@ struct Lab;
 impl lab::Lab for Lab {
     fn bench(options: &lab::bench::Options) -> Result<ExitCode> {
         bench::run(options)
+    }
+
+    fn top(options: &lab::top::Options) -> Result<ExitCode> {
+        top::run(options)
     }
 
     fn sim(options: &lab::sim::Options) -> Result<ExitCode> {

@@ -113,7 +113,10 @@ fn await_ready(mut output: ChildStdout, deadline: &Deadline) -> Result<(), Optio
 
 /// Sends a request to the device process that listens at `socket`; an answer that
 /// tells of an error is one.
-pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value> {
+///
+/// # Errors
+/// [`Error::Failed`] if it does not answer, or with an error.
+pub fn ask(socket: &Path, request: &Value) -> Result<Value> {
     let connection = Socket::connect(socket, Deadline::seconds(10)).map_err(silent)?;
     exchange(&mut BufReader::new(connection.clone()), connection, request)
 }

@@ -82,7 +82,7 @@ pub use config::{
 };
 pub use copy::Count;
 pub use descendants::{adopt_orphans, end_descendants, end_tree};
-pub use device::add_stats;
+pub use device::{add_stats, ask as ask_device};
 pub use error::{Error, Result};
 pub use guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
 pub use guest_process::{GuestInput, GuestProcess};

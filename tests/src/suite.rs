@@ -35,6 +35,7 @@ pub const HOST: &[Case] = cases! { "host":
         let sizes = "1,7,96,97,4095,4096,65537,1048576";
         scenario::demo_between(nodes, [0, 1], sizes, 4 << 20)
     }),
+    top_shows_what_nodes_do => on(3, |nodes| scenario::top_shows_what_nodes_do(nodes)),
     all_pairs_of_four_nodes_exchange => on(4, |nodes| scenario::all_pairs_exchange(nodes, 100)),
     processes_of_four_nodes_contend_at_5_percent_loss => {
         // A host-mode node is one program.

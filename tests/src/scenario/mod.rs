@@ -11,6 +11,7 @@ mod messages;
 mod orphans;
 mod remote_memory;
 mod signals;
+mod top;
 
 pub use apart::{
     demo_across, partition_heals_in_time_and_fails_beyond, until_carrier, until_connected,
@@ -32,3 +33,4 @@ pub use messages::{
 pub use orphans::{a_death_in_the_queue_is_survived, Death, Placement};
 pub use remote_memory::servers_of_a_volume_are_killed_in_turn;
 pub use signals::{notifications_of_every_kind, the_end_of_a_channel_is_killed};
+pub use top::top_shows_what_nodes_do;

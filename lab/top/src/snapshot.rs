@@ -1,0 +1,92 @@
+//! What the device processes say at one time.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::Result;
+use qnic_cluster::ask_device;
+use qnic_cluster::stages::Times;
+use serde_json::{json, Value};
+
+use crate::Source;
+
+/// All NICs at one time.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// When it was taken.
+    pub taken: Instant,
+    /// The NICs, by the name of their node.
+    pub nodes: BTreeMap<String, NodeSnapshot>,
+    /// Device processes that did not answer.
+    pub silent: Vec<String>,
+}
+
+/// One NIC.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeSnapshot {
+    /// Number of the node.
+    pub number: u64,
+    /// `running`, …
+    pub state: String,
+    /// Counters, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// How much of each budget is used, and how much may be.
+    pub budgets: BTreeMap<String, (u64, u64)>,
+    /// Times, by kind and stage, such as `write queued`.
+    pub stages: BTreeMap<String, Times>,
+}
+
+impl Snapshot {
+    /// Asks.
+    ///
+    /// # Errors
+    /// No device process answers.
+    pub fn take(source: &Source) -> Result<Self> {
+        let stats = match source {
+            Source::Cluster(cluster) => cluster.device_stats()?,
+            Source::Socket(path) => ask_device(path, &json!({ "cmd": "stats" }))?,
+        };
+        Ok(Self::parse(&stats, Instant::now()))
+    }
+
+    /// Reads an answer. What is not there, or is something else, is left out.
+    pub fn parse(stats: &Value, taken: Instant) -> Self {
+        let nics = stats["nics"].as_array().into_iter().flatten();
+        let nodes = nics.filter_map(|nic| Some((text(&nic["name"])?, NodeSnapshot::parse(nic))));
+        let silent = stats["silent"].as_array().into_iter().flatten();
+        Snapshot {
+            taken,
+            nodes: nodes.collect(),
+            silent: silent.filter_map(text).collect(),
+        }
+    }
+}
+
+impl NodeSnapshot {
+    fn parse(nic: &Value) -> Self {
+        NodeSnapshot {
+            number: nic["node"].as_u64().unwrap_or_default(),
+            state: text(&nic["state"]).unwrap_or_default(),
+            counters: entries(&nic["statistics"], Value::as_u64),
+            budgets: entries(&nic["budgets"], |budget| {
+                Some((budget["used"].as_u64()?, budget["limit"].as_u64()?))
+            }),
+            stages: entries(&nic["stages"], Times::parse),
+        }
+    }
+
+    /// A counter; 0 if it is not there.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or_default()
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+fn entries<T>(object: &Value, read: impl Fn(&Value) -> Option<T>) -> BTreeMap<String, T> {
+    let entries = object.as_object().into_iter().flatten();
+    let entries = entries.filter_map(|(name, value)| Some((name.clone(), read(value)?)));
+    entries.collect()
+}
