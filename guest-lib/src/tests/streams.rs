@@ -109,7 +109,8 @@ fn a_burst_costs_few_system_calls() {
             received += 1;
         }
     }
-    assert_eq!(sender.statistics().kicks, 1);
+    // None if the driver was still at work when the burst came.
+    assert!(sender.statistics().kicks <= 1);
     assert!(sender.statistics().calls_per_frame() <= 0.05);
     let (info, counted) = (receiver.info().unwrap(), receiver.statistics());
     assert_eq!(
