@@ -184,8 +184,8 @@ u64 qnic_now_ns(void);
 void qnic_yield(void);
 
 /*
- * qnic_undisturbed() and qnic_disturbed() are around what no other thread interrupts; it asks
- * qnic_may_look() all the time whether it may go on.
+ * qnic_undisturbed() and qnic_disturbed() are around what no other thread interrupts. What looks
+ * at the NIC meanwhile asks qnic_may_look() or qnic_spare() all the time whether it may go on.
  */
 void qnic_undisturbed(void);
 void qnic_disturbed(void);

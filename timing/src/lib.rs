@@ -9,7 +9,7 @@
 //!
 //! The NIC's transport and the protocols that run beside a driver or in a process use the
 //! same, so there is one of each. [`Histogram`] counts
-//! times, and [`Countdown`] chooses what is timed, for those who look where time goes.
+//! times, and [`Countdown`] chooses what is timed, to show where time goes.
 //! Nothing here reads a clock: time comes in as
 //! [`Time`].
 #![no_std]

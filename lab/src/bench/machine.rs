@@ -53,7 +53,7 @@ impl Machine {
     }
 
     /// In what it is another machine than `other`, as far as that moves figures; empty for the
-    /// same. Another kernel is none: who compares may want to know what it costs.
+    /// same. Another kernel is none: a comparison may be about what it costs.
     pub(super) fn differs_from(&self, other: &Machine) -> Vec<String> {
         let pairs = [
             ("cores", self.cores.to_string(), other.cores.to_string()),

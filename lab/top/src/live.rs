@@ -1,6 +1,6 @@
 //! The terminal: it is taken, drawn on, and given back however the program ends.
 //!
-//! | end | who gives it back |
+//! | end | what gives it back |
 //! |---|---|
 //! | `q`, an error | the drop of [`Taken`] |
 //! | INT, TERM, HUP | the same: they pull the cancel, which the loop looks at ten times a second |

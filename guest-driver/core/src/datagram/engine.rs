@@ -71,8 +71,8 @@ pub(super) struct State<P: Platform, U> {
     pub(super) again: bool,
     /// Threads that look at the NIC: meanwhile it sends no wake events.
     pub(super) lookers: u32,
-    /// Who serves next at the platform's request is to look on.
-    pub(super) look_on: Option<LookOn>,
+    /// Why the next service at the platform's request is to look on, and until when.
+    pub(super) look_on: Option<(LookOn, u64)>,
     /// What the last wake event was asked for.
     armed: Awaited,
     /// The port whose turn it is: to call, and to send.
@@ -85,12 +85,16 @@ pub(super) struct State<P: Platform, U> {
     failed: bool,
 }
 
-/// Who is to be looked on for.
+/// How long the answer or the next packet is looked for, in nanoseconds: some times what an interrupt
+/// costs an emulated guest.
+pub(super) const LOOK_ON_NS: u64 = 250_000;
+
+/// Why service looks on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LookOn {
-    /// Nobody but the next packet.
+    /// An event has come: the next packet may be near.
     Event,
-    /// The thread that runs, for which the answer is awaited.
+    /// The thread that runs is about to wait for an answer.
     Thread,
 }
 
@@ -154,7 +158,8 @@ impl<P: Platform, U: Send> Engine<P, U> {
         let now = self.device.platform.now_ns();
         self.state.with(|state| {
             state.queues.woken();
-            state.look_on.get_or_insert(LookOn::Event);
+            // It may interrupt another thread than the one that waits.
+            state.look_on_until(LookOn::Event, now);
             match state.lookers {
                 0 => state.schedule(self, now, now),
                 _ => state.again = true,
@@ -199,6 +204,11 @@ impl<P: Platform, U: Send> TakeBack<P::Memory> for Engine<P, U> {
 }
 
 impl<P: Platform, U: Send> State<P, U> {
+    /// There is a reason to look on. It is forgotten if nothing serves in time.
+    pub(super) fn look_on_until(&mut self, reason: LookOn, now_ns: u64) {
+        self.look_on = Some((reason, now_ns.saturating_add(LOOK_ON_NS)));
+    }
+
     /// A port that is bound.
     pub(super) fn port(&mut self, key: PortKey) -> Option<&mut Bound<P, U>> {
         let port = self.ports.get_mut(usize::from(key.index))?.as_mut()?;

@@ -1,15 +1,15 @@
 //! The NIC is looked at for a while, and sends no wake events meanwhile: by a thread that waits, and
-//! by whoever serves, as long as the processor has nothing else to do.
+//! by service, as long as the processor has nothing else to do.
 //!
 //! ```text
 //!   undisturbed:  take the wake request back ─► look, serve, look … ─► ask for wake events again
 //!                                               until there is what the thread waits for, the
 //!                                               time is over, or others want the processor
 //! ```
-//! An interrupt costs an emulated guest many times what a message does. Nobody waits for who looks:
+//! An interrupt costs an emulated guest many times what a message does. Nobody waits for a thread that looks:
 //! it has the processor all the time that no events come, and serves every port.
 //!
-//! | who looks | how long |
+//! | what looks | how long |
 //! |---|---|
 //! | a thread that waits ([`Engine::look`]) | what it asks for |
 //! | service after a wake event, if the processor would halt | [`LOOK_ON_NS`] after the last packet, [`LONGEST_NS`] in all |
@@ -17,13 +17,9 @@
 
 use alloc::sync::Arc;
 
-use super::engine::LookOn;
+use super::engine::{LookOn, LOOK_ON_NS};
 use super::port::Engine;
 use crate::platform::{Lock, Platform, Spare};
-
-/// How long the answer or the next packet is looked for, in nanoseconds: some times what an interrupt
-/// costs an emulated guest.
-const LOOK_ON_NS: u64 = 250_000;
 
 /// How long service looks on in all, in nanoseconds. If more comes, an event begins it anew.
 const LONGEST_NS: u64 = 2_000_000;
@@ -37,36 +33,36 @@ impl<P: Platform> Engine<P> {
         self.look_while(&mut || !ready() && platform.may_look() && platform.now_ns() < end);
     }
 
-    /// A thread has asked for something, and is about to wait for the answer: who serves next looks on
+    /// A thread has asked for something, and is about to wait for the answer: the next service looks on
     /// for it. Atomic.
     pub(super) fn look_on(&self) {
+        let now = self.device.platform.now_ns();
         self.state
-            .with(|state| state.look_on = Some(LookOn::Thread));
+            .with(|state| state.look_on_until(LookOn::Thread, now));
     }
 
-    /// Looks on, if somebody is to be looked on for, and the processor has nothing else to do.
+    /// Looks on, if there is a reason that is not too old, and the processor has nothing else to do.
     pub(super) fn look_on_if_spare(self: &Arc<Self>) {
-        let Some(whom) = self.state.with(|state| state.look_on.take()) else {
+        let Some((reason, mut until)) = self.state.with(|state| state.look_on.take()) else {
             return;
         };
         let platform = &self.device.platform;
         let is_spare = || match platform.spare() {
             Spare::Work => false,
-            Spare::Thread => whom == LookOn::Thread,
+            Spare::Thread => reason == LookOn::Thread,
             Spare::Halt => true,
         };
-        if !is_spare() {
+        let start = platform.now_ns();
+        if start >= until || !is_spare() {
             return;
         }
-        let start = platform.now_ns();
         let end = start.saturating_add(LONGEST_NS);
-        let mut until = start.saturating_add(LOOK_ON_NS);
         let mut received = self.counters.messages_received.get();
         self.look_while(&mut || {
             let now = platform.now_ns();
             let before = core::mem::replace(&mut received, self.counters.messages_received.get());
             if received != before {
-                until = match whom {
+                until = match reason {
                     LookOn::Thread => now,
                     LookOn::Event => end.min(now.saturating_add(LOOK_ON_NS)),
                 };

@@ -221,8 +221,8 @@ impl<P: Platform> Port<P> {
         self.engine.look(ready, limit_ns);
     }
 
-    /// The thread that calls is about to wait for an answer to what it has asked for: whoever serves
-    /// next looks at the NIC for it, while nobody else wants the processor. Atomic.
+    /// The thread that calls is about to wait for an answer to what it has asked for: the next service
+    /// looks at the NIC for it, while no other thread wants the processor. Atomic.
     pub(crate) fn look_on(&self) {
         self.engine.look_on();
     }

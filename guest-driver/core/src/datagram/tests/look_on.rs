@@ -82,6 +82,20 @@ fn a_thread_that_waits_is_looked_on_for_until_the_answer_has_come() {
 }
 
 #[test]
+fn a_reason_to_look_on_is_forgotten_when_it_is_old() {
+    let world = World::new();
+    world.port(0).look_on();
+    world.fake.pass(1_000_000);
+    let asked = delivers_while_it_looks(&world, Spare::Thread, usize::MAX);
+    world.driver.serve_datagrams();
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    // An event does not interrupt a thread for the sake of another one.
+    world.port(0).look_on();
+    first_of_two_is_served(&world);
+    assert_eq!(world.notes[1].take(), [received(1, b"1", &[])]);
+}
+
+#[test]
 fn it_ends_though_nothing_comes() {
     let world = World::new();
     world.fake.tick_ns.store(1000, Ordering::Relaxed);
