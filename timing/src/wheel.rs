@@ -140,8 +140,8 @@ impl<K: Copy> TimerWheel<K> {
 
     fn pop_due_of_some(&mut self, now: u64) -> Option<K> {
         // A whole turn looks at every slot once, so it also finds what is late by more.
-        let start = (self.tick + 1).max(now.saturating_sub(SLOTS as u64 - 1));
-        for tick in start..=now {
+        let mut passed = self.tick.max(now.saturating_sub(SLOTS as u64));
+        while let Some(tick) = self.next_occupied(passed).filter(|tick| *tick <= now) {
             let mut index = self.slots[tick as usize % SLOTS];
             while index != NONE {
                 let guest = &self.guests[index as usize];
@@ -154,9 +154,26 @@ impl<K: Copy> TimerWheel<K> {
                 }
                 index = guest.next;
             }
+            passed = tick;
         }
         self.tick = self.tick.max(now);
         None
+    }
+
+    /// The first tick after `passed`, within a turn, whose slot has guests. Looks at the slots in
+    /// words of 64.
+    fn next_occupied(&self, passed: u64) -> Option<u64> {
+        const WORDS: usize = SLOTS / 64;
+        let first = passed + 1;
+        let (word, bit) = (first as usize % SLOTS / 64, first % 64);
+        // The first word comes twice: from its bit `bit` on, and in the end up to that.
+        (0..=WORDS as u64).find_map(|turn| {
+            let mut slots = self.occupied[(word + turn as usize) % WORDS];
+            if turn == 0 {
+                slots &= u64::MAX << bit;
+            }
+            (slots != 0).then(|| first - bit + 64 * turn + u64::from(slots.trailing_zeros()))
+        })
     }
 
     /// When to look for expired timers at the latest; perhaps too early.
@@ -164,11 +181,8 @@ impl<K: Copy> TimerWheel<K> {
         if self.count == 0 {
             return None;
         }
-        let distance = (1..=SLOTS as u64).find(|distance| {
-            let slot = (self.tick + distance) as usize % SLOTS;
-            self.occupied[slot / 64] >> (slot % 64) & 1 == 1
-        });
-        distance.map(|distance| Time((self.tick + distance) << TICK_SHIFT))
+        let tick = self.next_occupied(self.tick);
+        tick.map(|tick| Time(tick << TICK_SHIFT))
     }
 }
 

@@ -55,8 +55,6 @@ const CHILD_UNITS: usize = 64;
 /// Rounds from one fork to the next, and those that a forked child lives.
 const FORK_EVERY: u64 = 8;
 const CHILD_ROUNDS: u64 = 4;
-/// Rounds of a phase whose time is over before.
-const LEAST_ROUNDS: u64 = 32;
 /// Writes to the edge of the peer's file in a round, and their length.
 const EDGE_WRITES: usize = 8;
 const EDGE_BYTES: usize = 64;
@@ -80,8 +78,8 @@ pub(crate) struct Options {
     /// MiB to export: more than the machine has RAM
     #[arg(long)]
     megabytes: usize,
-    /// What happens besides the transfers, and for how many seconds; may be repeated
-    #[arg(long = "phase", value_name = "KIND=SECONDS", value_parser = Phase::parse, required = true)]
+    /// What happens besides the transfers, and for how many rounds of them; may be repeated
+    #[arg(long = "phase", value_name = "KIND=ROUNDS", value_parser = Phase::parse, required = true)]
     phases: Vec<Phase>,
     /// Export a mapping of a file that is made in this directory, on both nodes
     #[arg(long, value_name = "DIRECTORY")]
@@ -167,11 +165,10 @@ struct Pressure<'a> {
 }
 
 impl Pressure<'_> {
-    /// Transfers until the time of the phase is over, and it has seen enough.
+    /// All rounds of a phase.
     fn transfer(&mut self, phase: Phase) -> Result<()> {
-        let end = Instant::now() + Duration::from_secs(phase.seconds);
         let mut child: Option<(u64, Child)> = None;
-        while Instant::now() < end || self.report.rounds < LEAST_ROUNDS {
+        while self.report.rounds < phase.rounds {
             let rounds = self.report.rounds;
             if let Some((_, child)) = child.take_if(|(until, _)| *until <= rounds) {
                 self.finish(child)?;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use qnic::Nic;
 use qnic_apps::report::PressureReport;
 
@@ -28,21 +28,23 @@ pub(super) enum Besides {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Phase {
     pub(super) besides: Besides,
-    pub(super) seconds: u64,
+    /// Rounds of transfers: work, so that a phase does the same on a busy machine.
+    pub(super) rounds: u64,
 }
 
 impl Phase {
-    /// `KIND=SECONDS`.
+    /// `KIND=ROUNDS`.
     pub(super) fn parse(text: &str) -> Result<Self> {
-        let (kind, seconds) = text.split_once('=').context("expected KIND=SECONDS")?;
+        let (kind, rounds) = text.split_once('=').context("expected KIND=ROUNDS")?;
         let besides = match kind {
             "plain" => Besides::Nothing,
             "compact" => Besides::Compact,
             "fork" => Besides::Fork,
             _ => bail!("no such kind: {kind:?}; expected plain, compact or fork"),
         };
-        let seconds = seconds.parse().context("the seconds are no number")?;
-        Ok(Phase { besides, seconds })
+        let rounds = rounds.parse().context("the rounds are no number")?;
+        ensure!(rounds > 0, "a phase has at least one round");
+        Ok(Phase { besides, rounds })
     }
 }
 
@@ -123,17 +125,19 @@ mod tests {
 
     #[test]
     fn phases_are_read_from_the_command_line() {
-        let phase = |besides, seconds| Phase { besides, seconds };
+        let phase = |besides, rounds| Phase { besides, rounds };
         assert_eq!(
             Phase::parse("plain=25").unwrap(),
             phase(Besides::Nothing, 25)
         );
         assert_eq!(
-            Phase::parse("compact=0").unwrap(),
-            phase(Besides::Compact, 0)
+            Phase::parse("compact=1").unwrap(),
+            phase(Besides::Compact, 1)
         );
         assert_eq!(Phase::parse("fork=7").unwrap(), phase(Besides::Fork, 7));
-        for wrong in ["plain", "25", "forks=1", "fork=", "fork=x", "fork=-1"] {
+        for wrong in [
+            "plain", "25", "forks=1", "fork=", "fork=x", "fork=-1", "fork=0",
+        ] {
             assert!(Phase::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -18,7 +18,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
 
 /// The variable that says how many seconds the guest is hostile, and how many without it.
 const SECONDS: &str = "QNIC_HOSTILE_SECONDS";
-const DEFAULT_SECONDS: u64 = 60;
+const DEFAULT_SECONDS: u64 = 36;
 /// The variable with the seed of what it does.
 const SEED: &str = "QNIC_HOSTILE_SEED";
 

@@ -109,7 +109,7 @@ fn pressure(nodes: &VmNodes) -> Result<()> {
         nodes,
         "memory",
         None,
-        &["plain=25", "compact=15", "fork=15"],
+        &["plain=200", "compact=100", "fork=100"],
     )
 }
 
@@ -119,12 +119,12 @@ fn files(nodes: &VmNodes) -> Result<()> {
     for node in 0..nodes.count() {
         shell(nodes, node, MOUNT_DISK).context("make a file system")?;
     }
-    press(nodes, "a file on a disk", Some(DISK_FILE), &["fork=20"])?;
+    press(nodes, "a file on a disk", Some(DISK_FILE), &["fork=100"])?;
     for node in 0..nodes.count() {
         let unmount = "rm /mnt/qnic-pressure && umount /mnt";
         shell(nodes, node, unmount).context("nothing holds the file")?;
     }
-    press(nodes, "a file in memory", Some(MEMORY_FILE), &["fork=15"])
+    press(nodes, "a file in memory", Some(MEMORY_FILE), &["fork=100"])
 }
 
 /// Options of `qnic-app pressure`.
