@@ -415,8 +415,7 @@ impl Transport {
 
     /// Returns true if peers have all that was sent to them, and nothing waits to be.
     pub(crate) fn has_told_peers(&self) -> bool {
-        let mut peers = self.peers.all().into_iter();
-        peers.all(|index| self.peers[index].has_all())
+        self.peers.present().all(|(_, peer)| peer.has_all())
     }
 
     /// Returns true if numbered frames may be sent to a peer: a session is there.

@@ -227,9 +227,14 @@ impl PeerTable {
 
     /// Every peer.
     pub(super) fn all(&self) -> Vec<PeerIndex> {
+        self.present().map(|(index, _)| index).collect()
+    }
+
+    /// All peers there are.
+    pub(super) fn present(&self) -> impl Iterator<Item = (PeerIndex, &Peer)> {
         let peers = (0u16..).zip(&self.peers);
         let peers = peers.filter(|(_, peer)| !peer.vacant);
-        peers.map(|(index, _)| PeerIndex(index)).collect()
+        peers.map(|(index, peer)| (PeerIndex(index), peer))
     }
 
     /// Notes that an acknowledgement may have to be sent to a peer.
