@@ -29,6 +29,14 @@ pub(crate) struct Sampled {
     pub(crate) traced: bool,
 }
 
+impl Sampled {
+    /// The same for a further part of the frame: its times do not count again.
+    pub(crate) fn further(self) -> Option<Self> {
+        let counted = false;
+        self.traced.then_some(Sampled { counted, ..self })
+    }
+}
+
 impl<M> Clone for Arrival<'_, M> {
     fn clone(&self) -> Self {
         *self

@@ -6,6 +6,9 @@ use qnic_abi::Status;
 use qnic_nic::testing::{page, LossyWire, Net, Pair};
 use qnic_nic::trace::{Event, Taken, What};
 
+/// Bytes of a page.
+const PAGE: u64 = qnic_abi::PAGE_SIZE as u64;
+
 /// Begins a trace with room for so many events at each node.
 fn begin(net: &Net, sample: u32, room: usize) {
     for node in &mut net.cluster().nodes {
@@ -102,6 +105,26 @@ fn a_wait_for_pages_shows_at_the_node_that_waits() {
     assert_eq!(traces[0][2].time - traces[0][1].time, 10_000);
     let delivered = traces[1][2];
     assert_eq!(delivered.time - delivered.detail, 100_000);
+}
+
+#[test]
+fn each_part_of_a_page_span_is_seen_once_and_those_that_wait_later() {
+    let Pair { net, a, b } = &warm();
+    // The source, and the first page of the destination, are there; two pages behind it are not.
+    a.write(b).bytes(3 * PAGE).to(page(20)).run();
+    a.write(b).bytes(PAGE).to(page(30)).run();
+    begin(net, 1, 100);
+    a.write(b).bytes(3 * PAGE).to(page(30)).run();
+    let traces = end(net);
+    let bytes = |what| {
+        let found = traces[1].iter().filter(|event| event.what == what);
+        found.map(|event| event.bytes).collect::<Vec<_>>()
+    };
+    assert_eq!(bytes(What::Waits).len(), 2, "{:?}", traces[1]);
+    assert_eq!(bytes(What::Resumed).len(), 2);
+    let delivered: u64 = bytes(What::Delivered).iter().sum();
+    assert_eq!(delivered, 3 * PAGE);
+    assert_eq!(bytes(What::Delivered).len(), 3);
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl Nic {
     fn receive_span<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
         let mut frame = *arrival.frame;
         let mut payload = arrival.payload;
-        // The sample is of what is received first.
+        // The times are those of what is received first; a trace shows each part.
         let mut received = arrival.received;
         while !payload.is_empty() {
             let rest = Arrival {
@@ -155,8 +155,14 @@ impl Nic {
             let (protocols, mut cx) = self.parts(now, host);
             let mut length = protocols.receive_span(&mut cx, &rest);
             if length > 0 {
-                if received.take().is_some() {
-                    self.sample_delivered(host, arrival);
+                if received.is_some() {
+                    let payload = payload.part(0, length);
+                    let part = Arrival {
+                        payload,
+                        received,
+                        ..rest
+                    };
+                    self.sample_delivered(host, &part);
                 }
             } else {
                 length = payload
@@ -166,11 +172,12 @@ impl Nic {
                     payload: payload.part(0, length),
                     // A notification belongs to the last fragment.
                     silenced: length < payload.len(),
-                    received: received.take(),
+                    received,
                     ..rest
                 };
                 self.receive_fragment(now, host, &first);
             }
+            received = received.and_then(Sampled::further);
             payload = payload.part(length, payload.len());
             let passed = fragments(Protocols::page_offset(&frame) as u64, length);
             Protocols::advance(&mut frame, length);
