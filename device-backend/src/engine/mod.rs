@@ -42,6 +42,7 @@ mod node;
 mod poller;
 mod report;
 mod ring;
+mod traces;
 mod traffic;
 
 use std::num::NonZeroU64;
