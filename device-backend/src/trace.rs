@@ -207,7 +207,8 @@ fn write_taken(mut stream: &UnixStream, taken: &Taken, node: u16) -> std::io::Re
 /// Waits for the time between two looks. Returns true if the client has said that it has enough, or is gone.
 fn wait_for_end(mut stream: &UnixStream) -> bool {
     match stream.read(&mut [0; 1]) {
-        Ok(_) => true,
+        // Whatever it says is taken for an end, too.
+        Ok(0 | 1..) => true,
         Err(error) => {
             let goes_on = [
                 ErrorKind::WouldBlock,

@@ -265,7 +265,8 @@ mod tests {
             match Event::read(&all) {
                 Ok(event) => {
                     prop_assert!(valid);
-                    prop_assert_eq!(Record::from(event).as_bytes(), &all[..]);
+                    let record = Record::from(event);
+                    prop_assert_eq!(record.as_bytes(), &all[..]);
                 }
                 Err(NoEvent) => prop_assert!(!valid),
             }

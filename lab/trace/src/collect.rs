@@ -97,8 +97,10 @@ impl Collection {
             let asked = ask(socket, &request);
             let (more, stream) =
                 asked.with_context(|| format!("the device process at {}", socket.display()))?;
-            nodes.extend(more);
-            begun.push(stream);
+            if !more.is_empty() {
+                nodes.extend(more);
+                begun.push(stream);
+            }
         }
         for name in &settings.nodes {
             let known = nodes.iter().any(|node: &TracedNode| node.name == *name);
@@ -116,9 +118,8 @@ impl Collection {
             readers: Vec::new(),
             over,
         };
-        let expected = begun.iter().filter(|(traces, _)| *traces).count();
-        ensure!(expected > 0, "no node has a NIC here");
-        for (_, stream) in begun.into_iter().filter(|(traces, _)| *traces) {
+        ensure!(!begun.is_empty(), "no node has a NIC here");
+        for stream in begun {
             collection.streams.push(stream.get_ref().try_clone()?);
             let room = room.clone();
             let reader = std::thread::Builder::new().name("trace".to_owned());
@@ -183,8 +184,8 @@ impl Collection {
     }
 }
 
-/// Asks for a trace: its nodes, and the stream behind the answer, with whether there are any.
-fn ask(socket: &Path, request: &Value) -> Result<(Vec<TracedNode>, (bool, BufReader<UnixStream>))> {
+/// Asks for a trace: its nodes, and the stream behind the answer.
+fn ask(socket: &Path, request: &Value) -> Result<(Vec<TracedNode>, BufReader<UnixStream>)> {
     let mut connection = UnixStream::connect(socket).context("connect to it")?;
     connection.set_read_timeout(Some(SILENCE))?;
     connection.set_write_timeout(Some(SILENCE))?;
@@ -200,8 +201,7 @@ fn ask(socket: &Path, request: &Value) -> Result<(Vec<TracedNode>, (bool, BufRea
     }
     let nodes: Vec<TracedNode> = serde_json::from_value(answer["tracing"].clone())
         .context("its answer names no nodes: it is of another version")?;
-    let traces = !nodes.is_empty();
-    Ok((nodes, (traces, stream)))
+    Ok((nodes, stream))
 }
 
 /// Reads events until the end of the stream.

@@ -82,9 +82,14 @@ pub struct Settings {
 /// # Errors
 /// A device process does not answer, or traces already; the file cannot be written.
 pub fn run(source: &Source, settings: &Settings, cancel: &Cancel) -> Result<()> {
-    // Before the wait, so that a wrong name costs nothing.
-    let file = File::create(&settings.output);
-    let file = file.with_context(|| format!("write {}", settings.output.display()))?;
+    // Before the wait, so that a wrong name costs no trace; what was there stays until there is one.
+    let unwritten = || format!("write {}", settings.output.display());
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&settings.output)
+        .with_context(unwritten)?;
     let collection = Collection::begin(&source.sockets(), settings)?;
     if !settings.json {
         let names: Vec<_> = collection.nodes().iter().map(|node| &*node.name).collect();
@@ -97,10 +102,13 @@ pub fn run(source: &Source, settings: &Settings, cancel: &Cancel) -> Result<()> 
     collection.wait(settings.time, cancel)?;
     let collected = collection.end()?;
     let operations = Operations::of(&collected);
+    if file.metadata().with_context(unwritten)?.is_file() {
+        file.set_len(0).with_context(unwritten)?;
+    }
     let mut file = BufWriter::new(file);
     let arrows = write(&mut file, &collected, &operations)
         .and_then(|arrows| file.flush().map(|()| arrows))
-        .with_context(|| format!("write {}", settings.output.display()))?;
+        .with_context(unwritten)?;
     let summary = Summary::of(&collected, &operations, arrows);
     match settings.json {
         true => println!("{}", serde_json::to_string(&summary)?),

@@ -373,7 +373,7 @@ fn arrows<W: Write>(
         let back = arrivals().find(|(arrival, _)| !there(arrival));
         let asked = back.and_then(|(back, _)| {
             let before = |arrival: &Arrival| there(arrival) && arrival.received <= back.received;
-            arrivals().filter(|(arrival, _)| before(arrival)).last()
+            arrivals().rfind(|(arrival, _)| before(arrival))
         });
         let back = back
             .zip(asked)
