@@ -10,7 +10,7 @@
 //! # Invariants
 //! - The engine never waits, and copies nothing: it swaps a full buffer for an empty one. What does not
 //!   fit is lost to the trace, counted, and told in a record of its own ([`What::Lost`]).
-//! - Memory: two buffers of [`ROOM`] records for each NIC, 3 MiB, as long as the trace runs. They belong
+//! - Memory: two buffers ([`empty_buffer`]) for each NIC, 3 MiB, as long as the trace runs. They belong
 //!   to this process; nothing that guests, peers or the client do makes them larger.
 //! - However the client ends (it shuts its side down, closes, is killed, does not read for
 //!   [`CLIENT_TIMEOUT`]), the NICs stop tracing: [`Running`] ends that when it is dropped.
@@ -28,13 +28,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use qnic_nic::trace::{Event, Record, Taken, What};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use zerocopy::IntoBytes;
 
-use crate::engine::{EngineGone, EngineHandle};
-
-/// Records that a NIC has room for, from one look to the next.
-pub(crate) const ROOM: usize = 1 << 15;
+use crate::engine::{empty_buffer, EngineGone, EngineHandle, Traced};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -55,15 +52,6 @@ pub(crate) struct TraceSettings {
 
 fn every_one() -> u32 {
     1
-}
-
-/// A NIC that is traced.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Traced {
-    #[serde(skip)]
-    pub(crate) slot: usize,
-    pub(crate) node: u16,
-    pub(crate) name: String,
 }
 
 /// The traces that run.
@@ -93,7 +81,7 @@ impl Traces {
             engine.ask(move |engine| engine.begin_traces(settings.nodes.as_deref(), sample))??;
         let running = Running {
             engine: engine.clone(),
-            spare: traced.iter().map(|_| room()).collect(),
+            spare: traced.iter().map(|_| empty_buffer()).collect(),
             traced,
         };
         let accepted = serde_json::json!({ "tracing": running.traced, "sample": sample });
@@ -118,11 +106,6 @@ impl Drop for Traces {
             }
         }
     }
-}
-
-/// An empty buffer.
-pub(crate) fn room() -> Vec<Record> {
-    Vec::with_capacity(ROOM)
 }
 
 /// A trace of NICs; they stop when it is dropped.

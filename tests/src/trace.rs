@@ -84,9 +84,9 @@ fn in_order(operation: &Operation) -> Result<()> {
     ensure!(times.len() == 5, "a stage is missing");
     ensure!(times.is_sorted(), "stages are not in their order");
     ensure!(operation.status == 0, "it has failed");
-    ensure!(!operation.arrivals.is_empty(), "no frame has arrived");
+    ensure!(!operation.frames.is_empty(), "no frame has arrived");
     let mut bytes = 0;
-    for arrival in &operation.arrivals {
+    for arrival in &operation.frames {
         ensure!(arrival.at != operation.requester);
         let done = arrival.done.context("a frame is not done")?;
         let [_, sent, _, ended, _] = times[..] else {

@@ -2,8 +2,26 @@
 
 use qnic_nic::trace::{Record, Taken};
 
+use serde::Serialize;
+
 use super::Engine;
-use crate::trace::{room, Traced};
+
+/// Records that a NIC has room for, from one look to the next.
+const ROOM: usize = 1 << 15;
+
+/// A NIC that is traced.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Traced {
+    #[serde(skip)]
+    pub(crate) slot: usize,
+    pub(crate) node: u16,
+    pub(crate) name: String,
+}
+
+/// A buffer of 32,768 records, 1.5 MiB.
+pub(crate) fn empty_buffer() -> Vec<Record> {
+    Vec::with_capacity(ROOM)
+}
 
 impl Engine {
     /// Begins to trace the NICs of `nodes`, as far as they are here; of all without it.
@@ -22,7 +40,11 @@ impl Engine {
             if nodes.is_some_and(|nodes| !nodes.contains(&name)) {
                 continue;
             }
-            if !self.fabric.nic_mut(slot).begin_trace(sample, room()) {
+            if !self
+                .fabric
+                .nic_mut(slot)
+                .begin_trace(sample, empty_buffer())
+            {
                 let slots: Vec<_> = begun.iter().map(|traced| traced.slot).collect();
                 self.end_traces(&slots);
                 return Err(format!("node {node} ({name}) is traced already"));

@@ -38,7 +38,7 @@ use anyhow::{Context, Result};
 use qnic_cluster::{Cancel, Cluster};
 
 pub use collect::{Collected, Collection, TracedNode};
-pub use operations::{Arrival, Operation, Operations};
+pub use operations::{Operation, Operations, SeenFrame};
 pub use summary::{Slow, Summary};
 pub use timeline::write;
 

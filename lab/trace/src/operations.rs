@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   requester  fetched ─► sent ─► last ─► ended ─► published     waits: pages, credit
-//!   others        arrivals: received ─► done (delivered, responded, refused)
+//!   others        frames: received ─► done (delivered, responded, refused)
 //!   everywhere       marks: sent again, refused
 //! ```
 //! Events come by time. What does not fit together, such as an end without a beginning, is kept as far
@@ -43,7 +43,7 @@ pub struct Operation {
     /// What it waited for at its requester.
     pub waits: Vec<Wait>,
     /// Its frames where they came.
-    pub arrivals: Vec<Arrival>,
+    pub frames: Vec<SeenFrame>,
     /// What happened to frames beyond that.
     pub marks: Vec<Event>,
     /// What counts its completion, and its number there.
@@ -63,7 +63,7 @@ pub struct Wait {
 
 /// A frame where it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arrival {
+pub struct SeenFrame {
     /// Node where it came.
     pub at: u16,
     /// Node that has sent it.
@@ -132,7 +132,7 @@ impl Operation {
 
     /// Something happens to a frame of it.
     fn arrival(&mut self, event: &Event) {
-        let frame = Arrival {
+        let frame = SeenFrame {
             at: event.at,
             from: event.peer,
             kind: event.code,
@@ -142,26 +142,27 @@ impl Operation {
             refused: None,
             waits: Vec::new(),
         };
-        let open = |arrival: &&mut Arrival| arrival.at == event.at && arrival.done.is_none();
-        let mut arrivals = self.arrivals.iter_mut().filter(open);
+        let open = |arrival: &&mut SeenFrame| arrival.at == event.at && arrival.done.is_none();
+        let mut frames = self.frames.iter_mut().filter(open);
         match event.what {
-            What::Queued => self.arrivals.push(frame),
+            What::Queued => self.frames.push(frame),
             What::Waits => {
-                self.arrivals.push(frame);
-                if let Some(arrival) = self.arrivals.last_mut() {
+                self.frames.push(frame);
+                if let Some(arrival) = self.frames.last_mut() {
                     wait(&mut arrival.waits, PAGES, event.time, true);
                 }
             }
             What::Resumed => {
-                let waits = |arrival: &Arrival| arrival.waits.iter().any(|wait| wait.to.is_none());
-                let found = arrivals.find(|it| it.kind == event.code && waits(it));
+                let waits =
+                    |arrival: &SeenFrame| arrival.waits.iter().any(|wait| wait.to.is_none());
+                let found = frames.find(|it| it.kind == event.code && waits(it));
                 if let Some(arrival) = found {
                     wait(&mut arrival.waits, PAGES, event.time, false);
                 }
             }
             What::Responded => {
                 // Each of its frames moves the end of the request.
-                let mut requests = self.arrivals.iter_mut().rev();
+                let mut requests = self.frames.iter_mut().rev();
                 let request = requests.find(|it| it.at == event.at && it.from == event.peer);
                 if let Some(request) = request {
                     request.done = Some(event.time);
@@ -170,12 +171,12 @@ impl Operation {
             }
             _ => {
                 let refused = (event.what == What::Refused).then_some(event.code);
-                let found = arrivals.find(|it| it.received == frame.received);
+                let found = frames.find(|it| it.received == frame.received);
                 let arrival = match found {
                     Some(arrival) => arrival,
                     None => {
-                        self.arrivals.push(frame);
-                        let Some(arrival) = self.arrivals.last_mut() else {
+                        self.frames.push(frame);
+                        let Some(arrival) = self.frames.last_mut() else {
                             return;
                         };
                         arrival
@@ -382,7 +383,7 @@ pub(crate) mod tests {
         ];
         assert_eq!(operation.stages().unwrap(), stages);
         assert_eq!(operation.duration(), Some(120));
-        let [arrival] = &operation.arrivals[..] else {
+        let [arrival] = &operation.frames[..] else {
             panic!("{operation:?}");
         };
         assert_eq!((arrival.at, arrival.from, arrival.bytes), (1, 0, 8));
@@ -420,7 +421,7 @@ pub(crate) mod tests {
         let wait = |name, from, to| Wait { name, from, to };
         let expected = [wait(PAGES, 101, Some(105)), wait(CREDIT, 106, None)];
         assert_eq!(operation.waits, expected);
-        let [arrival] = &operation.arrivals[..] else {
+        let [arrival] = &operation.frames[..] else {
             panic!("{operation:?}");
         };
         assert_eq!(arrival.waits, [wait(PAGES, 151, Some(190))]);
@@ -458,7 +459,7 @@ pub(crate) mod tests {
         ]);
         let operations = Operations::of(&collected(events));
         let operation = &operations.all[0];
-        let [request, refused] = &operation.arrivals[..] else {
+        let [request, refused] = &operation.frames[..] else {
             panic!("{operation:?}");
         };
         assert_eq!((request.done, request.bytes), (Some(131), 33));
@@ -474,6 +475,6 @@ pub(crate) mod tests {
         let operation = &operations.all[0];
         assert_eq!(operation.stages(), None);
         assert_eq!(operation.name, "operation of a");
-        assert_eq!(operation.arrivals.len(), 1);
+        assert_eq!(operation.frames.len(), 1);
     }
 }

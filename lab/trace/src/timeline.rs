@@ -27,7 +27,7 @@ use serde_json::{json, Value};
 
 use crate::collect::Collected;
 use crate::names::{self, Nodes};
-use crate::operations::{Arrival, Operation, Operations, Wait};
+use crate::operations::{Operation, Operations, SeenFrame, Wait};
 
 /// What a track is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +52,7 @@ struct Slice {
     kind: TrackKind,
     from: u64,
     to: u64,
-    /// Its operation, and which of its arrivals, if it is one.
+    /// Its operation, and which of its frames, if it is one.
     operation: usize,
     arrival: Option<usize>,
 }
@@ -183,8 +183,8 @@ struct Placed {
     slices: Vec<(Slice, Track)>,
     /// The track of each operation, if its fetch was seen.
     own: Vec<Option<Track>>,
-    /// Those of its arrivals.
-    arrivals: Vec<Vec<Track>>,
+    /// Those of its frames.
+    frames: Vec<Vec<Track>>,
     tracks: Tracks,
 }
 
@@ -194,15 +194,15 @@ impl Placed {
         let mut placed = Placed {
             slices: Vec::new(),
             own: vec![None; count],
-            arrivals: vec![Vec::new(); count],
+            frames: vec![Vec::new(); count],
             tracks: Tracks::default(),
         };
         let nowhere = Track {
             process: 0,
             thread: 0,
         };
-        for (tracks, operation) in placed.arrivals.iter_mut().zip(&operations.all) {
-            tracks.resize(operation.arrivals.len(), nowhere);
+        for (tracks, operation) in placed.frames.iter_mut().zip(&operations.all) {
+            tracks.resize(operation.frames.len(), nowhere);
         }
         let mut slices: Vec<_> = slices(operations).collect();
         slices.sort_by_key(|slice| slice.from);
@@ -212,7 +212,7 @@ impl Placed {
                 .take(slice.node, slice.kind, slice.from, slice.to);
             match slice.arrival {
                 None => placed.own[slice.operation] = Some(track),
-                Some(arrival) => placed.arrivals[slice.operation][arrival] = track,
+                Some(arrival) => placed.frames[slice.operation][arrival] = track,
             }
             placed.slices.push((slice, track));
         }
@@ -252,7 +252,7 @@ pub fn write<W: Write>(
         match slice.arrival {
             None => own_slice(&mut file, *track, operation, span)?,
             Some(arrival) => {
-                let arrival = &operation.arrivals[arrival];
+                let arrival = &operation.frames[arrival];
                 arrived_slice(&mut file, *track, operation, arrival, span)?;
             }
         }
@@ -286,8 +286,8 @@ fn slices(operations: &Operations) -> impl Iterator<Item = Slice> + '_ {
                 arrival: None,
             }
         });
-        let arrivals = operation.arrivals.iter().enumerate();
-        let arrivals = arrivals.map(move |(place, arrival)| Slice {
+        let frames = operation.frames.iter().enumerate();
+        let frames = frames.map(move |(place, arrival)| Slice {
             node: arrival.at,
             kind: TrackKind::From(arrival.from),
             from: arrival.received,
@@ -295,7 +295,7 @@ fn slices(operations: &Operations) -> impl Iterator<Item = Slice> + '_ {
             operation: number,
             arrival: Some(place),
         });
-        own.into_iter().chain(arrivals)
+        own.into_iter().chain(frames)
     })
 }
 
@@ -334,7 +334,7 @@ fn arrived_slice<W: Write>(
     file: &mut File<'_, W>,
     track: Track,
     operation: &Operation,
-    arrival: &Arrival,
+    arrival: &SeenFrame,
     span: (u64, u64),
 ) -> io::Result<()> {
     let kind = names::frame(arrival.kind);
@@ -359,10 +359,10 @@ fn arrows<W: Write>(
 ) -> io::Result<u64> {
     let mut number = 0;
     for (place, operation) in operations.all.iter().enumerate() {
-        let tracks = &placed.arrivals[place];
-        let arrivals = || operation.arrivals.iter().zip(tracks);
-        let there = |arrival: &Arrival| arrival.at != operation.requester;
-        let first = arrivals().find(|(arrival, _)| there(arrival));
+        let tracks = &placed.frames[place];
+        let frames = || operation.frames.iter().zip(tracks);
+        let there = |arrival: &SeenFrame| arrival.at != operation.requester;
+        let first = frames().find(|(arrival, _)| there(arrival));
         // What is sent before it is fetched is none of its own NIC's events.
         let sent = operation.sent.zip(operation.fetched);
         let sent = sent.map(|(sent, fetched)| sent.max(fetched));
@@ -370,10 +370,10 @@ fn arrows<W: Write>(
         let forth = first
             .zip(own)
             .map(|((arrival, track), (own, sent))| ((own, sent), (*track, arrival.received)));
-        let back = arrivals().find(|(arrival, _)| !there(arrival));
+        let back = frames().find(|(arrival, _)| !there(arrival));
         let asked = back.and_then(|(back, _)| {
-            let before = |arrival: &Arrival| there(arrival) && arrival.received <= back.received;
-            arrivals().rfind(|(arrival, _)| before(arrival))
+            let before = |arrival: &SeenFrame| there(arrival) && arrival.received <= back.received;
+            frames().rfind(|(arrival, _)| before(arrival))
         });
         let back = back
             .zip(asked)
