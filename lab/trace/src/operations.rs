@@ -272,9 +272,13 @@ impl Operations {
             }
         }
         let times = || collected.events.iter().map(|event| event.time);
+        // A frame may have come before anything was noted.
+        let frames = all.iter().flat_map(|operation| &operation.frames);
+        let received = frames.map(|frame| frame.received).min();
+        let begin = times().min().into_iter().chain(received).min();
         Operations {
+            begin: begin.unwrap_or(0),
             all,
-            begin: times().min().unwrap_or(0),
             end: times().max().unwrap_or(0),
         }
     }
