@@ -5,6 +5,7 @@ pub mod bench;
 pub mod fuzz;
 pub mod sim;
 pub mod top;
+pub mod trace;
 
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
@@ -23,6 +24,8 @@ pub trait Lab {
     fn bench(options: &bench::Options) -> Result<ExitCode>;
     /// Watches.
     fn top(options: &top::Options) -> Result<ExitCode>;
+    /// Traces.
+    fn trace(options: &trace::Options) -> Result<ExitCode>;
     /// Simulates.
     fn sim(options: &sim::Options) -> Result<ExitCode>;
     /// Fuzzes.
@@ -34,6 +37,7 @@ pub fn main<L: Lab>() -> ExitCode {
     carry_out(|command| match command {
         Command::Bench(options) => L::bench(options),
         Command::Top(options) => L::top(options),
+        Command::Trace(options) => L::trace(options),
         Command::Sim(options) => L::sim(options),
         Command::Fuzz(options) => L::fuzz(options),
         _ => bail!("this is a command of the program qnic"),

@@ -1,7 +1,7 @@
 //! The `qnic` command: one module for each subcommand, each with its `Options` and
 //! a `run` that gives the exit status.
 //!
-//! `bench`, `top`, `sim` and `fuzz` are in the package `qnic-lab`, whose program is built when one of
+//! `bench`, `top`, `trace`, `sim` and `fuzz` are in the package `qnic-lab`, whose program is built when one of
 //! them is called: [`lab`] has their options. So who boots clusters does not build a simulator.
 #![forbid(unsafe_code)]
 
@@ -80,6 +80,8 @@ enum Command {
     Nic(nic::Options),
     /// Show rates, depths and times of all NICs, live
     Top(lab::top::Options),
+    /// Write the life of each operation across nodes, for Perfetto
+    Trace(lab::trace::Options),
     /// Stop the CPUs of a node's guest
     Pause(pause::PauseOptions),
     /// Let a paused guest go on
@@ -146,7 +148,11 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Keys(options) => keys::run(options),
         Command::Capture(options) => capture::run(options),
         Command::Test(options) => test::run(options),
-        Command::Sim(_) | Command::Fuzz(_) | Command::Bench(_) | Command::Top(_) => lab::start(),
+        Command::Sim(_)
+        | Command::Fuzz(_)
+        | Command::Bench(_)
+        | Command::Top(_)
+        | Command::Trace(_) => lab::start(),
         Command::Doctor(options) => doctor::run(options),
         Command::Man(options) => reference::man(options, Cli::command()),
         Command::Completions(options) => reference::completions(options, Cli::command()),

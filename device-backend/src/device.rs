@@ -23,7 +23,7 @@ use crate::capture::{Captures, Names};
 use crate::engine::{self, Engine, EngineGone, EngineHandle, Node};
 use crate::exposition::{self, Bounds, Listener, Source};
 use crate::memory::GuestMemory;
-use crate::metrics::{self, Stats};
+use crate::metrics::{self, Stats, Streams};
 use crate::ram;
 use crate::sram::Sram;
 use crate::stop::Stop;
@@ -121,7 +121,8 @@ impl Device {
         let nics = config.nics.iter();
         let names: Names = nics.map(|nic| (nic.node, nic.name.clone())).collect();
         self.serve("metrics", sockets.control, move |socket, stop| {
-            metrics::serve(socket.listener(), &engine, Captures::new(names), stop);
+            let streams = Streams::new(Captures::new(names));
+            metrics::serve(socket.listener(), &engine, streams, stop);
         })?;
         if sockets.listeners.is_empty() {
             return Ok(());

@@ -39,6 +39,7 @@ mod ram;
 mod sram;
 mod stop;
 mod throttle;
+mod trace;
 
 use qnic_links::notifier;
 

@@ -7,6 +7,7 @@
 //! | `{"cmd":"net_clear","links":LINKS}` | removes all impairments: `{"changed":N}` |
 //! | `{"cmd":"net_restore","links":LINKS}` | makes links do again what the configuration says: `{"changed":N}`; `"seed":N` as above |
 //! | `{"cmd":"capture","links":LINKS,"snaplen":N,"count":N}` | `{"capturing":true}`, and then the connection is a pcapng stream of the frames on links (docs/capture.md), until `count` frames were sent or the client shuts down its side; both numbers are optional |
+//! | `{"cmd":"trace","nodes":["a"],"sample":N}` | `{"tracing":[{"node":0,"name":"a"}],"sample":N}`, and then the connection is a stream of events of every Nth operation (`trace.rs`), until the client shuts down its side; both are optional |
 //! | `{"cmd":"expect_pause","node":1}` | when QEMU stops this node's queues next, within 30 s, it pauses the machine: its NIC is not suspended and continues to serve its peers. A paused machine must continue before it is reset |
 //! | `{"cmd":"table","node":1,"table":"names"}` | what a NIC holds: `{"columns":[…],"rows":[[…]],"truncated":false}`, at most 4,096 rows; `map`, `names`, `groups` or `queues` |
 //!
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::capture::{CaptureSettings, Captures};
 use crate::engine::{EngineGone, EngineHandle, Report};
 use crate::stop::Stop;
+use crate::trace::{TraceSettings, Traces};
 
 /// Longest request in bytes.
 const MAX_REQUEST: u64 = 4096;
@@ -59,6 +61,7 @@ enum Request {
         table: TableName,
     },
     Capture(CaptureSettings),
+    Trace(TraceSettings),
 }
 
 /// The names of tables in requests.
@@ -83,17 +86,32 @@ pub struct Stats {
     pub rss_anon_bytes: u64,
 }
 
+/// What clients are given beyond one answer.
+pub(crate) struct Streams {
+    captures: Captures,
+    traces: Traces,
+}
+
+impl Streams {
+    pub(crate) fn new(captures: Captures) -> Self {
+        Streams {
+            captures,
+            traces: Traces::default(),
+        }
+    }
+}
+
 /// Serves clients, one after the other, until `stop` is raised.
 pub(crate) fn serve(
     listener: &UnixListener,
     engine: &EngineHandle,
-    mut captures: Captures,
+    mut streams: Streams,
     stop: &Stop,
 ) {
     while let Some(client) = stop.accept(listener) {
         let served = stop
             .watch(&client)
-            .and_then(|()| converse(&client, engine, &mut captures));
+            .and_then(|()| converse(&client, engine, &mut streams));
         if let Err(error) = served {
             tracing::debug!("metrics client: {error}");
         }
@@ -104,7 +122,7 @@ pub(crate) fn serve(
 fn converse(
     client: &UnixStream,
     engine: &EngineHandle,
-    captures: &mut Captures,
+    streams: &mut Streams,
 ) -> std::io::Result<()> {
     client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
@@ -130,12 +148,16 @@ fn converse(
             Ok(Request::ExpectPause { node }) => expect_pause(engine, node),
             Ok(Request::Table { node, table }) => show_table(engine, node, table),
             Ok(Request::Capture(settings)) => {
-                let begun = captures.begin(client, engine, settings);
+                let begun = streams.captures.begin(client, engine, settings);
+                return begun.or_else(|error| send(&failure(error)));
+            }
+            Ok(Request::Trace(settings)) => {
+                let begun = streams.traces.begin(client, engine, settings);
                 return begun.or_else(|error| send(&failure(error)));
             }
             Err(error) => Err(format!(
                 "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\", \"net_restore\", \
-                 \"capture\", \"expect_pause\", \"table\""
+                 \"capture\", \"trace\", \"expect_pause\", \"table\""
             )
             .into()),
         };
@@ -223,6 +245,8 @@ mod tests {
             r#"{"cmd":"capture","links":"all"}"#,
             r#"{"cmd":"capture","links":{"between":[0,1]},"snaplen":120,"count":7}"#,
             r#"{"cmd":"expect_pause","node":1}"#,
+            r#"{"cmd":"trace"}"#,
+            r#"{"cmd":"trace","nodes":["a","b"],"sample":61}"#,
         ] {
             let request = serde_json::from_str::<Request>(good);
             assert!(request.is_ok(), "{good}");
@@ -238,6 +262,8 @@ mod tests {
             r#"{"cmd":"net_clear","links":{"between":[0]}}"#,
             r#"{"cmd":"capture"}"#,
             r#"{"cmd":"capture","links":"all","snaplen":-1}"#,
+            r#"{"cmd":"trace","nodes":[7]}"#,
+            r#"{"cmd":"trace","sample":-1}"#,
         ] {
             assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
         }

@@ -1,10 +1,13 @@
 //! The program `qnic-device` as a user meets it: messages, exit codes, signals.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use qnic_nic::trace::{Event, What, RECORD_BYTES};
 use rustix::process::{kill_process, Pid, Signal};
 
 fn program() -> Command {
@@ -97,6 +100,66 @@ fn metrics_are_given() {
         assert!(line.contains(part), "{line}");
     }
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// Asks for a trace; the answer, and the stream behind it.
+fn trace(directory: &Path, request: &str) -> (String, BufReader<UnixStream>) {
+    let mut socket = UnixStream::connect(directory.join("m.sock")).unwrap();
+    socket.write_all(format!("{request}\n").as_bytes()).unwrap();
+    let mut stream = BufReader::new(socket);
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    (line, stream)
+}
+
+#[test]
+fn a_trace_ends_with_its_client_however_that_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut child = start(directory);
+    let all = r#"{"cmd":"trace"}"#;
+    let accepted = "{\"sample\":1,\"tracing\":[{\"name\":\"a\",\"node\":0}]}\n";
+
+    // It has enough.
+    let (line, mut first) = trace(directory, all);
+    assert_eq!(line, accepted);
+    let (line, _) = trace(directory, all);
+    assert!(line.contains("node 0 (a) is traced already"), "{line}");
+    let mut record = [0; RECORD_BYTES];
+    first.read_exact(&mut record).unwrap();
+    let event = Event::read(&record).unwrap();
+    assert_eq!((event.what, event.at), (What::Load, 0));
+    first.get_ref().shutdown(Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    first.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest.len() % RECORD_BYTES, 0);
+
+    // It is gone.
+    let (line, second) = trace(directory, all);
+    assert_eq!(line, accepted, "the first trace has ended with its stream");
+    drop(second);
+    let begun = Instant::now();
+    while trace(directory, all).0 != accepted {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+
+    // It asks for nothing that is here.
+    let (line, mut none) = trace(directory, r#"{"cmd":"trace","nodes":["b"],"sample":7}"#);
+    assert_eq!(line, "{\"sample\":7,\"tracing\":[]}\n");
+    assert_eq!(none.read(&mut record).unwrap(), 0);
+
+    // The process ends.
+    let begun = Instant::now();
+    let mut last = loop {
+        let (line, stream) = trace(directory, all);
+        if line == accepted {
+            break stream;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    };
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    last.read_to_end(&mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 

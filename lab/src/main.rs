@@ -1,4 +1,4 @@
-//! What measures, watches, simulates and fuzzes: the commands `bench`, `top`, `sim` and `fuzz` of `cargo qnic`,
+//! What measures, watches, simulates and fuzzes: the commands `bench`, `top`, `trace`, `sim` and `fuzz` of `cargo qnic`,
 //! which builds and starts this program for them.
 #![forbid(unsafe_code)]
 
@@ -6,6 +6,7 @@ mod bench;
 mod fuzz;
 mod sim;
 mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -21,6 +22,10 @@ impl lab::Lab for Lab {
 
     fn top(options: &lab::top::Options) -> Result<ExitCode> {
         top::run(options)
+    }
+
+    fn trace(options: &lab::trace::Options) -> Result<ExitCode> {
+        trace::run(options)
     }
 
     fn sim(options: &lab::sim::Options) -> Result<ExitCode> {

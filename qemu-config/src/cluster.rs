@@ -150,6 +150,13 @@ impl Cluster {
         started.collect()
     }
 
+    /// The control sockets of its device processes.
+    pub fn control_sockets(&self) -> Vec<PathBuf> {
+        let processes = self.spec.device_processes().into_iter();
+        let sockets = processes.map(|process| self.dir.device(process).control());
+        sockets.collect()
+    }
+
     /// The statistics of the device process; of several, all their NICs and links, and the
     /// rest of the first. Those that do not answer are named in a list `silent`, if there
     /// are any.

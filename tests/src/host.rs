@@ -102,7 +102,7 @@ impl HostNodes {
     }
 
     /// The socket through which a device process is asked.
-    fn control(&self, device: usize) -> PathBuf {
+    pub(crate) fn control(&self, device: usize) -> PathBuf {
         self.dir.path().join(format!("device{device}.ctl"))
     }
 

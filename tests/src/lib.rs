@@ -29,4 +29,5 @@ pub mod scenario;
 pub mod schedule;
 mod shm;
 pub mod suite;
+mod trace;
 pub mod vm;

@@ -12,14 +12,14 @@ use crate::scenario::{self, Load};
 const NAMES: [&str; 2] = ["left", "right"];
 
 /// Two device processes with two nodes each.
-struct Joined {
-    nodes: HostNodes,
+pub(crate) struct Joined {
+    pub(crate) nodes: HostNodes,
     _sockets: tempfile::TempDir,
 }
 
 impl Joined {
     /// Starts them, with more of the section `[network]`, and waits until they are joined.
-    fn start(network: &str) -> Result<Self> {
+    pub(crate) fn start(network: &str) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory for the sockets")?;
         let end = |process: usize| {
             let (name, socket) = (NAMES[process], directory.path().join(NAMES[process]));

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use crate::harness::{cases, Case};
 use crate::host::HostNodes;
 use crate::scenario::{self, Contenders, Death, Placement, Together};
-use crate::{capture, net, shm, vm};
+use crate::{capture, net, shm, trace, vm};
 
 /// Numbers of signals that stop a program, and let it go on.
 const SIGSTOP: u8 = 19;
@@ -36,6 +36,8 @@ pub const HOST: &[Case] = cases! { "host":
         scenario::demo_between(nodes, [0, 1], sizes, 4 << 20)
     }),
     top_shows_what_nodes_do => on(3, |nodes| scenario::top_shows_what_nodes_do(nodes)),
+    a_trace_shows_the_life_of_operations => trace::life_of_operations(),
+    a_trace_of_bad_links_shows_what_is_sent_again => trace::bad_links(),
     all_pairs_of_four_nodes_exchange => on(4, |nodes| scenario::all_pairs_exchange(nodes, 100)),
     processes_of_four_nodes_contend_at_5_percent_loss => {
         // A host-mode node is one program.

@@ -16,7 +16,25 @@ pub(crate) struct Arrival<'a, M> {
     /// It does not notify, whatever it says: another frame of its operation was refused.
     pub(crate) silenced: bool,
     /// When it came, if it is sampled.
-    pub(crate) received: Option<Time>,
+    pub(crate) received: Option<Sampled>,
+}
+
+/// A frame that was chosen, when it came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sampled {
+    pub(crate) time: Time,
+    /// Its times go into histograms.
+    pub(crate) counted: bool,
+    /// A trace shows its operation.
+    pub(crate) traced: bool,
+}
+
+impl Sampled {
+    /// The same for a further part of the frame: its times do not count again.
+    pub(crate) fn further(self) -> Option<Self> {
+        let counted = false;
+        self.traced.then_some(Sampled { counted, ..self })
+    }
 }
 
 impl<M> Clone for Arrival<'_, M> {
@@ -63,7 +81,7 @@ pub(crate) struct StoredFrame {
     /// It does not notify any more.
     pub(crate) silenced: bool,
     /// When it came, if it is sampled.
-    pub(crate) received: Option<Time>,
+    pub(crate) received: Option<Sampled>,
 }
 
 impl StoredFrame {

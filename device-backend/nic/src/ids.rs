@@ -19,6 +19,11 @@ impl OperationId {
         VniId((self.0 >> 12 & 0xfff) as u16)
     }
 
+    /// Number of its beginning at its NIC, from 1 on.
+    pub(crate) fn running(self) -> u64 {
+        self.0 >> 24
+    }
+
     pub(crate) fn slot(self) -> u16 {
         (self.0 & 0xfff) as u16
     }

@@ -48,6 +48,7 @@
 //! | [`mod@env`], [`NicConfig`] | what the NIC needs from the world, and its bounds |
 //! | `budget`, `table` | what a NIC keeps for others, and what it holds, for people |
 //! | [`mod@stages`] | how long the parts of an operation's life take |
+//! | [`mod@trace`] | what happens to single operations, while somebody looks |
 //! | `ids`, `frame`, `control_reply` | names, frames that have arrived, bytes of replies |
 #![forbid(unsafe_code)]
 
@@ -64,6 +65,7 @@ pub mod stages;
 mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod trace;
 mod transport;
 
 pub use budget::Budget;

@@ -42,6 +42,7 @@ mod node;
 mod poller;
 mod report;
 mod ring;
+mod traces;
 mod traffic;
 
 use std::num::NonZeroU64;
@@ -56,6 +57,7 @@ pub(crate) use node::Node;
 use poller::{Poller, Token};
 pub use report::{EngineReport, NetworkReport, NicCounters, NicReport, NicState, Report};
 pub(crate) use ring::QueueSetup;
+pub(crate) use traces::{empty_buffer, Traced};
 
 /// Rounds with work between two checks of commands and kicks.
 const CHECK_ROUNDS: u64 = 32;

@@ -32,6 +32,29 @@ impl Process {
         (sample.order < done).then(|| self.unpublished.take())?
     }
 
+    /// An operation of a trace has ended: the trace is told when the process can see it.
+    pub(super) fn trace_waits(&mut self, counter: Counter, order: u64) {
+        let waits = match counter {
+            Counter::Writes => &mut self.traced[0],
+            Counter::Reads => &mut self.traced[1],
+            Counter::Own => return,
+        };
+        *waits = (*waits).max(order + 1);
+    }
+
+    /// How many writes and reads the process can see by now, if a trace waits for that.
+    #[cold]
+    pub(super) fn take_traced(&mut self) -> Option<[u64; 2]> {
+        let done = [self.writes.done(), self.reads.done()];
+        let waited = self.traced != [0; 2];
+        for (waits, done) in self.traced.iter_mut().zip(done) {
+            if *waits <= done {
+                *waits = 0;
+            }
+        }
+        waited.then_some(done)
+    }
+
     /// Writes completions back if the process asked for it, if many have come together,
     /// or if nothing else runs that could write them back later.
     /// Returns true if a sampled operation may be visible by now.
@@ -43,7 +66,7 @@ impl Process {
         if due {
             self.changed |= self.host_area.publish_completions(memory, writes, reads);
         }
-        due && self.unpublished.is_some()
+        due && (self.unpublished.is_some() || self.traced != [0; 2])
     }
 }
 
@@ -58,7 +81,7 @@ impl Core {
             return;
         };
         let (number, counter, order) = (operation.number, operation.counter, operation.order);
-        let sampled = operation.sampled && status == Status::Ok;
+        let sampled = operation.sampled;
         process.operations.release(id);
         if status != Status::Ok && counter != Counter::Own {
             process
@@ -79,7 +102,7 @@ impl Core {
             self.activate(vni, None);
         }
         if sampled {
-            self.sample_ended(host, id, (counter, order));
+            self.sample_ended(host, id, (counter, order), status);
         }
     }
 

@@ -14,7 +14,7 @@
 //! | `fragment` | how transfers are cut |
 //! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans (N4, N6, N7) |
 //! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
-//! | `events`, `counters`, `sampling`, `sample` | what the driver and people are told |
+//! | `events`, `counters`, `sampling`, `sample`, `tracing` | what the driver and people are told |
 
 mod bounce;
 mod completion;
@@ -41,6 +41,7 @@ mod sampling;
 mod scheduler;
 mod segment;
 mod tally;
+mod tracing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -57,6 +58,7 @@ use bounce::BounceMemory;
 use counters::Counters;
 use events::EventQueue;
 use sampling::Sampler;
+use tracing::Tracing;
 
 pub(crate) use counters::LookupSide;
 pub(crate) use events::Pending;
@@ -71,6 +73,7 @@ pub(crate) use per_process::PerProcess;
 pub(crate) use permissions::Permissions;
 pub(crate) use process::Process;
 pub(crate) use queue::{Fetched, INLINE_WORDS};
+pub(crate) use sample::Described;
 pub(crate) use scheduler::{Owner, Work};
 pub(crate) use segment::{PageKey, Segment};
 
@@ -109,6 +112,7 @@ pub(crate) struct Core {
     pub(crate) bounce: BounceMemory,
     pub(crate) counters: Counters,
     pub(crate) sampler: Sampler,
+    pub(crate) tracing: Tracing,
     /// How often all operations were looked through.
     #[cfg(test)]
     pub(crate) searches: u64,
@@ -141,6 +145,7 @@ impl Core {
             bounce: BounceMemory::default(),
             counters: Counters::default(),
             sampler: Sampler::new(),
+            tracing: Tracing::default(),
             #[cfg(test)]
             searches: 0,
         };

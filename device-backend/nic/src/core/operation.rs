@@ -230,8 +230,11 @@ impl OperationTable {
         (operation.id == id && id.0 != 0).then_some(operation)
     }
 
-    /// Sets the sample of an operation.
+    /// Sets the sample of an operation, which may have none after all.
     pub(crate) fn set_sample(&mut self, id: OperationId, sample: Option<Sample>) {
+        if let Some(operation) = self.find(id) {
+            operation.sampled = sample.is_some();
+        }
         if let Some(place) = self.sample_of(id.slot()) {
             *place = sample;
         }

@@ -97,6 +97,8 @@ pub(crate) struct Process {
     pub(crate) wake_queued: bool,
     /// A sampled operation that is complete, and not published.
     pub(crate) unpublished: Option<Unpublished>,
+    /// How many writes and reads must be visible before all that a trace shows is; 0: it is.
+    pub(super) traced: [u64; 2],
 }
 
 impl Process {
@@ -122,6 +124,7 @@ impl Process {
             wakes_seen: [0; 2],
             wake_queued: false,
             unpublished: None,
+            traced: [0; 2],
         }
     }
 
@@ -134,6 +137,7 @@ impl Process {
         self.reads = Completion::default();
         self.write_back = false;
         self.unpublished = None;
+        self.traced = [0; 2];
         self.host_area.restart(memory);
         dropped
     }

@@ -156,7 +156,7 @@ impl Core {
     /// Reads the next command of a queue, which [`Core::next_command`] has found, into
     /// `command`, which is empty.
     ///
-    /// Returns true if it is sampled.
+    /// Returns true if it is sampled, or there is a trace.
     ///
     /// # Errors
     /// Why it is malformed: its queue stops.
@@ -193,7 +193,7 @@ impl Core {
             self.mark_dirty(vni);
         }
         self.counters.commands += 1;
-        checked.map(|()| sampled)
+        checked.map(|()| sampled | self.tracing.on)
     }
 
     /// Stops a queue after a malformed command; it is deactivated when it is idle.
@@ -226,6 +226,7 @@ impl Core {
         header: &CommandHeader,
         peer: Option<PeerIndex>,
     ) -> Option<OperationId> {
+        let traced = self.tracing.on;
         self.running_number += 1;
         let running = self.running_number;
         let process = self.process_mut(vni)?;
@@ -242,7 +243,7 @@ impl Core {
             order,
             peer: peer.unwrap_or_default(),
             remote_port: Port(header.remote_port.get()),
-            sampled: process.queue.countdown.is_chosen(),
+            sampled: process.queue.countdown.is_chosen() | traced,
             ..Operation::default()
         };
         let name = |slot| OperationId::new(running, vni, slot);

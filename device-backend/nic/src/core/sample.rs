@@ -11,6 +11,22 @@ pub(crate) struct Sample {
     pub(super) fetched: Time,
     /// The first and the last frame.
     pub(super) sent: Option<(Time, Time)>,
+    /// Its times go into histograms.
+    pub(super) counted: bool,
+    /// It is part of a trace.
+    pub(super) traced: bool,
+}
+
+/// What a trace says of a command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Described {
+    pub(crate) opcode: u8,
+    /// The node that it names.
+    pub(crate) node: u16,
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// Its tag or function.
+    pub(crate) detail: u64,
 }
 
 /// A complete operation that its process cannot see yet.

@@ -7,18 +7,19 @@
 //!                             └──────────┴──────────────────────────┴──────────┴──► histograms
 //! ```
 //! What is not chosen pays for a countdown at its fetch, and for a flag where it is sent and
-//! where it ends. A process has one sample at a time that waits to be published; those that
+//! where it ends. A trace ([`mod@crate::trace`]) shows other operations by the same marks. A process has one sample at a time that waits to be published; those that
 //! end meanwhile are published with it or later, and count for the other stages only.
 
-use qnic_abi::VniId;
+use qnic_abi::{Status, VniId};
 use qnic_timing::Countdown;
 
 use super::order::Counter;
-use super::sample::{Sample, Unpublished};
+use super::sample::{Described, Sample, Unpublished};
 use super::Core;
 use crate::env::{Host, Time};
 use crate::ids::OperationId;
 use crate::stages::{Histograms, Kind, Stage, StageReport};
+use crate::trace::{Event, What};
 
 /// Chooses what is sampled, and keeps what comes of it.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Sampler {
     histograms: Histograms,
     /// The command that was fetched last, if it was chosen.
     fetched: Option<Sample>,
+    /// The same command, if it is part of a trace.
+    command: Option<Described>,
     /// Chooses frames.
     frames: Countdown,
 }
@@ -35,6 +38,7 @@ impl Sampler {
         Sampler {
             histograms: Histograms::new(),
             fetched: None,
+            command: None,
             frames: Countdown::new(),
         }
     }
@@ -42,6 +46,7 @@ impl Sampler {
     pub(super) fn clear(&mut self) {
         self.histograms.clear();
         self.fetched = None;
+        self.command = None;
         self.frames = Countdown::new();
     }
 
@@ -51,10 +56,15 @@ impl Sampler {
         self.frames.count()
     }
 
+    /// Returns true if the last frame is chosen.
+    pub(crate) fn is_frame_chosen(&self) -> bool {
+        self.frames.is_chosen()
+    }
+
     /// A frame that was chosen is in memory.
     #[cold]
-    pub(crate) fn delivered<H: Host>(&mut self, host: &H, kind: Kind, received: Time) {
-        self.record(kind, Stage::Delivered, received, host.clock());
+    pub(crate) fn delivered(&mut self, kind: Kind, received: Time, now: Option<Time>) {
+        self.record(kind, Stage::Delivered, received, now);
     }
 
     pub(crate) fn report(&self) -> Vec<StageReport> {
@@ -70,13 +80,21 @@ impl Sampler {
 }
 
 impl Core {
-    /// The command that was fetched last is sampled.
+    /// The command that was fetched last is sampled, or there is a trace, which may show it.
     #[cold]
-    pub(crate) fn sample<H: Host>(&mut self, host: &H, kind: Kind) {
-        self.sampler.fetched = host.clock().map(|fetched| Sample {
+    pub(crate) fn sample<H: Host>(&mut self, host: &H, vni: VniId, kind: Kind, command: Described) {
+        let process = self.process(vni);
+        let counted = process.is_some_and(|process| process.queue.countdown.is_chosen());
+        let next = OperationId::new(self.running_number + 1, vni, 0);
+        let traced = self.tracing.shows(next);
+        let time = (counted || traced).then(|| host.clock()).flatten();
+        self.sampler.command = traced.then_some(command);
+        self.sampler.fetched = time.map(|fetched| Sample {
             kind,
             fetched,
             sent: None,
+            counted,
+            traced,
         });
     }
 
@@ -84,48 +102,74 @@ impl Core {
     #[cold]
     pub(super) fn attach_sample(&mut self, id: OperationId) {
         let fetched = self.sampler.fetched.take();
-        if let Some(process) = self.process_mut(id.vni()) {
-            process.operations.set_sample(id, fetched);
+        let command = self.sampler.command.take();
+        let node = self.geometry.node.0;
+        let Some(process) = self.process_mut(id.vni()) else {
+            return;
+        };
+        process.operations.set_sample(id, fetched);
+        let (port, depth) = (process.port.0, process.operations.count());
+        if let Some((sample, command)) = fetched.zip(command) {
+            self.tracing.push(Event {
+                peer: command.node,
+                port,
+                code: command.opcode.into(),
+                depth: saturated(depth),
+                bytes: command.bytes,
+                detail: command.detail,
+                ..Event::own(sample.fetched.0, node, What::Fetched, id)
+            });
         }
     }
 
     /// A frame of a sampled operation goes to the wire.
     #[cold]
     pub(crate) fn sample_sent<H: Host>(&mut self, host: &H, id: OperationId) {
+        let node = self.geometry.node.0;
         let process = self.process_mut(id.vni());
         let sample = process.and_then(|process| process.operations.sample(id));
         let Some((sample, now)) = sample.zip(host.clock()) else {
             return;
         };
-        let (kind, fetched) = (sample.kind, sample.fetched);
-        match &mut sample.sent {
-            Some((_, last)) => *last = now,
-            sent => {
-                *sent = Some((now, now));
-                self.sampler.record(kind, Stage::Queued, fetched, Some(now));
-            }
+        if let Some((_, last)) = &mut sample.sent {
+            *last = now;
+            return;
+        }
+        sample.sent = Some((now, now));
+        let Sample { kind, fetched, .. } = *sample;
+        let (counted, traced) = (sample.counted, sample.traced);
+        if counted {
+            self.sampler.record(kind, Stage::Queued, fetched, Some(now));
+        }
+        if traced {
+            self.tracing.push(Event::own(now.0, node, What::Sent, id));
         }
     }
 
-    /// A sampled operation has succeeded.
+    /// A sampled operation has ended.
     #[cold]
     pub(super) fn sample_ended<H: Host>(
         &mut self,
         host: &H,
         id: OperationId,
         (counter, order): (Counter, u64),
+        status: Status,
     ) {
+        let node = self.geometry.node.0;
         let Some(process) = self.process_mut(id.vni()) else {
             return;
         };
-        let Some(sample) = process.operations.take_sample(id) else {
+        let sample = process.operations.take_sample(id);
+        let Some((sample, ended)) = sample.zip(host.clock()) else {
             return;
         };
-        let Some((ended, (first, last))) = host.clock().zip(sample.sent) else {
-            return;
-        };
+        let depth = process.operations.count();
         let kind = sample.kind;
-        if counter != Counter::Own {
+        let counts = sample.counted && status == Status::Ok;
+        if sample.traced {
+            process.trace_waits(counter, order);
+        }
+        if counts && sample.sent.is_some() && counter != Counter::Own {
             process.unpublished.get_or_insert(Unpublished {
                 kind,
                 ended,
@@ -133,19 +177,47 @@ impl Core {
                 order,
             });
         }
-        self.sampler.record(kind, Stage::Sending, first, Some(last));
-        self.sampler
-            .record(kind, Stage::Answered, last, Some(ended));
+        if let (true, Some((first, last))) = (counts, sample.sent) {
+            self.sampler.record(kind, Stage::Sending, first, Some(last));
+            self.sampler
+                .record(kind, Stage::Answered, last, Some(ended));
+        }
+        if sample.traced {
+            self.tracing.push(Event {
+                code: status.code(),
+                depth: saturated(depth),
+                port: counter as u16,
+                bytes: order,
+                detail: sample.sent.map_or(0, |(_, last)| last.0),
+                ..Event::own(ended.0, node, What::Ended, id)
+            });
+        }
     }
 
     /// The counters of a process are in its host area.
     #[cold]
     pub(super) fn sample_published<H: Host>(&mut self, host: &H, vni: VniId) {
-        let process = self.process_mut(vni);
-        let published = process.and_then(|process| process.take_published());
+        let node = self.geometry.node.0;
+        let now = host.clock();
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        let published = process.take_published();
+        let traced = process.take_traced();
         if let Some(Unpublished { kind, ended, .. }) = published {
-            self.sampler
-                .record(kind, Stage::Published, ended, host.clock());
+            self.sampler.record(kind, Stage::Published, ended, now);
+        }
+        if let Some(([writes, reads], now)) = traced.zip(now) {
+            let id = OperationId::new(0, vni, 0);
+            self.tracing.push(Event {
+                bytes: writes,
+                detail: reads,
+                ..Event::own(now.0, node, What::Published, id)
+            });
         }
     }
+}
+
+fn saturated(number: u32) -> u16 {
+    u16::try_from(number).unwrap_or(u16::MAX)
 }

@@ -8,6 +8,7 @@
 //! | `control` | requests of the driver |
 //! | `ending` | what ends with a process, a segment, a peer |
 //! | `farewell` | what was sent before a reset that the driver has announced |
+//! | `tracing` | what a trace is told |
 //!
 //! These modules join core, transport and protocols, which do not call each other.
 
@@ -17,6 +18,7 @@ mod ending;
 mod farewell;
 mod receive;
 mod send;
+mod tracing;
 
 use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC};
 use qnic_abi::control::{Statistics, REPLY_BYTES};

@@ -15,9 +15,10 @@ use qnic_abi::{Port, Status, VniId, PAGE_SIZE};
 use super::Nic;
 use crate::core::{Fault, LookupSide, PageRange, Pending, Waiter};
 use crate::env::{Host, HostMemory, Payload, Time};
-use crate::frame::{Arrival, StoredFrame};
+use crate::frame::{Arrival, Sampled, StoredFrame};
 use crate::ids::{OperationId, PeerIndex};
 use crate::protocols::{self, Protocols, Received};
+use crate::trace::What;
 use crate::transport::{self, End, Opened};
 
 impl Nic {
@@ -105,8 +106,8 @@ impl Nic {
             frame,
             payload,
             silenced: false,
-            received: match self.core.sampler.choose_frame() {
-                true => host.clock(),
+            received: match self.core.sampler.choose_frame() | self.core.tracing.on {
+                true => self.sample_arrival(host, frame),
                 false => None,
             },
         };
@@ -126,11 +127,16 @@ impl Nic {
         let received = protocols.receive(&mut cx, arrival);
         match received {
             Received::Done => {
-                if let Some(time) = arrival.received {
-                    self.sample_delivered(host, arrival.frame, time);
+                if arrival.received.is_some() {
+                    self.sample_delivered(host, arrival);
                 }
             }
-            received => self.keep_or_refuse(arrival, received),
+            received => {
+                if arrival.received.is_some_and(|sampled| sampled.traced) {
+                    self.trace_received(host, arrival, received);
+                }
+                self.keep_or_refuse(arrival, received);
+            }
         }
     }
 
@@ -138,7 +144,7 @@ impl Nic {
     fn receive_span<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
         let mut frame = *arrival.frame;
         let mut payload = arrival.payload;
-        // The sample is of what is received first.
+        // The times are those of what is received first; a trace shows each part.
         let mut received = arrival.received;
         while !payload.is_empty() {
             let rest = Arrival {
@@ -149,8 +155,14 @@ impl Nic {
             let (protocols, mut cx) = self.parts(now, host);
             let mut length = protocols.receive_span(&mut cx, &rest);
             if length > 0 {
-                if let Some(time) = received.take() {
-                    self.sample_delivered(host, arrival.frame, time);
+                if received.is_some() {
+                    let payload = payload.part(0, length);
+                    let part = Arrival {
+                        payload,
+                        received,
+                        ..rest
+                    };
+                    self.sample_delivered(host, &part);
                 }
             } else {
                 length = payload
@@ -160,11 +172,12 @@ impl Nic {
                     payload: payload.part(0, length),
                     // A notification belongs to the last fragment.
                     silenced: length < payload.len(),
-                    received: received.take(),
+                    received,
                     ..rest
                 };
                 self.receive_fragment(now, host, &first);
             }
+            received = received.and_then(Sampled::further);
             payload = payload.part(length, payload.len());
             let passed = fragments(Protocols::page_offset(&frame) as u64, length);
             Protocols::advance(&mut frame, length);
@@ -332,6 +345,9 @@ impl Nic {
     fn restart<H: Host>(&mut self, now: Time, host: &H, id: OperationId, failed: Option<Status>) {
         if let Some(operation) = self.core.operation(id) {
             operation.faulted = false;
+            if self.core.tracing.on {
+                self.trace_own(host, What::Resumed, id);
+            }
             let (protocols, mut cx) = self.parts(now, host);
             match failed {
                 Some(reason) => protocols.fail(&mut cx, id, reason),
@@ -349,6 +365,10 @@ impl Nic {
         failed: Option<Status>,
     ) {
         stored.silenced |= self.core.is_silenced(&stored);
+        if stored.received.is_some_and(|sampled| sampled.traced) {
+            let kind = u32::from(stored.frame.envelope.kind);
+            self.trace_frame(host, What::Resumed, &stored.frame, (kind, 0, 0));
+        }
         let (protocols, mut cx) = self.parts(now, host);
         let arrival = stored.arrival();
         let received = match failed {
@@ -363,8 +383,16 @@ impl Nic {
                 self.refuse_stored(&stored, status);
             }
             Received::Done => {
-                if let Some(time) = stored.received {
-                    self.sample_delivered(host, &stored.frame, time);
+                if stored.received.is_some() {
+                    let received = stored.received;
+                    let arrival = stored.arrival::<H::Memory>();
+                    self.sample_delivered(
+                        host,
+                        &Arrival {
+                            received,
+                            ..arrival
+                        },
+                    );
                 }
                 self.drop_stored(host, &stored);
             }
@@ -372,11 +400,33 @@ impl Nic {
         }
     }
 
+    /// When a frame came that is sampled, or that a trace may show.
+    #[cold]
+    fn sample_arrival<H: Host>(&self, host: &H, frame: &Frame) -> Option<Sampled> {
+        let counted = self.core.sampler.is_frame_chosen();
+        let traced = self.core.tracing.shows_frame(frame);
+        let time = (counted || traced).then(|| host.clock()).flatten()?;
+        Some(Sampled {
+            time,
+            counted,
+            traced,
+        })
+    }
+
     /// A sampled frame is in memory, or what it asked for is done.
     #[cold]
-    fn sample_delivered<H: Host>(&mut self, host: &H, frame: &Frame, received: Time) {
-        let kind = protocols::kind_of_frame(frame.envelope.kind);
-        self.core.sampler.delivered(host, kind, received);
+    fn sample_delivered<H: Host>(&mut self, host: &H, arrival: &Arrival<'_, H::Memory>) {
+        let Some(sampled) = arrival.received else {
+            return;
+        };
+        if sampled.counted {
+            let kind = protocols::kind_of_frame(arrival.frame.envelope.kind);
+            let now = host.clock();
+            self.core.sampler.delivered(kind, sampled.time, now);
+        }
+        if sampled.traced {
+            self.trace_received(host, arrival, Received::Done);
+        }
     }
 
     /// Gives a stored frame up; its sender learns why.
@@ -420,6 +470,9 @@ impl Nic {
             Ok(Status::Ok) | Err(_) => Status::Malformed,
             Ok(status) => status,
         };
+        if self.core.tracing.on {
+            self.trace_frame(host, What::Nak, frame, (status.code(), 0, 0));
+        }
         let (protocols, mut cx) = self.parts(now, host);
         protocols.refused(&mut cx, protocol, id, nak.sequence.get(), status);
     }

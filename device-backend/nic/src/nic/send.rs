@@ -10,6 +10,7 @@ use crate::env::{Host, Payload, Time, Wire};
 use crate::frame::StoredFrame;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 use crate::protocols::{Outgoing, Source, Turn};
+use crate::trace::What;
 use crate::transport::Window;
 
 impl Nic {
@@ -86,6 +87,9 @@ impl Nic {
                     let core = &mut self.core;
                     let runs = |id: &OperationId| core.operation(*id).is_some();
                     self.transport.block(peer, window, id, runs);
+                    if self.core.tracing.on {
+                        self.trace_own(io.host, What::Blocked, id);
+                    }
                 }
             }
             Turn::Wait(range) => {
@@ -93,6 +97,9 @@ impl Nic {
                     operation.faulted = true;
                     let waiter = Waiter::Operation(id);
                     self.core.wait_for_pages(id.vni(), range, waiter);
+                    if self.core.tracing.on {
+                        self.trace_own(io.host, What::Waits, id);
+                    }
                 }
             }
             Turn::Refuse(status) => protocols.fail(&mut cx, id, status),
@@ -113,6 +120,9 @@ impl Nic {
         let (protocols, mut cx) = self.parts(io.now, io.host);
         match protocols.respond(&mut cx, vni, &request, budget, outgoing) {
             Turn::Send => {
+                if self.core.tracing.on {
+                    self.trace_response(io.host, outgoing);
+                }
                 if !self.send(io, outgoing) {
                     self.peer_unreachable(io.now, io.host, outgoing.peer);
                     return 0;
@@ -291,7 +301,7 @@ impl Nic {
         if self.transport.is_ready(index) {
             if self.transport.has_lost(index) {
                 *busy = true;
-                if !self.transport.send_lost(io.now, io.wire, index) {
+                if !self.send_lost(io, index) {
                     return false;
                 }
             }
@@ -348,6 +358,9 @@ impl Nic {
             for id in unblocked.operations {
                 if let Some(operation) = self.core.operation(id) {
                     operation.blocked = false;
+                    if self.core.tracing.on {
+                        self.trace_own(host, What::Unblocked, id);
+                    }
                     let (protocols, mut cx) = self.parts(now, host);
                     protocols.update(&mut cx, id);
                 }

@@ -38,7 +38,7 @@ use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 use crate::table::Table;
 
-pub(crate) use observed::{kind_of_frame, kind_of_opcode};
+pub(crate) use observed::{describe, is_answer, kind_of_frame, kind_of_opcode};
 pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
 
 use atomic::AtomicProtocol;

@@ -1,7 +1,13 @@
-//! What kind of operation commands and frames belong to, for [`mod@crate::stages`].
+//! What kind of operation commands and frames belong to, for [`mod@crate::stages`] and
+//! [`mod@crate::trace`].
 
-use qnic_abi::{atomic, collective, context, datagram, message, rdma};
+use qnic_abi::atomic::AtomicCommand;
+use qnic_abi::command::CommandBody;
+use qnic_abi::message::SendCommand;
+use qnic_abi::rdma::{ReadCommand, WriteCommand};
+use qnic_abi::{atomic, collective, context, datagram, directory, message, rdma, wire};
 
+use crate::core::{Described, Fetched};
 use crate::stages::Kind;
 
 /// The kind of the operations of an opcode.
@@ -21,6 +27,53 @@ pub(crate) fn kind_of_opcode(opcode: u8) -> Kind {
         _ if datagram::Opcode::try_from(opcode).is_ok() => Kind::Datagram,
         _ => Kind::Names,
     }
+}
+
+/// What a trace says of a command. Nothing of it is checked.
+#[cold]
+pub(crate) fn describe(command: &Fetched) -> Described {
+    let descriptor = &command.descriptor;
+    let opcode = descriptor.header.opcode;
+    let inline = u64::from(descriptor.header.inline_length);
+    let (bytes, detail) = match opcode {
+        WriteCommand::OPCODE => {
+            let write = descriptor.read::<WriteCommand>();
+            (write.length.get(), 0)
+        }
+        ReadCommand::OPCODE => {
+            let read = descriptor.read::<ReadCommand>();
+            (read.length.get(), 0)
+        }
+        SendCommand::OPCODE => {
+            let send = descriptor.read::<SendCommand>();
+            (send.length.get(), send.tag.get())
+        }
+        AtomicCommand::OPCODE => {
+            let atomic = descriptor.read::<AtomicCommand>();
+            let length = u64::from(atomic.length.get());
+            (length, u64::from(atomic.function.get()))
+        }
+        _ => (inline, 0),
+    };
+    Described {
+        opcode,
+        node: descriptor.header.remote_node.get(),
+        bytes,
+        detail,
+    }
+}
+
+/// Returns true if frames of a kind carry the name of an operation of the node that they go to.
+pub(crate) fn is_answer(frame: u8) -> bool {
+    matches!(
+        frame,
+        atomic::kind::ATOMIC_RESPONSE
+            | rdma::kind::READ_RESPONSE
+            | message::kind::MESSAGE_PERMIT
+            | message::kind::MESSAGE_END
+            | directory::kind::IMPORT_RESPONSE
+            | wire::kind::NAK
+    )
 }
 
 /// The kind of the operations that a kind of frame belongs to.

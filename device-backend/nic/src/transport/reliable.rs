@@ -107,12 +107,13 @@ impl Transport {
     }
 
     /// Sends packets again that were lost, up to the bound of one poll. Returns false if
-    /// there is no route to the peer.
+    /// there is no route to the peer. `resent` is told of each.
     pub(crate) fn send_lost<M: HostMemory, W: Wire<M>>(
         &mut self,
         now: Time,
         wire: &mut W,
         index: PeerIndex,
+        resent: &mut dyn FnMut(&Frame),
     ) -> bool {
         for _ in 0..self.limits.fragments_per_poll.max(1) {
             let peer = &mut self.peers[index];
@@ -123,6 +124,7 @@ impl Transport {
                 break;
             };
             self.counters.frames_resent += 1;
+            resent(&frame);
             if !self.send_packet(now, wire, index, &mut frame, Channel::Data) {
                 return false;
             }

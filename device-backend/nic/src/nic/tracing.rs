@@ -1,0 +1,163 @@
+//! The trace of a NIC ([`mod@crate::trace`]): its entry points, and what is noted outside of the core.
+//!
+//! Whoever calls one of the `trace_…` has tested `core.tracing.on`, or is seldom called.
+
+use qnic_abi::wire::Frame;
+
+use super::Nic;
+use crate::env::Host;
+use crate::frame::Arrival;
+use crate::ids::{OperationId, PeerIndex};
+use crate::protocols::{self, Outgoing, Received};
+use crate::trace::{Event, Record, Taken, What};
+
+impl Nic {
+    /// Begins a trace of the operations whose running number is a multiple of `sample`. The
+    /// capacity of `buffer` is the bound of what is kept between two calls of [`Nic::take_trace`].
+    /// Returns false if there is a trace.
+    pub fn begin_trace(&mut self, sample: u32, buffer: Vec<Record>) -> bool {
+        self.core.tracing.begin(sample, buffer)
+    }
+
+    /// What the trace has kept since the last call; what comes goes into `buffer`, as above.
+    pub fn take_trace(&mut self, buffer: Vec<Record>) -> Taken {
+        self.core.tracing.take(buffer)
+    }
+
+    /// Ends the trace, and returns what it has kept since the last call.
+    pub fn end_trace(&mut self) -> Taken {
+        self.core.tracing.end()
+    }
+
+    /// Notes in the trace what the NIC holds at present.
+    pub fn trace_load<H: Host>(&mut self, host: &H) {
+        let Some(now) = host.clock().filter(|_| self.core.tracing.on) else {
+            return;
+        };
+        let statistics = self.statistics();
+        let budgets = self.transport.budgets();
+        let credits = budgets.iter().find(|budget| budget.name == "windows");
+        let processes = statistics.processes.get();
+        self.core.tracing.push(Event {
+            depth: u16::try_from(processes).unwrap_or(u16::MAX),
+            bytes: statistics.operations.get().into(),
+            detail: credits.map_or(0, |budget| budget.used),
+            ..Event::own(now.0, self.config.node.0, What::Load, OperationId(0))
+        });
+    }
+
+    /// Something happens to an operation of this node.
+    #[cold]
+    pub(super) fn trace_own<H: Host>(&mut self, host: &H, what: What, id: OperationId) {
+        if self.core.tracing.shows(id) {
+            if let Some(now) = host.clock() {
+                let event = Event::own(now.0, self.config.node.0, what, id);
+                self.core.tracing.push(event);
+            }
+        }
+    }
+
+    /// A frame of an operation that is shown has arrived, and is delivered or is not.
+    #[cold]
+    pub(super) fn trace_received<H: Host>(
+        &mut self,
+        host: &H,
+        arrival: &Arrival<'_, H::Memory>,
+        received: Received,
+    ) {
+        let came = arrival.received.map_or(0, |sampled| sampled.time.0);
+        let kind = u32::from(arrival.frame.envelope.kind);
+        let (what, code, bytes) = match received {
+            Received::Done => (What::Delivered, kind, arrival.payload.len() as u64),
+            Received::Queue(_) => (What::Queued, kind, 0),
+            Received::Wait(..) => (What::Waits, kind, 0),
+            Received::Refuse(status) => (What::Refused, status.code(), 0),
+        };
+        self.trace_frame(host, what, arrival.frame, (code, bytes, came));
+    }
+
+    /// The same of a frame; `said` are code, bytes and detail.
+    #[cold]
+    pub(super) fn trace_frame<H: Host>(
+        &mut self,
+        host: &H,
+        what: What,
+        frame: &Frame,
+        said: (u32, u64, u64),
+    ) {
+        if !self.core.tracing.shows_frame(frame) {
+            return;
+        }
+        if let Some(now) = host.clock() {
+            let at = self.config.node.0;
+            let peer = frame.envelope.source_node.get();
+            let event = of_frame(now.0, (at, peer, peer), what, frame);
+            let (code, bytes, detail) = said;
+            self.core.tracing.push(Event {
+                code,
+                bytes,
+                detail,
+                ..event
+            });
+        }
+    }
+
+    /// A frame goes back to a requester.
+    #[cold]
+    pub(super) fn trace_response<H: Host>(&mut self, host: &H, outgoing: &Outgoing) {
+        let frame = &outgoing.frame;
+        if !self.core.tracing.shows_frame(frame) {
+            return;
+        }
+        if let Some(now) = host.clock() {
+            let (at, peer) = (self.config.node.0, self.transport.node_of(outgoing.peer).0);
+            let event = of_frame(now.0, (at, peer, at), What::Responded, frame);
+            self.core.tracing.push(Event {
+                bytes: outgoing.length as u64,
+                ..event
+            });
+        }
+    }
+
+    /// Sends packets again that were lost. Returns false if there is no route to the peer.
+    pub(super) fn send_lost<H: Host, W: crate::env::Wire<H::Memory>>(
+        &mut self,
+        io: &mut super::Io<'_, H, W>,
+        index: PeerIndex,
+    ) -> bool {
+        let (tracing, at) = (&mut self.core.tracing, self.config.node.0);
+        let peer = self.transport.node_of(index).0;
+        let host = io.host;
+        let mut resent = |frame: &Frame| {
+            if !tracing.shows_frame(frame) {
+                return;
+            }
+            if let Some(now) = host.clock() {
+                tracing.push(of_frame(now.0, (at, peer, at), What::Resent, frame));
+            }
+        };
+        self.transport
+            .send_lost(io.now, io.wire, index, &mut resent)
+    }
+}
+
+/// An event of a frame: where it happens, the other end, and the end that has sent the frame.
+fn of_frame(time: u64, (at, peer, sender): (u16, u16, u16), what: What, frame: &Frame) -> Event {
+    let envelope = &frame.envelope;
+    let other = if sender == at { peer } else { at };
+    let requester = match protocols::is_answer(envelope.kind) {
+        true => other,
+        false => sender,
+    };
+    let port = match sender == at {
+        true => envelope.source_port.get(),
+        false => envelope.destination_port.get(),
+    };
+    Event {
+        peer,
+        requester,
+        port,
+        code: envelope.kind.into(),
+        ..Event::own(time, at, what, OperationId(envelope.operation.get()))
+    }
+}

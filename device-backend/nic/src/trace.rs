@@ -1,0 +1,304 @@
+//! Traces: what happens to single operations, one event after the other, as long as somebody
+//! looks (X6). [`mod@crate::stages`] counts times all the time; a trace keeps which operation they
+//! belong to, so that what two NICs say of one operation can be put together.
+//!
+//! ```text
+//!   requester   Fetched ──► Sent ──► … ──► Ended ──► Published
+//!                    Waits, Resumed, Blocked, Unblocked, Resent, Nak
+//!   responder            Delivered, or: Queued ──► Responded
+//!                    Waits, Refused
+//!          NIC ──► buffer of the trace (fixed) ──[swapped for an empty one]──► device process ──► tool
+//! ```
+//!
+//! # Which operations
+//! Those whose running number is a multiple of the trace's sample. Frames carry the name of their
+//! operation, and the running number is part of it: every NIC chooses the same operations, and
+//! nothing is added to a frame.
+//!
+//! # Invariants
+//! - The caller brings the buffer of a trace, and its capacity is the bound: no guest and no peer can
+//!   make a NIC keep more. What does not fit is counted ([`Taken::lost`]), and the NIC goes on.
+//! - A trace changes nothing that a guest or a peer sees.
+//! - A NIC that is not traced tests one flag where it chooses what to sample, and where it is slow anyway.
+//! - Numbers in events are what guests and peers have said. Nothing but their form is checked.
+//! - A trace survives a reset of the NIC; names of operations do not repeat.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of a [`Record`].
+pub const RECORD_BYTES: usize = 48;
+
+/// What has happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum What {
+    /// The NIC has read the command. `code`: its opcode; `bytes`: its length; `detail`: its tag or
+    /// function; `depth`: operations of the process.
+    Fetched = 1,
+    /// Its first frame goes to the wire.
+    Sent,
+    /// It is complete. `code`: its status; `detail`: when its last frame went; `bytes`: its number at its
+    /// counter; `depth`: operations of the process that are left.
+    Ended,
+    /// Its process can see what is complete. `operation`: names the process; `bytes`, `detail`: how many
+    /// writes and reads are complete.
+    Published,
+    /// A frame is in memory, or what it asked for is done. `code`: its kind; `bytes`: its payload;
+    /// `detail`: when it came.
+    Delivered,
+    /// A request has come that is answered when its process has a turn. `code`: its kind.
+    Queued,
+    /// A frame goes back to the requester. `code`: its kind; `bytes`: its payload.
+    Responded,
+    /// A page is absent. `code`: the kind of the frame that waits, 0 for a turn of the operation.
+    Waits,
+    /// The pages are there, or have failed. `code`: as in `Waits`.
+    Resumed,
+    /// A window is closed: no credit.
+    Blocked,
+    /// It is open again.
+    Unblocked,
+    /// A frame was lost and goes to the wire again. `code`: its kind.
+    Resent,
+    /// A frame is refused. `code`: the status that its sender gets.
+    Refused,
+    /// The peer has refused a frame. `code`: the status.
+    Nak,
+    /// What the NIC holds. `bytes`: operations; `detail`: credits that peers have; `depth`: processes.
+    Load,
+    /// Events did not fit. `bytes`: how many.
+    Lost,
+}
+
+impl What {
+    /// All of them.
+    pub const ALL: [What; 16] = [
+        What::Fetched,
+        What::Sent,
+        What::Ended,
+        What::Published,
+        What::Delivered,
+        What::Queued,
+        What::Responded,
+        What::Waits,
+        What::Resumed,
+        What::Blocked,
+        What::Unblocked,
+        What::Resent,
+        What::Refused,
+        What::Nak,
+        What::Load,
+        What::Lost,
+    ];
+}
+
+/// One event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// [`crate::Host::clock`] of the NIC where it happened.
+    pub time: u64,
+    /// Name of the operation at its requester.
+    pub operation: u64,
+    /// What has happened.
+    pub what: What,
+    /// Node where it happened.
+    pub at: u16,
+    /// Node whose operation it is.
+    pub requester: u16,
+    /// The other node.
+    pub peer: u16,
+    /// Port of the process.
+    pub port: u16,
+    /// See [`What`].
+    pub code: u32,
+    /// See [`What`].
+    pub depth: u16,
+    /// See [`What`].
+    pub bytes: u64,
+    /// See [`What`].
+    pub detail: u64,
+}
+
+/// An event as it stands in buffers and streams.
+///
+/// ```text
+///    0          8            16       24        32  34         36    38    40    44     46    47
+///   ┌──────────┬────────────┬────────┬─────────┬───┬──────────┬─────┬─────┬─────┬──────┬─────┬────┐
+///   │ time     │ operation  │ bytes  │ detail  │at │requester │peer │port │code │depth │what │ 0  │
+///   └──────────┴────────────┴────────┴─────────┴───┴──────────┴─────┴─────┴─────┴──────┴─────┴────┘
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Record {
+    time: U64,
+    operation: U64,
+    bytes: U64,
+    detail: U64,
+    at: U16,
+    requester: U16,
+    peer: U16,
+    port: U16,
+    code: U32,
+    depth: U16,
+    what: u8,
+    reserved: u8,
+}
+
+const _: () = assert!(size_of::<Record>() == RECORD_BYTES);
+
+/// Bytes that are no event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoEvent;
+
+impl From<Event> for Record {
+    fn from(event: Event) -> Self {
+        Record {
+            time: event.time.into(),
+            operation: event.operation.into(),
+            bytes: event.bytes.into(),
+            detail: event.detail.into(),
+            at: event.at.into(),
+            requester: event.requester.into(),
+            peer: event.peer.into(),
+            port: event.port.into(),
+            code: event.code.into(),
+            depth: event.depth.into(),
+            what: event.what as u8,
+            reserved: 0,
+        }
+    }
+}
+
+impl TryFrom<Record> for Event {
+    type Error = NoEvent;
+
+    fn try_from(record: Record) -> Result<Self, NoEvent> {
+        let index = record.what.checked_sub(1).ok_or(NoEvent)?;
+        let what = *What::ALL.get(usize::from(index)).ok_or(NoEvent)?;
+        if record.reserved != 0 {
+            return Err(NoEvent);
+        }
+        Ok(Event {
+            time: record.time.get(),
+            operation: record.operation.get(),
+            what,
+            at: record.at.get(),
+            requester: record.requester.get(),
+            peer: record.peer.get(),
+            port: record.port.get(),
+            code: record.code.get(),
+            depth: record.depth.get(),
+            bytes: record.bytes.get(),
+            detail: record.detail.get(),
+        })
+    }
+}
+
+impl Event {
+    /// Reads an event.
+    ///
+    /// # Errors
+    /// [`NoEvent`] if these bytes are none.
+    pub fn read(bytes: &[u8; RECORD_BYTES]) -> Result<Self, NoEvent> {
+        let record: Record = zerocopy::transmute!(*bytes);
+        record.try_into()
+    }
+}
+
+/// What a trace has kept since it was looked at last.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// The events, in the order in which they were noted.
+    pub events: Vec<Record>,
+    /// Events that did not fit.
+    pub lost: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn event() -> impl Strategy<Value = Event> {
+        let long = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+        let short = (any::<u16>(), any::<u16>(), any::<u16>(), any::<u16>());
+        let what = prop::sample::select(&What::ALL[..]);
+        (long, short, any::<u32>(), any::<u16>(), what).prop_map(
+            |((time, operation, bytes, detail), (at, requester, peer, port), code, depth, what)| {
+                Event {
+                    time,
+                    operation,
+                    what,
+                    at,
+                    requester,
+                    peer,
+                    port,
+                    code,
+                    depth,
+                    bytes,
+                    detail,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn events_are_read_as_they_were_written(event in event()) {
+            let record = Record::from(event);
+            let bytes: [u8; RECORD_BYTES] = record.as_bytes().try_into().unwrap();
+            prop_assert_eq!(Event::read(&bytes), Ok(event));
+        }
+
+        #[test]
+        fn any_bytes_are_an_event_that_is_written_as_they_are_or_none(
+            bytes in prop::array::uniform32(any::<u8>()),
+            rest in prop::array::uniform16(any::<u8>()),
+            what in 0u8..20,
+        ) {
+            let mut all = [0; RECORD_BYTES];
+            all[..32].copy_from_slice(&bytes);
+            all[32..].copy_from_slice(&rest);
+            all[46] = what;
+            let valid = (1..=16).contains(&what) && all[47] == 0;
+            match Event::read(&all) {
+                Ok(event) => {
+                    prop_assert!(valid);
+                    let record = Record::from(event);
+                    prop_assert_eq!(record.as_bytes(), &all[..]);
+                }
+                Err(NoEvent) => prop_assert!(!valid),
+            }
+        }
+    }
+
+    #[test]
+    fn what_happens_stands_at_its_number() {
+        let numbers = What::ALL.map(|what| what as u8);
+        assert!(numbers.into_iter().eq(1..=16));
+    }
+
+    #[test]
+    fn the_layout_is_the_picture() {
+        let event = Event {
+            time: 1,
+            operation: 2,
+            what: What::Lost,
+            at: 5,
+            requester: 6,
+            peer: 7,
+            port: 8,
+            code: 9,
+            depth: 10,
+            bytes: 3,
+            detail: 4,
+        };
+        let mut expected = [0; RECORD_BYTES];
+        let places = [0, 8, 16, 24, 32, 34, 36, 38, 40, 44, 46];
+        for (number, place) in (1..=10).chain([16]).zip(places) {
+            expected[place] = number;
+        }
+        assert_eq!(Record::from(event).as_bytes(), expected);
+    }
+}

@@ -1,0 +1,29 @@
+//! `qnic trace`: what the package `qnic-trace` writes.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use qnic_cli::lab::trace::Options;
+use qnic_cluster::Cancel;
+use qnic_trace::{Settings, Source};
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let cancel = Cancel::on_signals()?;
+    let source = match options.socket.is_empty() {
+        false => Source::Sockets(options.socket.clone()),
+        true => {
+            let name = options.cluster.as_deref();
+            Source::Cluster(Box::new(qnic_cli::ui::find(name, Some(&cancel))?))
+        }
+    };
+    let settings = Settings {
+        time: options.time,
+        nodes: options.on.clone(),
+        sample: options.sample,
+        limit: usize::try_from(options.limit).unwrap_or(usize::MAX),
+        output: options.output.clone(),
+        json: options.json,
+    };
+    qnic_trace::run(&source, &settings, &cancel)?;
+    Ok(ExitCode::SUCCESS)
+}

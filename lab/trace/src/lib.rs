@@ -1,0 +1,118 @@
+//! `qnic trace`: the life of single operations across the nodes of a cluster, for Perfetto.
+//!
+//! ```text
+//!   device processes ── control socket: trace ──► events ──┐
+//!                                               events ──┴─► operations ──► time line ──► JSON file
+//!                                                                │
+//!                                                                └────────► summary
+//! ```
+//! | module | holds |
+//! |---|---|
+//! | `collect` | events from several device processes, until somebody has enough |
+//! | `operations` | what all nodes say of one operation, put together |
+//! | `names` | what operations, frames and nodes are called |
+//! | `timeline` | processes, tracks, slices, arrows and counters: the trace event format |
+//! | `summary` | counts, and the slowest operations |
+//!
+//! # Invariants
+//! - An operation is what has the same requester and the same name there; all nodes say both.
+//! - All events have times of one clock: the monotonic clock of the host, which all its device
+//!   processes share. Nodes of other hosts are not part of a trace.
+//! - What is kept is bounded ([`Settings::limit`]); what does not fit is counted, as what the NICs have
+//!   lost is.
+//! - However it ends, the device processes stop tracing: they do when a connection ends.
+#![forbid(unsafe_code)]
+
+mod collect;
+mod names;
+mod operations;
+mod summary;
+mod timeline;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use qnic_cluster::{Cancel, Cluster};
+
+pub use collect::{Collected, Collection, TracedNode};
+pub use operations::{Operation, Operations, SeenFrame};
+pub use summary::{Slow, Summary};
+pub use timeline::write;
+
+/// Whom to ask.
+pub enum Source {
+    /// The device processes of a cluster.
+    Cluster(Box<Cluster>),
+    /// Device processes, by their control sockets.
+    Sockets(Vec<PathBuf>),
+}
+
+impl Source {
+    fn sockets(&self) -> Vec<PathBuf> {
+        match self {
+            Source::Cluster(cluster) => cluster.control_sockets(),
+            Source::Sockets(sockets) => sockets.clone(),
+        }
+    }
+}
+
+/// What is traced, and where it goes.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// For how long.
+    pub time: Duration,
+    /// Names of nodes; all if there is none.
+    pub nodes: Vec<String>,
+    /// Every so many operations of a node, one.
+    pub sample: u32,
+    /// Most events that are kept.
+    pub limit: usize,
+    /// The file.
+    pub output: PathBuf,
+    /// The summary as JSON.
+    pub json: bool,
+}
+
+/// Traces until the time is over, the limit is reached, or `cancel` is pulled; then writes the file
+/// and says what is in it.
+///
+/// # Errors
+/// A device process does not answer, or traces already; the file cannot be written.
+pub fn run(source: &Source, settings: &Settings, cancel: &Cancel) -> Result<()> {
+    // Before the wait, so that a wrong name costs no trace; what was there stays until there is one.
+    let unwritten = || format!("write {}", settings.output.display());
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&settings.output)
+        .with_context(unwritten)?;
+    let collection = Collection::begin(&source.sockets(), settings)?;
+    if !settings.json {
+        let names: Vec<_> = collection.nodes().iter().map(|node| &*node.name).collect();
+        eprintln!(
+            "tracing {} for {:?}; Ctrl-C ends it",
+            names.join(", "),
+            settings.time
+        );
+    }
+    collection.wait(settings.time, cancel)?;
+    let collected = collection.end()?;
+    let operations = Operations::of(&collected);
+    if file.metadata().with_context(unwritten)?.is_file() {
+        file.set_len(0).with_context(unwritten)?;
+    }
+    let mut file = BufWriter::new(file);
+    let arrows = write(&mut file, &collected, &operations)
+        .and_then(|arrows| file.flush().map(|()| arrows))
+        .with_context(unwritten)?;
+    let summary = Summary::of(&collected, &operations, arrows);
+    match settings.json {
+        true => println!("{}", serde_json::to_string(&summary)?),
+        false => print!("{}", summary.text(&settings.output)),
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! What operations, frames, reasons and nodes are called.
+
+use std::collections::BTreeMap;
+
+use qnic_abi::atomic::Function;
+use qnic_abi::command::CommandBody;
+use qnic_abi::message::SendCommand;
+use qnic_abi::names::kind_name;
+use qnic_abi::rdma::{ReadCommand, WriteCommand};
+use qnic_abi::{atomic, collective, context, datagram, message, process_names, Status};
+use qnic_nic::trace::Event;
+
+use crate::collect::TracedNode;
+
+/// Names of nodes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Nodes(BTreeMap<u16, String>);
+
+impl Nodes {
+    pub(crate) fn new(nodes: &[TracedNode]) -> Self {
+        let names = nodes.iter().map(|node| (node.node, node.name.clone()));
+        Nodes(names.collect())
+    }
+
+    /// The name of a node; its number, if it was not traced.
+    pub(crate) fn name(&self, node: u16) -> String {
+        let name = self.0.get(&node).cloned();
+        name.unwrap_or_else(|| format!("node {node}"))
+    }
+}
+
+/// What an operation is called, by the event of its fetch.
+pub(crate) fn operation(fetched: &Event, nodes: &Nodes) -> String {
+    let peer = nodes.name(fetched.peer);
+    let size = size(fetched.bytes);
+    let Ok(opcode) = u8::try_from(fetched.code) else {
+        return format!("command {}", fetched.code);
+    };
+    match opcode {
+        WriteCommand::OPCODE => format!("write {size} to {peer}"),
+        ReadCommand::OPCODE => format!("read {size} of {peer}"),
+        SendCommand::OPCODE => format!("send {size} to {peer}, tag {}", fetched.detail),
+        atomic::OPCODE => {
+            let function = u16::try_from(fetched.detail).ok();
+            let function = function.and_then(|number| Function::try_from(number).ok());
+            match function {
+                Some(function) => format!("{function:?} of {size} at {peer}"),
+                None => format!("atomic operation at {peer}"),
+            }
+        }
+        _ => {
+            let name = opcode_name(opcode);
+            let name = name.unwrap_or_else(|| format!("command {opcode}"));
+            format!("{name} to {peer}")
+        }
+    }
+}
+
+fn opcode_name(opcode: u8) -> Option<String> {
+    let names = [
+        message::Opcode::try_from(opcode)
+            .ok()
+            .map(|it| format!("{it:?}")),
+        context::Opcode::try_from(opcode)
+            .ok()
+            .map(|it| format!("{it:?}")),
+        collective::Opcode::try_from(opcode)
+            .ok()
+            .map(|it| format!("{it:?}")),
+        datagram::Opcode::try_from(opcode)
+            .ok()
+            .map(|it| format!("{it:?}")),
+        process_names::Opcode::try_from(opcode)
+            .ok()
+            .map(|it| format!("{it:?}")),
+    ];
+    names.into_iter().flatten().next()
+}
+
+/// The name of a kind of frame.
+pub(crate) fn frame(kind: u32) -> String {
+    let name = u8::try_from(kind).ok().and_then(kind_name);
+    name.map_or_else(|| format!("frame {kind:#x}"), str::to_owned)
+}
+
+/// The name of a status.
+pub(crate) fn status(code: u32) -> String {
+    let status = Status::try_from(code);
+    status.map_or_else(|_| format!("status {code}"), |status| format!("{status:?}"))
+}
+
+/// A number of bytes.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes, 0);
+    while value >= 1024 && value % 1024 == 0 && unit + 1 < UNITS.len() {
+        value /= 1024;
+        unit += 1;
+    }
+    format!("{value} {}", UNITS[unit])
+}
+
+/// A time for people.
+pub(crate) fn time(nanoseconds: u64) -> String {
+    let value = nanoseconds as f64;
+    match nanoseconds {
+        0..1_000 => format!("{nanoseconds} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", value / 1e6),
+        _ => format!("{:.1} s", value / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_exact_and_times_are_short() {
+        let sizes = [0, 8, 1024, 1025, 4096, 3 << 20, u64::MAX].map(size);
+        let expected = [
+            "0 B",
+            "8 B",
+            "1 KiB",
+            "1025 B",
+            "4 KiB",
+            "3 MiB",
+            "18446744073709551615 B",
+        ];
+        assert_eq!(sizes, expected);
+        let times = [999, 1_000, 1_250_000, 2_000_000_000].map(time);
+        assert_eq!(times, ["999 ns", "1.0 µs", "1.2 ms", "2.0 s"]);
+    }
+
+    #[test]
+    fn every_kind_and_status_has_a_name_and_others_have_their_number() {
+        assert_eq!(frame(u32::from(qnic_abi::rdma::kind::WRITE)), "Write");
+        assert_eq!(frame(0x1ff), "frame 0x1ff");
+        assert_eq!(status(0), "Ok");
+        assert_eq!(status(99_999), "status 99999");
+    }
+}
