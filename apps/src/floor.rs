@@ -7,6 +7,8 @@ use std::time::Instant;
 use anyhow::{ensure, Result};
 use qnic::Buffer;
 
+use crate::mapping::Mapping;
+
 /// MB/s of `count` copies of `size` bytes at `offset` of both buffers.
 pub(crate) fn memcpy_mb_s(
     to: &Buffer,
@@ -35,4 +37,29 @@ pub(crate) fn memcpy_mb_s(
         }
     }
     Ok((size * count) as f64 / start.elapsed().as_secs_f64() / 1e6)
+}
+
+/// MB/s of `count` copies of `from` to `offset` of a mapping that another process maps, too.
+pub(crate) fn memcpy_to_mapping_mb_s(
+    to: &Mapping,
+    offset: usize,
+    from: &[u8],
+    count: usize,
+) -> Result<f64> {
+    let end = offset.checked_add(from.len());
+    ensure!(
+        end.is_some_and(|end| end <= to.len()),
+        "{} bytes at {offset} are outside of the mapping",
+        from.len()
+    );
+    let start = Instant::now();
+    for _ in 0..count {
+        let destination = std::hint::black_box((to.address() + offset) as *mut u8);
+        // SAFETY: the range was checked against the mapping, which stays mapped for the call and
+        // is not `from`. The other process looks at the words before `offset` only.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), destination, from.len());
+        }
+    }
+    Ok((from.len() * count) as f64 / start.elapsed().as_secs_f64() / 1e6)
 }

@@ -1,5 +1,5 @@
 //! What a small write costs, against how much there is beside it: endpoints of one process that
-//! take turns, and peers that take turns (P9).
+//! take turns, peers that take turns, and pages that peers export (P9).
 //!
 //! Every write is of 8 bytes to a `memory-server`. *Fenced*: it is waited for before the next one
 //! is posted, by another endpoint or to another peer. *Streamed*: all are posted, then waited for.
@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::{Endpoint, Nic, Port, RemoteSegment};
+use qnic_abi::PAGE_SIZE;
 use qnic_apps::report::{BenchRow, Latency};
 
 use crate::node::{import, say_line};
@@ -16,6 +17,9 @@ use crate::options::{DATA, REQUEST, TARGET_PORT};
 
 /// Bytes of a write.
 const SIZE: usize = 8;
+
+/// Pages that are written to: so few that they stay in the processor's caches.
+const WRITTEN: usize = 32;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -25,6 +29,9 @@ pub(crate) struct Options {
     /// Endpoints of this process that write, in turn
     #[arg(long, default_value_t = 1)]
     endpoints: usize,
+    /// Pages of each memory server's segment; few of them are written to, all over the segment
+    #[arg(long, default_value_t = 1)]
+    pages: usize,
     /// Writes of a round
     #[arg(long, default_value_t = 20_000)]
     writes: usize,
@@ -38,6 +45,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(options.endpoints > 0, "--endpoints must not be 0");
     ensure!(options.writes > 0, "--writes must not be 0");
+    ensure!(options.pages > 0, "--pages must not be 0");
     let nic = Nic::open().context("open the NIC")?;
     let register = |_| nic.register(Port(0)).context("register");
     let endpoints: Vec<Endpoint> = (0..options.endpoints)
@@ -54,6 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             })
             .collect::<Result<_>>()?,
         endpoints,
+        pages: options.pages,
     };
     let mut rows = ["fenced", "streamed"].map(|name| BenchRow::new(name, SIZE));
     for round in 0..=options.rounds {
@@ -73,22 +82,27 @@ struct Ends {
     endpoints: Vec<Endpoint>,
     /// What each endpoint has imported, by peer.
     remotes: Vec<Vec<RemoteSegment>>,
+    /// Of each of these segments.
+    pages: usize,
 }
 
 impl Ends {
-    /// The ends of a write.
-    fn turn(&self, number: usize) -> (&Endpoint, &RemoteSegment) {
+    /// The ends of a write, and where it goes.
+    fn turn(&self, number: usize) -> (&Endpoint, &RemoteSegment, u64) {
         let endpoint = number % self.endpoints.len();
         let remotes = &self.remotes[endpoint];
-        (&self.endpoints[endpoint], &remotes[number % remotes.len()])
+        let written = self.pages.min(WRITTEN);
+        let page = number % written * (self.pages / written);
+        let remote = &remotes[number % remotes.len()];
+        (&self.endpoints[endpoint], remote, (page * PAGE_SIZE) as u64)
     }
 
     fn fenced(&self, writes: usize) -> Result<Option<Latency>> {
         let mut times = Vec::with_capacity(writes);
         for number in 0..writes {
-            let (endpoint, remote) = self.turn(number);
+            let (endpoint, remote, offset) = self.turn(number);
             let start = Instant::now();
-            endpoint.write(remote, 0, &(number as u64).to_le_bytes())?;
+            endpoint.write(remote, offset, &(number as u64).to_le_bytes())?;
             endpoint.flush()?;
             times.push(start.elapsed().as_nanos() as u64);
         }
@@ -98,8 +112,8 @@ impl Ends {
     fn streamed(&self, writes: usize) -> Result<Option<Latency>> {
         let start = Instant::now();
         for number in 0..writes {
-            let (endpoint, remote) = self.turn(number);
-            endpoint.write(remote, 0, &(number as u64).to_le_bytes())?;
+            let (endpoint, remote, offset) = self.turn(number);
+            endpoint.write(remote, offset, &(number as u64).to_le_bytes())?;
         }
         for endpoint in &self.endpoints {
             endpoint.flush()?;

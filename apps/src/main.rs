@@ -35,6 +35,7 @@ mod queue_fuzzer;
 mod raw;
 mod remap;
 mod remote_memory;
+mod shared_memory;
 mod signals;
 mod stream;
 
@@ -124,6 +125,8 @@ enum Role {
     /// Writes and reads a volume in the memory of other nodes, and compares, until it is killed;
     /// host mode only
     RemoteMemoryClient(remote_memory::ClientOptions),
+    /// Measures a ping-pong and copies through memory that two guests share
+    SharedMemoryBench(shared_memory::Options),
     /// Uses every kind of notification, and channels, with a peer
     Signals(signals::Options),
     /// Sends or receives through a channel without end, to be killed or cut off
@@ -173,6 +176,7 @@ fn main() -> anyhow::Result<()> {
         Role::RemapWriter(options) => remap::run_writer(&options),
         Role::RemoteMemoryServer(options) => remote_memory::serve(&options),
         Role::RemoteMemoryClient(options) => remote_memory::verify(&options),
+        Role::SharedMemoryBench(options) => shared_memory::run(&options),
         Role::Signals(options) => signals::run(&options),
         Role::Stream(options) => stream::run(&options),
         Role::LockWaiter(options) => lock_waiter::run(&options),

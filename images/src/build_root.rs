@@ -1,7 +1,7 @@
 //! The root in which the kernel module is built: compilers of the distribution
 //! and the headers of every series' kernel.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 use fs_err::os::unix::fs::symlink;
@@ -46,7 +46,7 @@ pub(crate) const RUST_LIBRARY: &str = "usr/lib/rustlib/src/rust/library";
 /// The build root, from the cache or the mirror.
 pub(crate) fn provision(cx: Context<'_>) -> Result<Root> {
     let mut names = PACKAGES.to_owned();
-    for series in KernelSeries::ALL {
+    for series in KernelSeries::USUAL {
         let release = kernel::release(cx, series)?;
         names = format!("{names} {}", kernel::headers_package(&release));
     }
@@ -58,6 +58,21 @@ pub(crate) fn provision(cx: Context<'_>) -> Result<Root> {
         keep: &|name| !UNUSED.contains(&name) && !name.starts_with(kernel::IMAGE),
     };
     Root::of_packages(cx, &set, finish)
+}
+
+/// The directory with the headers of `release`, in a root of their own: all but those that the
+/// flavours of a kernel have in common.
+pub(crate) fn headers(cx: Context<'_>, release: &str) -> Result<PathBuf> {
+    let package = kernel::headers_package(release);
+    let set = PackageSet {
+        kind: "headers",
+        label: &format!("the headers of the kernel {release}"),
+        suite: STABLE,
+        names: &package,
+        keep: &|name| name == package,
+    };
+    let root = Root::of_packages(cx, &set, |_| Ok(()))?;
+    Ok(root.dir.join("usr/src").join(&package))
 }
 
 fn finish(dir: &Path) -> Result<()> {

@@ -7,7 +7,9 @@ pub(crate) const BACKPORTS: &str = "trixie-backports";
 /// The architecture of hosts and guests, in the distribution's words.
 pub(crate) const ARCHITECTURE: &str = "amd64";
 /// Kernels of this flavour have no drivers for hardware that guests never have.
-pub(crate) const KERNEL_FLAVOUR: &str = "cloud-amd64";
+pub(crate) const CLOUD_FLAVOUR: &str = "cloud-amd64";
+/// Kernels of this flavour have them.
+pub(crate) const GENERIC_FLAVOUR: &str = "amd64";
 /// Where the host keeps the keys that sign the distribution's packages.
 pub(crate) const KEYRINGS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.gpg",

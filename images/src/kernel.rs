@@ -6,7 +6,7 @@ use crate::apt::{forget_indexes, Apt, Available};
 use crate::cache::Cache;
 use crate::command::{command, succeeds};
 use crate::context::Context;
-use crate::distribution::KERNEL_FLAVOUR;
+use crate::distribution::{CLOUD_FLAVOUR, GENERIC_FLAVOUR};
 use crate::error::{Error, Result};
 use crate::kernel_series::KernelSeries;
 use crate::root::{PackageSet, Root};
@@ -31,12 +31,15 @@ pub(crate) struct Kernel {
 /// # Errors
 /// [`Error::NoKernel`], and what apt can run into.
 pub(crate) fn release(cx: Context<'_>, series: KernelSeries) -> Result<String> {
+    if series == KernelSeries::Generic {
+        return Ok(generic(&release(cx, KernelSeries::Stable)?));
+    }
     if let Some(release) = remembered_release(cx.cache, series) {
         return Ok(release);
     }
     let apt = Apt::open(cx)?;
     cx.progress.step(&format!("choosing the {series} kernel"));
-    let wanted = |name: &str| name.ends_with(KERNEL_FLAVOUR);
+    let wanted = |name: &str| name.ends_with(CLOUD_FLAVOUR);
     let mut available = apt.available(IMAGE, wanted)?;
     available.extend(apt.available(HEADERS, wanted)?);
     let newest = newest(&available, series.suite())?;
@@ -47,13 +50,23 @@ pub(crate) fn release(cx: Context<'_>, series: KernelSeries) -> Result<String> {
 
 /// The release that is remembered for `series`, if any.
 pub(crate) fn remembered_release(cache: &Cache, series: KernelSeries) -> Option<String> {
+    if series == KernelSeries::Generic {
+        return remembered_release(cache, KernelSeries::Stable).map(|release| generic(&release));
+    }
     cache.pin(&pin_name(series))
+}
+
+/// The release of the same kernel in the flavour with all drivers. Both have headers in common, so
+/// one root can build modules for both.
+fn generic(release: &str) -> String {
+    let version = release.strip_suffix(CLOUD_FLAVOUR).unwrap_or(release);
+    format!("{version}{GENERIC_FLAVOUR}")
 }
 
 /// Forgets which kernels were chosen; returns true if any were.
 pub(crate) fn forget_releases(cache: &Cache) -> Result<bool> {
     let mut any = false;
-    for series in KernelSeries::ALL {
+    for series in KernelSeries::USUAL {
         any |= cache.unpin(&pin_name(series))?;
     }
     if any {
@@ -107,7 +120,7 @@ fn in_root(root: &Root, release: String) -> Result<Kernel> {
 }
 
 fn pin_name(series: KernelSeries) -> String {
-    format!("release-{series}-{KERNEL_FLAVOUR}")
+    format!("release-{series}-{CLOUD_FLAVOUR}")
 }
 
 /// The release of the newest kernel in `suite` that has an image and headers of
@@ -172,6 +185,14 @@ mod tests {
         assert_eq!(newest_in("new").as_deref(), Some("7.2.12-cloud-amd64"));
         assert_eq!(newest_in("old").as_deref(), Some("6.12.107-cloud-amd64"));
         assert_eq!(newest_in("none"), None);
+    }
+
+    #[test]
+    fn the_generic_kernel_is_the_stable_one_in_another_flavour() {
+        assert_eq!(
+            generic("6.12.117+deb13-cloud-amd64"),
+            "6.12.117+deb13-amd64"
+        );
     }
 
     #[test]

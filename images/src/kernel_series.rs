@@ -13,24 +13,32 @@ pub enum KernelSeries {
     Stable,
     /// The newest kernel that the stable release's backports can boot.
     Backports,
+    /// The kernel of the stable release with drivers for all hardware, such as Soft-RoCE. It is
+    /// fetched when a guest wants it.
+    Generic,
 }
 
 impl KernelSeries {
     /// Every series, in the order they are documented.
-    pub const ALL: [Self; 2] = [Self::Stable, Self::Backports];
+    pub const ALL: [Self; 3] = [Self::Stable, Self::Backports, Self::Generic];
+
+    /// Those that are chosen from the mirror, and that the root for builds has the headers of. The
+    /// generic kernel is that of the stable series in another flavour.
+    pub(crate) const USUAL: [Self; 2] = [Self::Stable, Self::Backports];
 
     /// The name used in cluster files and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stable => "stable",
             Self::Backports => "backports",
+            Self::Generic => "generic",
         }
     }
 
     /// The suite that its kernels are taken from.
     pub(crate) fn suite(self) -> &'static str {
         match self {
-            Self::Stable => STABLE,
+            Self::Stable | Self::Generic => STABLE,
             Self::Backports => BACKPORTS,
         }
     }
@@ -44,7 +52,7 @@ impl fmt::Display for KernelSeries {
 
 /// A kernel series that does not exist was named.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no kernel series \"{0}\": use \"stable\" or \"backports\"")]
+#[error("there is no kernel series \"{0}\": use \"stable\", \"backports\" or \"generic\"")]
 pub struct UnknownSeries(pub String);
 
 impl FromStr for KernelSeries {

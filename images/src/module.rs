@@ -32,6 +32,10 @@ const MODULE: &str = "qnic.ko";
 /// The name of the example's.
 const EXAMPLE: &str = "qnic_ping.ko";
 
+/// Where headers that the build root lacks are seen, in the copy of the sources. Their links lead
+/// to `lib`, two directories up.
+const HEADERS: &str = ".headers";
+
 /// Makes cargo take every crate from `/vendor`.
 const CARGO_CONFIG: &str = "\
 [source.crates-io]
@@ -49,6 +53,10 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> R
     let sources = Sources::of(repo)?;
     let release = kernel::release(cx, series)?;
     let build_root = build_root::provision(cx)?;
+    let headers = match series {
+        KernelSeries::Generic => Some(build_root::headers(cx, &release)?),
+        KernelSeries::Stable | KernelSeries::Backports => None,
+    };
     let mut key = Key::new("module", RECIPE);
     let hash = sources.hash()?;
     key.add(&release).add(build_root.key()).add(&hash);
@@ -62,7 +70,13 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> R
         let toolchain = format!("{} {}", build_root.key(), vendor.display());
         sources.copy_to(&copy, &toolchain, &hash)?;
         sources::remove_objects(&copy)?;
-        build(cx, &build_root, &vendor, &copy, &release)?;
+        build(
+            cx,
+            &build_root,
+            &vendor,
+            &copy,
+            (&release, headers.as_deref()),
+        )?;
         for file in [MODULE, EXAMPLE] {
             fs::copy(copy.join(KBUILD).join(file), dir.join(file))?;
         }
@@ -116,18 +130,24 @@ fn build(
     build_root: &Root,
     vendor: &Path,
     copy: &Path,
-    release: &str,
+    (release, headers): (&str, Option<&Path>),
 ) -> Result<()> {
     let home = copy.join(".cargo-home");
     fs::create_dir_all(&home)?;
     fs::write(home.join("config.toml"), CARGO_CONFIG)?;
     cx.progress
         .step(&format!("building the kernel module for {release}"));
-    let mounts = [(copy, "/src"), (vendor, "/vendor")];
+    let mut mounts = vec![(copy, "/src"), (vendor, "/vendor")];
+    let mut tree = format!("/lib/modules/{release}/build");
+    if let Some(headers) = headers {
+        fs::create_dir_all(copy.join(HEADERS))?;
+        tree = format!("/src/{HEADERS}");
+        mounts.push((headers, &tree));
+    }
     let script = format!(
         "set -e\n\
          export CARGO_HOME=/src/.cargo-home SOURCE_DATE_EPOCH=0\n\
-         make --no-print-directory -C /lib/modules/{release}/build M=/src/{KBUILD} CARGO_EXTRA=--offline modules\n\
+         make --no-print-directory -C {tree} M=/src/{KBUILD} CARGO_EXTRA=--offline modules\n\
          cd /src/{KBUILD}\n\
          strip --strip-debug --enable-deterministic-archives {MODULE} {EXAMPLE}\n"
     );

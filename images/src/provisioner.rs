@@ -12,7 +12,7 @@ use crate::kernel_series::KernelSeries;
 use crate::module;
 use crate::program::{Program, Tool};
 use crate::progress::Progress;
-use crate::tools::{FI_PINGPONG, IPERF3, QEMU, TSHARK};
+use crate::tools::{FI_PINGPONG, IPERF3, QEMU, TSHARK, UCX_PERFTEST};
 
 /// Makes artefacts, or finds them in the cache.
 ///
@@ -52,6 +52,11 @@ impl Provisioner {
     /// libfabric's `fi_pingpong`: the host's own, else the distribution's.
     pub fn fi_pingpong(&self) -> Result<Program> {
         self.tool(&FI_PINGPONG)
+    }
+
+    /// UCX's `ucx_perftest`: the host's own, else the distribution's.
+    pub fn ucx_perftest(&self) -> Result<Program> {
+        self.tool(&UCX_PERFTEST)
     }
 
     fn tool(&self, tool: &Tool) -> Result<Program> {
@@ -102,6 +107,13 @@ impl Provisioner {
     pub fn ext4_programs(&self) -> Result<Vec<GuestFile>> {
         host_architecture()?;
         guest::ext4_programs(self.context())
+    }
+
+    /// The distribution's programs that measure RDMA (over Soft-RoCE) and sockets, with their
+    /// libraries, for the `extra` of an image: perftest's, qperf, iperf3, and `rdma`.
+    pub fn network_programs(&self) -> Result<Vec<GuestFile>> {
+        host_architecture()?;
+        guest::network_programs(self.context())
     }
 
     /// What [`Provisioner::guest_image`] takes from the mirror for the kernel of `series`, made

@@ -72,6 +72,16 @@ pub(crate) const FI_PINGPONG: Tool = Tool {
     check: check_fi_pingpong,
 };
 
+/// Moves the data that transfers are compared with. It loads its transports from beside its
+/// libraries.
+pub(crate) const UCX_PERFTEST: Tool = Tool {
+    name: "ucx_perftest",
+    packages: alone("ucx-utils"),
+    finish: |_| Ok(()),
+    adapt: |_, _| {},
+    check: check_ucx_perftest,
+};
+
 /// One package, with what it depends on.
 const fn alone(name: &'static str) -> PackageSet<'static> {
     PackageSet {
@@ -181,6 +191,19 @@ fn check_fi_pingpong(fi_pingpong: &Program) -> Result<()> {
         false => {
             let what = "an fi_pingpong that sends tagged messages";
             Err(Error::unexpected(what, &fi_pingpong.program))
+        }
+    }
+}
+
+/// It puts. It shows its usage, whatever its status is then.
+fn check_ucx_perftest(ucx_perftest: &Program) -> Result<()> {
+    let output = ucx_perftest.command().arg("-h").output()?;
+    let usage = [output.stdout, output.stderr].concat();
+    match String::from_utf8_lossy(&usage).contains("ucp_put_lat") {
+        true => Ok(()),
+        false => {
+            let what = "a ucx_perftest that puts";
+            Err(Error::unexpected(what, &ucx_perftest.program))
         }
     }
 }

@@ -29,6 +29,8 @@ const BALL: NotificationId = notification(1);
 /// The other side has come to the same point.
 const STEP: NotificationId = notification(2);
 const TAG: Tag = Tag(1);
+/// The first tag that nobody sends.
+const UNUSED: u64 = 1 << 32;
 /// Messages that are on their way before their receives are posted.
 const UNEXPECTED: usize = 32;
 
@@ -52,6 +54,9 @@ pub(crate) struct BenchOptions {
     /// Bytes of a stream
     #[arg(long, default_value_t = 64 << 20)]
     stream_bytes: usize,
+    /// Receives that are posted all the time, for messages that nobody sends
+    #[arg(long, default_value_t = 0)]
+    posted: u32,
 }
 
 /// Runs all sizes; the initiator prints one [`BenchRow`] for each operation and size.
@@ -74,6 +79,15 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
         endpoint,
         inbox,
     };
+    let waits = |number| Pattern::tagged(Source::Process(side.peer, PORT), Tag(UNUSED + number));
+    let post = |number| {
+        side.endpoint
+            .post_receive(&waits(number), side.inbox.part(0, 1))
+    };
+    // They are taken back when this function ends.
+    let _posted: Vec<_> = (0..u64::from(options.posted))
+        .map(post)
+        .collect::<qnic::Result<_>>()?;
     for size in &options.sizes {
         let rows = side.size(*size, options)?;
         for row in rows.iter().filter(|_| options.initiator) {

@@ -8,17 +8,25 @@ use clap::{Args, Subcommand, ValueEnum};
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Suite {
+    /// The NIC's engine without I/O: instructions, if valgrind is installed, and nanoseconds
+    Engine,
     /// Transfers between processes of this machine; the floor is measured by the same process
     Host,
     /// Costs of the shadow page table, and of pages that are absent, beside NetVM's
     Memory,
     /// Notifications, atomic operations, locks, queues, semaphores, beside NetVM's
     Sync,
+    /// Transfers, notifications and channels by length: the curves beside NetVM's tables
+    Curves,
+    /// Writes beside libfabric and UCX on this machine, and between guests beside Soft-RoCE, TCP,
+    /// UDP and ivshmem, each started by the command itself
+    Peers,
     /// Tagged messages, beside writes and libfabric of the same run
     Message,
     /// Collectives of 2 to 64 nodes, beside a tree of writes of the same run
     Collective,
-    /// Small writes as there are more endpoints, NICs and peers
+    /// Small writes as there are more endpoints, NICs, peers and pages; messages as more receives
+    /// are posted
     Growth,
     /// Processes of this machine, against loss, for each kind of link; beside iperf3
     Wire,
@@ -27,6 +35,18 @@ pub enum Suite {
     /// Streams and datagram sockets over shared pools, beside TCP and UDP between the same guests;
     /// remote memory, beside nbd between them
     Kernel,
+    /// What NetVM's evaluation has: memory, sync and curves
+    Paper,
+}
+
+impl Suite {
+    /// The suites that it stands for: itself, as a rule.
+    pub fn parts(&self) -> &[Suite] {
+        match self {
+            Suite::Paper => &[Suite::Memory, Suite::Sync, Suite::Curves],
+            suite => std::slice::from_ref(suite),
+        }
+    }
 }
 
 /// Options of `qnic bench`.
@@ -36,16 +56,18 @@ pub enum Suite {
 Examples:
   cargo qnic bench                     all suites, half an hour on two cores
   cargo qnic bench --json run.json --html run.html
+  cargo qnic bench --tables            all suites, and docs/performance.md anew from them
   cargo qnic bench host sync           two of them
   cargo qnic bench vm --rounds 21
+  cargo qnic bench paper --html p.html the tables and curves of NetVM's evaluation
   cargo qnic bench compare old.json new.json
   cargo qnic bench tables run.json     the tables of docs/performance.md from a run
 
 All rounds are interleaved with what they are compared with, such as a memcpy
 of the same size; the tables show medians, the spread of the rounds, and goals.
-Programs to compare with (iperf3, fi_pingpong) are the host's own, else packages of
-the distribution that are unpacked in the cache. Ratios are what to compare between
-machines, absolute figures are not. What other programs do meanwhile is looked at,
+Programs to compare with (iperf3, fi_pingpong, ucx_perftest; in guests perftest, qperf, iperf3)
+are the host's own, else packages of the distribution that are unpacked in the cache.
+Ratios are what to compare between machines, absolute figures are not. What other programs do meanwhile is looked at,
 and figures of a busy machine are marked.
 
 Files are written after each suite. docs/benchmark.md says what is in them.
@@ -69,7 +91,7 @@ pub struct Options {
 pub enum Action {
     /// Tell what has become slower or faster between two runs, and whether that is more than chance
     Compare(Compare),
-    /// Write the tables of a document from a run, and keep the run beside it
+    /// Write the tables of docs/performance.md from a run, and keep the run beside it
     Tables(Tables),
 }
 
@@ -79,6 +101,7 @@ pub enum Action {
 Examples:
   cargo qnic bench tables run.json
   cargo qnic bench tables run.json --document results.md
+  cargo qnic bench tables docs/performance.json    the same tables again
 
 A table stands between <!-- bench SUITE/TABLE --> and <!-- /bench -->, machine and commit
 between <!-- bench run --> and <!-- /bench -->. All else stays. The run is kept beside
@@ -166,6 +189,9 @@ pub struct Output {
     /// Write a page with ratios, curves, tables and samples to FILE
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Write the tables of docs/performance.md from this run of all suites, and keep it beside them
+    #[arg(long, conflicts_with = "suites")]
+    pub tables: bool,
     /// Rounds of each suite; without it each has a number of its own, 5 to 9
     #[arg(long, value_name = "N")]
     pub rounds: Option<usize>,

@@ -2,7 +2,7 @@
 //! the rest, and the few files in this crate's folder `guest/`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::command::{command, run};
 use crate::context::Context;
@@ -10,7 +10,7 @@ use crate::distribution::STABLE;
 use crate::error::{Error, Result};
 use crate::guest::archive::{Node, Tree};
 use crate::guest::GuestFile;
-use crate::key::Key;
+use crate::key::{files_below, Key};
 use crate::root::{PackageSet, Root, LIBRARIES, MERGED};
 
 /// Packages with what goes into the guest, and with what unpacks its modules.
@@ -93,6 +93,22 @@ pub(crate) fn tools(cx: Context<'_>) -> Result<Root> {
 const EXT4_PACKAGES: &str = "e2fsprogs";
 const EXT4_PROGRAMS: [&str; 2] = ["usr/sbin/mke2fs", "usr/sbin/e2fsck"];
 
+/// Packages with what a network between guests is measured by, and which of their programs are
+/// wanted: perftest's over RDMA, others over sockets, and what makes a device of Soft-RoCE.
+const NETWORK_PACKAGES: &str = "ibverbs-providers iperf3 iproute2 perftest qperf";
+const NETWORK_PROGRAMS: [&str; 6] = [
+    "usr/bin/ib_send_lat",
+    "usr/bin/ib_write_bw",
+    "usr/bin/ib_write_lat",
+    "usr/bin/iperf3",
+    "usr/bin/qperf",
+    "usr/bin/rdma",
+];
+
+/// What the library of verbs looks up by itself: the driver of Soft-RoCE.
+const VERBS: [&str; 2] = ["etc/libibverbs.d", "usr/lib/x86_64-linux-gnu/libibverbs"];
+const SOFT_ROCE: &str = "rxe";
+
 /// [`crate::Provisioner::ext4_programs`].
 pub(crate) fn ext4_programs(cx: Context<'_>) -> Result<Vec<GuestFile>> {
     let set = PackageSet {
@@ -103,17 +119,47 @@ pub(crate) fn ext4_programs(cx: Context<'_>) -> Result<Vec<GuestFile>> {
         keep: &|_| true,
     };
     let root = Root::of_packages(cx, &set, |_| Ok(()))?;
-    let mut paths: BTreeSet<_> = EXT4_PROGRAMS.map(str::to_owned).into();
-    for program in EXT4_PROGRAMS {
-        let libraries = needs(&root, program)?;
+    with_libraries(&root, EXT4_PROGRAMS.map(str::to_owned).into())
+}
+
+/// [`crate::Provisioner::network_programs`].
+pub(crate) fn network_programs(cx: Context<'_>) -> Result<Vec<GuestFile>> {
+    let set = PackageSet {
+        kind: "network",
+        label: "programs that measure networks",
+        suite: STABLE,
+        names: NETWORK_PACKAGES,
+        keep: &|_| true,
+    };
+    let root = Root::of_packages(cx, &set, |_| Ok(()))?;
+    let mut files = with_libraries(&root, NETWORK_PROGRAMS.map(str::to_owned).into())?;
+    for directory in VERBS {
+        let names = files_below(&root.dir.join(directory), |_| false)?;
+        let is_wanted = |name: &&PathBuf| name.to_string_lossy().contains(SOFT_ROCE);
+        let wanted = names.iter().filter(is_wanted);
+        files.extend(wanted.map(|name| copy_of(&root, &Path::new(directory).join(name))));
+    }
+    Ok(files)
+}
+
+/// Programs of `root`, with all that the loader would load for them.
+fn with_libraries(root: &Root, programs: BTreeSet<String>) -> Result<Vec<GuestFile>> {
+    let mut paths = programs.clone();
+    for program in &programs {
+        let libraries = needs(root, program)?;
         paths.extend(libraries.iter().map(|name| format!("{LIBRARIES}/{name}")));
     }
-    let files = paths.into_iter().map(|path| GuestFile {
-        guest_path: Path::new("/").join(&path),
-        host_path: root.dir.join(&path),
+    let paths = paths.iter().map(Path::new);
+    Ok(paths.map(|path| copy_of(root, path)).collect())
+}
+
+/// A file of `root` at its place in a guest.
+fn copy_of(root: &Root, path: &Path) -> GuestFile {
+    GuestFile {
+        guest_path: Path::new("/").join(path),
+        host_path: root.dir.join(path),
         mode: 0o755,
-    });
-    Ok(files.collect())
+    }
 }
 
 /// Adds to `key` what this module decides.

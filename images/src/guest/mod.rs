@@ -23,7 +23,7 @@ mod archive;
 mod contents;
 mod kernel_modules;
 
-pub(crate) use contents::ext4_programs;
+pub(crate) use contents::{ext4_programs, network_programs};
 
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,11 @@
-//! `qnic bench tables RUN`: the tables of a document, from a run.
+//! `qnic bench tables RUN`: the tables of docs/performance.md, from a run.
 //!
 //! ```text
 //!   <!-- bench host/transfers -->     what stands from here
 //!   <!-- /bench -->                   to here is a table of the run beside the document
 //! ```
-//! The run is kept beside the document, with fewer digits. So everyone can make the tables again.
+//! The run is kept beside the document, with fewer digits. So everyone can make the tables again,
+//! and a test does.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,10 @@ use qnic_cluster::repository;
 use serde_json::{Number, Value};
 
 use super::figures::Table;
+use super::machine::{Machine, Sources};
+use super::promises;
 use super::record::{write_whole, Run, SuiteRun};
+use super::run::check_writable;
 use super::suites::ALL;
 
 /// Digits of a figure that are kept.
@@ -25,18 +29,36 @@ const CLOSE: &str = " -->";
 const END: &str = "<!-- /bench -->";
 
 pub(super) fn run(options: &Tables) -> Result<()> {
-    let run = rounded(&Run::read(&options.run)?)?;
     let document = match &options.document {
         Some(path) => path.clone(),
         None => default_document()?,
     };
-    let text = read(&document)?;
-    let filled = fill(&text, &run).with_context(|| document.display().to_string())?;
-    write_whole(&record_of(&document), &compact(&run)?)?;
-    write_whole(&document, &filled)
+    renew(&Run::read(&options.run)?, &document)
 }
 
-fn default_document() -> Result<PathBuf> {
+/// Fails if the tables of `document` cannot be renewed, which should not show after half an hour.
+pub(super) fn renew_is_possible(document: &Path) -> Result<()> {
+    let text = read(document)?;
+    let nothing = Run::new(
+        String::new(),
+        Machine::of_this_run(),
+        Sources::of_this_run(),
+    );
+    fill(&text, &nothing).with_context(|| document.display().to_string())?;
+    check_writable(&record_of(document))
+}
+
+/// Writes the tables of a run into `document`, and keeps the run beside it.
+pub(super) fn renew(run: &Run, document: &Path) -> Result<()> {
+    let run = rounded(run)?;
+    let text = read(document)?;
+    let filled = fill(&text, &run).with_context(|| document.display().to_string())?;
+    write_whole(&record_of(document), &compact(&run)?)?;
+    write_whole(document, &filled)
+}
+
+/// The document with this project's figures.
+pub(super) fn default_document() -> Result<PathBuf> {
     let root = repository();
     let root = root.context("there is no checkout with a document: --document names one")?;
     Ok(root.join("docs/performance.md"))
@@ -68,7 +90,11 @@ fn round(value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(round),
-        Value::Object(fields) => fields.values_mut().for_each(round),
+        // What grows from row to row was not measured, but chosen.
+        Value::Object(fields) => fields
+            .iter_mut()
+            .filter(|(name, _)| *name != "at")
+            .for_each(|(_, value)| round(value)),
         _ => {}
     }
 }
@@ -107,11 +133,13 @@ fn fill(document: &str, run: &Run) -> Result<String> {
 
 /// What a mark asks for.
 fn part(name: &str, run: &Run) -> Result<String> {
-    if name == "run" {
-        return Ok(of_run(run));
+    match name {
+        "run" => return Ok(of_run(run)),
+        "promises" => return Ok(promises::table(run)),
+        _ => {}
     }
     let Some((suite_id, table_id)) = name.split_once('/') else {
-        bail!("the mark {name:?} is neither \"run\" nor SUITE/TABLE");
+        bail!("the mark {name:?} is neither \"run\", \"promises\" nor SUITE/TABLE");
     };
     ensure!(
         ALL.iter().any(|entry| entry.id == suite_id),
@@ -207,6 +235,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_tables_of_the_document_are_those_of_the_run_beside_it() {
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
+        let text = read(&document).unwrap();
+        let run = Run::read(&record_of(&document)).unwrap();
+        assert!(
+            fill(&text, &run).unwrap() == text,
+            "cargo qnic bench tables docs/performance.json renews the tables of docs/performance.md"
+        );
+        assert_eq!(rounded(&run).unwrap(), run);
+        for suite in &run.suites {
+            for table in &suite.tables {
+                let mark = format!("{BEGIN}{}/{}{CLOSE}", suite.id, table.id);
+                assert!(text.contains(&mark), "{mark} is missing");
+            }
+        }
+        let ids: Vec<_> = run.suites.iter().flat_map(SuiteRun::figures).collect();
+        for id in promises::figures() {
+            let (suite, _) = id.split_once('/').unwrap();
+            let was_measured = run.suite(suite).is_some_and(|suite| suite.error.is_none());
+            let is_there = ids.iter().any(|figure| figure.id == id);
+            assert!(is_there || !was_measured, "no figure has the id {id}");
+        }
+    }
+
+    #[test]
     fn a_table_stands_between_its_marks_and_the_prose_stays() {
         let text = "Before.\n<!-- bench host/transfers -->\nold\n<!-- /bench -->\nAfter.\n";
         let filled = fill(text, &run()).unwrap();
@@ -264,9 +317,11 @@ mod tests {
         let figure = &mut exact.suites[0].tables[0].rows[0].figures[0];
         figure.samples = vec![1.23456789, 1234567.89, 0.0];
         figure.what = "a\n{\"id\": |".into();
+        exact.suites[0].tables[0].rows[0].at.as_mut().unwrap().value = 1_048_576.0;
         let run = rounded(&exact).unwrap();
-        let figure = &run.suites[0].tables[0].rows[0].figures[0];
-        assert_eq!(figure.samples, [1.2346, 1234600.0, 0.0]);
+        let row = &run.suites[0].tables[0].rows[0];
+        assert_eq!(row.figures[0].samples, [1.2346, 1234600.0, 0.0]);
+        assert_eq!(row.at.as_ref().unwrap().value, 1_048_576.0);
         let text = compact(&run).unwrap();
         assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
         assert!(text.lines().count() > 4);

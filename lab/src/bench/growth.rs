@@ -1,13 +1,17 @@
 //! What a write of 8 bytes costs as there is more beside it (P9): endpoints of one process that
-//! take turns, NICs of one device process that do nothing, peers that take turns. Host mode.
+//! take turns, NICs of one device process that do nothing, peers that take turns, exported pages;
+//! and what a message of 8 bytes costs as more receives are posted. Host mode. Groups that grow are
+//! in the suite `collective`.
 
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
+use qnic_abi::PAGE_SIZE;
 use qnic_apps::report::{BenchRow, Latency, ServerLine};
 use qnic_tests::host::HostNodes;
 use qnic_tests::nodes::Nodes;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
+use super::point_to_point::rows_of;
 use super::{merge, LIMIT};
 
 /// Something that grows, and what one write may cost at most of what it costs with the first
@@ -19,18 +23,35 @@ struct Sweep {
     title: &'static str,
     counts: &'static [usize],
     goal: f64,
-    /// NICs, endpoints and peers for a count.
-    plan: fn(usize) -> (usize, usize, usize),
+    /// What is measured with a count.
+    round: fn(usize) -> Result<Vec<BenchRow>>,
 }
 
-const SWEEPS: [Sweep; 3] = [
+/// What writes go between, and whereto.
+struct Writes {
+    nics: usize,
+    endpoints: usize,
+    peers: usize,
+    /// Pages that each peer exports.
+    pages: usize,
+}
+
+/// One endpoint, one peer, one page.
+const ONE: Writes = Writes {
+    nics: 2,
+    endpoints: 1,
+    peers: 1,
+    pages: 1,
+};
+
+const SWEEPS: [Sweep; 5] = [
     Sweep {
         id: "endpoints",
         grows: "endpoints",
         title: "Endpoints of one process that take turns",
         counts: &[1, 16, 120],
         goal: 1.2,
-        plan: |count| (2, count, 1),
+        round: |endpoints| writes(&Writes { endpoints, ..ONE }),
     },
     Sweep {
         id: "idle-nics",
@@ -38,7 +59,7 @@ const SWEEPS: [Sweep; 3] = [
         title: "NICs of one device process, all but two idle",
         counts: &[2, 16, 64],
         goal: 1.1,
-        plan: |count| (count, 1, 1),
+        round: |nics| writes(&Writes { nics, ..ONE }),
     },
     Sweep {
         id: "peers",
@@ -46,7 +67,27 @@ const SWEEPS: [Sweep; 3] = [
         title: "Peers that take turns",
         counts: &[1, 16, 63],
         goal: 1.2,
-        plan: |count| (count + 1, 1, count),
+        round: |peers| {
+            let nics = peers + 1;
+            writes(&Writes { nics, peers, ..ONE })
+        },
+    },
+    Sweep {
+        id: "pages",
+        grows: "pages",
+        title: "Pages that the peer exports, few of them written to",
+        // A node in host mode has 128 MiB for its processes.
+        counts: &[1, 1000, 25_000],
+        goal: 1.2,
+        round: |pages| writes(&Writes { pages, ..ONE }),
+    },
+    Sweep {
+        id: "receives",
+        grows: "receives",
+        title: "Receives that are posted on both sides, for other messages",
+        counts: &[0, 100, 4000],
+        goal: 1.2,
+        round: messages,
     },
 ];
 
@@ -59,7 +100,7 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
         eprintln!("round {round} of {rounds}");
         for (sweep, rows) in SWEEPS.iter().zip(&mut all) {
             for (count, rows) in sweep.counts.iter().zip(rows) {
-                for row in one_round((sweep.plan)(*count))? {
+                for row in (sweep.round)(*count)? {
                     merge(rows, row);
                 }
             }
@@ -68,19 +109,29 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     Ok(SWEEPS.iter().zip(&all).map(table).collect())
 }
 
-/// One round, between nodes of its own.
-fn one_round((nics, endpoints, peers): (usize, usize, usize)) -> Result<Vec<BenchRow>> {
-    let nodes = HostNodes::start(nics)?;
+/// One round of writes, between nodes of its own.
+fn writes(writes: &Writes) -> Result<Vec<BenchRow>> {
+    let Writes {
+        nics,
+        endpoints,
+        peers,
+        pages,
+    } = writes;
+    let nodes = HostNodes::start(*nics)?;
+    let bytes = pages * PAGE_SIZE;
     let start = |node| -> Result<_> {
-        let mut server = nodes.start(node, "memory-server")?;
-        let line = server.line(LIMIT)?.context("the server says nothing")?;
+        let mut server = nodes.start(node, &format!("memory-server --size {bytes}"))?;
+        let Some(line) = server.line(LIMIT)? else {
+            server.succeed("a memory server", LIMIT)?;
+            bail!("a memory server says nothing");
+        };
         serde_json::from_str::<ServerLine>(&line).with_context(|| format!("line {line:?}"))?;
         Ok(server)
     };
-    let servers: Vec<_> = (1..=peers).map(start).collect::<Result<_>>()?;
-    let peers: Vec<_> = (1..=peers).map(|node| node.to_string()).collect();
+    let servers: Vec<_> = (1..=*peers).map(start).collect::<Result<_>>()?;
+    let peers: Vec<_> = (1..=*peers).map(|node| node.to_string()).collect();
     let peers = peers.join(",");
-    let words = format!("growth-bench --endpoints {endpoints} --peers {peers}");
+    let words = format!("growth-bench --endpoints {endpoints} --peers {peers} --pages {pages}");
     let mut writer = nodes.start(0, &words)?;
     let mut rows = Vec::new();
     while let Some(line) = writer.line(LIMIT).context("the writer")? {
@@ -91,6 +142,35 @@ fn one_round((nics, endpoints, peers): (usize, usize, usize)) -> Result<Vec<Benc
         server.succeed("a memory server", LIMIT)?;
     }
     Ok(rows)
+}
+
+/// One round of messages while so many receives are posted: as the rows of writes.
+fn messages(posted: usize) -> Result<Vec<BenchRow>> {
+    let nodes = HostNodes::start(2)?;
+    let side = |peer| {
+        format!(
+            "message-bench --peer {peer} --rounds 1 --sizes 8 --balls 1000 --stream-bytes 8000 \
+             --posted {posted}"
+        )
+    };
+    let target = nodes.start(1, &side(0))?;
+    let initiator = nodes.start(0, &format!("{} --initiator", side(1)))?;
+    let all = rows_of(initiator, target)?;
+    let row = all.iter().find(|row| row.operation == "message");
+    let row = row.context("no message was measured")?;
+    let mut rows = ["fenced", "streamed"].map(|name| BenchRow::new(name, row.size));
+    rows[0].latency.clone_from(&row.latency);
+    rows[1].latency.extend(row.mb_s.iter().map(|mb_s| {
+        let mean = row.size as f64 / mb_s;
+        Latency {
+            median_us: mean,
+            p99_us: mean,
+            min_us: mean,
+            mean_us: mean,
+            rounds: 1,
+        }
+    }));
+    Ok(rows.into())
 }
 
 fn table((sweep, rows): (&Sweep, &Vec<Vec<BenchRow>>)) -> Table {
@@ -107,7 +187,7 @@ fn table((sweep, rows): (&Sweep, &Vec<Vec<BenchRow>>)) -> Table {
                 .ratio_goal(goal.clone())
         };
         let figures = [figure("fenced"), figure("streamed")];
-        Row::new("write of 8 bytes", figures).at(sweep.grows, *count as f64)
+        Row::new("8 bytes", figures).at(sweep.grows, *count as f64)
     });
     Table::new(sweep.id, sweep.title, lines.collect())
 }

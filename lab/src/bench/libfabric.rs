@@ -1,55 +1,51 @@
-//! The peer of messages: libfabric's `fi_pingpong` over its provider for shared memory.
+//! The peer of messages: libfabric's `fi_pingpong`, over its provider for shared memory or for TCP.
 //!
 //! ```text
 //!   server ◄── shared memory ──► client, which prints a row:
 //!   bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
 //! ```
-//! Both spin on the same memory, and nobody stands between them. `usec/xfer` is half a round trip,
-//! the mean of all; the rate beside it has two digits, so it is not used.
-//!
-//! Nothing says when the server listens. A client that comes too early ends with ECONNREFUSED, and
-//! another one is started.
+//! There both spin on the same memory, and nobody stands between them. `usec/xfer` is half a round
+//! trip, the mean of all; the rate beside it has two digits, so it is not used. A client that comes before
+//! its server ends with ECONNREFUSED.
 
-use std::io::Read;
-use std::net::TcpListener;
-use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::spawn_bound;
+use anyhow::{Context, Result};
 use qnic_images::{Cache, Program, Provisioner, Silent};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
-/// Longest time for one size.
-const LIMIT: Duration = Duration::from_secs(60);
+use super::two_programs::TwoPrograms;
 
 /// How the program gets here by hand.
 const INSTALL: &str = "apt-get install libfabric-bin";
 
-/// What measures, or why nothing does.
-pub(super) struct Peer(Result<Program, String>);
+/// What measures over one of libfabric's providers, or why nothing does.
+pub(super) struct Peer {
+    program: Result<Program, String>,
+    provider: &'static str,
+}
 
 impl Peer {
     /// Finds the program, or installs it in the cache.
-    pub(super) fn find() -> Self {
+    pub(super) fn find(provider: &'static str) -> Self {
         let found = || -> Result<Program> {
             let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
             Ok(provisioner.fi_pingpong()?)
         };
-        Peer(found().map_err(|error| format!("{error:#}; by hand: {INSTALL}")))
+        Peer {
+            program: found().map_err(|error| format!("{error:#}; by hand: {INSTALL}")),
+            provider,
+        }
     }
 
     /// Half a round trip of so many bytes in microseconds: the mean of so many. `None` if there is
     /// nothing that measures it; the first reason is kept, and nothing is tried again.
     pub(super) fn half_round_trip(&mut self, size: usize, count: u64) -> Option<f64> {
-        let program = self.0.as_ref().ok()?;
-        match run(program, size, count) {
+        let program = self.program.as_ref().ok()?;
+        match run(program, self.provider, size, count) {
             Ok(us) => Some(us),
             Err(error) => {
-                self.0 = Err(format!("{error:#}"));
+                self.program = Err(format!("{error:#}"));
                 None
             }
         }
@@ -57,84 +53,27 @@ impl Peer {
 
     /// Why it measures nothing.
     pub(super) fn missing(&self) -> Option<&str> {
-        self.0.as_ref().err().map(String::as_str)
+        self.program.as_ref().err().map(String::as_str)
     }
 }
 
-/// A program that ends with this object.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        // Either call fails only if it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Ends {
-    /// Waits until it ends. Returns how, and what it has printed and complained about: a few
-    /// lines, for which its pipes have room.
-    fn end(&mut self, deadline: Instant) -> Result<(ExitStatus, String, String)> {
-        while self.0.try_wait()?.is_none() {
-            let fd = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty())?;
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left)?;
-            match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
-                Ok(0) => bail!("fi_pingpong has not ended within {LIMIT:?}"),
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error).context("wait for fi_pingpong"),
-            }
-        }
-        let status = self.0.wait()?;
-        let (mut text, mut errors) = (String::new(), String::new());
-        if let Some(mut output) = self.0.stdout.take() {
-            output.read_to_string(&mut text)?;
-        }
-        if let Some(mut output) = self.0.stderr.take() {
-            output.read_to_string(&mut errors)?;
-        }
-        Ok((status, text, errors))
-    }
-}
-
-fn run(program: &Program, size: usize, count: u64) -> Result<f64> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
-    let port = listener.local_addr()?.port().to_string();
-    drop(listener);
-    let start = |words: &[&str]| -> Result<Ends> {
-        let mut command = program.command();
-        command.args(["-p", "shm", "-e", "rdm", "-m", "tagged"]);
-        command.args(["-S", &size.to_string(), "-I", &count.to_string()]);
-        command.args(words);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = spawn_bound(command).context("start fi_pingpong")?;
-        Ok(Ends(child))
+fn run(program: &Program, provider: &'static str, size: usize, count: u64) -> Result<f64> {
+    let (size_text, count) = (size.to_string(), count.to_string());
+    let words = |more: &[&str]| {
+        let kind = ["-p", provider, "-e", "rdm", "-m", "tagged"];
+        let how = ["-S", &size_text, "-I", &count];
+        let all = [&kind[..], &how[..], more].concat();
+        all.into_iter().map(str::to_owned).collect()
     };
-    let deadline = Instant::now() + LIMIT;
-    let mut server = start(&["-B", &port])?;
-    loop {
-        let mut client = start(&["-P", &port, "127.0.0.1"])?;
-        let (status, text, errors) = client.end(deadline)?;
-        if status.success() {
-            return parse(&text, size);
-        }
-        let refused = status.code() == Some(Errno::CONNREFUSED.raw_os_error());
-        ensure!(
-            refused,
-            "fi_pingpong ended with {status}: {}",
-            errors.trim()
-        );
-        // The server does not listen yet, or never will.
-        if server.0.try_wait()?.is_some() {
-            let (status, _, errors) = server.end(deadline)?;
-            bail!("its server ended with {status}: {}", errors.trim());
-        }
-        ensure!(
-            Instant::now() < deadline,
-            "its server does not listen within {LIMIT:?}"
-        );
-    }
+    let programs = TwoPrograms {
+        name: "fi_pingpong",
+        program,
+        environment: &[],
+        server: &|port| words(&["-B", port]),
+        client: &|port| words(&["-P", port, "127.0.0.1"]),
+        refused: |status, _| status.code() == Some(Errno::CONNREFUSED.raw_os_error()),
+    };
+    parse(&programs.run()?, size)
 }
 
 /// Reads microseconds of half a round trip from what the client prints.
@@ -189,32 +128,6 @@ mod tests {
         assert!(parse(&format!("{HEAD}8       1k      =1k"), 8).is_err());
     }
 
-    /// A program that runs a line of the shell with the words of the measurement.
-    fn shell(line: &str) -> Program {
-        Program {
-            program: "/bin/sh".into(),
-            args: vec!["-c".into(), line.into(), "sh".into()],
-            env: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn a_client_that_is_refused_is_followed_by_another_while_the_server_runs() {
-        let tries = tempfile::NamedTempFile::new().unwrap();
-        let tries = tries.path().display();
-        let server = "case \"$*\" in *-B*) kill -STOP $$ ;; esac";
-        let client = format!("printf x >> {tries}; test $(wc -c < {tries}) -gt 2 || exit 111");
-        let rows = format!("printf '%s' '{HEAD}{TINY}'");
-        let program = shell(&format!("{server}; {client}; {rows}"));
-        assert_eq!(run(&program, 8, 1).unwrap(), 72.84);
-        let gone = shell("case \"$*\" in *-B*) exit 7 ;; esac; exit 111");
-        let error = run(&gone, 8, 1).unwrap_err().to_string();
-        assert!(
-            error.contains("server ended with exit status: 7"),
-            "{error}"
-        );
-    }
-
     #[test]
     fn a_program_that_fails_is_asked_once_and_says_why() {
         let program = Program {
@@ -222,7 +135,10 @@ mod tests {
             args: Vec::new(),
             env: Vec::new(),
         };
-        let mut peer = Peer(Ok(program));
+        let mut peer = Peer {
+            program: Ok(program),
+            provider: "shm",
+        };
         assert_eq!(peer.missing(), None);
         assert_eq!(peer.half_round_trip(8, 1), None);
         let why = peer.missing().unwrap().to_owned();

@@ -35,7 +35,7 @@ fn balls(size: usize) -> u64 {
 
 pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     let nodes = HostNodes::start(2)?;
-    let mut peer = Peer::find();
+    let mut peer = Peer::find("shm");
     if let Some(why) = peer.missing() {
         eprintln!("{PEER} is not measured: {why}");
     }

@@ -25,7 +25,7 @@ pub(super) fn of_run(run: &Run) -> String {
     let title = format!("qnic, measured {}", day(&run.started));
     let body = html! {
         (head(&title, &run.machine, &run.sources))
-        p.time { (run.suites.len()) " suites in " (time(run.seconds)) ", begun " (run.started) }
+        p.time { (run.suites.len()) (if run.suites.len() == 1 { " suite in " } else { " suites in " }) (time(run.seconds)) ", begun " (run.started) }
         (warning(run))
         (contents(run))
         (goals::section(run))

@@ -22,7 +22,8 @@ pub(super) struct Plan {
 impl Plan {
     /// The suites `wanted`, each once, or all if none is named.
     pub(super) fn new(wanted: &[Suite], rounds: Option<usize>) -> Self {
-        let wanted = |entry: &&Entry| wanted.is_empty() || wanted.contains(&entry.suite);
+        let named = |suite: &Suite| wanted.iter().any(|it| it.parts().contains(suite));
+        let wanted = |entry: &&Entry| wanted.is_empty() || named(&entry.suite);
         let suites = ALL.iter().filter(wanted);
         Plan {
             suites: suites
@@ -118,6 +119,13 @@ mod tests {
         assert!(plan.progress().starts_with("[2 of 2] sync"));
         plan.ended(1.0);
         assert_eq!(plan.left(), 0.0);
+    }
+
+    #[test]
+    fn a_name_for_several_suites_runs_each_once() {
+        let plan = Plan::new(&[Suite::Sync, Suite::Paper], None);
+        let ids: Vec<_> = plan.suites.iter().map(|(entry, _)| entry.id).collect();
+        assert_eq!(ids, ["memory", "sync", "curves"]);
     }
 
     #[test]

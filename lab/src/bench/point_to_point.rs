@@ -10,9 +10,13 @@ use qnic_tests::vm::VmNodes;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
+use super::stages::Recorder;
 use super::LIMIT;
 
 const SIZES: [usize; 8] = [8, 64, 512, 4096, 16_384, 65_536, 262_144, 1 << 20];
+
+/// Bytes of streams from which on the stages of single transfers tell something.
+const STAGES_FROM: usize = 65_536;
 
 /// Parts of memcpy's bandwidth that a stream shall have: operation, bytes, part, code.
 type Goals = [(&'static str, usize, f64, &'static str)];
@@ -42,12 +46,13 @@ pub(super) fn host(rounds: usize) -> Result<Vec<Table>> {
 pub(super) fn vm(rounds: usize) -> Result<Vec<Table>> {
     let nodes = VmNodes::boot("bench", &["stable"; 2])?;
     let floor = Floor::new(2 << 20)?;
-    let mut all: Vec<BenchRow> = Vec::new();
+    let (mut all, mut stages) = (Vec::new(), Recorder::default());
     for round in 1..=rounds {
+        latency_stages(&nodes, &mut stages)?;
         for size in SIZES {
             eprintln!("round {round} of {rounds}, {size} bytes");
             let before = floor.memcpy_mb_s(size);
-            let rows = transfers_between(&nodes, &format!("--rounds 1 --sizes {size}"))?;
+            let rows = one_size(&nodes, &mut stages, size)?;
             let floor_mb_s = before.max(floor.memcpy_mb_s(size));
             for mut row in rows {
                 row.memcpy_mb_s.push(floor_mb_s);
@@ -55,7 +60,24 @@ pub(super) fn vm(rounds: usize) -> Result<Vec<Table>> {
             }
         }
     }
-    Ok(vec![table(all, VM_GOALS, Some(RATE_GOAL))])
+    Ok(vec![table(all, VM_GOALS, Some(RATE_GOAL)), stages.table()])
+}
+
+/// Stages of the smallest writes, one after the other. Those of streams are longer: there each
+/// waits for those before it.
+fn latency_stages(nodes: &dyn Nodes, stages: &mut Recorder) -> Result<()> {
+    let options = format!("--rounds 0 --sizes {}", SIZES[0]);
+    let measure = || transfers_between(nodes, &options).map(drop);
+    stages.around(nodes, SIZES[0], measure)
+}
+
+/// A round of one size; the stages of longer transfers.
+fn one_size(nodes: &dyn Nodes, stages: &mut Recorder, size: usize) -> Result<Vec<BenchRow>> {
+    let measure = || transfers_between(nodes, &format!("--rounds 1 --sizes {size}"));
+    match size >= STAGES_FROM {
+        true => stages.around(nodes, size, measure),
+        false => measure(),
+    }
 }
 
 /// Adds the figures of one round to those of the rounds before.

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 use anyhow::{ensure, Context, Result};
 use qnic_cli::lab::bench::{Output, Suite};
 
+use super::document;
 use super::figures::identify;
 use super::load::Load;
 use super::machine::{Machine, Sources};
@@ -20,6 +21,10 @@ pub(super) fn suites(wanted: &[Suite], output: &Output) -> Result<ExitCode> {
     ensure!(output.rounds != Some(0), "--rounds must not be 0");
     for path in output.json.iter().chain(&output.html) {
         check_writable(path)?;
+    }
+    if output.tables {
+        // What cannot be written should show now, and a mark that names nothing.
+        document::renew_is_possible(&document::default_document()?)?;
     }
     let mut plan = Plan::new(wanted, output.rounds);
     eprint!("{}", plan.show());
@@ -41,6 +46,9 @@ pub(super) fn suites(wanted: &[Suite], output: &Output) -> Result<ExitCode> {
         if let Some(path) = &output.html {
             write_whole(path, &page::of_run(&run))?;
         }
+    }
+    if output.tables {
+        document::renew(&run, &document::default_document()?)?;
     }
     Ok(match run.has_failed() {
         true => ExitCode::FAILURE,
@@ -141,8 +149,7 @@ mod tests {
     fn a_file_that_cannot_be_written_shows_at_once() {
         let output = Output {
             json: Some("/no/such/directory/run.json".into()),
-            html: None,
-            rounds: None,
+            ..Output::default()
         };
         let error = suites(&[Suite::Host], &output).unwrap_err();
         assert!(

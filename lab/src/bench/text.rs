@@ -37,7 +37,7 @@ impl Table {
             let ratio = |figure: &Figure| figure.ratio.clone();
             if let Some(first) = figures.iter().find_map(ratio) {
                 column(first.to, &|row| {
-                    Some(format!("{:.2}", ratio(&figure(row)?)?.value))
+                    Some(ratio_text(ratio(&figure(row)?)?.value))
                 });
             }
             if figures.iter().any(|figure| figure.goal.is_some()) {
@@ -80,10 +80,29 @@ pub(super) fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
+/// A ratio with two digits at least, however small it is.
+pub(super) fn ratio_text(value: f64) -> String {
+    let digits = match value.abs() {
+        small if small > 0.0 && small < 0.1 => 1 - small.log10().floor() as i32,
+        _ => 2,
+    };
+    format!("{value:.*}", digits.clamp(2, 9) as usize)
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::bench::goal::Goal;
+
+    #[test]
+    fn small_ratios_have_digits() {
+        let shown = [0.0, 0.000_071, 0.0123, 0.1, 1.5, 1234.5].map(ratio_text);
+        assert_eq!(
+            shown,
+            ["0.00", "0.000071", "0.012", "0.10", "1.50", "1234.50"]
+        );
+        assert_eq!(ratio_text(f64::NAN), "NaN");
+    }
 
     /// The words of the line that begins with `name`.
     pub(in crate::bench) fn words_of_row(table: &Table, name: &str) -> Vec<String> {

@@ -87,8 +87,7 @@ pub(super) fn measure(rounds: usize) -> Result<(Recorder, Faults)> {
         let nodes = HostNodes::start(2)?;
         let hosts = [Host::new(&nodes, 0)?, Host::new(&nodes, 1)?];
         let virtual_ = Pair::by_virtual_address(&hosts, Port(7), PAGE_SIZE)?;
-        let by_physical = (physical::register, physical::export);
-        let physical = Pair::new(&hosts, Port(8), PAGE_SIZE, by_physical)?;
+        let physical = Pair::by_physical_address(&hosts, Port(8), PAGE_SIZE)?;
         let pairs = [("", virtual_), ("P", physical)];
         // What comes first warms up and is not counted.
         latency_round(&pairs, &hosts, RUNS / 10, &mut times)?;
@@ -210,6 +209,12 @@ impl Pair {
         Self::new(hosts, port, bytes, (Nic::register, Endpoint::export))
     }
 
+    /// The same by physical addresses.
+    pub(super) fn by_physical_address(hosts: &[Host; 2], port: Port, bytes: usize) -> Result<Self> {
+        let by_physical = (physical::register, physical::export);
+        Self::new(hosts, port, bytes, by_physical)
+    }
+
     fn new(
         hosts: &[Host; 2],
         port: Port,
@@ -306,8 +311,23 @@ impl Pair {
         Ok((count * size as u64) as f64 / 1e6 / start.elapsed().as_secs_f64())
     }
 
+    /// Nanoseconds until the last word of a write has arrived.
+    pub(super) fn write_seen(&self, size: usize, mark: u32) -> Result<f64> {
+        self.transfer(Write, size, Nothing, mark)
+    }
+
+    /// Nanoseconds until the last word of a read has arrived.
+    pub(super) fn read_seen(&self, size: usize, mark: u32) -> Result<f64> {
+        self.transfer(Read, size, Nothing, mark)
+    }
+
+    /// Waits until all is complete.
+    pub(super) fn flush(&self) -> Result<()> {
+        Ok(self.near.endpoint.flush()?)
+    }
+
     /// Mean time between the writes of a stream, in nanoseconds.
-    fn stream(&self, size: usize) -> Result<f64> {
+    pub(super) fn stream(&self, size: usize) -> Result<f64> {
         let start = Instant::now();
         for _ in 0..STREAM {
             self.issue(Write, size)?;

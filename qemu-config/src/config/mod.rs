@@ -11,7 +11,7 @@
 //! name = "a"
 //! memory = "256MiB"
 //! cpus = 1
-//! kernel = "stable"             # or "backports"
+//! kernel = "stable"             # or "backports", "generic"
 //! nic = true                    # false: a plain guest
 //! swap = "512MiB"               # a blank disk with serial "swap"
 //! disk = "1GiB"                 # a blank disk with serial "disk"

@@ -96,7 +96,7 @@ fn errors_are_reported_with_location_key_and_expectation() {
         NODE memory = "262145KiB"\n | 4:10: node[0].memory: expected a whole number of MiB, found 262145KiB
         NODE cpus = 0\n | 4:8: node[0].cpus: expected 1 to 64 CPUs, found 0
         NODE cpus = -1\n | 4:8: node[0].cpus: invalid value: integer `-1`, expected u32
-        NODE kernel = "7.2"\n | 4:10: node[0].kernel: there is no kernel series "7.2": use "stable" or "backports"
+        NODE kernel = "7.2"\n | 4:10: node[0].kernel: there is no kernel series "7.2": use "stable", "backports" or "generic"
         NODE count = 2\n[[node]]\nname = "a1"\n | 6:8: node[1].name: name "a1" is used already by node[0].name
         NODE count = 0\n | 4:9: node[0].count: expected 1 to 64, found 0
         NODE files = [{ from = "none", to = "/x" }]\n | 4:19: node[0].files[0].from: there is no file "none"

@@ -19,7 +19,7 @@ mod trials;
 mod wire;
 
 pub use nodes::VmNodes;
-pub use shell::shell;
+pub use shell::{background, shell};
 
 pub(crate) use cases::CASES;
 pub(crate) use datagrams::CASES as DATAGRAMS;

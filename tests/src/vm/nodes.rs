@@ -55,9 +55,14 @@ impl VmNodes {
         Self::boot_behind(&spec, Vec::new())
     }
 
+    /// Boots a cluster that [`VmNodes::spec`] was the start of; shows the steps.
+    pub fn boot_spec(spec: &ClusterSpec) -> Result<Self> {
+        Self::boot_behind(spec, Vec::new())
+    }
+
     /// What [`VmNodes::boot`] boots: nodes `n0`, `n1` … in a cluster of this process, joined by
     /// a lossless wire.
-    pub(super) fn spec(name: &str, kernels: &[&str]) -> Result<ClusterSpec> {
+    pub fn spec(name: &str, kernels: &[&str]) -> Result<ClusterSpec> {
         let mut spec = ClusterSpec::new(format!("{name}-{}", std::process::id()));
         spec.network = Some(NetworkSpec::lossless());
         for (number, kernel) in kernels.iter().enumerate() {

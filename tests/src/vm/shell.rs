@@ -25,7 +25,7 @@ pub fn shell(nodes: &VmNodes, node: usize, script: &str) -> Result<String> {
 }
 
 /// Starts a script on a node and does not wait for it.
-pub(super) fn background(nodes: &VmNodes, node: usize, script: &str) -> Result<Box<dyn Running>> {
+pub fn background(nodes: &VmNodes, node: usize, script: &str) -> Result<Box<dyn Running>> {
     nodes.spawn(node, &GuestCommand::shell(script))
 }
 

@@ -5,7 +5,7 @@ use maud::{html, Markup};
 use super::super::figures::{Figure, Row};
 use super::super::goal::{Goal, Of};
 use super::super::record::{Run, SuiteRun};
-use super::super::text::number;
+use super::super::text::{number, ratio_text};
 use super::chart::short;
 use super::row_name;
 
@@ -85,7 +85,7 @@ fn of_line(line: &Line) -> Markup {
         None => "unknown",
     };
     let (measured, to) = match (goal.of, &figure.ratio, figure.spread) {
-        (Of::Ratio, Some(ratio), _) => (format!("{:.2}", ratio.value), ratio.to.as_str()),
+        (Of::Ratio, Some(ratio), _) => (ratio_text(ratio.value), ratio.to.as_str()),
         (Of::Median, _, Some(spread)) => (number(spread.median), figure.unit.as_str()),
         _ => ("–".to_owned(), ""),
     };

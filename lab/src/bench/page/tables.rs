@@ -3,7 +3,7 @@
 use maud::{html, Markup};
 
 use super::super::figures::{Figure, Role, Row, Table};
-use super::super::text::number;
+use super::super::text::{number, ratio_text};
 use super::at_text;
 
 pub(super) fn of(table: &Table) -> Markup {
@@ -75,7 +75,7 @@ fn cells(table: &Table, index: usize, figure: Option<&Figure>) -> Markup {
     html! {
         @if has_ratios {
             td.number.ratio {
-                @if let Some(ratio) = ratio { strong { (format!("{:.2}", ratio.value)) } (goal) }
+                @if let Some(ratio) = ratio { strong { (ratio_text(ratio.value)) } (goal) }
             }
         }
         td.number {

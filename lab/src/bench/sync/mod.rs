@@ -21,6 +21,7 @@ use super::goal::Goal;
 use super::netvm;
 use super::series::Recorder;
 use super::MEMORY;
+pub(super) use signals::{by_size, SIGNAL_SIZES};
 
 /// Runs in a round, each of all cases one after the other; the median is a value.
 const RUNS: u32 = 200;

@@ -54,6 +54,26 @@ pub(super) fn measure(rounds: usize) -> Result<[Recorder; 4]> {
     Ok(all)
 }
 
+/// Lengths that [`by_size`] measures.
+pub(in crate::bench) const SIGNAL_SIZES: [usize; 6] = [4, 16, 64, 256, 1024, PAGE];
+
+/// For each length: notifications, and messages of a channel.
+pub(in crate::bench) fn by_size(rounds: usize) -> Result<Vec<[Recorder; 2]>> {
+    let (_nodes, near, far) = two_nodes()?;
+    let mut bench = Bench::new(&near, &far)?;
+    let mut all = SIGNAL_SIZES.map(|_| [Recorder::new(&[]), Recorder::new(&[])]);
+    for round in 0..=rounds {
+        for ([signals, channels], length) in all.iter_mut().zip(SIGNAL_SIZES) {
+            bench.latencies(length, signals)?;
+            bench.messages(length, channels)?;
+            // The first round warms up.
+            signals.end_round(round == 0);
+            channels.end_round(round == 0);
+        }
+    }
+    Ok(all.into())
+}
+
 struct Bench {
     near: Endpoint,
     far: Endpoint,
@@ -207,18 +227,31 @@ impl Bench {
         Ok(())
     }
 
-    /// Table 29.
-    fn channels(&mut self, times: &mut Recorder) -> Result<()> {
-        let message = [7; PAGE];
-        let spun = runs(|_| {
+    /// Messages of one length.
+    fn messages(&mut self, length: usize, times: &mut Recorder) -> Result<()> {
+        let message = &[7; PAGE][..length];
+        times.add("spun", self.message_spun(message)?);
+        times.add("waited", self.message_waited(message)?);
+        times.add("stream", self.stream(message)?);
+        Ok(())
+    }
+
+    fn message_spun(&mut self, message: &[u8]) -> Result<f64> {
+        runs(|_| {
             let time = timed(|| {
-                self.sender.send(&message[..4], Some(LIMIT))?;
+                self.sender.send(message, Some(LIMIT))?;
                 spin(|| Ok(self.receiver.try_recv()?.is_some()))
             });
             self.near.flush()?;
             time
-        });
-        times.add("4 B, spun", spun?);
+        })
+    }
+
+    /// Table 29.
+    fn channels(&mut self, times: &mut Recorder) -> Result<()> {
+        let message = [7; PAGE];
+        let spun = self.message_spun(&message[..4])?;
+        times.add("4 B, spun", spun);
         for length in [4, PAGE] {
             let time = self.message_waited(&message[..length])?;
             times.add(&format!("{length} B, waited"), time);

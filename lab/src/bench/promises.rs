@@ -1,0 +1,269 @@
+//! The promises of docs/requirements.md beside what a run has measured: what, at the start, goal,
+//! now, the stage that holds it, and the least that stage can take.
+
+use super::figures::{median, Figure};
+use super::goal::Of;
+use super::record::Run;
+use super::stages;
+use super::text::{number, ratio_text};
+
+/// What is promised.
+struct Promise {
+    code: &'static str,
+    what: &'static str,
+    /// What was known when this table was begun.
+    start: &'static str,
+    goal: &'static str,
+    /// The figures that it is read from, by their ids.
+    figures: &'static [&'static str],
+    /// The suite and the bytes of the writes whose stages tell where the time goes.
+    stage: Option<(&'static str, f64)>,
+}
+
+const PROMISES: &[Promise] = &[
+    Promise {
+        code: "P1",
+        what: "1 MiB writes, of memcpy: host mode; guests",
+        start: "0.72 to 1.03; 0.78",
+        goal: "≥ 0.9",
+        figures: &[
+            "host/transfers/write-1048576/stream-mb-s",
+            "vm/transfers/write-1048576/stream-mb-s",
+        ],
+        stage: Some(("vm", 1_048_576.0)),
+    },
+    Promise {
+        code: "P2",
+        what: "4 KiB writes, of memcpy: host mode",
+        start: "-",
+        goal: "≥ 0.6",
+        figures: &["host/transfers/write-4096/stream-mb-s"],
+        stage: None,
+    },
+    Promise {
+        code: "P3",
+        what: "8-byte write between guests: Soft-RoCE and TCP, of its half round trip",
+        start: "55; 34",
+        goal: "≥ 100; ≥ 60",
+        figures: &[
+            "peers/guest-latency/soft-roce-ib-write-lat-8/half-round-trip-us",
+            "peers/guest-latency/tcp-qperf-8/half-round-trip-us",
+        ],
+        stage: Some(("vm", 8.0)),
+    },
+    Promise {
+        code: "P4",
+        what: "64 KiB writes between guests, of the host's memcpy",
+        start: "0.38 to 0.53",
+        goal: "≥ 0.8",
+        figures: &["vm/transfers/write-65536/stream-mb-s"],
+        stage: Some(("vm", 65_536.0)),
+    },
+    Promise {
+        code: "P6",
+        what: "engine, 8-byte inline write, both NICs, instructions",
+        start: "2,610",
+        goal: "≤ 1,500",
+        figures: &["engine/packet/lossless-8/both-nics-instructions"],
+        stage: None,
+    },
+    Promise {
+        code: "P7",
+        what: "messages of 8 bytes in host mode, of libfabric's time: shm; libfabric tcp's, of a write",
+        start: "0.34; -",
+        goal: "≤ 1; ≥ 1",
+        figures: &[
+            "message/beside-libfabric/message-8/half-round-trip-mean-us",
+            "peers/host-latency/libfabric-tcp-8/half-round-trip-us",
+        ],
+        stage: None,
+    },
+    Promise {
+        code: "P8",
+        what: "4-byte write by virtual address, of physical; notifying write, of a write",
+        start: "1.02; 0.97",
+        goal: "≤ 1.05; ≤ 1.55",
+        figures: &[
+            "memory/by-virtual-address/write-4-b-writep-4-b/here-ratio",
+            "sync/notification/writen-4-b-spun/here-ns",
+        ],
+        stage: None,
+    },
+    Promise {
+        code: "P9",
+        what: "write of 8 bytes, of the first: 120 endpoints; 64 NICs; 63 peers; 25,000 pages",
+        start: "8.7; 2.2; 5.4; -",
+        goal: "≤ 1.2; ≤ 1.1; ≤ 1.2; ≤ 1.2",
+        figures: &[
+            "growth/endpoints/8-bytes-120/fenced-us",
+            "growth/idle-nics/8-bytes-64/fenced-us",
+            "growth/peers/8-bytes-63/fenced-us",
+            "growth/pages/8-bytes-25000/fenced-us",
+        ],
+        stage: None,
+    },
+    Promise {
+        code: "P11",
+        what: "64 KiB writes at 1 % loss, of loss-free: calls; shared memory; UDP",
+        start: "0.87; 0.72; 1.10",
+        goal: "≥ 0.7",
+        figures: &[
+            "wire/links/20-us-delay-1/64-kib-write-mb-s",
+            "wire/links/shm-20-us-1/64-kib-write-mb-s",
+            "wire/links/udp-20-us-1/64-kib-write-mb-s",
+        ],
+        stage: None,
+    },
+    Promise {
+        code: "P13",
+        what: "8-byte writes of one guest, thousands in a second",
+        start: "430",
+        goal: "≥ 2,000",
+        figures: &["vm/transfers/write-8/rate-1000-s"],
+        stage: None,
+    },
+    Promise {
+        code: "P14",
+        what: "64 KiB writes: shared memory, of two copies; UDP, of iperf3",
+        start: "0.12; 1.14 to 1.19",
+        goal: "≥ 0.8; ≥ 1",
+        figures: &[
+            "wire/beside-copies/shared-memory/write-mb-s",
+            "wire/beside-iperf3/udp/write-mb-s",
+        ],
+        stage: None,
+    },
+];
+
+/// The ids of all figures that it shows.
+#[cfg(test)]
+pub(super) fn figures() -> impl Iterator<Item = &'static str> {
+    PROMISES.iter().flat_map(|promise| promise.figures).copied()
+}
+
+/// Promises that no suite measures, and what does.
+const ELSEWHERE: &str = "Not part of the run: P5 (no interrupt of ivshmem-doorbell is measured), P10 \
+     (`cargo qnic test --only idle_guests`), P12 (the log of each boot), P15 (`cargo bench -p qnic-nic --bench polls`).";
+
+/// The table.
+pub(super) fn table(run: &Run) -> String {
+    let mut text = String::from(
+        "| | what | at the start | goal | now | longest stage | least for it |\n|---|---|---|---|---|---|---|\n",
+    );
+    for promise in PROMISES {
+        let now = promise.figures.iter().map(|id| now(run, id));
+        let now: Vec<_> = now.collect();
+        let (stage, least) = promise
+            .stage
+            .and_then(|(suite, size)| longest(run, suite, size))
+            .unwrap_or(("-".into(), "-".into()));
+        text.push_str(&format!(
+            "| {} | {} | {} | {} | {} | {stage} | {least} |\n",
+            promise.code,
+            promise.what,
+            promise.start,
+            promise.goal,
+            now.join("; ")
+        ));
+    }
+    text.push_str(&format!("\n{ELSEWHERE}\n"));
+    text
+}
+
+fn find<'a>(run: &'a Run, id: &str) -> Option<&'a Figure> {
+    let mut figures = run.suites.iter().flat_map(|suite| suite.figures());
+    figures.find(|figure| figure.id == id)
+}
+
+/// What the goal of a figure is compared with, and whether it is met.
+fn now(run: &Run, id: &str) -> String {
+    let Some(figure) = find(run, id).filter(|figure| figure.spread.is_some()) else {
+        return "-".to_owned();
+    };
+    let of = figure.goal.as_ref().map(|goal| goal.of);
+    let value = match (of, &figure.ratio) {
+        (Some(Of::Ratio), Some(ratio)) | (None, Some(ratio)) => ratio_text(ratio.value),
+        _ => number(figure.median()),
+    };
+    match figure.goal.as_ref().and_then(|goal| goal.met) {
+        Some(false) => format!("**{value}**"),
+        _ => value,
+    }
+}
+
+/// The stage of writes of so many bytes that takes longest, and the least that it can take: a
+/// memcpy of as many bytes for what moves them, else all that the engine does for a write of 8.
+fn longest(run: &Run, suite: &str, size: f64) -> Option<(String, String)> {
+    let suite = run.suite(suite)?;
+    let table = suite
+        .tables
+        .iter()
+        .find(|table| table.id == stages::TABLE)?;
+    let of_size = |row: &&super::figures::Row| row.at.as_ref().is_some_and(|at| at.value == size);
+    let time = |row: &super::figures::Row| row.figures.first().map_or(f64::NAN, Figure::median);
+    let row = table.rows.iter().filter(of_size);
+    let row = row.max_by(|one, other| time(one).total_cmp(&time(other)))?;
+    let least = match size > 8.0 {
+        true => {
+            let id = format!("{}/transfers/write-{size}/memcpy-mb-s", suite.id);
+            find(run, &id).map(|memcpy| ("memcpy", size * 1e3 / median(&memcpy.samples)))
+        }
+        false => {
+            let engine = find(run, "engine/packet/lossless-8/both-nics-ns");
+            engine.map(|engine| ("engine", engine.median()))
+        }
+    };
+    let least = least.map_or("-".into(), |(what, ns)| {
+        format!("{what}, {} ns", number(ns))
+    });
+    Some((format!("{}, {} ns", row.name, number(time(row))), least))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::{identify, Row, Table};
+    use super::super::goal::Goal;
+    use super::super::record::tests::run;
+    use super::*;
+
+    #[test]
+    fn each_promise_stands_beside_its_figure_and_its_longest_stage() {
+        let mut run = run();
+        let stream = Figure::with_spread("stream", "MB/s", vec![500.0]);
+        let stream = stream
+            .ratio_to("of memcpy", &[1000.0])
+            .ratio_goal(Goal::at_least(0.8).code("P4"));
+        let memcpy = Figure::new("memcpy", "MB/s", vec![1000.0]);
+        let stage = |name: &str, ns: f64| {
+            Row::new(name, [Figure::with_spread("half within", "ns", vec![ns])]).size(65_536)
+        };
+        run.suites[0].tables = vec![
+            Table::new(
+                "transfers",
+                "T",
+                vec![Row::new("write", [stream, memcpy]).size(65_536)],
+            ),
+            Table::new(
+                "stages",
+                "S",
+                vec![stage("queued", 80.0), stage("delivered", 640.0)],
+            ),
+        ];
+        run.suites[0].id = "vm".into();
+        identify("vm", &mut run.suites[0].tables);
+        let text = table(&run);
+        let line = text.lines().find(|line| line.starts_with("| P4 ")).unwrap();
+        assert!(
+            line.ends_with("| **0.50** | delivered, 640.0 ns | memcpy, 65536 ns |"),
+            "{line}"
+        );
+        let line = text.lines().find(|line| line.starts_with("| P6 ")).unwrap();
+        assert!(line.ends_with("| - | - | - |"), "{line}");
+        let columns = text.lines().take_while(|line| line.starts_with('|'));
+        assert!(columns
+            .into_iter()
+            .all(|line| line.matches(" | ").count() == 6
+                || line.starts_with("|-")
+                || line.starts_with("| |")));
+    }
+}

@@ -1,0 +1,122 @@
+//! Where the time of writes goes: the stages that the NICs time (docs/observing.md), while a suite
+//! measures between guests. In host mode a NIC forgets its times with the last process of its node.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use qnic_cluster::stages::Times;
+use qnic_tests::nodes::Nodes;
+use serde_json::Value;
+
+use super::figures::{Figure, Row, Table};
+
+/// The id of the table.
+pub(super) const TABLE: &str = "stages";
+
+/// What the stages are of.
+const KIND: &str = "write ";
+
+/// The stages of all NICs together, by name.
+type Stages = BTreeMap<String, Times>;
+
+/// Nanoseconds that half and 99 % of the samples do not exceed, a pair for each round, by length
+/// and stage.
+#[derive(Default)]
+pub(super) struct Recorder(BTreeMap<(usize, String), [Vec<f64>; 2]>);
+
+impl Recorder {
+    /// Runs `work`, which writes so many bytes at a time, and adds its stages.
+    pub(super) fn around<T>(
+        &mut self,
+        nodes: &dyn Nodes,
+        size: usize,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let before = parse(&nodes.device_stats()?);
+        let result = work()?;
+        self.add(size, &before, &parse(&nodes.device_stats()?));
+        Ok(result)
+    }
+
+    fn add(&mut self, size: usize, before: &Stages, after: &Stages) {
+        for (name, times) in after {
+            let Some(stage) = name.strip_prefix(KIND) else {
+                continue;
+            };
+            let times = match before.get(name) {
+                Some(before) => times.since(before),
+                None => times.clone(),
+            };
+            let all = self.0.entry((size, stage.to_owned())).or_default();
+            for (samples, part) in all.iter_mut().zip([500, 990]) {
+                samples.extend(times.quantile(part).map(|ns| ns as f64));
+            }
+        }
+    }
+
+    /// The table.
+    pub(super) fn table(&self) -> Table {
+        let rows = self.0.iter().map(|((size, stage), [half, most])| {
+            let figures = [
+                Figure::with_spread("half within", "ns", half.clone()),
+                Figure::new("99 % within", "ns", most.clone()),
+            ];
+            Row::new(stage.as_str(), figures).size(*size)
+        });
+        let title =
+            "Where the time of a write goes, by both NICs' samples (a quarter too long at most)";
+        Table::new(TABLE, title, rows.collect())
+    }
+}
+
+/// The stages of all NICs in an answer of their device processes.
+fn parse(stats: &Value) -> Stages {
+    let mut all = Stages::new();
+    let nics = stats["nics"].as_array().into_iter().flatten();
+    for (name, times) in nics.filter_map(|nic| nic["stages"].as_object()).flatten() {
+        let Some(times) = Times::parse(times) else {
+            continue;
+        };
+        let sum: &mut Times = all.entry(name.clone()).or_default();
+        sum.sum = sum.sum.saturating_add(times.sum);
+        for (bound, count) in times.buckets {
+            match sum.buckets.iter_mut().find(|(other, _)| *other == bound) {
+                Some((_, sum)) => *sum = sum.saturating_add(count),
+                None => sum.buckets.push((bound, count)),
+            }
+        }
+        // None, which has no end, is the last one.
+        sum.buckets
+            .sort_by_key(|(bound, _)| bound.unwrap_or(u64::MAX));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::bench::text::tests::words_of_row;
+
+    #[test]
+    fn stages_of_both_nics_are_those_of_the_work_alone() {
+        let stats = |sent: u64, long: u64| {
+            let nic = |buckets: Value| {
+                json!({"stages": {
+                    "write sending": {"sum": sent * 64, "buckets": buckets},
+                    "read sending": {"sum": 9, "buckets": [[64, 1]]},
+                }})
+            };
+            json!({"nics": [nic(json!([[64, sent], [null, long]])), nic(json!([[32, sent]]))]})
+        };
+        let mut recorder = Recorder::default();
+        recorder.add(8, &parse(&stats(100, 0)), &parse(&stats(101, 8)));
+        recorder.add(8, &Stages::new(), &parse(&stats(3, 0)));
+        let table = recorder.table();
+        // The first has no bound: its half is among those that are too long.
+        let words = words_of_row(&table, "sending").join(" ");
+        assert_eq!(words, "sending 8 32.00 (32.00 … 32.00) 64.00");
+        assert_eq!(table.rows.len(), 1);
+    }
+}
