@@ -39,7 +39,8 @@ pub enum What {
     /// Its first frame goes to the wire.
     Sent,
     /// It is complete. `code`: its status; `detail`: when its last frame went; `bytes`: its number at its
-    /// counter; `depth`: operations of the process that are left.
+    /// counter; `port`: which counter that is, 0 of writes, 1 of reads, 2 none; `depth`: operations of the
+    /// process that are left.
     Ended,
     /// Its process can see what is complete. `operation`: names the process; `bytes`, `detail`: how many
     /// writes and reads are complete.
@@ -167,6 +168,13 @@ impl From<Event> for Record {
             what: event.what as u8,
             reserved: 0,
         }
+    }
+}
+
+impl Record {
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; RECORD_BYTES] {
+        zerocopy::transmute!(self)
     }
 }
 

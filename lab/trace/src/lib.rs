@@ -116,3 +116,85 @@ pub fn run(source: &Source, settings: &Settings, cancel: &Cancel) -> Result<()> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread::JoinHandle;
+
+    use qnic_nic::trace::Record;
+
+    use super::*;
+    use crate::operations::tests::write as a_write;
+
+    /// A device process that answers one request, and sends these events until it is told to end.
+    fn device(path: &std::path::Path, answer: &str, records: Vec<u8>) -> JoinHandle<()> {
+        let listener = UnixListener::bind(path).unwrap();
+        let answer = format!("{answer}\n");
+        std::thread::spawn(move || {
+            let mut client = listener.accept().unwrap().0;
+            client.write_all(answer.as_bytes()).unwrap();
+            client.write_all(&records).unwrap();
+            // Until the other side ends its output.
+            client.read_to_end(&mut Vec::new()).unwrap();
+        })
+    }
+
+    fn settings(directory: &std::path::Path) -> Settings {
+        Settings {
+            time: Duration::from_millis(1),
+            nodes: Vec::new(),
+            sample: 1,
+            limit: 100,
+            output: directory.join("trace.json"),
+            json: true,
+        }
+    }
+
+    #[test]
+    fn a_trace_of_two_device_processes_becomes_a_file_when_the_time_is_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let settings = settings(directory);
+        std::fs::write(&settings.output, vec![b'x'; 100_000]).unwrap();
+        let nodes = [(0, "a"), (1, "b")];
+        let processes = nodes.map(|(node, name)| {
+            let events = a_write().into_iter().filter(|event| event.at == node);
+            let records = events.map(|event| Record::from(event).to_bytes());
+            let answer = format!("{{\"tracing\":[{{\"node\":{node},\"name\":\"{name}\"}}]}}");
+            let socket = directory.join(name);
+            let records = records.collect::<Vec<_>>().concat();
+            (device(&socket, &answer, records), socket)
+        });
+        let (threads, sockets): (Vec<_>, Vec<_>) = processes.into_iter().unzip();
+        run(
+            &Source::Sockets(sockets),
+            &settings,
+            &Cancel::new().unwrap(),
+        )
+        .unwrap();
+        threads.into_iter().for_each(|it| it.join().unwrap());
+        let text = std::fs::read_to_string(&settings.output).unwrap();
+        let file: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let events = file["traceEvents"].as_array().unwrap();
+        let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+        assert_eq!((named("write 8 B to b"), named("Write 8 B")), (1, 1));
+        assert_eq!(named("frames"), 2, "an arrow");
+    }
+
+    #[test]
+    fn a_file_stays_what_it_was_if_there_is_no_trace() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let settings = settings(directory);
+        std::fs::write(&settings.output, "old").unwrap();
+        let socket = directory.join("a");
+        let process = device(&socket, "{\"error\":\"no\"}", Vec::new());
+        let source = Source::Sockets(vec![socket]);
+        let error = run(&source, &settings, &Cancel::new().unwrap()).unwrap_err();
+        assert!(format!("{error:#}").ends_with(": no"), "{error:#}");
+        process.join().unwrap();
+        assert_eq!(std::fs::read_to_string(&settings.output).unwrap(), "old");
+    }
+}
