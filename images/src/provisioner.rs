@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::guest::{self, GuestFile, GuestImage};
+use crate::guest::{self, GuestFile, GuestImage, Programs};
 use crate::kernel;
 use crate::kernel_series::KernelSeries;
 use crate::module;
@@ -105,15 +105,24 @@ impl Provisioner {
 
     /// The distribution's `mke2fs` and `e2fsck`, with their libraries, for the `extra` of an image.
     pub fn ext4_programs(&self) -> Result<Vec<GuestFile>> {
+        self.programs(&guest::EXT4)
+    }
+
+    /// The distribution's `fio`, in the same way.
+    pub fn fio(&self) -> Result<Vec<GuestFile>> {
+        self.programs(&guest::FIO)
+    }
+
+    fn programs(&self, programs: &Programs) -> Result<Vec<GuestFile>> {
         host_architecture()?;
-        guest::ext4_programs(self.context())
+        programs.files(self.context())
     }
 
     /// The distribution's programs that measure RDMA (over Soft-RoCE) and sockets, with their
     /// libraries, for the `extra` of an image: perftest's, qperf, iperf3, and `rdma`.
     pub fn network_programs(&self) -> Result<Vec<GuestFile>> {
         host_architecture()?;
-        guest::network_programs(self.context())
+        guest::NETWORK.files(self.context())
     }
 
     /// What [`Provisioner::guest_image`] takes from the mirror for the kernel of `series`, made

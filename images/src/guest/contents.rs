@@ -1,16 +1,14 @@
 //! What is in the guest: programs and libraries of the distribution, busybox for
 //! the rest, and the few files in this crate's folder `guest/`.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::command::{command, run};
 use crate::context::Context;
 use crate::distribution::STABLE;
 use crate::error::{Error, Result};
 use crate::guest::archive::{Node, Tree};
-use crate::guest::GuestFile;
-use crate::key::{files_below, Key};
+use crate::key::Key;
 use crate::root::{PackageSet, Root, LIBRARIES, MERGED};
 
 /// Packages with what goes into the guest, and with what unpacks its modules.
@@ -88,80 +86,6 @@ pub(crate) fn tools(cx: Context<'_>) -> Result<Root> {
     Root::of_packages(cx, &set, |_| Ok(()))
 }
 
-/// The package with file systems' own programs, and which of them are wanted. Busybox makes file
-/// systems too, but checks none.
-const EXT4_PACKAGES: &str = "e2fsprogs";
-const EXT4_PROGRAMS: [&str; 2] = ["usr/sbin/mke2fs", "usr/sbin/e2fsck"];
-
-/// Packages with what a network between guests is measured by, and which of their programs are
-/// wanted: perftest's over RDMA, others over sockets, and what makes a device of Soft-RoCE.
-const NETWORK_PACKAGES: &str = "ibverbs-providers iperf3 iproute2 perftest qperf";
-const NETWORK_PROGRAMS: [&str; 6] = [
-    "usr/bin/ib_send_lat",
-    "usr/bin/ib_write_bw",
-    "usr/bin/ib_write_lat",
-    "usr/bin/iperf3",
-    "usr/bin/qperf",
-    "usr/bin/rdma",
-];
-
-/// What the library of verbs looks up by itself: the driver of Soft-RoCE.
-const VERBS: [&str; 2] = ["etc/libibverbs.d", "usr/lib/x86_64-linux-gnu/libibverbs"];
-const SOFT_ROCE: &str = "rxe";
-
-/// [`crate::Provisioner::ext4_programs`].
-pub(crate) fn ext4_programs(cx: Context<'_>) -> Result<Vec<GuestFile>> {
-    let set = PackageSet {
-        kind: "ext4",
-        label: "the programs of ext4",
-        suite: STABLE,
-        names: EXT4_PACKAGES,
-        keep: &|_| true,
-    };
-    let root = Root::of_packages(cx, &set, |_| Ok(()))?;
-    with_libraries(&root, EXT4_PROGRAMS.map(str::to_owned).into())
-}
-
-/// [`crate::Provisioner::network_programs`].
-pub(crate) fn network_programs(cx: Context<'_>) -> Result<Vec<GuestFile>> {
-    let set = PackageSet {
-        kind: "network",
-        label: "programs that measure networks",
-        suite: STABLE,
-        names: NETWORK_PACKAGES,
-        keep: &|_| true,
-    };
-    let root = Root::of_packages(cx, &set, |_| Ok(()))?;
-    let mut files = with_libraries(&root, NETWORK_PROGRAMS.map(str::to_owned).into())?;
-    for directory in VERBS {
-        let names = files_below(&root.dir.join(directory), |_| false)?;
-        let is_wanted = |name: &&PathBuf| name.to_string_lossy().contains(SOFT_ROCE);
-        let wanted = names.iter().filter(is_wanted);
-        files.extend(wanted.map(|name| copy_of(&root, &Path::new(directory).join(name))));
-    }
-    Ok(files)
-}
-
-/// Programs of `root`, with all that the loader would load for them.
-fn with_libraries(root: &Root, programs: BTreeSet<String>) -> Result<Vec<GuestFile>> {
-    let mut paths = programs.clone();
-    for program in &programs {
-        let libraries = needs(root, program)?;
-        paths.extend(libraries.iter().map(|name| format!("{LIBRARIES}/{name}")));
-    }
-    let paths = paths.iter().map(Path::new);
-    Ok(paths.map(|path| copy_of(root, path)).collect())
-}
-
-/// A file of `root` at its place in a guest.
-fn copy_of(root: &Root, path: &Path) -> GuestFile {
-    GuestFile {
-        guest_path: Path::new("/").join(path),
-        host_path: root.dir.join(path),
-        mode: 0o755,
-    }
-}
-
 /// Adds to `key` what this module decides.
 pub(crate) fn add_to_key(key: &mut Key) {
     let tables = (PROGRAMS, EXTRA_LIBRARIES, DIRECTORIES, LINKS, FILES);
@@ -208,19 +132,27 @@ fn put_programs(tree: &mut Tree, tools: &Root) -> Result<()> {
     let extra = EXTRA_LIBRARIES.split_whitespace().map(library);
     for path in programs.chain(extra) {
         put_copy(tree, tools, &path, 0o755)?;
-        for name in needs(tools, &path)? {
-            put_copy(tree, tools, &library(&name), 0o755)?;
+        for path in needs(tools, &path, &[])? {
+            put_copy(tree, tools, &path, 0o755)?;
         }
     }
     Ok(())
 }
 
-/// File names of the libraries that the loader loads for `program`.
-fn needs(tools: &Root, program: &str) -> Result<Vec<String>> {
+/// Paths in the root of the libraries that the loader loads for `program`; some are in `folders`
+/// of [`LIBRARIES`], which it knows from the program in the guest, by its path there.
+pub(super) fn needs(root: &Root, program: &str, folders: &[&str]) -> Result<Vec<String>> {
     let what = format!("list the libraries of {program}");
-    let mut list = command(tools.loader());
-    list.arg("--list").args(tools.loader_args(program, program));
-    loaded(&run(&what, &mut list)?, &tools.dir)
+    let libraries = root.dir.join(LIBRARIES);
+    let mut path = libraries.clone().into_os_string();
+    for folder in folders {
+        path.push(":");
+        path.push(libraries.join(folder));
+    }
+    let mut list = command(root.loader());
+    list.args(["--list", "--library-path"]).arg(path);
+    list.arg(root.dir.join(program));
+    loaded(&run(&what, &mut list)?, &root.dir)
 }
 
 /// Reads `libc.so.6 => /root/usr/lib/x86_64-linux-gnu/libc.so.6 (0x7f0000000000)`.
@@ -232,10 +164,15 @@ fn loaded(list: &str, root: &Path) -> Result<Vec<String>> {
     arrows
         .filter(|(name, _)| !name.contains('/'))
         .map(|(name, found)| {
-            let path = root.join(LIBRARIES).join(name);
-            match found.starts_with(&*path.to_string_lossy()) {
-                true => Ok(name.to_owned()),
-                false => Err(Error::unexpected(format!("the library {name}"), path)),
+            let found = found.rsplit_once(" (").map_or(found, |(path, _)| path);
+            let path = Path::new(found).strip_prefix(root).ok();
+            let path = path.filter(|path| path.starts_with(LIBRARIES) && path.ends_with(name));
+            match path.and_then(Path::to_str) {
+                Some(path) => Ok(path.to_owned()),
+                None => {
+                    let wanted = root.join(LIBRARIES).join(name);
+                    Err(Error::unexpected(format!("the library {name}"), wanted))
+                }
             }
         })
         .collect()
@@ -271,7 +208,15 @@ mod tests {
         let list = "\tlinux-vdso.so.1 (0x1)\n\
                     \tlibc.so.6 => /root/usr/lib/x86_64-linux-gnu/libc.so.6 (0x2)\n\
                     \t/lib64/ld-linux-x86-64.so.2 => /root/usr/lib64/ld-linux-x86-64.so.2 (0x3)\n";
-        assert_eq!(loaded(list, root).unwrap(), ["libc.so.6"]);
+        assert_eq!(
+            loaded(list, root).unwrap(),
+            ["usr/lib/x86_64-linux-gnu/libc.so.6"]
+        );
+        let deeper = "\tliby.so.2 => /root/usr/lib/x86_64-linux-gnu/y/liby.so.2 (0x4)\n";
+        assert_eq!(
+            loaded(deeper, root).unwrap(),
+            ["usr/lib/x86_64-linux-gnu/y/liby.so.2"]
+        );
         for strange in ["libx.so => not found", "libx.so => /usr/lib/libx.so (0x1)"] {
             let error = loaded(strange, root).unwrap_err();
             assert!(error

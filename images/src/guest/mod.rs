@@ -21,9 +21,10 @@
 
 mod archive;
 mod contents;
+mod extra;
 mod kernel_modules;
 
-pub(crate) use contents::{ext4_programs, network_programs};
+pub(crate) use extra::{Programs, EXT4, FIO, NETWORK};
 
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};

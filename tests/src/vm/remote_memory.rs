@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use qnic_cluster::{ByteSize, ClusterSpec, FileSpec, Links, NetworkSpec};
-use qnic_images::{Cache, Provisioner, Silent};
+use qnic_images::{Cache, GuestFile, Provisioner, Silent};
 
 use super::nodes::{on_spec, VmNodes};
 use super::shell::{no_kernel_complains, shell};
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(480);
 /// Memory of the guest that swaps.
 const SMALL: ByteSize = ByteSize::mib(128);
 /// Memory of the servers, and what each gives.
-const SERVER: ByteSize = ByteSize::mib(960);
+const SERVER: ByteSize = ByteSize::mib(1024);
 const SERVE: &str = "qnic-rmem serve --size 640MiB --key 5ec2e7";
 /// What a process writes that has no more than [`SMALL`].
 const WRITTEN: ByteSize = ByteSize::mib(600);
@@ -37,15 +37,19 @@ fn spec() -> Result<ClusterSpec> {
         node.memory = SERVER;
     }
     let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
-    let files = provisioner.ext4_programs()?.into_iter();
-    let files = files.map(|file| FileSpec {
+    spec.nodes[0].memory = SMALL;
+    spec.nodes[0].files = specs(provisioner.ext4_programs()?);
+    spec.nodes[1].files = specs(provisioner.fio()?);
+    Ok(spec)
+}
+
+fn specs(files: Vec<GuestFile>) -> Vec<FileSpec> {
+    let spec = |file: GuestFile| FileSpec {
         from: file.host_path,
         to: file.guest_path,
         mode: file.mode,
-    });
-    spec.nodes[0].memory = SMALL;
-    spec.nodes[0].files = files.collect();
-    Ok(spec)
+    };
+    files.into_iter().map(spec).collect()
 }
 
 /// Node 0 uses the memory of nodes 1 and 2, which are killed in turn and come back empty.
@@ -63,9 +67,11 @@ fn outlive(nodes: &VmNodes) -> Result<()> {
     let loss = serde_json::from_value(serde_json::json!({ "loss": "5%" }))?;
     nodes.cluster().set_links(&Links::All, Some(&loss))?;
     swap(nodes, &mut steps).context("swap")?;
+    shell(nodes, 2, SERVE)?;
+    fio(nodes).context("fio")?;
+    steps.done("fio");
     nodes.lost_frames(0)?;
     nodes.cluster().set_links(&Links::All, None)?;
-    shell(nodes, 2, SERVE)?;
     let detach = "swapoff /dev/qnicmem0 && qnic-rmem detach && test ! -e /dev/qnicmem0";
     shell(nodes, 0, detach)?;
     for server in [1, 2] {
@@ -84,6 +90,29 @@ impl Steps {
         println!("    {what}: {:.1} s", self.0.elapsed().as_secs_f64());
         self.0 = Instant::now();
     }
+}
+
+/// fio writes blocks anywhere on a volume of node 2, on bad links, reads each again and compares its
+/// checksum, also in a second run that only reads. Then a block is changed behind its back, and it
+/// says so.
+fn fio(nodes: &VmNodes) -> Result<()> {
+    let attach = "qnic-rmem attach --size 32MiB --replicas 1 --servers 2 --key 5ec2e7";
+    shell(nodes, 1, attach)?;
+    // Each job has blocks of its own. The generator of offsets meets each block once.
+    let verify = "fio --name=verify --filename=/dev/qnicmem0 --direct=1 --bs=4k --rw=randwrite \
+                  --numjobs=4 --size=8m --offset_increment=8m --verify=crc32c --verify_fatal=1 \
+                  --random_generator=lfsr --thread --group_reporting --output-format=terse";
+    for engine in ["--ioengine=libaio --iodepth=16", "--ioengine=psync"] {
+        let said = shell(nodes, 1, &format!("{verify} {engine}"));
+        said.with_context(|| format!("fio with {engine}"))?;
+    }
+    let again = format!("{verify} --ioengine=psync --verify_only");
+    shell(nodes, 1, &again).context("fio that only reads")?;
+    let damage = "dd if=/dev/zero of=/dev/qnicmem0 bs=4k count=1 seek=2500 conv=fsync";
+    shell(nodes, 1, damage)?;
+    let found = shell(nodes, 1, &format!("! {again} 2>&1"))?;
+    ensure!(found.contains("verify: bad"), "{found:?}");
+    shell(nodes, 1, "qnic-rmem detach").map(drop)
 }
 
 /// What is wrong is said, and leaves nothing.

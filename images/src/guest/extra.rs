@@ -1,0 +1,101 @@
+//! Programs of the distribution that only some guests have, with their libraries.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::context::Context;
+use crate::distribution::STABLE;
+use crate::error::Result;
+use crate::guest::contents::needs;
+use crate::guest::GuestFile;
+use crate::key::files_below;
+use crate::root::{PackageSet, Root};
+
+/// Some programs, and the packages that they are in.
+pub(crate) struct Programs {
+    packages: PackageSet<'static>,
+    paths: &'static [&'static str],
+    /// Folders beneath that of libraries where some of theirs are.
+    folders: &'static [&'static str],
+    /// Folders where a library looks for more by itself, and what is in the names that are wanted.
+    looked_up: &'static [(&'static str, &'static str)],
+}
+
+/// What makes and checks ext4. Busybox makes file systems too, but checks none.
+pub(crate) const EXT4: Programs = Programs {
+    packages: PackageSet {
+        kind: "ext4",
+        label: "the programs of ext4",
+        suite: STABLE,
+        names: "e2fsprogs",
+        keep: &|_| true,
+    },
+    paths: &["usr/sbin/mke2fs", "usr/sbin/e2fsck"],
+    folders: &[],
+    looked_up: &[],
+};
+
+/// What writes to block devices and compares what it reads.
+pub(crate) const FIO: Programs = Programs {
+    packages: PackageSet {
+        kind: "fio",
+        label: "fio",
+        suite: STABLE,
+        names: "fio",
+        // Its scripts are not wanted.
+        keep: &|package| !package.contains("python"),
+    },
+    paths: &["usr/bin/fio"],
+    folders: &["ceph"],
+    looked_up: &[],
+};
+
+/// What measures a network between guests: perftest over RDMA, others over sockets; and what makes
+/// a device of Soft-RoCE, whose driver the library of verbs looks up.
+pub(crate) const NETWORK: Programs = Programs {
+    packages: PackageSet {
+        kind: "network",
+        label: "programs that measure networks",
+        suite: STABLE,
+        names: "ibverbs-providers iperf3 iproute2 perftest qperf",
+        keep: &|_| true,
+    },
+    paths: &[
+        "usr/bin/ib_send_lat",
+        "usr/bin/ib_write_bw",
+        "usr/bin/ib_write_lat",
+        "usr/bin/iperf3",
+        "usr/bin/qperf",
+        "usr/bin/rdma",
+    ],
+    folders: &[],
+    looked_up: &[
+        ("etc/libibverbs.d", "rxe"),
+        ("usr/lib/x86_64-linux-gnu/libibverbs", "rxe"),
+    ],
+};
+
+impl Programs {
+    /// The programs and the libraries that the loader loads for them, for the `extra` of an image.
+    pub(crate) fn files(&self, cx: Context<'_>) -> Result<Vec<GuestFile>> {
+        let root = Root::of_packages(cx, &self.packages, |_| Ok(()))?;
+        let mut paths: BTreeSet<PathBuf> = self.paths.iter().map(PathBuf::from).collect();
+        for program in self.paths {
+            let libraries = needs(&root, program, self.folders)?;
+            paths.extend(libraries.into_iter().map(PathBuf::from));
+        }
+        for (folder, wanted) in self.looked_up {
+            let names = files_below(&root.dir.join(folder), |_| false)?;
+            let names = names
+                .iter()
+                .filter(|name| name.to_string_lossy().contains(wanted));
+            paths.extend(names.map(|name| Path::new(folder).join(name)));
+        }
+        let files = paths.into_iter().map(|path| GuestFile {
+            guest_path: Path::new("/").join(&path),
+            host_path: root.dir.join(&path),
+            mode: 0o755,
+        });
+        Ok(files.collect())
+    }
+}
