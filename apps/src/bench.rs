@@ -5,6 +5,7 @@ use anyhow::Result;
 use clap::Args;
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::report::BenchRow;
+use qnic_apps::walk;
 
 use crate::demo::{Initiator, Operation};
 use crate::floor;
@@ -61,7 +62,8 @@ fn rows(initiator: &mut Initiator, size: usize, options: &Options) -> Result<[Be
             rows.iter_mut().for_each(|row| row.memcpy_mb_s.push(floor));
         }
         for (row, operation) in rows.iter_mut().zip(operations) {
-            let mb_s = initiator.stream(operation, size, count, [PAGE_SIZE; 2])?;
+            let mb_s =
+                initiator.stream(operation, size, walk::offsets(size, count), [PAGE_SIZE; 2])?;
             if round > 0 {
                 row.mb_s.push(mb_s);
             }

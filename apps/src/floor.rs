@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use anyhow::{ensure, Result};
 use qnic::Buffer;
+use qnic_apps::walk::{self, WALK};
 
 use crate::mapping::Mapping;
 
-/// MB/s of `count` copies of `size` bytes at `offset` of both buffers.
+/// MB/s of `count` copies of `size` bytes, which walk through both buffers from `offset` on.
 pub(crate) fn memcpy_mb_s(
     to: &Buffer,
     from: &Buffer,
@@ -17,15 +18,16 @@ pub(crate) fn memcpy_mb_s(
     size: usize,
     count: usize,
 ) -> Result<f64> {
-    let end = offset.checked_add(size);
+    let end = offset.checked_add(size.max(WALK));
     ensure!(
         end.is_some_and(|end| end <= to.len() && end <= from.len()),
-        "{size} bytes at {offset} are outside of the buffers"
+        "copies of {size} bytes from {offset} on are outside of the buffers"
     );
     ensure!(to.address() != from.address(), "one buffer is no copy");
     let start = Instant::now();
-    for _ in 0..count {
-        // SAFETY: both ranges were checked against their buffers, which are
+    for at in walk::offsets(size, count) {
+        let offset = offset + at;
+        // SAFETY: both ranges are within what was checked against their buffers, which are
         // different mappings and stay alive for the call. The caller runs this
         // while no transfer is under way, so nobody else writes to them.
         unsafe {

@@ -8,3 +8,4 @@
 pub mod fences;
 pub mod pattern;
 pub mod report;
+pub mod walk;

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use qnic_apps::walk::{self, WALK};
 
 /// Two pieces of memory to copy between.
 pub struct Floor {
@@ -13,9 +14,9 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// Memory for copies of up to `size` bytes.
+    /// Memory for copies of up to `size` bytes, and for a walk.
     pub fn new(size: usize) -> Result<Self> {
-        let mut source = vec![0; size];
+        let mut source = vec![0; size.max(WALK)];
         // Pages that were written to, so that they are not all the same zero page.
         let random = File::open("/dev/urandom").context("open /dev/urandom")?;
         random
@@ -27,15 +28,16 @@ impl Floor {
         })
     }
 
-    /// MB/s of copies of `size` bytes, 64 MiB in all.
+    /// MB/s of copies of `size` bytes, 64 MiB in all, where a stream's transfers lie.
     pub fn memcpy_mb_s(&self, size: usize) -> f64 {
         let size = size.clamp(1, self.source.len());
         let count = ((64 << 20) / size).clamp(4, 20_000);
         let mut destination = self.destination.borrow_mut();
         let start = Instant::now();
-        for _ in 0..count {
-            destination[..size].copy_from_slice(&self.source[..size]);
-            std::hint::black_box(&mut destination[..size]);
+        for at in walk::offsets(size, count) {
+            let range = at..at + size;
+            destination[range.clone()].copy_from_slice(&self.source[range.clone()]);
+            std::hint::black_box(&mut destination[range]);
         }
         (size * count) as f64 / start.elapsed().as_secs_f64() / 1e6
     }

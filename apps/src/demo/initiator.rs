@@ -1,5 +1,6 @@
 //! The side of the demo that writes, reads and compares.
 
+use std::iter::repeat_n;
 use std::time::Instant;
 
 use anyhow::{ensure, Result};
@@ -140,14 +141,16 @@ impl Initiator {
         };
         let (write_ok, read_ok) = self.verify(size, from, to)?;
         let rounds = (stream_bytes / size).clamp(4, 4000);
+        // What lies around it is a guard.
+        let one_place = || repeat_n(0, rounds);
         let row = DemoRow {
             size,
             aligned,
             write_ok,
             read_ok,
             latency: self.latency(size, to)?,
-            write_mb_s: self.stream(Operation::Write, size, rounds, [from, to])?,
-            read_mb_s: self.stream(Operation::Read, size, rounds, [from, to])?,
+            write_mb_s: self.stream(Operation::Write, size, one_place(), [from, to])?,
+            read_mb_s: self.stream(Operation::Read, size, one_place(), [from, to])?,
         };
         self.restore(size, to)?;
         Ok(row)
@@ -206,29 +209,32 @@ impl Initiator {
         Ok(Latency::from_ns(halves))
     }
 
-    /// MB/s of `rounds` transfers of `size` bytes.
+    /// MB/s of transfers of `size` bytes, one for each of `offsets` behind `from` and `to`.
     pub(crate) fn stream(
         &self,
         operation: Operation,
         size: usize,
-        rounds: usize,
+        offsets: impl Iterator<Item = usize>,
         [from, to]: [usize; 2],
     ) -> Result<f64> {
+        let mut count = 0;
         let start = Instant::now();
-        for _ in 0..rounds {
+        for at in offsets {
+            count += 1;
+            let (from, to) = (from + at, (to + at) as u64);
             match operation {
                 Operation::Write => {
                     let part = self.source.part(from, size);
-                    self.endpoint.write(&self.data, to as u64, part)?;
+                    self.endpoint.write(&self.data, to, part)?;
                 }
                 Operation::Read => {
                     let part = self.back.part(from, size);
-                    self.endpoint.read(&self.data, to as u64, part)?;
+                    self.endpoint.read(&self.data, to, part)?;
                 }
             }
         }
         self.endpoint.flush()?;
-        Ok((size * rounds) as f64 / start.elapsed().as_secs_f64() / 1e6)
+        Ok((size * count) as f64 / start.elapsed().as_secs_f64() / 1e6)
     }
 
     /// Source and destination of a floor measurement: memory of the same kind.
