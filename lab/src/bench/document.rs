@@ -36,7 +36,7 @@ pub(super) fn run(options: &Tables) -> Result<()> {
     renew(&Run::read(&options.run)?, &document)
 }
 
-/// Fails if the tables of `document` cannot be renewed, which should not show after half an hour.
+/// Fails if the tables of `document` cannot be renewed, which should not show after all the measuring.
 pub(super) fn renew_is_possible(document: &Path) -> Result<()> {
     let text = read(document)?;
     let nothing = Run::new(

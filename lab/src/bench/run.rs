@@ -95,7 +95,7 @@ fn show(suite: &SuiteRun) {
     }
 }
 
-/// Fails if no file can be written there, which should not show after half an hour.
+/// Fails if no file can be written there, which should not show after all the measuring.
 pub(super) fn check_writable(path: &Path) -> Result<()> {
     let mut options = std::fs::OpenOptions::new();
     let opened = options.append(true).create(true).open(path);

@@ -17,7 +17,7 @@ pub(super) struct Entry {
     /// What it measures.
     pub(super) title: &'static str,
     /// Rounds unless the command line names a number. A rank test needs five to tell two runs
-    /// apart; all suites together take half an hour on two cores.
+    /// apart; all suites together take 12 minutes on two quiet cores.
     pub(super) rounds: usize,
     /// Seconds on two cores: of what does not depend on the rounds, and of a round.
     pub(super) seconds: (f64, f64),
@@ -39,7 +39,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "engine",
         title: "The engine without I/O",
         rounds: 9,
-        seconds: (5.0, 3.0),
+        seconds: (2.0, 6.5),
         measure: engine::measure,
     },
     Entry {
@@ -47,7 +47,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "host",
         title: "Transfers between processes of this machine",
         rounds: 9,
-        seconds: (1.0, 4.0),
+        seconds: (1.0, 9.0),
         measure: point_to_point::host,
     },
     Entry {
@@ -55,7 +55,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "memory",
         title: "The page table, and transfers without pinning",
         rounds: 9,
-        seconds: (2.0, 6.0),
+        seconds: (1.0, 0.5),
         measure: memory::measure,
     },
     Entry {
@@ -63,7 +63,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "sync",
         title: "Notifications, atomic operations, locks, queues, semaphores",
         rounds: 9,
-        seconds: (2.0, 5.0),
+        seconds: (1.0, 1.0),
         measure: sync::measure,
     },
     Entry {
@@ -71,7 +71,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "curves",
         title: "Transfers, notifications and channels by length",
         rounds: 7,
-        seconds: (2.0, 8.0),
+        seconds: (1.0, 2.5),
         measure: curves::measure,
     },
     Entry {
@@ -79,7 +79,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "peers",
         title: "Writes beside libfabric, UCX, Soft-RoCE, TCP and ivshmem",
         rounds: 7,
-        seconds: (40.0, 40.0),
+        seconds: (40.0, 38.0),
         measure: peers::measure,
     },
     Entry {
@@ -87,7 +87,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "message",
         title: "Tagged messages",
         rounds: 9,
-        seconds: (2.0, 6.0),
+        seconds: (1.0, 2.5),
         measure: message::measure,
     },
     Entry {
@@ -95,7 +95,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "collective",
         title: "Collectives",
         rounds: 5,
-        seconds: (5.0, 8.0),
+        seconds: (1.0, 2.0),
         measure: collective::measure,
     },
     Entry {
@@ -103,7 +103,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "growth",
         title: "Small writes as there is more beside them",
         rounds: 7,
-        seconds: (1.0, 20.0),
+        seconds: (1.0, 4.5),
         measure: growth::measure,
     },
     Entry {
@@ -111,7 +111,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "wire",
         title: "Links between device processes, and loss",
         rounds: 7,
-        seconds: (40.0, 12.0),
+        seconds: (10.0, 9.0),
         measure: wire::measure,
     },
     Entry {
@@ -119,7 +119,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "vm",
         title: "Transfers between guests",
         rounds: 7,
-        seconds: (40.0, 20.0),
+        seconds: (10.0, 3.0),
         measure: point_to_point::vm,
     },
     Entry {
@@ -127,7 +127,7 @@ pub(super) const ALL: &[Entry] = &[
         id: "kernel",
         title: "Streams, datagram sockets and remote memory between guests",
         rounds: 5,
-        seconds: (60.0, 40.0),
+        seconds: (15.0, 7.0),
         measure: |rounds| Ok([kernel::measure(rounds)?, remote_memory::measure(rounds)?].concat()),
     },
 ];
