@@ -182,29 +182,24 @@ fn check_tshark(tshark: &Program) -> Result<()> {
     Err(Error::unexpected(what, &tshark.program))
 }
 
-/// It sends tagged messages, as versions since 2 do. It shows its usage and fails.
+/// It sends tagged messages, as versions since 2 do.
 fn check_fi_pingpong(fi_pingpong: &Program) -> Result<()> {
-    let output = fi_pingpong.command().arg("-h").output()?;
-    let usage = [output.stdout, output.stderr].concat();
-    match String::from_utf8_lossy(&usage).contains("tagged") {
-        true => Ok(()),
-        false => {
-            let what = "an fi_pingpong that sends tagged messages";
-            Err(Error::unexpected(what, &fi_pingpong.program))
-        }
-    }
+    let what = "an fi_pingpong that sends tagged messages";
+    check_usage(fi_pingpong, "tagged", what)
 }
 
-/// It puts. It shows its usage, whatever its status is then.
+/// It puts.
 fn check_ucx_perftest(ucx_perftest: &Program) -> Result<()> {
-    let output = ucx_perftest.command().arg("-h").output()?;
+    check_usage(ucx_perftest, "ucp_put_lat", "a ucx_perftest that puts")
+}
+
+/// The usage of a program names a word. It shows that whatever its status is then.
+fn check_usage(program: &Program, word: &str, what: &str) -> Result<()> {
+    let output = program.command().arg("-h").output()?;
     let usage = [output.stdout, output.stderr].concat();
-    match String::from_utf8_lossy(&usage).contains("ucp_put_lat") {
+    match String::from_utf8_lossy(&usage).contains(word) {
         true => Ok(()),
-        false => {
-            let what = "a ucx_perftest that puts";
-            Err(Error::unexpected(what, &ucx_perftest.program))
-        }
+        false => Err(Error::unexpected(what, &program.program)),
     }
 }
 
