@@ -4,8 +4,8 @@
 use anyhow::Result;
 use clap::Args;
 use qnic_abi::PAGE_SIZE;
-use qnic_apps::report::BenchRow;
 use qnic_apps::walk;
+use qnic_report::BenchRow;
 
 use crate::demo::{Initiator, Operation};
 use crate::floor;

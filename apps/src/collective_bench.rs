@@ -12,7 +12,7 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::group::{Application, Operator};
 use qnic::{Endpoint, NotificationId, Port, RemoteSegment};
-use qnic_apps::report::{BenchRow, Latency};
+use qnic_report::{BenchRow, Latency};
 
 use crate::node::{import, register, say_line, take, Exported};
 use crate::options::{notification, ANSWER_LIMIT, DATA, START_LIMIT};

@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::{Endpoint, Nic, Port, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
-use qnic_apps::report::{BenchRow, Latency};
+use qnic_report::{BenchRow, Latency};
 
 use crate::node::{import, say_line};
 use crate::options::{DATA, REQUEST, TARGET_PORT};

@@ -11,7 +11,7 @@ use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::rdma::{Opcode, WriteCommand};
 use qnic_abi::{Key, Port, SegmentId};
 use qnic_abi_client::{Command, Memory, Remote};
-use qnic_apps::report::Attempt;
+use qnic_report::Attempt;
 
 use crate::memory_server::READ_ONLY;
 use crate::node::{say_line, Exported, Peer};

@@ -19,7 +19,7 @@ use qnic_abi::PAGE_SIZE;
 use qnic_abi::{Key, NodeId, SegmentId};
 use qnic_abi_client::{Command, Memory, Remote};
 use qnic_apps::pattern;
-use qnic_apps::report::{Attempt, KeysReport};
+use qnic_report::{Attempt, KeysReport};
 
 use crate::node::{register, say, say_line, take, Peer};
 use crate::options::{notification, ANSWER_LIMIT, START_LIMIT, TARGET_PORT};

@@ -6,7 +6,7 @@ use anyhow::{ensure, Result};
 use clap::Args;
 use qnic::{Access, SegmentName};
 use qnic_apps::pattern;
-use qnic_apps::report::ServerLine;
+use qnic_report::ServerLine;
 
 use crate::guarded::Guarded;
 use crate::node::{register, say_line, take, Exported};

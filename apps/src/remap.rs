@@ -28,7 +28,7 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::{Access, Endpoint, RemoteSegment, Segment, SegmentName, Status};
 use qnic_abi::PAGE_SIZE;
-use qnic_apps::report::{RemapReport, RemapWriterReport};
+use qnic_report::{RemapReport, RemapWriterReport};
 
 use crate::mapping::Mapping;
 use crate::node::{register, say, take, Exported, Peer};

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic_abi::PAGE_SIZE;
-use qnic_apps::report::{BenchRow, Latency};
+use qnic_report::{BenchRow, Latency};
 use serde_json::json;
 
 use crate::floor;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
-use qnic_apps::report::{DemoLine, DemoRow, Latency};
-use qnic_tests::host::HostNodes;
-use qnic_tests::nodes::Nodes;
-use qnic_tests::vm::VmNodes;
+use qnic_nodes::host::HostNodes;
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::Nodes;
+use qnic_report::{DemoLine, DemoRow, Latency};
 
 /// Options of `qnic demo`.
 #[derive(Args, Debug)]

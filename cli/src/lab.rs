@@ -7,13 +7,12 @@ pub mod sim;
 pub mod top;
 pub mod trace;
 
-use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, Result};
 use qnic_cluster::Program;
 
-use crate::{carry_out, ui, Command};
+use crate::{become_program, carry_out, Command};
 
 /// The program.
 const LAB: Program<'static> = Program::bin("qnic-lab", "qnic-lab").in_profile("lab");
@@ -46,11 +45,5 @@ pub fn main<L: Lab>() -> ExitCode {
 
 /// Becomes that program, which is built before if need be.
 pub(crate) fn start() -> Result<ExitCode> {
-    let progress = ui::progress();
-    progress.step("building what measures, watches, simulates and fuzzes");
-    let program = qnic_cluster::program(LAB)?;
-    drop(progress);
-    let mut command = std::process::Command::new(&program);
-    let error = command.args(std::env::args_os().skip(1)).exec();
-    Err(error).with_context(|| format!("start {}", program.display()))
+    become_program(LAB, "building what measures, watches, simulates and fuzzes")
 }

@@ -2,7 +2,8 @@
 //! a `run` that gives the exit status.
 //!
 //! `bench`, `top`, `trace`, `sim` and `fuzz` are in the package `qnic-lab`, whose program is built when one of
-//! them is called: [`lab`] has their options. So who boots clusters does not build a simulator.
+//! them is called: [`lab`] has their options. So who boots clusters does not build a simulator. Likewise
+//! with `test` and the package `qnic-tests`: [`suite`].
 #![forbid(unsafe_code)]
 
 mod capture;
@@ -24,13 +25,14 @@ mod ps;
 mod reference;
 mod run;
 mod stats;
-mod test;
+pub mod suite;
 pub mod ui;
 mod up;
 
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// Clusters of virtual machines with qnic NICs.
@@ -95,7 +97,7 @@ enum Command {
     /// Write what runs over links as pcapng, for Wireshark
     Capture(capture::Options),
     /// Run all tests
-    Test(test::Options),
+    Test(suite::Options),
     /// Simulate clusters under virtual time, with faults from a seed
     Sim(lab::sim::Options),
     /// Fuzz what the hostile can write to, with libFuzzer
@@ -147,7 +149,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Net(options) => net::run(options),
         Command::Keys(options) => keys::run(options),
         Command::Capture(options) => capture::run(options),
-        Command::Test(options) => test::run(options),
+        Command::Test(_) => suite::start(),
         Command::Sim(_)
         | Command::Fuzz(_)
         | Command::Bench(_)
@@ -157,6 +159,18 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Man(options) => reference::man(options, Cli::command()),
         Command::Completions(options) => reference::completions(options, Cli::command()),
     }
+}
+
+/// Becomes another program of the workspace, which is built before if need be; it takes the same
+/// command line.
+fn become_program(program: qnic_cluster::Program<'_>, step: &str) -> Result<ExitCode> {
+    let progress = ui::progress();
+    progress.step(step);
+    let program = qnic_cluster::program(program)?;
+    drop(progress);
+    let mut command = std::process::Command::new(&program);
+    let error = command.args(std::env::args_os().skip(1)).exec();
+    Err(error).with_context(|| format!("start {}", program.display()))
 }
 
 #[cfg(test)]

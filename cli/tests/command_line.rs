@@ -56,17 +56,6 @@ fn an_error_in_a_cluster_file_is_told_with_its_place() {
     assert!(place.is_untouched());
 }
 
-/// In a pipeline, a name that no test has any more would be green for ever.
-#[test]
-fn tests_that_no_name_chooses_are_no_success() {
-    let place = Place::new();
-    place.fails(
-        &["test", "--only", "nowhere"],
-        1,
-        "no case is named \"nowhere\"",
-    );
-}
-
 #[test]
 fn a_file_that_is_missing_is_named() {
     let (code, _, err) = Place::new().qnic(&["up", "/nowhere/c.toml"]);

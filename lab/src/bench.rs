@@ -15,6 +15,7 @@ mod curves;
 mod document;
 mod engine;
 mod figures;
+mod floor;
 mod goal;
 mod growth;
 mod guest_network;

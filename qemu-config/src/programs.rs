@@ -3,9 +3,9 @@
 //! In a checkout, cargo is asked each time: what runs is what the sources say.
 //! Elsewhere the program beside the running one is taken.
 //!
-//! All are built alike: for one platform and linked statically, several by one call of cargo. So
-//! what they have in common is compiled once, and a program runs on the host and in any guest,
-//! whatever C library that has.
+//! All but those that the tool becomes are built alike: for one platform and linked statically,
+//! several by one call of cargo. So what they have in common is compiled once, and a program runs on
+//! the host and in any guest, whatever C library that has.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,9 @@ use crate::{Error, Result};
 
 /// The only platform of guests.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The profile of the tool.
+const TOOL: &str = "tool";
 
 /// The variable with what rustc is told for that platform.
 const FLAGS: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS";
@@ -47,6 +50,9 @@ pub struct Program<'a> {
     name: &'a str,
     /// Cargo's profile.
     profile: &'a str,
+    /// The package that it is built with, as cargo builds for this machine; else it is linked
+    /// statically, so that it runs in guests.
+    with: Option<&'a str>,
 }
 
 /// The device process.
@@ -73,6 +79,17 @@ impl<'a> Program<'a> {
             option,
             name,
             profile: "release",
+            with: None,
+        }
+    }
+
+    /// The same as `cargo run` builds `package` in the profile of the tool, with which it shares
+    /// all that both stand on.
+    pub const fn built_with(self, package: &'a str) -> Self {
+        Self {
+            profile: TOOL,
+            with: Some(package),
+            ..self
         }
     }
 
@@ -192,7 +209,20 @@ fn command(programs: &[Program<'_>], root: &Path) -> Command {
     let profile = programs
         .first()
         .map_or("release", |program| program.profile);
-    command.args(["--profile", profile, "--target", TARGET]);
+    command.args(["--profile", profile]);
+    if let [Program {
+        package,
+        option,
+        name,
+        with: Some(with),
+        ..
+    }] = programs
+    {
+        // The flags of the environment hold for both.
+        command.args(["--package", with, "--package", package, option, name]);
+        return command;
+    }
+    command.args(["--target", TARGET]);
     command.env(FLAGS, STATIC);
     // Cargo gives what is shared the features that the packages want which are named. With the
     // same ones always named, no program is built again for another choice of programs.

@@ -14,10 +14,10 @@ use qnic_images::{Cache, Program, Provisioner, Silent};
 use serde_json::{json, Value};
 
 use crate::harness::Skip;
-use crate::host::HostNodes;
 use crate::net::link_sum;
-use crate::nodes::{counter, until, FirstNodes, Nodes, LIMIT};
 use crate::scenario::{self, Load};
+use qnic_nodes::host::HostNodes;
+use qnic_nodes::{counter, until, FirstNodes, Nodes, LIMIT};
 
 /// What links do to frames: how a filter finds it, and the counter of it.
 const DONE_BY_LINKS: [(&str, &str); 4] = [

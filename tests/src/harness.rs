@@ -7,7 +7,7 @@ use anyhow::Result;
 use qnic_trials::Case as Report;
 
 /// One test.
-pub struct Case {
+pub(crate) struct Case {
     /// Its name, `group::what_holds`.
     pub name: &'static str,
     /// How many processors it keeps busy, rounded down.
@@ -39,7 +39,7 @@ pub(crate) const fn declared(processors: &[usize]) -> usize {
 
 /// The context of an error by which a case says that it cannot run here.
 #[derive(Debug)]
-pub struct Skip(pub &'static str);
+pub(crate) struct Skip(pub &'static str);
 
 impl std::fmt::Display for Skip {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -49,7 +49,7 @@ impl std::fmt::Display for Skip {
 
 /// How many tests ended in which way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Passed.
     pub passed: usize,
     /// Failed.
@@ -79,7 +79,7 @@ impl std::fmt::Display for Counts {
 
 /// How a run of tests went so far: the counts, and a case for each.
 #[derive(Debug, Default)]
-pub struct Results {
+pub(crate) struct Results {
     /// How many ended in which way.
     pub counts: Counts,
     /// Those that are known by name.
@@ -88,14 +88,14 @@ pub struct Results {
 
 impl Results {
     /// Counts a test that could not run, and says why.
-    pub fn skip(&mut self, name: &str, why: &str) {
+    pub(crate) fn skip(&mut self, name: &str, why: &str) {
         println!("test {name} … SKIPPED: {why}");
         self.counts.skipped += 1;
         self.cases.push(report(name, Duration::ZERO).skipped(why));
     }
 
     /// Runs a test, counts it, and says how it ended.
-    pub fn run(&mut self, name: &str, test: impl FnOnce() -> Result<()>) {
+    pub(crate) fn run(&mut self, name: &str, test: impl FnOnce() -> Result<()>) {
         println!("test {name} …");
         let start = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(test))
@@ -104,7 +104,7 @@ impl Results {
     }
 
     /// Counts a test that has ended, and says how.
-    pub fn count(&mut self, name: &str, took: Duration, result: Result<()>) {
+    pub(crate) fn count(&mut self, name: &str, took: Duration, result: Result<()>) {
         let seconds = took.as_secs_f64();
         match result {
             Ok(()) => {
@@ -129,7 +129,13 @@ impl Results {
 
     /// Counts a case that another process has run with [`Self::run`], by what it printed and
     /// whether it ended well. One that did not come to say how it ended has failed.
-    pub fn add_output(&mut self, name: &str, took: Duration, output: &str, ended_well: bool) {
+    pub(crate) fn add_output(
+        &mut self,
+        name: &str,
+        took: Duration,
+        output: &str,
+        ended_well: bool,
+    ) {
         let start = format!("test {name} … ");
         let said = output.rfind(&start).map(|at| &output[at + start.len()..]);
         let said = said.unwrap_or_default();
@@ -154,7 +160,7 @@ impl Results {
     }
 
     /// Adds what another program has counted, with the cases that it has named.
-    pub fn add(&mut self, counts: Counts, cases: Vec<Report>) {
+    pub(crate) fn add(&mut self, counts: Counts, cases: Vec<Report>) {
         self.counts += counts;
         self.cases.extend(cases);
     }

@@ -23,7 +23,7 @@ use qnic_cluster::{adopt_orphans, end_descendants, Cancel};
 use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 
 /// Exit status of a run that was interrupted.
-pub const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Time that the running case has to clean up.
 const GRACE: Duration = Duration::from_secs(20);
@@ -35,7 +35,7 @@ const JOBS_GRACE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Watches for signals, from [`Interrupt::watch`] on.
-pub struct Interrupt {
+pub(crate) struct Interrupt {
     cancel: Cancel,
     jobs: Jobs,
     /// Its end tells the watching thread that the run is over.
@@ -47,7 +47,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// Returns an error if the process has no descriptors or threads left.
-    pub fn watch() -> Result<Self> {
+    pub(crate) fn watch() -> Result<Self> {
         adopt_orphans().context("adopt what children leave")?;
         let cancel = Cancel::on_signals().context("watch for signals")?;
         let (running, over) = channel();
@@ -68,7 +68,7 @@ impl Interrupt {
     }
 
     /// Returns true if a signal has come: nothing more is to be started.
-    pub fn is_pulled(&self) -> bool {
+    pub(crate) fn is_pulled(&self) -> bool {
         self.cancel.is_cancelled()
     }
 
@@ -76,7 +76,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// Returns an error if the process has no descriptors left.
-    pub fn started(&self, job: &Child) -> Result<()> {
+    pub(crate) fn started(&self, job: &Child) -> Result<()> {
         self.jobs.add(job)?;
         if self.is_pulled() {
             self.jobs.terminate();
@@ -85,13 +85,13 @@ impl Interrupt {
     }
 
     /// A job has ended.
-    pub fn ended(&self, job: u32) {
+    pub(crate) fn ended(&self, job: u32) {
         self.jobs.with(|jobs| jobs.remove(&job));
     }
 
     /// The exit status of the run, `status` unless a signal has come; nothing is left running
     /// then.
-    pub fn finish(self, status: ExitCode) -> ExitCode {
+    pub(crate) fn finish(self, status: ExitCode) -> ExitCode {
         if !self.is_pulled() {
             return status;
         }

@@ -1,15 +1,14 @@
 //! Tests that need several processes or several virtual machines.
 //!
 //! ```text
-//!   suite ── lists of Case { name, processors, run }, run and counted by harness, side by side
-//!     │      as schedule says, each in a process of its own
-//!     │ run on
-//!     ├── host::HostNodes   nodes are processes beside a device process (no VM)
-//!     └── vm::VmNodes       nodes are QEMU guests with stock kernels
-//!            both are Nodes: start a program on a node, read its lines, wait, kill
+//!   run ── jobs: cargo's checks, builds and programs of tests, and the cases, side by side as
+//!    │     schedule says, each in a process of its own
+//!   suite ── lists of Case { name, processors, run }, run and counted by harness
+//!    │ on
+//!   Nodes of qnic-nodes: processes beside a device process, or QEMU guests with stock kernels
 //! ```
-//! A *scenario* is written once against [`nodes::Nodes`] and runs on both; what
-//! needs a kernel (module reload, reboot, `/proc`) is in [`vm`].
+//! A *scenario* is written once against [`qnic_nodes::Nodes`] and runs on both kinds; what
+//! needs a kernel (module reload, reboot, `/proc`) is in `vm`.
 //!
 //! [`harness`] stands in for `libtest-mimic`, which shows an error only after the last case
 //! (these take half an hour), gives a case no time, and tears a case's line apart from its
@@ -17,17 +16,14 @@
 #![forbid(unsafe_code)]
 
 mod capture;
-pub mod floor;
-pub mod harness;
-pub mod host;
-pub mod interrupt;
-pub mod keys;
+mod harness;
+mod interrupt;
 mod net;
-pub mod netns;
-pub mod nodes;
-pub mod scenario;
-pub mod schedule;
+mod netns;
+pub mod run;
+mod scenario;
+mod schedule;
 mod shm;
-pub mod suite;
+mod suite;
 mod trace;
-pub mod vm;
+mod vm;

@@ -4,11 +4,11 @@
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
-use crate::host::{DevicePlan, HostNodes};
-use crate::keys::HostKeys;
 use crate::netns::{TwoHosts, ADDRESSES};
-use crate::nodes::{until, Nodes, LIMIT};
 use crate::scenario;
+use qnic_nodes::host::{DevicePlan, HostNodes};
+use qnic_nodes::keys::HostKeys;
+use qnic_nodes::{until, Nodes, LIMIT};
 
 /// Sizes of the transfers of a demo between device processes.
 pub(crate) const SIZES: &str = "1,97,4096,65537,1048576";

@@ -8,17 +8,17 @@ use anyhow::{ensure, Context, Result};
 use crate::harness::Skip;
 
 /// Two network namespaces that reach each other; they go with this object.
-pub struct TwoHosts {
+pub(crate) struct TwoHosts {
     names: [String; 2],
 }
 
 /// Addresses of the two.
-pub const ADDRESSES: [&str; 2] = ["10.83.77.1", "10.83.77.2"];
+pub(crate) const ADDRESSES: [&str; 2] = ["10.83.77.1", "10.83.77.2"];
 
 impl TwoHosts {
     /// Makes them. Without `ip`, or the right to make namespaces, a case cannot run here
     /// ([`Skip`]).
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         Self::make().context(Skip("no network namespaces here"))
     }
 
@@ -40,13 +40,13 @@ impl TwoHosts {
     }
 
     /// Command in front of one that is to run on a host.
-    pub fn prefix(&self, host: usize) -> Vec<String> {
+    pub(crate) fn prefix(&self, host: usize) -> Vec<String> {
         let words = ["ip", "netns", "exec", &self.names[host]];
         words.map(str::to_owned).to_vec()
     }
 
     /// Separates the two, or joins them again.
-    pub fn set_joined(&self, joined: bool) -> Result<()> {
+    pub(crate) fn set_joined(&self, joined: bool) -> Result<()> {
         let state = if joined { "up" } else { "down" };
         ip(&format!("-n {} link set qnic0 {state}", self.names[0]))
     }

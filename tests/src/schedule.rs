@@ -18,7 +18,7 @@ const WAITING: usize = 2;
 
 /// What a machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub(crate) struct Room {
     /// Processors.
     pub processors: usize,
     /// Memory that can be used, in MiB.
@@ -27,7 +27,7 @@ pub struct Room {
 
 impl Room {
     /// What this machine has. Of what it does not tell it has little.
-    pub fn of_this_machine() -> Self {
+    pub(crate) fn of_this_machine() -> Self {
         let memory = available_memory().map_or(0, |bytes| bytes.0 >> 20);
         Room {
             processors: available_parallelism().map_or(1, usize::from),
@@ -38,7 +38,7 @@ impl Room {
 
 /// What a job needs while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub(crate) struct Load {
     /// Processors that it keeps busy. More than there are count as all of them.
     pub processors: usize,
     /// Memory, in MiB.
@@ -49,7 +49,7 @@ pub struct Load {
 
 /// The place of the job that begins next, if one of `waiting` can begin beside `running`.
 /// If nothing runs, one can.
-pub fn next(waiting: &[Load], running: &[Load], room: Room) -> Option<usize> {
+pub(crate) fn next(waiting: &[Load], running: &[Load], room: Room) -> Option<usize> {
     if running.is_empty() {
         return (!waiting.is_empty()).then_some(0);
     }

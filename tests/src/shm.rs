@@ -3,10 +3,10 @@
 use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
 
-use crate::host::{DevicePlan, HostNodes};
 use crate::net::{every_fault_happened, SIZES};
-use crate::nodes::{until, LIMIT};
 use crate::scenario::{self, Load};
+use qnic_nodes::host::{DevicePlan, HostNodes};
+use qnic_nodes::{until, LIMIT};
 
 /// Names of the two device processes.
 const NAMES: [&str; 2] = ["left", "right"];

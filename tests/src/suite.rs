@@ -3,16 +3,16 @@
 use anyhow::{Context, Result};
 
 use crate::harness::{cases, Case};
-use crate::host::HostNodes;
 use crate::scenario::{self, Contenders, Death, Placement, Together};
 use crate::{capture, net, shm, trace, vm};
+use qnic_nodes::host::HostNodes;
 
 /// Numbers of signals that stop a program, and let it go on.
 const SIGSTOP: u8 = 19;
 const SIGCONT: u8 = 18;
 
 /// The cases that need no virtual machine.
-pub const HOST: &[Case] = cases! { "host":
+pub(crate) const HOST: &[Case] = cases! { "host":
     demo_at_1_percent_loss => net::demo_on_bad_links(1, "1,97,4095,65537,1048576,16777216"),
     demo_at_5_percent_loss => net::demo_on_bad_links(5, "1,97,4095,65537,1048576"),
     demo_at_20_percent_loss: 0 => net::demo_on_bad_links(20, "1,97,4095,65537,1048576"),
@@ -110,7 +110,7 @@ pub const HOST: &[Case] = cases! { "host":
 };
 
 /// The cases that boot virtual machines.
-pub const VM: [&[Case]; 11] = [
+pub(crate) const VM: [&[Case]; 11] = [
     vm::CASES,
     vm::DATAGRAMS,
     vm::POOLS,

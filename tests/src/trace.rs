@@ -9,10 +9,10 @@ use qnic_nic::trace::What;
 use qnic_trace::{Collected, Collection, Operation, Operations, Settings};
 use serde_json::Value;
 
-use crate::host::HostNodes;
 use crate::net::on_bad_links;
-use crate::nodes::{Nodes, LIMIT};
 use crate::shm::Joined;
+use qnic_nodes::host::HostNodes;
+use qnic_nodes::{Nodes, LIMIT};
 
 /// A trace of these nodes of all device processes, until it is ended.
 fn begin(nodes: &HostNodes, devices: usize, names: &[&str]) -> Result<Collection> {

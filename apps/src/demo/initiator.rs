@@ -8,7 +8,7 @@ use clap::Args;
 use qnic::{Endpoint, NodeId, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::pattern;
-use qnic_apps::report::{DemoEnd, DemoLine, DemoRow, Latency};
+use qnic_report::{DemoEnd, DemoLine, DemoRow, Latency};
 
 use super::protocol::{ball, Outcome, Request, DATA_BYTES, MAX_SIZE, MESSAGE_BYTES, SPIN_SIZE};
 use super::target::spin_for;

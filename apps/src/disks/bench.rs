@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic_apps::report::{DiskRow, Latency};
 use qnic_config::ByteSize;
+use qnic_report::{DiskRow, Latency};
 
 use crate::node::say_line;
 

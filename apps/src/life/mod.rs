@@ -17,7 +17,7 @@ use clap::{Args, ValueEnum};
 use qnic::{Access, Endpoint, Error, Nic, Port, RemoteSegment, Segment, SegmentName, Status};
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::pattern;
-use qnic_apps::report::LifeStep;
+use qnic_report::LifeStep;
 
 use crate::mapping::Mapping;
 use crate::node::{say_line, Exported};

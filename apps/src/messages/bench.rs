@@ -18,7 +18,7 @@ use qnic::message::{
 };
 use qnic::{Endpoint, NodeId, NotificationId, Port, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
-use qnic_apps::report::{BenchRow, Latency};
+use qnic_report::{BenchRow, Latency};
 
 use crate::node::{import, register, say_line, take, Exported};
 use crate::options::{notification, ANSWER_LIMIT, DATA, SOURCE};

@@ -9,7 +9,7 @@ use clap::Args;
 use qnic::datagram::Socket;
 use qnic::stream::{Options, Streams};
 use qnic::{Nic, NodeId};
-use qnic_apps::report::{BenchRow, Latency, MessagesRow, PoolLine};
+use qnic_report::{BenchRow, Latency, MessagesRow, PoolLine};
 
 use super::connection::{Answer, Connection, Pooled, Purpose, Tcp, CHUNK};
 use super::{SOCKET_PORT, STREAM_PORT};

@@ -26,7 +26,7 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic::{Endpoint, Error, NotificationId, Port, RemoteSegment, Status};
 use qnic_apps::pattern;
-use qnic_apps::report::PressureReport;
+use qnic_report::PressureReport;
 use rustix::process::{setrlimit, Resource, Rlimit};
 
 use self::child::Child;

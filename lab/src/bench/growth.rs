@@ -5,9 +5,9 @@
 
 use anyhow::{bail, Context, Result};
 use qnic_abi::PAGE_SIZE;
-use qnic_apps::report::{BenchRow, Latency, ServerLine};
-use qnic_tests::host::HostNodes;
-use qnic_tests::nodes::Nodes;
+use qnic_nodes::host::HostNodes;
+use qnic_nodes::Nodes;
+use qnic_report::{BenchRow, Latency, ServerLine};
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;

@@ -2,7 +2,8 @@
 //! network devices, joined by a socket of QEMU.
 
 use anyhow::{Context, Result};
-use qnic_tests::vm::{shell, VmNodes};
+use qnic_nodes::shell::shell;
+use qnic_nodes::vm::VmNodes;
 use tempfile::TempDir;
 
 /// The network; its guests end before it.

@@ -15,10 +15,11 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use qnic_apps::report::{BenchRow, Latency};
 use qnic_cluster::{program, ByteSize, FileSpec, APP, APP_PATH};
 use qnic_images::{Cache, Provisioner, Silent};
-use qnic_tests::vm::{background, shell, VmNodes};
+use qnic_nodes::shell::{background, shell};
+use qnic_nodes::vm::VmNodes;
+use qnic_report::{BenchRow, Latency};
 use tempfile::TempDir;
 
 use super::figures::{Figure, Row, Table};

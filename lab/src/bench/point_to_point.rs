@@ -1,12 +1,12 @@
 //! `qnic bench host` and `qnic bench vm`: latency and bandwidth over size, beside the floor that
 //! the same machine gives in the same run.
 
+use super::floor::Floor;
 use anyhow::{Context, Result};
-use qnic_apps::report::{BenchRow, Latency};
-use qnic_tests::floor::Floor;
-use qnic_tests::host::HostNodes;
-use qnic_tests::nodes::{Nodes, Running};
-use qnic_tests::vm::VmNodes;
+use qnic_nodes::host::HostNodes;
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::{Nodes, Running};
+use qnic_report::{BenchRow, Latency};
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use qnic_cluster::stages::Times;
-use qnic_tests::nodes::Nodes;
+use qnic_nodes::Nodes;
 use serde_json::Value;
 
 use super::figures::{Figure, Row, Table};

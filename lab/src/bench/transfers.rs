@@ -14,7 +14,7 @@ use qnic::{
     Ticket,
 };
 use qnic_abi::PAGE_SIZE;
-use qnic_tests::host::HostNodes;
+use qnic_nodes::host::HostNodes;
 
 use super::netvm;
 use super::series::Recorder;

@@ -14,11 +14,11 @@ use std::process::{ChildStdout, Stdio};
 use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
-use qnic_apps::report::Latency;
 use qnic_images::{Cache, Program, Provisioner, Silent};
-use qnic_tests::host::{DevicePlan, HostNodes};
-use qnic_tests::keys::HostKeys;
-use qnic_tests::nodes::Nodes;
+use qnic_nodes::host::{DevicePlan, HostNodes};
+use qnic_nodes::keys::HostKeys;
+use qnic_nodes::Nodes;
+use qnic_report::Latency;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;

@@ -13,7 +13,7 @@ use super::death::RUNNING;
 use super::exchange::demo_and_path;
 use super::{all_pairs_exchange, demo_between, Load};
 use crate::netns::TwoHosts;
-use crate::nodes::{counter, until, until_grown, wait_until_empty, Nodes, LIMIT};
+use qnic_nodes::{counter, until, until_grown, wait_until_empty, Nodes, LIMIT};
 
 /// What a device process says of its carrier to the other.
 fn carrier(nodes: &dyn Nodes, device: usize) -> Result<Value> {
@@ -22,7 +22,7 @@ fn carrier(nodes: &dyn Nodes, device: usize) -> Result<Value> {
 
 /// Waits, for two minutes at most, until something holds of a device process's carrier to the
 /// other; `what` names it in errors.
-pub fn until_carrier(
+pub(crate) fn until_carrier(
     nodes: &dyn Nodes,
     device: usize,
     what: &str,
@@ -37,7 +37,7 @@ pub fn until_carrier(
 }
 
 /// Waits until both device processes say that the other answers.
-pub fn until_connected(nodes: &dyn Nodes) -> Result<()> {
+pub(crate) fn until_connected(nodes: &dyn Nodes) -> Result<()> {
     for device in [0, 1] {
         until_carrier(nodes, device, "connected", |carrier| {
             carrier["processes"][0]["connected"] == true
@@ -48,7 +48,12 @@ pub fn until_connected(nodes: &dyn Nodes) -> Result<()> {
 
 /// The demo runs across in both directions, and all pairs of the four nodes exchange
 /// data; a carrier of this kind has brought all of it, and nothing that it had to refuse.
-pub fn demo_across(nodes: &dyn Nodes, kind: &str, sizes: &str, stream_bytes: usize) -> Result<()> {
+pub(crate) fn demo_across(
+    nodes: &dyn Nodes,
+    kind: &str,
+    sizes: &str,
+    stream_bytes: usize,
+) -> Result<()> {
     until_connected(nodes)?;
     let max_payload = demo_and_path(nodes, [0, 2], sizes, stream_bytes)?;
     demo_between(nodes, [3, 1], sizes, stream_bytes / 4)?;
@@ -83,7 +88,7 @@ const CUTS: u32 = 20;
 /// silent transfers go on with every byte right, beyond it they end with an error, and
 /// nothing of them is left; afterwards both sides start clean. `rounds` is how long the
 /// exchange takes that the first separation must not hurt.
-pub fn partition_heals_in_time_and_fails_beyond(
+pub(crate) fn partition_heals_in_time_and_fails_beyond(
     nodes: &dyn Nodes,
     hosts: &TwoHosts,
     rounds: u32,

@@ -1,13 +1,13 @@
 //! Programs that attack (X8).
 
 use anyhow::{ensure, Context, Result};
-use qnic_apps::report::KeysReport;
+use qnic_report::KeysReport;
 
-use crate::nodes::{FirstNodes, Nodes, LIMIT};
+use qnic_nodes::{FirstNodes, Nodes, LIMIT};
 
 /// A process on one node tries to reach memory of a process on another that it must not
 /// reach; the victim's memory is whole at the end.
-pub fn isolation_probe_is_refused(
+pub(crate) fn isolation_probe_is_refused(
     nodes: &dyn Nodes,
     [from, to]: [usize; 2],
     device: Option<&str>,
@@ -25,7 +25,11 @@ pub fn isolation_probe_is_refused(
 
 /// A process writes random bytes over its whole window while the first `exchanging` nodes
 /// exchange data.
-pub fn queue_fuzzer_harms_nobody(nodes: &dyn Nodes, on: usize, exchanging: usize) -> Result<()> {
+pub(crate) fn queue_fuzzer_harms_nobody(
+    nodes: &dyn Nodes,
+    on: usize,
+    exchanging: usize,
+) -> Result<()> {
     let mut fuzzer = nodes.start(on, "queue-fuzzer --milliseconds 3000")?;
     super::all_pairs_exchange(&FirstNodes(nodes, exchanging), 20)?;
     fuzzer.succeed("the fuzzer", LIMIT)?;
@@ -34,7 +38,10 @@ pub fn queue_fuzzer_harms_nobody(nodes: &dyn Nodes, on: usize, exchanging: usize
 
 /// Wrong, stale and insufficient keys at both ends: memory is untouched, the issuer
 /// learns of it, and the NIC that refused has counted it (N11).
-pub fn keys_are_checked_at_both_ends(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<()> {
+pub(crate) fn keys_are_checked_at_both_ends(
+    nodes: &dyn Nodes,
+    [from, to]: [usize; 2],
+) -> Result<()> {
     let mut owner = nodes.start_until(to, "key-owner", "owning")?;
     let mut tester = nodes.start(from, &format!("key-tester --peer {to}"))?;
     let report = tester.expect("keys", LIMIT).context("the tester")?;

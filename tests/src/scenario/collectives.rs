@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use crate::nodes::{wait_until_all_empty, Nodes, Running, LIMIT};
+use qnic_nodes::{wait_until_all_empty, Nodes, Running, LIMIT};
 
 /// Longest time for programs that run under emulation on a busy machine.
 const LONGEST: Duration = Duration::from_secs(240);
@@ -15,7 +15,7 @@ const FOUND_OUT: Duration = Duration::from_secs(60);
 
 /// What each program is to do.
 #[derive(Debug, Clone, Copy)]
-pub struct Together {
+pub(crate) struct Together {
     /// Programs of each node.
     pub programs: usize,
     /// Rounds of each collective, and barriers behind them.
@@ -43,7 +43,7 @@ fn arguments(nodes: &dyn Nodes, each: &Together, program: usize) -> String {
 
 /// Processes of every node form a group; all get what they should of each collective, and
 /// nothing is left in any NIC.
-pub fn collectives(nodes: &dyn Nodes, each: Together) -> Result<()> {
+pub(crate) fn collectives(nodes: &dyn Nodes, each: Together) -> Result<()> {
     let all = (0..nodes.count()).flat_map(|node| (0..each.programs).map(move |it| (node, it)));
     let programs = all.map(|(node, program)| (node, arguments(nodes, &each, program)));
     let programs: Vec<_> = programs.collect();
@@ -53,7 +53,10 @@ pub fn collectives(nodes: &dyn Nodes, each: Together) -> Result<()> {
 
 /// A member is killed with signal 9 in each collective: all others get an error that says so, and
 /// names its node.
-pub fn members_of_a_killed_process_learn_of_it(nodes: &dyn Nodes, victim: usize) -> Result<()> {
+pub(crate) fn members_of_a_killed_process_learn_of_it(
+    nodes: &dyn Nodes,
+    victim: usize,
+) -> Result<()> {
     for collective in ["barrier", "broadcast", "reduce", "allreduce"] {
         a_member_is_killed_in(nodes, victim, collective).context(collective)?;
     }
@@ -106,7 +109,7 @@ const ROUNDS: usize = 200;
 const CALL_SECONDS: u64 = 15;
 
 /// Lets a node, on which that program runs, stand still, or go on again.
-pub type StandStill<'a> = &'a dyn Fn(&mut dyn Running, bool) -> Result<()>;
+pub(crate) type StandStill<'a> = &'a dyn Fn(&mut dyn Running, bool) -> Result<()>;
 
 /// A member stands still between two calls or within one, and others are behind it in the tree.
 /// All wait for it, and go on with right results. If it stands still for longer than a call may
@@ -115,7 +118,7 @@ pub type StandStill<'a> = &'a dyn Fn(&mut dyn Running, bool) -> Result<()>;
 /// That may be the one that stands still: within a call it has called like the others, and its NIC
 /// goes on. That a member without a call is never named is shown where calls have an order, by the
 /// tests of the NIC and by the simulator.
-pub fn members_wait_for_one_that_stands_still(
+pub(crate) fn members_wait_for_one_that_stands_still(
     nodes: &dyn Nodes,
     still: usize,
     stand_still: StandStill<'_>,

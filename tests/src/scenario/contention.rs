@@ -5,14 +5,14 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
-use crate::nodes::{Nodes, Running};
+use qnic_nodes::{Nodes, Running};
 
 /// Longest time for programs that run under emulation on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// What contends on each node.
 #[derive(Debug, Clone, Copy)]
-pub struct Contenders {
+pub(crate) struct Contenders {
     /// Programs.
     pub programs: usize,
     /// Sync workers of each.
@@ -37,7 +37,7 @@ impl Contenders {
 /// Contenders on every node contend for one lock, one semaphore and one bounded buffer, and
 /// wait for a semaphore and in a wait queue; the first program of the first node is the
 /// owner of all that, and checks it (N21 to N24).
-pub fn contention(nodes: &dyn Nodes, each: Contenders) -> Result<()> {
+pub(crate) fn contention(nodes: &dyn Nodes, each: Contenders) -> Result<()> {
     let arguments = each.arguments(nodes.count(), each.workers);
     let mut owner = nodes.start(0, &format!("{arguments} --serve"))?;
     let mut others = Vec::new();
@@ -52,7 +52,7 @@ pub fn contention(nodes: &dyn Nodes, each: Contenders) -> Result<()> {
 
 /// The same with contenders on all nodes but the first, while that one, whose memory has
 /// everything, is stopped: from before the first round until after the last (N1).
-pub fn contention_while_the_owner_is_stopped(
+pub(crate) fn contention_while_the_owner_is_stopped(
     nodes: &dyn Nodes,
     each: Contenders,
     stop: impl FnOnce() -> Result<()>,

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 
-use crate::nodes::{counter, until, until_grown, wait_until_empty, Nodes, Running, LIMIT};
+use qnic_nodes::{counter, until, until_grown, wait_until_empty, Nodes, Running, LIMIT};
 
 /// Bytes after which transfers are called running.
 pub(super) const RUNNING: u64 = 4 << 20;
 
 /// A writer that transfers without end, and the server of the memory that it uses.
-pub struct Load {
+pub(crate) struct Load {
     /// On the node that is written to.
     pub server: Box<dyn Running>,
     /// On the node that writes.
@@ -19,7 +19,7 @@ pub struct Load {
 
 impl Load {
     /// Starts both.
-    pub fn start(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<Self> {
+    pub(crate) fn start(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<Self> {
         let server = nodes.start_until(to, "memory-server", "serving")?;
         let writer = nodes.start_until(from, &format!("load --peer {to}"), "loading")?;
         Ok(Load { server, writer })
@@ -27,7 +27,7 @@ impl Load {
 
     /// Waits until `node`, which is written to, has received as much as says that transfers run;
     /// fails at once, with its words, if the writer ends.
-    pub fn goes_on(&mut self, nodes: &dyn Nodes, node: usize) -> Result<()> {
+    pub(crate) fn goes_on(&mut self, nodes: &dyn Nodes, node: usize) -> Result<()> {
         let received = || counter(&nodes.device_stats()?, node, "bytes_received");
         let enough = received()? + RUNNING;
         until(LIMIT, || {
@@ -41,7 +41,7 @@ impl Load {
     }
 
     /// Waits for the error with which the writer ends; returns its message.
-    pub fn failure(&mut self) -> Result<String> {
+    pub(crate) fn failure(&mut self) -> Result<String> {
         let failed = self.writer.expect("failed", LIMIT).context("the writer")?;
         let message = failed.as_str().unwrap_or_default();
         ensure!(!message.is_empty(), "no message: {failed}");
@@ -49,7 +49,7 @@ impl Load {
     }
 
     /// The same; the message says that the other end is gone.
-    pub fn loses_its_peer(&mut self) -> Result<()> {
+    pub(crate) fn loses_its_peer(&mut self) -> Result<()> {
         let message = self.failure()?;
         let says_so = message.contains("peer") || message.contains("node");
         ensure!(says_so, "the writer's error: {message}");
@@ -57,7 +57,7 @@ impl Load {
     }
 
     /// The same as [`Load::failure`]; the writer ends with the status of a failure.
-    pub fn ends_with_failure(&mut self) -> Result<String> {
+    pub(crate) fn ends_with_failure(&mut self) -> Result<String> {
         let message = self.failure()?;
         let status = self.writer.wait(LIMIT)?.status;
         ensure!(status == 3, "the writer ended with status {status}");
@@ -67,7 +67,10 @@ impl Load {
 
 /// A process under load is killed with signal 9: its node's NIC holds nothing of it
 /// afterwards, and the process it wrote to goes on.
-pub fn a_killed_process_leaves_nothing(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<()> {
+pub(crate) fn a_killed_process_leaves_nothing(
+    nodes: &dyn Nodes,
+    [from, to]: [usize; 2],
+) -> Result<()> {
     let mut load = Load::start(nodes, [from, to])?;
     until_grown(nodes, from, "bytes_sent", RUNNING)?;
     load.writer.kill()?;
@@ -80,7 +83,7 @@ pub fn a_killed_process_leaves_nothing(nodes: &dyn Nodes, [from, to]: [usize; 2]
 }
 
 /// A process that others write to is killed: they get an error that says so.
-pub fn peers_of_a_killed_process_learn_of_it(
+pub(crate) fn peers_of_a_killed_process_learn_of_it(
     nodes: &dyn Nodes,
     [from, to]: [usize; 2],
 ) -> Result<()> {

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use qnic_apps::report::DemoLine;
+use qnic_report::DemoLine;
 
-use crate::nodes::Nodes;
+use qnic_nodes::Nodes;
 
 /// Longest time for programs that run under emulation on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Every node writes to every other at once, and each byte is verified.
-pub fn all_pairs_exchange(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
+pub(crate) fn all_pairs_exchange(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
     let all: Vec<_> = (0..nodes.count()).map(|node| node.to_string()).collect();
     let exchange = format!("exchange --nodes {} --rounds {rounds}", all.join(","));
     let programs: Vec<_> = (0..all.len())
@@ -25,7 +25,7 @@ const ROUND_TRIPS: usize = 1000;
 
 /// The demo from one node to another, with these sizes. One whose streams are short has fewer
 /// round trips, too.
-pub fn demo_between(
+pub(crate) fn demo_between(
     nodes: &dyn Nodes,
     ends: [usize; 2],
     sizes: &str,

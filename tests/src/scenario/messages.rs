@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 
-use crate::nodes::{budget, counter, until, wait_until_all_empty, Nodes, LIMIT};
+use qnic_nodes::{budget, counter, until, wait_until_all_empty, Nodes, LIMIT};
 
 /// Longest time for programs that run under emulation on a busy machine.
 const TRAFFIC_LIMIT: Duration = Duration::from_secs(240);
@@ -15,7 +15,12 @@ const FOUND_OUT: Duration = Duration::from_secs(60);
 
 /// Processes of every node send each other random messages, short and long, which are received by
 /// exact patterns and by wildcards; each is checked. Nothing is left in any NIC.
-pub fn random_messages(nodes: &dyn Nodes, programs: usize, count: usize, seed: u64) -> Result<()> {
+pub(crate) fn random_messages(
+    nodes: &dyn Nodes,
+    programs: usize,
+    count: usize,
+    seed: u64,
+) -> Result<()> {
     let all: Vec<_> = (0..nodes.count()).map(|node| node.to_string()).collect();
     let list = all.join(",");
     let mut started = Vec::new();
@@ -34,7 +39,7 @@ pub fn random_messages(nodes: &dyn Nodes, programs: usize, count: usize, seed: u
 
 /// A process that exchanges messages is killed with signal 9: the other one, which waits for a
 /// message of it, gets an error that says so.
-pub fn the_peer_of_a_killed_process_stops_waiting(
+pub(crate) fn the_peer_of_a_killed_process_stops_waiting(
     nodes: &dyn Nodes,
     [server, client]: [usize; 2],
 ) -> Result<()> {
@@ -69,7 +74,7 @@ const STAGED: u64 = 4096 + 256;
 /// messages than it can stage: the rest stays at its source, and other processes of these nodes
 /// exchange random messages meanwhile (Q11, Q12). Then it receives all of them, in the order in
 /// which each sender has sent them. A program on node `control` says when what begins.
-pub fn random_messages_beside_a_slow_receiver(
+pub(crate) fn random_messages_beside_a_slow_receiver(
     nodes: &dyn Nodes,
     taking_part: usize,
     control: usize,

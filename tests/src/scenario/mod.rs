@@ -13,24 +13,24 @@ mod remote_memory;
 mod signals;
 mod top;
 
-pub use apart::{
-    demo_across, partition_heals_in_time_and_fails_beyond, until_carrier, until_connected,
-};
-pub use attack::{
+pub(crate) use apart::{demo_across, partition_heals_in_time_and_fails_beyond, until_carrier};
+pub(crate) use attack::{
     isolation_probe_is_refused, keys_are_checked_at_both_ends, queue_fuzzer_harms_nobody,
 };
-pub use collectives::{
+pub(crate) use collectives::{
     collectives, members_of_a_killed_process_learn_of_it, members_wait_for_one_that_stands_still,
-    StandStill, Together,
+    Together,
 };
-pub use contention::{contention, contention_while_the_owner_is_stopped, Contenders};
-pub use death::{a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it, Load};
-pub use exchange::{all_pairs_exchange, demo_between};
-pub use messages::{
+pub(crate) use contention::{contention, contention_while_the_owner_is_stopped, Contenders};
+pub(crate) use death::{
+    a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it, Load,
+};
+pub(crate) use exchange::{all_pairs_exchange, demo_between};
+pub(crate) use messages::{
     random_messages, random_messages_beside_a_slow_receiver,
     the_peer_of_a_killed_process_stops_waiting,
 };
-pub use orphans::{a_death_in_the_queue_is_survived, Death, Placement};
-pub use remote_memory::servers_of_a_volume_are_killed_in_turn;
-pub use signals::{notifications_of_every_kind, the_end_of_a_channel_is_killed};
-pub use top::top_shows_what_nodes_do;
+pub(crate) use orphans::{a_death_in_the_queue_is_survived, Death, Placement};
+pub(crate) use remote_memory::servers_of_a_volume_are_killed_in_turn;
+pub(crate) use signals::{notifications_of_every_kind, the_end_of_a_channel_is_killed};
+pub(crate) use top::top_shows_what_nodes_do;

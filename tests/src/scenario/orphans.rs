@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use crate::nodes::{Nodes, LIMIT};
+use qnic_nodes::{Nodes, LIMIT};
 
 /// How long survivors may take to find out. Documented is a second after the NIC knows,
 /// which it does at once, and three more for a process that had nothing to do with the dead
@@ -19,7 +19,7 @@ const LAST: &str = "the last in the queue";
 
 /// The death of a process.
 #[derive(Debug, Clone, Copy)]
-pub struct Death {
+pub(crate) struct Death {
     /// `lock`, `queue` or `semaphore`.
     pub object: &'static str,
     /// It holds the lock; else it waits in the middle of the queue.
@@ -28,7 +28,7 @@ pub struct Death {
 
 impl Death {
     /// All that survivors must be able to cope with.
-    pub const ALL: [Death; 4] = [
+    pub(crate) const ALL: [Death; 4] = [
         Death::of("lock", true),
         Death::of("lock", false),
         Death::of("queue", false),
@@ -47,7 +47,7 @@ impl Death {
 
 /// Nodes of the processes.
 #[derive(Debug, Clone, Copy)]
-pub struct Placement {
+pub(crate) struct Placement {
     /// Has the object in its memory.
     pub owner: usize,
     /// Recovers the object; holds it before, if it is a lock in whose queue a waiter dies.
@@ -64,7 +64,7 @@ pub struct Placement {
 /// wait with it get `qnic::Error::Broken` in time (or, before the dead one, their turn, if
 /// it comes first); a recovery then works (not under a holder that lives), and all of them
 /// use the object again (N21, N22, N24).
-pub fn a_death_in_the_queue_is_survived(
+pub(crate) fn a_death_in_the_queue_is_survived(
     nodes: &dyn Nodes,
     placement: Placement,
     death: Death,

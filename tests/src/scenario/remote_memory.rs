@@ -3,14 +3,14 @@
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
-use crate::nodes::{Nodes, Running, LIMIT};
+use qnic_nodes::{Nodes, Running, LIMIT};
 
 /// The program on a node that gives memory.
 const SERVER: &str = "remote-memory-server";
 
 /// Kills each server in turn, while a client on the last node writes and reads: nothing is lost,
 /// and the pages are copied anew each time. The servers come back empty.
-pub fn servers_of_a_volume_are_killed_in_turn(nodes: &dyn Nodes) -> Result<()> {
+pub(crate) fn servers_of_a_volume_are_killed_in_turn(nodes: &dyn Nodes) -> Result<()> {
     let client = nodes.count() - 1;
     let start = |node| nodes.start_until(node, SERVER, "serving");
     let mut servers: Vec<_> = (0..client).map(start).collect::<Result<_>>()?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use crate::nodes::Nodes;
+use qnic_nodes::Nodes;
 
 /// Longest time for programs that run under emulation on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -15,13 +15,13 @@ const LIMIT: Duration = Duration::from_secs(240);
 const FOUND_OUT: Duration = Duration::from_secs(5);
 
 /// Two nodes use every kind of notification, and channels both ways.
-pub fn notifications_of_every_kind(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
+pub(crate) fn notifications_of_every_kind(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
     let side = |node: usize| format!("signals --peer {} --rounds {rounds}", 1 - node);
     nodes.run_all(&[(0, side(0)), (1, side(1))], LIMIT)
 }
 
 /// One end of a channel is killed with signal 9: the other gets the error for that.
-pub fn the_end_of_a_channel_is_killed(nodes: &dyn Nodes, receiver_dies: bool) -> Result<()> {
+pub(crate) fn the_end_of_a_channel_is_killed(nodes: &dyn Nodes, receiver_dies: bool) -> Result<()> {
     let mut receiver = nodes.start_until(1, "stream", "listening")?;
     let sender = nodes.start(0, "stream --to 1")?;
     receiver.expect("streaming", LIMIT)?;

@@ -5,10 +5,10 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use qnic_top::{rows, NodeSnapshot, Row, Snapshot};
 
-use crate::nodes::{until, Nodes, LIMIT};
+use qnic_nodes::{until, Nodes, LIMIT};
 
 /// All nodes send to each other without end; in the end each has a row that says so.
-pub fn top_shows_what_nodes_do(nodes: &dyn Nodes) -> Result<()> {
+pub(crate) fn top_shows_what_nodes_do(nodes: &dyn Nodes) -> Result<()> {
     let all: Vec<_> = (0..nodes.count()).map(|node| node.to_string()).collect();
     let words = format!("exchange --nodes {} --rounds 1000000000", all.join(","));
     let running = (0..nodes.count()).map(|node| nodes.start(node, &words));

@@ -8,15 +8,17 @@ use anyhow::{ensure, Context, Result};
 use qnic_cluster::{Cluster, Links, NodeState, Runtime};
 use serde_json::Value;
 
-use super::nodes::{kill_device, on, on_network, on_spec, on_torus, VmNodes, BOTH_KERNELS};
-use super::shell::{background, cpu_ticks, info, number, private_kib, shell};
+use super::nodes::{kill_device, on, on_network, on_spec, on_torus, BOTH_KERNELS};
+use super::shell::{cpu_ticks, info, number, private_kib};
 use super::silent::a_stuck_kernel_is_given_up;
 use crate::harness::{cases, Case};
 use crate::net::FEW;
-use crate::nodes::{
+use crate::scenario::{self, Load, Together};
+use qnic_nodes::shell::{background, shell};
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::{
     counter, until, until_grown, wait_until_all_empty, wait_until_empty, FirstNodes, Nodes, LIMIT,
 };
-use crate::scenario::{self, Load, Together};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     demo => on("demo", &["stable"; 2], |nodes| {

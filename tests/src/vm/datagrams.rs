@@ -2,9 +2,11 @@
 
 use anyhow::{ensure, Context, Result};
 
-use super::nodes::{on, VmNodes, BOTH_KERNELS};
-use super::shell::{no_kernel_complains, shell};
+use super::nodes::{on, BOTH_KERNELS};
+use super::shell::no_kernel_complains;
 use crate::harness::{cases, Case};
+use qnic_nodes::shell::shell;
+use qnic_nodes::vm::VmNodes;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     modules_of_both_kernels_exchange_pages => on("modules", BOTH_KERNELS, modules_exchange_pages),

@@ -6,11 +6,12 @@ use anyhow::{ensure, Context, Result};
 use qnic_cluster::NodeState;
 use serde_json::{Map, Value};
 
-use super::nodes::{on, VmNodes};
-use super::shell::shell;
+use super::nodes::on;
 use crate::harness::{cases, Case};
-use crate::nodes::{FirstNodes, Nodes, LIMIT};
 use crate::scenario::{self, Load};
+use qnic_nodes::shell::shell;
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::{FirstNodes, Nodes, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     a_hostile_guest_harms_nobody => on("hostile", &["stable"; 4], hostile_guest),

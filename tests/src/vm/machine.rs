@@ -11,11 +11,13 @@ use qnic_cluster::{ByteSize, GuestCommand, RemoteMemorySpec};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 
-use super::nodes::{on_spec, VmNodes};
+use super::nodes::on_spec;
 use super::parallel;
-use super::shell::{no_kernel_complains, shell};
+use super::shell::no_kernel_complains;
 use crate::harness::{cases, Case};
-use crate::nodes::Nodes;
+use qnic_nodes::shell::shell;
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::Nodes;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     parallel_machines_run_side_by_side_and_leave_nothing => {

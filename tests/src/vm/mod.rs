@@ -3,7 +3,6 @@
 mod cases;
 mod ci;
 mod datagrams;
-mod evidence;
 mod hostile;
 mod machine;
 mod memory;
@@ -17,9 +16,6 @@ mod silent;
 mod sync;
 mod trials;
 mod wire;
-
-pub use nodes::VmNodes;
-pub use shell::{background, shell};
 
 pub(crate) use cases::CASES;
 pub(crate) use datagrams::CASES as DATAGRAMS;

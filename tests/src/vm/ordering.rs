@@ -11,9 +11,10 @@ use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_apps::fences::{END, MINE, START, THEIRS};
 use qnic_host::SharedRegion;
 
-use super::nodes::{on, VmNodes};
+use super::nodes::on;
 use crate::harness::{cases, Case};
-use crate::nodes::Nodes;
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::Nodes;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Stores and loads of the guest for each kind of fence. Of a million of them, some ten

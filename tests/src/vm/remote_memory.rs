@@ -7,10 +7,12 @@ use anyhow::{ensure, Context, Result};
 use qnic_cluster::{ByteSize, ClusterSpec, FileSpec, Links, NetworkSpec};
 use qnic_images::{Cache, GuestFile, Provisioner, Silent};
 
-use super::nodes::{on_spec, VmNodes};
-use super::shell::{no_kernel_complains, shell};
+use super::nodes::on_spec;
+use super::shell::no_kernel_complains;
 use crate::harness::{cases, Case};
-use crate::nodes::{until, Nodes};
+use qnic_nodes::shell::shell;
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::{until, Nodes};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     swap_and_files_outlive_their_servers: 2 => on_spec(&spec()?, outlive),

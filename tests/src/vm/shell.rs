@@ -1,33 +1,11 @@
-//! Shell commands in guests, and what the host knows about processes.
-
-use std::time::Duration;
+//! What guests say when they are asked by shell commands, and what the host knows about processes.
 
 use anyhow::{ensure, Context, Result};
 use procfs::process::Process;
-use qnic_cluster::GuestCommand;
 
-use super::VmNodes;
-use crate::nodes::{Nodes, Running};
-
-/// Longest time for a shell command in an emulated guest.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// Runs a script on a node; its standard output, if it ended well within a minute.
-pub fn shell(nodes: &VmNodes, node: usize, script: &str) -> Result<String> {
-    let output = nodes.node(node)?.run(&GuestCommand::shell(script), LIMIT)?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.exit.success(),
-        "{script:?} on node {node} ended with {}: {errors}",
-        output.exit.code()
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Starts a script on a node and does not wait for it.
-pub fn background(nodes: &VmNodes, node: usize, script: &str) -> Result<Box<dyn Running>> {
-    nodes.spawn(node, &GuestCommand::shell(script))
-}
+use qnic_nodes::shell::shell;
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::Nodes;
 
 /// What the kernel of a node has found wrong: oopses, warnings, hung tasks, with the
 /// lines that follow; and allocations that failed in this project's module. (Those

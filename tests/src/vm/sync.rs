@@ -5,10 +5,11 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use qnic_cluster::Links;
 
-use super::nodes::{on_network, VmNodes};
+use super::nodes::on_network;
 use crate::harness::{cases, Case};
-use crate::nodes::wait_until_all_empty;
 use crate::scenario::{self, Contenders, Death, Placement};
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::wait_until_all_empty;
 
 /// Processes on each guest.
 const PROCESSES: usize = 8;

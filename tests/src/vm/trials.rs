@@ -15,10 +15,11 @@ use qnic_trials::{Outcome, Program, Quiet, Trial, Verdict};
 use serde_json::{json, Value};
 
 use super::ci;
-use super::nodes::{on_network, VmNodes};
+use super::nodes::on_network;
 use crate::harness::{cases, Case};
-use crate::nodes::Nodes;
 use crate::scenario;
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::Nodes;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     trials_end_as_their_programs_do_and_leave_nothing => ends(),

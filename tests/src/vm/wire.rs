@@ -8,15 +8,16 @@ use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{add_stats, ClusterSpec};
 use serde_json::{json, Value};
 
-use super::nodes::{kill_device, on_spec, VmNodes};
+use super::nodes::{kill_device, on_spec};
 use super::silent::{a_stuck_kernel_is_given_up, FAULT_TIMEOUT};
 use crate::harness::{cases, Case};
-use crate::host::HostNodes;
-use crate::keys::HostKeys;
 use crate::net::{udp_plan, PORT, SIZES};
 use crate::netns::{TwoHosts, ADDRESSES};
-use crate::nodes::{until, Nodes, Running};
 use crate::scenario;
+use qnic_nodes::host::HostNodes;
+use qnic_nodes::keys::HostKeys;
+use qnic_nodes::vm::VmNodes;
+use qnic_nodes::{until, Nodes, Running};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   static checks, builds ─▶ programs of tests ─┐  jobs: processes of their own, as many at a time
-//!   cases in host mode, cases that boot guests ─┘  as qnic_tests::schedule finds room for
+//!   cases in host mode, cases that boot guests ─┘  as crate::schedule finds room for
 //! ```
 //! A case runs by `qnic test --exact --only CASE`; one that is asked for alone runs in this
 //! process, and prints as it goes. What failed is said again at the end, where the reader of a
@@ -12,55 +12,20 @@ mod cargo_output;
 mod checkout;
 mod jobs;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Error, Result};
-use clap::Args;
-use qnic_tests::harness::{self, Results};
-use qnic_tests::interrupt::Interrupt;
-use qnic_tests::schedule::{Load, Room};
-use qnic_tests::suite;
+use qnic_cli::suite::Options;
 use qnic_trials::{Case, Ended, JunitFile, Suite};
 
-use self::cargo_output::CargoTests;
-use self::jobs::{show, Done, Job, Kind, LIMIT};
-
-/// Options of `qnic test`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  cargo qnic test                     everything; takes a while
-  cargo qnic test --quick             what needs no virtual machine
-  cargo qnic test --only reboots      the cases whose names contain this
-
-Tests run side by side, each in a process of its own whose output is shown at its end; a case
-that is named alone prints as it goes. What has not ended after 20 minutes, or 40 for what
-cargo builds, is ended and has failed.
-
-Ctrl-C or SIGTERM ends everything that the tests have started; a second one does not
-wait for the running cases to remove their files.
-
-Exit status: 0 if nothing failed, 1 if something did, 2 for a wrong command line,
-130 if interrupted.")]
-pub(crate) struct Options {
-    /// Leave out what boots virtual machines
-    #[arg(long)]
-    quick: bool,
-    /// Run only the host-mode and VM cases whose names contain TEXT
-    #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
-    /// TEXT is the whole name of one case
-    #[arg(long, hide = true, requires = "only")]
-    exact: bool,
-    /// List the host-mode and VM cases and do nothing
-    #[arg(long)]
-    list: bool,
-    /// Write a report as JUnit XML
-    #[arg(long, value_name = "FILE")]
-    junit: Option<PathBuf>,
-}
+use crate::harness::{self, Results};
+use crate::interrupt::Interrupt;
+use crate::schedule::{Load, Room};
+use crate::suite;
+use cargo_output::CargoTests;
+use jobs::{show, Done, Job, Kind, LIMIT};
 
 /// Memory that a case takes at most: that of its guests, what their QEMU takes beside it, and
 /// device processes.
@@ -72,7 +37,11 @@ const TAIL: usize = 40;
 /// Status of a check that cannot be done here.
 const NOT_HERE: i32 = 77;
 
-pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+/// Runs what the options say; the exit status is 1 if something failed.
+///
+/// # Errors
+/// Returns an error if it cannot begin: no such case, no checkout, no room for the report.
+pub fn run(options: &Options) -> Result<ExitCode> {
     let chosen = chosen(options);
     if options.list {
         chosen.iter().for_each(|case| println!("{}", case.name));
@@ -282,6 +251,20 @@ fn failure(case: &Case) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In a pipeline, a name that no test has any more would be green for ever.
+    #[test]
+    fn tests_that_no_name_chooses_are_no_success() {
+        let options = Options {
+            quick: false,
+            only: Some("nowhere".to_owned()),
+            exact: false,
+            list: false,
+            junit: None,
+        };
+        let error = run(&options).unwrap_err().to_string();
+        assert!(error.starts_with("no case is named \"nowhere\""), "{error}");
+    }
 
     #[test]
     fn a_failure_is_said_with_its_cause() {

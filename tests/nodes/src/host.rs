@@ -17,7 +17,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::nodes::{Ended, Nodes, Running};
+use crate::{Ended, Nodes, Running};
 
 /// Longest time for the device process to start or to answer.
 const DEVICE_LIMIT: Duration = Duration::from_secs(20);
@@ -102,7 +102,7 @@ impl HostNodes {
     }
 
     /// The socket through which a device process is asked.
-    pub(crate) fn control(&self, device: usize) -> PathBuf {
+    pub fn control(&self, device: usize) -> PathBuf {
         self.dir.path().join(format!("device{device}.ctl"))
     }
 
@@ -112,7 +112,7 @@ impl HostNodes {
     }
 
     /// The same, with what comes behind the answer.
-    pub(crate) fn request(
+    pub fn request(
         &self,
         device: usize,
         request: &Value,

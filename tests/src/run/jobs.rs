@@ -9,11 +9,11 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{channel, Sender};
 use std::time::{Duration, Instant};
 
+use crate::interrupt::Interrupt;
+use crate::schedule::{next, Load, Room};
 use anyhow::{Context, Result};
 use procfs::process::Process;
 use qnic_cluster::{end_tree, spawn_bound};
-use qnic_tests::interrupt::Interrupt;
-use qnic_tests::schedule::{next, Load, Room};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};

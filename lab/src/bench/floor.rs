@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 use qnic_apps::walk::{self, WALK};
 
 /// Two pieces of memory to copy between.
-pub struct Floor {
+pub(super) struct Floor {
     source: Vec<u8>,
     destination: std::cell::RefCell<Vec<u8>>,
 }
 
 impl Floor {
     /// Memory for copies of up to `size` bytes, and for a walk.
-    pub fn new(size: usize) -> Result<Self> {
+    pub(super) fn new(size: usize) -> Result<Self> {
         let mut source = vec![0; size.max(WALK)];
         // Pages that were written to, so that they are not all the same zero page.
         let random = File::open("/dev/urandom").context("open /dev/urandom")?;
@@ -29,7 +29,7 @@ impl Floor {
     }
 
     /// MB/s of copies of `size` bytes, 64 MiB in all, where a stream's transfers lie.
-    pub fn memcpy_mb_s(&self, size: usize) -> f64 {
+    pub(super) fn memcpy_mb_s(&self, size: usize) -> f64 {
         let size = size.clamp(1, self.source.len());
         let count = ((64 << 20) / size).clamp(4, 20_000);
         let mut destination = self.destination.borrow_mut();

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use qnic_tests::harness::Counts;
+use crate::harness::Counts;
 use qnic_trials::{Case, Ended};
 
 /// How many lines are kept of what a failed test printed.

@@ -14,9 +14,9 @@ use qnic_cluster::Cancel;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::DefaultTerminal;
 
+use super::view::{draw, Screen};
 use crate::model::rows;
 use crate::snapshot::Snapshot;
-use crate::view::{draw, Screen};
 use crate::Source;
 
 /// Longest time until a signal is seen.

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::harness::Results;
+use crate::schedule::Load;
 use anyhow::{Context, Result};
 use qnic_cluster::cargo;
-use qnic_tests::harness::Results;
-use qnic_tests::schedule::Load;
 use serde_json::Value;
 
 use super::jobs::{Job, Kind, BUILD_LIMIT, LIMIT};

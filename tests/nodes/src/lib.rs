@@ -1,4 +1,19 @@
 //! Nodes on which programs run, whatever they are made of.
+//!
+//! ```text
+//!   demo, cases, benchmarks ── on Nodes: start a program on a node, read its lines, wait, kill
+//!                                │
+//!          host::HostNodes ──────┴────── vm::VmNodes
+//!          processes beside a            QEMU guests with
+//!          device process (no VM)        stock kernels
+//! ```
+#![forbid(unsafe_code)]
+
+mod evidence;
+pub mod host;
+pub mod keys;
+pub mod shell;
+pub mod vm;
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +22,7 @@ use serde_json::Value;
 
 /// Longest time for a program to get ready, for a node to be empty again, and for whatever else
 /// takes seconds on an idle machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// Signal number of `kill -9`.
 const SIGKILL: u8 = 9;

@@ -30,7 +30,7 @@ const QUESTIONS: &[(&str, &str)] = &[
 ];
 
 /// Asks all nodes and the device processes, and prints what they answer.
-pub(super) fn show(cluster: &Cluster) {
+pub(crate) fn show(cluster: &Cluster) {
     for node in cluster.nodes() {
         let name = node.name();
         println!("    --- {name}: QEMU says {:?}", node.state());

@@ -1,5 +1,6 @@
 //! A run of tests that is ended in the middle of a case leaves no process.
 
+#[path = "../../cli/tests/marked/mod.rs"]
 mod marked;
 
 use std::collections::BTreeSet;
@@ -32,7 +33,7 @@ impl Run {
     fn start(cases: &str) -> Self {
         programs([DEVICE, APP]).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_qnic"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_qnic-suite"));
         command.args(["test", "--quick", "--only", cases]);
         command.env(MARK, dir.path()).env("TMPDIR", dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::null());
