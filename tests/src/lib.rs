@@ -10,7 +10,7 @@
 //! A *scenario* is written once against [`qnic_nodes::Nodes`] and runs on both kinds; what
 //! needs a kernel (module reload, reboot, `/proc`) is in `vm`.
 //!
-//! [`harness`] stands in for `libtest-mimic`, which shows an error only after the last case
+//! `harness` stands in for `libtest-mimic`, which shows an error only after the last case
 //! (these take half an hour), gives a case no time, and tears a case's line apart from its
 //! result when the case prints.
 #![forbid(unsafe_code)]
