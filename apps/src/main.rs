@@ -35,9 +35,12 @@ mod queue_fuzzer;
 mod raw;
 mod remap;
 mod remote_memory;
+mod rmem;
 mod shared_memory;
 mod signals;
 mod stream;
+
+use std::path::Path;
 
 use clap::{Parser, Subcommand};
 
@@ -140,6 +143,10 @@ enum Role {
 }
 
 fn main() -> anyhow::Result<()> {
+    let path = std::env::args_os().next().unwrap_or_default();
+    if Path::new(&path).ends_with("qnic-rmem") {
+        return rmem::main();
+    }
     match Arguments::parse().role {
         Role::DemoTarget => demo::target(),
         Role::DemoInitiator(options) => demo::initiator(&options),

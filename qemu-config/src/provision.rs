@@ -123,25 +123,19 @@ fn programs_for(
     progress: &dyn Progress,
     cancels: &[&Cancel],
 ) -> Result<Programs> {
-    let of_nics = [
-        (programs::APP_PATH, programs::APP),
-        (programs::REMOTE_MEMORY_PATH, programs::REMOTE_MEMORY),
-    ];
-    let of_nics = of_nics.into_iter().filter(|_| spec.has_nics());
-    let of_guests: Vec<_> = [(HELPER, programs::EXEC)]
-        .into_iter()
-        .chain(of_nics)
-        .collect();
-    let mut wanted: Vec<_> = of_guests.iter().map(|(_, program)| *program).collect();
+    let app = spec.has_nics().then_some(programs::APP);
+    let mut wanted = vec![programs::EXEC];
+    wanted.extend(app);
     wanted.push(programs::LOG_KEEPER);
     wanted.extend(spec.has_nics().then_some(programs::DEVICE));
     progress.part("programs", "cargo builds them");
     let mut paths = programs::provide(&wanted, cancels)?.into_iter();
     progress.part("programs", "built");
-    let of_guests = of_guests.iter().zip(&mut paths);
-    let of_guests = of_guests.map(|((path, _), program)| executable(path, program));
+    let helper = paths.next().map(|path| executable(HELPER, &[], path));
+    let app = app.and_then(|_| paths.next());
+    let app = app.map(|path| executable(programs::APP_PATH, &[programs::REMOTE_MEMORY_PATH], path));
     Ok(Programs {
-        of_guests: of_guests.collect(),
+        of_guests: helper.into_iter().chain(app).collect(),
         log_keeper: paths.next().unwrap_or_default(),
         device: paths.next(),
     })
@@ -175,11 +169,12 @@ fn fetch(
     Ok((qemu, modules))
 }
 
-fn executable(guest_path: &str, host_path: PathBuf) -> GuestFile {
+fn executable(guest_path: &str, links: &[&str], host_path: PathBuf) -> GuestFile {
     GuestFile {
         guest_path: guest_path.into(),
         host_path,
         mode: 0o755,
+        links: links.iter().map(PathBuf::from).collect(),
     }
 }
 
@@ -194,11 +189,13 @@ fn image<'a>(
         guest_path: file.to.clone(),
         host_path: file.from.clone(),
         mode: file.mode,
+        links: Vec::new(),
     });
     let example = module.map(|module| GuestFile {
         guest_path: EXAMPLE.into(),
         host_path: provisioner.example(module),
         mode: 0o644,
+        links: Vec::new(),
     });
     let extra: Vec<_> = ours.cloned().chain(example).chain(files).collect();
     let module = module.map(PathBuf::as_path);

@@ -95,6 +95,7 @@ impl Programs {
             guest_path: Path::new("/").join(&path),
             host_path: root.dir.join(&path),
             mode: 0o755,
+            links: Vec::new(),
         });
         Ok(files.collect())
     }

@@ -41,7 +41,7 @@ use crate::key::Key;
 use crate::root::Root;
 
 /// Version of the code that makes images; part of their keys.
-const RECIPE: u32 = 3;
+const RECIPE: u32 = 4;
 
 /// Images that were not asked for this long are removed when another one is made.
 const UNUSED_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -64,6 +64,8 @@ pub struct GuestFile {
     pub host_path: PathBuf,
     /// Permission bits, such as `0o755`.
     pub mode: u32,
+    /// Other absolute paths in the guest, which become symbolic links to it.
+    pub links: Vec<PathBuf>,
 }
 
 /// What an image is made of besides the driver and the caller's files.
@@ -117,6 +119,10 @@ pub(crate) fn provision(
             for file in extra {
                 let node = Node::Copy(file.mode, file.host_path.clone());
                 tree.put(&file.guest_path, node)?;
+                for link in &file.links {
+                    let node = Node::Link(file.guest_path.display().to_string());
+                    tree.put(link, node)?;
+                }
             }
             let file = File::create(dir.join("initrd.cpio"))?;
             tree.write(BufWriter::with_capacity(1 << 20, file))
@@ -138,6 +144,9 @@ fn key(kernel: &Root, tools: &Root, module: Option<&Path>, extra: &[GuestFile]) 
     for file in extra {
         key.add(file.guest_path.as_os_str().as_encoded_bytes());
         key.add(file.mode.to_le_bytes()).add_file(&file.host_path)?;
+        for link in &file.links {
+            key.add("link").add(link.as_os_str().as_encoded_bytes());
+        }
     }
     Ok(key.finish())
 }

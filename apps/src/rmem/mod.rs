@@ -1,5 +1,6 @@
 //! `qnic-rmem`: remote memory of a guest (H9; docs/remote-memory.md). A block device in the memory
 //! of other nodes, and memory of this node for others. The kernel does it, this tool asks for it.
+//! It is `qnic-app` by another name: a guest has what the two share once.
 //!
 //! Exit status: 0 if it is done, 1 if not, 2 for a wrong command line.
 
@@ -259,7 +260,8 @@ fn open() -> Result<RemoteMemory> {
     RemoteMemory::open().context("the NIC of this guest")
 }
 
-fn main() -> Result<()> {
+/// Does what the command line says.
+pub(crate) fn main() -> Result<()> {
     match Arguments::parse().action {
         Action::Attach(options) => attach(&options),
         Action::Detach(options) => detach(&options),
