@@ -62,6 +62,10 @@ const EDGE_BYTES: usize = 64;
 const TRUNCATE_EVERY: u64 = 4;
 /// Signalled by the peer when it has checked everything.
 const DONE: NotificationId = notification(9);
+/// Signalled by the peer when its file has no edge, at the end of a phase.
+const EDGELESS: NotificationId = notification(10);
+/// Signalled by the peer when it has tried to write to an edge that was not there.
+const TRIED: NotificationId = notification(11);
 /// Time between two signs of life.
 const SIGN: Duration = Duration::from_secs(10);
 /// Longest time that the peer may check on after this process is done.
@@ -141,9 +145,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     run.compare_all()?;
     say("compared", units)?;
-    endpoint
-        .write_fenced_notify(&peer, 0, &[], DONE)
-        .context("tell the peer")?;
+    run.signal(DONE)?;
     take(&endpoint, DONE, END_LIMIT, "wait for the peer's end")?;
     run.report.compared_bytes += memory.compare_file().context("the file")?;
     say("checked", run.report.compared_bytes)
@@ -188,7 +190,41 @@ impl Pressure<'_> {
                 self.look_at_swap()?;
             }
         }
-        child.map_or(Ok(()), |(_, child)| self.finish(child))
+        child.map_or(Ok(()), |(_, child)| self.finish(child))?;
+        match self.memory.is_shared() {
+            true => self.meet_without_edges(),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes to the edge of the peer's file while it certainly has none, and the peer likewise. In
+    /// the rounds that is left to chance.
+    fn meet_without_edges(&mut self) -> Result<()> {
+        self.memory.truncate()?;
+        self.report.truncations += 1;
+        self.signal(EDGELESS)?;
+        take(
+            self.endpoint,
+            EDGELESS,
+            END_LIMIT,
+            "wait for the peer to truncate its file",
+        )?;
+        self.write_to_edge()?;
+        let flushed = self.endpoint.flush();
+        self.report.refused += self.refused(flushed).context("a write to no edge")?;
+        self.signal(TRIED)?;
+        take(
+            self.endpoint,
+            TRIED,
+            END_LIMIT,
+            "wait for the peer's writes to no edge",
+        )?;
+        self.memory.extend().context("the edge of the file")
+    }
+
+    fn signal(&self, id: NotificationId) -> Result<()> {
+        let signalled = self.endpoint.write_fenced_notify(self.peer, 0, &[], id);
+        signalled.context("tell the peer")
     }
 
     fn finish(&mut self, child: Child) -> Result<()> {
