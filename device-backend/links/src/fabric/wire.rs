@@ -2,7 +2,7 @@
 
 use qnic_abi::wire::{Frame, HEADER_BYTES};
 use qnic_abi::NodeId;
-use qnic_nic::env::{Channel, Host, Path, Payload, Time, Wire};
+use qnic_nic::env::{Channel, Host, Path, Payload, Sent, Time, Wire};
 
 use super::routes::Route;
 use super::slot::Slot;
@@ -54,11 +54,11 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
         })
     }
 
-    fn send(&mut self, frame: &Frame, payload: Payload<'_, H::Memory>, channel: Channel) -> bool {
+    fn send(&mut self, frame: &Frame, payload: Payload<'_, H::Memory>, channel: Channel) -> Sent {
         let packet = Packet::new(frame, payload);
         let (now, from, to) = (self.now, self.node, packet.destination());
         let Some(route) = self.switch.routes.find(to) else {
-            return false;
+            return Sent::NoRoute;
         };
         let network = &mut self.switch.network;
         let channel = network.channel(channel);
@@ -66,7 +66,7 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
             if let Some(image) = packet.encode() {
                 network.send(now, (from, to), channel, image);
             }
-            return true;
+            return Sent::Taken;
         }
         // Before the destination can change the memory that the payload lies in.
         let shown = network.is_tapped().then(|| packet.snapshot());
@@ -88,6 +88,9 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
             }
             self.switch.network.record(&record);
         }
-        delivered
+        match delivered {
+            true => Sent::Taken,
+            false => Sent::NoRoute,
+        }
     }
 }
