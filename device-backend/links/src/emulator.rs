@@ -78,6 +78,32 @@ pub struct LinkCounters {
     pub corrupted: u64,
 }
 
+impl LinkCounters {
+    /// Adds what another emulator of the same link has done.
+    pub(crate) fn add(&mut self, other: &LinkCounters) {
+        let LinkCounters {
+            offered,
+            offered_bytes,
+            released,
+            lost,
+            cut,
+            overflowed,
+            duplicated,
+            reordered,
+            corrupted,
+        } = other;
+        self.offered += offered;
+        self.offered_bytes += offered_bytes;
+        self.released += released;
+        self.lost += lost;
+        self.cut += cut;
+        self.overflowed += overflowed;
+        self.duplicated += duplicated;
+        self.reordered += reordered;
+        self.corrupted += corrupted;
+    }
+}
+
 /// A frame that has arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival<T> {
