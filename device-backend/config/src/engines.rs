@@ -33,7 +33,7 @@ impl Engines {
     }
 
     /// Returns true if it must be more than one engine.
-    pub(crate) fn is_several(self) -> bool {
+    pub fn is_several(&self) -> bool {
         matches!(self, Engines::Count(2..))
     }
 

@@ -8,7 +8,7 @@ use qnic_nic::env::{Host, HostMemory, Sent, Ticket, Time};
 use super::routes::{Route, Routes};
 use super::slot::Slot;
 use crate::codec::Packet;
-use crate::siblings::{Delivery, Outbox, RingFrame, Siblings};
+use crate::siblings::{Delivery, Outbox, Put, RingFrame, Siblings};
 
 /// Puts a frame into the ring of a way.
 pub(super) fn send_to_engine<M: HostMemory + Clone + Debug>(
@@ -27,13 +27,13 @@ pub(super) fn send_to_engine<M: HostMemory + Clone + Debug>(
         };
     };
     let kept = frame.is_kept();
-    let place = outbox.send(frame);
-    match kept {
-        true => Sent::Kept(Ticket {
+    match outbox.send(frame) {
+        Put::At(place) if kept => Sent::Kept(Ticket {
             way: way as u32,
             place,
         }),
-        false => Sent::Taken,
+        Put::At(_) | Put::Lost => Sent::Taken,
+        Put::Refused => Sent::NoRoute,
     }
 }
 

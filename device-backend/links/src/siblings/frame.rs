@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use qnic_abi::wire::{Class, Frame, SPAN_PAGES};
+use qnic_abi::NodeId;
 use qnic_nic::env::{HostMemory, Payload};
 
 use super::ring::Item;
@@ -93,6 +94,11 @@ impl<M: HostMemory + Clone> RingFrame<M> {
             frame: *frame,
             content: Content::None,
         }
+    }
+
+    /// The node that has sent it, also if it comes back.
+    pub(crate) fn source(&self) -> NodeId {
+        NodeId(self.frame.envelope.source_node.get())
     }
 
     /// Its payload lies in pages of its source.

@@ -14,7 +14,9 @@
 //! # Bounds
 //! A ring has [`ROOM`] frames. What does not fit waits in the outbox, in order. That is as much as
 //! NICs may have under way: their windows, control frames and requests, with an acknowledgement or
-//! a frame that comes back for each of these. An engine with a frame in an outbox does not sleep.
+//! a frame that comes back for each of these; and for each node it has a bound of its own (module
+//! `outbox`). An engine with a frame in an outbox does not sleep. It never waits for another engine,
+//! but for the copy of one frame in a recall.
 //!
 //! # End of memory
 //! Before a node's memory changes or ends, its frames are recalled ([`Siblings::recall`]): each that
@@ -41,7 +43,7 @@ use qnic_nic::env::{HostMemory, Ticket};
 use crate::notifier::Notifier;
 use bell::Bell;
 pub(crate) use frame::{Delivery, RingFrame};
-pub(crate) use outbox::Outbox;
+pub(crate) use outbox::{Outbox, Put};
 use ring::Consumer;
 
 /// Frames in a ring.

@@ -5,6 +5,7 @@ use qnic_abi::PAGE_SIZE;
 use qnic_nic::env::Payload;
 use qnic_nic::testing::Memory;
 
+use super::outbox::{MOST, MOST_LOSSY};
 use super::*;
 
 /// A kind of each of these classes.
@@ -35,7 +36,7 @@ fn flooded(count: u64) -> [Siblings<Memory>; 2] {
         let mut header = crate::codec::tests::header(0, 1, 0);
         header.envelope.sequence = place.into();
         let frame = RingFrame::new(Delivery::Lossless, &header, Payload::None).unwrap();
-        assert_eq!(engines[0].outboxes[0].send(frame), place);
+        assert_eq!(engines[0].outboxes[0].send(frame), Put::At(place));
     }
     engines
 }
@@ -68,6 +69,37 @@ fn a_full_ring_delays_frames() {
         from.flush();
     }
     assert!(from.prepare_sleep() && to.prepare_sleep());
+}
+
+/// A node that sends without end has a bound of its own, and another's frames are not lost.
+#[test]
+fn what_waits_of_one_node_is_bounded() {
+    let of = |node: u16, kind, delivery| {
+        let mut header = crate::codec::tests::header(node, 9, 0);
+        header.envelope.kind = kind;
+        RingFrame::<Memory>::new(delivery, &header, Payload::None).unwrap()
+    };
+    let lossless = || of(0, WINDOWED, Delivery::Lossless);
+    for (kind, delivery, most, beyond) in [
+        (UNRELIABLE, Delivery::Lossless, MOST_LOSSY, Put::Lost),
+        (UNRELIABLE, Delivery::Back, MOST_LOSSY, Put::Lost),
+        (WINDOWED, Delivery::Lossy, MOST_LOSSY, Put::Lost),
+        (WINDOWED, Delivery::Lossless, MOST, Put::Refused),
+    ] {
+        let [mut from, mut to] = flooded(ROOM as u64);
+        let outbox = &mut from.outboxes[0];
+        for place in ROOM..ROOM + most {
+            let put = outbox.send(of(0, kind, delivery));
+            assert_eq!(put, Put::At(place as u64), "{delivery:?}");
+        }
+        assert_eq!(outbox.send(of(0, kind, delivery)), beyond);
+        let next = (ROOM + most) as u64;
+        assert_eq!(outbox.send(of(1, kind, delivery)), Put::At(next));
+        while to.receive(|_, _, _| ()) {
+            from.flush();
+        }
+        assert_eq!(from.outboxes[0].send(lossless()), Put::At(next + 1));
+    }
 }
 
 #[test]
@@ -120,7 +152,9 @@ fn recalled_frames_do_not_refer_to_memory() {
     let memory = Memory::new(4 * PAGE_SIZE);
     let count = ROOM + 2;
     for _ in 0..count {
-        let place = from.outboxes[0].send(frame(WINDOWED, &memory, &[0], 600));
+        let Put::At(place) = from.outboxes[0].send(frame(WINDOWED, &memory, &[0], 600)) else {
+            panic!("there is room");
+        };
         let ticket = Ticket { way: 0, place };
         assert!(!from.is_done(ticket));
     }
