@@ -304,7 +304,6 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
 
     /// Resets the NIC of a slot, suspended or not.
     pub fn reset(&mut self, slot: usize, now: Time) {
-        self.recall(slot);
         self.slots[slot].forget(now);
         self.with(slot, now, |time, nic, host, wire| {
             nic.reset(time, host, wire)
@@ -472,5 +471,7 @@ impl<H: Host<Memory: Debug>> Default for Fabric<H> {
 mod due_tests;
 #[cfg(test)]
 mod engine_tests;
+#[cfg(test)]
+mod recall_tests;
 #[cfg(test)]
 pub(crate) mod tests;
