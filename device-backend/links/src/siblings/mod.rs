@@ -19,7 +19,7 @@
 //! but for the copy of one frame in a recall.
 //!
 //! # End of memory
-//! Before a node's memory changes or ends, its frames are recalled ([`Siblings::recall`]): each that
+//! Before a node's memory changes or ends, its frames are recalled: each that
 //! still lies in the node's pages is copied, and a copy that is under way ends first. Afterwards
 //! nothing of the process reads that memory, and no frame is lost.
 
@@ -109,8 +109,8 @@ impl<M: HostMemory + Clone + Debug> Siblings<M> {
         self.engines.iter().position(|other| *other == engine)
     }
 
-    /// Readable when [`Siblings::receive`] has work, once [`Siblings::prepare_sleep`] has returned
-    /// true.
+    /// Readable when there is something to receive, once
+    /// [`Fabric::prepare_sleep`](crate::Fabric::prepare_sleep) has returned true.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.alarm.notifier.as_fd()
     }

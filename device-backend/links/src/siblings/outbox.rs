@@ -47,8 +47,8 @@ pub(crate) struct Outbox<M: Debug> {
     /// How many of them each node has.
     of_node: BTreeMap<NodeId, usize>,
     alarm: Arc<Alarm>,
-    /// The engine has not been told of a frame.
-    untold: bool,
+    /// There is a frame that the engine may not know of.
+    must_signal: bool,
 }
 
 impl<M: HostMemory + Clone + Debug> Outbox<M> {
@@ -58,7 +58,7 @@ impl<M: HostMemory + Clone + Debug> Outbox<M> {
             waiting: VecDeque::new(),
             of_node: BTreeMap::new(),
             alarm,
-            untold: false,
+            must_signal: false,
         }
     }
 
@@ -69,7 +69,7 @@ impl<M: HostMemory + Clone + Debug> Outbox<M> {
                 let place = self.producer.put();
                 match self.producer.push(frame) {
                     Ok(()) => {
-                        self.untold = true;
+                        self.must_signal = true;
                         return Put::At(place);
                     }
                     Err(frame) => frame,
@@ -103,7 +103,7 @@ impl<M: HostMemory + Clone + Debug> Outbox<M> {
                 self.waiting.push_front(frame);
                 break;
             }
-            self.untold = true;
+            self.must_signal = true;
             if let Some(of_node) = self.of_node.get_mut(&source) {
                 *of_node -= 1;
             }
@@ -112,7 +112,7 @@ impl<M: HostMemory + Clone + Debug> Outbox<M> {
             self.waiting = VecDeque::new();
             self.of_node.clear();
         }
-        if std::mem::take(&mut self.untold) && self.alarm.bell.must_ring() {
+        if std::mem::take(&mut self.must_signal) && self.alarm.bell.must_ring() {
             self.alarm.notifier.signal();
         }
     }
