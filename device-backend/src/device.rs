@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use anyhow::{anyhow, Context, Result};
 use qnic_abi::attach::{CONFIG_SIZE, FIRST_DOORBELL};
@@ -13,14 +14,15 @@ use qnic_config::{
     UdpSettings,
 };
 use qnic_links::{
-    Carrier, Fabric, NetworkPlan, PrivateKey, ShmCarrier, ShmPeer, UdpCarrier, UdpIdentity, UdpPeer,
+    siblings, Carrier, Fabric, NetworkPlan, PrivateKey, ShmCarrier, ShmPeer, UdpCarrier,
+    UdpIdentity, UdpPeer,
 };
 use qnic_nic::{Limits, Nic, NicConfig};
 use zerocopy::IntoBytes;
 
 use crate::attach::{self, Attachment, Socket};
 use crate::capture::{Captures, Names};
-use crate::engine::{self, Engine, EngineGone, EngineHandle, Node};
+use crate::engine::{self, Commands, Engine, EngineGone, EngineHandle, Engines, Node};
 use crate::exposition::{self, Bounds, Listener, Source};
 use crate::memory::GuestMemory;
 use crate::metrics::{self, Stats, Streams};
@@ -36,8 +38,8 @@ const REFUSED: &str = "the system refused a thread or a descriptor";
 /// A running device. Dropping it ends it.
 #[derive(Debug)]
 pub struct Device {
-    engine: EngineHandle,
-    engine_thread: Option<JoinHandle<()>>,
+    engines: Engines,
+    engine_threads: Vec<JoinHandle<()>>,
     /// The threads that serve sockets.
     servers: Vec<(Arc<Stop>, JoinHandle<()>)>,
     /// The socket to which other processes of this host connect.
@@ -46,12 +48,12 @@ pub struct Device {
 
 /// Ends a device from another thread.
 #[derive(Debug, Clone)]
-pub struct Stopper(EngineHandle);
+pub struct Stopper(Engines);
 
 impl Stopper {
     /// Makes [`Device::wait`] return.
     pub fn stop(&self) {
-        let _ = self.0.send(Engine::stop);
+        self.0.stop();
     }
 }
 
@@ -63,46 +65,36 @@ impl Device {
     /// nothing is left behind then.
     pub fn start(config: &Config) -> Result<Self> {
         config.check().context(BAD_CONFIG)?;
-        let (handle, commands) = engine::channel().context(REFUSED)?;
-        let mut fabric = Fabric::default();
-        let mut limits = Limits::default();
-        let network = config.network.as_ref();
-        if let Some(time) = network.and_then(|network| network.peer_timeout) {
-            limits.peer_timeout = time.get();
-        }
-        if let Some(time) = network.and_then(|network| network.fault_timeout) {
-            limits.fault_timeout = time.get();
-        }
-        if let Some(network) = network {
-            network.transport.apply(&mut limits);
-        }
         let plan = config.network_plan().context(BAD_CONFIG)?;
-        let mut attachments = Vec::with_capacity(config.nics.len());
-        for settings in &config.nics {
-            attachments.push(add_nic(&mut fabric, settings, (&limits, &plan), &handle)?);
-        }
+        let Ready {
+            mut fabrics,
+            engines,
+            commands,
+            attachments,
+        } = Ready::new(config, &plan)?;
         let mut listening = None;
         if let Some(network) = &config.network {
-            let joined = fabric.join(&plan);
-            joined
-                .map_err(|message| ConfigError::new("network", message))
-                .context(BAD_CONFIG)?;
-            listening = connect(&mut fabric, network)?;
+            for fabric in &mut fabrics {
+                let joined = fabric.join(&plan);
+                joined
+                    .map_err(|message| ConfigError::new("network", message))
+                    .context(BAD_CONFIG)?;
+            }
+            // The configuration has no other processes beside several engines.
+            listening = connect(&mut fabrics[0], network)?;
         }
         let sockets = config.nics.iter().map(|nic| Socket::bind(&nic.socket));
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
         let metrics = config.metrics.as_ref();
         let metrics = metrics.map(MetricsSockets::bind).transpose()?;
 
-        let names = config.nics.iter().map(|nic| nic.name.clone()).collect();
-        let window = config.engine.poll_window();
-        let engine = Engine::new(fabric, names, commands, window).context(REFUSED)?;
         let mut device = Device {
-            engine: handle,
-            engine_thread: Some(spawn("engine", move || engine.run())?),
+            engines,
+            engine_threads: Vec::new(),
             servers: Vec::new(),
             _listening: listening,
         };
+        device.run_engines(config, fabrics, commands)?;
         for (attachment, socket) in attachments.into_iter().zip(sockets) {
             let attachment = Arc::new(attachment);
             let name = attachment.name.clone();
@@ -116,18 +108,45 @@ impl Device {
         Ok(device)
     }
 
+    /// Starts a thread for each engine. When one of them ends, all do.
+    fn run_engines(
+        &mut self,
+        config: &Config,
+        fabrics: Vec<Fabric<Node>>,
+        commands: Vec<Commands>,
+    ) -> Result<()> {
+        let (count, started) = (fabrics.len(), Instant::now());
+        for (number, (fabric, commands)) in fabrics.into_iter().zip(commands).enumerate() {
+            let nics = config.nics.iter().skip(number).step_by(count);
+            let names = nics.map(|nic| nic.name.clone()).collect();
+            let window = config.engine.poll_window();
+            let engine = Engine::new(fabric, names, commands, window, started).context(REFUSED)?;
+            let end = EndAll(self.stopper());
+            let name = match number {
+                0 => "engine".to_owned(),
+                _ => format!("engine-{number}"),
+            };
+            let thread = spawn(&name, move || {
+                let _end = end;
+                engine.run();
+            });
+            self.engine_threads.push(thread?);
+        }
+        Ok(())
+    }
+
     fn serve_metrics(&mut self, config: &Config, sockets: MetricsSockets) -> Result<()> {
-        let engine = self.engine.clone();
+        let engines = self.engines.clone();
         let nics = config.nics.iter();
         let names: Names = nics.map(|nic| (nic.node, nic.name.clone())).collect();
         self.serve("metrics", sockets.control, move |socket, stop| {
             let streams = Streams::new(Captures::new(names));
-            metrics::serve(socket.listener(), &engine, streams, stop);
+            metrics::serve(socket.listener(), &engines, streams, stop);
         })?;
         if sockets.listeners.is_empty() {
             return Ok(());
         }
-        let mut source = Source::new(self.engine.clone(), process_name(config));
+        let mut source = Source::new(self.engines.clone(), process_name(config));
         let listeners = sockets.listeners;
         self.serve("http", sockets.http, move |_socket, stop| {
             let bounds = Bounds::default();
@@ -151,12 +170,14 @@ impl Device {
 
     /// Ends the device from another thread.
     pub fn stopper(&self) -> Stopper {
-        Stopper(self.engine.clone())
+        Stopper(self.engines.clone())
     }
 
-    /// All counters, or `None` once the engine has ended.
+    /// All counters, or `None` once an engine has ended.
     pub fn stats(&self) -> Option<Stats> {
-        metrics::collect(&self.engine).map_err(|EngineGone| ()).ok()
+        metrics::collect(&self.engines)
+            .map_err(|EngineGone| ())
+            .ok()
     }
 
     /// Announces a pause of the machine of a node: its NIC is not suspended when its queues
@@ -164,18 +185,22 @@ impl Device {
     /// reset, or its NIC writes into memory that has another use by then. Returns false if
     /// no driver has started that node's NIC.
     pub fn expect_pause(&self, node: u16) -> bool {
-        let running = self.engine.ask(move |engine| engine.expect_pause(node));
-        running.unwrap_or(false)
+        self.engines.expect_pause(node).unwrap_or(false)
     }
 
     /// Waits until the device is stopped by its [`Stopper`], ends its threads and
     /// removes its sockets.
     ///
     /// # Errors
-    /// Returns an error if it ended by itself: the engine thread panicked.
+    /// Returns an error if it ended by itself: an engine thread panicked.
     pub fn wait(mut self) -> Result<()> {
-        let ended = self.engine_thread.take().map_or(Ok(()), JoinHandle::join);
+        let threads = std::mem::take(&mut self.engine_threads);
+        let ended = threads
+            .into_iter()
+            .map(JoinHandle::join)
+            .collect::<Vec<_>>();
         drop(self);
+        let ended = ended.into_iter().collect::<Result<(), _>>();
         ended.map_err(|_| anyhow!("the engine failed; its message is above"))
     }
 
@@ -192,12 +217,12 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         self.stopper().stop();
-        let engine = self.engine_thread.take();
+        let engines = std::mem::take(&mut self.engine_threads);
         for (stop, _) in &self.servers {
             stop.raise();
         }
         let servers = self.servers.drain(..).map(|(_, thread)| thread);
-        for thread in engine.into_iter().chain(servers) {
+        for thread in engines.into_iter().chain(servers) {
             if let Err(panic) = thread.join() {
                 if !std::thread::panicking() {
                     resume_unwind(panic);
@@ -205,6 +230,87 @@ impl Drop for Device {
             }
         }
     }
+}
+
+/// Ends all engines when it is dropped, also by a panic.
+struct EndAll(Stopper);
+
+impl Drop for EndAll {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// What is made before any thread runs.
+struct Ready {
+    /// One for each engine.
+    fabrics: Vec<Fabric<Node>>,
+    engines: Engines,
+    /// The ends that engines take.
+    commands: Vec<Commands>,
+    /// In the order of the NICs.
+    attachments: Vec<Attachment>,
+}
+
+impl Ready {
+    /// Deals the NICs to engines, and joins these.
+    fn new(config: &Config, plan: &NetworkPlan) -> Result<Self> {
+        let count = engine_count(config);
+        let channels = (0..count).map(|_| engine::channel());
+        let channels = channels.collect::<std::io::Result<Vec<_>>>();
+        let (handles, commands) = channels.context(REFUSED)?.into_iter().unzip();
+        let engines = Engines::new(handles);
+        let limits = limits(config);
+        let mut fabrics: Vec<_> = (0..count).map(|_| Fabric::default()).collect();
+        let mut nodes = vec![Vec::new(); count];
+        let mut attachments = Vec::with_capacity(config.nics.len());
+        for (index, settings) in config.nics.iter().enumerate() {
+            let (fabric, engine) = (&mut fabrics[index % count], engines.of_nic(index));
+            attachments.push(add_nic(fabric, settings, (&limits, plan), engine)?);
+            nodes[index % count].push(settings.node);
+        }
+        if count > 1 {
+            let siblings = siblings::mesh(count).context(REFUSED)?;
+            for (fabric, siblings) in fabrics.iter_mut().zip(siblings) {
+                fabric
+                    .join_engines(siblings, &nodes)
+                    .map_err(|duplicate| ConfigError::new("nic.node", duplicate.to_string()))
+                    .context(BAD_CONFIG)?;
+            }
+        }
+        Ok(Ready {
+            fabrics,
+            engines,
+            commands,
+            attachments,
+        })
+    }
+}
+
+/// Engines of this process.
+fn engine_count(config: &Config) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let network = config.network.as_ref();
+    let alone = network.is_none_or(|network| network.processes.is_empty());
+    config
+        .engine
+        .engines
+        .count(config.nics.len(), processors, alone)
+}
+
+/// Bounds of the NICs.
+fn limits(config: &Config) -> Limits {
+    let mut limits = Limits::default();
+    if let Some(network) = &config.network {
+        if let Some(time) = network.peer_timeout {
+            limits.peer_timeout = time.get();
+        }
+        if let Some(time) = network.fault_timeout {
+            limits.fault_timeout = time.get();
+        }
+        network.transport.apply(&mut limits);
+    }
+    limits
 }
 
 /// Where metrics can be asked for.

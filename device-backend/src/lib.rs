@@ -47,8 +47,8 @@ pub use device::{Device, Stopper};
 pub use engine::{EngineReport, NetworkReport, NicCounters, NicReport, NicState, Report};
 pub use metrics::Stats;
 pub use qnic_config::{
-    ByteSize, Config, ConfigError, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings,
-    NicSettings, ProcessSettings, ShmSettings, UdpSettings,
+    ByteSize, Config, ConfigError, EngineSettings, Engines, LinkSettings, MetricsSettings,
+    NetworkSettings, NicSettings, ProcessSettings, ShmSettings, UdpSettings,
 };
 
 /// The result of a request whose errors are only reported to a client.

@@ -2,7 +2,7 @@
 //!
 //! | request | response |
 //! |---|---|
-//! | `{"cmd":"stats"}` | [`Stats`]: the NICs, the engine, the memory of the process |
+//! | `{"cmd":"stats"}` | [`Stats`]: the NICs, the engines, the memory of the process |
 //! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes impairments ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions; with `"seed":N`, the chance of these links begins anew |
 //! | `{"cmd":"net_clear","links":LINKS}` | removes all impairments: `{"changed":N}` |
 //! | `{"cmd":"net_restore","links":LINKS}` | makes links do again what the configuration says: `{"changed":N}`; `"seed":N` as above |
@@ -27,7 +27,7 @@ use qnic_nic::TableKind;
 use serde::{Deserialize, Serialize};
 
 use crate::capture::{CaptureSettings, Captures};
-use crate::engine::{EngineGone, EngineHandle, Report};
+use crate::engine::{EngineGone, Engines, Report};
 use crate::stop::Stop;
 use crate::trace::{TraceSettings, Traces};
 
@@ -77,7 +77,7 @@ enum TableName {
 /// The response to `stats`.
 #[derive(Debug, Serialize)]
 pub struct Stats {
-    /// The NICs and the engine.
+    /// The NICs and the engines.
     #[serde(flatten)]
     pub report: Report,
     /// Resident memory of the process in bytes, memfds (SRAM, guest RAM) included.
@@ -102,16 +102,11 @@ impl Streams {
 }
 
 /// Serves clients, one after the other, until `stop` is raised.
-pub(crate) fn serve(
-    listener: &UnixListener,
-    engine: &EngineHandle,
-    mut streams: Streams,
-    stop: &Stop,
-) {
+pub(crate) fn serve(listener: &UnixListener, engines: &Engines, mut streams: Streams, stop: &Stop) {
     while let Some(client) = stop.accept(listener) {
         let served = stop
             .watch(&client)
-            .and_then(|()| converse(&client, engine, &mut streams));
+            .and_then(|()| converse(&client, engines, &mut streams));
         if let Err(error) = served {
             tracing::debug!("metrics client: {error}");
         }
@@ -119,11 +114,7 @@ pub(crate) fn serve(
     }
 }
 
-fn converse(
-    client: &UnixStream,
-    engine: &EngineHandle,
-    streams: &mut Streams,
-) -> std::io::Result<()> {
+fn converse(client: &UnixStream, engines: &Engines, streams: &mut Streams) -> std::io::Result<()> {
     client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let mut lines = BufReader::new(client);
@@ -135,24 +126,24 @@ fn converse(
         }
         let send = |response: &str| (&*client).write_all(format!("{response}\n").as_bytes());
         let response = match serde_json::from_str(&line) {
-            Ok(Request::Stats {}) => stats(engine),
+            Ok(Request::Stats {}) => stats(engines),
             Ok(Request::NetSet {
                 links,
                 change,
                 seed,
-            }) => set_links(engine, links, seed, LinkChange::Set(change)),
-            Ok(Request::NetClear { links }) => set_links(engine, links, None, LinkChange::Clear),
+            }) => set_links(engines, links, seed, LinkChange::Set(change)),
+            Ok(Request::NetClear { links }) => set_links(engines, links, None, LinkChange::Clear),
             Ok(Request::NetRestore { links, seed }) => {
-                set_links(engine, links, seed, LinkChange::Restore)
+                set_links(engines, links, seed, LinkChange::Restore)
             }
-            Ok(Request::ExpectPause { node }) => expect_pause(engine, node),
-            Ok(Request::Table { node, table }) => show_table(engine, node, table),
+            Ok(Request::ExpectPause { node }) => expect_pause(engines, node),
+            Ok(Request::Table { node, table }) => show_table(engines, node, table),
             Ok(Request::Capture(settings)) => {
-                let begun = streams.captures.begin(client, engine, settings);
+                let begun = streams.captures.begin(client, engines, settings);
                 return begun.or_else(|error| send(&failure(error)));
             }
             Ok(Request::Trace(settings)) => {
-                let begun = streams.traces.begin(client, engine, settings);
+                let begun = streams.traces.begin(client, engines, settings);
                 return begun.or_else(|error| send(&failure(error)));
             }
             Err(error) => Err(format!(
@@ -170,18 +161,18 @@ fn failure(error: impl Display) -> String {
 }
 
 fn set_links(
-    engine: &EngineHandle,
+    engines: &Engines,
     links: LinkSet,
     seed: Option<u64>,
     change: LinkChange,
 ) -> crate::Fallible<String> {
-    let changed = engine.ask(move |engine| engine.set_links(links, seed, change))??;
+    let changed = engines.set_links(links, seed, change)??;
     tracing::info!(?links, ?change, changed, "links changed");
     Ok(serde_json::json!({ "changed": changed }).to_string())
 }
 
-fn expect_pause(engine: &EngineHandle, node: u16) -> crate::Fallible<String> {
-    let expected = engine.ask(move |engine| engine.expect_pause(node))?;
+fn expect_pause(engines: &Engines, node: u16) -> crate::Fallible<String> {
+    let expected = engines.expect_pause(node)?;
     match expected {
         true => Ok("{}".to_owned()),
         false => Err(format!(
@@ -190,14 +181,14 @@ fn expect_pause(engine: &EngineHandle, node: u16) -> crate::Fallible<String> {
     }
 }
 
-fn show_table(engine: &EngineHandle, node: u16, table: TableName) -> crate::Fallible<String> {
+fn show_table(engines: &Engines, node: u16, table: TableName) -> crate::Fallible<String> {
     let kind = match table {
         TableName::Map => TableKind::Map,
         TableName::Names => TableKind::Names,
         TableName::Groups => TableKind::Groups,
         TableName::Queues => TableKind::Queues,
     };
-    let found = engine.ask(move |engine| engine.table(node, kind))?;
+    let found = engines.table(node, kind)?;
     let Some(table) = found else {
         return Err(format!("node {node} has no NIC here"))?;
     };
@@ -209,13 +200,13 @@ fn show_table(engine: &EngineHandle, node: u16, table: TableName) -> crate::Fall
     Ok(shown.to_string())
 }
 
-fn stats(engine: &EngineHandle) -> crate::Fallible<String> {
-    Ok(serde_json::to_string(&collect(engine)?)?)
+fn stats(engines: &Engines) -> crate::Fallible<String> {
+    Ok(serde_json::to_string(&collect(engines)?)?)
 }
 
-/// Asks the engine, and the system for the memory of the process.
-pub(crate) fn collect(engine: &EngineHandle) -> Result<Stats, EngineGone> {
-    let report = engine.ask(|engine| engine.report())?;
+/// Asks the engines, and the system for the memory of the process.
+pub(crate) fn collect(engines: &Engines) -> Result<Stats, EngineGone> {
+    let report = engines.report()?;
     let status = Process::myself().and_then(|process| process.status()).ok();
     let bytes = |field: fn(&Status) -> Option<u64>| {
         let kibibytes = status.as_ref().and_then(field);

@@ -31,7 +31,7 @@ use qnic_nic::trace::{Event, Record, Taken, What};
 use serde::Deserialize;
 use zerocopy::IntoBytes;
 
-use crate::engine::{empty_buffer, EngineGone, EngineHandle, Traced};
+use crate::engine::{empty_buffer, EngineGone, Engines, Traced};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -68,7 +68,7 @@ impl Traces {
     pub(crate) fn begin(
         &mut self,
         client: &UnixStream,
-        engine: &EngineHandle,
+        engines: &Engines,
         settings: TraceSettings,
     ) -> crate::Fallible<()> {
         self.0.retain(|trace| !trace.thread.is_finished());
@@ -77,10 +77,9 @@ impl Traces {
         client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
         let mut stream = client.try_clone()?;
         let sample = settings.sample.max(1);
-        let traced =
-            engine.ask(move |engine| engine.begin_traces(settings.nodes.as_deref(), sample))??;
+        let traced = engines.begin_traces(settings.nodes, sample)??;
         let running = Running {
-            engine: engine.clone(),
+            engines: engines.clone(),
             spare: traced.iter().map(|_| empty_buffer()).collect(),
             traced,
         };
@@ -110,7 +109,7 @@ impl Drop for Traces {
 
 /// A trace of NICs; they stop when it is dropped.
 struct Running {
-    engine: EngineHandle,
+    engines: Engines,
     traced: Vec<Traced>,
     /// An empty buffer for each.
     spare: Vec<Vec<Record>>,
@@ -147,9 +146,7 @@ impl Running {
 
     /// What the NICs have noted, with their nodes.
     fn take(&mut self) -> Result<Vec<(Taken, u16)>, EngineGone> {
-        let slots = self.traced.iter().map(|traced| traced.slot);
-        let work: Vec<_> = slots.zip(self.spare.drain(..)).collect();
-        let taken = self.engine.ask(move |engine| engine.take_traces(work))?;
+        let taken = self.engines.take_traces(&self.traced, &mut self.spare)?;
         let nodes = self.traced.iter().map(|traced| traced.node);
         Ok(taken.into_iter().zip(nodes).collect())
     }
@@ -157,9 +154,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let slots: Vec<_> = self.traced.iter().map(|traced| traced.slot).collect();
-        // An engine that has ended traces nothing.
-        let _ = self.engine.send(move |engine| engine.end_traces(&slots));
+        self.engines.end_traces(&self.traced);
     }
 }
 

@@ -14,6 +14,7 @@ mod compare;
 mod curves;
 mod document;
 mod engine;
+mod engines;
 mod figures;
 mod floor;
 mod goal;

@@ -34,6 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         operations: options.operations,
         faults,
         lossless: options.lossless,
+        engines: options.engines,
     };
     let failures = match options.seed {
         Some(seed) if options.shrink => campaign::run(seed, &simulation).err(),

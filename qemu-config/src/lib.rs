@@ -104,7 +104,7 @@ pub use programs::{
 };
 pub use provision::available_memory;
 pub use qapi::qmp;
-pub use qnic_config::{ByteSize, ConfigError};
+pub use qnic_config::{ByteSize, ConfigError, Engines};
 pub use qnic_images::{Progress, Silent};
 pub use qnic_links::units::{Probability, Rate, Span};
 pub use qnic_links::{ImpairmentChange, Impairments, Shape};

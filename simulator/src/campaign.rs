@@ -30,6 +30,7 @@ impl Failure {
             operations,
             faults,
             lossless,
+            engines,
         } = self.options;
         let defaults = Options::default();
         let mut command = format!("cargo qnic sim --seed {}", self.seed);
@@ -48,6 +49,9 @@ impl Failure {
         }
         if lossless {
             command += " --lossless";
+        }
+        if engines {
+            command += " --engines";
         }
         command
     }
@@ -310,6 +314,8 @@ mod tests {
         );
         failure.options.lossless = true;
         assert!(failure.replay().ends_with("--faults kill --lossless"));
+        failure.options.engines = true;
+        assert!(failure.replay().ends_with("--lossless --engines"));
     }
 
     #[test]
@@ -324,6 +330,7 @@ mod tests {
             operations: 1,
             faults: Faults::empty(),
             lossless: false,
+            engines: false,
         };
         assert!(smaller(&least).is_empty());
     }

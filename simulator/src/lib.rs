@@ -61,6 +61,7 @@ mod common;
 mod datagram_oracle;
 mod datagram_worker;
 mod device_memory;
+mod direct;
 mod expected_bytes;
 mod increments;
 mod kernel;

@@ -4,7 +4,8 @@
 //! - host areas of processes, and pages of the driver core's own datagrams, until the driver
 //!   frees them;
 //! - a page of a process, while the NIC holds it locked *and* the reverse mapping in
-//!   SRAM still names exactly that page of that process (N4, N6, N8);
+//!   SRAM still names exactly that page of that process (N4, N6, N8), or the driver waits for its
+//!   lock and it is only read;
 //! - a page of a driver's datagrams, as far as the driver has lent it to the NIC, from the
 //!   command that names it to the completion of that (H8).
 //!
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use qnic::sync::OBJECT_BYTES;
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{PageAccess, Tag};
+use qnic_abi::page_table::{PageAccess, Tag, LEAVING};
 use qnic_abi::{SharedMemory, VniId, PAGE_SHIFT, PAGE_SIZE};
 use qnic_nic::env::{Change, Width};
 use qnic_nic::testing::Sram;
@@ -285,12 +286,13 @@ impl Memory {
         let expected = Tag::new(*vni, page << PAGE_SHIFT);
         let vpn = self.geometry.vpn_word(frame);
         let word = self.sram.load_u64(vpn, Ordering::Relaxed);
+        let leaving = word == LEAVING && access == PageAccess::Read;
         assert!(
-            expected.permits(word, PageAccess::Read),
+            leaving || expected.permits(word, PageAccess::Read),
             "the NIC touches frame {frame}, which is not mapped for its owner"
         );
         assert!(
-            expected.permits(word, access),
+            leaving || expected.permits(word, access),
             "the NIC writes to frame {frame}, which is mapped for reading"
         );
         let lock_word = self.geometry.lock_word(frame);

@@ -16,10 +16,11 @@ use qnic_abi::control::Statistics;
 use qnic_abi::event::EVENT_BYTES;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::shared::Ordering;
+use qnic_abi::wire;
 use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
 use qnic_driver::{check_config, Driver, Handled};
 use qnic_nic::testing::Sram;
-use qnic_nic::{Host, Nic, NicConfig, Payload, Progress, TableKind, Time};
+use qnic_nic::{Host, Nic, NicConfig, Progress, TableKind, Time};
 use zerocopy::IntoBytes;
 
 use crate::common::{Common, Phase};
@@ -165,7 +166,13 @@ impl Node {
         self.end_life(|nic, machine, common| {
             let now = Time(common.schedule.now());
             let from = machine.incarnation.node;
-            nic.reset(now, machine, &mut Outlet { network, from });
+            let memory = &machine.memory;
+            let mut outlet = Outlet {
+                network,
+                from,
+                memory,
+            };
+            nic.reset(now, machine, &mut outlet);
         });
     }
 
@@ -220,7 +227,13 @@ impl Node {
         let now = Time(self.common.schedule.now());
         let from = self.incarnation.node;
         let (nic, machine) = (self.nic.as_mut()?, self.machine.as_ref()?);
-        Some(call(nic, now, machine, &mut Outlet { network, from }))
+        let memory = &machine.memory;
+        let mut outlet = Outlet {
+            network,
+            from,
+            memory,
+        };
+        Some(call(nic, now, machine, &mut outlet))
     }
 
     pub(crate) fn ring(&mut self, doorbell: u32) {
@@ -231,14 +244,17 @@ impl Node {
     }
 
     /// Hands a frame to the NIC, which must see whether it is of another incarnation.
-    pub(crate) fn take_frame(&mut self, network: &mut Network, arrived: &Arrived) {
+    /// `memory` is that of its sender.
+    pub(crate) fn take_frame(
+        &mut self,
+        network: &mut Network,
+        arrived: &Arrived,
+        memory: Option<&Memory>,
+    ) {
         if !self.is_up {
-            return;
+            return network.give_back(arrived);
         }
-        let payload = match &arrived.payload[..] {
-            [] => Payload::None,
-            bytes => Payload::Bytes(bytes),
-        };
+        let payload = arrived.content.payload(memory);
         let number = self.incarnation.node;
         let taken = self.call(network, |nic, now, machine, _| {
             let before = nic.statistics().stale_frames.get();
@@ -255,6 +271,26 @@ impl Node {
             self.wake();
             self.after_call();
         }
+    }
+
+    /// Hands a frame back to the NIC that has sent it, which must see whether it is of another
+    /// incarnation.
+    pub(crate) fn take_returned(&mut self, network: &mut Network, frame: &wire::Frame) {
+        if !self.is_up {
+            return;
+        }
+        let taken = self.call(network, |nic, now, machine, _| {
+            nic.handle_returned(now, machine, frame);
+        });
+        if taken.is_some() {
+            self.wake();
+            self.after_call();
+        }
+    }
+
+    /// Its machine.
+    pub(crate) fn machine(&self) -> Option<Arc<Machine>> {
+        self.machine.clone()
     }
 
     /// Hands the next request of the driver to the NIC.
@@ -325,7 +361,8 @@ impl Node {
         self.interrupt();
     }
 
-    /// Between two calls a NIC holds no page, and bounce memory for its windows only.
+    /// Between two calls a NIC holds no page but those of frames that the wire keeps, and bounce
+    /// memory for its windows only.
     fn check_holdings(&self) {
         let (Some(nic), Some(machine)) = (&self.nic, &self.machine) else {
             return;
@@ -344,7 +381,11 @@ impl Node {
             bytes <= (held * PAGE_SIZE) as u64,
             "node {number}: {bytes} bytes of bounce memory for {held} frames"
         );
-        for frame in 0..machine.geometry.frames as u32 {
+        let pages = match nic.keeps_frames() {
+            true => 0,
+            false => machine.geometry.frames as u32,
+        };
+        for frame in 0..pages {
             let word = machine.geometry.lock_word(frame);
             let count = machine.sram.load_u32(word, Ordering::Relaxed);
             assert_eq!(count, 0, "node {number}: frame {frame} stays locked");

@@ -56,6 +56,10 @@ pub(crate) struct Machine {
     driver_port: Option<u16>,
     /// When the driver wants to serve its datagrams.
     datagrams_due: AtomicU64,
+    /// Its NIC locks pages beyond the calls of its entry points, so its driver may wait for one.
+    locks_last: bool,
+    /// When the clock was read last, and how often it was then.
+    clock_read: StdMutex<(u64, u32)>,
     /// Tasks that run on it.
     pub(crate) tasks: StdMutex<BTreeSet<TaskId>>,
     /// The device was reset or the power is off: no request is answered.
@@ -95,6 +99,8 @@ impl Machine {
             driver: StdMutex::new(None),
             driver_port: common.settings.driver_port(incarnation.node),
             datagrams_due: AtomicU64::new(u64::MAX),
+            locks_last: common.settings.options.engines,
+            clock_read: StdMutex::default(),
             tasks: StdMutex::default(),
             gone: AtomicBool::new(false),
         })
@@ -118,6 +124,16 @@ impl Machine {
             self.datagrams_due.store(u64::MAX, Ordering::Relaxed);
         }
         is_due
+    }
+
+    /// Notes a look at the clock. Returns true if the driver waits for time to pass.
+    fn reads_again(&self, now: u64) -> bool {
+        let mut read = lock(&self.clock_read);
+        *read = match *read {
+            (at, count) if at == now => (at, count + 1),
+            _ => (now, 1),
+        };
+        read.1 >= SPINNING
     }
 
     pub(crate) fn is_gone(&self) -> bool {
@@ -298,6 +314,12 @@ impl Waiters for SimWaiters {
 /// Time that passes while the driver yields, in nanoseconds.
 const YIELD_NS: u64 = 50_000;
 
+/// Time that passes while the driver spins, in nanoseconds.
+const SPIN_NS: u64 = 500;
+
+/// A driver that reads the clock so often at one time spins.
+const SPINNING: u32 = 3;
+
 impl Platform for SimPlatform {
     type Sram = Sram;
     type Mutex<T: Send> = SleepLock<T>;
@@ -311,6 +333,11 @@ impl Platform for SimPlatform {
     }
 
     fn now_ns(&self) -> u64 {
+        let now = self.0.schedule.now();
+        let waits = self.0.locks_last && self.0.schedule.is_in_task();
+        if waits && self.0.reads_again(now) {
+            self.0.schedule.sleep(SPIN_NS);
+        }
         self.0.schedule.now()
     }
 

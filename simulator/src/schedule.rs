@@ -46,8 +46,8 @@ pub(crate) enum Event {
     Arrival(usize),
     /// A copy of a frame arrives long after it.
     Late(usize),
-    /// The oldest frame on a lossless wire arrives.
-    Direct,
+    /// The oldest frame in that ring of a lossless wire arrives.
+    Direct(usize),
     /// Something breaks.
     InjectFault,
     /// Something is repaired: the active fault of that number ends.
@@ -222,6 +222,11 @@ impl Schedule {
     /// Tasks that were added since the last call, in the order of their numbers.
     pub(crate) fn new_tasks(&self) -> Vec<Body> {
         std::mem::take(&mut *lock(&self.new_tasks))
+    }
+
+    /// Returns true if a task runs, which can wait.
+    pub(crate) fn is_in_task(&self) -> bool {
+        self.task() != WORLD
     }
 
     pub(crate) fn task(&self) -> TaskId {

@@ -80,6 +80,9 @@ pub struct Options {
     /// The wire is the one within a device process: frames arrive in order, once, with
     /// spans of pages in them. The first six faults, and crash, do not happen.
     pub lossless: bool,
+    /// On a lossless wire, each NIC has an engine of its own: frames arrive later, and lie in the
+    /// pages of their senders until then.
+    pub engines: bool,
 }
 
 impl Options {
@@ -99,6 +102,7 @@ impl Default for Options {
             operations: 80,
             faults: Faults::all(),
             lossless: false,
+            engines: false,
         }
     }
 }
@@ -345,7 +349,7 @@ impl Settings {
             disk: random.u64(2_000..500_000),
             wires,
             max_payload: Path::UNKNOWN.max_payload,
-            wires_know: random.bool() || options.lossless,
+            wires_know: (random.bool() || options.lossless) && !options.engines,
             injected_faults: random.u64(0..8),
             stream: None,
         }
@@ -360,6 +364,7 @@ impl Settings {
                 operations: case.writes,
                 faults: Faults::empty(),
                 lossless: false,
+                engines: false,
             },
             slots: (0..nodes).collect(),
             rdma_workers: nodes,

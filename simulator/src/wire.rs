@@ -2,7 +2,6 @@
 //! emulator ([`qnic_links::emulator`]), so that small frames overtake large ones (U4). A
 //! frame travels as bytes with a checksum; what arrives corrupted is dropped.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use qnic_abi::names::kind_name;
@@ -11,8 +10,9 @@ use qnic_abi::NodeId;
 use qnic_links::codec::Packet;
 use qnic_links::emulator::{LinkCounters, LinkEmulator, Verdict};
 use qnic_links::Impairments;
-use qnic_nic::{Channel, Path, Payload, Time, Wire};
+use qnic_nic::{Channel, Path, Payload, Sent, Ticket, Time, Wire};
 
+use crate::direct::{Content, Direct};
 use crate::memory::Memory;
 use crate::schedule::{trace, Event, Schedule};
 use crate::sessions::{ends, SessionChecker};
@@ -48,7 +48,7 @@ pub(crate) struct Network {
     /// Longest time that a frame was on a link, in nanoseconds.
     pub(crate) longest_transit: u64,
     /// What is under way, if the wire is the one within a device process.
-    direct: Option<VecDeque<(Frame, Vec<u8>)>>,
+    direct: Option<Direct>,
     /// The event that is in the queue for an emulator, by its time.
     armed: Vec<Option<u64>>,
     pub(crate) sent: u64,
@@ -59,7 +59,9 @@ pub(crate) struct Network {
 /// A frame that has arrived intact.
 pub(crate) struct Arrived {
     pub(crate) frame: Frame,
-    pub(crate) payload: Vec<u8>,
+    pub(crate) content: Content,
+    /// It comes back to its sender.
+    pub(crate) returned: bool,
     /// It is of another incarnation, and must be dropped.
     pub(crate) stale: bool,
 }
@@ -112,6 +114,7 @@ impl Network {
             nodes,
             faults,
             lossless,
+            engines,
             ..
         } = settings.options;
         let count = CHANNELS * nodes * nodes;
@@ -125,7 +128,7 @@ impl Network {
             session_checker: SessionChecker::new(nodes),
             late: faults.contains(Faults::DUPLICATE),
             max_payload: settings.max_payload,
-            direct: lossless.then(VecDeque::new),
+            direct: lossless.then(|| Direct::new(schedule.clone(), nodes, engines)),
             copies: Vec::new(),
             schedule,
             nodes,
@@ -191,27 +194,34 @@ impl Network {
         }
     }
 
-    /// Puts a frame on a lossless wire. It arrives at the same time, in order; in a device
-    /// process, it arrives within the call. A NIC does nothing in between.
-    fn send_directly(&mut self, frame: &Frame, payload: &Payload<'_, Memory>) {
-        let mut bytes = vec![0; payload.len()];
-        assert!(
-            payload.read(&mut bytes).is_ok(),
-            "the payload of a frame is out of reach"
-        );
+    /// Puts a frame on a lossless wire.
+    fn send_directly(&mut self, frame: &Frame, payload: &Payload<'_, Memory>) -> Option<Sent> {
+        let sent = self.direct.as_mut()?.send(frame, payload);
         self.session_checker.sent(frame);
         self.sent += 1;
         self.trace_sent(frame, "");
-        if let Some(direct) = &mut self.direct {
-            direct.push_back((*frame, bytes));
-        }
-        self.schedule.at(self.schedule.now(), Event::Direct);
+        Some(sent)
     }
 
-    /// The oldest frame on a lossless wire.
-    pub(crate) fn direct(&mut self) -> Option<Arrived> {
-        let (frame, payload) = self.direct.as_mut()?.pop_front()?;
-        Some(self.classify(frame, payload))
+    /// The oldest frame on a lossless wire, in that ring.
+    pub(crate) fn direct(&mut self, ring: usize) -> Option<Arrived> {
+        let passing = self.direct.as_mut()?.arrive(ring)?;
+        Some(match passing.returned {
+            true => Arrived {
+                frame: passing.frame,
+                content: passing.content,
+                returned: true,
+                stale: false,
+            },
+            false => self.classify(passing.frame, passing.content),
+        })
+    }
+
+    /// A frame has arrived at a node that does not run: from a ring it comes back.
+    pub(crate) fn give_back(&mut self, arrived: &Arrived) {
+        if let Some(direct) = &mut self.direct {
+            direct.give_back(&arrived.frame);
+        }
     }
 
     /// The copy of that number.
@@ -237,17 +247,18 @@ impl Network {
         let (from, to) = ends(&header);
         let (summary, details) = (summary(&header), details(&header));
         trace!(self.schedule, "{to} <- {from}: {summary} | {details}");
-        Some(self.classify(header, payload))
+        Some(self.classify(header, Content::Bytes(payload)))
     }
 
-    fn classify(&mut self, frame: Frame, payload: Vec<u8>) -> Arrived {
+    fn classify(&mut self, frame: Frame, content: Content) -> Arrived {
         let stale = self.session_checker.is_stale(&frame);
         if !stale {
             self.session_checker.arrived(&frame);
         }
         Arrived {
             frame,
-            payload,
+            content,
+            returned: false,
             stale,
         }
     }
@@ -257,6 +268,8 @@ impl Network {
 pub(crate) struct Outlet<'a> {
     pub(crate) network: &'a mut Network,
     pub(crate) from: usize,
+    /// That node's memory.
+    pub(crate) memory: &'a Memory,
 }
 
 impl Wire<Memory> for Outlet<'_> {
@@ -272,17 +285,16 @@ impl Wire<Memory> for Outlet<'_> {
         reachable.is_some_and(|is| *is).then_some(path)
     }
 
-    fn send(&mut self, frame: &Frame, payload: Payload<'_, Memory>, channel: Channel) -> bool {
+    fn send(&mut self, frame: &Frame, payload: Payload<'_, Memory>, channel: Channel) -> Sent {
         let (from, network) = (self.from, &mut *self.network);
         let (source, to) = ends(frame);
         if !network.reachable.get(to).is_some_and(|is| *is) {
-            return false;
+            return Sent::NoRoute;
         }
         assert_ne!(to, from, "a NIC sends to itself over the wire");
         assert_eq!(source, from, "a NIC names another as the sender");
-        if network.direct.is_some() {
-            network.send_directly(frame, &payload);
-            return true;
+        if let Some(sent) = network.send_directly(frame, &payload) {
+            return sent;
         }
         let Some(image) = Packet::new(frame, payload).encode() else {
             panic!("node {from}: the payload of a frame is out of reach");
@@ -303,6 +315,17 @@ impl Wire<Memory> for Outlet<'_> {
             let number = network.copies.len() - 1;
             network.schedule.after(LATENESS, Event::Late(number));
         }
-        true
+        Sent::Taken
+    }
+
+    fn is_done(&self, ticket: Ticket) -> bool {
+        let direct = self.network.direct.as_ref();
+        direct.is_none_or(|direct| direct.is_done(self.from, ticket))
+    }
+
+    fn recall(&mut self) {
+        if let Some(direct) = &mut self.network.direct {
+            direct.recall(self.from, self.memory);
+        }
     }
 }

@@ -322,8 +322,8 @@ impl World {
                     self.deliver(&arrived);
                 }
             }
-            Event::Direct => {
-                if let Some(arrived) = self.network.direct() {
+            Event::Direct(ring) => {
+                if let Some(arrived) = self.network.direct(ring) {
                     self.deliver(&arrived);
                 }
             }
@@ -341,8 +341,13 @@ impl World {
     }
 
     fn deliver(&mut self, arrived: &Arrived) {
-        let (_, to) = ends(&arrived.frame);
-        self.nodes[to].take_frame(&mut self.network, arrived);
+        let (from, to) = ends(&arrived.frame);
+        if arrived.returned {
+            return self.nodes[from].take_returned(&mut self.network, &arrived.frame);
+        }
+        let sender = self.nodes[from].machine();
+        let memory = sender.as_ref().map(|machine| &*machine.memory);
+        self.nodes[to].take_frame(&mut self.network, arrived, memory);
     }
 
     fn inject_fault(&mut self) {

@@ -24,6 +24,7 @@ fn check_trace(name: &str, seed: u64, faults: Faults, lossless: bool, operations
         operations,
         faults,
         lossless,
+        engines: false,
     };
     let (report, trace) = trace(seed, &options);
     report.expect("every promise is kept");

@@ -46,6 +46,16 @@ fn seeds_on_the_wire_within_a_device_process_keep_every_promise() {
 }
 
 #[test]
+fn seeds_with_an_engine_for_each_nic_keep_every_promise() {
+    let options = Options {
+        lossless: true,
+        engines: true,
+        ..Options::default()
+    };
+    all_pass(&options, 500);
+}
+
+#[test]
 fn without_faults_nothing_fails_either() {
     let options = Options {
         faults: Faults::empty(),

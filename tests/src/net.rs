@@ -34,8 +34,18 @@ pub(crate) fn on_bad_links(
     percent: u32,
     case: impl FnOnce(&HostNodes) -> Result<()>,
 ) -> Result<()> {
+    on_bad_links_with("", count, percent, case)
+}
+
+/// The same with more of the device process's configuration.
+pub(crate) fn on_bad_links_with(
+    more: &str,
+    count: usize,
+    percent: u32,
+    case: impl FnOnce(&HostNodes) -> Result<()>,
+) -> Result<()> {
     let network = format!(
-        "[network]\nseed = {percent}\n[network.default]\nloss = \"{percent}%\"\n\
+        "{more}[network]\nseed = {percent}\n[network.default]\nloss = \"{percent}%\"\n\
          reorder = \"{percent}%\"\nduplicate = \"{percent}%\"\ncorrupt = \"{percent}%\"\n\
          delay = \"20us\"\njitter = \"10us\"\n"
     );

@@ -11,6 +11,9 @@ use qnic_nodes::host::HostNodes;
 const SIGSTOP: u8 = 19;
 const SIGCONT: u8 = 18;
 
+/// Nodes 0, 2, … belong to one engine of the device process, and 1, 3, … to another.
+const TWO_ENGINES: &str = "[engine]\nengines = 2\n";
+
 /// The cases that need no virtual machine.
 pub(crate) const HOST: &[Case] = cases! { "host":
     demo_at_1_percent_loss => net::demo_on_bad_links(1, "1,97,4095,65537,1048576,16777216"),
@@ -39,6 +42,19 @@ pub(crate) const HOST: &[Case] = cases! { "host":
     a_trace_shows_the_life_of_operations => trace::life_of_operations(),
     a_trace_of_bad_links_shows_what_is_sent_again => trace::bad_links(),
     all_pairs_of_four_nodes_exchange => on(4, |nodes| scenario::all_pairs_exchange(nodes, 100)),
+    all_pairs_of_two_engines_exchange => two_engines(4, |nodes| {
+        scenario::all_pairs_exchange(nodes, 100)
+    }),
+    all_pairs_of_two_engines_exchange_at_5_percent_loss => {
+        net::on_bad_links_with(TWO_ENGINES, 4, 5, |nodes| scenario::all_pairs_exchange(nodes, 10))
+    },
+    random_messages_between_two_engines => two_engines(4, |nodes| {
+        scenario::random_messages(nodes, 1, 300, 3)
+    }),
+    a_process_that_another_engine_writes_to_is_killed => two_engines(2, |nodes| {
+        scenario::a_killed_process_leaves_nothing(nodes, [0, 1])?;
+        scenario::peers_of_a_killed_process_learn_of_it(nodes, [0, 1])
+    }),
     processes_of_four_nodes_contend_at_5_percent_loss => {
         // A host-mode node is one program.
         let each = Contenders { programs: 1, workers: 4, rounds: 8 };
@@ -127,4 +143,9 @@ pub(crate) const VM: [&[Case]; 11] = [
 /// Runs a case on so many nodes of a fresh host-mode cluster.
 fn on(count: usize, case: impl FnOnce(&HostNodes) -> Result<()>) -> Result<()> {
     case(&HostNodes::start(count)?)
+}
+
+/// The same, with two engines and lossless links.
+fn two_engines(count: usize, case: impl FnOnce(&HostNodes) -> Result<()>) -> Result<()> {
+    case(&HostNodes::start_with(count, TWO_ENGINES)?)
 }

@@ -56,6 +56,10 @@ pub struct Options {
     /// and crash do not happen
     #[arg(long)]
     pub lossless: bool,
+    /// Each NIC has an engine of its own: frames arrive later, and lie in their senders' pages
+    /// until then
+    #[arg(long, requires = "lossless")]
+    pub engines: bool,
     /// Look for a smaller simulation that fails, too
     #[arg(long)]
     pub shrink: bool,

@@ -11,6 +11,7 @@
 //!
 //! [engine]                      # optional
 //! poll_window_us = 5            # keep polling so long after the last work
+//! engines = "auto"              # threads that NICs are dealt to in turn: a number, or "auto"
 //!
 //! [metrics]                     # optional
 //! socket = "/run/qnic/device.ctl"        # requests and responses in JSON
@@ -32,7 +33,7 @@ use qnic_abi::{attach, header, NodeId, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{add, check_socket, require, Unique};
-use crate::{ByteSize, ConfigError, NetworkSettings};
+use crate::{ByteSize, ConfigError, Engines, NetworkSettings};
 
 /// Most NICs in one device process.
 const MAX_NICS: usize = 64;
@@ -52,7 +53,7 @@ pub struct Config {
     /// The NICs, at least one.
     #[serde(rename = "nic", default)]
     pub nics: Vec<NicSettings>,
-    /// How the engine waits.
+    /// How many engines there are, and how they wait.
     #[serde(default)]
     pub engine: EngineSettings,
     /// Where metrics can be asked for, if at all.
@@ -82,12 +83,14 @@ pub struct NicSettings {
     pub windows: u32,
 }
 
-/// How the engine waits (performance.md, "Waiting policy").
+/// How many engines there are, and how they wait (performance.md, "Waiting policy").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineSettings {
     /// How long to go on polling after the last work, in microseconds.
     pub poll_window_us: u64,
+    /// How many there are; NIC *n* of the list belongs to engine *n* modulo that number.
+    pub engines: Engines,
 }
 
 /// Where metrics can be asked for.
@@ -156,6 +159,7 @@ impl Default for EngineSettings {
     fn default() -> Self {
         EngineSettings {
             poll_window_us: DEFAULT_POLL_WINDOW_US,
+            engines: Engines::Auto,
         }
     }
 }
@@ -277,6 +281,16 @@ impl Config {
         let message = format!("expected at most {MAX_POLL_WINDOW_US}");
         let fits = self.engine.poll_window_us <= MAX_POLL_WINDOW_US;
         require(fits, "engine.poll_window_us", message)?;
+        let carries = self
+            .network
+            .as_ref()
+            .is_some_and(|it| !it.processes.is_empty());
+        require(
+            !(carries && self.engine.engines.is_several()),
+            "engine.engines",
+            "expected 1 or \"auto\" beside [[network.process]]: frames to and from other processes \
+             take one engine",
+        )?;
         let mut seen = Seen::default();
         for (index, nic) in self.nics.iter().enumerate() {
             let key = format!("nic[{index}]");
@@ -337,6 +351,7 @@ pub(crate) mod tests {
         assert_eq!(config.nics[0].doorbells, attach::DEFAULT_DOORBELLS);
         assert_eq!(config.nics[0].windows, header::DEFAULT_WINDOWS);
         assert_eq!(config.engine.poll_window_us, 5);
+        assert!(config.engine.engines.is_auto());
         let printed = toml::to_string(&config).unwrap();
         assert_eq!(parse(&printed).unwrap(), config);
     }
@@ -393,6 +408,9 @@ pub(crate) mod tests {
             END => [metrics]\nsocket = "/tmp/m"\nhttp = "9750" | 8 | metrics.http
             END => [engine]\npoll_window_us = 9000000 | 7 | engine.poll_window_us
             END => [engine]\nspin = 1 | 7 | spin
+            END => [engine]\nengines = 0 | 7 | engine.engines: invalid value: integer `0`, expected "auto", or a number
+            END => [engine]\nengines = 17 | 7 | from 1 to 16
+            END => [engine]\nengines = "many" | 7 | engine.engines
         "#;
         assert_errors(&format!("{GOOD}#END"), &table.replace("END", "#END"));
         let long = GOOD.replace("tmp/a", &"x".repeat(107));

@@ -14,6 +14,7 @@
 
 mod check;
 mod device;
+mod engines;
 mod error;
 mod file;
 mod network;
@@ -22,6 +23,7 @@ mod transport;
 
 pub use check::{add, require, Unique, MAX_SOCKET_PATH};
 pub use device::{check_metrics_address, Config, EngineSettings, MetricsSettings, NicSettings};
+pub use engines::Engines;
 pub use error::ConfigError;
 pub use file::parse;
 pub use network::{

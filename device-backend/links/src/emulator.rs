@@ -21,14 +21,16 @@
 //! - The verdict on a frame is given when it is offered: new settings hold for the
 //!   frames after it. Only a partition also drops frames in transit.
 
+mod counters;
+
 use std::collections::BTreeMap;
 
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
-use serde::Serialize;
 
 use crate::impairment::Impairments;
 use crate::line::Line;
+pub use counters::LinkCounters;
 
 /// Longest extra delay of a frame that is reordered, in nanoseconds.
 pub const REORDER_DELAY: u64 = 100_000;
@@ -53,29 +55,6 @@ pub enum Verdict {
     Cut,
     /// Dropped: the queue is full.
     Overflowed,
-}
-
-/// What a link has done, in frames unless stated otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct LinkCounters {
-    /// Offered.
-    pub offered: u64,
-    /// Bytes offered.
-    pub offered_bytes: u64,
-    /// Arrived, copies included.
-    pub released: u64,
-    /// Lost by chance.
-    pub lost: u64,
-    /// Dropped by a partition.
-    pub cut: u64,
-    /// Dropped because the queue was full.
-    pub overflowed: u64,
-    /// Sent twice.
-    pub duplicated: u64,
-    /// Delayed so that later frames overtake them.
-    pub reordered: u64,
-    /// Damaged.
-    pub corrupted: u64,
 }
 
 /// A frame that has arrived.

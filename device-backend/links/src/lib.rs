@@ -10,10 +10,12 @@
 //!
 //! A frame takes the first of these that applies:
 //!
-//! 1. a function call, if its destination is in this process and no link of its route is
+//! 1. a function call, if its destination is at this engine and no link of its route is
 //!    impaired. The payload is copied once, from node memory to node memory;
 //! 2. the emulated links of its route, as bytes with a checksum;
-//! 3. a carrier, if its destination is in another process; also after 2.
+//! 3. a ring to another engine of the process, if its destination is there; also after 2. The
+//!    payload is copied once, unless it comes from 2;
+//! 4. a carrier, if its destination is in another process; also after 2.
 //!
 //! Only [`codec`] knows the layout of a frame. A NIC receives a frame intact or not at
 //! all: a frame that a link damages does not match its checksum, and is dropped and
@@ -30,6 +32,7 @@ pub mod memfd;
 pub mod network;
 pub mod notifier;
 pub mod shm;
+pub mod siblings;
 pub mod tap;
 #[cfg(test)]
 mod testing;
@@ -43,6 +46,7 @@ pub use fabric::{DuplicateNode, Fabric, LocalWire};
 pub use impairment::{ImpairmentChange, Impairments};
 pub use network::{LinkChange, LinkError, LinkReport, LinkSet, Network, NetworkPlan};
 pub use shm::{ShmCarrier, ShmPeer, MAX_NAME};
+pub use siblings::Siblings;
 pub use tap::{Outcome, Tap, TapFlags, TapId, TapRecord};
 pub use topology::{Shape, Topology};
 pub use udp::{KeyError, NotAKey, PrivateKey, PublicKey, UdpCarrier, UdpIdentity, UdpPeer};

@@ -144,6 +144,14 @@ pub struct LinkReport {
     pub counters: LinkCounters,
 }
 
+impl LinkReport {
+    /// Adds what another engine has sent over the link.
+    pub fn add(&mut self, other: &LinkReport) {
+        self.in_transit += other.in_transit;
+        self.counters.add(&other.counters);
+    }
+}
+
 /// The seed of one link: its chance is the same in whichever process emulates it.
 fn link_seed(seed: u64, (from, to): Hop) -> u64 {
     seed ^ u64::from(from.0) << 48 ^ u64::from(to.0) << 32
@@ -347,6 +355,13 @@ impl Network {
             (LinkSet::All, _) | (_, 1..) => Ok(count),
             _ => Err(LinkError::NoSuchLink),
         }
+    }
+
+    /// The links of a set.
+    pub fn links_in(&self, links: LinkSet) -> Vec<(NodeId, NodeId)> {
+        let all = self.links.keys().copied();
+        all.filter(|(from, to)| links.contains(*from, *to))
+            .collect()
     }
 
     /// Gives the frames on these links to `tap` from now on, until [`Network::untap`].

@@ -164,7 +164,7 @@ pub enum Payload<'a, M> {
     /// Bytes in private memory: an inline command, or what a serial wire brought.
     Bytes(&'a [u8]),
     /// Memory of the sending node, which holds the pages locked until the call
-    /// that carries the payload returns.
+    /// that carries the payload returns, and longer for a frame that is [`Sent::Kept`].
     Memory {
         /// The sending node's memory.
         memory: &'a M,
@@ -322,8 +322,8 @@ pub(crate) fn contiguous(pages: &[u64]) -> usize {
 /// What the route to another node is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
-    /// Each frame arrives once, in order, before [`Wire::send`] returns: neither
-    /// copies for retransmission are kept nor timers run.
+    /// Each frame arrives once and in order, or comes back: neither copies for
+    /// retransmission are kept nor timers run.
     pub lossless: bool,
     /// Most payload bytes in a frame, 1 to [`MAX_PAYLOAD`] (U5, U8), on a lossless
     /// path to [`MAX_SPAN`]. What is less than a page counts as the power of two below it.
@@ -367,12 +367,36 @@ impl Channel {
     }
 }
 
+/// Names a frame that a wire has kept, among all that it has kept for one NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    /// The way that the frame takes, by a number of the wire.
+    pub way: u32,
+    /// The place of the frame among those of that way.
+    pub place: u64,
+}
+
+/// What has become of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// There is no route to its destination.
+    NoRoute,
+    /// The wire needs nothing of its sender any more.
+    Taken,
+    /// Its payload will be read where it lies, in the pages of the sending node: they stay
+    /// locked until [`Wire::is_done`]. Only a frame of class Windowed with a payload in
+    /// [`Payload::Memory`] is kept: what sends it is not complete before the peer has it.
+    Kept(Ticket),
+}
+
 /// The routes to other NICs.
 ///
-/// A wire takes or loses a frame before `send` returns; it keeps no borrow of the
-/// payload. A lossless wire (one process) delivers each frame once, in order, by
-/// calling the peer's [`crate::Nic::handle_frame`]. Any wire hands on frames intact
-/// or not at all: one that can damage them checks them.
+/// A wire takes, keeps or loses a frame before `send` returns; it keeps no borrow of the
+/// payload, but may keep addresses ([`Sent::Kept`]). A lossless wire (one process) delivers each
+/// frame once and in the order of its sender by calling the peer's
+/// [`crate::Nic::handle_frame`]: within `send`, or later. If it finds later that there is no
+/// route, it returns the frame to its sender ([`crate::Nic::handle_returned`]). Any wire hands on
+/// frames intact or not at all: one that can damage them checks them.
 pub trait Wire<M> {
     /// What the route to a node is like; `None`: there is none now. Asked when a session
     /// with that node begins. Whether it is lossless holds until the session ends; the length of
@@ -380,7 +404,15 @@ pub trait Wire<M> {
     fn path(&self, node: NodeId) -> Option<Path>;
 
     /// Sends a frame to its destination node, never the sender itself.
-    /// Returns `false` if there is no route to that node: what runs between the two
-    /// is given up at once.
-    fn send(&mut self, frame: &Frame, payload: Payload<'_, M>, channel: Channel) -> bool;
+    /// With [`Sent::NoRoute`], what runs between the two is given up at once.
+    fn send(&mut self, frame: &Frame, payload: Payload<'_, M>, channel: Channel) -> Sent;
+
+    /// Returns true if a frame that was kept needs its pages no longer.
+    fn is_done(&self, _ticket: Ticket) -> bool {
+        true
+    }
+
+    /// Reads the payloads of all frames that are kept for this NIC: when it returns, each of them
+    /// is done.
+    fn recall(&mut self) {}
 }

@@ -39,7 +39,7 @@ proptest! {
         (fragments_per_poll, max_payload) in (1u32..70, prop_oneof![Just(32_768u32), 500u32..33_000]),
         same_node: bool,
         choice: usize,
-        reads: bool,
+        (reads, keeps) in any::<(bool, bool)>(),
     ) {
         let limits = Limits {
             window,
@@ -50,6 +50,9 @@ proptest! {
         };
         let net = Net::new(2, 512, 8, &limits);
         net.cluster().max_payload = max_payload;
+        if keeps {
+            net.cluster().keep_frames();
+        }
         let (a, b) = (net.party(0, 1), net.party(usize::from(!same_node), 2));
         a.write(&b).run();
         a.read(&b).run();

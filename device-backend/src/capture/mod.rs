@@ -26,10 +26,10 @@ use std::time::{Duration, SystemTime};
 
 use pcap_file::PcapError;
 use qnic_abi::NodeId;
-use qnic_links::{LinkSet, TapId};
+use qnic_links::LinkSet;
 use serde::Deserialize;
 
-use crate::engine::EngineHandle;
+use crate::engine::{Engines, Tapped};
 use file::CaptureFile;
 use queue::Queue;
 
@@ -90,7 +90,7 @@ impl Captures {
     pub(crate) fn begin(
         &mut self,
         client: &UnixStream,
-        engine: &EngineHandle,
+        engines: &Engines,
         settings: CaptureSettings,
     ) -> crate::Fallible<()> {
         self.running.retain(|capture| !capture.thread.is_finished());
@@ -103,7 +103,7 @@ impl Captures {
         let stream = client.try_clone()?;
         let (tap, queue) = queue::channel(settings.snaplen);
         let links = settings.links;
-        let (tap, now) = engine.ask(move |engine| engine.tap(links, Box::new(tap)))??;
+        let (tapped, now) = engines.tap(links, tap)??;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let session = Session {
             stream,
@@ -113,13 +113,13 @@ impl Captures {
                 .unwrap_or_default()
                 .saturating_sub(Duration::from_nanos(now.0)),
             settings,
-            engine: engine.clone(),
-            tap,
+            taps: Taps {
+                engines: engines.clone(),
+                tapped,
+            },
         };
         let thread = std::thread::Builder::new().name("capture".to_owned());
-        let thread = thread
-            .spawn(move || session.run())
-            .inspect_err(|_| untap(engine, tap))?;
+        let thread = thread.spawn(move || session.run())?;
         self.running.push(Capture { client, thread });
         Ok(())
     }
@@ -148,21 +148,38 @@ struct Session {
     /// Wall-clock time of the engine's time 0.
     epoch: Duration,
     settings: CaptureSettings,
-    engine: EngineHandle,
-    tap: TapId,
+    taps: Taps,
+}
+
+/// The taps, and with them the queue; they end when this is dropped.
+struct Taps {
+    engines: Engines,
+    tapped: Tapped,
+}
+
+impl Taps {
+    fn end(&self) {
+        self.engines.untap(&self.tapped);
+    }
+}
+
+impl Drop for Taps {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl Session {
     fn run(&self) {
-        let (stream, engine, tap) = (&self.stream, &self.engine, self.tap);
+        let (stream, taps) = (&self.stream, &self.taps);
         std::thread::scope(|scope| {
             let end = || {
                 wait_for_end(stream);
-                untap(engine, tap);
+                taps.end();
             };
             if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, end) {
                 tracing::error!("capture not started: cannot start a thread: {error}");
-                return untap(engine, tap);
+                return taps.end();
             }
             let lost = || self.queue.lost_in_all();
             match self.write() {
@@ -200,11 +217,6 @@ impl Session {
         buffer.flush().map_err(PcapError::IoError)?;
         Ok(frames)
     }
-}
-
-/// Ends the tap, and with it the queue. An engine that has ended has no taps.
-fn untap(engine: &EngineHandle, tap: TapId) {
-    let _ = engine.send(move |engine| engine.untap(tap));
 }
 
 /// Reads until the client, or the end of the device, closes that direction.

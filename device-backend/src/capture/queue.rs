@@ -54,6 +54,19 @@ pub(crate) struct QueueTap {
     waiting: Arc<AtomicUsize>,
 }
 
+impl Clone for QueueTap {
+    /// The end of another engine thread, for the same writer.
+    fn clone(&self) -> Self {
+        QueueTap {
+            records: self.records.clone(),
+            snaplen: self.snaplen,
+            gaps: Lost::new(),
+            lost: self.lost.clone(),
+            waiting: self.waiting.clone(),
+        }
+    }
+}
+
 /// The end of the writer.
 #[derive(Debug)]
 pub(super) struct Queue {

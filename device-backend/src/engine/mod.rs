@@ -1,13 +1,14 @@
-//! The engine: one thread that runs all NICs of the process.
+//! The engine: a thread that runs NICs of the process; all of them, unless there are several
+//! engines.
 //!
 //! ```text
 //!   other threads ──[functions, by EngineHandle]──┐
 //!   kick eventfds ───────────[epoll]────────────┐ │
 //!                                               ▼ ▼
-//!   round: receive from links and other processes
+//!   round: receive from links, other engines and other processes
 //!          for each NIC that is due
 //!                        poll ─► control requests ─► responses ─► events ─► interrupt
-//!          flush to other processes
+//!          flush to other engines and processes
 //!                                                     │
 //!        work found ──► next round                    │ none for the poll window:
 //!                                                     ▼
@@ -21,7 +22,8 @@
 //! Rings, guest memories, SRAMs and NICs belong to this thread alone; other threads send
 //! it functions through an [`EngineHandle`] and wait for the result. Once a stop, a new
 //! memory table or a disconnection has returned, nothing here accesses what was there
-//! before.
+//! before. Another engine may copy from a guest's memory what a frame has left there; the
+//! fabric recalls that before the memory changes ([`qnic_links::siblings`]).
 //!
 //! # Waiting (performance.md, "Waiting policy")
 //! The thread polls for [`qnic_config::EngineSettings::poll_window`] after the last
@@ -36,6 +38,7 @@
 //! does so, too, every [`TURN`] without work. It never does where a guest is attached: a virtual
 //! processor keeps what it gets until the scheduler takes it away, milliseconds later.
 
+mod engines;
 mod handle;
 mod nic_port;
 mod node;
@@ -48,9 +51,11 @@ mod traffic;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
+use qnic_abi::NodeId;
 use qnic_links::{Fabric, LinkChange, LinkError, LinkSet, Tap, TapId};
 use qnic_nic::{Progress, Table, TableKind, Time};
 
+pub(crate) use engines::{Engines, Tapped};
 pub(crate) use handle::{channel, Commands, EngineGone, EngineHandle};
 pub(crate) use nic_port::{Context, NicPort};
 pub(crate) use node::Node;
@@ -86,15 +91,20 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine for the NICs of `fabric`, with names in the order of its slots.
+    /// An engine for the NICs of `fabric`, with names in the order of its slots. Its clock begins
+    /// at `started`.
     pub(crate) fn new(
         fabric: Fabric<Node>,
         names: Vec<String>,
         commands: Commands,
         poll_window: Duration,
+        started: Instant,
     ) -> std::io::Result<Self> {
         let poller = Poller::new()?;
         poller.add(&*commands.wake, Token::Wake)?;
+        if let Some(siblings) = fabric.siblings() {
+            poller.add(siblings.descriptor(), Token::Wake)?;
+        }
         for carrier in fabric.carriers() {
             poller.add(carrier.descriptor(), Token::Wake)?;
         }
@@ -107,7 +117,7 @@ impl Engine {
             fabric,
             commands,
             poller,
-            started: Instant::now(),
+            started,
             poll_window,
             yielding: false,
             counters: EngineReport::default(),
@@ -254,14 +264,15 @@ impl Engine {
     }
 
     /// Changes the impairments of links, or removes them without a `change`. Returns the
-    /// number of links.
+    /// links.
     pub(crate) fn set_links(
         &mut self,
         links: LinkSet,
         seed: Option<u64>,
         change: LinkChange,
-    ) -> Result<usize, LinkError> {
-        self.fabric.network_mut().set(links, seed, change)
+    ) -> Result<Vec<(NodeId, NodeId)>, LinkError> {
+        self.fabric.network_mut().set(links, seed, change)?;
+        Ok(self.fabric.network().links_in(links))
     }
 
     /// Gives the frames on links to a tap. Returns its name and the present time.

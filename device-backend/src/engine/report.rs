@@ -9,18 +9,39 @@ use serde::{Serialize, Serializer};
 use super::node::Node;
 
 /// All counters of the process.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
     /// Each NIC, in the order of the configuration.
     pub nics: Vec<NicReport>,
-    /// The engine thread.
+    /// The engine threads, together.
     pub engine: EngineReport,
     /// The links and other processes.
     pub network: NetworkReport,
 }
 
+impl Report {
+    /// The counters of several engines as those of the process. NICs were dealt to the engines in
+    /// turn.
+    pub(super) fn merged(reports: Vec<Report>) -> Self {
+        let mut reports = reports.into_iter();
+        let Some(mut all) = reports.next() else {
+            return Report::default();
+        };
+        let mut nics = vec![std::mem::take(&mut all.nics).into_iter()];
+        for report in reports {
+            nics.push(report.nics.into_iter());
+            all.engine.add(&report.engine);
+            all.network.add(report.network);
+        }
+        let count = nics.len();
+        let dealt = (0..).map_while(|turn| nics[turn % count].next());
+        all.nics = dealt.collect();
+        all
+    }
+}
+
 /// Counters of the links between NICs, and of the carriers to other processes.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct NetworkReport {
     /// Each direction of each link that a frame of this process can take.
     pub links: Vec<LinkReport>,
@@ -43,19 +64,52 @@ impl NetworkReport {
             carriers: carriers.map(|carrier| carrier.report()).collect(),
         }
     }
+
+    /// Adds what another engine of the process has counted: each emulates the links of what it
+    /// sends.
+    fn add(&mut self, other: NetworkReport) {
+        for link in other.links {
+            let hop = (link.from, link.to);
+            match self
+                .links
+                .binary_search_by_key(&hop, |own| (own.from, own.to))
+            {
+                Ok(index) => self.links[index].add(&link),
+                Err(index) => self.links.insert(index, link),
+            }
+        }
+        self.damaged += other.damaged;
+        self.misdirected += other.misdirected;
+        self.carriers.extend(other.carriers);
+    }
 }
 
-/// Counters of the engine thread.
+/// Counters of the engine threads, together.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct EngineReport {
     /// Times that all NICs were given a turn that were due.
     pub rounds: u64,
-    /// Times that the thread went to sleep.
+    /// Times that a thread went to sleep.
     pub sleeps: u64,
-    /// Times that the thread gave up its processor between two looks.
+    /// Times that a thread gave up its processor between two looks.
     pub yields: u64,
     /// Kicks taken, of all queues.
     pub kicks: u64,
+}
+
+impl EngineReport {
+    fn add(&mut self, other: &EngineReport) {
+        let EngineReport {
+            rounds,
+            sleeps,
+            yields,
+            kicks,
+        } = other;
+        self.rounds += rounds;
+        self.sleeps += sleeps;
+        self.yields += yields;
+        self.kicks += kicks;
+    }
 }
 
 /// The state of a NIC.

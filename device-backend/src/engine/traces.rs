@@ -12,6 +12,9 @@ const ROOM: usize = 1 << 15;
 /// A NIC that is traced.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Traced {
+    /// The number of its engine.
+    #[serde(skip)]
+    pub(crate) engine: usize,
     #[serde(skip)]
     pub(crate) slot: usize,
     pub(crate) node: u16,
@@ -24,7 +27,8 @@ pub(crate) fn empty_buffer() -> Vec<Record> {
 }
 
 impl Engine {
-    /// Begins to trace the NICs of `nodes`, as far as they are here; of all without it.
+    /// Begins to trace the NICs of `nodes`, as far as they are here; of all without it. `engine` is
+    /// the number of this engine.
     ///
     /// # Errors
     /// One of them is traced already; then none begins.
@@ -32,6 +36,7 @@ impl Engine {
         &mut self,
         nodes: Option<&[String]>,
         sample: u32,
+        engine: usize,
     ) -> Result<Vec<Traced>, String> {
         let mut begun: Vec<Traced> = Vec::new();
         for port in &self.nics {
@@ -49,7 +54,12 @@ impl Engine {
                 self.end_traces(&slots);
                 return Err(format!("node {node} ({name}) is traced already"));
             }
-            begun.push(Traced { slot, node, name });
+            begun.push(Traced {
+                engine,
+                slot,
+                node,
+                name,
+            });
         }
         Ok(begun)
     }

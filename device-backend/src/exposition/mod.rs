@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use http::{serve, Bounds, Listener};
 
-use crate::engine::EngineHandle;
+use crate::engine::Engines;
 use crate::metrics;
 
 /// How long one snapshot answers all requests.
@@ -40,22 +40,22 @@ const SNAPSHOT_AGE: Duration = Duration::from_millis(100);
 /// Gives the text of a snapshot that is at most [`SNAPSHOT_AGE`] old.
 #[derive(Debug)]
 pub(crate) struct Source {
-    engine: EngineHandle,
+    engines: Engines,
     /// The name of this device process, if it has one.
     process: Option<String>,
     last: Option<(Instant, Arc<[u8]>)>,
 }
 
 impl Source {
-    pub(crate) fn new(engine: EngineHandle, process: Option<String>) -> Self {
+    pub(crate) fn new(engines: Engines, process: Option<String>) -> Self {
         Source {
-            engine,
+            engines,
             process,
             last: None,
         }
     }
 
-    /// The text, or `None` once the engine has ended.
+    /// The text, or `None` once an engine has ended.
     pub(crate) fn text(&mut self) -> Option<Arc<[u8]>> {
         let now = Instant::now();
         if let Some((taken, text)) = &self.last {
@@ -63,7 +63,7 @@ impl Source {
                 return Some(text.clone());
             }
         }
-        let stats = metrics::collect(&self.engine).ok()?;
+        let stats = metrics::collect(&self.engines).ok()?;
         let text: Arc<[u8]> = render::render(&stats, self.process.as_deref())
             .into_bytes()
             .into();

@@ -31,13 +31,14 @@ use vm_memory::{
 // `modify` adds to little-endian words in place.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// The RAM of one guest. It belongs to the engine thread.
-#[derive(Debug, Default)]
+/// The RAM of one guest. It belongs to the engine thread; a clone is the same RAM, for a frame
+/// that another engine of the process copies from it.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct GuestMemory {
     /// All regions, for `virtio-queue`.
-    ram: GuestMemoryMmap,
+    ram: Arc<GuestMemoryMmap>,
     /// The same regions in the order of their addresses.
-    regions: Vec<Region>,
+    regions: Arc<[Region]>,
     /// The region that the last access fell into: most accesses of a transfer
     /// fall into the same one.
     last: Cell<usize>,
@@ -65,7 +66,7 @@ impl GuestMemory {
             map,
         };
         Ok(GuestMemory {
-            ram,
+            ram: Arc::new(ram),
             regions: maps.into_iter().map(region).collect(),
             last: Cell::new(0),
         })

@@ -28,8 +28,8 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, SharedMemory, Status, VniId, PAGE_SIZE};
 use qnic_nic::env::{Change, Width};
 use qnic_nic::{
-    Channel, Host, HostMemory, Limits, Nic, NicConfig, OutOfRange, Path, Payload, Progress, Time,
-    Wire,
+    Channel, Host, HostMemory, Limits, Nic, NicConfig, OutOfRange, Path, Payload, Progress, Sent,
+    Time, Wire,
 };
 use zerocopy::IntoBytes;
 
@@ -159,8 +159,8 @@ impl Wire<Memory> for NoWire {
         None
     }
 
-    fn send(&mut self, _: &Frame, _: Payload<'_, Memory>, _: Channel) -> bool {
-        false
+    fn send(&mut self, _: &Frame, _: Payload<'_, Memory>, _: Channel) -> Sent {
+        Sent::NoRoute
     }
 }
 

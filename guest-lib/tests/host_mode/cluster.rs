@@ -9,7 +9,7 @@ use qnic::{
     Access, Buffer, Endpoint, Error, Nic, NodeId, NotificationId, Port, RemoteSegment, Segment,
     SegmentName, Signal, Source, Status,
 };
-use qnic_device::{ByteSize, Config, Device, NetworkSettings, NicSettings};
+use qnic_device::{ByteSize, Config, Device, Engines, NetworkSettings, NicSettings};
 use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
 use tempfile::TempDir;
@@ -67,6 +67,7 @@ impl Cluster {
         });
         let mut config = Config::new(nics.collect());
         config.network = network;
+        config.engine.engines = Engines::Count(crate::ENGINES);
         let device = Device::start(&config).unwrap();
         Cluster {
             device: Some(device),

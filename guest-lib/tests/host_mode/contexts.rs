@@ -190,6 +190,8 @@ fn the_end_of_a_peer_gives_the_pages_back() {
     let send = || b.endpoint.post_send_from(&a.with_tag(1), take(4), 4 * PAGE);
     let (sent, dropped) = (send().unwrap(), send().unwrap());
     drop(dropped);
+    // Its commands are read, whatever engine the other node has.
+    b.endpoint.send(&a.with_tag(2), b"read", LIMIT).unwrap();
     drop(a);
     assert_eq!(status(received.wait(LIMIT)), Status::PeerGone);
     let gone = status(sent.wait(LIMIT));

@@ -3,6 +3,9 @@
 //! Each test has a device of its own, in this process, and nodes that are parts
 //! of this process or processes of their own.
 
+/// Engines of each device.
+const ENGINES: u32 = 1;
+
 /// Checks that a result is an error of this kind.
 macro_rules! assert_error {
     ($result:expr, $error:pat) => {

@@ -344,6 +344,8 @@ fn the_end_of_a_process_ends_what_waits_for_it() {
     let mut any = b.post(&Pattern::tagged(Source::Any, Tag(3)), 0, 8);
     let mut stays = b.post(&Pattern::tagged(a.source(), Tag(2)), 16, 8);
     let mut long = b.endpoint.post_send(&a.with_tag(1), b.memory.part(0, 9000));
+    // Its commands are read, whatever engine the other node has.
+    b.endpoint.send(&c.with_tag(8), b"read", LIMIT).unwrap();
     drop(a);
     assert_eq!(status(stays.wait(LIMIT)), Status::PeerGone);
     let gone = status(long.as_mut().unwrap().wait(LIMIT));

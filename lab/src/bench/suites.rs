@@ -5,7 +5,7 @@ use qnic_cli::lab::bench::Suite;
 
 use super::figures::Table;
 use super::{
-    collective, curves, engine, growth, kernel, memory, message, peers, point_to_point,
+    collective, curves, engine, engines, growth, kernel, memory, message, peers, point_to_point,
     remote_memory, sync, wire,
 };
 
@@ -103,8 +103,8 @@ pub(super) const ALL: &[Entry] = &[
         id: "growth",
         title: "Small writes as there is more beside them",
         rounds: 7,
-        seconds: (1.0, 4.5),
-        measure: growth::measure,
+        seconds: (1.0, 6.0),
+        measure: |rounds| Ok([growth::measure(rounds)?, engines::measure(rounds)?].concat()),
     },
     Entry {
         suite: Suite::Wire,

@@ -4,8 +4,8 @@ use std::path::{absolute, PathBuf};
 
 use qnic_abi::NodeId;
 use qnic_config::{
-    Config, LinkSettings, MetricsSettings, NetworkSettings, NicSettings, ProcessSettings,
-    ShmSettings, UdpSettings,
+    Config, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings, NicSettings,
+    ProcessSettings, ShmSettings, UdpSettings,
 };
 
 use super::network::{HostSpec, LinkSpec, NetworkSpec};
@@ -20,6 +20,10 @@ impl ClusterSpec {
             NicSettings::new(&node.name, NodeId(number), socket, node.memory)
         });
         Config {
+            engine: EngineSettings {
+                engines: self.device.engines,
+                ..EngineSettings::default()
+            },
             metrics: Some(self.metrics_settings(dir, process)),
             network: match &self.network {
                 // Its links do nothing, and can be changed.
@@ -154,6 +158,15 @@ mod tests {
         let text = format!("name = \"c\"\nnetwork = {{ lossless = true }}\n{PLAIN}");
         let (lossless, _) = handed_over(&text, None, None);
         assert_eq!(lossless.network, None);
+    }
+
+    #[test]
+    fn the_device_process_is_told_how_many_engines_it_has() {
+        for (value, count) in [("3", 2), ("1", 1), ("\"auto\"", 1)] {
+            let text = format!("name = \"c\"\n[device]\nengines = {value}\n{PLAIN}");
+            let (config, _) = handed_over(&text, None, None);
+            assert_eq!(config.engine.engines.count(2, 4, true), count, "{value}");
+        }
     }
 
     #[test]

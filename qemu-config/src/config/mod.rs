@@ -6,6 +6,7 @@
 //!
 //! [device]
 //! metrics = "127.0.0.1:9750"    # for Prometheus: docs/metrics.md
+//! engines = "auto"              # threads that NICs are dealt to in turn: "auto", or 1 to 16
 //!
 //! [[node]]
 //! name = "a"

@@ -108,6 +108,11 @@ impl NetworkSpec {
             ..Self::default()
         }
     }
+
+    /// One device process serves all nodes.
+    pub(super) fn is_one_process(&self) -> bool {
+        self.hosts.is_empty() && self.processes.is_empty()
+    }
 }
 
 // Serde passes a reference.

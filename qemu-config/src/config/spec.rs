@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use qnic_config::{check_metrics_address, require, ByteSize, ConfigError};
+use qnic_config::{check_metrics_address, require, ByteSize, ConfigError, Engines};
 use qnic_images::KernelSeries;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -32,7 +32,7 @@ pub struct ClusterSpec {
     pub name: String,
     /// Accelerator asked for.
     pub accel: AccelChoice,
-    /// What device processes do besides serving NICs.
+    /// How device processes serve NICs, and what they do besides.
     #[serde(skip_serializing_if = "DeviceSpec::is_default")]
     pub device: DeviceSpec,
     /// How the NICs are joined; `None`: each with each, by links that can be changed.
@@ -46,7 +46,7 @@ pub struct ClusterSpec {
     pub remote_memory: Vec<RemoteMemorySpec>,
 }
 
-/// What device processes do besides serving NICs.
+/// How device processes serve NICs, and what they do besides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
@@ -57,6 +57,10 @@ pub struct DeviceSpec {
     /// Allows an address that is not a loopback one: whoever reaches it reads all counters.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub metrics_anywhere: bool,
+    /// Threads that NICs are dealt to in turn, of each device process; more than one only where
+    /// one process serves all nodes.
+    #[serde(default, skip_serializing_if = "Engines::is_auto")]
+    pub engines: Engines,
 }
 
 impl DeviceSpec {
@@ -64,8 +68,15 @@ impl DeviceSpec {
         *self == Self::default()
     }
 
-    /// Checks the address that each of `processes` device processes of a host gets.
-    pub(super) fn check(&self, processes: usize) -> Result<(), ConfigError> {
+    /// Checks what each of `processes` device processes of a host gets. `alone`: one device process
+    /// serves all nodes.
+    pub(super) fn check(&self, processes: usize, alone: bool) -> Result<(), ConfigError> {
+        require(
+            alone || !self.engines.is_several(),
+            "device.engines",
+            "expected 1 or \"auto\" beside [[network.process]] or [[network.host]]: frames to and \
+             from other device processes take one engine",
+        )?;
         let Some(address) = self.metrics else {
             return Ok(());
         };

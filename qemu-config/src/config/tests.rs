@@ -45,6 +45,7 @@ accel = "tcg"
 [device]
 metrics = "0.0.0.0:9750"
 metrics_anywhere = true
+engines = 4
 
 [[node]]
 name = "a"
@@ -128,6 +129,23 @@ fn a_program_gets_the_same_rules() {
     let error = spec.validate().unwrap_err().to_string();
     let expected = "node[1].name: name \"a\" is used already by node[0].name";
     assert_eq!(error, expected);
+}
+
+#[test]
+fn several_engines_serve_all_nodes_in_one_process() {
+    let base = NODE.replace("[[node]]", "[device]\nengines = 2\n[[node]]");
+    assert!(!parse(&base).unwrap().device.engines.is_auto());
+    let text = parse(&base).unwrap().to_toml().unwrap();
+    assert!(text.contains("[device]\nengines = 2\n"), "{text}");
+    assert_errors(
+        &base,
+        r#"
+        engines = 2 => engines = 0 | 3:11: device.engines: invalid value: integer `0`, expected "auto", or a number of engines from 1 to 16
+        engines = 2 => engines = 17 | 3:11: device.engines: invalid value
+        engines = 2 => engines = "two" | 3:11: device.engines: invalid value: string "two"
+        engines = 2 => engines = 2\n[[network.process]]\nname = "l"\nnodes = ["a"]\n[[network.process]]\nname = "r"\nnodes = [] | 3:11: device.engines: expected 1 or "auto" beside [[network.process]]
+        "#,
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use qnic_config::{add, require, ByteSize, ConfigError, Unique};
 
+use super::network::NetworkSpec;
 use super::spec::{ClusterSpec, FileSpec, NodeSpec};
 
 /// Most nodes in one cluster.
@@ -50,7 +51,11 @@ pub(super) fn check(
         let what = format_args!("name \"{}\"", node.name);
         add(&mut names, &node.name, &format!("{key}.name"), what)?;
     }
-    spec.device.check(spec.device_processes().len())?;
+    let alone = spec
+        .network
+        .as_ref()
+        .is_none_or(NetworkSpec::is_one_process);
+    spec.device.check(spec.device_processes().len(), alone)?;
     super::network::check(spec)?;
     super::remote_memory::check(spec)
 }

@@ -8,7 +8,7 @@ use anyhow::{ensure, Context, Result};
 use qnic_cluster::{Cluster, Links, NodeState, Runtime};
 use serde_json::Value;
 
-use super::nodes::{kill_device, on, on_network, on_spec, on_torus, BOTH_KERNELS};
+use super::nodes::{kill_device, on, on_network, on_spec, on_torus, on_two_engines, BOTH_KERNELS};
 use super::shell::{cpu_ticks, info, number, private_kib};
 use super::silent::a_stuck_kernel_is_given_up;
 use crate::harness::{cases, Case};
@@ -24,6 +24,11 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     demo => on("demo", &["stable"; 2], |nodes| {
         let sizes = "1,8,96,97,4096,65536,1048576,16777216";
         scenario::demo_between(nodes, [0, 1], sizes, 4 << 20)?;
+        wait_until_empty(nodes, 0)
+    }),
+    demo_between_two_engines => on_two_engines("engines", 2, |nodes| {
+        scenario::demo_between(nodes, [0, 1], "1,97,4096,65536,1048576", 4 << 20)?;
+        scenario::all_pairs_exchange(nodes, 20)?;
         wait_until_empty(nodes, 0)
     }),
     demo_and_exchange_on_bad_links => on_network("lossy", 2, bad_links),

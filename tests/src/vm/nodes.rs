@@ -1,7 +1,7 @@
 //! Clusters of guests that a case gets for itself.
 
 use anyhow::{Context, Result};
-use qnic_cluster::{ClusterSpec, NetworkSpec, ProcessId};
+use qnic_cluster::{ClusterSpec, Engines, NetworkSpec, ProcessId};
 use qnic_links::Shape;
 use qnic_nodes::vm::VmNodes;
 use rustix::process::{kill_process, Pid, Signal};
@@ -46,6 +46,17 @@ pub(super) fn on_torus(
         columns: Some(2),
         ..NetworkSpec::default()
     });
+    on_spec(&spec, case)
+}
+
+/// Runs a case on so many fresh guests, whose device process has two engines.
+pub(super) fn on_two_engines(
+    name: &str,
+    count: usize,
+    case: impl FnOnce(&VmNodes) -> Result<()>,
+) -> Result<()> {
+    let mut spec = VmNodes::spec(name, &vec!["stable"; count])?;
+    spec.device.engines = Engines::Count(2);
     on_spec(&spec, case)
 }
 

@@ -1,4 +1,4 @@
-//! The NICs of one process, and the router between them.
+//! The NICs of one engine, and the router between them and to all others.
 //!
 //! ```text
 //!   Fabric   slot 0          slot 1          slot 2
@@ -10,16 +10,19 @@
 //!                │               │
 //!                ├─[Network]─────┤ a link of the route is impaired: the frame as
 //!                │     │         │ bytes, with a checksum
-//!                └─────┴─[Carrier]──► NICs of other processes
+//!                ├─────┴─[Siblings]─► NICs of other engines of the process: the payload
+//!                │                    lies in slot 0's memory until they have copied it
+//!                └───────[Carrier]──► NICs of other processes
 //! ```
 //!
-//! Where no link of the route is impaired, sending to a NIC of this process is a call.
+//! Where no link of the route is impaired, sending to a NIC of this fabric is a call.
 //! When it returns, the peer has received the frame, and the payload was copied straight
 //! from the memory of the sending node to that of the receiving one. The peer responds
 //! with its own next poll, so calls do not nest. Frames are then neither lost nor
 //! reordered; there is no route to a NIC that is not running. Such a route is lossless
 //! if it stays so: if [`Fabric::join`] has not made it a route over links that can be
-//! changed at run time.
+//! changed at run time. A route to another engine is lossless under the same condition: its
+//! ring keeps the order, and what finds no route comes back ([`siblings`](crate::siblings)).
 //!
 //! Everything else arrives with [`Fabric::receive`].
 //!
@@ -27,9 +30,12 @@
 //! to do have turns (module `due`).
 
 mod due;
+mod engines;
 mod routes;
 mod slot;
 mod wire;
+
+use std::fmt::Debug;
 
 use qnic_abi::NodeId;
 use qnic_nic::env::{Host, Time};
@@ -38,8 +44,10 @@ use qnic_nic::{Nic, Progress};
 use crate::carrier::Carrier;
 use crate::codec::{self, Packet};
 use crate::network::{LinkError, LinkSet, Network, NetworkPlan};
+use crate::siblings::{Delivery, Siblings};
 use crate::tap::{Tap, TapId};
 use due::Due;
+use engines::{send_to_engine, take_from_engine};
 use routes::{Route, Routes};
 use slot::Slot;
 pub use wire::LocalWire;
@@ -51,25 +59,27 @@ pub struct DuplicateNode(pub NodeId);
 
 /// The NICs of one process and the nodes they serve.
 #[derive(Debug)]
-pub struct Fabric<H> {
+pub struct Fabric<H: Host<Memory: Debug>> {
     slots: Vec<Slot<H>>,
     /// Slots that are suspended, or hold frames of before.
     standing: Vec<usize>,
-    switch: Switch,
+    switch: Switch<H::Memory>,
 }
 
 /// What the NICs share.
-#[derive(Debug, Default)]
-struct Switch {
+#[derive(Debug)]
+struct Switch<M: Debug> {
     routes: Routes,
     due: Due,
     network: Network,
+    /// The other engines of the process, if there are any.
+    siblings: Option<Siblings<M>>,
     carriers: Vec<Box<dyn Carrier>>,
     /// As [`Fabric::misdirected`].
     misdirected: u64,
 }
 
-impl<H: Host> Fabric<H> {
+impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
     /// Adds a NIC and its node. Slots are numbered from 0 in this order.
     ///
     /// # Errors
@@ -104,6 +114,33 @@ impl<H: Host> Fabric<H> {
         Ok(())
     }
 
+    /// Adds the other engines of the process, with the nodes of each, by its number; those of
+    /// this one are left out.
+    ///
+    /// # Errors
+    /// Returns [`DuplicateNode`] if a node is there already.
+    pub fn join_engines(
+        &mut self,
+        siblings: Siblings<H::Memory>,
+        engines: &[Vec<NodeId>],
+    ) -> Result<(), DuplicateNode> {
+        for (engine, nodes) in engines.iter().enumerate() {
+            let Some(way) = siblings.way_to(engine) else {
+                continue;
+            };
+            for node in nodes {
+                self.switch.routes.add(*node, Route::Sibling(way))?;
+            }
+        }
+        self.switch.siblings = Some(siblings);
+        Ok(())
+    }
+
+    /// The other engines of the process.
+    pub fn siblings(&self) -> Option<&Siblings<H::Memory>> {
+        self.switch.siblings.as_ref()
+    }
+
     /// Joins the NICs by links that can be changed at run time. No route is lossless any
     /// longer, since a session has to survive every change. Without this call each NIC
     /// reaches each other NIC, and that cannot be changed.
@@ -135,8 +172,10 @@ impl<H: Host> Fabric<H> {
         &self.slots[slot].host
     }
 
-    /// The node of a slot, to be changed; its NIC is due then.
+    /// The node of a slot, to be changed; its NIC is due then. Nothing reads the memory that it
+    /// has had.
     pub fn host_mut(&mut self, slot: usize) -> &mut H {
+        self.recall(slot);
         self.make_due(slot);
         &mut self.slots[slot].host
     }
@@ -236,9 +275,19 @@ impl<H: Host> Fabric<H> {
         })
     }
 
+    /// Copies what frames for other engines have left in the memory of a slot's node. When it
+    /// returns, nothing reads that memory but the NIC of the slot.
+    fn recall(&mut self, slot: usize) {
+        let nic = &self.slots[slot].nic;
+        if let (Some(siblings), true) = (&mut self.switch.siblings, nic.keeps_frames()) {
+            siblings.recall(nic.geometry().node);
+        }
+    }
+
     /// The node of a slot stands still: from now on its NIC does nothing, and its clock does
     /// not go on. Its peers wait as for one that is silent.
     pub fn suspend(&mut self, slot: usize, now: Time) {
+        self.recall(slot);
         self.make_due(slot);
         self.slots[slot].suspend(now);
         if !self.standing.contains(&slot) {
@@ -296,10 +345,20 @@ impl<H: Host> Fabric<H> {
             routes,
             due,
             network,
+            siblings,
             carriers,
             misdirected,
         } = &mut self.switch;
         due.expire(now);
+        if let Some(siblings) = siblings {
+            busy |= siblings.receive(|outboxes, way, frame| {
+                let taken = take_from_engine(slots, routes, outboxes, way, frame, now);
+                match taken {
+                    Some(slot) => due.mark(slot),
+                    None => *misdirected += 1,
+                }
+            });
+        }
         while let Some(frame) = network.poll(now) {
             busy = true;
             let bytes = codec::without_checksum(&frame.image);
@@ -307,6 +366,9 @@ impl<H: Host> Fabric<H> {
                 (Some(Route::Local(slot)), Ok(packet)) => {
                     due.mark(slot);
                     slots[slot].deliver(now, &packet, false);
+                }
+                (Some(Route::Sibling(way)), Ok(packet)) => {
+                    send_to_engine(siblings.as_mut(), way, Delivery::Lossy, &packet);
                 }
                 (Some(Route::Remote { carrier, process }), _) => {
                     carriers[carrier].send(now, process, frame.channel, &mut |buffer| {
@@ -352,8 +414,12 @@ impl<H: Host> Fabric<H> {
         }
     }
 
-    /// Hands to the operating system what NICs have sent to other processes.
+    /// Hands to the operating system what NICs have sent to other processes, and wakes the engines
+    /// that something was sent to.
     pub fn flush(&mut self, now: Time) {
+        if let Some(siblings) = &mut self.switch.siblings {
+            siblings.flush();
+        }
         for carrier in &mut self.switch.carriers {
             carrier.flush(now);
         }
@@ -362,8 +428,10 @@ impl<H: Host> Fabric<H> {
     /// Announces that nothing will be polled for a while. Returns false if something has
     /// arrived.
     pub fn prepare_sleep(&mut self) -> bool {
+        let siblings = &mut self.switch.siblings;
         let mut carriers = self.switch.carriers.iter_mut();
         carriers.all(|carrier| carrier.prepare_sleep())
+            && siblings.as_mut().is_none_or(Siblings::prepare_sleep)
     }
 
     /// When a NIC must be polled, or [`Fabric::receive`] called, at the latest.
@@ -381,18 +449,29 @@ impl<H: Host> Fabric<H> {
     }
 }
 
-impl<H: Host> Default for Fabric<H> {
+impl<H: Host<Memory: Debug>> Default for Fabric<H> {
     /// A fabric without NICs.
     fn default() -> Self {
         Fabric {
             slots: Vec::new(),
             standing: Vec::new(),
-            switch: Switch::default(),
+            switch: Switch {
+                routes: Routes::default(),
+                due: Due::default(),
+                network: Network::default(),
+                siblings: None,
+                carriers: Vec::new(),
+                misdirected: 0,
+            },
         }
     }
 }
 
 #[cfg(test)]
 mod due_tests;
+#[cfg(test)]
+mod engine_tests;
+#[cfg(test)]
+mod recall_tests;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,4 +1,5 @@
-//! The route to each node: a slot of this process, or another process.
+//! The route to each node: a slot of this fabric, another engine of this process, or another
+//! process.
 
 use qnic_abi::NodeId;
 
@@ -7,8 +8,10 @@ use super::DuplicateNode;
 /// How a node is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
-    /// It is in this slot of this process.
+    /// It is in this slot.
     Local(usize),
+    /// It is at another engine of this process, which this way leads to.
+    Sibling(usize),
     /// It is in another process.
     Remote { carrier: usize, process: usize },
 }

@@ -36,6 +36,8 @@ pub(super) struct Slot<H> {
     behind: u64,
     pause: Option<Pause>,
     held: Held,
+    /// Frames that have come back in a pause, one of each session.
+    back: Vec<Frame>,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,7 @@ impl<H: Host> Slot<H> {
             host,
             behind: 0,
             pause: None,
+            back: Vec::new(),
         }
     }
 
@@ -81,9 +84,12 @@ impl<H: Host> Slot<H> {
 
     pub(super) fn resume(&mut self, now: Time) {
         let left = self.start_clock(now);
+        let time = self.time(now);
         if left {
-            let time = self.time(now);
             self.nic.end_sessions(time, &self.host);
+        }
+        for frame in std::mem::take(&mut self.back) {
+            self.nic.handle_returned(time, &self.host, &frame);
         }
     }
 
@@ -92,6 +98,7 @@ impl<H: Host> Slot<H> {
     pub(super) fn forget(&mut self, now: Time) {
         self.start_clock(now);
         self.held.clear();
+        self.back.clear();
     }
 
     /// Ends a pause. Returns true if the sessions have been ended in it.
@@ -147,6 +154,28 @@ impl<H: Host> Slot<H> {
                     .handle_frame(time, &self.host, packet.frame(), packet.payload());
                 true
             }
+        }
+    }
+
+    /// A frame that the NIC has sent comes back: there is no route to its destination. A NIC that is
+    /// suspended learns of it afterwards.
+    pub(super) fn take_back(&mut self, now: Time, frame: &Frame) {
+        if self.pause.is_none() {
+            let time = self.time(now);
+            return self.nic.handle_returned(time, &self.host, frame);
+        }
+        let session = |frame: &Frame| {
+            let envelope = &frame.envelope;
+            let sessions = (envelope.source_session, envelope.destination_session);
+            (envelope.destination_node, sessions)
+        };
+        // Nothing is sent in a pause, so a peer has one session at most.
+        if !self
+            .back
+            .iter()
+            .any(|other| session(other) == session(frame))
+        {
+            self.back.push(*frame);
         }
     }
 

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
 use qnic_abi::wire::{HEADER_BYTES, MAX_SPAN};
-use qnic_nic::env::{Channel, Payload, Wire};
+use qnic_nic::env::{Channel, Payload, Sent, Wire};
 use qnic_nic::testing::{Memory, SimHost, Sram};
 use qnic_nic::{Limits, NicConfig};
 
@@ -55,7 +55,7 @@ pub(super) fn send(fabric: &mut Fabric<SimHost>, slot: usize, destination: u16) 
     let source = fabric.nic(slot).geometry().node.0;
     fabric.with(slot, NOW, |_, _, _, wire| {
         let header = header(source, destination, 0);
-        wire.send(&header, Payload::None, Channel::Data)
+        wire.send(&header, Payload::None, Channel::Data) != Sent::NoRoute
     })
 }
 
@@ -113,7 +113,9 @@ fn what_is_held_for_a_suspended_nic_is_bounded() {
         let header = header(slot as u16, 2, MAX_SPAN);
         fabric.with(slot, NOW, |_, _, _, wire| {
             let mut sends = || wire.send(&header, Payload::Bytes(&payload), Channel::Data);
-            (0..100_000).take_while(|_| sends()).count()
+            (0..100_000)
+                .take_while(|_| sends() != Sent::NoRoute)
+                .count()
         })
     };
     let limits = Limits::default();
@@ -295,7 +297,8 @@ fn taps_record_all_of_a_page_span() {
     fabric.tap(LinkSet::All, Box::new(tap.clone())).unwrap();
     let header = header(0, 1, MAX_SPAN);
     fabric.with(0, NOW, |_, _, _, wire| {
-        assert!(wire.send(&header, Payload::Bytes(&[7; MAX_SPAN]), Channel::Data));
+        let sent = wire.send(&header, Payload::Bytes(&[7; MAX_SPAN]), Channel::Data);
+        assert_eq!(sent, Sent::Taken);
     });
     let length = header.header().len() + MAX_SPAN;
     assert_eq!(tap.0.lock().unwrap()[..], [(length, length)]);
@@ -485,7 +488,8 @@ fn channels_behind_a_slow_link(one_channel: bool) -> Vec<Channel> {
     for (channel, length) in frames {
         let (header, payload) = (header(0, 5, length), vec![7; length]);
         fabric.with(0, NOW, |_, _, _, wire| {
-            assert!(wire.send(&header, Payload::Bytes(&payload), channel));
+            let sent = wire.send(&header, Payload::Bytes(&payload), channel);
+            assert_eq!(sent, Sent::Taken);
         });
     }
     while let Some(at) = fabric.network().next_deadline() {

@@ -1,27 +1,31 @@
-//! The wire of one NIC: a function call, emulated links, or another process.
+//! The wire of one NIC: a function call, emulated links, another engine, or another process.
+
+use std::fmt::Debug;
 
 use qnic_abi::wire::{Frame, HEADER_BYTES};
 use qnic_abi::NodeId;
-use qnic_nic::env::{Channel, Host, Path, Payload, Time, Wire};
+use qnic_nic::env::{Channel, Host, Path, Payload, Sent, Ticket, Time, Wire};
 
+use super::engines::send_to_engine;
 use super::routes::Route;
 use super::slot::Slot;
 use super::Switch;
 use crate::codec::Packet;
+use crate::siblings::Delivery;
 use crate::tap::{Outcome, TapRecord};
 
 /// The wire from one NIC to the others.
 #[derive(Debug)]
-pub struct LocalWire<'a, H> {
+pub struct LocalWire<'a, H: Host<Memory: Debug>> {
     pub(super) now: Time,
     pub(super) node: NodeId,
-    pub(super) switch: &'a mut Switch,
+    pub(super) switch: &'a mut Switch<H::Memory>,
     /// The slots before and after that of the NIC.
     pub(super) before: &'a mut [Slot<H>],
     pub(super) after: &'a mut [Slot<H>],
 }
 
-impl<H: Host> LocalWire<'_, H> {
+impl<H: Host<Memory: Clone + Debug>> LocalWire<'_, H> {
     /// Gives the frame to a NIC of this process by a call. Returns false if there is no route
     /// to it.
     fn deliver(&mut self, slot: usize, packet: &Packet<'_, H::Memory>) -> bool {
@@ -42,11 +46,11 @@ fn max_payload(frame: usize) -> u32 {
     frame.saturating_sub(HEADER_BYTES) as u32
 }
 
-impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
+impl<H: Host<Memory: Clone + Debug>> Wire<H::Memory> for LocalWire<'_, H> {
     fn path(&self, node: NodeId) -> Option<Path> {
         Some(match self.switch.routes.find(node)? {
-            Route::Local(_) if self.switch.network.is_fixed() => Path::LOSSLESS,
-            Route::Local(_) => Path::UNKNOWN,
+            Route::Local(_) | Route::Sibling(_) if self.switch.network.is_fixed() => Path::LOSSLESS,
+            Route::Local(_) | Route::Sibling(_) => Path::UNKNOWN,
             Route::Remote { carrier, process } => Path {
                 lossless: false,
                 max_payload: max_payload(self.switch.carriers[carrier].max_frame(process)),
@@ -54,11 +58,11 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
         })
     }
 
-    fn send(&mut self, frame: &Frame, payload: Payload<'_, H::Memory>, channel: Channel) -> bool {
+    fn send(&mut self, frame: &Frame, payload: Payload<'_, H::Memory>, channel: Channel) -> Sent {
         let packet = Packet::new(frame, payload);
         let (now, from, to) = (self.now, self.node, packet.destination());
         let Some(route) = self.switch.routes.find(to) else {
-            return false;
+            return Sent::NoRoute;
         };
         let network = &mut self.switch.network;
         let channel = network.channel(channel);
@@ -66,28 +70,49 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
             if let Some(image) = packet.encode() {
                 network.send(now, (from, to), channel, image);
             }
-            return true;
+            return Sent::Taken;
         }
         // Before the destination can change the memory that the payload lies in.
         let shown = network.is_tapped().then(|| packet.snapshot());
-        let delivered = match route {
-            Route::Local(slot) => self.deliver(slot, &packet),
+        let sent = match route {
+            Route::Local(slot) => match self.deliver(slot, &packet) {
+                true => Sent::Taken,
+                false => Sent::NoRoute,
+            },
+            Route::Sibling(way) => {
+                let delivery = match self.switch.network.is_fixed() {
+                    true => Delivery::Lossless,
+                    false => Delivery::Lossy,
+                };
+                send_to_engine(self.switch.siblings.as_mut(), way, delivery, &packet)
+            }
             Route::Remote { carrier, process } => {
                 let carrier = &mut self.switch.carriers[carrier];
                 carrier.send(now, process, channel, &mut |buffer| {
                     packet.append_to(buffer)
                 });
-                true
+                Sent::Taken
             }
         };
         if let Some(bytes) = shown {
             let mut record = TapRecord::passing(now, (from, to), &bytes);
             record.length = packet.length();
-            if !delivered {
+            if sent == Sent::NoRoute {
                 record.outcome = Outcome::Refused;
             }
             self.switch.network.record(&record);
         }
-        delivered
+        sent
+    }
+
+    fn is_done(&self, ticket: Ticket) -> bool {
+        let siblings = self.switch.siblings.as_ref();
+        siblings.is_none_or(|siblings| siblings.is_done(ticket))
+    }
+
+    fn recall(&mut self) {
+        if let Some(siblings) = &mut self.switch.siblings {
+            siblings.recall(self.node);
+        }
     }
 }

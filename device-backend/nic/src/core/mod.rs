@@ -26,6 +26,7 @@ mod fault;
 mod fragment;
 mod host_area;
 mod host_pages;
+mod kept;
 mod local_memory;
 mod notification;
 mod operation;
@@ -57,6 +58,7 @@ use crate::ids::{OperationId, PeerIndex, ProtocolId};
 use bounce::BounceMemory;
 use counters::Counters;
 use events::EventQueue;
+use kept::Kept;
 use sampling::Sampler;
 use tracing::Tracing;
 
@@ -110,6 +112,8 @@ pub(crate) struct Core {
     /// deadline yet.
     pub(crate) fault_deadline: Option<Time>,
     pub(crate) bounce: BounceMemory,
+    /// Pages of frames that a wire has kept.
+    kept: Kept,
     pub(crate) counters: Counters,
     pub(crate) sampler: Sampler,
     pub(crate) tracing: Tracing,
@@ -143,6 +147,7 @@ impl Core {
             replies: VecDeque::new(),
             fault_deadline: None,
             bounce: BounceMemory::default(),
+            kept: Kept::default(),
             counters: Counters::default(),
             sampler: Sampler::new(),
             tracing: Tracing::default(),
@@ -168,6 +173,8 @@ impl Core {
         self.replies.clear();
         self.fault_deadline = None;
         self.bounce = BounceMemory::default();
+        // Whoever clears the core has recalled them, or clears the SRAM.
+        self.kept = Kept::default();
         self.counters = Counters::default();
         self.sampler.clear();
     }

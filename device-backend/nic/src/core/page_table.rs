@@ -1,11 +1,12 @@
 //! The NIC's side of the shadow page table: lockPage, unlockPage, unlockPageDirty
 //! (N4, N6, N7; protocol in [`qnic_abi::page_table`]).
 //!
-//! A page stays locked only within one call of an entry point: while it is the
+//! A page stays locked within one call of an entry point: while it is the
 //! source of a frame that is being sent, or the destination of one that is being
 //! copied. Locks nest (a process may write from a page to the same page): the
 //! guard remembers the count that it found and restores it, last locked first
-//! unlocked.
+//! unlocked. Only the source of a frame that a wire keeps stays locked longer. Such locks end
+//! in any order, between those of the calls: each lowers the count that it finds.
 //!
 //! A lookup says what the page is wanted for: one that the driver entered for reading
 //! only is absent to a lookup for writing.
@@ -208,6 +209,19 @@ pub fn unlock_page<S: SharedMemory>(sram: &S, geometry: &Geometry, page: LockedP
     // Release pairs with the driver's acquire load of the lock: every access to
     // the page is over when it sees the lock gone.
     sram.store_u32(geometry.lock_word(page.frame), previous, Ordering::Release);
+}
+
+/// Lets the driver have a page again that was locked in an earlier call of an entry point: other
+/// locks on it may have begun since, and ended.
+pub fn release_page<S: SharedMemory>(sram: &S, geometry: &Geometry, page: LockedPage) {
+    if page.previous.is_none() {
+        return;
+    }
+    let lock = geometry.lock_word(page.frame);
+    // Relaxed: only the NIC writes to it. What a guest writes here harms itself alone.
+    let count = sram.load_u32(lock, Ordering::Relaxed);
+    // Release: as in unlock_page.
+    sram.store_u32(lock, count.saturating_sub(1), Ordering::Release);
 }
 
 /// Lets the driver have a page again that was written to: marks it dirty first (N7).

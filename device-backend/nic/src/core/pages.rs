@@ -8,8 +8,8 @@ use qnic_abi::{Status, VniId, PAGE_SIZE};
 
 use super::counters::LookupSide;
 use super::page_table::{
-    count_present, lock_pages, page_key, try_lock_page, unlock_page, unlock_page_dirty, LockedPage,
-    Missed,
+    count_present, lock_pages, page_key, release_page, try_lock_page, unlock_page,
+    unlock_page_dirty, LockedPage, Missed,
 };
 use super::segment::PageKey;
 use super::Core;
@@ -43,6 +43,12 @@ pub(crate) struct LockedSpan {
 }
 
 impl LockedSpan {
+    /// Takes the locked pages out.
+    pub(crate) fn take_pages(&mut self) -> [Option<LockedPage>; SPAN_PAGES] {
+        self.count = 0;
+        std::mem::take(&mut self.pages)
+    }
+
     /// Guest-physical addresses of the pages.
     #[inline]
     pub(crate) fn addresses(&self) -> &[u64] {
@@ -205,6 +211,17 @@ impl Core {
             }
         }
         span.count = 0;
+    }
+
+    /// Lets the driver have pages again that were locked in an earlier call of the NIC.
+    pub(crate) fn release_pages<H: Host>(
+        &self,
+        host: &H,
+        pages: &mut [Option<LockedPage>; SPAN_PAGES],
+    ) {
+        for page in pages.iter_mut().filter_map(Option::take) {
+            release_page(host.sram(), &self.geometry, page);
+        }
     }
 
     /// Copies as much of a payload to a process as goes into a span of its pages, each

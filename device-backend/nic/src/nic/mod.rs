@@ -172,6 +172,7 @@ impl Nic {
         if !self.running {
             return;
         }
+        self.recall(host, wire);
         self.send_goodbyes(now, wire);
         host.sram().store_u64(MAGIC, 0, Ordering::Release);
         self.clear();
@@ -189,6 +190,7 @@ impl Nic {
         request: &[u8],
         token: u64,
     ) -> Option<[u8; REPLY_BYTES]> {
+        self.recall(host, wire);
         let mut io = Io { now, host, wire };
         let reply = self.request(now, host, request, token);
         self.add_wanted(&io);
@@ -231,6 +233,25 @@ impl Nic {
         }
     }
 
+    /// The wire has found no route for a frame of this NIC that it had kept or taken
+    /// ([`Wire`]): what runs with that peer is given up, unless another session has begun since.
+    pub fn handle_returned<H: Host>(&mut self, now: Time, host: &H, frame: &Frame) {
+        if let Some(index) = self.transport.session_of(frame) {
+            self.peer_unreachable(now, host, index);
+        }
+    }
+
+    /// Unlocks the pages of all frames that a wire has kept. Nothing reads them any more when it
+    /// returns: before what the driver asks for is done, so before pages, processes and segments
+    /// end (N8, X9).
+    #[inline]
+    fn recall<H: Host, W: Wire<H::Memory>>(&mut self, host: &H, wire: &mut W) {
+        if self.core.has_kept() {
+            wire.recall();
+            self.core.release_kept(host, |_| true);
+        }
+    }
+
     /// Does a bounded amount of work: reads commands, sends frames, answers
     /// peers, writes back what processes wait for.
     pub fn poll<H: Host, W: Wire<H::Memory>>(
@@ -243,6 +264,10 @@ impl Nic {
             return Progress::Idle;
         }
         let mut io = Io { now, host, wire };
+        if self.core.has_kept() {
+            let wire = &*io.wire;
+            self.core.release_kept(host, |ticket| wire.is_done(ticket));
+        }
         let (protocols, mut cx) = self.parts(now, host);
         let mut busy = protocols.expire(&mut cx);
         busy |= self.expire_timers(now, host);
@@ -277,6 +302,11 @@ impl Nic {
         !self.core.events.is_empty()
     }
 
+    /// Returns true if pages are locked for frames that a wire keeps ([`crate::Sent::Kept`]).
+    pub fn keeps_frames(&self) -> bool {
+        self.core.has_kept()
+    }
+
     /// When [`Nic::poll`] must be called at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
         let deadlines = [
@@ -294,6 +324,7 @@ impl Nic {
     pub fn wants_poll(&self) -> bool {
         self.running
             && (self.core.wants_poll()
+                || self.core.has_kept()
                 || self.transport.has_wanted()
                 || self.transport.has_output(Time::default()))
     }
@@ -305,7 +336,9 @@ impl Nic {
         if !self.running {
             return true;
         }
-        !self.transport.has_output(Time::default()) && self.core.prepare_sleep(host)
+        !self.core.has_kept()
+            && !self.transport.has_output(Time::default())
+            && self.core.prepare_sleep(host)
     }
 
     /// What the NIC holds, and what it has counted since it was started.

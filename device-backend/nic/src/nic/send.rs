@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::{Io, Nic};
 use crate::core::{Owner, Waiter, Work};
-use crate::env::{Host, Payload, Time, Wire};
+use crate::env::{Host, Payload, Sent, Time, Wire};
 use crate::frame::StoredFrame;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 use crate::protocols::{Outgoing, Source, Turn};
@@ -173,8 +173,8 @@ impl Nic {
         u32::from(outgoing.frame.envelope.fragments)
     }
 
-    /// Sends the frame of a turn, and unlocks the pages of its payload. Returns false if
-    /// there is no route to the peer.
+    /// Sends the frame of a turn, and unlocks the pages of its payload, unless the wire keeps
+    /// them. Returns false if there is no route to the peer.
     #[inline(always)]
     fn send<H: Host, W: Wire<H::Memory>>(
         &mut self,
@@ -201,8 +201,12 @@ impl Nic {
         };
         let sent = self.transmit(io, index, frame, payload);
         if let Source::Pages(_) = outgoing.source {
-            self.core.unlock_span(io.host, &mut outgoing.pages, 0);
+            match sent {
+                Sent::Kept(ticket) => self.core.keep(ticket, &mut outgoing.pages),
+                _ => self.core.unlock_span(io.host, &mut outgoing.pages, 0),
+            }
         }
+        let sent = sent != Sent::NoRoute;
         if sent && Class::of(frame.envelope.kind) == Class::Windowed {
             let fragments = frame.envelope.fragments;
             self.transport.in_window(index, outgoing.owner, fragments);
@@ -210,8 +214,8 @@ impl Nic {
         sent
     }
 
-    /// Sends a frame with the next number, if its class has numbers. Returns false if
-    /// there is no route to the peer; then no number was used.
+    /// Sends a frame with the next number, if its class has numbers. If there is no route to
+    /// the peer, no number was used.
     #[inline]
     fn transmit<H: Host, W: Wire<H::Memory>>(
         &mut self,
@@ -219,13 +223,13 @@ impl Nic {
         index: PeerIndex,
         frame: &mut Frame,
         payload: Payload<'_, H::Memory>,
-    ) -> bool {
+    ) -> Sent {
         let numbered = Class::of(frame.envelope.kind).is_numbered();
         if numbered {
             self.transport.number(index, frame);
         }
         let sent = self.put(io, index, frame, payload);
-        if numbered && !sent {
+        if numbered && sent == Sent::NoRoute {
             self.transport.withdraw(index, frame);
         }
         sent
@@ -239,13 +243,13 @@ impl Nic {
         index: PeerIndex,
         frame: &mut Frame,
         payload: Payload<'_, H::Memory>,
-    ) -> bool {
+    ) -> Sent {
         if !self.transport.is_own(index) {
             return self.transport.put(io.now, io.wire, index, frame, payload);
         }
         self.transport.address(index, frame, payload.len());
         self.receive(io.now, io.host, frame, payload);
-        true
+        Sent::Taken
     }
 
     /// Sends what was queued for peers: Hellos, lost frames, control frames, then, if
@@ -307,7 +311,7 @@ impl Nic {
             }
             while let Some((mut frame, refused)) = self.transport.next_control(index) {
                 *busy = true;
-                if !self.transmit(io, index, &mut frame, Payload::None) {
+                if self.transmit(io, index, &mut frame, Payload::None) == Sent::NoRoute {
                     return false;
                 }
                 if let Some(refused) = refused {
@@ -318,7 +322,7 @@ impl Nic {
         while acknowledge && self.transport.must_ack(io.now, index) {
             *busy = true;
             let (mut ack, more) = self.transport.make_ack(index);
-            if !self.put(io, index, &mut ack, Payload::None) {
+            if self.put(io, index, &mut ack, Payload::None) == Sent::NoRoute {
                 return false;
             }
             if !more {

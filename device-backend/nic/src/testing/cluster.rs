@@ -13,9 +13,12 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId, ABI_VERSION, PAGE_SIZE};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::kept_wire::KeptFrames;
 use super::lossy_wire::InTransit;
 use super::{LossyWire, Memory, SimDriver, SimHost, Sram};
-use crate::{Channel, Limits, Nic, NicConfig, Path, Payload, Progress, Time, Wire};
+use crate::{
+    Channel, Host, Limits, Nic, NicConfig, Path, Payload, Progress, Sent, Ticket, Time, Wire,
+};
 
 /// One simulated node.
 #[derive(Debug)]
@@ -53,6 +56,8 @@ pub struct Cluster {
     pub lossless: bool,
     /// Frames under way, on a wire that is not lossless.
     in_transit: Option<InTransit>,
+    /// Frames under way, on a wire that keeps them.
+    pub(super) kept: Option<KeptFrames>,
     next_token: u64,
     next_session: u64,
 }
@@ -68,6 +73,9 @@ struct Links<'a> {
     max_payload: u32,
     lossless: bool,
     in_transit: &'a mut Option<InTransit>,
+    /// This node's memory.
+    memory: &'a Memory,
+    kept: &'a mut Option<KeptFrames>,
 }
 
 impl Wire<Memory> for Links<'_> {
@@ -78,18 +86,21 @@ impl Wire<Memory> for Links<'_> {
         })
     }
 
-    fn send(&mut self, frame: &Frame, payload: Payload<'_, Memory>, channel: Channel) -> bool {
+    fn send(&mut self, frame: &Frame, payload: Payload<'_, Memory>, channel: Channel) -> Sent {
         let number = frame.envelope.destination_node.get();
         assert!(payload.len() <= self.max_payload as usize);
         if let Some(frames) = self.outside.get_mut(&number) {
             frames.push(*frame);
-            return true;
+            return Sent::Taken;
         }
         if let Some(in_transit) = self.in_transit {
             if !self.cut.contains(&number) && !self.cut.contains(&(self.own as u16)) {
                 in_transit.take(self.now, frame, &payload, channel);
             }
-            return true;
+            return Sent::Taken;
+        }
+        if let Some(kept) = self.kept {
+            return kept.push(frame, &payload);
         }
         let node = match usize::from(number) {
             node if node < self.own => self.before.get_mut(node),
@@ -98,9 +109,19 @@ impl Wire<Memory> for Links<'_> {
         match node {
             Some(node) if node.nic.is_running() && !self.cut.contains(&number) => {
                 node.nic.handle_frame(self.now, &node.host, frame, payload);
-                true
+                Sent::Taken
             }
-            _ => false,
+            _ => Sent::NoRoute,
+        }
+    }
+
+    fn is_done(&self, ticket: Ticket) -> bool {
+        self.kept.as_ref().is_none_or(|kept| kept.is_done(ticket))
+    }
+
+    fn recall(&mut self) {
+        if let Some(kept) = self.kept {
+            kept.recall(self.own, self.memory);
         }
     }
 }
@@ -134,6 +155,7 @@ impl Cluster {
             max_payload: Path::LOSSLESS.max_payload,
             lossless: true,
             in_transit: None,
+            kept: None,
             next_token: 0,
             next_session: 0,
         };
@@ -240,16 +262,18 @@ impl Cluster {
 
     /// Resets a NIC; its driver forgets all pages.
     pub fn reset(&mut self, node: usize) {
-        let (this, mut links) = self.split(node);
+        let (nic, host, mut links) = self.split(node);
         let now = links.now;
-        this.nic.reset(now, &this.host, &mut links);
+        nic.reset(now, host, &mut links);
+        let this = &mut self.nodes[node];
         this.driver = SimDriver::new(*this.nic.geometry());
         this.faults.clear();
     }
 
-    fn split(&mut self, node: usize) -> (&mut SimNode, Links<'_>) {
+    fn split(&mut self, node: usize) -> (&mut Nic, &SimHost, Links<'_>) {
         let (before, rest) = self.nodes.split_at_mut(node);
         let (this, behind) = rest.split_first_mut().expect("a node of the cluster");
+        let SimNode { nic, host, .. } = this;
         let links = Links {
             before,
             behind,
@@ -260,14 +284,16 @@ impl Cluster {
             max_payload: self.max_payload,
             lossless: self.lossless,
             in_transit: &mut self.in_transit,
+            memory: host.memory(),
+            kept: &mut self.kept,
         };
-        (this, links)
+        (nic, host, links)
     }
 
     /// Tells a NIC that [`Cluster::max_payload`] is another than before.
     pub fn update_paths(&mut self, node: usize) {
-        let (this, links) = self.split(node);
-        this.nic.update_paths(&links);
+        let (nic, _, links) = self.split(node);
+        nic.update_paths(&links);
     }
 
     /// Sends a request; `None` says that the reply comes later, with the token.
@@ -299,10 +325,9 @@ impl Cluster {
         request: &[u8],
         token: u64,
     ) -> Option<[u8; REPLY_BYTES]> {
-        let (this, mut links) = self.split(node);
+        let (nic, host, mut links) = self.split(node);
         let now = links.now;
-        this.nic
-            .handle_control(now, &this.host, &mut links, request, token)
+        nic.handle_control(now, host, &mut links, request, token)
     }
 
     /// Sends a request that is answered at once.
@@ -324,9 +349,9 @@ impl Cluster {
     /// events.
     pub fn poll(&mut self, node: usize) -> Progress {
         self.hand_over();
-        let (this, mut links) = self.split(node);
+        let (nic, host, mut links) = self.split(node);
         let now = links.now;
-        let progress = this.nic.poll(now, &this.host, &mut links);
+        let progress = nic.poll(now, host, &mut links);
         match self.serve(node) {
             true => Progress::Busy,
             false => progress,
@@ -415,7 +440,7 @@ impl Cluster {
     pub fn run(&mut self) -> u32 {
         let limit = self.now.after(60_000_000_000);
         for round in 0..1_000_000 {
-            let mut busy = self.hand_over();
+            let mut busy = self.hand_over() | self.arrive();
             for node in 0..self.nodes.len() {
                 busy |= self.poll(node) == Progress::Busy;
             }

@@ -1,6 +1,7 @@
 //! Memory of a simulated node.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 
 use qnic_abi::SharedMemory;
@@ -56,17 +57,17 @@ impl SharedMemory for Sram {
     }
 }
 
-/// Memory of a simulated node, from address 0.
-#[derive(Debug)]
+/// Memory of a simulated node, from address 0. Clones are the same memory.
+#[derive(Debug, Clone)]
 pub struct Memory {
-    bytes: RefCell<Vec<u8>>,
+    bytes: Rc<RefCell<Vec<u8>>>,
 }
 
 impl Memory {
     /// Memory of so many bytes, zeroed.
     pub fn new(bytes: usize) -> Self {
         Memory {
-            bytes: RefCell::new(vec![0; bytes]),
+            bytes: Rc::new(RefCell::new(vec![0; bytes])),
         }
     }
 

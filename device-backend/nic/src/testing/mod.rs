@@ -22,6 +22,7 @@ mod contexts;
 mod datagrams;
 mod driver;
 mod groups;
+mod kept_wire;
 mod lossy_wire;
 mod memory;
 mod messages;

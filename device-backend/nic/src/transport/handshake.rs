@@ -14,7 +14,7 @@ use qnic_timing::RoundTrip;
 use super::incoming::{End, Opened};
 use super::session::Verdict;
 use super::Transport;
-use crate::env::{Channel, HostMemory, Payload, Time, Wire};
+use crate::env::{Channel, HostMemory, Payload, Sent, Time, Wire};
 use crate::ids::PeerIndex;
 
 impl Transport {
@@ -78,7 +78,7 @@ impl Transport {
         envelope.destination_node = peer.node.0.into();
         envelope.source_session = peer.session.own().into();
         envelope.destination_session = session.into();
-        wire.send(&frame, Payload::None, Channel::Priority)
+        wire.send(&frame, Payload::None, Channel::Priority) != Sent::NoRoute
     }
 
     /// Tells a peer that this session ends. One that cannot be reached will not miss it.

@@ -32,7 +32,7 @@ use qnic_abi::wire::{Frame, Leave};
 
 use super::reliable::Alarm;
 use super::Transport;
-use crate::env::{HostMemory, Payload, Time, Wire};
+use crate::env::{HostMemory, Payload, Sent, Time, Wire};
 use crate::ids::PeerIndex;
 
 /// Longest time in nanoseconds for which Leaves of a peer are dropped after one that was looked
@@ -134,7 +134,7 @@ impl Transport {
             reserved: 0.into(),
             next: peer.send.next().into(),
         });
-        self.put(now, wire, index, &mut leave, Payload::None)
+        self.put(now, wire, index, &mut leave, Payload::None) != Sent::NoRoute
     }
 
     /// A peer asks. It is answered with the next flush, if it still can leave then.

@@ -58,7 +58,7 @@ use qnic_timing::TimerWheel;
 
 use crate::budget::Budget;
 use crate::config::{Limits, NicConfig, MAX_WINDOW};
-use crate::env::{Channel, HostMemory, Payload, Time, Wire};
+use crate::env::{Channel, HostMemory, Payload, Sent, Time, Wire};
 use crate::frame::StoredFrame;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
@@ -240,6 +240,19 @@ impl Transport {
     #[inline]
     pub(crate) fn is_own(&self, index: PeerIndex) -> bool {
         self.peers.is_own(index)
+    }
+
+    /// The peer to which a frame of this NIC goes, if their session is still the one that the frame
+    /// was sent in.
+    pub(crate) fn session_of(&self, frame: &Frame) -> Option<PeerIndex> {
+        let envelope = &frame.envelope;
+        let index = self.find(NodeId(envelope.destination_node.get()))?;
+        let session = &self.peers[index].session;
+        let sent_in = (
+            envelope.source_session.get(),
+            envelope.destination_session.get(),
+        );
+        (sent_in == (session.own(), session.peer())).then_some(index)
     }
 
     /// Returns true if the session of a peer is known here.
@@ -468,8 +481,7 @@ impl Transport {
         self.peers[index].address(self.node, frame);
     }
 
-    /// Sends a frame that has its number. Returns false if there is no route to the
-    /// peer.
+    /// Sends a frame that has its number.
     #[inline]
     pub(crate) fn put<M: HostMemory, W: Wire<M>>(
         &mut self,
@@ -478,14 +490,17 @@ impl Transport {
         index: PeerIndex,
         frame: &mut Frame,
         payload: Payload<'_, M>,
-    ) -> bool {
+    ) -> Sent {
         let length = payload.len();
         if self.peers[index].is_lossless() || !Class::of(frame.envelope.kind).is_numbered() {
             self.address(index, frame, length);
             return wire.send(frame, payload, Channel::of(length));
         }
         frame.envelope.payload_length = (length as u16).into();
-        self.transmit_reliably(now, wire, index, frame, payload)
+        match self.transmit_reliably(now, wire, index, frame, payload) {
+            true => Sent::Taken,
+            false => Sent::NoRoute,
+        }
     }
 
     /// Returns true if something may have to be sent to any peer; with `urgent`, more

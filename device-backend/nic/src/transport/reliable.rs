@@ -15,7 +15,7 @@ use qnic_timing::Acknowledged;
 
 use super::packets::Released;
 use super::Transport;
-use crate::env::{Channel, HostMemory, Payload, Time, Wire};
+use crate::env::{Channel, HostMemory, Payload, Sent, Time, Wire};
 use crate::ids::PeerIndex;
 
 /// What a timer is for.
@@ -91,7 +91,7 @@ impl Transport {
             true => Payload::None,
             false => Payload::Bytes(&packet.payload),
         };
-        if !wire.send(frame, payload, channel) {
+        if wire.send(frame, payload, channel) == Sent::NoRoute {
             return false;
         }
         let alarm = Alarm::Packet(index, sequence);
