@@ -3,21 +3,21 @@
 //!
 //! The driver is a process of its own NIC: it registers with
 //! [`crate::control::PROCESS_DRIVER`] on [`DRIVER_PORT`], and its commands name pages by
-//! guest-physical address. No other process can issue them. What it sends is a *packet*: up to a
-//! page of data, and a header of up to [`HEADER_CAPACITY`] bytes. Larger messages are several
-//! packets, which the driver splits and joins.
+//! guest-physical address. No other process can issue them. What it sends is a *packet*: up to
+//! [`MAX_DATA`] bytes, and a header of up to [`HEADER_CAPACITY`] bytes. What is longer than the
+//! route carries is several packets, which the driver splits and joins.
 //!
 //! ```text
 //!   driver                NIC                                NIC               driver
-//!   DatagramSend ───────► reads the page ── DATAGRAM ──────► data ─► page      ◄── DatagramPost
+//!   DatagramSend ───────► reads the data ── DATAGRAM ──────► data ─► buffer    ◄── DatagramPost
 //!                                           (may be lost)    body ─► record
 //!   completion ◄───────── sent                               completion ─────► the buffer is full
 //! ```
 //!
 //! | opcode | command | its end |
 //! |---|---|---|
-//! | [`Opcode::DatagramSend`] | [`DatagramSendCommand`] | a completion of kind DatagramSend: the NIC reads the page no more. Ok does not say that anybody receives it |
-//! | [`Opcode::DatagramPost`] | [`DatagramPostCommand`] | a completion of kind DatagramReceive: `length` bytes of data from `node` and `port` are in the page, and the body of their frame is in the record |
+//! | [`Opcode::DatagramSend`] | [`DatagramSendCommand`] | a completion of kind DatagramSend: the NIC reads the data no more. Ok does not say that anybody receives it |
+//! | [`Opcode::DatagramPost`] | [`DatagramPostCommand`] | a completion of kind DatagramReceive: `length` bytes of data from `node` and `port` are in the buffer, and the body of their frame is in the record |
 //! | [`Opcode::DatagramWithdraw`] | [`DatagramWithdrawCommand`] | none of its own: those of the buffers that it takes back, with Cancelled |
 //!
 //! | kind | class | sent by | body | payload |
@@ -36,7 +36,9 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::IntoBytes;
 
 use crate::command::{CommandBody, CommandHeader, DESCRIPTOR_BYTES, INLINE_CAPACITY};
-use crate::wire::{Body, BODY_BYTES};
+#[cfg(doc)]
+use crate::wire::SPAN_PAGES;
+use crate::wire::{Body, BODY_BYTES, MAX_SPAN};
 
 /// Port of the driver as a process of its NIC.
 pub const DRIVER_PORT: u16 = u16::MAX;
@@ -44,9 +46,10 @@ pub const DRIVER_PORT: u16 = u16::MAX;
 /// Most header bytes of a packet.
 pub const HEADER_CAPACITY: usize = 40;
 
-/// Most data bytes of a packet: they stand in one page on both sides. A route may carry less
+/// Most data bytes of a packet. They are contiguous in guest-physical memory on both sides, and
+/// touch [`SPAN_PAGES`] pages at most. A route may carry less
 /// ([`crate::control::PathInfo::max_payload`]).
-pub const MAX_DATA: usize = crate::PAGE_SIZE;
+pub const MAX_DATA: usize = MAX_SPAN;
 
 /// Size of the record of a receive buffer in bytes; it is aligned to that.
 pub const RECORD_BYTES: usize = 64;
@@ -121,8 +124,8 @@ layouts! {
         pub header: CommandHeader,
         /// Of the driver: its completion carries it.
         pub handle: U64,
-        /// Guest-physical address of the data, which crosses no page border; zero if there is
-        /// none.
+        /// Guest-physical address of the data, which touches [`SPAN_PAGES`] pages at most; zero
+        /// if there is none.
         pub address: U64,
         /// [`Datagram::target`].
         pub target: U64,
@@ -144,8 +147,8 @@ layouts! {
         pub reserved2: [U64; 2],
     }
 
-    /// Gives the NIC a receive buffer of a datagram port: a page, or its first bytes, and a
-    /// record for the body of the frame.
+    /// Gives the NIC a receive buffer of a datagram port: contiguous memory, and a record for
+    /// the body of the frame.
     ///
     /// Fails with BadAddress, BadLength, Malformed, and Exhausted if the NIC has too many.
     ///
@@ -164,7 +167,7 @@ layouts! {
         pub header: CommandHeader,
         /// Of the driver, not zero, and no other buffer of the NIC has it.
         pub handle: U64,
-        /// Guest-physical address of the buffer, which crosses no page border.
+        /// Guest-physical address of the buffer, which touches [`SPAN_PAGES`] pages at most.
         pub address: U64,
         /// Guest-physical address of [`RECORD_BYTES`] for the body of the frame.
         pub record: U64,

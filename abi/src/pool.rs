@@ -35,9 +35,10 @@
 //!                 │ input frames, then output frames                       │ owner writes
 //!                 └────────────────────────────────────────────────────────┘
 //! ```
-//! Each queue starts at a multiple of 64 bytes ([`Shape::queue`]), the frames at a page. A frame
-//! begins at a multiple of its stride, the power of two from its size up, so none crosses a page
-//! ([`Shape::frame`]).
+//! Each queue starts at a multiple of 64 bytes ([`Shape::queue`]), the frames at a page. Frames are
+//! a stride apart, the power of two from their size up, so one that fits in a page crosses no page
+//! border ([`Shape::frame`]). A longer one is a *block* of pages that the NIC reaches with one
+//! address ([`Shape::block_pages`]), so it is one packet where the route carries it.
 //!
 //! # Slots
 //! A slot of a queue is zero while it is empty; else it is a [`Slot`]. The consumer loads it with
@@ -89,8 +90,11 @@ pub const FIRST_POOL_PORT: u16 = 1024;
 /// Least bytes of a frame.
 pub const MIN_FRAME_BYTES: usize = 256;
 
-/// Most bytes of a frame: it stands in one page.
-pub const MAX_FRAME_BYTES: usize = PAGE_SIZE;
+/// Most bytes of a frame: those of a packet.
+pub const MAX_FRAME_BYTES: usize = crate::datagram::MAX_DATA;
+
+/// Most bytes of the frames of a pool, each as long as its stride.
+pub const MAX_POOL_BYTES: usize = 8 << 20;
 
 /// Least frames of a pool.
 pub const MIN_FRAMES: usize = 1;
@@ -111,7 +115,8 @@ const QUEUES: usize = PAGE_SIZE;
 const LINE: usize = 64;
 
 const _: () = assert!(MAX_FRAMES < u16::MAX as usize);
-const _: () = assert!(MAX_FRAME_BYTES <= crate::datagram::MAX_DATA);
+const _: () = assert!(MAX_FRAME_BYTES <= u16::MAX as usize);
+const _: () = assert!(MAX_POOL_BYTES % MAX_FRAME_BYTES == 0);
 
 /// What a process can wait for.
 pub mod events {
@@ -183,7 +188,8 @@ pub struct Shape {
 
 impl Shape {
     /// Pools of `inputs` and `outputs` frames, [`MIN_FRAMES`] to [`MAX_FRAMES`], of
-    /// `frame_bytes` each, [`MIN_FRAME_BYTES`] to [`MAX_FRAME_BYTES`]; none if one is outside.
+    /// `frame_bytes` each, [`MIN_FRAME_BYTES`] to [`MAX_FRAME_BYTES`]; none if one is outside, or
+    /// a pool is longer than [`MAX_POOL_BYTES`].
     pub const fn new(frame_bytes: usize, inputs: usize, outputs: usize) -> Option<Self> {
         let shape = Shape {
             frame_bytes,
@@ -193,7 +199,11 @@ impl Shape {
         let frame = frame_bytes >= MIN_FRAME_BYTES && frame_bytes <= MAX_FRAME_BYTES;
         let input = inputs >= MIN_FRAMES && inputs <= MAX_FRAMES;
         let output = outputs >= MIN_FRAMES && outputs <= MAX_FRAMES;
-        match frame && input && output {
+        if !(frame && input && output) {
+            return None;
+        }
+        let most = MAX_POOL_BYTES / shape.stride();
+        match inputs <= most && outputs <= most {
             true => Some(shape),
             false => None,
         }
@@ -244,8 +254,15 @@ impl Shape {
         (self.queue(Queue::InputEmpty) + input).next_multiple_of(PAGE_SIZE)
     }
 
-    const fn stride(self) -> usize {
+    /// Bytes from a frame to the next one of its pool.
+    pub const fn stride(self) -> usize {
         self.frame_bytes.next_power_of_two()
+    }
+
+    /// Pages from [`Shape::first_frame`] on that are contiguous for the NIC, from each multiple of
+    /// so many on: those of a frame, or one.
+    pub const fn block_pages(self) -> usize {
+        self.stride().div_ceil(PAGE_SIZE)
     }
 
     const fn pool_bytes(self, frames: usize) -> usize {
@@ -406,32 +423,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_frame_crosses_a_page_or_overlaps() {
+    fn no_frame_crosses_a_block_or_overlaps() {
         for (frame_bytes, inputs, outputs) in [
             (256, 4, 4),
             (257, 5, 9),
             (1500, 1024, 7),
             (4096, 1024, 1024),
+            (4097, 3, 1024),
+            (16_384, 512, 5),
+            (32_768, 7, 256),
         ] {
             let shape = Shape::new(frame_bytes, inputs, outputs).unwrap();
+            let block = shape.block_pages() * PAGE_SIZE;
+            let first = shape.first_frame();
+            assert_eq!(first % PAGE_SIZE, 0);
+            assert!(block == PAGE_SIZE || block == shape.stride());
             let mut end = shape.queue(Queue::InputEmpty) + inputs * 8;
             for (pool, frames) in [(Pool::Input, inputs), (Pool::Output, outputs)] {
                 for index in 0..frames {
                     let start = shape.frame(pool, index);
                     assert!(start >= end);
                     end = start + frame_bytes;
-                    assert_eq!(start / PAGE_SIZE, (end - 1) / PAGE_SIZE);
+                    assert_eq!((start - first) / block, (end - 1 - first) / block);
                 }
             }
-            assert!(end <= shape.bytes() && shape.bytes() % PAGE_SIZE == 0);
+            assert!(end <= shape.bytes() && (shape.bytes() - first) % block == 0);
         }
     }
 
     #[test]
     fn sizes_have_limits() {
-        assert!(Shape::new(255, 4, 4).is_none() && Shape::new(4097, 4, 4).is_none());
+        assert!(Shape::new(255, 4, 4).is_none() && Shape::new(32_769, 4, 4).is_none());
         assert!(Shape::new(256, 0, 4).is_none() && Shape::new(256, 4, 0).is_none());
         assert!(Shape::new(256, 1025, 4).is_none() && Shape::new(256, 4, 1025).is_none());
+        assert!(Shape::new(32_768, 257, 4).is_none() && Shape::new(8193, 4, 513).is_none());
+        assert!(Shape::new(32_768, 256, 256).is_some() && Shape::new(8192, 1024, 1024).is_some());
     }
 
     #[test]

@@ -45,7 +45,8 @@
 //! On a route within one process a Windowed frame may carry up to [`MAX_SPAN`] bytes
 //! that touch up to [`SPAN_PAGES`] pages of either side. It stands for its fragments,
 //! one for each page of the destination: each has its own number, is delivered, held
-//! or refused by itself, and counts by itself in the window.
+//! or refused by itself, and counts by itself in the window. A frame of class Unreliable may be
+//! as long there.
 //!
 //! # Integrity
 //! An envelope has no check sum. A link that can damage frames adds one of its own and

@@ -148,6 +148,16 @@ fn layouts() -> String {
         shape.bytes()
     )
     .unwrap();
+    let long = pool::Shape::new(10_000, 9, 17).unwrap();
+    writeln!(
+        out,
+        "long frames stride {} block pages {} outputs {} bytes {}",
+        long.stride(),
+        long.block_pages(),
+        long.frame(pool::Pool::Output, 0),
+        long.bytes()
+    )
+    .unwrap();
     out += &format!(
         "window {WINDOW_BYTES} awake {AWAKE} wake_request {WAKE_REQUEST} \
          signal {SIGNAL_WAKE_REQUEST} head {NOTIFICATION_HEAD} armed {ARMED} queue {COMMAND_QUEUE} \

@@ -85,10 +85,14 @@ static struct page *page_of(u64 address)
 	return pfn_to_page(PHYS_PFN(address));
 }
 
-u64 qnic_page_new(bool charged)
+/*
+ * A block is a compound page: it has one reference count, also for those pages of it that a process
+ * has mapped.
+ */
+u64 qnic_block_new(u32 order, bool charged)
 {
-	gfp_t flags = (charged ? GFP_KERNEL_ACCOUNT : GFP_KERNEL) | __GFP_ZERO | __GFP_NOWARN;
-	struct page *page = alloc_page(flags);
+	gfp_t flags = charged ? GFP_KERNEL_ACCOUNT : GFP_KERNEL;
+	struct page *page = alloc_pages(flags | __GFP_ZERO | __GFP_COMP | __GFP_NOWARN, order);
 
 	return page ? page_to_phys(page) : 0;
 }

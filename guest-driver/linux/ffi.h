@@ -217,10 +217,11 @@ u64 qnic_host_area_address(struct qnic_host_area *area, u32 page);
 u8 *qnic_host_area_memory(struct qnic_host_area *area, u32 page);
 
 /*
- * Pages for datagrams, by physical address: 0: no memory. All but new() are atomic; it charges
- * the caller's control group or nobody. A reference keeps a page; the last one frees it.
+ * Pages for datagrams, and blocks of 1 << order contiguous ones, by physical address: 0: no memory.
+ * All but new() are atomic; it charges the caller's control group or nobody. A reference on any page
+ * of a block keeps the block; the last one frees it.
  */
-u64 qnic_page_new(bool charged);
+u64 qnic_block_new(u32 order, bool charged);
 void qnic_page_get(u64 address);
 void qnic_page_put(u64 address);
 /* Where an address of a page is mapped. */

@@ -26,15 +26,24 @@ impl Frames {
         }
     }
 
-    /// The bytes are in one page.
-    fn load(&self, offset: usize, bytes: &mut [u8]) {
-        let frame = self.frames[offset / PAGE_SIZE];
-        self.memory.load(frame, offset % PAGE_SIZE, bytes);
+    fn load(&self, mut offset: usize, mut bytes: &mut [u8]) {
+        while !bytes.is_empty() {
+            let within = offset % PAGE_SIZE;
+            let (page, rest) = bytes.split_at_mut(bytes.len().min(PAGE_SIZE - within));
+            self.memory
+                .load(self.frames[offset / PAGE_SIZE], within, page);
+            (offset, bytes) = (offset + page.len(), rest);
+        }
     }
 
-    fn store(&self, offset: usize, bytes: &[u8]) {
-        let frame = self.frames[offset / PAGE_SIZE];
-        self.memory.store(frame, offset % PAGE_SIZE, bytes);
+    fn store(&self, mut offset: usize, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let within = offset % PAGE_SIZE;
+            let (page, rest) = bytes.split_at(bytes.len().min(PAGE_SIZE - within));
+            self.memory
+                .store(self.frames[offset / PAGE_SIZE], within, page);
+            (offset, bytes) = (offset + page.len(), rest);
+        }
     }
 }
 

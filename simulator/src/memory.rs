@@ -76,6 +76,9 @@ struct State {
     /// VNI by address space, once known.
     vnis: Vec<(u64, VniId)>,
     free: Vec<u32>,
+    /// Frames from here on are for blocks only. Nothing else is taken from there: single frames that
+    /// come and go would leave no block in between.
+    blocks: u32,
     object_areas: Vec<ObjectArea>,
     /// What a driver has lent to the NIC: the end by the first address, and what for.
     loans: BTreeMap<u64, (u64, PageAccess)>,
@@ -114,9 +117,15 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Memory of as many frames as the geometry has.
-    pub(crate) fn new(geometry: Geometry, sram: Arc<Sram>, observer: Weak<Common>) -> Self {
+    /// Memory of as many frames as the geometry has, of which the last `blocks` are for blocks.
+    pub(crate) fn new(
+        geometry: Geometry,
+        blocks: u64,
+        sram: Arc<Sram>,
+        observer: Weak<Common>,
+    ) -> Self {
         let frames = geometry.frames as usize;
+        let singles = (geometry.frames - blocks) as u32;
         Memory {
             sram,
             geometry,
@@ -124,7 +133,8 @@ impl Memory {
                 bytes: vec![POISON; frames * PAGE_SIZE],
                 owners: vec![Owner::Free; frames],
                 vnis: Vec::new(),
-                free: (0..frames as u32).rev().collect(),
+                free: (0..singles).rev().collect(),
+                blocks: singles,
                 object_areas: Vec::new(),
                 loans: BTreeMap::new(),
             }),
@@ -141,6 +151,18 @@ impl Memory {
         Some(frame)
     }
 
+    /// Takes so many free frames, one behind the other, zeroed; returns the first. There may be none
+    /// while others have what is for blocks.
+    pub(crate) fn allocate_block(&self, count: usize, owner: Owner) -> Option<u32> {
+        let mut state = lock(&self.state);
+        let start = state.blocks as usize;
+        let is_free = |owners: &[Owner]| owners.iter().all(|owner| *owner == Owner::Free);
+        let first = start + state.owners[start..].windows(count).position(is_free)?;
+        state.owners[first..first + count].fill(owner);
+        state.bytes[first * PAGE_SIZE..(first + count) * PAGE_SIZE].fill(0);
+        Some(first as u32)
+    }
+
     pub(crate) fn release(&self, frame: u32) {
         let mut state = lock(&self.state);
         assert_ne!(state.owners[frame as usize], Owner::Free, "freed twice");
@@ -149,11 +171,13 @@ impl Memory {
         let lent = |address: &u64| *address >> PAGE_SHIFT == u64::from(frame);
         state.loans.retain(|address, _| !lent(address));
         // The next owner is another one than the last: stale use shows soon.
-        state.free.push(frame);
+        if frame < state.blocks {
+            state.free.push(frame);
+        }
     }
 
     pub(crate) fn free_frames(&self) -> usize {
-        lock(&self.state).free.len()
+        self.frames_of(Owner::Free)
     }
 
     /// How many frames an owner has.
@@ -376,7 +400,7 @@ mod tests {
     fn memory() -> Memory {
         let geometry = Geometry::new(NodeId(1), 8, 2, 1).unwrap();
         let sram = Arc::new(Sram::new(geometry.sram_bytes as usize));
-        Memory::new(geometry, sram, Weak::new())
+        Memory::new(geometry, 4, sram, Weak::new())
     }
 
     /// What the check says of a write to a frame.
@@ -417,6 +441,22 @@ mod tests {
         memory.release(frame);
         is_refused("free");
         assert_eq!(memory.write(8 << PAGE_SHIFT, &[1]), Err(OutOfRange));
+    }
+
+    #[test]
+    fn blocks_are_contiguous_and_come_from_frames_of_their_own() {
+        let memory = memory();
+        let singles: Vec<_> = std::iter::from_fn(|| memory.allocate(Owner::Engine)).collect();
+        assert_eq!(singles, [0, 1, 2, 3]);
+        let block = memory.allocate_block(2, Owner::Engine).unwrap();
+        assert_eq!(memory.allocate_block(2, Owner::Engine), Some(block + 2));
+        assert_eq!(memory.allocate_block(1, Owner::Engine), None);
+        assert_eq!(memory.free_frames(), 0);
+        memory.release(block + 1);
+        assert_eq!(memory.allocate(Owner::Engine), None);
+        assert_eq!(memory.allocate_block(2, Owner::Engine), None);
+        memory.release(block);
+        assert_eq!(memory.allocate_block(2, Owner::Engine), Some(block));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use qnic_abi::header::Geometry;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::page_table::PageAccess;
 use qnic_driver::platform::{
-    self, Level, MemoryError, Mutex, NoMemory, RequestError, Timeout, Waited, Waiters,
+    self, Level, MemoryError, Mutex, NoMemory, RequestError, Run, Timeout, Waited, Waiters,
 };
 use qnic_driver::{Driver, MemoryManager, Platform, Region};
 use qnic_nic::testing::Sram;
@@ -82,8 +82,9 @@ impl Machine {
         geometry: Geometry,
     ) -> Arc<Self> {
         let (schedule, disk) = (common.schedule.clone(), common.settings.disk);
+        let blocks = common.settings.block_frames;
         let sram = Arc::new(Sram::new(geometry.sram_bytes as usize));
-        let memory = Memory::new(geometry, sram.clone(), Arc::downgrade(common));
+        let memory = Memory::new(geometry, blocks, sram.clone(), Arc::downgrade(common));
         let memory = Arc::new(memory);
         Arc::new(Machine {
             schedule: schedule.clone(),
@@ -402,8 +403,17 @@ impl Platform for SimPlatform {
         Ok(SimMemory::new(Frames::new(&self.0.memory, frames)))
     }
 
-    fn new_pages(&self, count: usize) -> Result<Vec<SimMemory>, NoMemory> {
-        platform::collect(count, || self.new_page())
+    fn new_blocks(&self, runs: &[Run]) -> Result<Vec<SimMemory>, NoMemory> {
+        let block = |pages| {
+            if pages == 1 {
+                return self.new_page();
+            }
+            let first = self.0.memory.allocate_block(pages, Owner::Engine);
+            let first = first.ok_or(NoMemory)?;
+            let frames = (first..first + pages as u32).collect();
+            Ok(SimMemory::new(Frames::new(&self.0.memory, frames)))
+        };
+        Run::each(runs).map(block).collect()
     }
 
     fn ring_doorbell(&self, queue: u16) {

@@ -9,7 +9,7 @@ use qnic_nic::{Limits, Path};
 use crate::datagram_worker::FRAMES as DATAGRAM_FRAMES;
 use crate::memory_worker::FRAMES as MEMORY_FRAMES;
 use crate::process::port;
-use crate::stream_worker::FRAMES as STREAM_FRAMES;
+use crate::stream_worker::{BLOCK_FRAMES, FRAMES as STREAM_FRAMES};
 use crate::throughput::Case;
 
 bitflags::bitflags! {
@@ -168,6 +168,8 @@ pub(crate) struct Settings {
     pub(crate) contexts: bool,
     /// Frames of memory of each node.
     pub(crate) frames: u64,
+    /// The last of them are for blocks of the driver's memory.
+    pub(crate) block_frames: u64,
     pub(crate) limits: Limits,
     /// Longest time between two polls of a busy NIC, in nanoseconds.
     pub(crate) poll: u64,
@@ -290,7 +292,8 @@ impl Settings {
     fn add_streams(&mut self, random: &mut fastrand::Rng) {
         self.slots.truncate(self.options.nodes);
         self.slots.extend(0..self.options.nodes);
-        self.frames += STREAM_FRAMES;
+        self.block_frames = BLOCK_FRAMES;
+        self.frames += STREAM_FRAMES + BLOCK_FRAMES;
         limit_engine(&mut self.limits, random);
     }
 
@@ -342,6 +345,7 @@ impl Settings {
             probes: false,
             contexts: false,
             frames: random.u64(56..168) + pools,
+            block_frames: 0,
             limits: limits(random),
             poll: random.u64(300..4000),
             think: random.u64(2_000..200_000),
@@ -373,6 +377,7 @@ impl Settings {
             probes: false,
             contexts: false,
             frames: 96 + WRITABLE_PAGES as u64,
+            block_frames: 0,
             limits: Limits {
                 window: case.window,
                 ..Limits::default()

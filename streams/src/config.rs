@@ -2,6 +2,7 @@
 
 use qnic_abi::pool::MAX_FRAME_BYTES;
 use qnic_abi::stream::{MAX_WINDOW, MIN_FRAME_BYTES};
+use qnic_abi::PAGE_SIZE;
 use qnic_timing::RetransmitLimits;
 
 /// Most connections of an endpoint.
@@ -50,7 +51,7 @@ impl Default for Config {
             connections: 64,
             backlog: 32,
             backlog_per_node: 16,
-            frame_bytes: MAX_FRAME_BYTES,
+            frame_bytes: PAGE_SIZE,
             receive_frames: 192,
             send_frames: 192,
             window: 128,

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use qnic::pool::PoolOptions;
 use qnic::Nic;
-use qnic_abi::pool::{MAX_FRAMES, MAX_FRAME_BYTES};
+use qnic_abi::pool::{MAX_FRAME_BYTES, MAX_POOL_BYTES};
 
 use crate::node::say;
 
@@ -20,8 +20,8 @@ pub(crate) fn hold(options: &HolderOptions) -> Result<()> {
     let nic = Nic::open().context("open the NIC")?;
     let largest = PoolOptions {
         frame_bytes: MAX_FRAME_BYTES,
-        inputs: MAX_FRAMES,
-        outputs: MAX_FRAMES,
+        inputs: MAX_POOL_BYTES / MAX_FRAME_BYTES,
+        outputs: MAX_POOL_BYTES / MAX_FRAME_BYTES,
     };
     let pools = nic
         .open_pools(options.port, largest)

@@ -194,6 +194,58 @@ fn a_packet_that_is_longer_than_its_buffer_is_dropped_and_the_buffer_stays() {
     assert_eq!(arrived(&b), [(short.handle, pattern(2, 100))]);
 }
 
+/// On a route within one process a packet is as long as a page span, and one frame (H2, S1).
+#[test]
+fn a_packet_of_eight_pages_is_one_frame() {
+    for (offset, length) in [(0, 32_768), (0, 4097), (4000, 16_384), (4095, 28_673)] {
+        let (net, a, b) = pair();
+        let [from, to] = [&a, &b].map(|driver| driver.block(8) + offset);
+        let buffer = Buffer {
+            address: to,
+            length,
+            ..b.buffer(5)
+        };
+        let data = pattern(u64::from(length), length.into());
+        a.write(from, &data);
+        b.post_buffer(buffer);
+        net.run();
+        let packet = Packet {
+            address: from,
+            length,
+            ..a.packet(1, 5)
+        };
+        a.issue(&packet);
+        net.run();
+        assert_eq!(a.ends(), [DatagramEnd::Sent(packet.handle, Status::Ok)]);
+        let entry = b.party.completion();
+        assert_eq!(entry.handle.get(), buffer.handle);
+        assert_eq!(entry.length.get(), u64::from(length));
+        let mut bytes = vec![0; length.into()];
+        b.read(to, &mut bytes);
+        assert!(bytes == data, "{length} bytes at {offset}");
+        assert_eq!(net.counters(0).datagrams_sent.get(), 1);
+        assert_eq!(counts(&net, 1), (1, 0, 0));
+    }
+}
+
+/// A route on which frames may be lost carries a page.
+#[test]
+fn a_packet_of_eight_pages_is_refused_where_frames_are_lost() {
+    let net = Net::lossy(2, qnic_nic::testing::LossyWire::steady(1000), 1);
+    let (a, b) = (Datagrams::of(&net, 0), Datagrams::of(&net, 1));
+    b.post(5, 1);
+    let packet = Packet {
+        address: a.block(2),
+        length: 4097,
+        ..a.packet(1, 5)
+    };
+    a.issue(&packet);
+    net.run();
+    let refused = DatagramEnd::Sent(packet.handle, Status::BadLength);
+    assert_eq!((a.ends(), b.got()), (vec![refused], vec![]));
+    assert_eq!(net.counters(0).datagrams_sent.get(), 0);
+}
+
 /// Two frames of a pool may stand in one page; what arrives for one leaves the other as it is.
 #[test]
 fn buffers_may_share_a_page() {

@@ -227,14 +227,15 @@ fn there_are_as_many_buffers_as_may_be() {
 
 /// Addresses that are wrong cost that one command.
 #[test]
-fn a_page_that_is_no_page_costs_its_own_command() {
+fn memory_that_is_none_costs_its_own_command() {
     let net = net(&Limits::default());
     let [a, b] = pair(&net);
     let good = b.buffer(5);
     let end = 2048 * PAGE;
     let wrong = [
         (end, good.record, 64),
-        (good.address + 4000, good.record, 97),
+        (end - 4096, good.record, 8192),
+        (1, good.record, 32_768),
         (u64::MAX - 10, good.record, 8),
         (good.address, end, 64),
         (good.address, good.record + 8, 64),
@@ -254,7 +255,7 @@ fn a_page_that_is_no_page_costs_its_own_command() {
         assert_eq!(entry.handle.get(), handle);
         assert_eq!(entry.status.get(), Status::BadAddress.code());
     }
-    for (address, length) in [(end, 1), (good.address + 1, 4096), (u64::MAX, 2)] {
+    for (address, length) in [(end, 1), (end - 1, 2), (1, 32_768), (u64::MAX, 2)] {
         let packet = Packet {
             address,
             length,

@@ -18,11 +18,37 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
+use qnic_abi::datagram::MAX_DATA;
 use qnic_abi::host_area::HOST_PAGES;
-use qnic_abi::SharedMemory;
+use qnic_abi::{SharedMemory, PAGE_SIZE};
 
 /// Infallible allocations of the core are at most this large, in bytes.
 pub const SMALL_BYTES: usize = 4096;
+
+/// Most pages of a block ([`Platform::new_blocks`]).
+pub const MAX_BLOCK_PAGES: usize = MAX_DATA / PAGE_SIZE;
+
+/// So many blocks, of so many pages each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// How many blocks.
+    pub blocks: usize,
+    /// Pages of each.
+    pub pages: usize,
+}
+
+impl Run {
+    /// The pages of each block of runs.
+    pub fn each(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
+        let run = |run: &Run| core::iter::repeat_n(run.pages, run.blocks);
+        runs.iter().flat_map(run)
+    }
+
+    /// Pages of all runs.
+    pub fn pages(runs: &[Run]) -> usize {
+        runs.iter().map(|run| run.blocks * run.pages).sum()
+    }
+}
 
 /// There was no memory for a lock, a queue or pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,9 +141,10 @@ pub trait HostArea: Send + Sync {
     fn memory(&self) -> &Self::Memory;
 }
 
-/// Memory within one page that the device reads and writes: the page, or a part of it.
+/// Memory that the device reads and writes: a page, a block of pages one behind the other, or a part
+/// of either.
 ///
-/// It is a handle: dropping the last one of a page frees the page. All of it is atomic, and
+/// It is a handle: dropping the last one of a page or block frees it. All of it is atomic, and
 /// nothing of it allocates. Bytes that the other side writes at the same time come out old or
 /// new.
 pub trait DeviceMemory: SharedMemory + Send + Sync + Sized + 'static {
@@ -322,12 +349,14 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// [`NoMemory`].
     fn new_page(&self) -> Result<Self::Memory, NoMemory>;
 
-    /// Allocates pages that a process will have mapped, one behind the other (S1). They are charged
-    /// to the calling process where the system does that.
+    /// Allocates blocks that a process will have mapped, one behind the other (S1): runs of so many
+    /// blocks, of so many pages each. The pages of a block are contiguous for the device; their
+    /// number is a power of two, up to [`MAX_BLOCK_PAGES`]. All are zeroed, and charged to the
+    /// calling process where the system does that.
     ///
     /// # Errors
-    /// [`NoMemory`].
-    fn new_pages(&self, count: usize) -> Result<Vec<Self::Memory>, NoMemory>;
+    /// [`NoMemory`]
+    fn new_blocks(&self, runs: &[Run]) -> Result<Vec<Self::Memory>, NoMemory>;
 
     /// Rings the doorbell on virtqueue `queue`. Atomic; the core calls it only while the device
     /// is there.

@@ -14,7 +14,8 @@ use qnic_abi::page_table::PageAccess;
 use qnic_abi::shared::Ordering;
 use qnic_abi::PAGE_SIZE;
 use qnic_driver::platform::{
-    self, DeviceMemory, Level, MemoryError, Mutex, NoMemory, RequestError, Timeout, Waited, Waiters,
+    self, DeviceMemory, Level, MemoryError, Mutex, NoMemory, RequestError, Run, Timeout, Waited,
+    Waiters,
 };
 use qnic_driver::{MemoryManager, Platform, Region, Resident};
 use rustix::event::{eventfd, EventfdFlags};
@@ -236,10 +237,15 @@ impl Platform for HostPlatform {
     }
 
     /// One range of the arena, so that it is mapped as it is.
-    fn new_pages(&self, count: usize) -> Result<Vec<HostMemory>, NoMemory> {
-        let whole = HostMemory::allocate(&self.arena, count * PAGE_SIZE)?;
-        let page = |index| whole.part(index * PAGE_SIZE, PAGE_SIZE);
-        Ok((0..count).map(page).collect())
+    fn new_blocks(&self, runs: &[Run]) -> Result<Vec<HostMemory>, NoMemory> {
+        let whole = HostMemory::allocate(&self.arena, Run::pages(runs) * PAGE_SIZE)?;
+        let mut end = 0;
+        let block = |pages| {
+            let start = end;
+            end += pages * PAGE_SIZE;
+            whole.part(start, pages * PAGE_SIZE)
+        };
+        Ok(Run::each(runs).map(block).collect())
     }
 
     fn ring_doorbell(&self, queue: u16) {

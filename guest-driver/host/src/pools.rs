@@ -29,7 +29,7 @@ impl HostPools {
         let Some(pools) = driver.open_pools(call)? else {
             return Ok(None);
         };
-        let first = pools.page(0).map(|page| page.region.clone());
+        let first = pools.page(0).map(|page| page.region);
         let range = first.and_then(|first| driver.platform().arena.extend(&first, pools.bytes()));
         Ok(range.map(|range| HostPools {
             range,

@@ -37,11 +37,12 @@ use crate::nic::Nic;
 /// Size and number of the frames of pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Bytes of a frame, 256 to 4096.
+    /// Bytes of a frame, 256 to 32,768. One that is longer than a page is one packet where the route
+    /// carries it; else it is split and joined, for which a pool needs many frames.
     pub frame_bytes: usize,
-    /// Frames that can be received into, 1 to 1024.
+    /// Frames that can be received into, 1 to 1024, and up to 8 MiB.
     pub inputs: usize,
-    /// Frames that can be sent from, 1 to 1024.
+    /// Frames that can be sent from, the same.
     pub outputs: usize,
 }
 

@@ -69,7 +69,8 @@ use service::Handle;
 /// Limits of [`Streams`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Frames. A stream takes what others leave, and each has one of either kind.
+    /// Frames. A stream takes what others leave, and each has one of either kind. It fills them as far
+    /// as the route to its peer carries.
     pub pool: PoolOptions,
     /// Streams at the same time, those included that end; at least 1, and at most half of the
     /// frames of the smaller pool.
@@ -87,7 +88,11 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            pool: PoolOptions::default(),
+            pool: PoolOptions {
+                frame_bytes: 16 << 10,
+                inputs: 128,
+                outputs: 128,
+            },
             connections: 64,
             backlog: 32,
             window: 128,

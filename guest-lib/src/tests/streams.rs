@@ -53,7 +53,7 @@ fn a_packet_is_sent_and_received_without_a_copy_in_the_driver() {
 fn pools_that_cannot_be_are_refused() {
     let [one] = Network::nics(0);
     let wrong = PoolOptions {
-        frame_bytes: 5000,
+        frame_bytes: 40_000,
         ..PoolOptions::default()
     };
     let refused = one.open_pools(0, wrong).unwrap_err();

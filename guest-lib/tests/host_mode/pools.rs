@@ -2,8 +2,9 @@
 
 use qnic::datagram::Socket;
 use qnic::pool::PoolOptions;
-use qnic::stream::{Options, Streams};
-use qnic::{Error, NodeId, Status};
+use qnic::stream::{Counters, Options, Streams};
+use qnic::{Error, Nic, NodeId, Status};
+use qnic_abi::stream::HEADER_BYTES;
 
 use crate::cluster::{pattern, Cluster, SOON};
 
@@ -13,13 +14,29 @@ const PORT: u16 = 2000;
 fn packets_go_from_frame_to_frame_without_a_copy_in_the_driver() {
     let cluster = Cluster::new(2);
     let nics = [cluster.nic(0), cluster.nic(1)];
-    let options = PoolOptions::default();
+    for frame_bytes in [4096, 32_768] {
+        send_packets(&nics, frame_bytes);
+    }
+    for nic in nics {
+        let counters = nic.datagram_info().unwrap();
+        assert_eq!(counters.bytes_copied.get(), 0);
+        assert_eq!(counters.routes_narrowed.get(), 0);
+    }
+}
+
+/// Sends packets of all lengths up to that of a frame, one after the other.
+fn send_packets(nics: &[Nic; 2], frame_bytes: usize) {
+    let options = PoolOptions {
+        frame_bytes,
+        inputs: 64,
+        outputs: 64,
+    };
     let sender = nics[0].open_pools(0, options).unwrap();
     let receiver = nics[1].open_pools(PORT, options).unwrap();
     let taken = nics[1].open_pools(PORT, options).unwrap_err();
     assert_eq!(taken.status(), Some(Status::PortInUse));
     for round in 0..1000 {
-        let bytes = pattern(round, 1 + round * 4 % sender.frame_bytes());
+        let bytes = pattern(round, 1 + round * frame_bytes / 1000);
         let mut frame = loop {
             match sender.output().unwrap() {
                 Some(frame) => break frame,
@@ -40,10 +57,6 @@ fn packets_go_from_frame_to_frame_without_a_copy_in_the_driver() {
         (info.packets_dropped.get(), info.malformed_slots.get()),
         (0, 0)
     );
-    for nic in nics {
-        let counters = nic.datagram_info().unwrap();
-        assert_eq!(counters.bytes_copied.get(), 0);
-    }
 }
 
 #[test]
@@ -66,37 +79,64 @@ fn messages_of_sockets_arrive_whole() {
     }
 }
 
+/// Frames of streams are as long as the route carries: most cost one packet of the NIC, and nothing
+/// of them is copied in the driver.
+#[test]
+fn a_stream_has_long_frames_where_the_route_carries_them() {
+    const BYTES: usize = 4 << 20;
+    for (cluster, most) in [
+        (Cluster::new(2), 16_384),
+        (Cluster::on_bad_links(2, 0.0), 4096),
+    ] {
+        let (counters, copied) = exchange(&cluster, BYTES);
+        let frames = BYTES.div_ceil(most - HEADER_BYTES) as u64;
+        let data = counters.data_frames_sent - counters.data_frames_resent;
+        // The end may be a frame of its own.
+        assert!(
+            (frames..=frames + 1).contains(&data),
+            "{data} frames, not {frames}"
+        );
+        assert_eq!(copied, 0);
+    }
+}
+
 /// A burst through a stream, on links that lose, double and reorder.
 #[test]
 fn a_stream_over_bad_links_is_what_was_sent() {
-    const BYTES: usize = 4 << 20;
-    let cluster = Cluster::on_bad_links(2, 3.0);
+    exchange(&Cluster::on_bad_links(2, 3.0), 4 << 20);
+}
+
+/// Sends so many bytes through a stream, which arrive; returns what the sender has counted, and how
+/// many the receiving driver has copied.
+fn exchange(cluster: &Cluster, length: usize) -> (Counters, u64) {
     let (a, b) = (cluster.nic(0), cluster.nic(1));
     let (here, there) = (
         Streams::open(&a, 0, Options::default()).unwrap(),
         Streams::open(&b, PORT, Options::default()).unwrap(),
     );
     let listener = there.listen().unwrap();
-    let sent = pattern(7, BYTES);
+    let sent = pattern(7, length);
     let received = std::thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             let stream = listener.accept(Some(SOON)).unwrap();
-            let mut bytes = vec![0; BYTES];
+            let mut bytes = vec![0; length];
             let mut count = 0;
-            while count < BYTES {
+            while count < length {
                 count += stream.receive(&mut bytes[count..], Some(SOON)).unwrap();
             }
             bytes
         });
         let stream = here.connect(NodeId(1), PORT, Some(SOON)).unwrap();
         let mut count = 0;
-        while count < BYTES {
+        while count < length {
             count += stream.send(&sent[count..], Some(SOON)).unwrap();
         }
         stream.finish().unwrap();
         receiver.join().unwrap()
     });
     assert!(received == sent, "other bytes arrived");
+    let copied = b.datagram_info().unwrap().bytes_copied.get();
+    (here.counters(), copied)
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use qnic::queue;
 use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::datagram::{
-    DatagramPostCommand, PacketFlags, PostFlags, HEADER_CAPACITY, MAX_DATA, RECORD_BYTES,
+    DatagramPostCommand, PacketFlags, PostFlags, HEADER_CAPACITY, RECORD_BYTES,
 };
 use qnic_abi::host_area::QUEUE_STATUS;
-use qnic_abi::{uapi, Status, PAGE_SHIFT};
+use qnic_abi::{uapi, Status, PAGE_SHIFT, PAGE_SIZE};
 use qnic_abi_client as client;
 
 use super::{DatagramWorker, Open, BUFFERS, PACKETS, PORTS};
@@ -30,7 +30,7 @@ const SPOILS: [(Status, Spoil); 6] = [
     (Status::Malformed, |command| command.flags = 2.into()),
     (Status::Malformed, |command| command.reserved1[2] = 1.into()),
     (Status::BadLength, |command| command.length = 0.into()),
-    (Status::BadLength, |command| command.length = 4097.into()),
+    (Status::BadLength, |command| command.length = 32_769.into()),
 ];
 
 impl DatagramWorker<'_> {
@@ -65,7 +65,7 @@ impl DatagramWorker<'_> {
         };
         let (address, record) = self.frames.buffer(page);
         let (offset, length) = match self.schedule.chance(500) {
-            true => (0, MAX_DATA),
+            true => (0, PAGE_SIZE),
             false => self.some_range(1),
         };
         self.post_buffer(
@@ -88,10 +88,10 @@ impl DatagramWorker<'_> {
     fn some_range(&self, least: usize) -> (u64, usize) {
         let longest = match self.schedule.chance(500) {
             true => 200,
-            false => MAX_DATA,
+            false => PAGE_SIZE,
         };
         let length = least + self.schedule.below(longest);
-        let offset = self.schedule.below(MAX_DATA - length + 1);
+        let offset = self.schedule.below(PAGE_SIZE - length + 1);
         (offset as u64, length)
     }
 
@@ -119,7 +119,7 @@ impl DatagramWorker<'_> {
         self.put(&command.descriptor(), &[]);
     }
 
-    /// Posts a buffer that is no memory, or not in one page, or has no record.
+    /// Posts a buffer that is not in memory, or not all of it, or has no record.
     pub(super) fn post_wrong(&mut self) -> Result<()> {
         self.make_room()?;
         let Some(page) = self.free_buffers.pop() else {
@@ -129,7 +129,7 @@ impl DatagramWorker<'_> {
         let end = self.context.machine.geometry.frames << PAGE_SHIFT;
         let wrong = [
             (end, record),
-            (address + 4000, record),
+            (end - 50, record),
             (u64::MAX - 99, record),
             (address, end),
             (address, record + RECORD_BYTES as u64 / 2),
@@ -208,7 +208,7 @@ impl DatagramWorker<'_> {
         Ok(())
     }
 
-    /// Sends bytes that are no memory, or not in one page.
+    /// Sends bytes that are not in memory, or not all of them.
     pub(super) fn send_wrong(&mut self) -> Result<()> {
         self.make_room()?;
         let Some(page) = self.free_packets.pop() else {
@@ -216,7 +216,7 @@ impl DatagramWorker<'_> {
         };
         let (node, port, target) = self.some_destination();
         let end = self.context.machine.geometry.frames << PAGE_SHIFT;
-        let wrong = [end, self.frames.packet(page) + 4000, u64::MAX - 99];
+        let wrong = [end, end - 50, u64::MAX - 99];
         let address = wrong[self.schedule.below(wrong.len())];
         let packet = self.packet((node, port), target, (address, 100));
         let wrong = true;

@@ -42,8 +42,17 @@ const CONNECTIONS: usize = 6;
 /// Most frames of a pool.
 const MOST: u64 = 24;
 
-/// Frames of memory that a worker takes: its pools.
+/// Pages of a frame at most.
+const PAGES: u64 = 4;
+
+/// Frames of memory that a worker takes: its pools, in pages.
 pub(crate) const FRAMES: u64 = 2 * MOST + 4;
+
+/// The same for its pools in blocks of pages.
+pub(crate) const BLOCK_FRAMES: u64 = 2 * MOST * PAGES;
+
+/// How long a worker waits for memory of its pools: its predecessor lets go of it before.
+const MEMORY_WAIT: u64 = 10_000 * MS;
 
 /// How long a connection that has ended answers late frames.
 const LINGER: u64 = 60 * MS;
@@ -77,7 +86,7 @@ impl ProcessContext {
     fn use_streams(&self, driver: &Arc<Driver<SimPlatform>>) -> Result<()> {
         let schedule = &self.common.schedule;
         let frames = |least: u64| schedule.range(least..MOST + 1) as u16;
-        let bytes = [300, 1024, 2048, 4096][schedule.below(4)];
+        let bytes = [300, 1024, 2048, 4096, 6000, 16_384][schedule.below(6)];
         let call = OpenPools {
             port: PORT.into(),
             frame_bytes: bytes.into(),
@@ -126,6 +135,7 @@ impl ProcessContext {
         driver: &Arc<Driver<SimPlatform>>,
         call: &OpenPools,
     ) -> Result<Arc<ProcessPools>> {
+        let limit = self.common.schedule.now() + MEMORY_WAIT;
         loop {
             let mut call = *call;
             match driver.open_pools(&mut call) {
@@ -137,7 +147,15 @@ impl ProcessContext {
                     assert!(later.contains(&status), "pools are refused: {status}");
                     self.sleep(100_000)?;
                 }
-                Err(CallError::NoMemory) => self.sleep(100_000)?,
+                Err(CallError::NoMemory) => {
+                    let now = self.common.schedule.now();
+                    let slot = self.slot;
+                    assert!(
+                        now < limit,
+                        "stream worker {slot}: no memory for its pools: {call:?}"
+                    );
+                    self.sleep(100_000)?;
+                }
                 Err(CallError::NoDevice) => return Err(Ended),
                 Err(error) => panic!("stream worker {}: {error}", self.slot),
             }
@@ -254,7 +272,7 @@ impl StreamWorker<'_> {
             port: PORT,
         };
         // Without one, all connections are in use.
-        if let Ok(id) = end.connect(self.now(), to, 0) {
+        if let Ok(id) = end.connect(self.now(), to, self.pools.route_bytes(to.node)) {
             self.begin(id, to, true);
         }
     }
@@ -274,6 +292,7 @@ impl StreamWorker<'_> {
     fn step(&mut self, end: &mut End) -> Result<()> {
         self.pump(end)?;
         while let Some((id, from)) = end.accept() {
+            end.limit_frame_bytes(id, self.pools.route_bytes(from.node));
             self.begin(id, from, false);
         }
         self.talk(end);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use qnic_abi::pool::{events, OpenPools, Pool, PoolKick, PoolWait, Shape};
 use qnic_abi::stream::HEADER_BYTES;
-use qnic_abi::NodeId;
+use qnic_abi::{uapi, NodeId};
 use qnic_driver::platform::DeviceMemory;
 use qnic_driver::{CallError, Pools};
 use qnic_pool::{Packet, ProcessSide};
@@ -51,7 +51,6 @@ impl ProcessPools {
         let (inputs, outputs) = (call.inputs.get().into(), call.outputs.get().into());
         let shape = Shape::new(frame_bytes, inputs, outputs).expect("the shape that was opened");
         let pages = (0..).map_while(|index| pools.page(index));
-        let pages = pages.map(|page| page.part(0, qnic_abi::PAGE_SIZE));
         Arc::new(ProcessPools {
             range: SimMemory::joined(pages.collect()),
             pools,
@@ -134,6 +133,20 @@ impl ProcessPools {
         }
         lock(&self.state).side.awake(&self.range);
         Ok(())
+    }
+
+    /// Bytes that the route to a node carries in one packet, up to those of a frame; those of a
+    /// frame if the route is not known yet.
+    pub(super) fn route_bytes(&self, node: NodeId) -> usize {
+        let mut call = uapi::Path {
+            node: node.0.into(),
+            ..uapi::Path::default()
+        };
+        let frame = self.shape.frame_bytes();
+        match self.pools.path(&mut call) {
+            Ok(()) if call.status.get() == 0 => frame.min(call.path.max_payload.get() as usize),
+            _ => frame,
+        }
     }
 
     /// Returns true if all output frames are free, and the driver has all input frames.

@@ -1,5 +1,6 @@
 //! A connection of a stream worker: two streams, and what is still to be written and read.
 
+use qnic_abi::NodeId;
 use qnic_stream::{Address, ConnectionId, Error, Failure};
 
 use super::{End, StreamWorker};
@@ -133,10 +134,18 @@ impl StreamWorker<'_> {
     }
 
     /// Looks whether it is open, or has failed, and whether that is told in time.
-    fn check(&self, end: &End, talk: &mut Talk) -> Outcome {
+    fn check(&self, end: &mut End, talk: &mut Talk) -> Outcome {
         let now = self.schedule.now();
         match end.is_open(talk.id) {
-            Ok(open) => talk.open = open,
+            Ok(open) => {
+                if open && !talk.open {
+                    let node = NodeId(self.context.common.settings.slots[talk.peer] as u16);
+                    // Now that frames have gone there and back, the route is known.
+                    let bytes = self.pools.route_bytes(node);
+                    end.limit_frame_bytes(talk.id, bytes);
+                }
+                talk.open = open;
+            }
             // What has come before can still be read.
             Err(Error::Failed(failure)) => return Outcome::Failed(failure),
             Err(error) => panic!("stream worker {}: {error}", self.life.0),

@@ -78,7 +78,7 @@ impl Nic {
                     let (protocols, mut cx) = self.parts(io.now, io.host);
                     protocols.sent(&mut cx, protocol, id, outgoing);
                 }
-                return u32::from(outgoing.frame.envelope.fragments);
+                return outgoing.fragments();
             }
             Turn::Idle => {}
             Turn::Blocked(peer, window) => {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use qnic_abi::control::{RequestHeader, Statistics};
 use qnic_abi::wire::{Body, Frame};
-use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
+use qnic_abi::{NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
 use zerocopy::FromZeros;
 
 use crate::budget::Budget;
@@ -120,6 +120,14 @@ impl Outgoing {
         self.length = bytes.len();
         self.source = Source::Bytes;
         self.bytes = Some(bytes);
+    }
+
+    /// As how many fragments it counts in a turn. A frame of class Unreliable has none, but it may be
+    /// as long as several.
+    #[inline]
+    pub(crate) fn fragments(&self) -> u32 {
+        let own = u32::from(self.frame.envelope.fragments);
+        own.max(self.length.div_ceil(PAGE_SIZE) as u32)
     }
 }
 

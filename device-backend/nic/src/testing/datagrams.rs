@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use qnic_abi::control::PROCESS_DRIVER;
-use qnic_abi::datagram::{PostFlags, DRIVER_PORT, MAX_DATA, RECORD_BYTES};
+use qnic_abi::datagram::{PostFlags, DRIVER_PORT, RECORD_BYTES};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
-use qnic_abi::{Port, Status, VniId};
+use qnic_abi::{Port, Status, VniId, PAGE_SIZE};
 use qnic_abi_client::{withdraw, withdraw_all, Buffer, Packet, Record};
 
 use super::{Net, Party};
@@ -80,6 +80,22 @@ impl Datagrams {
         self.party.on_node(|node| node.driver.allocate(&node.host))
     }
 
+    /// So many pages of the node, one behind the other; nothing was released before.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn block(&self, pages: u64) -> u64 {
+        let first = self.page();
+        for page in 1..pages {
+            assert_eq!(
+                self.page(),
+                first + page * PAGE_SIZE as u64,
+                "contiguous pages"
+            );
+        }
+        first
+    }
+
     fn release(&self, pages: &[u64]) {
         self.party.on_node(|node| node.driver.release(pages));
     }
@@ -90,7 +106,7 @@ impl Datagrams {
             handle: self.handle(),
             address: self.page(),
             record: self.page(),
-            length: MAX_DATA as u16,
+            length: PAGE_SIZE as u16,
             port,
             flags: 0,
         }

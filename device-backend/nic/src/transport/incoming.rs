@@ -2,8 +2,8 @@
 //! acknowledges, and its number.
 
 use qnic_abi::wire::{
-    kind, Ack, AckFlags, Class, Frame, Goodbye, Hello, Leave, FRAME_MAGIC, MAX_PAYLOAD, MAX_SPAN,
-    SPAN_PAGES, WIRE_VERSION,
+    kind, Ack, AckFlags, Class, Frame, Goodbye, Hello, Leave, FRAME_MAGIC, MAX_SPAN, SPAN_PAGES,
+    WIRE_VERSION,
 };
 use qnic_abi::NodeId;
 
@@ -98,7 +98,7 @@ impl Transport {
             Class::Windowed => (MAX_SPAN, 1, SPAN_PAGES as u8),
             Class::Control => (0, 1, 1),
             Class::Session => (0, 0, 0),
-            Class::Unreliable => (MAX_PAYLOAD, 0, 0),
+            Class::Unreliable => (MAX_SPAN, 0, 0),
         };
         envelope.magic.get() == FRAME_MAGIC
             && envelope.version == WIRE_VERSION

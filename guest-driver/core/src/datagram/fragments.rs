@@ -7,7 +7,7 @@
 //! ```
 //! # What a packet must be
 //! All fragments of a message but the last have the same size: a power of two from
-//! [`MIN_FRAGMENT`] to a page. So each says where it belongs. The sender's header is in all of
+//! [`MIN_FRAGMENT`] to half of [`MAX_MESSAGE`], and there are [`MAX_FRAGMENTS`] at most. So each says where it belongs. The sender's header is in all of
 //! them. What does not fit that, or what came before, drops the message: there is no way to tell
 //! which fragment lies.
 //!
@@ -17,16 +17,15 @@
 
 use alloc::collections::VecDeque;
 
-use qnic_abi::PAGE_SIZE;
-
 use super::message::{Address, Header, MAX_MESSAGE};
 use crate::platform::NoMemory;
 
 /// Smallest fragment, in bytes, unless it is the last.
 pub(super) const MIN_FRAGMENT: usize = 512;
 
-/// Most fragments of a message.
-pub(super) const MAX_FRAGMENTS: usize = MAX_MESSAGE / MIN_FRAGMENT;
+/// Most fragments of a message: two pages in the smallest ones, or a block of [`MAX_MESSAGE`] bytes
+/// in fragments of half a page.
+pub(super) const MAX_FRAGMENTS: usize = 16;
 
 /// Most messages of a port of which fragments are missing.
 pub(super) const MAX_PARTIAL: usize = 32;
@@ -130,14 +129,14 @@ impl<M> Fragments<M> {
     /// Takes a fragment. If there is no room for it, [`Fragments::evict`] comes first.
     pub(super) fn insert(&mut self, now_ns: u64, fragment: Fragment<M>) -> Outcome<M> {
         let number = usize::from(fragment.number);
-        if number >= MAX_FRAGMENTS || fragment.length > PAGE_SIZE {
+        if number >= MAX_FRAGMENTS || fragment.length > MAX_MESSAGE {
             return Outcome::Dropped(Reason::Malformed, one(fragment.memory));
         }
         if fragment.last && number == 0 {
             return Outcome::Whole(Whole {
                 from: fragment.from,
                 header: fragment.header,
-                size: PAGE_SIZE,
+                size: MAX_MESSAGE,
                 length: fragment.length,
                 parts: one(fragment.memory),
             });

@@ -4,14 +4,15 @@
 //!   route carries a page:   0 │ 1                  two buffers, nothing is copied
 //!   route carries 1 KiB:    0 ◄─ 1 ◄─ 2 ◄─ 3 │ 4   what is not at its place is copied into the
 //!                                                  buffer of the first fragment of its page
+//!   buffers are blocks:     0 ◄─ 1 ◄─ 2 ◄─ 3 ◄─ 4  or of all
 //! ```
 
-use qnic_abi::{SharedMemory, PAGE_SIZE};
+use qnic_abi::SharedMemory;
 
 use super::buffer::Landed;
 use super::counters::Counters;
 use super::fragments::{Parts, Whole};
-use super::message::PAGES;
+use super::message::{bytes_of_buffer, PAGES};
 use crate::platform::{DeviceMemory, Platform};
 
 /// A message, and the memory that it does not need.
@@ -31,22 +32,24 @@ pub(super) fn join<P: Platform>(whole: Whole<Landed<P>>, counters: &Counters) ->
         ..
     } = whole;
     let mut pages = [None, None];
-    let fits = (0..length.div_ceil(PAGE_SIZE)).all(|page| {
-        let bytes = (length - page * PAGE_SIZE).min(PAGE_SIZE);
-        let first = page * PAGE_SIZE / size;
-        let found = parts.get(first).and_then(Option::as_ref);
+    let front = parts.first().and_then(Option::as_ref);
+    let unit = bytes_of_buffer(front.map_or(0, |landed| landed.memory().size()));
+    let needed = length.div_ceil(unit);
+    let fits = (0..needed).all(|page| {
+        let bytes = (length - page * unit).min(unit);
+        let found = parts.get(page * unit / size).and_then(Option::as_ref);
         found.is_some_and(|landed| landed.memory().size() >= bytes)
     });
-    if !fits {
+    if !fits || needed > PAGES || (needed > 1 && size > unit) {
         return Joined {
             pages,
             spare: parts,
-            fits,
+            fits: false,
         };
     }
     for (page, base) in pages.iter_mut().enumerate() {
-        let first = page * PAGE_SIZE / size;
-        *base = match page * PAGE_SIZE < length {
+        let first = page * unit / size;
+        *base = match page < needed {
             true => parts.get_mut(first).and_then(Option::take),
             false => None,
         };
@@ -54,11 +57,11 @@ pub(super) fn join<P: Platform>(whole: Whole<Landed<P>>, counters: &Counters) ->
         let mut copied = 0;
         for (number, part) in parts.iter().enumerate() {
             let at = number * size;
-            let Some(part) = part.as_ref().filter(|_| at / PAGE_SIZE == page) else {
+            let Some(part) = part.as_ref().filter(|_| at / unit == page) else {
                 continue;
             };
             let count = size.min(length - at);
-            copy(part.memory(), base.memory(), at % PAGE_SIZE, count);
+            copy(part.memory(), base.memory(), at % unit, count);
             copied += count;
         }
         if copied > 0 {
@@ -69,7 +72,7 @@ pub(super) fn join<P: Platform>(whole: Whole<Landed<P>>, counters: &Counters) ->
     Joined {
         pages,
         spare: parts,
-        fits,
+        fits: true,
     }
 }
 

@@ -2,20 +2,29 @@
 
 use core::fmt;
 
-use qnic_abi::datagram::HEADER_CAPACITY;
+use qnic_abi::datagram::{HEADER_CAPACITY, MAX_DATA};
 use qnic_abi::{NodeId, SharedMemory, Status, PAGE_SIZE};
 
 use super::buffer::Buffer;
 use crate::platform::{DeviceMemory, Platform};
 
-/// Most bytes of data in a message: two pages (H6).
-pub const MAX_MESSAGE: usize = PAGES * PAGE_SIZE;
+/// Most bytes of data in a message: those of a block (S1), or of two pages (H6).
+pub const MAX_MESSAGE: usize = MAX_DATA;
 
 /// Most nodes that one message goes to (H7).
 pub const MAX_DESTINATIONS: usize = 16;
 
-/// Pages of a message.
+/// Buffers of a message that is in pages.
 pub(super) const PAGES: usize = 2;
+
+/// Bytes of a message that go into one buffer, if the first one has so many: a page, or all of them
+/// if it is a block.
+pub(super) fn bytes_of_buffer(first: usize) -> usize {
+    match first > PAGE_SIZE {
+        true => MAX_MESSAGE,
+        false => PAGE_SIZE,
+    }
+}
 
 /// A datagram port of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,7 +71,8 @@ impl fmt::Debug for Header {
     }
 }
 
-/// The data of a message: nothing, up to a page, or a page and up to another one.
+/// The data of a message: nothing, up to a page, a page and up to another one, or a block of up to
+/// [`MAX_MESSAGE`] bytes.
 pub struct Data<P: Platform> {
     pages: [Option<Buffer<P>>; PAGES],
     length: usize,
@@ -130,6 +140,11 @@ impl<P: Platform> Data<P> {
         self.pages.get(page)?.as_ref()
     }
 
+    /// How many of its bytes are in one buffer at most.
+    pub(super) fn unit(&self) -> usize {
+        bytes_of_buffer(self.buffer(0).map_or(0, |first| first.memory().size()))
+    }
+
     /// Its buffers.
     pub fn into_buffers(self) -> [Option<Buffer<P>>; PAGES] {
         self.pages
@@ -137,12 +152,13 @@ impl<P: Platform> Data<P> {
 
     /// Copies bytes out, from `offset` on; those behind the end of the data stay as they are.
     pub fn read(&self, mut offset: usize, mut bytes: &mut [u8]) {
-        while let Some(buffer) = self.buffer(offset / PAGE_SIZE) {
-            let start = offset % PAGE_SIZE;
+        let unit = self.unit();
+        while let Some(buffer) = self.buffer(offset / unit) {
+            let start = offset % unit;
             let left = buffer
                 .memory()
                 .size()
-                .min(self.length - offset / PAGE_SIZE * PAGE_SIZE);
+                .min(self.length - offset / unit * unit);
             let count = left.saturating_sub(start).min(bytes.len());
             if count == 0 {
                 return;

@@ -1,7 +1,7 @@
 //! How much a packet to a node may carry (H3).
 //!
-//! A packet carries a page unless the route is narrower, which the NIC says by refusing it with
-//! BadLength: then the next ones carry half. To send is atomic, so there is no question to the NIC
+//! A packet carries a whole buffer unless the route is narrower, which the NIC says by refusing it
+//! with BadLength: then the next ones carry half. To send is atomic, so there is no question to the NIC
 //! before. What was learnt is forgotten after a while, as routes change.
 
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ struct Narrow {
     until_ns: u64,
 }
 
-/// The routes that carry less than a page.
+/// The routes that carry less than [`MAX_DATA`].
 pub(super) struct Routes(Vec<Narrow>);
 
 impl Routes {
@@ -69,15 +69,15 @@ mod tests {
     fn a_route_that_refuses_gets_smaller_packets_for_a_while() {
         let mut routes = Routes::new().unwrap();
         let node = NodeId(3);
-        assert_eq!(routes.size(0, node), 4096);
+        assert_eq!(routes.size(0, node), MAX_DATA);
         assert!(routes.refused(0, node, 4096));
         assert!(routes.refused(0, node, 4096), "the same size, once more");
         assert_eq!(routes.size(1, node), 2048);
         assert!(routes.refused(1, node, 2048) && routes.refused(1, node, 1024));
         assert!(!routes.refused(1, node, 512));
         assert_eq!(routes.size(2, node), 512);
-        assert_eq!(routes.size(2, NodeId(4)), 4096);
-        assert_eq!(routes.size(2 + NARROW_NS, node), 4096);
+        assert_eq!(routes.size(2, NodeId(4)), MAX_DATA);
+        assert_eq!(routes.size(2 + NARROW_NS, node), MAX_DATA);
     }
 
     #[test]
@@ -86,7 +86,7 @@ mod tests {
         for node in 0..=REMEMBERED as u16 {
             assert!(routes.refused(0, NodeId(node), 4096));
         }
-        assert_eq!(routes.size(1, NodeId(0)), 4096);
+        assert_eq!(routes.size(1, NodeId(0)), MAX_DATA);
         assert_eq!(routes.size(1, NodeId(1)), 2048);
     }
 }

@@ -13,7 +13,8 @@
 //! the others would keep the buffer from the same message when it is sent again.
 //!
 //! # Bounds
-//! A port has as many slots for messages as it was bound with, and all ports together
+//! A message is [`MAX_FRAGMENTS`] packets at most; where the route carries so little that it would be
+//! more, it fails. A port has as many slots for messages as it was bound with, and all ports together
 //! [`PACKETS`] for packets. All are there before the first message: sending allocates nothing.
 
 use alloc::collections::VecDeque;
@@ -21,9 +22,10 @@ use alloc::vec::Vec;
 
 use qnic_abi::command::{CommandBody, CommandHeader, Descriptor};
 use qnic_abi::datagram::{DatagramSendCommand, PacketFlags};
-use qnic_abi::{NodeId, Status, PAGE_SIZE};
+use qnic_abi::{NodeId, Status};
 
 use super::buffer::{PortKey, WithNic};
+use super::fragments::MAX_FRAGMENTS;
 use super::message::{Address, Data, Handle, Header, Outgoing, Sent, MAX_DESTINATIONS};
 use super::peers::{Peers, PACKETS, PACKETS_OF_PORT};
 use super::routes::Routes;
@@ -172,9 +174,15 @@ impl<P: Platform> Sends<P> {
             };
             if message.fragment == 0 {
                 message.destination = destination;
-                message.size = routes.size(now_ns, to.node);
+                let unit = message.data.named().unit();
+                message.size = routes.size(now_ns, to.node).min(unit);
                 message.sequence = *sequence;
                 *sequence = sequence.wrapping_add(1);
+                if message.data.named().len() > MAX_FRAGMENTS * message.size {
+                    message.fail(1 << destination, Status::BadLength);
+                    self.drop_if_done(index);
+                    continue;
+                }
             }
             let (command, last) = message.command(port, to);
             let packet = Packet {
@@ -196,6 +204,19 @@ impl<P: Platform> Sends<P> {
                 }
             }
             return Some(packet);
+        }
+    }
+
+    /// The first message has lost a destination: it is over if there is no other one, and the NIC has
+    /// nothing of it.
+    fn drop_if_done(&mut self, index: u16) {
+        let slot = self.messages.get(usize::from(index));
+        let Some(message) = slot.and_then(Option::as_ref).filter(|it| it.to_do == 0) else {
+            return;
+        };
+        self.waiting.pop_front();
+        if message.under_way == 0 {
+            self.done.push_back(index);
         }
     }
 
@@ -348,14 +369,15 @@ impl<P: Platform> Sending<P> {
         let offset = self.fragment * self.size;
         let length = self.size.min(data.len().saturating_sub(offset));
         let last = offset + length >= data.len();
-        let buffer = data.buffer(offset / PAGE_SIZE).filter(|_| length > 0);
+        let unit = data.unit();
+        let buffer = data.buffer(offset / unit).filter(|_| length > 0);
         let address = buffer.map_or(0, |buffer| {
-            buffer.memory().address() + (offset % PAGE_SIZE) as u64
+            buffer.memory().address() + (offset % unit) as u64
         });
         // A page goes to the buffer that waits for it, if it goes as a whole.
-        let whole = length == PAGE_SIZE || (last && offset % PAGE_SIZE == 0);
+        let whole = length == unit || (last && offset % unit == 0);
         let target = self.target.filter(|_| whole);
-        let target = target.map_or(0, |target| target.0 + (offset / PAGE_SIZE) as u64);
+        let target = target.map_or(0, |target| target.0 + (offset / unit) as u64);
         let flags = if last {
             PacketFlags::LAST
         } else {

@@ -182,7 +182,7 @@ impl<P: MemoryManager> Pools<P> {
     }
 
     /// A page of the range, to be mapped into the process; none behind its end.
-    pub fn page(&self, index: usize) -> Option<&P::Memory> {
+    pub fn page(&self, index: usize) -> Option<P::Memory> {
         self.shared.range.page(index)
     }
 

@@ -1,4 +1,9 @@
-//! The range of shared pools: pages of the kernel, mapped once into the process (S1).
+//! The range of shared pools: memory of the kernel, mapped once into the process (S1).
+//!
+//! ```text
+//!   words and queues: single pages │ frames: pages, or blocks of pages if a frame is longer
+//!                                  first frame
+//! ```
 
 use alloc::vec::Vec;
 
@@ -6,58 +11,79 @@ use qnic_abi::pool::{Pool, Shape};
 use qnic_abi::PAGE_SIZE;
 
 use crate::paged::paged;
-use crate::platform::{DeviceMemory, NoMemory, Platform};
+use crate::platform::{DeviceMemory, NoMemory, Platform, Run};
 
-/// The pages, in their order in the range. All of them are the process's to write.
+/// The memory. All of it is the process's to write.
 pub(super) struct Range<P: Platform> {
     shape: Shape,
-    pages: Vec<P::Memory>,
-    /// Which page has which address, sorted by address.
+    /// What stands before the first frame, page by page; then the blocks of frames, in their order.
+    blocks: Vec<P::Memory>,
+    /// Pages before the first frame.
+    words: usize,
+    /// Bytes of a block of frames.
+    block_bytes: usize,
+    /// Which block of input frames has which address, sorted by address.
     places: Vec<(u64, u32)>,
 }
 
 impl<P: Platform> Range<P> {
     pub(super) fn new(platform: &P, shape: Shape) -> Result<Self, NoMemory> {
-        let pages = platform.new_pages(shape.bytes() / PAGE_SIZE)?;
+        let block_bytes = shape.block_pages() * PAGE_SIZE;
+        let words = shape.first_frame() / PAGE_SIZE;
+        let blocks = platform.new_blocks(&[
+            Run {
+                blocks: words,
+                pages: 1,
+            },
+            Run {
+                blocks: (shape.bytes() - shape.first_frame()) / block_bytes,
+                pages: shape.block_pages(),
+            },
+        ])?;
+        let inputs = (shape.frame(Pool::Output, 0) - shape.first_frame()) / block_bytes;
+        let inputs = blocks.iter().skip(words).take(inputs);
         let mut places = Vec::new();
-        places.try_reserve_exact(pages.len())?;
+        places.try_reserve_exact(inputs.len())?;
         places.extend(
             (0..)
-                .zip(&pages)
-                .map(|(number, page)| (page.address(), number)),
+                .zip(inputs)
+                .map(|(number, block)| (block.address(), number)),
         );
         places.sort_unstable();
         Ok(Range {
             shape,
-            pages,
+            blocks,
+            words,
+            block_bytes,
             places,
         })
     }
 
     /// A page of the range.
-    pub(super) fn page(&self, index: usize) -> Option<&P::Memory> {
-        self.pages.get(index)
+    pub(super) fn page(&self, index: usize) -> Option<P::Memory> {
+        let offset = index.checked_mul(PAGE_SIZE)?;
+        let (block, within) = self.place(offset);
+        let block = self.blocks.get(block)?;
+        Some(block.part(within, PAGE_SIZE))
     }
 
     /// The first `length` bytes of a frame; none if it is not there.
     pub(super) fn frame(&self, pool: Pool, index: usize, length: usize) -> Option<P::Memory> {
-        let offset = self.shape.frame(pool, index);
-        let page = self.page(offset / PAGE_SIZE)?;
         let legal = index < self.shape.frames(pool) && length <= self.shape.frame_bytes();
-        legal.then(|| page.part(offset % PAGE_SIZE, length))
+        let (block, within) = self.place(self.shape.frame(pool, index));
+        let block = self.blocks.get(block).filter(|_| legal)?;
+        Some(block.part(within, length))
     }
 
     /// The input frame at an address; none if there is none.
     pub(super) fn input_at(&self, address: u64) -> Option<usize> {
-        let start = address - address % PAGE_SIZE as u64;
-        let place = self
-            .places
-            .binary_search_by_key(&start, |(address, _)| *address);
-        let (_, page) = *self.places.get(place.ok()?)?;
-        let offset = page as usize * PAGE_SIZE + (address - start) as usize;
-        let first = self.shape.frame(Pool::Input, 0);
-        let stride = self.shape.frame(Pool::Input, 1) - first;
-        let index = offset.checked_sub(first)? / stride;
+        let behind = self.places.partition_point(|(start, _)| *start <= address);
+        let (start, block) = *self.places.get(behind.checked_sub(1)?)?;
+        let within = usize::try_from(address - start).ok()?;
+        if within >= self.block_bytes {
+            return None;
+        }
+        let index = (block as usize * self.block_bytes + within) / self.shape.stride();
         (index < self.shape.frames(Pool::Input)).then_some(index)
     }
 
@@ -65,10 +91,21 @@ impl<P: Platform> Range<P> {
         self.shape.bytes()
     }
 
-    /// The page of a word of the control words and queues, and the offset there. Offsets come
-    /// from the shape.
+    /// The block of an offset, and the offset there.
+    fn place(&self, offset: usize) -> (usize, usize) {
+        match offset.checked_sub(self.words * PAGE_SIZE) {
+            None => (offset / PAGE_SIZE, offset % PAGE_SIZE),
+            Some(offset) => (
+                self.words + offset / self.block_bytes,
+                offset % self.block_bytes,
+            ),
+        }
+    }
+
+    /// The memory of a word, and the offset there. Offsets come from the shape.
     fn at(&self, offset: usize) -> (&P::Memory, usize) {
-        (&self.pages[offset / PAGE_SIZE], offset % PAGE_SIZE)
+        let (block, within) = self.place(offset);
+        (&self.blocks[block], within)
     }
 }
 

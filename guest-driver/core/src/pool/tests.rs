@@ -79,9 +79,17 @@ impl World {
     }
 
     fn open(&mut self) -> Process {
-        let mut call = call(0);
+        self.open_with(SHAPE)
+    }
+
+    fn open_with(&mut self, (bytes, inputs, outputs): (usize, u16, u16)) -> Process {
+        let mut call = OpenPools {
+            frame_bytes: (bytes as u32).into(),
+            inputs: inputs.into(),
+            outputs: outputs.into(),
+            ..OpenPools::default()
+        };
         let pools = self.driver.open_pools(&mut call).unwrap().unwrap();
-        let (bytes, inputs, outputs) = SHAPE;
         let shape = Shape::new(bytes, inputs.into(), outputs.into()).unwrap();
         assert_eq!(call.bytes.get(), shape.bytes() as u64);
         Process {
@@ -318,6 +326,45 @@ fn waits_end_with_an_event_a_timeout_or_the_device() {
     );
 }
 
+/// Frames of several pages are one packet each where the route carries them, else fragments (S1).
+#[test]
+fn frames_of_several_pages_are_one_packet() {
+    let mut world = World::new();
+    let shape = (20_000, 12, 3);
+    let (mut a, mut b) = (world.open_with(shape), world.open_with(shape));
+    let packets = |world: &World| {
+        let mut call = qnic_abi::uapi::DatagramInfo::default();
+        world.driver.datagram_info(&mut call).unwrap();
+        call.counters.packets_sent.get()
+    };
+    for (most, fragments) in [(32_768, 1), (4096, 5)] {
+        world.nic.lock().unwrap().as_mut().unwrap().max_payload = most;
+        for length in [20_000, 16_385, 20_000, 20_000] {
+            let bytes: Vec<u8> = (0..length).map(|index| (index / 7) as u8).collect();
+            let before = packets(&world);
+            assert!(a.send(b.port, &bytes));
+            world.run();
+            assert_eq!(b.receive(), Some((a.port, bytes)));
+            let refused = packets(&world) - before - fragments;
+            assert!(refused == 0 || most < 32_768);
+        }
+    }
+    let info = [a.info(), b.info()];
+    assert_eq!(info.map(|info| info.frames_received.get()), [0, 8]);
+    assert_eq!(info[0].frames_refused.get(), 0);
+    // A page of the range is where the process has it mapped.
+    for pool in [Pool::Input, Pool::Output] {
+        let frame = a.frame(pool, 2);
+        let page = (a.shape.frame(pool, 2) + 3 * qnic_abi::PAGE_SIZE) / qnic_abi::PAGE_SIZE;
+        let page = a.pools.page(page).unwrap();
+        assert_eq!(page.address(), frame.address() + 3 * 4096);
+    }
+    assert!(a
+        .pools
+        .page(a.pools.bytes() / qnic_abi::PAGE_SIZE)
+        .is_none());
+}
+
 /// A wait without time serves what the NIC has completed, before any event of it.
 #[test]
 fn a_wait_without_time_looks_at_the_nic() {
@@ -366,7 +413,8 @@ fn pools_have_limits() {
     };
     for mut call in [
         with(255, 1, 1),
-        with(4097, 1, 1),
+        with(32_769, 1, 1),
+        with(32_768, 257, 1),
         with(256, 0, 1),
         with(256, 1, 1025),
     ] {

@@ -10,7 +10,7 @@ use qnic_abi::command::{CommandHeader, Descriptor, COMMAND_BYTES, DESCRIPTOR_BYT
 use qnic_abi::control::PROCESS_DRIVER;
 use qnic_abi::datagram::{
     Datagram, DatagramPostCommand, DatagramSendCommand, DatagramWithdrawCommand, Opcode, PostFlags,
-    WithdrawFlags,
+    WithdrawFlags, MAX_DATA,
 };
 use qnic_abi::event::Kind;
 use qnic_abi::host_area::{
@@ -92,7 +92,7 @@ impl DatagramNic {
             signalled: false,
             waiting: VecDeque::new(),
             wire: VecDeque::new(),
-            max_payload: 4096,
+            max_payload: MAX_DATA,
             max_posted: usize::MAX,
             send_status: Status::Ok,
             dropped: 0,
@@ -158,11 +158,11 @@ impl DatagramNic {
             Opcode::DatagramSend => self.send(&command.read(), &command.header, inline),
             Opcode::DatagramPost => {
                 let command: DatagramPostCommand = command.read();
-                // Both must be memory.
-                let _ = self.fake.pages.at(command.address.get());
+                // Both must be memory, in one piece.
+                let (memory, offset) = self.fake.pages.at(command.address.get());
                 let _ = self.fake.pages.at(command.record.get());
                 let length = usize::from(command.length.get());
-                assert!(command.address.get() as usize % PAGE_SIZE + length <= PAGE_SIZE);
+                assert!(length <= MAX_DATA && offset + length <= memory.size());
                 if self.posted() >= self.max_posted {
                     let handle = command.handle.get();
                     let kind = CompletionKind::DatagramReceive;

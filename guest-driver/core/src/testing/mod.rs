@@ -31,7 +31,7 @@ pub(crate) use nic::Nic;
 pub(crate) use pages::{Area, FakeMemory, Pages};
 pub(crate) use sync::{SleepLock, Spin, Waiters};
 
-use crate::platform::{collect, Level, NoMemory, Platform, RequestError, Spare, Timeout};
+use crate::platform::{Level, NoMemory, Platform, RequestError, Run, Spare, Timeout};
 use crate::{check_config, CallError, Driver, Handled, Process, Region, StartError};
 
 /// Geometry of the fake NIC: 64 frames, 4 windows.
@@ -301,8 +301,10 @@ impl Platform for Fake {
         Ok(self.pages.allocate())
     }
 
-    fn new_pages(&self, count: usize) -> Result<Vec<FakeMemory>, NoMemory> {
-        collect(count, || self.new_page())
+    fn new_blocks(&self, runs: &[Run]) -> Result<Vec<FakeMemory>, NoMemory> {
+        sync::assert_may_sleep();
+        let block = |pages| self.pages.allocate_block(pages);
+        Ok(Run::each(runs).map(block).collect())
     }
 
     fn ring_doorbell(&self, _: u16) {

@@ -1,4 +1,4 @@
-//! Pages that the driver allocates for the device. None is ever used again, so an access of the
+//! Pages and blocks that the driver allocates for the device. None is ever used again, so an access of the
 //! device to one that was freed shows.
 
 use core::sync::atomic::Ordering;
@@ -11,8 +11,12 @@ use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_nic::testing::Sram;
 
 use crate::paged::paged;
-use crate::platform::{DeviceMemory, HostArea};
+use crate::platform::{DeviceMemory, HostArea, MAX_BLOCK_PAGES};
 
+/// How far apart pages and blocks lie: more than a block has.
+const MOST_BYTES: u64 = 2 * (MAX_BLOCK_PAGES * PAGE_SIZE) as u64;
+
+/// A page, or a block.
 struct Page {
     address: u64,
     bytes: Sram,
@@ -32,36 +36,44 @@ pub(crate) struct Pages(Arc<Mutex<BTreeMap<u64, Weak<Page>>>>);
 
 impl Pages {
     pub(crate) fn allocate(&self) -> FakeMemory {
+        self.allocate_block(1)
+    }
+
+    /// Pages one behind the other.
+    pub(crate) fn allocate_block(&self, count: usize) -> FakeMemory {
         let mut pages = self.0.lock().unwrap();
         let last = pages.last_key_value().map_or(0, |(address, _)| *address);
-        let address = last + PAGE_SIZE as u64;
-        let bytes = Sram::new(PAGE_SIZE);
+        // No block follows another one at once: an access behind its end shows.
+        let address = last + MOST_BYTES;
+        let length = count * PAGE_SIZE;
+        let bytes = Sram::new(length);
         let page = Arc::new(Page { address, bytes });
         pages.insert(address, Arc::downgrade(&page));
         FakeMemory {
             page,
             offset: 0,
-            length: PAGE_SIZE,
+            length,
         }
     }
 
-    /// The page at an address, as the device finds it.
+    /// The page or block at an address, as the device finds it, and the offset there.
     pub(crate) fn at(&self, address: u64) -> (FakeMemory, usize) {
-        let offset = address as usize % PAGE_SIZE;
         let pages = self.0.lock().unwrap();
-        let page = pages
-            .get(&(address - offset as u64))
-            .and_then(Weak::upgrade);
+        let last = pages.range(..=address).next_back();
+        let page = last.and_then(|(_, page)| page.upgrade());
         let page = page.unwrap_or_else(|| panic!("the device accesses {address:#x}: no page"));
+        let offset = (address - page.address) as usize;
+        let length = page.bytes.size();
+        assert!(offset < length, "the device accesses {address:#x}: no page");
         let memory = FakeMemory {
             page,
             offset: 0,
-            length: PAGE_SIZE,
+            length,
         };
         (memory, offset)
     }
 
-    /// Pages that are allocated now.
+    /// Pages and blocks that are allocated now.
     pub(crate) fn count(&self) -> usize {
         let pages = self.0.lock().unwrap();
         pages

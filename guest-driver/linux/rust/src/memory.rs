@@ -81,7 +81,7 @@ impl Drop for Area {
     }
 }
 
-/// Some bytes of a page, and a reference on the page.
+/// Some bytes of a page or a block, and a reference on it.
 pub(crate) struct Memory {
     base: NonNull<u8>,
     address: u64,
@@ -95,23 +95,25 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// A page of its own, zeroed; charged to the calling process or to nobody.
-    pub(crate) fn new_page(charged: bool) -> Result<Self, NoMemory> {
+    /// A page or a block of its own, zeroed; charged to the calling process or to nobody. The number
+    /// of its pages is a power of two.
+    pub(crate) fn new_block(pages: usize, charged: bool) -> Result<Self, NoMemory> {
         // SAFETY: no precondition.
-        let address = unsafe { ffi::qnic_page_new(charged) };
-        // SAFETY: the reference that comes with a new page.
-        unsafe { Self::from_raw(address, PAGE_SIZE) }.ok_or(NoMemory)
+        let address = unsafe { ffi::qnic_block_new(pages.trailing_zeros(), charged) };
+        // SAFETY: the reference that comes with a new block, which is that long.
+        unsafe { Self::from_raw(address, pages * PAGE_SIZE) }.ok_or(NoMemory)
     }
 
     /// Bytes at a physical address; none at 0.
     ///
     /// # Safety
-    /// They are within a page of the kernel's memory, and the caller gives a reference on it away.
+    /// They are within a page or a block of the kernel's memory, and the caller gives a reference on it
+    /// away.
     pub(crate) unsafe fn from_raw(address: u64, length: usize) -> Option<Self> {
         if address == 0 {
             return None;
         }
-        // SAFETY: a page of the kernel's memory, which is all mapped.
+        // SAFETY: the kernel's memory, which is all mapped, one page behind the other.
         let base = NonNull::new(unsafe { ffi::qnic_page_memory(address) })?;
         Some(Memory {
             base,
@@ -155,7 +157,7 @@ impl DeviceMemory for Memory {
 
     fn part(&self, offset: usize, length: usize) -> Self {
         let _ = self.within(offset, length);
-        // SAFETY: self has a reference on that page.
+        // SAFETY: self has a reference on that page or block.
         unsafe { ffi::qnic_page_get(self.address) };
         Memory {
             // SAFETY: within the bytes, as just checked.

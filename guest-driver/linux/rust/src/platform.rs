@@ -12,7 +12,7 @@ use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::page_table::PageAccess;
 use qnic_abi::PAGE_SIZE;
 use qnic_driver::platform::{
-    collect, Level, MemoryError, NoMemory, RequestError, Spare, Timeout,
+    Level, MemoryError, NoMemory, RequestError, Run, Spare, Timeout,
 };
 use qnic_driver::{MemoryManager, Platform, Region, Resident};
 
@@ -300,11 +300,16 @@ impl Platform for Kernel {
     }
 
     fn new_page(&self) -> Result<Memory, NoMemory> {
-        Memory::new_page(false)
+        Memory::new_block(1, false)
     }
 
-    fn new_pages(&self, count: usize) -> Result<Vec<Memory>, NoMemory> {
-        collect(count, || Memory::new_page(true))
+    fn new_blocks(&self, runs: &[Run]) -> Result<Vec<Memory>, NoMemory> {
+        let mut blocks = Vec::new();
+        blocks.try_reserve_exact(runs.iter().map(|run| run.blocks).sum())?;
+        for pages in Run::each(runs) {
+            blocks.push(Memory::new_block(pages, true)?);
+        }
+        Ok(blocks)
     }
 
     fn ring_doorbell(&self, queue: u16) {

@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn qnic_rs_pools_page(pools: *mut c_void, index: u6
     // SAFETY: the shim has not closed the pools.
     let pools = unsafe { pools_of(pools) };
     let index = usize::try_from(index).unwrap_or(usize::MAX);
-    pools.page(index).map_or(0, DeviceMemory::address)
+    pools.page(index).map_or(0, |page| page.address())
 }
 
 #[no_mangle]

@@ -192,7 +192,7 @@ mod tests {
             (Status::Malformed, |raw| raw.reserved1 = 1.into()),
             (Status::Malformed, |raw| raw.reserved2[1] = 1.into()),
             (Status::BadLength, |raw| raw.header.inline_length = 41),
-            (Status::BadLength, |raw| raw.length = 4097.into()),
+            (Status::BadLength, |raw| raw.length = 32_769.into()),
         ];
         assert!(parse(&send()).is_ok());
         for (status, change) in refused {
@@ -215,7 +215,7 @@ mod tests {
             (Status::Malformed, |raw| raw.header.remote_port = 1.into()),
             (Status::Malformed, |raw| raw.header.inline_length = 8),
             (Status::BadLength, |raw| raw.length = 0.into()),
-            (Status::BadLength, |raw| raw.length = 4097.into()),
+            (Status::BadLength, |raw| raw.length = 32_769.into()),
         ];
         assert!(parse(&post()).is_ok());
         for (status, change) in refused {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   driver's queue                                                    driver's completion queue
-//!   DatagramSend ──► turn: page locked ── DATAGRAM ──► receive ─┐     ▲
+//!   DatagramSend ──► turn: pages locked ─ DATAGRAM ──► receive ─┐     ▲
 //!        ▲             │                  (may be lost)         │     │
 //!        └── completion┘                                        ▼     │
 //!   DatagramPost ─────────────────────────────────► buffers: data, record, completion
@@ -33,7 +33,7 @@ mod sends;
 use qnic_abi::control::Statistics;
 use qnic_abi::datagram::{kind, Datagram, Opcode, DRIVER_PORT};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
-use qnic_abi::wire::{fragments, Frame};
+use qnic_abi::wire::{fragments, Frame, SPAN_PAGES};
 use qnic_abi::{Status, VniId, PAGE_SIZE};
 
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
@@ -65,9 +65,11 @@ pub(super) struct Datagrams {
     counts: Counts,
 }
 
-/// Returns true if so many bytes from an address on are memory of the node, in one page.
-fn is_in_page<H: Host>(host: &H, address: u64, length: usize) -> bool {
-    fragments(address, length) <= 1 && host.memory().contains(address, length as u64)
+/// Returns true if so many bytes from an address on are memory of the node, in as many pages as a
+/// frame may touch.
+fn is_in_span<H: Host>(host: &H, address: u64, length: usize) -> bool {
+    fragments(address, length) <= SPAN_PAGES as u64
+        && host.memory().contains(address, length as u64)
 }
 
 /// Returns true if a process is the driver.
@@ -93,7 +95,7 @@ impl Datagrams {
             return;
         };
         self.sends.put(id, packet);
-        let inside = packet.length == 0 || is_in_page(cx.host, packet.address, packet.length);
+        let inside = packet.length == 0 || is_in_span(cx.host, packet.address, packet.length);
         match fetched.peer {
             None => self.end_send(cx, id, Status::NoSuchNode),
             Some(_) if !inside => self.end_send(cx, id, Status::BadAddress),
@@ -204,6 +206,11 @@ impl Protocol for Datagrams {
             .core
             .lock_some(cx.host, id.vni(), range, key, side, pages)
         {
+            // The node may have less memory than when the packet was given to the NIC.
+            Ok(()) if pages.bytes_from(packet.address) < packet.length as u64 => {
+                cx.core.unlock_span(cx.host, pages, 0);
+                return Turn::Refuse(Status::BadAddress);
+            }
             Ok(()) => {}
             Err(PageError::Refused(status)) => return Turn::Refuse(status),
             Err(PageError::Absent) => return Turn::Refuse(Status::BadAddress),

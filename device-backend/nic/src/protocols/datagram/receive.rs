@@ -11,7 +11,7 @@ use qnic_abi::{Port, Status, VniId};
 use zerocopy::IntoBytes;
 
 use super::buffers::Buffer;
-use super::{is_in_page, Context, Datagrams};
+use super::{is_in_span, Context, Datagrams};
 use crate::env::{Host, HostMemory, OutOfRange};
 use crate::frame::Arrival;
 
@@ -60,8 +60,8 @@ impl Datagrams {
             return Err(Status::Malformed);
         }
         let aligned = buffer.record % RECORD_BYTES as u64 == 0;
-        let inside = is_in_page(cx.host, buffer.address, buffer.length.into())
-            && is_in_page(cx.host, buffer.record, RECORD_BYTES);
+        let inside = is_in_span(cx.host, buffer.address, buffer.length.into())
+            && is_in_span(cx.host, buffer.record, RECORD_BYTES);
         if !aligned || !inside {
             end_buffer(cx, vni, handle, Status::BadAddress);
         } else if self.buffers.count() >= cx.core.limits.datagram_buffers as usize {

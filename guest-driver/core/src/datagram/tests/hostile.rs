@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-use super::super::fragments::{FRAGMENT_NS, MAX_PARTIAL};
+use super::super::fragments::{FRAGMENT_NS, MAX_FRAGMENTS, MAX_PARTIAL};
 
 /// What happens to a packet.
 #[derive(Debug, Clone, Copy)]
@@ -63,17 +63,36 @@ proptest! {
     /// its sender; and no buffer is lost whatever comes.
     #[test]
     fn what_arrives_is_whole_and_no_buffer_is_lost(
-        max_payload in prop_oneof![Just(4096usize), Just(2048), Just(1400), Just(600)],
-        messages in prop::collection::vec((0..=8192usize, any::<bool>()), 1..12),
+        max_payload in prop_oneof![
+            Just(32_768usize), Just(9000), Just(4096), Just(2048), Just(1400), Just(600),
+        ],
+        in_blocks in any::<bool>(),
+        messages in prop::collection::vec((any::<u16>(), any::<bool>()), 1..12),
         lots in prop::collection::vec(lots(), 1..60),
     ) {
-        let world = World::new();
+        let most = match in_blocks {
+            true => MAX_MESSAGE.min(MAX_FRAGMENTS << max_payload.ilog2()),
+            false => 8192,
+        };
+        let messages: Vec<_> = messages
+            .into_iter()
+            .map(|(length, steered)| (usize::from(length) % (most + 1), steered && !in_blocks))
+            .collect();
+        let world = match in_blocks {
+            true => World::with_blocks(CONFIG, 8),
+            false => World::new(),
+        };
         world.nic.lock().unwrap().max_payload = max_payload;
         let mut lots = lots.into_iter().cycle();
         let mut late = Vec::new();
         let mut lied = false;
         for (token, (length, steered)) in messages.iter().enumerate() {
-            let mut message = world.message(&[token as u8], &bytes(token as u8, *length), token as u64);
+            let data = bytes(token as u8, *length);
+            let mut message = world.message(&[token as u8], &[], token as u64);
+            message.data = match in_blocks && *length > 0 {
+                true => world.message_in_block(&data, 0).data,
+                false => world.data(&data),
+            };
             if *steered {
                 let pages = [(); 2].map(|()| world.buffer(&[]));
                 let [first, second] = pages;

@@ -157,6 +157,19 @@ impl World {
     }
 
     fn with(config: PortConfig) -> Self {
+        Self::of(config, |_, port| port.fill().unwrap())
+    }
+
+    /// One whose ports receive in blocks of so many pages.
+    fn with_blocks(config: PortConfig, pages: usize) -> Self {
+        Self::of(config, |fake, port| {
+            for _ in 0..config.receives {
+                assert!(port.give(fake.pages.allocate_block(pages)).is_none());
+            }
+        })
+    }
+
+    fn of(config: PortConfig, fill: impl Fn(&Fake, &Port<Fake>)) -> Self {
         let fake = Fake::new();
         let driver = fake.start().unwrap();
         let notes: [Arc<Notes>; 2] = Default::default();
@@ -181,8 +194,8 @@ impl World {
             notes,
             ports,
         };
-        world.port(0).fill().unwrap();
-        world.port(1).fill().unwrap();
+        fill(&world.fake, world.port(0));
+        fill(&world.fake, world.port(1));
         world.run();
         world
     }
@@ -213,6 +226,19 @@ impl World {
         }
         let second = (!back.is_empty()).then(|| self.buffer(back));
         Data::new(self.buffer(front), second, bytes.len()).unwrap()
+    }
+
+    /// A message in a block.
+    fn message_in_block(&self, bytes: &[u8], token: u64) -> Outgoing<Fake> {
+        let pages = bytes.len().div_ceil(4096).next_power_of_two();
+        let block = self.fake.pages.allocate_block(pages);
+        block.write_bytes(0, bytes);
+        Outgoing {
+            header: Header::NONE,
+            data: Data::whole(Buffer::new(block.part(0, bytes.len()))),
+            target: None,
+            token,
+        }
     }
 
     fn message(&self, header: &[u8], bytes: &[u8], token: u64) -> Outgoing<Fake> {

@@ -204,6 +204,89 @@ fn a_route_that_carries_nothing_fails_the_message() {
     assert_eq!(world.notes[0].take(), [failed]);
 }
 
+/// A block is one packet where the route carries it, of any length (S1).
+#[test]
+fn a_block_is_one_packet() {
+    let world = World::with_blocks(CONFIG, 8);
+    for length in [1, 4096, 4097, 10_000, 32_768] {
+        let before = world.counters();
+        let message = world.message_in_block(&bytes(1, length), 1);
+        world.port(0).send(&[to(2)], message).unwrap();
+        world.run();
+        assert_eq!(world.notes[0].take(), [sent(1)]);
+        assert_eq!(world.notes[1].take(), [received(1, b"", &bytes(1, length))]);
+        let counters = world.counters();
+        let packets = counters.packets_sent.get() - before.packets_sent.get();
+        assert_eq!((packets, counters.bytes_copied.get()), (1, 0));
+    }
+}
+
+/// Where the route carries less, the rest of a block is copied behind its first fragment.
+#[test]
+fn a_block_goes_over_a_narrow_route_in_fragments() {
+    let config = PortConfig {
+        receives: 32,
+        ..CONFIG
+    };
+    let world = World::with_blocks(config, 8);
+    world.nic.lock().unwrap().max_payload = 4096;
+    for length in [32_768, 30_000, 4097] {
+        let before = world.counters();
+        let message = world.message_in_block(&bytes(2, length), 1);
+        world.port(0).send(&[to(2)], message).unwrap();
+        world.run();
+        assert_eq!(world.notes[0].take(), [sent(1)]);
+        assert_eq!(world.notes[1].take(), [received(1, b"", &bytes(2, length))]);
+        let copied = world.counters().bytes_copied.get() - before.bytes_copied.get();
+        assert_eq!(copied as usize, length - 4096);
+    }
+    // Messages in pages are no longer than that, and nothing is copied.
+    let before = world.counters();
+    world.send(b"", &bytes(3, 8192), 2);
+    world.run();
+    let counters = world.counters();
+    assert_eq!(counters.packets_sent.get() - before.packets_sent.get(), 2);
+    assert_eq!(counters.routes_narrowed, before.routes_narrowed);
+}
+
+#[test]
+fn a_block_that_would_be_too_many_packets_fails() {
+    let world = World::with_blocks(CONFIG, 8);
+    world.nic.lock().unwrap().max_payload = 1024;
+    for (length, failed) in [(16 * 1024 + 1, 1), (16 * 1024, 0), (32 * 1024, 1)] {
+        let message = world.message_in_block(&bytes(1, length), 1);
+        world.port(0).send(&[to(2)], message).unwrap();
+        world.run();
+        let told = world.notes[0].take();
+        let [Told::Sent { failed: count, .. }] = told[..] else {
+            panic!("{told:?}");
+        };
+        assert_eq!(count, failed, "{length} bytes");
+    }
+}
+
+/// A port keeps fragments in half of its buffers: a message of more never comes together.
+#[test]
+fn a_port_with_few_buffers_joins_no_message_of_many_fragments() {
+    let config = PortConfig {
+        receives: 8,
+        ..CONFIG
+    };
+    let world = World::with_blocks(config, 8);
+    world.nic.lock().unwrap().max_payload = 4096;
+    for (length, arrives) in [(4 * 4096, true), (4 * 4096 + 1, false)] {
+        let message = world.message_in_block(&bytes(1, length), 1);
+        world.port(0).send(&[to(2)], message).unwrap();
+        world.run();
+        assert_eq!(
+            world.notes[1].take().len(),
+            usize::from(arrives),
+            "{length}"
+        );
+    }
+    assert!(world.counters().fragments_evicted.get() > 0);
+}
+
 #[test]
 fn a_message_goes_to_a_set_as_unicasts() {
     let world = World::new();
