@@ -90,8 +90,8 @@ impl Default for Options {
         Options {
             pool: PoolOptions {
                 frame_bytes: 16 << 10,
-                inputs: 128,
-                outputs: 128,
+                inputs: 256,
+                outputs: 256,
             },
             connections: 64,
             backlog: 32,
