@@ -121,7 +121,8 @@ pub(crate) fn read_log(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The end of the file at `path`: at most `lines` lines of readable text.
+/// The end of the file at `path`: at most `lines` lines of readable text, or more if a kernel
+/// panicked before them: why it did is among what is told.
 pub(crate) fn tail(path: &Path, lines: usize) -> String {
     const MOST: u64 = 16 << 10;
     let read = || -> io::Result<Vec<u8>> {
@@ -135,7 +136,14 @@ pub(crate) fn tail(path: &Path, lines: usize) -> String {
     let text = readable(&read().unwrap_or_default());
     let trimmed = text.lines().map(str::trim_end);
     let all: Vec<_> = trimmed.filter(|line| !line.is_empty()).collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
+    let end = all.len().saturating_sub(lines);
+    let panic = all.iter().rposition(|line| begins_panic(line));
+    all[panic.map_or(end, |panic| end.min(panic))..].join("\n")
+}
+
+/// Whether `line` of a console says why a kernel panicked. Its last words repeat it.
+fn begins_panic(line: &str) -> bool {
+    line.contains("Kernel panic - not syncing") && !line.contains("end Kernel panic")
 }
 
 /// `bytes` as text that cannot drive a terminal: control characters but line ends and
@@ -201,5 +209,18 @@ mod tests {
             .unwrap();
         assert_eq!(tail(file.path(), 2), "two[2J\nthree");
         assert_eq!(tail(Path::new("/nowhere"), 2), "");
+    }
+
+    #[test]
+    fn the_tail_says_why_a_kernel_panicked_however_long_its_trace_is() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let panic = "[ 5.5] Kernel panic - not syncing: sysrq triggered crash";
+        let trace = "[ 5.5]  ? do_fault+0x31a/0x550\n".repeat(60);
+        let last = "[ 5.6] ---[ end Kernel panic - not syncing: sysrq triggered crash ]---";
+        let all = [panic, "\n", &trace, last].concat();
+        write!(file, "[ 1.0] booting\n{all}").unwrap();
+        let lines = |text: &str| text.lines().map(str::trim_end).map(str::to_owned).collect();
+        let (told, all): (Vec<String>, Vec<String>) = (lines(&tail(file.path(), 40)), lines(&all));
+        assert_eq!(told, all);
     }
 }

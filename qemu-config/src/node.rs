@@ -192,7 +192,8 @@ impl Node {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// The last `lines` lines of the console, as text that cannot drive a terminal.
+    /// The last `lines` lines of the console, as text that cannot drive a terminal; more if the
+    /// kernel panicked before them, from its reason on.
     pub fn console_tail(&self, lines: usize) -> String {
         tail(&self.dir.console(), lines)
     }
