@@ -17,7 +17,7 @@
 
 use alloc::collections::VecDeque;
 
-use qnic_abi::stream::{StreamHeader, SELECTIVE_BITS};
+use qnic_abi::stream::StreamHeader;
 use qnic_timing::{Acknowledged, Time};
 
 use crate::buffer::SendFrame;
@@ -398,9 +398,12 @@ impl<S: SendFrame> Sender<S> {
 
 /// One more than the highest frame that a header says has come, counted behind the first gap.
 fn highest(header: &StreamHeader) -> u64 {
-    let bit = |bit: &usize| header.selective[bit / 64].get() >> (bit % 64) & 1 == 1;
-    (0..SELECTIVE_BITS)
-        .rev()
-        .find(bit)
-        .map_or(0, |bit| bit as u64 + 1)
+    let mut highest = 0;
+    for (start, word) in (0..).step_by(64).zip(&header.selective) {
+        let bits = 64 - word.get().leading_zeros();
+        if bits > 0 {
+            highest = start + u64::from(bits);
+        }
+    }
+    highest
 }

@@ -27,6 +27,7 @@
 
 mod arena;
 mod control;
+mod copy;
 mod device_memory;
 mod error;
 mod events;

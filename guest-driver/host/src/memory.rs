@@ -20,6 +20,8 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
 use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
 
+use crate::copy;
+
 /// A range of memory of this process that is shared with a NIC or with peers.
 ///
 /// Cloning it is cheap and keeps the memory mapped. All accesses panic when they
@@ -173,10 +175,7 @@ impl SharedRegion {
         let (middle, back) = rest.split_at_mut(words * 8);
         let tail = offset + head + middle.len();
         self.read_single(offset, front);
-        let words = self.words_u64(offset + head, words);
-        for (chunk, word) in middle.chunks_exact_mut(8).zip(words) {
-            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        }
+        copy::load(self.words_u64(offset + head, words), middle);
         self.read_single(tail, back);
     }
 
@@ -191,12 +190,7 @@ impl SharedRegion {
         let (middle, back) = rest.split_at(words * 8);
         let tail = offset + head + middle.len();
         self.write_single(offset, front);
-        let words = self.words_u64(offset + head, words);
-        for (chunk, word) in middle.chunks_exact(8).zip(words) {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(chunk);
-            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
-        }
+        copy::store(self.words_u64(offset + head, words), middle);
         self.write_single(tail, back);
     }
 
@@ -449,14 +443,14 @@ mod tests {
         #[test]
         fn copies_touch_exactly_their_range(
             start in 0usize..64,
-            bytes in proptest::collection::vec(any::<u8>(), 0..64),
+            bytes in proptest::collection::vec(any::<u8>(), 0..448),
         ) {
             let region = SharedRegion::anonymous(4096).unwrap();
-            let mut oracle = vec![0x55; 128];
+            let mut oracle = vec![0x55; 512];
             region.write_bytes(0, &oracle);
             region.write_bytes(start, &bytes);
             oracle[start..start + bytes.len()].copy_from_slice(&bytes);
-            let mut all = vec![0; 128];
+            let mut all = vec![0; 512];
             region.read_bytes(0, &mut all);
             prop_assert_eq!(&all, &oracle);
             let mut back = vec![0; bytes.len()];
