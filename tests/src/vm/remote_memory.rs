@@ -15,7 +15,7 @@ use qnic_nodes::vm::VmNodes;
 use qnic_nodes::{until, Nodes};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    swap_and_files_outlive_their_servers: 2 => on_spec(&spec()?, outlive),
+    swap_and_files_outlive_their_servers => on_spec(&spec()?, outlive),
 };
 
 /// Longest time for repair, and between two lines of a program that swaps: several times what either
