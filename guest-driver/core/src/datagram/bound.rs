@@ -6,14 +6,14 @@ use qnic_abi::command::Descriptor;
 use qnic_abi::datagram::{Datagram, PacketFlags};
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::wire::Body;
-use qnic_abi::{NodeId, Status};
+use qnic_abi::{NodeId, SharedMemory, Status};
 use zerocopy::IntoBytes;
 
 use super::buffer::{Buffer, Landed, PortKey};
 use super::config::PortConfig;
 use super::counters::Counters;
 use super::fragments::{Fragment, Fragments, Outcome, Parts, Reason, Whole};
-use super::message::{Address, Handle, Header, Sent, PAGES};
+use super::message::{Address, Handle, Header, Sent, MAX_MESSAGE, PAGES};
 use super::peers::Peers;
 use super::receives::Receives;
 use super::routes::Routes;
@@ -31,9 +31,20 @@ struct Arrival<P: Platform> {
     record: Datagram,
 }
 
-/// What the upper module is to be told next.
+/// A message that came in one packet.
+pub(super) struct Single<P: Platform> {
+    pub(super) landed: Landed<P>,
+    pub(super) from: Address,
+    pub(super) header: Header,
+    /// At most what the memory has room for.
+    pub(super) length: usize,
+}
+
+/// What the upper module is to be told next. It is moved often, so it is small.
 pub(super) enum Call<P: Platform> {
-    Received(Whole<Landed<P>>),
+    Received(Single<P>),
+    /// Fragments are all there: [`Bound::whole`].
+    Joinable,
     Sent(Sent<P>),
     Withdrawn(Handle, Buffer<P>),
     Deadline,
@@ -51,6 +62,8 @@ pub(super) struct Bound<P: Platform, U> {
     pub(super) receives: Receives<P>,
     pub(super) sends: Sends<P>,
     fragments: Fragments<Landed<P>>,
+    /// The fragments that the thread that serves is about to join.
+    pub(super) whole: Option<Whole<Landed<P>>>,
     arrived: VecDeque<Arrival<P>>,
     /// When the upper module wants to be called.
     pub(super) deadline_ns: Option<u64>,
@@ -83,6 +96,7 @@ impl<P: Platform, U> Bound<P, U> {
             receives: Receives::new(platform, config.receives, config.steered)?,
             sends: Sends::new(config.messages)?,
             fragments: Fragments::new(usize::from(config.receives / 2).max(PAGES))?,
+            whole: None,
             arrived,
             deadline_ns: None,
             refused_until_ns: 0,
@@ -190,8 +204,20 @@ impl<P: Platform, U> Bound<P, U> {
             return Call::Nothing;
         };
         let last = record.flags & PacketFlags::LAST.bits() != 0;
-        let whole = last && record.fragment.get() == 0;
-        while let Some(parts) = (!whole).then(|| self.fragments.evict()).flatten() {
+        if last && record.fragment.get() == 0 {
+            if length > landed.memory().size().min(MAX_MESSAGE) {
+                counters.packets_malformed.add(1);
+                self.receives.put_back(landed);
+                return Call::Nothing;
+            }
+            return Call::Received(Single {
+                landed,
+                from,
+                header,
+                length,
+            });
+        }
+        while let Some(parts) = self.fragments.evict() {
             self.drop_parts(Reason::Evicted, parts, counters);
         }
         let fragment = Fragment {
@@ -206,7 +232,10 @@ impl<P: Platform, U> Bound<P, U> {
         };
         match self.fragments.insert(now_ns, fragment) {
             Outcome::Kept => Call::Nothing,
-            Outcome::Whole(whole) => Call::Received(whole),
+            Outcome::Whole(whole) => {
+                self.whole = Some(whole);
+                Call::Joinable
+            }
             Outcome::Dropped(reason, parts) => {
                 self.drop_parts(reason, parts, counters);
                 Call::Nothing
@@ -246,6 +275,10 @@ impl<P: Platform, U> Bound<P, U> {
         self.deadline_ns = None;
         self.sends.give_up();
         self.receives.close();
+        let whole = self.whole.take().map(|whole| whole.parts);
+        for landed in whole.into_iter().flatten().flatten() {
+            self.receives.put_back(landed);
+        }
         while let Some(parts) = self.fragments.take_any() {
             for landed in parts.into_iter().flatten() {
                 self.receives.put_back(landed);

@@ -4,10 +4,9 @@ use alloc::sync::Arc;
 
 use qnic_abi::SharedMemory;
 
-use super::bound::Call;
+use super::bound::{Call, Single};
 use super::buffer::{Buffer, Home, Landed, PortKey};
 use super::engine::BATCH;
-use super::fragments::Whole;
 use super::join::{join, Joined};
 use super::message::{Data, Handle, Message, Sent};
 use super::port::{Engine, Port};
@@ -96,7 +95,8 @@ fn prepare<P: Platform>(engine: &Arc<Engine<P>>, now_ns: u64) -> Option<(PortKey
         Call::Withdrawn(handle, buffer) => Ready::Withdrawn(handle, buffer),
         Call::Deadline => Ready::Deadline,
         Call::Gone => Ready::Gone,
-        Call::Received(whole) => joined(engine, key, whole).map_or(Ready::Nothing, Ready::Received),
+        Call::Received(single) => Ready::Received(received(engine, key, single)),
+        Call::Joinable => joined(engine, key).map_or(Ready::Nothing, Ready::Received),
     };
     Some((key, ready))
 }
@@ -118,13 +118,56 @@ fn call<P: Platform>(engine: &Arc<Engine<P>>, key: PortKey, ready: Ready<P>, now
     }
 }
 
-/// Joins a message; none if it cannot be.
-#[inline(never)]
-fn joined<P: Platform>(
+/// A message that came in one packet. One without data does not need its buffer.
+fn received<P: Platform>(engine: &Arc<Engine<P>>, port: PortKey, single: Single<P>) -> Message<P> {
+    let Single {
+        landed,
+        from,
+        header,
+        length,
+    } = single;
+    engine.counters.messages_received.add(1);
+    if length == 0 {
+        engine.peek(port, |bound| bound.receives.put_back(landed));
+        return Message {
+            from,
+            header,
+            data: Data::none(),
+            steered: None,
+        };
+    }
+    let steered = engine.peek(port, |bound| bound.receives.hand_over(&landed));
+    Message {
+        from,
+        header,
+        data: Data::of([Some(handed_over(engine, port, landed)), None], length),
+        steered: steered.flatten(),
+    }
+}
+
+/// The buffer of a page that the upper module gets.
+fn handed_over<P: Platform>(
     engine: &Arc<Engine<P>>,
     port: PortKey,
-    whole: Whole<Landed<P>>,
-) -> Option<Message<P>> {
+    landed: Landed<P>,
+) -> Buffer<P> {
+    match landed {
+        Landed::Steered(buffer, _) => {
+            engine.counters.pages_steered.add(1);
+            buffer
+        }
+        Landed::Own(memory) => {
+            debug_assert!(memory.size() > 0);
+            let engine = engine.clone();
+            Buffer::of_port(memory, Home { engine, port })
+        }
+    }
+}
+
+/// Joins the fragments of a message; none if it cannot be.
+#[inline(never)]
+fn joined<P: Platform>(engine: &Arc<Engine<P>>, port: PortKey) -> Option<Message<P>> {
+    let whole = engine.peek(port, |bound| bound.whole.take()).flatten()?;
     let (from, header, length) = (whole.from, whole.header, whole.length);
     let Joined { pages, spare, fits } = join(whole, &engine.counters);
     let mut steered = None;
@@ -140,17 +183,7 @@ fn joined<P: Platform>(
         engine.counters.packets_malformed.add(1);
         return None;
     }
-    let pages = pages.map(|landed| match landed? {
-        Landed::Steered(buffer, _) => {
-            engine.counters.pages_steered.add(1);
-            Some(buffer)
-        }
-        Landed::Own(memory) => {
-            debug_assert!(memory.size() > 0);
-            let engine = engine.clone();
-            Some(Buffer::of_port(memory, Home { engine, port }))
-        }
-    });
+    let pages = pages.map(|landed| Some(handed_over(engine, port, landed?)));
     engine.counters.messages_received.add(1);
     Some(Message {
         from,

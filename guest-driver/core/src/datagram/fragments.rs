@@ -1,4 +1,4 @@
-//! Messages of which fragments are missing (H3, H4).
+//! Messages of several packets, of which fragments are missing (H3, H4).
 //!
 //! ```text
 //!   packet ──► message by (node, port, sequence) ──┬─ all there ──► Whole
@@ -126,20 +126,12 @@ impl<M> Fragments<M> {
         })
     }
 
-    /// Takes a fragment. If there is no room for it, [`Fragments::evict`] comes first.
+    /// Takes a fragment, which is not all of its message. If there is no room for it,
+    /// [`Fragments::evict`] comes first.
     pub(super) fn insert(&mut self, now_ns: u64, fragment: Fragment<M>) -> Outcome<M> {
         let number = usize::from(fragment.number);
         if number >= MAX_FRAGMENTS || fragment.length > MAX_MESSAGE {
             return Outcome::Dropped(Reason::Malformed, one(fragment.memory));
-        }
-        if fragment.last && number == 0 {
-            return Outcome::Whole(Whole {
-                from: fragment.from,
-                header: fragment.header,
-                size: MAX_MESSAGE,
-                length: fragment.length,
-                parts: one(fragment.memory),
-            });
         }
         let key = (fragment.from, fragment.sequence);
         let mut place = self.partial.iter();
