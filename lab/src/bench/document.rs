@@ -234,6 +234,96 @@ mod tests {
     use super::super::record::tests::run;
     use super::*;
 
+    /// What the README says of each line of its table: the figure, what it is divided by, and how
+    /// it is written.
+    const IN_README: [(&str, &[(&str, f64, usize, &str)]); 3] = [
+        (
+            "| 8-byte write, half a round trip |",
+            &[
+                (
+                    "guest-latency/qnic-write-8/half-round-trip-us",
+                    1.0,
+                    1,
+                    "| {} µs |",
+                ),
+                (
+                    "guest-latency/soft-roce-ib-write-lat-8/half-round-trip-us",
+                    1.0,
+                    0,
+                    "Soft-RoCE {} µs",
+                ),
+                (
+                    "guest-latency/tcp-qperf-8/half-round-trip-us",
+                    1.0,
+                    0,
+                    "TCP {} µs",
+                ),
+                (
+                    "guest-latency/ivshmem-8/half-round-trip-us",
+                    1.0,
+                    1,
+                    "ivshmem {} µs",
+                ),
+            ],
+        ),
+        (
+            "| stream of 64 KiB writes |",
+            &[
+                (
+                    "guest-streams/qnic-write-65536/stream-mb-s",
+                    1000.0,
+                    0,
+                    "| {} GB/s |",
+                ),
+                (
+                    "guest-streams/soft-roce-ib-write-bw-65536/stream-mb-s",
+                    1000.0,
+                    3,
+                    "Soft-RoCE {} GB/s",
+                ),
+                (
+                    "guest-streams/tcp-qperf-65536/stream-mb-s",
+                    1000.0,
+                    2,
+                    "TCP {} GB/s",
+                ),
+                (
+                    "guest-streams/ivshmem-65536/stream-mb-s",
+                    1000.0,
+                    1,
+                    "ivshmem {} GB/s",
+                ),
+            ],
+        ),
+        (
+            "| page in from another guest's memory |",
+            &[
+                ("page/remote-memory-in/page-us", 1.0, 0, "| {} µs |"),
+                ("page/nbd-in/page-us", 1.0, 0, "TCP {} µs"),
+                ("page/virtio-blk-in/page-us", 1.0, 0, "disk {} µs"),
+            ],
+        ),
+    ];
+
+    #[test]
+    fn the_figures_of_the_readme_are_those_of_that_run() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+        let run = Run::read(&record_of(&root.join("docs/performance.md"))).unwrap();
+        let figures: Vec<_> = run.suites.iter().flat_map(SuiteRun::figures).collect();
+        for (begins, said) in IN_README {
+            let line = readme.lines().find(|line| line.starts_with(begins));
+            let line = line.unwrap_or_else(|| panic!("no line begins {begins}"));
+            for (id, divisor, decimals, text) in said {
+                let mut found = figures.iter().filter(|figure| figure.id.ends_with(id));
+                let figure = found.next().unwrap_or_else(|| panic!("no figure {id}"));
+                let value = format!("{:.decimals$}", figure.median() / divisor);
+                let text = text.replace("{}", &value);
+                assert!(line.contains(&text), "{text:?} is not in {line}");
+            }
+        }
+    }
+
     #[test]
     fn the_tables_of_the_document_are_those_of_the_run_beside_it() {
         let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
