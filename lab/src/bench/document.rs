@@ -234,9 +234,11 @@ mod tests {
     use super::super::record::tests::run;
     use super::*;
 
-    /// What the README says of each line of its table: the figure, what it is divided by, and how
-    /// it is written.
-    const IN_README: [(&str, &[(&str, f64, usize, &str)]); 3] = [
+    /// A figure of the README: its id, what it is divided by, its decimals, and what it stands in.
+    type Said = (&'static str, f64, usize, &'static str);
+
+    /// The figures of each line of its table.
+    const IN_README: [(&str, &[Said]); 3] = [
         (
             "| 8-byte write, half a round trip |",
             &[
