@@ -11,7 +11,7 @@
 //!
 //! Invariants: an artefact's directory is complete; a temporary one belongs to the
 //! holder of the lock of that name, so what a killed process left is removed by the
-//! next one. Locks vanish with their process.
+//! next one. Locks vanish with their process and the programs that it has started.
 
 use std::env;
 use std::io;
@@ -24,6 +24,7 @@ use rustix::fs::{flock, FlockOperation};
 use rustix::io::{retry_on_intr, Errno};
 use walkdir::WalkDir;
 
+use crate::command::{share_with_programs, Shared};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
@@ -33,8 +34,19 @@ pub struct Cache {
     root: PathBuf,
 }
 
-/// A lock on one name in the cache; released when dropped.
-pub(crate) struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
+/// A lock on one name in the cache, of the programs that this thread runs, too: what a killed
+/// process has left running works on in a directory that nobody else has. Released when dropped.
+pub(crate) struct Lock {
+    file: File,
+    _shared: Shared,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing it is not enough, if a program has left one behind.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
 
 impl Cache {
     /// The user's cache: `$QNIC_CACHE`, else `$XDG_CACHE_HOME/qnic`, else `~/.cache/qnic`.
@@ -105,7 +117,8 @@ impl Cache {
         }
         let path = self.root.join("locks").join(name);
         progress.step(&format!(
-            "waiting for another qnic process that works on the same (it holds {})",
+            "waiting for another qnic process that works on the same, or for what a killed one has \
+             left running (it holds {})",
             path.display()
         ));
         let lock = self.lock_with(name, FlockOperation::LockExclusive)?;
@@ -121,7 +134,10 @@ impl Cache {
             .write(true)
             .open(&path)?;
         match retry_on_intr(|| flock(&file, operation)) {
-            Ok(()) => Ok(Some(Lock(file))),
+            Ok(()) => Ok(Some(Lock {
+                _shared: share_with_programs(file.file())?,
+                file,
+            })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(Error::io("lock", &path, errno.into())),
         }
@@ -235,6 +251,8 @@ fn if_there(removed: io::Result<()>) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -299,6 +317,54 @@ mod tests {
         assert!(list(&cache.root().join("tmp")).unwrap().is_empty());
     }
 
+    const LEAVES: &str = "QNIC_TEST_CACHE_OF_A_PROGRAM";
+    /// Makes a file once somebody opens the pipe beside it.
+    const PROGRAM: &str = "echo begun; read line < ../go; touch a-1/late";
+
+    /// The process that is killed while a program of it works on an artefact.
+    fn run_a_program(root: impl Into<PathBuf>) {
+        let cache = Cache::at(root);
+        let made = cache.artefact("a-1", &Silent, |dir| {
+            let mut program = crate::command::command("sh");
+            program.args(["-c", PROGRAM]);
+            program.current_dir(dir.parent().unwrap());
+            let on_line = |line: &str| println!("{line}");
+            crate::command::run_with("work", &mut program, on_line, |_| None).map(drop)
+        });
+        made.unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_process_left_running_is_waited_for() {
+        if let Some(root) = env::var_os(LEAVES) {
+            return run_a_program(root);
+        }
+        let (_dir, cache) = cache();
+        let go = cache.service("").unwrap().join("go");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &go,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .unwrap();
+        let this = "cache::tests::what_a_killed_process_left_running_is_waited_for";
+        let mut killed = start_this_again(this, LEAVES, cache.root());
+        let mut lines = lines_of(&mut killed);
+        assert!(lines.any(|line| line.trim_end().ends_with("begun")));
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        let at_once = FlockOperation::NonBlockingLockExclusive;
+        let lock = cache.lock_with("a-1", at_once).unwrap();
+        assert!(lock.is_none(), "its program is at work");
+        // It is waited for, and what it has made is removed.
+        fs::write(go, "go\n").unwrap();
+        let path = cache.artefact("a-1", &Silent, write).unwrap();
+        assert!(path.join("file").exists() && !path.join("late").exists());
+        assert!(list(&cache.root().join("tmp")).unwrap().is_empty());
+    }
+
     const KILLED: &str = "QNIC_TEST_KILLED_CACHE";
     const FILES: usize = 8;
     const ARTEFACTS: usize = 60;
@@ -328,21 +394,27 @@ mod tests {
         io::stdin().read_line(&mut String::new()).unwrap();
     }
 
-    /// Runs [`fill`] in a process of its own, which is killed behind so many steps.
-    fn fill_and_kill(root: &Path, steps: usize) {
-        use std::io::{BufRead, BufReader};
-        use std::process::{Command, Stdio};
-
-        let this = "cache::tests::killed_fifty_times_while_it_fills_the_cache_has_nothing_half";
-        let mut child = Command::new(env::current_exe().unwrap())
+    /// Runs the test `this` in a process of its own, with `role` set to the cache.
+    fn start_this_again(this: &str, role: &str, root: &Path) -> Child {
+        Command::new(env::current_exe().unwrap())
             .args(["--exact", this, "--nocapture"])
-            .env(KILLED, root)
+            .env(role, root)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap();
+            .unwrap()
+    }
+
+    fn lines_of(child: &mut Child) -> impl Iterator<Item = String> {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut done = lines.filter(|line| line.as_ref().is_ok_and(|line| line == "step"));
+        lines.map_while(io::Result::ok)
+    }
+
+    /// Runs [`fill`] in a process of its own, which is killed behind so many steps.
+    fn fill_and_kill(root: &Path, steps: usize) {
+        let this = "cache::tests::killed_fifty_times_while_it_fills_the_cache_has_nothing_half";
+        let mut child = start_this_again(this, KILLED, root);
+        let mut done = lines_of(&mut child).filter(|line| line == "step");
         // It goes on while it is being killed: somewhere in its next steps.
         assert!(done.nth(steps - 1).is_some());
         child.kill().unwrap();

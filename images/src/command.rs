@@ -4,11 +4,14 @@ use std::cell::RefCell;
 use std::env;
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read, Seek};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::marker::PhantomData;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use command_fds::CommandFdExt as _;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
 
@@ -65,6 +68,33 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 thread_local! {
     /// What ends the programs that this thread runs, by becoming readable.
     static CANCELS: RefCell<Vec<OwnedFd>> = const { RefCell::new(Vec::new()) };
+    /// What is open in the programs that this thread runs, too: the locks on what they work on.
+    static SHARED: RefCell<Vec<OwnedFd>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Makes `file` open in all programs that this thread begins to run until the result is dropped.
+/// A lock that it has is then theirs as well: if this process is killed, it is held until the
+/// last of them has ended.
+pub(crate) fn share_with_programs(file: &impl AsFd) -> io::Result<Shared> {
+    let fd = file.as_fd().try_clone_to_owned()?;
+    let number = fd.as_raw_fd();
+    SHARED.with_borrow_mut(|fds| fds.push(fd));
+    Ok(Shared {
+        number,
+        of_this_thread: PhantomData,
+    })
+}
+
+/// A file is open in the programs that this thread runs.
+pub(crate) struct Shared {
+    number: RawFd,
+    of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        SHARED.with_borrow_mut(|fds| fds.retain(|fd| fd.as_raw_fd() != self.number));
+    }
 }
 
 /// Does `work`. Once one of `cancels` is readable, a program that this thread runs for it is
@@ -81,20 +111,30 @@ pub fn cancelled_by<T>(cancels: &[BorrowedFd<'_>], work: impl FnOnce() -> T) -> 
     Ok(result)
 }
 
-/// Ends programs that are cancelled.
-pub(crate) struct Canceller(Vec<OwnedFd>);
+/// What the programs that a thread runs have of it.
+pub(crate) struct Ties {
+    /// Each ends them when it is readable.
+    cancels: Vec<OwnedFd>,
+    /// These are open in them.
+    shared: Vec<OwnedFd>,
+}
 
-impl Canceller {
+fn clones(fds: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
+    fds.iter().map(OwnedFd::try_clone).collect()
+}
+
+impl Ties {
     pub(crate) fn of_this_thread() -> io::Result<Self> {
-        let clone = |fds: &Vec<OwnedFd>| fds.iter().map(OwnedFd::try_clone).collect();
-        let fds: io::Result<_> = CANCELS.with_borrow(clone);
-        Ok(Self(fds?))
+        Ok(Self {
+            cancels: CANCELS.with_borrow(|fds| clones(fds))?,
+            shared: SHARED.with_borrow(|fds| clones(fds))?,
+        })
     }
 
-    /// Has it end the programs of a thread that works for the one it was made on.
+    /// Gives them to the programs of a thread that works for the one they were made on.
     pub(crate) fn of_that_thread_too(&self) -> io::Result<()> {
-        let fds = self.0.iter().map(OwnedFd::try_clone);
-        CANCELS.set(fds.collect::<io::Result<_>>()?);
+        CANCELS.set(clones(&self.cancels)?);
+        SHARED.set(clones(&self.shared)?);
         Ok(())
     }
 
@@ -104,7 +144,7 @@ impl Canceller {
     }
 
     fn polled(&self) -> Vec<PollFd<'_>> {
-        let fds = self.0.iter();
+        let fds = self.cancels.iter();
         fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect()
     }
 
@@ -145,19 +185,20 @@ pub(crate) fn run_with(
 ) -> Result<String> {
     let mut errors = tempfile::tempfile()?;
     command.stdout(Stdio::piped()).stderr(errors.try_clone()?);
-    let canceller = Canceller::of_this_thread()?;
-    if canceller.is_pulled() {
+    let mut ties = Ties::of_this_thread()?;
+    if ties.is_pulled() {
         return Err(Error::Cancelled);
     }
-    if !canceller.0.is_empty() {
+    command.preserved_fds(mem::take(&mut ties.shared));
+    if !ties.cancels.is_empty() {
         // A terminal's Ctrl-C then reaches this process alone, which ends all of the group.
         command.process_group(0);
     }
     let mut child = command.spawn().map_err(|e| not_started(command, e))?;
     let pipe = child.stdout.take();
     let stdout = std::thread::scope(|scope| {
-        if !canceller.0.is_empty() {
-            scope.spawn(|| canceller.watch(&child));
+        if !ties.cancels.is_empty() {
+            scope.spawn(|| ties.watch(&child));
         }
         read_lines(pipe, &mut on_line)
     })?;
@@ -165,7 +206,7 @@ pub(crate) fn run_with(
     if status.success() {
         return Ok(stdout);
     }
-    if canceller.is_pulled() {
+    if ties.is_pulled() {
         return Err(Error::Cancelled);
     }
     let mut stderr = Vec::new();

@@ -17,7 +17,7 @@ use fs_err::os::unix::fs::symlink;
 
 use crate::apt::{Apt, Package};
 use crate::cache::{remove_file, remove_tree, Cache};
-use crate::command::{command, run, Canceller};
+use crate::command::{command, run, Ties};
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
@@ -161,9 +161,9 @@ fn unpack(cx: Context<'_>, files: &[PathBuf], packages: &[Package], root: &Path)
     }
     let total: u64 = packages.iter().map(|package| package.size).sum();
     let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
-    let canceller = Canceller::of_this_thread()?;
+    let ties = Ties::of_this_thread()?;
     let worker = || -> Result<()> {
-        canceller.of_that_thread_too()?;
+        ties.of_that_thread_too()?;
         // Each index is handed out once; nothing else is published through it.
         let take = || next.fetch_add(1, Ordering::Relaxed);
         let jobs = std::iter::repeat_with(take).map_while(|i| files.get(i).zip(packages.get(i)));
