@@ -64,6 +64,12 @@ pub enum Error {
         /// The reason.
         status: Status,
     },
+    /// Processes have no datagram ports below 1024.
+    #[error(
+        "datagram port {0}: ports below 1024 are kept for modules of the kernel; choose one from \
+         1024 up, or 0 for any free one"
+    )]
+    ReservedPort(u16),
     /// Transfers failed: all failures of those that the fence, flush or ticket waited for
     /// (N11).
     #[error("{0}")]

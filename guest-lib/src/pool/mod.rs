@@ -27,7 +27,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use qnic_abi::pool::{events, OpenPools, PoolInfo};
+use qnic_abi::pool::{events, OpenPools, PoolInfo, FIRST_POOL_PORT};
 use qnic_abi::NodeId;
 
 use crate::core::retry;
@@ -67,9 +67,12 @@ impl Nic {
     /// open the NIC has their input frames: a packet that is sent from then on finds one.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `PortInUse`, `BadLength` or `Exhausted`; [`Error::System`] where
-    /// the driver has no pools.
+    /// [`Error::ReservedPort`]; [`Error::Refused`] with `PortInUse`, `BadLength` or `Exhausted`;
+    /// [`Error::System`] where the driver has no pools.
     pub fn open_pools(&self, port: u16, options: PoolOptions) -> Result<Pools> {
+        if (1..FIRST_POOL_PORT).contains(&port) {
+            return Err(Error::ReservedPort(port));
+        }
         let number = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
         let mut call = OpenPools {
             port: port.into(),

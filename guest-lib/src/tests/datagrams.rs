@@ -35,6 +35,23 @@ fn messages_of_all_lengths_arrive_whole() {
     );
 }
 
+/// The driver's answer would be of access to segments.
+#[test]
+fn a_port_of_the_kernel_is_refused_with_what_to_do() {
+    let [nic, _] = Network::nics(0);
+    for port in [1, 1023] {
+        let error = Socket::bind(&nic, port).unwrap_err();
+        assert!(
+            matches!(error, Error::ReservedPort(p) if p == port),
+            "{error:?}"
+        );
+        assert!(error
+            .to_string()
+            .ends_with("choose one from 1024 up, or 0 for any free one"));
+    }
+    assert_eq!(Socket::bind(&nic, 1024).unwrap().port(), 1024);
+}
+
 #[test]
 fn what_is_lost_is_counted_and_nothing_comes_in_part() {
     let [one, two] = Network::nics(10);

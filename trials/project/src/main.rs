@@ -3,9 +3,9 @@
 //! `qnic exec` starts it on every node of the cluster, and says in `QNIC_NODE` which
 //! one this is. Start from here: what this program returns is what the test returns.
 
-use std::error::Error;
 use std::time::Duration;
 
+use anyhow::ensure;
 use qnic::{Access, Nic, NodeId, NotificationId, Port, SegmentName};
 
 const PORT: Port = Port(7);
@@ -16,7 +16,7 @@ const ROUNDS: u64 = 200;
 const BYTES: usize = 64;
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> anyhow::Result<()> {
     let me: u16 = std::env::var("QNIC_NODE")?.parse()?;
     let peer = 1 - me;
     let endpoint = Nic::open()?.register(PORT)?;
@@ -29,9 +29,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         endpoint.notification(LETTER).take(Some(LIMIT))?;
         let got = inbox.read_vec(0, BYTES)?;
-        if got != letter(peer, round) {
-            return Err(format!("round {round}: wrong bytes from node {peer}: {got:?}").into());
-        }
+        ensure!(
+            got == letter(peer, round),
+            "round {round}: wrong bytes from node {peer}: {got:?}"
+        );
         if me == 1 {
             endpoint.write_fenced_notify(&theirs, 0, &letter(me, round), LETTER)?;
         }
