@@ -108,7 +108,8 @@ struct State {
     routes: HashMap<NodeId, (usize, Instant)>,
 }
 
-/// A datagram port of this process.
+/// A datagram port of this process. Dropping it sends what was not sent yet, for as long as a tenth
+/// of a second, and closes it.
 #[derive(Debug)]
 pub struct Socket {
     pools: Pools,

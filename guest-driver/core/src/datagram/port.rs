@@ -208,6 +208,16 @@ impl<P: Platform> Port<P> {
         }
     }
 
+    /// Serves all ports until `ready`, for `limit_ns` at most; at least looks once. May sleep.
+    pub(crate) fn serve_until(&self, ready: &dyn Fn() -> bool, limit_ns: u64) {
+        let platform = &self.engine.device.platform;
+        let limit = platform.now_ns().saturating_add(limit_ns);
+        while !ready() && platform.now_ns() < limit {
+            self.engine.serve();
+            platform.yield_processor();
+        }
+    }
+
     /// The upper module waits for a message to be sent: [`Upper::sent`] follows as soon as one was.
     /// Without this it comes with the next packet that arrives or is sent, or two milliseconds later.
     pub fn await_sends(&self) {

@@ -33,12 +33,24 @@ use shared::Shared;
 /// then it has seen to its timers.
 const LOOK_NS: u64 = 250_000;
 
-/// The pools of one process; dropping them closes them, and may sleep.
+/// How long pools that are closed send what the process has handed over, in nanoseconds.
+const LINGER_NS: u64 = 100_000_000;
+
+/// The pools of one process; dropping them closes them, and may sleep: what the process has handed
+/// over is sent first, for as long as a tenth of a second ([`LINGER_NS`]).
 pub struct Pools<P: MemoryManager> {
     /// Dropped first: then the NIC has no page of the range any more.
     port: Binding<P>,
     shared: Arc<Shared<P>>,
     driver: Arc<Driver<P>>,
+}
+
+impl<P: MemoryManager> Drop for Pools<P> {
+    /// A process that sends and ends has sent.
+    fn drop(&mut self) {
+        let sent = || !self.is_open() || self.shared.has_sent_all(&self.port);
+        self.port.serve_until(&sent, LINGER_NS);
+    }
 }
 
 impl<P: MemoryManager> Driver<P> {

@@ -124,6 +124,11 @@ impl<P: Platform> Shared<P> {
     /// Looks at both queues of the process until they are empty; then the driver rests, unless
     /// several frames are being sent: then it comes back by itself, and the process need not kick (S4).
     pub(super) fn serve(&self, port: &Port<P>) {
+        self.empty_queues(port);
+    }
+
+    /// Returns false if there was more than one turn takes.
+    fn empty_queues(&self, port: &Port<P>) -> bool {
         for _ in 0..BATCH {
             let step = self.state.with(|state| self.step(state));
             match step {
@@ -131,7 +136,7 @@ impl<P: Platform> Shared<P> {
                     if self.state.with(|state| state.sending_count >= BURST) {
                         port.await_sends();
                     }
-                    return;
+                    return true;
                 }
                 Some(Step::Nothing) => {}
                 Some(Step::Input(memory)) => self.give(port, Some(memory)),
@@ -140,6 +145,14 @@ impl<P: Platform> Shared<P> {
         }
         // The process need not kick: this comes first.
         port.set_deadline(Some(port.now_ns()));
+        false
+    }
+
+    /// Returns true if all was sent that the process has handed over; takes what is left of it.
+    pub(super) fn has_sent_all(&self, port: &Port<P>) -> bool {
+        let empty = self.empty_queues(port);
+        port.await_sends();
+        empty && self.state.with(|state| state.sending_count == 0)
     }
 
     fn step(&self, state: &mut State) -> Option<Step<P>> {

@@ -184,6 +184,24 @@ fn packets_go_from_pool_to_pool_and_no_frame_is_lost() {
     assert_eq!(datagrams.counters.bytes_copied.get(), 0);
 }
 
+/// The NIC has taken none of them yet, and the process has kicked for the first only.
+#[test]
+fn what_a_process_has_handed_over_is_sent_though_it_ends() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.open_with((2048, 8, 8)), world.open());
+    let from = a.port;
+    for number in 0..8 {
+        assert!(a.send(b.port, &[number]));
+    }
+    assert_eq!(a.info().frames_sent.get(), 0);
+    drop(a);
+    world.run();
+    for number in 0..8 {
+        assert_eq!(b.receive(), Some((from, [number].to_vec())));
+    }
+    assert_eq!(b.receive(), None);
+}
+
 /// A packet that is sent once the port is known finds a frame.
 #[test]
 fn the_nic_has_the_frames_when_the_pools_are_open() {
