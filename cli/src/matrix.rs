@@ -55,7 +55,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let status = try_run(options).unwrap_or_else(|error| {
-        eprintln!("qnic: {error:#}");
+        ui::tell(&error);
         Verdict::IMPOSSIBLE
     });
     Ok(ExitCode::from(status))

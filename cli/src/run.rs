@@ -202,7 +202,7 @@ fn feed(input: &GuestInput) {
 }
 
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
-    eprintln!("qnic: {error:#}");
+    ui::tell(error);
     error.downcast_ref().map_or(TOOL_FAILED, status_of)
 }
 

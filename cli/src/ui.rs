@@ -27,9 +27,25 @@ pub(crate) fn progress() -> Arc<dyn Progress> {
     }
 }
 
+/// Tells what went wrong.
+pub(crate) fn tell(error: &anyhow::Error) {
+    eprintln!("qnic: {}", text_of(error));
+}
+
+/// An error and its causes, but none that was quoted already.
+fn text_of(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// Tells what went wrong and gives the exit status for it.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("qnic: {error:#}");
+    tell(error);
     ExitCode::from(match error.downcast_ref::<Error>() {
         Some(Error::Interrupted) => INTERRUPTED,
         Some(Error::Config(_)) => WRONG_INPUT,
@@ -189,6 +205,17 @@ impl Drop for Moving {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_that_was_quoted_is_not_told_again() {
+        let cause = || std::io::Error::other("no such file");
+        let error = anyhow::Error::new(cause()).context("cannot read x: no such file");
+        assert_eq!(text_of(&error), "cannot read x: no such file");
+        let error = anyhow::Error::new(cause())
+            .context("cannot read x")
+            .context("no cluster");
+        assert_eq!(text_of(&error), "no cluster: cannot read x: no such file");
+    }
 
     #[test]
     fn columns_are_aligned() {

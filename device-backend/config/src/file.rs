@@ -61,9 +61,13 @@ fn span_of(root: &DeTable<'_>, key: &str) -> Range<usize> {
     value.span()
 }
 
-/// The key of the deepest value, or of the key, that covers `at`.
+/// The key of the deepest value, or of the key, that covers `at`; none for what concerns all of
+/// the file, of which serde says nothing else.
 fn key_at(root: &DeTable<'_>, at: &Range<usize>) -> String {
-    in_table(root, at, "").unwrap_or_default()
+    match at.is_empty() {
+        true => String::new(),
+        false => in_table(root, at, "").unwrap_or_default(),
+    }
 }
 
 fn covers(outer: &Range<usize>, inner: &Range<usize>) -> bool {

@@ -83,6 +83,7 @@ fn errors_are_reported_with_location_key_and_expectation() {
     // NODE is a file with a node; a line end is `\n`.
     let table = r#"
          | 1:1: missing field `name`
+        [network]\nseed = 1\n | 1:1: missing field `name`
         name = "x"\n | 1:1: node: expected 1 to 64 nodes, found 0
         name = 3\n | 1:8: name: invalid type: integer `3`, expected a string
         name = "x\nnode | 1:10: invalid basic string, expected `"`
