@@ -9,6 +9,7 @@
 //! A suite returns [`figures::Table`]s; [`run()`] has it measured on a machine whose load it looks
 //! at, and [`record`] is what remains of it.
 
+mod boot;
 mod collective;
 mod compare;
 mod curves;

@@ -54,7 +54,7 @@ impl Suite {
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
-  cargo qnic bench                     all suites, 12 minutes on two cores
+  cargo qnic bench                     all suites, 15 minutes on two cores
   cargo qnic bench --json run.json --html run.html
   cargo qnic bench --tables            all suites, and docs/performance.md anew from them
   cargo qnic bench host sync           two of them

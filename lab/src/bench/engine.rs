@@ -1,5 +1,5 @@
 //! `qnic bench engine`: what the NIC's engine costs without I/O, in instructions and nanoseconds:
-//! programs of `qnic-nic` that move frames by calls in one thread.
+//! programs of `qnic-nic` that move frames by calls in one thread; and its longest poll (P15).
 //!
 //! Instructions are counted by callgrind. They do not depend on what else the machine does, and
 //! two runs of one program differ by what is between their lengths: start and end drop out.
@@ -12,9 +12,14 @@ use anyhow::{Context, Result};
 use qnic_cluster::{program, Program};
 
 use super::figures::{Figure, Row, Table};
+use super::goal::Goal;
 use super::wire::packets::{self, by_valgrind, said};
 
 const TRIP: Program<'static> = Program::example("qnic-nic", "trip");
+const POLLS: Program<'static> = Program::example("qnic-nic", "polls");
+
+/// What the longest poll may be beside a hostile neighbour, of what it is beside an honest one.
+const POLL_GOAL: f64 = 2.0;
 
 /// Trips of the runs that are timed, and of those that callgrind counts.
 const TIMED: [u64; 2] = [10_000, 210_000];
@@ -41,7 +46,46 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
         };
         by_valgrind(&program, COUNTED, run)
     });
-    Ok(vec![table(times, counted), packets::measure(rounds)?])
+    Ok(vec![
+        table(times, counted),
+        packets::measure(rounds)?,
+        polls(&longest_polls(rounds)?),
+    ])
+}
+
+/// The longest polls of all rounds in microseconds: beside an honest neighbour, and a hostile one.
+fn longest_polls(rounds: usize) -> Result<[Vec<f64>; 2]> {
+    let program = program(POLLS).context("build the program that measures polls")?;
+    let mut all = [Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        let line = said(&mut Command::new(&program))?;
+        let mut said = line.split_whitespace().map(str::parse::<f64>);
+        for samples in &mut all {
+            let nanoseconds = said.next().with_context(|| format!("line {line:?}"))?;
+            let nanoseconds = nanoseconds.with_context(|| format!("line {line:?}"))?;
+            samples.push(nanoseconds / 1e3);
+        }
+    }
+    Ok(all)
+}
+
+/// How long the NIC of one guest lets those of others wait (P15).
+fn polls([honest, hostile]: &[Vec<f64>; 2]) -> Table {
+    let row = |name: &str, samples: &Vec<f64>, goal: Option<Goal>| {
+        let figure = Figure::with_spread("longest poll", "us", samples.clone());
+        let figure = figure.ratio_to("of beside an honest one", honest);
+        Row::new(name, [figure.ratio_goal(goal)])
+    };
+    let goal = Goal::at_most(POLL_GOAL).code("P15");
+    let rows = vec![
+        row("honest neighbour", honest, None),
+        row("hostile neighbour", hostile, Some(goal)),
+    ];
+    Table::new(
+        "polls",
+        "The longest poll, beside what another guest does",
+        rows,
+    )
 }
 
 /// Of a trip: the difference of two runs, so that start and end drop out.
@@ -82,6 +126,13 @@ fn table(times: [Vec<f64>; 2], counted: [Result<f64>; 2]) -> Table {
 mod tests {
     use super::*;
     use crate::bench::text::tests::words_of_row;
+
+    #[test]
+    fn a_hostile_neighbour_stands_beside_an_honest_one() {
+        let table = polls(&[vec![80.0, 90.0, 95.0], vec![40.0, 180.0, 300.0]]);
+        let words = words_of_row(&table, "hostile").join(" ");
+        assert!(words.ends_with("180.0 (40.00 … 300.0) 2.00 ≤ 2"), "{words}");
+    }
 
     #[test]
     fn instructions_have_a_reason_if_nothing_counts_them() {

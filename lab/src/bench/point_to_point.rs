@@ -1,6 +1,7 @@
 //! `qnic bench host` and `qnic bench vm`: latency and bandwidth over size, beside the floor that
 //! the same machine gives in the same run.
 
+use super::boot;
 use super::floor::Floor;
 use anyhow::{Context, Result};
 use qnic_nodes::host::HostNodes;
@@ -60,7 +61,12 @@ pub(super) fn vm(rounds: usize) -> Result<Vec<Table>> {
             }
         }
     }
-    Ok(vec![table(all, VM_GOALS, Some(RATE_GOAL)), stages.table()])
+    nodes.end()?;
+    Ok(vec![
+        table(all, VM_GOALS, Some(RATE_GOAL)),
+        stages.table(),
+        boot::measure(rounds)?,
+    ])
 }
 
 /// Stages of the smallest writes, one after the other. Those of streams are longer: there each

@@ -37,7 +37,7 @@ const LOOK_NS: u64 = 250_000;
 const LINGER_NS: u64 = 100_000_000;
 
 /// The pools of one process; dropping them closes them, and may sleep: what the process has handed
-/// over is sent first, for as long as a tenth of a second ([`LINGER_NS`]).
+/// over is sent first, for as long as a tenth of a second.
 pub struct Pools<P: MemoryManager> {
     /// Dropped first: then the NIC has no page of the range any more.
     port: Binding<P>,
