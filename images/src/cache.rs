@@ -34,8 +34,8 @@ pub struct Cache {
     root: PathBuf,
 }
 
-/// A lock on one name in the cache, of the programs that this thread runs, too: what a killed
-/// process has left running works on in a directory that nobody else has. Released when dropped.
+/// A lock on one name in the cache; released when dropped. The programs that this thread runs hold
+/// it, too: if this process is killed, the next one waits until they have ended.
 pub(crate) struct Lock {
     file: File,
     _shared: Shared,
@@ -43,7 +43,7 @@ pub(crate) struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing it is not enough, if a program has left one behind.
+        // Closing it would not release it while a program is left that has it open.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

@@ -21,8 +21,8 @@ struct Side {
     area: Words,
     reader: CompletionReader,
     wakes: WakeRequests,
-    doorbell: Arc<Notify>,
-    woken: Arc<Notify>,
+    doorbell: Rc<Notify>,
+    woken: Rc<Notify>,
 }
 
 impl Side {
@@ -87,8 +87,8 @@ fn model(before: u64) -> (Model, Side) {
         window: model.window.clone(),
         area: model.host_area.clone(),
         reader: CompletionReader::default(),
-        doorbell: Arc::new(Notify::new()),
-        woken: Arc::new(Notify::new()),
+        doorbell: Rc::new(Notify::new()),
+        woken: Rc::new(Notify::new()),
     };
     (model, side)
 }
@@ -120,7 +120,7 @@ fn completions_come_in_order(before: u64) {
         let (model, mut side) = model(before);
         let (doorbell, wake) = (side.doorbell.clone(), side.woken.clone());
         let commands = before + 1;
-        let nic = spawn(move || model.complete(commands, &doorbell, &wake));
+        let nic = loom::thread::spawn(move || model.complete(commands, &doorbell, &wake));
         let handles = side.take(commands as usize);
         assert!(handles.into_iter().eq(0..commands));
         nic.join().unwrap();

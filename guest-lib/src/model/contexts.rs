@@ -32,9 +32,9 @@ fn a_context_comes_back(times: u64) {
         let model = model();
         let (window, area) = (model.window.clone(), model.host_area.clone());
         let doorbells = area.part(SEND_DOORBELLS, WRITABLE_PAGES * PAGE_SIZE);
-        let (doorbell, wake) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (doorbell, wake) = (Rc::new(Notify::new()), Rc::new(Notify::new()));
         let (bell, woken) = (doorbell.clone(), wake.clone());
-        let nic = spawn(move || model.run(times, &doorbell, &wake));
+        let nic = loom::thread::spawn(move || model.run(times, &doorbell, &wake));
         let requests = WakeRequests::new(&window);
         let mut known = Doorbell::default();
         for time in 0..times {

@@ -9,13 +9,12 @@ mod completions;
 mod contexts;
 mod notifications;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::rc::Rc;
 
 use loom::sync::atomic::{fence, AtomicU64};
 use loom::sync::Notify;
-use loom::thread::JoinHandle;
 use qnic_abi::command::{CommandBody, CommandFlags};
 use qnic_abi::control::{self, RequestHeader, REQUEST_BYTES};
 use qnic_abi::header::Geometry;
@@ -43,8 +42,8 @@ use crate::error::Operation;
 struct Words {
     base: usize,
     size: usize,
-    shared: Arc<BTreeMap<usize, AtomicU64>>,
-    private: Arc<Mutex<BTreeMap<usize, u64>>>,
+    shared: Rc<BTreeMap<usize, AtomicU64>>,
+    private: Rc<RefCell<BTreeMap<usize, u64>>>,
 }
 
 impl Words {
@@ -53,14 +52,9 @@ impl Words {
         Words {
             base: 0,
             size,
-            shared: Arc::new(shared.into_iter().map(word).collect()),
-            private: Arc::default(),
+            shared: Rc::new(shared.into_iter().map(word).collect()),
+            private: Rc::default(),
         }
-    }
-
-    /// Not loom's: no thread gives way while it has it.
-    fn private(&self) -> MutexGuard<'_, BTreeMap<usize, u64>> {
-        self.private.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn part(&self, base: usize, size: usize) -> Self {
@@ -89,7 +83,7 @@ impl SharedMemory for Words {
         let offset = self.base + offset;
         match self.shared.get(&offset) {
             Some(word) => word.load(order),
-            None => self.private().get(&offset).copied().unwrap_or(0),
+            None => self.private.borrow().get(&offset).copied().unwrap_or(0),
         }
     }
 
@@ -97,7 +91,7 @@ impl SharedMemory for Words {
         let offset = self.base + offset;
         match self.shared.get(&offset) {
             Some(word) => word.store(value, order),
-            None => drop(self.private().insert(offset, value)),
+            None => drop(self.private.borrow_mut().insert(offset, value)),
         }
     }
 
@@ -297,22 +291,10 @@ fn errors(area: &Words) -> Vec<(u64, Status)> {
     errors
 }
 
-/// Words of a thread's stack: the NIC's code is not optimized here, and puts whole structures there.
-const STACK: usize = 1 << 16;
-
-fn spawn(run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    let thread = loom::thread::Builder::new().stack_size(STACK);
-    thread.spawn(run).unwrap()
-}
-
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
-    let model = Arc::new(model);
-    builder.check(move || {
-        let model = model.clone();
-        spawn(move || model()).join().unwrap();
-    });
+    builder.check(model);
 }
 
 /// The error of every command of these models.
@@ -340,9 +322,9 @@ fn no_command_is_lost_with(
     check(move || {
         let model = Model::new();
         let (window, area) = (model.window.clone(), model.host_area.clone());
-        let (doorbell, wake) = (Arc::new(Notify::new()), Notify::new());
+        let (doorbell, wake) = (Rc::new(Notify::new()), Notify::new());
         let bell = doorbell.clone();
-        let nic = spawn(move || model.run(commands, &doorbell, &wake));
+        let nic = loom::thread::spawn(move || model.run(commands, &doorbell, &wake));
         issue(&window, &area, &bell);
         nic.join().unwrap();
         assert_eq!(window.load_u64(command_offset(0), Ordering::Relaxed), 0);
@@ -391,9 +373,9 @@ fn no_wake_up_is_lost() {
     check(|| {
         let model = with_command();
         let (window, area) = (model.window.clone(), model.host_area.clone());
-        let (doorbell, wake) = (Notify::new(), Arc::new(Notify::new()));
+        let (doorbell, wake) = (Notify::new(), Rc::new(Notify::new()));
         let woken = wake.clone();
-        let nic = spawn(move || model.run(1, &doorbell, &wake));
+        let nic = loom::thread::spawn(move || model.run(1, &doorbell, &wake));
         let requests = WakeRequests::new(&window);
         loop {
             requests.request(&window);
@@ -415,9 +397,9 @@ fn a_request_that_was_taken_back_loses_no_wake_up() {
     check(|| {
         let model = with_command();
         let (window, area) = (model.window.clone(), model.host_area.clone());
-        let (doorbell, wake) = (Notify::new(), Arc::new(Notify::new()));
+        let (doorbell, wake) = (Notify::new(), Rc::new(Notify::new()));
         let woken = wake.clone();
-        let nic = spawn(move || model.run(1, &doorbell, &wake));
+        let nic = loom::thread::spawn(move || model.run(1, &doorbell, &wake));
         let requests = WakeRequests::new(&window);
         let seen = requests.last();
         requests.request(&window);
@@ -439,7 +421,7 @@ fn an_error_that_counts_is_whole() {
     check(|| {
         let model = with_command();
         let area = model.host_area.clone();
-        let nic = spawn(move || model.run(1, &Notify::new(), &Notify::new()));
+        let nic = loom::thread::spawn(move || model.run(1, &Notify::new(), &Notify::new()));
         let found = errors(&area);
         assert!(found.is_empty() || found == [(0, FAILED)]);
         nic.join().unwrap();

@@ -23,7 +23,7 @@ struct Side {
     area: Words,
     reader: RingReader,
     wakes: WakeRequests,
-    woken: Arc<Notify>,
+    woken: Rc<Notify>,
 }
 
 impl Side {
@@ -74,7 +74,7 @@ fn model(notifications: &[u32]) -> (Model, Side) {
         window: model.window.clone(),
         area: model.host_area.clone(),
         reader: RingReader::default(),
-        woken: Arc::new(Notify::new()),
+        woken: Rc::new(Notify::new()),
     };
     (model, side)
 }
@@ -98,9 +98,9 @@ impl Model {
 }
 
 /// Runs the NIC until all `commands` are executed.
-fn run(model: Model, side: &Side, commands: u64) -> JoinHandle<()> {
+fn spawn(model: Model, side: &Side, commands: u64) -> loom::thread::JoinHandle<()> {
     let wake = side.woken.clone();
-    spawn(move || model.run(commands, &Notify::new(), &wake))
+    loom::thread::spawn(move || model.run(commands, &Notify::new(), &wake))
 }
 
 /// Arming against a signal: it is found in the counter, or it enters the queue, or
@@ -109,7 +109,7 @@ fn run(model: Model, side: &Side, commands: u64) -> JoinHandle<()> {
 fn a_signal_is_not_lost_between_counter_and_queue() {
     check(|| {
         let (model, mut side) = model(&[ID]);
-        let nic = run(model, &side, 1);
+        let nic = spawn(model, &side, 1);
         side.reader.arm(&side.window, ID, true);
         let found = side.signals() == 1;
         nic.join().unwrap();
@@ -127,7 +127,7 @@ fn coalesced_signals_are_all_seen() {
     check(|| {
         let (model, mut side) = model(&[ID, ID]);
         side.reader.arm(&side.window, ID, true);
-        let nic = run(model, &side, 2);
+        let nic = spawn(model, &side, 2);
         let mut seen = 0;
         while seen < 2 {
             let entry = side.wait(Side::take);
@@ -147,7 +147,7 @@ fn coalesced_signals_are_all_seen() {
 fn one_shots_arrive_in_order() {
     check(|| {
         let (model, mut side) = model(&[2000, 1024]);
-        let nic = run(model, &side, 2);
+        let nic = spawn(model, &side, 2);
         let arrived = [side.wait(Side::take), side.wait(Side::take)];
         assert_eq!(arrived, [2000, 1024]);
         nic.join().unwrap();

@@ -34,10 +34,16 @@ mod names;
 mod notifications;
 #[path = "../host_mode/paging.rs"]
 mod paging;
+#[path = "../host_mode/parallel.rs"]
+mod parallel;
+#[path = "../host_mode/pools.rs"]
+mod pools;
 #[path = "../host_mode/processes.rs"]
 mod processes;
 #[path = "../host_mode/raw.rs"]
 mod raw;
+#[path = "../host_mode/shared_queue.rs"]
+mod shared_queue;
 #[path = "../host_mode/sync.rs"]
 mod sync;
 #[path = "../host_mode/threads.rs"]

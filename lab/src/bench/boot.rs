@@ -1,7 +1,6 @@
 //! Part of `qnic bench vm`: how long two guests take from the command to a program that has run on
 //! both, with images in the cache (P12), and what the device process costs while they are idle (P10).
 
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -11,6 +10,7 @@ use qnic_nodes::Nodes;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
+use super::load::at_both_ends;
 use super::LIMIT;
 
 /// The span over which the processor time of a device process is counted.
@@ -45,14 +45,12 @@ pub(super) fn measure(rounds: usize) -> Result<Table> {
 fn percent_of_core(nodes: &VmNodes) -> Result<f64> {
     let device = nodes.cluster().device().context("no device process")?;
     let process = Process::new(device.pid)?;
-    let seconds = || -> Result<f64> {
+    let [(from, before), (to, after)] = at_both_ends(IDLE, || {
         let stat = process.stat()?;
-        Ok((stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64)
-    };
-    let (before, start) = (seconds()?, Instant::now());
-    // Nothing is waited for: this is the span that is measured.
-    sleep(IDLE);
-    Ok((seconds()? - before) / start.elapsed().as_secs_f64() * 100.0)
+        Ok((Instant::now(), stat.utime + stat.stime))
+    })?;
+    let seconds = (after - before) as f64 / procfs::ticks_per_second() as f64;
+    Ok(seconds / (to - from).as_secs_f64() * 100.0)
 }
 
 fn table(boots: Vec<f64>, idle: Vec<f64>) -> Table {

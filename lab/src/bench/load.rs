@@ -28,6 +28,14 @@ const NAMED: usize = 3;
 /// Least part of a core that a program is named for.
 const NAMED_CORES: f64 = 0.02;
 
+/// What `look` finds at the begin of a span of time, and at its end.
+pub(super) fn at_both_ends<T>(span: Duration, look: impl Fn() -> Result<T>) -> Result<[T; 2]> {
+    let first = look()?;
+    // What happens in this time is what is measured. Nothing is waited for.
+    std::thread::sleep(span);
+    Ok([first, look()?])
+}
+
 /// What others did in some span of time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Others {
@@ -57,10 +65,7 @@ impl Load {
     /// Runs `suite` on the machine; what it returns, and what else the machine did.
     pub(super) fn around<T>(suite: impl FnOnce() -> T) -> Result<(T, Load)> {
         let idle = || -> Result<(Moment, Others)> {
-            let first = Moment::now(true)?;
-            // The span is what is measured; nothing is waited for.
-            std::thread::sleep(SPAN);
-            let last = Moment::now(true)?;
+            let [first, last] = at_both_ends(SPAN, || Moment::now(true))?;
             let others = last.since(&first);
             Ok((last, others))
         };

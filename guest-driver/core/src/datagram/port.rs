@@ -208,7 +208,7 @@ impl<P: Platform> Port<P> {
         }
     }
 
-    /// Serves all ports until `ready`, for `limit_ns` at most; at least looks once. May sleep.
+    /// Serves all ports until `ready`, for `limit_ns` at most. May sleep.
     pub(crate) fn serve_until(&self, ready: &dyn Fn() -> bool, limit_ns: u64) {
         let platform = &self.engine.device.platform;
         let limit = platform.now_ns().saturating_add(limit_ns);

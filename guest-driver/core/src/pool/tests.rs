@@ -2,7 +2,7 @@ use std::sync::Mutex;
 use std::vec::Vec;
 
 use super::*;
-use crate::platform::DeviceMemory;
+use crate::platform::{DeviceMemory, Platform};
 use crate::testing::{run, DatagramNic, Fake};
 use qnic_abi::pool::{Pool, Queue};
 use qnic_abi::shared::Ordering;
@@ -200,6 +200,32 @@ fn what_a_process_has_handed_over_is_sent_though_it_ends() {
         assert_eq!(b.receive(), Some((from, [number].to_vec())));
     }
     assert_eq!(b.receive(), None);
+}
+
+/// It takes packets again after more time than closing sends for: those that it had by then go out.
+#[test]
+fn closing_waits_for_no_nic_that_stands_still() {
+    const FRAMES: u16 = 128;
+    let mut world = World::new();
+    let mut a = world.open_with((2048, 8, FRAMES));
+    let mut b = world.open_with((2048, 2 * FRAMES, 4));
+    for _ in 0..FRAMES {
+        assert!(a.send(b.port, b"x"));
+    }
+    let goes_on = world.fake.now_ns() + LINGER_NS * 3 / 2;
+    let (other, its_driver) = (world.nic.clone(), world.driver.clone());
+    world.fake.on_yield(move |now| {
+        if now >= goes_on {
+            let mut nic = other.lock().unwrap();
+            run(&its_driver, nic.as_mut().unwrap(), |packet| {
+                std::vec![packet]
+            });
+        }
+    });
+    drop(a);
+    world.run();
+    let arrived = core::iter::from_fn(|| b.receive()).count();
+    assert!((1..FRAMES.into()).contains(&arrived), "{arrived}");
 }
 
 /// A packet that is sent once the port is known finds a frame.
