@@ -39,6 +39,7 @@ mod rmem;
 mod shared_memory;
 mod signals;
 mod stream;
+mod wakeups;
 
 use std::path::Path;
 
@@ -128,6 +129,10 @@ enum Role {
     /// Writes and reads a volume in the memory of other nodes, and compares, until it is killed;
     /// host mode only
     RemoteMemoryClient(remote_memory::ClientOptions),
+    /// Measures interrupts between two guests, by the doorbells of ivshmem
+    DoorbellBench(wakeups::DoorbellOptions),
+    /// Measures notifications between two processes that sleep until they come
+    WakeupBench(wakeups::NotificationOptions),
     /// Measures a ping-pong and copies through memory that two guests share
     SharedMemoryBench(shared_memory::Options),
     /// Uses every kind of notification, and channels, with a peer
@@ -183,6 +188,8 @@ fn main() -> anyhow::Result<()> {
         Role::RemapWriter(options) => remap::run_writer(&options),
         Role::RemoteMemoryServer(options) => remote_memory::serve(&options),
         Role::RemoteMemoryClient(options) => remote_memory::verify(&options),
+        Role::DoorbellBench(options) => wakeups::by_doorbell(&options),
+        Role::WakeupBench(options) => wakeups::by_notification(&options),
         Role::SharedMemoryBench(options) => shared_memory::run(&options),
         Role::Signals(options) => signals::run(&options),
         Role::Stream(options) => stream::run(&options),

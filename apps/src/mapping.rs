@@ -3,7 +3,7 @@
 //!
 //! A [`Mapping`] is never borrowed: its words are loaded and stored one by one, atomically,
 //! because the NIC writes there too. Code that unmaps it must not access it before it is
-//! mapped anew: an access would end the process.
+//! mapped anew: an access would end the process. The registers of a device are accessed likewise.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use qnic::{Access, Endpoint, Segment, SegmentName};
 use qnic_abi::PAGE_SIZE;
@@ -107,6 +107,22 @@ impl Mapping {
 
     pub(crate) fn store(&self, index: usize, value: u64) {
         self.word(index).store(value, Ordering::Release);
+    }
+
+    /// A register of a device, 32 bits at a multiple of four bytes.
+    fn register(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset % 4 == 0 && offset + 4 <= self.length);
+        // SAFETY: within the range, aligned, and mapped unless its owner has
+        // unmapped it (module documentation); accessed through atomics only.
+        unsafe { AtomicU32::from_ptr((self.address + offset) as *mut u32) }
+    }
+
+    pub(crate) fn load_u32(&self, offset: usize) -> u32 {
+        self.register(offset).load(Ordering::Acquire)
+    }
+
+    pub(crate) fn store_u32(&self, offset: usize, value: u32) {
+        self.register(offset).store(value, Ordering::Release);
     }
 
     pub(crate) fn export(
