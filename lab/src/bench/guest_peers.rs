@@ -1,10 +1,11 @@
 //! Transfers between two guests beside those of others: Soft-RoCE and sockets over a virtio network
-//! device between the same guests, and memory that two more guests map.
+//! device between the same guests, and memory and interrupts that two more guests share.
 //!
 //! ```text
 //!   guest ◄── NIC ── device process ── NIC ──► guest       qnic
 //!   guest ◄── virtio-net ── QEMU ── virtio-net ──► guest   perftest over Soft-RoCE, qperf, iperf3
 //!   guest ◄── memory of ivshmem ──► guest                  qnic-app shared-memory-bench
+//!   guest ◄── doorbells of ivshmem ──► guest               qnic-app doorbell-bench
 //! ```
 //! The guests with ivshmem have no NIC: its page table would have to reach up to their memory,
 //! which is below 4 GiB. They wait while the others measure.
@@ -15,26 +16,25 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use qnic_cluster::{program, ByteSize, FileSpec, APP, APP_PATH};
+use qnic_cluster::{ByteSize, FileSpec};
 use qnic_images::{Cache, Provisioner, Silent};
 use qnic_nodes::shell::{background, shell};
 use qnic_nodes::vm::VmNodes;
 use qnic_report::{BenchRow, Latency};
-use tempfile::TempDir;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
 use super::guest_network::{address, GuestNetwork};
 use super::guest_said::{self as said, Parse};
-use super::{merge, transfers_between, LIMIT};
+use super::sharing::Sharing;
+use super::wakeups::Wakeups;
+use super::{merge, transfers_between};
 
 const LATENCY_SIZE: usize = 8;
 const STREAM_SIZE: usize = 65_536;
 
-/// Memory of ivshmem, of which a page is for the words that both look at.
-const SHARED_BYTES: usize = 1 << 20;
-/// The file of the guest that stands for it: the device's second memory region.
-const SHARED_FILE: &str = "$(dirname $(grep -l 0x1110 /sys/bus/pci/devices/*/device))/resource2";
+/// The kernel of all guests.
+const KERNEL: &str = "generic";
 
 /// Memory of a guest, in MiB: programs and kernel are larger than those of other suites.
 const MEMORY_MIB: u64 = 768;
@@ -140,6 +140,7 @@ struct All {
     shared: Vec<BenchRow>,
     shared_missing: Option<String>,
     peers: [Measured; PEERS.len()],
+    wakeups: Wakeups,
     /// Why it ended before all rounds.
     ended: Option<String>,
 }
@@ -158,14 +159,10 @@ impl All {
         let network = GuestNetwork::new()?;
         let nodes = boot(&network)?;
         network.set_up(&nodes)?;
-        let memory = tempfile::tempdir().context("make a directory for shared memory")?;
-        let sharing = match boot_sharing(&memory) {
-            Ok(nodes) => Some(nodes),
-            Err(error) => {
-                self.shared_missing = Some(format!("{error:#}"));
-                None
-            }
-        };
+        let sharing = Sharing::boot(KERNEL, ByteSize(MEMORY_MIB << 20));
+        let sharing = sharing.map_err(|error| format!("{error:#}"));
+        self.shared_missing = sharing.as_ref().err().cloned();
+        self.wakeups.prepare(sharing.as_ref());
         let made = [0, 1].map(|node| shell(&nodes, node, SOFT_ROCE));
         if let Some(error) = made.into_iter().find_map(Result::err) {
             let peers = PEERS.iter().zip(&mut self.peers);
@@ -179,8 +176,9 @@ impl All {
             for row in transfers_between(&nodes, &format!("--rounds 1 --sizes {sizes}"))? {
                 merge(&mut self.own, row);
             }
-            if let (Some(sharing), None) = (&sharing, &self.shared_missing) {
-                match by_shared_memory(sharing) {
+            self.wakeups.round(&nodes, sharing.as_ref().ok());
+            if let (Ok(sharing), None) = (&sharing, &self.shared_missing) {
+                match sharing.by_memory(STREAM_SIZE) {
                     Ok(row) => merge(&mut self.shared, row),
                     Err(error) => self.shared_missing = Some(format!("{error:#}")),
                 }
@@ -203,7 +201,7 @@ fn boot(network: &GuestNetwork) -> Result<VmNodes> {
     let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
     let programs = provisioner.network_programs();
     let programs = programs.context("fetch the programs to compare with")?;
-    let mut spec = VmNodes::spec("peers", &["generic"; 2])?;
+    let mut spec = VmNodes::spec("peers", &[KERNEL; 2])?;
     for (number, node) in spec.nodes.iter_mut().enumerate() {
         node.memory = ByteSize(MEMORY_MIB << 20);
         node.qemu_args.extend(network.arguments(number));
@@ -213,34 +211,6 @@ fn boot(network: &GuestNetwork) -> Result<VmNodes> {
             to: file.guest_path.clone(),
             mode: file.mode,
         }));
-    }
-    VmNodes::boot_spec(&spec)
-}
-
-/// Two guests without a NIC, with memory that they share.
-fn boot_sharing(memory: &TempDir) -> Result<VmNodes> {
-    let path = memory.path().join("shared");
-    let backend = format!(
-        "memory-backend-file,id=shared,share=on,size={SHARED_BYTES},mem-path={}",
-        path.display()
-    );
-    let arguments = [
-        "-object",
-        &backend,
-        "-device",
-        "ivshmem-plain,memdev=shared",
-    ];
-    let program = program(APP).context("build the program of guests")?;
-    let mut spec = VmNodes::spec("sharing", &["stable"; 2])?;
-    spec.network = None;
-    for node in &mut spec.nodes {
-        node.nic = false;
-        node.qemu_args.extend(arguments.map(str::to_owned));
-        node.files.push(FileSpec {
-            from: program.clone(),
-            to: APP_PATH.into(),
-            mode: 0o755,
-        });
     }
     VmNodes::boot_spec(&spec)
 }
@@ -255,21 +225,6 @@ fn figure(nodes: &VmNodes, peer: &Peer) -> Result<f64> {
     let said = shell(nodes, 0, &UNTIL_IT_LISTENS.replace("CLIENT", &client));
     server.kill()?;
     (peer.parse)(&said?)
-}
-
-/// A round through memory that both guests map.
-fn by_shared_memory(nodes: &VmNodes) -> Result<BenchRow> {
-    let words = |more: &str| {
-        format!(
-            "exec qnic-app shared-memory-bench --file {SHARED_FILE} --size {STREAM_SIZE} {more}"
-        )
-    };
-    let mut echo = background(nodes, 1, &words("--echo"))?;
-    let line = echo.line(LIMIT)?.context("the echo says nothing")?;
-    anyhow::ensure!(line.contains("serving"), "the echo says {line:?}");
-    let said = shell(nodes, 0, &words(""))?;
-    echo.succeed("the echo", LIMIT)?;
-    serde_json::from_str(said.trim()).with_context(|| format!("line {said:?}"))
 }
 
 fn tables(all: &All) -> Vec<Table> {
@@ -335,7 +290,11 @@ fn tables(all: &All) -> Vec<Table> {
         table.notes = notes;
         table
     });
-    tables.collect()
+    let mut wakeups = all.wakeups.table();
+    wakeups
+        .notes
+        .extend(missing("the rest", all.ended.as_ref()));
+    tables.chain([wakeups]).collect()
 }
 
 /// A line that says why a peer has no figures.
@@ -371,8 +330,8 @@ mod tests {
         all.peers[0].samples.push(1100.0);
         all.peers[2].samples.push(400.0);
         all.peers[4].missing = Some("no such module".into());
-        let [latency, streams] = &tables(&all)[..] else {
-            panic!("two tables");
+        let [latency, streams, _] = &tables(&all)[..] else {
+            panic!("three tables");
         };
         let words = |table: &Table, name: &str| words_of_row(table, name).join(" ");
         let ivshmem = words(latency, "ivshmem");
