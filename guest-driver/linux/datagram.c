@@ -10,6 +10,7 @@
 #include <linux/module.h>
 #include <linux/slab.h>
 #include <linux/string.h>
+#include <linux/version.h>
 #include <linux/virtio.h>
 
 #include "ffi.h"
@@ -22,6 +23,9 @@ static DEFINE_MUTEX(devices_lock);
 
 /* ---- serving ---- */
 
+/* What is shorter than this gets a timer of its own; the others are ticks. */
+#define SOON_NS (NSEC_PER_MSEC / 2)
+
 /*
  * In softirq context: at once behind the interrupt, with interrupts enabled. The system's workqueue
  * for that is as good as one of its own.
@@ -33,8 +37,23 @@ static void serve_run(struct work_struct *work)
 	qnic_rs_datagram_serve(dev->driver);
 }
 
+static enum hrtimer_restart serve_soon(struct hrtimer *timer)
+{
+	struct qnic_dev *dev = container_of(timer, struct qnic_dev, datagrams_soon);
+
+	if (!READ_ONCE(dev->stopped))
+		mod_delayed_work(system_bh_highpri_wq, &dev->datagrams, 0);
+	return HRTIMER_NORESTART;
+}
+
 void qnic_datagrams_new(struct qnic_dev *dev)
 {
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
+	hrtimer_init(&dev->datagrams_soon, CLOCK_MONOTONIC, HRTIMER_MODE_REL);
+	dev->datagrams_soon.function = serve_soon;
+#else
+	hrtimer_setup(&dev->datagrams_soon, serve_soon, CLOCK_MONOTONIC, HRTIMER_MODE_REL);
+#endif
 	INIT_DELAYED_WORK(&dev->datagrams, serve_run);
 	INIT_LIST_HEAD(&dev->link);
 }
@@ -61,14 +80,20 @@ void qnic_datagrams_refuse(struct qnic_dev *dev)
  */
 void qnic_datagrams_stop(struct qnic_dev *dev)
 {
+	hrtimer_cancel(&dev->datagrams_soon);
 	cancel_delayed_work_sync(&dev->datagrams);
 }
 
+/* A tick is too long for a process that waits for less. */
 void qnic_schedule_datagrams(struct qnic_dev *dev, u64 delay_ns)
 {
 	unsigned long delay = delay_ns ? nsecs_to_jiffies(delay_ns) + 1 : 0;
 
-	if (!READ_ONCE(dev->stopped))
+	if (READ_ONCE(dev->stopped))
+		return;
+	if (delay_ns && delay_ns < SOON_NS)
+		hrtimer_start(&dev->datagrams_soon, ns_to_ktime(delay_ns), HRTIMER_MODE_REL);
+	else
 		mod_delayed_work(system_bh_highpri_wq, &dev->datagrams, delay);
 }
 

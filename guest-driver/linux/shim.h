@@ -17,6 +17,7 @@
 #define QNIC_SHIM_H
 
 #include <linux/fs.h>
+#include <linux/hrtimer.h>
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/miscdevice.h>
@@ -92,6 +93,7 @@ struct qnic_dev {
 
 	struct list_head link;		/* in the list of datagram.c */
 	struct delayed_work datagrams;	/* serves datagram ports */
+	struct hrtimer datagrams_soon;	/* has that done within a tick */
 
 	struct delayed_work watchdog;	/* detects that the device process has died */
 	struct notifier_block reboot;

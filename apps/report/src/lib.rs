@@ -130,6 +130,8 @@ pub struct MessagesRow {
     pub messages: u64,
     /// System calls of the sender.
     pub sender_calls: u64,
+    /// Those of them that told the driver to look at the queues of shared pools.
+    pub sender_kicks: Option<u64>,
     /// System calls of the receiver, where it says so.
     pub receiver_calls: Option<u64>,
     /// Time for each until the last one was received, in microseconds.

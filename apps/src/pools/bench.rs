@@ -27,9 +27,9 @@ pub(crate) struct BenchOptions {
     /// Node of the server
     #[arg(long)]
     peer: u16,
-    /// IP address of the server, which serves TCP and UDP there
+    /// IP address of the server, which serves TCP and UDP there; without it these are left out
     #[arg(long)]
-    address: IpAddr,
+    address: Option<IpAddr>,
     /// Rounds
     #[arg(long, default_value_t = 1)]
     rounds: usize,
@@ -75,25 +75,37 @@ impl Ends<'_> {
         let balls = self.options.balls;
         let mut stream = self.pooled(Purpose::Echo)?;
         latency("stream", balls, || ball(&mut stream)).context("balls of a stream")?;
-        let mut tcp = self.tcp(Purpose::Echo)?;
-        latency("TCP", balls, || ball(&mut tcp)).context("balls of TCP")?;
+        if let Some(address) = self.options.address {
+            let mut tcp = tcp(address, Purpose::Echo)?;
+            latency("TCP", balls, || ball(&mut tcp)).context("balls of TCP")?;
+        }
         latency("datagram socket", balls, || self.socket_ball())?;
-        let udp = self.udp()?;
-        latency("UDP", balls, || udp_ball(&udp)).context("balls of UDP")?;
-        drop((stream, tcp));
+        if let Some(address) = self.options.address {
+            let udp = udp(address)?;
+            latency("UDP", balls, || udp_ball(&udp)).context("balls of UDP")?;
+        }
+        drop(stream);
 
         let before = self.bytes_copied()?;
         let moved = self.options.stream_bytes;
         bandwidth("stream", self.pooled(Purpose::Drop)?, moved)?;
         let copied = self.bytes_copied()? - before;
         say_line(&PoolLine::Copied { copied, moved })?;
-        bandwidth("TCP", self.tcp(Purpose::Drop)?, self.options.tcp_bytes)?;
+        if let Some(address) = self.options.address {
+            bandwidth("TCP", tcp(address, Purpose::Drop)?, self.options.tcp_bytes)?;
+        }
+        self.bursts()
+    }
 
+    fn bursts(&self) -> Result<()> {
         let messages = self.options.messages;
         burst("stream", self.pooled(Purpose::Drop)?, messages)?;
-        burst("TCP", self.tcp(Purpose::Drop)?, messages)?;
         self.socket_burst()?;
-        self.udp_burst(&udp)
+        if let Some(address) = self.options.address {
+            burst("TCP", tcp(address, Purpose::Drop)?, messages)?;
+            self.udp_burst(&udp(address)?)?;
+        }
+        Ok(())
     }
 
     fn pooled(&self, purpose: Purpose) -> Result<Pooled> {
@@ -105,20 +117,6 @@ impl Ends<'_> {
         };
         purpose.write(&mut connection)?;
         Ok(connection)
-    }
-
-    fn tcp(&self, purpose: Purpose) -> Result<Tcp> {
-        let stream = TcpStream::connect((self.options.address, STREAM_PORT));
-        let mut connection = Tcp::new(stream.context("connect by TCP")?)?;
-        purpose.write(&mut connection)?;
-        Ok(connection)
-    }
-
-    fn udp(&self) -> Result<UdpSocket> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("UDP")?;
-        socket.connect((self.options.address, SOCKET_PORT))?;
-        socket.set_read_timeout(Some(ANSWER_LIMIT))?;
-        Ok(socket)
     }
 
     /// Bytes that the driver here has copied so far; those of the peer it counts itself.
@@ -138,7 +136,7 @@ impl Ends<'_> {
     /// Sends messages to the server's socket, in batches that come back.
     fn socket_burst(&self) -> Result<()> {
         let (peer, limit) = (NodeId(self.options.peer), Some(ANSWER_LIMIT));
-        let before = self.socket.statistics().pool.calls();
+        let before = self.socket.statistics().pool;
         let start = Instant::now();
         let messages = self.options.messages / BATCH * BATCH;
         for _ in 0..messages / BATCH {
@@ -149,9 +147,17 @@ impl Ends<'_> {
                 self.socket.receive(limit).context("an answer")?;
             }
         }
-        let calls = self.socket.statistics().pool.calls() - before;
+        let after = self.socket.statistics().pool;
         // Each message was sent once and received once here.
-        say_burst("datagram socket", 2 * messages, start, calls, None)
+        say_line(&PoolLine::Messages(MessagesRow {
+            sender_kicks: Some(after.kicks - before.kicks),
+            ..row(
+                "datagram socket",
+                2 * messages,
+                start,
+                after.calls() - before.calls(),
+            )
+        }))
     }
 
     /// The same by UDP.
@@ -169,8 +175,23 @@ impl Ends<'_> {
                 calls += 1;
             }
         }
-        say_burst("UDP", 2 * messages, start, calls, None)
+        let row = row("UDP", 2 * messages, start, calls);
+        say_line(&PoolLine::Messages(row))
     }
+}
+
+fn tcp(address: IpAddr, purpose: Purpose) -> Result<Tcp> {
+    let stream = TcpStream::connect((address, STREAM_PORT));
+    let mut connection = Tcp::new(stream.context("connect by TCP")?)?;
+    purpose.write(&mut connection)?;
+    Ok(connection)
+}
+
+fn udp(address: IpAddr) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("UDP")?;
+    socket.connect((address, SOCKET_PORT))?;
+    socket.set_read_timeout(Some(ANSWER_LIMIT))?;
+    Ok(socket)
 }
 
 /// Half round trips of what throws a ball and catches it.
@@ -220,31 +241,32 @@ fn bandwidth(operation: &str, mut connection: impl Connection, bytes: u64) -> Re
 
 /// Small writes, as fast as they are taken.
 fn burst(operation: &str, mut connection: impl Connection, messages: u64) -> Result<()> {
-    let before = connection.calls();
+    let before = (connection.calls(), connection.kicks());
     let start = Instant::now();
     for _ in 0..messages {
         connection.write_all(&[1; SMALL])?;
     }
     connection.flush()?;
-    let calls = connection.calls() - before;
+    let calls = connection.calls() - before.0;
+    let kicks = connection.kicks().zip(before.1);
     connection.finish()?;
     let answer = Answer::read(&mut connection).context(operation.to_owned())?;
     ensure!(answer.bytes == messages * SMALL as u64, "{answer:?} came");
-    say_burst(operation, messages, start, calls, Some(answer.calls))
+    say_line(&PoolLine::Messages(MessagesRow {
+        sender_kicks: kicks.map(|(after, before)| after - before),
+        receiver_calls: Some(answer.calls),
+        ..row(operation, messages, start, calls)
+    }))
 }
 
-fn say_burst(
-    operation: &str,
-    messages: u64,
-    start: Instant,
-    sender_calls: u64,
-    receiver_calls: Option<u64>,
-) -> Result<()> {
-    say_line(&PoolLine::Messages(MessagesRow {
+/// What is known of every burst.
+fn row(operation: &str, messages: u64, start: Instant, sender_calls: u64) -> MessagesRow {
+    MessagesRow {
         operation: operation.into(),
         messages,
         sender_calls,
-        receiver_calls,
+        sender_kicks: None,
+        receiver_calls: None,
         message_us: start.elapsed().as_secs_f64() * 1e6 / messages as f64,
-    }))
+    }
 }

@@ -16,6 +16,9 @@ pub(super) trait Connection: Read + Write {
 
     /// System calls that this side has made for it so far.
     fn calls(&self) -> u64;
+
+    /// Those of them that were kicks, where there are such.
+    fn kicks(&self) -> Option<u64>;
 }
 
 /// What the server does with a connection.
@@ -94,6 +97,10 @@ impl Connection for Pooled {
     fn calls(&self) -> u64 {
         self.streams.pool_statistics().calls()
     }
+
+    fn kicks(&self) -> Option<u64> {
+        Some(self.streams.pool_statistics().kicks)
+    }
 }
 
 impl Read for Pooled {
@@ -133,6 +140,10 @@ impl Connection for Tcp {
 
     fn calls(&self) -> u64 {
         self.calls
+    }
+
+    fn kicks(&self) -> Option<u64> {
+        None
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pools as all that use them share them: the queues under a lock, and what becomes of frames.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,9 @@ use crate::provider::{CallError, Memory, Pools, Provider};
 
 /// Waits in a row for one packet each, after which those to come are taken to be for one, too.
 const CONVERSATION: u64 = 8;
+
+/// Pauses between two looks at the queues.
+const SPINS: u32 = 32;
 
 /// What a process has counted of its pools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -74,10 +77,14 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     sent: AtomicU64,
     received: AtomicU64,
-    /// What had been received when a thread waited last, and how often in a row that was one
-    /// packet more at most than the time before.
+    /// What had been received when a thread waited last, and how many waits in a row were for one
+    /// packet each, an answer to what was sent ([`Shared::converses`]).
     received_before: AtomicU64,
     singles: AtomicU64,
+    /// What had been sent then.
+    sent_before: AtomicU64,
+    /// Threads that look at the queues themselves.
+    spinners: AtomicUsize,
     kicks: AtomicU64,
     waits: AtomicU64,
     nudges: AtomicU64,
@@ -112,6 +119,8 @@ impl Shared {
             received: AtomicU64::new(0),
             received_before: AtomicU64::new(0),
             singles: AtomicU64::new(0),
+            sent_before: AtomicU64::new(0),
+            spinners: AtomicUsize::new(0),
             kicks: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             nudges: AtomicU64::new(0),
@@ -223,32 +232,50 @@ impl Shared {
         }
     }
 
-    /// Looks before a thread sleeps, unless packets come in bursts: then they are few calls for
-    /// many packets, and whoever looks gets them one by one.
+    /// Looks before a thread sleeps. In a conversation the driver looks at the NIC, which then sends no
+    /// event. Packets in bursts come by events, each with what has arrived by then: the thread looks at
+    /// the queues itself, without a call for each of them.
     fn look_first(&self, events: u32, timeout: Option<Duration>) -> Result<()> {
-        let received = self.received.load(Ordering::Relaxed);
-        let before = self.received_before.swap(received, Ordering::Relaxed);
-        let singles = match received.wrapping_sub(before) {
-            0 | 1 => self
-                .singles
-                .fetch_add(1, Ordering::Relaxed)
-                .saturating_add(1),
+        let converses = self.converses();
+        let others = self.spinners.fetch_add(1, Ordering::Relaxed);
+        let budget = self.provider.spin_budget(others);
+        let mut outcome = Ok(());
+        if timeout.is_none_or(|timeout| timeout >= budget) {
+            let end = Instant::now() + budget;
+            while outcome.is_ok() && Instant::now() < end && self.ready() & events == 0 {
+                let looked = match converses {
+                    true => self.look(events),
+                    false => Ok(false),
+                };
+                if matches!(looked, Ok(false)) {
+                    (0..SPINS).for_each(|_| std::hint::spin_loop());
+                }
+                outcome = looked.map(drop);
+            }
+        }
+        self.spinners.fetch_sub(1, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Notes that a thread waits; returns true if the last [`CONVERSATION`] waits were for one packet
+    /// each, an answer to what was sent before.
+    fn converses(&self) -> bool {
+        let advance = |counter: &AtomicU64, before: &AtomicU64| {
+            let now = counter.load(Ordering::Relaxed);
+            now.wrapping_sub(before.swap(now, Ordering::Relaxed))
+        };
+        let received = advance(&self.received, &self.received_before);
+        let sent = advance(&self.sent, &self.sent_before);
+        let singles = match (received, sent) {
+            // A burst, of which this thread takes one after the other.
+            (1, 0) => self.singles.load(Ordering::Relaxed),
+            (0 | 1, _) => self.singles.fetch_add(1, Ordering::Relaxed) + 1,
             _ => {
                 self.singles.store(0, Ordering::Relaxed);
                 0
             }
         };
-        let budget = self.provider.spin_budget(0);
-        if singles < CONVERSATION || timeout.is_some_and(|timeout| timeout < budget) {
-            return Ok(());
-        }
-        let end = Instant::now() + budget;
-        while Instant::now() < end && self.ready() & events == 0 {
-            if !self.look(events)? {
-                break;
-            }
-        }
-        Ok(())
+        singles >= CONVERSATION
     }
 
     pub(crate) fn wait(&self, events: u32, timeout: Option<Duration>) -> Result<()> {

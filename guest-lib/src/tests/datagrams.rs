@@ -122,6 +122,39 @@ fn batches_and_buffers() {
     assert_eq!((&bytes, receiver.statistics().truncated), (b"trun", 1));
 }
 
+/// A thread that waits looks at the queues before it sleeps: packets that come meanwhile cost no call
+/// each, whether they come in bursts or one by one.
+#[test]
+fn a_socket_that_receives_bursts_makes_no_call_for_each_message() {
+    const BATCHES: usize = 20;
+    const BATCH: usize = 32;
+    let [one, two] = Network::nics_of_the_patient();
+    let sender = Socket::bind(&one, 0).unwrap();
+    let receiver = Socket::bind(&two, PORT).unwrap();
+    let echo = std::thread::spawn(move || {
+        for _ in 0..BATCHES * BATCH {
+            let message = receiver.receive(None).unwrap();
+            receiver
+                .send_to(&message.bytes, message.node, message.port, None)
+                .unwrap();
+        }
+        // It stays open until all was sent.
+        receiver
+    });
+    for batch in 0..BATCHES {
+        for _ in 0..BATCH {
+            sender
+                .send_to(&pattern(batch), NodeId(1), PORT, None)
+                .unwrap();
+        }
+        for _ in 0..BATCH {
+            assert!(sender.receive(None).unwrap().bytes == pattern(batch));
+        }
+    }
+    drop(echo.join().unwrap());
+    assert_eq!(sender.statistics().pool.waits, 0);
+}
+
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn a_task_receives() {

@@ -34,6 +34,8 @@ struct State {
     frames: u64,
     /// Frames move only while processes look, one at a time.
     by_looks: bool,
+    /// Threads that wait look at the queues themselves, for as long as it takes.
+    patient: bool,
     kicked: bool,
     is_over: bool,
 }
@@ -51,10 +53,7 @@ impl Network {
     pub(crate) fn nics<const N: usize>(lose_one_of: u64) -> [Nic; N] {
         let network = Network::default();
         network.state.lock().unwrap().lose_one_of = lose_one_of;
-        let network = Arc::new(network);
-        let served = network.clone();
-        std::thread::spawn(move || served.serve());
-        Self::nodes(network)
+        Self::served(network)
     }
 
     /// One without a thread: each look of a process that waits moves one frame. Processes look until
@@ -63,6 +62,20 @@ impl Network {
         let network = Network::default();
         network.state.lock().unwrap().by_looks = true;
         Self::nodes(Arc::new(network))
+    }
+
+    /// One on which threads that wait look at the queues until they have what they wait for.
+    pub(crate) fn nics_of_the_patient<const N: usize>() -> [Nic; N] {
+        let network = Network::default();
+        network.state.lock().unwrap().patient = true;
+        Self::served(network)
+    }
+
+    fn served<const N: usize>(network: Self) -> [Nic; N] {
+        let network = Arc::new(network);
+        let served = network.clone();
+        std::thread::spawn(move || served.serve());
+        Self::nodes(network)
     }
 
     fn nodes<const N: usize>(network: Arc<Self>) -> [Nic; N] {
@@ -240,7 +253,8 @@ impl Provider for Node {
     }
 
     fn spin_budget(&self, _: usize) -> Duration {
-        match self.network.0.state.lock().unwrap().by_looks {
+        let state = self.network.0.state.lock().unwrap();
+        match state.by_looks || state.patient {
             true => Duration::from_secs(3600),
             false => Duration::from_micros(200),
         }

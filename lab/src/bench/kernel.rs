@@ -137,11 +137,13 @@ fn calls(bursts: &[MessagesRow]) -> Table {
         let of_name = || bursts.iter().filter(|row| row.operation == name);
         let each = |calls: u64, row: &MessagesRow| calls as f64 / row.messages as f64;
         let sender = of_name().map(|row| each(row.sender_calls, row)).collect();
+        let kicks = of_name().filter_map(|row| Some(each(row.sender_kicks?, row)));
         let receiver = of_name().filter_map(|row| Some(each(row.receiver_calls?, row)));
         let is_own = peer_of(name) != name;
         let goal = is_own.then(|| Goal::at_most(CALLS_GOAL));
         let figures = [
             Figure::with_spread("sender's calls", "each", sender).goal(goal),
+            Figure::new("of these kicks", "each", kicks.collect()),
             Figure::new("receiver's", "each", receiver.collect()),
             Figure::new("time", "µs", of_name().map(|row| row.message_us).collect()),
         ];
@@ -197,6 +199,7 @@ mod tests {
             operation: "stream".into(),
             messages: 1000,
             sender_calls: 20,
+            sender_kicks: Some(10),
             receiver_calls: Some(30),
             message_us: 0.5,
         });
@@ -215,7 +218,7 @@ mod tests {
         let words = words_of_row(bandwidth, "stream").join(" ");
         assert_eq!(words, "stream 65536 500.0 (500.0 … 500.0) 25.00 ≥ 10");
         let words = words_of_row(calls, "stream").join(" ");
-        assert_eq!(words, "stream 8 0.02 (0.02 … 0.02) ≤ 0.05 0.03 0.50");
+        assert_eq!(words, "stream 8 0.02 (0.02 … 0.02) ≤ 0.05 0.01 0.03 0.50");
         assert_eq!(words_of_row(copies, "stream").join(" "), "stream 2048");
     }
 }

@@ -127,7 +127,7 @@ impl<P: MemoryManager> Pools<P> {
             return Err(CallError::Invalid);
         }
         self.check()?;
-        self.shared.count_kick();
+        self.shared.kicked(self.port.now_ns());
         let platform = self.driver.platform();
         platform.undisturbed(&mut || self.shared.serve(&self.port));
         call.status = Status::Ok.code().into();
@@ -145,7 +145,10 @@ impl<P: MemoryManager> Pools<P> {
             return Err(CallError::Invalid);
         }
         self.check()?;
-        self.shared.count_wait();
+        if self.shared.waits() {
+            let platform = self.driver.platform();
+            platform.undisturbed(&mut || self.shared.serve(&self.port));
+        }
         let timeout = u64::try_from(call.timeout_ns.get()).ok();
         let there = || self.shared.ready() & wanted;
         let ready = || there() != 0 || !self.is_open();
@@ -206,10 +209,14 @@ impl<P: MemoryManager> Pools<P> {
     /// Returns true if an event is there that the process has said it wants, or the device is
     /// gone: what poll reports as readable. Atomic.
     pub fn is_readable(&self) -> bool {
+        if self.shared.wanted() != 0 || !self.is_open() {
+            return true;
+        }
+        // It sleeps. What was sent since it looked is another event, for which it is woken.
         if self.shared.wants(events::OUTPUT) {
             self.port.await_sends();
         }
-        self.shared.wanted() != 0 || !self.is_open()
+        false
     }
 
     /// Returns true if the device is there and works. Atomic.

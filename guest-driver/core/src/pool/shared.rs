@@ -26,6 +26,15 @@ const BATCH: usize = 256;
 /// need not kick. For fewer it rests: their end would be an interrupt that nothing waits for.
 const BURST: usize = 2;
 
+/// A kick that follows another one within this time, in nanoseconds, with no wait in between, is one of a
+/// row: a NIC that is fast has sent each frame before the process hands over the next. From there on the
+/// driver looks at the queues when [`LATER_NS`] have passed, and the process need not kick.
+pub(super) const ROW_NS: u64 = 500_000;
+
+/// How late the driver looks at what a process in a row has handed over, in nanoseconds. A row ends when
+/// it finds nothing then.
+pub(super) const LATER_NS: u64 = 250_000;
+
 /// Counters of one process's pools; the names are those of [`PoolInfo`].
 #[derive(Default)]
 struct Counters {
@@ -49,6 +58,20 @@ struct State {
     /// Output frames that are being sent, by number.
     sending: Vec<Option<OutputFrame>>,
     sending_count: usize,
+    /// When the process kicked, if it has not waited since.
+    kicked_ns: Option<u64>,
+    /// When the driver looks at the queues again, while the process is in a row of frames.
+    row_until_ns: Option<u64>,
+}
+
+/// What brings the driver back to the queues.
+enum Next {
+    /// The process, with a kick, or the NIC, with what arrives.
+    Anybody,
+    /// The NIC, as frames are being sent.
+    Sent,
+    /// Time.
+    At(u64),
 }
 
 /// The pools of a process, as the upper module of their port.
@@ -61,7 +84,7 @@ pub(super) struct Shared<P: Platform> {
     gone: AtomicBool,
 }
 
-/// What the process has handed over.
+/// What the process has handed over next.
 enum Step<P: Platform> {
     /// To be posted.
     Input(P::Memory),
@@ -69,6 +92,20 @@ enum Step<P: Platform> {
     Output(P::Memory, Address, u64),
     /// It was nonsense, or goes nowhere.
     Nothing,
+    /// There is nothing more.
+    Empty(Next),
+}
+
+impl State {
+    /// What brings the driver back when both queues are empty.
+    fn next(&mut self, now_ns: u64) -> Next {
+        self.row_until_ns = self.row_until_ns.filter(|until_ns| now_ns < *until_ns);
+        match self.row_until_ns {
+            Some(until_ns) => Next::At(until_ns),
+            None if self.sending_count >= BURST => Next::Sent,
+            None => Next::Anybody,
+        }
+    }
 }
 
 impl<P: Platform> Shared<P> {
@@ -81,6 +118,8 @@ impl<P: Platform> Shared<P> {
             posted_count: 0,
             sending: table(shape.frames(Pool::Output))?,
             sending_count: 0,
+            kicked_ns: None,
+            row_until_ns: None,
         };
         Ok(Shared {
             range,
@@ -130,17 +169,20 @@ impl<P: Platform> Shared<P> {
     /// Returns false if there was more than one turn takes.
     fn empty_queues(&self, port: &Port<P>) -> bool {
         for _ in 0..BATCH {
-            let step = self.state.with(|state| self.step(state));
+            let now_ns = port.now_ns();
+            let step = self.state.with(|state| self.step(state, now_ns));
             match step {
-                None => {
-                    if self.state.with(|state| state.sending_count >= BURST) {
-                        port.await_sends();
+                Step::Nothing => {}
+                Step::Input(memory) => self.give(port, Some(memory)),
+                Step::Output(memory, to, token) => self.send(port, memory, to, token),
+                Step::Empty(next) => {
+                    match next {
+                        Next::Anybody => {}
+                        Next::Sent => port.await_sends(),
+                        Next::At(time_ns) => port.set_deadline(Some(time_ns)),
                     }
                     return true;
                 }
-                Some(Step::Nothing) => {}
-                Some(Step::Input(memory)) => self.give(port, Some(memory)),
-                Some(Step::Output(memory, to, token)) => self.send(port, memory, to, token),
             }
         }
         // The process need not kick: this comes first.
@@ -155,23 +197,27 @@ impl<P: Platform> Shared<P> {
         empty && self.state.with(|state| state.sending_count == 0)
     }
 
-    fn step(&self, state: &mut State) -> Option<Step<P>> {
+    fn step(&self, state: &mut State, now_ns: u64) -> Step<P> {
         state.side.work(&self.range);
         if let Some(taken) = state.side.next_input(&self.range) {
             let memory = taken.ok().and_then(|frame| self.post(state, frame));
-            return Some(memory.map_or_else(|| self.malformed(), Step::Input));
+            return memory.map_or_else(|| self.malformed(), Step::Input);
         }
         if let Some(taken) = state.side.next_output(&self.range) {
             let step = taken.ok().and_then(|packet| self.output(state, packet));
-            return Some(step.unwrap_or_else(|| self.malformed()));
+            if let Some(until_ns) = &mut state.row_until_ns {
+                *until_ns = now_ns.saturating_add(LATER_NS);
+            }
+            return step.unwrap_or_else(|| self.malformed());
         }
-        if state.sending_count >= BURST {
-            return None;
+        let next = state.next(now_ns);
+        if !matches!(next, Next::Anybody) {
+            return Step::Empty(next);
         }
         let short = state.posted_count * 2 < self.shape.frames(Pool::Input);
         match state.side.rest(&self.range, short) {
-            true => None,
-            false => Some(Step::Nothing),
+            true => Step::Empty(next),
+            false => Step::Nothing,
         }
     }
 
@@ -289,12 +335,25 @@ impl<P: Platform> Shared<P> {
         self.gone.load(Ordering::Acquire)
     }
 
-    pub(super) fn count_kick(&self) {
+    /// The process kicks.
+    pub(super) fn kicked(&self, now_ns: u64) {
         self.counters.kicks.add(1);
+        self.state.with(|state| {
+            let before = state.kicked_ns.replace(now_ns);
+            if before.is_some_and(|before| now_ns.saturating_sub(before) < ROW_NS) {
+                state.row_until_ns = Some(now_ns.saturating_add(LATER_NS));
+            }
+        });
     }
 
-    pub(super) fn count_wait(&self) {
+    /// The process waits: its row has ended. Returns true if it was in one; then it may have handed
+    /// something over that nobody has looked at.
+    pub(super) fn waits(&self) -> bool {
         self.counters.waits.add(1);
+        self.state.with(|state| {
+            state.kicked_ns = None;
+            state.row_until_ns.take().is_some()
+        })
     }
 
     pub(super) fn info(&self) -> PoolInfo {

@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 use std::vec::Vec;
 
+use super::shared::{LATER_NS, ROW_NS};
 use super::*;
 use crate::platform::{DeviceMemory, Platform};
 use crate::testing::{run, DatagramNic, Fake};
@@ -100,11 +101,15 @@ impl World {
         }
     }
 
+    /// Runs until nothing happens any more, and every row has ended.
     fn run(&self) {
-        let mut nic = self.nic.lock().unwrap();
-        run(&self.driver, nic.as_mut().unwrap(), |packet| {
-            std::vec![packet]
-        });
+        for _ in 0..3 {
+            let mut nic = self.nic.lock().unwrap();
+            run(&self.driver, nic.as_mut().unwrap(), |packet| {
+                std::vec![packet]
+            });
+            self.fake.pass(LATER_NS);
+        }
     }
 }
 
@@ -264,6 +269,66 @@ fn a_busy_driver_is_not_kicked() {
     assert_eq!(a.info().kicks.get(), 3, "it has rested");
 }
 
+/// The NIC sends each frame before the process has the next one: the driver comes back when some
+/// time has passed, and not for each (S4).
+#[test]
+fn a_process_in_a_row_kicks_twice_though_the_nic_is_fast() {
+    const FRAMES: u8 = 64;
+    let mut world = World::new();
+    let mut a = world.open_with((2048, 8, FRAMES.into()));
+    let mut b = world.open_with((2048, 2 * u16::from(FRAMES), 4));
+    for number in 0..FRAMES {
+        assert!(a.send(b.port, &[number]));
+        world.nic.lock().unwrap().as_mut().unwrap().read_commands();
+        world.fake.pass(LATER_NS / 8);
+        if world.fake.take_scheduled() {
+            world.driver.serve_datagrams();
+        }
+    }
+    assert_eq!(a.info().kicks.get(), 2);
+    world.run();
+    for number in 0..FRAMES {
+        assert_eq!(b.receive(), Some((a.port, [number].to_vec())));
+    }
+    // The row has ended.
+    world.fake.pass(ROW_NS);
+    assert!(a.send(b.port, &[1]));
+    assert_eq!(a.info().kicks.get(), 3);
+}
+
+/// What a process in a row has handed over is sent when it waits, not later.
+#[test]
+fn a_wait_ends_a_row() {
+    let mut world = World::new();
+    let (mut a, b) = (world.open_with((2048, 8, 8)), world.open());
+    for number in 0..8 {
+        assert!(a.send(b.port, &[number]));
+    }
+    assert_eq!(a.info().kicks.get(), 2);
+    let sent = |world: &World| {
+        let mut call = uapi::DatagramInfo::default();
+        world.driver.datagram_info(&mut call).unwrap();
+        call.counters.packets_sent.get()
+    };
+    assert_eq!(sent(&world), 2);
+    let mut call = PoolWait {
+        events: events::INPUT.into(),
+        timeout_ns: 1.into(),
+        ..PoolWait::default()
+    };
+    assert_eq!(a.pools.wait(&mut call), Err(CallError::TimedOut));
+    assert_eq!(sent(&world), 8);
+    // Kicks with waits in between are none of a row.
+    world.run();
+    for kicks in 3..10 {
+        assert!(a.send(b.port, &[5]));
+        assert_eq!(a.info().kicks.get(), kicks);
+        assert_eq!(a.pools.wait(&mut call), Err(CallError::TimedOut));
+        world.nic.lock().unwrap().as_mut().unwrap().read_commands();
+        world.driver.serve_datagrams();
+    }
+}
+
 #[test]
 fn a_receiver_that_reads_nothing_loses_packets_and_goes_on_later() {
     let mut world = World::new();
@@ -370,6 +435,32 @@ fn waits_end_with_an_event_a_timeout_or_the_device() {
     );
 }
 
+/// A process that polls for frames to fill, of which some are there, waits for none to be sent: the NIC
+/// raises no event for them.
+#[test]
+fn poll_asks_for_sent_frames_only_if_the_process_will_sleep() {
+    let mut world = World::new();
+    let (mut a, b) = (world.open(), world.open());
+    let is_woken_for_a_sent_frame = |world: &World, a: &Process| {
+        let readable = a.pools.is_readable();
+        let mut nic = world.nic.lock().unwrap();
+        let nic = nic.as_mut().unwrap();
+        nic.read_commands();
+        nic.wire.clear();
+        nic.offer_wake(&world.driver);
+        (readable, world.fake.take_scheduled())
+    };
+    world.run();
+    assert_ne!(a.side.want(&a, events::OUTPUT), 0);
+    assert!(a.send(b.port, &[1]));
+    assert_eq!(is_woken_for_a_sent_frame(&world, &a), (true, false));
+    world.run();
+    a.side.awake(&a);
+    while a.send(b.port, &[2]) {}
+    assert_eq!(a.side.want(&a, events::OUTPUT), 0);
+    assert_eq!(is_woken_for_a_sent_frame(&world, &a), (false, true));
+}
+
 /// Frames of several pages are one packet each where the route carries them, else fragments (S1).
 #[test]
 fn frames_of_several_pages_are_one_packet() {
@@ -423,6 +514,7 @@ fn a_wait_without_time_looks_at_the_nic() {
     };
     for round in 0..100u8 {
         assert_eq!(look(&b), Err(CallError::TimedOut));
+        world.fake.pass(ROW_NS);
         assert!(a.send(b.port, &[round]));
         let mut nic = world.nic.lock().unwrap();
         let nic = nic.as_mut().unwrap();
