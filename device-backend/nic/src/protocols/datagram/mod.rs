@@ -222,7 +222,7 @@ impl Protocol for Datagrams {
 
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, frame: &Outgoing) {
         self.counts.sent += 1;
-        cx.core.counters.bytes_sent += frame.length as u64;
+        cx.core.count_sent(id.vni(), frame.length);
         self.end_send(cx, id, Status::Ok);
     }
 

@@ -106,7 +106,7 @@ impl Datagrams {
             return end_buffer(cx, vni, buffer.handle, Status::BadAddress);
         }
         self.counts.received += 1;
-        cx.core.counters.bytes_received += length as u64;
+        cx.core.count_received(vni, length);
         let entry = CompletionEntry {
             handle: buffer.handle.into(),
             length: (length as u64).into(),
