@@ -1,10 +1,13 @@
 //! What a trace shows of operations, by a clock that the test moves.
 
 use qnic_abi::atomic::Function;
+use qnic_abi::control::{FaultDone, Opcode};
+use qnic_abi::event::FAULT_WRITE;
 use qnic_abi::rdma::kind::{READ_REQUEST, READ_RESPONSE, WRITE};
 use qnic_abi::Status;
 use qnic_nic::testing::{page, LossyWire, Net, Pair};
 use qnic_nic::trace::{Event, Taken, What};
+use zerocopy::FromZeros;
 
 /// Bytes of a page.
 const PAGE: u64 = qnic_abi::PAGE_SIZE as u64;
@@ -105,6 +108,40 @@ fn a_wait_for_pages_shows_at_the_node_that_waits() {
     assert_eq!(traces[0][2].time - traces[0][1].time, 10_000);
     let delivered = traces[1][2];
     assert_eq!(delivered.time - delivered.detail, 100_000);
+}
+
+#[test]
+fn a_stored_frame_that_waits_again_shows_both_waits() {
+    let Pair { net, a, b } = &warm();
+    a.write(b).from(page(9)).to(page(20)).bytes(8).run();
+    begin(net, 1, 100);
+    net.answer_faults(false);
+    a.write(b).from(page(9)).to(page(9)).bytes(8).issue();
+    net.run();
+    // The driver says that the page is there, but it has been taken away meanwhile.
+    let answer = FaultDone {
+        address: b.segment.at(page(9)).address.into(),
+        status: Status::Ok.code().into(),
+        flags: FAULT_WRITE.into(),
+        ..FaultDone::new_zeroed()
+    };
+    let answered = net.cluster().control(1, Opcode::FaultDone, b.vni, &answer);
+    assert_eq!(answered, Status::Ok);
+    net.run();
+    net.advance(1_000);
+    net.answer_all(1, 1);
+    net.settle();
+    let traces = end(net);
+    let expected = [
+        What::Waits,
+        What::Resumed,
+        What::Waits,
+        What::Resumed,
+        What::Delivered,
+    ];
+    assert_eq!(whats(&traces[1]), expected);
+    let came = traces[1][4].detail;
+    assert_eq!([traces[1][0].detail, traces[1][2].detail], [came; 2]);
 }
 
 #[test]
