@@ -63,7 +63,8 @@ pub enum What {
     Unblocked,
     /// A frame was lost and goes to the wire again. `code`: its kind.
     Resent,
-    /// A frame is refused. `code`: the status that its sender gets.
+    /// A frame is refused, or a datagram dropped. `code`: why, the status that the sender of the frame gets;
+    /// `bytes`: its kind.
     Refused,
     /// The peer has refused a frame. `code`: the status.
     Nak,

@@ -2,11 +2,13 @@
 
 use qnic_abi::atomic::Function;
 use qnic_abi::control::{FaultDone, Opcode};
+use qnic_abi::datagram::kind::DATAGRAM;
 use qnic_abi::event::FAULT_WRITE;
 use qnic_abi::rdma::kind::{READ_REQUEST, READ_RESPONSE, WRITE};
 use qnic_abi::Status;
-use qnic_nic::testing::{page, LossyWire, Net, Pair};
+use qnic_nic::testing::{page, Datagrams, LossyWire, Net, Pair};
 use qnic_nic::trace::{Event, Taken, What};
+use qnic_nic::Limits;
 use zerocopy::FromZeros;
 
 /// Bytes of a page.
@@ -213,6 +215,36 @@ fn a_refusal_shows_at_both_ends() {
     assert_eq!((nak.code, ended.code), (refused.code, refused.code));
     assert_ne!(refused.code, Status::Ok.code());
     assert_eq!(refused.operation, ended.operation);
+}
+
+#[test]
+fn a_datagram_shows_where_it_was_received_and_why_it_was_dropped() {
+    let net = &Net::new(2, 512, 8, &Limits::default());
+    let [a, b] = [0, 1].map(|node| Datagrams::of(net, node));
+    a.send(1, 9, b"opens");
+    net.run();
+    b.post(5, 1);
+    begin(net, 1, 100);
+    // The first one finds a buffer, the second one none.
+    for _ in 0..2 {
+        a.send(1, 5, b"8 bytes.");
+        net.run();
+    }
+    let traces = end(net);
+    let names: Vec<_> = traces[0]
+        .iter()
+        .filter(|event| event.what == What::Fetched)
+        .map(|event| event.operation)
+        .collect();
+    let [got, dropped] = traces[1][..] else {
+        panic!("{traces:?}");
+    };
+    assert_eq!([got.operation, dropped.operation], names[..]);
+    assert_eq!((got.what, got.bytes, got.port), (What::Delivered, 8, 5));
+    assert_eq!((got.at, got.requester, got.peer), (1, 0, 0));
+    assert_eq!(dropped.what, What::Refused);
+    let why = (dropped.code, dropped.bytes);
+    assert_eq!(why, (Status::Exhausted.code(), DATAGRAM.into()));
 }
 
 #[test]

@@ -135,8 +135,14 @@ impl Operation {
         let frame = SeenFrame {
             at: event.at,
             from: event.peer,
-            kind: event.code,
-            bytes: event.bytes,
+            kind: match event.what {
+                What::Refused => u32::try_from(event.bytes).unwrap_or(u32::MAX),
+                _ => event.code,
+            },
+            bytes: match event.what {
+                What::Refused => 0,
+                _ => event.bytes,
+            },
             received: event.detail.min(event.time),
             done: None,
             refused: None,

@@ -71,7 +71,7 @@ impl Nic {
             Received::Done => (What::Delivered, kind, arrival.payload.len() as u64),
             Received::Queue(_) => (What::Queued, kind, 0),
             Received::Wait(..) => (What::Waits, kind, 0),
-            Received::Refuse(status) => (What::Refused, status.code(), 0),
+            Received::Refuse(status) => (What::Refused, status.code(), kind.into()),
         };
         self.trace_frame(host, what, arrival.frame, (code, bytes, came));
     }
