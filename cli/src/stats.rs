@@ -22,7 +22,8 @@ The names are explained in abi/src/control.rs (Statistics: pages, bounce memory,
 protection) and device-backend/src/engine/report.rs (the attachment). N of M is a budget:
 what guests and peers make the NIC keep, and how much that may be; for one of many
 processes or peers, that of the one that uses most. Lines such as \"write queued\" say how long
-sampled operations were in a stage (docs/observing.md). What the guest's driver counts: cargo qnic run a -- qnic-app info
+sampled operations were in a stage (docs/observing.md). Processes and peers are in --json, and in
+cargo qnic top. What the guest's driver counts: cargo qnic run a -- qnic-app info
 
 Exit status: 0.")]
 pub(crate) struct Options {
@@ -57,6 +58,8 @@ fn lines(nic: &Value) -> String {
     for (name, value) in nic.as_object().into_iter().flatten() {
         match value.as_object() {
             Some(group) => rows.extend(group.iter()),
+            // A row for each of its processes and peers would be longer than all others together.
+            None if value.is_array() => {}
             None => rows.push((name, value)),
         }
     }
@@ -87,6 +90,7 @@ mod tests {
         let stats = serde_json::json!({"nics": [
             {"name": "a", "state": "running", "statistics": {"bounces": 5},
              "budgets": {"peers": {"used": 3, "limit": 1024}},
+             "processes": [{"vni": 1, "port": 7}],
              "stages": {"write queued": {"sum": 128, "buckets": [[64, 2], [5120, 1]]}}},
             {"name": "b"},
         ]});

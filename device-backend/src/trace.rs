@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - The engine never waits, and copies nothing: it swaps a full buffer for an empty one. What does not
-//!   fit is lost to the trace, counted, and told in a record of its own ([`What::Lost`]).
+//!   fit is lost to the trace, counted, and told in a record of its own ([`qnic_nic::trace::What::Lost`]).
 //! - Memory: two buffers ([`empty_buffer`]) for each NIC, 3 MiB, as long as the trace runs. They belong
 //!   to this process; nothing that guests, peers or the client do makes them larger.
 //! - However the client ends (it shuts its side down, closes, is killed, does not read for
@@ -27,7 +27,7 @@ use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use qnic_nic::trace::{Event, Record, Taken, What};
+use qnic_nic::trace::{Event, Record, Taken};
 use serde::Deserialize;
 use zerocopy::IntoBytes;
 
@@ -166,19 +166,8 @@ fn write_taken(mut stream: &UnixStream, taken: &Taken, node: u16) -> std::io::Re
     // The buffer was full, so it has a last one.
     let last = taken.events.last();
     let last = last.and_then(|record| Event::try_from(*record).ok());
-    let lost = Event {
-        time: last.map_or(0, |event| event.time),
-        operation: 0,
-        what: What::Lost,
-        at: node,
-        requester: node,
-        peer: node,
-        port: 0,
-        code: 0,
-        depth: 0,
-        bytes: taken.lost,
-        detail: 0,
-    };
+    let time = last.map_or(0, |event| event.time);
+    let lost = Event::lost(time, node, taken.lost);
     stream.write_all(Record::from(lost).as_bytes())
 }
 

@@ -13,9 +13,11 @@ Examples:
   cargo qnic top pair --interval 0.2
   cargo qnic top --once                figures of one second, as text
   cargo qnic top --once --json | jq '.[].operations_per_second'
+  cargo qnic top --once --json | jq '.[] | {node, busiest: .by_process[0]}'
 
-Keys: q quits, up and down choose the node whose stages are shown, left and right
-choose by what nodes are sorted. docs/observing.md says what the figures are.
+Keys: q quits, up and down choose the node whose stages, processes or peers are shown, tab
+chooses which of them, page up and page down scroll, left and right choose by what nodes are
+sorted. docs/observing.md says what the figures are.
 
 Exit status: 0, 1 if no cluster runs or no device process answers, 2 for a wrong command
 line, 130 if interrupted.")]

@@ -11,7 +11,7 @@ use clap::Args;
 Examples:
   cargo qnic trace                           every operation of 5 seconds, to trace.json
   cargo qnic trace pair -o slow.json --for 30s --sample 61
-  cargo qnic trace --on a --on b --for 0.5
+  cargo qnic trace --on a,b --for 0.5
   cargo qnic trace --json | jq '.slowest[0]'
 
 Open the file at https://ui.perfetto.dev: a process is a node, arrows lead from the sender of an
@@ -33,8 +33,8 @@ pub struct Options {
     /// For how long: seconds, or with a unit (5s, 200ms, 1m)
     #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = time)]
     pub time: Duration,
-    /// This node only; may be given several times
-    #[arg(long, value_name = "NODE")]
+    /// These nodes only, with commas between them; may be given several times
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',', value_parser = node)]
     pub on: Vec<String>,
     /// Of every so many operations of a node, one
     #[arg(long, value_name = "N", default_value_t = 1,
@@ -47,6 +47,13 @@ pub struct Options {
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn node(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("names of nodes, such as a or a,b".to_owned()),
+        name => Ok(name.to_owned()),
+    }
 }
 
 /// Longest trace in seconds.
@@ -70,6 +77,29 @@ fn time(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn nodes_have_commas_or_options_of_their_own() {
+        let parse = |words: &[&str]| {
+            let words = ["trace"].iter().chain(words);
+            let command = <Command as clap::Parser>::try_parse_from(words);
+            command.map(|command| command.options.on)
+        };
+        assert_eq!(parse(&[]).unwrap(), [""; 0]);
+        for words in [&["--on", "a,b"][..], &["--on", "a", "--on=b"]] {
+            assert_eq!(parse(words).unwrap(), ["a", "b"], "{words:?}");
+        }
+        for words in [&["--on", ""][..], &["--on", "a,"], &["--on", "a,,b"]] {
+            let error = parse(words).unwrap_err().to_string();
+            assert!(error.contains("names of nodes"), "{error}");
+        }
+    }
 
     #[test]
     fn times_have_units_and_bounds() {

@@ -46,7 +46,7 @@
 //! | `transport` | peers, sessions, windows, timers (N15, N18, U1 to U8) |
 //! | `protocols` | one folder each (N3, N9 to N11, N20, N22, N24) |
 //! | [`mod@env`], [`NicConfig`] | what the NIC needs from the world, and its bounds |
-//! | `budget`, `table` | what a NIC keeps for others, and what it holds, for people |
+//! | `budget`, `occupants`, `table` | what a NIC keeps for others, who they are, and what it holds, for people |
 //! | [`mod@stages`] | how long the parts of an operation's life take |
 //! | [`mod@trace`] | what happens to single operations, while somebody looks |
 //! | `ids`, `frame`, `control_reply` | names, frames that have arrived, bytes of replies |
@@ -60,6 +60,7 @@ pub mod env;
 mod frame;
 mod ids;
 mod nic;
+mod occupants;
 mod protocols;
 pub mod stages;
 mod table;
@@ -73,4 +74,5 @@ pub use config::{Limits, NicConfig, MAX_WINDOW, SMALLEST_WINDOW};
 pub use core::page_table;
 pub use env::{Channel, Host, HostMemory, OutOfRange, Path, Payload, Sent, Ticket, Time, Wire};
 pub use nic::{Nic, Progress};
+pub use occupants::{PeerReport, VniReport};
 pub use table::{Table, TableKind, MAX_ROWS};

@@ -23,6 +23,7 @@
 //! - Numbers in events are what guests and peers have said. Nothing but their form is checked.
 //! - A trace survives a reset of the NIC; names of operations do not repeat.
 
+use crate::ids::OperationId;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -62,7 +63,8 @@ pub enum What {
     Unblocked,
     /// A frame was lost and goes to the wire again. `code`: its kind.
     Resent,
-    /// A frame is refused. `code`: the status that its sender gets.
+    /// A frame is refused, or a datagram dropped. `code`: why, the status that the sender of the frame gets;
+    /// `bytes`: its kind.
     Refused,
     /// The peer has refused a frame. `code`: the status.
     Nak,
@@ -204,6 +206,14 @@ impl TryFrom<Record> for Event {
 }
 
 impl Event {
+    /// An event of a node and of no operation: so many events of it did not fit up to then.
+    pub fn lost(time: u64, node: u16, count: u64) -> Self {
+        Event {
+            bytes: count,
+            ..Event::own(time, node, What::Lost, OperationId(0))
+        }
+    }
+
     /// Reads an event.
     ///
     /// # Errors

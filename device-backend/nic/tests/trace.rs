@@ -1,10 +1,15 @@
 //! What a trace shows of operations, by a clock that the test moves.
 
 use qnic_abi::atomic::Function;
+use qnic_abi::control::{FaultDone, Opcode};
+use qnic_abi::datagram::kind::DATAGRAM;
+use qnic_abi::event::FAULT_WRITE;
 use qnic_abi::rdma::kind::{READ_REQUEST, READ_RESPONSE, WRITE};
 use qnic_abi::Status;
-use qnic_nic::testing::{page, LossyWire, Net, Pair};
+use qnic_nic::testing::{page, Datagrams, LossyWire, Net, Pair};
 use qnic_nic::trace::{Event, Taken, What};
+use qnic_nic::Limits;
+use zerocopy::FromZeros;
 
 /// Bytes of a page.
 const PAGE: u64 = qnic_abi::PAGE_SIZE as u64;
@@ -108,6 +113,40 @@ fn a_wait_for_pages_shows_at_the_node_that_waits() {
 }
 
 #[test]
+fn a_stored_frame_that_waits_again_shows_both_waits() {
+    let Pair { net, a, b } = &warm();
+    a.write(b).from(page(9)).to(page(20)).bytes(8).run();
+    begin(net, 1, 100);
+    net.answer_faults(false);
+    a.write(b).from(page(9)).to(page(9)).bytes(8).issue();
+    net.run();
+    // The driver says that the page is there, but it has been taken away meanwhile.
+    let answer = FaultDone {
+        address: b.segment.at(page(9)).address.into(),
+        status: Status::Ok.code().into(),
+        flags: FAULT_WRITE.into(),
+        ..FaultDone::new_zeroed()
+    };
+    let answered = net.cluster().control(1, Opcode::FaultDone, b.vni, &answer);
+    assert_eq!(answered, Status::Ok);
+    net.run();
+    net.advance(1_000);
+    net.answer_all(1, 1);
+    net.settle();
+    let traces = end(net);
+    let expected = [
+        What::Waits,
+        What::Resumed,
+        What::Waits,
+        What::Resumed,
+        What::Delivered,
+    ];
+    assert_eq!(whats(&traces[1]), expected);
+    let came = traces[1][4].detail;
+    assert_eq!([traces[1][0].detail, traces[1][2].detail], [came; 2]);
+}
+
+#[test]
 fn each_part_of_a_page_span_is_seen_once_and_those_that_wait_later() {
     let Pair { net, a, b } = &warm();
     // The source, and the first page of the destination, are there; two pages behind it are not.
@@ -176,6 +215,36 @@ fn a_refusal_shows_at_both_ends() {
     assert_eq!((nak.code, ended.code), (refused.code, refused.code));
     assert_ne!(refused.code, Status::Ok.code());
     assert_eq!(refused.operation, ended.operation);
+}
+
+#[test]
+fn a_datagram_shows_where_it_was_received_and_why_it_was_dropped() {
+    let net = &Net::new(2, 512, 8, &Limits::default());
+    let [a, b] = [0, 1].map(|node| Datagrams::of(net, node));
+    a.send(1, 9, b"opens");
+    net.run();
+    b.post(5, 1);
+    begin(net, 1, 100);
+    // The first one finds a buffer, the second one none.
+    for _ in 0..2 {
+        a.send(1, 5, b"8 bytes.");
+        net.run();
+    }
+    let traces = end(net);
+    let names: Vec<_> = traces[0]
+        .iter()
+        .filter(|event| event.what == What::Fetched)
+        .map(|event| event.operation)
+        .collect();
+    let [got, dropped] = traces[1][..] else {
+        panic!("{traces:?}");
+    };
+    assert_eq!([got.operation, dropped.operation], names[..]);
+    assert_eq!((got.what, got.bytes, got.port), (What::Delivered, 8, 5));
+    assert_eq!((got.at, got.requester, got.peer), (1, 0, 0));
+    assert_eq!(dropped.what, What::Refused);
+    let why = (dropped.code, dropped.bytes);
+    assert_eq!(why, (Status::Exhausted.code(), DATAGRAM.into()));
 }
 
 #[test]

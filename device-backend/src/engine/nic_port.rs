@@ -335,6 +335,8 @@ impl NicPort {
             statistics: nic.statistics(),
             budgets: nic.budgets(),
             stages: nic.stages(),
+            processes: nic.vnis(fabric.host(self.slot)),
+            peers: nic.peers(),
         }
     }
 }

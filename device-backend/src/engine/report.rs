@@ -3,7 +3,7 @@
 use qnic_abi::control::Statistics;
 use qnic_links::{CarrierReport, Fabric, LinkReport};
 use qnic_nic::stages::StageReport;
-use qnic_nic::Budget;
+use qnic_nic::{Budget, PeerReport, VniReport};
 use serde::{Serialize, Serializer};
 
 use super::node::Node;
@@ -150,6 +150,12 @@ pub struct NicReport {
     /// How long operations and frames were in each stage, by samples.
     #[serde(serialize_with = "by_kind_and_stage")]
     pub stages: Vec<StageReport>,
+    /// Its processes, by VNI: as many as it has windows at most.
+    #[serde(serialize_with = "processes")]
+    pub processes: Vec<VniReport>,
+    /// The NICs that it talks to, by node: as many as `peers` of its limits at most.
+    #[serde(serialize_with = "peers")]
+    pub peers: Vec<PeerReport>,
 }
 
 /// Counters of the attachment of one NIC, since the process started.
@@ -175,6 +181,56 @@ pub struct NicCounters {
     pub events: u64,
     /// Interrupts raised.
     pub interrupts: u64,
+}
+
+/// The fields of a process.
+#[derive(Serialize)]
+#[serde(remote = "VniReport")]
+struct VniFields {
+    vni: u16,
+    port: u16,
+    pid: u32,
+    name: Option<String>,
+    queue: &'static str,
+    commands: u64,
+    posted: u64,
+    operations: u64,
+    bytes_sent: u64,
+    bytes_received: u64,
+    completions: u64,
+    notifications: u64,
+    faults: u64,
+    requests: u64,
+    receives: u64,
+    messages: u64,
+    staged_bytes: u64,
+}
+
+/// The fields of a peer.
+#[derive(Serialize)]
+#[serde(remote = "PeerReport")]
+struct PeerFields {
+    node: u16,
+    session: &'static str,
+    window: u64,
+    under_way: u64,
+    granted: u64,
+    held: u64,
+    requests: u64,
+    waiting: u64,
+    resent: u64,
+}
+
+fn processes<S: Serializer>(reports: &[VniReport], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Entry<'a>(#[serde(with = "VniFields")] &'a VniReport);
+    serializer.collect_seq(reports.iter().map(Entry))
+}
+
+fn peers<S: Serializer>(reports: &[PeerReport], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Entry<'a>(#[serde(with = "PeerFields")] &'a PeerReport);
+    serializer.collect_seq(reports.iter().map(Entry))
 }
 
 fn used_and_limit<S: Serializer>(budgets: &[Budget], serializer: S) -> Result<S::Ok, S::Error> {

@@ -12,8 +12,9 @@ use super::text::Kind;
 const COMMON: [&str; 3] = ["process", "instance", "job"];
 
 /// Words of PromQL that are no metrics.
-const WORDS: [&str; 8] = [
+const WORDS: [&str; 9] = [
     "rate",
+    "topk",
     "sum",
     "by",
     "without",
@@ -157,6 +158,16 @@ fn every_expression_names_what_the_endpoint_gives() {
         assert!(!ids.is_empty(), "{title}");
     }
     assert!(checked >= 20, "{checked}");
+    let expressions: Vec<_> = list(&dashboard["panels"], "panels")
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
+        .map(|target| text(&target["expr"], "expression"))
+        .collect();
+    for shown in ["qnic_vni_", "qnic_session_"] {
+        let all = families().iter().filter(|one| one.name.starts_with(shown));
+        let all = all.filter(|one| expressions.iter().any(|text| text.contains(one.name)));
+        assert!(all.count() >= 3, "{shown}: processes and peers have panels");
+    }
     let variables = list(&dashboard["templating"]["list"], "variables");
     let names: Vec<_> = variables
         .iter()

@@ -1,6 +1,7 @@
 //! From a snapshot of the process to the text of its metrics.
 
 use qnic_links::{CarrierReport, LinkReport};
+use qnic_nic::{PeerReport, VniReport};
 
 use super::catalog::{FAMILIES, STATISTICS};
 use super::text::Samples;
@@ -85,6 +86,12 @@ fn add_nic(samples: &mut Samples<'_>, nic: &NicReport) {
             STAGE_BOUNDS.into_iter(),
         );
     }
+    for process in &nic.processes {
+        add_process(samples, node, process);
+    }
+    for peer in &nic.peers {
+        add_peer(samples, node, peer);
+    }
     let counters = &nic.counters;
     for (name, value) in [
         ("qnic_nic_starts_total", counters.starts),
@@ -99,6 +106,54 @@ fn add_nic(samples: &mut Samples<'_>, nic: &NicReport) {
         ("qnic_interrupts_total", counters.interrupts),
     ] {
         samples.add(name, &[node], value);
+    }
+}
+
+/// A process is named by its VNI only: a port, a process number and a name are what its guest
+/// chooses, and each new one would be another time series.
+fn add_process(samples: &mut Samples<'_>, node: (&str, &str), process: &VniReport) {
+    let vni = process.vni.to_string();
+    let labels = [node, ("vni", vni.as_str())];
+    let with = |name, value| [labels[0], labels[1], (name, value)];
+    samples.add("qnic_vni_info", &with("queue", process.queue), 1);
+    samples.add("qnic_vni_port", &labels, process.port.into());
+    samples.add("qnic_vni_commands_total", &labels, process.commands);
+    samples.add("qnic_vni_operations", &labels, process.operations);
+    for (direction, value) in [
+        ("sent", process.bytes_sent),
+        ("received", process.bytes_received),
+    ] {
+        let labels = with("direction", direction);
+        samples.add("qnic_vni_bytes_total", &labels, value);
+    }
+    for (queue, value) in [
+        ("commands", process.posted),
+        ("completions", process.completions),
+        ("notifications", process.notifications),
+        ("requests", process.requests),
+        ("faults", process.faults),
+        ("receives", process.receives),
+        ("messages", process.messages),
+    ] {
+        samples.add("qnic_vni_queue_depth", &with("queue", queue), value);
+    }
+}
+
+fn add_peer(samples: &mut Samples<'_>, node: (&str, &str), peer: &PeerReport) {
+    let number = peer.node.to_string();
+    let labels = [node, ("peer", number.as_str())];
+    let state = [labels[0], labels[1], ("state", peer.session)];
+    samples.add("qnic_session_info", &state, 1);
+    for (name, value) in [
+        ("qnic_session_window_fragments", peer.window),
+        ("qnic_session_under_way_fragments", peer.under_way),
+        ("qnic_session_granted_fragments", peer.granted),
+        ("qnic_session_frames_held", peer.held),
+        ("qnic_session_requests", peer.requests),
+        ("qnic_session_waiting", peer.waiting),
+        ("qnic_session_frames_resent_total", peer.resent),
+    ] {
+        samples.add(name, &labels, value);
     }
 }
 
@@ -178,6 +233,26 @@ pub(super) mod tests {
     use super::*;
     use crate::engine::{NetworkReport, NicCounters, Report};
 
+    fn process() -> VniReport {
+        VniReport {
+            vni: 3,
+            port: 700,
+            name: Some("guest's\n choice".to_owned()),
+            queue: "polled",
+            notifications: 6,
+            ..VniReport::default()
+        }
+    }
+
+    fn peer() -> PeerReport {
+        PeerReport {
+            node: 8,
+            session: "open",
+            window: 256,
+            ..PeerReport::default()
+        }
+    }
+
     /// A snapshot that has something for every metric; names are as nasty as they may be.
     fn full() -> Stats {
         let mut statistics = Statistics::default();
@@ -204,6 +279,8 @@ pub(super) mod tests {
                 sum: 100,
                 buckets: vec![(Some(64), 1), (Some(80), 1)],
             }],
+            processes: vec![process()],
+            peers: vec![peer()],
         };
         let mut link = LinkReport {
             from: 7,
@@ -263,6 +340,21 @@ pub(super) mod tests {
         assert_eq!(shown, fields);
     }
 
+    /// What a guest chooses is no label: it could make time series without end.
+    #[test]
+    fn samples_of_a_process_are_named_by_its_vni_alone() {
+        let text = render(&full(), None);
+        assert!(!text.contains("choice"), "{text}");
+        let mut other = full();
+        other.report.nics[0].processes[0].port += 1;
+        other.report.nics[0].processes[0].pid += 1;
+        let names = |text: &str| {
+            let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+            lines.map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&render(&other, None)), names(&text));
+    }
+
     /// Labels of a line, as a reader of the format finds them.
     fn labels(line: &str) -> Vec<String> {
         let Some((_, labels)) = line.split_once('{') else {
@@ -317,6 +409,10 @@ pub(super) mod tests {
             "qnic_link_frames_total{process=\"left\",link=\"7:8\",outcome=\"lost\"} 9",
             "qnic_nic_turns_total{process=\"left\",node=\"n\\\"0\\\\\\n\"} 17",
             "qnic_processes{process=\"left\",node=\"n\\\"0\\\\\\n\"} 16843009",
+            "qnic_vni_port{process=\"left\",node=\"n\\\"0\\\\\\n\",vni=\"3\"} 700",
+            "qnic_vni_queue_depth{process=\"left\",node=\"n\\\"0\\\\\\n\",vni=\"3\",\
+             queue=\"notifications\"} 6",
+            "qnic_session_window_fragments{process=\"left\",node=\"n\\\"0\\\\\\n\",peer=\"8\"} 256",
             "qnic_stage_seconds_bucket{process=\"left\",node=\"n\\\"0\\\\\\n\",kind=\"write\",\
              stage=\"queued\",le=\"0.000000064\"} 1",
         ] {

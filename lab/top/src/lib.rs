@@ -7,15 +7,17 @@
 //! | module | holds |
 //! |---|---|
 //! | `snapshot` | what the device processes say at one time |
-//! | `model` | what has happened between two snapshots |
+//! | `model`, `occupants` | what has happened between two snapshots, to nodes, and to their processes and peers |
 //! | `screen` | what `qnic top` shows: once, or until a key or a signal ends it (feature `screen`) |
-//! | … `view` | the rows on a screen, by ratatui, and as text |
+//! | … `view` | the rows on a screen, by ratatui |
+//! | … `tables` | the columns of all tables, and the rows as text |
 //! | … `live` | the terminal: keys, and how it is given back |
 //!
 //! A snapshot costs the engine what `qnic stats` does. Nothing is kept but two snapshots.
 #![forbid(unsafe_code)]
 
 mod model;
+mod occupants;
 #[cfg(feature = "screen")]
 mod screen;
 mod snapshot;
@@ -25,9 +27,10 @@ use std::path::PathBuf;
 use qnic_cluster::Cluster;
 
 pub use model::{rows, Row, StageRow};
+pub use occupants::{PeerRow, ProcessRow};
 #[cfg(feature = "screen")]
 pub use screen::{run, Settings};
-pub use snapshot::{NodeSnapshot, Snapshot};
+pub use snapshot::{Entry, NodeSnapshot, Snapshot};
 
 /// Whom to ask.
 pub enum Source {

@@ -1,8 +1,11 @@
 //! What has happened between two snapshots.
 
+use std::collections::BTreeMap;
+
 use qnic_cluster::stages::Times;
 use serde::Serialize;
 
+use crate::occupants::{self, PeerRow, ProcessRow};
 use crate::snapshot::{NodeSnapshot, Snapshot};
 
 /// What is shown of a node. `None` is not known: without an earlier snapshot, or when a counter has
@@ -31,6 +34,10 @@ pub struct Row {
     pub hits_of_thousand: Option<u64>,
     /// Stages with times in between.
     pub stages: Vec<StageRow>,
+    /// Its processes, the busiest first.
+    pub by_process: Vec<ProcessRow>,
+    /// The NICs that it talks to.
+    pub by_peer: Vec<PeerRow>,
 }
 
 /// What is shown of one kind of operation and one stage.
@@ -54,6 +61,29 @@ const LOOKUPS: [&str; 4] = [
     "destination_misses",
 ];
 
+/// Counters at two times.
+pub(crate) struct Between<'a> {
+    /// None, if there was no earlier time.
+    pub(crate) before: Option<&'a BTreeMap<String, u64>>,
+    pub(crate) now: &'a BTreeMap<String, u64>,
+    /// In nanoseconds.
+    pub(crate) elapsed: u128,
+}
+
+impl Between<'_> {
+    /// What has come in between; `None` if that is not known.
+    fn increase(&self, counter: &str) -> Option<u64> {
+        let value = |counters: &BTreeMap<String, u64>| counters.get(counter).copied().unwrap_or(0);
+        value(self.now).checked_sub(value(self.before?))
+    }
+
+    /// The same per second.
+    pub(crate) fn rate(&self, counter: &str) -> Option<u64> {
+        let increase = u128::from(self.increase(counter)?) * 1_000_000_000;
+        u64::try_from(increase.checked_div(self.elapsed)?).ok()
+    }
+}
+
 /// A row for each node of either snapshot, by name.
 pub fn rows(before: Option<&Snapshot>, now: &Snapshot) -> Vec<Row> {
     let elapsed = before.map_or(0, |before| {
@@ -61,28 +91,31 @@ pub fn rows(before: Option<&Snapshot>, now: &Snapshot) -> Vec<Row> {
     });
     let earlier = |name: &str| before.and_then(|before| before.nodes.get(name));
     let present = now.nodes.iter();
-    let present = present.map(|(name, node)| row(name, earlier(name), node, elapsed));
+    let present = present.map(|(name, node)| row(name, earlier(name), (node, now), elapsed));
     let gone = before.into_iter().flat_map(|before| &before.nodes);
     let gone = gone.filter(|(name, _)| !now.nodes.contains_key(*name));
     let gone = gone.map(|(name, _)| Row {
         state: "gone".to_owned(),
-        ..row(name, None, &NodeSnapshot::default(), 0)
+        ..row(name, None, (&NodeSnapshot::default(), now), 0)
     });
     let mut rows: Vec<_> = present.chain(gone).collect();
     rows.sort_by(|one, other| one.node.cmp(&other.node));
     rows
 }
 
-fn row(name: &str, before: Option<&NodeSnapshot>, now: &NodeSnapshot, elapsed: u128) -> Row {
-    let increase = |counter: &str| {
-        let before = before?.counter(counter);
-        now.counter(counter).checked_sub(before)
+fn row(
+    name: &str,
+    before: Option<&NodeSnapshot>,
+    (now, snapshot): (&NodeSnapshot, &Snapshot),
+    elapsed: u128,
+) -> Row {
+    let between = Between {
+        before: before.map(|before| &before.counters),
+        now: &now.counters,
+        elapsed,
     };
-    let rate = |counter: &str| {
-        let increase = u128::from(increase(counter)?) * 1_000_000_000;
-        u64::try_from(increase.checked_div(elapsed)?).ok()
-    };
-    let lookups = LOOKUPS.map(increase);
+    let rate = |counter| between.rate(counter);
+    let lookups = LOOKUPS.map(|counter| between.increase(counter));
     let hits = lookups[..2].iter().copied().sum::<Option<u64>>();
     let all = lookups.iter().copied().sum::<Option<u64>>();
     let hits_of_thousand = hits.zip(all).and_then(|(hits, all)| {
@@ -106,6 +139,8 @@ fn row(name: &str, before: Option<&NodeSnapshot>, now: &NodeSnapshot, elapsed: u
         credits: now.budgets.get("windows").copied(),
         hits_of_thousand,
         stages: stages.filter(|stage| stage.count > 0).collect(),
+        by_process: occupants::processes(before, now, elapsed),
+        by_peer: occupants::peers(before, now, snapshot, elapsed),
     }
 }
 
@@ -137,6 +172,11 @@ pub(crate) mod tests {
                     "source_hits": hits, "source_misses": 1,
                 },
                 "budgets": {"windows": {"used": 256, "limit": 4096}},
+                "processes": (1..31).map(|vni| json!({
+                    "vni": vni, "port": 7, "pid": 40, "name": format!("ring {vni}"), "queue": "polled",
+                    "commands": commands + hits * (vni == 4) as u64, "completions": 4, "notifications": 5,
+                })).collect::<Vec<_>>(),
+                "peers": [{"node": 9, "session": "open", "under_way": 12, "window": 256}],
                 "stages": {"write queued": {"sum": commands * 64, "buckets": [[64, commands]]}},
             })
         });

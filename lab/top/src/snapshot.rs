@@ -34,6 +34,32 @@ pub struct NodeSnapshot {
     pub budgets: BTreeMap<String, (u64, u64)>,
     /// Times, by kind and stage, such as `write queued`.
     pub stages: BTreeMap<String, Times>,
+    /// Its processes, by VNI.
+    pub processes: BTreeMap<u64, Entry>,
+    /// Its peers, by number of the node.
+    pub peers: BTreeMap<u64, Entry>,
+}
+
+/// What is said of a process or a peer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Its numbers, by name.
+    pub numbers: BTreeMap<String, u64>,
+    /// Its words, by name.
+    pub words: BTreeMap<String, String>,
+}
+
+impl Entry {
+    /// A number; 0 if it is not there.
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        self.numbers.get(name).copied().unwrap_or_default()
+    }
+
+    /// A word; `-` if it is not there.
+    pub(crate) fn word(&self, name: &str) -> String {
+        let word = self.words.get(name).cloned();
+        word.unwrap_or_else(|| "-".to_owned())
+    }
 }
 
 impl Snapshot {
@@ -72,6 +98,8 @@ impl NodeSnapshot {
                 Some((budget["used"].as_u64()?, budget["limit"].as_u64()?))
             }),
             stages: entries(&nic["stages"], Times::parse),
+            processes: numbered(&nic["processes"], "vni"),
+            peers: numbered(&nic["peers"], "node"),
         }
     }
 
@@ -83,6 +111,17 @@ impl NodeSnapshot {
 
 fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
+}
+
+/// The entries of a list, by the number of that name.
+fn numbered(list: &Value, name: &str) -> BTreeMap<u64, Entry> {
+    let list = list.as_array().into_iter().flatten();
+    let entries = list.filter_map(|entry| {
+        let numbers = entries(entry, Value::as_u64);
+        let words = entries(entry, text);
+        Some((*numbers.get(name)?, Entry { numbers, words }))
+    });
+    entries.collect()
 }
 
 fn entries<T>(object: &Value, read: impl Fn(&Value) -> Option<T>) -> BTreeMap<String, T> {

@@ -135,8 +135,14 @@ impl Operation {
         let frame = SeenFrame {
             at: event.at,
             from: event.peer,
-            kind: event.code,
-            bytes: event.bytes,
+            kind: match event.what {
+                What::Refused => u32::try_from(event.bytes).unwrap_or(u32::MAX),
+                _ => event.code,
+            },
+            bytes: match event.what {
+                What::Refused => 0,
+                _ => event.bytes,
+            },
             received: event.detail.min(event.time),
             done: None,
             refused: None,
@@ -147,10 +153,17 @@ impl Operation {
         match event.what {
             What::Queued => self.frames.push(frame),
             What::Waits => {
-                self.frames.push(frame);
-                if let Some(arrival) = self.frames.last_mut() {
-                    wait(&mut arrival.waits, PAGES, event.time, true);
-                }
+                // A frame that has waited and is not done waits again; parts of a page span, which
+                // came with it, still wait for the first time.
+                let same = |it: &&mut SeenFrame| {
+                    let comes = (it.kind, it.received) == (frame.kind, frame.received);
+                    comes && it.waits.iter().all(|wait| wait.to.is_some())
+                };
+                let arrival = match frames.find(same) {
+                    Some(arrival) => arrival,
+                    None => push(&mut self.frames, frame),
+                };
+                wait(&mut arrival.waits, PAGES, event.time, true);
             }
             What::Resumed => {
                 let waits =
@@ -174,13 +187,7 @@ impl Operation {
                 let found = frames.find(|it| it.received == frame.received);
                 let arrival = match found {
                     Some(arrival) => arrival,
-                    None => {
-                        self.frames.push(frame);
-                        let Some(arrival) = self.frames.last_mut() else {
-                            return;
-                        };
-                        arrival
-                    }
+                    None => push(&mut self.frames, frame),
                 };
                 arrival.done = Some(event.time);
                 arrival.refused = refused;
@@ -221,6 +228,13 @@ impl Operation {
             What::Published | What::Load | What::Lost => {}
         }
     }
+}
+
+/// Adds a frame behind the others.
+fn push(frames: &mut Vec<SeenFrame>, frame: SeenFrame) -> &mut SeenFrame {
+    let last = frames.len();
+    frames.push(frame);
+    &mut frames[last]
 }
 
 /// Begins or ends a wait.
@@ -431,6 +445,34 @@ pub(crate) mod tests {
         assert_eq!(arrival.waits, [wait(PAGES, 151, Some(190))]);
         assert_eq!((arrival.received, arrival.done), (150, Some(191)));
         assert_eq!((operation.ended, operation.duration()), (None, None));
+    }
+
+    #[test]
+    fn a_frame_that_waits_again_is_one_frame_with_two_waits() {
+        let kind = u32::from(qnic_abi::rdma::kind::WRITE);
+        let frame = |time, what| Event {
+            code: kind,
+            detail: 150,
+            ..event(time, 1, what)
+        };
+        let events = vec![
+            write()[0],
+            frame(151, What::Waits),
+            // Another part of the same page span.
+            frame(152, What::Waits),
+            frame(160, What::Resumed),
+            frame(161, What::Waits),
+            frame(170, What::Resumed),
+            frame(171, What::Delivered),
+        ];
+        let operations = Operations::of(&collected(events));
+        let waits: Vec<Vec<_>> = operations.all[0]
+            .frames
+            .iter()
+            .map(|frame| frame.waits.iter().map(|it| (it.from, it.to)).collect())
+            .collect();
+        let expected = [vec![(151, Some(160)), (161, Some(170))], vec![(152, None)]];
+        assert_eq!(waits, expected);
     }
 
     #[test]

@@ -22,6 +22,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use qnic_abi::datagram::kind::DATAGRAM;
 use qnic_nic::trace::{Event, What};
 use serde_json::{json, Value};
 
@@ -339,7 +340,13 @@ fn arrived_slice<W: Write>(
 ) -> io::Result<()> {
     let kind = names::frame(arrival.kind);
     let name = match arrival.refused {
-        Some(status) => format!("refused: {}", names::status(status)),
+        Some(status) => {
+            let what = match arrival.kind == u32::from(DATAGRAM) {
+                true => "dropped",
+                false => "refused",
+            };
+            format!("{kind} {what}: {}", names::status(status))
+        }
         None if arrival.bytes > 0 => format!("{kind} {}", names::size(arrival.bytes)),
         None => kind,
     };

@@ -180,3 +180,25 @@ proptest! {
         prop_assert_eq!(check_arrows(&file) as u64, arrows);
     }
 }
+
+#[test]
+fn a_frame_that_is_not_taken_says_what_it_was_and_why() {
+    let kinds = [qnic_abi::rdma::kind::WRITE, DATAGRAM];
+    let refused = kinds.map(|kind| Event {
+        what: What::Refused,
+        code: qnic_abi::Status::Exhausted.code(),
+        bytes: kind.into(),
+        detail: 150 + u64::from(kind),
+        time: 500,
+        ..a_write()[2]
+    });
+    let events = a_write().into_iter().take(2).chain(refused);
+    let (file, _) = written(&collected(events.collect()));
+    for name in ["Write refused: Exhausted", "Datagram dropped: Exhausted"] {
+        assert_eq!(
+            self::events(&file).filter(|it| it["name"] == name).count(),
+            1,
+            "{file}"
+        );
+    }
+}

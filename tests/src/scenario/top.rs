@@ -37,7 +37,8 @@ pub(crate) fn top_shows_what_nodes_do(nodes: &dyn Nodes) -> Result<()> {
     Ok(())
 }
 
-/// A row of a node that sends and receives, and of which a stage was timed.
+/// A row of a node that sends and receives, of which a stage was timed, a process does it, and a
+/// session is open.
 fn works(row: &Row) -> bool {
     let rates = [
         row.operations_per_second,
@@ -45,5 +46,12 @@ fn works(row: &Row) -> bool {
         row.received_per_second,
     ];
     let moves = rates.iter().all(|rate| *rate > Some(0));
-    moves && row.stages.iter().any(|stage| stage.half.is_some())
+    let process = row.by_process.iter().any(|process| {
+        process.operations_per_second > Some(0) && process.sent_per_second > Some(0)
+    });
+    let peer = row
+        .by_peer
+        .iter()
+        .any(|peer| peer.session == "open" && peer.credits.1 > 0);
+    moves && process && peer && row.stages.iter().any(|stage| stage.half.is_some())
 }

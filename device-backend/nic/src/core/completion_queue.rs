@@ -53,6 +53,16 @@ impl CompletionQueue {
         self.waiting.len()
     }
 
+    /// How many the process has not read, those included that wait. A head that is none is taken for
+    /// one that is as far behind as can be.
+    pub(super) fn unread<H: Host>(&self, host: &H, window: usize) -> u64 {
+        // Relaxed: no entry is touched for it.
+        let head = window + COMPLETION_HEAD;
+        let head = host.sram().load_u64(head, Ordering::Relaxed);
+        let stored = self.tail.wrapping_sub(head).min(COMPLETION_ENTRIES);
+        stored + self.waiting.len() as u64
+    }
+
     /// Stores what there is room for; says how many wait still. Returns true if any was stored.
     pub(super) fn flush<H: Host>(&mut self, host: &H, pages: &Pages, window: usize) -> bool {
         let mut stored = self.store(host, pages, window);

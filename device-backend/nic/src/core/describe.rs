@@ -4,6 +4,8 @@ use qnic_abi::VniId;
 
 use super::process::Process;
 use super::Core;
+use crate::env::Host;
+use crate::occupants::VniReport;
 use crate::table::Table;
 
 impl Core {
@@ -53,6 +55,33 @@ impl Core {
             Some(row)
         });
         Table::new(&columns, rows)
+    }
+
+    /// What the core knows of each process, by VNI.
+    pub(crate) fn vni_reports<H: Host>(&self, host: &H) -> Vec<VniReport> {
+        let all = (0..).zip(&self.processes);
+        let reports = all.filter_map(|(vni, process)| {
+            let process = process.as_ref()?;
+            let queue = &process.queue;
+            let (completions, notifications) = process.host_area.unread(host, queue.window);
+            Some(VniReport {
+                vni,
+                port: process.port.0,
+                pid: process.pid,
+                queue: state(process),
+                commands: queue.head,
+                posted: queue.posted(host),
+                operations: process.operations.count().into(),
+                bytes_sent: process.bytes_sent,
+                bytes_received: process.bytes_received,
+                completions,
+                notifications,
+                faults: process.faults.count().into(),
+                requests: process.requests_held() as u64,
+                ..VniReport::default()
+            })
+        });
+        reports.collect()
     }
 }
 

@@ -101,6 +101,13 @@ impl HostArea {
             .signal(host, &self.pages, window, notification);
     }
 
+    /// How many completions and notifications the process has not read, by the heads in its window at
+    /// this offset: at most as many as their queues have entries, and the completions that wait.
+    pub(super) fn unread<H: Host>(&self, host: &H, window: usize) -> (u64, u64) {
+        let completions = self.completions.unread(host, window);
+        (completions, self.notifications.unread(host, window))
+    }
+
     /// Puts a completion into the queue, or lets it wait for room. Returns true if it is in the
     /// queue.
     pub(super) fn complete<H: Host>(&mut self, host: &H, entry: CompletionEntry) -> bool {

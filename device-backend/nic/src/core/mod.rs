@@ -391,6 +391,24 @@ impl Core {
         ]
     }
 
+    /// Counts payload bytes that were sent from the memory of a process.
+    #[inline]
+    pub(crate) fn count_sent(&mut self, vni: VniId, bytes: usize) {
+        self.counters.bytes_sent += bytes as u64;
+        if let Some(process) = self.process_mut(vni) {
+            process.bytes_sent += bytes as u64;
+        }
+    }
+
+    /// Counts payload bytes that were delivered into the memory of a process.
+    #[inline]
+    pub(crate) fn count_received(&mut self, vni: VniId, bytes: usize) {
+        self.counters.bytes_received += bytes as u64;
+        if let Some(process) = self.process_mut(vni) {
+            process.bytes_received += bytes as u64;
+        }
+    }
+
     /// Delivers a notification to a process.
     pub(crate) fn signal<H: Host>(&mut self, host: &H, vni: VniId, notification: u32) {
         self.counters.notifications += 1;

@@ -16,8 +16,8 @@
 //!   entries only: a head that is none costs it its own notifications.
 
 use qnic_abi::host_area::{
-    notification_offset, signal_offset, NOTIFICATIONS_LOST, NOTIFICATION_TAIL, ONE_SHOT_ENTRIES,
-    SIGNAL_COUNTERS,
+    notification_offset, signal_offset, NOTIFICATIONS_LOST, NOTIFICATION_ENTRIES,
+    NOTIFICATION_TAIL, ONE_SHOT_ENTRIES, SIGNAL_COUNTERS,
 };
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{armed_bit, NOTIFICATION_HEAD};
@@ -48,6 +48,13 @@ impl Notifications {
             tail: 0,
             lost: 0,
         }
+    }
+
+    /// How many entries the process has not read. A head that is none is taken for one that is as far
+    /// behind as can be.
+    pub(super) fn unread<H: Host>(&self, host: &H, window: usize) -> u64 {
+        let unread = self.tail.wrapping_sub(head(host, window));
+        unread.min(NOTIFICATION_ENTRIES)
     }
 
     /// Takes a signal of a process with its window at this offset.
@@ -113,7 +120,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use proptest::prelude::*;
-    use qnic_abi::host_area::{HOST_PAGES, NOTIFICATION_ENTRIES};
+    use qnic_abi::host_area::HOST_PAGES;
     use qnic_abi::PAGE_SIZE;
 
     use super::*;

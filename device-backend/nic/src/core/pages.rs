@@ -250,7 +250,7 @@ impl Core {
             within = 0;
         }
         self.unlock_span(host, &mut span, written);
-        self.counters.bytes_received += done as u64;
+        self.count_received(to.vni, done);
         done
     }
 
@@ -271,7 +271,7 @@ impl Core {
         let copied = payload.copy_to(host.memory(), target);
         self.unlock_dirty(host, page);
         copied.map_err(|_| PageError::Refused(Status::PageUnavailable))?;
-        self.counters.bytes_received += length as u64;
+        self.count_received(to.vni, length);
         Ok(())
     }
 

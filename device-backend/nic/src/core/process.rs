@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use qnic_abi::window::command_offset;
-use qnic_abi::{Port, Status};
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{command_offset, COMMAND_ENTRIES};
+use qnic_abi::{Port, SharedMemory, Status};
 use qnic_timing::Countdown;
 
 use super::fault::FaultTable;
@@ -12,7 +13,7 @@ use super::operation::{OperationTable, OPERATION_SLOTS, SEND_SLOTS};
 use super::order::Completion;
 use super::sample::Unpublished;
 use super::segment::SegmentTable;
-use crate::env::{HostMemory, Time};
+use crate::env::{Host, HostMemory, Time};
 use crate::frame::StoredFrame;
 
 /// The NIC's side of a command queue.
@@ -61,12 +62,25 @@ impl CommandQueue {
         self.last_work = now;
         self.stalled = false;
     }
+
+    /// Commands that stand in it and were not read: at most as many as it has entries.
+    pub(super) fn posted<H: Host>(&self, host: &H) -> u64 {
+        let numbers = self.head..self.head + COMMAND_ENTRIES as u64;
+        // Relaxed: nothing is read behind the first word.
+        let first = |number| {
+            let slot = self.window + command_offset(number);
+            host.sram().load_u64(slot, Ordering::Relaxed)
+        };
+        numbers.take_while(|number| first(*number) != 0).count() as u64
+    }
 }
 
 /// A registered process.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) port: Port,
+    /// What its node's kernel calls it, for people.
+    pub(crate) pid: u32,
     /// It may export physical memory (N25).
     pub(crate) physical: bool,
     pub(crate) host_area: HostArea,
@@ -99,6 +113,9 @@ pub(crate) struct Process {
     pub(crate) unpublished: Option<Unpublished>,
     /// How many writes and reads must be visible before all that a trace shows is; 0: it is.
     pub(super) traced: [u64; 2],
+    /// Payload bytes sent from its memory, and delivered into it.
+    pub(super) bytes_sent: u64,
+    pub(super) bytes_received: u64,
 }
 
 impl Process {
@@ -106,6 +123,7 @@ impl Process {
     pub(crate) fn new(port: Port, window: usize, host_area: HostArea) -> Self {
         Process {
             port,
+            pid: 0,
             physical: false,
             host_area,
             segments: SegmentTable::default(),
@@ -125,6 +143,8 @@ impl Process {
             wake_queued: false,
             unpublished: None,
             traced: [0; 2],
+            bytes_sent: 0,
+            bytes_received: 0,
         }
     }
 

@@ -127,6 +127,7 @@ impl Nic {
         // Whatever stands there was requested of a former process.
         process.wakes_seen = [WAKE_REQUEST, SIGNAL_WAKE_REQUEST]
             .map(|word| sram.load_u64(window + word, Ordering::Relaxed));
+        process.pid = body.pid.get();
         process.physical = flags == PROCESS_PHYSICAL;
         self.core.insert(vni, process);
         Ok(())

@@ -26,13 +26,14 @@ use qnic_abi::event::Event;
 use qnic_abi::header::{Geometry, GeometryError, SramHeader, MAGIC};
 use qnic_abi::shared::Ordering;
 use qnic_abi::wire::Frame;
-use qnic_abi::{NodeId, SharedMemory, Status, ABI_VERSION};
+use qnic_abi::{NodeId, SharedMemory, Status, VniId, ABI_VERSION};
 use zerocopy::IntoBytes;
 
 use crate::budget::Budget;
 use crate::config::{Limits, NicConfig};
 use crate::core::{Core, Pending};
 use crate::env::{Host, Payload, Time, Wire};
+use crate::occupants::{PeerReport, VniReport};
 use crate::protocols::{Context, Protocols};
 use crate::stages::StageReport;
 use crate::table::{Table, TableKind};
@@ -361,6 +362,26 @@ impl Nic {
         budgets.extend(self.core.budgets());
         budgets.extend(self.protocols.budgets(&self.core.limits));
         budgets
+    }
+
+    /// Its processes, by VNI.
+    pub fn vnis<H: Host>(&self, host: &H) -> Vec<VniReport> {
+        let mut reports = self.core.vni_reports(host);
+        let mut names = self.protocols.first_names();
+        for report in &mut reports {
+            let vni = VniId(report.vni);
+            let [receives, messages, staged_bytes] = self.protocols.inbox_cells(vni);
+            report.receives = receives;
+            report.messages = messages;
+            report.staged_bytes = staged_bytes;
+            report.name = names.remove(&vni);
+        }
+        reports
+    }
+
+    /// The NICs that it talks to, by node.
+    pub fn peers(&self) -> Vec<PeerReport> {
+        self.transport.peer_reports()
     }
 
     /// What this NIC holds, for people; at most [`MAX_ROWS`](crate::MAX_ROWS) rows.

@@ -377,6 +377,7 @@ impl Nic {
         };
         match received {
             Received::Wait(vni, range) if stored.held.is_some() => {
+                self.trace_waits_again(host, &stored);
                 self.wait_in_bounce_memory(vni, range, stored);
             }
             Received::Refuse(status) if stored.held.is_some() => {

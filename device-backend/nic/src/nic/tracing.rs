@@ -6,7 +6,7 @@ use qnic_abi::wire::Frame;
 
 use super::Nic;
 use crate::env::Host;
-use crate::frame::Arrival;
+use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex};
 use crate::protocols::{self, Outgoing, Received};
 use crate::trace::{Event, Record, Taken, What};
@@ -71,9 +71,20 @@ impl Nic {
             Received::Done => (What::Delivered, kind, arrival.payload.len() as u64),
             Received::Queue(_) => (What::Queued, kind, 0),
             Received::Wait(..) => (What::Waits, kind, 0),
-            Received::Refuse(status) => (What::Refused, status.code(), 0),
+            Received::Refuse(status) => (What::Refused, status.code(), kind.into()),
         };
         self.trace_frame(host, what, arrival.frame, (code, bytes, came));
+    }
+
+    /// A stored frame that is shown waits once more: for other pages, or for those that were taken away
+    /// meanwhile.
+    #[cold]
+    pub(super) fn trace_waits_again<H: Host>(&mut self, host: &H, stored: &StoredFrame) {
+        if let Some(sampled) = stored.received.filter(|sampled| sampled.traced) {
+            let kind = u32::from(stored.frame.envelope.kind);
+            let said = (kind, 0, sampled.time.0);
+            self.trace_frame(host, What::Waits, &stored.frame, said);
+        }
     }
 
     /// The same of a frame; `said` are code, bytes and detail.

@@ -17,6 +17,7 @@
 mod atomic;
 mod collective;
 mod datagram;
+mod describe;
 mod directory;
 #[cfg(test)]
 mod echo;
@@ -26,17 +27,14 @@ mod observed;
 mod protocol;
 mod rdma;
 
-use qnic_abi::control::{RequestHeader, Statistics};
+use qnic_abi::control::RequestHeader;
 use qnic_abi::wire::{fragments, Class, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 
-use crate::budget::Budget;
-use crate::config::Limits;
 use crate::core::{Fetched, Segment};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
-use crate::table::Table;
 
 pub(crate) use observed::{describe, is_answer, kind_of_frame, kind_of_opcode};
 pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
@@ -557,44 +555,5 @@ impl Protocols {
         #[cfg(test)]
         note(self.echo.deadline());
         first
-    }
-
-    /// Names of processes that are known.
-    pub(crate) fn name_table(&self) -> Table {
-        self.names.table()
-    }
-
-    /// Groups of this node.
-    pub(crate) fn group_table(&self) -> Table {
-        self.collectives.table()
-    }
-
-    /// What a process receives: receives posted, messages that wait, their bytes.
-    pub(crate) fn inbox_cells(&self, vni: VniId) -> [u64; 3] {
-        self.messages.inbox_counts(vni)
-    }
-
-    /// What all keep for others, and how much that may be.
-    pub(crate) fn budgets(&self, limits: &Limits) -> Vec<Budget> {
-        let mut budgets = Vec::new();
-        self.directory.budgets(limits, &mut budgets);
-        self.messages.budgets(limits, &mut budgets);
-        self.collectives.budgets(limits, &mut budgets);
-        self.names.budgets(limits, &mut budgets);
-        self.datagrams.budgets(limits, &mut budgets);
-        budgets
-    }
-
-    /// Adds what all count.
-    pub(crate) fn statistics(&self, statistics: &mut Statistics) {
-        self.rdma.statistics(statistics);
-        self.atomic.statistics(statistics);
-        self.directory.statistics(statistics);
-        self.messages.statistics(statistics);
-        self.collectives.statistics(statistics);
-        self.names.statistics(statistics);
-        self.datagrams.statistics(statistics);
-        #[cfg(test)]
-        self.echo.statistics(statistics);
     }
 }

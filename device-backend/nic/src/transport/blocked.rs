@@ -56,6 +56,12 @@ pub(crate) struct Blocked {
 }
 
 impl Blocked {
+    /// How many wait, or have waited and are not forgotten yet.
+    pub(super) fn count(&self) -> usize {
+        let operations = self.operations.names.len() + self.requests.names.len();
+        operations + self.responses.len() + self.protocols.len()
+    }
+
     /// Returns true if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.operations.is_empty()

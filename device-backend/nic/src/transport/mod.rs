@@ -18,6 +18,7 @@
 //! | `pool`, `renewal` | what all windows share; windows that are renewed |
 //! | `leave` | how peers leave with which nothing is under way |
 //! | `handshake` | how sessions begin and end |
+//! | `describe` | what it counts and keeps, and its peers, for people |
 //! | `incoming` | how a frame is checked, numbered and acknowledged |
 //! | `held` | frames that were received and are delivered, or refused, later |
 //! | `refused` | operations that do not notify any more |
@@ -35,6 +36,7 @@
 //! intact or not at all: a link that can damage them checks them.
 
 mod blocked;
+mod describe;
 mod handshake;
 mod held;
 mod incoming;
@@ -51,12 +53,10 @@ mod renewal;
 mod send_window;
 mod session;
 
-use qnic_abi::control::Statistics;
 use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
 use qnic_abi::{NodeId, Port, VniId};
 use qnic_timing::TimerWheel;
 
-use crate::budget::Budget;
 use crate::config::{Limits, NicConfig, MAX_WINDOW};
 use crate::env::{Channel, HostMemory, Payload, Sent, Time, Wire};
 use crate::frame::StoredFrame;
@@ -553,35 +553,6 @@ impl Transport {
     /// Returns true if something has to be sent to any peer.
     pub(crate) fn has_output(&self, now: Time) -> bool {
         self.peers.has_output(now)
-    }
-
-    /// Adds what the transport counts.
-    pub(crate) fn statistics(&self, statistics: &mut Statistics) {
-        let counters = &self.counters;
-        statistics.malformed_frames = counters.malformed_frames.into();
-        statistics.stale_frames = counters.stale_frames.into();
-        statistics.frames_resent = counters.frames_resent.into();
-        statistics.resend_timeouts = counters.resend_timeouts.into();
-        statistics.duplicate_frames = counters.duplicate_frames.into();
-        statistics.frames_outside = counters.frames_outside.into();
-        statistics.acknowledgements = counters.acknowledgements.into();
-        statistics.peers_given_up = counters.peers_given_up.into();
-    }
-
-    /// What is kept for peers, and how much may be.
-    pub(crate) fn budgets(&self) -> Vec<Budget> {
-        let all = self.peers.all();
-        let all = || all.iter().map(|index| &self.peers[*index]);
-        let limits = &self.limits;
-        let granted: u32 = all().map(|peer| peer.grant).sum();
-        let control = all().map(|peer| peer.control.len());
-        let requests = all().map(|peer| peer.requests);
-        vec![
-            Budget::new("peers", all().count(), limits.peers),
-            Budget::new("windows", granted, limits.granted_windows()),
-            Budget::most("control_frames_of_peer", control, CONTROL_LIMIT as u32),
-            Budget::most("requests_of_peer", requests, REQUEST_WINDOW),
-        ]
     }
 
     /// When something has to be done at the latest.

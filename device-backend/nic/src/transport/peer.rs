@@ -13,6 +13,7 @@ use super::receive_window::ReceiveWindow;
 use super::send_window::SendWindow;
 use super::session::Session;
 use crate::env::{Channel, Path, Time};
+use crate::occupants::PeerReport;
 
 /// One direction each to and from another NIC.
 #[derive(Debug)]
@@ -82,6 +83,8 @@ pub(crate) struct Peer {
     pub(super) listed: bool,
     /// There was no route to it: it is nobody, and its place can be taken.
     pub(super) vacant: bool,
+    /// Frames that were sent to it again.
+    pub(super) resent: u64,
 }
 
 impl Peer {
@@ -123,6 +126,7 @@ impl Peer {
             gone: BTreeSet::new(),
             listed: false,
             vacant: false,
+            resent: 0,
         }
     }
 
@@ -136,6 +140,29 @@ impl Peer {
         self.packets = old.packets;
         self.listed = old.listed;
         self.growing = old.growing;
+        self.resent = old.resent;
+    }
+
+    /// What it is and what is under way to it, for people.
+    pub(super) fn report(&self, own: bool) -> PeerReport {
+        let session = match (own, self.is_ready()) {
+            (true, _) => "own",
+            (false, true) => "open",
+            (false, false) if self.hello_pending || self.hello_sent => "opening",
+            (false, false) => "closed",
+        };
+        let waiting = self.blocked.count() + self.naks.len() + self.control.len();
+        PeerReport {
+            node: self.node.0,
+            session,
+            window: self.send.granted().into(),
+            under_way: self.send.in_flight() as u64,
+            granted: self.grant.into(),
+            held: self.receive.undelivered_count() as u64,
+            requests: self.requests.into(),
+            waiting: waiting as u64,
+            resent: self.resent,
+        }
     }
 
     /// Returns true if numbered frames may be sent: both sides know each other.

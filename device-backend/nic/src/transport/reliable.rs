@@ -124,6 +124,7 @@ impl Transport {
                 break;
             };
             self.counters.frames_resent += 1;
+            peer.resent += 1;
             resent(&frame);
             if !self.send_packet(now, wire, index, &mut frame, Channel::Data) {
                 return false;

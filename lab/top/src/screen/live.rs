@@ -37,6 +37,8 @@ enum Action {
     Quit,
     Select(bool),
     Sort(bool),
+    Turn,
+    Scroll(bool),
 }
 
 fn action(key: &KeyEvent) -> Option<Action> {
@@ -49,6 +51,9 @@ fn action(key: &KeyEvent) -> Option<Action> {
         KeyCode::Down => Some(Action::Select(true)),
         KeyCode::Left => Some(Action::Sort(false)),
         KeyCode::Right => Some(Action::Sort(true)),
+        KeyCode::Tab => Some(Action::Turn),
+        KeyCode::PageUp => Some(Action::Scroll(false)),
+        KeyCode::PageDown => Some(Action::Scroll(true)),
         _ => None,
     }
 }
@@ -76,6 +81,8 @@ pub(crate) fn run(source: &Source, interval: Duration, cancel: &Cancel) -> Resul
                     Some(Action::Quit) => return Ok(()),
                     Some(Action::Select(forward)) => screen.select(forward),
                     Some(Action::Sort(forward)) => screen.order = screen.order.next(forward),
+                    Some(Action::Turn) => screen.turn(),
+                    Some(Action::Scroll(down)) => screen.scroll(down),
                     None => {}
                 }
             }
@@ -119,5 +126,7 @@ mod tests {
         assert_eq!(plain(KeyCode::Char('c')), None);
         assert_eq!(plain(KeyCode::Down), Some(Action::Select(true)));
         assert_eq!(plain(KeyCode::Left), Some(Action::Sort(false)));
+        assert_eq!(plain(KeyCode::Tab), Some(Action::Turn));
+        assert_eq!(plain(KeyCode::PageDown), Some(Action::Scroll(true)));
     }
 }

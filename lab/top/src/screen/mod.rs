@@ -1,6 +1,7 @@
 //! What `qnic top` shows: once, or until a key or a signal ends it.
 
 mod live;
+mod tables;
 mod view;
 
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub fn run(source: &Source, settings: Settings, cancel: &Cancel) -> Result<()> {
     let rows = rows(Some(&before), &Snapshot::take(source)?);
     match settings.json {
         true => println!("{}", serde_json::to_string(&rows)?),
-        false => print!("{}", view::text(&rows)),
+        false => print!("{}", tables::text(&rows)),
     }
     Ok(())
 }

@@ -1,13 +1,15 @@
-//! The rows on a screen, and as text.
+//! The rows on a screen: nodes, and below them the stages, the processes or the peers of one.
 
-use qnic_cluster::stages::duration;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Row as Cells, Table};
 use ratatui::Frame;
 
-use crate::model::{Row, StageRow};
+use super::tables::{
+    cells, peer_cells, process_cells, stage_cells, HEADS, PEER_HEADS, PROCESS_HEADS, STAGE_HEADS,
+};
+use crate::model::Row;
 
 /// By what nodes are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,19 +61,65 @@ impl Order {
     }
 }
 
+/// What is shown of the node that is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Pane {
+    /// The times of its stages.
+    #[default]
+    Stages,
+    /// Its processes.
+    Processes,
+    /// The NICs that it talks to.
+    Peers,
+}
+
+impl Pane {
+    fn next(self) -> Pane {
+        match self {
+            Pane::Stages => Pane::Processes,
+            Pane::Processes => Pane::Peers,
+            Pane::Peers => Pane::Stages,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Pane::Stages => "stages",
+            Pane::Processes => "processes",
+            Pane::Peers => "peers",
+        }
+    }
+
+    /// Lines that it has of a node.
+    fn count(self, row: &Row) -> usize {
+        match self {
+            Pane::Stages => row.stages.len(),
+            Pane::Processes => row.by_process.len(),
+            Pane::Peers => row.by_peer.len(),
+        }
+    }
+}
+
+/// Lines that one key scrolls.
+const PAGE: usize = 10;
+
 /// What the screen shows.
 #[derive(Debug, Default)]
 pub(crate) struct Screen {
     pub(crate) rows: Vec<Row>,
     pub(crate) order: Order,
-    /// Name of the node whose stages are shown; the first one without it.
+    /// What is shown below the nodes.
+    pub(crate) pane: Pane,
+    /// The first line of it, as far as there are so many.
+    pub(crate) scrolled: usize,
+    /// Name of the node that is chosen; the first one without it.
     pub(crate) selected: Option<String>,
     /// Why the last snapshot failed, or which device processes are silent.
     pub(crate) note: Option<String>,
 }
 
 impl Screen {
-    /// Index of the node whose stages are shown.
+    /// Index of the node that is chosen.
     fn index(&self) -> usize {
         let selected = self.selected.as_deref();
         let found = self
@@ -89,62 +137,32 @@ impl Screen {
             false => self.index().saturating_sub(1),
         };
         self.selected = self.rows.get(index).map(|row| row.node.clone());
+        self.scrolled = 0;
     }
-}
 
-const HEADS: [&str; 9] = [
-    "NODE",
-    "STATE",
-    "OPS/S",
-    "SENT/S",
-    "RECEIVED/S",
-    "DEPTH",
-    "CREDITS",
-    "HITS",
-    "RESENT/S",
-];
-
-const STAGE_HEADS: [&str; 4] = ["STAGE", "HALF", "99 %", "SAMPLES"];
-
-fn number(value: Option<u64>) -> String {
-    let Some(value) = value else {
-        return "-".to_owned();
-    };
-    let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
-    let unit = units.into_iter().find(|(size, _)| value >= 10 * size);
-    match unit {
-        Some((size, unit)) => format!("{}{unit}", value / size),
-        None => value.to_string(),
+    /// Shows something else of the node.
+    pub(crate) fn turn(&mut self) {
+        self.pane = self.pane.next();
+        self.scrolled = 0;
     }
-}
 
-fn cells(row: &Row) -> [String; 9] {
-    let credits = row.credits.map(|(used, limit)| format!("{used}/{limit}"));
-    let hits = row
-        .hits_of_thousand
-        .map(|hits| format!("{}.{} %", hits / 10, hits % 10));
-    let unknown = || "-".to_owned();
-    [
-        row.node.clone(),
-        row.state.clone(),
-        number(row.operations_per_second),
-        number(row.sent_per_second),
-        number(row.received_per_second),
-        row.depth.to_string(),
-        credits.unwrap_or_else(unknown),
-        hits.unwrap_or_else(unknown),
-        number(row.resent_per_second),
-    ]
-}
+    /// Shows the lines further down, or further up.
+    pub(crate) fn scroll(&mut self, down: bool) {
+        let lines = self.rows.get(self.index());
+        let last = lines.map_or(0, |row| self.pane.count(row).saturating_sub(1));
+        self.scrolled = match down {
+            true => (self.scrolled + PAGE).min(last),
+            false => self.scrolled.min(last).saturating_sub(PAGE),
+        };
+    }
 
-fn stage_cells(stage: &StageRow) -> [String; 4] {
-    let time = |time: Option<u64>| time.map_or_else(|| "> 4 s".to_owned(), duration);
-    [
-        stage.stage.clone(),
-        time(stage.half),
-        time(stage.most),
-        stage.count.to_string(),
-    ]
+    /// The first line that is shown where so many fit: there is no room below the last.
+    fn first(&self, height: u16) -> usize {
+        let lines = self.rows.get(self.index());
+        let lines = lines.map_or(0, |row| self.pane.count(row));
+        let room = usize::from(height).min(lines);
+        self.scrolled.min(lines - room)
+    }
 }
 
 /// Draws the screen.
@@ -172,50 +190,55 @@ pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
         .block(Block::bordered().title(title));
     frame.render_widget(table, top);
 
-    let row = screen.rows.get(selected);
-    let stages = row.into_iter().flat_map(|row| &row.stages);
-    let stages = stages.map(|stage| Cells::new(stage_cells(stage)));
-    let title = row.map_or_else(String::new, |row| format!(" stages of {} ", row.node));
-    let table = Table::new(stages, [24, 10, 10, 10].map(Constraint::Length))
-        .header(Cells::new(STAGE_HEADS).style(bold))
-        .block(Block::bordered().title(title));
-    frame.render_widget(table, middle);
+    if let Some(row) = screen.rows.get(selected) {
+        let area = middle.height.saturating_sub(3);
+        frame.render_widget(pane(row, screen.pane, screen.first(area)), middle);
+    }
 
-    let keys = "q quit   ↑ ↓ node   ← → sort";
+    let keys = "q quit   ↑ ↓ node   ← → sort   tab stages, processes, peers   PgUp PgDn scroll";
     let line = screen.note.as_deref().unwrap_or(keys);
     frame.render_widget(Line::from(line), bottom);
 }
 
-/// The rows as text.
-pub(crate) fn text(rows: &[Row]) -> String {
-    let mut nodes = vec![HEADS.map(str::to_owned)];
-    nodes.extend(rows.iter().map(cells));
-    let mut text = aligned(&nodes);
-    for row in rows.iter().filter(|row| !row.stages.is_empty()) {
-        let mut stages = vec![STAGE_HEADS.map(str::to_owned)];
-        stages.extend(row.stages.iter().map(stage_cells));
-        text += &format!("\n{}\n{}", row.node, aligned(&stages));
+/// What the pane shows of a node, from its line `first` on.
+fn pane(row: &Row, pane: Pane, first: usize) -> Table<'static> {
+    match pane {
+        Pane::Stages => {
+            let cells = row.stages.iter().map(stage_cells);
+            lines(row, pane, STAGE_HEADS, [24, 10, 10, 10], cells.skip(first))
+        }
+        Pane::Processes => {
+            let cells = row.by_process.iter().map(process_cells);
+            let widths = [4, 6, 7, 18, 8, 7, 7, 10, 6, 6, 8, 10, 8];
+            lines(row, pane, PROCESS_HEADS, widths, cells.skip(first))
+        }
+        Pane::Peers => {
+            let cells = row.by_peer.iter().map(peer_cells);
+            let widths = [14, 8, 12, 8, 7, 7, 8, 8];
+            lines(row, pane, PEER_HEADS, widths, cells.skip(first))
+        }
     }
-    text
 }
 
-fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| {
-        let widths = rows.iter().map(|row| row[column].chars().count());
-        widths.max().unwrap_or(0)
+fn lines<const N: usize>(
+    row: &Row,
+    pane: Pane,
+    heads: [&'static str; N],
+    widths: [u16; N],
+    cells: impl Iterator<Item = [String; N]>,
+) -> Table<'static> {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let title = match pane.count(row) {
+        0 => format!(" {} of {} ", pane.name(), row.node),
+        count => format!(" {} of {}: {count} ", pane.name(), row.node),
     };
-    let line = |row: &[String; N]| {
-        let cells = row.iter().enumerate();
-        let cells: Vec<_> = cells
-            .map(|(column, cell)| format!("{cell:width$}", width = width(column)))
-            .collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
+    Table::new(cells.map(Cells::new), widths.map(Constraint::Length))
+        .header(Cells::new(heads).style(bold))
+        .block(Block::bordered().title(title))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Instant;
 
     use ratatui::backend::TestBackend;
@@ -224,7 +247,7 @@ mod tests {
     use super::*;
     use crate::model::{rows, tests::snapshot};
 
-    fn fixed() -> Vec<Row> {
+    pub(crate) fn fixed() -> Vec<Row> {
         let start = Instant::now();
         let before = snapshot(start, 0, &[("a", 0, 0), ("b", 0, 0)]);
         let after = snapshot(start, 1, &[("a", 12_345, 3), ("b", 200_000, 3)]);
@@ -266,11 +289,51 @@ mod tests {
     }
 
     #[test]
+    fn the_pane_has_processes_and_peers_after_the_key() {
+        let mut screen = Screen {
+            rows: fixed(),
+            ..Screen::default()
+        };
+        screen.turn();
+        let lines = drawn(&screen, 130, 12);
+        for (line, parts) in [
+            (5, &["processes of a: 30"][..]),
+            (6, &["VNI", "PID", "QUEUE", "POSTED", "UNREAD"]),
+            (7, &["4  ", "ring 4", "polled", "4+5"]),
+        ] {
+            for part in parts {
+                assert!(lines[line].contains(part), "{line}: {part}: {lines:#?}");
+            }
+        }
+        let first = |screen: &Screen| drawn(screen, 130, 12)[7].clone();
+        let before = first(&screen);
+        screen.scroll(true);
+        assert_ne!(first(&screen), before);
+        (0..9).for_each(|_| screen.scroll(true));
+        let last = drawn(&screen, 130, 12);
+        assert!(last[9].contains("ring 3"), "no empty line: {last:#?}");
+        (0..9).for_each(|_| screen.scroll(false));
+        assert_eq!(first(&screen), before);
+        screen.turn();
+        let lines = drawn(&screen, 130, 12);
+        assert!(lines[5].contains("peers of a: 1"), "{lines:#?}");
+        assert!(
+            lines[7].contains("open") && lines[7].contains("12/256"),
+            "{lines:#?}"
+        );
+        screen.turn();
+        assert!(drawn(&screen, 130, 12)[5].contains("stages of a"));
+    }
+
+    #[test]
     fn no_size_and_no_rows_are_too_few() {
         for (width, height) in [(1, 1), (20, 2), (200, 60)] {
-            for rows in [Vec::new(), fixed()] {
+            let panes = [Pane::Stages, Pane::Processes, Pane::Peers];
+            let rows = [Vec::new(), fixed()].into_iter();
+            for (rows, pane) in rows.flat_map(|rows| panes.map(|pane| (rows.clone(), pane))) {
                 let screen = Screen {
                     rows,
+                    pane,
                     note: Some("silent: device".to_owned()),
                     ..Screen::default()
                 };
@@ -305,16 +368,5 @@ mod tests {
             order.sort(&mut screen.rows);
             assert_eq!(screen.rows[0].node, first, "{order:?}");
         }
-    }
-
-    #[test]
-    fn text_has_a_table_of_nodes_and_one_of_stages_for_each() {
-        let text = text(&fixed());
-        let lines: Vec<_> = text.lines().collect();
-        assert!(lines[0].starts_with("NODE  STATE"), "{text}");
-        assert!(lines[1].starts_with("a     running  12k"), "{text}");
-        assert_eq!(lines[3..6].iter().map(|line| line.len()).min(), Some(0));
-        assert!(text.contains("\nb\nSTAGE"), "{text}");
-        assert!(super::text(&[]).starts_with("NODE"));
     }
 }

@@ -196,6 +196,7 @@ impl Protocol for Datagrams {
         let envelope = &mut outgoing.frame.envelope;
         envelope.source_port = packet.source_port.into();
         envelope.destination_port = packet.port.into();
+        envelope.operation = id.0.into();
         if packet.length == 0 {
             return Turn::Send;
         }
@@ -222,7 +223,7 @@ impl Protocol for Datagrams {
 
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, frame: &Outgoing) {
         self.counts.sent += 1;
-        cx.core.counters.bytes_sent += frame.length as u64;
+        cx.core.count_sent(id.vni(), frame.length);
         self.end_send(cx, id, Status::Ok);
     }
 
@@ -231,8 +232,11 @@ impl Protocol for Datagrams {
         cx: &mut Context<'_, H>,
         arrival: &Arrival<'_, H::Memory>,
     ) -> Received {
-        self.deliver(cx, arrival);
-        Received::Done
+        match self.deliver(cx, arrival) {
+            Ok(()) => Received::Done,
+            // Nobody learns of it but a trace: no answer goes back.
+            Err(status) => Received::Refuse(status),
+        }
     }
 
     fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {

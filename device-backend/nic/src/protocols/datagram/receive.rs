@@ -72,12 +72,16 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Puts a packet into its buffer, or drops it.
+    /// Puts a packet into its buffer.
+    ///
+    /// # Errors
+    /// Why it is dropped: no buffer (`Exhausted`), the steered one is gone (`Cancelled`), it is longer
+    /// (`BadLength`), too many completions are unread (`Exhausted`), or its memory is gone (`BadAddress`).
     pub(super) fn deliver<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         arrival: &Arrival<'_, H::Memory>,
-    ) {
+    ) -> Result<(), Status> {
         let body: Datagram = arrival.body();
         let envelope = &arrival.frame.envelope;
         let port = envelope.destination_port.get();
@@ -86,27 +90,40 @@ impl Datagrams {
             target => self.buffers.steered(port, target),
         };
         let (Some(buffer), Some(vni)) = (buffer, cx.core.vni_of(Port(DRIVER_PORT))) else {
-            match body.target.get() {
-                0 => self.counts.dropped += 1,
-                _ => self.counts.late += 1,
-            }
-            return;
+            return Err(match body.target.get() {
+                0 => {
+                    self.counts.dropped += 1;
+                    Status::Exhausted
+                }
+                _ => {
+                    self.counts.late += 1;
+                    Status::Cancelled
+                }
+            });
         };
         let length = arrival.payload.len();
-        if length > buffer.length.into() || cx.core.has_completion_backlog(vni) {
+        let refusal = match length > buffer.length.into() {
+            true => Some(Status::BadLength),
+            false => cx
+                .core
+                .has_completion_backlog(vni)
+                .then_some(Status::Exhausted),
+        };
+        if let Some(status) = refusal {
             self.counts.dropped += 1;
-            return;
+            return Err(status);
         }
         let Some(buffer) = self.buffers.take(port, buffer.handle) else {
-            return;
+            return Err(Status::Cancelled);
         };
         if store(cx.host, &buffer, arrival, &body).is_err() {
             // The node has less memory than when it was posted.
             self.counts.dropped += 1;
-            return end_buffer(cx, vni, buffer.handle, Status::BadAddress);
+            end_buffer(cx, vni, buffer.handle, Status::BadAddress);
+            return Err(Status::BadAddress);
         }
         self.counts.received += 1;
-        cx.core.counters.bytes_received += length as u64;
+        cx.core.count_received(vni, length);
         let entry = CompletionEntry {
             handle: buffer.handle.into(),
             length: (length as u64).into(),
@@ -116,5 +133,6 @@ impl Datagrams {
             ..CompletionEntry::default()
         };
         cx.core.complete_signalled(cx.host, vni, entry);
+        Ok(())
     }
 }

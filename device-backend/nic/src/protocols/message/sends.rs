@@ -337,7 +337,7 @@ impl PerProcess<Sends> {
         id: OperationId,
         outgoing: &Outgoing,
     ) {
-        cx.core.counters.bytes_sent += outgoing.length as u64;
+        cx.core.count_sent(id.vni(), outgoing.length);
         let Some(sends) = self.get(id.vni()) else {
             return;
         };

@@ -30,6 +30,8 @@ mod lookups;
 mod own;
 mod spread;
 
+use std::collections::BTreeMap;
+
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::process_names::{
     kind, NameAction, NameCommand, NameEntry, Names, NamesSeen, Opcode, ProcessName,
@@ -71,6 +73,17 @@ pub(super) struct ProcessNames {
     known: Known,
     lookups: Lookups,
     spread: Spread,
+}
+
+/// A name for people: the process chooses its letters, and none of them is to control a terminal.
+fn shown((application, process): Name) -> String {
+    let name = ProcessName {
+        application,
+        ..ProcessName::default()
+    };
+    let letters = name.application().chars();
+    let letters = letters.map(|letter| if letter.is_control() { '?' } else { letter });
+    format!("{} {process}", letters.collect::<String>())
 }
 
 fn key(name: &ProcessName) -> Name {
@@ -152,6 +165,13 @@ impl ProcessNames {
             ]
         });
         Table::new(&["application", "process", "node", "port"], rows)
+    }
+
+    /// The first name of each process of this node that has any.
+    pub(super) fn first_names(&self) -> BTreeMap<VniId, String> {
+        let first = self.own.first_names();
+        let shown = first.map(|(vni, name)| (vni, shown(name)));
+        shown.collect()
     }
 
     /// Other nodes have to be told something.

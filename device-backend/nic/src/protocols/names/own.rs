@@ -8,7 +8,7 @@
 //! Each name stands in the log once, at its last change. [`WITHDRAWN`] withdrawn names stay there
 //! at most; a node that has not been told of one that was dropped is told all from the start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::process_names::{NameEntry, NAME_WITHDRAWN};
 use qnic_abi::{Port, VniId};
@@ -82,6 +82,13 @@ impl OwnNames {
         }
         let own = self.names.iter().filter(|(_, own)| own.vni == vni);
         own.map(|(name, _)| *name).collect()
+    }
+
+    /// The first name of each process that has any.
+    pub(super) fn first_names(&self) -> impl Iterator<Item = (VniId, Name)> + '_ {
+        let mut seen = BTreeSet::new();
+        let names = self.names.iter().map(|(name, own)| (own.vni, *name));
+        names.filter(move |(vni, _)| seen.insert(*vni))
     }
 
     /// The number of the last change.

@@ -33,7 +33,7 @@ use std::ops::{Index, IndexMut};
 
 use qnic_abi::rdma::{kind, Opcode, ReadRequest, ReadResponse, Write};
 use qnic_abi::wire::Frame;
-use qnic_abi::{Access, Key, NodeId, SegmentId, Status, VniId, PAGE_SIZE};
+use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
 
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
 use crate::core::{Core, Counter, Fetched, PageKey, PerProcess, OPERATION_SLOTS};
@@ -264,7 +264,12 @@ impl Protocol for Rdma {
         request: &mut StoredFrame,
         outgoing: &Outgoing,
     ) -> bool {
-        cx.core.counters.bytes_sent += outgoing.length as u64;
+        let port = Port(request.frame.envelope.destination_port.get());
+        match cx.core.vni_of(port) {
+            Some(vni) => cx.core.count_sent(vni, outgoing.length),
+            // It has ended within the call that has sent the frame.
+            None => cx.core.counters.bytes_sent += outgoing.length as u64,
+        }
         read::advance_request(&mut request.frame, outgoing.length)
     }
 

@@ -107,7 +107,7 @@ impl Transfers {
         id: OperationId,
         outgoing: &Outgoing,
     ) {
-        cx.core.counters.bytes_sent += outgoing.length as u64;
+        cx.core.count_sent(id.vni(), outgoing.length);
         let transfer = &mut self[id];
         let body: Write = outgoing.frame.body();
         transfer.in_flight += u32::from(outgoing.frame.envelope.fragments);
