@@ -129,7 +129,8 @@ enum Role {
     /// Writes and reads a volume in the memory of other nodes, and compares, until it is killed;
     /// host mode only
     RemoteMemoryClient(remote_memory::ClientOptions),
-    /// Measures interrupts between two guests, by the doorbells of ivshmem
+    /// Measures interrupts between two guests, by the doorbells of ivshmem; without an end if the other
+    /// side ends: run it under `timeout`
     DoorbellBench(wakeups::DoorbellOptions),
     /// Measures notifications between two processes that sleep until they come
     WakeupBench(wakeups::NotificationOptions),

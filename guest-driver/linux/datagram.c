@@ -82,6 +82,8 @@ void qnic_datagrams_stop(struct qnic_dev *dev)
 {
 	hrtimer_cancel(&dev->datagrams_soon);
 	cancel_delayed_work_sync(&dev->datagrams);
+	/* The work may have started it once more, before it saw that it is to stop. */
+	hrtimer_cancel(&dev->datagrams_soon);
 }
 
 /* A tick is too long for a process that waits for less. */

@@ -56,8 +56,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         doorbell.ring();
         Ok(())
     })?;
-    // It blocks without a limit, as a call for one would be part of each ball: whoever starts this
-    // program bounds it.
+    // It blocks without a limit, as a call for one would be part of each ball. The benchmark runs this
+    // program under `timeout`.
     let wait = || doorbell.interrupt.read().map(drop);
     let times = rally.play(|| wait().context("wait for an interrupt"))?;
     if options.side.echo {

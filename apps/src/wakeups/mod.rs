@@ -7,8 +7,7 @@
 //! to a thread. A [`doorbell`] is the bare interrupt of QEMU's ivshmem-doorbell; a [`notification`] is
 //! that of a write by qnic.
 //!
-//! Both sides know how many balls there are. So nobody waits for more than come, and nobody has to
-//! say that it was the last one.
+//! Both sides know how many balls there are, so no message has to say which one is the last.
 
 mod doorbell;
 mod notification;
@@ -63,10 +62,14 @@ impl<F: FnMut() -> Result<()>> Rally<F> {
         (self.hit)()
     }
 
-    /// A ball has come; returns true if it was the last one.
+    /// A ball has come; returns true if it was the last one. Those that come later are left out.
     fn comes(&mut self) -> Result<bool> {
+        let Some(left) = self.left.checked_sub(1) else {
+            // One more than the peer should have sent.
+            return Ok(false);
+        };
+        self.left = left;
         self.times.push(self.begun.elapsed().as_nanos() as u64 / 2);
-        self.left -= 1;
         let was_last = self.left == 0;
         if self.is_echo || !was_last {
             self.hit()?;

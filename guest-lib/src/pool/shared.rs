@@ -237,6 +237,7 @@ impl Shared {
     /// the queues itself, without a call for each of them.
     fn look_first(&self, events: u32, timeout: Option<Duration>) -> Result<()> {
         let converses = self.converses();
+        // Relaxed: a count that only chooses how long a thread looks.
         let others = self.spinners.fetch_add(1, Ordering::Relaxed);
         let budget = self.provider.spin_budget(others);
         let mut outcome = Ok(());
@@ -260,6 +261,7 @@ impl Shared {
     /// Notes that a thread waits; returns true if the last [`CONVERSATION`] waits were for one packet
     /// each, an answer to what was sent before.
     fn converses(&self) -> bool {
+        // Relaxed: numbers for a guess, and nothing is read because of them.
         let advance = |counter: &AtomicU64, before: &AtomicU64| {
             let now = counter.load(Ordering::Relaxed);
             now.wrapping_sub(before.swap(now, Ordering::Relaxed))

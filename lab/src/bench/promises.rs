@@ -142,8 +142,7 @@ pub(super) fn figures() -> impl Iterator<Item = &'static str> {
 }
 
 /// Promises that no suite measures, and what does.
-const ELSEWHERE: &str =
-    "Not part of the record yet: P5 (no interrupt of ivshmem-doorbell is measured), P10 and P12 \
+const ELSEWHERE: &str = "Not part of the record yet: P5 (`cargo qnic bench peers`), P10 and P12 \
      (`cargo qnic bench vm`), P15 (`cargo qnic bench engine`).";
 
 /// The table.
