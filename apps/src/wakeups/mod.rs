@@ -98,6 +98,25 @@ mod tests {
     const BALLS: u32 = 5;
 
     #[test]
+    fn a_ball_too_many_is_left_out() {
+        let side = Side {
+            echo: true,
+            balls: 1,
+        };
+        let mut hits = 0;
+        let mut rally = Rally::begin(&side, || {
+            hits += 1;
+            Ok(())
+        })
+        .unwrap();
+        assert!(rally.comes().unwrap());
+        assert!(!rally.comes().unwrap());
+        assert_eq!(rally.times.len(), 1);
+        drop(rally);
+        assert_eq!(hits, 1);
+    }
+
+    #[test]
     fn both_sides_end_after_the_last_ball_and_none_is_left() {
         let (to_echo, at_echo) = mpsc::channel();
         let (to_initiator, at_initiator) = mpsc::channel();
