@@ -137,8 +137,12 @@ pub struct Limits {
     /// A page fault that the driver has not answered after so long ends what waits for its
     /// pages with [`qnic_abi::Status::FaultTimeout`], in nanoseconds (N13, N14).
     pub fault_timeout: u64,
-    /// A command queue without a command for so long is deactivated, in nanoseconds.
+    /// A command queue without a command for so long is no longer looked at in every poll, in
+    /// nanoseconds.
     pub idle_timeout: u64,
+    /// One without a command for so long needs a doorbell, in nanoseconds; earlier if the NIC
+    /// sleeps.
+    pub sleep_timeout: u64,
 }
 
 impl Limits {
@@ -227,6 +231,7 @@ impl Default for Limits {
             idle_peer: 10_000_000_000,
             fault_timeout: 30_000_000_000,
             idle_timeout: 5_000,
+            sleep_timeout: 500_000,
         }
     }
 }

@@ -417,7 +417,7 @@ fn tables_show_what_a_nic_holds() {
     assert_eq!(groups[1][2..], ["2", "1", "0", "0", "waits for members"]);
     let queues = table(TableKind::Queues);
     assert_eq!(queues.rows.len(), 1);
-    assert_eq!(queues.rows[0][..4], ["1", "101", "polled", "2"]);
+    assert_eq!(queues.rows[0][..4], ["1", "101", "active", "2"]);
     let map = table(TableKind::Map).rows;
     let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
     let mut end = 0;

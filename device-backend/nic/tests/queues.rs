@@ -5,7 +5,7 @@ use qnic_abi::host_area::{HEAD, QUEUE_STATUS};
 use qnic_abi::window::AWAKE;
 use qnic_abi::{Port, Status, VniId};
 use qnic_nic::testing::{Net, Pair, Party};
-use qnic_nic::{Limits, Progress};
+use qnic_nic::{Limits, Progress, TableKind};
 
 #[test]
 fn a_malformed_command_stops_its_queue_until_it_is_reset() {
@@ -43,10 +43,14 @@ fn an_idle_queue_is_left_alone_until_the_doorbell() {
     assert_eq!(awake(), 1);
     a.inline_write(&b, &[2; 8]).run();
     assert_eq!(a.done().0, 2, "no doorbell was needed");
-    net.advance(10_000);
+    let limits = Limits::default();
+    net.advance(limits.idle_timeout);
+    net.run();
+    assert_eq!(a.word(HEAD), 2, "published when idle");
+    assert_eq!(awake(), 1, "the NIC still looks");
+    net.advance(limits.sleep_timeout);
     net.run();
     assert_eq!(awake(), 0);
-    assert_eq!(a.word(HEAD), 2, "published when idle");
     assert!(net.cluster().sleeps(0));
 
     // A command that comes between the last poll and the sleep is found.
@@ -58,6 +62,71 @@ fn an_idle_queue_is_left_alone_until_the_doorbell() {
     assert_eq!(a.done().0, 4);
     net.settle();
     assert_eq!(net.poll(0), Progress::Idle);
+}
+
+/// The state of a queue, as people see it.
+fn state(net: &Net, vni: VniId) -> String {
+    let table = net.cluster().nodes[0].nic.table(TableKind::Queues);
+    let row = table.rows.iter().find(|row| row[0] == vni.to_string());
+    row.expect("the process has a row")[2].clone()
+}
+
+/// Processes that take turns more slowly than a queue stays active ring one doorbell each, the
+/// first, as long as the NIC runs (P9).
+#[test]
+fn processes_that_take_turns_ring_no_doorbell() {
+    let net = Net::new(2, 4096, 128, &Limits::default());
+    let b = net.party(1, 0);
+    let register = |vni| Party::register(&net, 0, VniId(vni), Port(vni + 1), 0).unwrap();
+    let parties: Vec<_> = (0..128).map(register).collect();
+    let awake = |party: &Party| net.load(0, party.window() + AWAKE) == 1;
+    let turn = |party: &Party, round: u64| {
+        party.inline_write(&b, &round.to_le_bytes()).issue();
+        net.run();
+        assert_eq!(party.done().0, round);
+        net.advance(1000);
+    };
+    for party in &parties {
+        turn(party, 1);
+    }
+    for round in 2..5 {
+        for party in &parties {
+            assert!(awake(party), "it rings no doorbell");
+            turn(party, round);
+        }
+        assert_eq!(state(&net, parties[0].vni), "idle");
+        assert_eq!(state(&net, parties[127].vni), "active");
+    }
+
+    // Whoever stays away for long falls asleep, though the NIC does not.
+    for round in 5..600 {
+        turn(&parties[9], round);
+    }
+    assert_eq!(state(&net, parties[8].vni), "asleep");
+    assert_eq!(state(&net, parties[9].vni), "active");
+    assert!(!awake(&parties[8]));
+    turn(&parties[8], 5);
+    assert!(net.cluster().sleeps(0));
+    assert!(!awake(&parties[9]));
+    assert_eq!(state(&net, parties[9].vni), "asleep");
+}
+
+/// An idle queue is looked at in time beside one that always has commands.
+#[test]
+fn an_idle_queue_is_served_beside_a_busy_one() {
+    let Pair { net, a, b } = Pair::lossless();
+    let other = Party::register(&net, 0, VniId(1), Port(2), 0).unwrap();
+    other.inline_write(&b, &[1; 8]).run();
+    net.advance(10_000);
+    net.run();
+    assert_eq!(state(&net, other.vni), "idle");
+    other.inline_write(&b, &[2; 8]).issue();
+    for _ in 0..50 {
+        a.inline_write(&b, &[3; 8]).issue();
+        assert_eq!(net.poll(0), Progress::Busy);
+        net.advance(500);
+    }
+    assert_eq!(other.done().0, 2);
 }
 
 #[test]

@@ -15,8 +15,10 @@
 //!                              prepare_sleep on each of these, all return true ─► epoll_wait
 //! ```
 //! A NIC is *due* from a doorbell, a request, a buffer for events, a frame or its deadline on, until
-//! a turn finds nothing to do and no command queue of it is polled ([`Fabric::next_due`]). So a
-//! NIC that does nothing costs nothing (P9).
+//! a turn finds nothing to do and no command queue of it is active ([`Fabric::next_due`]). So a
+//! NIC that does nothing costs nothing (P9). Processes that had commands within the last half
+//! millisecond ring no doorbell while this thread runs: it looks at their queues when a round finds
+//! nothing, and with each check ([`Fabric::look`]).
 //!
 //! # Ownership
 //! Rings, guest memories, SRAMs and NICs belong to this thread alone; other threads send
@@ -136,7 +138,7 @@ impl Engine {
         while !self.stopping {
             let now = self.now();
             self.counters.rounds += 1;
-            if self.round(now) {
+            if self.round(now) || self.fabric.look(now) {
                 last_work = now;
                 last_turn = now;
             } else if now.0 - last_work.0 >= window && self.may_sleep() {
@@ -158,6 +160,7 @@ impl Engine {
                 || idle >= IDLE_CHECK
             {
                 self.check(Some(Duration::ZERO));
+                self.fabric.look(now);
                 last_check = now;
             }
         }
@@ -189,11 +192,12 @@ impl Engine {
         busy
     }
 
-    /// Returns true if every NIC can sleep: each that is due announces it to its processes and
-    /// checks once more for work. The others sleep.
+    /// Returns true if every NIC can sleep: each that is due or watched announces it to its processes
+    /// and checks once more for work. The others sleep.
     fn may_sleep(&mut self) -> bool {
         let now = self.now();
         let fabric = &mut self.fabric;
+        fabric.make_watched_due();
         let mut from = 0;
         while let Some(slot) = fabric.next_due(from) {
             from = slot + 1;

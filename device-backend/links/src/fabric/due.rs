@@ -7,11 +7,12 @@
 //!   at rest ────────────────────────────────► due: has a turn in each round
 //!      ▲                                           │
 //!      └───────────────────────────────────────────┘
-//!        a turn found nothing, and no queue is polled
+//!        a turn found nothing, and no queue is active
 //! ```
-//! A NIC at rest is in the state in which the engine could sleep: nothing but what makes it due
-//! can give it work. So whoever touches a NIC makes it due; one turn too many costs little, one too
-//! few loses work.
+//! A NIC at rest that has idle queues is *watched*: processes may post to them without a doorbell,
+//! so somebody looks at them while the engine runs. Otherwise a NIC at rest is in the state in which
+//! the engine could sleep: nothing but what makes it due can give it work. So whoever touches a NIC
+//! makes it due; one turn too many costs little, one too few loses work.
 
 use qnic_nic::env::Time;
 
@@ -21,23 +22,60 @@ const NEVER: Time = Time(u64::MAX);
 /// Slots per word.
 const BITS: usize = u64::BITS as usize;
 
-/// The slots that are due, and when the others will be.
+/// A set of slots.
+#[derive(Debug, Default)]
+struct Slots(Vec<u64>);
+
+impl Slots {
+    #[inline]
+    fn insert(&mut self, slot: usize) {
+        self.0[slot / BITS] |= 1 << (slot % BITS);
+    }
+
+    #[inline]
+    fn remove(&mut self, slot: usize) {
+        self.0[slot / BITS] &= !(1 << (slot % BITS));
+    }
+
+    fn contains(&self, slot: usize) -> bool {
+        self.0[slot / BITS] >> (slot % BITS) & 1 == 1
+    }
+
+    /// The first one from `from` on.
+    #[inline]
+    fn next(&self, from: usize) -> Option<usize> {
+        let start = from / BITS;
+        let mut words = (start..).zip(self.0.get(start..)?);
+        let (word, bits) = words.find_map(|(word, bits)| {
+            let skipped = if word == start { from % BITS } else { 0 };
+            let bits = bits & (u64::MAX << skipped);
+            (bits != 0).then_some((word, bits))
+        })?;
+        Some(word * BITS + bits.trailing_zeros() as usize)
+    }
+}
+
+/// The slots that are due, those that are watched, and when those are due that are at rest.
 #[derive(Debug)]
 pub(super) struct Due {
-    /// A bit for each slot.
-    words: Vec<u64>,
+    due: Slots,
+    watched: Slots,
     /// When each slot is due again that is at rest; of others, what it was.
     deadlines: Vec<Time>,
     /// None of them is earlier.
     first: Time,
+    /// Where the next search for watched slots begins.
+    next_watched: usize,
 }
 
 impl Default for Due {
     fn default() -> Self {
         Due {
-            words: Vec::new(),
+            due: Slots::default(),
+            watched: Slots::default(),
             deadlines: Vec::new(),
             first: NEVER,
+            next_watched: 0,
         }
     }
 }
@@ -47,24 +85,26 @@ impl Due {
     pub(super) fn add(&mut self) {
         let slot = self.deadlines.len();
         self.deadlines.push(NEVER);
-        self.words.resize(self.deadlines.len().div_ceil(BITS), 0);
+        let words = self.deadlines.len().div_ceil(BITS);
+        self.due.0.resize(words, 0);
+        self.watched.0.resize(words, 0);
         self.mark(slot);
     }
 
     /// A slot is due.
     #[inline]
     pub(super) fn mark(&mut self, slot: usize) {
-        self.words[slot / BITS] |= 1 << (slot % BITS);
+        self.due.insert(slot);
     }
 
     pub(super) fn is_marked(&self, slot: usize) -> bool {
-        self.words[slot / BITS] >> (slot % BITS) & 1 == 1
+        self.due.contains(slot)
     }
 
     /// A slot is at rest until it is due again, at `deadline` at the latest.
     pub(super) fn rest(&mut self, slot: usize, deadline: Option<Time>) {
         let deadline = deadline.unwrap_or(NEVER);
-        self.words[slot / BITS] &= !(1 << (slot % BITS));
+        self.due.remove(slot);
         self.deadlines[slot] = deadline;
         self.first = self.first.min(deadline);
     }
@@ -72,14 +112,39 @@ impl Due {
     /// The first slot that is due, of those from `from` on.
     #[inline]
     pub(super) fn next(&self, from: usize) -> Option<usize> {
-        let start = from / BITS;
-        let mut words = (start..).zip(self.words.get(start..)?);
-        let (word, bits) = words.find_map(|(word, bits)| {
-            let skipped = if word == start { from % BITS } else { 0 };
-            let bits = bits & (u64::MAX << skipped);
-            (bits != 0).then_some((word, bits))
-        })?;
-        Some(word * BITS + bits.trailing_zeros() as usize)
+        self.due.next(from)
+    }
+
+    /// How many slots are watched.
+    #[inline]
+    pub(super) fn watched(&self) -> usize {
+        let counts = self.watched.0.iter().map(|bits| bits.count_ones() as usize);
+        counts.sum()
+    }
+
+    /// The next slot to look at, of those that are watched, in turn.
+    #[inline]
+    pub(super) fn next_watched(&mut self) -> Option<usize> {
+        let found = self.watched.next(self.next_watched);
+        let slot = found.or_else(|| self.watched.next(0))?;
+        self.next_watched = slot + 1;
+        Some(slot)
+    }
+
+    /// A slot at rest has idle queues.
+    pub(super) fn watch(&mut self, slot: usize) {
+        self.watched.insert(slot);
+    }
+
+    /// A slot has no idle queues, or looks at them itself.
+    pub(super) fn unwatch(&mut self, slot: usize) {
+        self.watched.remove(slot);
+    }
+
+    /// All slots that are watched are due.
+    pub(super) fn mark_watched(&mut self) {
+        let words = self.watched.0.iter_mut().zip(&mut self.due.0);
+        words.for_each(|(watched, due)| *due |= std::mem::take(watched));
     }
 
     /// Slots whose deadlines have come are due.

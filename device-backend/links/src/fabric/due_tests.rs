@@ -3,7 +3,9 @@
 
 use qnic_abi::control::{Import, NewProcess, Opcode, RequestHeader, REQUEST_BYTES};
 use qnic_abi::host_area::HOST_PAGES;
-use qnic_abi::PAGE_SIZE;
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::command_offset;
+use qnic_abi::{SharedMemory, VniId, PAGE_SIZE};
 use qnic_nic::testing::SimHost;
 use qnic_nic::Limits;
 use zerocopy::{Immutable, IntoBytes};
@@ -140,6 +142,50 @@ fn a_doorbell_makes_a_nic_due_as_long_as_it_polls_queues() {
     fabric.nic_mut(0).handle_doorbell(0);
     assert_eq!(round(&mut fabric, NOW.after(idle)), [0]);
     assert!(round(&mut fabric, NOW.after(idle)).is_empty());
+}
+
+/// A NIC at rest with a queue that had no command for a while, and the time.
+fn watched() -> (Fabric<SimHost>, Time) {
+    let mut fabric = resting(&[0, 1]);
+    register(&mut fabric, 1);
+    fabric.nic_mut(1).handle_doorbell(0);
+    assert_eq!(round(&mut fabric, NOW), [1]);
+    let now = NOW.after(Limits::default().idle_timeout);
+    settle(&mut fabric, now);
+    (fabric, now)
+}
+
+/// Whatever stands in the first slot: the NIC takes it for a command.
+fn post(fabric: &Fabric<SimHost>) {
+    let slot = fabric.nic(1).geometry().window_offset(VniId(0)) + command_offset(0);
+    fabric.host(1).sram().store_u64(slot, 1, Ordering::Release);
+}
+
+#[test]
+fn a_nic_with_an_idle_queue_is_watched() {
+    let (mut fabric, now) = watched();
+    assert!(!fabric.look(now), "there is no command");
+    assert!(round(&mut fabric, now).is_empty());
+    post(&fabric);
+    assert!(fabric.look(now));
+    assert_eq!(round(&mut fabric, now), [1]);
+}
+
+#[test]
+fn a_nic_with_an_idle_queue_prepares_to_sleep() {
+    let (mut fabric, now) = watched();
+    fabric.make_watched_due();
+    assert_eq!(round(&mut fabric, now), [1]);
+}
+
+#[test]
+fn a_nic_whose_queues_are_asleep_is_not_watched() {
+    let (mut fabric, _) = watched();
+    let late = NOW.after(Limits::default().sleep_timeout);
+    assert!(fabric.look(late), "its queue falls asleep");
+    settle(&mut fabric, late);
+    post(&fabric);
+    assert!(!fabric.look(late));
 }
 
 /// An import from a node that does not answer: the NIC asks again, then gives up.

@@ -52,6 +52,9 @@ use routes::{Route, Routes};
 use slot::Slot;
 pub use wire::LocalWire;
 
+/// NICs that one [`Fabric::look`] looks at.
+const LOOKS: usize = 16;
+
 /// Two NICs have the same node number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is in the fabric already")]
@@ -234,13 +237,47 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
     }
 
     /// The NIC of a slot has had its turn and found nothing. It needs none until it is due again:
-    /// by a call of this fabric that changes it, by a frame, or by its deadline; unless it polls
-    /// command queues.
+    /// by a call of this fabric that changes it, by a frame, by its deadline, or by
+    /// [`look`](Self::look); unless it has active command queues.
     pub fn rest(&mut self, slot: usize) {
-        if self.is_suspended(slot) || !self.slots[slot].nic.wants_poll() {
+        let suspended = self.is_suspended(slot);
+        if suspended || !self.slots[slot].nic.wants_poll() {
             let deadline = self.slots[slot].deadline();
             self.switch.due.rest(slot, deadline);
+            if !suspended && self.slots[slot].nic.has_idle_queues() {
+                self.switch.due.watch(slot);
+            }
         }
+    }
+
+    /// Looks for commands at NICs that are at rest and whose processes ring no doorbell yet, at
+    /// [`LOOKS`] of them at most, in turn. Returns true if one has something to do: it is due then.
+    pub fn look(&mut self, now: Time) -> bool {
+        let mut found = false;
+        for _ in 0..LOOKS.min(self.switch.due.watched()) {
+            let Some(slot) = self.switch.due.next_watched() else {
+                break;
+            };
+            if !self.switch.due.is_marked(slot) {
+                let it = &mut self.slots[slot];
+                let time = it.time(now);
+                if it.nic.look_at_idle_queues(time, &it.host) || it.nic.wants_poll() {
+                    self.make_due(slot);
+                    found = true;
+                }
+            }
+            // One that is due looks itself.
+            if self.switch.due.is_marked(slot) || !self.slots[slot].nic.has_idle_queues() {
+                self.switch.due.unwatch(slot);
+            }
+        }
+        found
+    }
+
+    /// NICs at which [`look`](Self::look) would look are due: they have to [prepare to
+    /// sleep](Nic::prepare_sleep), too.
+    pub fn make_watched_due(&mut self) {
+        self.switch.due.mark_watched();
     }
 
     /// Calls `work` with the time by the clock of a NIC, the NIC, its node and its wire, at

@@ -2,6 +2,7 @@
 
 use qnic_abi::VniId;
 
+use super::awake::Attention;
 use super::process::Process;
 use super::Core;
 use crate::env::Host;
@@ -88,10 +89,11 @@ impl Core {
 /// What a command queue does.
 fn state(process: &Process) -> &'static str {
     let queue = &process.queue;
-    match (queue.failed, queue.stalled, queue.active) {
+    match (queue.failed, queue.stalled, queue.attention) {
         (Some(_), ..) => "failed",
         (None, true, _) => "stalled",
-        (None, false, true) => "polled",
-        (None, false, false) => "asleep",
+        (None, false, Attention::Active) => "active",
+        (None, false, Attention::Idle(_)) => "idle",
+        (None, false, Attention::Asleep) => "asleep",
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `queue` | command queues of processes, and the set of those that are active (Q2, N12, P9) |
+//! | `queue`, `awake` | command queues of processes, and how often each is looked at (Q2, N12, P9) |
 //! | `operation`, `order` | commands that run, and the order in which they count as complete |
 //! | `scheduler` | who has the next turn to send (Q10) |
 //! | `completion`, `completion_queue` | completion counters and entries, and waking processes (N12, N17) |
@@ -16,6 +16,7 @@
 //! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
 //! | `events`, `counters`, `sampling`, `sample`, `tracing` | what the driver and people are told |
 
+mod awake;
 mod bounce;
 mod completion;
 mod completion_queue;
@@ -55,6 +56,7 @@ use crate::config::{Limits, NicConfig};
 use crate::env::{Host, Time};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
+use awake::AwakeQueues;
 use bounce::BounceMemory;
 use counters::Counters;
 use events::EventQueue;
@@ -95,8 +97,8 @@ pub(crate) struct Core {
     ports: Vec<u16>,
     /// Who has something to send, in the order of their turns (Q10).
     scheduled: VecDeque<Owner>,
-    /// VNIs whose command queues are polled.
-    active: Vec<VniId>,
+    /// Command queues that are looked at.
+    awake: AwakeQueues,
     /// VNIs with completions to write back.
     dirty: Vec<VniId>,
     /// VNIs with completions that wait for room in their queues.
@@ -138,7 +140,7 @@ impl Core {
             processes: Vec::new(),
             ports: Vec::new(),
             scheduled: VecDeque::new(),
-            active: Vec::new(),
+            awake: AwakeQueues::default(),
             dirty: Vec::new(),
             completions_waiting: Vec::new(),
             rung: 0,
@@ -165,7 +167,7 @@ impl Core {
         self.processes.resize_with(windows, || None);
         self.ports.clear();
         self.scheduled.clear();
-        self.active.clear();
+        self.awake = AwakeQueues::default();
         self.dirty.clear();
         self.completions_waiting.clear();
         self.rung = 0;
@@ -239,9 +241,9 @@ impl Core {
 
     /// Takes a process out; nothing of it is polled, scheduled or reported any more.
     pub(crate) fn remove(&mut self, vni: VniId) -> Option<Box<Process>> {
+        self.forget_awake(vni);
         let process = self.processes.get_mut(usize::from(vni.0))?.take()?;
         self.ports[usize::from(process.port.0)] = 0;
-        self.active.retain(|other| *other != vni);
         self.scheduled.retain(|other| *other != Owner::Process(vni));
         self.dirty.retain(|other| *other != vni);
         self.completions_waiting.retain(|other| *other != vni);

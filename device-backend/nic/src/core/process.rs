@@ -7,6 +7,7 @@ use qnic_abi::window::{command_offset, COMMAND_ENTRIES};
 use qnic_abi::{Port, SharedMemory, Status};
 use qnic_timing::Countdown;
 
+use super::awake::Attention;
 use super::fault::FaultTable;
 use super::host_area::HostArea;
 use super::operation::{OperationTable, OPERATION_SLOTS, SEND_SLOTS};
@@ -27,8 +28,8 @@ pub(crate) struct CommandQueue {
     pub(crate) head: u64,
     /// Why it stands still.
     pub(crate) failed: Option<Status>,
-    /// It is polled.
-    pub(crate) active: bool,
+    /// How often it is looked at.
+    pub(crate) attention: Attention,
     /// The process sees that.
     pub(crate) awake: bool,
     /// A command may be waiting for an operation to end.
@@ -47,7 +48,7 @@ impl CommandQueue {
             slot: window + command_offset(0),
             head: 0,
             failed: None,
-            active: false,
+            attention: Attention::Asleep,
             awake: false,
             stalled: false,
             last_work: Time::default(),

@@ -1,11 +1,4 @@
-//! Command queues (Q2, N12), and the set of those that are worth looking at.
-//!
-//! # Active queues
-//! The NIC polls only the command queues that are *active*, so its cost does not depend
-//! on how many processes are registered (P9). A doorbell, and data or a notification
-//! that arrives, activate a queue; `AWAKE` is stored before the queue is looked at. A
-//! queue without a command for [`crate::Limits::idle_timeout`] is deactivated, by the
-//! protocol of [`qnic_abi::window`]: `AWAKE` = 0, full fence, one more look.
+//! Command queues (Q2, N12). Which of them the NIC looks at is up to [`super::awake`].
 //!
 //! # Fetch
 //! A non-zero first word is a command. The slot is copied once, word by word and only as
@@ -71,60 +64,6 @@ impl Default for Fetched {
 }
 
 impl Core {
-    /// Notes that a doorbell was rung.
-    pub(crate) fn ring(&mut self, doorbell: u32) {
-        if doorbell < self.doorbells {
-            self.rung |= 1 << (doorbell % 64);
-        }
-    }
-
-    /// Activates the queue of a VNI, or keeps it active.
-    pub(crate) fn activate(&mut self, vni: VniId, now: Option<Time>) {
-        let Some(process) = self.process_mut(vni) else {
-            return;
-        };
-        let queue = &mut process.queue;
-        if let Some(now) = now {
-            queue.last_work = now;
-        }
-        if !queue.active && queue.failed.is_none() {
-            queue.active = true;
-            self.active.push(vni);
-        }
-    }
-
-    /// Activates the queues of doorbells that were rung.
-    #[inline]
-    pub(crate) fn activate_rung(&mut self, now: Time) {
-        let mut rung = std::mem::take(&mut self.rung);
-        let doorbells = self.doorbells.max(1) as usize;
-        while rung != 0 {
-            let bit = rung.trailing_zeros() as usize;
-            rung &= rung - 1;
-            for doorbell in (bit..doorbells).step_by(64) {
-                for vni in (doorbell..self.processes.len()).step_by(doorbells) {
-                    self.activate(VniId(vni as u16), Some(now));
-                }
-            }
-        }
-    }
-
-    /// The active queue of that index. What a command starts may activate another one,
-    /// behind those that there are.
-    #[inline]
-    pub(crate) fn active_queue(&self, index: usize) -> Option<VniId> {
-        self.active.get(index).copied()
-    }
-
-    /// Returns true if the queue of a VNI had no command for so long that it is to be
-    /// deactivated.
-    #[inline]
-    pub(crate) fn is_idle(&self, now: Time, vni: VniId) -> bool {
-        let process = self.process(vni);
-        let last = process.map(|process| process.queue.last_work);
-        last.is_some_and(|last| last.after(self.limits.idle_timeout) <= now)
-    }
-
     /// The first word of the next command of a queue, if there is one and an operation to
     /// spare for it.
     #[inline]
@@ -252,79 +191,5 @@ impl Core {
             self.attach_sample(id?);
         }
         id
-    }
-
-    /// Deactivates queues: all, or those that are idle at `now`. Returns true if one of
-    /// them had a command after all.
-    pub(crate) fn deactivate<H: Host>(&mut self, host: &H, now: Option<Time>) -> bool {
-        let sram = host.sram();
-        let mut idle = std::mem::take(&mut self.active);
-        idle.retain(|vni| {
-            let retired = now.is_none_or(|now| self.is_idle(now, *vni));
-            if !retired {
-                self.active.push(*vni);
-            }
-            retired
-        });
-        for vni in &idle {
-            if let Some(process) = self.process_mut(*vni) {
-                process.queue.active = false;
-                process.queue.awake = false;
-                process.write_back = true;
-                sram.store_u64(process.queue.window + AWAKE, 0, Ordering::Relaxed);
-                let head = process.queue.head;
-                process.changed |= process.host_area.publish_head(host.memory(), head);
-                self.mark_dirty(*vni);
-            }
-        }
-        // Pairs with the process's fence between its command and its load of
-        // AWAKE: one of the two sees the other's store.
-        sram.fence();
-        let mut found = false;
-        for vni in &idle {
-            if self.has_command(host, *vni) {
-                self.activate(*vni, None);
-                found = true;
-            }
-        }
-        found
-    }
-
-    fn has_command<H: Host>(&mut self, host: &H, vni: VniId) -> bool {
-        let running = (self.limits.operations, self.limits.sends);
-        let completions = self.limits.completions;
-        let Some(process) = self.process_mut(vni) else {
-            return false;
-        };
-        process.queue.stalled = !process.has_room(running, completions);
-        let slot = process.queue.slot;
-        !process.queue.stalled && host.sram().load_u64(slot, Ordering::Relaxed) != 0
-    }
-
-    /// Returns true if command queues are polled, or something is left to do.
-    pub(crate) fn wants_poll(&self) -> bool {
-        let polls = !self.active.is_empty() || self.rung != 0;
-        polls || self.has_turns() || !self.dirty.is_empty()
-    }
-
-    /// Deactivates all queues, looks once more, and writes completions back. Returns
-    /// false if there is work, or an event for the driver, after all.
-    pub(crate) fn prepare_sleep<H: Host>(&mut self, host: &H) -> bool {
-        if self.rung != 0 || self.has_turns() {
-            return false;
-        }
-        if !self.active.is_empty() && self.deactivate(host, None) {
-            return false;
-        }
-        let events = self.events.is_empty();
-        self.write_back_completions(host);
-        events == self.events.is_empty()
-    }
-
-    /// Deactivates the queue of a process that starts again.
-    pub(crate) fn forget_queue(&mut self, vni: VniId) {
-        self.active.retain(|other| *other != vni);
-        self.events
-            .retain(|event| !matches!(event, Pending::QueueFailed(failed, _) if *failed == vni));
     }
 }

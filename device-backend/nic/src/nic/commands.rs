@@ -10,8 +10,7 @@ use crate::protocols::{describe, kind_of_opcode};
 use super::{Io, Nic};
 
 impl Nic {
-    /// Reads commands of all active queues; deactivates those that had none for long
-    /// enough.
+    /// Reads commands of all active queues; those that had none for long enough are idle then.
     #[inline(always)]
     pub(super) fn fetch_commands<H: Host, W: Wire<H::Memory>>(
         &mut self,
@@ -49,7 +48,7 @@ impl Nic {
             }
         }
         if idle {
-            busy |= self.core.deactivate(host, Some(now));
+            self.core.rest_queues(now, host);
         }
         self.resume_unblocked(now, host);
         busy

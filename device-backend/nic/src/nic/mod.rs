@@ -281,6 +281,9 @@ impl Nic {
         busy |= self.flush(&mut io, true);
         busy |= self.core.write_back_completions(host);
         busy |= self.end_farewell(now);
+        if !busy || self.core.is_look_due(now) {
+            busy |= self.core.look_at_idle(now, host);
+        }
         match busy || self.core.has_turns() || self.transport.has_output(now) {
             true => Progress::Busy,
             false => Progress::Idle,
@@ -320,14 +323,27 @@ impl Nic {
     }
 
     /// Returns true if the next [`Nic::poll`] may find something although the last one found
-    /// nothing: command queues are polled, or something is left to do. `false`: no poll is needed
-    /// until a doorbell, a control request, a frame or [`Nic::next_deadline`].
+    /// nothing: command queues are active, or something is left to do. `false`: no poll is needed
+    /// until a doorbell, a control request, a frame or [`Nic::next_deadline`]; but while
+    /// [`Nic::has_idle_queues`], the caller goes on to [look](Nic::look_at_idle_queues) at these.
     pub fn wants_poll(&self) -> bool {
         self.running
             && (self.core.wants_poll()
                 || self.core.has_kept()
                 || self.transport.has_wanted()
                 || self.transport.has_output(Time::default()))
+    }
+
+    /// Returns true if there are command queues that had no command for a while, and whose
+    /// processes ring no doorbell all the same.
+    pub fn has_idle_queues(&self) -> bool {
+        self.core.has_idle_queues()
+    }
+
+    /// Looks at [idle queues](Nic::has_idle_queues), as [`Nic::poll`] does when it finds nothing else.
+    /// Returns true if one of them has a command: poll then.
+    pub fn look_at_idle_queues<H: Host>(&mut self, now: Time, host: &H) -> bool {
+        self.running && self.core.look_at_idle(now, host)
     }
 
     /// Tells all processes that the NIC stops looking at their queues, and looks

@@ -1,0 +1,296 @@
+//! Which command queues the NIC looks at, and how often: cost grows with what is active, not with
+//! what exists (P9).
+//!
+//! ```text
+//!            doorbell, arrival            no command for idle_timeout
+//!   asleep ─────────────────────► active ─────────────────────────────► idle
+//!     ▲                             ▲                                   │  │
+//!     │                             └── a look finds a command, arrival ┘  │
+//!     └────────────────────────────────────────────────────────────────────┘
+//!         no command for sleep_timeout, or the NIC sleeps
+//! ```
+//!
+//! | a queue that is | is looked at | `AWAKE` |
+//! |---|---|---|
+//! | active | in every poll | 1, stored before the first look |
+//! | idle | when a poll finds nothing else, and every [`LOOK_INTERVAL`] | 1 |
+//! | asleep | after a doorbell, or data or a notification that arrives | 0 |
+//!
+//! So processes that take turns ring no doorbell as long as the engine polls for any of them. A queue
+//! falls asleep by the protocol of [`qnic_abi::window`]: `AWAKE` = 0, full fence, one more look. The
+//! NIC does not sleep before all of its queues do. One look takes [`LOOKS`] idle queues in turn.
+
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::AWAKE;
+use qnic_abi::{SharedMemory, VniId};
+
+use super::{Core, Pending};
+use crate::env::{Host, Time};
+
+/// Longest time between two looks at idle queues, in nanoseconds, however busy the NIC is. It is
+/// what a doorbell may wait for.
+const LOOK_INTERVAL: u64 = 20_000;
+
+/// Idle queues that one look takes.
+const LOOKS: usize = 64;
+
+/// How often a command queue is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attention {
+    /// After a doorbell, or an arrival.
+    Asleep,
+    /// Sometimes; its place among the idle queues.
+    Idle(usize),
+    /// In every poll.
+    Active,
+}
+
+/// What a look at an idle queue needs.
+#[derive(Debug, Clone, Copy)]
+struct IdleQueue {
+    vni: VniId,
+    /// Offset of its next slot in SRAM.
+    slot: usize,
+    last_work: Time,
+}
+
+/// The queues that are looked at.
+#[derive(Debug, Default)]
+pub(super) struct AwakeQueues {
+    active: Vec<VniId>,
+    idle: Vec<IdleQueue>,
+    /// The idle queue that the next look begins with.
+    next: usize,
+    last_look: Time,
+}
+
+impl Core {
+    /// Notes that a doorbell was rung.
+    pub(crate) fn ring(&mut self, doorbell: u32) {
+        if doorbell < self.doorbells {
+            self.rung |= 1 << (doorbell % 64);
+        }
+    }
+
+    /// Activates the queue of a VNI, or keeps it active.
+    pub(crate) fn activate(&mut self, vni: VniId, now: Option<Time>) {
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        let queue = &mut process.queue;
+        if let Some(now) = now {
+            queue.last_work = now;
+        }
+        let before = queue.attention;
+        if before == Attention::Active || queue.failed.is_some() {
+            return;
+        }
+        queue.attention = Attention::Active;
+        if let Attention::Idle(place) = before {
+            self.take_idle(place);
+        }
+        self.awake.active.push(vni);
+    }
+
+    /// Activates the queues of doorbells that were rung.
+    #[inline]
+    pub(crate) fn activate_rung(&mut self, now: Time) {
+        let mut rung = std::mem::take(&mut self.rung);
+        let doorbells = self.doorbells.max(1) as usize;
+        while rung != 0 {
+            let bit = rung.trailing_zeros() as usize;
+            rung &= rung - 1;
+            for doorbell in (bit..doorbells).step_by(64) {
+                for vni in (doorbell..self.processes.len()).step_by(doorbells) {
+                    self.activate(VniId(vni as u16), Some(now));
+                }
+            }
+        }
+    }
+
+    /// The active queue of that index. What a command starts may activate another one,
+    /// behind those that there are.
+    #[inline]
+    pub(crate) fn active_queue(&self, index: usize) -> Option<VniId> {
+        self.awake.active.get(index).copied()
+    }
+
+    /// Returns true if the queue of a VNI had no command for so long that it is idle.
+    #[inline]
+    pub(crate) fn is_idle(&self, now: Time, vni: VniId) -> bool {
+        let process = self.process(vni);
+        let last = process.map(|process| process.queue.last_work);
+        last.is_some_and(|last| last.after(self.limits.idle_timeout) <= now)
+    }
+
+    /// Active queues that had no command for long enough are idle from now on. What they have
+    /// completed is written back.
+    pub(crate) fn rest_queues<H: Host>(&mut self, now: Time, host: &H) {
+        let mut index = 0;
+        while let Some(vni) = self.active_queue(index) {
+            if !self.is_idle(now, vni) {
+                index += 1;
+                continue;
+            }
+            self.awake.active.remove(index);
+            let place = self.awake.idle.len();
+            let Some(process) = self.process_mut(vni) else {
+                continue;
+            };
+            process.queue.attention = Attention::Idle(place);
+            process.write_back = true;
+            let head = process.queue.head;
+            process.changed |= process.host_area.publish_head(host.memory(), head);
+            let queue = IdleQueue {
+                vni,
+                slot: process.queue.slot,
+                last_work: process.queue.last_work,
+            };
+            self.mark_dirty(vni);
+            self.awake.idle.push(queue);
+        }
+    }
+
+    /// Takes the idle queue of that place out of their list.
+    fn take_idle(&mut self, place: usize) {
+        self.awake.idle.swap_remove(place);
+        let moved = self.awake.idle.get(place).map(|queue| queue.vni);
+        if let Some(process) = moved.and_then(|vni| self.process_mut(vni)) {
+            process.queue.attention = Attention::Idle(place);
+        }
+    }
+
+    /// Returns true if there are idle queues, at which somebody has to look.
+    pub(crate) fn has_idle_queues(&self) -> bool {
+        !self.awake.idle.is_empty()
+    }
+
+    /// Returns true if it is time for a look at idle queues, even if the NIC has work.
+    #[inline]
+    pub(crate) fn is_look_due(&self, now: Time) -> bool {
+        self.has_idle_queues() && self.awake.last_look.after(LOOK_INTERVAL) <= now
+    }
+
+    /// Looks at some idle queues: those with a command are active from now on, and those that had none
+    /// for long enough fall asleep. Returns true if one of them has a command.
+    pub(crate) fn look_at_idle<H: Host>(&mut self, now: Time, host: &H) -> bool {
+        self.awake.last_look = now;
+        let (sram, timeout) = (host.sram(), self.limits.sleep_timeout);
+        let (mut found, mut tired) = (false, false);
+        for _ in 0..LOOKS.min(self.awake.idle.len()) {
+            let place = match self.awake.next < self.awake.idle.len() {
+                true => self.awake.next,
+                false => 0,
+            };
+            self.awake.next = place + 1;
+            let Some(queue) = self.awake.idle.get(place).copied() else {
+                break;
+            };
+            tired |= queue.last_work.after(timeout) <= now;
+            // Relaxed: whoever reads the command loads this word again.
+            if sram.load_u64(queue.slot, Ordering::Relaxed) != 0 && self.has_room(queue.vni) {
+                // Another one has this place now.
+                self.awake.next = place;
+                self.activate(queue.vni, Some(now));
+                found = true;
+            }
+        }
+        if tired {
+            let idle = self.awake.idle.iter();
+            let tired = idle.filter(|queue| queue.last_work.after(timeout) <= now);
+            let tired: Vec<_> = tired.map(|queue| queue.vni).collect();
+            for vni in &tired {
+                self.forget_awake(*vni);
+            }
+            found |= self.fall_asleep(host, tired);
+        }
+        found
+    }
+
+    /// Queues that were taken from the lists fall asleep. Returns true if one of them had a command
+    /// after all: it is active then.
+    fn fall_asleep<H: Host>(&mut self, host: &H, queues: Vec<VniId>) -> bool {
+        let sram = host.sram();
+        for vni in &queues {
+            if let Some(process) = self.process_mut(*vni) {
+                process.queue.attention = Attention::Asleep;
+                process.queue.awake = false;
+                process.write_back = true;
+                sram.store_u64(process.queue.window + AWAKE, 0, Ordering::Relaxed);
+                let head = process.queue.head;
+                process.changed |= process.host_area.publish_head(host.memory(), head);
+                self.mark_dirty(*vni);
+            }
+        }
+        // Pairs with the process's fence between its command and its load of
+        // AWAKE: one of the two sees the other's store.
+        sram.fence();
+        let mut found = false;
+        for vni in queues {
+            if self.has_command(host, vni) {
+                self.activate(vni, None);
+                found = true;
+            }
+        }
+        found
+    }
+
+    fn has_command<H: Host>(&mut self, host: &H, vni: VniId) -> bool {
+        let process = self.process(vni);
+        let slot = process.map(|process| process.queue.slot);
+        self.has_room(vni)
+            && slot.is_some_and(|slot| host.sram().load_u64(slot, Ordering::Relaxed) != 0)
+    }
+
+    /// Returns true if there is an operation to spare for the next command of a queue. If there is
+    /// none, the end of an operation activates the queue.
+    fn has_room(&mut self, vni: VniId) -> bool {
+        let running = (self.limits.operations, self.limits.sends);
+        let completions = self.limits.completions;
+        self.process_mut(vni).is_some_and(|process| {
+            process.queue.stalled = !process.has_room(running, completions);
+            !process.queue.stalled
+        })
+    }
+
+    /// Returns true if there are active queues, or something is left to do.
+    pub(crate) fn wants_poll(&self) -> bool {
+        let polls = !self.awake.active.is_empty() || self.rung != 0;
+        polls || self.has_turns() || !self.dirty.is_empty()
+    }
+
+    /// All queues fall asleep; looks once more, and writes completions back. Returns
+    /// false if there is work, or an event for the driver, after all.
+    pub(crate) fn prepare_sleep<H: Host>(&mut self, host: &H) -> bool {
+        if self.rung != 0 || self.has_turns() {
+            return false;
+        }
+        let mut awake = std::mem::take(&mut self.awake.active);
+        awake.extend(self.awake.idle.drain(..).map(|queue| queue.vni));
+        if !awake.is_empty() && self.fall_asleep(host, awake) {
+            return false;
+        }
+        let events = self.events.is_empty();
+        self.write_back_completions(host);
+        events == self.events.is_empty()
+    }
+
+    /// Forgets that the queue of a VNI is awake.
+    pub(super) fn forget_awake(&mut self, vni: VniId) {
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        match std::mem::replace(&mut process.queue.attention, Attention::Asleep) {
+            Attention::Asleep => {}
+            Attention::Idle(place) => self.take_idle(place),
+            Attention::Active => self.awake.active.retain(|other| *other != vni),
+        }
+    }
+
+    /// Forgets the queue of a process that starts again.
+    pub(crate) fn forget_queue(&mut self, vni: VniId) {
+        self.forget_awake(vni);
+        self.events
+            .retain(|event| !matches!(event, Pending::QueueFailed(failed, _) if *failed == vni));
+    }
+}
