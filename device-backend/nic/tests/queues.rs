@@ -67,7 +67,7 @@ fn an_idle_queue_is_left_alone_until_the_doorbell() {
 /// The state of a queue, as people see it.
 fn state(net: &Net, vni: VniId) -> String {
     let table = net.cluster().nodes[0].nic.table(TableKind::Queues);
-    let row = table.rows.iter().find(|row| row[0] == vni.to_string());
+    let row = table.rows.iter().find(|row| row[0] == vni.0.to_string());
     row.expect("the process has a row")[2].clone()
 }
 
@@ -111,11 +111,34 @@ fn processes_that_take_turns_ring_no_doorbell() {
     assert_eq!(state(&net, parties[9].vni), "asleep");
 }
 
+/// Queues that are idle have a bound: those beyond ring doorbells.
+#[test]
+fn few_queues_are_idle_at_once() {
+    let net = Net::new(2, 16_384, 300, &Limits::default());
+    let b = net.party(1, 0);
+    let register = |vni| Party::register(&net, 0, VniId(vni), Port(vni + 1), 0).unwrap();
+    let parties: Vec<_> = (0..300).map(register).collect();
+    for round in 1..4 {
+        for party in &parties {
+            party.inline_write(&b, &[1; 8]).issue();
+        }
+        net.run();
+        net.advance(Limits::default().idle_timeout);
+        net.run();
+        let with = |wanted: &str| {
+            let states = parties.iter().map(|party| state(&net, party.vni));
+            states.filter(|state| state == wanted).count()
+        };
+        assert_eq!((with("idle"), with("asleep")), (256, 44));
+        assert!(parties.iter().all(|party| party.done().0 == round));
+    }
+}
+
 /// An idle queue is looked at in time beside one that always has commands.
 #[test]
 fn an_idle_queue_is_served_beside_a_busy_one() {
     let Pair { net, a, b } = Pair::lossless();
-    let other = Party::register(&net, 0, VniId(1), Port(2), 0).unwrap();
+    let other = Party::register(&net, 0, VniId(0), Port(500), 0).unwrap();
     other.inline_write(&b, &[1; 8]).run();
     net.advance(10_000);
     net.run();
@@ -126,6 +149,8 @@ fn an_idle_queue_is_served_beside_a_busy_one() {
         assert_eq!(net.poll(0), Progress::Busy);
         net.advance(500);
     }
+    assert_eq!(state(&net, other.vni), "active");
+    net.run();
     assert_eq!(other.done().0, 2);
 }
 

@@ -60,7 +60,7 @@ impl Side {
 
 /// A NIC whose completion queue has had `before` entries, none of which was read, and that finds
 /// one command more.
-fn model(before: u64) -> (Model, Side) {
+fn model(before: u64) -> (Box<Model>, Side) {
     let window = [COMPLETION_HEAD, WAKE_REQUEST];
     let first = completion_offset(before);
     let entry = (first..first + size_of::<CompletionEntry>()).step_by(8);
@@ -95,7 +95,7 @@ fn model(before: u64) -> (Model, Side) {
 
 impl Model {
     /// Runs the NIC until no completion waits for room and it has fallen asleep.
-    fn complete(mut self, commands: u64, doorbell: &Notify, wake: &Notify) {
+    fn complete(mut self: Box<Self>, commands: u64, doorbell: &Notify, wake: &Notify) {
         loop {
             self.poll();
             while self.nic.poll_event().is_some() {

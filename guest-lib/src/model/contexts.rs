@@ -12,7 +12,7 @@ use super::*;
 use crate::core::contexts::{Contents, Contexts, Direction};
 
 /// The NIC polls the queue already: it is about to fall asleep.
-fn model() -> Model {
+fn model() -> Box<Model> {
     let window = [AWAKE, WAKE_REQUEST, command_offset(0), command_offset(1)];
     // The words with the other process, and with the tag.
     let context = [0, 8].map(|word| send_context_offset(0) + word);

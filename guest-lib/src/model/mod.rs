@@ -170,13 +170,14 @@ struct Model {
     node: Node,
     window: Words,
     host_area: Words,
+    now: Time,
 }
 
 const NOW: Time = Time(1);
 
 impl Model {
     /// The NIC polls the process's queue already: it is about to fall asleep.
-    fn new() -> Self {
+    fn new() -> Box<Self> {
         let first = command_offset(0);
         let slot = (first..first + 64).step_by(8);
         let others = [AWAKE, WAKE_REQUEST, command_offset(1)];
@@ -190,11 +191,20 @@ impl Model {
         model
     }
 
-    /// A NIC with one process; these words of its window and host area are loom's.
+    /// The process's queue is idle already.
+    fn idle() -> Box<Self> {
+        let mut model = Self::new();
+        model.now = NOW.after(model.nic.limits().idle_timeout);
+        model.poll();
+        assert!(model.nic.has_idle_queues());
+        model
+    }
+
+    /// A NIC with one process, on the heap: stacks of loom's threads are small. These words of its window and host area are loom's.
     fn with_words(
         window_words: impl IntoIterator<Item = usize>,
         area_words: impl IntoIterator<Item = usize>,
-    ) -> Self {
+    ) -> Box<Self> {
         let config = NicConfig {
             node: NodeId(0),
             frames: 4,
@@ -209,7 +219,7 @@ impl Model {
         let window_words = window_words.into_iter().map(|offset| window + offset);
         let sram = Words::new(geometry.sram_bytes as usize, window_words);
         let area = Words::new(HOST_PAGES * PAGE_SIZE, area_words);
-        let mut model = Model {
+        let mut model = Box::new(Model {
             nic: Nic::new(config).unwrap(),
             window: sram.part(window, qnic_abi::window::WINDOW_BYTES),
             host_area: area.part(0, HOST_PAGES * PAGE_SIZE),
@@ -217,7 +227,8 @@ impl Model {
                 sram,
                 memory: Memory(area),
             },
-        };
+            now: NOW,
+        });
         model.nic.start(NOW, &model.node, 1);
         model.register();
         model
@@ -250,11 +261,11 @@ impl Model {
     }
 
     fn poll(&mut self) {
-        while self.nic.poll(NOW, &self.node, &mut NoWire) == Progress::Busy {}
+        while self.nic.poll(self.now, &self.node, &mut NoWire) == Progress::Busy {}
     }
 
     /// Runs the NIC until it has read `commands` and fallen asleep.
-    fn run(mut self, commands: u64, doorbell: &Notify, wake: &Notify) {
+    fn run(mut self: Box<Self>, commands: u64, doorbell: &Notify, wake: &Notify) {
         loop {
             self.poll();
             while self.nic.poll_event().is_some() {
@@ -300,27 +311,33 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 /// The error of every command of these models.
 const FAILED: Status = Status::NoSuchNode;
 
-/// Commands against a NIC that falls asleep. For the first, either the NIC's last look sees
-/// it, or the process sees that the doorbell must be rung. For a second one the process
-/// leaves the doorbell out only if the NIC will find it on its way to the first.
-fn no_command_is_lost(commands: u64) {
-    no_command_is_lost_with(commands, move |window, area, bell| {
+/// Issues commands one by one.
+fn one_by_one(commands: u64) -> impl Fn(&Words, &Words, &Notify) {
+    move |window, area, bell| {
         let mut known = Doorbell::default();
         for number in 0..commands {
             if write().publish(window, area, number, &mut known) {
                 bell.notify();
             }
         }
-    });
+    }
+}
+
+/// Commands against a NIC that falls asleep. For the first, either the NIC's last look sees
+/// it, or the process sees that the doorbell must be rung. For a second one the process
+/// leaves the doorbell out only if the NIC will find it on its way to the first.
+fn no_command_is_lost(commands: u64) {
+    no_command_is_lost_with(Model::new, commands, one_by_one(commands));
 }
 
 /// The same with commands as `issue` issues them.
 fn no_command_is_lost_with(
+    model: fn() -> Box<Model>,
     commands: u64,
     issue: impl Fn(&Words, &Words, &Notify) + Sync + Send + 'static,
 ) {
     check(move || {
-        let model = Model::new();
+        let model = model();
         let (window, area) = (model.window.clone(), model.host_area.clone());
         let (doorbell, wake) = (Rc::new(Notify::new()), Notify::new());
         let bell = doorbell.clone();
@@ -346,7 +363,7 @@ fn no_command_behind_a_doorbell_is_lost() {
 /// Commands of a batch: one look at the doorbell is for both.
 #[test]
 fn no_command_of_a_batch_is_lost() {
-    no_command_is_lost_with(2, |window, area, bell| {
+    no_command_is_lost_with(Model::new, 2, |window, area, bell| {
         for number in 0..2 {
             write().store(window, number);
         }
@@ -356,8 +373,25 @@ fn no_command_of_a_batch_is_lost() {
     });
 }
 
+/// The NIC looks at the queue only when it finds nothing else to do.
+#[test]
+fn no_command_of_an_idle_queue_is_lost() {
+    no_command_is_lost_with(Model::idle, 1, one_by_one(1));
+}
+
+/// The same, and the queue falls asleep though the NIC does not.
+#[test]
+fn no_command_of_a_queue_that_falls_asleep_alone_is_lost() {
+    let tired = || {
+        let mut model = Model::idle();
+        model.now = NOW.after(model.nic.limits().sleep_timeout);
+        model
+    };
+    no_command_is_lost_with(tired, 2, one_by_one(2));
+}
+
 /// A NIC that is about to execute one command.
-fn with_command() -> Model {
+fn with_command() -> Box<Model> {
     let mut model = Model::new();
     let (window, area) = (&model.window, &model.host_area);
     assert!(!write().publish(window, area, 0, &mut Doorbell::default()));

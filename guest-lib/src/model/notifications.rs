@@ -48,7 +48,7 @@ impl Side {
 }
 
 /// A NIC with these notifications under way to its one process.
-fn model(notifications: &[u32]) -> (Model, Side) {
+fn model(notifications: &[u32]) -> (Box<Model>, Side) {
     let window = [armed_bit(ID).0, NOTIFICATION_HEAD, SIGNAL_WAKE_REQUEST];
     let entries = [0, 1].map(notification_offset);
     let area = [signal_offset(ID), NOTIFICATION_TAIL]
@@ -98,7 +98,7 @@ impl Model {
 }
 
 /// Runs the NIC until all `commands` are executed.
-fn spawn(model: Model, side: &Side, commands: u64) -> loom::thread::JoinHandle<()> {
+fn spawn(model: Box<Model>, side: &Side, commands: u64) -> loom::thread::JoinHandle<()> {
     let wake = side.woken.clone();
     loom::thread::spawn(move || model.run(commands, &Notify::new(), &wake))
 }

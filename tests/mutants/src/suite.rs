@@ -110,7 +110,12 @@ pub(crate) const SUITES: [Suite; 4] = [
             Source {
                 path: "device-backend/nic/src/core/queue.rs",
                 copy: "device-backend/nic/src/core/queue.rs",
-                functions: &["fetch", "deactivate"],
+                functions: &["fetch"],
+            },
+            Source {
+                path: "device-backend/nic/src/core/awake.rs",
+                copy: "device-backend/nic/src/core/awake.rs",
+                functions: &["look_at_idle", "fall_asleep"],
             },
             Source {
                 path: "device-backend/nic/src/core/completion.rs",

@@ -18,7 +18,7 @@
 //!
 //! So processes that take turns ring no doorbell as long as the engine polls for any of them. A queue
 //! falls asleep by the protocol of [`qnic_abi::window`]: `AWAKE` = 0, full fence, one more look. The
-//! NIC does not sleep before all of its queues do. One look takes [`LOOKS`] idle queues in turn.
+//! NIC does not sleep before all of its queues do.
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::AWAKE;
@@ -31,8 +31,9 @@ use crate::env::{Host, Time};
 /// what a doorbell may wait for.
 const LOOK_INTERVAL: u64 = 20_000;
 
-/// Idle queues that one look takes.
-const LOOKS: usize = 64;
+/// Most idle queues of a NIC, so that one process with many cannot make a look long; those beyond fall
+/// asleep at once.
+const IDLE_QUEUES: usize = 256;
 
 /// How often a command queue is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +60,6 @@ struct IdleQueue {
 pub(super) struct AwakeQueues {
     active: Vec<VniId>,
     idle: Vec<IdleQueue>,
-    /// The idle queue that the next look begins with.
-    next: usize,
     last_look: Time,
 }
 
@@ -124,8 +123,11 @@ impl Core {
     }
 
     /// Active queues that had no command for long enough are idle from now on. What they have
-    /// completed is written back.
-    pub(crate) fn rest_queues<H: Host>(&mut self, now: Time, host: &H) {
+    /// completed is written back. Returns true if one of those that are too many had a command after
+    /// all.
+
+    pub(crate) fn rest_queues<H: Host>(&mut self, now: Time, host: &H) -> bool {
+        let mut surplus = Vec::new();
         let mut index = 0;
         while let Some(vni) = self.active_queue(index) {
             if !self.is_idle(now, vni) {
@@ -134,6 +136,10 @@ impl Core {
             }
             self.awake.active.remove(index);
             let place = self.awake.idle.len();
+            if place >= IDLE_QUEUES {
+                surplus.push(vni);
+                continue;
+            }
             let Some(process) = self.process_mut(vni) else {
                 continue;
             };
@@ -149,6 +155,7 @@ impl Core {
             self.mark_dirty(vni);
             self.awake.idle.push(queue);
         }
+        !surplus.is_empty() && self.fall_asleep(host, surplus)
     }
 
     /// Takes the idle queue of that place out of their list.
@@ -171,28 +178,23 @@ impl Core {
         self.has_idle_queues() && self.awake.last_look.after(LOOK_INTERVAL) <= now
     }
 
-    /// Looks at some idle queues: those with a command are active from now on, and those that had none
+    /// Looks at the idle queues: those with a command are active from now on, and those that had none
     /// for long enough fall asleep. Returns true if one of them has a command.
+
     pub(crate) fn look_at_idle<H: Host>(&mut self, now: Time, host: &H) -> bool {
         self.awake.last_look = now;
         let (sram, timeout) = (host.sram(), self.limits.sleep_timeout);
         let (mut found, mut tired) = (false, false);
-        for _ in 0..LOOKS.min(self.awake.idle.len()) {
-            let place = match self.awake.next < self.awake.idle.len() {
-                true => self.awake.next,
-                false => 0,
-            };
-            self.awake.next = place + 1;
-            let Some(queue) = self.awake.idle.get(place).copied() else {
-                break;
-            };
-            tired |= queue.last_work.after(timeout) <= now;
+        let mut place = 0;
+        while let Some(queue) = self.awake.idle.get(place).copied() {
             // Relaxed: whoever reads the command loads this word again.
             if sram.load_u64(queue.slot, Ordering::Relaxed) != 0 && self.has_room(queue.vni) {
-                // Another one has this place now.
-                self.awake.next = place;
+                // Another one has its place then.
                 self.activate(queue.vni, Some(now));
                 found = true;
+            } else {
+                tired |= queue.last_work.after(timeout) <= now;
+                place += 1;
             }
         }
         if tired {
@@ -209,6 +211,7 @@ impl Core {
 
     /// Queues that were taken from the lists fall asleep. Returns true if one of them had a command
     /// after all: it is active then.
+
     fn fall_asleep<H: Host>(&mut self, host: &H, queues: Vec<VniId>) -> bool {
         let sram = host.sram();
         for vni in &queues {

@@ -48,7 +48,7 @@ impl Nic {
             }
         }
         if idle {
-            self.core.rest_queues(now, host);
+            busy |= self.core.rest_queues(now, host);
         }
         self.resume_unblocked(now, host);
         busy
