@@ -15,8 +15,8 @@ pub struct VniReport {
     pub pid: u32,
     /// The first of the names that it has registered (Q14).
     pub name: Option<String>,
-    /// What its command queue does: `polled`, `asleep`, `stalled` (it has no operation to spare, or leaves
-    /// completions unread) or `failed`.
+    /// What its command queue does: `active`, `idle` (looked at when there is nothing else to do),
+    /// `asleep`, `stalled` (it has no operation to spare, or leaves completions unread) or `failed`.
     pub queue: &'static str,
     /// Commands read since its queue began.
     pub commands: u64,

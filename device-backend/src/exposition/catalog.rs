@@ -94,7 +94,7 @@ pub(super) static FAMILIES: &[Family] = &[
     family("qnic_stage_seconds", Histogram, &["node", "kind", "stage"],
         "How long sampled operations and frames were in a stage (docs/observing.md)."),
     family("qnic_vni_info", Gauge, &["node", "vni", "queue"],
-        "1 for what the command queue of a process does: polled, asleep, stalled or failed."),
+        "1 for what the command queue of a process does: active, idle, asleep, stalled or failed."),
     family("qnic_vni_port", Gauge, &["node", "vni"],
         "Port of a process."),
     family("qnic_vni_commands_total", Counter, &["node", "vni"],

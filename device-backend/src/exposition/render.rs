@@ -238,7 +238,7 @@ pub(super) mod tests {
             vni: 3,
             port: 700,
             name: Some("guest's\n choice".to_owned()),
-            queue: "polled",
+            queue: "active",
             notifications: 6,
             ..VniReport::default()
         }

@@ -173,7 +173,7 @@ pub(crate) mod tests {
                 },
                 "budgets": {"windows": {"used": 256, "limit": 4096}},
                 "processes": (1..31).map(|vni| json!({
-                    "vni": vni, "port": 7, "pid": 40, "name": format!("ring {vni}"), "queue": "polled",
+                    "vni": vni, "port": 7, "pid": 40, "name": format!("ring {vni}"), "queue": "active",
                     "commands": commands + hits * (vni == 4) as u64, "completions": 4, "notifications": 5,
                 })).collect::<Vec<_>>(),
                 "peers": [{"node": 9, "session": "open", "under_way": 12, "window": 256}],

@@ -165,7 +165,7 @@ mod tests {
 
     fn process(vni: u64, port: u64, commands: u64) -> Value {
         json!({
-            "vni": vni, "port": port, "pid": 40, "name": null, "queue": "polled",
+            "vni": vni, "port": port, "pid": 40, "name": null, "queue": "active",
             "commands": commands, "bytes_sent": commands * 8, "bytes_received": 0, "operations": 2,
             "posted": 3, "completions": 4, "notifications": 5, "faults": 6, "requests": 7,
             "receives": 8, "messages": 9,
@@ -200,7 +200,7 @@ mod tests {
         let depths = [one.depth, one.posted, one.completions, one.notifications];
         assert_eq!(depths, [2, 3, 4, 5]);
         assert_eq!((one.waiting, one.receives, one.messages), (13, 8, 9));
-        assert_eq!((&one.queue[..], &one.name, one.pid), ("polled", &None, 40));
+        assert_eq!((&one.queue[..], &one.name, one.pid), ("active", &None, 40));
     }
 
     #[test]

@@ -125,7 +125,6 @@ impl Core {
     /// Active queues that had no command for long enough are idle from now on. What they have
     /// completed is written back. Returns true if one of those that are too many had a command after
     /// all.
-
     pub(crate) fn rest_queues<H: Host>(&mut self, now: Time, host: &H) -> bool {
         let mut surplus = Vec::new();
         let mut index = 0;
@@ -180,7 +179,6 @@ impl Core {
 
     /// Looks at the idle queues: those with a command are active from now on, and those that had none
     /// for long enough fall asleep. Returns true if one of them has a command.
-
     pub(crate) fn look_at_idle<H: Host>(&mut self, now: Time, host: &H) -> bool {
         self.awake.last_look = now;
         let (sram, timeout) = (host.sram(), self.limits.sleep_timeout);
@@ -211,7 +209,6 @@ impl Core {
 
     /// Queues that were taken from the lists fall asleep. Returns true if one of them had a command
     /// after all: it is active then.
-
     fn fall_asleep<H: Host>(&mut self, host: &H, queues: Vec<VniId>) -> bool {
         let sram = host.sram();
         for vni in &queues {

@@ -299,7 +299,7 @@ pub(crate) mod tests {
         for (line, parts) in [
             (5, &["processes of a: 30"][..]),
             (6, &["VNI", "PID", "QUEUE", "POSTED", "UNREAD"]),
-            (7, &["4  ", "ring 4", "polled", "4+5"]),
+            (7, &["4  ", "ring 4", "active", "4+5"]),
         ] {
             for part in parts {
                 assert!(lines[line].contains(part), "{line}: {part}: {lines:#?}");
