@@ -251,7 +251,7 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
     }
 
     /// Looks for commands at NICs that are at rest and whose processes ring no doorbell yet, at
-    /// [`LOOKS`] of them at most, in turn. Returns true if one has something to do: it is due then.
+    /// some of them at a time, in turn. Returns true if one has something to do: it is due then.
     pub fn look(&mut self, now: Time) -> bool {
         let mut found = false;
         for _ in 0..LOOKS.min(self.switch.due.watched()) {
