@@ -115,7 +115,7 @@ pub(crate) const SUITES: [Suite; 4] = [
             Source {
                 path: "device-backend/nic/src/core/awake.rs",
                 copy: "device-backend/nic/src/core/awake.rs",
-                functions: &["look_at_idle", "fall_asleep"],
+                functions: &["fall_asleep"],
             },
             Source {
                 path: "device-backend/nic/src/core/completion.rs",
