@@ -180,6 +180,14 @@ impl Memory {
         self.frames_of(Owner::Free)
     }
 
+    /// How many frames pages of processes have, or can have.
+    pub(crate) fn frames_for_pages(&self) -> usize {
+        let state = lock(&self.state);
+        let singles = &state.owners[..state.blocks as usize];
+        let for_pages = |owner: &&Owner| matches!(owner, Owner::Free | Owner::Page { .. });
+        singles.iter().filter(for_pages).count()
+    }
+
     /// How many frames an owner has.
     pub(crate) fn frames_of(&self, owner: Owner) -> usize {
         let state = lock(&self.state);

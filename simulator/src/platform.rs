@@ -31,6 +31,10 @@ use crate::kernel::{Kernel, Notifier};
 use crate::memory::{Memory, Owner};
 use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Signal, TaskId};
 
+/// Frames that a host area leaves to pages of processes: the host area of a process that has ended
+/// stays as long as a page fault of it is served, and a successor may come before.
+const FRAMES_LEFT: usize = 6;
+
 /// No process.
 const NO_SLOT: usize = usize::MAX;
 
@@ -380,6 +384,9 @@ impl Platform for SimPlatform {
 
     fn new_host_area(&self) -> Result<SimHostArea, NoMemory> {
         let slot = self.0.registering.swap(NO_SLOT, Ordering::Relaxed);
+        if slot != NO_SLOT && self.0.memory.frames_for_pages() < HOST_PAGES + FRAMES_LEFT {
+            return Err(NoMemory);
+        }
         let mut frames = [0; HOST_PAGES];
         for page in 0..HOST_PAGES {
             let owner = match slot {
