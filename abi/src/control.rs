@@ -211,19 +211,17 @@ layouts! {
     }
 
     /// Body of [`Opcode::FaultDone`].
-    #[bytes(24)]
+    #[bytes(16)]
     pub struct FaultDone {
-        /// The address of the fault event.
-        pub address: U64,
-        /// The number of pages of the fault event.
-        pub pages: U32,
+        /// The number of the fault. An answer to one that was given up, or whose process has
+        /// ended, answers nothing: the next process on the VNI may have a fault of its own for
+        /// the same address.
+        pub fault: U64,
         /// `Ok` when the first of the pages at least is entered in the page table,
         /// else why not; `Ok` lets the transfers that wait try again.
         pub status: U32,
-        /// The flags of the fault event.
-        pub flags: U16,
         /// Zero.
-        pub reserved: [U16; 3],
+        pub reserved: U32,
     }
 
     /// The first 8 bytes of a reply.

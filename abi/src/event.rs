@@ -20,7 +20,7 @@ numbered! {
         /// `address` (page aligned), `pages`, and [`FAULT_WRITE`] in `flags` if it will
         /// write to them. Two faults that differ in `flags` alone are two faults. The
         /// driver brings in as many as it can, at least the first, and answers with
-        /// [`crate::control::Opcode::FaultDone`] (N13).
+        /// [`crate::control::Opcode::FaultDone`] and the number of the fault (N13).
         PageFault = 2,
         /// The command queue of the VNI stopped; `status` says why.
         QueueFailed = 3,
@@ -42,7 +42,7 @@ layouts! {
     ///   0  | kind            | vni    | flags  |
     ///   8  | address                           |
     ///  16  | pages           | status          |
-    ///  24  | reserved                          |
+    ///  24  | fault                             |
     /// ```
     #[bytes(EVENT_BYTES)]
     pub struct Event {
@@ -58,7 +58,7 @@ layouts! {
         pub pages: U32,
         /// [`crate::Status`] code of a failed queue, else zero.
         pub status: U32,
-        /// Zero.
-        pub reserved: U64,
+        /// Number of a fault, which no other fault of this NIC has, else zero.
+        pub fault: U64,
     }
 }

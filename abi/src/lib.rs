@@ -93,7 +93,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 14;
+pub const ABI_VERSION: u32 = 15;
 
 /// Size of a page, in bytes, on both sides and on the wire.
 pub const PAGE_SIZE: usize = 4096;

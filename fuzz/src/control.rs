@@ -151,12 +151,9 @@ fn request(guest: &mut Guest<'_, '_>) -> Vec<u8> {
             bytes.extend_from_slice(import.as_bytes());
         }
         Opcode::FaultDone => {
-            let page = segment.address & !(PAGE_SIZE as u64 - 1);
             let done = FaultDone {
-                address: near_page(input, page).into(),
-                pages: input.near32(1).into(),
+                fault: u64::from(input.near32(1)).into(),
                 status: input.near32(0).into(),
-                flags: u16::from(input.chance(2)).into(),
                 reserved: Default::default(),
             };
             bytes.extend_from_slice(done.as_bytes());
@@ -211,12 +208,6 @@ fn secret(input: &mut Input<'_>) -> Secret {
 fn near_name(input: &mut Input<'_>) -> u64 {
     let name = u64::from(input.byte() % 16);
     input.near(name)
-}
-
-/// The address of one of the pages from `first` on.
-fn near_page(input: &mut Input<'_>, first: u64) -> u64 {
-    let page = first + u64::from(input.byte() % 16) * PAGE_SIZE as u64;
-    input.near(page)
 }
 
 fn hello(input: &mut Input<'_>, frames: usize) -> Hello {

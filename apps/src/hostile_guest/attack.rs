@@ -412,11 +412,9 @@ impl Attack {
         }
         for _ in 0..self.random.u8(..3) {
             let done = FaultDone {
-                address: self.near(fault.address.get()).into(),
-                pages: (self.near(fault.pages.get().into()) as u32).into(),
+                fault: self.near(fault.fault.get()).into(),
                 status: u32::from(self.random.u8(..) / 200).into(),
-                flags: (self.near(fault.flags.get().into()) as u16).into(),
-                reserved: [0.into(); 3],
+                reserved: 0.into(),
             };
             self.send(Opcode::FaultDone, vni, done.as_bytes());
             self.done.faults_answered += 1;

@@ -33,6 +33,11 @@ impl OperationId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct PeerIndex(pub(crate) u16);
 
+/// Number of a page fault at its NIC, from 1 on. No other fault has it, not even after the
+/// driver has reset the NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FaultNumber(pub(crate) u64);
+
 /// Names a protocol: its index in the list of [`crate::protocols`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ProtocolId(pub(crate) u8);

@@ -138,10 +138,8 @@ fn a_page_that_goes_again_before_the_copy_is_asked_for_again() {
         assert_eq!(net.faults(1), 0, "one fault for the page");
         // The driver says that it was there; by now it is not.
         let body = FaultDone {
-            address: fault.address,
-            pages: fault.pages,
+            fault: fault.fault,
             status: Status::Ok.code().into(),
-            flags: fault.flags,
             reserved: Default::default(),
         };
         net.cluster().control(1, Request::FaultDone, b.vni, &body);

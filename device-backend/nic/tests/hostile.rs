@@ -43,7 +43,7 @@ fn the_last_version_is_refused_and_costs_nothing() {
     net.poll(1);
     assert!(net.cluster().outside[&7].is_empty());
     assert_eq!(net.counters(1).malformed_frames.get(), 1);
-    for version in [10, 11, 12, 13] {
+    for version in [10, 11, 12, 13, 14] {
         let driver = control::Hello {
             abi_version: version.into(),
             ..Default::default()

@@ -3,7 +3,6 @@
 use qnic_abi::atomic::Function;
 use qnic_abi::control::{FaultDone, Opcode};
 use qnic_abi::datagram::kind::DATAGRAM;
-use qnic_abi::event::FAULT_WRITE;
 use qnic_abi::rdma::kind::{READ_REQUEST, READ_RESPONSE, WRITE};
 use qnic_abi::Status;
 use qnic_nic::testing::{page, Datagrams, LossyWire, Net, Pair};
@@ -121,10 +120,10 @@ fn a_stored_frame_that_waits_again_shows_both_waits() {
     a.write(b).from(page(9)).to(page(9)).bytes(8).issue();
     net.run();
     // The driver says that the page is there, but it has been taken away meanwhile.
+    let fault = net.cluster().nodes[1].faults.remove(0);
     let answer = FaultDone {
-        address: b.segment.at(page(9)).address.into(),
+        fault: fault.fault,
         status: Status::Ok.code().into(),
-        flags: FAULT_WRITE.into(),
         ..FaultDone::new_zeroed()
     };
     let answered = net.cluster().control(1, Opcode::FaultDone, b.vni, &answer);

@@ -1,5 +1,6 @@
 //! What one process or peer takes, others keep (X8): places, windows, imports.
 
+use qnic_abi::control::{FaultDone, Opcode};
 use qnic_abi::{Access, Port, Status, PAGE_SIZE};
 use qnic_nic::testing::{page, LossyWire, Net, Pair, SimSegment};
 use qnic_nic::Limits;
@@ -100,6 +101,37 @@ fn a_fault_without_an_answer(net: Net, lossless: bool) {
     pair.net.settle();
     assert_eq!((pair.a.done().0, pair.a.errors().len()), (written + 4, 2));
     pair.net.assert_unlocked();
+}
+
+/// Found by the simulator: a driver that served a fault of a process while it ended answered a
+/// fault of its successor, which waited for the same page, with an error.
+#[test]
+fn an_answer_for_a_process_that_has_ended_is_none_for_its_successor() {
+    let net = Net::new(2, 512, 8, &Limits::default());
+    let (a, first) = (net.party(0, 1).present(), net.party(1, 2));
+    net.answer_faults(false);
+    a.write(&first).pages(2..3).issue();
+    net.settle();
+    let vni = first.vni;
+    let stale = net.cluster().nodes[1].faults.remove(0);
+    first.end();
+    let second = net.party(1, 2);
+    assert_eq!(second.vni, vni);
+    a.write(&second).pages(2..3).issue();
+    net.settle();
+    let before = a.errors().len();
+    let answer = FaultDone {
+        fault: stale.fault,
+        status: Status::Aborted.code().into(),
+        reserved: Default::default(),
+    };
+    net.cluster().control(1, Opcode::FaultDone, vni, &answer);
+    net.settle();
+    assert_eq!(a.errors().len(), before, "no answer to this one");
+    net.answer_faults(true);
+    net.settle();
+    assert_eq!((a.errors().len(), a.done().0), (before, 2));
+    net.assert_holds_nothing(1);
 }
 
 #[test]

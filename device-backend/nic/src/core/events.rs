@@ -10,12 +10,13 @@ use qnic_abi::{Status, VniId};
 
 use super::counters::LookupSide;
 use super::fault::PageRange;
+use crate::ids::FaultNumber;
 
 /// An event that was not given to the driver yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pending {
     Wake(VniId),
-    PageFault(VniId, PageRange),
+    PageFault(VniId, FaultNumber, PageRange),
     QueueFailed(VniId, Status),
 }
 
@@ -23,7 +24,7 @@ impl Pending {
     /// The VNI that it is about.
     pub(crate) fn vni(&self) -> VniId {
         match self {
-            Pending::Wake(vni) | Pending::PageFault(vni, _) | Pending::QueueFailed(vni, _) => *vni,
+            Pending::Wake(vni) | Pending::PageFault(vni, ..) | Pending::QueueFailed(vni, _) => *vni,
         }
     }
 
@@ -35,11 +36,12 @@ impl Pending {
             address: 0.into(),
             pages: 0.into(),
             status: 0.into(),
-            reserved: 0.into(),
+            fault: 0.into(),
         };
         match self {
             Pending::Wake(_) => {}
-            Pending::PageFault(_, range) => {
+            Pending::PageFault(_, number, range) => {
+                event.fault = number.0.into();
                 event.kind = (Kind::PageFault as u32).into();
                 event.flags = match range.side {
                     LookupSide::Source => 0,
@@ -95,7 +97,7 @@ mod tests {
         let sides = [LookupSide::Destination, LookupSide::Source];
         for side in sides {
             let range = PageRange::new(0x5123, 4096, side);
-            queue.push(Pending::PageFault(VniId(4), range));
+            queue.push(Pending::PageFault(VniId(4), FaultNumber(7), range));
         }
         queue.push(Pending::QueueFailed(VniId(5), Status::Malformed));
         queue.push(Pending::Wake(VniId(6)));
@@ -105,6 +107,7 @@ mod tests {
         let fault = queue.pop().unwrap().1;
         assert_eq!((fault.kind.get(), fault.flags.get()), (2, FAULT_WRITE));
         assert_eq!((fault.address.get(), fault.pages.get()), (0x5000, 2));
+        assert_eq!((wake.fault.get(), fault.fault.get()), (0, 7));
         let fault = queue.pop().unwrap().1;
         assert_eq!((fault.kind.get(), fault.flags.get()), (2, 0));
         let failed = queue.pop().unwrap().1;

@@ -12,7 +12,8 @@
 //! A driver that does not answer is not waited for without end: after
 //! [`crate::Limits::fault_timeout`] a fault is given up, and with it what waits for pages of
 //! its range. What waits for another page tries again. An answer that comes later is of no
-//! use, and does no harm.
+//! use, and does no harm: it names its fault by a number, so it never answers another one for the
+//! same page, be it of the same process or of the next on its VNI.
 
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
@@ -20,7 +21,7 @@ use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 use super::counters::LookupSide;
 use crate::env::Time;
 use crate::frame::StoredFrame;
-use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::ids::{FaultNumber, OperationId, PeerIndex, ProtocolId};
 
 /// What waits for a page.
 #[derive(Debug)]
@@ -82,6 +83,7 @@ impl PageRange {
 /// A fault that the driver has not answered.
 #[derive(Debug)]
 pub(crate) struct Fault {
+    pub(crate) number: FaultNumber,
     pub(crate) range: PageRange,
     /// What waits, and for which pages.
     pub(crate) waiters: Vec<(PageRange, Waiter)>,
@@ -115,9 +117,15 @@ impl FaultTable {
         self.requests
     }
 
-    /// Puts `waiter` behind the fault that covers `range`, or else behind a new one.
-    /// Returns true if the driver has to be told.
-    pub(crate) fn wait(&mut self, range: PageRange, waiter: Waiter, limit: u32) -> bool {
+    /// Puts `waiter` behind the fault that covers `range`, or else behind a new one with that
+    /// number, if fewer than `limit` are there. Returns true if the driver has to be told.
+    pub(crate) fn wait(
+        &mut self,
+        number: FaultNumber,
+        range: PageRange,
+        waiter: Waiter,
+        limit: u32,
+    ) -> bool {
         let covering = self
             .faults
             .iter()
@@ -127,6 +135,7 @@ impl FaultTable {
         let new = index.is_none();
         let index = index.unwrap_or_else(|| {
             self.faults.push(Fault {
+                number,
                 range,
                 waiters: Vec::new(),
                 deadline: None,
@@ -184,9 +193,8 @@ impl FaultTable {
     }
 
     /// Takes out the fault that the driver answers.
-    pub(crate) fn answer(&mut self, address: u64, side: LookupSide) -> Option<Fault> {
-        let answered = |f: &Fault| f.range.page == address && f.range.side == side;
-        let index = self.faults.iter().position(answered)?;
+    pub(crate) fn answer(&mut self, number: FaultNumber) -> Option<Fault> {
+        let index = self.faults.iter().position(|f| f.number == number)?;
         Some(self.remove(index))
     }
 
@@ -222,6 +230,10 @@ mod tests {
         PageRange::new(address, length, LookupSide::Source)
     }
 
+    fn number(number: u64) -> FaultNumber {
+        FaultNumber(number)
+    }
+
     fn name(waiter: &Waiter) -> u64 {
         match waiter {
             Waiter::Operation(id) => id.0,
@@ -242,17 +254,18 @@ mod tests {
     fn transfers_share_a_fault_that_covers_their_page() {
         let mut table = FaultTable::default();
         let span = source(0x1000, 0x3000);
-        assert!(table.wait(span, operation(1), 8));
+        assert!(table.wait(number(1), span, operation(1), 8));
         let inside = source(0x3000, 1);
-        assert!(!table.wait(inside, operation(2), 8));
+        assert!(!table.wait(number(2), inside, operation(2), 8));
         let behind = source(0x4000, 1);
-        assert!(table.wait(behind, operation(3), 8));
+        assert!(table.wait(number(3), behind, operation(3), 8));
         let before = source(0x0000, 0x3000);
-        assert!(table.wait(before, operation(4), 8));
-        let fault = table.answer(0x1000, LookupSide::Source).unwrap();
+        assert!(table.wait(number(4), before, operation(4), 8));
+        let fault = table.answer(number(1)).unwrap();
         let waiters: Vec<_> = fault.waiters.iter().map(|w| name(&w.1)).collect();
         assert_eq!(waiters, [1, 2]);
-        assert!(table.answer(0x1000, LookupSide::Source).is_none());
+        assert!(table.answer(number(1)).is_none());
+        assert!(table.answer(number(2)).is_none(), "2 waits behind 1");
         assert_eq!(table.count(), 2);
     }
 
@@ -260,16 +273,16 @@ mod tests {
     fn faults_for_reading_and_for_writing_are_apart() {
         let mut table = FaultTable::default();
         let written = PageRange::new(0x1000, 1, LookupSide::Destination);
-        assert!(table.wait(source(0x1000, 1), operation(1), 2));
-        assert!(table.wait(written, operation(2), 2));
-        assert!(!table.wait(written, operation(3), 2));
-        let fault = table.answer(0x1000, LookupSide::Destination).unwrap();
+        assert!(table.wait(number(1), source(0x1000, 1), operation(1), 2));
+        assert!(table.wait(number(2), written, operation(2), 2));
+        assert!(!table.wait(number(3), written, operation(3), 2));
+        let fault = table.answer(number(2)).unwrap();
         assert!(fault.waiters.iter().all(|w| fault.range.begins_as(&w.0)));
         let waiters: Vec<_> = fault.waiters.iter().map(|w| name(&w.1)).collect();
         assert_eq!(waiters, [2, 3]);
         // In a full table one waits behind the other, and is not failed with it.
-        assert!(!table.wait(written, operation(4), 1));
-        let fault = table.answer(0x1000, LookupSide::Source).unwrap();
+        assert!(!table.wait(number(4), written, operation(4), 1));
+        let fault = table.answer(number(1)).unwrap();
         let same =
             |w: &(PageRange, Waiter)| fault.range.begins_as(&w.0) && fault.range.covers(&w.0);
         assert_eq!(
@@ -282,8 +295,8 @@ mod tests {
     fn a_full_table_delays_and_revoked_ranges_are_forgotten() {
         let mut table = FaultTable::default();
         let range = |page| source(page, 1);
-        assert!(table.wait(range(0x1000), operation(1), 1));
-        assert!(!table.wait(range(0x9000), operation(2), 1));
+        assert!(table.wait(number(1), range(0x1000), operation(1), 1));
+        assert!(!table.wait(number(2), range(0x9000), operation(2), 1));
         assert!(table.forget(0x2000, 0x9000).is_none());
         assert!(table.forget(0x0, 0x1000).is_none());
         assert_eq!(table.forget(0x1fff, 0x2000).unwrap().waiters.len(), 2);
@@ -293,29 +306,15 @@ mod tests {
     #[test]
     fn waiters_can_be_taken_out_and_their_fault_stays() {
         let mut table = FaultTable::default();
-        for number in 1..=4 {
-            table.wait(source(number << 12, 1), operation(number), 8);
+        for id in 1..=4 {
+            table.wait(number(id), source(id << 12, 1), operation(id), 8);
         }
         let taken = table.take_waiters(|waiter| name(waiter) % 2 == 0);
         let taken: Vec<_> = taken.iter().map(name).collect();
         assert_eq!(taken, [2, 4]);
         assert_eq!(table.count(), 4);
-        assert_eq!(
-            table
-                .answer(0x2000, LookupSide::Source)
-                .unwrap()
-                .waiters
-                .len(),
-            0
-        );
-        assert_eq!(
-            table
-                .answer(0x3000, LookupSide::Source)
-                .unwrap()
-                .waiters
-                .len(),
-            1
-        );
+        assert_eq!(table.answer(number(2)).unwrap().waiters.len(), 0);
+        assert_eq!(table.answer(number(3)).unwrap().waiters.len(), 1);
         assert!(table.take_waiters_of(PeerIndex::default()).is_empty());
     }
 }

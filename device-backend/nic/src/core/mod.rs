@@ -54,7 +54,7 @@ use qnic_abi::{NodeId, Port, Status, VniId};
 use crate::budget::Budget;
 use crate::config::{Limits, NicConfig};
 use crate::env::{Host, Time};
-use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::ids::{FaultNumber, OperationId, PeerIndex, ProtocolId};
 
 use awake::AwakeQueues;
 use bounce::BounceMemory;
@@ -107,6 +107,8 @@ pub(crate) struct Core {
     rung: u64,
     /// Commands started since the NIC was made: names operations apart.
     running_number: u64,
+    /// Page faults since the NIC was made: names them apart.
+    faults_made: u64,
     pub(crate) events: EventQueue,
     /// Late replies to the driver, with the token of their request.
     pub(crate) replies: VecDeque<(u64, [u8; REPLY_BYTES])>,
@@ -145,6 +147,7 @@ impl Core {
             completions_waiting: Vec::new(),
             rung: 0,
             running_number: 0,
+            faults_made: 0,
             events: EventQueue::default(),
             replies: VecDeque::new(),
             fault_deadline: None,
@@ -307,12 +310,14 @@ impl Core {
     /// Puts something behind a page fault; tells the driver unless it knows.
     pub(crate) fn wait_for_pages(&mut self, vni: VniId, range: PageRange, waiter: Waiter) {
         let limit = self.limits.faults;
+        let number = FaultNumber(self.faults_made + 1);
         let Some(process) = self.process_mut(vni) else {
             return;
         };
-        if process.faults.wait(range, waiter, limit) {
+        if process.faults.wait(number, range, waiter, limit) {
+            self.faults_made = number.0;
             self.fault_deadline = Some(Time::default());
-            self.events.push(Pending::PageFault(vni, range));
+            self.events.push(Pending::PageFault(vni, number, range));
         }
     }
 

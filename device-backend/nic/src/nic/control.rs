@@ -8,7 +8,6 @@ use qnic_abi::control::{
     EXPORT_PHYSICAL, PROCESS_DRIVER, PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
 };
 use qnic_abi::datagram::DRIVER_PORT;
-use qnic_abi::event::FAULT_WRITE;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{
@@ -18,8 +17,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Nic;
 use crate::control_reply::{body, reply};
-use crate::core::{HostArea, LookupSide, PageKey, Permissions, Process, Segment};
+use crate::core::{HostArea, PageKey, Permissions, Process, Segment};
 use crate::env::{Host, HostMemory, Time};
+use crate::ids::FaultNumber;
 
 impl Nic {
     /// Handles one request; `None` says that the reply comes later.
@@ -182,11 +182,8 @@ impl Nic {
             return Err(Status::NoSuchVni);
         }
         let status = Status::try_from(body.status.get()).unwrap_or(Status::PageUnavailable);
-        let side = match body.flags.get() & FAULT_WRITE {
-            0 => LookupSide::Source,
-            _ => LookupSide::Destination,
-        };
-        self.fault_done(now, host, vni, (body.address.get(), side), status);
+        let number = FaultNumber(body.fault.get());
+        self.fault_done(now, host, vni, number, status);
         Ok(())
     }
 }

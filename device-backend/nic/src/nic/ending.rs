@@ -68,7 +68,7 @@ impl Nic {
             }
         }
         for fault in &faults {
-            let gone = Pending::PageFault(vni, fault.range);
+            let gone = Pending::PageFault(vni, fault.number, fault.range);
             self.core.events.retain(|event| *event != gone);
         }
         for fault in faults {

@@ -13,10 +13,10 @@ use qnic_abi::wire::{fragments, kind, Class, Frame, Nak, ProcessGone};
 use qnic_abi::{Port, Status, VniId, PAGE_SIZE};
 
 use super::Nic;
-use crate::core::{Fault, LookupSide, PageRange, Pending, Waiter};
+use crate::core::{Fault, PageRange, Pending, Waiter};
 use crate::env::{Host, HostMemory, Payload, Time};
 use crate::frame::{Arrival, Sampled, StoredFrame};
-use crate::ids::{OperationId, PeerIndex};
+use crate::ids::{FaultNumber, OperationId, PeerIndex};
 use crate::protocols::{self, Protocols, Received};
 use crate::trace::What;
 use crate::transport::{self, End, Opened};
@@ -268,11 +268,11 @@ impl Nic {
         now: Time,
         host: &H,
         vni: VniId,
-        (address, side): (u64, LookupSide),
+        number: FaultNumber,
         status: Status,
     ) {
         let process = self.core.process_mut(vni);
-        if let Some(fault) = process.and_then(|process| process.faults.answer(address, side)) {
+        if let Some(fault) = process.and_then(|process| process.faults.answer(number)) {
             self.release_fault(now, host, vni, fault, status);
         }
     }
@@ -291,7 +291,7 @@ impl Nic {
         while let Some((vni, fault)) = self.core.expire_fault(now) {
             busy = true;
             // The driver may not even have been told.
-            let unheard = Pending::PageFault(vni, fault.range);
+            let unheard = Pending::PageFault(vni, fault.number, fault.range);
             self.core.events.retain(|event| *event != unheard);
             self.release_fault(now, host, vni, fault, Status::FaultTimeout);
         }

@@ -389,7 +389,6 @@ impl Cluster {
             _ => PageAccess::Write,
         };
         let mut result = Ok(());
-        let mut pages = 0;
         for page in 0..fault.pages.get().min(limit.max(1)) {
             let address = fault.address.get() + u64::from(page) * PAGE_SIZE as u64;
             let entered = this.driver.fault_in(&this.host, vni, address, access);
@@ -397,14 +396,11 @@ impl Cluster {
                 result = if page == 0 { entered } else { Ok(()) };
                 break;
             }
-            pages += 1;
         }
         let status = result.err().unwrap_or(Status::Ok);
         let body = FaultDone {
-            address: fault.address,
-            pages: pages.into(),
+            fault: fault.fault,
             status: status.code().into(),
-            flags: fault.flags,
             reserved: Default::default(),
         };
         self.control(node, Opcode::FaultDone, vni, &body);

@@ -109,10 +109,8 @@ impl<P: MemoryManager> Driver<P> {
             Err(_) => counters.faults_failed.add(1),
         }
         let body = control::FaultDone {
-            address: fault.address,
-            pages: fault.pages,
+            fault: fault.fault,
             status: result.err().unwrap_or(Status::Ok).code().into(),
-            flags: fault.flags,
             reserved: Default::default(),
         };
         // The response does not matter: without a wait for it, the worker faults in
