@@ -35,6 +35,10 @@ pub(super) const ROW_NS: u64 = 500_000;
 /// it finds nothing then.
 pub(super) const LATER_NS: u64 = 250_000;
 
+/// How long the driver stays at work for frames that are being sent while none was, in nanoseconds: they
+/// may go to a node that does not answer, and the process has others.
+pub(super) const SENDING_NS: u64 = 2_000_000;
+
 /// Counters of one process's pools; the names are those of [`PoolInfo`].
 #[derive(Default)]
 struct Counters {
@@ -62,14 +66,17 @@ struct State {
     kicked_ns: Option<u64>,
     /// When the driver looks at the queues again, while the process is in a row of frames.
     row_until_ns: Option<u64>,
+    /// Until when the driver stays at work for frames that are being sent, unless one is sent or
+    /// handed over before.
+    sending_until_ns: Option<u64>,
 }
 
 /// What brings the driver back to the queues.
 enum Next {
     /// The process, with a kick, or the NIC, with what arrives.
     Anybody,
-    /// The NIC, as frames are being sent.
-    Sent,
+    /// The NIC, as frames are being sent; time, if it sends none.
+    Sent(u64),
     /// Time.
     At(u64),
 }
@@ -100,10 +107,16 @@ impl State {
     /// What brings the driver back when both queues are empty.
     fn next(&mut self, now_ns: u64) -> Next {
         self.row_until_ns = self.row_until_ns.filter(|until_ns| now_ns < *until_ns);
-        match self.row_until_ns {
-            Some(until_ns) => Next::At(until_ns),
-            None if self.sending_count >= BURST => Next::Sent,
-            None => Next::Anybody,
+        if let Some(until_ns) = self.row_until_ns {
+            return Next::At(until_ns);
+        }
+        if self.sending_count < BURST {
+            return Next::Anybody;
+        }
+        let until_ns = now_ns.saturating_add(SENDING_NS);
+        match *self.sending_until_ns.get_or_insert(until_ns) {
+            until_ns if now_ns < until_ns => Next::Sent(until_ns),
+            _ => Next::Anybody,
         }
     }
 }
@@ -120,6 +133,7 @@ impl<P: Platform> Shared<P> {
             sending_count: 0,
             kicked_ns: None,
             row_until_ns: None,
+            sending_until_ns: None,
         };
         Ok(Shared {
             range,
@@ -161,7 +175,8 @@ impl<P: Platform> Shared<P> {
     }
 
     /// Looks at both queues of the process until they are empty; then the driver rests, unless
-    /// several frames are being sent: then it comes back by itself, and the process need not kick (S4).
+    /// several frames are being sent: then it comes back by itself, and the process need not kick
+    /// (S4). It rests, too, if none of them is sent for [`SENDING_NS`].
     pub(super) fn serve(&self, port: &Port<P>) {
         self.empty_queues(port);
     }
@@ -178,7 +193,10 @@ impl<P: Platform> Shared<P> {
                 Step::Empty(next) => {
                     match next {
                         Next::Anybody => {}
-                        Next::Sent => port.await_sends(),
+                        Next::Sent(until_ns) => {
+                            port.set_deadline(Some(until_ns));
+                            port.await_sends();
+                        }
                         Next::At(time_ns) => port.set_deadline(Some(time_ns)),
                     }
                     return true;
@@ -237,6 +255,7 @@ impl<P: Platform> Shared<P> {
         let memory = self.range.frame(Pool::Output, index, length)?;
         *state.sending.get_mut(index)? = Some(frame);
         state.sending_count += 1;
+        state.sending_until_ns = None;
         Some(Step::Output(memory, Address { node, port }, index as u64))
     }
 
@@ -265,6 +284,7 @@ impl<P: Platform> Shared<P> {
             let index = usize::try_from(token).unwrap_or(usize::MAX);
             let frame = state.sending.get_mut(index).and_then(Option::take)?;
             state.sending_count -= 1;
+            state.sending_until_ns = None;
             match state.side.output_done(&self.range, frame) {
                 Ok(()) => Some(state.side.must_wake(&self.range, events::OUTPUT)),
                 Err(_) => {

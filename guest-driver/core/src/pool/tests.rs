@@ -1,7 +1,7 @@
 use std::sync::Mutex;
 use std::vec::Vec;
 
-use super::shared::{LATER_NS, ROW_NS};
+use super::shared::{LATER_NS, ROW_NS, SENDING_NS};
 use super::*;
 use crate::platform::{DeviceMemory, Platform};
 use crate::testing::{run, DatagramNic, Fake};
@@ -121,6 +121,11 @@ impl Process {
 
     /// Sends bytes to a port of this node; returns false if there is no frame.
     fn send(&mut self, to: u16, bytes: &[u8]) -> bool {
+        self.send_to(NodeId(7), to, bytes)
+    }
+
+    /// The same, to a port of any node.
+    fn send_to(&mut self, node: NodeId, to: u16, bytes: &[u8]) -> bool {
         let mut side = core::mem::replace(&mut self.side, ProcessSide::new(self.shape));
         let sent = side.take_output(self).map(|frame| {
             let frame = frame.unwrap();
@@ -129,7 +134,7 @@ impl Process {
             let packet = Packet {
                 frame,
                 length: bytes.len(),
-                node: NodeId(7),
+                node,
                 port: to,
             };
             side.send(self, packet).unwrap();
@@ -327,6 +332,30 @@ fn a_wait_ends_a_row() {
         world.nic.lock().unwrap().as_mut().unwrap().read_commands();
         world.driver.serve_datagrams();
     }
+}
+
+/// Frames to a node that does not answer hold up none to others: the driver rests after a while,
+/// and is kicked.
+#[test]
+fn frames_that_hang_hold_up_no_others() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.open_with((2048, 8, 16)), world.open());
+    let dead = NodeId(9);
+    let mut nic = world.nic.lock().unwrap();
+    nic.as_mut().unwrap().dead.push(dead.0);
+    drop(nic);
+    for number in 0..4 {
+        for _ in 0..3 {
+            assert!(a.send_to(dead, 5, &[1; 10]));
+        }
+        world.fake.pass(SENDING_NS);
+        world.run();
+        assert!(a.send(b.port, &[number]));
+        world.fake.pass(SENDING_NS);
+        world.run();
+        assert_eq!(b.receive(), Some((a.port, std::vec![number])), "{number}");
+    }
+    assert_eq!(a.info().frames_sent.get(), 4);
 }
 
 #[test]
