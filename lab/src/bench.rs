@@ -40,6 +40,7 @@ mod rank;
 mod record;
 mod remote_memory;
 mod run;
+mod scaling;
 mod series;
 mod sharing;
 mod stages;

@@ -6,8 +6,18 @@ use qnic_cli::lab::bench::Suite;
 use super::figures::Table;
 use super::{
     collective, curves, engine, engines, growth, kernel, memory, message, peers, point_to_point,
-    remote_memory, sync, wire,
+    remote_memory, scaling, sync, wire,
 };
+
+/// All that grows: what is beside a write, and engines.
+fn growing(rounds: usize) -> Result<Vec<Table>> {
+    let tables = [
+        growth::measure(rounds)?,
+        engines::measure(rounds)?,
+        scaling::measure(rounds)?,
+    ];
+    Ok(tables.concat())
+}
 
 /// A suite.
 pub(super) struct Entry {
@@ -103,8 +113,8 @@ pub(super) const ALL: &[Entry] = &[
         id: "growth",
         title: "Small writes as there is more beside them",
         rounds: 7,
-        seconds: (1.0, 6.0),
-        measure: |rounds| Ok([growth::measure(rounds)?, engines::measure(rounds)?].concat()),
+        seconds: (1.0, 8.0),
+        measure: growing,
     },
     Entry {
         suite: Suite::Wire,
