@@ -134,6 +134,24 @@ fn an_answer_for_a_process_that_has_ended_is_none_for_its_successor() {
     net.assert_holds_nothing(1);
 }
 
+/// A number of a fault is not used again, though the NIC has forgotten all that was before.
+#[test]
+fn faults_are_numbered_on_when_the_nic_is_reset() {
+    let net = Net::new(1, 512, 8, &Limits::default());
+    net.answer_faults(false);
+    let fault = || {
+        let process = net.party(0, 1);
+        process.write(&process).pages(2..3).issue();
+        net.run();
+        let event = net.cluster().nodes[0].faults.remove(0);
+        event.fault.get()
+    };
+    let first = fault();
+    net.cluster().reset(0);
+    net.cluster().start(0);
+    assert!(first > 0 && fault() > first);
+}
+
 #[test]
 fn a_fault_without_an_answer_ends_on_a_lossless_wire() {
     a_fault_without_an_answer(Net::new(2, 512, 8, &Limits::default()), true);

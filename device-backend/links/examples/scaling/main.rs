@@ -31,6 +31,9 @@ const NICS: usize = 4;
 /// Most engines: their NICs have numbers of 16 bits, and each two engines have two rings.
 const MOST: usize = 64;
 
+/// By then all writes are complete, in nanoseconds: one that gets lost is not waited for.
+const LIMIT_NS: u64 = 300_000_000_000;
+
 /// The doorbell of each process: a NIC has one.
 const DOORBELL: u32 = 0;
 
@@ -185,6 +188,10 @@ impl Run {
         while left.load(Ordering::Relaxed) > 0 {
             for engine in &mut engines {
                 let now = Time(2 + start.elapsed().as_nanos() as u64);
+                assert!(
+                    now.0 < LIMIT_NS,
+                    "writes are not complete in time: run fewer"
+                );
                 if engine.round(now) {
                     left.fetch_sub(1, Ordering::Relaxed);
                 }

@@ -4,20 +4,17 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use qnic_abi::control::{
-    Export, Hello, NewProcess, Opcode, ReplyHeader, RequestHeader, REQUEST_BYTES,
-};
+use qnic_abi::control::{Export, Hello, NewProcess, Opcode, REQUEST_BYTES};
 use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::{ERRORS, HEAD, HOST_PAGES, WRITES_DONE};
-use qnic_abi::page_table::{entry_of, PageAccess, Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{entry_of, PageAccess, Tag};
 use qnic_abi::{
     Access, Key, NodeId, Port, SegmentId, SharedMemory, Status, VniId, ABI_VERSION, PAGE_SIZE,
 };
 use qnic_abi_client::{Command, CommandQueue, Memory, Remote};
 use qnic_nic::env::{Change, Host, HostMemory, OutOfRange, Width, Wire};
-use qnic_nic::testing::Sram;
+use qnic_nic::testing::{request_bytes, status_of, Sram};
 use qnic_nic::{Limits, Nic, NicConfig, Time};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Writes of a process that are under way at most.
 const DEPTH: u64 = 32;
@@ -158,23 +155,24 @@ impl Node {
     /// Starts the NIC, and registers the process, whose one page is in the table.
     pub(crate) fn start(&self, now: Time, nic: &mut Nic, wire: &mut impl Wire<Ram>) {
         nic.start(now, self, 1 + self.number as u64);
-        let mut request = |opcode, vni: VniId, body: &[u8]| {
-            let status = self.request(now, nic, wire, (opcode, vni), body);
-            assert_eq!(status, Status::Ok, "{opcode:?}");
+        let mut request = |bytes: [u8; REQUEST_BYTES]| {
+            let reply = nic.handle_control(now, self, wire, &bytes, 1);
+            let reply = reply.expect("a reply at once");
+            assert_eq!(status_of(&reply), Status::Ok);
         };
         let hello = Hello {
             abi_version: ABI_VERSION.into(),
             reserved: 0.into(),
             frames: (FRAMES as u64).into(),
         };
-        request(Opcode::Hello, VniId(0), bytes(&hello));
+        request(request_bytes(Opcode::Hello, VniId(0), &hello));
         let process = NewProcess {
             port: PORT.0.into(),
             flags: 0.into(),
             pid: 1.into(),
             host_area: std::array::from_fn(|page| ((page * PAGE_SIZE) as u64).into()),
         };
-        request(Opcode::NewProcess, VNI, bytes(&process));
+        request(request_bytes(Opcode::NewProcess, VNI, &process));
         let export = Export {
             segment: SEGMENT.0.into(),
             flags: 0.into(),
@@ -186,7 +184,7 @@ impl Node {
             page_key: KEY.into(),
             options: ExportOptions::open(),
         };
-        request(Opcode::Export, VNI, bytes(&export));
+        request(request_bytes(Opcode::Export, VNI, &export));
         let (geometry, frame) = (*nic.geometry(), HOST_PAGES as u32);
         let tag = Tag::new(VNI, ADDRESS);
         let order = Ordering::Relaxed;
@@ -194,34 +192,8 @@ impl Node {
         let word = tag.word(PageAccess::Write);
         self.sram.store_u64(geometry.vpn_word(frame), word, order);
         let row = tag.row(geometry.rows);
-        let entry = (0..ROW_ENTRIES)
-            .map(|entry| geometry.entry_offset(row, entry))
-            .next();
-        let entry = entry.expect("a row has entries");
+        let entry = geometry.entry_offset(row, 0);
         self.sram.store_u32(entry, entry_of(frame), order);
-    }
-
-    fn request(
-        &self,
-        now: Time,
-        nic: &mut Nic,
-        wire: &mut impl Wire<Ram>,
-        (opcode, vni): (Opcode, VniId),
-        body: &[u8],
-    ) -> Status {
-        let header = RequestHeader {
-            opcode: (opcode as u32).into(),
-            vni: vni.0.into(),
-            reserved: 0.into(),
-        };
-        let mut request = [0; REQUEST_BYTES];
-        let (front, rest) = request.split_at_mut(size_of::<RequestHeader>());
-        front.copy_from_slice(header.as_bytes());
-        rest[..body.len()].copy_from_slice(body);
-        let reply = nic.handle_control(now, self, wire, &request, 1);
-        let reply = reply.expect("a reply at once");
-        let (header, _) = ReplyHeader::read_from_prefix(&reply).expect("a header");
-        Status::try_from(header.status.get()).expect("a status")
     }
 
     /// Posts writes until enough are under way, or `writes` were posted. Returns true if the NIC
@@ -255,8 +227,4 @@ impl Node {
     pub(crate) fn errors(&self) -> u64 {
         self.ram.load(ERRORS as u64)
     }
-}
-
-fn bytes(body: &(impl IntoBytes + Immutable)) -> &[u8] {
-    body.as_bytes()
 }

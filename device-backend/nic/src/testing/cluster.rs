@@ -304,15 +304,7 @@ impl Cluster {
         vni: VniId,
         body: &B,
     ) -> (u64, Option<[u8; REPLY_BYTES]>) {
-        let header = RequestHeader {
-            opcode: (opcode as u32).into(),
-            vni: vni.0.into(),
-            reserved: 0.into(),
-        };
-        let mut request = [0; REQUEST_BYTES];
-        let (front, rest) = request.split_at_mut(size_of::<RequestHeader>());
-        front.copy_from_slice(header.as_bytes());
-        rest[..size_of::<B>()].copy_from_slice(body.as_bytes());
+        let request = request_bytes(opcode, vni, body);
         self.next_token += 1;
         let token = self.next_token;
         (token, self.raw_request(node, &request, token))
@@ -487,8 +479,29 @@ impl Cluster {
     }
 }
 
+/// A request as a driver writes it.
+pub fn request_bytes<B: IntoBytes + Immutable>(
+    opcode: Opcode,
+    vni: VniId,
+    body: &B,
+) -> [u8; REQUEST_BYTES] {
+    let header = RequestHeader {
+        opcode: (opcode as u32).into(),
+        vni: vni.0.into(),
+        reserved: 0.into(),
+    };
+    let mut request = [0; REQUEST_BYTES];
+    let (front, rest) = request.split_at_mut(size_of::<RequestHeader>());
+    front.copy_from_slice(header.as_bytes());
+    rest[..size_of::<B>()].copy_from_slice(body.as_bytes());
+    request
+}
+
 /// The status of a reply.
-fn status_of(reply: &[u8; REPLY_BYTES]) -> Status {
+///
+/// # Panics
+/// If it has none that is known.
+pub fn status_of(reply: &[u8; REPLY_BYTES]) -> Status {
     let header = ReplyHeader::read_from_prefix(reply)
         .expect("a whole header")
         .0;

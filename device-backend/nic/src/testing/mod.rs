@@ -32,7 +32,7 @@ mod party;
 mod stories;
 mod transfer;
 
-pub use cluster::{Cluster, SimNode};
+pub use cluster::{request_bytes, status_of, Cluster, SimNode};
 pub use contexts::Describing;
 pub use datagrams::{DatagramEnd, Datagrams, Got};
 pub use driver::{SimDriver, Writable};
