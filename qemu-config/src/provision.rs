@@ -298,6 +298,7 @@ mod tests {
         file.as_file().set_len(40 << 20).unwrap();
         let image = GuestImage {
             vmlinuz: PathBuf::new(),
+            vmlinux: None,
             initrd: file.path().to_owned(),
         };
         let of = |mib| NodeSpec {

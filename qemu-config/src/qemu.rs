@@ -115,7 +115,11 @@ fn processors(machine: &Machine<'_>) -> String {
 
 fn kernel(line: &mut Line, machine: &Machine<'_>) {
     let image = machine.image;
-    for (option, file) in [("-kernel", &image.vmlinuz), ("-initrd", &image.initrd)] {
+    let kernel = match machine.accel {
+        Accel::Kvm => &image.vmlinuz,
+        Accel::Tcg => image.vmlinux.as_ref().unwrap_or(&image.vmlinuz),
+    };
+    for (option, file) in [("-kernel", kernel), ("-initrd", &image.initrd)] {
         line.0.extend([option.into(), file.into()]);
     }
     // A kernel that panics restarts at once, which the launcher sees as a reset, unless it can
@@ -131,6 +135,8 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
         // An emulated processor does not speculate, and each retpoline of a kernel that believes it
         // does is three jumps that the emulator has to look up.
         append += " mitigations=off";
+        // A kernel tries each of its ciphers before it has a first program: half a second.
+        append += " cryptomgr.notests=1";
         // The counter is one clock of the emulator. A kernel that compares it with the HPET while the
         // machine is busy believes that it is not, and asks the HPET from then on: an exit of the
         // guest for each look at the time.
@@ -239,6 +245,7 @@ mod tests {
         let test = TestDir::new();
         let image = GuestImage {
             vmlinuz: "/cache/vmlinuz".into(),
+            vmlinux: Some("/cache/vmlinux".into()),
             initrd: "/cache/initrd".into(),
         };
         let disks = test.runtime.disks("c");
@@ -267,8 +274,8 @@ mod tests {
         let expected = "-name c-a -nodefaults -no-user-config -display none \
             -machine q35,memory-backend=ram,pit=off -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp 1,maxcpus=2 -m 256M \
             -object memory-backend-memfd,id=ram,size=268435456,share=on \
-            -kernel /cache/vmlinuz -initrd /cache/initrd \
-            -append console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node=a mitigations=off tsc=reliable tsc_early_khz=2600000 \
+            -kernel /cache/vmlinux -initrd /cache/initrd \
+            -append console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node=a mitigations=off cryptomgr.notests=1 tsc=reliable tsc_early_khz=2600000 \
             -device pvpanic-pci -action panic=pause \
             -chardev file,id=console,append=on,path=TOP/r/c/nodes/a/console.log -serial chardev:console \
             -chardev socket,id=qmp,server=on,wait=off,path=TOP/r/c/nodes/a/qmp.sock -qmp chardev:qmp \

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
-use crate::cache::remove_file;
 use crate::command::run;
 use crate::context::Context;
 use crate::error::Result;
+use crate::guest::uncompress::{uncompress, uncompressor};
 use crate::kernel::Kernel;
 use crate::key::{files_below, Key};
 use crate::root::Root;
@@ -120,31 +120,12 @@ fn module_name(path: &Path) -> Option<String> {
     (suffix.is_empty() || uncompressor(suffix).is_some()).then(|| name.replace('-', "_"))
 }
 
-/// The program that uncompresses files with this suffix.
-fn uncompressor(suffix: &str) -> Option<&'static str> {
-    match suffix {
-        ".xz" => Some("xz"),
-        ".zst" => Some("zstd"),
-        ".gz" => Some("gzip"),
-        _ => None,
-    }
-}
-
 /// Copies the file `path` of `from` to the same path of `to`, without compression and
 /// its suffix; returns where it is then.
 fn copy_uncompressed(from: &Path, path: &Path, to: &Path, tools: &Root) -> Result<PathBuf> {
     let (from, to) = (from.join(path), to.join(path));
     copy(&from, &to)?;
-    let suffix = to.extension().unwrap_or_default().to_string_lossy();
-    let Some(program) = uncompressor(&format!(".{suffix}")) else {
-        return Ok(to);
-    };
-    let mut command = tools.command(&format!("usr/bin/{program}"), program);
-    let what = format!("uncompress {}", from.display());
-    run(&what, command.arg("-d").arg(&to))?;
-    // Some of these programs leave it.
-    remove_file(&to)?;
-    Ok(to.with_extension(""))
+    uncompress(to, tools)
 }
 
 #[cfg(test)]

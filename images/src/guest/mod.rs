@@ -1,6 +1,7 @@
 //! The guest image: an initial RAM file system that is the whole guest.
 //!
 //! ```text
+//! vmlinux  the kernel, uncompressed: under emulation, a guest takes long for that
 //! modules  of one kernel, as far as a guest may want them, uncompressed
 //! initrd   programs, libraries, modules, qnic.ko and the caller's files
 //! ```
@@ -23,6 +24,8 @@ mod archive;
 mod contents;
 mod extra;
 mod kernel_modules;
+mod uncompress;
+mod uncompressed_kernel;
 
 pub(crate) use extra::{Programs, EXT4, FIO, NETWORK};
 
@@ -51,6 +54,8 @@ const UNUSED_MAX: Duration = Duration::from_secs(24 * 3600);
 pub struct GuestImage {
     /// The bootable kernel.
     pub vmlinuz: PathBuf,
+    /// The same, uncompressed, if QEMU can start it: under emulation it boots faster.
+    pub vmlinux: Option<PathBuf>,
     /// The initial RAM file system.
     pub initrd: PathBuf,
 }
@@ -74,6 +79,7 @@ pub(crate) struct Parts {
     kernel_root: Root,
     tools: Root,
     modules: PathBuf,
+    vmlinux: Option<PathBuf>,
 }
 
 /// The parts of images for the kernel of `series`, from the cache or the mirror.
@@ -81,11 +87,13 @@ pub(crate) fn parts(cx: Context<'_>, series: KernelSeries) -> Result<Parts> {
     let (kernel, kernel_root) = kernel::provision(cx, series)?;
     let tools = contents::tools(cx)?;
     let modules = kernel_modules::provision(cx, &kernel, &kernel_root, &tools)?;
+    let vmlinux = uncompressed_kernel::provision(cx, &kernel, &kernel_root, &tools)?;
     Ok(Parts {
         kernel,
         kernel_root,
         tools,
         modules,
+        vmlinux,
     })
 }
 
@@ -101,6 +109,7 @@ pub(crate) fn provision(
         kernel_root,
         tools,
         modules,
+        vmlinux,
     } = parts(cx, series)?;
     let key = key(&kernel_root, &tools, module, extra)?;
     let dir = cx
@@ -129,6 +138,7 @@ pub(crate) fn provision(
         })?;
     Ok(GuestImage {
         vmlinuz: kernel.vmlinuz,
+        vmlinux,
         initrd: dir.join("initrd.cpio"),
     })
 }
