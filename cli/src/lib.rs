@@ -29,11 +29,15 @@ pub mod suite;
 pub mod ui;
 mod up;
 
+use std::env;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{anyhow, Context, Result};
 use clap::{CommandFactory, Parser, Subcommand};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Clusters of virtual machines with qnic NICs.
 #[derive(Parser)]
@@ -120,13 +124,31 @@ pub fn main() -> ExitCode {
 /// Reads the command line and has `run` do what it says; the exit status.
 fn carry_out(run: impl FnOnce(&Command) -> Result<ExitCode>) -> ExitCode {
     let cli = Cli::parse();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("QNIC_LOG");
-    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
-    run(&cli.command).unwrap_or_else(|error| ui::fail(&error))
+    start_logging()
+        .and_then(|()| run(&cli.command))
+        .unwrap_or_else(|error| ui::fail(&error))
+}
+
+/// Logs to the standard error what the environment asks for, else warnings.
+fn start_logging() -> Result<()> {
+    let filter = match env::var("QNIC_LOG") {
+        Ok(text) => log_filter(&text)?,
+        Err(_) => Targets::new().with_default(LevelFilter::WARN),
+    };
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(filter);
+    registry.with(lines).init();
+    Ok(())
+}
+
+/// What `QNIC_LOG` asks for: a level for all, or for single modules.
+fn log_filter(text: &str) -> Result<Targets> {
+    text.parse().map_err(|error| {
+        anyhow!(
+            "QNIC_LOG={text}: {error}; say error, warn, info, debug or trace, or a level for single \
+             modules, as in warn,qnic_cluster=debug"
+        )
+    })
 }
 
 fn run(command: &Command) -> Result<ExitCode> {

@@ -11,11 +11,16 @@ impl Place {
     }
 
     fn qnic(&self, args: &[&str]) -> (i32, String, String) {
+        self.qnic_logging(None, args)
+    }
+
+    fn qnic_logging(&self, log: Option<&str>, args: &[&str]) -> (i32, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_qnic"));
         command
             .args(args)
             .env("XDG_RUNTIME_DIR", self.0.path())
-            .env_remove("QNIC_LOG");
+            .env_remove("QNIC_LOG")
+            .envs(log.map(|log| ("QNIC_LOG", log)));
         let Output {
             status,
             stdout,
@@ -54,6 +59,22 @@ fn an_error_in_a_cluster_file_is_told_with_its_place() {
     );
     assert_eq!(err, expected);
     assert!(place.is_untouched());
+}
+
+#[test]
+fn what_is_to_be_logged_is_checked() {
+    let place = Place::new();
+    for log in ["debug", "warn,qnic_cluster=trace", "off"] {
+        let (code, _, err) = place.qnic_logging(Some(log), &["ps"]);
+        assert_eq!((code, err.as_str()), (0, ""), "{log}");
+    }
+    let (code, _, err) = place.qnic_logging(Some("qnic=loud"), &["ps"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.starts_with("qnic: QNIC_LOG=qnic=loud: "), "{err}");
+    assert!(
+        err.contains("say error, warn, info, debug or trace"),
+        "{err}"
+    );
 }
 
 #[test]
