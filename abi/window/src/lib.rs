@@ -7,14 +7,16 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::AtomicU64;
+mod wakes;
 
 use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES, INLINE_CAPACITY};
 use qnic_abi::host_area::HEAD;
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{command_offset, AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
+use qnic_abi::window::{command_offset, AWAKE};
 use qnic_abi::SharedMemory;
 use zerocopy::IntoBytes;
+
+pub use wakes::{Awaited, SwitchedWakes, WakeRequests};
 
 /// A command as the queue holds it.
 #[derive(Debug)]
@@ -91,64 +93,5 @@ impl Doorbell {
         }
         self.rung_for = Some(number);
         true
-    }
-}
-
-/// Source of wake requests of one process; each value is stored once.
-#[derive(Debug)]
-pub struct WakeRequests {
-    /// Offset of the word in the window.
-    word: usize,
-    last: AtomicU64,
-}
-
-impl WakeRequests {
-    /// Requests of threads that wait for anything. Continues after the value that an
-    /// earlier process left in the window.
-    pub fn new<M: SharedMemory + ?Sized>(window: &M) -> Self {
-        Self::at(WAKE_REQUEST, window)
-    }
-
-    /// Requests of threads that wait for a notification only.
-    pub fn for_signals<M: SharedMemory + ?Sized>(window: &M) -> Self {
-        Self::at(SIGNAL_WAKE_REQUEST, window)
-    }
-
-    fn at<M: SharedMemory + ?Sized>(word: usize, window: &M) -> Self {
-        WakeRequests {
-            word,
-            last: AtomicU64::new(window.load_u64(word, Ordering::Relaxed)),
-        }
-    }
-
-    /// Asks the NIC for a wake event at its next update of the host area, or at the
-    /// next notification. The caller looks at the host area once more before it
-    /// blocks.
-    ///
-    /// Several threads may ask at once: the value that is stored last differs from
-    /// every value that the NIC has acted upon before.
-    pub fn request<M: SharedMemory + ?Sized>(&self, window: &M) {
-        // Relaxed: only the value matters, it is unique whatever the order.
-        let value = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        window.store_u64(self.word, value, Ordering::Relaxed);
-        // Partner: the NIC's fence between its update of the host area and its
-        // load of the word. Either the NIC sees the request, or the caller's next look
-        // sees the update.
-        window.fence();
-    }
-
-    /// The value that was stored last.
-    pub fn last(&self) -> u64 {
-        // Relaxed: a number to compare with; nothing is read because of it.
-        self.last.load(Ordering::Relaxed)
-    }
-
-    /// Takes back what was asked for since the NIC has acted upon `seen`: it sends no event until
-    /// the next request. If it has acted upon a later one meanwhile, that event comes, and one
-    /// more.
-    pub fn cancel<M: SharedMemory + ?Sized>(&self, window: &M, seen: u64) {
-        // Relaxed: nothing is published. A NIC that still sees the request sends an event too many; the
-        // next request has a fence behind it.
-        window.store_u64(self.word, seen, Ordering::Relaxed);
     }
 }

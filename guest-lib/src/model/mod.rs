@@ -8,6 +8,7 @@
 mod completions;
 mod contexts;
 mod notifications;
+mod wakes;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -419,32 +420,6 @@ fn no_wake_up_is_lost() {
             woken.wait();
         }
         assert_eq!(errors(&area), [(0, FAILED)]);
-        nic.join().unwrap();
-    });
-}
-
-/// A process that asks for a wake event, takes that back, and asks once more, as the driver does
-/// with its datagrams: whenever the NIC acts upon the first request, or sees that it was taken
-/// back, the second one is a new one.
-#[test]
-fn a_request_that_was_taken_back_loses_no_wake_up() {
-    check(|| {
-        let model = with_command();
-        let (window, area) = (model.window.clone(), model.host_area.clone());
-        let (doorbell, wake) = (Notify::new(), Rc::new(Notify::new()));
-        let woken = wake.clone();
-        let nic = loom::thread::spawn(move || model.run(1, &doorbell, &wake));
-        let requests = WakeRequests::new(&window);
-        let seen = requests.last();
-        requests.request(&window);
-        requests.cancel(&window, seen);
-        loop {
-            requests.request(&window);
-            if completion::done(&area, Operation::Write) == 1 {
-                break;
-            }
-            woken.wait();
-        }
         nic.join().unwrap();
     });
 }

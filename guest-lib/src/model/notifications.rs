@@ -13,7 +13,7 @@ use super::*;
 use crate::core::notifications::reader::RingReader;
 
 /// The counted notification of the models.
-const ID: u32 = 5;
+pub(super) const ID: u32 = 5;
 const KEY: u64 = 7;
 const ADDRESS: u64 = 0x1000;
 
@@ -57,16 +57,9 @@ fn model(notifications: &[u32]) -> (Box<Model>, Side) {
     let mut model = Model::with_words(window, area);
     model.export();
     for (number, notification) in (0..).zip(notifications) {
-        let mut command = WriteCommand::command();
-        command.flags = WriteFlags::NOTIFY.bits().into();
-        command.notification = (*notification).into();
-        command.header.remote_port = 1.into();
-        command.remote_address = ADDRESS.into();
-        command.remote_key = KEY.into();
         let mut doorbell = Doorbell::default();
         let (window, area) = (&model.window, &model.host_area);
-        let command = Command::new(&command.descriptor(), &[]);
-        command.publish(window, area, number, &mut doorbell);
+        notify(*notification).publish(window, area, number, &mut doorbell);
     }
     model.nic.handle_doorbell(0);
     let side = Side {
@@ -79,9 +72,20 @@ fn model(notifications: &[u32]) -> (Box<Model>, Side) {
     (model, side)
 }
 
+/// A command that signals the process itself.
+pub(super) fn notify(notification: u32) -> Command {
+    let mut command = WriteCommand::command();
+    command.flags = WriteFlags::NOTIFY.bits().into();
+    command.notification = notification.into();
+    command.header.remote_port = 1.into();
+    command.remote_address = ADDRESS.into();
+    command.remote_key = KEY.into();
+    Command::new(&command.descriptor(), &[])
+}
+
 impl Model {
     /// Exports a segment that notifications can name.
-    fn export(&mut self) {
+    pub(super) fn export(&mut self) {
         let body = control::Export {
             segment: 0.into(),
             flags: 0.into(),

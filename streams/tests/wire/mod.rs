@@ -69,6 +69,8 @@ pub(crate) struct World {
     pub(crate) asleep: Vec<bool>,
     /// Data frames that the wire has lost.
     pub(crate) lost_data: u64,
+    /// Frames with an acknowledgement only that the wire has lost.
+    pub(crate) lost_acks: u64,
     /// Frames on the wire of each kind.
     pub(crate) sent: BTreeMap<u8, u64>,
     /// The next frame that this holds for is lost.
@@ -100,6 +102,7 @@ impl World {
             cut: vec![false; count],
             asleep: vec![false; count],
             lost_data: 0,
+            lost_acks: 0,
             sent: BTreeMap::new(),
             lose_next: None,
             tape: None,
@@ -123,6 +126,7 @@ impl World {
         let cut = self.cut[frame.from] || self.cut[frame.to];
         if chosen || cut || self.per_mille(self.faults.loss) {
             self.lost_data += u64::from(frame.kind() == Kind::Data);
+            self.lost_acks += u64::from(frame.kind() == Kind::Ack);
             return;
         }
         let copies = 1 + usize::from(self.per_mille(self.faults.repeat));
@@ -157,14 +161,24 @@ impl World {
         }
     }
 
-    /// Lets time pass up to the next frame or deadline; returns false if there is none.
-    pub(crate) fn step(&mut self) -> bool {
-        self.flush();
+    /// When the next frame arrives, or an end wants to be called.
+    fn next_event(&self) -> Option<Time> {
         let coming = self.flying.iter().find(|(_, to)| !self.asleep[to.to]);
         let arrival = coming.map(|((at, _), _)| *at);
         let awake = self.ends.iter().zip(&self.asleep);
         let deadlines = awake.filter_map(|(end, asleep)| end.deadline().filter(|_| !asleep));
-        let Some(next) = deadlines.chain(arrival).min() else {
+        deadlines.chain(arrival).min()
+    }
+
+    /// Lets time pass up to the next frame or deadline; returns false if there is none.
+    pub(crate) fn step(&mut self) -> bool {
+        self.step_until(Time(u64::MAX))
+    }
+
+    /// The same; returns false, too, if that is later than `end`.
+    fn step_until(&mut self, end: Time) -> bool {
+        self.flush();
+        let Some(next) = self.next_event().filter(|next| *next <= end) else {
             return false;
         };
         self.now = self.now.max(next);
@@ -214,7 +228,7 @@ impl World {
     /// Lets so many nanoseconds pass.
     pub(crate) fn pass(&mut self, nanoseconds: u64) {
         let end = self.now.after(nanoseconds);
-        while self.now < end && self.step() {}
+        while self.now < end && self.step_until(end) {}
         self.now = self.now.max(end);
     }
 

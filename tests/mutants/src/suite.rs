@@ -93,6 +93,11 @@ pub(crate) const SUITES: [Suite; 4] = [
                 functions: &[],
             },
             Source {
+                path: "abi/window/src/wakes.rs",
+                copy: "abi/window/src/wakes.rs",
+                functions: &[],
+            },
+            Source {
                 path: "guest-lib/src/core/completion.rs",
                 copy: "guest-lib/src/core/completion.rs",
                 functions: &["done", "drain_errors"],

@@ -16,12 +16,13 @@ use alloc::vec::Vec;
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::{Status, VniId};
+use qnic_window::Awaited;
 
 use super::bound::{Bound, Call};
 use super::buffer::{PortKey, TakeBack};
 use super::counters::Counters;
 use super::peers::{Outcome, Peers};
-use super::queue::{Awaited, Queues, Window};
+use super::queue::{Queues, Window};
 use super::receives::{port_of, PORT_BITS};
 use super::routes::Routes;
 use super::sends::Slots;

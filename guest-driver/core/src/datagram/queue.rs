@@ -17,7 +17,7 @@ use qnic_abi::host_area::{
 };
 use qnic_abi::window::{COMMAND_ENTRIES, COMPLETION_HEAD, WINDOW_BYTES};
 use qnic_abi::{SharedMemory, VniId};
-use qnic_window::{Command, Doorbell, WakeRequests};
+use qnic_window::{Awaited, Command, Doorbell, SwitchedWakes};
 
 /// The window, as memory of its own.
 pub(super) struct Window<'a, M> {
@@ -58,36 +58,6 @@ impl<M: SharedMemory> SharedMemory for Window<'_, M> {
     }
 }
 
-/// What a wake event is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Awaited {
-    /// Any update of the host area: packets that were sent, too.
-    Anything,
-    /// Packets that arrive, buffers that come back, and packets that could not be sent: as solicited
-    /// events of InfiniBand.
-    Solicited,
-}
-
-/// Wake requests of one kind.
-struct Wakes {
-    requests: WakeRequests,
-    /// The last one that the NIC has acted upon, as far as is known.
-    woken_by: u64,
-}
-
-impl Wakes {
-    fn new(requests: WakeRequests) -> Self {
-        let woken_by = requests.last();
-        Wakes { requests, woken_by }
-    }
-
-    fn cancel<W: SharedMemory>(&self, window: &W) {
-        if self.requests.last() != self.woken_by {
-            self.requests.cancel(window, self.woken_by);
-        }
-    }
-}
-
 /// Both queues, as far as they are the driver's.
 pub(super) struct Queues {
     /// Number of the next command.
@@ -95,8 +65,7 @@ pub(super) struct Queues {
     /// Commands in front of it for which the doorbell was looked at.
     flushed: u64,
     doorbell: Doorbell,
-    /// What the driver waits for: anything, or solicited events only.
-    wakes: [Wakes; 2],
+    wakes: SwitchedWakes,
     /// Completions that were taken.
     taken: u64,
     /// How many of these the NIC was told of.
@@ -105,12 +74,11 @@ pub(super) struct Queues {
 
 impl Queues {
     pub(super) fn new<W: SharedMemory>(window: &W) -> Self {
-        let wakes = [WakeRequests::new(window), WakeRequests::for_signals(window)];
         Queues {
             next: 0,
             flushed: 0,
             doorbell: Doorbell::default(),
-            wakes: wakes.map(Wakes::new),
+            wakes: SwitchedWakes::new(window),
             taken: 0,
             told: 0,
         }
@@ -189,32 +157,18 @@ impl Queues {
         area: &A,
         awaited: Awaited,
     ) -> bool {
-        let [anything, solicited] = &self.wakes;
-        match awaited {
-            // It includes the others.
-            Awaited::Anything => {
-                solicited.cancel(window);
-                anything.requests.request(window);
-            }
-            Awaited::Solicited => {
-                anything.cancel(window);
-                solicited.requests.request(window);
-            }
-        }
+        self.wakes.arm(window, awaited);
         self.has_completion(area)
     }
 
     /// Asks for no wake event any more, but for one that may be under way.
     pub(super) fn disarm<W: SharedMemory>(&self, window: &W) {
-        self.wakes.iter().for_each(|wakes| wakes.cancel(window));
+        self.wakes.disarm(window);
     }
 
-    /// A wake event has come. Which request it answers is not known: if it is another one than this
-    /// supposes, one event more comes.
+    /// A wake event has come.
     pub(super) fn woken(&mut self) {
-        for wakes in &mut self.wakes {
-            wakes.woken_by = wakes.requests.last();
-        }
+        self.wakes.woken();
     }
 
     /// Returns true if there is a completion.
