@@ -405,7 +405,7 @@ impl Nic {
     #[cold]
     fn sample_arrival<H: Host>(&self, host: &H, frame: &Frame) -> Option<Sampled> {
         let counted = self.core.sampler.is_frame_chosen();
-        let traced = self.core.tracing.shows_frame(frame);
+        let traced = self.core.tracing.on && self.shows_arrival(frame);
         let time = (counted || traced).then(|| host.clock()).flatten()?;
         Some(Sampled {
             time,

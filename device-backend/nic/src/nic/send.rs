@@ -166,9 +166,16 @@ impl Nic {
             _ => return 0,
         }
         self.core.schedule_nic(protocol);
+        let began = match self.core.tracing.on {
+            true => self.trace_sends(io.host),
+            false => None,
+        };
         if !self.send(io, outgoing) {
             self.peer_unreachable(io.now, io.host, outgoing.peer);
             return 0;
+        }
+        if let Some(began) = began {
+            self.trace_sent(began, outgoing.peer, &outgoing.frame, outgoing.length);
         }
         u32::from(outgoing.frame.envelope.fragments)
     }
@@ -311,8 +318,15 @@ impl Nic {
             }
             while let Some((mut frame, refused)) = self.transport.next_control(index) {
                 *busy = true;
+                let began = match self.core.tracing.on {
+                    true => self.trace_sends(io.host),
+                    false => None,
+                };
                 if self.transmit(io, index, &mut frame, Payload::None) == Sent::NoRoute {
                     return false;
+                }
+                if let Some(began) = began {
+                    self.trace_sent(began, index, &frame, 0);
                 }
                 if let Some(refused) = refused {
                     self.transport.nak_sent(index, &frame, refused);

@@ -31,12 +31,12 @@ use qnic_abi::control::RequestHeader;
 use qnic_abi::wire::{fragments, Class, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 
-use crate::core::{Fetched, Segment};
+use crate::core::{Fetched, Segment, Subject};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
-pub(crate) use observed::{describe, is_answer, kind_of_frame, kind_of_opcode};
+pub(crate) use observed::{describe, kind_of_frame, kind_of_opcode};
 pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
 
 use atomic::AtomicProtocol;
@@ -382,6 +382,17 @@ impl Protocols {
                 P::advance(frame, length);
             }
         });
+    }
+
+    /// [`Protocol::subject`]; what is no protocol's belongs to the command that it names.
+    pub(crate) fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
+        let protocol = of_kind(frame.envelope.kind);
+        for_each_type!(P => {
+            if P::ID == protocol {
+                return P::subject(frame, from, to);
+            }
+        });
+        observed::command_of(frame, from, to)
     }
 
     /// [`Protocol::page_offset`]
