@@ -72,7 +72,9 @@ mod transport;
 pub use budget::Budget;
 pub use config::{Limits, NicConfig, MAX_WINDOW, SMALLEST_WINDOW};
 pub use core::page_table;
-pub use env::{Channel, Host, HostMemory, OutOfRange, Path, Payload, Sent, Ticket, Time, Wire};
+pub use env::{
+    Channel, Host, HostMemory, OutOfRange, Path, Payload, Receipt, Sent, Ticket, Time, Wire,
+};
 pub use nic::{Nic, Progress};
 pub use occupants::{PeerReport, VniReport};
 pub use table::{Table, TableKind, MAX_ROWS};
