@@ -16,7 +16,8 @@
 //!   reset(now, host, wire)                 virtio reset: nothing touches the node after it
 //! ```
 //! `handle_frame` never sends: a NIC that received a frame must be polled, so that
-//! its answers go out. Several NICs in one thread are polled in turn until all of
+//! its answers go out; unless only writes came whose sender has taken a receipt
+//! ([`Nic::receipt`], [`Nic::is_undisturbed`]). Several NICs in one thread are polled in turn until all of
 //! them are idle in one round.
 //!
 //! # The parts

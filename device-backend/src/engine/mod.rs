@@ -74,7 +74,7 @@ const CHECK_INTERVAL: u64 = 20_000;
 
 /// NICs at rest that a round looks at for commands when it has found nothing: so few that a command at
 /// one that is not at rest does not wait for them (P9).
-const LOOKS: usize = 4;
+const LOOKS: usize = 2;
 
 /// The same, with each check.
 const CHECK_LOOKS: usize = 16;

@@ -12,7 +12,7 @@ const ROUND: u64 = 100;
 const REACTION: u64 = 2;
 
 /// NICs at rest that a round looks at which finds nothing, as in the device process.
-const LOOKS: usize = 4;
+const LOOKS: usize = 2;
 
 /// Rounds that find nothing after which something is wrong.
 const LIMIT: u64 = 1_000_000;

@@ -13,6 +13,10 @@
 //! so somebody looks at them while the engine runs. Otherwise a NIC at rest is in the state in which
 //! the engine could sleep: nothing but what makes it due can give it work. So whoever touches a NIC
 //! makes it due; one turn too many costs little, one too few loses work.
+//!
+//! A frame that comes by a call of its sender makes a NIC due, too. If it was at rest before, and its
+//! sender learns by a receipt what a turn would tell it, and nothing else is left to do, it is
+//! *dismissed*: at rest as before, without a turn.
 
 use qnic_nic::env::Time;
 

@@ -42,7 +42,7 @@ const IDLE_QUEUES: usize = 256;
 
 /// Idle queues that are looked at when a poll has found nothing: so few that a command of an active
 /// queue does not wait for them.
-const LOOKS: usize = 16;
+const LOOKS: usize = 8;
 
 /// How often a command queue is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,9 +229,8 @@ impl Core {
         if self.awake.idle.is_empty() {
             return false;
         }
-        let all = self.awake.idle.len();
-        let expected = all > LOOKS && self.look_at_expected(now, host);
-        expected | self.look_at_idle_queues(now, host, all.min(LOOKS))
+        let most = LOOKS.min(self.awake.idle.len());
+        self.look_at_expected(now, host) || self.look_at_idle_queues(now, host, most)
     }
 
     fn look_at_expected<H: Host>(&mut self, now: Time, host: &H) -> bool {

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Looks after which a NIC has looked at all of its idle queues.
-const LOOKS: usize = 16;
+const LOOKS: usize = 32;
 
 /// One simulated node.
 #[derive(Debug)]

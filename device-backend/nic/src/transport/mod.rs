@@ -30,7 +30,7 @@
 //! Each ordered pair of nodes has one sequence of frames. A frame is received when it
 //! arrives, in any order, once. The peer learns how far all has arrived, and how far
 //! all is delivered, with each frame that goes the other way or with one Ack at the end
-//! of a poll.
+//! of a poll; where its frames are received within its calls, with a receipt.
 //!
 //! What is wrong (a session of another incarnation, a number far outside of the window,
 //! an acknowledgement of what was never sent) is counted and dropped. Frames come here
