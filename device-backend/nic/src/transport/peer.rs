@@ -256,6 +256,12 @@ impl Peer {
         !self.packets.is_empty() || self.requests > 0 || !self.send.is_empty()
     }
 
+    /// Returns true if its silence is to be noticed: it owes an answer, or frames before others that
+    /// have arrived.
+    pub(super) fn owes_anything(&self) -> bool {
+        self.owes_answer() || self.receive.has_gap()
+    }
+
     /// Completes the envelope of a frame that is sent to it: names, sessions, and how
     /// far the other direction has come.
     #[inline]
