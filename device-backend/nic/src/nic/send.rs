@@ -49,7 +49,21 @@ impl Nic {
             fragments += sent.max(1);
             self.resume_unblocked(io.now, io.host);
         }
+        self.take_receipts(io);
         fragments > 0
+    }
+
+    /// Ends what peers have received within the calls that sent it.
+    #[inline]
+    fn take_receipts<H: Host, W: Wire<H::Memory>>(&mut self, io: &mut Io<'_, H, W>) {
+        while let Some(index) = self.transport.next_called() {
+            if let Some(receipt) = io.wire.receipt(self.transport.node_of(index)) {
+                if let Some(received) = self.transport.take_receipt(io.now, index, receipt) {
+                    self.acknowledged(io.now, io.host, index, received);
+                }
+            }
+        }
+        self.resume_unblocked(io.now, io.host);
     }
 
     /// One turn of an operation. Returns how many fragments were sent.
