@@ -153,7 +153,7 @@ impl Operation {
     }
 
     /// For each frame that was sent, the one that came.
-    pub(crate) fn arrivals(&self) -> Vec<Option<usize>> {
+    pub(crate) fn received(&self) -> Vec<Option<usize>> {
         let mut came: HashMap<_, VecDeque<usize>> = HashMap::new();
         for (place, frame) in self.frames.iter().enumerate() {
             let ends = (frame.from, frame.at, frame.kind);
@@ -235,7 +235,7 @@ pub(crate) mod tests {
         // Its call ended before its frame went.
         let stages = [("gathers", 200, 205), ("delivers", 205, 205)];
         assert_eq!(operation.call_stages(root), stages);
-        assert_eq!(operation.arrivals(), [Some(0), Some(1)]);
+        assert_eq!(operation.received(), [Some(0), Some(1)]);
     }
 
     #[test]
@@ -258,7 +258,7 @@ pub(crate) mod tests {
             frame(111, 0, What::Sent, 0),
             frame(121, 1, What::Delivered, 120),
         ]));
-        assert_eq!(operations.all[0].arrivals(), [Some(1), None]);
+        assert_eq!(operations.all[0].received(), [Some(1), None]);
     }
 
     #[test]

@@ -345,7 +345,7 @@ fn shared_slices(
         operation: number,
         part: Part::Call(place),
     });
-    let sends = operation.sends.iter().zip(operation.arrivals()).enumerate();
+    let sends = operation.sends.iter().zip(operation.received()).enumerate();
     let sends = sends.map(move |(place, (sent, arrival))| Slice {
         node: sent.at,
         kind: TrackKind::To(sent.to),
@@ -475,7 +475,7 @@ fn arrows<W: Write>(
         let back = back
             .zip(asked)
             .map(|((back, to), (asked, from))| ((*from, asked.received), (*to, back.received)));
-        let shared = operation.sends.iter().zip(operation.arrivals());
+        let shared = operation.sends.iter().zip(operation.received());
         let shared = shared
             .zip(&placed.sends[place])
             .filter_map(|((sent, arrival), track)| {

@@ -62,7 +62,7 @@ pub struct Nic {
     config: NicConfig,
     unusable: Option<Status>,
     running: bool,
-    /// Something else has come than plain writes since a poll found nothing.
+    /// Something has come since a poll found nothing that leaves this NIC something to do.
     disturbed: bool,
     /// The driver has announced a reset.
     reset_announced: bool,

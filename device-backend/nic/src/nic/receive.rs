@@ -9,7 +9,6 @@
 //!                                                   protocol ◄───┘ again
 //! ```
 
-use qnic_abi::rdma::kind::WRITE;
 use qnic_abi::wire::{fragments, kind, Class, Frame, Nak, ProcessGone};
 use qnic_abi::{Port, Status, VniId, PAGE_SIZE};
 
@@ -101,8 +100,7 @@ impl Nic {
         settled
     }
 
-    /// Hands a frame that is new to its protocol. Returns true if that was a write, and nothing is
-    /// left to do.
+    /// Hands a frame that is new to its protocol. Returns true if nothing is left to do.
     #[inline]
     fn dispatch<H: Host>(
         &mut self,
@@ -138,7 +136,7 @@ impl Nic {
             _ if frame.envelope.fragments > 1 => self.receive_span(now, host, &arrival),
             _ => {
                 let done = self.receive_fragment(now, host, &arrival);
-                return done && frame_kind == WRITE;
+                return done && protocols::is_unanswered(frame_kind);
             }
         }
         false

@@ -5,10 +5,9 @@ use qnic_abi::atomic::AtomicCommand;
 use qnic_abi::command::CommandBody;
 use qnic_abi::message::SendCommand;
 use qnic_abi::rdma::{ReadCommand, WriteCommand};
-use qnic_abi::wire::Frame;
-use qnic_abi::{atomic, collective, context, datagram, message, rdma, wire};
+use qnic_abi::{atomic, collective, context, datagram, message, rdma};
 
-use crate::core::{Described, Fetched, Subject};
+use crate::core::{Described, Fetched};
 use crate::stages::Kind;
 
 /// The kind of the operations of an opcode.
@@ -62,27 +61,6 @@ pub(crate) fn describe(command: &Fetched) -> Described {
         bytes,
         detail,
     }
-}
-
-/// Returns true if frames of a kind carry the name of an operation of the node that they go to.
-fn is_answer(frame: u8) -> bool {
-    matches!(
-        frame,
-        atomic::kind::ATOMIC_RESPONSE
-            | rdma::kind::READ_RESPONSE
-            | message::kind::MESSAGE_PERMIT
-            | message::kind::MESSAGE_END
-            | wire::kind::NAK
-    )
-}
-
-/// The command that a frame belongs to, which goes from one node to another.
-pub(crate) fn command_of(frame: &Frame, from: u16, to: u16) -> Subject {
-    let owner = match is_answer(frame.envelope.kind) {
-        true => to,
-        false => from,
-    };
-    Subject::command(frame, owner)
 }
 
 /// The kind of the operations that a kind of frame belongs to.

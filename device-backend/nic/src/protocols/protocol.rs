@@ -18,7 +18,6 @@ use qnic_abi::wire::{Body, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
 use zerocopy::FromZeros;
 
-use super::observed::command_of;
 use crate::budget::Budget;
 use crate::config::Limits;
 use crate::core::{Core, Fetched, LockedSpan, PageRange, Segment, Subject, INLINE_WORDS};
@@ -274,6 +273,8 @@ pub(crate) trait Protocol {
     const RESPONSES: &'static [u8] = &[];
     /// Kinds that are received only when all frames before them were.
     const IN_ORDER: &'static [u8] = &[];
+    /// Kinds that leave nothing to do when they are received: neither an answer nor a turn.
+    const UNANSWERED: &'static [u8] = &[];
 
     /// Returns true if the body of a frame of one of its kinds is as the format says.
     fn is_well_formed(frame: &Frame) -> bool;
@@ -281,7 +282,8 @@ pub(crate) trait Protocol {
     /// What a frame from one node to another belongs to, for a trace: it names it itself, and its body is
     /// as the format says.
     fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
-        command_of(frame, from, to)
+        let is_response = Self::RESPONSES.contains(&frame.envelope.kind);
+        Subject::command(frame, if is_response { to } else { from })
     }
 
     /// Begins the operation of a command. One that is wrong fails in its order.
