@@ -140,6 +140,8 @@ pub(crate) struct Volumes {
     pub(crate) replicas: usize,
     /// No more servers are lost at a time than a volume can do without, so no request may fail.
     pub(crate) careful: bool,
+    /// All its times are so many times as long: those of volumes on routes that take long.
+    pub(crate) times: u64,
 }
 
 impl Volumes {
@@ -147,8 +149,12 @@ impl Volumes {
     const NONE: Volumes = Volumes {
         replicas: 0,
         careful: false,
+        times: 1,
     };
 }
+
+/// How long a frame takes on a route that is long, in nanoseconds.
+const LONG_ROUTE: u64 = 10_000_000;
 
 /// What a seed makes of the options.
 #[derive(Debug, Clone)]
@@ -268,6 +274,7 @@ impl Settings {
         self.memory = Volumes {
             replicas: random.usize(least.min(most)..=most),
             careful,
+            times: 1,
         };
         if careful {
             self.injected_faults = 0;
@@ -277,6 +284,20 @@ impl Settings {
         }
         self.frames += MEMORY_FRAMES;
         limit_engine(&mut self.limits, random);
+        if self.options.faults.contains(Faults::DELAY) && random.bool() {
+            self.lengthen_routes(random);
+        }
+    }
+
+    /// Each frame takes ten milliseconds: longer than a client waits for a near server. NICs and clients
+    /// have times for such routes.
+    fn lengthen_routes(&mut self, random: &mut fastrand::Rng) {
+        self.memory.times = 4;
+        self.wires.delay = Span::nanoseconds(LONG_ROUTE);
+        self.wires.jitter = Span::nanoseconds(random.u64(0..LONG_ROUTE / 5));
+        self.limits.retransmit_initial = 4 * LONG_ROUTE;
+        self.limits.retransmit_ceiling = 4 * LONG_ROUTE;
+        self.limits.idle_peer += 4 * LONG_ROUTE;
     }
 
     /// Pages come in two packets, or in four. A message is lost with any of these, so few are lost: a

@@ -85,6 +85,8 @@ fn counter() -> std::io::Result<Counter> {
 
 fn prepare(path: Path, size: u64) -> (Party, Command) {
     let net = Net::new(2, 256, 8, &Limits::default());
+    // As the wire within an engine has them.
+    net.cluster().receipts = true;
     match path {
         Path::Lossless => {}
         Path::Reliable => net.cluster().lossless = false,

@@ -20,6 +20,8 @@ fn main() {
     };
     let sample = arguments.get(2).map(|sample| sample.parse::<u32>());
     let Pair { net, a, b } = Pair::on(Net::new(2, 256, 8, &Limits::default()));
+    // As the wire within an engine has them.
+    net.cluster().receipts = true;
     if let Some(Ok(sample)) = sample {
         for node in &mut net.cluster().nodes {
             assert!(node.nic.begin_trace(sample, Vec::with_capacity(ROOM)));

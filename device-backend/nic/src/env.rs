@@ -376,6 +376,15 @@ pub struct Ticket {
     pub place: u64,
 }
 
+/// How far a NIC has come with the numbered frames of a peer, and in which session: what an Ack says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Receipt {
+    pub(crate) source_session: u64,
+    pub(crate) destination_session: u64,
+    pub(crate) received: u64,
+    pub(crate) delivered: u64,
+}
+
 /// What has become of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
@@ -406,6 +415,12 @@ pub trait Wire<M> {
     /// Sends a frame to its destination node, never the sender itself.
     /// With [`Sent::NoRoute`], what runs between the two is given up at once.
     fn send(&mut self, frame: &Frame, payload: Payload<'_, M>, channel: Channel) -> Sent;
+
+    /// The [receipt](crate::Nic::receipt) of a NIC that receives frames within `send`, for what this one
+    /// has sent to it: no Ack follows. `None`: an Ack tells, if anything does.
+    fn receipt(&mut self, _node: NodeId) -> Option<Receipt> {
+        None
+    }
 
     /// Returns true if a frame that was kept needs its pages no longer.
     fn is_done(&self, _ticket: Ticket) -> bool {

@@ -16,7 +16,8 @@
 //!   reset(now, host, wire)                 virtio reset: nothing touches the node after it
 //! ```
 //! `handle_frame` never sends: a NIC that received a frame must be polled, so that
-//! its answers go out. Several NICs in one thread are polled in turn until all of
+//! its answers go out; unless only writes came whose sender has taken a receipt
+//! ([`Nic::receipt`], [`Nic::is_undisturbed`]). Several NICs in one thread are polled in turn until all of
 //! them are idle in one round.
 //!
 //! # The parts
@@ -72,7 +73,9 @@ mod transport;
 pub use budget::Budget;
 pub use config::{Limits, NicConfig, MAX_WINDOW, SMALLEST_WINDOW};
 pub use core::page_table;
-pub use env::{Channel, Host, HostMemory, OutOfRange, Path, Payload, Sent, Ticket, Time, Wire};
+pub use env::{
+    Channel, Host, HostMemory, OutOfRange, Path, Payload, Receipt, Sent, Ticket, Time, Wire,
+};
 pub use nic::{Nic, Progress};
 pub use occupants::{PeerReport, VniReport};
 pub use table::{Table, TableKind, MAX_ROWS};

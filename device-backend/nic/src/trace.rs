@@ -11,9 +11,19 @@
 //! ```
 //!
 //! # Which operations
-//! Those whose running number is a multiple of the trace's sample. Frames carry the name of their
-//! operation, and the running number is part of it: every NIC chooses the same operations, and
-//! nothing is added to a frame.
+//! What an event belongs to is a [`Scope`], a node and a number ([`Event::operation`]); each protocol says
+//! it of its own frames, from what they carry anyway: nothing is added to a frame.
+//!
+//! | scope | node | number | shown |
+//! |---|---|---|---|
+//! | command | requester | the name that its frames carry | by its running number |
+//! | import | importer | its number there | by it |
+//! | collective | home of the group | number of the group, and of the collective in it | by the latter |
+//! | join, group, name, spread | | | always: they are rare |
+//!
+//! What is shown by a number is so if that is a multiple of the trace's sample: every NIC chooses the same.
+//!
+//! What is no command has `Fetched` and `Ended` of each process that takes part, and `Sent` of each frame.
 //!
 //! # Invariants
 //! - The caller brings the buffer of a trace, and its capacity is the bound: no guest and no peer can
@@ -30,14 +40,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes of a [`Record`].
 pub const RECORD_BYTES: usize = 48;
 
+/// In `code` of `Fetched` in the scope of a group: the rest is the collective that is called, not an opcode.
+pub const CALL: u32 = 1 << 8;
+
 /// What has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum What {
-    /// The NIC has read the command. `code`: its opcode; `bytes`: its length; `detail`: its tag or
-    /// function; `depth`: operations of the process.
+    /// The NIC has read the command, or a request. `code`: its opcode, of a collective which one; `bytes`: its length; `detail`: its tag,
+    /// function, name of a segment, action about a name, or number in its group; `depth`: operations of the process.
     Fetched = 1,
-    /// Its first frame goes to the wire.
+    /// Its first frame goes to the wire; in other scopes than that of commands: a frame. `code`: its kind then;
+    /// `bytes`: its payload.
     Sent,
     /// It is complete. `code`: its status; `detail`: when its last frame went; `bytes`: its number at its
     /// counter; `port`: which counter that is, 0 of writes, 1 of reads, 2 none; `depth`: operations of the
@@ -96,18 +110,54 @@ impl What {
     ];
 }
 
+/// What the name of an operation is a name of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[repr(u8)]
+pub enum Scope {
+    /// A command of a process.
+    #[default]
+    Command,
+    /// An import.
+    Import,
+    /// A collective of a group: its members have calls.
+    Collective,
+    /// A join of a process; a call or leave that names no group.
+    Join,
+    /// A group: how it begins and ends, and what leaves it.
+    Group,
+    /// A command about a name.
+    Name,
+    /// A frame that spreads names.
+    Spread,
+}
+
+impl Scope {
+    /// All of them.
+    pub const ALL: [Scope; 7] = [
+        Scope::Command,
+        Scope::Import,
+        Scope::Collective,
+        Scope::Join,
+        Scope::Group,
+        Scope::Name,
+        Scope::Spread,
+    ];
+}
+
 /// One event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// [`crate::Host::clock`] of the NIC where it happened.
     pub time: u64,
+    /// What `operation` is a name of.
+    pub scope: Scope,
     /// Name of the operation at its requester.
     pub operation: u64,
     /// What has happened.
     pub what: What,
     /// Node where it happened.
     pub at: u16,
-    /// Node whose operation it is.
+    /// Node whose operation it is; of a collective and a group: the group's home.
     pub requester: u16,
     /// The other node.
     pub peer: u16,
@@ -127,9 +177,9 @@ pub struct Event {
 ///
 /// ```text
 ///    0          8            16       24        32  34         36    38    40    44     46    47
-///   ┌──────────┬────────────┬────────┬─────────┬───┬──────────┬─────┬─────┬─────┬──────┬─────┬────┐
-///   │ time     │ operation  │ bytes  │ detail  │at │requester │peer │port │code │depth │what │ 0  │
-///   └──────────┴────────────┴────────┴─────────┴───┴──────────┴─────┴─────┴─────┴──────┴─────┴────┘
+///   ┌──────────┬────────────┬────────┬─────────┬───┬──────────┬─────┬─────┬─────┬──────┬─────┬─────┐
+///   │ time     │ operation  │ bytes  │ detail  │at │requester │peer │port │code │depth │what │scope│
+///   └──────────┴────────────┴────────┴─────────┴───┴──────────┴─────┴─────┴─────┴──────┴─────┴─────┘
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -145,7 +195,7 @@ pub struct Record {
     code: U32,
     depth: U16,
     what: u8,
-    reserved: u8,
+    scope: u8,
 }
 
 const _: () = assert!(size_of::<Record>() == RECORD_BYTES);
@@ -168,7 +218,7 @@ impl From<Event> for Record {
             code: event.code.into(),
             depth: event.depth.into(),
             what: event.what as u8,
-            reserved: 0,
+            scope: event.scope as u8,
         }
     }
 }
@@ -186,11 +236,10 @@ impl TryFrom<Record> for Event {
     fn try_from(record: Record) -> Result<Self, NoEvent> {
         let index = record.what.checked_sub(1).ok_or(NoEvent)?;
         let what = *What::ALL.get(usize::from(index)).ok_or(NoEvent)?;
-        if record.reserved != 0 {
-            return Err(NoEvent);
-        }
+        let scope = *Scope::ALL.get(usize::from(record.scope)).ok_or(NoEvent)?;
         Ok(Event {
             time: record.time.get(),
+            scope,
             operation: record.operation.get(),
             what,
             at: record.at.get(),
@@ -242,10 +291,14 @@ mod tests {
         let long = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
         let short = (any::<u16>(), any::<u16>(), any::<u16>(), any::<u16>());
         let what = prop::sample::select(&What::ALL[..]);
+        let scope = prop::sample::select(&Scope::ALL[..]);
+        let what = (what, scope);
         (long, short, any::<u32>(), any::<u16>(), what).prop_map(
-            |((time, operation, bytes, detail), (at, requester, peer, port), code, depth, what)| {
+            |(long, (at, requester, peer, port), code, depth, (what, scope))| {
+                let (time, operation, bytes, detail) = long;
                 Event {
                     time,
+                    scope,
                     operation,
                     what,
                     at,
@@ -274,12 +327,14 @@ mod tests {
             bytes in prop::array::uniform32(any::<u8>()),
             rest in prop::array::uniform16(any::<u8>()),
             what in 0u8..20,
+            scope in 0u8..9,
         ) {
             let mut all = [0; RECORD_BYTES];
             all[..32].copy_from_slice(&bytes);
             all[32..].copy_from_slice(&rest);
             all[46] = what;
-            let valid = (1..=16).contains(&what) && all[47] == 0;
+            all[47] = scope;
+            let valid = (1..=16).contains(&what) && scope < 7;
             match Event::read(&all) {
                 Ok(event) => {
                     prop_assert!(valid);
@@ -295,12 +350,15 @@ mod tests {
     fn what_happens_stands_at_its_number() {
         let numbers = What::ALL.map(|what| what as u8);
         assert!(numbers.into_iter().eq(1..=16));
+        let numbers = Scope::ALL.map(|scope| scope as u8);
+        assert!(numbers.into_iter().eq(0..7));
     }
 
     #[test]
     fn the_layout_is_the_picture() {
         let event = Event {
             time: 1,
+            scope: Scope::Group,
             operation: 2,
             what: What::Lost,
             at: 5,
@@ -313,8 +371,8 @@ mod tests {
             detail: 4,
         };
         let mut expected = [0; RECORD_BYTES];
-        let places = [0, 8, 16, 24, 32, 34, 36, 38, 40, 44, 46];
-        for (number, place) in (1..=10).chain([16]).zip(places) {
+        let places = [0, 8, 16, 24, 32, 34, 36, 38, 40, 44, 46, 47];
+        for (number, place) in (1..=10).chain([16, 4]).zip(places) {
             expected[place] = number;
         }
         assert_eq!(Record::from(event).as_bytes(), expected);

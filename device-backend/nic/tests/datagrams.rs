@@ -76,7 +76,7 @@ fn a_packet_lands_in_the_page_and_its_headers_beside_it() {
 /// each buffer has one packet (H4, H8). Sends end well, whatever becomes of them.
 #[test]
 fn what_arrives_on_a_bad_wire_was_sent() {
-    for (rough, net) in nets(2, 3).enumerate() {
+    for (number, net) in nets(2, 3).enumerate() {
         let (a, b) = (Datagrams::of(&net, 0), Datagrams::of(&net, 1));
         b.post(5, 200);
         let mut sent = BTreeMap::new();
@@ -111,8 +111,8 @@ fn what_arrives_on_a_bad_wire_was_sent() {
         }
         assert!(copies.values().all(|count| *count <= 2));
         assert_eq!(counts(&net, 1), (got.len() as u64, 0, 0));
-        match rough {
-            0 => {
+        match number {
+            0 | 1 => {
                 let order = got.iter().map(|got| got.record.sequence);
                 assert!(order.eq(0..100), "each once, in order");
             }

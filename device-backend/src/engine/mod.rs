@@ -72,6 +72,13 @@ const CHECK_ROUNDS: u64 = 32;
 /// Longest time between two checks, but for the round that is under way, in nanoseconds.
 const CHECK_INTERVAL: u64 = 20_000;
 
+/// NICs at rest that a round looks at for commands when it has found nothing: so few that a command at
+/// one that is not at rest does not wait for them (P9).
+const LOOKS: usize = 2;
+
+/// The same, with each check.
+const CHECK_LOOKS: usize = 16;
+
 /// Longest time without work before a check, in nanoseconds: what a doorbell waits for.
 const IDLE_CHECK: u64 = 1_000;
 
@@ -138,7 +145,7 @@ impl Engine {
         while !self.stopping {
             let now = self.now();
             self.counters.rounds += 1;
-            if self.round(now) || self.fabric.look(now) {
+            if self.round(now) || self.fabric.look(now, LOOKS) {
                 last_work = now;
                 last_turn = now;
             } else if now.0 - last_work.0 >= window && self.may_sleep() {
@@ -160,7 +167,7 @@ impl Engine {
                 || idle >= IDLE_CHECK
             {
                 self.check(Some(Duration::ZERO));
-                self.fabric.look(now);
+                self.fabric.look(now, CHECK_LOOKS);
                 last_check = now;
             }
         }

@@ -237,18 +237,21 @@ fn a_waiter_is_woken_for_what_it_asks_and_for_nothing_else() {
         waiter.arm(Awaited::Solicited);
         waiter.arm(Awaited::Anything);
     };
-    let nothing: Step = |waiter| {
+    let no_solicited: Step = |waiter| {
         waiter.arm(Awaited::Solicited);
         waiter.wakes.disarm(&waiter.side.window);
+    };
+    let nothing: Step = |waiter| {
         waiter.arm(Awaited::Anything);
         waiter.wakes.disarm(&waiter.side.window);
     };
-    let steps: [(Step, Turns, u64); 5] = [
+    let steps: [(Step, Turns, u64); 6] = [
         (solicited, &[&[Fail]], 0),
         (solicited, &[&[Fail], &[Signal]], 1),
         // The first event has answered all that was asked for.
         (anything, &[&[Fail], &[Signal]], 1),
         (anything, &[&[Signal, Fail]], 1),
+        (no_solicited, &[&[Fail], &[Signal]], 0),
         (nothing, &[&[Fail], &[Signal]], 0),
     ];
     for (step, turns, events) in steps {

@@ -59,6 +59,41 @@ fn send_packets(nics: &[Nic; 2], frame_bytes: usize) {
     );
 }
 
+/// Whoever sends knows nothing of the frames of the receiver.
+#[test]
+fn packets_that_are_longer_than_a_frame_are_dropped_and_take_none() {
+    const FRAME: usize = 256;
+    const FRAMES: usize = 4;
+    let cluster = Cluster::new(2);
+    let (a, b) = (cluster.nic(0), cluster.nic(1));
+    let sender = a.open_pools(0, PoolOptions::default()).unwrap();
+    let options = PoolOptions {
+        frame_bytes: FRAME,
+        inputs: FRAMES,
+        outputs: 1,
+    };
+    let receiver = b.open_pools(PORT, options).unwrap();
+    let long = [FRAME + 1, 2 * FRAME, 4096].repeat(FRAMES);
+    let short = [FRAME, 1, FRAME - 1, FRAME];
+    for length in long.iter().chain(&short) {
+        let mut frame = sender.output().unwrap().unwrap();
+        frame.write(0, &pattern(*length, *length)).unwrap();
+        frame.send(NodeId(1), PORT, *length).unwrap();
+    }
+    sender.flush().unwrap();
+    // There is a frame for each of those that fit.
+    for length in short {
+        receiver.wait_input(Some(SOON)).unwrap();
+        let packet = receiver.receive().unwrap().unwrap();
+        assert!(packet.to_vec() == pattern(length, length));
+    }
+    assert!(receiver.receive().unwrap().is_none());
+    assert_eq!(
+        receiver.info().unwrap().frames_received.get(),
+        FRAMES as u64
+    );
+}
+
 #[test]
 fn messages_of_sockets_arrive_whole() {
     let cluster = Cluster::new(2);

@@ -10,12 +10,13 @@
 //! |---|---|
 //! | `collect` | events from several device processes, until somebody has enough |
 //! | `operations` | what all nodes say of one operation, put together |
+//! | `calls` | the same of what is no command: collectives, joins, imports, names |
 //! | `names` | what operations, frames and nodes are called |
 //! | `timeline` | processes, tracks, slices, arrows and counters: the trace event format |
 //! | `summary` | counts, and the slowest operations |
 //!
 //! # Invariants
-//! - An operation is what has the same requester and the same name there; all nodes say both.
+//! - An operation is what has the same scope, requester and name there; all nodes say both.
 //! - All events have times of one clock: the monotonic clock of the host, which all its device
 //!   processes share. Nodes of other hosts are not part of a trace.
 //! - What is kept is bounded ([`Settings::limit`]); what does not fit is counted, as what the NICs have
@@ -23,6 +24,7 @@
 //! - However it ends, the device processes stop tracing: they do when a connection ends.
 #![forbid(unsafe_code)]
 
+mod calls;
 mod collect;
 mod names;
 mod operations;
@@ -37,6 +39,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use qnic_cluster::{Cancel, Cluster};
 
+pub use calls::{Call, SentFrame};
 pub use collect::{Collected, Collection, TracedNode};
 pub use operations::{Operation, Operations, SeenFrame};
 pub use summary::{Slow, Summary};

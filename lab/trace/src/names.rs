@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use qnic_abi::atomic::Function;
+use qnic_abi::collective::Collective;
 use qnic_abi::command::CommandBody;
 use qnic_abi::message::SendCommand;
 use qnic_abi::names::kind_name;
+use qnic_abi::process_names::NameAction;
 use qnic_abi::rdma::{ReadCommand, WriteCommand};
 use qnic_abi::{atomic, collective, context, datagram, message, process_names, Status};
-use qnic_nic::trace::Event;
+use qnic_nic::trace::{Event, Scope, CALL};
 
 use crate::collect::TracedNode;
 
@@ -29,8 +31,52 @@ impl Nodes {
     }
 }
 
+/// What an operation is called of which no fetch was seen.
+pub(crate) fn unseen(event: &Event, nodes: &Nodes) -> String {
+    let node = nodes.name(event.requester);
+    match event.scope {
+        Scope::Command => format!("operation of {node}"),
+        Scope::Import => format!("import of {node}"),
+        Scope::Collective => format!("collective of a group of {node}"),
+        Scope::Join => format!("join of {node}"),
+        Scope::Group => format!("group of {node}"),
+        Scope::Name => format!("name of {node}"),
+        Scope::Spread => format!("names of {node}"),
+    }
+}
+
+/// What a call of a group is called, if it is one.
+fn call(fetched: &Event) -> Option<String> {
+    let number = u8::try_from(fetched.code.checked_sub(CALL)?).ok()?;
+    let collective = Collective::try_from(number).ok()?;
+    let size = match fetched.bytes {
+        0 => String::new(),
+        bytes => format!(" of {}", size(bytes)),
+    };
+    Some(format!("{collective:?} {}{size}", fetched.detail))
+}
+
+/// What a call is called that is no command of its own.
+fn shared(fetched: &Event, nodes: &Nodes) -> String {
+    let peer = nodes.name(fetched.peer);
+    let opcode = u8::try_from(fetched.code).ok();
+    let group = opcode.and_then(|opcode| collective::Opcode::try_from(opcode).ok());
+    let action = u8::try_from(fetched.detail).ok();
+    let action = action.and_then(|number| NameAction::try_from(number).ok());
+    match (fetched.scope, group, action) {
+        (Scope::Import, ..) => format!("import {:#x} of {peer}", fetched.detail),
+        (Scope::Name, _, Some(action)) => format!("{action:?}"),
+        (_, Some(collective::Opcode::JoinGroup), _) => format!("join a group at {peer}"),
+        (_, Some(collective::Opcode::LeaveGroup), _) => "leave the group".to_owned(),
+        _ => call(fetched).unwrap_or_else(|| unseen(fetched, nodes)),
+    }
+}
+
 /// What an operation is called, by the event of its fetch.
 pub(crate) fn operation(fetched: &Event, nodes: &Nodes) -> String {
+    if fetched.scope != Scope::Command {
+        return shared(fetched, nodes);
+    }
     let peer = nodes.name(fetched.peer);
     let size = size(fetched.bytes);
     let Ok(opcode) = u8::try_from(fetched.code) else {

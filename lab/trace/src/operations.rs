@@ -10,8 +10,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use qnic_nic::trace::{Event, What};
+use qnic_nic::trace::{Event, Scope, What};
 
+use crate::calls::{Call, SentFrame};
 use crate::collect::Collected;
 use crate::names::{self, Nodes};
 
@@ -20,7 +21,9 @@ use crate::names::{self, Nodes};
 pub struct Operation {
     /// What it is called.
     pub name: String,
-    /// Node whose operation it is.
+    /// What its name is a name of.
+    pub scope: Scope,
+    /// Node whose operation it is; of a collective and a group, its home.
     pub requester: u16,
     /// Its name there.
     pub id: u64,
@@ -46,6 +49,10 @@ pub struct Operation {
     pub frames: Vec<SeenFrame>,
     /// What happened to frames beyond that.
     pub marks: Vec<Event>,
+    /// What processes have called for it, if it is no command.
+    pub calls: Vec<Call>,
+    /// Its frames where they were sent, if it is no command.
+    pub sends: Vec<SentFrame>,
     /// What counts its completion, and its number there.
     counted: (u16, u64),
 }
@@ -93,7 +100,7 @@ pub struct Operations {
     pub end: u64,
 }
 
-const PAGES: &str = "waits for pages";
+pub(crate) const PAGES: &str = "waits for pages";
 const CREDIT: &str = "waits for credit";
 
 impl Operation {
@@ -199,6 +206,9 @@ impl Operation {
     }
 
     fn add(&mut self, event: &Event, nodes: &Nodes) {
+        if event.scope != Scope::Command {
+            return self.add_shared(event, nodes);
+        }
         let own = event.at == event.requester;
         match event.what {
             What::Fetched => {
@@ -238,7 +248,7 @@ fn push(frames: &mut Vec<SeenFrame>, frame: SeenFrame) -> &mut SeenFrame {
 }
 
 /// Begins or ends a wait.
-fn wait(waits: &mut Vec<Wait>, name: &'static str, time: u64, begins: bool) {
+pub(crate) fn wait(waits: &mut Vec<Wait>, name: &'static str, time: u64, begins: bool) {
     if begins {
         return waits.push(Wait {
             name,
@@ -257,7 +267,7 @@ impl Operations {
     pub fn of(collected: &Collected) -> Self {
         let nodes = Nodes::new(&collected.nodes);
         let mut all: Vec<Operation> = Vec::new();
-        let mut places: HashMap<(u16, u64), usize> = HashMap::new();
+        let mut places: HashMap<(Scope, u16, u64), usize> = HashMap::new();
         // Operations that have ended and that their process cannot see, by node and VNI.
         let mut ended: BTreeMap<(u16, u64), Vec<usize>> = BTreeMap::new();
         for event in &collected.events {
@@ -270,10 +280,11 @@ impl Operations {
                 }
                 _ => {}
             }
-            let name = (event.requester, event.operation);
+            let name = (event.scope, event.requester, event.operation);
             let place = *places.entry(name).or_insert_with(|| {
                 all.push(Operation {
-                    name: format!("operation of {}", nodes.name(event.requester)),
+                    name: names::unseen(event, &nodes),
+                    scope: event.scope,
                     requester: event.requester,
                     id: event.operation,
                     ..Operation::default()
@@ -281,7 +292,7 @@ impl Operations {
                 all.len() - 1
             });
             all[place].add(event, &nodes);
-            if event.what == What::Ended {
+            if event.what == What::Ended && event.scope == Scope::Command {
                 ended.entry(process(event)).or_default().push(place);
             }
         }
@@ -329,6 +340,7 @@ pub(crate) mod tests {
     pub(crate) fn event(time: u64, at: u16, what: What) -> Event {
         Event {
             time,
+            scope: Scope::Command,
             operation: ID,
             what,
             at,

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::collect::Collected;
 use crate::names::{self, Nodes};
-use crate::operations::{Operation, Operations};
+use crate::operations::Operations;
 
 /// How many of the slowest operations are named.
 const SLOWEST: usize = 10;
@@ -61,29 +61,43 @@ impl Summary {
             let all = operations.all.iter();
             all.filter(|operation| operation.fetched.is_some())
         };
-        let failed = |it: &&Operation| it.ended.is_some() && it.status != Status::Ok.code();
+        let calls = || operations.all.iter().flat_map(|operation| &operation.calls);
+        let ends = own().map(|it| (it.ended, it.status));
+        let ends: Vec<_> = ends
+            .chain(calls().map(|it| (it.ended, it.status)))
+            .collect();
+        let failed = ends
+            .iter()
+            .filter(|(ended, status)| ended.is_some() && *status != Status::Ok.code());
         let marks = operations.all.iter().flat_map(|it| &it.marks);
         let lost = collected.lost.iter();
-        let mut slowest: Vec<_> = own()
-            .filter_map(|operation| Some((operation.duration()?, operation)))
-            .collect();
-        slowest.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
-        slowest.truncate(SLOWEST);
-        let slowest = slowest.into_iter().map(|(nanoseconds, operation)| Slow {
-            name: operation.name.clone(),
-            node: nodes.name(operation.requester),
-            at: operation
-                .fetched
-                .unwrap_or(0)
-                .saturating_sub(operations.begin),
-            nanoseconds,
-            stages: operation
-                .stages()
-                .unwrap_or_default()
-                .into_iter()
-                .map(|(name, from, to)| (name, to - from))
-                .collect(),
+        let commands = own().filter_map(|operation| {
+            let (fetched, stages) = (operation.fetched?, operation.stages()?);
+            let end = (&operation.name, operation.requester);
+            Some((operation.duration()?, end, fetched, stages))
         });
+        let shared = operations.all.iter();
+        let shared = shared.flat_map(|it| it.calls.iter().map(move |call| (it, call)));
+        let shared = shared.filter_map(|(operation, call)| {
+            let time = call.ended?.saturating_sub(call.fetched);
+            let stages = operation.call_stages(call);
+            Some((time, (&call.name, call.at), call.fetched, stages))
+        });
+        let mut slowest: Vec<_> = commands.chain(shared).collect();
+        slowest.sort_by_key(|(time, ..)| std::cmp::Reverse(*time));
+        slowest.truncate(SLOWEST);
+        let slowest = slowest
+            .into_iter()
+            .map(|(nanoseconds, (name, node), from, stages)| Slow {
+                name: name.clone(),
+                node: nodes.name(node),
+                at: from.saturating_sub(operations.begin),
+                nanoseconds,
+                stages: stages
+                    .into_iter()
+                    .map(|(name, from, to)| (name, to - from))
+                    .collect(),
+            });
         Summary {
             nanoseconds: operations.end - operations.begin,
             events: collected.events.len(),
@@ -91,9 +105,9 @@ impl Summary {
                 .map(|(node, lost)| (nodes.name(*node), *lost))
                 .collect(),
             beyond_limit: collected.beyond,
-            operations: own().count(),
-            failed: own().filter(failed).count(),
-            under_way: own().filter(|it| it.ended.is_none()).count(),
+            operations: ends.len(),
+            failed: failed.count(),
+            under_way: ends.iter().filter(|(ended, _)| ended.is_none()).count(),
             sent_again: marks
                 .filter(|mark| mark.what == qnic_nic::trace::What::Resent)
                 .count(),

@@ -16,16 +16,18 @@
 //! - Each arrow has one beginning and one end, in slices that are there.
 //! - Times are microseconds since the first event, with three decimals: nanoseconds.
 //!
-//! An arrow goes from the requester to the first frame of an operation that arrives, and from the last
-//! one that came before the answer to the answer.
+//! An arrow of a command goes from the requester to the first frame of an operation that arrives, and from the last
+//! one that came before the answer to the answer. What is no command has an arrow for each frame, from
+//! where it was sent to where it came.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use qnic_abi::datagram::kind::DATAGRAM;
-use qnic_nic::trace::{Event, What};
+use qnic_nic::trace::{Event, Scope, What};
 use serde_json::{json, Value};
 
+use crate::calls::Call;
 use crate::collect::Collected;
 use crate::names::{self, Nodes};
 use crate::operations::{Operation, Operations, SeenFrame, Wait};
@@ -37,6 +39,8 @@ enum TrackKind {
     Port(u16),
     /// Frames from a node.
     From(u16),
+    /// Frames to a node.
+    To(u16),
 }
 
 /// A place in the file: process and thread.
@@ -53,9 +57,18 @@ struct Slice {
     kind: TrackKind,
     from: u64,
     to: u64,
-    /// Its operation, and which of its frames, if it is one.
+    /// Its operation, and what of it.
     operation: usize,
-    arrival: Option<usize>,
+    part: Part,
+}
+
+/// What of an operation a slice is: the command, or one of its frames or calls.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Own,
+    Frame(usize),
+    Call(usize),
+    Send(usize),
 }
 
 /// Tracks side by side: when each is free again, and its thread.
@@ -186,6 +199,8 @@ struct Placed {
     own: Vec<Option<Track>>,
     /// Those of its frames.
     frames: Vec<Vec<Track>>,
+    /// Those of what it has sent.
+    sends: Vec<Vec<Track>>,
     tracks: Tracks,
 }
 
@@ -196,14 +211,16 @@ impl Placed {
             slices: Vec::new(),
             own: vec![None; count],
             frames: vec![Vec::new(); count],
+            sends: vec![Vec::new(); count],
             tracks: Tracks::default(),
         };
         let nowhere = Track {
             process: 0,
             thread: 0,
         };
-        for (tracks, operation) in placed.frames.iter_mut().zip(&operations.all) {
-            tracks.resize(operation.frames.len(), nowhere);
+        for (place, operation) in operations.all.iter().enumerate() {
+            placed.frames[place].resize(operation.frames.len(), nowhere);
+            placed.sends[place].resize(operation.sends.len(), nowhere);
         }
         let mut slices: Vec<_> = slices(operations).collect();
         slices.sort_by_key(|slice| slice.from);
@@ -211,9 +228,11 @@ impl Placed {
             let track = placed
                 .tracks
                 .take(slice.node, slice.kind, slice.from, slice.to);
-            match slice.arrival {
-                None => placed.own[slice.operation] = Some(track),
-                Some(arrival) => placed.frames[slice.operation][arrival] = track,
+            match slice.part {
+                Part::Own => placed.own[slice.operation] = Some(track),
+                Part::Frame(frame) => placed.frames[slice.operation][frame] = track,
+                Part::Send(sent) => placed.sends[slice.operation][sent] = track,
+                Part::Call(_) => {}
             }
             placed.slices.push((slice, track));
         }
@@ -250,11 +269,21 @@ pub fn write<W: Write>(
     for (slice, track) in &placed.slices {
         let operation = &operations.all[slice.operation];
         let span = (slice.from, slice.to);
-        match slice.arrival {
-            None => own_slice(&mut file, *track, operation, span)?,
-            Some(arrival) => {
-                let arrival = &operation.frames[arrival];
+        match slice.part {
+            Part::Own => own_slice(&mut file, *track, operation, span)?,
+            Part::Frame(frame) => {
+                let arrival = &operation.frames[frame];
                 arrived_slice(&mut file, *track, operation, arrival, span)?;
+            }
+            Part::Call(call) => {
+                let call = &operation.calls[call];
+                call_slice(&mut file, *track, operation, call, span)?;
+            }
+            Part::Send(sent) => {
+                let sent = &operation.sends[sent];
+                let name = frame_name(sent.kind, sent.bytes);
+                let arguments = json!({ "of": operation.name });
+                file.slice(*track, &name, span, &arguments)?;
             }
         }
     }
@@ -284,7 +313,7 @@ fn slices(operations: &Operations) -> impl Iterator<Item = Slice> + '_ {
                 from,
                 to,
                 operation: number,
-                arrival: None,
+                part: Part::Own,
             }
         });
         let frames = operation.frames.iter().enumerate();
@@ -294,10 +323,71 @@ fn slices(operations: &Operations) -> impl Iterator<Item = Slice> + '_ {
             from: arrival.received,
             to: arrival.done.unwrap_or(end).max(arrival.received),
             operation: number,
-            arrival: Some(place),
+            part: Part::Frame(place),
         });
-        own.into_iter().chain(frames)
+        let shared = shared_slices(number, operation, end);
+        own.into_iter().chain(frames).chain(shared)
     })
+}
+
+/// Slices of calls, and of frames from where they were sent until they have come.
+fn shared_slices(
+    number: usize,
+    operation: &Operation,
+    end: u64,
+) -> impl Iterator<Item = Slice> + '_ {
+    let calls = operation.calls.iter().enumerate();
+    let calls = calls.map(move |(place, call)| Slice {
+        node: call.at,
+        kind: TrackKind::Port(call.port),
+        from: call.fetched,
+        to: call.ended.unwrap_or(end).max(call.fetched),
+        operation: number,
+        part: Part::Call(place),
+    });
+    let sends = operation.sends.iter().zip(operation.received()).enumerate();
+    let sends = sends.map(move |(place, (sent, arrival))| Slice {
+        node: sent.at,
+        kind: TrackKind::To(sent.to),
+        from: sent.time,
+        to: arrival.map_or(sent.time, |frame| operation.frames[frame].received),
+        operation: number,
+        part: Part::Send(place),
+    });
+    calls.chain(sends)
+}
+
+/// A call, with its stages and waits in it.
+fn call_slice<W: Write>(
+    file: &mut File<'_, W>,
+    track: Track,
+    operation: &Operation,
+    call: &Call,
+    (from, to): (u64, u64),
+) -> io::Result<()> {
+    let end = match call.ended {
+        Some(_) => names::status(call.status),
+        None => "is under way".to_owned(),
+    };
+    let arguments = json!({
+        "operation": format!("{:#x}", operation.id), "of": operation.name, "end": end,
+    });
+    file.slice(track, &call.name, (from, to), &arguments)?;
+    let mut reached = from;
+    for (name, from, to) in operation.call_stages(call) {
+        file.slice(track, name, (from, to), &json!({}))?;
+        file.waits(track, &call.waits, (from, to))?;
+        reached = to;
+    }
+    file.waits(track, &call.waits, (reached, to))
+}
+
+/// A frame, and the bytes that it has.
+fn frame_name(kind: u32, bytes: u64) -> String {
+    match (names::frame(kind), bytes) {
+        (kind, 0) => kind,
+        (kind, bytes) => format!("{kind} {}", names::size(bytes)),
+    }
 }
 
 /// An operation at its requester, with its stages and waits in it.
@@ -347,8 +437,7 @@ fn arrived_slice<W: Write>(
             };
             format!("{kind} {what}: {}", names::status(status))
         }
-        None if arrival.bytes > 0 => format!("{kind} {}", names::size(arrival.bytes)),
-        None => kind,
+        None => frame_name(arrival.kind, arrival.bytes),
     };
     let arguments = json!({
         "operation": format!("{:#x}", operation.id), "of": operation.name,
@@ -377,7 +466,8 @@ fn arrows<W: Write>(
         let forth = first
             .zip(own)
             .map(|((arrival, track), (own, sent))| ((own, sent), (*track, arrival.received)));
-        let back = frames().find(|(arrival, _)| !there(arrival));
+        let is_command = operation.scope == Scope::Command;
+        let back = frames().find(|(arrival, _)| is_command && !there(arrival));
         let asked = back.and_then(|(back, _)| {
             let before = |arrival: &SeenFrame| there(arrival) && arrival.received <= back.received;
             frames().rfind(|(arrival, _)| before(arrival))
@@ -385,7 +475,15 @@ fn arrows<W: Write>(
         let back = back
             .zip(asked)
             .map(|((back, to), (asked, from))| ((*from, asked.received), (*to, back.received)));
-        for ((from, begins), (to, ends)) in forth.into_iter().chain(back) {
+        let shared = operation.sends.iter().zip(operation.received());
+        let shared = shared
+            .zip(&placed.sends[place])
+            .filter_map(|((sent, arrival), track)| {
+                let arrival = arrival?;
+                let came = operation.frames[arrival].received;
+                Some(((*track, sent.time), (tracks[arrival], came)))
+            });
+        for ((from, begins), (to, ends)) in forth.into_iter().chain(back).chain(shared) {
             if begins <= ends {
                 file.arrow(true, number, from, begins)?;
                 file.arrow(false, number, to, ends)?;
@@ -427,7 +525,7 @@ fn counters<W: Write>(file: &mut File<'_, W>, events: &[Event]) -> io::Result<()
                 file.counter(event.at, "operations", event.time, event.bytes)?;
                 file.counter(event.at, "credits of peers", event.time, event.detail)?;
             }
-            What::Fetched => {
+            What::Fetched if event.scope == Scope::Command => {
                 let name = format!("under way, port {}", event.port);
                 file.counter(event.at, &name, event.time, event.depth.into())?;
             }
@@ -463,6 +561,7 @@ fn described<W: Write>(
         let name = match kind {
             TrackKind::Port(port) => format!("port {port}"),
             TrackKind::From(from) => format!("from {}", nodes.name(*from)),
+            TrackKind::To(to) => format!("to {}", nodes.name(*to)),
         };
         for (_, thread) in tracks {
             let track = (process(*node), *thread);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::calls::tests::barrier;
 use crate::operations::tests::{collected, write as a_write};
 
 fn written(collected: &Collected) -> (Value, u64) {
@@ -100,6 +101,31 @@ fn a_write_has_its_stages_and_an_arrow() {
 }
 
 #[test]
+fn a_collective_has_the_calls_of_its_members_and_an_arrow_for_each_frame() {
+    let (file, arrows) = written(&barrier());
+    check_nesting(&file);
+    assert_eq!((check_arrows(&file), arrows), (2, 2));
+    let slices = events(&file).filter(|event| event["ph"] == "X");
+    let names: Vec<_> = slices
+        .map(|it| (it["pid"].as_u64().unwrap(), it["name"].as_str().unwrap()))
+        .collect();
+    let expected = [
+        (1, "Barrier 0"),
+        (1, "gathers"),
+        (1, "waits for the result"),
+        (1, "delivers"),
+        (1, "CollectiveUp"),
+        (2, "CollectiveUp"),
+        (2, "Barrier 0"),
+        (2, "gathers"),
+        (2, "delivers"),
+        (2, "CollectiveDown"),
+        (1, "CollectiveDown"),
+    ];
+    assert_eq!(names, expected);
+}
+
+#[test]
 fn what_overlaps_has_lanes_of_its_own_and_what_follows_has_not() {
     let mut all = Vec::new();
     for (number, later) in [(1, 0), (2, 50), (3, 1_000)] {
@@ -151,9 +177,11 @@ fn any_event() -> impl Strategy<Value = Event> {
     let times = (0u64..300, 0u64..300, 0u64..4);
     let nodes = (0u16..3, 0u16..3, 0u16..3);
     let what = prop::sample::select(&What::ALL[..]);
+    let what = (what, prop::sample::select(&Scope::ALL[..]));
     (times, nodes, 0u64..4, 0u32..300, 0u16..3, what).prop_map(
-        |((time, detail, bytes), (at, requester, peer), number, code, port, what)| Event {
+        |((time, detail, bytes), (at, requester, peer), number, code, port, (what, scope))| Event {
             time: 1_000 + time,
+            scope,
             operation: number << 24,
             what,
             at,

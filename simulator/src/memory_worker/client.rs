@@ -28,9 +28,6 @@ const PAUSE: u64 = 12 * MS;
 /// By how much more a request may take: its NIC gives up a peer that is gone, and returns buffers.
 const SLACK: u64 = 20 * MS;
 
-/// How long servers that were killed may go unnoticed, and are away.
-pub(super) const UNNOTICED: u64 = OUTAGE + 4 * SERVER_TIMEOUT;
-
 /// What a request is.
 #[derive(Debug, Clone, Copy)]
 enum What {
@@ -147,17 +144,18 @@ impl ProcessContext {
 
     fn volume_config(&self) -> ClientConfig {
         let settings = &self.common.settings;
+        let times = settings.memory.times;
         let mut limits = Limits {
-            request_timeout: REQUEST_TIMEOUT,
-            server_timeout: SERVER_TIMEOUT,
-            attach_timeout: 3 * LEASE,
-            renew_interval: 25 * MS,
+            request_timeout: times * REQUEST_TIMEOUT,
+            server_timeout: times * SERVER_TIMEOUT,
+            attach_timeout: times * 3 * LEASE,
+            renew_interval: times * 25 * MS,
             ..Limits::default()
         };
-        limits.retransmit.initial = 10 * MS;
+        limits.retransmit.initial = times * 10 * MS;
         limits.retransmit.floor = MS;
         limits.retransmit.floor_oldest = MS;
-        limits.retransmit.ceiling = 20 * MS;
+        limits.retransmit.ceiling = times * 20 * MS;
         limits.retransmit.ack_delay = MS;
         ClientConfig {
             volume: self.slot as u64,
@@ -268,7 +266,13 @@ impl Client<'_> {
 
     /// How long a request may take.
     fn time_limit(&self) -> u64 {
-        REQUEST_TIMEOUT + self.context.common.settings.limits.peer_timeout + SLACK
+        let settings = &self.context.common.settings;
+        settings.memory.times * (REQUEST_TIMEOUT + SLACK) + settings.limits.peer_timeout
+    }
+
+    /// How long servers that were killed may go unnoticed, and are away.
+    pub(super) fn unnoticed(&self) -> u64 {
+        OUTAGE + self.context.common.settings.memory.times * 4 * SERVER_TIMEOUT
     }
 
     fn end(&mut self, end: End) {
@@ -358,6 +362,6 @@ impl Client<'_> {
                 common.schedule.kill(server.task);
             }
         }
-        self.quiet_until = common.schedule.now() + UNNOTICED;
+        self.quiet_until = common.schedule.now() + self.unnoticed();
     }
 }

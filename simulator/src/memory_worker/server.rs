@@ -59,7 +59,7 @@ impl ProcessContext {
                 quota: PAGES / 2,
                 clients: 2,
                 window: 8,
-                lease: LEASE,
+                lease: self.common.settings.memory.times * LEASE,
                 leave_interval: 10 * MS,
             };
             match driver.serve_memory(SERVER_PORT, config) {
@@ -74,7 +74,7 @@ impl ProcessContext {
     /// Clients end now; those that have died lose their pages with their lease.
     fn end_server(&self, memory: &Memory<SimPlatform>) -> Result<()> {
         let schedule = &self.common.schedule;
-        let limit = schedule.now() + 4 * LEASE;
+        let limit = schedule.now() + self.common.settings.memory.times * 4 * LEASE;
         while memory.status().clients > 0 {
             let now = schedule.now();
             let status = memory.status();

@@ -1,6 +1,6 @@
 //! Nothing breaks any more: what a client sees then.
 
-use super::client::{Client, UNNOTICED};
+use super::client::Client;
 use super::{BLOCKS, LOOK, MS};
 use crate::process::Result;
 use crate::schedule::lock;
@@ -62,7 +62,7 @@ impl Client<'_> {
             }
             self.wait_for_all()?;
             // By then it knows that they are lost.
-            self.context.sleep(UNNOTICED)?;
+            self.context.sleep(self.unnoticed())?;
             self.collect()?;
         }
         Ok(())
@@ -76,7 +76,8 @@ impl Client<'_> {
 
     fn wait_until_whole(&mut self) -> Result<()> {
         let schedule = &self.context.common.schedule;
-        let limit = schedule.now() + REPAIR;
+        let times = self.context.common.settings.memory.times;
+        let limit = schedule.now() + times * REPAIR;
         while !self.is_whole() {
             assert!(
                 schedule.now() < limit,

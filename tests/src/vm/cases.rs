@@ -8,7 +8,9 @@ use anyhow::{ensure, Context, Result};
 use qnic_cluster::{Cluster, Links, NodeState, Runtime};
 use serde_json::Value;
 
+use super::clock::Clocks;
 use super::nodes::{kill_device, on, on_network, on_spec, on_torus, on_two_engines, BOTH_KERNELS};
+use super::remote_memory::swap_on_links_that_delay;
 use super::shell::{cpu_ticks, info, number, private_kib};
 use super::silent::a_stuck_kernel_is_given_up;
 use crate::harness::{cases, Case};
@@ -74,7 +76,7 @@ fn bad_links(nodes: &VmNodes) -> Result<()> {
 
 /// Guests exchange data, messages and collectives; on good links, on links that lose 5 % of the
 /// frames, when a member is killed, when the guest of one stands still, and beside a process that
-/// receives nothing.
+/// receives nothing. In the end one swaps to the others, on links that delay, until these vanish.
 fn four_guests(nodes: &VmNodes) -> Result<()> {
     scenario::all_pairs_exchange(nodes, 30)?;
     wait_until_all_empty(nodes)?;
@@ -103,14 +105,18 @@ fn four_guests(nodes: &VmNodes) -> Result<()> {
         bytes: 200_000,
         ..each
     };
-    scenario::collectives(nodes, each).context("on bad links")
+    scenario::collectives(nodes, each).context("on bad links")?;
+    swap_on_links_that_delay(nodes, 0).context("swap on links that delay")
 }
 
+/// They exchange data, and their clocks go on as the host's does.
 fn both_kernels(nodes: &VmNodes) -> Result<()> {
+    let clocks = Clocks::read(nodes)?;
     let releases = [shell(nodes, 0, "uname -r")?, shell(nodes, 1, "uname -r")?];
     ensure!(releases[0] != releases[1], "one kernel only: {releases:?}");
     scenario::all_pairs_exchange(nodes, 30)?;
-    scenario::demo_between(nodes, [0, 1], "1,97,4096,1048576", 1 << 20)
+    scenario::demo_between(nodes, [0, 1], "1,97,4096,1048576", 1 << 20)?;
+    clocks.have_kept_time(nodes)
 }
 
 /// Two processes on each of two guests: neither the one beside it nor the one on

@@ -2,6 +2,7 @@
 
 mod cases;
 mod ci;
+mod clock;
 mod datagrams;
 mod hostile;
 mod machine;

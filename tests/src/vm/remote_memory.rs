@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use qnic_cluster::{ByteSize, ClusterSpec, FileSpec, Links, NetworkSpec};
 use qnic_images::{Cache, GuestFile, Provisioner, Silent};
+use rustix::process::Signal;
+use serde_json::json;
 
 use super::nodes::on_spec;
-use super::shell::no_kernel_complains;
+use super::shell::{kernel_complaints, no_kernel_complains};
 use crate::harness::{cases, Case};
-use qnic_nodes::shell::shell;
+use qnic_nodes::shell::{background, shell};
 use qnic_nodes::vm::VmNodes;
-use qnic_nodes::{until, Nodes};
+use qnic_nodes::{until, Nodes, Running};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     swap_and_files_outlive_their_servers => on_spec(&spec()?, outlive),
@@ -66,7 +68,7 @@ fn outlive(nodes: &VmNodes) -> Result<()> {
     steps.done("attached");
     files(nodes).context("a file system")?;
     steps.done("files");
-    let loss = serde_json::from_value(serde_json::json!({ "loss": "5%" }))?;
+    let loss = serde_json::from_value(json!({ "loss": "5%" }))?;
     nodes.cluster().set_links(&Links::All, Some(&loss))?;
     swap(nodes, &mut steps).context("swap")?;
     shell(nodes, 2, SERVE)?;
@@ -144,7 +146,7 @@ fn refusals(nodes: &VmNodes) -> Result<()> {
         );
     }
     let status = status(nodes)?;
-    ensure!(status["volumes"] == serde_json::json!([]), "{status}");
+    ensure!(status["volumes"] == json!([]), "{status}");
     Ok(())
 }
 
@@ -221,4 +223,70 @@ fn come_back(nodes: &VmNodes, server: usize, killed: u64) -> Result<()> {
 fn status(nodes: &VmNodes) -> Result<serde_json::Value> {
     let text = shell(nodes, 0, "qnic-rmem status --json")?;
     serde_json::from_str(&text).with_context(|| text.clone())
+}
+
+/// Memory that a process of a control group has, and what it writes.
+const GROUP: &str = "12M";
+const GROUP_WRITES: ByteSize = ByteSize::mib(24);
+/// Longest time of a request, and after which a task that does not run counts as hung, in seconds.
+const REQUEST: u64 = 10;
+const HUNG: u64 = 30;
+
+/// Swap on links with 10 ms of delay: a process finds what it has written. Then the links lose
+/// everything: a process that needs its pages is told so in time, and reads nothing that was there before.
+pub(super) fn swap_on_links_that_delay(nodes: &VmNodes, client: usize) -> Result<()> {
+    let mut steps = Steps(Instant::now());
+    let links = |faults| -> Result<()> {
+        let faults = serde_json::from_value(faults)?;
+        nodes.cluster().set_links(&Links::All, Some(&faults))?;
+        Ok(())
+    };
+    nodes.cluster().set_links(&Links::All, None)?;
+    links(json!({ "delay": "10ms" }))?;
+    let servers: Vec<_> = (0..nodes.count()).filter(|node| *node != client).collect();
+    for server in &servers {
+        shell(nodes, *server, "qnic-rmem serve --size 64MiB")?;
+    }
+    let names: Vec<_> = servers.iter().map(ToString::to_string).collect();
+    let prepare = format!(
+        "echo {HUNG} > /proc/sys/kernel/hung_task_timeout_secs && \
+         qnic-rmem attach --size 64MiB --replicas 2 --servers {} --timeout {REQUEST} && \
+         mkswap /dev/qnicmem0 && swapon /dev/qnicmem0 && \
+         echo +memory > /sys/fs/cgroup/cgroup.subtree_control && \
+         mkdir /sys/fs/cgroup/small && echo {GROUP} > /sys/fs/cgroup/small/memory.max",
+        names.join(",")
+    );
+    shell(nodes, client, &prepare).context("attach")?;
+    let mut program = swaps(nodes, client)?;
+    program.expect("whole", LIMIT)?;
+    program.succeed("disk-verify", LIMIT)?;
+    let volume = status(nodes)?["volumes"][0].take();
+    ensure!(volume["counters"]["failed"] == 0, "{volume}");
+    steps.done("swap at 10 ms");
+
+    let mut program = swaps(nodes, client)?;
+    program.expect("changed", LIMIT)?;
+    links(json!({ "loss": "100%" }))?;
+    let ended = program.wait(LIMIT)?;
+    // Its pages cannot be read, or no others be swapped out for them.
+    let killed = [Signal::BUS, Signal::KILL].map(|signal| 128 + signal.as_raw());
+    ensure!(killed.contains(&ended.status), "{ended:?}");
+    steps.done("without servers");
+    nodes.cluster().set_links(&Links::All, None)?;
+    shell(nodes, client, "swapoff /dev/qnicmem0 && qnic-rmem detach")?;
+    for server in servers {
+        shell(nodes, server, "qnic-rmem leave --now")?;
+    }
+    let complaints = kernel_complaints(nodes, client)?;
+    ensure!(complaints.is_empty(), "the kernel says: {complaints}");
+    Ok(())
+}
+
+/// A process that has less memory than it writes.
+fn swaps(nodes: &VmNodes, node: usize) -> Result<Box<dyn Running>> {
+    let script = format!(
+        "echo $$ > /sys/fs/cgroup/small/cgroup.procs && \
+         exec qnic-app disk-verify --size {GROUP_WRITES} --threads 8 --changes 512"
+    );
+    background(nodes, node, &script)
 }

@@ -81,7 +81,7 @@ impl Engine {
     fn new(number: usize, all: &Run, siblings: Siblings<Ram>) -> Self {
         let mut fabric = Fabric::default();
         for slot in 0..NICS {
-            let (nic, host) = Node::new(number * NICS + slot);
+            let (nic, host) = Node::new(number * NICS + slot, 1);
             fabric.add(nic, host).expect("one of its number");
             fabric.with(slot, Time(1), |now, nic, host, wire| {
                 host.start(now, nic, wire)
@@ -107,10 +107,10 @@ impl Engine {
         let mut finished = true;
         for slot in 0..NICS {
             let target = |node, number| pattern.target(node, number, engines);
-            if self.fabric.host(slot).post(writes, target) {
+            if self.fabric.host(slot).post(0, writes, target) {
                 self.fabric.nic_mut(slot).handle_doorbell(DOORBELL);
             }
-            finished &= self.fabric.host(slot).done() == writes;
+            finished &= self.fabric.host(slot).done(0) == writes;
         }
         self.fabric.receive(now);
         let mut from = 0;
@@ -200,7 +200,7 @@ impl Run {
         let time = start.elapsed().as_nanos() as f64;
         for engine in &engines {
             for slot in 0..NICS {
-                assert_eq!(engine.fabric.host(slot).errors(), 0, "writes fail");
+                assert_eq!(engine.fabric.host(slot).errors(0), 0, "writes fail");
             }
         }
         time

@@ -1,4 +1,4 @@
-//! A node: memory that several engines may access, and one process that writes.
+//! A node: memory that several engines may access, and processes that write.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,14 +19,15 @@ use qnic_nic::{Limits, Nic, NicConfig, Time};
 /// Writes of a process that are under way at most.
 const DEPTH: u64 = 32;
 
-/// The process, the same on each node.
-const VNI: VniId = VniId(1);
+/// The processes, the same on each node: the first has VNI 1 and this port.
 const PORT: Port = Port(7);
 const KEY: u64 = 0xaa;
 const SEGMENT: SegmentId = SegmentId(0);
 
-/// Frames of memory: the host area, and a page that is written to.
-const FRAMES: usize = HOST_PAGES + 1;
+/// Frames of memory: the host areas, and a page that is written to, of the first process.
+const fn frames(processes: usize) -> usize {
+    processes * HOST_PAGES + 1
+}
 
 /// Virtual address of that page.
 const ADDRESS: u64 = 0x10_0000;
@@ -36,8 +37,8 @@ const ADDRESS: u64 = 0x10_0000;
 pub(crate) struct Ram(Arc<[AtomicU64]>);
 
 impl Ram {
-    fn new() -> Self {
-        Ram((0..FRAMES * PAGE_SIZE / 8)
+    fn new(processes: usize) -> Self {
+        Ram((0..frames(processes) * PAGE_SIZE / 8)
             .map(|_| AtomicU64::new(0))
             .collect())
     }
@@ -58,7 +59,7 @@ impl Ram {
 impl HostMemory for Ram {
     fn contains(&self, address: u64, length: u64) -> bool {
         let end = address.checked_add(length);
-        end.is_some_and(|end| end <= (FRAMES * PAGE_SIZE) as u64)
+        end.is_some_and(|end| end <= (self.0.len() * 8) as u64)
     }
 
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfRange> {
@@ -106,13 +107,13 @@ impl HostMemory for Ram {
     }
 }
 
-/// A node and its process.
+/// A node and its processes.
 #[derive(Debug)]
 pub(crate) struct Node {
     number: usize,
     sram: Sram,
     ram: Ram,
-    queue: RefCell<CommandQueue>,
+    queues: RefCell<Vec<CommandQueue>>,
 }
 
 impl Host for Node {
@@ -128,13 +129,23 @@ impl Host for Node {
     }
 }
 
+/// The VNI of a process, by its number.
+fn vni(process: usize) -> VniId {
+    VniId(1 + process as u16)
+}
+
+/// Address of the host area of a process.
+fn host_area(process: usize) -> u64 {
+    (process * HOST_PAGES * PAGE_SIZE) as u64
+}
+
 impl Node {
     /// A node and its NIC, which has to be started.
-    pub(crate) fn new(number: usize) -> (Nic, Node) {
+    pub(crate) fn new(number: usize, processes: usize) -> (Nic, Node) {
         let config = NicConfig {
             node: NodeId(number as u16),
-            frames: FRAMES as u64,
-            windows: 2,
+            frames: frames(processes) as u64,
+            windows: 1 + processes as u32,
             doorbells: 1,
             limits: Limits::default(),
             routes: std::collections::BTreeMap::new(),
@@ -142,17 +153,18 @@ impl Node {
         };
         let nic = Nic::new(config).expect("a NIC");
         let sram = Sram::new(nic.geometry().sram_bytes as usize);
-        let queue = CommandQueue::new(&sram, nic.geometry().window_offset(VNI));
+        let queue = |process| CommandQueue::new(&sram, nic.geometry().window_offset(vni(process)));
+        let queues = (0..processes).map(queue).collect();
         let node = Node {
             number,
             sram,
-            ram: Ram::new(),
-            queue: RefCell::new(queue),
+            ram: Ram::new(processes),
+            queues: RefCell::new(queues),
         };
         (nic, node)
     }
 
-    /// Starts the NIC, and registers the process, whose one page is in the table.
+    /// Starts the NIC, and registers the processes; the page of the first is in the table.
     pub(crate) fn start(&self, now: Time, nic: &mut Nic, wire: &mut impl Wire<Ram>) {
         nic.start(now, self, 1 + self.number as u64);
         let mut request = |bytes: [u8; REQUEST_BYTES]| {
@@ -160,19 +172,23 @@ impl Node {
             let reply = reply.expect("a reply at once");
             assert_eq!(status_of(&reply), Status::Ok);
         };
+        let processes = self.queues.borrow().len();
         let hello = Hello {
             abi_version: ABI_VERSION.into(),
             reserved: 0.into(),
-            frames: (FRAMES as u64).into(),
+            frames: (frames(processes) as u64).into(),
         };
         request(request_bytes(Opcode::Hello, VniId(0), &hello));
-        let process = NewProcess {
-            port: PORT.0.into(),
-            flags: 0.into(),
-            pid: 1.into(),
-            host_area: std::array::from_fn(|page| ((page * PAGE_SIZE) as u64).into()),
-        };
-        request(request_bytes(Opcode::NewProcess, VNI, &process));
+        for number in 0..processes {
+            let page = |page| (host_area(number) + (page * PAGE_SIZE) as u64).into();
+            let process = NewProcess {
+                port: (PORT.0 + number as u16).into(),
+                flags: 0.into(),
+                pid: 1.into(),
+                host_area: std::array::from_fn(page),
+            };
+            request(request_bytes(Opcode::NewProcess, vni(number), &process));
+        }
         let export = Export {
             segment: SEGMENT.0.into(),
             flags: 0.into(),
@@ -184,9 +200,9 @@ impl Node {
             page_key: KEY.into(),
             options: ExportOptions::open(),
         };
-        request(request_bytes(Opcode::Export, VNI, &export));
-        let (geometry, frame) = (*nic.geometry(), HOST_PAGES as u32);
-        let tag = Tag::new(VNI, ADDRESS);
+        request(request_bytes(Opcode::Export, vni(0), &export));
+        let (geometry, frame) = (*nic.geometry(), frames(processes) as u32 - 1);
+        let tag = Tag::new(vni(0), ADDRESS);
         let order = Ordering::Relaxed;
         self.sram.store_u64(geometry.key_word(frame), KEY, order);
         let word = tag.word(PageAccess::Write);
@@ -196,13 +212,19 @@ impl Node {
         self.sram.store_u32(entry, entry_of(frame), order);
     }
 
-    /// Posts writes until enough are under way, or `writes` were posted. Returns true if the NIC
-    /// has to be told.
-    pub(crate) fn post(&self, writes: u64, target: impl Fn(usize, u64) -> usize) -> bool {
-        let mut queue = self.queue.borrow_mut();
-        let until = writes.min(self.done() + DEPTH);
+    /// Has a process post writes until enough are under way, or `writes` were posted. Returns true
+    /// if the NIC has to be told.
+    pub(crate) fn post(
+        &self,
+        process: usize,
+        writes: u64,
+        target: impl Fn(usize, u64) -> usize,
+    ) -> bool {
+        let queue = &mut self.queues.borrow_mut()[process];
+        let until = writes.min(self.done(process) + DEPTH);
+        let head = self.ram.load(host_area(process) + HEAD as u64);
         let mut rings = false;
-        while queue.tail() < until && !queue.is_full(self.ram.load(HEAD as u64)) {
+        while queue.tail() < until && !queue.is_full(head) {
             let to = Remote {
                 node: NodeId(target(self.number, queue.tail()) as u16),
                 port: PORT,
@@ -218,13 +240,13 @@ impl Node {
         rings
     }
 
-    /// Writes that are complete.
-    pub(crate) fn done(&self) -> u64 {
-        self.ram.load(WRITES_DONE as u64)
+    /// Writes of a process that are complete.
+    pub(crate) fn done(&self, process: usize) -> u64 {
+        self.ram.load(host_area(process) + WRITES_DONE as u64)
     }
 
-    /// Writes that have failed.
-    pub(crate) fn errors(&self) -> u64 {
-        self.ram.load(ERRORS as u64)
+    /// Writes of a process that have failed.
+    pub(crate) fn errors(&self, process: usize) -> u64 {
+        self.ram.load(host_area(process) + ERRORS as u64)
     }
 }

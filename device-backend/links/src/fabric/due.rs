@@ -13,6 +13,10 @@
 //! so somebody looks at them while the engine runs. Otherwise a NIC at rest is in the state in which
 //! the engine could sleep: nothing but what makes it due can give it work. So whoever touches a NIC
 //! makes it due; one turn too many costs little, one too few loses work.
+//!
+//! A frame that comes by a call of its sender makes a NIC due, too. If it was at rest before, and its
+//! sender learns by a receipt what a turn would tell it, and nothing else is left to do, it is
+//! *dismissed*: at rest as before, without a turn.
 
 use qnic_nic::env::Time;
 
@@ -59,6 +63,8 @@ impl Slots {
 #[derive(Debug)]
 pub(super) struct Due {
     due: Slots,
+    /// Those of them that were at rest, and are due only as frames came by calls of their senders.
+    called: Slots,
     watched: Slots,
     /// When each slot is due again that is at rest; of others, what it was.
     deadlines: Vec<Time>,
@@ -72,6 +78,7 @@ impl Default for Due {
     fn default() -> Self {
         Due {
             due: Slots::default(),
+            called: Slots::default(),
             watched: Slots::default(),
             deadlines: Vec::new(),
             first: NEVER,
@@ -87,6 +94,7 @@ impl Due {
         self.deadlines.push(NEVER);
         let words = self.deadlines.len().div_ceil(BITS);
         self.due.0.resize(words, 0);
+        self.called.0.resize(words, 0);
         self.watched.0.resize(words, 0);
         self.mark(slot);
     }
@@ -95,6 +103,29 @@ impl Due {
     #[inline]
     pub(super) fn mark(&mut self, slot: usize) {
         self.due.insert(slot);
+        self.called.remove(slot);
+    }
+
+    /// A slot is due, as a frame comes by a call of its sender.
+    #[inline]
+    pub(super) fn call(&mut self, slot: usize) {
+        if !self.due.contains(slot) {
+            self.due.insert(slot);
+            self.called.insert(slot);
+        }
+    }
+
+    /// Returns true if a slot is due for calls only.
+    #[inline]
+    pub(super) fn is_called(&self, slot: usize) -> bool {
+        self.called.contains(slot)
+    }
+
+    /// A slot is at rest as it was before calls.
+    #[inline]
+    pub(super) fn dismiss(&mut self, slot: usize) {
+        self.due.remove(slot);
+        self.called.remove(slot);
     }
 
     pub(super) fn is_marked(&self, slot: usize) -> bool {
@@ -104,7 +135,7 @@ impl Due {
     /// A slot is at rest until it is due again, at `deadline` at the latest.
     pub(super) fn rest(&mut self, slot: usize, deadline: Option<Time>) {
         let deadline = deadline.unwrap_or(NEVER);
-        self.due.remove(slot);
+        self.dismiss(slot);
         self.deadlines[slot] = deadline;
         self.first = self.first.min(deadline);
     }
@@ -143,6 +174,7 @@ impl Due {
 
     /// All slots that are watched are due.
     pub(super) fn mark_watched(&mut self) {
+        self.called.0.fill(0);
         let words = self.watched.0.iter_mut().zip(&mut self.due.0);
         words.for_each(|(watched, due)| *due |= std::mem::take(watched));
     }

@@ -164,10 +164,10 @@ fn post(fabric: &Fabric<SimHost>) {
 #[test]
 fn a_nic_with_an_idle_queue_is_watched() {
     let (mut fabric, now) = watched();
-    assert!(!fabric.look(now), "there is no command");
+    assert!(!fabric.look(now, 16), "there is no command");
     assert!(round(&mut fabric, now).is_empty());
     post(&fabric);
-    assert!(fabric.look(now));
+    assert!(fabric.look(now, 16));
     assert_eq!(round(&mut fabric, now), [1]);
 }
 
@@ -182,10 +182,10 @@ fn a_nic_with_an_idle_queue_prepares_to_sleep() {
 fn a_nic_whose_queues_are_asleep_is_not_watched() {
     let (mut fabric, _) = watched();
     let late = NOW.after(Limits::default().sleep_timeout);
-    assert!(fabric.look(late), "its queue falls asleep");
+    assert!(fabric.look(late, 16), "its queue falls asleep");
     settle(&mut fabric, late);
     post(&fabric);
-    assert!(!fabric.look(late));
+    assert!(!fabric.look(late, 16));
 }
 
 /// An import from a node that does not answer: the NIC asks again, then gives up.

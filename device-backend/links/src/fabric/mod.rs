@@ -52,9 +52,6 @@ use routes::{Route, Routes};
 use slot::Slot;
 pub use wire::LocalWire;
 
-/// NICs that one [`Fabric::look`] looks at.
-const LOOKS: usize = 16;
-
 /// Two NICs have the same node number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is in the fabric already")]
@@ -251,17 +248,17 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
     }
 
     /// Looks for commands at NICs that are at rest and whose processes ring no doorbell yet, at
-    /// some of them at a time, in turn. Returns true if one has something to do: it is due then.
-    pub fn look(&mut self, now: Time) -> bool {
+    /// `most` of them, in turn. Returns true if one has something to do: it is due then.
+    pub fn look(&mut self, now: Time, most: usize) -> bool {
         let mut found = false;
-        for _ in 0..LOOKS.min(self.switch.due.watched()) {
+        for _ in 0..most.min(self.switch.due.watched()) {
             let Some(slot) = self.switch.due.next_watched() else {
                 break;
             };
             if !self.switch.due.is_marked(slot) {
                 let it = &mut self.slots[slot];
                 let time = it.time(now);
-                if it.nic.look_at_idle_queues(time, &it.host) || it.nic.wants_poll() {
+                if it.nic.look_at_idle_queues(time, &it.host) {
                     self.make_due(slot);
                     found = true;
                 }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use qnic_abi::wire::{Frame, HEADER_BYTES};
 use qnic_abi::{NodeId, PAGE_SIZE};
-use qnic_nic::env::{Host, HostMemory, Payload, Time};
+use qnic_nic::env::{Host, HostMemory, Payload, Receipt, Time};
 use qnic_nic::{Limits, Nic};
 
 use crate::codec::Packet;
@@ -154,6 +154,15 @@ impl<H: Host> Slot<H> {
                     .handle_frame(time, &self.host, packet.frame(), packet.payload());
                 true
             }
+        }
+    }
+
+    /// What the NIC says to a node of what it has received of it.
+    #[inline]
+    pub(super) fn receipt(&mut self, node: NodeId) -> Option<Receipt> {
+        match self.stands() {
+            true => None,
+            false => self.nic.receipt(node),
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use qnic_abi::wire::{Frame, HEADER_BYTES};
 use qnic_abi::NodeId;
-use qnic_nic::env::{Channel, Host, Path, Payload, Sent, Ticket, Time, Wire};
+use qnic_nic::env::{Channel, Host, Path, Payload, Receipt, Sent, Ticket, Time, Wire};
 
 use super::engines::send_to_engine;
 use super::routes::Route;
@@ -26,18 +26,23 @@ pub struct LocalWire<'a, H: Host<Memory: Debug>> {
 }
 
 impl<H: Host<Memory: Clone + Debug>> LocalWire<'_, H> {
-    /// Gives the frame to a NIC of this process by a call. Returns false if there is no route
-    /// to it.
-    fn deliver(&mut self, slot: usize, packet: &Packet<'_, H::Memory>) -> bool {
-        let lossless = self.switch.network.is_fixed();
-        self.switch.due.mark(slot);
-        let this = self.before.len();
-        let peer = match slot.checked_sub(this) {
+    /// The slot of another NIC of this process.
+    #[inline]
+    fn other(&mut self, slot: usize) -> Option<&mut Slot<H>> {
+        match slot.checked_sub(self.before.len()) {
             None => self.before.get_mut(slot),
             Some(0) => None,
             Some(distance) => self.after.get_mut(distance - 1),
-        };
-        peer.is_some_and(|peer| peer.deliver(self.now, packet, lossless))
+        }
+    }
+
+    /// Gives the frame to a NIC of this process by a call. Returns false if there is no route
+    /// to it.
+    fn deliver(&mut self, slot: usize, packet: &Packet<'_, H::Memory>) -> bool {
+        let (now, lossless) = (self.now, self.switch.network.is_fixed());
+        self.switch.due.call(slot);
+        let peer = self.other(slot);
+        peer.is_some_and(|peer| peer.deliver(now, packet, lossless))
     }
 }
 
@@ -103,6 +108,25 @@ impl<H: Host<Memory: Clone + Debug>> Wire<H::Memory> for LocalWire<'_, H> {
             self.switch.network.record(&record);
         }
         sent
+    }
+
+    /// The NIC that gives it needs no turn, if it was at rest before these frames, and they have left it
+    /// nothing else to do.
+    fn receipt(&mut self, node: NodeId) -> Option<Receipt> {
+        let Some(Route::Local(slot)) = self.switch.routes.find(node) else {
+            return None;
+        };
+        if !self.switch.network.is_fixed() {
+            return None;
+        }
+        let from = self.node;
+        let called = self.switch.due.is_called(slot);
+        let peer = self.other(slot)?;
+        let receipt = peer.receipt(from)?;
+        if called && peer.nic.is_undisturbed() {
+            self.switch.due.dismiss(slot);
+        }
+        Some(receipt)
     }
 
     fn is_done(&self, ticket: Ticket) -> bool {

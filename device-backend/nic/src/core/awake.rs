@@ -13,8 +13,13 @@
 //! | a queue that is | is looked at | `AWAKE` |
 //! |---|---|---|
 //! | active | in every poll | 1, stored before the first look |
-//! | idle | when a poll finds nothing else, and every [`LOOK_INTERVAL`] | 1 |
+//! | idle | some of them, in turn, when a poll finds nothing else; all every [`LOOK_INTERVAL`] | 1 |
 //! | asleep | after a doorbell, or data or a notification that arrives | 0 |
+//!
+//! What is looked at in vain delays what is not. So a queue is active as long as a command is likely:
+//! where the last two were further apart than `idle_timeout`, an eighth of that; and where data has
+//! arrived that nobody answered, not for the next data either. Of the idle queues the one comes first
+//! that came next the last time: processes that take turns in an order are found by one look.
 //!
 //! So processes that take turns ring no doorbell as long as the engine polls for any of them. A queue
 //! falls asleep by the protocol of [`qnic_abi::window`]: `AWAKE` = 0, full fence, one more look. The
@@ -34,6 +39,10 @@ const LOOK_INTERVAL: u64 = 20_000;
 /// Most idle queues of a NIC, so that one process with many cannot make a look long; those beyond fall
 /// asleep at once.
 const IDLE_QUEUES: usize = 256;
+
+/// Idle queues that are looked at when a poll has found nothing: so few that a command of an active
+/// queue does not wait for them.
+const LOOKS: usize = 8;
 
 /// How often a command queue is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +69,13 @@ struct IdleQueue {
 pub(super) struct AwakeQueues {
     active: Vec<VniId>,
     idle: Vec<IdleQueue>,
+    /// When all idle queues were looked at.
     last_look: Time,
+    /// Place of the next idle queue to look at.
+    next_place: usize,
+    /// The queue that was idle and has had a command last, and the one that came next the last time.
+    last_found: Option<VniId>,
+    expected: Option<VniId>,
 }
 
 impl Core {
@@ -91,6 +106,28 @@ impl Core {
         self.awake.active.push(vni);
     }
 
+    /// Data has arrived for the process of a VNI: it is likely to answer, unless it did not answer the
+    /// last time.
+    #[inline]
+    pub(crate) fn arrived(&mut self, vni: VniId, now: Time) {
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        let queue = &mut process.queue;
+        match queue.attention {
+            Attention::Active if queue.unanswered => {}
+            Attention::Idle(place) if queue.unanswered => {
+                queue.last_work = now;
+                self.awake.idle[place].last_work = now;
+            }
+            _ => {
+                queue.unanswered = true;
+                queue.gap = 0;
+                self.activate(vni, Some(now));
+            }
+        }
+    }
+
     /// Activates the queues of doorbells that were rung.
     #[inline]
     pub(crate) fn activate_rung(&mut self, now: Time) {
@@ -117,9 +154,9 @@ impl Core {
     /// Returns true if the queue of a VNI had no command for so long that it is idle.
     #[inline]
     pub(crate) fn is_idle(&self, now: Time, vni: VniId) -> bool {
+        let timeout = self.limits.idle_timeout;
         let process = self.process(vni);
-        let last = process.map(|process| process.queue.last_work);
-        last.is_some_and(|last| last.after(self.limits.idle_timeout) <= now)
+        process.is_some_and(|process| process.queue.is_idle(now, timeout))
     }
 
     /// Active queues that had no command for long enough are idle from now on. What they have
@@ -177,22 +214,67 @@ impl Core {
         self.has_idle_queues() && self.awake.last_look.after(LOOK_INTERVAL) <= now
     }
 
-    /// Looks at the idle queues: those with a command are active from now on, and those that had none
-    /// for long enough fall asleep. Returns true if one of them has a command.
+    /// Looks at all idle queues: [`Core::look_at_some_idle`].
+    #[cold]
     pub(crate) fn look_at_idle<H: Host>(&mut self, now: Time, host: &H) -> bool {
         self.awake.last_look = now;
+        self.look_at_idle_queues(now, host, self.awake.idle.len())
+    }
+
+    /// Looks at idle queues, some of them at a time, in turn, the likely one first: those with a command
+    /// are active from now on, and those that had none for long enough fall asleep. Returns true if one
+    /// of them has a command.
+    #[inline]
+    pub(crate) fn look_at_some_idle<H: Host>(&mut self, now: Time, host: &H) -> bool {
+        if self.awake.idle.is_empty() {
+            return false;
+        }
+        let most = LOOKS.min(self.awake.idle.len());
+        self.look_at_expected(now, host) || self.look_at_idle_queues(now, host, most)
+    }
+
+    fn look_at_expected<H: Host>(&mut self, now: Time, host: &H) -> bool {
+        let Some(vni) = self.awake.expected else {
+            return false;
+        };
+        let attention = self.process(vni).map(|process| process.queue.attention);
+        let idle = matches!(attention, Some(Attention::Idle(_)));
+        let found = idle && self.has_command(host, vni);
+        if found {
+            self.found(vni, now);
+        }
+        found
+    }
+
+    /// An idle queue has a command.
+    fn found(&mut self, vni: VniId, now: Time) {
+        let last = self.awake.last_found.replace(vni);
+        if let Some(process) = last.and_then(|last| self.process_mut(last)) {
+            process.queue.next_found = Some(vni);
+        }
+        let expected = self.process(vni).and_then(|it| it.queue.next_found);
+        self.awake.expected = expected;
+        self.activate(vni, Some(now));
+    }
+
+    fn look_at_idle_queues<H: Host>(&mut self, now: Time, host: &H, most: usize) -> bool {
         let (sram, timeout) = (host.sram(), self.limits.sleep_timeout);
         let (mut found, mut tired) = (false, false);
-        let mut place = 0;
-        while let Some(queue) = self.awake.idle.get(place).copied() {
+        for _ in 0..most {
+            if self.awake.next_place >= self.awake.idle.len() {
+                self.awake.next_place = 0;
+            }
+            let Some(queue) = self.awake.idle.get(self.awake.next_place).copied() else {
+                break;
+            };
             // Relaxed: whoever reads the command loads this word again.
             if sram.load_u64(queue.slot, Ordering::Relaxed) != 0 && self.has_room(queue.vni) {
                 // Another one has its place then.
-                self.activate(queue.vni, Some(now));
+                self.found(queue.vni, now);
                 found = true;
             } else {
                 tired |= queue.last_work.after(timeout) <= now;
-                place += 1;
+                self.awake.next_place += 1;
             }
         }
         if tired {

@@ -114,6 +114,11 @@ impl Core {
         }
     }
 
+    /// Returns true if there is something to write back.
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     /// Writes completions back that are due, then wakes processes that asked for it.
     #[inline]
     pub(crate) fn write_back_completions<H: Host>(&mut self, host: &H) -> bool {

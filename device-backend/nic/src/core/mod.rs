@@ -62,6 +62,7 @@ use counters::Counters;
 use events::EventQueue;
 use kept::Kept;
 use sampling::Sampler;
+pub(crate) use tracing::Subject;
 use tracing::Tracing;
 
 pub(crate) use counters::LookupSide;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, COMMAND_ENTRIES};
-use qnic_abi::{Port, SharedMemory, Status};
+use qnic_abi::{Port, SharedMemory, Status, VniId};
 use qnic_timing::Countdown;
 
 use super::awake::Attention;
@@ -36,6 +36,13 @@ pub(crate) struct CommandQueue {
     pub(crate) stalled: bool,
     /// When it last had a command, or a reason to expect one.
     pub(crate) last_work: Time,
+    /// When it last had a command, and how long after the one before; 0 if data has arrived since.
+    pub(crate) last_command: Time,
+    pub(crate) gap: u64,
+    /// Data has arrived since.
+    pub(crate) unanswered: bool,
+    /// The queue that was the next one that was idle and had a command.
+    pub(crate) next_found: Option<VniId>,
     /// Chooses the commands that are sampled.
     pub(crate) countdown: Countdown,
 }
@@ -52,6 +59,10 @@ impl CommandQueue {
             awake: false,
             stalled: false,
             last_work: Time::default(),
+            last_command: Time::default(),
+            gap: 0,
+            unanswered: false,
+            next_found: None,
             countdown: Countdown::new(),
         }
     }
@@ -61,7 +72,21 @@ impl CommandQueue {
         self.head += 1;
         self.slot = self.window + command_offset(self.head);
         self.last_work = now;
+        self.gap = now.0.saturating_sub(self.last_command.0);
+        self.last_command = now;
+        self.unanswered = false;
         self.stalled = false;
+    }
+
+    /// Returns true if no command is likely soon, as there was none for `timeout`, or where they are
+    /// further apart, for an eighth of it.
+    #[inline]
+    pub(super) fn is_idle(&self, now: Time, timeout: u64) -> bool {
+        let patience = match self.gap > timeout {
+            true => timeout / 8,
+            false => timeout,
+        };
+        self.last_work.after(patience) <= now
     }
 
     /// Commands that stand in it and were not read: at most as many as it has entries.

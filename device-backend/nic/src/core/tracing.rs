@@ -10,7 +10,7 @@
 use qnic_abi::wire::Frame;
 
 use crate::ids::OperationId;
-use crate::trace::{Event, Record, Taken, What};
+use crate::trace::{Event, Record, Scope, Taken, What};
 
 /// The trace of a NIC.
 #[derive(Debug, Default)]
@@ -58,9 +58,12 @@ impl Tracing {
         self.on && id.running() != 0 && id.running() % self.sample == 0
     }
 
-    /// Returns true if the operation of a frame is shown.
-    pub(crate) fn shows_frame(&self, frame: &Frame) -> bool {
-        self.shows(OperationId(frame.envelope.operation.get()))
+    /// Returns true if what belongs to a subject is shown.
+    pub(crate) fn shows_subject(&self, subject: &Subject) -> bool {
+        match subject.scope {
+            Scope::Command => self.shows(OperationId(subject.number)),
+            _ => self.on && subject.chosen % self.sample == 0,
+        }
     }
 
     /// Keeps an event, if there is room.
@@ -73,11 +76,70 @@ impl Tracing {
     }
 }
 
+/// What a frame or a call belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Subject {
+    pub(crate) scope: Scope,
+    /// Node that has given it its number.
+    pub(crate) owner: u16,
+    pub(crate) number: u64,
+    /// What it is chosen by; 0 always is. A command is chosen by its running number.
+    chosen: u64,
+}
+
+impl Subject {
+    /// The command that a frame names.
+    pub(crate) fn command(frame: &Frame, owner: u16) -> Self {
+        Subject::always(Scope::Command, owner, frame.envelope.operation.get())
+    }
+
+    /// What is shown by its number.
+    pub(crate) fn numbered(scope: Scope, owner: u16, number: u64) -> Self {
+        Subject {
+            chosen: number,
+            ..Subject::always(scope, owner, number)
+        }
+    }
+
+    /// What is shown whatever the sample.
+    pub(crate) fn always(scope: Scope, owner: u16, number: u64) -> Self {
+        Subject {
+            scope,
+            owner,
+            number,
+            chosen: 0,
+        }
+    }
+
+    /// A collective, by its number in a group. Its number here is that of no other, unless the home forms
+    /// two groups a multiple of 2^32 ns apart.
+    pub(crate) fn collective(home: u16, group: u64, sequence: u32) -> Self {
+        Subject {
+            chosen: sequence.into(),
+            ..Subject::always(
+                Scope::Collective,
+                home,
+                group.rotate_left(32) ^ u64::from(sequence),
+            )
+        }
+    }
+}
+
 impl Event {
+    /// An event of a subject, without more.
+    pub(crate) fn of(time: u64, node: u16, what: What, subject: &Subject) -> Self {
+        Event {
+            scope: subject.scope,
+            requester: subject.owner,
+            ..Event::own(time, node, what, OperationId(subject.number))
+        }
+    }
+
     /// An event of an operation at its requester, without more.
     pub(crate) fn own(time: u64, node: u16, what: What, id: OperationId) -> Self {
         Event {
             time,
+            scope: Scope::Command,
             operation: id.0,
             what,
             at: node,
@@ -156,5 +218,24 @@ mod tests {
         assert!(!tracing.shows(id(3)));
         tracing.begin(0, Vec::new());
         assert!(tracing.shows(id(1)), "0 is taken for 1");
+    }
+
+    #[test]
+    fn imports_and_collectives_are_shown_by_their_numbers_and_the_rest_always() {
+        let mut tracing = Tracing::default();
+        let spread = Subject::always(Scope::Spread, 1, 7);
+        assert!(!tracing.shows_subject(&spread), "there is no trace");
+        tracing.begin(3, Vec::new());
+        let import = |number| Subject::numbered(Scope::Import, 1, number);
+        let collective = |sequence| Subject::collective(1, 1 << 40 | 5, sequence);
+        for number in 0..9 {
+            let chosen = number % 3 == 0;
+            assert_eq!(tracing.shows_subject(&import(number.into())), chosen);
+            assert_eq!(tracing.shows_subject(&collective(number)), chosen);
+        }
+        assert!(tracing.shows_subject(&spread));
+        assert_ne!(collective(1).number, collective(2).number);
+        let other = Subject::collective(1, 1 << 40 | 6, 1);
+        assert_ne!(collective(1).number, other.number);
     }
 }

@@ -32,7 +32,7 @@ use zerocopy::IntoBytes;
 use crate::budget::Budget;
 use crate::config::{Limits, NicConfig};
 use crate::core::{Core, Pending};
-use crate::env::{Host, Payload, Time, Wire};
+use crate::env::{Host, Payload, Receipt, Time, Wire};
 use crate::occupants::{PeerReport, VniReport};
 use crate::protocols::{Context, Protocols};
 use crate::stages::StageReport;
@@ -62,6 +62,8 @@ pub struct Nic {
     config: NicConfig,
     unusable: Option<Status>,
     running: bool,
+    /// Something has come since a poll found nothing that leaves this NIC something to do.
+    disturbed: bool,
     /// The driver has announced a reset.
     reset_announced: bool,
     /// Its reply waits for peers.
@@ -83,6 +85,7 @@ impl Nic {
             protocols: Protocols::default(),
             unusable: None,
             running: false,
+            disturbed: true,
             reset_announced: false,
             farewell: None,
             config,
@@ -234,6 +237,20 @@ impl Nic {
         }
     }
 
+    /// How far this NIC has come with the frames of a node, which a wire tells at once
+    /// ([`Wire::receipt`]): no Ack follows. `None`: there is nothing to tell.
+    #[inline]
+    pub fn receipt(&mut self, node: NodeId) -> Option<Receipt> {
+        self.transport.receipt(node)
+    }
+
+    /// Returns true if nothing but writes has come since a [`Nic::poll`] found nothing, and the next
+    /// one would find nothing either: it has no event and no reply more, and no other deadline.
+    #[inline]
+    pub fn is_undisturbed(&self) -> bool {
+        !self.disturbed && !self.wants_poll()
+    }
+
     /// The wire has found no route for a frame of this NIC that it had kept or taken
     /// ([`Wire`]): what runs with that peer is given up, unless another session has begun since.
     pub fn handle_returned<H: Host>(&mut self, now: Time, host: &H, frame: &Frame) {
@@ -276,18 +293,29 @@ impl Nic {
         self.add_wanted(&io);
         busy |= self.flush(&mut io, false);
         busy |= self.core.flush_completions(host);
-        busy |= self.fetch_commands(&io);
-        busy |= self.give_turns(&mut io);
-        busy |= self.flush(&mut io, true);
+        busy |= self.serve_queues(&mut io);
+        if self.core.is_look_due(now) {
+            busy |= self.core.look_at_idle(now, host);
+        } else if !busy && self.core.look_at_some_idle(now, host) {
+            busy |= self.serve_queues(&mut io);
+        }
         busy |= self.core.write_back_completions(host);
         busy |= self.end_farewell(now);
-        if !busy || self.core.is_look_due(now) {
-            busy |= self.core.look_at_idle(now, host);
-        }
         match busy || self.core.has_turns() || self.transport.has_output(now) {
             true => Progress::Busy,
-            false => Progress::Idle,
+            false => {
+                self.disturbed = false;
+                Progress::Idle
+            }
         }
+    }
+
+    /// Reads commands and sends what there is to be sent.
+    #[inline]
+    fn serve_queues<H: Host, W: Wire<H::Memory>>(&mut self, io: &mut Io<'_, H, W>) -> bool {
+        let mut busy = self.fetch_commands(io);
+        busy |= self.give_turns(io);
+        busy | self.flush(io, true)
     }
 
     /// The next event for the driver.
@@ -340,10 +368,10 @@ impl Nic {
         self.core.has_idle_queues()
     }
 
-    /// Looks at [idle queues](Nic::has_idle_queues), as [`Nic::poll`] does when it finds nothing else.
-    /// Returns true if one of them has a command: poll then.
+    /// Looks at some [idle queues](Nic::has_idle_queues), as [`Nic::poll`] does when it finds nothing else.
+    /// Returns true if one of them has a command, or has fallen asleep: poll then.
     pub fn look_at_idle_queues<H: Host>(&mut self, now: Time, host: &H) -> bool {
-        self.running && self.core.look_at_idle(now, host)
+        self.running && (self.core.look_at_some_idle(now, host) || self.core.is_dirty())
     }
 
     /// Tells all processes that the NIC stops looking at their queues, and looks

@@ -42,16 +42,20 @@ impl Nic {
             Some(End::Lost(index)) => self.session_ended(now, host, index, Time::default()),
             Some(End::Left(index)) => self.session_left(now, host, index),
         }
+        let before = self.disturbed;
+        self.disturbed = true;
         if let Some(index) = accepted {
-            if self.acknowledge(now, host, index, frame) {
-                self.dispatch(now, host, index, (class, frame), payload);
+            if let Some(settled) = self.acknowledge(now, host, index, frame) {
+                let plain = self.dispatch(now, host, index, (class, frame), payload);
                 self.signal_due(host, index);
+                self.disturbed = before | settled | !plain | ended.is_some();
             }
         }
         self.resume_unblocked(now, host);
     }
 
-    /// Handles what a frame acknowledges. Returns false if that cannot be true.
+    /// Handles what a frame acknowledges. Returns true if there was anything; `None`: that cannot
+    /// be true.
     #[inline]
     fn acknowledge<H: Host>(
         &mut self,
@@ -59,19 +63,31 @@ impl Nic {
         host: &H,
         index: PeerIndex,
         frame: &Frame,
-    ) -> bool {
-        if !self.transport.acknowledge(now, index, frame) {
-            return false;
-        }
-        while self.transport.pop_refusal(index, frame) {
-            self.signal_due(host, index);
-        }
-        self.process_delivered(now, host, index);
-        true
+    ) -> Option<bool> {
+        let possible = self.transport.acknowledge(now, index, frame);
+        possible.then(|| self.acknowledged(now, host, index, frame.envelope.acknowledge.get()))
     }
 
-    /// Takes fragments out of the window that the peer has delivered.
-    fn process_delivered<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
+    /// A peer has received everything up to this number, and delivered what it says. Returns true if
+    /// that was anything new.
+    #[inline]
+    pub(super) fn acknowledged<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        index: PeerIndex,
+        received: u64,
+    ) -> bool {
+        let mut refused = false;
+        while self.transport.pop_refusal(index, received) {
+            self.signal_due(host, index);
+            refused = true;
+        }
+        self.process_delivered(now, host, index) | refused
+    }
+
+    /// Takes fragments out of the window that the peer has delivered. Returns true if there were any.
+    fn process_delivered<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) -> bool {
         let mut settled = false;
         while let Some((id, count)) = self.transport.pop_settled(index) {
             let (protocols, mut cx) = self.parts(now, host);
@@ -81,9 +97,10 @@ impl Nic {
         if settled {
             self.transport.settled(index);
         }
+        settled
     }
 
-    /// Hands a frame that is new to its protocol.
+    /// Hands a frame that is new to its protocol. Returns true if nothing is left to do.
     #[inline]
     fn dispatch<H: Host>(
         &mut self,
@@ -92,14 +109,15 @@ impl Nic {
         index: PeerIndex,
         (class, frame): (Class, &Frame),
         payload: Payload<'_, H::Memory>,
-    ) {
+    ) -> bool {
         let frame_kind = frame.envelope.kind;
         if class == Class::Session {
-            return self.transport.receive_ack(now, index, frame);
+            self.transport.receive_ack(now, index, frame);
+            return false;
         }
         let in_order = protocols::is_in_order(frame_kind);
         if class.is_numbered() && !self.transport.admit(now, index, frame, in_order) {
-            return;
+            return false;
         }
         let arrival = Arrival {
             peer: index,
@@ -116,13 +134,22 @@ impl Nic {
             kind::PROCESS_GONE => self.peer_process_gone(now, host, index, frame),
             kind::WINDOW | kind::WINDOW_TAKEN => self.transport.receive_window(index, frame),
             _ if frame.envelope.fragments > 1 => self.receive_span(now, host, &arrival),
-            _ => self.receive_fragment(now, host, &arrival),
+            _ => {
+                let done = self.receive_fragment(now, host, &arrival);
+                return done && protocols::is_unanswered(frame_kind);
+            }
         }
+        false
     }
 
-    /// Receives a frame of one fragment.
+    /// Receives a frame of one fragment. Returns true if it is done with.
     #[inline]
-    fn receive_fragment<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
+    fn receive_fragment<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> bool {
         let (protocols, mut cx) = self.parts(now, host);
         let received = protocols.receive(&mut cx, arrival);
         match received {
@@ -130,12 +157,14 @@ impl Nic {
                 if arrival.received.is_some() {
                     self.sample_delivered(host, arrival);
                 }
+                true
             }
             received => {
                 if arrival.received.is_some_and(|sampled| sampled.traced) {
                     self.trace_received(host, arrival, received);
                 }
                 self.keep_or_refuse(arrival, received);
+                false
             }
         }
     }
@@ -405,7 +434,7 @@ impl Nic {
     #[cold]
     fn sample_arrival<H: Host>(&self, host: &H, frame: &Frame) -> Option<Sampled> {
         let counted = self.core.sampler.is_frame_chosen();
-        let traced = self.core.tracing.shows_frame(frame);
+        let traced = self.core.tracing.on && self.shows_arrival(frame);
         let time = (counted || traced).then(|| host.clock()).flatten()?;
         Some(Sampled {
             time,

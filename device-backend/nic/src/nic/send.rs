@@ -49,7 +49,21 @@ impl Nic {
             fragments += sent.max(1);
             self.resume_unblocked(io.now, io.host);
         }
+        self.take_receipts(io);
         fragments > 0
+    }
+
+    /// Ends what peers have received within the calls that sent it.
+    #[inline]
+    fn take_receipts<H: Host, W: Wire<H::Memory>>(&mut self, io: &mut Io<'_, H, W>) {
+        while let Some(index) = self.transport.next_called() {
+            if let Some(receipt) = io.wire.receipt(self.transport.node_of(index)) {
+                if let Some(received) = self.transport.take_receipt(io.now, index, receipt) {
+                    self.acknowledged(io.now, io.host, index, received);
+                }
+            }
+        }
+        self.resume_unblocked(io.now, io.host);
     }
 
     /// One turn of an operation. Returns how many fragments were sent.
@@ -166,9 +180,16 @@ impl Nic {
             _ => return 0,
         }
         self.core.schedule_nic(protocol);
+        let began = match self.core.tracing.on {
+            true => self.trace_sends(io.host),
+            false => None,
+        };
         if !self.send(io, outgoing) {
             self.peer_unreachable(io.now, io.host, outgoing.peer);
             return 0;
+        }
+        if let Some(began) = began {
+            self.trace_sent(began, outgoing.peer, &outgoing.frame, outgoing.length);
         }
         u32::from(outgoing.frame.envelope.fragments)
     }
@@ -311,8 +332,15 @@ impl Nic {
             }
             while let Some((mut frame, refused)) = self.transport.next_control(index) {
                 *busy = true;
+                let began = match self.core.tracing.on {
+                    true => self.trace_sends(io.host),
+                    false => None,
+                };
                 if self.transmit(io, index, &mut frame, Payload::None) == Sent::NoRoute {
                     return false;
+                }
+                if let Some(began) = began {
+                    self.trace_sent(began, index, &frame, 0);
                 }
                 if let Some(refused) = refused {
                     self.transport.nak_sent(index, &frame, refused);

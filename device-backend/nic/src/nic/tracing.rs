@@ -5,11 +5,11 @@
 use qnic_abi::wire::Frame;
 
 use super::Nic;
-use crate::env::Host;
+use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex};
-use crate::protocols::{self, Outgoing, Received};
-use crate::trace::{Event, Record, Taken, What};
+use crate::protocols::{Outgoing, Protocols, Received};
+use crate::trace::{Event, Record, Scope, Taken, What};
 
 impl Nic {
     /// Begins a trace of the operations whose running number is a multiple of `sample`. The
@@ -57,6 +57,13 @@ impl Nic {
         }
     }
 
+    /// Returns true if a frame that has arrived is shown.
+    pub(super) fn shows_arrival(&self, frame: &Frame) -> bool {
+        let (from, to) = (frame.envelope.source_node.get(), self.config.node.0);
+        let subject = Protocols::subject(frame, from, to);
+        self.core.tracing.shows_subject(&subject)
+    }
+
     /// A frame of an operation that is shown has arrived, and is delivered or is not.
     #[cold]
     pub(super) fn trace_received<H: Host>(
@@ -96,12 +103,13 @@ impl Nic {
         frame: &Frame,
         said: (u32, u64, u64),
     ) {
-        if !self.core.tracing.shows_frame(frame) {
+        let at = self.config.node.0;
+        let peer = frame.envelope.source_node.get();
+        let subject = Protocols::subject(frame, peer, at);
+        if !self.core.tracing.shows_subject(&subject) {
             return;
         }
         if let Some(now) = host.clock() {
-            let at = self.config.node.0;
-            let peer = frame.envelope.source_node.get();
             let event = of_frame(now.0, (at, peer, peer), what, frame);
             let (code, bytes, detail) = said;
             self.core.tracing.push(Event {
@@ -117,15 +125,43 @@ impl Nic {
     #[cold]
     pub(super) fn trace_response<H: Host>(&mut self, host: &H, outgoing: &Outgoing) {
         let frame = &outgoing.frame;
-        if !self.core.tracing.shows_frame(frame) {
+        let (at, peer) = (self.config.node.0, self.transport.node_of(outgoing.peer).0);
+        let subject = Protocols::subject(frame, at, peer);
+        if !self.core.tracing.shows_subject(&subject) {
             return;
         }
         if let Some(now) = host.clock() {
-            let (at, peer) = (self.config.node.0, self.transport.node_of(outgoing.peer).0);
             let event = of_frame(now.0, (at, peer, at), What::Responded, frame);
             self.core.tracing.push(Event {
                 bytes: outgoing.length as u64,
                 ..event
+            });
+        }
+    }
+
+    /// When a frame of the NIC itself begins to be sent, if there is a trace.
+    #[cold]
+    pub(super) fn trace_sends<H: Host>(&self, host: &H) -> Option<Time> {
+        host.clock()
+    }
+
+    /// A frame of the NIC itself, which belongs to no command, has gone. A frame to the own node has
+    /// been received by now, so it was sent before that.
+    #[cold]
+    pub(super) fn trace_sent(
+        &mut self,
+        began: Time,
+        index: PeerIndex,
+        frame: &Frame,
+        length: usize,
+    ) {
+        let (at, peer) = (self.config.node.0, self.transport.node_of(index).0);
+        let subject = Protocols::subject(frame, at, peer);
+        let shown = self.core.tracing.shows_subject(&subject);
+        if shown && subject.scope != Scope::Command {
+            self.core.tracing.push(Event {
+                bytes: length as u64,
+                ..of_frame(began.0, (at, peer, at), What::Sent, frame)
             });
         }
     }
@@ -140,7 +176,7 @@ impl Nic {
         let peer = self.transport.node_of(index).0;
         let host = io.host;
         let mut resent = |frame: &Frame| {
-            if !tracing.shows_frame(frame) {
+            if !tracing.shows_subject(&Protocols::subject(frame, at, peer)) {
                 return;
             }
             if let Some(now) = host.clock() {
@@ -155,20 +191,16 @@ impl Nic {
 /// An event of a frame: where it happens, the other end, and the end that has sent the frame.
 fn of_frame(time: u64, (at, peer, sender): (u16, u16, u16), what: What, frame: &Frame) -> Event {
     let envelope = &frame.envelope;
-    let other = if sender == at { peer } else { at };
-    let requester = match protocols::is_answer(envelope.kind) {
-        true => other,
-        false => sender,
-    };
+    let receiver = if sender == at { peer } else { at };
+    let subject = Protocols::subject(frame, sender, receiver);
     let port = match sender == at {
         true => envelope.source_port.get(),
         false => envelope.destination_port.get(),
     };
     Event {
         peer,
-        requester,
         port,
         code: envelope.kind.into(),
-        ..Event::own(time, at, what, OperationId(envelope.operation.get()))
+        ..Event::of(time, at, what, &subject)
     }
 }

@@ -28,15 +28,15 @@ mod protocol;
 mod rdma;
 
 use qnic_abi::control::RequestHeader;
-use qnic_abi::wire::{fragments, Class, Frame};
+use qnic_abi::wire::{self, fragments, Class, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 
-use crate::core::{Fetched, Segment};
+use crate::core::{Fetched, Segment, Subject};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
-pub(crate) use observed::{describe, is_answer, kind_of_frame, kind_of_opcode};
+pub(crate) use observed::{describe, kind_of_frame, kind_of_opcode};
 pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
 
 use atomic::AtomicProtocol;
@@ -196,6 +196,8 @@ struct Tables {
     in_order: [bool; 256],
     /// Kinds that answer an operation of their receiver.
     responses: [bool; 256],
+    /// Kinds that leave their receiver nothing to do.
+    unanswered: [bool; 256],
 }
 
 static TABLES: Tables = tables();
@@ -206,12 +208,14 @@ const fn tables() -> Tables {
         kinds: [NOBODY; 256],
         in_order: [false; 256],
         responses: [false; 256],
+        unanswered: [false; 256],
     };
     for_each_type!(P => {
         fill(&mut tables.opcodes, P::OPCODES, P::ID);
         fill(&mut tables.kinds, P::KINDS, P::ID);
         mark(&mut tables.in_order, P::IN_ORDER);
         mark(&mut tables.responses, P::RESPONSES);
+        mark(&mut tables.unanswered, P::UNANSWERED);
     });
     tables
 }
@@ -244,6 +248,12 @@ pub(crate) fn of_kind(kind: u8) -> ProtocolId {
 #[inline]
 pub(crate) fn is_in_order(kind: u8) -> bool {
     TABLES.in_order[usize::from(kind)]
+}
+
+/// Returns true if frames of a kind leave nothing to do when they are received.
+#[inline]
+pub(crate) fn is_unanswered(kind: u8) -> bool {
+    TABLES.unanswered[usize::from(kind)]
 }
 
 /// Returns true if a frame answers an operation of the node that receives it.
@@ -382,6 +392,18 @@ impl Protocols {
                 P::advance(frame, length);
             }
         });
+    }
+
+    /// [`Protocol::subject`]; of what is no protocol's, a refusal belongs to the command that it refuses.
+    pub(crate) fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
+        let protocol = of_kind(frame.envelope.kind);
+        for_each_type!(P => {
+            if P::ID == protocol {
+                return P::subject(frame, from, to);
+            }
+        });
+        let is_refusal = frame.envelope.kind == wire::kind::NAK;
+        Subject::command(frame, if is_refusal { to } else { from })
     }
 
     /// [`Protocol::page_offset`]

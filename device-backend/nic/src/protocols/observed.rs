@@ -5,7 +5,7 @@ use qnic_abi::atomic::AtomicCommand;
 use qnic_abi::command::CommandBody;
 use qnic_abi::message::SendCommand;
 use qnic_abi::rdma::{ReadCommand, WriteCommand};
-use qnic_abi::{atomic, collective, context, datagram, directory, message, rdma, wire};
+use qnic_abi::{atomic, collective, context, datagram, message, rdma};
 
 use crate::core::{Described, Fetched};
 use crate::stages::Kind;
@@ -61,19 +61,6 @@ pub(crate) fn describe(command: &Fetched) -> Described {
         bytes,
         detail,
     }
-}
-
-/// Returns true if frames of a kind carry the name of an operation of the node that they go to.
-pub(crate) fn is_answer(frame: u8) -> bool {
-    matches!(
-        frame,
-        atomic::kind::ATOMIC_RESPONSE
-            | rdma::kind::READ_RESPONSE
-            | message::kind::MESSAGE_PERMIT
-            | message::kind::MESSAGE_END
-            | directory::kind::IMPORT_RESPONSE
-            | wire::kind::NAK
-    )
 }
 
 /// The kind of the operations that a kind of frame belongs to.

@@ -20,10 +20,11 @@ use zerocopy::FromZeros;
 
 use crate::budget::Budget;
 use crate::config::Limits;
-use crate::core::{Core, Fetched, LockedSpan, PageRange, Segment, INLINE_WORDS};
+use crate::core::{Core, Fetched, LockedSpan, PageRange, Segment, Subject, INLINE_WORDS};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::trace::{Event, What};
 use crate::transport::{Transport, Window};
 
 /// What a protocol may touch.
@@ -32,6 +33,55 @@ pub(crate) struct Context<'a, H> {
     pub(crate) host: &'a H,
     pub(crate) core: &'a mut Core,
     pub(crate) transport: &'a mut Transport,
+}
+
+impl<H: Host> Context<'_, H> {
+    /// Something happens to what a process has called, which is no operation of the core; `said` is what the event says.
+    #[inline]
+    pub(crate) fn trace(&mut self, vni: VniId, what: What, subject: Subject, said: Said) {
+        if self.core.tracing.on {
+            self.trace_shown(vni, what, &subject, said);
+        }
+    }
+
+    #[cold]
+    fn trace_shown(&mut self, vni: VniId, what: What, subject: &Subject, said: Said) {
+        let time = self.host.clock();
+        let Some(now) = time.filter(|_| self.core.tracing.shows_subject(subject)) else {
+            return;
+        };
+        let port = self.core.process(vni).map_or(0, |process| process.port.0);
+        let own = self.core.geometry.node.0;
+        self.core.tracing.push(Event {
+            port,
+            peer: said.node.unwrap_or(own),
+            code: said.code,
+            bytes: said.bytes,
+            detail: said.detail,
+            ..Event::of(now.0, own, what, subject)
+        });
+    }
+
+    /// What a process has called has ended.
+    #[inline]
+    pub(crate) fn trace_ended(&mut self, vni: VniId, subject: Subject, status: Status) {
+        let code = status.code();
+        let said = Said {
+            code,
+            ..Said::default()
+        };
+        self.trace(vni, What::Ended, subject, said);
+    }
+}
+
+/// What an event says ([`What`]).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Said {
+    /// The other node, if there is one.
+    pub(crate) node: Option<u16>,
+    pub(crate) code: u32,
+    pub(crate) bytes: u64,
+    pub(crate) detail: u64,
 }
 
 impl<H> Context<'_, H> {
@@ -223,9 +273,18 @@ pub(crate) trait Protocol {
     const RESPONSES: &'static [u8] = &[];
     /// Kinds that are received only when all frames before them were.
     const IN_ORDER: &'static [u8] = &[];
+    /// Kinds that leave nothing to do when they are received: neither an answer nor a turn.
+    const UNANSWERED: &'static [u8] = &[];
 
     /// Returns true if the body of a frame of one of its kinds is as the format says.
     fn is_well_formed(frame: &Frame) -> bool;
+
+    /// What a frame from one node to another belongs to, for a trace: it names it itself, and its body is
+    /// as the format says.
+    fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
+        let is_response = Self::RESPONSES.contains(&frame.envelope.kind);
+        Subject::command(frame, if is_response { to } else { from })
+    }
 
     /// Begins the operation of a command. One that is wrong fails in its order.
     ///

@@ -17,8 +17,12 @@ use super::kept_wire::KeptFrames;
 use super::lossy_wire::InTransit;
 use super::{LossyWire, Memory, SimDriver, SimHost, Sram};
 use crate::{
-    Channel, Host, Limits, Nic, NicConfig, Path, Payload, Progress, Sent, Ticket, Time, Wire,
+    Channel, Host, Limits, Nic, NicConfig, Path, Payload, Progress, Receipt, Sent, Ticket, Time,
+    Wire,
 };
+
+/// Looks after which a NIC has looked at all of its idle queues.
+const LOOKS: usize = 32;
 
 /// One simulated node.
 #[derive(Debug)]
@@ -54,6 +58,8 @@ pub struct Cluster {
     pub max_payload: u32,
     /// The wire says that it is lossless, and without [lossy_wire](Cluster::set_lossy_wire) is.
     pub lossless: bool,
+    /// The wire that calls NICs has receipts, as that within an engine.
+    pub receipts: bool,
     /// Frames under way, on a wire that is not lossless.
     in_transit: Option<InTransit>,
     /// Frames under way, on a wire that keeps them.
@@ -72,10 +78,23 @@ struct Links<'a> {
     outside: &'a mut BTreeMap<u16, Vec<Frame>>,
     max_payload: u32,
     lossless: bool,
+    receipts: bool,
     in_transit: &'a mut Option<InTransit>,
     /// This node's memory.
     memory: &'a Memory,
     kept: &'a mut Option<KeptFrames>,
+}
+
+impl Links<'_> {
+    /// A node that runs, and to which there is a route.
+    fn running(&mut self, number: u16) -> Option<&mut SimNode> {
+        let node = match usize::from(number) {
+            node if node < self.own => self.before.get_mut(node),
+            node => self.behind.get_mut(node - self.own - 1),
+        };
+        let cut = self.cut;
+        node.filter(|node| node.nic.is_running() && !cut.contains(&number))
+    }
 }
 
 impl Wire<Memory> for Links<'_> {
@@ -102,17 +121,20 @@ impl Wire<Memory> for Links<'_> {
         if let Some(kept) = self.kept {
             return kept.push(frame, &payload);
         }
-        let node = match usize::from(number) {
-            node if node < self.own => self.before.get_mut(node),
-            node => self.behind.get_mut(node - self.own - 1),
-        };
-        match node {
-            Some(node) if node.nic.is_running() && !self.cut.contains(&number) => {
-                node.nic.handle_frame(self.now, &node.host, frame, payload);
+        let now = self.now;
+        match self.running(number) {
+            Some(node) => {
+                node.nic.handle_frame(now, &node.host, frame, payload);
                 Sent::Taken
             }
-            _ => Sent::NoRoute,
+            None => Sent::NoRoute,
         }
+    }
+
+    fn receipt(&mut self, node: NodeId) -> Option<Receipt> {
+        let own = NodeId(self.own as u16);
+        let gives = self.receipts && self.in_transit.is_none() && self.kept.is_none();
+        self.running(node.0).filter(|_| gives)?.nic.receipt(own)
     }
 
     fn is_done(&self, ticket: Ticket) -> bool {
@@ -154,6 +176,7 @@ impl Cluster {
             outside: BTreeMap::new(),
             max_payload: Path::LOSSLESS.max_payload,
             lossless: true,
+            receipts: false,
             in_transit: None,
             kept: None,
             next_token: 0,
@@ -283,6 +306,7 @@ impl Cluster {
             outside: &mut self.outside,
             max_payload: self.max_payload,
             lossless: self.lossless,
+            receipts: self.receipts,
             in_transit: &mut self.in_transit,
             memory: host.memory(),
             kept: &mut self.kept,
@@ -432,11 +456,19 @@ impl Cluster {
             for node in 0..self.nodes.len() {
                 busy |= self.poll(node) == Progress::Busy;
             }
+            busy = busy || self.look();
             if !busy && (self.in_transit.is_none() || !self.skip(limit)) {
                 return round;
             }
         }
         panic!("the NICs never become idle");
+    }
+
+    /// Looks at all idle queues, some at a time, as an engine does that has nothing else to do.
+    fn look(&mut self) -> bool {
+        let now = self.now;
+        let mut nodes = self.nodes.iter_mut();
+        nodes.any(|node| (0..LOOKS).any(|_| node.nic.look_at_idle_queues(now, &node.host)))
     }
 
     /// Runs until all NICs are asleep: every queue cold, everything published.

@@ -6,11 +6,16 @@ use qnic_abi::Status;
 use super::{LossyWire, Net, Party};
 use crate::Limits;
 
-/// The wires that stories run on: a lossless one, and so many rough ones.
+/// The wires that stories run on: two lossless ones, one of them with receipts, and so many rough ones.
 pub fn nets(nodes: u16, rough: u64) -> impl Iterator<Item = Net> {
-    let lossless = move || Net::new(nodes, 1024, 8, &Limits::default());
+    let lossless = move |receipts| {
+        let net = Net::new(nodes, 1024, 8, &Limits::default());
+        net.cluster().receipts = receipts;
+        net
+    };
     let lossy = move |seed| Net::lossy(nodes, LossyWire::rough(100), seed);
-    std::iter::once_with(lossless).chain((1..=rough).map(lossy))
+    let calls = [false, true].into_iter().map(lossless);
+    calls.chain((1..=rough).map(lossy))
 }
 
 /// What a completion says.

@@ -62,11 +62,10 @@ impl Transport {
         self.send_control(index, nak(frame, sequence, status));
     }
 
-    /// The peer has everything up to what `frame` acknowledges: the next frame that it
-    /// knows to be refused is delivered. Returns false if there is none.
+    /// The peer has everything up to this number: the next frame that it knows to be
+    /// refused is delivered. Returns false if there is none.
     #[inline]
-    pub(crate) fn pop_refusal(&mut self, index: PeerIndex, frame: &Frame) -> bool {
-        let received = frame.envelope.acknowledge.get();
+    pub(crate) fn pop_refusal(&mut self, index: PeerIndex, received: u64) -> bool {
         let peer = &mut self.peers[index];
         let Some(sequence) = peer.receive.pop_refusal(received) else {
             return false;

@@ -217,6 +217,8 @@ impl Transport {
                 peer.ack_immediately();
                 if !in_order {
                     peer.receive.accept(sequence);
+                    // Its sender may be gone before it has sent again what is missing.
+                    self.watch(now, index);
                 }
                 !in_order
             }

@@ -20,6 +20,7 @@
 //! | `handshake` | how sessions begin and end |
 //! | `describe` | what it counts and keeps, and its peers, for people |
 //! | `incoming` | how a frame is checked, numbered and acknowledged |
+//! | `receipts` | acknowledgements that a sender takes where its frames were received within its calls |
 //! | `held` | frames that were received and are delivered, or refused, later |
 //! | `refused` | operations that do not notify any more |
 //! | `reliable` | sending again, probing, giving up: only where the route is not lossless |
@@ -29,7 +30,7 @@
 //! Each ordered pair of nodes has one sequence of frames. A frame is received when it
 //! arrives, in any order, once. The peer learns how far all has arrived, and how far
 //! all is delivered, with each frame that goes the other way or with one Ack at the end
-//! of a poll.
+//! of a poll; where its frames are received within its calls, with a receipt.
 //!
 //! What is wrong (a session of another incarnation, a number far outside of the window,
 //! an acknowledgement of what was never sent) is counted and dropped. Frames come here
@@ -46,6 +47,7 @@ mod path;
 mod peer;
 mod peer_table;
 mod pool;
+mod receipts;
 mod receive_window;
 mod refused;
 mod reliable;
@@ -123,6 +125,8 @@ pub(crate) struct Transport {
     /// Peers will be swept.
     sweeping: bool,
     unblocked: Unblocked,
+    /// Peers to ask for receipts after these turns.
+    called: Vec<PeerIndex>,
     /// Nodes that are to become peers, if there is a route to them.
     wanted: Vec<NodeId>,
     pub(crate) counters: TransportCounters,
@@ -138,6 +142,7 @@ impl Transport {
             timers: TimerWheel::new(),
             sweeping: false,
             unblocked: Unblocked::default(),
+            called: Vec::new(),
             wanted: Vec::new(),
             counters: TransportCounters::default(),
         }
@@ -162,6 +167,7 @@ impl Transport {
     pub(crate) fn clear(&mut self) {
         self.peers.clear(&self.limits);
         self.timers.clear();
+        self.called.clear();
         self.sweeping = false;
         self.unblocked = Unblocked::default();
         self.counters = TransportCounters::default();
@@ -472,6 +478,7 @@ impl Transport {
     #[inline]
     pub(crate) fn in_window(&mut self, index: PeerIndex, owner: OperationId, fragments: u8) {
         self.peers[index].send.sent(owner, fragments.into());
+        self.note_call(index);
     }
 
     /// Completes the envelope of a frame but for its number.

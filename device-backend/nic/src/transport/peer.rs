@@ -81,6 +81,8 @@ pub(crate) struct Peer {
     pub(super) gone: BTreeSet<u16>,
     /// Stands in the list of peers that something may have to be sent to.
     pub(super) listed: bool,
+    /// Stands in the list of peers to ask for receipts.
+    pub(super) called: bool,
     /// There was no route to it: it is nobody, and its place can be taken.
     pub(super) vacant: bool,
     /// Frames that were sent to it again.
@@ -125,6 +127,7 @@ impl Peer {
             control: VecDeque::new(),
             gone: BTreeSet::new(),
             listed: false,
+            called: false,
             vacant: false,
             resent: 0,
         }
@@ -139,6 +142,7 @@ impl Peer {
         self.last_received = old.last_received;
         self.packets = old.packets;
         self.listed = old.listed;
+        self.called = old.called;
         self.growing = old.growing;
         self.resent = old.resent;
     }
@@ -252,13 +256,17 @@ impl Peer {
         !self.packets.is_empty() || self.requests > 0 || !self.send.is_empty()
     }
 
+    /// Returns true if its silence is to be noticed: it owes an answer, or frames before others that
+    /// have arrived.
+    pub(super) fn owes_anything(&self) -> bool {
+        self.owes_answer() || self.receive.has_gap()
+    }
+
     /// Completes the envelope of a frame that is sent to it: names, sessions, and how
     /// far the other direction has come.
     #[inline]
     pub(super) fn address(&mut self, from: NodeId, frame: &mut Frame) {
-        let (received, delivered) = self.receive.take_ack();
-        self.ack_at = None;
-        self.immediate_ack = false;
+        let (received, delivered) = self.take_ack();
         let envelope = &mut frame.envelope;
         envelope.source_node = from.0.into();
         envelope.destination_node = self.node.0.into();
@@ -266,6 +274,14 @@ impl Peer {
         envelope.destination_session = self.session.peer().into();
         envelope.acknowledge = received.into();
         envelope.delivered = delivered.into();
+    }
+
+    /// What it is told of how far the other direction has come; it knows that then.
+    #[inline]
+    pub(super) fn take_ack(&mut self) -> (u64, u64) {
+        self.ack_at = None;
+        self.immediate_ack = false;
+        self.receive.take_ack()
     }
 
     /// Schedules an acknowledgement: other frames get a chance to carry it, unless many

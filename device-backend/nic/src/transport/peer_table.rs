@@ -96,6 +96,7 @@ impl PeerTable {
                 let old = &mut self[index];
                 peer.incarnation = old.incarnation.wrapping_add(1);
                 peer.listed = old.listed;
+                peer.called = old.called;
                 peer.growing = old.growing;
                 *old = peer;
                 index
@@ -246,6 +247,16 @@ impl PeerTable {
             self.listed.push(index);
         }
         peer
+    }
+
+    /// Takes a peer off the list that was put there last, if nothing has to be sent to it.
+    #[inline]
+    pub(super) fn unlist_last(&mut self, index: PeerIndex) {
+        let peer = &mut self.peers[usize::from(index.0)];
+        if self.listed.last() == Some(&index) && !peer.has_output(Time(u64::MAX)) {
+            peer.listed = false;
+            self.listed.pop();
+        }
     }
 
     /// Makes sure that a session with a peer comes about, and that what waits for

@@ -313,7 +313,7 @@ impl Transport {
         let timeout = self.limits.peer_timeout;
         let peer = &mut self.peers[index];
         peer.watch = None;
-        if !peer.owes_answer() && !awaited && !peer.hello_sent {
+        if !peer.owes_anything() && !awaited && !peer.hello_sent {
             return true;
         }
         let silent = now.0.saturating_sub(peer.last_received.0);

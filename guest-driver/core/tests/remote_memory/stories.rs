@@ -113,6 +113,31 @@ fn too_few_servers_are_an_error_and_not_a_hang() {
     assert_eq!(cluster.failures(), [Failure::TimedOut; 12]);
 }
 
+/// Whoever has one request after the other waits once: the next ones fail at once, until a server
+/// answers again.
+#[test]
+fn requests_to_servers_that_are_silent_for_long_fail_at_once() {
+    let mut cluster = Cluster::new(2, 2);
+    cluster.write_all();
+    let begin = cluster.world.now;
+    cluster.world.wire.cut(0, 2);
+    cluster.world.wire.cut(1, 2);
+    for round in 0..20 {
+        cluster.world.write(2, round % 4);
+        cluster.world.read(2, 4 + round % 4);
+        cluster.wait("the errors", Cluster::is_idle);
+        assert!(cluster.world.now <= begin + REQUEST_TIMEOUT + 20 * MS);
+    }
+    assert_eq!(cluster.failures(), [Failure::TimedOut; 40]);
+    cluster.world.wire.heal();
+    cluster.wait("the servers", |it| {
+        [0, 1].map(|server| it.server_state(server)) == [ServerState::Live; 2]
+    });
+    cluster.write_all();
+    cluster.read_all();
+    assert_eq!(cluster.failures(), []);
+}
+
 /// A hiccup that is shorter than the time limit of requests costs time and nothing else.
 #[test]
 fn a_wire_that_returns_has_lost_nothing() {

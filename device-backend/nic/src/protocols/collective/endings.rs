@@ -3,6 +3,7 @@
 use qnic_abi::collective::GroupEnd;
 use qnic_abi::{NodeId, SegmentId, Status, VniId};
 
+use super::super::protocol::Said;
 use super::command::Name;
 use super::group::End;
 use super::outbox::Content;
@@ -11,6 +12,7 @@ use super::running::Stop;
 use super::{Collectives, Context};
 use crate::core::Waiter;
 use crate::env::{Host, Time};
+use crate::trace::What;
 
 impl Collectives {
     /// Goes on with the collectives of a group.
@@ -39,6 +41,8 @@ impl Collectives {
                 },
                 None => return,
                 Some((sequence, Stop::Pages(_, range), Some(vni))) => {
+                    let subject = id.collective(sequence);
+                    cx.trace(vni, What::Waits, subject, Said::default());
                     let job = self.next_name();
                     self.jobs.insert(job, (id, sequence));
                     let waiter = Waiter::Job(<Self as super::Protocol>::ID, job);
@@ -83,14 +87,15 @@ impl Collectives {
     pub(super) fn pages_came<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
-        id: GroupId,
-        sequence: u32,
-        failed: Option<(VniId, Status)>,
+        (id, sequence): (GroupId, u32),
+        vni: VniId,
+        failed: Option<Status>,
     ) {
+        cx.trace(vni, What::Resumed, id.collective(sequence), Said::default());
         if let Some(group) = self.groups.get_mut(&id) {
             group.pages_came(sequence);
         }
-        if let Some((vni, status)) = failed {
+        if let Some(status) = failed {
             let who = Self::name_of(cx, vni);
             self.fail_call(cx, id, sequence, End { status, who });
             self.end_group(cx, id, End { status, who }, None);

@@ -6,7 +6,7 @@ use qnic_abi::{Status, VniId};
 
 use super::command::{Call, Name};
 use super::outbox::Outbox;
-use super::place::{Member, Relatives};
+use super::place::{GroupId, Member, Relatives};
 use super::running::{Running, Stop};
 use super::Context;
 use crate::env::{Host, Time};
@@ -26,6 +26,7 @@ pub(super) struct End {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Finished {
     pub(super) vni: VniId,
+    pub(super) group: GroupId,
     pub(super) handle: u64,
     pub(super) sequence: u32,
     pub(super) member: u64,
@@ -198,6 +199,7 @@ impl Group {
 fn done(member: &Member, sequence: u32, call: &Call, end: Option<End>) -> Finished {
     Finished {
         vni: member.vni,
+        group: member.group,
         handle: call.handle,
         sequence,
         member: member.local,

@@ -1,16 +1,20 @@
 //! Processes of this node that join, leave and call.
 
-use qnic_abi::collective::{kind, GroupForm, GroupJoin, GroupRefused, GroupState, StateFields};
+use qnic_abi::collective::{
+    kind, GroupForm, GroupJoin, GroupRefused, GroupState, Opcode, StateFields,
+};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId, PAGE_SIZE};
 
+use super::super::protocol::Said;
 use super::command::{Call, Join, Name};
 use super::group::{End, Group, RUNNING};
 use super::place::{GroupId, Member, Relatives};
-use super::{end_entry, home, Collectives, Context, Due};
+use super::{end_entry, home, traced, Collectives, Context, Due};
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
+use crate::trace::{What, CALL};
 
 /// A join that has no completion.
 #[derive(Debug, Clone, Copy)]
@@ -54,11 +58,18 @@ impl Collectives {
             true => Some(Status::Exhausted),
             false => twice.then_some(Status::GroupRefused),
         };
+        let ticket = self.next_name();
+        let said = Said {
+            node: Some(join.home.node),
+            code: Opcode::JoinGroup as u32,
+            ..Said::default()
+        };
+        let own = cx.core.geometry.node.0;
+        cx.trace(vni, What::Fetched, traced::join(own, ticket), said);
         if let Some(status) = refusal {
             let who = Self::name_of(cx, vni);
-            return complete_join(cx, vni, join.handle, Err(End { status, who }));
+            return complete_join(cx, vni, (ticket, join.handle), Err(End { status, who }));
         }
-        let ticket = self.next_name();
         let deadline = cx.now.after(join.timeout);
         let joining = Joining {
             vni,
@@ -167,8 +178,10 @@ impl Collectives {
             frame.envelope.destination_port = joining.home.port.into();
             cx.transport.send_control(peer, frame);
         }
-        if let Some(end) = end {
-            complete_join(cx, joining.vni, joining.handle, Err(end));
+        let names = (ticket, joining.handle);
+        match end {
+            Some(end) => complete_join(cx, joining.vni, names, Err(end)),
+            None => cx.trace_ended(joining.vni, traced::join(who.node, ticket), Status::Aborted),
         }
         if let Some(id) = joining.group {
             let status = end.map_or(Status::PeerGone, |end| end.status);
@@ -193,7 +206,7 @@ impl Collectives {
         let failed: Vec<u64> = failed.map(|(ticket, _)| *ticket).collect();
         for ticket in failed {
             if let Some(joining) = self.take_join(ticket) {
-                complete_join(cx, joining.vni, joining.handle, Err(end));
+                complete_join(cx, joining.vni, (ticket, joining.handle), Err(end));
             }
         }
     }
@@ -224,7 +237,8 @@ impl Collectives {
             port: body.port.get(),
         };
         if let Some(joining) = self.take_join(ticket) {
-            complete_join(cx, joining.vni, joining.handle, Err(End { status, who }));
+            let names = (ticket, joining.handle);
+            complete_join(cx, joining.vni, names, Err(End { status, who }));
         }
     }
 
@@ -264,6 +278,7 @@ impl Collectives {
             join.group = Some(id);
             members.push(Member {
                 vni: join.vni,
+                group: id,
                 rank: join.rank,
                 local: *ticket,
                 calls: 0,
@@ -325,7 +340,8 @@ impl Collectives {
             self.names.insert(member.local, (member.vni, id));
             if let Some(joining) = self.take_join(member.local) {
                 let name = (member.local, size);
-                complete_join(cx, member.vni, joining.handle, Ok(name));
+                let names = (member.local, joining.handle);
+                complete_join(cx, member.vni, names, Ok(name));
             }
         }
         // A frame to each, so that its silence is noticed.
@@ -352,6 +368,14 @@ impl Collectives {
         let entry = self.names.get(&name).filter(|(owner, _)| *owner == vni);
         let id = entry.map(|(_, id)| *id);
         let status = id.map_or(Status::NoSuchGroup, |_| Status::Ok);
+        let own = cx.core.geometry.node.0;
+        let subject = id.map_or_else(|| traced::join(own, name), GroupId::subject);
+        let said = Said {
+            code: Opcode::LeaveGroup as u32,
+            ..Said::default()
+        };
+        cx.trace(vni, What::Fetched, subject, said);
+        cx.trace_ended(vni, subject, status);
         if let Some(id) = id {
             let (status, who) = (Status::PeerGone, Self::name_of(cx, vni));
             self.member_left(cx, id, vni, End { status, who });
@@ -394,7 +418,12 @@ impl Collectives {
         };
         let (id, place) = match (id, begun) {
             (Some(id), Ok(place)) => (id, place),
-            (_, begun) => {
+            (id, begun) => {
+                let subject =
+                    id.map_or_else(|| traced::join(who.node, call.group), GroupId::subject);
+                let status = begun.err().map_or(Status::NoSuchGroup, |end| end.status);
+                cx.trace(vni, What::Fetched, subject, call_said(&call, 0));
+                cx.trace_ended(vni, subject, status);
                 let entry = CompletionEntry {
                     handle: call.handle.into(),
                     length: call.shape.length.into(),
@@ -411,6 +440,8 @@ impl Collectives {
         let sequence = group.members[place].calls;
         let calls = &mut group.members[place].calls;
         *calls = calls.wrapping_add(1);
+        let said = call_said(&call, sequence);
+        cx.trace(vni, What::Fetched, id.collective(sequence), said);
         let due = Due::Call(call.group, sequence);
         self.deadlines.insert((call.deadline, due));
         match group.call(place, sequence, call, most) {
@@ -423,13 +454,26 @@ impl Collectives {
     }
 }
 
+/// What a trace says of a call.
+fn call_said(call: &Call, sequence: u32) -> Said {
+    Said {
+        code: call.shape.collective as u32 | CALL,
+        bytes: call.shape.length,
+        detail: sequence.into(),
+        ..Said::default()
+    }
+}
+
 /// Ends a join: with the name and the size of the group, or with a reason.
 pub(super) fn complete_join<H: Host>(
     cx: &mut Context<'_, H>,
     vni: VniId,
-    handle: u64,
+    (ticket, handle): (u64, u64),
     result: Result<(u64, u32), End>,
 ) {
+    let own = cx.core.geometry.node.0;
+    let status = result.map_or_else(|end| end.status, |_| Status::Ok);
+    cx.trace_ended(vni, traced::join(own, ticket), status);
     let (name, size) = result.unwrap_or_default();
     let entry = CompletionEntry {
         handle: handle.into(),

@@ -20,6 +20,7 @@
 //! | `reduction` | how the bytes of two members become one |
 //! | `frames` | what frames of other NICs do to a group |
 //! | `endings` | how groups end, and calls with them |
+//! | `traced` | what frames belong to, for a trace |
 //! | `outbox` | frames that are to be sent |
 //!
 //! # Invariants
@@ -39,6 +40,7 @@ mod outbox;
 mod place;
 mod reduction;
 mod running;
+mod traced;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +55,7 @@ use qnic_abi::{NodeId, Status, VniId};
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
 use crate::budget::Budget;
 use crate::config::Limits;
-use crate::core::Fetched;
+use crate::core::{Fetched, Subject};
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
 use crate::ids::{PeerIndex, ProtocolId};
@@ -120,6 +122,8 @@ impl Collectives {
         for call in finished {
             let due = Due::Call(call.member, call.sequence);
             self.deadlines.remove(&(call.deadline, due));
+            let status = call.end.map_or(Status::Ok, |end| end.status);
+            cx.trace_ended(call.vni, call.group.collective(call.sequence), status);
             let entry = CompletionEntry {
                 handle: call.handle.into(),
                 length: call.length.into(),
@@ -217,6 +221,10 @@ impl Protocol for Collectives {
         }
     }
 
+    fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
+        traced::subject(frame, from, to)
+    }
+
     fn submit<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -264,7 +272,7 @@ impl Protocol for Collectives {
         failed: Option<Status>,
     ) {
         if let Some((id, sequence)) = self.jobs.remove(&job) {
-            self.pages_came(cx, id, sequence, failed.map(|status| (vni, status)));
+            self.pages_came(cx, (id, sequence), vni, failed);
         }
         self.schedule(cx);
     }

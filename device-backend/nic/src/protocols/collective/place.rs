@@ -4,6 +4,8 @@ use qnic_abi::collective::{PartFields, NO_NODE};
 use qnic_abi::VniId;
 
 use super::command::Shape;
+use crate::core::Subject;
+use crate::trace::Scope;
 
 /// Names a group in all NICs: its home, and a number that the home never uses again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -16,6 +18,7 @@ pub(super) struct GroupId {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Member {
     pub(super) vni: VniId,
+    pub(super) group: GroupId,
     pub(super) rank: u32,
     /// The group's name for commands of this member.
     pub(super) local: u64,
@@ -31,6 +34,18 @@ pub(super) struct Relatives {
     pub(super) children: Vec<u16>,
     /// Bytes of a part; zero until the group has started.
     pub(super) part_bytes: u64,
+}
+
+impl GroupId {
+    /// What happens to the group, for a trace.
+    pub(super) fn subject(self) -> Subject {
+        Subject::always(Scope::Group, self.home, self.number)
+    }
+
+    /// What happens to a collective of it.
+    pub(super) fn collective(self, sequence: u32) -> Subject {
+        Subject::collective(self.home, self.number, sequence)
+    }
 }
 
 impl Relatives {

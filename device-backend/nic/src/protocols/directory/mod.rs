@@ -32,14 +32,15 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Port, Secret, SegmentId, SegmentName, Status, VniId};
 use zerocopy::IntoBytes;
 
-use super::protocol::{Context, Ended, Protocol, Received};
+use super::protocol::{Context, Ended, Protocol, Received, Said};
 use crate::budget::Budget;
 use crate::config::Limits;
 use crate::control_reply::{body, reply};
-use crate::core::Segment;
+use crate::core::{Segment, Subject};
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
 use crate::ids::{PeerIndex, ProtocolId};
+use crate::trace::{Scope, What};
 use crate::transport::RETRY_AFTER;
 use parked::{Parked, ParkedImports};
 use pending::{Pending, PendingImports};
@@ -93,6 +94,13 @@ impl Directory {
             waits: wait_ms > 0,
             send_at: Some(cx.now),
         });
+        let said = Said {
+            node: Some(body.node.get()),
+            detail: body.name.get(),
+            ..Said::default()
+        };
+        let subject = subject(cx.core.geometry.node.0, number);
+        cx.trace(vni, What::Fetched, subject, said);
         self.send(cx, number);
         Ok(())
     }
@@ -182,9 +190,7 @@ impl Directory {
                     Some(_) => Status::NoSuchNode,
                     None => Status::NameNotFound,
                 };
-                cx.core
-                    .replies
-                    .push_back((pending.token, reply(status, &[])));
+                finish(cx, number, &pending, (status, &[]));
             }
         }
         true
@@ -262,21 +268,36 @@ impl Directory {
             Status::Ok => imported.as_bytes(),
             _ => &[],
         };
-        cx.core
-            .replies
-            .push_back((pending.token, reply(status, bytes)));
+        finish(cx, number, &pending, (status, bytes));
     }
 
     /// Ends the imports of a process.
     fn abort<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
         for number in self.pending.numbers_of(vni) {
             if let Some(pending) = self.pending.remove(number) {
-                cx.core
-                    .replies
-                    .push_back((pending.token, reply(Status::Aborted, &[])));
+                finish(cx, number, &pending, (Status::Aborted, &[]));
             }
         }
     }
+}
+
+/// An import of a node, for a trace.
+fn subject(node: u16, number: u64) -> Subject {
+    Subject::numbered(Scope::Import, node, number)
+}
+
+/// Replies to an import.
+fn finish<H: Host>(
+    cx: &mut Context<'_, H>,
+    number: u64,
+    pending: &Pending,
+    (status, bytes): (Status, &[u8]),
+) {
+    let subject = subject(cx.core.geometry.node.0, number);
+    cx.trace_ended(pending.vni, subject, status);
+    cx.core
+        .replies
+        .push_back((pending.token, reply(status, bytes)));
 }
 
 fn response(found: Result<(SegmentId, &Segment), Status>) -> ImportResponse {
@@ -348,6 +369,14 @@ impl Protocol for Directory {
             kind::IMPORT_REQUEST => frame.is::<ImportRequest>(),
             _ => frame.is::<ImportResponse>(),
         }
+    }
+
+    fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
+        let owner = match frame.envelope.kind {
+            kind::IMPORT_REQUEST => from,
+            _ => to,
+        };
+        subject(owner, frame.envelope.operation.get())
     }
 
     fn receive<H: Host>(

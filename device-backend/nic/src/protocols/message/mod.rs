@@ -62,7 +62,7 @@ use qnic_abi::{NodeId, SegmentId, Status, VniId, PAGE_SIZE};
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
 use crate::budget::Budget;
 use crate::config::Limits;
-use crate::core::{Fetched, PerProcess};
+use crate::core::{Fetched, PerProcess, Subject};
 use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::{OperationId, ProtocolId};
@@ -123,6 +123,12 @@ impl Protocol for Messages {
             kind::MESSAGE_PERMIT => frame.is::<MessagePermit>(),
             _ => frame.is::<MessageEnd>(),
         }
+    }
+
+    fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
+        let kind = frame.envelope.kind;
+        let is_answer = matches!(kind, kind::MESSAGE_PERMIT | kind::MESSAGE_END);
+        Subject::command(frame, if is_answer { to } else { from })
     }
 
     fn submit<H: Host>(

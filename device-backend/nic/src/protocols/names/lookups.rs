@@ -7,12 +7,20 @@ use qnic_abi::VniId;
 use super::{Name, Place};
 use crate::env::Time;
 
+/// A command of a process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    pub(super) vni: VniId,
+    /// Its process knows it by that.
+    pub(super) handle: u64,
+    /// Names it in a trace.
+    pub(super) number: u64,
+}
+
 /// A lookup of a process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lookup {
-    pub(super) vni: VniId,
-    /// Of its command.
-    pub(super) handle: u64,
+    pub(super) call: Call,
     pub(super) name: Name,
     pub(super) deadline: Time,
 }
@@ -46,7 +54,7 @@ impl Lookups {
         let number = self.last;
         self.by_name.insert((lookup.name, number));
         self.by_deadline.insert((lookup.deadline, number));
-        let of_process = self.by_process.entry(lookup.vni).or_default();
+        let of_process = self.by_process.entry(lookup.call.vni).or_default();
         of_process.insert(number);
         self.waiting.insert(number, lookup);
     }
@@ -60,10 +68,10 @@ impl Lookups {
         let lookup = self.waiting.remove(&number)?;
         self.by_name.remove(&(lookup.name, number));
         self.by_deadline.remove(&(lookup.deadline, number));
-        if let Some(of_process) = self.by_process.get_mut(&lookup.vni) {
+        if let Some(of_process) = self.by_process.get_mut(&lookup.call.vni) {
             of_process.remove(&number);
             if of_process.is_empty() {
-                self.by_process.remove(&lookup.vni);
+                self.by_process.remove(&lookup.call.vni);
             }
         }
         Some(lookup)
@@ -107,10 +115,10 @@ impl Lookups {
         self.by_deadline.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Forgets those of a process.
-    pub(super) fn forget(&mut self, vni: VniId) {
-        for number in self.by_process.remove(&vni).into_iter().flatten() {
-            self.remove(number);
-        }
+    /// Forgets those of a process; returns them.
+    pub(super) fn forget(&mut self, vni: VniId) -> Vec<Call> {
+        let numbers = self.by_process.remove(&vni).unwrap_or_default();
+        let lookups = numbers.into_iter().filter_map(|number| self.remove(number));
+        lookups.map(|lookup| lookup.call).collect()
     }
 }

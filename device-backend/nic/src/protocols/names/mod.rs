@@ -41,16 +41,17 @@ use qnic_abi::wire::{Empty, Frame};
 use qnic_abi::{NodeId, Port, Status, VniId};
 use zerocopy::FromBytes;
 
-use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
+use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Said, Turn};
 use crate::budget::Budget;
 use crate::config::Limits;
-use crate::core::Fetched;
+use crate::core::{Fetched, Subject};
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
 use crate::ids::{PeerIndex, ProtocolId};
 use crate::table::Table;
+use crate::trace::{Scope, What};
 use known::Known;
-use lookups::{Lookup, Lookups};
+use lookups::{Call, Lookup, Lookups};
 use own::OwnNames;
 use spread::Spread;
 
@@ -73,6 +74,8 @@ pub(super) struct ProcessNames {
     known: Known,
     lookups: Lookups,
     spread: Spread,
+    /// Commands that were read; their number names one in a trace.
+    commands: u64,
 }
 
 /// A name for people: the process chooses its letters, and none of them is to control a terminal.
@@ -138,15 +141,23 @@ impl ProcessNames {
     /// Finds the process of a name, or waits for it.
     fn look_up<H: Host>(&mut self, cx: &mut Context<'_, H>, lookup: Lookup) {
         if let Some(place) = self.known.find(&lookup.name) {
-            return complete(cx, lookup.vni, lookup.handle, Status::Ok, place);
+            return complete(cx, lookup.call, Status::Ok, place);
         }
-        let full = self.lookups.of_process(lookup.vni) >= cx.core.limits.lookups as usize;
+        let full = self.lookups.of_process(lookup.call.vni) >= cx.core.limits.lookups as usize;
         let status = match (lookup.deadline > cx.now, full) {
             (false, _) => Status::NameNotFound,
             (true, true) => Status::Exhausted,
             (true, false) => return self.lookups.push(lookup),
         };
-        complete(cx, lookup.vni, lookup.handle, status, (0, 0));
+        complete(cx, lookup.call, status, (0, 0));
+    }
+
+    /// Lookups of a process end with it.
+    fn forget_lookups<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
+        for call in self.lookups.forget(vni) {
+            let subject = call.subject(cx.core.geometry.node.0);
+            cx.trace_ended(vni, subject, Status::Aborted);
+        }
     }
 
     /// All names that are known, with the node and port of each.
@@ -237,24 +248,27 @@ impl ProcessNames {
     }
 }
 
+impl Call {
+    /// For a trace.
+    fn subject(self, node: u16) -> Subject {
+        Subject::always(Scope::Name, node, self.number)
+    }
+}
+
 /// Stores a completion.
-fn complete<H: Host>(
-    cx: &mut Context<'_, H>,
-    vni: VniId,
-    handle: u64,
-    status: Status,
-    (node, port): Place,
-) {
+fn complete<H: Host>(cx: &mut Context<'_, H>, call: Call, status: Status, (node, port): Place) {
+    let subject = call.subject(cx.core.geometry.node.0);
+    cx.trace_ended(call.vni, subject, status);
     let entry = CompletionEntry {
-        handle: handle.into(),
+        handle: call.handle.into(),
         kind: CompletionKind::Name as u8,
         status: status.code().into(),
         node: node.into(),
         port: port.into(),
         ..CompletionEntry::default()
     };
-    cx.core.complete(cx.host, vni, entry);
-    cx.core.activate(vni, Some(cx.now));
+    cx.core.complete(cx.host, call.vni, entry);
+    cx.core.activate(call.vni, Some(cx.now));
 }
 
 /// How many names of one node are known: those that it has, and as many that it has withdrawn, but
@@ -293,6 +307,12 @@ impl Protocol for ProcessNames {
         }
     }
 
+    /// A frame says names of its node to one other; which frame it is, its number says.
+    fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
+        let number = u64::from(to) << 48 ^ frame.envelope.sequence.get();
+        Subject::always(Scope::Spread, from, number)
+    }
+
     fn submit<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -302,14 +322,26 @@ impl Protocol for ProcessNames {
         let command: NameCommand = fetched.descriptor.read();
         let action = check(&command)?;
         let (name, handle) = (key(&command.name), command.handle.get());
+        self.commands += 1;
+        let call = Call {
+            vni,
+            handle,
+            number: self.commands,
+        };
+        let said = Said {
+            code: Opcode::Name as u32,
+            detail: action as u64,
+            ..Said::default()
+        };
+        let subject = call.subject(cx.core.geometry.node.0);
+        cx.trace(vni, What::Fetched, subject, said);
         let done = match action {
             NameAction::Register => self.register(cx, vni, name),
             NameAction::Withdraw => self.withdraw(cx, vni, name),
             NameAction::LookUp => {
                 let wait = u64::from(command.timeout_ms.get()) * MILLISECOND;
                 let lookup = Lookup {
-                    vni,
-                    handle,
+                    call,
                     name,
                     deadline: cx.now.after(wait),
                 };
@@ -318,7 +350,7 @@ impl Protocol for ProcessNames {
             }
         };
         let (status, place) = done.err().unwrap_or((Status::Ok, (0, 0)));
-        complete(cx, vni, handle, status, place);
+        complete(cx, call, status, place);
         Ok(())
     }
 
@@ -349,9 +381,9 @@ impl Protocol for ProcessNames {
 
     fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
         match ended {
-            Ended::Operations(vni) => self.lookups.forget(vni),
+            Ended::Operations(vni) => self.forget_lookups(cx, vni),
             Ended::Process(vni) => {
-                self.lookups.forget(vni);
+                self.forget_lookups(cx, vni);
                 let names = self.own.names_of(vni);
                 for name in &names {
                     self.own.withdraw(*name);
@@ -388,14 +420,14 @@ impl Protocol for ProcessNames {
                 break;
             };
             busy = true;
-            complete(cx, lookup.vni, lookup.handle, Status::Ok, place);
+            complete(cx, lookup.call, Status::Ok, place);
         }
         for _ in 0..BATCH {
             let Some(lookup) = self.lookups.pop_expired(cx.now) else {
                 break;
             };
             busy = true;
-            complete(cx, lookup.vni, lookup.handle, Status::NameNotFound, (0, 0));
+            complete(cx, lookup.call, Status::NameNotFound, (0, 0));
         }
         if self.spread.expire(cx.now) {
             busy = true;

@@ -165,6 +165,7 @@ impl Protocol for Rdma {
     const OPCODES: &'static [u8] = &[Opcode::Write as u8, Opcode::Read as u8];
     const KINDS: &'static [u8] = &[kind::WRITE, kind::READ_REQUEST, kind::READ_RESPONSE];
     const RESPONSES: &'static [u8] = &[kind::READ_RESPONSE];
+    const UNANSWERED: &'static [u8] = &[kind::WRITE];
 
     #[inline]
     fn is_well_formed(frame: &Frame) -> bool {

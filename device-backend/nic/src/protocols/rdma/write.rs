@@ -185,8 +185,7 @@ pub(super) fn receive<H: Host>(
     if notifies && cx.transport.notify(arrival.peer, arrival.frame, signal) {
         cx.core.signal(cx.host, to.vni, notification);
     }
-    // Its process is likely to answer.
-    cx.core.activate(to.vni, Some(cx.now));
+    cx.core.arrived(to.vni, cx.now);
     Received::Done
 }
 
@@ -208,7 +207,7 @@ pub(super) fn receive_span<H: Host>(
     let Ok((to, _)) = check(cx.core, arrival, &body) else {
         return 0;
     };
-    cx.core.activate(to.vni, Some(cx.now));
+    cx.core.arrived(to.vni, cx.now);
     cx.core.copy_in_span(cx.host, to, &plain)
 }
 

@@ -27,6 +27,9 @@ impl<P> Client<P> {
             Some(server) => {
                 self.slots.get_mut(slot).tried.insert(server);
                 self.add_leg(slot, server);
+                if live.is_empty() {
+                    self.wait_for_silent(slot, silent);
+                }
             }
             None if self.volume.version(block) == 0 => _ = self.end(now, slot, Ok(())),
             None => _ = self.end(now, slot, Err(Failure::Lost)),

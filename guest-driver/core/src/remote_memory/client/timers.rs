@@ -3,7 +3,7 @@
 //! What is on its way to a server knows when it is to be looked at, and the table of requests has a
 //! bound of its own: all are looked through when the earliest time that is known may be over.
 
-use super::server_set::ServerIndex;
+use super::server_set::{ServerIndex, ServerSet};
 use super::servers::ServerState;
 use super::slots::{Phase, SlotIndex, Work};
 use super::{Client, ClientState, Failure};
@@ -108,6 +108,22 @@ impl<P> Client<P> {
         } else {
             self.resend(slot, leg);
         }
+    }
+
+    /// All whom a request waits for are silent: it waits until the one that was heard of last has owed
+    /// an answer for as long as a request may take. So whoever has one request after the other, as a
+    /// kernel that swaps, waits once, and not once for each.
+    pub(super) fn wait_for_silent(&mut self, slot: SlotIndex, silent: ServerSet) {
+        let since = silent
+            .iter()
+            .filter_map(|it| self.servers.get(it).waiting_since);
+        let (Some(since), false) = (since.max(), self.slots.get(slot).work.is_copy()) else {
+            return;
+        };
+        let limit = since.saturating_add(self.config.limits.request_timeout);
+        let request = self.slots.get_mut(slot);
+        request.deadline = request.deadline.min(limit);
+        self.scan_due = self.scan_due.min(request.deadline);
     }
 
     fn time_out(&mut self, now: u64, slot: SlotIndex) {

@@ -40,6 +40,9 @@ impl<P> Client<P> {
                 Some(server) => _ = self.add_leg(slot, server),
                 None => self.scan_due = self.scan_due.min(now + LOOK_AGAIN),
             }
+            if self.servers.live.is_empty() {
+                self.wait_for_silent(slot, self.servers.silent);
+            }
         }
     }
 
