@@ -185,11 +185,11 @@ fn a_peer_that_stood_still_does_not_get_its_window_again() {
     pair.read(1, theirs, &mut read);
     let before = pair.ends[0].counters();
 
-    // As a guest of which nothing runs for a while: frames wait at its door.
+    // As a guest of which nothing runs until our timer has expired: frames wait at its door.
     let bytes = patterned(1, 200_000);
     assert_eq!(pair.write(0, ours, &bytes[100..]), Ok(bytes.len() - 100));
     pair.asleep[1] = true;
-    pair.pass(30 * MILLISECOND);
+    pair.pass(120 * MILLISECOND);
     // Then it answers a few at a time.
     let mut more = true;
     while more {
