@@ -5,7 +5,8 @@
 
 use anyhow::{bail, Context, Result};
 use qnic_abi::PAGE_SIZE;
-use qnic_nodes::host::HostNodes;
+use qnic_cluster::ByteSize;
+use qnic_nodes::host::{DevicePlan, HostNodes};
 use qnic_nodes::Nodes;
 use qnic_report::{BenchRow, Latency, ServerLine};
 
@@ -13,6 +14,9 @@ use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
 use super::point_to_point::rows_of;
 use super::{merge, LIMIT};
+
+/// Memory of a node besides the pages that it exports; what nobody touches takes none.
+const OTHER_MEMORY: ByteSize = ByteSize::mib(128);
 
 /// Something that grows, and what one write may cost at most of what it costs with the first
 /// count.
@@ -76,8 +80,7 @@ const SWEEPS: [Sweep; 5] = [
         id: "pages",
         grows: "pages",
         title: "Pages that the peer exports, few of them written to",
-        // A node in host mode has 128 MiB for its processes.
-        counts: &[1, 1000, 25_000],
+        counts: &[1, 1000, 25_000, 1_000_000],
         goal: 1.2,
         round: |pages| writes(&Writes { pages, ..ONE }),
     },
@@ -117,8 +120,12 @@ fn writes(writes: &Writes) -> Result<Vec<BenchRow>> {
         peers,
         pages,
     } = writes;
-    let nodes = HostNodes::start(*nics)?;
     let bytes = pages * PAGE_SIZE;
+    let memory = ByteSize(OTHER_MEMORY.0 + bytes as u64);
+    let nodes = HostNodes::start_several(&[DevicePlan {
+        memory: Some(memory),
+        ..DevicePlan::alone(*nics, "")
+    }])?;
     let start = |node| -> Result<_> {
         let mut server = nodes.start(node, &format!("memory-server --size {bytes}"))?;
         let Some(line) = server.line(LIMIT)? else {

@@ -102,14 +102,14 @@ const PROMISES: &[Promise] = &[
     },
     Promise {
         code: "P9",
-        what: "write of 8 bytes, of the first: 120 endpoints; 64 NICs; 63 peers; 25,000 pages",
+        what: "write of 8 bytes, of the first: 120 endpoints; 64 NICs; 63 peers; 1,000,000 pages",
         start: "8.7; 2.2; 5.4; -",
         goal: "≤ 1.2; ≤ 1.1; ≤ 1.2; ≤ 1.2",
         figures: &[
             "growth/endpoints/8-bytes-120/fenced-us",
             "growth/idle-nics/8-bytes-64/fenced-us",
             "growth/peers/8-bytes-63/fenced-us",
-            "growth/pages/8-bytes-25000/fenced-us",
+            "growth/pages/8-bytes-1000000/fenced-us",
         ],
         stage: None,
     },

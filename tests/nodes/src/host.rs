@@ -12,7 +12,7 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::{add_stats, programs, spawn_bound, APP, DEVICE};
+use qnic_cluster::{add_stats, programs, spawn_bound, ByteSize, APP, DEVICE};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use tempfile::TempDir;
@@ -21,6 +21,9 @@ use crate::{Ended, Nodes, Running};
 
 /// Longest time for the device process to start or to answer.
 const DEVICE_LIMIT: Duration = Duration::from_secs(20);
+
+/// Memory of a node unless a plan says otherwise, as the library has it.
+const MEMORY: ByteSize = ByteSize::mib(128);
 
 /// Device processes and their sockets, in a directory of their own that goes with them.
 pub struct HostNodes {
@@ -40,6 +43,8 @@ pub struct DevicePlan {
     pub more: String,
     /// Command in front of it, such as `ip netns exec x`; may be empty.
     pub prefix: Vec<String>,
+    /// Memory of each of its nodes, if not the usual 128 MiB.
+    pub memory: Option<ByteSize>,
 }
 
 impl DevicePlan {
@@ -67,7 +72,7 @@ impl DevicePlan {
         DevicePlan {
             nodes: nodes(here),
             more: format!("[network]\n{network}{carrier}\n{other}"),
-            prefix: Vec::new(),
+            ..DevicePlan::default()
         }
     }
 }
@@ -175,10 +180,12 @@ impl HostNodes {
     fn config_text(&self, device: usize) -> String {
         let (plan, control) = (&self.plans[device], self.control(device));
         let mut text = String::new();
+        // Room for what a node keeps beside its processes.
+        let ram = ByteSize(2 * plan.memory.unwrap_or(MEMORY).0);
         for node in &plan.nodes {
             let path = self.socket(*node);
             text += &format!(
-                "[[nic]]\nname = \"n{node}\"\nnode = {node}\nsocket = {path:?}\nram = \"256MiB\"\n"
+                "[[nic]]\nname = \"n{node}\"\nnode = {node}\nsocket = {path:?}\nram = \"{ram}\"\n"
             );
         }
         text + &format!("[metrics]\nsocket = {control:?}\n{}", plan.more)
@@ -196,6 +203,10 @@ impl Nodes for HostNodes {
         command
             .args(arguments.split_whitespace())
             .env("QNIC_HOST_SOCKET", self.socket(node));
+        let plan = self.plans.iter().find(|plan| plan.nodes.contains(&node));
+        if let Some(memory) = plan.and_then(|plan| plan.memory) {
+            command.env("QNIC_HOST_MEMORY", memory.to_string());
+        }
         let errors = tempfile::Builder::new()
             .prefix("app-")
             .tempfile_in(self.dir.path())?
