@@ -123,6 +123,29 @@ fn a_peer_that_is_silent_for_good_is_given_up_in_time_and_may_come_back() {
     assert!(b.holds(0, &bytes));
 }
 
+/// It asks for nothing and owes nothing; but what it has received waits for what is before it.
+#[test]
+fn a_sender_that_is_gone_before_it_has_filled_a_gap_is_given_up() {
+    let Pair { net, a, b } = lossy_pair(LossyWire::steady(20_000), 3);
+    a.write(&b).run();
+    net.cut(1);
+    a.inline_write(&b, &[1; 8]).issue();
+    net.poll(0);
+    net.heal();
+    a.inline_write(&b, &[2; 8]).notify(3).issue();
+    net.poll(0);
+    net.advance(20_000);
+    net.cut(0);
+    let start = net.cluster().now;
+    net.run();
+    assert_eq!(net.counters(1).peers_given_up.get(), 1);
+    let timeout = Limits::default().peer_timeout;
+    let passed = net.cluster().now.0 - start.0;
+    assert!((timeout..timeout * 5 / 4).contains(&passed), "{passed}");
+    assert_eq!(b.signals(3), 0);
+    net.assert_holds_nothing(1);
+}
+
 #[test]
 fn a_partition_that_heals_in_time_costs_nothing_but_time() {
     let Pair { net, a, b } = Pair::present(Net::lossy(3, LossyWire::rough(20), 11));

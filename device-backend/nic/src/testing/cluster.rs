@@ -21,8 +21,8 @@ use crate::{
     Wire,
 };
 
-/// Looks after which a NIC has looked at all of its idle queues.
-const LOOKS: usize = 32;
+/// Idle queues that a NIC looks at with one look.
+const LOOKED_AT: u32 = 8;
 
 /// One simulated node.
 #[derive(Debug)]
@@ -468,7 +468,10 @@ impl Cluster {
     fn look(&mut self) -> bool {
         let now = self.now;
         let mut nodes = self.nodes.iter_mut();
-        nodes.any(|node| (0..LOOKS).any(|_| node.nic.look_at_idle_queues(now, &node.host)))
+        nodes.any(|node| {
+            let looks = node.nic.geometry().windows.div_ceil(LOOKED_AT);
+            (0..looks).any(|_| node.nic.look_at_idle_queues(now, &node.host))
+        })
     }
 
     /// Runs until all NICs are asleep: every queue cold, everything published.
