@@ -2,10 +2,10 @@
 //! campaign of planted bugs (`cargo run -p qnic-mutants -- simulator`) runs on each.
 //!
 //! ```text
-//! cargo run -p qnic-sim --example first_failure -- COUNT
+//! cargo run -p qnic-sim --example first_failure -- COUNT [FIRST]
 //! ```
-//! Prints `seed N: message` and exits with 1, or `COUNT seeds pass` and exits with 0;
-//! exits with 2 without a COUNT.
+//! The first seed is 0, or FIRST. Prints `seed N: message` and exits with 1, or `COUNT seeds pass` and
+//! exits with 0; exits with 2 if these are no numbers.
 
 use std::process::ExitCode;
 
@@ -13,14 +13,18 @@ use qnic_sim::campaign::{campaign, Seeds};
 use qnic_sim::Options;
 
 fn main() -> ExitCode {
-    let count = std::env::args().nth(1).and_then(|text| text.parse().ok());
-    let Some(count) = count else {
-        eprintln!("usage: first_failure COUNT");
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse().ok());
+    let (Some(Some(count)), Some(first), None) = (
+        numbers.next(),
+        numbers.next().unwrap_or(Some(0)),
+        numbers.next(),
+    ) else {
+        eprintln!("usage: first_failure COUNT [FIRST]");
         return ExitCode::from(2);
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     // Every seed below the first that fails has been started, and is ended.
-    let summary = campaign(&Options::default(), threads, 1, &Seeds::new(0, count));
+    let summary = campaign(&Options::default(), threads, 1, &Seeds::new(first, count));
     match summary.failures.first() {
         Some(failure) => {
             println!("{failure}");

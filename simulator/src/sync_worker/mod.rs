@@ -225,7 +225,7 @@ impl SyncWorker<'_> {
                 self.checker().tries(self.slot);
                 lock.try_acquire()
             }
-            false if self.schedule.chance(50) => self.acquire_in_time(&lock),
+            false if self.schedule.chance(150) => self.acquire_in_time(&lock),
             false => lock.acquire().map(Some),
         };
         let Some(guard) = self.unless_broken(owner, guard, || lock.recover())? else {

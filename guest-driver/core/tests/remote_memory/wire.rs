@@ -52,6 +52,8 @@ pub(crate) struct Wire {
     pub(crate) lost: u64,
     /// Who does not reach whom.
     cut: BTreeSet<(u16, u16)>,
+    /// To which node no page comes, and how many more are lost on their way there.
+    lost_pages: (u16, u64),
 }
 
 impl Wire {
@@ -60,6 +62,7 @@ impl Wire {
             quality,
             lost: 0,
             cut: BTreeSet::new(),
+            lost_pages: (0, 0),
         }
     }
 
@@ -74,6 +77,11 @@ impl Wire {
         self.cut.insert((from, to));
     }
 
+    /// The next `count` pages that are sent to a node are lost; whatever else arrives.
+    pub(crate) fn lose_pages(&mut self, to: u16, count: u64) {
+        self.lost_pages = (to, count);
+    }
+
     /// Joins all.
     pub(crate) fn heal(&mut self) {
         self.cut.clear();
@@ -85,6 +93,11 @@ impl Wire {
         let quality = &self.quality;
         let chance = |rng: &mut Rng, permille| rng.u32(0..1000) < permille;
         if self.cut.contains(&way) {
+            return Vec::new();
+        }
+        let (no_page_to, left) = &mut self.lost_pages;
+        if packet.data.is_some() && way.1 == *no_page_to && *left > 0 {
+            *left -= 1;
             return Vec::new();
         }
         if chance(rng, quality.lost) {
