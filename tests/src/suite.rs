@@ -40,6 +40,7 @@ pub(crate) const HOST: &[Case] = cases! { "host":
     }),
     top_shows_what_nodes_do => on(3, |nodes| scenario::top_shows_what_nodes_do(nodes)),
     a_trace_shows_the_life_of_operations => trace::life_of_operations(),
+    a_trace_shows_collectives => trace::collectives(),
     a_trace_of_bad_links_shows_what_is_sent_again => trace::bad_links(),
     all_pairs_of_four_nodes_exchange => on(4, |nodes| scenario::all_pairs_exchange(nodes, 100)),
     all_pairs_of_two_engines_exchange => two_engines(4, |nodes| {

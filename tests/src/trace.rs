@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use qnic_nic::trace::What;
+use qnic_nic::trace::{Scope, What};
 use qnic_trace::{Collected, Collection, Operation, Operations, Settings};
 use serde_json::Value;
 
@@ -28,14 +28,16 @@ fn begin(nodes: &HostNodes, devices: usize, names: &[&str]) -> Result<Collection
     Collection::begin(&sockets, &settings)
 }
 
-/// Traces an exchange of two nodes: so few operations that no buffer is ever full.
-fn exchange(nodes: &HostNodes, devices: usize, ends: [usize; 2]) -> Result<Collected> {
+/// Traces programs of two nodes: so few operations that no buffer is ever full.
+fn traced(
+    nodes: &HostNodes,
+    devices: usize,
+    ends: [usize; 2],
+    words: impl Fn(&str) -> String,
+) -> Result<Collected> {
     let [a, b] = ends.map(|node| format!("n{node}"));
     let collection = begin(nodes, devices, &[&a, &b])?;
-    let words = format!(
-        "exchange --nodes {},{} --rounds 20 --max-size 60000",
-        ends[0], ends[1]
-    );
+    let words = words(&format!("{},{}", ends[0], ends[1]));
     nodes.run_all(&ends.map(|node| (node, words.clone())), LIMIT)?;
     let collected = collection.end()?;
     ensure!(collected.lost.is_empty(), "lost: {:?}", collected.lost);
@@ -43,6 +45,13 @@ fn exchange(nodes: &HostNodes, devices: usize, ends: [usize; 2]) -> Result<Colle
     let traced: Vec<_> = collected.nodes.iter().map(|node| &*node.name).collect();
     ensure!(traced == [&*a, &*b], "{traced:?}");
     Ok(collected)
+}
+
+/// Traces an exchange of two nodes.
+fn exchange(nodes: &HostNodes, devices: usize, ends: [usize; 2]) -> Result<Collected> {
+    traced(nodes, devices, ends, |list| {
+        format!("exchange --nodes {list} --rounds 20 --max-size 60000")
+    })
 }
 
 /// Two nodes of two device processes exchange; each operation has its stages in their order, at both.
@@ -67,6 +76,60 @@ pub(crate) fn life_of_operations() -> Result<()> {
     ensure!(arrows >= 120, "{arrows} arrows");
     // The first has ended: another can begin.
     begin(&joined.nodes, 2, &["n0"])?.end()?;
+    Ok(())
+}
+
+/// Processes of two nodes of two device processes call collectives: each of these is one operation, which
+/// has the calls of all its members, and each frame is there where it was sent and where it came.
+pub(crate) fn collectives() -> Result<()> {
+    let joined = Joined::start("")?;
+    let (rounds, processes) = (4, 2);
+    let collected = traced(&joined.nodes, 2, [0, 2], |list| {
+        format!(
+            "collectives --nodes {list} --processes {processes} --rounds {rounds} --bytes 20000"
+        )
+    })?;
+    let operations = Operations::of(&collected);
+    let of = |scope| {
+        let all = operations.all.iter();
+        all.filter(move |it| it.scope == scope)
+    };
+    ensure!(of(Scope::Join).count() == 2 * processes, "not each joins");
+    // Of each kind one in a round.
+    let (mut count, kinds) = (0, ["Barrier", "Allreduce", "Broadcast", "Reduce"]);
+    for operation in of(Scope::Collective) {
+        count += 1;
+        is_whole(operation, processes).with_context(|| format!("{operation:?}"))?;
+    }
+    ensure!(count >= rounds * kinds.len(), "{count} collectives");
+    for kind in kinds {
+        let named = of(Scope::Collective).filter(|it| it.name.starts_with(kind));
+        ensure!(named.count() >= rounds, "too few of {kind}");
+    }
+    let arrows = file(&collected, &operations)?;
+    ensure!(arrows >= 2 * count as u64, "{arrows} arrows");
+    Ok(())
+}
+
+/// Fails unless a collective has all its calls, which have ended well, and its frames both ends.
+fn is_whole(operation: &Operation, processes: usize) -> Result<()> {
+    let calls = &operation.calls;
+    ensure!(calls.len() == 2 * processes, "{} calls", calls.len());
+    for call in calls {
+        let ended = call.ended.context("a call has not ended")?;
+        ensure!(call.status == 0 && ended >= call.fetched, "{call:?}");
+    }
+    let (sent, came) = (&operation.sends, &operation.frames);
+    ensure!(!sent.is_empty() && sent.len() == came.len());
+    for node in [0, 2] {
+        ensure!(sent.iter().any(|it| it.at == node), "n{node} sends nothing");
+    }
+    let bytes = |all: &mut dyn Iterator<Item = u64>| all.sum::<u64>();
+    let (sent, came) = (
+        bytes(&mut sent.iter().map(|it| it.bytes)),
+        bytes(&mut came.iter().map(|it| it.bytes)),
+    );
+    ensure!(sent == came, "{sent} bytes were sent, {came} came");
     Ok(())
 }
 

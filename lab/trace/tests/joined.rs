@@ -235,3 +235,72 @@ fn an_import_of_nobody_fails_in_the_trace() {
     let import = of(&operations, Scope::Import)[0];
     assert_ne!(import.calls[0].status, Status::Ok.code());
 }
+
+#[test]
+fn a_member_whose_pages_are_absent_waits_in_the_trace() {
+    let net = net();
+    let members = three(&net);
+    let groups = form(&net, &members);
+    let members: Vec<_> = members.into_iter().map(Party::present).collect();
+    members[1].evict(0);
+    begin(&net, 1);
+    for (member, group) in members.iter().zip(&groups) {
+        let call = member.barrier(7, *group).bytes(0, 64);
+        call.allreduce(Operator::Sum, Element::U64).issue();
+    }
+    net.run();
+    let operations = Operations::of(&end(&net));
+    let [operation] = of(&operations, Scope::Collective)[..] else {
+        panic!("{operations:?}");
+    };
+    for call in &operation.calls {
+        assert_eq!(call.status, Status::Ok.code());
+        let [wait] = &call.waits[..] else {
+            assert_ne!(call.at, 1, "{call:?}");
+            assert!(call.waits.is_empty(), "{call:?}");
+            continue;
+        };
+        assert_eq!(call.at, 1);
+        let order = [Some(call.fetched), Some(wait.from), wait.to, call.ended];
+        assert!(order.is_sorted() && wait.to.is_some(), "{call:?}");
+    }
+}
+
+#[test]
+fn a_call_of_a_group_that_is_unknown_shows_why_it_failed() {
+    let net = net();
+    let members = three(&net);
+    let groups = form(&net, &members);
+    begin(&net, 1);
+    members[0].barrier(7, groups[0] + 1).run();
+    let operations = Operations::of(&end(&net));
+    let [operation] = &operations.all[..] else {
+        panic!("{operations:?}");
+    };
+    let [call] = &operation.calls[..] else {
+        panic!("{operations:?}");
+    };
+    let unknown = Status::NoSuchGroup.code();
+    assert_eq!((&*call.name, call.status), ("Barrier 0", unknown));
+    assert!(call.ended.is_some() && operation.sends.is_empty());
+}
+
+#[test]
+fn an_import_that_its_process_does_not_live_to_see_ends_with_it() {
+    let net = net();
+    let members = three(&net);
+    begin(&net, 1);
+    let (peer, wait_ms) = (members[1].port, 60_000);
+    members[0].import(1, peer, 3, wait_ms).unwrap();
+    net.run();
+    members[0].end();
+    net.run();
+    let operations = Operations::of(&end(&net));
+    let [import] = of(&operations, Scope::Import)[..] else {
+        panic!("{operations:?}");
+    };
+    assert_eq!(import.calls[0].status, Status::Aborted.code());
+    assert!(import.calls[0].ended.is_some());
+    // The other node had nothing to answer yet.
+    assert_eq!((import.sends.len(), import.frames.len()), (1, 1));
+}
