@@ -58,6 +58,7 @@ mod process;
 mod programs;
 mod provision;
 mod qemu;
+pub mod qmp;
 mod ready;
 mod remote_memory;
 mod schedule;
@@ -103,7 +104,6 @@ pub use programs::{
     cargo, program, programs, repository, Program, APP, APP_PATH, DEVICE, LOG_KEEPER,
 };
 pub use provision::available_memory;
-pub use qapi::qmp;
 pub use qnic_config::{ByteSize, ConfigError, Engines};
 pub use qnic_images::{Progress, Silent};
 pub use qnic_links::units::{Probability, Rate, Span};

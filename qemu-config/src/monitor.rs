@@ -1,23 +1,28 @@
-//! QEMU's monitor (QMP), through `qapi`, with a deadline on every exchange.
+//! QEMU's monitor ([QMP](crate::qmp)), with a deadline on every exchange.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use qapi::qmp::{query_chardev, Event, QmpCommand};
-use qapi::{ExecuteError, Qmp, Stream};
+use serde::de::DeserializeOwned;
 
 use crate::dirs::NodeDir;
+use crate::follow::readable;
+use crate::qmp::{Command, Event, Message, QMP_CAPABILITIES, QUERY_CHARDEV};
 use crate::socket::Socket;
 use crate::wait::{stop_in, Deadline, Stop};
 use crate::{Error, Result};
 
-type Connection = Stream<BufReader<Socket>, Socket>;
+/// Longest line that is taken from QEMU.
+const MAX_LINE: u64 = 1 << 20;
+
+/// Bytes of a line that an error shows.
+const SHOWN: usize = 200;
 
 /// A connection to the monitor of one node's QEMU. QEMU serves one at a time: keep
 /// it short.
 pub struct Monitor {
-    qmp: Qmp<Connection>,
+    stream: BufReader<Socket>,
     node: String,
 }
 
@@ -28,34 +33,62 @@ impl Monitor {
     }
 
     fn connect_to(path: &Path, node: &str, deadline: Deadline) -> Result<Self> {
-        let failed = |error: io::Error| failure(node, &error);
-        let socket = Socket::connect(path, deadline).map_err(failed)?;
-        let mut stream = Stream::new(BufReader::new(socket.clone()), socket);
-        // A monitor that closes before its greeting would panic in the crate.
-        if stream.fill_buf().map_err(failed)?.is_empty() {
-            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
-        }
-        let mut qmp = Qmp::new(stream);
-        qmp.handshake().map_err(|error| refused(node, error))?;
-        Ok(Self {
-            qmp,
+        let socket = Socket::connect(path, deadline).map_err(|error| failure(node, &error))?;
+        let mut monitor = Self {
+            stream: BufReader::new(socket),
             node: node.to_owned(),
-        })
+        };
+        match monitor.read_message()? {
+            Message::Greeting => {}
+            other => return Err(monitor.nonsense(&format!("{other:?}"))),
+        }
+        monitor.execute(&QMP_CAPABILITIES)?;
+        Ok(monitor)
     }
 
     /// Executes `command` and returns its answer.
     ///
     /// # Errors
-    /// [`Error::Monitor`] if QEMU refuses it or does not answer in time.
-    pub fn execute<C: QmpCommand>(&mut self, command: &C) -> Result<C::Ok> {
-        self.qmp
-            .execute(command)
-            .map_err(|error| refused(&self.node, error))
+    /// [`Error::Monitor`] if QEMU refuses it, does not answer in time or answers nonsense.
+    pub fn execute<A: DeserializeOwned>(&mut self, command: &Command<A>) -> Result<A> {
+        let written = self.stream.get_mut().write_all(command.line().as_bytes());
+        written.map_err(|error| failure(&self.node, &error))?;
+        loop {
+            match self.read_message()? {
+                Message::Event(_) => {}
+                Message::Refused(reason) => return Err(Error::monitor(&self.node, reason)),
+                Message::Returned(value) => {
+                    return command.answer(value).map_err(|error| {
+                        self.nonsense(&format!("{error} in its answer to {}", command.name()))
+                    })
+                }
+                Message::Greeting => return Err(self.nonsense("a second greeting")),
+            }
+        }
+    }
+
+    fn read_message(&mut self) -> Result<Message> {
+        let mut line = Vec::new();
+        let read = (&mut self.stream)
+            .take(MAX_LINE)
+            .read_until(b'\n', &mut line);
+        read.map_err(|error| failure(&self.node, &error))?;
+        if line.is_empty() {
+            return Err(failure(&self.node, &io::ErrorKind::UnexpectedEof.into()));
+        }
+        Message::parse(&line).ok_or_else(|| {
+            line.truncate(SHOWN);
+            self.nonsense(readable(&line).trim_end())
+        })
+    }
+
+    fn nonsense(&self, what: &str) -> Error {
+        Error::monitor(&self.node, format!("the monitor answers nonsense: {what}"))
     }
 
     /// Returns true if the guest has the port open whose character device is `label`.
     pub(crate) fn is_port_open(&mut self, label: &str) -> Result<bool> {
-        let devices = self.execute(&query_chardev {})?;
+        let devices = self.execute(&QUERY_CHARDEV)?;
         let mut open = devices.iter().filter(|device| device.frontend_open);
         Ok(open.any(|device| device.label == label))
     }
@@ -71,16 +104,13 @@ impl Events {
     /// Connects to the monitor for events.
     pub(crate) fn connect(dir: &NodeDir, deadline: Deadline) -> Result<Self> {
         let monitor = Monitor::connect_to(&dir.events(), dir.name(), deadline)?;
-        let (reader, socket) = monitor.qmp.into_inner().into_inner();
+        let buffer = monitor.stream.buffer().to_vec();
+        let socket = monitor.stream.into_inner();
         socket.set_deadline(Deadline::seconds(0));
-        Ok(Self {
-            buffer: reader.buffer().to_vec(),
-            socket,
-        })
+        Ok(Self { socket, buffer })
     }
 
-    /// Takes the events that have arrived, without waiting for more. Events that are
-    /// newer than the crate are left out.
+    /// Takes the events that have arrived, without waiting for more.
     pub(crate) fn take(&mut self) -> io::Result<Vec<Event>> {
         let mut chunk = [0; 4096];
         loop {
@@ -94,9 +124,11 @@ impl Events {
         let end = self.buffer.iter().rposition(|byte| *byte == b'\n');
         let lines: Vec<u8> = self.buffer.drain(..end.map_or(0, |at| at + 1)).collect();
         let lines = lines.split(|byte| *byte == b'\n');
-        Ok(lines
-            .filter_map(|line| serde_json::from_slice(line).ok())
-            .collect())
+        let events = lines.filter_map(|line| match Message::parse(line) {
+            Some(Message::Event(event)) => Some(event),
+            _ => None,
+        });
+        Ok(events.collect())
     }
 }
 
@@ -107,15 +139,12 @@ impl AsFd for Events {
     }
 }
 
-fn refused(node: &str, error: ExecuteError) -> Error {
-    match error {
-        ExecuteError::Io(error) => failure(node, &error),
-        ExecuteError::Qapi(error) => Error::monitor(node, error.to_string()),
-    }
-}
-
 fn failure(node: &str, error: &io::Error) -> Error {
     Error::of_connection(error, || {
         Error::monitor(node, format!("the monitor does not answer: {error}"))
     })
 }
+
+#[cfg(test)]
+#[path = "monitor_tests.rs"]
+mod tests;

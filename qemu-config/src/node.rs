@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use qapi::qmp;
+use crate::qmp;
 
 use crate::copy::{self, Count};
 use crate::dirs::NodeDir;
@@ -101,7 +101,7 @@ impl Node {
     /// [`Error::Monitor`].
     pub fn reset(&self) -> Result<usize> {
         let boots = self.boots();
-        self.monitor()?.execute(&qmp::system_reset {})?;
+        self.monitor()?.execute(&qmp::SYSTEM_RESET)?;
         Ok(boots)
     }
 
@@ -110,7 +110,7 @@ impl Node {
     /// # Errors
     /// [`Error::Monitor`].
     pub fn stop_cpus(&self) -> Result<()> {
-        self.monitor()?.execute(&qmp::stop {})?;
+        self.monitor()?.execute(&qmp::STOP)?;
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Node {
     /// # Errors
     /// [`Error::Monitor`].
     pub fn continue_cpus(&self) -> Result<()> {
-        self.monitor()?.execute(&qmp::cont {})?;
+        self.monitor()?.execute(&qmp::CONT)?;
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl Node {
     /// # Errors
     /// [`Error::Monitor`], or [`Error::Timeout`] if it has not ended within 15 s.
     pub fn power_off(&self) -> Result<()> {
-        self.monitor()?.execute(&qmp::quit {})?;
+        self.monitor()?.execute(&qmp::QUIT)?;
         self.wait_ended(MONITOR_LIMIT)
     }
 

@@ -15,7 +15,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use qapi::qmp::{self, RunState};
+use crate::qmp::{RunState, QUERY_STATUS};
 use serde::Serialize;
 
 use crate::agent::Agent;
@@ -100,15 +100,15 @@ fn state_within(dir: &NodeDir, agent_limit: Duration) -> NodeState {
 /// Returns true if QEMU says that the guest's kernel has panicked.
 pub(crate) fn has_panicked(dir: &NodeDir) -> Result<bool> {
     let mut monitor = Monitor::connect(dir, Deadline::seconds(MONITOR_SECONDS))?;
-    let status = monitor.execute(&qmp::query_status {})?.status;
-    Ok(status == RunState::guest_panicked)
+    let status = monitor.execute(&QUERY_STATUS)?.status;
+    Ok(status == RunState::GuestPanicked)
 }
 
 /// The state as far as QEMU knows: [`NodeState::Ready`] if the agent has its port open.
 fn ask_qemu(dir: &NodeDir) -> Result<NodeState> {
     let mut monitor = Monitor::connect(dir, Deadline::seconds(MONITOR_SECONDS))?;
-    let status = monitor.execute(&qmp::query_status {})?;
-    if status.status == RunState::guest_panicked {
+    let status = monitor.execute(&QUERY_STATUS)?;
+    if status.status == RunState::GuestPanicked {
         return Ok(NodeState::Panicked);
     }
     if !status.running {

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use qapi::qmp::Event;
+use crate::qmp::Event;
 
 use crate::dirs::NodeDir;
 use crate::follow::{read_log, readable, tail, Follow, Growth};
@@ -134,11 +134,11 @@ impl Resets {
 }
 
 fn is_own_reset(event: &Event) -> bool {
-    matches!(event, Event::RESET { data, .. } if data.guest)
+    matches!(event, Event::Reset { guest: true })
 }
 
 fn is_panic(event: &Event) -> bool {
-    matches!(event, Event::GUEST_PANICKED { .. })
+    matches!(event, Event::GuestPanicked)
 }
 
 /// Counts the lines of the ready port and understands the one that matters.

@@ -16,6 +16,7 @@ use crate::dirs::{directories_in, ClusterDir};
 use crate::lock::LockFile;
 use crate::monitor::Monitor;
 use crate::process::{end_all, of_cluster, Process, ProcessId};
+use crate::qmp::QUIT;
 use crate::state::{Mode, Runtime};
 use crate::wait::Deadline;
 use crate::{Error, Result};
@@ -113,7 +114,7 @@ fn ask_to_quit(dir: &ClusterDir) {
             scope.spawn(move || {
                 // One that does not listen gets a signal next.
                 if let Ok(mut monitor) = Monitor::connect(&node, Deadline::seconds(2)) {
-                    let _ = monitor.execute(&qapi::qmp::quit {});
+                    let _ = monitor.execute(&QUIT);
                 }
             });
         }

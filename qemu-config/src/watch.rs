@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use qapi::qmp::Event;
+use crate::qmp::Event;
 use rustix::event::PollFlags;
 
 use crate::monitor::Events;
@@ -120,5 +120,5 @@ fn wait(
 }
 
 fn is_panic(event: &Event) -> bool {
-    matches!(event, Event::GUEST_PANICKED { .. })
+    matches!(event, Event::GuestPanicked)
 }

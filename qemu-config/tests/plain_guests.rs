@@ -143,9 +143,9 @@ fn many_at_once(node: &Node) {
 
 fn machine(node: &Node) {
     assert_eq!(node.state(), NodeState::Ready);
-    node.monitor().unwrap().execute(&qmp::stop {}).unwrap();
+    node.monitor().unwrap().execute(&qmp::STOP).unwrap();
     assert_eq!(node.state(), NodeState::Paused);
-    node.monitor().unwrap().execute(&qmp::cont {}).unwrap();
+    node.monitor().unwrap().execute(&qmp::CONT).unwrap();
     // A command that runs while the guest restarts ends with an error, not never.
     let process = node.spawn(&GuestCommand::new("sleep").arg("1000")).unwrap();
     let boots = node.reset().unwrap();
