@@ -106,8 +106,8 @@ pub use programs::{
 pub use provision::available_memory;
 pub use qnic_config::{ByteSize, ConfigError, Engines};
 pub use qnic_images::{Progress, Silent};
-pub use qnic_links::units::{Probability, Rate, Span};
-pub use qnic_links::{ImpairmentChange, Impairments, Shape};
+pub use qnic_link_plan::units::{Probability, Rate, Span};
+pub use qnic_link_plan::{ImpairmentChange, Impairments, Shape};
 pub use schedule::Taken;
 pub use spawn::spawn_bound;
 pub use state::{Mode, Runtime, COMMAND_SLOTS};

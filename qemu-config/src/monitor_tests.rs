@@ -19,13 +19,13 @@ fn serve(dir: &NodeDir, first: &'static str, answers: &[&str]) -> JoinHandle<Vec
     std::thread::spawn(move || {
         let (mut client, _) = listener.accept().unwrap();
         client.write_all(first.as_bytes()).unwrap();
-        let mut lines = BufReader::new(client.try_clone().unwrap()).lines();
-        let mut heard = Vec::new();
+        let mut received = BufReader::new(client.try_clone().unwrap()).lines();
+        let mut asked = Vec::new();
         for answer in answers {
-            heard.push(lines.next().unwrap().unwrap());
+            asked.push(received.next().unwrap().unwrap());
             client.write_all(answer.as_bytes()).unwrap();
         }
-        heard
+        asked
     })
 }
 

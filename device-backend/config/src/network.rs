@@ -40,8 +40,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use qnic_abi::NodeId;
-use qnic_links::units::Span;
-use qnic_links::{Impairments, Network, NetworkPlan, PublicKey, Shape, Topology, MAX_NAME};
+use qnic_link_plan::units::Span;
+use qnic_link_plan::{Impairments, NetworkPlan, PublicKey, Shape, Topology, MAX_NAME};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{add, require, Unique};
@@ -271,9 +271,7 @@ impl Config {
         check_timeouts(settings.peer_timeout, settings.fault_timeout)?;
         settings.transport.check()?;
         let plan = self.network_plan()?;
-        let local: Vec<_> = self.nics.iter().map(|nic| nic.node).collect();
-        Network::new(&plan, &local)
-            .map(drop)
+        plan.check()
             .map_err(|message| ConfigError::new("network", message))
     }
 }

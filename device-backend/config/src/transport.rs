@@ -17,8 +17,8 @@
 //! its default.
 
 use qnic_abi::PAGE_SIZE;
-use qnic_links::units::Span;
-use qnic_nic::{Limits, MAX_WINDOW, SMALLEST_WINDOW};
+use qnic_limits::{Limits, MAX_WINDOW, SMALLEST_WINDOW};
+use qnic_link_plan::units::Span;
 use serde::{Deserialize, Serialize};
 
 use crate::check::require;

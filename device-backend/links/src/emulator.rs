@@ -25,10 +25,10 @@ mod counters;
 
 use std::collections::BTreeMap;
 
+use qnic_link_plan::Impairments;
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
 
-use crate::impairment::Impairments;
 use crate::line::Line;
 pub use counters::LinkCounters;
 
@@ -299,8 +299,8 @@ impl<T: Copy> LinkEmulator<T> {
 mod tests {
     use super::*;
     use crate::testing::impairments;
-    use crate::units::{Probability, Rate, Span};
     use proptest::prelude::*;
+    use qnic_link_plan::units::{Probability, Rate, Span};
 
     const FRAMES: u32 = 20_000;
 

@@ -26,7 +26,6 @@ pub mod carrier;
 pub mod codec;
 pub mod emulator;
 pub mod fabric;
-pub mod impairment;
 mod line;
 pub mod memfd;
 pub mod network;
@@ -36,17 +35,17 @@ pub mod siblings;
 pub mod tap;
 #[cfg(test)]
 mod testing;
-pub mod topology;
 mod turns;
 pub mod udp;
-pub mod units;
 
 pub use carrier::{Carrier, CarrierReport, ProcessReport};
 pub use fabric::{DuplicateNode, Fabric, LocalWire};
-pub use impairment::{ImpairmentChange, Impairments};
-pub use network::{LinkChange, LinkError, LinkReport, LinkSet, Network, NetworkPlan};
-pub use shm::{ShmCarrier, ShmPeer, MAX_NAME};
+pub use network::{LinkChange, LinkError, LinkReport, LinkSet, Network};
+pub use qnic_link_plan::{
+    impairment, topology, units, ImpairmentChange, Impairments, KeyError, NetworkPlan, NotAKey,
+    PrivateKey, PublicKey, Shape, Topology, MAX_NAME,
+};
+pub use shm::{ShmCarrier, ShmPeer};
 pub use siblings::Siblings;
 pub use tap::{Outcome, Tap, TapFlags, TapId, TapRecord};
-pub use topology::{Shape, Topology};
-pub use udp::{KeyError, NotAKey, PrivateKey, PublicKey, UdpCarrier, UdpIdentity, UdpPeer};
+pub use udp::{UdpCarrier, UdpIdentity, UdpPeer};

@@ -17,56 +17,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use qnic_abi::NodeId;
+use qnic_link_plan::{ImpairmentChange, Impairments, NetworkPlan};
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::codec;
 use crate::emulator::{Arrival, LinkCounters, LinkEmulator};
-use crate::impairment::{ImpairmentChange, Impairments};
 use crate::tap::{Outcome, Tap, TapFlags, TapId, TapRecord, Taps};
-use crate::topology::Topology;
-
-/// Most nodes in one network, those of all processes.
-pub const MAX_NODES: usize = 256;
-
-/// What a network is made from.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct NetworkPlan {
-    /// How nodes are joined, in the order of their numbers.
-    pub topology: Topology,
-    /// All nodes, those of other processes included.
-    pub nodes: Vec<NodeId>,
-    /// Impairments of the links that `links` does not name.
-    pub default: Impairments,
-    /// Impairments of single links, in one direction.
-    pub links: Vec<(NodeId, NodeId, Impairments)>,
-    /// Seed of all randomness.
-    pub seed: u64,
-    /// All frames take the data channel, on every link.
-    pub one_channel: bool,
-}
-
-impl NetworkPlan {
-    /// For each other node, the one before it on the route from `node`; nothing if each node is
-    /// joined with each other one.
-    pub fn routes(&self, node: NodeId) -> BTreeMap<NodeId, NodeId> {
-        let mut nodes = self.nodes.clone();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let from = nodes.binary_search(&node);
-        let (Ok(from), false) = (from, self.topology == Topology::Mesh) else {
-            return BTreeMap::new();
-        };
-        let others = (0..nodes.len()).filter(|to| *to != from);
-        let before = others.map(|to| {
-            let route = self.topology.route(nodes.len(), from, to);
-            let last = route.len().checked_sub(2).map(|place| route[place]);
-            (nodes[to], nodes[last.unwrap_or(from)])
-        });
-        before.collect()
-    }
-}
 
 /// Why links cannot be changed or tapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -210,13 +168,8 @@ impl Network {
     /// Returns a sentence that says why the nodes cannot be joined so, or which named
     /// link does not exist.
     pub fn new(plan: &NetworkPlan, local: &[NodeId]) -> Result<Self, String> {
-        let mut nodes = plan.nodes.clone();
-        nodes.sort_unstable();
-        nodes.dedup();
-        if nodes.len() > MAX_NODES {
-            return Err(format!("{} nodes, at most {MAX_NODES}", nodes.len()));
-        }
-        plan.topology.check(nodes.len())?;
+        plan.check()?;
+        let nodes = plan.places();
         let mut network = Network {
             changeable: true,
             one_channel: plan.one_channel,
@@ -235,13 +188,6 @@ impl Network {
             network.routes.insert((nodes[from], nodes[to]), hops);
         }
         for (from, to, impairments) in &plan.links {
-            let index = |node| nodes.binary_search(node).ok();
-            let joined = index(from)
-                .zip(index(to))
-                .is_some_and(|(from, to)| plan.topology.joins(nodes.len(), from, to));
-            if !joined {
-                return Err(format!("no link joins {from} and {to}"));
-            }
             if let Some(link) = network.links.get_mut(&(*from, *to)) {
                 link.set(*impairments);
             }

@@ -1,28 +1,13 @@
 //! Links between nodes: routes, changes, chance.
 
+use qnic_link_plan::Topology;
+
 use super::*;
 use crate::codec::tests::image;
 use crate::testing::{change, impairments};
 
 fn nodes(count: u16) -> Vec<NodeId> {
     (0..count).map(NodeId).collect()
-}
-
-#[test]
-fn the_node_before_each_on_its_route() {
-    let plan = |topology| NetworkPlan {
-        topology,
-        nodes: [1, 2, 3, 4, 5, 6].map(NodeId).to_vec(),
-        ..NetworkPlan::default()
-    };
-    assert!(plan(Topology::Mesh).routes(NodeId(1)).is_empty());
-    let torus = plan(Topology::Torus { columns: 3 }).routes(NodeId(1));
-    let expected = [(2, 1), (3, 1), (4, 1), (5, 2), (6, 3)];
-    let expected = expected.map(|(node, before)| (NodeId(node), NodeId(before)));
-    assert_eq!(torus, expected.into());
-    let star = plan(Topology::Star { hub: 1 }).routes(NodeId(4));
-    assert_eq!(star[&NodeId(2)], NodeId(4));
-    assert_eq!(star[&NodeId(5)], NodeId(2));
 }
 
 fn network(topology: Topology, count: u16, default: &str) -> Network {

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use qnic_link_plan::Impairments;
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::carrier::{Carrier, CarrierReport, ProcessReport};
-use crate::impairment::Impairments;
 use crate::network::LinkChange;
 
 /// Impairments as they are printed: `loss 5% delay 1ms partition`.

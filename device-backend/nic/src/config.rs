@@ -2,17 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use qnic_abi::message::SENDS;
 use qnic_abi::NodeId;
+pub use qnic_limits::{Limits, MAX_WINDOW, SMALLEST_WINDOW};
 use qnic_timing::RetransmitLimits;
-
-/// Smallest window that a peer is granted, whatever others have; each of
-/// [`Limits::peers`] can have it at once.
-pub const SMALLEST_WINDOW: u32 = 16;
-
-/// Largest window: half of the numbers that a peer can tell from old ones, so that frames
-/// without a payload have numbers when it is full.
-pub const MAX_WINDOW: u32 = 4096;
 
 /// What a NIC is made from.
 #[derive(Debug, Clone)]
@@ -34,204 +26,13 @@ pub struct NicConfig {
     pub nodes: Vec<NodeId>,
 }
 
-/// Bounds of everything that could grow, and of the work of one call.
-///
-/// Exhaustion delays or refuses; it never drops what was accepted.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// Transfers of one process that run at the same time, 1 to 64.
-    pub operations: u32,
-    /// Messages of one process that run at the same time, 1 to
-    /// [`SENDS`](qnic_abi::message::SENDS).
-    pub sends: u32,
-    /// Commands read from one process's queue in one poll.
-    pub commands_per_poll: u32,
-    /// Fragments sent in one poll, control frames not counted. A fragment has a page at
-    /// most; a frame carries one, or within a process a page span of them
-    /// ([`qnic_abi::wire`]).
-    pub fragments_per_poll: u32,
-    /// Fragments that one peer may have on their way to this NIC, or
-    /// here and not delivered; and most that this NIC has on their way to one peer, up to
-    /// [`MAX_WINDOW`]. Bounds what waits here for pages (N15), and the throughput of a path:
-    /// 4,096 fill 16 GB/s over a millisecond.
-    pub window: u32,
-    /// Windows that are granted to all peers together, the own node being one: they share
-    /// it, and each has [`SMALLEST_WINDOW`] at least. It is the most that waits in bounce
-    /// memory, unless so many smallest windows are more; 65,536 are 256 MiB at the very worst.
-    pub held_frames: u32,
-    /// Fragments of one write that are sent and not yet delivered.
-    pub fragments_per_write: u32,
-    /// Fragments of one read that were asked for and have not come; a span may go beyond.
-    pub requests_per_read: u32,
-    /// Requests of peers that wait for a turn or a page, for one process.
-    pub responses: u32,
-    /// Page faults of one process reported to the driver and not answered.
-    pub faults: u32,
-    /// Imports that one process waits for.
-    pub imports: u32,
-    /// Imports that wait here for a name to be exported: of one process of a peer. Of all
-    /// its processes together, as many as [`Limits::parked_imports_per_peer`].
-    pub parked_imports: u32,
-    /// Imports of one peer that wait here for a name to be exported.
-    pub parked_imports_per_peer: u32,
-    /// Receives that one process may have posted.
-    pub receives: u32,
-    /// Probes of one process that wait for a message.
-    pub probes: u32,
-    /// Different masks (source or any, ignore bits) of the receives of one endpoint.
-    pub masks: u32,
-    /// Messages that wait here for receives of one process, staged or not.
-    pub unexpected: u32,
-    /// Bytes of messages that are staged for one process (Q12); each counts 256 more.
-    pub staged_bytes: u32,
-    /// Bytes of messages that are staged for one node, whatever processes sent them.
-    pub staged_bytes_per_peer: u32,
-    /// Messages of one node that wait here without their bytes.
-    pub envelopes_per_peer: u32,
-    /// Completions of one process that wait for room in its queue, from which on no more of its
-    /// commands are read and no messages are given to it.
-    pub completions: u32,
-    /// Groups that one process is a member of, joins counted.
-    pub groups: u32,
-    /// Processes of one node that wait here for groups to form.
-    pub joins_per_peer: u32,
-    /// Collectives of one group that one process may have called and not completed.
-    pub collectives: u32,
-    /// Bytes that one group keeps here, of nodes below it and of results; one that needs more
-    /// ends.
-    pub group_bytes: u32,
-    /// Names that processes of one node may have (Q14); so many for each process that a NIC takes
-    /// leave none without.
-    pub names: u32,
-    /// Names that one process may have.
-    pub names_of_process: u32,
-    /// Lookups of names that one process waits for.
-    pub lookups: u32,
-    /// Receive buffers of datagrams that the driver may have posted (H2).
-    pub datagram_buffers: u32,
-    /// Nodes that this one talks to.
-    pub peers: u32,
-    /// How long to wait for an acknowledgement of the first frames to a peer, in
-    /// nanoseconds, before its round trip is known (U2).
-    pub retransmit_initial: u64,
-    /// Shortest time to wait for an acknowledgement, in nanoseconds: what the peer's
-    /// engine may need to wake up.
-    pub retransmit_floor: u64,
-    /// The same for the oldest frame that a peer has not acknowledged. It is one frame
-    /// in a window, so it may be sent again in vain; its loss is what users wait for.
-    pub retransmit_floor_oldest: u64,
-    /// Longest time to wait for an acknowledgement, in nanoseconds.
-    pub retransmit_ceiling: u64,
-    /// How long an acknowledgement waits for a frame that carries it, in
-    /// nanoseconds, where the route is not lossless (U1).
-    pub ack_delay: u64,
-    /// How long frames may wait in queues of the network, in nanoseconds, before fewer are
-    /// sent: congestion control (U1).
-    pub queue_delay: u64,
-    /// A peer that owes an answer and says nothing for so long is given up, in
-    /// nanoseconds.
-    pub peer_timeout: u64,
-    /// While peers are so many that they share windows or places, one with which nothing is
-    /// under way leaves after twice this time, in nanoseconds.
-    pub idle_peer: u64,
-    /// A page fault that the driver has not answered after so long ends what waits for its
-    /// pages with [`qnic_abi::Status::FaultTimeout`], in nanoseconds (N13, N14).
-    pub fault_timeout: u64,
-    /// A command queue without a command for so long is no longer looked at in every poll, in
-    /// nanoseconds.
-    pub idle_timeout: u64,
-    /// One without a command for so long needs a doorbell, in nanoseconds; earlier if the NIC
-    /// sleeps.
-    pub sleep_timeout: u64,
-}
-
-impl Limits {
-    /// How long a sender waits for an acknowledgement.
-    pub(crate) fn retransmission(&self) -> RetransmitLimits {
-        RetransmitLimits {
-            initial: self.retransmit_initial,
-            floor: self.retransmit_floor,
-            floor_oldest: self.retransmit_floor_oldest,
-            ceiling: self.retransmit_ceiling,
-            ack_delay: self.ack_delay,
-        }
-    }
-
-    /// Smallest and largest window of a peer.
-    pub(crate) fn window_range(&self) -> (u32, u32) {
-        let most = self.window.clamp(1, MAX_WINDOW);
-        (most.min(SMALLEST_WINDOW), most)
-    }
-
-    /// Windows that are set apart: the smallest of each peer, and the whole one of the own node.
-    pub(crate) fn reserved_windows(&self) -> u32 {
-        let (least, most) = self.window_range();
-        least
-            .saturating_mul(self.peers)
-            .saturating_add(most - least)
-    }
-
-    /// Completions of one process that wait at most: until the bound is reached, and then for each
-    /// command that was accepted and each message that arrived before.
-    pub(crate) fn waiting_completions(&self) -> u32 {
-        let accepted = self.receives.saturating_add(self.operations.max(64));
-        let accepted = accepted.saturating_add(self.sends);
-        let accepted = accepted.saturating_add(self.probes);
-        let accepted = accepted.saturating_add(self.datagram_buffers);
-        let begun = self.completions.saturating_add(accepted);
-        begun.saturating_add(self.unexpected)
-    }
-
-    /// Windows that are granted at most, so the most that is held in bounce memory.
-    pub(crate) fn granted_windows(&self) -> u32 {
-        self.held_frames.max(self.reserved_windows())
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            operations: 64,
-            sends: SENDS,
-            commands_per_poll: 16,
-            fragments_per_poll: 64,
-            window: MAX_WINDOW,
-            held_frames: 65_536,
-            fragments_per_write: 32,
-            requests_per_read: 16,
-            responses: 16_384,
-            faults: 64,
-            imports: 256,
-            parked_imports: 256,
-            parked_imports_per_peer: 1024,
-            receives: 16_384,
-            probes: 256,
-            masks: 64,
-            unexpected: 131_072,
-            staged_bytes: 4 << 20,
-            staged_bytes_per_peer: 16 << 20,
-            envelopes_per_peer: 128 * SENDS,
-            completions: 256,
-            groups: 16,
-            joins_per_peer: 1024,
-            collectives: 64,
-            group_bytes: 16 << 20,
-            names: 1024,
-            names_of_process: 8,
-            lookups: 256,
-            datagram_buffers: 16_384,
-            peers: 1024,
-            retransmit_initial: 100_000_000,
-            retransmit_floor: 5_000_000,
-            retransmit_floor_oldest: 500_000,
-            retransmit_ceiling: 1_000_000_000,
-            ack_delay: 50_000,
-            queue_delay: 5_000_000,
-            peer_timeout: 5_000_000_000,
-            idle_peer: 10_000_000_000,
-            fault_timeout: 30_000_000_000,
-            idle_timeout: 5_000,
-            sleep_timeout: 500_000,
-        }
+/// How long a sender waits for an acknowledgement.
+pub(crate) fn retransmission(limits: &Limits) -> RetransmitLimits {
+    RetransmitLimits {
+        initial: limits.retransmit_initial,
+        floor: limits.retransmit_floor,
+        floor_oldest: limits.retransmit_floor_oldest,
+        ceiling: limits.retransmit_ceiling,
+        ack_delay: limits.ack_delay,
     }
 }

@@ -45,8 +45,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use qnic_config::{add, require, ConfigError, TransportSettings, Unique};
-use qnic_links::units::Span;
-use qnic_links::{Impairments, PrivateKey, PublicKey, Shape};
+use qnic_link_plan::units::Span;
+use qnic_link_plan::{Impairments, PrivateKey, PublicKey, Shape};
 use serde::{Deserialize, Serialize};
 
 use super::schedule::{self, ScheduleSpec};

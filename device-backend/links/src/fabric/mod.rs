@@ -38,12 +38,13 @@ mod wire;
 use std::fmt::Debug;
 
 use qnic_abi::NodeId;
+use qnic_link_plan::NetworkPlan;
 use qnic_nic::env::{Host, Time};
 use qnic_nic::{Nic, Progress};
 
 use crate::carrier::Carrier;
 use crate::codec::{self, Packet};
-use crate::network::{LinkError, LinkSet, Network, NetworkPlan};
+use crate::network::{LinkError, LinkSet, Network};
 use crate::siblings::{Delivery, Siblings};
 use crate::tap::{Tap, TapId};
 use due::Due;

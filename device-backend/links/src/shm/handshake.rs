@@ -20,6 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use qnic_abi::wire::WIRE_VERSION;
+use qnic_link_plan::MAX_NAME;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -38,9 +39,6 @@ const VERSION: u32 = 2;
 
 const HELLO: u32 = 1;
 const REFUSAL: u32 = 2;
-
-/// Longest name of a process in bytes.
-pub const MAX_NAME: usize = 64;
 
 const TEXT: usize = 128;
 

@@ -45,7 +45,6 @@ use crate::carrier::{Carrier, CarrierReport};
 use crate::codec::MAX_FRAME;
 use crate::notifier::Notifier;
 use handshake::Refused;
-pub use handshake::MAX_NAME;
 use peer::{Peer, HELLO_TIMEOUT};
 
 /// Time between two polls of the sockets while frames come and go.

@@ -32,7 +32,6 @@ mod datagram;
 mod fragment;
 mod handshake;
 mod keying;
-mod keys;
 mod peer;
 mod replay;
 mod session;
@@ -43,6 +42,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use qnic_link_plan::{PrivateKey, PublicKey};
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use quinn_udp::{RecvMeta, BATCH_SIZE};
@@ -52,7 +52,6 @@ use crate::codec::MAX_FRAME;
 use datagram::{Handshake, Header};
 use handshake::Pair;
 use keying::{peer_index, Doubt};
-pub use keys::{KeyError, NotAKey, PrivateKey, PublicKey};
 use peer::{Change, Peer, Received, SIZES};
 use socket::Socket;
 

@@ -15,6 +15,7 @@ use qnic_timing::Acknowledged;
 
 use super::packets::Released;
 use super::Transport;
+use crate::config::retransmission;
 use crate::env::{Channel, HostMemory, Payload, Sent, Time, Wire};
 use crate::ids::PeerIndex;
 
@@ -82,7 +83,7 @@ impl Transport {
         let oldest = peer.packets.first() == Some(sequence);
         let timeout = peer
             .round_trip
-            .timeout(&self.limits.retransmission(), oldest);
+            .timeout(&retransmission(&self.limits), oldest);
         peer.address(self.node, frame);
         let Some(packet) = peer.packets.get_mut(sequence) else {
             return true;
@@ -169,7 +170,7 @@ impl Transport {
     /// Lets the packet that has just become the oldest wait as long as the oldest does.
     fn hasten_oldest(&mut self, now: Time, index: PeerIndex) {
         let peer = &mut self.peers[index];
-        let timeout = peer.round_trip.timeout(&self.limits.retransmission(), true);
+        let timeout = peer.round_trip.timeout(&retransmission(&self.limits), true);
         if let Some((sequence, timer)) = peer.packets.oldest_in_flight() {
             self.timers.check_out(*timer);
             let alarm = Alarm::Packet(index, sequence);
@@ -259,7 +260,7 @@ impl Transport {
         let oldest = peer.packets.first() == Some(sequence);
         let late = peer.progress_at.after(
             peer.round_trip
-                .timeout(&self.limits.retransmission(), oldest),
+                .timeout(&retransmission(&self.limits), oldest),
         );
         if late > now {
             // What is before it is still arriving.
@@ -298,7 +299,7 @@ impl Transport {
         let peer = &mut self.peers[index];
         let trip = peer
             .round_trip
-            .timeout(&self.limits.retransmission(), false);
+            .timeout(&retransmission(&self.limits), false);
         let interval = trip.saturating_mul(1 << peer.probes.min(16));
         let interval = interval.min(self.limits.peer_timeout / 8);
         let until = now.after(interval.max(1));
@@ -326,7 +327,7 @@ impl Transport {
         }
         let trip = peer
             .round_trip
-            .timeout(&self.limits.retransmission(), false);
+            .timeout(&retransmission(&self.limits), false);
         if peer.hello_sent {
             peer.round_trip.back_off();
             peer.hello_pending = true;

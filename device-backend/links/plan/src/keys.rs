@@ -17,10 +17,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use base64::prelude::{Engine, BASE64_STANDARD};
+use curve25519_dalek::montgomery::MontgomeryPoint;
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
-use snow::params::DHChoice;
-use snow::resolvers::{BoxedCryptoResolver, DefaultResolver, FallbackResolver, RingResolver};
-use snow::types::Dh;
 
 const KEY_BYTES: usize = 32;
 
@@ -60,24 +58,14 @@ pub enum KeyError {
     NoRandom,
 }
 
-/// What does the arithmetic: ring where it can, as it is the faster one.
-pub(super) fn resolver() -> BoxedCryptoResolver {
-    let fallback = Box::new(DefaultResolver);
-    Box::new(FallbackResolver::new(Box::new(RingResolver), fallback))
-}
-
-fn x25519() -> Box<dyn Dh> {
-    let dh = resolver().resolve_dh(&DHChoice::Curve25519);
-    dh.expect("the crate is built with X25519")
-}
-
 fn parse(text: &str) -> Result<[u8; KEY_BYTES], NotAKey> {
     let bytes = BASE64_STANDARD.decode(text).map_err(|_| NotAKey)?;
     bytes.try_into().map_err(|_| NotAKey)
 }
 
 impl PublicKey {
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    /// The bytes that it consists of.
+    pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
@@ -129,33 +117,25 @@ impl PrivateKey {
     /// # Errors
     /// Returns [`KeyError::NoRandom`] if it gives none.
     pub fn generate() -> Result<Self, KeyError> {
-        let mut rng = resolver().resolve_rng().ok_or(KeyError::NoRandom)?;
         let mut bytes = [0; KEY_BYTES];
-        let filled = rng.try_fill_bytes(&mut bytes);
-        filled.map_err(|_| KeyError::NoRandom)?;
+        getrandom::fill(&mut bytes).map_err(|_| KeyError::NoRandom)?;
         Ok(PrivateKey(bytes))
     }
 
     /// The other half of the pair.
     pub fn public(&self) -> PublicKey {
-        let mut dh = x25519();
-        dh.set(&self.0);
-        let mut public = [0; KEY_BYTES];
-        public.copy_from_slice(&dh.pubkey()[..KEY_BYTES]);
-        PublicKey(public)
+        PublicKey(MontgomeryPoint::mul_base_clamped(self.0).to_bytes())
     }
 
     /// What only the two owners of a pair of keys can compute. `None` for the few public keys
     /// with which anybody can, as the result is always zero (RFC 7748, section 6.1).
-    pub(super) fn shared_with(&self, other: &PublicKey) -> Option<[u8; KEY_BYTES]> {
-        let mut dh = x25519();
-        dh.set(&self.0);
-        let mut shared = [0; KEY_BYTES];
-        dh.dh(&other.0, &mut shared).ok()?;
+    pub fn shared_with(&self, other: &PublicKey) -> Option<[u8; KEY_BYTES]> {
+        let shared = MontgomeryPoint(other.0).mul_clamped(self.0).to_bytes();
         (shared != [0; KEY_BYTES]).then_some(shared)
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+    /// The bytes that it consists of.
+    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
 

@@ -1,0 +1,25 @@
+//! What a network of NICs is planned to be, before anything of it runs.
+//!
+//! ```text
+//!   cluster file ─► qnic-cluster ─► qnic-config ─► device process ─► qnic-links
+//!        │               │               │                │              │
+//!        └───────────────┴──── words of this crate ───────┴──────────────┘
+//! ```
+//!
+//! Who only describes a network (the cluster tool) shares these words with who runs it
+//! (`qnic-links`), and builds no NIC and none of the ciphers of its links:
+//! the tool is built before anything else begins.
+#![forbid(unsafe_code)]
+
+pub mod impairment;
+mod keys;
+mod plan;
+#[cfg(test)]
+mod testing;
+pub mod topology;
+pub mod units;
+
+pub use impairment::{ImpairmentChange, Impairments};
+pub use keys::{KeyError, NotAKey, PrivateKey, PublicKey};
+pub use plan::{NetworkPlan, MAX_NAME, MAX_NODES};
+pub use topology::{Shape, Topology};
