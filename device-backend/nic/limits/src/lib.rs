@@ -22,7 +22,7 @@ pub struct Limits {
     /// Transfers of one process that run at the same time, 1 to 64.
     pub operations: u32,
     /// Messages of one process that run at the same time, 1 to
-    /// [`SENDS`](qnic_abi::message::SENDS).
+    /// [`SENDS`].
     pub sends: u32,
     /// Commands read from one process's queue in one poll.
     pub commands_per_poll: u32,
