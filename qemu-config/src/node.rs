@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::qmp;
-
 use crate::copy::{self, Count};
 use crate::dirs::NodeDir;
 use crate::follow::{read_log, tail};
@@ -13,6 +11,7 @@ use crate::guest_process::GuestProcess;
 use crate::monitor::Monitor;
 use crate::node_state::{state_of, NodeState};
 use crate::process::ProcessId;
+use crate::qmp;
 use crate::ready::{boots_reported, failed, wait_ready};
 use crate::wait::Deadline;
 use crate::{Cancel, Error, NodeSpec, Result};

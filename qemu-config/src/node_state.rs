@@ -15,13 +15,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::qmp::{RunState, QUERY_STATUS};
 use serde::Serialize;
 
 use crate::agent::Agent;
 use crate::dirs::NodeDir;
 use crate::monitor::Monitor;
 use crate::qemu::AGENT_LABEL;
+use crate::qmp::{RunState, QUERY_STATUS};
 use crate::ready::boots_reported;
 use crate::wait::Deadline;
 use crate::Result;

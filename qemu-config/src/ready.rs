@@ -7,13 +7,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use crate::qmp::Event;
-
 use crate::dirs::NodeDir;
 use crate::follow::{read_log, readable, tail, Follow, Growth};
 use crate::monitor::Events;
 use crate::node_state::has_panicked;
 use crate::process::Process;
+use crate::qmp::Event;
 use crate::wait::{stop_in, Deadline, Stop};
 use crate::{Error, Result};
 

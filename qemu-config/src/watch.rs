@@ -3,13 +3,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::qmp::Event;
 use rustix::event::PollFlags;
 
 use crate::monitor::Events;
 use crate::node::Node;
 use crate::node_state::has_panicked;
 use crate::process::{Process, ProcessId};
+use crate::qmp::Event;
 use crate::wait::{Deadline, Stop};
 use crate::{Cancel, Cluster, Error, Result};
 

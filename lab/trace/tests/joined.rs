@@ -51,6 +51,14 @@ fn form(net: &Net, members: &[Party]) -> Vec<u64> {
     joined.map(|entries| entries[0].immediate.get()).collect()
 }
 
+/// Processes of three nodes that have formed a group.
+fn grouped() -> (Net, Vec<Party>, Vec<u64>) {
+    let net = net();
+    let members = three(&net);
+    let groups = form(&net, &members);
+    (net, members, groups)
+}
+
 fn net() -> Net {
     Net::new(3, 512, 8, &Limits::default())
 }
@@ -70,9 +78,7 @@ fn assert_joined(operation: &Operation) {
 
 #[test]
 fn a_collective_of_three_nodes_is_one_operation_with_an_arrow_for_each_frame() {
-    let net = net();
-    let members = three(&net);
-    let groups = form(&net, &members);
+    let (net, members, groups) = grouped();
     begin(&net, 1);
     for (member, group) in members.iter().zip(&groups) {
         let call = member.barrier(7, *group).bytes(0, 64);
@@ -101,9 +107,7 @@ fn a_collective_of_three_nodes_is_one_operation_with_an_arrow_for_each_frame() {
 
 #[test]
 fn all_nodes_choose_the_same_collectives() {
-    let net = net();
-    let members = three(&net);
-    let groups = form(&net, &members);
+    let (net, members, groups) = grouped();
     begin(&net, 3);
     for _ in 0..7 {
         for (member, group) in members.iter().zip(&groups) {
@@ -238,9 +242,7 @@ fn an_import_of_nobody_fails_in_the_trace() {
 
 #[test]
 fn a_member_whose_pages_are_absent_waits_in_the_trace() {
-    let net = net();
-    let members = three(&net);
-    let groups = form(&net, &members);
+    let (net, members, groups) = grouped();
     let members: Vec<_> = members.into_iter().map(Party::present).collect();
     members[1].evict(0);
     begin(&net, 1);
@@ -268,9 +270,7 @@ fn a_member_whose_pages_are_absent_waits_in_the_trace() {
 
 #[test]
 fn a_call_of_a_group_that_is_unknown_shows_why_it_failed() {
-    let net = net();
-    let members = three(&net);
-    let groups = form(&net, &members);
+    let (net, members, groups) = grouped();
     begin(&net, 1);
     members[0].barrier(7, groups[0] + 1).run();
     let operations = Operations::of(&end(&net));

@@ -6,9 +6,8 @@
 //!        └───────────────┴──── words of this crate ───────┴──────────────┘
 //! ```
 //!
-//! Who only describes a network (the cluster tool) shares these words with who runs it
-//! (`qnic-links`), and builds no NIC and none of the ciphers of its links:
-//! the tool is built before anything else begins.
+//! The cluster tool only describes networks. It shares these words with `qnic-links`, which runs
+//! them, and needs neither NICs nor the ciphers of links: it is built before anything else begins.
 #![forbid(unsafe_code)]
 
 pub mod impairment;

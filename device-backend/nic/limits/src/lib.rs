@@ -1,7 +1,7 @@
 //! Bounds of everything in a NIC that could grow, and of its times.
 //!
-//! They are apart from the NIC because who writes its configuration checks them, and builds no
-//! NIC.
+//! They are apart from the NIC: the cluster tool checks them in configurations, and is built
+//! without a NIC.
 #![forbid(unsafe_code)]
 
 use qnic_abi::message::SENDS;
@@ -21,8 +21,7 @@ pub const MAX_WINDOW: u32 = 4096;
 pub struct Limits {
     /// Transfers of one process that run at the same time, 1 to 64.
     pub operations: u32,
-    /// Messages of one process that run at the same time, 1 to
-    /// [`SENDS`].
+    /// Messages of one process that run at the same time, 1 to [`SENDS`].
     pub sends: u32,
     /// Commands read from one process's queue in one poll.
     pub commands_per_poll: u32,
