@@ -7,9 +7,9 @@ use qnic_abi::PAGE_SIZE;
 use qnic_apps::walk;
 use qnic_report::BenchRow;
 
-use crate::demo::{Initiator, Operation};
 use crate::floor;
-use crate::node::say_line;
+use qnic_demo::node::say_line;
+use qnic_demo::{Initiator, Operation};
 
 #[derive(Args)]
 pub(crate) struct Options {

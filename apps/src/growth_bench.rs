@@ -12,8 +12,8 @@ use qnic::{Endpoint, Nic, Port, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
 use qnic_report::{BenchRow, Latency};
 
-use crate::node::{import, say_line};
-use crate::options::{DATA, REQUEST, TARGET_PORT};
+use qnic_demo::node::{import, say_line};
+use qnic_demo::options::{DATA, REQUEST, TARGET_PORT};
 
 /// Bytes of a write.
 const SIZE: usize = 8;

@@ -14,10 +14,10 @@ use qnic_abi_client::{Command, Memory, Remote};
 use qnic_report::Attempt;
 
 use crate::memory_server::READ_ONLY;
-use crate::node::{say_line, Exported, Peer};
-use crate::options::{DATA, REQUEST, SOURCE};
 use crate::raw::{Answer, RawProcess};
 use crate::{forbidden_maps, guarded};
+use qnic_demo::node::{say_line, Exported, Peer};
+use qnic_demo::options::{DATA, REQUEST, SOURCE};
 
 #[derive(Args)]
 pub(crate) struct Options {

@@ -18,12 +18,12 @@ use qnic_abi::rdma::Opcode;
 use qnic_abi::PAGE_SIZE;
 use qnic_abi::{Key, NodeId, SegmentId};
 use qnic_abi_client::{Command, Memory, Remote};
-use qnic_apps::pattern;
+use qnic_demo::pattern;
 use qnic_report::{Attempt, KeysReport};
 
-use crate::node::{register, say, say_line, take, Peer};
-use crate::options::{notification, ANSWER_LIMIT, START_LIMIT, TARGET_PORT};
 use crate::raw::{Answer, RawProcess};
+use qnic_demo::node::{register, say, say_line, take, Peer};
+use qnic_demo::options::{notification, ANSWER_LIMIT, START_LIMIT, TARGET_PORT};
 
 /// The owner's segments.
 const OPEN: SegmentName = SegmentName(60);

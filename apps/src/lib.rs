@@ -6,5 +6,4 @@
 #![forbid(unsafe_code)]
 
 pub mod fences;
-pub mod pattern;
 pub mod walk;

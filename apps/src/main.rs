@@ -7,7 +7,6 @@ mod bench;
 mod collective_bench;
 mod collectives;
 mod contend;
-mod demo;
 mod disks;
 mod exchange;
 mod floor;
@@ -15,7 +14,6 @@ mod forbidden_maps;
 mod growth_bench;
 mod guarded;
 mod hostile_guest;
-mod info;
 mod isolation_probe;
 mod keys;
 mod life;
@@ -24,8 +22,6 @@ mod lock_waiter;
 mod mapping;
 mod memory_server;
 mod messages;
-mod node;
-mod options;
 mod ordering;
 mod parallel;
 mod pools;
@@ -58,10 +54,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Is written to, read from and notified, and says what arrived
-    DemoTarget,
-    /// Writes, reads, notifies, and compares with what the target says
-    DemoInitiator(demo::InitiatorOptions),
+    #[command(flatten)]
+    Demo(qnic_demo::Role),
     /// Measures pages of a block device, one at a time and many at once
     DiskBench(disks::BenchOptions),
     /// Writes pages to a file, a block device or memory of its own, reads them and compares
@@ -102,12 +96,10 @@ enum Role {
     ConjugateGradient(parallel::GradientOptions),
     /// Plays the game of life, as a rank of a machine
     GameOfLife(parallel::GameOptions),
-    /// Prints what driver and NIC hold and have counted
-    Info,
     /// Exports segments with different rights, and compares them at the end
     KeyOwner,
     /// Tries wrong, stale and insufficient keys on a key owner's segments
-    KeyTester(node::Peer),
+    KeyTester(qnic_demo::node::Peer),
     /// Does with exported memory what programs do, and compares what peers get
     Life(life::Options),
     /// Answers streams and datagrams over shared pools until it is killed
@@ -123,7 +115,7 @@ enum Role {
     /// Takes exported memory away while a peer writes to it, a million times
     Remap(remap::Options),
     /// Writes to the memory of `remap`
-    RemapWriter(node::Peer),
+    RemapWriter(qnic_demo::node::Peer),
     /// Gives memory to other nodes until it is killed; host mode only
     RemoteMemoryServer(remote_memory::ServerOptions),
     /// Writes and reads a volume in the memory of other nodes, and compares, until it is killed;
@@ -154,8 +146,7 @@ fn main() -> anyhow::Result<()> {
         return rmem::main();
     }
     match Arguments::parse().role {
-        Role::DemoTarget => demo::target(),
-        Role::DemoInitiator(options) => demo::initiator(&options),
+        Role::Demo(role) => role.run(),
         Role::DiskBench(options) => disks::bench(&options),
         Role::DiskVerify(options) => disks::verify(&options),
         Role::NbdServer(options) => disks::serve(&options),
@@ -176,7 +167,6 @@ fn main() -> anyhow::Result<()> {
         Role::Heat(options) => parallel::plate(&options),
         Role::ConjugateGradient(options) => parallel::gradient(&options),
         Role::GameOfLife(options) => parallel::game(&options),
-        Role::Info => info::run(),
         Role::KeyOwner => keys::run_owner(),
         Role::KeyTester(options) => keys::run_tester(&options),
         Role::Life(options) => life::run(&options),

@@ -5,13 +5,13 @@
 use anyhow::{ensure, Result};
 use clap::Args;
 use qnic::{Access, SegmentName};
-use qnic_apps::pattern;
+use qnic_demo::pattern;
 use qnic_report::ServerLine;
 
 use crate::guarded::Guarded;
-use crate::node::{register, say_line, take, Exported};
-use crate::options::{DATA, REQUEST, TARGET_PORT};
 use crate::proc_status::locked_and_pinned;
+use qnic_demo::node::{register, say_line, take, Exported};
+use qnic_demo::options::{DATA, REQUEST, TARGET_PORT};
 
 /// The segment that peers may only read.
 pub(crate) const READ_ONLY: SegmentName = SegmentName(30);

@@ -20,8 +20,8 @@ use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_apps::fences::{END, MINE, START, THEIRS};
 use qnic_host::SharedRegion;
 
-use crate::node::say;
 use crate::proc_status::frames;
+use qnic_demo::node::say;
 
 /// What orders the load behind the store.
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -11,7 +11,7 @@ use qnic_abi::host_area::{ERRORS, QUEUE_STATUS};
 use qnic_abi::shared::Ordering;
 use qnic_abi_client::{Command, CommandQueue, Entry, HostArea};
 
-use crate::options::ANSWER_LIMIT;
+use qnic_demo::options::ANSWER_LIMIT;
 
 /// A registered process without an endpoint.
 pub(crate) struct RawProcess {

@@ -31,9 +31,9 @@ use qnic_abi::PAGE_SIZE;
 use qnic_report::{RemapReport, RemapWriterReport};
 
 use crate::mapping::Mapping;
-use crate::node::{register, say, take, Exported, Peer};
-use crate::options::{ANSWER_LIMIT, REQUEST, SOURCE, TARGET_PORT};
 use crate::proc_status;
+use qnic_demo::node::{register, say, take, Exported, Peer};
+use qnic_demo::options::{ANSWER_LIMIT, REQUEST, SOURCE, TARGET_PORT};
 
 /// The range that comes and goes.
 const RANGE: SegmentName = SegmentName(50);

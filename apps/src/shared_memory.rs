@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::floor;
 use crate::mapping::{Mapping, READ_WRITE};
-use crate::node::say_line;
+use qnic_demo::node::say_line;
 
 const BALL: usize = 0;
 const ANSWER: usize = 8;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
-use qnic_nodes::host::HostNodes;
+use qnic_cluster::DEMO;
+use qnic_nodes::host::{DevicePlan, HostNodes};
 use qnic_nodes::vm::VmNodes;
 use qnic_nodes::Nodes;
 use qnic_report::{DemoLine, DemoRow, Latency};
@@ -45,8 +46,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         false => ("vm", "two guests with stock kernels"),
     };
     let nodes: Box<dyn Nodes> = match options.host {
-        true => Box::new(HostNodes::start(2)?),
-        false => Box::new(VmNodes::boot("demo", &[options.kernel.as_str(); 2])?),
+        true => Box::new(HostNodes::start_program(DEMO, &[DevicePlan::alone(2, "")])?),
+        false => Box::new(VmNodes::boot_program(
+            DEMO,
+            "demo",
+            &[options.kernel.as_str(); 2],
+        )?),
     };
     let ready = start.elapsed().as_secs_f64();
     if !options.json {

@@ -22,6 +22,7 @@ use crate::lock::LockFile;
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::{ProcessId, MARKER};
+use crate::programs::{self, APP};
 use crate::provision::{check_cancel, check_image, check_memory, provision, Parts};
 use crate::qemu::{arguments, disk_file, disks_of, Machine};
 use crate::ready::failed;
@@ -54,11 +55,13 @@ pub struct BootOptions {
     /// Command in front of each device process, which must become that process, such as
     /// `ip netns exec x`; empty: none.
     pub device_prefix: Vec<String>,
+    /// The program that guests with a NIC have as [`APP_PATH`](crate::APP_PATH).
+    pub app: programs::Program<'static>,
 }
 
 impl BootOptions {
     /// Attached or detached, in the environment's runtime directory, silent, three minutes for
-    /// guests to get ready.
+    /// guests to get ready, which have [`APP`].
     ///
     /// # Errors
     /// As [`Runtime::from_env`].
@@ -70,6 +73,7 @@ impl BootOptions {
             progress: Arc::new(Silent),
             ready_limit: Duration::from_secs(180),
             device_prefix: Vec::new(),
+            app: APP,
         })
     }
 }

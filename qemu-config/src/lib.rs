@@ -101,7 +101,7 @@ pub use overview::{
 };
 pub use process::ProcessId;
 pub use programs::{
-    cargo, program, programs, repository, Program, APP, APP_PATH, DEVICE, LOG_KEEPER,
+    cargo, program, programs, repository, Program, APP, APP_PATH, DEMO, DEVICE, LOG_KEEPER,
 };
 pub use provision::available_memory;
 pub use qnic_config::{ByteSize, ConfigError, Engines};

@@ -43,7 +43,7 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     let provisioner = Provisioner::new(Cache::of_user()?, Arc::clone(progress));
     let (programs, (qemu, modules)) = side_by_side(
         options.cancel.as_ref(),
-        |cancels| programs_for(spec, progress.as_ref(), cancels),
+        |cancels| programs_for(spec, options.app, progress.as_ref(), cancels),
         |cancels| cancellable(cancels, || fetch(spec, &provisioner, cancels)),
     )?;
     let mut made: HashMap<_, GuestImage> = HashMap::new();
@@ -117,13 +117,18 @@ struct Programs {
     log_keeper: PathBuf,
 }
 
-/// Builds the programs that `spec` needs.
+/// Builds the programs that `spec` needs, with `app` for its guests.
 fn programs_for(
     spec: &ClusterSpec,
+    app: programs::Program<'_>,
     progress: &dyn Progress,
     cancels: &[&Cancel],
 ) -> Result<Programs> {
-    let app = spec.has_nics().then_some(programs::APP);
+    let links: &[_] = match app == programs::APP {
+        true => &[programs::REMOTE_MEMORY_PATH],
+        false => &[],
+    };
+    let app = spec.has_nics().then_some(app);
     let mut wanted = vec![programs::EXEC];
     wanted.extend(app);
     wanted.push(programs::LOG_KEEPER);
@@ -133,7 +138,7 @@ fn programs_for(
     progress.part("programs", "built");
     let helper = paths.next().map(|path| executable(HELPER, &[], path));
     let app = app.and_then(|_| paths.next());
-    let app = app.map(|path| executable(programs::APP_PATH, &[programs::REMOTE_MEMORY_PATH], path));
+    let app = app.map(|path| executable(programs::APP_PATH, links, path));
     Ok(Programs {
         of_guests: helper.into_iter().chain(app).collect(),
         log_keeper: paths.next().unwrap_or_default(),

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use qnic_cluster::{
-    BootOptions, Broken, Cancel, Cluster, ClusterSpec, Mode, Node, Progress, Runtime, Taken,
+    BootOptions, Broken, Cancel, Cluster, ClusterSpec, Mode, Node, Progress, Runtime, Taken, APP,
 };
 use serde_json::json;
 
@@ -138,6 +138,7 @@ impl Trial {
             progress: Arc::clone(&self.progress),
             ready_limit: self.boot_timeout,
             device_prefix: Vec::new(),
+            app: APP,
         };
         let (booted, booting) = boot::boot(&spec, options, &self.spec.name);
         cases.extend(booting);

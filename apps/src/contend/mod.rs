@@ -37,7 +37,7 @@ use qnic::Nic;
 use owner::Owner;
 use worker::Worker;
 
-use crate::node::say;
+use qnic_demo::node::say;
 
 #[derive(Args)]
 pub(crate) struct Options {

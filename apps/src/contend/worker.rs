@@ -9,8 +9,8 @@ use super::layout::{
     OWNER, OWNER_PORT, READ, SEMAPHORE, SLOTS, START, TURNS, WAITED,
 };
 use super::Options;
-use crate::node::{import, say, Exported};
-use crate::options::START_LIMIT;
+use qnic_demo::node::{import, say, Exported};
+use qnic_demo::options::START_LIMIT;
 
 /// One process that contends.
 pub(super) struct Worker {

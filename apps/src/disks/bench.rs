@@ -11,7 +11,7 @@ use clap::Args;
 use qnic_config::ByteSize;
 use qnic_report::{DiskRow, Latency};
 
-use crate::node::say_line;
+use qnic_demo::node::say_line;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;

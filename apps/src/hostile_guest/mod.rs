@@ -27,8 +27,8 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-use crate::node::say;
 use attack::Attack;
+use qnic_demo::node::say;
 
 #[derive(Args)]
 pub(crate) struct Options {

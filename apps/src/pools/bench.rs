@@ -13,8 +13,8 @@ use qnic_report::{BenchRow, Latency, MessagesRow, PoolLine};
 
 use super::connection::{Answer, Connection, Pooled, Purpose, Tcp, CHUNK};
 use super::{SOCKET_PORT, STREAM_PORT};
-use crate::node::say_line;
-use crate::options::{ANSWER_LIMIT, START_LIMIT};
+use qnic_demo::node::say_line;
+use qnic_demo::options::{ANSWER_LIMIT, START_LIMIT};
 
 /// Bytes of a ball, and of a message of a burst.
 const SMALL: usize = 8;

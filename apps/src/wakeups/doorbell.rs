@@ -25,7 +25,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::{Rally, Side};
 use crate::mapping::{Mapping, READ_WRITE};
-use crate::node::say_line;
+use qnic_demo::node::say_line;
 
 /// Registers of ivshmem: the number that the server gave this guest, and what rings a peer's bell, by
 /// the peer's number and the number of a vector.

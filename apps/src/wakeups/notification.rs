@@ -11,8 +11,8 @@ use qnic_report::{BenchRow, Latency};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use super::{Rally, Side};
-use crate::node::{import, register, say_line, Exported};
-use crate::options::{notification, ANSWER_LIMIT, DATA, START_LIMIT, TARGET_PORT};
+use qnic_demo::node::{import, register, say_line, Exported};
+use qnic_demo::options::{notification, ANSWER_LIMIT, DATA, START_LIMIT, TARGET_PORT};
 
 /// A ball for a handler, and one for an event loop.
 const HANDLED: NotificationId = notification(1);

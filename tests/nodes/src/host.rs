@@ -12,7 +12,7 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::{add_stats, programs, spawn_bound, ByteSize, APP, DEVICE};
+use qnic_cluster::{add_stats, programs, spawn_bound, ByteSize, Program, APP, DEVICE};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use tempfile::TempDir;
@@ -90,7 +90,12 @@ impl HostNodes {
 
     /// Builds what is needed and starts several device processes.
     pub fn start_several(plans: &[DevicePlan]) -> Result<Self> {
-        let programs = programs([DEVICE, APP]);
+        Self::start_program(APP, plans)
+    }
+
+    /// The same with another program than [`APP`] on the nodes.
+    pub fn start_program(app: Program<'static>, plans: &[DevicePlan]) -> Result<Self> {
+        let programs = programs([DEVICE, app]);
         let [program, app] = programs.context("build the device process and the node program")?;
         let dir = tempfile::Builder::new().prefix("qnic-host-").tempdir();
         let mut nodes = HostNodes {

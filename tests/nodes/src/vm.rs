@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{
     BootOptions, Cancel, Cluster, ClusterSpec, GuestCommand, GuestEvent, GuestExit, GuestProcess,
-    Links, Mode, NetworkSpec, Node, NodeSpec, Progress, APP_PATH,
+    Links, Mode, NetworkSpec, Node, NodeSpec, Program, Progress, APP_PATH,
 };
 
 use serde_json::{json, Value};
@@ -74,13 +74,23 @@ impl VmNodes {
         Ok(spec)
     }
 
+    /// The same with another program than [`APP`](qnic_cluster::APP) on the nodes.
+    pub fn boot_program(app: Program<'static>, name: &str, kernels: &[&str]) -> Result<Self> {
+        let more = |options: &mut BootOptions| options.app = app;
+        Self::boot_options(&Self::spec(name, kernels)?, more)
+    }
+
     /// Boots a cluster with a command in front of its device processes
     /// ([`BootOptions::device_prefix`]).
     pub fn boot_behind(spec: &ClusterSpec, device_prefix: Vec<String>) -> Result<Self> {
+        Self::boot_options(spec, |options| options.device_prefix = device_prefix)
+    }
+
+    fn boot_options(spec: &ClusterSpec, more: impl FnOnce(&mut BootOptions)) -> Result<Self> {
         let mut options = BootOptions::new(Mode::Attached)?;
         options.cancel = Some(Cancel::on_signals().context("watch for Ctrl-C")?);
         options.progress = Arc::new(Steps(Instant::now()));
-        options.device_prefix = device_prefix;
+        more(&mut options);
         Ok(VmNodes {
             cluster: Some(Cluster::boot(spec, &options)?),
             watched: false,

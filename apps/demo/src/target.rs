@@ -5,13 +5,13 @@ use std::time::Instant;
 use anyhow::{bail, Context, Result};
 use qnic::{Endpoint, Error, RemoteSegment};
 
-use super::protocol::{
-    ball, Outcome, Request, DATA_BYTES, GUARD, GUARD_BYTE, MESSAGE_BYTES, SPIN_SIZE,
-};
 use crate::node::{import, register, take, Exported};
 use crate::options::{
     ANSWER_LIMIT, BALL, DATA, INITIATOR_PORT, PONG, REQUEST, REQUESTS, RESULT, RESULTS, SOURCE,
     START_LIMIT, TARGET_PORT,
+};
+use crate::protocol::{
+    ball, Outcome, Request, DATA_BYTES, GUARD, GUARD_BYTE, MESSAGE_BYTES, SPIN_SIZE,
 };
 
 struct Target {
@@ -134,7 +134,7 @@ fn wait_while_alive(
 }
 
 /// Spins until the byte at `offset` is `wanted`.
-pub(super) fn spin_for(memory: &Exported, offset: usize, wanted: u8) -> Result<()> {
+pub(crate) fn spin_for(memory: &Exported, offset: usize, wanted: u8) -> Result<()> {
     let start = Instant::now();
     let mut byte = [0];
     let mut polls = 0u32;

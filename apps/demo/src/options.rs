@@ -5,30 +5,30 @@ use std::time::Duration;
 use qnic::{NotificationId, Port, SegmentName};
 
 /// Port of the side that answers.
-pub(crate) const TARGET_PORT: Port = Port(10);
+pub const TARGET_PORT: Port = Port(10);
 /// Port of the side that asks.
-pub(crate) const INITIATOR_PORT: Port = Port(11);
+pub const INITIATOR_PORT: Port = Port(11);
 
 /// Segment of the answering side: what is written and read.
-pub(crate) const DATA: SegmentName = SegmentName(1);
+pub const DATA: SegmentName = SegmentName(1);
 /// Segment of the answering side: requests.
-pub(crate) const REQUESTS: SegmentName = SegmentName(2);
+pub const REQUESTS: SegmentName = SegmentName(2);
 /// Segment of the asking side: results.
-pub(crate) const RESULTS: SegmentName = SegmentName(3);
+pub const RESULTS: SegmentName = SegmentName(3);
 /// Segment of the asking side: what is written back in a ping-pong.
-pub(crate) const PONG: SegmentName = SegmentName(4);
+pub const PONG: SegmentName = SegmentName(4);
 /// Segment of either side: source of its writes.
-pub(crate) const SOURCE: SegmentName = SegmentName(5);
+pub const SOURCE: SegmentName = SegmentName(5);
 /// Segment of the asking side: destination of its reads.
-pub(crate) const BACK: SegmentName = SegmentName(6);
+pub const BACK: SegmentName = SegmentName(6);
 
 /// Longest time for the peer to start and export.
-pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
+pub const START_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time for the peer to answer.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(40);
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(40);
 
 /// A notification whose number is known to be valid.
-pub(crate) const fn notification(number: u32) -> NotificationId {
+pub const fn notification(number: u32) -> NotificationId {
     match NotificationId::new(number) {
         Some(id) => id,
         None => panic!("not a counted notification"),
@@ -36,8 +36,8 @@ pub(crate) const fn notification(number: u32) -> NotificationId {
 }
 
 /// A request waits in [`REQUESTS`].
-pub(crate) const REQUEST: NotificationId = notification(1);
+pub const REQUEST: NotificationId = notification(1);
 /// A result waits in [`RESULTS`].
-pub(crate) const RESULT: NotificationId = notification(2);
+pub const RESULT: NotificationId = notification(2);
 /// A long ping or pong has arrived.
-pub(crate) const BALL: NotificationId = notification(3);
+pub const BALL: NotificationId = notification(3);

@@ -14,25 +14,25 @@ use serde::Serialize;
 use crate::options::{START_LIMIT, TARGET_PORT};
 
 /// Opens the NIC and registers a process on `port`; on any free one for 0.
-pub(crate) fn register(port: u16) -> Result<(Nic, Endpoint)> {
+pub fn register(port: u16) -> Result<(Nic, Endpoint)> {
     let nic = Nic::open().context("open the NIC")?;
     let endpoint = nic.register(Port(port)).context("register")?;
     Ok((nic, endpoint))
 }
 
 /// Prints a JSON line with one member.
-pub(crate) fn say(key: &str, value: impl Serialize) -> Result<()> {
+pub fn say(key: &str, value: impl Serialize) -> Result<()> {
     say_line(&serde_json::json!({ key: value }))
 }
 
 /// Prints a JSON line.
-pub(crate) fn say_line(line: &impl Serialize) -> Result<()> {
+pub fn say_line(line: &impl Serialize) -> Result<()> {
     println!("{}", serde_json::to_string(line)?);
     Ok(())
 }
 
 /// Imports what the process on a port of a node exports, as soon as it does.
-pub(crate) fn import(
+pub fn import(
     endpoint: &Endpoint,
     node: u16,
     port: Port,
@@ -44,7 +44,7 @@ pub(crate) fn import(
 }
 
 /// Waits for a signal of a notification and acknowledges it.
-pub(crate) fn take(
+pub fn take(
     endpoint: &Endpoint,
     id: NotificationId,
     limit: impl Into<Option<Duration>>,
@@ -55,34 +55,38 @@ pub(crate) fn take(
 
 /// The process at the other end, as options.
 #[derive(Args)]
-pub(crate) struct Peer {
+pub struct Peer {
     /// Node of the other process
     #[arg(long)]
-    pub(crate) peer: u16,
+    pub peer: u16,
     /// Its port
     #[arg(long, default_value_t = TARGET_PORT.0)]
     peer_port: u16,
 }
 
 impl Peer {
-    pub(crate) fn port(&self) -> Port {
+    /// Its port.
+    pub fn port(&self) -> Port {
         Port(self.peer_port)
     }
 
-    pub(crate) fn import(&self, endpoint: &Endpoint, name: SegmentName) -> Result<RemoteSegment> {
+    /// Imports what it exports as `name`, as soon as it does.
+    pub fn import(&self, endpoint: &Endpoint, name: SegmentName) -> Result<RemoteSegment> {
         import(endpoint, self.peer, self.port(), name)
     }
 }
 
 /// A buffer and the segment under which it is exported.
-pub(crate) struct Exported {
-    pub(crate) buffer: Buffer,
-    pub(crate) segment: Segment,
+pub struct Exported {
+    /// The memory.
+    pub buffer: Buffer,
+    /// What others import.
+    pub segment: Segment,
 }
 
 impl Exported {
     /// Allocates `length` bytes and exports them with all rights.
-    pub(crate) fn new(endpoint: &Endpoint, name: SegmentName, length: usize) -> Result<Self> {
+    pub fn new(endpoint: &Endpoint, name: SegmentName, length: usize) -> Result<Self> {
         let buffer = endpoint
             .allocate(length)
             .with_context(|| format!("allocate {length} bytes"))?;
@@ -92,7 +96,8 @@ impl Exported {
         Ok(Exported { buffer, segment })
     }
 
-    pub(crate) fn part(&self, offset: usize, length: usize) -> Part<'_> {
+    /// A part of it, as the source or the destination of a transfer.
+    pub fn part(&self, offset: usize, length: usize) -> Part<'_> {
         self.segment.part(offset, length)
     }
 }

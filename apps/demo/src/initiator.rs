@@ -3,23 +3,24 @@
 use std::iter::repeat_n;
 use std::time::Instant;
 
+use crate::pattern;
 use anyhow::{ensure, Result};
 use clap::Args;
 use qnic::{Endpoint, NodeId, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
-use qnic_apps::pattern;
 use qnic_report::{DemoEnd, DemoLine, DemoRow, Latency};
 
-use super::protocol::{ball, Outcome, Request, DATA_BYTES, MAX_SIZE, MESSAGE_BYTES, SPIN_SIZE};
-use super::target::spin_for;
 use crate::node::{import, register, say_line, take, Exported};
 use crate::options::{
     ANSWER_LIMIT, BACK, BALL, DATA, INITIATOR_PORT, PONG, REQUEST, REQUESTS, RESULT, RESULTS,
     SOURCE, START_LIMIT, TARGET_PORT,
 };
+use crate::protocol::{ball, Outcome, Request, DATA_BYTES, MAX_SIZE, MESSAGE_BYTES, SPIN_SIZE};
+use crate::target::spin_for;
 
+/// What the initiator is to transfer.
 #[derive(Args)]
-pub(crate) struct InitiatorOptions {
+pub struct InitiatorOptions {
     /// Node on which the target runs
     #[arg(long)]
     peer: u16,
@@ -43,13 +44,15 @@ const LATENCY_ROUNDS: usize = 1000;
 
 /// What a stream is made of.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Operation {
+pub enum Operation {
+    /// Into the memory of the target.
     Write,
+    /// Out of it.
     Read,
 }
 
 /// The connected initiator; the benchmark uses it too.
-pub(crate) struct Initiator {
+pub struct Initiator {
     endpoint: Endpoint,
     source: Exported,
     back: Exported,
@@ -96,7 +99,8 @@ pub(crate) fn run(options: &InitiatorOptions) -> Result<()> {
 }
 
 impl Initiator {
-    pub(crate) fn connect(peer: u16) -> Result<Self> {
+    /// Connects to the target on node `peer`, once it is there.
+    pub fn connect(peer: u16) -> Result<Self> {
         let (_nic, endpoint) = register(INITIATOR_PORT.0)?;
         let initiator = Initiator {
             source: Exported::new(&endpoint, SOURCE, DATA_BYTES)?,
@@ -181,7 +185,7 @@ impl Initiator {
     }
 
     /// Half round trips of a ball of this size.
-    pub(crate) fn latency(&mut self, size: usize, to: usize) -> Result<Option<Latency>> {
+    pub fn latency(&mut self, size: usize, to: usize) -> Result<Option<Latency>> {
         let rounds = ((16 << 20) / size).max(8).min(self.latency_rounds) as u64;
         self.request(Request::Bounce {
             offset: to as u64,
@@ -210,7 +214,7 @@ impl Initiator {
     }
 
     /// MB/s of transfers of `size` bytes, one for each of `offsets` behind `from` and `to`.
-    pub(crate) fn stream(
+    pub fn stream(
         &self,
         operation: Operation,
         size: usize,
@@ -238,19 +242,19 @@ impl Initiator {
     }
 
     /// Source and destination of a floor measurement: memory of the same kind.
-    pub(crate) fn floor_memory(&self) -> (&Exported, &Exported) {
+    pub fn floor_memory(&self) -> (&Exported, &Exported) {
         (&self.source, &self.back)
     }
 
     /// Tells the target that it is over.
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    pub fn finish(&mut self) -> Result<()> {
         self.request(Request::Finish)?;
         Ok(self.endpoint.flush()?)
     }
 
     /// Makes the range at the target what it was before.
     fn restore(&self, size: usize, to: usize) -> Result<()> {
-        let guard = vec![super::protocol::GUARD_BYTE; size];
+        let guard = vec![crate::protocol::GUARD_BYTE; size];
         self.source.buffer.write(0, &guard)?;
         let part = self.source.part(0, size);
         self.endpoint.write_fenced(&self.data, to as u64, part)?;
