@@ -15,6 +15,7 @@ use qnic_cluster::repository;
 use serde_json::{Number, Value};
 
 use super::figures::Table;
+use super::held;
 use super::machine::{Machine, Sources};
 use super::promises;
 use super::record::{write_whole, Run, SuiteRun};
@@ -136,10 +137,11 @@ fn part(name: &str, run: &Run) -> Result<String> {
     match name {
         "run" => return Ok(of_run(run)),
         "promises" => return Ok(promises::table(run)),
+        "missed" => return Ok(held::table(run)),
         _ => {}
     }
     let Some((suite_id, table_id)) = name.split_once('/') else {
-        bail!("the mark {name:?} is neither \"run\", \"promises\" nor SUITE/TABLE");
+        bail!("the mark {name:?} is neither \"run\", \"promises\", \"missed\" nor SUITE/TABLE");
     };
     ensure!(
         ALL.iter().any(|entry| entry.id == suite_id),

@@ -13,6 +13,7 @@ use qnic_cluster::{program, Program};
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
+use super::modules;
 use super::wire::packets::{self, by_valgrind, said};
 
 const TRIP: Program<'static> = Program::example("qnic-nic", "trip");
@@ -49,6 +50,7 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     Ok(vec![
         table(times, counted),
         packets::measure(rounds)?,
+        modules::measure(&packets::program()?),
         polls(&longest_polls(rounds)?),
     ])
 }

@@ -1,4 +1,5 @@
-//! The native floor of a bulk transfer: one memcpy on this machine.
+//! Native floors on this machine: of a bulk transfer, one memcpy; of what no cache holds any more, one
+//! word of memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -40,5 +41,53 @@ impl Floor {
             std::hint::black_box(&mut destination[range]);
         }
         (size * count) as f64 / start.elapsed().as_secs_f64() / 1e6
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Lines that are gone through: 64 MiB, more than caches have for one of many.
+const LINES: usize = 1 << 20;
+
+/// The line behind one, in an order that no prefetcher knows: a congruential generator whose period is
+/// the number of lines (Hull and Dobell).
+fn after(line: usize) -> usize {
+    (line.wrapping_mul(0x0019_660d) + 0x3c6e_f35f) % LINES
+}
+
+/// Nanoseconds for a word that no cache holds: each tells where the next one is, so that none can be
+/// fetched before.
+pub(super) fn cold_word_ns() -> f64 {
+    const WORDS: usize = LINE / size_of::<u32>();
+    let mut memory = vec![0u32; LINES * WORDS];
+    for line in 0..LINES {
+        memory[line * WORDS] = after(line) as u32;
+    }
+    let start = Instant::now();
+    let mut line = 0;
+    for _ in 0..LINES {
+        line = memory[line * WORDS] as usize;
+    }
+    let elapsed = start.elapsed();
+    std::hint::black_box(line);
+    elapsed.as_nanos() as f64 / LINES as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_lines_are_gone_through() {
+        let mut seen = vec![false; LINES];
+        let mut line = 0;
+        for _ in 0..LINES {
+            seen[line] = true;
+            line = after(line);
+        }
+        assert_eq!(line, 0);
+        assert!(seen.into_iter().all(|seen| seen));
+        assert!(cold_word_ns() > 0.0);
     }
 }

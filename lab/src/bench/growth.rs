@@ -11,6 +11,7 @@ use qnic_nodes::Nodes;
 use qnic_report::{BenchRow, Latency, ServerLine};
 
 use super::figures::{Figure, Row, Table};
+use super::floor::cold_word_ns;
 use super::goal::Goal;
 use super::point_to_point::rows_of;
 use super::{merge, LIMIT};
@@ -96,11 +97,13 @@ const SWEEPS: [Sweep; 5] = [
 
 pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     let mut all: Vec<Vec<Vec<BenchRow>>> = Vec::new();
+    let mut cold = Vec::new();
     for sweep in &SWEEPS {
         all.push(vec![Vec::new(); sweep.counts.len()]);
     }
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
+        cold.push(cold_word_ns());
         for (sweep, rows) in SWEEPS.iter().zip(&mut all) {
             for (count, rows) in sweep.counts.iter().zip(rows) {
                 for row in (sweep.round)(*count)? {
@@ -109,7 +112,14 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
             }
         }
     }
-    Ok(SWEEPS.iter().zip(&all).map(table).collect())
+    let mut tables: Vec<_> = SWEEPS.iter().zip(&all).map(table).collect();
+    let time = Figure::with_spread("time", "ns", cold);
+    tables.push(Table::new(
+        "cold",
+        "What a word takes that has left the caches, on this machine",
+        vec![Row::new("a word that no cache holds", [time])],
+    ));
+    Ok(tables)
 }
 
 /// One round of writes, between nodes of its own.

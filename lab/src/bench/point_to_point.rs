@@ -11,7 +11,7 @@ use qnic_report::{BenchRow, Latency};
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
-use super::stages::Recorder;
+use super::stages::{self, keep_times, Recorder};
 use super::LIMIT;
 
 const SIZES: [usize; 8] = [8, 64, 512, 4096, 16_384, 65_536, 262_144, 1 << 20];
@@ -33,14 +33,23 @@ pub(super) fn host(rounds: usize) -> Result<Vec<Table>> {
     let nodes = HostNodes::start(2)?;
     let sizes = SIZES.map(|size| size.to_string()).join(",");
     let options = format!("--floor --rounds 1 --sizes {sizes}");
-    let mut all: Vec<BenchRow> = Vec::new();
+    let (mut all, mut stages) = (Vec::new(), Recorder::default());
+    let _keepers = keep_times(&nodes)?;
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for row in transfers_between(&nodes, &options)? {
             merge(&mut all, row);
         }
+        for (_, size, ..) in HOST_GOALS {
+            let options = format!("--rounds 1 --sizes {size}");
+            let measure = || transfers_between(&nodes, &options).map(drop);
+            stages.around(&nodes, *size, measure)?;
+        }
     }
-    Ok(vec![table(all, HOST_GOALS, None)])
+    Ok(vec![
+        table(all, HOST_GOALS, None),
+        stages.table(stages::TABLE, ""),
+    ])
 }
 
 /// One round of all sizes after the other, the floor natively between them.
@@ -64,7 +73,7 @@ pub(super) fn vm(rounds: usize) -> Result<Vec<Table>> {
     nodes.end()?;
     Ok(vec![
         table(all, VM_GOALS, Some(RATE_GOAL)),
-        stages.table(),
+        stages.table(stages::TABLE, ""),
         boot::measure(rounds)?,
     ])
 }

@@ -1,10 +1,9 @@
-//! The promises of docs/requirements.md beside what a run has measured: what, at the start, goal,
-//! now, the stage that holds it, and the least that stage can take.
+//! The promises of docs/requirements.md beside what a run has measured: what, at the start, goal and
+//! now. What holds those that are missed is in [`held`](super::held).
 
-use super::figures::{median, Figure};
+use super::figures::Figure;
 use super::goal::Of;
 use super::record::Run;
-use super::stages;
 use super::text::{number, ratio_text};
 
 /// What is promised.
@@ -16,8 +15,6 @@ struct Promise {
     goal: &'static str,
     /// The figures that it is read from, by their ids.
     figures: &'static [&'static str],
-    /// The suite and the bytes of the writes whose stages tell where the time goes.
-    stage: Option<(&'static str, f64)>,
 }
 
 const PROMISES: &[Promise] = &[
@@ -30,7 +27,6 @@ const PROMISES: &[Promise] = &[
             "host/transfers/write-1048576/stream-mb-s",
             "vm/transfers/write-1048576/stream-mb-s",
         ],
-        stage: Some(("vm", 1_048_576.0)),
     },
     Promise {
         code: "P2",
@@ -38,7 +34,6 @@ const PROMISES: &[Promise] = &[
         start: "-",
         goal: "≥ 0.6",
         figures: &["host/transfers/write-4096/stream-mb-s"],
-        stage: None,
     },
     Promise {
         code: "P3",
@@ -49,7 +44,6 @@ const PROMISES: &[Promise] = &[
             "peers/guest-latency/soft-roce-ib-write-lat-8/half-round-trip-us",
             "peers/guest-latency/tcp-qperf-8/half-round-trip-us",
         ],
-        stage: Some(("vm", 8.0)),
     },
     Promise {
         code: "P4",
@@ -57,7 +51,6 @@ const PROMISES: &[Promise] = &[
         start: "0.38 to 0.53",
         goal: "≥ 0.8",
         figures: &["vm/transfers/write-65536/stream-mb-s"],
-        stage: Some(("vm", 65_536.0)),
     },
     Promise {
         code: "P5",
@@ -68,7 +61,6 @@ const PROMISES: &[Promise] = &[
             "peers/guest-wakeups/qnic-handler/half-round-trip-us",
             "peers/guest-wakeups/qnic-poll-of-a-descriptor/half-round-trip-us",
         ],
-        stage: None,
     },
     Promise {
         code: "P6",
@@ -76,7 +68,6 @@ const PROMISES: &[Promise] = &[
         start: "2,610",
         goal: "≤ 1,500",
         figures: &["engine/packet/lossless-8/both-nics-instructions"],
-        stage: None,
     },
     Promise {
         code: "P7",
@@ -87,7 +78,6 @@ const PROMISES: &[Promise] = &[
             "message/beside-libfabric/message-8/half-round-trip-mean-us",
             "peers/host-latency/libfabric-tcp-8/half-round-trip-us",
         ],
-        stage: None,
     },
     Promise {
         code: "P8",
@@ -98,7 +88,6 @@ const PROMISES: &[Promise] = &[
             "memory/by-virtual-address/write-4-b-writep-4-b/here-ratio",
             "sync/notification/writen-4-b-spun/here-ns",
         ],
-        stage: None,
     },
     Promise {
         code: "P9",
@@ -111,7 +100,6 @@ const PROMISES: &[Promise] = &[
             "growth/peers/8-bytes-63/fenced-us",
             "growth/pages/8-bytes-1000000/fenced-us",
         ],
-        stage: None,
     },
     Promise {
         code: "P10",
@@ -119,7 +107,6 @@ const PROMISES: &[Promise] = &[
         start: "-",
         goal: "< 1",
         figures: &["vm/boot/two-guests/device-process-idle-percent-of-a-core"],
-        stage: None,
     },
     Promise {
         code: "P11",
@@ -131,7 +118,6 @@ const PROMISES: &[Promise] = &[
             "wire/links/shm-20-us-1/64-kib-write-mb-s",
             "wire/links/udp-20-us-1/64-kib-write-mb-s",
         ],
-        stage: None,
     },
     Promise {
         code: "P12",
@@ -139,7 +125,6 @@ const PROMISES: &[Promise] = &[
         start: "4.8",
         goal: "≤ 5",
         figures: &["vm/boot/two-guests/to-a-program-that-has-run-s"],
-        stage: None,
     },
     Promise {
         code: "P13",
@@ -147,7 +132,6 @@ const PROMISES: &[Promise] = &[
         start: "430",
         goal: "≥ 2,000",
         figures: &["vm/transfers/write-8/rate-1000-s"],
-        stage: None,
     },
     Promise {
         code: "P14",
@@ -158,7 +142,6 @@ const PROMISES: &[Promise] = &[
             "wire/beside-copies/shared-memory/write-mb-s",
             "wire/beside-iperf3/udp/write-mb-s",
         ],
-        stage: None,
     },
     Promise {
         code: "P15",
@@ -166,7 +149,6 @@ const PROMISES: &[Promise] = &[
         start: "0.46",
         goal: "≤ 2",
         figures: &["engine/polls/hostile-neighbour/longest-poll-us"],
-        stage: None,
     },
 ];
 
@@ -178,18 +160,12 @@ pub(super) fn figures() -> impl Iterator<Item = &'static str> {
 
 /// The table.
 pub(super) fn table(run: &Run) -> String {
-    let mut text = String::from(
-        "| | what | at the start | goal | now | longest stage | least for it |\n|---|---|---|---|---|---|---|\n",
-    );
+    let mut text = String::from("| | what | at the start | goal | now |\n|---|---|---|---|---|\n");
     for promise in PROMISES {
         let now = promise.figures.iter().map(|id| now(run, id));
         let now: Vec<_> = now.collect();
-        let (stage, least) = promise
-            .stage
-            .and_then(|(suite, size)| longest(run, suite, size))
-            .unwrap_or(("-".into(), "-".into()));
         text.push_str(&format!(
-            "| {} | {} | {} | {} | {} | {stage} | {least} |\n",
+            "| {} | {} | {} | {} | {} |\n",
             promise.code,
             promise.what,
             promise.start,
@@ -221,34 +197,6 @@ fn now(run: &Run, id: &str) -> String {
     }
 }
 
-/// The stage of writes of so many bytes that takes longest, and the least that it can take: a
-/// memcpy of as many bytes for what moves them, else all that the engine does for a write of 8.
-fn longest(run: &Run, suite: &str, size: f64) -> Option<(String, String)> {
-    let suite = run.suite(suite)?;
-    let table = suite
-        .tables
-        .iter()
-        .find(|table| table.id == stages::TABLE)?;
-    let of_size = |row: &&super::figures::Row| row.at.as_ref().is_some_and(|at| at.value == size);
-    let time = |row: &super::figures::Row| row.figures.first().map_or(f64::NAN, Figure::median);
-    let row = table.rows.iter().filter(of_size);
-    let row = row.max_by(|one, other| time(one).total_cmp(&time(other)))?;
-    let least = match size > 8.0 {
-        true => {
-            let id = format!("{}/transfers/write-{size}/memcpy-mb-s", suite.id);
-            find(run, &id).map(|memcpy| ("memcpy", size * 1e3 / median(&memcpy.samples)))
-        }
-        false => {
-            let engine = find(run, "engine/packet/lossless-8/both-nics-ns");
-            engine.map(|engine| ("engine", engine.median()))
-        }
-    };
-    let least = least.map_or("-".into(), |(what, ns)| {
-        format!("{what}, {} ns", number(ns))
-    });
-    Some((format!("{}, {} ns", row.name, number(time(row))), least))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::figures::{identify, Row, Table};
@@ -257,43 +205,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_promise_stands_beside_its_figure_and_its_longest_stage() {
+    fn each_promise_stands_beside_its_figure() {
         let mut run = run();
         let stream = Figure::with_spread("stream", "MB/s", vec![500.0]);
         let stream = stream
             .ratio_to("of memcpy", &[1000.0])
             .ratio_goal(Goal::at_least(0.8).code("P4"));
-        let memcpy = Figure::new("memcpy", "MB/s", vec![1000.0]);
-        let stage = |name: &str, ns: f64| {
-            Row::new(name, [Figure::with_spread("half within", "ns", vec![ns])]).size(65_536)
-        };
-        run.suites[0].tables = vec![
-            Table::new(
-                "transfers",
-                "T",
-                vec![Row::new("write", [stream, memcpy]).size(65_536)],
-            ),
-            Table::new(
-                "stages",
-                "S",
-                vec![stage("queued", 80.0), stage("delivered", 640.0)],
-            ),
-        ];
+        let rows = vec![Row::new("write", [stream]).size(65_536)];
+        run.suites[0].tables = vec![Table::new("transfers", "T", rows)];
         run.suites[0].id = "vm".into();
         identify("vm", &mut run.suites[0].tables);
         let text = table(&run);
         let line = text.lines().find(|line| line.starts_with("| P4 ")).unwrap();
-        assert!(
-            line.ends_with("| **0.50** | delivered, 640.0 ns | memcpy, 65536 ns |"),
-            "{line}"
-        );
+        assert!(line.ends_with("| ≥ 0.8 | **0.50** |"), "{line}");
         let line = text.lines().find(|line| line.starts_with("| P6 ")).unwrap();
-        assert!(line.ends_with("| - | - | - |"), "{line}");
-        let columns = text.lines().take_while(|line| line.starts_with('|'));
-        assert!(columns
-            .into_iter()
-            .all(|line| line.matches(" | ").count() == 6
-                || line.starts_with("|-")
-                || line.starts_with("| |")));
+        assert!(line.ends_with("| - |"), "{line}");
     }
 }

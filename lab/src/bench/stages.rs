@@ -1,17 +1,22 @@
 //! Where the time of writes goes: the stages that the NICs time (docs/observing.md), while a suite
-//! measures between guests. In host mode a NIC forgets its times with the last process of its node.
+//! measures. In host mode a NIC forgets its times with the last process of its node, so one waits on
+//! each node meanwhile ([`keep_times`]).
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use qnic_cluster::stages::Times;
-use qnic_nodes::Nodes;
+use qnic_nodes::{Nodes, Running};
 use serde_json::Value;
 
 use super::figures::{Figure, Row, Table};
+use super::LIMIT;
 
-/// The id of the table.
+/// The id of the table, where a suite has one.
 pub(super) const TABLE: &str = "stages";
+
+/// A port that no program of the suites takes.
+const KEEPER_PORT: u16 = 90;
 
 /// What the stages are of.
 const KIND: &str = "write ";
@@ -54,8 +59,8 @@ impl Recorder {
         }
     }
 
-    /// The table.
-    pub(super) fn table(&self) -> Table {
+    /// The table, by its id and what it adds to the title.
+    pub(super) fn table(&self, id: &str, of: &str) -> Table {
         let rows = self.0.iter().map(|((size, stage), [half, most])| {
             let figures = [
                 Figure::with_spread("half within", "ns", half.clone()),
@@ -63,10 +68,23 @@ impl Recorder {
             ];
             Row::new(stage.as_str(), figures).size(*size)
         });
-        let title =
-            "Where the time of a write goes, by both NICs' samples (a quarter too long at most)";
-        Table::new(TABLE, title, rows.collect())
+        let title = format!(
+            "Where the time of a write{of} goes, by both NICs' samples (a quarter too long at most)"
+        );
+        Table::new(id, title, rows.collect())
     }
+}
+
+/// A process on each of the first two nodes that sleeps until it is dropped.
+pub(super) fn keep_times(nodes: &dyn Nodes) -> Result<[Box<dyn Running>; 2]> {
+    let start = |node| -> Result<_> {
+        let program = format!("memory-server --port {KEEPER_PORT} --size 4096");
+        let mut keeper = nodes.start(node, &program)?;
+        let line = keeper.line(LIMIT)?;
+        line.context("a process that keeps the times of a node says nothing")?;
+        Ok(keeper)
+    };
+    Ok([start(0)?, start(1)?])
 }
 
 /// The stages of all NICs in an answer of their device processes.
@@ -113,7 +131,7 @@ mod tests {
         let mut recorder = Recorder::default();
         recorder.add(8, &parse(&stats(100, 0)), &parse(&stats(101, 8)));
         recorder.add(8, &Stages::new(), &parse(&stats(3, 0)));
-        let table = recorder.table();
+        let table = recorder.table(TABLE, "");
         // The first has no bound: its half is among those that are too long.
         let words = words_of_row(&table, "sending").join(" ");
         assert_eq!(words, "sending 8 32.00 (32.00 … 32.00) 64.00");

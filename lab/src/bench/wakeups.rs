@@ -5,10 +5,13 @@
 //! ivshmem. The others sleep meanwhile. A receiver of qnic sleeps in either way that does not spin
 //! first: as the thread that calls handlers, or in poll.
 
-use anyhow::Result;
+use std::time::Instant;
+
+use anyhow::{ensure, Context, Result};
 use qnic_nodes::vm::VmNodes;
 use qnic_nodes::Nodes;
 use qnic_report::{BenchRow, Latency};
+use rustix::event::{eventfd, EventfdFlags};
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
@@ -26,12 +29,19 @@ const RECEIVERS: [(&str, &str); 2] = [
     ("descriptor", "qnic, poll of a descriptor"),
 ];
 
+/// Two threads of the host that wake each other: the least that a wake-up of the device process takes.
+const HOST: (&str, &str) = ("host-eventfd", "host, eventfd");
+
+/// Round trips between these two in a round.
+const HOST_TRIPS: usize = 2000;
+
 /// What all rounds have measured.
 #[derive(Default)]
 pub(super) struct Wakeups {
     rows: Vec<BenchRow>,
-    /// Why there is no more of qnic, and of interrupts.
+    /// Why there is no more of qnic, of threads of the host, and of interrupts.
     own_missing: Option<String>,
+    host_missing: Option<String>,
     interrupts_missing: Option<String>,
 }
 
@@ -52,6 +62,10 @@ impl Wakeups {
                 Ok(row) => merge(&mut self.rows, row),
                 Err(error) => self.interrupts_missing = Some(format!("{error:#}")),
             }
+        }
+        match on_the_host() {
+            Ok(row) => merge(&mut self.rows, row),
+            Err(error) => self.host_missing = Some(format!("{error:#}")),
         }
         if self.own_missing.is_none() {
             match by_notifications(nodes) {
@@ -79,13 +93,16 @@ impl Wakeups {
             ];
             Row::new(name, figures)
         };
-        let mut rows = vec![row(INTERRUPT, None).of_peer(true)];
+        let mut rows = [INTERRUPT, HOST]
+            .map(|it| row(it, None).of_peer(true))
+            .to_vec();
         let goal = Goal::at_most(GOAL).code("P5");
         rows.extend(RECEIVERS.map(|receiver| row(receiver, Some(goal.clone()))));
         let title = "Half a round trip between two guests whose receivers sleep";
         let mut table = Table::new("guest-wakeups", title, rows);
         let missing = [
             (INTERRUPT.1, &self.interrupts_missing),
+            (HOST.1, &self.host_missing),
             ("qnic", &self.own_missing),
         ];
         let notes = missing.into_iter().filter_map(|(name, why)| {
@@ -102,6 +119,34 @@ fn by_notifications(nodes: &dyn Nodes) -> Result<Vec<BenchRow>> {
     let echo = nodes.start(1, "wakeup-bench --peer 0 --echo")?;
     let initiator = nodes.start(0, "wakeup-bench --peer 1")?;
     rows_of(initiator, echo)
+}
+
+/// A round of two threads that block in a read of their eventfds, in turn.
+fn on_the_host() -> Result<BenchRow> {
+    let [ping, pong] = [0; 2].map(|count| eventfd(count, EventfdFlags::empty()));
+    let (ping, pong) = (
+        ping.context("make an eventfd")?,
+        pong.context("make an eventfd")?,
+    );
+    let wait = |fd| rustix::io::read(fd, &mut [0; 8]).map(drop);
+    let wake = |fd| rustix::io::write(fd, &1u64.to_ne_bytes()).map(drop);
+    let halves = std::thread::scope(|scope| -> Result<Vec<u64>> {
+        let echo = scope
+            .spawn(|| (0..HOST_TRIPS).try_for_each(|_| wait(&ping).and_then(|()| wake(&pong))));
+        let mut halves = Vec::with_capacity(HOST_TRIPS);
+        for _ in 0..HOST_TRIPS {
+            let start = Instant::now();
+            wake(&ping)?;
+            wait(&pong)?;
+            halves.push(start.elapsed().as_nanos() as u64 / 2);
+        }
+        let echoed = echo.join();
+        ensure!(matches!(echoed, Ok(Ok(()))), "the other thread: {echoed:?}");
+        Ok(halves)
+    })?;
+    let mut row = BenchRow::new(HOST.0, 8);
+    row.latency.extend(Latency::from_ns(halves));
+    Ok(row)
 }
 
 #[cfg(test)]
@@ -138,6 +183,13 @@ mod tests {
         let polled = words("qnic, poll of a descriptor");
         assert!(polled.contains("1.60 ≤ 1.5, missed"), "{polled}");
         assert_eq!(table.notes, [""; 0]);
+    }
+
+    #[test]
+    fn threads_of_the_host_wake_each_other() {
+        let row = on_the_host().unwrap();
+        assert_eq!(row.latency[0].rounds as usize, HOST_TRIPS);
+        assert!(row.latency[0].median_us > 0.0);
     }
 
     #[test]

@@ -22,6 +22,7 @@ use qnic_report::Latency;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
+use super::stages::{keep_times, Recorder};
 use super::{merge, transfers_between};
 
 /// Percent of the frames that are lost.
@@ -97,23 +98,29 @@ impl Link {
 pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     let mut rows: Vec<Row> = Vec::new();
     let mut udp_mb_s = Vec::new();
-    let mut beside_copies = None;
+    let (mut beside_copies, mut stages) = (None, Vec::new());
     let mut iperf3 = vec![iperf_mb_s()?];
     let count: usize = LINKS.iter().map(|link| link.losses().len()).sum();
     for link in LINKS {
-        let mut free = None;
+        let mut free = LossFree::default();
         for loss in link.losses() {
             let what = format!("{} at {loss} % loss", link.name);
             eprintln!("{what}, {} of {count}", rows.len() + 1);
             rows.push(row(link, *loss, rounds, &mut free).context(what)?);
         }
-        let free = free.unwrap_or_default();
+        let of_link = format!(" of {LARGE} bytes, {}", link.name);
         match link.carrier {
-            Udp { .. } if !link.delayed => {
+            Udp { encrypt } if !link.delayed => {
+                if encrypt {
+                    stages.push(free.stages.table("stages-udp", &of_link));
+                }
                 udp_mb_s.push((link.name, free.mb_s));
                 iperf3.push(iperf_mb_s()?);
             }
-            SharedMemory if !link.delayed => beside_copies = Some(of_copies(link.name, &free)),
+            SharedMemory if !link.delayed => {
+                stages.push(free.stages.table("stages-shared-memory", &of_link));
+                beside_copies = Some(of_copies(link.name, &free));
+            }
             _ => {}
         }
     }
@@ -125,7 +132,7 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
         let write = write(mb_s).ratio_to("of iperf3", &iperf3);
         Row::new(name, [write.ratio_goal(goal)])
     }));
-    Ok(vec![
+    let mut tables = vec![
         Table::new("links", "Links, against loss", rows),
         Table::new(
             "beside-iperf3",
@@ -138,7 +145,9 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
             beside_copies.into_iter().collect(),
         ),
         beside_bulk,
-    ])
+    ];
+    tables.extend(stages);
+    Ok(tables)
 }
 
 /// A stream beside two copies, one after the other: half of what one copies.
@@ -153,15 +162,17 @@ fn of_copies(name: &str, free: &LossFree) -> Row {
     )
 }
 
-/// Throughput of large writes on a link without loss, and of memcpy by the process that writes.
+/// Throughput of large writes on a link without loss, and of memcpy by the process that writes; and
+/// the stages of the writes.
 #[derive(Default)]
 struct LossFree {
     mb_s: Vec<f64>,
     memcpy_mb_s: Vec<f64>,
+    stages: Recorder,
 }
 
-/// Measures one kind of link; `free` has the throughput of its loss-free row.
-fn row(link: Link, loss: f64, rounds: usize, free: &mut Option<LossFree>) -> Result<Row> {
+/// Measures one kind of link; `free` has what was measured without loss, once it was.
+fn row(link: Link, loss: f64, rounds: usize, free: &mut LossFree) -> Result<Row> {
     let files = tempfile::tempdir().context("make a directory for key and sockets")?;
     let network = network(link, loss);
     let nodes = HostNodes::start_several(&plans(link.carrier, &network, files.path())?)?;
@@ -180,7 +191,14 @@ fn row(link: Link, loss: f64, rounds: usize, free: &mut Option<LossFree>) -> Res
         let times = small.iter().take(1).flat_map(|row| &row.latency);
         Figure::new(what, "µs", times.map(pick).collect())
     };
-    let large = measure(LARGE, rounds)?;
+    let large = match loss {
+        0.0 => {
+            let _keepers = keep_times(&nodes)?;
+            let measure = || measure(LARGE, rounds);
+            free.stages.around(&nodes, LARGE, measure)?
+        }
+        _ => measure(LARGE, rounds)?,
+    };
     let stream = |operation: &str| {
         let row = large.iter().find(|row| row.operation == operation);
         let row = row.filter(|row| !row.mb_s.is_empty());
@@ -192,10 +210,10 @@ fn row(link: Link, loss: f64, rounds: usize, free: &mut Option<LossFree>) -> Res
     let links = stats["network"]["links"].as_array().into_iter().flatten();
     let lost = links.filter_map(|link| link["counters"]["lost"].as_u64());
     let lost = lost.sum::<u64>() as f64;
-    let free = free.get_or_insert_with(|| LossFree {
-        mb_s: writes.mb_s.clone(),
-        memcpy_mb_s: writes.memcpy_mb_s.clone(),
-    });
+    if loss == 0.0 {
+        free.mb_s.clone_from(&writes.mb_s);
+        free.memcpy_mb_s.clone_from(&writes.memcpy_mb_s);
+    }
     let goal = (loss == 1.0).then(|| Goal::at_least(LOSSY_GOAL).code("P11"));
     let figures = [
         latency("8 B half RTT", |latency| latency.median_us),

@@ -5,11 +5,11 @@
 //! virtual machines, valgrind counts them if it is installed: the difference of two runs
 //! of different length, by the packets in between.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::{program, Program};
+use qnic_cluster::Program;
 
 use super::super::figures::{Figure, Row, Table};
 use super::super::goal::Goal;
@@ -35,7 +35,7 @@ struct Cost {
 
 /// Measures both paths, with a write of 8 bytes inline, and of a page.
 pub(in crate::bench) fn measure(rounds: usize) -> Result<Table> {
-    let program = program(PACKET).context("build the program that measures packets")?;
+    let program = program()?;
     let mut costs = Vec::new();
     for size in [8, 4096] {
         for path in PATHS {
@@ -45,6 +45,11 @@ pub(in crate::bench) fn measure(rounds: usize) -> Result<Table> {
         }
     }
     Ok(table(costs))
+}
+
+/// The program that measures packets.
+pub(in crate::bench) fn program() -> Result<PathBuf> {
+    qnic_cluster::program(PACKET).context("build the program that measures packets")
 }
 
 fn cost(program: &Path, path: &'static str, size: usize, rounds: usize) -> Result<Cost> {

@@ -1,0 +1,473 @@
+//! What holds a goal that is missed: the stage that takes the time, and the least that it can take,
+//! both from the same run.
+
+use super::figures::{Figure, Role, Row};
+use super::goal::Of;
+use super::record::{Run, SuiteRun};
+use super::text::{number, ratio_text};
+
+/// Time, or instructions, of one operation.
+enum Amount {
+    /// The longest row of a table of stages: of those with so many bytes, if any are given.
+    Longest(&'static str, Option<f64>),
+    /// What a figure says of one operation.
+    Of(&'static str),
+    /// The same of a rate of bytes, for so many of them.
+    Bytes(&'static str, f64),
+    /// What is left of a figure when these are taken away.
+    Beyond(&'static str, &'static [&'static str]),
+}
+
+use Amount::{Beyond, Bytes, Longest, Of as One};
+
+/// What holds some goals.
+struct Holder {
+    /// How the ids of their figures begin.
+    goals: &'static [&'static str],
+    /// The name of the stage; that of the row for [`Longest`].
+    stage: &'static str,
+    takes: Amount,
+    /// What the stage cannot do without.
+    least: (&'static str, Amount),
+}
+
+const READ: &str = "sync/operations/read-4-b/here-ns";
+const INTERRUPT: &str = "peers/guest-wakeups/ivshmem-doorbell-interrupt/half-round-trip-us";
+const COLD: &str = "growth/cold/a-word-that-no-cache-holds/time-ns";
+const BETWEEN_GUESTS: &str = "peers/guest-latency/ivshmem-8/half-round-trip-us";
+const OF_GUESTS: &str = "peers/guest-streams/ivshmem-65536/stream-mb-s";
+
+const HOLDERS: &[Holder] = &[
+    Holder {
+        goals: &["engine/packet/"],
+        stage: "",
+        takes: Longest("engine/modules", None),
+        least: (
+            "a frame filled in, copied and checked",
+            One("engine/modules/a-frame-filled-in-copied-and-checked/both-nics-instructions"),
+        ),
+    },
+    Holder {
+        goals: &["host/transfers/write-4096/"],
+        stage: "",
+        takes: Longest("host/stages", Some(4096.0)),
+        least: (
+            "memcpy",
+            Bytes("host/transfers/write-4096/memcpy-mb-s", 4096.0),
+        ),
+    },
+    Holder {
+        goals: &["host/transfers/write-1048576/"],
+        stage: "",
+        takes: Longest("host/stages", Some(1_048_576.0)),
+        least: (
+            "memcpy",
+            Bytes("host/transfers/write-1048576/memcpy-mb-s", 1_048_576.0),
+        ),
+    },
+    Holder {
+        goals: &["vm/transfers/write-65536/"],
+        stage: "",
+        takes: Longest("vm/stages", Some(65_536.0)),
+        least: (
+            "memcpy",
+            Bytes("vm/transfers/write-65536/memcpy-mb-s", 65_536.0),
+        ),
+    },
+    Holder {
+        goals: &["vm/transfers/write-1048576/"],
+        stage: "",
+        takes: Longest("vm/stages", Some(1_048_576.0)),
+        least: (
+            "memcpy",
+            Bytes("vm/transfers/write-1048576/memcpy-mb-s", 1_048_576.0),
+        ),
+    },
+    Holder {
+        goals: &["vm/transfers/write-8/rate"],
+        stage: "a post by the program in the guest",
+        takes: One("vm/transfers/write-8/rate-1000-s"),
+        least: (
+            "a store that another guest sees (ivshmem)",
+            One(BETWEEN_GUESTS),
+        ),
+    },
+    Holder {
+        goals: &["peers/guest-latency/"],
+        stage: "programs of the guests, and turns on the processors",
+        takes: Beyond(
+            "peers/guest-latency/qnic-write-8/half-round-trip-us",
+            &[
+                "vm/stages/queued-8/half-within-ns",
+                "vm/stages/sending-8/half-within-ns",
+                "vm/stages/delivered-8/half-within-ns",
+            ],
+        ),
+        least: (
+            "a store that another guest sees (ivshmem)",
+            One(BETWEEN_GUESTS),
+        ),
+    },
+    Holder {
+        goals: &["peers/guest-wakeups/"],
+        stage: "wake-up of the device process, beyond the interrupt",
+        takes: Beyond(
+            "peers/guest-wakeups/qnic-handler/half-round-trip-us",
+            &[INTERRUPT],
+        ),
+        least: (
+            "a thread of the host woken by an eventfd",
+            One("peers/guest-wakeups/host-eventfd/half-round-trip-us"),
+        ),
+    },
+    Holder {
+        goals: &[
+            "collective/",
+            "message/",
+            "peers/host-latency/",
+            "memory/by-virtual-address/",
+            "sync/notification/",
+        ],
+        stage: "a write of 8 bytes between two processes, as each step is",
+        takes: One("host/transfers/write-8/half-round-trip-us"),
+        least: (
+            "both NICs of it, without I/O",
+            One("engine/packet/lossless-8/both-nics-ns"),
+        ),
+    },
+    Holder {
+        goals: &["sync/operations/try-wait/"],
+        stage: "the second of its two round trips",
+        takes: Beyond("sync/operations/try-wait/here-ns", &[READ]),
+        least: ("a read of 4 bytes", One(READ)),
+    },
+    Holder {
+        goals: &["sync/operations/"],
+        stage: "the operation itself, beyond a read",
+        takes: Beyond("sync/operations/testandset/here-ns", &[READ]),
+        least: (
+            "fetch-add, beyond a read",
+            Beyond("sync/operations/fetch-add/here-ns", &[READ]),
+        ),
+    },
+    Holder {
+        goals: &["growth/endpoints/"],
+        stage: "what has left the caches, with 120 endpoints",
+        takes: Beyond(
+            "growth/endpoints/8-bytes-120/fenced-us",
+            &["growth/endpoints/8-bytes-1/fenced-us"],
+        ),
+        least: ("one word that no cache holds", One(COLD)),
+    },
+    Holder {
+        goals: &["growth/idle-nics/"],
+        stage: "what has left the caches, with 64 NICs",
+        takes: Beyond(
+            "growth/idle-nics/8-bytes-64/fenced-us",
+            &["growth/idle-nics/8-bytes-2/fenced-us"],
+        ),
+        least: ("one word that no cache holds", One(COLD)),
+    },
+    Holder {
+        goals: &["growth/peers/"],
+        stage: "what has left the caches, with 63 peers",
+        takes: Beyond(
+            "growth/peers/8-bytes-63/fenced-us",
+            &["growth/peers/8-bytes-1/fenced-us"],
+        ),
+        least: ("one word that no cache holds", One(COLD)),
+    },
+    Holder {
+        goals: &["growth/pages/"],
+        stage: "what has left the caches, with 1,000,000 pages",
+        takes: Beyond(
+            "growth/pages/8-bytes-1000000/fenced-us",
+            &["growth/pages/8-bytes-1/fenced-us"],
+        ),
+        least: ("one word that no cache holds", One(COLD)),
+    },
+    Holder {
+        goals: &["growth/receives/"],
+        stage: "what has left the caches, with 4,000 receives",
+        takes: Beyond(
+            "growth/receives/8-bytes-4000/fenced-us",
+            &["growth/receives/8-bytes-0/fenced-us"],
+        ),
+        least: ("one word that no cache holds", One(COLD)),
+    },
+    Holder {
+        goals: &["wire/beside-iperf3/"],
+        stage: "",
+        takes: Longest("wire/stages-udp", None),
+        least: (
+            "iperf3, 64 KiB",
+            Bytes("wire/beside-iperf3/iperf3/write-mb-s", 65_536.0),
+        ),
+    },
+    Holder {
+        goals: &["wire/beside-copies/"],
+        stage: "",
+        takes: Longest("wire/stages-shared-memory", None),
+        least: (
+            "two copies of 64 KiB",
+            Bytes("wire/beside-copies/shared-memory/two-copies-mb-s", 65_536.0),
+        ),
+    },
+    Holder {
+        goals: &["wire/links/"],
+        stage: "64 KiB on the same link without loss",
+        takes: Bytes("wire/links/20-us-delay-0/64-kib-write-mb-s", 65_536.0),
+        least: (
+            "two copies of 64 KiB",
+            Bytes("wire/beside-copies/shared-memory/two-copies-mb-s", 65_536.0),
+        ),
+    },
+    Holder {
+        goals: &["kernel/latency/"],
+        stage: "an interrupt that wakes a program of a guest",
+        takes: One(INTERRUPT),
+        least: (
+            "the same, at its fastest",
+            One("peers/guest-wakeups/ivshmem-doorbell-interrupt/least-us"),
+        ),
+    },
+    Holder {
+        goals: &["kernel/bandwidth/"],
+        stage: "64 KiB through both programs and both kernels",
+        takes: Bytes("kernel/bandwidth/stream-65536/writes-mb-s", 65_536.0),
+        least: (
+            "one copy by a guest's processor (ivshmem)",
+            Bytes(OF_GUESTS, 65_536.0),
+        ),
+    },
+    Holder {
+        goals: &["kernel/page/", "kernel/pages/"],
+        stage: "block layer and program of the guest, with a disk of QEMU's",
+        takes: One("kernel/pages/virtio-blk-reads/pages-s"),
+        least: (
+            "an interrupt that wakes a program of a guest, at its fastest",
+            One("peers/guest-wakeups/ivshmem-doorbell-interrupt/least-us"),
+        ),
+    },
+];
+
+/// The stage that holds a goal, and the least that it can take, each with its time.
+pub(super) struct Held {
+    pub(super) stage: String,
+    pub(super) least: String,
+}
+
+/// What holds the goal of the figure `id`, as far as the run has it.
+pub(super) fn holder_of(run: &Run, id: &str) -> Option<Held> {
+    let begins = |holder: &&Holder| holder.goals.iter().any(|goal| id.starts_with(goal));
+    let holder = HOLDERS.iter().find(begins)?;
+    let (name, amount) = holder.takes.of(run)?;
+    let name = match holder.stage {
+        "" => name,
+        stage => stage.to_owned(),
+    };
+    let (least_name, least) = &holder.least;
+    let (_, least) = least.of(run)?;
+    Some(Held {
+        stage: format!("{name}: {amount}"),
+        least: format!("{least_name}: {least}"),
+    })
+}
+
+/// An amount for people.
+fn said(value: f64, is_time: bool) -> String {
+    match is_time {
+        false => format!("{} instructions", number(value)),
+        true if value >= 1000.0 => format!("{} µs", number(value / 1e3)),
+        true => format!("{} ns", number(value)),
+    }
+}
+
+impl Amount {
+    /// What it is of, if a row says so, and how much it is.
+    fn of(&self, run: &Run) -> Option<(String, String)> {
+        let (name, value, is_time) = match self {
+            Longest(table, bytes) => {
+                let row = longest(run, table, *bytes)?;
+                let (value, is_time) = each(row.figures.first()?, None)?;
+                (row.name.clone(), value, is_time)
+            }
+            One(id) => {
+                let (value, is_time) = each(find(run, id)?, None)?;
+                (String::new(), value, is_time)
+            }
+            Bytes(id, bytes) => {
+                let (value, is_time) = each(find(run, id)?, Some(*bytes))?;
+                (String::new(), value, is_time)
+            }
+            Beyond(id, others) => {
+                let (mut value, is_time) = each(find(run, id)?, None)?;
+                for other in *others {
+                    value -= each(find(run, other)?, None)?.0;
+                }
+                (String::new(), value.max(0.0), is_time)
+            }
+        };
+        Some((name, said(value, is_time)))
+    }
+}
+
+fn find<'a>(run: &'a Run, id: &str) -> Option<&'a Figure> {
+    let mut figures = run.suites.iter().flat_map(SuiteRun::figures);
+    figures.find(|figure| figure.id == id)
+}
+
+/// Nanoseconds or instructions of one operation, of so many bytes if the figure is a rate of bytes;
+/// and whether it is a time.
+fn each(figure: &Figure, bytes: Option<f64>) -> Option<(f64, bool)> {
+    let median = figure.spread?.median;
+    let value = match (figure.unit.as_str(), bytes) {
+        ("ns", _) => median,
+        ("µs", _) => median * 1e3,
+        ("1000/s", _) => 1e6 / median,
+        ("/s", _) => 1e9 / median,
+        ("MB/s", Some(bytes)) => bytes * 1e3 / median,
+        ("instructions", _) => return Some((median, false)),
+        _ => return None,
+    };
+    Some((value, true))
+}
+
+/// The row of a table whose first figure is the largest: of this project's rows, with so many bytes.
+fn longest<'a>(run: &'a Run, table: &str, bytes: Option<f64>) -> Option<&'a Row> {
+    let (suite, table) = table.split_once('/')?;
+    let mut tables = run.suite(suite)?.tables.iter();
+    let table = tables.find(|it| it.id == table)?;
+    let value = |row: &Row| row.figures.first().map_or(f64::NAN, Figure::median);
+    let ours = table.rows.iter().filter(|row| {
+        let at = row.at.as_ref().map(|at| at.value);
+        let own = row.figures.iter().all(|figure| figure.role == Role::Own);
+        own && value(row).is_finite() && bytes.is_none_or(|bytes| at == Some(bytes))
+    });
+    ours.max_by(|one, other| value(one).total_cmp(&value(other)))
+}
+
+/// All goals of a run that are missed, the ones that are missed by most first.
+pub(super) fn table(run: &Run) -> String {
+    let mut missed = Vec::new();
+    for suite in &run.suites {
+        for table in &suite.tables {
+            for row in &table.rows {
+                let figures = row.figures.iter();
+                let figures =
+                    figures.filter(|it| it.goal.as_ref().is_some_and(|it| it.is_missed()));
+                missed.extend(figures.map(|figure| (suite, row, figure)));
+            }
+        }
+    }
+    let distance = |figure: &Figure| {
+        let distance = figure.goal.as_ref().and_then(|goal| goal.distance);
+        distance.unwrap_or(f64::INFINITY)
+    };
+    missed.sort_by(|one, other| distance(other.2).total_cmp(&distance(one.2)));
+    let mut text = String::from(
+        "| | what | goal | now | the stage that holds it | the least for it |\n|---|---|---|---|---|---|\n",
+    );
+    for (suite, row, figure) in missed {
+        let Some(goal) = &figure.goal else { continue };
+        let at = row
+            .at
+            .as_ref()
+            .map(|at| format!(", {} {}", at.value, at.what));
+        let (value, of) = match (goal.of, &figure.ratio) {
+            (Of::Ratio, Some(ratio)) => (ratio_text(ratio.value), ratio.to.as_str()),
+            _ => (number(figure.median()), figure.unit.as_str()),
+        };
+        let (stage, least) = match holder_of(run, &figure.id) {
+            Some(held) => (held.stage, held.least),
+            None => ("no stage of it was measured".to_owned(), "-".to_owned()),
+        };
+        text.push_str(&format!(
+            "| {} | {}: {}{}, {} | {goal} | {value} {of} | {stage} | {least} |\n",
+            goal.code.as_deref().unwrap_or(""),
+            suite.id,
+            row.name.replace('_', "\\_"),
+            at.unwrap_or_default(),
+            figure.what,
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::default_document;
+    use super::super::figures::{identify, Table};
+    use super::super::goal::Goal;
+    use super::super::record::tests::run;
+    use super::*;
+
+    #[test]
+    fn each_goal_that_the_kept_run_misses_has_a_stage_that_holds_it() {
+        let document = default_document().unwrap();
+        let run = Run::read(&document.with_extension("json")).unwrap();
+        let figures = run.suites.iter().flat_map(SuiteRun::figures);
+        let missed = figures.filter(|it| it.goal.as_ref().is_some_and(Goal::is_missed));
+        let without = missed.filter(|it| holder_of(&run, &it.id).is_none());
+        let without: Vec<_> = without.map(|it| it.id.as_str()).collect();
+        assert_eq!(without, [""; 0]);
+    }
+
+    #[test]
+    fn the_longest_stage_and_its_floor_stand_beside_the_goal() {
+        let mut run = run();
+        let stream = Figure::with_spread("stream", "MB/s", vec![500.0]);
+        let stream = stream
+            .ratio_to("of memcpy", &[1000.0])
+            .ratio_goal(Goal::at_least(0.8).code("P4"));
+        let memcpy = Figure::new("memcpy", "MB/s", vec![1000.0]);
+        let stage = |name: &str, bytes, ns: f64| {
+            Row::new(name, [Figure::with_spread("half within", "ns", vec![ns])]).size(bytes)
+        };
+        run.suites[0].tables = vec![
+            Table::new(
+                "transfers",
+                "T",
+                vec![Row::new("write", [stream, memcpy]).size(65_536)],
+            ),
+            Table::new(
+                "stages",
+                "S",
+                vec![
+                    stage("queued", 65_536, 80.0),
+                    stage("delivered", 65_536, 640.0),
+                    stage("sending", 8, 9000.0),
+                ],
+            ),
+        ];
+        run.suites[0].id = "vm".into();
+        identify("vm", &mut run.suites[0].tables);
+        let text = table(&run);
+        let wanted = "| P4 | vm: write, 65536 bytes, stream | ≥ 0.8 | 0.50 of memcpy | \
+                      delivered: 640.0 ns | memcpy: 65.54 µs |";
+        assert!(text.lines().any(|line| line == wanted), "{text}");
+        // What the run does not have is said to be missing, and hides nothing.
+        run.suites[0].tables.pop();
+        assert!(table(&run).contains("no stage of it was measured"));
+    }
+
+    #[test]
+    fn what_is_left_of_a_time_is_never_less_than_nothing() {
+        let mut run = run();
+        let row = |name: &str, ns| Row::new(name, [Figure::with_spread("here", "ns", vec![ns])]);
+        run.suites[0].tables = vec![Table::new(
+            "operations",
+            "O",
+            vec![
+                row("read 4 B", 50.0),
+                row("incr", 70.0),
+                row("testandset", 40.0),
+            ],
+        )];
+        run.suites[0].id = "sync".into();
+        identify("sync", &mut run.suites[0].tables);
+        let of = |id| Beyond(id, &[READ]).of(&run).unwrap().1;
+        assert_eq!(of("sync/operations/incr/here-ns"), "20.00 ns");
+        assert_eq!(of("sync/operations/testandset/here-ns"), "0.00 ns");
+    }
+}
