@@ -14,10 +14,8 @@
 //! emulated guest's fences between its own processors may be none to the device. [`YIELDING`] is
 //! for processes without a virtual machine.
 
+pub use qnic_bounds::{CONFIG_SIZE, DEFAULT_DOORBELLS, FIRST_DOORBELL, MAX_DOORBELLS, VIRTIO_ID};
 use zerocopy::little_endian::{U16, U32, U64};
-
-/// Virtio device id under which the NIC appears (PCI id 1af4:1067).
-pub const VIRTIO_ID: u16 = 39;
 
 /// Feature: what spins behind this device gives up its processor to others every few
 /// microseconds, so the device process may do so as well, and comes back soon. Host mode accepts
@@ -32,20 +30,8 @@ pub const CONTROL_QUEUE: usize = 0;
 /// Virtqueue of device events.
 pub const EVENT_QUEUE: usize = 1;
 
-/// First of the virtqueues that serve as doorbells.
-pub const FIRST_DOORBELL: usize = 2;
-
-/// Number of doorbells unless configured otherwise.
-pub const DEFAULT_DOORBELLS: u32 = 14;
-
-/// Most doorbells that a device can have: 64 virtqueues less the first two.
-pub const MAX_DOORBELLS: u32 = 62;
-
 /// Id of the virtio shared-memory region that is the SRAM.
 pub const SRAM_REGION: u8 = 0;
-
-/// Size of the configuration space in bytes.
-pub const CONFIG_SIZE: usize = 64;
 
 /// Value of [`DeviceConfig::magic`]: "qnicconf".
 pub const CONFIG_MAGIC: u64 = u64::from_le_bytes(*b"qnicconf");

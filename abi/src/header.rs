@@ -41,11 +41,7 @@ pub const MAGIC: usize = 0;
 /// Offset of [`SramHeader::state`] in SRAM (u32, written by the NIC).
 pub const STATE: usize = 16;
 
-/// Windows on a NIC unless configured otherwise (Q1).
-pub const DEFAULT_WINDOWS: u32 = 128;
-
-/// Most windows that the layout allows: a [`crate::page_table::Tag`] has 15 bits for the VNI.
-pub const MAX_WINDOWS: u32 = 1 << 12;
+pub use qnic_bounds::{DEFAULT_WINDOWS, MAX_WINDOWS};
 
 /// Segments that one process can export at the same time.
 pub const SEGMENTS_PER_PROCESS: u32 = 256;

@@ -3,9 +3,7 @@
 use bitflags::bitflags;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Number of a node (one NIC) in its network, unique in the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct NodeId(pub u16);
+pub use qnic_bounds::NodeId;
 
 /// Port of a process on its node; (node, port) names a process in the network
 /// (N1). Port 0 is never used by a process.
@@ -72,12 +70,6 @@ bitflags! {
         const READ = 1;
         /// Peers may write.
         const WRITE = 2;
-    }
-}
-
-impl core::fmt::Display for NodeId {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "node {}", self.0)
     }
 }
 

@@ -44,6 +44,9 @@
 //! | [`pool`] | shared pools of frames, and their calls (S1) | process; driver | both |
 //! | [`volume`] | calls of remote memory (H9) | process, driver | driver, process |
 //!
+//! What a configuration names and bounds is defined in `qnic-bounds`, for tools that need no layouts,
+//! and stands here in the modules that it belongs to.
+//!
 //! # Conventions
 //! Every integer is little-endian. Every struct has a fixed size and no implicit
 //! padding; reserved fields are zero, and a receiver refuses other values.
@@ -95,8 +98,7 @@ pub use status::Status;
 /// Version of all layouts and numbers in this crate.
 pub const ABI_VERSION: u32 = 15;
 
-/// Size of a page, in bytes, on both sides and on the wire.
-pub const PAGE_SIZE: usize = 4096;
+pub use qnic_bounds::PAGE_SIZE;
 
 /// Binary logarithm of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;

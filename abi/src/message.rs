@@ -29,9 +29,7 @@ use crate::wire::{Body, BODY_BYTES};
 /// Endpoints of a process: each has its own receives and messages.
 pub const ENDPOINTS: u16 = 16;
 
-/// Messages of one process that a NIC sends at the same time, waits for receivers counted. While
-/// there are fewer, no message holds up the commands behind it.
-pub const SENDS: u32 = 1024;
+pub use qnic_bounds::SENDS;
 
 numbered! {
     /// Opcodes of this protocol.

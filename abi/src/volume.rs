@@ -19,10 +19,8 @@ use crate::ids::Secret;
 use crate::layout::{numbers, Layout};
 use crate::uapi::ioctl_number;
 
-/// Volumes of a NIC.
-pub const MAX_VOLUMES: usize = 8;
-/// Servers of a volume.
-pub const MAX_SERVERS: usize = 16;
+pub use qnic_bounds::{MAX_SERVERS, MAX_VOLUMES};
+
 /// Pages of a volume that are under way at the same time.
 pub const MAX_PAGES_UNDER_WAY: usize = 1024;
 /// Pages of one request of the block device.

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use qnic_abi::attach;
+use qnic_bounds::{CONFIG_SIZE, DEFAULT_DOORBELLS, FIRST_DOORBELL, VIRTIO_ID};
 use qnic_images::GuestImage;
 
 use crate::accel::Accel;
@@ -17,7 +17,7 @@ pub(crate) const READY_PORT: &str = "org.qnic.ready";
 const AGENT_PORT: &str = "org.qemu.guest_agent.0";
 
 /// Virtqueues of a NIC: control, events, doorbells.
-const NIC_QUEUES: usize = attach::FIRST_DOORBELL + attach::DEFAULT_DOORBELLS as usize;
+const NIC_QUEUES: usize = FIRST_DOORBELL + DEFAULT_DOORBELLS as usize;
 
 /// Name of the port of command slot `slot`.
 pub(crate) fn command_port(slot: usize) -> String {
@@ -67,7 +67,7 @@ pub(crate) fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     if machine.node.nic {
         let socket = machine.dir.node(&machine.node.name).nic();
         line.path("-chardev", "socket,id=nic,path=", &socket, "");
-        let (id, config) = (attach::VIRTIO_ID, attach::CONFIG_SIZE);
+        let (id, config) = (VIRTIO_ID, CONFIG_SIZE);
         line.device(&format!(
             "vhost-user-test-device-pci,chardev=nic,virtio-id={id},num_vqs={NIC_QUEUES},\
              config_size={config},page-per-vq=on"

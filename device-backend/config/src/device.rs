@@ -29,7 +29,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use qnic_abi::{attach, header, NodeId, PAGE_SIZE};
+use qnic_bounds::{
+    NodeId, DEFAULT_DOORBELLS, DEFAULT_WINDOWS, MAX_DOORBELLS, MAX_WINDOWS, PAGE_SIZE,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{add, check_socket, require, Unique};
@@ -143,11 +145,11 @@ pub fn check_metrics_address(
 }
 
 fn default_doorbells() -> u32 {
-    attach::DEFAULT_DOORBELLS
+    DEFAULT_DOORBELLS
 }
 
 fn default_windows() -> u32 {
-    header::DEFAULT_WINDOWS
+    DEFAULT_WINDOWS
 }
 
 /// A node as a file has it.
@@ -193,8 +195,8 @@ impl NicSettings {
         let nameless = "is empty; give the NIC a name for logs and metrics";
         require(!self.name.is_empty(), format!("{key}.name"), nameless)?;
         let ranges = [
-            ("doorbells", self.doorbells, attach::MAX_DOORBELLS),
-            ("windows", self.windows, header::MAX_WINDOWS),
+            ("doorbells", self.doorbells, MAX_DOORBELLS),
+            ("windows", self.windows, MAX_WINDOWS),
         ];
         for (field, value, most) in ranges {
             let message = format!("expected 1 to {most}, found {value}");
@@ -348,8 +350,8 @@ pub(crate) mod tests {
     #[test]
     fn a_short_file_gets_the_defaults_and_round_trips() {
         let config = parse(GOOD).unwrap();
-        assert_eq!(config.nics[0].doorbells, attach::DEFAULT_DOORBELLS);
-        assert_eq!(config.nics[0].windows, header::DEFAULT_WINDOWS);
+        assert_eq!(config.nics[0].doorbells, DEFAULT_DOORBELLS);
+        assert_eq!(config.nics[0].windows, DEFAULT_WINDOWS);
         assert_eq!(config.engine.poll_window_us, 5);
         assert!(config.engine.engines.is_auto());
         let printed = toml::to_string(&config).unwrap();

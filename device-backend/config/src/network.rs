@@ -39,7 +39,7 @@ use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use qnic_abi::NodeId;
+use qnic_bounds::NodeId;
 use qnic_link_plan::units::Span;
 use qnic_link_plan::{Impairments, NetworkPlan, PublicKey, Shape, Topology, MAX_NAME};
 use serde::{Deserialize, Serialize};

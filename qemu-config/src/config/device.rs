@@ -2,7 +2,7 @@
 
 use std::path::{absolute, PathBuf};
 
-use qnic_abi::NodeId;
+use qnic_bounds::NodeId;
 use qnic_config::{
     Config, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings, NicSettings,
     ProcessSettings, ShmSettings, UdpSettings,

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use qnic_abi::volume::{MAX_SERVERS, MAX_VOLUMES};
+use qnic_bounds::{MAX_SERVERS, MAX_VOLUMES};
 use qnic_config::{add, index_of, require, ByteSize, ConfigError, Unique};
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use qnic_abi::NodeId;
+use qnic_bounds::NodeId;
 
 use crate::impairment::Impairments;
 use crate::topology::Topology;

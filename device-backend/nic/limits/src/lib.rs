@@ -4,7 +4,7 @@
 //! without a NIC.
 #![forbid(unsafe_code)]
 
-use qnic_abi::message::SENDS;
+use qnic_bounds::SENDS;
 
 /// Smallest window that a peer is granted, whatever others have; each of
 /// [`Limits::peers`] can have it at once.
@@ -27,7 +27,7 @@ pub struct Limits {
     pub commands_per_poll: u32,
     /// Fragments sent in one poll, control frames not counted. A fragment has a page at
     /// most; a frame carries one, or within a process a page span of them
-    /// ([`qnic_abi::wire`]).
+    /// (`qnic_abi::wire`).
     pub fragments_per_poll: u32,
     /// Fragments that one peer may have on their way to this NIC, or
     /// here and not delivered; and most that this NIC has on their way to one peer, up to
@@ -114,7 +114,7 @@ pub struct Limits {
     /// under way leaves after twice this time, in nanoseconds.
     pub idle_peer: u64,
     /// A page fault that the driver has not answered after so long ends what waits for its
-    /// pages with [`qnic_abi::Status::FaultTimeout`], in nanoseconds (N13, N14).
+    /// pages with `qnic_abi::Status::FaultTimeout`, in nanoseconds (N13, N14).
     pub fault_timeout: u64,
     /// A command queue without a command for so long is no longer looked at in every poll, in
     /// nanoseconds.
