@@ -21,6 +21,10 @@ const NIC: &str = "device-backend/nic/src/";
 /// What is not of the NIC: the program that moves frames, and the allocator.
 const AROUND: &str = "the program around it";
 
+/// All modules with less than [`SMALL`] instructions together.
+const OTHERS: &str = "other modules";
+const SMALL: f64 = 20.0;
+
 /// Instructions by module.
 type Counts = BTreeMap<String, f64>;
 
@@ -63,8 +67,9 @@ fn count(program: &Path) -> Result<Counts> {
     for (module, count) in &mut modules {
         *count = (*count - few.get(module).copied().unwrap_or_default()) / writes;
     }
-    // What only begins and ends.
-    modules.retain(|_, count| *count >= 0.5);
+    let small: f64 = modules.values().filter(|count| **count < SMALL).sum();
+    modules.retain(|_, count| *count >= SMALL);
+    modules.insert(OTHERS.to_owned(), small);
     Ok(modules)
 }
 
@@ -140,11 +145,11 @@ fn module(function: &str, file: &str) -> String {
     let within = |path: &str| {
         let (_, path) = path.split_once(NIC)?;
         let mut parts = path.trim_end_matches(".rs").split('/');
-        let first = parts.next()?;
-        match first {
-            "testing" => None,
-            "protocols" => Some(format!("protocols/{}", parts.next()?)),
-            first => Some(first.to_owned()),
+        let (first, second) = (parts.next()?, parts.next());
+        match (first, second) {
+            ("testing", _) => None,
+            (_, None | Some("mod")) => Some(first.to_owned()),
+            (_, Some(second)) => Some(format!("{first}/{second}")),
         }
     };
     let found = within(file).or_else(|| within(function));
