@@ -172,6 +172,8 @@ pub(crate) struct Settings {
     pub(crate) probes: bool,
     /// Message workers use contexts, too.
     pub(crate) contexts: bool,
+    /// Some message workers end behind messages that they have just sent.
+    pub(crate) abrupt: bool,
     /// Frames of memory of each node.
     pub(crate) frames: u64,
     /// The last of them are for blocks of the driver's memory.
@@ -258,7 +260,10 @@ impl Settings {
             }
             Others::Memory => settings.add_remote_memory(seed % 56 == 10, &mut random),
             Others::Streams => settings.add_streams(&mut random),
-            _ => limit_messages(&mut settings.limits, &mut random),
+            _ => {
+                limit_messages(&mut settings.limits, &mut random);
+                settings.abrupt = random.bool();
+            }
         }
         settings
     }
@@ -365,6 +370,7 @@ impl Settings {
             memory: Volumes::NONE,
             probes: false,
             contexts: false,
+            abrupt: false,
             frames: random.u64(56..168) + pools,
             block_frames: 0,
             limits: limits(random),
@@ -397,6 +403,7 @@ impl Settings {
             memory: Volumes::NONE,
             probes: false,
             contexts: false,
+            abrupt: false,
             frames: 96 + WRITABLE_PAGES as u64,
             block_frames: 0,
             limits: Limits {

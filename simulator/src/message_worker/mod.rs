@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   works: sends, receives, cancels, revokes ──► serves: a receive for any message in each
-//!                                                space, until all others are done, too ──► ends
+//!         │                                      space, until all others are done, too ──► ends
+//!         └──► ends behind messages that it has just sent, in some seeds
 //! ```
 //! It is a task like an RDMA worker, and issues raw commands. The [`crate::message_oracle`] learns
 //! of each one when it is issued, and sees the completions when the NIC stores them; the worker
@@ -26,7 +27,7 @@ use crate::common::{Common, Phase};
 use crate::expected_bytes::{ExpectedBytes, Range};
 use crate::message_oracle::{Space, INCOMING, OUTGOING};
 use crate::platform::SimPlatform;
-use crate::process::{pages, Exported, ProcessContext, Result};
+use crate::process::{pages, Ended, Exported, ProcessContext, Result};
 use crate::queue::Queue;
 use crate::schedule::{lock, trace, Schedule};
 use crate::settings::Faults;
@@ -36,6 +37,12 @@ const ENDPOINTS: [u16; 3] = [0, 3, 15];
 
 /// Messages that it claims before it receives one.
 const CLAIMED: usize = 6;
+
+/// After so many of a thousand steps a worker ends abruptly, in seeds in which some do.
+const ABRUPT: u32 = 8;
+
+/// How long it runs on behind its last messages then at most, in nanoseconds.
+const MOMENT: u64 = 500_000;
 
 /// How long a worker that serves blocks at most, in nanoseconds.
 const LOOK: u64 = 5_000_000;
@@ -173,9 +180,20 @@ impl MessageWorker<'_> {
             if !self.schedule.chance(400) {
                 self.collect()?;
             }
+            if self.common.settings.abrupt && self.schedule.chance(ABRUPT) {
+                return self.end_abruptly();
+            }
             self.context.think(500)?;
         }
         Ok(())
+    }
+
+    /// Ends behind messages that it has just sent, as a program does that does not wait for them.
+    fn end_abruptly(&mut self) -> Result<()> {
+        self.send_some()?;
+        let longest = self.schedule.range(1000..MOMENT);
+        self.context.sleep(self.schedule.range(0..longest))?;
+        Err(Ended)
     }
 
     /// Does one thing.
