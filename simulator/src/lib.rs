@@ -33,7 +33,7 @@
 //! | `schedule`, `task` | clock, event queue, chance; tasks |
 //! | `memory`, `kernel` | frames and what may touch them; address spaces, swap, reclaim |
 //! | `platform`, `device_memory` | the system under the driver core, and what it allocates for the NIC |
-//! | `node`, `wire` | a NIC as its device process drives it; the wires |
+//! | `node`, `wire`, `late` | a NIC as its device process drives it; the wires; frames that arrive once more |
 //! | `process`, `rdma_worker` | what a process stands on; processes that transfer |
 //! | `sync_worker`, `mapping` | processes that synchronize: the library as it is, on a provider of its own |
 //! | `oracle`, `expected_bytes`, `increments`, `sessions` | what must hold, checked as soon as it can be known |
@@ -65,6 +65,7 @@ mod direct;
 mod expected_bytes;
 mod increments;
 mod kernel;
+mod late;
 mod mapping;
 mod memory;
 mod memory_worker;

@@ -13,6 +13,7 @@ use qnic_links::Impairments;
 use qnic_nic::{Channel, Path, Payload, Sent, Ticket, Time, Wire};
 
 use crate::direct::{Content, Direct};
+use crate::late::LateCopies;
 use crate::memory::Memory;
 use crate::schedule::{trace, Event, Schedule};
 use crate::sessions::{ends, SessionChecker};
@@ -21,13 +22,6 @@ use crate::settings::{Faults, Options, Settings};
 /// Channels of a wire.
 const CHANNELS: usize = 2;
 
-/// So many frames in a thousand arrive once more, much later.
-const LATE: u32 = 2;
-
-/// How long after they were sent, in nanoseconds: either end may have died and come
-/// back meanwhile.
-const LATENESS: std::ops::Range<u64> = 50_000..30_000_000;
-
 /// All wires of a cluster.
 pub(crate) struct Network {
     schedule: Arc<Schedule>,
@@ -35,12 +29,10 @@ pub(crate) struct Network {
     /// Nodes to which there is a route: a wire may know which are down, or may not.
     pub(crate) reachable: Vec<bool>,
     pub(crate) session_checker: SessionChecker,
-    /// Some frames arrive once more, much later.
-    late: bool,
+    /// Frames that arrive once more, much later.
+    late: LateCopies,
     /// Most bytes of payload in a frame.
     max_payload: u32,
-    /// Their copies.
-    copies: Vec<Vec<u8>>,
     /// Each frame carries the time at which it was sent.
     emulators: Vec<LinkEmulator<Time>>,
     /// All nodes share the link to one.
@@ -126,10 +118,13 @@ impl Network {
             armed: vec![None; count],
             reachable: vec![true; nodes],
             session_checker: SessionChecker::new(nodes),
-            late: faults.contains(Faults::DUPLICATE),
+            late: LateCopies::new(
+                schedule.clone(),
+                faults.contains(Faults::DUPLICATE),
+                nodes * nodes,
+            ),
             max_payload: settings.max_payload,
             direct: lossless.then(|| Direct::new(schedule.clone(), nodes, engines)),
-            copies: Vec::new(),
             schedule,
             nodes,
             sent: 0,
@@ -139,7 +134,7 @@ impl Network {
 
     /// Gives all wires new properties; partitions end, and nothing comes late.
     pub(crate) fn set_all(&mut self, wires: Impairments) {
-        self.late = false;
+        self.late.stop();
         for emulator in &mut self.emulators {
             emulator.set(wires);
         }
@@ -226,7 +221,7 @@ impl Network {
 
     /// The copy of that number.
     pub(crate) fn late(&mut self, copy: usize) -> Option<Arrived> {
-        let image = std::mem::take(self.copies.get_mut(copy)?);
+        let image = self.late.take(copy)?;
         self.decode(&image)
     }
 
@@ -301,8 +296,10 @@ impl Wire<Memory> for Outlet<'_> {
         };
         network.session_checker.sent(frame);
         network.sent += 1;
-        let link = network.links(from, to).start + channel as usize;
-        let copy = (network.late && network.schedule.chance(LATE)).then(|| image.clone());
+        let links = network.links(from, to);
+        let link = links.start + channel as usize;
+        let lateness = network.late.lateness(links.start / CHANNELS);
+        let copy = lateness.map(|lateness| (image.clone(), lateness));
         let now = Time(network.schedule.now());
         let emulator = &mut network.emulators[link];
         let before = *emulator.counters();
@@ -310,10 +307,8 @@ impl Wire<Memory> for Outlet<'_> {
         let done = wire_did(&before, emulator.counters());
         network.trace_sent(frame, &done);
         network.arm(link);
-        if let (Some(copy), Verdict::Passes) = (copy, verdict) {
-            network.copies.push(copy);
-            let number = network.copies.len() - 1;
-            network.schedule.after(LATENESS, Event::Late(number));
+        if let (Some((copy, lateness)), Verdict::Passes) = (copy, verdict) {
+            network.late.keep(copy, lateness);
         }
         Sent::Taken
     }

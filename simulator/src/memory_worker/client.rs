@@ -175,9 +175,12 @@ impl Client<'_> {
     /// Reads and writes, until it has done enough; then sees that everything works again.
     fn work(&mut self) -> Result<()> {
         let (context, schedule) = (self.context, &self.context.common.schedule);
+        // Some programs use one block again and again: what comes late finds newer writes there.
+        let hot = if schedule.chance(500) { 1 } else { BLOCKS };
         for _ in context.steps() {
             for _ in 0..schedule.range(1..4) {
-                let block = schedule.range(0..BLOCKS);
+                let of = if schedule.chance(700) { hot } else { BLOCKS };
+                let block = schedule.range(0..of);
                 self.request(block, schedule.chance(500))?;
             }
             self.collect()?;
