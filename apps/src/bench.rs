@@ -32,6 +32,9 @@ pub(crate) struct Options {
     /// Measure a memcpy of the same size beside each round
     #[arg(long)]
     floor: bool,
+    /// Stay when all is measured, until killed: a NIC of host mode forgets its counters with its process
+    #[arg(long)]
+    stay: bool,
 }
 
 /// Measures all sizes; prints one [`BenchRow`] for each operation and size.
@@ -40,6 +43,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for size in &options.sizes {
         for row in rows(&mut initiator, *size, options)? {
             say_line(&row)?;
+        }
+    }
+    if options.stay {
+        loop {
+            std::thread::park();
         }
     }
     initiator.finish()

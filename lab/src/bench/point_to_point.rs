@@ -11,7 +11,7 @@ use qnic_report::{BenchRow, Latency};
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
-use super::stages::{self, keep_times, Recorder};
+use super::stages::{self, Recorder};
 use super::LIMIT;
 
 const SIZES: [usize; 8] = [8, 64, 512, 4096, 16_384, 65_536, 262_144, 1 << 20];
@@ -34,16 +34,13 @@ pub(super) fn host(rounds: usize) -> Result<Vec<Table>> {
     let sizes = SIZES.map(|size| size.to_string()).join(",");
     let options = format!("--floor --rounds 1 --sizes {sizes}");
     let (mut all, mut stages) = (Vec::new(), Recorder::default());
-    let _keepers = keep_times(&nodes)?;
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for row in transfers_between(&nodes, &options)? {
             merge(&mut all, row);
         }
         for (_, size, ..) in HOST_GOALS {
-            let options = format!("--rounds 1 --sizes {size}");
-            let measure = || transfers_between(&nodes, &options).map(drop);
-            stages.around(&nodes, *size, measure)?;
+            stages.of_fresh_nics(&nodes, *size, "--rounds 1")?;
         }
     }
     Ok(vec![

@@ -1,12 +1,13 @@
 //! Where the time of writes goes: the stages that the NICs time (docs/observing.md), while a suite
-//! measures. In host mode a NIC forgets its times with the last process of its node, so one waits on
-//! each node meanwhile ([`keep_times`]).
+//! measures. In host mode a NIC forgets its times with the process of its node, so the times are asked
+//! for before the programs end.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use qnic_cluster::stages::Times;
-use qnic_nodes::{Nodes, Running};
+use qnic_nodes::Nodes;
+use qnic_report::BenchRow;
 use serde_json::Value;
 
 use super::figures::{Figure, Row, Table};
@@ -15,8 +16,8 @@ use super::LIMIT;
 /// The id of the table, where a suite has one.
 pub(super) const TABLE: &str = "stages";
 
-/// A port that no program of the suites takes.
-const KEEPER_PORT: u16 = 90;
+/// Rows that a program says of one size: of writes and of reads.
+const ROWS: usize = 2;
 
 /// What the stages are of.
 const KIND: &str = "write ";
@@ -41,6 +42,31 @@ impl Recorder {
         let result = work()?;
         self.add(size, &before, &parse(&nodes.device_stats()?));
         Ok(result)
+    }
+
+    /// The same of transfers of `size` bytes between the first two nodes, whose NICs begin anew with
+    /// the programs; returns what was measured.
+    pub(super) fn of_fresh_nics(
+        &mut self,
+        nodes: &dyn Nodes,
+        size: usize,
+        options: &str,
+    ) -> Result<Vec<BenchRow>> {
+        let mut target = nodes.start(1, "demo-target")?;
+        let bench = format!("bench --peer 1 --stay --sizes {size} {options}");
+        let mut initiator = nodes.start(0, &bench)?;
+        let mut rows = Vec::new();
+        for _ in 0..ROWS {
+            let line = initiator.line(LIMIT).context("the initiator")?;
+            let line = line.context("the initiator ends before all is measured")?;
+            rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
+        }
+        self.add(size, &Stages::new(), &parse(&nodes.device_stats()?));
+        for program in [&mut initiator, &mut target] {
+            program.kill()?;
+            program.wait(LIMIT)?;
+        }
+        Ok(rows)
     }
 
     fn add(&mut self, size: usize, before: &Stages, after: &Stages) {
@@ -73,18 +99,6 @@ impl Recorder {
         );
         Table::new(id, title, rows.collect())
     }
-}
-
-/// A process on each of the first two nodes that sleeps until it is dropped.
-pub(super) fn keep_times(nodes: &dyn Nodes) -> Result<[Box<dyn Running>; 2]> {
-    let start = |node| -> Result<_> {
-        let program = format!("memory-server --port {KEEPER_PORT} --size 4096");
-        let mut keeper = nodes.start(node, &program)?;
-        let line = keeper.line(LIMIT)?;
-        line.context("a process that keeps the times of a node says nothing")?;
-        Ok(keeper)
-    };
-    Ok([start(0)?, start(1)?])
 }
 
 /// The stages of all NICs in an answer of their device processes.

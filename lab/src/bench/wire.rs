@@ -22,7 +22,7 @@ use qnic_report::Latency;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;
-use super::stages::{keep_times, Recorder};
+use super::stages::Recorder;
 use super::{merge, transfers_between};
 
 /// Percent of the frames that are lost.
@@ -176,10 +176,9 @@ fn row(link: Link, loss: f64, rounds: usize, free: &mut LossFree) -> Result<Row>
     let files = tempfile::tempdir().context("make a directory for key and sockets")?;
     let network = network(link, loss);
     let nodes = HostNodes::start_several(&plans(link.carrier, &network, files.path())?)?;
+    let options = |rounds| format!("--floor --rounds {rounds} --round-bytes {ROUND_BYTES}");
     let measure = |size: usize, rounds: usize| {
-        let options =
-            format!("--floor --sizes {size} --rounds {rounds} --round-bytes {ROUND_BYTES}");
-        transfers_between(&nodes, &options)
+        transfers_between(&nodes, &format!("--sizes {size} {}", options(rounds)))
     };
     let mut small = Vec::new();
     for _ in 0..rounds {
@@ -192,11 +191,7 @@ fn row(link: Link, loss: f64, rounds: usize, free: &mut LossFree) -> Result<Row>
         Figure::new(what, "µs", times.map(pick).collect())
     };
     let large = match loss {
-        0.0 => {
-            let _keepers = keep_times(&nodes)?;
-            let measure = || measure(LARGE, rounds);
-            free.stages.around(&nodes, LARGE, measure)?
-        }
+        0.0 => free.stages.of_fresh_nics(&nodes, LARGE, &options(rounds))?,
         _ => measure(LARGE, rounds)?,
     };
     let stream = |operation: &str| {

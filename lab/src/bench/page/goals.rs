@@ -4,6 +4,7 @@ use maud::{html, Markup};
 
 use super::super::figures::{Figure, Row};
 use super::super::goal::{Goal, Of};
+use super::super::held::holder_of;
 use super::super::record::{Run, SuiteRun};
 use super::super::text::{number, ratio_text};
 use super::chart::short;
@@ -38,7 +39,7 @@ pub(super) fn section(run: &Run) -> Markup {
                 }
                 table.goals {
                     thead { tr { th { "Goal" } th.number { "Measured" } th.number { "Wanted" } th.bar {} } }
-                    tbody { @for line in &lines { (of_line(line)) } }
+                    tbody { @for line in &lines { (of_line(run, line)) } }
                 }
             }
         }
@@ -72,7 +73,7 @@ fn order(line: &Line) -> f64 {
     }
 }
 
-fn of_line(line: &Line) -> Markup {
+fn of_line(run: &Run, line: &Line) -> Markup {
     let Line {
         suite,
         row,
@@ -89,6 +90,10 @@ fn of_line(line: &Line) -> Markup {
         (Of::Median, _, Some(spread)) => (number(spread.median), figure.unit.as_str()),
         _ => ("–".to_owned(), ""),
     };
+    let held = match goal.is_missed() {
+        true => holder_of(run, &figure.id),
+        false => None,
+    };
     html! {
         tr class=(class) {
             th scope="row" {
@@ -98,6 +103,9 @@ fn of_line(line: &Line) -> Markup {
                     @if !suite.busy.is_empty() { " " span.busy { "busy" } }
                 }
                 (row_name(row)) ": " (figure.what)
+                @if let Some(held) = held {
+                    span.held { "held by " (held.stage) "; at least " (held.least) }
+                }
             }
             td.number { a href={ "#" (figure.id) } { strong { (measured) } } span.to { (to) } }
             td.number { (goal) span.to { @match goal.met {
