@@ -10,6 +10,7 @@
 //! at, and [`record`] is what remains of it.
 
 mod boot;
+mod bottleneck;
 mod collective;
 mod compare;
 mod curves;
@@ -23,7 +24,7 @@ mod growth;
 mod guest_network;
 mod guest_peers;
 mod guest_said;
-mod held;
+
 mod ivshmem_server;
 mod kernel;
 mod libfabric;

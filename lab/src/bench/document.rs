@@ -14,8 +14,8 @@ use qnic_cli::lab::bench::Tables;
 use qnic_cluster::repository;
 use serde_json::{Number, Value};
 
+use super::bottleneck;
 use super::figures::Table;
-use super::held;
 use super::machine::{Machine, Sources};
 use super::promises;
 use super::record::{write_whole, Run, SuiteRun};
@@ -137,7 +137,7 @@ fn part(name: &str, run: &Run) -> Result<String> {
     match name {
         "run" => return Ok(of_run(run)),
         "promises" => return Ok(promises::table(run)),
-        "missed" => return Ok(held::table(run)),
+        "missed" => return Ok(bottleneck::table(run)),
         _ => {}
     }
     let Some((suite_id, table_id)) = name.split_once('/') else {

@@ -1,5 +1,5 @@
 //! The promises of docs/requirements.md beside what a run has measured: what, at the start, goal and
-//! now. What holds those that are missed is in [`held`](super::held).
+//! now. Those that are missed stand in [`bottleneck`](super::bottleneck), too.
 
 use super::figures::Figure;
 use super::goal::Of;

@@ -2,9 +2,9 @@
 
 use maud::{html, Markup};
 
+use super::super::bottleneck::bottleneck_of;
 use super::super::figures::{Figure, Row};
 use super::super::goal::{Goal, Of};
-use super::super::held::holder_of;
 use super::super::record::{Run, SuiteRun};
 use super::super::text::{number, ratio_text};
 use super::chart::short;
@@ -90,8 +90,8 @@ fn of_line(run: &Run, line: &Line) -> Markup {
         (Of::Median, _, Some(spread)) => (number(spread.median), figure.unit.as_str()),
         _ => ("–".to_owned(), ""),
     };
-    let held = match goal.is_missed() {
-        true => holder_of(run, &figure.id),
+    let bottleneck = match goal.is_missed() {
+        true => bottleneck_of(run, &figure.id),
         false => None,
     };
     html! {
@@ -103,8 +103,8 @@ fn of_line(run: &Run, line: &Line) -> Markup {
                     @if !suite.busy.is_empty() { " " span.busy { "busy" } }
                 }
                 (row_name(row)) ": " (figure.what)
-                @if let Some(held) = held {
-                    span.held { "held by " (held.stage) "; at least " (held.least) }
+                @if let Some(bottleneck) = bottleneck {
+                    span.bottleneck { "bottleneck: " (bottleneck.stage) "; its floor: " (bottleneck.floor) }
                 }
             }
             td.number { a href={ "#" (figure.id) } { strong { (measured) } } span.to { (to) } }

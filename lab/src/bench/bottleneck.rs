@@ -1,5 +1,5 @@
-//! What holds a goal that is missed: the stage that takes the time, and the least that it can take,
-//! both from the same run.
+//! The bottleneck of a goal that is missed: the stage that takes the time, and its floor, both from the
+//! same run.
 
 use super::figures::{Figure, Role, Row};
 use super::goal::Of;
@@ -20,15 +20,15 @@ enum Amount {
 
 use Amount::{Beyond, Bytes, Longest, Of as One};
 
-/// What holds some goals.
-struct Holder {
+/// The bottleneck of some goals.
+struct Rule {
     /// How the ids of their figures begin.
     goals: &'static [&'static str],
     /// The name of the stage; that of the row for [`Longest`].
     stage: &'static str,
     takes: Amount,
     /// What the stage cannot do without.
-    least: (&'static str, Amount),
+    floor: (&'static str, Amount),
 }
 
 const READ: &str = "sync/operations/read-4-b/here-ns";
@@ -37,62 +37,62 @@ const COLD: &str = "growth/cold/a-word-that-no-cache-holds/time-ns";
 const BETWEEN_GUESTS: &str = "peers/guest-latency/ivshmem-8/half-round-trip-us";
 const OF_GUESTS: &str = "peers/guest-streams/ivshmem-65536/stream-mb-s";
 
-const HOLDERS: &[Holder] = &[
-    Holder {
+const RULES: &[Rule] = &[
+    Rule {
         goals: &["engine/packet/"],
         stage: "",
         takes: Longest("engine/modules", None),
-        least: (
+        floor: (
             "a frame filled in, copied and checked",
             One("engine/modules/a-frame-filled-in-copied-and-checked/both-nics-instructions"),
         ),
     },
-    Holder {
+    Rule {
         goals: &["host/transfers/write-4096/"],
         stage: "",
         takes: Longest("host/stages", Some(4096.0)),
-        least: (
+        floor: (
             "memcpy",
             Bytes("host/transfers/write-4096/memcpy-mb-s", 4096.0),
         ),
     },
-    Holder {
+    Rule {
         goals: &["host/transfers/write-1048576/"],
         stage: "",
         takes: Longest("host/stages", Some(1_048_576.0)),
-        least: (
+        floor: (
             "memcpy",
             Bytes("host/transfers/write-1048576/memcpy-mb-s", 1_048_576.0),
         ),
     },
-    Holder {
+    Rule {
         goals: &["vm/transfers/write-65536/"],
         stage: "",
         takes: Longest("vm/stages", Some(65_536.0)),
-        least: (
+        floor: (
             "memcpy",
             Bytes("vm/transfers/write-65536/memcpy-mb-s", 65_536.0),
         ),
     },
-    Holder {
+    Rule {
         goals: &["vm/transfers/write-1048576/"],
         stage: "",
         takes: Longest("vm/stages", Some(1_048_576.0)),
-        least: (
+        floor: (
             "memcpy",
             Bytes("vm/transfers/write-1048576/memcpy-mb-s", 1_048_576.0),
         ),
     },
-    Holder {
+    Rule {
         goals: &["vm/transfers/write-8/rate"],
         stage: "a post by the program in the guest",
         takes: One("vm/transfers/write-8/rate-1000-s"),
-        least: (
+        floor: (
             "a store that another guest sees (ivshmem)",
             One(BETWEEN_GUESTS),
         ),
     },
-    Holder {
+    Rule {
         goals: &["peers/guest-latency/"],
         stage: "programs of the guests, and turns on the processors",
         takes: Beyond(
@@ -103,24 +103,24 @@ const HOLDERS: &[Holder] = &[
                 "vm/stages/delivered-8/half-within-ns",
             ],
         ),
-        least: (
+        floor: (
             "a store that another guest sees (ivshmem)",
             One(BETWEEN_GUESTS),
         ),
     },
-    Holder {
+    Rule {
         goals: &["peers/guest-wakeups/"],
         stage: "wake-up of the device process, beyond the interrupt",
         takes: Beyond(
             "peers/guest-wakeups/qnic-handler/half-round-trip-us",
             &[INTERRUPT],
         ),
-        least: (
+        floor: (
             "a thread of the host woken by an eventfd",
             One("peers/guest-wakeups/host-eventfd/half-round-trip-us"),
         ),
     },
-    Holder {
+    Rule {
         goals: &[
             "collective/",
             "message/",
@@ -130,147 +130,147 @@ const HOLDERS: &[Holder] = &[
         ],
         stage: "a write of 8 bytes between two processes, as each step is",
         takes: One("host/transfers/write-8/half-round-trip-us"),
-        least: (
+        floor: (
             "both NICs of it, without I/O",
             One("engine/packet/lossless-8/both-nics-ns"),
         ),
     },
-    Holder {
+    Rule {
         goals: &["sync/operations/try-wait/"],
         stage: "the second of its two round trips",
         takes: Beyond("sync/operations/try-wait/here-ns", &[READ]),
-        least: ("a read of 4 bytes", One(READ)),
+        floor: ("a read of 4 bytes", One(READ)),
     },
-    Holder {
+    Rule {
         goals: &["sync/operations/"],
         stage: "the operation itself, beyond a read",
         takes: Beyond("sync/operations/testandset/here-ns", &[READ]),
-        least: (
+        floor: (
             "fetch-add, beyond a read",
             Beyond("sync/operations/fetch-add/here-ns", &[READ]),
         ),
     },
-    Holder {
+    Rule {
         goals: &["growth/endpoints/"],
         stage: "what has left the caches, with 120 endpoints",
         takes: Beyond(
             "growth/endpoints/8-bytes-120/fenced-us",
             &["growth/endpoints/8-bytes-1/fenced-us"],
         ),
-        least: ("one word that no cache holds", One(COLD)),
+        floor: ("one word that no cache holds", One(COLD)),
     },
-    Holder {
+    Rule {
         goals: &["growth/idle-nics/"],
         stage: "what has left the caches, with 64 NICs",
         takes: Beyond(
             "growth/idle-nics/8-bytes-64/fenced-us",
             &["growth/idle-nics/8-bytes-2/fenced-us"],
         ),
-        least: ("one word that no cache holds", One(COLD)),
+        floor: ("one word that no cache holds", One(COLD)),
     },
-    Holder {
+    Rule {
         goals: &["growth/peers/"],
         stage: "what has left the caches, with 63 peers",
         takes: Beyond(
             "growth/peers/8-bytes-63/fenced-us",
             &["growth/peers/8-bytes-1/fenced-us"],
         ),
-        least: ("one word that no cache holds", One(COLD)),
+        floor: ("one word that no cache holds", One(COLD)),
     },
-    Holder {
+    Rule {
         goals: &["growth/pages/"],
         stage: "what has left the caches, with 1,000,000 pages",
         takes: Beyond(
             "growth/pages/8-bytes-1000000/fenced-us",
             &["growth/pages/8-bytes-1/fenced-us"],
         ),
-        least: ("one word that no cache holds", One(COLD)),
+        floor: ("one word that no cache holds", One(COLD)),
     },
-    Holder {
+    Rule {
         goals: &["growth/receives/"],
         stage: "what has left the caches, with 4,000 receives",
         takes: Beyond(
             "growth/receives/8-bytes-4000/fenced-us",
             &["growth/receives/8-bytes-0/fenced-us"],
         ),
-        least: ("one word that no cache holds", One(COLD)),
+        floor: ("one word that no cache holds", One(COLD)),
     },
-    Holder {
+    Rule {
         goals: &["wire/beside-iperf3/"],
         stage: "",
         takes: Longest("wire/stages-udp", None),
-        least: (
+        floor: (
             "iperf3, 64 KiB",
             Bytes("wire/beside-iperf3/iperf3/write-mb-s", 65_536.0),
         ),
     },
-    Holder {
+    Rule {
         goals: &["wire/beside-copies/"],
         stage: "",
         takes: Longest("wire/stages-shared-memory", None),
-        least: (
+        floor: (
             "two copies of 64 KiB",
             Bytes("wire/beside-copies/shared-memory/two-copies-mb-s", 65_536.0),
         ),
     },
-    Holder {
+    Rule {
         goals: &["wire/links/"],
         stage: "64 KiB on the same link without loss",
         takes: Bytes("wire/links/20-us-delay-0/64-kib-write-mb-s", 65_536.0),
-        least: (
+        floor: (
             "two copies of 64 KiB",
             Bytes("wire/beside-copies/shared-memory/two-copies-mb-s", 65_536.0),
         ),
     },
-    Holder {
+    Rule {
         goals: &["kernel/latency/"],
         stage: "an interrupt that wakes a program of a guest",
         takes: One(INTERRUPT),
-        least: (
+        floor: (
             "the same, at its fastest",
             One("peers/guest-wakeups/ivshmem-doorbell-interrupt/least-us"),
         ),
     },
-    Holder {
+    Rule {
         goals: &["kernel/bandwidth/"],
         stage: "64 KiB through both programs and both kernels",
         takes: Bytes("kernel/bandwidth/stream-65536/writes-mb-s", 65_536.0),
-        least: (
+        floor: (
             "one copy by a guest's processor (ivshmem)",
             Bytes(OF_GUESTS, 65_536.0),
         ),
     },
-    Holder {
+    Rule {
         goals: &["kernel/page/", "kernel/pages/"],
         stage: "block layer and program of the guest, with a disk of QEMU's",
         takes: One("kernel/pages/virtio-blk-reads/pages-s"),
-        least: (
+        floor: (
             "an interrupt that wakes a program of a guest, at its fastest",
             One("peers/guest-wakeups/ivshmem-doorbell-interrupt/least-us"),
         ),
     },
 ];
 
-/// The stage that holds a goal, and the least that it can take, each with its time.
-pub(super) struct Held {
+/// The stage that a goal is missed by, and the floor of that stage, each with its time.
+pub(super) struct Bottleneck {
     pub(super) stage: String,
-    pub(super) least: String,
+    pub(super) floor: String,
 }
 
-/// What holds the goal of the figure `id`, as far as the run has it.
-pub(super) fn holder_of(run: &Run, id: &str) -> Option<Held> {
-    let begins = |holder: &&Holder| holder.goals.iter().any(|goal| id.starts_with(goal));
-    let holder = HOLDERS.iter().find(begins)?;
-    let (name, amount) = holder.takes.of(run)?;
-    let name = match holder.stage {
+/// The bottleneck of the figure `id`, as far as the run has it.
+pub(super) fn bottleneck_of(run: &Run, id: &str) -> Option<Bottleneck> {
+    let begins = |rule: &&Rule| rule.goals.iter().any(|goal| id.starts_with(goal));
+    let rule = RULES.iter().find(begins)?;
+    let (name, amount) = rule.takes.of(run)?;
+    let name = match rule.stage {
         "" => name,
         stage => stage.to_owned(),
     };
-    let (least_name, least) = &holder.least;
-    let (_, least) = least.of(run)?;
-    Some(Held {
+    let (floor_name, floor) = &rule.floor;
+    let (_, floor) = floor.of(run)?;
+    Some(Bottleneck {
         stage: format!("{name}: {amount}"),
-        least: format!("{least_name}: {least}"),
+        floor: format!("{floor_name}: {floor}"),
     })
 }
 
@@ -366,7 +366,7 @@ pub(super) fn table(run: &Run) -> String {
     };
     missed.sort_by(|one, other| distance(other.2).total_cmp(&distance(one.2)));
     let mut text = String::from(
-        "| | what | goal | now | the stage that holds it | the least for it |\n|---|---|---|---|---|---|\n",
+        "| | what | goal | now | bottleneck | its floor |\n|---|---|---|---|---|---|\n",
     );
     for (suite, row, figure) in missed {
         let Some(goal) = &figure.goal else { continue };
@@ -378,12 +378,12 @@ pub(super) fn table(run: &Run) -> String {
             (Of::Ratio, Some(ratio)) => (ratio_text(ratio.value), ratio.to.as_str()),
             _ => (number(figure.median()), figure.unit.as_str()),
         };
-        let (stage, least) = match holder_of(run, &figure.id) {
-            Some(held) => (held.stage, held.least),
+        let (stage, floor) = match bottleneck_of(run, &figure.id) {
+            Some(found) => (found.stage, found.floor),
             None => ("no stage of it was measured".to_owned(), "-".to_owned()),
         };
         text.push_str(&format!(
-            "| {} | {}: {}{}, {} | {goal} | {value} {of} | {stage} | {least} |\n",
+            "| {} | {}: {}{}, {} | {goal} | {value} {of} | {stage} | {floor} |\n",
             goal.code.as_deref().unwrap_or(""),
             suite.id,
             row.name.replace('_', "\\_"),
@@ -403,12 +403,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_goal_that_the_kept_run_misses_has_a_stage_that_holds_it() {
+    fn each_goal_that_the_kept_run_misses_has_a_bottleneck() {
         let document = default_document().unwrap();
         let run = Run::read(&document.with_extension("json")).unwrap();
         let figures = run.suites.iter().flat_map(SuiteRun::figures);
         let missed = figures.filter(|it| it.goal.as_ref().is_some_and(Goal::is_missed));
-        let without = missed.filter(|it| holder_of(&run, &it.id).is_none());
+        let without = missed.filter(|it| bottleneck_of(&run, &it.id).is_none());
         let without: Vec<_> = without.map(|it| it.id.as_str()).collect();
         assert_eq!(without, [""; 0]);
     }
