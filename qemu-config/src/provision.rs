@@ -18,6 +18,9 @@ use crate::{programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec
 /// Where guests have the example of a module that uses the datagrams of `qnic.ko`.
 const EXAMPLE: &str = "/root/qnic_ping.ko";
 
+/// Added to the niceness of what fetches images and builds the module.
+const MODULE_NICE: i32 = 10;
+
 /// What a cluster is booted from.
 pub(crate) struct Parts {
     pub(crate) accel: AccelDecision,
@@ -30,7 +33,8 @@ pub(crate) struct Parts {
 /// Gets everything that `spec` needs; may download and build.
 ///
 /// Cargo builds the programs while QEMU and what guests boot are fetched, and the module is
-/// built, for the one waits for the network while the other computes.
+/// built, for the one waits for the network while the other computes. The programs take longer, and the
+/// last of them one processor alone: what builds the module gives way to them.
 ///
 /// ```text
 ///   accelerator ─┬─▶ programs of guests and host ────────────┬─▶ image of each guest
@@ -44,7 +48,10 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     let (programs, (qemu, modules)) = side_by_side(
         options.cancel.as_ref(),
         |cancels| programs_for(spec, options.app, progress.as_ref(), cancels),
-        |cancels| cancellable(cancels, || fetch(spec, &provisioner, cancels)),
+        |cancels| {
+            give_way();
+            cancellable(cancels, || fetch(spec, &provisioner, cancels))
+        },
     )?;
     let mut made: HashMap<_, GuestImage> = HashMap::new();
     let mut images = Vec::new();
@@ -72,22 +79,28 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     })
 }
 
-/// Does both at once. What fails first ends the other, and so does `cancel`: each is given the
-/// cancels that end it.
-fn side_by_side<A: Send, B>(
+/// Makes this thread, and the programs that it starts, wait for others of this process.
+fn give_way() {
+    // Without it all takes longer, and comes out the same.
+    let _ = rustix::process::nice(MODULE_NICE);
+}
+
+/// Does both at once, each in a thread of its own. What fails first ends the other, and so does
+/// `cancel`: each is given the cancels that end it.
+fn side_by_side<A: Send, B: Send>(
     cancel: Option<&Cancel>,
     one: impl FnOnce(&[&Cancel]) -> Result<A> + Send,
-    other: impl FnOnce(&[&Cancel]) -> Result<B>,
+    other: impl FnOnce(&[&Cancel]) -> Result<B> + Send,
 ) -> Result<(A, B)> {
     let no_end = |error| Error::Host(format!("cannot prepare to be interrupted: {error}"));
     let failed = Cancel::new().map_err(no_end)?;
     let cancels: Vec<_> = cancel.into_iter().chain([&failed]).collect();
     let (one, other) = std::thread::scope(|scope| {
         let one = scope.spawn(|| one(&cancels).inspect_err(|_| failed.cancel()));
-        let other = other(&cancels).inspect_err(|_| failed.cancel());
+        let other = scope.spawn(|| other(&cancels).inspect_err(|_| failed.cancel()));
         (
             one.join().unwrap_or_else(|panic| resume_unwind(panic)),
-            other,
+            other.join().unwrap_or_else(|panic| resume_unwind(panic)),
         )
     });
     match (one, other) {
