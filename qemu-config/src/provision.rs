@@ -18,8 +18,9 @@ use crate::{programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec
 /// Where guests have the example of a module that uses the datagrams of `qnic.ko`.
 const EXAMPLE: &str = "/root/qnic_ping.ko";
 
-/// Added to the niceness of what fetches images and builds the module.
-const MODULE_NICE: i32 = 10;
+/// Added to the niceness of what fetches images and builds the module. With more of it, the module is
+/// what the other processor waits for in the end.
+const MODULE_NICE: i32 = 4;
 
 /// What a cluster is booted from.
 pub(crate) struct Parts {
