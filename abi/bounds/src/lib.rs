@@ -2,8 +2,8 @@
 //! many there can be of what a configuration counts.
 //!
 //! These are part of the ABI, and `qnic-abi` has all of them where they belong. They are a crate of
-//! their own for who configures devices and moves no byte of theirs: the cluster tool, whose first
-//! build waits for nothing that layouts need.
+//! their own so that the cluster tool, which configures devices and reads no layout, is built without
+//! what layouts need.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -12,8 +12,8 @@
 //! The request overtakes no data: a notification arrives after everything that
 //! its sender wrote before (N18). So a verified checksum verifies the order too.
 //!
-//! The binary `qnic-demo` of this package is all that a first run has to build of the programs on
-//! the nodes. `qnic-app`, the one of tests and benchmarks, has the same roles, and shares with it
+//! The binary `qnic-demo` of this package, and the helper that runs commands in guests, are all that
+//! a first run has to build of the programs on the nodes. `qnic-app`, the one of tests and benchmarks, has the same roles, and shares with it
 //! how a process registers ([`node`]), what both ends agree on ([`options`]), and the data that is
 //! sent ([`pattern`]).
 #![forbid(unsafe_code)]

@@ -14,11 +14,13 @@ enum Amount {
     Of(&'static str),
     /// The same of a rate of bytes, for so many of them.
     Bytes(&'static str, f64),
+    /// What is left of the figure of the goal when the floor of its ratio is taken away.
+    BeyondFloor,
     /// What is left of a figure when these are taken away.
     Beyond(&'static str, &'static [&'static str]),
 }
 
-use Amount::{Beyond, Bytes, Longest, Of as One};
+use Amount::{Beyond, BeyondFloor, Bytes, Longest, Of as One};
 
 /// The bottleneck of some goals.
 struct Rule {
@@ -110,11 +112,8 @@ const RULES: &[Rule] = &[
     },
     Rule {
         goals: &["peers/guest-wakeups/"],
-        stage: "wake-up of the device process, beyond the interrupt",
-        takes: Beyond(
-            "peers/guest-wakeups/qnic-handler/half-round-trip-us",
-            &[INTERRUPT],
-        ),
+        stage: "what comes beyond the bare interrupt",
+        takes: BeyondFloor,
         floor: (
             "a thread of the host woken by an eventfd",
             One("peers/guest-wakeups/host-eventfd/half-round-trip-us"),
@@ -138,61 +137,22 @@ const RULES: &[Rule] = &[
     Rule {
         goals: &["sync/operations/try-wait/"],
         stage: "the second of its two round trips",
-        takes: Beyond("sync/operations/try-wait/here-ns", &[READ]),
+        takes: BeyondFloor,
         floor: ("a read of 4 bytes", One(READ)),
     },
     Rule {
         goals: &["sync/operations/"],
         stage: "the operation itself, beyond a read",
-        takes: Beyond("sync/operations/testandset/here-ns", &[READ]),
+        takes: BeyondFloor,
         floor: (
             "fetch-add, beyond a read",
             Beyond("sync/operations/fetch-add/here-ns", &[READ]),
         ),
     },
     Rule {
-        goals: &["growth/endpoints/"],
-        stage: "what has left the caches, with 120 endpoints",
-        takes: Beyond(
-            "growth/endpoints/8-bytes-120/fenced-us",
-            &["growth/endpoints/8-bytes-1/fenced-us"],
-        ),
-        floor: ("one word that no cache holds", One(COLD)),
-    },
-    Rule {
-        goals: &["growth/idle-nics/"],
-        stage: "what has left the caches, with 64 NICs",
-        takes: Beyond(
-            "growth/idle-nics/8-bytes-64/fenced-us",
-            &["growth/idle-nics/8-bytes-2/fenced-us"],
-        ),
-        floor: ("one word that no cache holds", One(COLD)),
-    },
-    Rule {
-        goals: &["growth/peers/"],
-        stage: "what has left the caches, with 63 peers",
-        takes: Beyond(
-            "growth/peers/8-bytes-63/fenced-us",
-            &["growth/peers/8-bytes-1/fenced-us"],
-        ),
-        floor: ("one word that no cache holds", One(COLD)),
-    },
-    Rule {
-        goals: &["growth/pages/"],
-        stage: "what has left the caches, with 1,000,000 pages",
-        takes: Beyond(
-            "growth/pages/8-bytes-1000000/fenced-us",
-            &["growth/pages/8-bytes-1/fenced-us"],
-        ),
-        floor: ("one word that no cache holds", One(COLD)),
-    },
-    Rule {
-        goals: &["growth/receives/"],
-        stage: "what has left the caches, with 4,000 receives",
-        takes: Beyond(
-            "growth/receives/8-bytes-4000/fenced-us",
-            &["growth/receives/8-bytes-0/fenced-us"],
-        ),
+        goals: &["growth/"],
+        stage: "what comes beyond the first count",
+        takes: BeyondFloor,
         floor: ("one word that no cache holds", One(COLD)),
     },
     Rule {
@@ -261,13 +221,13 @@ pub(super) struct Bottleneck {
 pub(super) fn bottleneck_of(run: &Run, id: &str) -> Option<Bottleneck> {
     let begins = |rule: &&Rule| rule.goals.iter().any(|goal| id.starts_with(goal));
     let rule = RULES.iter().find(begins)?;
-    let (name, amount) = rule.takes.of(run)?;
+    let (name, amount) = rule.takes.of(run, id)?;
     let name = match rule.stage {
         "" => name,
         stage => stage.to_owned(),
     };
     let (floor_name, floor) = &rule.floor;
-    let (_, floor) = floor.of(run)?;
+    let (_, floor) = floor.of(run, id)?;
     Some(Bottleneck {
         stage: format!("{name}: {amount}"),
         floor: format!("{floor_name}: {floor}"),
@@ -284,8 +244,8 @@ fn said(value: f64, is_time: bool) -> String {
 }
 
 impl Amount {
-    /// What it is of, if a row says so, and how much it is.
-    fn of(&self, run: &Run) -> Option<(String, String)> {
+    /// What it is of, if a row says so, and how much it is, for the goal of the figure `goal`.
+    fn of(&self, run: &Run, goal: &str) -> Option<(String, String)> {
         let (name, value, is_time) = match self {
             Longest(table, bytes) => {
                 let row = longest(run, table, *bytes)?;
@@ -299,6 +259,12 @@ impl Amount {
             Bytes(id, bytes) => {
                 let (value, is_time) = each(find(run, id)?, Some(*bytes))?;
                 (String::new(), value, is_time)
+            }
+            BeyondFloor => {
+                let figure = find(run, goal)?;
+                let (value, is_time) = each(figure, None)?;
+                let part = 1.0 - 1.0 / figure.ratio.as_ref()?.value;
+                (String::new(), (value * part).max(0.0), is_time)
             }
             Beyond(id, others) => {
                 let (mut value, is_time) = each(find(run, id)?, None)?;
@@ -454,7 +420,10 @@ mod tests {
     #[test]
     fn what_is_left_of_a_time_is_never_less_than_nothing() {
         let mut run = run();
-        let row = |name: &str, ns| Row::new(name, [Figure::with_spread("here", "ns", vec![ns])]);
+        let row = |name: &str, ns| {
+            let figure = Figure::with_spread("here", "ns", vec![ns]);
+            Row::new(name, [figure.ratio_to("of a read", &[50.0])])
+        };
         run.suites[0].tables = vec![Table::new(
             "operations",
             "O",
@@ -466,8 +435,11 @@ mod tests {
         )];
         run.suites[0].id = "sync".into();
         identify("sync", &mut run.suites[0].tables);
-        let of = |id| Beyond(id, &[READ]).of(&run).unwrap().1;
+        let of = |id| Beyond(id, &[READ]).of(&run, id).unwrap().1;
         assert_eq!(of("sync/operations/incr/here-ns"), "20.00 ns");
         assert_eq!(of("sync/operations/testandset/here-ns"), "0.00 ns");
+        let of_goal = |id| BeyondFloor.of(&run, id).unwrap().1;
+        assert_eq!(of_goal("sync/operations/incr/here-ns"), "20.00 ns");
+        assert_eq!(of_goal("sync/operations/testandset/here-ns"), "0.00 ns");
     }
 }

@@ -54,7 +54,8 @@ fn rows(modules: &Counts, frame: f64) -> Vec<Row> {
         Row::new(name, [figure])
     };
     let rows = modules.into_iter();
-    let rows = rows.map(|(name, count)| row(name, *count).of_peer(name == AROUND));
+    let rows = rows
+        .map(|(name, count)| row(name, *count).of_peer([AROUND, OTHERS].contains(&name.as_str())));
     let frame = row("a frame filled in, copied and checked", frame).of_peer(true);
     rows.chain([frame]).collect()
 }

@@ -136,6 +136,7 @@ fn bar(goal: &Goal) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::document::default_document;
     use super::super::super::record::tests::run;
     use super::*;
 
@@ -166,5 +167,15 @@ mod tests {
         let order = ["nothing", "far", "near", "met", "unknown"].map(place);
         assert!(order.is_sorted(), "{order:?}");
         assert!(text.contains("<strong>3</strong> missed"), "{text}");
+    }
+
+    #[test]
+    fn a_goal_that_is_missed_stands_beside_its_bottleneck() {
+        let document = default_document().unwrap();
+        let run = Run::read(&document.with_extension("json")).unwrap();
+        let text = section(&run).into_string();
+        let count = |what: &str| text.matches(what).count();
+        assert!(count("bottleneck: ") > 0);
+        assert_eq!(count("bottleneck: "), count("✕ missed"));
     }
 }
