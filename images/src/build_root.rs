@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use fs_err as fs;
 use fs_err::os::unix::fs::symlink;
 
-use crate::cache::remove_tree;
 use crate::context::Context;
 use crate::distribution::STABLE;
 use crate::error::{Error, Result};
@@ -34,6 +33,13 @@ const UNUSED: [&str; 11] = [
     "udev",
 ];
 
+/// Sources of the compiler: by far the largest part of what comes with those of the standard library.
+const COMPILER_SOURCES: [&str; 3] = [
+    "usr/src/rustc-*/compiler",
+    "usr/src/rustc-*/debian",
+    "usr/src/rustc-*/src",
+];
+
 /// Links that the packages' own scripts would make.
 const LINKS: [(&str, &str); 2] = [("usr/bin/awk", "mawk"), ("usr/bin/cc", "gcc")];
 
@@ -56,6 +62,7 @@ pub(crate) fn provision(cx: Context<'_>) -> Result<Root> {
         suite: STABLE,
         names: &names,
         keep: &|name| !UNUSED.contains(&name) && !name.starts_with(kernel::IMAGE),
+        skip: &COMPILER_SOURCES,
     };
     Root::of_packages(cx, &set, finish)
 }
@@ -70,6 +77,7 @@ pub(crate) fn headers(cx: Context<'_>, release: &str) -> Result<PathBuf> {
         suite: STABLE,
         names: &package,
         keep: &|name| name == package,
+        skip: &[],
     };
     let root = Root::of_packages(cx, &set, |_| Ok(()))?;
     Ok(root.dir.join("usr/src").join(&package))
@@ -89,21 +97,6 @@ fn finish(dir: &Path) -> Result<()> {
     if !library.join("Cargo.lock").is_file() {
         let what = "the source of Rust's standard library";
         return Err(Error::unexpected(what, library));
-    }
-    remove_compiler_sources(&library)
-}
-
-/// Removes the compiler's sources, by far the largest part, and keeps the library's.
-fn remove_compiler_sources(library: &Path) -> Result<()> {
-    let library = fs::canonicalize(library)?;
-    let Some(source) = library.parent() else {
-        return Ok(());
-    };
-    for entry in fs::read_dir(source)? {
-        let path = entry?.path();
-        if path.is_dir() && path != library {
-            remove_tree(&path)?;
-        }
     }
     Ok(())
 }

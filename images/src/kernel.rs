@@ -91,6 +91,7 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries) -> Result<(Kernel
         suite: series.suite(),
         names: &format!("{IMAGE}{release}"),
         keep: &|name| name.ends_with(&suffix),
+        skip: &[],
     };
     let root = Root::of_packages(cx, &set, |_| Ok(()))?;
     let kernel = in_root(&root, release)?;

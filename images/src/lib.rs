@@ -2,7 +2,7 @@
 //! kernels, the guest kernel module and the guest image (X1).
 //!
 //! ```text
-//!  distribution mirror ──apt-get──▶ packages ──dpkg -x──▶ tool root ──▶ Qemu
+//!  distribution mirror ──apt-get──▶ packages ──dpkg──▶ tool root ──▶ Qemu
 //!                                      │
 //!                                      ├────────────────▶ kernel ──▶ vmlinuz, modules
 //!                                      ├────────────────▶ build root ──▶ qnic.ko

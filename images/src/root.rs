@@ -16,7 +16,7 @@ use fs_err as fs;
 use fs_err::os::unix::fs::symlink;
 
 use crate::apt::{Apt, Package};
-use crate::cache::{remove_file, remove_tree, Cache};
+use crate::cache::{remove_file, Cache};
 use crate::command::{command, run, Ties};
 use crate::context::Context;
 use crate::error::Result;
@@ -42,6 +42,16 @@ const DOCUMENTATION: [&str; 8] = [
     "usr/share/zoneinfo",
 ];
 
+/// Unpacks the package `$1` into the root `$2`; the other arguments are options of tar. `dpkg -x` takes none.
+const UNPACK: &str = r#"
+trap 'exit 1' TERM
+package=$1 root=$2
+shift 2
+{ dpkg-deb --fsys-tarfile "$package" || kill $$; } |
+    tar --extract --preserve-permissions --warning=no-timestamp --directory="$root" \
+        --anchored --no-wildcards-match-slash "$@"
+"#;
+
 /// Packages to unpack together into one root.
 pub(crate) struct PackageSet<'a> {
     /// Kind of the artefact, first part of its name.
@@ -54,6 +64,8 @@ pub(crate) struct PackageSet<'a> {
     pub(crate) names: &'a str,
     /// Which of the resolved packages, by name, are unpacked.
     pub(crate) keep: &'a dyn Fn(&str) -> bool,
+    /// Paths of theirs that are not, besides documentation; `*` stands for a name.
+    pub(crate) skip: &'static [&'static str],
 }
 
 /// A directory with unpacked packages.
@@ -86,7 +98,7 @@ impl Root {
         let dir = cx.cache.artefact(&name, cx.progress, |dir| {
             let files = apt.download(&packages, set.label)?;
             cx.progress.step(&format!("unpacking {}", set.label));
-            unpack(cx, &files, &packages, dir)?;
+            unpack(cx, &files, &packages, set.skip, dir)?;
             for file in files {
                 remove_file(&file)?;
             }
@@ -153,8 +165,15 @@ fn content_key(kind: &str, packages: &[Package]) -> String {
     key.finish()
 }
 
-/// Unpacks `files`, downloads of `packages`, into `root`, on as many threads as there are cores.
-fn unpack(cx: Context<'_>, files: &[PathBuf], packages: &[Package], root: &Path) -> Result<()> {
+/// Unpacks `files`, downloads of `packages`, into `root`, all but `skip` and what no program needs, on
+/// as many threads as there are cores.
+fn unpack(
+    cx: Context<'_>,
+    files: &[PathBuf],
+    packages: &[Package],
+    skip: &[&str],
+    root: &Path,
+) -> Result<()> {
     for name in MERGED {
         fs::create_dir_all(root.join("usr").join(name))?;
         symlink(Path::new("usr").join(name), root.join(name))?;
@@ -169,7 +188,7 @@ fn unpack(cx: Context<'_>, files: &[PathBuf], packages: &[Package], root: &Path)
         let jobs = std::iter::repeat_with(take).map_while(|i| files.get(i).zip(packages.get(i)));
         for (file, package) in jobs {
             let what = format!("unpack {}", file.display());
-            let unpacked = run(&what, command("dpkg").arg("-x").arg(file).arg(root));
+            let unpacked = unpack_one(&what, file, skip, root);
             // One failure ends the work of all.
             unpacked.inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?;
             let before = done.fetch_add(package.size, Ordering::Relaxed);
@@ -182,10 +201,15 @@ fn unpack(cx: Context<'_>, files: &[PathBuf], packages: &[Package], root: &Path)
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
         let mut results = workers.into_iter().map(ScopedJoinHandle::join);
         results.try_for_each(|result| result.unwrap_or_else(|panic| resume_unwind(panic)))
-    })?;
-    DOCUMENTATION
-        .iter()
-        .try_for_each(|dir| remove_tree(&root.join(dir)))
+    })
+}
+
+fn unpack_one(what: &str, file: &Path, skip: &[&str], root: &Path) -> Result<()> {
+    let mut shell = command("sh");
+    shell.args(["-c", UNPACK, "sh"]).arg(file).arg(root);
+    let skip = DOCUMENTATION.iter().chain(skip);
+    shell.args(skip.map(|path| format!("--exclude=./{path}")));
+    run(what, &mut shell).map(drop)
 }
 
 #[cfg(test)]
@@ -209,6 +233,62 @@ mod tests {
         assert_ne!(key, content_key("x", &[a, package("b_1_amd64.deb", "3")]));
     }
 
+    /// A package with a file at each of `paths`.
+    fn package_with(dir: &Path, paths: &[&str]) -> PathBuf {
+        let tree = dir.join("tree");
+        let control = "Package: x\nVersion: 1\nArchitecture: all\nMaintainer: m\nDescription: d\n";
+        for (path, content) in paths
+            .iter()
+            .map(|path| (*path, ""))
+            .chain([("DEBIAN/control", control)])
+        {
+            let path = tree.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        let file = dir.join("x.deb");
+        let mut build = command("dpkg-deb");
+        run("build a package", build.arg("--build").arg(tree).arg(&file)).unwrap();
+        file
+    }
+
+    #[test]
+    fn what_is_skipped_is_not_unpacked_and_all_else_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = [
+            "usr/bin/x",
+            "usr/share/doc/x/copyright",
+            "usr/src/x-1/src/a",
+            "usr/src/x-1/library/src/b",
+        ];
+        let file = package_with(dir.path(), &paths);
+        let root = dir.path().join("root");
+        fs::create_dir(&root).unwrap();
+        unpack_one("unpack x", &file, &["usr/src/x-*/src"], &root).unwrap();
+        let found = paths.map(|path| root.join(path).is_file());
+        assert_eq!(found, [true, false, false, true]);
+    }
+
+    #[test]
+    fn a_package_that_is_cut_short_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = package_with(dir.path(), &["usr/bin/x"]);
+        let length = fs::metadata(&file).unwrap().len();
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&file)
+            .unwrap()
+            .set_len(length - 20)
+            .unwrap();
+        let error = unpack_one("unpack x", &file, &[], dir.path())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("cannot unpack x") && error.contains("dpkg-deb: error"),
+            "{error}"
+        );
+    }
+
     #[test]
     fn a_request_depends_on_suite_and_names() {
         let request_of = |suite, names| {
@@ -218,6 +298,7 @@ mod tests {
                 suite,
                 names,
                 keep: &|_| true,
+                skip: &[],
             })
         };
         assert_eq!(request_of("s", "a b"), request_of("s", "a b"));

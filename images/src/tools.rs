@@ -33,6 +33,7 @@ pub(crate) const QEMU: Tool = Tool {
         suite: BACKPORTS,
         names: "qemu-system-x86 qemu-utils",
         keep: &|_| true,
+        skip: &[],
     },
     finish: |_| Ok(()),
     adapt: adapt_qemu,
@@ -90,6 +91,7 @@ const fn alone(name: &'static str) -> PackageSet<'static> {
         suite: STABLE,
         names: name,
         keep: &|_| true,
+        skip: &[],
     }
 }
 

@@ -82,6 +82,7 @@ pub(crate) fn tools(cx: Context<'_>) -> Result<Root> {
         suite: STABLE,
         names: PACKAGES,
         keep: &|_| true,
+        skip: &[],
     };
     Root::of_packages(cx, &set, |_| Ok(()))
 }

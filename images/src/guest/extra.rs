@@ -29,6 +29,7 @@ pub(crate) const EXT4: Programs = Programs {
         suite: STABLE,
         names: "e2fsprogs",
         keep: &|_| true,
+        skip: &[],
     },
     paths: &["usr/sbin/mke2fs", "usr/sbin/e2fsck"],
     folders: &[],
@@ -44,6 +45,7 @@ pub(crate) const FIO: Programs = Programs {
         names: "fio",
         // Its scripts are not wanted.
         keep: &|package| !package.contains("python"),
+        skip: &[],
     },
     paths: &["usr/bin/fio"],
     folders: &["ceph"],
@@ -59,6 +61,7 @@ pub(crate) const NETWORK: Programs = Programs {
         suite: STABLE,
         names: "ibverbs-providers iperf3 iproute2 perftest qperf",
         keep: &|_| true,
+        skip: &[],
     },
     paths: &[
         "usr/bin/ib_send_lat",
