@@ -48,21 +48,44 @@ directory = \"/vendor\"
 offline = true
 ";
 
-/// `qnic.ko` for the kernel of `series`, built from the clone in `repo`.
-pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> Result<PathBuf> {
-    let sources = Sources::of(repo)?;
+/// What modules are built with, besides their sources.
+pub(crate) struct Parts {
+    release: String,
+    build_root: Root,
+    /// Headers that the build root lacks.
+    headers: Option<PathBuf>,
+}
+
+/// The parts of modules for the kernel of `series`, from the cache or the mirror.
+pub(crate) fn parts(cx: Context<'_>, series: KernelSeries) -> Result<Parts> {
     let release = kernel::release(cx, series)?;
     let build_root = build_root::provision(cx)?;
     let headers = match series {
         KernelSeries::Generic => Some(build_root::headers(cx, &release)?),
         KernelSeries::Stable | KernelSeries::Backports => None,
     };
+    Ok(Parts {
+        release,
+        build_root,
+        headers,
+    })
+}
+
+/// `qnic.ko` for the kernel of `series`, built from the clone in `repo`.
+pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> Result<PathBuf> {
+    let sources = Sources::of(repo)?;
+    let parts = parts(cx, series)?;
+    let Parts {
+        release,
+        build_root,
+        ..
+    } = &parts;
     let mut key = Key::new("module", RECIPE);
     let hash = sources.hash()?;
-    key.add(&release).add(build_root.key()).add(&hash);
+    key.add(release).add(build_root.key()).add(&hash);
     let name = format!("module-{}", key.finish());
     let dir = cx.cache.artefact(&name, cx.progress, |dir| {
-        let vendor = vendor(cx, &build_root, &sources, &hash)?;
+        let vendor = vendor(cx, build_root, &sources, &hash)?;
         // All kernels share a working directory, for cargo builds the same for each
         // of them; so there is one build at a time.
         let _lock = cx.cache.lock("module", cx.progress)?;
@@ -70,13 +93,7 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> R
         let toolchain = format!("{} {}", build_root.key(), vendor.display());
         sources.copy_to(&copy, &toolchain, &hash)?;
         sources::remove_objects(&copy)?;
-        build(
-            cx,
-            &build_root,
-            &vendor,
-            &copy,
-            (&release, headers.as_deref()),
-        )?;
+        build(cx, &parts, &vendor, &copy)?;
         for file in [MODULE, EXAMPLE] {
             fs::copy(copy.join(KBUILD).join(file), dir.join(file))?;
         }
@@ -125,13 +142,12 @@ fn vendor(
     })
 }
 
-fn build(
-    cx: Context<'_>,
-    build_root: &Root,
-    vendor: &Path,
-    copy: &Path,
-    (release, headers): (&str, Option<&Path>),
-) -> Result<()> {
+fn build(cx: Context<'_>, parts: &Parts, vendor: &Path, copy: &Path) -> Result<()> {
+    let Parts {
+        release,
+        build_root,
+        headers,
+    } = parts;
     let home = copy.join(".cargo-home");
     fs::create_dir_all(&home)?;
     fs::write(home.join("config.toml"), CARGO_CONFIG)?;

@@ -125,6 +125,12 @@ impl Provisioner {
         guest::NETWORK.files(self.context())
     }
 
+    /// What [`Provisioner::module`] takes from the mirror for the kernel of `series`, made in
+    /// advance.
+    pub fn module_parts(&self, series: KernelSeries) -> Result<()> {
+        self.with_kernels(|cx| module::parts(cx, series).map(drop))
+    }
+
     /// What [`Provisioner::guest_image`] takes from the mirror for the kernel of `series`, made
     /// in advance.
     pub fn guest_parts(&self, series: KernelSeries) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Gets everything a cluster is booted from: accelerator, QEMU, images, programs.
 
 use std::collections::hash_map::Entry;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsFd;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,11 @@ use crate::{programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec
 /// Where guests have the example of a module that uses the datagrams of `qnic.ko`.
 const EXAMPLE: &str = "/root/qnic_ping.ko";
 
-/// Added to the niceness of what fetches images and builds the module. With more of it, the module is
-/// what the other processor waits for in the end.
+/// Added to the niceness of what builds the module. The longest chain of a first build is that of the
+/// device process, and with less of it the other processor waits for that in the end; with more, for the module.
 const MODULE_NICE: i32 = 4;
+/// The same of what fetches the files of guests: nothing waits for them until all else is there.
+const GUESTS_NICE: i32 = 10;
 
 /// What a cluster is booted from.
 pub(crate) struct Parts {
@@ -38,20 +40,22 @@ pub(crate) struct Parts {
 /// last of them one processor alone: what builds the module gives way to them.
 ///
 /// ```text
-///   accelerator ─┬─▶ programs of guests and host ────────────┬─▶ image of each guest
-///                └─▶ QEMU ─▶ module, kernel, files of guests ┘
+///   accelerator ─┬─▶ programs of guests and host ───────────────┬─▶ image of each guest
+///                └─▶ QEMU ─▶ compilers ─┬─▶ module ─────────────┤
+///                                       └─▶ kernel, their files ┘
 /// ```
 pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Parts> {
     let progress = &options.progress;
     progress.step("looking for an accelerator");
     let accel = decide(spec.accel)?;
     let provisioner = Provisioner::new(Cache::of_user()?, Arc::clone(progress));
+    let cancels: Vec<_> = options.cancel.iter().collect();
     let (programs, (qemu, modules)) = side_by_side(
-        options.cancel.as_ref(),
+        &cancels,
         |cancels| programs_for(spec, options.app, progress.as_ref(), cancels),
         |cancels| {
-            give_way();
-            cancellable(cancels, || fetch(spec, &provisioner, cancels))
+            give_way(MODULE_NICE);
+            fetch(spec, &provisioner, cancels)
         },
     )?;
     let mut made: HashMap<_, GuestImage> = HashMap::new();
@@ -63,7 +67,6 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
                 let ours = programs.of_guests.iter();
                 let ours = ours.filter(|file| node.nic || file.guest_path == Path::new(HELPER));
                 let module = modules.get(&node.kernel).filter(|_| node.nic);
-                let cancels: Vec<_> = options.cancel.iter().collect();
                 let make = || image(&provisioner, node, module, ours);
                 entry.insert(cancellable(&cancels, make)?)
             }
@@ -81,21 +84,21 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
 }
 
 /// Makes this thread, and the programs that it starts, wait for others of this process.
-fn give_way() {
+fn give_way(nice: i32) {
     // Without it all takes longer, and comes out the same.
-    let _ = rustix::process::nice(MODULE_NICE);
+    let _ = rustix::process::nice(nice);
 }
 
 /// Does both at once, each in a thread of its own. What fails first ends the other, and so does
-/// `cancel`: each is given the cancels that end it.
+/// each of `outer`: both are given the cancels that end them.
 fn side_by_side<A: Send, B: Send>(
-    cancel: Option<&Cancel>,
+    outer: &[&Cancel],
     one: impl FnOnce(&[&Cancel]) -> Result<A> + Send,
     other: impl FnOnce(&[&Cancel]) -> Result<B> + Send,
 ) -> Result<(A, B)> {
     let no_end = |error| Error::Host(format!("cannot prepare to be interrupted: {error}"));
     let failed = Cancel::new().map_err(no_end)?;
-    let cancels: Vec<_> = cancel.into_iter().chain([&failed]).collect();
+    let cancels: Vec<_> = outer.iter().copied().chain([&failed]).collect();
     let (one, other) = std::thread::scope(|scope| {
         let one = scope.spawn(|| one(&cancels).inspect_err(|_| failed.cancel()));
         let other = scope.spawn(|| other(&cancels).inspect_err(|_| failed.cancel()));
@@ -106,7 +109,7 @@ fn side_by_side<A: Send, B: Send>(
     });
     match (one, other) {
         // What one of them says of its end is not worth telling.
-        _ if cancel.is_some_and(Cancel::is_cancelled) => Err(Error::Interrupted),
+        _ if outer.iter().any(|cancel| cancel.is_cancelled()) => Err(Error::Interrupted),
         // This one was ended by what went wrong with the other.
         (Err(Error::Interrupted), Err(error)) => Err(error),
         (one, other) => Ok((one?, other?)),
@@ -166,26 +169,43 @@ fn fetch(
     provisioner: &Provisioner,
     cancels: &[&Cancel],
 ) -> Result<(Program, HashMap<KernelSeries, PathBuf>)> {
-    let check = || match cancels.iter().any(|cancel| cancel.is_cancelled()) {
-        true => Err(Error::Interrupted),
-        false => Ok(()),
+    let kernels = |nic: bool| -> BTreeSet<_> {
+        let of_nodes = spec.nodes.iter().filter(|node| node.nic || !nic);
+        of_nodes.map(|node| node.kernel).collect()
     };
-    let qemu = provisioner.qemu()?;
-    check()?;
-    let mut modules = HashMap::new();
-    for node in spec.nodes.iter().filter(|node| node.nic) {
-        if let Entry::Vacant(entry) = modules.entry(node.kernel) {
-            let gone = "the sources of the kernel module are not there: run from a checkout";
-            let sources = repository().ok_or_else(|| Error::Host(gone.to_owned()))?;
-            entry.insert(provisioner.module(node.kernel, &sources)?);
-            check()?;
-        }
-    }
-    for node in &spec.nodes {
-        provisioner.guest_parts(node.kernel)?;
-        check()?;
-    }
-    Ok((qemu, modules))
+    let qemu = cancellable(cancels, || Ok(provisioner.qemu()?))?;
+    let with_module = kernels(true);
+    // While they are unpacked, nobody else can ask the mirror for anything.
+    each(&with_module, cancels, |kernel| {
+        Ok(provisioner.module_parts(kernel)?)
+    })?;
+    let (modules, _) = side_by_side(
+        cancels,
+        |cancels| {
+            each(&with_module, cancels, |kernel| {
+                let gone = "the sources of the kernel module are not there: run from a checkout";
+                let sources = repository().ok_or_else(|| Error::Host(gone.to_owned()))?;
+                Ok((kernel, provisioner.module(kernel, &sources)?))
+            })
+        },
+        |cancels| {
+            give_way(GUESTS_NICE);
+            each(&kernels(false), cancels, |kernel| {
+                Ok(provisioner.guest_parts(kernel)?)
+            })
+        },
+    )?;
+    Ok((qemu, modules.into_iter().collect()))
+}
+
+/// Does `work` for one kernel after the other, until one of `cancels` is pulled.
+fn each<T>(
+    kernels: &BTreeSet<KernelSeries>,
+    cancels: &[&Cancel],
+    work: impl Fn(KernelSeries) -> Result<T>,
+) -> Result<Vec<T>> {
+    let of = |kernel: &KernelSeries| cancellable(cancels, || work(*kernel));
+    kernels.iter().map(of).collect()
 }
 
 fn executable(guest_path: &str, links: &[&str], host_path: PathBuf) -> GuestFile {
@@ -289,13 +309,10 @@ mod tests {
             Err(Error::Interrupted)
         };
         let fail = |_: &[&Cancel]| -> Result<()> { Err(Error::Host("broken".to_owned())) };
-        for result in [
-            side_by_side(None, wait, fail),
-            side_by_side(None, fail, wait),
-        ] {
+        for result in [side_by_side(&[], wait, fail), side_by_side(&[], fail, wait)] {
             assert!(matches!(result, Err(Error::Host(why)) if why == "broken"));
         }
-        let both = side_by_side(None, |_| Ok(1), |_| Ok(2));
+        let both = side_by_side(&[], |_| Ok(1), |_| Ok(2));
         assert_eq!(both.unwrap(), (1, 2));
     }
 
@@ -307,7 +324,7 @@ mod tests {
             Err(Error::Interrupted)
         };
         user.cancel();
-        let both = side_by_side(Some(&user), wait, wait);
+        let both = side_by_side(&[&user], wait, wait);
         assert!(matches!(both, Err(Error::Interrupted)));
     }
 
