@@ -50,7 +50,7 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     Ok(vec![
         table(times, counted),
         packets::measure(rounds)?,
-        modules::measure(&packets::program()?),
+        modules::measure(&packets::program("lines")?),
         polls(&longest_polls(rounds)?),
     ])
 }

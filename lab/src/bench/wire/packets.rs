@@ -35,7 +35,7 @@ struct Cost {
 
 /// Measures both paths, with a write of 8 bytes inline, and of a page.
 pub(in crate::bench) fn measure(rounds: usize) -> Result<Table> {
-    let program = program()?;
+    let program = program("release")?;
     let mut costs = Vec::new();
     for size in [8, 4096] {
         for path in PATHS {
@@ -47,9 +47,10 @@ pub(in crate::bench) fn measure(rounds: usize) -> Result<Table> {
     Ok(table(costs))
 }
 
-/// The program that measures packets.
-pub(in crate::bench) fn program() -> Result<PathBuf> {
-    qnic_cluster::program(PACKET).context("build the program that measures packets")
+/// The program that measures packets, in one of cargo's profiles.
+pub(in crate::bench) fn program(profile: &str) -> Result<PathBuf> {
+    let program = qnic_cluster::program(PACKET.in_profile(profile));
+    program.context("build the program that measures packets")
 }
 
 fn cost(program: &Path, path: &'static str, size: usize, rounds: usize) -> Result<Cost> {
