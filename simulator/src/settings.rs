@@ -174,6 +174,8 @@ pub(crate) struct Settings {
     pub(crate) contexts: bool,
     /// Some message workers end behind messages that they have just sent.
     pub(crate) abrupt: bool,
+    /// Sync workers that were woken go on late, sometimes.
+    pub(crate) late: bool,
     /// Frames of memory of each node.
     pub(crate) frames: u64,
     /// The last of them are for blocks of the driver's memory.
@@ -244,7 +246,10 @@ impl Settings {
             _ if seed % 28 == 3 => Others::Datagrams,
             _ if seed % 28 == 10 => Others::Memory,
             _ if seed % 28 == 17 => Others::Streams,
-            _ => return settings,
+            _ => {
+                settings.late = seed % 4 == 1;
+                return settings;
+            }
         };
         if settings.others != Others::Datagrams {
             settings.rdma_workers = options.nodes;
@@ -371,6 +376,7 @@ impl Settings {
             probes: false,
             contexts: false,
             abrupt: false,
+            late: false,
             frames: random.u64(56..168) + pools,
             block_frames: 0,
             limits: limits(random),
@@ -404,6 +410,7 @@ impl Settings {
             probes: false,
             contexts: false,
             abrupt: false,
+            late: false,
             frames: 96 + WRITABLE_PAGES as u64,
             block_frames: 0,
             limits: Limits {

@@ -21,6 +21,13 @@ use crate::process::ProcessContext;
 /// Memory that a process can allocate, in bytes.
 pub(super) const HEAP_BYTES: u64 = 16 * PAGE_SIZE as u64;
 
+/// After so many of a thousand calls that have slept a process goes on late, in seeds in which some do.
+const LATE: u32 = 15;
+
+/// How long a process that was woken may have no processor, in nanoseconds: less than it may take to link
+/// itself before it counts as dead, and long enough for others to notice a death and recover.
+const NO_PROCESSOR_NS: u64 = 3_000_000_000;
+
 /// A node as one process of it sees it.
 pub(super) struct Platform {
     context: ProcessContext,
@@ -137,6 +144,19 @@ impl Registered {
     }
 }
 
+impl Registered {
+    /// Goes on late, sometimes, with what the process knew before it slept: others may have noticed a death
+    /// by then, and recovered the object that it waits for.
+    fn resume_late(&self) {
+        let common = &self.context.common;
+        let schedule = &common.schedule;
+        if common.settings.late && schedule.chance(LATE) {
+            // Whether it is alive after that, its caller sees.
+            let _ = self.context.sleep(schedule.range(0..NO_PROCESSOR_NS));
+        }
+    }
+}
+
 impl fmt::Debug for Registered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {}", self.context.slot)
@@ -179,11 +199,16 @@ impl Process for Registered {
         Err(unsupported())
     }
 
+    fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError> {
+        let waited = self.process.wait(call);
+        self.resume_late();
+        self.after(waited)
+    }
+
     calls! {
         export: Export,
         unexport: Unexport,
         import: Import,
-        wait: Wait,
         wake: Wake,
         reset_queue: ResetQueue,
         path: Path,
