@@ -42,7 +42,8 @@ const DOCUMENTATION: [&str; 8] = [
     "usr/share/zoneinfo",
 ];
 
-/// Unpacks the package `$1` into the root `$2`; the other arguments are options of tar. `dpkg -x` takes none.
+/// Unpacks the package `$1` into the root `$2`; the other arguments are options of tar, of which `dpkg -x`
+/// takes none. A pipe's status is that of its last program, so a package that cannot be read ends the shell.
 const UNPACK: &str = r#"
 trap 'exit 1' TERM
 package=$1 root=$2
