@@ -18,8 +18,8 @@ use crate::{programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec
 /// Where guests have the example of a module that uses the datagrams of `qnic.ko`.
 const EXAMPLE: &str = "/root/qnic_ping.ko";
 
-/// Added to the niceness of what builds the module. The longest chain of a first build is that of the
-/// device process, and with less of it the other processor waits for that in the end; with more, for the module.
+/// Added to the niceness of what builds the module. Module and device process are then ready together: with
+/// less, one processor idles while the other ends the device process; with more, while it ends the module.
 const MODULE_NICE: i32 = 4;
 /// The same of what fetches the files of guests: nothing waits for them until all else is there.
 const GUESTS_NICE: i32 = 10;

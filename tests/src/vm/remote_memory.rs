@@ -223,13 +223,12 @@ fn come_back(nodes: &VmNodes, server: usize, killed: u64) -> Result<()> {
 }
 
 /// A guest that has to page its programs in, on a machine that does much else, may take longer to start
-/// one than a caller waits for that.
+/// one than a caller waits for that. One that restarted, or killed what was started, is not busy.
 fn is_busy(error: &anyhow::Error) -> bool {
-    use qnic_cluster::Error;
-    matches!(
-        error.downcast_ref(),
-        Some(Error::Guest { .. } | Error::Timeout { .. })
-    )
+    match error.downcast_ref() {
+        Some(qnic_cluster::Error::Guest { message, .. }) => message.contains("does not answer"),
+        _ => false,
+    }
 }
 
 /// What the tool says on node 0.
