@@ -2,7 +2,8 @@
 //!
 //! | module | what its test fails on |
 //! |---|---|
-//! | [`modules`] | a circle of imports, a public field of `Nic`, an import between protocols or between core and transport |
+//! | [`modules`], [`packages`] | a circle of imports in any package, a public field of `Nic`, an import between protocols or between core and transport |
+//! | [`prose`] | a word for people, such as `whoever`, that means a program |
 //! | [`requirements`] | a code that is cited and that docs/requirements.md does not define |
 //! | [`tidy`] | a file or a function that is too long, a link of a document that leads nowhere, a version without its change |
 //! | [`words`] | a word that docs/glossary.md says was replaced |
@@ -12,6 +13,8 @@
 #![forbid(unsafe_code)]
 
 pub mod modules;
+pub mod packages;
+pub mod prose;
 mod references;
 pub mod requirements;
 pub mod sources;

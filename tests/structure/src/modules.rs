@@ -19,7 +19,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use proc_macro2::Ident;
-use syn::{Item, Visibility};
+use syn::{Attribute, Expr, ExprLit, Item, Lit, Visibility};
 
 use crate::references::{self, References};
 
@@ -55,13 +55,13 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Reads the crate whose root is `lib.rs` in this directory.
+    /// Reads the crate that begins with this file.
     ///
     /// # Errors
     /// Returns what is wrong if a file is missing or does not parse.
-    pub fn read(directory: &Path) -> Result<Self, String> {
+    pub fn read(root: &Path) -> Result<Self, String> {
         let mut tree = Self::default();
-        tree.add_file("crate", &directory.join("lib.rs"), directory)?;
+        tree.add_file("crate", root, directory(root))?;
         Ok(tree)
     }
 
@@ -87,10 +87,14 @@ impl Tree {
             let path = format!("{name}::{}", child.ident);
             let below = folder.join(child.ident.to_string());
             let inside = below.join("mod.rs");
-            match &child.content {
-                Some((_, items)) => self.add(&path, file, &below, items)?,
-                None if inside.exists() => self.add_file(&path, &inside, &below)?,
-                None => self.add_file(&path, &below.with_extension("rs"), &below)?,
+            match (&child.content, path_attribute(&child.attrs)) {
+                (Some((_, items)), _) => self.add(&path, file, &below, items)?,
+                (None, Some(place)) => {
+                    let place = directory(file).join(place);
+                    self.add_file(&path, &place, directory(&place))?;
+                }
+                (None, None) if inside.exists() => self.add_file(&path, &inside, &below)?,
+                (None, None) => self.add_file(&path, &below.with_extension("rs"), &below)?,
             }
         }
         let module = Module {
@@ -195,6 +199,22 @@ impl Tree {
     }
 }
 
+fn directory(file: &Path) -> &Path {
+    file.parent().unwrap_or(Path::new(""))
+}
+
+/// The file that `#[path = "…"]` names.
+fn path_attribute(attributes: &[Attribute]) -> Option<String> {
+    let path = attributes.iter().find(|it| it.path().is_ident("path"))?;
+    match &path.meta.require_name_value().ok()?.value {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(path),
+            ..
+        }) => Some(path.value()),
+        _ => None,
+    }
+}
+
 fn is_below(path: &str, parent: &str) -> bool {
     path.strip_prefix(parent)
         .is_some_and(|rest| rest.starts_with("::"))
@@ -214,15 +234,46 @@ pub fn between_children(arrows: &[Arrow], parent: &str) -> Vec<Arrow> {
     arrows.iter().filter_map(between).collect()
 }
 
-/// A circle among the children of a module, whichever it is, or none.
-pub fn circle(arrows: &[Arrow]) -> Option<Vec<Arrow>> {
+/// Modules with one parent that all reach each other.
+#[derive(Debug)]
+pub struct Circle {
+    /// Their names.
+    pub modules: BTreeSet<String>,
+    /// A shortest way from one of them back to itself.
+    pub way: Vec<Arrow>,
+}
+
+/// The circles among the children of each module.
+pub fn circles(arrows: &[Arrow]) -> Vec<Circle> {
     let above = |path: &Arrow| {
         let from = Some(path.from.clone());
         std::iter::successors(from, |path| Some(path.rsplit_once("::")?.0.to_owned()))
     };
     let parents: BTreeSet<_> = arrows.iter().flat_map(above).collect();
-    let circle = |parent: &String| shortest_circle(&between_children(arrows, parent));
-    parents.iter().find_map(circle)
+    let mut circles = Vec::new();
+    for parent in parents {
+        let mut arrows = between_children(arrows, &parent);
+        while let Some(way) = shortest_circle(&arrows) {
+            let mut modules = reached(&arrows, &way[0].from);
+            modules.retain(|module| reached(&arrows, module).contains(&way[0].from));
+            arrows.retain(|arrow| !modules.contains(&arrow.from) || !modules.contains(&arrow.to));
+            circles.push(Circle { modules, way });
+        }
+    }
+    circles
+}
+
+/// All modules that a way of arrows leads to from this one.
+fn reached(arrows: &[Arrow], from: &str) -> BTreeSet<String> {
+    let mut reached = BTreeSet::new();
+    let mut ends = vec![from];
+    while let Some(end) = ends.pop() {
+        let next = arrows.iter().filter(|arrow| arrow.from == end);
+        ends.extend(
+            next.filter_map(|arrow| reached.insert(arrow.to.clone()).then_some(&*arrow.to)),
+        );
+    }
+    reached
 }
 
 fn shortest_circle(arrows: &[Arrow]) -> Option<Vec<Arrow>> {

@@ -1,4 +1,4 @@
-//! Requirement codes: where docs/requirements.md defines them, and who cites them.
+//! Requirement codes: where docs/requirements.md defines them, and what cites them.
 //!
 //! A test cites a code if the code stands
 //! - in a function under `#[test]`, or in the docs of one: the test is that function;

@@ -26,7 +26,7 @@ pub fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Reads all files below `root` with one of these extensions, in the order of their
+/// Reads all files below `root` with one of these extensions ("": without one), in the order of their
 /// paths, without hidden and build directories.
 ///
 /// # Errors
@@ -45,8 +45,8 @@ pub fn read(root: &Path, extensions: &[&str]) -> io::Result<Vec<Source>> {
             }
             continue;
         }
-        let extension = path.extension().and_then(|it| it.to_str());
-        if extension.is_some_and(|it| extensions.contains(&it)) {
+        let extension = path.extension().unwrap_or_default();
+        if extensions.iter().any(|it| extension == *it) {
             let below = path.strip_prefix(root).unwrap_or(&path);
             sources.push(Source {
                 path: below.to_string_lossy().into_owned(),

@@ -1,17 +1,29 @@
 //! The checks on small trees and texts that are made up.
 
-use qnic_structure::modules::{between_children, circle, Arrow, Tree};
+use qnic_structure::modules::{between_children, circles, Arrow, Tree};
+use qnic_structure::packages::packages_with_circles;
+use qnic_structure::prose::Rules;
 use qnic_structure::sources::Source;
 use qnic_structure::tidy;
+use tempfile::TempDir;
+
+fn source(path: &str, text: &str) -> Source {
+    let (path, text) = (path.to_owned(), text.to_owned());
+    Source { path, text }
+}
 
 fn tree(files: &[(&str, &str)]) -> Tree {
+    Tree::read(&checkout(files).path().join("lib.rs")).unwrap()
+}
+
+fn checkout(files: &[(&str, &str)]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = directory.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    Tree::read(directory.path()).unwrap()
+    directory
 }
 
 /// Arrows as "from to".
@@ -21,7 +33,10 @@ fn short<'a>(arrows: impl IntoIterator<Item = &'a Arrow>) -> Vec<String> {
 }
 
 fn circle_of(arrows: &[Arrow]) -> Vec<String> {
-    short(&circle(arrows).unwrap_or_default())
+    circles(arrows)
+        .iter()
+        .flat_map(|circle| short(&circle.way))
+        .collect()
 }
 
 /// Arrows of a crate with a module of this text, and one with a type.
@@ -88,6 +103,82 @@ fn a_circle_is_found() {
     assert_eq!(circle_of(&longer.arrows()), ["a b", "b c", "c a"]);
 }
 
+/// Wherever a package is, and in whichever of its crates.
+#[test]
+fn a_circle_in_any_package_is_found() {
+    const A: &str = "use crate::b::B; pub struct A;";
+    const B: &str = "use crate::a::A; pub struct B;";
+    let with_circle_in = |package: &str| {
+        let mut files = Vec::new();
+        for (folder, root) in [
+            ("abi", "src/lib.rs"),
+            ("qemu-config/exec", "src/main.rs"),
+            ("guest-driver/linux/kernel", "src/lib.rs"),
+            ("tests/fuzz", "tests/replay/main.rs"),
+            ("links", "examples/scale.rs"),
+        ] {
+            let name = folder.replace('/', "-");
+            let b = if name == package { B } else { "pub struct B;" };
+            let below = root.rsplit_once('/').unwrap().0;
+            files.extend([
+                (
+                    format!("{folder}/Cargo.toml"),
+                    format!("[package]\nname = \"{name}\"\n"),
+                ),
+                (format!("{folder}/{root}"), "mod a; mod b;".to_owned()),
+                (format!("{folder}/{below}/a.rs"), A.to_owned()),
+                (format!("{folder}/{below}/b.rs"), b.to_owned()),
+            ]);
+        }
+        let files: Vec<_> = files
+            .iter()
+            .map(|(path, text)| (&**path, &**text))
+            .collect();
+        let found = packages_with_circles(checkout(&files).path()).unwrap();
+        found
+            .into_iter()
+            .map(|(name, circles)| (name, circles.len()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(with_circle_in("none"), []);
+    for package in [
+        "abi",
+        "qemu-config-exec",
+        "guest-driver-linux-kernel",
+        "tests-fuzz",
+        "links",
+    ] {
+        assert_eq!(with_circle_in(package), [(package.to_owned(), 1)]);
+    }
+}
+
+#[test]
+fn a_word_for_people_is_found() {
+    let rules = "words = [\"whoever\", \"who\"]\npeople = [\"users who\"]\nclean = []";
+    let rules = Rules::parse(rules).unwrap();
+    let found = |path: &str, text: &str| rules.found(&source(path, text), &mut Vec::new());
+    for text in [
+        "// Whoever rings the doorbell wakes it.",
+        "fn f() {\n    g(); /* it is whoever sends */\n}",
+        "/// It wakes\n/// whoever waits.\nfn f() {}",
+        "fn f() -> &'static str { \"end whoever runs\" }",
+    ] {
+        assert_eq!(found("a.rs", text).len(), 1, "{text}");
+    }
+    assert_eq!(
+        found("a.md", "A NIC\nwho sends"),
+        ["a.md:2: a nic who sends"]
+    );
+    for text in [
+        "fn f(who: u8) -> u8 { who }",
+        "// The field `who` of an end.",
+        "// For users\n// who read it.",
+        "fn f() -> &'static str { \"for users\\nwho\" }",
+    ] {
+        assert_eq!(found("a.rs", text), [""; 0], "{text}");
+    }
+}
+
 /// A parent declares, re-exports and uses its children, and they extend it.
 #[test]
 fn a_parent_and_its_children_are_one_room() {
@@ -152,10 +243,6 @@ fn fields_that_are_not_private_are_found() {
 fn a_long_function_and_a_dead_link_are_found() {
     let body = "    let _ = 1;\n".repeat(tidy::MAX_FUNCTION);
     let text = format!("fn short() {{}}\nimpl X {{\nfn long() {{\n{body}}}\n}}\n");
-    let source = |path: &str, text: &str| Source {
-        path: path.into(),
-        text: text.into(),
-    };
     let long = tidy::long_functions(&source("a.rs", &text)).unwrap();
     assert_eq!(long, ["a.rs:3 long (72)"]);
     let document = "# Tidy things\n[a](made_up.rs) [b](none.rs#x) [c](https://x.y/z)\n\

@@ -1,0 +1,114 @@
+//! The packages of a tree, found by their manifests: where the sources of each begin, and
+//! which others it depends on.
+
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+use crate::modules::{circles, Circle, Tree};
+use crate::sources;
+
+/// A package of the tree.
+#[derive(Debug)]
+pub struct Package {
+    /// Its name, as in its manifest.
+    pub name: String,
+    /// Its folder below the root, with `/`.
+    pub folder: String,
+    /// The names of the packages that it needs to be built; those of its tests are left out.
+    pub needs: Vec<String>,
+    manifest: Table,
+}
+
+/// All packages below `root`, in the order of their folders.
+///
+/// # Errors
+/// Returns what is wrong if a file cannot be read, or if a manifest is not TOML.
+pub fn packages(root: &Path) -> Result<Vec<Package>, String> {
+    let files = sources::read(root, &["toml"]).map_err(|error| error.to_string())?;
+    let mut packages = Vec::new();
+    for file in files {
+        let Some(folder) = file.path.strip_suffix("Cargo.toml") else {
+            continue;
+        };
+        let wrong = |error| format!("{}: {error}", file.path);
+        let manifest: Table = file.text.parse().map_err(wrong)?;
+        let table = |name: &str| manifest.get(name).and_then(Value::as_table);
+        let Some(name) = table("package").and_then(|package| package["name"].as_str()) else {
+            continue;
+        };
+        let needs = ["dependencies", "build-dependencies"].into_iter();
+        let needs = needs.filter_map(table).flat_map(Table::keys);
+        packages.push(Package {
+            name: name.to_owned(),
+            folder: folder.trim_end_matches('/').to_owned(),
+            needs: needs.cloned().collect(),
+            manifest,
+        });
+    }
+    Ok(packages)
+}
+
+impl Package {
+    /// The root files of its crates: library, programs, examples, tests and benchmarks.
+    pub fn roots(&self, root: &Path) -> Vec<PathBuf> {
+        let folder = root.join(&self.folder);
+        let mut roots: Vec<_> = ["build.rs", "src/lib.rs", "src/main.rs"]
+            .map(|file| folder.join(file))
+            .into();
+        for several in ["src/bin", "examples", "tests", "benches"] {
+            let entries = std::fs::read_dir(folder.join(several))
+                .into_iter()
+                .flatten();
+            for entry in entries.flatten().map(|entry| entry.path()) {
+                match entry.is_dir() {
+                    true => roots.push(entry.join("main.rs")),
+                    false if entry.extension().is_some_and(|it| it == "rs") => roots.push(entry),
+                    false => {}
+                }
+            }
+        }
+        let targets = self.manifest.values().flat_map(|value| match value {
+            Value::Array(tables) => tables.iter().collect(),
+            table => vec![table],
+        });
+        let named = targets.filter_map(|target| target.get("path")?.as_str());
+        roots.extend(named.map(|path| folder.join(path)));
+        roots.retain(|path| path.exists());
+        roots.sort();
+        roots.dedup();
+        roots
+    }
+}
+
+/// The circles of imports in each package of the tree at `root`, with the names of the packages.
+///
+/// # Errors
+/// Returns what is wrong if a manifest or a module cannot be read.
+pub fn packages_with_circles(root: &Path) -> Result<Vec<(String, Vec<Circle>)>, String> {
+    let mut found = Vec::new();
+    for package in packages(root)? {
+        let mut here = Vec::new();
+        for file in package.roots(root) {
+            here.extend(circles(&Tree::read(&file)?.arrows()));
+        }
+        if !here.is_empty() {
+            found.push((package.name, here));
+        }
+    }
+    Ok(found)
+}
+
+/// The room of a file: the package that it belongs to, or the first part of its path.
+pub fn room<'a>(packages: &'a [Package], path: &'a str) -> &'a str {
+    let below = |package: &&Package| {
+        let rest = path.strip_prefix(&package.folder);
+        rest.is_some_and(|rest| rest.starts_with('/'))
+    };
+    let inner = packages
+        .iter()
+        .filter(below)
+        .max_by_key(|package| package.folder.len());
+    let first = || path.split('/').next().unwrap_or(path);
+    inner.map_or_else(first, |package| &package.folder)
+}
