@@ -124,7 +124,7 @@ fn an_old_write_after_a_newer_one_changes_nothing() {
 
 /// A session is of the node that it was made for; others are told that there is none.
 #[test]
-fn a_session_of_somebody_else_opens_nothing() {
+fn a_session_of_another_client_opens_nothing() {
     let mut bare = Bare::new();
     let session = bare.attach(1, 7).session.get();
     bare.send(1, request(Kind::Write, session, 3, 1).as_bytes(), Some(1));
@@ -140,7 +140,7 @@ fn a_session_of_somebody_else_opens_nothing() {
 
 /// Who asks without end is answered as often as it may be; others do not wait for it.
 #[test]
-fn a_flood_costs_the_one_who_sends_it() {
+fn a_flood_costs_only_its_sender() {
     let mut bare = Bare::new();
     let sessions = [1, 2].map(|from| bare.attach(from, from as u64).session.get());
     for (from, session) in [1, 2].into_iter().zip(sessions) {

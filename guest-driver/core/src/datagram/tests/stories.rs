@@ -503,7 +503,7 @@ fn completions_of_nothing_are_counted() {
 
 /// Packets that were sent are reaped when something else happens, or a while later (H2).
 #[test]
-fn what_was_sent_wakes_nobody_and_is_reaped_later() {
+fn sent_packets_raise_no_event_and_are_reaped_later() {
     let world = World::new();
     world.send(b"1", &[], 1);
     let mut nic = world.nic.lock().unwrap();
