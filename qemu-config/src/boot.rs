@@ -11,26 +11,26 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use qnic_images::{Program, Progress, Silent};
+use qnic_images::Program;
 
 use crate::accel::Accel;
 use crate::dirs::{create_log, ClusterDir};
 use crate::lock::LockFile;
+use crate::manifest::{now_seconds, Manifest, Mode};
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::{ProcessId, MARKER};
-use crate::programs::{self, APP};
 use crate::provision::{check_cancel, check_image, check_memory, provision, Parts};
 use crate::qemu::{arguments, disk_file, disks_of, Machine};
 use crate::ready::failed;
 use crate::spawn::spawn;
-use crate::state::{now_seconds, Manifest, Mode, Runtime};
+use crate::state::Runtime;
 use crate::wait::Deadline;
 use crate::{
-    device, emulated_clock, remote_memory, teardown, Cancel, ClusterSpec, Error, NodeSpec, Result,
+    device, emulated_clock, remote_memory, teardown, BootOptions, Cancel, ClusterSpec, Error,
+    NodeSpec, Result,
 };
 
 /// Added to QEMU's niceness, so that the device, which many guests wait for, comes first.
@@ -38,45 +38,6 @@ const QEMU_NICE: i32 = 10;
 
 /// Time for the device process to listen.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);
-
-/// How to boot.
-#[derive(Clone)]
-pub struct BootOptions {
-    /// What ends the cluster.
-    pub mode: Mode,
-    /// Where its state goes.
-    pub runtime: Runtime,
-    /// Ends the boot, and later waits of the cluster, early.
-    pub cancel: Option<Cancel>,
-    /// What is told of progress.
-    pub progress: Arc<dyn Progress>,
-    /// Time for each guest to get ready once its QEMU has started.
-    pub ready_limit: Duration,
-    /// Command in front of each device process, which must become that process, such as
-    /// `ip netns exec x`; empty: none.
-    pub device_prefix: Vec<String>,
-    /// The program that guests with a NIC have as [`APP_PATH`](crate::APP_PATH).
-    pub app: programs::Program<'static>,
-}
-
-impl BootOptions {
-    /// Attached or detached, in the environment's runtime directory, silent, three minutes for
-    /// guests to get ready, which have [`APP`].
-    ///
-    /// # Errors
-    /// As [`Runtime::from_env`].
-    pub fn new(mode: Mode) -> Result<Self> {
-        Ok(Self {
-            mode,
-            runtime: Runtime::from_env()?,
-            cancel: None,
-            progress: Arc::new(Silent),
-            ready_limit: Duration::from_secs(180),
-            device_prefix: Vec::new(),
-            app: APP,
-        })
-    }
-}
 
 /// Boots `spec`; its nodes, and what must end it if this process is to.
 pub(crate) fn boot(

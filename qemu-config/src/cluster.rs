@@ -8,21 +8,23 @@ use crate::accel::Accel;
 use qnic_link_plan::ImpairmentChange;
 use serde_json::{json, Value};
 
-use crate::boot::{boot, nodes_of, BootOptions};
+use crate::boot::{boot, nodes_of};
+use crate::boot_options::BootOptions;
 use crate::capture::{self, CaptureOptions};
 use crate::device;
 use crate::dirs::ClusterDir;
+use crate::manifest::Manifest;
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::ProcessId;
-use crate::state::{Manifest, Runtime};
-use crate::{Cancel, ClusterSpec, Error, Links, Machines, Result, Step, StepChange};
+use crate::state::Runtime;
+use crate::{Cancel, ClusterSpec, Error, Links, Result, Step, StepChange};
 
 /// A running cluster. One that was booted attached ends when this is dropped, or
 /// when the process ends in whatever way.
 pub struct Cluster {
     spec: ClusterSpec,
-    dir: ClusterDir,
+    pub(crate) dir: ClusterDir,
     pub(crate) manifest: Manifest,
     nodes: Vec<Node>,
     owned: Option<Owned>,
@@ -127,11 +129,6 @@ impl Cluster {
             name: name.to_owned(),
             known: known.collect(),
         }
-    }
-
-    /// Its parallel machines.
-    pub fn machines(&self) -> Machines {
-        Machines::new(&self.dir, &self.spec)
     }
 
     /// Its device process, which may have ended; the first of several; `None` without
@@ -367,7 +364,7 @@ fn read_manifest(name: &str, dir: &ClusterDir) -> Result<Manifest> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Mode;
+    use crate::manifest::Mode;
     use crate::testing::TestDir;
 
     #[test]

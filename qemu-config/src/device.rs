@@ -7,12 +7,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::dirs::{create_log, ClusterDir, DEVICE};
+use crate::dirs::{create_log, write, ClusterDir, DEVICE};
 use crate::follow::tail;
 use crate::process::{ProcessId, MARKER};
 use crate::socket::Socket;
 use crate::spawn::spawn;
-use crate::state::write;
 use crate::wait::{Deadline, Stop};
 use crate::{ClusterSpec, Error, Result};
 

@@ -8,9 +8,8 @@ use qnic_config::{
     ProcessSettings, ShmSettings, UdpSettings,
 };
 
-use super::network::{HostSpec, LinkSpec, NetworkSpec};
-use super::spec::ClusterSpec;
 use crate::dirs::ClusterDir;
+use crate::{ClusterSpec, HostSpec, LinkSpec, NetworkSpec};
 
 impl ClusterSpec {
     /// What the device process named `process` runs, with its files in `dir`.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use qnic_config::MAX_SOCKET_PATH;
 
 use crate::lock::LockFile;
-use crate::state::{write, Manifest, COMMAND_SLOTS};
-use crate::{ClusterSpec, Error, Result};
+use crate::manifest::Manifest;
+use crate::{ClusterSpec, Error, Result, COMMAND_SLOTS};
 
 /// The directory of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,10 @@ pub(crate) fn directories_in(dir: &Path) -> Vec<String> {
     directories
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect()
+}
+
+pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
+    fs::write(path, content).map_err(Error::io("write", path))
 }
 
 /// Makes an empty log. All that write it append, so that it may become shorter meanwhile.

@@ -12,7 +12,7 @@ use serde_json::{json, Value};
 
 use super::GuestProcess;
 use crate::dirs::NodeDir;
-use crate::state::COMMAND_SLOTS;
+use crate::limits::COMMAND_SLOTS;
 use crate::testing::TestDir;
 use crate::{copy, Error, GuestCommand, GuestEvent, GuestExit};
 

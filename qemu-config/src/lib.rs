@@ -31,12 +31,14 @@
 mod accel;
 mod agent;
 mod boot;
+mod boot_options;
 mod capture;
 mod cluster;
 mod config;
 mod copy;
 mod descendants;
 mod device;
+mod device_config;
 mod dirs;
 mod emulated_clock;
 mod error;
@@ -45,10 +47,13 @@ mod fresh;
 mod guest_command;
 mod guest_process;
 mod kvm_probe;
+mod limits;
 mod links;
 mod lock;
 mod logs;
 mod machine;
+mod machine_error;
+mod manifest;
 mod monitor;
 mod node;
 mod node_state;
@@ -74,7 +79,7 @@ mod wait;
 mod watch;
 
 pub use accel::{decide, Accel, AccelDecision};
-pub use boot::BootOptions;
+pub use boot_options::BootOptions;
 pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::Cluster;
 pub use config::{
@@ -87,12 +92,12 @@ pub use device::{add_stats, ask as ask_device};
 pub use error::{Error, Result};
 pub use guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
 pub use guest_process::{GuestInput, GuestProcess};
+pub use limits::{COMMAND_SLOTS, MAX_MACHINES, MAX_RANKS};
 pub use links::Links;
 pub use logs::{follow_logs, print_logs, Log};
-pub use machine::{
-    Interface, Machine, MachineError, MachineOverview, MachineRun, Machines, RunEnd, RunReport,
-    MAX_MACHINES, MAX_RANKS,
-};
+pub use machine::{Interface, Machine, MachineOverview, MachineRun, Machines, RunEnd, RunReport};
+pub use machine_error::MachineError;
+pub use manifest::Mode;
 pub use monitor::Monitor;
 pub use node::Node;
 pub use node_state::NodeState;
@@ -110,7 +115,7 @@ pub use qnic_link_plan::units::{Probability, Rate, Span};
 pub use qnic_link_plan::{ImpairmentChange, Impairments, Shape};
 pub use schedule::Taken;
 pub use spawn::spawn_bound;
-pub use state::{Mode, Runtime, COMMAND_SLOTS};
+pub use state::Runtime;
 pub use teardown::{down, sweep};
 pub use wait::Cancel;
 pub use watch::Broken;

@@ -1,7 +1,6 @@
 //! Why a machine cannot be made, removed or used.
 
-use super::{MAX_MACHINES, MAX_RANKS};
-use crate::COMMAND_SLOTS;
+use crate::limits::{COMMAND_SLOTS, MAX_MACHINES, MAX_RANKS};
 
 /// What is wrong with a request about machines.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

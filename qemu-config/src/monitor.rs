@@ -8,10 +8,15 @@ use serde::de::DeserializeOwned;
 
 use crate::dirs::NodeDir;
 use crate::follow::readable;
-use crate::qmp::{Command, Event, Message, QMP_CAPABILITIES, QUERY_CHARDEV};
+use crate::qmp::{
+    Command, Event, Message, RunState, QMP_CAPABILITIES, QUERY_CHARDEV, QUERY_STATUS,
+};
 use crate::socket::Socket;
 use crate::wait::{stop_in, Deadline, Stop};
 use crate::{Error, Result};
+
+/// Seconds that an answer about the guest's state may take.
+pub(crate) const STATE_SECONDS: u64 = 3;
 
 /// Longest line that is taken from QEMU.
 const MAX_LINE: u64 = 1 << 20;
@@ -92,6 +97,13 @@ impl Monitor {
         let mut open = devices.iter().filter(|device| device.frontend_open);
         Ok(open.any(|device| device.label == label))
     }
+}
+
+/// Returns true if QEMU says that the guest's kernel has panicked.
+pub(crate) fn has_panicked(dir: &NodeDir) -> Result<bool> {
+    let mut monitor = Monitor::connect(dir, Deadline::seconds(STATE_SECONDS))?;
+    let status = monitor.execute(&QUERY_STATUS)?.status;
+    Ok(status == RunState::GuestPanicked)
 }
 
 /// The events of one node's QEMU from the moment of connecting.

@@ -19,15 +19,12 @@ use serde::Serialize;
 
 use crate::agent::Agent;
 use crate::dirs::NodeDir;
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, STATE_SECONDS};
 use crate::qemu::AGENT_LABEL;
 use crate::qmp::{RunState, QUERY_STATUS};
 use crate::ready::boots_reported;
 use crate::wait::Deadline;
 use crate::Result;
-
-/// Seconds that QEMU's monitor may take to answer.
-const MONITOR_SECONDS: u64 = 3;
 
 /// Longest time for the guest agent to answer, those included whom it answers before.
 const AGENT_LIMIT: Duration = Duration::from_secs(10);
@@ -97,16 +94,9 @@ fn state_within(dir: &NodeDir, agent_limit: Duration) -> NodeState {
     }
 }
 
-/// Returns true if QEMU says that the guest's kernel has panicked.
-pub(crate) fn has_panicked(dir: &NodeDir) -> Result<bool> {
-    let mut monitor = Monitor::connect(dir, Deadline::seconds(MONITOR_SECONDS))?;
-    let status = monitor.execute(&QUERY_STATUS)?.status;
-    Ok(status == RunState::GuestPanicked)
-}
-
 /// The state as far as QEMU knows: [`NodeState::Ready`] if the agent has its port open.
 fn ask_qemu(dir: &NodeDir) -> Result<NodeState> {
-    let mut monitor = Monitor::connect(dir, Deadline::seconds(MONITOR_SECONDS))?;
+    let mut monitor = Monitor::connect(dir, Deadline::seconds(STATE_SECONDS))?;
     let status = monitor.execute(&QUERY_STATUS)?;
     if status.status == RunState::GuestPanicked {
         return Ok(NodeState::Panicked);

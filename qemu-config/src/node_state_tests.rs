@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use serde_json::{json, Value};
 
 use super::*;
+use crate::monitor::has_panicked;
 use crate::testing::TestDir;
 
 const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 3, "minor": 1, "major": 11}, "package": "Debian 1:11.1.3+ds-1~bpo13+1"}, "capabilities": ["oob"]}}"#;

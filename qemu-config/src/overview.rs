@@ -4,10 +4,11 @@ use serde::Serialize;
 
 use crate::accel::Accel;
 use crate::cluster::Cluster;
+use crate::manifest::{now_seconds, Mode};
 use crate::node::Node;
 use crate::node_state::NodeState;
 use crate::process::ProcessId;
-use crate::state::{now_seconds, Mode, Runtime};
+use crate::state::Runtime;
 
 /// A cluster as it is now.
 #[derive(Clone, Debug, Serialize)]

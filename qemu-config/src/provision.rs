@@ -11,7 +11,7 @@ use procfs::Current;
 use qnic_images::{Cache, GuestFile, GuestImage, KernelSeries, Program, Progress, Provisioner};
 
 use crate::accel::{decide, AccelDecision};
-use crate::boot::BootOptions;
+use crate::boot_options::BootOptions;
 use crate::guest_process::HELPER;
 use crate::{programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec, Result};
 

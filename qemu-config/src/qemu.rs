@@ -8,7 +8,7 @@ use qnic_images::GuestImage;
 
 use crate::accel::Accel;
 use crate::dirs::ClusterDir;
-use crate::state::COMMAND_SLOTS;
+use crate::limits::COMMAND_SLOTS;
 use crate::NodeSpec;
 
 /// Name of the port on which the guest's init says that it is ready, or why not.

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use crate::dirs::NodeDir;
 use crate::follow::{read_log, readable, tail, Follow, Growth};
-use crate::monitor::Events;
-use crate::node_state::has_panicked;
+use crate::monitor::{has_panicked, Events};
 use crate::process::Process;
 use crate::qmp::Event;
 use crate::wait::{stop_in, Deadline, Stop};

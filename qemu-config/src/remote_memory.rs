@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::boot::BootOptions;
+use crate::boot_options::BootOptions;
 use crate::config::{RemoteMemorySpec, Served};
 use crate::guest_command::{GuestCommand, GuestOutput};
 use crate::node::Node;

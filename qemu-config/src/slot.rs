@@ -5,8 +5,7 @@ use std::io::{self, Read, Seek, Write};
 use crate::agent::random;
 use crate::dirs::NodeDir;
 use crate::lock::LockFile;
-use crate::state::COMMAND_SLOTS;
-use crate::{Error, Result};
+use crate::{Error, Result, COMMAND_SLOTS};
 
 /// A command slot of a node, taken.
 pub(crate) struct Slot {

@@ -29,46 +29,19 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
-use serde::{Deserialize, Serialize};
 
-use crate::accel::Accel;
-use crate::dirs::{directories_in, ClusterDir};
+use crate::dirs::{directories_in, write, ClusterDir};
 use crate::lock::LockFile;
-use crate::process::ProcessId;
+use crate::manifest::{Manifest, Mode};
 use crate::{ClusterSpec, Error, Result};
-
-/// Commands that can run on one node at the same time.
-pub const COMMAND_SLOTS: usize = 8;
 
 /// Where the clusters of this user are.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     root: PathBuf,
     disks: PathBuf,
-}
-
-/// What ends the cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// The program that booted it; it ends with that program, whatever ends that.
-    Attached,
-    /// A call of [`crate::down`].
-    Detached,
-}
-
-/// Facts about a cluster that are fixed when it is made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Manifest {
-    pub(crate) mode: Mode,
-    pub(crate) accel: Accel,
-    pub(crate) owner: Option<ProcessId>,
-    /// Seconds since 1970.
-    pub(crate) created: u64,
-    pub(crate) disks: PathBuf,
 }
 
 impl Runtime {
@@ -200,12 +173,6 @@ impl Runtime {
     }
 }
 
-/// Seconds since 1970.
-pub(crate) fn now_seconds() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_secs()
-}
-
 fn check_owner(dir: &Path) -> Result<()> {
     let metadata = fs::symlink_metadata(dir).map_err(Error::io("look at", dir))?;
     if metadata.is_dir() && metadata.uid() == rustix::process::getuid().as_raw() {
@@ -223,10 +190,6 @@ fn make_dir(path: &Path) -> Result<()> {
         .mode(0o700)
         .create(path)
         .map_err(Error::io("create", path))
-}
-
-pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
-    fs::write(path, content).map_err(Error::io("write", path))
 }
 
 #[cfg(test)]

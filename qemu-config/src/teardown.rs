@@ -14,10 +14,11 @@ use rustix::process::Signal;
 
 use crate::dirs::{directories_in, ClusterDir};
 use crate::lock::LockFile;
+use crate::manifest::Mode;
 use crate::monitor::Monitor;
 use crate::process::{end_all, of_cluster, Process, ProcessId};
 use crate::qmp::QUIT;
-use crate::state::{Mode, Runtime};
+use crate::state::Runtime;
 use crate::wait::Deadline;
 use crate::{Error, Result};
 

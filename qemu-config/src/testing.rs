@@ -7,8 +7,9 @@ use std::process::{Child, Command, Stdio};
 use crate::accel::Accel;
 use crate::dirs::{ClusterDir, NodeDir};
 use crate::lock::LockFile;
+use crate::manifest::{Manifest, Mode};
 use crate::process::{ProcessId, MARKER};
-use crate::state::{Manifest, Mode, Runtime};
+use crate::state::Runtime;
 use crate::{ClusterSpec, NodeSpec, Result};
 
 /// A runtime of a test, and the directory of its cluster `c`.

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::PollFlags;
 
+use crate::monitor::has_panicked;
 use crate::monitor::Events;
 use crate::node::Node;
-use crate::node_state::has_panicked;
 use crate::process::{Process, ProcessId};
 use crate::qmp::Event;
 use crate::wait::{Deadline, Stop};

@@ -1,12 +1,10 @@
 //! What has happened between two snapshots.
 
-use std::collections::BTreeMap;
-
 use qnic_cluster::stages::Times;
 use serde::Serialize;
 
 use crate::occupants::{self, PeerRow, ProcessRow};
-use crate::snapshot::{NodeSnapshot, Snapshot};
+use crate::snapshot::{Between, NodeSnapshot, Snapshot};
 
 /// What is shown of a node. `None` is not known: without an earlier snapshot, or when a counter has
 /// begun anew in between.
@@ -60,29 +58,6 @@ const LOOKUPS: [&str; 4] = [
     "source_misses",
     "destination_misses",
 ];
-
-/// Counters at two times.
-pub(crate) struct Between<'a> {
-    /// None, if there was no earlier time.
-    pub(crate) before: Option<&'a BTreeMap<String, u64>>,
-    pub(crate) now: &'a BTreeMap<String, u64>,
-    /// In nanoseconds.
-    pub(crate) elapsed: u128,
-}
-
-impl Between<'_> {
-    /// What has come in between; `None` if that is not known.
-    fn increase(&self, counter: &str) -> Option<u64> {
-        let value = |counters: &BTreeMap<String, u64>| counters.get(counter).copied().unwrap_or(0);
-        value(self.now).checked_sub(value(self.before?))
-    }
-
-    /// The same per second.
-    pub(crate) fn rate(&self, counter: &str) -> Option<u64> {
-        let increase = u128::from(self.increase(counter)?) * 1_000_000_000;
-        u64::try_from(increase.checked_div(self.elapsed)?).ok()
-    }
-}
 
 /// A row for each node of either snapshot, by name.
 pub fn rows(before: Option<&Snapshot>, now: &Snapshot) -> Vec<Row> {

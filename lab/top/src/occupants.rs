@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
-use crate::model::Between;
-use crate::snapshot::{Entry, NodeSnapshot, Snapshot};
+use crate::snapshot::{Between, Entry, NodeSnapshot, Snapshot};
 
 /// What is shown of a process. `None` is not known, as in [`crate::Row`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

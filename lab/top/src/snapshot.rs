@@ -129,3 +129,26 @@ fn entries<T>(object: &Value, read: impl Fn(&Value) -> Option<T>) -> BTreeMap<St
     let entries = entries.filter_map(|(name, value)| Some((name.clone(), read(value)?)));
     entries.collect()
 }
+
+/// Counters at two times.
+pub(crate) struct Between<'a> {
+    /// None, if there was no earlier time.
+    pub(crate) before: Option<&'a BTreeMap<String, u64>>,
+    pub(crate) now: &'a BTreeMap<String, u64>,
+    /// In nanoseconds.
+    pub(crate) elapsed: u128,
+}
+
+impl Between<'_> {
+    /// What has come in between; `None` if that is not known.
+    pub(crate) fn increase(&self, counter: &str) -> Option<u64> {
+        let value = |counters: &BTreeMap<String, u64>| counters.get(counter).copied().unwrap_or(0);
+        value(self.now).checked_sub(value(self.before?))
+    }
+
+    /// The same per second.
+    pub(crate) fn rate(&self, counter: &str) -> Option<u64> {
+        let increase = u128::from(self.increase(counter)?) * 1_000_000_000;
+        u64::try_from(increase.checked_div(self.elapsed)?).ok()
+    }
+}

@@ -19,41 +19,7 @@ use qnic_abi::collective::kind::{COLLECTIVE_DOWN, COLLECTIVE_UP};
 use qnic_nic::trace::{Event, Scope, What};
 
 use crate::names::{self, Nodes};
-use crate::operations::{wait, Operation, SeenFrame, Wait, PAGES};
-
-/// What a process has called.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
-    /// What it is called.
-    pub name: String,
-    /// Node of the process.
-    pub at: u16,
-    /// Its port.
-    pub port: u16,
-    /// Its NIC has read it.
-    pub fetched: u64,
-    /// It ended.
-    pub ended: Option<u64>,
-    /// How it ended.
-    pub status: u32,
-    /// Waits for pages.
-    pub waits: Vec<Wait>,
-}
-
-/// A frame where it was sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SentFrame {
-    /// Node that has sent it.
-    pub at: u16,
-    /// Node that it is for.
-    pub to: u16,
-    /// Its kind.
-    pub kind: u32,
-    /// Bytes of its payload.
-    pub bytes: u64,
-    /// When it went.
-    pub time: u64,
-}
+use crate::operations::{wait, Call, Operation, SeenFrame, SentFrame, PAGES};
 
 impl Operation {
     /// Adds what happens to something that is no command.

@@ -39,9 +39,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use qnic_cluster::{Cancel, Cluster};
 
-pub use calls::{Call, SentFrame};
 pub use collect::{Collected, Collection, TracedNode};
-pub use operations::{Operation, Operations, SeenFrame};
+pub use operations::{Call, Operation, Operations, SeenFrame, SentFrame};
 pub use summary::{Slow, Summary};
 pub use timeline::write;
 

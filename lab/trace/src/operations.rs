@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use qnic_nic::trace::{Event, Scope, What};
 
-use crate::calls::{Call, SentFrame};
 use crate::collect::Collected;
 use crate::names::{self, Nodes};
 
@@ -87,6 +86,40 @@ pub struct SeenFrame {
     pub refused: Option<u32>,
     /// Waits for pages.
     pub waits: Vec<Wait>,
+}
+
+/// What a process has called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// What it is called.
+    pub name: String,
+    /// Node of the process.
+    pub at: u16,
+    /// Its port.
+    pub port: u16,
+    /// Its NIC has read it.
+    pub fetched: u64,
+    /// It ended.
+    pub ended: Option<u64>,
+    /// How it ended.
+    pub status: u32,
+    /// Waits for pages.
+    pub waits: Vec<Wait>,
+}
+
+/// A frame where it was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentFrame {
+    /// Node that has sent it.
+    pub at: u16,
+    /// Node that it is for.
+    pub to: u16,
+    /// Its kind.
+    pub kind: u32,
+    /// Bytes of its payload.
+    pub bytes: u64,
+    /// When it went.
+    pub time: u64,
 }
 
 /// All operations of a trace.

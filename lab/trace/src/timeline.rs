@@ -27,10 +27,9 @@ use qnic_abi::datagram::kind::DATAGRAM;
 use qnic_nic::trace::{Event, Scope, What};
 use serde_json::{json, Value};
 
-use crate::calls::Call;
 use crate::collect::Collected;
 use crate::names::{self, Nodes};
-use crate::operations::{Operation, Operations, SeenFrame, Wait};
+use crate::operations::{Call, Operation, Operations, SeenFrame, Wait};
 
 /// What a track is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -32,10 +32,11 @@
 //! file, line, column, key and what was expected, as in the configuration of the device
 //! process, which this crate makes from it: both come from `qnic-config`.
 
-mod device;
 mod network;
 mod parse;
+mod parts;
 mod remote_memory;
+mod rules;
 mod schedule;
 mod spec;
 mod validate;
@@ -44,9 +45,8 @@ mod validate;
 mod tests;
 
 pub use network::{HostSpec, LinkSpec, NetworkSpec, ProcessSpec};
-pub use remote_memory::RemoteMemorySpec;
 pub(crate) use remote_memory::Served;
+pub(crate) use rules::check_name;
+pub use rules::MAX_NAME;
 pub use schedule::{RepeatSpec, ScheduleSpec, Step, StepChange};
-pub use spec::{AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NodeSpec};
-pub(crate) use validate::check_name;
-pub use validate::MAX_NAME;
+pub use spec::{AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NodeSpec, RemoteMemorySpec};

@@ -46,12 +46,11 @@ use std::path::PathBuf;
 
 use qnic_config::{add, require, ConfigError, TransportSettings, Unique};
 use qnic_link_plan::units::Span;
-use qnic_link_plan::{Impairments, PrivateKey, PublicKey, Shape};
+use qnic_link_plan::{Impairments, PublicKey, Shape};
 use serde::{Deserialize, Serialize};
 
+use super::rules::check_name;
 use super::schedule::{self, ScheduleSpec};
-use super::spec::{ClusterSpec, NodeSpec};
-use super::validate::check_name;
 
 /// How NICs are joined.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
@@ -159,145 +158,24 @@ pub struct ProcessSpec {
     pub nodes: Vec<String>,
 }
 
-impl ClusterSpec {
-    /// Number of a node's NIC, wherever it runs.
-    pub fn node_number(&self, name: &str) -> Option<u16> {
-        let local = self.numbered().find(|(node, _)| node.name == name);
-        let elsewhere = || self.network.as_ref()?.elsewhere.get(name).copied();
-        local.map(|(_, number)| number).or_else(elsewhere)
-    }
-
-    /// The part of this cluster that `host` boots.
-    ///
-    /// # Errors
-    /// Returns an error if the file has no such host.
-    pub fn on_host(&self, host: &str) -> Result<Self, ConfigError> {
-        let network = self.network.as_ref();
-        let hosts = network.map_or(&[][..], |network| &network.hosts);
-        let Some(here) = hosts.iter().find(|one| one.name == host) else {
-            let known: Vec<_> = hosts.iter().map(|one| one.name.as_str()).collect();
-            let message = match known.is_empty() {
-                true => "the cluster file has no [[network.host]]".to_owned(),
-                false => format!("there is no host \"{host}\": use {}", known.join(" or ")),
-            };
-            return Err(ConfigError::new("network.host", message));
-        };
-        let mut part = self.clone();
-        part.nodes.clear();
-        part.remote_memory = self.remote_memory_of(&here.nodes);
-        let mut elsewhere = BTreeMap::new();
-        for (node, number) in self.numbered() {
-            if here.nodes.contains(&node.name) {
-                let number = Some(number);
-                part.nodes.push(NodeSpec {
-                    number,
-                    ..node.clone()
-                });
-            } else if node.nic {
-                elsewhere.insert(node.name.clone(), number);
-            }
-        }
-        if let Some(network) = &mut part.network {
-            network.here = Some(host.to_owned());
-            network.elsewhere = elsewhere;
-        }
-        Ok(part)
-    }
-
-    /// Checks that the private key of the host that was chosen is there, fit for use, and
-    /// belongs to the public key.
-    ///
-    /// # Errors
-    /// Returns an error that names the file.
-    pub fn check_private_key(&self) -> Result<(), ConfigError> {
-        let Some(network) = &self.network else {
-            return Ok(());
-        };
-        let mut hosts = network.hosts.iter().enumerate();
-        let here = hosts.find(|(_, host)| network.here.as_ref() == Some(&host.name));
-        let Some((index, host)) = here else {
-            return Ok(());
-        };
-        let (file, key) = (host.private_key.display(), format!("network.host[{index}]"));
-        let private = PrivateKey::read(&host.private_key).map_err(|error| {
-            ConfigError::new(format!("{key}.private_key"), format!("{file}: {error}"))
-        })?;
-        let (expected, found) = (host.public_key, private.public());
-        let message = format!("{file} belongs to {found}, not to {expected}");
-        require(found == expected, format!("{key}.public_key"), message)
-    }
-
-    /// Names of the hosts of which one must be chosen before booting.
-    pub fn hosts_to_choose(&self) -> Vec<&str> {
-        let open = self.network.iter().filter(|network| network.here.is_none());
-        open.flat_map(|network| &network.hosts)
-            .map(|host| host.name.as_str())
-            .collect()
-    }
-
-    /// All nodes with a NIC, those elsewhere included, by their numbers.
-    fn network_nodes(&self) -> BTreeMap<u16, &str> {
-        let local = self.numbered().filter(|(node, _)| node.nic);
-        let local = local.map(|(node, number)| (number, node.name.as_str()));
-        let elsewhere = self.network.iter().flat_map(|network| &network.elsewhere);
-        local
-            .chain(elsewhere.map(|(name, number)| (*number, name.as_str())))
-            .collect()
-    }
-
-    fn processes(&self) -> &[ProcessSpec] {
-        let network = self.network.as_ref();
-        network.map_or(&[], |network| &network.processes)
-    }
-
-    /// The device processes that run here, by their names; the only one has none.
-    pub(crate) fn device_processes(&self) -> Vec<Option<&str>> {
-        match self.processes() {
-            [] if self.has_nics() => vec![None],
-            [] => Vec::new(),
-            several => several.iter().map(|one| Some(one.name.as_str())).collect(),
-        }
-    }
-
-    /// The device process that has the NIC of a node.
-    pub(crate) fn process_of(&self, node: &str) -> Option<&str> {
-        let has = |process: &&ProcessSpec| process.nodes.iter().any(|name| name == node);
-        let process = self.processes().iter().find(has)?;
-        Some(&process.name)
-    }
-
-    /// The nodes whose NICs a device process has, with the numbers of these.
-    pub(crate) fn nics_of<'a>(
-        &'a self,
-        process: Option<&'a str>,
-    ) -> impl Iterator<Item = (&'a NodeSpec, u16)> {
-        let nics = self.numbered().filter(|(node, _)| node.nic);
-        nics.filter(move |(node, _)| self.process_of(&node.name) == process)
-    }
-}
-
-/// Checks the network of `spec`.
-pub(super) fn check(spec: &ClusterSpec) -> Result<(), ConfigError> {
-    let Some(network) = &spec.network else {
-        return Ok(());
-    };
+/// Checks the network of these nodes, which have a NIC.
+pub(super) fn check(network: &NetworkSpec, nodes: &[&str]) -> Result<(), ConfigError> {
     let message = "a lossless wire cannot be changed, and goes with nothing else in [network]";
     let alone = !network.lossless || *network == NetworkSpec::lossless();
     require(alone, "network.lossless", message)?;
-    let nodes: Vec<_> = spec.network_nodes().into_values().collect();
     qnic_config::check_timeouts(network.peer_timeout, network.fault_timeout)?;
     network.transport.check()?;
     let hub = network.hub.as_deref();
-    let topology = qnic_config::topology(network.topology, network.columns, hub.as_ref(), &nodes)?;
+    let topology = qnic_config::topology(network.topology, network.columns, hub.as_ref(), nodes)?;
     for (index, link) in network.links.iter().enumerate() {
         let [from, to] = &link.between;
         let ends = [&from.as_str(), &to.as_str()];
         let key = format!("network.link[{index}].between");
-        qnic_config::check_link(&topology, &nodes, ends, &key)?;
+        qnic_config::check_link(&topology, nodes, ends, &key)?;
     }
-    schedule::check(&network.schedule, &topology, &nodes)?;
-    check_processes(network, &nodes)?;
-    check_hosts(network, &nodes)
+    schedule::check(&network.schedule, &topology, nodes)?;
+    check_processes(network, nodes)?;
+    check_hosts(network, nodes)
 }
 
 fn check_hosts(network: &NetworkSpec, nodes: &[&str]) -> Result<(), ConfigError> {
@@ -366,13 +244,13 @@ fn check_division<'a>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use super::super::tests::{assert_errors, parse};
-    use super::*;
+    use crate::ClusterSpec;
 
-    const HOSTS: &str = r#"
+    pub(in super::super) const HOSTS: &str = r#"
 name = "x"
 [network]
 topology = "torus"
@@ -399,7 +277,7 @@ name = "a"
 count = 4
 "#;
 
-    const PROCESSES: &str = r#"
+    pub(in super::super) const PROCESSES: &str = r#"
 name = "x"
 [[network.process]]
 name = "left"
@@ -431,58 +309,6 @@ nic = false
     }
 
     #[test]
-    fn a_host_boots_its_nodes_and_knows_the_others() {
-        let whole = parse(HOSTS).unwrap();
-        let east = whole.on_host("east").unwrap();
-        east.validate().unwrap();
-        assert!(east.hosts_to_choose().is_empty());
-        let names: Vec<_> = east.nodes.iter().map(|node| node.name.as_str()).collect();
-        assert_eq!(names, ["a2", "a3"]);
-        for (name, number) in [("a0", 0), ("a1", 1), ("a2", 2), ("a3", 3)] {
-            assert_eq!(east.node_number(name), Some(number));
-        }
-        assert_eq!(parse(&east.to_toml().unwrap()).unwrap(), east);
-        let error = whole.on_host("north").unwrap_err().to_string();
-        let expected = "network.host: there is no host \"north\": use west or east";
-        assert_eq!(error, expected);
-    }
-
-    /// The key of the host that boots is checked before anything is.
-    #[test]
-    fn a_host_needs_its_private_key() {
-        use std::os::unix::fs::PermissionsExt;
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("east");
-        let text = HOSTS.replace("/c/east", file.to_str().unwrap());
-        let check = |text: &str| {
-            let spec = parse(text).unwrap().on_host("east").unwrap();
-            spec.check_private_key().map_err(|error| error.to_string())
-        };
-        let error = check(&text).unwrap_err();
-        let key = "network.host[1].private_key: ";
-        assert!(
-            error.starts_with(key) && error.contains("No such file"),
-            "{error}"
-        );
-        let private = PrivateKey::generate().unwrap();
-        private.write_new(&file).unwrap();
-        let error = check(&text).unwrap_err();
-        let key = "network.host[1].public_key: ";
-        assert!(
-            error.starts_with(key) && error.contains("belongs to"),
-            "{error}"
-        );
-        let text = text.replace(
-            "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=",
-            &private.public().to_string(),
-        );
-        check(&text).unwrap();
-        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
-        let error = check(&text).unwrap_err();
-        assert!(error.contains("chmod 600"), "{error}");
-    }
-
-    #[test]
     fn errors_of_hosts_and_links_have_location_and_key() {
         let table = r#"
             torus => cube | 4:12: network.topology: unknown variant
@@ -505,35 +331,6 @@ nic = false
             3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08= => hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo= | network.host[1].public_key: the key is used already by network.host[0].public_key
         "#;
         assert_errors(HOSTS, table);
-    }
-
-    #[test]
-    fn each_process_has_its_nics() {
-        let spec = parse(PROCESSES).unwrap();
-        assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
-        assert_eq!(spec.device_processes(), [Some("left"), Some("right")]);
-        let nics = |process| {
-            let nics = spec.nics_of(process);
-            nics.map(|(node, number)| (node.name.as_str(), number))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(nics(Some("left")), [("a0", 0), ("a1", 1)]);
-        assert_eq!(nics(Some("right")), [("a2", 2)]);
-        assert_eq!(spec.process_of("a2"), Some("right"));
-        assert_eq!(spec.process_of("plain"), None);
-    }
-
-    #[test]
-    fn without_processes_there_is_one_and_without_nics_none() {
-        let one = ClusterSpec::new("c").with(NodeSpec::new("a"));
-        assert_eq!(one.device_processes(), [None]);
-        assert_eq!(one.nics_of(None).count(), 1);
-        let plain = NodeSpec {
-            nic: false,
-            ..NodeSpec::new("a")
-        };
-        let none = ClusterSpec::new("c").with(plain);
-        assert!(none.device_processes().is_empty());
     }
 
     #[test]

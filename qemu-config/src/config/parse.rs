@@ -7,8 +7,7 @@ use qnic_images::KernelSeries;
 use serde::{de, Deserialize, Deserializer};
 
 use super::network::NetworkSpec;
-use super::remote_memory::RemoteMemorySpec;
-use super::spec::{AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NodeSpec};
+use super::spec::{AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NodeSpec, RemoteMemorySpec};
 use super::validate::{check, MAX_NODES};
 
 #[derive(Deserialize)]

@@ -17,10 +17,9 @@ use std::collections::BTreeMap;
 
 use qnic_bounds::{MAX_SERVERS, MAX_VOLUMES};
 use qnic_config::{add, index_of, require, ByteSize, ConfigError, Unique};
-use serde::{Deserialize, Serialize};
 
-use super::spec::{ClusterSpec, NodeSpec};
-use super::validate::check_size;
+use super::rules::check_size;
+use super::spec::{ClusterSpec, NodeSpec, RemoteMemorySpec};
 
 /// Most servers that a block can be kept on.
 const MAX_REPLICAS: u16 = 4;
@@ -33,29 +32,6 @@ const MAX_CLIENTS: u32 = 64;
 /// Most digits of a key.
 const MAX_KEY: usize = 32;
 
-/// A block device of a node in the memory of others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RemoteMemorySpec {
-    /// Name of the node that has the device.
-    pub on: String,
-    /// Size of the device.
-    pub size: ByteSize,
-    /// On how many servers each block is kept.
-    #[serde(default = "two")]
-    pub replicas: u16,
-    /// Names of the nodes whose memory it is in.
-    pub servers: Vec<String>,
-    /// What each of them gives for it; `None`: as much as the size.
-    pub serve: Option<ByteSize>,
-    /// Secret that its servers ask for, in hexadecimal digits.
-    pub key: Option<String>,
-}
-
-fn two() -> u16 {
-    2
-}
-
 /// What a node gives to the devices of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
@@ -65,26 +41,6 @@ pub(crate) struct Served {
     pub(crate) clients: u32,
     /// As [`RemoteMemorySpec::key`].
     pub(crate) key: Option<String>,
-}
-
-impl RemoteMemorySpec {
-    /// What each server gives for it.
-    pub(crate) fn served(&self) -> ByteSize {
-        self.serve.unwrap_or(self.size)
-    }
-
-    /// What it is, in words.
-    pub fn describe(&self, device: &str) -> String {
-        let Self { size, replicas, .. } = self;
-        let servers = self.servers.join(", ");
-        format!("{device}: {size} in the memory of {servers}, each block on {replicas}")
-    }
-
-    /// The key as a number; no key is zero.
-    fn secret(&self) -> u128 {
-        let key = self.key.as_deref();
-        key.map_or(0, |key| u128::from_str_radix(key, 16).unwrap_or(0))
-    }
 }
 
 impl ClusterSpec {

@@ -19,7 +19,7 @@
 //! jitter = "500ms"                   # up to this earlier or later, by the seed
 //! ```
 //!
-//! [`ClusterSpec::schedule`] is a function of the file and its seed: the same seed gives the
+//! [`ClusterSpec::schedule`](super::ClusterSpec::schedule) is a function of the file and its seed: the same seed gives the
 //! same times, and each step gives its links a seed of their own. What a link does to the
 //! frames after a step therefore does not depend on how many passed before it.
 
@@ -30,7 +30,6 @@ use qnic_link_plan::units::Span;
 use qnic_link_plan::{ImpairmentChange, Topology};
 use serde::{Deserialize, Serialize};
 
-use super::spec::ClusterSpec;
 use crate::Links;
 
 /// Most steps of a schedule, repetitions included.
@@ -143,19 +142,14 @@ fn chance_of(seed: u64, index: u64, turn: u64) -> fastrand::Rng {
     chance
 }
 
-impl ClusterSpec {
-    /// The steps of `[[network.schedule]]` in the order of their times, those of one time in
-    /// the order of the file.
-    pub fn schedule(&self) -> Vec<Step> {
-        let Some(network) = &self.network else {
-            return Vec::new();
-        };
-        let entries = network.schedule.iter().zip(0..);
-        let steps = entries.flat_map(|(entry, index)| entry.steps(index, network.seed));
-        let mut steps: Vec<_> = steps.collect();
-        steps.sort_by_key(|step| step.at);
-        steps
-    }
+/// The steps of a schedule in the order of their times, those of one time in its order.
+pub(super) fn steps(entries: &[ScheduleSpec], seed: u64) -> Vec<Step> {
+    let entries = entries.iter().zip(0..);
+    let mut steps: Vec<_> = entries
+        .flat_map(|(entry, index)| entry.steps(index, seed))
+        .collect();
+    steps.sort_by_key(|step| step.at);
+    steps
 }
 
 /// Checks the schedule of a network of `nodes`.

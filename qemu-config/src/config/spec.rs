@@ -8,7 +8,6 @@ use qnic_images::KernelSeries;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::network::NetworkSpec;
-use super::remote_memory::RemoteMemorySpec;
 
 /// Which accelerator runs the guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +136,29 @@ pub struct FileSpec {
     pub mode: u32,
 }
 
+/// A block device of a node in the memory of others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteMemorySpec {
+    /// Name of the node that has the device.
+    pub on: String,
+    /// Size of the device.
+    pub size: ByteSize,
+    /// On how many servers each block is kept.
+    #[serde(default = "two")]
+    pub replicas: u16,
+    /// Names of the nodes whose memory it is in.
+    pub servers: Vec<String>,
+    /// What each of them gives for it; `None`: as much as the size.
+    pub serve: Option<ByteSize>,
+    /// Secret that its servers ask for, in hexadecimal digits.
+    pub key: Option<String>,
+}
+
+fn two() -> u16 {
+    2
+}
+
 impl ClusterSpec {
     /// A cluster without nodes.
     pub fn new(name: impl Into<String>) -> Self {
@@ -200,6 +222,26 @@ impl NodeSpec {
             qemu_args: Vec::new(),
             files: Vec::new(),
         }
+    }
+}
+
+impl RemoteMemorySpec {
+    /// What each server gives for it.
+    pub(crate) fn served(&self) -> ByteSize {
+        self.serve.unwrap_or(self.size)
+    }
+
+    /// What it is, in words.
+    pub fn describe(&self, device: &str) -> String {
+        let Self { size, replicas, .. } = self;
+        let servers = self.servers.join(", ");
+        format!("{device}: {size} in the memory of {servers}, each block on {replicas}")
+    }
+
+    /// The key as a number; no key is zero.
+    pub(super) fn secret(&self) -> u128 {
+        let key = self.key.as_deref();
+        key.map_or(0, |key| u128::from_str_radix(key, 16).unwrap_or(0))
     }
 }
 

@@ -1,10 +1,9 @@
 //! The rules of a cluster, whether a file or a program describes it.
 
-use std::ops::RangeInclusive;
-
 use qnic_config::{add, require, ByteSize, ConfigError, Unique};
 
 use super::network::NetworkSpec;
+use super::rules::{check_name, check_size};
 use super::spec::{ClusterSpec, FileSpec, NodeSpec};
 
 /// Most nodes in one cluster.
@@ -17,11 +16,6 @@ const MIN_MEMORY: ByteSize = ByteSize::mib(128);
 const MAX_MEMORY: ByteSize = ByteSize::mib(64 << 10);
 /// Most bytes of one disk.
 const MAX_DISK: ByteSize = ByteSize::mib(1 << 20);
-/// Longest name of a cluster or node, which keeps socket paths short.
-pub const MAX_NAME: usize = 24;
-
-/// Names that mean something else on the command line.
-const RESERVED: [&str; 1] = ["all"];
 
 impl ClusterSpec {
     /// Checks every rule that does not depend on the machine.
@@ -56,7 +50,10 @@ pub(super) fn check(
         .as_ref()
         .is_none_or(NetworkSpec::is_one_process);
     spec.device.check(spec.device_processes().len(), alone)?;
-    super::network::check(spec)?;
+    if let Some(network) = &spec.network {
+        let nodes: Vec<_> = spec.network_nodes().into_values().collect();
+        super::network::check(network, &nodes)?;
+    }
     super::remote_memory::check(spec)
 }
 
@@ -72,36 +69,6 @@ fn check_node(node: &NodeSpec, key: &str) -> Result<(), ConfigError> {
         check_file(file, &format!("{key}.files[{index}]"))?;
     }
     Ok(())
-}
-
-/// Fails unless `name` can name a cluster, a node or what belongs to them.
-pub(crate) fn check_name(name: &str, key: &str) -> Result<(), ConfigError> {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let fits = (1..=MAX_NAME).contains(&name.len())
-        && name.bytes().all(|byte| plain(byte) || byte == b'-')
-        && name.bytes().next().is_some_and(plain);
-    let message = match fits {
-        true if !RESERVED.contains(&name) => return Ok(()),
-        true => format!("\"{name}\" has a meaning of its own: choose another name"),
-        false => format!(
-            "expected 1 to {MAX_NAME} of the characters a-z, 0-9 and \"-\", not \"-\" first, found \"{name}\""
-        ),
-    };
-    Err(ConfigError::new(key, message))
-}
-
-pub(super) fn check_size(
-    size: Option<ByteSize>,
-    range: RangeInclusive<ByteSize>,
-    table: &str,
-    field: &str,
-) -> Result<(), ConfigError> {
-    let Some(size) = size else { return Ok(()) };
-    let (key, [least, most]) = (format!("{table}.{field}"), [range.start(), range.end()]);
-    let message = format!("expected {least} to {most}, found {size}");
-    require(range.contains(&size), &key, message)?;
-    let message = format!("expected a whole number of MiB, found {size}");
-    require(size.0 % ByteSize::mib(1).0 == 0, key, message)
 }
 
 fn check_file(file: &FileSpec, key: &str) -> Result<(), ConfigError> {

@@ -22,17 +22,12 @@
 //! The daemon in guests is the helper of all commands (`qnic-exec`). A program learns of its
 //! machine by its environment; [`MachineRun`] lists the variables.
 
-mod error;
 mod placement;
 mod ports;
 mod records;
 mod run;
 mod supervise;
 
-pub use error::MachineError;
-pub use records::{Interface, Machine, MachineOverview, Machines, MAX_MACHINES};
+pub use records::{Interface, Machine, MachineOverview, Machines};
 pub use run::{MachineRun, RunReport};
 pub use supervise::RunEnd;
-
-/// Most ranks of a run: as many commands as the guests of the largest cluster can run.
-pub const MAX_RANKS: usize = 512;

@@ -1,6 +1,7 @@
 //! Which rank runs on which node: round robin.
 
-use super::{MachineError, MAX_RANKS};
+use crate::limits::MAX_RANKS;
+use crate::machine_error::MachineError;
 use crate::COMMAND_SLOTS;
 
 /// The index of the node of each rank, of so many nodes. Without a number of ranks there is one

@@ -14,10 +14,11 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{MachineError, MAX_RANKS};
 use crate::agent::random;
 use crate::dirs::ClusterDir;
+use crate::limits::MAX_RANKS;
 use crate::lock::LockFile;
+use crate::machine_error::MachineError;
 use crate::{Error, Result};
 
 /// Runs that can be under way in a cluster at the same time.
@@ -96,7 +97,7 @@ pub(super) fn runners(dir: &ClusterDir) -> Result<Vec<Runner>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Mode;
+    use crate::manifest::Mode;
     use crate::testing::TestDir;
 
     #[test]

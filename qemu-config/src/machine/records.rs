@@ -7,15 +7,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::ports::{runners, RunSlot};
-use super::MachineError;
 use crate::config::check_name;
-use crate::dirs::ClusterDir;
+use crate::dirs::{write, ClusterDir};
 use crate::lock::LockFile;
-use crate::state::write;
-use crate::{ClusterSpec, Error, Result};
-
-/// Most machines of a cluster.
-pub const MAX_MACHINES: usize = 64;
+use crate::{ClusterSpec, Error, MachineError, Result, MAX_MACHINES};
 
 /// By what the processes of a machine reach each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::state::Mode;
+use crate::manifest::Mode;
 use crate::testing::TestDir;
 use crate::NodeSpec;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::placement::place;
 use super::ports::RunSlot;
-use super::records::Machine;
+use super::records::{Machine, Machines};
 use super::supervise::{supervise, Killer, Rank, RunEnd};
 use crate::{
     Cancel, Cluster, Error, GuestCommand, GuestEvent, GuestInput, GuestProcess, Node, Result,
@@ -48,6 +48,11 @@ pub struct RunReport {
 }
 
 impl Cluster {
+    /// Its parallel machines.
+    pub fn machines(&self) -> Machines {
+        Machines::new(&self.dir, self.spec())
+    }
+
     /// Begins a run of so many ranks on a machine, or of one on each of its nodes.
     ///
     /// # Errors
@@ -192,7 +197,7 @@ impl Rank for InGuest {
 mod tests {
     use super::*;
     use crate::machine::Interface;
-    use crate::state::Mode;
+    use crate::manifest::Mode;
     use crate::testing::TestDir;
 
     fn machine() -> Machine {
