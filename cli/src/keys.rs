@@ -21,7 +21,7 @@ Examples:
 
 The file has the private key: it stays on its host, and only its owner may read it. The
 public key goes into [[network.host]] of the cluster file, which is the same on all
-hosts. Who has the private key of a host is that host.
+hosts. Guard the private key: with it, any machine can pose as its host.
 
 Exit status: 0 when done, 1 if a file cannot be made or used, 2 for a wrong command
 line.")]

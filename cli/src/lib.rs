@@ -2,7 +2,7 @@
 //! a `run` that gives the exit status.
 //!
 //! `bench`, `top`, `trace`, `sim` and `fuzz` are in the package `qnic-lab`, whose program is built when one of
-//! them is called: [`lab`] has their options. So who boots clusters does not build a simulator. Likewise
+//! them is called: [`lab`] has their options. So a user who boots clusters builds no simulator. Likewise
 //! with `test` and the package `qnic-tests`: [`suite`].
 #![forbid(unsafe_code)]
 

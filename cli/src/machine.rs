@@ -50,7 +50,7 @@ enum Action {
         #[command(flatten)]
         cluster: ClusterOption,
     },
-    /// List the machines, and who runs programs on them
+    /// List the machines, and the processes that run programs on them
     Ls {
         /// Print a JSON array of machines
         #[arg(long)]

@@ -13,7 +13,7 @@ use crate::ui::{self, ClusterOption};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  cargo qnic nic map a            where in SRAM is what, and who writes it
+  cargo qnic nic map a            where in SRAM is what, and which side writes it
   cargo qnic nic names a          processes of all nodes that have names
   cargo qnic nic groups a         groups of processes: state, calls under way
   cargo qnic nic queues a         command queues, posted receives, staged messages

@@ -1,5 +1,5 @@
 //! The command `test`, which the program `qnic-suite` of the package `qnic-tests` carries out. That
-//! has all cases, and what they stand on: whoever boots clusters does not wait for it to be built.
+//! has all cases, and what they stand on: a user who boots clusters does not wait for it to be built.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

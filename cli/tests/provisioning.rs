@@ -17,8 +17,8 @@ use marked::MARK;
 /// Longest time for a run to come to something, and to end.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// An address at which nobody listens: of all ports, only this one cannot be listened on.
-const NOBODY: &str = "http://127.0.0.1:0/debian";
+/// An address at which no process listens: of all ports, only this one cannot be listened on.
+const UNUSED: &str = "http://127.0.0.1:0/debian";
 
 /// A cache and a directory for builds that are empty, and a cluster file.
 struct Place {
@@ -54,7 +54,7 @@ impl Place {
 
     /// Boots the cluster with `arguments`, `FILE` being its file; status and errors.
     fn qnic(&self, arguments: &[&str]) -> (Option<i32>, String) {
-        let mut command = self.command(env!("CARGO_BIN_EXE_qnic"), NOBODY);
+        let mut command = self.command(env!("CARGO_BIN_EXE_qnic"), UNUSED);
         command.args(arguments).arg(self.path("c.toml"));
         if arguments.contains(&"exec") {
             command.args(["--", "true"]);
@@ -112,7 +112,7 @@ fn in_little_room(
     options: &str,
     arguments: &[&str],
 ) -> String {
-    let mut command = place.command("unshare", NOBODY);
+    let mut command = place.command("unshare", UNUSED);
     command.env(variable, place.path(directory));
     // As the program itself does for the module: without these it could build none, either.
     if !geteuid().is_root() {
@@ -172,7 +172,7 @@ fn a_full_directory_of_builds_is_told_with_what_to_do() {
 #[test]
 fn a_registry_that_does_not_answer_is_named_with_what_to_do() {
     let place = Place::new();
-    let mut command = place.command(env!("CARGO_BIN_EXE_qnic"), NOBODY);
+    let mut command = place.command(env!("CARGO_BIN_EXE_qnic"), UNUSED);
     command.args(["demo", "--host"]);
     command.env("CARGO_HOME", place.path("cargo"));
     command.env("CARGO_TARGET_DIR", place.path("target"));
@@ -231,8 +231,8 @@ fn a_signal_ends_builds_and_downloads_that_run_side_by_side() {
 /// Flag of a process that is ending (`PF_EXITING`).
 const EXITING: u32 = 0x4;
 
-/// The names of those that nobody has ended: a busy machine takes a while to end one that was
-/// killed, which runs no line of its own any more.
+/// The names of the processes that run on. One that was killed has not: it runs no line of its own
+/// any more, but a busy machine takes a while to end it.
 fn names_of_unended(mark: &Path) -> BTreeSet<String> {
     let deadly = [Signal::TERM, Signal::KILL].map(|signal| 1 << (signal.as_raw() - 1));
     let is_ending = |process: &Process| {

@@ -318,7 +318,7 @@ mod tests {
     }
 
     const LEAVES: &str = "QNIC_TEST_CACHE_OF_A_PROGRAM";
-    /// Makes a file once somebody opens the pipe beside it.
+    /// Makes a file once the test opens the pipe beside it.
     const PROGRAM: &str = "echo begun; read line < ../go; touch a-1/late";
 
     /// The process that is killed while a program of it works on an artefact.

@@ -161,7 +161,7 @@ impl Ties {
         fds.push(PollFd::new(&ended, PollFlags::IN));
         while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
         if self.is_pulled() {
-            // Nobody has waited for it, so the number is still its own.
+            // No process has waited for it, so the number is still its own.
             let _ = kill_process_group(pid, Signal::KILL);
         }
     }

@@ -52,7 +52,7 @@ pub fn end_descendants() -> usize {
 /// end, and what is left of all `seconds` later is killed. Returns how many are left: 0, unless
 /// one is stuck in the kernel.
 pub fn end_tree(root: &Child, seconds: u64) -> usize {
-    // Nobody has waited for it: its number is that of no other process.
+    // No process has waited for it: its number is still its own.
     let Some(number) = Pid::from_raw(root.id() as i32) else {
         return 0;
     };

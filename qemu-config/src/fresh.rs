@@ -8,8 +8,8 @@ use crate::{Cluster, Error, Links, Node, Result};
 /// Longest time for that.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Kills who has the device open, removes the driver once they are gone (fifty tries, a tenth
-/// of a second each), and loads it with the parameters of the boot.
+/// Kills the processes that have the device open, removes the driver once they are gone (fifty
+/// tries, a tenth of a second each), and loads it with the parameters of the boot.
 const SCRIPT: &str = r#"
 for fd in /proc/[0-9]*/fd/*; do
     [ "$(readlink $fd)" = /dev/qnic0 ] || continue

@@ -104,7 +104,7 @@ impl Node {
         Ok(boots)
     }
 
-    /// Stops the CPUs, as a debugger would: nobody announces it to the device process.
+    /// Stops the CPUs, as a debugger would: the device process is not told.
     ///
     /// # Errors
     /// [`Error::Monitor`].

@@ -26,7 +26,7 @@ use crate::ready::boots_reported;
 use crate::wait::Deadline;
 use crate::Result;
 
-/// Longest time for the guest agent to answer, those included whom it answers before.
+/// Longest time for the guest agent to answer, other questions before this one included.
 const AGENT_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a node is doing. It prints, also as JSON, as in "ready" or "not answering".
@@ -51,7 +51,7 @@ pub enum NodeState {
 }
 
 impl NodeState {
-    /// Returns true if the node is at work, on its way there, or stopped by somebody.
+    /// Returns true if the node is at work, on its way there, or stopped on purpose.
     pub fn is_well(self) -> bool {
         matches!(self, Self::Ready | Self::Booting | Self::Paused)
     }

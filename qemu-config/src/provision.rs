@@ -175,7 +175,7 @@ fn fetch(
     };
     let qemu = cancellable(cancels, || Ok(provisioner.qemu()?))?;
     let with_module = kernels(true);
-    // While they are unpacked, nobody else can ask the mirror for anything.
+    // While they are unpacked, no other process can ask the mirror for anything.
     each(&with_module, cancels, |kernel| {
         Ok(provisioner.module_parts(kernel)?)
     })?;
@@ -269,8 +269,8 @@ pub(crate) fn check_memory(spec: &ClusterSpec) -> Result<()> {
 /// Memory that a stock kernel keeps for itself, and what its first programs need.
 const KERNEL_MEMORY: ByteSize = ByteSize::mib(64);
 
-/// Fails if the guest of a node could not unpack its image: what it then lacks would be told by
-/// nobody.
+/// Fails if the guest of a node has too little memory to unpack its image: it would boot without
+/// some of its files, and no message.
 pub(crate) fn check_image(node: &NodeSpec, image: &GuestImage) -> Result<()> {
     let path = &image.initrd;
     let metadata = std::fs::metadata(path).map_err(Error::io("look at", path))?;

@@ -128,7 +128,7 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
     // The kernel panics if timer interrupts do not come while it counts its own instructions:
     // on a busy machine, they come too late. Under KVM it knows that by itself.
     // The guest's files stay in its memory: if they were swapped out, the agent would wait for its
-    // own program behind everybody who swaps, and not answer for minutes.
+    // own program behind all processes that swap, and not answer for minutes.
     let mut append =
         format!("console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node={name}");
     if machine.accel == Accel::Tcg {

@@ -9,7 +9,7 @@
 //!       booted                        exists once all nodes were ready
 //!       device.{toml,sock,pid,log}    the device process; of several, each has files
 //!                                     device-<name>.*, and .shm where the others call it
-//!       machines.{json,lock}          parallel machines, and the lock of those who change them
+//!       machines.{json,lock}          parallel machines, and a lock: taken to change them
 //!       machine-run<slot>.lock        locked while a program runs on one
 //!       log-keeper.log                what keeps the logs small complains of
 //!       nodes/<node>/                 vhost-user socket of the NIC; monitor, agent and

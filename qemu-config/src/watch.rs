@@ -36,8 +36,8 @@ struct Watched<'a> {
 impl Cluster {
     /// Waits until something breaks the cluster, or `stop` is pulled: `None` then.
     ///
-    /// QEMU tells of its events to one program at a time: nobody else may wait for a node to
-    /// get ready meanwhile.
+    /// QEMU tells of its events to one program at a time: no other may wait for a node to get ready
+    /// meanwhile.
     ///
     /// # Errors
     /// [`Error::Monitor`] if a QEMU that runs does not tell of its events.
@@ -48,7 +48,7 @@ impl Cluster {
                 return Ok(Some(Broken::Failed(node.ended())));
             };
             let events = Events::connect(&node.dir, Deadline::seconds(10))?;
-            // It may have panicked before anybody listened.
+            // It may have panicked before this listened.
             if has_panicked(&node.dir)? {
                 return Ok(Some(panicked(node)));
             }

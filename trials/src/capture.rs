@@ -81,7 +81,7 @@ impl Write for Announced {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         if let Some(begun) = self.begun.take() {
-            // Nobody waits any more: the trial is over.
+            // If no thread waits any more, the trial is over.
             let _ = begun.send(());
         }
         Ok(written)

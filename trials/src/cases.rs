@@ -1,4 +1,4 @@
-//! Cases and suites: what a report tells of a run, whoever makes it.
+//! Cases and suites: what a report tells of a run.
 
 use std::time::Duration;
 

@@ -32,7 +32,7 @@ pub use occupants::{PeerRow, ProcessRow};
 pub use screen::{run, Settings};
 pub use snapshot::{Entry, NodeSnapshot, Snapshot};
 
-/// Whom to ask.
+/// Where snapshots come from.
 pub enum Source {
     /// The device processes of a cluster.
     Cluster(Box<Cluster>),

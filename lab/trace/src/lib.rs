@@ -8,7 +8,7 @@
 //! ```
 //! | module | holds |
 //! |---|---|
-//! | `collect` | events from several device processes, until somebody has enough |
+//! | `collect` | events from several device processes, until the caller has enough |
 //! | `operations` | what all nodes say of one operation, put together |
 //! | `calls` | the same of what is no command: collectives, joins, imports, names |
 //! | `names` | what operations, frames and nodes are called |
@@ -44,7 +44,7 @@ pub use operations::{Call, Operation, Operations, SeenFrame, SentFrame};
 pub use summary::{Slow, Summary};
 pub use timeline::write;
 
-/// Whom to ask.
+/// Where events come from.
 pub enum Source {
     /// The device processes of a cluster.
     Cluster(Box<Cluster>),

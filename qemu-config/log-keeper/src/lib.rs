@@ -30,7 +30,7 @@ pub const SLACK: u64 = 4 << 20;
 /// Holes begin and end at multiples of this, which is one of the block size of file systems.
 const GRAIN: u64 = 64 << 10;
 
-/// A log that somebody else writes.
+/// A log that other processes write.
 #[derive(Debug)]
 pub struct Log {
     file: File,

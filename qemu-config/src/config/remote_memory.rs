@@ -10,8 +10,8 @@
 //! key = "5ec2e7"                     # secret, up to 32 hexadecimal digits; none if left out
 //! ```
 //!
-//! A server that several tables name gives all of them together so much, and whoever is first has
-//! it. It has one key, so these tables have the same.
+//! A server that several tables name gives all of them together so much, to the first that asks.
+//! It has one key, so these tables have the same.
 
 use std::collections::BTreeMap;
 

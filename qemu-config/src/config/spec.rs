@@ -53,7 +53,7 @@ pub struct DeviceSpec {
     /// further one takes the next port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
-    /// Allows an address that is not a loopback one: whoever reaches it reads all counters.
+    /// Allows an address that is not a loopback one: any machine that reaches it reads all counters.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub metrics_anywhere: bool,
     /// Threads that NICs are dealt to in turn, of each device process; more than one only where

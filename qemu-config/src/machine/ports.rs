@@ -3,7 +3,7 @@
 //! ```text
 //!   slot       0                1                      31
 //!   ports  2000 … 2511      2512 … 3023    …    17872 … 18383      rank r: first + r
-//!   file   machine-run0.lock …      locked while its run lasts; who it is stands in it
+//!   file   machine-run0.lock …      locked while its run lasts; has the run's machine and process in it
 //! ```
 //!
 //! Slots are looked at and taken under the lock of the records only, so that looking, which
@@ -28,7 +28,7 @@ const FIRST_PORT: usize = 2000;
 
 const _: () = assert!(FIRST_PORT + MAX_RUNS * MAX_RANKS <= u16::MAX as usize);
 
-/// Who runs.
+/// The run that has a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Runner {
     pub(super) machine: String,

@@ -37,7 +37,7 @@ pub struct Machine {
     pub exclusive: bool,
 }
 
-/// A machine, and who runs a program on it.
+/// A machine, and the processes that run programs on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MachineOverview {
     /// The machine.

@@ -121,13 +121,13 @@ pub(super) fn supervise<R: Rank>(
         let ended = collect(count, &ranks, &taken, limit, show);
         over.cancel();
         abandon();
-        // Nobody who waits to send waits for ever.
+        // A thread that waits to send learns that no more is taken.
         drop(taken);
         Ok(ended)
     })
 }
 
-/// Starts a rank and passes on what it says, until it ends or nobody listens.
+/// Starts a rank and passes on what it says, until it ends or no more is taken.
 fn follow<R: Rank>(
     rank: usize,
     start: &impl Fn(usize) -> Result<R>,
