@@ -17,7 +17,7 @@ use crate::{become_program, carry_out, Command};
 /// The program.
 const LAB: Program<'static> = Program::bin("qnic-lab", "qnic-lab").in_profile("lab");
 
-/// What does the commands that are not in this package.
+/// Carries out the commands that are not in this package.
 pub trait Lab {
     /// Measures.
     fn bench(options: &bench::Options) -> Result<ExitCode>;
@@ -31,7 +31,7 @@ pub trait Lab {
     fn fuzz(options: &fuzz::Options) -> Result<ExitCode>;
 }
 
-/// Has `L` do what the command line says; the exit status.
+/// Has `L` do what the command line says. Returns the exit status.
 pub fn main<L: Lab>() -> ExitCode {
     carry_out(|command| match command {
         Command::Bench(options) => L::bench(options),
@@ -43,7 +43,7 @@ pub fn main<L: Lab>() -> ExitCode {
     })
 }
 
-/// Becomes that program, which is built before if need be.
+/// Becomes that program, which is built first where needed.
 pub(crate) fn start() -> Result<ExitCode> {
     become_program(LAB, "building what measures, watches, simulates and fuzzes")
 }

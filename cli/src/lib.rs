@@ -116,12 +116,12 @@ enum Command {
     Completions(reference::CompletionsOptions),
 }
 
-/// Does what the command line says; the exit status.
+/// Does what the command line says. Returns the exit status.
 pub fn main() -> ExitCode {
     carry_out(run)
 }
 
-/// Reads the command line and has `run` do what it says; the exit status.
+/// Reads the command line and has `run` do what it says. Returns the exit status.
 fn carry_out(run: impl FnOnce(&Command) -> Result<ExitCode>) -> ExitCode {
     let cli = Cli::parse();
     start_logging()
@@ -183,8 +183,8 @@ fn run(command: &Command) -> Result<ExitCode> {
     }
 }
 
-/// Becomes another program of the workspace, which is built before if need be; it takes the same
-/// command line.
+/// Becomes another program of the workspace, with the same command line. It is built first where
+/// needed.
 fn become_program(program: qnic_cluster::Program<'_>, step: &str) -> Result<ExitCode> {
     let progress = ui::progress();
     progress.step(step);

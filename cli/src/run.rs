@@ -149,7 +149,7 @@ fn run_on(node: &Node, options: &Options, prefixed: bool) -> Result<u8> {
     let mut process = node.spawn(&command(options))?;
     if options.input {
         let input = process.input();
-        // Ends with this program at the latest: nothing else can interrupt a read.
+        // A read cannot be interrupted: this thread ends with the program.
         std::thread::spawn(move || feed(&input));
     }
     let deadline = options.timeout.map(|limit| Instant::now() + limit);
@@ -192,7 +192,7 @@ fn command(options: &Options) -> GuestCommand {
 fn feed(input: &GuestInput) {
     let mut buffer = vec![0; 32 << 10];
     let mut stdin = io::stdin().lock();
-    // A command that has ended reads no more: what is left has nowhere to go.
+    // A command that has ended reads no more.
     while let Ok(read @ 1..) = stdin.read(&mut buffer) {
         if input.write(&buffer[..read]).is_err() {
             return;

@@ -10,7 +10,7 @@ use qnic_cluster::Program;
 
 use crate::{become_program, carry_out, run, Command};
 
-/// The program, which is built as this one is, so the two share what they stand on.
+/// The program. It is built as this one is, so that both share what they stand on.
 const SUITE: Program<'static> = Program::bin("qnic-tests", "qnic-suite").built_with("qnic-cli");
 
 /// Options of `qnic test`.
@@ -48,8 +48,8 @@ pub struct Options {
     pub junit: Option<PathBuf>,
 }
 
-/// Has `test` do what the command line says if it is that command, and does what `qnic` does if
-/// not: cases start the program that they are in. The exit status.
+/// Has `test` carry out the command `test`, and does what `qnic` does for all others: cases start
+/// the program that they are in. Returns the exit status.
 pub fn main(test: fn(&Options) -> Result<ExitCode>) -> ExitCode {
     carry_out(|command| match command {
         Command::Test(options) => test(options),
@@ -57,7 +57,7 @@ pub fn main(test: fn(&Options) -> Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Becomes that program, which is built before if need be.
+/// Becomes that program, which is built first where needed.
 pub(crate) fn start() -> Result<ExitCode> {
     become_program(SUITE, "building the tests of several nodes")
 }

@@ -32,7 +32,7 @@ pub(crate) fn tell(error: &anyhow::Error) {
     eprintln!("qnic: {}", text_of(error));
 }
 
-/// An error and its causes, but none that was quoted already.
+/// An error and its causes, without those that the error before quotes.
 fn text_of(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -53,7 +53,7 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     })
 }
 
-/// Where clusters are, after what dead programs left there has been removed.
+/// The directory of clusters. What dead programs left there is removed first.
 pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     let runtime = Runtime::from_env()?;
     for name in qnic_cluster::sweep(&runtime)? {
@@ -197,7 +197,7 @@ impl Progress for Moving {
 
 impl Drop for Moving {
     fn drop(&mut self) {
-        // A terminal that has gone shows nothing anyway.
+        // The terminal may be gone.
         let _ = self.lines.clear();
     }
 }

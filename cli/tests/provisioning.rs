@@ -14,7 +14,7 @@ use rustix::process::{geteuid, kill_process, Pid, Signal};
 
 use marked::MARK;
 
-/// Longest time for a run to come to something, and to end.
+/// Longest time for a run to reach a step, and to end.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// An address at which no process listens: of all ports, only this one cannot be listened on.
@@ -52,7 +52,7 @@ impl Place {
         command
     }
 
-    /// Boots the cluster with `arguments`, `FILE` being its file; status and errors.
+    /// Boots the cluster with `arguments`, in which `FILE` is its file. Returns status and errors.
     fn qnic(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let mut command = self.command(env!("CARGO_BIN_EXE_qnic"), UNUSED);
         command.args(arguments).arg(self.path("c.toml"));
@@ -105,7 +105,8 @@ fn a_mirror_that_does_not_answer_is_named_with_what_to_do() {
 }
 
 /// Runs the program where a directory, which a variable names, is a file system of its own, made
-/// with these options. That is gone with the process, so the process looks itself at what is left.
+/// with these options. The file system is gone with the process, so the process itself looks at
+/// what is left.
 fn in_little_room(
     place: &Place,
     (variable, directory): (&str, &str),
@@ -114,7 +115,7 @@ fn in_little_room(
 ) -> String {
     let mut command = place.command("unshare", UNUSED);
     command.env(variable, place.path(directory));
-    // As the program itself does for the module: without these it could build none, either.
+    // The program needs the same namespaces to build the module.
     if !geteuid().is_root() {
         command.args(["--user", "--map-root-user"]);
     }
@@ -219,7 +220,7 @@ fn a_signal_ends_builds_and_downloads_that_run_side_by_side() {
         kill_process(Pid::from_raw(run.id() as i32).unwrap(), signal).unwrap();
         wait_ended(&mut run);
         let (code, errors) = ended(run.wait_with_output().unwrap());
-        // Between the two looks, one may be on its way from its signal to its end.
+        // Between the two looks, a process may be ending.
         let looks = [0; 2].map(|_| names_of_unended(place.dir.path()));
         let left = looks[0].intersection(&looks[1]);
         assert_eq!(left.count(), 0, "{signal:?}: {looks:?} run on");

@@ -31,8 +31,9 @@ pub(crate) use crate::apt_text::{Available, Package};
 /// Indexes younger than this are used as they are.
 const INDEX_AGE_MAX: Duration = Duration::from_secs(3600);
 
-/// Where apt looks for what is downloaded already while it resolves: of what it finds there, it
-/// prints nothing, and the downloads of a run that was interrupted would be missing in the next.
+/// An empty directory. While apt resolves, it looks there for finished downloads, and leaves those
+/// out of what it prints: without this, downloads of an interrupted run would be missing from the
+/// next.
 const NONE: &str = "none";
 
 /// A file whose time is that of the indexes.

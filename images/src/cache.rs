@@ -94,7 +94,7 @@ impl Cache {
         remove_tree(&tmp)?;
         fs::create_dir(&tmp)?;
         if let Err(error) = make(&tmp) {
-            // Why it failed matters more than whether the rest could be removed.
+            // The error of the work counts, not one of the removal.
             let _ = remove_tree(&tmp);
             return Err(error);
         }
@@ -165,7 +165,7 @@ impl Cache {
             fs::write(&tmp, value)?;
             Ok(fs::rename(&tmp, self.service("pins")?.join(request))?)
         };
-        // Why it failed matters more than whether the rest could be removed.
+        // The error of the work counts, not one of the removal.
         set().inspect_err(|_| drop(remove_file(&tmp)))
     }
 
@@ -415,7 +415,7 @@ mod tests {
         let this = "cache::tests::killed_fifty_times_while_it_fills_the_cache_has_nothing_half";
         let mut child = start_this_again(this, KILLED, root);
         let mut done = lines_of(&mut child).filter(|line| line == "step");
-        // It goes on while it is being killed: somewhere in its next steps.
+        // The process goes on while it is being killed: it dies somewhere in its next steps.
         assert!(done.nth(steps - 1).is_some());
         child.kill().unwrap();
         child.wait().unwrap();

@@ -66,15 +66,15 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 }
 
 thread_local! {
-    /// What ends the programs that this thread runs, by becoming readable.
+    /// Descriptors that end the programs of this thread when they are readable.
     static CANCELS: RefCell<Vec<OwnedFd>> = const { RefCell::new(Vec::new()) };
-    /// What is open in the programs that this thread runs, too: the locks on what they work on.
+    /// Descriptors that are open in the programs of this thread, too: locks on what they work on.
     static SHARED: RefCell<Vec<OwnedFd>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Makes `file` open in all programs that this thread begins to run until the result is dropped.
-/// A lock that it has is then theirs as well: if this process is killed, it is held until the
-/// last of them has ended.
+/// Makes `file` open in all programs that this thread starts until the result is dropped. So the
+/// programs hold its lock as well: if this process is killed, the lock is free when the last of
+/// them has ended.
 pub(crate) fn share_with_programs(file: &impl AsFd) -> io::Result<Shared> {
     let fd = file.as_fd().try_clone_to_owned()?;
     let number = fd.as_raw_fd();
@@ -111,9 +111,9 @@ pub fn cancelled_by<T>(cancels: &[BorrowedFd<'_>], work: impl FnOnce() -> T) -> 
     Ok(result)
 }
 
-/// What the programs that a thread runs have of it.
+/// What a thread gives to the programs that it runs.
 pub(crate) struct Ties {
-    /// Each ends them when it is readable.
+    /// Each ends the programs when it is readable.
     cancels: Vec<OwnedFd>,
     /// These are open in them.
     shared: Vec<OwnedFd>,
@@ -131,7 +131,7 @@ impl Ties {
         })
     }
 
-    /// Gives them to the programs of a thread that works for the one they were made on.
+    /// Gives the same to the programs of this thread, which works for the one that made this.
     pub(crate) fn of_that_thread_too(&self) -> io::Result<()> {
         CANCELS.set(clones(&self.cancels)?);
         SHARED.set(clones(&self.shared)?);
@@ -282,7 +282,7 @@ mod tests {
         command
     }
 
-    /// The program and what it has started are killed; what it made is left to the caller.
+    /// The program and all that it has started are killed. The caller removes what it made.
     #[test]
     fn a_program_is_killed_with_all_that_it_started_when_it_is_cancelled() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();

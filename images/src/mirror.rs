@@ -25,7 +25,7 @@ pub(crate) fn find_mirror() -> Result<String> {
     if let Some(mirror) = from_targets(&targets) {
         return Ok(mirror);
     }
-    // Before the first `apt-get update` there are no indexes, only sources.
+    // Before the first `apt-get update` there are sources, but no indexes.
     let empty = tempfile::tempdir()?;
     let mut configured = command("apt-get");
     configured.args(["update", "--print-uris"]);

@@ -86,8 +86,8 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> R
     let name = format!("module-{}", key.finish());
     let dir = cx.cache.artefact(&name, cx.progress, |dir| {
         let vendor = vendor(cx, build_root, &sources, &hash)?;
-        // All kernels share a working directory, for cargo builds the same for each
-        // of them; so there is one build at a time.
+        // All kernels share a working directory, because cargo builds the same crates for each. So
+        // one build runs at a time.
         let _lock = cx.cache.lock("module", cx.progress)?;
         let copy = cx.cache.service("build")?.join("module");
         let toolchain = format!("{} {}", build_root.key(), vendor.display());
@@ -129,8 +129,8 @@ fn vendor(
         vendor.arg(copy.path().join(GLUE).join("Cargo.toml"));
         vendor.arg("--sync").arg(library.join("Cargo.toml"));
         vendor.arg(dir);
-        // The standard library's manifests use what only its compiler allows, and
-        // settings meant for the caller's own build do not concern this one.
+        // Cargo has to read manifests of the standard library, which only the library's own
+        // compiler may. Flags of the caller's builds do not concern this one.
         vendor.env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
         let explain = |stderr: &str| {
             registry_is_unreachable(stderr).then(|| Error::RegistryUnreachable {

@@ -87,7 +87,7 @@ impl Root {
             return Ok(root);
         }
         let apt = Apt::open(cx)?;
-        // The process that held apt before may have made it.
+        // Another process may have made it while it held apt.
         if let Some(root) = Self::remembered(cx.cache, set) {
             return Ok(root);
         }
@@ -146,7 +146,7 @@ impl Root {
     }
 }
 
-/// What stands for the request in the list of remembered answers.
+/// The name of the request in the list of remembered answers.
 fn request(set: &PackageSet<'_>) -> String {
     let mut key = Key::new(set.kind, RECIPE);
     key.add(set.suite);

@@ -95,7 +95,7 @@ const fn alone(name: &'static str) -> PackageSet<'static> {
     }
 }
 
-/// The host's QEMU in words, else why it cannot be used.
+/// The version of the host's QEMU in words, or why it cannot be used.
 pub(crate) fn host_qemu() -> Result<String, String> {
     let none = || "this machine has none".to_owned();
     let qemu = QEMU.of_host().ok_or_else(none)?;
@@ -195,7 +195,7 @@ fn check_ucx_perftest(ucx_perftest: &Program) -> Result<()> {
     check_usage(ucx_perftest, "ucp_put_lat", "a ucx_perftest that puts")
 }
 
-/// The usage of a program names a word. It shows that whatever its status is then.
+/// The usage of a program names a word, whatever the exit status.
 fn check_usage(program: &Program, word: &str, what: &str) -> Result<()> {
     let output = program.command().arg("-h").output()?;
     let usage = [output.stdout, output.stderr].concat();

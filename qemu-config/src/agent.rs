@@ -11,14 +11,14 @@ use crate::socket::Socket;
 use crate::wait::{stop_in, Deadline};
 use crate::{Error, Result};
 
-/// A connection to one node's agent. It serves one at a time: keep it short.
+/// A connection to one node's agent, which serves one connection at a time: keep it short.
 pub(crate) struct Agent {
     qga: Qga<Stream<BufReader<Socket>, Socket>>,
     node: String,
 }
 
 impl Agent {
-    /// Connects, and synchronizes: an answer to an earlier client may still come.
+    /// Connects, and skips answers that an earlier client has not waited for.
     pub(crate) fn connect(dir: &NodeDir, deadline: Deadline) -> Result<Self> {
         let node = dir.name();
         let socket = Socket::connect(&dir.agent(), deadline);
@@ -49,7 +49,7 @@ impl Agent {
         }
     }
 
-    /// Starts a program in the guest; its process number.
+    /// Starts a program in the guest. Returns the number of its process.
     pub(crate) fn start(&mut self, path: &str, args: &[&str]) -> Result<i64> {
         let command = guest_exec {
             path: path.to_owned(),

@@ -5,8 +5,8 @@
 //!         ─▶ remote memory
 //! ```
 //!
-//! What costs time and can fail without a trace comes before the directory. From
-//! there on a failure, also Ctrl-C, takes down what was started.
+//! Steps before the state directory leave nothing behind when they fail. From there on, a failure
+//! or Ctrl-C takes down what was started.
 
 use std::fs::File;
 use std::path::Path;
@@ -39,7 +39,7 @@ const QEMU_NICE: i32 = 10;
 /// Time for the device process to listen.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Boots `spec`; its nodes, and what must end it if this process is to.
+/// Boots `spec`. Returns its nodes and, if the cluster ends with this process, what ends it.
 pub(crate) fn boot(
     spec: &ClusterSpec,
     options: &BootOptions,
@@ -48,7 +48,7 @@ pub(crate) fn boot(
     spec.check_private_key()?;
     check_memory(spec)?;
     if options.runtime.names().contains(&spec.name) {
-        // Here to fail early; what counts is the check when the directory is made.
+        // To fail early. The check that counts is made with the directory.
         check_name(spec, &options.runtime.lock()?, &options.runtime)?;
     }
     let parts = provision(spec, options)?;
@@ -179,8 +179,8 @@ fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Resu
     Ok(child)
 }
 
-/// Starts what keeps the logs of the cluster small: it ends when all its other processes have,
-/// whether this one is still there or not.
+/// Starts the log keeper of the cluster. It ends when all other processes of the cluster have, even
+/// if this one ends first.
 fn start_log_keeper(
     program: &Path,
     spec: &ClusterSpec,
@@ -206,8 +206,7 @@ fn start_log_keeper(
     spawn(command, dies_with_us, 0).map_err(Error::io("start", program))
 }
 
-/// Waits for every node; the first failure, also of a device process, ends the wait
-/// for the others.
+/// Waits for every node. The first failure, also of a device process, ends all waits.
 fn await_all(
     spec: &ClusterSpec,
     nodes: &[Node],

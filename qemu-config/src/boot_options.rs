@@ -31,8 +31,8 @@ pub struct BootOptions {
 }
 
 impl BootOptions {
-    /// Attached or detached, in the environment's runtime directory, silent, three minutes for
-    /// guests to get ready, which have [`APP`].
+    /// In the environment's runtime directory, silent, with [`APP`] in the guests, which have three
+    /// minutes to get ready.
     ///
     /// # Errors
     /// As [`Runtime::from_env`].

@@ -20,8 +20,8 @@ use crate::process::ProcessId;
 use crate::state::Runtime;
 use crate::{Cancel, ClusterSpec, Error, Links, Result, Step, StepChange};
 
-/// A running cluster. One that was booted attached ends when this is dropped, or
-/// when the process ends in whatever way.
+/// A running cluster. One that was booted attached ends when this is dropped, or when the process
+/// ends in any way.
 pub struct Cluster {
     spec: ClusterSpec,
     pub(crate) dir: ClusterDir,
@@ -131,13 +131,12 @@ impl Cluster {
         }
     }
 
-    /// Its device process, which may have ended; the first of several; `None` without
-    /// NICs.
+    /// The first of its device processes, which may have ended; `None` without NICs.
     pub fn device(&self) -> Option<ProcessId> {
         Some(self.devices().into_iter().next()?.1)
     }
 
-    /// Its device processes, which may have ended, with what they are called.
+    /// Its device processes, which may have ended, with their names.
     pub fn devices(&self) -> Vec<(String, ProcessId)> {
         let processes = self.spec.device_processes().into_iter();
         let started = processes.filter_map(|process| {
@@ -154,9 +153,9 @@ impl Cluster {
         sockets.collect()
     }
 
-    /// The statistics of the device process; of several, all their NICs and links, and the
-    /// rest of the first. Those that do not answer are named in a list `silent`, if there
-    /// are any.
+    /// The statistics of its device processes: NICs and links of all of them, everything else of
+    /// the first. Device processes that do not answer are named in a list `silent`, if there are
+    /// any.
     ///
     /// # Errors
     /// [`Error::Failed`] if none answers.
@@ -239,8 +238,7 @@ impl Cluster {
     }
 
     fn change_links(&self, links: &Links, request: &Value) -> Result<u64> {
-        // Each device process has the links that its frames take: another one may not
-        // know this one.
+        // A device process knows only the links that its own frames take, so some may refuse.
         let (mut changed, mut refused) = (0, None);
         for process in self.spec.device_processes() {
             match self.ask(process, request) {
@@ -249,7 +247,7 @@ impl Cluster {
             }
         }
         match refused {
-            // All of them have some of all links.
+            // `all` names links of each process.
             Some(error) if changed == 0 || *links == Links::All => Err(error),
             _ => Ok(changed),
         }
@@ -331,7 +329,7 @@ impl Cluster {
         })
     }
 
-    /// What the device process has logged; of several, all of them.
+    /// The logs of its device processes, one after the other.
     pub fn device_log(&self) -> String {
         let processes = self.spec.device_processes().into_iter();
         let logs = processes.map(|process| fs::read(self.dir.device(process).log()));

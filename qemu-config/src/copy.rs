@@ -50,8 +50,8 @@ pub(crate) fn put(
             process.abandon();
         }
         let packed = packing.join().unwrap_or(Err(Error::Interrupted));
-        // A source that cannot be read explains what the other side then complains
-        // about; a connection that broke is explained by the other side.
+        // A source that cannot be read explains the complaint of the other side. A connection that
+        // broke is explained by the other side.
         if broken.load(Ordering::Relaxed) {
             unpacked.and(packed)
         } else {
@@ -60,7 +60,7 @@ pub(crate) fn put(
     })
 }
 
-/// Copies `from` of the guest of `dir` to `to` on the host; the path of what was made.
+/// Copies `from` of the guest of `dir` to `to` on the host. Returns the path of what was made.
 pub(crate) fn get(
     dir: &NodeDir,
     from: &Path,

@@ -1,8 +1,8 @@
 //! What this process has started, and what that has started in turn.
 //!
-//! A program that others start on (cargo, a test, a shell) may end before them. What it leaves
-//! becomes a child of this process ([`adopt_orphans`]), so that a walk along parents finds all
-//! of it, whatever its environment, session or process group.
+//! A child that starts processes itself (cargo, a test, a shell) may end before them. They then
+//! become children of this process ([`adopt_orphans`]), so that a walk along parents finds all of
+//! them, whatever their environment, session or process group.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -14,15 +14,15 @@ use rustix::process::{getpid, kill_process_group, set_child_subreaper, Pid, Sign
 use crate::process::{end_all, Process, ProcessId};
 use crate::wait::Deadline;
 
-/// Looks for descendants in one call of [`end_descendants`]: one that is ended may have just
-/// started another.
+/// Searches in one call of [`end_descendants`]: a process that is being ended may just have started
+/// another.
 const ROUNDS: usize = 16;
 
 /// Seconds that killed processes may take to end.
 const KILL_SECONDS: u64 = 10;
 
-/// From now on, descendants whose parents end become children of this process. Those that end
-/// then are reaped when this process ends.
+/// Makes this process the parent of all descendants whose own parents end from now on. They are
+/// reaped when this process ends.
 ///
 /// # Errors
 /// Returns an error if the kernel refuses.

@@ -94,8 +94,8 @@ fn failed_with_log(dir: &ClusterDir, process: Option<&str>, what: impl Into<Stri
     }
 }
 
-/// Waits for the line `ready`; the error is the reason why the wait ended, if that
-/// was not the end of the output.
+/// Waits for the line `ready`. The error is the reason why the wait ended; none if the output
+/// ended.
 fn await_ready(mut output: ChildStdout, deadline: &Deadline) -> Result<(), Option<Stop>> {
     let mut said = Vec::new();
     loop {

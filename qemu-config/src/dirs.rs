@@ -48,7 +48,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).map_err(Error::io("write", path))
 }
 
-/// Makes an empty log. All that write it append, so that it may become shorter meanwhile.
+/// Makes an empty log. All its writers append, so that it may be made shorter meanwhile.
 pub(crate) fn create_log(path: &Path) -> Result<File> {
     let made = File::create(path).and_then(|_| File::options().append(true).open(path));
     made.map_err(Error::io("create", path))
@@ -85,7 +85,7 @@ impl ClusterDir {
         DeviceFiles(self.0.join(stem))
     }
 
-    /// Where the numbers of all device processes are that were started.
+    /// The files with the numbers of all device processes that were started.
     pub(crate) fn device_pids(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         let paths = entries.map(|entry| entry.path());
@@ -112,8 +112,8 @@ impl ClusterDir {
         serde_json::from_slice(&fs::read(self.manifest()).ok()?).ok()
     }
 
-    /// Takes the cluster's lock, which the program has that boots, owns or removes the
-    /// cluster; `None` if another one has it.
+    /// Takes the cluster's lock, held by the program that boots, owns or removes the cluster.
+    /// `None` if another program has it.
     pub(crate) fn try_lock(&self) -> Result<Option<LockFile>> {
         let path = self.lock();
         let mut lock = LockFile::try_lock(&path)?;

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 /// Ticks by which the frequency is asked for.
 const TICKS: u64 = 1_000_000_000;
 
-/// The frequency in kHz, measured once, which takes up to 0.2 s; none where the host's counter does not
-/// count evenly, or is of another kind than a guest's.
+/// The frequency in kHz, measured once, which takes up to 0.2 s. `None` where the host's counter
+/// does not count evenly, or guests have a counter of another kind.
 pub(crate) fn tsc_khz() -> Option<u64> {
     static KHZ: OnceLock<Option<u64>> = OnceLock::new();
     *KHZ.get_or_init(|| {
@@ -20,8 +20,8 @@ pub(crate) fn tsc_khz() -> Option<u64> {
     })
 }
 
-/// The frequency of a counter that took so many nanoseconds for [`TICKS`]; none for one that counts
-/// nanoseconds, as a clock of the host's kernel does: `quanta` takes that where there is no better.
+/// The frequency of a counter that took so many nanoseconds for [`TICKS`]. `None` if it counts
+/// nanoseconds: `quanta` has fallen back to a clock of the host's kernel.
 fn khz(nanoseconds: u64) -> Option<u64> {
     match nanoseconds {
         0 | TICKS => None,

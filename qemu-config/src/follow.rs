@@ -60,7 +60,7 @@ impl Follow {
         Ok(bytes)
     }
 
-    /// How many bytes were dropped before what was read last, since this was asked last.
+    /// The number of bytes that were dropped before what was read last, and since the last call.
     pub(crate) fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
     }
@@ -121,8 +121,8 @@ pub(crate) fn read_log(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The end of the file at `path`: at most `lines` lines of readable text, or more if a kernel
-/// panicked before them: why it did is among what is told.
+/// The end of the file at `path` as readable text: at most `lines` lines, or more if a kernel
+/// panicked before them: from the line on that says why.
 pub(crate) fn tail(path: &Path, lines: usize) -> String {
     const MOST: u64 = 16 << 10;
     let read = || -> io::Result<Vec<u8>> {
@@ -141,7 +141,8 @@ pub(crate) fn tail(path: &Path, lines: usize) -> String {
     all[panic.map_or(end, |panic| end.min(panic))..].join("\n")
 }
 
-/// Whether `line` of a console says why a kernel panicked. Its last words repeat it.
+/// Returns true if `line` of a console says why a kernel panicked. The last line of a panic, which
+/// repeats it, does not count.
 fn begins_panic(line: &str) -> bool {
     line.contains("Kernel panic - not syncing") && !line.contains("end Kernel panic")
 }

@@ -27,8 +27,8 @@ pub fn print_logs(logs: &[Log], sink: &mut dyn FnMut(usize, &[u8])) -> Result<()
     follow_logs(logs, None, None, sink)
 }
 
-/// Gives what is in `logs` to `sink` and then what is added, until `writer` has ended
-/// or `cancel` is pulled.
+/// Gives what is in `logs` to `sink`, and then what is appended, until `writer` has ended or
+/// `cancel` is pulled.
 ///
 /// # Errors
 /// The first log that cannot be read.
@@ -68,7 +68,7 @@ pub fn follow_logs(
         watched.push((running.as_fd(), PollFlags::IN));
         match deadline.first_ready(&watched) {
             Ok(index) if index < open.len() => open[index].forget_changes(),
-            // What it wrote last is still given to the sink.
+            // What the writer wrote last still goes to the sink.
             Ok(_) | Err(Stop::Timeout) => writer = None,
             Err(Stop::Cancelled) => return Ok(()),
         }

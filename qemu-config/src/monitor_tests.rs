@@ -29,7 +29,7 @@ fn serve(dir: &NodeDir, first: &'static str, answers: &[&str]) -> JoinHandle<Vec
     })
 }
 
-/// What a query for the status comes to that is answered with `answer`.
+/// The result of a query for the status to which the monitor answers `answer`.
 fn status_if(answer: &str) -> Result<Status> {
     let cluster = TestDir::new();
     let dir = cluster.node();
@@ -41,7 +41,7 @@ fn status_if(answer: &str) -> Result<Status> {
     status
 }
 
-/// The error of a query for the status that is answered with `answer`.
+/// The error of a query for the status to which the monitor answers `answer`.
 fn error_if(answer: &str) -> String {
     let error = status_if(answer).unwrap_err();
     assert!(matches!(error, Error::Monitor { .. }), "{error:?}");
@@ -82,7 +82,7 @@ fn garbage_is_an_error_that_shows_it_and_cannot_drive_a_terminal() {
     );
     let error = error_if(GREETING);
     assert!(error.contains("nonsense: a second greeting"), "{error}");
-    // No more of it than one can read.
+    // A line that is too long is read up to the limit.
     assert!(error_if(&"x".repeat(100_000)).len() < 400);
 }
 

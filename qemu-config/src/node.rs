@@ -145,8 +145,8 @@ impl Node {
         })
     }
 
-    /// Waits until the guest has reported a boot after the first `boots`; the release
-    /// of its kernel.
+    /// Waits until the guest has reported a boot after the first `boots`. Returns the release of
+    /// its kernel.
     ///
     /// # Errors
     /// [`Error::Failed`] if its init failed, QEMU ended or the guest restarts over and
@@ -184,15 +184,15 @@ impl Node {
         failed(&self.dir, "its QEMU has ended")
     }
 
-    /// What the guest's console has shown since the cluster was booted; of very much, the first and
-    /// the last part.
+    /// The output of the guest's console since the cluster was booted. Of a very long one, the
+    /// first and the last part.
     pub fn console_log(&self) -> String {
         let log = read_log(&self.dir.console()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// The last `lines` lines of the console, as text that cannot drive a terminal; more if the
-    /// kernel panicked before them, from its reason on.
+    /// The last `lines` lines of the console, as text that cannot drive a terminal. If the kernel
+    /// panicked before them, all from the line on that says why.
     pub fn console_tail(&self, lines: usize) -> String {
         tail(&self.dir.console(), lines)
     }

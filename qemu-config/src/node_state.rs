@@ -9,8 +9,8 @@
 //! ```
 //! A guest whose kernel panics tells QEMU by its device pvpanic, if the guest has the driver of
 //! that (pvpanic-pci) loaded; QEMU stops the guest then, and its memory and console stay as they
-//! were. One without it restarts. A guest that hangs says nothing: that its agent has the port
-//! open means little, an answer means that kernel and processes run.
+//! were. A guest without the driver restarts. A guest that hangs says nothing. An open port of its
+//! agent means little; an answer means that kernel and processes run.
 
 use std::fmt;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl fmt::Display for NodeState {
     }
 }
 
-/// What the node with directory `dir` is doing, whose QEMU runs.
+/// The state of the node with directory `dir`, whose QEMU runs.
 pub(crate) fn state_of(dir: &NodeDir) -> NodeState {
     state_within(dir, AGENT_LIMIT)
 }
@@ -86,7 +86,7 @@ fn state_within(dir: &NodeDir, agent_limit: Duration) -> NodeState {
     if Agent::connect(dir, deadline).is_ok() {
         return NodeState::Ready;
     }
-    // It may have been stopped, have panicked or have restarted meanwhile.
+    // It may have been stopped, panicked or restarted meanwhile.
     match ask_qemu(dir) {
         Ok(NodeState::Ready) => NodeState::NotAnswering,
         Ok(other) => other,

@@ -106,7 +106,7 @@ impl ClusterOverview {
     /// What `cluster` is like now.
     pub fn of(cluster: &Cluster) -> Self {
         let nodes = std::thread::scope(|scope| {
-            // Each may have to wait for an answer.
+            // In parallel: each node may take a while to answer.
             let nodes = cluster.nodes().iter();
             let asked = nodes.map(|node| scope.spawn(move || NodeOverview::of(node)));
             let asked: Vec<_> = asked.collect();

@@ -28,7 +28,7 @@ pub struct ProcessId {
     pub start_ticks: u64,
 }
 
-/// A process that is open: signals reach it or no process.
+/// An open process. A signal reaches this process, or none if it has ended.
 #[derive(Debug)]
 pub(crate) struct Process {
     fd: OwnedFd,
@@ -57,8 +57,8 @@ impl ProcessId {
     /// Opens it, if it still runs.
     pub(crate) fn open(self) -> Option<Process> {
         let fd = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
-        // The descriptor names whatever had the number when it was opened. If the
-        // process of our start time has the number after that, it had it then.
+        // The descriptor names the process that had the number when it was opened. That is ours if
+        // ours still has the number afterwards.
         self.is_alive().then_some(Process { fd })
     }
 
@@ -92,7 +92,7 @@ impl ProcessId {
 }
 
 impl Process {
-    /// Sends `signal`; one that has ended needs none.
+    /// Sends `signal`. A process that has ended needs none.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.fd, signal);
     }
@@ -116,7 +116,7 @@ pub(crate) fn end_all(mut processes: Vec<Process>, steps: &[(Signal, u64)]) -> u
     for (signal, seconds) in steps {
         processes.iter().for_each(|process| process.signal(*signal));
         let deadline = Deadline::seconds(*seconds);
-        // One deadline for all: those that have ended return at once.
+        // One deadline for all: a wait for a process that has ended returns at once.
         processes.retain(|process| process.wait(&deadline).is_err());
         if processes.is_empty() {
             break;
@@ -160,9 +160,8 @@ impl Phase {
     }
 }
 
-/// The environment of a process; empty if it has ended, or is another user's. It counts if
-/// the process had executed its program before the environment was read, and executed none
-/// meanwhile; otherwise it is read again.
+/// The environment of a process; empty if it has ended, or is another user's. It is read again
+/// unless the process had executed its program before the reading, and executed none meanwhile.
 fn environment(process: &procfs::process::Process) -> HashMap<OsString, OsString> {
     let deadline = Deadline::seconds(EXEC_LIMIT);
     loop {

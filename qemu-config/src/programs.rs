@@ -3,9 +3,9 @@
 //! In a checkout, cargo is asked each time: what runs is what the sources say.
 //! Elsewhere the program beside the running one is taken.
 //!
-//! All but those that the tool becomes are built alike: for one platform and linked statically,
-//! several by one call of cargo. So what they have in common is compiled once, and a program runs on
-//! the host and in any guest, whatever C library that has.
+//! All but those that the tool becomes are linked statically, for one platform, and built by one
+//! call of cargo. So their common crates are compiled once, and each program runs on the host and in
+//! any guest, whatever C library that has.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -25,14 +25,14 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The profile of the tool.
 const TOOL: &str = "tool";
 
-/// The variable with what rustc is told for that platform.
+/// The variable with rustc's flags for that platform.
 const FLAGS: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS";
 
-/// What it is told.
+/// The flags: link statically.
 const STATIC: &str = "-Ctarget-feature=+crt-static";
 
-/// How the variables begin by which `cargo run` tells a program of its own package. Scripts of
-/// other packages read them, and cargo would build these again.
+/// Prefixes of the variables with which `cargo run` describes the package of its program. Build
+/// scripts of other packages read them: with other values, cargo would build these packages again.
 const OF_PACKAGE: [&str; 5] = [
     "CARGO_BIN_",
     "CARGO_CRATE_",
@@ -50,8 +50,8 @@ pub struct Program<'a> {
     name: &'a str,
     /// Cargo's profile.
     profile: &'a str,
-    /// The package that it is built with, as cargo builds for this machine; else it is linked
-    /// statically, so that it runs in guests.
+    /// With a package: built together with it, for this machine. Without: linked statically, so
+    /// that it runs in guests.
     with: Option<&'a str>,
 }
 
@@ -59,12 +59,11 @@ pub struct Program<'a> {
 pub const DEVICE: Program<'static> = Program::bin("qnic-device", "qnic-device");
 /// The program of demo, tests and benchmarks, which is in every guest with a NIC.
 pub const APP: Program<'static> = Program::bin("qnic-apps", "qnic-app");
-/// The program of the demo alone, which does what [`APP`] does of it, and is built in a third of
-/// the time.
+/// The program of the demo, a part of [`APP`] that is built in a third of the time.
 pub const DEMO: Program<'static> = Program::bin("qnic-demo", "qnic-demo");
-/// Where [`APP`], or what stands for it, is in a guest.
+/// The path of [`APP`], or of the program that takes its place, in a guest.
 pub const APP_PATH: &str = "/usr/bin/qnic-app";
-/// Where [`APP`] is in a guest by the name that makes it the tool for remote memory.
+/// The path in a guest at which [`APP`] is the tool for remote memory.
 pub(crate) const REMOTE_MEMORY_PATH: &str = "/usr/bin/qnic-rmem";
 /// What keeps the logs of a cluster small.
 pub const LOG_KEEPER: Program<'static> = Program::bin("qnic-log-keeper", "qnic-log-keeper");
@@ -219,14 +218,14 @@ fn command(programs: &[Program<'_>], root: &Path) -> Command {
         ..
     }] = programs
     {
-        // The flags of the environment hold for both.
+        // The environment's flags hold for both packages.
         command.args(["--package", with, "--package", package, option, name]);
         return command;
     }
     command.args(["--target", TARGET]);
     command.env(FLAGS, STATIC);
-    // Cargo gives what is shared the features that the packages want which are named. With the
-    // same ones always named, no program is built again for another choice of programs.
+    // Cargo builds shared crates with the features that the named packages ask for. The same
+    // packages are always named, so no program is built again for another choice of programs.
     for program in [DEVICE, APP, DEMO, LOG_KEEPER, EXEC] {
         command.args(["--package", program.package]);
     }
@@ -240,8 +239,8 @@ fn command(programs: &[Program<'_>], root: &Path) -> Command {
     command
 }
 
-/// Runs `command` to its end, or ends it, and the compilers that it has started, when one of
-/// `cancels` is pulled or this process ends.
+/// Runs `command` to its end. Ends it and its compilers when one of `cancels` is pulled, or when
+/// this process ends.
 fn run(mut command: Command, programs: &[Program<'_>], cancels: &[&Cancel]) -> Result<Output> {
     let cannot = |error| format!("cargo cannot be started: {error}; install it with rustup");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -256,10 +255,10 @@ fn run(mut command: Command, programs: &[Program<'_>], cancels: &[&Cancel]) -> R
     let deadline = Deadline::new(None, cancels.iter().copied());
     let output = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // One that has ended already needs no end.
+            // A process that has ended needs no end.
             let Some(process) = process else { return };
             if process.wait(&deadline).is_err() {
-                // Its number is that of the group for as long as one of them lives.
+                // Its number stays that of the group while any process of the group lives.
                 let _ = Pid::from_raw(pid).map(|pid| kill_process_group(pid, Signal::TERM));
             }
         });
@@ -326,7 +325,7 @@ mod tests {
         assert!(words.join(" ").ends_with(expected), "{words:?}");
     }
 
-    /// Otherwise tests in host mode and clusters would build them for each other again and again.
+    /// Otherwise tests in host mode and clusters would build each other's programs again.
     #[test]
     fn any_choice_of_programs_is_built_from_the_same_packages() {
         let packages = |programs: &[Program<'_>]| {

@@ -15,13 +15,14 @@ use crate::boot_options::BootOptions;
 use crate::guest_process::HELPER;
 use crate::{programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec, Result};
 
-/// Where guests have the example of a module that uses the datagrams of `qnic.ko`.
+/// The path in guests of an example module, which uses the datagrams of `qnic.ko`.
 const EXAMPLE: &str = "/root/qnic_ping.ko";
 
-/// Added to the niceness of what builds the module. Module and device process are then ready together: with
-/// less, one processor idles while the other ends the device process; with more, while it ends the module.
+/// Added to the niceness of the module's build, so that module and device process are ready
+/// together. With less, the device process is finished alone, on one processor; with more, the
+/// module is.
 const MODULE_NICE: i32 = 4;
-/// The same of what fetches the files of guests: nothing waits for them until all else is there.
+/// Added to the niceness of what fetches the files of guests, which are needed last.
 const GUESTS_NICE: i32 = 10;
 
 /// What a cluster is booted from.
@@ -35,9 +36,9 @@ pub(crate) struct Parts {
 
 /// Gets everything that `spec` needs; may download and build.
 ///
-/// Cargo builds the programs while QEMU and what guests boot are fetched, and the module is
-/// built, for the one waits for the network while the other computes. The programs take longer, and the
-/// last of them one processor alone: what builds the module gives way to them.
+/// Cargo builds the programs while QEMU and the files of guests are fetched, and the module is
+/// built: the one computes while the other waits for the network. The programs take longer, and the
+/// last of them one processor alone, so the module's build gives way to them.
 ///
 /// ```text
 ///   accelerator ─┬─▶ programs of guests and host ───────────────┬─▶ image of each guest
@@ -83,14 +84,14 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     })
 }
 
-/// Makes this thread, and the programs that it starts, wait for others of this process.
+/// Makes this thread, and the programs that it starts, give way to the others of this process.
 fn give_way(nice: i32) {
-    // Without it all takes longer, and comes out the same.
+    // A failure costs time, and changes nothing else.
     let _ = rustix::process::nice(nice);
 }
 
-/// Does both at once, each in a thread of its own. What fails first ends the other, and so does
-/// each of `outer`: both are given the cancels that end them.
+/// Does both at once, each in a thread of its own. The first failure ends the other one, and so
+/// does each of `outer`: both functions are given the cancels that end them.
 fn side_by_side<A: Send, B: Send>(
     outer: &[&Cancel],
     one: impl FnOnce(&[&Cancel]) -> Result<A> + Send,
@@ -108,15 +109,16 @@ fn side_by_side<A: Send, B: Send>(
         )
     });
     match (one, other) {
-        // What one of them says of its end is not worth telling.
+        // How each of them has ended does not matter then.
         _ if outer.iter().any(|cancel| cancel.is_cancelled()) => Err(Error::Interrupted),
-        // This one was ended by what went wrong with the other.
+        // The failure of the other one has ended this one.
         (Err(Error::Interrupted), Err(error)) => Err(error),
         (one, other) => Ok((one?, other?)),
     }
 }
 
-/// Does `work`, whose programs end when one of `cancels` is pulled; then it was interrupted.
+/// Does `work`. A pull of one of `cancels` ends the programs that it runs, and the result is
+/// [`Error::Interrupted`].
 fn cancellable<T>(cancels: &[&Cancel], work: impl FnOnce() -> Result<T>) -> Result<T> {
     let fds: Vec<_> = cancels.iter().map(|cancel| cancel.as_fd()).collect();
     let result = qnic_images::cancelled_by(&fds, work);
@@ -128,7 +130,7 @@ fn cancellable<T>(cancels: &[&Cancel], work: impl FnOnce() -> Result<T>) -> Resu
 
 /// The programs of a cluster.
 struct Programs {
-    /// Those that guests with a NIC have; others have the helper alone.
+    /// For guests with a NIC; the others have the helper alone.
     of_guests: Vec<GuestFile>,
     device: Option<PathBuf>,
     log_keeper: PathBuf,
@@ -163,7 +165,8 @@ fn programs_for(
     })
 }
 
-/// Fetches QEMU and all that the guests of `spec` boot but our programs; the modules by kernel.
+/// Fetches QEMU and all files of the guests of `spec` but our programs. Returns the modules by
+/// kernel.
 fn fetch(
     spec: &ClusterSpec,
     provisioner: &Provisioner,

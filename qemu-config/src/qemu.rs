@@ -88,8 +88,9 @@ fn machine_and_memory(line: &mut Line, machine: &Machine<'_>) {
     // own instructions meanwhile, and on a busy machine gets a clock that is wrong many times over.
     let (accel, cpu, pit) = match machine.accel {
         Accel::Kvm => ("kvm", "host", ""),
-        // Nor is a string instruction fast here: it copies byte by byte, for four times as long as the
-        // loads and stores that kernel and libraries take where the processor does not claim that.
+        // Nor are string instructions fast here: they copy byte by byte, and take four times as
+        // long as the loads and stores that kernel and libraries use on a processor without fast
+        // ones.
         Accel::Tcg => ("tcg,thread=multi", "max,-erms,-fsrm", ",pit=off"),
     };
     line.plain("-machine", &format!("q35,memory-backend=ram{pit}"));
@@ -122,8 +123,8 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
     for (option, file) in [("-kernel", kernel), ("-initrd", &image.initrd)] {
         line.0.extend([option.into(), file.into()]);
     }
-    // A kernel that panics restarts at once, which the launcher sees as a reset, unless it can
-    // say so before: then QEMU stops it.
+    // A kernel that panics tells QEMU, which stops the machine. One that cannot restarts at once,
+    // which the launcher sees as a reset.
     let name = &machine.node.name;
     // The kernel panics if timer interrupts do not come while it counts its own instructions:
     // on a busy machine, they come too late. Under KVM it knows that by itself.
@@ -137,9 +138,9 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
         append += " mitigations=off";
         // A kernel tries each of its ciphers before it has a first program: half a second.
         append += " cryptomgr.notests=1";
-        // The counter is one clock of the emulator. A kernel that compares it with the HPET while the
-        // machine is busy believes that it is not, and asks the HPET from then on: an exit of the
-        // guest for each look at the time.
+        // Counter and HPET show one clock of the emulator. On a busy machine a kernel that compares
+        // them finds the counter wrong, and reads the HPET from then on: an exit of the guest for
+        // each look at the time.
         append += " tsc=reliable";
         if let Some(khz) = machine.tsc_khz {
             append += &format!(" tsc_early_khz={khz}");
@@ -173,8 +174,8 @@ fn sockets_and_ports(line: &mut Line, machine: &Machine<'_>) {
     }
 }
 
-/// What fails on the host fails in the guest; QEMU would stop the machine otherwise when
-/// the host's disk is full, and report it nowhere.
+/// An error of the host's disk becomes one of the guest's. Otherwise QEMU would stop the machine
+/// when the host's disk is full, and report it nowhere.
 fn disks(line: &mut Line, machine: &Machine<'_>) {
     for (disk, _) in disks_of(machine.node) {
         let file = machine.disks.join(disk_file(&machine.node.name, disk));

@@ -46,7 +46,7 @@ pub(crate) fn failed(dir: &NodeDir, what: impl Into<String>) -> Error {
     }
 }
 
-/// Waits for the report after the first `seen`; the kernel's release.
+/// Waits for the report after the first `seen`. Returns the release of the kernel.
 pub(crate) fn wait_ready(
     dir: &NodeDir,
     qemu: &Process,
@@ -95,8 +95,8 @@ pub(crate) fn wait_ready(
     }
 }
 
-/// Counts how often the guest resets itself, and knows when it panics. Without QEMU's events
-/// a wait works, too: it only takes longer to notice a loop.
+/// Counts how often the guest resets itself, and notices a panic. A wait works without QEMU's
+/// events, too: it then takes longer to notice a loop.
 #[derive(Default)]
 struct Resets {
     events: Option<Events>,
@@ -106,16 +106,16 @@ struct Resets {
 }
 
 impl Resets {
-    /// Connects once QEMU listens; a guest whose console shows something does.
+    /// Connects once QEMU listens, which it does when the guest's console shows something.
     fn attach(&mut self, dir: &NodeDir) {
         if self.attempted || !dir.events().exists() {
             return;
         }
         self.attempted = true;
         self.events = Events::connect(dir, Deadline::seconds(5)).ok();
-        // Some may have come together with the greeting.
+        // Some events may have come together with the greeting.
         self.take();
-        // One that came before left the guest stopped.
+        // A panic before this connection has left the guest stopped.
         self.panicked |= has_panicked(dir).unwrap_or(false);
     }
 
@@ -139,7 +139,7 @@ fn is_panic(event: &Event) -> bool {
     matches!(event, Event::GuestPanicked)
 }
 
-/// Counts the lines of the ready port and understands the one that matters.
+/// Counts the lines of the ready port, and understands the one that is waited for.
 #[derive(Default)]
 struct Lines {
     partial: Vec<u8>,

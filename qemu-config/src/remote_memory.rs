@@ -41,7 +41,7 @@ pub(crate) fn set_up(spec: &ClusterSpec, nodes: &[Node], options: &BootOptions) 
     Ok(())
 }
 
-/// Attaches a device, which has this name if the node's tables come in their order.
+/// Attaches a device, which has this name if the tables of its node come in their order.
 fn attach(
     spec: &ClusterSpec,
     (node, device): (&Node, &str),

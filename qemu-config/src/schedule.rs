@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::wait::{Deadline, Stop};
 use crate::{Cancel, Cluster, Result, Step, StepChange};
 
-/// A step that was taken.
+/// A step of the schedule that was taken.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Taken {
     /// When it was to be taken, in seconds after the start.
@@ -23,7 +23,7 @@ pub struct Taken {
 }
 
 impl Cluster {
-    /// Takes `steps`, which are in the order of their times, from now on; tells of each.
+    /// Takes `steps`, which are in the order of their times, from now on, and tells of each.
     /// Returns when all were taken or `stop` is pulled.
     ///
     /// # Errors

@@ -14,8 +14,8 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Takes a free slot; not the same one first each time, so that a helper that is
-    /// still ending is not waited for.
+    /// Takes a free slot, a different one each time: the helper of the last command may still be
+    /// ending.
     pub(crate) fn take(dir: &NodeDir) -> Result<Self> {
         let first = random() as usize % COMMAND_SLOTS;
         for index in (0..COMMAND_SLOTS).map(|step| (first + step) % COMMAND_SLOTS) {

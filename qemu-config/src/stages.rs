@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How many times were how long, in nanoseconds.
+/// A histogram of times, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Times {
     /// Sum of all times.

@@ -22,7 +22,7 @@ use crate::state::Runtime;
 use crate::wait::Deadline;
 use crate::{Error, Result};
 
-/// What is sent, and the seconds waited after it. Each QEMU has been asked to quit before.
+/// The signals, and the seconds to wait after each. Each QEMU has been asked to quit before.
 const STEPS: [(Signal, u64); 2] = [(Signal::TERM, 5), (Signal::KILL, 10)];
 
 /// Ends the cluster `name`: its processes, sockets and files are gone afterwards.
@@ -85,7 +85,7 @@ pub(crate) fn end(runtime: &Runtime, name: &str, dir: &ClusterDir, _lock: LockFi
     let processes = processes_of(dir);
     ask_to_quit(dir);
     let left = end_all(processes, &STEPS);
-    // Something may have been started while we were looking.
+    // A process may have been started during the search.
     let late = of_cluster(dir.path())
         .into_iter()
         .filter_map(ProcessId::open)
@@ -113,7 +113,7 @@ fn ask_to_quit(dir: &ClusterDir) {
         for node in directories_in(&dir.nodes()) {
             let node = dir.node(&node);
             scope.spawn(move || {
-                // One that does not listen gets a signal next.
+                // A QEMU that does not listen gets a signal next.
                 if let Ok(mut monitor) = Monitor::connect(&node, Deadline::seconds(2)) {
                     let _ = monitor.execute(&QUIT);
                 }

@@ -60,7 +60,7 @@ impl Cancel {
 
     /// Waits until it is pulled.
     pub fn wait(&self) {
-        // Without a limit, and with nothing else to wait for, only the pull ends this.
+        // Nothing else can end this wait.
         let _ = Deadline::new(None, None).readable(self.as_fd());
     }
 
@@ -167,7 +167,7 @@ impl Deadline {
         }
     }
 
-    /// Waits until it is over; why it is.
+    /// Waits until it is over. Returns why it is.
     pub(crate) fn over(&self) -> Stop {
         match self.first_ready(&[]) {
             Err(stop) => stop,

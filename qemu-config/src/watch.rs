@@ -95,7 +95,7 @@ fn wait(
         for one in nodes.iter_mut() {
             match one.events.as_mut().map(Events::take) {
                 Some(Ok(events)) if events.iter().any(is_panic) => return Some(panicked(one.node)),
-                // Its end is seen by its process.
+                // The end of QEMU is noticed by its process.
                 Some(Err(_)) => one.events = None,
                 _ => {}
             }

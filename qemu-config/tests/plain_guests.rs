@@ -168,8 +168,8 @@ fn space(path: &Path) -> u64 {
     std::fs::metadata(path).unwrap().blocks() * 512
 }
 
-/// A guest that writes without end to what is logged of it does not fill the host's disk (X8), and
-/// what it has said first and last is there.
+/// A guest that writes without end to its logs does not fill the host's disk (X8). The first and
+/// the last of what it has said stay.
 #[test]
 fn the_logs_of_a_guest_stay_small() {
     const WRITTEN: u64 = 48 << 20;

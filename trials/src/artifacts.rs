@@ -59,8 +59,8 @@ impl Artifacts {
         self.write(name, format!("{value:#}\n").as_bytes())
     }
 
-    /// Keeps what `cluster` has to tell: also one that is broken. What cannot be had is said
-    /// in its place.
+    /// Keeps what `cluster`, which may be broken, has to tell. What cannot be had is replaced by
+    /// the reason.
     pub(crate) fn collect(&self, cluster: &Cluster) -> io::Result<()> {
         let stats = cluster.device_stats();
         self.write("device.log", cluster.device_log().as_bytes())?;

@@ -44,7 +44,7 @@ impl Progress for Recorder {
     }
 }
 
-/// Boots `spec`; and the cases of that, named after the file's cluster `name`.
+/// Boots `spec`. Returns also the cases of the boot, named after the cluster `name` of the file.
 pub(crate) fn boot(
     spec: &ClusterSpec,
     mut options: BootOptions,

@@ -70,7 +70,7 @@ impl Case {
         }
     }
 
-    /// The same, which it did not come to.
+    /// A case that was not reached.
     #[must_use]
     pub fn skipped(self, why: impl Into<String>) -> Self {
         Self {

@@ -87,7 +87,7 @@ fn follow(
     }
 }
 
-/// Runs the program on each of `nodes`, at the same time; in their order.
+/// Runs the program on all `nodes` at the same time. The ends are in the order of the nodes.
 pub(crate) fn on_all<T: Send>(nodes: &[&Node], run: impl Fn(&Node) -> T + Sync) -> Vec<T> {
     let done: Vec<Mutex<Option<T>>> = nodes.iter().map(|_| Mutex::default()).collect();
     std::thread::scope(|scope| {

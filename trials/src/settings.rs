@@ -68,8 +68,7 @@ impl Setting {
     /// Makes it part of `spec`.
     ///
     /// # Errors
-    /// Says what is wrong with the key or the value. Whether the cluster may be so, its own
-    /// check says.
+    /// Says what is wrong with the key or the value. The cluster is checked as a whole later.
     pub fn apply(&self, spec: &mut ClusterSpec) -> Result<(), WrongSetting> {
         self.try_apply(spec).map_err(|message| WrongSetting {
             setting: self.to_string(),

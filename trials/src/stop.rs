@@ -31,8 +31,8 @@ impl Stop {
         })
     }
 
-    /// Ends the trial. Of several reasons the first counts; that a guest has panicked is told
-    /// also after its program had its time, which is only what follows.
+    /// Ends the trial. The first reason counts, but a panic of a guest replaces the end of the
+    /// program's time, which is its consequence.
     pub(crate) fn pull(&self, reason: Reason) {
         let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*first, &reason) {

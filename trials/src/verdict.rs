@@ -11,9 +11,9 @@ use crate::settings::Setting;
 pub enum Verdict {
     /// The program returned 0 on every node.
     Passed,
-    /// The program ended otherwise on this node.
+    /// The program failed on this node.
     Failed {
-        /// The first node on which it did, in the order of the file.
+        /// The first such node in the order of the file.
         node: String,
         /// Its status, as a shell gives it: 128 and the signal's number for a signal.
         status: u8,

@@ -101,7 +101,7 @@ impl Output {
     }
 }
 
-/// What stands before lines of a rank: as wide for all ranks of the run.
+/// The prefix of lines of a rank, as wide for all ranks of the run.
 fn prefix(rank: usize, ranks: usize, colour: bool) -> String {
     let width = ranks.saturating_sub(1).to_string().len();
     match colour {

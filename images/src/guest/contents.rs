@@ -15,7 +15,8 @@ use crate::root::{PackageSet, Root, LIBRARIES, MERGED};
 const PACKAGES: &str = "busybox-static gzip kmod libc6 libgcc-s1 pciutils qemu-guest-agent \
                         util-linux xz-utils zstd";
 
-/// The one program without libraries; it stands for all that the guest has not.
+/// The one program without libraries. It takes the place of all programs that the guest does not
+/// have.
 const BUSYBOX: &str = "usr/bin/busybox";
 
 /// Other programs that the guest has as the distribution makes them.
@@ -140,8 +141,9 @@ fn put_programs(tree: &mut Tree, tools: &Root) -> Result<()> {
     Ok(())
 }
 
-/// Paths in the root of the libraries that the loader loads for `program`; some are in `folders`
-/// of [`LIBRARIES`], which it knows from the program in the guest, by its path there.
+/// Paths in the root of the libraries that the loader loads for `program`. `folders` are those
+/// below [`LIBRARIES`] with some of them, which the loader would know from the path of the program
+/// in the guest.
 pub(super) fn needs(root: &Root, program: &str, folders: &[&str]) -> Result<Vec<String>> {
     let what = format!("list the libraries of {program}");
     let libraries = root.dir.join(LIBRARIES);

@@ -15,9 +15,10 @@ use crate::root::{PackageSet, Root};
 pub(crate) struct Programs {
     packages: PackageSet<'static>,
     paths: &'static [&'static str],
-    /// Folders beneath that of libraries where some of theirs are.
+    /// Folders below that of libraries with some of theirs.
     folders: &'static [&'static str],
-    /// Folders where a library looks for more by itself, and what is in the names that are wanted.
+    /// Folders from which a library loads others by itself, and a part of the names that are
+    /// wanted.
     looked_up: &'static [(&'static str, &'static str)],
 }
 

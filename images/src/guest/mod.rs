@@ -115,11 +115,11 @@ pub(crate) fn provision(
     let dir = cx
         .cache
         .artefact(&format!("initrd-{key}"), cx.progress, |dir| {
-            // Each change of a program makes an image, and the old ones are of no use.
+            // Each change of a program makes an image, and earlier ones have no use.
             cx.cache.prune("initrd", UNUSED_MAX)?;
             let making = format!("making the guest image for {}", kernel.release);
             cx.progress.step(&making);
-            // The tree's files are read when it is written: this outlives it.
+            // This outlives the tree, whose files are read when it is written.
             let scratch = tempfile::tempdir_in(dir)?;
             let release = &kernel.release;
             let indexed = kernel_modules::index(&modules, module, &tools, scratch.path(), release)?;

@@ -91,7 +91,7 @@ fn payload(image: &[u8]) -> Option<(&'static str, &[u8])> {
     if !is_image || word(VERSION)? & 0xffff < 0x208 {
         return None;
     }
-    // As it was before there were more than four.
+    // Zero means four, for old images.
     let setup_sectors = match *image.get(SETUP_SECTORS)? {
         0 => 4,
         sectors => usize::from(sectors),
@@ -105,7 +105,7 @@ fn payload(image: &[u8]) -> Option<(&'static str, &[u8])> {
     Some((known.1, payload))
 }
 
-/// Does the kernel say where a virtual machine enters it?
+/// Returns true if the kernel says where a virtual machine enters it.
 fn has_pvh_entry(kernel: &[u8]) -> bool {
     let Ok(file) = ElfBytes::<LittleEndian>::minimal_parse(kernel) else {
         return false;

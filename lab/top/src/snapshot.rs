@@ -40,7 +40,7 @@ pub struct NodeSnapshot {
     pub peers: BTreeMap<u64, Entry>,
 }
 
-/// What is said of a process or a peer.
+/// What a device process says of a process or a peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entry {
     /// Its numbers, by name.

@@ -1,4 +1,4 @@
-//! What is no command: calls of processes, and the frames that NICs send for them.
+//! Operations that are no commands: calls of processes, and the frames that NICs send for them.
 //!
 //! ```text
 //!   member of a    call ▒▒ gathers ▒▒│▒▒ waits for the result ▒▒│▒ delivers ▒
@@ -9,9 +9,9 @@
 //! frame that spreads names has none.
 //!
 //! # Invariants
-//! - A call ends once: with the first end that its process has behind its beginning.
-//! - A frame that was sent is the one that came if both say the same ends and kind, and it came later;
-//!   those of one kind come in their order. Each is matched once.
+//! - A call ends once: with the first end of its process after its beginning.
+//! - A frame that was sent is matched with one that came later, between the same nodes and of the same
+//!   kind; those of one kind come in their order. Each is matched once.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -22,7 +22,7 @@ use crate::names::{self, Nodes};
 use crate::operations::{wait, Call, Operation, SeenFrame, SentFrame, PAGES};
 
 impl Operation {
-    /// Adds what happens to something that is no command.
+    /// Adds an event of an operation that is no command.
     pub(crate) fn add_shared(&mut self, event: &Event, nodes: &Nodes) {
         match event.what {
             What::Fetched => {
@@ -78,7 +78,8 @@ impl Operation {
         }
     }
 
-    /// The call of the process of an event. One that has ended has no port any more.
+    /// The call that the process of an event has open. A process that has ended has no port any
+    /// more.
     fn open_call(&mut self, event: &Event) -> Option<&mut Call> {
         let is_of = |call: &&mut Call| {
             let same = call.port == event.port || event.port == 0;
@@ -87,8 +88,9 @@ impl Operation {
         self.calls.iter_mut().rfind(is_of)
     }
 
-    /// The stages of a call of a collective, none before the one before it: its NIC has what is below in
-    /// the tree, has the result, and has given it to its members. Nothing of other calls, which have none.
+    /// The stages of a call of a collective, each from the end of the one before: its NIC has the
+    /// values from below in the tree, has the result, and has given it to its members. Empty for
+    /// calls that are not of a collective.
     pub(crate) fn call_stages(&self, call: &Call) -> Vec<(&'static str, u64, u64)> {
         let (up, down) = (u32::from(COLLECTIVE_UP), u32::from(COLLECTIVE_DOWN));
         let went = |kind| {

@@ -31,7 +31,7 @@ impl Nodes {
     }
 }
 
-/// What an operation is called of which no fetch was seen.
+/// The name of an operation whose fetch was not seen.
 pub(crate) fn unseen(event: &Event, nodes: &Nodes) -> String {
     let node = nodes.name(event.requester);
     match event.scope {
@@ -45,7 +45,7 @@ pub(crate) fn unseen(event: &Event, nodes: &Nodes) -> String {
     }
 }
 
-/// What a call of a group is called, if it is one.
+/// The name of a call of a group, if it is one.
 fn call(fetched: &Event) -> Option<String> {
     let number = u8::try_from(fetched.code.checked_sub(CALL)?).ok()?;
     let collective = Collective::try_from(number).ok()?;
@@ -56,7 +56,7 @@ fn call(fetched: &Event) -> Option<String> {
     Some(format!("{collective:?} {}{size}", fetched.detail))
 }
 
-/// What a call is called that is no command of its own.
+/// The name of a call that is no command of its own.
 fn shared(fetched: &Event, nodes: &Nodes) -> String {
     let peer = nodes.name(fetched.peer);
     let opcode = u8::try_from(fetched.code).ok();
@@ -72,7 +72,7 @@ fn shared(fetched: &Event, nodes: &Nodes) -> String {
     }
 }
 
-/// What an operation is called, by the event of its fetch.
+/// The name of an operation, by the event of its fetch.
 pub(crate) fn operation(fetched: &Event, nodes: &Nodes) -> String {
     if fetched.scope != Scope::Command {
         return shared(fetched, nodes);

@@ -137,8 +137,8 @@ pub(crate) const PAGES: &str = "waits for pages";
 const CREDIT: &str = "waits for credit";
 
 impl Operation {
-    /// Times of the beginnings and ends of its stages at its requester, none before the one before it,
-    /// as far as it has come; `None` if its fetch was not seen.
+    /// Its stages at the requester, in order, with their beginnings and ends, as far as it has
+    /// come; `None` if its fetch was not seen.
     pub fn stages(&self) -> Option<Vec<(&'static str, u64, u64)>> {
         let mut from = self.fetched?;
         let ends = [
@@ -158,7 +158,8 @@ impl Operation {
         Some(stages)
     }
 
-    /// From its fetch to its end, or to when its process could see that, if that is known.
+    /// The time from its fetch to its end, or to when its process could see the end, if that is
+    /// known.
     pub fn duration(&self) -> Option<u64> {
         let fetched = self.fetched?;
         let end = self.published.or(self.ended)?;
@@ -193,8 +194,8 @@ impl Operation {
         match event.what {
             What::Queued => self.frames.push(frame),
             What::Waits => {
-                // A frame that has waited and is not done waits again; parts of a page span, which
-                // came with it, still wait for the first time.
+                // A frame that has waited before, and is not done, waits again. The parts of a page
+                // span come together, and each waits for the first time.
                 let same = |it: &&mut SeenFrame| {
                     let comes = (it.kind, it.received) == (frame.kind, frame.received);
                     comes && it.waits.iter().all(|wait| wait.to.is_some())
@@ -214,7 +215,7 @@ impl Operation {
                 }
             }
             What::Responded => {
-                // Each of its frames moves the end of the request.
+                // With each frame of the answer, the request ends later.
                 let mut requests = self.frames.iter_mut().rev();
                 let request = requests.find(|it| it.at == event.at && it.from == event.peer);
                 if let Some(request) = request {

@@ -458,7 +458,7 @@ fn arrows<W: Write>(
         let frames = || operation.frames.iter().zip(tracks);
         let there = |arrival: &SeenFrame| arrival.at != operation.requester;
         let first = frames().find(|(arrival, _)| there(arrival));
-        // What is sent before it is fetched is none of its own NIC's events.
+        // A time before the fetch comes from another NIC: the arrow begins at the fetch.
         let sent = operation.sent.zip(operation.fetched);
         let sent = sent.map(|(sent, fetched)| sent.max(fetched));
         let own = placed.own[place].zip(sent);

@@ -90,8 +90,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until there is something to do; returns what there is at the port. What
-    /// there is of the job shows when it is tried: none of its pipes blocks.
+    /// Waits until there is something to do. Returns the events at the port. The pipes of the job
+    /// are tried in any case: none of them blocks.
     fn wait(&self) -> io::Result<PollFlags> {
         let mut events = PollFlags::empty();
         events.set(
@@ -173,8 +173,8 @@ impl Session {
             job.stdin = None;
         }
         for index in 0..job.outputs.len() {
-            // Once the command has ended, what is in its pipes is taken and no more
-            // is waited for: a process it left behind may hold them open.
+            // Once the command has ended, what is in its pipes is taken, and the helper waits for
+            // no more: a process that the command left behind may hold them open.
             let room = self.outgoing.len() < HIGH_WATER;
             if room && !job.drain(index, &mut self.outgoing)? && job.status.is_some() {
                 job.outputs[index] = None;

@@ -26,10 +26,10 @@ const HEADER: usize = 4;
 /// The stream is no stream of frames.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A frame claims to be longer than any is.
+    /// A frame claims to be longer than [`MAX_PAYLOAD`].
     #[error("a frame of {0} bytes is longer than the {MAX_PAYLOAD} allowed")]
     TooLong(usize),
-    /// A frame is of no known kind, or not what its kind, its first byte, says.
+    /// The first byte of a frame is no known kind, or the rest does not fit its kind.
     #[error("malformed frame of kind {0:?}: {1}")]
     Malformed(Option<u8>, postcard::Error),
 }

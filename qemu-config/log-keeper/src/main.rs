@@ -18,7 +18,7 @@ use rustix::fs::inotify;
 use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
-/// After a look at the logs, there is none for so long: a console is written byte by byte.
+/// Time between two looks at the logs: a console is written byte by byte.
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
@@ -64,7 +64,7 @@ fn keep(pids: &[Pid], paths: &[OsString]) -> io::Result<()> {
     loop {
         forget(&changes);
         for log in &mut logs {
-            // One that cannot be made smaller is tried again when it has grown.
+            // A log that cannot be made smaller is tried again when it has grown.
             let _ = log.trim();
         }
         if writers.is_empty() {
@@ -75,7 +75,8 @@ fn keep(pids: &[Pid], paths: &[OsString]) -> io::Result<()> {
     }
 }
 
-/// Waits until a writer has ended, which is taken out, or a log has changed, or for so long.
+/// Waits until a writer has ended, which is removed from `writers`, until a log has changed, or
+/// until `limit` is over.
 fn wait(
     writers: &mut Vec<OwnedFd>,
     changes: Option<&OwnedFd>,

@@ -41,8 +41,8 @@ impl CaptureOptions {
     }
 }
 
-/// Copies the capture that `request` asks for to `out`, until it ends or `cancel` is
-/// pulled; then what is under way still comes, and the statistics. Returns the number of bytes.
+/// Copies the capture that `request` asks for to `out`, until it ends or `cancel` is pulled. What
+/// is under way then, and the statistics, still follow. Returns the number of bytes.
 pub(crate) fn copy(
     socket: &std::path::Path,
     request: &Value,

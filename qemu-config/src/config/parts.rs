@@ -100,7 +100,7 @@ impl ClusterSpec {
         network.map_or(&[], |network| &network.processes)
     }
 
-    /// The device processes that run here, by their names; the only one has none.
+    /// The names of the device processes that run here. If there is only one, it has none.
     pub(crate) fn device_processes(&self) -> Vec<Option<&str>> {
         match self.processes() {
             [] if self.has_nics() => vec![None],

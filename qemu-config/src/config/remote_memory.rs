@@ -153,7 +153,8 @@ fn check_table(memory: &RemoteMemorySpec, nodes: &[&str], key: &str) -> Result<(
     require(fits, format!("{key}.key"), message)
 }
 
-/// A device is made when its node has booted, and does not wait for those of other hosts.
+/// All servers are on the host of the device, which is made as soon as the nodes of that host have
+/// booted.
 fn check_hosts(
     spec: &ClusterSpec,
     memory: &RemoteMemorySpec,

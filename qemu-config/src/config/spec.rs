@@ -49,15 +49,15 @@ pub struct ClusterSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
-    /// Address on which the first device process of a host gives its metrics by HTTP; each
-    /// further one takes the next port.
+    /// Address at which the first device process of a host serves its metrics by HTTP; each further
+    /// one takes the next port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
     /// Allows an address that is not a loopback one: any machine that reaches it reads all counters.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub metrics_anywhere: bool,
-    /// Threads that NICs are dealt to in turn, of each device process; more than one only where
-    /// one process serves all nodes.
+    /// Engine threads of each device process, to which NICs are dealt in turn. Several are possible
+    /// only where one process serves all nodes.
     #[serde(default, skip_serializing_if = "Engines::is_auto")]
     pub engines: Engines,
 }

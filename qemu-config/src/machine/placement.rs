@@ -4,7 +4,7 @@ use crate::limits::MAX_RANKS;
 use crate::machine_error::MachineError;
 use crate::COMMAND_SLOTS;
 
-/// The index of the node of each rank, of so many nodes. Without a number of ranks there is one
+/// For each rank the index of its node, among so many nodes. Without a number of ranks there is one
 /// on each node.
 ///
 /// # Errors

@@ -109,9 +109,9 @@ impl MachineRun {
         })
     }
 
-    /// Runs `command` as every rank. `show` is told what ranks say, and how each ends; its error
-    /// ends the run, as a pull of `cancel`, the end of the time, and the first failure do. When
-    /// this returns, no rank runs but those that the report names.
+    /// Runs `command` as every rank. `show` is called with what each rank says, and with its end.
+    /// The run ends early at the first failure, an error of `show`, a pull of `cancel`, or the end
+    /// of the time. When this returns, no rank runs but those that the report names.
     ///
     /// # Errors
     /// Returns an error if this process has no descriptors left.

@@ -63,7 +63,7 @@ pub enum RunEnd {
     Output(io::Error),
 }
 
-/// What a thread of a rank tells, or the one that watches the cancel.
+/// A message of the thread of a rank, or of the thread that watches the cancel.
 enum Note {
     Event(usize, GuestEvent),
     Lost(usize, Error),
@@ -90,8 +90,8 @@ impl Ranks {
     }
 }
 
-/// Runs `count` ranks to their end, and returns how it came and which ranks did not end when they
-/// were killed. `abandon` makes [`Rank::next`] return at once, for all.
+/// Runs `count` ranks to their end. Returns why the run ended, and the ranks that did not end when
+/// they were killed. `abandon` makes [`Rank::next`] return at once, for all.
 pub(super) fn supervise<R: Rank>(
     count: usize,
     start: &(impl Fn(usize) -> Result<R> + Sync),

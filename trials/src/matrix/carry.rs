@@ -17,7 +17,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one. Of what it does not tell it has little.
+    /// This machine. Where it does not tell how much it has, that is taken to be little.
     pub fn this() -> Self {
         Self {
             memory: available_memory().unwrap_or(ByteSize(0)),

@@ -63,7 +63,7 @@ pub(crate) fn run(source: &Source, interval: Duration, cancel: &Cancel) -> Resul
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
         "no terminal to draw on: --once prints the figures of one interval, --once --json as JSON"
     );
-    // What is wrong from the start is said on an ordinary screen.
+    // An error at the start is printed on the ordinary screen.
     let mut last = Snapshot::take(source)?;
     let mut terminal = Taken(ratatui::try_init()?);
     let mut screen = Screen {

@@ -110,7 +110,7 @@ pub(crate) struct Screen {
     pub(crate) order: Order,
     /// What is shown below the nodes.
     pub(crate) pane: Pane,
-    /// The first line of it, as far as there are so many.
+    /// The first of its lines that is shown, if it has so many.
     pub(crate) scrolled: usize,
     /// Name of the node that is chosen; the first one without it.
     pub(crate) selected: Option<String>,
