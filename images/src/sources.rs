@@ -12,26 +12,20 @@ use crate::error::{Error, Result};
 use crate::key::{files_below, Key};
 
 /// Directories of the repository that the module is made from.
-const DIRECTORIES: [&str; 5] = [
-    "abi",
-    "guest-driver/core",
-    "guest-driver/linux",
-    "pools",
-    "timing",
-];
+const DIRECTORIES: [&str; 3] = ["abi", "guest-driver/driver", "guest-driver/linux"];
 /// Files that a complete clone has.
 const NEEDED: [&str; 4] = [
     MANIFEST,
     "guest-driver/linux/Kbuild",
-    "guest-driver/linux/rust/Cargo.toml",
-    "guest-driver/linux/rust/Cargo.lock",
+    "guest-driver/linux/kernel/Cargo.toml",
+    "guest-driver/linux/kernel/Cargo.lock",
 ];
 /// The workspace's manifest, from which `abi` and the core inherit.
 const MANIFEST: &str = "Cargo.toml";
 /// The directory with the module's Kbuild file.
 pub(crate) const KBUILD: &str = "guest-driver/linux";
 /// The manifest of the module's Rust part, a workspace of its own.
-pub(crate) const GLUE: &str = "guest-driver/linux/rust";
+pub(crate) const GLUE: &str = "guest-driver/linux/kernel";
 /// In the copy: which toolchain its results are from.
 const TOOLCHAIN: &str = ".toolchain";
 
@@ -140,13 +134,11 @@ mod tests {
         let files = [
             "Cargo.toml",
             "abi/src/lib.rs",
-            "guest-driver/core/src/lib.rs",
+            "guest-driver/driver/src/lib.rs",
             "guest-driver/linux/Kbuild",
             "guest-driver/linux/shim.o",
-            "guest-driver/linux/rust/Cargo.toml",
-            "guest-driver/linux/rust/Cargo.lock",
-            "pools/src/lib.rs",
-            "timing/src/lib.rs",
+            "guest-driver/linux/kernel/Cargo.toml",
+            "guest-driver/linux/kernel/Cargo.lock",
         ];
         for file in files {
             let path = dir.join(file);
@@ -161,9 +153,9 @@ mod tests {
         repo(dir.path());
         let sources = Sources::of(dir.path()).unwrap();
         assert_eq!(sources.files.len(), 8, "{:?}", sources.files);
-        fs::remove_file(dir.path().join("guest-driver/linux/rust/Cargo.lock")).unwrap();
+        fs::remove_file(dir.path().join("guest-driver/linux/kernel/Cargo.lock")).unwrap();
         let error = Sources::of(dir.path()).err().unwrap();
-        assert!(error.to_string().contains("rust/Cargo.lock is missing"));
+        assert!(error.to_string().contains("kernel/Cargo.lock is missing"));
     }
 
     /// Copies the sources in `repo` to `copy`.

@@ -1,9 +1,9 @@
-//! `qnic fuzz`: builds the programs of `fuzz/targets` with coverage, and has libFuzzer run
+//! `qnic fuzz`: builds the programs of `tests/fuzz/targets` with coverage, and has libFuzzer run
 //! them one after the other (X8; docs/fuzzing.md).
 //!
 //! ```text
-//!   fuzz/corpus/TARGET ──► libFuzzer ──► target/fuzz/corpus/TARGET   what reaches more
-//!                              └───────► fuzz/regressions/TARGET     what breaks a promise
+//!   tests/fuzz/corpus/TARGET ──► libFuzzer ──► target/fuzz/corpus/TARGET   what reaches more
+//!                              └───────► tests/fuzz/regressions/TARGET what breaks a promise
 //! ```
 
 use std::ffi::OsString;
@@ -98,7 +98,7 @@ fn build(root: &Path, asan: bool) -> Result<PathBuf> {
     // With a target named, the flags are not those of build scripts and macros.
     let status = command
         .args(["build", "--release", "--target", &host, "--manifest-path"])
-        .arg(root.join("fuzz/targets/Cargo.toml"))
+        .arg(root.join("tests/fuzz/targets/Cargo.toml"))
         .arg("--target-dir")
         .arg(&folder)
         .env("RUSTFLAGS", flags)

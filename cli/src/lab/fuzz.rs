@@ -15,12 +15,12 @@ Examples:
   cargo qnic fuzz                       each target for a minute
   cargo qnic fuzz frames --minutes 30
   cargo qnic fuzz frames --minutes 30 --keep
-                                        then renew fuzz/corpus/frames
+                                        then renew tests/fuzz/corpus/frames
   cargo qnic fuzz udp --input FILE      run one input again, without libFuzzer
   cargo qnic fuzz --coverage            what is kept reaches so much of each crate
 
 A C++ compiler is needed for libFuzzer, llvm-profdata and llvm-cov for --coverage. An input
-that breaks a promise is written to fuzz/regressions/TARGET, where cargo test finds it.
+that breaks a promise is written to tests/fuzz/regressions/TARGET, where cargo test finds it.
 
 Exit status: 0 if nothing was found, 1 if something was, 2 for a wrong command line, or
 if a tool for --coverage is missing.")]
@@ -34,7 +34,7 @@ pub struct Options {
     /// Run this one input again, and nothing else
     #[arg(long, value_name = "FILE", requires = "target")]
     pub input: Option<PathBuf>,
-    /// Keep in fuzz/corpus the fewest inputs that reach all the code that was reached
+    /// Keep in tests/fuzz/corpus the fewest inputs that reach all the code that was reached
     #[arg(long)]
     pub keep: bool,
     /// Build with AddressSanitizer

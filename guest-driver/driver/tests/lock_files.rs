@@ -35,6 +35,6 @@ fn the_module_is_built_from_the_versions_that_are_tested() {
     assert!(
         other.is_empty(),
         "not in the workspace's lock file: {other:?}; run `cargo update` with `--precise` \
-         in guest-driver/linux/rust"
+         in guest-driver/linux/kernel"
     );
 }

@@ -29,7 +29,7 @@ pub mod vhost_user;
 // The front end of the tests of the attachment; not all of it is of use here.
 mod driver;
 #[allow(dead_code)]
-#[path = "../../device-backend/tests/guest/mod.rs"]
+#[path = "../../../device-backend/tests/guest/mod.rs"]
 mod front_end;
 mod group_bodies;
 mod guest;

@@ -22,7 +22,7 @@ fn run(target: &Target, data: &[u8]) {
         std::fs::write(&file, data).unwrap();
         let (name, file) = (target.name, file.display());
         eprintln!("again: cargo qnic fuzz {name} --input {file}");
-        eprintln!("keep it in fuzz/regressions/{name}");
+        eprintln!("keep it in tests/fuzz/regressions/{name}");
         resume_unwind(panic);
     }
 }

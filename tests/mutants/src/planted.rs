@@ -256,8 +256,8 @@ mod tests {
     #[test]
     fn what_runs_the_seeds_is_there() {
         for file in [
-            "simulator/examples/first_failure.rs",
-            "guest-driver/core/tests/remote_memory/main.rs",
+            "tests/simulator/examples/first_failure.rs",
+            "guest-driver/driver/tests/remote_memory/main.rs",
         ] {
             let runner = checkout().join(file);
             assert!(runner.is_file(), "{}", runner.display());

@@ -2,9 +2,9 @@
 //!
 //! | suite | models | files |
 //! |---|---|---|
-//! | page-table | `guest-driver/core/tests/page_lock` | both sides of the shadow page table |
+//! | page-table | `guest-driver/driver/tests/page_lock` | both sides of the shadow page table |
 //! | queues | `guest-lib/src/model` | both sides of what a process shares with its NIC: command queue, wake requests, notification queue |
-//! | pools | `pools/src/model.rs` | both sides of the queues of shared pools |
+//! | pools | `abi/pool/src/model.rs` | both sides of the queues of shared pools |
 //! | ring | `device-backend/links/src/shm/model.rs` | the ring between device processes |
 //!
 //! The crates of all but the queues have the names of the real ones and
@@ -64,7 +64,7 @@ pub(crate) const SUITES: [Suite; 4] = [
         title: "Mutants: the shadow page table",
         sources: &[
             Source {
-                path: "guest-driver/core/src/memory/shadow.rs",
+                path: "guest-driver/driver/src/memory/shadow.rs",
                 copy: "driver/src/shadow.rs",
                 functions: &[],
             },
@@ -137,18 +137,18 @@ pub(crate) const SUITES: [Suite; 4] = [
         title: "Mutants: shared pools",
         sources: &[
             Source {
-                path: "pools/src/queue.rs",
-                copy: "pools/src/queue.rs",
+                path: "abi/pool/src/queue.rs",
+                copy: "abi/pool/src/queue.rs",
                 functions: &[],
             },
             Source {
-                path: "pools/src/driver.rs",
-                copy: "pools/src/driver.rs",
+                path: "abi/pool/src/driver.rs",
+                copy: "abi/pool/src/driver.rs",
                 functions: &["work", "rest", "must_wake"],
             },
             Source {
-                path: "pools/src/process.rs",
-                copy: "pools/src/process.rs",
+                path: "abi/pool/src/process.rs",
+                copy: "abi/pool/src/process.rs",
                 functions: &["must_kick", "want", "awake"],
             },
         ],
@@ -203,7 +203,7 @@ fn page_table(scratch: &Scratch) -> Result<()> {
     let tests = format!(
         "[dev-dependencies]\nloom = \"0.7\"\nqnic-nic = {{ path = \"../nic\" }}\n\
          [[test]]\nname = \"page_lock\"\n\
-         path = \"{}/guest-driver/core/tests/page_lock/main.rs\"\n",
+         path = \"{}/guest-driver/driver/tests/page_lock/main.rs\"\n",
         root()?
     );
     scratch.write("driver/Cargo.toml", &manifest("qnic-driver", &tests)?)?;
@@ -231,9 +231,9 @@ fn pools(scratch: &Scratch) -> Result<()> {
     workspace(scratch, "\"pools\"")?;
     let tests = "[dev-dependencies]\nloom = \"0.7\"\n\
                  proptest = { version = \"1\", default-features = false, features = [\"std\"] }\n";
-    scratch.write("pools/Cargo.toml", &manifest("qnic-pool", tests)?)?;
+    scratch.write("abi/pool/Cargo.toml", &manifest("qnic-pool", tests)?)?;
     for file in ["lib", "frame", "held", "share", "model", "tests"] {
-        let path = format!("pools/src/{file}.rs");
+        let path = format!("abi/pool/src/{file}.rs");
         let text = fs::read_to_string(checkout().join(&path));
         scratch.write(&path, &text.with_context(|| format!("read {path}"))?)?;
     }

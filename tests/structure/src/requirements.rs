@@ -3,7 +3,7 @@
 //! A test cites a code if the code stands
 //! - in a function under `#[test]`, or in the docs of one: the test is that function;
 //! - anywhere else in a file of tests: the test is that file. Besides `tests/` these are
-//!   `simulator/`, whose seeds `cargo test` runs, and `apps/`, the programs that the cases of
+//!   `tests/simulator/`, whose seeds `cargo test` runs, and `tests/apps/`, the programs that the cases of
 //!   several machines run.
 
 use std::ops::RangeInclusive;

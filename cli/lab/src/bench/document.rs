@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_figures_of_the_readme_are_those_of_that_run() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
         let run = Run::read(&record_of(&root.join("docs/performance.md"))).unwrap();
         let figures: Vec<_> = run.suites.iter().flat_map(SuiteRun::figures).collect();
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn the_tables_of_the_document_are_those_of_the_run_beside_it() {
-        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/performance.md");
         let text = read(&document).unwrap();
         let run = Run::read(&record_of(&document)).unwrap();
         assert!(

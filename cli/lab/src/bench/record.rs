@@ -230,7 +230,7 @@ pub(super) mod tests {
         let schema = schemars::schema_for!(Run);
         let mut text = serde_json::to_string_pretty(&schema).unwrap();
         text.push('\n');
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmark.schema.json");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmark.schema.json");
         if std::env::var_os("UPDATE_EXPECT").is_some() {
             std::fs::write(&path, &text).unwrap();
         }

@@ -10,7 +10,7 @@
 //!              this crate: platform, sync, sram, memory, entry, datagram, pools, remote_memory
 //!                │
 //!                ▼
-//!              qnic-driver (guest-driver/core): all decisions
+//!              qnic-driver (guest-driver/driver): all decisions
 //! ```
 //!
 //! The build script makes the Rust declarations of both directions from `ffi.h`.

@@ -10,7 +10,7 @@
 //!   [attack]  what is done with all this
 //! ```
 //! One thing it does not do, since QEMU itself does not survive it
-//! ([security.md](../../../docs/security.md)): it lets QEMU map the SRAM before it resets the
+//! ([security.md](../../../../docs/security.md)): it lets QEMU map the SRAM before it resets the
 //! device. Nor does it have the device write into memory of this guest's kernel: addresses are
 //! those of the arena, or of nothing.
 
