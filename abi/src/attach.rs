@@ -14,7 +14,7 @@
 //! emulated guest's fences between its own processors may be none to the device. [`YIELDING`] is
 //! for processes without a virtual machine.
 
-pub use qnic_bounds::{CONFIG_SIZE, DEFAULT_DOORBELLS, FIRST_DOORBELL, MAX_DOORBELLS, VIRTIO_ID};
+pub use qnic_limits::{CONFIG_SIZE, DEFAULT_DOORBELLS, FIRST_DOORBELL, MAX_DOORBELLS, VIRTIO_ID};
 use zerocopy::little_endian::{U16, U32, U64};
 
 /// Feature: what spins behind this device gives up its processor to others every few

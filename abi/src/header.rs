@@ -41,7 +41,7 @@ pub const MAGIC: usize = 0;
 /// Offset of [`SramHeader::state`] in SRAM (u32, written by the NIC).
 pub const STATE: usize = 16;
 
-pub use qnic_bounds::{DEFAULT_WINDOWS, MAX_WINDOWS};
+pub use qnic_limits::{DEFAULT_WINDOWS, MAX_WINDOWS};
 
 /// Segments that one process can export at the same time.
 pub const SEGMENTS_PER_PROCESS: u32 = 256;

@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub use qnic_bounds::NodeId;
+pub use qnic_limits::NodeId;
 
 /// Port of a process on its node; (node, port) names a process in the network
 /// (N1). Port 0 is never used by a process.

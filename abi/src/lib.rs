@@ -44,7 +44,7 @@
 //! | [`pool`] | shared pools of frames, and their calls (S1) | process; driver | both |
 //! | [`volume`] | calls of remote memory (H9) | process, driver | driver, process |
 //!
-//! What a configuration names and bounds is defined in `qnic-bounds`, for tools that need no layouts,
+//! What a configuration names and bounds is defined in `qnic-limits`, for tools that need no layouts,
 //! and stands here in the modules that it belongs to.
 //!
 //! # Conventions
@@ -60,11 +60,16 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "client")]
+extern crate alloc;
+
 #[macro_use]
 pub mod layout;
 
 pub mod atomic;
 pub mod attach;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod collective;
 pub mod command;
 pub mod context;
@@ -98,7 +103,7 @@ pub use status::Status;
 /// Version of all layouts and numbers in this crate.
 pub const ABI_VERSION: u32 = 15;
 
-pub use qnic_bounds::PAGE_SIZE;
+pub use qnic_limits::PAGE_SIZE;
 
 /// Binary logarithm of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;

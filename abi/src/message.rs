@@ -29,7 +29,7 @@ use crate::wire::{Body, BODY_BYTES};
 /// Endpoints of a process: each has its own receives and messages.
 pub const ENDPOINTS: u16 = 16;
 
-pub use qnic_bounds::SENDS;
+pub use qnic_limits::SENDS;
 
 numbered! {
     /// Opcodes of this protocol.

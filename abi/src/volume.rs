@@ -19,7 +19,7 @@ use crate::ids::Secret;
 use crate::layout::{numbers, Layout};
 use crate::uapi::ioctl_number;
 
-pub use qnic_bounds::{MAX_SERVERS, MAX_VOLUMES};
+pub use qnic_limits::{MAX_SERVERS, MAX_VOLUMES};
 
 /// Pages of a volume that are under way at the same time.
 pub const MAX_PAGES_UNDER_WAY: usize = 1024;

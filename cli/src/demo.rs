@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use qnic_apps::report::{DemoLine, DemoRow, Latency};
 use qnic_cluster::DEMO;
-use qnic_nodes::host::{DevicePlan, HostNodes};
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::Nodes;
-use qnic_report::{DemoLine, DemoRow, Latency};
+use qnic_trials::nodes::host::{DevicePlan, HostNodes};
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::Nodes;
 
 /// Options of `qnic demo`.
 #[derive(Args, Debug)]

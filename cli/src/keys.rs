@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use qnic_link_plan::PrivateKey;
+use qnic_config::plan::PrivateKey;
 use serde::Serialize;
 
 use crate::ui;

@@ -28,6 +28,7 @@ mod stats;
 pub mod suite;
 pub mod ui;
 mod up;
+pub mod watch;
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -85,9 +86,9 @@ enum Command {
     /// Show what a node's NIC holds: its memory map, names, groups, queues
     Nic(nic::Options),
     /// Show rates, depths and times of all NICs, live
-    Top(lab::top::Options),
+    Top(watch::top::Options),
     /// Write the life of each operation across nodes, for Perfetto
-    Trace(lab::trace::Options),
+    Trace(watch::trace::Options),
     /// Stop the CPUs of a node's guest
     Pause(pause::PauseOptions),
     /// Let a paused guest go on
@@ -172,11 +173,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Keys(options) => keys::run(options),
         Command::Capture(options) => capture::run(options),
         Command::Test(_) => suite::start(),
-        Command::Sim(_)
-        | Command::Fuzz(_)
-        | Command::Bench(_)
-        | Command::Top(_)
-        | Command::Trace(_) => lab::start(),
+        Command::Sim(_) | Command::Fuzz(_) | Command::Bench(_) => lab::start(),
+        Command::Top(_) | Command::Trace(_) => watch::start(),
         Command::Doctor(options) => doctor::run(options),
         Command::Man(options) => reference::man(options, Cli::command()),
         Command::Completions(options) => reference::completions(options, Cli::command()),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qnic_abi::{NodeId, Port};
-use qnic_timing::Histogram;
+use qnic_shared::timing::Histogram;
 
 use crate::core::Core;
 use crate::error::Result;

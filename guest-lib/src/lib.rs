@@ -100,6 +100,7 @@ pub mod provider;
 mod rdma;
 pub mod remote_memory;
 pub mod stream;
+pub mod stream_protocol;
 pub mod sync;
 #[cfg(test)]
 mod tests;

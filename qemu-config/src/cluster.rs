@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use crate::accel::Accel;
-use qnic_link_plan::ImpairmentChange;
+use qnic_config::plan::ImpairmentChange;
 use serde_json::{json, Value};
 
 use crate::boot::{boot, nodes_of};

@@ -2,11 +2,11 @@
 
 use std::path::{absolute, PathBuf};
 
-use qnic_bounds::NodeId;
 use qnic_config::{
     Config, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings, NicSettings,
     ProcessSettings, ShmSettings, UdpSettings,
 };
+use qnic_limits::NodeId;
 
 use crate::dirs::ClusterDir;
 use crate::{ClusterSpec, HostSpec, LinkSpec, NetworkSpec};

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use qnic_log_keeper::next_data;
+use qnic_exec::log::next_data;
 use rustix::event::PollFlags;
 use rustix::fs::inotify;
 

@@ -109,10 +109,10 @@ pub use programs::{
     cargo, program, programs, repository, Program, APP, APP_PATH, DEMO, DEVICE, LOG_KEEPER,
 };
 pub use provision::available_memory;
+pub use qnic_config::plan::units::{Probability, Rate, Span};
+pub use qnic_config::plan::{ImpairmentChange, Impairments, Shape};
 pub use qnic_config::{ByteSize, ConfigError, Engines};
 pub use qnic_images::{Progress, Silent};
-pub use qnic_link_plan::units::{Probability, Rate, Span};
-pub use qnic_link_plan::{ImpairmentChange, Impairments, Shape};
 pub use schedule::Taken;
 pub use spawn::spawn_bound;
 pub use state::Runtime;

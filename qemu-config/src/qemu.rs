@@ -3,8 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use qnic_bounds::{CONFIG_SIZE, DEFAULT_DOORBELLS, FIRST_DOORBELL, VIRTIO_ID};
 use qnic_images::GuestImage;
+use qnic_limits::{CONFIG_SIZE, DEFAULT_DOORBELLS, FIRST_DOORBELL, VIRTIO_ID};
 
 use crate::accel::Accel;
 use crate::dirs::ClusterDir;

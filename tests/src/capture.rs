@@ -16,8 +16,8 @@ use serde_json::{json, Value};
 use crate::harness::Skip;
 use crate::net::link_sum;
 use crate::scenario::{self, Load};
-use qnic_nodes::host::HostNodes;
-use qnic_nodes::{counter, until, FirstNodes, Nodes, LIMIT};
+use qnic_trials::nodes::host::HostNodes;
+use qnic_trials::nodes::{counter, until, FirstNodes, Nodes, LIMIT};
 
 /// What links do to frames: how a filter finds it, and the counter of it.
 const DONE_BY_LINKS: [(&str, &str); 4] = [

@@ -5,9 +5,9 @@
 //!    │     schedule says, each in a process of its own
 //!   suite ── lists of Case { name, processors, run }, run and counted by harness
 //!    │ on
-//!   Nodes of qnic-nodes: processes beside a device process, or QEMU guests with stock kernels
+//!   Nodes of qnic-trials: processes beside a device process, or QEMU guests with stock kernels
 //! ```
-//! A *scenario* is written once against [`qnic_nodes::Nodes`] and runs on both kinds; what
+//! A *scenario* is written once against [`qnic_trials::nodes::Nodes`] and runs on both kinds; what
 //! needs a kernel (module reload, reboot, `/proc`) is in `vm`.
 //!
 //! `harness` stands in for `libtest-mimic`, which shows an error only after the last case

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::netns::{TwoHosts, ADDRESSES};
 use crate::scenario;
-use qnic_nodes::host::{DevicePlan, HostNodes};
-use qnic_nodes::keys::HostKeys;
-use qnic_nodes::{until, Nodes, LIMIT};
+use qnic_trials::nodes::host::{DevicePlan, HostNodes};
+use qnic_trials::nodes::keys::HostKeys;
+use qnic_trials::nodes::{until, Nodes, LIMIT};
 
 /// Sizes of the transfers of a demo between device processes.
 pub(crate) const SIZES: &str = "1,97,4096,65537,1048576";

@@ -5,8 +5,8 @@ use serde_json::{json, Value};
 
 use crate::net::{every_fault_happened, SIZES};
 use crate::scenario::{self, Load};
-use qnic_nodes::host::{DevicePlan, HostNodes};
-use qnic_nodes::{until, LIMIT};
+use qnic_trials::nodes::host::{DevicePlan, HostNodes};
+use qnic_trials::nodes::{until, LIMIT};
 
 /// Names of the two device processes.
 const NAMES: [&str; 2] = ["left", "right"];

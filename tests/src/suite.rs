@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use crate::harness::{cases, Case};
 use crate::scenario::{self, Contenders, Death, Placement, Together};
 use crate::{capture, net, shm, trace, vm};
-use qnic_nodes::host::HostNodes;
+use qnic_trials::nodes::host::HostNodes;
 
 /// Numbers of signals that stop a program, and let it go on.
 const SIGSTOP: u8 = 19;

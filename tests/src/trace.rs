@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use qnic_nic::trace::{Scope, What};
-use qnic_trace::{Collected, Collection, Operation, Operations, Settings};
+use qnic_watch::trace::{Collected, Collection, Operation, Operations, Settings};
 use serde_json::Value;
 
 use crate::net::on_bad_links;
 use crate::shm::Joined;
-use qnic_nodes::host::HostNodes;
-use qnic_nodes::{Nodes, LIMIT};
+use qnic_trials::nodes::host::HostNodes;
+use qnic_trials::nodes::{Nodes, LIMIT};
 
 /// A trace of these nodes of all device processes, until it is ended.
 fn begin(nodes: &HostNodes, devices: usize, names: &[&str]) -> Result<Collection> {
@@ -183,7 +183,7 @@ pub(crate) fn bad_links() -> Result<()> {
 /// The file can be read, and each arrow in it has a beginning and an end. Returns how many there are.
 fn file(collected: &Collected, operations: &Operations) -> Result<u64> {
     let mut text = Vec::new();
-    let arrows = qnic_trace::write(&mut text, collected, operations)?;
+    let arrows = qnic_watch::trace::write(&mut text, collected, operations)?;
     let file: Value = serde_json::from_slice(&text).context("the file is no JSON")?;
     let events = file["traceEvents"].as_array().context("no events")?;
     let mut ends: BTreeMap<u64, [u32; 2]> = BTreeMap::new();

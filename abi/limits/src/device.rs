@@ -1,11 +1,4 @@
-//! What a configuration names and bounds of the device: numbers of nodes, the virtio identity, and how
-//! many there can be of what a configuration counts.
-//!
-//! These are part of the ABI, and `qnic-abi` has all of them where they belong. They are a crate of
-//! their own so that the cluster tool, which configures devices and reads no layout, is built without
-//! what layouts need.
-#![no_std]
-#![forbid(unsafe_code)]
+//! Numbers of nodes, the virtio identity, and how many there can be of what a configuration counts.
 
 /// Number of a node (one NIC) in its network, unique in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -1,10 +1,6 @@
 //! Bounds of everything in a NIC that could grow, and of its times.
-//!
-//! They are apart from the NIC: the cluster tool checks them in configurations, and is built
-//! without a NIC.
-#![forbid(unsafe_code)]
 
-use qnic_bounds::SENDS;
+use crate::SENDS;
 
 /// Smallest window that a peer is granted, whatever others have; each of
 /// [`Limits::peers`] can have it at once.

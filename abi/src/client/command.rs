@@ -1,9 +1,9 @@
 //! Commands with all their fields in the open, so that a test can set any of them.
 
-use qnic_abi::atomic::{AtomicCommand, Function};
-use qnic_abi::command::{CommandBody, CommandFlags, Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
-use qnic_abi::rdma::{Opcode, WriteCommand, WriteFlags};
-use qnic_abi::{Key, NodeId, Port, SegmentId};
+use crate::atomic::{AtomicCommand, Function};
+use crate::command::{CommandBody, CommandFlags, Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
+use crate::rdma::{Opcode, WriteCommand, WriteFlags};
+use crate::{Key, NodeId, Port, SegmentId};
 use zerocopy::IntoBytes;
 
 const READ: u8 = Opcode::Read as u8;
@@ -96,7 +96,7 @@ impl Command {
         operands: [u64; 2],
         record: u16,
     ) -> Self {
-        let mut command = Self::new(qnic_abi::atomic::OPCODE, Memory::default(), remote, length);
+        let mut command = Self::new(crate::atomic::OPCODE, Memory::default(), remote, length);
         command.function = function as u16;
         command.operands = operands;
         command.record = record;
@@ -120,7 +120,7 @@ impl Command {
     /// What stands in the queue. An opcode that is none gets the fields of a write.
     pub fn descriptor(&self) -> Descriptor {
         let mut raw = match self.opcode {
-            qnic_abi::atomic::OPCODE => self.as_atomic().descriptor(),
+            crate::atomic::OPCODE => self.as_atomic().descriptor(),
             _ => self.as_transfer().descriptor(),
         };
         raw.header.opcode = self.opcode;

@@ -1,8 +1,10 @@
 //! Commands of datagrams with all their fields in the open, and records read out: the driver's side
 //! for tests.
 
-use qnic_abi::command::{CommandBody, Descriptor};
-use qnic_abi::datagram::{
+use alloc::vec::Vec;
+
+use crate::command::{CommandBody, Descriptor};
+use crate::datagram::{
     Datagram, DatagramPostCommand, DatagramSendCommand, DatagramWithdrawCommand, WithdrawFlags,
     RECORD_BYTES,
 };
@@ -29,7 +31,7 @@ pub struct Packet {
     pub sequence: u32,
     /// Number of the fragment.
     pub fragment: u16,
-    /// [`qnic_abi::datagram::PacketFlags`].
+    /// [`crate::datagram::PacketFlags`].
     pub flags: u8,
     /// Its header, which stands in the entry behind the command.
     pub header: Vec<u8>,
@@ -69,7 +71,7 @@ pub struct Buffer {
     pub length: u16,
     /// Datagram port that it receives for.
     pub port: u16,
-    /// [`qnic_abi::datagram::PostFlags`].
+    /// [`crate::datagram::PostFlags`].
     pub flags: u16,
 }
 
@@ -118,7 +120,7 @@ pub struct Record {
     pub sequence: u32,
     /// Number of the fragment.
     pub fragment: u16,
-    /// [`qnic_abi::datagram::PacketFlags`].
+    /// [`crate::datagram::PacketFlags`].
     pub flags: u8,
     /// Its header.
     pub header: Vec<u8>,

@@ -1,9 +1,11 @@
 //! The host area, through whatever reads a word of it.
 
-use qnic_abi::host_area::{
+use alloc::vec::Vec;
+
+use crate::host_area::{
     result_offset, signal_offset, ERRORS, ERROR_RECORDS, ERROR_RING, HEAD, READS_DONE, WRITES_DONE,
 };
-use qnic_abi::Status;
+use crate::Status;
 
 /// A host area whose words are read by `F`, which takes an offset.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,6 @@
 //!   Command ─► Descriptor ─► CommandQueue::post ─► window in SRAM ─► NIC
 //!                            HostArea ◄─────────── host area ◄───────┘
 //! ```
-#![forbid(unsafe_code)]
 
 mod command;
 mod datagram;

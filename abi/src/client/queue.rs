@@ -1,10 +1,10 @@
 //! The command queue in a window.
 
-use qnic_abi::shared::Ordering;
-use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES, WAKE_REQUEST};
-use qnic_abi::SharedMemory;
+use crate::shared::Ordering;
+use crate::window::{command_offset, AWAKE, COMMAND_ENTRIES, WAKE_REQUEST};
+use crate::SharedMemory;
 
-use crate::Command;
+use crate::client::Command;
 
 /// The process's side of a command queue.
 #[derive(Debug, Clone)]

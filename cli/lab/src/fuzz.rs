@@ -97,8 +97,16 @@ fn build(root: &Path, asan: bool) -> Result<PathBuf> {
     }
     // With a target named, the flags are not those of build scripts and macros.
     let status = command
-        .args(["build", "--release", "--target", &host, "--manifest-path"])
-        .arg(root.join("tests/fuzz/targets/Cargo.toml"))
+        .args([
+            "build",
+            "--package",
+            "qnic-fuzz",
+            "--features",
+            "libfuzzer",
+            "--bins",
+        ])
+        .args(["--profile", "fuzz", "--target", &host, "--manifest-path"])
+        .arg(root.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(&folder)
         .env("RUSTFLAGS", flags)
@@ -110,7 +118,7 @@ fn build(root: &Path, asan: bool) -> Result<PathBuf> {
         status.success(),
         "the fuzz targets cannot be built, see above"
     );
-    Ok(folder.join(host).join("release"))
+    Ok(folder.join(host).join("fuzz"))
 }
 
 fn cargo() -> OsString {
@@ -282,8 +290,7 @@ mod tests {
     #[test]
     fn targets_are_built_and_named() {
         use clap::Args;
-        let programs =
-            std::fs::read_to_string(qnic_fuzz::inputs::folder().join("targets/Cargo.toml"));
+        let programs = std::fs::read_to_string(qnic_fuzz::inputs::folder().join("Cargo.toml"));
         let programs = programs.unwrap();
         let help = Options::augment_args(clap::Command::new("fuzz"));
         let help = help.get_after_help().unwrap().to_string();
@@ -293,7 +300,7 @@ mod tests {
         );
         for Target { name, .. } in TARGETS {
             assert!(
-                programs.contains(&format!("path = \"{name}.rs\"")),
+                programs.contains(&format!("path = \"targets/{name}.rs\"")),
                 "{name}"
             );
             assert!(help.contains(name), "{name}");

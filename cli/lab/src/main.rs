@@ -1,12 +1,10 @@
-//! What measures, watches, simulates and fuzzes: the commands `bench`, `top`, `trace`, `sim` and `fuzz` of `cargo qnic`,
-//! which builds and starts this program for them.
+//! What measures, simulates and fuzzes: the commands `bench`, `sim` and `fuzz` of `cargo qnic`, which
+//! builds and starts this program for them.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod fuzz;
 mod sim;
-mod top;
-mod trace;
 
 use std::process::ExitCode;
 
@@ -18,14 +16,6 @@ struct Lab;
 impl lab::Lab for Lab {
     fn bench(options: &lab::bench::Options) -> Result<ExitCode> {
         bench::run(options)
-    }
-
-    fn top(options: &lab::top::Options) -> Result<ExitCode> {
-        top::run(options)
-    }
-
-    fn trace(options: &lab::trace::Options) -> Result<ExitCode> {
-        trace::run(options)
     }
 
     fn sim(options: &lab::sim::Options) -> Result<ExitCode> {

@@ -25,6 +25,7 @@ mod cases;
 mod junit;
 pub mod matrix;
 mod names;
+pub mod nodes;
 mod output;
 mod program;
 mod project;

@@ -5,7 +5,7 @@ use qnic_abi::{Access, Port, Status};
 use qnic_nic::testing::{LossyWire, Net, Party};
 use qnic_nic::trace::{Event, Scope};
 use qnic_nic::Limits;
-use qnic_trace::{Collected, Operation, Operations, TracedNode};
+use qnic_watch::trace::{Collected, Operation, Operations, TracedNode};
 
 fn begin(net: &Net, sample: u32) {
     for node in &mut net.cluster().nodes {
@@ -101,7 +101,7 @@ fn a_collective_of_three_nodes_is_one_operation_with_an_arrow_for_each_frame() {
     // Up and down each edge of the tree.
     assert_eq!(operation.sends.len(), 4);
     assert_joined(operation);
-    let arrows = qnic_trace::write(&mut Vec::new(), &collected, &operations).unwrap();
+    let arrows = qnic_watch::trace::write(&mut Vec::new(), &collected, &operations).unwrap();
     assert_eq!(arrows, 4);
 }
 

@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use qnic_bounds::{
+use qnic_limits::{
     NodeId, DEFAULT_DOORBELLS, DEFAULT_WINDOWS, MAX_DOORBELLS, MAX_WINDOWS, PAGE_SIZE,
 };
 use serde::{Deserialize, Serialize};

@@ -18,6 +18,7 @@ mod engines;
 mod error;
 mod file;
 mod network;
+pub mod plan;
 mod size;
 mod transport;
 

@@ -39,9 +39,9 @@ use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use qnic_bounds::NodeId;
-use qnic_link_plan::units::Span;
-use qnic_link_plan::{Impairments, NetworkPlan, PublicKey, Shape, Topology, MAX_NAME};
+use crate::plan::units::Span;
+use crate::plan::{Impairments, NetworkPlan, PublicKey, Shape, Topology, MAX_NAME};
+use qnic_limits::NodeId;
 use serde::{Deserialize, Serialize};
 
 use crate::check::{add, require, Unique};

@@ -16,9 +16,9 @@
 //! A [`Limits`] that breaks a rule is never made: what is left out counts in the rules with
 //! its default.
 
-use qnic_bounds::PAGE_SIZE;
+use crate::plan::units::Span;
+use qnic_limits::PAGE_SIZE;
 use qnic_limits::{Limits, MAX_WINDOW, SMALLEST_WINDOW};
-use qnic_link_plan::units::Span;
 use serde::{Deserialize, Serialize};
 
 use crate::check::require;

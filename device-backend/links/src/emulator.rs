@@ -25,7 +25,7 @@ mod counters;
 
 use std::collections::BTreeMap;
 
-use qnic_link_plan::Impairments;
+use qnic_config::plan::Impairments;
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
 
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
     use crate::testing::impairments;
     use proptest::prelude::*;
-    use qnic_link_plan::units::{Probability, Rate, Span};
+    use qnic_config::plan::units::{Probability, Rate, Span};
 
     const FRAMES: u32 = 20_000;
 

@@ -41,7 +41,7 @@ pub mod udp;
 pub use carrier::{Carrier, CarrierReport, ProcessReport};
 pub use fabric::{DuplicateNode, Fabric, LocalWire};
 pub use network::{LinkChange, LinkError, LinkReport, LinkSet, Network};
-pub use qnic_link_plan::{
+pub use qnic_config::plan::{
     impairment, topology, units, ImpairmentChange, Impairments, KeyError, NetworkPlan, NotAKey,
     PrivateKey, PublicKey, Shape, Topology, MAX_NAME,
 };

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use qnic_abi::NodeId;
-use qnic_link_plan::{ImpairmentChange, Impairments, NetworkPlan};
+use qnic_config::plan::{ImpairmentChange, Impairments, NetworkPlan};
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -1,6 +1,6 @@
 //! Links between nodes: routes, changes, chance.
 
-use qnic_link_plan::Topology;
+use qnic_config::plan::Topology;
 
 use super::*;
 use crate::codec::tests::image;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use qnic_link_plan::Impairments;
+use qnic_config::plan::Impairments;
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};

@@ -17,9 +17,9 @@ use std::time::Instant;
 
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
+use qnic_abi::client::Command;
 use qnic_abi::wire::{Envelope, Frame, HEADER_BYTES, WIRE_VERSION};
 use qnic_abi::PAGE_SIZE;
-use qnic_abi_client::Command;
 use qnic_nic::testing::{LossyWire, Net, Party};
 use qnic_nic::Limits;
 use zerocopy::FromZeros;

@@ -12,8 +12,8 @@
 use std::iter;
 use std::time::Instant;
 
+use qnic_abi::client::Command;
 use qnic_abi::Status;
-use qnic_abi_client::Command;
 use qnic_nic::testing::{Net, Party};
 use qnic_nic::Limits;
 

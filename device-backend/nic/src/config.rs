@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use qnic_abi::NodeId;
 pub use qnic_limits::{Limits, MAX_WINDOW, SMALLEST_WINDOW};
-use qnic_timing::RetransmitLimits;
+use qnic_shared::timing::RetransmitLimits;
 
 /// What a NIC is made from.
 #[derive(Debug, Clone)]

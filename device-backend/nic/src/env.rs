@@ -6,7 +6,7 @@
 
 use qnic_abi::wire::{Frame, HEADER_BYTES, MAX_PAYLOAD, MAX_SPAN};
 use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
-pub use qnic_timing::Time;
+pub use qnic_shared::timing::Time;
 
 /// An access to node memory outside of what the node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

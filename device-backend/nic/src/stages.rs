@@ -29,7 +29,7 @@
 //! depends on it. Times of one round of the engine differ by it, though the `now` of the
 //! entry points is the same.
 
-pub use qnic_timing::{Histogram, PERIOD};
+pub use qnic_shared::timing::{Histogram, PERIOD};
 
 /// What an operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

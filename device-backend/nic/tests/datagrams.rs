@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use qnic_abi::client::{Buffer, Packet, Record};
 use qnic_abi::datagram::PacketFlags;
 use qnic_abi::window::SIGNAL_WAKE_REQUEST;
 use qnic_abi::Status;
-use qnic_abi_client::{Buffer, Packet, Record};
 use qnic_nic::testing::{nets, page, pattern, DatagramEnd, Datagrams, Got, Net, Pair, PAGE};
 use qnic_nic::Limits;
 

@@ -1,10 +1,10 @@
 //! Datagrams and what ends: the driver, a peer, a queue. And a driver that lies (X8).
 
+use qnic_abi::client::{withdraw_all, Buffer, Packet};
 use qnic_abi::control::{PROCESS_DRIVER, PROCESS_PHYSICAL};
 use qnic_abi::datagram::{Opcode, DRIVER_PORT};
 use qnic_abi::host_area::{COMPLETIONS_WAITING, COMPLETION_ENTRIES, QUEUE_STATUS};
 use qnic_abi::{Port, Status, VniId};
-use qnic_abi_client::{withdraw_all, Buffer, Packet};
 use qnic_nic::testing::{pattern, DatagramEnd, Datagrams, LossyWire, Net, Party, PAGE};
 use qnic_nic::Limits;
 

@@ -1,9 +1,9 @@
 //! Writes, reads and notifications between processes, one thing at a time.
 
+use qnic_abi::client::Command;
 use qnic_abi::event::Kind;
 use qnic_abi::rdma::Opcode;
 use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status};
-use qnic_abi_client::Command;
 use qnic_nic::testing::{page, pattern, Net, Pair, ALL, SEGMENT};
 use qnic_nic::{Limits, Progress};
 

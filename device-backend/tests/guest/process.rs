@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{fence, Ordering};
 
+use qnic_abi::client::{Command, CommandQueue, Memory, Remote};
 use qnic_abi::control::{Export, Import, Imported, NewProcess, Opcode};
 use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::{signal_offset, ERRORS, HEAD, HOST_PAGES, WRITES_DONE};
@@ -10,7 +11,6 @@ use qnic_abi::window::{AWAKE, WAKE_REQUEST};
 use qnic_abi::{
     Access, Key, NodeId, Port, Secret, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE,
 };
-use qnic_abi_client::{Command, CommandQueue, Memory, Remote};
 use vm_memory::{Bytes, GuestAddress, VolatileSlice};
 use zerocopy::FromBytes;
 

@@ -14,7 +14,7 @@ pub(crate) mod record;
 pub(crate) mod tracker;
 pub(crate) mod wait;
 
-pub use qnic_window as queue;
+pub use qnic_shared::window as queue;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use qnic_timing::Histogram;
+use qnic_shared::timing::Histogram;
 
 use super::tracker::Mark;
 use super::{lock, Core};

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use qnic_abi::host_area::ERROR_RECORDS;
 use qnic_abi::window::COMMAND_ENTRIES;
 use qnic_abi::{NodeId, Port, SharedMemory, Status};
-use qnic_timing::Countdown;
+use qnic_shared::timing::Countdown;
 
 use crate::core::completion;
 use crate::core::queue::Doorbell;

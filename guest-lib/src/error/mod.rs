@@ -255,7 +255,7 @@ pub enum Error {
     },
     /// A stream has failed, or could not be opened ([`crate::stream`]).
     #[error("the stream has failed: {0}")]
-    Stream(qnic_stream::Failure),
+    Stream(crate::stream_protocol::Failure),
     /// This side has ended the stream, or closed it.
     #[error("the stream was ended on this side")]
     StreamEnded,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use qnic_abi::pool::Pool;
 use qnic_abi::NodeId;
-use qnic_pool::Packet;
+use qnic_shared::pool::Packet;
 
 use super::shared::{Place, Shared};
 use crate::error::{Error, Result};
@@ -92,7 +92,7 @@ impl Drop for OutputFrame {
 pub struct InputFrame {
     shared: Arc<Shared>,
     /// None only within `drop`.
-    frame: Option<qnic_pool::InputFrame>,
+    frame: Option<qnic_shared::pool::InputFrame>,
     start: usize,
     length: usize,
     node: NodeId,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use qnic_abi::pool::{events, OpenPools, Pool, PoolInfo, PoolKick, PoolWait, Shape};
 use qnic_abi::{uapi, NodeId};
-use qnic_pool::{Packet, ProcessSide};
+use qnic_shared::pool::{Packet, ProcessSide};
 
 use crate::core::retry;
 use crate::error::{Error, Result};
@@ -53,7 +53,7 @@ pub(super) enum Place {
     /// In nobody's hands, or on its way to the driver and back with nobody waiting for it.
     Away,
     /// With its [`OutputFrame`].
-    Here(qnic_pool::OutputFrame),
+    Here(qnic_shared::pool::OutputFrame),
     /// With the driver; its [`OutputFrame`] waits for it.
     Lent,
 }
@@ -62,7 +62,7 @@ pub(super) enum Place {
 pub(super) struct State {
     pub(super) side: ProcessSide,
     /// Output frames that can be filled.
-    pub(super) free: Vec<qnic_pool::OutputFrame>,
+    pub(super) free: Vec<qnic_shared::pool::OutputFrame>,
     pub(super) places: Vec<Place>,
 }
 
@@ -169,7 +169,7 @@ impl Shared {
     }
 
     /// Takes the packet that came first.
-    pub(super) fn take_packet(&self) -> Result<Option<Packet<qnic_pool::Input>>> {
+    pub(super) fn take_packet(&self) -> Result<Option<Packet<qnic_shared::pool::Input>>> {
         let Some(packet) = self.state().side.receive(&self.range()) else {
             return Ok(None);
         };
@@ -179,7 +179,11 @@ impl Shared {
     }
 
     /// Has a frame sent.
-    pub(super) fn send(&self, state: &mut State, packet: Packet<qnic_pool::Output>) -> Result<()> {
+    pub(super) fn send(
+        &self,
+        state: &mut State,
+        packet: Packet<qnic_shared::pool::Output>,
+    ) -> Result<()> {
         let sent = state.side.send(&self.range(), packet);
         sent.map_err(|_| broken())?;
         self.sent.fetch_add(1, Ordering::Relaxed);

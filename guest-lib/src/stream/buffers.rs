@@ -1,7 +1,7 @@
 //! Frames of pools as the protocol sees them.
 
+use crate::stream_protocol::{ReceivedFrame, SendFrame};
 use qnic_abi::stream::HEADER_BYTES;
-use qnic_stream::{ReceivedFrame, SendFrame};
 
 use crate::pool::{InputFrame, OutputFrame};
 

@@ -15,9 +15,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::stream_protocol::{Address, Changed, Config, ConnectionId, Endpoint};
 use qnic_abi::pool::events;
-use qnic_stream::{Address, Changed, Config, ConnectionId, Endpoint};
-use qnic_timing::Time;
+use qnic_shared::timing::Time;
 use rustix::event::{eventfd, EventfdFlags};
 
 use super::buffers::{Received, Sending};

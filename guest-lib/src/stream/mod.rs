@@ -27,7 +27,7 @@
 //! ```
 //!
 //! A thread of the library answers peers while the program does something else. What the protocol
-//! does: docs/streams.md and the crate `qnic-stream`.
+//! does: docs/streams.md and [`crate::stream_protocol`].
 //!
 //! | module | |
 //! |---|---|
@@ -48,9 +48,9 @@ mod stream;
 #[cfg(feature = "tokio")]
 mod tasks;
 
+pub use crate::stream_protocol::{Counters, Failure};
 pub use listener::Listener;
 pub(crate) use many::Locked;
-pub use qnic_stream::{Counters, Failure};
 pub use stream::Stream;
 #[cfg(feature = "tokio")]
 pub use tasks::{AsyncListener, AsyncStream};
@@ -58,8 +58,8 @@ pub use tasks::{AsyncListener, AsyncStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::stream_protocol::Config;
 use qnic_abi::NodeId;
-use qnic_stream::Config;
 
 use crate::error::{Error, Result};
 use crate::nic::Nic;
@@ -180,11 +180,13 @@ impl Streams {
 }
 
 /// Translates an error of the protocol; None: it can be tried again later.
-fn translate(error: qnic_stream::Error) -> Option<Error> {
+fn translate(error: crate::stream_protocol::Error) -> Option<Error> {
     match error {
-        qnic_stream::Error::WouldBlock => None,
-        qnic_stream::Error::Failed(failure) => Some(Error::Stream(failure)),
-        qnic_stream::Error::Full => Some(Error::TooManyStreams),
-        qnic_stream::Error::Ended | qnic_stream::Error::NoConnection => Some(Error::StreamEnded),
+        crate::stream_protocol::Error::WouldBlock => None,
+        crate::stream_protocol::Error::Failed(failure) => Some(Error::Stream(failure)),
+        crate::stream_protocol::Error::Full => Some(Error::TooManyStreams),
+        crate::stream_protocol::Error::Ended | crate::stream_protocol::Error::NoConnection => {
+            Some(Error::StreamEnded)
+        }
     }
 }

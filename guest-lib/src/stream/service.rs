@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use qnic_stream::Config;
+use crate::stream_protocol::Config;
 
 use super::machine::{Machine, SLACK_NS};
 use crate::error::{Error, Result};

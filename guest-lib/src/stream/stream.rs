@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::stream_protocol::{Address, ConnectionId};
 use qnic_abi::NodeId;
-use qnic_stream::{Address, ConnectionId};
 
 use super::machine::{Awaited, State};
 use super::service::Handle;
@@ -213,7 +213,7 @@ impl Stream {
 }
 
 /// What can be done later is no error.
-fn later<T>(outcome: std::result::Result<T, qnic_stream::Error>) -> Result<Option<T>> {
+fn later<T>(outcome: std::result::Result<T, crate::stream_protocol::Error>) -> Result<Option<T>> {
     match outcome {
         Ok(done) => Ok(Some(done)),
         Err(error) => translate(error).map_or(Ok(None), Err),

@@ -24,7 +24,7 @@ pub trait ReceivedFrame {
     fn copy_out(&self, offset: usize, bytes: &mut [u8]);
 }
 
-impl ReceivedFrame for alloc::vec::Vec<u8> {
+impl ReceivedFrame for std::vec::Vec<u8> {
     fn length(&self) -> usize {
         self.len()
     }
@@ -34,7 +34,7 @@ impl ReceivedFrame for alloc::vec::Vec<u8> {
     }
 }
 
-impl SendFrame for alloc::vec::Vec<u8> {
+impl SendFrame for std::vec::Vec<u8> {
     fn put(&mut self, offset: usize, bytes: &[u8]) {
         self.truncate(offset);
         self.extend_from_slice(bytes);

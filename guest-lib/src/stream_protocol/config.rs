@@ -3,7 +3,7 @@
 use qnic_abi::pool::MAX_FRAME_BYTES;
 use qnic_abi::stream::{MAX_WINDOW, MIN_FRAME_BYTES};
 use qnic_abi::PAGE_SIZE;
-use qnic_timing::RetransmitLimits;
+use qnic_shared::timing::RetransmitLimits;
 
 /// Most connections of an endpoint.
 pub const MAX_CONNECTIONS: usize = 4096;

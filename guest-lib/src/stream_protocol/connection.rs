@@ -10,14 +10,14 @@
 //! ```
 
 use qnic_abi::stream::{Kind, Reason, StreamHeader, HEADER_BYTES, MAGIC};
-use qnic_timing::{Congestion, RoundTrip, Time, TimerId};
+use qnic_shared::timing::{Congestion, RoundTrip, Time, TimerId};
 
-use crate::address::{Address, Failure};
-use crate::budget::Budget;
-use crate::buffer::{ReceivedFrame, SendFrame};
-use crate::config::Config;
-use crate::receiver::Receiver;
-use crate::sender::{Departure, Malformed, Sender};
+use crate::stream_protocol::address::{Address, Failure};
+use crate::stream_protocol::budget::Budget;
+use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
+use crate::stream_protocol::config::Config;
+use crate::stream_protocol::receiver::Receiver;
+use crate::stream_protocol::sender::{Departure, Malformed, Sender};
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,12 +28,6 @@
 //! | `receiver`, `sender` | the two halves of a connection |
 //! | `connection` | both, its times, where it is in its life |
 //! | `endpoint` | all connections, and the calls |
-#![no_std]
-#![forbid(unsafe_code)]
-
-extern crate alloc;
-#[cfg(test)]
-extern crate std;
 
 mod address;
 mod budget;

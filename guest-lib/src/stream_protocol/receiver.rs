@@ -9,12 +9,12 @@
 //! A frame that was promised (numbers below the edge) is always taken, so the edge never goes back
 //! and nothing that the window allows is dropped. It moves on as frames are read.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use qnic_abi::stream::{StreamHeader, HEADER_BYTES, SELECTIVE_BITS};
 
-use crate::budget::Budget;
-use crate::buffer::ReceivedFrame;
+use crate::stream_protocol::budget::Budget;
+use crate::stream_protocol::buffer::ReceivedFrame;
 
 /// An acknowledgement is held back for so many frames at most.
 const FRAMES_PER_ACK: u32 = 4;
@@ -218,8 +218,8 @@ impl<R: ReceivedFrame> Receiver<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
-    use alloc::vec::Vec;
+    use std::vec;
+    use std::vec::Vec;
 
     fn frame(byte: u8) -> Vec<u8> {
         let mut frame = vec![0; HEADER_BYTES];

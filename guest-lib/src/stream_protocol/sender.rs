@@ -15,12 +15,12 @@
 //! together with frames that were sent once, and before it was sent again, the peer had only stood
 //! still: it was the first one, and nothing between the two is overtaken.
 
-use alloc::collections::VecDeque;
+use std::collections::VecDeque;
 
 use qnic_abi::stream::StreamHeader;
-use qnic_timing::{Acknowledged, Time};
+use qnic_shared::timing::{Acknowledged, Time};
 
-use crate::buffer::SendFrame;
+use crate::stream_protocol::buffer::SendFrame;
 
 /// Frames that were sent later and have come, at which a frame may be lost.
 const OVERTAKEN: u64 = 3;

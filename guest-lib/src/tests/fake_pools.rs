@@ -11,7 +11,7 @@ use qnic_abi::pool::{
 };
 use qnic_abi::{uapi, NodeId, Status};
 use qnic_host::SharedRegion;
-use qnic_pool::{DriverSide, InputFrame, Output, Packet};
+use qnic_shared::pool::{DriverSide, InputFrame, Output, Packet};
 use rustix::event::{eventfd, EventfdFlags};
 
 use crate::provider::{CallError, Memory, Pools, Provider, Registration};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use qnic::provider::{Memory, Process, Registration};
 use qnic::{uapi, Access, Nic, NodeId, Port, Status};
+use qnic_abi::client::{self as client, Command, CommandQueue, HostArea, Remote};
 use qnic_abi::host_area::{ERRORS, QUEUE_STATUS};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{Key, SegmentId};
-use qnic_abi_client::{self as client, Command, CommandQueue, HostArea, Remote};
 
 use crate::cluster::{Cluster, Peer, NAME, SOON};
 

@@ -1,13 +1,11 @@
 //! Peers that keep to no rule: what they send costs them only, and what they make an endpoint keep
 //! has a bound.
 
-mod wire;
-
+use crate::wire::{address, patterned, Frame, World, LOSSLESS, MILLISECOND, SECOND};
 use proptest::prelude::*;
+use qnic::stream_protocol::{Address, Config, Failure};
 use qnic_abi::stream::{Kind, Reason, StreamHeader, HEADER_BYTES, MAGIC};
 use qnic_abi::NodeId;
-use qnic_stream::{Address, Config, Failure};
-use wire::{address, patterned, Frame, World, LOSSLESS, MILLISECOND, SECOND};
 use zerocopy::IntoBytes;
 
 fn open(from: u64) -> StreamHeader {

@@ -11,10 +11,8 @@
 //! acknowledgement adds one: its sender cannot know which of the two was lost. Each test prints a row
 //! for each wire (`--nocapture`).
 
-mod wire;
-
-use qnic_stream::{Config, ConnectionId, Counters, Error};
-use wire::{Faults, World, MILLISECOND, SECOND};
+use crate::wire::{Faults, World, MILLISECOND, SECOND};
+use qnic::stream_protocol::{Config, ConnectionId, Counters, Error};
 
 /// Shares of frames, of 1,000, and how long a frame takes.
 const WIRES: [(u32, u64); 4] = [

@@ -1,10 +1,8 @@
 //! Streams on wires that lose, repeat and reorder, against an oracle: every byte once and in
 //! order, both ends end in bounded time, and hardly more is sent again than was lost (S6).
 
-mod wire;
-
-use qnic_stream::{Config, ConnectionId, Error};
-use wire::{address, pattern, Faults, World, MILLISECOND, SECOND};
+use crate::wire::{address, pattern, Faults, World, MILLISECOND, SECOND};
+use qnic::stream_protocol::{Config, ConnectionId, Error};
 
 /// One direction of a connection: what is still to be written and read.
 struct Flow {

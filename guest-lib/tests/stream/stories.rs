@@ -1,10 +1,8 @@
 //! What streams promise, one story each (S6).
 
-mod wire;
-
+use crate::wire::{address, patterned, Faults, Frame, World, LOSSLESS, MILLISECOND, SECOND};
+use qnic::stream_protocol::{Config, Error, Failure};
 use qnic_abi::stream::{Kind, Reason, StreamFlags, StreamHeader};
-use qnic_stream::{Config, Error, Failure};
-use wire::{address, patterned, Faults, Frame, World, LOSSLESS, MILLISECOND, SECOND};
 use zerocopy::IntoBytes;
 
 fn pair(faults: Faults) -> World {

@@ -22,4 +22,5 @@ pub mod archive;
 mod checksum;
 pub mod guest;
 mod job;
+pub mod log;
 pub mod wire;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 
-use qnic_log_keeper::{HEAD, SLACK, TAIL};
+use qnic_exec::log::{HEAD, SLACK, TAIL};
 
 /// A process that writes 64 MiB to each of its logs once it is told to, then waits for its end.
 fn writer(script: &str) -> Child {

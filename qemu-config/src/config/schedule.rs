@@ -25,9 +25,9 @@
 
 use std::time::Duration;
 
+use qnic_config::plan::units::Span;
+use qnic_config::plan::{ImpairmentChange, Topology};
 use qnic_config::{check_link, index_of, require, ConfigError};
-use qnic_link_plan::units::Span;
-use qnic_link_plan::{ImpairmentChange, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::Links;
@@ -231,7 +231,7 @@ name = \"c\"\n[[node]]\nname = \"n\"\ncount = 4\n[network]\ntopology = \"ring\"\
         let steps = spec.schedule();
         assert_eq!(steps[0].at, Duration::from_secs(2));
         let loss = ImpairmentChange {
-            loss: Some(qnic_link_plan::units::Probability::percent(5.0)),
+            loss: Some(qnic_config::plan::units::Probability::percent(5.0)),
             ..ImpairmentChange::default()
         };
         assert_eq!(steps[0].change, StepChange::Set(loss));

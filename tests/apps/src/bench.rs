@@ -4,12 +4,12 @@
 use anyhow::Result;
 use clap::Args;
 use qnic_abi::PAGE_SIZE;
+use qnic_apps::report::BenchRow;
 use qnic_apps::walk;
-use qnic_report::BenchRow;
 
 use crate::floor;
-use qnic_demo::node::say_line;
-use qnic_demo::{Initiator, Operation};
+use qnic_apps::demo::node::say_line;
+use qnic_apps::demo::{Initiator, Operation};
 
 #[derive(Args)]
 pub(crate) struct Options {

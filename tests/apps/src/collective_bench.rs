@@ -12,10 +12,10 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::group::{Application, Operator};
 use qnic::{Endpoint, NotificationId, Port, RemoteSegment};
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
 
-use qnic_demo::node::{import, register, say_line, take, Exported};
-use qnic_demo::options::{notification, ANSWER_LIMIT, DATA, START_LIMIT};
+use qnic_apps::demo::node::{import, register, say_line, take, Exported};
+use qnic_apps::demo::options::{notification, ANSWER_LIMIT, DATA, START_LIMIT};
 
 const PORT: Port = Port(15);
 /// Signalled by the child of that place, and by the parent.

@@ -13,10 +13,10 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use qnic::group::{Group, Operator};
 use qnic::{Error, Nic, Port, SegmentName};
-use qnic_demo::pattern;
+use qnic_apps::demo::pattern;
 
-use qnic_demo::node::{say, say_line, Exported};
-use qnic_demo::options::{ANSWER_LIMIT, START_LIMIT};
+use qnic_apps::demo::node::{say, say_line, Exported};
+use qnic_apps::demo::options::{ANSWER_LIMIT, START_LIMIT};
 
 /// Their application.
 const APPLICATION: &str = "collectives";

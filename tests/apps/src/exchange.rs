@@ -4,10 +4,10 @@
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic::{Endpoint, NotificationId, Port, RemoteSegment, SegmentName};
-use qnic_demo::pattern;
+use qnic_apps::demo::pattern;
 
-use qnic_demo::node::{import, register, say, Exported};
-use qnic_demo::options::ANSWER_LIMIT;
+use qnic_apps::demo::node::{import, register, say, Exported};
+use qnic_apps::demo::options::ANSWER_LIMIT;
 
 /// Where peers write; one slot for each of them.
 const INBOX: SegmentName = SegmentName(20);
@@ -88,12 +88,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Signalled at a receiver: a message of that sender waits.
 fn message(sender: usize) -> NotificationId {
-    qnic_demo::options::notification(1 + sender as u32)
+    qnic_apps::demo::options::notification(1 + sender as u32)
 }
 
 /// Signalled at a sender: that receiver is done with the message.
 fn receipt(receiver: usize) -> NotificationId {
-    qnic_demo::options::notification(500 + receiver as u32)
+    qnic_apps::demo::options::notification(500 + receiver as u32)
 }
 
 impl Exchange<'_> {

@@ -9,7 +9,7 @@ use anyhow::{ensure, Context, Result};
 use qnic::uapi::{self, MMAP_DOORBELL, MMAP_HOST_AREA, MMAP_WINDOW};
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::PAGE_SIZE;
-use qnic_report::Attempt;
+use qnic_apps::report::Attempt;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const WINDOW: u64 = WINDOW_BYTES as u64;

@@ -10,10 +10,10 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::{Endpoint, Nic, Port, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
 
-use qnic_demo::node::{import, say_line};
-use qnic_demo::options::{DATA, REQUEST, TARGET_PORT};
+use qnic_apps::demo::node::{import, say_line};
+use qnic_apps::demo::options::{DATA, REQUEST, TARGET_PORT};
 
 /// Bytes of a write.
 const SIZE: usize = 8;

@@ -19,8 +19,8 @@ use qnic::{
     Notifications, OneShot, RemoteSegment, Secret, Segment, SegmentName, Signal, Status,
 };
 
-use qnic_demo::node::{Exported, Peer};
-use qnic_demo::options::{notification, REQUEST};
+use qnic_apps::demo::node::{Exported, Peer};
+use qnic_apps::demo::options::{notification, REQUEST};
 
 const SECRET: SegmentName = SegmentName(40);
 const LISTED: SegmentName = SegmentName(41);

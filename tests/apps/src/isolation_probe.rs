@@ -7,17 +7,17 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::{Nic, NodeId, RemoteSegment, SegmentName, Status};
+use qnic_abi::client::{Command, Memory, Remote};
 use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::rdma::{Opcode, WriteCommand};
 use qnic_abi::{Key, Port, SegmentId};
-use qnic_abi_client::{Command, Memory, Remote};
-use qnic_report::Attempt;
+use qnic_apps::report::Attempt;
 
 use crate::memory_server::READ_ONLY;
 use crate::raw::{Answer, RawProcess};
 use crate::{forbidden_maps, guarded};
-use qnic_demo::node::{say_line, Exported, Peer};
-use qnic_demo::options::{DATA, REQUEST, SOURCE};
+use qnic_apps::demo::node::{say_line, Exported, Peer};
+use qnic_apps::demo::options::{DATA, REQUEST, SOURCE};
 
 #[derive(Args)]
 pub(crate) struct Options {

@@ -13,17 +13,17 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use qnic::{uapi, Access, Buffer, Nic, NotificationId, SegmentName, Status};
+use qnic_abi::client::{Command, Memory, Remote};
 use qnic_abi::export::ExportOptions;
 use qnic_abi::rdma::Opcode;
 use qnic_abi::PAGE_SIZE;
 use qnic_abi::{Key, NodeId, SegmentId};
-use qnic_abi_client::{Command, Memory, Remote};
-use qnic_demo::pattern;
-use qnic_report::{Attempt, KeysReport};
+use qnic_apps::demo::pattern;
+use qnic_apps::report::{Attempt, KeysReport};
 
 use crate::raw::{Answer, RawProcess};
-use qnic_demo::node::{register, say, say_line, take, Peer};
-use qnic_demo::options::{notification, ANSWER_LIMIT, START_LIMIT, TARGET_PORT};
+use qnic_apps::demo::node::{register, say, say_line, take, Peer};
+use qnic_apps::demo::options::{notification, ANSWER_LIMIT, START_LIMIT, TARGET_PORT};
 
 /// The owner's segments.
 const OPEN: SegmentName = SegmentName(60);

@@ -1,9 +1,18 @@
-//! What the programs on the nodes and the tools that start them agree on.
+//! The programs on the nodes, and what the tools that start them know of them.
 //!
-//! The binary `qnic-app` of this package runs on the nodes, in guests and in host
-//! mode alike. It prints its results as JSON lines on standard output, whose types
-//! are those of `qnic-report`.
+//! | what | feature | |
+//! |---|---|---|
+//! | [`report`] | always | the JSON lines that programs print and tools read |
+//! | `demo`, the program `qnic-demo` | `demo` | the demo, and what all programs on nodes share |
+//! | `fences`, `walk`, the program `qnic-app` | `app` | one end of a test or of a benchmark, by subcommand |
+//!
+//! The programs run in guests and in host mode alike.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "demo")]
+pub mod demo;
+#[cfg(feature = "app")]
 pub mod fences;
+pub mod report;
+#[cfg(feature = "app")]
 pub mod walk;

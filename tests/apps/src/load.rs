@@ -4,8 +4,8 @@
 use anyhow::Result;
 use clap::Args;
 
-use qnic_demo::node::{register, say, say_line, Exported, Peer};
-use qnic_demo::options::{DATA, SOURCE};
+use qnic_apps::demo::node::{register, say, say_line, Exported, Peer};
+use qnic_apps::demo::options::{DATA, SOURCE};
 
 /// Exit status when a transfer failed.
 const TRANSFER_FAILED: i32 = 3;

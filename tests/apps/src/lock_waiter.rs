@@ -17,8 +17,8 @@ use qnic::{Endpoint, Error, RemoteSegment};
 use qnic_abi::atomic::WaitQueue as Structure;
 use serde_json::json;
 
-use qnic_demo::node::{import, register, say, Exported};
-use qnic_demo::options::{DATA, SOURCE, TARGET_PORT};
+use qnic_apps::demo::node::{import, register, say, Exported};
+use qnic_apps::demo::options::{DATA, SOURCE, TARGET_PORT};
 
 /// Longest time for the other processes to do their part.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -55,7 +55,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Role {
     #[command(flatten)]
-    Demo(qnic_demo::Role),
+    Demo(qnic_apps::demo::Role),
     /// Measures pages of a block device, one at a time and many at once
     DiskBench(disks::BenchOptions),
     /// Writes pages to a file, a block device or memory of its own, reads them and compares
@@ -99,7 +99,7 @@ enum Role {
     /// Exports segments with different rights, and compares them at the end
     KeyOwner,
     /// Tries wrong, stale and insufficient keys on a key owner's segments
-    KeyTester(qnic_demo::node::Peer),
+    KeyTester(qnic_apps::demo::node::Peer),
     /// Does with exported memory what programs do, and compares what peers get
     Life(life::Options),
     /// Answers streams and datagrams over shared pools until it is killed
@@ -115,7 +115,7 @@ enum Role {
     /// Takes exported memory away while a peer writes to it, a million times
     Remap(remap::Options),
     /// Writes to the memory of `remap`
-    RemapWriter(qnic_demo::node::Peer),
+    RemapWriter(qnic_apps::demo::node::Peer),
     /// Gives memory to other nodes until it is killed; host mode only
     RemoteMemoryServer(remote_memory::ServerOptions),
     /// Writes and reads a volume in the memory of other nodes, and compares, until it is killed;

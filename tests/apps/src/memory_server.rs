@@ -5,13 +5,13 @@
 use anyhow::{ensure, Result};
 use clap::Args;
 use qnic::{Access, SegmentName};
-use qnic_demo::pattern;
-use qnic_report::ServerLine;
+use qnic_apps::demo::pattern;
+use qnic_apps::report::ServerLine;
 
 use crate::guarded::Guarded;
 use crate::proc_status::locked_and_pinned;
-use qnic_demo::node::{register, say_line, take, Exported};
-use qnic_demo::options::{DATA, REQUEST, TARGET_PORT};
+use qnic_apps::demo::node::{register, say_line, take, Exported};
+use qnic_apps::demo::options::{DATA, REQUEST, TARGET_PORT};
 
 /// The segment that peers may only read.
 pub(crate) const READ_ONLY: SegmentName = SegmentName(30);

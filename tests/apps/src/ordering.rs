@@ -21,7 +21,7 @@ use qnic_apps::fences::{END, MINE, START, THEIRS};
 use qnic_host::SharedRegion;
 
 use crate::proc_status::frames;
-use qnic_demo::node::say;
+use qnic_apps::demo::node::say;
 
 /// What orders the load behind the store.
 #[derive(Debug, Clone, Copy, ValueEnum)]

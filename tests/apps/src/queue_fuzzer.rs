@@ -8,10 +8,10 @@ use clap::Args;
 use qnic::Nic;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::WINDOW_BYTES;
-use qnic_demo::pattern;
+use qnic_apps::demo::pattern;
 
 use crate::raw::RawProcess;
-use qnic_demo::node::say;
+use qnic_apps::demo::node::say;
 
 #[derive(Args)]
 pub(crate) struct Options {

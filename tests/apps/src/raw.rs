@@ -6,12 +6,12 @@ use std::time::Instant;
 use anyhow::{bail, Context, Result};
 use qnic::provider::{Process, Registration};
 use qnic::{uapi, Nic, Status};
+use qnic_abi::client::{Command, CommandQueue, Entry, HostArea};
 use qnic_abi::command::Descriptor;
 use qnic_abi::host_area::{ERRORS, QUEUE_STATUS};
 use qnic_abi::shared::Ordering;
-use qnic_abi_client::{Command, CommandQueue, Entry, HostArea};
 
-use qnic_demo::options::ANSWER_LIMIT;
+use qnic_apps::demo::options::ANSWER_LIMIT;
 
 /// A registered process without an endpoint.
 pub(crate) struct RawProcess {

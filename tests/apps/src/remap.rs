@@ -28,12 +28,12 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::{Access, Endpoint, RemoteSegment, Segment, SegmentName, Status};
 use qnic_abi::PAGE_SIZE;
-use qnic_report::{RemapReport, RemapWriterReport};
+use qnic_apps::report::{RemapReport, RemapWriterReport};
 
 use crate::mapping::Mapping;
 use crate::proc_status;
-use qnic_demo::node::{register, say, take, Exported, Peer};
-use qnic_demo::options::{ANSWER_LIMIT, REQUEST, SOURCE, TARGET_PORT};
+use qnic_apps::demo::node::{register, say, take, Exported, Peer};
+use qnic_apps::demo::options::{ANSWER_LIMIT, REQUEST, SOURCE, TARGET_PORT};
 
 /// The range that comes and goes.
 const RANGE: SegmentName = SegmentName(50);

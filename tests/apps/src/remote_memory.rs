@@ -15,7 +15,7 @@ use qnic_host::remote_memory::{
 };
 use qnic_host::{DeviceMemory, HostNode, HostPlatform};
 
-use qnic_demo::node::{say, say_line};
+use qnic_apps::demo::node::{say, say_line};
 
 /// Key of servers and clients alike.
 const KEY: Secret = Secret(*b"memory of qnic-a");

@@ -1,6 +1,5 @@
 //! What `qnic-app` and `qnic-rmem` report, one JSON line each, so that the tools that start them
 //! can read it.
-#![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 

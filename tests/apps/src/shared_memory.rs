@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic_abi::PAGE_SIZE;
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
 use serde_json::json;
 
 use crate::floor;
 use crate::mapping::{Mapping, READ_WRITE};
-use qnic_demo::node::say_line;
+use qnic_apps::demo::node::say_line;
 
 const BALL: usize = 0;
 const ANSWER: usize = 8;

@@ -10,11 +10,11 @@ use qnic::{
     ChannelOptions, Endpoint, Error, NodeId, NotificationId, OneShot, Port, RemoteSegment,
     SegmentName, Signal,
 };
-use qnic_demo::pattern;
+use qnic_apps::demo::pattern;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use qnic_demo::node::{import, register, say, Exported};
-use qnic_demo::options::{notification, ANSWER_LIMIT, DATA, START_LIMIT};
+use qnic_apps::demo::node::{import, register, say, Exported};
+use qnic_apps::demo::options::{notification, ANSWER_LIMIT, DATA, START_LIMIT};
 
 const PORT: Port = Port(12);
 const CHANNEL: SegmentName = SegmentName(40);

@@ -6,8 +6,8 @@ use clap::Args;
 use qnic::{ChannelOptions, Error, NodeId, Port, SegmentName};
 use serde_json::json;
 
-use qnic_demo::node::{register, say};
-use qnic_demo::options::{notification, START_LIMIT};
+use qnic_apps::demo::node::{register, say};
+use qnic_apps::demo::options::{notification, START_LIMIT};
 
 /// Port of the receiving end.
 const PORT: Port = Port(13);

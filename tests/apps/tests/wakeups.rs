@@ -4,8 +4,8 @@
 use std::process::{Command, Stdio};
 
 use qnic_abi::NodeId;
+use qnic_apps::report::BenchRow;
 use qnic_device::{ByteSize, Config, Device, NicSettings};
-use qnic_report::BenchRow;
 
 const BALLS: usize = 20;
 

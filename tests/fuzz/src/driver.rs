@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 
+use qnic_abi::client::{Buffer, Record};
 use qnic_abi::datagram::{PostFlags, RECORD_BYTES};
 use qnic_abi::host_area::CompletionKind;
 use qnic_abi::{Status, PAGE_SIZE};
-use qnic_abi_client::{Buffer, Record};
 use qnic_nic::testing::{Datagrams, Net};
 
 use crate::input::Input;

@@ -8,6 +8,7 @@
 //! not notice; or all of node 0 is, its kernel included, then the other nodes must not.
 
 use qnic_abi::atomic::Function;
+use qnic_abi::client::{Command, Memory};
 use qnic_abi::collective::{CollectiveCommand, JoinGroupCommand, LeaveGroupCommand};
 use qnic_abi::command::CommandBody;
 use qnic_abi::context::{pages_of, CONTEXT_PAGES};
@@ -19,7 +20,6 @@ use qnic_abi::window::{
     WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{Key, SegmentId, VniId};
-use qnic_abi_client::{Command, Memory};
 use qnic_nic::testing::{page, Datagrams, Net, Party, PAGE};
 use qnic_nic::Limits;
 

@@ -1,8 +1,8 @@
 //! Datagrams of a hostile guest.
 
+use qnic_abi::client::{withdraw, withdraw_all, Buffer, Packet};
 use qnic_abi::datagram::HEADER_CAPACITY;
 use qnic_abi::{Status, PAGE_SIZE};
-use qnic_abi_client::{withdraw, withdraw_all, Buffer, Packet};
 
 use crate::driver;
 use crate::guest::{Guest, HOSTILE};

@@ -1,5 +1,5 @@
 //! Runs seeds with all faults until one fails, and says which and why: what the
-//! campaign of planted bugs (`cargo run -p qnic-mutants -- simulator`) runs on each.
+//! campaign of planted bugs (`cargo run --bin qnic-mutants -- simulator`) runs on each.
 //!
 //! ```text
 //! cargo run -p qnic-sim --example first_failure -- COUNT [FIRST]

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use qnic_stream::Failure;
+use qnic::stream_protocol::Failure;
 
 use crate::routes::Routes;
 use crate::settings::Settings;

@@ -13,7 +13,7 @@ use super::death::RUNNING;
 use super::exchange::demo_and_path;
 use super::{all_pairs_exchange, demo_between, Load};
 use crate::netns::TwoHosts;
-use qnic_nodes::{counter, until, until_grown, wait_until_empty, Nodes, LIMIT};
+use qnic_trials::nodes::{counter, until, until_grown, wait_until_empty, Nodes, LIMIT};
 
 /// What a device process says of its carrier to the other.
 fn carrier(nodes: &dyn Nodes, device: usize) -> Result<Value> {

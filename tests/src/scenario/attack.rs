@@ -1,9 +1,9 @@
 //! Programs that attack (X8).
 
 use anyhow::{ensure, Context, Result};
-use qnic_report::KeysReport;
+use qnic_apps::report::KeysReport;
 
-use qnic_nodes::{FirstNodes, Nodes, LIMIT};
+use qnic_trials::nodes::{FirstNodes, Nodes, LIMIT};
 
 /// A process on one node tries to reach memory of a process on another that it must not
 /// reach; the victim's memory is whole at the end.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use qnic_nodes::{wait_until_all_empty, Nodes, Running, LIMIT};
+use qnic_trials::nodes::{wait_until_all_empty, Nodes, Running, LIMIT};
 
 /// Longest time for programs that run under emulation on a busy machine.
 const LONGEST: Duration = Duration::from_secs(240);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
-use qnic_nodes::{Nodes, Running};
+use qnic_trials::nodes::{Nodes, Running};
 
 /// Longest time for programs that run under emulation on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);

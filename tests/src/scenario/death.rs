@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 
-use qnic_nodes::{counter, until, until_grown, wait_until_empty, Nodes, Running, LIMIT};
+use qnic_trials::nodes::{counter, until, until_grown, wait_until_empty, Nodes, Running, LIMIT};
 
 /// Bytes after which transfers are called running.
 pub(super) const RUNNING: u64 = 4 << 20;

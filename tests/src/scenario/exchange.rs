@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use qnic_report::DemoLine;
+use qnic_apps::report::DemoLine;
 
-use qnic_nodes::Nodes;
+use qnic_trials::nodes::Nodes;
 
 /// Longest time for programs that run under emulation on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);

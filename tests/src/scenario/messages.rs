@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 
-use qnic_nodes::{budget, counter, until, wait_until_all_empty, Nodes, LIMIT};
+use qnic_trials::nodes::{budget, counter, until, wait_until_all_empty, Nodes, LIMIT};
 
 /// Longest time for programs that run under emulation on a busy machine.
 const TRAFFIC_LIMIT: Duration = Duration::from_secs(240);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use qnic_nodes::{Nodes, LIMIT};
+use qnic_trials::nodes::{Nodes, LIMIT};
 
 /// How long survivors may take to find out. Documented is a second after the NIC knows,
 /// which it does at once, and three more for a process that had nothing to do with the dead

@@ -3,7 +3,7 @@
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
-use qnic_nodes::{Nodes, Running, LIMIT};
+use qnic_trials::nodes::{Nodes, Running, LIMIT};
 
 /// The program on a node that gives memory.
 const SERVER: &str = "remote-memory-server";

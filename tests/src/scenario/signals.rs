@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use qnic_nodes::Nodes;
+use qnic_trials::nodes::Nodes;
 
 /// Longest time for programs that run under emulation on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);

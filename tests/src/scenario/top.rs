@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use qnic_top::{rows, NodeSnapshot, Row, Snapshot};
+use qnic_watch::top::{rows, NodeSnapshot, Row, Snapshot};
 
-use qnic_nodes::{until, Nodes, LIMIT};
+use qnic_trials::nodes::{until, Nodes, LIMIT};
 
 /// All nodes send to each other without end; in the end each has a row that says so.
 pub(crate) fn top_shows_what_nodes_do(nodes: &dyn Nodes) -> Result<()> {

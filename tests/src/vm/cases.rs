@@ -16,9 +16,9 @@ use super::silent::a_stuck_kernel_is_given_up;
 use crate::harness::{cases, Case};
 use crate::net::FEW;
 use crate::scenario::{self, Load, Together};
-use qnic_nodes::shell::{background, shell};
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::{
+use qnic_trials::nodes::shell::{background, shell};
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{
     counter, until, until_grown, wait_until_all_empty, wait_until_empty, FirstNodes, Nodes, LIMIT,
 };
 

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 
 use super::shell::number;
-use qnic_nodes::shell::shell;
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::Nodes;
+use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::Nodes;
 
 /// What clocks of guest and host may differ by, in parts of a thousand: a frequency that was measured
 /// while the guest stood still is wrong by a tenth or more.

@@ -5,8 +5,8 @@ use anyhow::{ensure, Context, Result};
 use super::nodes::{on, BOTH_KERNELS};
 use super::shell::no_kernel_complains;
 use crate::harness::{cases, Case};
-use qnic_nodes::shell::shell;
-use qnic_nodes::vm::VmNodes;
+use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::vm::VmNodes;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     modules_of_both_kernels_exchange_pages => on("modules", BOTH_KERNELS, modules_exchange_pages),

@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 use super::nodes::on;
 use crate::harness::{cases, Case};
 use crate::scenario::{self, Load};
-use qnic_nodes::shell::shell;
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::{FirstNodes, Nodes, LIMIT};
+use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{FirstNodes, Nodes, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     a_hostile_guest_harms_nobody => on("hostile", &["stable"; 4], hostile_guest),

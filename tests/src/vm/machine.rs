@@ -15,9 +15,9 @@ use super::nodes::on_spec;
 use super::parallel;
 use super::shell::no_kernel_complains;
 use crate::harness::{cases, Case};
-use qnic_nodes::shell::shell;
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::Nodes;
+use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::Nodes;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     parallel_machines_run_side_by_side_and_leave_nothing => {

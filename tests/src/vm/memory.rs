@@ -4,15 +4,15 @@
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use qnic_apps::report::{LifeStep, PressureReport, RemapReport, RemapWriterReport};
 use qnic_cluster::ByteSize;
-use qnic_report::{LifeStep, PressureReport, RemapReport, RemapWriterReport};
 
 use super::nodes::{on, on_spec, BOTH_KERNELS};
 use super::shell::kernel_complaints;
 use crate::harness::{cases, Case};
-use qnic_nodes::shell::{background, shell};
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::{wait_until_empty, Nodes, Running};
+use qnic_trials::nodes::shell::{background, shell};
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{wait_until_empty, Nodes, Running};
 
 /// Longest time between two lines of a program that has much to do.
 const LIMIT: Duration = Duration::from_secs(600);

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use qnic_cluster::{ClusterSpec, Engines, NetworkSpec, ProcessId};
 use qnic_links::Shape;
-use qnic_nodes::vm::VmNodes;
+use qnic_trials::nodes::vm::VmNodes;
 use rustix::process::{kill_process, Pid, Signal};
 
 use super::silent::FAULT_TIMEOUT;

@@ -13,8 +13,8 @@ use qnic_host::SharedRegion;
 
 use super::nodes::on;
 use crate::harness::{cases, Case};
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::Nodes;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::Nodes;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Stores and loads of the guest for each kind of fence. Of a million of them, some ten

@@ -5,7 +5,7 @@ use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
 use super::machine::{finished, Tool};
-use qnic_nodes::shell::shell;
+use qnic_trials::nodes::shell::shell;
 
 /// Machines of all four nodes, and what their ranks reach each other by.
 const MACHINES: [(&str, &str); 2] = [("messages", "qnic"), ("flows", "pool")];

@@ -9,9 +9,9 @@ use serde_json::{json, Value};
 use super::nodes::{on_spec, BOTH_KERNELS};
 use super::shell::{no_kernel_complains, number};
 use crate::harness::{cases, Case};
-use qnic_nodes::shell::shell;
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::{Nodes, Running, LIMIT};
+use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{Nodes, Running, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     streams_and_sockets_of_both_kernels_on_bad_links => {

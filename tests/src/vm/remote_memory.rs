@@ -12,9 +12,9 @@ use serde_json::json;
 use super::nodes::on_spec;
 use super::shell::{kernel_complaints, no_kernel_complains};
 use crate::harness::{cases, Case};
-use qnic_nodes::shell::{background, shell};
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::{until, Nodes, Running};
+use qnic_trials::nodes::shell::{background, shell};
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{until, Nodes, Running};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     swap_and_files_outlive_their_servers => on_spec(&spec()?, outlive),

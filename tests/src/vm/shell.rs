@@ -3,9 +3,9 @@
 use anyhow::{ensure, Context, Result};
 use procfs::process::Process;
 
-use qnic_nodes::shell::shell;
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::Nodes;
+use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::Nodes;
 
 /// What the kernel of a node has found wrong: oopses, warnings, hung tasks, with the
 /// lines that follow; and allocations that failed in this project's module. (Those

@@ -4,8 +4,8 @@
 use anyhow::{ensure, Result};
 use qnic_cluster::{GuestCommand, NodeState};
 
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::{until, Nodes, LIMIT};
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{until, Nodes, LIMIT};
 
 /// Fault timeout of clusters that have a section `[network]`: much longer than a kernel under
 /// emulation takes on a busy machine.

@@ -8,8 +8,8 @@ use qnic_cluster::Links;
 use super::nodes::on_network;
 use crate::harness::{cases, Case};
 use crate::scenario::{self, Contenders, Death, Placement};
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::wait_until_all_empty;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::wait_until_all_empty;
 
 /// Processes on each guest.
 const PROCESSES: usize = 8;

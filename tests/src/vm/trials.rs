@@ -18,8 +18,8 @@ use super::ci;
 use super::nodes::on_network;
 use crate::harness::{cases, Case};
 use crate::scenario;
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::Nodes;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::Nodes;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     trials_end_as_their_programs_do_and_leave_nothing => ends(),

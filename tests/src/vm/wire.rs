@@ -14,10 +14,10 @@ use crate::harness::{cases, Case};
 use crate::net::{udp_plan, PORT, SIZES};
 use crate::netns::{TwoHosts, ADDRESSES};
 use crate::scenario;
-use qnic_nodes::host::HostNodes;
-use qnic_nodes::keys::HostKeys;
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::{until, Nodes, Running};
+use qnic_trials::nodes::host::HostNodes;
+use qnic_trials::nodes::keys::HostKeys;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{until, Nodes, Running};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

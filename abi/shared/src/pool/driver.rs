@@ -4,8 +4,10 @@ use qnic_abi::pool::{events, Pool, Queue, Shape, BUSY, NEED_FRAMES, WANT_WAKE};
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
 
-use crate::frame::{Frame, Input, InputFrame, Malformed, Occupied, Output, OutputFrame, Packet};
-use crate::share::Share;
+use crate::pool::frame::{
+    Frame, Input, InputFrame, Malformed, Occupied, Output, OutputFrame, Packet,
+};
+use crate::pool::share::Share;
 
 /// The driver's side.
 ///

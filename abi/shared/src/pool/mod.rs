@@ -22,11 +22,6 @@
 //! two owners here, and no length goes beyond a frame; what does not fit is [`Malformed`].
 //!
 //! Nothing here blocks, allocates or has a lock; a side is used by one thread at a time.
-#![no_std]
-#![forbid(unsafe_code)]
-
-#[cfg(test)]
-extern crate std;
 
 mod driver;
 mod frame;

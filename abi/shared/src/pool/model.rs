@@ -13,7 +13,7 @@ use qnic_abi::pool::{events, Pool, Queue, Shape, BUSY, NEED_FRAMES, WANT_WAKE};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{NodeId, SharedMemory};
 
-use crate::{DriverSide, OutputFrame, Packet, ProcessSide};
+use crate::pool::{DriverSide, OutputFrame, Packet, ProcessSide};
 
 /// The range. Control words and slots are loom's atomics; the first byte of each frame is loom's
 /// cell, of which loom reports two accesses at once.
@@ -183,7 +183,7 @@ impl Pair {
     }
 }
 
-fn packet<K>(frame: crate::Frame<K>) -> Packet<K> {
+fn packet<K>(frame: crate::pool::Frame<K>) -> Packet<K> {
     Packet {
         frame,
         length: 8,

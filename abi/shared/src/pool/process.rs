@@ -4,8 +4,8 @@ use qnic_abi::pool::{events, Pool, Queue, Shape, BUSY, NEED_FRAMES, WANT_WAKE};
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
 
-use crate::frame::{Input, InputFrame, Malformed, Occupied, Output, OutputFrame, Packet};
-use crate::share::Share;
+use crate::pool::frame::{Input, InputFrame, Malformed, Occupied, Output, OutputFrame, Packet};
+use crate::pool::share::Share;
 
 /// The process's side.
 ///

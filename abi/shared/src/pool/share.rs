@@ -4,9 +4,9 @@
 use qnic_abi::pool::{Pool, Queue, Shape, Slot};
 use qnic_abi::SharedMemory;
 
-use crate::frame::{Frame, Malformed, Occupied, Packet};
-use crate::held::Held;
-use crate::queue::{Consumer, Producer};
+use crate::pool::frame::{Frame, Malformed, Occupied, Packet};
+use crate::pool::held::Held;
+use crate::pool::queue::{Consumer, Producer};
 
 #[derive(Debug)]
 pub(crate) struct Share<K> {

@@ -10,7 +10,7 @@ use qnic_abi::pool::{events, Pool, Queue, Shape, Slot, BUSY, NEED_FRAMES, WANT_W
 use qnic_abi::shared::Ordering;
 use qnic_abi::{NodeId, SharedMemory};
 
-use crate::{DriverSide, Frame, Input, Malformed, Output, Packet, ProcessSide};
+use crate::pool::{DriverSide, Frame, Input, Malformed, Output, Packet, ProcessSide};
 
 /// The control part of a range.
 struct Range(RefCell<Vec<u8>>);

@@ -19,7 +19,7 @@
 //! A window that cannot shrink further has no queue of its own: what it measures then
 //! counts as the shortest round trip. So a route that becomes longer is soon known.
 
-use crate::time::Time;
+use crate::timing::time::Time;
 
 /// Frames that may always be on the wire.
 const SMALLEST: u64 = 4;

@@ -12,12 +12,6 @@
 //! times, and [`Countdown`] chooses what is timed, to show where time goes.
 //! Nothing here reads a clock: time comes in as
 //! [`Time`].
-#![no_std]
-#![forbid(unsafe_code)]
-
-extern crate alloc;
-#[cfg(test)]
-extern crate std;
 
 mod congestion;
 mod countdown;

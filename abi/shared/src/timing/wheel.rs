@@ -13,7 +13,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::time::Time;
+use crate::timing::time::Time;
 
 /// Nanoseconds in a tick, as a power of two.
 const TICK_SHIFT: u32 = 17;

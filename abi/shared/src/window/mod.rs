@@ -4,8 +4,6 @@
 //! datagrams ([`qnic_abi::datagram`]). Written against [`SharedMemory`]: loom runs it on its
 //! atomics against the NIC's side, and the simulator runs it on simulated memory. Programs use
 //! the library.
-#![no_std]
-#![forbid(unsafe_code)]
 
 mod wakes;
 

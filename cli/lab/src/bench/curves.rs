@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use qnic::Port;
-use qnic_nodes::host::HostNodes;
+use qnic_trials::nodes::host::HostNodes;
 
 use super::figures::{Figure, Row, Table};
 use super::series::Recorder;

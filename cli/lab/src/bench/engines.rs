@@ -3,8 +3,8 @@
 //! mode; the two counts of engines take turns.
 
 use anyhow::Result;
-use qnic_nodes::host::HostNodes;
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
+use qnic_trials::nodes::host::HostNodes;
 
 use super::figures::{Figure, Row, Table};
 use super::merge;

@@ -5,10 +5,10 @@
 
 use anyhow::{bail, Context, Result};
 use qnic_abi::PAGE_SIZE;
+use qnic_apps::report::{BenchRow, Latency, ServerLine};
 use qnic_cluster::ByteSize;
-use qnic_nodes::host::{DevicePlan, HostNodes};
-use qnic_nodes::Nodes;
-use qnic_report::{BenchRow, Latency, ServerLine};
+use qnic_trials::nodes::host::{DevicePlan, HostNodes};
+use qnic_trials::nodes::Nodes;
 
 use super::figures::{Figure, Row, Table};
 use super::floor::cold_word_ns;

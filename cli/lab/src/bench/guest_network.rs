@@ -2,8 +2,8 @@
 //! network devices, joined by a socket of QEMU.
 
 use anyhow::{Context, Result};
-use qnic_nodes::shell::shell;
-use qnic_nodes::vm::VmNodes;
+use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::vm::VmNodes;
 use tempfile::TempDir;
 
 /// The network; its guests end before it.

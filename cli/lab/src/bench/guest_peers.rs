@@ -16,11 +16,11 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use qnic_apps::report::{BenchRow, Latency};
 use qnic_cluster::{ByteSize, FileSpec};
 use qnic_images::{Cache, Provisioner, Silent};
-use qnic_nodes::shell::{background, shell};
-use qnic_nodes::vm::VmNodes;
-use qnic_report::{BenchRow, Latency};
+use qnic_trials::nodes::shell::{background, shell};
+use qnic_trials::nodes::vm::VmNodes;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;

@@ -3,9 +3,9 @@
 //! round all take turns.
 
 use anyhow::{Context, Result};
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::Nodes;
-use qnic_report::{BenchRow, Latency, MessagesRow, PoolLine};
+use qnic_apps::report::{BenchRow, Latency, MessagesRow, PoolLine};
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::Nodes;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;

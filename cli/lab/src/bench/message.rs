@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use qnic_nodes::host::HostNodes;
-use qnic_nodes::Nodes;
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
+use qnic_trials::nodes::host::HostNodes;
+use qnic_trials::nodes::Nodes;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;

@@ -10,8 +10,8 @@
 //! spin on memory that both can write to.
 
 use anyhow::Result;
-use qnic_nodes::host::HostNodes;
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
+use qnic_trials::nodes::host::HostNodes;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;

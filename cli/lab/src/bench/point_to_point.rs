@@ -4,10 +4,10 @@
 use super::boot;
 use super::floor::Floor;
 use anyhow::{Context, Result};
-use qnic_nodes::host::HostNodes;
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::{Nodes, Running};
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
+use qnic_trials::nodes::host::HostNodes;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{Nodes, Running};
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;

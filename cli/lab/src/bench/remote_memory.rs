@@ -8,10 +8,10 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use qnic_nodes::shell::shell;
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::{Nodes, Running};
-use qnic_report::{DiskRow, Latency};
+use qnic_apps::report::{DiskRow, Latency};
+use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{Nodes, Running};
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;

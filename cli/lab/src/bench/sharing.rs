@@ -8,10 +8,10 @@
 //! one; it does not translate interrupts, which would make them slower.
 
 use anyhow::{Context, Result};
+use qnic_apps::report::BenchRow;
 use qnic_cluster::{program, ByteSize, FileSpec, APP, APP_PATH};
-use qnic_nodes::shell::{background, shell};
-use qnic_nodes::vm::VmNodes;
-use qnic_report::BenchRow;
+use qnic_trials::nodes::shell::{background, shell};
+use qnic_trials::nodes::vm::VmNodes;
 use tempfile::TempDir;
 
 use super::ivshmem_server::Server;

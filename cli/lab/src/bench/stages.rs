@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use qnic_apps::report::BenchRow;
 use qnic_cluster::stages::Times;
-use qnic_nodes::Nodes;
-use qnic_report::BenchRow;
+use qnic_trials::nodes::Nodes;
 use serde_json::Value;
 
 use super::figures::{Figure, Row, Table};

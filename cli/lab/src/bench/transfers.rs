@@ -14,7 +14,7 @@ use qnic::{
     Ticket,
 };
 use qnic_abi::PAGE_SIZE;
-use qnic_nodes::host::HostNodes;
+use qnic_trials::nodes::host::HostNodes;
 
 use super::netvm;
 use super::series::Recorder;

@@ -8,9 +8,9 @@
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
-use qnic_nodes::vm::VmNodes;
-use qnic_nodes::Nodes;
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::Nodes;
 use rustix::event::{eventfd, EventfdFlags};
 
 use super::figures::{Figure, Row, Table};

@@ -14,11 +14,11 @@ use std::process::{ChildStdout, Stdio};
 use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
+use qnic_apps::report::Latency;
 use qnic_images::{Cache, Program, Provisioner, Silent};
-use qnic_nodes::host::{DevicePlan, HostNodes};
-use qnic_nodes::keys::HostKeys;
-use qnic_nodes::Nodes;
-use qnic_report::Latency;
+use qnic_trials::nodes::host::{DevicePlan, HostNodes};
+use qnic_trials::nodes::keys::HostKeys;
+use qnic_trials::nodes::Nodes;
 
 use super::figures::{Figure, Row, Table};
 use super::goal::Goal;

@@ -17,7 +17,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::{Ended, Nodes, Running};
+use crate::nodes::{Ended, Nodes, Running};
 
 /// Longest time for the device process to start or to answer.
 const DEVICE_LIMIT: Duration = Duration::from_secs(20);

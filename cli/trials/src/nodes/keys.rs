@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use qnic_link_plan::PrivateKey;
+use qnic_config::plan::PrivateKey;
 
 /// A key pair for each of two hosts.
 #[derive(Debug)]

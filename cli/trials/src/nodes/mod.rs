@@ -7,7 +7,6 @@
 //!          processes beside a            QEMU guests with
 //!          device process (no VM)        stock kernels
 //! ```
-#![forbid(unsafe_code)]
 
 mod evidence;
 pub mod host;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{ensure, Result};
 use qnic_cluster::GuestCommand;
 
-use crate::vm::VmNodes;
-use crate::Running;
+use crate::nodes::vm::VmNodes;
+use crate::nodes::Running;
 
 /// Longest time for a shell command in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(60);

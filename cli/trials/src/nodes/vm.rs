@@ -11,9 +11,9 @@ use qnic_cluster::{
 
 use serde_json::{json, Value};
 
-use crate::evidence;
+use crate::nodes::evidence;
 
-use crate::{Ended, Nodes, Running};
+use crate::nodes::{Ended, Nodes, Running};
 
 /// A cluster of guests that ends with this object, or with this process.
 pub struct VmNodes {

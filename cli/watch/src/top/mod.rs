@@ -14,7 +14,6 @@
 //! | … `live` | the terminal: keys, and how it is given back |
 //!
 //! A snapshot costs the engine what `qnic stats` does. Nothing is kept but two snapshots.
-#![forbid(unsafe_code)]
 
 mod model;
 mod occupants;

@@ -8,7 +8,7 @@ use qnic_cluster::ask_device;
 use qnic_cluster::stages::Times;
 use serde_json::{json, Value};
 
-use crate::Source;
+use crate::top::Source;
 
 /// All NICs at one time.
 #[derive(Debug, Clone)]

@@ -17,7 +17,7 @@ use qnic_nic::trace::{Event, What, RECORD_BYTES};
 use serde::Deserialize;
 use serde_json::{json, Value};
 
-use crate::Settings;
+use crate::trace::Settings;
 
 /// Longest time that a device process may say nothing: it looks at its NICs every 20 ms.
 const SILENCE: Duration = Duration::from_secs(20);

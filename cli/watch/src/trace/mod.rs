@@ -22,7 +22,6 @@
 //! - What is kept is bounded ([`Settings::limit`]); what does not fit is counted, as what the NICs have
 //!   lost is.
 //! - However it ends, the device processes stop tracing: they do when a connection ends.
-#![forbid(unsafe_code)]
 
 mod calls;
 mod collect;
@@ -128,7 +127,7 @@ mod tests {
     use qnic_nic::trace::Record;
 
     use super::*;
-    use crate::operations::tests::write as a_write;
+    use crate::trace::operations::tests::write as a_write;
 
     /// A device process that answers one request, and sends these events until it is told to end.
     fn device(path: &std::path::Path, answer: &str, records: Vec<u8>) -> JoinHandle<()> {

@@ -12,7 +12,7 @@ use qnic_abi::rdma::{ReadCommand, WriteCommand};
 use qnic_abi::{atomic, collective, context, datagram, message, process_names, Status};
 use qnic_nic::trace::{Event, Scope, CALL};
 
-use crate::collect::TracedNode;
+use crate::trace::collect::TracedNode;
 
 /// Names of nodes.
 #[derive(Debug, Clone, Default)]

@@ -6,9 +6,9 @@ use std::path::Path;
 use qnic_abi::Status;
 use serde::Serialize;
 
-use crate::collect::Collected;
-use crate::names::{self, Nodes};
-use crate::operations::Operations;
+use crate::trace::collect::Collected;
+use crate::trace::names::{self, Nodes};
+use crate::trace::operations::Operations;
 
 /// How many of the slowest operations are named.
 const SLOWEST: usize = 10;
@@ -165,7 +165,7 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operations::tests::{collected, write};
+    use crate::trace::operations::tests::{collected, write};
 
     #[test]
     fn the_slowest_come_first_with_their_stages() {

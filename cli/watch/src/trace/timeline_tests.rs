@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::calls::tests::barrier;
-use crate::operations::tests::{collected, write as a_write};
+use crate::trace::calls::tests::barrier;
+use crate::trace::operations::tests::{collected, write as a_write};
 
 fn written(collected: &Collected) -> (Value, u64) {
     let operations = Operations::of(collected);

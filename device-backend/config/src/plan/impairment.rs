@@ -4,13 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::units::{Probability, Rate, Span};
+use crate::plan::units::{Probability, Rate, Span};
 
 /// The settings of a link, and what each is if it does nothing.
 macro_rules! settings {
     ($($(#[$doc:meta])* $name:ident: $setting:ty = $none:expr;)*) => {
         /// What a link does to frames in one direction; by default, nothing. In TOML, every
-        /// key is optional, and values are as in [`crate::units`].
+        /// key is optional, and values are as in [`crate::plan::units`].
         #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct Impairments {
@@ -109,7 +109,7 @@ impl fmt::Display for Impairments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::impairments;
+    use crate::plan::testing::impairments;
 
     #[test]
     fn a_change_leaves_the_other_settings() {

@@ -8,11 +8,10 @@
 //!
 //! The cluster tool only describes networks. It shares these words with `qnic-links`, which runs
 //! them, and needs neither NICs nor the ciphers of links: it is built before anything else begins.
-#![forbid(unsafe_code)]
 
 pub mod impairment;
 mod keys;
-mod plan;
+mod network;
 #[cfg(test)]
 mod testing;
 pub mod topology;
@@ -20,5 +19,5 @@ pub mod units;
 
 pub use impairment::{ImpairmentChange, Impairments};
 pub use keys::{KeyError, NotAKey, PrivateKey, PublicKey};
-pub use plan::{NetworkPlan, MAX_NAME, MAX_NODES};
+pub use network::{NetworkPlan, MAX_NAME, MAX_NODES};
 pub use topology::{Shape, Topology};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use qnic_bounds::NodeId;
+use qnic_limits::NodeId;
 
-use crate::impairment::Impairments;
-use crate::topology::Topology;
+use crate::plan::impairment::Impairments;
+use crate::plan::topology::Topology;
 
 /// Longest name of a device process that others of its host reach, in bytes.
 pub const MAX_NAME: usize = 64;

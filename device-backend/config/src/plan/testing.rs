@@ -1,6 +1,6 @@
 //! For tests: impairments as words.
 
-use crate::Impairments;
+use crate::plan::Impairments;
 
 /// Impairments as they are printed: `loss 5% delay 1ms partition`.
 pub(crate) fn impairments(text: &str) -> Impairments {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use qnic_abi::client::{Command, CommandQueue, Memory, Remote};
 use qnic_abi::control::{Export, Hello, NewProcess, Opcode, REQUEST_BYTES};
 use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::{ERRORS, HEAD, HOST_PAGES, WRITES_DONE};
@@ -11,7 +12,6 @@ use qnic_abi::page_table::{entry_of, PageAccess, Tag};
 use qnic_abi::{
     Access, Key, NodeId, Port, SegmentId, SharedMemory, Status, VniId, ABI_VERSION, PAGE_SIZE,
 };
-use qnic_abi_client::{Command, CommandQueue, Memory, Remote};
 use qnic_nic::env::{Change, Host, HostMemory, OutOfRange, Width, Wire};
 use qnic_nic::testing::{request_bytes, status_of, Sram};
 use qnic_nic::{Limits, Nic, NicConfig, Time};

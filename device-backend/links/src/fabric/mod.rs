@@ -38,7 +38,7 @@ mod wire;
 use std::fmt::Debug;
 
 use qnic_abi::NodeId;
-use qnic_link_plan::NetworkPlan;
+use qnic_config::plan::NetworkPlan;
 use qnic_nic::env::{Host, Time};
 use qnic_nic::{Nic, Progress};
 

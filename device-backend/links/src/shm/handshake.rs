@@ -20,7 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use qnic_abi::wire::WIRE_VERSION;
-use qnic_link_plan::MAX_NAME;
+use qnic_config::plan::MAX_NAME;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,

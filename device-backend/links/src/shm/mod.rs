@@ -59,7 +59,7 @@ const MAX_INCOMING: usize = 16;
 /// Another process of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShmPeer {
-    /// Its name, at most [`MAX_NAME`](qnic_link_plan::MAX_NAME) bytes.
+    /// Its name, at most [`MAX_NAME`](qnic_config::plan::MAX_NAME) bytes.
     pub name: String,
     /// Where it listens.
     pub socket: PathBuf,

@@ -23,7 +23,7 @@
 //! multiplication, at the start): who has neither private key costs one hash.
 
 use blake3::derive_key;
-use qnic_link_plan::{PrivateKey, PublicKey};
+use qnic_config::plan::{PrivateKey, PublicKey};
 use snow::params::{CipherChoice, NoiseParams};
 use snow::resolvers::{BoxedCryptoResolver, DefaultResolver, FallbackResolver, RingResolver};
 use snow::{Builder, HandshakeState};

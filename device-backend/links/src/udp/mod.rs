@@ -42,7 +42,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use qnic_link_plan::{PrivateKey, PublicKey};
+use qnic_config::plan::{PrivateKey, PublicKey};
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use quinn_udp::{RecvMeta, BATCH_SIZE};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, COMMAND_ENTRIES};
 use qnic_abi::{Port, SharedMemory, Status, VniId};
-use qnic_timing::Countdown;
+use qnic_shared::timing::Countdown;
 
 use super::awake::Attention;
 use super::fault::FaultTable;

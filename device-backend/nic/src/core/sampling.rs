@@ -11,7 +11,7 @@
 //! end meanwhile are published with it or later, and count for the other stages only.
 
 use qnic_abi::{Status, VniId};
-use qnic_timing::Countdown;
+use qnic_shared::timing::Countdown;
 
 use super::order::Counter;
 use super::sample::{Described, Sample, Unpublished};

@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use qnic_abi::client::{withdraw, withdraw_all, Buffer, Packet, Record};
 use qnic_abi::control::PROCESS_DRIVER;
 use qnic_abi::datagram::{PostFlags, DRIVER_PORT, RECORD_BYTES};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::{Port, Status, VniId, PAGE_SIZE};
-use qnic_abi_client::{withdraw, withdraw_all, Buffer, Packet, Record};
 
 use super::{Net, Party};
 use crate::env::HostMemory;

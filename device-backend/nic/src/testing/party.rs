@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 
 use qnic_abi::atomic::Function;
+use qnic_abi::client::{Command, CommandQueue, Entry, HostArea, Memory, Remote};
 use qnic_abi::command::Descriptor;
 use qnic_abi::control::{Export, Import, NewProcess, Opcode as Request, Unexport};
 use qnic_abi::export::ExportOptions;
@@ -13,7 +14,6 @@ use qnic_abi::window::COMPLETION_HEAD;
 use qnic_abi::{
     Access, Key, NodeId, Port, Secret, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE,
 };
-use qnic_abi_client::{Command, CommandQueue, Entry, HostArea, Memory, Remote};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::driver::{pages, Writable};

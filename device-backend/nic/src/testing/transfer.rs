@@ -1,7 +1,7 @@
 //! Commands of a party, built in the order in which they are read.
 
+use qnic_abi::client::Command;
 use qnic_abi::rdma::Opcode;
-use qnic_abi_client::Command;
 
 use super::net::{page, PAGE};
 use super::{Party, SimSegment};

@@ -9,7 +9,7 @@
 //! ran in it, at once and on this side alone.
 
 use qnic_abi::wire::{kind, Frame, Goodbye, Hello};
-use qnic_timing::RoundTrip;
+use qnic_shared::timing::RoundTrip;
 
 use super::incoming::{End, Opened};
 use super::session::Verdict;

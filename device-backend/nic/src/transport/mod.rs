@@ -25,7 +25,7 @@
 //! | `refused` | operations that do not notify any more |
 //! | `reliable` | sending again, probing, giving up: only where the route is not lossless |
 //! | `packets` | copies of what may have to be sent again |
-//! | [`qnic_timing`] | the timer wheel, how long to wait, how much the links to a peer take |
+//! | [`qnic_shared::timing`] | the timer wheel, how long to wait, how much the links to a peer take |
 //!
 //! Each ordered pair of nodes has one sequence of frames. A frame is received when it
 //! arrives, in any order, once. The peer learns how far all has arrived, and how far
@@ -57,7 +57,7 @@ mod session;
 
 use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
 use qnic_abi::{NodeId, Port, VniId};
-use qnic_timing::TimerWheel;
+use qnic_shared::timing::TimerWheel;
 
 use crate::config::{Limits, NicConfig, MAX_WINDOW};
 use crate::env::{Channel, HostMemory, Payload, Sent, Time, Wire};

@@ -20,7 +20,7 @@
 use std::collections::VecDeque;
 
 use qnic_abi::wire::Frame;
-use qnic_timing::TimerId;
+use qnic_shared::timing::TimerId;
 
 use crate::env::{Channel, HostMemory, OutOfRange, Payload, Time};
 
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
     use crate::testing::Memory;
     use qnic_abi::wire::{kind, Empty};
-    use qnic_timing::TimerWheel;
+    use qnic_shared::timing::TimerWheel;
 
     /// Packets that were sent at 0, one on each of these channels.
     fn sent(channels: &[Channel]) -> Packets {

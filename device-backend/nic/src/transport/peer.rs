@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use qnic_abi::wire::{Frame, MAX_PAYLOAD, MAX_SPAN};
 use qnic_abi::NodeId;
-use qnic_timing::{Congestion, RoundTrip, TimerId};
+use qnic_shared::timing::{Congestion, RoundTrip, TimerId};
 
 use super::blocked::Blocked;
 use super::leave::Leaving;

@@ -11,7 +11,7 @@
 //! None of this runs on a lossless route: there are no copies and no timers there.
 
 use qnic_abi::wire::{Ack, AckFlags, Frame};
-use qnic_timing::Acknowledged;
+use qnic_shared::timing::Acknowledged;
 
 use super::packets::Released;
 use super::Transport;

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::{Status, VniId};
-use qnic_window::Awaited;
+use qnic_shared::window::Awaited;
 
 use super::bound::{Bound, Call};
 use super::buffer::{PortKey, TakeBack};

@@ -17,7 +17,7 @@ use qnic_abi::host_area::{
 };
 use qnic_abi::window::{COMMAND_ENTRIES, COMPLETION_HEAD, WINDOW_BYTES};
 use qnic_abi::{SharedMemory, VniId};
-use qnic_window::{Awaited, Command, Doorbell, SwitchedWakes};
+use qnic_shared::window::{Awaited, Command, Doorbell, SwitchedWakes};
 
 /// The window, as memory of its own.
 pub(super) struct Window<'a, M> {

@@ -10,7 +10,7 @@
 //! and no host area (S5).
 //!
 //! Who pays: the pages are the process's, and so is the port with its message slots; nothing
-//! else of it is kept. What it writes into the range is read once and checked by [`qnic_pool`].
+//! else of it is kept. What it writes into the range is read once and checked by [`qnic_shared::pool`].
 
 mod range;
 mod shared;

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use qnic_abi::pool::{events, Pool, PoolInfo, Shape, WANT_WAKE};
 use qnic_abi::{SharedMemory, Status};
-use qnic_pool::{DriverSide, InputFrame, OutputFrame, Packet};
+use qnic_shared::pool::{DriverSide, InputFrame, OutputFrame, Packet};
 
 use super::range::Range;
 use crate::datagram::{Address, Buffer, Data, Header, Message, Outgoing, Port, Sent, Upper};
@@ -244,7 +244,11 @@ impl<P: Platform> Shared<P> {
         Step::Nothing
     }
 
-    fn output(&self, state: &mut State, packet: Packet<qnic_pool::Output>) -> Option<Step<P>> {
+    fn output(
+        &self,
+        state: &mut State,
+        packet: Packet<qnic_shared::pool::Output>,
+    ) -> Option<Step<P>> {
         let Packet {
             frame,
             length,

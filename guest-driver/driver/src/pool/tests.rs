@@ -8,7 +8,7 @@ use crate::testing::{run, DatagramNic, Fake};
 use qnic_abi::pool::{Pool, Queue};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{NodeId, SharedMemory};
-use qnic_pool::{Packet, ProcessSide};
+use qnic_shared::pool::{Packet, ProcessSide};
 
 const SHAPE: (usize, u16, u16) = (2048, 8, 4);
 

@@ -10,7 +10,7 @@
 //! | [`dirty`] | a modified page never counts as clean (N7) |
 //! | [`span`] | the same for several pages that are locked behind one fence |
 //!
-//! `cargo run -p qnic-mutants` removes every fence and store, swaps every two
+//! `cargo run --bin qnic-mutants` removes every fence and store, swaps every two
 //! stores and weakens every ordering of both sides in turn, and these models have
 //! to fail: `docs/proofs.md`.
 

@@ -1,12 +1,12 @@
 //! What happens when time passes.
 
 use qnic_abi::stream::Reason;
-use qnic_timing::Time;
+use qnic_shared::timing::Time;
 
 use super::table::{Alarm, Endpoint, Parts};
-use crate::address::{ConnectionId, Failure};
-use crate::buffer::{ReceivedFrame, SendFrame};
-use crate::connection::Stage;
+use crate::stream_protocol::address::{ConnectionId, Failure};
+use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
+use crate::stream_protocol::connection::Stage;
 
 impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
     /// Does what is due. Then [`Endpoint::poll_transmit`] and [`Endpoint::poll_changed`].

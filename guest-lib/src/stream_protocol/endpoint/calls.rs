@@ -1,12 +1,12 @@
 //! What the program asks for.
 
 use qnic_abi::stream::{Reason, HEADER_BYTES, MIN_FRAME_BYTES};
-use qnic_timing::Time;
+use qnic_shared::timing::Time;
 
 use super::table::{Alarm, Endpoint, Parts};
-use crate::address::{Address, ConnectionId, Error, Failure};
-use crate::buffer::{ReceivedFrame, SendFrame};
-use crate::connection::{Connection, Stage};
+use crate::stream_protocol::address::{Address, ConnectionId, Error, Failure};
+use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
+use crate::stream_protocol::connection::{Connection, Stage};
 
 impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
     /// Begins a connection. `frame_bytes`: what the route carries, the header included; 0 if only

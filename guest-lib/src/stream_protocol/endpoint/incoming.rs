@@ -2,14 +2,14 @@
 
 use qnic_abi::stream::{Kind, Reason, StreamFlags, StreamHeader, HEADER_BYTES};
 use qnic_abi::NodeId;
-use qnic_timing::Time;
+use qnic_shared::timing::Time;
 use zerocopy::FromBytes;
 
 use super::table::{Alarm, Changed, Endpoint, Parts};
-use crate::address::{Address, ConnectionId, Failure};
-use crate::buffer::{ReceivedFrame, SendFrame};
-use crate::connection::Stage;
-use crate::receiver::Arrival;
+use crate::stream_protocol::address::{Address, ConnectionId, Failure};
+use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
+use crate::stream_protocol::connection::Stage;
+use crate::stream_protocol::receiver::Arrival;
 
 /// Resets for connections that are not there which wait to be sent.
 const RESETS: usize = 64;

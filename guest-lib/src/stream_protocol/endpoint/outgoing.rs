@@ -1,14 +1,14 @@
 //! The next frame to send: connections have turns, a frame each.
 
 use qnic_abi::stream::{Kind, StreamFlags, StreamHeader, HEADER_BYTES, MAGIC};
-use qnic_timing::Time;
+use qnic_shared::timing::Time;
 use zerocopy::IntoBytes;
 
 use super::table::Endpoint;
-use crate::address::{Address, ConnectionId};
-use crate::buffer::{ReceivedFrame, SendFrame};
-use crate::connection::Stage;
-use crate::sender::Departure;
+use crate::stream_protocol::address::{Address, ConnectionId};
+use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
+use crate::stream_protocol::connection::Stage;
+use crate::stream_protocol::sender::Departure;
 
 /// A frame to send.
 #[derive(Debug)]

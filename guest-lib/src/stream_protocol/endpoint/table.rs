@@ -1,16 +1,16 @@
 //! The connections of an endpoint, and what they share.
 
-use alloc::collections::{BTreeMap, VecDeque};
-use alloc::vec::Vec;
+use std::collections::{BTreeMap, VecDeque};
+use std::vec::Vec;
 
 use qnic_abi::stream::Reason;
-use qnic_timing::{Time, TimerId, TimerWheel};
+use qnic_shared::timing::{Time, TimerId, TimerWheel};
 
-use crate::address::{Address, ConnectionId, Failure};
-use crate::budget::Budget;
-use crate::buffer::{ReceivedFrame, SendFrame};
-use crate::config::{BadConfig, Config};
-use crate::connection::{Connection, Stage, Timers};
+use crate::stream_protocol::address::{Address, ConnectionId, Failure};
+use crate::stream_protocol::budget::Budget;
+use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
+use crate::stream_protocol::config::{BadConfig, Config};
+use crate::stream_protocol::connection::{Connection, Stage, Timers};
 
 /// What an endpoint has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -213,7 +213,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         connection.stop(receive, send);
         connection.receiver.clear(receive);
         let opened = (connection.peer, connection.theirs);
-        let timers = core::mem::take(&mut connection.timers);
+        let timers = std::mem::take(&mut connection.timers);
         self.cancel(timers);
         if self.pending.get(&opened) == Some(&id) {
             self.pending.remove(&opened);
@@ -292,7 +292,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         connection.stop(receive, send);
         connection.stage = Stage::Failed(failure);
         let is_accepted = connection.is_accepted;
-        let timers = core::mem::take(&mut connection.timers);
+        let timers = std::mem::take(&mut connection.timers);
         self.cancel(timers);
         self.counters.connections_failed += 1;
         match is_accepted {

@@ -1,13 +1,12 @@
 //! Endpoints on a virtual wire: everything from a seed, time included.
-#![allow(dead_code)] // Each test program uses a part of it.
 
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
+use qnic::stream_protocol::{Address, Config, ConnectionId, Endpoint, Error};
 use qnic_abi::stream::{Kind, StreamHeader, HEADER_BYTES};
 use qnic_abi::NodeId;
-use qnic_stream::{Address, Config, ConnectionId, Endpoint, Error};
-use qnic_timing::Time;
+use qnic_shared::timing::Time;
 use zerocopy::FromBytes;
 
 pub(crate) const MILLISECOND: u64 = 1_000_000;

@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-use qnic_log_keeper::Log;
+use qnic_exec::log::Log;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::inotify;
 use rustix::io::Errno;

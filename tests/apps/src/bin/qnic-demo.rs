@@ -9,7 +9,7 @@ use clap::Parser;
 #[command(name = "qnic-demo", version, about = "One end of the qnic demo")]
 struct Arguments {
     #[command(subcommand)]
-    role: qnic_demo::Role,
+    role: qnic_apps::demo::Role,
 }
 
 fn main() -> anyhow::Result<()> {

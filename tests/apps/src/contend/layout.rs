@@ -9,7 +9,7 @@ use qnic::sync::OBJECT_BYTES;
 use qnic::{NodeId, NotificationId, Port, SegmentName};
 
 use super::Options;
-use qnic_demo::options::notification;
+use qnic_apps::demo::options::notification;
 
 pub(super) const OWNER_PORT: Port = Port(30);
 /// Segment of the owner.

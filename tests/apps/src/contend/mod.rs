@@ -37,7 +37,7 @@ use qnic::Nic;
 use owner::Owner;
 use worker::Worker;
 
-use qnic_demo::node::say;
+use qnic_apps::demo::node::say;
 
 #[derive(Args)]
 pub(crate) struct Options {

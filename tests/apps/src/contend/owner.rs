@@ -12,8 +12,8 @@ use super::layout::{
     OWNER_PORT, SEMAPHORE, SLOTS, TURNS, UNREADY, WAITED,
 };
 use super::Options;
-use qnic_demo::node::{say, say_line, Exported};
-use qnic_demo::options::START_LIMIT;
+use qnic_apps::demo::node::{say, say_line, Exported};
+use qnic_apps::demo::options::START_LIMIT;
 
 /// Longest time for one more worker to be done.
 const LIMIT: Duration = Duration::from_secs(600);

@@ -9,8 +9,8 @@ use super::layout::{
     OWNER, OWNER_PORT, READ, SEMAPHORE, SLOTS, START, TURNS, WAITED,
 };
 use super::Options;
-use qnic_demo::node::{import, say, Exported};
-use qnic_demo::options::START_LIMIT;
+use qnic_apps::demo::node::{import, say, Exported};
+use qnic_apps::demo::options::START_LIMIT;
 
 /// One process that contends.
 pub(super) struct Worker {

@@ -3,20 +3,22 @@
 use std::iter::repeat_n;
 use std::time::Instant;
 
-use crate::pattern;
+use crate::demo::pattern;
+use crate::report::{DemoEnd, DemoLine, DemoRow, Latency};
 use anyhow::{ensure, Result};
 use clap::Args;
 use qnic::{Endpoint, NodeId, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
-use qnic_report::{DemoEnd, DemoLine, DemoRow, Latency};
 
-use crate::node::{import, register, say_line, take, Exported};
-use crate::options::{
+use crate::demo::node::{import, register, say_line, take, Exported};
+use crate::demo::options::{
     ANSWER_LIMIT, BACK, BALL, DATA, INITIATOR_PORT, PONG, REQUEST, REQUESTS, RESULT, RESULTS,
     SOURCE, START_LIMIT, TARGET_PORT,
 };
-use crate::protocol::{ball, Outcome, Request, DATA_BYTES, MAX_SIZE, MESSAGE_BYTES, SPIN_SIZE};
-use crate::target::spin_for;
+use crate::demo::protocol::{
+    ball, Outcome, Request, DATA_BYTES, MAX_SIZE, MESSAGE_BYTES, SPIN_SIZE,
+};
+use crate::demo::target::spin_for;
 
 /// What the initiator is to transfer.
 #[derive(Args)]
@@ -254,7 +256,7 @@ impl Initiator {
 
     /// Makes the range at the target what it was before.
     fn restore(&self, size: usize, to: usize) -> Result<()> {
-        let guard = vec![crate::protocol::GUARD_BYTE; size];
+        let guard = vec![crate::demo::protocol::GUARD_BYTE; size];
         self.source.buffer.write(0, &guard)?;
         let part = self.source.part(0, size);
         self.endpoint.write_fenced(&self.data, to as u64, part)?;

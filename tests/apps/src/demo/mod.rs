@@ -16,7 +16,6 @@
 //! a first run has to build of the programs on the nodes. `qnic-app`, the one of tests and benchmarks, has the same roles, and shares with it
 //! how a process registers ([`node`]), what both ends agree on ([`options`]), and the data that is
 //! sent ([`pattern`]).
-#![forbid(unsafe_code)]
 
 mod info;
 mod initiator;

@@ -11,7 +11,7 @@ use qnic::{
 };
 use serde::Serialize;
 
-use crate::options::{START_LIMIT, TARGET_PORT};
+use crate::demo::options::{START_LIMIT, TARGET_PORT};
 
 /// Opens the NIC and registers a process on `port`; on any free one for 0.
 pub fn register(port: u16) -> Result<(Nic, Endpoint)> {

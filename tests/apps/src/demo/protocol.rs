@@ -1,6 +1,6 @@
 //! Requests of the initiator and results of the target.
 
-use crate::pattern;
+use crate::demo::pattern;
 use anyhow::{bail, Result};
 
 /// Largest transfer.
@@ -9,7 +9,7 @@ pub(crate) const MAX_SIZE: usize = 16 << 20;
 pub(crate) const GUARD: usize = 256;
 /// What the bytes around a transfer are.
 pub(crate) const GUARD_BYTE: u8 = 0xa5;
-/// Size of [`DATA`](crate::options::DATA).
+/// Size of [`DATA`](crate::demo::options::DATA).
 pub(crate) const DATA_BYTES: usize = MAX_SIZE + 64 * 1024;
 /// Transfers up to this size bounce without a notification.
 pub(crate) const SPIN_SIZE: usize = 4096;

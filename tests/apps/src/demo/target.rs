@@ -5,12 +5,12 @@ use std::time::Instant;
 use anyhow::{bail, Context, Result};
 use qnic::{Endpoint, Error, RemoteSegment};
 
-use crate::node::{import, register, take, Exported};
-use crate::options::{
+use crate::demo::node::{import, register, take, Exported};
+use crate::demo::options::{
     ANSWER_LIMIT, BALL, DATA, INITIATOR_PORT, PONG, REQUEST, REQUESTS, RESULT, RESULTS, SOURCE,
     START_LIMIT, TARGET_PORT,
 };
-use crate::protocol::{
+use crate::demo::protocol::{
     ball, Outcome, Request, DATA_BYTES, GUARD, GUARD_BYTE, MESSAGE_BYTES, SPIN_SIZE,
 };
 

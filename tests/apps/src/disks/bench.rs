@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
+use qnic_apps::report::{DiskRow, Latency};
 use qnic_config::ByteSize;
-use qnic_report::{DiskRow, Latency};
 
-use qnic_demo::node::say_line;
+use qnic_apps::demo::node::say_line;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;

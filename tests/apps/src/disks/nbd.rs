@@ -17,7 +17,7 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic_config::ByteSize;
 
-use qnic_demo::node::say;
+use qnic_apps::demo::node::say;
 
 const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
 const IHAVEOPT: u64 = 0x4948_4156_454f_5054;

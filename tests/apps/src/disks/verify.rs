@@ -13,7 +13,7 @@ use clap::Args;
 use qnic_config::ByteSize;
 use rustix::fs::{fadvise, Advice};
 
-use qnic_demo::node::say;
+use qnic_apps::demo::node::say;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use fastrand::Rng;
 use qnic_abi::attach::{CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL};
+use qnic_abi::client::CommandQueue;
 use qnic_abi::context::CONTEXTS;
 use qnic_abi::control::{FaultDone, Hello, Opcode, RequestHeader, REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::{Event, Kind, EVENT_BYTES};
@@ -19,7 +20,6 @@ use qnic_abi::host_area::{
 };
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, Status, VniId, ABI_VERSION, PAGE_SIZE};
-use qnic_abi_client::CommandQueue;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::arena::{Arena, PAGES};

@@ -5,6 +5,7 @@
 
 use fastrand::Rng;
 use qnic_abi::atomic::Function;
+use qnic_abi::client::{Command, Entry, Memory, Remote};
 use qnic_abi::collective::{Collective, CollectiveCommand, JoinGroupCommand, LeaveGroupCommand};
 use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::context::{
@@ -15,7 +16,6 @@ use qnic_abi::message::{CancelCommand, ProbeCommand, ReceiveCommand, SendCommand
 use qnic_abi::process_names::{NameCommand, ProcessName};
 use qnic_abi::window::{receive_context_offset, send_context_offset};
 use qnic_abi::{Key, NodeId, Port, SegmentId, PAGE_SIZE};
-use qnic_abi_client::{Command, Entry, Memory, Remote};
 use zerocopy::IntoBytes;
 
 use super::process::{port, KEY, PAGES, VIRTUAL, VNIS};

@@ -28,7 +28,7 @@ use clap::Args;
 use serde::Serialize;
 
 use attack::Attack;
-use qnic_demo::node::say;
+use qnic_apps::demo::node::say;
 
 #[derive(Args)]
 pub(crate) struct Options {

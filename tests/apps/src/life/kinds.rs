@@ -18,7 +18,7 @@ use qnic_abi::PAGE_SIZE;
 
 use super::{content, held, holds, refused, set, Shared, Stage, PAGES};
 use crate::mapping::{self, export_foreign, Mapping, READ_WRITE};
-use qnic_demo::options::{SOURCE, START_LIMIT};
+use qnic_apps::demo::options::{SOURCE, START_LIMIT};
 
 /// Bytes of a hugetlb page.
 const HUGE: usize = 2 << 20;

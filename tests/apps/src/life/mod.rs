@@ -16,12 +16,12 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use qnic::{Access, Endpoint, Error, Nic, Port, RemoteSegment, Segment, SegmentName, Status};
 use qnic_abi::PAGE_SIZE;
-use qnic_demo::pattern;
-use qnic_report::LifeStep;
+use qnic_apps::demo::pattern;
+use qnic_apps::report::LifeStep;
 
 use crate::mapping::Mapping;
-use qnic_demo::node::{say_line, Exported};
-use qnic_demo::options::{SOURCE, START_LIMIT};
+use qnic_apps::demo::node::{say_line, Exported};
+use qnic_apps::demo::options::{SOURCE, START_LIMIT};
 
 /// Pages of the memory that a step exports.
 const PAGES: usize = 16;

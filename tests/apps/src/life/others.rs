@@ -11,8 +11,8 @@ use qnic_abi::PAGE_SIZE;
 
 use super::{held, Stage, PAGES};
 use crate::mapping;
-use qnic_demo::node::Exported;
-use qnic_demo::options::{ANSWER_LIMIT, DATA, START_LIMIT};
+use qnic_apps::demo::node::Exported;
+use qnic_apps::demo::options::{ANSWER_LIMIT, DATA, START_LIMIT};
 
 /// Ports of the processes that end.
 const EXECUTING: Port = Port(75);

@@ -13,7 +13,7 @@ use qnic_abi::PAGE_SIZE;
 use super::{held, holds, set, Stage};
 use crate::mapping::{Mapping, READ_WRITE};
 use crate::proc_status::{frames, huge_kibibytes, kibibytes, locked_and_pinned, pages_swapped};
-use qnic_demo::options::ANSWER_LIMIT;
+use qnic_apps::demo::options::ANSWER_LIMIT;
 
 /// Bytes of a transparent huge page.
 const HUGE: usize = 2 << 20;

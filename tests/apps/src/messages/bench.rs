@@ -18,10 +18,10 @@ use qnic::message::{
 };
 use qnic::{Endpoint, NodeId, NotificationId, Port, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
 
-use qnic_demo::node::{import, register, say_line, take, Exported};
-use qnic_demo::options::{notification, ANSWER_LIMIT, DATA, SOURCE};
+use qnic_apps::demo::node::{import, register, say_line, take, Exported};
+use qnic_apps::demo::options::{notification, ANSWER_LIMIT, DATA, SOURCE};
 
 const PORT: Port = Port(14);
 /// A notifying write of a ping-pong.

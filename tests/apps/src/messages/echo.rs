@@ -5,10 +5,10 @@ use anyhow::Result;
 use clap::Args;
 use qnic::message::{Destination, Pattern, Source, Tag};
 use qnic::{Endpoint, Error, NodeId, Port};
-use qnic_demo::pattern;
+use qnic_apps::demo::pattern;
 
-use qnic_demo::node::{import, register, say, say_line, Exported};
-use qnic_demo::options::{ANSWER_LIMIT, DATA};
+use qnic_apps::demo::node::{import, register, say, say_line, Exported};
+use qnic_apps::demo::options::{ANSWER_LIMIT, DATA};
 
 /// Port of the one that sends back.
 const ECHO_PORT: Port = Port(13);

@@ -2,7 +2,7 @@
 
 use qnic::message::{Pattern, Source, Tag};
 use qnic::{NodeId, Port};
-use qnic_demo::pattern;
+use qnic_apps::demo::pattern;
 
 /// Most messages of a process that are longer than a frame. A process has no more Sends at its
 /// NIC: if all of these wait for receives, the others go on nevertheless.

@@ -13,10 +13,10 @@ use anyhow::{ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use qnic::message::{wait_all, Destination, Pattern, Source, Tag};
 use qnic::{Endpoint, Nic, NodeId, NotificationId, Port};
-use qnic_demo::pattern;
+use qnic_apps::demo::pattern;
 
-use qnic_demo::node::{import, register, say, take, Exported};
-use qnic_demo::options::{notification, ANSWER_LIMIT, DATA, SOURCE};
+use qnic_apps::demo::node::{import, register, say, take, Exported};
+use qnic_apps::demo::options::{notification, ANSWER_LIMIT, DATA, SOURCE};
 
 /// Port of the slow receiver, and of the first program's sender.
 const RECEIVER_PORT: Port = Port(119);

@@ -19,8 +19,8 @@ use qnic::{Endpoint, Error, Nic, NodeId, Part, Port, SegmentName};
 
 use super::plan::{plan, Planned};
 use super::slow::{Sender, Slow};
-use qnic_demo::node::{import, say_line, take, Exported};
-use qnic_demo::options::{notification, ANSWER_LIMIT, DATA, SOURCE};
+use qnic_apps::demo::node::{import, say_line, take, Exported};
+use qnic_apps::demo::options::{notification, ANSWER_LIMIT, DATA, SOURCE};
 
 /// Port of the first process of each node.
 const FIRST_PORT: u16 = 40;

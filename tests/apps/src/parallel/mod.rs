@@ -21,7 +21,7 @@ use qnic::Nic;
 use serde::Serialize;
 use zerocopy::IntoBytes;
 
-use qnic_demo::node::{say, say_line};
+use qnic_apps::demo::node::{say, say_line};
 
 pub(crate) use game::{run as game, Options as GameOptions};
 pub(crate) use gradient::{run as gradient, Options as GradientOptions};

@@ -9,12 +9,12 @@ use clap::Args;
 use qnic::datagram::Socket;
 use qnic::stream::{Options, Streams};
 use qnic::{Nic, NodeId};
-use qnic_report::{BenchRow, Latency, MessagesRow, PoolLine};
+use qnic_apps::report::{BenchRow, Latency, MessagesRow, PoolLine};
 
 use super::connection::{Answer, Connection, Pooled, Purpose, Tcp, CHUNK};
 use super::{SOCKET_PORT, STREAM_PORT};
-use qnic_demo::node::say_line;
-use qnic_demo::options::{ANSWER_LIMIT, START_LIMIT};
+use qnic_apps::demo::node::say_line;
+use qnic_apps::demo::options::{ANSWER_LIMIT, START_LIMIT};
 
 /// Bytes of a ball, and of a message of a burst.
 const SMALL: usize = 8;

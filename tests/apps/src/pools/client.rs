@@ -8,13 +8,13 @@ use clap::Args;
 use qnic::datagram::Socket;
 use qnic::stream::{Options, Streams};
 use qnic::{Error, Nic, NodeId};
-use qnic_demo::pattern;
+use qnic_apps::demo::pattern;
 use serde_json::json;
 
 use super::connection::{Answer, Connection, Pooled, Purpose, CHUNK};
 use super::{SOCKET_PORT, STREAM_PORT};
-use qnic_demo::node::say;
-use qnic_demo::options::START_LIMIT;
+use qnic_apps::demo::node::say;
+use qnic_apps::demo::options::START_LIMIT;
 
 /// Exit status when a stream without end has failed.
 const STREAM_FAILED: i32 = 3;

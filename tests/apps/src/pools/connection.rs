@@ -73,7 +73,7 @@ impl Answer {
         let mut bytes = Vec::new();
         connection.read_to_end(&mut bytes).context("the answer")?;
         ensure!(bytes.len() == 24, "an answer of {} bytes", bytes.len());
-        let mut words = qnic_demo::pattern::words(&bytes);
+        let mut words = qnic_apps::demo::pattern::words(&bytes);
         let mut next = || words.next().unwrap_or_default();
         Ok(Answer {
             bytes: next(),

@@ -6,7 +6,7 @@ use qnic::pool::PoolOptions;
 use qnic::Nic;
 use qnic_abi::pool::{MAX_FRAME_BYTES, MAX_POOL_BYTES};
 
-use qnic_demo::node::say;
+use qnic_apps::demo::node::say;
 
 #[derive(Args)]
 pub(crate) struct HolderOptions {

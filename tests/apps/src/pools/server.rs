@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::connection::{Answer, Connection, Pooled, Purpose, Tcp, CHUNK};
 use super::{SOCKET_PORT, STREAM_PORT};
-use qnic_demo::node::say;
+use qnic_apps::demo::node::say;
 
 #[derive(Args)]
 pub(crate) struct ServerOptions {

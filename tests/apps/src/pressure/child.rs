@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{ensure, Context, Result};
-use qnic_demo::pattern;
+use qnic_apps::demo::pattern;
 
 use super::memory::Memory;
 use super::{compare, OWN, TAIL, TAIL_BYTES, UNIT};

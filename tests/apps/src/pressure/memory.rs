@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{ensure, Context, Result};
 use qnic::{Access, Buffer, Endpoint, Part, Segment, SegmentName};
 use qnic_abi::PAGE_SIZE;
-use qnic_demo::pattern;
+use qnic_apps::demo::pattern;
 
 use super::UNIT;
 use crate::mapping::{self, Mapping, READ_WRITE};
-use qnic_demo::node::Exported;
+use qnic_apps::demo::node::Exported;
 
 /// Bytes of the edge of a file.
 pub(super) const EDGE: usize = 512 * PAGE_SIZE;

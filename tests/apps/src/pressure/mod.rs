@@ -25,16 +25,16 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic::{Endpoint, Error, NotificationId, Port, RemoteSegment, Status};
-use qnic_demo::pattern;
-use qnic_report::PressureReport;
+use qnic_apps::demo::pattern;
+use qnic_apps::report::PressureReport;
 use rustix::process::{setrlimit, Resource, Rlimit};
 
 use self::child::Child;
 use self::memory::{Memory, EDGE, EDGE_BYTE};
 use self::phase::{Besides, Phase};
 use crate::proc_status::{kibibytes, machine_kibibytes};
-use qnic_demo::node::{import, register, say, take};
-use qnic_demo::options::{notification, DATA};
+use qnic_apps::demo::node::{import, register, say, take};
+use qnic_apps::demo::options::{notification, DATA};
 
 mod child;
 mod memory;

@@ -5,7 +5,7 @@ use std::thread::scope;
 
 use anyhow::{bail, ensure, Context, Result};
 use qnic::Nic;
-use qnic_report::PressureReport;
+use qnic_apps::report::PressureReport;
 
 use super::Pressure;
 use crate::proc_status::{locked_and_pinned, pages_compacted, pages_of_files, pages_swapped};

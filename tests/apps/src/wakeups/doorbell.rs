@@ -14,7 +14,7 @@ use std::sync::Arc;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic_abi::PAGE_SIZE;
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
 use serde_json::json;
 use std::os::fd::AsRawFd;
 use vfio_bindings::bindings::vfio::{
@@ -25,7 +25,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::{Rally, Side};
 use crate::mapping::{Mapping, READ_WRITE};
-use qnic_demo::node::say_line;
+use qnic_apps::demo::node::say_line;
 
 /// Registers of ivshmem: the number that the server gave this guest, and what rings a peer's bell, by
 /// the peer's number and the number of a vector.

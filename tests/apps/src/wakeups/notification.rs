@@ -7,12 +7,12 @@ use std::sync::{mpsc, Arc};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::{Endpoint, NotificationId, RemoteSegment};
-use qnic_report::{BenchRow, Latency};
+use qnic_apps::report::{BenchRow, Latency};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use super::{Rally, Side};
-use qnic_demo::node::{import, register, say_line, Exported};
-use qnic_demo::options::{notification, ANSWER_LIMIT, DATA, START_LIMIT, TARGET_PORT};
+use qnic_apps::demo::node::{import, register, say_line, Exported};
+use qnic_apps::demo::options::{notification, ANSWER_LIMIT, DATA, START_LIMIT, TARGET_PORT};
 
 /// A ball for a handler, and one for an event loop.
 const HANDLED: NotificationId = notification(1);

@@ -1,9 +1,9 @@
 //! What the NIC's store of a completion says, checked at that instant.
 
+use qnic_abi::client::Record;
 use qnic_abi::datagram::RECORD_BYTES;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::{Status, PAGE_SHIFT, PAGE_SIZE};
-use qnic_abi_client::Record;
 
 use super::{bytes_of, Buffer, DatagramOracle, Packet, FILL};
 use crate::memory::Memory;

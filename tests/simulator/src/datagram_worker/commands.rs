@@ -1,13 +1,13 @@
 //! Commands of a datagram worker: right ones and wrong ones.
 
 use qnic::queue;
+use qnic_abi::client;
 use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::datagram::{
     DatagramPostCommand, PacketFlags, PostFlags, HEADER_CAPACITY, RECORD_BYTES,
 };
 use qnic_abi::host_area::QUEUE_STATUS;
 use qnic_abi::{uapi, Status, PAGE_SHIFT, PAGE_SIZE};
-use qnic_abi_client as client;
 
 use super::{DatagramWorker, Open, BUFFERS, PACKETS, PORTS};
 use crate::common::Phase;

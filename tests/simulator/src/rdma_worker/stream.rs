@@ -2,8 +2,8 @@
 //! [`crate::throughput`] measures.
 
 use qnic::queue;
+use qnic_abi::client::Command;
 use qnic_abi::command::DEFAULT_INLINE_MAX;
-use qnic_abi_client::Command;
 
 use super::{Name, Queue, RdmaWorker};
 use crate::process::Result;

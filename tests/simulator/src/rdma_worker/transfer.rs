@@ -2,10 +2,10 @@
 
 use qnic::queue;
 use qnic_abi::atomic::Function;
+use qnic_abi::client::{Command, Memory, Remote};
 use qnic_abi::command::{DEFAULT_INLINE_MAX, INLINE_CAPACITY};
 use qnic_abi::host_area::RESULT_RECORDS;
 use qnic_abi::{Key, NodeId, Port, SegmentId, Status};
-use qnic_abi_client::{Command, Memory, Remote};
 
 use super::{Imported, Name, Queue, RdmaWorker};
 use crate::increments::word;

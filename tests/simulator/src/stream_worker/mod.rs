@@ -15,11 +15,11 @@ mod talk;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use qnic::stream_protocol::{Address, Config, Endpoint};
 use qnic_abi::pool::OpenPools;
 use qnic_abi::{NodeId, Status};
 use qnic_driver::{CallError, Driver};
-use qnic_stream::{Address, Config, Endpoint};
-use qnic_timing::Time;
+use qnic_shared::timing::Time;
 
 use crate::common::Phase;
 use crate::platform::SimPlatform;

@@ -3,13 +3,13 @@
 
 use std::sync::{Arc, Mutex};
 
+use qnic::stream_protocol::{ReceivedFrame, SendFrame};
 use qnic_abi::pool::{events, OpenPools, Pool, PoolKick, PoolWait, Shape};
 use qnic_abi::stream::HEADER_BYTES;
 use qnic_abi::{uapi, NodeId};
 use qnic_driver::platform::DeviceMemory;
 use qnic_driver::{CallError, Pools};
-use qnic_pool::{Packet, ProcessSide};
-use qnic_stream::{ReceivedFrame, SendFrame};
+use qnic_shared::pool::{Packet, ProcessSide};
 
 use crate::device_memory::SimMemory;
 use crate::platform::SimPlatform;
@@ -20,14 +20,14 @@ enum Place {
     /// With nobody, or on its way with nobody who waits for it.
     Away,
     /// With its [`Sending`].
-    Here(qnic_pool::OutputFrame),
+    Here(qnic_shared::pool::OutputFrame),
     /// With the driver; its [`Sending`] waits for it.
     Lent,
 }
 
 struct State {
     side: ProcessSide,
-    free: Vec<qnic_pool::OutputFrame>,
+    free: Vec<qnic_shared::pool::OutputFrame>,
     places: Vec<Place>,
     /// Input frames that the process has.
     inputs: usize,
@@ -223,7 +223,7 @@ pub(super) struct Received {
     length: usize,
     start: usize,
     /// None only within `drop`.
-    frame: Option<qnic_pool::InputFrame>,
+    frame: Option<qnic_shared::pool::InputFrame>,
 }
 
 impl ReceivedFrame for Received {

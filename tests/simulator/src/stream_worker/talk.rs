@@ -1,7 +1,7 @@
 //! A connection of a stream worker: two streams, and what is still to be written and read.
 
+use qnic::stream_protocol::{Address, ConnectionId, Error, Failure};
 use qnic_abi::NodeId;
-use qnic_stream::{Address, ConnectionId, Error, Failure};
 
 use super::{End, StreamWorker};
 use crate::schedule::{lock, trace};

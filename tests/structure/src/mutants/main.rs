@@ -9,10 +9,10 @@
 //! | streams | the bugs in `planted_streams.txt` (S2, S6) | the tests of streams and pools |
 //!
 //! ```text
-//! cargo run -p qnic-mutants                      all suites
-//! cargo run -p qnic-mutants -- SUITE [TEXT]      one, in functions whose names contain TEXT
-//! cargo run -p qnic-mutants -- simulator [TEXT]  bugs whose names contain TEXT
-//! cargo run -p qnic-mutants -- remote-memory [TEXT]  the same
+//! cargo run --bin qnic-mutants                      all suites
+//! cargo run --bin qnic-mutants -- SUITE [TEXT]      one, in functions whose names contain TEXT
+//! cargo run --bin qnic-mutants -- simulator [TEXT]  bugs whose names contain TEXT
+//! cargo run --bin qnic-mutants -- remote-memory [TEXT]  the same
 //! ```
 //! A campaign prints its table; without TEXT it also writes it to `docs/proofs`.
 //!
@@ -50,9 +50,9 @@ struct Counts {
     name = "qnic-mutants",
     after_help = "\
 Examples:
-  cargo run -p qnic-mutants                       all suites of models
-  cargo run -p qnic-mutants -- queues must_ring   one, in the functions of that name
-  cargo run -p qnic-mutants -- simulator probe    planted bugs that name a probe
+  cargo run --bin qnic-mutants                       all suites of models
+  cargo run --bin qnic-mutants -- queues must_ring   one, in the functions of that name
+  cargo run --bin qnic-mutants -- simulator probe    planted bugs that name a probe
 
 A campaign prints its table; without TEXT it also writes it to docs/proofs.
 

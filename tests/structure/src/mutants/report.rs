@@ -24,7 +24,7 @@ impl Report {
             text: String::new(),
         };
         report.line(&format!(
-            "# {title}\n\nMade by `cargo run -p qnic-mutants -- {campaign}`. Do not edit.\n"
+            "# {title}\n\nMade by `cargo run --bin qnic-mutants -- {campaign}`. Do not edit.\n"
         ));
         report.row(columns);
         report.row(&vec!["---"; columns.len()]);

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | page-table | `guest-driver/driver/tests/page_lock` | both sides of the shadow page table |
 //! | queues | `guest-lib/src/model` | both sides of what a process shares with its NIC: command queue, wake requests, notification queue |
-//! | pools | `abi/pool/src/model.rs` | both sides of the queues of shared pools |
+//! | pools | `abi/shared/src/pool/model.rs` | both sides of the queues of shared pools |
 //! | ring | `device-backend/links/src/shm/model.rs` | the ring between device processes |
 //!
 //! The crates of all but the queues have the names of the real ones and
@@ -88,13 +88,13 @@ pub(crate) const SUITES: [Suite; 4] = [
                 functions: &["arm", "take"],
             },
             Source {
-                path: "abi/window/src/lib.rs",
-                copy: "abi/window/src/lib.rs",
+                path: "abi/shared/src/window/mod.rs",
+                copy: "abi/shared/src/window/mod.rs",
                 functions: &[],
             },
             Source {
-                path: "abi/window/src/wakes.rs",
-                copy: "abi/window/src/wakes.rs",
+                path: "abi/shared/src/window/wakes.rs",
+                copy: "abi/shared/src/window/wakes.rs",
                 functions: &[],
             },
             Source {
@@ -137,22 +137,22 @@ pub(crate) const SUITES: [Suite; 4] = [
         title: "Mutants: shared pools",
         sources: &[
             Source {
-                path: "abi/pool/src/queue.rs",
-                copy: "abi/pool/src/queue.rs",
+                path: "abi/shared/src/pool/queue.rs",
+                copy: "abi/shared/src/pool/queue.rs",
                 functions: &[],
             },
             Source {
-                path: "abi/pool/src/driver.rs",
-                copy: "abi/pool/src/driver.rs",
+                path: "abi/shared/src/pool/driver.rs",
+                copy: "abi/shared/src/pool/driver.rs",
                 functions: &["work", "rest", "must_wake"],
             },
             Source {
-                path: "abi/pool/src/process.rs",
-                copy: "abi/pool/src/process.rs",
+                path: "abi/shared/src/pool/process.rs",
+                copy: "abi/shared/src/pool/process.rs",
                 functions: &["must_kick", "want", "awake"],
             },
         ],
-        test: &["test", "-p", "qnic-pool", "--lib"],
+        test: &["test", "-p", "qnic-shared", "--lib"],
         filter: Some("model::"),
         prepare: pools,
     },
@@ -228,12 +228,14 @@ fn queues(scratch: &Scratch) -> Result<()> {
 }
 
 fn pools(scratch: &Scratch) -> Result<()> {
-    workspace(scratch, "\"pools\"")?;
+    workspace(scratch, "\"abi/shared\"")?;
     let tests = "[dev-dependencies]\nloom = \"0.7\"\n\
                  proptest = { version = \"1\", default-features = false, features = [\"std\"] }\n";
-    scratch.write("abi/pool/Cargo.toml", &manifest("qnic-pool", tests)?)?;
-    for file in ["lib", "frame", "held", "share", "model", "tests"] {
-        let path = format!("abi/pool/src/{file}.rs");
+    scratch.write("abi/shared/Cargo.toml", &manifest("qnic-shared", tests)?)?;
+    let root = "#![no_std]\n#[cfg(test)]\nextern crate std;\npub mod pool;\n";
+    scratch.write("abi/shared/src/lib.rs", root)?;
+    for file in ["mod", "frame", "held", "share", "model", "tests"] {
+        let path = format!("abi/shared/src/pool/{file}.rs");
         let text = fs::read_to_string(checkout().join(&path));
         scratch.write(&path, &text.with_context(|| format!("read {path}"))?)?;
     }

@@ -14,7 +14,7 @@ use anyhow::{ensure, Result};
 use qnic::sync::{Lock, Participant, Semaphore, WaitQueue, OBJECT_BYTES};
 use qnic::{Access, Buffer, Endpoint, Nic, NotificationId, Port};
 use qnic::{RemoteSegment, RemoteU32, Segment, SegmentName};
-use qnic_nodes::host::HostNodes;
+use qnic_trials::nodes::host::HostNodes;
 
 use super::figures::Table;
 use super::goal::Goal;

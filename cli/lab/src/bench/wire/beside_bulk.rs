@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure, Context, Result};
 use qnic::Port;
-use qnic_nodes::host::HostNodes;
+use qnic_trials::nodes::host::HostNodes;
 use tempfile::TempDir;
 
 use super::{plans, Carrier, SECRET, SMALL};

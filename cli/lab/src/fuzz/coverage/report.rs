@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use qnic_cli::ui;
 
 /// Crates that play the attacker: what runs of them says nothing.
-const ATTACKERS: [&str; 2] = ["qnic-fuzz", "qnic-abi-client"];
+const ATTACKERS: [&str; 1] = ["qnic-fuzz"];
 
 /// How many there are of something, and how many of these ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -15,9 +15,9 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use ratatui::DefaultTerminal;
 
 use super::view::{draw, Screen};
-use crate::model::rows;
-use crate::snapshot::Snapshot;
-use crate::Source;
+use crate::top::model::rows;
+use crate::top::snapshot::Snapshot;
+use crate::top::Source;
 
 /// Longest time until a signal is seen.
 const LOOK: Duration = Duration::from_millis(100);

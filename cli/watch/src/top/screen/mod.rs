@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::Result;
 use qnic_cluster::Cancel;
 
-use crate::model::rows;
-use crate::snapshot::Snapshot;
-use crate::Source;
+use crate::top::model::rows;
+use crate::top::snapshot::Snapshot;
+use crate::top::Source;
 
 /// What is shown, and how.
 #[derive(Debug, Clone, Copy)]

@@ -2,8 +2,8 @@
 
 use qnic_cluster::stages::duration;
 
-use crate::model::{Row, StageRow};
-use crate::occupants::{PeerRow, ProcessRow};
+use crate::top::model::{Row, StageRow};
+use crate::top::occupants::{PeerRow, ProcessRow};
 
 pub(super) const HEADS: [&str; 9] = [
     "NODE",
@@ -161,7 +161,7 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::screen::view::tests::fixed;
+    use crate::top::screen::view::tests::fixed;
 
     #[test]
     fn text_has_a_table_of_nodes_and_others_for_each() {

@@ -9,7 +9,7 @@ use ratatui::Frame;
 use super::tables::{
     cells, peer_cells, process_cells, stage_cells, HEADS, PEER_HEADS, PROCESS_HEADS, STAGE_HEADS,
 };
-use crate::model::Row;
+use crate::top::model::Row;
 
 /// By what nodes are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -245,7 +245,7 @@ pub(crate) mod tests {
     use ratatui::Terminal;
 
     use super::*;
-    use crate::model::{rows, tests::snapshot};
+    use crate::top::model::{rows, tests::snapshot};
 
     pub(crate) fn fixed() -> Vec<Row> {
         let start = Instant::now();

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::keying::{REKEY_AFTER, REKEY_DATAGRAMS, SESSION_LIFE};
 use super::*;
-use qnic_link_plan::PrivateKey;
+use qnic_config::plan::PrivateKey;
 
 /// What a peer sends. Datagrams of one length leave in one call, with a shorter one behind
 /// them, as by segmentation offload: a path that is too narrow for one loses all of these.

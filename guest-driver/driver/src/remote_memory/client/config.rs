@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use qnic_abi::remote_memory::MAX_BLOCK;
 use qnic_abi::Secret;
-use qnic_timing::RetransmitLimits;
+use qnic_shared::timing::RetransmitLimits;
 
 use super::server_set::MAX_SERVERS;
 use super::slots::{MAX_LEGS, MAX_SLOTS};

@@ -17,7 +17,7 @@
 //! How much may be on its way is a matter of how long it waits ([`Congestion`]): a client does not
 //! fill the queue of a server that others wait for, too.
 
-use qnic_timing::{Acknowledged, Congestion, RetransmitLimits, RoundTrip, Time};
+use qnic_shared::timing::{Acknowledged, Congestion, RetransmitLimits, RoundTrip, Time};
 
 use super::slots::LegOf;
 use crate::platform::NoMemory;

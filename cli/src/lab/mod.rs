@@ -1,11 +1,9 @@
-//! What the program `qnic-lab` does: measures, watches, simulates, fuzzes. It is built from the package of
+//! What the program `qnic-lab` does: measures, simulates, fuzzes. It is built from the package of
 //! that name when it is wanted, and takes the same command line.
 
 pub mod bench;
 pub mod fuzz;
 pub mod sim;
-pub mod top;
-pub mod trace;
 
 use std::process::ExitCode;
 
@@ -21,10 +19,6 @@ const LAB: Program<'static> = Program::bin("qnic-lab", "qnic-lab").in_profile("l
 pub trait Lab {
     /// Measures.
     fn bench(options: &bench::Options) -> Result<ExitCode>;
-    /// Watches.
-    fn top(options: &top::Options) -> Result<ExitCode>;
-    /// Traces.
-    fn trace(options: &trace::Options) -> Result<ExitCode>;
     /// Simulates.
     fn sim(options: &sim::Options) -> Result<ExitCode>;
     /// Fuzzes.
@@ -35,8 +29,6 @@ pub trait Lab {
 pub fn main<L: Lab>() -> ExitCode {
     carry_out(|command| match command {
         Command::Bench(options) => L::bench(options),
-        Command::Top(options) => L::top(options),
-        Command::Trace(options) => L::trace(options),
         Command::Sim(options) => L::sim(options),
         Command::Fuzz(options) => L::fuzz(options),
         _ => bail!("this is a command of the program qnic"),
@@ -45,5 +37,5 @@ pub fn main<L: Lab>() -> ExitCode {
 
 /// Becomes that program, which is built first where needed.
 pub(crate) fn start() -> Result<ExitCode> {
-    become_program(LAB, "building what measures, watches, simulates and fuzzes")
+    become_program(LAB, "building what measures, simulates and fuzzes")
 }

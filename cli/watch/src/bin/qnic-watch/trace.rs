@@ -1,11 +1,11 @@
-//! `qnic trace`: what the package `qnic-trace` writes.
+//! `qnic trace`: what [`qnic_watch::trace`] writes.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use qnic_cli::lab::trace::Options;
+use qnic_cli::watch::trace::Options;
 use qnic_cluster::Cancel;
-use qnic_trace::{Settings, Source};
+use qnic_watch::trace::{Settings, Source};
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
@@ -24,6 +24,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         output: options.output.clone(),
         json: options.json,
     };
-    qnic_trace::run(&source, &settings, &cancel)?;
+    qnic_watch::trace::run(&source, &settings, &cancel)?;
     Ok(ExitCode::SUCCESS)
 }

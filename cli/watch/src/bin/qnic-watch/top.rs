@@ -1,11 +1,11 @@
-//! `qnic top`: what the package `qnic-top` shows.
+//! `qnic top`: what [`qnic_watch::top`] shows.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use qnic_cli::lab::top::Options;
+use qnic_cli::watch::top::Options;
 use qnic_cluster::Cancel;
-use qnic_top::{Settings, Source};
+use qnic_watch::top::{Settings, Source};
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
@@ -21,6 +21,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         once: options.once,
         json: options.json,
     };
-    qnic_top::run(&source, settings, &cancel)?;
+    qnic_watch::top::run(&source, settings, &cancel)?;
     Ok(ExitCode::SUCCESS)
 }

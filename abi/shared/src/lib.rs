@@ -1,0 +1,21 @@
+//! Code that more than one side runs: NIC, driver, library, simulator.
+//!
+//! | module | |
+//! |---|---|
+//! | [`window`] | the process's side of its command queue: commands, doorbell, wake request |
+//! | [`pool`] | both sides of the queues of shared pools (S1 to S4) |
+//! | [`timing`] | timer wheel, round-trip estimator and congestion control of all protocols that repeat what is lost |
+//!
+//! The layouts stand in `qnic-abi`, which has no behaviour. The queues are written against
+//! [`qnic_abi::SharedMemory`]: a mapping in a kernel, a mapping in a process, loom's atomics in the
+//! models, simulated memory.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod pool;
+pub mod timing;
+pub mod window;
