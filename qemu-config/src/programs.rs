@@ -50,6 +50,8 @@ pub struct Program<'a> {
     name: &'a str,
     /// Cargo's profile.
     profile: &'a str,
+    /// The only feature of the package that it needs. Without: the default features.
+    feature: Option<&'a str>,
     /// With a package: built together with it, for this machine. Without: linked statically, so
     /// that it runs in guests.
     with: Option<&'a str>,
@@ -60,13 +62,16 @@ pub const DEVICE: Program<'static> = Program::bin("qnic-device", "qnic-device");
 /// The program of demo, tests and benchmarks, which is in every guest with a NIC.
 pub const APP: Program<'static> = Program::bin("qnic-apps", "qnic-app");
 /// The program of the demo, a part of [`APP`] that is built in a third of the time.
-pub const DEMO: Program<'static> = Program::bin("qnic-demo", "qnic-demo");
+pub const DEMO: Program<'static> = Program {
+    feature: Some("demo"),
+    ..Program::bin("qnic-apps", "qnic-demo")
+};
 /// The path of [`APP`], or of the program that takes its place, in a guest.
 pub const APP_PATH: &str = "/usr/bin/qnic-app";
 /// The path in a guest at which [`APP`] is the tool for remote memory.
 pub(crate) const REMOTE_MEMORY_PATH: &str = "/usr/bin/qnic-rmem";
 /// What keeps the logs of a cluster small.
-pub const LOG_KEEPER: Program<'static> = Program::bin("qnic-log-keeper", "qnic-log-keeper");
+pub const LOG_KEEPER: Program<'static> = Program::bin("qnic-exec", "qnic-log-keeper");
 /// The helper that runs commands in guests.
 pub(crate) const EXEC: Program<'static> = Program::bin("qnic-exec", "qnic-exec");
 
@@ -79,6 +84,7 @@ impl<'a> Program<'a> {
             option,
             name,
             profile: "release",
+            feature: None,
             with: None,
         }
     }
@@ -226,11 +232,15 @@ fn command(programs: &[Program<'_>], root: &Path) -> Command {
     command.env(FLAGS, STATIC);
     // Cargo builds shared crates with the features that the named packages ask for. The same
     // packages are always named, so no program is built again for another choice of programs.
-    for program in [DEVICE, APP, DEMO, LOG_KEEPER, EXEC] {
+    for program in [DEVICE, APP, EXEC] {
         command.args(["--package", program.package]);
     }
     for program in programs {
         command.args(["--package", program.package, program.option, program.name]);
+        if let Some(feature) = program.feature {
+            let feature = format!("{}/{feature}", program.package);
+            command.args(["--no-default-features", "--features", &feature]);
+        }
     }
     // These would replace the flags above.
     command

@@ -44,9 +44,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use qnic_config::plan::units::Span;
+use qnic_config::plan::{Impairments, PublicKey, Shape};
 use qnic_config::{add, require, ConfigError, TransportSettings, Unique};
-use qnic_link_plan::units::Span;
-use qnic_link_plan::{Impairments, PublicKey, Shape};
 use serde::{Deserialize, Serialize};
 
 use super::rules::check_name;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use qnic_config::plan::PrivateKey;
 use qnic_config::{require, ConfigError};
-use qnic_link_plan::PrivateKey;
 
 use super::network::ProcessSpec;
 use super::schedule::{self, Step};

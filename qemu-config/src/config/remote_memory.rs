@@ -15,8 +15,8 @@
 
 use std::collections::BTreeMap;
 
-use qnic_bounds::{MAX_SERVERS, MAX_VOLUMES};
 use qnic_config::{add, index_of, require, ByteSize, ConfigError, Unique};
+use qnic_limits::{MAX_SERVERS, MAX_VOLUMES};
 
 use super::rules::check_size;
 use super::spec::{ClusterSpec, NodeSpec, RemoteMemorySpec};

@@ -182,8 +182,8 @@ const LONG: [(&str, &str); 7] = [
         "device-backend/nic/tests/contexts.rs:",
         "a_context_that_lies_fails_by_its_doorbell_and_hurts_nobody",
     ),
-    ("fuzz/src/control.rs:", "request"),
-    ("fuzz/src/frames.rs:", "body"),
+    ("tests/fuzz/src/control.rs:", "request"),
+    ("tests/fuzz/src/frames.rs:", "body"),
 ];
 
 /// Links of documents lead to files, and to headings that are there.

@@ -3,8 +3,8 @@
 use qnic_cluster::stages::Times;
 use serde::Serialize;
 
-use crate::occupants::{self, PeerRow, ProcessRow};
-use crate::snapshot::{Between, NodeSnapshot, Snapshot};
+use crate::top::occupants::{self, PeerRow, ProcessRow};
+use crate::top::snapshot::{Between, NodeSnapshot, Snapshot};
 
 /// What is shown of a node. `None` is not known: without an earlier snapshot, or when a counter has
 /// begun anew in between.

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
-use crate::snapshot::{Between, Entry, NodeSnapshot, Snapshot};
+use crate::top::snapshot::{Between, Entry, NodeSnapshot, Snapshot};
 
-/// What is shown of a process. `None` is not known, as in [`crate::Row`].
+/// What is shown of a process. `None` is not known, as in [`crate::top::Row`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProcessRow {
     /// Its VNI.
@@ -151,8 +151,8 @@ mod tests {
     use serde_json::{json, Value};
 
     use super::*;
-    use crate::model::rows;
-    use crate::Row;
+    use crate::top::model::rows;
+    use crate::top::Row;
 
     fn snapshot(start: Instant, seconds: u64, processes: &Value, peers: &Value) -> Snapshot {
         let stats = json!({ "nics": [

@@ -18,8 +18,8 @@ use std::collections::{HashMap, VecDeque};
 use qnic_abi::collective::kind::{COLLECTIVE_DOWN, COLLECTIVE_UP};
 use qnic_nic::trace::{Event, Scope, What};
 
-use crate::names::{self, Nodes};
-use crate::operations::{wait, Call, Operation, SeenFrame, SentFrame, PAGES};
+use crate::trace::names::{self, Nodes};
+use crate::trace::operations::{wait, Call, Operation, SeenFrame, SentFrame, PAGES};
 
 impl Operation {
     /// Adds an event of an operation that is no command.
@@ -145,9 +145,9 @@ impl Operation {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::collect::Collected;
-    use crate::operations::tests::{collected, event};
-    use crate::operations::Operations;
+    use crate::trace::collect::Collected;
+    use crate::trace::operations::tests::{collected, event};
+    use crate::trace::operations::Operations;
     use qnic_abi::collective::Collective;
     use qnic_abi::Status;
     use qnic_nic::trace::CALL;

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use qnic_nic::trace::{Event, Scope, What};
 
-use crate::collect::Collected;
-use crate::names::{self, Nodes};
+use crate::trace::collect::Collected;
+use crate::trace::names::{self, Nodes};
 
 /// An operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -366,7 +366,7 @@ fn publish(operation: &mut Operation, event: &Event) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::collect::TracedNode;
+    use crate::trace::collect::TracedNode;
 
     pub(crate) const ID: u64 = 5 << 24 | 3 << 12;
 

@@ -27,9 +27,9 @@ use qnic_abi::datagram::kind::DATAGRAM;
 use qnic_nic::trace::{Event, Scope, What};
 use serde_json::{json, Value};
 
-use crate::collect::Collected;
-use crate::names::{self, Nodes};
-use crate::operations::{Call, Operation, Operations, SeenFrame, Wait};
+use crate::trace::collect::Collected;
+use crate::trace::names::{self, Nodes};
+use crate::trace::operations::{Call, Operation, Operations, SeenFrame, Wait};
 
 /// What a track is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
