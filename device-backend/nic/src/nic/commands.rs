@@ -5,7 +5,7 @@ use qnic_abi::NodeId;
 
 use crate::core::Fetched;
 use crate::env::{Host, Wire};
-use crate::protocols::{describe, kind_of_opcode};
+use crate::protocols;
 
 use super::{Io, Nic};
 
@@ -34,8 +34,9 @@ impl Nic {
                 let fetched = self.core.fetch(now, host, vni, first, &mut command);
                 if let Ok(sampled) = fetched {
                     if sampled {
-                        let kind = kind_of_opcode(command.descriptor.header.opcode);
-                        self.core.sample(host, vni, kind, describe(&command));
+                        let kind = protocols::kind_of_opcode(command.descriptor.header.opcode);
+                        self.core
+                            .sample(host, vni, kind, protocols::describe(&command));
                     }
                     let node = NodeId(command.descriptor.header.remote_node.get());
                     command.peer = self.transport.reach(io.wire, node);

@@ -1,190 +1,159 @@
-//! The protocols of the NIC: one folder each, and this list.
+//! The protocols of the NIC: one folder each, and the list of them.
 //!
 //! A protocol implements [`Protocol`] and imports the core, the transport and the ABI;
-//! protocols do not import each other. Dispatch is static, over this list. Adding one:
-//! CONTRIBUTING.md.
+//! protocols do not import each other. [`Protocols`] holds the state of all. It hands each
+//! question of the NIC to the protocol that a command, a frame or an operation belongs to;
+//! dispatch is static. Adding a protocol takes its `mod` and a line in `with_protocols`:
+//! see CONTRIBUTING.md.
 //!
 //! | folder | frames and commands | promises |
 //! |---|---|---|
 //! | `rdma` | [`qnic_abi::rdma`] | N9 to N11, N13, N18 |
 //! | `atomic` | [`qnic_abi::atomic`] | N20, N22, N24 |
 //! | `directory` | [`qnic_abi::directory`] | N3 |
-//! | `datagram` | [`qnic_abi::datagram`] | H1 to H3, H5, H6, H8 |
 //! | `message` | [`qnic_abi::message`] | Q3, Q4, Q11 to Q13 |
 //! | `collective` | [`qnic_abi::collective`] | Q14, Q15, N26 |
 //! | `names` | [`qnic_abi::process_names`] | Q14 |
+//! | `datagram` | [`qnic_abi::datagram`] | H1 to H3, H5, H6, H8 |
 
 mod atomic;
 mod collective;
 mod datagram;
-mod describe;
 mod directory;
 #[cfg(test)]
 mod echo;
 pub(crate) mod message;
 mod names;
-mod observed;
 mod protocol;
 mod rdma;
 
-use qnic_abi::control::RequestHeader;
+use std::collections::BTreeMap;
+
+use qnic_abi::control::{RequestHeader, Statistics};
 use qnic_abi::wire::{self, fragments, Class, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 
-use crate::core::{Fetched, Segment, Subject};
+use crate::budget::Budget;
+use crate::config::Limits;
+use crate::core::{Described, Fetched, Segment, Subject};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::stages::Kind;
+use crate::table::Table;
 
-pub(crate) use observed::{describe, kind_of_frame, kind_of_opcode};
+use protocol::Listed;
 pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
 
-use atomic::AtomicProtocol;
-use collective::Collectives;
-use datagram::Datagrams;
-use directory::Directory;
-#[cfg(test)]
-use echo::Echo;
-use message::Messages;
-use names::ProcessNames;
-use rdma::Rdma;
-
-/// Evaluates `$call` with every protocol of the list, with its type as `$type`.
-macro_rules! for_each_type {
-    ($type:ident => $call:expr) => {{
-        {
-            type $type = Rdma;
-            $call
-        }
-        {
-            type $type = AtomicProtocol;
-            $call
-        }
-        {
-            type $type = Directory;
-            $call
-        }
-        {
-            type $type = Messages;
-            $call
-        }
-        {
-            type $type = Collectives;
-            $call
-        }
-        {
-            type $type = ProcessNames;
-            $call
-        }
-        {
-            type $type = Datagrams;
-            $call
-        }
-        #[cfg(test)]
-        {
-            type $type = Echo;
-            $call
-        }
-    }};
-}
-
-/// The state of every protocol.
-#[derive(Debug, Default)]
-pub(crate) struct Protocols {
-    rdma: Rdma,
-    atomic: AtomicProtocol,
-    directory: Directory,
-    messages: Messages,
-    collectives: Collectives,
-    names: ProcessNames,
-    datagrams: Datagrams,
-    #[cfg(test)]
-    echo: Echo,
-}
-
-/// Evaluates `$call` with every protocol.
-macro_rules! for_each {
-    ($self:ident, $protocol:ident => $call:expr) => {{
-        {
-            let $protocol = &mut $self.rdma;
-            $call
-        }
-        {
-            let $protocol = &mut $self.atomic;
-            $call
-        }
-        {
-            let $protocol = &mut $self.directory;
-            $call
-        }
-        {
-            let $protocol = &mut $self.messages;
-            $call
-        }
-        {
-            let $protocol = &mut $self.collectives;
-            $call
-        }
-        {
-            let $protocol = &mut $self.names;
-            $call
-        }
-        {
-            let $protocol = &mut $self.datagrams;
-            $call
-        }
-        #[cfg(test)]
-        {
-            let $protocol = &mut $self.echo;
-            $call
-        }
-    }};
-}
-
-/// Evaluates `$call` with the protocol of that number; `$otherwise` if there is none.
-macro_rules! dispatch {
-    ($self:ident, $id:expr, $protocol:ident => $call:expr, $otherwise:expr) => {
-        match $id {
-            Rdma::ID => {
-                let $protocol = &mut $self.rdma;
-                $call
-            }
-            AtomicProtocol::ID => {
-                let $protocol = &mut $self.atomic;
-                $call
-            }
-            Directory::ID => {
-                let $protocol = &mut $self.directory;
-                $call
-            }
-            Messages::ID => {
-                let $protocol = &mut $self.messages;
-                $call
-            }
-            Collectives::ID => {
-                let $protocol = &mut $self.collectives;
-                $call
-            }
-            ProcessNames::ID => {
-                let $protocol = &mut $self.names;
-                $call
-            }
-            Datagrams::ID => {
-                let $protocol = &mut $self.datagrams;
-                $call
-            }
+/// The list: hands every protocol, as `field: Type`, to the macro `$then`, behind its arguments.
+/// The place in the list is the number of the protocol ([`ProtocolId`]).
+macro_rules! with_protocols {
+    ($then:ident $arguments:tt) => {
+        $then! { $arguments
+            rdma: rdma::Rdma,
+            atomic: atomic::AtomicProtocol,
+            directory: directory::Directory,
+            messages: message::Messages,
+            collectives: collective::Collectives,
+            names: names::ProcessNames,
+            datagrams: datagram::Datagrams,
             #[cfg(test)]
-            Echo::ID => {
-                let $protocol = &mut $self.echo;
-                $call
-            }
-            _ => $otherwise,
+            echo: echo::Echo,
         }
     };
 }
 
-/// Number in a table for what no protocol has.
-const NOBODY: u8 = u8::MAX;
+/// Makes [`Protocols`], and numbers the protocols.
+macro_rules! define_protocols {
+    (() $($(#[$attribute:meta])* $field:ident: $type:ty,)+) => {
+        /// The state of every protocol.
+        #[derive(Debug, Default)]
+        pub(crate) struct Protocols {
+            $($(#[$attribute])* $field: $type,)+
+        }
+
+        /// The places of the list.
+        #[allow(non_camel_case_types)]
+        enum Place {
+            $($(#[$attribute])* $field,)+
+        }
+
+        $($(#[$attribute])*
+        impl Listed for $type {
+            const PLACE: u8 = Place::$field as u8;
+        })+
+    };
+}
+
+with_protocols!(define_protocols());
+
+/// Evaluates an expression for every protocol: with a reference to it, or with its type.
+macro_rules! for_each {
+    (&mut $self:ident, $protocol:ident => $call:expr) => {
+        with_protocols!(for_each (&mut $self, $protocol, $call))
+    };
+    (&$self:ident, $protocol:ident => $call:expr) => {
+        with_protocols!(for_each (&$self, $protocol, $call))
+    };
+    ($protocol:ident => $call:expr) => {
+        with_protocols!(for_each ($protocol, $call))
+    };
+    ((&mut $self:ident, $protocol:ident, $call:expr)
+        $($(#[$attribute:meta])* $field:ident: $type:ty,)+) => {{
+        $($(#[$attribute])* {
+            let $protocol = &mut $self.$field;
+            $call
+        })+
+    }};
+    ((&$self:ident, $protocol:ident, $call:expr)
+        $($(#[$attribute:meta])* $field:ident: $type:ty,)+) => {{
+        $($(#[$attribute])* {
+            let $protocol = &$self.$field;
+            $call
+        })+
+    }};
+    (($protocol:ident, $call:expr) $($(#[$attribute:meta])* $field:ident: $type:ty,)+) => {{
+        $($(#[$attribute])* {
+            type $protocol = $type;
+            $call
+        })+
+    }};
+}
+
+/// Evaluates an expression for the protocol of a number, with a reference to it or with its type;
+/// `$otherwise` if no protocol has that number.
+macro_rules! dispatch {
+    ($self:ident, $id:expr, $protocol:ident => $call:expr, $otherwise:expr) => {
+        with_protocols!(dispatch ($self, $id, $protocol, $call, $otherwise))
+    };
+    ($id:expr, $protocol:ident => $call:expr, $otherwise:expr) => {
+        with_protocols!(dispatch ($id, $protocol, $call, $otherwise))
+    };
+    (($self:ident, $id:expr, $protocol:ident, $call:expr, $otherwise:expr)
+        $($(#[$attribute:meta])* $field:ident: $type:ty,)+) => {
+        match $id {
+            $($(#[$attribute])* <$type as Protocol>::ID => {
+                let $protocol = &mut $self.$field;
+                $call
+            })+
+            _ => $otherwise,
+        }
+    };
+    (($id:expr, $protocol:ident, $call:expr, $otherwise:expr)
+        $($(#[$attribute:meta])* $field:ident: $type:ty,)+) => {
+        'found: {
+            let id = $id;
+            $($(#[$attribute])* if id == <$type as Protocol>::ID {
+                type $protocol = $type;
+                break 'found ($call);
+            })+
+            $otherwise
+        }
+    };
+}
+
+/// In a table: no protocol.
+const NONE: u8 = u8::MAX;
 
 /// What the list says of opcodes and kinds.
 struct Tables {
@@ -204,13 +173,13 @@ static TABLES: Tables = tables();
 
 const fn tables() -> Tables {
     let mut tables = Tables {
-        opcodes: [NOBODY; 256],
-        kinds: [NOBODY; 256],
+        opcodes: [NONE; 256],
+        kinds: [NONE; 256],
         in_order: [false; 256],
         responses: [false; 256],
         unanswered: [false; 256],
     };
-    for_each_type!(P => {
+    for_each!(P => {
         fill(&mut tables.opcodes, P::OPCODES, P::ID);
         fill(&mut tables.kinds, P::KINDS, P::ID);
         mark(&mut tables.in_order, P::IN_ORDER);
@@ -224,7 +193,7 @@ const fn fill(table: &mut [u8; 256], numbers: &[u8], protocol: ProtocolId) {
     let mut index = 0;
     while index < numbers.len() {
         let entry = &mut table[numbers[index] as usize];
-        assert!(*entry == NOBODY, "two protocols with one number");
+        assert!(*entry == NONE, "two protocols with one number");
         *entry = protocol.0;
         index += 1;
     }
@@ -236,6 +205,12 @@ const fn mark(table: &mut [bool; 256], numbers: &[u8]) {
         table[numbers[index] as usize] = true;
         index += 1;
     }
+}
+
+/// The protocol of an opcode.
+#[inline]
+fn of_opcode(opcode: u8) -> ProtocolId {
+    ProtocolId(TABLES.opcodes[usize::from(opcode)])
 }
 
 /// The protocol of the frames of a kind.
@@ -261,22 +236,44 @@ pub(crate) fn is_response(frame: &Frame) -> bool {
     TABLES.responses[usize::from(frame.envelope.kind)]
 }
 
+/// What the commands of an opcode count as in [`mod@crate::stages`].
+pub(crate) fn kind_of_opcode(opcode: u8) -> Kind {
+    dispatch!(of_opcode(opcode), P => P::kind_of_opcode(opcode), Kind::Names)
+}
+
+/// What the frames of a kind count as.
+pub(crate) fn kind_of_frame(kind: u8) -> Kind {
+    dispatch!(of_kind(kind), P => P::kind_of_frame(kind), Kind::Names)
+}
+
+/// What a trace says of a command. Nothing of it is checked.
+#[cold]
+pub(crate) fn describe(command: &Fetched) -> Described {
+    let header = &command.descriptor.header;
+    let inline = u64::from(header.inline_length);
+    let protocol = of_opcode(header.opcode);
+    let (bytes, detail) =
+        dispatch!(protocol, P => P::describe(command), None).unwrap_or((inline, 0));
+    Described {
+        opcode: header.opcode,
+        node: header.remote_node.get(),
+        bytes,
+        detail,
+    }
+}
+
 impl Protocols {
     /// Returns true if a frame is of a protocol, its body is as the format says, and it
     /// has as many fragments as its payload touches pages.
     #[inline]
     pub(crate) fn is_well_formed(frame: &Frame) -> bool {
         let protocol = of_kind(frame.envelope.kind);
-        for_each_type!(P => {
-            if P::ID == protocol {
-                let length = usize::from(frame.envelope.payload_length.get());
-                let spans = length > 0 && Class::of(frame.envelope.kind).is_numbered();
-                let count = fragments(P::page_offset(frame) as u64, length);
-                return P::is_well_formed(frame)
-                    && (!spans || u64::from(frame.envelope.fragments) == count);
-            }
-        });
-        false
+        dispatch!(protocol, P => {
+            let length = usize::from(frame.envelope.payload_length.get());
+            let spans = length > 0 && Class::of(frame.envelope.kind).is_numbered();
+            let count = fragments(P::page_offset(frame) as u64, length);
+            P::is_well_formed(frame) && (!spans || u64::from(frame.envelope.fragments) == count)
+        }, false)
     }
 
     /// [`Protocol::submit`], by the opcode of the command.
@@ -287,8 +284,7 @@ impl Protocols {
         vni: VniId,
         command: &Fetched,
     ) -> Result<(), Status> {
-        let opcode = usize::from(command.descriptor.header.opcode);
-        let protocol = ProtocolId(TABLES.opcodes[opcode]);
+        let protocol = of_opcode(command.descriptor.header.opcode);
         dispatch!(self, protocol, p => p.submit(cx, vni, command), Err(Status::Malformed))
     }
 
@@ -387,35 +383,22 @@ impl Protocols {
     /// [`Protocol::advance`]
     pub(crate) fn advance(frame: &mut Frame, length: usize) {
         let protocol = of_kind(frame.envelope.kind);
-        for_each_type!(P => {
-            if P::ID == protocol {
-                P::advance(frame, length);
-            }
-        });
+        dispatch!(protocol, P => P::advance(frame, length), {});
     }
 
-    /// [`Protocol::subject`]; of what is no protocol's, a refusal belongs to the command that it refuses.
+    /// [`Protocol::subject`]; a refusal, which is no protocol's, belongs to the command
+    /// that it refuses.
     pub(crate) fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
-        let protocol = of_kind(frame.envelope.kind);
-        for_each_type!(P => {
-            if P::ID == protocol {
-                return P::subject(frame, from, to);
-            }
-        });
-        let is_refusal = frame.envelope.kind == wire::kind::NAK;
-        Subject::command(frame, if is_refusal { to } else { from })
+        dispatch!(of_kind(frame.envelope.kind), P => P::subject(frame, from, to), {
+            let is_refusal = frame.envelope.kind == wire::kind::NAK;
+            Subject::command(frame, if is_refusal { to } else { from })
+        })
     }
 
     /// [`Protocol::page_offset`]
     #[inline]
     pub(crate) fn page_offset(frame: &Frame) -> usize {
-        let protocol = of_kind(frame.envelope.kind);
-        for_each_type!(P => {
-            if P::ID == protocol {
-                return P::page_offset(frame);
-            }
-        });
-        0
+        dispatch!(of_kind(frame.envelope.kind), P => P::page_offset(frame), 0)
     }
 
     /// [`Protocol::unavailable`]
@@ -504,7 +487,7 @@ impl Protocols {
 
     /// [`Protocol::ended`] of all.
     pub(crate) fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
-        for_each!(self, p => p.ended(cx, ended));
+        for_each!(&mut self, p => p.ended(cx, ended));
     }
 
     /// [`Protocol::exported`] of all.
@@ -515,7 +498,7 @@ impl Protocols {
         id: SegmentId,
         segment: &Segment,
     ) {
-        for_each!(self, p => p.exported(cx, port, id, segment));
+        for_each!(&mut self, p => p.exported(cx, port, id, segment));
     }
 
     /// [`Protocol::request`] of the first that knows it.
@@ -526,7 +509,7 @@ impl Protocols {
         body: &[u8],
         token: u64,
     ) -> Option<Option<Status>> {
-        for_each!(self, p => if let Some(reply) = p.request(cx, header, body, token) {
+        for_each!(&mut self, p => if let Some(reply) = p.request(cx, header, body, token) {
             return Some(reply);
         });
         None
@@ -534,20 +517,20 @@ impl Protocols {
 
     /// [`Protocol::peers_added`] of all.
     pub(crate) fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
-        for_each!(self, p => p.peers_added(cx));
+        for_each!(&mut self, p => p.peers_added(cx));
     }
 
     /// [`Protocol::failed_request`] of all.
     pub(crate) fn failed_request(&mut self) -> Option<Status> {
-        for_each!(self, p => if let Some(status) = p.failed_request() {
+        for_each!(&mut self, p => if let Some(status) = p.failed_request() {
             return Some(status);
         });
         None
     }
 
     /// [`Protocol::awaits`] of any.
-    pub(crate) fn awaits(&mut self, node: NodeId) -> bool {
-        for_each!(self, p => if p.awaits(node) {
+    pub(crate) fn awaits(&self, node: NodeId) -> bool {
+        for_each!(&self, p => if p.awaits(node) {
             return true;
         });
         false
@@ -557,25 +540,46 @@ impl Protocols {
     #[inline]
     pub(crate) fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
         let mut busy = false;
-        for_each!(self, p => busy |= p.expire(cx));
+        for_each!(&mut self, p => busy |= p.expire(cx));
         busy
     }
 
     /// [`Protocol::deadline`], the first of all.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let mut first: Option<Time> = None;
-        let mut note = |deadline: Option<Time>| {
-            first = first.into_iter().chain(deadline).min();
-        };
-        note(self.rdma.deadline());
-        note(self.atomic.deadline());
-        note(self.directory.deadline());
-        note(self.messages.deadline());
-        note(self.collectives.deadline());
-        note(self.names.deadline());
-        note(self.datagrams.deadline());
-        #[cfg(test)]
-        note(self.echo.deadline());
+        for_each!(&self, p => first = first.into_iter().chain(p.deadline()).min());
         first
+    }
+
+    /// [`Protocol::budgets`] of all.
+    pub(crate) fn budgets(&self, limits: &Limits) -> Vec<Budget> {
+        let mut budgets = Vec::new();
+        for_each!(&self, p => p.budgets(limits, &mut budgets));
+        budgets
+    }
+
+    /// [`Protocol::statistics`] of all.
+    pub(crate) fn statistics(&self, statistics: &mut Statistics) {
+        for_each!(&self, p => p.statistics(statistics));
+    }
+
+    /// Names of processes that are known, for people.
+    pub(crate) fn name_table(&self) -> Table {
+        self.names.table()
+    }
+
+    /// The first name of each process of this node that has registered any.
+    pub(crate) fn first_names(&self) -> BTreeMap<VniId, String> {
+        self.names.first_names()
+    }
+
+    /// Groups of this node, for people.
+    pub(crate) fn group_table(&self) -> Table {
+        self.collectives.table()
+    }
+
+    /// What a process receives: receives posted, messages that wait, their bytes.
+    pub(crate) fn inbox_cells(&self, vni: VniId) -> [u64; 3] {
+        self.messages.inbox_counts(vni)
     }
 }

@@ -24,6 +24,7 @@ use crate::core::{Core, Fetched, LockedSpan, PageRange, Segment, Subject, INLINE
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::stages::Kind;
 use crate::trace::{Event, What};
 use crate::transport::{Transport, Window};
 
@@ -261,10 +262,18 @@ pub(crate) enum Ended {
     PeerProcess(PeerIndex, Port, u64),
 }
 
+/// What the list of protocols says of each.
+pub(crate) trait Listed {
+    /// Its place in the list.
+    const PLACE: u8;
+}
+
 /// A protocol. Those that have no commands, or answer nothing, leave questions out.
-pub(crate) trait Protocol {
+pub(crate) trait Protocol: Listed {
     /// Its number, by which the core and the transport know it.
-    const ID: ProtocolId;
+    const ID: ProtocolId = ProtocolId(Self::PLACE);
+    /// What its operations count as in [`mod@crate::stages`] and in traces.
+    const OPERATIONS: Kind;
     /// Opcodes of its commands.
     const OPCODES: &'static [u8] = &[];
     /// Kinds of its frames.
@@ -275,6 +284,22 @@ pub(crate) trait Protocol {
     const IN_ORDER: &'static [u8] = &[];
     /// Kinds that leave nothing to do when they are received: neither an answer nor a turn.
     const UNANSWERED: &'static [u8] = &[];
+
+    /// What the operations of an opcode count as, if it has several sorts.
+    fn kind_of_opcode(_opcode: u8) -> Kind {
+        Self::OPERATIONS
+    }
+
+    /// What the frames of a kind count as, if it has several sorts of operations.
+    fn kind_of_frame(_kind: u8) -> Kind {
+        Self::OPERATIONS
+    }
+
+    /// The length of a command, and its tag or function, for a trace. `None`: it has neither but
+    /// for its inline payload. Nothing of the command is checked.
+    fn describe(_command: &Fetched) -> Option<(u64, u64)> {
+        None
+    }
 
     /// Returns true if the body of a frame of one of its kinds is as the format says.
     fn is_well_formed(frame: &Frame) -> bool;

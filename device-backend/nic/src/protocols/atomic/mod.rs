@@ -35,7 +35,8 @@ use crate::core::{
 };
 use crate::env::{Change, Host, HostMemory, OutOfRange, Width};
 use crate::frame::Arrival;
-use crate::ids::{OperationId, ProtocolId};
+use crate::ids::OperationId;
+use crate::stages::Kind;
 use crate::transport::Window;
 use wait_queue::{execute, Outcome};
 
@@ -216,10 +217,15 @@ impl AtomicProtocol {
 }
 
 impl Protocol for AtomicProtocol {
-    const ID: ProtocolId = ProtocolId(1);
+    const OPERATIONS: Kind = Kind::Atomic;
     const OPCODES: &'static [u8] = &[OPCODE];
     const KINDS: &'static [u8] = &[kind::ATOMIC_REQUEST, kind::ATOMIC_RESPONSE];
     const RESPONSES: &'static [u8] = &[kind::ATOMIC_RESPONSE];
+
+    fn describe(command: &Fetched) -> Option<(u64, u64)> {
+        let atomic: AtomicCommand = command.descriptor.read();
+        Some((atomic.length.get().into(), atomic.function.get().into()))
+    }
 
     fn is_well_formed(frame: &Frame) -> bool {
         match frame.envelope.kind {

@@ -58,7 +58,8 @@ use crate::config::Limits;
 use crate::core::{Fetched, Subject};
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
-use crate::ids::{PeerIndex, ProtocolId};
+use crate::ids::PeerIndex;
+use crate::stages::Kind;
 use crate::table::Table;
 use command::Command;
 use group::{End, Finished, Group};
@@ -187,7 +188,7 @@ fn end_entry(end: Option<End>) -> CompletionEntry {
 }
 
 impl Protocol for Collectives {
-    const ID: ProtocolId = ProtocolId(4);
+    const OPERATIONS: Kind = Kind::Collective;
     const OPCODES: &'static [u8] = &[
         Opcode::JoinGroup as u8,
         Opcode::LeaveGroup as u8,

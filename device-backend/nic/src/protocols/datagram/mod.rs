@@ -42,7 +42,8 @@ use crate::config::Limits;
 use crate::core::{Counter, Fetched, LookupSide, PageError, PageKey};
 use crate::env::{Host, HostMemory};
 use crate::frame::Arrival;
-use crate::ids::{OperationId, ProtocolId};
+use crate::ids::OperationId;
+use crate::stages::Kind;
 use crate::transport::Window;
 use buffers::Buffers;
 use command::{Command, Packet, Withdraw};
@@ -142,7 +143,7 @@ impl Datagrams {
 }
 
 impl Protocol for Datagrams {
-    const ID: ProtocolId = ProtocolId(6);
+    const OPERATIONS: Kind = Kind::Datagram;
     const OPCODES: &'static [u8] = &[
         Opcode::DatagramSend as u8,
         Opcode::DatagramPost as u8,

@@ -39,7 +39,8 @@ use crate::control_reply::{body, reply};
 use crate::core::{Segment, Subject};
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
-use crate::ids::{PeerIndex, ProtocolId};
+use crate::ids::PeerIndex;
+use crate::stages::Kind;
 use crate::trace::{Scope, What};
 use crate::transport::RETRY_AFTER;
 use parked::{Parked, ParkedImports};
@@ -359,7 +360,7 @@ fn answer<H: Host>(
 }
 
 impl Protocol for Directory {
-    const ID: ProtocolId = ProtocolId(2);
+    const OPERATIONS: Kind = Kind::Names;
     const KINDS: &'static [u8] = &[kind::IMPORT_REQUEST, kind::IMPORT_RESPONSE];
     /// What was said before a response may end what it begins.
     const IN_ORDER: &'static [u8] = &[kind::IMPORT_RESPONSE];

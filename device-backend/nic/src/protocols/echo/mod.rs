@@ -15,7 +15,8 @@ use super::protocol::{Context, Outgoing, Protocol, Received, Source, Turn};
 use crate::core::{Counter, Fetched};
 use crate::env::Host;
 use crate::frame::Arrival;
-use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::ids::{OperationId, PeerIndex};
+use crate::stages::Kind;
 use crate::transport::Window;
 use qnic_abi::command::CommandBody;
 
@@ -31,7 +32,7 @@ pub(super) struct Echo {
 }
 
 impl Protocol for Echo {
-    const ID: ProtocolId = ProtocolId(200);
+    const OPERATIONS: Kind = Kind::Names;
     const OPCODES: &'static [u8] = &[EchoCommand::OPCODE];
     const KINDS: &'static [u8] = &[REQUEST, RESPONSE];
 

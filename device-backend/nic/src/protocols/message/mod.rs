@@ -54,8 +54,11 @@ mod submit;
 mod table;
 mod turns;
 
+use qnic_abi::command::CommandBody;
 use qnic_abi::context::Opcode as ContextOpcode;
-use qnic_abi::message::{kind, Message, MessageData, MessageEnd, MessagePermit, Opcode};
+use qnic_abi::message::{
+    kind, Message, MessageData, MessageEnd, MessagePermit, Opcode, SendCommand,
+};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, SegmentId, Status, VniId, PAGE_SIZE};
 
@@ -65,7 +68,8 @@ use crate::config::Limits;
 use crate::core::{Fetched, PerProcess, Subject};
 use crate::env::Host;
 use crate::frame::Arrival;
-use crate::ids::{OperationId, ProtocolId};
+use crate::ids::OperationId;
+use crate::stages::Kind;
 use command::Command;
 use inbox::Inbox;
 use sends::Sends;
@@ -93,7 +97,7 @@ impl Messages {
 }
 
 impl Protocol for Messages {
-    const ID: ProtocolId = ProtocolId(3);
+    const OPERATIONS: Kind = Kind::Message;
     const OPCODES: &'static [u8] = &[
         Opcode::Send as u8,
         Opcode::Receive as u8,
@@ -110,6 +114,13 @@ impl Protocol for Messages {
         kind::MESSAGE_END,
     ];
     const IN_ORDER: &'static [u8] = &[kind::MESSAGE_END];
+
+    fn describe(command: &Fetched) -> Option<(u64, u64)> {
+        let descriptor = &command.descriptor;
+        let send: SendCommand = descriptor.read();
+        let is_send = descriptor.header.opcode == SendCommand::OPCODE;
+        is_send.then(|| (send.length.get(), send.tag.get()))
+    }
 
     fn is_well_formed(frame: &Frame) -> bool {
         match frame.envelope.kind {

@@ -47,7 +47,8 @@ use crate::config::Limits;
 use crate::core::{Fetched, Subject};
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
-use crate::ids::{PeerIndex, ProtocolId};
+use crate::ids::PeerIndex;
+use crate::stages::Kind;
 use crate::table::Table;
 use crate::trace::{Scope, What};
 use known::Known;
@@ -292,7 +293,7 @@ fn check(command: &NameCommand) -> Result<NameAction, Status> {
 }
 
 impl Protocol for ProcessNames {
-    const ID: ProtocolId = ProtocolId(5);
+    const OPERATIONS: Kind = Kind::Names;
     const OPCODES: &'static [u8] = &[Opcode::Name as u8];
     const KINDS: &'static [u8] = &[kind::NAMES, kind::NAMES_SEEN];
     const IN_ORDER: &'static [u8] = &[kind::NAMES];

@@ -31,7 +31,8 @@ mod write;
 
 use std::ops::{Index, IndexMut};
 
-use qnic_abi::rdma::{kind, Opcode, ReadRequest, ReadResponse, Write};
+use qnic_abi::command::CommandBody;
+use qnic_abi::rdma::{kind, Opcode, ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand};
 use qnic_abi::wire::Frame;
 use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
 
@@ -39,7 +40,8 @@ use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
 use crate::core::{Core, Counter, Fetched, PageKey, PerProcess, OPERATION_SLOTS};
 use crate::env::Host;
 use crate::frame::{Arrival, StoredFrame};
-use crate::ids::{OperationId, ProtocolId};
+use crate::ids::OperationId;
+use crate::stages::Kind;
 use command::Command;
 use streams::Streams;
 use transfer::{Next, Notice, Transfer};
@@ -161,11 +163,34 @@ fn check_local(core: &Core, vni: VniId, command: &Command) -> Result<PageKey, St
 }
 
 impl Protocol for Rdma {
-    const ID: ProtocolId = ProtocolId(0);
+    const OPERATIONS: Kind = Kind::Write;
     const OPCODES: &'static [u8] = &[Opcode::Write as u8, Opcode::Read as u8];
     const KINDS: &'static [u8] = &[kind::WRITE, kind::READ_REQUEST, kind::READ_RESPONSE];
     const RESPONSES: &'static [u8] = &[kind::READ_RESPONSE];
     const UNANSWERED: &'static [u8] = &[kind::WRITE];
+
+    fn kind_of_opcode(opcode: u8) -> Kind {
+        match opcode {
+            ReadCommand::OPCODE => Kind::Read,
+            _ => Kind::Write,
+        }
+    }
+
+    fn kind_of_frame(kind: u8) -> Kind {
+        match kind {
+            kind::WRITE => Kind::Write,
+            _ => Kind::Read,
+        }
+    }
+
+    fn describe(command: &Fetched) -> Option<(u64, u64)> {
+        let descriptor = &command.descriptor;
+        let length = match descriptor.header.opcode {
+            ReadCommand::OPCODE => descriptor.read::<ReadCommand>().length,
+            _ => descriptor.read::<WriteCommand>().length,
+        };
+        Some((length.get(), 0))
+    }
 
     #[inline]
     fn is_well_formed(frame: &Frame) -> bool {
