@@ -1,5 +1,5 @@
-//! Completion counters (N12), writing them back to the host area, and waking processes
-//! that wait for it (N17).
+//! Completion counters (N12), writing them back to the host area, and waking processes that wait
+//! for it (N17).
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{COMPLETION_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
@@ -8,7 +8,7 @@ use qnic_abi::{SharedMemory, Status, VniId};
 use super::events::Pending;
 use super::order::{Completion, Counter};
 use super::process::Process;
-use super::sample::Unpublished;
+use super::sampling::Unpublished;
 use super::Core;
 use crate::env::{Host, HostMemory};
 use crate::ids::OperationId;

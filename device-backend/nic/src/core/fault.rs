@@ -1,26 +1,53 @@
-//! Page faults of one process that its driver was told of, and what waits for
-//! them (N13, N14).
+//! Page faults of one process that its driver was told of, what waits for them, and the bounce
+//! memory of frames that do (N13 to N15).
 //!
-//! A fault covers a range of pages, to be read or to be written to; a transfer that misses
-//! one of them for the same waits for the fault that is under way instead of making
-//! another. A page that its process may only read fails those that would write to it,
-//! and no other. The driver promises
-//! only the first page of the range: what waits for a later one tries again and,
-//! if need be, makes a fault of its own. When the table is full, a transfer waits
-//! for any fault and then tries again: it is delayed, not refused.
+//! # Faults
+//! A fault covers a range of pages, to be read or to be written to. A transfer that misses one of
+//! them for the same use waits for the fault that is under way. If a process may only read a page,
+//! the fault fails the transfers that would write to it, and no other.
 //!
-//! A driver that does not answer is not waited for without end: after
-//! [`crate::Limits::fault_timeout`] a fault is given up, and with it what waits for pages of
-//! its range. What waits for another page tries again. An answer that comes later is of no
-//! use, and does no harm: it names its fault by a number, so it never answers another one for the
-//! same page, be it of the same process or of the next on its VNI.
+//! The driver promises only the first page of the range. A transfer that waits for a later page
+//! tries again, and makes a fault of its own if need be. When the table is full, a transfer waits for
+//! any fault and then tries again: it is delayed, not refused.
+//!
+//! After [`crate::Limits::fault_timeout`] without an answer, a fault is given up, and so is what
+//! waits for pages of its range. What waits for another page tries again. A late answer is ignored:
+//! it names its fault by a number that no other fault has.
+//!
+//! # Bounce memory
+//! ```text
+//!   frame ──► pages there? ── yes ──► received by its protocol
+//!                 │ no
+//!                 ▼
+//!             store: payload copied here, page fault ──► driver
+//!                 ▲                                        │ FaultDone
+//!                 └── gone again ── pages there? ◄─────────┘
+//!                                       │ yes             │ they never will be
+//!                                       ▼                 ▼
+//!                                   delivered          refused
+//! ```
+//! Each fragment of a page span that has to wait is a frame of its own here. The protocol receives a
+//! stored frame by the same code as another: it checks everything again, and signals only then. No
+//! protocol knows how a page comes.
+//!
+//! A held frame keeps its place in its sender's window, and the transport takes no frame beyond the
+//! window that it has granted. So bounce memory holds at most a page for each fragment of all
+//! granted windows, and a peer that keeps to its window never finds it full. It is allocated by the
+//! frame, in the size of its payload.
+//!
+//! A frame tries again within the call that answers the fault. It waits once more only if the page
+//! was taken away since the driver entered it: each such round costs the driver another reclaim of
+//! a page that it has just brought in.
+
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 
 use super::counters::LookupSide;
-use crate::env::Time;
-use crate::frame::StoredFrame;
+use super::Core;
+use crate::env::{HostMemory, OutOfRange, Time};
+use crate::frame::{Arrival, HeldFrame, StoredFrame};
 use crate::ids::{FaultNumber, OperationId, PeerIndex, ProtocolId};
 
 /// What waits for a page.
@@ -218,6 +245,106 @@ fn is_request(waiter: &Waiter) -> bool {
     }
 }
 
+/// The frames of one operation of a peer.
+#[derive(Debug, Default)]
+struct HeldOperation {
+    frames: u32,
+    /// It does not notify: another frame of it was refused.
+    silenced: bool,
+}
+
+/// What is held, and was.
+#[derive(Debug, Default)]
+pub(crate) struct BounceMemory {
+    /// Operations of which frames are held, by peer and name.
+    operations: BTreeMap<(PeerIndex, u64), HeldOperation>,
+    pub(crate) frames: u32,
+    /// Payload bytes of these frames.
+    pub(crate) bytes: u64,
+    /// Most of them at a time.
+    pub(crate) peak: u64,
+    /// Frames that were held since the NIC was started.
+    pub(crate) total: u64,
+    /// Their payload bytes.
+    pub(crate) total_bytes: u64,
+}
+
+impl BounceMemory {
+    fn take(&mut self, length: usize) {
+        let length = length as u64;
+        self.frames += 1;
+        self.bytes += length;
+        self.peak = self.peak.max(self.bytes);
+        self.total += 1;
+        self.total_bytes += length;
+    }
+
+    fn give(&mut self, length: usize) {
+        self.frames -= 1;
+        self.bytes -= length as u64;
+    }
+}
+
+impl Core {
+    /// Copies a frame that waits, and its payload, into bounce memory.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if the sender's memory has ended under its own frame.
+    #[cold]
+    pub(crate) fn store<M: HostMemory>(
+        &mut self,
+        arrival: &Arrival<'_, M>,
+        held: Option<HeldFrame>,
+    ) -> Result<Box<StoredFrame>, OutOfRange> {
+        let mut payload = vec![0; arrival.payload.len()].into_boxed_slice();
+        arrival.payload.read(&mut payload)?;
+        if held.is_some() {
+            let name = (arrival.peer, arrival.frame.envelope.operation.get());
+            self.bounce.operations.entry(name).or_default().frames += 1;
+            self.bounce.take(payload.len());
+        }
+        Ok(Box::new(StoredFrame {
+            peer: arrival.peer,
+            frame: *arrival.frame,
+            payload,
+            held,
+            silenced: arrival.silenced,
+            received: arrival.received,
+        }))
+    }
+
+    /// Gives the memory of a stored frame back that was held.
+    pub(crate) fn release(&mut self, stored: &StoredFrame) {
+        if stored.held.is_none() {
+            return;
+        }
+        self.bounce.give(stored.payload.len());
+        let name = (stored.peer, stored.frame.envelope.operation.get());
+        if let Entry::Occupied(mut operation) = self.bounce.operations.entry(name) {
+            operation.get_mut().frames -= 1;
+            if operation.get().frames == 0 {
+                operation.remove();
+            }
+        }
+    }
+
+    /// Takes the notification away from all stored frames of an operation of a peer:
+    /// another frame of it was refused. Its cost does not grow with what is held.
+    pub(crate) fn silence(&mut self, peer: PeerIndex, operation: OperationId) {
+        let name = (peer, operation.0);
+        if let Some(operation) = self.bounce.operations.get_mut(&name) {
+            operation.silenced = true;
+        }
+    }
+
+    /// Returns true if the notification was taken away from a stored frame.
+    pub(crate) fn is_silenced(&self, stored: &StoredFrame) -> bool {
+        let name = (stored.peer, stored.frame.envelope.operation.get());
+        let operation = self.bounce.operations.get(&name);
+        operation.is_some_and(|operation| operation.silenced)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,5 +443,24 @@ mod tests {
         assert_eq!(table.answer(number(2)).unwrap().waiters.len(), 0);
         assert_eq!(table.answer(number(3)).unwrap().waiters.len(), 1);
         assert!(table.take_waiters_of(PeerIndex::default()).is_empty());
+    }
+}
+
+#[cfg(test)]
+mod bounce_tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_counted_and_its_peak_is_kept() {
+        let mut memory = BounceMemory::default();
+        memory.take(4096);
+        memory.take(8);
+        memory.give(4096);
+        memory.take(0);
+        assert_eq!((memory.frames, memory.bytes, memory.peak), (2, 8, 4104));
+        assert_eq!((memory.total, memory.total_bytes), (3, 4104));
+        memory.give(8);
+        memory.give(0);
+        assert_eq!((memory.frames, memory.bytes), (0, 0));
     }
 }

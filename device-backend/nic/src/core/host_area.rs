@@ -1,11 +1,11 @@
 //! What the NIC tells a process through its host area ([`qnic_abi::host_area`]).
 //!
-//! The counts that matter live here, in the NIC's memory; guest memory gets
-//! copies and is never read. Data is stored before error records, those before
-//! their count, and that before the completion counters.
+//! The counts are in the NIC's own memory. Guest memory gets copies, which the NIC never reads. It
+//! stores data before error records, those before their count, and that before the completion
+//! counters.
 //!
-//! Stores can fail only if the node's memory has shrunk since the process was
-//! registered; then no process can look, and they are skipped.
+//! A store can fail only if the node's memory has shrunk since the process was registered. Then no
+//! process can look there, and the store is skipped.
 
 use qnic_abi::context::POOL_PAGES;
 use qnic_abi::host_area::{

@@ -5,44 +5,34 @@
 //! |---|---|
 //! | `queue`, `awake` | command queues of processes, and how often each is looked at (Q2, N12, P9) |
 //! | `operation`, `order` | commands that run, and the order in which they count as complete |
-//! | `scheduler` | who has the next turn to send (Q10) |
+//! | `scheduler` | which process has the next turn to send (Q10) |
 //! | `completion`, `completion_queue` | completion counters and entries, and waking processes (N12, N17) |
 //! | `host_area`, `host_pages`, `notification` | what a process sees of all this (N16) |
-//! | `process`, `segment`, `permissions` | registered processes, what they export, and to whom (N1, N2) |
-//! | `per_process` | what a protocol keeps of each process |
-//! | `local_memory` | memory of a process that one of its own commands names |
-//! | `fragment` | how transfers are cut |
-//! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans (N4, N6, N7) |
-//! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
-//! | `events`, `counters`, `sampling`, `sample`, `tracing` | what the driver and people are told |
+//! | `process`, `segment` | registered processes, what they export, and to which others (N1, N2) |
+//! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans; how transfers are cut (N4, N6, N7) |
+//! | `fault` | page faults, what waits for them, and bounce memory (N13 to N15) |
+//! | `events`, `counters`, `sampling`, `tracing`, `describe` | what the driver and people are told |
 
 mod awake;
-mod bounce;
 mod completion;
 mod completion_queue;
 mod counters;
 mod describe;
 mod events;
 mod fault;
-mod fragment;
 mod host_area;
 mod host_pages;
-mod kept;
-mod local_memory;
 mod notification;
 mod operation;
 mod order;
+
 pub mod page_table;
 mod pages;
-mod per_process;
-mod permissions;
 mod process;
 mod queue;
-mod sample;
 mod sampling;
 mod scheduler;
 mod segment;
-mod tally;
 mod tracing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,10 +47,10 @@ use crate::env::{Host, Time};
 use crate::ids::{FaultNumber, OperationId, PeerIndex, ProtocolId};
 
 use awake::AwakeQueues;
-use bounce::BounceMemory;
 use counters::Counters;
 use events::EventQueue;
-use kept::Kept;
+use fault::BounceMemory;
+use pages::Kept;
 use sampling::Sampler;
 pub(crate) use tracing::Subject;
 use tracing::Tracing;
@@ -68,18 +58,18 @@ use tracing::Tracing;
 pub(crate) use counters::LookupSide;
 pub(crate) use events::Pending;
 pub(crate) use fault::{Fault, PageRange, Waiter};
-pub(crate) use fragment::{to_border, Fragment};
 pub(crate) use host_area::HostArea;
-pub(crate) use local_memory::LocalMemory;
 pub(crate) use operation::{Operation, OPERATION_SLOTS, SEND_SLOTS};
 pub(crate) use order::{Counter, Order};
+pub(crate) use pages::{to_border, Fragment};
 pub(crate) use pages::{Destination, LockedSpan, PageError};
-pub(crate) use per_process::PerProcess;
-pub(crate) use permissions::Permissions;
+pub(crate) use process::PerProcess;
 pub(crate) use process::Process;
 pub(crate) use queue::{Fetched, INLINE_WORDS};
-pub(crate) use sample::Described;
+pub(crate) use sampling::Described;
 pub(crate) use scheduler::{Owner, Work};
+pub(crate) use segment::LocalMemory;
+pub(crate) use segment::Permissions;
 pub(crate) use segment::{PageKey, Segment};
 
 /// The core of one NIC.

@@ -1,5 +1,5 @@
-//! Commands that were read and are not complete: what is the same for all protocols,
-//! and the table of those of one process.
+//! Operations: commands that were read and are not complete. Here is what they have in common in
+//! all protocols, and the table of those of one process.
 //!
 //! ```text
 //!   begun ──► ready ──► has a turn ──► waits: for an answer, a page, a window
@@ -7,23 +7,21 @@
 //!     │         └────────────────────────┘
 //!     └──► finished: its counter moves, an error is recorded, the slot is free
 //! ```
-//! What a protocol has to remember of an operation stands in the protocol, by VNI and
-//! slot.
+//! A protocol keeps its own part of an operation by VNI and slot.
 //!
 //! ```text
 //!   slots:   0 ─────── 63 │ 64 ────────── 127 │ 128 …            1,087
 //!            counted      │ messages: a chunk is made when it is needed
 //! ```
-//! An operation that a completion counter counts has one of the first slots. A message waits for
-//! its receiver as long as that likes, and holds up nobody's transfers meanwhile: it has one of
-//! the others (Q4).
+//! An operation that a completion counter counts has one of the first slots. A message may wait for
+//! its receiver for any time. It has one of the other slots, so that no transfer waits behind it
+//! (Q4).
 
 use qnic_abi::message::SENDS;
 use qnic_abi::{Port, Status};
 
 use super::order::Counter;
-use super::sample::Sample;
-use super::tally::Tally;
+use super::sampling::Sample;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 /// Slots for operations of one process that a completion counter counts.
@@ -345,6 +343,52 @@ fn place(slot: u16) -> (usize, u64) {
     (slot / CHUNK, 1 << (slot % CHUNK))
 }
 
+/// Counts by key, in the order of the keys.
+#[derive(Debug)]
+pub(crate) struct Tally<K>(Vec<(K, u32)>);
+
+impl<K> Default for Tally<K> {
+    fn default() -> Self {
+        Tally(Vec::new())
+    }
+}
+
+impl<K: Copy + Ord> Tally<K> {
+    fn find(&self, key: K) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&key, |(key, _)| *key)
+    }
+
+    /// Counts one more of a key.
+    pub(crate) fn add(&mut self, key: K) {
+        match self.find(key) {
+            Ok(index) => self.0[index].1 += 1,
+            Err(index) => self.0.insert(index, (key, 1)),
+        }
+    }
+
+    /// Counts one less of a key, if there is any.
+    pub(crate) fn remove(&mut self, key: K) {
+        if let Ok(index) = self.find(key) {
+            let count = &mut self.0[index].1;
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(index);
+            }
+        }
+    }
+
+    /// Returns true if there is any of the keys from `first` to `last`.
+    pub(crate) fn any_in(&self, first: K, last: K) -> bool {
+        let index = self.find(first).unwrap_or_else(|index| index);
+        self.0.get(index).is_some_and(|(key, _)| *key <= last)
+    }
+
+    /// The keys of which there are any.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = K> + '_ {
+        self.0.iter().map(|(key, _)| *key)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use qnic_abi::VniId;
@@ -418,5 +462,42 @@ mod tests {
         table.release(sends[1]);
         assert_eq!(with(&table, 2, None), []);
         assert_eq!(table.running().count(), 3);
+    }
+}
+
+#[cfg(test)]
+mod tally_tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// It counts as a map does in which nothing is zero.
+        #[test]
+        fn it_counts(steps in prop::collection::vec((any::<bool>(), 0u8..8), 0..200)) {
+            let mut tally = Tally::default();
+            let mut counts = BTreeMap::<u8, u32>::new();
+            for (add, key) in steps {
+                let count = counts.entry(key).or_default();
+                match add {
+                    true => {
+                        tally.add(key);
+                        *count += 1;
+                    }
+                    false => {
+                        tally.remove(key);
+                        *count = count.saturating_sub(1);
+                    }
+                }
+                counts.retain(|_, count| *count > 0);
+                prop_assert!(tally.keys().eq(counts.keys().copied()));
+                for last in key..8 {
+                    let any = counts.range(key..=last).next().is_some();
+                    prop_assert_eq!(tally.any_in(key, last), any);
+                }
+            }
+        }
     }
 }

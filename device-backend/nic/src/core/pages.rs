@@ -1,6 +1,19 @@
-//! Page spans: pages of a process that are locked, read or written, and unlocked
-//! together. The fence of lockPage waits for the copies before it, so it is paid once
-//! for a span.
+//! Page spans: pages of a process that are locked, read or written, and unlocked together. The fence
+//! of lockPage waits for the copies before it, so one fence for a span costs less than one for each
+//! page. A [`Fragment`] says how a transfer is cut: at the page borders of both sides, and by the
+//! longest frame.
+//!
+//! A wire may keep a frame beyond the call that sends it. The pages of its payload stay locked until
+//! the wire has delivered it:
+//! ```text
+//!   send ──► Sent::Kept(ticket) ──► [kept: ticket, pages | …] ──► is_done(ticket) ──► released
+//!                                     oldest first
+//! ```
+//! Each of these frames is in a window, so they have at most as many fragments as the windows of all
+//! peers ([`crate::Limits::window`]). Their pages are released in the order of sending: a frame on a
+//! slow route delays those behind it by one round trip at most.
+
+use std::collections::VecDeque;
 
 use qnic_abi::page_table::{PageAccess, Tag};
 use qnic_abi::wire::{fragments, SPAN_PAGES};
@@ -13,7 +26,7 @@ use super::page_table::{
 };
 use super::segment::PageKey;
 use super::Core;
-use crate::env::{contiguous, Host, HostMemory, Payload};
+use crate::env::{contiguous, Host, HostMemory, Payload, Ticket};
 
 /// Why a page cannot be used.
 pub(crate) enum PageError {
@@ -316,4 +329,76 @@ fn pinned<H: Host>(host: &H, address: u64) -> Result<LockedPage, PageError> {
     let inside = host.memory().contains(page, PAGE_SIZE as u64);
     let page = LockedPage::pinned(page).filter(|_| inside);
     page.ok_or(PageError::Refused(Status::BadAddress))
+}
+
+/// Locked pages of frames, in the order in which these were sent.
+#[derive(Debug, Default)]
+pub(super) struct Kept(VecDeque<(Ticket, [Option<LockedPage>; SPAN_PAGES])>);
+
+impl Core {
+    /// Keeps the pages of a frame locked beyond this call.
+    #[inline(never)] // Frames within one engine are never kept.
+    pub(crate) fn keep(&mut self, ticket: Ticket, span: &mut LockedSpan) {
+        self.kept.0.push_back((ticket, span.take_pages()));
+    }
+
+    /// Returns true if pages are kept.
+    #[inline]
+    pub(crate) fn has_kept(&self) -> bool {
+        !self.kept.0.is_empty()
+    }
+
+    /// Unlocks the pages of frames that are `done`, up to the first that is not.
+    #[cold]
+    pub(crate) fn release_kept<H: Host>(&mut self, host: &H, done: impl Fn(Ticket) -> bool) {
+        while self.kept.0.front().is_some_and(|(ticket, _)| done(*ticket)) {
+            if let Some((_, mut pages)) = self.kept.0.pop_front() {
+                self.release_pages(host, &mut pages);
+            }
+        }
+    }
+}
+
+/// A part of a transfer: a fragment, or several in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Fragment {
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+}
+
+impl Fragment {
+    /// The fragments from `offset` on of which `remaining` bytes are left: on either side they
+    /// touch at most so many pages, and they are no longer than a frame on their route may be
+    /// (`max_payload`, U5). `ends` are the addresses of the transfer; a side without one has no
+    /// pages.
+    #[inline]
+    pub(crate) fn next(
+        (offset, remaining): (u64, u64),
+        (local, remote): (Option<u64>, u64),
+        pages: u32,
+        max_payload: u32,
+    ) -> Self {
+        let most = remaining.min(u64::from(max_payload));
+        let mut length = most.min(to_border(remote, offset, pages));
+        if let Some(local) = local {
+            length = length.min(to_border(local, offset, pages));
+        }
+        Fragment {
+            offset,
+            length: length as u32,
+        }
+    }
+
+    /// Returns true if all of another one lies in this one.
+    pub(crate) fn covers(&self, other: &Fragment) -> bool {
+        let end = |fragment: &Fragment| fragment.offset.saturating_add(u64::from(fragment.length));
+        other.offset >= self.offset && end(other) <= end(self)
+    }
+}
+
+/// Bytes from `address + offset` to the end of the last of so many pages.
+#[inline]
+pub(crate) fn to_border(address: u64, offset: u64, pages: u32) -> u64 {
+    let page = PAGE_SIZE as u64;
+    page * u64::from(pages.max(1)) - (address.wrapping_add(offset) & (page - 1))
 }

@@ -1,4 +1,5 @@
-//! One registered process: all that the NIC holds for its VNI (Q1).
+//! One registered process: all that the core holds for its VNI (Q1), and the table in which a
+//! protocol keeps a value for each process.
 
 use std::collections::VecDeque;
 
@@ -12,7 +13,7 @@ use super::fault::FaultTable;
 use super::host_area::HostArea;
 use super::operation::{OperationTable, OPERATION_SLOTS, SEND_SLOTS};
 use super::order::Completion;
-use super::sample::Unpublished;
+use super::sampling::Unpublished;
 use super::segment::SegmentTable;
 use crate::env::{Host, HostMemory, Time};
 use crate::frame::StoredFrame;
@@ -213,5 +214,55 @@ impl Process {
     /// Returns true if it can use a turn of the scheduler.
     pub(crate) fn wants_turn(&self) -> bool {
         self.operations.any_ready() || !self.responses.is_empty()
+    }
+}
+
+/// A value for each process that has needed one, by VNI. There are as many VNIs as
+/// windows ([`crate::NicConfig`]), so it is bounded.
+#[derive(Debug)]
+pub(crate) struct PerProcess<T>(Vec<Option<T>>);
+
+impl<T> Default for PerProcess<T> {
+    fn default() -> Self {
+        PerProcess(Vec::new())
+    }
+}
+
+impl<T: Default> PerProcess<T> {
+    /// The value of a process, if it has one.
+    #[inline]
+    pub(crate) fn get(&mut self, vni: VniId) -> Option<&mut T> {
+        self.0.get_mut(usize::from(vni.0))?.as_mut()
+    }
+
+    /// The same, to look at.
+    pub(crate) fn look(&self, vni: VniId) -> Option<&T> {
+        self.0.get(usize::from(vni.0))?.as_ref()
+    }
+
+    /// The value of a process that has one from now on.
+    #[inline]
+    pub(crate) fn get_or_insert(&mut self, vni: VniId) -> &mut T {
+        let index = usize::from(vni.0);
+        if index >= self.0.len() {
+            self.0.resize_with(index + 1, || None);
+        }
+        self.0[index].get_or_insert_default()
+    }
+
+    /// The values of all processes.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flatten()
+    }
+
+    /// The processes that have values.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (VniId, &mut T)> {
+        let values = (0..).zip(&mut self.0);
+        values.filter_map(|(vni, value)| Some((VniId(vni), value.as_mut()?)))
+    }
+
+    /// Takes the value of a process out.
+    pub(crate) fn take(&mut self, vni: VniId) -> Option<T> {
+        self.0.get_mut(usize::from(vni.0))?.take()
     }
 }

@@ -6,15 +6,15 @@
 //!                             │ command  │ slot     first, last     │          │
 //!                             └──────────┴──────────────────────────┴──────────┴──► histograms
 //! ```
-//! What is not chosen pays for a countdown at its fetch, and for a flag where it is sent and
-//! where it ends. A trace ([`mod@crate::trace`]) shows other operations by the same marks. A process has one sample at a time that waits to be published; those that
-//! end meanwhile are published with it or later, and count for the other stages only.
+//! A command that is not chosen pays for a countdown at its fetch, and for a flag when it is sent
+//! and when it ends. A trace ([`mod@crate::trace`]) shows other operations by the same marks. Of each
+//! process one sample at a time waits to be published; those that end meanwhile are published with
+//! it or later, and count for the other stages only.
 
 use qnic_abi::{Status, VniId};
 use qnic_shared::timing::Countdown;
 
 use super::order::Counter;
-use super::sample::{Described, Sample, Unpublished};
 use super::Core;
 use crate::env::{Host, Time};
 use crate::ids::OperationId;
@@ -220,4 +220,38 @@ impl Core {
 
 fn saturated(number: u32) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
+}
+
+/// When an operation that was chosen passed from stage to stage.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(super) kind: Kind,
+    pub(super) fetched: Time,
+    /// The first and the last frame.
+    pub(super) sent: Option<(Time, Time)>,
+    /// Its times go into histograms.
+    pub(super) counted: bool,
+    /// It is part of a trace.
+    pub(super) traced: bool,
+}
+
+/// What a trace says of a command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Described {
+    pub(crate) opcode: u8,
+    /// The node that it names.
+    pub(crate) node: u16,
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// Its tag or function.
+    pub(crate) detail: u64,
+}
+
+/// A complete operation that its process cannot see yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unpublished {
+    pub(super) kind: Kind,
+    pub(super) ended: Time,
+    pub(super) counter: Counter,
+    pub(super) order: u64,
 }

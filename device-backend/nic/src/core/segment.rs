@@ -1,13 +1,25 @@
-//! The exported segments of one process (N2). The table is in the NIC's own
-//! memory and decides what a key is worth (N11); the keys in the physical map
-//! only say which segment's range a page was entered for.
+//! The exported segments of one process (N2). The table is in the NIC's own memory and decides what
+//! a key grants (N11). The keys in the physical map only say for which segment a page was entered.
+//!
+//! # Permissions
+//! An exporter may restrict more than access: who may import a segment, and which notifications its
+//! writers may signal. A NIC checks an import when it arrives, and an import that waits for a name
+//! when that name is exported. A process that has imported a segment holds its key, and is not
+//! checked again.
+//!
+//! Permissions live as long as their segment: a segment that is exported anew under the same name
+//! has its own. Their memory is bounded, by [`IMPORTERS_MAX`](qnic_abi::export::IMPORTERS_MAX) for
+//! each segment that a process can export.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use qnic_abi::export::{ExportOptions, Importer};
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
-use qnic_abi::{Access, Key, SegmentId, SegmentName, Status};
+use qnic_abi::{Access, Key, Secret, SegmentId, SegmentName, Status, VniId};
+use subtle::ConstantTimeEq;
 
-use super::permissions::Permissions;
+use super::Core;
 
 /// First address that cannot be exported: a [`qnic_abi::page_table::Tag`] has 48
 /// bits for the virtual page number, so pages below it have tags of their own.
@@ -134,6 +146,100 @@ impl SegmentTable {
     }
 }
 
+/// What an exporter permits.
+#[derive(Clone)]
+pub(crate) struct Permissions {
+    /// Who may import; `None`: every process.
+    listed: Option<Box<[Importer]>>,
+    /// What an importer has to present, if it is one.
+    secret: Secret,
+    first_notification: u32,
+    last_notification: u32,
+}
+
+impl Permissions {
+    /// What the options of an export say.
+    pub(crate) fn new(options: &ExportOptions) -> Result<Self, Status> {
+        if !options.is_valid() {
+            return Err(Status::Malformed);
+        }
+        Ok(Permissions {
+            listed: options.listed().map(Into::into),
+            secret: options.secret,
+            first_notification: options.first_notification.get(),
+            last_notification: options.last_notification.get(),
+        })
+    }
+
+    /// Returns true if a process may import the segment with what it presents. The process must
+    /// not learn which condition has failed.
+    pub(crate) fn admits(&self, importer: Importer, presented: &Secret) -> bool {
+        self.lists(importer) & self.accepts(presented)
+    }
+
+    fn lists(&self, importer: Importer) -> bool {
+        self.listed.as_ref().is_none_or(|listed| {
+            listed.iter().any(|entry| {
+                entry.node == importer.node && (entry.port == 0 || entry.port == importer.port)
+            })
+        })
+    }
+
+    /// Compares secrets, in a time that does not depend on them.
+    fn accepts(&self, presented: &Secret) -> bool {
+        !self.secret.is_some() || self.secret.0.ct_eq(&presented.0).into()
+    }
+
+    /// Returns true if writers may signal a notification.
+    #[inline]
+    pub(crate) fn allows(&self, notification: u32) -> bool {
+        (self.first_notification..=self.last_notification).contains(&notification)
+    }
+}
+
+impl fmt::Debug for Permissions {
+    /// Without the secret, and without the names of who has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permissions")
+            .field("listed", &self.listed.as_ref().map(|listed| listed.len()))
+            .field("secret", &self.secret)
+            .field(
+                "notifications",
+                &(self.first_notification..=self.last_notification),
+            )
+            .finish()
+    }
+}
+
+/// Memory of the own process: a range in a segment that it exports, whatever access that grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct LocalMemory {
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) key: Key,
+    pub(crate) segment: SegmentId,
+}
+
+impl LocalMemory {
+    /// Returns how its pages are found, if the process has exported it.
+    pub(crate) fn authorise(&self, core: &Core, vni: VniId) -> Result<PageKey, Status> {
+        if self.length == 0 {
+            return Ok(PageKey::Table(Key(0)));
+        }
+        let process = core.process(vni).ok_or(Status::NoSuchVni)?;
+        let (address, length) = (self.address, self.length);
+        let own = Access::empty();
+        let segments = &process.segments;
+        let segment = segments.authorise(self.segment, self.key, own, address, length)?;
+        Ok(segment.page_key)
+    }
+
+    /// Returns true if any of its bytes is in a segment.
+    pub(crate) fn uses(&self, segment: SegmentId) -> bool {
+        self.length > 0 && self.segment == segment
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,5 +309,88 @@ mod tests {
         }
         let missing = table.authorise(SegmentId(1), Key(10), Access::READ, 0x1000, 1);
         assert_eq!(missing.map(drop), Err(Status::NoSuchSegment));
+    }
+}
+
+#[cfg(test)]
+mod permissions_tests {
+    use super::*;
+
+    fn importer(node: u16, port: u16) -> Importer {
+        Importer {
+            node: node.into(),
+            port: port.into(),
+        }
+    }
+
+    fn permissions(change: impl FnOnce(&mut ExportOptions)) -> Permissions {
+        let mut options = ExportOptions::open();
+        change(&mut options);
+        Permissions::new(&options).expect("valid options")
+    }
+
+    const NONE: Secret = Secret([0; 16]);
+
+    #[test]
+    fn every_condition_that_is_given_has_to_hold() {
+        let secret = Secret([7; 16]);
+        let list = |options: &mut ExportOptions| {
+            options.flags = qnic_abi::export::LISTED.into();
+            options.count = 2.into();
+            options.importers[0] = importer(1, 5);
+            options.importers[1] = importer(2, 0);
+        };
+        let open = permissions(|_| {});
+        let listed = permissions(list);
+        let secretive = permissions(|options| options.secret = secret);
+        let both = permissions(|options| {
+            list(options);
+            options.secret = secret;
+        });
+        let nobody = permissions(|options| options.flags = qnic_abi::export::LISTED.into());
+        for (from, presented, admitted) in [
+            ((1, 5), NONE, [true, true, false, false]),
+            ((1, 6), NONE, [true, false, false, false]),
+            ((2, 6), NONE, [true, true, false, false]),
+            ((0, 0), NONE, [true, false, false, false]),
+            ((1, 5), secret, [true, true, true, true]),
+            ((3, 5), secret, [true, false, true, false]),
+            ((1, 5), Secret([8; 16]), [true, true, false, false]),
+        ] {
+            let from = importer(from.0, from.1);
+            let got = [&open, &listed, &secretive, &both].map(|it| it.admits(from, &presented));
+            assert_eq!(got, admitted, "{from:?}");
+            assert!(!nobody.admits(from, &presented));
+        }
+    }
+
+    #[test]
+    fn writers_may_signal_the_numbers_of_the_range() {
+        let range = |first: u32, last: u32| {
+            permissions(|options| {
+                options.first_notification = first.into();
+                options.last_notification = last.into();
+            })
+        };
+        for (first, last, allowed) in [
+            (0, 0, [false; 4]),
+            (1, 0, [false; 4]),
+            (5, 6, [false, true, false, false]),
+            (5, 1024, [false, true, true, false]),
+            (1, u32::MAX, [true; 4]),
+        ] {
+            let permissions = range(first, last);
+            assert_eq!(
+                [4, 5, 1024, u32::MAX].map(|n| permissions.allows(n)),
+                allowed
+            );
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let permissions = permissions(|options| options.secret = Secret([0xa5; 16]));
+        let shown = format!("{permissions:?}");
+        assert!(!shown.contains("165") && !shown.contains("a5"), "{shown}");
     }
 }

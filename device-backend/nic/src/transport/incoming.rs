@@ -1,16 +1,43 @@
-//! How a frame comes in: its envelope is checked, then its session, what it
-//! acknowledges, and its number.
+//! How a frame comes in: its envelope is checked, then its session, what it acknowledges, and its
+//! number. Then it is delivered, held or refused.
+//!
+//! # Frames that are held
+//! ```text
+//!   received ──┬── delivered at once                    nothing to do
+//!              └── hold ──┬── delivered ──────────────► delivered
+//!                         └── refuse ──── Nak ── its arrival is
+//!                                                acknowledged ──► delivered
+//! ```
+//! A held frame (N14) keeps its place in its sender's window, and delays the notifications that were
+//! sent after it (N18).
+//!
+//! # Receipts
+//! A receipt is an acknowledgement that a sender takes where its frames were received within its own
+//! calls (P9):
+//! ```text
+//!   sender                     wire                          receiver
+//!   put ─────────────────────► send ───────────────────────► handle_frame
+//!   put ─────────────────────► send ───────────────────────► handle_frame
+//!   after its turns ─────────► receipt ────────────────────► receipt: nothing to acknowledge
+//!   settled  ◄───────────────────────────────────────────────┘        any more, no turn is due
+//! ```
+//! Within one engine a frame is received before its sender goes on: what an Ack would say at the end
+//! of the receiver's next poll is known already. So a write costs its receiver neither a frame nor a
+//! turn. After the turns of a poll, the sender asks each peer once to which it has sent frames of
+//! class Windowed on a lossless route; no operation ends while it is being sent. A wire without
+//! receipts carries Acks.
 
 use qnic_abi::wire::{
-    kind, Ack, AckFlags, Class, Frame, Goodbye, Hello, Leave, FRAME_MAGIC, MAX_SPAN, SPAN_PAGES,
-    WIRE_VERSION,
+    kind, Ack, AckFlags, Class, Frame, Goodbye, Hello, Leave, Nak, FRAME_MAGIC, MAX_SPAN,
+    SPAN_PAGES, WIRE_VERSION,
 };
-use qnic_abi::NodeId;
+use qnic_abi::{NodeId, Status, VniId};
 
-use super::receive_window::Position;
+use super::receive_window::{PendingNotification, Position};
 use super::session::Verdict;
 use super::{Transport, CONTROL_LIMIT};
-use crate::env::Time;
+use crate::env::{Receipt, Time};
+use crate::frame::HeldFrame;
 use crate::ids::{OperationId, PeerIndex};
 
 /// How a session has ended.
@@ -243,4 +270,175 @@ fn is_session_frame(frame: &Frame) -> bool {
         || frame.is::<Hello<{ kind::HELLO_REPLY }>>()
         || frame.is::<Goodbye>()
         || frame.is::<Leave>()
+}
+
+impl Transport {
+    /// Holds a frame that is being received: it is not delivered when the call that
+    /// receives it returns.
+    pub(crate) fn hold(&mut self, index: PeerIndex, sequence: u64) -> HeldFrame {
+        let peer = &mut self.peers[index];
+        peer.receive.hold(sequence);
+        HeldFrame {
+            peer: index,
+            incarnation: peer.incarnation,
+            sequence,
+        }
+    }
+
+    /// Notes that a frame that was held is delivered, or need not be any more. Returns
+    /// false if its session has ended; else notifications may be due
+    /// ([`Transport::pop_notification`]).
+    pub(crate) fn delivered(&mut self, held: HeldFrame) -> bool {
+        let peer = &mut self.peers[held.peer];
+        let current = peer.incarnation == held.incarnation;
+        if current {
+            peer.receive.deliver(held.sequence);
+            self.peers.list(held.peer);
+        }
+        current
+    }
+
+    /// Refuses a frame that is held: its sender learns `status`.
+    pub(crate) fn refuse_held(&mut self, held: HeldFrame, frame: &Frame, status: Status) {
+        let peer = &mut self.peers[held.peer];
+        if peer.incarnation == held.incarnation {
+            let operation = frame.envelope.operation.get();
+            peer.receive.refuse(held.sequence, operation);
+            let nak = nak(frame, held.sequence, status);
+            peer.naks.push_back((held.sequence, nak));
+            self.peers.mark_urgent(held.peer);
+        }
+    }
+
+    /// Refuses a frame of class Control: its sender learns `status`.
+    pub(crate) fn refuse(&mut self, index: PeerIndex, frame: &Frame, status: Status) {
+        let sequence = frame.envelope.sequence.get();
+        self.send_control(index, nak(frame, sequence, status));
+    }
+
+    /// The peer has everything up to this number: the next frame that it knows to be
+    /// refused is delivered. Returns false if there is none.
+    #[inline]
+    pub(crate) fn pop_refusal(&mut self, index: PeerIndex, received: u64) -> bool {
+        let peer = &mut self.peers[index];
+        let Some(sequence) = peer.receive.pop_refusal(received) else {
+            return false;
+        };
+        peer.receive.deliver(sequence);
+        self.peers.list(index);
+        true
+    }
+
+    /// Returns true if a frame of that operation was refused, and more may come.
+    #[inline]
+    pub(crate) fn is_refused(&mut self, index: PeerIndex, operation: OperationId) -> bool {
+        self.peers[index].receive.is_refused(operation.0)
+    }
+
+    /// A notification came with a frame. Returns true if it is due now: everything
+    /// before that frame is delivered. It is never due if another frame of its operation
+    /// was refused before.
+    #[inline]
+    pub(crate) fn notify(
+        &mut self,
+        index: PeerIndex,
+        frame: &Frame,
+        (vni, notification): (VniId, u32),
+    ) -> bool {
+        let sequence = frame.envelope.sequence.get();
+        let operation = frame.envelope.operation.get();
+        let receive = &mut self.peers[index].receive;
+        if receive.is_refused(operation) {
+            return false;
+        }
+        let due = receive.delivered() >= sequence;
+        if !due {
+            receive.defer((sequence, operation), vni, notification);
+        }
+        due
+    }
+
+    /// The next notification from a peer that has waited long enough.
+    #[inline]
+    pub(crate) fn pop_notification(&mut self, index: PeerIndex) -> Option<PendingNotification> {
+        self.peers[index].receive.pop_notification()
+    }
+
+    /// Drops the notifications of a process that has ended.
+    pub(crate) fn forget_notifications(&mut self, index: PeerIndex, vni: VniId) {
+        self.peers[index].receive.forget_notifications(vni);
+    }
+}
+
+fn nak(frame: &Frame, sequence: u64, status: Status) -> Frame {
+    let envelope = &frame.envelope;
+    let mut nak = Frame::new(&Nak {
+        status: status.code().into(),
+        kind: envelope.kind,
+        reserved: [0; 3],
+        sequence: sequence.into(),
+    });
+    nak.envelope.source_port = envelope.destination_port;
+    nak.envelope.destination_port = envelope.source_port;
+    nak.envelope.operation = envelope.operation;
+    nak
+}
+
+impl Transport {
+    /// Notes that a peer on a lossless route was sent something that it has to acknowledge.
+    #[inline]
+    pub(super) fn note_call(&mut self, index: PeerIndex) {
+        let own = self.is_own(index);
+        let peer = &mut self.peers[index];
+        if !own && peer.is_lossless() && !std::mem::replace(&mut peer.called, true) {
+            self.called.push(index);
+        }
+    }
+
+    /// The next peer to ask for a receipt.
+    #[inline]
+    pub(crate) fn next_called(&mut self) -> Option<PeerIndex> {
+        let index = self.called.pop()?;
+        self.peers[index].called = false;
+        Some(index)
+    }
+
+    /// What the node of a peer learns at once of what it has sent, if there is anything to learn.
+    #[inline]
+    pub(crate) fn receipt(&mut self, node: NodeId) -> Option<Receipt> {
+        let index = self.find(node)?;
+        let peer = &mut self.peers[index];
+        if !peer.is_lossless() || !peer.session.is_known() || !peer.receive.ack_pending() {
+            return None;
+        }
+        let (received, delivered) = peer.take_ack();
+        let receipt = Receipt {
+            source_session: peer.session.own(),
+            destination_session: peer.session.peer(),
+            received,
+            delivered,
+        };
+        self.peers.unlist_last(index);
+        Some(receipt)
+    }
+
+    /// Takes a receipt of a peer. Returns up to which number it has received everything; `None`: that
+    /// is of another session.
+    #[inline]
+    pub(crate) fn take_receipt(
+        &mut self,
+        now: Time,
+        index: PeerIndex,
+        receipt: Receipt,
+    ) -> Option<u64> {
+        let peer = &mut self.peers[index];
+        let sessions = (peer.session.peer(), peer.session.own());
+        let current = (receipt.source_session, receipt.destination_session) == sessions;
+        if !current || !peer.send.acknowledge(receipt.received, receipt.delivered) {
+            self.counters.stale_frames += 1;
+            return None;
+        }
+        peer.last_received = now;
+        Some(receipt.received)
+    }
 }

@@ -14,14 +14,10 @@
 //! | `send_window` | numbers and the window of fragments that the peer has not delivered |
 //! | `receive_window` | which frames have arrived, and which of them are delivered |
 //! | `peer`, `blocked` | all of that for one peer, and what waits for it |
-//! | `peer_table` | all peers, and what they share |
-//! | `pool`, `renewal` | what all windows share; windows that are renewed |
-//! | `leave` | how peers leave with which nothing is under way |
-//! | `handshake` | how sessions begin and end |
-//! | `describe` | what it counts and keeps, and its peers, for people |
-//! | `incoming` | how a frame is checked, numbered and acknowledged |
-//! | `receipts` | acknowledgements that a sender takes where its frames were received within its calls |
-//! | `held` | frames that were received and are delivered, or refused, later |
+//! | `peer_table` | all peers, and what they share; what is told of them to people |
+//! | `pool` | how all windows share their bound, and are renewed |
+//! | `handshake` | how sessions begin and end, and peers leave |
+//! | `incoming` | how a frame is checked, numbered, acknowledged, and held or refused |
 //! | `refused` | operations that do not notify any more |
 //! | `reliable` | sending again, probing, giving up: only where the route is not lossless |
 //! | `packets` | copies of what may have to be sent again |
@@ -37,27 +33,23 @@
 //! intact or not at all: a link that can damage them checks them.
 
 mod blocked;
-mod describe;
 mod handshake;
-mod held;
 mod incoming;
-mod leave;
 mod packets;
-mod path;
 mod peer;
 mod peer_table;
 mod pool;
-mod receipts;
 mod receive_window;
 mod refused;
 mod reliable;
-mod renewal;
 mod send_window;
 mod session;
 
+use peer_table::PeerTable;
 use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
 use qnic_abi::{NodeId, Port, VniId};
 use qnic_shared::timing::TimerWheel;
+use reliable::Alarm;
 
 use crate::config::{Limits, NicConfig, MAX_WINDOW};
 use crate::env::{Channel, HostMemory, Payload, Sent, Time, Wire};
@@ -65,10 +57,8 @@ use crate::frame::StoredFrame;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 pub(crate) use incoming::{End, Opened};
-use peer_table::PeerTable;
-use reliable::Alarm;
+pub(crate) use pool::is_well_formed as is_window;
 pub(crate) use reliable::Expired;
-pub(crate) use renewal::is_well_formed as is_window;
 
 /// How far a frame may be ahead of the oldest that is missing: frames without a payload have
 /// as many numbers as the largest window.

@@ -1,18 +1,21 @@
-//! What a NIC remembers of another one.
+//! What a NIC remembers of another one, and what the route to it is like: the wire tells it, and the
+//! driver asks for it (U8).
 
 use std::collections::{BTreeSet, VecDeque};
 
+use qnic_abi::control::{PathInfo, PATH_LOSSLESS};
 use qnic_abi::wire::{Frame, MAX_PAYLOAD, MAX_SPAN};
-use qnic_abi::NodeId;
+use qnic_abi::{NodeId, Status};
 use qnic_shared::timing::{Congestion, RoundTrip, TimerId};
 
 use super::blocked::Blocked;
-use super::leave::Leaving;
+use super::handshake::Leaving;
 use super::packets::Packets;
 use super::receive_window::ReceiveWindow;
 use super::send_window::SendWindow;
 use super::session::Session;
-use crate::env::{Channel, Path, Time};
+use super::Transport;
+use crate::env::{Channel, Path, Time, Wire};
 use crate::occupants::PeerReport;
 
 /// One direction each to and from another NIC.
@@ -322,5 +325,38 @@ impl Peer {
             || control && self.is_ready() && self.send.has_number()
             || self.may_resend()
             || self.must_ack(now)
+    }
+}
+
+impl Transport {
+    /// Asks the wire how long frames to each peer may be from now on.
+    #[cold]
+    pub(crate) fn update_paths<M, W: Wire<M>>(&mut self, wire: &W) {
+        for index in self.peers.all() {
+            let peer = &mut self.peers[index];
+            if let Some(path) = wire.path(peer.node).filter(|_| peer.has_path) {
+                peer.set_max_payload(path.max_payload);
+            }
+        }
+    }
+
+    /// What the route to a node is like.
+    ///
+    /// # Errors
+    /// `NoSuchNode` without a session in which frames can be sent.
+    pub(crate) fn path_info(&self, node: NodeId) -> Result<PathInfo, Status> {
+        let index = self.find(node).ok_or(Status::NoSuchNode)?;
+        let peer = &self.peers[index];
+        if !peer.is_ready() {
+            return Err(Status::NoSuchNode);
+        }
+        let lossless = u32::from(peer.is_lossless());
+        Ok(PathInfo {
+            max_payload: peer.max_payload.into(),
+            window: peer.send.granted().into(),
+            round_trip: peer.round_trip.smoothed().into(),
+            flags: (lossless * PATH_LOSSLESS).into(),
+            reserved: 0.into(),
+        })
     }
 }

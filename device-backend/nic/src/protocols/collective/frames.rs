@@ -1,18 +1,25 @@
-//! What frames of other NICs do to groups.
+//! What frames of other NICs do to groups, and what frames belong to in a trace ([`crate::trace`]).
+//!
+//! In a trace, a part belongs to its collective, and a frame that begins or ends a group to the
+//! group: the home numbers both. A join is numbered by the node that joins, and so is its refusal.
 
 use std::sync::Arc;
 
 use qnic_abi::collective::{
-    is_part_length, kind, CollectivePart, GroupEnd, GroupState, HAS_BYTES, WANTS_RESULT,
+    is_part_length, kind, CollectivePart, GroupEnd, GroupForm, GroupJoin, GroupRefused, GroupState,
+    PartFields, StateFields, HAS_BYTES, WANTS_RESULT,
 };
+use qnic_abi::wire::Frame;
 use qnic_abi::Status;
 
 use super::command::{Name, Shape};
 use super::group::{End, RUNNING};
 use super::place::GroupId;
 use super::{Collectives, Context};
+use crate::core::Subject;
 use crate::env::Host;
 use crate::frame::Arrival;
+use crate::trace::Scope;
 
 impl Collectives {
     /// Receives a frame of this protocol.
@@ -174,5 +181,41 @@ impl Collectives {
                 _ => running.fall(part, bytes, &relatives, &mut self.outbox),
             };
         taken.then_some(()).ok_or(Status::Malformed)
+    }
+}
+
+/// A join, by its ticket at the node of the process.
+pub(super) fn join(node: u16, ticket: u64) -> Subject {
+    Subject::always(Scope::Join, node, ticket)
+}
+
+/// What a frame from one node to another belongs to.
+pub(super) fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
+    let of_group = |home: u16, number: u64| GroupId { home, number }.subject();
+    let of_state = |state: StateFields| of_group(state.home.get(), state.number.get());
+    let of_part = |part: PartFields| {
+        let (home, number) = (part.home.get(), part.number.get());
+        GroupId { home, number }.collective(part.sequence.get())
+    };
+    match frame.envelope.kind {
+        kind::COLLECTIVE_UP => of_part(frame.body::<CollectivePart<{ kind::COLLECTIVE_UP }>>().0),
+        kind::COLLECTIVE_DOWN => {
+            of_part(frame.body::<CollectivePart<{ kind::COLLECTIVE_DOWN }>>().0)
+        }
+        kind::GROUP_JOIN => join(from, frame.body::<GroupJoin>().ticket.get()),
+        kind::GROUP_REFUSED => {
+            let ticket = frame.body::<GroupRefused>().ticket.get();
+            // A member takes its own join back; a home speaks for the port of none.
+            let withdrawn = frame.envelope.source_port.get() != 0;
+            join(if withdrawn { from } else { to }, ticket)
+        }
+        kind::GROUP_FORM => of_group(from, frame.body::<GroupForm>().number.get()),
+        kind::GROUP_END => {
+            let end = frame.body::<GroupEnd>();
+            of_group(end.home.get(), end.number.get())
+        }
+        kind::GROUP_FORMED => of_state(frame.body::<GroupState<{ kind::GROUP_FORMED }>>().0),
+        kind::GROUP_START => of_state(frame.body::<GroupState<{ kind::GROUP_START }>>().0),
+        _ => of_state(frame.body::<GroupState<{ kind::GROUP_GREET }>>().0),
     }
 }

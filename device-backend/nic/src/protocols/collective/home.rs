@@ -20,7 +20,8 @@ use qnic_abi::{NodeId, Status, PAGE_SIZE};
 use super::command::Name;
 use super::group::End;
 use super::outbox::{Content, Outbox};
-use super::{tree, Context};
+use super::place::parents;
+use super::Context;
 use crate::env::Host;
 use crate::frame::Arrival;
 
@@ -175,7 +176,7 @@ impl Home {
                 nodes.push(seat.who.node);
             }
         }
-        let parents = tree::parents(&nodes, &cx.core.routes);
+        let parents = parents(&nodes, &cx.core.routes);
         let below = |node: u16| -> Vec<u16> {
             let children = parents.iter().filter(|(_, parent)| *parent == node);
             children.map(|(child, _)| *child).collect()

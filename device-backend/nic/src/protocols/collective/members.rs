@@ -11,7 +11,7 @@ use super::super::protocol::Said;
 use super::command::{Call, Join, Name};
 use super::group::{End, Group, RUNNING};
 use super::place::{GroupId, Member, Relatives};
-use super::{end_entry, home, traced, Collectives, Context, Due};
+use super::{end_entry, frames, home, Collectives, Context, Due};
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
 use crate::trace::{What, CALL};
@@ -65,7 +65,7 @@ impl Collectives {
             ..Said::default()
         };
         let own = cx.core.geometry.node.0;
-        cx.trace(vni, What::Fetched, traced::join(own, ticket), said);
+        cx.trace(vni, What::Fetched, frames::join(own, ticket), said);
         if let Some(status) = refusal {
             let who = Self::name_of(cx, vni);
             return complete_join(cx, vni, (ticket, join.handle), Err(End { status, who }));
@@ -181,7 +181,7 @@ impl Collectives {
         let names = (ticket, joining.handle);
         match end {
             Some(end) => complete_join(cx, joining.vni, names, Err(end)),
-            None => cx.trace_ended(joining.vni, traced::join(who.node, ticket), Status::Aborted),
+            None => cx.trace_ended(joining.vni, frames::join(who.node, ticket), Status::Aborted),
         }
         if let Some(id) = joining.group {
             let status = end.map_or(Status::PeerGone, |end| end.status);
@@ -369,7 +369,7 @@ impl Collectives {
         let id = entry.map(|(_, id)| *id);
         let status = id.map_or(Status::NoSuchGroup, |_| Status::Ok);
         let own = cx.core.geometry.node.0;
-        let subject = id.map_or_else(|| traced::join(own, name), GroupId::subject);
+        let subject = id.map_or_else(|| frames::join(own, name), GroupId::subject);
         let said = Said {
             code: Opcode::LeaveGroup as u32,
             ..Said::default()
@@ -420,7 +420,7 @@ impl Collectives {
             (Some(id), Ok(place)) => (id, place),
             (id, begun) => {
                 let subject =
-                    id.map_or_else(|| traced::join(who.node, call.group), GroupId::subject);
+                    id.map_or_else(|| frames::join(who.node, call.group), GroupId::subject);
                 let status = begun.err().map_or(Status::NoSuchGroup, |end| end.status);
                 cx.trace(vni, What::Fetched, subject, call_said(&call, 0));
                 cx.trace_ended(vni, subject, status);
@@ -473,7 +473,7 @@ pub(super) fn complete_join<H: Host>(
 ) {
     let own = cx.core.geometry.node.0;
     let status = result.map_or_else(|end| end.status, |_| Status::Ok);
-    cx.trace_ended(vni, traced::join(own, ticket), status);
+    cx.trace_ended(vni, frames::join(own, ticket), status);
     let (name, size) = result.unwrap_or_default();
     let entry = CompletionEntry {
         handle: handle.into(),

@@ -13,14 +13,12 @@
 //! |---|---|
 //! | `command` | from a descriptor to a checked command |
 //! | `home` | groups that form at this node |
-//! | `tree` | the tree of a group |
 //! | `members` | joins and leaves of processes of this node, and how groups begin |
-//! | `place` | the place of this NIC in a group |
+//! | `place` | the place of this NIC in the tree of a group |
 //! | `group`, `running` | a group that has formed, and its collectives |
 //! | `reduction` | how the bytes of two members become one |
-//! | `frames` | what frames of other NICs do to a group |
+//! | `frames` | what frames of other NICs do to a group, and what they belong to in a trace |
 //! | `endings` | how groups end, and calls with them |
-//! | `traced` | what frames belong to, for a trace |
 //! | `outbox` | frames that are to be sent |
 //!
 //! # Invariants
@@ -40,11 +38,15 @@ mod outbox;
 mod place;
 mod reduction;
 mod running;
-mod traced;
-mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use command::Command;
+use group::{End, Finished, Group};
+use home::Home;
+use members::Joining;
+use outbox::Outbox;
+use place::GroupId;
 use qnic_abi::collective::{
     kind, CollectivePart, GroupEnd, GroupForm, GroupJoin, GroupRefused, GroupState, Opcode,
 };
@@ -61,12 +63,6 @@ use crate::frame::Arrival;
 use crate::ids::PeerIndex;
 use crate::stages::Kind;
 use crate::table::Table;
-use command::Command;
-use group::{End, Finished, Group};
-use home::Home;
-use members::Joining;
-use outbox::Outbox;
-use place::GroupId;
 
 /// Frames of one group that wait for one node at most: parts that are under way, and its end.
 const FRAMES_OF_GROUP: u32 = 2 * group::RUNNING * running::WINDOW + 2;
@@ -223,7 +219,7 @@ impl Protocol for Collectives {
     }
 
     fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
-        traced::subject(frame, from, to)
+        frames::subject(frame, from, to)
     }
 
     fn submit<H: Host>(

@@ -1,7 +1,15 @@
-//! The place of a NIC in a group: its members here, and its neighbours in the tree.
+//! The place of a NIC in a group: its members here, and its neighbours in the tree (Q15). The home
+//! is the root of the tree.
+//!
+//! Where routes have several hops, a node is below the nearest node of the group on the route from
+//! the home: frames take each link of the topology once (Q16). Where each node is joined with each
+//! other one, the tree is binomial: node *i* is below the node whose number is *i* without its lowest
+//! bit. Its depth is the logarithm of the number of nodes, and no node has more below it.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::collective::{PartFields, NO_NODE};
-use qnic_abi::VniId;
+use qnic_abi::{NodeId, VniId};
 
 use super::command::Shape;
 use crate::core::Subject;
@@ -74,5 +82,80 @@ impl Relatives {
             part_bytes: (self.part_bytes as u32).into(),
             ..shape.fields()
         }
+    }
+}
+
+/// For each node but the first, which is the home, the node above it. `before` has the node
+/// before each one on the route from the home; it is empty where each is joined with each.
+pub(super) fn parents(nodes: &[u16], before: &BTreeMap<NodeId, NodeId>) -> Vec<(u16, u16)> {
+    let Some(home) = nodes.first().copied() else {
+        return Vec::new();
+    };
+    let members: BTreeSet<u16> = nodes.iter().copied().collect();
+    let above = |place: usize, node: u16| {
+        if before.is_empty() {
+            return nodes[place & (place - 1)];
+        }
+        let mut at = NodeId(node);
+        // A route is no longer than there are nodes.
+        for _ in 0..=before.len() {
+            match before.get(&at) {
+                Some(next) if next.0 == home || members.contains(&next.0) => return next.0,
+                Some(next) => at = *next,
+                None => break,
+            }
+        }
+        home
+    };
+    let others = nodes.iter().enumerate().skip(1);
+    others
+        .map(|(place, node)| (*node, above(place, *node)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn depth(tree: &[(u16, u16)], home: u16) -> usize {
+        let above: BTreeMap<u16, u16> = tree.iter().copied().collect();
+        let depth = |node: u16| {
+            let mut at = node;
+            (1..).find(|_| {
+                at = above[&at];
+                at == home
+            })
+        };
+        tree.iter()
+            .filter_map(|(node, _)| depth(*node))
+            .max()
+            .unwrap_or(0)
+    }
+
+    #[test]
+    fn a_mesh_has_a_tree_as_deep_as_the_logarithm() {
+        let routes = BTreeMap::new();
+        for (count, expected) in [(1, 0), (2, 1), (4, 2), (8, 3), (64, 6), (65, 6)] {
+            // The home need not be the first node of the cluster.
+            let nodes: Vec<u16> = (0..count).map(|node| (node + 7) % count).collect();
+            let tree = parents(&nodes, &routes);
+            assert_eq!(tree.len(), usize::from(count) - 1);
+            assert_eq!(depth(&tree, nodes[0]), expected, "{count} nodes");
+            let below = |node: u16| tree.iter().filter(|(_, above)| *above == node).count();
+            assert!(nodes.iter().all(|node| below(*node) <= 7));
+        }
+    }
+
+    #[test]
+    fn where_routes_have_hops_the_tree_follows_them() {
+        // A ring of six, seen from node 2.
+        let before = [(3, 2), (4, 3), (5, 4), (1, 2), (0, 1)];
+        let before = before
+            .map(|(node, last)| (NodeId(node), NodeId(last)))
+            .into();
+        let tree = parents(&[2, 0, 5, 3], &before);
+        assert_eq!(tree, [(0, 2), (5, 3), (3, 2)]);
+        // A node of which the topology does not know is below the home.
+        assert_eq!(parents(&[2, 9], &before), [(9, 2)]);
     }
 }

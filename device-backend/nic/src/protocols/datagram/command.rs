@@ -1,6 +1,7 @@
-//! From a descriptor to a command that can be trusted to be one. Only the form is checked here:
-//! what is wrong with it stops the queue. Addresses are checked where they are used, and cost that
-//! one packet or buffer.
+//! From a descriptor to a checked command, and the packets that wait for their turn.
+//!
+//! Only the form is checked here; a malformed command stops the queue. Addresses are checked where
+//! they are used: a wrong one costs that one packet or buffer.
 
 use qnic_abi::command::CommandHeader;
 use qnic_abi::datagram::{
@@ -10,7 +11,8 @@ use qnic_abi::datagram::{
 use qnic_abi::Status;
 
 use super::buffers::Buffer;
-use crate::core::{Fetched, INLINE_WORDS};
+use crate::core::{Fetched, INLINE_WORDS, OPERATION_SLOTS};
+use crate::ids::OperationId;
 
 /// A packet that is to be sent.
 #[derive(Debug, Clone, Copy)]
@@ -139,6 +141,36 @@ impl TryFrom<&Fetched> for Command {
             Ok(Opcode::DatagramWithdraw) => check_withdraw(&raw.read()).map(Command::Withdraw),
             Err(_) => Err(Status::Malformed),
         }
+    }
+}
+
+/// The packets, from the first slot of a message on, as many as were needed.
+#[derive(Debug, Default)]
+pub(super) struct Sends(Vec<Option<Packet>>);
+
+impl Sends {
+    /// Keeps a packet until its operation ends.
+    pub(super) fn put(&mut self, id: OperationId, packet: Packet) {
+        let index = usize::from(id.slot()).saturating_sub(OPERATION_SLOTS);
+        if index >= self.0.len() {
+            self.0.resize(index + 1, None);
+        }
+        self.0[index] = Some(packet);
+    }
+
+    fn slot(&mut self, id: OperationId) -> Option<&mut Option<Packet>> {
+        let index = usize::from(id.slot()).checked_sub(OPERATION_SLOTS)?;
+        self.0.get_mut(index)
+    }
+
+    /// The packet of an operation.
+    pub(super) fn get(&mut self, id: OperationId) -> Option<&Packet> {
+        self.slot(id)?.as_ref()
+    }
+
+    /// Takes the packet of an operation out, which ends.
+    pub(super) fn take(&mut self, id: OperationId) -> Option<Packet> {
+        self.slot(id)?.take()
     }
 }
 

@@ -11,8 +11,7 @@
 //! ```
 //! | module | holds |
 //! |---|---|
-//! | `command` | from a descriptor to a checked command |
-//! | `sends` | packets that wait for their turn |
+//! | `command` | from a descriptor to a checked command; packets that wait for their turn |
 //! | `buffers` | receive buffers that are posted |
 //! | `receive` | a packet that arrives, and its buffer |
 //!
@@ -23,13 +22,14 @@
 //!   and completion its pages are the NIC's, before and after they are the driver's (H8).
 //! - A peer can make this NIC keep nothing: a packet is in a buffer when `receive` returns, or
 //!   dropped and counted.
-//! - Pages are named by guest-physical address, and looked at each time.
+//! - Pages are named by guest-physical address, which is checked at each use.
 
 mod buffers;
 mod command;
 mod receive;
-mod sends;
 
+use buffers::Buffers;
+use command::{Command, Packet, Sends, Withdraw};
 use qnic_abi::control::Statistics;
 use qnic_abi::datagram::{kind, Datagram, Opcode, DRIVER_PORT};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
@@ -45,9 +45,6 @@ use crate::frame::Arrival;
 use crate::ids::OperationId;
 use crate::stages::Kind;
 use crate::transport::Window;
-use buffers::Buffers;
-use command::{Command, Packet, Withdraw};
-use sends::Sends;
 
 /// What has happened to packets.
 #[derive(Debug, Default)]

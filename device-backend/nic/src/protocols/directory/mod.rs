@@ -8,20 +8,20 @@
 //!                └──────ImportResponse──── parked until the name is exported,
 //!                                          the deadline, or the importer's end
 //! ```
-//! A name that is exported is not enough: the exporter decides whom it admits (the module
-//! `permissions` of the core). A process that it does not admit is refused at once; it learns that
-//! the name exists, and not which condition it does not meet.
+//! The exporter decides which importers it admits (`Permissions` of the core). It refuses another
+//! process at once; that process learns that the name exists, and not which condition it fails.
 //!
 //! A node that cannot be reached, or that is reset meanwhile, is asked again until the
 //! time is up: the nodes of a cluster come up in any order. Every import gets its reply:
 //! if nothing else comes, at its deadline.
 
-mod agenda;
 mod parked;
 mod pending;
 
 use std::collections::BTreeSet;
 
+use parked::{Parked, ParkedImports};
+use pending::{Pending, PendingImports};
 use qnic_abi::control::{
     Import, Imported, Opcode, ReplyHeader, RequestHeader, Statistics, MAX_IMPORT_WAIT_MS,
     REPLY_BYTES,
@@ -43,8 +43,6 @@ use crate::ids::PeerIndex;
 use crate::stages::Kind;
 use crate::trace::{Scope, What};
 use crate::transport::RETRY_AFTER;
-use parked::{Parked, ParkedImports};
-use pending::{Pending, PendingImports};
 
 /// Nanoseconds in a millisecond.
 const MILLISECOND: u64 = 1_000_000;

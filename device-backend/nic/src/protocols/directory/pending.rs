@@ -11,8 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::{NodeId, Port, Secret, SegmentName, VniId};
 
-use super::agenda::Agenda;
-use super::parked::count_down;
+use super::parked::{count_down, Agenda};
 use super::GRACE;
 use crate::env::Time;
 

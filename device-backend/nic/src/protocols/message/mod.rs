@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `command` | from a descriptor to a checked command |
 //! | `context` | what a process describes in its window instead |
-//! | `submit`, `sends`, `streams`, `turns` | messages at their source, their order, and their frames |
+//! | `turns`, `sends`, `streams` | messages at their source: how they begin and their frames, where each stands, and their order |
 //! | `inbox` | posted receives and waiting probes of a process |
 //! | [`matching`] | which receive takes which message |
 //! | `probe` | probes, and what they claim |
@@ -36,6 +36,7 @@ mod context;
 mod data;
 mod endings;
 mod inbox;
+
 #[cfg_attr(
     not(any(test, feature = "testing")),
     expect(
@@ -50,7 +51,6 @@ mod receive;
 mod sends;
 mod staging;
 mod streams;
-mod submit;
 mod table;
 mod turns;
 

@@ -8,9 +8,9 @@
 //! - A stream stays while a message of it is unsent, or its last frame may not have arrived: the
 //!   next message names that frame.
 //! - Streams that are not needed are dropped in one go, once they may be half of all.
-//! - A receiver that has no room to stage a short message sends its bytes twice. So a stream whose
-//!   message was refused asks for permission with the next one, and with twice as many after each
-//!   refusal in a row; a message that is staged or received at once ends that.
+//! - A receiver without room to stage a short message makes its source send the bytes twice. So a
+//!   stream whose message was refused asks for permission with the next one, and with twice as many
+//!   after each further refusal; a message that is staged or received at once ends that.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -10,8 +10,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `command` | from a descriptor to a checked command |
-//! | `transfer` | what has been sent and what has come of one operation |
-//! | `streams` | the order of a process's writes to one node |
+//! | `transfer` | what has been sent and what has come of one operation, and the order of writes |
 //! | `write` | writes at both ends |
 //! | `read` | reads at both ends |
 //!
@@ -25,16 +24,17 @@
 
 mod command;
 mod read;
-mod streams;
 mod transfer;
 mod write;
 
 use std::ops::{Index, IndexMut};
 
+use command::Command;
 use qnic_abi::command::CommandBody;
 use qnic_abi::rdma::{kind, Opcode, ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand};
 use qnic_abi::wire::Frame;
 use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
+use transfer::{Next, Notice, Streams, Transfer};
 
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
 use crate::core::{Core, Counter, Fetched, PageKey, PerProcess, OPERATION_SLOTS};
@@ -42,9 +42,6 @@ use crate::env::Host;
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::OperationId;
 use crate::stages::Kind;
-use command::Command;
-use streams::Streams;
-use transfer::{Next, Notice, Transfer};
 
 /// The transfers of one process, by slot of their operation.
 #[derive(Debug)]

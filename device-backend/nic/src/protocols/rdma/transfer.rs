@@ -1,20 +1,20 @@
-//! What has been sent and what has come of one write or read.
+//! What has been sent and what has come of one write or read, and the order of the writes of one
+//! process to each node.
 //!
 //! ```text
 //!   unsent ── sent ──► in flight (write) or requested (read) ──► delivered
 //! ```
-//! Every byte of a transfer is in exactly one of these places. What waits at the
-//! other end for a page is in flight.
+//! Every byte of a transfer is in exactly one of these places. A frame that waits at the other end
+//! for a page is in flight.
 //!
-//! A transfer is cut into *fragments* at the page borders of both sides. One frame
-//! carries, or asks for, a page span of them; on most routes that is a single one.
+//! A transfer is cut into *fragments* at the page borders of both sides. One frame carries, or asks
+//! for, a page span of them; on most routes that is a single one.
 
 use qnic_abi::rdma::Opcode;
-use qnic_abi::{Key, Status, PAGE_SIZE};
+use qnic_abi::{Key, NodeId, Status, PAGE_SIZE};
 
 use super::command::Command;
-use super::streams::StreamPosition;
-use crate::core::{to_border, Fragment, Operation, PageKey, INLINE_WORDS};
+use crate::core::{to_border, Fragment, Operation, Order, PageKey, INLINE_WORDS, OPERATION_SLOTS};
 
 /// Where the notification of a write stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -227,6 +227,104 @@ impl Transfer {
     }
 }
 
+/// A member of a [`Streams`]: a write of the process to one node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct StreamPosition {
+    stream: u8,
+    number: u64,
+}
+
+/// Writes to one node, in the order of issue.
+#[derive(Debug)]
+struct Stream {
+    order: Order,
+    /// Slot of the operation for each member, by number modulo the window.
+    slots: [u8; OPERATION_SLOTS],
+}
+
+/// Order of the writes of one process, node by node (N18): a write may notify
+/// when every earlier one to the same node is settled, which means that all of it,
+/// its notification included, was sent.
+///
+/// A process has at most 64 writes that are not settled, so there are at most 64
+/// streams in use; with that many, idle ones are taken again.
+///
+/// With many nodes a search would touch as many lines of memory as there are streams (P9). So the
+/// nodes stand together, and a table says where one of a number like it was found last.
+#[derive(Debug)]
+pub(super) struct Streams {
+    streams: Vec<Stream>,
+    /// The node of each.
+    nodes: Vec<NodeId>,
+    /// Index of the stream that was found last, by node modulo the length of this table.
+    found: [u8; OPERATION_SLOTS],
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Streams {
+            streams: Vec::new(),
+            nodes: Vec::new(),
+            found: [0; OPERATION_SLOTS],
+        }
+    }
+}
+
+impl Streams {
+    /// Adds a write to `node`, run by the operation in `slot`.
+    pub(super) fn join(&mut self, node: NodeId, slot: u8) -> StreamPosition {
+        let place = usize::from(node.0) % OPERATION_SLOTS;
+        let found = usize::from(self.found[place]);
+        let index = match self.nodes.get(found) == Some(&node) {
+            true => found,
+            false => self.find(node),
+        };
+        self.found[place] = index as u8;
+        let stream = &mut self.streams[index];
+        let number = stream.order.start();
+        stream.slots[(number % OPERATION_SLOTS as u64) as usize] = slot;
+        StreamPosition {
+            stream: index as u8,
+            number,
+        }
+    }
+
+    /// The stream of a node, or one that is idle, for that node.
+    #[cold]
+    fn find(&mut self, node: NodeId) -> usize {
+        if let Some(known) = self.nodes.iter().position(|other| *other == node) {
+            return known;
+        }
+        let full = self.streams.len() >= OPERATION_SLOTS;
+        let mut idle = self.streams.iter().map(|stream| stream.order.is_idle());
+        if let Some(idle) = idle.position(|idle| idle).filter(|_| full) {
+            self.nodes[idle] = node;
+            return idle;
+        }
+        self.streams.push(Stream {
+            order: Order::default(),
+            slots: [0; OPERATION_SLOTS],
+        });
+        self.nodes.push(node);
+        self.streams.len() - 1
+    }
+
+    /// Returns true if every earlier write to the same node is settled.
+    pub(super) fn is_first(&self, position: StreamPosition) -> bool {
+        self.streams[usize::from(position.stream)].order.ended() >= position.number
+    }
+
+    /// Settles a write. Returns the slot of the write that has become the first
+    /// one that is not settled, if it is another one than before.
+    pub(super) fn settle(&mut self, position: StreamPosition) -> Option<u8> {
+        let stream = &mut self.streams[usize::from(position.stream)];
+        if !stream.order.end(position.number) || stream.order.is_idle() {
+            return None;
+        }
+        Some(stream.slots[(stream.order.ended() % OPERATION_SLOTS as u64) as usize])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -345,5 +443,36 @@ mod tests {
         assert_eq!(op.next(&operation, true), Next::Wait);
         op.in_flight = 0;
         assert_eq!(op.next(&operation, true), Next::Finish(Status::BadKey));
+    }
+}
+
+#[cfg(test)]
+mod streams_tests {
+    use super::*;
+
+    #[test]
+    fn streams_of_nodes_are_apart_and_reused() {
+        let mut streams = Streams::default();
+        let a = streams.join(NodeId(1), 10);
+        let b = streams.join(NodeId(2), 11);
+        let c = streams.join(NodeId(1), 12);
+        assert!(streams.is_first(a) && streams.is_first(b) && !streams.is_first(c));
+        assert_eq!(streams.settle(b), None);
+        assert_eq!(streams.settle(a), Some(12));
+        assert!(streams.is_first(c));
+        assert_eq!(streams.settle(a), None, "settling twice changes nothing");
+        // As many nodes as there are writes, then one more after another: idle streams are taken.
+        for node in 3..300 {
+            let d = streams.join(NodeId(node), 13);
+            assert!(streams.is_first(d));
+            let again = streams.join(NodeId(node), 14);
+            assert!(!streams.is_first(again));
+            assert_eq!(streams.settle(d), Some(14));
+            assert_eq!(streams.settle(again), None);
+        }
+        assert_eq!(streams.streams.len(), OPERATION_SLOTS);
+        assert!(streams.is_first(c), "one in use was not taken");
+        let e = streams.join(NodeId(1), 15);
+        assert!(!streams.is_first(e));
     }
 }
