@@ -29,7 +29,7 @@ fn packages(path: &Path) -> BTreeSet<(String, String)> {
 fn the_module_is_built_from_the_versions_that_are_tested() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let workspace = packages(&here.join("../../Cargo.lock"));
-    let module = packages(&here.join("../linux/rust/Cargo.lock"));
+    let module = packages(&here.join("../linux/kernel/Cargo.lock"));
     assert!(!module.is_empty());
     let other: Vec<_> = module.difference(&workspace).collect();
     assert!(
