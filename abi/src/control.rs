@@ -15,7 +15,7 @@
 //! | Import | [`Import`] | [`Imported`] | NoSuchVni, NoSuchNode, NameNotFound, ImportRefused, Exhausted, Aborted, PeerGone |
 //! | FaultDone | [`FaultDone`] | none | NoSuchVni |
 //! | ResetQueue | none | none | NoSuchVni |
-//! | Query | none | [`Statistics`] | |
+//! | Query | [`Query`] | [`CounterPage`] | |
 //! | AnnounceReset | none | none | |
 //! | QueryPath | [`QueryPath`] | [`PathInfo`] | NoSuchNode |
 //!
@@ -34,10 +34,10 @@
 
 use zerocopy::little_endian::{U16, U32, U64};
 
+use crate::counters::CounterPage;
 use crate::export::ExportOptions;
 use crate::host_area::HOST_PAGES;
 use crate::ids::Secret;
-use crate::layout::{numbers, Layout};
 
 /// Size of a request in bytes.
 pub const REQUEST_BYTES: usize = 256;
@@ -87,7 +87,7 @@ numbered! {
         /// still in the queue, or running, are dropped; numbers, counters and window
         /// restart at 0. Signal counters stay as they are.
         ResetQueue = 8,
-        /// Asks for counters.
+        /// Asks for a page of the NIC's counters ([`crate::counters`]).
         Query = 9,
         /// The driver is about to reset the device: when its queues stop, the NIC does not
         /// wait for them to go on, and its peers learn at once that it is gone. The reply comes
@@ -250,102 +250,13 @@ layouts! {
         pub key: U64,
     }
 
-    /// Reply body of [`Opcode::Query`]: what the NIC holds now, and what it has counted
-    /// since it was reset.
-    #[bytes(296)]
-    pub struct Statistics {
-        /// Registered processes.
-        pub processes: U32,
-        /// Exported segments of all processes.
-        pub segments: U32,
-        /// Commands of local processes that are not complete.
-        pub operations: U32,
-        /// Imports of peers that wait here for a name.
-        pub parked_imports: U32,
-        /// Faults reported to the driver and not answered.
-        pub faults_pending: U32,
-        /// Frames of peers that wait here, in bounce memory, for a page (N14).
-        pub frames_held: U32,
-        /// Commands read from queues.
-        pub commands: U64,
-        /// Payload bytes sent.
-        pub bytes_sent: U64,
-        /// Payload bytes delivered into local memory.
-        pub bytes_received: U64,
-        /// Notifications delivered to local processes.
-        pub notifications: U64,
-        /// Atomic operations executed for processes of any node, on memory of this one
-        /// (N20).
-        pub atomics: U64,
-        /// Lookups of a page to be read from, of a write here or for a peer's read,
-        /// that found it.
-        pub source_hits: U64,
-        /// Those that did not.
-        pub source_misses: U64,
-        /// Lookups of a page to be written to that found it.
-        pub destination_hits: U64,
-        /// Those that did not.
-        pub destination_misses: U64,
-        /// Misses among all these because the driver was taking the very page away:
-        /// the NIC's half of the lock conflicts (N6).
-        pub lookups_lost: U64,
-        /// Transfers that were put to work again after a page fault (N13, N14).
-        pub restarts: U64,
-        /// Frames that went through bounce memory (N14).
-        pub bounces: U64,
-        /// Their payload bytes.
-        pub bytes_bounced: U64,
-        /// Bounce memory in use, in bytes.
-        pub bounce_bytes: U64,
-        /// Most bounce memory that was in use at a time, in bytes.
-        pub bounce_bytes_peak: U64,
-        /// Commands and frames refused for any of the four reasons below (N11).
-        pub protection_errors: U64,
-        /// Wrong or stale key.
-        pub errors_key: U64,
-        /// Access, notification or import that the exporter of the segment does not grant.
-        pub errors_access: U64,
-        /// Address or length outside of the segment, or an operand that is not aligned.
-        pub errors_range: U64,
-        /// No such segment or port, or no longer.
-        pub errors_gone: U64,
-        /// Commands that were no commands.
-        pub malformed_commands: U64,
-        /// Transfers aborted by unexport, exit or reset.
-        pub aborted: U64,
-        /// Frames that were refused as malformed.
-        pub malformed_frames: U64,
-        /// Frames of another session, which were dropped.
-        pub stale_frames: U64,
-        /// Frames that were sent again (U2, U3).
-        pub frames_resent: U64,
-        /// Frames that were not acknowledged in time.
-        pub resend_timeouts: U64,
-        /// Frames that had arrived before, which were dropped.
-        pub duplicate_frames: U64,
-        /// Frames with a number outside of the window, which were dropped.
-        pub frames_outside: U64,
-        /// Acknowledgements that no other frame carried (U1).
-        pub acknowledgements: U64,
-        /// Peers that owed an answer and were silent for too long (U10).
-        pub peers_given_up: U64,
-        /// Packets of datagrams that were handed to the wire (H1); it may have lost them.
-        pub datagrams_sent: U64,
-        /// Packets that are in a receive buffer.
-        pub datagrams_received: U64,
-        /// Packets that were dropped: no buffer is posted for their port, they are longer than the
-        /// buffer, or the driver leaves too many completions unread.
-        pub datagrams_dropped: U64,
-        /// Packets that were dropped because the steered buffer that they name is not posted, or
-        /// no more.
-        pub datagrams_late: U64,
-    }
-}
-
-impl Statistics {
-    /// Every field with its name, for people and metrics.
-    pub fn fields(&self) -> [(&'static str, u64); Self::FIELDS.len()] {
-        numbers(self)
+    /// Body of [`Opcode::Query`].
+    #[bytes(8)]
+    pub struct Query {
+        /// Number of the first counter of the page.
+        pub first: U32,
+        /// Zero.
+        pub reserved: U32,
     }
 }
 
@@ -353,4 +264,4 @@ const _: () = assert!(size_of::<RequestHeader>() + size_of::<Export>() <= REQUES
 const _: () = assert!(core::mem::offset_of!(Export, options) == 48);
 const _: () = assert!(core::mem::offset_of!(Import, secret) == 16);
 const _: () = assert!(size_of::<RequestHeader>() + size_of::<NewProcess>() <= REQUEST_BYTES);
-const _: () = assert!(size_of::<ReplyHeader>() + size_of::<Statistics>() <= REPLY_BYTES);
+const _: () = assert!(size_of::<ReplyHeader>() + size_of::<CounterPage>() <= REPLY_BYTES);

@@ -35,6 +35,7 @@
 //! | [`host_area`] | counters and queues in guest memory, one area for each process | NIC; driver (one word) | process |
 //! | [`page_table`] | shadow page table and physical map in SRAM (N4) | driver; NIC (lock, dirty) | both |
 //! | [`control`] | commands of the driver, on the control virtqueue (Q9) | driver | NIC |
+//! | [`counters`] | pages of counters; how a table of them is declared | NIC, driver | driver, library |
 //! | [`event`] | events for the driver, on the event virtqueue | NIC | driver |
 //! | [`wire`] | frames between NICs: envelope, sessions, acknowledgements | NIC | peer NIC |
 //! | [`names`] | names of the kinds of frames | | people |
@@ -60,7 +61,6 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "client")]
 extern crate alloc;
 
 #[macro_use]
@@ -74,6 +74,7 @@ pub mod collective;
 pub mod command;
 pub mod context;
 pub mod control;
+pub mod counters;
 pub mod datagram;
 pub mod directory;
 pub mod event;
@@ -101,7 +102,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 15;
+pub const ABI_VERSION: u32 = 16;
 
 pub use qnic_limits::PAGE_SIZE;
 

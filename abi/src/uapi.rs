@@ -31,11 +31,14 @@
 //! that block in [`Wait`] do not disturb one that polls; of several that poll, one
 //! can take the event of another.
 
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
+use crate::counters::{self, CounterPage, CounterSource};
 use crate::export::ExportOptions;
 use crate::ids::Secret;
-use crate::layout::{numbers, Layout};
 
 /// mmap offset of the window.
 pub const MMAP_WINDOW: u64 = 0;
@@ -76,8 +79,8 @@ pub const WAKE: u32 = ioctl_number(8, size_of::<Wake>());
 /// ioctl number of [`Path`].
 pub const PATH: u32 = ioctl_number(9, size_of::<Path>());
 
-/// ioctl number of [`DatagramInfo`]; allowed before [`Register`].
-pub const DATAGRAM_INFO: u32 = ioctl_number(16, size_of::<DatagramInfo>());
+/// ioctl number of [`Counters`]; allowed before [`Register`].
+pub const COUNTERS: u32 = ioctl_number(16, size_of::<Counters>());
 
 /// Flag of [`Register`] and [`Export`]: physical addresses (N25).
 pub const PHYSICAL: u32 = 1;
@@ -248,8 +251,9 @@ layouts! {
         pub path: crate::control::PathInfo,
     }
 
-    /// What driver and NIC hold and have counted.
-    #[bytes(392)]
+    /// What driver and NIC are. The layout has no place for more: what they count is
+    /// [`Counters`].
+    #[bytes(32)]
     pub struct Info {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
@@ -265,89 +269,42 @@ layouts! {
         pub sram_bytes: U64,
         /// Out: frames that the physical map covers.
         pub frames: U64,
-        /// Out: pages entered in the page table now.
-        pub pages_mapped: U64,
-        /// Out: pages entered since the driver was bound.
-        pub pages_inserted: U64,
-        /// Out: pages taken out because the kernel asked (N5).
-        pub pages_invalidated: U64,
-        /// Out: pages taken out because their row was full.
-        pub pages_evicted: U64,
-        /// Out: page faults served for the NIC (N13).
-        pub faults_served: U64,
-        /// Out: page faults that could not be served.
-        pub faults_failed: U64,
-        /// Out: unmaps that found the page locked by the NIC and waited (N6).
-        pub lock_conflicts: U64,
-        /// Out: wake events received.
-        pub wakes: U64,
-        /// Out: the NIC's own counters.
-        pub nic: crate::control::Statistics,
     }
 
-    /// What the datagram layer of the driver has counted (H6).
-    #[bytes(176)]
-    pub struct DatagramInfo {
+    /// A page of counters ([`crate::counters`]).
+    #[bytes(504)]
+    pub struct Counters {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
+        /// In: a [`crate::counters::CounterSource`].
+        pub source: U32,
+        /// In: number of the first counter of the page.
+        pub first: U32,
         /// Zero.
         pub reserved: U32,
-        /// Out: zero until a datagram port is bound.
-        pub counters: DatagramCounters,
-    }
-
-    /// Counters of the datagram layer. What the NIC drops it counts itself.
-    #[bytes(168)]
-    pub struct DatagramCounters {
-        /// Messages that the NIC has sent to all their destinations.
-        pub messages_sent: U64,
-        /// Messages that could not be sent to a destination.
-        pub messages_failed: U64,
-        /// Messages that were not taken: no slot was free, or a destination was wrong.
-        pub messages_refused: U64,
-        /// Messages that were given to an upper module.
-        pub messages_received: U64,
-        /// Packets given to the NIC.
-        pub packets_sent: U64,
-        /// Packets that came in a receive buffer.
-        pub packets_received: U64,
-        /// Packets that were refused as too long for their route, and are sent in smaller ones.
-        pub routes_narrowed: U64,
-        /// Commands that post or withdraw receive buffers.
-        pub buffers_posted: U64,
-        /// Receive buffers that the NIC has refused.
-        pub posts_refused: U64,
-        /// Pages of messages that came in the steered buffer that waited for them.
-        pub pages_steered: U64,
-        /// Steered buffers that were given back without a message.
-        pub pages_withdrawn: U64,
-        /// Pages of messages into which fragments were copied.
-        pub pages_copied: U64,
-        /// Bytes that were copied for that.
-        pub bytes_copied: U64,
-        /// Fragments dropped: they had come before.
-        pub fragments_duplicate: U64,
-        /// Fragments dropped: they belong to no message that can be.
-        pub fragments_malformed: U64,
-        /// Fragments dropped: the others did not come in time (H4).
-        pub fragments_expired: U64,
-        /// Fragments dropped: newer messages needed their room.
-        pub fragments_evicted: U64,
-        /// Packets dropped: no header of this version, or longer than the first buffer.
-        pub packets_malformed: U64,
-        /// Completions of nothing that the driver has.
-        pub completions_unknown: U64,
-        /// Turns of the service (H5).
-        pub batches: U64,
-        /// Of these, how many left work for the next one.
-        pub batches_full: U64,
+        /// Out: the counters.
+        pub page: CounterPage,
     }
 }
 
-impl DatagramCounters {
-    /// Every counter with its name.
-    pub fn fields(&self) -> [(&'static str, u64); Self::FIELDS.len()] {
-        numbers(self)
+impl Counters {
+    /// Reads a whole table with calls of the driver ([`counters::read`]).
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub fn read<E>(
+        source: CounterSource,
+        mut call: impl FnMut(&mut Counters) -> Result<(), E>,
+    ) -> Result<BTreeMap<String, u64>, E> {
+        counters::read(|first| {
+            let mut counters = Counters {
+                source: (source as u32).into(),
+                first: first.into(),
+                ..Counters::default()
+            };
+            call(&mut counters)?;
+            Ok(counters.page)
+        })
     }
 }
 
@@ -359,6 +316,7 @@ mod tests {
     fn ioctl_numbers_are_linux_iowr() {
         // _IOWR('Q', 1, 24 bytes) of <asm-generic/ioctl.h>
         assert_eq!(REGISTER, 0xc018_5101);
-        assert_eq!(INFO, 0xc188_5107);
+        assert_eq!(INFO, 0xc020_5107);
+        assert_eq!(COUNTERS, 0xc1f8_5110);
     }
 }

@@ -552,6 +552,6 @@ fn the_first_words_of_an_sram() {
     let header = geometry.header();
     assert_eq!(
         hex(&header.as_bytes()[..32]),
-        "716e69637372616d 0f00000001020000 000000000e000000 0000800000000000"
+        "716e69637372616d 1000000001020000 000000000e000000 0000800000000000"
     );
 }

@@ -19,9 +19,9 @@ use qnic_abi::window::{
     SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{
-    atomic, attach, collective, command, context, control, datagram, directory, event, export,
-    header, host_area, message, pool, process_names, rdma, remote_memory, stream, uapi, volume,
-    wire,
+    atomic, attach, collective, command, context, control, counters, datagram, directory, event,
+    export, header, host_area, message, pool, process_names, rdma, remote_memory, stream, uapi,
+    volume, wire,
 };
 
 /// Size of a structure, and offsets of its fields.
@@ -56,7 +56,9 @@ fn layouts() -> String {
         layout::<control::FaultDone>(),
         layout::<control::ReplyHeader>(),
         layout::<control::Imported>(),
-        layout::<control::Statistics>(),
+        layout::<control::Query>(),
+        layout::<counters::Counter>(),
+        layout::<counters::CounterPage>(),
         layout::<event::Event>(),
         layout::<host_area::CompletionEntry>(),
         layout::<message::SendCommand>(),
@@ -114,8 +116,7 @@ fn layouts() -> String {
         layout::<uapi::ResetQueue>(),
         layout::<uapi::Wake>(),
         layout::<uapi::Info>(),
-        layout::<uapi::DatagramInfo>(),
-        layout::<uapi::DatagramCounters>(),
+        layout::<uapi::Counters>(),
         layout::<pool::DatagramPart>(),
         layout::<pool::OpenPools>(),
         layout::<pool::PoolKick>(),

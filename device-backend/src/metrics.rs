@@ -74,16 +74,20 @@ enum TableName {
     Queues,
 }
 
-/// The response to `stats`.
-#[derive(Debug, Serialize)]
-pub struct Stats {
-    /// The NICs and the engines.
-    #[serde(flatten)]
-    pub report: Report,
-    /// Resident memory of the process in bytes, memfds (SRAM, guest RAM) included.
-    pub rss_bytes: u64,
-    /// Resident memory of the process in bytes that is its own.
-    pub rss_anon_bytes: u64,
+qnic_abi::counters! {
+    /// The response to `stats`.
+    #[derive(Debug, Serialize)]
+    pub struct Stats: u64 {
+        {
+            /// The NICs and the engines.
+            #[serde(flatten)]
+            pub report: Report,
+        }
+        Gauge process_resident_memory_bytes
+            "Resident memory of the process, SRAM and guest RAM included." = rss_bytes;
+        Gauge qnic_process_own_memory_bytes
+            "Resident memory of the process that is its own." = rss_anon_bytes;
+    }
 }
 
 /// What clients are given beyond one answer.

@@ -166,7 +166,7 @@ fn a_paused_machine_is_served_and_goes_on() {
         lab.wait_for_state(1, true, NicState::Running);
         assert_eq!(b.event().kind.get(), Kind::Wake as u32);
         b.want_wake(round + 2);
-        assert_eq!(b.statistics().processes.get(), 1);
+        assert_eq!(b.counters()["processes"], 1);
     }
     let counters = lab.report(1).counters;
     assert_eq!((counters.starts, counters.resets), (1, 0));
@@ -189,7 +189,7 @@ fn a_machine_reset_during_a_pause_gets_a_fresh_device() {
         guest.lose_mapping();
         guest.start();
         assert_eq!(guest.hello(), Status::Ok);
-        assert_eq!(guest.statistics().processes.get(), 0);
+        assert_eq!(guest.counters()["processes"], 0);
         assert_eq!(lab.report(0).counters.resets, resets);
     }
     assert_eq!(lab.report(0).counters.pauses, 0);
@@ -219,7 +219,7 @@ fn a_pause_from_outside_is_survived() {
         assert_eq!(b.data(4096 * round, 9000), bytes);
         assert_eq!(b.event().kind.get(), Kind::Wake as u32);
         b.want_wake(round + 2);
-        assert_eq!(b.statistics().processes.get(), 1);
+        assert_eq!(b.counters()["processes"], 1);
     }
     let counters = lab.report(1).counters;
     assert_eq!((counters.starts, counters.resets), (1, 0));
@@ -240,7 +240,7 @@ fn a_long_pause_ends_what_peers_wait_for() {
     assert_eq!(a.errors(), 2);
     b.resume(indices);
     lab.wait_for_state(1, true, NicState::Running);
-    assert_eq!(b.statistics().processes.get(), 1);
+    assert_eq!(b.counters()["processes"], 1);
     let mut number = 2;
     until("a write that arrives", || {
         a.issue(number, &a.write_command(1, 20, 0, 9000));
@@ -257,7 +257,7 @@ fn a_long_pause_ends_what_peers_wait_for() {
 fn an_announced_reset_is_no_pause() {
     let (lab, a, mut b, _) = joined();
     assert_eq!(b.request(Opcode::AnnounceReset, 0, &()).0, Status::Ok);
-    assert_eq!(b.statistics().processes.get(), 1, "it is served until then");
+    assert_eq!(b.counters()["processes"], 1, "it is served until then");
     b.pause();
     lab.wait_for_state(1, true, NicState::Down);
     assert_eq!(lab.report(1).counters.resets, 1);
@@ -298,7 +298,7 @@ fn a_reset_gives_a_fresh_device() {
         assert_ne!(guest.magic(), SRAM_MAGIC, "the old start must be over");
         guest.start();
         assert_eq!(guest.hello(), Status::Ok);
-        assert_eq!(guest.statistics().processes.get(), 0);
+        assert_eq!(guest.counters()["processes"], 0);
         guest.register(10);
     }
     assert_eq!(lab.report(0).counters.resets, 20);
@@ -337,7 +337,7 @@ fn a_second_front_end_is_turned_away() {
     second.set_read_timeout(Some(TIMEOUT)).unwrap();
     let end = std::io::Read::read(&mut second, &mut [0]);
     assert!(matches!(end, Ok(0)), "{end:?}");
-    assert_eq!(guest.statistics().processes.get(), 0);
+    assert_eq!(guest.counters()["processes"], 0);
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn garbage_ends_the_connection_and_nothing_else() {
         drop(stream);
         lab.wait_for_state(0, false, NicState::Down);
     }
-    assert_eq!(peer.statistics().processes.get(), 0);
+    assert_eq!(peer.counters()["processes"], 0);
     lab.started(0);
 }
 

@@ -67,8 +67,9 @@ bool qnic_rs_serve_fault(void *driver);
 void qnic_rs_check_device(void *driver);
 /* Registers the calling process on mm; *process stays NULL if it was refused. */
 s32 qnic_rs_register(void *driver, struct mm_struct *mm, u32 pid, u8 *argument, void **process);
-/* Fills in statistics. */
+/* What driver and NIC are; a page of what they count. */
 s32 qnic_rs_info(void *driver, u8 *argument);
+s32 qnic_rs_counters(void *driver, u8 *argument);
 /* Every other call of a registered process. */
 s32 qnic_rs_call(void *process, u32 command, u8 *argument);
 /* Size of the argument of a call; -errno if there is no such call. */
@@ -125,8 +126,6 @@ void qnic_rs_datagram_deadline(void *port, u64 at_ns);
 u16 qnic_rs_datagram_node(void *port);
 /* Serves the ports of a driver. */
 void qnic_rs_datagram_serve(void *driver);
-/* Fills in what the datagram layer has counted. */
-s32 qnic_rs_datagram_info(void *driver, u8 *argument);
 
 /*
  * Remote memory. attach, serve: the result stays NULL if that was refused. transfer is atomic and

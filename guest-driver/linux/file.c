@@ -160,8 +160,8 @@ static long qnic_ioctl(struct file *file, unsigned int command, unsigned long ad
 		return -EFAULT;
 	if (command == QNIC_IOCTL_INFO) {
 		ret = qnic_rs_info(f->driver, argument);
-	} else if (command == QNIC_IOCTL_DATAGRAM_INFO) {
-		ret = qnic_rs_datagram_info(f->driver, argument);
+	} else if (command == QNIC_IOCTL_COUNTERS) {
+		ret = qnic_rs_counters(f->driver, argument);
 	} else if (_IOC_NR(command) >= QNIC_FIRST_MEMORY_CALL &&
 		   _IOC_NR(command) <= QNIC_LAST_MEMORY_CALL) {
 		ret = qnic_memory_call(f->dev, command, argument);

@@ -128,6 +128,7 @@ pub use notification::{
 };
 pub use path::Path;
 pub use qnic_abi::command::INLINE_CAPACITY;
+pub use qnic_abi::counters::CounterSource;
 pub use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
 pub use rdma::{Source, Ticket};
 

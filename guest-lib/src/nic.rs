@@ -1,9 +1,11 @@
 //! The NIC of this node, as an application opens it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qnic_abi::command::INLINE_CAPACITY;
+use qnic_abi::counters::CounterSource;
 use qnic_abi::{uapi, Port, ABI_VERSION};
 use rustix::io::Errno;
 
@@ -175,26 +177,28 @@ impl Nic {
         allocate(self.provider.as_ref(), length)
     }
 
-    /// What driver and NIC hold and have counted.
+    /// What driver and NIC are.
     ///
     /// # Errors
     /// [`Error::System`], [`Error::DeviceGone`]
     pub fn info(&self) -> Result<uapi::Info> {
-        let what = || format!("ask {} for its counters", self.path.display());
+        let what = || format!("ask {} what it is", self.path.display());
         let info = retry(what, || self.provider.info())?;
         Error::check(info.status.get(), what)?;
         Ok(info)
     }
 
-    /// What the datagrams of the driver have counted: those of the kernel's own modules (H6).
+    /// Everything that the driver, its datagram layer or the NIC counts, by name
+    /// ([`qnic_abi::counters`]). It is what they have, also what this library does not know.
     ///
     /// # Errors
     /// [`Error::System`], [`Error::DeviceGone`]
-    pub fn datagram_info(&self) -> Result<uapi::DatagramCounters> {
-        let what = || format!("ask {} for its datagrams", self.path.display());
-        let info = retry(what, || self.provider.datagram_info())?;
-        Error::check(info.status.get(), what)?;
-        Ok(info.counters)
+    pub fn counters(&self, source: CounterSource) -> Result<BTreeMap<String, u64>> {
+        let what = || format!("ask {} for its counters", self.path.display());
+        uapi::Counters::read(source, |call| {
+            retry(what, || self.provider.counters(call))?;
+            Error::check(call.status.get(), what)
+        })
     }
 }
 
@@ -273,9 +277,8 @@ mod tests {
     use super::*;
 
     /// What modules answer to the first call of a program, [`Nic`] or
-    /// [`RemoteMemory`](crate::remote_memory::RemoteMemory). One of ABI version 11 knows the call
-    /// as it is now, but no call of remote memory; one of version 10 knows it by another number,
-    /// as its counters were fewer.
+    /// [`RemoteMemory`](crate::remote_memory::RemoteMemory). Those of ABI version 15 and less know the
+    /// call by another number, as they had all counters in it.
     #[test]
     fn a_module_of_another_version_is_refused() {
         let path = Path::new("/dev/qnic0");
@@ -284,14 +287,16 @@ mod tests {
             ..Default::default()
         };
         assert!(check_version(path, Ok(of(ABI_VERSION))).is_ok());
-        assert_ne!(uapi::INFO, uapi::ioctl_number(7, 360));
+        for former in [360, 392] {
+            assert_ne!(uapi::INFO, uapi::ioctl_number(7, former));
+        }
         let unknown = CallError::System(Errno::NOTTY.into());
         assert_eq!(uapi::INFO, uapi::ioctl_number(7, size_of::<uapi::Info>()));
-        let (last, next) = (12, ABI_VERSION + 1);
+        let next = ABI_VERSION + 1;
         let answers = [
             (Err(unknown), "does not know the calls".to_owned()),
             (Ok(of(11)), "ABI version 11".to_owned()),
-            (Ok(of(last)), format!("ABI version {last}")),
+            (Ok(of(15)), "ABI version 15".to_owned()),
             (Ok(of(next)), format!("ABI version {next}")),
         ];
         for (answer, says) in answers {

@@ -64,44 +64,51 @@ pub trait Carrier: Debug + Send {
     fn report(&self) -> CarrierReport;
 }
 
-/// What a carrier has done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CarrierReport {
-    /// Kind of carrier: `udp` or `shm`.
-    pub kind: &'static str,
-    /// Where this process listens.
-    pub address: String,
-    /// Datagrams and connections of processes that are unknown or have another key: dropped.
-    pub rejected: u64,
-    /// The other processes.
-    pub processes: Vec<ProcessReport>,
+qnic_abi::counters! {
+    /// What a carrier has done.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+    pub struct CarrierReport: u64 {
+        {
+            /// Kind of carrier: `udp` or `shm`.
+            pub kind: &'static str,
+            /// Where this process listens.
+            pub address: String,
+            /// The other processes.
+            pub processes: Vec<ProcessReport>,
+        }
+        Counter qnic_carrier_rejected_total
+            "Datagrams and connections of processes that are unknown or have another key, which were dropped." =
+            rejected;
+    }
 }
 
-/// Traffic with one other process.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct ProcessReport {
-    /// Its name.
-    pub name: String,
-    /// Where it listens.
-    pub address: String,
-    /// Whether it is connected.
-    pub connected: bool,
-    /// Largest datagram or record that reaches it, in bytes.
-    pub mtu: u64,
-    /// Frames sent.
-    pub frames_sent: u64,
-    /// Of these, frames that were longer than a datagram, and were sent in fragments (U5).
-    pub fragmented: u64,
-    /// Frames received.
-    pub frames_received: u64,
-    /// Frames that were dropped here: no connection, or a full queue.
-    pub dropped: u64,
-    /// Times that the two agreed on a session: by UDP, on new keys.
-    pub sessions: u64,
-    /// Datagrams that had arrived before, or belong to an earlier session: dropped.
-    pub replayed: u64,
-    /// Messages that were malformed although they were authentic.
-    pub malformed: u64,
+qnic_abi::counters! {
+    /// Traffic with one other process.
+    #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+    pub struct ProcessReport: u64 {
+        {
+            /// Its name.
+            pub name: String,
+            /// Where it listens.
+            pub address: String,
+            /// Whether it is connected.
+            pub connected: bool,
+        }
+        Gauge qnic_peer_mtu_bytes "Largest datagram or record that reaches the other process." = mtu;
+        Counter qnic_peer_frames_total
+            "Frames to and from another process: sent, fragmented (of those sent), received, or dropped here." =
+            frames_sent { outcome: "sent" },
+            fragmented { outcome: "fragmented" },
+            frames_received { outcome: "received" },
+            dropped { outcome: "dropped" };
+        Counter qnic_peer_sessions_total
+            "Times that the two processes agreed on a session." = sessions;
+        Counter qnic_peer_replayed_total
+            "Datagrams that had arrived before, or belong to an earlier session, which were dropped." =
+            replayed;
+        Counter qnic_peer_malformed_total
+            "Messages that were malformed although they were authentic." = malformed;
+    }
 }
 
 /// Time without a connection after which that is logged, in nanoseconds.

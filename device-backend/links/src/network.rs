@@ -16,6 +16,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use qnic_abi::counters::Table as _;
 use qnic_abi::NodeId;
 use qnic_config::plan::{ImpairmentChange, Impairments, NetworkPlan};
 use qnic_nic::env::Channel;
@@ -87,25 +88,28 @@ impl LinkSet {
     }
 }
 
-/// One direction of a link, as it is now.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LinkReport {
-    /// Node where it begins.
-    pub from: u16,
-    /// Node where it ends.
-    pub to: u16,
-    /// What it does to frames.
-    pub impairments: Impairments,
-    /// Frames in transit.
-    pub in_transit: usize,
-    /// What it has done; counts only while it is impaired.
-    pub counters: LinkCounters,
+qnic_abi::counters! {
+    /// One direction of a link, as it is now.
+    #[derive(Debug, Clone, PartialEq, Serialize)]
+    pub struct LinkReport: u64 {
+        {
+            /// Node where it begins.
+            pub from: u16,
+            /// Node where it ends.
+            pub to: u16,
+            /// What it does to frames.
+            pub impairments: Impairments,
+            /// What it has done.
+            pub counters: LinkCounters,
+        }
+        Gauge qnic_link_frames_in_transit "Frames in transit on one direction of a link." = in_transit;
+    }
 }
 
 impl LinkReport {
     /// Adds what another engine has sent over the link.
-    pub fn add(&mut self, other: &LinkReport) {
-        self.in_transit += other.in_transit;
+    pub fn merge(&mut self, other: &LinkReport) {
+        self.add(other);
         self.counters.add(&other.counters);
     }
 }
@@ -364,7 +368,7 @@ impl Network {
             from: from.0,
             to: to.0,
             impairments: *link.settings(),
-            in_transit: link.in_transit(),
+            in_transit: link.in_transit() as u64,
             counters: *link.counters(),
         });
         links.collect()

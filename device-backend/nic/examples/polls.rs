@@ -137,7 +137,7 @@ fn measure(hostile: bool) -> u128 {
             }
         })
         .collect();
-    let waiting = scene.net.counters(1).parked_imports.get();
+    let waiting = scene.net.counters(1).parked_imports;
     assert_eq!(waiting > 0, hostile, "{waiting} imports wait");
     longest.sort_unstable();
     longest[ROUNDS / 2]

@@ -47,6 +47,7 @@
 //! | `transport` | peers, sessions, windows, timers (N15, N18, U1 to U8) |
 //! | `protocols` | one folder each (N3, N9 to N11, N20, N22, N24) |
 //! | [`mod@env`], [`NicConfig`] | what the NIC needs from the world, and its bounds |
+//! | `counters` | the table of all that a NIC counts |
 //! | `budget`, `occupants`, `table` | what a NIC keeps for others, who they are, and what it holds, for people |
 //! | [`mod@stages`] | how long the parts of an operation's life take |
 //! | [`mod@trace`] | what happens to single operations, while somebody looks |
@@ -57,6 +58,7 @@ mod budget;
 mod config;
 mod control_reply;
 mod core;
+mod counters;
 pub mod env;
 mod frame;
 mod ids;
@@ -73,6 +75,7 @@ mod transport;
 pub use budget::Budget;
 pub use config::{Limits, NicConfig, MAX_WINDOW, SMALLEST_WINDOW};
 pub use core::page_table;
+pub use counters::Counters;
 pub use env::{
     Channel, Host, HostMemory, OutOfRange, Path, Payload, Receipt, Sent, Ticket, Time, Wire,
 };

@@ -111,7 +111,7 @@ proptest! {
         seen.sort_unstable();
         let expected: Vec<u64> = (0..3 * per_node as u64).collect();
         prop_assert_eq!(seen, expected);
-        prop_assert_eq!(net.counters(0).atomics.get(), 3 * per_node as u64);
+        prop_assert_eq!(net.counters(0).atomics, 3 * per_node as u64);
     }
 }
 
@@ -159,8 +159,8 @@ fn an_operation_on_an_absent_page_waits_for_it_and_is_executed_once() {
     // Dirty: an eviction keeps the value.
     b.evict(page(0));
     assert!(b.holds(page(0), &15u64.to_le_bytes()));
-    assert_eq!(net.counters(1).atomics.get(), 3);
-    assert_eq!(net.counters(1).restarts.get(), 3);
+    assert_eq!(net.counters(1).atomics, 3);
+    assert_eq!(net.counters(1).restarts, 3);
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn what_waits_for_a_page_ends_with_its_segment_its_issuer_or_its_page() {
                 assert_eq!(a.errors(), [(0, Status::PeerGone)]);
             }
         }
-        assert_eq!(net.counters(1).atomics.get(), 0, "case {case}");
-        assert_eq!(net.counters(0).operations.get(), 0);
+        assert_eq!(net.counters(1).atomics, 0, "case {case}");
+        assert_eq!(net.counters(0).operations, 0);
     }
 }
 
@@ -219,7 +219,7 @@ fn what_is_not_allowed_is_refused_and_touches_nothing() {
         (add(b.segment, page(0) + 2).bytes(4), Status::Misaligned),
         (enqueue.to(page(0) + 16).bytes(32), Status::Misaligned),
     ];
-    let protection = net.counters(1).protection_errors.get();
+    let protection = net.counters(1).protection_errors;
     for (number, (command, status)) in cases.iter().enumerate() {
         let issued = command.run();
         let errors = a.errors();
@@ -227,9 +227,9 @@ fn what_is_not_allowed_is_refused_and_touches_nothing() {
         assert_eq!(errors[number], (issued, *status));
     }
     assert_eq!(a.done().1, cases.len() as u64);
-    let refused = net.counters(1).protection_errors.get() - protection;
+    let refused = net.counters(1).protection_errors - protection;
     assert_eq!(refused, cases.len() as u64);
-    assert_eq!(net.counters(1).atomics.get(), 0);
+    assert_eq!(net.counters(1).atomics, 0);
     // The end of the short segment is within reach of four bytes.
     let swap = a.atomic(Function::Swap, short, [9, 0]).to(8).bytes(4);
     assert_eq!(execute(&a, swap), (0, 0));

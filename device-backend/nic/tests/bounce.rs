@@ -26,8 +26,8 @@ fn data_for_an_absent_page_arrives_as_if_it_had_been_there() {
     assert_eq!(b.signals(5), 0);
     // Of a span of pages, with a fragment for each, the one that has to wait.
     let held = net.counters(1);
-    assert_eq!(held.frames_held.get(), 1);
-    assert_eq!(held.bounce_bytes.get(), PAGE);
+    assert_eq!(held.frames_held, 1);
+    assert_eq!(held.bounce_bytes, PAGE);
     assert_eq!(a.done().0, done);
     net.answer_all(1, 1);
     net.settle();
@@ -39,10 +39,10 @@ fn data_for_an_absent_page_arrives_as_if_it_had_been_there() {
     assert!(b.holds(page(0), &bytes));
     net.assert_holds_nothing(1);
     let after = net.counters(1);
-    assert!(after.bounces.get() > before.bounces.get());
-    assert_eq!(after.bytes_bounced.get() - before.bytes_bounced.get(), PAGE);
-    assert!(after.destination_misses.get() > before.destination_misses.get());
-    assert!(after.restarts.get() > before.restarts.get());
+    assert!(after.bounces > before.bounces);
+    assert_eq!(after.bytes_bounced - before.bytes_bounced, PAGE);
+    assert!(after.destination_misses > before.destination_misses);
+    assert!(after.restarts > before.restarts);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_slow_page_delays_only_what_goes_to_its_node() {
     c.write(&far).run();
     net.answer_faults(false);
     a.write(&b).pages(0..1).run();
-    assert!(net.counters(1).frames_held.get() > 0);
+    assert!(net.counters(1).frames_held > 0);
     // Another process of that node: its data is there at once.
     let bytes = c.fill(0, 9000, 8);
     c.write(&other).bytes(9000).run();
@@ -67,7 +67,7 @@ fn a_slow_page_delays_only_what_goes_to_its_node() {
     c.read(&other).bytes(9000).issue();
     net.settle();
     assert_eq!(c.done().1, reads + 1);
-    assert!(net.counters(1).frames_held.get() > 0, "still waits");
+    assert!(net.counters(1).frames_held > 0, "still waits");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_page_that_goes_again_before_the_copy_is_asked_for_again() {
         net.cluster().control(1, Request::FaultDone, b.vni, &body);
         net.run();
     }
-    assert!(net.counters(1).frames_held.get() > 0);
+    assert!(net.counters(1).frames_held > 0);
     net.answer(1, 0, 64);
     net.settle();
     net.assert_holds_nothing(1);
@@ -164,17 +164,17 @@ fn the_window_bounds_bounce_memory_and_delays_the_rest() {
     let Pair { net, a, b } = Pair::absent(&limits, &pages);
     let bytes = a.fill(0, 40 * PAGE, 7);
     a.write(&b).pages(0..40).run();
-    assert_eq!(net.counters(1).frames_held.get(), 16);
+    assert_eq!(net.counters(1).frames_held, 16);
     while net.faults(1) > 0 {
         net.answer(1, 0, 3);
         net.run();
-        assert!(net.counters(1).frames_held.get() <= 16);
+        assert!(net.counters(1).frames_held <= 16);
     }
     net.settle();
     assert!(b.holds(page(0), &bytes));
     assert_eq!(a.errors(), []);
     net.assert_holds_nothing(1);
-    let peak = net.counters(1).bounce_bytes_peak.get();
+    let peak = net.counters(1).bounce_bytes_peak;
     assert!(peak > 0 && peak <= 16 * PAGE, "{peak}");
 }
 
@@ -186,8 +186,8 @@ fn small_frames_take_small_memory() {
         a.inline_write(&b, &[number; 10]).to(at(number)).issue();
     }
     net.run();
-    assert_eq!(net.counters(1).frames_held.get(), 10);
-    assert_eq!(net.counters(1).bounce_bytes.get(), 100);
+    assert_eq!(net.counters(1).frames_held, 10);
+    assert_eq!(net.counters(1).bounce_bytes, 100);
     net.answer(1, 0, 1);
     net.settle();
     for number in 0..10u8 {
@@ -206,7 +206,7 @@ fn a_response_whose_page_is_gone_waits_at_the_requester() {
     net.poll(0);
     a.evict(page(0));
     net.run();
-    assert_eq!(net.counters(0).frames_held.get(), 1);
+    assert_eq!(net.counters(0).frames_held, 1);
     assert_eq!(a.done().1, reads);
     // Others of that process and node go on.
     b.read(&b).from(8 * PAGE).bytes(PAGE).run();
@@ -223,17 +223,17 @@ fn a_response_whose_page_is_gone_waits_at_the_requester() {
 fn a_read_of_an_absent_page_waits_at_the_responder_and_others_go_on() {
     let Pair { net, a, b } = absent(&[2]);
     let slow = a.read(&b).from(page(2)).bytes(100);
-    let before = (a.done().1, net.counters(1).restarts.get());
+    let before = (a.done().1, net.counters(1).restarts);
     slow.issue();
     a.read(&b).from(page(0)).to(PAGE).bytes(100).run();
     net.settle();
-    assert_eq!(net.counters(0).operations.get(), 1, "one has ended");
+    assert_eq!(net.counters(0).operations, 1, "one has ended");
     assert_eq!(net.faults(1), 1);
     net.answer(1, 0, 1);
     net.settle();
     assert_eq!(a.done().1, before.0 + 2);
     assert_eq!(a.errors(), []);
-    assert_eq!(net.counters(1).restarts.get(), before.1 + 1);
+    assert_eq!(net.counters(1).restarts, before.1 + 1);
     // And one that never comes back.
     b.evict(page(2));
     b.set_available(page(2), false);
@@ -259,14 +259,14 @@ fn whatever_ends_gives_back_what_it_holds() {
     for (end, expected) in ends {
         let Pair { net, a, b } = absent(&[0, 1]);
         let number = a.write(&b).pages(0..2).notify(3).run();
-        assert!(net.counters(1).bounce_bytes.get() > 0);
+        assert!(net.counters(1).bounce_bytes > 0);
         let before = b.memory();
         end(&a, &b);
         net.run();
         net.assert_holds_nothing(1);
         if let Some(status) = expected {
             assert_eq!(a.errors(), [(number, status)]);
-            assert_eq!(net.counters(0).operations.get(), 0);
+            assert_eq!(net.counters(0).operations, 0);
         }
         if expected == Some(Status::NoSuchSegment) {
             assert!(b.memory() == before, "memory was touched");
@@ -282,7 +282,7 @@ fn a_reset_queue_gives_back_the_responses_that_wait_for_it() {
     net.poll(0);
     a.evict(page(0));
     net.run();
-    assert!(net.counters(0).frames_held.get() > 0);
+    assert!(net.counters(0).frames_held > 0);
     let before = a.bytes(page(0), PAGE);
     assert_eq!(a.reset_queue(), Status::Ok);
     net.assert_holds_nothing(0);
@@ -309,7 +309,7 @@ fn a_segment_that_is_exported_anew_is_not_reached_by_an_old_key() {
     net.settle();
     let stale = (number + 1, Status::BadKey);
     assert_eq!(a.errors().last(), Some(&stale));
-    assert!(net.counters(1).errors_key.get() > 0);
+    assert!(net.counters(1).errors_key > 0);
     net.assert_holds_nothing(1);
 }
 
@@ -324,9 +324,9 @@ fn a_name_is_revoked_while_data_waits_under_another() {
         .driver
         .cover(b.vni, range.0, range.1, page_key);
     a.write(&b).pages(1..2).run();
-    assert_eq!(net.counters(1).frames_held.get(), 1);
+    assert_eq!(net.counters(1).frames_held, 1);
     assert_eq!(b.unexport(other), Status::Ok);
-    assert_eq!(net.counters(1).frames_held.get(), 1);
+    assert_eq!(net.counters(1).frames_held, 1);
     net.answer_faults(true);
     net.cluster().serve(1);
     net.settle();

@@ -25,9 +25,9 @@ fn arrived(driver: &Datagrams) -> Vec<(u64, Vec<u8>)> {
 fn counts(net: &Net, node: usize) -> (u64, u64, u64) {
     let counters = net.counters(node);
     (
-        counters.datagrams_received.get(),
-        counters.datagrams_dropped.get(),
-        counters.datagrams_late.get(),
+        counters.datagrams_received,
+        counters.datagrams_dropped,
+        counters.datagrams_late,
     )
 }
 
@@ -65,11 +65,11 @@ fn a_packet_lands_in_the_page_and_its_headers_beside_it() {
         data,
     };
     assert_eq!(b.ends(), [DatagramEnd::Received(expected)]);
-    assert_eq!(net.counters(0).datagrams_sent.get(), 1);
+    assert_eq!(net.counters(0).datagrams_sent, 1);
     assert_eq!(counts(&net, 1), (1, 0, 0));
     assert_eq!(net.budget(1, "datagram_buffers"), 1);
     let counters = [net.counters(0).bytes_sent, net.counters(1).bytes_received];
-    assert_eq!(counters.map(|bytes| bytes.get()), [4096, 4096]);
+    assert_eq!(counters, [4096, 4096]);
 }
 
 /// On a wire that loses, doubles and reorders: what arrives is what was sent, at most twice, and
@@ -223,7 +223,7 @@ fn a_packet_of_eight_pages_is_one_frame() {
         let mut bytes = vec![0; length.into()];
         b.read(to, &mut bytes);
         assert!(bytes == data, "{length} bytes at {offset}");
-        assert_eq!(net.counters(0).datagrams_sent.get(), 1);
+        assert_eq!(net.counters(0).datagrams_sent, 1);
         assert_eq!(counts(&net, 1), (1, 0, 0));
     }
 }
@@ -243,7 +243,7 @@ fn a_packet_of_eight_pages_is_refused_where_frames_are_lost() {
     net.run();
     let refused = DatagramEnd::Sent(packet.handle, Status::BadLength);
     assert_eq!((a.ends(), b.got()), (vec![refused], vec![]));
-    assert_eq!(net.counters(0).datagrams_sent.get(), 0);
+    assert_eq!(net.counters(0).datagrams_sent, 0);
 }
 
 /// Two frames of a pool may stand in one page; what arrives for one leaves the other as it is.

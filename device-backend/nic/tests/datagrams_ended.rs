@@ -17,7 +17,7 @@ fn pair(net: &Net) -> [Datagrams; 2] {
 }
 
 fn dropped(net: &Net) -> u64 {
-    net.counters(1).datagrams_dropped.get()
+    net.counters(1).datagrams_dropped
 }
 
 /// The status that has stopped the queue of a process.
@@ -267,7 +267,7 @@ fn memory_that_is_none_costs_its_own_command() {
         assert_eq!(a.ends(), [refused], "{address:#x}");
     }
     assert_eq!((stopped_by(&a.party), stopped_by(&b.party)), (None, None));
-    assert_eq!(net.counters(0).datagrams_sent.get(), 0);
+    assert_eq!(net.counters(0).datagrams_sent, 0);
 }
 
 /// Commands that are none stop the queue, and nothing else: what is posted stays.

@@ -82,7 +82,7 @@ fn a_segment_with_a_secret_is_imported_with_it_only() {
     }
     // It set the secret itself.
     assert_eq!(import(&exporter, &exporter, NONE), Ok(segment.key));
-    assert_eq!(exporter.net.counters(0).errors_access.get(), 6);
+    assert_eq!(exporter.net.counters(0).errors_access, 6);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn an_import_that_waits_is_checked_when_the_name_appears() {
     exporter.net.run();
     let got = tokens.map(|(node, token)| exporter.net.import_reply(node, token));
     assert_eq!(got, [Some(REFUSED), Some(REFUSED), Some(Ok(segment.key))]);
-    assert_eq!(exporter.net.counters(0).parked_imports.get(), 0);
+    assert_eq!(exporter.net.counters(0).parked_imports, 0);
 }
 
 /// Permissions are those of one export: what comes after it under the same name, or on the same port,
@@ -220,8 +220,8 @@ fn writers_signal_what_they_may(pair: &Pair, absent: bool) {
             (0, true)
         );
     }
-    assert_eq!(pair.net.counters(b.node).notifications.get(), 0);
-    assert!(pair.net.counters(b.node).errors_access.get() >= 24);
+    assert_eq!(pair.net.counters(b.node).notifications, 0);
+    assert!(pair.net.counters(b.node).errors_access >= 24);
     let errors = a.errors();
     a.write(segment)
         .from(0)

@@ -88,7 +88,7 @@ fn the_work_of_a_poll_is_bounded() {
     let mut before = 0;
     for _ in 0..200 {
         net.poll(0);
-        let sent = net.counters(0).bytes_sent.get();
+        let sent = net.counters(0).bytes_sent;
         assert!(sent - before <= u64::from(limits.fragments_per_poll) * 4096);
         before = sent;
         net.poll(1);

@@ -1,11 +1,10 @@
 //! Transfers over wires that lose, double, delay and reorder frames (U1 to U3, U10), and
 //! what happens when a peer is silent for good.
 
-use qnic_abi::control::{Opcode, PathInfo, QueryPath, ReplyHeader, Statistics};
+use qnic_abi::control::{Opcode, PathInfo, QueryPath, ReplyHeader};
 use qnic_abi::{Status, VniId};
 use qnic_nic::testing::{page, LossyWire, Net, Pair, PAGE, SEGMENT};
-use qnic_nic::{Limits, Progress};
-use zerocopy::little_endian::U64;
+use qnic_nic::{Counters, Limits, Progress};
 use zerocopy::FromBytes;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -16,8 +15,8 @@ fn lossy_pair(wire: LossyWire, seed: u64) -> Pair {
 }
 
 /// What both nodes have counted.
-fn total(net: &Net, count: impl Fn(Statistics) -> U64) -> u64 {
-    (0..2).map(|node| count(net.counters(node)).get()).sum()
+fn total(net: &Net, count: impl Fn(Counters) -> u64) -> u64 {
+    (0..2).map(|node| count(net.counters(node))).sum()
 }
 
 #[test]
@@ -84,7 +83,7 @@ fn an_acknowledgement_waits_for_a_frame_that_carries_it() {
     a.inline_write(&b, &[1; 8]).run();
     a.inline_write(&b, &[2; 8]).issue();
     net.poll(0);
-    let acknowledgements = || net.counters(1).acknowledgements.get();
+    let acknowledgements = || net.counters(1).acknowledgements;
     let before = acknowledgements();
     // In transit for 50 µs at most.
     net.advance(50_000);
@@ -114,7 +113,7 @@ fn a_peer_that_is_silent_for_good_is_given_up_in_time_and_may_come_back() {
     let errors = a.errors();
     assert_eq!(errors.len(), 2);
     assert!(errors.iter().all(|error| error.1 == Status::PeerGone));
-    assert_eq!(net.counters(0).peers_given_up.get(), 1);
+    assert_eq!(net.counters(0).peers_given_up, 1);
     // It was there all the time; both start clean.
     net.heal();
     let bytes = a.fill(0, SEGMENT, 9);
@@ -138,7 +137,7 @@ fn a_sender_that_is_gone_before_it_has_filled_a_gap_is_given_up() {
     net.cut(0);
     let start = net.cluster().now;
     net.run();
-    assert_eq!(net.counters(1).peers_given_up.get(), 1);
+    assert_eq!(net.counters(1).peers_given_up, 1);
     let timeout = Limits::default().peer_timeout;
     let passed = net.cluster().now.0 - start.0;
     assert!((timeout..timeout * 5 / 4).contains(&passed), "{passed}");
@@ -187,7 +186,7 @@ fn a_node_that_comes_back_without_a_word_starts_clean() {
     let before = b.memory();
     net.run();
     assert_eq!(a.errors(), [(1, Status::PeerGone)]);
-    assert!(net.counters(1).stale_frames.get() > 0);
+    assert!(net.counters(1).stale_frames > 0);
     assert!(b.memory() == before, "a frame of the old session was taken");
     a.write(&b).run();
     assert_eq!(a.done().0, 3);
@@ -217,7 +216,7 @@ fn fragments_are_no_longer_than_a_frame_of_the_route() {
 fn fragments_follow_the_length_that_frames_may_have() {
     let Pair { net, a, b } = lossy_pair(LossyWire::steady(10_000), 4);
     // A source page is looked up for each frame.
-    let sent = || net.counters(0).source_hits.get();
+    let sent = || net.counters(0).source_hits;
     let frames_of_four_pages = |max_payload| {
         net.cluster().max_payload = max_payload;
         net.cluster().update_paths(0);
@@ -262,15 +261,15 @@ fn tiny_writes_in_order_are_acknowledged_together() {
     let acknowledgements = |wire| {
         let Pair { net, a, b } = lossy_pair(wire, 4);
         a.inline_write(&b, &[1; 8]).run();
-        let before = net.counters(1).acknowledgements.get();
+        let before = net.counters(1).acknowledgements;
         for _ in 0..32 {
             a.inline_write(&b, &[2; 8]).issue();
         }
         net.run();
         assert_eq!(a.done().0, 33);
         let counters = net.counters(0);
-        assert_eq!(counters.source_hits.get() + counters.source_misses.get(), 0);
-        net.counters(1).acknowledgements.get() - before
+        assert_eq!(counters.source_hits + counters.source_misses, 0);
+        net.counters(1).acknowledgements - before
     };
     assert_eq!(acknowledgements(LossyWire::steady(10_000)), 1);
     let mixed = LossyWire {

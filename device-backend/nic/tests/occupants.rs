@@ -36,8 +36,8 @@ fn bytes_are_those_of_the_process_that_moves_them() {
         (0, 0, "asleep")
     );
     let all = net.counters(0);
-    assert_eq!(all.bytes_sent.get(), own.bytes_sent);
-    assert_eq!(all.bytes_received.get(), own.bytes_received);
+    assert_eq!(all.bytes_sent, own.bytes_sent);
+    assert_eq!(all.bytes_received, own.bytes_received);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_peer_has_its_session_its_credits_and_what_was_sent_again() {
     assert_eq!((own.session, far.session), ("own", "open"));
     assert_eq!(far.window, peer(net, 1, 0).granted);
     assert!(far.window > 0 && far.resent > 0);
-    let all = net.counters(0).frames_resent.get();
+    let all = net.counters(0).frames_resent;
     assert_eq!(far.resent, all, "there is no other peer");
     // It begins anew with the same peer: what was counted stays.
     net.cluster().reset(1);

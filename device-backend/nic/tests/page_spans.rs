@@ -81,9 +81,9 @@ proptest! {
         prop_assert!(target.holds(0, &expected));
         for node in 0..2 {
             let counters = net.counters(node);
-            prop_assert_eq!(counters.frames_held.get(), 0);
-            prop_assert_eq!(counters.operations.get(), 0);
-            prop_assert_eq!(counters.frames_outside.get(), 0);
+            prop_assert_eq!(counters.frames_held, 0);
+            prop_assert_eq!(counters.operations, 0);
+            prop_assert_eq!(counters.frames_outside, 0);
         }
         net.assert_unlocked();
     }
@@ -95,7 +95,7 @@ fn a_page_that_cannot_be_brought_in_refuses_its_fragment_alone() {
     let bytes = a.fill(0, 6 * PAGE, 3);
     b.set_available(page(3), false);
     let number = a.write(&b).pages(0..6).notify(9).run();
-    assert_eq!(net.counters(1).frames_held.get(), 2);
+    assert_eq!(net.counters(1).frames_held, 2);
     answer_all(&net, 0);
     net.settle();
     assert_eq!(a.errors(), [(number, Status::PageUnavailable)]);
@@ -104,7 +104,7 @@ fn a_page_that_cannot_be_brought_in_refuses_its_fragment_alone() {
         let arrived = b.holds(page(number), fragment);
         assert_eq!(arrived, number != 3, "fragment {number}");
     }
-    assert_eq!(net.counters(1).frames_held.get(), 0);
+    assert_eq!(net.counters(1).frames_held, 0);
     // The window has its room back: a whole window of fragments passes.
     let rest = SEGMENT - 6 * PAGE;
     a.write(&b).to(6 * PAGE).bytes(rest).run();
@@ -120,21 +120,21 @@ fn a_page_span_that_is_refused_touches_nothing_and_fails_once() {
     let number = write.with(|command| command.remote.memory.key.0 ^= 1).run();
     assert_eq!(a.errors(), [(number, Status::BadKey)]);
     assert!(b.memory() == before);
-    assert_eq!(net.counters(0).operations.get(), 0);
+    assert_eq!(net.counters(0).operations, 0);
 }
 
 #[test]
 fn eight_pages_go_in_one_frame_and_lock_nothing_afterwards() {
     let Pair { net, a, b } = Pair::absent(&Limits::default(), &[]);
     let bytes = a.fill(0, 8 * PAGE, 5);
-    let before = net.counters(1).acknowledgements.get();
+    let before = net.counters(1).acknowledgements;
     a.write(&b).bytes(7 * PAGE).issue();
     // One poll of each: fetched and sent, acknowledged as a whole.
     net.poll(0);
     assert!(b.holds(0, &bytes[..7 * PAGE_SIZE]));
     net.poll(1);
     net.poll(0);
-    assert_eq!(net.counters(0).operations.get(), 0);
-    assert_eq!(net.counters(1).acknowledgements.get(), before + 1);
+    assert_eq!(net.counters(0).operations, 0);
+    assert_eq!(net.counters(1).acknowledgements, before + 1);
     net.assert_unlocked();
 }

@@ -34,8 +34,8 @@ fn top(pages: u64) -> (u64, u64) {
 
 fn lookups(net: &Net, node: usize) -> u64 {
     let counters = net.counters(node);
-    let hits = counters.source_hits.get() + counters.destination_hits.get();
-    hits + counters.source_misses.get() + counters.destination_misses.get()
+    let hits = counters.source_hits + counters.destination_hits;
+    hits + counters.source_misses + counters.destination_misses
 }
 
 /// Bytes of the physical memory of a party's node, from its segment on.
@@ -144,9 +144,9 @@ fn a_transfer_that_is_not_allowed_touches_nothing() {
     assert!(physical(&b, 0, length as usize) == before);
     assert!(ordinary.holds(0, &bytes));
     let (here, there) = (net.counters(0), net.counters(1));
-    assert_eq!(here.errors_range.get(), 1);
-    assert_eq!(there.errors_access.get(), 1);
-    assert_eq!(there.errors_key.get(), 1);
-    assert_eq!(there.errors_range.get(), 1);
-    assert_eq!(there.protection_errors.get(), 3);
+    assert_eq!(here.errors_range, 1);
+    assert_eq!(there.errors_access, 1);
+    assert_eq!(there.errors_key, 1);
+    assert_eq!(there.errors_range, 1);
+    assert_eq!(there.protection_errors, 3);
 }

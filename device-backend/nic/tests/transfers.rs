@@ -32,12 +32,12 @@ fn writes_of_every_length_and_alignment_arrive() {
         assert!(b.holds(to, &bytes));
     }
     assert_eq!(a.errors(), []);
-    let received = net.counters(1).bytes_received.get();
+    let received = net.counters(1).bytes_received;
     let lengths = EVERY_LENGTH_AND_ALIGNMENT.map(|case| case.2);
     assert_eq!(received, lengths.iter().sum::<u64>());
-    let sent = net.counters(0).bytes_sent.get();
+    let sent = net.counters(0).bytes_sent;
     assert!(sent >= received, "refused frames count too");
-    assert_eq!(net.counters(0).operations.get(), 0);
+    assert_eq!(net.counters(0).operations, 0);
 }
 
 #[test]
@@ -136,12 +136,12 @@ fn wrong_transfers_fail_alone_and_touch_nothing() {
     let counted = |node| {
         let counters = net.counters(node);
         let kinds = [
-            counters.errors_key.get(),
-            counters.errors_access.get(),
-            counters.errors_range.get(),
-            counters.errors_gone.get(),
+            counters.errors_key,
+            counters.errors_access,
+            counters.errors_range,
+            counters.errors_gone,
         ];
-        assert_eq!(counters.protection_errors.get(), kinds.iter().sum());
+        assert_eq!(counters.protection_errors, kinds.iter().sum());
         kinds
     };
     assert_eq!(counted(0), [2, 0, 4, 2]);
@@ -183,8 +183,8 @@ fn a_page_that_cannot_be_brought_in_fails_the_transfer() {
     both();
     assert_eq!(a.done(), (2, 2));
     assert_eq!(a.errors().len(), 4);
-    assert_eq!(net.counters(0).faults_pending.get(), 0);
-    assert_eq!(net.counters(1).faults_pending.get(), 0);
+    assert_eq!(net.counters(0).faults_pending, 0);
+    assert_eq!(net.counters(1).faults_pending, 0);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn imports_wait_for_the_name_the_deadline_or_the_node() {
     assert_eq!(reply(found), Some(Ok(b.segment.key)));
     assert_eq!(reply(missing), Some(Err(Status::NameNotFound)));
     assert_eq!(reply(nobody), None);
-    assert_eq!(net.counters(1).parked_imports.get(), 2);
+    assert_eq!(net.counters(1).parked_imports, 2);
     let deadline = net.cluster().nodes[1].nic.next_deadline().unwrap();
     net.cluster().now = deadline;
     net.run();
@@ -213,7 +213,7 @@ fn imports_wait_for_the_name_the_deadline_or_the_node() {
     assert_eq!(reply.key.get(), segment.key);
     assert_eq!((reply.address.get(), reply.length.get()), (0x5000_0001, 77));
     assert_eq!((reply.segment.get(), reply.access.get()), (3, 1));
-    assert_eq!(net.counters(1).parked_imports.get(), 0);
+    assert_eq!(net.counters(1).parked_imports, 0);
     assert_eq!(net.cluster().nodes[0].nic.next_deadline(), None);
 }
 
@@ -259,13 +259,13 @@ fn an_unexported_segment_is_not_touched_any_more() {
     net.answer_faults(false);
     a.write(&b).issue();
     a.read(&b).run();
-    assert_eq!(net.counters(0).operations.get(), 2);
+    assert_eq!(net.counters(0).operations, 2);
     // Bring in the source only: the transfers now wait at the destination.
     net.answer_all(0, 64);
     assert!(net.faults(1) > 0);
     assert_eq!(b.unexport(&b), Status::Ok);
     assert_eq!(b.unexport(&b), Status::NoSuchSegment);
-    assert_eq!(net.counters(1).faults_pending.get(), 0);
+    assert_eq!(net.counters(1).faults_pending, 0);
     net.run();
     let expected = [(0, Status::NoSuchSegment), (1, Status::NoSuchSegment)];
     assert_eq!(a.sorted_errors(), expected);
@@ -276,7 +276,7 @@ fn an_unexported_segment_is_not_touched_any_more() {
     assert_eq!(a.unexport(&a), Status::Ok);
     net.run();
     assert_eq!(a.errors().last(), Some(&(2, Status::Aborted)));
-    assert_eq!(net.counters(0).operations.get(), 0);
+    assert_eq!(net.counters(0).operations, 0);
 }
 
 #[test]
@@ -292,13 +292,13 @@ fn the_end_of_a_process_ends_transfers_on_both_sides() {
     assert_eq!(a.errors(), [(0, Status::PeerGone)]);
     assert_eq!(net.import_reply(1, token), Some(Err(Status::Aborted)));
     for node in 0..2 {
-        assert_eq!(net.counters(node).operations.get(), 0);
-        assert_eq!(net.counters(node).parked_imports.get(), 0);
+        assert_eq!(net.counters(node).operations, 0);
+        assert_eq!(net.counters(node).parked_imports, 0);
     }
     let counters = net.counters(1);
-    assert_eq!(counters.processes.get(), 0);
-    assert_eq!(counters.segments.get(), 0);
-    assert_eq!(counters.faults_pending.get(), 0);
+    assert_eq!(counters.processes, 0);
+    assert_eq!(counters.segments, 0);
+    assert_eq!(counters.faults_pending, 0);
     // Port and VNI are free again.
     net.party(1, 2);
 }
@@ -338,12 +338,12 @@ fn a_window_that_is_full_delays_and_loses_nothing() {
     for _ in 0..40 {
         a.write(&b).issue();
     }
-    let before = net.counters(0).bytes_sent.get();
+    let before = net.counters(0).bytes_sent;
     // The other side does not answer for a while.
     for _ in 0..100 {
         net.poll(0);
     }
-    let sent = net.counters(0).bytes_sent.get() - before;
+    let sent = net.counters(0).bytes_sent - before;
     let window = u64::from(limits.window);
     assert!(sent <= window * 4096, "the window bounds what is under way");
     assert_eq!(net.poll(0), Progress::Idle, "nothing to do but to wait");

@@ -332,7 +332,7 @@ impl NicPort {
                 Phase::Suspended(_) => NicState::Suspended,
             },
             counters: self.counters.clone(),
-            statistics: nic.statistics(),
+            statistics: nic.counters(),
             budgets: nic.budgets(),
             stages: nic.stages(),
             processes: nic.vnis(fabric.host(self.slot)),

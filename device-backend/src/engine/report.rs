@@ -1,9 +1,11 @@
-//! The counters of the process.
+//! The counters of the process: tables ([`qnic_abi::counters`]), by NIC, engine and link.
+//!
+//! Sockets get them as JSON, Prometheus as text; both take them from the tables.
 
-use qnic_abi::control::Statistics;
+use qnic_abi::counters::Table;
 use qnic_links::{CarrierReport, Fabric, LinkReport};
 use qnic_nic::stages::StageReport;
-use qnic_nic::{Budget, PeerReport, VniReport};
+use qnic_nic::{Budget, Counters, PeerReport, VniReport};
 use serde::{Serialize, Serializer};
 
 use super::node::Node;
@@ -31,7 +33,7 @@ impl Report {
         for report in reports {
             nics.push(report.nics.into_iter());
             all.engine.add(&report.engine);
-            all.network.add(report.network);
+            all.network.merge(report.network);
         }
         let count = nics.len();
         let dealt = (0..).map_while(|turn| nics[turn % count].next());
@@ -40,18 +42,22 @@ impl Report {
     }
 }
 
-/// Counters of the links between NICs, and of the carriers to other processes.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct NetworkReport {
-    /// Each direction of each link that a frame of this process can take.
-    pub links: Vec<LinkReport>,
-    /// Frames that links damaged: their checksum did not match, and they were dropped.
-    pub damaged: u64,
-    /// Frames from other processes whose destination is no NIC here, or whose source is no
-    /// NIC of theirs.
-    pub misdirected: u64,
-    /// The carriers to other processes.
-    pub carriers: Vec<CarrierReport>,
+qnic_abi::counters! {
+    /// Counters of the links between NICs, and of the carriers to other processes.
+    #[derive(Debug, Clone, Default, Serialize)]
+    pub struct NetworkReport: u64 {
+        {
+            /// Each direction of each link that a frame of this process can take.
+            pub links: Vec<LinkReport>,
+            /// The carriers to other processes.
+            pub carriers: Vec<CarrierReport>,
+        }
+        Counter qnic_network_damaged_frames_total
+            "Frames that links damaged: their checksum did not match, and they were dropped." = damaged;
+        Counter qnic_network_misdirected_frames_total
+            "Frames of other processes whose destination is no NIC here, or whose source is no NIC of theirs." =
+            misdirected;
+    }
 }
 
 impl NetworkReport {
@@ -67,48 +73,32 @@ impl NetworkReport {
 
     /// Adds what another engine of the process has counted: each emulates the links of what it
     /// sends.
-    fn add(&mut self, other: NetworkReport) {
+    fn merge(&mut self, other: NetworkReport) {
+        self.add(&other);
         for link in other.links {
             let hop = (link.from, link.to);
             match self
                 .links
                 .binary_search_by_key(&hop, |own| (own.from, own.to))
             {
-                Ok(index) => self.links[index].add(&link),
+                Ok(index) => self.links[index].merge(&link),
                 Err(index) => self.links.insert(index, link),
             }
         }
-        self.damaged += other.damaged;
-        self.misdirected += other.misdirected;
         self.carriers.extend(other.carriers);
     }
 }
 
-/// Counters of the engine threads, together.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct EngineReport {
-    /// Times that all NICs were given a turn that were due.
-    pub rounds: u64,
-    /// Times that a thread went to sleep.
-    pub sleeps: u64,
-    /// Times that a thread gave up its processor between two looks.
-    pub yields: u64,
-    /// Kicks taken, of all queues.
-    pub kicks: u64,
-}
-
-impl EngineReport {
-    fn add(&mut self, other: &EngineReport) {
-        let EngineReport {
-            rounds,
-            sleeps,
-            yields,
-            kicks,
-        } = other;
-        self.rounds += rounds;
-        self.sleeps += sleeps;
-        self.yields += yields;
-        self.kicks += kicks;
+qnic_abi::counters! {
+    /// Counters of the engine threads, together.
+    #[derive(Debug, Clone, Default, Serialize)]
+    pub struct EngineReport: u64 {
+        Counter qnic_engine_rounds_total
+            "Times that all NICs were given a turn that were due." = rounds;
+        Counter qnic_engine_sleeps_total "Times that an engine thread went to sleep." = sleeps;
+        Counter qnic_engine_yields_total
+            "Times that an engine thread gave up its processor between two looks." = yields;
+        Counter qnic_engine_kicks_total "Kicks taken, of all queues." = kicks;
     }
 }
 
@@ -143,7 +133,7 @@ pub struct NicReport {
     pub counters: NicCounters,
     /// Counters of the NIC itself.
     #[serde(serialize_with = "by_name")]
-    pub statistics: Statistics,
+    pub statistics: Counters,
     /// What guests and peers make it keep, and how much that may be.
     #[serde(serialize_with = "used_and_limit")]
     pub budgets: Vec<Budget>,
@@ -158,79 +148,60 @@ pub struct NicReport {
     pub peers: Vec<PeerReport>,
 }
 
-/// Counters of the attachment of one NIC, since the process started.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct NicCounters {
-    /// Times that the driver was let in.
-    pub starts: u64,
-    /// Times that its machine went on after a pause.
-    pub pauses: u64,
-    /// Times that a running device was reset, by whatever cause.
-    pub resets: u64,
-    /// Turns that the engine gave to it.
-    pub turns: u64,
-    /// Doorbells taken.
-    pub doorbells: u64,
-    /// Requests of the driver.
-    pub control_requests: u64,
-    /// Descriptor chains that were neither a request nor an event buffer.
-    pub malformed_chains: u64,
-    /// Queues that were stopped because their rings were malformed.
-    pub failed_queues: u64,
-    /// Events given to the driver.
-    pub events: u64,
-    /// Interrupts raised.
-    pub interrupts: u64,
-}
-
-/// The fields of a process.
-#[derive(Serialize)]
-#[serde(remote = "VniReport")]
-struct VniFields {
-    vni: u16,
-    port: u16,
-    pid: u32,
-    name: Option<String>,
-    queue: &'static str,
-    commands: u64,
-    posted: u64,
-    operations: u64,
-    bytes_sent: u64,
-    bytes_received: u64,
-    completions: u64,
-    notifications: u64,
-    faults: u64,
-    requests: u64,
-    receives: u64,
-    messages: u64,
-    staged_bytes: u64,
-}
-
-/// The fields of a peer.
-#[derive(Serialize)]
-#[serde(remote = "PeerReport")]
-struct PeerFields {
-    node: u16,
-    session: &'static str,
-    window: u64,
-    under_way: u64,
-    granted: u64,
-    held: u64,
-    requests: u64,
-    waiting: u64,
-    resent: u64,
+qnic_abi::counters! {
+    /// Counters of the attachment of one NIC, since the process started.
+    #[derive(Debug, Clone, Default, Serialize)]
+    pub struct NicCounters: u64 {
+        Counter qnic_nic_starts_total "Times that the driver was let in." = starts;
+        Counter qnic_nic_pauses_total "Times that the machine went on after a pause." = pauses;
+        Counter qnic_nic_resets_total
+            "Times that a running device was reset, by whatever cause." = resets;
+        Counter qnic_nic_turns_total "Turns that the engine gave to the NIC." = turns;
+        Counter qnic_doorbells_total "Doorbells taken." = doorbells;
+        Counter qnic_control_requests_total "Requests of the driver." = control_requests;
+        Counter qnic_malformed_chains_total
+            "Descriptor chains that were neither a request nor an event buffer." = malformed_chains;
+        Counter qnic_failed_queues_total
+            "Queues that were stopped because their rings were malformed." = failed_queues;
+        Counter qnic_events_total "Events given to the driver." = events;
+        Counter qnic_interrupts_total "Interrupts raised." = interrupts;
+    }
 }
 
 fn processes<S: Serializer>(reports: &[VniReport], serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Entry<'a>(#[serde(with = "VniFields")] &'a VniReport);
-    serializer.collect_seq(reports.iter().map(Entry))
+    struct Entry<'a> {
+        vni: u16,
+        port: u16,
+        pid: u32,
+        name: &'a Option<String>,
+        queue: &'static str,
+        #[serde(flatten)]
+        counters: ByName<'a, VniReport>,
+    }
+    serializer.collect_seq(reports.iter().map(|report| Entry {
+        vni: report.vni,
+        port: report.port,
+        pid: report.pid,
+        name: &report.name,
+        queue: report.queue,
+        counters: ByName(report),
+    }))
 }
 
 fn peers<S: Serializer>(reports: &[PeerReport], serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Entry<'a>(#[serde(with = "PeerFields")] &'a PeerReport);
-    serializer.collect_seq(reports.iter().map(Entry))
+    struct Entry<'a> {
+        node: u16,
+        session: &'static str,
+        #[serde(flatten)]
+        counters: ByName<'a, PeerReport>,
+    }
+    serializer.collect_seq(reports.iter().map(|report| Entry {
+        node: report.node,
+        session: report.session,
+        counters: ByName(report),
+    }))
 }
 
 fn used_and_limit<S: Serializer>(budgets: &[Budget], serializer: S) -> Result<S::Ok, S::Error> {
@@ -266,6 +237,15 @@ fn by_kind_and_stage<S: Serializer>(
     }))
 }
 
-fn by_name<S: Serializer>(statistics: &Statistics, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(statistics.fields())
+/// The lines of a table, as a map.
+struct ByName<'a, T>(&'a T);
+
+impl<T: Table> Serialize for ByName<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.rows().map(|(row, value)| (row.name, value)))
+    }
+}
+
+fn by_name<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S::Error> {
+    ByName(counters).serialize(serializer)
 }

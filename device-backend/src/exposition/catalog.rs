@@ -1,235 +1,101 @@
-//! All metrics of the endpoint, and where the counters of a NIC stand among them.
+//! All metrics of the endpoint, with their labels: those of the tables of counters, and few others.
 //!
-//! A counter that a NIC has and this list lacks fails a test, and so does a metric that
-//! docs/metrics.md lacks. `METRICS_BLESS=1` renews the table there.
+//! A test compares them with docs/metrics.md. `METRICS_BLESS=1` renews the list there.
 
-use super::text::Kind::{Counter, Gauge, Histogram};
-use super::text::{Family, Kind};
+use qnic_abi::counters::Table;
+use qnic_links::emulator::LinkCounters;
+use qnic_links::{CarrierReport, LinkReport, ProcessReport};
+use qnic_nic::{Counters, PeerReport, VniReport};
 
-const fn family(
-    name: &'static str,
-    kind: Kind,
-    labels: &'static [&'static str],
+use super::text::Family;
+use crate::engine::{EngineReport, NetworkReport, NicCounters};
+use crate::metrics::Stats;
+
+/// All metrics, in the order of the text.
+pub(super) fn families() -> Vec<Family> {
+    let mut all = vec![
+        family(
+            ("qnic_nic_info", "gauge"),
+            &["node", "number", "state"],
+            "1 for the state that the NIC is in, with the number of its node.",
+        ),
+        family(
+            ("qnic_nic_connected", "gauge"),
+            &["node"],
+            "1 if a front end is connected, otherwise 0.",
+        ),
+    ];
+    add::<Counters>(&mut all, &["node"]);
+    all.extend([
+        family(
+            ("qnic_budget_used", "gauge"),
+            &["node", "budget"],
+            "How much guests and peers make the NIC keep; of one of many processes or peers, that of the one that uses most.",
+        ),
+        family(
+            ("qnic_budget_limit", "gauge"),
+            &["node", "budget"],
+            "How much that may be.",
+        ),
+        family(
+            ("qnic_stage_seconds", "histogram"),
+            &["node", "kind", "stage"],
+            "How long sampled operations and frames were in a stage (docs/observing.md).",
+        ),
+        family(
+            ("qnic_vni_info", "gauge"),
+            &["node", "vni", "queue"],
+            "1 for what the command queue of a process does: active, idle, asleep, stalled or failed.",
+        ),
+        family(
+            ("qnic_vni_port", "gauge"),
+            &["node", "vni"],
+            "Port of a process.",
+        ),
+    ]);
+    add::<VniReport>(&mut all, &["node", "vni"]);
+    all.push(family(
+        ("qnic_session_info", "gauge"),
+        &["node", "peer", "state"],
+        "1 for the state of the session with the NIC of another node, by its number: own, open, opening or closed.",
+    ));
+    add::<PeerReport>(&mut all, &["node", "peer"]);
+    add::<NicCounters>(&mut all, &["node"]);
+    add::<EngineReport>(&mut all, &[]);
+    add::<LinkCounters>(&mut all, &["link"]);
+    add::<LinkReport>(&mut all, &["link"]);
+    add::<NetworkReport>(&mut all, &[]);
+    add::<CarrierReport>(&mut all, &["carrier"]);
+    all.push(family(
+        ("qnic_peer_connected", "gauge"),
+        &["carrier", "peer"],
+        "1 if the other process is connected, otherwise 0.",
+    ));
+    add::<ProcessReport>(&mut all, &["carrier", "peer"]);
+    add::<Stats>(&mut all, &[]);
+    all
+}
+
+fn family(
+    (name, kind): (&'static str, &'static str),
+    labels: &[&'static str],
     help: &'static str,
 ) -> Family {
     Family {
         name,
         kind,
-        labels,
+        labels: labels.to_vec(),
         help,
     }
 }
 
-/// All metrics, in the order of the text.
-#[rustfmt::skip]
-pub(super) static FAMILIES: &[Family] = &[
-    family("qnic_nic_info", Gauge, &["node", "number", "state"],
-        "1 for the state that the NIC is in, with the number of its node."),
-    family("qnic_nic_connected", Gauge, &["node"],
-        "1 if a front end is connected, otherwise 0."),
-    family("qnic_processes", Gauge, &["node"],
-        "Registered processes."),
-    family("qnic_segments", Gauge, &["node"],
-        "Exported segments of all processes."),
-    family("qnic_operations", Gauge, &["node"],
-        "Commands of local processes that are not complete: the depth of all queues."),
-    family("qnic_parked_imports", Gauge, &["node"],
-        "Imports of peers that wait here for a name."),
-    family("qnic_faults_pending", Gauge, &["node"],
-        "Faults reported to the driver and not answered."),
-    family("qnic_frames_held", Gauge, &["node"],
-        "Frames of peers that wait here, in bounce memory, for a page."),
-    family("qnic_commands_total", Counter, &["node"],
-        "Commands read from queues."),
-    family("qnic_sent_bytes_total", Counter, &["node"],
-        "Payload bytes sent."),
-    family("qnic_received_bytes_total", Counter, &["node"],
-        "Payload bytes delivered into local memory."),
-    family("qnic_notifications_total", Counter, &["node"],
-        "Notifications delivered to local processes."),
-    family("qnic_atomics_total", Counter, &["node"],
-        "Atomic operations executed on memory of this node."),
-    family("qnic_page_lookups_total", Counter, &["node", "side", "result"],
-        "Lookups of a page, to be read from (source) or written to (destination), that found it (hit) or not (miss)."),
-    family("qnic_page_lookups_lost_total", Counter, &["node"],
-        "Lookups that missed because the driver was taking the very page away."),
-    family("qnic_restarts_total", Counter, &["node"],
-        "Transfers that were put to work again after a page fault."),
-    family("qnic_bounces_total", Counter, &["node"],
-        "Frames that went through bounce memory."),
-    family("qnic_bounced_bytes_total", Counter, &["node"],
-        "Payload bytes that went through bounce memory."),
-    family("qnic_bounce_memory_bytes", Gauge, &["node"],
-        "Bounce memory in use."),
-    family("qnic_bounce_memory_peak_bytes", Gauge, &["node"],
-        "Most bounce memory that was in use at a time."),
-    family("qnic_protection_errors_total", Counter, &["node", "reason"],
-        "Commands and frames refused for a wrong key, missing access, an address out of range, or a segment that is gone."),
-    family("qnic_malformed_commands_total", Counter, &["node"],
-        "Commands that were no commands."),
-    family("qnic_aborted_total", Counter, &["node"],
-        "Transfers aborted by unexport, exit or reset."),
-    family("qnic_malformed_frames_total", Counter, &["node"],
-        "Frames that were refused as malformed."),
-    family("qnic_stale_frames_total", Counter, &["node"],
-        "Frames of another session, which were dropped."),
-    family("qnic_frames_resent_total", Counter, &["node"],
-        "Frames that were sent again."),
-    family("qnic_resend_timeouts_total", Counter, &["node"],
-        "Frames that were not acknowledged in time."),
-    family("qnic_duplicate_frames_total", Counter, &["node"],
-        "Frames that had arrived before, which were dropped."),
-    family("qnic_frames_outside_total", Counter, &["node"],
-        "Frames with a number outside of the window, which were dropped."),
-    family("qnic_acknowledgements_total", Counter, &["node"],
-        "Acknowledgements that no other frame carried."),
-    family("qnic_peers_given_up_total", Counter, &["node"],
-        "Peers that owed an answer and were silent for too long."),
-    family("qnic_datagrams_total", Counter, &["node", "outcome"],
-        "Packets of datagrams: sent, received, dropped without a buffer, or late for a steered buffer."),
-    family("qnic_budget_used", Gauge, &["node", "budget"],
-        "How much guests and peers make the NIC keep; of one of many processes or peers, that of the one that uses most."),
-    family("qnic_budget_limit", Gauge, &["node", "budget"],
-        "How much that may be."),
-    family("qnic_stage_seconds", Histogram, &["node", "kind", "stage"],
-        "How long sampled operations and frames were in a stage (docs/observing.md)."),
-    family("qnic_vni_info", Gauge, &["node", "vni", "queue"],
-        "1 for what the command queue of a process does: active, idle, asleep, stalled or failed."),
-    family("qnic_vni_port", Gauge, &["node", "vni"],
-        "Port of a process."),
-    family("qnic_vni_commands_total", Counter, &["node", "vni"],
-        "Commands read from the queue of a process."),
-    family("qnic_vni_bytes_total", Counter, &["node", "vni", "direction"],
-        "Payload bytes sent from the memory of a process, or received into it."),
-    family("qnic_vni_operations", Gauge, &["node", "vni"],
-        "Commands of a process that run."),
-    family("qnic_vni_queue_depth", Gauge, &["node", "vni", "queue"],
-        "What stands in a queue of a process: commands that the NIC has not read; completions and notifications that the process has not read; requests and faults that wait; receives posted, and messages that wait for one."),
-    family("qnic_session_info", Gauge, &["node", "peer", "state"],
-        "1 for the state of the session with the NIC of another node, by its number: own, open, opening or closed."),
-    family("qnic_session_window_fragments", Gauge, &["node", "peer"],
-        "Fragments that the peer lets the NIC have under way to it."),
-    family("qnic_session_under_way_fragments", Gauge, &["node", "peer"],
-        "How many of them are under way."),
-    family("qnic_session_granted_fragments", Gauge, &["node", "peer"],
-        "Fragments that the NIC lets the peer have under way."),
-    family("qnic_session_frames_held", Gauge, &["node", "peer"],
-        "Frames of the peer that have arrived and are not delivered."),
-    family("qnic_session_requests", Gauge, &["node", "peer"],
-        "Requests to the peer that were not answered."),
-    family("qnic_session_waiting", Gauge, &["node", "peer"],
-        "Operations and frames that wait for room to the peer, or for their turn."),
-    family("qnic_session_frames_resent_total", Counter, &["node", "peer"],
-        "Frames that were sent to the peer again."),
-    family("qnic_nic_starts_total", Counter, &["node"],
-        "Times that the driver was let in."),
-    family("qnic_nic_pauses_total", Counter, &["node"],
-        "Times that the machine went on after a pause."),
-    family("qnic_nic_resets_total", Counter, &["node"],
-        "Times that a running device was reset, by whatever cause."),
-    family("qnic_nic_turns_total", Counter, &["node"],
-        "Turns that the engine gave to the NIC."),
-    family("qnic_doorbells_total", Counter, &["node"],
-        "Doorbells taken."),
-    family("qnic_control_requests_total", Counter, &["node"],
-        "Requests of the driver."),
-    family("qnic_malformed_chains_total", Counter, &["node"],
-        "Descriptor chains that were neither a request nor an event buffer."),
-    family("qnic_failed_queues_total", Counter, &["node"],
-        "Queues that were stopped because their rings were malformed."),
-    family("qnic_events_total", Counter, &["node"],
-        "Events given to the driver."),
-    family("qnic_interrupts_total", Counter, &["node"],
-        "Interrupts raised."),
-    family("qnic_engine_rounds_total", Counter, &[],
-        "Times that all NICs were given a turn that were due."),
-    family("qnic_engine_sleeps_total", Counter, &[],
-        "Times that an engine thread went to sleep."),
-    family("qnic_engine_yields_total", Counter, &[],
-        "Times that an engine thread gave up its processor between two looks."),
-    family("qnic_engine_kicks_total", Counter, &[],
-        "Kicks taken, of all queues."),
-    family("qnic_link_frames_total", Counter, &["link", "outcome"],
-        "Frames on one direction of a link, by what became of them; counts only while it is impaired."),
-    family("qnic_link_offered_bytes_total", Counter, &["link"],
-        "Bytes offered to one direction of a link; counts only while it is impaired."),
-    family("qnic_link_frames_in_transit", Gauge, &["link"],
-        "Frames in transit on one direction of a link."),
-    family("qnic_network_damaged_frames_total", Counter, &[],
-        "Frames that links damaged: their checksum did not match, and they were dropped."),
-    family("qnic_network_misdirected_frames_total", Counter, &[],
-        "Frames of other processes whose destination is no NIC here, or whose source is no NIC of theirs."),
-    family("qnic_carrier_rejected_total", Counter, &["carrier"],
-        "Datagrams and connections of processes that are unknown or have another key, which were dropped."),
-    family("qnic_peer_connected", Gauge, &["carrier", "peer"],
-        "1 if the other process is connected, otherwise 0."),
-    family("qnic_peer_mtu_bytes", Gauge, &["carrier", "peer"],
-        "Largest datagram or record that reaches the other process."),
-    family("qnic_peer_frames_total", Counter, &["carrier", "peer", "outcome"],
-        "Frames to and from another process: sent, fragmented (of those sent), received, or dropped here."),
-    family("qnic_peer_sessions_total", Counter, &["carrier", "peer"],
-        "Times that the two processes agreed on a session."),
-    family("qnic_peer_replayed_total", Counter, &["carrier", "peer"],
-        "Datagrams that had arrived before, or belong to an earlier session, which were dropped."),
-    family("qnic_peer_malformed_total", Counter, &["carrier", "peer"],
-        "Messages that were malformed although they were authentic."),
-    family("process_resident_memory_bytes", Gauge, &[],
-        "Resident memory of the process, SRAM and guest RAM included."),
-    family("qnic_process_own_memory_bytes", Gauge, &[],
-        "Resident memory of the process that is its own."),
-];
-
-/// A counter of a NIC and its place: the metric, and the labels besides `node`.
-pub(super) type Place = (
-    &'static str,
-    &'static str,
-    &'static [(&'static str, &'static str)],
-);
-
-/// The places of the fields of [`qnic_abi::control::Statistics`].
-#[rustfmt::skip]
-pub(super) static STATISTICS: &[Place] = &[
-    ("processes", "qnic_processes", &[]),
-    ("segments", "qnic_segments", &[]),
-    ("operations", "qnic_operations", &[]),
-    ("parked_imports", "qnic_parked_imports", &[]),
-    ("faults_pending", "qnic_faults_pending", &[]),
-    ("frames_held", "qnic_frames_held", &[]),
-    ("commands", "qnic_commands_total", &[]),
-    ("bytes_sent", "qnic_sent_bytes_total", &[]),
-    ("bytes_received", "qnic_received_bytes_total", &[]),
-    ("notifications", "qnic_notifications_total", &[]),
-    ("atomics", "qnic_atomics_total", &[]),
-    ("source_hits", "qnic_page_lookups_total", &[("side", "source"), ("result", "hit")]),
-    ("source_misses", "qnic_page_lookups_total", &[("side", "source"), ("result", "miss")]),
-    ("destination_hits", "qnic_page_lookups_total", &[("side", "destination"), ("result", "hit")]),
-    ("destination_misses", "qnic_page_lookups_total", &[("side", "destination"), ("result", "miss")]),
-    ("lookups_lost", "qnic_page_lookups_lost_total", &[]),
-    ("restarts", "qnic_restarts_total", &[]),
-    ("bounces", "qnic_bounces_total", &[]),
-    ("bytes_bounced", "qnic_bounced_bytes_total", &[]),
-    ("bounce_bytes", "qnic_bounce_memory_bytes", &[]),
-    ("bounce_bytes_peak", "qnic_bounce_memory_peak_bytes", &[]),
-    ("errors_key", "qnic_protection_errors_total", &[("reason", "key")]),
-    ("errors_access", "qnic_protection_errors_total", &[("reason", "access")]),
-    ("errors_range", "qnic_protection_errors_total", &[("reason", "range")]),
-    ("errors_gone", "qnic_protection_errors_total", &[("reason", "gone")]),
-    ("malformed_commands", "qnic_malformed_commands_total", &[]),
-    ("aborted", "qnic_aborted_total", &[]),
-    ("malformed_frames", "qnic_malformed_frames_total", &[]),
-    ("stale_frames", "qnic_stale_frames_total", &[]),
-    ("frames_resent", "qnic_frames_resent_total", &[]),
-    ("resend_timeouts", "qnic_resend_timeouts_total", &[]),
-    ("duplicate_frames", "qnic_duplicate_frames_total", &[]),
-    ("frames_outside", "qnic_frames_outside_total", &[]),
-    ("acknowledgements", "qnic_acknowledgements_total", &[]),
-    ("peers_given_up", "qnic_peers_given_up_total", &[]),
-    ("datagrams_sent", "qnic_datagrams_total", &[("outcome", "sent")]),
-    ("datagrams_received", "qnic_datagrams_total", &[("outcome", "received")]),
-    ("datagrams_dropped", "qnic_datagrams_total", &[("outcome", "dropped")]),
-    ("datagrams_late", "qnic_datagrams_total", &[("outcome", "late")]),
-];
-
-/// A field that is the sum of others, and is left out.
-#[cfg(test)]
-pub(super) const SUM: &str = "protection_errors";
+/// Adds the metrics of a table whose samples all have these labels.
+fn add<T: Table>(all: &mut Vec<Family>, labels: &[&'static str]) {
+    for row in T::ROWS.iter().filter(|row| row.is_metric()) {
+        if all.last().is_none_or(|last| last.name != row.metric) {
+            let own = row.labels.iter().map(|(label, _)| *label);
+            let labels: Vec<_> = labels.iter().copied().chain(own).collect();
+            all.push(family((row.metric, row.kind.word()), &labels, row.help));
+        }
+    }
+}

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::render::tests::families;
-use super::text::Kind;
+use super::catalog::families;
 
 /// Labels that a sample gets besides its own: that of its process, and those of Prometheus.
 const COMMON: [&str; 3] = ["process", "instance", "job"];
@@ -99,21 +98,21 @@ fn check(expression: &str, legend: &str) -> Result<(), String> {
         .filter_map(|part| Some(part.split_once("}}")?.0.trim().to_owned()))
         .collect();
     for (metric, labels) in &names.metrics {
-        let family = families().iter().find(|family| match family.kind {
-            Kind::Histogram => ["_bucket", "_sum", "_count"]
+        let family = families().into_iter().find(|family| match family.kind {
+            "histogram" => ["_bucket", "_sum", "_count"]
                 .iter()
                 .any(|suffix| metric.strip_suffix(suffix) == Some(family.name)),
             _ => family.name == metric,
         });
         let family = family.ok_or_else(|| format!("{expression}: no metric {metric}"))?;
         for label in labels.iter().chain(&names.groups).chain(&shown) {
-            let is_bound = label == "le" && family.kind == Kind::Histogram;
+            let is_bound = label == "le" && family.kind == "histogram";
             let is_common = COMMON.contains(&label.as_str());
             if !family.labels.contains(&label.as_str()) && !is_common && !is_bound {
                 return Err(format!("{expression}: {metric} has no label {label}"));
             }
         }
-        let counts = family.name.ends_with("_total") || family.kind == Kind::Histogram;
+        let counts = family.name.ends_with("_total") || family.kind == "histogram";
         if counts && !without_strings(expression).contains("rate(") {
             return Err(format!("{expression}: a counter without rate()"));
         }
@@ -164,7 +163,9 @@ fn every_expression_names_what_the_endpoint_gives() {
         .map(|target| text(&target["expr"], "expression"))
         .collect();
     for shown in ["qnic_vni_", "qnic_session_"] {
-        let all = families().iter().filter(|one| one.name.starts_with(shown));
+        let all = families()
+            .into_iter()
+            .filter(|one| one.name.starts_with(shown));
         let all = all.filter(|one| expressions.iter().any(|text| text.contains(one.name)));
         assert!(all.count() >= 3, "{shown}: processes and peers have panels");
     }
@@ -177,7 +178,9 @@ fn every_expression_names_what_the_endpoint_gives() {
     assert_eq!(variables[0]["type"], "datasource");
     let query = text(&variables[1]["query"], "query");
     assert_eq!(query, "label_values(qnic_nic_info, node)");
-    let info = families().iter().find(|one| one.name == "qnic_nic_info");
+    let info = families()
+        .into_iter()
+        .find(|one| one.name == "qnic_nic_info");
     assert!(info.unwrap().labels.contains(&"node"));
 }
 

@@ -1,11 +1,10 @@
 //! From a snapshot of the process to the text of its metrics.
 
 use qnic_links::{CarrierReport, LinkReport};
-use qnic_nic::{PeerReport, VniReport};
 
-use super::catalog::{FAMILIES, STATISTICS};
+use super::catalog::families;
 use super::text::Samples;
-use crate::engine::{EngineReport, NicReport, NicState};
+use crate::engine::{NicReport, NicState};
 use crate::metrics::Stats;
 
 /// Bounds of the buckets of stages: every second power of two, from 64 ns to 4.3 s.
@@ -21,7 +20,7 @@ const STAGE_BOUNDS: [u64; 14] = {
 
 /// The text. `process` is the name of this process, if it has one.
 pub(super) fn render(stats: &Stats, process: Option<&str>) -> String {
-    samples(stats, process).text(FAMILIES)
+    samples(stats, process).text(&families())
 }
 
 fn samples<'a>(stats: &Stats, process: Option<&'a str>) -> Samples<'a> {
@@ -29,22 +28,16 @@ fn samples<'a>(stats: &Stats, process: Option<&'a str>) -> Samples<'a> {
     for nic in &stats.report.nics {
         add_nic(&mut samples, nic);
     }
-    add_engine(&mut samples, &stats.report.engine);
+    samples.add_table(&[], &stats.report.engine);
     let network = &stats.report.network;
     for link in &network.links {
         add_link(&mut samples, link);
     }
-    samples.add("qnic_network_damaged_frames_total", &[], network.damaged);
-    samples.add(
-        "qnic_network_misdirected_frames_total",
-        &[],
-        network.misdirected,
-    );
+    samples.add_table(&[], network);
     for carrier in &network.carriers {
         add_carrier(&mut samples, carrier);
     }
-    samples.add("process_resident_memory_bytes", &[], stats.rss_bytes);
-    samples.add("qnic_process_own_memory_bytes", &[], stats.rss_anon_bytes);
+    samples.add_table(&[], stats);
     samples
 }
 
@@ -61,16 +54,8 @@ fn add_nic(samples: &mut Samples<'_>, nic: &NicReport) {
     let labels = [node, ("number", &number), ("state", state)];
     samples.add("qnic_nic_info", &labels, 1);
     samples.add("qnic_nic_connected", &[node], nic.connected.into());
-    let fields = nic.statistics.fields();
-    for (field, value) in fields {
-        let place = STATISTICS.iter().find(|(name, ..)| *name == field);
-        if let Some((_, family, labels)) = place {
-            let labels: Vec<_> = std::iter::once(node)
-                .chain(labels.iter().copied())
-                .collect();
-            samples.add(family, &labels, value);
-        }
-    }
+    samples.add_table(&[node], &nic.statistics);
+    samples.add_table(&[node], &nic.counters);
     for budget in &nic.budgets {
         let labels = [node, ("budget", budget.name)];
         samples.add("qnic_budget_used", &labels, budget.used);
@@ -86,134 +71,39 @@ fn add_nic(samples: &mut Samples<'_>, nic: &NicReport) {
             STAGE_BOUNDS.into_iter(),
         );
     }
+    // A process is named by its VNI only: a port, a process number and a name are what its guest
+    // chooses, and each new one would be another time series.
     for process in &nic.processes {
-        add_process(samples, node, process);
+        let vni = process.vni.to_string();
+        let labels = [node, ("vni", vni.as_str())];
+        let state = [labels[0], labels[1], ("queue", process.queue)];
+        samples.add("qnic_vni_info", &state, 1);
+        samples.add("qnic_vni_port", &labels, process.port.into());
+        samples.add_table(&labels, process);
     }
     for peer in &nic.peers {
-        add_peer(samples, node, peer);
-    }
-    let counters = &nic.counters;
-    for (name, value) in [
-        ("qnic_nic_starts_total", counters.starts),
-        ("qnic_nic_pauses_total", counters.pauses),
-        ("qnic_nic_resets_total", counters.resets),
-        ("qnic_nic_turns_total", counters.turns),
-        ("qnic_doorbells_total", counters.doorbells),
-        ("qnic_control_requests_total", counters.control_requests),
-        ("qnic_malformed_chains_total", counters.malformed_chains),
-        ("qnic_failed_queues_total", counters.failed_queues),
-        ("qnic_events_total", counters.events),
-        ("qnic_interrupts_total", counters.interrupts),
-    ] {
-        samples.add(name, &[node], value);
-    }
-}
-
-/// A process is named by its VNI only: a port, a process number and a name are what its guest
-/// chooses, and each new one would be another time series.
-fn add_process(samples: &mut Samples<'_>, node: (&str, &str), process: &VniReport) {
-    let vni = process.vni.to_string();
-    let labels = [node, ("vni", vni.as_str())];
-    let with = |name, value| [labels[0], labels[1], (name, value)];
-    samples.add("qnic_vni_info", &with("queue", process.queue), 1);
-    samples.add("qnic_vni_port", &labels, process.port.into());
-    samples.add("qnic_vni_commands_total", &labels, process.commands);
-    samples.add("qnic_vni_operations", &labels, process.operations);
-    for (direction, value) in [
-        ("sent", process.bytes_sent),
-        ("received", process.bytes_received),
-    ] {
-        let labels = with("direction", direction);
-        samples.add("qnic_vni_bytes_total", &labels, value);
-    }
-    for (queue, value) in [
-        ("commands", process.posted),
-        ("completions", process.completions),
-        ("notifications", process.notifications),
-        ("requests", process.requests),
-        ("faults", process.faults),
-        ("receives", process.receives),
-        ("messages", process.messages),
-    ] {
-        samples.add("qnic_vni_queue_depth", &with("queue", queue), value);
-    }
-}
-
-fn add_peer(samples: &mut Samples<'_>, node: (&str, &str), peer: &PeerReport) {
-    let number = peer.node.to_string();
-    let labels = [node, ("peer", number.as_str())];
-    let state = [labels[0], labels[1], ("state", peer.session)];
-    samples.add("qnic_session_info", &state, 1);
-    for (name, value) in [
-        ("qnic_session_window_fragments", peer.window),
-        ("qnic_session_under_way_fragments", peer.under_way),
-        ("qnic_session_granted_fragments", peer.granted),
-        ("qnic_session_frames_held", peer.held),
-        ("qnic_session_requests", peer.requests),
-        ("qnic_session_waiting", peer.waiting),
-        ("qnic_session_frames_resent_total", peer.resent),
-    ] {
-        samples.add(name, &labels, value);
-    }
-}
-
-fn add_engine(samples: &mut Samples<'_>, engine: &EngineReport) {
-    for (name, value) in [
-        ("qnic_engine_rounds_total", engine.rounds),
-        ("qnic_engine_sleeps_total", engine.sleeps),
-        ("qnic_engine_yields_total", engine.yields),
-        ("qnic_engine_kicks_total", engine.kicks),
-    ] {
-        samples.add(name, &[], value);
+        let number = peer.node.to_string();
+        let labels = [node, ("peer", number.as_str())];
+        let state = [labels[0], labels[1], ("state", peer.session)];
+        samples.add("qnic_session_info", &state, 1);
+        samples.add_table(&labels, peer);
     }
 }
 
 fn add_link(samples: &mut Samples<'_>, link: &LinkReport) {
     let name = format!("{}:{}", link.from, link.to);
     let label = ("link", name.as_str());
-    let counters = &link.counters;
-    for (outcome, value) in [
-        ("offered", counters.offered),
-        ("released", counters.released),
-        ("lost", counters.lost),
-        ("cut", counters.cut),
-        ("overflowed", counters.overflowed),
-        ("duplicated", counters.duplicated),
-        ("reordered", counters.reordered),
-        ("corrupted", counters.corrupted),
-    ] {
-        let labels = [label, ("outcome", outcome)];
-        samples.add("qnic_link_frames_total", &labels, value);
-    }
-    let bytes = counters.offered_bytes;
-    samples.add("qnic_link_offered_bytes_total", &[label], bytes);
-    let in_transit = link.in_transit as u64;
-    samples.add("qnic_link_frames_in_transit", &[label], in_transit);
+    samples.add_table(&[label], &link.counters);
+    samples.add_table(&[label], link);
 }
 
 fn add_carrier(samples: &mut Samples<'_>, carrier: &CarrierReport) {
     let kind = ("carrier", carrier.kind);
-    samples.add("qnic_carrier_rejected_total", &[kind], carrier.rejected);
+    samples.add_table(&[kind], carrier);
     for process in &carrier.processes {
         let labels = [kind, ("peer", process.name.as_str())];
-        for (name, value) in [
-            ("qnic_peer_connected", process.connected.into()),
-            ("qnic_peer_mtu_bytes", process.mtu),
-            ("qnic_peer_sessions_total", process.sessions),
-            ("qnic_peer_replayed_total", process.replayed),
-            ("qnic_peer_malformed_total", process.malformed),
-        ] {
-            samples.add(name, &labels, value);
-        }
-        for (outcome, value) in [
-            ("sent", process.frames_sent),
-            ("fragmented", process.fragmented),
-            ("received", process.frames_received),
-            ("dropped", process.dropped),
-        ] {
-            let labels = [labels[0], labels[1], ("outcome", outcome)];
-            samples.add("qnic_peer_frames_total", &labels, value);
-        }
+        samples.add("qnic_peer_connected", &labels, process.connected.into());
+        samples.add_table(&labels, process);
     }
 }
 
@@ -222,16 +112,14 @@ pub(super) mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use qnic_abi::control::Statistics;
+    use qnic_abi::counters::{Row, Table};
     use qnic_links::{Impairments, ProcessReport};
     use qnic_nic::stages::StageReport;
-    use qnic_nic::Budget;
-    use zerocopy::IntoBytes;
+    use qnic_nic::{Budget, Counters, PeerReport, VniReport};
 
-    use super::super::catalog::SUM;
     use super::super::text::Family;
     use super::*;
-    use crate::engine::{NetworkReport, NicCounters, Report};
+    use crate::engine::{EngineReport, NetworkReport, NicCounters, Report};
 
     fn process() -> VniReport {
         VniReport {
@@ -255,8 +143,8 @@ pub(super) mod tests {
 
     /// A snapshot that has something for every metric; names are as nasty as they may be.
     fn full() -> Stats {
-        let mut statistics = Statistics::default();
-        statistics.as_mut_bytes().fill(1);
+        let mut statistics = Counters::default();
+        statistics.processes = 77;
         let budget = Budget {
             name: "peers",
             used: 3,
@@ -316,28 +204,28 @@ pub(super) mod tests {
         }
     }
 
-    /// The families, each with samples.
-    pub(in super::super) fn families() -> &'static [Family] {
-        FAMILIES
-    }
-
     #[test]
     fn every_metric_has_samples_and_no_other_has() {
         let stats = full();
         let given: BTreeSet<_> = samples(&stats, None).names().collect();
-        let listed: BTreeSet<_> = FAMILIES.iter().map(|family| family.name).collect();
+        let all = families();
+        let listed: BTreeSet<_> = all.iter().map(|family| family.name).collect();
         assert_eq!(given, listed);
-        assert_eq!(listed.len(), FAMILIES.len(), "a name is there twice");
+        assert_eq!(listed.len(), all.len(), "a name is there twice");
     }
 
+    /// Only these lines of tables are no metrics: the sum of others, and one for people.
     #[test]
-    fn every_counter_of_a_nic_is_shown() {
-        let fields = Statistics::default().fields();
-        let fields: BTreeSet<_> = fields.iter().map(|(name, _)| *name).collect();
-        let mut shown: BTreeSet<_> = STATISTICS.iter().map(|(name, ..)| *name).collect();
-        assert_eq!(shown.len(), STATISTICS.len(), "a field is there twice");
-        assert!(shown.insert(SUM));
-        assert_eq!(shown, fields);
+    fn every_counter_is_shown() {
+        let rows = Counters::ROWS.iter().chain(VniReport::ROWS);
+        let hidden = rows.filter(|row| !row.is_metric()).map(|row| row.name);
+        assert_eq!(
+            hidden.collect::<Vec<_>>(),
+            ["protection_errors", "staged_bytes"]
+        );
+        for rows in [PeerReport::ROWS, NicCounters::ROWS, LinkReport::ROWS] {
+            assert!(rows.iter().all(Row::is_metric));
+        }
     }
 
     /// What a guest chooses is no label: it could make time series without end.
@@ -382,11 +270,11 @@ pub(super) mod tests {
     fn samples_have_the_labels_that_are_listed_and_names_their_units() {
         let text = render(&full(), Some("left"));
         let mut samples = 0;
-        for family in FAMILIES {
+        for family in families() {
             let is_counter = family.name.ends_with("_total");
-            assert_eq!(family.kind == super::super::text::Kind::Counter, is_counter);
-            let expected: Vec<_> = std::iter::once(&"process").chain(family.labels).collect();
-            let is_histogram = family.kind == super::super::text::Kind::Histogram;
+            assert_eq!(family.kind == "counter", is_counter);
+            let expected: Vec<_> = std::iter::once(&"process").chain(&family.labels).collect();
+            let is_histogram = family.kind == "histogram";
             let suffixes: &[&str] = match is_histogram {
                 true => &["_bucket", "_sum", "_count"],
                 false => &[""],
@@ -408,7 +296,7 @@ pub(super) mod tests {
         for line in [
             "qnic_link_frames_total{process=\"left\",link=\"7:8\",outcome=\"lost\"} 9",
             "qnic_nic_turns_total{process=\"left\",node=\"n\\\"0\\\\\\n\"} 17",
-            "qnic_processes{process=\"left\",node=\"n\\\"0\\\\\\n\"} 16843009",
+            "qnic_processes{process=\"left\",node=\"n\\\"0\\\\\\n\"} 77",
             "qnic_vni_port{process=\"left\",node=\"n\\\"0\\\\\\n\",vni=\"3\"} 700",
             "qnic_vni_queue_depth{process=\"left\",node=\"n\\\"0\\\\\\n\",vni=\"3\",\
              queue=\"notifications\"} 6",
@@ -422,12 +310,12 @@ pub(super) mod tests {
 
     /// The table of docs/metrics.md.
     fn table() -> String {
-        let rows = FAMILIES.iter().map(|family| {
+        let rows = families().into_iter().map(|family| {
             let labels = family.labels.join(", ");
             let Family {
                 name, kind, help, ..
             } = family;
-            format!("| `{name}` | {} | {labels} | {help} |\n", kind.word())
+            format!("| `{name}` | {kind} | {labels} | {help} |\n")
         });
         rows.collect()
     }

@@ -9,45 +9,29 @@
 //! All samples of a family stand together, below its two lines. In a help text, `\` and line
 //! ends are escaped; in the value of a label, `"` too. Names and help texts are this program's own;
 //! values of labels come from configurations and may be anything.
+//!
+//! No crate does this in fewer lines: `prometheus-client` writes OpenMetrics only, with other names in
+//! the two lines, and wants samples by family; `metrics` holds values of its own, and keeps those of
+//! processes and peers that are gone.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use qnic_abi::counters::Table;
+
 /// The `Content-Type` of the format.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// What a metric is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// It only grows, until its NIC or the process starts anew.
-    Counter,
-    /// It goes up and down.
-    Gauge,
-    /// Times by their length: `_bucket`, `_sum` and `_count` of a name.
-    Histogram,
-}
-
-impl Kind {
-    /// Its word in the format.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        }
-    }
-}
 
 /// A metric with all its samples.
 #[derive(Debug)]
 pub(super) struct Family {
     /// With the unit, and `_total` if it is a counter.
     pub(super) name: &'static str,
-    /// What it is.
-    pub(super) kind: Kind,
+    /// `counter`, `gauge` or `histogram`: times by their length.
+    pub(super) kind: &'static str,
     /// The labels of each sample, besides `process`: tests compare samples and the page with them.
     #[cfg_attr(not(test), allow(dead_code))]
-    pub(super) labels: &'static [&'static str],
+    pub(super) labels: Vec<&'static str>,
     /// One sentence.
     pub(super) help: &'static str,
 }
@@ -71,6 +55,14 @@ impl<'a> Samples<'a> {
     /// Adds a sample to the family named `name`.
     pub(super) fn add(&mut self, name: &'static str, labels: &[(&str, &str)], value: u64) {
         self.sample(name, "", labels, format_args!("{value}"));
+    }
+
+    /// Adds the samples of a table. `labels` are those that all of them have.
+    pub(super) fn add_table(&mut self, labels: &[(&str, &str)], table: &impl Table) {
+        for (row, value) in table.rows().filter(|(row, _)| row.is_metric()) {
+            let labels: Vec<_> = labels.iter().chain(row.labels).copied().collect();
+            self.add(row.metric, &labels, value);
+        }
     }
 
     /// Adds a histogram of times in nanoseconds to the family named `name`, in seconds. `buckets`
@@ -136,7 +128,7 @@ impl<'a> Samples<'a> {
             let Some(lines) = self.lines.get(family.name) else {
                 continue;
             };
-            let (name, kind) = (family.name, family.kind.word());
+            let (name, kind) = (family.name, family.kind);
             let _ = write!(text, "# HELP {name} ");
             escape(&mut text, family.help, false);
             let _ = write!(text, "\n# TYPE {name} {kind}\n{lines}");
@@ -175,26 +167,28 @@ fn escape(text: &mut String, value: &str, quotes: bool) {
 mod tests {
     use super::*;
 
-    const FAMILIES: [Family; 3] = [
-        Family {
-            name: "b_total",
-            kind: Kind::Counter,
-            labels: &["node"],
-            help: "A \\ and\na \"line\".",
-        },
-        Family {
-            name: "unused",
-            kind: Kind::Gauge,
-            labels: &[],
-            help: "",
-        },
-        Family {
-            name: "a",
-            kind: Kind::Gauge,
-            labels: &[],
-            help: "Other.",
-        },
-    ];
+    fn families() -> [Family; 3] {
+        [
+            Family {
+                name: "b_total",
+                kind: "counter",
+                labels: vec!["node"],
+                help: "A \\ and\na \"line\".",
+            },
+            Family {
+                name: "unused",
+                kind: "gauge",
+                labels: vec![],
+                help: "",
+            },
+            Family {
+                name: "a",
+                kind: "gauge",
+                labels: vec![],
+                help: "Other.",
+            },
+        ]
+    }
 
     #[test]
     fn families_stand_together_and_everything_is_escaped() {
@@ -205,7 +199,7 @@ mod tests {
         let expected = "# HELP b_total A \\\\ and\\na \"line\".\n# TYPE b_total counter\n\
                         b_total{node=\"a\\\"b\\\\c\\nd}\"} 1\nb_total{node=\"é\",side=\"\"} 2\n\
                         # HELP a Other.\n# TYPE a gauge\na 18446744073709551615\n";
-        assert_eq!(samples.text(&FAMILIES), expected);
+        assert_eq!(samples.text(&families()), expected);
     }
 
     #[test]
@@ -225,7 +219,7 @@ mod tests {
                         a_bucket{x=\"y\",le=\"2.000000000\"} 6\n\
                         a_bucket{x=\"y\",le=\"+Inf\"} 7\n\
                         a_sum{x=\"y\"} 7.000000001\na_count{x=\"y\"} 7\n";
-        assert!(samples.text(&FAMILIES).ends_with(expected));
+        assert!(samples.text(&families()).ends_with(expected));
     }
 
     #[test]
@@ -233,7 +227,7 @@ mod tests {
         let mut samples = Samples::new(Some("left"));
         samples.add("a", &[], 3);
         samples.add("a", &[("x", "y")], 4);
-        let text = samples.text(&FAMILIES);
+        let text = samples.text(&families());
         assert!(
             text.ends_with("a{process=\"left\"} 3\na{process=\"left\",x=\"y\"} 4\n"),
             "{text}"

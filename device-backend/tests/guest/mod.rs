@@ -13,6 +13,7 @@
 pub(crate) mod process;
 pub(crate) mod ring;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
@@ -23,7 +24,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use qnic_abi::attach::{CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, YIELDING};
-use qnic_abi::control::{self, Hello, Opcode, RequestHeader, REPLY_BYTES, REQUEST_BYTES};
+use qnic_abi::control::{Hello, Opcode, Query, RequestHeader, REPLY_BYTES, REQUEST_BYTES};
+use qnic_abi::counters::{self, CounterPage};
 use qnic_abi::event::{Event, EVENT_BYTES};
 use qnic_abi::header::{Geometry, SramHeader, MAGIC, SRAM_MAGIC};
 use qnic_abi::{Status, ABI_VERSION};
@@ -273,12 +275,15 @@ impl Guest {
         self.request(Opcode::Query, 0, &()).0
     }
 
-    pub(crate) fn statistics(&mut self) -> control::Statistics {
-        let (status, bytes) = self.request(Opcode::Query, 0, &());
-        assert_eq!(status, Status::Ok);
-        control::Statistics::read_from_prefix(&bytes[8..])
-            .unwrap()
-            .0
+    /// What the NIC counts.
+    pub(crate) fn counters(&mut self) -> BTreeMap<String, u64> {
+        let page = |first: u32| {
+            let (first, reserved) = (first.into(), 0.into());
+            let (status, bytes) = self.request(Opcode::Query, 0, &Query { first, reserved });
+            assert_eq!(status, Status::Ok);
+            Ok::<_, ()>(CounterPage::read_from_prefix(&bytes[8..]).unwrap().0)
+        };
+        counters::read(page).unwrap()
     }
 
     /// Waits for the next event and posts its buffer again.

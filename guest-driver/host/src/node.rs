@@ -129,7 +129,7 @@ impl HostNode {
         self.0.driver.platform().arena.allocate(length)
     }
 
-    /// What driver and NIC hold and have counted, as `uapi::INFO`.
+    /// What driver and NIC are, as `uapi::INFO`.
     ///
     /// # Errors
     /// [`HostError::Call`]
@@ -196,12 +196,12 @@ impl HostNode {
         })
     }
 
-    /// What the datagram layer has counted, as `uapi::DATAGRAM_INFO`.
+    /// A page of counters, as `uapi::COUNTERS`.
     ///
     /// # Errors
     /// [`HostError::Call`]
-    pub fn datagram_info(&self, call: &mut uapi::DatagramInfo) -> Result<(), HostError> {
-        Ok(self.0.driver.datagram_info(call)?)
+    pub fn counters(&self, call: &mut uapi::Counters) -> Result<(), HostError> {
+        Ok(self.0.driver.counters(call)?)
     }
 
     /// Takes the pages that touch `length` bytes at `address` out of the NIC's

@@ -1,10 +1,12 @@
 //! Datagrams of upper modules on the real NIC: driver core and device process, without a VM (H1,
 //! H3, H6, H8). Each test has a device of its own in this process, with two nodes.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use qnic_abi::counters::CounterSource;
 use qnic_abi::{uapi, NodeId};
 use qnic_device::{ByteSize, Config, Device, NetworkSettings, NicSettings};
 use qnic_host::datagram::{
@@ -50,10 +52,8 @@ impl Cluster {
         }
     }
 
-    fn counters(&self, node: usize) -> uapi::DatagramCounters {
-        let mut call = uapi::DatagramInfo::default();
-        self.nodes[node].datagram_info(&mut call).unwrap();
-        call.counters
+    fn counters(&self, node: usize, source: CounterSource) -> BTreeMap<String, u64> {
+        uapi::Counters::read(source, |call| self.nodes[node].counters(call)).unwrap()
     }
 
     /// A module that notes what it receives.
@@ -198,13 +198,14 @@ fn messages_of_one_and_two_pages_arrive_without_a_copy() {
             assert_eq!((sent.token, sent.failed), (round as u64, 0));
         }
     }
-    let counters = cluster.counters(1);
-    assert_eq!(counters.messages_received.get(), 1000);
-    assert_eq!(counters.bytes_copied.get(), 0);
-    assert_eq!(counters.posts_refused.get(), 0);
-    let mut info = uapi::Info::default();
-    cluster.nodes[1].info(&mut info).unwrap();
-    assert_eq!(info.nic.datagrams_dropped.get(), 0);
+    let counters = cluster.counters(1, CounterSource::Datagrams);
+    assert_eq!(counters["messages_received"], 1000);
+    assert_eq!(counters["bytes_copied"], 0);
+    assert_eq!(counters["posts_refused"], 0);
+    assert_eq!(
+        cluster.counters(1, CounterSource::Nic)["datagrams_dropped"],
+        0
+    );
 }
 
 /// Node 0 has a server and a client of the same service at the same time, as a node that pages to
@@ -259,9 +260,9 @@ fn pages_come_in_where_they_are_waited_for_while_a_node_is_client_and_server() {
         }
     });
     for node in 0..2 {
-        let counters = cluster.counters(node);
-        assert_eq!(counters.pages_steered.get(), PAGES as u64);
-        assert_eq!(counters.bytes_copied.get(), 0, "page-ins of 4 KiB");
+        let counters = cluster.counters(node, CounterSource::Datagrams);
+        assert_eq!(counters["pages_steered"], PAGES as u64);
+        assert_eq!(counters["bytes_copied"], 0, "page-ins of 4 KiB");
     }
 }
 
@@ -335,7 +336,10 @@ fn what_arrives_over_bad_links_is_whole() {
         matches!(told, Ok(Told::Received(_)))
     });
     assert!(again);
-    assert_eq!(cluster.counters(1).completions_unknown.get(), 0);
+    assert_eq!(
+        cluster.counters(1, CounterSource::Datagrams)["completions_unknown"],
+        0
+    );
 }
 
 /// A module that goes away while messages are under way leaves nothing with the NIC; another one
@@ -355,7 +359,10 @@ fn ports_come_and_go_under_load() {
             assert_eq!(here.sent().failed, 0);
         }
     }
-    assert_eq!(cluster.counters(1).completions_unknown.get(), 0);
+    assert_eq!(
+        cluster.counters(1, CounterSource::Datagrams)["completions_unknown"],
+        0
+    );
 }
 
 #[test]

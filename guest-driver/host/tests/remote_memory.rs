@@ -6,7 +6,9 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use qnic_abi::counters::CounterSource;
 use qnic_abi::remote_memory::Reason;
+use qnic_abi::uapi;
 use qnic_abi::{NodeId, Secret, PAGE_SIZE};
 use qnic_device::{ByteSize, Config, Device, NetworkSettings, NicSettings};
 use qnic_host::datagram::{Address, Buffer};
@@ -235,9 +237,8 @@ fn pages_go_out_and_come_back_without_a_copy() {
     let status = disk.volume.status();
     assert_eq!(status.counters.failed, 0);
     assert_eq!(status.pages_copied, 0);
-    let mut info = qnic_abi::uapi::DatagramInfo::default();
-    disk.node.datagram_info(&mut info).unwrap();
-    assert_eq!(info.counters.bytes_copied.get(), 0);
+    let counters = uapi::Counters::read(CounterSource::Datagrams, |call| disk.node.counters(call));
+    assert_eq!(counters.unwrap()["bytes_copied"], 0);
     let used: usize = servers.iter().map(|it| it.status().used).sum();
     assert_eq!(used as u64, 2 * BLOCKS);
     drop(disk);

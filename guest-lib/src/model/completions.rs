@@ -106,7 +106,7 @@ impl Model {
             }
             let budgets = self.nic.budgets();
             let waiting = |name: &str| budgets.iter().any(|it| it.name == name && it.used > 0);
-            if self.nic.statistics().commands == commands && !waiting("completions_of_process") {
+            if self.nic.counters().commands == commands && !waiting("completions_of_process") {
                 return;
             }
             doorbell.wait();

@@ -275,7 +275,7 @@ impl Model {
             if !self.nic.prepare_sleep(&self.node) {
                 continue;
             }
-            if self.nic.statistics().commands == commands {
+            if self.nic.counters().commands == commands {
                 return;
             }
             doorbell.wait();

@@ -111,7 +111,7 @@ impl Model {
                     generation.next();
                 }
             }
-            assert_eq!(self.nic.statistics().commands, number);
+            assert_eq!(self.nic.counters().commands, number);
         })
     }
 }

@@ -66,10 +66,8 @@ impl Provider for Node {
         Ok(info)
     }
 
-    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError> {
-        let mut info = uapi::DatagramInfo::default();
-        self.0.datagram_info(&mut info)?;
-        Ok(info)
+    fn counters(&self, call: &mut uapi::Counters) -> Result<(), CallError> {
+        Ok(self.0.counters(call)?)
     }
 
     /// The device process needs a processor too: on a single one no thread spins.

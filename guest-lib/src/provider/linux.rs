@@ -99,10 +99,8 @@ impl Provider for Device {
         Ok(info)
     }
 
-    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError> {
-        let mut info = uapi::DatagramInfo::default();
-        call::<{ uapi::DATAGRAM_INFO }, _>(&self.open()?, &mut info)?;
-        Ok(info)
+    fn counters(&self, page: &mut uapi::Counters) -> Result<(), CallError> {
+        call::<{ uapi::COUNTERS }, _>(&self.open()?, page)
     }
 
     /// The NIC does not run on this guest's processors, so one thread spins even on a

@@ -89,11 +89,11 @@ pub trait Provider: Debug + Send + Sync {
         Err(CallError::System(std::io::ErrorKind::Unsupported.into()))
     }
 
-    /// What driver and NIC hold and have counted.
+    /// What driver and NIC are.
     fn info(&self) -> Result<uapi::Info, CallError>;
 
-    /// What the datagrams of the driver have counted.
-    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError>;
+    /// Fills in a page of counters.
+    fn counters(&self, call: &mut uapi::Counters) -> Result<(), CallError>;
 
     /// Longest time worth spinning before a caller blocks, when `spinners` other
     /// threads of this process spin already.

@@ -372,8 +372,8 @@ impl Provider for Handle {
         Ok(uapi::Info::default())
     }
 
-    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError> {
-        Ok(uapi::DatagramInfo::default())
+    fn counters(&self, _: &mut uapi::Counters) -> Result<(), CallError> {
+        Ok(())
     }
 
     fn spin_budget(&self, _spinners: usize) -> Duration {

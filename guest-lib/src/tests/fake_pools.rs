@@ -244,8 +244,8 @@ impl Provider for Node {
         Err(CallError::System(std::io::ErrorKind::Unsupported.into()))
     }
 
-    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError> {
-        Ok(uapi::DatagramInfo::default())
+    fn counters(&self, _: &mut uapi::Counters) -> Result<(), CallError> {
+        Ok(())
     }
 
     fn info(&self) -> Result<uapi::Info, CallError> {

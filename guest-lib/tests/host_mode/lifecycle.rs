@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use qnic::{Error, SegmentName, Status};
+use qnic::{CounterSource, Error, SegmentName, Status};
 
 use crate::cluster::{pair, Cluster, Peer, ONE, SOON};
 
@@ -18,12 +18,14 @@ fn nothing_is_left_when_processes_end() {
             a.endpoint.write(&remote, 0, source).unwrap();
         }
     }
-    let info = nic.info().unwrap();
-    assert_eq!(info.pages_mapped.get(), 0);
-    assert_eq!(info.nic.processes.get(), 0);
-    assert_eq!(info.nic.segments.get(), 0);
-    assert_eq!(info.nic.operations.get(), 0);
-    assert_eq!(info.nic.frames_held.get(), 0);
+    assert_eq!(
+        nic.counters(CounterSource::Driver).unwrap()["pages_mapped"],
+        0
+    );
+    let counted = nic.counters(CounterSource::Nic).unwrap();
+    for holds in ["processes", "segments", "operations", "frames_held"] {
+        assert_eq!(counted[holds], 0, "{holds}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! writeP and readP through the library (N25).
 
-use qnic::{physical, Nic, Port, Status};
+use qnic::{physical, CounterSource, Nic, Port, Status};
 
 use crate::cluster::{pattern, status, Cluster, Peer, BOTH, NAME, ONE};
 
@@ -45,14 +45,11 @@ fn bytes_move_by_physical_address_without_a_lookup() {
     a.read(&theirs, 0, 0, LENGTH);
     assert!(a.bytes(0, LENGTH) == fresh);
     for nic in &nics {
-        let counted = nic.info().unwrap().nic;
-        let looked_up = [
-            counted.source_hits,
-            counted.source_misses,
-            counted.destination_hits,
-            counted.destination_misses,
-        ];
-        assert_eq!(looked_up.map(|counter| counter.get()), [0; 4]);
+        let counted = nic.counters(CounterSource::Nic).unwrap();
+        for side in ["source", "destination"] {
+            assert_eq!(counted[&format!("{side}_hits")], 0);
+            assert_eq!(counted[&format!("{side}_misses")], 0);
+        }
     }
 }
 

@@ -12,7 +12,7 @@
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
-use qnic::{uapi, Access, Buffer, Nic, NotificationId, SegmentName, Status};
+use qnic::{uapi, Access, Buffer, CounterSource, Nic, NotificationId, SegmentName, Status};
 use qnic_abi::client::{Command, Memory, Remote};
 use qnic_abi::export::ExportOptions;
 use qnic_abi::rdma::Opcode;
@@ -66,7 +66,7 @@ pub(crate) fn run_owner() -> Result<()> {
 /// Commands and frames that this node's NIC has refused for a key, an address or an
 /// access. A host-mode NIC forgets them with its process, so each side asks itself.
 fn refusals(nic: &Nic) -> Result<u64> {
-    Ok(nic.info()?.nic.protection_errors.get())
+    Ok(nic.counters(CounterSource::Nic)?["protection_errors"])
 }
 
 fn unchanged(name: SegmentName, buffer: &Buffer) -> Result<()> {

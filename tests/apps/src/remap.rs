@@ -26,7 +26,7 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic::{Access, Endpoint, RemoteSegment, Segment, SegmentName, Status};
+use qnic::{Access, CounterSource, Endpoint, RemoteSegment, Segment, SegmentName, Status};
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::report::{RemapReport, RemapWriterReport};
 
@@ -89,13 +89,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         report: RemapReport::default(),
     };
     victim.export()?;
-    let (start, before) = (Instant::now(), nic.info()?);
+    let (start, before) = (Instant::now(), nic.counters(CounterSource::Driver)?);
     say("exported", bytes)?;
     while victim.report.races < options.races {
         victim.round()?;
-        let info = nic.info()?;
-        victim.report.races = info.pages_invalidated.get() - before.pages_invalidated.get();
-        victim.report.lock_conflicts = info.lock_conflicts.get() - before.lock_conflicts.get();
+        let now = nic.counters(CounterSource::Driver)?;
+        victim.report.races = now["pages_invalidated"] - before["pages_invalidated"];
+        victim.report.lock_conflicts = now["lock_conflicts"] - before["lock_conflicts"];
     }
     victim.await_sweep()?;
     victim.check_canary()?;

@@ -1,9 +1,8 @@
 //! Processes that behave, and what must hold beside others that do not.
 
-use qnic_abi::control::Statistics;
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_nic::testing::{Cluster, Net, Party, PAGE};
-use qnic_nic::{Limits, SMALLEST_WINDOW};
+use qnic_nic::{Counters, Limits, SMALLEST_WINDOW};
 
 /// Windows of each NIC.
 pub(crate) const WINDOWS: u32 = 8;
@@ -146,36 +145,32 @@ pub(crate) fn check_bounds(net: &Net, limits: &Limits, drivers: &[usize]) {
     }
 }
 
-fn check(counters: &Statistics, limits: &Limits) {
+fn check(counters: &Counters, limits: &Limits) {
     let held = u64::from(limits.held_frames) + u64::from(SMALLEST_WINDOW * limits.peers);
-    let processes = counters.processes.get();
+    let processes = u32::try_from(counters.processes).unwrap();
     for (what, value, bound) in [
-        ("processes", processes, WINDOWS),
+        ("processes", counters.processes, WINDOWS),
         (
             "segments",
-            counters.segments.get(),
+            counters.segments,
             processes * SEGMENTS_PER_PROCESS,
         ),
         (
             "operations",
-            counters.operations.get(),
+            counters.operations,
             processes * (limits.operations + limits.sends),
         ),
         (
             "parked imports",
-            counters.parked_imports.get(),
+            counters.parked_imports,
             limits.parked_imports_per_peer * limits.peers,
         ),
-        (
-            "faults",
-            counters.faults_pending.get(),
-            processes * limits.faults,
-        ),
-        ("frames held", counters.frames_held.get(), held as u32),
+        ("faults", counters.faults_pending, processes * limits.faults),
+        ("frames held", counters.frames_held, held as u32),
     ] {
-        assert!(value <= bound, "{value} {what}, at most {bound}");
+        assert!(value <= bound.into(), "{value} {what}, at most {bound}");
     }
-    let (bytes, bound) = (counters.bounce_bytes.get(), held * PAGE);
+    let (bytes, bound) = (counters.bounce_bytes, held * PAGE);
     assert!(bytes <= bound, "{bytes} of bounce memory, at most {bound}");
 }
 
@@ -191,6 +186,6 @@ pub(crate) fn reset(net: &Net, node: usize) {
         counters.parked_imports,
         counters.faults_pending,
     ] {
-        assert_eq!(value.get(), 0, "held after a reset");
+        assert_eq!(value, 0, "held after a reset");
     }
 }

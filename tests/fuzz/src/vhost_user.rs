@@ -72,10 +72,10 @@ pub fn run(data: &[u8]) {
             }
         }
         front_end.end();
-        assert_eq!(honest.statistics().processes.get(), 1);
+        assert_eq!(honest.counters()["processes"], 1);
     }
     let mut fresh = connect(&sockets[HOSTILE]);
-    assert_eq!(fresh.statistics().processes.get(), 0);
+    assert_eq!(fresh.counters()["processes"], 0);
     fresh.register(10);
     exchange(&mut fresh, &honest);
     drop((fresh, honest));

@@ -12,7 +12,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use qnic_abi::control::Statistics;
 use qnic_abi::event::EVENT_BYTES;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::shared::Ordering;
@@ -20,7 +19,7 @@ use qnic_abi::wire;
 use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
 use qnic_driver::{check_config, Driver, Handled};
 use qnic_nic::testing::Sram;
-use qnic_nic::{Host, Nic, NicConfig, Progress, TableKind, Time};
+use qnic_nic::{Counters, Host, Nic, NicConfig, Progress, TableKind, Time};
 use zerocopy::IntoBytes;
 
 use crate::common::{Common, Phase};
@@ -257,9 +256,9 @@ impl Node {
         let payload = arrived.content.payload(memory);
         let number = self.incarnation.node;
         let taken = self.call(network, |nic, now, machine, _| {
-            let before = nic.statistics().stale_frames.get();
+            let before = nic.counters().stale_frames;
             nic.handle_frame(now, machine, &arrived.frame, payload);
-            let stale = nic.statistics().stale_frames.get() - before;
+            let stale = nic.counters().stale_frames - before;
             assert!(
                 !arrived.stale || stale == 1,
                 "node {number}: a frame of another incarnation is taken: {} | {}",
@@ -370,13 +369,13 @@ impl Node {
         let number = self.incarnation.node;
         let limits = &self.common.settings.limits;
         let frames = limits.window as usize * self.common.settings.options.nodes;
-        let statistics = nic.statistics();
-        let held = statistics.frames_held.get() as usize;
+        let counters = nic.counters();
+        let held = counters.frames_held as usize;
         assert!(
             held <= frames,
             "node {number}: {held} frames wait for pages, and {frames} fit into its windows"
         );
-        let bytes = statistics.bounce_bytes.get();
+        let bytes = counters.bounce_bytes;
         assert!(
             bytes <= (held * PAGE_SIZE) as u64,
             "node {number}: {bytes} bytes of bounce memory for {held} frames"
@@ -446,8 +445,8 @@ impl Node {
     }
 
     /// The counters of its NIC, if it has power.
-    pub(crate) fn statistics(&self) -> Option<Statistics> {
-        self.nic.as_ref().map(Nic::statistics)
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        self.nic.as_ref().map(Nic::counters)
     }
 
     /// What its NIC keeps of groups, of messages and datagrams beside what processes have posted,
@@ -493,22 +492,22 @@ impl Node {
             return;
         };
         let number = self.incarnation.node;
-        let statistics = nic.statistics();
+        let counters = nic.counters();
         // The driver itself stays a process of its NIC.
         let engine = machine.memory.frames_of(Owner::Engine);
-        let drivers = u32::from(engine > 0);
+        let drivers = u64::from(engine > 0);
         assert_eq!(
             engine,
             drivers as usize * HOST_PAGES,
             "node {number}: frames of datagrams are left"
         );
         let left = [
-            ("processes", statistics.processes.get() - drivers),
-            ("segments", statistics.segments.get()),
-            ("operations", statistics.operations.get()),
-            ("parked imports", statistics.parked_imports.get()),
-            ("page faults", statistics.faults_pending.get()),
-            ("frames of peers", statistics.frames_held.get()),
+            ("processes", counters.processes - drivers),
+            ("segments", counters.segments),
+            ("operations", counters.operations),
+            ("parked imports", counters.parked_imports),
+            ("page faults", counters.faults_pending),
+            ("frames of peers", counters.frames_held),
         ];
         for (what, count) in left {
             assert_eq!(count, 0, "node {number}: the NIC keeps {count} {what}");
@@ -518,18 +517,18 @@ impl Node {
         }
         let settings = &self.common.settings;
         let resent = match settings.options.lossless {
-            true => statistics.frames_resent.get(),
+            true => counters.frames_resent,
             false => 0,
         };
         // Some workers issue some; a reset of the NIC forgets those before it.
         let by_workers = lock(&self.common.names).malformed(number)
             + lock(&self.common.datagrams).malformed(number);
-        let malformed = statistics.malformed_commands.get();
+        let malformed = counters.malformed_commands;
         let malformed = malformed.saturating_sub(by_workers);
         let wrong = [
-            ("bytes of bounce memory", statistics.bounce_bytes.get()),
+            ("bytes of bounce memory", counters.bounce_bytes),
             ("malformed commands", malformed),
-            ("malformed frames", statistics.malformed_frames.get()),
+            ("malformed frames", counters.malformed_frames),
             ("frames sent again on a lossless wire", resent),
         ];
         for (what, count) in wrong {

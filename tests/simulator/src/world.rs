@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use qnic_abi::control::Statistics;
+use qnic_nic::Counters;
 
 use crate::common::{Common, Phase, SlotState};
 use crate::node::Node;
@@ -187,7 +187,7 @@ impl World {
             times: std::mem::take(&mut *lock(&self.common.stream_times)),
             longest_transit: self.network.longest_transit,
             frames: self.network.sent,
-            resent: self.sum(|statistics| statistics.frames_resent.get()),
+            resent: self.sum(|counters| counters.frames_resent),
         };
         self.exit();
         measured
@@ -214,9 +214,9 @@ impl World {
     }
 
     /// Sum of a counter of all NICs that have power.
-    fn sum(&self, counter: impl Fn(&Statistics) -> u64) -> u64 {
-        let statistics = self.nodes.iter().filter_map(Node::statistics);
-        statistics.map(|statistics| counter(&statistics)).sum()
+    fn sum(&self, counter: impl Fn(&Counters) -> u64) -> u64 {
+        let counters = self.nodes.iter().filter_map(Node::counters);
+        counters.map(|counters| counter(&counters)).sum()
     }
 
     /// Lets everything go on until a condition holds.
@@ -502,7 +502,7 @@ impl World {
     /// Ends all machines, so that their tasks end too.
     fn switch_off(&mut self) -> Report {
         let time = self.schedule.now();
-        let bounced = self.sum(|statistics| statistics.bounces.get());
+        let bounced = self.sum(|counters| counters.bounces);
         for node in &mut self.nodes {
             node.crash();
         }

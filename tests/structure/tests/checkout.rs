@@ -261,3 +261,40 @@ fn every_script_of_ci_is_run_by_a_workflow() {
         "not in the list above",
     );
 }
+
+/// A counter of a NIC stands in its table, where it happens, and in no other file but those of tests:
+/// all that shows it reads the table. So a new one costs these two, and the list of
+/// docs/metrics.md that a test renews.
+#[test]
+fn a_counter_stands_in_its_table_and_where_it_happens() {
+    const TABLE: &str = "device-backend/nic/src/counters.rs";
+    let (table, mut others) = document_and_others(TABLE);
+    let rows = table.split("struct Counters").nth(1).unwrap();
+    let rows = rows.split("impl Counters").next().unwrap();
+    let fields = rows.split(';').filter_map(|row| row.rsplit_once('='));
+    let names = fields.flat_map(|(_, fields)| fields.split(|it| ",{}".contains(it)));
+    // Words such as "commands" mean other things, too.
+    let names: Vec<_> = names
+        .map(str::trim)
+        .filter(|name| name.contains('_') && !name.contains(' '))
+        .collect();
+    assert!(names.len() > 25, "{names:?}");
+    let shows = [
+        "abi/",
+        "guest-",
+        "device-backend/src",
+        "device-backend/links",
+        "cli/src",
+    ];
+    others.retain(|source| {
+        shows.iter().any(|room| source.path.starts_with(room)) && !source.path.contains("test")
+    });
+    let named = others.iter().flat_map(|source| {
+        let mut words = source
+            .text
+            .split(|it: char| !it.is_alphanumeric() && it != '_');
+        let name = words.find(|word| names.contains(word) && *word != "protection_errors");
+        name.map(|name| (&source.path, name))
+    });
+    assert_none(named, "counters that a file names which only shows them");
+}

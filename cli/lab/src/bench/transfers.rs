@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use qnic::provider::host::Node;
 use qnic::{
-    physical, Access, Buffer, Endpoint, Nic, NodeId, Port, RemoteSegment, Segment, SegmentName,
-    Ticket,
+    physical, Access, Buffer, CounterSource, Endpoint, Nic, NodeId, Port, RemoteSegment, Segment,
+    SegmentName, Ticket,
 };
 use qnic_abi::PAGE_SIZE;
 use qnic_trials::nodes::host::HostNodes;
@@ -177,7 +177,7 @@ impl Host {
     }
 
     fn faults(&self) -> Result<u64> {
-        Ok(self.nic.info()?.faults_served.get())
+        Ok(self.nic.counters(CounterSource::Driver)?["faults_served"])
     }
 }
 

@@ -163,7 +163,7 @@ impl Engine {
 
     /// Acks that all NICs have sent.
     pub(crate) fn acks(&self, run: &Run) -> u64 {
-        let acks = |slot| self.fabric.nic(slot).statistics().acknowledgements.get();
+        let acks = |slot| self.fabric.nic(slot).counters().acknowledgements;
         (0..=run.peers).map(acks).sum()
     }
 }

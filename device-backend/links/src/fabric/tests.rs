@@ -61,7 +61,7 @@ pub(super) fn send(fabric: &mut Fabric<SimHost>, slot: usize, destination: u16) 
 
 pub(crate) fn taken(fabric: &Fabric<SimHost>) -> Vec<u64> {
     (0..fabric.slots.len())
-        .map(|slot| fabric.nic(slot).statistics().malformed_frames.get())
+        .map(|slot| fabric.nic(slot).counters().malformed_frames)
         .collect()
 }
 

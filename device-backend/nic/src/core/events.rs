@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use qnic_abi::event::{Event, Kind, FAULT_WRITE};
 use qnic_abi::{Status, VniId};
 
-use super::counters::LookupSide;
 use super::fault::PageRange;
+use super::lookup_side::LookupSide;
 use crate::ids::FaultNumber;
 
 /// An event that was not given to the driver yet.

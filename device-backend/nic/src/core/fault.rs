@@ -44,7 +44,7 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 
-use super::counters::LookupSide;
+use super::lookup_side::LookupSide;
 use super::Core;
 use crate::env::{HostMemory, OutOfRange, Time};
 use crate::frame::{Arrival, HeldFrame, StoredFrame};

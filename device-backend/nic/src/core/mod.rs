@@ -9,19 +9,19 @@
 //! | `completion`, `completion_queue` | completion counters and entries, and waking processes (N12, N17) |
 //! | `host_area`, `host_pages`, `notification` | what a process sees of all this (N16) |
 //! | `process`, `segment` | registered processes, what they export, and to which others (N1, N2) |
-//! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans; how transfers are cut (N4, N6, N7) |
+//! | [`page_table`], `lookup_side`, `pages` | lockPage, unlockPage, unlockPageDirty; page spans; how transfers are cut (N4, N6, N7) |
 //! | `fault` | page faults, what waits for them, and bounce memory (N13 to N15) |
-//! | `events`, `counters`, `sampling`, `tracing`, `describe` | what the driver and people are told |
+//! | `events`, `sampling`, `tracing`, `describe` | what the driver and people are told |
 
 mod awake;
 mod completion;
 mod completion_queue;
-mod counters;
 mod describe;
 mod events;
 mod fault;
 mod host_area;
 mod host_pages;
+mod lookup_side;
 mod notification;
 mod operation;
 mod order;
@@ -37,17 +37,17 @@ mod tracing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use qnic_abi::control::{Statistics, REPLY_BYTES};
+use qnic_abi::control::REPLY_BYTES;
 use qnic_abi::header::{Geometry, GeometryError, SEGMENTS_PER_PROCESS};
 use qnic_abi::{NodeId, Port, Status, VniId};
 
 use crate::budget::Budget;
 use crate::config::{Limits, NicConfig};
+use crate::counters::Counters;
 use crate::env::{Host, Time};
 use crate::ids::{FaultNumber, OperationId, PeerIndex, ProtocolId};
 
 use awake::AwakeQueues;
-use counters::Counters;
 use events::EventQueue;
 use fault::BounceMemory;
 use pages::Kept;
@@ -55,10 +55,10 @@ use sampling::Sampler;
 pub(crate) use tracing::Subject;
 use tracing::Tracing;
 
-pub(crate) use counters::LookupSide;
 pub(crate) use events::Pending;
 pub(crate) use fault::{Fault, PageRange, Waiter};
 pub(crate) use host_area::HostArea;
+pub(crate) use lookup_side::LookupSide;
 pub(crate) use operation::{Operation, OPERATION_SLOTS, SEND_SLOTS};
 pub(crate) use order::{Counter, Order};
 pub(crate) use pages::{to_border, Fragment};
@@ -342,25 +342,20 @@ impl Core {
     }
 
     /// What the core holds and has counted.
-    pub(crate) fn statistics(&self) -> Statistics {
-        let mut statistics = self.counters.statistics();
-        let (mut processes, mut segments, mut operations, mut faults) = (0, 0, 0, 0);
+    pub(crate) fn counters(&self) -> Counters {
+        let mut counters = self.counters.clone();
         for process in self.processes.iter().flatten() {
-            processes += 1;
-            segments += process.segments.count();
-            operations += process.operations.count();
-            faults += process.faults.count();
+            counters.processes += 1;
+            counters.segments += u64::from(process.segments.count());
+            counters.operations += u64::from(process.operations.count());
+            counters.faults_pending += u64::from(process.faults.count());
         }
-        statistics.processes = processes.into();
-        statistics.segments = segments.into();
-        statistics.operations = operations.into();
-        statistics.faults_pending = faults.into();
-        statistics.frames_held = self.bounce.frames.into();
-        statistics.bounces = self.bounce.total.into();
-        statistics.bytes_bounced = self.bounce.total_bytes.into();
-        statistics.bounce_bytes = self.bounce.bytes.into();
-        statistics.bounce_bytes_peak = self.bounce.peak.into();
-        statistics
+        counters.frames_held = self.bounce.frames.into();
+        counters.bounces = self.bounce.total;
+        counters.bytes_bounced = self.bounce.total_bytes;
+        counters.bounce_bytes = self.bounce.bytes;
+        counters.bounce_bytes_peak = self.bounce.peak;
+        counters
     }
 
     /// What is kept for processes, and how much may be.

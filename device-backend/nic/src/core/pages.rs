@@ -19,7 +19,7 @@ use qnic_abi::page_table::{PageAccess, Tag};
 use qnic_abi::wire::{fragments, SPAN_PAGES};
 use qnic_abi::{Status, VniId, PAGE_SIZE};
 
-use super::counters::LookupSide;
+use super::lookup_side::LookupSide;
 use super::page_table::{
     count_present, lock_pages, page_key, release_page, try_lock_page, unlock_page,
     unlock_page_dirty, LockedPage, Missed,
@@ -93,12 +93,12 @@ impl Core {
         let page = match try_lock_page(host.sram(), &self.geometry, tag, side.access()) {
             Ok(page) => page,
             Err(missed) => {
-                self.counters.lookups(side).misses += 1;
+                *side.misses(&mut self.counters) += 1;
                 self.counters.lookups_lost += u64::from(missed == Missed::Lost);
                 return Err(PageError::Absent);
             }
         };
-        self.counters.lookups(side).hits += 1;
+        *side.hits(&mut self.counters) += 1;
         if page_key(host.sram(), &self.geometry, &page) != key {
             unlock_page(host.sram(), &self.geometry, page);
             self.counters.refused(Status::BadKey);
@@ -207,7 +207,7 @@ impl Core {
             unlock_page(sram, geometry, page);
         }
         if let PageKey::Table(_) = key {
-            self.counters.lookups(side).hits += span.count as u64;
+            *side.hits(&mut self.counters) += span.count as u64;
         }
     }
 

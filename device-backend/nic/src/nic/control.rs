@@ -4,9 +4,10 @@
 //! changes nothing.
 
 use qnic_abi::control::{
-    Export, FaultDone, Hello, NewProcess, Opcode, PathInfo, QueryPath, RequestHeader, Unexport,
-    EXPORT_PHYSICAL, PROCESS_DRIVER, PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
+    Export, FaultDone, Hello, NewProcess, Opcode, PathInfo, Query, QueryPath, RequestHeader,
+    Unexport, EXPORT_PHYSICAL, PROCESS_DRIVER, PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
 };
+use qnic_abi::counters::CounterPage;
 use qnic_abi::datagram::DRIVER_PORT;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
@@ -67,12 +68,19 @@ impl Nic {
                 Ok(path) => return Some(reply(Status::Ok, path.as_bytes())),
                 Err(status) => Err(status),
             },
-            Opcode::Query => match body(bytes) {
-                Ok(()) => return Some(reply(Status::Ok, self.statistics().as_bytes())),
+            Opcode::Query => match body(bytes).and_then(|body| self.query(&body)) {
+                Ok(page) => return Some(reply(Status::Ok, page.as_bytes())),
                 Err(status) => Err(status),
             },
         };
         Some(reply(result.err().unwrap_or(Status::Ok), &[]))
+    }
+
+    fn query(&self, query: &Query) -> Result<CounterPage, Status> {
+        match query.reserved.get() {
+            0 => Ok(CounterPage::of(&self.counters(), query.first.get())),
+            _ => Err(Status::Malformed),
+        }
     }
 
     fn path(&self, query: &QueryPath) -> Result<PathInfo, Status> {

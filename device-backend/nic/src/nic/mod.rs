@@ -21,7 +21,8 @@ mod send;
 mod tracing;
 
 use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC};
-use qnic_abi::control::{Statistics, REPLY_BYTES};
+use qnic_abi::control::REPLY_BYTES;
+use qnic_abi::counters::Table as _;
 use qnic_abi::event::Event;
 use qnic_abi::header::{Geometry, GeometryError, SramHeader, MAGIC};
 use qnic_abi::shared::Ordering;
@@ -32,6 +33,7 @@ use zerocopy::IntoBytes;
 use crate::budget::Budget;
 use crate::config::{Limits, NicConfig};
 use crate::core::{Core, Pending};
+use crate::counters::Counters;
 use crate::env::{Host, Payload, Receipt, Time, Wire};
 use crate::occupants::{PeerReport, VniReport};
 use crate::protocols::{Context, Protocols};
@@ -387,11 +389,11 @@ impl Nic {
     }
 
     /// What the NIC holds, and what it has counted since it was started.
-    pub fn statistics(&self) -> Statistics {
-        let mut statistics = self.core.statistics();
-        self.transport.statistics(&mut statistics);
-        self.protocols.statistics(&mut statistics);
-        statistics
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.core.counters();
+        counters.add(&self.transport.counters);
+        counters.parked_imports = self.protocols.parked_imports() as u64;
+        counters
     }
 
     /// How long operations and frames were in each stage ([`mod@crate::stages`]), since the NIC was

@@ -34,13 +34,12 @@ impl Nic {
         let Some(now) = host.clock().filter(|_| self.core.tracing.on) else {
             return;
         };
-        let statistics = self.statistics();
+        let counters = self.counters();
         let budgets = self.transport.budgets();
         let credits = budgets.iter().find(|budget| budget.name == "windows");
-        let processes = statistics.processes.get();
         self.core.tracing.push(Event {
-            depth: u16::try_from(processes).unwrap_or(u16::MAX),
-            bytes: statistics.operations.get().into(),
+            depth: u16::try_from(counters.processes).unwrap_or(u16::MAX),
+            bytes: counters.operations,
             detail: credits.map_or(0, |budget| budget.used),
             ..Event::own(now.0, self.config.node.0, What::Load, OperationId(0))
         });

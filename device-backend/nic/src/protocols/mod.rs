@@ -29,7 +29,7 @@ mod rdma;
 
 use std::collections::BTreeMap;
 
-use qnic_abi::control::{RequestHeader, Statistics};
+use qnic_abi::control::RequestHeader;
 use qnic_abi::wire::{self, fragments, Class, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 
@@ -558,9 +558,9 @@ impl Protocols {
         budgets
     }
 
-    /// [`Protocol::statistics`] of all.
-    pub(crate) fn statistics(&self, statistics: &mut Statistics) {
-        for_each!(&self, p => p.statistics(statistics));
+    /// Imports of peers that wait here for a name.
+    pub(crate) fn parked_imports(&self) -> usize {
+        self.directory.parked_imports()
     }
 
     /// Names of processes that are known, for people.

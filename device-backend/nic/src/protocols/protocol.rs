@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use qnic_abi::control::{RequestHeader, Statistics};
+use qnic_abi::control::RequestHeader;
 use qnic_abi::wire::{Body, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
 use zerocopy::FromZeros;
@@ -497,9 +497,6 @@ pub(crate) trait Protocol: Listed {
     fn deadline(&self) -> Option<Time> {
         None
     }
-
-    /// Adds what it counts.
-    fn statistics(&self, _statistics: &mut Statistics) {}
 
     /// Adds what it keeps for others, and how much that may be.
     fn budgets(&self, _limits: &Limits, _budgets: &mut Vec<Budget>) {}

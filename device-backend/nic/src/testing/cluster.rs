@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::control::{
-    FaultDone, Hello, Imported, Opcode, ReplyHeader, RequestHeader, Statistics, REPLY_BYTES,
-    REQUEST_BYTES,
+    FaultDone, Hello, Imported, Opcode, ReplyHeader, RequestHeader, REPLY_BYTES, REQUEST_BYTES,
 };
 use qnic_abi::event::{Event, Kind, FAULT_WRITE};
 use qnic_abi::page_table::PageAccess;
@@ -17,8 +16,8 @@ use super::kept_wire::KeptFrames;
 use super::lossy_wire::InTransit;
 use super::{LossyWire, Memory, SimDriver, SimHost, Sram};
 use crate::{
-    Channel, Host, Limits, Nic, NicConfig, Path, Payload, Progress, Receipt, Sent, Ticket, Time,
-    Wire,
+    Channel, Counters, Host, Limits, Nic, NicConfig, Path, Payload, Progress, Receipt, Sent,
+    Ticket, Time, Wire,
 };
 
 /// Idle queues that a NIC looks at with one look.
@@ -494,8 +493,8 @@ impl Cluster {
     }
 
     /// What a NIC has counted.
-    pub fn statistics(&self, node: usize) -> Statistics {
-        self.nodes[node].nic.statistics()
+    pub fn counters(&self, node: usize) -> Counters {
+        self.nodes[node].nic.counters()
     }
 
     /// The reply to an import, if it is there.

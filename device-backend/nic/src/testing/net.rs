@@ -4,12 +4,11 @@ use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use qnic_abi::control::Statistics;
 use qnic_abi::shared::Ordering;
 use qnic_abi::{Access, NodeId, Port, SharedMemory, Status, VniId, PAGE_SIZE};
 
 use super::{Cluster, LossyWire, Party};
-use crate::{Limits, Progress};
+use crate::{Counters, Limits, Progress};
 
 /// Readable and writable.
 pub const ALL: Access = Access::all();
@@ -121,8 +120,8 @@ impl Net {
     }
 
     /// What a NIC has counted.
-    pub fn counters(&self, node: usize) -> Statistics {
-        self.cluster().statistics(node)
+    pub fn counters(&self, node: usize) -> Counters {
+        self.cluster().counters(node)
     }
 
     /// Answers faults at once from now on, or leaves them to the test.
@@ -182,8 +181,8 @@ impl Net {
     #[track_caller]
     pub fn assert_holds_nothing(&self, node: usize) {
         let counters = self.counters(node);
-        assert_eq!(counters.frames_held.get(), 0);
-        assert_eq!(counters.bounce_bytes.get(), 0);
+        assert_eq!(counters.frames_held, 0);
+        assert_eq!(counters.bounce_bytes, 0);
         let budgets = self.cluster().nodes[node].nic.budgets();
         for budget in budgets {
             let staged = [

@@ -52,6 +52,7 @@ use qnic_shared::timing::TimerWheel;
 use reliable::Alarm;
 
 use crate::config::{Limits, NicConfig, MAX_WINDOW};
+use crate::counters::Counters;
 use crate::env::{Channel, HostMemory, Payload, Sent, Time, Wire};
 use crate::frame::StoredFrame;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
@@ -74,19 +75,6 @@ const CONTROL_LIMIT: usize = 4096;
 
 /// A node that could not be reached is tried again after so long, in nanoseconds.
 pub(crate) const RETRY_AFTER: u64 = 10_000_000;
-
-/// What the transport counts.
-#[derive(Debug, Default)]
-pub(crate) struct TransportCounters {
-    pub(crate) malformed_frames: u64,
-    pub(crate) stale_frames: u64,
-    pub(crate) frames_resent: u64,
-    pub(crate) resend_timeouts: u64,
-    pub(crate) duplicate_frames: u64,
-    pub(crate) frames_outside: u64,
-    pub(crate) acknowledgements: u64,
-    pub(crate) peers_given_up: u64,
-}
 
 /// What had to wait for a window that has room again.
 #[derive(Debug, Default)]
@@ -119,7 +107,7 @@ pub(crate) struct Transport {
     called: Vec<PeerIndex>,
     /// Nodes that are to become peers, if there is a route to them.
     wanted: Vec<NodeId>,
-    pub(crate) counters: TransportCounters,
+    pub(crate) counters: Counters,
 }
 
 impl Transport {
@@ -134,13 +122,13 @@ impl Transport {
             unblocked: Unblocked::default(),
             called: Vec::new(),
             wanted: Vec::new(),
-            counters: TransportCounters::default(),
+            counters: Counters::default(),
         }
     }
 
     /// Begins new sessions with all peers, with numbers from `session` on.
     pub(crate) fn start(&mut self, session: u64) {
-        self.counters = TransportCounters::default();
+        self.counters = Counters::default();
         self.unblocked = Unblocked::default();
         self.peers.raise_sessions(session);
         // Peers of before a start without a reset must start over.
@@ -160,7 +148,7 @@ impl Transport {
         self.called.clear();
         self.sweeping = false;
         self.unblocked = Unblocked::default();
-        self.counters = TransportCounters::default();
+        self.counters = Counters::default();
     }
 
     /// The peer of a node; `None` if it is none, or has left.

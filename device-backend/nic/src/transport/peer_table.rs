@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Index, IndexMut};
 
-use qnic_abi::control::Statistics;
 use qnic_abi::NodeId;
 
 use super::peer::Peer;
@@ -335,19 +334,6 @@ impl IndexMut<PeerIndex> for PeerTable {
 }
 
 impl Transport {
-    /// Adds what the transport counts.
-    pub(crate) fn statistics(&self, statistics: &mut Statistics) {
-        let counters = &self.counters;
-        statistics.malformed_frames = counters.malformed_frames.into();
-        statistics.stale_frames = counters.stale_frames.into();
-        statistics.frames_resent = counters.frames_resent.into();
-        statistics.resend_timeouts = counters.resend_timeouts.into();
-        statistics.duplicate_frames = counters.duplicate_frames.into();
-        statistics.frames_outside = counters.frames_outside.into();
-        statistics.acknowledgements = counters.acknowledgements.into();
-        statistics.peers_given_up = counters.peers_given_up.into();
-    }
-
     /// What is kept for peers, and how much may be.
     pub(crate) fn budgets(&self) -> Vec<Budget> {
         let all = self.peers.all();

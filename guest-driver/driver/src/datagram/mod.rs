@@ -69,6 +69,7 @@ mod tests;
 
 pub use buffer::Buffer;
 pub use config::{BindError, PortConfig, SendError, LAST_KERNEL_PORT};
+pub(crate) use counters::Counters;
 pub use message::{
     Address, Data, Handle, Header, Message, Outgoing, Sent, MAX_DESTINATIONS, MAX_MESSAGE,
 };

@@ -1,6 +1,8 @@
-//! What the driver counts, for [`qnic_abi::uapi::Info`].
+//! What the driver counts: the table of [`qnic_abi::counters::CounterSource::Driver`].
 
 use core::sync::atomic::{AtomicU64, Ordering};
+
+use qnic_abi::counters::Count;
 
 /// A counter, or a gauge. Relaxed: it orders nothing.
 #[derive(Debug, Default)]
@@ -20,16 +22,27 @@ impl Counter {
     }
 }
 
-/// Counters since the driver was started; the names are those of the fields of
-/// [`qnic_abi::uapi::Info`].
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) pages_mapped: Counter,
-    pub(crate) pages_inserted: Counter,
-    pub(crate) pages_invalidated: Counter,
-    pub(crate) pages_evicted: Counter,
-    pub(crate) faults_served: Counter,
-    pub(crate) faults_failed: Counter,
-    pub(crate) lock_conflicts: Counter,
-    pub(crate) wakes: Counter,
+impl Count for Counter {
+    fn value(&self) -> u64 {
+        self.get()
+    }
+
+    fn add(&mut self, number: u64) {
+        *self.0.get_mut() += number;
+    }
+}
+
+qnic_abi::counters! {
+    /// Counters since the driver was started.
+    #[derive(Debug, Default)]
+    pub(crate) struct Counters: Counter {
+        Gauge _ "Pages entered in the page table now." = pages_mapped;
+        Counter _ "Pages entered." = pages_inserted;
+        Counter _ "Pages taken out because the kernel asked (N5)." = pages_invalidated;
+        Counter _ "Pages taken out because their row was full." = pages_evicted;
+        Counter _ "Page faults served for the NIC (N13)." = faults_served;
+        Counter _ "Page faults that could not be served." = faults_failed;
+        Counter _ "Unmaps that found the page locked by the NIC and waited (N6)." = lock_conflicts;
+        Counter _ "Wake events received." = wakes;
+    }
 }

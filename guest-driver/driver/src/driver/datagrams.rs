@@ -4,14 +4,15 @@ use alloc::sync::Arc;
 
 use qnic_abi::attach::FIRST_DOORBELL;
 use qnic_abi::control::{self, Opcode, PROCESS_DRIVER};
+use qnic_abi::counters::CounterPage;
 use qnic_abi::datagram::DRIVER_PORT;
-use qnic_abi::{uapi, Status, VniId};
+use qnic_abi::VniId;
 
 use super::lifecycle::Driver;
-use crate::datagram::{bind, BindError, Binding, Engine, PortConfig, Upper};
+use crate::datagram::{bind, BindError, Binding, Counters, Engine, PortConfig, Upper};
 use crate::device::control_queue::Request;
 use crate::device::Wake;
-use crate::error::{CallError, Failure};
+use crate::error::Failure;
 use crate::memory::MemoryManager;
 use crate::platform::{HostArea, Level, Lock};
 
@@ -45,21 +46,12 @@ impl<P: MemoryManager> Driver<P> {
         }
     }
 
-    /// Fills in what the datagram layer has counted.
-    ///
-    /// # Errors
-    /// `Invalid`.
-    pub fn datagram_info(&self, call: &mut uapi::DatagramInfo) -> Result<(), CallError> {
-        if call.reserved.get() != 0 {
-            return Err(CallError::Invalid);
+    /// A page of what the datagram layer has counted.
+    pub(super) fn datagram_counters(&self, first: u32) -> CounterPage {
+        match self.engine() {
+            Some(engine) => CounterPage::of(&engine.counters, first),
+            None => CounterPage::of(&Counters::default(), first),
         }
-        let counters = self.engine().map(|engine| engine.counters.read());
-        *call = uapi::DatagramInfo {
-            status: Status::Ok.code().into(),
-            reserved: 0.into(),
-            counters: counters.unwrap_or_default(),
-        };
-        Ok(())
     }
 
     /// A wake event for a VNI has come. Atomic.

@@ -3,10 +3,11 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
-use qnic_abi::control::{Opcode, PathInfo, QueryPath, Statistics};
+use qnic_abi::control::{Opcode, PathInfo, Query, QueryPath};
+use qnic_abi::counters::{CounterPage, CounterSource};
 use qnic_abi::event::Event;
 use qnic_abi::header::Geometry;
-use qnic_abi::{uapi, VniId, ABI_VERSION};
+use qnic_abi::{uapi, Status, VniId, ABI_VERSION};
 
 use crate::datagram::Engine;
 use crate::device::control_queue::Request;
@@ -86,7 +87,7 @@ impl<P: MemoryManager> Driver<P> {
         self.device.is_alive()
     }
 
-    /// Fills in what driver and NIC have counted.
+    /// Fills in what driver and NIC are.
     ///
     /// # Errors
     /// `Invalid`, `NoDevice`.
@@ -94,27 +95,44 @@ impl<P: MemoryManager> Driver<P> {
         if call.reserved0.get() != 0 {
             return Err(CallError::Invalid);
         }
-        let query = Request::bare(Opcode::Query, VniId(0));
-        let (status, response) = self.device.call(&query)?;
-        let (counters, geometry) = (&self.device.counters, &self.device.geometry);
+        if !self.is_alive() {
+            return Err(CallError::NoDevice);
+        }
+        let geometry = &self.device.geometry;
         *call = uapi::Info {
-            status: status.code().into(),
+            status: Status::Ok.code().into(),
             abi_version: ABI_VERSION.into(),
             node: geometry.node.0.into(),
             reserved0: 0.into(),
             windows: geometry.windows.into(),
             sram_bytes: geometry.sram_bytes.into(),
             frames: geometry.frames.into(),
-            pages_mapped: counters.pages_mapped.get().into(),
-            pages_inserted: counters.pages_inserted.get().into(),
-            pages_invalidated: counters.pages_invalidated.get().into(),
-            pages_evicted: counters.pages_evicted.get().into(),
-            faults_served: counters.faults_served.get().into(),
-            faults_failed: counters.faults_failed.get().into(),
-            lock_conflicts: counters.lock_conflicts.get().into(),
-            wakes: counters.wakes.get().into(),
-            nic: response.body::<Statistics>().unwrap_or_default(),
         };
+        Ok(())
+    }
+
+    /// Fills in a page of counters: the driver's own, those of datagrams, or what the NIC answers.
+    ///
+    /// # Errors
+    /// `Invalid`, `NoDevice`.
+    pub fn counters(&self, call: &mut uapi::Counters) -> Result<(), CallError> {
+        let (source, first) = (CounterSource::try_from(call.source.get()), call.first);
+        let (Ok(source), 0) = (source, call.reserved.get()) else {
+            return Err(CallError::Invalid);
+        };
+        let mut status = Status::Ok;
+        call.page = match source {
+            CounterSource::Driver => CounterPage::of(&self.device.counters, first.get()),
+            CounterSource::Datagrams => self.datagram_counters(first.get()),
+            CounterSource::Nic => {
+                let reserved = 0.into();
+                let query = Request::new(Opcode::Query, VniId(0), &Query { first, reserved });
+                let response;
+                (status, response) = self.device.call(&query)?;
+                response.body().unwrap_or_default()
+            }
+        };
+        call.status = status.code().into();
         Ok(())
     }
 

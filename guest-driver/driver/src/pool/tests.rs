@@ -4,7 +4,8 @@ use std::vec::Vec;
 use super::shared::{LATER_NS, ROW_NS, SENDING_NS};
 use super::*;
 use crate::platform::{DeviceMemory, Platform};
-use crate::testing::{run, DatagramNic, Fake};
+use crate::testing::{counted, run, DatagramNic, Fake};
+use qnic_abi::counters::CounterSource;
 use qnic_abi::pool::{Pool, Queue};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{NodeId, SharedMemory};
@@ -189,9 +190,8 @@ fn packets_go_from_pool_to_pool_and_no_frame_is_lost() {
     assert_eq!(a.info().frames_sent.get(), 200);
     assert_eq!(b.info().frames_received.get(), 200);
     assert_eq!(a.info().frames_refused.get() + b.info().starved.get(), 0);
-    let mut datagrams = uapi::DatagramInfo::default();
-    world.driver.datagram_info(&mut datagrams).unwrap();
-    assert_eq!(datagrams.counters.bytes_copied.get(), 0);
+    let datagrams = counted(&world.driver, CounterSource::Datagrams);
+    assert_eq!(datagrams["bytes_copied"], 0);
 }
 
 /// The NIC has taken none of them yet, and the process has kicked for the first only.
@@ -310,11 +310,7 @@ fn a_wait_ends_a_row() {
         assert!(a.send(b.port, &[number]));
     }
     assert_eq!(a.info().kicks.get(), 2);
-    let sent = |world: &World| {
-        let mut call = uapi::DatagramInfo::default();
-        world.driver.datagram_info(&mut call).unwrap();
-        call.counters.packets_sent.get()
-    };
+    let sent = |world: &World| counted(&world.driver, CounterSource::Datagrams)["packets_sent"];
     assert_eq!(sent(&world), 2);
     let mut call = PoolWait {
         events: events::INPUT.into(),
@@ -496,11 +492,7 @@ fn frames_of_several_pages_are_one_packet() {
     let mut world = World::new();
     let shape = (20_000, 12, 3);
     let (mut a, mut b) = (world.open_with(shape), world.open_with(shape));
-    let packets = |world: &World| {
-        let mut call = qnic_abi::uapi::DatagramInfo::default();
-        world.driver.datagram_info(&mut call).unwrap();
-        call.counters.packets_sent.get()
-    };
+    let packets = |world: &World| counted(&world.driver, CounterSource::Datagrams)["packets_sent"];
     for (most, fragments) in [(32_768, 1), (4096, 5)] {
         world.nic.lock().unwrap().as_mut().unwrap().max_payload = most;
         for length in [20_000, 16_385, 20_000, 20_000] {

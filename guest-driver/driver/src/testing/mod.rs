@@ -13,6 +13,7 @@ mod pages;
 mod sync;
 
 use core::fmt;
+use std::collections::BTreeMap;
 use std::string::String;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,6 +21,7 @@ use std::vec::Vec;
 
 use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC, CONFIG_SIZE};
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
+use qnic_abi::counters::CounterSource;
 use qnic_abi::event::{Event, Kind};
 use qnic_abi::header::{Geometry, SramHeader};
 use qnic_abi::{uapi, Access, NodeId, SharedMemory, Status, VniId, ABI_VERSION};
@@ -327,4 +329,9 @@ impl Platform for Fake {
         let line = std::format!("{level:?}: {message}");
         self.log.lock().unwrap().push(line);
     }
+}
+
+/// All that the driver, its datagram layer or the NIC has counted.
+pub(crate) fn counted(driver: &Driver<Fake>, source: CounterSource) -> BTreeMap<String, u64> {
+    uapi::Counters::read(source, |call| driver.counters(call)).unwrap()
 }

@@ -6,10 +6,20 @@ use std::vec::Vec;
 use qnic_abi::control::{
     self, Imported, Opcode, ReplyHeader, RequestHeader, REPLY_BYTES, REQUEST_BYTES,
 };
+use qnic_abi::counters::CounterPage;
 use qnic_abi::{Secret, Status};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::platform::{RequestError, Timeout};
+
+qnic_abi::counters! {
+    /// What the fake NIC counts: also something that the driver has never heard of.
+    #[derive(Default)]
+    struct Invented: u64 {
+        Gauge _ "Registered processes." = processes;
+        Counter _ "No driver knows it." = newer_than_the_driver;
+    }
+}
 
 /// The fake NIC.
 #[derive(Default)]
@@ -109,11 +119,13 @@ impl Nic {
                 return respond(Status::Ok.code(), &path);
             }
             Opcode::Query => {
-                let statistics = control::Statistics {
-                    processes: (self.processes.len() as u32).into(),
-                    ..Default::default()
+                let (query, _) = control::Query::read_from_prefix(body).unwrap();
+                let table = Invented {
+                    processes: self.processes.len() as u64,
+                    newer_than_the_driver: 7,
                 };
-                return respond(Status::Ok.code(), &statistics);
+                let page = CounterPage::of(&table, query.first.get());
+                return respond(Status::Ok.code(), &page);
             }
         }
         respond(status.code(), &[0u8; 0])

@@ -7,13 +7,13 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ffi::c_void;
 
-use qnic_abi::{uapi, NodeId, PAGE_SIZE};
+use qnic_abi::{NodeId, PAGE_SIZE};
 use qnic_driver::datagram::{
     Address, BindError, Binding, Buffer, Data, Handle, Header, Message, Outgoing, Port, PortConfig,
     SendError, Sent, Upper, MAX_DESTINATIONS,
 };
 
-use crate::entry::{driver_of, with_argument};
+use crate::entry::driver_of;
 use crate::ffi::{self, errno};
 use crate::memory::Memory;
 use crate::platform::Kernel;
@@ -298,19 +298,4 @@ pub(crate) unsafe extern "C" fn qnic_rs_datagram_node(port: *mut c_void) -> u16 
 pub(crate) unsafe extern "C" fn qnic_rs_datagram_serve(driver: *mut c_void) {
     // SAFETY: the shim passes its driver.
     unsafe { driver_of(driver) }.serve_datagrams();
-}
-
-#[no_mangle]
-pub(crate) unsafe extern "C" fn qnic_rs_datagram_info(
-    driver: *mut c_void,
-    argument: *mut u8,
-) -> i32 {
-    // SAFETY: the shim passes its driver.
-    let driver = unsafe { driver_of(driver) };
-    // SAFETY: the shim's buffer is as long as any argument.
-    unsafe {
-        with_argument(argument, |call: &mut uapi::DatagramInfo| {
-            driver.datagram_info(call)
-        })
-    }
 }

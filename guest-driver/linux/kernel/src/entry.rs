@@ -38,7 +38,7 @@ pub(crate) const CALLS: [u32; 22] = [
     uapi::WAKE,
     uapi::PATH,
     uapi::INFO,
-    uapi::DATAGRAM_INFO,
+    uapi::COUNTERS,
     pool::OPEN_POOLS,
     pool::POOL_KICK,
     pool::POOL_WAIT,
@@ -255,6 +255,14 @@ unsafe extern "C" fn qnic_rs_info(driver: *mut c_void, argument: *mut u8) -> i32
     let driver = unsafe { driver_of(driver) };
     // SAFETY: the shim's buffer has room for every argument.
     unsafe { with_argument(argument, |call: &mut uapi::Info| driver.info(call)) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_counters(driver: *mut c_void, argument: *mut u8) -> i32 {
+    // SAFETY: the shim holds a reference.
+    let driver = unsafe { driver_of(driver) };
+    // SAFETY: the shim's buffer has room for every argument.
+    unsafe { with_argument(argument, |call: &mut uapi::Counters| driver.counters(call)) }
 }
 
 #[no_mangle]

@@ -85,7 +85,7 @@ mod abi_h {
         same(QNIC_ARGUMENT_BYTES, largest_argument());
         same(QNIC_IOCTL_REGISTER, uapi::REGISTER as u64);
         same(QNIC_IOCTL_INFO, uapi::INFO as u64);
-        same(QNIC_IOCTL_DATAGRAM_INFO, uapi::DATAGRAM_INFO as u64);
+        same(QNIC_IOCTL_COUNTERS, uapi::COUNTERS as u64);
         same(QNIC_IOCTL_OPEN_POOLS, pool::OPEN_POOLS as u64);
         same(QNIC_HEADER_BYTES, datagram::HEADER_CAPACITY as u64);
         same(QNIC_VOLUMES, volume::MAX_VOLUMES as u64);

@@ -1,30 +1,30 @@
-//! Prints the counters of driver and NIC as one JSON line.
+//! Prints what driver and NIC are and have counted, as one JSON line: whatever they count.
 
 use anyhow::{Context, Result};
-use qnic::Nic;
+use qnic::{CounterSource, Nic};
+use serde_json::{json, Map, Value};
 
 pub(crate) fn run() -> Result<()> {
-    let opened = Nic::open().context("open the NIC")?;
-    let info = opened.info().context("ask for counters")?;
-    let datagrams = opened.datagram_info().context("ask for datagrams")?;
-    let datagrams: std::collections::BTreeMap<_, _> = datagrams.fields().into();
-    let nic: std::collections::BTreeMap<_, _> = info.nic.fields().into();
-    let line = serde_json::json!({
-        "abi_version": info.abi_version.get(),
-        "node": info.node.get(),
-        "windows": info.windows.get(),
-        "sram_bytes": info.sram_bytes.get(),
-        "pages_mapped": info.pages_mapped.get(),
-        "pages_inserted": info.pages_inserted.get(),
-        "pages_invalidated": info.pages_invalidated.get(),
-        "pages_evicted": info.pages_evicted.get(),
-        "faults_served": info.faults_served.get(),
-        "faults_failed": info.faults_failed.get(),
-        "lock_conflicts": info.lock_conflicts.get(),
-        "wakes": info.wakes.get(),
-        "datagrams": datagrams,
-        "nic": nic,
-    });
-    println!("{line}");
+    let nic = Nic::open().context("open the NIC")?;
+    let info = nic.info().context("ask what it is")?;
+    let counters = |source| -> Result<Map<String, Value>> {
+        let counters = nic.counters(source).context("ask for counters")?;
+        Ok(counters
+            .into_iter()
+            .map(|(name, value)| (name, value.into()))
+            .collect())
+    };
+    let mut line = counters(CounterSource::Driver)?;
+    for (name, value) in [
+        ("abi_version", json!(info.abi_version.get())),
+        ("node", json!(info.node.get())),
+        ("windows", json!(info.windows.get())),
+        ("sram_bytes", json!(info.sram_bytes.get())),
+        ("datagrams", counters(CounterSource::Datagrams)?.into()),
+        ("nic", counters(CounterSource::Nic)?.into()),
+    ] {
+        line.insert(name.to_owned(), value);
+    }
+    println!("{}", Value::from(line));
     Ok(())
 }

@@ -8,7 +8,7 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::datagram::Socket;
 use qnic::stream::{Options, Streams};
-use qnic::{Nic, NodeId};
+use qnic::{CounterSource, Nic, NodeId};
 use qnic_apps::report::{BenchRow, Latency, MessagesRow, PoolLine};
 
 use super::connection::{Answer, Connection, Pooled, Purpose, Tcp, CHUNK};
@@ -121,7 +121,7 @@ impl Ends<'_> {
 
     /// Bytes that the driver here has copied so far; those of the peer it counts itself.
     fn bytes_copied(&self) -> Result<u64> {
-        Ok(self.nic.datagram_info()?.bytes_copied.get())
+        Ok(self.nic.counters(CounterSource::Datagrams)?["bytes_copied"])
     }
 
     fn socket_ball(&self) -> Result<()> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic::Nic;
+use qnic::{CounterSource, Nic};
 use qnic_apps::report::PressureReport;
 
 use super::Pressure;
@@ -84,17 +84,17 @@ impl Pressure<'_> {
 fn counters(nic: &Nic) -> Result<PressureReport> {
     let [swapped_in, swapped_out] = pages_swapped()?;
     let [read_again, written_back] = pages_of_files()?;
-    let info = nic.info()?;
+    let driver = nic.counters(CounterSource::Driver)?;
     Ok(PressureReport {
         swapped_in,
         swapped_out,
         read_again,
         written_back,
         compacted: pages_compacted()?,
-        faults_served: info.faults_served.get(),
-        bounces: info.nic.bounces.get(),
-        pages_invalidated: info.pages_invalidated.get(),
-        lock_conflicts: info.lock_conflicts.get(),
+        faults_served: driver["faults_served"],
+        bounces: nic.counters(CounterSource::Nic)?["bounces"],
+        pages_invalidated: driver["pages_invalidated"],
+        lock_conflicts: driver["lock_conflicts"],
         ..Default::default()
     })
 }

@@ -101,7 +101,7 @@ impl Provider for Platform {
         Err(unsupported())
     }
 
-    fn datagram_info(&self) -> Result<uapi::DatagramInfo, CallError> {
+    fn counters(&self, _: &mut uapi::Counters) -> Result<(), CallError> {
         Err(unsupported())
     }
 

@@ -23,7 +23,6 @@ mod wait_queue;
 use qnic_abi::atomic::{
     kind, AtomicCommand, AtomicRequest, AtomicResponse, Function, WaitQueue, OPCODE,
 };
-use qnic_abi::control::Statistics;
 use qnic_abi::host_area::RESULT_RECORDS;
 use qnic_abi::wire::Frame;
 use qnic_abi::{Access, Key, SegmentId, Status, VniId, PAGE_SIZE};
@@ -71,8 +70,6 @@ impl Default for Operations {
 #[derive(Debug, Default)]
 pub(super) struct AtomicProtocol {
     processes: PerProcess<Operations>,
-    /// Operations executed on memory of this node.
-    executed: u64,
 }
 
 /// From a descriptor to a request and the number of its result record.
@@ -165,7 +162,7 @@ impl AtomicProtocol {
         };
         cx.core.unlock_dirty(cx.host, page);
         let outcome = outcome.map_err(|_| Received::Refuse(Status::PageUnavailable))?;
-        self.executed += 1;
+        cx.core.counters.atomics += 1;
         Ok(outcome)
     }
 
@@ -382,10 +379,6 @@ impl Protocol for AtomicProtocol {
             let requested = slots.0[slot].is_some_and(|slot| slot.state == State::Requested);
             requested.into()
         });
-    }
-
-    fn statistics(&self, statistics: &mut Statistics) {
-        statistics.atomics = self.executed.into();
     }
 }
 

@@ -30,7 +30,6 @@ mod receive;
 
 use buffers::Buffers;
 use command::{Command, Packet, Sends, Withdraw};
-use qnic_abi::control::Statistics;
 use qnic_abi::datagram::{kind, Datagram, Opcode, DRIVER_PORT};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::wire::{fragments, Frame, SPAN_PAGES};
@@ -46,21 +45,11 @@ use crate::ids::OperationId;
 use crate::stages::Kind;
 use crate::transport::Window;
 
-/// What has happened to packets.
-#[derive(Debug, Default)]
-struct Counts {
-    sent: u64,
-    received: u64,
-    dropped: u64,
-    late: u64,
-}
-
 /// State of the protocol.
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
     sends: Sends,
     buffers: Buffers,
-    counts: Counts,
 }
 
 /// Returns true if so many bytes from an address on are memory of the node, in as many pages as a
@@ -220,7 +209,7 @@ impl Protocol for Datagrams {
     }
 
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, frame: &Outgoing) {
-        self.counts.sent += 1;
+        cx.core.counters.datagrams_sent += 1;
         cx.core.count_sent(id.vni(), frame.length);
         self.end_send(cx, id, Status::Ok);
     }
@@ -257,14 +246,6 @@ impl Protocol for Datagrams {
                 self.buffers = Buffers::default();
             }
         }
-    }
-
-    fn statistics(&self, statistics: &mut Statistics) {
-        let counts = &self.counts;
-        statistics.datagrams_sent = counts.sent.into();
-        statistics.datagrams_received = counts.received.into();
-        statistics.datagrams_dropped = counts.dropped.into();
-        statistics.datagrams_late = counts.late.into();
     }
 
     fn budgets(&self, limits: &Limits, budgets: &mut Vec<Budget>) {

@@ -92,11 +92,11 @@ impl Datagrams {
         let (Some(buffer), Some(vni)) = (buffer, cx.core.vni_of(Port(DRIVER_PORT))) else {
             return Err(match body.target.get() {
                 0 => {
-                    self.counts.dropped += 1;
+                    cx.core.counters.datagrams_dropped += 1;
                     Status::Exhausted
                 }
                 _ => {
-                    self.counts.late += 1;
+                    cx.core.counters.datagrams_late += 1;
                     Status::Cancelled
                 }
             });
@@ -110,7 +110,7 @@ impl Datagrams {
                 .then_some(Status::Exhausted),
         };
         if let Some(status) = refusal {
-            self.counts.dropped += 1;
+            cx.core.counters.datagrams_dropped += 1;
             return Err(status);
         }
         let Some(buffer) = self.buffers.take(port, buffer.handle) else {
@@ -118,11 +118,11 @@ impl Datagrams {
         };
         if store(cx.host, &buffer, arrival, &body).is_err() {
             // The node has less memory than when it was posted.
-            self.counts.dropped += 1;
+            cx.core.counters.datagrams_dropped += 1;
             end_buffer(cx, vni, buffer.handle, Status::BadAddress);
             return Err(Status::BadAddress);
         }
-        self.counts.received += 1;
+        cx.core.counters.datagrams_received += 1;
         cx.core.count_received(vni, length);
         let entry = CompletionEntry {
             handle: buffer.handle.into(),

@@ -23,8 +23,7 @@ use std::collections::BTreeSet;
 use parked::{Parked, ParkedImports};
 use pending::{Pending, PendingImports};
 use qnic_abi::control::{
-    Import, Imported, Opcode, ReplyHeader, RequestHeader, Statistics, MAX_IMPORT_WAIT_MS,
-    REPLY_BYTES,
+    Import, Imported, Opcode, ReplyHeader, RequestHeader, MAX_IMPORT_WAIT_MS, REPLY_BYTES,
 };
 use qnic_abi::directory::{kind, ImportRequest, ImportResponse};
 use qnic_abi::export::Importer;
@@ -64,6 +63,11 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    /// Imports of peers that wait here for a name.
+    pub(super) fn parked_imports(&self) -> usize {
+        self.parked.len()
+    }
+
     /// Starts an import.
     fn import<H: Host>(
         &mut self,
@@ -483,10 +487,6 @@ impl Protocol for Directory {
         }
         let deadlines = [self.pending.deadline(), self.parked.deadline()];
         deadlines.into_iter().flatten().min()
-    }
-
-    fn statistics(&self, statistics: &mut Statistics) {
-        statistics.parked_imports = (self.parked.len() as u32).into();
     }
 }
 

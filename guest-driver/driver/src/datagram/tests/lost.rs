@@ -52,8 +52,8 @@ fn a_steered_buffer_waits_on_when_half_of_its_message_is_given_up() {
     send_but(&world, handle, &bytes(2, 8192), &[]);
     let told = world.notes[1].take();
     assert!(is_received(&told, &bytes(2, 8192)), "{told:?}");
-    assert_eq!(world.counters().bytes_copied.get(), 0);
-    assert_eq!(world.counters().pages_steered.get(), 2);
+    assert_eq!(world.counters()["bytes_copied"], 0);
+    assert_eq!(world.counters()["pages_steered"], 2);
 }
 
 #[test]

@@ -7,15 +7,18 @@ mod lost;
 mod stories;
 
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::string::String;
 use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
+use qnic_abi::counters::CounterSource;
 use qnic_abi::datagram::PacketFlags;
 use qnic_abi::{NodeId, Status};
 
 use super::*;
 use crate::platform::DeviceMemory;
-use crate::testing::{run, DatagramNic, Fake, Packet};
+use crate::testing::{counted, run, DatagramNic, Fake, Packet};
 use crate::Driver;
 
 /// The data of a message, which nobody wants to read whole.
@@ -257,10 +260,8 @@ impl World {
         sent.map_err(|(error, _)| error).unwrap();
     }
 
-    fn counters(&self) -> qnic_abi::uapi::DatagramCounters {
-        let mut call = qnic_abi::uapi::DatagramInfo::default();
-        self.driver.datagram_info(&mut call).unwrap();
-        call.counters
+    fn counters(&self) -> BTreeMap<String, u64> {
+        counted(&self.driver, CounterSource::Datagrams)
     }
 }
 

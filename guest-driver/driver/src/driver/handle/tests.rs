@@ -1,7 +1,8 @@
 use super::*;
 use crate::platform::RequestError;
-use crate::testing::{event, register, running, Fake};
+use crate::testing::{counted, event, register, running, Fake};
 use core::sync::atomic::Ordering;
+use qnic_abi::counters::CounterSource;
 use qnic_abi::event::Kind;
 use qnic_abi::header::MAGIC;
 use qnic_abi::host_area::{GONE, WAKE_GENERATION};
@@ -215,6 +216,25 @@ fn removal_wakes_every_waiter_and_fails_every_call() {
     assert_eq!(register.err(), Some(CallError::NoDevice));
     let info = driver.info(&mut uapi::Info::default());
     assert_eq!(info, Err(CallError::NoDevice));
+}
+
+/// A counter that only the NIC knows reaches a program by its name.
+#[test]
+fn counters_are_what_the_nic_has() {
+    let (_fake, driver, _process) = running();
+    let nic = counted(&driver, CounterSource::Nic);
+    assert_eq!((nic["processes"], nic["newer_than_the_driver"]), (1, 7));
+    let own = counted(&driver, CounterSource::Driver);
+    assert_eq!((own.len(), own["faults_failed"]), (8, 0));
+    assert_eq!(counted(&driver, CounterSource::Datagrams).len(), 21);
+    for change in [
+        |call: &mut uapi::Counters| call.source = 3.into(),
+        |call: &mut uapi::Counters| call.reserved = 1.into(),
+    ] {
+        let mut call = uapi::Counters::default();
+        change(&mut call);
+        assert_eq!(driver.counters(&mut call), Err(CallError::Invalid));
+    }
 }
 
 #[test]
