@@ -34,7 +34,7 @@ pub mod kind {
 
 numbered! {
     /// What an atomic command does. `w` is the word, `x` and `y` are the operands of the
-    /// command, `Q` is a [`WaitQueue`]; 0 stands for nobody. All arithmetic wraps around.
+    /// command, `Q` is a [`WaitQueue`]; 0 stands for no entry. All arithmetic wraps around.
     ///
     /// | function | effect | value | detail |
     /// |---|---|---|---|
@@ -45,7 +45,7 @@ numbered! {
     /// | CompareSwap | if `w` = `y`: `w` := `x` | `w` before | 0 |
     /// | FetchAdd | `w` += `x` | `w` before | 0 |
     /// | Enqueue | `x` becomes the last entry | entry before it, or 0 | entries |
-    /// | Dequeue | the first entry leaves | the entry, or 0 | entries that stay, or [`NOBODY`] |
+    /// | Dequeue | the first entry leaves | the entry, or 0 | entries that stay, or [`EMPTY_QUEUE`] |
     /// | NewHead | `x` becomes the first entry, or leaves as well | 1 if it leaves | entries that stay |
     /// | SemaphoreP | takes one of `Q.value`, or as Enqueue | entry before it, or 0 | entries, `Q.value` before |
     /// | SemaphoreV | as Dequeue, or adds one to `Q.value` | the entry, or 0 | entries that stay, `Q.value` after |
@@ -86,12 +86,12 @@ numbered! {
 }
 
 impl Function {
-    /// Says whether the operand is a [`WaitQueue`], else it is a word.
+    /// Returns true if the operand is a [`WaitQueue`]; otherwise it is a word.
     pub const fn is_on_queue(self) -> bool {
         self as u16 >= Function::Enqueue as u16
     }
 
-    /// Says whether the operand can have so many bytes.
+    /// Returns true if the operand can have so many bytes.
     pub const fn takes(self, length: u64) -> bool {
         match self.is_on_queue() {
             true => length == size_of::<WaitQueue>() as u64,
@@ -112,7 +112,7 @@ layouts! {
     /// ```
     #[bytes(32)]
     pub struct WaitQueue {
-        /// First entry; 0: nobody, or not known yet.
+        /// First entry; 0: none, or not known yet.
         pub head: U64,
         /// Last entry.
         pub tail: U64,
@@ -229,7 +229,7 @@ impl Body for AtomicResponse {
 }
 
 /// First number of the detail of a Dequeue that found an empty queue.
-pub const NOBODY: u32 = u32::MAX;
+pub const EMPTY_QUEUE: u32 = u32::MAX;
 
 /// Detail of a function on a queue of another generation, which was not executed.
 pub const STALE: u64 = u64::MAX;

@@ -17,7 +17,7 @@
 //! | [`kind::GROUP_FORMED`] | Control | member | [`GroupState`] | none |
 //! | [`kind::GROUP_START`] | Control | home | [`GroupState`] | none |
 //! | [`kind::GROUP_GREET`] | Control | neighbour in the tree | [`GroupState`] | none: from now on silence is noticed |
-//! | [`kind::GROUP_END`] | Windowed | anybody | [`GroupEnd`] | none |
+//! | [`kind::GROUP_END`] | Windowed | any node of the group | [`GroupEnd`] | none |
 //! | [`kind::COLLECTIVE_UP`] | Windowed | node below | [`CollectivePart`] | what its subtree gives |
 //! | [`kind::COLLECTIVE_DOWN`] | Windowed | node above | [`CollectivePart`] | the result |
 
@@ -53,7 +53,7 @@ numbered! {
 numbered! {
     /// What the members of a group do together.
     pub enum Collective: u8 {
-        /// Nobody goes on before all have come.
+        /// A barrier: no member goes on before all have come.
         Barrier = 1,
         /// All get what the root has.
         Broadcast = 2,
@@ -130,7 +130,7 @@ pub mod kind {
     pub const GROUP_FORMED: u8 = 0xaa;
     /// [`super::GroupState`]: all nodes do.
     pub const GROUP_START: u8 = 0xab;
-    /// [`super::GroupState`]: somebody is there.
+    /// [`super::GroupState`]: a neighbour is there.
     pub const GROUP_GREET: u8 = 0xac;
 }
 

@@ -49,7 +49,7 @@ pub const REPLY_BYTES: usize = 512;
 pub const MAX_IMPORT_WAIT_MS: u32 = 3_600_000;
 
 /// Flag of [`NewProcess`]: the process may export physical memory (N25). The
-/// driver gives it only to whom the system lets touch all memory anyway.
+/// driver gives it only to a process that the system lets touch all memory anyway.
 pub const PROCESS_PHYSICAL: u16 = 1;
 
 /// Flag of [`NewProcess`]: the process is the driver itself, on
@@ -181,7 +181,7 @@ layouts! {
         /// Key that the physical map carries for the pages of this range: several
         /// segments over one range share it. Zero with [`EXPORT_PHYSICAL`].
         pub page_key: U64,
-        /// Who may import it, and what its writers may signal.
+        /// Which processes may import it, and what its writers may signal.
         pub options: ExportOptions,
     }
 

@@ -209,7 +209,7 @@ impl Count for u64 {
 ///     pub struct Door: u64 {
 ///         { pub colour: &'static str, }
 ///         Counter door_openings_total "Times that it was opened." = openings;
-///         Counter door_passages_total "People who passed, by direction." =
+///         Counter door_passages_total "Passages, by direction." =
 ///             entered { direction: "in" }, left { direction: "out" };
 ///     }
 /// }

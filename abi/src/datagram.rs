@@ -16,7 +16,7 @@
 //!
 //! | opcode | command | its end |
 //! |---|---|---|
-//! | [`Opcode::DatagramSend`] | [`DatagramSendCommand`] | a completion of kind DatagramSend: the NIC reads the data no more. Ok does not say that anybody receives it |
+//! | [`Opcode::DatagramSend`] | [`DatagramSendCommand`] | a completion of kind DatagramSend: the NIC reads the data no more. Ok does not say that it was received |
 //! | [`Opcode::DatagramPost`] | [`DatagramPostCommand`] | a completion of kind DatagramReceive: `length` bytes of data from `node` and `port` are in the buffer, and the body of their frame is in the record |
 //! | [`Opcode::DatagramWithdraw`] | [`DatagramWithdrawCommand`] | none of its own: those of the buffers that it takes back, with Cancelled |
 //!
@@ -230,7 +230,7 @@ layouts! {
         pub flags: u8,
         /// Bytes of `header` that count; the rest is zero.
         pub header_length: u8,
-        /// Header of whoever sends: its bytes, in words.
+        /// Header of the sending module: its bytes, in words.
         pub header: [U64; HEADER_CAPACITY / 8],
     }
 }

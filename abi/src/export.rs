@@ -1,5 +1,5 @@
-//! Options of an export (N2): who may import the segment, and which notifications its writers
-//! may signal. They travel from the library to the driver ([`crate::uapi::Export`]) and from
+//! Options of an export (N2): which processes may import the segment, and which notifications its
+//! writers may signal. They travel from the library to the driver ([`crate::uapi::Export`]) and from
 //! there to the NIC ([`crate::control::Export`]), which alone decides by them.
 //!
 //! ```text
@@ -10,13 +10,13 @@
 //!  32  | importers[0]    | importers[1]    | … 160
 //! ```
 //!
-//! # Who may import
+//! # Importers
 //! Each condition that is given has to hold: with [`LISTED`], the list names the importer;
 //! with a secret, the importer presents the same one. Zeroed options give no condition: every
 //! process may import. The exporting process itself always may: it has the key anyway.
 //!
-//! # What writers may signal
-//! The numbers from the first to the last, both included. Zeroed options allow none, since
+//! # Notifications
+//! Writers may signal the numbers from the first to the last, both included. Zeroed options allow none, since
 //! there is no notification 0. A write that names another number is refused as a whole, in
 //! each of its frames, with [`crate::Status::AccessDenied`].
 
@@ -54,7 +54,7 @@ layouts! {
         pub flags: U32,
         /// Entries of `importers` that count; zero without [`LISTED`].
         pub count: U32,
-        /// Who may import; zero behind the first `count`.
+        /// The list of importers; zero behind the first `count`.
         pub importers: [Importer; IMPORTERS_MAX],
     }
 }
@@ -72,7 +72,7 @@ impl ExportOptions {
         }
     }
 
-    /// Says whether flags, count and list agree.
+    /// Returns true if flags, count and list agree.
     pub fn is_valid(&self) -> bool {
         let count = self.count.get() as usize;
         let unused = self.importers.get(count..);

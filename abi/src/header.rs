@@ -167,7 +167,7 @@ pub struct SramPart {
     pub offset: usize,
     /// Its size in bytes.
     pub bytes: usize,
-    /// Who writes to it.
+    /// The side that writes to it.
     pub writer: &'static str,
 }
 

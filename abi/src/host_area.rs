@@ -79,7 +79,7 @@
 //! A process reads [`WAKE_GENERATION`], stores a wake request
 //! ([`crate::window`]), looks again, and asks the driver to block until the
 //! generation differs from the one it read. The driver adds one at each wake
-//! event, before it wakes anybody.
+//! event, before it wakes a thread.
 
 use zerocopy::little_endian::{U16, U32, U64};
 

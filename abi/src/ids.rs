@@ -45,7 +45,7 @@ impl core::fmt::Debug for Key {
 pub struct Secret(pub [u8; 16]);
 
 impl Secret {
-    /// Says whether it is one.
+    /// Returns true if it is one.
     pub fn is_some(&self) -> bool {
         self.0 != [0; 16]
     }

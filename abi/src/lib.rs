@@ -31,7 +31,7 @@
 //! | [`datagram`] | commands and the frame of unreliable datagrams (H1) | driver; NIC | NIC; peer NIC |
 //! | [`remote_memory`] | header of remote memory, in datagrams (H9) | driver | driver of another node |
 //! | [`directory`] | frames that ask for exported names (N3) | NIC | peer NIC |
-//! | [`export`] | who may import a segment, and what its writers may signal (N2) | process | NIC |
+//! | [`export`] | importers of a segment, and what its writers may signal (N2) | process | NIC |
 //! | [`host_area`] | counters and queues in guest memory, one area for each process | NIC; driver (one word) | process |
 //! | [`page_table`] | shadow page table and physical map in SRAM (N4) | driver; NIC (lock, dirty) | both |
 //! | [`control`] | commands of the driver, on the control virtqueue (Q9) | driver | NIC |

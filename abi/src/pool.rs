@@ -278,7 +278,7 @@ impl Shape {
 ///   │ port         │ node         │ length       │ index + 1    │
 ///   └──────────────┴──────────────┴──────────────┴──────────────┘
 /// ```
-/// In the two full queues, `node` and `port` say whom a frame goes to or comes from, and `length`
+/// In the two full queues, `node` and `port` say where a frame goes to or comes from, and `length`
 /// how many of its bytes count. In the two empty queues all three are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Slot {

@@ -22,7 +22,7 @@ pub const APPLICATION_BYTES: usize = 16;
 pub const MAX_TIMEOUT_MS: u32 = 600_000;
 /// In [`Names::flags`]: what was said before counts no more.
 pub const NAMES_FIRST: u32 = 1;
-/// In [`NameEntry::flags`]: nobody on the node has the name any more.
+/// In [`NameEntry::flags`]: no process of the node has the name any more.
 pub const NAME_WITHDRAWN: u16 = 1;
 
 numbered! {

@@ -163,7 +163,7 @@ const _: () = assert!(core::mem::offset_of!(Attach, key) == 24);
 const _: () = assert!(size_of::<Secret>() == 16);
 
 impl Header {
-    /// Says whether everything that the kind leaves empty is zero, and whether kind and reason
+    /// Returns true if everything that the kind leaves empty is zero, and whether kind and reason
     /// are numbers of the list.
     pub fn is_valid(&self) -> bool {
         let Ok(kind) = Kind::try_from(self.kind) else {
@@ -191,7 +191,7 @@ impl Header {
 }
 
 impl Attach {
-    /// Says whether it is one, with zeros where it has to have them.
+    /// Returns true if it is one, with zeros where it has to have them.
     pub fn is_valid(&self) -> bool {
         self.kind == Kind::Attach as u8
             && self.reserved0 == 0

@@ -5,7 +5,7 @@
 //! process, and on loom's atomics in a model.
 //!
 //! # Rules
-//! - Nobody forms a reference into shared memory; it is touched only through
+//! - No code forms a reference into shared memory; it is touched only through
 //!   this trait.
 //! - One location is always accessed with one width.
 //! - What the other side can write is read once, into private memory, then

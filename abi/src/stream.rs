@@ -2,7 +2,7 @@
 //! their shared pools ([`crate::pool`]), each as the data of one datagram.
 //!
 //! ```text
-//!   who connects                                     who accepts
+//!   the side that connects                           the side that accepts
 //!   Open ───────────────────────────────────────────►
 //!        ◄─────────────────────────────────────────── Accept
 //!   Data, Ack, Probe ◄──────────────────────────────► Data, Ack, Probe
@@ -19,7 +19,7 @@
 //! | [`Kind::Probe`] | send an Ack at once | | | |
 //! | [`Kind::Reset`] | the connection `to` has ended; `from` is zero if the sender has none | | [`Reason`] | |
 //!
-//! Node and port of the sender come with the datagram, and nobody can choose them. A connection is
+//! Node and port of the sender come with the datagram, and no process can choose them. A connection is
 //! known by two random numbers, one from each side: a frame of an earlier connection names none
 //! that is there.
 
@@ -66,7 +66,7 @@ numbered! {
     pub enum Reason: u32 {
         /// There is no such connection.
         Unknown = 1,
-        /// Nobody listens.
+        /// No process listens.
         Refused = 2,
         /// Too many connections.
         Full = 3,

@@ -147,7 +147,7 @@ layouts! {
         pub reserved: U16,
         /// In: 0 or [`PHYSICAL`].
         pub flags: U32,
-        /// In: who may import it, and what its writers may signal.
+        /// In: which processes may import it, and what its writers may signal.
         pub options: ExportOptions,
     }
 

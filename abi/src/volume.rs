@@ -121,7 +121,7 @@ layouts! {
         pub servers: [U16; MAX_SERVERS],
     }
 
-    /// Removes a block device that nobody has open. What was on it is lost.
+    /// Removes a block device that no process has open. What was on it is lost.
     ///
     /// Fails with `NoSuchVolume`, `VolumeInUse`.
     #[bytes(8)]
@@ -145,11 +145,11 @@ layouts! {
         pub timed_out: U64,
         /// Messages that were sent again, to the same server or to another.
         pub retransmissions: U64,
-        /// Answers that nobody waits for: late ones, and repeated ones.
+        /// Answers to no request under way: late ones, and repeated ones.
         pub stale_answers: U64,
-        /// Answers of servers that should have known better.
+        /// Answers of servers that contradict what the client knows.
         pub bad_answers: U64,
-        /// Messages that are none, or of nobody who is a server.
+        /// Messages that are malformed, or of a node that is no server of it.
         pub foreign: U64,
         /// Pages that were copied to servers because others were lost or left.
         pub repaired: U64,
@@ -182,7 +182,7 @@ layouts! {
         pub blocks: U64,
         /// Out: blocks that repair has looked at.
         pub repair_position: U64,
-        /// Out: blocks that have too few copies, and nobody to copy to.
+        /// Out: blocks that have too few copies, and no server to copy to.
         pub missing: U64,
         /// Out: blocks of which no copy is left.
         pub lost: U64,
@@ -257,7 +257,7 @@ layouts! {
     /// Takes the memory back: waits until clients have moved their pages, takes no new ones
     /// meanwhile, and ends.
     ///
-    /// Fails with `NotServing`, `TimedOut`: it goes on leaving, and serving whom it has to.
+    /// Fails with `NotServing`, `TimedOut`: it goes on leaving, and serves its clients until then.
     #[bytes(16)]
     pub struct LeaveMemory {
         /// Out: a [`crate::Status`] code.

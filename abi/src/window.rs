@@ -53,8 +53,8 @@
 //! # Notification queue
 //! A signal of a counted notification enters the notification queue
 //! ([`crate::host_area`], N16) if its bit in [`ARMED`] is set and no entry of it is
-//! in front of [`NOTIFICATION_HEAD`] unread. Whoever arms stores the bit, executes
-//! a full fence and looks at the signal counter; whoever takes entries stores the
+//! in front of [`NOTIFICATION_HEAD`] unread. A thread that arms stores the bit, executes
+//! a full fence and looks at the signal counter; a thread that takes entries stores the
 //! head with release, executes a full fence and then looks at the counters of what
 //! it has taken. The NIC stores the counter, executes a full fence and loads both
 //! words: either it enters the signal, or the process sees it in the counter.

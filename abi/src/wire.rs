@@ -140,7 +140,7 @@ impl Class {
 pub mod kind {
     /// [`super::Ack`].
     pub const ACK: u8 = 1;
-    /// [`super::Hello`]: a session begins, or goes on. Who is there?
+    /// [`super::Hello`]: a session begins, or goes on.
     pub const HELLO: u8 = 2;
     /// [`super::Hello`], in answer to a HELLO.
     pub const HELLO_REPLY: u8 = 3;

@@ -18,8 +18,7 @@ Examples:
   cargo qnic stats a                                   one counter a line
   cargo qnic stats a --json | jq .statistics.bounces
 
-The names are explained in abi/src/control.rs (Statistics: pages, bounce memory,
-protection) and device-backend/src/engine/report.rs (the attachment). N of M is a budget:
+docs/metrics.md says what the counters mean. N of M is a budget:
 what guests and peers make the NIC keep, and how much that may be; for one of many
 processes or peers, that of the one that uses most. Lines such as \"write queued\" say how long
 sampled operations were in a stage (docs/observing.md). Processes and peers are in --json, and in

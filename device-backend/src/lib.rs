@@ -19,8 +19,8 @@
 //! tools run it in their own process with [`Device::start`].
 //!
 //! # Counters
-//! [`Device::stats`] and the metrics socket ([`metrics`]) give them; the names are
-//! listed with [`Report`]. The module `exposition` gives the same to Prometheus.
+//! [`Device::stats`] and the metrics socket ([`metrics`]) give them; names and
+//! meanings stand in the tables of [`Report`] and [`qnic_nic::Counters`]. The module `exposition` gives the same to Prometheus.
 //!
 //! # Unsafe code
 //! Two functions in the module `sram`; nowhere else.

@@ -195,7 +195,7 @@ fn a_machine_reset_during_a_pause_gets_a_fresh_device() {
     assert_eq!(lab.report(0).counters.pauses, 0);
 }
 
-/// Nobody announced it: nothing accesses the guest's memory, what peers send waits, and all
+/// It was not announced: nothing accesses the guest's memory, what peers send waits, and all
 /// of it arrives when the machine goes on.
 #[test]
 fn a_pause_from_outside_is_survived() {
@@ -252,7 +252,7 @@ fn a_long_pause_ends_what_peers_wait_for() {
     assert_eq!(lab.report(1).counters.resets, 0);
 }
 
-/// A driver that is removed, or a guest that reboots, says so: nobody waits for it to go on.
+/// A driver that is removed, or a guest that reboots, says so: no peer waits for it to go on.
 #[test]
 fn an_announced_reset_is_no_pause() {
     let (lab, a, mut b, _) = joined();

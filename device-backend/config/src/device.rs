@@ -107,7 +107,7 @@ pub struct MetricsSettings {
     /// Address on which Prometheus finds them, by HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<SocketAddr>,
-    /// Allows an address that is not a loopback one: whoever reaches it reads all counters.
+    /// Allows an address that is not a loopback one: every program that reaches it reads all counters.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub http_anywhere: bool,
 }
@@ -137,7 +137,7 @@ pub fn check_metrics_address(
 ) -> Result<(), ConfigError> {
     require(address.port() != 0, key, "expected a port other than 0")?;
     let message = format!(
-        "{} is not a loopback address: whoever reaches it reads all counters; \
+        "{} is not a loopback address: every program that reaches it reads all counters; \
          {anywhere} = true allows it",
         address.ip()
     );

@@ -21,7 +21,7 @@
 //! [network.udp]                 # how device processes of other hosts are reached
 //! name = "west"                 # name of this process
 //! listen = "0.0.0.0:7000"
-//! private_key = "/run/qnic/key" # a file of "cargo qnic keys new"; nobody else may read it
+//! private_key = "/run/qnic/key" # a file of "cargo qnic keys new"; no other user may read it
 //! encrypt = true                # the same in all processes; true if left out
 //!
 //! [network.shm]                 # how device processes of this host are reached

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Each carrier has two channels (U4): a frame of the priority channel does not wait behind those
-//! of the data channel. Each says for itself what that means.
+//! of the data channel. The modules of the carriers say how.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;

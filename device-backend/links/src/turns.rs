@@ -1,13 +1,13 @@
-//! Whose turn it is on a link: that of the priority channel or of the data channel (U4).
+//! Which channel's turn it is on a link: that of priority or of data (U4).
 //!
 //! ```text
 //!   priority ─► p p p p p p … ─┐
 //!                              ├─► p … p d p … p d      at most [`RUN`] p in a row
 //!   data ─────► d d d d d d … ─┘
 //! ```
-//! A small frame waits for the frame that is on the line, and for other small ones. The turn of
-//! the data channel after [`RUN`] of them is for what may not wait without end: retransmissions
-//! take that channel, too.
+//! A small frame waits for the frame that is on the line, and for other small ones. After
+//! [`RUN`] of them the data channel has a turn, so that retransmissions, which take that channel, do
+//! not wait without end.
 
 use qnic_nic::env::Channel;
 

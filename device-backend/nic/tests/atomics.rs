@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
-use qnic_abi::atomic::{split_detail, Function, NOBODY};
+use qnic_abi::atomic::{split_detail, Function, EMPTY_QUEUE};
 use qnic_abi::{Access, Status};
 use qnic_nic::testing::{page, LossyWire, Net, Pair, Party, SimSegment, Transfer, ALL, PAGE};
 use qnic_nic::Limits;
@@ -123,7 +123,7 @@ fn queues_and_semaphores_work_over_the_wire() {
         let (first, second) = split_detail(detail);
         (value, first, second)
     };
-    assert_eq!(call(Function::Dequeue, 0), (0, NOBODY, 0));
+    assert_eq!(call(Function::Dequeue, 0), (0, EMPTY_QUEUE, 0));
     assert_eq!(call(Function::Enqueue, 11), (0, 1, 0));
     assert_eq!(call(Function::Enqueue, 12), (11, 2, 0));
     assert_eq!(call(Function::Enqueue, 13), (12, 3, 0));

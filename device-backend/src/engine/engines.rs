@@ -5,9 +5,9 @@
 //!                        ─► engine 1: …                      ├─► one answer
 //!                        ─► …                               ─┘
 //! ```
-//! NIC *n* of the configuration belongs to engine *n* modulo their number. What concerns all NICs is
-//! asked of one engine after the other: an answer of several is of times that are close together.
-//! Their clocks are one.
+//! NIC *n* of the configuration belongs to engine *n* modulo their number. A request about all NICs
+//! goes to one engine after the other, so the parts of its answer are of slightly different times. All
+//! engines have the same clock.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The engine: a thread that runs NICs of the process; all of them, unless there are several
-//! engines.
+//! The engine: a thread that runs NICs of the process. One engine runs all of them; several share
+//! them.
 //!
 //! ```text
 //!   other threads ──[functions, by EngineHandle]──┐

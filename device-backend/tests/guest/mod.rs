@@ -98,7 +98,7 @@ pub(crate) struct Guest {
 
 impl Guest {
     /// Connects, negotiates, and opens the channel for SHMEM_MAP, of which `channel` is the
-    /// device's end if it is given: then nobody answers there.
+    /// device's end if it is given: then no thread answers there.
     pub(crate) fn connect(socket: &Path, channel: Option<UnixStream>) -> Self {
         let stream = UnixStream::connect(socket).expect("connect");
         let mut front_end = Frontend::from_stream(stream.try_clone().unwrap(), 64);

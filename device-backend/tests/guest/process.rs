@@ -2,15 +2,12 @@
 
 use std::sync::atomic::{fence, Ordering};
 
-use qnic_abi::client::{Command, CommandQueue, Memory, Remote};
-use qnic_abi::control::{Export, Import, Imported, NewProcess, Opcode};
-use qnic_abi::export::ExportOptions;
-use qnic_abi::host_area::{signal_offset, ERRORS, HEAD, HOST_PAGES, WRITES_DONE};
-use qnic_abi::page_table::{entry_of, PageAccess, Tag, ROW_ENTRIES};
+use qnic_abi::client::{enter_page, export, registration, Command, CommandQueue, Memory, Remote};
+use qnic_abi::control::{Import, Imported, Opcode};
+use qnic_abi::host_area::{signal_offset, ERRORS, HEAD, WRITES_DONE};
+use qnic_abi::page_table::Tag;
 use qnic_abi::window::{AWAKE, WAKE_REQUEST};
-use qnic_abi::{
-    Access, Key, NodeId, Port, Secret, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE,
-};
+use qnic_abi::{Key, NodeId, Port, Secret, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE};
 use vm_memory::{Bytes, GuestAddress, VolatileSlice};
 use zerocopy::FromBytes;
 
@@ -54,54 +51,16 @@ impl SharedMemory for Sram<'_> {
 impl Guest {
     /// Registers a process on `port` and exports its data, resident.
     pub(crate) fn register(&mut self, port: u16) {
-        let pages: [u64; HOST_PAGES] = std::array::from_fn(|n| HOST_AREA + (n * PAGE_SIZE) as u64);
-        let body = NewProcess {
-            port: port.into(),
-            flags: 0.into(),
-            pid: 1.into(),
-            host_area: pages.map(Into::into),
-        };
+        let body = registration(port, |page| HOST_AREA + (page * PAGE_SIZE) as u64);
         assert_eq!(self.request(Opcode::NewProcess, VNI, &body).0, Status::Ok);
         for page in 0..PAGES {
-            self.map_page(
-                VIRTUAL + page * PAGE_SIZE as u64,
-                (DATA >> 12) as u32 + page as u32,
-            );
+            let tag = Tag::new(VniId(VNI), VIRTUAL + page * PAGE_SIZE as u64);
+            let frame = (DATA >> 12) as u32 + page as u32;
+            let sram = Sram(self.sram());
+            assert!(enter_page(&sram, &self.geometry(), (tag, KEY), frame));
         }
-        let body = Export {
-            segment: 0.into(),
-            flags: 0.into(),
-            access: Access::all().bits().into(),
-            name: NAME.into(),
-            address: VIRTUAL.into(),
-            length: (PAGES * PAGE_SIZE as u64).into(),
-            key: KEY.into(),
-            page_key: KEY.into(),
-            options: ExportOptions::open(),
-        };
+        let body = export(NAME, (VIRTUAL, PAGES * PAGE_SIZE as u64), KEY);
         assert_eq!(self.request(Opcode::Export, VNI, &body).0, Status::Ok);
-    }
-
-    /// Enters a page in the shadow page table, in the order of the reference.
-    fn map_page(&self, address: u64, frame: u32) {
-        let geometry = self.geometry();
-        let tag = Tag::new(VniId(VNI), address);
-        let sram = self.sram();
-        sram.store(KEY, geometry.key_word(frame), Ordering::Release)
-            .unwrap();
-        sram.store(
-            tag.word(PageAccess::Write),
-            geometry.vpn_word(frame),
-            Ordering::Release,
-        )
-        .unwrap();
-        let row = tag.row(geometry.rows);
-        let free = (0..ROW_ENTRIES)
-            .map(|entry| geometry.entry_offset(row, entry))
-            .find(|entry| sram.load::<u32>(*entry, Ordering::Relaxed).unwrap() == 0);
-        let entry = free.expect("a free entry");
-        sram.store(entry_of(frame), entry, Ordering::Release)
-            .unwrap();
     }
 
     pub(crate) fn import(&mut self, node: u16, port: u16) -> (Status, Imported) {
@@ -150,7 +109,7 @@ impl Guest {
         asleep
     }
 
-    /// Says whether the NIC has stopped looking at the command queue.
+    /// Returns true if the NIC has stopped looking at the command queue.
     pub(crate) fn is_asleep(&self) -> bool {
         let word = self.window() + AWAKE;
         let awake: u64 = self.sram().load(word, Ordering::Relaxed).unwrap();

@@ -104,7 +104,7 @@ impl Ring {
         ram.load(index, Ordering::Acquire).unwrap()
     }
 
-    /// Says whether a chain came back that was not taken.
+    /// Returns true if a chain came back that was not taken.
     pub(crate) fn has_entry(&self, ram: &GuestMemoryMmap) -> bool {
         self.used_index(ram) != self.used
     }

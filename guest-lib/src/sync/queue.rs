@@ -16,7 +16,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use qnic_abi::atomic::{split_detail, Function, WaitQueue as Structure, NOBODY, STALE};
+use qnic_abi::atomic::{split_detail, Function, WaitQueue as Structure, EMPTY_QUEUE, STALE};
 
 use crate::atomic::{Operand, RemoteU64};
 use crate::error::{Error, Result};
@@ -177,7 +177,7 @@ impl Queue {
         self.object.core().wait_program_writes()?;
         let (entry, count, _) = self.call(Function::Dequeue)?;
         let woken = self.wake(entry, count)?;
-        Ok(woken || count != NOBODY)
+        Ok(woken || count != EMPTY_QUEUE)
     }
 
     /// Wakes the entry that an operation has returned; returns false if there is none.

@@ -112,7 +112,7 @@ impl DriverSide {
         true
     }
 
-    /// To be called after slots were filled, with the [`events`] that they are. Says whether the
+    /// To be called after slots were filled, with the [`events`] that they are. Returns true if the
     /// process wants to be woken for one of them.
     #[must_use]
     pub fn must_wake<M: SharedMemory>(&self, memory: &M, filled: u32) -> bool {

@@ -1,4 +1,4 @@
-//! Frames and packets: who has one owns it.
+//! Frames and packets. The side that holds one owns it.
 
 use core::marker::PhantomData;
 

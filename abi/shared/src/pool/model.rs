@@ -26,7 +26,7 @@ struct Range {
 
 impl Range {
     fn new(shape: Shape) -> Self {
-        // Heads and tails are for people: nobody reads them.
+        // Heads and tails are for people: neither side reads them.
         let words = [BUSY, NEED_FRAMES, WANT_WAKE].map(|word| (word, AtomicU32::new(0)));
         let mut slots = BTreeMap::new();
         for queue in Queue::ALL {

@@ -79,7 +79,7 @@ impl ProcessSide {
         Ok(())
     }
 
-    /// Says whether the driver has to be kicked for what was sent or given back since the last
+    /// Returns true if the driver has to be kicked for what was sent or given back since the last
     /// call (S4).
     #[must_use]
     pub fn must_kick<M: SharedMemory>(&mut self, memory: &M) -> bool {

@@ -77,7 +77,7 @@ impl Producer {
         true
     }
 
-    /// Says whether the consumer has not taken all that was put.
+    /// Returns true if the consumer has not taken all that was put.
     pub(crate) fn has_unread<M: SharedMemory>(&self, memory: &M) -> bool {
         memory.load_u64(self.cursor.last(), Ordering::Relaxed) != 0
     }
@@ -112,7 +112,7 @@ impl Consumer {
         Some(word)
     }
 
-    /// Says whether there is nothing to take.
+    /// Returns true if there is nothing to take.
     pub(crate) fn is_empty<M: SharedMemory>(&self, memory: &M) -> bool {
         memory.load_u64(self.cursor.slot(), Ordering::Relaxed) == 0
     }

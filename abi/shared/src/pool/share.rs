@@ -87,12 +87,12 @@ impl<K> Share<K> {
             .map_err(|Occupied(packet)| Occupied(packet.frame))
     }
 
-    /// Says whether there is something to take.
+    /// Returns true if there is something to take.
     pub(crate) fn has_come<M: SharedMemory>(&self, memory: &M) -> bool {
         !self.come.is_empty(memory)
     }
 
-    /// Says whether the other side has something to take.
+    /// Returns true if the other side has something to take.
     pub(crate) fn has_unread<M: SharedMemory>(&self, memory: &M) -> bool {
         self.go.has_unread(memory)
     }

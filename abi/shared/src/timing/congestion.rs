@@ -27,7 +27,7 @@ const SMALLEST: u64 = 4;
 /// Frames that may be on the wire before anything is known.
 const FIRST: u64 = 32;
 
-/// A window beyond this limits nobody.
+/// A window beyond this limits no sender.
 const LARGEST: u64 = 1 << 20;
 
 /// The window grows by so many frames a round.
@@ -239,7 +239,7 @@ mod tests {
             trip: 40_000,
         };
         congestion.sample(Time(1 << 30), news, 1, QUEUE_DELAY);
-        assert_eq!(congestion.window(), unused, "nobody needs more");
+        assert_eq!(congestion.window(), unused, "no sender needs more");
     }
 
     #[test]

@@ -244,7 +244,7 @@ mod tests {
                 let first = expected.values().map(|timer| timer.0).min();
                 prop_assert_eq!(wheel.deadline().is_some(), first.is_some());
                 if let (Some(deadline), Some(first)) = (wheel.deadline(), first) {
-                    prop_assert!(deadline > now, "nobody can sleep");
+                    prop_assert!(deadline > now, "no thread can sleep");
                     prop_assert!(deadline <= first.after(2 << TICK_SHIFT));
                 }
             }

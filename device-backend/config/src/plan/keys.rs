@@ -128,7 +128,7 @@ impl PrivateKey {
     }
 
     /// What only the two owners of a pair of keys can compute. `None` for the few public keys
-    /// with which anybody can, as the result is always zero (RFC 7748, section 6.1).
+    /// with which any process can, as the result is always zero (RFC 7748, section 6.1).
     pub fn shared_with(&self, other: &PublicKey) -> Option<[u8; KEY_BYTES]> {
         let shared = MontgomeryPoint(other.0).mul_clamped(self.0).to_bytes();
         (shared != [0; KEY_BYTES]).then_some(shared)

@@ -20,7 +20,7 @@ const LIMIT: u64 = 1_000_000;
 /// The doorbell of each process: a NIC has one.
 const DOORBELL: u32 = 0;
 
-/// Who writes, and in which way.
+/// Which NICs write, and in which way.
 pub(crate) struct Run {
     pub(crate) peers: usize,
     pub(crate) endpoints: usize,

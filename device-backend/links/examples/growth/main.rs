@@ -7,7 +7,7 @@
 //! that of rounds, of 100 ns each, so two runs do the same; under callgrind or cachegrind with twice
 //! as many writes, what is not of a write drops out.
 //!
-//! `growth floor COUNT LINES TURNS`: what it costs to touch so many lines of memory that nobody else has,
+//! `growth floor COUNT LINES TURNS`: what it costs to touch so many lines of memory that no other cache has,
 //! of each of COUNT places in turn, on [`PAGES`] pages each: the least that a write to so many peers takes
 //! longer, if it touches so many lines for each of them (cachegrind's D1 misses of a write).
 

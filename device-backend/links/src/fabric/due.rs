@@ -1,4 +1,4 @@
-//! Which NICs have something to do, so that a round costs what is active and not what exists
+//! Which NICs have something to do. A round visits only these, so NICs at rest cost it nothing
 //! (P9, P10).
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //!        a turn found nothing, and no queue is active
 //! ```
 //! A NIC at rest that has idle queues is *watched*: processes may post to them without a doorbell,
-//! so somebody looks at them while the engine runs. Otherwise a NIC at rest is in the state in which
-//! the engine could sleep: nothing but what makes it due can give it work. So whoever touches a NIC
-//! makes it due; one turn too many costs little, one too few loses work.
+//! so the engine looks at them while it runs. All other NICs at rest are in the state in which the
+//! engine could sleep: only what makes one due can give it work. So all code that touches a NIC makes
+//! it due; one turn too many costs little, one too few loses work.
 //!
 //! A frame that comes by a call of its sender makes a NIC due, too. If it was at rest before, and its
 //! sender learns by a receipt what a turn would tell it, and nothing else is left to do, it is

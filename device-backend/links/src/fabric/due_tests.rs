@@ -1,8 +1,8 @@
 //! Tests of which NICs have turns (P9): none that has nothing to do, and for each reason one that
 //! fails without it.
 
-use qnic_abi::control::{Import, NewProcess, Opcode, RequestHeader, REQUEST_BYTES};
-use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::client::registration;
+use qnic_abi::control::{Import, Opcode, RequestHeader, REQUEST_BYTES};
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::command_offset;
 use qnic_abi::{SharedMemory, VniId, PAGE_SIZE};
@@ -62,13 +62,7 @@ fn request(
 }
 
 fn register(fabric: &mut Fabric<SimHost>, slot: usize) {
-    let pages: [u64; HOST_PAGES] = std::array::from_fn(|page| (page * PAGE_SIZE) as u64);
-    let body = NewProcess {
-        port: 1.into(),
-        flags: 0.into(),
-        pid: 1.into(),
-        host_area: pages.map(Into::into),
-    };
+    let body = registration(1, |page| (page * PAGE_SIZE) as u64);
     request(fabric, slot, Opcode::NewProcess, &body);
 }
 

@@ -36,7 +36,7 @@ fn frames_reach_the_nics_of_another_engine() {
     assert!(!send(&mut first, 0, 8), "no engine has it");
 }
 
-/// A frame that finds no route comes back once, and is nobody's mistake.
+/// A frame that finds no route comes back once, and counts as no process's mistake.
 #[test]
 fn frames_to_a_nic_that_does_not_run_come_back() {
     let [mut first, mut second] = engines([&[0], &[1, 9]], None);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::primitives::{Primitives, System, Word};
 
-/// Says whether an engine is asleep.
+/// Whether an engine is asleep.
 #[derive(Debug)]
 pub(super) struct Bell<P: Primitives = System> {
     asleep: P::Word,

@@ -8,10 +8,10 @@
 //!
 //! # The pattern
 //! Noise KK (`Noise_KK_25519_ChaChaPoly_BLAKE2s`): each side knows the other's public key
-//! before, from the configuration, so no message carries one and nobody else is answered.
-//! IK would hide who calls, at 48 bytes more; who is in a cluster is no secret, as
-//! addresses show it. XX needs a third message, in which a responder that anybody can call
-//! learns who did. Both sides' ephemeral keys take part, so each session has keys of its own
+//! before, from the configuration, so no message carries one and no other process is answered.
+//! IK would hide the caller's identity, at 48 bytes more; the members of a cluster are no secret, as
+//! addresses show them. XX needs a third message, in which a responder that every process can call
+//! learns which one did. Both sides' ephemeral keys take part, so each session has keys of its own
 //! that the key files do not tell afterwards.
 //!
 //! The prologue has the header of the initiation (version, whether datagrams are encrypted,
@@ -20,7 +20,7 @@
 //! # The tag of a handshake
 //! A message of Noise costs its receiver some multiplications on the curve. So every datagram
 //! of a handshake also has a tag, whose key is the two processes' static secret (one
-//! multiplication, at the start): who has neither private key costs one hash.
+//! multiplication, at the start): a sender with neither private key costs one hash.
 
 use blake3::derive_key;
 use qnic_config::plan::{PrivateKey, PublicKey};
@@ -77,7 +77,7 @@ pub(super) struct Agreed {
 
 impl Handshaker {
     pub(super) fn new(pair: Pair) -> Self {
-        // With a public key that cannot be used, no tag fits: the own key nobody knows.
+        // With a public key that cannot be used, no tag fits: no other process knows the own key.
         let secret = pair.private.shared_with(&pair.public);
         let secret = secret.unwrap_or(*pair.private.as_bytes());
         Handshaker {

@@ -80,7 +80,7 @@ pub struct UdpPeer {
     pub public_key: PublicKey,
 }
 
-/// Who this process is on a network of UDP.
+/// What identifies this process on a network of UDP.
 #[derive(Debug, Clone)]
 pub struct UdpIdentity {
     /// Its name.

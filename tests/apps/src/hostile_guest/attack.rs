@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use fastrand::Rng;
 use qnic_abi::attach::{CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL};
-use qnic_abi::client::CommandQueue;
+use qnic_abi::client::{enter_page, export, registration, CommandQueue};
 use qnic_abi::context::CONTEXTS;
 use qnic_abi::control::{FaultDone, Hello, Opcode, RequestHeader, REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::{Event, Kind, EVENT_BYTES};
@@ -18,15 +18,15 @@ use qnic_abi::host_area::{
     completion_offset, receive_doorbell_offset, send_doorbell_offset, CompletionEntry,
     CompletionKind, COMPLETION_ENTRIES, HOST_PAGES,
 };
+use qnic_abi::page_table::Tag;
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, Status, VniId, ABI_VERSION, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::arena::{Arena, PAGES};
-use super::commands::Commands;
+use super::commands::{port, Commands, KEY, SEGMENT, VNIS};
 use super::device::{Device, Rings, ENTRIES};
 use super::pci::{Pci, CONFIG_BYTES, HEADER_BYTES};
-use super::process::{export, map_page, registration, VNIS};
 use super::Done;
 
 /// Pages of the arena: the rings of a queue take one each, requests and responses, event
@@ -240,9 +240,10 @@ impl Attack {
             frames: self.geometry.map_or(0, |geometry| geometry.frames).into(),
         };
         self.send(Opcode::Hello, 0, hello.as_bytes());
-        let process = registration(vni, |page| self.arena.address(HOST_AREA + page));
+        let process = registration(port(vni), |page| self.arena.address(HOST_AREA + page));
         self.send(Opcode::NewProcess, vni, process.as_bytes());
-        self.send(Opcode::Export, vni, export().as_bytes());
+        let export = export(77, SEGMENT, KEY);
+        self.send(Opcode::Export, vni, export.as_bytes());
     }
 
     /// Posts commands that are right, or were right but for some bits.
@@ -407,8 +408,10 @@ impl Attack {
         if let Some(geometry) = self.geometry.filter(|_| self.random.bool()) {
             let page = DATA + self.random.usize(..PAGES - DATA);
             let frame = (self.arena.address(page) / PAGE_SIZE as u64) as u32;
-            let at = (vni, fault.address.get());
-            map_page(&self.device.sram, &geometry, at, frame);
+            let tag = Tag::new(VniId(vni), fault.address.get());
+            if u64::from(frame) < geometry.frames {
+                enter_page(&self.device.sram, &geometry, (tag, KEY), frame);
+            }
         }
         for _ in 0..self.random.u8(..3) {
             let done = FaultDone {

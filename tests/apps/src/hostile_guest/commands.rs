@@ -18,7 +18,18 @@ use qnic_abi::window::{receive_context_offset, send_context_offset};
 use qnic_abi::{Key, NodeId, Port, SegmentId, PAGE_SIZE};
 use zerocopy::IntoBytes;
 
-use super::process::{port, KEY, PAGES, VIRTUAL, VNIS};
+/// VNIs that are used, each with a port.
+pub(super) const VNIS: u16 = 8;
+
+pub(super) fn port(vni: u16) -> u16 {
+    100 + vni
+}
+
+/// The segment of each process: address and length, and its key.
+pub(super) const SEGMENT: (u64, u64) = (VIRTUAL, PAGES * PAGE_SIZE as u64);
+const VIRTUAL: u64 = 0x5555_0000_0000;
+const PAGES: u64 = 16;
+pub(super) const KEY: u64 = 0xfeed_f00d;
 
 /// The port of processes that exchange data on other nodes ([`crate::exchange`]).
 const OTHERS_PORT: u16 = 20;

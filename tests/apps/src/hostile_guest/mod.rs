@@ -5,7 +5,6 @@
 //!   [pci]     sysfs: unbind, configuration space, BARs mapped
 //!   [device]  registers, queues, SRAM, doorbells; a start and a reset
 //!   [arena]   pages of this guest whose physical addresses are known: rings, buffers
-//!   [process] what a driver does right for a process: the base of most lies
 //!   [commands] commands of a process that are right
 //!   [attack]  what is done with all this
 //! ```
@@ -19,7 +18,6 @@ mod attack;
 mod commands;
 mod device;
 mod pci;
-mod process;
 
 use std::time::{Duration, Instant};
 

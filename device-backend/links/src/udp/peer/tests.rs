@@ -55,7 +55,7 @@ struct Pair {
     encrypt: bool,
     ends: [Peer; 2],
     fate: Delays,
-    /// By the time of arrival and a serial number: to whom, and what.
+    /// By the time of arrival and a serial number: the receiving end, and the bytes.
     on_the_way: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
     serial: u64,
     /// What each end had to log.
@@ -340,7 +340,7 @@ fn an_initiation_alone_does_not_replace_a_session() {
     }
 }
 
-/// Who has no key changes nothing, whatever it makes of what it has seen.
+/// A process without the key changes nothing, whatever it makes of what it has seen.
 #[test]
 fn forged_datagrams_change_no_state() {
     for established in [false, true] {

@@ -19,7 +19,7 @@
 //! The structure lies in a process's memory, which may hold anything: every value
 //! is taken as it comes, and arithmetic stops at the ends of its range.
 
-use qnic_abi::atomic::{detail, Function, WaitQueue, NOBODY, STALE};
+use qnic_abi::atomic::{detail, Function, WaitQueue, EMPTY_QUEUE, STALE};
 
 /// What an atomic operation brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -106,7 +106,7 @@ fn waits(queue: &WaitQueue) -> bool {
 /// The entry that leaves, if it is known, and how many stay.
 fn dequeue(queue: &mut WaitQueue) -> (u64, u32) {
     if !waits(queue) {
-        return (0, NOBODY);
+        return (0, EMPTY_QUEUE);
     }
     let head = queue.head.get();
     let count = queue.count.get();
@@ -242,7 +242,7 @@ mod tests {
     fn an_empty_queue_says_so() {
         let mut queue = WaitQueue::default();
         let outcome = execute(&mut queue, Function::Dequeue, [0, 0]);
-        assert_eq!(outcome, Outcome::new(0, NOBODY, 0));
+        assert_eq!(outcome, Outcome::new(0, EMPTY_QUEUE, 0));
         assert_eq!(queue, WaitQueue::default());
     }
 
