@@ -27,6 +27,7 @@ pub mod codec;
 pub mod emulator;
 pub mod fabric;
 mod line;
+mod link_set;
 pub mod memfd;
 pub mod network;
 pub mod notifier;
@@ -40,7 +41,8 @@ pub mod udp;
 
 pub use carrier::{Carrier, CarrierReport, ProcessReport};
 pub use fabric::{DuplicateNode, Fabric, LocalWire};
-pub use network::{LinkChange, LinkError, LinkReport, LinkSet, Network};
+pub use link_set::LinkSet;
+pub use network::{LinkChange, LinkError, LinkReport, Network};
 pub use qnic_config::plan::{
     impairment, topology, units, ImpairmentChange, Impairments, KeyError, NetworkPlan, NotAKey,
     PrivateKey, PublicKey, Shape, Topology, MAX_NAME,

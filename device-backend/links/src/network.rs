@@ -21,10 +21,11 @@ use qnic_abi::NodeId;
 use qnic_config::plan::{ImpairmentChange, Impairments, NetworkPlan};
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 
 use crate::codec;
 use crate::emulator::{Arrival, LinkCounters, LinkEmulator};
+use crate::link_set::{Hop, LinkSet};
 use crate::tap::{Outcome, Tap, TapFlags, TapId, TapRecord, Taps};
 
 /// Why links cannot be changed or tapped.
@@ -41,26 +42,6 @@ pub enum LinkError {
     NoSuchLink,
 }
 
-/// A set of links. In JSON: `"all"`, `{"at":1}`, `{"one_way":[0,1]}`, `{"between":[0,1]}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LinkSet {
-    /// Every link.
-    All,
-    /// All links that begin or end at a node.
-    At(#[serde(deserialize_with = "node")] NodeId),
-    /// One direction.
-    OneWay(
-        #[serde(deserialize_with = "node")] NodeId,
-        #[serde(deserialize_with = "node")] NodeId,
-    ),
-    /// Both directions.
-    Between(
-        #[serde(deserialize_with = "node")] NodeId,
-        #[serde(deserialize_with = "node")] NodeId,
-    ),
-}
-
 /// What is to become of links.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LinkChange {
@@ -70,22 +51,6 @@ pub enum LinkChange {
     Clear,
     /// They do what they were planned to do.
     Restore,
-}
-
-fn node<'de, D: Deserializer<'de>>(number: D) -> Result<NodeId, D::Error> {
-    u16::deserialize(number).map(NodeId)
-}
-
-impl LinkSet {
-    /// Returns true if it contains the link from `from` to `to`.
-    pub(crate) fn contains(self, from: NodeId, to: NodeId) -> bool {
-        match self {
-            LinkSet::All => true,
-            LinkSet::At(node) => node == from || node == to,
-            LinkSet::OneWay(a, b) => (a, b) == (from, to),
-            LinkSet::Between(a, b) => (a, b) == (from, to) || (b, a) == (from, to),
-        }
-    }
 }
 
 qnic_abi::counters! {
@@ -118,9 +83,6 @@ impl LinkReport {
 fn link_seed(seed: u64, (from, to): Hop) -> u64 {
     seed ^ u64::from(from.0) << 48 ^ u64::from(to.0) << 32
 }
-
-/// One direction of a link: the nodes where it begins and ends.
-pub(crate) type Hop = (NodeId, NodeId);
 
 /// Where a frame comes from and goes to.
 #[derive(Debug, Clone, Copy)]

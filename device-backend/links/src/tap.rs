@@ -12,7 +12,7 @@ use qnic_abi::NodeId;
 use qnic_nic::Time;
 
 use crate::emulator::{LinkCounters, Verdict};
-use crate::network::{Hop, LinkSet};
+use crate::link_set::{Hop, LinkSet};
 
 /// What becomes of a frame on a link. The numbers are those of captures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -44,7 +44,8 @@ use qnic_nic::{Nic, Progress};
 
 use crate::carrier::Carrier;
 use crate::codec::{self, Packet};
-use crate::network::{LinkError, LinkSet, Network};
+use crate::link_set::LinkSet;
+use crate::network::{LinkError, Network};
 use crate::siblings::{Delivery, Siblings};
 use crate::tap::{Tap, TapId};
 use due::Due;
