@@ -2,6 +2,7 @@
 
 use qnic_abi::atomic::{AtomicCommand, AtomicRequest, AtomicResponse, Function, WaitQueue};
 use qnic_abi::command::{CommandBody, CommandFlags, CommandHeader};
+use qnic_abi::counters::CounterPage;
 use qnic_abi::datagram::{
     Datagram, DatagramPostCommand, DatagramSendCommand, DatagramWithdrawCommand, PacketFlags,
     PostFlags, WithdrawFlags,
@@ -554,4 +555,23 @@ fn the_first_words_of_an_sram() {
         hex(&header.as_bytes()[..32]),
         "716e69637372616d 1000000001020000 000000000e000000 0000800000000000"
     );
+}
+
+#[test]
+fn a_page_of_counters() {
+    qnic_abi::counters! {
+        struct Table: u64 {
+            Gauge _ "Not in the page." = first;
+            Counter golden_ab_c_total "In the page." = ab_c;
+        }
+    }
+    let table = Table {
+        first: 7,
+        ab_c: 0x0102_0304,
+    };
+    let page = CounterPage::of(&table, 1);
+    let golden = "0200000000000000 61625f6300000000 0000000000000000 0000000000000000 \
+                  0403020100000000 0000000000000000";
+    assert_eq!(hex(&page.as_bytes()[..48]), golden);
+    assert!(page.as_bytes()[48..].iter().all(|byte| *byte == 0));
 }
