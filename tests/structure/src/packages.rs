@@ -37,16 +37,29 @@ pub fn packages(root: &Path) -> Result<Vec<Package>, String> {
         let Some(name) = table("package").and_then(|package| package["name"].as_str()) else {
             continue;
         };
-        let needs = ["dependencies", "build-dependencies"].into_iter();
-        let needs = needs.filter_map(table).flat_map(Table::keys);
         packages.push(Package {
             name: name.to_owned(),
             folder: folder.trim_end_matches('/').to_owned(),
-            needs: needs.cloned().collect(),
+            needs: needs(&manifest),
             manifest,
         });
     }
     Ok(packages)
+}
+
+/// What a package depends on to be built, on any platform.
+fn needs(manifest: &Table) -> Vec<String> {
+    let targets = manifest.get("target").and_then(Value::as_table);
+    let targets = targets.into_iter().flat_map(Table::values);
+    let tables = targets.filter_map(Value::as_table).chain([manifest]);
+    let kinds =
+        tables.flat_map(|table| ["dependencies", "build-dependencies"].map(|kind| table.get(kind)));
+    let all = kinds.flatten().filter_map(Value::as_table).flatten();
+    let name = |(key, value): (&String, &Value)| {
+        let renamed = value.get("package").and_then(Value::as_str);
+        renamed.unwrap_or(key).to_owned()
+    };
+    all.map(name).collect()
 }
 
 impl Package {
@@ -111,4 +124,65 @@ pub fn room<'a>(packages: &'a [Package], path: &'a str) -> &'a str {
         .max_by_key(|package| package.folder.len());
     let first = || path.split('/').next().unwrap_or(path);
     inner.map_or_else(first, |package| &package.folder)
+}
+
+/// Most packages of the tree.
+pub const MOST_PACKAGES: usize = 24;
+
+/// Names of packages that are not those of their folders: the folders are the user's card.
+const CARD: [(&str, &str); 3] = [
+    ("device-backend", "qnic-device"),
+    ("guest-lib", "qnic"),
+    ("qemu-config", "qnic-cluster"),
+];
+
+/// The rows of a document's table of rooms, ``| `folder` (package) | … |``: folders and packages.
+fn rooms(document: &str) -> Vec<(&str, &str)> {
+    let row = |line| {
+        let (folder, rest) = str::strip_prefix(line, "| `")?.split_once("` (")?;
+        let (package, _) = rest.split_once(") |")?;
+        Some((folder.trim_end_matches('/'), package))
+    };
+    document.lines().filter_map(row).collect()
+}
+
+/// What is wrong with packages, whose table of rooms is in `document`: one has no row of its own,
+/// or not the name of its folder, or it needs a package that stands below it, or is a part of the
+/// product and needs one of the tools or the tests.
+pub fn misplaced(packages: &[Package], document: &str) -> Vec<String> {
+    let rooms = rooms(document);
+    let place = |name: &str| rooms.iter().position(|room| room.1 == name);
+    let is_product =
+        |folder: &str| !["cli", "tests"].contains(&folder.split('/').next().unwrap_or(""));
+    let mut wrong = Vec::new();
+    for Package {
+        name,
+        folder,
+        needs,
+        ..
+    } in packages
+    {
+        let last = folder.rsplit('/').next().unwrap_or(folder);
+        let card = CARD.iter().find(|card| card.0 == folder);
+        let expected = card.map_or(format!("qnic-{last}"), |card| card.1.to_owned());
+        if *name != expected {
+            wrong.push(format!("{folder}: the package is {name}, not {expected}"));
+        }
+        let own = rooms.iter().filter(|room| **room == (folder, name)).count();
+        if own != 1 {
+            wrong.push(format!("{folder} ({name}) has {own} rows"));
+        }
+        for need in packages.iter().filter(|other| needs.contains(&other.name)) {
+            if place(&need.name) > place(name) {
+                wrong.push(format!("{name} needs {}, which stands below it", need.name));
+            }
+            if is_product(folder) && !is_product(&need.folder) {
+                wrong.push(format!("{name} is of the product, and needs {}", need.name));
+            }
+        }
+    }
+    let is_there = |room: &&(&str, &str)| packages.iter().any(|package| package.name == room.1);
+    let gone = rooms.iter().filter(|room| !is_there(room));
+    wrong.extend(gone.map(|room| format!("{} ({}) is no package", room.0, room.1)));
+    wrong
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use qnic_structure::modules::{between_children, Tree};
-use qnic_structure::packages::{packages, packages_with_circles, room};
+use qnic_structure::packages::{misplaced, packages, packages_with_circles, room, MOST_PACKAGES};
 use qnic_structure::prose::Rules;
 use qnic_structure::sources::{self, Source};
 use qnic_structure::{requirements, tidy, words};
@@ -56,6 +56,23 @@ const KNOWN_CIRCLES: [(&str, usize); 5] = [
     ("qnic-sim", 1),
     ("qnic-tests", 1),
 ];
+
+/// Each package has a row in the table of rooms, and needs only what stands above it.
+#[test]
+fn packages_are_rooms() {
+    let root = sources::checkout();
+    let packages = packages(&root).unwrap();
+    let document = std::fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+    assert_none(
+        misplaced(&packages, &document),
+        "packages and docs/architecture.md",
+    );
+    assert!(
+        packages.len() <= MOST_PACKAGES,
+        "{} packages",
+        packages.len()
+    );
+}
 
 /// No word for people means a program. Prints what remains in rooms that are not clean yet, and how
 /// much (`cargo test -p qnic-structure prose -- --nocapture`).

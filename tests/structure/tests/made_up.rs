@@ -1,7 +1,7 @@
 //! The checks on small trees and texts that are made up.
 
 use qnic_structure::modules::{between_children, circles, Arrow, Tree};
-use qnic_structure::packages::packages_with_circles;
+use qnic_structure::packages::{misplaced, packages, packages_with_circles};
 use qnic_structure::prose::Rules;
 use qnic_structure::sources::Source;
 use qnic_structure::tidy;
@@ -150,6 +150,60 @@ fn a_circle_in_any_package_is_found() {
     ] {
         assert_eq!(with_circle_in(package), [(package.to_owned(), 1)]);
     }
+}
+
+#[test]
+fn packages_in_the_wrong_place_are_found() {
+    let packages_of = |needs: &str| {
+        let files = [
+            ("abi/Cargo.toml", "[package]\nname = \"qnic-abi\"\n"),
+            (
+                "guest-lib/Cargo.toml",
+                "[package]\nname = \"qnic\"\n[dependencies]\nqnic-abi = \"1\"\n",
+            ),
+            (
+                "tests/fixtures/Cargo.toml",
+                "[package]\nname = \"qnic-fixtures\"\n[dependencies]\nqnic = \"1\"\n",
+            ),
+            (
+                "device-backend/nic/Cargo.toml",
+                &format!("[package]\nname = \"qnic-nic\"\n{needs}"),
+            ),
+        ];
+        packages(checkout(&files).path()).unwrap()
+    };
+    let document = "| `abi/` (qnic-abi) | … |\n| `device-backend/nic` (qnic-nic) | … |\n\
+                    | `guest-lib/` (qnic) | … |\n| `tests/fixtures` (qnic-fixtures) | … |\n";
+    let wrong = |needs: &str, document: &str| misplaced(&packages_of(needs), document);
+    for needs in [
+        "[dependencies]\nqnic-abi = \"1\"",
+        "[dev-dependencies]\nqnic-fixtures = \"1\"",
+    ] {
+        assert_eq!(wrong(needs, document), [""; 0], "{needs}");
+    }
+    let below = "qnic-nic needs qnic-fixtures, which stands below it";
+    let test = "qnic-nic is of the product, and needs qnic-fixtures";
+    for needs in [
+        "[dependencies]\nqnic-fixtures = \"1\"",
+        "[build-dependencies]\nother = { version = \"1\", package = \"qnic-fixtures\" }",
+        "[target.'cfg(unix)'.dependencies]\nqnic-fixtures = \"1\"",
+    ] {
+        assert_eq!(wrong(needs, document), [below, test], "{needs}");
+    }
+    assert_eq!(
+        wrong("", &document.replace("(qnic-nic)", "(qnic-nick)")),
+        [
+            "device-backend/nic (qnic-nic) has 0 rows",
+            "device-backend/nic (qnic-nick) is no package"
+        ]
+    );
+    let named = [("abi/pool/Cargo.toml", "[package]\nname = \"qnic-pools\"\n")];
+    let named = packages(checkout(&named).path()).unwrap();
+    let row = "| `abi/pool` (qnic-pools) | … |";
+    assert_eq!(
+        misplaced(&named, row),
+        ["abi/pool: the package is qnic-pools, not qnic-pool"]
+    );
 }
 
 #[test]
