@@ -6,7 +6,7 @@
 //! | [`prose`] | a word for people, such as `whoever`, that means a program |
 //! | [`requirements`] | a code that is cited and that docs/requirements.md does not define |
 //! | [`tidy`] | a file or a function that is too long, a link of a document that leads nowhere, a version without its change |
-//! | [`words`] | a word that docs/glossary.md says was replaced |
+//! | [`words`] | a word that was replaced (`replaced.txt`) |
 //!
 //! Each check works on files that are given to it, so that it is tested on small trees
 //! that are made up; `tests/checkout.rs` applies all of them to the checkout.

@@ -1,10 +1,9 @@
-//! Words that were replaced: docs/glossary.md names them behind "Formerly".
+//! Words that were replaced: `replaced.txt` names them, and the glossary's word behind each.
 //!
 //! | written | checked |
 //! |---|---|
 //! | `` `name` `` | no identifier of Rust or C has this name |
-//! | "word" | nothing contains this word: neither code, nor comments, nor docs |
-//! | *word* | not checked: it has other meanings that stay |
+//! | "word" | no file contains this word: neither code, nor comments, nor docs |
 
 use std::collections::BTreeSet;
 
@@ -12,20 +11,18 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use crate::sources::Source;
 
-/// What must not come back: the words behind "Formerly" in a cell of the glossary that stand
-/// between two of `mark`.
-pub fn replaced(glossary: &str, mark: char) -> BTreeSet<&str> {
-    let former = |line| str::split(str::split_once(line, "Formerly ")?.1, '|').next();
-    let marked = |cell| str::split(cell, mark).skip(1).step_by(2);
-    glossary
-        .lines()
-        .filter_map(former)
-        .flat_map(marked)
-        .collect()
+/// The list for this checkout.
+pub const REPLACED: &str = include_str!("../replaced.txt");
+
+/// What must not come back: the words of a list that stand between two of `mark`.
+pub fn replaced(list: &str, mark: char) -> BTreeSet<&str> {
+    let rows = list.lines().filter(|line| !line.starts_with('#'));
+    let marked = |row| str::split(row, mark).skip(1).step_by(2);
+    rows.flat_map(marked).collect()
 }
 
-/// The places where a file has one of the replaced words of a glossary: "file: word".
-pub fn returned(glossary: &str, source: &Source) -> Vec<String> {
+/// The places where a file has one of the replaced words of a list: "file: word".
+pub fn returned(list: &str, source: &Source) -> Vec<String> {
     let mut names = BTreeSet::new();
     match source.text.parse() {
         Ok(tokens) if source.is("rs") => identifiers(tokens, &mut names),
@@ -34,9 +31,9 @@ pub fn returned(glossary: &str, source: &Source) -> Vec<String> {
     }
     let text = source.text.to_lowercase();
     let all: BTreeSet<_> = words(&text).flat_map(|word| word.split('_')).collect();
-    let mut found = replaced(glossary, '`');
+    let mut found = replaced(list, '`');
     found.retain(|name| names.contains(*name));
-    found.extend(replaced(glossary, '"').intersection(&all));
+    found.extend(replaced(list, '"').intersection(&all));
     let place = |word| format!("{}: {word}", source.path);
     found.into_iter().map(place).collect()
 }
@@ -61,11 +58,10 @@ mod unit {
 
     #[test]
     fn what_was_replaced_does_not_come_back() {
-        let glossary =
-            "| requester | asks. Formerly `asker`, \"untold\", *place*. | from `elsewhere` |\n| `window` | … |";
+        let list = "# | `window` | … |\n`asker`, \"untold\" → requester\n";
         let check = |path: &str, text: &str| {
             let (path, text) = (path.to_owned(), text.to_owned());
-            returned(glossary, &Source { path, text })
+            returned(list, &Source { path, text })
         };
         assert_eq!(check("a.rs", "fn ask(asker: u8) {}"), ["a.rs: asker"]);
         assert_eq!(
