@@ -102,6 +102,7 @@ Examples:
   cargo qnic bench tables run.json
   cargo qnic bench tables run.json --document results.md
   cargo qnic bench tables docs/performance.json    the same tables again
+  cargo qnic bench tables docs/performance.json --html record.html
 
 A table stands between <!-- bench SUITE/TABLE --> and <!-- /bench -->, machine and commit
 between <!-- bench run --> and <!-- /bench -->. All else stays. The run is kept beside
@@ -114,6 +115,9 @@ pub struct Tables {
     /// The document; docs/performance.md of the checkout unless it is named
     #[arg(long, value_name = "FILE")]
     pub document: Option<PathBuf>,
+    /// Write the page of the run to FILE, and no document
+    #[arg(long, value_name = "FILE", conflicts_with = "document")]
+    pub html: Option<PathBuf>,
 }
 
 /// Options of `qnic bench compare`.

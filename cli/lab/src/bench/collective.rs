@@ -1,78 +1,50 @@
 //! Barriers and reductions of the NICs beside a tree of the library's own writes, between
 //! host-mode nodes.
 
-use anyhow::{Context, Result};
-use qnic_apps::report::{BenchRow, Latency};
+use anyhow::Result;
+use qnic_apps::report::BenchRow;
 use qnic_trials::nodes::host::HostNodes;
 use qnic_trials::nodes::Nodes;
 
-use super::figures::{Figure, Row, Table};
-use super::goal::Goal;
-use super::LIMIT;
+use super::figures::at;
+use super::limits::LIMIT;
+use super::point_to_point::{list, said};
+use super::tables::{Tables, LEAST, TAIL};
 
 const NODES: [usize; 6] = [2, 4, 8, 16, 32, 64];
 
-/// Where a tree of writes shall take at least so many times as long.
-const GOAL: (usize, f64) = (16, 2.0);
+/// Tables, by what is in the NICs.
+const OPERATIONS: [&str; 2] = ["barrier", "allreduce"];
 
-pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
-    let mut rows = Vec::new();
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     for count in NODES {
         eprintln!("{count} nodes");
-        rows.extend(on(count, rounds)?);
+        let rows = on(count, rounds)?;
+        for table in OPERATIONS {
+            let by_writes = format!("{table}_by_writes");
+            for (operation, name) in [(table, "in the NICs"), (&by_writes, "by writes")] {
+                for row in rows.iter().filter(|row| row.operation == operation) {
+                    let to = tables.row(table, name, at("nodes", count as f64));
+                    to.add("median [µs]", row.latency.iter().map(|it| it.median_us));
+                    to.add(TAIL, row.latency.iter().map(|it| it.p99_us));
+                    to.add(LEAST, row.latency.iter().map(|it| it.min_us));
+                }
+            }
+        }
     }
-    Ok(vec![
-        table("Barriers", "barrier", &rows),
-        table("Allreduce of 8 bytes", "allreduce", &rows),
-    ])
+    Ok(())
 }
 
 fn on(count: usize, rounds: usize) -> Result<Vec<BenchRow>> {
     let nodes = HostNodes::start(count)?;
-    let all: Vec<_> = (0..count).map(|node| node.to_string()).collect();
-    let words = format!(
-        "collective-bench --nodes {} --rounds {rounds}",
-        all.join(",")
-    );
+    let all: Vec<_> = (0..count).collect();
+    let words = format!("collective-bench --nodes {} --rounds {rounds}", list(&all));
     let start = |node| nodes.start(node, &words);
-    let mut running: Vec<_> = (0..count).map(start).collect::<Result<_>>()?;
-    let mut rows = Vec::new();
-    while let Some(line) = running[0].line(LIMIT).context("process 0")? {
-        rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
-    }
+    let running: Vec<_> = (0..count).map(start).collect::<Result<_>>()?;
+    let mut running = running.into_iter();
+    let rows = running.next().map(|first| said(first, "process 0"));
     for mut program in running {
         program.succeed("a member", LIMIT)?;
     }
-    Ok(rows)
-}
-
-fn medians(row: &BenchRow) -> Vec<f64> {
-    row.latency.iter().map(|it| it.median_us).collect()
-}
-
-fn table(title: &str, operation: &str, rows: &[BenchRow]) -> Table {
-    let find = |name: &str, count: usize| {
-        let same = |row: &&BenchRow| row.operation == name && row.size == count;
-        rows.iter().find(same)
-    };
-    let by_writes = format!("{operation}_by_writes");
-    let lines = NODES.iter().flat_map(|count| {
-        let nic = find(operation, *count).map(medians).unwrap_or_default();
-        let both = [(operation, "in the NICs"), (&*by_writes, "by writes")];
-        both.into_iter().filter_map(move |(name, shown)| {
-            let row = find(name, *count)?;
-            let is_goal = name != operation && *count == GOAL.0;
-            let goal = is_goal.then(|| Goal::at_least(GOAL.1).code("Q15"));
-            let of_round = |pick: fn(&Latency) -> f64| row.latency.iter().map(pick).collect();
-            let figures = [
-                Figure::with_spread("median", "µs", medians(row))
-                    .ratio_to("of that in NICs", &nic)
-                    .ratio_goal(goal),
-                Figure::new("99 %", "µs", of_round(|it| it.p99_us)),
-                Figure::new("least", "µs", of_round(|it| it.min_us)),
-            ];
-            Some(Row::new(shown, figures).at("nodes", *count as f64))
-        })
-    });
-    Table::new(operation, title, lines.collect())
+    rows.unwrap_or_else(|| Ok(Vec::new()))
 }

@@ -339,7 +339,7 @@ pub(super) mod tests {
         let text = comparison.to_string();
         let first = text.lines().next().unwrap();
         assert!(first.starts_with("TWO MACHINES"), "{first}");
-        // Who asks for the figures gets them.
+        // `--by figures` compares the figures all the same.
         let by = Compare {
             by: Some(By::Figures),
             ..options()

@@ -4,8 +4,8 @@
 //!   <!-- bench host/transfers -->     what stands from here
 //!   <!-- /bench -->                   to here is a table of the run beside the document
 //! ```
-//! The run is kept beside the document, with fewer digits. So everyone can make the tables again,
-//! and a test does.
+//! The run is kept beside the document, with fewer digits, so that its tables can be made again; a test
+//! does so.
 
 use std::path::{Path, PathBuf};
 
@@ -14,13 +14,13 @@ use qnic_cli::lab::bench::Tables;
 use qnic_cluster::repository;
 use serde_json::{Number, Value};
 
-use super::bottleneck;
 use super::figures::Table;
+use super::goals;
 use super::machine::{Machine, Sources};
-use super::promises;
+use super::page;
 use super::record::{write_whole, Run, SuiteRun};
 use super::run::check_writable;
-use super::suites::ALL;
+use super::spec;
 
 /// Digits of a figure that are kept.
 const DIGITS: i32 = 5;
@@ -34,7 +34,11 @@ pub(super) fn run(options: &Tables) -> Result<()> {
         Some(path) => path.clone(),
         None => default_document()?,
     };
-    renew(&Run::read(&options.run)?, &document)
+    let run = Run::read(&options.run)?;
+    match &options.html {
+        Some(path) => write_whole(path, &page::of_run(&run)),
+        None => renew(&run, &document),
+    }
 }
 
 /// Fails if the tables of `document` cannot be renewed, which should not show after all the measuring.
@@ -136,15 +140,15 @@ fn fill(document: &str, run: &Run) -> Result<String> {
 fn part(name: &str, run: &Run) -> Result<String> {
     match name {
         "run" => return Ok(of_run(run)),
-        "promises" => return Ok(promises::table(run)),
-        "missed" => return Ok(bottleneck::table(run)),
+        "promises" => return Ok(goals::promises(run)),
+        "missed" => return Ok(goals::missed(run)),
         _ => {}
     }
     let Some((suite_id, table_id)) = name.split_once('/') else {
         bail!("the mark {name:?} is neither \"run\", \"promises\", \"missed\" nor SUITE/TABLE");
     };
     ensure!(
-        ALL.iter().any(|entry| entry.id == suite_id),
+        spec::suites().iter().any(|suite| suite.id == suite_id),
         "the mark {name:?} names no suite"
     );
     let Some(suite) = run.suite(suite_id) else {
@@ -173,9 +177,8 @@ fn of_run(run: &Run) -> String {
     } else {
         ""
     };
-    let goals = run.suites.iter().flat_map(SuiteRun::figures);
-    let goals: Vec<_> = goals.filter_map(|figure| figure.goal.as_ref()).collect();
-    let count = |met| goals.iter().filter(|goal| goal.met == Some(met)).count();
+    let goals = goals::lines(run);
+    let count = |met| goals.iter().filter(|it| it.goal.met == Some(met)).count();
     let mut text = format!(
         "Begun {}, {:.0} minutes; commit {commit}{modified}; {} cores, {}, guests under {}. {} goals are met, {} missed.\n",
         run.started,
@@ -205,7 +208,7 @@ fn of_table(suite: &SuiteRun, table: &Table) -> String {
     };
     let title = escaped(&table.title);
     let mut text = format!("{title}, {} rounds{busy}:\n\n", suite.rounds);
-    for (number, line) in table.cells().iter().enumerate() {
+    for (number, line) in table.texts().iter().enumerate() {
         let cells: Vec<_> = line.iter().map(|cell| escaped(cell)).collect();
         text.push_str(&format!("| {} |\n", cells.join(" | ")));
         if number == 0 {
@@ -231,125 +234,85 @@ fn escaped(text: &str) -> String {
     safe
 }
 
+/// The run beside the document of this checkout.
+#[cfg(test)]
+pub(super) fn kept_run() -> Run {
+    Run::read(&record_of(&default_document().unwrap())).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::record::tests::run;
     use super::*;
 
-    /// A figure of the README: its id, what it is divided by, its decimals, and what it stands in.
-    type Said = (&'static str, f64, usize, &'static str);
-
-    /// The figures of each line of its table.
-    const IN_README: [(&str, &[Said]); 3] = [
-        (
-            "| 8-byte write, half a round trip |",
-            &[
-                (
-                    "guest-latency/qnic-write-8/half-round-trip-us",
-                    1.0,
-                    1,
-                    "| {} µs |",
-                ),
-                (
-                    "guest-latency/soft-roce-ib-write-lat-8/half-round-trip-us",
-                    1.0,
-                    0,
-                    "Soft-RoCE {} µs",
-                ),
-                (
-                    "guest-latency/tcp-qperf-8/half-round-trip-us",
-                    1.0,
-                    0,
-                    "TCP {} µs",
-                ),
-                (
-                    "guest-latency/ivshmem-8/half-round-trip-us",
-                    1.0,
-                    1,
-                    "ivshmem {} µs",
-                ),
-            ],
-        ),
-        (
-            "| stream of 64 KiB writes |",
-            &[
-                (
-                    "guest-streams/qnic-write-65536/stream-mb-s",
-                    1000.0,
-                    0,
-                    "| {} GB/s |",
-                ),
-                (
-                    "guest-streams/soft-roce-ib-write-bw-65536/stream-mb-s",
-                    1000.0,
-                    3,
-                    "Soft-RoCE {} GB/s",
-                ),
-                (
-                    "guest-streams/tcp-qperf-65536/stream-mb-s",
-                    1000.0,
-                    2,
-                    "TCP {} GB/s",
-                ),
-                (
-                    "guest-streams/ivshmem-65536/stream-mb-s",
-                    1000.0,
-                    1,
-                    "ivshmem {} GB/s",
-                ),
-            ],
-        ),
-        (
-            "| page in from another guest's memory |",
-            &[
-                ("page/remote-memory-in/page-us", 1.0, 0, "| {} µs |"),
-                ("page/nbd-in/page-us", 1.0, 0, "TCP {} µs"),
-                ("page/virtio-blk-in/page-us", 1.0, 0, "disk {} µs"),
-            ],
-        ),
-    ];
+    /// Figures of the README: how their line begins, the id, what it is divided by, decimals, and the text.
+    const IN_README: &str = "\
+8-byte write;guest-latency/qnic-write-8/half-round-trip-us;1;1;| {} µs |
+8-byte write;guest-latency/soft-roce-ib-write-lat-8/half-round-trip-us;1;0;Soft-RoCE {} µs
+8-byte write;guest-latency/tcp-qperf-8/half-round-trip-us;1;0;TCP {} µs
+8-byte write;guest-latency/ivshmem-8/half-round-trip-us;1;1;ivshmem {} µs
+stream of 64 KiB;guest-streams/qnic-write-65536/stream-mb-s;1000;0;| {} GB/s |
+stream of 64 KiB;guest-streams/soft-roce-ib-write-bw-65536/stream-mb-s;1000;3;Soft-RoCE {} GB/s
+stream of 64 KiB;guest-streams/tcp-qperf-65536/stream-mb-s;1000;2;TCP {} GB/s
+stream of 64 KiB;guest-streams/ivshmem-65536/stream-mb-s;1000;1;ivshmem {} GB/s
+page in;page/remote-memory-in/page-us;1;0;| {} µs |
+page in;page/nbd-in/page-us;1;0;TCP {} µs
+page in;page/virtio-blk-in/page-us;1;0;disk {} µs";
 
     #[test]
     fn the_figures_of_the_readme_are_those_of_that_run() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
-        let run = Run::read(&record_of(&root.join("docs/performance.md"))).unwrap();
+        let run = kept_run();
         let figures: Vec<_> = run.suites.iter().flat_map(SuiteRun::figures).collect();
-        for (begins, said) in IN_README {
-            let line = readme.lines().find(|line| line.starts_with(begins));
-            let line = line.unwrap_or_else(|| panic!("no line begins {begins}"));
-            for (id, divisor, decimals, text) in said {
-                let mut found = figures.iter().filter(|figure| figure.id.ends_with(id));
-                let figure = found.next().unwrap_or_else(|| panic!("no figure {id}"));
-                let value = format!("{:.decimals$}", figure.median() / divisor);
-                let text = text.replace("{}", &value);
-                assert!(line.contains(&text), "{text:?} is not in {line}");
-            }
+        for said in IN_README.lines() {
+            let [begins, id, divisor, decimals, text] = said.split(';').collect::<Vec<_>>()[..]
+            else {
+                panic!("{said}");
+            };
+            let line = readme
+                .lines()
+                .find(|line| line.starts_with(&format!("| {begins}")));
+            let figure = figures.iter().find(|figure| figure.id.ends_with(id));
+            let value = figure.unwrap().median() / divisor.parse::<f64>().unwrap();
+            let value = format!("{value:.*}", decimals.parse().unwrap());
+            let text = text.replace("{}", &value);
+            assert!(
+                line.is_some_and(|line| line.contains(&text)),
+                "{text:?}: {line:?}"
+            );
         }
     }
 
     #[test]
     fn the_tables_of_the_document_are_those_of_the_run_beside_it() {
-        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/performance.md");
-        let text = read(&document).unwrap();
-        let run = Run::read(&record_of(&document)).unwrap();
+        let text = read(&default_document().unwrap()).unwrap();
+        let run = kept_run();
         assert!(
             fill(&text, &run).unwrap() == text,
             "cargo qnic bench tables docs/performance.json renews the tables of docs/performance.md"
         );
         assert_eq!(rounded(&run).unwrap(), run);
-        for suite in &run.suites {
-            for table in &suite.tables {
-                let mark = format!("{BEGIN}{}/{}{CLOSE}", suite.id, table.id);
-                assert!(text.contains(&mark), "{mark} is missing");
-            }
+        for mark in ["run", "promises", "missed"] {
+            assert!(text.contains(&format!("{BEGIN}{mark}{CLOSE}")), "{mark}");
         }
-        let ids: Vec<_> = run.suites.iter().flat_map(SuiteRun::figures).collect();
-        for id in promises::figures() {
-            let (suite, _) = id.split_once('/').unwrap();
-            let was_measured = run.suite(suite).is_some_and(|suite| suite.error.is_none());
-            let is_there = ids.iter().any(|figure| figure.id == id);
-            assert!(is_there || !was_measured, "no figure has the id {id}");
+        assert!(text.lines().count() <= 400);
+    }
+
+    /// The tables that the document leaves out are on the page.
+    #[test]
+    fn the_page_of_the_record_has_all_of_it() {
+        let run = kept_run();
+        let page = page::of_run(&run);
+        for suite in &run.suites {
+            let tables = suite
+                .tables
+                .iter()
+                .map(|it| format!("{}/{}", suite.id, it.id));
+            let ids = suite.figures().map(|figure| figure.id.clone());
+            for id in ids.chain(tables) {
+                assert!(page.contains(&format!("id=\"{id}\"")), "{id}");
+            }
         }
     }
 
@@ -435,6 +398,7 @@ mod tests {
         let options = Tables {
             run: file,
             document: Some(document.clone()),
+            html: None,
         };
         super::run(&options).unwrap();
         assert!(read(&document).unwrap().contains("2 cores, A Processor"));

@@ -11,16 +11,15 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use qnic_cluster::{program, Program};
 
-use super::figures::{Figure, Row, Table};
-use super::goal::Goal;
 use super::modules;
+use super::tables::Tables;
 use super::wire::packets::{self, by_valgrind, said};
 
 const TRIP: Program<'static> = Program::example("qnic-nic", "trip");
 const POLLS: Program<'static> = Program::example("qnic-nic", "polls");
 
-/// What the longest poll may be beside a hostile neighbour, of what it is beside an honest one.
-const POLL_GOAL: f64 = 2.0;
+/// Its figures: how long the NIC of one guest lets those of others wait (P15).
+const NEIGHBOURS: [&str; 2] = ["honest neighbour", "hostile neighbour"];
 
 /// Trips of the runs that are timed, and of those that callgrind counts.
 const TIMED: [u64; 2] = [10_000, 210_000];
@@ -32,62 +31,37 @@ const TRIPS: [(&str, &str); 2] = [
     ("message of 8 bytes", "message"),
 ];
 
-pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
-    let program = program(TRIP).context("build the program that measures trips")?;
-    let mut times = TRIPS.map(|_| Vec::new());
-    for round in 1..=rounds {
-        eprintln!("round {round} of {rounds}");
-        for ((_, kind), times) in TRIPS.iter().zip(&mut times) {
-            times.push(nanoseconds(&program, kind)?);
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
+    let build = |example, what: &str| program(example).with_context(|| format!("build {what}"));
+    let trip = build(TRIP, "the program that measures trips")?;
+    tables.rounds(rounds, "", false, |round| {
+        for (name, kind) in TRIPS {
+            round.add("trip", name, "both NICs [ns]", nanoseconds(&trip, kind)?);
+        }
+        Ok(())
+    })?;
+    for (name, kind) in TRIPS {
+        let counted = by_valgrind(&trip, COUNTED, |command, count| {
+            command.args([kind, &count.to_string()]);
+        });
+        match counted {
+            Ok(count) => tables.add("trip", name, "both NICs [instructions]", count),
+            Err(error) => tables.note("trip", format!("{name}: not counted: {error:#}")),
         }
     }
-    let counted = TRIPS.map(|(_, kind)| {
-        let run = |command: &mut Command, count: u64| {
-            command.args([kind, &count.to_string()]);
-        };
-        by_valgrind(&program, COUNTED, run)
-    });
-    Ok(vec![
-        table(times, counted),
-        packets::measure(rounds)?,
-        modules::measure(&packets::program("lines")?),
-        polls(&longest_polls(rounds)?),
-    ])
-}
-
-/// The longest polls of all rounds in microseconds: beside an honest neighbour, and a hostile one.
-fn longest_polls(rounds: usize) -> Result<[Vec<f64>; 2]> {
-    let program = program(POLLS).context("build the program that measures polls")?;
-    let mut all = [Vec::new(), Vec::new()];
-    for _ in 0..rounds {
-        let line = said(&mut Command::new(&program))?;
+    packets::measure(rounds, tables)?;
+    modules::measure(&packets::program("lines")?, tables);
+    let polls = build(POLLS, "the program that measures polls")?;
+    tables.rounds(rounds, ", polls", false, |round| {
+        let line = said(&mut Command::new(&polls))?;
         let mut said = line.split_whitespace().map(str::parse::<f64>);
-        for samples in &mut all {
+        for name in NEIGHBOURS {
             let nanoseconds = said.next().with_context(|| format!("line {line:?}"))?;
             let nanoseconds = nanoseconds.with_context(|| format!("line {line:?}"))?;
-            samples.push(nanoseconds / 1e3);
+            round.add("polls", name, "longest poll [us]", nanoseconds / 1e3);
         }
-    }
-    Ok(all)
-}
-
-/// How long the NIC of one guest lets those of others wait (P15).
-fn polls([honest, hostile]: &[Vec<f64>; 2]) -> Table {
-    let row = |name: &str, samples: &Vec<f64>, goal: Option<Goal>| {
-        let figure = Figure::with_spread("longest poll", "us", samples.clone());
-        let figure = figure.ratio_to("of beside an honest one", honest);
-        Row::new(name, [figure.ratio_goal(goal)])
-    };
-    let goal = Goal::at_most(POLL_GOAL).code("P15");
-    let rows = vec![
-        row("honest neighbour", honest, None),
-        row("hostile neighbour", hostile, Some(goal)),
-    ];
-    Table::new(
-        "polls",
-        "The longest poll, beside what another guest does",
-        rows,
-    )
+        Ok(())
+    })
 }
 
 /// Of a trip: the difference of two runs, so that start and end drop out.
@@ -99,53 +73,4 @@ fn nanoseconds(program: &Path, kind: &str) -> Result<f64> {
         *time = start.elapsed().as_nanos() as f64;
     }
     Ok((times[1] - times[0]) / (TIMED[1] - TIMED[0]) as f64)
-}
-
-fn table(times: [Vec<f64>; 2], counted: [Result<f64>; 2]) -> Table {
-    let mut notes = Vec::new();
-    let lines = TRIPS.iter().zip(times).zip(counted);
-    let lines = lines.map(|(((name, _), times), counted)| {
-        let counted =
-            counted.map_err(|error| notes.push(format!("{name}: not counted: {error:#}")));
-        let instructions = counted.into_iter().collect();
-        let figures = [
-            Figure::with_spread("both NICs", "ns", times),
-            Figure::new("both NICs", "instructions", instructions),
-        ];
-        Row::new(*name, figures)
-    });
-    let rows = lines.collect();
-    let mut table = Table::new(
-        "trip",
-        "A trip between two NICs with its share of the program around it, counted by callgrind",
-        rows,
-    );
-    table.notes = notes;
-    table
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bench::text::tests::words_of_row;
-
-    #[test]
-    fn a_hostile_neighbour_stands_beside_an_honest_one() {
-        let table = polls(&[vec![80.0, 90.0, 95.0], vec![40.0, 180.0, 300.0]]);
-        let words = words_of_row(&table, "hostile").join(" ");
-        assert!(words.ends_with("180.0 (40.00 … 300.0) 2.00 ≤ 2"), "{words}");
-    }
-
-    #[test]
-    fn instructions_have_a_reason_if_nothing_counts_them() {
-        let missing = || Err(anyhow::anyhow!("valgrind cannot be started"));
-        let both = table([vec![400.0], vec![900.0]], [Ok(3000.0), missing()]);
-        let words = words_of_row(&both, "notifying").join(" ");
-        assert!(words.ends_with("(400.0 … 400.0) 3000"), "{words}");
-        assert_eq!(words_of_row(&both, "message").last().unwrap(), "-");
-        assert_eq!(
-            both.notes,
-            ["message of 8 bytes: not counted: valgrind cannot be started"]
-        );
-    }
 }

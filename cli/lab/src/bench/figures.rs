@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::goal::{Goal, Of};
+use super::text::{number, ratio_text};
 
 /// Median, smallest and largest of some samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -132,73 +133,43 @@ impl Figure {
         }
     }
 
-    /// A figure that a table shows by its median and its spread.
-    pub(super) fn with_spread(what: &str, unit: &str, samples: Vec<f64>) -> Self {
-        Figure {
-            main: true,
-            ..Figure::new(what, unit, samples)
-        }
-    }
-
-    /// A figure that others have published.
-    pub(super) fn published(what: &str, unit: &str, value: impl Into<Option<f64>>) -> Self {
-        Figure {
-            role: Role::Published,
-            better: None,
-            ..Figure::new(what, unit, value.into().into_iter().collect())
-        }
-    }
-
-    /// Makes it one of what this project is compared with.
-    pub(super) fn of_peer(mut self) -> Self {
-        self.role = Role::Peer;
-        self
-    }
-
     /// Adds its ratio to the median of `floor`, as the column `to`; none if either is unknown.
     pub(super) fn ratio_to(mut self, to: &str, floor: &[f64]) -> Self {
-        let floor_median = median(floor);
-        self.ratio = self.ratio_of(to, floor_median, self.median() / floor_median);
-        if let Some(ratio) = &mut self.ratio {
-            ratio.floor_samples = floor.to_vec();
-        }
-        self
-    }
-
-    /// Adds a ratio of a published figure to another one; none if it is unknown.
-    pub(super) fn published_ratio(mut self, to: &str, floor: f64, value: f64) -> Self {
-        self.ratio = self.ratio_of(to, floor, value);
-        self
-    }
-
-    fn ratio_of(&self, to: &str, floor: f64, value: f64) -> Option<Ratio> {
+        let (floor_samples, floor) = (floor.to_vec(), median(floor));
+        let value = self.median() / floor;
         let known = value.is_finite() && floor.is_finite();
-        known.then(|| Ratio {
+        self.ratio = known.then(|| Ratio {
             to: to.to_owned(),
             value,
             floor,
-            floor_samples: Vec::new(),
-        })
-    }
-
-    /// Adds what its ratio shall be.
-    pub(super) fn ratio_goal(self, goal: impl Into<Option<Goal>>) -> Self {
-        let value = self.ratio.as_ref().map(|ratio| ratio.value);
-        self.with_goal(goal.into(), Of::Ratio, value)
-    }
-
-    /// Adds what its median shall be.
-    pub(super) fn goal(self, goal: impl Into<Option<Goal>>) -> Self {
-        let value = self.spread.map(|spread| spread.median);
-        self.with_goal(goal.into(), Of::Median, value)
-    }
-
-    fn with_goal(mut self, goal: Option<Goal>, of: Of, value: Option<f64>) -> Self {
-        self.goal = goal.map(|goal| goal.checked(of, value));
-        if self.better.is_none() {
-            self.better = self.goal.as_ref().map(Goal::better);
-        }
+            floor_samples,
+        });
         self
+    }
+
+    /// Adds what its ratio or median shall be.
+    pub(super) fn goal(mut self, goal: &Goal) -> Self {
+        let measured = match goal.of {
+            Of::Ratio => self.ratio.as_ref().map(|ratio| ratio.value),
+            Of::Median => self.spread.map(|spread| spread.median),
+        };
+        self.better = self.better.or(Some(goal.better()));
+        self.goal = Some(goal.checked(measured));
+        self
+    }
+
+    /// Its goal was measured, and is not met.
+    pub(super) fn is_missed(&self) -> bool {
+        self.goal.as_ref().is_some_and(Goal::is_missed)
+    }
+
+    /// What its goal is for, as a text, and of what that is: of its floor, or the unit.
+    pub(super) fn measured(&self) -> (String, &str) {
+        let of = self.goal.as_ref().map(|goal| goal.of);
+        match (&self.ratio, of) {
+            (Some(ratio), Some(Of::Ratio) | None) => (ratio_text(ratio.value), &ratio.to),
+            _ => (number(self.median()), &self.unit),
+        }
     }
 
     pub(super) fn median(&self) -> f64 {
@@ -215,6 +186,17 @@ pub(super) struct At {
     pub(super) value: f64,
 }
 
+/// So much of `what`.
+pub(super) fn at(what: &str, value: f64) -> Option<At> {
+    let what = what.to_owned();
+    Some(At { what, value })
+}
+
+/// So many bytes.
+pub(super) fn bytes(count: usize) -> Option<At> {
+    at("bytes", count as f64)
+}
+
 /// A line of a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Row {
@@ -227,32 +209,12 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(name: impl Into<String>, figures: impl Into<Vec<Figure>>) -> Self {
+    pub(super) fn new(name: &str, at: Option<At>, figures: impl Into<Vec<Figure>>) -> Self {
         Row {
-            name: name.into(),
-            at: None,
+            name: name.to_owned(),
+            at,
             figures: figures.into(),
         }
-    }
-
-    /// Makes it one of transfers of so many bytes.
-    pub(super) fn size(self, bytes: usize) -> Self {
-        self.at("bytes", bytes as f64)
-    }
-
-    /// Makes it a point of a curve over `what`.
-    pub(super) fn at(mut self, what: &str, value: f64) -> Self {
-        let what = what.to_owned();
-        self.at = Some(At { what, value });
-        self
-    }
-
-    /// Makes all of it what this project is compared with.
-    pub(super) fn of_peer(mut self, is_peer: bool) -> Self {
-        let own = self.figures.iter_mut();
-        let own = own.filter(|figure| is_peer && figure.role == Role::Own);
-        own.for_each(|figure| figure.role = Role::Peer);
-        self
     }
 }
 
@@ -270,6 +232,7 @@ pub(super) struct Table {
 }
 
 impl Table {
+    #[cfg(test)]
     pub(super) fn new(id: &str, title: impl Into<String>, rows: Vec<Row>) -> Self {
         Table {
             id: id.to_owned(),
@@ -277,12 +240,6 @@ impl Table {
             rows,
             notes: Vec::new(),
         }
-    }
-
-    /// Adds a line below.
-    pub(super) fn note(mut self, note: String) -> Self {
-        self.notes.push(note);
-        self
     }
 
     /// All its figures.
@@ -332,17 +289,15 @@ mod tests {
 
     #[test]
     fn each_figure_has_a_path_of_its_own() {
-        let figures = || {
-            [
-                Figure::new("8 B half RTT", "µs", vec![1.0]),
-                Figure::new("99 %", "µs", vec![2.0]),
-            ]
+        let row = |name: &str, at| {
+            let half = Figure::new("8 B half RTT", "µs", vec![1.0]);
+            Row::new(name, at, [half, Figure::new("99 %", "µs", vec![2.0])])
         };
         let rows = vec![
-            Row::new("write, seen", figures()).size(8),
-            Row::new("write, seen", figures()).size(64),
-            Row::new("write; seen", figures()).size(64),
-            Row::new("loss", figures()).at("% loss", 0.1),
+            row("write, seen", bytes(8)),
+            row("write, seen", bytes(64)),
+            row("write; seen", bytes(64)),
+            row("loss", at("% loss", 0.1)),
         ];
         let mut tables = [Table::new("links", "Links", rows)];
         identify("wire", &mut tables);
@@ -352,9 +307,7 @@ mod tests {
         assert_eq!(ids[3], "wire/links/write-seen-64/99-percent-us");
         assert_eq!(ids[5], "wire/links/write-seen-64/99-percent-us-2");
         assert_eq!(ids[6], "wire/links/loss-0.1/8-b-half-rtt-us");
-        let mut unique = ids.clone();
-        unique.sort_unstable();
-        unique.dedup();
+        let unique: std::collections::BTreeSet<_> = ids.iter().collect();
         assert_eq!(unique.len(), ids.len());
     }
 
@@ -372,23 +325,23 @@ mod tests {
     #[test]
     fn a_goal_for_a_ratio_that_is_not_known_is_not_met_by_the_median() {
         let figure = Figure::new("time", "ns", vec![1.0]);
-        let of = |floor: &[f64]| {
+        let met = |floor: &[f64]| {
             let figure = figure.clone().ratio_to("of floor", floor);
-            let goal = figure.ratio_goal(Goal::at_most(2.0)).goal.unwrap();
+            let goal = figure.goal(&Goal::at_most(Of::Ratio, 2.0)).goal.unwrap();
             (goal.of, goal.met)
         };
-        assert_eq!(of(&[]), (Of::Ratio, None));
-        assert_eq!(of(&[0.1]), (Of::Ratio, Some(false)));
-        assert_eq!(of(&[1.0]), (Of::Ratio, Some(true)));
+        assert_eq!(met(&[]), (Of::Ratio, None));
+        assert_eq!(met(&[0.1]), (Of::Ratio, Some(false)));
+        assert_eq!(met(&[1.0]), (Of::Ratio, Some(true)));
     }
 
     #[test]
     fn a_goal_says_which_figures_are_good_where_the_unit_does_not() {
-        let better = |unit, goal: Option<Goal>| Figure::new("x", unit, vec![1.0]).goal(goal).better;
-        assert_eq!(better("ns", None), Some(Better::Lower));
-        assert_eq!(better("MB/s", None), Some(Better::Higher));
-        assert_eq!(better("frames", None), None);
-        let goal = Goal::at_least(2.0);
-        assert_eq!(better("frames", Some(goal)), Some(Better::Higher));
+        let figure = |unit| Figure::new("x", unit, vec![1.0]);
+        assert_eq!(figure("ns").better, Some(Better::Lower));
+        assert_eq!(figure("MB/s").better, Some(Better::Higher));
+        assert_eq!(figure("frames").better, None);
+        let with_goal = figure("frames").goal(&Goal::at_least(Of::Median, 2.0));
+        assert_eq!(with_goal.better, Some(Better::Higher));
     }
 }

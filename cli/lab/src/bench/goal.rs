@@ -46,18 +46,18 @@ pub(super) struct Goal {
 }
 
 impl Goal {
-    pub(super) fn at_most(value: f64) -> Self {
-        Self::new(Bound::AtMost, value)
+    pub(super) fn at_most(of: Of, value: f64) -> Self {
+        Self::new(of, Bound::AtMost, value)
     }
 
-    pub(super) fn at_least(value: f64) -> Self {
-        Self::new(Bound::AtLeast, value)
+    pub(super) fn at_least(of: Of, value: f64) -> Self {
+        Self::new(of, Bound::AtLeast, value)
     }
 
-    fn new(bound: Bound, value: f64) -> Self {
+    fn new(of: Of, bound: Bound, value: f64) -> Self {
         Goal {
             code: None,
-            of: Of::Ratio,
+            of,
             bound,
             value,
             met: None,
@@ -65,23 +65,22 @@ impl Goal {
         }
     }
 
-    /// Adds the code of the requirement.
-    pub(super) fn code(mut self, code: &str) -> Self {
-        self.code = Some(code.to_owned());
-        self
+    /// The same with the code of the requirement.
+    pub(super) fn code(self, code: Option<&str>) -> Self {
+        let code = code.map(str::to_owned);
+        Goal { code, ..self }
     }
 
     /// The same, compared with what was measured.
-    pub(super) fn checked(self, of: Of, measured: Option<f64>) -> Self {
+    pub(super) fn checked(&self, measured: Option<f64>) -> Self {
         let distance = measured.map(|measured| match self.bound {
             Bound::AtMost => measured / self.value,
             Bound::AtLeast => self.value / measured,
         });
         Goal {
-            of,
             met: distance.map(|distance| distance <= 1.0),
             distance: distance.filter(|distance| distance.is_finite()),
-            ..self
+            ..self.clone()
         }
     }
 
@@ -116,20 +115,21 @@ mod tests {
 
     #[test]
     fn a_goal_knows_how_far_off_it_is() {
-        let check = |goal: Goal, measured| {
-            let goal = goal.checked(Of::Ratio, measured);
-            (goal.met, goal.distance)
-        };
-        let least = Goal::at_least(0.8);
-        assert_eq!(check(least.clone(), Some(0.8)), (Some(true), Some(1.0)));
-        assert_eq!(check(least.clone(), Some(0.4)), (Some(false), Some(2.0)));
-        assert_eq!(check(least.clone(), None), (None, None));
-        // Nothing at all was moved.
-        assert_eq!(check(least, Some(0.0)), (Some(false), None));
-        let most = Goal::at_most(2.0).code("P5");
-        assert_eq!(check(most.clone(), Some(3.0)), (Some(false), Some(1.5)));
-        assert_eq!(check(most.clone(), Some(1.0)), (Some(true), Some(0.5)));
+        let least = Goal::at_least(Of::Ratio, 0.8);
+        let most = Goal::at_most(Of::Ratio, 2.0);
+        for (goal, measured, met, distance) in [
+            (&least, Some(0.8), Some(true), Some(1.0)),
+            (&least, Some(0.4), Some(false), Some(2.0)),
+            (&least, None, None, None),
+            // Nothing at all was moved.
+            (&least, Some(0.0), Some(false), None),
+            (&most, Some(3.0), Some(false), Some(1.5)),
+            (&most, Some(1.0), Some(true), Some(0.5)),
+        ] {
+            let checked = goal.checked(measured);
+            assert_eq!((checked.met, checked.distance), (met, distance));
+        }
         assert_eq!(most.to_string(), "≤ 2");
-        assert_eq!(Goal::at_least(1.0 / 3.0).to_string(), "≥ 0.333");
+        assert_eq!(Goal::at_least(Of::Ratio, 1.0 / 3.0).to_string(), "≥ 0.333");
     }
 }

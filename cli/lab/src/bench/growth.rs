@@ -1,36 +1,34 @@
 //! What a write of 8 bytes costs as there is more beside it (P9): endpoints of one process that
 //! take turns, NICs of one device process that do nothing, peers that take turns, exported pages;
-//! and what a message of 8 bytes costs as more receives are posted. Host mode. Groups that grow are
-//! in the suite `collective`.
+//! and what a message of 8 bytes costs as more receives are posted. And what writes cost between two NICs
+//! of one engine, or of an engine each: the price of a ring between threads, where there is nothing to
+//! gain by it. Host mode. Groups that grow are in the suite `collective`.
 
 use anyhow::{bail, Context, Result};
 use qnic_abi::PAGE_SIZE;
-use qnic_apps::report::{BenchRow, Latency, ServerLine};
+use qnic_apps::report::{BenchRow, ServerLine};
 use qnic_cluster::ByteSize;
 use qnic_trials::nodes::host::{DevicePlan, HostNodes};
 use qnic_trials::nodes::Nodes;
 
-use super::figures::{Figure, Row, Table};
+use super::figures::at;
 use super::floor::cold_word_ns;
-use super::goal::Goal;
-use super::point_to_point::rows_of;
-use super::{merge, LIMIT};
+use super::limits::LIMIT;
+use super::point_to_point::{list, rows_of, said, transfers_between};
+use super::tables::{Tables, HALF, STREAM};
 
 /// Memory of a node besides the pages that it exports; what nobody touches takes none.
 const OTHER_MEMORY: ByteSize = ByteSize::mib(128);
 
-/// Something that grows, and what one write may cost at most of what it costs with the first
-/// count.
-struct Sweep {
-    id: &'static str,
-    /// What there is more of.
-    grows: &'static str,
-    title: &'static str,
-    counts: &'static [usize],
-    goal: f64,
-    /// What is measured with a count.
-    round: fn(usize) -> Result<Vec<BenchRow>>,
-}
+/// A table of something that grows: its id, what there is more of, the counts, and what measures with one:
+/// microseconds of fenced operations, and of streamed ones.
+type Sweep = (
+    &'static str,
+    &'static str,
+    &'static [usize],
+    fn(usize) -> Result<Times>,
+);
+type Times = [Vec<f64>; 2];
 
 /// What writes go between, and whereto.
 struct Writes {
@@ -50,80 +48,62 @@ const ONE: Writes = Writes {
 };
 
 const SWEEPS: [Sweep; 5] = [
-    Sweep {
-        id: "endpoints",
-        grows: "endpoints",
-        title: "Endpoints of one process that take turns",
-        counts: &[1, 16, 120],
-        goal: 1.2,
-        round: |endpoints| writes(&Writes { endpoints, ..ONE }),
-    },
-    Sweep {
-        id: "idle-nics",
-        grows: "NICs",
-        title: "NICs of one device process, all but two idle",
-        counts: &[2, 16, 64],
-        goal: 1.1,
-        round: |nics| writes(&Writes { nics, ..ONE }),
-    },
-    Sweep {
-        id: "peers",
-        grows: "peers",
-        title: "Peers that take turns",
-        counts: &[1, 16, 63],
-        goal: 1.2,
-        round: |peers| {
-            let nics = peers + 1;
-            writes(&Writes { nics, peers, ..ONE })
-        },
-    },
-    Sweep {
-        id: "pages",
-        grows: "pages",
-        title: "Pages that the peer exports, few of them written to",
-        counts: &[1, 1000, 25_000, 1_000_000],
-        goal: 1.2,
-        round: |pages| writes(&Writes { pages, ..ONE }),
-    },
-    Sweep {
-        id: "receives",
-        grows: "receives",
-        title: "Receives that are posted on both sides, for other messages",
-        counts: &[0, 100, 4000],
-        goal: 1.2,
-        round: messages,
-    },
+    ("endpoints", "endpoints", &[1, 16, 120], |endpoints| {
+        writes(&Writes { endpoints, ..ONE })
+    }),
+    ("idle-nics", "NICs", &[2, 16, 64], |nics| {
+        writes(&Writes { nics, ..ONE })
+    }),
+    ("peers", "peers", &[1, 16, 63], |peers| {
+        let nics = peers + 1;
+        writes(&Writes { nics, peers, ..ONE })
+    }),
+    ("pages", "pages", &[1, 1000, 25_000, 1_000_000], |pages| {
+        writes(&Writes { pages, ..ONE })
+    }),
+    ("receives", "receives", &[0, 100, 4000], messages),
 ];
 
-pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
-    let mut all: Vec<Vec<Vec<BenchRow>>> = Vec::new();
-    let mut cold = Vec::new();
-    for sweep in &SWEEPS {
-        all.push(vec![Vec::new(); sweep.counts.len()]);
-    }
-    for round in 1..=rounds {
-        eprintln!("round {round} of {rounds}");
-        cold.push(cold_word_ns());
-        for (sweep, rows) in SWEEPS.iter().zip(&mut all) {
-            for (count, rows) in sweep.counts.iter().zip(rows) {
-                for row in (sweep.round)(*count)? {
-                    merge(rows, row);
-                }
+/// Sizes between engines: the smallest write, a page, and what goes through a ring in several spans.
+const BETWEEN_ENGINES: &str = "8,4096,65536";
+
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
+    tables.rounds(rounds, "", false, |round| {
+        round.add(
+            "cold",
+            "a word that no cache holds",
+            "time [ns]",
+            cold_word_ns(),
+        );
+        for (table, grows, counts, measure) in &SWEEPS {
+            for count in *counts {
+                let [fenced, streamed] = measure(*count)?;
+                let row = round.row(table, "8 bytes", at(grows, *count as f64));
+                row.add("fenced [µs]", fenced)
+                    .add("streamed [µs]", streamed);
             }
         }
-    }
-    let mut tables: Vec<_> = SWEEPS.iter().zip(&all).map(table).collect();
-    let time = Figure::with_spread("time", "ns", cold);
-    tables.push(Table::new(
-        "cold",
-        "What a word takes that has left the caches, on this machine",
-        vec![Row::new("a word that no cache holds", [time])],
-    ));
-    Ok(tables)
+        Ok(())
+    })?;
+    tables.rounds(rounds, ", engines", false, |round| {
+        let of = |engines: usize| {
+            let nodes = HostNodes::start_with(2, &format!("[engine]\nengines = {engines}\n"))?;
+            transfers_between(&nodes, &format!("--rounds 1 --sizes {BETWEEN_ENGINES}"))
+        };
+        for (one, two) in of(1)?.iter().zip(&of(2)?) {
+            for (engines, row) in [(1.0, one), (2.0, two)] {
+                let name = format!("{} of {} bytes", row.operation, row.size);
+                let to = round.row("engines", &name, at("engines", engines));
+                to.add(HALF, row.latency.iter().map(|it| it.median_us));
+                to.add(STREAM, row.mb_s.iter().copied());
+            }
+        }
+        Ok(())
+    })
 }
 
 /// One round of writes, between nodes of its own.
-fn writes(writes: &Writes) -> Result<Vec<BenchRow>> {
+fn writes(writes: &Writes) -> Result<Times> {
     let Writes {
         nics,
         endpoints,
@@ -146,23 +126,22 @@ fn writes(writes: &Writes) -> Result<Vec<BenchRow>> {
         Ok(server)
     };
     let servers: Vec<_> = (1..=*peers).map(start).collect::<Result<_>>()?;
-    let peers: Vec<_> = (1..=*peers).map(|node| node.to_string()).collect();
-    let peers = peers.join(",");
+    let peers = list(&(1..=*peers).collect::<Vec<_>>());
     let words = format!("growth-bench --endpoints {endpoints} --peers {peers} --pages {pages}");
-    let mut writer = nodes.start(0, &words)?;
-    let mut rows = Vec::new();
-    while let Some(line) = writer.line(LIMIT).context("the writer")? {
-        rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
-    }
-    writer.succeed("the writer", LIMIT)?;
+    let rows: Vec<BenchRow> = said(nodes.start(0, &words)?, "the writer")?;
     for mut server in servers {
         server.succeed("a memory server", LIMIT)?;
     }
-    Ok(rows)
+    let of = |name: &str| {
+        let row = rows.iter().find(|row| row.operation == name);
+        let all = row.into_iter().flat_map(|row| &row.latency);
+        all.map(|latency| latency.median_us).collect()
+    };
+    Ok([of("fenced"), of("streamed")])
 }
 
-/// One round of messages while so many receives are posted: as the rows of writes.
-fn messages(posted: usize) -> Result<Vec<BenchRow>> {
+/// One round of messages while so many receives are posted: half round trips, and means of a stream.
+fn messages(posted: usize) -> Result<Times> {
     let nodes = HostNodes::start(2)?;
     let side = |peer| {
         format!(
@@ -175,36 +154,7 @@ fn messages(posted: usize) -> Result<Vec<BenchRow>> {
     let all = rows_of(initiator, target)?;
     let row = all.iter().find(|row| row.operation == "message");
     let row = row.context("no message was measured")?;
-    let mut rows = ["fenced", "streamed"].map(|name| BenchRow::new(name, row.size));
-    rows[0].latency.clone_from(&row.latency);
-    rows[1].latency.extend(row.mb_s.iter().map(|mb_s| {
-        let mean = row.size as f64 / mb_s;
-        Latency {
-            median_us: mean,
-            p99_us: mean,
-            min_us: mean,
-            mean_us: mean,
-            rounds: 1,
-        }
-    }));
-    Ok(rows.into())
-}
-
-fn table((sweep, rows): (&Sweep, &Vec<Vec<BenchRow>>)) -> Table {
-    let times = |rows: &[BenchRow], name: &str| -> Vec<f64> {
-        let row = rows.iter().find(|row| row.operation == name);
-        let all = row.into_iter().flat_map(|row| &row.latency);
-        all.map(|latency: &Latency| latency.median_us).collect()
-    };
-    let lines = sweep.counts.iter().zip(rows).map(|(count, own)| {
-        let goal = (*count > sweep.counts[0]).then(|| Goal::at_most(sweep.goal).code("P9"));
-        let figure = |name: &str| {
-            Figure::with_spread(name, "µs", times(own, name))
-                .ratio_to("of the first", &times(&rows[0], name))
-                .ratio_goal(goal.clone())
-        };
-        let figures = [figure("fenced"), figure("streamed")];
-        Row::new("8 bytes", figures).at(sweep.grows, *count as f64)
-    });
-    Table::new(sweep.id, sweep.title, lines.collect())
+    let half = row.latency.iter().map(|it| it.median_us);
+    let mean = row.mb_s.iter().map(|mb_s| row.size as f64 / mb_s);
+    Ok([half.collect(), mean.collect()])
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
 
-use super::figures::{Figure, Row, Table};
+use super::tables::Tables;
 use super::wire::packets::by_valgrind;
 
 /// Writes in the two runs whose difference is counted.
@@ -28,36 +28,31 @@ const SMALL: f64 = 20.0;
 /// Instructions by module.
 type Counts = BTreeMap<String, f64>;
 
-/// The table; with a note instead of rows if nothing counts instructions.
-pub(super) fn measure(program: &Path) -> Table {
-    let title = "Which modules the instructions of an 8-byte write belong to, lossless";
+/// Adds the table; with a note instead of rows if nothing counts instructions.
+pub(super) fn measure(program: &Path, tables: &mut Tables) {
     let counted = count(program).and_then(|modules| {
         let frame = by_valgrind(program, COUNTED, |command, count| {
             command.args(["frame", "8", &count.to_string()]);
         })?;
-        Ok(rows(&modules, frame))
+        Ok((modules, frame))
     });
     match counted {
-        Ok(rows) => Table::new("modules", title, rows),
-        Err(error) => {
-            let table = Table::new("modules", title, Vec::new());
-            table.note(format!("not counted: {error:#}"))
-        }
+        Ok((modules, frame)) => add(&modules, frame, tables),
+        Err(error) => tables.note("modules", format!("not counted: {error:#}")),
     }
 }
 
-fn rows(modules: &Counts, frame: f64) -> Vec<Row> {
-    let mut modules: Vec<_> = modules.iter().collect();
-    modules.sort_by(|one, other| other.1.total_cmp(one.1));
-    let row = |name: &str, count: f64| {
-        let figure = Figure::new("both NICs", "instructions", vec![count]);
-        Row::new(name, [figure])
-    };
-    let rows = modules.into_iter();
-    let rows = rows
-        .map(|(name, count)| row(name, *count).of_peer([AROUND, OTHERS].contains(&name.as_str())));
-    let frame = row("a frame filled in, copied and checked", frame).of_peer(true);
-    rows.chain([frame]).collect()
+/// Adds rows, the largest module first.
+fn add(modules: &Counts, frame: f64, tables: &mut Tables) {
+    let mut modules: Vec<_> = modules
+        .iter()
+        .map(|(name, count)| (name.as_str(), *count))
+        .collect();
+    modules.sort_by(|one, other| other.1.total_cmp(&one.1));
+    modules.push(("a frame filled in, copied and checked", frame));
+    for (name, count) in modules {
+        tables.add("modules", name, "both NICs [instructions]", count);
+    }
 }
 
 /// Instructions of one write by module: the difference of two runs.
@@ -201,14 +196,5 @@ fl=(4) /x/device-backend/nic/src/testing/net.rs
     fn what_is_no_profile_is_refused() {
         assert!(parse("").is_err());
         assert!(parse("fl=(1) x\n7 many\n").is_err());
-    }
-
-    #[test]
-    fn the_largest_module_comes_first_and_what_is_around_is_no_stage() {
-        let rows = rows(&parse(FILE).unwrap(), 60.0);
-        let names: Vec<_> = rows.iter().map(|row| row.name.as_str()).collect();
-        assert_eq!(names[..2], ["protocols/rdma", AROUND]);
-        let own = |row: &Row| row.figures[0].role == super::super::figures::Role::Own;
-        assert!(own(&rows[0]) && !own(&rows[1]) && !own(rows.last().unwrap()));
     }
 }

@@ -1,19 +1,31 @@
 //! Which suites run, and how far the run is.
 
-use std::fmt::Write as _;
-
 use qnic_cli::lab::bench::Suite;
 
 use super::load;
-use super::suites::{Entry, ALL};
+use super::spec::{self, Suite as Spec};
+use super::suites::{self, Measure};
 
 /// Seconds that looking at the load takes beside each suite.
 const AROUND: f64 = 2.0 * load::SPAN.as_secs_f64();
 
+/// A suite, and how many rounds it runs.
+#[derive(Clone, Copy)]
+pub(super) struct Planned {
+    pub(super) spec: &'static Spec,
+    pub(super) measure: Measure,
+    pub(super) rounds: usize,
+}
+
+impl Planned {
+    fn seconds(&self) -> f64 {
+        self.spec.estimate(self.rounds) + AROUND
+    }
+}
+
 /// Suites that run one after the other, and how long that takes.
 pub(super) struct Plan {
-    /// Suites, and the rounds of each.
-    pub(super) suites: Vec<(&'static Entry, usize)>,
+    pub(super) suites: Vec<Planned>,
     /// Seconds that those took that are done.
     taken: f64,
     done: usize,
@@ -22,20 +34,21 @@ pub(super) struct Plan {
 impl Plan {
     /// The suites `wanted`, each once, or all if none is named.
     pub(super) fn new(wanted: &[Suite], rounds: Option<usize>) -> Self {
-        let named = |suite: &Suite| wanted.iter().any(|it| it.parts().contains(suite));
-        let wanted = |entry: &&Entry| wanted.is_empty() || named(&entry.suite);
-        let suites = ALL.iter().filter(wanted);
+        let planned = spec::suites().iter().filter_map(|spec| {
+            let (suite, measure) = suites::of(&spec.id)?;
+            let named = wanted.iter().any(|it| it.parts().contains(&suite));
+            let rounds = rounds.unwrap_or(spec.rounds);
+            (named || wanted.is_empty()).then_some(Planned {
+                spec,
+                measure,
+                rounds,
+            })
+        });
         Plan {
-            suites: suites
-                .map(|entry| (entry, rounds.unwrap_or(entry.rounds)))
-                .collect(),
+            suites: planned.collect(),
             taken: 0.0,
             done: 0,
         }
-    }
-
-    fn seconds((entry, rounds): &(&Entry, usize)) -> f64 {
-        entry.estimate(*rounds) + AROUND
     }
 
     /// Says that a suite has ended, after so many seconds.
@@ -46,7 +59,7 @@ impl Plan {
 
     /// Seconds that are left: those of two cores, by what this machine took for what is done.
     pub(super) fn left(&self) -> f64 {
-        let sum = |part: &[(&Entry, usize)]| part.iter().map(Self::seconds).sum::<f64>();
+        let sum = |part: &[Planned]| part.iter().map(Planned::seconds).sum::<f64>();
         let (done, left) = self.suites.split_at(self.done);
         let pace = match sum(done) {
             0.0 => 1.0,
@@ -58,20 +71,17 @@ impl Plan {
 
     /// The plan for people.
     pub(super) fn show(&self) -> String {
+        let (count, all) = (self.suites.len(), spec::suites().len());
         let mut text = format!(
-            "{} of {} suites, {} on two cores:\n",
-            self.suites.len(),
-            ALL.len(),
+            "{count} of {all} suites, {} on two cores:\n",
             about(self.left())
         );
-        for suite in &self.suites {
-            let (entry, rounds) = suite;
-            let time = about(Self::seconds(suite));
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "  {:<10}  {rounds:>2} rounds, {time}: {}",
-                entry.id, entry.title
+        for planned in &self.suites {
+            let Planned { spec, rounds, .. } = planned;
+            let time = about(planned.seconds());
+            text += &format!(
+                "  {:<10}  {rounds:>2} rounds, {time}: {}\n",
+                spec.id, spec.title
             );
         }
         text
@@ -82,10 +92,12 @@ impl Plan {
         let left = about(self.left());
         let (number, all) = (self.done + 1, self.suites.len());
         match self.suites.get(self.done) {
-            Some((entry, rounds)) => format!(
-                "[{number} of {all}] {}, {rounds} rounds; {left} left",
-                entry.id
-            ),
+            Some(Planned { spec, rounds, .. }) => {
+                format!(
+                    "[{number} of {all}] {}, {rounds} rounds; {left} left",
+                    spec.id
+                )
+            }
             None => "all suites have run".to_owned(),
         }
     }
@@ -103,13 +115,15 @@ fn about(seconds: f64) -> String {
 mod tests {
     use super::*;
 
+    fn ids(plan: &Plan) -> Vec<&str> {
+        plan.suites.iter().map(|it| it.spec.id.as_str()).collect()
+    }
+
     #[test]
     fn what_is_left_goes_by_what_this_machine_took() {
         let mut plan = Plan::new(&[Suite::Sync, Suite::Host, Suite::Sync], Some(3));
-        let ids: Vec<_> = plan.suites.iter().map(|(entry, _)| entry.id).collect();
-        assert_eq!(ids, ["host", "sync"]);
-        let sync = Plan::seconds(&plan.suites[1]);
-        let first = Plan::seconds(&plan.suites[0]);
+        assert_eq!(ids(&plan), ["host", "sync"]);
+        let [first, sync] = [0, 1].map(|index| plan.suites[index].seconds());
         assert_eq!(plan.left(), first + sync);
         assert!(plan
             .progress()
@@ -124,21 +138,20 @@ mod tests {
     #[test]
     fn a_name_for_several_suites_runs_each_once() {
         let plan = Plan::new(&[Suite::Sync, Suite::Paper], None);
-        let ids: Vec<_> = plan.suites.iter().map(|(entry, _)| entry.id).collect();
-        assert_eq!(ids, ["memory", "sync", "curves"]);
+        assert_eq!(ids(&plan), ["memory", "sync", "curves"]);
     }
 
     #[test]
     fn without_a_name_all_suites_run() {
         let plan = Plan::new(&[], None);
-        assert_eq!(plan.suites.len(), ALL.len());
-        assert!(plan
-            .suites
-            .iter()
-            .all(|(entry, rounds)| entry.rounds == *rounds));
+        assert_eq!(plan.suites.len(), spec::suites().len());
+        assert!(plan.suites.iter().all(|it| it.rounds == it.spec.rounds));
         let text = plan.show();
         assert!(text.contains("min on two cores"), "{text}");
-        assert!(ALL.iter().all(|entry| text.contains(entry.title)), "{text}");
+        assert!(
+            plan.suites.iter().all(|it| text.contains(&it.spec.title)),
+            "{text}"
+        );
     }
 
     #[test]

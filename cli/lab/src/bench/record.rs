@@ -155,8 +155,8 @@ pub(super) fn write_whole(path: &Path, text: &str) -> Result<()> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::figures::{identify, Row};
-    use super::super::goal::Goal;
+    use super::super::figures::{bytes, identify, Role, Row};
+    use super::super::goal::{Goal, Of};
     use super::super::machine::tests::machine;
     use super::*;
 
@@ -167,11 +167,13 @@ pub(super) mod tests {
             modified: false,
         };
         let row = |size: usize, ns: f64| {
-            let time = Figure::with_spread("time", "ns", vec![ns, ns + 1.0, ns - 1.0]);
-            let time = time
-                .ratio_to("of memcpy", &[ns / 2.0])
-                .ratio_goal(Goal::at_most(1.5).code("P1"));
-            Row::new("write", [time, Figure::published("NetVM", "µs", 5.5)]).size(size)
+            let time = Figure::new("time", "ns", vec![ns, ns + 1.0, ns - 1.0]);
+            let goal = Goal::at_most(Of::Ratio, 1.5).code(Some("P1"));
+            let mut time = time.ratio_to("of memcpy", &[ns / 2.0]).goal(&goal);
+            time.main = true;
+            let mut netvm = Figure::new("NetVM", "µs", vec![5.5]);
+            (netvm.role, netvm.better) = (Role::Published, None);
+            Row::new("write", bytes(size), [time, netvm])
         };
         let mut tables = vec![Table::new(
             "transfers",

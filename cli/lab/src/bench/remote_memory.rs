@@ -8,42 +8,29 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use qnic_apps::report::{DiskRow, Latency};
+use qnic_apps::report::DiskRow;
 use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{Nodes, Running};
 
-use super::figures::{Figure, Row, Table};
-use super::goal::Goal;
 use super::guest_network::{address, GuestNetwork};
-use super::LIMIT;
-
-/// Latency of a page, of that by nbd.
-const LATENCY_GOAL: f64 = 1.0 / 3.0;
-
-/// Pages in a second, at least, of nbd's.
-const RATE_GOAL: f64 = 5.0;
+use super::point_to_point::said;
+use super::tables::{Tables, LEAST, TAIL};
 
 /// Part of each device that is used.
 const SIZE: &str = "8MiB";
 
-const NBD: &str = "nbd";
-
 /// What is compared, and its device in the first guest.
 const DEVICES: [(&str, &str); 3] = [
     ("remote memory", "/dev/qnicmem0"),
-    (NBD, "/dev/nbd0"),
+    ("nbd", "/dev/nbd0"),
     ("virtio-blk", "/dev/vda"),
 ];
 
-/// Rows of one device, all rounds.
-#[derive(Default)]
-struct Measured {
-    name: &'static str,
-    rows: Vec<DiskRow>,
-}
+/// Pages that are read, or written: what one and many are called.
+const WAYS: [(&str, &str); 2] = [("in", "reads"), ("out", "writes")];
 
-pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     let network = GuestNetwork::new()?;
     let disk = tempfile::tempdir().context("make a directory for a disk")?;
     let mut arguments = [0, 1].map(|node| network.arguments(node));
@@ -53,36 +40,39 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     shell(&nodes, 1, "qnic-rmem serve --size 16MiB")?;
     let attach = format!("qnic-rmem attach --size {SIZE} --replicas 1 --servers 1");
     shell(&nodes, 0, &attach)?;
-    let mut missing = None;
-    let server = match start_nbd(&nodes) {
-        Ok(server) => Some(server),
-        Err(error) => {
-            missing = Some(format!("nbd is not there: {error:#}"));
-            None
-        }
-    };
-    let there = DEVICES
-        .iter()
-        .filter(|(name, _)| server.is_some() || *name != NBD);
-    let there: Vec<_> = there.collect();
-    let mut all: Vec<_> = there.iter().map(|(name, _)| Measured::new(name)).collect();
-    for round in 1..=rounds {
-        eprintln!("pages, round {round} of {rounds}");
-        for ((_, device), measured) in there.iter().zip(&mut all) {
-            let fill = if round == 1 { "--fill" } else { "" };
-            let options = format!("disk-bench --device {device} --size {SIZE} {fill}");
-            let rows = one_round(&nodes, &options).with_context(|| device.to_string())?;
-            measured.rows.extend(rows);
+    for (one, many) in WAYS {
+        for (name, _) in DEVICES {
+            tables.row("page", &format!("{name}, {one}"), None);
+            tables.row("pages", &format!("{name}, {many}"), None);
         }
     }
-    if let Some(mut server) = server {
-        server.kill()?;
-    }
-    let tables = tables(&all);
-    Ok(match missing {
-        None => tables,
-        Some(why) => tables.into_iter().map(|it| it.note(why.clone())).collect(),
-    })
+    let mut server = tables.attempt("nbd", || start_nbd(&nodes));
+    let mut fill = " --fill";
+    tables.rounds(rounds, ", pages", false, |round| {
+        for (name, device) in DEVICES
+            .into_iter()
+            .filter(|(name, _)| *name != "nbd" || server.is_some())
+        {
+            let options = format!("disk-bench --device {device} --size {SIZE}{fill}");
+            let rows: Result<Vec<DiskRow>> = said(nodes.start(0, &options)?, "disk-bench");
+            for row in rows.with_context(|| device.to_owned())? {
+                let (one, many) = WAYS[usize::from(row.writes)];
+                let to = round.row("page", &format!("{name}, {one}"), None);
+                to.add("page [µs]", [row.latency.median_us]);
+                to.add(TAIL, [row.latency.p99_us])
+                    .add(LEAST, [row.latency.min_us]);
+                round.add(
+                    "pages",
+                    &format!("{name}, {many}"),
+                    "pages [/s]",
+                    row.each_second,
+                );
+            }
+        }
+        fill = "";
+        Ok(())
+    })?;
+    server.as_mut().map_or(Ok(()), |server| server.kill())
 }
 
 /// Arguments of QEMU for a disk of the host's file system.
@@ -108,126 +98,4 @@ fn start_nbd(nodes: &VmNodes) -> Result<Box<dyn Running>> {
     );
     shell(nodes, 0, &connect).context("connect nbd")?;
     Ok(server)
-}
-
-fn one_round(nodes: &VmNodes, options: &str) -> Result<Vec<DiskRow>> {
-    let mut program = nodes.start(0, options)?;
-    let mut rows = Vec::new();
-    while let Some(line) = program.line(LIMIT)? {
-        rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
-    }
-    program.succeed("disk-bench", LIMIT)?;
-    Ok(rows)
-}
-
-impl Measured {
-    fn new(name: &'static str) -> Self {
-        Measured {
-            name,
-            rows: Vec::new(),
-        }
-    }
-
-    fn times(&self, writes: bool, pick: fn(&Latency) -> f64) -> Vec<f64> {
-        self.of(writes).map(|row| pick(&row.latency)).collect()
-    }
-
-    fn rates(&self, writes: bool) -> Vec<f64> {
-        self.of(writes).map(|row| row.each_second).collect()
-    }
-
-    fn of(&self, writes: bool) -> impl Iterator<Item = &DiskRow> {
-        self.rows.iter().filter(move |row| row.writes == writes)
-    }
-}
-
-fn tables(all: &[Measured]) -> Vec<Table> {
-    let nbd = all.iter().find(|measured| measured.name == NBD);
-    let mut latencies = Vec::new();
-    let mut rates = Vec::new();
-    for (writes, what, many) in [(false, "in", "reads"), (true, "out", "writes")] {
-        let time = nbd.map(|nbd| nbd.times(writes, |it| it.median_us));
-        let rate = nbd.map(|nbd| nbd.rates(writes));
-        let (time, rate) = (time.unwrap_or_default(), rate.unwrap_or_default());
-        for measured in all {
-            let is_own = measured.name == DEVICES[0].0;
-            let goal = |goal: Goal| is_own.then(|| goal.code("H9"));
-            let figures = [
-                Figure::with_spread("page", "µs", measured.times(writes, |it| it.median_us))
-                    .ratio_to("of nbd", &time)
-                    .ratio_goal(goal(Goal::at_most(LATENCY_GOAL))),
-                Figure::new("99 %", "µs", measured.times(writes, |it| it.p99_us)),
-                Figure::new("least", "µs", measured.times(writes, |it| it.min_us)),
-            ];
-            let row = Row::new(format!("{}, {what}", measured.name), figures);
-            latencies.push(row.of_peer(!is_own));
-            let rate = Figure::with_spread("pages", "/s", measured.rates(writes))
-                .ratio_to("of nbd", &rate)
-                .ratio_goal(goal(Goal::at_least(RATE_GOAL)));
-            let row = Row::new(format!("{}, {many}", measured.name), [rate]);
-            rates.push(row.of_peer(!is_own));
-        }
-    }
-    let title = "Remote memory between guests: a page in, a page out, one at a time";
-    let latencies = Table::new("page", title, latencies);
-    let title = "Remote memory between guests: pages anywhere, 16 threads";
-    vec![latencies, Table::new("pages", title, rates)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bench::text::tests::words_of_row;
-
-    fn row(writes: bool, median_us: f64, each_second: f64) -> DiskRow {
-        let latency = Latency {
-            median_us,
-            p99_us: 2.0 * median_us,
-            min_us: 1.0,
-            mean_us: median_us,
-            rounds: 5,
-        };
-        DiskRow {
-            writes,
-            latency,
-            each_second,
-        }
-    }
-
-    #[test]
-    fn remote_memory_stands_beside_nbd() {
-        let measured = |name, times: [f64; 2]| Measured {
-            name,
-            rows: vec![
-                row(true, times[0], 1000.0),
-                row(false, times[1], 1e6 / times[1]),
-            ],
-        };
-        let both = [
-            measured("remote memory", [20.0, 10.0]),
-            measured(NBD, [100.0, 80.0]),
-        ];
-        let [latencies, rates] = &tables(&both)[..] else {
-            panic!("two tables");
-        };
-        let words = words_of_row(latencies, "remote memory, in").join(" ");
-        assert_eq!(
-            words,
-            "remote memory, in 10.00 (10.00 … 10.00) 0.12 ≤ 0.333 20.00 1.00"
-        );
-        let words = words_of_row(latencies, "remote memory, out").join(" ");
-        assert!(words.contains("20.00) 0.20 ≤ 0.333 40.00"), "{words}");
-        let words = words_of_row(rates, "remote memory, reads").join(" ");
-        assert_eq!(
-            words,
-            "remote memory, reads 100000 (100000 … 100000) 8.00 ≥ 5"
-        );
-        // Without nbd there is nothing to compare with.
-        let alone = tables(&both[..1]);
-        let words = words_of_row(&alone[0], "remote memory, in").join(" ");
-        assert_eq!(
-            words,
-            "remote memory, in 10.00 (10.00 … 10.00) ≤ 0.333 20.00 1.00"
-        );
-    }
 }

@@ -8,13 +8,12 @@ use anyhow::{ensure, Context, Result};
 use qnic_cli::lab::bench::{Output, Suite};
 
 use super::document;
-use super::figures::identify;
 use super::load::Load;
 use super::machine::{Machine, Sources};
 use super::page;
-use super::plan::Plan;
+use super::plan::{Plan, Planned};
 use super::record::{write_whole, Run, SuiteRun};
-use super::suites::Entry;
+use super::tables::Tables;
 
 /// Runs the suites `wanted`; all if none is named.
 pub(super) fn suites(wanted: &[Suite], output: &Output) -> Result<ExitCode> {
@@ -31,10 +30,10 @@ pub(super) fn suites(wanted: &[Suite], output: &Output) -> Result<ExitCode> {
     let started = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let begun = Instant::now();
     let mut run = Run::new(started, Machine::of_this_run(), Sources::of_this_run());
-    for (entry, rounds) in plan.suites.clone() {
+    for planned in plan.suites.clone() {
         eprintln!("{}", plan.progress());
         let start = Instant::now();
-        let suite = measure(entry, rounds, run.machine.cores)?;
+        let suite = measure(&planned, run.machine.cores)?;
         plan.ended(start.elapsed().as_secs_f64());
         show(&suite);
         run.suites.push(suite);
@@ -57,25 +56,28 @@ pub(super) fn suites(wanted: &[Suite], output: &Output) -> Result<ExitCode> {
 }
 
 /// Runs a suite. One that fails is part of the run, with the reason.
-fn measure(entry: &Entry, rounds: usize, cores: usize) -> Result<SuiteRun> {
+fn measure(planned: &Planned, cores: usize) -> Result<SuiteRun> {
+    let Planned {
+        spec,
+        measure,
+        rounds,
+    } = *planned;
     let start = Instant::now();
-    let (tables, load) = Load::around(|| {
-        let tables = (entry.measure)(rounds);
-        (tables, start.elapsed())
+    let ((measured, took), load) = Load::around(|| {
+        let mut tables = Tables::default();
+        let measured = measure(rounds, &mut tables).map(|()| tables);
+        (measured, start.elapsed())
     })?;
-    let (tables, took) = tables;
-    let error = tables.as_ref().err().map(|error| format!("{error:#}"));
-    let mut tables = tables.unwrap_or_default();
-    identify(entry.id, &mut tables);
+    let error = measured.as_ref().err().map(|error| format!("{error:#}"));
     Ok(SuiteRun {
-        id: entry.id.to_owned(),
-        title: entry.title.to_owned(),
+        id: spec.id.clone(),
+        title: spec.title.clone(),
         rounds,
         seconds: took.as_secs_f64(),
         busy: load.busy(cores),
         load,
         error,
-        tables,
+        tables: measured.map_or_else(|_| Vec::new(), |tables| tables.finish(spec)),
     })
 }
 
@@ -107,22 +109,19 @@ pub(super) fn check_writable(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::{Figure, Row, Table};
+    use crate::bench::spec;
 
-    fn entry(measure: fn(usize) -> Result<Vec<Table>>) -> Entry {
-        Entry {
-            suite: Suite::Host,
-            id: "host",
-            title: "Something",
-            rounds: 5,
-            seconds: (0.0, 0.0),
+    fn planned(measure: fn(usize, &mut Tables) -> Result<()>) -> Planned {
+        Planned {
+            spec: &spec::suites()[0],
             measure,
+            rounds: 3,
         }
     }
 
     #[test]
     fn a_suite_that_fails_says_why_and_ends_no_run() {
-        let suite = measure(&entry(|_| anyhow::bail!("no such machine")), 3, 2).unwrap();
+        let suite = measure(&planned(|_, _| anyhow::bail!("no such machine")), 2).unwrap();
         assert_eq!(suite.error.as_deref(), Some("no such machine"));
         assert_eq!((suite.rounds, suite.tables.len()), (3, 0));
     }
@@ -130,19 +129,21 @@ mod tests {
     #[test]
     fn figures_of_a_suite_have_names_and_one_sample_a_round() {
         let suite = measure(
-            &entry(|rounds| {
-                let figure = Figure::new("time", "ns", vec![1.0; rounds]);
-                Ok(vec![Table::new("t", "T", vec![Row::new("row", [figure])])])
+            &planned(|rounds, tables| {
+                // The first warms up, and does not count.
+                tables.rounds(rounds, "", true, |round| {
+                    for ns in [1.0, 3.0, 5.0] {
+                        round.add("trip", "row", "both NICs [ns]", ns);
+                    }
+                    Ok(())
+                })
             }),
-            3,
             2,
         );
         let suite = suite.unwrap();
         let figure = suite.figures().next().unwrap();
-        assert_eq!(
-            (&*figure.id, figure.samples.len()),
-            ("host/t/row/time-ns", 3)
-        );
+        assert_eq!(figure.id, "engine/trip/row/both-nics-ns");
+        assert_eq!(figure.samples, [3.0; 3]);
     }
 
     #[test]
@@ -151,10 +152,7 @@ mod tests {
             json: Some("/no/such/directory/run.json".into()),
             ..Output::default()
         };
-        let error = suites(&[Suite::Host], &output).unwrap_err();
-        assert!(
-            format!("{error:#}").contains("/no/such/directory"),
-            "{error:#}"
-        );
+        let error = format!("{:#}", suites(&[Suite::Host], &output).unwrap_err());
+        assert!(error.contains("/no/such/directory"), "{error}");
     }
 }

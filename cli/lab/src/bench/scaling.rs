@@ -19,7 +19,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use qnic_cluster::{program, Program};
 
-use super::figures::{Figure, Row, Table};
+use super::figures::at;
+use super::tables::Tables;
 use super::wire::packets::said;
 
 const SCALING: Program<'static> = Program::example("qnic-links", "scaling");
@@ -33,55 +34,58 @@ const MANY: f64 = 16.0;
 /// Processors, with an engine each.
 const COMPUTED: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
 
-/// Engines, threads, where writes go, and how many each process has.
-type Case = (&'static str, [&'static str; 4]);
-
-const CASES: [Case; 7] = [
-    ("one engine", ["1", "1", "within", "100000"]),
-    (
-        "two engines, one thread, across",
-        ["2", "1", "across", "50000"],
-    ),
-    (
-        "sixteen engines, one thread, to all",
-        ["16", "1", "even", "6000"],
-    ),
-    (
-        "two engines, two threads, within",
-        ["2", "2", "within", "100000"],
-    ),
-    (
-        "two engines, two threads, across",
-        ["2", "2", "across", "50000"],
-    ),
-    (
-        "two engines, two threads, to all",
-        ["2", "2", "even", "50000"],
-    ),
-    (
-        "four engines, two threads, to all",
-        ["4", "2", "even", "25000"],
-    ),
+/// What is measured: engines, threads, where writes go, and how many each process has.
+const CASES: [(&str, &str); 7] = [
+    ("one engine", "1 1 within 100000"),
+    ("two engines, one thread, across", "2 1 across 50000"),
+    ("sixteen engines, one thread, to all", "16 1 even 6000"),
+    ("two engines, two threads, within", "2 2 within 100000"),
+    ("two engines, two threads, across", "2 2 across 50000"),
+    ("two engines, two threads, to all", "2 2 even 50000"),
+    ("four engines, two threads, to all", "4 2 even 25000"),
 ];
+
+/// The cases that the model is not fed with, and their engines.
+const CHECKS: [(usize, f64); 2] = [(5, 2.0), (6, 4.0)];
 
 /// What a write takes of a thread in a round, in nanoseconds, by case.
 type Round = [f64; CASES.len()];
 
-pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     let program =
         program(SCALING).context("build the program that moves frames between engines")?;
-    let mut all = Vec::new();
-    for round in 1..=rounds {
-        eprintln!("round {round} of {rounds}, scaling");
+    tables.rounds(rounds, ", scaling", false, |round| {
         let mut times = Round::default();
         for ((_, arguments), time) in CASES.iter().zip(&mut times) {
-            let line = said(Command::new(&program).args(arguments))?;
+            let line = said(Command::new(&program).args(arguments.split(' ')))?;
             let parsed = line.trim().parse();
             *time = parsed.with_context(|| format!("scaling prints {line:?}"))?;
         }
-        all.push(times);
+        add(&times, round);
+        Ok(())
+    })
+}
+
+/// Adds what was measured, what the model says of what it is not fed with, and of more processors.
+fn add(times: &Round, tables: &mut Tables) {
+    for (index, (name, _)) in CASES.iter().enumerate() {
+        let row = tables.row("engine-writes", name, None);
+        row.add("a thread, measured [ns]", [times[index]]);
+        let check = CHECKS.iter().find(|(case, _)| *case == index);
+        row.add(
+            "the model says [ns]",
+            check.map(|(_, engines)| model(*engines, times)),
+        );
     }
-    Ok(vec![checked(&all), computed(&all)])
+    for engines in COMPUTED {
+        let plural = if engines > 1.0 { "s" } else { "" };
+        let name = format!("{engines} engine{plural}");
+        let ns = model(engines, times);
+        let row = tables.row("scaling", &name, at("engines", engines));
+        row.add("a write [ns]", [ns]);
+        row.add("all engines [1000/s]", [engines * 1e6 / ns]);
+        row.add("of one engine []", [engines * model(1.0, times) / ns]);
+    }
 }
 
 /// Which part of all writes goes to other engines, if they go to all NICs.
@@ -106,50 +110,9 @@ fn model(engines: f64, round: &Round) -> f64 {
     of_one_peer + further(engines) * peer.max(0.0)
 }
 
-/// All that was measured, and beside it what the model says of what it is not fed with.
-fn checked(all: &[Round]) -> Table {
-    let rows = CASES.iter().enumerate().map(|(index, (name, arguments))| {
-        let measured = all.iter().map(|round| round[index]).collect();
-        let engines = match arguments {
-            ["2", "2", "even", _] => Some(2.0),
-            ["4", "2", "even", _] => Some(4.0),
-            _ => None,
-        };
-        let says = engines.map(|engines| all.iter().map(|round| model(engines, round)).collect());
-        let figures = [
-            Figure::with_spread("a thread, measured", "ns", measured),
-            Figure::new("the model says", "ns", says.unwrap_or_default()),
-        ];
-        Row::new(*name, figures)
-    });
-    let title = "What a write of 8 bytes takes of a thread that posts and moves it";
-    Table::new("engine-writes", title, rows.collect())
-}
-
-/// What the model says of more processors.
-fn computed(all: &[Round]) -> Table {
-    let rows = COMPUTED.map(|engines| {
-        let times: Vec<f64> = all.iter().map(|round| model(engines, round)).collect();
-        let rates = times.iter().map(|ns| engines * 1e6 / ns).collect();
-        let gains = all
-            .iter()
-            .map(|round| engines * model(1.0, round) / model(engines, round));
-        let figures = [
-            Figure::new("a write", "ns", times),
-            Figure::with_spread("all engines", "1000/s", rates),
-            Figure::new("of one engine", "", gains.collect()),
-        ];
-        let plural = if engines > 1.0 { "s" } else { "" };
-        Row::new(format!("{engines} engine{plural}"), figures).at("engines", engines)
-    });
-    let title = "Engines with a processor each, as the model says";
-    Table::new("scaling", title, rows.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::text::tests::words_of_row;
 
     /// A ring takes 100 ns, a line that goes to another core 200, each further peer 10.
     const ROUND: Round = [
@@ -173,13 +136,17 @@ mod tests {
 
     #[test]
     fn what_the_model_is_fed_with_is_no_check_of_it() {
-        let table = checked(&[ROUND]);
-        let words = |row| words_of_row(&table, row).join(" ");
-        assert!(words("two engines, two threads, within").ends_with(" -"));
-        assert!(words("two engines, two threads, to all").ends_with(" 731.4"));
-        let table = computed(&[ROUND]);
-        assert!(words_of_row(&table, "1 engine")
-            .join(" ")
-            .ends_with(" 1.00"));
+        let mut tables = Tables::default();
+        add(&ROUND, &mut tables);
+        let says = |case| tables.samples("engine-writes", case, None, "the model says [ns]");
+        assert_eq!(says("two engines, two threads, within"), [0.0; 0]);
+        assert!((says("two engines, two threads, to all")[0] - 731.4).abs() < 0.1);
+        let gain = tables.samples(
+            "scaling",
+            "1 engine",
+            at("engines", 1.0),
+            "of one engine []",
+        );
+        assert_eq!(gain, [1.0]);
     }
 }

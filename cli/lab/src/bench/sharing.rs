@@ -15,7 +15,7 @@ use qnic_trials::nodes::vm::VmNodes;
 use tempfile::TempDir;
 
 use super::ivshmem_server::Server;
-use super::LIMIT;
+use super::limits::LIMIT;
 
 /// Memory that they share, of which a page is for the words that both look at.
 const BYTES: u64 = 1 << 20;

@@ -10,11 +10,9 @@ use qnic_cluster::stages::Times;
 use qnic_trials::nodes::Nodes;
 use serde_json::Value;
 
-use super::figures::{Figure, Row, Table};
-use super::LIMIT;
-
-/// The id of the table, where a suite has one.
-pub(super) const TABLE: &str = "stages";
+use super::figures::bytes;
+use super::limits::LIMIT;
+use super::tables::Tables;
 
 /// Rows that a program says of one size: of writes and of reads.
 const ROWS: usize = 2;
@@ -25,79 +23,58 @@ const KIND: &str = "write ";
 /// The stages of all NICs together, by name.
 type Stages = BTreeMap<String, Times>;
 
-/// Nanoseconds that half and 99 % of the samples do not exceed, a pair for each round, by length
-/// and stage.
-#[derive(Default)]
-pub(super) struct Recorder(BTreeMap<(usize, String), [Vec<f64>; 2]>);
+/// Runs `work`, which writes `size` bytes at a time, and adds its stages to a table: nanoseconds that half
+/// and 99 % of the samples do not exceed.
+pub(super) fn around<T>(
+    nodes: &dyn Nodes,
+    size: usize,
+    to: (&str, &mut Tables),
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let before = parse(&nodes.device_stats()?);
+    let result = work()?;
+    add(size, &before, &parse(&nodes.device_stats()?), to);
+    Ok(result)
+}
 
-impl Recorder {
-    /// Runs `work`, which writes so many bytes at a time, and adds its stages.
-    pub(super) fn around<T>(
-        &mut self,
-        nodes: &dyn Nodes,
-        size: usize,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let before = parse(&nodes.device_stats()?);
-        let result = work()?;
-        self.add(size, &before, &parse(&nodes.device_stats()?));
-        Ok(result)
+/// The same of transfers between the first two nodes, whose NICs begin anew with the programs; returns
+/// what was measured.
+pub(super) fn of_fresh_nics(
+    nodes: &dyn Nodes,
+    size: usize,
+    options: &str,
+    to: (&str, &mut Tables),
+) -> Result<Vec<BenchRow>> {
+    let mut target = nodes.start(1, "demo-target")?;
+    let bench = format!("bench --peer 1 --stay --sizes {size} {options}");
+    let mut initiator = nodes.start(0, &bench)?;
+    let mut rows = Vec::new();
+    for _ in 0..ROWS {
+        let line = initiator.line(LIMIT).context("the initiator")?;
+        let line = line.context("the initiator ends before all is measured")?;
+        rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
     }
-
-    /// The same of transfers of `size` bytes between the first two nodes, whose NICs begin anew with
-    /// the programs; returns what was measured.
-    pub(super) fn of_fresh_nics(
-        &mut self,
-        nodes: &dyn Nodes,
-        size: usize,
-        options: &str,
-    ) -> Result<Vec<BenchRow>> {
-        let mut target = nodes.start(1, "demo-target")?;
-        let bench = format!("bench --peer 1 --stay --sizes {size} {options}");
-        let mut initiator = nodes.start(0, &bench)?;
-        let mut rows = Vec::new();
-        for _ in 0..ROWS {
-            let line = initiator.line(LIMIT).context("the initiator")?;
-            let line = line.context("the initiator ends before all is measured")?;
-            rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
-        }
-        self.add(size, &Stages::new(), &parse(&nodes.device_stats()?));
-        for program in [&mut initiator, &mut target] {
-            program.kill()?;
-            program.wait(LIMIT)?;
-        }
-        Ok(rows)
+    add(size, &Stages::new(), &parse(&nodes.device_stats()?), to);
+    for program in [&mut initiator, &mut target] {
+        program.kill()?;
+        program.wait(LIMIT)?;
     }
+    Ok(rows)
+}
 
-    fn add(&mut self, size: usize, before: &Stages, after: &Stages) {
-        for (name, times) in after {
-            let Some(stage) = name.strip_prefix(KIND) else {
-                continue;
-            };
-            let times = match before.get(name) {
-                Some(before) => times.since(before),
-                None => times.clone(),
-            };
-            let all = self.0.entry((size, stage.to_owned())).or_default();
-            for (samples, part) in all.iter_mut().zip([500, 990]) {
-                samples.extend(times.quantile(part).map(|ns| ns as f64));
-            }
+fn add(size: usize, before: &Stages, after: &Stages, (table, tables): (&str, &mut Tables)) {
+    for (name, times) in after {
+        let Some(stage) = name.strip_prefix(KIND) else {
+            continue;
+        };
+        let times = match before.get(name) {
+            Some(before) => times.since(before),
+            None => times.clone(),
+        };
+        let row = tables.row(table, stage, bytes(size));
+        for (figure, part) in [("half within [ns]", 500), ("99 % within [ns]", 990)] {
+            row.add(figure, times.quantile(part).map(|ns| ns as f64));
         }
-    }
-
-    /// The table, by its id and what it adds to the title.
-    pub(super) fn table(&self, id: &str, of: &str) -> Table {
-        let rows = self.0.iter().map(|((size, stage), [half, most])| {
-            let figures = [
-                Figure::with_spread("half within", "ns", half.clone()),
-                Figure::new("99 % within", "ns", most.clone()),
-            ];
-            Row::new(stage.as_str(), figures).size(*size)
-        });
-        let title = format!(
-            "Where the time of a write{of} goes, by both NICs' samples (a quarter too long at most)"
-        );
-        Table::new(id, title, rows.collect())
     }
 }
 
@@ -129,7 +106,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::bench::text::tests::words_of_row;
 
     #[test]
     fn stages_of_both_nics_are_those_of_the_work_alone() {
@@ -142,13 +118,26 @@ mod tests {
             };
             json!({"nics": [nic(json!([[64, sent], [null, long]])), nic(json!([[32, sent]]))]})
         };
-        let mut recorder = Recorder::default();
-        recorder.add(8, &parse(&stats(100, 0)), &parse(&stats(101, 8)));
-        recorder.add(8, &Stages::new(), &parse(&stats(3, 0)));
-        let table = recorder.table(TABLE, "");
+        let mut tables = Tables::default();
+        add(
+            8,
+            &parse(&stats(100, 0)),
+            &parse(&stats(101, 8)),
+            ("stages", &mut tables),
+        );
+        add(
+            8,
+            &Stages::new(),
+            &parse(&stats(3, 0)),
+            ("stages", &mut tables),
+        );
         // The first has no bound: its half is among those that are too long.
-        let words = words_of_row(&table, "sending").join(" ");
-        assert_eq!(words, "sending 8 32.00 (32.00 … 32.00) 64.00");
-        assert_eq!(table.rows.len(), 1);
+        let samples = |figure| tables.samples("stages", "sending", bytes(8), figure);
+        assert_eq!(samples("half within [ns]"), [32.0]);
+        assert_eq!(samples("99 % within [ns]"), [64.0]);
+        assert_eq!(
+            tables.samples("stages", "read sending", bytes(8), "half within [ns]"),
+            [0.0; 0]
+        );
     }
 }

@@ -13,8 +13,9 @@ use qnic_driver::shadow::{Dirty, Inserted, Table, Unmapped};
 use qnic_host::SharedRegion;
 use qnic_nic::page_table::{lock_page, lock_pages, unlock_page, unlock_page_dirty, LockedPage};
 
-use super::netvm;
-use super::series::Recorder;
+use super::tables::{Tables, HERE};
+
+pub(super) const PAGE_TABLE: &str = "page-table";
 
 /// Pages that each operation is done to, one after the other; the mean is a value.
 const PAGES: u32 = 1024;
@@ -35,35 +36,29 @@ struct Bench {
     tags: Vec<Tag>,
 }
 
-/// Runs all rounds: a series for each operation of table 24, and of table 25.
-pub(super) fn measure(rounds: usize) -> Result<(Recorder, Recorder)> {
+/// Measures each operation of table 24, and of table 25. The first round warms caches and branch predictors.
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     let mut bench = Bench::new()?;
-    let mut operations = Recorder::new(netvm::PAGE_TABLE);
     let mut clusters = Vec::new();
     for pages in CLUSTERS {
         let mut memory = MmapMut::map_anon(pages * PAGE_SIZE).context("get memory")?;
         memory.fill(1);
         clusters.push(memory);
     }
-    let mut pinning = Recorder::new(netvm::PINNING);
-    // The first round warms caches and branch predictors.
-    for round in 0..=rounds {
-        bench.round(&mut operations)?;
-        operations.end_round(round == 0);
-        pin(&clusters, &mut pinning)?;
-        pinning.end_round(round == 0);
-    }
-    Ok((operations, pinning))
+    tables.rounds(rounds, ", page table", true, |round| {
+        bench.round(round)?;
+        pin(&clusters, round)
+    })
 }
 
 /// What other systems do instead: pin a cluster of pages, and unpin it. Time for each page.
-fn pin(clusters: &[MmapMut], pinning: &mut Recorder) -> Result<()> {
+fn pin(clusters: &[MmapMut], times: &mut Tables) -> Result<()> {
     for (memory, pages) in clusters.iter().zip(CLUSTERS) {
         let pin = |_| memory.lock().is_ok() && memory.unlock().is_ok();
         let each = time(PAGES / 8, pin);
         let each = each.context("pin memory (RLIMIT_MEMLOCK must allow 32 KiB)")?;
         let name = format!("mlock + munlock, {pages} at a time");
-        pinning.add(&name, each / pages as f64);
+        times.add("pinning", &name, HERE, each / pages as f64);
     }
     Ok(())
 }
@@ -116,7 +111,7 @@ impl Bench {
     }
 
     /// Times each operation on all pages, one operation after the other.
-    fn round(&mut self, times: &mut Recorder) -> Result<()> {
+    fn round(&mut self, times: &mut Tables) -> Result<()> {
         let absent = time(PAGES, |frame| self.lock(frame).is_none())?;
         let map = time(PAGES, |frame| {
             let tag = self.tag(frame);
@@ -149,7 +144,7 @@ impl Bench {
             ("unlockPageDirty", unlock_dirty),
             ("lockPage, eight at a time", lock_span),
         ] {
-            times.add(name, ns);
+            times.add(PAGE_TABLE, name, HERE, ns);
         }
         Ok(())
     }

@@ -16,9 +16,10 @@ use qnic::{
 use qnic_abi::PAGE_SIZE;
 use qnic_trials::nodes::host::HostNodes;
 
-use super::netvm;
-use super::series::Recorder;
-use super::MEMORY;
+use super::limits::MEMORY;
+use super::tables::{Tables, HERE};
+
+pub(super) const TRANSFERS: &str = "transfers";
 
 /// Runs of each case in a round, one of each case after the other; the median of all
 /// their transfers is a value.
@@ -26,7 +27,7 @@ const RUNS: u32 = 100;
 
 /// Transfers of a run, one right after the other. The first is not counted: whether
 /// it finds the device process awake depends on what was before.
-const TRANSFERS: u32 = 5;
+const IN_A_ROW: u32 = 5;
 
 /// Streams of each case in a round, and transfers of each; the median of the streams'
 /// means is a value.
@@ -80,27 +81,22 @@ pub(super) struct Faults {
 /// Runs all rounds; values are in nanoseconds. Each round has a device process and
 /// nodes of its own: where memory, tables and windows happen to lie makes a tenth of
 /// the short ones, and stays the same as long as a process lives.
-pub(super) fn measure(rounds: usize) -> Result<(Recorder, Faults)> {
-    let mut times = Recorder::new(netvm::TRANSFERS);
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<Faults> {
     let mut faults = Faults::default();
-    for round in 1..=rounds {
+    tables.rounds(rounds, ", transfers", false, |round| {
         let nodes = HostNodes::start(2)?;
         let hosts = [Host::new(&nodes, 0)?, Host::new(&nodes, 1)?];
         let virtual_ = Pair::by_virtual_address(&hosts, Port(7), PAGE_SIZE)?;
         let physical = Pair::by_physical_address(&hosts, Port(8), PAGE_SIZE)?;
         let pairs = [("", virtual_), ("P", physical)];
         // What comes first warms up and is not counted.
-        latency_round(&pairs, &hosts, RUNS / 10, &mut times)?;
-        times.end_round(true);
-        let of_round = latency_round(&pairs, &hosts, RUNS, &mut times)?;
+        latency_round(&pairs, &hosts, RUNS / 10, &mut Tables::default())?;
+        let of_round = latency_round(&pairs, &hosts, RUNS, round)?;
         faults.absent += of_round.absent;
         faults.served += of_round.served;
-        stream_round(&pairs, &mut times)?;
-        times.end_round(false);
-        eprint!("\r{round} of {rounds} rounds");
-    }
-    eprintln!();
-    Ok((times, faults))
+        stream_round(&pairs, round)
+    })?;
+    Ok(faults)
 }
 
 /// Times all cases, one run of each after the other. Fails if pages that were taken out
@@ -109,7 +105,7 @@ fn latency_round(
     pairs: &[(&str, Pair)],
     hosts: &[Host; 2],
     runs: u32,
-    times: &mut Recorder,
+    times: &mut Tables,
 ) -> Result<Faults> {
     let served = || Ok::<_, anyhow::Error>(hosts[0].faults()? + hosts[1].faults()?);
     let before = served()?;
@@ -126,10 +122,10 @@ fn latency_round(
             };
             for (physical, pair) in pairs {
                 let name = format!("{name}{physical} {size} B{suffix}");
-                for mark in 1..=TRANSFERS {
+                for mark in 1..=IN_A_ROW {
                     let time = pair.transfer(operation, size, absent, mark)?;
                     if mark > 1 {
-                        times.add(&name, time);
+                        times.add(TRANSFERS, &name, HERE, time);
                     }
                 }
                 pair.near.endpoint.flush()?;
@@ -138,7 +134,7 @@ fn latency_round(
     }
     let absent = CASES.iter().filter(|case| case.2 != Nothing).count();
     let faults = Faults {
-        absent: absent as u64 * u64::from(runs * TRANSFERS),
+        absent: absent as u64 * u64::from(runs * IN_A_ROW),
         served: served()? - before,
     };
     ensure!(
@@ -149,12 +145,12 @@ fn latency_round(
 }
 
 /// Mean times of all streams, one of each after the other.
-fn stream_round(pairs: &[(&str, Pair)], times: &mut Recorder) -> Result<()> {
+fn stream_round(pairs: &[(&str, Pair)], times: &mut Tables) -> Result<()> {
     for _ in 0..STREAM_RUNS {
         for size in [4, PAGE_SIZE] {
             for (physical, pair) in pairs {
                 let name = format!("write{physical} {size} B, stream");
-                times.add(&name, pair.stream(size)?);
+                times.add(TRANSFERS, &name, HERE, pair.stream(size)?);
             }
         }
     }

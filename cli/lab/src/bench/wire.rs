@@ -5,31 +5,33 @@
 //! the same kind of link in the same run.
 
 mod beside_bulk;
+mod links;
 pub(super) mod packets;
 
 use std::io::{BufRead, BufReader};
-use std::net::{TcpListener, UdpSocket};
-use std::path::Path;
+use std::net::TcpListener;
 use std::process::{ChildStdout, Stdio};
 use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
-use qnic_apps::report::Latency;
+use qnic_apps::report::BenchRow;
 use qnic_images::{Cache, Program, Provisioner, Silent};
-use qnic_trials::nodes::host::{DevicePlan, HostNodes};
-use qnic_trials::nodes::keys::HostKeys;
+use qnic_trials::nodes::host::HostNodes;
 use qnic_trials::nodes::Nodes;
 
-use super::figures::{Figure, Row, Table};
-use super::goal::Goal;
-use super::stages::Recorder;
-use super::{merge, transfers_between};
+use super::figures::at;
+use super::point_to_point::transfers_between;
+use super::stages;
+use super::tables::{Tables, TAIL};
+use links::Carrier::{self, Calls, ReliableCalls, SharedMemory, Udp};
+use links::{plans, OPEN, SECRET};
+
+const TABLE: &str = "links";
+const BESIDE_IPERF3: &str = "beside-iperf3";
+const WRITE: &str = "write [MB/s]";
 
 /// Percent of the frames that are lost.
 const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
-
-/// What 1 % of loss shall leave of the loss-free throughput.
-const LOSSY_GOAL: f64 = 0.7;
 
 /// One way, on links that delay.
 const DELAY: &str = "20us";
@@ -41,19 +43,6 @@ const ROUND_BYTES: &str = "16777216";
 const SMALL: usize = 8;
 const LARGE: usize = 65_536;
 
-/// What carries frames from one NIC to the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Carrier {
-    /// Calls in one process: neither copies nor timers.
-    Calls,
-    /// Calls in one process, with the reliable transport.
-    ReliableCalls,
-    /// Shared memory between two device processes.
-    SharedMemory,
-    /// UDP over loopback between two device processes, encrypted or not.
-    Udp { encrypt: bool },
-}
-
 /// A kind of link.
 #[derive(Debug, Clone, Copy)]
 struct Link {
@@ -63,11 +52,6 @@ struct Link {
     /// loss-free row passes the same emulator as the others.
     delayed: bool,
 }
-
-use Carrier::{Calls, ReliableCalls, SharedMemory, Udp};
-
-const SECRET: Carrier = Udp { encrypt: true };
-const OPEN: Carrier = Udp { encrypt: false };
 
 const LINKS: [Link; 8] = [
     Link::new("lossless", Calls, false),
@@ -95,84 +79,41 @@ impl Link {
     }
 }
 
-pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
-    let mut rows: Vec<Row> = Vec::new();
-    let mut udp_mb_s = Vec::new();
-    let (mut beside_copies, mut stages) = (None, Vec::new());
-    let mut iperf3 = vec![iperf_mb_s()?];
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
+    let iperf3 = |tables: &mut Tables| -> Result<()> {
+        tables.add(BESIDE_IPERF3, "iperf3", WRITE, iperf_mb_s()?);
+        Ok(())
+    };
+    iperf3(tables)?;
     let count: usize = LINKS.iter().map(|link| link.losses().len()).sum();
+    let mut number = 0;
     for link in LINKS {
-        let mut free = LossFree::default();
         for loss in link.losses() {
+            number += 1;
             let what = format!("{} at {loss} % loss", link.name);
-            eprintln!("{what}, {} of {count}", rows.len() + 1);
-            rows.push(row(link, *loss, rounds, &mut free).context(what)?);
-        }
-        let of_link = format!(" of {LARGE} bytes, {}", link.name);
-        match link.carrier {
-            Udp { encrypt } if !link.delayed => {
-                if encrypt {
-                    stages.push(free.stages.table("stages-udp", &of_link));
+            eprintln!("{what}, {number} of {count}");
+            let writes = measure_link(link, *loss, rounds, tables).context(what)?;
+            match link.carrier {
+                Udp { .. } if !link.delayed => {
+                    let row = tables.row(BESIDE_IPERF3, link.name, None);
+                    row.add(WRITE, writes.mb_s);
+                    iperf3(tables)?;
                 }
-                udp_mb_s.push((link.name, free.mb_s));
-                iperf3.push(iperf_mb_s()?);
+                SharedMemory if !link.delayed => {
+                    // One copy after the other: half of what one copies.
+                    let copies = writes.memcpy_mb_s.iter().map(|mb_s| mb_s / 2.0);
+                    let row = tables.row("beside-copies", link.name, None);
+                    row.add("two copies [MB/s]", copies).add(WRITE, writes.mb_s);
+                }
+                _ => {}
             }
-            SharedMemory if !link.delayed => {
-                stages.push(free.stages.table("stages-shared-memory", &of_link));
-                beside_copies = Some(of_copies(link.name, &free));
-            }
-            _ => {}
         }
     }
-    let beside_bulk = beside_bulk::measure(rounds)?;
-    let write = |mb_s: Vec<f64>| Figure::with_spread("write", "MB/s", mb_s);
-    let mut beside = vec![Row::new("iperf3", [write(iperf3.clone())]).of_peer(true)];
-    beside.extend(udp_mb_s.into_iter().map(|(name, mb_s)| {
-        let goal = Goal::at_least(1.0).code("P14");
-        let write = write(mb_s).ratio_to("of iperf3", &iperf3);
-        Row::new(name, [write.ratio_goal(goal)])
-    }));
-    let mut tables = vec![
-        Table::new("links", "Links, against loss", rows),
-        Table::new(
-            "beside-iperf3",
-            "UDP beside iperf3 with the same datagrams on loopback",
-            beside,
-        ),
-        Table::new(
-            "beside-copies",
-            "64 KiB writes through shared memory between two processes, beside two copies",
-            beside_copies.into_iter().collect(),
-        ),
-        beside_bulk,
-    ];
-    tables.extend(stages);
-    Ok(tables)
+    beside_bulk::measure(rounds, tables)
 }
 
-/// A stream beside two copies, one after the other: half of what one copies.
-fn of_copies(name: &str, free: &LossFree) -> Row {
-    let copies: Vec<f64> = free.memcpy_mb_s.iter().map(|mb_s| mb_s / 2.0).collect();
-    let goal = Goal::at_least(0.8).code("P14");
-    let write = Figure::with_spread("write", "MB/s", free.mb_s.clone());
-    let write = write.ratio_to("of two copies", &copies).ratio_goal(goal);
-    Row::new(
-        name,
-        [write, Figure::new("two copies", "MB/s", copies).of_peer()],
-    )
-}
-
-/// Throughput of large writes on a link without loss, and of memcpy by the process that writes; and
-/// the stages of the writes.
-#[derive(Default)]
-struct LossFree {
-    mb_s: Vec<f64>,
-    memcpy_mb_s: Vec<f64>,
-    stages: Recorder,
-}
-
-/// Measures one kind of link; `free` has what was measured without loss, once it was.
-fn row(link: Link, loss: f64, rounds: usize, free: &mut LossFree) -> Result<Row> {
+/// Measures one kind of link; what large writes had.
+fn measure_link(link: Link, loss: f64, rounds: usize, tables: &mut Tables) -> Result<BenchRow> {
     let files = tempfile::tempdir().context("make a directory for key and sockets")?;
     let network = network(link, loss);
     let nodes = HostNodes::start_several(&plans(link.carrier, &network, files.path())?)?;
@@ -180,47 +121,38 @@ fn row(link: Link, loss: f64, rounds: usize, free: &mut LossFree) -> Result<Row>
     let measure = |size: usize, rounds: usize| {
         transfers_between(&nodes, &format!("--sizes {size} {}", options(rounds)))
     };
-    let mut small = Vec::new();
     for _ in 0..rounds {
-        for row in measure(SMALL, 0)? {
-            merge(&mut small, row);
+        let small = measure(SMALL, 0)?;
+        let row = tables.row(TABLE, link.name, at("% loss", loss));
+        for latency in small.iter().take(1).flat_map(|row| &row.latency) {
+            row.add("8 B half RTT [µs]", [latency.median_us])
+                .add(TAIL, [latency.p99_us]);
         }
     }
-    let latency = |what, pick: fn(&Latency) -> f64| {
-        let times = small.iter().take(1).flat_map(|row| &row.latency);
-        Figure::new(what, "µs", times.map(pick).collect())
+    let stages = match link.carrier {
+        SharedMemory => "stages-shared-memory",
+        Udp { encrypt: true } => "stages-udp",
+        _ => "",
     };
-    let large = match loss {
-        0.0 => free.stages.of_fresh_nics(&nodes, LARGE, &options(rounds))?,
-        _ => measure(LARGE, rounds)?,
+    let large = match stages.is_empty() || link.delayed {
+        true => measure(LARGE, rounds)?,
+        false => stages::of_fresh_nics(&nodes, LARGE, &options(rounds), (stages, tables))?,
     };
     let stream = |operation: &str| {
-        let row = large.iter().find(|row| row.operation == operation);
-        let row = row.filter(|row| !row.mb_s.is_empty());
-        let row = row.with_context(|| format!("no {operation} of {LARGE} bytes was measured"))?;
-        anyhow::Ok(row)
+        let mut rows = large.iter().filter(|row| !row.mb_s.is_empty());
+        let row = rows.find(|row| row.operation == operation);
+        row.with_context(|| format!("no {operation} of {LARGE} bytes was measured"))
     };
     let (writes, reads) = (stream("write")?, stream("read")?);
     let stats = nodes.device_stats()?;
     let links = stats["network"]["links"].as_array().into_iter().flatten();
     let lost = links.filter_map(|link| link["counters"]["lost"].as_u64());
-    let lost = lost.sum::<u64>() as f64;
-    if loss == 0.0 {
-        free.mb_s.clone_from(&writes.mb_s);
-        free.memcpy_mb_s.clone_from(&writes.memcpy_mb_s);
-    }
-    let goal = (loss == 1.0).then(|| Goal::at_least(LOSSY_GOAL).code("P11"));
-    let figures = [
-        latency("8 B half RTT", |latency| latency.median_us),
-        latency("99 %", |latency| latency.p99_us),
-        Figure::with_spread("64 KiB write", "MB/s", writes.mb_s.clone())
-            .ratio_to("of loss-free", &free.mb_s)
-            .ratio_goal(goal),
-        Figure::with_spread("64 KiB read", "MB/s", reads.mb_s.clone()),
-        // What NICs have counted goes with the last process of their node.
-        Figure::new("lost", "frames", vec![lost]),
-    ];
-    Ok(Row::new(link.name, figures).at("% loss", loss))
+    let row = tables.row(TABLE, link.name, at("% loss", loss));
+    row.add("64 KiB write [MB/s]", writes.mb_s.clone());
+    row.add("64 KiB read [MB/s]", reads.mb_s.clone());
+    // What NICs have counted goes with the last process of their node.
+    row.add("lost [frames]", [lost.sum::<u64>() as f64]);
+    Ok(writes.clone())
 }
 
 /// What `[network]` says of a kind of link.
@@ -229,52 +161,6 @@ fn network(link: Link, loss: f64) -> String {
         true => format!("default = {{ delay = \"{DELAY}\", loss = \"{loss}%\" }}\n"),
         false => String::new(),
     }
-}
-
-/// The device processes for a kind of link, with more of `[network]`.
-fn plans(carrier: Carrier, network: &str, files: &Path) -> Result<Vec<DevicePlan>> {
-    let end: Box<dyn Fn(usize) -> [String; 2]> = match carrier {
-        Calls => return Ok(vec![DevicePlan::alone(2, "")]),
-        ReliableCalls => {
-            let network = format!("[network]\n{network}");
-            return Ok(vec![DevicePlan::alone(2, &network)]);
-        }
-        SharedMemory => Box::new(|process| {
-            let socket = format!("socket = {:?}", files.join(format!("p{process}")));
-            [format!("[network.shm]\n{socket}"), socket]
-        }),
-        Udp { encrypt } => {
-            let keys = HostKeys::new(files)?;
-            let ports = free_ports().context("find free UDP ports")?;
-            Box::new(move |process| {
-                let address = format!("\"127.0.0.1:{}\"", ports[process]);
-                let (private, public) = (&keys.files[process], &keys.public[process]);
-                [
-                    format!(
-                        "[network.udp]\nlisten = {address}\nprivate_key = {private:?}\n\
-                         encrypt = {encrypt}"
-                    ),
-                    format!("address = {address}\npublic_key = \"{public}\""),
-                ]
-            })
-        }
-    };
-    let plan = |here: usize| {
-        let ([carrier, _], [_, other]) = (end(here), end(1 - here));
-        let carrier = format!("{carrier}\nname = \"p{here}\"");
-        let other = format!("name = \"p{}\"\n{other}", 1 - here);
-        DevicePlan::one_of_two(here, 1, network, &carrier, &other)
-    };
-    Ok(vec![plan(0), plan(1)])
-}
-
-fn free_ports() -> std::io::Result<[u16; 2]> {
-    let bind = || UdpSocket::bind("127.0.0.1:0");
-    let sockets = [bind()?, bind()?];
-    Ok([
-        sockets[0].local_addr()?.port(),
-        sockets[1].local_addr()?.port(),
-    ])
 }
 
 /// What iperf3 moves over UDP on loopback in datagrams of a frame, in MB/s.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::super::figures::Spread;
-use super::super::text::number;
+use super::super::text::{aligned, number};
 use super::verdict::{Compared, Verdict};
 use super::{Comparison, Side};
 
@@ -83,7 +83,7 @@ impl fmt::Display for Comparison {
             let lines: Vec<_> = self.with(verdict).map(cells).collect();
             if !lines.is_empty() {
                 writeln!(f, "\n{head}: {}", lines.len())?;
-                aligned(f, &lines)?;
+                f.write_str(&aligned("  ", &lines))?;
             }
         }
         for (head, names) in [
@@ -139,22 +139,6 @@ pub(in crate::bench) fn cells(figure: &Compared) -> [String; 6] {
         probability.unwrap_or("-".into()),
         notes.join(", "),
     ]
-}
-
-fn aligned(f: &mut fmt::Formatter<'_>, lines: &[[String; 6]]) -> fmt::Result {
-    let width = |column: usize| {
-        let lengths = lines.iter().map(|line| line[column].chars().count());
-        lengths.max().unwrap_or(0)
-    };
-    let widths: Vec<_> = (0..6).map(width).collect();
-    for line in lines {
-        let mut text = format!("  {:<width$}", line[0], width = widths[0]);
-        for (cell, width) in line.iter().zip(&widths).skip(1) {
-            text.push_str(&format!("  {cell:>width$}"));
-        }
-        writeln!(f, "{}", text.trim_end())?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

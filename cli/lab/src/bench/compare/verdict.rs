@@ -123,35 +123,31 @@ mod tests {
     #[test]
     fn the_unit_says_what_is_worse() {
         let (low, high) = ([1.0, 2.0, 3.0, 4.0, 5.0], [11.0, 12.0, 13.0, 14.0, 15.0]);
-        let verdict = |unit: &str, old: &[f64], new: &[f64]| {
-            Compared::new(
-                &figure(unit, old),
-                &figure(unit, new),
-                By::Figures,
-                0.05,
-                false,
-            )
-            .verdict
-        };
-        assert_eq!(verdict("ns", &low, &high), Verdict::Regressed);
-        assert_eq!(verdict("ns", &high, &low), Verdict::Improved);
-        assert_eq!(verdict("MB/s", &low, &high), Verdict::Improved);
-        assert_eq!(verdict("MB/s", &high, &low), Verdict::Regressed);
-        assert_eq!(verdict("bytes", &low, &high), Verdict::Differs);
-        assert_eq!(verdict("ns", &low, &[]), Verdict::NotCompared);
-        // What cost nothing and costs something now has no ratio, and is worse.
-        assert_eq!(verdict("each", &[0.0; 5], &low), Verdict::Regressed);
-        let of_peer = figure("ns", &high).of_peer();
-        let peer = Compared::new(&figure("ns", &low), &of_peer, By::Figures, 0.05, false);
-        assert_eq!(peer.verdict, Verdict::Differs);
-        let other = Compared::new(
-            &figure("ms", &low),
-            &figure("ns", &high),
-            By::Figures,
-            0.05,
-            false,
+        let compared =
+            |old: &Figure, new: &Figure| Compared::new(old, new, By::Figures, 0.05, false).verdict;
+        for (unit, old, new, verdict) in [
+            ("ns", &low[..], &high[..], Verdict::Regressed),
+            ("ns", &high, &low, Verdict::Improved),
+            ("MB/s", &low, &high, Verdict::Improved),
+            ("MB/s", &high, &low, Verdict::Regressed),
+            ("bytes", &low, &high, Verdict::Differs),
+            ("ns", &low, &[], Verdict::NotCompared),
+            // What cost nothing and costs something now has no ratio, and is worse.
+            ("each", &[0.0; 5], &low, Verdict::Regressed),
+        ] {
+            assert_eq!(
+                compared(&figure(unit, old), &figure(unit, new)),
+                verdict,
+                "{unit}"
+            );
+        }
+        let mut of_peer = figure("ns", &high);
+        of_peer.role = Role::Peer;
+        assert_eq!(compared(&figure("ns", &low), &of_peer), Verdict::Differs);
+        assert_eq!(
+            compared(&figure("ms", &low), &figure("ns", &high)),
+            Verdict::NotCompared
         );
-        assert_eq!(other.verdict, Verdict::NotCompared);
     }
 
     #[test]

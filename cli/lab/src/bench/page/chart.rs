@@ -242,14 +242,17 @@ pub(super) fn short(place: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::figures::at;
     use super::*;
 
     fn row(name: &str, bytes: usize, ns: f64) -> Row {
-        let figures = [
-            Figure::with_spread("time", "ns", vec![ns, 2.0 * ns]),
-            Figure::new("least", "ns", vec![1.0]),
-        ];
-        Row::new(name, figures).size(bytes)
+        let mut time = Figure::new("time", "ns", vec![ns, 2.0 * ns]);
+        time.main = true;
+        Row::new(
+            name,
+            at("bytes", bytes as f64),
+            [time, Figure::new("least", "ns", vec![1.0])],
+        )
     }
 
     #[test]

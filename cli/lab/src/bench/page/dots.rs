@@ -88,9 +88,10 @@ mod tests {
     fn rows_with_both_ratios_have_two_dots() {
         let row = |name: &str, published: Option<f64>| {
             let here = Figure::new("here", "ns", vec![20.0]).ratio_to("ratio", &[10.0]);
-            let there = Figure::published("NetVM", "µs", published);
-            let ratio = published.unwrap_or(f64::NAN);
-            Row::new(name, [here, there.published_ratio("ratio", 1.0, ratio)])
+            let there = Figure::new("NetVM", "µs", published.into_iter().collect());
+            let mut there = there.ratio_to("ratio", &[1.0]);
+            there.role = Role::Published;
+            Row::new(name, None, [here, there])
         };
         let rows = vec![
             row("one", Some(1.5)),

@@ -2,30 +2,19 @@
 
 use maud::{html, Markup};
 
-use super::super::bottleneck::bottleneck_of;
-use super::super::figures::{Figure, Row};
-use super::super::goal::{Goal, Of};
-use super::super::record::{Run, SuiteRun};
-use super::super::text::{number, ratio_text};
+use super::super::goal::Goal;
+use super::super::goals::{bottleneck_of, lines, Line};
+use super::super::record::Run;
 use super::chart::short;
 use super::row_name;
 
 /// How far off a bar can show a goal to be, as a power of two.
 const FURTHEST: f64 = 4.0;
 
-/// A goal, and where it stands.
-struct Line<'a> {
-    suite: &'a SuiteRun,
-    row: &'a Row,
-    figure: &'a Figure,
-    goal: &'a Goal,
-}
-
 pub(super) fn section(run: &Run) -> Markup {
-    let mut lines = lines(run);
+    let lines = lines(run);
     let count = |met: Option<bool>| lines.iter().filter(|line| line.goal.met == met).count();
     let (missed, met, unknown) = (count(Some(false)), count(Some(true)), count(None));
-    lines.sort_by(|one, other| order(other).total_cmp(&order(one)));
     html! {
         section id="goals" {
             h2 { "Goals" }
@@ -46,33 +35,6 @@ pub(super) fn section(run: &Run) -> Markup {
     }
 }
 
-fn lines(run: &Run) -> Vec<Line<'_>> {
-    let mut lines = Vec::new();
-    for suite in &run.suites {
-        for row in suite.tables.iter().flat_map(|table| &table.rows) {
-            for figure in &row.figures {
-                let goal = figure.goal.as_ref();
-                lines.extend(goal.map(|goal| Line {
-                    suite,
-                    row,
-                    figure,
-                    goal,
-                }));
-            }
-        }
-    }
-    lines
-}
-
-/// Greater for what comes first.
-fn order(line: &Line) -> f64 {
-    match (line.goal.met, line.goal.distance) {
-        (Some(_), Some(distance)) => distance,
-        (Some(false), None) => f64::INFINITY,
-        _ => -1.0,
-    }
-}
-
 fn of_line(run: &Run, line: &Line) -> Markup {
     let Line {
         suite,
@@ -85,15 +47,11 @@ fn of_line(run: &Run, line: &Line) -> Markup {
         Some(false) => "missed",
         None => "unknown",
     };
-    let (measured, to) = match (goal.of, &figure.ratio, figure.spread) {
-        (Of::Ratio, Some(ratio), _) => (ratio_text(ratio.value), ratio.to.as_str()),
-        (Of::Median, _, Some(spread)) => (number(spread.median), figure.unit.as_str()),
-        _ => ("–".to_owned(), ""),
+    let (measured, to) = match goal.met {
+        Some(_) => figure.measured(),
+        None => ("–".to_owned(), ""),
     };
-    let bottleneck = match goal.is_missed() {
-        true => bottleneck_of(run, &figure.id),
-        false => None,
-    };
+    let bottleneck = bottleneck_of(run, &figure.id).filter(|_| goal.is_missed());
     html! {
         tr class=(class) {
             th scope="row" {
@@ -103,8 +61,8 @@ fn of_line(run: &Run, line: &Line) -> Markup {
                     @if !suite.busy.is_empty() { " " span.busy { "busy" } }
                 }
                 (row_name(row)) ": " (figure.what)
-                @if let Some(bottleneck) = bottleneck {
-                    span.bottleneck { "bottleneck: " (bottleneck.stage) "; its floor: " (bottleneck.floor) }
+                @if let Some([stage, floor]) = bottleneck {
+                    span.bottleneck { "bottleneck: " (stage) "; its floor: " (floor) }
                 }
             }
             td.number { a href={ "#" (figure.id) } { strong { (measured) } } span.to { (to) } }
@@ -136,31 +94,29 @@ fn bar(goal: &Goal) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::document::default_document;
+    use super::super::super::document::kept_run;
+    use super::super::super::figures::{Figure, Row};
+    use super::super::super::goal::Of;
     use super::super::super::record::tests::run;
     use super::*;
 
     #[test]
     fn what_is_missed_by_most_comes_first() {
         let mut run = run();
-        let of = |value: f64, goal: Goal| {
-            Figure::new("x", "ns", vec![value])
-                .ratio_to("of floor", &[1.0])
-                .ratio_goal(goal)
+        let most = |value: f64| {
+            let figure = Figure::new("x", "ns", vec![value]).ratio_to("of floor", &[1.0]);
+            figure.goal(&Goal::at_most(Of::Ratio, 1.0))
         };
-        let row = |name: &str, figure| Row::new(name, [figure]);
+        let least = |samples: Vec<f64>| {
+            Figure::new("x", "MB/s", samples).goal(&Goal::at_least(Of::Median, 1.0))
+        };
+        let row = |name: &str, figure| Row::new(name, None, [figure]);
         run.suites[0].tables[0].rows = vec![
-            row("met", of(0.5, Goal::at_most(1.0))),
-            row("far", of(8.0, Goal::at_most(1.0))),
-            row(
-                "unknown",
-                Figure::new("x", "ns", vec![]).goal(Goal::at_most(1.0)),
-            ),
-            row(
-                "nothing",
-                Figure::new("x", "MB/s", vec![0.0]).goal(Goal::at_least(1.0)),
-            ),
-            row("near", of(0.9, Goal::at_least(1.0))),
+            row("met", most(0.5)),
+            row("far", most(8.0)),
+            row("unknown", least(vec![])),
+            row("nothing", least(vec![0.0])),
+            row("near", least(vec![0.9])),
         ];
         let text = section(&run).into_string();
         let place = |name: &str| text.find(&format!("</span>{name}:")).unwrap();
@@ -171,9 +127,7 @@ mod tests {
 
     #[test]
     fn a_goal_that_is_missed_stands_beside_its_bottleneck() {
-        let document = default_document().unwrap();
-        let run = Run::read(&document.with_extension("json")).unwrap();
-        let text = section(&run).into_string();
+        let text = section(&kept_run()).into_string();
         let count = |what: &str| text.matches(what).count();
         assert!(count("bottleneck: ") > 0);
         assert_eq!(count("bottleneck: "), count("✕ missed"));

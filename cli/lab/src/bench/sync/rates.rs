@@ -12,9 +12,8 @@ use std::time::Instant;
 use anyhow::{bail, ensure, Result};
 use qnic::{Endpoint, Nic, Port, RemoteSegment, Segment, SegmentName};
 
-use super::super::figures::{Figure, Row, Table};
-use super::super::netvm;
-use super::{exported, two_nodes, Objects, LIMIT};
+use super::super::tables::Tables;
+use super::nodes::{exported, two_nodes, Objects, LIMIT};
 
 /// Processes of a group.
 const GROUP: usize = 4;
@@ -23,11 +22,15 @@ const REPEATS: usize = 500;
 const OWNER: SegmentName = SegmentName(0x76);
 const OWN: SegmentName = SegmentName(0x77);
 
-/// Operations in a step of each kind, in the order of [`netvm::RATES`].
-const OPERATIONS: [usize; netvm::RATES.len()] = [1, 1, 2, 2, 2];
-
-/// Operations per second, one value for each round: of a single process, of a group.
-type Rates = [Vec<f64>; 2];
+/// Kinds, and the operations in a step of each.
+const KINDS: [(&str, usize); 5] = [
+    ("read 4 B", 1),
+    // The slowest of the atomic operations.
+    ("swap", 1),
+    ("acquire, release", 2),
+    ("insertQ, removeQ", 2),
+    ("Swait, Ssignal", 2),
+];
 
 /// A process of the group.
 struct Worker {
@@ -76,23 +79,20 @@ impl Worker {
 }
 
 /// Measures both rates of each kind. The first round warms up and is not counted.
-pub(super) fn measure(rounds: usize) -> Result<Table> {
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     let (_nodes, near, far) = two_nodes()?;
     let owner = far.register(Port(9))?;
     let _objects = exported(&owner, OWNER)?;
     let workers: Result<Vec<_>> = (0..GROUP).map(|i| Worker::new(&near, &owner, i)).collect();
     let workers = workers?;
-    let mut rates: Vec<Rates> = OPERATIONS.map(|_| Rates::default()).into();
-    for round in 0..=rounds {
-        for (kind, [single, group]) in rates.iter_mut().enumerate() {
-            let values = (run(&workers[..1], kind)?, run(&workers, kind)?);
-            if round > 0 {
-                single.push(values.0);
-                group.push(values.1);
+    tables.rounds(rounds, ", rates", true, |round| {
+        for (kind, (name, _)) in KINDS.iter().enumerate() {
+            for (figure, workers) in [("single [1/s]", &workers[..1]), ("group [1/s]", &workers)] {
+                round.add("rates", name, figure, run(workers, kind)?);
             }
         }
-    }
-    Ok(table(&rates))
+        Ok(())
+    })
 }
 
 /// Operations per second of some processes, each in a thread of its own.
@@ -117,53 +117,5 @@ fn run(workers: &[Worker], kind: usize) -> Result<f64> {
         }
         Ok(start.elapsed().as_secs_f64())
     })?;
-    Ok((workers.len() * REPEATS * OPERATIONS[kind]) as f64 / seconds)
-}
-
-/// Rates and their ratios to those of the first kind, reads; NetVM's likewise.
-fn table(rates: &[Rates]) -> Table {
-    let reads = rates[0].clone();
-    let (_, netvm_reads) = netvm::RATES[0];
-    let rows = netvm::RATES.iter().zip(rates).map(|((name, netvm), rate)| {
-        let here = |what, of: usize| {
-            let figure = Figure::with_spread(what, "1/s", rate[of].clone());
-            figure.ratio_to("ratio", &reads[of])
-        };
-        let netvm = |what, of: usize| {
-            let figure = Figure::published(what, "µs", netvm[of]);
-            figure.published_ratio("ratio", netvm_reads[of], netvm_reads[of] / netvm[of])
-        };
-        let figures = [
-            here("single", 0),
-            here("group", 1),
-            netvm("NetVM single", 0),
-            netvm("NetVM group", 1),
-        ];
-        Row::new(*name, figures)
-    });
-    let title = format!(
-        "Operations per second of a single process and of {GROUP}, and their ratio to reads \
-         (NetVM figure 28)"
-    );
-    Table::new("rates", title, rows.collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::super::text::tests::words_of_row;
-    use super::*;
-
-    #[test]
-    fn rates_are_ratios_to_reads() {
-        let mut rates: Vec<Rates> = vec![[vec![100.0], vec![200.0]]; OPERATIONS.len()];
-        rates[1] = [vec![50.0], vec![150.0]];
-        let table = table(&rates);
-        let words = words_of_row(&table, "swap").join(" ");
-        assert_eq!(
-            words,
-            "swap 50.00 (50.00 … 50.00) 0.50 150.0 (150.0 … 150.0) 0.75 10.55 0.88 4.31 0.63"
-        );
-        let words = words_of_row(&table, "read").join(" ");
-        assert!(words.ends_with("9.25 1.00 2.72 1.00"), "{words}");
-    }
+    Ok((workers.len() * REPEATS * KINDS[kind].1) as f64 / seconds)
 }

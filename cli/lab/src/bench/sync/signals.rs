@@ -14,10 +14,9 @@ use qnic::{Nic, NotificationId, Segment, SegmentName, Sender};
 use rustix::process::Pid;
 use rustix::thread::gettid;
 
-use super::super::figures::median;
-use super::super::netvm;
-use super::super::series::Recorder;
-use super::{exported, id, spin, timed, two_nodes, LIMIT, SIGNAL};
+use super::super::figures::{bytes, median};
+use super::super::tables::{Tables, HERE};
+use super::nodes::{exported, id, spin, timed, two_nodes, LIMIT, SIGNAL};
 
 /// Runs of a case in a round; the median is a value.
 const RUNS: usize = 100;
@@ -31,47 +30,59 @@ const CHANNEL: SegmentName = SegmentName(0x75);
 const SENT: NotificationId = id(2);
 const REPLENISHED: NotificationId = id(3);
 
-/// All series of these tables: those of 4 bytes, of 4 KiB, detection, channels.
-pub(super) fn measure(rounds: usize) -> Result<[Recorder; 4]> {
+/// Where times go: a table, what grows in it, and the figure.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    table: &'a str,
+    length: Option<usize>,
+    figure: &'a str,
+}
+
+impl Place<'_> {
+    fn add(&self, times: &mut Tables, name: &str, ns: f64) {
+        times
+            .row(self.table, name, self.length.and_then(bytes))
+            .add(self.figure, [ns]);
+    }
+}
+
+/// Tables 27 to 29: notifications of 4 bytes, of 4 KiB, detection, channels. The first round warms up.
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     let (_nodes, near, far) = two_nodes()?;
     let mut bench = Bench::new(&near, &far)?;
-    let mut all = [
-        netvm::NOTIFICATIONS_4,
-        netvm::NOTIFICATIONS_4096,
-        netvm::DETECTION,
-        netvm::CHANNELS,
-    ]
-    .map(Recorder::new);
-    for round in 0..=rounds {
-        let [small, large, pending, channels] = &mut all;
-        bench.latencies(4, small)?;
-        bench.latencies(PAGE, large)?;
-        bench.detections(pending)?;
-        bench.channels(channels)?;
-        // The first round warms up.
-        all.iter_mut().for_each(|times| times.end_round(round == 0));
-    }
-    Ok(all)
+    tables.rounds(rounds, ", signals", true, |round| {
+        for (table, length) in [("notification-4", 4), ("notification-4096", PAGE)] {
+            let place = Place {
+                table,
+                length: None,
+                figure: HERE,
+            };
+            bench.latencies(length, place, round)?;
+        }
+        bench.detections(round)?;
+        bench.channels(round)
+    })
 }
 
 /// Lengths that [`by_size`] measures.
-pub(in crate::bench) const SIGNAL_SIZES: [usize; 6] = [4, 16, 64, 256, 1024, PAGE];
+const SIGNAL_SIZES: [usize; 6] = [4, 16, 64, 256, 1024, PAGE];
 
-/// For each length: notifications, and messages of a channel.
-pub(in crate::bench) fn by_size(rounds: usize) -> Result<Vec<[Recorder; 2]>> {
+/// For each length: notifications, and messages of a channel. The first round warms up.
+pub(in crate::bench) fn by_size(rounds: usize, tables: &mut Tables) -> Result<()> {
     let (_nodes, near, far) = two_nodes()?;
     let mut bench = Bench::new(&near, &far)?;
-    let mut all = SIGNAL_SIZES.map(|_| [Recorder::new(&[]), Recorder::new(&[])]);
-    for round in 0..=rounds {
-        for ([signals, channels], length) in all.iter_mut().zip(SIGNAL_SIZES) {
-            bench.latencies(length, signals)?;
-            bench.messages(length, channels)?;
-            // The first round warms up.
-            signals.end_round(round == 0);
-            channels.end_round(round == 0);
+    tables.rounds(rounds, ", signals", true, |round| {
+        for size in SIGNAL_SIZES {
+            let place = |table| Place {
+                table,
+                length: Some(size),
+                figure: "time [ns]",
+            };
+            bench.latencies(size, place("notifications"), round)?;
+            bench.messages(size, place("channels"), round)?;
         }
-    }
-    Ok(all.into())
+        Ok(())
+    })
 }
 
 struct Bench {
@@ -125,8 +136,8 @@ impl Bench {
     }
 
     /// Table 27 for one size, and the queue, which is measured here alone.
-    fn latencies(&mut self, length: usize, times: &mut Recorder) -> Result<()> {
-        times.add("write, seen", self.seen(length)?);
+    fn latencies(&mut self, length: usize, to: Place, times: &mut Tables) -> Result<()> {
+        to.add(times, "write, seen", self.seen(length)?);
         let signal = self.far.notification(SIGNAL);
         let until = |noticed: &dyn Fn() -> Result<()>| {
             runs(|_| {
@@ -143,20 +154,20 @@ impl Bench {
             signal.spin(LIMIT)?;
             Ok(())
         });
-        times.add("writeN, notfSpin", spun?);
-        times.add("writeN, notfWait", self.waited(length)?);
+        to.add(times, "writeN, notfSpin", spun?);
+        to.add(times, "writeN, notfWait", self.waited(length)?);
         let (sender, noticed) = mpsc::channel();
         let handler = self.far.arm(SIGNAL, move |_| {
             // Without a receiver the measurement has failed already.
             let _unheard = sender.send(Ok(Noticed::now()));
         })?;
         let handled = wakeups(&self.near, &noticed, || self.signal(length));
-        times.add("writeN, handler", handled?);
+        to.add(times, "writeN, handler", handled?);
         drop(handler);
         let queue = self.far.queue();
         queue.watch(SIGNAL)?;
         let queued = until(&|| spin(|| Ok(queue.remove()?.is_some())));
-        times.add("writeN, queue", queued?);
+        to.add(times, "writeN, queue", queued?);
         queue.unwatch(SIGNAL);
         Ok(())
     }
@@ -188,7 +199,7 @@ impl Bench {
     }
 
     /// Table 28: signals that are pending.
-    fn detections(&self, times: &mut Recorder) -> Result<()> {
+    fn detections(&self, times: &mut Tables) -> Result<()> {
         let signal = self.far.notification(SIGNAL);
         let each = |body: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
             let before = signal.signals();
@@ -212,27 +223,27 @@ impl Bench {
             signal.spin(LIMIT)?;
             acknowledge()
         });
-        times.add("notfSpin and notfAck", spun?);
+        times.add("pending", "notfSpin and notfAck", HERE, spun?);
         let waited = each(&mut || {
             signal.wait(Some(LIMIT))?;
             acknowledge()
         });
-        times.add("notfWait and notfAck", waited?);
+        times.add("pending", "notfWait and notfAck", HERE, waited?);
         let tested = each(&mut || {
             ensure!(std::hint::black_box(&signal).test(), "a signal is gone");
             Ok(())
         });
-        times.add("notfTest", tested?);
-        times.add("notfAck", each(&mut || acknowledge())?);
+        times.add("pending", "notfTest", HERE, tested?);
+        times.add("pending", "notfAck", HERE, each(&mut || acknowledge())?);
         Ok(())
     }
 
     /// Messages of one length.
-    fn messages(&mut self, length: usize, times: &mut Recorder) -> Result<()> {
+    fn messages(&mut self, length: usize, to: Place, times: &mut Tables) -> Result<()> {
         let message = &[7; PAGE][..length];
-        times.add("spun", self.message_spun(message)?);
-        times.add("waited", self.message_waited(message)?);
-        times.add("stream", self.stream(message)?);
+        to.add(times, "spun", self.message_spun(message)?);
+        to.add(times, "waited", self.message_waited(message)?);
+        to.add(times, "stream", self.stream(message)?);
         Ok(())
     }
 
@@ -248,17 +259,17 @@ impl Bench {
     }
 
     /// Table 29.
-    fn channels(&mut self, times: &mut Recorder) -> Result<()> {
+    fn channels(&mut self, times: &mut Tables) -> Result<()> {
         let message = [7; PAGE];
         let spun = self.message_spun(&message[..4])?;
-        times.add("4 B, spun", spun);
+        times.add("channels", "4 B, spun", HERE, spun);
         for length in [4, PAGE] {
             let time = self.message_waited(&message[..length])?;
-            times.add(&format!("{length} B, waited"), time);
+            times.add("channels", &format!("{length} B, waited"), HERE, time);
         }
         for length in [4, PAGE] {
             let time = self.stream(&message[..length])?;
-            times.add(&format!("{length} B, stream"), time);
+            times.add("channels", &format!("{length} B, stream"), HERE, time);
         }
         Ok(())
     }

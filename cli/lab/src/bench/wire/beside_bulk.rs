@@ -16,8 +16,9 @@ use qnic::Port;
 use qnic_trials::nodes::host::HostNodes;
 use tempfile::TempDir;
 
-use super::{plans, Carrier, SECRET, SMALL};
-use crate::bench::figures::{median, Figure, Row, Table};
+use super::links::{plans, Carrier, SECRET};
+use crate::bench::figures::{median, Row};
+use crate::bench::tables::{Tables, STREAM, TAIL};
 use crate::bench::transfers::{Host, Pair};
 
 /// Links, and what each has in `[network]`.
@@ -30,6 +31,9 @@ const LINKS: [(&str, Carrier, &str); 3] = [
     ("shared memory", Carrier::SharedMemory, ""),
     ("UDP", SECRET, ""),
 ];
+
+/// Bytes of a small write.
+const SMALL: usize = 8;
 
 /// Bytes of each write of the stream, how many are under way, and how many have ended before a
 /// round is timed.
@@ -53,52 +57,25 @@ struct Cluster {
     _files: TempDir,
 }
 
-/// What was measured over a link, in all rounds.
-#[derive(Default)]
-struct Measured {
-    alone_us: Vec<f64>,
-    beside_us: Vec<f64>,
-    quarter_us: Vec<f64>,
-    slow_us: Vec<f64>,
-    mb_s: Vec<f64>,
-}
-
-pub(super) fn measure(rounds: usize) -> Result<Table> {
-    let mut rows = Vec::new();
+pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     for (name, carrier, network) in LINKS {
-        eprintln!("8 bytes beside a stream, {name}");
         let mut clusters = [
-            Cluster::start(carrier, network, 1)?,
-            Cluster::start(carrier, network, 2)?,
+            ("one channel", Cluster::start(carrier, network, 1)?),
+            ("two channels", Cluster::start(carrier, network, 2)?),
         ];
-        let mut measured = [Measured::default(), Measured::default()];
         // The first round finds out what the link takes, and is not counted.
-        for round in 0..=rounds {
-            for (cluster, measured) in clusters.iter_mut().zip(&mut measured) {
-                let mut ignored = Measured::default();
-                let target = if round == 0 { &mut ignored } else { measured };
-                cluster.round(target).context(name)?;
+        let what = format!(", 8 bytes beside a stream, {name}");
+        tables.rounds(rounds, &what, true, |round| {
+            for (channels, cluster) in &mut clusters {
+                let row = format!("{name}, {channels}");
+                cluster
+                    .round(round.row("beside-bulk", &row, None))
+                    .context(name)?;
             }
-        }
-        let one = measured[0].beside_us.clone();
-        let names = ["one channel", "two channels"];
-        for (channels, found) in names.into_iter().zip(measured) {
-            let figures = [
-                Figure::new("8 B alone", "µs", found.alone_us),
-                Figure::with_spread("beside a stream", "µs", found.beside_us)
-                    .ratio_to("of one channel", &one),
-                Figure::new("25 %", "µs", found.quarter_us),
-                Figure::new("99 %", "µs", found.slow_us),
-                Figure::with_spread("stream", "MB/s", found.mb_s),
-            ];
-            rows.push(Row::new(format!("{name}, {channels}"), figures));
-        }
+            Ok(())
+        })?;
     }
-    Ok(Table::new(
-        "beside-bulk",
-        "8-byte writes beside a stream of 1 MiB",
-        rows,
-    ))
+    Ok(())
 }
 
 impl Cluster {
@@ -117,8 +94,9 @@ impl Cluster {
     }
 
     /// Times small writes, alone and then beside the stream.
-    fn round(&mut self, measured: &mut Measured) -> Result<()> {
-        measured.alone_us.push(median(&self.samples()?));
+    fn round(&mut self, row: &mut Row) -> Result<()> {
+        let alone = times(&self.small, &mut self.mark)?;
+        row.add("8 B alone [µs]", [median(&alone)]);
         let (stop, ended) = (AtomicBool::new(false), AtomicU64::new(0));
         let mut samples = std::thread::scope(|scope| {
             let bulk = &self.bulk;
@@ -126,18 +104,14 @@ impl Cluster {
             let samples = beside(&self.small, &mut self.mark, &ended);
             stop.store(true, Ordering::Relaxed);
             let stream = stream.join().map_err(|_| anyhow!("the stream panicked"))?;
-            measured.mb_s.push(stream.context("the stream")?);
+            row.add(STREAM, [stream.context("the stream")?]);
             samples
         })?;
         samples.sort_by(f64::total_cmp);
-        measured.beside_us.push(median(&samples));
-        measured.quarter_us.push(samples[samples.len() / 4]);
-        measured.slow_us.push(samples[samples.len() * 99 / 100]);
+        row.add("beside a stream [µs]", [median(&samples)]);
+        row.add("25 % [µs]", [samples[samples.len() / 4]]);
+        row.add(TAIL, [samples[samples.len() * 99 / 100]]);
         Ok(())
-    }
-
-    fn samples(&mut self) -> Result<Vec<f64>> {
-        times(&self.small, &mut self.mark)
     }
 }
 

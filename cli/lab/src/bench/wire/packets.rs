@@ -11,8 +11,8 @@ use std::process::Command;
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::Program;
 
-use super::super::figures::{Figure, Row, Table};
-use super::super::goal::Goal;
+use super::super::figures::bytes;
+use super::super::tables::Tables;
 
 const PACKET: Program<'static> = Program::example("qnic-nic", "packet");
 
@@ -20,31 +20,27 @@ const PACKET: Program<'static> = Program::example("qnic-nic", "packet");
 const TIMED: u64 = 320_000;
 const COUNTED: [u64; 2] = [3_200, 9_600];
 
-/// Instructions that a write of 8 bytes may take both NICs together, on the lossless path.
-const GOAL: f64 = 1500.0;
-
 const PATHS: [&str; 2] = ["lossless", "reliable"];
 
-/// What a packet costs, both NICs together, from the command to its completion.
-struct Cost {
-    nanoseconds: Vec<f64>,
-    instructions: Option<f64>,
-    /// What counted them, or why nothing did.
-    counted_by: String,
-}
-
-/// Measures both paths, with a write of 8 bytes inline, and of a page.
-pub(in crate::bench) fn measure(rounds: usize) -> Result<Table> {
+/// Measures both paths, with a write of 8 bytes inline, and of a page: both NICs together, from the command to
+/// its completion.
+pub(in crate::bench) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     let program = program("release")?;
-    let mut costs = Vec::new();
+    let mut note = None;
     for size in [8, 4096] {
         for path in PATHS {
-            let cost = cost(&program, path, size, rounds);
-            let cost = cost.with_context(|| format!("{path}, {size} bytes"))?;
-            costs.push((path, size, cost));
+            let (instructions, counted_by) = cost(&program, path, size, rounds, tables)
+                .with_context(|| format!("{path}, {size} bytes"))?;
+            let row = tables.row("packet", path, bytes(size));
+            row.add("both NICs [instructions]", instructions);
+            note = note.or(Some(match instructions {
+                Some(_) => format!("instructions: counted by {counted_by}"),
+                None => format!("instructions: not available: {counted_by}"),
+            }));
         }
     }
-    Ok(table(costs))
+    tables.note("packet", note.unwrap_or_default());
+    Ok(())
 }
 
 /// The program that measures packets, in one of cargo's profiles.
@@ -53,28 +49,33 @@ pub(in crate::bench) fn program(profile: &str) -> Result<PathBuf> {
     program.context("build the program that measures packets")
 }
 
-fn cost(program: &Path, path: &'static str, size: usize, rounds: usize) -> Result<Cost> {
-    let mut times = Vec::new();
+/// Instructions of a packet, and what counted them, or why nothing did; adds nanoseconds.
+fn cost(
+    program: &Path,
+    path: &str,
+    size: usize,
+    rounds: usize,
+    tables: &mut Tables,
+) -> Result<(Option<f64>, String)> {
     let mut counted = Err("it was not asked".to_owned());
     for _ in 0..rounds {
         let said = said(arguments(&mut Command::new(program), path, size, TIMED))?;
         let (time, instructions) = parse(&said)?;
-        times.push(time);
+        tables
+            .row("packet", path, bytes(size))
+            .add("both NICs [ns]", [time]);
         counted = instructions;
     }
-    let (instructions, counted_by) = match counted {
-        Ok(instructions) => (Some(instructions), "the processor's counter".to_owned()),
-        Err(why) => match by_valgrind(program, COUNTED, |command, count| {
-            arguments(command, path, size, count);
-        }) {
-            Ok(instructions) => (Some(instructions), "callgrind".to_owned()),
-            Err(error) => (None, format!("no counter: {why}; {error:#}")),
-        },
+    let why = match counted {
+        Ok(instructions) => return Ok((Some(instructions), "the processor's counter".to_owned())),
+        Err(why) => why,
     };
-    Ok(Cost {
-        nanoseconds: times,
-        instructions,
-        counted_by,
+    let by_valgrind = by_valgrind(program, COUNTED, |command, count| {
+        arguments(command, path, size, count);
+    });
+    Ok(match by_valgrind {
+        Ok(instructions) => (Some(instructions), "callgrind".to_owned()),
+        Err(error) => (None, format!("no counter: {why}; {error:#}")),
     })
 }
 
@@ -133,33 +134,6 @@ fn collected(said: &str) -> Result<f64> {
     Ok(number.trim().parse()?)
 }
 
-fn table(costs: Vec<(&str, usize, Cost)>) -> Table {
-    let counted = costs.first().map(|(_, _, cost)| match cost.instructions {
-        Some(_) => format!("instructions: counted by {}", cost.counted_by),
-        None => format!("instructions: not available: {}", cost.counted_by),
-    });
-    let mut lossless = Vec::new();
-    let rows = costs.into_iter().map(|(name, size, cost)| {
-        let instructions: Vec<_> = cost.instructions.into_iter().collect();
-        if name == "lossless" {
-            lossless.clone_from(&instructions);
-        }
-        let figures = [
-            Figure::new("both NICs", "ns", cost.nanoseconds),
-            Figure::new("both NICs", "instructions", instructions)
-                .ratio_to("of lossless", &lossless)
-                .goal((size == 8 && name == "lossless").then(|| Goal::at_most(GOAL).code("P6"))),
-        ];
-        Row::new(name, figures).size(size)
-    });
-    let table = Table::new(
-        "packet",
-        "A packet with its share of the program around it",
-        rows.collect(),
-    );
-    table.note(counted.unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,25 +148,5 @@ mod tests {
         let said = "==1== Events    : Ir\n==1== Collected : 1234567\n";
         assert_eq!(collected(said).unwrap(), 1_234_567.0);
         assert!(collected("==1== no such program").is_err());
-    }
-
-    #[test]
-    fn the_reliable_path_stands_beside_the_lossless_one() {
-        let cost = |name, instructions| {
-            let cost = Cost {
-                nanoseconds: vec![10.0],
-                instructions,
-                counted_by: "something".into(),
-            };
-            (name, 8, cost)
-        };
-        let both = vec![cost("lossless", Some(200.0)), cost("reliable", Some(300.0))];
-        let text = table(both).to_string();
-        assert!(
-            text.contains("1.50") && text.contains("counted by something"),
-            "{text}"
-        );
-        let text = table(vec![cost("lossless", None)]).to_string();
-        assert!(text.contains("not available: something"), "{text}");
     }
 }
