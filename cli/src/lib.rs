@@ -1,9 +1,14 @@
-//! The `qnic` command: one module for each subcommand, each with its `Options` and
-//! a `run` that gives the exit status.
+//! The `qnic` command: a list of commands, and a module for each with its `Options` and a `run` that
+//! returns the exit status.
 //!
-//! `bench`, `top`, `trace`, `sim` and `fuzz` are in the package `qnic-lab`, whose program is built when one of
-//! them is called: [`lab`] has their options. So a user who boots clusters builds no simulator. Likewise
-//! with `test` and the package `qnic-tests`: [`suite`].
+//! Other packages carry out some of the commands. `qnic` builds the program of such a package when
+//! it is given the command, and becomes it, so a user who boots clusters waits for none of them:
+//!
+//! | module | commands | package |
+//! |---|---|---|
+//! | [`lab`] | `bench`, `sim`, `fuzz` | `qnic-lab` |
+//! | [`watch`] | `top`, `trace` | `qnic-watch` |
+//! | [`suite`] | `test` | `qnic-tests` |
 #![forbid(unsafe_code)]
 
 mod capture;
@@ -59,62 +64,77 @@ struct Cli {
     command: Command,
 }
 
-#[derive(Subcommand)]
-enum Command {
+/// The one list of commands: what help says of each, its options, and what carries it out.
+macro_rules! commands {
+    ($($(#[$help:meta])* $name:ident($options:ty) => $run:expr;)*) => {
+        #[derive(Subcommand)]
+        enum Command {
+            $($(#[$help])* $name($options),)*
+        }
+
+        fn run(command: &Command) -> Result<ExitCode> {
+            match command {
+                $(Command::$name(options) => $run(options),)*
+            }
+        }
+    };
+}
+
+commands! {
     /// Set everything up and exchange verified data between two nodes
-    Demo(demo::Options),
+    Demo(demo::Options) => demo::run;
     /// Boot the cluster that a file describes
-    Up(up::Options),
+    Up(up::Options) => up::run;
     /// Boot a cluster, run a program on it, take it down
-    Exec(exec::Options),
+    Exec(exec::Options) => exec::run;
     /// Do that in every combination of settings and seeds
-    Matrix(matrix::Options),
+    Matrix(matrix::Options) => matrix::run;
     /// Make a small project to start from
-    New(new::Options),
+    New(new::Options) => new::run;
     /// List the running clusters
-    Ps(ps::Options),
+    Ps(ps::Options) => ps::run;
     /// Run a command on one node or on all
-    Run(run::Options),
+    Run(run::Options) => run::run;
     /// Form parallel machines of nodes, and run programs on them
-    Machine(machine::Options),
+    Machine(machine::Options) => machine::run;
     /// Copy files into and out of nodes
-    Cp(cp::Options),
+    Cp(cp::Options) => cp::run;
     /// Show what a node's console, its QEMU and the device process have logged
-    Logs(logs::Options),
+    Logs(logs::Options) => logs::run;
     /// Show what a node's NIC has counted
-    Stats(stats::Options),
+    Stats(stats::Options) => stats::run;
     /// Show what a node's NIC holds: its memory map, names, groups, queues
-    Nic(nic::Options),
+    Nic(nic::Options) => nic::run;
     /// Show rates, depths and times of all NICs, live
-    Top(watch::top::Options),
+    Top(watch::top::Options) => |_| watch::start();
     /// Write the life of each operation across nodes, for Perfetto
-    Trace(watch::trace::Options),
+    Trace(watch::trace::Options) => |_| watch::start();
     /// Stop the CPUs of a node's guest
-    Pause(pause::PauseOptions),
+    Pause(pause::PauseOptions) => pause::pause;
     /// Let a paused guest go on
-    Resume(pause::ResumeOptions),
+    Resume(pause::ResumeOptions) => pause::resume;
     /// End clusters and remove everything they left
-    Down(down::Options),
+    Down(down::Options) => down::run;
     /// Show and change what links do to frames: loss, delay, partition
-    Net(net::Options),
+    Net(net::Options) => net::run;
     /// Make and show the keys by which hosts know each other
-    Keys(keys::Options),
+    Keys(keys::Options) => keys::run;
     /// Write what runs over links as pcapng, for Wireshark
-    Capture(capture::Options),
+    Capture(capture::Options) => capture::run;
     /// Run all tests
-    Test(suite::Options),
+    Test(suite::Options) => |_| suite::start();
     /// Simulate clusters under virtual time, with faults from a seed
-    Sim(lab::sim::Options),
+    Sim(lab::sim::Options) => |_| lab::start();
     /// Fuzz what the hostile can write to, with libFuzzer
-    Fuzz(lab::fuzz::Options),
+    Fuzz(lab::fuzz::Options) => |_| lab::start();
     /// Measure latency and bandwidth beside the machine's own floor
-    Bench(lab::bench::Options),
+    Bench(lab::bench::Options) => |_| lab::start();
     /// Tell what was found, what will be used and what is missing
-    Doctor(doctor::Options),
+    Doctor(doctor::Options) => doctor::run;
     /// Write man pages
-    Man(reference::ManOptions),
+    Man(reference::ManOptions) => |options| reference::man(options, Cli::command());
     /// Print completions for a shell
-    Completions(reference::CompletionsOptions),
+    Completions(reference::CompletionsOptions) => |options| reference::completions(options, Cli::command());
 }
 
 /// Does what the command line says. Returns the exit status.
@@ -150,35 +170,6 @@ fn log_filter(text: &str) -> Result<Targets> {
              modules, as in warn,qnic_cluster=debug"
         )
     })
-}
-
-fn run(command: &Command) -> Result<ExitCode> {
-    match command {
-        Command::Demo(options) => demo::run(options),
-        Command::Up(options) => up::run(options),
-        Command::Exec(options) => exec::run(options),
-        Command::Matrix(options) => matrix::run(options),
-        Command::New(options) => new::run(options),
-        Command::Ps(options) => ps::run(options),
-        Command::Run(options) => run::run(options),
-        Command::Machine(options) => machine::run(options),
-        Command::Cp(options) => cp::run(options),
-        Command::Logs(options) => logs::run(options),
-        Command::Stats(options) => stats::run(options),
-        Command::Nic(options) => nic::run(options),
-        Command::Pause(options) => pause::pause(options),
-        Command::Resume(options) => pause::resume(options),
-        Command::Down(options) => down::run(options),
-        Command::Net(options) => net::run(options),
-        Command::Keys(options) => keys::run(options),
-        Command::Capture(options) => capture::run(options),
-        Command::Test(_) => suite::start(),
-        Command::Sim(_) | Command::Fuzz(_) | Command::Bench(_) => lab::start(),
-        Command::Top(_) | Command::Trace(_) => watch::start(),
-        Command::Doctor(options) => doctor::run(options),
-        Command::Man(options) => reference::man(options, Cli::command()),
-        Command::Completions(options) => reference::completions(options, Cli::command()),
-    }
 }
 
 /// Becomes another program of the workspace, with the same command line. It is built first where

@@ -14,7 +14,7 @@ use crate::{become_program, carry_out, Command};
 /// The program, built as the tool was: what both stand on is there already.
 const WATCH: Program<'static> = Program::bin("qnic-watch", "qnic-watch").built_with("qnic-cli");
 
-/// What does the commands that are not in this package.
+/// Carries out the commands that are not in this package.
 pub trait Watch {
     /// Watches.
     fn top(options: &top::Options) -> Result<ExitCode>;
@@ -22,7 +22,7 @@ pub trait Watch {
     fn trace(options: &trace::Options) -> Result<ExitCode>;
 }
 
-/// Has `W` do what the command line says; the exit status.
+/// Has `W` do what the command line says. Returns the exit status.
 pub fn main<W: Watch>() -> ExitCode {
     carry_out(|command| match command {
         Command::Top(options) => W::top(options),
@@ -31,7 +31,7 @@ pub fn main<W: Watch>() -> ExitCode {
     })
 }
 
-/// Becomes that program, which is built before if need be.
+/// Becomes that program, which is built first where needed.
 pub(crate) fn start() -> Result<ExitCode> {
     become_program(WATCH, "building what watches and traces")
 }
