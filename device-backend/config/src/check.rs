@@ -53,3 +53,24 @@ pub(crate) fn check_socket(path: &Path, key: &str) -> Result<(), ConfigError> {
     );
     require((1..=MAX_SOCKET_PATH).contains(&length), key, message)
 }
+
+/// What must be unique in a device process.
+#[derive(Default)]
+pub(crate) struct Seen<'a> {
+    nodes: Unique<u16>,
+    pub(crate) names: Unique<&'a str>,
+    sockets: Unique<&'a Path>,
+}
+
+impl<'a> Seen<'a> {
+    pub(crate) fn node(&mut self, node: u16, key: &str) -> Result<(), ConfigError> {
+        add(&mut self.nodes, node, key, format_args!("node {node}"))
+    }
+
+    /// Checks a path of a socket, which no two keys may have.
+    pub(crate) fn socket(&mut self, path: &'a Path, key: &str) -> Result<(), ConfigError> {
+        check_socket(path, key)?;
+        let what = format_args!("socket {}", path.display());
+        add(&mut self.sockets, path, key, what)
+    }
+}

@@ -34,7 +34,8 @@ use qnic_limits::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::check::{add, check_socket, require, Unique};
+use crate::check::{add, require, Seen};
+use crate::plan::NetworkPlan;
 use crate::{ByteSize, ConfigError, Engines, NetworkSettings};
 
 /// Most NICs in one device process.
@@ -217,27 +218,6 @@ impl NicSettings {
     }
 }
 
-/// What must be unique in a device process.
-#[derive(Default)]
-pub(crate) struct Seen<'a> {
-    pub(crate) nodes: Unique<u16>,
-    names: Unique<&'a str>,
-    sockets: Unique<&'a Path>,
-}
-
-impl<'a> Seen<'a> {
-    pub(crate) fn node(&mut self, node: u16, key: &str) -> Result<(), ConfigError> {
-        add(&mut self.nodes, node, key, format_args!("node {node}"))
-    }
-
-    /// Checks a path of a socket, which no two keys may have.
-    pub(crate) fn socket(&mut self, path: &'a Path, key: &str) -> Result<(), ConfigError> {
-        check_socket(path, key)?;
-        let what = format_args!("socket {}", path.display());
-        add(&mut self.sockets, path, key, what)
-    }
-}
-
 impl Config {
     /// A process that runs `nics` and has the usual settings beside them.
     pub fn new(nics: Vec<NicSettings>) -> Self {
@@ -312,7 +292,23 @@ impl Config {
                 check_metrics_address(address, anywhere, "metrics.http", "http_anywhere")?;
             }
         }
-        self.check_network(seen)
+        match &self.network {
+            Some(network) => network.check(self.own_nodes(), seen),
+            None => Ok(()),
+        }
+    }
+
+    /// The network that this process takes part in.
+    ///
+    /// # Errors
+    /// Returns an error for the first value that breaks a rule.
+    pub fn network_plan(&self) -> Result<NetworkPlan, ConfigError> {
+        let network = self.network.clone().unwrap_or_default();
+        network.plan(self.own_nodes())
+    }
+
+    fn own_nodes(&self) -> impl Iterator<Item = u16> + '_ {
+        self.nics.iter().map(|nic| nic.node.0)
     }
 }
 

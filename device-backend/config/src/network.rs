@@ -44,9 +44,8 @@ use crate::plan::{Impairments, NetworkPlan, PublicKey, Shape, Topology, MAX_NAME
 use qnic_limits::NodeId;
 use serde::{Deserialize, Serialize};
 
-use crate::check::{add, require, Unique};
-use crate::device::Seen;
-use crate::{Config, ConfigError, TransportSettings};
+use crate::check::{add, require, Seen, Unique};
+use crate::{ConfigError, TransportSettings};
 
 /// Shortest [`NetworkSettings::peer_timeout`] and [`NetworkSettings::fault_timeout`]: some
 /// retransmissions, and the reclaim of some memory, must fit.
@@ -230,21 +229,15 @@ pub fn index_of<N: PartialEq + Debug>(
     index.ok_or_else(|| ConfigError::new(key, format!("there is no node {node:?} with a NIC")))
 }
 
-impl Config {
-    /// The network that this process takes part in.
-    ///
-    /// # Errors
-    /// Returns an error for the first value that breaks a rule.
-    pub fn network_plan(&self) -> Result<NetworkPlan, ConfigError> {
-        let settings = self.network.clone().unwrap_or_default();
-        let local = self.nics.iter().map(|nic| nic.node.0);
-        let remote = settings.processes.iter().flat_map(|process| &process.nodes);
-        let mut nodes: Vec<_> = local.chain(remote.copied()).collect();
+impl NetworkSettings {
+    /// The network of a process that has the NICs `own`.
+    pub(crate) fn plan(&self, own: impl Iterator<Item = u16>) -> Result<NetworkPlan, ConfigError> {
+        let remote = self.processes.iter().flat_map(|process| &process.nodes);
+        let mut nodes: Vec<_> = own.chain(remote.copied()).collect();
         nodes.sort_unstable();
-        let hub = settings.hub.as_ref();
-        let topology = topology(settings.topology, settings.columns, hub, &nodes)?;
+        let topology = topology(self.topology, self.columns, self.hub.as_ref(), &nodes)?;
         let mut links = Vec::new();
-        for (index, link) in settings.links.iter().enumerate() {
+        for (index, link) in self.links.iter().enumerate() {
             let key = format!("network.link[{index}]");
             check_link(&topology, &nodes, [&link.from, &link.to], &key)?;
             let (from, to) = (NodeId(link.from), NodeId(link.to));
@@ -256,27 +249,27 @@ impl Config {
         Ok(NetworkPlan {
             topology,
             nodes: nodes.into_iter().map(NodeId).collect(),
-            default: settings.default,
+            default: self.default,
             links,
-            seed: settings.seed,
-            one_channel: settings.transport.has_one_channel(),
+            seed: self.seed,
+            one_channel: self.transport.has_one_channel(),
         })
     }
 
-    pub(crate) fn check_network<'a>(&'a self, seen: Seen<'a>) -> Result<(), ConfigError> {
-        let Some(settings) = &self.network else {
-            return Ok(());
-        };
-        settings.check_processes(seen)?;
-        check_timeouts(settings.peer_timeout, settings.fault_timeout)?;
-        settings.transport.check()?;
-        let plan = self.network_plan()?;
-        plan.check()
+    /// Checks the rules, for a process that has the NICs `own`.
+    pub(crate) fn check<'a>(
+        &'a self,
+        own: impl Iterator<Item = u16>,
+        seen: Seen<'a>,
+    ) -> Result<(), ConfigError> {
+        self.check_processes(seen)?;
+        check_timeouts(self.peer_timeout, self.fault_timeout)?;
+        self.transport.check()?;
+        self.plan(own)?
+            .check()
             .map_err(|message| ConfigError::new("network", message))
     }
-}
 
-impl NetworkSettings {
     fn check_processes<'a>(&'a self, mut seen: Seen<'a>) -> Result<(), ConfigError> {
         let (mut names, mut addresses) = (Unique::default(), Unique::default());
         let mut keys = Unique::default();
@@ -346,6 +339,7 @@ fn check_name(name: &str, key: &str) -> Result<(), ConfigError> {
 mod tests {
     use super::*;
     use crate::device::tests::assert_errors;
+    use crate::Config;
     use std::path::Path;
 
     const NICS: &str = "\

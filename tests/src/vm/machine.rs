@@ -2,6 +2,8 @@
 //! fails, a command that is killed; and remote memory that the cluster file names (H9). All in
 //! guests with little memory.
 
+mod parallel;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -12,7 +14,6 @@ use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 
 use super::nodes::on_spec;
-use super::parallel;
 use super::shell::no_kernel_complains;
 use crate::harness::{cases, Case};
 use qnic_trials::nodes::shell::shell;

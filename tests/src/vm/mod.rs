@@ -9,7 +9,6 @@ mod machine;
 mod memory;
 mod nodes;
 mod ordering;
-mod parallel;
 mod pools;
 mod remote_memory;
 mod shell;

@@ -13,10 +13,10 @@ use qnic_driver::datagram::{
     SendError, Sent, Upper, MAX_DESTINATIONS,
 };
 
-use crate::entry::driver_of;
 use crate::ffi::{self, errno};
 use crate::memory::Memory;
 use crate::platform::Kernel;
+use crate::shared::driver_of;
 
 type KernelPort = Port<Kernel>;
 

@@ -6,7 +6,6 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ffi::c_void;
-use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
 use qnic_abi::attach::CONFIG_SIZE;
@@ -15,14 +14,14 @@ use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{pool, uapi, volume, PAGE_SIZE};
 use qnic_driver::platform::Level;
-use qnic_driver::{check_config, CallError, Handled, Region, StartError};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use qnic_driver::{check_config, Handled, Region, StartError};
 
 use crate::datagram::*;
 use crate::ffi::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicNotifier};
 use crate::platform::{AddressSpace, Driver, Kernel, Process};
 use crate::pools::*;
 use crate::remote_memory::*;
+use crate::shared::{driver_arc, driver_of, poll_bits, with_argument};
 
 // Each entry point has the type that ffi.h declares.
 include!(concat!(env!("OUT_DIR"), "/entry.rs"));
@@ -63,28 +62,10 @@ const HOST_AREA_BYTES: u64 = (READ_ONLY_PAGES * PAGE_SIZE) as u64;
 const POOL_BYTES: u64 = (WRITABLE_PAGES * PAGE_SIZE) as u64;
 
 /// # Safety
-/// `driver` came from [`qnic_rs_start`] or [`qnic_rs_get`] and was not put yet.
-pub(crate) unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a Driver {
-    // SAFETY: the caller's promise.
-    unsafe { &*driver.cast::<Driver>() }
-}
-
-/// # Safety
 /// `process` came from [`qnic_rs_register`] and was not released yet.
 unsafe fn process_of<'a>(process: *mut c_void) -> &'a Process {
     // SAFETY: the caller's promise.
     unsafe { &*process.cast::<Process>() }
-}
-
-fn call_errno(error: CallError) -> i32 {
-    match error {
-        CallError::Invalid => errno::EINVAL,
-        CallError::NotRegistered => errno::EBADFD,
-        CallError::NoDevice => errno::ENODEV,
-        CallError::Interrupted => errno::EINTR,
-        CallError::NoMemory => errno::ENOMEM,
-        CallError::TimedOut => errno::ETIMEDOUT,
-    }
 }
 
 fn start_errno(error: StartError) -> i32 {
@@ -94,28 +75,6 @@ fn start_errno(error: StartError) -> i32 {
         StartError::NoSram | StartError::NoResponse(_) => errno::ETIMEDOUT,
         StartError::NotQnic { .. } => errno::ENODEV,
         _ => errno::EPROTO,
-    }
-}
-
-/// Takes an argument out of the shim's buffer, runs a call on it and puts it back.
-///
-/// # Safety
-/// `argument` points to at least `size_of::<T>()` bytes.
-pub(crate) unsafe fn with_argument<T: FromBytes + IntoBytes + Immutable>(
-    argument: *mut u8,
-    call: impl FnOnce(&mut T) -> Result<(), CallError>,
-) -> i32 {
-    // SAFETY: the caller's promise; the buffer is the shim's own, not shared.
-    let bytes = unsafe { core::slice::from_raw_parts_mut(argument, size_of::<T>()) };
-    let Ok(mut value) = T::read_from_bytes(bytes) else {
-        return -errno::EINVAL;
-    };
-    match call(&mut value) {
-        Ok(()) => {
-            bytes.copy_from_slice(value.as_bytes());
-            0
-        }
-        Err(error) => -call_errno(error),
     }
 }
 
@@ -203,21 +162,6 @@ forward! {
 
 fn poll(process: &Process) -> i32 {
     poll_bits(process.is_readable(), !process.is_open())
-}
-
-/// What poll reports.
-pub(crate) fn poll_bits(readable: bool, gone: bool) -> i32 {
-    i32::from(readable) * ffi::QNIC_POLL_READABLE | i32::from(gone) * ffi::QNIC_POLL_GONE
-}
-
-/// Borrows a reference of the shim for a while.
-///
-/// # Safety
-/// `driver` came from [`qnic_rs_start`] or [`qnic_rs_get`] and is not put before the result is
-/// dropped.
-pub(crate) unsafe fn driver_arc(driver: *mut c_void) -> ManuallyDrop<Arc<Driver>> {
-    // SAFETY: the caller's promise.
-    ManuallyDrop::new(unsafe { Arc::from_raw(driver.cast::<Driver>()) })
 }
 
 #[no_mangle]

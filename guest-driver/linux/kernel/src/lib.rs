@@ -7,7 +7,7 @@
 //!                │                             │    remote_memory.c support.c
 //!                │ qnic_rs_…  (entry)          ▲ qnic_…  (ffi)
 //!                ▼                             │
-//!              this crate: platform, sync, sram, memory, entry, datagram, pools, remote_memory
+//!              this crate: platform, sync, sram, memory, entry, datagram, pools, remote_memory, shared
 //!                │
 //!                ▼
 //!              qnic-driver (guest-driver/driver): all decisions
@@ -30,6 +30,7 @@ mod memory;
 mod platform;
 mod pools;
 mod remote_memory;
+mod shared;
 mod sram;
 mod sync;
 

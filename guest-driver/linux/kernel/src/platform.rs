@@ -11,9 +11,7 @@ use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::page_table::PageAccess;
 use qnic_abi::PAGE_SIZE;
-use qnic_driver::platform::{
-    Level, MemoryError, NoMemory, RequestError, Run, Spare, Timeout,
-};
+use qnic_driver::platform::{Level, MemoryError, NoMemory, RequestError, Run, Spare, Timeout};
 use qnic_driver::{MemoryManager, Platform, Region, Resident};
 
 use crate::ffi::{self, errno, MmStruct, QnicDev, QnicNotifier, QnicPin};

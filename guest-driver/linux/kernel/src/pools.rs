@@ -9,9 +9,9 @@ use qnic_abi::pool::{
 use qnic_abi::uapi;
 use qnic_driver::platform::DeviceMemory;
 
-use crate::entry::{driver_arc, poll_bits, with_argument};
 use crate::ffi::errno;
 use crate::platform::Kernel;
+use crate::shared::{driver_arc, poll_bits, with_argument};
 
 type Pools = qnic_driver::Pools<Kernel>;
 

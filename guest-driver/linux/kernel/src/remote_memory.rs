@@ -14,10 +14,10 @@ use qnic_driver::datagram::Buffer;
 use qnic_driver::remote_memory::{self, Failure, VolumeUser};
 use qnic_driver::CallError;
 
-use crate::entry::{driver_of, with_argument};
 use crate::ffi::{self, errno};
 use crate::memory::Memory as Page;
 use crate::platform::Kernel;
+use crate::shared::{driver_of, with_argument};
 
 type Volume = remote_memory::Volume<Kernel>;
 type Memory = remote_memory::Memory<Kernel>;

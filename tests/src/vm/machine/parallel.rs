@@ -4,7 +4,7 @@
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
-use super::machine::{finished, Tool};
+use super::{finished, Tool};
 use qnic_trials::nodes::shell::shell;
 
 /// Machines of all four nodes, and what their ranks reach each other by.
