@@ -109,7 +109,7 @@ impl Jobs {
         action(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Its number is that of no other process, as nobody has waited for it.
+    /// Its number is still its own, as no process has waited for it.
     fn add(&self, job: &Child) -> Result<()> {
         let pid = Pid::from_raw(job.id() as i32).context("a job without a number")?;
         let open = pidfd_open(pid, PidfdFlags::empty()).context("open a job")?;

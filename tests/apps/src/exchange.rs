@@ -157,7 +157,7 @@ impl Exchange<'_> {
 
     /// Waits until everything that was sent has arrived. A peer that is gone has got it:
     /// it goes only then, or tells its own failure. It may take its node along, as in host
-    /// mode, and then nobody is left to acknowledge what it got.
+    /// mode, and then no NIC is left to acknowledge what it got.
     fn finish(&self) -> qnic::Result<()> {
         match self.endpoint.flush_writes() {
             Err(error) if error.is_peer_gone() => Ok(()),

@@ -29,7 +29,7 @@ pub(crate) fn memcpy_mb_s(
         let offset = offset + at;
         // SAFETY: both ranges are within what was checked against their buffers, which are
         // different mappings and stay alive for the call. The caller runs this
-        // while no transfer is under way, so nobody else writes to them.
+        // while no transfer is under way, so nothing else writes to them.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 from.as_ptr().add(offset),

@@ -79,7 +79,7 @@ fn map(fd: i32, offset: u64, length: u64, protection: i32) -> std::io::Result<()
     if address == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the mapping that was just made, which nobody uses.
+    // SAFETY: the mapping that was just made, which nothing uses.
     unsafe { libc::munmap(address, length) };
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!   memory-server                                    isolation-probe
 //!     SECRET  asks for a secret              ◄──────── imports without it, with another
-//!     LISTED  admits nobody                  ◄──────── imports
+//!     LISTED  admits none                    ◄──────── imports
 //!     SILENT  may be written, signals nothing ◄─────── writes and signals
 //!     LOCK    may be read; held by a participant of a secret
 //!                                            ◄──────── reads the holder's name, forges a grant
@@ -134,7 +134,7 @@ pub(crate) fn attempts(endpoint: &Endpoint, peer: &Peer, memory: &Exported) -> R
     Ok(tried)
 }
 
-/// Writes to the slot of the process that holds the lock, whose name everybody may read.
+/// Writes to the slot of the process that holds the lock: any process may read its name.
 fn forge_grant(endpoint: &Endpoint, peer: &Peer, memory: &Exported) -> qnic::Result<()> {
     let (node, port) = (NodeId(peer.peer), peer.port());
     let lock: RemoteSegment = endpoint.import(node, port, LOCK, Duration::ZERO)?;

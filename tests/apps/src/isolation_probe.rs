@@ -84,7 +84,7 @@ fn through_the_library(nic: &Nic, options: &Options) -> Result<Vec<Attempt>> {
     };
     let unknown = import(node, SegmentName(0xdead));
     let wanted = Some(Status::NameNotFound);
-    expect("import a name that nobody exports", unknown, wanted);
+    expect("import a name that no process exports", unknown, wanted);
     let nowhere = import(NodeId(999), DATA);
     let wanted = Some(Status::NoSuchNode);
     expect("import from a node that is not there", nowhere, wanted);

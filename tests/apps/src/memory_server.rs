@@ -28,8 +28,8 @@ pub(crate) struct Options {
     size: usize,
 }
 
-/// Exports, says so, waits for the notification that ends it, and checks that what
-/// nobody may change has not changed.
+/// Exports, says so, waits for the notification that ends it, and checks that memory that no process
+/// may change has not changed.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let (_nic, endpoint) = register(options.port)?;
     let expected = pattern::bytes(30, GUARDED);

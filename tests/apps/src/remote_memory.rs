@@ -81,7 +81,7 @@ struct User(Mutex<Sender<Ended>>);
 impl VolumeUser<HostPlatform> for User {
     fn done(&self, token: u64, result: Result<(), Failure>, page: Buffer<HostPlatform>) {
         if let Ok(sender) = self.0.lock() {
-            // Nobody listens any more when the program ends.
+            // The receiver is gone when the program ends.
             let _ = sender.send((token, result, page));
         }
     }

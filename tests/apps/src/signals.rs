@@ -118,7 +118,7 @@ impl Side {
         let mut armed = Vec::new();
         for id in HANDLED {
             let sender = sender.clone();
-            // Nobody listens any more when this function has failed.
+            // The receiver is gone when this function has failed.
             let handler = move |id| sender.send(id).unwrap_or_default();
             armed.push(self.endpoint.arm(id, handler)?);
         }

@@ -89,7 +89,7 @@ impl Requests {
         }
     }
 
-    /// The guest resets its device: nobody waits for replies any more.
+    /// The guest resets its device: it waits for no replies any more.
     fn reset(&mut self, guest: &Guest<'_, '_>) {
         self.take_replies(guest);
         self.pending.clear();

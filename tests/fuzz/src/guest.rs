@@ -30,7 +30,7 @@ use crate::input::Input;
 /// The node of the hostile guest.
 pub(crate) const HOSTILE: usize = 0;
 
-/// Bytes of `b` that nobody hostile has the right to change.
+/// Bytes of `b` that no hostile process has the right to change.
 const KEPT: u64 = 500;
 
 /// A cluster with a hostile guest.

@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// Delivers a datagram of `a`, who has a key of its own and may lie with it.
+    /// Delivers a datagram of `a`, which has a key of its own and may lie with it.
     fn deliver_of_a(&mut self, datagram: Vec<u8>) {
         let socket = self.a.socket.try_clone().expect("a descriptor");
         self.deliver(&socket, &datagram);
@@ -251,7 +251,7 @@ impl World {
         let rejected = self.carrier.report().rejected;
         let socket = self.a.socket.try_clone().expect("a descriptor");
         self.deliver(&socket, &datagram);
-        assert_eq!(self.frames, [], "a frame of somebody without the key");
+        assert_eq!(self.frames, [], "a frame of a process without the key");
         // A datagram without a byte is nothing to reject.
         let counted = u64::from(!datagram.is_empty());
         assert_eq!(self.carrier.report().rejected, rejected + counted);

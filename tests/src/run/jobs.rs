@@ -143,7 +143,7 @@ fn start(job: Job, interrupt: &Interrupt, ended: Sender<(u32, Result<Done>)>) ->
                 output: read(&mut output)?,
             })
         });
-        // Nobody listens any more only if the run has failed.
+        // The receiver is gone only if the run has failed.
         let _ = ended.send((number, done));
     };
     std::thread::Builder::new().spawn(wait)?;
@@ -198,7 +198,7 @@ pub(super) fn show(heading: &str, output: &str) {
     } else {
         "\n"
     };
-    // Without a reader nobody misses it.
+    // Without a reader it is not missed.
     let _ = write!(to, "{heading}\n{output}{end}");
     let _ = to.flush();
 }

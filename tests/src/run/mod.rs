@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         _ => run_all(&chosen, options, &interrupt, &mut results)?,
     }
     if options.exact {
-        // Whoever started this process reads how the case ended.
+        // The process that started this one reads how the case ended.
         return Ok(interrupt.finish(status(&results)));
     }
     for case in results.cases.iter().filter(|case| case.has_failed()) {

@@ -77,7 +77,7 @@ pub(crate) fn demo_across(
     Ok(())
 }
 
-/// Longest separation that must hurt nobody: half the time that the peers of the cases may be
+/// Longest separation that must do no harm: half the time that the peers of the cases may be
 /// silent, as their next retransmission may come that long after it.
 const SHORT_CUT: Duration = Duration::from_millis(1500);
 

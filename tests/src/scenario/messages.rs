@@ -97,7 +97,7 @@ pub(crate) fn random_messages_beside_a_slow_receiver(
         if used + STAGED < limit {
             return Ok(Some(format!("{used} bytes are staged, of {limit}")));
         }
-        // Whose bytes are staged depends on who was faster.
+        // Which node's bytes are staged depends on which was faster.
         let mut left = 0;
         for node in 0..taking_part {
             left += counter(&stats, node, "operations")?;

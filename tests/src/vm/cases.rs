@@ -215,8 +215,8 @@ fn paused(nodes: &VmNodes) -> Result<()> {
     wait_for_state(nodes, "down")
 }
 
-/// A machine is stopped as a debugger or virsh does it, and nobody announces that, while
-/// verified data goes both ways: its NIC stands still, and then all goes on.
+/// A machine is stopped as a debugger or virsh does it, without an announcement, while verified
+/// data goes both ways: its NIC stands still, and then all goes on.
 fn paused_from_outside(nodes: &VmNodes) -> Result<()> {
     let pauses = || counter(&nodes.device_stats()?, 1, "pauses");
     let before = pauses()?;
@@ -261,7 +261,7 @@ fn wait_for_state(nodes: &VmNodes, expected: &str) -> Result<()> {
 }
 
 /// The kernel of one guest panics, that of another is stuck: `qnic ps` says so, in text, JSON
-/// and by its status, and calls only the third ready. Who writes to the stuck one is told.
+/// and by its status, and calls only the third ready. A process that writes to the stuck one is told.
 fn panicked(nodes: &VmNodes) -> Result<()> {
     // Within a device process nothing but the fault timeout ends such a wait.
     a_stuck_kernel_is_given_up(nodes, [0, 1], (nodes, 1))?;

@@ -20,8 +20,8 @@ const STUCK: &str = "\
     exec chrt -f 99 sh -c 'while :; do :; done'";
 
 /// The kernel of node `to` is stuck when a process there has exported memory that has no pages
-/// yet. Who writes there from node `from` learns after the fault timeout that the receiver is
-/// not ready, although its NIC answers. `guests` has booted node `to`, as its node `number`.
+/// yet. A process that writes there from node `from` learns after the fault timeout that the receiver
+/// is not ready, although its NIC answers. `guests` has booted node `to`, as its node `number`.
 pub(super) fn a_stuck_kernel_is_given_up(
     nodes: &dyn Nodes,
     [from, to]: [usize; 2],

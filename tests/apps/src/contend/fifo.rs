@@ -42,7 +42,7 @@ impl Worker {
             .context("the wait queue")?;
         let mut waiting = queue.insert()?;
         if self.leads() {
-            ensure!(queue.remove()?, "nobody waits in the queue");
+            ensure!(queue.remove()?, "no process waits in the queue");
         }
         waiting.wait(Some(LIMIT)).context("in the wait queue")?;
         self.log(1)?;

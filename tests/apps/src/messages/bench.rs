@@ -29,7 +29,7 @@ const BALL: NotificationId = notification(1);
 /// The other side has come to the same point.
 const STEP: NotificationId = notification(2);
 const TAG: Tag = Tag(1);
-/// The first tag that nobody sends.
+/// The first tag that is never sent.
 const UNUSED: u64 = 1 << 32;
 /// Messages that are on their way before their receives are posted.
 const UNEXPECTED: usize = 32;
@@ -54,7 +54,7 @@ pub(crate) struct BenchOptions {
     /// Bytes of a stream
     #[arg(long, default_value_t = 64 << 20)]
     stream_bytes: usize,
-    /// Receives that are posted all the time, for messages that nobody sends
+    /// Receives that are posted all the time, for messages that are never sent
     #[arg(long, default_value_t = 0)]
     posted: u32,
 }

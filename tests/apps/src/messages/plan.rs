@@ -1,4 +1,4 @@
-//! Who sends what to whom: made from a seed, the same in all processes.
+//! The plan of all messages: made from a seed, the same in all processes.
 
 use qnic::message::{Pattern, Source, Tag};
 use qnic::{NodeId, Port};

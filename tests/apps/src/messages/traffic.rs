@@ -46,7 +46,7 @@ pub(crate) struct TrafficOptions {
     /// Messages that each process sends
     #[arg(long, default_value_t = 200)]
     count: usize,
-    /// Decides who sends what to whom
+    /// Decides which process sends what to which
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Messages that each program first sends to a process that receives them in the end
@@ -169,7 +169,7 @@ impl Process<'_> {
             let sent = sender.join().unwrap_or_else(|_| bail!("a thread panicked"));
             received.and(sent)
         })?;
-        // Nobody goes before all have what they wait for.
+        // No process goes before all have what they wait for.
         for other in &others {
             process.endpoint.write_notify(other, 0, b"", DONE)?;
         }
@@ -353,7 +353,7 @@ impl Check<'_> {
         let (id, number) = (got.immediate, got.immediate as u32 as usize);
         let sender = (id >> 32) as usize;
         let planned = self.plans.get(sender).and_then(|plan| plan.get(number));
-        let planned = planned.with_context(|| format!("nobody has sent {got:?}"))?;
+        let planned = planned.with_context(|| format!("no process has sent {got:?}"))?;
         let from = self.process.options.name(sender);
         ensure!(
             planned.to == self.process.me

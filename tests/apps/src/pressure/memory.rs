@@ -77,7 +77,7 @@ impl Memory {
         };
         let fd = Some(file.as_raw_fd());
         let mapping = Mapping::new(length + EDGE, READ_WRITE, libc::MAP_SHARED, fd)?;
-        // Pages that nobody asked for, read with each that is missing, would take all the time.
+        // Pages that were not asked for, read with each that is missing, would take all the time.
         mapping.advise(libc::MADV_RANDOM)?;
         let segment = mapping.export(endpoint, name, Access::all())?;
         let mapped = Mapped {
@@ -122,7 +122,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes the edge away from the file. Nobody may access it until it is given back.
+    /// Takes the edge away from the file. No process may access it until it is given back.
     pub(super) fn truncate(&self) -> Result<()> {
         match &self.bytes {
             Bytes::Private(_) => Ok(()),
@@ -150,7 +150,7 @@ impl Memory {
     }
 
     /// Compares what the mapping shows with what reading the file gives, and what is on its disk.
-    /// Nobody writes meanwhile. Returns how many bytes were compared.
+    /// No process writes meanwhile. Returns how many bytes were compared.
     pub(super) fn compare_file(&self) -> Result<u64> {
         let Bytes::File(mapped) = &self.bytes else {
             return Ok(0);

@@ -43,7 +43,7 @@ struct Repair {
     running: bool,
     /// Blocks that it has looked at.
     position: u64,
-    /// Blocks with too few copies, and nobody to copy to.
+    /// Blocks with too few copies, and no server to copy to.
     missing: u64,
     /// Blocks of which no copy is left.
     lost: u64,

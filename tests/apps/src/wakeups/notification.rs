@@ -76,7 +76,7 @@ fn by_handler(ends: &Arc<Ends>, side: &Side) -> Result<Vec<u64>> {
             Ok(true) => Ok(std::mem::take(&mut rally.times)),
             Err(error) => Err(error),
         };
-        // Nobody listens any more when this function has failed.
+        // The receiver is gone when this function has failed.
         sender.send(outcome).unwrap_or_default();
     };
     let armed = ends.endpoint.arm(HANDLED, handler)?;

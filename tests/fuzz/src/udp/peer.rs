@@ -190,7 +190,7 @@ impl Peer {
         true
     }
 
-    /// A datagram in the session of now; one that nobody can open if there is none.
+    /// A datagram in the session of now; one that cannot be opened if there is none.
     pub(super) fn seal(&mut self, kind: u8, body: &[u8]) -> Vec<u8> {
         let mut bytes = vec![b'q', b'u', 3, SEALED];
         bytes.extend(self.peer_session.to_le_bytes());
@@ -210,7 +210,7 @@ impl Peer {
 mod tests {
     use super::*;
 
-    /// The carrier waits for nobody that begins a handshake before it.
+    /// The carrier waits for no peer that begins a handshake before it.
     #[test]
     fn both_peers_come_first() {
         assert!(["a", "c"]
