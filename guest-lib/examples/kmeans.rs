@@ -80,7 +80,10 @@ impl Sums {
             .flat_map(|number| number.to_le_bytes())
             .collect();
         self.buffer.write(0, &bytes)?;
-        group.allreduce::<f64>(self.memory.part(0, self.bytes), Operator::Sum, TIMEOUT)?;
+        group
+            .allreduce::<f64>(self.memory.part(0, self.bytes), Operator::Sum)
+            .timeout(TIMEOUT)
+            .wait()?;
         let bytes = self.buffer.read_vec(0, self.bytes)?;
         for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
             *number = f64::from_le_bytes(bytes.try_into()?);
@@ -143,7 +146,7 @@ fn main() -> Result<()> {
         bytes,
     };
     let membership = Membership::new((nodes[0], PORT), me as u32, nodes.len() as u32);
-    let group = endpoint.join_group(&membership, TIMEOUT)?;
+    let group = Group::join(&endpoint, &membership, TIMEOUT)?;
 
     let start = Instant::now();
     let own = points(me as u64 + 1, count, places);
@@ -158,7 +161,7 @@ fn main() -> Result<()> {
     let begin = first.chunks_exact(WORDS).map(|of| [of[0], of[1]]).collect();
     let (centres, steps) = settle(&group, &sums, &own, begin)?;
     // Nobody leaves before all are done: a group ends with its first member.
-    group.barrier(TIMEOUT)?;
+    group.barrier().timeout(TIMEOUT).wait()?;
 
     let far = own
         .iter()

@@ -94,12 +94,14 @@ fn count(worker: &Worker, rounds: u64) -> Result<()> {
     let segment = endpoint.export(LOCK, &memory, Access::READ)?;
     for _ in 0..rounds {
         let guard = lock.acquire()?;
-        endpoint.read_fenced(owner, COUNTER, segment.part(0, 8))?;
+        endpoint.read(owner, COUNTER, segment.part(0, 8)).fenced()?;
         let value = memory.load_u64(0)? + 1;
-        endpoint.write(owner, COUNTER, &value.to_le_bytes())?;
+        endpoint
+            .write(owner, COUNTER, &value.to_le_bytes())
+            .post()?;
         guard.release()?;
     }
-    endpoint.write_fenced_notify(owner, 0, b"", DONE)?;
+    endpoint.write(owner, 0, b"").notify(DONE).fenced()?;
     println!("added {rounds}");
     Ok(())
 }

@@ -88,7 +88,7 @@ fn main() -> anyhow::Result<()> {
         }
     }
     // The last ball is delivered before this node takes its court down.
-    endpoint.flush()?;
+    endpoint.flush().wait()?;
     let half = start.elapsed() / u32::try_from(2 * rounds)?;
     println!("{me}: {rounds} rounds of {bytes} bytes, {half:?} each way, every byte right");
     Ok(())
@@ -106,12 +106,14 @@ struct Play<'a> {
 impl Play<'_> {
     fn send(&self, round: u64) -> anyhow::Result<()> {
         // The NIC may still read the last ball: wait before painting it anew.
-        self.endpoint.flush_writes()?;
+        self.endpoint.flush().writes().wait()?;
         self.ball
             .write(0, &pattern(self.endpoint.node(), round, self.ball.len()))?;
         let source = self.ball_segment.part(0, self.ball.len());
         self.endpoint
-            .write_notify(self.their_court, 0, source, BALL)?;
+            .write(self.their_court, 0, source)
+            .notify(BALL)
+            .post()?;
         Ok(())
     }
 

@@ -101,7 +101,9 @@ fn pass(endpoint: &Endpoint, next: &RemoteSegment, token: Token) -> anyhow::Resu
     bytes[LAP..][..8].copy_from_slice(&token.lap.to_le_bytes());
     bytes[SUM..][..8].copy_from_slice(&token.sum.to_le_bytes());
     endpoint
-        .write_fenced_notify(next, 0, &bytes, TOKEN)
+        .write(next, 0, &bytes)
+        .notify(TOKEN)
+        .fenced()
         .context("the token could not be passed on")
 }
 

@@ -74,7 +74,11 @@ impl Cluster {
         let (inbox, into) = self.memory(INBOX, 8 * room * count)?;
         // Each message is in a part of its own, whoever sends it.
         let pattern = Pattern::tagged(Source::Any, NUMBERS);
-        let post = |index| endpoint.post_receive(&pattern, into.part(8 * room * index, 8 * room));
+        let post = |index| {
+            endpoint
+                .receive(&pattern, into.part(8 * room * index, 8 * room))
+                .post()
+        };
         let mut receives = (0..count).map(post).collect::<qnic::Result<Vec<_>>>()?;
         for node in &self.nodes {
             let there = endpoint.import(*node, PORT, INBOX, TIMEOUT);
@@ -87,7 +91,7 @@ impl Cluster {
             let bytes: Vec<u8> = bucket.iter().flat_map(|it| it.to_le_bytes()).collect();
             outbox.write(offset, &bytes)?;
             let to = Destination::tagged(*node, PORT, NUMBERS);
-            sends.push(endpoint.post_send(&to, from.part(offset, bytes.len()))?);
+            sends.push(endpoint.send(&to, from.part(offset, bytes.len())).post()?);
             offset += bytes.len();
         }
         let mut numbers = Vec::new();
@@ -105,13 +109,16 @@ impl Cluster {
         let endpoint = &self.endpoint;
         let bytes: Vec<u8> = share.iter().flat_map(|it| it.to_le_bytes()).collect();
         let to = Destination::tagged(self.nodes[0], PORT, SHARES);
-        let mut send = endpoint.post_send(&to, &bytes[..])?;
+        let mut send = endpoint.send(&to, &bytes[..]).post()?;
         let mut shares = Vec::new();
         if self.me == 0 {
             let (buffer, into) = self.memory(SegmentName(3), SHARE_BYTES)?;
             for node in &self.nodes {
                 let pattern = Pattern::tagged(Source::Process(*node, PORT), SHARES);
-                endpoint.receive(&pattern, into.part(0, SHARE_BYTES), Some(TIMEOUT))?;
+                endpoint
+                    .receive(&pattern, into.part(0, SHARE_BYTES))
+                    .timeout(TIMEOUT)
+                    .wait()?;
                 let got = words(&buffer.read_vec(0, SHARE_BYTES)?).collect::<Vec<_>>();
                 shares.extend(Share::try_from(got));
             }

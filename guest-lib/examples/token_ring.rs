@@ -75,7 +75,7 @@ fn expect<'a>(
     lap: u64,
 ) -> qnic::Result<Request<'a>> {
     let pattern = Pattern::tagged(Source::Process(previous, PORT), Tag(lap));
-    endpoint.post_receive(&pattern, memory.part(0, 0))
+    endpoint.receive(&pattern, memory.part(0, 0)).post()
 }
 
 /// Passes the token on; waits until the successor has started.
@@ -83,7 +83,7 @@ fn pass(endpoint: &Endpoint, next: NodeId, lap: u64, sum: u64) -> anyhow::Result
     let to = Destination::tagged(next, PORT, Tag(lap)).immediate(sum);
     let start = Instant::now();
     loop {
-        match endpoint.send(&to, b"", Some(TIMEOUT)) {
+        match endpoint.send(&to, b"").timeout(TIMEOUT).wait() {
             Err(error) if not_there_yet(&error) && lap == 0 && start.elapsed() < TIMEOUT => {
                 std::thread::yield_now();
             }

@@ -16,12 +16,21 @@ use crate::provider::{Process, Provider};
 /// are issued in the order of its calls. The process stays registered until the
 /// endpoint and all of its segments are dropped.
 ///
+/// # Operations
+/// Its methods describe operations: what is done, and to what. Methods of what they return say how
+/// (`timeout`, `notify`, …), and the last one begins the operation and says what is waited for:
+///
+/// | | begins it and waits for | and returns |
+/// |---|---|---|
+/// | `post` | nothing but room | a handle: [`Ticket`](crate::Ticket), [`Request`](crate::message::Request), [`Call`](crate::group::Call) |
+/// | `wait` | it | its result |
+/// | `fenced` | it and all earlier ones of its kind | nothing |
+///
 /// # Completion (N9)
-/// [`write`](Self::write) and [`read`](Self::read) return once the command is in
-/// the queue; they wait only while the queue is full. A *fenced* form waits until
-/// it and all earlier operations of its kind of this endpoint are complete, and a
-/// flush until all earlier ones are. Atomic operations
-/// ([`atomic_u32`](Self::atomic_u32)) count as reads. A complete write has its bytes in the
+/// A transfer ([`write`](Self::write), [`read`](Self::read)) that is *posted* is in the queue. A
+/// *fenced* one waits until it and all earlier operations of its kind of this endpoint are
+/// complete, and a [`flush`](Self::flush) until all earlier ones are. Atomic operations
+/// ([`atomic`](Self::atomic)) count as reads. A complete write has its bytes in the
 /// destination's memory; its source is reusable. Writes may reach the destination
 /// in any order; a notification arrives after all earlier writes to its node.
 ///
@@ -32,7 +41,7 @@ use crate::provider::{Process, Provider};
 /// room in the queue reports it instead, and is not issued.
 ///
 /// # Timeouts
-/// Every wait has a form with a timeout. When time is up, the wait ends, and nothing else:
+/// Every wait takes a timeout. When time is up, the wait ends, and nothing else:
 /// nothing is cancelled, and the same can be waited for again.
 ///
 /// | error | known | not known |
@@ -90,8 +99,8 @@ impl Endpoint {
 
     /// Has the commands that `post` issues share a doorbell: a NIC that sleeps is woken once, at
     /// the end, and finds all of them. (libfabric has `FI_MORE` for it, verbs
-    /// `ibv_wr_complete`.) Who wakes a NIC that runs on the same processors loses its own to it:
-    /// a receive for the next message and the Send that it answers belong together.
+    /// `ibv_wr_complete`.) A program that wakes a NIC on the same processors loses its own to it: a
+    /// receive for the next message and the Send that it answers belong together.
     ///
     /// It is of the calling thread: commands of others are told at once, and a wait of this one
     /// inside `post`, or a test that finds nothing, tells of what was issued before. A NIC that
@@ -109,8 +118,8 @@ impl Endpoint {
     /// # let buffer = endpoint.allocate(4096)?;
     /// # let inbox = endpoint.export(qnic::SegmentName(1), &buffer, qnic::Access::READ)?;
     /// let (mut answer, mut question) = endpoint.batch(|| -> qnic::Result<_> {
-    ///     let answer = endpoint.post_receive(&from, inbox.part(0, 4096))?;
-    ///     Ok((answer, endpoint.post_send(&to, b"ping")?))
+    ///     let answer = endpoint.receive(&from, inbox.part(0, 4096)).post()?;
+    ///     Ok((answer, endpoint.send(&to, b"ping").post()?))
     /// })?;
     /// question.wait(None)?;
     /// answer.wait(None)?;
@@ -121,11 +130,12 @@ impl Endpoint {
         self.core.batch(post)
     }
 
-    /// How long transfers took from their post until a wait of this endpoint saw them complete: of
-    /// the first one, and of every 61st behind it, as far as the program waits for it
-    /// (docs/observing.md).
-    pub fn times_to_seen(&self) -> Histogram {
-        self.core.times_to_seen()
+    /// What the library has counted for this endpoint.
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            times_to_seen: self.core.times_to_seen(),
+            failed_sends: self.core.failed_sends(),
+        }
     }
 
     /// What the route to a node is like, as far as the NICs have found out by now (U8).
@@ -147,4 +157,18 @@ impl Endpoint {
     pub fn reset_queue(&self) -> Result<()> {
         self.core.reset_queue()
     }
+}
+
+/// What the library has counted for an endpoint since it was registered
+/// ([`Endpoint::statistics`]). What NIC and driver have counted: [`Nic::info`](crate::Nic::info).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// How long transfers took from their post until a wait of this endpoint saw them complete, in
+    /// nanoseconds: of the first one, and of every 61st behind it, as far as the program waits for
+    /// it (docs/observing.md).
+    pub times_to_seen: Histogram,
+    /// Sends that have failed and that told nothing of their end
+    /// ([`SendShort::forget`](crate::message::SendShort::forget)).
+    pub failed_sends: u64,
 }

@@ -97,7 +97,7 @@ mod path;
 pub mod physical;
 pub mod pool;
 pub mod provider;
-mod rdma;
+pub mod rdma;
 pub mod remote_memory;
 pub mod stream;
 pub mod stream_protocol;
@@ -108,9 +108,9 @@ mod tests;
 pub use self::core::queue;
 #[cfg(feature = "tokio")]
 pub use async_endpoint::AsyncEndpoint;
-pub use atomic::{RemoteU32, RemoteU64, RemoteWord, Word};
+pub use atomic::{AtomicOperation, RemoteU32, RemoteU64, RemoteWord, Word};
 pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, SharedSender};
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, Statistics};
 pub use error::{
     Error, GroupError, GroupOperation, MessageError, MessageOperation, NameError, Operation,
     ParallelError, Result, TransferError, TransferErrors,

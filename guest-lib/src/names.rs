@@ -2,8 +2,8 @@
 //! knows once they are registered.
 //!
 //! ```text
-//!   register_name("solver", 3) ─► Name        its drop, or the end of the process, withdraws it
-//!   find_process("solver", 3)  ─► (node, port): waits until the name appears
+//!   names().register("solver", 3) ─► Name        its drop, or the end of the process, withdraws it
+//!   names().find("solver", 3)     ─► (node, port): waits until the name appears
 //! ```
 //!
 //! ```no_run
@@ -12,15 +12,15 @@
 //!
 //! # fn main() -> qnic::Result<()> {
 //! let endpoint = Nic::open()?.register(Port(7))?;
-//! let name = endpoint.register_name("solver", 3)?;
-//! let (node, port) = endpoint.find_process("solver", 0, Duration::from_secs(10))?;
+//! let name = endpoint.names().register("solver", 3)?;
+//! let (node, port) = endpoint.names().find("solver", 0, Duration::from_secs(10))?;
 //! println!("process 0 is on {node}, {port}");
 //! # Ok(())
 //! # }
 //! ```
 //! A name is known on the own node at once, and on the others when their NICs have been told: a
 //! moment later, or as soon as they can be reached. Names prove nothing: any process of any node
-//! can register one that nobody has. What a process lets others do, keys and
+//! can register one that is free. What a process lets others do, keys and
 //! [`ExportOptions`](crate::ExportOptions) decide.
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::process_names::{NameAction, NameCommand, ProcessName, MAX_TIMEOUT_MS};
 use qnic_abi::{NodeId, Port, Status};
 
-use crate::core::messages::{End, Seen};
+use crate::core::messages::Pending;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, NameError, Result};
@@ -57,17 +57,30 @@ impl Name<'_> {
     }
 }
 
+/// The names of all processes, as this one asks for them ([`Endpoint::names`]).
+#[derive(Debug, Clone, Copy)]
+pub struct Names<'e> {
+    core: &'e Core,
+}
+
 impl Endpoint {
+    /// The names of processes.
+    pub fn names(&self) -> Names<'_> {
+        Names { core: self.core() }
+    }
+}
+
+impl<'e> Names<'e> {
     /// Gives this process a name; it can have eight. Returns once the own NIC knows it.
     ///
     /// # Errors
     /// [`Error::BadName`]: `application` is empty, longer than 16 bytes, or has a zero in it.
     /// [`Error::Name`]: another process has the name, or this one has eight.
     /// [`Error::DeviceGone`], [`Error::QueueFailed`], [`Error::QueueReset`]
-    pub fn register_name(&self, application: &str, process: u32) -> Result<Name<'_>> {
-        let core = &**self.core();
+    pub fn register(&self, application: &str, process: u32) -> Result<Name<'e>> {
+        let core = self.core;
         let name = checked(application, process)?;
-        perform(core, &command(NameAction::Register, name))?;
+        perform(core, command(NameAction::Register, name))?;
         Ok(Name { core, name })
     }
 
@@ -75,8 +88,8 @@ impl Endpoint {
     /// until it is registered; not at all if that is zero.
     ///
     /// # Errors
-    /// [`Error::Name`]: it was not. Otherwise those of [`Endpoint::register_name`]
-    pub fn find_process(
+    /// [`Error::Name`]: it was not. Otherwise those of [`Names::register`]
+    pub fn find(
         &self,
         application: &str,
         process: u32,
@@ -87,7 +100,7 @@ impl Endpoint {
         // Rounded up: a short wait is one.
         let wait = timeout.as_nanos().div_ceil(1_000_000);
         command.timeout_ms = (wait.min(MAX_TIMEOUT_MS.into()) as u32).into();
-        let entry = perform(self.core(), &command)?;
+        let entry = perform(self.core, command)?;
         Ok((NodeId(entry.node.get()), Port(entry.port.get())))
     }
 }
@@ -96,7 +109,7 @@ impl Drop for Name<'_> {
     fn drop(&mut self) {
         let command = command(NameAction::Withdraw, self.name);
         // A drop cannot report. A device that is gone has no names.
-        if let Ok(key) = self.core.post_command(descriptor(&command), None) {
+        if let Ok(key) = self.core.post_command(command) {
             self.core.detach_request(key);
         }
     }
@@ -113,36 +126,17 @@ fn command(action: NameAction, name: ProcessName) -> NameCommand {
     command
 }
 
-fn descriptor(command: &NameCommand) -> impl Fn(u64) -> qnic_abi::command::Descriptor {
-    let command = *command;
-    move |handle| {
-        let mut command = command;
-        command.handle = handle.into();
-        command.descriptor()
-    }
-}
-
 /// Issues a command, and waits for its completion: the NIC bounds how long that takes.
-fn perform(core: &Core, command: &NameCommand) -> Result<CompletionEntry> {
-    let key = core.post_command(descriptor(command), None)?;
-    let mut seen = Seen::default();
-    let end = core.wait_for(None, || core.take_end(key, &mut seen))?;
-    let entry = match end {
-        End::Completed(entry) => entry,
-        End::Reset => return Err(Error::QueueReset),
-    };
+fn perform(core: &Core, command: NameCommand) -> Result<CompletionEntry> {
+    let end = Pending::new(core, core.post_command(command)?).wait(None)?;
     let (application, process) = (command.name.application(), command.name.process.get());
-    match Status::try_from(entry.status.get()) {
-        Ok(Status::Ok) => Ok(entry),
-        Ok(status) => Err(Error::Name(NameError {
+    match end.status(format_args!("name {application}/{process}"))? {
+        (entry, Status::Ok) => Ok(entry),
+        (entry, status) => Err(Error::Name(NameError {
             application: application.to_owned(),
             process,
             status,
             holder: (NodeId(entry.node.get()), Port(entry.port.get())),
         })),
-        Err(unknown) => Err(Error::Incompatible(format!(
-            "name {application}/{process}: unknown status {}",
-            unknown.0
-        ))),
     }
 }

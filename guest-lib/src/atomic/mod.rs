@@ -30,8 +30,6 @@ pub(crate) struct Operand {
     segment: RemoteSegment,
     offset: u64,
     length: u64,
-    /// How long an operation is waited for.
-    timeout: Option<Duration>,
 }
 
 impl Operand {
@@ -48,14 +46,18 @@ impl Operand {
             segment: segment.clone(),
             offset,
             length,
-            timeout: None,
         })
     }
 
     /// Executes one operation; returns value and detail.
-    pub(crate) fn execute(&self, function: Function, operands: [u64; 2]) -> Result<(u64, u64)> {
+    pub(crate) fn execute(
+        &self,
+        function: Function,
+        operands: [u64; 2],
+        timeout: Option<Duration>,
+    ) -> Result<(u64, u64)> {
         let (core, segment) = (&*self.core, &self.segment);
-        let deadline = core.deadline(self.timeout);
+        let deadline = core.deadline(timeout);
         let has_ended = |issued: &Issued| core.is_complete(issued.mark).unwrap_or(true);
         let record = core.records.take(|| core.is_over(deadline), has_ended);
         let record = record.ok_or(Error::QueueFull)?;
@@ -88,53 +90,61 @@ impl Operand {
 }
 
 /// An integer that a [`RemoteWord`] can hold: `u32` or `u64`.
-pub trait Word: Copy + sealed::Bits {}
+pub trait Word: Copy + sealed::Bits + sealed::Value {}
 
 impl Word for u32 {}
 impl Word for u64 {}
 
 mod sealed {
+    /// An operand of the NIC.
     pub trait Bits {
         const BYTES: u64;
         fn widen(self) -> u64;
-        fn narrow(word: u64) -> Self;
     }
 
-    macro_rules! bits {
+    /// What a program gets of what a word was.
+    pub trait Value {
+        fn of(before: u64) -> Self;
+    }
+
+    macro_rules! words {
         ($($word:ty),*) => {
             $(impl Bits for $word {
                 const BYTES: u64 = size_of::<$word>() as u64;
                 fn widen(self) -> u64 {
                     self.into()
                 }
-                fn narrow(word: u64) -> Self {
-                    word as $word
+            }
+
+            impl Value for $word {
+                fn of(before: u64) -> Self {
+                    before as $word
                 }
             })*
         };
     }
 
-    bits!(u32, u64);
+    words!(u32, u64);
+
+    impl Value for bool {
+        fn of(before: u64) -> Self {
+            before == 0
+        }
+    }
 }
 
 /// A word in an imported segment that is changed atomically (N20).
 ///
-/// Every method is one command and waits for its result. The NIC of the owner executes
-/// it: exactly once if the method returns `Ok`, once or not at all after an error of the
-/// transfer. All commands on one word take effect one after the other, those of each
-/// process in the order of its calls.
+/// Every method describes one operation, which is executed by [`AtomicOperation::wait`]. The NIC of
+/// the owner executes it: exactly once if that returns `Ok`, once or not at all after an error of
+/// the transfer. All operations on one word take effect one after the other, those of each process
+/// in the order of its calls.
 ///
 /// A process uses this type for its own words too, by an import of its own segment. Its
 /// plain aligned loads ([`crate::Buffer::load_u64`]) see each change whole.
 ///
 /// An atomic operation does not wait for writes that were issued before it. A program
 /// flushes them first if the operation announces them to others.
-///
-/// # Errors
-/// Those of all methods: [`Error::Transfer`], with `AccessDenied` unless the segment
-/// grants reading and writing, and `PeerGone`, `NoSuchNode`, `NoSuchPort`,
-/// `NoSuchSegment`, `BadKey` or `Aborted` when the owner is; [`Error::DeviceGone`],
-/// [`Error::QueueFailed`], [`Error::QueueReset`].
 #[derive(Debug, Clone)]
 pub struct RemoteWord<T> {
     operand: Operand,
@@ -147,7 +157,43 @@ pub type RemoteU32 = RemoteWord<u32>;
 /// A remote word of 64 bits.
 pub type RemoteU64 = RemoteWord<u64>;
 
-#[allow(clippy::missing_errors_doc)] // in the documentation of the type
+/// An operation on a [`RemoteWord`], which has not begun. `T` is what it returns.
+#[derive(Debug, Clone, Copy)]
+#[must_use = "nothing is executed before `wait`"]
+pub struct AtomicOperation<'w, T> {
+    operand: &'w Operand,
+    function: Function,
+    operands: [u64; 2],
+    timeout: Option<Duration>,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T: sealed::Value> AtomicOperation<'_, T> {
+    /// Waits at most so long in all; `None`, as at first: as long as it takes.
+    pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
+        let timeout = timeout.into();
+        AtomicOperation { timeout, ..self }
+    }
+
+    /// Executes it, and waits for its result.
+    ///
+    /// # Errors
+    /// [`Error::Transfer`], with `AccessDenied` unless the segment grants reading and writing, and
+    /// `PeerGone`, `NoSuchNode`, `NoSuchPort`, `NoSuchSegment`, `BadKey` or `Aborted` when the
+    /// owner is; [`Error::DeviceGone`], [`Error::QueueFailed`], [`Error::QueueReset`].
+    ///
+    /// When the timeout is over, [`Error::QueueFull`]: it was not issued; [`Error::TimedOut`]: it
+    /// goes on, and is executed once or not at all. Its result is lost; the next
+    /// [`flush`](Endpoint::flush) of reads waits for its end and reports its failure.
+    pub fn wait(self) -> Result<T> {
+        let Self {
+            function, operands, ..
+        } = self;
+        let (before, _) = self.operand.execute(function, operands, self.timeout)?;
+        Ok(T::of(before))
+    }
+}
+
 impl<T: Word> RemoteWord<T> {
     pub(crate) fn new(core: &Arc<Core>, segment: &RemoteSegment, offset: u64) -> Result<Self> {
         Ok(RemoteWord {
@@ -156,73 +202,67 @@ impl<T: Word> RemoteWord<T> {
         })
     }
 
-    /// The same word; each operation is waited for up to `timeout` in all.
-    ///
-    /// [`Error::QueueFull`]: it was not issued. [`Error::TimedOut`]: it goes on, and is
-    /// executed once or not at all. Its result is lost; the next
-    /// [`flush_reads`](Endpoint::flush_reads) waits for its end and reports its failure.
-    #[must_use]
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.operand.timeout = Some(timeout);
-        self
-    }
-
-    fn call(&self, function: Function, operands: [u64; 2]) -> Result<T> {
-        let (before, _) = self.operand.execute(function, operands)?;
-        Ok(T::narrow(before))
+    fn call<V>(&self, function: Function, operands: [u64; 2]) -> AtomicOperation<'_, V> {
+        AtomicOperation {
+            operand: &self.operand,
+            function,
+            operands,
+            timeout: None,
+            value: PhantomData,
+        }
     }
 
     /// Loads it.
-    pub fn load(&self) -> Result<T> {
+    pub fn load(&self) -> AtomicOperation<'_, T> {
         self.call(Function::FetchAdd, [0, 0])
     }
 
     /// Sets it to one if it is zero; returns true if it did (testandset).
-    pub fn test_and_set(&self) -> Result<bool> {
-        let before = self.call(Function::TestAndSet, [0, 0])?;
-        Ok(before.widen() == 0)
+    pub fn test_and_set(&self) -> AtomicOperation<'_, bool> {
+        self.call(Function::TestAndSet, [0, 0])
     }
 
     /// Adds one, wraps around, returns what it was (incr).
-    pub fn increment(&self) -> Result<T> {
+    pub fn increment(&self) -> AtomicOperation<'_, T> {
         self.call(Function::Increment, [0, 0])
     }
 
     /// Subtracts one, wraps around, returns what it was (decr).
-    pub fn decrement(&self) -> Result<T> {
+    pub fn decrement(&self) -> AtomicOperation<'_, T> {
         self.call(Function::Decrement, [0, 0])
     }
 
     /// Adds, wraps around, returns what it was.
-    pub fn fetch_add(&self, value: T) -> Result<T> {
+    pub fn fetch_add(&self, value: T) -> AtomicOperation<'_, T> {
         self.call(Function::FetchAdd, [value.widen(), 0])
     }
 
     /// Exchanges it, returns what it was (swap).
-    pub fn swap(&self, new: T) -> Result<T> {
+    pub fn swap(&self, new: T) -> AtomicOperation<'_, T> {
         self.call(Function::Swap, [new.widen(), 0])
     }
 
     /// Exchanges it if it is `expected`, returns what it was (cswap).
-    pub fn compare_swap(&self, expected: T, new: T) -> Result<T> {
+    pub fn compare_swap(&self, expected: T, new: T) -> AtomicOperation<'_, T> {
         self.call(Function::CompareSwap, [new.widen(), expected.widen()])
     }
 }
 
+/// # Atomic operations
 impl Endpoint {
-    /// A word of 32 bits of an imported segment, for atomic operations (N20).
+    /// A word of an imported segment at `offset`, in bytes: `u32` or `u64` (N20).
+    ///
+    /// ```no_run
+    /// # fn f(endpoint: &qnic::Endpoint, theirs: &qnic::RemoteSegment) -> qnic::Result<()> {
+    /// let tickets = endpoint.atomic::<u64>(theirs, 0)?;
+    /// let mine = tickets.fetch_add(1).wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]
-    pub fn atomic_u32(&self, segment: &RemoteSegment, offset: u64) -> Result<RemoteU32> {
-        RemoteWord::new(self.core(), segment, offset)
-    }
-
-    /// A word of 64 bits of an imported segment, for atomic operations (N20).
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`]
-    pub fn atomic_u64(&self, segment: &RemoteSegment, offset: u64) -> Result<RemoteU64> {
+    pub fn atomic<T: Word>(&self, segment: &RemoteSegment, offset: u64) -> Result<RemoteWord<T>> {
         RemoteWord::new(self.core(), segment, offset)
     }
 }

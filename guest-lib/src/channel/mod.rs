@@ -48,13 +48,12 @@ mod stream;
 
 use std::time::{Duration, Instant};
 
-use qnic_abi::{NodeId, Port, SegmentName, Status};
+use qnic_abi::{NodeId, Port, Status};
 
 use crate::core::wait::earlier;
 use crate::core::Core;
-use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, TransferError};
-use crate::memory::{ImportOptions, Importers};
+use crate::memory::Importers;
 use crate::notification::NotificationId;
 use crate::rdma::internal_writes::InternalWrites;
 
@@ -68,6 +67,7 @@ pub const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Options of a channel, chosen by its receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChannelOptions {
     /// Messages that fit in, at least 2; one less can be on its way.
     pub slots: usize,
@@ -100,35 +100,6 @@ impl ChannelOptions {
     pub fn importers(mut self, importers: impl Into<Importers>) -> Self {
         self.importers = importers.into();
         self
-    }
-}
-
-/// # Channels
-impl Endpoint {
-    /// Opens the receiving end of a channel under a name (N19).
-    ///
-    /// # Errors
-    /// [`Error::BadChannel`], and those of [`Endpoint::export`].
-    pub fn receiver(&self, name: SegmentName, options: &ChannelOptions) -> Result<Receiver> {
-        Receiver::open(self, name, options)
-    }
-
-    /// Becomes the sending end of a channel that a process has opened, or opens within the
-    /// time of `options` (N19). These are a [`Duration`], or [`ImportOptions`] with the secret
-    /// that the receiver asks for. `replenish` is a notification of this process that the channel
-    /// signals when there is room for more messages.
-    ///
-    /// # Errors
-    /// [`Error::BadChannel`], and those of [`Endpoint::import`] and [`Endpoint::read`].
-    pub fn sender(
-        &self,
-        node: NodeId,
-        port: Port,
-        name: SegmentName,
-        replenish: NotificationId,
-        options: impl Into<ImportOptions>,
-    ) -> Result<Sender> {
-        Sender::connect(self, (node, port, name), replenish, options.into())
     }
 }
 

@@ -141,7 +141,7 @@ fn read_head(
     let buffer = endpoint.allocate(HEAD_BYTES)?;
     let (segment, _) = export(endpoint, &buffer, private(Access::WRITE))?;
     let destination = segment.part(0, HEAD_BYTES);
-    endpoint.read(remote, 0, destination)?.wait()?;
+    endpoint.read(remote, 0, destination).post()?.wait()?;
     let [first, slots, message_bytes, refill, sent] = words(&buffer.read_vec(0, HEAD_BYTES)?);
     if first != kind.magic {
         return Err(Error::BadChannel(kind.no_such));

@@ -99,11 +99,11 @@ impl Drop for Message<'_> {
 }
 
 impl Receiver {
-    pub(super) fn open(
-        endpoint: &Endpoint,
-        name: SegmentName,
-        options: &ChannelOptions,
-    ) -> Result<Self> {
+    /// Opens the receiving end of a channel under a name (N19).
+    ///
+    /// # Errors
+    /// [`Error::BadChannel`], and those of [`Endpoint::export`].
+    pub fn open(endpoint: &Endpoint, name: SegmentName, options: &ChannelOptions) -> Result<Self> {
         let geometry = Geometry::new(options.slots, options.message_bytes, options.refill)?;
         let endpoint = endpoint.share();
         // Earlier signals do not belong to this channel.
@@ -227,7 +227,7 @@ impl Receiver {
         mut handler: impl FnMut(Result<Message<'_>>) + Send + 'static,
     ) -> Result<Armed> {
         let endpoint = self.endpoint.share();
-        endpoint.arm(self.sent, move |_| {
+        endpoint.notification(self.sent).arm(move |_| {
             // The dispatcher has acknowledged the signal.
             match self.step() {
                 Ok(None) => {}
@@ -387,7 +387,7 @@ mod tests {
         let endpoint = nic.register(Port(9)).unwrap();
         let one = NotificationId::new(1).unwrap();
         let options = ChannelOptions::new(4, 64, one);
-        let mut receiver = endpoint.receiver(SegmentName(3), &options).unwrap();
+        let mut receiver = Receiver::open(&endpoint, SegmentName(3), &options).unwrap();
         let credit = endpoint.import(NodeId(1), Port(2), SegmentName(6), NOW);
         receiver.peer = Some(Peer {
             credit: credit.unwrap(),

@@ -40,13 +40,21 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(super) fn connect(
+    /// Becomes the sending end of a channel that a process has opened, or opens within the
+    /// time of `options` (N19). These are a [`Duration`], or [`ImportOptions`] with the secret
+    /// that the receiver asks for. `replenish` is a notification of this process that the channel
+    /// signals when there is room for more messages.
+    ///
+    /// # Errors
+    /// [`Error::BadChannel`](crate::Error::BadChannel), and those of [`Endpoint::import`] and
+    /// [`Endpoint::read`].
+    pub fn connect(
         endpoint: &Endpoint,
         receiver: (NodeId, Port, SegmentName),
         replenish: NotificationId,
-        options: ImportOptions,
+        options: impl Into<ImportOptions>,
     ) -> Result<Self> {
-        let outgoing = Outgoing::connect(endpoint, receiver, options, &CHANNEL)?;
+        let outgoing = Outgoing::connect(endpoint, receiver, options.into(), &CHANNEL)?;
         // Earlier signals do not belong to this channel.
         endpoint.core().clear_signals(replenish);
         let credit = endpoint.allocate(CREDIT_BYTES)?;

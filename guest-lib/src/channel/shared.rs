@@ -233,7 +233,7 @@ impl SharedSender {
         Ok(SharedSender {
             free: Semaphore::new(participant, &outgoing.remote, FREE as u64)?,
             place: Place::default(),
-            tail: endpoint.atomic_u64(&outgoing.remote, TAIL as u64)?,
+            tail: endpoint.atomic(&outgoing.remote, TAIL as u64)?,
             outgoing,
         })
     }
@@ -248,7 +248,7 @@ impl SharedSender {
     ///
     /// # Errors
     /// [`Error::MessageTooLong`], [`Error::ChannelClosed`], [`Error::PeerLost`],
-    /// [`Error::Broken`]: a sender that waited has died. Those of [`crate::RemoteWord`].
+    /// [`Error::Broken`]: a sender that waited has died. Those of [`crate::AtomicOperation::wait`].
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         self.check(message)?;
         self.free.wait_at(&mut self.place, None)?;
@@ -321,7 +321,7 @@ impl SharedSender {
         let length = (message.len() as u64).to_le_bytes();
         outgoing.staged.write(8, &length)?;
         outgoing.staged.write(SLOT_HEADER, message)?;
-        let index = self.tail.fetch_add(1)?;
+        let index = self.tail.fetch_add(1).wait()?;
         let slot = outgoing.geometry.slot_in_segment(index);
         let source = outgoing.staging.part(8, 8 + message.len());
         let to = (&outgoing.remote, slot + 8);

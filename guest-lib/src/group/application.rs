@@ -15,14 +15,15 @@ use crate::names::Name;
 ///
 /// ```no_run
 /// use std::time::Duration;
+/// use qnic::group::Application;
 /// use qnic::{Nic, Port};
 ///
 /// # fn main() -> qnic::Result<()> {
 /// # let (process, processes) = (0, 4);
 /// let endpoint = Nic::open()?.register(Port(7))?;
 /// let limit = Duration::from_secs(10);
-/// let application = endpoint.join_application("solver", process, processes, limit)?;
-/// application.barrier(limit)?;
+/// let application = Application::join(&endpoint, "solver", process, processes, limit)?;
+/// application.barrier().timeout(limit).wait()?;
 /// let (node, port) = application.find(process ^ 1, limit)?;
 /// # Ok(())
 /// # }
@@ -36,38 +37,36 @@ pub struct Application<'a> {
     name: Name<'a>,
 }
 
-impl Endpoint {
+impl<'a> Application<'a> {
     /// Registers this process as number `process` of the `processes` of an application, finds
     /// number 0, and joins the group of all there. They may start in any order, on any nodes.
     ///
     /// # Errors
-    /// Those of [`Endpoint::register_name`], [`Endpoint::find_process`] and
-    /// [`Endpoint::join_group`]
-    pub fn join_application(
-        &self,
+    /// Those of [`Names::register`](crate::names::Names::register),
+    /// [`Names::find`](crate::names::Names::find) and [`Group::join`]
+    pub fn join(
+        endpoint: &'a Endpoint,
         application: &str,
         process: u32,
         processes: u32,
         timeout: Duration,
-    ) -> Result<Application<'_>> {
+    ) -> Result<Self> {
         let start = Instant::now();
-        let name = self.register_name(application, process)?;
+        let name = endpoint.names().register(application, process)?;
         let home = match process {
-            0 => (self.node(), self.port()),
-            _ => self.find_process(application, 0, timeout)?,
+            0 => (endpoint.node(), endpoint.port()),
+            _ => endpoint.names().find(application, 0, timeout)?,
         };
         let membership = Membership::new(home, process, processes).name(number_of(application));
         let left = timeout.saturating_sub(start.elapsed());
-        let group = self.join_group(&membership, left)?;
+        let group = Group::join(endpoint, &membership, left)?;
         Ok(Application {
-            endpoint: self,
+            endpoint,
             group,
             name,
         })
     }
-}
 
-impl Application<'_> {
     /// Its name.
     pub fn name(&self) -> &str {
         self.name.application()
@@ -76,9 +75,9 @@ impl Application<'_> {
     /// Finds another process of the application: its node and port.
     ///
     /// # Errors
-    /// Those of [`Endpoint::find_process`]
+    /// Those of [`Names::find`](crate::names::Names::find)
     pub fn find(&self, process: u32, timeout: Duration) -> Result<(NodeId, Port)> {
-        self.endpoint.find_process(self.name(), process, timeout)
+        self.endpoint.names().find(self.name(), process, timeout)
     }
 }
 

@@ -2,14 +2,15 @@
 //! reduce, allreduce (Q14, Q15, N26; docs/collectives.md).
 //!
 //! ```text
-//!   Membership ─► join_group ─► Group ─┬─ barrier, broadcast, reduce, allreduce ─► done
-//!                                      └─ start_… ─► Call ─ test, wait
+//!   Membership ─► Group::join ─► Group ─ barrier, broadcast, reduce, allreduce ─► Operation
+//!                                                          timeout, then ─┬─ wait ─► done
+//!                                                                         └─ post ─► Call
 //!   a Group that is dropped leaves: it ends for all members
 //! ```
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use qnic::group::{Membership, Operator};
+//! use qnic::group::{Group, Membership, Operator};
 //! use qnic::{Access, Nic, NodeId, Port, SegmentName};
 //!
 //! # fn main() -> qnic::Result<()> {
@@ -20,10 +21,10 @@
 //!
 //! let limit = Duration::from_secs(10);
 //! let home = (NodeId(0), Port(7));
-//! let group = endpoint.join_group(&Membership::new(home, rank, size), limit)?;
+//! let group = Group::join(&endpoint, &Membership::new(home, rank, size), limit)?;
 //! buffer.write(0, &f64::from(rank).to_le_bytes())?;
-//! group.allreduce::<f64>(memory.part(0, 8), Operator::Sum, limit)?;
-//! group.barrier(limit)?;
+//! group.allreduce::<f64>(memory.part(0, 8), Operator::Sum).timeout(limit).wait()?;
+//! group.barrier().timeout(limit).wait()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -34,7 +35,7 @@
 //! - Memory that the NIC may still read or write belongs to a [`Call`], which borrows its segment.
 //!   A call that is dropped is waited for: its time limit bounds that. One that is leaked lets its
 //!   memory go only to the end of the segment, which the NIC does not outlive (N2).
-//! - Each call ends within the time that it was given, whoever dies: the NIC sees to that.
+//! - Each call ends within the time that it was given, whichever member dies: the NIC sees to that.
 //!
 //! # Ends
 //! A group ends when a member leaves, dies, is cut off, or calls something else than the others,
@@ -56,7 +57,7 @@ use qnic_abi::{NodeId, Port};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, GroupError, GroupOperation, Result};
-use crate::memory::Part;
+use crate::memory::{LocalMemory, Part};
 
 pub use application::Application;
 pub use call::Call;
@@ -124,8 +125,8 @@ macro_rules! reducible {
 
 reducible! { u32: U32, u64: U64, i32: I32, i64: I64, f32: F32, f64: F64, }
 
-/// A process's place in a group that has formed. Whoever drops it leaves, and so ends the group
-/// for all members.
+/// A process's place in a group that has formed. A process that drops it leaves, and so ends the
+/// group for all members.
 #[derive(Debug)]
 #[must_use = "a group that is dropped ends"]
 pub struct Group<'a> {
@@ -135,7 +136,7 @@ pub struct Group<'a> {
     membership: Membership,
 }
 
-impl Endpoint {
+impl<'a> Group<'a> {
     /// Joins a group, and waits up to `timeout`, at most 10 minutes, until all its members are
     /// there. They may start in any order.
     ///
@@ -143,8 +144,12 @@ impl Endpoint {
     /// [`Error::Group`](crate::Error::Group): the group has not formed: the time is over, the home
     /// process has another key or size, another process has the rank, or a member has ended.
     /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
-    pub fn join_group(&self, membership: &Membership, timeout: Duration) -> Result<Group<'_>> {
-        let core = self.core();
+    pub fn join(
+        endpoint: &'a Endpoint,
+        membership: &Membership,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let core = endpoint.core();
         let mut command = JoinGroupCommand::command();
         command.header.remote_node = membership.home.0 .0.into();
         command.header.remote_port = membership.home.1 .0.into();
@@ -159,12 +164,7 @@ impl Endpoint {
             let message = "a group has 1 to 4096 members, and their ranks are below its size";
             return Err(Error::BadCollective(message));
         }
-        let post = |handle: u64| {
-            let mut command = command;
-            command.handle = handle.into();
-            command.descriptor()
-        };
-        let call = Call::new(core, core.post_command(post, None)?, what);
+        let call = Call::new(core, core.post_command(command)?, what);
         let number = call.finish()?.immediate.get();
         Ok(Group {
             core,
@@ -172,9 +172,6 @@ impl Endpoint {
             membership: *membership,
         })
     }
-}
-
-impl Group<'_> {
     /// Place of this process among the members.
     pub fn rank(&self) -> u32 {
         self.membership.rank
@@ -185,141 +182,110 @@ impl Group<'_> {
         self.membership.size
     }
 
-    /// Waits until all members have called it.
-    ///
-    /// # Errors
-    /// Those of [`Group::start_barrier`] and [`Call::wait`]
-    pub fn barrier(&self, timeout: Duration) -> Result<()> {
-        self.start_barrier(timeout)?.wait()
+    /// All members wait until all have called it.
+    pub fn barrier(&self) -> Operation<'_> {
+        self.operation(Collective::Barrier, None)
     }
 
     /// Gives the bytes of the root to all others, in their memory of the same length.
-    ///
-    /// # Errors
-    /// Those of [`Group::start_broadcast`] and [`Call::wait`]
-    pub fn broadcast(&self, part: Part<'_>, root: u32, timeout: Duration) -> Result<()> {
-        self.start_broadcast(part, root, timeout)?.wait()
+    pub fn broadcast<'b>(&'b self, part: Part<'b>, root: u32) -> Operation<'b> {
+        let mut operation = self.operation(Collective::Broadcast, Some(part));
+        operation.command.root = root.into();
+        operation
     }
 
     /// Replaces the elements of the root by the reduction of those of all.
-    ///
-    /// # Errors
-    /// Those of [`Group::start_reduce`] and [`Call::wait`]
-    pub fn reduce<T: Reducible>(
-        &self,
-        part: Part<'_>,
+    pub fn reduce<'b, T: Reducible>(
+        &'b self,
+        part: Part<'b>,
         operator: Operator,
         root: u32,
-        timeout: Duration,
-    ) -> Result<()> {
-        self.start_reduce::<T>(part, operator, root, timeout)?
-            .wait()
+    ) -> Operation<'b> {
+        let mut operation = self.operation(Collective::Reduce, Some(part));
+        operation.command.root = root.into();
+        operation.reducing::<T>(operator)
     }
 
     /// Replaces the elements of each member by the reduction of those of all.
-    ///
-    /// # Errors
-    /// Those of [`Group::start_allreduce`] and [`Call::wait`]
-    pub fn allreduce<T: Reducible>(
-        &self,
-        part: Part<'_>,
-        operator: Operator,
-        timeout: Duration,
-    ) -> Result<()> {
-        self.start_allreduce::<T>(part, operator, timeout)?.wait()
-    }
-
-    /// Begins [`Group::barrier`].
-    ///
-    /// # Errors
-    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
-    pub fn start_barrier(&self, timeout: Duration) -> Result<Call<'_>> {
-        self.start(self.command(Collective::Barrier, timeout), None)
-    }
-
-    /// Begins [`Group::broadcast`]. At most 64 calls of a group are under way: one more fails with
-    /// Exhausted.
-    ///
-    /// # Errors
-    /// [`OutOfRange`](crate::Error::OutOfRange), [`ForeignSegment`](crate::Error::ForeignSegment),
-    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
-    pub fn start_broadcast<'b>(
-        &'b self,
-        part: Part<'b>,
-        root: u32,
-        timeout: Duration,
-    ) -> Result<Call<'b>> {
-        let mut command = self.command(Collective::Broadcast, timeout);
-        command.root = root.into();
-        self.start(command, Some(part))
-    }
-
-    /// Begins [`Group::reduce`].
-    ///
-    /// # Errors
-    /// Those of [`Group::start_broadcast`]
-    pub fn start_reduce<'b, T: Reducible>(
+    pub fn allreduce<'b, T: Reducible>(
         &'b self,
         part: Part<'b>,
         operator: Operator,
-        root: u32,
-        timeout: Duration,
-    ) -> Result<Call<'b>> {
-        let mut command = self.command(Collective::Reduce, timeout);
-        command.root = root.into();
-        command.operator = operator as u8;
-        command.element = T::ELEMENT as u8;
-        self.start(command, Some(part))
+    ) -> Operation<'b> {
+        self.operation(Collective::Allreduce, Some(part))
+            .reducing::<T>(operator)
     }
 
-    /// Begins [`Group::allreduce`].
-    ///
-    /// # Errors
-    /// Those of [`Group::start_broadcast`]
-    pub fn start_allreduce<'b, T: Reducible>(
-        &'b self,
-        part: Part<'b>,
-        operator: Operator,
-        timeout: Duration,
-    ) -> Result<Call<'b>> {
-        let mut command = self.command(Collective::Allreduce, timeout);
-        command.operator = operator as u8;
-        command.element = T::ELEMENT as u8;
-        self.start(command, Some(part))
-    }
-
-    fn command(&self, collective: Collective, timeout: Duration) -> CollectiveCommand {
+    fn operation<'b>(&'b self, collective: Collective, part: Option<Part<'b>>) -> Operation<'b> {
         let mut command = CollectiveCommand::command();
         command.group = self.number.into();
         command.collective = collective as u8;
-        command.timeout_ms = milliseconds(timeout).into();
-        command
+        command.timeout_ms = MAX_TIMEOUT_MS.into();
+        Operation {
+            core: self.core,
+            name: self.membership.name,
+            command,
+            part,
+        }
+    }
+}
+
+/// An operation of a group, which has not begun.
+#[derive(Debug, Clone, Copy)]
+#[must_use = "nothing is done before `post` or `wait`"]
+pub struct Operation<'b> {
+    core: &'b Core,
+    /// Name of the group.
+    name: u64,
+    command: CollectiveCommand,
+    part: Option<Part<'b>>,
+}
+
+impl<'b> Operation<'b> {
+    /// How long it may take, at least 1 ms and at most 10 minutes, as at first. When the time is
+    /// over, the group ends.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.command.timeout_ms = milliseconds(timeout).into();
+        self
     }
 
-    fn start<'b>(
-        &'b self,
-        mut command: CollectiveCommand,
-        part: Option<Part<'b>>,
-    ) -> Result<Call<'b>> {
-        let operation = GroupOperation::of(&command);
-        let what = GroupError::new(operation, self.membership.name);
+    /// Begins it. At most 64 calls of a group are under way: one more fails with Exhausted.
+    ///
+    /// # Errors
+    /// [`OutOfRange`](crate::Error::OutOfRange), [`ForeignSegment`](crate::Error::ForeignSegment),
+    /// [`BadCollective`](crate::Error::BadCollective),
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
+    pub fn post(self) -> Result<Call<'b>> {
+        let Self {
+            core,
+            name,
+            mut command,
+            part,
+        } = self;
+        let what = GroupError::new(GroupOperation::of(&command), name);
         if let Some(part) = part {
-            let range = part.range(self.core)?;
+            let range = part.range(core)?;
             command.length = range.length.into();
             if range.length > 0 {
-                command.local_address = range.address.into();
-                command.local_segment = range.exported.segment.into();
-                command.local_key = range.exported.key.into();
+                command.set_local(&range);
             }
         }
         check_elements(&command)?;
-        let post = |handle: u64| {
-            let mut command = command;
-            command.handle = handle.into();
-            command.descriptor()
-        };
-        let key = self.core.post_command(post, None)?;
-        Ok(Call::new(self.core, key, what))
+        Ok(Call::new(core, core.post_command(command)?, what))
+    }
+
+    /// Begins it, and waits until it has ended.
+    ///
+    /// # Errors
+    /// Those of [`Operation::post`] and [`Call::wait`]
+    pub fn wait(self) -> Result<()> {
+        self.post()?.wait()
+    }
+
+    fn reducing<T: Reducible>(mut self, operator: Operator) -> Self {
+        self.command.operator = operator as u8;
+        self.command.element = T::ELEMENT as u8;
+        self
     }
 }
 
@@ -349,13 +315,8 @@ impl Drop for Group<'_> {
     fn drop(&mut self) {
         let mut command = LeaveGroupCommand::command();
         command.group = self.number.into();
-        let post = |handle: u64| {
-            let mut command = command;
-            command.handle = handle.into();
-            command.descriptor()
-        };
         // A drop cannot report. A device that is gone has no groups.
-        if let Ok(key) = self.core.post_command(post, None) {
+        if let Ok(key) = self.core.post_command(command) {
             self.core.detach_request(key);
         }
     }

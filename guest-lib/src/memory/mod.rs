@@ -24,8 +24,8 @@ pub use options::{
 };
 pub use remote::RemoteSegment;
 pub(crate) use remote::Target;
-pub(crate) use segment::Range;
 pub use segment::{ExportedSegment, Part, Segment};
+pub(crate) use segment::{LocalMemory, Range};
 
 /// Memory of a platform that can be exported.
 pub(crate) fn allocate(provider: &dyn Provider, length: usize) -> Result<Buffer> {

@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, Weak};
 
+use qnic_abi::collective::CollectiveCommand;
+use qnic_abi::message::{ReceiveCommand, SendCommand};
+use qnic_abi::rdma::{ReadCommand, WriteCommand};
 use qnic_abi::{uapi, Access, SegmentName};
 
 use crate::core::map::{ExportEntry, Exported};
@@ -227,6 +230,27 @@ pub(crate) struct Range {
     pub(crate) length: u64,
     pub(crate) exported: Exported,
 }
+
+/// A command that names memory of this process.
+pub(crate) trait LocalMemory {
+    /// Names it; its length stands elsewhere.
+    fn set_local(&mut self, range: &Range);
+}
+
+macro_rules! local_memory {
+    ($($command:ty),* $(,)?) => {
+        $(impl LocalMemory for $command {
+            #[inline]
+            fn set_local(&mut self, range: &Range) {
+                self.local_address = range.address.into();
+                self.local_segment = range.exported.segment.into();
+                self.local_key = range.exported.key.into();
+            }
+        })*
+    };
+}
+
+local_memory! { WriteCommand, ReadCommand, SendCommand, ReceiveCommand, CollectiveCommand }
 
 impl Part<'_> {
     /// Its memory. It lies within its segment, and the segment belongs to `core`.

@@ -1,32 +1,21 @@
-//! Messages by contexts: from and into the buffer pool, from and into scattered pages, and short
-//! ones by programmed I/O (Q4, Q5, Q7, Q8; `qnic_abi::context`).
+//! Messages by contexts: from and into the buffer pool, and from and into scattered pages (Q4, Q5,
+//! Q7; `qnic_abi::context`).
 
 use std::time::Duration;
 
 use qnic_abi::context::{
-    pages_of, ContextFlags, MessageContext, PageDescriptor, CONTEXT_PAGES, LIST_PAGES, REGION_BYTES,
+    pages_of, ContextFlags, MessageContext, PageDescriptor, CONTEXT_PAGES, LIST_PAGES,
 };
 use qnic_abi::PAGE_SIZE;
 use zerocopy::IntoBytes;
 
-use super::{Completion, Destination, Fields, Pattern, PoolBuffer, Request, RequestKind};
+use super::pattern::Fields;
+use super::request::RequestKind;
+use super::{Completion, Destination, Pattern, Pool, PoolBuffer, Request};
 use crate::core::contexts::{Contents, Direction};
 use crate::core::Core;
-use crate::endpoint::Endpoint;
 use crate::error::{Error, MessageError, MessageOperation, Result};
 use crate::memory::Part;
-
-/// Longest message of [`Endpoint::post_send_short`], in bytes.
-pub const SHORT_MAX: usize = REGION_BYTES;
-
-/// Whether anybody is told how a message has ended (Q8).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Notify {
-    /// Its request is.
-    Yes,
-    /// Nobody is; a failure is counted ([`Endpoint::failed_sends`]).
-    No,
-}
 
 /// A message whose bytes are in the buffer pool, or a receive that puts them there. It has the
 /// buffer while the NIC has it.
@@ -44,27 +33,13 @@ pub struct Pooled<'a> {
     buffer: Option<PoolBuffer<'a>>,
 }
 
-/// A Send of [`Endpoint::post_send_from`].
+/// A Send of [`PoolBuffer::post_send`].
 pub type PooledSend<'a> = Pooled<'a>;
 
-/// A receive of [`Endpoint::post_receive_into`].
+/// A receive of [`PoolBuffer::post_receive`].
 pub type PooledReceive<'a> = Pooled<'a>;
 
 impl<'a> Pooled<'a> {
-    fn new(
-        core: &'a Core,
-        direction: Direction,
-        contents: &Contents,
-        what: MessageError,
-        buffer: PoolBuffer<'a>,
-    ) -> Result<Self> {
-        Ok(Pooled {
-            request: begin(core, direction, contents, what)?,
-            direction,
-            buffer: Some(buffer),
-        })
-    }
-
     /// Returns what has become of it if it has ended; never blocks. It keeps its buffer:
     /// [`Pooled::wait`] gives that back.
     ///
@@ -108,121 +83,59 @@ impl Drop for Pooled<'_> {
     fn drop(&mut self) {
         if self.direction == Direction::Send {
             if let Some(buffer) = self.buffer.take() {
-                let core = self.request.core;
-                core.leave_pages(self.request.key, buffer.into_run());
+                let core = self.request.core();
+                core.leave_pages(self.request.pending.key, buffer.into_run());
             }
         }
     }
 }
 
-/// # Messages by contexts
-/// A context holds one message while it is under way; a process has 32 for Sends and 32 for
-/// receives. None of these calls waits for one: [`Error::NoContext`] if all are under way.
-/// [`Endpoint::post_send`] and [`Endpoint::post_receive`] need none. Otherwise the rules of
-/// [`crate::message`] hold.
-impl Endpoint {
-    /// Begins to send the first `length` bytes of a pool buffer. If it fails, the buffer goes
-    /// back to the pool.
+/// # Messages
+/// Each needs a context: a process has 32 for Sends and 32 for receives. None of these calls waits
+/// for one: [`Error::NoContext`] if all are under way. If a call fails, the buffer goes back to the
+/// pool. The rules of [`crate::message`] hold.
+impl<'a> PoolBuffer<'a> {
+    /// Begins to send its first `length` bytes.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForeignSegment`], [`Error::NoContext`],
-    /// [`Error::DeviceGone`], [`Error::QueueFailed`]
-    pub fn post_send_from<'a>(
-        &'a self,
-        to: &Destination,
-        buffer: PoolBuffer<'a>,
+    /// [`Error::OutOfRange`], [`Error::NoContext`], [`Error::DeviceGone`], [`Error::QueueFailed`]
+    pub fn post_send(self, to: &Destination, length: usize) -> Result<PooledSend<'a>> {
+        self.check(0, length)?;
+        let what = MessageOperation::Send;
+        self.post(Direction::Send, &Fields::from(to), what, length)
+    }
+
+    /// Posts a receive of one message. Waits only while the command queue is full.
+    ///
+    /// # Errors
+    /// Those of [`PoolBuffer::post_send`]
+    pub fn post_receive(self, pattern: &Pattern) -> Result<PooledReceive<'a>> {
+        let (what, length) = (MessageOperation::Receive, self.len());
+        self.post(Direction::Receive, &Fields::from(pattern), what, length)
+    }
+
+    fn post(
+        self,
+        direction: Direction,
+        fields: &Fields,
+        operation: MessageOperation,
         length: usize,
-    ) -> Result<PooledSend<'a>> {
-        let (core, fields) = (self.core(), Fields::from(to));
-        buffer.check(0, length)?;
-        let contents = in_pool(core, &fields, &buffer, length)?;
-        let what = fields.what(MessageOperation::Send, length as u64);
-        Pooled::new(core, Direction::Send, &contents, what, buffer)
-    }
-
-    /// Posts a receive of one message into a pool buffer. Waits only while the command queue is
-    /// full. If it fails, the buffer goes back to the pool.
-    ///
-    /// # Errors
-    /// Those of [`Endpoint::post_send_from`]
-    pub fn post_receive_into<'a>(
-        &'a self,
-        pattern: &Pattern,
-        buffer: PoolBuffer<'a>,
-    ) -> Result<PooledReceive<'a>> {
-        let (core, fields) = (self.core(), Fields::from(pattern));
-        let length = buffer.len();
-        let contents = in_pool(core, &fields, &buffer, length)?;
-        let what = fields.what(MessageOperation::Receive, length as u64);
-        Pooled::new(core, Direction::Receive, &contents, what, buffer)
-    }
-
-    /// Begins to send bytes of several parts of one segment as one message, gathered by the NIC.
-    /// Parts are cut at the borders of pages: all but the first begin where a page begins, all but
-    /// the last end where one ends, and they lie in 256 pages at most. More than 8 are listed in a
-    /// page of the pool, which is free again when the request has ended (Q6).
-    ///
-    /// The parts must not change before the request has ended.
-    ///
-    /// # Errors
-    /// [`Error::BadPiece`]: the parts break that rule. [`Error::PoolFull`]: no page is free for
-    /// the list. [`Error::OutOfRange`], [`Error::ForeignSegment`], [`Error::NoContext`],
-    /// [`Error::DeviceGone`], [`Error::QueueFailed`]
-    pub fn post_send_pages(&self, to: &Destination, parts: &[Part<'_>]) -> Result<Request<'_>> {
-        begin_pages(self, Direction::Send, &Fields::from(to), parts)
-    }
-
-    /// Posts a receive of one message that the NIC scatters into several parts of one segment, by
-    /// the rules of [`Endpoint::post_send_pages`]. Waits only while the command queue is full.
-    ///
-    /// # Errors
-    /// Those of [`Endpoint::post_send_pages`]
-    pub fn post_receive_pages<'a>(
-        &'a self,
-        pattern: &Pattern,
-        parts: &[Part<'a>],
-    ) -> Result<Request<'a>> {
-        begin_pages(self, Direction::Receive, &Fields::from(pattern), parts)
-    }
-
-    /// Begins to send up to [`SHORT_MAX`] bytes, which are stored in the NIC's memory. Returns a
-    /// request with [`Notify::Yes`] only.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]: they are more. [`Error::NoContext`], [`Error::DeviceGone`],
-    /// [`Error::QueueFailed`]
-    pub fn post_send_short(
-        &self,
-        to: &Destination,
-        bytes: &[u8],
-        notify: Notify,
-    ) -> Result<Option<Request<'_>>> {
-        let (core, fields) = (self.core(), Fields::from(to));
-        let length = bytes.len() as u64;
-        Error::check_range("region of a context", SHORT_MAX as u64, 0, length)?;
-        let flags = ContextFlags::REGION;
-        match notify {
-            Notify::Yes => {
-                let context = fields.context(flags | ContextFlags::NOTIFY, length);
-                let contents = Contents::with_bytes(context, bytes);
-                let what = fields.what(MessageOperation::Send, length);
-                begin(core, Direction::Send, &contents, what).map(Some)
-            }
-            Notify::No => {
-                let contents = Contents::with_bytes(fields.context(flags, length), bytes);
-                core.post_unnoticed(&contents).map(|()| None)
-            }
-        }
-    }
-
-    /// How many Sends with [`Notify::No`] have failed since this process registered.
-    pub fn failed_sends(&self) -> u64 {
-        self.core().failed_sends()
+    ) -> Result<Pooled<'a>> {
+        let flags = ContextFlags::POOL | ContextFlags::NOTIFY;
+        let mut context = fields.context(flags, length as u64);
+        context.pool_page = (self.run().first as u16).into();
+        context.pages = (pages_of(0, length as u64) as u16).into();
+        let what = fields.what(operation, length as u64);
+        Ok(Pooled {
+            request: begin(self.core(), direction, &Contents::new(context), what)?,
+            direction,
+            buffer: Some(self),
+        })
     }
 }
 
 /// Begins an operation that its doorbell ends.
-fn begin<'a>(
+pub(super) fn begin<'a>(
     core: &'a Core,
     direction: Direction,
     contents: &Contents,
@@ -236,31 +149,13 @@ fn begin<'a>(
     Ok(Request::new(core, key, kind, what))
 }
 
-/// The context of bytes in the pool.
-fn in_pool(
-    core: &Core,
-    fields: &Fields,
-    buffer: &PoolBuffer<'_>,
-    length: usize,
-) -> Result<Contents> {
-    if !buffer.is_of(core) {
-        return Err(Error::ForeignSegment);
-    }
-    let flags = ContextFlags::POOL | ContextFlags::NOTIFY;
-    let mut context = fields.context(flags, length as u64);
-    context.pool_page = (buffer.run().first as u16).into();
-    context.pages = (pages_of(0, length as u64) as u16).into();
-    Ok(Contents::new(context))
-}
-
 /// Begins the operation of bytes in pages of a segment.
-fn begin_pages<'a>(
-    endpoint: &'a Endpoint,
+pub(super) fn begin_pages<'a>(
+    core: &'a Core,
     direction: Direction,
     fields: &Fields,
     parts: &[Part<'_>],
 ) -> Result<Request<'a>> {
-    let core = endpoint.core();
     let (mut context, pages) = in_pages(core, fields, parts)?;
     let operation = match direction {
         Direction::Send => MessageOperation::Send,
@@ -271,12 +166,12 @@ fn begin_pages<'a>(
         let contents = Contents::with_pages(context, &pages);
         return begin(core, direction, &contents, what);
     }
-    let list = endpoint.pool().take(1)?;
+    let list = Pool::new(core).take(1)?;
     list.write(0, pages.as_bytes())?;
     context.flags = (context.flags.get() | ContextFlags::LIST.bits()).into();
     context.pool_page = (list.run().first as u16).into();
     let request = begin(core, direction, &Contents::new(context), what)?;
-    core.leave_pages(request.key, list.into_run());
+    core.leave_pages(request.pending.key, list.into_run());
     Ok(request)
 }
 
@@ -341,7 +236,7 @@ fn in_pages(
 
 impl Fields {
     /// The context of a message or a receive, without its memory.
-    fn context(&self, flags: ContextFlags, length: u64) -> MessageContext {
+    pub(super) fn context(&self, flags: ContextFlags, length: u64) -> MessageContext {
         let mut flags = flags;
         flags.set(ContextFlags::UNTAGGED, self.untagged);
         flags.set(ContextFlags::ANY_PROC, self.peer.is_none());

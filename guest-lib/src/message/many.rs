@@ -5,7 +5,7 @@ use std::time::Duration;
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::Status;
 
-use crate::core::messages::End;
+use crate::core::messages::{End, Pending};
 use crate::error::Result;
 use crate::message::{Completion, Request};
 
@@ -34,7 +34,7 @@ impl<'a> MultiReceive<'a> {
     /// # Errors
     /// As [`Request::test`]
     pub fn test(&mut self) -> Result<Option<Completion>> {
-        self.request.core.progress_messages();
+        self.request.core().progress_messages();
         Ok(self.look()?.flatten())
     }
 
@@ -45,7 +45,7 @@ impl<'a> MultiReceive<'a> {
     /// [`crate::Error::TimedOut`]: it stays posted. [`crate::Error::Message`]: it failed. Those of
     /// [`Request::test`].
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>> {
-        let core = self.request.core;
+        let core = self.request.core();
         core.wait_for(core.deadline(timeout), || self.look())
     }
 
@@ -59,13 +59,15 @@ impl<'a> MultiReceive<'a> {
 
     #[cfg(feature = "tokio")]
     pub(crate) fn core(&self) -> &'a crate::core::Core {
-        self.request.core
+        self.request.core()
     }
 
     /// `None`: nothing yet. `Some(None)`: it has ended.
     pub(crate) fn look(&mut self) -> Result<Option<Option<Completion>>> {
-        let Request { core, key, .. } = self.request;
-        let end = match core.take_arrived(key, &mut self.request.seen)? {
+        let Pending {
+            core, key, seen, ..
+        } = &mut self.request.pending;
+        let end = match core.take_arrived(*key, seen)? {
             None => return Ok(None),
             Some(Ok(entry)) => return self.arrived(entry).map(|it| Some(Some(it))),
             Some(Err(end)) => end,

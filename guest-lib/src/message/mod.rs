@@ -2,13 +2,17 @@
 //! Q13, Q17; docs/messages.md).
 //!
 //! ```text
-//!   Destination ─► send, post_send ──► Request ─┐          ┌─ test, wait
-//!   Part, bytes ─┘                              ├─► Completion ◄─ wait_any, wait_all
-//!   Pattern ────► receive, post_receive ► Request┘          └─ AsyncEndpoint::completion
-//!   Part ───────┘ receive_many ─────► MultiReceive ─► next: a Completion for each message
-//!   Pattern ────► probe, try_probe ─► Envelope: what has arrived
-//!   PoolBuffer ─► post_send_from, post_receive_into ─► Pooled, which gives the buffer back
-//!   Pattern ────► claim, try_claim ─► Claimed ─► receive into a Part, or discard
+//!   what                           how          begin it
+//!   send(Destination, Contents) ─► Send ──────┬─ post ─► Request ─┬─ test, wait
+//!   receive(Pattern, Room) ──────► Receive ───┤                   ├─ wait_any, wait_all
+//!                                  │ timeout  │                   └─ AsyncEndpoint::completion
+//!                                  │          └─ wait ─► Completion: begun and waited for
+//!                                  └─ many ─► MultiReceive ─► next: a Completion for each message
+//!   probe(Pattern) ──────────────► Probe ─ timeout ─┬─ wait, test ───────► Envelope
+//!                                                   └─ claim, try_claim ─► Claimed ─► receive
+//!   send_short(Destination, bytes) ─► SendShort ─┬─ post ─► Request
+//!                                                └─ forget: its end is told to nothing
+//!   pool().take(pages) ─► PoolBuffer ─ post_send, post_receive ─► Pooled: gives the buffer back
 //! ```
 //!
 //! ```no_run
@@ -23,8 +27,9 @@
 //!
 //! let limit = Some(Duration::from_secs(10));
 //! let pattern = Pattern::tagged(Source::Any, Tag(5));
-//! let mut letter = endpoint.post_receive(&pattern, memory.part(0, 4096))?;
-//! endpoint.send(&Destination::tagged(NodeId(1), Port(7), Tag(5)), b"hello", limit)?;
+//! let mut letter = endpoint.receive(&pattern, memory.part(0, 4096)).post()?;
+//! let to = Destination::tagged(NodeId(1), Port(7), Tag(5));
+//! endpoint.send(&to, b"hello").timeout(limit).wait()?;
 //! let letter = letter.wait(limit)?;
 //! println!("{} bytes from {}", letter.length, letter.node);
 //! # Ok(())
@@ -41,9 +46,9 @@
 //! # Before it is received
 //! A message that no posted receive has taken can be looked at: [`Endpoint::probe`] tells its
 //! sender, tag, length and immediate data, before the bytes of a long one have moved. What was
-//! probed may go to a receive of another thread; a message that was claimed ([`Endpoint::claim`])
+//! probed may go to a receive of another thread; a message that was claimed ([`Probe::claim`])
 //! goes only where its [`Claimed`] is received, into memory of its length for example. Two claims
-//! never get the same message. [`Endpoint::discard`], and a [`Claimed`] that is dropped, drop the
+//! never get the same message. [`Probe::discard`], and a [`Claimed`] that is dropped, drop the
 //! message; a Send of a long message ends as truncated then. A claimed message takes the room that
 //! it had before, at the NIC or at its sender.
 //!
@@ -71,8 +76,8 @@
 //! # Contexts
 //! A process has 32 contexts for Sends and 32 for receives in its NIC's memory. Messages by them
 //! come from and go to the buffer pool ([`Endpoint::pool`]), whose pages the NIC knows; are
-//! gathered from and scattered to pages of a segment; or stand in the context themselves. Nobody
-//! has to be told of their end ([`Notify::No`]). A Send in a context keeps its place among the
+//! gathered from and scattered to pages of a segment; or stand in the context themselves. Their end need not be told to
+//! the program ([`SendShort::forget`]). A Send in a context keeps its place among the
 //! others.
 //!
 //! # Ends
@@ -86,36 +91,35 @@
 //! A receive or probe from [`Source::Any`] ends with a message or when it is cancelled. One from a process
 //! that ends, or whose node falls silent for the peer timeout, fails with PeerGone.
 
+mod claim;
 mod context;
 mod many;
 mod pattern;
 mod pool;
 mod probe;
+mod receive;
 mod request;
+mod send;
+mod short;
 
-use std::time::Duration;
-
-use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
-use qnic_abi::message::{ReceiveCommand, ReceiveFlags, SendCommand, SendFlags};
 use qnic_abi::{NodeId, Port};
 
 use crate::endpoint::Endpoint;
-use crate::error::{MessageOperation, Result};
-use crate::memory::Part;
-use crate::rdma::transfer::Local;
-use crate::rdma::Source as Bytes;
 
-pub use context::{Notify, Pooled, PooledReceive, PooledSend, SHORT_MAX};
+pub use claim::{Claim, Claimed};
+pub use context::{Pooled, PooledReceive, PooledSend};
 pub use many::MultiReceive;
-use pattern::Fields;
 pub use pattern::{Destination, MessageEndpoint, Pattern, Source, Tag};
 pub use pool::{Pool, PoolBuffer};
-pub use probe::{Claim, Claimed, Envelope};
-use request::RequestKind;
+pub use probe::{Envelope, Probe};
+pub use receive::{Receive, Room};
 pub use request::{wait_all, wait_any, Request};
+pub use send::{Contents, Send};
+pub use short::{SendShort, SHORT_MAX};
 
 /// A message that was sent, or has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Completion {
     /// Node of the other process: that has sent it, or that it was sent to.
     pub node: NodeId,
@@ -137,141 +141,85 @@ pub struct Completion {
 /// # Messages
 /// [`crate::message`] has the rules.
 impl Endpoint {
-    /// Sends a message, and waits until it has arrived at the other NIC.
+    /// A Send of a message.
     ///
-    /// # Errors
-    /// [`Message`](crate::Error::Message): it failed. [`TimedOut`](crate::Error::TimedOut): it
-    /// goes on, and may arrive; its source must not change. Those of [`Endpoint::post_send`].
-    pub fn send<'s>(
-        &self,
-        to: &Destination,
-        bytes: impl Into<Bytes<'s>>,
-        timeout: Option<Duration>,
-    ) -> Result<Completion> {
-        self.post_send(to, bytes)?.wait(timeout)
-    }
-
-    /// Begins to send a message. Never waits for the receiver; a thread that has begun more
-    /// than 16,384 Sends which could not be posted yet waits.
-    ///
-    /// # Errors
-    /// [`NotExported`](crate::Error::NotExported), [`OutOfRange`](crate::Error::OutOfRange),
-    /// [`ForeignSegment`](crate::Error::ForeignSegment), [`DeviceGone`](crate::Error::DeviceGone),
-    /// [`QueueFailed`](crate::Error::QueueFailed)
-    pub fn post_send<'s>(
-        &self,
-        to: &Destination,
-        bytes: impl Into<Bytes<'s>>,
-    ) -> Result<Request<'_>> {
-        let core = self.core();
-        let mut copy = [0; INLINE_CAPACITY];
-        let mut command = SendCommand::command();
-        let mut payload: &[u8] = &[];
-        let fields = Fields::from(to);
-        fields.name_peer(&mut command.header);
-        command.tag = fields.tag.into();
-        command.immediate = fields.ignore_or_immediate.into();
-        command.endpoint = fields.endpoint.into();
-        if fields.untagged {
-            command.flags = SendFlags::UNTAGGED.bits().into();
+    /// ```no_run
+    /// # use qnic::message::{Destination, Tag};
+    /// # use qnic::{Endpoint, NodeId, Port, Segment};
+    /// # fn f(endpoint: &Endpoint, memory: &Segment) -> qnic::Result<()> {
+    /// let to = Destination::tagged(NodeId(1), Port(7), Tag(5));
+    /// endpoint.send(&to, b"hello").wait()?;
+    /// let mut long = endpoint.send(&to, memory.part(0, 100_000)).post()?;
+    /// long.wait(None)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn send<'s>(&self, to: &'s Destination, contents: impl Into<Contents<'s>>) -> Send<'_, 's> {
+        Send {
+            core: self.core(),
+            to,
+            contents: contents.into(),
+            timeout: None,
         }
-        let length = match core.local(bytes.into(), &mut copy)? {
-            Local::Inline(bytes) => {
-                command.header.inline_length = bytes.len() as u8;
-                payload = bytes;
-                bytes.len() as u64
-            }
-            Local::Memory(range) => {
-                command.local_address = range.address.into();
-                command.local_segment = range.exported.segment.into();
-                command.local_key = range.exported.key.into();
-                range.length
-            }
-        };
-        command.length = length.into();
-        let command = |handle: u64| {
-            let mut command = command;
-            command.handle = handle.into();
-            command.descriptor()
-        };
-        let key = core.post_send(command, payload, None)?;
-        let what = fields.what(MessageOperation::Send, length);
-        Ok(Request::new(core, key, RequestKind::Send, what))
     }
 
-    /// Receives a message into memory that this endpoint exports, whatever access that grants.
-    ///
-    /// # Errors
-    /// [`Message`](crate::Error::Message): it failed. [`TimedOut`](crate::Error::TimedOut): no message came,
-    /// and none is taken any more. Those of [`Endpoint::post_receive`].
-    pub fn receive(
-        &self,
-        pattern: &Pattern,
-        into: Part<'_>,
-        timeout: Option<Duration>,
-    ) -> Result<Completion> {
-        self.post_receive(pattern, into)?.finish(timeout)
-    }
-
-    /// Posts a receive for one message. Waits only while the command queue is full.
-    ///
-    /// At most 16,384 receives of a process are posted: one more fails with Exhausted.
-    ///
-    /// # Errors
-    /// [`OutOfRange`](crate::Error::OutOfRange), [`ForeignSegment`](crate::Error::ForeignSegment),
-    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
-    pub fn post_receive<'a>(&'a self, pattern: &Pattern, into: Part<'a>) -> Result<Request<'a>> {
-        let kind = RequestKind::Receive;
-        self.post_pattern(pattern, into, kind, ReceiveFlags::empty())
-    }
-
-    /// Posts a receive that takes many messages, one behind the other in its memory, until that
-    /// is full.
-    ///
-    /// # Errors
-    /// Those of [`Endpoint::post_receive`]
-    pub fn receive_many<'a>(
-        &'a self,
-        pattern: &Pattern,
-        into: Part<'a>,
-    ) -> Result<MultiReceive<'a>> {
-        let kind = RequestKind::Many;
-        self.post_pattern(pattern, into, kind, ReceiveFlags::MANY)
-            .map(MultiReceive::new)
-    }
-
-    fn post_pattern<'a>(
-        &'a self,
-        pattern: &Pattern,
-        into: Part<'a>,
-        kind: RequestKind,
-        flags: ReceiveFlags,
-    ) -> Result<Request<'a>> {
-        let core = self.core();
-        let range = into.range(core)?;
-        let mut command = ReceiveCommand::command();
-        let mut flags = flags;
-        let fields = Fields::from(pattern);
-        flags.set(ReceiveFlags::ANY_PROC, fields.peer.is_none());
-        fields.name_peer(&mut command.header);
-        flags.set(ReceiveFlags::UNTAGGED, fields.untagged);
-        command.tag = fields.tag.into();
-        command.ignore = fields.ignore_or_immediate.into();
-        command.endpoint = fields.endpoint.into();
-        command.flags = flags.bits().into();
-        command.length = range.length.into();
-        if range.length > 0 {
-            command.local_address = range.address.into();
-            command.local_segment = range.exported.segment.into();
-            command.local_key = range.exported.key.into();
+    /// A Send of up to [`SHORT_MAX`] bytes, which are stored in the NIC's memory.
+    pub fn send_short<'s>(&self, to: &'s Destination, bytes: &'s [u8]) -> SendShort<'_, 's> {
+        SendShort {
+            core: self.core(),
+            to,
+            bytes,
         }
-        let command = |handle: u64| -> Descriptor {
-            let mut command = command;
-            command.handle = handle.into();
-            command.descriptor()
-        };
-        let key = core.post_command(command, None)?;
-        let what = fields.what(MessageOperation::Receive, range.length);
-        Ok(Request::new(core, key, kind, what))
+    }
+
+    /// A receive of a message that the pattern takes.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use qnic::message::{Pattern, Source, Tag};
+    /// # use qnic::{Endpoint, Segment};
+    /// # fn f(endpoint: &Endpoint, memory: &Segment) -> qnic::Result<()> {
+    /// let pattern = Pattern::tagged(Source::Any, Tag(5));
+    /// let limit = Duration::from_secs(10);
+    /// let letter = endpoint.receive(&pattern, memory.part(0, 4096)).timeout(limit).wait()?;
+    /// println!("{} bytes from {}", letter.length, letter.node);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn receive<'s, 'a>(
+        &'a self,
+        pattern: &'s Pattern,
+        room: impl Into<Room<'s, 'a>>,
+    ) -> Receive<'s, 'a> {
+        Receive {
+            core: self.core(),
+            pattern,
+            room: room.into(),
+            timeout: None,
+        }
+    }
+
+    /// A look for messages that have arrived, and that no posted receive takes.
+    ///
+    /// ```no_run
+    /// # use qnic::message::{Pattern, Source, Tag};
+    /// # fn f(endpoint: &qnic::Endpoint) -> qnic::Result<()> {
+    /// if let Some(envelope) = endpoint.probe(&Pattern::any_tag(Source::Any)).test()? {
+    ///     println!("{} bytes with {:?}", envelope.length, envelope.tag);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn probe<'s>(&self, pattern: &'s Pattern) -> Probe<'_, 's> {
+        Probe {
+            core: self.core(),
+            pattern,
+            timeout: None,
+        }
+    }
+
+    /// The pool of this process.
+    pub fn pool(&self) -> Pool<'_> {
+        Pool::new(self.core())
     }
 }

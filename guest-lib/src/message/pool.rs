@@ -4,7 +4,6 @@ use std::mem::ManuallyDrop;
 
 use crate::core::pool::Run;
 use crate::core::Core;
-use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 
 /// The pages that a process shares with its NIC for messages: 16, each of 4,096 bytes. No message
@@ -22,15 +21,11 @@ pub struct PoolBuffer<'a> {
     run: Run,
 }
 
-/// # The buffer pool
-impl Endpoint {
-    /// The pool of this process.
-    pub fn pool(&self) -> Pool<'_> {
-        Pool { core: self.core() }
-    }
-}
-
 impl<'a> Pool<'a> {
+    pub(super) fn new(core: &'a Core) -> Self {
+        Pool { core }
+    }
+
     /// Takes so many pages; never waits.
     ///
     /// # Errors
@@ -83,6 +78,10 @@ impl<'a> PoolBuffer<'a> {
         Ok(())
     }
 
+    pub(super) fn core(&self) -> &'a Core {
+        self.core
+    }
+
     pub(super) fn check(&self, offset: usize, length: usize) -> Result<()> {
         let size = self.len() as u64;
         Error::check_range("pool buffer", size, offset as u64, length as u64)
@@ -90,11 +89,6 @@ impl<'a> PoolBuffer<'a> {
 
     pub(super) fn run(&self) -> Run {
         self.run
-    }
-
-    /// Returns true if it is of this process.
-    pub(super) fn is_of(&self, core: &Core) -> bool {
-        std::ptr::eq(self.core, core)
     }
 
     /// Its pages, which the caller gives back.

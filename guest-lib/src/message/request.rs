@@ -1,12 +1,12 @@
 //! What a call that does not wait returns.
 
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::{NodeId, Port, Status};
 
-use crate::core::messages::{End, RequestKey, Seen};
+use crate::core::messages::{End, Pending, RequestKey};
 use crate::core::Core;
 use crate::error::{Error, MessageError, Result};
 use crate::memory::Segment;
@@ -30,12 +30,9 @@ pub(super) enum RequestKind {
 #[derive(Debug)]
 #[must_use = "a receive that is dropped is cancelled"]
 pub struct Request<'a> {
-    pub(super) core: &'a Core,
-    pub(super) key: RequestKey,
+    pub(super) pending: Pending<'a>,
     kind: RequestKind,
     what: MessageError,
-    end: Option<End>,
-    pub(super) seen: Seen,
     /// The NIC reads or writes this memory.
     memory: PhantomData<&'a Segment>,
 }
@@ -62,12 +59,9 @@ impl<'a> Request<'a> {
         what: MessageError,
     ) -> Self {
         Request {
-            core,
-            key,
+            pending: Pending::new(core, key),
             kind,
             what,
-            end: None,
-            seen: Seen::default(),
             memory: PhantomData,
         }
     }
@@ -78,7 +72,7 @@ impl<'a> Request<'a> {
     /// [`Error::Message`]: it failed, or was cancelled. [`Error::QueueReset`]: it was dropped.
     /// [`Error::DeviceGone`], [`Error::QueueFailed`]
     pub fn test(&mut self) -> Result<Option<Completion>> {
-        self.core.progress_messages();
+        self.core().progress_messages();
         self.look()?.map(|end| self.result(&end)).transpose()
     }
 
@@ -91,8 +85,7 @@ impl<'a> Request<'a> {
         if let Some(completion) = self.test()? {
             return Ok(completion);
         }
-        let deadline = self.core.deadline(timeout);
-        let end = self.wait_end(deadline)?;
+        let end = self.pending.wait(self.core().deadline(timeout))?;
         self.result(&end)
     }
 
@@ -105,8 +98,8 @@ impl<'a> Request<'a> {
     pub fn cancel(&mut self) -> Result<()> {
         match self.kind {
             RequestKind::Send => Ok(()),
-            _ if self.end.is_some() => Ok(()),
-            _ => self.core.cancel_receive(self.key),
+            _ if self.pending.has_ended() => Ok(()),
+            _ => self.core().cancel_receive(self.pending.key),
         }
     }
 
@@ -129,62 +122,47 @@ impl<'a> Request<'a> {
         self.what
     }
 
-    #[cfg(feature = "tokio")]
     pub(crate) fn core(&self) -> &'a Core {
-        self.core
+        self.pending.core
     }
 
     /// Its end, if it has ended.
     pub(crate) fn look(&mut self) -> Result<Option<End>> {
-        if self.end.is_none() {
-            self.end = self.core.take_end(self.key, &mut self.seen)?;
-        }
-        Ok(self.end)
-    }
-
-    fn wait_end(&mut self, deadline: Option<Instant>) -> Result<End> {
-        let core = self.core;
-        core.wait_for(deadline, || self.look())
+        self.pending.look()
     }
 
     /// What the program is told of an end.
     pub(crate) fn result(&self, end: &End) -> Result<Completion> {
-        let entry = match end {
-            End::Completed(entry) => entry,
-            End::Reset => return Err(Error::QueueReset),
-        };
-        match Status::try_from(entry.status.get()) {
-            Ok(status @ (Status::Ok | Status::Truncated)) => Ok(Completion::new(entry, status)),
-            Ok(status) => Err(Error::Message(self.what.with(status))),
-            Err(unknown) => Err(Error::Incompatible(format!(
-                "{}: unknown status {}",
-                self.what, unknown.0
-            ))),
+        match end.status(self.what)? {
+            (entry, status @ (Status::Ok | Status::Truncated)) => {
+                Ok(Completion::new(&entry, status))
+            }
+            (_, status) => Err(Error::Message(self.what.with(status))),
         }
     }
 }
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
-        if self.end.is_some() {
+        if self.pending.has_ended() {
             return;
         }
+        let Pending { core, key, .. } = self.pending;
         // A drop cannot report. An error says that the NIC runs nothing of this process any
         // more: nothing touches the memory.
-        let cancelled =
-            self.kind != RequestKind::Send && self.core.cancel_receive(self.key).is_ok();
+        let cancelled = self.kind != RequestKind::Send && core.cancel_receive(key).is_ok();
         if cancelled && self.kind != RequestKind::Probe {
             drop(self.wait_for_memory());
         }
-        self.core.detach_request(self.key);
+        core.detach_request(key);
     }
 }
 
 impl Request<'_> {
     /// Waits until the NIC is done with the memory of a receive.
     fn wait_for_memory(&mut self) -> Result<()> {
-        let (core, key) = (self.core, self.key);
-        let seen = &mut self.seen;
+        let (core, key) = (self.core(), self.pending.key);
+        let seen = &mut self.pending.seen;
         core.wait_for(None, || match self.kind {
             RequestKind::Many => loop {
                 match core.take_arrived(key, seen)? {
@@ -235,7 +213,7 @@ pub fn wait_all(
     };
     let deadline = core.deadline(timeout);
     for request in &mut *requests {
-        request.wait_end(deadline)?;
+        request.pending.wait(deadline)?;
     }
     requests.iter_mut().map(|it| it.wait(None)).collect()
 }
@@ -245,8 +223,9 @@ fn core_of<'a>(requests: &[Request<'a>]) -> Result<Option<&'a Core>> {
     let Some(first) = requests.first() else {
         return Ok(None);
     };
-    match requests.iter().all(|it| std::ptr::eq(it.core, first.core)) {
-        true => Ok(Some(first.core)),
+    let core = first.core();
+    match requests.iter().all(|it| std::ptr::eq(it.core(), core)) {
+        true => Ok(Some(core)),
         false => Err(Error::ForeignRequest),
     }
 }

@@ -7,6 +7,7 @@ mod poller;
 mod queue;
 
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::Core;
@@ -27,7 +28,7 @@ pub use queue::NotificationQueue;
 /// this node before it.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification<'e> {
-    core: &'e Core,
+    core: &'e Arc<Core>,
     id: NotificationId,
 }
 
@@ -86,6 +87,22 @@ impl Notification<'_> {
         self.core.wait_signal(timeout, ready)
     }
 
+    /// Calls `handler` once for each signal, beginning with
+    /// those that are pending, until the result is dropped (notfArm; N17).
+    ///
+    /// A thread of this library calls the handlers of an endpoint, one at a time; their
+    /// notifications take turns. The signal is acknowledged before the call. A handler
+    /// may call this library, arm and disarm; while it waits, the other handlers wait
+    /// too. A handler that panics is not called again. When the device is gone, the calls
+    /// end and nothing reports that.
+    ///
+    /// # Errors
+    /// [`crate::Error::Armed`]: it has a handler, or the queue watches it;
+    /// [`crate::Error::DeviceGone`], [`crate::Error::System`].
+    pub fn arm(&self, handler: impl FnMut(NotificationId) + Send + 'static) -> Result<Armed> {
+        Armed::new(self.core, self.id, Box::new(handler))
+    }
+
     fn some_pending(&self) -> Option<u64> {
         Some(self.pending()).filter(|pending| *pending > 0)
     }
@@ -125,26 +142,6 @@ impl Endpoint {
         core.wait_signal(timeout, || {
             Ok(ahead.iter().chain(behind).find(pending).copied())
         })
-    }
-
-    /// Calls `handler` once for each signal of a counted notification, beginning with
-    /// those that are pending, until the result is dropped (notfArm; N17).
-    ///
-    /// A thread of this library calls the handlers of an endpoint, one at a time; their
-    /// notifications take turns. The signal is acknowledged before the call. A handler
-    /// may call this library, arm and disarm; while it waits, the other handlers wait
-    /// too. A handler that panics is not called again. When the device is gone, the calls
-    /// end and nothing reports that.
-    ///
-    /// # Errors
-    /// [`crate::Error::Armed`]: it has a handler, or the queue watches it;
-    /// [`crate::Error::DeviceGone`], [`crate::Error::System`].
-    pub fn arm(
-        &self,
-        id: NotificationId,
-        handler: impl FnMut(NotificationId) + Send + 'static,
-    ) -> Result<Armed> {
-        Armed::new(self.core(), id, Box::new(handler))
     }
 
     /// A descriptor for event loops that becomes readable when a notification

@@ -14,7 +14,7 @@ use qnic_abi::{Access, NodeId, Port, SegmentName};
 use super::fabric::{Fabric, Fault, Incoming, Label, Outcome, Outgoing};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ParallelError, Result};
-use crate::group::Membership;
+use crate::group::{Group, Membership};
 use crate::machine::Machine;
 use crate::memory::{Buffer, Segment};
 use crate::message::{wait_any, Completion, Destination, Pattern, Request, Source, Tag};
@@ -83,9 +83,9 @@ impl Messages {
             return Err(ParallelError::Unfit(message).into());
         }
         let membership = Membership::new(ranks[0], own, machine.size()).key(key);
-        let group = endpoint.join_group(&membership, limit)?;
+        let group = Group::join(&endpoint, &membership, limit)?;
         // The group ends with the first that leaves it: all leave together.
-        group.barrier(limit)?;
+        group.barrier().timeout(limit).wait()?;
         drop(group);
         Ok(Messages {
             outgoing: Staging::new(&endpoint, SegmentName(key), 4096)?,
@@ -116,7 +116,7 @@ impl Messages {
         if !matches!(error, Error::Message(_)) {
             return Fault::Local(error);
         }
-        let told = self.endpoint.try_probe(&self.pattern(rank, !self.key));
+        let told = self.endpoint.probe(&self.pattern(rank, !self.key)).test();
         let reason = told.ok().flatten();
         match reason.and_then(|envelope| Label(envelope.immediate).reason()) {
             Some(reason) => Fault::told(rank, reason),
@@ -141,7 +141,7 @@ impl Messages {
             let (rank, length) = (receive.rank, receive.bytes.len());
             let part = self.incoming.segment.part(offset, length);
             let pattern = self.pattern(rank, self.key);
-            requests.push(self.endpoint.post_receive(&pattern, part)?);
+            requests.push(self.endpoint.receive(&pattern, part).post()?);
             let receives = Some(length as u64);
             purposes.push(Purpose { rank, receives });
             offset += length;
@@ -151,11 +151,11 @@ impl Messages {
             let (rank, length) = (send.rank, send.bytes.len());
             let to = self.destination(rank, self.key, label);
             let request = match length {
-                0 => self.endpoint.post_send(&to, b""),
+                0 => self.endpoint.send(&to, b"").post(),
                 _ => {
                     self.outgoing.buffer.write(offset, send.bytes)?;
                     let part = self.outgoing.segment.part(offset, length);
-                    self.endpoint.post_send(&to, part)
+                    self.endpoint.send(&to, part).post()
                 }
             };
             requests.push(request?);
@@ -229,7 +229,7 @@ impl Fabric for Messages {
         let post = |(rank, tag)| {
             let to = self.destination(rank, tag, Label::end(reason));
             // Whoever cannot be told notices it otherwise.
-            self.endpoint.post_send(&to, b"").ok()
+            self.endpoint.send(&to, b"").post().ok()
         };
         let requests: Vec<_> = told.filter_map(post).collect();
         let start = Instant::now();

@@ -1,184 +1,234 @@
-//! Writes and reads of remote memory (N9, N10, N11).
+//! Writes and reads of remote memory, and what waits for them (N9, N10, N11).
+//!
+//! ```text
+//!   what                              how                        begin it
+//!   Endpoint::write(to, at, bytes) ─► Write ─ notify, timeout ─┬─ post   ─► Ticket: one transfer
+//!   Endpoint::read(from, at, part) ─► Read  ─ timeout ─────────┤
+//!                                                              └─ fenced ─► (): and all before it
+//!   Endpoint::flush() ──────────────► Flush ─ reads, writes, timeout ─ wait ─► (): all before it
+//! ```
+//! A call of [`Endpoint`] says what is transferred, and does nothing by itself. Methods of what it
+//! returns say how. The last one begins the transfer, and its name says what the program waits
+//! for: nothing (`post`), or this and all earlier transfers of its kind (`fenced`).
+//!
+//! [`Write`], [`Read`] and [`Flush`] are plain values: building one allocates nothing, and each can
+//! be copied and begun several times.
+//!
+//! # Timeouts
+//! A timeout ends the wait, and nothing else. What was issued goes on: it may complete or fail
+//! later, and its failure is reported once, as without a timeout. A timeout of zero asks once.
+//!
+//! | the call returns | what was issued | what to do |
+//! |---|---|---|
+//! | [`Error::QueueFull`](crate::Error::QueueFull) | nothing | issue it again |
+//! | [`Error::TimedOut`](crate::Error::TimedOut) | all of it; not known whether it is complete | wait again: [`Ticket::wait_timeout`], [`Endpoint::flush`] |
+//!
+//! After `TimedOut` a source must not change, and a destination may still change.
 
+mod flush;
 pub(crate) mod internal_writes;
 mod ticket;
-mod timeout;
 pub(crate) mod transfer;
 
-use std::time::Instant;
+use std::time::Duration;
 
 use qnic_abi::command::CommandFlags;
 
-use crate::core::IssueOptions;
+use crate::core::tracker::Issued;
+use crate::core::{Core, IssueOptions};
 use crate::endpoint::Endpoint;
 use crate::error::{Operation, Result};
 use crate::memory::{Part, RemoteSegment};
 use crate::notification::Signal;
-use crate::rdma::transfer::Write;
 
+pub use flush::Flush;
 pub use ticket::Ticket;
 pub use transfer::Source;
 
+/// A write to memory of another process, which has not begun ([`Endpoint::write`]).
+#[derive(Debug, Clone, Copy)]
+#[must_use = "nothing is written before `post` or `fenced`"]
+pub struct Write<'e, 's> {
+    core: &'e Core,
+    what: transfer::Write<'s>,
+    timeout: Option<Duration>,
+}
+
+/// A read from memory of another process, which has not begun ([`Endpoint::read`]).
+#[derive(Debug, Clone, Copy)]
+#[must_use = "nothing is read before `post` or `fenced`"]
+pub struct Read<'e, 's> {
+    core: &'e Core,
+    what: transfer::Read<'s>,
+    timeout: Option<Duration>,
+}
+
 /// # Transfers
 impl Endpoint {
-    /// Writes to a remote segment at `offset`, and does not wait.
+    /// A write of `source` to a remote segment at `offset`, in bytes.
+    ///
+    /// ```no_run
+    /// # use qnic::{Endpoint, NotificationId, RemoteSegment};
+    /// # fn f(endpoint: &Endpoint, theirs: &RemoteSegment, letter: NotificationId) -> qnic::Result<()> {
+    /// let ticket = endpoint.write(theirs, 0, b"hello").post()?;
+    /// ticket.wait()?;
+    /// endpoint.write(theirs, 8, b"world").notify(letter).fenced()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn write<'s>(
+        &self,
+        to: &'s RemoteSegment,
+        offset: u64,
+        source: impl Into<Source<'s>>,
+    ) -> Write<'_, 's> {
+        Write {
+            core: self.core(),
+            what: transfer::Write::new(to, offset, source.into(), None),
+            timeout: None,
+        }
+    }
+
+    /// A read from a remote segment at `offset`, in bytes, into exported memory of this process.
+    /// The access that the local segment grants to peers does not matter.
+    ///
+    /// ```no_run
+    /// # fn f(endpoint: &qnic::Endpoint, theirs: &qnic::RemoteSegment, own: &qnic::Segment) -> qnic::Result<()> {
+    /// endpoint.read(theirs, 0, own.part(0, 4096)).fenced()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn read<'s>(
+        &self,
+        from: &'s RemoteSegment,
+        offset: u64,
+        destination: Part<'s>,
+    ) -> Read<'_, 's> {
+        Read {
+            core: self.core(),
+            what: transfer::Read {
+                from,
+                offset,
+                destination,
+            },
+            timeout: None,
+        }
+    }
+
+    /// A wait for all reads and writes of this endpoint that were issued before (flushRW).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn f(endpoint: &qnic::Endpoint) -> qnic::Result<()> {
+    /// endpoint.flush().wait()?;
+    /// endpoint.flush().writes().timeout(Duration::from_millis(10)).wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn flush(&self) -> Flush<'_> {
+        Flush::new(self.core())
+    }
+}
+
+impl<'e> Write<'e, '_> {
+    /// Signals a notification of the remote process once this and all earlier writes to its node
+    /// have been delivered (writeN; N16, N18). A write without bytes only signals.
+    #[inline]
+    pub fn notify(mut self, signal: impl Into<Signal>) -> Self {
+        self.what.signal = Some(signal.into());
+        self
+    }
+
+    /// Waits at most so long in all; `None`, as at first: as long as it takes.
+    #[inline]
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
+        self
+    }
+
+    /// Issues it. Waits only for room in the command queue.
     ///
     /// # Errors
     /// [`OutOfRange`](crate::Error::OutOfRange), [`NotExported`](crate::Error::NotExported),
     /// [`ForeignSegment`](crate::Error::ForeignSegment),
-    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed).
-    pub fn write<'a>(
-        &self,
-        to: &RemoteSegment,
-        offset: u64,
-        source: impl Into<Source<'a>>,
-    ) -> Result<Ticket<'_>> {
-        self.issue_write(Write::new(to, offset, source.into(), None), None)
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed);
+    /// [`QueueFull`](crate::Error::QueueFull): the timeout is over;
+    /// [`Transfer`](crate::Error::Transfer): the queue is full of transfers to a process that is
+    /// gone, and this is their failure.
+    pub fn post(self) -> Result<Ticket<'e>> {
+        let to = self.what.to;
+        begin(self.core, to, Operation::Write, self.timeout, |options| {
+            self.core.write(self.what, CommandFlags::empty(), options)
+        })
     }
 
-    /// Writes, waits for this and all earlier writes, and reports those that failed and
-    /// have no ticket (writeF). The sources are reusable then.
+    /// Issues it, waits for this and all earlier writes of the endpoint, and reports those that
+    /// failed and have no ticket (writeF, writeFN). The sources are reusable then.
     ///
     /// # Errors
-    /// [`Transfer`](crate::Error::Transfer), and those of [`Endpoint::write`].
-    pub fn write_fenced<'a>(
-        &self,
-        to: &RemoteSegment,
-        offset: u64,
-        source: impl Into<Source<'a>>,
-    ) -> Result<()> {
-        self.fenced_write(Write::new(to, offset, source.into(), None), None)
+    /// [`TimedOut`](crate::Error::TimedOut): this and all earlier writes go on.
+    /// [`Transfer`](crate::Error::Transfer) with all that failed; those of [`Write::post`].
+    pub fn fenced(self) -> Result<()> {
+        fence(self.core, self.timeout, |options| {
+            self.core.write(self.what, CommandFlags::PUBLISH, options)
+        })
+    }
+}
+
+impl<'e> Read<'e, '_> {
+    /// Waits at most so long in all; `None`, as at first: as long as it takes.
+    #[inline]
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
+        self
     }
 
-    /// Writes and signals a notification of the remote process once this and all
-    /// earlier writes to its node have been delivered (writeN; N16, N18). A write
-    /// without bytes only signals.
+    /// Issues it. Waits only for room in the command queue.
     ///
     /// # Errors
-    /// Those of [`Endpoint::write`].
-    pub fn write_notify<'a>(
-        &self,
-        to: &RemoteSegment,
-        offset: u64,
-        source: impl Into<Source<'a>>,
-        signal: impl Into<Signal>,
-    ) -> Result<Ticket<'_>> {
-        self.issue_write(
-            Write::new(to, offset, source.into(), Some(signal.into())),
-            None,
-        )
+    /// Those of [`Write::post`] but `NotExported`.
+    pub fn post(self) -> Result<Ticket<'e>> {
+        let from = self.what.from;
+        begin(self.core, from, Operation::Read, self.timeout, |options| {
+            self.core.read(self.what, CommandFlags::empty(), options)
+        })
     }
 
-    /// [`Endpoint::write_notify`], fenced like [`Endpoint::write_fenced`] (writeFN).
+    /// Issues it, waits for this and all earlier reads of the endpoint, and reports those that
+    /// failed and have no ticket (readF).
     ///
     /// # Errors
-    /// Those of [`Endpoint::write_fenced`].
-    pub fn write_fenced_notify<'a>(
-        &self,
-        to: &RemoteSegment,
-        offset: u64,
-        source: impl Into<Source<'a>>,
-        signal: impl Into<Signal>,
-    ) -> Result<()> {
-        self.fenced_write(
-            Write::new(to, offset, source.into(), Some(signal.into())),
-            None,
-        )
+    /// Those of [`Write::fenced`], of reads.
+    pub fn fenced(self) -> Result<()> {
+        fence(self.core, self.timeout, |options| {
+            self.core.read(self.what, CommandFlags::PUBLISH, options)
+        })
     }
+}
 
-    /// Reads from a remote segment at `offset` into exported memory of this
-    /// process, and does not wait. The access that the local segment grants to peers does
-    /// not matter.
-    ///
-    /// # Errors
-    /// [`OutOfRange`](crate::Error::OutOfRange),
-    /// [`ForeignSegment`](crate::Error::ForeignSegment),
-    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed).
-    pub fn read(
-        &self,
-        from: &RemoteSegment,
-        offset: u64,
-        destination: Part<'_>,
-    ) -> Result<Ticket<'_>> {
-        self.issue_read((from, offset), destination, None)
-    }
+/// Issues a transfer that has a ticket.
+#[inline]
+fn begin<'e>(
+    core: &'e Core,
+    peer: &RemoteSegment,
+    operation: Operation,
+    timeout: Option<Duration>,
+    issue: impl FnOnce(IssueOptions) -> Result<Issued>,
+) -> Result<Ticket<'e>> {
+    core.check_reachable(peer.node(), peer.port(), operation)?;
+    let issued = issue(IssueOptions::CLAIMED.until(core.deadline(timeout)))?;
+    Ok(Ticket::new(core, issued))
+}
 
-    /// Reads, waits for this and all earlier reads, and reports those that failed and
-    /// have no ticket (readF).
-    ///
-    /// # Errors
-    /// [`Transfer`](crate::Error::Transfer), and those of [`Endpoint::read`].
-    pub fn read_fenced(
-        &self,
-        from: &RemoteSegment,
-        offset: u64,
-        destination: Part<'_>,
-    ) -> Result<()> {
-        self.fenced_read((from, offset), destination, None)
-    }
-
-    /// Waits for all reads that were issued before (flushR).
-    ///
-    /// # Errors
-    /// [`Transfer`](crate::Error::Transfer) with all failed reads that no ticket waits for;
-    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed),
-    /// [`QueueReset`](crate::Error::QueueReset).
-    pub fn flush_reads(&self) -> Result<()> {
-        self.core().flush(&[Operation::Read], None)
-    }
-
-    /// Waits for all writes that were issued before (flushW).
-    ///
-    /// # Errors
-    /// As [`Endpoint::flush_reads`], of writes.
-    pub fn flush_writes(&self) -> Result<()> {
-        self.core().flush(&[Operation::Write], None)
-    }
-
-    /// Waits for all reads and writes that were issued before (flushRW).
-    ///
-    /// # Errors
-    /// As [`Endpoint::flush_reads`], of both.
-    pub fn flush(&self) -> Result<()> {
-        let kinds = [Operation::Read, Operation::Write];
-        self.core().flush(&kinds, None)
-    }
-
-    fn issue_write(&self, write: Write<'_>, deadline: Option<Instant>) -> Result<Ticket<'_>> {
-        let (core, flags) = (self.core(), CommandFlags::empty());
-        core.check_reachable(write.to.node(), write.to.port(), Operation::Write)?;
-        let issued = core.write(write, flags, IssueOptions::CLAIMED.until(deadline))?;
-        Ok(Ticket::new(core, issued))
-    }
-
-    fn fenced_write(&self, write: Write<'_>, deadline: Option<Instant>) -> Result<()> {
-        let (core, flags) = (self.core(), CommandFlags::PUBLISH);
-        let issued = core.write(write, flags, IssueOptions::default().until(deadline))?;
-        core.fence(&[issued.mark], deadline)
-    }
-
-    fn issue_read(
-        &self,
-        (from, offset): (&RemoteSegment, u64),
-        destination: Part<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<Ticket<'_>> {
-        let (core, flags) = (self.core(), CommandFlags::empty());
-        core.check_reachable(from.node(), from.port(), Operation::Read)?;
-        let options = IssueOptions::CLAIMED.until(deadline);
-        let issued = core.read(from, offset, destination, flags, options)?;
-        Ok(Ticket::new(core, issued))
-    }
-
-    fn fenced_read(
-        &self,
-        (from, offset): (&RemoteSegment, u64),
-        destination: Part<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<()> {
-        let (core, flags) = (self.core(), CommandFlags::PUBLISH);
-        let options = IssueOptions::default().until(deadline);
-        let issued = core.read(from, offset, destination, flags, options)?;
-        core.fence(&[issued.mark], deadline)
-    }
+/// Issues a transfer, and waits for it and those before it.
+fn fence(
+    core: &Core,
+    timeout: Option<Duration>,
+    issue: impl FnOnce(IssueOptions) -> Result<Issued>,
+) -> Result<()> {
+    let deadline = core.deadline(timeout);
+    let issued = issue(IssueOptions::default().until(deadline))?;
+    core.fence(&[issued.mark], deadline)
 }

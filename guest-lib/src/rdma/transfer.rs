@@ -6,7 +6,7 @@ use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand, WriteFlags};
 use crate::core::tracker::Issued;
 use crate::core::{lock, Core, IssueOptions};
 use crate::error::{Error, Operation, Result};
-use crate::memory::{Part, Range, RemoteSegment, Target};
+use crate::memory::{LocalMemory, Part, Range, RemoteSegment, Target};
 use crate::notification::Signal;
 
 /// Where the bytes of a write or a message come from.
@@ -26,24 +26,28 @@ pub enum Source<'a> {
 }
 
 impl<'a> From<&'a [u8]> for Source<'a> {
+    #[inline]
     fn from(bytes: &'a [u8]) -> Self {
         Source::Bytes(bytes)
     }
 }
 
 impl<'a, const N: usize> From<&'a [u8; N]> for Source<'a> {
+    #[inline]
     fn from(bytes: &'a [u8; N]) -> Self {
         Source::Bytes(bytes)
     }
 }
 
 impl<'a> From<Part<'a>> for Source<'a> {
+    #[inline]
     fn from(part: Part<'a>) -> Self {
         Source::Part(part)
     }
 }
 
 /// A write, as the caller describes it.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Write<'a> {
     pub(crate) to: &'a RemoteSegment,
     /// Offset there, in bytes.
@@ -52,7 +56,17 @@ pub(crate) struct Write<'a> {
     pub(crate) signal: Option<Signal>,
 }
 
+/// A read, as the caller describes it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Read<'a> {
+    pub(crate) from: &'a RemoteSegment,
+    /// Offset there, in bytes.
+    pub(crate) offset: u64,
+    pub(crate) destination: Part<'a>,
+}
+
 impl<'a> Write<'a> {
+    #[inline]
     pub(crate) fn new(
         to: &'a RemoteSegment,
         offset: u64,
@@ -122,9 +136,7 @@ impl Core {
                 payload = bytes;
             }
             Local::Memory(range) => {
-                command.local_address = range.address.into();
-                command.local_segment = range.exported.segment.into();
-                command.local_key = range.exported.key.into();
+                command.set_local(&range);
             }
         }
         self.issue(&command.descriptor(), payload, summary, options)
@@ -133,12 +145,15 @@ impl Core {
     /// Issues a read.
     pub(crate) fn read(
         &self,
-        from: &RemoteSegment,
-        offset: u64,
-        destination: Part<'_>,
+        read: Read<'_>,
         flags: CommandFlags,
         options: IssueOptions,
     ) -> Result<Issued> {
+        let Read {
+            from,
+            offset,
+            destination,
+        } = read;
         let range = destination.range(self)?;
         let (target, summary) = from.describe(Operation::Read, offset, range.length)?;
         let mut command = ReadCommand::command();
@@ -146,9 +161,7 @@ impl Core {
         command.header.opcode = Opcode::Read as u8;
         command.header.flags = flags.bits();
         command.length = range.length.into();
-        command.local_address = range.address.into();
-        command.local_segment = range.exported.segment.into();
-        command.local_key = range.exported.key.into();
+        command.set_local(&range);
         command.remote_address = target.address.into();
         command.remote_key = target.key.into();
         command.remote_segment = target.segment.into();

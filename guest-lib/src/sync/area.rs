@@ -83,11 +83,11 @@ impl Area {
     /// Loads a word of another's slot.
     ///
     /// # Errors
-    /// Those of [`crate::RemoteWord`]; see [`crate::Error::is_peer_gone`].
+    /// Those of [`crate::AtomicOperation::wait`]; see [`crate::Error::is_peer_gone`].
     pub(crate) fn load(&self, entry: Entry, word: u64) -> Result<u64> {
         let area = self.area_of(entry)?;
-        let word = self.endpoint.atomic_u64(&area, entry.offset() + word)?;
-        word.load().inspect_err(|error| {
+        let word = self.endpoint.atomic(&area, entry.offset() + word)?;
+        word.load().wait().inspect_err(|error| {
             if error.is_peer_gone() {
                 lock(&self.imported).remove(&entry.participant());
             }

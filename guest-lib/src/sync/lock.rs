@@ -117,7 +117,9 @@ impl Lock {
 
     /// Joins with a slot; returns what stands before it: 0 if it has taken the free lock.
     fn join(&self, slot: &Slot) -> Result<u64> {
-        let joined = self.structure.execute(Function::Enqueue, [slot.entry.0, 0]);
+        let joined = self
+            .structure
+            .execute(Function::Enqueue, [slot.entry.0, 0], None);
         slot.join(joined).map(|(before, _)| before)
     }
 
@@ -181,12 +183,12 @@ impl Lock {
     }
 
     fn load_turns(&self) -> Result<Turns> {
-        self.turns.load().map(Turns)
+        self.turns.load().wait().map(Turns)
     }
 
     /// Changes `turns` from one value to another; returns the value before.
     fn swap_turns(&self, from: Turns, to: Turns) -> Result<Turns> {
-        self.turns.compare_swap(from.0, to.0).map(Turns)
+        self.turns.compare_swap(from.0, to.0).wait().map(Turns)
     }
 
     /// Takes a slot, which is not linked, out of the queue again.
@@ -194,7 +196,7 @@ impl Lock {
         let (object, me) = (&self.object, slot.entry.0);
         // The last withdraws before it counts as gone: else its predecessor, which counts
         // itself as the last, could free the lock while this name stands in `tail`.
-        let is_last = || Ok(self.tail.compare_swap(me, before.0)? == me);
+        let is_last = || Ok(self.tail.compare_swap(me, before.0).wait()? == me);
         let next = match is_last()? {
             true => None,
             false => object.await_next(&slot, is_last)?,
@@ -297,7 +299,7 @@ impl Lock {
 
     /// Returns true if the holder of a frozen lock lives.
     fn is_held(&self) -> Result<bool> {
-        let mut head = self.head.load()?;
+        let mut head = self.head.load().wait()?;
         loop {
             if let Some(holder) = Entry::from_word(head) {
                 if self.object.is_held_by(holder)? {
@@ -305,7 +307,7 @@ impl Lock {
                 }
             }
             // It may have handed over and left.
-            let now = self.head.load()?;
+            let now = self.head.load().wait()?;
             if now == head {
                 return Ok(false);
             }
@@ -349,7 +351,7 @@ impl Lock {
             // Or the lock was recovered after this process knew its epoch, and before it
             // joined. Then its name stands there.
             let is_old = found.is_of(turn.generation) || found.is_frozen();
-            if is_old || self.head.load()? != slot.entry.0 {
+            if is_old || self.head.load().wait()? != slot.entry.0 {
                 return Err(self.object.broken());
             }
             turn.generation = found.generation();
@@ -366,7 +368,7 @@ impl Lock {
         if number >= MANY && self.count_less(turn.generation, number - 1).is_ok() {
             number = 1;
         }
-        if self.head.compare_swap(me, next.0)? != me {
+        if self.head.compare_swap(me, next.0).wait()? != me {
             return Err(object.broken());
         }
         object.core().wait_program_writes()?;

@@ -70,7 +70,7 @@
 //! "Timeouts").
 //!
 //! # Errors
-//! All methods that reach the owner return the errors of [`crate::RemoteWord`], beside those
+//! All methods that reach the owner return the errors of [`crate::AtomicOperation::wait`], beside those
 //! that they name.
 //!
 //! # Who may wake

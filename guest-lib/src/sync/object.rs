@@ -150,7 +150,7 @@ impl Object {
             .wrapping_add(address)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Ok(Object {
-            epoch: participant.endpoint().atomic_u64(segment, offset + EPOCH)?,
+            epoch: participant.endpoint().atomic(segment, offset + EPOCH)?,
             known: AtomicU64::new(UNKNOWN),
             participant: participant.clone(),
             segment: segment.clone(),
@@ -167,7 +167,7 @@ impl Object {
 
     pub(crate) fn word(&self, at: u64) -> Result<RemoteU64> {
         let endpoint = self.participant.endpoint();
-        endpoint.atomic_u64(&self.segment, self.offset + at)
+        endpoint.atomic(&self.segment, self.offset + at)
     }
 
     /// Takes a slot for its queue.
@@ -182,7 +182,7 @@ impl Object {
 
     /// Loads the epoch, and remembers it.
     pub(crate) fn load_epoch(&self) -> Result<u64> {
-        let epoch = self.epoch.load()?;
+        let epoch = self.epoch.load().wait()?;
         self.known.store(epoch, Ordering::Relaxed);
         Ok(epoch)
     }
@@ -229,7 +229,7 @@ impl Object {
     /// the owner whether the entry is the first of the queue.
     ///
     /// # Errors
-    /// [`Error::Broken`], [`Error::TimedOut`], and those of [`crate::RemoteWord`].
+    /// [`Error::Broken`], [`Error::TimedOut`], and those of [`crate::AtomicOperation::wait`].
     pub(crate) fn await_grant(
         &self,
         slot: &Slot,
@@ -343,7 +343,7 @@ impl Object {
         let epoch = self.load_epoch()?;
         if is_intact(epoch) {
             if self.is_queue_of(slot, epoch) {
-                self.epoch.compare_swap(epoch, epoch | BROKEN)?;
+                self.epoch.compare_swap(epoch, epoch | BROKEN).wait()?;
             } else if self.rejoins {
                 slot.mark_stale();
             }
@@ -382,14 +382,14 @@ impl Object {
     /// ends within [`LINK_LIMIT`] counts as that of a dead process: no message of it can
     /// still be on its way then.
     pub(crate) fn claim_recovery(&self) -> Result<Option<u64>> {
-        let epoch = self.epoch.load()?;
+        let epoch = self.epoch.load().wait()?;
         let claim = match epoch & RECOVERING {
             0 => return Ok(None),
             RECOVERING if !self.is_stuck(epoch)? => return Ok(None),
             RECOVERING => epoch.wrapping_add(4),
             _ => epoch.wrapping_add(RECOVERING - BROKEN),
         };
-        let claimed = self.epoch.compare_swap(epoch, claim)? == epoch;
+        let claimed = self.epoch.compare_swap(epoch, claim).wait()? == epoch;
         Ok(claimed.then_some(claim))
     }
 
@@ -400,7 +400,7 @@ impl Object {
         let mut backoff = Backoff::new();
         while core.now() < limit {
             core.wait_until(backoff.next(core.now()), || Ok(None::<()>))?;
-            if self.epoch.load()? != epoch {
+            if self.epoch.load().wait()? != epoch {
                 return Ok(false);
             }
         }
@@ -409,18 +409,22 @@ impl Object {
 
     /// Returns true if the claim has not ended.
     pub(crate) fn is_claimed(&self, claim: u64) -> Result<bool> {
-        Ok(self.epoch.load()? == claim)
+        Ok(self.epoch.load().wait()? == claim)
     }
 
     /// Makes a claimed object intact; returns false if the claim has ended.
     pub(crate) fn finish_recovery(&self, claim: u64) -> Result<bool> {
-        Ok(self.epoch.compare_swap(claim, claim.wrapping_add(1))? == claim)
+        Ok(self
+            .epoch
+            .compare_swap(claim, claim.wrapping_add(1))
+            .wait()?
+            == claim)
     }
 
     /// Makes a claimed object broken again.
     pub(crate) fn cancel_recovery(&self, claim: u64) -> Result<()> {
         let broken = claim.wrapping_add(4 - RECOVERING + BROKEN);
-        self.epoch.compare_swap(claim, broken).map(drop)
+        self.epoch.compare_swap(claim, broken).wait().map(drop)
     }
 
     /// Returns true if the object is not intact.

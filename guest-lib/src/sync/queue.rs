@@ -86,7 +86,7 @@ impl Queue {
         operand: u64,
     ) -> Result<std::result::Result<Found, u32>> {
         let operands = [operand, generation.into()];
-        let (value, detail) = self.structure.execute(function, operands)?;
+        let (value, detail) = self.structure.execute(function, operands, None)?;
         if detail == STALE {
             return Ok(Err(value as u32));
         }
@@ -156,7 +156,7 @@ impl Queue {
 
     /// Waits until a slot that has joined is woken, and names its successor.
     fn await_turn(&self, slot: &Slot, watch: &mut Watch, deadline: Option<Instant>) -> Result<()> {
-        let is_first = || Ok(self.head.load()? == slot.entry.0);
+        let is_first = || Ok(self.head.load().wait()? == slot.entry.0);
         let count = self.object.await_grant(slot, watch, deadline, is_first)?;
         if count == 0 {
             return Ok(());

@@ -26,18 +26,18 @@ impl Semaphore {
         let endpoint = participant.endpoint();
         Ok(Semaphore {
             queue: Queue::new(participant, segment, offset, "semaphore")?,
-            value: endpoint.atomic_u32(segment, offset + VALUE)?,
+            value: endpoint.atomic(segment, offset + VALUE)?,
         })
     }
 
     /// Sets the value of a semaphore that no process waits for yet; returns what it was.
     pub fn initialize(&self, value: u32) -> Result<u32> {
-        self.value.swap(value)
+        self.value.swap(value).wait()
     }
 
     /// The value as it was a moment ago: units that no process has taken.
     pub fn value(&self) -> Result<u32> {
-        self.value.load()
+        self.value.load().wait()
     }
 
     /// Takes one unit; waits for its turn while there is none (Swait).
@@ -84,9 +84,9 @@ impl Semaphore {
 
     /// Takes one unit if there is one.
     pub fn try_wait(&self) -> Result<bool> {
-        let mut value = self.value.load()?;
+        let mut value = self.value.load().wait()?;
         while value > 0 {
-            let before = self.value.compare_swap(value, value - 1)?;
+            let before = self.value.compare_swap(value, value - 1).wait()?;
             if before == value {
                 return Ok(true);
             }

@@ -17,9 +17,9 @@ fn a_batch_rings_once_and_at_its_end() {
     let (fake, endpoint, remote) = setup();
     let inbox = inbox(&endpoint);
     let mut receive = endpoint.batch(|| {
-        endpoint.write(&remote, 0, b"one").unwrap();
-        let receive = endpoint.post_receive(&ANY, inbox.part(0, 8)).unwrap();
-        endpoint.batch(|| endpoint.write(&remote, 0, b"three").unwrap());
+        endpoint.write(&remote, 0, b"one").post().unwrap();
+        let receive = endpoint.receive(&ANY, inbox.part(0, 8)).post().unwrap();
+        endpoint.batch(|| endpoint.write(&remote, 0, b"three").post().unwrap());
         assert_eq!(fake.doorbells(), 0);
         receive
     });
@@ -28,7 +28,7 @@ fn a_batch_rings_once_and_at_its_end() {
     endpoint.batch(|| ());
     assert!(receive.test().unwrap().is_none());
     assert_eq!(fake.doorbells(), 1, "nothing was left out");
-    endpoint.write(&remote, 0, b"four").unwrap();
+    endpoint.write(&remote, 0, b"four").post().unwrap();
     assert_eq!(fake.doorbells(), 2, "no batch is open");
 }
 
@@ -44,13 +44,13 @@ fn waits_and_tests_in_a_batch_ring_before_they_look_again() {
         read_all(&fake);
     };
     endpoint.batch(|| {
-        let mut receive = endpoint.post_receive(&ANY, inbox.part(0, 8)).unwrap();
+        let mut receive = endpoint.receive(&ANY, inbox.part(0, 8)).post().unwrap();
         assert!(receive.test().unwrap().is_none());
         expect_ring();
-        let mut second = endpoint.post_receive(&ANY, inbox.part(0, 8)).unwrap();
+        let mut second = endpoint.receive(&ANY, inbox.part(0, 8)).post().unwrap();
         assert!(matches!(second.wait(NOW), Err(Error::TimedOut)));
         expect_ring();
-        let ticket = endpoint.write(&remote, 0, b"x").unwrap();
+        let ticket = endpoint.write(&remote, 0, b"x").post().unwrap();
         assert!(!ticket.has_ended());
         expect_ring();
     });
@@ -62,9 +62,9 @@ fn waits_and_tests_in_a_batch_ring_before_they_look_again() {
 fn other_threads_ring_for_themselves() {
     let (fake, endpoint, remote) = setup();
     endpoint.batch(|| {
-        endpoint.write(&remote, 0, b"mine").unwrap();
+        endpoint.write(&remote, 0, b"mine").post().unwrap();
         std::thread::scope(|scope| {
-            let other = || endpoint.write(&remote, 0, b"yours").map(drop);
+            let other = || endpoint.write(&remote, 0, b"yours").post().map(drop);
             scope.spawn(other).join().unwrap().unwrap();
         });
         assert_eq!(fake.doorbells(), 1);
@@ -79,14 +79,14 @@ fn a_panic_ends_a_batch() {
     let (fake, endpoint, remote) = setup();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         endpoint.batch(|| {
-            endpoint.write(&remote, 0, b"x").unwrap();
+            endpoint.write(&remote, 0, b"x").post().unwrap();
             panic!("on purpose");
         })
     }));
     assert!(caught.is_err());
     assert_eq!(fake.doorbells(), 1);
     read_all(&fake);
-    endpoint.write(&remote, 0, b"y").unwrap();
+    endpoint.write(&remote, 0, b"y").post().unwrap();
     assert_eq!(fake.doorbells(), 2);
 }
 
@@ -95,11 +95,11 @@ fn a_panic_ends_a_batch() {
 fn a_reset_ends_what_was_left_out() {
     let (fake, endpoint, remote) = setup();
     endpoint.batch(|| {
-        endpoint.write(&remote, 0, b"x").unwrap();
+        endpoint.write(&remote, 0, b"x").post().unwrap();
         endpoint.reset_queue().unwrap();
     });
     let rung = fake.doorbells();
-    endpoint.write(&remote, 0, b"y").unwrap();
+    endpoint.write(&remote, 0, b"y").post().unwrap();
     assert_eq!(fake.doorbells(), rung + 1);
 }
 
@@ -109,12 +109,12 @@ fn a_batch_is_of_one_endpoint() {
     let (fake, endpoint, remote) = setup();
     let (other_fake, other, other_remote) = setup();
     endpoint.batch(|| {
-        endpoint.write(&remote, 0, b"x").unwrap();
-        other.write(&other_remote, 0, b"x").unwrap();
+        endpoint.write(&remote, 0, b"x").post().unwrap();
+        other.write(&other_remote, 0, b"x").post().unwrap();
         assert_eq!((fake.doorbells(), other_fake.doorbells()), (0, 1));
         other.batch(|| {
             read_all(&other_fake);
-            other.write(&other_remote, 0, b"x").unwrap();
+            other.write(&other_remote, 0, b"x").post().unwrap();
             assert_eq!((fake.doorbells(), other_fake.doorbells()), (0, 1));
         });
         assert_eq!((fake.doorbells(), other_fake.doorbells()), (0, 2));

@@ -10,6 +10,7 @@ use zerocopy::FromBytes;
 use super::contexts::{named, receive, send, TO};
 use super::messages::{ANY, SOON};
 use super::{export, fetch, setup};
+use crate::message::Room;
 use crate::{Access, Error, Part, SegmentName, Status};
 
 fn descriptors(bytes: &[u8]) -> Vec<PageDescriptor> {
@@ -29,7 +30,7 @@ fn pages_are_described_one_by_one() {
         page(2, 0, 2 * PAGE_SIZE),
         page(1, 0, 7),
     ];
-    let mut sent = endpoint.post_send_pages(&TO, &parts).unwrap();
+    let mut sent = endpoint.send(&TO, &parts).post().unwrap();
     let command = fetch(&fake);
     let (context, region) = fake.context(named(&command));
     let length = (3 * PAGE_SIZE - 100 + 7) as u64;
@@ -61,7 +62,7 @@ fn pages_are_described_one_by_one() {
     fake.done(named(&command), Status::Ok);
     sent.wait(SOON).unwrap();
 
-    let mut received = endpoint.post_receive_pages(&ANY, &[]).unwrap();
+    let mut received = endpoint.receive(&ANY, Room::Parts(&[])).post().unwrap();
     let command = fetch(&fake);
     assert_eq!(fake.context(named(&command)).0.pages.get(), 0);
     fake.done(named(&command), Status::Ok);
@@ -91,7 +92,7 @@ fn pieces_that_do_not_fit_are_refused() {
         ),
     ];
     for (parts, wrong) in cases {
-        let refused = endpoint.post_send_pages(&TO, parts);
+        let refused = endpoint.send(&TO, parts).post();
         match refused.map(drop) {
             Err(Error::BadPiece { piece, .. }) => assert_eq!(piece, wrong),
             other => panic!("{other:?}"),
@@ -99,10 +100,10 @@ fn pieces_that_do_not_fit_are_refused() {
     }
     let outside = [segment.part(0, (LIST_PAGES + 2) * PAGE_SIZE)];
     assert_error!(
-        endpoint.post_receive_pages(&ANY, &outside),
+        endpoint.receive(&ANY, &outside).post(),
         Error::OutOfRange { .. }
     );
-    let error = endpoint.post_send_pages(&TO, &[page, segment.part(8, 100)]);
+    let error = endpoint.send(&TO, &[page, segment.part(8, 100)]).post();
     assert_eq!(
         error.unwrap_err().to_string(),
         "piece 1 of the message does not begin where a page begins, and is not the first"
@@ -122,7 +123,7 @@ fn more_pages_than_a_region_has_stand_in_a_page_of_the_pool() {
     let part = |index| segment.part(at(index), PAGE_SIZE);
     let parts: Vec<Part<'_>> = (0..COUNT).map(part).collect();
     let other = endpoint.pool().take(3).unwrap();
-    let mut request = endpoint.post_receive_pages(&ANY, &parts).unwrap();
+    let mut request = endpoint.receive(&ANY, &parts[..]).post().unwrap();
     let command = fetch(&fake);
     assert_eq!(named(&command), receive(0));
     let (context, _) = fake.context(receive(0));
@@ -148,15 +149,15 @@ fn more_pages_than_a_region_has_stand_in_a_page_of_the_pool() {
     // Without a page for the list nothing is posted; without a context the page goes back.
     let rest = endpoint.pool().take(POOL_PAGES - 3).unwrap();
     assert_error!(
-        endpoint.post_send_pages(&TO, &parts),
+        endpoint.send(&TO, &parts[..]).post(),
         Error::PoolFull { pages: 1, free: 0 }
     );
     assert!(fake.fetch().is_none());
     drop((rest, other));
-    let post = || endpoint.post_receive_pages(&ANY, &[]).unwrap();
+    let post = || endpoint.receive(&ANY, Room::Parts(&[])).post().unwrap();
     let all: Vec<_> = (0..CONTEXTS).map(|_| post()).collect();
     assert_error!(
-        endpoint.post_receive_pages(&ANY, &parts),
+        endpoint.receive(&ANY, &parts[..]).post(),
         Error::NoContext { .. }
     );
     assert_eq!(endpoint.pool().free(), POOL_PAGES);

@@ -13,7 +13,7 @@ use super::messages::{opcodes, ANY, NOW, SOON};
 use super::{export, fetch, setup};
 use crate::core::contexts::{ContextName, Direction};
 use crate::core::messages::SENDS_UNDER_WAY;
-use crate::message::{Destination, MessageEndpoint, Notify, Pattern, Request, Source, Tag};
+use crate::message::{Destination, MessageEndpoint, Pattern, Request, Room, Source, Tag};
 use crate::tests::fake_nic::{FakeNic, Fetched, Wake};
 use crate::{Endpoint, Error, NodeId, Port, Status};
 
@@ -65,8 +65,7 @@ impl FakeNic {
 }
 
 fn short(endpoint: &Endpoint) -> crate::Result<Request<'_>> {
-    let sent = endpoint.post_send_short(&TO, b"short", Notify::Yes);
-    sent.map(|request| request.unwrap())
+    endpoint.send_short(&TO, b"short").post()
 }
 
 /// Numbers of the contexts of the commands that are there.
@@ -80,8 +79,7 @@ fn a_short_send_stands_in_its_region() {
     let (fake, endpoint, _remote) = setup();
     let to = TO.at(MessageEndpoint::new(3).unwrap()).immediate(77);
     let bytes: Vec<u8> = (1..=REGION_BYTES as u8).collect();
-    let request = endpoint.post_send_short(&to, &bytes, Notify::Yes).unwrap();
-    let mut request = request.unwrap();
+    let mut request = endpoint.send_short(&to, &bytes).post().unwrap();
     assert_eq!(fake.doorbell(send(0)), DoorbellState::Used);
     let command = fetch(&fake);
     assert_eq!(named(&command), send(0));
@@ -118,11 +116,7 @@ fn a_short_send_stands_in_its_region() {
     );
 
     let untagged = Destination::untagged(NodeId(1), Port(2));
-    drop(
-        endpoint
-            .post_send_short(&untagged, b"", Notify::No)
-            .unwrap(),
-    );
+    endpoint.send_short(&untagged, b"").forget().unwrap();
     let (context, _) = fake.context(send(1));
     let flags = ContextFlags::REGION | ContextFlags::UNTAGGED;
     assert_eq!(
@@ -130,7 +124,7 @@ fn a_short_send_stands_in_its_region() {
         (flags.bits(), 0)
     );
     let long = [0; REGION_BYTES + 1];
-    let refused = endpoint.post_send_short(&TO, &long, Notify::No);
+    let refused = endpoint.send_short(&TO, &long).forget();
     assert_error!(refused, Error::OutOfRange { length: 129, .. });
 }
 
@@ -148,9 +142,7 @@ fn a_pooled_send_names_its_pages_and_gives_them_back() {
     assert_error!(buffer.write(3 * PAGE_SIZE, b"x"), Error::OutOfRange { .. });
     assert_error!(buffer.read(usize::MAX, &mut seen), Error::OutOfRange { .. });
 
-    let mut sent = endpoint
-        .post_send_from(&TO, buffer, 2 * PAGE_SIZE + 1)
-        .unwrap();
+    let mut sent = buffer.post_send(&TO, 2 * PAGE_SIZE + 1).unwrap();
     let context = named(&fetch(&fake));
     let (contents, _) = fake.context(context);
     let flags = ContextFlags::POOL | ContextFlags::NOTIFY;
@@ -184,17 +176,13 @@ fn the_pool_says_how_many_pages_are_free() {
         error.to_string(),
         "3 pages of the buffer pool in one run: 2 are free; drop a buffer"
     );
-    let other = setup();
-    let refused = other.1.post_send_from(&TO, most, 8);
-    assert_error!(refused, Error::ForeignSegment);
+    let refused = most.post_send(&TO, 14 * PAGE_SIZE + 1);
+    assert_error!(refused, Error::OutOfRange { .. });
     assert_eq!(
         pool.free(),
         POOL_PAGES,
         "a buffer that is refused goes back"
     );
-    let buffer = pool.take(1).unwrap();
-    let refused = endpoint.post_send_from(&TO, buffer, PAGE_SIZE + 1);
-    assert_error!(refused, Error::OutOfRange { .. });
 }
 
 #[test]
@@ -203,7 +191,7 @@ fn a_pooled_receive_that_is_dropped_is_cancelled_and_waited_for() {
     let from = Source::Process(NodeId(4), Port(6));
     let pattern = Pattern::ignoring(from, Tag(0x100), 0xff);
     let buffer = endpoint.pool().take(2).unwrap();
-    let posted = endpoint.post_receive_into(&pattern, buffer).unwrap();
+    let posted = buffer.post_receive(&pattern).unwrap();
     let command = fetch(&fake);
     assert_eq!(named(&command), receive(0));
     let (context, _) = fake.context(receive(0));
@@ -239,7 +227,7 @@ fn a_pooled_receive_that_is_dropped_is_cancelled_and_waited_for() {
 fn a_pooled_receive_is_told_of_its_message() {
     let (fake, endpoint, _remote) = setup();
     let buffer = endpoint.pool().take(1).unwrap();
-    let posted = endpoint.post_receive_into(&ANY, buffer).unwrap();
+    let posted = buffer.post_receive(&ANY).unwrap();
     let context = named(&fetch(&fake));
     let flags = ContextFlags::POOL | ContextFlags::NOTIFY | ContextFlags::ANY_PROC;
     assert_eq!(fake.context(context).0.flags.get(), flags.bits());
@@ -253,7 +241,7 @@ fn a_pooled_receive_is_told_of_its_message() {
     buffer.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"arrived");
 
-    let posted = endpoint.post_receive_into(&ANY, buffer).unwrap();
+    let posted = buffer.post_receive(&ANY).unwrap();
     let context = named(&fetch(&fake));
     assert_eq!(context.number, 1);
     fake.done(context, Status::PeerGone);
@@ -266,17 +254,21 @@ fn a_pooled_receive_is_told_of_its_message() {
 fn a_pooled_send_that_is_dropped_keeps_its_pages_until_it_has_ended() {
     let (fake, endpoint, _remote) = setup();
     let buffer = endpoint.pool().take(4).unwrap();
-    drop(endpoint.post_send_from(&TO, buffer, 8).unwrap());
+    drop(buffer.post_send(&TO, 8).unwrap());
     let context = named(&fetch(&fake));
     assert_eq!(endpoint.pool().free(), POOL_PAGES - 4);
     assert_eq!(fake.doorbell(context), DoorbellState::Used);
     fake.done(context, Status::PeerGone);
     assert_eq!(endpoint.pool().free(), POOL_PAGES);
     assert_eq!(fake.doorbell(context), DoorbellState::Free);
-    assert_eq!(endpoint.failed_sends(), 0, "its failure is dropped");
+    assert_eq!(
+        endpoint.statistics().failed_sends,
+        0,
+        "its failure is dropped"
+    );
     // One that has ended gives them back at once.
     let buffer = endpoint.pool().take(4).unwrap();
-    let mut sent = endpoint.post_send_from(&TO, buffer, 8).unwrap();
+    let mut sent = buffer.post_send(&TO, 8).unwrap();
     fake.done(named(&fetch(&fake)), Status::Ok);
     sent.wait_end(SOON).unwrap();
     drop(sent);
@@ -296,7 +288,7 @@ fn contexts_are_taken_behind_the_last_one_and_none_twice() {
     assert!(fake.fetch().is_none());
     // Receives have their own.
     let buffer = endpoint.pool().take(1).unwrap();
-    let received = endpoint.post_receive_into(&ANY, buffer).unwrap();
+    let received = buffer.post_receive(&ANY).unwrap();
     assert_eq!(named(&fetch(&fake)), receive(0));
     for number in [20, 7, 9] {
         fake.done(send(number), Status::Ok);
@@ -316,9 +308,9 @@ fn contexts_are_taken_behind_the_last_one_and_none_twice() {
 #[test]
 fn nobody_is_told_of_a_send_without_a_notice() {
     let (fake, endpoint, _remote) = setup();
-    let send_one = || endpoint.post_send_short(&TO, b"x", Notify::No);
+    let send_one = || endpoint.send_short(&TO, b"x").forget();
     for _ in 0..CONTEXTS {
-        assert!(send_one().unwrap().is_none());
+        send_one().unwrap();
     }
     assert_error!(send_one(), Error::NoContext { contexts: 32, .. });
     assert_eq!(numbers(&fake).len(), CONTEXTS);
@@ -331,7 +323,7 @@ fn nobody_is_told_of_a_send_without_a_notice() {
     send_one().unwrap();
     send_one().unwrap();
     assert_eq!(numbers(&fake), [4, 5]);
-    assert_eq!(endpoint.failed_sends(), 1);
+    assert_eq!(endpoint.statistics().failed_sends, 1);
     assert_error!(send_one(), Error::NoContext { .. });
 }
 
@@ -341,19 +333,19 @@ fn sends_of_contexts_keep_their_place_and_their_credits() {
     let mut first = Vec::new();
     let mut plain = Vec::new();
     for _ in 0..SENDS_UNDER_WAY - 1 {
-        plain.push(endpoint.post_send(&TO, b"x").unwrap());
+        plain.push(endpoint.send(&TO, b"x").post().unwrap());
         first.extend(fake.fetch_all());
     }
     fake.set_awake(false);
     let requests = [(); 3].map(|()| short(&endpoint).unwrap());
-    let _behind = endpoint.post_send(&TO, b"x").unwrap();
+    let _behind = endpoint.send(&TO, b"x").post().unwrap();
     assert_eq!(numbers(&fake), [0], "one credit is left");
     fake.done(send(0), Status::Ok);
-    endpoint.failed_sends();
+    endpoint.statistics().failed_sends;
     assert_eq!(numbers(&fake), [1]);
     fake.end(&first[0], Status::Ok);
     fake.end(&first[1], Status::Ok);
-    endpoint.failed_sends();
+    endpoint.statistics().failed_sends;
     let posted = fake.fetch_all();
     assert_eq!(
         opcodes(&posted),
@@ -368,13 +360,13 @@ fn a_reset_of_the_queue_frees_all_contexts() {
     let (fake, endpoint, _remote) = setup();
     let pool = endpoint.pool();
     let take = || pool.take(1).unwrap();
-    let mut sent = endpoint.post_send_from(&TO, take(), 8).unwrap();
-    let received = endpoint.post_receive_into(&ANY, take()).unwrap();
-    drop(endpoint.post_send_from(&TO, take(), 8).unwrap());
-    endpoint.post_send_short(&TO, b"x", Notify::No).unwrap();
+    let mut sent = take().post_send(&TO, 8).unwrap();
+    let received = take().post_receive(&ANY).unwrap();
+    drop(take().post_send(&TO, 8).unwrap());
+    endpoint.send_short(&TO, b"x").forget().unwrap();
     let mut plain = Vec::new();
     for _ in 0..SENDS_UNDER_WAY {
-        plain.push(endpoint.post_send(&TO, b"x").unwrap());
+        plain.push(endpoint.send(&TO, b"x").post().unwrap());
         fake.fetch_all();
     }
     // It is filled, and waits for a credit.
@@ -392,7 +384,10 @@ fn a_reset_of_the_queue_frees_all_contexts() {
     assert_error!(queued.wait(SOON), Error::QueueReset);
     assert_error!(received.wait(SOON), Error::QueueReset);
     drop(sent);
-    assert_eq!((pool.free(), endpoint.failed_sends()), (POOL_PAGES, 0));
+    assert_eq!(
+        (pool.free(), endpoint.statistics().failed_sends),
+        (POOL_PAGES, 0)
+    );
     let mut new = short(&endpoint).unwrap();
     fake.done(named(&fetch(&fake)), Status::Ok);
     new.wait(SOON).unwrap();
@@ -403,11 +398,11 @@ fn a_receive_that_finds_the_queue_full_takes_no_context() {
     let (fake, endpoint, _remote) = setup();
     let (_buffer, segment) = export(&endpoint, 8);
     let posted: Vec<_> = (0..qnic_abi::window::COMMAND_ENTRIES)
-        .map(|_| endpoint.post_receive(&ANY, segment.part(0, 8)).unwrap())
+        .map(|_| endpoint.receive(&ANY, segment.part(0, 8)).post().unwrap())
         .collect();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let mut request = endpoint.post_receive_pages(&ANY, &[]).unwrap();
+            let mut request = endpoint.receive(&ANY, Room::Parts(&[])).post().unwrap();
             request.wait(SOON).map(drop)
         });
         fake.await_request(Wake::Anything);

@@ -14,7 +14,9 @@ const TWO: NotificationId = NotificationId::new(2).unwrap();
 /// Arms a handler that reports each of its calls.
 fn reporting(endpoint: &Endpoint, id: NotificationId) -> (Armed, Receiver<NotificationId>) {
     let (sender, calls) = channel();
-    let armed = endpoint.arm(id, move |id| sender.send(id).unwrap());
+    let armed = endpoint
+        .notification(id)
+        .arm(move |id| sender.send(id).unwrap());
     (armed.unwrap(), calls)
 }
 
@@ -32,7 +34,7 @@ fn a_handler_is_called_for_signals_old_and_new() {
     assert_eq!(other_calls.recv_timeout(LONG).unwrap(), TWO);
     fake.signal(1);
     assert_eq!(calls.recv_timeout(LONG).unwrap(), ONE);
-    assert_error!(endpoint.arm(ONE, |_| ()), Error::Armed(1));
+    assert_error!(endpoint.notification(ONE).arm(|_| ()), Error::Armed(1));
     assert_error!(endpoint.queue().watch(ONE), Error::Armed(1));
     drop(armed);
     assert!(calls.recv().is_err(), "the handler is gone, called or not");
@@ -57,7 +59,7 @@ fn every_signal_is_taken_once_whenever_handlers_come_and_go() {
         loop {
             let last = signaller.is_finished();
             let count = handled.clone();
-            let armed = endpoint.arm(ONE, move |_| {
+            let armed = endpoint.notification(ONE).arm(move |_| {
                 count.fetch_add(1, Ordering::Relaxed);
             });
             taken += u64::from(endpoint.notification(ONE).acknowledge());
@@ -86,7 +88,7 @@ fn handlers_are_called_one_at_a_time() {
             busy.store(false, Ordering::SeqCst);
             sender.send(()).unwrap();
         };
-        endpoint.arm(id, handler).unwrap()
+        endpoint.notification(id).arm(handler).unwrap()
     });
     for _ in 0..200 {
         fake.signal(1);
@@ -104,7 +106,7 @@ fn a_dropped_handler_does_not_run_any_more() {
     for _ in 0..50 {
         let ended = Arc::new(AtomicBool::new(false));
         let (seen, (entered, calls)) = (ended.clone(), channel());
-        let armed = endpoint.arm(ONE, move |_| {
+        let armed = endpoint.notification(ONE).arm(move |_| {
             // The drop below may wait for this very call.
             entered.send(()).unwrap();
             std::thread::yield_now();
@@ -125,11 +127,13 @@ fn a_handler_may_disarm_itself_and_arm_again() {
     let handler = Arc::new(Mutex::new(None));
     let (sender, calls) = channel();
     let (own, again, report) = (handler.clone(), endpoint.clone(), sender.clone());
-    let armed = endpoint.arm(ONE, move |_| {
+    let armed = endpoint.notification(ONE).arm(move |_| {
         drop(lock(&own).take());
         report.send(1).unwrap();
         let report = sender.clone();
-        let armed = again.arm(ONE, move |_| report.send(2).unwrap());
+        let armed = again
+            .notification(ONE)
+            .arm(move |_| report.send(2).unwrap());
         *lock(&own) = Some(armed.unwrap());
     });
     *lock(&handler) = Some(armed.unwrap());
@@ -148,7 +152,7 @@ fn a_handler_may_disarm_itself_and_arm_again() {
 fn a_handler_that_panics_ends_and_the_others_go_on() {
     let (fake, endpoint, _remote) = setup();
     let (sender, calls) = channel();
-    let panicking = endpoint.arm(TWO, move |_| {
+    let panicking = endpoint.notification(TWO).arm(move |_| {
         sender.send(()).unwrap();
         std::panic::resume_unwind(Box::new("as it is meant to"));
     });
@@ -158,7 +162,7 @@ fn a_handler_that_panics_ends_and_the_others_go_on() {
     fake.signal(2);
     fake.signal(1);
     assert_eq!(others.recv_timeout(LONG).unwrap(), ONE);
-    assert_error!(endpoint.arm(TWO, |_| ()), Error::Armed(2));
+    assert_error!(endpoint.notification(TWO).arm(|_| ()), Error::Armed(2));
     drop(panicking);
     let (_armed, calls) = reporting(&endpoint, TWO);
     assert_eq!(calls.recv_timeout(LONG).unwrap(), TWO, "the second signal");

@@ -95,7 +95,7 @@ fn a_send_says_what_it_was_given() {
     let (buffer, segment) = export(&endpoint, 8192);
     let third = MessageEndpoint::new(3).unwrap();
     let to = TO.at(third).immediate(77);
-    let mut short = endpoint.post_send(&to, b"in line!").unwrap();
+    let mut short = endpoint.send(&to, b"in line!").post().unwrap();
     let command = fetch(&fake);
     let send: SendCommand = command.descriptor.read();
     assert_eq!(send.header.opcode, Opcode::Send as u8);
@@ -114,7 +114,7 @@ fn a_send_says_what_it_was_given() {
 
     let untagged = Destination::untagged(NodeId(1), Port(2));
     let part = segment.part(100, 5000);
-    let mut long = endpoint.post_send(&untagged, part).unwrap();
+    let mut long = endpoint.send(&untagged, part).post().unwrap();
     let command = fetch(&fake);
     let send: SendCommand = command.descriptor.read();
     assert_eq!((send.flags.get(), send.tag.get()), (1, 0));
@@ -132,7 +132,8 @@ fn a_receive_says_what_it_takes() {
     let from = Source::Process(NodeId(4), Port(6));
     let pattern = Pattern::ignoring(from, Tag(0x100), 0xff);
     let mut request = endpoint
-        .post_receive(&pattern, segment.part(8, 64))
+        .receive(&pattern, segment.part(8, 64))
+        .post()
         .unwrap();
     assert!(request.test().unwrap().is_none());
     let command = fetch(&fake);
@@ -151,7 +152,9 @@ fn a_receive_says_what_it_takes() {
     assert_eq!((completion.length, completion.truncated), (100, true));
 
     let part = segment.part(0, 0);
-    let any = endpoint.post_receive(&Pattern::untagged(Source::Any), part);
+    let any = endpoint
+        .receive(&Pattern::untagged(Source::Any), part)
+        .post();
     let command = fetch(&fake);
     let receive: ReceiveCommand = command.descriptor.read();
     let flags = ReceiveFlags::UNTAGGED | ReceiveFlags::ANY_PROC;
@@ -159,9 +162,9 @@ fn a_receive_says_what_it_takes() {
     fake.end(&command, Status::Ok);
     any.unwrap().wait(SOON).unwrap();
     assert!(MessageEndpoint::new(16).is_none());
-    let outside = endpoint.post_receive(&ANY, segment.part(0, 4097));
+    let outside = endpoint.receive(&ANY, segment.part(0, 4097)).post();
     assert_error!(outside, Error::OutOfRange { .. });
-    let long = endpoint.post_send(&TO, &[0; 200]);
+    let long = endpoint.send(&TO, &[0; 200]).post();
     assert_error!(long, Error::NotExported { .. });
 }
 
@@ -169,7 +172,7 @@ fn a_receive_says_what_it_takes() {
 fn requests_end_in_any_order() {
     let (fake, endpoint, _remote) = setup();
     let segment = inbox(&endpoint);
-    let post = |_| endpoint.post_receive(&ANY, segment.part(0, 8)).unwrap();
+    let post = |_| endpoint.receive(&ANY, segment.part(0, 8)).post().unwrap();
     let mut requests: Vec<_> = (0..5).map(post).collect();
     let commands = fake.fetch_all();
     assert_error!(wait_any(&mut requests, NOW), Error::TimedOut);
@@ -187,7 +190,7 @@ fn requests_end_in_any_order() {
     assert_eq!(wait_all(&mut requests, SOON).unwrap().len(), 4);
     assert_eq!(wait_any(&mut [], NOW).unwrap(), None);
     let (_other_fake, other, _) = setup();
-    let mut mixed = vec![other.post_send(&TO, b"x").unwrap()];
+    let mut mixed = vec![other.send(&TO, b"x").post().unwrap()];
     mixed.extend(requests);
     assert_error!(wait_any(&mut mixed, NOW), Error::ForeignRequest);
 }
@@ -199,7 +202,7 @@ fn sends_take_no_room_of_receives() {
     let segment = inbox(&endpoint);
     let post = |number: u64| {
         let to = TO.immediate(number);
-        endpoint.post_send(&to, segment.part(0, 4096)).unwrap()
+        endpoint.send(&to, segment.part(0, 4096)).post().unwrap()
     };
     let mut running = Vec::new();
     let mut sends = Vec::new();
@@ -208,9 +211,9 @@ fn sends_take_no_room_of_receives() {
         running.extend(fake.fetch_all());
     }
     assert_eq!(running.len(), SENDS_UNDER_WAY);
-    let mut receive = endpoint.post_receive(&ANY, segment.part(0, 8)).unwrap();
+    let mut receive = endpoint.receive(&ANY, segment.part(0, 8)).post().unwrap();
     receive.cancel().unwrap();
-    drop(endpoint.write(&remote, 0, b"x").unwrap());
+    drop(endpoint.write(&remote, 0, b"x").post().unwrap());
     assert_eq!(opcodes(&fake.fetch_all()), [5, 6, 1]);
     let mut order = Vec::new();
     while !running.is_empty() {
@@ -238,10 +241,10 @@ fn many_receives_do_not_stop_writes() {
             commands.extend(fake.fetch_all());
         }
         let part = segment.part(0, 8);
-        requests.push(endpoint.post_receive(&ANY, part).unwrap());
+        requests.push(endpoint.receive(&ANY, part).post().unwrap());
     }
     commands.extend(fake.fetch_all());
-    let ticket = endpoint.write(&remote, 0, b"x").unwrap();
+    let ticket = endpoint.write(&remote, 0, b"x").post().unwrap();
     assert_eq!(fake.serve(Status::Ok), 1);
     ticket.wait().unwrap();
     let blocked = commands.split_off(COMPLETION_ENTRIES as usize - 1);
@@ -261,8 +264,12 @@ fn many_receives_do_not_stop_writes() {
 fn whoever_posts_or_waits_makes_room_for_completions() {
     let (fake, endpoint, remote) = setup();
     let segment = inbox(&endpoint);
-    let _many =
-        std::mem::ManuallyDrop::new(endpoint.receive_many(&ANY, segment.part(0, 4096)).unwrap());
+    let _many = std::mem::ManuallyDrop::new(
+        endpoint
+            .receive(&ANY, segment.part(0, 4096))
+            .many()
+            .unwrap(),
+    );
     let command = fetch(&fake);
     let fill = || {
         let entry = CompletionEntry {
@@ -276,7 +283,7 @@ fn whoever_posts_or_waits_makes_room_for_completions() {
     fake.set_awake(true);
     fill();
     let before = fake.doorbells();
-    let ticket = endpoint.write(&remote, 0, b"x").unwrap();
+    let ticket = endpoint.write(&remote, 0, b"x").post().unwrap();
     assert_eq!(fake.doorbells(), before + 1);
     fill();
     fake.serve(Status::Ok);
@@ -293,7 +300,7 @@ fn a_receive_that_is_dropped_is_cancelled_and_its_end_awaited() {
     let (fake, endpoint, _remote) = setup();
     let segment = inbox(&endpoint);
     for late in [Status::Cancelled, Status::Ok] {
-        let request = endpoint.post_receive(&ANY, segment.part(0, 8)).unwrap();
+        let request = endpoint.receive(&ANY, segment.part(0, 8)).post().unwrap();
         let receive = fetch(&fake);
         std::thread::scope(|scope| {
             let dropped = scope.spawn(|| drop(request));
@@ -316,7 +323,10 @@ fn a_receive_with_a_timeout_ends_with_it_unless_a_message_comes() {
         std::thread::scope(|scope| {
             let received = scope.spawn(|| {
                 let short = Some(Duration::from_millis(2));
-                endpoint.receive(&ANY, segment.part(0, 8), short)
+                endpoint
+                    .receive(&ANY, segment.part(0, 8))
+                    .timeout(short)
+                    .wait()
             });
             let receive = fake.await_command();
             assert_eq!(
@@ -335,10 +345,10 @@ fn a_receive_with_a_timeout_ends_with_it_unless_a_message_comes() {
 #[test]
 fn a_send_that_is_dropped_goes_on() {
     let (fake, endpoint, _remote) = setup();
-    drop(endpoint.post_send(&TO, b"x").unwrap());
+    drop(endpoint.send(&TO, b"x").post().unwrap());
     let send = fetch(&fake);
     fake.end(&send, Status::PeerGone);
-    let mut next = endpoint.post_send(&TO, b"y").unwrap();
+    let mut next = endpoint.send(&TO, b"y").post().unwrap();
     fake.end(&fetch(&fake), Status::Ok);
     next.wait(SOON).unwrap();
     assert!(fake.fetch().is_none());
@@ -348,8 +358,8 @@ fn a_send_that_is_dropped_goes_on() {
 fn a_reset_of_the_queue_ends_all_requests_and_late_completions_end_none() {
     let (fake, endpoint, _remote) = setup();
     let segment = inbox(&endpoint);
-    let mut old = endpoint.post_receive(&ANY, segment.part(0, 8)).unwrap();
-    let sends: Vec<_> = (0..60).map(|_| endpoint.post_send(&TO, b"x")).collect();
+    let mut old = endpoint.receive(&ANY, segment.part(0, 8)).post().unwrap();
+    let sends: Vec<_> = (0..60).map(|_| endpoint.send(&TO, b"x").post()).collect();
     let command = fetch(&fake);
     fake.fail_queue(Status::Malformed);
     assert_error!(old.wait(SOON), Error::QueueFailed(Status::Malformed));
@@ -358,7 +368,7 @@ fn a_reset_of_the_queue_ends_all_requests_and_late_completions_end_none() {
     for send in sends {
         assert_error!(send.unwrap().wait(SOON), Error::QueueReset);
     }
-    let mut new = endpoint.post_receive(&ANY, segment.part(0, 8)).unwrap();
+    let mut new = endpoint.receive(&ANY, segment.part(0, 8)).post().unwrap();
     fake.end(&command, Status::Ok);
     assert_error!(new.wait(NOW), Error::TimedOut);
     fake.end(&fetch(&fake), Status::Ok);
@@ -369,7 +379,10 @@ fn a_reset_of_the_queue_ends_all_requests_and_late_completions_end_none() {
 fn the_last_of_many_ends_them_only_when_all_have_come() {
     let (fake, endpoint, _remote) = setup();
     let segment = inbox(&endpoint);
-    let mut many = endpoint.receive_many(&ANY, segment.part(0, 4096)).unwrap();
+    let mut many = endpoint
+        .receive(&ANY, segment.part(0, 4096))
+        .many()
+        .unwrap();
     let command = fetch(&fake);
     let message = |offset: u64, length: u64, flags: u8| {
         fake.end_with(&command, Status::Ok, |entry| {
@@ -396,7 +409,10 @@ fn the_last_of_many_ends_them_only_when_all_have_come() {
 fn many_messages_that_nobody_takes_end_their_receive() {
     let (fake, endpoint, _remote) = setup();
     let segment = inbox(&endpoint);
-    let mut many = endpoint.receive_many(&ANY, segment.part(0, 4096)).unwrap();
+    let mut many = endpoint
+        .receive(&ANY, segment.part(0, 4096))
+        .many()
+        .unwrap();
     let command = fetch(&fake);
     for _ in 0..ARRIVED_LIMIT {
         assert!(fake.fetch().is_none());
@@ -420,7 +436,7 @@ fn a_thread_that_takes_completions_takes_those_of_all() {
     let (fake, endpoint, _remote) = setup();
     let segment = inbox(&endpoint);
     for _ in 0..200 {
-        let post = |_| endpoint.post_receive(&ANY, segment.part(0, 8)).unwrap();
+        let post = |_| endpoint.receive(&ANY, segment.part(0, 8)).post().unwrap();
         let mut requests: Vec<_> = (0..3).map(post).collect();
         let commands = fake.fetch_all();
         std::thread::scope(|scope| {
@@ -440,8 +456,8 @@ fn a_thread_that_takes_completions_takes_those_of_all() {
 fn a_device_that_is_gone_ends_waits_and_drops() {
     let (fake, endpoint, _remote) = setup();
     let segment = inbox(&endpoint);
-    let mut request = endpoint.post_receive(&ANY, segment.part(0, 8)).unwrap();
-    let many = endpoint.receive_many(&ANY, segment.part(0, 8)).unwrap();
+    let mut request = endpoint.receive(&ANY, segment.part(0, 8)).post().unwrap();
+    let many = endpoint.receive(&ANY, segment.part(0, 8)).many().unwrap();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| request.wait(SOON));
         fake.await_request(Wake::Anything);
@@ -449,7 +465,7 @@ fn a_device_that_is_gone_ends_waits_and_drops() {
         assert_error!(waits.join().unwrap(), Error::DeviceGone);
     });
     drop((request, many));
-    assert_error!(endpoint.post_send(&TO, b"x"), Error::DeviceGone);
-    let posted = endpoint.post_receive(&ANY, segment.part(0, 8));
+    assert_error!(endpoint.send(&TO, b"x").post(), Error::DeviceGone);
+    let posted = endpoint.receive(&ANY, segment.part(0, 8)).post();
     assert_error!(posted, Error::DeviceGone);
 }

@@ -77,7 +77,10 @@ fn small_writes_travel_inline_and_large_ones_do_not() {
     let (buffer, segment) = export(&endpoint, 8192);
     buffer.write(4000, &[7; 200]).unwrap();
 
-    endpoint.write(&remote, 16, &[5; INLINE_MAX]).unwrap();
+    endpoint
+        .write(&remote, 16, &[5; INLINE_MAX])
+        .post()
+        .unwrap();
     let command = fetch(&fake);
     let write = command.write();
     assert_eq!(write.header.opcode, 1);
@@ -92,11 +95,11 @@ fn small_writes_travel_inline_and_large_ones_do_not() {
     assert_eq!(&command.payload[..INLINE_MAX], &[5; INLINE_MAX]);
 
     let part = segment.part(4001, INLINE_MAX);
-    endpoint.write(&remote, 0, part).unwrap();
+    endpoint.write(&remote, 0, part).post().unwrap();
     assert_eq!(&fetch(&fake).payload[..INLINE_MAX], &[7; INLINE_MAX]);
 
     let part = segment.part(4001, INLINE_MAX + 1);
-    endpoint.write(&remote, 0, part).unwrap();
+    endpoint.write(&remote, 0, part).post().unwrap();
     let write = fetch(&fake).write();
     assert_eq!((write.header.inline_length, write.flags.get()), (0, 0));
     assert_eq!(write.local_address.get(), buffer.address() + 4001);
@@ -110,7 +113,7 @@ fn ways(fake: &FakeNic, endpoint: &Endpoint) -> [usize; 2] {
     let (_buffer, segment) = export(endpoint, 4096);
     let mut ways = [0; 2];
     for length in 1..=160 {
-        let ticket = endpoint.write(&remote, 0, segment.part(0, length));
+        let ticket = endpoint.write(&remote, 0, segment.part(0, length)).post();
         let command = fetch(fake);
         let write = command.write();
         let inline = usize::from(write.header.inline_length);
@@ -150,18 +153,18 @@ fn ordinary_bytes_travel_inline_as_far_as_the_nic_takes_them() {
     let nic = nic.with_inline_max(8).unwrap();
     let endpoint = nic.register(Port(9)).unwrap();
     let remote = import(&endpoint);
-    endpoint.write(&remote, 0, &[1; INLINE_MAX]).unwrap();
+    endpoint.write(&remote, 0, &[1; INLINE_MAX]).post().unwrap();
     let write = fetch(&fake).write();
     assert_eq!(usize::from(write.header.inline_length), INLINE_MAX);
     assert_error!(
-        endpoint.write(&remote, 0, &[1; INLINE_MAX + 1]),
+        endpoint.write(&remote, 0, &[1; INLINE_MAX + 1]).post(),
         Error::NotExported { inline_max: 96, .. }
     );
     let (fake, nic) = FakeNic::new();
     let nic = nic.with_inline_max(128).unwrap();
     let endpoint = nic.register(Port(9)).unwrap();
     let remote = import(&endpoint);
-    endpoint.write(&remote, 0, &[1; 128]).unwrap();
+    endpoint.write(&remote, 0, &[1; 128]).post().unwrap();
     let write = fetch(&fake).write();
     assert_eq!(usize::from(write.header.inline_length), 128);
 }
@@ -170,7 +173,7 @@ fn ordinary_bytes_travel_inline_as_far_as_the_nic_takes_them() {
 fn long_sources_must_be_exported() {
     let (fake, endpoint, remote) = setup();
     let bytes = [0; INLINE_MAX + 1];
-    let refused = endpoint.write(&remote, 0, &bytes[..]);
+    let refused = endpoint.write(&remote, 0, &bytes[..]).post();
     assert_error!(refused, Error::NotExported { length: 97, .. });
     assert!(fake.fetch().is_none());
 }
@@ -182,35 +185,37 @@ fn ranges_are_checked_before_anything_is_issued() {
     let other = setup();
     let (_foreign_buffer, foreign) = export(&other.1, 4096);
     for result in [
-        endpoint.write(&remote, REMOTE_LENGTH, b"x"),
-        endpoint.write(&remote, u64::MAX, b"x"),
-        endpoint.read(&remote, 0, segment.part(4000, 97)),
-        endpoint.read(&remote, 0, segment.part(usize::MAX, 2)),
+        endpoint.write(&remote, REMOTE_LENGTH, b"x").post(),
+        endpoint.write(&remote, u64::MAX, b"x").post(),
+        endpoint.read(&remote, 0, segment.part(4000, 97)).post(),
+        endpoint
+            .read(&remote, 0, segment.part(usize::MAX, 2))
+            .post(),
     ] {
         assert_error!(result, Error::OutOfRange { .. });
     }
-    let refused = endpoint.read(&remote, 0, foreign.part(0, 8));
+    let refused = endpoint.read(&remote, 0, foreign.part(0, 8)).post();
     assert_error!(refused, Error::ForeignSegment);
     assert!(fake.fetch().is_none());
-    endpoint.write(&remote, REMOTE_LENGTH, b"").unwrap();
+    endpoint.write(&remote, REMOTE_LENGTH, b"").post().unwrap();
     assert_eq!(fetch(&fake).write().length.get(), 0);
 }
 
 #[test]
 fn the_doorbell_is_rung_only_while_the_nic_sleeps() {
     let (fake, endpoint, remote) = setup();
-    endpoint.write(&remote, 0, b"x").unwrap();
+    endpoint.write(&remote, 0, b"x").post().unwrap();
     assert_eq!(fake.doorbells(), 1);
     fake.set_awake(true);
-    endpoint.write(&remote, 0, b"x").unwrap();
+    endpoint.write(&remote, 0, b"x").post().unwrap();
     assert_eq!(fake.doorbells(), 1);
     fake.set_awake(false);
     // The NIC is on its way to the first command.
-    endpoint.write(&remote, 0, b"x").unwrap();
+    endpoint.write(&remote, 0, b"x").post().unwrap();
     assert_eq!(fake.doorbells(), 1);
     while fake.fetch().is_some() {}
     fake.set_awake(false);
-    endpoint.write(&remote, 0, b"x").unwrap();
+    endpoint.write(&remote, 0, b"x").post().unwrap();
     assert_eq!(fake.doorbells(), 2);
 }
 
@@ -218,11 +223,11 @@ fn the_doorbell_is_rung_only_while_the_nic_sleeps() {
 #[test]
 fn a_lost_nic_is_told_by_the_next_call() {
     let (fake, endpoint, remote) = setup();
-    endpoint.write(&remote, 0, b"x").unwrap();
+    endpoint.write(&remote, 0, b"x").post().unwrap();
     fake.vanish();
     let gone = |result: crate::Result<()>| matches!(result, Err(Error::DeviceGone));
-    assert!(gone(endpoint.write(&remote, 0, b"x").map(drop)));
-    assert!(gone(endpoint.flush()));
+    assert!(gone(endpoint.write(&remote, 0, b"x").post().map(drop)));
+    assert!(gone(endpoint.flush().wait()));
 }
 
 #[test]
@@ -232,9 +237,9 @@ fn a_full_queue_makes_the_process_wait() {
         let writer = scope.spawn(|| {
             for number in 0..1000u64 {
                 let bytes = number.to_le_bytes();
-                endpoint.write(&remote, 8 * number, &bytes).unwrap();
+                endpoint.write(&remote, 8 * number, &bytes).post().unwrap();
             }
-            endpoint.flush_writes().unwrap();
+            endpoint.flush().writes().wait().unwrap();
         });
         let mut expected = 0u64;
         while !writer.is_finished() {
@@ -251,7 +256,7 @@ fn a_full_queue_makes_the_process_wait() {
 
 fn write_until_refused(endpoint: &Endpoint, remote: &RemoteSegment) -> crate::Result<()> {
     loop {
-        endpoint.write(remote, 0, b"x")?;
+        endpoint.write(remote, 0, b"x").post()?;
     }
 }
 
@@ -272,16 +277,16 @@ fn no_failure_is_lost_however_many_there_are() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for _ in 0..500 {
-                endpoint.write(&remote, 0, b"x").unwrap();
+                endpoint.write(&remote, 0, b"x").post().unwrap();
             }
-            endpoint.flush()
+            endpoint.flush().wait()
         });
         while !writer.is_finished() {
             fake.serve(Status::BadKey);
         }
         assert_eq!(failures(writer.join().unwrap()).len(), 500);
     });
-    endpoint.flush().unwrap();
+    endpoint.flush().wait().unwrap();
 }
 
 #[test]
@@ -294,7 +299,7 @@ fn a_stream_to_a_node_that_is_gone_ends() {
         let told = failures(writer.join().unwrap()).len();
         assert!(told > 0);
         fake.serve(Status::Ok);
-        let rest = failures(endpoint.flush()).len();
+        let rest = failures(endpoint.flush().wait()).len();
         assert_eq!(told + rest, failed, "each is told once");
     });
 }
@@ -302,9 +307,9 @@ fn a_stream_to_a_node_that_is_gone_ends() {
 #[test]
 fn a_ticket_gets_its_own_failure_and_no_other() {
     let (fake, endpoint, remote) = setup();
-    let good = endpoint.write(&remote, 0, b"a").unwrap();
-    let bad = endpoint.write(&remote, 1, b"b").unwrap();
-    let dropped = endpoint.write(&remote, 2, b"c").unwrap();
+    let good = endpoint.write(&remote, 0, b"a").post().unwrap();
+    let bad = endpoint.write(&remote, 1, b"b").post().unwrap();
+    let dropped = endpoint.write(&remote, 2, b"c").post().unwrap();
     let (first, second, third) = (fetch(&fake), fetch(&fake), fetch(&fake));
     fake.finish(&first, Status::Ok);
     fake.finish(&second, Status::BadKey);
@@ -316,7 +321,7 @@ fn a_ticket_gets_its_own_failure_and_no_other() {
     drop(dropped);
     let error = bad.wait().unwrap_err();
     assert_eq!(error.status(), Some(Status::BadKey));
-    let rest = failures(endpoint.flush_writes());
+    let rest = failures(endpoint.flush().writes().wait());
     assert_eq!(rest.len(), 1, "the dropped ticket's failure");
     assert_eq!((rest[0].status, rest[0].offset), (Status::Aborted, 2));
 }
@@ -325,9 +330,9 @@ fn a_ticket_gets_its_own_failure_and_no_other() {
 fn fences_ask_for_counters_and_report_earlier_failures() {
     let (fake, endpoint, remote) = setup();
     let (_buffer, segment) = export(&endpoint, 4096);
-    endpoint.write(&remote, 0, b"x").unwrap();
+    endpoint.write(&remote, 0, b"x").post().unwrap();
     std::thread::scope(|scope| {
-        let fenced = scope.spawn(|| endpoint.write_fenced_notify(&remote, 8, b"y", ONE));
+        let fenced = scope.spawn(|| endpoint.write(&remote, 8, b"y").notify(ONE).fenced());
         let mut commands = std::iter::repeat_with(|| fake.fetch()).flatten();
         let (bad, good) = (commands.next().unwrap(), commands.next().unwrap());
         fake.finish(&bad, Status::AccessDenied);
@@ -341,7 +346,7 @@ fn fences_ask_for_counters_and_report_earlier_failures() {
         assert_eq!(error.status(), Some(Status::AccessDenied));
     });
     std::thread::scope(|scope| {
-        let fenced = scope.spawn(|| endpoint.read_fenced(&remote, 0, segment.part(0, 100)));
+        let fenced = scope.spawn(|| endpoint.read(&remote, 0, segment.part(0, 100)).fenced());
         while !fenced.is_finished() {
             fake.serve(Status::Ok);
         }
@@ -352,15 +357,15 @@ fn fences_ask_for_counters_and_report_earlier_failures() {
 #[test]
 fn a_stopped_queue_is_an_error_until_it_is_reset() {
     let (fake, endpoint, remote) = setup();
-    let ticket = endpoint.write(&remote, 0, b"x").unwrap();
+    let ticket = endpoint.write(&remote, 0, b"x").post().unwrap();
     fake.fail_queue(Status::Malformed);
-    let stopped = endpoint.flush_writes();
+    let stopped = endpoint.flush().writes().wait();
     assert_error!(stopped, Error::QueueFailed(Status::Malformed));
     endpoint.reset_queue().unwrap();
     assert_error!(ticket.wait(), Error::QueueReset);
-    endpoint.write(&remote, 0, b"y").unwrap();
+    endpoint.write(&remote, 0, b"y").post().unwrap();
     assert_eq!(fake.serve(Status::Ok), 1);
-    endpoint.flush().unwrap();
+    endpoint.flush().wait().unwrap();
 }
 
 #[test]
@@ -391,28 +396,37 @@ fn a_lookup_gives_the_exported_segment_and_the_offset() {
     assert_eq!((found.address(), offset), (segment.address(), 40));
     assert_eq!((found.len(), found.access()), (4096, Access::all()));
 
-    endpoint.read(&remote, 0, found.part(40, 8)).unwrap();
+    endpoint.read(&remote, 0, found.part(40, 8)).post().unwrap();
     let by_lookup = fetch(&fake).write();
-    endpoint.read(&remote, 0, segment.part(40, 8)).unwrap();
+    endpoint
+        .read(&remote, 0, segment.part(40, 8))
+        .post()
+        .unwrap();
     let by_segment = fetch(&fake).write();
     assert_eq!(by_lookup.local_address, by_segment.local_address);
     assert_eq!(by_lookup.local_segment, by_segment.local_segment);
     assert_eq!(by_lookup.local_key, by_segment.local_key);
 
-    endpoint.write(&remote, 0, found.part(40, 8)).unwrap();
+    endpoint
+        .write(&remote, 0, found.part(40, 8))
+        .post()
+        .unwrap();
     let write = fetch(&fake).write();
     assert_eq!(write.header.inline_length, 0, "the NIC reads it");
     assert_eq!(write.local_address, by_segment.local_address);
-    endpoint.write(&remote, 0, found.part(40, 0)).unwrap();
+    endpoint
+        .write(&remote, 0, found.part(40, 0))
+        .post()
+        .unwrap();
     assert_eq!(fetch(&fake).write().length.get(), 0);
 
     assert_error!(
-        endpoint.read(&remote, 0, found.part(4090, 8)),
+        endpoint.read(&remote, 0, found.part(4090, 8)).post(),
         Error::OutOfRange { .. }
     );
     let other = setup();
     assert_error!(
-        other.1.read(&other.2, 0, found.part(0, 8)),
+        other.1.read(&other.2, 0, found.part(0, 8)).post(),
         Error::ForeignSegment
     );
     let other_name = endpoint.export(SegmentName(2), &buffer, Access::READ);
@@ -458,16 +472,19 @@ fn refusals_say_what_was_asked() {
 fn a_slow_read_keeps_its_failure() {
     let (fake, endpoint, remote) = setup();
     let (_buffer, segment) = export(&endpoint, 4096);
-    let read = endpoint.read(&remote, 5, segment.part(0, 8)).unwrap();
+    let read = endpoint
+        .read(&remote, 5, segment.part(0, 8))
+        .post()
+        .unwrap();
     let slow = fetch(&fake);
     for _ in 0..300 {
-        endpoint.write(&remote, 9, b"x").unwrap();
+        endpoint.write(&remote, 9, b"x").post().unwrap();
         fake.serve(Status::Ok);
     }
     assert!(!read.has_ended());
     fake.finish(&slow, Status::PageUnavailable);
     fake.publish();
-    endpoint.flush().unwrap();
+    endpoint.flush().wait().unwrap();
     assert_eq!(failures(read.wait())[0].offset, 5);
 }
 
@@ -532,7 +549,7 @@ proptest! {
         let (mut tickets, mut failed, mut reported) = (Vec::new(), Vec::new(), Vec::new());
         let flush = |nic: &mut Slow, reported: &mut Vec<u64>| {
             nic.complete_all();
-            reported.extend(failures(endpoint.flush()).iter().map(|failure| failure.offset));
+            reported.extend(failures(endpoint.flush().wait()).iter().map(|failure| failure.offset));
         };
         let mut issued = 0u64;
         for step in steps {
@@ -543,9 +560,9 @@ proptest! {
                         nic.complete_all();
                     }
                     let ticket = if read {
-                        endpoint.read(&remote, issued, segment.part(0, 0))
+                        endpoint.read(&remote, issued, segment.part(0, 0)).post()
                     } else {
-                        endpoint.write(&remote, issued, b"")
+                        endpoint.write(&remote, issued, b"").post()
                     };
                     tickets.push((issued, ticket.unwrap()));
                     issued += 1;

@@ -36,7 +36,7 @@ fn claim<'a>(fake: &FakeNic, endpoint: &'a Endpoint, number: u64) -> Claimed<'a>
     let answer = (Status::Ok, |entry: &mut CompletionEntry| {
         entry.offset = number.into();
     });
-    let (claimed, command) = answered(fake, || endpoint.try_claim(&ANY).unwrap(), answer);
+    let (claimed, command) = answered(fake, || endpoint.probe(&ANY).try_claim().unwrap(), answer);
     assert_eq!(flags(&command), 2 | 8);
     claimed.expect("a message")
 }
@@ -62,7 +62,11 @@ fn a_probe_says_what_it_looks_for_and_tells_what_is_there() {
         entry.length = 100_000.into();
         entry.immediate = 9.into();
     });
-    let (found, command) = answered(&fake, || endpoint.probe(&pattern, SOON), answer);
+    let (found, command) = answered(
+        &fake,
+        || endpoint.probe(&pattern).timeout(SOON).wait(),
+        answer,
+    );
     let probe: ProbeCommand = command.descriptor.read();
     assert_eq!(
         (
@@ -84,19 +88,19 @@ fn a_probe_says_what_it_looks_for_and_tells_what_is_there() {
     let untagged = Pattern::untagged(Source::Any);
     for status in [Status::Ok, Status::NoMessage] {
         let answer = (status, |_: &mut CompletionEntry| {});
-        let (found, command) = answered(&fake, || endpoint.try_probe(&untagged), answer);
+        let (found, command) = answered(&fake, || endpoint.probe(&untagged).test(), answer);
         assert_eq!(
             (found.unwrap().is_some(), flags(&command)),
             (status == Status::Ok, 1 | 2)
         );
-        let (found, command) = answered(&fake, || endpoint.discard(&ANY), answer);
+        let (found, command) = answered(&fake, || endpoint.probe(&ANY).discard(), answer);
         assert_eq!(
             (found.unwrap().is_some(), flags(&command)),
             (status == Status::Ok, 2 | 16)
         );
     }
     let answer = (Status::PeerGone, |_: &mut CompletionEntry| {});
-    let (found, _) = answered(&fake, || endpoint.try_probe(&untagged), answer);
+    let (found, _) = answered(&fake, || endpoint.probe(&untagged).test(), answer);
     assert_eq!(found.unwrap_err().status(), Some(Status::PeerGone));
     assert!(fake.fetch().is_none());
 }
@@ -145,7 +149,7 @@ fn what_is_not_received_is_discarded() {
     }
     assert_eq!(discarded(&commands), [1, 2, 3]);
     // Whatever becomes of that ends no request.
-    let mut waits = endpoint.post_claim(&ANY).unwrap();
+    let mut waits = endpoint.probe(&ANY).post_claim().unwrap();
     for command in &commands {
         fake.end(command, Status::NoMessage);
     }
@@ -160,8 +164,8 @@ fn a_probe_or_claim_with_a_timeout_ends_with_it_unless_a_message_comes() {
         for claims in [false, true] {
             std::thread::scope(|scope| {
                 let ended = scope.spawn(|| match claims {
-                    true => endpoint.claim(&ANY, short).map(drop),
-                    false => endpoint.probe(&ANY, short).map(drop),
+                    true => endpoint.probe(&ANY).timeout(short).claim().map(drop),
+                    false => endpoint.probe(&ANY).timeout(short).wait().map(drop),
                 });
                 let probe = fake.await_command();
                 assert_eq!(flags(&probe) & 4, 4);
@@ -185,7 +189,7 @@ fn a_probe_or_claim_with_a_timeout_ends_with_it_unless_a_message_comes() {
 #[test]
 fn a_claim_gives_its_message_once() {
     let (fake, endpoint, _remote) = setup();
-    let mut claim = endpoint.post_claim(&ANY).unwrap();
+    let mut claim = endpoint.probe(&ANY).post_claim().unwrap();
     let command = fetch(&fake);
     assert_eq!(flags(&command), 2 | 4 | 8);
     assert!(claim.test().unwrap().is_none());
@@ -206,7 +210,7 @@ fn a_claim_that_is_dropped_is_cancelled_and_what_it_has_is_discarded() {
     for (end, expected) in [(Status::Cancelled, &[][..]), (Status::Ok, &[9][..])] {
         // Its end comes behind the drop, or is there before it.
         for late in [true, false] {
-            let claim = endpoint.post_claim(&ANY).unwrap();
+            let claim = endpoint.probe(&ANY).post_claim().unwrap();
             let command = fetch(&fake);
             let ends = || {
                 fake.end_with(&command, end, |entry| {

@@ -15,7 +15,7 @@ const SHORT: Duration = Duration::from_millis(2);
 #[test]
 fn a_ticket_can_be_waited_for_again() {
     let (fake, endpoint, remote) = setup();
-    let mut ticket = endpoint.write(&remote, 0, b"x").unwrap();
+    let mut ticket = endpoint.write(&remote, 0, b"x").post().unwrap();
     for timeout in [NOW, SHORT, NOW] {
         assert_error!(ticket.wait_timeout(timeout), Error::TimedOut);
     }
@@ -32,8 +32,8 @@ fn a_ticket_can_be_waited_for_again() {
 #[test]
 fn a_timeout_takes_no_failure_away_from_a_ticket() {
     let (fake, endpoint, remote) = setup();
-    let mut kept = endpoint.write(&remote, 0, b"x").unwrap();
-    let mut dropped = endpoint.write(&remote, 8, b"y").unwrap();
+    let mut kept = endpoint.write(&remote, 0, b"x").post().unwrap();
+    let mut dropped = endpoint.write(&remote, 8, b"y").post().unwrap();
     assert_error!(kept.wait_timeout(NOW), Error::TimedOut);
     assert_error!(dropped.wait_timeout(NOW), Error::TimedOut);
     drop(dropped);
@@ -44,7 +44,7 @@ fn a_timeout_takes_no_failure_away_from_a_ticket() {
         failures(kept.wait_timeout(NOW)).is_empty(),
         "it is reported once"
     );
-    let found = failures(endpoint.flush_writes_timeout(NOW));
+    let found = failures(endpoint.flush().writes().timeout(NOW).wait());
     let offsets: Vec<_> = found.iter().map(|failure| failure.offset).collect();
     assert_eq!(offsets, [8]);
 }
@@ -53,37 +53,52 @@ fn a_timeout_takes_no_failure_away_from_a_ticket() {
 fn a_flush_can_be_repeated_and_reports_each_failure_once() {
     let (fake, endpoint, remote) = setup();
     let (_buffer, segment) = export(&endpoint, 4096);
-    drop(endpoint.read(&remote, 0, segment.part(0, 8)).unwrap());
+    drop(
+        endpoint
+            .read(&remote, 0, segment.part(0, 8))
+            .post()
+            .unwrap(),
+    );
     let read = fetch(&fake);
-    drop(endpoint.write(&remote, 16, b"x").unwrap());
+    drop(endpoint.write(&remote, 16, b"x").post().unwrap());
     let write = fetch(&fake);
-    assert_error!(endpoint.flush_timeout(SHORT), Error::TimedOut);
+    assert_error!(endpoint.flush().timeout(SHORT).wait(), Error::TimedOut);
     fake.finish(&read, Status::PageUnavailable);
     fake.publish();
     // The read has failed, the write is under way: no report yet, and none is lost.
-    assert_error!(endpoint.flush_timeout(NOW), Error::TimedOut);
-    assert_error!(endpoint.flush_writes_timeout(NOW), Error::TimedOut);
+    assert_error!(endpoint.flush().timeout(NOW).wait(), Error::TimedOut);
+    assert_error!(
+        endpoint.flush().writes().timeout(NOW).wait(),
+        Error::TimedOut
+    );
     fake.finish(&write, Status::BadKey);
     fake.publish();
-    let found = failures(endpoint.flush_timeout(NOW));
+    let found = failures(endpoint.flush().timeout(NOW).wait());
     let statuses: Vec<_> = found.iter().map(|failure| failure.status).collect();
     assert_eq!(statuses, [Status::PageUnavailable, Status::BadKey]);
-    endpoint.flush_timeout(NOW).unwrap();
-    endpoint.flush_reads_timeout(NOW).unwrap();
+    endpoint.flush().timeout(NOW).wait().unwrap();
+    endpoint.flush().reads().timeout(NOW).wait().unwrap();
 }
 
 #[test]
 fn a_fence_that_timed_out_has_issued_its_transfer_once() {
     let (fake, endpoint, remote) = setup();
     let (_buffer, segment) = export(&endpoint, 4096);
-    let written = endpoint.write_fenced_timeout(&remote, 0, b"x", NOW);
+    let written = endpoint.write(&remote, 0, b"x").timeout(NOW).fenced();
     assert_error!(written, Error::TimedOut);
-    let signalled = endpoint.write_fenced_notify_timeout(&remote, 8, b"y", ONE, SHORT);
+    let signalled = endpoint
+        .write(&remote, 8, b"y")
+        .notify(ONE)
+        .timeout(SHORT)
+        .fenced();
     assert_error!(signalled, Error::TimedOut);
-    let read = endpoint.read_fenced_timeout(&remote, 0, segment.part(0, 8), SHORT);
+    let read = endpoint
+        .read(&remote, 0, segment.part(0, 8))
+        .timeout(SHORT)
+        .fenced();
     assert_error!(read, Error::TimedOut);
     assert_eq!(fake.serve(Status::Ok), 3);
-    endpoint.flush_timeout(NOW).unwrap();
+    endpoint.flush().timeout(NOW).wait().unwrap();
 }
 
 #[test]
@@ -91,19 +106,41 @@ fn a_full_queue_takes_nothing_and_says_so() {
     let (fake, endpoint, remote) = setup();
     let (_buffer, segment) = export(&endpoint, 4096);
     for _ in 0..COMMAND_ENTRIES {
-        let ticket = endpoint.write_timeout(&remote, 0, b"x", NOW);
+        let ticket = endpoint.write(&remote, 0, b"x").timeout(NOW).post();
         drop(ticket.unwrap());
     }
     let part = segment.part(0, 8);
     let full = |result: crate::Result<()>| assert_error!(result, Error::QueueFull);
-    full(endpoint.write_timeout(&remote, 0, b"x", SHORT).map(drop));
-    let notify = endpoint.write_notify_timeout(&remote, 0, b"x", ONE, NOW);
+    full(
+        endpoint
+            .write(&remote, 0, b"x")
+            .timeout(SHORT)
+            .post()
+            .map(drop),
+    );
+    let notify = endpoint
+        .write(&remote, 0, b"x")
+        .notify(ONE)
+        .timeout(NOW)
+        .post();
     full(notify.map(drop));
-    full(endpoint.read_timeout(&remote, 0, part, NOW).map(drop));
-    full(endpoint.write_fenced_timeout(&remote, 0, b"x", SHORT));
-    full(endpoint.read_fenced_timeout(&remote, 0, part, NOW));
+    full(
+        endpoint
+            .read(&remote, 0, part)
+            .timeout(NOW)
+            .post()
+            .map(drop),
+    );
+    full(endpoint.write(&remote, 0, b"x").timeout(SHORT).fenced());
+    full(endpoint.read(&remote, 0, part).timeout(NOW).fenced());
     assert_eq!(fake.serve(Status::Ok), COMMAND_ENTRIES);
-    drop(endpoint.write_timeout(&remote, 0, b"x", NOW).unwrap());
+    drop(
+        endpoint
+            .write(&remote, 0, b"x")
+            .timeout(NOW)
+            .post()
+            .unwrap(),
+    );
     assert_eq!(fake.serve(Status::Ok), 1);
 }
 
@@ -111,13 +148,12 @@ fn a_full_queue_takes_nothing_and_says_so() {
 #[test]
 fn an_atomic_operation_that_timed_out_keeps_its_record() {
     let (fake, endpoint, remote) = setup();
-    let word = endpoint.atomic_u64(&remote, 0).unwrap();
-    let word = word.with_timeout(NOW);
+    let word = endpoint.atomic::<u64>(&remote, 0).unwrap();
     let mut records = Vec::new();
     for _ in 0..COMMAND_ENTRIES {
-        assert_error!(word.fetch_add(1), Error::TimedOut);
+        assert_error!(word.fetch_add(1).timeout(NOW).wait(), Error::TimedOut);
     }
-    assert_error!(word.fetch_add(1), Error::QueueFull);
+    assert_error!(word.fetch_add(1).timeout(NOW).wait(), Error::QueueFull);
     let mut commands = Vec::new();
     while let Some(command) = fake.fetch() {
         records.push(command.descriptor.read::<AtomicCommand>().record.get());
@@ -131,7 +167,7 @@ fn an_atomic_operation_that_timed_out_keeps_its_record() {
         fake.finish(command, Status::Ok);
     }
     fake.publish();
-    assert_error!(word.fetch_add(1), Error::TimedOut);
+    assert_error!(word.fetch_add(1).timeout(NOW).wait(), Error::TimedOut);
     let last = fetch(&fake);
     let record = last.descriptor.read::<AtomicCommand>().record.get();
     assert!(
@@ -140,7 +176,7 @@ fn an_atomic_operation_that_timed_out_keeps_its_record() {
     );
     fake.finish(&last, Status::Ok);
     fake.publish();
-    let found = failures(endpoint.flush_reads_timeout(NOW));
+    let found = failures(endpoint.flush().reads().timeout(NOW).wait());
     assert_eq!(found.len(), 1, "the failure of one that nothing waited for");
     assert_eq!(found[0].status, Status::BadKey);
 }

@@ -10,25 +10,28 @@ fn each_operation_does_what_it_says_on_own_and_foreign_words() {
     let (a, b) = (&pair.a, &pair.b);
     for owner in [a, b] {
         let segment = a.import(owner);
-        let word: RemoteU32 = a.endpoint.atomic_u32(&segment, 4).unwrap();
-        assert!(word.test_and_set().unwrap());
-        assert!(!word.test_and_set().unwrap());
-        assert_eq!(word.increment().unwrap(), 1);
-        assert_eq!(word.swap(7).unwrap(), 2);
-        assert_eq!(word.compare_swap(8, 9).unwrap(), 7);
-        assert_eq!(word.compare_swap(7, 0).unwrap(), 7);
-        assert_eq!(word.decrement().unwrap(), 0);
-        assert_eq!(word.fetch_add(3).unwrap(), u32::MAX);
-        assert_eq!(word.load().unwrap(), 2);
-        let wide: RemoteU64 = a.endpoint.atomic_u64(&segment, 8).unwrap();
-        assert_eq!(wide.decrement().unwrap(), 0);
-        assert_eq!(wide.compare_swap(u64::MAX, 1 << 40).unwrap(), u64::MAX);
+        let word: RemoteU32 = a.endpoint.atomic::<u32>(&segment, 4).unwrap();
+        assert!(word.test_and_set().wait().unwrap());
+        assert!(!word.test_and_set().wait().unwrap());
+        assert_eq!(word.increment().wait().unwrap(), 1);
+        assert_eq!(word.swap(7).wait().unwrap(), 2);
+        assert_eq!(word.compare_swap(8, 9).wait().unwrap(), 7);
+        assert_eq!(word.compare_swap(7, 0).wait().unwrap(), 7);
+        assert_eq!(word.decrement().wait().unwrap(), 0);
+        assert_eq!(word.fetch_add(3).wait().unwrap(), u32::MAX);
+        assert_eq!(word.load().wait().unwrap(), 2);
+        let wide: RemoteU64 = a.endpoint.atomic::<u64>(&segment, 8).unwrap();
+        assert_eq!(wide.decrement().wait().unwrap(), 0);
+        assert_eq!(
+            wide.compare_swap(u64::MAX, 1 << 40).wait().unwrap(),
+            u64::MAX
+        );
         let words = [0, 4, 8, 16].map(|offset| owner.buffer.load_u32(offset).unwrap());
         assert_eq!(words, [0, 2, 0, 0], "no neighbour is touched");
         assert_eq!(owner.buffer.load_u64(8).unwrap(), 1 << 40);
         // What the owner stores, all see.
         owner.buffer.store_u64(8, 5).unwrap();
-        assert_eq!(wide.load().unwrap(), 5);
+        assert_eq!(wide.load().wait().unwrap(), 5);
     }
 }
 
@@ -43,11 +46,11 @@ fn many_increment_one_word_and_each_value_is_seen_once() {
     let cluster = Cluster::on_bad_links(NODES, 5.0);
     let nics: Vec<_> = (0..NODES).map(|node| cluster.nic(node)).collect();
     let peers = peers(&nics, PORTS, 4096);
-    let word = |peer: &Peer| peer.endpoint.atomic_u64(&peer.import(&peers[0]), 64);
+    let word = |peer: &Peer| peer.endpoint.atomic::<u64>(&peer.import(&peers[0]), 64);
     let words: Vec<_> = peers.iter().map(|peer| word(peer).unwrap()).collect();
     let in_each_thread = words.iter().collect::<Vec<_>>().repeat(THREADS);
     let values = in_threads(&in_each_thread, |_, word| {
-        let values = (0..ROUNDS).map(|_| word.increment().unwrap());
+        let values = (0..ROUNDS).map(|_| word.increment().wait().unwrap());
         let values: Vec<_> = values.collect();
         assert!(values.is_sorted(), "each thread sees it grow");
         values
@@ -67,26 +70,26 @@ fn what_is_wrong_is_said_by_name() {
     let segment = a.import(&b);
     for (offset, width) in [(2, 4), (4096, 4), (4, 8)] {
         let wrong = match width {
-            4 => a.endpoint.atomic_u32(&segment, offset).err(),
-            _ => a.endpoint.atomic_u64(&segment, offset).err(),
+            4 => a.endpoint.atomic::<u32>(&segment, offset).err(),
+            _ => a.endpoint.atomic::<u64>(&segment, offset).err(),
         };
         assert!(wrong.is_some(), "{offset}, {width}");
     }
     for access in [Access::READ, Access::WRITE] {
         let closed = Peer::with_access(&nic, 2, 4096, access);
-        let word = a.endpoint.atomic_u32(&a.import(&closed), 0).unwrap();
-        let error = word.increment().unwrap_err();
+        let word = a.endpoint.atomic::<u32>(&a.import(&closed), 0).unwrap();
+        let error = word.increment().wait().unwrap_err();
         assert_eq!(error.status(), Some(Status::AccessDenied));
         let text = error.to_string();
         assert!(text.starts_with("atomic operation on segment"), "{text}");
     }
-    let word = a.endpoint.atomic_u32(&segment, 0).unwrap();
-    word.increment().unwrap();
+    let word = a.endpoint.atomic::<u32>(&segment, 0).unwrap();
+    word.increment().wait().unwrap();
     drop((b, segment));
-    let gone = status(word.increment());
+    let gone = status(word.increment().wait());
     assert!(matches!(gone, Status::NoSuchPort | Status::NoSuchSegment));
-    a.endpoint.flush().unwrap();
+    a.endpoint.flush().wait().unwrap();
     let heir = Peer::with_access(&nic, 1, 4096, BOTH);
-    let word = a.endpoint.atomic_u32(&a.import(&heir), 0).unwrap();
-    assert_eq!(word.increment().unwrap(), 0);
+    let word = a.endpoint.atomic::<u32>(&a.import(&heir), 0).unwrap();
+    assert_eq!(word.increment().wait().unwrap(), 0);
 }

@@ -28,8 +28,8 @@ struct Ends {
 fn ends(options: &ChannelOptions) -> Ends {
     let cluster = Cluster::new(2);
     let [sending, receiving] = [0, 1].map(|node| cluster.nic(node).register(Port(1)).unwrap());
-    let receiver = receiving.receiver(NAME, options).unwrap();
-    let sender = sending.sender(NodeId(1), Port(1), NAME, REPLENISH, SOON);
+    let receiver = Receiver::open(&receiving, NAME, options).unwrap();
+    let sender = Sender::connect(&sending, (NodeId(1), Port(1), NAME), REPLENISH, SOON);
     Ends {
         sender: sender.unwrap(),
         receiver,
@@ -60,8 +60,8 @@ fn messages_of_all_lengths_arrive_in_order_and_in_place() {
         }
     });
     assert!(ends.receiver.try_recv().unwrap().is_none());
-    ends.sending.flush().unwrap();
-    ends.receiving.flush().unwrap();
+    ends.sending.flush().wait().unwrap();
+    ends.receiving.flush().wait().unwrap();
 }
 
 /// A message in hand is not written over, however fast the sender is; and a sender
@@ -69,10 +69,8 @@ fn messages_of_all_lengths_arrive_in_order_and_in_place() {
 #[test]
 fn a_full_channel_holds_the_sender_back() {
     for (slots, refill) in [(2, 1), (5, 1), (5, 4), (16, 7)] {
-        let options = ChannelOptions {
-            refill,
-            ..ChannelOptions::new(slots, 64, SENT)
-        };
+        let mut options = ChannelOptions::new(slots, 64, SENT);
+        options.refill = refill;
         let mut ends = ends(&options);
         for number in 0..slots as u64 - 1 {
             let message = number.to_le_bytes();
@@ -107,7 +105,7 @@ fn a_closed_channel_delivers_what_was_sent_then_ends() {
     for _ in 0..2 {
         assert_error!(ends.receiver.recv(Some(SOON)), Error::ChannelClosed);
     }
-    ends.sending.flush().unwrap();
+    ends.sending.flush().wait().unwrap();
 }
 
 #[test]
@@ -125,7 +123,7 @@ fn a_sender_without_credit_learns_that_the_receiver_closed() {
     assert_error!(ends.sender.send(b"4", None), Error::ChannelClosed);
     // Its failures are nobody else's.
     drop(ends.sender);
-    ends.sending.flush().unwrap();
+    ends.sending.flush().wait().unwrap();
 }
 
 /// A stranger who may write to the channel's segment says hello wrongly.
@@ -134,16 +132,19 @@ fn a_channel_that_is_broken_stays_broken() {
     let cluster = Cluster::new(2);
     let [stranger, receiving] = [0, 1].map(|node| cluster.nic(node).register(Port(1)).unwrap());
     let options = ChannelOptions::new(4, 64, SENT);
-    let mut receiver = receiving.receiver(NAME, &options).unwrap();
+    let mut receiver = Receiver::open(&receiving, NAME, &options).unwrap();
     let channel = stranger.import(NodeId(1), Port(1), NAME, SOON).unwrap();
     let memory = stranger.allocate(4096).unwrap();
     let segment = stranger.export(NAME, &memory, Access::all()).unwrap();
     // The head of a channel and a hello begin with the same word.
     let head = segment.part(0, 8);
-    stranger.read_fenced(&channel, 0, head).unwrap();
+    stranger.read(&channel, 0, head).fenced().unwrap();
     let mut hello = memory.read_vec(0, 8).unwrap();
     hello.extend([0xff; 24]);
-    let said = stranger.write_fenced_notify(&channel, 0x40, &hello[..], SENT);
+    let said = stranger
+        .write(&channel, 0x40, &hello[..])
+        .notify(SENT)
+        .fenced();
     said.unwrap();
     for _ in 0..3 {
         assert_error!(receiver.recv(None), Error::ChannelBroken(_));
@@ -181,10 +182,10 @@ fn what_makes_no_channel_is_refused() {
     let cluster = Cluster::new(2);
     let [a, b] = [0, 1].map(|node| cluster.nic(node).register(Port(1)).unwrap());
     let options = ChannelOptions::new(1, 8, SENT);
-    assert_error!(b.receiver(NAME, &options), Error::BadChannel(_));
+    assert_error!(Receiver::open(&b, NAME, &options), Error::BadChannel(_));
     let buffer = b.allocate(4096).unwrap();
     let _segment = b.export(NAME, &buffer, BOTH).unwrap();
-    let connect = |name, wait| a.sender(NodeId(1), Port(1), name, REPLENISH, wait);
+    let connect = |name, wait| Sender::connect(&a, (NodeId(1), Port(1), name), REPLENISH, wait);
     for head in [0, u64::from_le_bytes(*b"qnicchan")] {
         buffer.store_u64(0, head).unwrap();
         assert_error!(connect(NAME, SOON), Error::BadChannel(_));
@@ -250,7 +251,7 @@ fn a_receiver_of_many_channels_takes_them_from_its_queue() {
         .map(|sender| {
             let options = ChannelOptions::new(4, 64, id(sender));
             queue.watch(id(sender)).unwrap();
-            endpoint.receiver(name(sender), &options).unwrap()
+            Receiver::open(&endpoint, name(sender), &options).unwrap()
         })
         .collect();
     std::thread::scope(|scope| {
@@ -258,7 +259,12 @@ fn a_receiver_of_many_channels_takes_them_from_its_queue() {
             let nic = &nic;
             scope.spawn(move || {
                 let endpoint = nic.register(Port(10 + sender)).unwrap();
-                let channel = endpoint.sender(NodeId(0), Port(1), name(sender), REPLENISH, SOON);
+                let channel = Sender::connect(
+                    &endpoint,
+                    (NodeId(0), Port(1), name(sender)),
+                    REPLENISH,
+                    SOON,
+                );
                 let mut channel = channel.unwrap();
                 for number in 0..200u64 {
                     channel.send(&number.to_le_bytes(), Some(SOON)).unwrap();

@@ -137,34 +137,45 @@ impl Peer {
     }
 
     /// Writes, and waits for the end of the write.
-    pub(crate) fn write<'a>(&self, to: &RemoteSegment, offset: u64, source: impl Into<Source<'a>>) {
-        self.endpoint.write_fenced(to, offset, source).unwrap();
+    pub(crate) fn write<'a>(
+        &self,
+        to: &'a RemoteSegment,
+        offset: u64,
+        source: impl Into<Source<'a>>,
+    ) {
+        self.endpoint.write(to, offset, source).fenced().unwrap();
     }
 
     /// Writes and signals [`ONE`].
     pub(crate) fn write_notify<'a>(
         &self,
-        to: &RemoteSegment,
+        to: &'a RemoteSegment,
         offset: u64,
         source: impl Into<Source<'a>>,
     ) {
-        let ticket = self.endpoint.write_notify(to, offset, source, ONE);
+        let ticket = self.endpoint.write(to, offset, source).notify(ONE).post();
         drop(ticket.unwrap());
     }
 
     /// Writes, signals [`ONE`], and waits for the end of the write.
     pub(crate) fn write_fenced_notify<'a>(
         &self,
-        to: &RemoteSegment,
+        to: &'a RemoteSegment,
         offset: u64,
         source: impl Into<Source<'a>>,
     ) {
-        let ended = self.endpoint.write_fenced_notify(to, offset, source, ONE);
+        let ended = self.endpoint.write(to, offset, source).notify(ONE).fenced();
         ended.unwrap();
     }
 
     pub(crate) fn signal(&self, to: &RemoteSegment, signal: impl Into<Signal>) {
-        drop(self.endpoint.write_notify(to, 0, b"", signal).unwrap());
+        drop(
+            self.endpoint
+                .write(to, 0, b"")
+                .notify(signal)
+                .post()
+                .unwrap(),
+        );
     }
 
     /// Waits for a signal of a notification and acknowledges it.
@@ -175,7 +186,7 @@ impl Peer {
     /// Reads into the own buffer, at `to`.
     pub(crate) fn read(&self, from: &RemoteSegment, offset: u64, to: usize, length: usize) {
         let part = self.segment.part(to, length);
-        self.endpoint.read_fenced(from, offset, part).unwrap();
+        self.endpoint.read(from, offset, part).fenced().unwrap();
     }
 
     /// Stores bytes in the own buffer.
@@ -197,7 +208,7 @@ impl Peer {
     pub(crate) fn write_until_error(&self, to: &RemoteSegment) -> Error {
         let source = self.segment.part(0, self.buffer.len());
         loop {
-            if let Err(error) = self.endpoint.write_fenced(to, 0, source) {
+            if let Err(error) = self.endpoint.write(to, 0, source).fenced() {
                 return error;
             }
         }

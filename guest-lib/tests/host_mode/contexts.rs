@@ -1,6 +1,6 @@
 //! Messages by contexts and the buffer pool (Q4, Q5, Q7, Q8).
 
-use qnic::message::{Notify, Pattern, Tag, SHORT_MAX};
+use qnic::message::{Pattern, Tag, SHORT_MAX};
 use qnic::{Error, Part, Status};
 
 use crate::cluster::{in_threads, pattern, status, Cluster};
@@ -22,11 +22,11 @@ fn pool_buffers_play_ping_pong() {
         for round in 0..ROUNDS {
             // Short in one round, long in the other.
             let length = [LENGTH, 100][round % 2];
-            let posted = party.endpoint.post_receive_into(&ANY, into).unwrap();
+            let posted = into.post_receive(&ANY).unwrap();
             let send = || {
                 out.write(0, &pattern(me + 2 * round, length)).unwrap();
                 let to = other.with_tag(1).immediate(round as u64);
-                let sent = party.endpoint.post_send_from(&to, out, length);
+                let sent = out.post_send(&to, length);
                 sent.unwrap().wait(LIMIT).unwrap().1
             };
             let receive = || {
@@ -87,8 +87,8 @@ fn gather_and_scatter(count: usize) {
         let part = |(offset, length): &(usize, usize)| party.memory.part(*offset, *length);
         places.iter().map(part).collect()
     }
-    let mut received = b.endpoint.post_receive_pages(&ANY, &of(&b, &into)).unwrap();
-    let sent = a.endpoint.post_send_pages(&b.with_tag(3), &of(&a, &from));
+    let mut received = b.endpoint.receive(&ANY, &of(&b, &into)[..]).post().unwrap();
+    let sent = a.endpoint.send(&b.with_tag(3), &of(&a, &from)[..]).post();
     assert_eq!(received.wait(LIMIT).unwrap().length, total as u64);
     sent.unwrap().wait(LIMIT).unwrap();
     let mut arrived = Vec::new();
@@ -112,9 +112,13 @@ fn a_thousand_short_sends_arrive_in_order() {
                 let length = number as usize % (SHORT_MAX + 1);
                 let bytes = pattern(number as usize, length);
                 let to = b.with_tag(1).immediate(number);
-                let notify = [Notify::No, Notify::Yes][usize::from(number % 10 == 0)];
+                let send = a.endpoint.send_short(&to, &bytes);
                 let request = loop {
-                    match a.endpoint.post_send_short(&to, &bytes, notify) {
+                    let sent = match number % 10 {
+                        0 => send.post().map(Some),
+                        _ => send.forget().map(|()| None),
+                    };
+                    match sent {
                         // Looks, too: it frees those that have ended.
                         Err(Error::NoContext { .. }) => std::thread::yield_now(),
                         other => break other.unwrap(),
@@ -127,7 +131,12 @@ fn a_thousand_short_sends_arrive_in_order() {
         });
         for number in 0..COUNT {
             let into = b.memory.part(0, SHORT_MAX);
-            let received = b.endpoint.receive(&ANY, into, LIMIT).unwrap();
+            let received = b
+                .endpoint
+                .receive(&ANY, into)
+                .timeout(LIMIT)
+                .wait()
+                .unwrap();
             let length = number as usize % (SHORT_MAX + 1);
             assert_eq!(
                 (received.immediate, received.length),
@@ -137,18 +146,18 @@ fn a_thousand_short_sends_arrive_in_order() {
             assert!(b.buffer.read_vec(0, length).unwrap() == expected);
         }
     });
-    assert_eq!(a.endpoint.failed_sends(), 0);
+    assert_eq!(a.endpoint.statistics().failed_sends, 0);
     let nobody = qnic::message::Destination::tagged(b.endpoint.node(), qnic::Port(55), Tag(1));
-    let failing = a.endpoint.post_send_short(&nobody, b"x", Notify::No);
-    assert!(failing.unwrap().is_none());
+    let failing = a.endpoint.send_short(&nobody, b"x").forget();
+    failing.unwrap();
     // Fails behind it: of one process to one other in order.
-    let told = a.endpoint.post_send_short(&nobody, b"x", Notify::Yes);
-    let told = told.unwrap().unwrap().wait(LIMIT);
+    let told = a.endpoint.send_short(&nobody, b"x").post();
+    let told = told.unwrap().wait(LIMIT);
     assert_eq!(status(told), Status::NoSuchPort);
-    while a.endpoint.failed_sends() == 0 {
+    while a.endpoint.statistics().failed_sends == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(a.endpoint.failed_sends(), 1);
+    assert_eq!(a.endpoint.statistics().failed_sends, 1);
 }
 
 /// A message that is shorter than its pages leaves the rest; a longer one is truncated.
@@ -160,9 +169,9 @@ fn a_message_may_be_shorter_or_longer_than_its_pages() {
     for (length, truncated) in [(5, false), (PAGE + 1, false), (3 * PAGE, true)] {
         let buffer = b.endpoint.pool().take(2).unwrap();
         buffer.write(0, &[0xee; 2 * PAGE]).unwrap();
-        let posted = b.endpoint.post_receive_into(&ANY, buffer).unwrap();
+        let posted = buffer.post_receive(&ANY).unwrap();
         let part = a.memory.part(0, length);
-        let sent = a.endpoint.post_send(&b.with_tag(7), part);
+        let sent = a.endpoint.send(&b.with_tag(7), part).post();
         let (completion, buffer) = posted.wait(LIMIT).unwrap();
         assert_eq!((completion.length, completion.tag), (length as u64, Tag(7)));
         assert_eq!(completion.truncated, truncated);
@@ -184,14 +193,18 @@ fn the_end_of_a_peer_gives_the_pages_back() {
     let pool = b.endpoint.pool();
     let from = Pattern::any_tag(a.source());
     let take = |pages| pool.take(pages).unwrap();
-    let received = b.endpoint.post_receive_into(&from, take(2)).unwrap();
-    let stays = b.endpoint.post_receive_into(&ANY, take(1)).unwrap();
+    let received = take(2).post_receive(&from).unwrap();
+    let stays = take(1).post_receive(&ANY).unwrap();
     // Long: they wait for a receive that nobody posts.
-    let send = || b.endpoint.post_send_from(&a.with_tag(1), take(4), 4 * PAGE);
+    let send = || take(4).post_send(&a.with_tag(1), 4 * PAGE);
     let (sent, dropped) = (send().unwrap(), send().unwrap());
     drop(dropped);
     // Its commands are read, whatever engine the other node has.
-    b.endpoint.send(&a.with_tag(2), b"read", LIMIT).unwrap();
+    b.endpoint
+        .send(&a.with_tag(2), b"read")
+        .timeout(LIMIT)
+        .wait()
+        .unwrap();
     drop(a);
     assert_eq!(status(received.wait(LIMIT)), Status::PeerGone);
     let gone = status(sent.wait(LIMIT));

@@ -12,7 +12,7 @@ fn a_revoked_segment_cannot_be_reached() {
     let (a, b, remote) = (pair.a, pair.b, pair.remote);
     a.write(&remote, 0, b"before");
     b.segment.unexport().unwrap();
-    let write = || status(a.endpoint.write_fenced(&remote, 0, b"after!"));
+    let write = || status(a.endpoint.write(&remote, 0, b"after!").fenced());
     assert_eq!(write(), Status::NoSuchSegment);
 
     // The same index again, with another key.
@@ -32,13 +32,13 @@ fn access_is_what_the_exporter_grants() {
     let remote = a.import(&readable);
     assert_eq!(remote.access(), Access::READ);
     a.read(&remote, 0, 0, 100);
-    let ticket = a.endpoint.write(&remote, 0, b"no").unwrap();
+    let ticket = a.endpoint.write(&remote, 0, b"no").post().unwrap();
     assert_eq!(status(ticket.wait()), Status::AccessDenied);
 
     let remote = a.import(&writable);
     a.write(&remote, 0, b"yes");
     let part = a.segment.part(0, 100);
-    let refused = status(a.endpoint.read_fenced(&remote, 0, part));
+    let refused = status(a.endpoint.read(&remote, 0, part).fenced());
     assert_eq!(refused, Status::AccessDenied);
     assert_eq!(readable.bytes(0, 2), [0, 0]);
 
@@ -55,7 +55,7 @@ fn a_process_that_is_gone_is_reported() {
     let a = Peer::new(&cluster.nic(0), 1, 8192);
     let b = Peer::new(&nic, 1, 8192);
     let remote = a.import(&b);
-    let write = || status(a.endpoint.write_fenced(&remote, 0, b"x"));
+    let write = || status(a.endpoint.write(&remote, 0, b"x").fenced());
     drop(b);
     assert_eq!(write(), Status::NoSuchPort);
     drop(nic);

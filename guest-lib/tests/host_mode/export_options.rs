@@ -6,8 +6,8 @@ use std::sync::mpsc;
 use qnic::sync::{self, Lock, Participant, Semaphore, OBJECT_BYTES};
 use qnic::{
     ChannelOptions, Endpoint, Error, ExportOptions, ImportOptions, Importer, Importers, Nic,
-    NodeId, NotificationId, Notifications, OneShot, Port, RemoteSegment, Result, Secret, Segment,
-    SegmentName, SharedReceiver, SharedSender, Signal, Status,
+    NodeId, NotificationId, Notifications, OneShot, Port, Receiver, RemoteSegment, Result, Secret,
+    Segment, SegmentName, Sender, SharedReceiver, SharedSender, Signal, Status,
 };
 
 use crate::cluster::{id, status, Cluster, BOTH, NAME, ONE, SOON};
@@ -63,9 +63,9 @@ fn only_a_process_with_the_secret_imports() {
     }
     let passed_on: Secret = secret.to_hex().parse().unwrap();
     let remote = import(villain, NAME, Some(passed_on)).unwrap();
-    villain.write_fenced(&remote, 0, b"invited").unwrap();
+    villain.write(&remote, 0, b"invited").fenced().unwrap();
     segment.unexport().unwrap();
-    let refused = villain.write_fenced(&remote, 0, b"no more");
+    let refused = villain.write(&remote, 0, b"no more").fenced();
     assert_eq!(status(refused), Status::NoSuchSegment);
     assert_eq!(buffer.read_vec(0, 7).unwrap(), b"invited");
 }
@@ -134,9 +134,9 @@ fn a_writer_signals_what_the_segment_allows() {
         for number in [1, 4, 5, 9, 10, 1023, 1024, 3000, u32::MAX] {
             let signal = Signal::new(number).unwrap();
             let all = matches!(allowed, Notifications::All);
-            let inline = villain.write_fenced_notify(&remote, 0, b"forged", signal);
+            let inline = villain.write(&remote, 0, b"forged").notify(signal).fenced();
             let part = source.part(0, 2 * 4096);
-            let pages = villain.write_fenced_notify(&remote, 100, part, signal);
+            let pages = villain.write(&remote, 100, part).notify(signal).fenced();
             if all || fine.contains(&number) {
                 inline.and(pages).unwrap();
                 buffer.write(0, &[0; 3 * 4096]).unwrap();
@@ -167,27 +167,31 @@ fn a_channel_is_for_its_two_ends() {
     let sending = two.nic.register(Port(5)).unwrap();
     let secret = Secret::random().unwrap();
     let options = ChannelOptions::new(8, 64, SENT).importers(Importers::with_secret(secret));
-    let _closed = receiving.receiver(NAME, &options).unwrap();
+    let _closed = Receiver::open(&receiving, NAME, &options).unwrap();
     let connect = |from: &Endpoint, name, secret| {
         let options = ImportOptions::new(SOON).secret(secret);
-        from.sender(NodeId(0), VICTIM, name, REPLENISH, options)
+        Sender::connect(&from, (NodeId(0), VICTIM, name), REPLENISH, options)
     };
     assert_eq!(status(connect(villain, NAME, None)), Status::ImportRefused);
     let mut sender = connect(&sending, NAME, Some(secret)).unwrap();
     sender.send(b"honest", Some(SOON)).unwrap();
 
     let options = ChannelOptions::new(8, 64, ONE);
-    let mut open = receiving.receiver(SHOWN, &options).unwrap();
+    let mut open = Receiver::open(&receiving, SHOWN, &options).unwrap();
     let mut sender = connect(&sending, SHOWN, None).unwrap();
     sender.send(b"honest", Some(SOON)).unwrap();
     assert_eq!(open.recv(Some(SOON)).unwrap().to_vec(), b"honest");
     let remote = import(villain, SHOWN, None).unwrap();
-    let forged = villain.write_fenced_notify(&remote, 0x40, b"forged", SENT);
+    let forged = villain
+        .write(&remote, 0x40, b"forged")
+        .notify(SENT)
+        .fenced();
     assert_eq!(status(forged), Status::AccessDenied);
     let own = villain.allocate(4096).unwrap();
     let segment = villain.export(NAME, &own, BOTH).unwrap();
     villain
-        .read_fenced(&remote, 0x40, segment.part(0, 32))
+        .read(&remote, 0x40, segment.part(0, 32))
+        .fenced()
         .unwrap();
     let credit = SegmentName(own.load_u64(24).unwrap());
     let stolen = villain.import(NodeId(1), Port(5), credit, SOON);
@@ -286,7 +290,8 @@ impl Contended {
         let segment = self.villain.export(SegmentName(9), &buffer, BOTH).unwrap();
         let read = self
             .villain
-            .read_fenced(&self.shown, offset, segment.part(0, 8));
+            .read(&self.shown, offset, segment.part(0, 8))
+            .fenced();
         read.unwrap();
         buffer.load_u64(0).unwrap()
     }
@@ -307,7 +312,9 @@ impl Contended {
             .import(node, Port(6), SegmentName(name), SOON)?;
         let grant = 3u64.to_le_bytes();
         self.villain
-            .write_fenced_notify(&area, slot * 64 + 8, &grant, sync::NOTIFICATION)
+            .write(&area, slot * 64 + 8, &grant)
+            .notify(sync::NOTIFICATION)
+            .fenced()
     }
 }
 
@@ -348,7 +355,7 @@ fn an_area_signals_nothing_but_grants() {
     let area = import(villain, SegmentName(name), None).unwrap();
     for number in [1, 10, 1022, 1024] {
         let signal = Signal::new(number).unwrap();
-        let forged = villain.write_fenced_notify(&area, 0, b"forged", signal);
+        let forged = villain.write(&area, 0, b"forged").notify(signal).fenced();
         assert_eq!(status(forged), Status::AccessDenied);
     }
 }
@@ -379,11 +386,11 @@ fn participants_that_trust_each_other_work_as_all_others() {
                     let remote = import(endpoint, NAME, group.secret()).unwrap();
                     let lock = Lock::new(&participant, &remote, 0).unwrap();
                     let gate = Semaphore::new(&participant, &remote, OBJECT_BYTES).unwrap();
-                    let counter = endpoint.atomic_u64(&remote, 1024).unwrap();
+                    let counter = endpoint.atomic::<u64>(&remote, 1024).unwrap();
                     for _ in 0..30 {
                         let guard = lock.acquire().unwrap();
-                        let before = counter.load().unwrap();
-                        counter.swap(before + 1).unwrap();
+                        let before = counter.load().wait().unwrap();
+                        counter.swap(before + 1).wait().unwrap();
                         guard.release().unwrap();
                         gate.signal().unwrap();
                         gate.wait().unwrap();

@@ -65,7 +65,7 @@ fn slices_of_exported_memory_can_be_written_from() {
     let (found, offset) = a.export_lookup(segment.address() + 10, 10).unwrap();
     assert_eq!((found.name(), offset), (SegmentName(1), 10));
     let remote = a.import(NodeId(1), Port(1), NAME, SOON).unwrap();
-    a.write_fenced(&remote, 0, bytes).unwrap();
+    a.write(&remote, 0, bytes).fenced().unwrap();
     assert_eq!(b.bytes(0, 5000), bytes);
 }
 
@@ -82,10 +82,13 @@ fn what_a_lookup_finds_can_be_transferred_until_it_is_unexported() {
         .export_lookup(a.segment.address() + 8, 9)
         .unwrap();
     let offset = offset as usize;
-    let write = a.endpoint.write_fenced(&remote, 100, found.part(offset, 9));
+    let write = a
+        .endpoint
+        .write(&remote, 100, found.part(offset, 9))
+        .fenced();
     write.unwrap();
     assert_eq!(b.bytes(100, 9), b"from here");
-    let read = a.endpoint.read_fenced(&remote, 100, found.part(200, 9));
+    let read = a.endpoint.read(&remote, 100, found.part(200, 9)).fenced();
     read.unwrap();
     assert_eq!(a.bytes(200, 9), b"from here");
 
@@ -93,9 +96,9 @@ fn what_a_lookup_finds_can_be_transferred_until_it_is_unexported() {
         endpoint, segment, ..
     } = a;
     drop(segment);
-    let refused = status(endpoint.write_fenced(&remote, 0, found.part(offset, 9)));
+    let refused = status(endpoint.write(&remote, 0, found.part(offset, 9)).fenced());
     assert_eq!(refused, Status::NoSuchSegment);
-    let refused = status(endpoint.read_fenced(&remote, 0, found.part(offset, 9)));
+    let refused = status(endpoint.read(&remote, 0, found.part(offset, 9)).fenced());
     assert_eq!(refused, Status::NoSuchSegment);
 }
 

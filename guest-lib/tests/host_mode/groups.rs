@@ -34,7 +34,7 @@ fn together<T: Send>(
             let membership = Membership::new(home, rank as u32, parties.len() as u32);
             scope.spawn(move || -> T {
                 let party: &Party = party;
-                let joined = party.endpoint.join_group(&membership.name(name), SOON);
+                let joined = Group::join(&party.endpoint, &membership.name(name), SOON);
                 act(party, &joined.unwrap())
             })
         };
@@ -47,7 +47,11 @@ fn together<T: Send>(
 /// The reduction of `length` bytes of all members.
 fn allreduce<T: Reducible>(party: &Party, group: &Group<'_>, length: usize) -> Vec<u8> {
     let part = party.memory.part(3, length);
-    group.allreduce::<T>(part, Operator::Sum, SOON).unwrap();
+    group
+        .allreduce::<T>(part, Operator::Sum)
+        .timeout(SOON)
+        .wait()
+        .unwrap();
     let mut bytes = vec![0; length];
     party.buffer.read(3, &mut bytes).unwrap();
     bytes
@@ -83,14 +87,16 @@ fn exchange(cluster: &Cluster, rounds: usize) {
             let bytes = pattern(seed(group, round + 7), LENGTH);
             party.buffer.write(0, &bytes).unwrap();
             group
-                .broadcast(party.memory.part(0, LENGTH), root, SOON)
+                .broadcast(party.memory.part(0, LENGTH), root)
+                .timeout(SOON)
+                .wait()
                 .unwrap();
             let mut got = vec![0; LENGTH];
             party.buffer.read(0, &mut got).unwrap();
             assert!(got == pattern(root as usize * 100 + round + 7, LENGTH));
         }
         // Nobody leaves before all are done.
-        group.barrier(SOON).unwrap();
+        group.barrier().timeout(SOON).wait().unwrap();
     });
 }
 
@@ -114,7 +120,7 @@ fn a_barrier_is_left_when_all_have_come() {
         for round in &entered {
             // Relaxed: the barrier orders it, which is what is tested.
             round.fetch_add(1, Ordering::Relaxed);
-            group.barrier(SOON).unwrap();
+            group.barrier().timeout(SOON).wait().unwrap();
             assert_eq!(round.load(Ordering::Relaxed), 4);
         }
     });
@@ -134,7 +140,10 @@ fn calls_run_beside_each_other_and_end_in_any_order() {
         }
         let start = |number: usize| {
             let part = party.memory.part(number * 8, 8);
-            group.start_allreduce::<u64>(part, Operator::Product, SOON)
+            group
+                .allreduce::<u64>(part, Operator::Product)
+                .timeout(SOON)
+                .post()
         };
         let mut calls: Vec<_> = (0..32).map(|number| start(number).unwrap()).collect();
         let mut last = calls.pop().unwrap();
@@ -145,7 +154,7 @@ fn calls_run_beside_each_other_and_end_in_any_order() {
             party.buffer.read(number * 8, &mut bytes).unwrap();
             assert_eq!(u64::from_le_bytes(bytes), 24);
         }
-        group.barrier(SOON).unwrap();
+        group.barrier().timeout(SOON).wait().unwrap();
     });
 }
 
@@ -160,16 +169,16 @@ fn a_member_that_ends_is_named() {
     std::thread::scope(|scope| {
         let victim = scope.spawn(move || {
             let membership = Membership::new(home, 5, 6).name(1);
-            let group = victim.endpoint.join_group(&membership, SOON).unwrap();
-            group.barrier(SOON).unwrap();
+            let group = Group::join(&victim.endpoint, &membership, SOON).unwrap();
+            group.barrier().timeout(SOON).wait().unwrap();
             drop(group);
         });
         for (rank, party) in (0..).zip(&parties) {
             scope.spawn(move || {
                 let membership = Membership::new(home, rank, 6).name(1);
-                let group = party.endpoint.join_group(&membership, SOON).unwrap();
-                group.barrier(SOON).unwrap();
-                let error = group.barrier(SOON).unwrap_err();
+                let group = Group::join(&party.endpoint, &membership, SOON).unwrap();
+                group.barrier().timeout(SOON).wait().unwrap();
+                let error = group.barrier().timeout(SOON).wait().unwrap_err();
                 let Error::Group(error) = error else {
                     panic!("{error}");
                 };
@@ -178,7 +187,9 @@ fn a_member_that_ends_is_named() {
         }
         victim.join().unwrap();
     });
-    together(&parties, 1, |_, group| group.barrier(SOON).unwrap());
+    together(&parties, 1, |_, group| {
+        group.barrier().timeout(SOON).wait().unwrap()
+    });
 }
 
 #[test]
@@ -188,7 +199,7 @@ fn what_is_wrong_is_said() {
     let party = Party::new(&nic, 1, 4096);
     let home = name_of(&party);
     let short = Duration::from_millis(30);
-    let join = |membership| party.endpoint.join_group(&membership, short);
+    let join = |membership| Group::join(&party.endpoint, &membership, short);
     let error = join(Membership::new(home, 2, 2)).unwrap_err();
     assert!(matches!(error, Error::BadCollective(_)), "{error}");
     let error = join(Membership::new(home, 0, 2)).unwrap_err();
@@ -198,14 +209,25 @@ fn what_is_wrong_is_said() {
     let group = join(Membership::new(home, 0, 1).key(5)).unwrap();
     let part = || party.memory.part(0, 12);
     let error = group
-        .allreduce::<f64>(part(), Operator::Sum, SOON)
+        .allreduce::<f64>(part(), Operator::Sum)
+        .timeout(SOON)
+        .wait()
         .unwrap_err();
     assert!(matches!(error, Error::BadCollective(_)), "{error}");
     let error = group
-        .allreduce::<f32>(part(), Operator::Xor, SOON)
+        .allreduce::<f32>(part(), Operator::Xor)
+        .timeout(SOON)
+        .wait()
         .unwrap_err();
     assert!(matches!(error, Error::BadCollective(_)), "{error}");
-    assert_eq!(status(group.broadcast(part(), 1, SOON)), Status::Malformed);
-    group.allreduce::<f32>(part(), Operator::Sum, SOON).unwrap();
-    group.barrier(SOON).unwrap();
+    assert_eq!(
+        status(group.broadcast(part(), 1).timeout(SOON).wait()),
+        Status::Malformed
+    );
+    group
+        .allreduce::<f32>(part(), Operator::Sum)
+        .timeout(SOON)
+        .wait()
+        .unwrap();
+    group.barrier().timeout(SOON).wait().unwrap();
 }

@@ -15,7 +15,7 @@ fn nothing_is_left_when_processes_end() {
         let remote = a.import(&b);
         for _ in 0..10 {
             let source = a.segment.part(0, 64 << 10);
-            a.endpoint.write(&remote, 0, source).unwrap();
+            a.endpoint.write(&remote, 0, source).post().unwrap();
         }
     }
     assert_eq!(
@@ -81,6 +81,6 @@ fn everybody_learns_that_the_device_is_gone() {
         assert!(matches!(writer.join().unwrap(), Error::DeviceGone));
         assert!(start.elapsed() < Duration::from_secs(10));
     });
-    let late = a.endpoint.write_fenced(remote, 0, b"x");
+    let late = a.endpoint.write(remote, 0, b"x").fenced();
     assert_error!(late, Error::DeviceGone);
 }

@@ -41,7 +41,7 @@ impl Party {
 
     fn post(&self, pattern: &Pattern, offset: usize, length: usize) -> Request<'_> {
         let part = self.memory.part(offset, length);
-        self.endpoint.post_receive(pattern, part).unwrap()
+        self.endpoint.receive(pattern, part).post().unwrap()
     }
 }
 
@@ -75,10 +75,13 @@ fn messages_arrive_whole() {
                 let (mut send, mut receive) = match expected {
                     true => {
                         let receive = to.post(&from, offset, length);
-                        (a.endpoint.post_send(&destination, part()).unwrap(), receive)
+                        (
+                            a.endpoint.send(&destination, part()).post().unwrap(),
+                            receive,
+                        )
                     }
                     false => {
-                        let send = a.endpoint.post_send(&destination, part()).unwrap();
+                        let send = a.endpoint.send(&destination, part()).post().unwrap();
                         (send, to.post(&from, offset, length))
                     }
                 };
@@ -125,7 +128,11 @@ fn spaces_endpoints_and_tags_are_told_apart() {
         (b.with_tag(9).immediate(2), 2),
     ];
     for (destination, index) in order {
-        a.endpoint.send(&destination, b"x", LIMIT).unwrap();
+        a.endpoint
+            .send(&destination, b"x")
+            .timeout(LIMIT)
+            .wait()
+            .unwrap();
         let completion = receives[index].wait(LIMIT).unwrap();
         assert_eq!(completion.immediate, index as u64);
     }
@@ -138,7 +145,12 @@ fn a_message_that_does_not_fit_is_truncated() {
     for length in [100, 50_000] {
         let mut receive = b.post(&ANY, 0, 60);
         let part = a.memory.part(0, length);
-        let sent = a.endpoint.send(&b.with_tag(1), part, LIMIT).unwrap();
+        let sent = a
+            .endpoint
+            .send(&b.with_tag(1), part)
+            .timeout(LIMIT)
+            .wait()
+            .unwrap();
         let received = receive.wait(LIMIT).unwrap();
         assert_eq!((received.length, received.truncated), (length as u64, true));
         assert_eq!(sent.truncated, length > 4096);
@@ -158,13 +170,17 @@ fn a_receive_can_be_cancelled_dropped_and_limited() {
     cancelled.cancel().unwrap();
     assert_eq!(status(cancelled.wait(LIMIT)), Status::Cancelled);
     drop(b.post(&Pattern::tagged(Source::Any, Tag(2)), 16, 8));
-    let none = b.endpoint.receive(
-        &Pattern::tagged(Source::Any, Tag(2)),
-        b.memory.part(16, 8),
-        Some(Duration::ZERO),
-    );
+    let none = b
+        .endpoint
+        .receive(&Pattern::tagged(Source::Any, Tag(2)), b.memory.part(16, 8))
+        .timeout(Duration::ZERO)
+        .wait();
     assert_error!(none, Error::TimedOut);
-    a.endpoint.send(&b.with_tag(2), b"kept", LIMIT).unwrap();
+    a.endpoint
+        .send(&b.with_tag(2), b"kept")
+        .timeout(LIMIT)
+        .wait()
+        .unwrap();
     assert_eq!(kept.wait(LIMIT).unwrap().tag, Tag(2));
     kept.cancel().unwrap();
     assert_eq!(kept.wait(LIMIT).unwrap().length, 4);
@@ -187,12 +203,17 @@ fn sends_before_receives_do_not_block() {
         let mut sends: Vec<_> = (0..COUNT)
             .map(|number| {
                 let to = other.with_tag(1).immediate(number as u64);
-                party.endpoint.post_send(&to, part()).unwrap()
+                party.endpoint.send(&to, part()).post().unwrap()
             })
             .collect();
         for number in 0..COUNT {
             let into = party.memory.part(LENGTH, LENGTH);
-            let received = party.endpoint.receive(&ANY, into, LIMIT).unwrap();
+            let received = party
+                .endpoint
+                .receive(&ANY, into)
+                .timeout(LIMIT)
+                .wait()
+                .unwrap();
             assert_eq!(received.immediate, number as u64);
             let expected = pattern(1 - me as usize, LENGTH);
             assert!(party.buffer.read_vec(LENGTH, LENGTH).unwrap() == expected);
@@ -215,7 +236,7 @@ fn long_messages_are_received_in_any_order() {
             let send = |number: usize| {
                 let part = party.memory.part(number, LENGTH);
                 let to = b.with_tag(number as u64);
-                party.endpoint.post_send(&to, part).unwrap()
+                party.endpoint.send(&to, part).post().unwrap()
             };
             let mut sends: Vec<_> = (0..COUNT).map(send).collect();
             wait_all(&mut sends, LIMIT).unwrap();
@@ -224,7 +245,12 @@ fn long_messages_are_received_in_any_order() {
         for number in (0..COUNT).rev() {
             let from = Pattern::tagged(a.source(), Tag(number as u64));
             let into = party.memory.part(0, LENGTH);
-            party.endpoint.receive(&from, into, LIMIT).unwrap();
+            party
+                .endpoint
+                .receive(&from, into)
+                .timeout(LIMIT)
+                .wait()
+                .unwrap();
             let received = party.buffer.read_vec(0, LENGTH).unwrap();
             assert!(received == bytes[number..number + LENGTH], "{number}");
         }
@@ -245,7 +271,7 @@ fn ten_thousand_receives_are_posted_at_once() {
     let send = |index: usize| {
         let bytes = (index as u64 * 3).to_le_bytes();
         let to = b.with_tag(index as u64);
-        a.endpoint.post_send(&to, &bytes).unwrap()
+        a.endpoint.send(&to, &bytes).post().unwrap()
     };
     let mut sends: Vec<_> = (0..COUNT).rev().map(send).collect();
     wait_all(&mut sends, LIMIT).unwrap();
@@ -272,11 +298,11 @@ fn one_receive_takes_many_messages() {
     let bytes = pattern(3, 300_000);
     a.buffer.write(0, &bytes).unwrap();
     let into = b.memory.part(16, 300_000);
-    let mut many = b.endpoint.receive_many(&ANY, into).unwrap();
+    let mut many = b.endpoint.receive(&ANY, into).many().unwrap();
     let mut offset = 0;
     for length in [10, 50_000, 0, 4096, 100_000, 200_000] {
         let part = a.memory.part(offset, length);
-        drop(a.endpoint.post_send(&b.with_tag(1), part).unwrap());
+        drop(a.endpoint.send(&b.with_tag(1), part).post().unwrap());
         offset += length;
     }
     let mut ends = Vec::new();
@@ -324,7 +350,11 @@ fn threads_of_one_process_share_its_messages() {
                 for round in 0..ROUNDS {
                     let length = (round * 997 % 8192) as usize;
                     let part = a.memory.part(16_384 * thread as usize, length);
-                    a.endpoint.send(&to.immediate(round), part, LIMIT).unwrap();
+                    a.endpoint
+                        .send(&to.immediate(round), part)
+                        .timeout(LIMIT)
+                        .wait()
+                        .unwrap();
                 }
             });
         }
@@ -340,12 +370,23 @@ fn the_end_of_a_process_ends_what_waits_for_it() {
     let [a, b, c] =
         [(0, 1), (1, 1), (0, 9)].map(|(node, port)| Party::new(&nics[node], port, 1 << 16));
     let from = Pattern::any_tag(a.source());
-    a.endpoint.send(&b.with_tag(1), b"before", LIMIT).unwrap();
+    a.endpoint
+        .send(&b.with_tag(1), b"before")
+        .timeout(LIMIT)
+        .wait()
+        .unwrap();
     let mut any = b.post(&Pattern::tagged(Source::Any, Tag(3)), 0, 8);
     let mut stays = b.post(&Pattern::tagged(a.source(), Tag(2)), 16, 8);
-    let mut long = b.endpoint.post_send(&a.with_tag(1), b.memory.part(0, 9000));
+    let mut long = b
+        .endpoint
+        .send(&a.with_tag(1), b.memory.part(0, 9000))
+        .post();
     // Its commands are read, whatever engine the other node has.
-    b.endpoint.send(&c.with_tag(8), b"read", LIMIT).unwrap();
+    b.endpoint
+        .send(&c.with_tag(8), b"read")
+        .timeout(LIMIT)
+        .wait()
+        .unwrap();
     drop(a);
     assert_eq!(status(stays.wait(LIMIT)), Status::PeerGone);
     let gone = status(long.as_mut().unwrap().wait(LIMIT));
@@ -353,15 +394,23 @@ fn the_end_of_a_process_ends_what_waits_for_it() {
         matches!(gone, Status::PeerGone | Status::NoSuchPort),
         "{gone}"
     );
-    let before = b.endpoint.receive(&from, b.memory.part(32, 8), LIMIT);
+    let before = b
+        .endpoint
+        .receive(&from, b.memory.part(32, 8))
+        .timeout(LIMIT)
+        .wait();
     assert_eq!(before.unwrap().length, 6);
-    c.endpoint.send(&b.with_tag(3), b"another", LIMIT).unwrap();
+    c.endpoint
+        .send(&b.with_tag(3), b"another")
+        .timeout(LIMIT)
+        .wait()
+        .unwrap();
     assert_eq!(any.wait(LIMIT).unwrap().port, Port(9));
     let nobody = Destination::tagged(NodeId(0), Port(55), Tag(1));
-    let refused = b.endpoint.send(&nobody, b"x", LIMIT);
+    let refused = b.endpoint.send(&nobody, b"x").timeout(LIMIT).wait();
     assert_eq!(status(refused), Status::NoSuchPort);
     let nowhere = Destination::tagged(NodeId(77), Port(1), Tag(1));
-    let refused = b.endpoint.send(&nowhere, b"x", LIMIT);
+    let refused = b.endpoint.send(&nowhere, b"x").timeout(LIMIT).wait();
     assert_eq!(status(refused), Status::NoSuchNode);
 }
 
@@ -373,15 +422,13 @@ fn an_unexported_segment_ends_its_requests() {
     let lent = b.endpoint.export(SegmentName(8), &buffer, Access::READ);
     let lent = lent.unwrap();
     let (found, _) = b.endpoint.export_lookup(lent.address(), 8).unwrap();
-    let mut receive = b.endpoint.post_receive(&ANY, found.part(0, 64)).unwrap();
+    let mut receive = b.endpoint.receive(&ANY, found.part(0, 64)).post().unwrap();
     assert!(receive.test().unwrap().is_none());
     // The command is read before the segment ends.
     a.endpoint
-        .send(
-            &b.with_tag(1).at(MessageEndpoint::new(1).unwrap()),
-            b"",
-            LIMIT,
-        )
+        .send(&b.with_tag(1).at(MessageEndpoint::new(1).unwrap()), b"")
+        .timeout(LIMIT)
+        .wait()
         .unwrap();
     lent.unexport().unwrap();
     let ended = status(receive.wait(LIMIT));
@@ -389,7 +436,7 @@ fn an_unexported_segment_ends_its_requests() {
         ended,
         Status::Aborted | Status::NoSuchSegment | Status::BadKey
     ));
-    let mut late = b.endpoint.post_receive(&ANY, found.part(0, 64)).unwrap();
+    let mut late = b.endpoint.receive(&ANY, found.part(0, 64)).post().unwrap();
     let refused = status(late.wait(LIMIT));
     assert!(
         matches!(refused, Status::NoSuchSegment | Status::BadKey),
@@ -411,14 +458,19 @@ fn bad_links_change_nothing() {
             let send = |number: u64| {
                 let part = a.memory.part(0, length(number));
                 let to = b.with_tag(1).immediate(number);
-                a.endpoint.post_send(&to, part).unwrap()
+                a.endpoint.send(&to, part).post().unwrap()
             };
             let mut sends: Vec<_> = (0..COUNT).map(send).collect();
             wait_all(&mut sends, LIMIT).unwrap();
         });
         for number in 0..COUNT {
             let into = b.memory.part(0, 20_000);
-            let completion = b.endpoint.receive(&ANY, into, LIMIT).unwrap();
+            let completion = b
+                .endpoint
+                .receive(&ANY, into)
+                .timeout(LIMIT)
+                .wait()
+                .unwrap();
             assert_eq!(completion.immediate, number);
             let length = length(number);
             assert_eq!(completion.length, length as u64);

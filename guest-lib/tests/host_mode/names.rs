@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use qnic::group::Application;
 use qnic::{Endpoint, Error, NodeId, Port, Status};
 
 use crate::cluster::{status, Cluster, SOON};
@@ -17,13 +18,13 @@ fn exchange(cluster: &Cluster) {
     let [a, b, c] = &endpoints;
     std::thread::scope(|scope| {
         // Begins to wait before anybody has the name.
-        let waits = scope.spawn(|| a.find_process("solver", 1, SOON));
-        let _name = b.register_name("solver", 1).unwrap();
+        let waits = scope.spawn(|| a.names().find("solver", 1, SOON));
+        let _name = b.names().register("solver", 1).unwrap();
         let place = (NodeId(1), Port(5));
         assert_eq!(waits.join().unwrap().unwrap(), place);
-        assert_eq!(c.find_process("solver", 1, SOON).unwrap(), place);
-        assert_eq!(b.find_process("solver", 1, NOW).unwrap(), place);
-        let Err(Error::Name(error)) = c.register_name("solver", 1) else {
+        assert_eq!(c.names().find("solver", 1, SOON).unwrap(), place);
+        assert_eq!(b.names().find("solver", 1, NOW).unwrap(), place);
+        let Err(Error::Name(error)) = c.names().register("solver", 1) else {
             panic!("a name of two");
         };
         assert_eq!((error.status, error.holder), (Status::NameTaken, place));
@@ -35,14 +36,14 @@ fn exchange(cluster: &Cluster) {
         );
     });
     // Dropped: somebody else may have it, as soon as the other NIC knows.
-    let taken = || match c.register_name("solver", 1) {
+    let taken = || match c.names().register("solver", 1) {
         Ok(name) => Some(name),
         Err(Error::Name(error)) if error.status == Status::NameTaken => None,
         Err(error) => panic!("{error}"),
     };
     let name = std::iter::repeat_with(taken).flatten().next().unwrap();
     assert_eq!((name.application(), name.process()), ("solver", 1));
-    let found = || a.find_process("solver", 1, SOON).unwrap() == (NodeId(2), Port(5));
+    let found = || a.names().find("solver", 1, SOON).unwrap() == (NodeId(2), Port(5));
     assert!(std::iter::repeat_with(found).any(|found| found));
 }
 
@@ -61,23 +62,26 @@ fn what_is_wrong_with_a_name_is_said() {
     let cluster = Cluster::new(1);
     let endpoint = process(&cluster, 0);
     for bad in ["", "seventeen letters", "a\0b"] {
-        let error = endpoint.register_name(bad, 0).unwrap_err();
+        let error = endpoint.names().register(bad, 0).unwrap_err();
         assert!(matches!(error, Error::BadName(_)), "{error}");
     }
     let short = Duration::from_millis(20);
-    let error = endpoint.find_process("nobody", 0, short).unwrap_err();
+    let error = endpoint.names().find("nobody", 0, short).unwrap_err();
     assert_eq!(
         error.to_string(),
         "name nobody/0: no process has registered it in time: is it running, and its node up?"
     );
     let names: Vec<_> = (0..8)
-        .map(|process| endpoint.register_name("many", process).unwrap())
+        .map(|process| endpoint.names().register("many", process).unwrap())
         .collect();
-    assert_eq!(status(endpoint.register_name("many", 8)), Status::Exhausted);
+    assert_eq!(
+        status(endpoint.names().register("many", 8)),
+        Status::Exhausted
+    );
     drop(names);
     // Withdrawn in the order of the commands.
-    let _name = endpoint.register_name("many", 8).unwrap();
-    let found = endpoint.find_process("many", 7, NOW);
+    let _name = endpoint.names().register("many", 8).unwrap();
+    let found = endpoint.names().find("many", 7, NOW);
     assert_eq!(status(found), Status::NameNotFound);
 }
 
@@ -97,14 +101,14 @@ fn an_application_forms_by_itself_and_again() {
                     // Another process is number 0 each time.
                     let number = (number + round) % 9;
                     let application = format!("round {round}");
-                    let joined = endpoint.join_application(&application, number, 9, SOON);
+                    let joined = Application::join(&endpoint, &application, number, 9, SOON);
                     let joined = joined.unwrap();
                     assert_eq!((joined.rank(), joined.size()), (number, 9));
-                    joined.barrier(SOON).unwrap();
+                    joined.barrier().timeout(SOON).wait().unwrap();
                     for other in 0..9 {
                         joined.find(other, SOON).unwrap();
                     }
-                    joined.barrier(SOON).unwrap();
+                    joined.barrier().timeout(SOON).wait().unwrap();
                 });
             }
         });

@@ -26,7 +26,7 @@ fn one_shots_arrive_once_each_and_in_order() {
                 }
                 a.signal(remote, one_shot(1024 + number));
             }
-            a.endpoint.flush().unwrap();
+            a.endpoint.flush().wait().unwrap();
         });
         let back = b.import(a);
         for number in 0..5000 {
@@ -34,7 +34,7 @@ fn one_shots_arrive_once_each_and_in_order() {
             assert_eq!(next, Signal::from(one_shot(1024 + number)));
             b.signal(&back, ONE);
         }
-        b.endpoint.flush().unwrap();
+        b.endpoint.flush().wait().unwrap();
     });
     assert_eq!(b.endpoint.queue().remove().unwrap(), None);
 }
@@ -88,7 +88,7 @@ fn many_senders_share_one_queue() {
                 for _ in 0..EACH {
                     peer.signal(&remote, id(100 + sender));
                 }
-                peer.endpoint.flush().unwrap();
+                peer.endpoint.flush().wait().unwrap();
             });
         }
         let mut counts = BTreeMap::new();
@@ -114,10 +114,10 @@ fn handlers_answer_while_the_application_does_something_else() {
     let armed = [1, 2].map(|number| {
         let (own, back, sender) = (endpoint.clone(), back.clone(), sender.clone());
         let handler = move |id: NotificationId| {
-            own.write_notify(&back, 0, b"", id).unwrap();
+            own.write(&back, 0, b"").notify(id).post().unwrap();
             sender.send(id).unwrap();
         };
-        endpoint.arm(id(number), handler).unwrap()
+        endpoint.notification(id(number)).arm(handler).unwrap()
     });
     for _ in 0..ROUNDS {
         for number in [1, 2] {
@@ -132,7 +132,7 @@ fn handlers_answer_while_the_application_does_something_else() {
     drop(armed);
     drop(sender);
     assert_eq!(calls.iter().count() as u64, 2 * ROUNDS);
-    endpoint.flush().unwrap();
+    endpoint.flush().wait().unwrap();
 }
 
 /// Polls for so long; says whether the descriptor was readable.
@@ -186,7 +186,7 @@ fn an_event_loop_loses_no_notification_beside_sleeping_threads() {
                 a.signal(remote, ONE);
                 a.signal(remote, id(2));
                 if round % 7 == 0 {
-                    a.endpoint.flush().unwrap();
+                    a.endpoint.flush().wait().unwrap();
                 }
             }
         });
@@ -228,7 +228,7 @@ fn one_of_several_notifications_wakes() {
         scope.spawn(|| {
             for round in 0..300 {
                 let signal = ids[round % 3];
-                let signalled = a.endpoint.write_fenced_notify(remote, 0, b"", signal);
+                let signalled = a.endpoint.write(remote, 0, b"").notify(signal).fenced();
                 signalled.unwrap();
             }
         });

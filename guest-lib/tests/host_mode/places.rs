@@ -46,7 +46,7 @@ fn a_turn_that_comes_after_a_timeout_is_passed_on() {
     assert_error!(waiting.wait(SHORT), Error::TimedOut);
     guard.release().unwrap();
     // Its grant is in place when the atomic operation behind it is done.
-    workers[0].peer.endpoint.flush().unwrap();
+    workers[0].peer.endpoint.flush().wait().unwrap();
     drop(waiting);
     assert!(!first.is_broken().unwrap());
     drop(first.waiting().wait(Some(SOON)).unwrap());
@@ -57,7 +57,7 @@ fn a_turn_that_comes_after_a_timeout_is_passed_on() {
     let mut waiting = b.waiting();
     assert_error!(waiting.wait(SHORT), Error::TimedOut);
     drop(unit);
-    workers[0].peer.endpoint.flush().unwrap();
+    workers[0].peer.endpoint.flush().wait().unwrap();
     drop(waiting);
     assert!(!a.is_broken().unwrap());
     assert_eq!(a.value().unwrap(), 1, "no unit is lost");

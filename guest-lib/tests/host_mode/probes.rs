@@ -42,7 +42,7 @@ fn messages_of_unknown_size_are_received_into_memory_made_for_them() {
                 let send = |length: usize| {
                     let to = b.with_tag(length as u64).immediate(8);
                     let part = a.memory.part(5, length);
-                    a.endpoint.post_send(&to, part).unwrap()
+                    a.endpoint.send(&to, part).post().unwrap()
                 };
                 let mut sends: Vec<_> = LENGTHS.into_iter().map(send).collect();
                 let sent = wait_all(&mut sends, LIMIT).unwrap();
@@ -51,7 +51,9 @@ fn messages_of_unknown_size_are_received_into_memory_made_for_them() {
             for length in LENGTHS {
                 let found = b
                     .endpoint
-                    .probe(&Pattern::any_tag(a.source()), LIMIT)
+                    .probe(&Pattern::any_tag(a.source()))
+                    .timeout(LIMIT)
+                    .wait()
                     .unwrap();
                 let told = (found.node, found.port, found.immediate);
                 assert_eq!(told, (a.endpoint.node(), a.endpoint.port(), 8));
@@ -59,16 +61,21 @@ fn messages_of_unknown_size_are_received_into_memory_made_for_them() {
                     (found.tag, found.length),
                     (Tag(length as u64), length as u64)
                 );
-                let again = b.endpoint.try_probe(&ANY).unwrap();
+                let again = b.endpoint.probe(&ANY).test().unwrap();
                 assert_eq!(again, Some(found), "it stays");
-                let claimed = b.endpoint.try_claim(&ANY).unwrap().expect("it is there");
+                let claimed = b
+                    .endpoint
+                    .probe(&ANY)
+                    .try_claim()
+                    .unwrap()
+                    .expect("it is there");
                 assert_eq!(*claimed.envelope(), found);
                 assert!(receive_alone(&b, claimed) == pattern(7, length));
             }
         });
-        assert_eq!(b.endpoint.try_probe(&ANY).unwrap(), None);
-        assert_error!(b.endpoint.probe(&ANY, NOW), Error::TimedOut);
-        assert_error!(b.endpoint.claim(&ANY, NOW), Error::TimedOut);
+        assert_eq!(b.endpoint.probe(&ANY).test().unwrap(), None);
+        assert_error!(b.endpoint.probe(&ANY).timeout(NOW).wait(), Error::TimedOut);
+        assert_error!(b.endpoint.probe(&ANY).timeout(NOW).claim(), Error::TimedOut);
     }
 }
 
@@ -85,7 +92,7 @@ fn threads_that_claim_never_get_the_same_message() {
             let b = &b;
             move || {
                 let receive = |_| {
-                    let claimed = b.endpoint.claim(&ANY, LIMIT).unwrap();
+                    let claimed = b.endpoint.probe(&ANY).timeout(LIMIT).claim().unwrap();
                     let number = claimed.envelope().immediate;
                     let length = length(number as usize);
                     let offset = thread * 8192;
@@ -102,7 +109,7 @@ fn threads_that_claim_never_get_the_same_message() {
         let send = |number: usize| {
             let to = b.with_tag(1).immediate(number as u64);
             let part = a.memory.part(0, length(number));
-            a.endpoint.post_send(&to, part).unwrap()
+            a.endpoint.send(&to, part).post().unwrap()
         };
         let mut sends: Vec<_> = (0..THREADS * EACH).map(send).collect();
         wait_all(&mut sends, LIMIT).unwrap();
@@ -120,23 +127,27 @@ fn a_message_that_is_dropped_ends_at_its_sender() {
     let (_cluster, a, b) = pair(1 << 16);
     let send = |length| {
         let part = a.memory.part(0, length);
-        a.endpoint.post_send(&b.with_tag(1), part).unwrap()
+        a.endpoint.send(&b.with_tag(1), part).post().unwrap()
     };
     for (length, truncated) in [(8, false), (50_000, true)] {
         let mut first = send(length);
-        drop(b.endpoint.claim(&ANY, LIMIT).unwrap());
+        drop(b.endpoint.probe(&ANY).timeout(LIMIT).claim().unwrap());
         assert_eq!(first.wait(LIMIT).unwrap().truncated, truncated);
         let mut second = send(length);
-        let found = b.endpoint.probe(&ANY, LIMIT).unwrap();
-        assert_eq!(b.endpoint.discard(&ANY).unwrap(), Some(found));
+        let found = b.endpoint.probe(&ANY).timeout(LIMIT).wait().unwrap();
+        assert_eq!(b.endpoint.probe(&ANY).discard().unwrap(), Some(found));
         assert_eq!(second.wait(LIMIT).unwrap().truncated, truncated);
-        assert_eq!(b.endpoint.discard(&ANY).unwrap(), None);
+        assert_eq!(b.endpoint.probe(&ANY).discard().unwrap(), None);
         // A claim that nobody waits for any more takes nothing from later ones.
-        drop(b.endpoint.post_claim(&ANY).unwrap());
-        assert_eq!(b.endpoint.try_probe(&ANY).unwrap(), None);
+        drop(b.endpoint.probe(&ANY).post_claim().unwrap());
+        assert_eq!(b.endpoint.probe(&ANY).test().unwrap(), None);
         let mut third = send(length);
         let into = b.memory.part(0, length);
-        b.endpoint.receive(&ANY, into, LIMIT).unwrap();
+        b.endpoint
+            .receive(&ANY, into)
+            .timeout(LIMIT)
+            .wait()
+            .unwrap();
         assert!(!third.wait(LIMIT).unwrap().truncated);
     }
 }
@@ -146,15 +157,24 @@ fn the_end_of_a_sender_ends_probes_for_it_and_claims_without_bytes() {
     let (_cluster, a, b) = pair(1 << 16);
     a.buffer.write(0, b"short").unwrap();
     let part = |length| a.memory.part(0, length);
-    a.endpoint.send(&b.with_tag(1), part(5), LIMIT).unwrap();
-    drop(a.endpoint.post_send(&b.with_tag(2), part(50_000)).unwrap());
+    a.endpoint
+        .send(&b.with_tag(1), part(5))
+        .timeout(LIMIT)
+        .wait()
+        .unwrap();
+    drop(
+        a.endpoint
+            .send(&b.with_tag(2), part(50_000))
+            .post()
+            .unwrap(),
+    );
     let claim = |tag| {
         let pattern = Pattern::tagged(a.source(), Tag(tag));
-        b.endpoint.claim(&pattern, LIMIT).unwrap()
+        b.endpoint.probe(&pattern).timeout(LIMIT).claim().unwrap()
     };
     let (short, long) = (claim(1), claim(2));
     let from = Pattern::any_tag(a.source());
-    let mut waits = b.endpoint.post_claim(&from).unwrap();
+    let mut waits = b.endpoint.probe(&from).post_claim().unwrap();
     drop(a);
     assert_eq!(status(waits.wait(LIMIT)), Status::PeerGone);
     let into = b.memory.part(0, 50_000);
@@ -166,9 +186,9 @@ fn the_end_of_a_sender_ends_probes_for_it_and_claims_without_bytes() {
 fn a_reset_of_the_queue_discards_what_is_claimed() {
     let (_cluster, a, b) = pair(1 << 16);
     let part = a.memory.part(0, 50_000);
-    let mut send = a.endpoint.post_send(&b.with_tag(1), part).unwrap();
-    let claimed = b.endpoint.claim(&ANY, LIMIT).unwrap();
-    let mut waits = b.endpoint.post_claim(&ANY).unwrap();
+    let mut send = a.endpoint.send(&b.with_tag(1), part).post().unwrap();
+    let claimed = b.endpoint.probe(&ANY).timeout(LIMIT).claim().unwrap();
+    let mut waits = b.endpoint.probe(&ANY).post_claim().unwrap();
     b.endpoint.reset_queue().unwrap();
     assert!(send.wait(LIMIT).unwrap().truncated);
     assert_error!(waits.wait(LIMIT), Error::QueueReset);
@@ -176,9 +196,13 @@ fn a_reset_of_the_queue_discards_what_is_claimed() {
         status(claimed.receive(b.memory.part(0, 8))),
         Status::NoMessage
     );
-    a.endpoint.send(&b.with_tag(1), b"again", LIMIT).unwrap();
+    a.endpoint
+        .send(&b.with_tag(1), b"again")
+        .timeout(LIMIT)
+        .wait()
+        .unwrap();
     assert_eq!(
-        receive_alone(&b, b.endpoint.claim(&ANY, LIMIT).unwrap()),
+        receive_alone(&b, b.endpoint.probe(&ANY).timeout(LIMIT).claim().unwrap()),
         b"again"
     );
 }
@@ -188,12 +212,12 @@ fn a_reset_of_the_queue_discards_what_is_claimed() {
 fn probes_that_wait_are_bounded() {
     let (_cluster, a, b) = pair(4096);
     let mut claims: Vec<_> = (0..300)
-        .map(|_| b.endpoint.post_claim(&ANY).unwrap())
+        .map(|_| b.endpoint.probe(&ANY).post_claim().unwrap())
         .collect();
     assert_eq!(status(claims[299].wait(LIMIT)), Status::Exhausted);
     for number in 0..256u64 {
         let to = b.with_tag(1).immediate(number);
-        a.endpoint.send(&to, b"", LIMIT).unwrap();
+        a.endpoint.send(&to, b"").timeout(LIMIT).wait().unwrap();
     }
     for (number, claim) in (0..256u64).zip(&mut claims) {
         let claimed = claim.wait(LIMIT).unwrap();

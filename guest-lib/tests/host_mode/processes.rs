@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use qnic::{ChannelOptions, NodeId, Port, Receiver, SegmentName, Status};
+use qnic::{ChannelOptions, NodeId, Port, Receiver, SegmentName, Sender, Status};
 
 use crate::cluster::{Cluster, Peer, BOTH, ONE, SOON};
 
@@ -187,7 +187,7 @@ fn the_receiver_of_a_killed_sender_gets_what_was_sent_then_an_error() {
     let cluster = Cluster::new(2);
     let endpoint = cluster.nic(0).register(COLLECTOR).unwrap();
     let options = ChannelOptions::new(16, 64, ONE);
-    let mut channel = endpoint.receiver(lines_of(1), &options).unwrap();
+    let mut channel = Receiver::open(&endpoint, lines_of(1), &options).unwrap();
     let victim = start(&cluster, 1, "collect", &["1000000", "0", "1"]);
     let mut lines = 0;
     let mut take = |channel: &mut Receiver| {
@@ -207,7 +207,7 @@ fn the_receiver_of_a_killed_sender_gets_what_was_sent_then_an_error() {
     };
     assert!(matches!(error, qnic::Error::PeerLost { .. }), "{error}");
     assert!(channel.check_peer().is_err());
-    endpoint.flush().unwrap();
+    endpoint.flush().wait().unwrap();
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn the_sender_to_a_killed_receiver_gets_an_error_even_without_credit() {
     let cluster = Cluster::new(2);
     let endpoint = cluster.nic(0).register(Port(1)).unwrap();
     let victim = start(&cluster, 1, "collect", &["1000000", "1", "0"]);
-    let channel = endpoint.sender(NodeId(1), COLLECTOR, lines_of(0), ONE, SOON);
+    let channel = Sender::connect(&endpoint, (NodeId(1), COLLECTOR, lines_of(0)), ONE, SOON);
     let mut channel = channel.unwrap();
     // Stopped, it takes no more: the sender runs out of credit.
     let pid = rustix::process::Pid::from_child(&victim);
@@ -236,5 +236,5 @@ fn the_sender_to_a_killed_receiver_gets_an_error_even_without_credit() {
         assert!(matches!(error, qnic::Error::PeerLost { .. }), "{error}");
     });
     drop(channel);
-    endpoint.flush().unwrap();
+    endpoint.flush().wait().unwrap();
 }

@@ -172,7 +172,7 @@ fn a_malformed_command_stops_its_own_queue_only() {
     assert_eq!(stopped, u64::from(Status::Malformed.code()));
 
     let remote = other.import(&victim);
-    other.endpoint.write_fenced(&remote, 0, b"alive").unwrap();
+    other.endpoint.write(&remote, 0, b"alive").fenced().unwrap();
 
     let mut reset = uapi::ResetQueue::default();
     raw.process.reset_queue(&mut reset).unwrap();

@@ -108,7 +108,12 @@ fn an_index_without_a_message_is_noticed() {
     let (other, mut sender) = connect(&cluster.nic(1), 1);
     let home = other.import(NodeId(0), RECEIVER, NAME, SOON).unwrap();
     // As a sender does that dies in the middle of a message.
-    other.atomic_u64(&home, 0x80).unwrap().fetch_add(1).unwrap();
+    other
+        .atomic::<u64>(&home, 0x80)
+        .unwrap()
+        .fetch_add(1)
+        .wait()
+        .unwrap();
     sender.send(b"behind").unwrap();
     assert_error!(receiver.recv(None), Error::ChannelBroken(_));
     assert_error!(receiver.try_recv(), Error::ChannelBroken(_));

@@ -57,7 +57,7 @@ impl Worker {
 
     fn write_word(&self, offset: u64, value: u64) {
         let bytes = value.to_le_bytes();
-        let ticket = self.peer.endpoint.write(&self.owner, offset, &bytes);
+        let ticket = self.peer.endpoint.write(&self.owner, offset, &bytes).post();
         drop(ticket.unwrap());
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use qnic::group::Application;
 use qnic::message::{Destination, Pattern, Source, Tag};
-use qnic::{AsyncEndpoint, ChannelOptions, Error, NodeId, OneShot, Port, Signal};
+use qnic::{AsyncEndpoint, ChannelOptions, Error, NodeId, OneShot, Port, Receiver, Sender, Signal};
 use tokio::task::{spawn_blocking, JoinSet};
 use tokio::time::timeout;
 
@@ -42,7 +43,7 @@ async fn many_tasks_wait_on_one_endpoint() {
                 a.signal(&remote, id(task));
             }
             a.signal(&remote, one_shot(round));
-            a.endpoint.flush().unwrap();
+            a.endpoint.flush().wait().unwrap();
         }
     });
     while let Some(task) = timeout(SOON, tasks.join_next()).await.unwrap() {
@@ -72,8 +73,8 @@ async fn every_wait_can_time_out_and_be_repeated() {
     let waits = AsyncEndpoint::new(&b.endpoint).unwrap();
     let (name, sent) = (qnic::SegmentName(3), id(2));
     let options = ChannelOptions::new(4, 64, sent);
-    let mut receiver = b.endpoint.receiver(name, &options).unwrap();
-    let connected = a.endpoint.sender(NodeId(1), Port(1), name, id(3), SOON);
+    let mut receiver = Receiver::open(&b.endpoint, name, &options).unwrap();
+    let connected = Sender::connect(&a.endpoint, (NodeId(1), Port(1), name), id(3), SOON);
     let mut sender = connected.unwrap();
     for short in [0, 1, 20].map(Duration::from_millis) {
         assert!(timeout(short, waits.wait(ONE)).await.is_err());
@@ -102,10 +103,10 @@ async fn a_task_receives_messages() {
     let cluster = Cluster::new(2);
     let [a, b] = [0, 1].map(|node| cluster.nic(node).register(Port(1)).unwrap());
     let name = qnic::SegmentName(3);
-    let mut receiver = b.receiver(name, &ChannelOptions::new(4, 64, ONE)).unwrap();
+    let mut receiver = Receiver::open(&b, name, &ChannelOptions::new(4, 64, ONE)).unwrap();
     let waits = AsyncEndpoint::new(&b).unwrap();
     let sending = spawn_blocking(move || {
-        let mut sender = a.sender(NodeId(1), Port(1), name, ONE, SOON).unwrap();
+        let mut sender = Sender::connect(&a, (NodeId(1), Port(1), name), ONE, SOON).unwrap();
         for number in 0..500u64 {
             sender.send(&number.to_le_bytes(), Some(SOON)).unwrap();
         }
@@ -152,7 +153,7 @@ async fn tasks_wait_for_messages() {
             let pattern = Pattern::tagged(Source::Any, Tag(task));
             for round in 0..ROUNDS {
                 let part = b.segment.part(4096 * task as usize, 4096);
-                let mut request = b.endpoint.post_receive(&pattern, part).unwrap();
+                let mut request = b.endpoint.receive(&pattern, part).post().unwrap();
                 let completion = waits.completion(&mut request).await.unwrap();
                 assert_eq!(completion.immediate, round);
             }
@@ -165,7 +166,11 @@ async fn tasks_wait_for_messages() {
         for round in 0..ROUNDS {
             for task in 0..TASKS {
                 let to = Destination::tagged(node, port, Tag(task)).immediate(round);
-                a.endpoint.send(&to, b"message", Some(SOON)).unwrap();
+                a.endpoint
+                    .send(&to, b"message")
+                    .timeout(SOON)
+                    .wait()
+                    .unwrap();
             }
         }
         a.signal(&remote, ONE);
@@ -176,7 +181,8 @@ async fn tasks_wait_for_messages() {
     let part = b.segment.part(0, 8192);
     let mut many = b
         .endpoint
-        .receive_many(&Pattern::untagged(Source::Any), part);
+        .receive(&Pattern::untagged(Source::Any), part)
+        .many();
     let many = many.as_mut().unwrap();
     let short = Duration::from_millis(20);
     assert!(timeout(short, waits.next_message(many)).await.is_err());
@@ -192,11 +198,11 @@ async fn calls_of_a_group_end_in_tasks() {
     let join = |node: u16| {
         let endpoint = cluster.nic(node).register(Port(5)).unwrap();
         spawn_blocking(move || {
-            let application = endpoint.join_application("tasks", node.into(), 2, SOON);
+            let application = Application::join(&endpoint, "tasks", node.into(), 2, SOON);
             let waits = AsyncEndpoint::new(&endpoint).unwrap();
             let group = application.unwrap();
             tokio::runtime::Handle::current().block_on(async {
-                let mut calls = [0; 4].map(|_| group.start_barrier(SOON).unwrap());
+                let mut calls = [0; 4].map(|_| group.barrier().timeout(SOON).post().unwrap());
                 for call in calls.iter_mut().rev() {
                     waits.call(call).await.unwrap();
                 }
@@ -217,17 +223,17 @@ async fn tasks_probe_and_claim_messages() {
     let any = Pattern::any_tag(Source::Any);
     let short = Duration::from_millis(20);
     assert!(timeout(short, waits.probe(&any)).await.is_err());
-    let mut claim = b.endpoint.post_claim(&any).unwrap();
+    let mut claim = b.endpoint.probe(&any).post_claim().unwrap();
     assert!(timeout(short, waits.claimed(&mut claim)).await.is_err());
     let to = Destination::tagged(NodeId(1), Port(1), Tag(5));
     for number in [1, 2] {
-        let sent = a.endpoint.post_send(&to.immediate(number), b"claimed");
+        let sent = a.endpoint.send(&to.immediate(number), b"claimed").post();
         drop(sent.unwrap());
     }
     let claimed = timeout(SOON, waits.claimed(&mut claim)).await.unwrap();
     assert_eq!(claimed.unwrap().envelope().immediate, 1);
     let found = timeout(SOON, waits.probe(&any)).await.unwrap().unwrap();
     assert_eq!((found.immediate, found.length), (2, 7));
-    let mut own = a.endpoint.post_claim(&any).unwrap();
+    let mut own = a.endpoint.probe(&any).post_claim().unwrap();
     assert_error!(waits.claimed(&mut own).await, Error::ForeignRequest);
 }

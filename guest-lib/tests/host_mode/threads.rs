@@ -17,7 +17,11 @@ fn eight_threads_use_one_endpoint_at_once() {
             let bytes = pattern(thread * 100 + round, length);
             a.fill(start, &bytes);
             let source = a.segment.part(start, length);
-            let ticket = a.endpoint.write(remote, start as u64, source).unwrap();
+            let ticket = a
+                .endpoint
+                .write(remote, start as u64, source)
+                .post()
+                .unwrap();
             ticket.wait().unwrap();
             assert!(b.bytes(start, length) == bytes);
             a.fill(start, &vec![0; length]);
@@ -27,7 +31,7 @@ fn eight_threads_use_one_endpoint_at_once() {
         a.signal(remote, ONE);
     });
     (0..THREADS).for_each(|_| b.take(ONE));
-    a.endpoint.flush().unwrap();
+    a.endpoint.flush().wait().unwrap();
 }
 
 #[test]
@@ -41,11 +45,11 @@ fn each_thread_gets_its_own_failures() {
     let remotes = [&good_remote, &bad_remote].repeat(THREADS / 2);
     in_threads(&remotes, |thread, remote| {
         for _ in 0..500 {
-            let ticket = a.endpoint.write(remote, 0, b"x").unwrap();
+            let ticket = a.endpoint.write(remote, 0, b"x").post().unwrap();
             assert_eq!(ticket.wait().is_err(), thread % 2 == 1);
         }
     });
-    a.endpoint.flush().unwrap();
+    a.endpoint.flush().wait().unwrap();
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn writes_of_every_length_and_alignment_arrive() {
         pair.a.write_notify(&pair.remote, to as u64, source);
         pair.b.take(ONE);
     });
-    pair.a.endpoint.flush().unwrap();
+    pair.a.endpoint.flush().wait().unwrap();
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_full_queue_delays_and_loses_nothing() {
         pair.a
             .write_notify(&pair.remote, offset, &number.to_le_bytes());
     }
-    pair.a.endpoint.flush_writes().unwrap();
+    pair.a.endpoint.flush().writes().wait().unwrap();
     let signals = pair.b.endpoint.notification(ONE).wait(Some(SOON));
     assert_eq!(signals.unwrap(), 20_000);
     for number in 20_000 - 8192..20_000u64 {
@@ -95,17 +95,17 @@ fn a_notification_comes_after_all_earlier_writes() {
     let (a, b) = (&pair.a, &pair.b);
     for round in 0..20 {
         let bytes = pattern(round, 1 << 20);
-        a.endpoint.flush_writes().unwrap();
+        a.endpoint.flush().writes().wait().unwrap();
         a.fill(0, &bytes);
         for part in 0..16 {
             let at = part << 16;
             let source = a.segment.part(at, 1 << 16);
-            let ticket = a.endpoint.write(&pair.remote, at as u64, source);
+            let ticket = a.endpoint.write(&pair.remote, at as u64, source).post();
             drop(ticket.unwrap());
         }
         a.signal(&pair.remote, ONE);
         b.take(ONE);
         assert!(b.bytes(0, 1 << 20) == bytes, "round {round}");
     }
-    a.endpoint.flush().unwrap();
+    a.endpoint.flush().wait().unwrap();
 }

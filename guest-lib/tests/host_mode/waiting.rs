@@ -46,7 +46,7 @@ fn no_wake_up_is_lost_whatever_the_pace() {
             assert_eq!(a.word(0), round);
         }
     });
-    a.endpoint.flush().unwrap();
+    a.endpoint.flush().wait().unwrap();
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn many_threads_sleep_on_notifications_of_one_endpoint() {
         }
         for _ in 0..50 {
             for id in ids {
-                let signalled = a.endpoint.write_fenced_notify(&pair.remote, 0, b"", id);
+                let signalled = a.endpoint.write(&pair.remote, 0, b"").notify(id).fenced();
                 signalled.unwrap();
             }
         }
@@ -77,5 +77,5 @@ fn the_device_yields_to_processes_that_spin() {
         pair.a.write_notify(&pair.remote, 0, &[1]);
         pair.b.take(ONE);
     }
-    pair.a.endpoint.flush().unwrap();
+    pair.a.endpoint.flush().wait().unwrap();
 }

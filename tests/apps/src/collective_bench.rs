@@ -46,7 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let rank = nodes.iter().position(|node| *node == own);
     let rank = rank.context("this node is not among --nodes")?;
     let size = nodes.len() as u32;
-    let application = endpoint.join_application("bench", rank as u32, size, START_LIMIT);
+    let application = Application::join(&endpoint, "bench", rank as u32, size, START_LIMIT);
     let group = application.context("join the application")?;
     let tree = Tree::new(&endpoint, nodes, rank)?;
     let result = Exported::new(&endpoint, qnic::SegmentName(2), 8)?;
@@ -59,12 +59,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut rows = names.map(|name| BenchRow::new(name, nodes.len()));
     for round in 0..=options.rounds {
         let times = [
-            timed(&group, |_| Ok(group.barrier(ANSWER_LIMIT)?))?,
+            timed(&group, |_| {
+                Ok(group.barrier().timeout(ANSWER_LIMIT).wait()?)
+            })?,
             timed(&group, |number| tree.allreduce(number).map(drop))?,
             timed(&group, |number| {
                 let own = rank as u64 + number;
                 result.buffer.write(0, &own.to_le_bytes())?;
-                group.allreduce::<u64>(result.part(0, 8), Operator::Sum, ANSWER_LIMIT)?;
+                group
+                    .allreduce::<u64>(result.part(0, 8), Operator::Sum)
+                    .timeout(ANSWER_LIMIT)
+                    .wait()?;
                 let mut sum = [0; 8];
                 result.buffer.read(0, &mut sum)?;
                 check(u64::from_le_bytes(sum), nodes.len(), number)
@@ -80,7 +85,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
         }
     }
-    group.barrier(ANSWER_LIMIT).context("the last barrier")?;
+    group
+        .barrier()
+        .timeout(ANSWER_LIMIT)
+        .wait()
+        .context("the last barrier")?;
     if rank == 0 {
         rows.iter().try_for_each(say_line)?;
     }
@@ -99,7 +108,7 @@ fn timed(
     group: &Application<'_>,
     operation: impl Fn(u64) -> Result<()>,
 ) -> Result<Option<Latency>> {
-    group.barrier(ANSWER_LIMIT)?;
+    group.barrier().timeout(ANSWER_LIMIT).wait()?;
     let mut times = Vec::new();
     for number in 0..OPERATIONS {
         let start = Instant::now();
@@ -161,14 +170,19 @@ impl<'a> Tree<'a> {
         if let Some((parent, place)) = &self.parent {
             let id = notification(UP + *place as u32);
             let (offset, bytes) = (*place as u64 * 8, sum.to_le_bytes());
-            self.endpoint.write_notify(parent, offset, &bytes[..], id)?;
+            self.endpoint
+                .write(parent, offset, &bytes[..])
+                .notify(id)
+                .post()?;
             take(self.endpoint, DOWN, ANSWER_LIMIT, "the parent")?;
             sum = self.word(PARENT_WORD)?;
         }
         for child in &self.children {
             let (offset, bytes) = (PARENT_WORD as u64 * 8, sum.to_le_bytes());
             self.endpoint
-                .write_notify(child, offset, &bytes[..], DOWN)?;
+                .write(child, offset, &bytes[..])
+                .notify(DOWN)
+                .post()?;
         }
         Ok(sum)
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
-use qnic::group::{Group, Operator};
+use qnic::group::{Application, Group, Operator};
 use qnic::{Error, Nic, Port, SegmentName};
 use qnic_apps::demo::pattern;
 
@@ -122,7 +122,7 @@ fn member(nic: &Nic, options: &Options, index: u16) -> Result<Option<Error>> {
     let each = u32::from(options.programs) * u32::from(options.processes);
     let memory = Exported::new(&endpoint, SegmentName(1), options.bytes.max(8))?;
     let rank = place * each + u32::from(index);
-    let group = endpoint.join_application(APPLICATION, rank, options.members(), START_LIMIT);
+    let group = Application::join(&endpoint, APPLICATION, rank, options.members(), START_LIMIT);
     let group = group.context("join the application")?;
     let next = (rank + 1) % options.members();
     let (node, port) = group.find(next, START_LIMIT).context("find the next")?;
@@ -147,10 +147,16 @@ fn member(nic: &Nic, options: &Options, index: u16) -> Result<Option<Error>> {
         }
     }
     for _ in 0..options.barriers {
-        group.barrier(options.timeout()).context("a barrier")?;
+        group
+            .barrier()
+            .timeout(options.timeout())
+            .wait()
+            .context("a barrier")?;
     }
     group
-        .barrier(options.timeout())
+        .barrier()
+        .timeout(options.timeout())
+        .wait()
         .context("the last barrier")?;
     Ok(None)
 }
@@ -197,22 +203,28 @@ fn round(group: &Group<'_>, memory: &Exported, options: &Options, number: u64) -
     let own = own_bytes(rank, number, length);
     let limit = options.timeout();
     if options.has(Kind::Barrier) {
-        group.barrier(limit)?;
+        group.barrier().timeout(limit).wait()?;
     }
     if options.has(Kind::Allreduce) {
         memory.buffer.write(0, &own)?;
-        group.allreduce::<u64>(part(), Operator::Sum, limit)?;
+        group
+            .allreduce::<u64>(part(), Operator::Sum)
+            .timeout(limit)
+            .wait()?;
         let sums = combined(size, number, length, u64::wrapping_add);
         check(memory, &sums, "allreduce", group)?;
     }
     if options.has(Kind::Broadcast) {
         memory.buffer.write(0, &own)?;
-        group.broadcast(part(), root, limit)?;
+        group.broadcast(part(), root).timeout(limit).wait()?;
         check(memory, &own_bytes(root, number, length), "broadcast", group)?;
     }
     if options.has(Kind::Reduce) {
         memory.buffer.write(0, &own)?;
-        group.reduce::<u64>(part(), Operator::Maximum, root, limit)?;
+        group
+            .reduce::<u64>(part(), Operator::Maximum, root)
+            .timeout(limit)
+            .wait()?;
         let greatest = combined(size, number, length, u64::max);
         let expected = if rank == root { &greatest } else { &own };
         check(memory, expected, "reduce", group)?;

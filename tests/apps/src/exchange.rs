@@ -114,11 +114,15 @@ impl Exchange<'_> {
             let bytes = pattern::bytes(seed, size);
             self.outbox.buffer.write(slot + from, &bytes)?;
             let data = self.outbox.part(slot + from, size);
-            self.endpoint.write(&inbox, remote_slot + to as u64, data)?;
+            self.endpoint
+                .write(&inbox, remote_slot + to as u64, data)
+                .post()?;
             let header = [round, seed, to as u64, size as u64].map(u64::to_le_bytes);
             let header = header.as_flattened();
             self.endpoint
-                .write_notify(&inbox, remote_slot, header, message(self.me))?;
+                .write(&inbox, remote_slot, header)
+                .notify(message(self.me))
+                .post()?;
             self.take(receipt(peer), "a receipt", peer, round)?;
         }
         self.finish().context("flush")
@@ -149,7 +153,9 @@ impl Exchange<'_> {
                 "wrong bytes from peer {peer} in round {round}, {size} bytes"
             );
             self.endpoint
-                .write_notify(&inbox, 0, &[], receipt(self.me))?;
+                .write(&inbox, 0, &[])
+                .notify(receipt(self.me))
+                .post()?;
         }
         // The last receipt may be lost on its way while this process ends.
         self.finish().context("flush the receipts")
@@ -159,7 +165,7 @@ impl Exchange<'_> {
     /// it goes only then, or tells its own failure. It may take its node along, as in host
     /// mode, and then no NIC is left to acknowledge what it got.
     fn finish(&self) -> qnic::Result<()> {
-        match self.endpoint.flush_writes() {
+        match self.endpoint.flush().writes().wait() {
             Err(error) if error.is_peer_gone() => Ok(()),
             flushed => flushed,
         }

@@ -73,9 +73,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     rows.iter().try_for_each(say_line)?;
     for remote in &ends.remotes[0] {
-        ends.endpoints[0].write_notify(remote, 0, b"", REQUEST)?;
+        ends.endpoints[0]
+            .write(remote, 0, b"")
+            .notify(REQUEST)
+            .post()?;
     }
-    Ok(ends.endpoints[0].flush()?)
+    Ok(ends.endpoints[0].flush().wait()?)
 }
 
 struct Ends {
@@ -102,8 +105,10 @@ impl Ends {
         for number in 0..writes {
             let (endpoint, remote, offset) = self.turn(number);
             let start = Instant::now();
-            endpoint.write(remote, offset, &(number as u64).to_le_bytes())?;
-            endpoint.flush()?;
+            endpoint
+                .write(remote, offset, &(number as u64).to_le_bytes())
+                .post()?;
+            endpoint.flush().wait()?;
             times.push(start.elapsed().as_nanos() as u64);
         }
         Ok(Latency::from_ns(times))
@@ -113,10 +118,12 @@ impl Ends {
         let start = Instant::now();
         for number in 0..writes {
             let (endpoint, remote, offset) = self.turn(number);
-            endpoint.write(remote, offset, &(number as u64).to_le_bytes())?;
+            endpoint
+                .write(remote, offset, &(number as u64).to_le_bytes())
+                .post()?;
         }
         for endpoint in &self.endpoints {
-            endpoint.flush()?;
+            endpoint.flush().wait()?;
         }
         let mean = start.elapsed().as_nanos() as f64 / writes as f64 / 1000.0;
         Ok(Some(Latency {

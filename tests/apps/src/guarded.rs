@@ -118,12 +118,15 @@ pub(crate) fn attempts(endpoint: &Endpoint, peer: &Peer, memory: &Exported) -> R
     for signal in counted.into_iter().chain([one_shot]).flatten() {
         let denied = Some(Status::AccessDenied);
         let what = |form| format!("signal {} {form}", signal.number());
-        let alone = endpoint.write_fenced_notify(&silent, 0, b"", signal);
+        let alone = endpoint.write(&silent, 0, b"").notify(signal).fenced();
         tried.push((what("alone"), alone, denied));
-        let inline = endpoint.write_fenced_notify(&silent, 0, b"forged", signal);
+        let inline = endpoint
+            .write(&silent, 0, b"forged")
+            .notify(signal)
+            .fenced();
         tried.push((what("with an inline write"), inline, denied));
         let pages = memory.part(0, LENGTH);
-        let pages = endpoint.write_fenced_notify(&silent, 100, pages, signal);
+        let pages = endpoint.write(&silent, 100, pages).notify(signal).fenced();
         tried.push((what("with pages"), pages, denied));
     }
     tried.push((
@@ -138,12 +141,15 @@ pub(crate) fn attempts(endpoint: &Endpoint, peer: &Peer, memory: &Exported) -> R
 fn forge_grant(endpoint: &Endpoint, peer: &Peer, memory: &Exported) -> qnic::Result<()> {
     let (node, port) = (NodeId(peer.peer), peer.port());
     let lock: RemoteSegment = endpoint.import(node, port, LOCK, Duration::ZERO)?;
-    endpoint.read_fenced(&lock, 0, memory.part(0, 8))?;
+    endpoint.read(&lock, 0, memory.part(0, 8)).fenced()?;
     let holder = memory.buffer.load_u64(0)?;
     let incarnation = holder >> 16 & 0xffff;
     let slot = (holder & 0xffff).checked_sub(1).ok_or(Error::TimedOut)?;
     let name = SegmentName(u64::from(AREA_NAME) << 32 | incarnation);
     let area = endpoint.import(node, port, name, Duration::ZERO)?;
     let grant = 3u64.to_le_bytes();
-    endpoint.write_fenced_notify(&area, slot * 64 + 8, &grant, NOTIFICATION)
+    endpoint
+        .write(&area, slot * 64 + 8, &grant)
+        .notify(NOTIFICATION)
+        .fenced()
 }

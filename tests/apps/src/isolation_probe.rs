@@ -70,13 +70,15 @@ fn through_the_library(nic: &Nic, options: &Options) -> Result<Vec<Attempt>> {
         });
     };
     let denied = Some(Status::AccessDenied);
-    let written = endpoint.write_fenced(&read_only, 8, b"intrudes");
+    let written = endpoint.write(&read_only, 8, b"intrudes").fenced();
     expect("write inline to a read-only segment", written, denied);
-    let written = endpoint.write_fenced(&read_only, 0, memory.part(0, 60_000));
+    let written = endpoint
+        .write(&read_only, 0, memory.part(0, 60_000))
+        .fenced();
     expect("write pages to a read-only segment", written, denied);
-    let written = endpoint.write_fenced(&data, data.len() - 4, b"intrudes");
+    let written = endpoint.write(&data, data.len() - 4, b"intrudes").fenced();
     expect("write beyond the end of a segment", written, None);
-    let written = endpoint.write_fenced(&data, 0, &vec![0x66; 5000][..]);
+    let written = endpoint.write(&data, 0, &vec![0x66; 5000][..]).fenced();
     expect("write from memory that is not exported", written, None);
     let import = |node, name| {
         let imported = endpoint.import(node, port, name, Duration::ZERO);
@@ -92,7 +94,7 @@ fn through_the_library(nic: &Nic, options: &Options) -> Result<Vec<Attempt>> {
         expect(&what, result, wanted);
     }
     if options.release {
-        endpoint.write_fenced_notify(&data, 0, &[], REQUEST)?;
+        endpoint.write(&data, 0, &[]).notify(REQUEST).fenced()?;
     }
     Ok(attempts)
 }

@@ -34,10 +34,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     say("loading", std::process::id())?;
     let round = || -> qnic::Result<()> {
         for _ in 0..16 {
-            endpoint.write(&data, 0, memory.part(0, size))?;
-            endpoint.read(&data, 0, memory.part(size, size))?;
+            endpoint.write(&data, 0, memory.part(0, size)).post()?;
+            endpoint.read(&data, 0, memory.part(size, size)).post()?;
         }
-        endpoint.flush()
+        endpoint.flush().wait()
     };
     let mut rounds = 0;
     while options.rounds == 0 || rounds < options.rounds {

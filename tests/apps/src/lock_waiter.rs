@@ -145,11 +145,11 @@ impl LockWaiter {
     fn wait(&self) -> Result<()> {
         // The name of the last in the queue.
         let tail = std::mem::offset_of!(Structure, tail) as u64;
-        let tail = self.endpoint.atomic_u64(&self.owner, OBJECT + tail)?;
-        let before = tail.load()?;
+        let tail = self.endpoint.atomic::<u64>(&self.owner, OBJECT + tail)?;
+        let before = tail.load().wait()?;
         let waited = std::thread::scope(|scope| {
             let watcher = scope.spawn(|| -> Result<()> {
-                while tail.load()? == before {}
+                while tail.load().wait()? == before {}
                 say("joined", std::process::id())
             });
             let waited = self.count_in_turn();
@@ -202,7 +202,10 @@ impl LockWaiter {
             }
             Object::Queue(queue) => {
                 queue.insert()?.wait(Some(LIMIT))?;
-                self.endpoint.atomic_u64(&self.owner, COUNTER)?.increment()
+                self.endpoint
+                    .atomic::<u64>(&self.owner, COUNTER)?
+                    .increment()
+                    .wait()
             }
         }
     }
@@ -210,10 +213,10 @@ impl LockWaiter {
     /// Adds one by a read and a write.
     fn count(&self) -> qnic::Result<u64> {
         let part = self.read.part(0, 8);
-        self.endpoint.read_fenced(&self.owner, COUNTER, part)?;
+        self.endpoint.read(&self.owner, COUNTER, part).fenced()?;
         let before = self.read.buffer.load_u64(0)?;
         let bytes = (before + 1).to_le_bytes();
-        self.endpoint.write(&self.owner, COUNTER, &bytes)?;
+        self.endpoint.write(&self.owner, COUNTER, &bytes).post()?;
         Ok(before)
     }
 

@@ -250,7 +250,9 @@ pub(crate) fn run_writer(victim: &Peer) -> Result<()> {
             Ok(()) => {
                 report.sweeps += 1;
                 report.bytes += range.len();
-                endpoint.write_fenced(&control, SWEEPS as u64, &report.sweeps.to_le_bytes()[..])?;
+                endpoint
+                    .write(&control, SWEEPS as u64, &report.sweeps.to_le_bytes()[..])
+                    .fenced()?;
             }
             Err(error) => {
                 report.refused += 1;
@@ -260,9 +262,14 @@ pub(crate) fn run_writer(victim: &Peer) -> Result<()> {
                 }
             }
         }
-        endpoint.read_fenced(&control, STOP as u64, memory.part(CHUNK, 8))?;
+        endpoint
+            .read(&control, STOP as u64, memory.part(CHUNK, 8))
+            .fenced()?;
         if memory.buffer.load_u64(CHUNK)? == 1 {
-            endpoint.write_fenced_notify(&control, SWEEPS as u64, &[], REQUEST)?;
+            endpoint
+                .write(&control, SWEEPS as u64, &[])
+                .notify(REQUEST)
+                .fenced()?;
             return say("wrote", report);
         }
     }
@@ -296,12 +303,16 @@ fn sweep(
     for step in 0..16 {
         let page = (number * 31 + step * 97) % pages;
         let word = page * PAGE_SIZE as u64 + (step * 8);
-        endpoint.write(range, word, &POISON.to_le_bytes()[..])?;
+        endpoint
+            .write(range, word, &POISON.to_le_bytes()[..])
+            .post()?;
     }
     let chunks = range.len() / CHUNK as u64;
     for step in 0..chunks {
         let chunk = (number + step) % chunks;
-        endpoint.write(range, chunk * CHUNK as u64, memory.part(0, CHUNK))?;
+        endpoint
+            .write(range, chunk * CHUNK as u64, memory.part(0, CHUNK))
+            .post()?;
     }
-    endpoint.flush_writes()
+    endpoint.flush().writes().wait()
 }

@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::{
-    ChannelOptions, Endpoint, Error, NodeId, NotificationId, OneShot, Port, RemoteSegment,
-    SegmentName, Signal,
+    ChannelOptions, Endpoint, Error, NodeId, NotificationId, OneShot, Port, Receiver,
+    RemoteSegment, SegmentName, Sender, Signal,
 };
 use qnic_apps::demo::pattern;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -71,13 +71,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     side.in_step(|| side.event_loop()).context("event loop")?;
     side.in_step(|| side.several()).context("several")?;
     side.in_step(|| side.channels()).context("channels")?;
-    side.endpoint.flush()?;
+    side.endpoint.flush().wait()?;
     say("signalled", options.rounds)
 }
 
 impl Side {
     fn signal(&self, signal: impl Into<Signal>) -> Result<()> {
-        self.endpoint.write_notify(&self.remote, 0, b"", signal)?;
+        self.endpoint
+            .write(&self.remote, 0, b"")
+            .notify(signal)
+            .post()?;
         Ok(())
     }
 
@@ -120,7 +123,7 @@ impl Side {
             let sender = sender.clone();
             // The receiver is gone when this function has failed.
             let handler = move |id| sender.send(id).unwrap_or_default();
-            armed.push(self.endpoint.arm(id, handler)?);
+            armed.push(self.endpoint.notification(id).arm(handler)?);
         }
         for _ in 0..self.rounds {
             HANDLED.into_iter().try_for_each(|id| self.signal(id))?;
@@ -177,10 +180,10 @@ impl Side {
             pattern::bytes(u64::from(node.0) << 32 | u64::from(number), length)
         };
         let options = ChannelOptions::new(8, MESSAGE, SENT);
-        let mut receiver = self.endpoint.receiver(CHANNEL, &options)?;
+        let mut receiver = Receiver::open(&self.endpoint, CHANNEL, &options)?;
         let connect = || {
             let (peer, endpoint) = (self.peer, &self.endpoint);
-            endpoint.sender(peer, PORT, CHANNEL, REPLENISH, START_LIMIT)
+            Sender::connect(&endpoint, (peer, PORT, CHANNEL), REPLENISH, START_LIMIT)
         };
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| {

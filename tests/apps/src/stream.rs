@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use qnic::{ChannelOptions, Error, NodeId, Port, SegmentName};
+use qnic::{ChannelOptions, Error, NodeId, Port, Receiver, SegmentName, Sender};
 use serde_json::json;
 
 use qnic_apps::demo::node::{register, say};
@@ -32,8 +32,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Some(node) => {
             let (_nic, endpoint) = register(0)?;
             let replenish = notification(1);
-            let mut sender =
-                endpoint.sender(NodeId(node), PORT, CHANNEL, replenish, START_LIMIT)?;
+            let mut sender = Sender::connect(
+                &endpoint,
+                (NodeId(node), PORT, CHANNEL),
+                replenish,
+                START_LIMIT,
+            )?;
             until_error(|| {
                 sender.send(&number.to_le_bytes(), None)?;
                 number += 1;
@@ -43,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         None => {
             let (_nic, endpoint) = register(PORT.0)?;
             let options = ChannelOptions::new(16, 8, notification(1));
-            let mut receiver = endpoint.receiver(CHANNEL, &options)?;
+            let mut receiver = Receiver::open(&endpoint, CHANNEL, &options)?;
             say("listening", std::process::id())?;
             until_error(|| {
                 let message = receiver.recv(None)?.to_vec();

@@ -128,7 +128,7 @@ fn latency_round(
                         times.add(TRANSFERS, &name, HERE, time);
                     }
                 }
-                pair.near.endpoint.flush()?;
+                pair.near.endpoint.flush().wait()?;
             }
         }
     }
@@ -264,8 +264,8 @@ impl Pair {
     fn issue(&self, operation: Operation, size: usize) -> Result<()> {
         let part = self.near.segment.part(0, size);
         match operation {
-            Write => self.near.endpoint.write(&self.remote, 0, part)?,
-            Read => self.near.endpoint.read(&self.remote, 0, part)?,
+            Write => self.near.endpoint.write(&self.remote, 0, part).post()?,
+            Read => self.near.endpoint.read(&self.remote, 0, part).post()?,
         };
         Ok(())
     }
@@ -300,10 +300,10 @@ impl Pair {
                 ended.fetch_add(1, Ordering::Relaxed);
             }
             let part = self.near.segment.part(0, size);
-            under_way.push_back(self.near.endpoint.write(&self.remote, 0, part)?);
+            under_way.push_back(self.near.endpoint.write(&self.remote, 0, part).post()?);
             count += 1;
         }
-        self.near.endpoint.flush()?;
+        self.near.endpoint.flush().wait()?;
         Ok((count * size as u64) as f64 / 1e6 / start.elapsed().as_secs_f64())
     }
 
@@ -319,7 +319,7 @@ impl Pair {
 
     /// Waits until all is complete.
     pub(super) fn flush(&self) -> Result<()> {
-        Ok(self.near.endpoint.flush()?)
+        Ok(self.near.endpoint.flush().wait()?)
     }
 
     /// Mean time between the writes of a stream, in nanoseconds.
@@ -328,7 +328,7 @@ impl Pair {
         for _ in 0..STREAM {
             self.issue(Write, size)?;
         }
-        self.near.endpoint.flush()?;
+        self.near.endpoint.flush().wait()?;
         Ok(start.elapsed().as_nanos() as f64 / f64::from(STREAM))
     }
 }

@@ -25,7 +25,7 @@ fn main() -> anyhow::Result<()> {
     let theirs = endpoint.import(NodeId(peer), PORT, INBOX, LIMIT)?;
     for round in 0..ROUNDS {
         if me == 0 {
-            endpoint.write_fenced_notify(&theirs, 0, &letter(me, round), LETTER)?;
+            endpoint.write(&theirs, 0, &letter(me, round)).notify(LETTER).fenced()?;
         }
         endpoint.notification(LETTER).take(Some(LIMIT))?;
         let got = inbox.read_vec(0, BYTES)?;
@@ -34,11 +34,11 @@ fn main() -> anyhow::Result<()> {
             "round {round}: wrong bytes from node {peer}: {got:?}"
         );
         if me == 1 {
-            endpoint.write_fenced_notify(&theirs, 0, &letter(me, round), LETTER)?;
+            endpoint.write(&theirs, 0, &letter(me, round)).notify(LETTER).fenced()?;
         }
     }
     // The last letter has arrived before this node takes its inbox down.
-    endpoint.flush()?;
+    endpoint.flush().wait()?;
     println!("node {me}: {ROUNDS} letters, every byte right");
     Ok(())
 }

@@ -115,7 +115,7 @@ impl Core {
         direction: Direction,
         contents: &Contents,
     ) -> Result<RequestKey> {
-        self.post_when_room(None, |state| {
+        self.post_when_room(|state| {
             let key = state.insert();
             let posted = state.post_context(self, direction, contents, Some(key));
             if !matches!(posted, Ok(Some(()))) {
@@ -130,9 +130,7 @@ impl Core {
     /// # Errors
     /// Those of [`Core::post_context`]
     pub(crate) fn post_unnoticed(&self, contents: &Contents) -> Result<()> {
-        self.post_when_room(None, |state| {
-            state.post_context(self, Direction::Send, contents, None)
-        })
+        self.post_when_room(|state| state.post_context(self, Direction::Send, contents, None))
     }
 
     /// Sends of contexts that have failed while nobody waited for them, since registration.

@@ -25,24 +25,28 @@
 //! update of the host area that brought its completion wakes it, whoever took the entry.
 
 mod contexts;
+mod pending;
 pub(crate) mod ring;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
-use std::time::Instant;
 
 use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
-use qnic_abi::message::{CancelCommand, CancelFlags, ReceiveCommand, ReceiveFlags, SENDS};
+use qnic_abi::message::{
+    CancelCommand, CancelFlags, ReceiveCommand, ReceiveFlags, SendCommand, SENDS,
+};
 use qnic_abi::Status;
 use slotmap::{Key, KeyData, SlotMap};
 
 use crate::core::contexts::{any_ended, ContextName, Contexts};
 use crate::core::pool::PoolPages;
 use crate::core::{lock, Core};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use ring::CompletionReader;
+
+pub(crate) use pending::{Pending, Requesting};
 
 /// Sends that are at the NIC at once: one fewer than it takes before other commands wait.
 pub(crate) const SENDS_UNDER_WAY: usize = SENDS as usize - 1;
@@ -326,23 +330,17 @@ impl Core {
         }
     }
 
-    /// Begins a Send. `command` gets its handle here. Waits only while [`SENDS_QUEUED`] wait.
+    /// Begins a Send. Waits only while [`SENDS_QUEUED`] wait.
     ///
     /// # Errors
-    /// [`Error::QueueFull`]: the deadline is over; [`Error::DeviceGone`],
-    /// [`Error::QueueFailed`]
-    pub(crate) fn post_send(
-        &self,
-        command: impl Fn(u64) -> Descriptor,
-        payload: &[u8],
-        deadline: Option<Instant>,
-    ) -> Result<RequestKey> {
-        self.post_when_room(deadline, |state| {
+    /// [`Error::DeviceGone`], [`Error::QueueFailed`]
+    pub(crate) fn post_send(&self, command: SendCommand, payload: &[u8]) -> Result<RequestKey> {
+        self.post_when_room(|state| {
             if state.queued.len() >= SENDS_QUEUED {
                 return Ok(None);
             }
             let key = state.insert();
-            let descriptor = command(key.data().as_ffi());
+            let descriptor = command.descriptor_of(key.data().as_ffi());
             if state.queued.is_empty() && state.has_credit() {
                 match self.post(&descriptor, payload) {
                     Ok(false) => {}
@@ -372,14 +370,10 @@ impl Core {
     ///
     /// # Errors
     /// As [`Core::post_send`]
-    pub(crate) fn post_command(
-        &self,
-        command: impl Fn(u64) -> Descriptor,
-        deadline: Option<Instant>,
-    ) -> Result<RequestKey> {
-        self.post_when_room(deadline, |state| {
+    pub(crate) fn post_command(&self, command: impl Requesting) -> Result<RequestKey> {
+        self.post_when_room(|state| {
             let key = state.insert();
-            let posted = self.post(&command(key.data().as_ffi()), &[]);
+            let posted = self.post(&command.descriptor_of(key.data().as_ffi()), &[]);
             if !matches!(posted, Ok(true)) {
                 state.requests.remove(key);
             }
@@ -389,19 +383,14 @@ impl Core {
 
     fn post_when_room<T>(
         &self,
-        deadline: Option<Instant>,
         mut post: impl FnMut(&mut State) -> Result<Option<T>>,
     ) -> Result<T> {
-        let posted = self.wait_for(deadline, || {
+        self.wait_for(None, || {
             let mut guard = self.messages.progress(self)?;
             match post(&mut guard.state)? {
                 Some(posted) => Ok(Some(posted)),
                 None => self.check_running().map(|()| None),
             }
-        });
-        posted.map_err(|error| match error {
-            Error::TimedOut => Error::QueueFull,
-            other => other,
         })
     }
 

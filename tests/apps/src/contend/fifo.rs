@@ -63,7 +63,7 @@ impl Worker {
         let tail = object + std::mem::offset_of!(Structure, tail) as u64;
         let mut last = 0;
         for (number, other) in others.iter().enumerate() {
-            self.endpoint.write_fenced_notify(other, 0, b"", TURN)?;
+            self.endpoint.write(other, 0, b"").notify(TURN).fenced()?;
             let since = Instant::now();
             last = loop {
                 let [now] = self.load(tail)?;

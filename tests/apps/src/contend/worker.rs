@@ -41,8 +41,13 @@ impl Worker {
         let read = Exported::new(&endpoint, READ, layout.length())?;
         let participant = Participant::new(&endpoint)?;
         // All of it once: then the owner's NIC knows its pages, and needs no driver.
-        endpoint.read_fenced(&owner, 0, read.part(0, layout.length()))?;
-        let number = endpoint.atomic_u64(&owner, ARRIVED)?.increment()?;
+        endpoint
+            .read(&owner, 0, read.part(0, layout.length()))
+            .fenced()?;
+        let number = endpoint
+            .atomic::<u64>(&owner, ARRIVED)?
+            .increment()
+            .wait()?;
         ensure!(number < layout.total, "there are workers enough");
         let worker = Worker {
             read,
@@ -55,7 +60,7 @@ impl Worker {
             owner,
         };
         worker.store(layout.name(number), &[worker.name()])?;
-        worker.endpoint.flush_writes()?;
+        worker.endpoint.flush().writes().wait()?;
         say("ready", number)?;
         Ok(worker)
     }
@@ -72,7 +77,7 @@ impl Worker {
         if self.leads() {
             others = self.others()?;
             for other in &others {
-                self.endpoint.write_fenced_notify(other, 0, b"", START)?;
+                self.endpoint.write(other, 0, b"").notify(START).fenced()?;
             }
         } else {
             self.endpoint.notification(START).take(None)?;
@@ -83,7 +88,7 @@ impl Worker {
         let monitor = Monitor::new(participant, owner, MONITOR)?;
         let not_full = Condition::new(participant, owner, NOT_FULL)?;
         let not_empty = Condition::new(participant, owner, NOT_EMPTY)?;
-        let inside = self.endpoint.atomic_u64(owner, INSIDE)?;
+        let inside = self.endpoint.atomic::<u64>(owner, INSIDE)?;
         let (mut turns, mut waits) = (0, 0);
         for round in 0..self.rounds {
             let waited;
@@ -93,9 +98,12 @@ impl Worker {
             self.put(&monitor, [&not_full, &not_empty], round)?;
             self.take(&monitor, [&not_full, &not_empty])?;
         }
-        self.endpoint.atomic_u64(owner, WAITED)?.fetch_add(waits)?;
+        self.endpoint
+            .atomic::<u64>(owner, WAITED)?
+            .fetch_add(waits)
+            .wait()?;
         self.pass_fifos(&others)?;
-        self.endpoint.write_fenced_notify(owner, 0, b"", DONE)?;
+        self.endpoint.write(owner, 0, b"").notify(DONE).fenced()?;
         Ok(turns)
     }
 
@@ -133,7 +141,7 @@ impl Worker {
         let mine = [turns + 1, self.name(), self.name()];
         self.store(TURNS, &mine)?;
         // A read may overtake writes.
-        self.endpoint.flush_writes()?;
+        self.endpoint.flush().writes().wait()?;
         let now = self.load(TURNS)?;
         ensure!(now == mine, "{:?} took the lock as well", named(now[1]));
         self.store(TURNS + 16, &[0])?;
@@ -144,9 +152,9 @@ impl Worker {
     /// Takes one unit of the semaphore and gives it back.
     fn take_unit(&self, semaphore: &Semaphore, inside: &RemoteU64) -> Result<()> {
         semaphore.wait()?;
-        let others = inside.increment()?;
+        let others = inside.increment().wait()?;
         ensure!(others < self.units, "{others} are inside already");
-        inside.decrement()?;
+        inside.decrement().wait()?;
         Ok(semaphore.signal()?)
     }
 
@@ -212,7 +220,7 @@ impl Worker {
     /// Reads words of the owner.
     pub(super) fn load<const WORDS: usize>(&self, offset: u64) -> Result<[u64; WORDS]> {
         let part = self.read.part(0, WORDS * 8);
-        self.endpoint.read_fenced(&self.owner, offset, part)?;
+        self.endpoint.read(&self.owner, offset, part).fenced()?;
         let mut words = [0; WORDS];
         for (index, word) in words.iter_mut().enumerate() {
             *word = self.read.buffer.load_u64(index * 8)?;
@@ -223,7 +231,9 @@ impl Worker {
     /// Writes words of the owner, and does not wait.
     pub(super) fn store(&self, offset: u64, words: &[u64]) -> Result<()> {
         let bytes: Vec<_> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.endpoint.write(&self.owner, offset, &bytes[..])?;
+        self.endpoint
+            .write(&self.owner, offset, &bytes[..])
+            .post()?;
         Ok(())
     }
 }

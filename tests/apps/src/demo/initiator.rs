@@ -119,7 +119,10 @@ impl Initiator {
         let endpoint = &initiator.endpoint;
         let mut hello = [0; MESSAGE_BYTES];
         hello[..2].copy_from_slice(&endpoint.node().0.to_le_bytes());
-        endpoint.write_notify(&initiator.requests, 0, &hello, REQUEST)?;
+        endpoint
+            .write(&initiator.requests, 0, &hello)
+            .notify(REQUEST)
+            .post()?;
         let what = "wait for the target to import";
         take(endpoint, RESULT, START_LIMIT, what)?;
         Ok(initiator)
@@ -129,7 +132,9 @@ impl Initiator {
         self.sequence += 1;
         let message = request.to_bytes(self.sequence);
         self.endpoint
-            .write_notify(&self.requests, 0, &message[..], REQUEST)?;
+            .write(&self.requests, 0, &message[..])
+            .notify(REQUEST)
+            .post()?;
         Ok(())
     }
 
@@ -168,7 +173,7 @@ impl Initiator {
         self.source.buffer.write(from, &wanted)?;
         let (offset, length) = (to as u64, size as u64);
         let part = self.source.part(from, size);
-        self.endpoint.write(&self.data, offset, part)?;
+        self.endpoint.write(&self.data, offset, part).post()?;
         self.request(Request::Verify { offset, length })?;
         let outcome = self.outcome()?;
         ensure!(
@@ -181,7 +186,7 @@ impl Initiator {
         let write_ok = outcome.checksum == crc32fast::hash(&wanted) && outcome.guards_whole;
         self.back.buffer.write(from, &vec![0; size])?;
         let read = self.back.part(from, size);
-        self.endpoint.read_fenced(&self.data, to as u64, read)?;
+        self.endpoint.read(&self.data, to as u64, read).fenced()?;
         let read_ok = self.back.buffer.read_vec(from, size)? == wanted;
         Ok((write_ok, read_ok))
     }
@@ -202,16 +207,18 @@ impl Initiator {
             let start = Instant::now();
             let part = self.source.part(0, size);
             if size <= SPIN_SIZE {
-                self.endpoint.write(&self.data, to as u64, part)?;
+                self.endpoint.write(&self.data, to as u64, part).post()?;
                 spin_for(&self.pong, to + size - 1, ball)?;
             } else {
                 self.endpoint
-                    .write_notify(&self.data, to as u64, part, BALL)?;
+                    .write(&self.data, to as u64, part)
+                    .notify(BALL)
+                    .post()?;
                 self.endpoint.notification(BALL).take(Some(ANSWER_LIMIT))?;
             }
             halves.push(start.elapsed().as_nanos() as u64 / 2);
         }
-        self.endpoint.flush_writes()?;
+        self.endpoint.flush().writes().wait()?;
         Ok(Latency::from_ns(halves))
     }
 
@@ -231,15 +238,15 @@ impl Initiator {
             match operation {
                 Operation::Write => {
                     let part = self.source.part(from, size);
-                    self.endpoint.write(&self.data, to, part)?;
+                    self.endpoint.write(&self.data, to, part).post()?;
                 }
                 Operation::Read => {
                     let part = self.back.part(from, size);
-                    self.endpoint.read(&self.data, to, part)?;
+                    self.endpoint.read(&self.data, to, part).post()?;
                 }
             }
         }
-        self.endpoint.flush()?;
+        self.endpoint.flush().wait()?;
         Ok((size * count) as f64 / start.elapsed().as_secs_f64() / 1e6)
     }
 
@@ -251,7 +258,7 @@ impl Initiator {
     /// Tells the target that it is over.
     pub fn finish(&mut self) -> Result<()> {
         self.request(Request::Finish)?;
-        Ok(self.endpoint.flush()?)
+        Ok(self.endpoint.flush().wait()?)
     }
 
     /// Makes the range at the target what it was before.
@@ -259,7 +266,7 @@ impl Initiator {
         let guard = vec![crate::demo::protocol::GUARD_BYTE; size];
         self.source.buffer.write(0, &guard)?;
         let part = self.source.part(0, size);
-        self.endpoint.write_fenced(&self.data, to as u64, part)?;
+        self.endpoint.write(&self.data, to as u64, part).fenced()?;
         Ok(())
     }
 }

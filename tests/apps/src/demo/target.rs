@@ -36,7 +36,7 @@ pub(crate) fn run() -> Result<()> {
     let node = requests.buffer.load_u32(0)? as u16;
     let import = |name| import(&endpoint, node, INITIATOR_PORT, name);
     let (results, pong) = (import(RESULTS)?, import(PONG)?);
-    endpoint.write_notify(&results, 0, b"", RESULT)?;
+    endpoint.write(&results, 0, b"").notify(RESULT).post()?;
     let mut target = Target {
         endpoint,
         data,
@@ -47,7 +47,7 @@ pub(crate) fn run() -> Result<()> {
         notifications: 1,
     };
     while target.serve()? {}
-    target.endpoint.flush().context("finish")
+    target.endpoint.flush().wait().context("finish")
 }
 
 impl Target {
@@ -59,7 +59,7 @@ impl Target {
             || request.take(Some(ANSWER_LIMIT)),
             || {
                 let byte = self.source.part(0, 1);
-                self.endpoint.read_fenced(&self.pong, 0, byte)
+                self.endpoint.read(&self.pong, 0, byte).fenced()
             },
         )
         .context("wait for a request")?;
@@ -93,7 +93,9 @@ impl Target {
             notifications: self.notifications,
         };
         self.endpoint
-            .write_notify(&self.results, 0, &outcome.to_bytes()[..], RESULT)?;
+            .write(&self.results, 0, &outcome.to_bytes()[..])
+            .notify(RESULT)
+            .post()?;
         Ok(())
     }
 
@@ -101,21 +103,27 @@ impl Target {
     fn bounce(&self, offset: usize, length: usize, rounds: u64) -> Result<()> {
         self.source.buffer.write(0, &vec![GUARD_BYTE; length])?;
         let last = offset + length - 1;
-        self.endpoint.write_notify(&self.results, 0, b"", RESULT)?;
+        self.endpoint
+            .write(&self.results, 0, b"")
+            .notify(RESULT)
+            .post()?;
         for round in 0..rounds {
             if length <= SPIN_SIZE {
                 spin_for(&self.data, last, ball(round))?;
                 self.source.buffer.write(length - 1, &[ball(round)])?;
                 self.endpoint
-                    .write(&self.pong, offset as u64, self.source.part(0, length))?;
+                    .write(&self.pong, offset as u64, self.source.part(0, length))
+                    .post()?;
             } else {
                 self.endpoint.notification(BALL).take(Some(ANSWER_LIMIT))?;
                 let part = self.source.part(0, length);
                 self.endpoint
-                    .write_notify(&self.pong, offset as u64, part, BALL)?;
+                    .write(&self.pong, offset as u64, part)
+                    .notify(BALL)
+                    .post()?;
             }
         }
-        Ok(self.endpoint.flush_writes()?)
+        Ok(self.endpoint.flush().writes().wait()?)
     }
 }
 

@@ -100,11 +100,11 @@ fn constants(stage: &Stage) -> Result<()> {
     let (node, port) = (stage.peer.node(), stage.peer.port());
     let peers = stage.exporter.import(node, port, SOURCE, START_LIMIT)?;
     let from = segment.part(0, wanted.len());
-    stage.exporter.write_fenced(&peers, 0, from)?;
+    stage.exporter.write(&peers, 0, from).fenced()?;
     let arrived = stage.sent.buffer.read_vec(0, wanted.len())?;
     ensure!(arrived == wanted, "the peer got other bytes");
     let to = segment.part(0, wanted.len());
-    let read = stage.exporter.read_fenced(&peers, 0, to);
+    let read = stage.exporter.read(&peers, 0, to).fenced();
     refused(read, Status::ReadOnlyMemory)?;
     ensure!(stage.read(&remote)? == wanted, "a constant has changed");
     held("constants are sent and read, and never written", "")
@@ -199,7 +199,8 @@ fn both_sides(stage: &Stage, memory: Mapping, witness: &Mapping) -> Result<()> {
     let from = segment.part(0, BYTES);
     stage
         .exporter
-        .write_fenced(&stage.own(SegmentName(70))?, 0, from)?;
+        .write(&stage.own(SegmentName(70))?, 0, from)
+        .fenced()?;
     ensure!(holds(witness, 141), "a copy of a page to itself changed it");
     let forked = mapping::fork(|| {
         set(witness, 122);
@@ -269,7 +270,7 @@ fn truncated(stage: &Stage, file: &File) -> Result<()> {
     refused(stage.write(&shared.remote, 151), Status::PageUnavailable)?;
     refused(stage.read(&shared.remote), Status::PageUnavailable)?;
     let half = stage.got.part(0, BYTES / 2);
-    stage.peer.read_fenced(&shared.remote, 0, half)?;
+    stage.peer.read(&shared.remote, 0, half).fenced()?;
     let same = stage.got.buffer.read_vec(0, BYTES / 2)?;
     file.set_len(BYTES as u64)?;
     let read = stage.read(&shared.remote)?;

@@ -142,7 +142,7 @@ impl Stage {
         for (index, chunk) in bytes.chunks(STAGE).enumerate() {
             self.sent.buffer.write(0, chunk)?;
             let (offset, from) = ((index * STAGE) as u64, self.sent.part(0, chunk.len()));
-            self.peer.write_fenced(remote, offset, from)?;
+            self.peer.write(remote, offset, from).fenced()?;
         }
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Stage {
         while bytes.len() < remote.len() as usize {
             let length = STAGE.min(remote.len() as usize - bytes.len());
             let to = self.got.part(0, length);
-            self.peer.read_fenced(remote, bytes.len() as u64, to)?;
+            self.peer.read(remote, bytes.len() as u64, to).fenced()?;
             bytes.extend(self.got.buffer.read_vec(0, length)?);
         }
         Ok(bytes)

@@ -82,7 +82,8 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
     let waits = |number| Pattern::tagged(Source::Process(side.peer, PORT), Tag(UNUSED + number));
     let post = |number| {
         side.endpoint
-            .post_receive(&waits(number), side.inbox.part(0, 1))
+            .receive(&waits(number), side.inbox.part(0, 1))
+            .post()
     };
     // They are taken back when this function ends.
     let _posted: Vec<_> = (0..u64::from(options.posted))
@@ -140,14 +141,17 @@ impl Side {
 
     /// Waits until the other side is here, too.
     fn in_step(&self) -> Result<()> {
-        self.endpoint.write_notify(&self.remote, 0, b"", STEP)?;
+        self.endpoint
+            .write(&self.remote, 0, b"")
+            .notify(STEP)
+            .post()?;
         take(
             &self.endpoint,
             STEP,
             ANSWER_LIMIT,
             "wait for the other side",
         )?;
-        Ok(self.endpoint.flush()?)
+        Ok(self.endpoint.flush().wait()?)
     }
 
     /// Half round trips of what throws a ball and waits for one.
@@ -165,7 +169,7 @@ impl Side {
             ball(round)?;
             halves.push(start.elapsed().as_nanos() as u64 / 2);
         }
-        self.endpoint.flush()?;
+        self.endpoint.flush().wait()?;
         Ok(Latency::from_ns(halves))
     }
 
@@ -174,7 +178,7 @@ impl Side {
         let throw = || -> Result<()> {
             self.outbox.buffer.write(size - 1, &[mark])?;
             let part = self.outbox.part(0, size);
-            self.endpoint.write(&self.remote, 0, part)?;
+            self.endpoint.write(&self.remote, 0, part).post()?;
             Ok(())
         };
         let catch = || -> Result<()> {
@@ -199,7 +203,10 @@ impl Side {
     fn notifying_ball(&self, size: usize) -> Result<()> {
         let throw = || -> Result<()> {
             let part = self.outbox.part(0, size);
-            self.endpoint.write_notify(&self.remote, 0, part, BALL)?;
+            self.endpoint
+                .write(&self.remote, 0, part)
+                .notify(BALL)
+                .post()?;
             Ok(())
         };
         self.in_turn(throw, || take(&self.endpoint, BALL, ANSWER_LIMIT, "a ball"))
@@ -226,7 +233,7 @@ impl Side {
 
     fn post(&self, size: usize) -> qnic::Result<Request<'_>> {
         let part = self.inbox.part(0, size);
-        self.endpoint.post_receive(&self.pattern(), part)
+        self.endpoint.receive(&self.pattern(), part).post()
     }
 
     fn message_balls(&self, size: usize, rounds: u64) -> Result<Option<Latency>> {
@@ -234,7 +241,7 @@ impl Side {
         let post = || Ok(self.post(size)?);
         let send = || {
             let part = self.outbox.part(0, size);
-            Ok(self.endpoint.post_send(&self.to(), part)?)
+            Ok(self.endpoint.send(&self.to(), part).post()?)
         };
         let end = |mut request: Request<'_>| {
             request.wait(limit)?;
@@ -252,11 +259,11 @@ impl Side {
         }
         let post = || {
             let buffer = pool.take(pages)?;
-            Ok(self.endpoint.post_receive_into(&self.pattern(), buffer)?)
+            Ok(buffer.post_receive(&self.pattern())?)
         };
         let send = || {
             let buffer = pool.take(pages)?;
-            Ok(self.endpoint.post_send_from(&self.to(), buffer, size)?)
+            Ok(buffer.post_send(&self.to(), size)?)
         };
         let received = |receive: PooledReceive<'_>| {
             receive.wait(limit)?;
@@ -320,17 +327,23 @@ impl Side {
         for _ in 0..count {
             let part = self.outbox.part(0, size);
             match signal {
-                Some(id) => drop(self.endpoint.write_notify(&self.remote, 0, part, id)?),
-                None => drop(self.endpoint.write(&self.remote, 0, part)?),
+                Some(id) => drop(
+                    self.endpoint
+                        .write(&self.remote, 0, part)
+                        .notify(id)
+                        .post()?,
+                ),
+                None => drop(self.endpoint.write(&self.remote, 0, part).post()?),
             }
         }
-        Ok(self.endpoint.flush()?)
+        Ok(self.endpoint.flush().wait()?)
     }
 
     fn sends(&self, size: usize, count: usize) -> Result<Vec<Request<'_>>> {
         let send = |_| {
             self.endpoint
-                .post_send(&self.to(), self.outbox.part(0, size))
+                .send(&self.to(), self.outbox.part(0, size))
+                .post()
         };
         Ok((0..count).map(send).collect::<qnic::Result<_>>()?)
     }

@@ -65,10 +65,10 @@ fn until_error(rounds: &mut u64, mut round: impl FnMut(u64) -> qnic::Result<()>)
 /// Sends the next message back to its sender.
 fn send_back(endpoint: &Endpoint, memory: &Exported) -> qnic::Result<()> {
     let pattern = Pattern::any_tag(Source::Any);
-    let got = endpoint.receive(&pattern, memory.part(0, LONGEST), None)?;
+    let got = endpoint.receive(&pattern, memory.part(0, LONGEST)).wait()?;
     let to = Destination::tagged(got.node, got.port, got.tag).immediate(got.immediate);
     let part = memory.part(0, got.length as usize);
-    endpoint.send(&to, part, None).map(drop)
+    endpoint.send(&to, part).wait().map(drop)
 }
 
 /// Sends a message, and compares what comes back. Every other one is long.
@@ -83,9 +83,12 @@ fn talk(
     memory.buffer.write(0, &bytes)?;
     let pattern = Pattern::tagged(Source::Process(node, port), Tag(round));
     let back = memory.part(LONGEST, LONGEST);
-    let mut answer = endpoint.post_receive(&pattern, back)?;
+    let mut answer = endpoint.receive(&pattern, back).post()?;
     let to = Destination::tagged(node, port, Tag(round));
-    endpoint.send(&to, memory.part(0, length), Some(ANSWER_LIMIT))?;
+    endpoint
+        .send(&to, memory.part(0, length))
+        .timeout(ANSWER_LIMIT)
+        .wait()?;
     answer.wait(Some(ANSWER_LIMIT))?;
     match memory.buffer.read_vec(LONGEST, length)? == bytes {
         true => Ok(()),

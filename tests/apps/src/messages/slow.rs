@@ -99,7 +99,7 @@ impl<'a> Slow<'a> {
             let length = bytes(self.own, number).len();
             let to = Destination::tagged(self.receiver(), RECEIVER_PORT, Tag(number % 3));
             let part = outbox.part(offset, length);
-            sends.push(self.sender.post_send(&to.immediate(number), part)?);
+            sends.push(self.sender.send(&to.immediate(number), part).post()?);
             offset += length;
         }
         say("posted", self.count)?;
@@ -122,7 +122,10 @@ impl<'a> Slow<'a> {
             for (index, sender) in self.senders.iter().enumerate() {
                 let source = Source::Process(NodeId(sender.0), sender_port(*sender));
                 let part = inbox.part(0, LONGEST);
-                let got = endpoint.receive(&Pattern::any_tag(source), part, Some(ANSWER_LIMIT));
+                let got = endpoint
+                    .receive(&Pattern::any_tag(source), part)
+                    .timeout(ANSWER_LIMIT)
+                    .wait();
                 let got = got.with_context(|| format!("message {number} of sender {index}"))?;
                 let expected = bytes(index, number);
                 ensure!(
@@ -172,7 +175,7 @@ pub(crate) fn prompt(options: &PromptOptions) -> Result<()> {
     };
     for (node, port) in targets {
         let segment = import(&endpoint, node, port, DATA)?;
-        endpoint.write_notify(&segment, 0, b"", id)?;
+        endpoint.write(&segment, 0, b"").notify(id).post()?;
     }
-    Ok(endpoint.flush()?)
+    Ok(endpoint.flush().wait()?)
 }

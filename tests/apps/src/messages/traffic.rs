@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
-use qnic::message::{wait_all, Completion, Destination, Notify, Pattern, Request, SHORT_MAX};
+use qnic::message::{wait_all, Completion, Destination, Pattern, Request, SHORT_MAX};
 use qnic::{Endpoint, Error, Nic, NodeId, Part, Port, SegmentName};
 
 use super::plan::{plan, Planned};
@@ -171,9 +171,9 @@ impl Process<'_> {
         })?;
         // No process goes before all have what they wait for.
         for other in &others {
-            process.endpoint.write_notify(other, 0, b"", DONE)?;
+            process.endpoint.write(other, 0, b"").notify(DONE).post()?;
         }
-        process.endpoint.flush()?;
+        process.endpoint.flush().wait()?;
         for _ in &others {
             take(&process.endpoint, DONE, ANSWER_LIMIT, "the others' end")?;
         }
@@ -247,24 +247,23 @@ impl Process<'_> {
         let endpoint = &self.endpoint;
         if message.id % 3 == 0 {
             let by_context = match message.length <= SHORT_MAX {
-                true => endpoint.post_send_short(to, &message.bytes(), Notify::Yes),
-                false => endpoint.post_send_pages(to, &[part]).map(Some),
+                true => endpoint.send_short(to, &message.bytes()).post(),
+                false => endpoint.send(to, &[part]).post(),
             };
             match by_context {
-                Ok(Some(request)) => return Ok(request),
-                Ok(None) | Err(Error::NoContext { .. } | Error::BadPiece { .. }) => {}
-                Err(error) => return Err(error),
+                Err(Error::NoContext { .. } | Error::BadPiece { .. }) => {}
+                begun => return begun,
             }
         }
-        endpoint.post_send(to, part)
+        endpoint.send(to, part).post()
     }
 
     /// Posts a receive, by a context if it can be.
     fn post<'a>(&'a self, one: &Wanted, inbox: &'a Exported) -> qnic::Result<Request<'a>> {
         let part = inbox.part(one.offset, one.room);
-        match self.endpoint.post_receive_pages(&one.pattern, &[part]) {
+        match self.endpoint.receive(&one.pattern, &[part]).post() {
             Err(Error::NoContext { .. } | Error::BadPiece { .. }) => {
-                self.endpoint.post_receive(&one.pattern, part)
+                self.endpoint.receive(&one.pattern, part).post()
             }
             posted => posted,
         }
@@ -312,12 +311,12 @@ impl Process<'_> {
     ) -> Result<()> {
         let mut receives = VecDeque::new();
         let claim = |(number, one): (usize, &Wanted)| {
-            let limit = Some(ANSWER_LIMIT);
+            let probe = self.endpoint.probe(&one.pattern).timeout(ANSWER_LIMIT);
             if number % 2 == 0 {
-                return self.endpoint.claim(&one.pattern, limit).context("claim");
+                return probe.claim().context("claim");
             }
-            let found = self.endpoint.probe(&one.pattern, limit).context("probe")?;
-            let claimed = self.endpoint.try_claim(&one.pattern).context("claim")?;
+            let found = probe.wait().context("probe")?;
+            let claimed = probe.try_claim().context("claim")?;
             let claimed = claimed.with_context(|| format!("{found:?} is gone"))?;
             let same = *claimed.envelope() == found;
             ensure!(same, "{found:?} is now {:?}", claimed.envelope());

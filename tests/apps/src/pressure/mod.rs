@@ -210,7 +210,7 @@ impl Pressure<'_> {
             "wait for the peer to truncate its file",
         )?;
         self.write_to_edge()?;
-        let flushed = self.endpoint.flush();
+        let flushed = self.endpoint.flush().wait();
         self.report.refused += self.refused(flushed).context("a write to no edge")?;
         self.signal(TRIED)?;
         take(
@@ -223,7 +223,7 @@ impl Pressure<'_> {
     }
 
     fn signal(&self, id: NotificationId) -> Result<()> {
-        let signalled = self.endpoint.write_fenced_notify(self.peer, 0, &[], id);
+        let signalled = self.endpoint.write(self.peer, 0, &[]).notify(id).fenced();
         signalled.context("tell the peer")
     }
 
@@ -245,12 +245,16 @@ impl Pressure<'_> {
         let landings = self.distinct(self.own.len(), &none, BATCH);
         for (unit, source) in written.iter().zip(&sources) {
             let from = self.memory.part(source * UNIT + OWN, PART);
-            self.endpoint.write(self.peer, (unit * UNIT) as u64, from)?;
+            self.endpoint
+                .write(self.peer, (unit * UNIT) as u64, from)
+                .post()?;
             self.remote[*unit] = self.own[*source];
         }
         for (unit, landing) in read.iter().zip(&landings) {
             let to = self.memory.part(landing * UNIT + LANDING, PART);
-            self.endpoint.read(self.peer, (unit * UNIT) as u64, to)?;
+            self.endpoint
+                .read(self.peer, (unit * UNIT) as u64, to)
+                .post()?;
         }
         self.write_to_edge()?;
         let truncates = self.memory.is_shared() && self.report.rounds % TRUNCATE_EVERY == 0;
@@ -262,7 +266,7 @@ impl Pressure<'_> {
             self.compare(OWN, unit, self.own[unit])?;
             self.renew(unit)?;
         }
-        let flushed = self.endpoint.flush();
+        let flushed = self.endpoint.flush().wait();
         if truncates {
             self.memory.extend().context("the edge of the file")?;
         }
@@ -284,7 +288,8 @@ impl Pressure<'_> {
             if self.memory.is_shared() {
                 let at = edge + self.random.usize(..EDGE / EDGE_BYTES) * EDGE_BYTES;
                 self.endpoint
-                    .write(self.peer, at as u64, &[EDGE_BYTE; EDGE_BYTES][..])?;
+                    .write(self.peer, at as u64, &[EDGE_BYTE; EDGE_BYTES][..])
+                    .post()?;
             }
         }
         Ok(())
@@ -318,9 +323,11 @@ impl Pressure<'_> {
         for units in all.chunks(2 * BATCH) {
             for (landing, unit) in units.iter().enumerate() {
                 let to = self.memory.part(landing * UNIT + LANDING, PART);
-                self.endpoint.read(self.peer, (unit * UNIT) as u64, to)?;
+                self.endpoint
+                    .read(self.peer, (unit * UNIT) as u64, to)
+                    .post()?;
             }
-            self.endpoint.flush().context("a transfer failed")?;
+            self.endpoint.flush().wait().context("a transfer failed")?;
             for (landing, unit) in units.iter().enumerate() {
                 self.compare(LANDING, landing, self.remote[*unit])
                     .with_context(|| format!("read from unit {unit} of the peer at the end"))?;

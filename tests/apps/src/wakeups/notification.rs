@@ -40,7 +40,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ("handler", by_handler(&ends, &options.side)?),
         ("descriptor", by_descriptor(&ends, &options.side)?),
     ];
-    ends.endpoint.flush()?;
+    ends.endpoint.flush().wait()?;
     if options.side.echo {
         return Ok(());
     }
@@ -60,7 +60,12 @@ struct Ends {
 
 impl Ends {
     fn signal(&self, id: NotificationId) -> Result<()> {
-        drop(self.endpoint.write_notify(&self.remote, 0, &BYTES, id)?);
+        drop(
+            self.endpoint
+                .write(&self.remote, 0, &BYTES)
+                .notify(id)
+                .post()?,
+        );
         Ok(())
     }
 }
@@ -79,7 +84,7 @@ fn by_handler(ends: &Arc<Ends>, side: &Side) -> Result<Vec<u64>> {
         // The receiver is gone when this function has failed.
         sender.send(outcome).unwrap_or_default();
     };
-    let armed = ends.endpoint.arm(HANDLED, handler)?;
+    let armed = ends.endpoint.notification(HANDLED).arm(handler)?;
     let limit = START_LIMIT + ANSWER_LIMIT;
     let times = ended.recv_timeout(limit).context("balls for the handler")?;
     drop(armed);

@@ -267,8 +267,8 @@ impl SyncWorker<'_> {
         guard: LockGuard<'_>,
     ) -> qnic::Result<qnic::Result<()>> {
         let (slot, schedule) = (self.slot, self.schedule);
-        let word = self.endpoint.atomic_u64(segment, PROTECTED)?;
-        let value = word.load().inspect_err(|_| self.releases(None))?;
+        let word = self.endpoint.atomic::<u64>(segment, PROTECTED)?;
+        let value = word.load().wait().inspect_err(|_| self.releases(None))?;
         self.checker().reads(slot, value);
         let longest = match schedule.chance(40) {
             true => 400_000_000,
@@ -276,7 +276,7 @@ impl SyncWorker<'_> {
         };
         schedule.sleep(schedule.range(0..longest));
         let bytes = (value + 1).to_le_bytes();
-        let written = self.endpoint.write(segment, PROTECTED, &bytes);
+        let written = self.endpoint.write(segment, PROTECTED, &bytes).post();
         self.releases(written.is_ok().then_some(value + 1));
         drop(written?);
         Ok(guard.release())
@@ -295,9 +295,9 @@ impl SyncWorker<'_> {
         let (slot, value) = (self.slot, self.schedule.range(0..u64::MAX));
         let word = self
             .endpoint
-            .atomic_u64(segment, EXCHANGED + 8 * slot as u64)?;
-        word.swap(value)?;
-        let found = word.load()?;
+            .atomic::<u64>(segment, EXCHANGED + 8 * slot as u64)?;
+        word.swap(value).wait()?;
+        let found = word.load().wait()?;
         assert_eq!(found, value, "sync worker {slot}: what was exchanged");
         Ok(())
     }

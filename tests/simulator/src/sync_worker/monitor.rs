@@ -55,8 +55,8 @@ impl Store<'_> {
         worker.enters(self.owner, Kind::Monitor);
         let guard = self.monitor.enter()?;
         worker.checker().holds(worker.slot);
-        let word = worker.endpoint.atomic_u64(self.segment, ITEMS)?;
-        let items = word.load().inspect_err(|_| worker.releases(None))?;
+        let word = worker.endpoint.atomic::<u64>(self.segment, ITEMS)?;
+        let items = word.load().wait().inspect_err(|_| worker.releases(None))?;
         worker.checker().reads(worker.slot, items);
         worker.schedule.sleep(worker.schedule.range(0..20_000));
         Ok((guard, items))
@@ -66,7 +66,7 @@ impl Store<'_> {
     fn write(&self, items: u64) -> qnic::Result<()> {
         let bytes = items.to_le_bytes();
         let endpoint = self.worker.endpoint;
-        endpoint.write(self.segment, ITEMS, &bytes).map(drop)
+        endpoint.write(self.segment, ITEMS, &bytes).post().map(drop)
     }
 
     fn put(&self) -> qnic::Result<()> {

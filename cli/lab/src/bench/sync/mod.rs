@@ -65,21 +65,25 @@ impl Bench {
         let bytes = mark.to_le_bytes();
         self.far_memory.0.store_u32(at, 0)?;
         let write = timed(|| {
-            drop(self.near.write(&self.remote, at as u64, &bytes)?);
+            drop(self.near.write(&self.remote, at as u64, &bytes).post()?);
             spin(|| Ok(self.far_memory.0.load_u32(at)? == mark))
         });
         times.add("notification", "write 4 B, seen", HERE, write?);
-        self.near.flush()?;
+        self.near.flush().wait()?;
         let signal = self.far.notification(SIGNAL);
         let notify = timed(|| {
             let (near, offset) = (&self.near, at as u64);
-            drop(near.write_notify(&self.remote, offset, &bytes, SIGNAL)?);
+            drop(
+                near.write(&self.remote, offset, &bytes)
+                    .notify(SIGNAL)
+                    .post()?,
+            );
             signal.spin(LIMIT)?;
             ensure!(signal.acknowledge(), "a signal that was seen is gone");
             Ok(())
         });
         times.add("notification", "writeN 4 B, spun", HERE, notify?);
-        Ok(self.near.flush()?)
+        Ok(self.near.flush().wait()?)
     }
 
     /// Times each operation once.
@@ -88,14 +92,17 @@ impl Bench {
         self.notify(mark, times)?;
         let mut add = |name: &str, ns: f64| times.add(OPERATIONS, name, HERE, ns);
         let part = self.near_memory.1.part(0, 4);
-        let read = called(|| self.near.read_fenced(&self.remote, Objects::BYTES, part));
+        let read = called(|| self.near.read(&self.remote, Objects::BYTES, part).fenced());
         add("read 4 B", read?);
-        add("testandset", called(|| objects.word.test_and_set())?);
-        add("incr", called(|| objects.word.increment())?);
-        add("decr", called(|| objects.word.decrement())?);
-        add("swap", called(|| objects.word.swap(mark))?);
-        add("cswap", called(|| objects.word.compare_swap(mark, 0))?);
-        add("fetch-add", called(|| objects.word.fetch_add(mark))?);
+        add("testandset", called(|| objects.word.test_and_set().wait())?);
+        add("incr", called(|| objects.word.increment().wait())?);
+        add("decr", called(|| objects.word.decrement().wait())?);
+        add("swap", called(|| objects.word.swap(mark).wait())?);
+        add(
+            "cswap",
+            called(|| objects.word.compare_swap(mark, 0).wait())?,
+        );
+        add("fetch-add", called(|| objects.word.fetch_add(mark).wait())?);
         let mut guard = None;
         let acquire = timed(|| {
             guard = Some(objects.lock.acquire()?);
@@ -115,7 +122,7 @@ impl Bench {
             add(name, insert?);
         }
         // What an insertion does not wait for is not part of a removal.
-        self.near.flush()?;
+        self.near.flush().wait()?;
         let remove = succeeded(|| objects.queue.remove(), "the first waits");
         add("removeQ", remove?);
         ensure!(objects.queue.remove()?, "the second waits, too");

@@ -62,7 +62,7 @@ impl Objects {
             lock: Lock::new(&participant, remote, at)?,
             queue: WaitQueue::new(&participant, remote, at + OBJECT_BYTES)?,
             semaphore,
-            word: endpoint.atomic_u32(remote, at + 3 * OBJECT_BYTES)?,
+            word: endpoint.atomic::<u32>(remote, at + 3 * OBJECT_BYTES)?,
         })
     }
 }

@@ -59,9 +59,10 @@ impl Worker {
         match kind {
             0 => Ok(self
                 .endpoint
-                .read_fenced(&self.remote, 0, self.own.part(0, 4))?),
+                .read(&self.remote, 0, self.own.part(0, 4))
+                .fenced()?),
             1 => {
-                objects.word.swap(1)?;
+                objects.word.swap(1).wait()?;
                 Ok(())
             }
             2 => Ok(objects.lock.acquire()?.release()?),

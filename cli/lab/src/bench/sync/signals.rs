@@ -111,7 +111,7 @@ impl Bench {
         let (memory, target) = exported(&far, TARGET)?;
         let remote = near.import(far.node(), far.port(), TARGET, LIMIT)?;
         let receiver = far.receiver(CHANNEL, &ChannelOptions::new(32, PAGE, SENT))?;
-        let sender = near.sender(far.node(), far.port(), CHANNEL, REPLENISHED, LIMIT)?;
+        let sender = Sender::connect(&near, (far.node(), far.port(), CHANNEL), REPLENISHED, LIMIT)?;
         Ok(Bench {
             bytes,
             source,
@@ -131,7 +131,12 @@ impl Bench {
 
     fn signal(&self, length: usize) -> Result<()> {
         let part = self.part(length);
-        drop(self.near.write_notify(&self.remote, 0, part, SIGNAL)?);
+        drop(
+            self.near
+                .write(&self.remote, 0, part)
+                .notify(SIGNAL)
+                .post()?,
+        );
         Ok(())
     }
 
@@ -146,7 +151,7 @@ impl Bench {
                     noticed()
                 })?;
                 ensure!(signal.acknowledge(), "a signal that was noticed is gone");
-                self.near.flush()?;
+                self.near.flush().wait()?;
                 Ok(time)
             })
         };
@@ -180,10 +185,10 @@ impl Bench {
             self.memory.store_u32(last, 0)?;
             self.bytes.store_u32(last, mark)?;
             let time = timed(|| {
-                drop(self.near.write(&self.remote, 0, self.part(length))?);
+                drop(self.near.write(&self.remote, 0, self.part(length)).post()?);
                 spin(|| Ok(self.memory.load_u32(last)? == mark))
             });
-            self.near.flush()?;
+            self.near.flush().wait()?;
             time
         })
     }
@@ -206,7 +211,7 @@ impl Bench {
             for _ in 0..RUNS {
                 self.signal(4)?;
             }
-            self.near.flush()?;
+            self.near.flush().wait()?;
             ensure!(
                 signal.signals() == before + RUNS as u64,
                 "signals do not come with their data"
@@ -253,7 +258,7 @@ impl Bench {
                 self.sender.send(message, Some(LIMIT))?;
                 spin(|| Ok(self.receiver.try_recv()?.is_some()))
             });
-            self.near.flush()?;
+            self.near.flush().wait()?;
             time
         })
     }
@@ -351,7 +356,7 @@ fn wakeups(
         act()?;
         let seen = noticed.recv_timeout(LIMIT);
         let seen = seen.context("a notification was not noticed")??;
-        near.flush()?;
+        near.flush().wait()?;
         if waiter.replace(seen.thread).is_some() {
             times.push(seen.at.saturating_duration_since(start).as_nanos() as f64);
         }

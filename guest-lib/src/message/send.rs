@@ -1,0 +1,126 @@
+//! Sends.
+
+use std::time::Duration;
+
+use qnic_abi::command::{CommandBody, INLINE_CAPACITY};
+use qnic_abi::message::{SendCommand, SendFlags};
+
+use super::pattern::Fields;
+use super::request::RequestKind;
+use super::{context, Completion, Destination, Request};
+use crate::core::contexts::Direction;
+use crate::core::Core;
+use crate::error::{MessageOperation, Result};
+use crate::memory::{LocalMemory, Part};
+use crate::rdma::transfer::Local;
+use crate::rdma::Source;
+
+/// Where the bytes of a message come from.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Contents<'s> {
+    /// One range of memory.
+    One(Source<'s>),
+    /// Parts of one segment, gathered by the NIC. All but the first begin where a page begins, all
+    /// but the last end where one ends, and they lie in 256 pages at most. More than 8 pages are
+    /// listed in a page of the pool, which is free again when the request has ended (Q6).
+    Parts(&'s [Part<'s>]),
+}
+
+macro_rules! contents {
+    ($($source:ty: $variant:ident $(($size:ident))?),* $(,)?) => {
+        $(impl<'s $(, const $size: usize)?> From<$source> for Contents<'s> {
+            fn from(source: $source) -> Self {
+                Contents::$variant(source.into())
+            }
+        })*
+    };
+}
+
+contents! {
+    Source<'s>: One,
+    Part<'s>: One,
+    &'s [u8]: One,
+    &'s [u8; N]: One(N),
+    &'s [Part<'s>]: Parts,
+}
+
+impl<'s, const N: usize> From<&'s [Part<'s>; N]> for Contents<'s> {
+    fn from(parts: &'s [Part<'s>; N]) -> Self {
+        Contents::Parts(parts)
+    }
+}
+
+/// A Send that has not begun ([`Endpoint::send`](crate::Endpoint::send)).
+#[derive(Debug, Clone, Copy)]
+#[must_use = "nothing is sent before `post` or `wait`"]
+pub struct Send<'e, 's> {
+    pub(super) core: &'e Core,
+    pub(super) to: &'s Destination,
+    pub(super) contents: Contents<'s>,
+    pub(super) timeout: Option<Duration>,
+}
+
+impl<'e> Send<'e, '_> {
+    /// How long [`Send::wait`] waits until the message has arrived; `None`, as at first: as long
+    /// as it takes.
+    pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
+        let timeout = timeout.into();
+        Send { timeout, ..self }
+    }
+
+    /// Begins to send. Never waits for the receiver; a thread that has begun more than 16,384
+    /// Sends which could not be posted yet waits. Bytes that the NIC fetches must not change
+    /// before the request has ended.
+    ///
+    /// # Errors
+    /// [`NotExported`](crate::Error::NotExported), [`OutOfRange`](crate::Error::OutOfRange),
+    /// [`ForeignSegment`](crate::Error::ForeignSegment), [`DeviceGone`](crate::Error::DeviceGone),
+    /// [`QueueFailed`](crate::Error::QueueFailed). Of [`Contents::Parts`] also
+    /// [`BadPiece`](crate::Error::BadPiece): they break their rule;
+    /// [`PoolFull`](crate::Error::PoolFull): no page is free for the list;
+    /// [`NoContext`](crate::Error::NoContext).
+    pub fn post(self) -> Result<Request<'e>> {
+        let (core, fields) = (self.core, Fields::from(self.to));
+        let source = match self.contents {
+            Contents::One(source) => source,
+            Contents::Parts(parts) => {
+                return context::begin_pages(core, Direction::Send, &fields, parts);
+            }
+        };
+        let mut copy = [0; INLINE_CAPACITY];
+        let mut command = SendCommand::command();
+        let mut payload: &[u8] = &[];
+        fields.name_peer(&mut command.header);
+        command.tag = fields.tag.into();
+        command.immediate = fields.ignore_or_immediate.into();
+        command.endpoint = fields.endpoint.into();
+        if fields.untagged {
+            command.flags = SendFlags::UNTAGGED.bits().into();
+        }
+        let length = match core.local(source, &mut copy)? {
+            Local::Inline(bytes) => {
+                command.header.inline_length = bytes.len() as u8;
+                payload = bytes;
+                bytes.len() as u64
+            }
+            Local::Memory(range) => {
+                command.set_local(&range);
+                range.length
+            }
+        };
+        command.length = length.into();
+        let key = core.post_send(command, payload)?;
+        let what = fields.what(MessageOperation::Send, length);
+        Ok(Request::new(core, key, RequestKind::Send, what))
+    }
+
+    /// Sends, and waits until the message has arrived at the other NIC.
+    ///
+    /// # Errors
+    /// [`Message`](crate::Error::Message): it failed. [`TimedOut`](crate::Error::TimedOut): it
+    /// goes on, and may arrive; its source must not change. Those of [`Send::post`].
+    pub fn wait(self) -> Result<Completion> {
+        self.post()?.wait(self.timeout)
+    }
+}

@@ -1,0 +1,56 @@
+//! A wait for transfers that were issued before.
+
+use std::time::Duration;
+
+use crate::core::Core;
+use crate::error::{Operation, Result};
+
+/// A wait for all reads and writes that were issued before, which has not begun
+/// ([`Endpoint::flush`](crate::Endpoint::flush)).
+#[derive(Debug, Clone, Copy)]
+#[must_use = "nothing is waited for before `wait`"]
+pub struct Flush<'e> {
+    core: &'e Core,
+    kinds: &'static [Operation],
+    timeout: Option<Duration>,
+}
+
+impl<'e> Flush<'e> {
+    pub(super) fn new(core: &'e Core) -> Self {
+        Flush {
+            core,
+            kinds: &[Operation::Read, Operation::Write],
+            timeout: None,
+        }
+    }
+
+    /// Reads and atomic operations only (flushR).
+    pub fn reads(self) -> Self {
+        let kinds = &[Operation::Read];
+        Flush { kinds, ..self }
+    }
+
+    /// Writes only (flushW).
+    pub fn writes(self) -> Self {
+        let kinds = &[Operation::Write];
+        Flush { kinds, ..self }
+    }
+
+    /// Waits at most so long in all; `None`, as at first: as long as it takes.
+    pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
+        let timeout = timeout.into();
+        Flush { timeout, ..self }
+    }
+
+    /// Waits until they are complete.
+    ///
+    /// # Errors
+    /// [`TimedOut`](crate::Error::TimedOut): they go on, and no failure was reported.
+    /// [`Transfer`](crate::Error::Transfer) with all that failed and that no ticket waits for;
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed),
+    /// [`QueueReset`](crate::Error::QueueReset).
+    pub fn wait(self) -> Result<()> {
+        self.core
+            .flush(self.kinds, self.core.deadline(self.timeout))
+    }
+}
