@@ -110,7 +110,7 @@ impl Bench {
         let (bytes, source) = exported(&near, TARGET)?;
         let (memory, target) = exported(&far, TARGET)?;
         let remote = near.import(far.node(), far.port(), TARGET, LIMIT)?;
-        let receiver = far.receiver(CHANNEL, &ChannelOptions::new(32, PAGE, SENT))?;
+        let receiver = Receiver::open(&far, CHANNEL, &ChannelOptions::new(32, PAGE, SENT))?;
         let sender = Sender::connect(&near, (far.node(), far.port(), CHANNEL), REPLENISHED, LIMIT)?;
         Ok(Bench {
             bytes,
@@ -162,7 +162,7 @@ impl Bench {
         to.add(times, "writeN, notfSpin", spun?);
         to.add(times, "writeN, notfWait", self.waited(length)?);
         let (sender, noticed) = mpsc::channel();
-        let handler = self.far.arm(SIGNAL, move |_| {
+        let handler = self.far.notification(SIGNAL).arm(move |_| {
             // Without a receiver the measurement has failed already.
             let _unheard = sender.send(Ok(Noticed::now()));
         })?;
