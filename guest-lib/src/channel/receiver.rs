@@ -221,7 +221,7 @@ impl Receiver {
     /// channel ended. It does not notice a sender that dies silently.
     ///
     /// # Errors
-    /// Those of [`Endpoint::arm`].
+    /// Those of [`Notification::arm`].
     pub fn handle(
         mut self,
         mut handler: impl FnMut(Result<Message<'_>>) + Send + 'static,

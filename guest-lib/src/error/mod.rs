@@ -96,7 +96,7 @@ pub enum Error {
     #[error(
         "all {contexts} {direction} contexts are under way: wait for one, or use {}, which needs \
          none",
-        if *.direction == "Send" { "post_send" } else { "post_receive" }
+        if *.direction == "Send" { "send" } else { "receive" }
     )]
     NoContext {
         /// Send or Receive.
