@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::group::Call;
-use crate::message::{Claim, Claimed, Completion, Envelope, MultiReceive, Pattern, Probe, Request};
+use crate::message::{Claim, Claimed, Completion, Envelope, MultiReceive, Pattern, Request};
 use crate::notification::{NotificationId, Poller, Signal};
 
 /// The waits of an endpoint for async tasks. All are cancel safe: a future that is dropped
@@ -124,10 +124,10 @@ impl AsyncEndpoint {
     }
 
     /// Waits until a message has arrived that the pattern takes, and says what it is
-    /// ([`Probe::wait`]). Waits in the call itself only while the command queue is full.
+    /// ([`crate::message::Probe::wait`]). Waits in the call itself only while the command queue is full.
     ///
     /// # Errors
-    /// Those of [`Probe::wait`] but TimedOut; [`Error::System`].
+    /// Those of [`crate::message::Probe::wait`] but TimedOut; [`Error::System`].
     pub async fn probe(&self, pattern: &Pattern) -> Result<Envelope> {
         let mut request = self.endpoint.probe(pattern).post(ProbeFlags::WAIT)?;
         let end = self.until_any(|| request.look()).await?;

@@ -80,6 +80,7 @@ mod async_endpoint;
 mod atomic;
 pub mod channel;
 mod core;
+#[cfg(feature = "stream")]
 pub mod datagram;
 mod endpoint;
 mod error;
@@ -92,13 +93,17 @@ mod model;
 pub mod names;
 mod nic;
 mod notification;
+#[cfg(feature = "parallel")]
 pub mod parallel;
 mod path;
 pub mod physical;
+#[cfg(feature = "stream")]
 pub mod pool;
 pub mod provider;
 pub mod rdma;
+#[cfg(feature = "remote-memory")]
 pub mod remote_memory;
+#[cfg(feature = "stream")]
 pub mod stream;
 pub mod stream_protocol;
 pub mod sync;
@@ -177,6 +182,11 @@ const _: () = {
     shared::<sync::MonitorGuard<'_>>();
     shared::<sync::MonitorWaiting<'_>>();
     shared::<sync::Condition>();
+    shared::<machine::Machine>();
+};
+
+#[cfg(feature = "stream")]
+const _: () = {
     shared::<pool::Pools>();
     shared::<pool::OutputFrame>();
     shared::<pool::InputFrame>();
@@ -184,5 +194,4 @@ const _: () = {
     shared::<stream::Streams>();
     shared::<stream::Listener>();
     shared::<stream::Stream>();
-    shared::<machine::Machine>();
 };

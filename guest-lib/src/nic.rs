@@ -13,6 +13,7 @@ use crate::core::retry;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::memory::{allocate, Buffer};
+#[cfg(feature = "host")]
 use crate::provider::host::{Node, DEFAULT_MEMORY};
 use crate::provider::linux::{Device, DEFAULT_DEVICE};
 use crate::provider::{CallError, Provider, Registration};
@@ -50,10 +51,14 @@ impl Nic {
     /// `/dev/qnic0`. So one program runs in a guest and in host mode.
     ///
     /// # Errors
-    /// Those of [`Nic::open_host`] or [`Nic::open_linux`].
+    /// Those of [`Nic::open_linux`] or, of a host-mode node, `Nic::open_host`;
+    /// [`Error::NoHostMode`] without the feature `host`.
     pub fn open() -> Result<Self> {
         if let Some(socket) = std::env::var_os(HOST_SOCKET_VARIABLE) {
+            #[cfg(feature = "host")]
             return Self::open_host(Path::new(&socket));
+            #[cfg(not(feature = "host"))]
+            return Err(Error::NoHostMode(socket.into()));
         }
         let device = std::env::var_os(DEVICE_VARIABLE);
         Self::open_linux(Path::new(
@@ -87,6 +92,7 @@ impl Nic {
     ///
     /// # Errors
     /// [`Error::Host`], [`Error::Setting`]
+    #[cfg(feature = "host")]
     pub fn open_host(socket: impl AsRef<Path>) -> Result<Self> {
         let memory = setting(HOST_MEMORY_VARIABLE, "a size such as 16MiB", bytes)?;
         let inline_max = inline_setting()?;
@@ -110,6 +116,7 @@ impl Nic {
     ///
     /// # Errors
     /// [`Error::Host`]
+    #[cfg(feature = "host")]
     pub fn open_host_with(socket: impl AsRef<Path>, memory: usize) -> Result<Self> {
         let node = Node::connect(&socket, memory)?;
         Ok(Self::with_provider(Arc::new(node), socket))
@@ -222,7 +229,10 @@ pub(crate) fn check_version(
         Err(CallError::System(source)) => Err(Error::Open {
             path: path.to_owned(),
             source,
-            hint: "is the qnic module loaded?",
+            hint: match cfg!(feature = "host") {
+                true => "is the qnic module loaded?",
+                false => "is the qnic module loaded? The program was built without host mode",
+            },
         }),
         Err(other) => Err(Error::call(|| format!("open {file}"), other)),
     }
@@ -261,6 +271,7 @@ fn setting<T>(
 }
 
 /// Bytes: a number, or one with a binary unit as in cluster files, such as `16MiB`.
+#[cfg(feature = "host")]
 fn bytes(text: &str) -> Option<usize> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("", 0)];
     let (digits, shift) = units
@@ -309,6 +320,7 @@ mod tests {
         assert!(matches!(refused, Error::Open { .. }), "{refused}");
     }
 
+    #[cfg(feature = "host")]
     #[test]
     fn sizes_are_bytes_or_have_a_unit() {
         assert_eq!(bytes("4096"), Some(4096));

@@ -11,7 +11,7 @@
 //! [`register`] is refused with `AccessDenied` unless the process may access all
 //! memory anyway: in a guest it needs `CAP_SYS_RAWIO`; a host-mode node must have
 //! been started with [`crate::HOST_PHYSICAL_VARIABLE`] or
-//! [`qnic_host::HostNode::allow_physical`]. An ordinary endpoint cannot export
+//! `qnic_host::HostNode::allow_physical`. An ordinary endpoint cannot export
 //! physical memory.
 //!
 //! ```no_run

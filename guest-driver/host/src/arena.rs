@@ -16,11 +16,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qnic_abi::PAGE_SIZE;
+use qnic_shared::region::SharedRegion;
 use range_alloc::RangeAllocator;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 use crate::error::{ConnectError, HostError};
-use crate::memory::SharedRegion;
 
 /// The arena of a node.
 #[derive(Debug)]

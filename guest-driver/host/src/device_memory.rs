@@ -6,9 +6,9 @@ use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_driver::platform::{DeviceMemory, HostArea, NoMemory};
+use qnic_shared::region::SharedRegion;
 
 use crate::arena::Arena;
-use crate::memory::SharedRegion;
 
 /// Pages of the arena, or a part of them. Clones of the region keep them allocated.
 #[derive(Debug)]

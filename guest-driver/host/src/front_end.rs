@@ -18,6 +18,7 @@ use std::time::Duration;
 use qnic_abi::attach::{
     CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, SRAM_REGION, YIELDING,
 };
+use qnic_shared::region::{map_shared, SharedRegion};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserMMap, VhostUserMMapFlags,
     VhostUserProtocolFeatures, VhostUserVirtioFeatures,
@@ -30,7 +31,6 @@ use crate::arena::Arena;
 use crate::control::Control;
 use crate::error::ConnectError;
 use crate::events::Events;
-use crate::memory::{map_shared, SharedRegion};
 
 /// How long the device process may take to answer a message.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

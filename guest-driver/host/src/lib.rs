@@ -17,7 +17,7 @@
 //!
 //! | module | knows |
 //! |---|---|
-//! | `memory`, `arena`, `device_memory` | mapped memory; the arena and its pages, and as the NIC sees them |
+//! | `arena`, `device_memory` | the arena and its pages, and as the NIC sees them |
 //! | `ring` | the driver's side of a virtqueue |
 //! | `control`, `events` | the two queues of the driver |
 //! | `front_end` | the vhost-user session |
@@ -27,12 +27,10 @@
 
 mod arena;
 mod control;
-mod copy;
 mod device_memory;
 mod error;
 mod events;
 mod front_end;
-mod memory;
 mod node;
 mod platform;
 mod pools;
@@ -42,8 +40,8 @@ mod timer;
 
 pub use device_memory::HostMemory;
 pub use error::{ConnectError, HostError};
-pub use memory::SharedRegion;
 pub use node::{HostNode, HostProcess, MIN_ARENA};
 pub use platform::HostPlatform;
 pub use pools::HostPools;
 pub use qnic_driver::{datagram, platform::DeviceMemory, remote_memory, CallError};
+pub use qnic_shared::region::SharedRegion;

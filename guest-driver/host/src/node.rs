@@ -15,6 +15,7 @@ use qnic_driver::remote_memory::{
     AttachError, ClientConfig, Memory, ServeError, ServerConfig, Volume, VolumeUser,
 };
 use qnic_driver::{check_config, Driver, Platform, Process};
+use qnic_shared::region::SharedRegion;
 use vhost::vhost_user::FrontendReqHandler;
 use vmm_sys_util::eventfd::{EventFd, EFD_CLOEXEC, EFD_NONBLOCK};
 
@@ -24,7 +25,6 @@ use crate::device_memory::HostMemory;
 use crate::error::{ConnectError, HostError};
 use crate::events::Events;
 use crate::front_end::{wait_for_sram, FrontEnd, SramSlot};
-use crate::memory::SharedRegion;
 use crate::platform::HostPlatform;
 use crate::pools::HostPools;
 use crate::threads::{self, Shared};

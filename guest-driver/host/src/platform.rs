@@ -18,13 +18,13 @@ use qnic_driver::platform::{
     Waiters,
 };
 use qnic_driver::{MemoryManager, Platform, Region, Resident};
+use qnic_shared::region::SharedRegion;
 use rustix::event::{eventfd, EventfdFlags};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::arena::Arena;
 use crate::control::Control;
 use crate::device_memory::HostMemory;
-use crate::memory::SharedRegion;
 use crate::timer::Timer;
 
 /// This process as the driver core sees it.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use qnic_abi::pool::{OpenPools, PoolInfo, PoolKick, PoolWait};
 use qnic_abi::uapi;
 use qnic_driver::{Driver, Pools};
+use qnic_shared::region::SharedRegion;
 
 use crate::error::HostError;
-use crate::memory::SharedRegion;
 use crate::platform::HostPlatform;
 
 /// Pools of this process: the calls of [`qnic_abi::pool`]. Dropping it closes them.

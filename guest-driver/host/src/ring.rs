@@ -19,10 +19,10 @@ use std::sync::Arc;
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
+use qnic_shared::region::SharedRegion;
 
 use crate::arena::Arena;
 use crate::error::HostError;
-use crate::memory::SharedRegion;
 
 /// Descriptor flag: another one follows.
 const NEXT: u16 = 1;

@@ -52,6 +52,7 @@ const PART: usize = size_of::<DatagramPart>();
 
 /// Limits of a [`Socket`].
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct SocketOptions {
     /// Frames.
     pub pool: PoolOptions,
@@ -70,6 +71,7 @@ impl Default for SocketOptions {
 
 /// A message that has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Datagram {
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -81,6 +83,7 @@ pub struct Datagram {
 
 /// What a socket has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SocketStatistics {
     /// Messages handed to the driver.
     pub sent: u64,

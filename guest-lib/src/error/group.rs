@@ -9,6 +9,7 @@ use super::{hint, Error};
 
 /// What a process does with a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum GroupOperation {
     /// Joins it.
     Join,
@@ -26,6 +27,7 @@ impl GroupOperation {
 
 /// A join that failed, or a part in an operation of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GroupError {
     /// Which it was.
     pub operation: GroupOperation,

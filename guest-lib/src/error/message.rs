@@ -8,6 +8,7 @@ use super::hint;
 
 /// The kind of a message command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum MessageOperation {
     /// A Send.
     Send,
@@ -19,6 +20,7 @@ pub enum MessageOperation {
 
 /// A Send, a receive or a probe that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MessageError {
     /// Its kind.
     pub operation: MessageOperation,

@@ -35,8 +35,16 @@ pub enum Error {
         hint: &'static str,
     },
     /// The host-mode node cannot be started.
+    #[cfg(feature = "host")]
     #[error("{0}")]
     Host(#[from] qnic_host::ConnectError),
+    /// The environment asks for a host-mode node, and the program has no host mode.
+    #[error(
+        "QNIC_HOST_SOCKET={}: the program was built without host mode: build qnic with its \
+         feature `host`, or unset the variable to open the device file of a guest",
+        .0.display()
+    )]
+    NoHostMode(PathBuf),
     /// An environment variable has a value that is not valid.
     #[error("{variable}={value}: expected {expected}")]
     Setting {
@@ -382,6 +390,7 @@ impl Error {
 
 /// The kind of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Operation {
     /// From local memory to a remote segment.
     Write,
@@ -413,6 +422,7 @@ impl fmt::Display for Operation {
 
 /// One transfer that failed. It may have moved some of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TransferError {
     /// Its kind.
     pub operation: Operation,
@@ -449,6 +459,7 @@ impl fmt::Display for TransferError {
 
 /// The transfers that failed; at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TransferErrors {
     /// In the order in which the NIC reported them.
     pub failures: Vec<TransferError>,

@@ -8,6 +8,7 @@ use super::hint;
 
 /// A name that was not registered, or not found ([`crate::names`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NameError {
     /// The application.
     pub application: String,

@@ -65,6 +65,7 @@ pub use qnic_abi::collective::{Element, Operator, MAX_MEMBERS};
 
 /// Which group a process joins, and its place there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Membership {
     /// The process of rank 0: its NIC forms the group.
     pub home: (NodeId, Port),

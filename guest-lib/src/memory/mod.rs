@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use qnic_abi::control::MAX_IMPORT_WAIT_MS;
 use qnic_abi::{uapi, NodeId, Port, SegmentName, Status};
-use qnic_host::SharedRegion;
+use qnic_shared::region::SharedRegion;
 
 use crate::core::{lock, retry};
 use crate::endpoint::Endpoint;

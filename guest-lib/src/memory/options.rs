@@ -93,6 +93,7 @@ impl FromStr for Secret {
 
 /// One entry of a list of [`Importers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Importer {
     /// Every process of a node.
     Node(NodeId),
@@ -149,6 +150,7 @@ impl Importers {
 
 /// Which notifications of the exporting process the writers of a segment may signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Notifications {
     /// Every counted and one-shot notification.
     #[default]

@@ -32,6 +32,7 @@ impl MessageEndpoint {
 
 /// Whose messages a receive takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Source {
     /// Those of every process.
     Any,

@@ -19,6 +19,7 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy> Element for T {}
 
 /// Time limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// How long all ranks may take to start.
     pub start: Duration,
@@ -26,12 +27,17 @@ pub struct Options {
     pub timeout: Duration,
 }
 
+impl Options {
+    /// These limits.
+    pub const fn new(start: Duration, timeout: Duration) -> Self {
+        Options { start, timeout }
+    }
+}
+
 impl Default for Options {
+    /// A minute for each.
     fn default() -> Self {
-        Options {
-            start: Duration::from_secs(60),
-            timeout: Duration::from_secs(60),
-        }
+        Options::new(Duration::from_secs(60), Duration::from_secs(60))
     }
 }
 

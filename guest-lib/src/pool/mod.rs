@@ -36,6 +36,7 @@ use crate::nic::Nic;
 
 /// Size and number of the frames of pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolOptions {
     /// Bytes of a frame, 256 to 32,768. One that is longer than a page is one packet where the route
     /// carries it; else it is split and joined, for which a pool needs many frames.
@@ -46,13 +47,21 @@ pub struct PoolOptions {
     pub outputs: usize,
 }
 
-impl Default for PoolOptions {
-    fn default() -> Self {
+impl PoolOptions {
+    /// Pools of so many frames of this size.
+    pub const fn new(frame_bytes: usize, inputs: usize, outputs: usize) -> Self {
         PoolOptions {
-            frame_bytes: 4096,
-            inputs: 256,
-            outputs: 256,
+            frame_bytes,
+            inputs,
+            outputs,
         }
+    }
+}
+
+impl Default for PoolOptions {
+    /// 256 frames of 4,096 bytes for each direction.
+    fn default() -> Self {
+        PoolOptions::new(4096, 256, 256)
     }
 }
 

@@ -21,6 +21,7 @@ const SPINS: u32 = 32;
 
 /// What a process has counted of its pools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Statistics {
     /// Frames given to the driver to be sent.
     pub frames_sent: u64,

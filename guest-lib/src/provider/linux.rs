@@ -13,13 +13,14 @@ use std::time::Duration;
 use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
 use qnic_abi::pool::{self, OpenPools, PoolInfo, PoolKick, PoolWait};
 use qnic_abi::shared::Ordering;
+#[cfg(feature = "remote-memory")]
 use qnic_abi::volume::{
     self, AttachVolume, DetachVolume, LeaveMemory, MemoryInfo, ServeMemory, VolumeInfo,
     VolumeLatency, VolumeServer,
 };
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{uapi, Status, PAGE_SIZE};
-use qnic_host::SharedRegion;
+use qnic_shared::region::SharedRegion;
 use rustix::io::Errno;
 use rustix::ioctl::{ioctl, Opcode, Updater};
 use zerocopy::{FromBytes, IntoBytes};
@@ -199,10 +200,12 @@ impl Pools for LinuxPools {
 }
 
 /// The calls of remote memory.
+#[cfg(feature = "remote-memory")]
 #[derive(Debug)]
 pub(crate) struct MemoryCalls(File);
 
 /// Methods of [`MemoryCalls`] that are one ioctl.
+#[cfg(feature = "remote-memory")]
 macro_rules! memory_calls {
     ($($name:ident($call:ty) = $opcode:expr),* $(,)?) => {
         $(pub(crate) fn $name(&self, argument: &mut $call) -> Result<(), CallError> {
@@ -211,6 +214,7 @@ macro_rules! memory_calls {
     };
 }
 
+#[cfg(feature = "remote-memory")]
 impl MemoryCalls {
     pub(crate) fn open(path: &Path) -> Result<Self, CallError> {
         Device::new(path).open().map(Self)

@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use qnic_abi::pool::{OpenPools, PoolInfo, PoolKick, PoolWait};
 use qnic_abi::uapi;
 use qnic_abi::{SharedMemory, Status};
-use qnic_host::SharedRegion;
+use qnic_shared::region::SharedRegion;
 
+#[cfg(feature = "host")]
 pub mod host;
 pub mod linux;
 mod spin;

@@ -17,6 +17,7 @@ use crate::notification::Signal;
 /// fetched by the NIC from an exported segment: their source must not change until the write is
 /// complete.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Source<'a> {
     /// Ordinary bytes; if they are too many to travel inline, they must lie in memory that this
     /// endpoint exports.

@@ -68,6 +68,7 @@ use service::Handle;
 
 /// Limits of [`Streams`].
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Frames. A stream takes what others leave, and each has one of either kind. It fills them as far
     /// as the route to its peer carries.
@@ -88,11 +89,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            pool: PoolOptions {
-                frame_bytes: 16 << 10,
-                inputs: 256,
-                outputs: 256,
-            },
+            pool: PoolOptions::new(16 << 10, 256, 256),
             connections: 64,
             backlog: 32,
             window: 128,

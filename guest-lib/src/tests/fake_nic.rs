@@ -20,7 +20,7 @@ use qnic_abi::window::{
     HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{uapi, SharedMemory, Status, PAGE_SIZE};
-use qnic_host::SharedRegion;
+use qnic_shared::region::SharedRegion;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::core::contexts::{ContextName, Direction};

@@ -10,8 +10,8 @@ use qnic_abi::pool::{
     events, OpenPools, Pool, PoolInfo, PoolKick, PoolWait, Shape, FIRST_POOL_PORT,
 };
 use qnic_abi::{uapi, NodeId, Status};
-use qnic_host::SharedRegion;
 use qnic_shared::pool::{DriverSide, InputFrame, Output, Packet};
+use qnic_shared::region::SharedRegion;
 use rustix::event::{eventfd, EventfdFlags};
 
 use crate::provider::{CallError, Memory, Pools, Provider, Registration};

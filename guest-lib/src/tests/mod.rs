@@ -13,14 +13,17 @@ macro_rules! assert_error {
 mod batches;
 mod context_pages;
 mod contexts;
+#[cfg(feature = "stream")]
 mod datagrams;
 pub(crate) mod fake_nic;
+#[cfg(feature = "stream")]
 mod fake_pools;
 mod handlers;
 mod messages;
 mod notifications;
 mod posted;
 mod probes;
+#[cfg(feature = "stream")]
 mod streams;
 mod timeouts;
 

@@ -11,10 +11,7 @@ use crate::cluster::{Cluster, SOON};
 const PORT: u16 = 3000;
 const KEY: u64 = 0x0123_4567_89ab_cdef;
 
-const OPTIONS: Options = Options {
-    start: SOON,
-    timeout: SOON,
-};
+const OPTIONS: Options = Options::new(SOON, SOON);
 
 /// A thread for each rank, two on each node; returns what they return, by rank.
 fn run<T: Send>(
@@ -153,10 +150,7 @@ fn a_rank_that_leaves_is_named_by_streams() {
 fn ranks_of_another_run_are_not_let_in() {
     let cluster = Cluster::new(2);
     let nics = [0, 1].map(|node| cluster.nic(node));
-    let short = Options {
-        start: Duration::from_millis(600),
-        timeout: SOON,
-    };
+    let short = Options::new(Duration::from_millis(600), SOON);
     for interface in [Interface::Qnic, Interface::Pool] {
         std::thread::scope(|scope| {
             let rank = |rank: u32| {

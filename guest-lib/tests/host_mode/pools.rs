@@ -26,11 +26,7 @@ fn packets_go_from_frame_to_frame_without_a_copy_in_the_driver() {
 
 /// Sends packets of all lengths up to that of a frame, one after the other.
 fn send_packets(nics: &[Nic; 2], frame_bytes: usize) {
-    let options = PoolOptions {
-        frame_bytes,
-        inputs: 64,
-        outputs: 64,
-    };
+    let options = PoolOptions::new(frame_bytes, 64, 64);
     let sender = nics[0].open_pools(0, options).unwrap();
     let receiver = nics[1].open_pools(PORT, options).unwrap();
     let taken = nics[1].open_pools(PORT, options).unwrap_err();
@@ -67,11 +63,7 @@ fn packets_that_are_longer_than_a_frame_are_dropped_and_take_none() {
     let cluster = Cluster::new(2);
     let (a, b) = (cluster.nic(0), cluster.nic(1));
     let sender = a.open_pools(0, PoolOptions::default()).unwrap();
-    let options = PoolOptions {
-        frame_bytes: FRAME,
-        inputs: FRAMES,
-        outputs: 1,
-    };
+    let options = PoolOptions::new(FRAME, FRAMES, 1);
     let receiver = b.open_pools(PORT, options).unwrap();
     let long = [FRAME + 1, 2 * FRAME, 4096].repeat(FRAMES);
     let short = [FRAME, 1, FRAME - 1, FRAME];

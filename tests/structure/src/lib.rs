@@ -5,6 +5,7 @@
 //! | [`modules`], [`packages`] | a circle of imports in any package, a public field of `Nic`, an import between protocols or between core and transport |
 //! | [`prose`] | a word for people, such as `whoever`, that means a program |
 //! | [`requirements`] | a code that is cited and that docs/requirements.md does not define |
+//! | [`surface`] | an `Endpoint` with more public methods than [`surface::MAX_METHODS`] |
 //! | [`tidy`] | a file or a function that is too long, a link of a document that leads nowhere, a version without its change |
 //! | [`words`] | a word that was replaced (`replaced.txt`) |
 //!
@@ -18,5 +19,6 @@ pub mod prose;
 mod references;
 pub mod requirements;
 pub mod sources;
+pub mod surface;
 pub mod tidy;
 pub mod words;

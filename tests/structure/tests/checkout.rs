@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::process::Command;
 
 use qnic_structure::modules::{between_children, Tree};
 use qnic_structure::packages::{misplaced, packages, packages_with_circles, room, MOST_PACKAGES};
 use qnic_structure::prose::Rules;
 use qnic_structure::sources::{self, Source};
-use qnic_structure::{requirements, tidy, words};
+use qnic_structure::{requirements, surface, tidy, words};
 
 /// A document, and all other texts but those of this crate, which are about both.
 fn document_and_others(path: &str) -> (String, Vec<Source>) {
@@ -131,6 +132,48 @@ fn the_nic_can_grow() {
         tree.open_fields("Nic").unwrap(),
         "fields of Nic that are not private",
     );
+}
+
+/// `Endpoint` has a method for each kind of operation, and not for each way to begin one.
+#[test]
+fn the_endpoint_is_small() {
+    let library = sources::checkout().join("guest-lib/src");
+    let mut sources = sources::read(&library, &["rs"]).unwrap();
+    // It has an `Endpoint` of its own.
+    sources.retain(|source| !source.path.starts_with("stream_protocol"));
+    let methods = surface::public_methods(&sources, "Endpoint").unwrap();
+    assert!(methods.len() > 10, "{methods:#?}");
+    assert!(methods.len() <= surface::MAX_METHODS, "{methods:#?}");
+}
+
+/// A program in a guest links nothing of host mode: neither the driver core nor the device.
+#[test]
+fn a_guest_program_links_no_host_mode() {
+    let tree = |features: &[&str]| {
+        let arguments = ["tree", "-p", "qnic", "-e", "normal", "--prefix", "none"];
+        let command = Command::new(env!("CARGO"))
+            .args(arguments)
+            .args(features)
+            .current_dir(sources::checkout())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&command.stderr);
+        assert!(command.status.success(), "{said}");
+        String::from_utf8(command.stdout).unwrap()
+    };
+    let of_host_mode = |tree: &str| {
+        let names = tree.lines().filter_map(|line| line.split(' ').next());
+        let host = |name: &&str| {
+            let own = ["qnic-host", "qnic-driver", "qnic-device", "qnic-nic"];
+            name.starts_with("vhost") || name.starts_with("vm") || own.contains(name)
+        };
+        names.filter(host).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(of_host_mode(&tree(&[])).contains(&"qnic-driver".to_owned()));
+    assert_none(of_host_mode(&tree(&["--no-default-features"])), "linked");
+    let all_else = "--features=parallel,remote-memory,stream,tokio";
+    let tree = tree(&["--no-default-features", all_else]);
+    assert_none(of_host_mode(&tree), "linked");
 }
 
 /// Every code that is cited is defined, and what is not built has no test. Prints for every

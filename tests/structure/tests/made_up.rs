@@ -4,7 +4,7 @@ use qnic_structure::modules::{between_children, circles, Arrow, Tree};
 use qnic_structure::packages::{misplaced, packages, packages_with_circles};
 use qnic_structure::prose::Rules;
 use qnic_structure::sources::Source;
-use qnic_structure::tidy;
+use qnic_structure::{surface, tidy};
 use tempfile::TempDir;
 
 fn source(path: &str, text: &str) -> Source {
@@ -291,6 +291,21 @@ fn fields_that_are_not_private_are_found() {
     let open = fields("pub struct Nic { pub(crate) a: u8, b: u8, pub(super) c: u8 }");
     assert_eq!(open, Ok(vec!["a".to_owned(), "c".to_owned()]));
     assert!(fields("pub struct Nick;").is_err());
+}
+
+#[test]
+fn public_methods_of_all_impls_are_counted() {
+    let a = source(
+        "a.rs",
+        "impl Nic { pub fn a(&self) {} fn b(&self) {} pub(crate) fn c() {} }",
+    );
+    let b = source(
+        "b.rs",
+        "impl<'a> super::Nic<'a> { pub fn d(&self) {} } impl Nick { pub fn e() {} }",
+    );
+    let c = source("c.rs", "impl Drop for Nic { fn drop(&mut self) {} }");
+    let methods = surface::public_methods(&[a, b, c], "Nic").unwrap();
+    assert_eq!(methods, ["a.rs: a", "b.rs: d"]);
 }
 
 #[test]

@@ -150,8 +150,11 @@ use {load_words as load_blocks, store_words as store_blocks};
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::atomic::AtomicBool;
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
 
     fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
         let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap());

@@ -10,6 +10,8 @@
 //!   shrinking, or memory of a device that revokes mappings without unmapping.
 #![allow(unsafe_code)]
 
+mod copy;
+
 use std::any::Any;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -19,8 +21,6 @@ use std::sync::Arc;
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
 use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
-
-use crate::copy;
 
 /// A range of memory of this process that is shared with a NIC or with peers.
 ///
@@ -289,15 +289,11 @@ impl SharedRegion {
     }
 }
 
-/// Maps memory that another process shares, by an open descriptor.
+/// Maps memory that another process shares, by the open descriptor of `file`.
 ///
 /// # Errors
 /// What mmap says.
-pub(crate) fn map_shared(
-    file: &dyn AsRawFd,
-    offset: u64,
-    length: usize,
-) -> std::io::Result<SharedRegion> {
+pub fn map_shared(file: &dyn AsRawFd, offset: u64, length: usize) -> std::io::Result<SharedRegion> {
     // SAFETY: the object owns the descriptor or borrows it from its owner, and
     // lives until this function returns.
     let file = unsafe { BorrowedFd::borrow_raw(file.as_raw_fd()) };
@@ -375,8 +371,11 @@ impl std::fmt::Debug for SharedRegion {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::vec;
+
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn parts_keep_the_whole_mapped() {

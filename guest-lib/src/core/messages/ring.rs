@@ -76,7 +76,7 @@ impl CompletionReader {
 mod tests {
     use qnic_abi::host_area::HOST_PAGES;
     use qnic_abi::PAGE_SIZE;
-    use qnic_host::SharedRegion;
+    use qnic_shared::region::SharedRegion;
 
     use super::*;
 

@@ -71,7 +71,7 @@ impl Run {
         let nic = Nic::open().context("open the NIC")?;
         let timeout = Duration::from_secs(self.timeout);
         let start = timeout;
-        let options = parallel::Options { start, timeout };
+        let options = parallel::Options::new(start, timeout);
         let ranks = Ranks::connect(&nic, &machine, options).context("connect with the ranks")?;
         say("connected", std::process::id())?;
         Ok(ranks)

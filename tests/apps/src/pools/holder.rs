@@ -18,11 +18,8 @@ pub(crate) struct HolderOptions {
 /// Opens them, fills every output frame, says how many bytes they have, and waits.
 pub(crate) fn hold(options: &HolderOptions) -> Result<()> {
     let nic = Nic::open().context("open the NIC")?;
-    let largest = PoolOptions {
-        frame_bytes: MAX_FRAME_BYTES,
-        inputs: MAX_POOL_BYTES / MAX_FRAME_BYTES,
-        outputs: MAX_POOL_BYTES / MAX_FRAME_BYTES,
-    };
+    let frames = MAX_POOL_BYTES / MAX_FRAME_BYTES;
+    let largest = PoolOptions::new(MAX_FRAME_BYTES, frames, frames);
     let pools = nic
         .open_pools(options.port, largest)
         .context("open pools")?;
