@@ -1,14 +1,14 @@
-//! The library that applications link to use a qnic NIC: memory of processes on
-//! other nodes, written and read without their help, and notifications.
+//! The library that programs link to use a qnic NIC: memory of processes on other nodes, written,
+//! read and changed without their help; notifications; messages; groups.
 //!
 //! ```text
 //!   Nic ──register(port)──► Endpoint ──export(name, buffer)──► Segment
 //!                              │  └────import(node, port, name)──► RemoteSegment
-//!                              ├── write, read (fenced, notifying) ──► Ticket
-//!                              ├── atomic_u32, atomic_u64 ──► RemoteWord: swap, fetch_add, …
-//!                              ├── notification(id): test, spin, wait, acknowledge
+//!                              ├── write, read, flush ──► Write, Read, Flush ──► Ticket
+//!                              ├── atomic ──► RemoteWord: swap, fetch_add, … ──► AtomicOperation
+//!                              ├── notification(id): test, spin, wait, acknowledge, arm
 //!                              ├── queue(): the notifications of many senders, one by one
-//!                              └── send, receive: tagged messages ──► message::Request
+//!                              └── send, receive, probe ──► Send, Receive, Probe ──► Request
 //! ```
 //!
 //! The same program runs in a guest (kernel module beneath) and in host mode (an
@@ -27,7 +27,7 @@
 //! let _segment = endpoint.export(INBOX, &inbox, Access::WRITE)?;
 //!
 //! let theirs = endpoint.import(NodeId(1), Port(7), INBOX, Duration::from_secs(10))?;
-//! endpoint.write_fenced_notify(&theirs, 0, b"hello", LETTER)?;
+//! endpoint.write(&theirs, 0, b"hello").notify(LETTER).fenced()?;
 //!
 //! endpoint.notification(LETTER).take(Some(Duration::from_secs(10)))?;
 //! assert_eq!(inbox.read_vec(0, 5)?, b"hello");
@@ -35,19 +35,80 @@
 //! # }
 //! ```
 //!
-//! Who may import a segment, and which notifications its writers may signal:
-//! [`ExportOptions`]. Locks, queues, monitors and semaphores: [`sync`]. Tagged messages: [`message`].
-//! Groups and collectives: [`group`]. Names of processes: [`names`].
-//! Channels over remote memory: [`channel`]. Through the kernel: reliable streams
-//! ([`stream`]), datagrams ([`datagram`]) and remote memory ([`remote_memory`]). Parallel machines, and programs on them: [`machine`],
-//! [`parallel`].
-//! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
-//! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
-//! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`],
-//! [`INLINE_MAX_VARIABLE`].
+//! # Concepts
+//! | | |
+//! |---|---|
+//! | [`Nic`] | the NIC of this node |
+//! | [`Endpoint`] | this process on a port of its node; (node, port) names it in the network. Ordering, completion, failures and timeouts stand there |
+//! | [`Buffer`], [`Segment`] | memory that peers may write to; a range of it that is exported under a name. [`ExportOptions`] say which processes may import it, and what its writers may signal |
+//! | [`RemoteSegment`] | a segment of another process, imported |
+//! | [`rdma`] | writes, reads and flushes; a [`Ticket`] stands for one transfer |
+//! | [`Notification`], [`NotificationQueue`] | signals that arrive behind the data that was written before them |
+//! | [`message`] | tagged messages, matched by the NIC that receives them |
+//! | [`group`], [`names`] | groups of processes and their collectives; names by which processes find each other |
+//! | [`sync`], [`channel`] | locks, queues, semaphores and monitors; streams of messages, all over remote memory |
+//! | `stream`, `datagram`, `pool` | through the kernel: reliable streams, datagrams, and the frames beneath |
+//! | [`machine`], `parallel` | parallel machines, and programs on them |
+//! | `remote_memory` | volumes in the memory of other nodes |
 //!
-//! Offsets and lengths in memory of this process are `usize`, as those of a slice. Offsets in memory
-//! of another one are `u64`, as those in a file: its memory may be larger than an address here.
+//! # One line for each operation
+//! A method of [`Endpoint`] says what is done. Methods of what it returns say how, and the last one
+//! begins the operation: `post` returns a handle, `wait` waits for the operation, `fenced` also for
+//! all before it.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use qnic::group::{Group, Membership, Operator};
+//! # use qnic::message::{Destination, Pattern, Source, Tag};
+//! # use qnic::{Endpoint, NodeId, NotificationId, Port, RemoteSegment, Segment};
+//! # fn f(endpoint: &Endpoint, theirs: &RemoteSegment, own: &Segment) -> qnic::Result<()> {
+//! # const LETTER: NotificationId = NotificationId::new(1).unwrap();
+//! # let limit = Duration::from_secs(10);
+//! # let to = Destination::tagged(NodeId(1), Port(7), Tag(5));
+//! # let from = Pattern::tagged(Source::Any, Tag(5));
+//! # let membership = Membership::new((NodeId(0), Port(7)), 0, 4);
+//! let ticket = endpoint.write(theirs, 0, b"bytes").post()?;
+//! ticket.wait()?;
+//! endpoint.write(theirs, 0, own.part(0, 4096)).notify(LETTER).timeout(limit).fenced()?;
+//! endpoint.read(theirs, 0, own.part(0, 4096)).fenced()?;
+//! endpoint.flush().writes().wait()?;
+//!
+//! let before = endpoint.atomic::<u64>(theirs, 8)?.fetch_add(1).wait()?;
+//!
+//! let signals = endpoint.notification(LETTER).wait(Some(limit))?;
+//! let armed = endpoint.notification(LETTER).arm(|id| println!("{id:?}"))?;
+//!
+//! endpoint.send(&to, b"bytes").timeout(limit).wait()?;
+//! let mut request = endpoint.receive(&from, own.part(0, 4096)).post()?;
+//! let envelope = endpoint.probe(&from).test()?;
+//! let claimed = endpoint.probe(&from).timeout(limit).claim()?;
+//!
+//! let (node, port) = endpoint.names().find("solver", 0, limit)?;
+//! let group = Group::join(endpoint, &membership, limit)?;
+//! group.allreduce::<f64>(own.part(0, 8), Operator::Sum).timeout(limit).wait()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//! | feature | default | without it |
+//! |---|---|---|
+//! | `host` | on | no host mode: [`Nic::open`] opens device files only, and the program links neither the driver core nor vhost |
+//! | `stream` | on | no `stream`, `datagram`, `pool` |
+//! | `parallel` | on, with `stream` | no `parallel` |
+//! | `remote-memory` | on | no `remote_memory` |
+//! | `tokio` | off | no waits in tasks of a tokio runtime: `AsyncEndpoint`, `AsyncStream`, … |
+//!
+//! A program for guests takes `default-features = false` and what it uses.
+//!
+//! # The environment
+//! [`DEVICE_VARIABLE`], [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`],
+//! [`HOST_PHYSICAL_VARIABLE`], [`INLINE_MAX_VARIABLE`].
+//!
+//! # Units
+//! Lengths and offsets are in bytes. Those in memory of this process are `usize`, as those of a
+//! slice. Offsets in memory of another one are `u64`, as those in a file: its memory may be larger
+//! than an address here.
 //!
 //! # The folders of this crate
 //!

@@ -131,12 +131,7 @@ fn a_thousand_short_sends_arrive_in_order() {
         });
         for number in 0..COUNT {
             let into = b.memory.part(0, SHORT_MAX);
-            let received = b
-                .endpoint
-                .receive(&ANY, into)
-                .timeout(LIMIT)
-                .wait()
-                .unwrap();
+            let received = b.receive(&ANY, into);
             let length = number as usize % (SHORT_MAX + 1);
             assert_eq!(
                 (received.immediate, received.length),
@@ -200,11 +195,7 @@ fn the_end_of_a_peer_gives_the_pages_back() {
     let (sent, dropped) = (send().unwrap(), send().unwrap());
     drop(dropped);
     // Its commands are read, whatever engine the other node has.
-    b.endpoint
-        .send(&a.with_tag(2), b"read")
-        .timeout(LIMIT)
-        .wait()
-        .unwrap();
+    b.send(&a.with_tag(2), b"read");
     drop(a);
     assert_eq!(status(received.wait(LIMIT)), Status::PeerGone);
     let gone = status(sent.wait(LIMIT));

@@ -4,9 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use qnic::message::{
-    wait_all, wait_any, Destination, MessageEndpoint, Pattern, Request, Source, Tag,
+    wait_all, wait_any, Completion, Contents, Destination, MessageEndpoint, Pattern, Request,
+    Source, Tag,
 };
-use qnic::{Access, Buffer, Endpoint, Error, Nic, NodeId, Port, Segment, SegmentName, Status};
+use qnic::{
+    Access, Buffer, Endpoint, Error, Nic, NodeId, Part, Port, Segment, SegmentName, Status,
+};
 
 use crate::cluster::{pattern, status, Cluster, SOON};
 
@@ -37,6 +40,21 @@ impl Party {
 
     pub(crate) fn source(&self) -> Source {
         Source::Process(self.endpoint.node(), self.endpoint.port())
+    }
+
+    /// Sends, and waits until the message has arrived.
+    pub(crate) fn send<'s>(
+        &self,
+        to: &'s Destination,
+        bytes: impl Into<Contents<'s>>,
+    ) -> Completion {
+        let send = self.endpoint.send(to, bytes).timeout(LIMIT);
+        send.wait().unwrap()
+    }
+
+    pub(crate) fn receive(&self, pattern: &Pattern, into: Part<'_>) -> Completion {
+        let receive = self.endpoint.receive(pattern, into).timeout(LIMIT);
+        receive.wait().unwrap()
     }
 
     fn post(&self, pattern: &Pattern, offset: usize, length: usize) -> Request<'_> {
@@ -128,11 +146,7 @@ fn spaces_endpoints_and_tags_are_told_apart() {
         (b.with_tag(9).immediate(2), 2),
     ];
     for (destination, index) in order {
-        a.endpoint
-            .send(&destination, b"x")
-            .timeout(LIMIT)
-            .wait()
-            .unwrap();
+        a.send(&destination, b"x");
         let completion = receives[index].wait(LIMIT).unwrap();
         assert_eq!(completion.immediate, index as u64);
     }
@@ -145,12 +159,7 @@ fn a_message_that_does_not_fit_is_truncated() {
     for length in [100, 50_000] {
         let mut receive = b.post(&ANY, 0, 60);
         let part = a.memory.part(0, length);
-        let sent = a
-            .endpoint
-            .send(&b.with_tag(1), part)
-            .timeout(LIMIT)
-            .wait()
-            .unwrap();
+        let sent = a.send(&b.with_tag(1), part);
         let received = receive.wait(LIMIT).unwrap();
         assert_eq!((received.length, received.truncated), (length as u64, true));
         assert_eq!(sent.truncated, length > 4096);
@@ -176,11 +185,7 @@ fn a_receive_can_be_cancelled_dropped_and_limited() {
         .timeout(Duration::ZERO)
         .wait();
     assert_error!(none, Error::TimedOut);
-    a.endpoint
-        .send(&b.with_tag(2), b"kept")
-        .timeout(LIMIT)
-        .wait()
-        .unwrap();
+    a.send(&b.with_tag(2), b"kept");
     assert_eq!(kept.wait(LIMIT).unwrap().tag, Tag(2));
     kept.cancel().unwrap();
     assert_eq!(kept.wait(LIMIT).unwrap().length, 4);
@@ -208,12 +213,7 @@ fn sends_before_receives_do_not_block() {
             .collect();
         for number in 0..COUNT {
             let into = party.memory.part(LENGTH, LENGTH);
-            let received = party
-                .endpoint
-                .receive(&ANY, into)
-                .timeout(LIMIT)
-                .wait()
-                .unwrap();
+            let received = party.receive(&ANY, into);
             assert_eq!(received.immediate, number as u64);
             let expected = pattern(1 - me as usize, LENGTH);
             assert!(party.buffer.read_vec(LENGTH, LENGTH).unwrap() == expected);
@@ -245,12 +245,7 @@ fn long_messages_are_received_in_any_order() {
         for number in (0..COUNT).rev() {
             let from = Pattern::tagged(a.source(), Tag(number as u64));
             let into = party.memory.part(0, LENGTH);
-            party
-                .endpoint
-                .receive(&from, into)
-                .timeout(LIMIT)
-                .wait()
-                .unwrap();
+            party.receive(&from, into);
             let received = party.buffer.read_vec(0, LENGTH).unwrap();
             assert!(received == bytes[number..number + LENGTH], "{number}");
         }
@@ -350,11 +345,7 @@ fn threads_of_one_process_share_its_messages() {
                 for round in 0..ROUNDS {
                     let length = (round * 997 % 8192) as usize;
                     let part = a.memory.part(16_384 * thread as usize, length);
-                    a.endpoint
-                        .send(&to.immediate(round), part)
-                        .timeout(LIMIT)
-                        .wait()
-                        .unwrap();
+                    a.send(&to.immediate(round), part);
                 }
             });
         }
@@ -370,11 +361,7 @@ fn the_end_of_a_process_ends_what_waits_for_it() {
     let [a, b, c] =
         [(0, 1), (1, 1), (0, 9)].map(|(node, port)| Party::new(&nics[node], port, 1 << 16));
     let from = Pattern::any_tag(a.source());
-    a.endpoint
-        .send(&b.with_tag(1), b"before")
-        .timeout(LIMIT)
-        .wait()
-        .unwrap();
+    a.send(&b.with_tag(1), b"before");
     let mut any = b.post(&Pattern::tagged(Source::Any, Tag(3)), 0, 8);
     let mut stays = b.post(&Pattern::tagged(a.source(), Tag(2)), 16, 8);
     let mut long = b
@@ -382,11 +369,7 @@ fn the_end_of_a_process_ends_what_waits_for_it() {
         .send(&a.with_tag(1), b.memory.part(0, 9000))
         .post();
     // Its commands are read, whatever engine the other node has.
-    b.endpoint
-        .send(&c.with_tag(8), b"read")
-        .timeout(LIMIT)
-        .wait()
-        .unwrap();
+    b.send(&c.with_tag(8), b"read");
     drop(a);
     assert_eq!(status(stays.wait(LIMIT)), Status::PeerGone);
     let gone = status(long.as_mut().unwrap().wait(LIMIT));
@@ -400,11 +383,7 @@ fn the_end_of_a_process_ends_what_waits_for_it() {
         .timeout(LIMIT)
         .wait();
     assert_eq!(before.unwrap().length, 6);
-    c.endpoint
-        .send(&b.with_tag(3), b"another")
-        .timeout(LIMIT)
-        .wait()
-        .unwrap();
+    c.send(&b.with_tag(3), b"another");
     assert_eq!(any.wait(LIMIT).unwrap().port, Port(9));
     let nobody = Destination::tagged(NodeId(0), Port(55), Tag(1));
     let refused = b.endpoint.send(&nobody, b"x").timeout(LIMIT).wait();
@@ -425,11 +404,7 @@ fn an_unexported_segment_ends_its_requests() {
     let mut receive = b.endpoint.receive(&ANY, found.part(0, 64)).post().unwrap();
     assert!(receive.test().unwrap().is_none());
     // The command is read before the segment ends.
-    a.endpoint
-        .send(&b.with_tag(1).at(MessageEndpoint::new(1).unwrap()), b"")
-        .timeout(LIMIT)
-        .wait()
-        .unwrap();
+    a.send(&b.with_tag(1).at(MessageEndpoint::new(1).unwrap()), b"");
     lent.unexport().unwrap();
     let ended = status(receive.wait(LIMIT));
     assert!(matches!(
@@ -465,12 +440,7 @@ fn bad_links_change_nothing() {
         });
         for number in 0..COUNT {
             let into = b.memory.part(0, 20_000);
-            let completion = b
-                .endpoint
-                .receive(&ANY, into)
-                .timeout(LIMIT)
-                .wait()
-                .unwrap();
+            let completion = b.receive(&ANY, into);
             assert_eq!(completion.immediate, number);
             let length = length(number);
             assert_eq!(completion.length, length as u64);

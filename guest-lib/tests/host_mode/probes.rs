@@ -143,11 +143,7 @@ fn a_message_that_is_dropped_ends_at_its_sender() {
         assert_eq!(b.endpoint.probe(&ANY).test().unwrap(), None);
         let mut third = send(length);
         let into = b.memory.part(0, length);
-        b.endpoint
-            .receive(&ANY, into)
-            .timeout(LIMIT)
-            .wait()
-            .unwrap();
+        b.receive(&ANY, into);
         assert!(!third.wait(LIMIT).unwrap().truncated);
     }
 }
@@ -157,11 +153,7 @@ fn the_end_of_a_sender_ends_probes_for_it_and_claims_without_bytes() {
     let (_cluster, a, b) = pair(1 << 16);
     a.buffer.write(0, b"short").unwrap();
     let part = |length| a.memory.part(0, length);
-    a.endpoint
-        .send(&b.with_tag(1), part(5))
-        .timeout(LIMIT)
-        .wait()
-        .unwrap();
+    a.send(&b.with_tag(1), part(5));
     drop(
         a.endpoint
             .send(&b.with_tag(2), part(50_000))
@@ -196,11 +188,7 @@ fn a_reset_of_the_queue_discards_what_is_claimed() {
         status(claimed.receive(b.memory.part(0, 8))),
         Status::NoMessage
     );
-    a.endpoint
-        .send(&b.with_tag(1), b"again")
-        .timeout(LIMIT)
-        .wait()
-        .unwrap();
+    a.send(&b.with_tag(1), b"again");
     assert_eq!(
         receive_alone(&b, b.endpoint.probe(&ANY).timeout(LIMIT).claim().unwrap()),
         b"again"
@@ -217,7 +205,7 @@ fn probes_that_wait_are_bounded() {
     assert_eq!(status(claims[299].wait(LIMIT)), Status::Exhausted);
     for number in 0..256u64 {
         let to = b.with_tag(1).immediate(number);
-        a.endpoint.send(&to, b"").timeout(LIMIT).wait().unwrap();
+        a.send(&to, b"");
     }
     for (number, claim) in (0..256u64).zip(&mut claims) {
         let claimed = claim.wait(LIMIT).unwrap();
