@@ -160,7 +160,7 @@ impl Endpoint {
 }
 
 /// What the library has counted for an endpoint since it was registered
-/// ([`Endpoint::statistics`]). What NIC and driver have counted: [`Nic::info`](crate::Nic::info).
+/// ([`Endpoint::statistics`]). What NIC and driver have counted: [`Nic::counters`](crate::Nic::counters).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Statistics {
