@@ -54,7 +54,7 @@ impl InternalWrites {
         let flags = CommandFlags::PUBLISH;
         let options = IssueOptions::CLAIMED.until(deadline);
         let write = Write::new(to, offset, source.into(), signal);
-        let issued = self.core.write(write, flags, options)?;
+        let issued = self.core.write(&write, flags, options)?;
         self.issued.push_back(issued);
         Ok(())
     }

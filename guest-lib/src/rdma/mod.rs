@@ -160,7 +160,7 @@ impl<'e> Write<'e, '_> {
     pub fn post(self) -> Result<Ticket<'e>> {
         let to = self.what.to;
         begin(self.core, to, Operation::Write, self.timeout, |options| {
-            self.core.write(self.what, CommandFlags::empty(), options)
+            self.core.write(&self.what, CommandFlags::empty(), options)
         })
     }
 
@@ -172,7 +172,7 @@ impl<'e> Write<'e, '_> {
     /// [`Transfer`](crate::Error::Transfer) with all that failed; those of [`Write::post`].
     pub fn fenced(self) -> Result<()> {
         fence(self.core, self.timeout, |options| {
-            self.core.write(self.what, CommandFlags::PUBLISH, options)
+            self.core.write(&self.what, CommandFlags::PUBLISH, options)
         })
     }
 }
@@ -192,7 +192,7 @@ impl<'e> Read<'e, '_> {
     pub fn post(self) -> Result<Ticket<'e>> {
         let from = self.what.from;
         begin(self.core, from, Operation::Read, self.timeout, |options| {
-            self.core.read(self.what, CommandFlags::empty(), options)
+            self.core.read(&self.what, CommandFlags::empty(), options)
         })
     }
 
@@ -203,7 +203,7 @@ impl<'e> Read<'e, '_> {
     /// Those of [`Write::fenced`], of reads.
     pub fn fenced(self) -> Result<()> {
         fence(self.core, self.timeout, |options| {
-            self.core.read(self.what, CommandFlags::PUBLISH, options)
+            self.core.read(&self.what, CommandFlags::PUBLISH, options)
         })
     }
 }

@@ -111,7 +111,7 @@ impl Core {
     /// Issues a write.
     pub(crate) fn write(
         &self,
-        write: Write<'_>,
+        write: &Write<'_>,
         flags: CommandFlags,
         options: IssueOptions,
     ) -> Result<Issued> {
@@ -120,7 +120,7 @@ impl Core {
             offset,
             source,
             signal,
-        } = write;
+        } = *write;
         let mut copy = [0; INLINE_CAPACITY];
         let local = self.local(source, &mut copy)?;
         let length = match &local {
@@ -146,7 +146,7 @@ impl Core {
     /// Issues a read.
     pub(crate) fn read(
         &self,
-        read: Read<'_>,
+        read: &Read<'_>,
         flags: CommandFlags,
         options: IssueOptions,
     ) -> Result<Issued> {
@@ -154,7 +154,7 @@ impl Core {
             from,
             offset,
             destination,
-        } = read;
+        } = *read;
         let range = destination.range(self)?;
         let (target, summary) = from.describe(Operation::Read, offset, range.length)?;
         let mut command = ReadCommand::command();
