@@ -1,15 +1,18 @@
-//! Events that wait for a buffer of the driver ([`qnic_abi::event`]).
+//! Events that wait for a buffer of the driver ([`qnic_abi::event`]), and the page faults that
+//! become events.
 //!
-//! Bounded: one wake and one failed queue for each VNI, and one fault for each
-//! fault in the table of its process.
+//! Their number is bounded: one wake and one failed queue for each VNI, and one event for each
+//! fault in the table of a process.
 
 use std::collections::VecDeque;
 
 use qnic_abi::event::{Event, Kind, FAULT_WRITE};
 use qnic_abi::{Status, VniId};
 
-use super::fault::PageRange;
+use super::fault::{Fault, PageRange, Waiter};
 use super::lookup_side::LookupSide;
+use super::Core;
+use crate::env::Time;
 use crate::ids::FaultNumber;
 
 /// An event that was not given to the driver yet.
@@ -83,6 +86,41 @@ impl EventQueue {
     /// Drops events that have lost their meaning.
     pub(crate) fn retain(&mut self, keep: impl FnMut(&Pending) -> bool) {
         self.pending.retain(keep);
+    }
+}
+
+impl Core {
+    /// Puts something behind a page fault; tells the driver unless it knows.
+    pub(crate) fn wait_for_pages(&mut self, vni: VniId, range: PageRange, waiter: Waiter) {
+        let limit = self.limits.faults;
+        let number = FaultNumber(self.faults_made + 1);
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        if process.faults.wait(number, range, waiter, limit) {
+            self.faults_made = number.0;
+            self.fault_deadline = Some(Time::default());
+            self.events.push(Pending::PageFault(vni, number, range));
+        }
+    }
+
+    /// Takes out a fault of any process whose deadline has passed; if there is none, notes
+    /// when that will be.
+    #[cold]
+    pub(crate) fn expire_fault(&mut self, now: Time) -> Option<(VniId, Fault)> {
+        let timeout = self.limits.fault_timeout;
+        let mut next = None;
+        for (vni, process) in (0u16..).zip(&mut self.processes) {
+            let Some(process) = process else {
+                continue;
+            };
+            if let Some(fault) = process.faults.expire(now, timeout) {
+                return Some((VniId(vni), fault));
+            }
+            next = next.into_iter().chain(process.faults.deadline()).min();
+        }
+        self.fault_deadline = next;
+        None
     }
 }
 

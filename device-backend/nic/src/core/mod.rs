@@ -45,7 +45,7 @@ use crate::budget::Budget;
 use crate::config::{Limits, NicConfig};
 use crate::counters::Counters;
 use crate::env::{Host, Time};
-use crate::ids::{FaultNumber, OperationId, PeerIndex, ProtocolId};
+use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 use awake::AwakeQueues;
 use events::EventQueue;
@@ -296,39 +296,6 @@ impl Core {
             .processes()
             .flat_map(|process| process.operations.running_with(peer, port));
         concerned.map(|operation| operation.id).collect()
-    }
-
-    /// Puts something behind a page fault; tells the driver unless it knows.
-    pub(crate) fn wait_for_pages(&mut self, vni: VniId, range: PageRange, waiter: Waiter) {
-        let limit = self.limits.faults;
-        let number = FaultNumber(self.faults_made + 1);
-        let Some(process) = self.process_mut(vni) else {
-            return;
-        };
-        if process.faults.wait(number, range, waiter, limit) {
-            self.faults_made = number.0;
-            self.fault_deadline = Some(Time::default());
-            self.events.push(Pending::PageFault(vni, number, range));
-        }
-    }
-
-    /// Takes out a fault of any process whose deadline has passed; if there is none, notes
-    /// when that will be.
-    #[cold]
-    pub(crate) fn expire_fault(&mut self, now: Time) -> Option<(VniId, Fault)> {
-        let timeout = self.limits.fault_timeout;
-        let mut next = None;
-        for (vni, process) in (0u16..).zip(&mut self.processes) {
-            let Some(process) = process else {
-                continue;
-            };
-            if let Some(fault) = process.faults.expire(now, timeout) {
-                return Some((VniId(vni), fault));
-            }
-            next = next.into_iter().chain(process.faults.deadline()).min();
-        }
-        self.fault_deadline = next;
-        None
     }
 
     /// Starts the command queue of a process again, without operations.

@@ -2,8 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `commands` | from command queues to operations |
-//! | `send` | turns, frames that go out, acknowledgements |
+//! | `send` | from command queues to operations, turns, frames that go out, acknowledgements |
 //! | `receive` | frames that come in, and what waits for pages |
 //! | `control` | requests of the driver |
 //! | `ending` | what ends with a process, a segment, a peer |
@@ -12,7 +11,6 @@
 //!
 //! These modules join core, transport and protocols, which do not call each other.
 
-mod commands;
 mod control;
 mod ending;
 mod farewell;
@@ -20,6 +18,7 @@ mod receive;
 mod send;
 mod tracing;
 
+use farewell::Farewell;
 use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC};
 use qnic_abi::control::REPLY_BYTES;
 use qnic_abi::counters::Table as _;
@@ -40,7 +39,6 @@ use crate::protocols::{Context, Protocols};
 use crate::stages::StageReport;
 use crate::table::{Table, TableKind};
 use crate::transport::{Expired, Transport};
-use farewell::Farewell;
 
 /// Whether a poll found something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,14 +1,19 @@
-//! What goes out: turns of processes and of the NIC, control frames, acknowledgements.
+//! What goes out: commands become operations, operations and frames that are to be answered have
+//! turns, and what the transport has queued is sent.
+//!
+//! The core reads commands, and the protocol of an opcode checks its command and begins the
+//! operation.
 
 use qnic_abi::wire::{Class, Frame};
-use qnic_abi::{Status, VniId};
+use qnic_abi::{NodeId, Status, VniId};
 use zerocopy::IntoBytes;
 
 use super::{Io, Nic};
-use crate::core::{Owner, Waiter, Work};
+use crate::core::{Fetched, Owner, Waiter, Work};
 use crate::env::{Host, Payload, Sent, Time, Wire};
 use crate::frame::StoredFrame;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::protocols;
 use crate::protocols::{Outgoing, Source, Turn};
 use crate::trace::What;
 use crate::transport::Window;
@@ -405,5 +410,52 @@ impl Nic {
                 protocols.unblocked(&mut cx, protocol, peer);
             }
         }
+    }
+}
+
+impl Nic {
+    /// Reads commands of all active queues; those that had none for long enough are idle then.
+    #[inline(always)]
+    pub(super) fn fetch_commands<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &Io<'_, H, W>,
+    ) -> bool {
+        let (now, host) = (io.now, io.host);
+        let mut busy = false;
+        let mut idle = false;
+        let mut index = 0;
+        self.core.activate_rung(now);
+        while let Some(vni) = self.core.active_queue(index) {
+            index += 1;
+            let limit = self.core.limits.commands_per_poll.max(1);
+            for _ in 0..limit {
+                let Some(first) = self.core.next_command(host, vni) else {
+                    idle |= self.core.is_idle(now, vni);
+                    break;
+                };
+                busy = true;
+                let mut command = Fetched::default();
+                let fetched = self.core.fetch(now, host, vni, first, &mut command);
+                if let Ok(sampled) = fetched {
+                    if sampled {
+                        let kind = protocols::kind_of_opcode(command.descriptor.header.opcode);
+                        self.core
+                            .sample(host, vni, kind, protocols::describe(&command));
+                    }
+                    let node = NodeId(command.descriptor.header.remote_node.get());
+                    command.peer = self.transport.reach(io.wire, node);
+                }
+                let (protocols, mut cx) = self.parts(now, host);
+                let submitted = fetched.and_then(|_| protocols.submit(&mut cx, vni, &command));
+                if let Err(status) = submitted {
+                    self.core.fail_queue(host, vni, status);
+                }
+            }
+        }
+        if idle {
+            busy |= self.core.rest_queues(now, host);
+        }
+        self.resume_unblocked(now, host);
+        busy
     }
 }

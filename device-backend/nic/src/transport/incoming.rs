@@ -154,6 +154,29 @@ impl Transport {
         true
     }
 
+    /// Returns true if an acknowledgement has to be sent to a peer now.
+    #[inline]
+    pub(crate) fn must_ack(&self, now: Time, index: PeerIndex) -> bool {
+        self.peers[index].must_ack(now)
+    }
+
+    /// The Ack for a peer: with what has arrived beyond a gap, and a probe if one is
+    /// due. Also returns true if another Ack has to follow, as one cannot tell all that
+    /// the peer may not know.
+    pub(crate) fn make_ack(&mut self, index: PeerIndex) -> (Frame, bool) {
+        let peer = &mut self.peers[index];
+        let mut flags = AckFlags::empty();
+        flags.set(AckFlags::PROBE, std::mem::take(&mut peer.probe));
+        let (offset, bitmap) = peer.receive.take_sack().unwrap_or_default();
+        self.counters.acknowledgements += 1;
+        let ack = Ack {
+            flags: flags.bits().into(),
+            offset: (offset as u32).into(),
+            bitmap: bitmap.map(Into::into),
+        };
+        (Frame::new(&ack), peer.receive.sack_pending())
+    }
+
     /// Takes fragments out of the window that a peer has delivered: of which operation,
     /// and how many of them it did not refuse.
     #[inline]

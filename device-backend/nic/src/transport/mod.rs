@@ -13,7 +13,8 @@
 //! | `session` | which incarnation of a session a frame belongs to |
 //! | `send_window` | numbers and the window of fragments that the peer has not delivered |
 //! | `receive_window` | which frames have arrived, and which of them are delivered |
-//! | `peer`, `blocked` | all of that for one peer, and what waits for it |
+//! | `peer` | all of that for one peer |
+//! | `blocked` | what waits for room in a window |
 //! | `peer_table` | all peers, and what they share; what is told of them to people |
 //! | `pool` | how all windows share their bound, and are renewed |
 //! | `handshake` | how sessions begin and end, and peers leave |
@@ -45,17 +46,18 @@ mod reliable;
 mod send_window;
 mod session;
 
+use blocked::Unblocked;
+pub(crate) use blocked::Window;
 use peer_table::PeerTable;
 use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
-use qnic_abi::{NodeId, Port, VniId};
+use qnic_abi::{NodeId, Port};
 use qnic_shared::timing::TimerWheel;
 use reliable::Alarm;
 
 use crate::config::{Limits, NicConfig, MAX_WINDOW};
 use crate::counters::Counters;
 use crate::env::{Channel, HostMemory, Payload, Sent, Time, Wire};
-use crate::frame::StoredFrame;
-use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::ids::{OperationId, PeerIndex};
 
 pub(crate) use incoming::{End, Opened};
 pub(crate) use pool::is_well_formed as is_window;
@@ -75,23 +77,6 @@ const CONTROL_LIMIT: usize = 4096;
 
 /// A node that could not be reached is tried again after so long, in nanoseconds.
 pub(crate) const RETRY_AFTER: u64 = 10_000_000;
-
-/// What had to wait for a window that has room again.
-#[derive(Debug, Default)]
-pub(crate) struct Unblocked {
-    pub(crate) operations: Vec<OperationId>,
-    pub(crate) responses: Vec<(VniId, StoredFrame)>,
-    pub(crate) protocols: Vec<(ProtocolId, PeerIndex)>,
-}
-
-/// Which window an operation waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Window {
-    /// That of fragments with a payload.
-    Fragments,
-    /// That of requests.
-    Requests,
-}
 
 /// The transport of one NIC.
 #[derive(Debug)]
@@ -279,112 +264,6 @@ impl Transport {
     #[inline]
     pub(crate) fn max_payload(&self, index: PeerIndex) -> u32 {
         self.peers[index].max_payload
-    }
-
-    /// Lets an operation wait for a window. It comes back by
-    /// [`Transport::take_unblocked`]. Those that have ended meanwhile, so do not satisfy
-    /// `runs`, are forgotten before they are more than the others.
-    pub(crate) fn block(
-        &mut self,
-        index: PeerIndex,
-        window: Window,
-        id: OperationId,
-        runs: impl FnMut(&OperationId) -> bool,
-    ) {
-        let blocked = &mut self.peers[index].blocked;
-        let waiting = match window {
-            Window::Fragments => &mut blocked.operations,
-            Window::Requests => &mut blocked.requests,
-        };
-        waiting.push(id, runs);
-    }
-
-    /// Lets the answer to a frame of a peer wait for the window of fragments.
-    pub(crate) fn block_response(&mut self, vni: VniId, request: StoredFrame) {
-        let blocked = &mut self.peers[request.peer].blocked;
-        blocked.responses.push_back((vni, request));
-    }
-
-    /// Lets frames of the NIC itself wait for the window of fragments.
-    pub(crate) fn block_protocol(&mut self, index: PeerIndex, protocol: ProtocolId) {
-        let protocols = &mut self.peers[index].blocked.protocols;
-        if !protocols.contains(&protocol) {
-            protocols.push(protocol);
-        }
-    }
-
-    /// Answers to frames of a peer that wait for the window.
-    pub(crate) fn blocked_responses(&self, index: PeerIndex) -> usize {
-        self.peers[index].blocked.responses.len()
-    }
-
-    /// Drops the answers that wait and are chosen.
-    pub(crate) fn drop_responses(
-        &mut self,
-        index: PeerIndex,
-        dropped: impl Fn(VniId, &StoredFrame) -> bool,
-    ) {
-        let responses = &mut self.peers[index].blocked.responses;
-        responses.retain(|(vni, request)| !dropped(*vni, request));
-    }
-
-    /// Notes that requests to a peer are under way.
-    #[inline]
-    pub(crate) fn requested(&mut self, index: PeerIndex, count: u32) {
-        self.peers[index].requests += count;
-    }
-
-    /// Notes that requests to a peer were answered, or are no longer waited for.
-    pub(crate) fn answered(&mut self, index: PeerIndex, count: u32) {
-        let peer = &mut self.peers[index];
-        peer.requests = peer.requests.saturating_sub(count);
-        peer.probes = 0;
-        self.unblock_requests(index);
-    }
-
-    fn unblock_requests(&mut self, index: PeerIndex) {
-        let peer = &mut self.peers[index];
-        let waits = !peer.blocked.requests.is_empty();
-        if waits && peer.requests <= REQUEST_WINDOW / 2 && peer.is_ready() {
-            let requests = &mut peer.blocked.requests;
-            requests.append_to(&mut self.unblocked.operations);
-        }
-    }
-
-    /// Lets those go on that waited for room in the window to a peer.
-    #[inline]
-    pub(super) fn unblock(&mut self, index: PeerIndex) {
-        let peer = &mut self.peers[index];
-        let blocked = &peer.blocked;
-        if blocked.operations.is_empty()
-            && blocked.responses.is_empty()
-            && blocked.protocols.is_empty()
-        {
-            return;
-        }
-        if peer.is_half_open() {
-            let blocked = &mut peer.blocked;
-            let operations = &mut blocked.operations;
-            operations.append_to(&mut self.unblocked.operations);
-            self.unblocked.responses.extend(blocked.responses.drain(..));
-            let protocols = blocked.protocols.drain(..);
-            let protocols = protocols.map(|protocol| (protocol, index));
-            self.unblocked.protocols.extend(protocols);
-        }
-    }
-
-    /// Returns true if [`Transport::take_unblocked`] would return something.
-    #[inline]
-    pub(crate) fn has_unblocked(&self) -> bool {
-        !self.unblocked.operations.is_empty()
-            || !self.unblocked.responses.is_empty()
-            || !self.unblocked.protocols.is_empty()
-    }
-
-    /// Takes what has room again.
-    pub(crate) fn take_unblocked(&mut self) -> Option<Unblocked> {
-        self.has_unblocked()
-            .then(|| std::mem::take(&mut self.unblocked))
     }
 
     /// Queues a frame of class Control.

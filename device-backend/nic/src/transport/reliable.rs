@@ -10,7 +10,7 @@
 //! ```
 //! None of this runs on a lossless route: there are no copies and no timers there.
 
-use qnic_abi::wire::{Ack, AckFlags, Frame};
+use qnic_abi::wire::{Ack, Frame};
 use qnic_shared::timing::Acknowledged;
 
 use super::packets::Released;
@@ -342,29 +342,6 @@ impl Transport {
         self.peers.mark_urgent(index);
         self.arm(now, index);
         true
-    }
-
-    /// Returns true if an acknowledgement has to be sent to a peer now.
-    #[inline]
-    pub(crate) fn must_ack(&self, now: Time, index: PeerIndex) -> bool {
-        self.peers[index].must_ack(now)
-    }
-
-    /// The Ack for a peer: with what has arrived beyond a gap, and a probe if one is
-    /// due. Also returns true if another Ack has to follow, as one cannot tell all that
-    /// the peer may not know.
-    pub(crate) fn make_ack(&mut self, index: PeerIndex) -> (Frame, bool) {
-        let peer = &mut self.peers[index];
-        let mut flags = AckFlags::empty();
-        flags.set(AckFlags::PROBE, std::mem::take(&mut peer.probe));
-        let (offset, bitmap) = peer.receive.take_sack().unwrap_or_default();
-        self.counters.acknowledgements += 1;
-        let ack = Ack {
-            flags: flags.bits().into(),
-            offset: (offset as u32).into(),
-            bitmap: bitmap.map(Into::into),
-        };
-        (Frame::new(&ack), peer.receive.sack_pending())
     }
 
     /// Forgets the copies and timers of a peer.
