@@ -9,6 +9,7 @@ mod machine;
 mod memory;
 mod nodes;
 mod ordering;
+mod packages;
 mod pools;
 mod remote_memory;
 mod shell;

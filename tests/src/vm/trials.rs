@@ -14,8 +14,8 @@ use qnic_trials::matrix::{run as run_all, Matrix};
 use qnic_trials::{Outcome, Program, Quiet, Trial, Verdict};
 use serde_json::{json, Value};
 
-use super::ci;
 use super::nodes::on_network;
+use super::{ci, packages};
 use crate::harness::{cases, Case};
 use crate::scenario;
 use qnic_trials::nodes::vm::VmNodes;
@@ -25,11 +25,12 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     trials_end_as_their_programs_do_and_leave_nothing => ends(),
     a_matrix_finds_what_fails_and_its_command_repeats_it => matrix(),
     a_fresh_nic_has_nothing_of_the_last_test => on_network("fresh", 2, fresh_nic),
+    a_program_of_packages_runs_in_guests => packages::a_program_of_packages(),
     steps_of_ci_run_in_a_clean_clone_of_a_new_project => ci::steps_of_ci(),
 };
 
 /// A cluster of so many small guests.
-fn spec(nodes: u32) -> ClusterSpec {
+pub(super) fn spec(nodes: u32) -> ClusterSpec {
     let node = |number| NodeSpec {
         memory: ByteSize::mib(192),
         ..NodeSpec::new(format!("n{number}"))
@@ -40,7 +41,7 @@ fn spec(nodes: u32) -> ClusterSpec {
 }
 
 /// A trial of `words` on `spec`.
-fn trial(spec: ClusterSpec, words: &[&str]) -> Result<Trial> {
+pub(super) fn trial(spec: ClusterSpec, words: &[&str]) -> Result<Trial> {
     let words: Vec<_> = words.iter().map(OsString::from).collect();
     Ok(Trial {
         spec,
@@ -57,7 +58,7 @@ fn trial(spec: ClusterSpec, words: &[&str]) -> Result<Trial> {
     })
 }
 
-fn run(trial: &Trial) -> Result<Outcome> {
+pub(super) fn run(trial: &Trial) -> Result<Outcome> {
     let outcome = trial.run(&Cancel::on_signals()?, &Quiet);
     let ours = format!("trial-{}", std::process::id());
     let left = trial.runtime.names();

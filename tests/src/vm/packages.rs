@@ -1,0 +1,131 @@
+//! The library as a package: a program outside of the repository depends on what `cargo package`
+//! makes, and on nothing else of this project.
+//!
+//! ```text
+//!   cargo package ─► *.crate ─► unpacked ─► a program with a manifest of its own ─► two guests
+//! ```
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{ensure, Context, Result};
+use qnic_trials::Verdict;
+
+use super::trials::{run, spec, trial};
+
+/// The library and what it needs, in an order in which they can be published.
+const PACKAGES: [&str; 6] = [
+    "qnic-limits",
+    "qnic-abi",
+    "qnic-shared",
+    "qnic-driver",
+    "qnic-host",
+    "qnic",
+];
+
+/// What host mode needs, and no program of a guest.
+const OF_HOST_MODE: [&str; 3] = ["qnic-host ", "qnic-driver ", "vhost "];
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The packages are complete: a program of them is built, links nothing of host mode, and runs in
+/// guests.
+pub(super) fn a_program_of_packages() -> Result<()> {
+    let checkout = qnic_cluster::repository().context("the checkout is gone")?;
+    let target = checkout.join("target/packaged");
+    let scratch = tempfile::tempdir().context("make a directory")?;
+    let dir = scratch.path();
+
+    let mut package = qnic_cluster::cargo(&checkout);
+    package.args([
+        "package",
+        "--quiet",
+        "--offline",
+        "--no-verify",
+        "--allow-dirty",
+    ]);
+    package.arg("--target-dir").arg(&target);
+    package.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
+    said(package)?;
+
+    let version = env!("CARGO_PKG_VERSION");
+    let mut patches = String::new();
+    for name in PACKAGES {
+        let mut unpack = Command::new("tar");
+        let file = target.join(format!("package/{name}-{version}.crate"));
+        unpack.arg("-xzf").arg(file).arg("-C").arg(dir);
+        said(unpack)?;
+        patches += &format!("{name} = {{ path = \"{name}-{version}\" }}\n");
+    }
+    fs::create_dir(dir.join("src"))?;
+    fs::copy(
+        checkout.join("tests/packaged/main.rs"),
+        dir.join("src/main.rs"),
+    )?;
+    fs::copy(checkout.join("Cargo.lock"), dir.join("Cargo.lock"))?;
+    let manifest = |features: &str| {
+        let text = format!(
+            "[package]\nname = \"packaged\"\nversion = \"0.0.0\"\nedition = \"2021\"\n\
+             [workspace]\n[dependencies]\nqnic = {{ version = \"{version}\"{features} }}\n\
+             [patch.crates-io]\n{patches}"
+        );
+        fs::write(dir.join("Cargo.toml"), text)
+    };
+    manifest("")?;
+    let all = tree(dir)?;
+    let lacks = OF_HOST_MODE.iter().find(|name| !all.contains(**name));
+    ensure!(lacks.is_none(), "by default there is no {lacks:?} in {all}");
+    manifest(", default-features = false")?;
+    let few = tree(dir)?;
+    let has = OF_HOST_MODE.iter().find(|name| few.contains(**name));
+    ensure!(has.is_none(), "without features there is {has:?} in {few}");
+
+    let mut build = qnic_cluster::cargo(dir);
+    build.args([
+        "build",
+        "--quiet",
+        "--offline",
+        "--target",
+        TARGET,
+        "--target-dir",
+    ]);
+    build.arg(&target).env(
+        "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
+        "-Ctarget-feature=+crt-static",
+    );
+    said(build)?;
+    let program = target.join(TARGET).join("debug/packaged");
+    let program = program
+        .to_str()
+        .context("the checkout's path is not UTF-8")?;
+    let outcome = run(&trial(spec(2), &[program])?)?;
+    ensure!(outcome.verdict == Verdict::Passed, "{outcome:?}");
+    Ok(())
+}
+
+/// The packages that a program in `dir` links.
+fn tree(dir: &Path) -> Result<String> {
+    let mut tree = qnic_cluster::cargo(dir);
+    tree.args([
+        "tree",
+        "--quiet",
+        "--offline",
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+    ]);
+    said(tree)
+}
+
+/// Runs a command; returns what it has printed.
+fn said(mut command: Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output();
+    let output = output.with_context(|| format!("start {command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
