@@ -128,7 +128,7 @@ pub(crate) const HOST: &[Case] = cases! { "host":
 
 /// The cases that boot virtual machines; the one that takes longest first, so that others run
 /// beside it.
-pub(crate) const VM: [&[Case]; 11] = [
+pub(crate) const VM: [&[Case]; 12] = [
     vm::REMOTE_MEMORY,
     vm::CASES,
     vm::DATAGRAMS,
@@ -139,6 +139,7 @@ pub(crate) const VM: [&[Case]; 11] = [
     vm::MEMORY,
     vm::SYNC,
     vm::HOSTILE,
+    vm::PACKAGES,
     vm::TRIALS,
 ];
 

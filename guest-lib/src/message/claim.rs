@@ -4,13 +4,41 @@ use std::time::Duration;
 
 use qnic_abi::command::CommandBody;
 use qnic_abi::message::{ReceiveCommand, ReceiveFlags};
-use qnic_abi::Status;
+use qnic_abi::{NodeId, Port, Status};
 
 use super::request::RequestKind;
-use super::{receive, Completion, Envelope, Request};
+use super::{receive, Completion, Request, Tag};
 use crate::core::Core;
 use crate::error::{Error, MessageError, MessageOperation, Result};
 use crate::memory::Part;
+
+/// What a message says of itself before it is received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Envelope {
+    /// Node of its sender.
+    pub node: NodeId,
+    /// Port of its sender.
+    pub port: Port,
+    /// Its tag; 0 in the untagged space.
+    pub tag: Tag,
+    /// Its bytes.
+    pub length: u64,
+    /// What its sender has given with it.
+    pub immediate: u64,
+}
+
+impl From<Completion> for Envelope {
+    fn from(found: Completion) -> Self {
+        Envelope {
+            node: found.node,
+            port: found.port,
+            tag: found.tag,
+            length: found.length,
+            immediate: found.immediate,
+        }
+    }
+}
 
 /// A claim that waits for a message ([`Probe::post_claim`](super::Probe::post_claim)).
 ///

@@ -106,12 +106,12 @@ use qnic_abi::{NodeId, Port};
 
 use crate::endpoint::Endpoint;
 
-pub use claim::{Claim, Claimed};
+pub use claim::{Claim, Claimed, Envelope};
 pub use context::{Pooled, PooledReceive, PooledSend};
 pub use many::MultiReceive;
 pub use pattern::{Destination, MessageEndpoint, Pattern, Source, Tag};
 pub use pool::{Pool, PoolBuffer};
-pub use probe::{Envelope, Probe};
+pub use probe::Probe;
 pub use receive::{Receive, Room};
 pub use request::{wait_all, wait_any, Request};
 pub use send::{Contents, Send};

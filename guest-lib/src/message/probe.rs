@@ -4,41 +4,13 @@ use std::time::Duration;
 
 use qnic_abi::command::CommandBody;
 use qnic_abi::message::{ProbeCommand, ProbeFlags};
-use qnic_abi::{NodeId, Port, Status};
+use qnic_abi::Status;
 
 use super::pattern::Fields;
 use super::request::RequestKind;
-use super::{Claim, Claimed, Completion, Pattern, Request, Tag};
+use super::{Claim, Claimed, Completion, Envelope, Pattern, Request};
 use crate::core::Core;
 use crate::error::{MessageOperation, Result};
-
-/// What a message says of itself before it is received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Envelope {
-    /// Node of its sender.
-    pub node: NodeId,
-    /// Port of its sender.
-    pub port: Port,
-    /// Its tag; 0 in the untagged space.
-    pub tag: Tag,
-    /// Its bytes.
-    pub length: u64,
-    /// What its sender has given with it.
-    pub immediate: u64,
-}
-
-impl From<Completion> for Envelope {
-    fn from(found: Completion) -> Self {
-        Envelope {
-            node: found.node,
-            port: found.port,
-            tag: found.tag,
-            length: found.length,
-            immediate: found.immediate,
-        }
-    }
-}
 
 /// A look for messages that have arrived, and that no posted receive takes, which has not begun
 /// ([`Endpoint::probe`](crate::Endpoint::probe)).

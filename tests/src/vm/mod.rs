@@ -24,6 +24,7 @@ pub(crate) use hostile::CASES as HOSTILE;
 pub(crate) use machine::CASES as MACHINE;
 pub(crate) use memory::CASES as MEMORY;
 pub(crate) use ordering::CASES as ORDERING;
+pub(crate) use packages::CASES as PACKAGES;
 pub(crate) use pools::CASES as POOLS;
 pub(crate) use remote_memory::CASES as REMOTE_MEMORY;
 pub(crate) use sync::CASES as SYNC;

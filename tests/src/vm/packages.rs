@@ -13,6 +13,11 @@ use anyhow::{ensure, Context, Result};
 use qnic_trials::Verdict;
 
 use super::trials::{run, spec, trial};
+use crate::harness::{cases, Case};
+
+pub(crate) const CASES: &[Case] = cases! { "vm":
+    a_program_of_packages_runs_in_guests => a_program_of_packages(),
+};
 
 /// The library and what it needs, in an order in which they can be published.
 const PACKAGES: [&str; 6] = [
@@ -31,7 +36,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The packages are complete: a program of them is built, links nothing of host mode, and runs in
 /// guests.
-pub(super) fn a_program_of_packages() -> Result<()> {
+fn a_program_of_packages() -> Result<()> {
     let checkout = qnic_cluster::repository().context("the checkout is gone")?;
     let target = checkout.join("target/packaged");
     let scratch = tempfile::tempdir().context("make a directory")?;
@@ -49,29 +54,7 @@ pub(super) fn a_program_of_packages() -> Result<()> {
     package.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
     said(package)?;
 
-    let version = env!("CARGO_PKG_VERSION");
-    let mut patches = String::new();
-    for name in PACKAGES {
-        let mut unpack = Command::new("tar");
-        let file = target.join(format!("package/{name}-{version}.crate"));
-        unpack.arg("-xzf").arg(file).arg("-C").arg(dir);
-        said(unpack)?;
-        patches += &format!("{name} = {{ path = \"{name}-{version}\" }}\n");
-    }
-    fs::create_dir(dir.join("src"))?;
-    fs::copy(
-        checkout.join("tests/packaged/main.rs"),
-        dir.join("src/main.rs"),
-    )?;
-    fs::copy(checkout.join("Cargo.lock"), dir.join("Cargo.lock"))?;
-    let manifest = |features: &str| {
-        let text = format!(
-            "[package]\nname = \"packaged\"\nversion = \"0.0.0\"\nedition = \"2021\"\n\
-             [workspace]\n[dependencies]\nqnic = {{ version = \"{version}\"{features} }}\n\
-             [patch.crates-io]\n{patches}"
-        );
-        fs::write(dir.join("Cargo.toml"), text)
-    };
+    let manifest = unpacked(&checkout, &target, dir)?;
     manifest("")?;
     let all = tree(dir)?;
     let lacks = OF_HOST_MODE.iter().find(|name| !all.contains(**name));
@@ -102,6 +85,38 @@ pub(super) fn a_program_of_packages() -> Result<()> {
     let outcome = run(&trial(spec(2), &[program])?)?;
     ensure!(outcome.verdict == Verdict::Passed, "{outcome:?}");
     Ok(())
+}
+
+/// Unpacks the packages into `dir`, beside the sources of the program; what writes its manifest,
+/// with some words on the features that it takes of the library.
+fn unpacked<'a>(
+    checkout: &Path,
+    target: &Path,
+    dir: &'a Path,
+) -> Result<impl Fn(&str) -> std::io::Result<()> + 'a> {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut patches = String::new();
+    for name in PACKAGES {
+        let mut unpack = Command::new("tar");
+        let file = target.join(format!("package/{name}-{version}.crate"));
+        unpack.arg("-xzf").arg(file).arg("-C").arg(dir);
+        said(unpack)?;
+        patches += &format!("{name} = {{ path = \"{name}-{version}\" }}\n");
+    }
+    fs::create_dir(dir.join("src"))?;
+    fs::copy(
+        checkout.join("tests/packaged/main.rs"),
+        dir.join("src/main.rs"),
+    )?;
+    fs::copy(checkout.join("Cargo.lock"), dir.join("Cargo.lock"))?;
+    Ok(move |features: &str| {
+        let text = format!(
+            "[package]\nname = \"packaged\"\nversion = \"0.0.0\"\nedition = \"2021\"\n\
+             [workspace]\n[dependencies]\nqnic = {{ version = \"{version}\"{features} }}\n\
+             [patch.crates-io]\n{patches}"
+        );
+        fs::write(dir.join("Cargo.toml"), text)
+    })
 }
 
 /// The packages that a program in `dir` links.

@@ -14,8 +14,8 @@ use qnic_trials::matrix::{run as run_all, Matrix};
 use qnic_trials::{Outcome, Program, Quiet, Trial, Verdict};
 use serde_json::{json, Value};
 
+use super::ci;
 use super::nodes::on_network;
-use super::{ci, packages};
 use crate::harness::{cases, Case};
 use crate::scenario;
 use qnic_trials::nodes::vm::VmNodes;
@@ -25,7 +25,6 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     trials_end_as_their_programs_do_and_leave_nothing => ends(),
     a_matrix_finds_what_fails_and_its_command_repeats_it => matrix(),
     a_fresh_nic_has_nothing_of_the_last_test => on_network("fresh", 2, fresh_nic),
-    a_program_of_packages_runs_in_guests => packages::a_program_of_packages(),
     steps_of_ci_run_in_a_clean_clone_of_a_new_project => ci::steps_of_ci(),
 };
 
