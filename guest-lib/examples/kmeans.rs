@@ -160,7 +160,7 @@ fn main() -> Result<()> {
     sums.over_all_nodes(&group, &mut first)?;
     let begin = first.chunks_exact(WORDS).map(|of| [of[0], of[1]]).collect();
     let (centres, steps) = settle(&group, &sums, &own, begin)?;
-    // Nobody leaves before all are done: a group ends with its first member.
+    // No process leaves before all are done: a group ends with its first member.
     group.barrier().timeout(TIMEOUT).wait()?;
 
     let far = own

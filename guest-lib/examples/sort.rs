@@ -72,7 +72,7 @@ impl Cluster {
         let endpoint = &self.endpoint;
         let count = self.nodes.len();
         let (inbox, into) = self.memory(INBOX, 8 * room * count)?;
-        // Each message is in a part of its own, whoever sends it.
+        // Each message is in a part of its own, whichever process sends it.
         let pattern = Pattern::tagged(Source::Any, NUMBERS);
         let post = |index| {
             endpoint

@@ -27,10 +27,10 @@
 //! that interval if the process has ended, plus the peer timeout of the NIC if the node is
 //! silent.
 //!
-//! # Who may send
+//! # Which process may send
 //! The segment of a receiver lets its writers signal `sent` only, that of a sender lets the
-//! receiver signal `replenish` only, and admits no other process. Who may become the sender is
-//! for the receiver to say ([`ChannelOptions::importers`]): by default anyone.
+//! receiver signal `replenish` only, and admits no other process. Which process may become the sender is
+//! for the receiver to say ([`ChannelOptions::importers`]): by default any.
 //!
 //! # Many to one
 //! A receiver takes messages of one sender. A program with many senders opens a channel for
@@ -80,7 +80,7 @@ pub struct ChannelOptions {
     /// Notification of the receiver's process that this channel signals for each
     /// message, and for its end.
     pub sent: NotificationId,
-    /// Who may become the sender: anyone, unless it is set.
+    /// Which processes may become the sender: any, unless it is set.
     pub importers: Importers,
 }
 

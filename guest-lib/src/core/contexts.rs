@@ -1,17 +1,17 @@
-//! The process's side of contexts (`qnic_abi::context`; Q4, Q5, Q8): who has which, what stands in
+//! The process's side of contexts (`qnic_abi::context`; Q4, Q5, Q8): which request has which, what stands in
 //! them, and their doorbells.
 //!
 //! ```text
 //!             take: Used                     NIC: Done, or Free
 //!    Free ───────────────► held ─────────────────────────────► swept: Free
-//!                           │ request, or nobody                 │ entry, pages of the pool
+//!                           │ request, or none                   │ entry, pages of the pool
 //!                           └─ leave: its pages stay with it ────┘
 //! ```
 //! # Invariants
-//! - A context is taken only while nobody holds it; its doorbell is Free then.
+//! - A context is taken only while no request holds it; its doorbell is Free then.
 //! - Contexts are looked at from the one behind that which was taken last (Q8).
-//! - A doorbell that says Done or Free of a context that is held has ended it. Whoever sweeps hands
-//!   the entry on before the context can be taken again.
+//! - A doorbell that says Done or Free of a context that is held has ended it. A sweep hands the
+//!   entry on before the context can be taken again.
 //!
 //! Written against [`SharedMemory`], so that loom runs it against a NIC's side. Offsets into the
 //! doorbells are those of the writable pages of the host area.
@@ -174,10 +174,10 @@ impl Contents {
     }
 }
 
-/// Who waits for the end of a context.
+/// What waits for the end of a context.
 #[derive(Debug, Clone, Copy)]
 struct Holder<K> {
-    /// `None`: nobody; its failure is counted.
+    /// `None`: no request; its failure is counted.
     request: Option<K>,
     /// Pages of the pool that are free once it has ended.
     left: Option<Run>,
@@ -190,11 +190,11 @@ pub(crate) struct Ended<K> {
     pub(crate) request: Option<K>,
     /// `None`: well, and without a notice.
     pub(crate) entry: Option<CompletionEntry>,
-    /// Pages of the pool that nobody else gives back.
+    /// Pages of the pool that nothing else gives back.
     pub(crate) left: Option<Run>,
 }
 
-/// Who has which context. `K` names a request.
+/// Which request has which context. `K` names a request.
 #[derive(Debug)]
 pub(crate) struct Contexts<K> {
     /// By direction, where the next look begins.

@@ -173,7 +173,7 @@ impl Core {
             self.time_transfer(issued.mark, self.now());
         }
         self.publish(&command, tracker, issued.number);
-        // A NIC with completions that nobody reads would not read the command.
+        // A NIC with completions that are not read would not read the command.
         self.progress_messages();
         Ok(issued)
     }
@@ -319,7 +319,7 @@ impl Core {
     /// Starts the command queue again after [`Error::QueueFailed`].
     pub(crate) fn reset_queue(&self) -> Result<()> {
         self.reset_messages(|| self.reset_transfers())?;
-        // Those who wait for what has ended by this look again.
+        // Threads that wait for what has ended by this look again.
         self.wake()
     }
 

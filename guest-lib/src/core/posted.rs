@@ -7,7 +7,7 @@
 //! Only the library knows when a program has posted: the NIC sees a command when it fetches it,
 //! and the clocks of a guest are not those of the device process. So the NIC times what is behind
 //! the fetch, and this module all of it, for a program that waits. One transfer is timed at
-//! a time; one that nobody waits for gives its place to the next that is chosen.
+//! a time; one without a wait gives its place to the next that is chosen.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
@@ -52,7 +52,7 @@ impl Core {
 
     /// The program sees that all up to this mark is complete.
     pub(super) fn note_seen(&self, mark: Mark) {
-        // Relaxed: as above. Who misses a transfer that has just been posted does not wait for it.
+        // Relaxed: as above. A thread that misses a transfer just posted does not wait for it.
         if self.posted.timed.load(Ordering::Relaxed) {
             self.end_timed(mark);
         }

@@ -61,7 +61,7 @@ impl Issued {
 }
 
 /// The operations whose tickets live, by kind and index: 0, or the command number + 1,
-/// with one of the flags below when it is settled who learns of a failure.
+/// with one of the flags below when it is settled which call learns of a failure.
 #[derive(Debug)]
 pub(crate) struct Claims([[AtomicU64; COMMAND_ENTRIES]; 2]);
 

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::provider::CallError;
 
 /// How long a spinning thread keeps its processor, at least. The NIC that it waits for may need
-/// just that: who yields late makes each answer late (docs/performance.md, "Messages").
+/// just that: a thread that yields late makes each answer late (docs/performance.md, "Messages").
 const TURN: Duration = Duration::from_nanos(500);
 
 /// Threads of this process that spin now.
@@ -155,7 +155,7 @@ impl Core {
         }
     }
 
-    /// One look of a wait. Whoever waits takes completions of messages: what it waits for may
+    /// One look of a wait. A waiting thread takes completions of messages: what it waits for may
     /// come only once they have room.
     #[inline]
     fn look_for<T>(&self, ready: &mut impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {

@@ -15,7 +15,7 @@ use crate::pool::InputFrame;
 const MESSAGES: usize = 64;
 const MESSAGES_OF_SENDER: usize = 16;
 
-/// Who has sent a message: node and datagram port.
+/// The sender of a message: node and datagram port.
 type Sender = (NodeId, u16);
 
 /// A message of which parts are missing.

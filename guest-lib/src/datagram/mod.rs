@@ -12,7 +12,7 @@
 //! # Ok(())
 //! # }
 //! ```
-//! A message that is longer than a frame goes in parts. Whoever receives joins them; a message of
+//! A message that is longer than a frame goes in parts. The receiver joins them; a message of
 //! which a part is missing for longer than [`SocketOptions::join_timeout`] is dropped and counted
 //! ([`SocketStatistics`]).
 //!
@@ -161,7 +161,7 @@ impl Socket {
     /// Sends a message; waits while all frames are on their way.
     ///
     /// # Errors
-    /// [`Error::DatagramTooLong`], [`Error::TimedOut`] (parts may have been sent: nobody receives
+    /// [`Error::DatagramTooLong`], [`Error::TimedOut`] (parts may have been sent: no process receives
     /// them), [`Error::DeviceGone`]
     pub fn send_to(
         &self,
@@ -300,7 +300,7 @@ impl Socket {
         }
     }
 
-    /// Waits for a message and copies it out: its length there, and who has sent it. What does not
+    /// Waits for a message and copies it out. Returns its length there, and its sender. What does not
     /// fit is dropped, and counted as truncated.
     ///
     /// # Errors

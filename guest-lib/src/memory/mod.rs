@@ -47,7 +47,7 @@ impl Endpoint {
     }
 
     /// Exports a buffer under a name that is unique in this process (N2). `options` is an
-    /// [`Access`](qnic_abi::Access), or [`ExportOptions`]: who may import the segment, and
+    /// [`Access`](qnic_abi::Access), or [`ExportOptions`]: which processes may import the segment, and
     /// which notifications its writers may signal.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Endpoint {
     /// host mode the memory must be part of a [`Buffer`].
     ///
     /// In memory of a file that is mapped privately, data that arrives is this process's
-    /// own; in memory that is shared it is everybody's, and reaches the file as the
+    /// own; in memory that is shared all processes see it, and it reaches the file as the
     /// process's own stores do. Beyond the end of a file there is no memory: such a
     /// transfer fails with `PageUnavailable`.
     ///

@@ -3,7 +3,7 @@
 //! ```text
 //!   export(name, &buffer, options)                 import(node, port, name, options)
 //!     access                what may be done         wait     for the name to appear
-//!     importers             who may import           secret   that the exporter asks for
+//!     importers             which may import         secret   that the exporter asks for
 //!     notifications         what writers may signal
 //! ```
 //! An [`Access`] alone is options too: every process may import the segment, and its writers
@@ -101,7 +101,7 @@ pub enum Importer {
     Process(NodeId, Port),
 }
 
-/// Who may import a segment. The exporting process itself always may.
+/// The processes that may import a segment. The exporting process itself always may.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Importers {
     listed: Option<Vec<Importer>>,
@@ -207,7 +207,7 @@ impl ExportOptions {
         }
     }
 
-    /// Who may import the segment.
+    /// The processes that may import the segment.
     pub fn importers(mut self, importers: impl Into<Importers>) -> Self {
         self.importers = importers.into();
         self

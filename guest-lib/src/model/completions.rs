@@ -1,6 +1,6 @@
 //! Models of the completion queue (Q4): this library's reader against the NIC's writer.
 //!
-//! The process looks up names that nobody has: each such command has a completion, and nothing
+//! The process looks up names that no process has: each such command has a completion, and nothing
 //! else. The words of one entry are loom's, and those that the two sides tell each other by.
 
 use qnic_abi::host_area::{
@@ -73,7 +73,7 @@ fn model(before: u64) -> (Box<Model>, Side) {
         let mut command = NameCommand::command();
         command.handle = number.into();
         command.action = NameAction::LookUp as u8;
-        command.name = ProcessName::new("nobody", 0).unwrap();
+        command.name = ProcessName::new("absent", 0).unwrap();
         let (window, area) = (&model.window, &model.host_area);
         let command = Command::new(&command.descriptor(), &[]);
         command.publish(window, area, number, &mut doorbell);

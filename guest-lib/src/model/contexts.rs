@@ -1,6 +1,6 @@
 //! A model of doorbells of contexts (Q8): this library's side against the NIC's.
 //!
-//! The process sends to a node that nobody has reached: the NIC ends that with Done as soon as it
+//! The process sends to a node that cannot be reached: the NIC ends that with Done as soon as it
 //! has read the command. Context, command and doorbell are loom's as far as they say whose turn it
 //! is.
 

@@ -127,7 +127,7 @@ pub(super) trait Fabric: fmt::Debug + Send {
     /// sends or receives, and this one never.
     ///
     /// # Errors
-    /// Ends within `limit`, whoever dies. Then only [`Fabric::end`] is left to be called.
+    /// Ends within `limit`, whichever rank dies. Then only [`Fabric::end`] is left to be called.
     fn exchange(
         &mut self,
         label: Label,

@@ -10,7 +10,7 @@ use crate::error::{ParallelError, Result};
 /// What lies beyond the first and the last row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edges {
-    /// Rows that nobody has: their halo keeps what the program puts there.
+    /// Rows that no rank has: their halo keeps what the program puts there.
     Fixed,
     /// The other end.
     Periodic,

@@ -228,7 +228,7 @@ impl Fabric for Messages {
         let told = others.flat_map(|rank| [(rank, !self.key), (rank, self.key)]);
         let post = |(rank, tag)| {
             let to = self.destination(rank, tag, Label::end(reason));
-            // Whoever cannot be told notices it otherwise.
+            // A rank that cannot be told notices it otherwise.
             self.endpoint.send(&to, b"").post().ok()
         };
         let requests: Vec<_> = told.filter_map(post).collect();

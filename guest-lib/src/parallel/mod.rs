@@ -39,7 +39,7 @@
 //! - Values are folded in the order of ranks, at rank 0. Results are the same in each run and by
 //!   each interface, byte for byte.
 //! - Each call ends: when a rank dies, the others learn its name; when one is silent for longer
-//!   than [`Options::timeout`], they give up, too. Who has failed tells all others why. From then
+//!   than [`Options::timeout`], they give up, too. A rank that has failed tells all others why. From then
 //!   on all calls fail for this reason.
 //!
 //! | module | |

@@ -5,7 +5,7 @@
 //!   at first:   hello: magic, key, rank, size   either side checks that of the other
 //!   then:       header: label, length │ bytes   a header is read as soon as it has come
 //! ```
-//! Whoever waits looks at the headers of all ranks, not only of those that it waits for: an end
+//! A rank that waits looks at the headers of all ranks, not only of those that it waits for: an end
 //! that is told, and a rank that has died, are noticed by all at once.
 
 mod connect;
@@ -261,7 +261,7 @@ impl Fabric for StreamFabric {
                 // It would be taken for data: the reset says that this rank has ended.
                 peer.stream.abort();
             } else {
-                // Whoever cannot be told notices it otherwise.
+                // A rank that cannot be told notices it otherwise.
                 let _ = peer.stream.send(&end, Some(Duration::ZERO));
                 let _ = peer.stream.finish();
                 *slot = Some(peer);

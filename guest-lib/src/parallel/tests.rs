@@ -30,7 +30,7 @@ impl Fabric for Queues {
         limit: Duration,
     ) -> Outcome {
         for send in sends {
-            // Whoever is gone is noticed when something is to come from it.
+            // A rank that is gone is noticed when something is to come from it.
             let _ = self.to[send.rank as usize].send((label, send.bytes.to_vec()));
         }
         for receive in receives {

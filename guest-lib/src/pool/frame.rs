@@ -1,4 +1,4 @@
-//! Frames that this process owns, as values: who has one may use its memory.
+//! Frames that this process owns, as values: the owner of one may use its memory.
 
 use std::sync::Arc;
 

@@ -51,7 +51,7 @@ impl Statistics {
 /// Where an output frame is.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// In nobody's hands, or on its way to the driver and back with nobody waiting for it.
+    /// Not in use, or on its way to the driver and back without a wait for it.
     Away,
     /// With its [`OutputFrame`].
     Here(qnic_shared::pool::OutputFrame),

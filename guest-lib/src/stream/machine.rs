@@ -1,11 +1,11 @@
-//! The protocol on pools: what moves frames, and who waits for what.
+//! The protocol on pools: what moves frames, and what waits for what.
 //!
 //! ```text
 //!   threads of the program ──┐            ┌── pump: receive, tick, transmit, flush
 //!                            ├── lock ────┤
 //!   the service thread ──────┘            └── changed: sleeping threads, wakers of tasks
 //! ```
-//! Whoever has the lock does what is to be done. A thread of the program that has to wait looks
+//! The thread with the lock does what is to be done. A thread of the program that has to wait looks
 //! for a while itself, then sleeps; the service thread sleeps in the driver for all of them.
 
 use std::collections::HashMap;
@@ -203,7 +203,7 @@ impl Machine {
         state.endpoint.tick(now);
         self.transmit(state, now)?;
         if state.needs_frame {
-            // Dropped at once, it is free for whoever writes first.
+            // Dropped at once, it is free for the first that writes.
             state.needs_frame = OutputFrame::take(&self.pools)?.is_none();
             if !state.needs_frame {
                 self.wake_all(state);
@@ -335,7 +335,7 @@ impl Machine {
     }
 
     /// Looks at the queues for a while, or has the driver look at the NIC; returns when something
-    /// has come, which it says, or it was long enough. Meanwhile the driver need not wake anybody, and
+    /// has come, which it says, or it was long enough. Meanwhile the driver need not wake any thread, and
     /// what is due is done here.
     fn spin<'a>(
         &'a self,

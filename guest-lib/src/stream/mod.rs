@@ -31,7 +31,7 @@
 //!
 //! | module | |
 //! |---|---|
-//! | `machine` | the protocol on pools: what moves frames, and who waits for what |
+//! | `machine` | the protocol on pools: what moves frames, and what waits for what |
 //! | `service` | the thread |
 //! | `buffers` | frames of pools as the protocol sees them |
 //! | `stream`, `listener` | what programs hold |

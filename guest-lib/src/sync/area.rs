@@ -33,7 +33,7 @@ pub(crate) struct Area {
     pub(crate) buffer: Buffer,
     _segment: Segment,
     incarnation: u16,
-    /// Who may import it.
+    /// The processes that may import it.
     pub(crate) others: Importers,
     free: Mutex<Vec<u16>>,
     imported: Mutex<BTreeMap<u64, RemoteSegment>>,

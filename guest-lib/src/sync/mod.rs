@@ -73,7 +73,7 @@
 //! All methods that reach the owner return the errors of [`crate::AtomicOperation::wait`], beside those
 //! that they name.
 //!
-//! # Who may wake
+//! # Which processes may wake
 //! A process that may write a participant's area can grant it any lock, and one that may write
 //! an object can take it from its holder. So the participants of an object trust each other. To
 //! shut others out, they share a secret, or are listed ([`crate::Importers`]):

@@ -31,7 +31,7 @@ impl Participant {
     }
 
     /// Makes the process of an endpoint a participant among others that trust each other
-    /// ([who may wake](crate::sync#who-may-wake)). All of them are made with the same
+    /// ([which processes may wake](crate::sync#which-processes-may-wake)). All of them are made with the same
     /// secret, if with one, and with lists that name all of them, if with lists.
     ///
     /// # Errors

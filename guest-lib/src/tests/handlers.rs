@@ -39,7 +39,7 @@ fn a_handler_is_called_for_signals_old_and_new() {
     drop(armed);
     assert!(calls.recv().is_err(), "the handler is gone, called or not");
     fake.signal(1);
-    assert!(endpoint.notification(ONE).test(), "nobody took it");
+    assert!(endpoint.notification(ONE).test(), "nothing took it");
 }
 
 /// Signals come while handlers are armed and disarmed, and while another thread takes

@@ -66,7 +66,7 @@ fn the_queue_names_what_is_watched_until_it_is_acknowledged() {
     let (fake, endpoint, _remote) = setup();
     let queue = endpoint.queue();
     fake.signal(1);
-    assert_eq!(queue.remove().unwrap(), None, "nobody watches it");
+    assert_eq!(queue.remove().unwrap(), None, "nothing watches it");
     queue.watch(ONE).unwrap();
     assert_error!(queue.watch(ONE), Error::Armed(1));
     queue.watch(TWO).unwrap();

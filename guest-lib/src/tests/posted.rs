@@ -12,7 +12,7 @@ fn one_of_many_transfers_is_timed_when_its_wait_ends() {
     let (fake, endpoint, remote) = setup();
     let first = endpoint.write(&remote, 0, b"x").post().unwrap();
     fake.serve(Status::Ok);
-    assert_eq!(count(&endpoint), 0, "nobody has looked");
+    assert_eq!(count(&endpoint), 0, "no call has looked");
     first.wait().unwrap();
     assert_eq!(count(&endpoint), 1);
     for written in 1..=2 * 61 {

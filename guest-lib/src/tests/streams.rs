@@ -163,7 +163,7 @@ fn a_stream_is_read_as_it_was_written_on_a_wire_that_loses_frames() {
     }
 }
 
-/// Nobody but the thread that reads moves frames here: if it slept after the acknowledgement, the
+/// Only the thread that reads moves frames here: if it slept after the acknowledgement, the
 /// answer behind it would not come.
 #[test]
 fn a_thread_looks_on_when_an_acknowledgement_comes_before_the_answer() {
@@ -220,7 +220,7 @@ fn a_stream_that_waits_can_be_tried_and_ends_with_its_peer() {
     let refused = client.connect(NodeId(1), PORT, soon).unwrap_err();
     assert!(
         matches!(refused, Error::TimedOut),
-        "nobody is there: {refused}"
+        "no process is there: {refused}"
     );
     let server = Streams::open(&two, PORT, small()).unwrap();
     let refused = client.connect(NodeId(1), PORT, LIMIT).unwrap_err();
@@ -245,7 +245,7 @@ fn a_stream_that_waits_can_be_tried_and_ends_with_its_peer() {
             Err(error) => break error,
         }
         if written > 1_000_000 {
-            panic!("nobody reads, and yet there is always room");
+            panic!("no process reads, and yet there is always room");
         }
     };
     assert!(matches!(full, Error::WouldBlock));

@@ -121,12 +121,12 @@ fn a_sender_without_credit_learns_that_the_receiver_closed() {
         assert_error!(blocked.join().unwrap(), Error::ChannelClosed);
     });
     assert_error!(ends.sender.send(b"4", None), Error::ChannelClosed);
-    // Its failures are nobody else's.
+    // Its failures are no other's.
     drop(ends.sender);
     ends.sending.flush().wait().unwrap();
 }
 
-/// A stranger who may write to the channel's segment says hello wrongly.
+/// A stranger that may write to the channel's segment says hello wrongly.
 #[test]
 fn a_channel_that_is_broken_stays_broken() {
     let cluster = Cluster::new(2);

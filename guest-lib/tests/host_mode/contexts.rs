@@ -179,7 +179,7 @@ fn a_message_may_be_shorter_or_longer_than_its_pages() {
     }
 }
 
-/// What waits for a process that ends fails, and its pages come back; drops need nobody.
+/// What waits for a process that ends fails, and its pages come back; drops need no peer.
 #[test]
 fn the_end_of_a_peer_gives_the_pages_back() {
     let cluster = Cluster::new(2);
@@ -190,7 +190,7 @@ fn the_end_of_a_peer_gives_the_pages_back() {
     let take = |pages| pool.take(pages).unwrap();
     let received = take(2).post_receive(&from).unwrap();
     let stays = take(1).post_receive(&ANY).unwrap();
-    // Long: they wait for a receive that nobody posts.
+    // Long: they wait for a receive that is never posted.
     let send = || take(4).post_send(&a.with_tag(1), 4 * PAGE);
     let (sent, dropped) = (send().unwrap(), send().unwrap());
     drop(dropped);

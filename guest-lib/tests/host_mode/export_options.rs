@@ -14,7 +14,7 @@ use crate::cluster::{id, status, Cluster, BOTH, NAME, ONE, SOON};
 
 const SENT: NotificationId = id(10);
 const REPLENISH: NotificationId = id(11);
-/// The same memory as [`NAME`], for everybody to read.
+/// The same memory as [`NAME`], for all processes to read.
 const SHOWN: SegmentName = SegmentName(0xb10);
 /// The port of victims.
 const VICTIM: Port = Port(1);
@@ -227,7 +227,7 @@ struct Contended {
     /// Ends the holder's turn.
     release: mpsc::Sender<()>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    /// The lock's words, which everybody may read.
+    /// The lock's words, which all processes may read.
     shown: RemoteSegment,
 }
 
@@ -338,7 +338,7 @@ fn a_grant_of_a_lock_is_not_forged() {
         .for_each(|thread| thread.join().unwrap());
 }
 
-/// The area of a participant that admits everybody lets others signal its own notification, and
+/// The area of a participant that admits all processes lets others signal its own notification, and
 /// no other.
 #[test]
 fn an_area_signals_nothing_but_grants() {

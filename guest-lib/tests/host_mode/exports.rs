@@ -53,7 +53,7 @@ fn slices_of_exported_memory_can_be_written_from() {
     let b = Peer::new(&cluster.nic(1), 1, 8192);
     let buffer = a.allocate(8192).unwrap();
     buffer.write(100, &[3; 5000]).unwrap();
-    // SAFETY: `buffer` outlives the segment, and nobody else uses its memory.
+    // SAFETY: `buffer` outlives the segment, and nothing else uses its memory.
     let (segment, bytes) = unsafe {
         let start = buffer.as_ptr().add(100);
         (

@@ -95,7 +95,7 @@ fn exchange(cluster: &Cluster, rounds: usize) {
             party.buffer.read(0, &mut got).unwrap();
             assert!(got == pattern(root as usize * 100 + round + 7, LENGTH));
         }
-        // Nobody leaves before all are done.
+        // No member leaves before all are done.
         group.barrier().timeout(SOON).wait().unwrap();
     });
 }

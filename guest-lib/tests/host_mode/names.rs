@@ -17,7 +17,7 @@ fn exchange(cluster: &Cluster) {
     let endpoints = [0, 1, 2].map(|node| process(cluster, node));
     let [a, b, c] = &endpoints;
     std::thread::scope(|scope| {
-        // Begins to wait before anybody has the name.
+        // Begins to wait before any process has the name.
         let waits = scope.spawn(|| a.names().find("solver", 1, SOON));
         let _name = b.names().register("solver", 1).unwrap();
         let place = (NodeId(1), Port(5));
@@ -35,7 +35,7 @@ fn exchange(cluster: &Cluster) {
              one"
         );
     });
-    // Dropped: somebody else may have it, as soon as the other NIC knows.
+    // Dropped: another process may have it, as soon as the other NIC knows.
     let taken = || match c.names().register("solver", 1) {
         Ok(name) => Some(name),
         Err(Error::Name(error)) if error.status == Status::NameTaken => None,
@@ -66,10 +66,10 @@ fn what_is_wrong_with_a_name_is_said() {
         assert!(matches!(error, Error::BadName(_)), "{error}");
     }
     let short = Duration::from_millis(20);
-    let error = endpoint.names().find("nobody", 0, short).unwrap_err();
+    let error = endpoint.names().find("absent", 0, short).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "name nobody/0: no process has registered it in time: is it running, and its node up?"
+        "name absent/0: no process has registered it in time: is it running, and its node up?"
     );
     let names: Vec<_> = (0..8)
         .map(|process| endpoint.names().register("many", process).unwrap())
@@ -85,7 +85,7 @@ fn what_is_wrong_with_a_name_is_said() {
     assert_eq!(status(found), Status::NameNotFound);
 }
 
-/// Nobody says where anybody is.
+/// No process is told where another is.
 #[test]
 fn an_application_forms_by_itself_and_again() {
     let cluster = Cluster::on_bad_links(3, 2.0);

@@ -115,7 +115,7 @@ fn a_recovered_queue_is_not_broken_by_those_of_the_old_one() {
     drop(behind);
     assert!(!queues[3].is_broken().unwrap());
     assert_eq!(structure(), before);
-    // One who knew the old epoch only joins the new queue, and signals go there.
+    // One that knew the old epoch only joins the new queue, and signals go there.
     let mut last = queues[1].insert().unwrap();
     for _ in 0..2 {
         assert!(queues[0].remove().unwrap());

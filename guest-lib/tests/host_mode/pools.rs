@@ -55,7 +55,7 @@ fn send_packets(nics: &[Nic; 2], frame_bytes: usize) {
     );
 }
 
-/// Whoever sends knows nothing of the frames of the receiver.
+/// A sender knows nothing of the frames of the receiver.
 #[test]
 fn packets_that_are_longer_than_a_frame_are_dropped_and_take_none() {
     const FRAME: usize = 256;

@@ -26,7 +26,7 @@ fn receive_alone(party: &Party, claimed: Claimed<'_>) -> Vec<u8> {
     buffer.read_vec(0, length).unwrap()
 }
 
-/// Nobody knows how long the next message is: its envelope says so before its bytes move.
+/// The receiver does not know how long the next message is: its envelope says so before its bytes move.
 #[test]
 fn messages_of_unknown_size_are_received_into_memory_made_for_them() {
     const LENGTHS: [usize; 7] = [0, 1, 97, 4096, 4097, 65_536, 300_001];
@@ -138,7 +138,7 @@ fn a_message_that_is_dropped_ends_at_its_sender() {
         assert_eq!(b.endpoint.probe(&ANY).discard().unwrap(), Some(found));
         assert_eq!(second.wait(LIMIT).unwrap().truncated, truncated);
         assert_eq!(b.endpoint.probe(&ANY).discard().unwrap(), None);
-        // A claim that nobody waits for any more takes nothing from later ones.
+        // A claim that nothing waits for any more takes nothing from later ones.
         drop(b.endpoint.probe(&ANY).post_claim().unwrap());
         assert_eq!(b.endpoint.probe(&ANY).test().unwrap(), None);
         let mut third = send(length);

@@ -144,7 +144,7 @@ fn changed(owner: &Peer, offset: u64, before: u64) -> u64 {
         if word != before {
             return word;
         }
-        assert!(Instant::now() < until, "nobody came");
+        assert!(Instant::now() < until, "no participant came");
         std::thread::yield_now();
     }
 }
@@ -196,7 +196,7 @@ fn first_come_is_first_served() {
             assert_eq!(got, (1..workers.len()).collect::<Vec<_>>(), "kind {kind}");
         });
     }
-    assert!(!events.remove().unwrap(), "nobody waits any more");
+    assert!(!events.remove().unwrap(), "none waits any more");
     assert_eq!(units.value().unwrap(), 0);
 }
 

@@ -34,7 +34,7 @@ impl Guard<'_> {
                     if let Some(request) = state.requests.get_mut(key) {
                         request.context = None;
                     }
-                    // Who waits has asked for a notice: a NIC that gives none breaks the rules.
+                    // What waits has asked for a notice: a NIC that gives none breaks the rules.
                     let entry = entry.unwrap_or_else(|| CompletionEntry {
                         status: Status::Malformed.code().into(),
                         ..CompletionEntry::default()
@@ -125,7 +125,7 @@ impl Core {
         })
     }
 
-    /// Begins a Send whose end nobody waits for: [`Core::failed_sends`] counts its failure.
+    /// Begins a Send whose end nothing waits for: [`Core::failed_sends`] counts its failure.
     ///
     /// # Errors
     /// Those of [`Core::post_context`]
@@ -133,7 +133,7 @@ impl Core {
         self.post_when_room(|state| state.post_context(self, Direction::Send, contents, None))
     }
 
-    /// Sends of contexts that have failed while nobody waited for them, since registration.
+    /// Sends of contexts that have failed while nothing waited for them, since registration.
     pub(crate) fn failed_sends(&self) -> u64 {
         self.progress_messages();
         lock(&self.messages.state).failed_sends

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   program ──► Request ──► `requests` ◄── deliver ◄── completion queue ◄── NIC
-//!                  │ send      ▲                          drained by whoever posts or waits
+//!                  │ send      ▲                          drained by posts and waits
 //!                  ▼           │ handle
 //!               `queued` ── credit? ──► command queue ──► NIC
 //! ```
@@ -21,8 +21,8 @@
 //!
 //! # Waiting
 //! A thread that takes entries takes those of all. The others sleep on the wake generation like
-//! those who wait for transfers: each has stored a wake request before its last look, so the
-//! update of the host area that brought its completion wakes it, whoever took the entry.
+//! threads that wait for transfers: each has stored a wake request before its last look, so the
+//! update of the host area that brought its completion wakes it, whichever thread took the entry.
 
 mod contexts;
 mod pending;
@@ -124,7 +124,7 @@ struct State {
     sends: usize,
     contexts: Contexts<RequestKey>,
     pool: PoolPages,
-    /// Sends of contexts that have failed while nobody waited for them.
+    /// Sends of contexts that have failed while nothing waited for them.
     failed_sends: u64,
 }
 
@@ -266,7 +266,7 @@ impl Drop for Guard<'_> {
         let unposted = self.state.has_unposted();
         self.messages.unposted.store(unposted, Ordering::Relaxed);
         let held = self.state.contexts.held();
-        // Release; partner: the acquire load in `needs_progress`. Whoever sees that a context is
+        // Release; partner: the acquire load in `needs_progress`. A thread that sees that a context is
         // not held any more sees that something has changed.
         self.messages.held.store(held, Ordering::Release);
     }
@@ -276,7 +276,7 @@ impl Messages {
     /// Returns true if a completion is unread, or something is to be posted.
     #[inline]
     fn needs_progress(&self, core: &Core) -> bool {
-        // Acquire; partner: the release in `Guard::drain`. Whoever sees the head sees that
+        // Acquire; partner: the release in `Guard::drain`. A thread that sees the head sees that
         // something has changed.
         CompletionReader::tail(core.process.host_area()) != self.head.load(Ordering::Acquire)
             || self.unposted.load(Ordering::Relaxed)
@@ -470,7 +470,7 @@ impl Core {
         guard.state.post(self)
     }
 
-    /// Lets a request go: its end is of no interest to anybody. The NIC may not have ended it. A
+    /// Lets a request go: its end is of no interest any more. The NIC may not have ended it. A
     /// message that it claims, or has claimed, is discarded.
     pub(crate) fn detach_request(&self, key: RequestKey) {
         let mut state = lock(&self.messages.state);

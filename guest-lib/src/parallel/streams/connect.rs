@@ -83,7 +83,7 @@ impl Candidate {
         };
         match rank {
             None => Ok(Outcome::Useless),
-            // Nobody who does not know the key learns it from an answer.
+            // A process that does not know the key does not learn it from an answer.
             Some(_) if !self.speak(locked, machine)? => Ok(Outcome::Waits),
             Some(rank) => Ok(Outcome::Rank(rank)),
         }
