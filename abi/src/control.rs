@@ -87,7 +87,7 @@ numbered! {
         /// still in the queue, or running, are dropped; numbers, counters and window
         /// restart at 0. Signal counters stay as they are.
         ResetQueue = 8,
-        /// Asks for a page of the NIC's counters ([`crate::counters`]).
+        /// Asks for a page of the NIC's counters ([`mod@crate::counters`]).
         Query = 9,
         /// The driver is about to reset the device: when its queues stop, the NIC does not
         /// wait for them to go on, and its peers learn at once that it is gone. The reply comes

@@ -35,7 +35,7 @@
 //! | [`host_area`] | counters and queues in guest memory, one area for each process | NIC; driver (one word) | process |
 //! | [`page_table`] | shadow page table and physical map in SRAM (N4) | driver; NIC (lock, dirty) | both |
 //! | [`control`] | commands of the driver, on the control virtqueue (Q9) | driver | NIC |
-//! | [`counters`] | pages of counters; how a table of them is declared | NIC, driver | driver, library |
+//! | [`mod@counters`] | pages of counters; how a table of them is declared | NIC, driver | driver, library |
 //! | [`event`] | events for the driver, on the event virtqueue | NIC | driver |
 //! | [`wire`] | frames between NICs: envelope, sessions, acknowledgements | NIC | peer NIC |
 //! | [`names`] | names of the kinds of frames | | people |

@@ -271,7 +271,7 @@ layouts! {
         pub frames: U64,
     }
 
-    /// A page of counters ([`crate::counters`]).
+    /// A page of counters ([`mod@crate::counters`]).
     #[bytes(504)]
     pub struct Counters {
         /// Out: a [`crate::Status`] code.

@@ -196,7 +196,7 @@ impl Nic {
     }
 
     /// Everything that the driver, its datagram layer or the NIC counts, by name
-    /// ([`qnic_abi::counters`]). It is what they have, also what this library does not know.
+    /// ([`mod@qnic_abi::counters`]). It is what they have, also what this library does not know.
     ///
     /// # Errors
     /// [`Error::System`], [`Error::DeviceGone`]

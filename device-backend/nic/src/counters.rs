@@ -2,7 +2,7 @@
 //!
 //! Core and transport have a [`Counters`] each and add to its fields where something happens;
 //! protocols use that of the core. [`crate::Nic::counters`] adds the two and fills in the gauges. The
-//! names reach the driver through the control queue, [`qnic_abi::counters`], and Prometheus through
+//! names reach the driver through the control queue, [`mod@qnic_abi::counters`], and Prometheus through
 //! the report of the device process, so a new counter is a line here and the place where it happens.
 
 use qnic_abi::Status;

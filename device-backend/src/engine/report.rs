@@ -1,4 +1,4 @@
-//! The counters of the process: tables ([`qnic_abi::counters`]), by NIC, engine and link.
+//! The counters of the process: tables ([`mod@qnic_abi::counters`]), by NIC, engine and link.
 //!
 //! Sockets get them as JSON, Prometheus as text; both take them from the tables.
 
