@@ -33,8 +33,9 @@ impl<'a> Call<'a> {
     /// Returns true if it has ended well, false if it goes on; never blocks.
     ///
     /// # Errors
-    /// [`Error::Group`]: it failed; the error says why and names the process that is the reason.
-    /// [`Error::QueueReset`]: it was dropped. [`Error::DeviceGone`], [`Error::QueueFailed`]
+    /// [`Group`](crate::Error::Group): it failed; the error says why and names the process that is
+    /// the reason. [`QueueReset`](crate::Error::QueueReset): it was dropped.
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
     pub fn test(&mut self) -> Result<bool> {
         self.pending.core.progress_messages();
         let end = self.look()?;

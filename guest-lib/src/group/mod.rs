@@ -142,7 +142,7 @@ impl<'a> Group<'a> {
     /// there. They may start in any order.
     ///
     /// # Errors
-    /// [`Error::Group`](crate::Error::Group): the group has not formed: the time is over, the home
+    /// [`Error::Group`]: the group has not formed: the time is over, the home
     /// process has another key or size, another process has the rank, or a member has ended.
     /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
     pub fn join(
