@@ -7,6 +7,7 @@
 //! | [`requirements`] | a code that is cited and that docs/requirements.md does not define |
 //! | [`surface`] | an `Endpoint` with more public methods than [`surface::MAX_METHODS`] |
 //! | [`tidy`] | a file or a function that is too long, a link of a document that leads nowhere, a version without its change |
+//! | [`tour`] | a stop of docs/tour.md that does not exist |
 //! | [`words`] | a word that was replaced (`replaced.txt`) |
 //!
 //! Each check works on files that are given to it, so that it is tested on small trees
@@ -21,4 +22,5 @@ pub mod requirements;
 pub mod sources;
 pub mod surface;
 pub mod tidy;
+pub mod tour;
 pub mod words;

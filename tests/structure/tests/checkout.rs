@@ -8,7 +8,7 @@ use qnic_structure::modules::{between_children, Tree};
 use qnic_structure::packages::{misplaced, packages, packages_with_circles, room, MOST_PACKAGES};
 use qnic_structure::prose::Rules;
 use qnic_structure::sources::{self, Source};
-use qnic_structure::{requirements, surface, tidy, words};
+use qnic_structure::{requirements, surface, tidy, tour, words};
 
 /// A document, and all other texts but those of this crate, which are about both.
 fn document_and_others(path: &str) -> (String, Vec<Source>) {
@@ -250,6 +250,14 @@ fn links_lead_somewhere() {
         .iter()
         .flat_map(|document| tidy::dead_links(&root, document));
     assert_none(dead, "links that lead nowhere");
+}
+
+/// The stops of docs/tour.md exist, and their files are as many as it says.
+#[test]
+fn the_tour_leads_through_the_tree() {
+    let docs = sources::checkout().join("docs");
+    let text = std::fs::read_to_string(docs.join("tour.md")).unwrap();
+    assert_none(tour::errors(&docs, &text), "stops of docs/tour.md");
 }
 
 /// The versions of ABI and wire are in CHANGELOG.md, and in docs/wire.md.

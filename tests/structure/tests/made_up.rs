@@ -4,7 +4,7 @@ use qnic_structure::modules::{between_children, circles, Arrow, Tree};
 use qnic_structure::packages::{misplaced, packages, packages_with_circles};
 use qnic_structure::prose::Rules;
 use qnic_structure::sources::Source;
-use qnic_structure::{surface, tidy};
+use qnic_structure::{surface, tidy, tour};
 use tempfile::TempDir;
 
 fn source(path: &str, text: &str) -> Source {
@@ -321,4 +321,26 @@ fn a_long_function_and_a_dead_link_are_found() {
     std::fs::write(dir.path().join("made_up.rs"), "").unwrap();
     let dead = tidy::dead_links(dir.path(), &source("d.md", document));
     assert_eq!(dead, ["d.md: none.rs#x", "d.md: #none"]);
+}
+
+#[test]
+fn a_stop_of_the_tour_has_to_exist() {
+    let tree = checkout(&[
+        ("a.rs", "struct A; impl A { fn go(&self) {} }"),
+        ("b.c", "int stop(void)\n{\n\treturn other();\n}\n"),
+    ]);
+    let errors = |stops: &str| tour::errors(tree.path(), &format!("# Tour\n\n{stops}"));
+    let two = "1. [`go`](a.rs): begins\n2. [`stop`](b.c): ends\n";
+    assert!(errors(&format!("## A way: 2 files\n\n{two}")).is_empty());
+    for (wrong, error) in [
+        ("## A way: 1 files\n1. [`went`](a.rs): x", "no function went in a.rs"),
+        ("## A way: 1 files\n1. [`go`](c.rs): x", "no function go in c.rs"),
+        ("## A way: 1 files\n1. [`other`](b.c): x", "no function other in b.c"),
+        ("## A way: 2 files\n1. [`go`](a.rs): x", "the stops are in 1 files"),
+        ("## A way: 0 files\n1. it goes", "no link to a function"),
+        ("## A way: 0 files\nnone", "the stops are in 0 files"),
+    ] {
+        let found = errors(wrong);
+        assert!(found[0].contains(error), "{wrong}: {found:?}");
+    }
 }
