@@ -6,7 +6,7 @@
 //! Prints the longest poll of any NIC beside an honest neighbour that writes in bulk, and beside a
 //! hostile one, in nanoseconds; `cargo qnic bench engine` runs it. The hostile one's writes to absent
 //! pages fill the bounce memory, whole queues of them are reset and issued anew, its imports of
-//! names that nobody exports take all places, and more of them are refused. Between two rounds
+//! names that no process exports take all places, and more of them are refused. Between two rounds
 //! it makes as many requests as the device takes from a control queue.
 
 use std::iter;

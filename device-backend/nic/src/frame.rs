@@ -1,4 +1,4 @@
-//! Frames that have arrived: one that is being received, and one that is kept.
+//! Frames that have arrived: those being received ([`Arrival`]), and those kept ([`StoredFrame`]).
 
 use qnic_abi::wire::{Body, Class, Frame};
 use qnic_abi::Port;

@@ -1,4 +1,4 @@
-//! Names that the parts of the NIC use for what belongs to another part.
+//! Names of operations, peers, faults and protocols, which all parts of the NIC use.
 
 use qnic_abi::header::MAX_WINDOWS;
 use qnic_abi::VniId;

@@ -48,9 +48,9 @@
 //! | `protocols` | one folder each (N3, N9 to N11, N20, N22, N24) |
 //! | [`mod@env`], [`NicConfig`] | what the NIC needs from the world, and its bounds |
 //! | `counters` | the table of all that a NIC counts |
-//! | `budget`, `occupants`, `table` | what a NIC keeps for others, who they are, and what it holds, for people |
+//! | `budget`, `occupants`, `table` | reports for people: what a NIC keeps, for which processes and peers, and what it holds |
 //! | [`mod@stages`] | how long the parts of an operation's life take |
-//! | [`mod@trace`] | what happens to single operations, while somebody looks |
+//! | [`mod@trace`] | what happens to single operations, while a trace is on |
 //! | `ids`, `frame`, `control_reply` | names, frames that have arrived, bytes of replies |
 #![forbid(unsafe_code)]
 

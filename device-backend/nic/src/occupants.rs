@@ -1,8 +1,8 @@
-//! The users of a NIC at one time, for people: its processes, and the NICs that it talks to.
+//! Reports for people: the processes of a NIC at one time, and the NICs that it talks to.
 //!
-//! A report is made when it is asked for. Meanwhile the NIC counts what it does for a process and a
-//! peer beside its own [`crate::Counters`]. There are as many processes as windows, and as many peers
-//! as [`crate::Limits::peers`].
+//! A report is made on request. The NIC counts its work for each process and each peer beside its
+//! own [`crate::Counters`]. A report has at most as many processes as windows, and as many peers as
+//! [`crate::Limits::peers`].
 
 qnic_abi::counters! {
     /// A process.

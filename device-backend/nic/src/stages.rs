@@ -16,18 +16,19 @@
 //! | delivered | a frame is in memory here | pages are absent or being copied (N13, N14) |
 //!
 //! # Which operations
-//! Of each command queue the first command and every [`PERIOD`]th behind it; of each NIC every
-//! [`PERIOD`]th frame with a protocol's data. The number is a prime, so a program whose commands
-//! alternate has all kinds of them sampled. An operation that fails counts for no stage that it has not ended.
+//! The first command of each queue is sampled, and every [`PERIOD`]th behind it; of the frames with a
+//! protocol's data that a NIC receives, every [`PERIOD`]th. The number is a prime, so that commands
+//! of all kinds are sampled where a program alternates between kinds. An operation that fails counts
+//! for the stages that it has ended.
 //!
 //! # Bounds
 //! A NIC has [`KINDS`] × [`STAGES`] histograms, however many operations, processes and peers there
-//! are, and each slot of an operation one sample. So nothing grows by what a guest or a peer does.
+//! are, and one sample for each slot of an operation. Nothing that a guest or a peer does makes it
+//! grow.
 //!
 //! # The clock
-//! A NIC has none. [`crate::Host::clock`] gives the time of a sample, and nothing but samples
-//! depends on it. Times of one round of the engine differ by it, though the `now` of the
-//! entry points is the same.
+//! [`crate::Host::clock`] gives the time of a sample; nothing else in a NIC depends on it. It goes
+//! on within a round of the engine, while the `now` of the entry points does not.
 
 pub use qnic_shared::timing::{Histogram, PERIOD};
 

@@ -6,7 +6,7 @@ pub const MAX_ROWS: usize = 4096;
 /// Which table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableKind {
-    /// The parts of the SRAM, and who may write to each.
+    /// The parts of the SRAM, and which side may write to each.
     Map,
     /// Names of processes, of all nodes, that this NIC knows.
     Names,

@@ -1,6 +1,6 @@
-//! Traces: what happens to single operations, one event after the other, as long as somebody
-//! looks (X6). [`mod@crate::stages`] counts times all the time; a trace keeps which operation they
-//! belong to, so that what two NICs say of one operation can be put together.
+//! Traces: what happens to single operations, event by event, while a trace is on (X6).
+//! [`mod@crate::stages`] counts times always; a trace keeps which operation they belong to, so that
+//! the events of two NICs for one operation can be put together.
 //!
 //! ```text
 //!   requester   Fetched ──► Sent ──► … ──► Ended ──► Published

@@ -103,8 +103,8 @@ fn a_write_asks_for_a_page_that_can_only_be_read_yet() {
     net.assert_holds_nothing(1);
 }
 
-/// A reader and a writer wait for the same page: two faults, and the answer to the one
-/// fails nobody who waits for the other.
+/// A reader and a writer wait for the same page: two faults, and the answer to one
+/// fails none that waits for the other.
 #[test]
 fn a_reader_does_not_fail_with_a_writer() {
     for first in [0, 1] {

@@ -1,5 +1,5 @@
-//! Atomic operations (N20, N22, N24): exact whoever asks, whatever the wire does and
-//! whichever pages are absent.
+//! Atomic operations (N20, N22, N24): exact, whatever the process, the wire
+//! and the pages do.
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;

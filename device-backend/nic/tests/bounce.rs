@@ -1,6 +1,6 @@
 //! Absent pages (N13 to N15): data goes through bounce memory and arrives as if the
-//! page had been there; what waits for a page delays nobody else; everything that
-//! ends while it waits gives back what it holds.
+//! page had been there; what waits for a page delays no other process; all that ends
+//! while it waits gives back what it holds.
 
 use qnic_abi::control::{FaultDone, Opcode as Request};
 use qnic_abi::{Status, PAGE_SIZE};

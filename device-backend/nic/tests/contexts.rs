@@ -99,7 +99,7 @@ fn the_region_is_the_buffer_of_a_short_message() {
             assert_eq!((done(&end), end.length.get()), (Status::Ok, length as u64));
             assert_eq!(b.pool(2, 301)[1..=length], bytes);
             let sent = a.send_doorbell(index);
-            assert_eq!(state(&sent), DoorbellState::Free, "nobody wants to know");
+            assert_eq!(state(&sent), DoorbellState::Free, "it is not asked for");
         }
     }
 }

@@ -130,7 +130,7 @@ fn a_packet_without_a_buffer_is_not_kept() {
     b.post(5, 1);
     assert_eq!(arrived(&b), []);
     assert_eq!(counts(&net, 1), (0, 2, 0));
-    assert_eq!(a.ends().len(), 2, "nobody waits for a buffer");
+    assert_eq!(a.ends().len(), 2, "none waits for a buffer");
 }
 
 #[test]

@@ -79,13 +79,13 @@ fn a_driver_that_ends_has_nothing_left() {
     b.post_steered(5);
     b.party.end();
     assert_eq!(net.budget(1, "datagram_buffers"), 0);
-    a.send(1, 5, b"nobody");
+    a.send(1, 5, b"unbound");
     assert_eq!(dropped(&net), 1);
     let next = Datagrams::of(&net, 1);
-    a.send(1, 5, b"nobody");
+    a.send(1, 5, b"unbound");
     assert_eq!((dropped(&net), next.got()), (2, vec![]));
     next.post(5, 1);
-    a.send(1, 5, b"somebody");
+    a.send(1, 5, b"bound");
     assert_eq!(next.got().len(), 1);
 }
 
@@ -165,7 +165,7 @@ fn a_node_without_a_nic_is_not_there() {
     net.cluster().reset(1);
     a.send(1, 5, b"gone");
     let [DatagramEnd::Sent(_, Status::PeerGone)] = a.ends()[..] else {
-        panic!("a session with nobody");
+        panic!("a session without a peer");
     };
     net.cluster().start(1);
     let b = Datagrams::of(&net, 1);

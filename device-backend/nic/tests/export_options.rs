@@ -1,4 +1,4 @@
-//! What an exporter permits beside access (N2): who may import a segment, and which
+//! What an exporter permits beside access (N2): which processes may import a segment, and which
 //! notifications its writers may signal (N11, N16).
 
 use qnic_abi::export::{ExportOptions, Importer, LISTED};

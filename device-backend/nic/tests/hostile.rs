@@ -450,7 +450,7 @@ fn a_peer_answers_an_operation_only_in_its_own_protocol() {
     assert_eq!(b.errors(), errors);
 }
 
-/// Who knows the number of a group, and is no part of it, neither ends it nor gives to it.
+/// A node that knows the number of a group without being part of it can neither end it nor give to it.
 #[test]
 fn a_stranger_has_no_part_in_a_group() {
     let net = Net::new(2, 512, 8, &Limits::default());

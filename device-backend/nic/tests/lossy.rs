@@ -175,7 +175,7 @@ fn a_partition_that_heals_in_time_costs_nothing_but_time() {
 fn a_node_that_comes_back_without_a_word_starts_clean() {
     let Pair { net, a, b } = lossy_pair(LossyWire::rough(0), 3);
     a.write(&b).run();
-    // It goes while nobody can hear it, with frames in transit to it.
+    // It goes while no peer can hear it, with frames in transit to it.
     a.write(&b).issue();
     net.poll(0);
     net.cut(0);

@@ -126,7 +126,7 @@ fn sources_tags_spaces_and_endpoints_are_told_apart() {
     b.receive(4).untagged().issue();
     b.receive(5).endpoint(3).run();
     a.send(0, &b).tag(9).run();
-    assert_eq!(b.received(), [], "nobody takes it");
+    assert_eq!(b.received(), [], "no receive takes it");
     a.send(0, &b).tag(0x1ab).run();
     a.send(0, &b).untagged().run();
     a.send(0, &b).tag(9).endpoint(3).run();
@@ -308,8 +308,8 @@ fn a_slow_receiver_exhausts_staging_and_others_go_on() {
     }
 }
 
-/// Who finds no room asks for permission, and seldom tries again: bytes that nobody can keep are
-/// not sent. With room again, short messages take the short way.
+/// A source that finds no room asks for permission, and seldom tries again: bytes for which there
+/// is no room are not sent. With room again, short messages take the short way.
 #[test]
 fn short_messages_ask_while_their_receiver_has_no_room() {
     const MESSAGES: u64 = 200;

@@ -212,7 +212,7 @@ fn names_of_a_node_that_is_cut_off_are_forgotten_and_come_back() {
         }
         net.run();
         net.cut(1);
-        // It lies within the peer timeout, although nobody sends anything.
+        // It lies within the peer timeout, although no frame is sent.
         pass(&net, 2 * Limits::default().peer_timeout);
         assert_eq!(look(&parties[0], ("p", 1)), None);
         assert_eq!(look(&parties[1], ("p", 0)), None);
@@ -302,10 +302,10 @@ fn names_and_lookups_are_bounded_for_each_process() {
         a.register_name(process.into(), ("a", process));
     }
     for handle in 10..15 {
-        a.look_up(handle, ("nobody", 0), 600_000);
+        a.look_up(handle, ("unknown", 0), 600_000);
     }
     b.register_name(1, ("b", 0));
-    b.look_up(2, ("nobody", 0), 0);
+    b.look_up(2, ("unknown", 0), 0);
     net.run();
     let mut ends: Vec<_> = (0..8).flat_map(done).collect();
     ends.push((8, Status::Exhausted, place(&a)));

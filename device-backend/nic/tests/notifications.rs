@@ -28,7 +28,7 @@ fn armed_numbers_coalesce_until_they_are_read_and_one_shots_never_do() {
     let Pair { net, a, b } = Pair::lossless();
     notify(&a, &b, 5);
     net.run();
-    assert_eq!(entries(&b), [], "nobody has armed it");
+    assert_eq!(entries(&b), [], "it is not armed");
     let (word, bit) = armed_bit(5);
     store(&b, word, bit);
     for number in [5, 6, 5, 2000, 5, 2000] {
@@ -95,5 +95,5 @@ fn signal_wake_requests_are_for_notifications_only() {
     a.signal(&b, 9).run();
     assert_eq!(events(), 1, "one event for both requests");
     a.signal(&b, 9).run();
-    assert_eq!(events(), 1, "nobody asked again");
+    assert_eq!(events(), 1, "not asked for again");
 }

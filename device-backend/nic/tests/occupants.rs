@@ -1,4 +1,4 @@
-//! Who uses a NIC, as it reports it when somebody asks.
+//! Reports of a NIC: its processes and its peers.
 
 use qnic_abi::host_area::{COMPLETION_ENTRIES, NOTIFICATION_ENTRIES, SIGNAL_COUNTERS};
 use qnic_abi::window::{COMPLETION_HEAD, NOTIFICATION_HEAD};

@@ -98,7 +98,7 @@ fn processes_that_take_turns_ring_no_doorbell() {
         assert_eq!(state(&net, parties[127].vni), "active");
     }
 
-    // Whoever stays away for long falls asleep, though the NIC does not.
+    // A queue without commands for long falls asleep, though the NIC does not.
     for round in 5..600 {
         turn(&parties[9], round);
     }

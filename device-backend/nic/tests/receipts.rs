@@ -64,7 +64,7 @@ fn a_nic_that_has_received_writes_has_nothing_to_do() {
     for _ in 0..3 {
         a.inline_write(&b, b"8 bytes.").issue();
         net.poll(0);
-        assert!(undisturbed(), "nobody answers");
+        assert!(undisturbed(), "no answer goes");
     }
     assert_eq!(net.poll(1), Progress::Idle);
     a.inline_write(&b, b"8 bytes.").notify(3).issue();

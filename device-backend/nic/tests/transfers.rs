@@ -70,7 +70,7 @@ fn an_inline_write_crosses_a_page_border_and_notifies() {
     write.run();
     assert_eq!(b.signals(1023), 2);
     let wakes = net.cluster().nodes[1].events.len();
-    assert_eq!(wakes, 1, "nobody asked again");
+    assert_eq!(wakes, 1, "not asked for again");
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn an_issuer_does_not_wait_for_its_own_kernel_without_end() {
     assert_eq!(pair.a.done().0, 2);
 }
 
-/// A process that asks for names that nobody exports takes no place of others.
+/// A process that asks for names that no process exports takes no place of others.
 #[test]
 fn imports_that_wait_leave_room_for_those_of_others() {
     let pair = Pair::present(Net::new(3, 512, 8, &Limits::default()));

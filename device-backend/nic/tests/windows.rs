@@ -232,7 +232,7 @@ fn leaves_count_within_one_session() {
     }
 }
 
-/// A session that has ended does not go on, whoever of the two begins the next.
+/// A session that has ended does not go on, whichever of the two begins the next.
 #[test]
 fn a_goodbye_that_is_lost_costs_no_work() {
     let (net, all) = neighbours();

@@ -333,10 +333,22 @@ fn a_stop_of_the_tour_has_to_exist() {
     let two = "1. [`go`](a.rs): begins\n2. [`stop`](b.c): ends\n";
     assert!(errors(&format!("## A way: 2 files\n\n{two}")).is_empty());
     for (wrong, error) in [
-        ("## A way: 1 files\n1. [`went`](a.rs): x", "no function went in a.rs"),
-        ("## A way: 1 files\n1. [`go`](c.rs): x", "no function go in c.rs"),
-        ("## A way: 1 files\n1. [`other`](b.c): x", "no function other in b.c"),
-        ("## A way: 2 files\n1. [`go`](a.rs): x", "the stops are in 1 files"),
+        (
+            "## A way: 1 files\n1. [`went`](a.rs): x",
+            "no function went in a.rs",
+        ),
+        (
+            "## A way: 1 files\n1. [`go`](c.rs): x",
+            "no function go in c.rs",
+        ),
+        (
+            "## A way: 1 files\n1. [`other`](b.c): x",
+            "no function other in b.c",
+        ),
+        (
+            "## A way: 2 files\n1. [`go`](a.rs): x",
+            "the stops are in 1 files",
+        ),
         ("## A way: 0 files\n1. it goes", "no link to a function"),
         ("## A way: 0 files\nnone", "the stops are in 0 files"),
     ] {

@@ -1,5 +1,5 @@
-//! Which command queues the NIC looks at, and how often: cost grows with what is active, not with
-//! what exists (P9).
+//! Which command queues the NIC looks at, and how often: cost grows with the number of active
+//! queues, not with the number of queues (P9).
 //!
 //! ```text
 //!            doorbell, arrival            no command for idle_timeout
@@ -16,14 +16,14 @@
 //! | idle | some of them, in turn, when a poll finds nothing else; all every [`LOOK_INTERVAL`] | 1 |
 //! | asleep | after a doorbell, or data or a notification that arrives | 0 |
 //!
-//! What is looked at in vain delays what is not. So a queue is active as long as a command is likely:
-//! where the last two were further apart than `idle_timeout`, an eighth of that; and where data has
-//! arrived that nobody answered, not for the next data either. Of the idle queues the one comes first
-//! that came next the last time: processes that take turns in an order are found by one look.
+//! A look in vain delays other queues. So a queue is active only as long as a command is likely:
+//! for `idle_timeout`, or for an eighth of it if its last two commands were further apart. Data that
+//! arrives makes a queue active, unless the process did not answer the data before. The first idle
+//! queue to be looked at is the one that followed the current queue the last time: processes that
+//! take turns in an order are found by one look, and ring no doorbell while the engine polls.
 //!
-//! So processes that take turns ring no doorbell as long as the engine polls for any of them. A queue
-//! falls asleep by the protocol of [`qnic_abi::window`]: `AWAKE` = 0, full fence, one more look. The
-//! NIC does not sleep before all of its queues do.
+//! A queue falls asleep by the protocol of [`qnic_abi::window`]: `AWAKE` = 0, full fence, one more
+//! look. The NIC does not sleep before all of its queues do.
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::AWAKE;
@@ -203,7 +203,7 @@ impl Core {
         }
     }
 
-    /// Returns true if there are idle queues, at which somebody has to look.
+    /// Returns true if there are idle queues, which the engine has to look at.
     pub(crate) fn has_idle_queues(&self) -> bool {
         !self.awake.idle.is_empty()
     }
@@ -267,7 +267,7 @@ impl Core {
             let Some(queue) = self.awake.idle.get(self.awake.next_place).copied() else {
                 break;
             };
-            // Relaxed: whoever reads the command loads this word again.
+            // Relaxed: the reader of the command loads this word again.
             if sram.load_u64(queue.slot, Ordering::Relaxed) != 0 && self.has_room(queue.vni) {
                 // Another one has its place then.
                 self.found(queue.vni, now);

@@ -8,8 +8,8 @@
 //! # Invariants
 //! - Completions are stored in the order in which they came; none is dropped, and none is
 //!   overwritten before the process has said that it has read it.
-//! - The head is the process's word: one that is beyond the tail, or too far behind it, makes no
-//!   room. It costs that process its own completions, and nobody else anything.
+//! - The process writes the head. A head beyond the tail, or too far behind it, makes no room: it
+//!   costs that process its own completions, and no other process anything.
 //! - What waits belongs to commands that were accepted. While [`Limits::completions`] or more
 //!   wait, no command of the process is read, and no message is given to its receives; so
 //!   what waits is bounded by that and by what was accepted before.

@@ -16,8 +16,8 @@ impl Pages {
         let _skipped = memory.store_u64(page + (offset % PAGE_SIZE) as u64, value);
     }
 
-    /// Stores words side by side in one page, in no order among each other. They are seen by
-    /// whoever sees a word that is stored behind them.
+    /// Stores words side by side in one page, in no order among each other. A process that sees a
+    /// word stored behind them sees them.
     pub(crate) fn store_all<M: HostMemory>(&self, memory: &M, offset: usize, words: &[u64]) {
         debug_assert!(offset % PAGE_SIZE + words.len() * 8 <= PAGE_SIZE);
         let page = self.0[offset / PAGE_SIZE];

@@ -86,7 +86,7 @@ pub(crate) struct Core {
     processes: Vec<Option<Box<Process>>>,
     /// VNI + 1 by port, or 0.
     ports: Vec<u16>,
-    /// Who has something to send, in the order of their turns (Q10).
+    /// Owners of turns with something to send, in the order of their turns (Q10).
     scheduled: VecDeque<Owner>,
     /// Command queues that are looked at.
     awake: AwakeQueues,
@@ -169,7 +169,7 @@ impl Core {
         self.replies.clear();
         self.fault_deadline = None;
         self.bounce = BounceMemory::default();
-        // Whoever clears the core has recalled them, or clears the SRAM.
+        // The caller has recalled them, or clears the SRAM.
         self.kept = Kept::default();
         self.counters = Counters::default();
         self.sampler.clear();

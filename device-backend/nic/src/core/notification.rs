@@ -10,10 +10,10 @@
 //!
 //! # Invariants
 //! - A counted number has at most one entry that the process has not read.
-//! - At most [`ONE_SHOT_ENTRIES`] entries are unread when a one-shot one is added;
-//!   so no entry is overwritten before it is read, whoever sends how much.
-//! - What the process writes (its head, the armed bits) decides about its own
-//!   entries only: a head that is none costs it its own notifications.
+//! - At most [`ONE_SHOT_ENTRIES`] entries are unread when a one-shot entry is added. So no entry is
+//!   overwritten before it is read, however much peers send.
+//! - What the process writes (its head, the armed bits) decides about its own entries only: an
+//!   invalid head costs it its own notifications.
 
 use qnic_abi::host_area::{
     notification_offset, signal_offset, NOTIFICATIONS_LOST, NOTIFICATION_ENTRIES,

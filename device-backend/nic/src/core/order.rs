@@ -1,5 +1,5 @@
-//! Things that are started in order, end in any order, and are counted in order: the
-//! completions of a process, the writes of a process to one node.
+//! Counting in order what is started in order and ends in any order: completions of a process,
+//! and its writes to one node. The count passes a member when it and all before it have ended.
 
 /// Most members between the oldest that has not ended and the newest.
 pub(crate) const ORDER_WINDOW: u64 = 64;

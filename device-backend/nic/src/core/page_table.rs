@@ -1,22 +1,20 @@
 //! The NIC's side of the shadow page table: lockPage, unlockPage, unlockPageDirty
 //! (N4, N6, N7; protocol in [`qnic_abi::page_table`]).
 //!
-//! A page stays locked within one call of an entry point: while it is the
-//! source of a frame that is being sent, or the destination of one that is being
-//! copied. Locks nest (a process may write from a page to the same page): the
-//! guard remembers the count that it found and restores it, last locked first
-//! unlocked. Only the source of a frame that a wire keeps stays locked longer. Such locks end
-//! in any order, between those of the calls: each lowers the count that it finds.
+//! A page is locked within one call of an entry point, while it is the source of a frame that is
+//! being sent, or the destination of one that is being copied. Locks nest, as a process may write
+//! from a page to the same page: the guard remembers the count that it found and restores it; the
+//! last lock is released first. Only the source of a frame that a wire keeps stays locked beyond the
+//! call. Such locks end in any order, so each lowers the count that it finds.
 //!
-//! A lookup says what the page is wanted for: one that the driver entered for reading
-//! only is absent to a lookup for writing.
+//! A lookup says what the page is wanted for: a page that the driver has entered for reading only is
+//! absent to a lookup for writing.
 //!
-//! A guest can write anything into its SRAM. Entries are therefore checked
-//! against the number of frames before they index an array, and whatever they
-//! name is only memory of that same guest ([`crate::env::HostMemory`] checks).
+//! A guest can write anything into its SRAM. So an entry is checked against the number of frames
+//! before it indexes an array, and the memory that it names is always memory of that same guest
+//! ([`crate::env::HostMemory`] checks it).
 //!
-//! Pages of physical segments (N25) are in no table: they need no lock and have
-//! none.
+//! Pages of physical segments (N25) are in no table, and are not locked.
 
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::{frame_of, PageAccess, Tag, ROW_ENTRIES};
@@ -231,8 +229,8 @@ pub fn unlock_page_dirty<S: SharedMemory>(sram: &S, geometry: &Geometry, page: L
         return;
     }
     let bit = 1 << (page.frame % 32);
-    // Relaxed, this one and the store: the driver changes the bit only while nobody
-    // has the page locked. lockPage has acquired it, and unlockPage releases ours.
+    // Relaxed, this one and the store: the driver changes the bit only while the page
+    // is not locked. lockPage has acquired it, and unlockPage releases ours.
     let driver = sram.load_u32(geometry.dirty_driver_word(page.frame), Ordering::Relaxed);
     let own = geometry.dirty_nic_word(page.frame);
     let before = sram.load_u32(own, Ordering::Relaxed);

@@ -1,13 +1,13 @@
-//! Command queues (Q2, N12). Which of them the NIC looks at is up to [`super::awake`].
+//! Command queues (Q2, N12). Module [`super::awake`] decides which of them the NIC looks at.
 //!
 //! # Fetch
-//! A non-zero first word is a command. The slot is copied once, word by word and only as
-//! far as needed; its first word is zeroed; then a protocol checks the copy. A queue
-//! whose process has no operation to spare, or leaves too many completions unread, is *stalled*:
-//! it stays as it is until an operation ends, or completions are read.
+//! A non-zero first word is a command. The slot is copied once, word by word and only as far as
+//! needed. Its first word is zeroed; then a protocol checks the copy. A queue is *stalled* while its
+//! process has no operation to spare, or leaves too many completions unread: its next command waits
+//! until an operation ends, or completions are read.
 //!
 //! # Malformed commands
-//! The queue stops: status, error record and event say so, and nothing else is affected.
+//! The queue stops. Its status, an error record and an event say so, and nothing else is affected.
 //! A command that is well formed but wrong (N11) fails alone.
 
 use qnic_abi::command::{

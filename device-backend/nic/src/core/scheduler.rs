@@ -1,6 +1,6 @@
 //! Two-level round robin (Q10): one frame per turn, over owners of turns, then over what
-//! an owner has to send. An owner is a process, or the NIC itself on behalf of a
-//! protocol that forwards frames nobody has a command for.
+//! an owner has to send. An owner is a process, or the NIC itself on behalf of a protocol
+//! that sends frames without a command.
 //!
 //! ```text
 //!   scheduled:  VNI 3 ─ VNI 7 ─ NIC ─ VNI 0    one turn each, then to the back
@@ -8,10 +8,10 @@
 //!                 ├── operations: bit for each that can send; the next after the last
 //!                 └── responses to peers: every second turn, first come, first served
 //! ```
-//! So a process with a thousand transfers delays one with a single transfer by one
-//! frame; and peers that read a process's memory share its turns, not others'. Within a
-//! device process a frame can have [`qnic_abi::wire::SPAN_PAGES`] fragments; the work of
-//! one poll is counted in fragments.
+//! So a process with a thousand transfers delays one with a single transfer by one frame. Peers that
+//! read the memory of a process share its turns, and take none of other processes. Within a device
+//! process a frame can have [`qnic_abi::wire::SPAN_PAGES`] fragments; a poll counts its work in
+//! fragments.
 
 use qnic_abi::{Status, VniId};
 
@@ -58,7 +58,7 @@ impl Core {
         }
     }
 
-    /// Returns true if anybody wants a turn.
+    /// Returns true if there is an owner of a turn.
     pub(crate) fn has_turns(&self) -> bool {
         !self.scheduled.is_empty()
     }

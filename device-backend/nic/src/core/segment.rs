@@ -2,7 +2,7 @@
 //! a key grants (N11). The keys in the physical map only say for which segment a page was entered.
 //!
 //! # Permissions
-//! An exporter may restrict more than access: who may import a segment, and which notifications its
+//! An exporter may restrict more than access: which processes may import a segment, and which notifications its
 //! writers may signal. A NIC checks an import when it arrives, and an import that waits for a name
 //! when that name is exported. A process that has imported a segment holds its key, and is not
 //! checked again.
@@ -149,7 +149,7 @@ impl SegmentTable {
 /// What an exporter permits.
 #[derive(Clone)]
 pub(crate) struct Permissions {
-    /// Who may import; `None`: every process.
+    /// Processes that may import; `None`: every one.
     listed: Option<Box<[Importer]>>,
     /// What an importer has to present, if it is one.
     secret: Secret,
@@ -198,7 +198,7 @@ impl Permissions {
 }
 
 impl fmt::Debug for Permissions {
-    /// Without the secret, and without the names of who has it.
+    /// Without the secret, and without the names of the importers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permissions")
             .field("listed", &self.listed.as_ref().map(|listed| listed.len()))

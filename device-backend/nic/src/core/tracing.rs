@@ -1,5 +1,5 @@
-//! The trace of a NIC, if somebody looks ([`mod@crate::trace`]): which operations it shows, and the
-//! buffer for their events.
+//! The trace of a NIC ([`mod@crate::trace`]): which operations it shows, and the buffer for their
+//! events.
 //!
 //! ```text
 //!   begin ──► the caller's buffer ◄── push ── the NIC, while there is room; else: lost + 1

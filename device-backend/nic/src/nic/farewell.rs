@@ -3,10 +3,10 @@
 //! ```text
 //!   AnnounceReset ──► peers have all that was sent, or a second is over ──► reply ──► reset
 //! ```
-//! A process may end with its last operation, and its node with it: in host mode, or when a guest
-//! shuts down. What the NIC has sent for it may still have to be sent again then, such as the
-//! last frame of a barrier, on which others wait. A reset forgets it, so the driver resets the
-//! device only when it has the reply. A driver that does not wait takes back what was under way.
+//! A process may end right after its last operation, and its node with it: in host mode, or when a
+//! guest shuts down. A frame that the NIC has sent for it, such as the last one of a barrier, may
+//! have been lost and have to be sent again. A reset forgets such frames, so the driver waits for
+//! the reply before it resets the device. A driver that does not wait loses what was under way.
 
 use qnic_abi::control::REPLY_BYTES;
 use qnic_abi::Status;
@@ -16,7 +16,7 @@ use crate::control_reply::reply;
 use crate::env::Time;
 
 /// Longest time in nanoseconds that a reply waits for peers: less than a driver waits for it, and
-/// enough for tens of retransmissions. A peer that is silent holds nobody up for longer.
+/// enough for tens of retransmissions. A silent peer delays the reply no longer.
 const LONGEST: u64 = 1_000_000_000;
 
 /// An announcement whose reply waits.

@@ -469,7 +469,7 @@ impl Nic {
         }
     }
 
-    /// Lets go of a stored frame that is delivered, or that nobody waits for any more.
+    /// Frees a stored frame that is delivered, or that no operation waits for any more.
     pub(super) fn drop_stored<H: Host>(&mut self, host: &H, stored: &StoredFrame) {
         self.core.release(stored);
         if let Some(held) = stored.held {

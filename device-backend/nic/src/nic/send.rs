@@ -19,7 +19,7 @@ use crate::trace::What;
 use crate::transport::Window;
 
 impl Nic {
-    /// Gives turns until nobody wants one, or the bound of one poll is reached.
+    /// Gives turns until none is wanted, or the bound of one poll is reached.
     pub(super) fn give_turns<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,

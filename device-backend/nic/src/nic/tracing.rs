@@ -1,6 +1,6 @@
 //! The trace of a NIC ([`mod@crate::trace`]): its entry points, and what is noted outside of the core.
 //!
-//! Whoever calls one of the `trace_…` has tested `core.tracing.on`, or is seldom called.
+//! A caller of a `trace_…` has tested `core.tracing.on`, or is seldom called itself.
 
 use qnic_abi::wire::Frame;
 

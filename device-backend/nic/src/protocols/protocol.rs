@@ -235,7 +235,7 @@ pub(crate) enum Turn {
 /// What a protocol makes of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// It is delivered, or of no use to anybody.
+    /// It is delivered, or of no use.
     Done,
     /// Its sender learns why it is not delivered.
     Refuse(Status),
@@ -248,7 +248,7 @@ pub(crate) enum Received {
 /// Something that a protocol may remember is gone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ended {
-    /// A process, or all operations of its queue: nobody has to learn of them.
+    /// All operations of the queue of a process: no peer has to learn of them.
     Operations(VniId),
     /// A process.
     Process(VniId),

@@ -1,6 +1,6 @@
-//! Transport: sessions, sequence numbers, windows (docs/wire.md). It owns peers and
-//! timers, knows classes of frames and not kinds, and calls nobody: what a frame or a
-//! timer means for others is what a call returns, or is taken out afterwards.
+//! Transport: sessions, sequence numbers, windows (docs/wire.md). It owns peers and timers. It knows
+//! classes of frames, and not kinds. It calls no other part: a call returns what a frame or a timer
+//! means for the others, or they take it out afterwards.
 //!
 //! ```text
 //!               number                       [envelope, body, payload]
@@ -24,14 +24,14 @@
 //! | `packets` | copies of what may have to be sent again |
 //! | [`qnic_shared::timing`] | the timer wheel, how long to wait, how much the links to a peer take |
 //!
-//! Each ordered pair of nodes has one sequence of frames. A frame is received when it
-//! arrives, in any order, once. The peer learns how far all has arrived, and how far
-//! all is delivered, with each frame that goes the other way or with one Ack at the end
-//! of a poll; where its frames are received within its calls, with a receipt.
+//! Each ordered pair of nodes has one sequence of frames. A frame is received when it arrives, in
+//! any order, once. Each frame that goes the other way tells the peer up to which number all frames
+//! have arrived, and up to which all are delivered. If no frame goes, an Ack at the end of a poll
+//! does, or a receipt where frames are received within the calls of their sender.
 //!
-//! What is wrong (a session of another incarnation, a number far outside of the window,
-//! an acknowledgement of what was never sent) is counted and dropped. Frames come here
-//! intact or not at all: a link that can damage them checks them.
+//! A wrong frame (of another incarnation of the session, with a number far outside of the window,
+//! or that acknowledges what was never sent) is counted and dropped. Frames come here intact or not
+//! at all: a link that can damage them checks them.
 
 mod blocked;
 mod handshake;
@@ -243,7 +243,7 @@ impl Transport {
     }
 
     /// Returns true if frames can be sent to a peer: a session is there. If not, makes sure that
-    /// one comes about; whoever waits for the window of requests learns of it.
+    /// one comes about; what waits for the window of requests learns of it.
     #[inline]
     pub(crate) fn is_open(&mut self, index: PeerIndex) -> bool {
         let ready = self.peers[index].is_ready();

@@ -9,13 +9,12 @@
 //!                 received ▼
 //!        (free) ◄─────── Arrived ◄── received, while Waiting
 //! ```
-//! A packet is in exactly one state; only one in flight has a timer. Packets that
-//! have arrived ahead of others stay until those have, without bytes.
-//! Buffers are used again.
+//! A packet is in exactly one state. It has a timer only in flight. A packet that has arrived before
+//! an earlier one keeps its place, without its bytes, until the earlier one has arrived. Buffers are
+//! used again.
 //!
-//! A small packet takes the priority channel and may overtake bulk (U4), also one that is sent
-//! again behind bulk. So as long as bulk is in flight, small packets say nothing of what is lost on
-//! the data channel, and nothing of how long the queues are.
+//! A small packet takes the priority channel and may overtake bulk (U4). So while bulk is in flight,
+//! the arrival of a small packet neither shows a loss on the data channel nor measures its queues.
 
 use std::collections::VecDeque;
 

@@ -86,7 +86,7 @@ pub(crate) struct Peer {
     pub(super) listed: bool,
     /// Stands in the list of peers to ask for receipts.
     pub(super) called: bool,
-    /// There was no route to it: it is nobody, and its place can be taken.
+    /// There was no route to it: it is no peer any more, and its place can be taken.
     pub(super) vacant: bool,
     /// Frames that were sent to it again.
     pub(super) resent: u64,

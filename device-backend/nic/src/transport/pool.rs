@@ -34,7 +34,7 @@ pub(super) struct Pool {
     /// Smallest and largest window.
     least: u32,
     most: u32,
-    /// Fragments beyond smallest windows: all, and those that nobody has.
+    /// Fragments beyond smallest windows: all, and those that are not granted.
     total: u32,
     free: u32,
     /// Peers that have a window.

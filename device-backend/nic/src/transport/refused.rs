@@ -4,8 +4,8 @@
 //!   refused ──► open ── the requester knows ──► closing ── REACH more frames ──► forgotten
 //! ```
 //! A write is remembered after its requester knows: frames that were sent before may come
-//! as late as the peer's reach allows. So a peer is remembered at most as many writes
-//! as fit into its window and reach together, whoever asks for them.
+//! as late as the peer's reach allows. So of each peer at most as many writes are remembered
+//! as fit into its window and reach together.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -1,5 +1,5 @@
-//! What a route that is not lossless costs: copies, timers, sending again, probing
-//! (U1 to U4, U10).
+//! Reliable delivery on routes that may lose frames: copies, timers, sending again, probing (U1 to
+//! U4, U10).
 //!
 //! ```text
 //!   put ──► copy ──► wire              timer ──► lost ──► again, on the data channel
@@ -8,7 +8,7 @@
 //!
 //!   owes an answer, and silence ──► probe … ──► peer_timeout ──► given up
 //! ```
-//! None of this runs on a lossless route: there are no copies and no timers there.
+//! On a lossless route there are neither copies nor timers.
 
 use qnic_abi::wire::{Ack, Frame};
 use qnic_shared::timing::Acknowledged;
@@ -35,9 +35,9 @@ pub(crate) enum Alarm {
 pub(crate) enum Expired {
     /// The transport has done what is to be done.
     Done,
-    /// Somebody has to look whether a peer is silent: [`Transport::check_silence`].
+    /// The caller has to look whether a peer is silent: [`Transport::check_silence`].
     Silence(PeerIndex),
-    /// Somebody has to look which peers may leave: [`Transport::sweep`].
+    /// The caller has to look which peers may leave: [`Transport::sweep`].
     Sweep,
 }
 

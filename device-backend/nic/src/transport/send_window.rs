@@ -9,9 +9,9 @@
 //!                                     reply), 7, 9; 8 (Nak) has no payload and
 //!                                     does not count in the window
 //! ```
-//! Only what may have to wait at the peer for memory counts in the window
-//! (N15): each fragment of a write or of a read response. All else is delivered when it
-//! arrives, so refusals and answers pass where data has to wait.
+//! Only a fragment of a write or of a read response counts in the window, as only these may have to
+//! wait for memory at the peer (N15). All other frames are delivered when they arrive, so refusals
+//! and answers pass data that waits.
 
 use std::collections::VecDeque;
 

@@ -10,13 +10,15 @@
 //!                                                a larger session: ──┴─────────┘
 //!                                                everything starts over
 //! ```
-//! Invariants: `own` grows with each session of the two, beyond what the NIC counts if the peer
-//! knows a larger one, and also while the peer has no place; a session of the peer below `floor`
-//! is never accepted again; a numbered frame is taken only if both its sessions are those
-//! of this session. A frame that carries `own` as its destination proves that
-//! the peer has received it in this incarnation, so it can begin a session too. A floor
-//! that a peer is told must therefore never be a session that it takes later: `own` is even,
-//! and what follows a session that has ended is odd.
+//! # Invariants
+//! - `own` grows with each session of the two NICs, also while the peer has no place in the table.
+//!   If the peer knows a larger number, `own` grows beyond it.
+//! - A session of the peer below `floor` is never accepted again.
+//! - A numbered frame is taken only if it carries both numbers of this session.
+//! - A frame that carries `own` as its destination proves that the peer has received `own` in its
+//!   present incarnation, so such a frame can begin a session. A floor that a peer is told is
+//!   therefore never a session that it takes later: `own` is even, and the number that follows an
+//!   ended session is odd.
 
 use qnic_abi::wire::kind;
 

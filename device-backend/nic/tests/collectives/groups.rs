@@ -325,7 +325,7 @@ fn a_join_with_another_key_spoils_no_group_whenever_it_comes() {
     }
 }
 
-/// Nor does one for a rank that another process has, on that node or another; whoever comes first
+/// Nor does one for a rank that another process has, on that node or another; the first join
 /// has it. One that comes behind the group waits for the next of that name.
 #[test]
 fn a_second_join_for_a_rank_spoils_no_group_whenever_it_comes() {

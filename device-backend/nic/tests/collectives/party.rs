@@ -5,7 +5,7 @@ use qnic_abi::Status;
 pub(crate) use qnic_nic::testing::{nets, status};
 use qnic_nic::testing::{Net, Party};
 
-/// Handle, status, and who is the reason.
+/// Handle, status, and the process that is the reason.
 pub(crate) type End = (u64, Status, (u16, u16));
 
 /// The completions of a kind that have come.

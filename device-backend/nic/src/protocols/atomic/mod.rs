@@ -8,15 +8,15 @@
 //!                                                      └─► waits for the page, then the same
 //! ```
 //! # Once
-//! A request is executed when it is received, and each frame is received once, whatever
-//! the wire does. One whose page is absent waits, as a whole; it has touched nothing. If
-//! the session ends first, it is dropped, and its requester learns that the peer is gone:
-//! then it was executed once or not at all.
+//! A request is executed when it is received, and each frame is received once, whatever the wire
+//! does. A request whose page is absent waits without having touched anything. If the session ends
+//! first, the request is dropped and its requester learns that the peer is gone: it cannot tell
+//! whether the request was executed once or not at all.
 //!
 //! # Atomic
-//! A word is changed by one atomic access to memory, so it is atomic to the responder's
-//! processors too. A wait queue is read, changed and written; that is atomic because only
-//! this NIC does it, and one at a time.
+//! A word is changed by one atomic access to memory, which is atomic also to the processors of the
+//! responder. A wait queue is read, changed and written: this is atomic because only this NIC does
+//! it, one request at a time.
 
 mod wait_queue;
 

@@ -1,23 +1,22 @@
 //! What a NIC does to the central structure of a wait queue or a counting
 //! semaphore (NetVM §8.3, §8.4, tables 19 and 22; N22, N24).
 //!
-//! Entries chain themselves up in the memory of their processes; this structure
-//! knows the two ends. An entry that is taken from the queue has its successor
-//! named with NewHead. Until then the head is not known, and a further Dequeue leaves a
-//! *pending* wakeup, which NewHead passes on.
+//! The entries form a chain in the memory of their processes; this structure knows its two ends.
+//! When an entry is taken from the queue, NewHead names its successor. Until then the head is not
+//! known, and a further Dequeue leaves a *pending* wakeup, which NewHead passes on.
 //!
 //! # Difference from the source
-//! There, a Dequeue that finds no head always becomes a pending wakeup. If all
-//! entries that wait have one already, it would outlive them and wake a later entry
-//! without a signal, or lose a unit of a semaphore. Here such a queue counts as
-//! empty: `pending` never exceeds `count`.
+//! In NetVM, a Dequeue that finds no head always becomes a pending wakeup. If each waiting entry has
+//! one already, the additional one outlives them: it wakes a later entry without a signal, or loses
+//! a unit of a semaphore. Here a queue in which each entry has a pending wakeup counts as empty:
+//! `pending` never exceeds `count`.
 //!
 //! # Generations
-//! A function is executed only in the generation that it names. Reset begins the next one: from
-//! then on, what was asked by those of the old queue has no effect, however late it comes.
+//! A function is executed only in the generation that it names. Reset begins the next one: requests
+//! of participants of the old queue have no effect then, however late they come.
 //!
-//! The structure lies in a process's memory, which may hold anything: every value
-//! is taken as it comes, and arithmetic stops at the ends of its range.
+//! The structure lies in the memory of a process, which may hold anything: every value is valid, and
+//! arithmetic saturates.
 
 use qnic_abi::atomic::{detail, Function, WaitQueue, EMPTY_QUEUE, STALE};
 
@@ -185,7 +184,7 @@ mod tests {
             Some(me)
         }
 
-        /// A process calls dequeue or semV and wakes whom it got.
+        /// A process calls dequeue or semV, and wakes the process that it got.
         fn signal(&mut self, function: Function) {
             let outcome = execute(&mut self.queue, function, [0, 0]);
             if outcome.value != 0 {

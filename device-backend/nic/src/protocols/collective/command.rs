@@ -1,4 +1,4 @@
-//! From a descriptor to a command that can be trusted to be one. Only the form is checked here.
+//! From a descriptor to a checked command. Only the form is checked here.
 
 use qnic_abi::collective::{
     Collective, CollectiveCommand, CollectivePart, Element, JoinGroupCommand, LeaveGroupCommand,

@@ -1,4 +1,4 @@
-//! How groups end, and how calls do.
+//! How groups and calls end.
 
 use qnic_abi::collective::GroupEnd;
 use qnic_abi::{NodeId, SegmentId, Status, VniId};
@@ -103,7 +103,7 @@ impl Collectives {
         self.advance(cx, id);
     }
 
-    /// Ends a group for a reason. Its neighbours are told, but for who has said it.
+    /// Ends a group for a reason. Its neighbours are told, but for the one that has said it.
     pub(super) fn end_group<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,

@@ -90,8 +90,8 @@ impl Collectives {
             self.home
                 .receive_end((own, node), id.number, end, &mut self.outbox);
         }
-        // Neighbours and the home say it, and to the home those of its nodes that have not
-        // learned in time that it has started; nobody else is believed.
+        // It is believed of neighbours and of the home; at the home also of a node that has not
+        // learned in time that the group has started.
         let group = self.groups.get(&id);
         let known = |group: &super::Group| {
             id.home == node
@@ -116,7 +116,7 @@ impl Collectives {
             home: fields.home.get(),
             number: fields.number.get(),
         };
-        // Who sends a part knows that the group has started.
+        // A node that sends a part knows that the group has started.
         let place = self.groups.get(&id).and_then(|group| match KIND {
             kind::COLLECTIVE_UP => {
                 let mut children = group.relatives.children.iter();

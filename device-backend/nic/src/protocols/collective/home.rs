@@ -5,8 +5,8 @@
 //!                │                             │
 //!                └── refused, taken back       └── one has ended: end sent to each node
 //! ```
-//! Joins may come before that of the home itself, which says which key and size are right. They
-//! wait, and count to the node that they came from.
+//! Joins may come before that of the home process itself, whose key and size are the right ones.
+//! They wait until then, and count against the quota of the node that they came from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,7 +134,7 @@ impl Home {
         self.settle(cx, key, outbox);
     }
 
-    /// Refuses who is wrong; forms the group if all others are there.
+    /// Refuses joins that are wrong; forms the group if all others are there.
     fn settle<H: Host>(&mut self, cx: &mut Context<'_, H>, key: (u16, u64), outbox: &mut Outbox) {
         let Some(forming) = self.forming.get_mut(&key) else {
             return;

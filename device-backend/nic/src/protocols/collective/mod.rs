@@ -24,9 +24,9 @@
 //! # Invariants
 //! - Each command has one completion: a call at its end or when its time is over, a join when
 //!   the group has started or cannot.
-//! - A group ends once, at each NIC for the reason that came first; from then on nothing begins
-//!   in it. All neighbours are told, behind what was sent to them before.
-//! - A collective whose results are all here completes, whatever ends meanwhile.
+//! - A group ends once at each NIC, for the reason that comes first there. No call begins in it
+//!   afterwards. All neighbours are told, behind what was sent to them before.
+//! - A collective whose results are all here completes, even if the group ends meanwhile.
 
 mod command;
 mod endings;

@@ -6,8 +6,8 @@
 //!                 ▼  │ room in the window, or a peer
 //!               waiting
 //! ```
-//! A frame stays in its place in the order of its node whatever others wait for: the end of a
-//! group comes behind all that its members have sent before.
+//! Frames to a node keep their order, also while they wait: the end of a group comes behind all that
+//! its members have sent before.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! How the bytes of two members become one (Q15, N26).
 //!
-//! Elements are little-endian wherever they stand. Which contribution comes first is the
-//! group's: each NIC takes its members by rank, then the nodes below it by their place in the
-//! tree. So the result of floats is the same on every member and in every run.
+//! Elements are little-endian everywhere. Contributions are reduced in a fixed order: each NIC takes
+//! its members by rank, then the nodes below it by their place in the tree. So the result of floats
+//! is the same on every member and in every run.
 
 use qnic_abi::collective::{Element, Operator};
 

@@ -7,8 +7,8 @@
 //!                                                           ▼
 //!   down to the nodes below ◄──────────────────────────── result ─► memory of the members
 //! ```
-//! Every collective is this: what members give is reduced on its way up, and what comes of it
-//! goes down to those who want it. A barrier gives nothing and wants nothing.
+//! Every collective has this form: the bytes that members give are reduced on their way up, and the
+//! result goes down to the members that want it. In a barrier no member gives or wants bytes.
 //!
 //! # Invariants
 //! - A part goes up when all members have called, and all nodes below have sent theirs; so its
@@ -97,7 +97,7 @@ impl Running {
         }
     }
 
-    /// Takes what it is from whoever says it first. Returns false if that is something else.
+    /// Takes its shape from the first member or node that says it. Returns false if it has another one.
     pub(super) fn agrees(&mut self, shape: Shape) -> bool {
         *self.shape.get_or_insert(shape) == shape
     }
@@ -350,7 +350,7 @@ impl Running {
         self.kept
     }
 
-    /// Forgets all parts: nobody wants them.
+    /// Forgets all parts: no member wants them.
     pub(super) fn drop_bytes(&mut self) {
         self.kept = 0;
         self.results.clear();

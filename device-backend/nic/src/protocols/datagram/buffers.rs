@@ -6,8 +6,8 @@
 //!   handles  7, 8, 9, 11, 12
 //! ```
 //! # Invariants
-//! - A buffer stands in one list, and in the table of handles. Whoever takes it out owns it, so it
-//!   has one end (H8).
+//! - A buffer stands in one list, and in the table of handles. It is taken out once, so it has one
+//!   end (H8).
 //! - There are as many slots as buffers were ever posted together. To take one out and to post
 //!   another one allocates nothing, and looks at no other port.
 

@@ -20,8 +20,8 @@
 //!   of its queue, without completions.
 //! - A packet that is sent has one completion, a buffer that is posted has one. Between command
 //!   and completion its pages are the NIC's, before and after they are the driver's (H8).
-//! - A peer can make this NIC keep nothing: a packet is in a buffer when `receive` returns, or
-//!   dropped and counted.
+//! - A peer cannot make this NIC keep anything: when `receive` returns, a packet is in a buffer, or
+//!   was dropped and counted.
 //! - Pages are named by guest-physical address, which is checked at each use.
 
 mod buffers;
@@ -221,7 +221,7 @@ impl Protocol for Datagrams {
     ) -> Received {
         match self.deliver(cx, arrival) {
             Ok(()) => Received::Done,
-            // Nobody learns of it but a trace: no answer goes back.
+            // Only a trace shows it: no answer goes back.
             Err(status) => Received::Refuse(status),
         }
     }

@@ -11,9 +11,9 @@
 //! The exporter decides which importers it admits (`Permissions` of the core). It refuses another
 //! process at once; that process learns that the name exists, and not which condition it fails.
 //!
-//! A node that cannot be reached, or that is reset meanwhile, is asked again until the
-//! time is up: the nodes of a cluster come up in any order. Every import gets its reply:
-//! if nothing else comes, at its deadline.
+//! A node that cannot be reached, or that is reset meanwhile, is asked again until the deadline, as
+//! the nodes of a cluster come up in any order. Every import gets a reply, at its deadline at the
+//! latest.
 
 mod parked;
 mod pending;

@@ -1,7 +1,7 @@
 //! A protocol for tests, and the walk-through of CONTRIBUTING.md: a command asks another
 //! NIC to send a value back. The request is of class Unreliable, and has the value in its
-//! body and as its payload. The answer has a turn of the answering NIC itself, as no
-//! process there takes part.
+//! body and as its payload. The answering NIC sends the answer in a turn of its own, as no process
+//! there takes part.
 
 mod abi;
 

@@ -1,4 +1,4 @@
-//! From a descriptor to a command that can be trusted to be one. Only the form is checked here.
+//! From a descriptor to a checked command. Only the form is checked here.
 
 use qnic_abi::command::{CommandHeader, Descriptor, MAX_TRANSFER};
 use qnic_abi::context::{self, ContextCommand, CONTEXTS};
@@ -25,7 +25,7 @@ pub(super) struct Space {
     pub(super) untagged: bool,
 }
 
-/// Who is told of the end of an operation.
+/// How a process is told of the end of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Handle {
     /// The completion queue, with this number of the process.

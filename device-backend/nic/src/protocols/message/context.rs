@@ -1,5 +1,5 @@
-//! Contexts of messages ([`qnic_abi::context`]; Q4, Q5, Q7, Q8): from what stands in SRAM to a
-//! Send or a Receive.
+//! Contexts of messages ([`qnic_abi::context`]; Q4, Q5, Q7, Q8): a Send or a Receive that a process
+//! describes in the SRAM.
 //!
 //! ```text
 //!   ContextCommand ──► copy of context, region, list ──► checked ──► Send, Receive ──► doorbell
@@ -7,10 +7,10 @@
 //!                                                           └──────────────────────► doorbell
 //! ```
 //! # Invariants
-//! - What a process stores into a context after its command was read changes nothing.
-//! - Pages of an exported segment are looked up as those of every other command: they may be
-//!   absent. Pages of the pool are those of the host area, which stay where they are as long as
-//!   the process is registered.
+//! - A context is read once, with its command: what a process stores there later has no effect.
+//! - Pages of an exported segment are looked up as for every other command, and may be absent.
+//!   Pages of the pool are those of the host area, which stay in place while the process is
+//!   registered.
 //! - A context has one operation at a time; a command that names one under way is malformed.
 
 use qnic_abi::command::CommandHeader;
@@ -205,7 +205,7 @@ impl Copied {
         }
     }
 
-    /// Who is told of its end.
+    /// How the process is told of its end.
     pub(super) fn handle(&self, index: u8) -> Handle {
         let notify = ContextFlags::NOTIFY.bits() & self.context.flags.get() != 0;
         Handle::Context { index, notify }

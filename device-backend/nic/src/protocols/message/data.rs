@@ -1,4 +1,4 @@
-//! Bytes of a message on their way into the memory of its receive.
+//! How the bytes of a message get into the memory of its receive.
 
 use qnic_abi::message::{MessageData, MessagePermit};
 use qnic_abi::wire::Frame;

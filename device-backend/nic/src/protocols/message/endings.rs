@@ -1,4 +1,5 @@
-//! What ends at the destination with a message, a process, a session or a segment, or is cancelled.
+//! At the destination: what ends with a message, a process, a session or a segment, and what is
+//! cancelled.
 
 use qnic_abi::message::MessageEnd;
 use qnic_abi::{Port, SegmentId, Status, VniId};
@@ -51,7 +52,7 @@ impl Messages {
                     space.discard(id);
                 }
             }
-            // Who receives it learns that it is gone.
+            // The receive that names it learns that it is gone.
             Place::Claimed => {}
             Place::Landing(landing) => self.finish(cx, &header, &landing, status),
         }

@@ -20,13 +20,13 @@
 //! | [`matching`] | which receive takes which message |
 //! | `probe` | probes, and what they claim |
 //! | `receive`, `data`, `endings` | messages at their destination |
-//! | `staging` | messages that have arrived and are not done, and what they may take |
+//! | `staging` | messages that have arrived and are not done, and their memory |
 //!
 //! # Invariants
 //! - A message is given to matching once, behind all that its source has sent to the same
 //!   process before.
 //! - The bytes of a message are in one place: at its source, in staging memory or in the memory
-//!   of its receive. What finds no room to be staged stays at its source; nothing is lost.
+//!   of its receive. Bytes for which there is no staging memory stay at their source; none is lost.
 //! - Each command has one last completion: an operation at its end, a receive when it leaves.
 //! - Memory is touched only through a segment that its process exports, which is looked up each
 //!   time.

@@ -1,5 +1,5 @@
-//! Probes: messages that have arrived are looked for, claimed and discarded before anything
-//! receives them.
+//! Probes: a process looks for messages that have arrived, and claims or discards them instead of
+//! receiving them.
 //!
 //! ```text
 //!   Probe ──► an unexpected message matches? ── yes ──► stays, or Claimed, or discarded

@@ -7,9 +7,9 @@
 //!             Early             Held            Unexpected           Landing
 //! ```
 //! A message is early if the one that its frame names has not arrived or is early itself. So
-//! nothing has to be kept of a stream but the order of its early messages. When its source ends,
-//! who comes later names no earlier frame. When its destination ends, the order stays: what is on
-//! its way goes to the next process on that port.
+//! the order of its early messages is all that is kept of a stream. When the source of a stream
+//! ends, the next process on its port names no earlier frame. When the destination ends, the order
+//! stays: messages on their way go to the next process on that port.
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::message::{Message, SendFlags};

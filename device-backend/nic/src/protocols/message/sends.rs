@@ -8,9 +8,9 @@
 //!                                            Permitted: data ◄─────┘
 //!                                                └─ all delivered ─► Ok or Truncated
 //! ```
-//! The first frame of a message is sent when those of all earlier messages to that process were
-//! ([`super::streams`]). It says behind which frame it is to be
-//! matched, unless that is known to have arrived.
+//! The first frame of a message is sent after the first frames of all earlier messages to that
+//! process ([`super::streams`]). It names the frame behind which it is to be matched, unless that
+//! frame is known to have arrived.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Messages that have arrived and are not done: early, held back, unexpected, claimed, or on their
-//! way into a receive; and what they may take (Q12).
+//! Messages that have arrived and are not done (early, held back, unexpected, claimed, or on their
+//! way into a receive), and the bounds of their memory (Q12).
 //!
 //! | place | waits for | with its bytes | without |
 //! |---|---|---|---|
@@ -9,9 +9,9 @@
 //! | Claimed | a receive that names it | staged | at the source |
 //! | Landing | pages of the receive | staged | data that is permitted |
 //!
-//! Bytes are bounded for each process that receives and for each node that sends; what finds no
-//! room stays at its source. Messages without bytes are bounded for each node: each belongs to
-//! an operation there that runs.
+//! Staged bytes are bounded for each process that receives and for each node that sends; bytes beyond
+//! that stay at their source. Messages without bytes are bounded for each node, as each belongs to
+//! an operation that runs there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -9,9 +9,9 @@
 //! ```
 //! - Every list is in the order of the sequence numbers, so the first of a bin came first.
 //! - An entry that is removed leaves all its lists at once, and its slot is used again. No bin
-//!   is empty. So memory is that of the most entries at once since the table was last empty.
-//! - No id is given twice: that of an entry which was removed finds nothing.
-//! - Whoever chooses the bins cannot make them collide: the hash has random keys. Nothing is
+//!   is empty. So the table has as many slots as it had entries at most since it was last empty.
+//! - No id is given twice: the id of a removed entry finds nothing.
+//! - No choice of bins makes them collide: the hash has random keys. Nothing is
 //!   ever read in the order of the hash table.
 
 #[cfg(test)]

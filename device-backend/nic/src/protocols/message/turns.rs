@@ -184,7 +184,7 @@ fn body_of<const KIND: u8>(command: &Send, after: u64) -> Message<KIND> {
     }
 }
 
-/// A message that is to be sent, whoever describes it.
+/// A message that is to be sent, described by a command or by a context.
 struct Described {
     command: Send,
     /// How its pages are found, or why they are not.

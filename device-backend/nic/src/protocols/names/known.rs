@@ -7,8 +7,8 @@
 //!            ▼
 //!   graves: names whose entries are removed bit by bit
 //! ```
-//! A node can have many names, and is forgotten at once: its names get into a grave, from which
-//! [`Known::sweep`] removes a few at a time. A name is never found by what is in a grave.
+//! A node can have many names, and is forgotten at once: its names go into a grave, from which
+//! [`Known::sweep`] removes a few at a time. An entry in a grave is never found.
 
 use std::collections::{BTreeMap, BTreeSet};
 

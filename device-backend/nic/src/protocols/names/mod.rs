@@ -16,11 +16,11 @@
 //! | `spread` | how far each other node has been told |
 //!
 //! # Invariants
-//! - A node is told all changes of names in their order, from the beginning of each session on.
-//!   What it knows of this one ends with the session. So names converge whenever nodes can talk:
-//!   after losses, restarts and partitions.
-//! - While this node has names, or knows names of another, it awaits that: its silence ends the
-//!   session.
+//! - A node is told all changes of names in their order, from the beginning of each session on, and
+//!   forgets them with the session. So names converge whenever nodes can talk: after losses, restarts
+//!   and partitions.
+//! - While this node has names of its own, or knows names of another node, it expects frames of that
+//!   node: silence ends the session.
 //! - Each command has one completion.
 //! - No poll deals with more than [`BATCH`] lookups, and no frame with more names that have ended
 //!   than twice its own, whatever waits.

@@ -1,8 +1,8 @@
-//! From a descriptor to a command that can be trusted to be one: private copy first,
-//! then `TryFrom` (architecture, "Rules that make it safe").
+//! From a descriptor, a private copy, to a checked command by `TryFrom` (architecture, "Rules that
+//! make it safe").
 //!
-//! Only the form is checked here. Whether keys, segments and addresses are right
-//! concerns that one transfer, and is checked where they are used (N11).
+//! Only the form is checked here. Keys, segments and addresses are checked where they are used: a
+//! wrong one fails its transfer, and no other (N11).
 
 use qnic_abi::command::{Descriptor, MAX_TRANSFER};
 use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand, WriteFlags};

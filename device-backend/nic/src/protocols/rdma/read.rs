@@ -7,8 +7,8 @@
 //!   lockPage, copy, unlockPageDirty ◄──────── ReadResponse
 //! ```
 //! A request asks for a page span ([`qnic_abi::wire`]), and is answered by one frame or
-//! several, each with some of its fragments. The requester remembers each fragment it
-//! asked for; a response that it did not ask for, or no longer waits for, touches nothing.
+//! several, each with some of its fragments. The requester remembers each fragment that it has
+//! asked for; an unexpected or late response touches nothing.
 
 use qnic_abi::rdma::{Opcode, ReadRequest, ReadResponse};
 use qnic_abi::wire::{fragments, Frame, MAX_SPAN};
@@ -107,8 +107,8 @@ impl Transfers {
         self.update(cx, id);
     }
 
-    /// Receives one fragment of a response; one that nobody has asked for, or waits for
-    /// any more, touches nothing.
+    /// Receives one fragment of a response. One that was not asked for, or is not awaited any more,
+    /// touches nothing.
     pub(super) fn receive_response<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,

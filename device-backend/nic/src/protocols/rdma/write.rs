@@ -1,8 +1,8 @@
 //! RDMA write (N9, N10) at its source and at its destination.
 //!
-//! The source pages are locked while the frame that carries them is sent; a wire has
-//! taken the bytes when it returns, so nothing is copied there. A page span ends before
-//! a page that is absent; if that is its first, the operation waits for it (N13).
+//! The source pages are locked while the frame that carries them is sent. The wire has taken the
+//! bytes when it returns, so the source makes no copy. A page span ends before an absent page; if
+//! its first page is absent, the operation waits for it (N13).
 //!
 //! At the destination port, segment, key, access and range are checked for every frame,
 //! then its pages are locked, written, marked dirty and unlocked.
@@ -13,9 +13,8 @@
 //! frame without payload carries it as soon as that is so. The responder signals it when
 //! everything with a lower number is delivered.
 //!
-//! Each frame of a write names the notification, and the responder checks in each whether
-//! writers of the segment may signal it: a write that may not is refused before any of it is
-//! stored.
+//! Each frame of a write names the notification, and the responder checks each time that writers of
+//! the segment may signal it. So a write that may not is refused before any of it is stored.
 
 use qnic_abi::rdma::{Write, WriteFlags};
 use qnic_abi::wire::{fragments, Frame};

@@ -113,7 +113,7 @@ fn a_receive_looks_at_few_of_ten_thousand_messages() {
     }
 }
 
-/// Who ignores some bits of the tag and names a source looks at messages of that source only.
+/// A receive that ignores some bits of the tag and names a source looks at messages of that source only.
 #[test]
 fn a_partial_tag_costs_a_walk_over_the_messages_of_its_source() {
     let mut matching = TestMatching::new(ROOM);
