@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex};
 
 use qnic_abi::host_area::{self, HOST_PAGES};
 
-use crate::checker::Checker;
-use crate::collective_oracle::CollectiveOracle;
-use crate::datagram_oracle::DatagramOracle;
-use crate::memory::Words;
-use crate::memory_worker::Serving;
-use crate::message_oracle::MessageOracle;
-use crate::name_oracle::NameOracle;
-use crate::oracle::Oracle;
+use crate::machine::memory::Words;
+use crate::process::watched::UnavailablePage;
 use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
 use crate::settings::{Others, Settings};
-use crate::stream_oracle::StreamOracle;
-use crate::watched::UnavailablePage;
+use crate::workloads::datagrams::oracle::DatagramOracle;
+use crate::workloads::groups::oracle::CollectiveOracle;
+use crate::workloads::memory::Serving;
+use crate::workloads::messages::oracle::MessageOracle;
+use crate::workloads::names::oracle::NameOracle;
+use crate::workloads::rdma::oracle::Oracle;
+use crate::workloads::streams::oracle::StreamOracle;
+use crate::workloads::sync::checker::Checker;
 
 /// What happens now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -54,42 +54,18 @@
 #![forbid(unsafe_code)]
 
 pub mod campaign;
-mod checker;
-mod collective_oracle;
-mod collective_worker;
 mod common;
-mod datagram_oracle;
-mod datagram_worker;
-mod device_memory;
-mod direct;
 mod expected_bytes;
-mod increments;
-mod kernel;
-mod late;
-mod mapping;
-mod memory;
-mod memory_worker;
-mod message_oracle;
-mod message_worker;
-mod name_oracle;
-mod name_worker;
+mod links;
+mod machine;
 mod node;
-mod oracle;
-mod platform;
 mod process;
-mod queue;
-mod rdma_worker;
 mod routes;
 mod schedule;
-mod sessions;
 mod settings;
-mod stream_oracle;
-mod stream_worker;
-mod sync_worker;
 mod task;
 pub mod throughput;
-mod watched;
-mod wire;
+mod workloads;
 mod world;
 
 pub use campaign::{run, run_traced, Failure};

@@ -23,12 +23,12 @@ use qnic_nic::{Counters, Host, Nic, NicConfig, Progress, TableKind, Time};
 use zerocopy::IntoBytes;
 
 use crate::common::{Common, Phase};
-use crate::memory::{Memory, Owner};
-use crate::platform::{Machine, SimPlatform};
+use crate::links::wire::{details, summary, Arrived, Network, Outlet};
+use crate::machine::memory::{Memory, Owner};
+use crate::machine::platform::{Machine, SimPlatform};
 use crate::process::ProcessContext;
 use crate::schedule::{lock, trace, Event, Incarnation};
 use crate::settings::Faults;
-use crate::wire::{details, summary, Arrived, Network, Outlet};
 
 /// Windows of each NIC.
 const WINDOWS: u32 = 4;

@@ -6,11 +6,11 @@ use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
 use qnic_nic::{Limits, Path};
 
-use crate::datagram_worker::FRAMES as DATAGRAM_FRAMES;
-use crate::memory_worker::FRAMES as MEMORY_FRAMES;
 use crate::process::port;
-use crate::stream_worker::{BLOCK_FRAMES, FRAMES as STREAM_FRAMES};
 use crate::throughput::Case;
+use crate::workloads::datagrams::FRAMES as DATAGRAM_FRAMES;
+use crate::workloads::memory::FRAMES as MEMORY_FRAMES;
+use crate::workloads::streams::{BLOCK_FRAMES, FRAMES as STREAM_FRAMES};
 
 bitflags::bitflags! {
     /// Which faults happen.

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use qnic_nic::Counters;
 
 use crate::common::{Common, Phase, SlotState};
+use crate::links::sessions::ends;
+use crate::links::wire::{Arrived, Network};
 use crate::node::Node;
+use crate::process::watched::UnavailablePage;
 use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Trace};
-use crate::sessions::ends;
 use crate::settings::{delay_only, Faults, Options, Others, Settings};
 use crate::task::Tasks;
 use crate::throughput::Measured;
-use crate::watched::UnavailablePage;
-use crate::wire::{Arrived, Network};
 
 /// How long processes may work, in nanoseconds.
 const WORK: u64 = 3_000_000_000;

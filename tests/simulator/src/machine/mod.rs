@@ -1,0 +1,7 @@
+//! The hardware and the kernel of a node.
+
+pub(crate) mod device_memory;
+pub(crate) mod kernel;
+pub(crate) mod mapping;
+pub(crate) mod memory;
+pub(crate) mod platform;

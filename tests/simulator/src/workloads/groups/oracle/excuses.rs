@@ -1,0 +1,140 @@
+//! What excuses that a join or a call fails.
+
+use qnic_abi::Status;
+use qnic_nic::Limits;
+
+use super::plan::{Plan, Seat};
+use super::{CollectiveOracle, Member, Name, Purpose, MEMORY};
+use crate::process::watched::UnavailablePage;
+use crate::schedule::Schedule;
+
+impl CollectiveOracle {
+    /// The route between two nodes is disturbed until a point in time.
+    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
+        for plan in &mut self.plans {
+            if plan.has_node(a) && plan.has_node(b) {
+                plan.disturbed.extend([a, b]);
+            }
+        }
+        self.routes.disturb(a, b, until);
+    }
+
+    /// The segment of a process begins to be revoked.
+    pub(crate) fn revoke(&mut self, slot: usize) {
+        for seat in self.seats_of(slot) {
+            seat.revoked |= !seat.calls.is_empty();
+        }
+        for purpose in self.process(slot).open.values_mut() {
+            if let Purpose::Wrong(_, _, revoked) = purpose {
+                *revoked = true;
+            }
+        }
+    }
+
+    /// Makes a page of a process unavailable to its NIC.
+    pub(crate) fn make_unavailable(
+        &mut self,
+        slot: usize,
+        schedule: &Schedule,
+    ) -> Option<UnavailablePage> {
+        let process = self.process(slot);
+        let address = process.address;
+        let address = || address + schedule.range(0..MEMORY);
+        let page = process.watched.make_unavailable(address)?;
+        for seat in self.seats_of(slot) {
+            seat.lacked = true;
+        }
+        Some(page)
+    }
+
+    /// The page can be brought in again.
+    pub(crate) fn make_available(&mut self, page: UnavailablePage, now: u64) {
+        self.process(page.slot).watched.make_available(page, now);
+    }
+
+    /// Returns true if a call of a member may fail like that, for that process; `None` is a call
+    /// that takes no part.
+    pub(super) fn may_fail(
+        &self,
+        (number, _): Member,
+        call: Option<usize>,
+        (status, who): (Status, Name),
+        now: u64,
+    ) -> bool {
+        let plan = &self.plans[number];
+        let done = |seat: &&Seat| call.is_some_and(|call| seat.has_done(call));
+        let mut named = plan.seats.iter().filter(|seat| seat.name == who);
+        let named = named.find(|seat| !done(seat));
+        let named_may = |may: fn(&Seat) -> bool| named.is_some_and(may);
+        match status {
+            Status::PeerGone if who.1 == 0 => plan.disturbed.contains(&who.0.into()),
+            Status::PeerGone => named_may(|seat| seat.gone),
+            Status::TimedOut => named.is_some_and(|seat| seat.is_late(now)),
+            Status::PageUnavailable => named_may(|seat| seat.lacked),
+            Status::Aborted | Status::BadKey | Status::NoSuchSegment => {
+                named_may(|seat| seat.revoked)
+            }
+            Status::Mismatch => plan.mistaken || plan.seats.iter().any(|seat| seat.revoked),
+            Status::Exhausted => self.limits.group_bytes < Limits::default().group_bytes,
+            Status::NoSuchGroup => call.is_none() && named_may(|seat| seat.gone),
+            _ => false,
+        }
+    }
+
+    /// Returns true if a member may fail to join like that.
+    pub(super) fn may_not_join(
+        &self,
+        (number, rank): Member,
+        (status, who): (Status, Name),
+        now: u64,
+    ) -> bool {
+        let plan = &self.plans[number];
+        let own = &plan.seats[rank as usize];
+        let late = |seat: &Seat| seat.is_late(now);
+        let mut named = plan.seats.iter().filter(|seat| seat.name == who);
+        let out = |seat: &Seat| seat.gone || late(seat) || has_failed(seat);
+        match status {
+            _ if !plan.disturbed.is_empty() => true,
+            Status::TimedOut => who == plan.seats[0].name && late(own) || named.any(late),
+            Status::PeerGone if who.1 == 0 => {
+                let mut there = plan.seats.iter().filter(|seat| seat.name.0 == who.0);
+                there.any(out)
+            }
+            Status::PeerGone => named.any(out) || self.is_rival_home(number, who),
+            Status::GroupRefused => {
+                let wrong = |seat: &Seat| seat.join.is_some_and(|join| join.wrong);
+                plan.seats.iter().any(wrong) || self.has_rival(number)
+            }
+            Status::Exhausted if own.join.is_some_and(|join| join.full) => true,
+            // The group has formed and ended before this member was told.
+            _ => self.may_fail((number, rank), None, (status, who), now),
+        }
+    }
+
+    fn rivals(&self, number: usize) -> impl Iterator<Item = &Plan> {
+        let plan = &self.plans[number];
+        let others = self.plans.iter().enumerate();
+        others
+            .filter(move |(other, it)| {
+                let same = it.name == plan.name && it.seats[0].name == plan.seats[0].name;
+                same && *other != number
+            })
+            .map(|(_, plan)| plan)
+    }
+
+    /// Returns true if another group of that home has the same name.
+    fn has_rival(&self, number: usize) -> bool {
+        self.rivals(number).next().is_some()
+    }
+
+    /// Returns true if the home of another group of that name was that process, and is gone.
+    fn is_rival_home(&self, number: usize, who: Name) -> bool {
+        let mut rivals = self.rivals(number);
+        rivals.any(|plan| plan.seats[0].name == who && plan.seats[0].gone)
+    }
+}
+
+fn has_failed(seat: &Seat) -> bool {
+    let end = seat.join.and_then(|join| join.end);
+    end.is_some_and(|end| end != qnic_abi::Status::Ok)
+}

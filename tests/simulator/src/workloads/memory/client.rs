@@ -1,0 +1,370 @@
+//! A client: attaches a volume, reads and writes it, and compares.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use qnic_driver::datagram::Buffer;
+use qnic_driver::platform::Platform;
+use qnic_driver::remote_memory::{
+    AttachError, ClientConfig, ClientState, ConfigError, Failure, Limits, Refusal, ServerState,
+    Volume,
+};
+use qnic_driver::Driver;
+
+use super::blocks::{Blocks, Pending, Read};
+use super::user::{content, fill, End, User};
+use super::{
+    server_of, BLOCKS, CLIENT_PORT, KEY, LEASE, LOOK, MS, OUTAGE, REQUESTS, REQUEST_TIMEOUT,
+    SERVER_TIMEOUT,
+};
+use crate::common::{Phase, SlotState};
+use crate::machine::platform::SimPlatform;
+use crate::process::{Ended, ProcessContext, Result};
+use crate::schedule::{lock, trace};
+
+/// Longest pause between two steps.
+const PAUSE: u64 = 12 * MS;
+
+/// By how much more a request may take: its NIC gives up a peer that is gone, and returns buffers.
+const SLACK: u64 = 20 * MS;
+
+/// What a request is.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Read(Read),
+    Write(Pending),
+}
+
+/// A request under way.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    what: What,
+    issued: u64,
+}
+
+/// A volume that is attached.
+pub(super) struct Client<'a> {
+    pub(super) context: &'a ProcessContext,
+    volume: Volume<SimPlatform>,
+    user: Arc<User>,
+    /// Pages that are its own.
+    pages: Vec<Buffer<SimPlatform>>,
+    open: BTreeMap<u64, Request>,
+    blocks: Blocks,
+    next: u64,
+    /// Until then it kills no server.
+    quiet_until: u64,
+    /// Requests that have failed.
+    pub(super) failures: Vec<Failure>,
+}
+
+impl ProcessContext {
+    /// A client from its start to its end.
+    pub(super) fn use_memory(&self, driver: &Arc<Driver<SimPlatform>>) -> Result<()> {
+        let Some((volume, user)) = self.attach(driver)? else {
+            // Too few servers are left.
+            self.set_verified();
+            return self.rest();
+        };
+        let mut client = Client {
+            context: self,
+            volume,
+            user,
+            pages: Vec::new(),
+            open: BTreeMap::new(),
+            blocks: Blocks::new(BLOCKS),
+            next: 0,
+            quiet_until: 0,
+            failures: Vec::new(),
+        };
+        while client.pages.len() < REQUESTS {
+            match driver.platform().new_page() {
+                Ok(page) => client.pages.push(Buffer::new(page)),
+                Err(_) => self.sleep(100_000)?,
+            }
+        }
+        let worked = client.work();
+        let user = client.user.clone();
+        let open = client.open.len();
+        let bad = client.volume.status().counters.bad_answers;
+        let careful = self.common.settings.memory.careful;
+        assert!(
+            bad == 0 || !careful,
+            "memory worker {}: {bad} wrong answers of servers",
+            self.slot
+        );
+        // What is under way ends with the volume; then all pages are here again.
+        drop(client.volume);
+        let ended = std::iter::from_fn(|| user.next()).count();
+        assert_eq!(
+            ended, open,
+            "memory worker {}: requests that never end",
+            self.slot
+        );
+        worked
+    }
+
+    /// Attaches a volume. None: there are too few servers, and there will not be more.
+    fn attach(
+        &self,
+        driver: &Arc<Driver<SimPlatform>>,
+    ) -> Result<Option<(Volume<SimPlatform>, Arc<User>)>> {
+        let port = CLIENT_PORT + (self.slot - self.first_client()) as u16;
+        loop {
+            let user = User::new(&self.common.schedule);
+            match driver.attach_volume(port, self.volume_config(), user.clone()) {
+                Ok(volume) => {
+                    trace!(
+                        self.common.schedule,
+                        "memory worker {}: attached",
+                        self.slot
+                    );
+                    return Ok(Some((volume, user)));
+                }
+                Err(AttachError::Bind(error)) => self.after_bind_error(error)?,
+                Err(AttachError::Config(ConfigError::NoMemory)) => self.sleep(100_000)?,
+                Err(AttachError::Refused(reason)) => {
+                    // Perhaps its node is gone.
+                    self.check_alive()?;
+                    let careful = self.common.settings.memory.careful;
+                    assert!(!careful, "a volume is refused for no reason: {reason:?}");
+                    let serving = lock(&self.common.volumes).slots.len();
+                    let few = serving < self.common.settings.memory.replicas;
+                    match self.common.phase() {
+                        Phase::Exit => return Ok(None),
+                        Phase::Drain if few => return Ok(None),
+                        _ => self.sleep(LOOK)?,
+                    }
+                }
+                Err(AttachError::Interrupted) => return Err(Ended),
+                Err(error) => panic!("memory worker {}: {error}", self.slot),
+            }
+        }
+    }
+
+    fn volume_config(&self) -> ClientConfig {
+        let settings = &self.common.settings;
+        let times = settings.memory.times;
+        let mut limits = Limits {
+            request_timeout: times * REQUEST_TIMEOUT,
+            server_timeout: times * SERVER_TIMEOUT,
+            attach_timeout: times * 3 * LEASE,
+            renew_interval: times * 25 * MS,
+            ..Limits::default()
+        };
+        limits.retransmit.initial = times * 10 * MS;
+        limits.retransmit.floor = MS;
+        limits.retransmit.floor_oldest = MS;
+        limits.retransmit.ceiling = times * 20 * MS;
+        limits.retransmit.ack_delay = MS;
+        ClientConfig {
+            volume: self.slot as u64,
+            client: self.common.schedule.any() | 1,
+            key: KEY,
+            blocks: BLOCKS,
+            replicas: settings.memory.replicas,
+            servers: (0..settings.options.nodes).map(server_of).collect(),
+            requests: REQUESTS,
+            copies: 2,
+            limits,
+        }
+    }
+}
+
+impl Client<'_> {
+    /// Reads and writes, until it has done enough; then sees that everything works again.
+    fn work(&mut self) -> Result<()> {
+        let (context, schedule) = (self.context, &self.context.common.schedule);
+        // Some programs use one block again and again: what comes late finds newer writes there.
+        let hot = if schedule.chance(500) { 1 } else { BLOCKS };
+        for _ in context.steps() {
+            for _ in 0..schedule.range(1..4) {
+                let of = if schedule.chance(700) { hot } else { BLOCKS };
+                let block = schedule.range(0..of);
+                self.request(block, schedule.chance(500))?;
+            }
+            self.collect()?;
+            if context.common.settings.memory.careful {
+                self.kill_some();
+            } else if schedule.chance(3) {
+                return Ok(());
+            }
+            let longest = if schedule.chance(300) {
+                PAUSE / 50
+            } else {
+                PAUSE
+            };
+            context.sleep(schedule.range(0..longest))?;
+        }
+        self.wait_for_all()?;
+        context.set_idle(true);
+        while context.common.phase() == Phase::Work {
+            schedule.wait(Some(&context.common.phase_changed), None);
+            context.check_alive()?;
+        }
+        self.verify()?;
+        context.rest()
+    }
+
+    /// Begins a request, when there is room for one.
+    pub(super) fn request(&mut self, block: u64, writes: bool) -> Result<()> {
+        let (slot, now) = (self.context.slot, self.context.common.schedule.now());
+        let page = loop {
+            match self.pages.pop() {
+                Some(page) => break page,
+                None => self.wait()?,
+            }
+        };
+        self.next += 1;
+        let token = self.next;
+        let what = match writes {
+            true => {
+                fill(&page, token);
+                What::Write(self.blocks.write(block, token))
+            }
+            false => What::Read(self.blocks.read(block)),
+        };
+        trace!(
+            self.context.common.schedule,
+            "memory worker {slot}: request {token}, block {block}, writes: {writes}"
+        );
+        self.open.insert(token, Request { what, issued: now });
+        let taken = match writes {
+            true => self.volume.write(token, block, page),
+            false => self.volume.read(token, block, page),
+        };
+        if let Err((page, refusal)) = taken {
+            // Its NIC is gone, or still has the buffer of a read that has ended.
+            assert_eq!(
+                refusal,
+                Refusal::Busy,
+                "memory worker {slot}: request {token}"
+            );
+            self.pages.push(page);
+            self.open.remove(&token);
+            if let What::Write(pending) = what {
+                self.blocks.written(pending, false);
+            }
+            self.context.sleep(MS)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at what has ended, and at what should have.
+    pub(super) fn collect(&mut self) -> Result<()> {
+        while let Some(end) = self.user.next() {
+            self.end(end);
+        }
+        let now = self.context.common.schedule.now();
+        for (token, request) in &self.open {
+            let limit = request.issued + self.time_limit();
+            let slot = self.context.slot;
+            assert!(
+                now <= limit,
+                "memory worker {slot}: request {token} does not end"
+            );
+        }
+        self.context.check_alive()
+    }
+
+    /// How long a request may take.
+    fn time_limit(&self) -> u64 {
+        let settings = &self.context.common.settings;
+        settings.memory.times * (REQUEST_TIMEOUT + SLACK) + settings.limits.peer_timeout
+    }
+
+    /// How long servers that were killed may go unnoticed, and are away.
+    pub(super) fn unnoticed(&self) -> u64 {
+        OUTAGE + self.context.common.settings.memory.times * 4 * SERVER_TIMEOUT
+    }
+
+    fn end(&mut self, end: End) {
+        let slot = self.context.slot;
+        let End {
+            token,
+            result,
+            page,
+            at,
+        } = end;
+        let request = self.open.remove(&token);
+        let request = request.unwrap_or_else(|| panic!("request {token} ends twice"));
+        let took = at - request.issued;
+        let schedule = &self.context.common.schedule;
+        trace!(
+            schedule,
+            "memory worker {slot}: request {token}: {result:?}"
+        );
+        assert!(took <= self.time_limit(), "request {token} takes {took} ns");
+        match request.what {
+            What::Write(pending) => self.blocks.written(pending, result.is_ok()),
+            What::Read(read) if result.is_ok() => self.blocks.returned(read, content(&page)),
+            What::Read(_) => {}
+        }
+        match result {
+            Ok(()) => lock(&self.context.common.volumes).requests += 1,
+            Err(failure) => {
+                let careful = self.context.common.settings.memory.careful;
+                assert!(!careful, "memory worker {slot}: request {token}: {failure}");
+                self.failures.push(failure);
+            }
+        }
+        self.pages.push(page);
+    }
+
+    /// Waits until something has ended, or a little.
+    fn wait(&mut self) -> Result<()> {
+        let schedule = &self.context.common.schedule;
+        if !self.user.has_some() {
+            schedule.wait(Some(&self.user.signal), Some(schedule.now() + LOOK));
+        }
+        self.collect()
+    }
+
+    /// Waits until nothing is under way.
+    pub(super) fn wait_for_all(&mut self) -> Result<()> {
+        while !self.open.is_empty() {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if each block has all its replicas, and all servers are there.
+    pub(super) fn is_whole(&self) -> bool {
+        let status = self.volume.status();
+        let servers = self.context.common.settings.options.nodes;
+        let mut servers = (0..servers).map(|index| self.volume.server(index));
+        let is_live = |server: Option<_>| {
+            server.is_some_and(|it: qnic_driver::remote_memory::ServerStatus| {
+                it.state == ServerState::Live && !it.leaving
+            })
+        };
+        status.state == ClientState::Active
+            && !status.repair.running
+            && status.repair.missing == 0
+            && servers.all(is_live)
+    }
+
+    /// Kills servers now and then, if the volume can do without.
+    fn kill_some(&mut self) {
+        let now = self.context.common.schedule.now();
+        if now >= self.quiet_until && self.is_whole() && self.context.common.schedule.chance(300) {
+            self.kill_servers();
+        }
+    }
+
+    /// Kills one server less than each block has.
+    pub(super) fn kill_servers(&mut self) {
+        let common = &self.context.common;
+        let first = common.settings.rdma_workers;
+        let mut servers: Vec<_> = (first..first + common.settings.options.nodes).collect();
+        for _ in 1..common.settings.memory.replicas {
+            let slot = servers.swap_remove(common.schedule.below(servers.len()));
+            let server = lock(&common.slots)[slot];
+            if server.state != SlotState::Empty {
+                trace!(common.schedule, "fault: memory worker {slot} is killed");
+                common.schedule.kill(server.task);
+            }
+        }
+        self.quiet_until = common.schedule.now() + self.unnoticed();
+    }
+}

@@ -1,0 +1,309 @@
+//! A message worker: a process that sends and receives tagged messages (Q3, Q4, Q11 to Q13).
+//!
+//! ```text
+//!   works: sends, receives, cancels, revokes ──► serves: a receive for any message in each
+//!         │                                      space, until all others are done, too ──► ends
+//!         └──► ends behind messages that it has just sent, in some seeds
+//! ```
+//! It is a task like an RDMA worker, and issues raw commands. The [`crate::workloads::messages::oracle`] learns
+//! of each one when it is issued, and sees the completions when the NIC stores them; the worker
+//! reads them later, as programs do. At the end nothing of it is posted or under way.
+//!
+//! A process of which so many Sends run as the NIC takes has no more commands read, so it could
+//! post no receive for those that wait for it: a worker leaves room for one.
+
+pub(crate) mod oracle;
+
+mod by_context;
+mod commands;
+mod contexts;
+
+use std::collections::BTreeMap;
+
+use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
+use qnic_abi::{Access, Status, PAGE_SIZE};
+use qnic_driver::Process;
+
+use self::contexts::Contexts;
+use crate::common::{Common, Phase};
+use crate::expected_bytes::{ExpectedBytes, Range};
+use crate::machine::platform::SimPlatform;
+use crate::process::queue::Queue;
+use crate::process::{pages, Ended, Exported, ProcessContext, Result};
+use crate::schedule::{lock, trace, Schedule};
+use crate::settings::Faults;
+use crate::workloads::messages::oracle::{Space, INCOMING, OUTGOING};
+
+/// Endpoints that are used.
+const ENDPOINTS: [u16; 3] = [0, 3, 15];
+
+/// Messages that it claims before it receives one.
+const CLAIMED: usize = 6;
+
+/// After so many of a thousand steps a worker ends abruptly, in seeds in which some do.
+const ABRUPT: u32 = 8;
+
+/// How long it runs on behind its last messages then at most, in nanoseconds.
+const MOMENT: u64 = 500_000;
+
+/// How long a worker that serves blocks at most, in nanoseconds.
+const LOOK: u64 = 5_000_000;
+
+/// A segment of a message worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Area {
+    Outgoing,
+    Incoming,
+}
+
+impl Area {
+    const ALL: [Area; 2] = [Area::Outgoing, Area::Incoming];
+}
+
+impl ProcessContext {
+    /// A message worker from its start to its end.
+    pub(crate) fn run_message_worker(&self) {
+        let (machine, slot) = (&self.machine, self.slot);
+        let schedule = &self.common.schedule;
+        let offset = || schedule.range(0..PAGE_SIZE as u64);
+        let ranges = [
+            (0x40_0000 + offset(), OUTGOING),
+            (0x80_0000 + offset(), INCOMING),
+        ];
+        let [outgoing, incoming] = ranges.map(|(address, length)| pages(address, length));
+        let space = machine.kernel.new_space(outgoing.chain(incoming));
+        let addresses = ranges.map(|(address, _)| address);
+        lock(&self.common.messages).begin(slot, machine, space, addresses);
+        let process = self.live("message worker", space, |process| {
+            self.exchange_messages(process, ranges)
+        });
+        drop(process);
+        machine.kernel.end_space(space);
+    }
+
+    fn exchange_messages(&self, process: &Process<SimPlatform>, ranges: [Range; 2]) -> Result<()> {
+        let mut worker = MessageWorker {
+            context: self,
+            common: &self.common,
+            schedule: &self.common.schedule,
+            slot: self.slot,
+            process,
+            queue: Queue::new(&self.machine, process),
+            contexts: Contexts::new(&self.machine, process),
+            ranges,
+            exported: [None; 2],
+            sources: ExpectedBytes::default(),
+            sends: 0,
+            receives: BTreeMap::new(),
+            claimed: Vec::new(),
+            landing: BTreeMap::new(),
+        };
+        for area in Area::ALL {
+            worker.export(area)?;
+        }
+        worker.work()?;
+        worker.serve()?;
+        worker.finish()
+    }
+}
+
+/// A registered process.
+struct MessageWorker<'a> {
+    context: &'a ProcessContext,
+    common: &'a Common,
+    schedule: &'a Schedule,
+    slot: usize,
+    process: &'a Process<SimPlatform>,
+    queue: Queue,
+    contexts: Contexts,
+    ranges: [Range; 2],
+    /// By area.
+    exported: [Option<Exported>; 2],
+    /// What messages under way lie in.
+    sources: ExpectedBytes,
+    /// Messages under way.
+    sends: usize,
+    /// Posted receives, and the space of those that serve.
+    receives: BTreeMap<u64, Option<Space>>,
+    /// Messages that it has claimed, and those of which a receive is posted, by its handle.
+    claimed: Vec<Claimed>,
+    landing: BTreeMap<u64, Claimed>,
+}
+
+/// A claimed message: its number at the NIC, its immediate data, and its length.
+#[derive(Debug, Clone, Copy)]
+struct Claimed {
+    number: u64,
+    id: u64,
+    length: u64,
+}
+
+impl MessageWorker<'_> {
+    fn export(&mut self, area: Area) -> Result<()> {
+        let (name, range) = (area as u64 + 1, self.ranges[area as usize]);
+        let exported = self
+            .context
+            .export(self.process, (name, Access::all()), range)?;
+        self.exported[area as usize] = Some(exported);
+        if area == Area::Incoming {
+            lock(&self.common.messages).revoke_incoming(self.slot, false);
+        }
+        Ok(())
+    }
+
+    fn unexport(&mut self, area: Area) -> Result<()> {
+        let Some(exported) = self.exported[area as usize].take() else {
+            return Ok(());
+        };
+        match area {
+            Area::Outgoing => lock(&self.common.messages).revoke_outgoing(self.slot),
+            Area::Incoming => lock(&self.common.messages).revoke_incoming(self.slot, true),
+        }
+        self.context.unexport(self.process, exported)?;
+        trace!(
+            self.schedule,
+            "message worker {}: revokes {area:?}",
+            self.slot
+        );
+        Ok(())
+    }
+
+    fn revoke(&mut self) -> Result<()> {
+        let area = Area::ALL[self.schedule.below(2)];
+        self.unexport(area)?;
+        self.context.think(500)?;
+        self.export(area)
+    }
+
+    /// Does what processes do, in any order, until it has done enough.
+    fn work(&mut self) -> Result<()> {
+        for _ in self.context.steps() {
+            self.act()?;
+            if !self.schedule.chance(400) {
+                self.collect()?;
+            }
+            if self.common.settings.abrupt && self.schedule.chance(ABRUPT) {
+                return self.end_abruptly();
+            }
+            self.context.think(500)?;
+        }
+        Ok(())
+    }
+
+    /// Ends behind messages that it has just sent, as a program does that does not wait for them.
+    fn end_abruptly(&mut self) -> Result<()> {
+        self.send_some()?;
+        let longest = self.schedule.range(1000..MOMENT);
+        self.context.sleep(self.schedule.range(0..longest))?;
+        Err(Ended)
+    }
+
+    /// Does one thing.
+    fn act(&mut self) -> Result<()> {
+        let faults = self.common.settings.options.faults;
+        let revoke = 15 * u64::from(faults.contains(Faults::REVOKE));
+        if self.common.settings.probes && self.schedule.chance(250) {
+            return match self.claimed.len() {
+                0..CLAIMED if self.schedule.chance(700) => self.probe(),
+                _ => self.receive_claimed(),
+            };
+        }
+        match self.schedule.range(0..1000 + revoke) {
+            0..=429 => self.send(),
+            430..=769 => self.receive(),
+            770..=829 => self.cancel_some(),
+            830..=909 => self.send_some(),
+            910..=999 => {
+                let limit = self.schedule.range(1000..1_000_000);
+                self.wait(limit)
+            }
+            _ => self.revoke(),
+        }
+    }
+
+    /// Receives what comes until all others have ended.
+    fn serve(&mut self) -> Result<()> {
+        self.cancel_all()?;
+        while self.common.phase() != Phase::Exit {
+            self.collect()?;
+            while !self.claimed.is_empty() {
+                self.receive_claimed()?;
+            }
+            for endpoint in ENDPOINTS {
+                for untagged in [false, true] {
+                    let space = (endpoint, untagged);
+                    if !self.receives.values().any(|it| *it == Some(space)) {
+                        self.receive_any(space)?;
+                    }
+                }
+            }
+            self.context.set_idle(self.sends == 0);
+            self.wait(LOOK)?;
+        }
+        Ok(())
+    }
+
+    /// Takes everything back, and waits until nothing of it is left.
+    fn finish(&mut self) -> Result<()> {
+        self.cancel_all()?;
+        while self.sends > 0 || !self.receives.is_empty() || !self.claimed.is_empty() {
+            match self.claimed.pop() {
+                Some(claimed) => self.receive_or_drop(claimed, true)?,
+                None => self.wait(LOOK)?,
+            }
+        }
+        for area in Area::ALL {
+            self.unexport(area)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the completions that have come.
+    fn collect(&mut self) -> Result<()> {
+        for entry in self.context.completions(self.process, &mut self.queue) {
+            let handle = entry.handle.get();
+            if entry.kind == CompletionKind::Send as u8 {
+                self.sent(handle);
+            } else if entry.flags & COMPLETION_MORE == 0 {
+                self.receives.remove(&handle);
+                self.note_claimed(&entry);
+            }
+        }
+        for ((receives, _), handle) in self.contexts.ended() {
+            match receives {
+                true => drop(self.receives.remove(&handle)),
+                false => self.sent(handle),
+            }
+        }
+        self.context.check_alive()
+    }
+
+    /// A Send has ended.
+    fn sent(&mut self, id: u64) {
+        self.sends -= 1;
+        self.sources.release(id);
+    }
+
+    /// Notes what was claimed, or is claimed still as its receive has failed.
+    fn note_claimed(&mut self, entry: &CompletionEntry) {
+        let status = entry.status.get();
+        if let Some(claimed) = self.landing.remove(&entry.handle.get()) {
+            // It was not matched, and the message is there.
+            let unmatched = entry.immediate.get() == 0 && status != Status::NoMessage.code();
+            self.claimed.extend(unmatched.then_some(claimed));
+        }
+        let claims = entry.kind == CompletionKind::Probe as u8 && entry.offset.get() != 0;
+        self.claimed.extend(claims.then(|| Claimed {
+            number: entry.offset.get(),
+            id: entry.immediate.get(),
+            length: entry.length.get(),
+        }));
+    }
+
+    /// Reads completions, or waits for some so many nanoseconds.
+    fn wait(&mut self, limit: u64) -> Result<()> {
+        let ended = || self.contexts.have_ended();
+        self.context.wait(self.process, &self.queue, limit, ended)?;
+        self.collect()
+    }
+}

@@ -1,0 +1,163 @@
+//! What excuses that a message or a receive fails.
+
+use qnic_abi::Status;
+
+use super::items::{Message, Receive};
+use super::{MessageOracle, INCOMING, OUTGOING};
+use crate::process::watched::UnavailablePage;
+use crate::routes::pair;
+use crate::schedule::Schedule;
+
+/// How long the news that a process has ended may take, in nanoseconds.
+const NEWS: u64 = 500_000_000;
+
+impl MessageOracle {
+    fn disturb_messages(&mut self, chosen: impl Fn(&Message) -> bool) {
+        let messages = self.messages.values_mut();
+        for message in messages.filter(|message| chosen(message)) {
+            message.disturbed |= message.sent.is_none() || message.received.is_none();
+        }
+    }
+
+    fn disturb_receives(&mut self, slot: usize) {
+        for receive in &mut self.process(slot).receives {
+            receive.disturbed |= receive.end.is_none();
+        }
+    }
+
+    /// The process in a slot begins to die.
+    pub(crate) fn end(&mut self, slot: usize, now: u64) {
+        self.disturb_messages(|message| message.to == slot || message.from == slot);
+        let process = &self.processes[slot - self.first];
+        if process.watched.is_alive() {
+            self.check_order(process, false);
+        }
+        let process = self.process(slot);
+        process.watched.end();
+        process.sends.clear();
+        process.ended = Some(now);
+    }
+
+    /// The segment that a process sends from is being revoked.
+    pub(crate) fn revoke_outgoing(&mut self, slot: usize) {
+        self.disturb_messages(|message| message.from == slot);
+    }
+
+    /// The segment that a process receives into begins to be revoked, or is.
+    pub(crate) fn revoke_incoming(&mut self, slot: usize, revoking: bool) {
+        self.disturb_messages(|message| message.to == slot);
+        self.disturb_receives(slot);
+        self.process(slot).revoking = revoking;
+    }
+
+    /// The route between two nodes is disturbed until a point in time.
+    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
+        let processes = self.processes.iter();
+        let nodes: Vec<_> = processes.map(|process| process.watched.node).collect();
+        let first = self.first;
+        let is_route = |one: usize, other: usize| pair(one, other) == pair(a, b);
+        self.disturb_messages(|message| {
+            is_route(nodes[message.from - first], nodes[message.to - first])
+        });
+        for process in &mut self.processes {
+            let node = process.watched.node;
+            for receive in &mut process.receives {
+                let source = receive.pattern.source;
+                receive.disturbed |= source.is_some_and(|it| is_route(node, it.0.into()));
+            }
+        }
+        self.routes.disturb(a, b, until);
+    }
+
+    /// Makes a page of a process unavailable to its NIC.
+    pub(crate) fn make_unavailable(
+        &mut self,
+        slot: usize,
+        schedule: &Schedule,
+    ) -> Option<UnavailablePage> {
+        let process = self.process(slot);
+        let page = process
+            .watched
+            .make_unavailable(|| match schedule.below(2) {
+                0 => process.outgoing + schedule.range(0..OUTGOING),
+                _ => process.incoming + schedule.range(0..INCOMING),
+            })?;
+        self.disturb_messages(|message| message.to == slot || message.from == slot);
+        self.disturb_receives(slot);
+        Some(page)
+    }
+
+    /// The page can be brought in again.
+    pub(crate) fn make_available(&mut self, page: UnavailablePage, now: u64) {
+        self.process(page.slot).watched.make_available(page, now);
+    }
+
+    /// Returns true if a Send may fail like that.
+    pub(super) fn may_fail(&self, message: &Message, status: Status) -> bool {
+        let full = || {
+            let node = self.name(message.from).0;
+            // They were there at some time while this one ran.
+            let there = |it: &&Message| it.received.is_none() || it.gone >= message.issued;
+            let open = self.messages.values().filter(there);
+            let (mut of_process, mut of_node) = (0, 0);
+            for other in open {
+                of_process += u32::from(other.to == message.to);
+                of_node += u32::from(self.name(other.from).0 == node);
+            }
+            of_process > self.limits.unexpected || of_node > self.limits.envelopes_per_peer
+        };
+        // The news of one that had its port before may come when it is under way.
+        let ended = self.processes[message.to - self.first].ended;
+        let news = ended.is_some_and(|at| at + NEWS >= message.issued);
+        message.disturbed
+            || message.wrong == Some(status)
+            || status == Status::PeerGone && news
+            || status == Status::Exhausted && full()
+    }
+
+    /// Returns true if a receive may end like that without a message.
+    pub(super) fn may_end(&self, slot: usize, receive: &Receive, status: Status) -> bool {
+        if let Some(id) = receive.how.claimed() {
+            let lost = status == Status::NoMessage && self.messages[&id].disturbed;
+            return lost || receive.wrong == Some(status) || receive.disturbed;
+        }
+        match status {
+            Status::NoMessage => receive.how.probes() && !receive.how.waits(),
+            status if receive.wrong == Some(status) => true,
+            Status::Cancelled => receive.cancelled,
+            Status::Exhausted => self.is_full(slot, receive),
+            Status::PeerGone => {
+                let source = receive.pattern.source;
+                let mut slots = (self.first..).zip(&self.processes);
+                let source =
+                    source.and_then(|source| slots.find(|(slot, _)| self.name(*slot) == source));
+                let ended = source.and_then(|(_, process)| process.ended);
+                receive.pattern.source.is_some()
+                    && (receive.disturbed || ended.is_some_and(|at| at + NEWS >= receive.issued))
+            }
+            _ => receive.disturbed,
+        }
+    }
+
+    /// Returns true if no further receive may fit when one is posted.
+    fn is_full(&self, slot: usize, receive: &Receive) -> bool {
+        let process = &self.processes[slot - self.first];
+        let posted = process.receives.iter();
+        let posted = posted.take_while(|other| other.handle != receive.handle);
+        let kind = receive.how.probes();
+        let posted = posted.filter(|it| it.how.probes() == kind && it.how.claimed().is_none());
+        let posted: Vec<_> = posted
+            .filter(|other| other.was_posted_with(receive))
+            .collect();
+        if kind {
+            return posted.len() >= self.limits.probes as usize;
+        }
+        let here = posted
+            .iter()
+            .filter(|it| it.pattern.space == receive.pattern.space);
+        let mut masks: Vec<_> = here.map(|it| it.pattern.mask()).collect();
+        masks.sort_unstable();
+        masks.dedup();
+        posted.len() >= self.limits.receives as usize || masks.len() >= self.limits.masks as usize
+    }
+}

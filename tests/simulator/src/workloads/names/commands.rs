@@ -1,0 +1,132 @@
+//! Commands of a name worker: right ones and wrong ones.
+
+use qnic::queue;
+use qnic_abi::command::CommandBody;
+use qnic_abi::host_area::QUEUE_STATUS;
+use qnic_abi::process_names::{NameAction, NameCommand, MAX_TIMEOUT_MS};
+use qnic_abi::{uapi, Status};
+
+use super::{NameWorker, OPEN};
+use crate::process::Result;
+use crate::schedule::lock;
+use crate::workloads::names::oracle::{process_name, What, NAMES};
+
+/// Nanoseconds in a millisecond.
+const MILLISECOND: u64 = 1_000_000;
+
+/// How long a worker blocks at most while its queue stops, in nanoseconds.
+const STOPS: u64 = 100_000;
+
+/// Makes a command one that is none.
+type Spoil = fn(&mut NameCommand);
+
+const SPOILS: [Spoil; 8] = [
+    |command| command.action = 0,
+    |command| command.action = 4,
+    |command| command.name.application = [0; 16],
+    |command| command.name.application = *b"a\0b\0\0\0\0\0\0\0\0\0\0\0\0\0",
+    |command| command.name.application[15] = 0xff,
+    |command| command.timeout_ms = (MAX_TIMEOUT_MS + 1).into(),
+    |command| command.reserved0 = [0, 0, 1],
+    |command| command.reserved1[1] = 1.into(),
+];
+
+fn command(name: usize, action: NameAction, handle: u64, timeout: u32) -> NameCommand {
+    let mut command = NameCommand::command();
+    command.handle = handle.into();
+    command.name = process_name(name);
+    command.timeout_ms = timeout.into();
+    command.action = action as u8;
+    command
+}
+
+impl NameWorker<'_> {
+    /// Puts a command into the queue.
+    fn put(&mut self, name: usize, what: What, timeout: u32) -> Result<()> {
+        if self.open.len() >= OPEN {
+            return self.wait(MILLISECOND);
+        }
+        let action = match what {
+            What::Register => NameAction::Register,
+            What::Withdraw => NameAction::Withdraw,
+            What::LookUp(_) => NameAction::LookUp,
+        };
+        let now = self.schedule.now();
+        let handle = lock(&self.common.names).issue(self.slot, name, what, now);
+        self.trace(format_args!("{handle}: {what:?}, name {name}"));
+        self.open.insert(handle, (name, action));
+        let descriptor = command(name, action, handle, timeout).descriptor();
+        let command = queue::Command::new(&descriptor, &[]);
+        self.context.put(self.process, &mut self.queue, &command);
+        Ok(())
+    }
+
+    /// Registers some name; it may have it, and others may.
+    pub(super) fn register(&mut self) -> Result<()> {
+        self.put(self.schedule.below(NAMES), What::Register, 0)
+    }
+
+    /// Withdraws a name, mostly one that it has.
+    pub(super) fn withdraw(&mut self) -> Result<()> {
+        let names: Vec<usize> = self.names.iter().copied().collect();
+        let name = match names.is_empty() || self.schedule.chance(150) {
+            true => self.schedule.below(NAMES),
+            false => names[self.schedule.below(names.len())],
+        };
+        self.put(name, What::Withdraw, 0)
+    }
+
+    /// Looks some name up: without a wait, for a short or for a long time.
+    pub(super) fn look_up_some(&mut self) -> Result<()> {
+        let timeout = match self.schedule.range(0..10) {
+            0..=3 => 0,
+            4..=7 => self.schedule.range(1..60),
+            _ => self.schedule.range(300..3000),
+        };
+        self.look_up(self.schedule.below(NAMES), timeout as u32)
+    }
+
+    /// Looks a name up, for so many milliseconds.
+    pub(super) fn look_up(&mut self, name: usize, timeout: u32) -> Result<()> {
+        let what = What::LookUp(u64::from(timeout) * MILLISECOND);
+        self.put(name, what, timeout)
+    }
+
+    /// Issues a command that is malformed, and starts its queue again. Its names stay, its lookups
+    /// do not.
+    pub(super) fn malform(&mut self) -> Result<()> {
+        if !self.queue.has_room() {
+            return Ok(());
+        }
+        let (spoil, name) = (
+            self.schedule.below(SPOILS.len()),
+            self.schedule.below(NAMES),
+        );
+        let mut command = command(name, NameAction::LookUp, 0, 0);
+        SPOILS[spoil](&mut command);
+        self.trace(format_args!("malformed command {spoil}"));
+        lock(&self.common.names).malform(self.slot);
+        let command = queue::Command::new(&command.descriptor(), &[]);
+        self.context.put(self.process, &mut self.queue, &command);
+        while self.queue.word(QUEUE_STATUS) == 0 {
+            self.wait(STOPS)?;
+        }
+        let status = self.queue.word(QUEUE_STATUS);
+        let malformed = u64::from(Status::Malformed.code());
+        assert_eq!(
+            status, malformed,
+            "process {}: why its queue stops",
+            self.slot
+        );
+        self.context.think(500)?;
+        let mut call = uapi::ResetQueue::default();
+        let result = self.process.reset_queue(&mut call);
+        self.context.called("reset of the queue", result)?;
+        assert_eq!(call.status.get(), Status::Ok.code(), "it is refused");
+        lock(&self.common.names).queue_reset(self.slot);
+        self.queue.restart();
+        self.collect()?;
+        self.open.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,319 @@
+//! What names of processes promise (Q14; docs/names.md), checked while name workers register,
+//! withdraw and look up.
+//!
+//! The oracle learns of each command when it is issued, and looks at each completion when the NIC
+//! stores it. What a process does to its own names its NIC does in their order, so what each
+//! Register and Withdraw must say of them is known. What a NIC knows of the names of others it
+//! learns a while later: a [`Claim`](claims::Claim) says from when on a NIC must know it, and until
+//! when it may.
+//!
+//! # What is certain
+//! | of a name on | a NIC knows it | and forgets it |
+//! |---|---|---|
+//! | its own node | when Register completes | when Withdraw does, or the process is gone |
+//! | another node | [`claims::NEWS`] later, if the route is whole | [`claims::NEWS`] later, if it is whole all the time |
+//! | another node, by a route that was disturbed | when the route counts as whole again | [`claims::STALE`] later |
+//!
+//! A lookup may find who has, or may have, the name at some time while it runs. It must find who is
+//! known when it begins, and end soon after whoever must be known by then. Of several processes that
+//! must be known, those on higher nodes are not found.
+//!
+//! # What it cannot see
+//! When within these times a NIC learns, and the order in which it learns of several nodes. Before
+//! the end, answers about nodes behind a route that was disturbed are bounded by
+//! [`claims::STALE`] only. When all is drained, all workers look all names up, and the answers must
+//! be exact; and what each NIC shows as its table of names must be what processes have.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `claims` | who has which name since when, and who must and may know |
+//! | `completions` | what a completion says |
+
+mod claims;
+mod completions;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::process_names::ProcessName;
+use qnic_nic::{Limits, Table};
+
+use self::claims::{Claim, NEWS, STALE};
+use crate::machine::platform::Machine;
+use crate::process::watched::Watched;
+use crate::routes::Routes;
+use crate::settings::{Others, Settings};
+
+/// Names that workers use.
+pub(crate) const NAMES: usize = 12;
+
+const APPLICATIONS: [&str; 4] = ["a", "ab", "grün", "sixteen bytes ok"];
+
+/// Node and port of a process.
+type Place = (u16, u16);
+
+/// What is kept for the names of one NIC, as [`qnic_nic::Nic::budgets`] calls it.
+const BUDGETS: [&str; 3] = ["names_of_process", "names_of_node", "lookups_of_process"];
+
+/// The name of that number.
+pub(crate) fn process_name(name: usize) -> ProcessName {
+    let application = APPLICATIONS[name % APPLICATIONS.len()];
+    let number = (name / APPLICATIONS.len()) as u32;
+    ProcessName::new(application, number).expect("a good name")
+}
+
+/// What a command does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    Register,
+    Withdraw,
+    /// It waits for so many nanoseconds.
+    LookUp(u64),
+}
+
+/// A command under way.
+#[derive(Debug, Clone, Copy)]
+struct Command {
+    name: usize,
+    what: What,
+    issued: u64,
+    /// Lookups of its process that may have waited when it was issued.
+    waiting: usize,
+}
+
+/// The process in a slot, or what is left of it.
+struct Process {
+    watched: Watched,
+    open: BTreeMap<u64, Command>,
+    /// It has looked all names up when it was certain what it must find.
+    looked: bool,
+}
+
+impl Process {
+    fn new(watched: Watched) -> Self {
+        Process {
+            watched,
+            open: BTreeMap::new(),
+            looked: false,
+        }
+    }
+}
+
+/// Checks all names of one simulation.
+pub(crate) struct NameOracle {
+    /// Slot of the first name worker.
+    first: usize,
+    processes: Vec<Process>,
+    /// By name.
+    claims: Vec<Vec<Claim>>,
+    routes: Routes,
+    limits: Limits,
+    next: u64,
+    registered: u64,
+    found: u64,
+    /// Malformed commands that workers of each node have issued.
+    malformed: BTreeMap<usize, u64>,
+}
+
+impl NameOracle {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let slots = (settings.rdma_workers..).zip(settings.slots_of(Others::Names));
+        let process = |(slot, node): (usize, &usize)| Process::new(Watched::new(slot, *node));
+        NameOracle {
+            first: settings.rdma_workers,
+            processes: slots.map(process).collect(),
+            claims: vec![Vec::new(); NAMES],
+            routes: Routes::default(),
+            limits: settings.limits.clone(),
+            next: 0,
+            registered: 0,
+            found: 0,
+            malformed: BTreeMap::new(),
+        }
+    }
+
+    fn process(&mut self, slot: usize) -> &mut Process {
+        &mut self.processes[slot - self.first]
+    }
+
+    /// A process begins in a slot.
+    pub(crate) fn begin(&mut self, slot: usize, machine: &Arc<Machine>, space: u64) {
+        let process = self.process(slot);
+        *process = Process::new(process.watched.next(machine, space));
+    }
+
+    pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
+        self.process(slot).watched.registered(frames);
+    }
+
+    /// The process in a slot begins to die: nobody has to find it any more.
+    pub(crate) fn end(&mut self, slot: usize, now: u64) {
+        let process = self.process(slot);
+        process.watched.end();
+        process.open.clear();
+        for claim in self.claims_of(slot) {
+            claim.leaving.get_or_insert(now);
+        }
+    }
+
+    /// The process in a slot is gone: its NIC has ended it, or has ended itself.
+    pub(crate) fn gone(&mut self, slot: usize, now: u64) {
+        for claim in self.claims_of(slot) {
+            claim.until.get_or_insert(now);
+        }
+    }
+
+    /// Claims of processes in a slot that have not ended.
+    fn claims_of(&mut self, slot: usize) -> impl Iterator<Item = &mut Claim> {
+        let claims = self.claims.iter_mut().flatten();
+        claims.filter(move |claim| claim.slot == slot && claim.until.is_none())
+    }
+
+    /// The route between two nodes is disturbed until a point in time.
+    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
+        self.routes.disturb(a, b, until);
+    }
+
+    /// A process issues a command now. Returns its handle.
+    pub(crate) fn issue(&mut self, slot: usize, name: usize, what: What, now: u64) -> u64 {
+        self.next += 1;
+        let handle = self.next;
+        let process = &self.processes[slot - self.first];
+        let place = process.watched.name();
+        let waiting = |command: &&Command| matches!(command.what, What::LookUp(1..));
+        let command = Command {
+            name,
+            what,
+            issued: now,
+            waiting: process.open.values().filter(waiting).count(),
+        };
+        match what {
+            What::Register => self.claims[name].push(Claim::new(slot, place, handle, now)),
+            What::Withdraw => {
+                let claims = self.claims[name].iter_mut();
+                for claim in claims.filter(|claim| claim.slot == slot) {
+                    claim.leaving.get_or_insert(now);
+                }
+            }
+            What::LookUp(_) => {}
+        }
+        self.process(slot).open.insert(handle, command);
+        handle
+    }
+
+    /// A process issues a malformed command now.
+    pub(crate) fn malform(&mut self, slot: usize) {
+        let node = self.process(slot).watched.node;
+        *self.malformed.entry(node).or_default() += 1;
+    }
+
+    /// How many malformed commands the workers of a node have issued.
+    pub(crate) fn malformed(&self, node: usize) -> u64 {
+        self.malformed.get(&node).copied().unwrap_or(0)
+    }
+
+    /// The queue of a process was reset: its lookups are forgotten.
+    ///
+    /// # Panics
+    /// If the NIC has not executed other commands that were in front of the malformed one.
+    pub(crate) fn queue_reset(&mut self, slot: usize) {
+        for (handle, command) in std::mem::take(&mut self.process(slot).open) {
+            let waits = matches!(command.what, What::LookUp(1..));
+            assert!(
+                waits,
+                "process {slot}: command {handle} has not ended: {command:?}"
+            );
+        }
+    }
+
+    /// The process has looked up all names since it is certain what it must find.
+    pub(crate) fn looked(&mut self, slot: usize) {
+        self.process(slot).looked = true;
+    }
+
+    /// Returns true if all processes that live have looked all names up at the end.
+    pub(crate) fn is_settled(&self) -> bool {
+        let mut live = self
+            .processes
+            .iter()
+            .filter(|it| it.watched.is_registered());
+        live.all(|process| process.looked)
+    }
+
+    /// Returns true if it is certain what each lookup must find.
+    pub(crate) fn is_certain(&self, now: u64) -> bool {
+        let live = || {
+            self.processes
+                .iter()
+                .filter(|it| it.watched.is_registered())
+        };
+        let nodes: BTreeSet<usize> = live().map(|process| process.watched.node).collect();
+        let whole = |a: usize| nodes.iter().all(|b| self.routes.whole_since(a, *b) <= now);
+        let certain = |claim: &Claim| match (claim.since, claim.leaving, claim.until) {
+            (_, _, Some(until)) => until + STALE <= now,
+            (Some(since), None, None) => since + NEWS <= now,
+            _ => false,
+        };
+        nodes.iter().all(|node| whole(*node)) && self.claims.iter().flatten().all(certain)
+    }
+
+    /// How many names were registered, and lookups found one.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        (self.registered, self.found)
+    }
+
+    /// What has been under way for the longest time, for messages.
+    pub(crate) fn oldest(&self) -> Option<String> {
+        let open = self.processes.iter().flat_map(|process| &process.open);
+        let oldest = open.min_by_key(|(handle, _)| **handle);
+        oldest.map(|(handle, command)| format!("command {handle} does not end: {command:?}"))
+    }
+
+    /// Nothing is under way any more.
+    ///
+    /// # Panics
+    /// If anything is.
+    pub(crate) fn audit(&self) {
+        let open = self.oldest();
+        assert!(open.is_none(), "{open:?}");
+    }
+
+    /// How much of a budget a NIC needs for the names that processes have; `None`: it is no
+    /// budget of names.
+    pub(crate) fn expected(&self, node: usize, budget: &str) -> Option<u64> {
+        let mut counts: BTreeMap<usize, u64> = BTreeMap::new();
+        for claim in self.claims.iter().flatten().filter(|claim| claim.is_had()) {
+            let of_node = usize::from(claim.place.0);
+            match budget {
+                "names_of_process" if of_node == node => {
+                    *counts.entry(claim.slot).or_default() += 1;
+                }
+                "names_of_node" => *counts.entry(of_node).or_default() += 1,
+                _ => {}
+            }
+        }
+        let most = counts.into_values().max().unwrap_or(0);
+        BUDGETS.contains(&budget).then_some(most)
+    }
+
+    /// What a NIC's table of names has too much or too little; `None`: nothing.
+    pub(crate) fn difference(&self, table: &Table) -> Option<String> {
+        let row = |name: usize, claim: &Claim| {
+            let name = process_name(name);
+            vec![
+                name.application().to_owned(),
+                name.process.to_string(),
+                claim.place.0.to_string(),
+                claim.place.1.to_string(),
+            ]
+        };
+        let all = self.claims.iter().enumerate();
+        let all = all.flat_map(|(name, claims)| claims.iter().map(move |claim| (name, claim)));
+        let had = all.filter(|(_, claim)| claim.is_had());
+        let had: BTreeSet<Vec<String>> = had.map(|(name, claim)| row(name, claim)).collect();
+        let known: BTreeSet<Vec<String>> = table.rows.iter().cloned().collect();
+        let wrong: Vec<_> = had.symmetric_difference(&known).collect();
+        (!wrong.is_empty()).then(|| format!("it does not know, or should not: {wrong:?}"))
+    }
+}

@@ -1,0 +1,364 @@
+//! What must be true, checked as soon as it can be known.
+//!
+//! The oracle sees each store of a NIC into a host area ([`Oracle::stored`]):
+//! a completion, an error or a notification is checked at the instant of that
+//! store, against what stands in the memory of the other end at that instant (N9, N11, N18,
+//! N20). What must hold at which store: `docs/simulation.md`.
+//!
+//! A transfer is *disturbed* when, while it runs, either end dies, is revoked or
+//! reset, or the route between is cut: it may fail then, and what it wrote is open.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::PAGE_SIZE;
+
+use self::notifications::ExpectedNotification;
+use self::transfer::{Export, Op};
+pub(crate) use self::transfer::{ExportState, Kind, Plan};
+use crate::expected_bytes::{difference, ExpectedByte, ExpectedBytes, Range};
+use crate::machine::platform::Machine;
+use crate::process::watched::{UnavailablePage, Watched};
+use crate::routes::{pair, Routes};
+use crate::schedule::Schedule;
+use crate::workloads::rdma::increments::{self, Count, ROOM};
+use crate::world::Report;
+
+mod notifications;
+mod stores;
+mod transfer;
+
+/// Bytes of a target that one sender writes to and reads from.
+pub(crate) const SECTION: u64 = 3 * PAGE_SIZE as u64 + 700;
+
+/// Bytes of the local segment that take what is read; as many in front of them
+/// are the source of what is written.
+pub(crate) const HALF: u64 = 5 * PAGE_SIZE as u64;
+
+/// First number of the notifications of a sender to any target.
+pub(crate) fn first_notification(sender: usize) -> u32 {
+    1 + 2 * sender as u32
+}
+
+/// The process in a slot, or what is left of it.
+struct Process {
+    watched: Watched,
+    /// First address of its target, and of its local segment.
+    target: u64,
+    local: u64,
+    /// What must stand in its target, by sender, and in its word.
+    sections: Vec<ExpectedBytes>,
+    count: Count,
+    /// Ranges of the local segment in use: sources of writes, and room for what is read.
+    local_segment: ExpectedBytes,
+    ops: Vec<Op>,
+    issued: [u64; 2],
+    errors: u64,
+    /// Notifying writes, those of former incarnations too, by target, its incarnation,
+    /// and number.
+    notifications: BTreeMap<(usize, u32, u32), Vec<ExpectedNotification>>,
+    signals: BTreeMap<u32, u64>,
+    exports: BTreeMap<u64, Export>,
+}
+
+impl Process {
+    fn new(watched: Watched, [target, local]: [u64; 2], count: usize) -> Self {
+        Process {
+            watched,
+            target,
+            local,
+            sections: vec![ExpectedBytes::new(SECTION); count],
+            count: Count::default(),
+            local_segment: ExpectedBytes::new(2 * HALF),
+            ops: Vec::new(),
+            issued: [0; 2],
+            errors: 0,
+            notifications: BTreeMap::new(),
+            signals: BTreeMap::new(),
+            exports: BTreeMap::new(),
+        }
+    }
+}
+
+/// The oracle of one simulation.
+pub(crate) struct Oracle {
+    processes: Vec<Process>,
+    routes: Routes,
+    next: u64,
+    /// Counts of what was checked.
+    pub(crate) report: Report,
+}
+
+impl Oracle {
+    /// An oracle for slots of these nodes, which are all empty.
+    pub(crate) fn new(nodes: &[usize]) -> Self {
+        let process =
+            |(slot, node): (usize, &usize)| Process::new(Watched::new(slot, *node), [0; 2], 0);
+        Oracle {
+            processes: nodes.iter().enumerate().map(process).collect(),
+            routes: Routes::default(),
+            next: 1,
+            report: Report::default(),
+        }
+    }
+
+    /// A process begins in a slot.
+    pub(crate) fn begin(
+        &mut self,
+        slot: usize,
+        machine: &Arc<Machine>,
+        space: u64,
+        addresses: [u64; 2],
+    ) {
+        let count = self.processes.len();
+        let process = &mut self.processes[slot];
+        let watched = process.watched.next(machine, space);
+        let notifications = std::mem::take(&mut process.notifications);
+        *process = Process::new(watched, addresses, count);
+        process.notifications = notifications;
+    }
+
+    pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
+        self.processes[slot].watched.registered(frames);
+    }
+
+    /// The process in a slot begins to die: what it has under way is open from
+    /// now on, and so is what others have under way to it.
+    pub(crate) fn end(&mut self, slot: usize) {
+        self.disturb_target(slot);
+        let process = &mut self.processes[slot];
+        process.watched.end();
+        process.exports.clear();
+        // The frames of a dead process may still arrive: its ranges in other
+        // targets stay reserved as long as those live.
+        for op in std::mem::take(&mut self.processes[slot].ops) {
+            self.drop_notification(slot, &op);
+            self.count_open(&op);
+        }
+    }
+
+    /// A segment of the target in a slot is exported.
+    pub(crate) fn exported(&mut self, slot: usize, key: u64) {
+        let process = &mut self.processes[slot];
+        let export = Export {
+            incarnation: process.watched.incarnation,
+            state: ExportState::Live,
+        };
+        process.exports.insert(key, export);
+    }
+
+    /// A segment is being revoked, or is.
+    pub(crate) fn revoke(&mut self, slot: usize, key: u64, state: ExportState) {
+        if state == ExportState::Revoking {
+            self.disturb_target(slot);
+        }
+        if let Some(export) = self.processes[slot].exports.get_mut(&key) {
+            export.state = state;
+        }
+    }
+
+    /// The local segment of a process is being revoked.
+    pub(crate) fn revoke_local(&mut self, slot: usize) {
+        for op in &mut self.processes[slot].ops {
+            op.disturbed = true;
+        }
+    }
+
+    /// Whether a key still opens something; `None` if it is not known.
+    pub(crate) fn is_live(&self, slot: usize, key: u64) -> Option<bool> {
+        let export = self.processes[slot].exports.get(&key)?;
+        Some(export.state == ExportState::Live)
+    }
+
+    /// Makes a page of a process unavailable to its NIC.
+    pub(crate) fn make_unavailable(
+        &mut self,
+        slot: usize,
+        schedule: &Schedule,
+    ) -> Option<UnavailablePage> {
+        let target = self.target_length();
+        let process = &mut self.processes[slot];
+        let page = process
+            .watched
+            .make_unavailable(|| match schedule.below(2) {
+                0 => process.target + schedule.range(0..target),
+                _ => process.local + schedule.range(0..2 * HALF),
+            })?;
+        self.revoke_local(slot);
+        self.disturb_target(slot);
+        Some(page)
+    }
+
+    /// The page can be brought in again.
+    pub(crate) fn make_available(&mut self, page: UnavailablePage, now: u64) {
+        let process = &mut self.processes[page.slot];
+        process.watched.make_available(page, now);
+    }
+
+    fn disturb_target(&mut self, slot: usize) {
+        let incarnation = self.processes[slot].watched.incarnation;
+        for process in &mut self.processes {
+            for op in &mut process.ops {
+                op.disturbed |= op.plan.target == slot && op.incarnation == incarnation;
+            }
+        }
+    }
+
+    /// The route between two nodes is disturbed until a point in time.
+    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
+        let processes = self.processes.iter();
+        let nodes: Vec<_> = processes.map(|process| process.watched.node).collect();
+        for process in &mut self.processes {
+            for op in &mut process.ops {
+                op.disturbed |= pair(process.watched.node, nodes[op.plan.target]) == pair(a, b);
+            }
+        }
+        self.routes.disturb(a, b, until);
+    }
+
+    /// Names a transfer that is going to be issued.
+    pub(crate) fn name(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Tries to reserve the range of its target that a transfer uses.
+    pub(crate) fn reserve(
+        &mut self,
+        id: u64,
+        (slot, target): (usize, usize),
+        range: Range,
+    ) -> bool {
+        let section = self.processes[target].sections.get_mut(slot);
+        section.is_some_and(|section| section.reserve(range, id))
+    }
+
+    /// Tries to reserve a range of the local segment, too.
+    pub(crate) fn reserve_local(&mut self, id: u64, slot: usize, range: Range) -> bool {
+        self.processes[slot].local_segment.reserve(range, id)
+    }
+
+    /// Gives up the reservations for a transfer that is not issued after all.
+    pub(crate) fn give_up(&mut self, id: u64, slot: usize, target: usize) {
+        if let Some(section) = self.processes[target].sections.get_mut(slot) {
+            section.release(id);
+        }
+        self.processes[slot].local_segment.release(id);
+    }
+
+    /// What a read of a section must give.
+    pub(crate) fn expected(
+        &self,
+        (slot, target): (usize, usize),
+        (start, length): Range,
+    ) -> Vec<ExpectedByte> {
+        let section = &self.processes[target].sections[slot];
+        section.get(start, length).to_vec()
+    }
+
+    /// A transfer whose ranges are reserved is issued now.
+    pub(crate) fn issue(&mut self, slot: usize, command: u64, now: u64, plan: Plan) {
+        let target = &mut self.processes[plan.target];
+        let export = target.exports.get(&plan.key).copied();
+        let stale = export.is_none_or(|e| e.state == ExportState::Revoked);
+        let revoking = export.is_some_and(|e| e.state == ExportState::Revoking);
+        let incarnation = export.map_or(target.watched.incarnation, |export| export.incarnation);
+        let node = target.watched.node;
+        let good = plan.wrong.is_none() && !stale;
+        if good && matches!(plan.kind, Kind::Write { .. }) {
+            target.sections[slot].open(plan.start, plan.length);
+        }
+        let own = self.processes[slot].watched.node;
+        let unsettled = self.routes.are_unsettled(node, own, now);
+        let lacks_pages =
+            [slot, plan.target].map(|end| self.processes[end].watched.lacks_pages(now));
+        let process = &mut self.processes[slot];
+        let ordinal = &mut process.issued[usize::from(!matches!(plan.kind, Kind::Write { .. }))];
+        let number = *ordinal;
+        *ordinal += 1;
+        if let Some(number) = plan.kind.notification().filter(|_| good) {
+            let key = (plan.target, incarnation, number);
+            let expected = ExpectedNotification {
+                id: plan.id,
+                certain: true,
+            };
+            process.notifications.entry(key).or_default().push(expected);
+        }
+        process.ops.push(Op {
+            command,
+            number,
+            issued: now,
+            incarnation,
+            stale,
+            disturbed: revoking || unsettled || lacks_pages.contains(&true),
+            failed: None,
+            plan,
+        });
+    }
+
+    /// The oldest transfer that is under way, for messages.
+    pub(crate) fn oldest(&self) -> Option<String> {
+        let processes = self.processes.iter().enumerate();
+        let open =
+            processes.flat_map(|(slot, process)| process.ops.iter().map(move |op| (slot, op)));
+        let (slot, op) = open.min_by_key(|(_, op)| op.issued)?;
+        let (plan, name) = (&op.plan, op.plan.kind.name());
+        Some(format!(
+            "{name} {} of process {slot} to process {}, {} bytes, issued at {} ns, disturbed: {}",
+            op.command, plan.target, plan.length, op.issued, op.disturbed
+        ))
+    }
+
+    pub(crate) fn open(&self, slot: usize) -> usize {
+        self.processes[slot].ops.len()
+    }
+
+    /// Bytes of a target: a section for each sender, and the word.
+    fn target_length(&self) -> u64 {
+        self.processes.len() as u64 * SECTION + ROOM
+    }
+
+    fn peek(&self, slot: usize, address: u64, length: u64) -> Option<Vec<u8>> {
+        self.processes[slot].watched.peek(address, length)
+    }
+
+    fn peek_section(
+        &self,
+        target: usize,
+        sender: usize,
+        start: u64,
+        length: u64,
+    ) -> Option<Vec<u8>> {
+        let address = self.processes[target].target + sender as u64 * SECTION + start;
+        self.peek(target, address, length)
+    }
+
+    /// Nothing is under way to a process any more: looks at all of its memory, and
+    /// counts its notifications.
+    pub(crate) fn audit(&self, slot: usize) {
+        let process = &self.processes[slot];
+        if !process.watched.is_alive() {
+            return;
+        }
+        for (sender, section) in process.sections.iter().enumerate() {
+            let memory = self
+                .peek_section(slot, sender, 0, SECTION)
+                .expect("it is alive");
+            if let Some(at) = difference(&memory, section.all()) {
+                panic!(
+                    "process {slot}: byte {at} of the section of process {sender} is {:#x}, not {:?}",
+                    memory[at],
+                    section.all()[at]
+                );
+            }
+            for notification in [0, 1].map(|kind| first_notification(sender) + kind) {
+                self.audit_notification(slot, sender, notification);
+            }
+        }
+        let word = increments::word(process.target + process.sections.len() as u64 * SECTION);
+        let bytes = self.peek(slot, word, 8).expect("it is alive");
+        let value = bytes.try_into().map(u64::from_le_bytes);
+        process.count.audit(value.expect("eight bytes"));
+    }
+}

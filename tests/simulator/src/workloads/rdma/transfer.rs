@@ -1,0 +1,331 @@
+//! Transfers of a process: right ones and wrong ones of every size.
+
+use qnic::queue;
+use qnic_abi::atomic::Function;
+use qnic_abi::client::{Command, Memory, Remote};
+use qnic_abi::command::{DEFAULT_INLINE_MAX, INLINE_CAPACITY};
+use qnic_abi::host_area::RESULT_RECORDS;
+use qnic_abi::{Key, NodeId, Port, SegmentId, Status};
+
+use super::{Imported, Name, Queue, RdmaWorker};
+use crate::process::{port, Ended, Result};
+use crate::schedule::{lock, trace};
+use crate::workloads::rdma::increments::word;
+use crate::workloads::rdma::oracle::{first_notification, Kind, Plan, HALF, SECTION};
+
+/// What may be wrong with a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    RemoteKey,
+    LocalKey,
+    Address,
+    Segment,
+    Port,
+    ReadOnly,
+}
+
+impl Wrong {
+    const ALL: [Wrong; 6] = [
+        Wrong::RemoteKey,
+        Wrong::LocalKey,
+        Wrong::Address,
+        Wrong::Segment,
+        Wrong::Port,
+        Wrong::ReadOnly,
+    ];
+
+    fn status(self) -> Status {
+        match self {
+            Wrong::RemoteKey | Wrong::LocalKey => Status::BadKey,
+            Wrong::Address => Status::BadAddress,
+            Wrong::Segment => Status::NoSuchSegment,
+            Wrong::Port => Status::NoSuchPort,
+            Wrong::ReadOnly => Status::AccessDenied,
+        }
+    }
+}
+
+/// A transfer that is being prepared.
+struct Draft {
+    id: u64,
+    target: usize,
+    imported: Imported,
+    start: u64,
+    length: u64,
+    wrong: Option<Wrong>,
+}
+
+impl RdmaWorker<'_> {
+    /// Chooses a segment, a range of it, and perhaps a mistake; reserves the range.
+    fn draft(&mut self, writes: bool) -> Option<Draft> {
+        let schedule = self.schedule;
+        let wrong = schedule.chance(80).then(|| Wrong::ALL[schedule.below(6)]);
+        let wrong = wrong.filter(|wrong| *wrong != Wrong::ReadOnly || writes);
+        let read_only = wrong == Some(Wrong::ReadOnly) || !writes && schedule.chance(300);
+        let known = self.imported.iter();
+        let known = known.filter(|((_, other), _)| *other == read_only);
+        let known: Vec<_> = known.map(|(_, imported)| *imported).collect();
+        if known.is_empty() {
+            return None;
+        }
+        let imported = known[schedule.below(known.len())];
+        let target = imported.target;
+        let mut oracle = lock(&self.common.oracle);
+        // A key that is not known yet is not used yet; an old one now and then.
+        let live = oracle.is_live(target, imported.key);
+        if live == Some(false) && !schedule.chance(250) || live.is_none() {
+            self.imported.remove(&(target, read_only));
+            return None;
+        }
+        let length = match schedule.range(0..5) {
+            0 => schedule.range(0..20),
+            1 => schedule.range(0..DEFAULT_INLINE_MAX as u64 + 2),
+            2 => schedule.range(0..1000),
+            3 => schedule.range(0..4098),
+            _ => schedule.range(0..SECTION / 2),
+        };
+        let length = length.max(if wrong.is_some() { 2 } else { 0 });
+        let start = schedule.range(0..SECTION - length + 1);
+        let id = oracle.name();
+        let free = oracle.reserve(id, (self.slot, target), (start, length));
+        free.then_some(Draft {
+            id,
+            target,
+            imported,
+            start,
+            length,
+            wrong,
+        })
+    }
+
+    /// An address in a segment of another process.
+    pub(super) fn remote(&self, to: &Imported, offset: u64) -> Remote {
+        Remote {
+            node: NodeId(self.common.settings.slots[to.target] as u16),
+            port: Port(port(to.target)),
+            memory: Memory {
+                address: to.address + offset,
+                key: Key(to.key),
+                segment: SegmentId(to.segment),
+            },
+        }
+    }
+
+    /// The remote side of a command, with the mistake in it.
+    fn drafted_remote(&self, draft: &Draft) -> Remote {
+        let at = self.slot as u64 * SECTION + draft.start;
+        let mut remote = self.remote(&draft.imported, at);
+        let to = &draft.imported;
+        match draft.wrong {
+            Some(Wrong::RemoteKey) => remote.memory.key = Key(to.key ^ 1 << 40),
+            Some(Wrong::Address) => remote.memory.address = to.address + to.length - 1,
+            Some(Wrong::Segment) => remote.memory.segment = SegmentId(60),
+            Some(Wrong::Port) => remote.port = Port(9999),
+            Some(Wrong::LocalKey | Wrong::ReadOnly) | None => {}
+        }
+        remote
+    }
+
+    /// Lets a command ask now and then for its completion to be written back.
+    fn finished(&self, command: Command) -> Command {
+        match self.schedule.chance(250) {
+            true => command.publish(),
+            false => command,
+        }
+    }
+
+    /// The local side of a command.
+    pub(super) fn local(&self, offset: u64) -> Memory {
+        let local = self.exported.get(&Name::Local);
+        local.map_or(Memory::default(), |local| Memory {
+            address: self.ranges[1].0 + offset,
+            key: Key(local.key),
+            segment: SegmentId(local.segment),
+        })
+    }
+
+    /// The same, with the mistake in it.
+    fn drafted_local(&self, draft: &Draft, offset: u64) -> Memory {
+        let mut local = self.local(offset);
+        local.key.0 ^= u64::from(draft.wrong == Some(Wrong::LocalKey));
+        local
+    }
+
+    /// Reserves a range of the local segment; without it, the transfer is given up.
+    fn reserve_local(&self, draft: &Draft, start: u64) -> bool {
+        let range = (start, draft.length);
+        let free = lock(&self.common.oracle).reserve_local(draft.id, self.slot, range);
+        let reserved = free && self.exported.contains_key(&Name::Local);
+        if !reserved {
+            self.abandon(draft);
+        }
+        reserved
+    }
+
+    pub(super) fn write(&mut self) -> Result<()> {
+        let Some(draft) = self.draft(true) else {
+            return Ok(());
+        };
+        let schedule = self.schedule;
+        let fits = draft.length <= INLINE_CAPACITY as u64;
+        let inline = fits && schedule.chance(600) && draft.wrong != Some(Wrong::LocalKey);
+        let mut data = vec![0; draft.length as usize];
+        schedule.fill(&mut data);
+        let mut source = None;
+        if !inline {
+            let at = schedule.range(0..HALF - draft.length);
+            if !self.reserve_local(&draft, at) {
+                return Ok(());
+            }
+            // The bytes are new each time: a NIC that reads them late sees others.
+            let (kernel, space) = (&self.context.machine.kernel, *self.process.space());
+            let stored = kernel.write(space, self.ranges[1].0 + at, &data);
+            if stored.is_err() || self.context.check_alive().is_err() {
+                self.abandon(&draft);
+                return Err(Ended);
+            }
+            source = Some(at);
+        }
+        if !self.make_room(&draft)? {
+            return Ok(());
+        }
+        let number = || first_notification(self.slot) + schedule.range(0..2) as u32;
+        let notification = schedule.chance(350).then(number);
+        let remote = self.drafted_remote(&draft);
+        let mut command = match source {
+            Some(at) => Command::write(self.drafted_local(&draft, at), remote, draft.length),
+            None => Command::inline_write(remote, draft.length as u8),
+        };
+        command.notification = notification;
+        let command = self.finished(command);
+        let payload = if inline { data.clone() } else { Vec::new() };
+        let kind = Kind::Write { data, notification };
+        self.issue(draft, &command, &payload, kind);
+        if schedule.chance(100) {
+            return self.flush();
+        }
+        Ok(())
+    }
+
+    pub(super) fn read(&mut self) -> Result<()> {
+        let Some(draft) = self.draft(false) else {
+            return Ok(());
+        };
+        let schedule = self.schedule;
+        let local = HALF + schedule.range(0..HALF - draft.length);
+        if !self.reserve_local(&draft, local) || !self.make_room(&draft)? {
+            return Ok(());
+        }
+        let to = self.drafted_local(&draft, local);
+        let command = Command::read(to, self.drafted_remote(&draft), draft.length);
+        let command = self.finished(command);
+        let ends = (self.slot, draft.target);
+        let range = (draft.start, draft.length);
+        let expected = lock(&self.common.oracle).expected(ends, range);
+        self.issue(draft, &command, &[], Kind::Read { expected, local });
+        Ok(())
+    }
+
+    pub(super) fn increment(&mut self) -> Result<()> {
+        let Some(mut draft) = self.draft(true) else {
+            return Ok(());
+        };
+        draft.length = 8;
+        // Nothing local is named.
+        draft.wrong = draft.wrong.filter(|wrong| *wrong != Wrong::LocalKey);
+        if !self.make_room(&draft)? {
+            return Ok(());
+        }
+        let mut remote = self.drafted_remote(&draft);
+        if draft.wrong != Some(Wrong::Address) {
+            let sections = self.common.settings.rdma_workers as u64 * SECTION;
+            remote.memory.address = word(draft.imported.address + sections);
+        }
+        // Those that are not complete have numbers in a row.
+        let record = self.queue.issued.1 as usize % RESULT_RECORDS;
+        let command = Command::atomic(Function::Increment, remote, 8, [0; 2], record as u16);
+        let command = self.finished(command);
+        self.issue(draft, &command, &[], Kind::Increment { record });
+        Ok(())
+    }
+
+    /// Waits for room in the queue; without it, the transfer is given up. What was
+    /// learnt before the wait may be outdated after it.
+    fn make_room(&mut self, draft: &Draft) -> Result<bool> {
+        let room = self.block(Some(20_000_000), Queue::has_room);
+        let live = lock(&self.common.oracle).is_live(draft.target, draft.imported.key);
+        if live.is_none() || !matches!(room, Ok(true)) {
+            self.abandon(draft);
+        }
+        Ok(room? && live.is_some())
+    }
+
+    fn abandon(&self, draft: &Draft) {
+        lock(&self.common.oracle).give_up(draft.id, self.slot, draft.target);
+    }
+
+    fn issue(&mut self, draft: Draft, command: &Command, payload: &[u8], kind: Kind) {
+        let schedule = self.schedule;
+        let is_write = matches!(kind, Kind::Write { .. });
+        let number = self.queue.next();
+        trace!(
+            schedule,
+            "process {}: command {number}, {} {} bytes at {} of process {}{}{}",
+            self.slot,
+            kind.name(),
+            draft.length,
+            draft.start,
+            draft.target,
+            kind.notification().map_or("", |_| ", notifies"),
+            draft.wrong.map_or("", |_| ", wrong")
+        );
+        let plan = Plan {
+            id: draft.id,
+            target: draft.target,
+            key: draft.imported.key,
+            start: draft.start,
+            length: draft.length,
+            kind,
+            wrong: draft.wrong.map(Wrong::status),
+        };
+        lock(&self.common.oracle).issue(self.slot, number, schedule.now(), plan);
+        let entry = queue::Command::new(&command.descriptor(), payload);
+        if self.queue.put(&entry, is_write) {
+            self.context.ring_doorbell(self.process);
+        }
+    }
+
+    /// Waits for all writes, all reads, or both; not for ever, as others may be slow.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        let (writes, reads) = self.queue.issued;
+        let choice = self.schedule.below(3);
+        self.block(Some(30_000_000), |queue| {
+            let done = queue.done();
+            (choice == 0 || done.0 >= writes) && (choice == 1 || done.1 >= reads)
+        })?;
+        Ok(())
+    }
+
+    /// Waits for a notification of some process, for a while.
+    pub(super) fn listen(&mut self) -> Result<()> {
+        let sender = self.schedule.below(self.common.settings.rdma_workers);
+        let notification = first_notification(sender);
+        let before = self.queue.signals(notification);
+        let limit = self.schedule.range(1000..1_000_000);
+        self.block(Some(limit), |queue| queue.signals(notification) != before)?;
+        Ok(())
+    }
+
+    /// Looks at some of its memory, which brings it in.
+    pub(super) fn look(&mut self) -> Result<()> {
+        let schedule = self.schedule;
+        let (address, length) = self.ranges[schedule.below(2)];
+        let mut bytes = vec![0; schedule.below(6000)];
+        let at = address + schedule.range(0..length - bytes.len() as u64);
+        let space = *self.process.space();
+        match self.context.machine.kernel.read(space, at, &mut bytes) {
+            Ok(()) => self.context.check_alive(),
+            Err(_) => Err(Ended),
+        }
+    }
+}
