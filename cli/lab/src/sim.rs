@@ -96,7 +96,7 @@ impl Campaign for Progress {
         self.bar.set_position(summary.seeds);
         self.bar.set_message(format!(
             "{} transfers, {} failures",
-            summary.total.complete,
+            summary.total.count("transfers"),
             summary.failures.len()
         ));
     }
@@ -129,9 +129,9 @@ fn many(options: &Options, simulation: &Simulation) -> Summary {
         summary.seeds,
         summary.failures.len(),
         start.elapsed().as_secs_f64(),
-        total.complete,
-        total.failed,
-        total.notifications,
+        total.count("transfers"),
+        total.count("transfers failed"),
+        total.count("notifications"),
         total.frames,
         total.injected_faults,
         total.time as f64 / 1e9,

@@ -6,9 +6,10 @@ use std::panic::{catch_unwind, AssertUnwindSafe, PanicHookInfo};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::report::Report;
 use crate::schedule::{lock, Trace};
 use crate::settings::Options;
-use crate::world::{Report, World};
+use crate::world::World;
 
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -206,7 +207,7 @@ pub fn campaign(
                     let mut summary = lock(&summary);
                     summary.seeds += 1;
                     match result {
-                        Ok(report) => add(&mut summary.total, &report),
+                        Ok(report) => summary.total.add(&report),
                         Err(failure) => summary.failures.push(failure),
                     }
                     if summary.failures.len() >= most_failures {
@@ -220,31 +221,6 @@ pub fn campaign(
     let mut summary = std::mem::take(&mut *lock(&summary));
     summary.failures.sort_by_key(|failure| failure.seed);
     summary
-}
-
-fn add(total: &mut Report, one: &Report) {
-    total.time += one.time;
-    total.events += one.events;
-    total.frames += one.frames;
-    total.corrupted += one.corrupted;
-    total.complete += one.complete;
-    total.failed += one.failed;
-    total.notifications += one.notifications;
-    total.increments += one.increments;
-    total.sync_operations += one.sync_operations;
-    total.messages += one.messages;
-    total.message_bytes += one.message_bytes;
-    total.collectives += one.collectives;
-    total.collective_bytes += one.collective_bytes;
-    total.names += one.names;
-    total.names_found += one.names_found;
-    total.datagrams += one.datagrams;
-    total.datagrams_received += one.datagrams_received;
-    total.memory_requests += one.memory_requests;
-    total.stream_bytes += one.stream_bytes;
-    total.bytes += one.bytes;
-    total.bounced += one.bounced;
-    total.injected_faults += one.injected_faults;
 }
 
 /// Seeds that are tried for each smaller set of options.

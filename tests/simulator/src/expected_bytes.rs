@@ -55,9 +55,15 @@ impl ExpectedBytes {
         &self.bytes[start as usize..(start + length) as usize]
     }
 
-    /// What must stand everywhere.
-    pub(crate) fn all(&self) -> &[ExpectedByte] {
-        &self.bytes
+    /// Compares all of it with the memory of the process in a slot; `what` it is.
+    ///
+    /// # Panics
+    /// If a byte is wrong.
+    pub(crate) fn audit(&self, slot: usize, what: &str, memory: &[u8]) {
+        if let Some(at) = difference(memory, &self.bytes) {
+            let (found, expected) = (memory[at], self.bytes[at]);
+            panic!("process {slot}: byte {at} of {what} is {found:#x}, not {expected:?}");
+        }
     }
 }
 
@@ -86,8 +92,8 @@ mod tests {
         let mut memory = ExpectedBytes::new(4);
         memory.open(1, 2);
         memory.set(2, &[7]);
-        assert_eq!(difference(&[0, 99, 7, 0], memory.all()), None);
-        assert_eq!(difference(&[0, 99, 8, 0], memory.all()), Some(2));
-        assert_eq!(difference(&[1, 99, 7, 0], memory.all()), Some(0));
+        assert_eq!(difference(&[0, 99, 7, 0], &memory.bytes), None);
+        assert_eq!(difference(&[0, 99, 8, 0], &memory.bytes), Some(2));
+        assert_eq!(difference(&[1, 99, 7, 0], &memory.bytes), Some(0));
     }
 }

@@ -10,8 +10,29 @@
 //!    SRAM ◄─────────────────── NIC, polled by the world ── wires: link emulators
 //!                               │ each store to memory
 //!                               ▼
-//!                             oracle: checks at that moment
+//!                             oracle of its workload: checks at that moment
 //! ```
+//!
+//! Arrows of `use` go one way, from the bottom of this table to its top:
+//!
+//! | module | holds |
+//! |---|---|
+//! | `schedule`, `task` | clock, event queue, chance, trace; tasks |
+//! | `settings`, `routes`, `report` | what a seed makes of the options; routes that were disturbed; counts |
+//! | `machine` | frames and what may touch them, address spaces, swap, reclaim, and the system under the driver core |
+//! | `links` | the wires, frames that arrive late or once more, sessions |
+//! | `common` | what the world and all tasks share: settings, slots, the phase |
+//! | `process` | what a worker stands on: registration, queues, mapped memory; the life of a worker |
+//! | `workload` | the traits: a workload is workers and their oracle |
+//! | `workloads` | the workloads that there are, and the list of them; they do not import each other |
+//! | `node`, `world` | a NIC as its device process drives it; one simulation |
+//! | [`campaign`], [`throughput`] | many seeds, making a failure smaller; a stream of writes |
+//!
+//! # What holds
+//! - The trace of a seed is the same bytes each time. All chance comes from the schedule; a workload
+//!   draws its sizes from random numbers of its own, and an oracle draws none.
+//! - An oracle learns of a command before the NIC can, and of a store of a NIC when it happens.
+//! - A task runs only while the world waits for it, so nothing here is ever contended.
 //!
 //! # Calls that block
 //! A driver call may wait: an import for a name, a fault worker for a page from the
@@ -28,28 +49,6 @@
 //! single loads and stores are the business of the loom models; everything coarser
 //! is simulated here.
 //!
-//! | module | holds |
-//! |---|---|
-//! | `schedule`, `task` | clock, event queue, chance; tasks |
-//! | `memory`, `kernel` | frames and what may touch them; address spaces, swap, reclaim |
-//! | `platform`, `device_memory` | the system under the driver core, and what it allocates for the NIC |
-//! | `node`, `wire`, `late` | a NIC as its device process drives it; the wires; frames that arrive once more |
-//! | `process`, `rdma_worker` | what a process stands on; processes that transfer |
-//! | `sync_worker`, `mapping` | processes that synchronize: the library as it is, on a provider of its own |
-//! | `oracle`, `expected_bytes`, `increments`, `sessions` | what must hold, checked as soon as it can be known |
-//! | `checker` | the same for locks, semaphores and wait queues |
-//! | `message_worker`, `message_oracle` | processes that send and receive messages; what must hold of these |
-//! | `collective_worker`, `collective_oracle` | processes that form groups and take part in collectives; what must hold of these |
-//! | `name_worker`, `name_oracle` | processes that use names of processes; what must hold of these |
-//! | `datagram_worker`, `datagram_oracle` | drivers that send and receive datagrams; what must hold of these |
-//! | `memory_worker` | servers and clients of remote memory; what reads may return |
-//! | `stream_worker`, `stream_oracle` | processes with streams over shared pools; what must hold of these |
-//! | `queue` | the command queue and the completion queue of a process |
-//! | `watched` | a process as the oracles see it |
-//! | `routes` | which routes were disturbed a short time ago |
-//! | `settings`, `world` | what a seed makes of the options; one simulation |
-//! | [`campaign`], [`throughput`] | many seeds, making a failure smaller; a stream of writes |
-//!
 //! What is checked and which planted bugs are found: `docs/simulation.md`.
 #![forbid(unsafe_code)]
 
@@ -59,15 +58,18 @@ mod expected_bytes;
 mod links;
 mod machine;
 mod node;
+mod per_slot;
 mod process;
+mod report;
 mod routes;
 mod schedule;
 mod settings;
 mod task;
 pub mod throughput;
+mod workload;
 mod workloads;
 mod world;
 
 pub use campaign::{run, run_traced, Failure};
+pub use report::Report;
 pub use settings::{Faults, Options};
-pub use world::Report;

@@ -9,8 +9,8 @@
 //! orders. After each call of a NIC no page is locked: whatever happens between two calls
 //! happens to a NIC that holds nothing.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Weak};
 
 use qnic_abi::event::EVENT_BYTES;
 use qnic_abi::host_area::HOST_PAGES;
@@ -29,6 +29,7 @@ use crate::machine::platform::{Machine, SimPlatform};
 use crate::process::ProcessContext;
 use crate::schedule::{lock, trace, Event, Incarnation};
 use crate::settings::Faults;
+use crate::workload::Workloads;
 
 /// Windows of each NIC.
 const WINDOWS: u32 = 4;
@@ -44,6 +45,26 @@ const SLEEP_AFTER: u64 = 5000;
 
 /// Workers of a driver that serve page faults.
 const WORKERS: usize = 2;
+
+/// Budgets of which a NIC has used what processes have, when nothing is under way: nothing at all
+/// unless a workload says otherwise.
+const CHECKED: [&str; 15] = [
+    "receives_of_process",
+    "messages_of_process",
+    "staged_bytes_of_process",
+    "staged_bytes_of_peer",
+    "envelopes_of_peer",
+    "probes_of_process",
+    "groups_of_process",
+    "joins_of_peer",
+    "bytes_of_group",
+    "collectives_of_member",
+    "group_frames_of_peer",
+    "datagram_buffers",
+    "names_of_process",
+    "names_of_node",
+    "lookups_of_process",
+];
 
 /// What a NIC may touch.
 impl Host for Machine {
@@ -61,6 +82,7 @@ impl Host for Machine {
 
 /// One node of the cluster.
 pub(crate) struct Node {
+    workloads: Arc<Workloads>,
     common: Arc<Common>,
     /// Its number, and how often it has started.
     incarnation: Incarnation,
@@ -80,9 +102,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(common: &Arc<Common>, number: usize) -> Self {
+    pub(crate) fn new(workloads: &Arc<Workloads>, number: usize) -> Self {
         Node {
-            common: common.clone(),
+            workloads: workloads.clone(),
+            common: workloads.common.clone(),
             incarnation: Incarnation {
                 node: number,
                 number: 0,
@@ -127,7 +150,9 @@ impl Node {
         });
         self.incarnation.number += 1;
         let incarnation = self.incarnation;
-        let machine = Machine::new(&self.common, incarnation, *nic.geometry());
+        let observer: Weak<Workloads> = Arc::downgrade(&self.workloads);
+        let shared = (&self.common.schedule, settings);
+        let machine = Machine::new(shared, observer, incarnation, *nic.geometry());
         // The wall clock of all nodes, which no session has reached yet.
         nic.start(now, &*machine, now.0 + 1);
         network.session_checker.started(self.incarnation.node);
@@ -143,14 +168,14 @@ impl Node {
             self.common.schedule,
             "node {node}: starts, incarnation {number}"
         );
-        let (common, booting) = (self.common.clone(), machine.clone());
+        let (workloads, booting) = (self.workloads.clone(), machine.clone());
         machine.run(move || {
             let bytes = config.as_bytes().try_into().expect("its size");
             let config = check_config(bytes).expect("a good configuration space");
             match Driver::start(SimPlatform(booting.clone()), &config) {
                 Ok(driver) if !booting.is_gone() => {
                     *lock(&booting.driver) = Some(driver.clone());
-                    populate(&common, &booting, &driver);
+                    populate(&workloads, &booting, &driver);
                 }
                 Ok(_) => {}
                 Err(_) if booting.is_gone() => {}
@@ -188,7 +213,8 @@ impl Node {
         self.is_up = false;
         for (slot, node) in self.common.settings.slots.iter().enumerate() {
             if *node == self.incarnation.node {
-                self.common.end(slot);
+                let now = self.common.schedule.now();
+                self.workloads.oracle(slot).end(slot, now);
             }
         }
         let driver = lock(&machine.driver).take();
@@ -454,28 +480,35 @@ impl Node {
     pub(crate) fn left(&self) -> Option<String> {
         let nic = self.nic.as_ref().filter(|_| self.is_up)?;
         let number = self.incarnation.node;
-        let posted = lock(&self.common.messages).most_posted(number);
-        let buffers = lock(&self.common.datagrams).posted(number);
-        let names = lock(&self.common.names);
-        if let Some(wrong) = names.difference(&nic.table(TableKind::Names)) {
-            return Some(format!("node {number}: names: {wrong}"));
+        let names: BTreeSet<_> = self
+            .workloads
+            .oracles()
+            .flat_map(|oracle| oracle.names())
+            .collect();
+        let known: BTreeSet<_> = nic.table(TableKind::Names).rows.into_iter().collect();
+        let wrong: Vec<_> = names.symmetric_difference(&known).collect();
+        if !wrong.is_empty() {
+            return Some(format!(
+                "node {number}: names: it does not know, or should not: {wrong:?}"
+            ));
         }
+        let had = |name: &str| {
+            let mut oracles = self.workloads.oracles();
+            let had = oracles.find_map(|oracle| oracle.budget(number, name));
+            had.unwrap_or(0)
+        };
         let budgets = nic.budgets().into_iter();
         let mut left = budgets.filter(|budget| {
             let expected = match budget.name {
-                "receives_of_process" => posted,
-                "messages_of_process" | "staged_bytes_of_process" => 0,
-                "staged_bytes_of_peer" | "envelopes_of_peer" | "probes_of_process" => 0,
-                "groups_of_process" | "joins_of_peer" | "bytes_of_group" => 0,
-                "collectives_of_member" | "group_frames_of_peer" => 0,
                 // Ports of the driver core have some until they are closed.
                 "datagram_buffers" if self.uses_ports() => budget.used,
-                "datagram_buffers" => buffers,
-                name => names.expected(number, name).unwrap_or(budget.used),
+                name if CHECKED.contains(&name) => had(name),
+                _ => budget.used,
             };
             budget.used != expected
         });
         let budget = left.next()?;
+        let (posted, buffers) = (had("receives_of_process"), had("datagram_buffers"));
         Some(format!(
             "node {number}: {budget:?}, and processes have posted {posted}, and buffers {buffers}"
         ))
@@ -483,7 +516,7 @@ impl Node {
 
     /// Modules and processes of this node may have datagram ports.
     fn uses_ports(&self) -> bool {
-        self.common.settings.others.use_engine() && self.common.phase() != Phase::Exit
+        self.common.settings.engine && self.common.phase() != Phase::Exit
     }
 
     /// Nothing runs any more: nothing may be left.
@@ -521,8 +554,11 @@ impl Node {
             false => 0,
         };
         // Some workers issue some; a reset of the NIC forgets those before it.
-        let by_workers = lock(&self.common.names).malformed(number)
-            + lock(&self.common.datagrams).malformed(number);
+        let by_workers: u64 = self
+            .workloads
+            .oracles()
+            .map(|it| it.malformed(number))
+            .sum();
         let malformed = counters.malformed_commands;
         let malformed = malformed.saturating_sub(by_workers);
         let wrong = [
@@ -548,7 +584,8 @@ impl Node {
 }
 
 /// Starts everything that runs on a machine whose driver has started.
-fn populate(common: &Arc<Common>, machine: &Arc<Machine>, driver: &Arc<Driver<SimPlatform>>) {
+fn populate(workloads: &Arc<Workloads>, machine: &Arc<Machine>, driver: &Arc<Driver<SimPlatform>>) {
+    let common = &workloads.common;
     for _ in 0..WORKERS {
         let (worker, driver) = (machine.clone(), driver.clone());
         machine.run(move || {
@@ -582,7 +619,8 @@ fn populate(common: &Arc<Common>, machine: &Arc<Machine>, driver: &Arc<Driver<Si
                 machine: machine.clone(),
                 slot: number,
             };
-            machine.run(move || process.run());
+            let workloads = workloads.clone();
+            machine.run(move || workloads.run(&process));
         }
     }
 }

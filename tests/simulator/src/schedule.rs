@@ -89,7 +89,7 @@ thread_local! {
 const WORLD: usize = usize::MAX;
 
 /// Locks; it is free unless there is a mistake, as there is one thread.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -10,8 +10,17 @@
 use qnic_links::units::{Probability, Rate};
 use qnic_links::Impairments;
 
-use crate::schedule::Schedule;
-use crate::settings::{delay_only, Settings};
+use std::sync::{Arc, Mutex};
+
+use qnic_abi::host_area::WRITABLE_PAGES;
+use qnic_nic::Limits;
+
+use crate::routes::Routes;
+use crate::schedule::{lock, Schedule};
+use crate::settings::{delay_only, Faults, Options, Settings};
+use crate::workload::Workload;
+use crate::workloads::rdma::stream::Stream;
+use crate::workloads::rdma::Rdma;
 use crate::world::World;
 
 /// How long a frame takes from node to node, in nanoseconds.
@@ -61,6 +70,51 @@ pub fn measure(case: &Case) -> Measured {
         rate: case.rate,
         ..delay_only(DELAY)
     };
-    let settings = Settings::streams(case, wires);
-    World::with(settings, Schedule::new(1, None).steady()).run_streams(LIMIT)
+    let settings = settings(case, wires);
+    let (routes, times) = (Routes::default(), Arc::<Mutex<Vec<u64>>>::default());
+    let stream = Stream {
+        size: case.size,
+        times: times.clone(),
+    };
+    let rdma: Box<dyn Workload> = Box::new(Rdma::new(&settings, &routes, Some(stream)));
+    let schedule = Schedule::new(1, None).steady();
+    let mut world = World::with(settings, schedule, vec![rdma], routes);
+    let (longest_transit, frames, resent) = world.run_undisturbed(LIMIT);
+    let times = std::mem::take(&mut *lock(&times));
+    Measured {
+        times,
+        longest_transit,
+        frames,
+        resent,
+    }
+}
+
+/// Nodes with nothing but a stream of writes from each to the last.
+fn settings(case: &Case, wires: Impairments) -> Settings {
+    let nodes = case.senders + 1;
+    let options = Options {
+        nodes,
+        operations: case.writes,
+        faults: Faults::empty(),
+        lossless: false,
+        engines: false,
+    };
+    Settings {
+        slots: (0..nodes).collect(),
+        rdma_workers: nodes,
+        frames: 96 + WRITABLE_PAGES as u64,
+        limits: Limits {
+            window: case.window,
+            ..Limits::default()
+        },
+        poll: 200,
+        think: 1,
+        evict: 1,
+        disk: 1,
+        wires,
+        shared_links: nodes > 2,
+        wires_know: true,
+        injected_faults: 0,
+        ..Settings::new(&options, &mut fastrand::Rng::with_seed(1))
+    }
 }

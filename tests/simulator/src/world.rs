@@ -15,10 +15,13 @@ use crate::links::sessions::ends;
 use crate::links::wire::{Arrived, Network};
 use crate::node::Node;
 use crate::process::watched::UnavailablePage;
+use crate::report::Report;
+use crate::routes::Routes;
 use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Trace};
-use crate::settings::{delay_only, Faults, Options, Others, Settings};
+use crate::settings::{delay_only, Faults, Options, Settings};
 use crate::task::Tasks;
-use crate::throughput::Measured;
+use crate::workload::{Workload, Workloads};
+use crate::workloads;
 
 /// How long processes may work, in nanoseconds.
 const WORK: u64 = 3_000_000_000;
@@ -56,58 +59,10 @@ enum ActiveFault {
     Unavailable(UnavailablePage),
 }
 
-/// What a simulation was like.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Virtual time that has passed, in nanoseconds.
-    pub time: u64,
-    /// Events that happened.
-    pub events: u64,
-    /// Frames that were sent.
-    pub frames: u64,
-    /// Frames that were dropped because they were corrupted.
-    pub corrupted: u64,
-    /// Transfers that ended well.
-    pub complete: u64,
-    /// Transfers that failed, each with a reason.
-    pub failed: u64,
-    /// Notifications that arrived.
-    pub notifications: u64,
-    /// Atomic increments that were executed for sure.
-    pub increments: u64,
-    /// Operations of processes on locks, semaphores and wait queues.
-    pub sync_operations: u64,
-    /// Messages that were received.
-    pub messages: u64,
-    /// Bytes of them.
-    pub message_bytes: u64,
-    /// Calls of collectives that ended well.
-    pub collectives: u64,
-    /// Bytes that members have got from them.
-    pub collective_bytes: u64,
-    /// Names that processes were given.
-    pub names: u64,
-    /// Lookups that found the process of a name.
-    pub names_found: u64,
-    /// Packets of datagrams that were sent.
-    pub datagrams: u64,
-    /// Packets that have arrived in a buffer; some of them more than once.
-    pub datagrams_received: u64,
-    /// Reads and writes of remote memory that ended well.
-    pub memory_requests: u64,
-    /// Bytes that were read from streams.
-    pub stream_bytes: u64,
-    /// Bytes that were transferred.
-    pub bytes: u64,
-    /// Frames that waited for pages at nodes that are up at the end.
-    pub bounced: u64,
-    /// Faults that were injected.
-    pub injected_faults: u64,
-}
-
 /// One simulation.
 pub(crate) struct World {
     common: Arc<Common>,
+    workloads: Arc<Workloads>,
     schedule: Arc<Schedule>,
     nodes: Vec<Node>,
     network: Network,
@@ -124,20 +79,28 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, options: &Options, trace: Trace) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let settings = Settings::new(options, seed, &mut random);
+        let mut settings = Settings::new(options, &mut random);
+        let routes = Routes::default();
+        let workloads = workloads::of_seed(seed, &mut settings, &routes);
         let schedule = Schedule::new(random.u64(..), trace);
         trace!(schedule, "seed {seed}, {settings:?}");
-        Self::with(settings, schedule)
+        Self::with(settings, schedule, workloads, routes)
     }
 
     /// A world in which nothing has started.
-    pub(crate) fn with(settings: Settings, schedule: Schedule) -> Self {
+    pub(crate) fn with(
+        settings: Settings,
+        schedule: Schedule,
+        workloads: Vec<Box<dyn Workload>>,
+        routes: Routes,
+    ) -> Self {
         let schedule = Arc::new(schedule);
         schedule.install();
         let network = Network::new(schedule.clone(), &settings);
         let common = Arc::new(Common::new(schedule.clone(), settings));
+        let workloads = Arc::new(Workloads::new(common.clone(), workloads, routes));
         let nodes = 0..common.settings.options.nodes;
-        let nodes = nodes.map(|number| Node::new(&common, number));
+        let nodes = nodes.map(|number| Node::new(&workloads, number));
         World {
             nodes: nodes.collect(),
             network,
@@ -148,6 +111,7 @@ impl World {
             deadline: WORK,
             starving_killed: false,
             common,
+            workloads,
             schedule,
         }
     }
@@ -166,29 +130,20 @@ impl World {
         self.until(|world| {
             world.is_repaired() && world.all_slots(SlotState::Drained) && world.is_settled()
         });
-        for slot in 0..self.common.settings.rdma_workers {
-            lock(&self.common.oracle).audit(slot);
-        }
-        lock(&self.common.checker).audit();
-        lock(&self.common.messages).audit();
-        lock(&self.common.groups).audit();
-        lock(&self.common.names).audit();
-        lock(&self.common.datagrams).audit();
+        self.workloads.oracles().for_each(|oracle| oracle.audit());
         self.exit()
     }
 
-    /// Runs streams of writes, and returns what they were like.
-    pub(crate) fn run_streams(&mut self, limit: u64) -> Measured {
+    /// Runs until all processes have done what they do, with nothing that breaks; returns the longest
+    /// time that a frame was on a link, in nanoseconds, and how many frames the NICs have sent, and
+    /// sent once more.
+    pub(crate) fn run_undisturbed(&mut self, limit: u64) -> (u64, u64, u64) {
         self.start();
         self.deadline = limit;
         self.until(|world| world.all_slots(SlotState::Drained));
         assert!(self.all_slots(SlotState::Drained), "a stream is stuck");
-        let measured = Measured {
-            times: std::mem::take(&mut *lock(&self.common.stream_times)),
-            longest_transit: self.network.longest_transit,
-            frames: self.network.sent,
-            resent: self.sum(|counters| counters.frames_resent),
-        };
+        let resent = self.sum(|counters| counters.frames_resent);
+        let measured = (self.network.longest_transit, self.network.sent, resent);
         self.exit();
         measured
     }
@@ -243,7 +198,11 @@ impl World {
     /// Kills the processes that wait for what is lost, and waits for the others once more;
     /// once. Returns true if there were some.
     fn end_starving(&mut self) -> bool {
-        let starving = lock(&self.common.checker).starving();
+        let starving: Vec<usize> = self
+            .workloads
+            .oracles()
+            .flat_map(|oracle| oracle.starving())
+            .collect();
         if starving.is_empty() || std::mem::replace(&mut self.starving_killed, true) {
             return false;
         }
@@ -257,12 +216,7 @@ impl World {
 
     /// What has been under way for the longest time, or what is wrong if nothing is.
     fn oldest(&self, otherwise: &str) -> String {
-        let oldest = lock(&self.common.oracle).oldest();
-        let oldest = oldest.or_else(|| lock(&self.common.checker).oldest());
-        let oldest = oldest.or_else(|| lock(&self.common.messages).oldest());
-        let oldest = oldest.or_else(|| lock(&self.common.groups).oldest());
-        let oldest = oldest.or_else(|| lock(&self.common.names).oldest());
-        let oldest = oldest.or_else(|| lock(&self.common.datagrams).oldest());
+        let oldest = self.workloads.oracles().find_map(|oracle| oracle.oldest());
         let oldest = oldest.or_else(|| self.nodes.iter().find_map(Node::left));
         oldest.unwrap_or_else(|| otherwise.to_owned())
     }
@@ -277,10 +231,8 @@ impl World {
     /// Returns true if no message is under way, all drivers reach each other by datagrams, and no
     /// NIC keeps a message, or a group, or other names than processes have.
     fn is_settled(&self) -> bool {
-        let settled = lock(&self.common.messages).is_settled()
-            && lock(&self.common.names).is_settled()
-            && lock(&self.common.datagrams).is_settled()
-            && self.others_are_verified();
+        let settled = self.others_are_verified()
+            && self.workloads.oracles().all(|oracle| oracle.is_settled());
         settled && self.nodes.iter().all(|node| node.left().is_none())
     }
 
@@ -395,16 +347,13 @@ impl World {
     }
 
     fn end_process(&self, slot: usize) {
-        if self.common.settings.others_in(slot) == Some(Others::Sync) {
-            lock(&self.common.checker).killed(slot);
-        }
+        self.workloads.oracle(slot).killed(slot);
         self.schedule.kill(lock(&self.common.slots)[slot].task);
     }
 
     /// A node goes down, and wires may know of it.
     fn disturb(&mut self, node: usize) {
-        self.common.disturb_node(node, u64::MAX);
-        lock(&self.common.checker).disturbed = true;
+        self.workloads.disturb_node(node, u64::MAX);
         self.network.reachable[node] = !self.common.settings.wires_know;
     }
 
@@ -437,8 +386,7 @@ impl World {
         let b = self.schedule.below(self.nodes.len());
         if a != b {
             trace!(self.schedule, "fault: the route from {a} to {b} is cut");
-            self.common.disturb_route(a, b, u64::MAX);
-            lock(&self.common.checker).disturbed = true;
+            self.workloads.disturb_route(a, b, u64::MAX);
             self.network.set_cut(a, b, true);
             if self.schedule.chance(500) {
                 self.network.set_cut(b, a, true);
@@ -460,7 +408,7 @@ impl World {
 
     /// Takes a page from a process that transfers, and brings it in no more.
     fn make_unavailable(&mut self) {
-        let page = self.common.make_unavailable();
+        let page = self.workloads.make_unavailable();
         if let Some(page) = page {
             trace!(self.schedule, "fault: {page:?} is unavailable");
             self.activate(ActiveFault::Unavailable(page), 1000..20_000_000);
@@ -477,16 +425,19 @@ impl World {
             ActiveFault::Node(node) if self.nodes[node].can_start() => {
                 self.network.reachable[node] = true;
                 self.nodes[node].start(&mut self.network);
-                self.common.disturb_node(node, settled);
+                self.workloads.disturb_node(node, settled);
             }
             ActiveFault::Node(_) => self.activate(fault, 1000..MOMENT),
             ActiveFault::Route(a, b) => {
                 self.network.set_cut(a, b, false);
                 self.network.set_cut(b, a, false);
-                self.common.disturb_route(a, b, settled);
+                self.workloads.disturb_route(a, b, settled);
             }
             ActiveFault::Slow(node) => self.nodes[node].set_slowness(1),
-            ActiveFault::Unavailable(page) => self.common.make_available(page),
+            ActiveFault::Unavailable(page) => {
+                let now = self.schedule.now();
+                self.workloads.oracle(page.slot).make_available(page, now);
+            }
         }
     }
 
@@ -513,29 +464,15 @@ impl World {
         }
         let alive = self.tasks.alive();
         assert_eq!(alive, 0, "{alive} tasks wait for nothing");
-        let (messages, message_bytes) = lock(&self.common.messages).totals();
-        let (collectives, collective_bytes) = lock(&self.common.groups).totals();
-        let (names, names_found) = lock(&self.common.names).totals();
-        let (datagrams, datagrams_received) = lock(&self.common.datagrams).totals();
+        let oracles = self.workloads.oracles();
         Report {
             time,
             events: self.events,
             frames: self.network.sent,
             corrupted: self.network.corrupted,
-            sync_operations: lock(&self.common.checker).completed,
-            messages,
-            message_bytes,
-            collectives,
-            collective_bytes,
-            names,
-            names_found,
-            datagrams,
-            datagrams_received,
-            memory_requests: lock(&self.common.volumes).requests,
-            stream_bytes: lock(&self.common.streams).bytes_read,
             bounced,
             injected_faults: self.injected_faults,
-            ..lock(&self.common.oracle).report
+            counts: oracles.flat_map(|oracle| oracle.counts()).collect(),
         }
     }
 }

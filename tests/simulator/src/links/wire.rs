@@ -113,7 +113,7 @@ impl Network {
         let emulators = (0..count).map(|_| LinkEmulator::new(settings.wires, schedule.any()));
         Network {
             emulators: emulators.collect(),
-            shared: settings.stream.is_some() && nodes > 2,
+            shared: settings.shared_links,
             longest_transit: 0,
             armed: vec![None; count],
             reachable: vec![true; nodes],

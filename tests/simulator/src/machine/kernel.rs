@@ -21,10 +21,9 @@ use std::sync::{Arc, Mutex};
 use qnic_abi::page_table::PageAccess;
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 use qnic_driver::platform::MemoryError;
-use qnic_driver::{Region, Resident};
+use qnic_driver::{Platform, Region, Resident};
 
 use crate::machine::memory::{Memory, Owner};
-use crate::machine::platform::SimPlatform;
 use crate::schedule::{lock, trace, Schedule};
 
 /// How often a span of pages is looked up before it is given up as busy.
@@ -63,41 +62,39 @@ impl Page {
     }
 }
 
-#[derive(Default)]
-struct Space {
+struct Space<P: Platform> {
     pages: BTreeMap<u64, Page>,
-    watches: Vec<Arc<Watched>>,
+    watches: Vec<Arc<Watched<P>>>,
     /// Its process is going away: nothing is brought in any more.
     gone: bool,
 }
 
-#[derive(Default)]
-struct State {
-    spaces: BTreeMap<u64, Space>,
+struct State<P: Platform> {
+    spaces: BTreeMap<u64, Space<P>>,
     /// Space and number of the pages that cannot be brought in for the device.
     unavailable: BTreeSet<(u64, u64)>,
     next: u64,
 }
 
-impl State {
+impl<P: Platform> State<P> {
     fn page(&mut self, space: u64, page: u64) -> Option<&mut Page> {
         self.spaces.get_mut(&space)?.pages.get_mut(&page)
     }
 
     /// A space whose process is not going away.
-    fn living(&mut self, space: u64) -> Result<&mut Space, MemoryError> {
+    fn living(&mut self, space: u64) -> Result<&mut Space<P>, MemoryError> {
         let space = self.spaces.get_mut(&space).filter(|space| !space.gone);
         space.ok_or(MemoryError::SpaceGone)
     }
 }
 
 /// A region under watch.
-pub(crate) struct Watched {
-    region: Arc<Region<SimPlatform>>,
+pub(crate) struct Watched<P: Platform> {
+    region: Arc<Region<P>>,
     sequence: AtomicU64,
 }
 
-impl Watched {
+impl<P: Platform> Watched<P> {
     fn first(&self) -> u64 {
         self.region.address() >> PAGE_SHIFT
     }
@@ -120,13 +117,13 @@ impl Watched {
 }
 
 /// Notifies a region until it is dropped.
-pub(crate) struct Notifier {
-    kernel: Arc<Kernel>,
+pub(crate) struct Notifier<P: Platform> {
+    kernel: Arc<Kernel<P>>,
     space: u64,
-    watched: Arc<Watched>,
+    watched: Arc<Watched<P>>,
 }
 
-impl Drop for Notifier {
+impl<P: Platform> Drop for Notifier<P> {
     fn drop(&mut self) {
         if let Some(space) = lock(&self.kernel.state).spaces.get_mut(&self.space) {
             let watches = &mut space.watches;
@@ -137,21 +134,25 @@ impl Drop for Notifier {
 }
 
 /// Address spaces and paging of one node.
-pub(crate) struct Kernel {
+pub(crate) struct Kernel<P: Platform> {
     schedule: Arc<Schedule>,
     memory: Arc<Memory>,
     /// Longest time to bring in a page from swap, in nanoseconds.
     pub(crate) disk: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<State<P>>,
 }
 
-impl Kernel {
+impl<P: Platform> Kernel<P> {
     pub(crate) fn new(schedule: Arc<Schedule>, memory: Arc<Memory>, disk: u64) -> Self {
         Kernel {
             schedule,
             memory,
             disk: AtomicU64::new(disk),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                spaces: BTreeMap::new(),
+                unavailable: BTreeSet::new(),
+                next: 0,
+            }),
         }
     }
 
@@ -161,7 +162,8 @@ impl Kernel {
         state.next += 1;
         let space = Space {
             pages: pages.map(|page| (page, Page::default())).collect(),
-            ..Space::default()
+            watches: Vec::new(),
+            gone: false,
         };
         let number = state.next;
         state.spaces.insert(number, space);
@@ -338,11 +340,7 @@ impl Kernel {
     }
 
     /// Checks that all pages of a region are mapped.
-    pub(crate) fn check(
-        &self,
-        space: u64,
-        region: &Region<SimPlatform>,
-    ) -> Result<(), MemoryError> {
+    pub(crate) fn check(&self, space: u64, region: &Region<P>) -> Result<(), MemoryError> {
         let mut state = lock(&self.state);
         let found = state.living(space)?;
         let first = region.address() >> PAGE_SHIFT;
@@ -357,8 +355,8 @@ impl Kernel {
     pub(crate) fn register_notifier(
         self: &Arc<Self>,
         space: u64,
-        region: &Arc<Region<SimPlatform>>,
-    ) -> Result<Notifier, MemoryError> {
+        region: &Arc<Region<P>>,
+    ) -> Result<Notifier<P>, MemoryError> {
         let watched = Arc::new(Watched {
             region: region.clone(),
             sequence: AtomicU64::new(0),
@@ -375,7 +373,7 @@ impl Kernel {
     /// Brings in a span of pages and enters them, unless they change meanwhile.
     pub(crate) fn fault_in(
         &self,
-        notifier: &Notifier,
+        notifier: &Notifier<P>,
         pages: Range<usize>,
         access: PageAccess,
     ) -> Result<(), MemoryError> {
@@ -412,7 +410,7 @@ impl Kernel {
     }
 
     /// Enters the pages that are resident.
-    pub(crate) fn install_resident(&self, notifier: &Notifier) {
+    pub(crate) fn install_resident(&self, notifier: &Notifier<P>) {
         let watched = &notifier.watched;
         let sequence = watched.sequence();
         let residents: Vec<_> = {

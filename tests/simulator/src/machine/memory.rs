@@ -24,7 +24,6 @@ use qnic_nic::env::{Change, Width};
 use qnic_nic::testing::Sram;
 use qnic_nic::{HostMemory, OutOfRange};
 
-use crate::common::Common;
 use crate::schedule::lock;
 
 /// What stands in a frame without an owner.
@@ -107,13 +106,21 @@ impl State {
     }
 }
 
+/// Learns what NICs do to memory, at that moment.
+pub(crate) trait Observer: Send + Sync {
+    /// A word of the host area of the process in a slot was stored.
+    fn stored(&self, slot: usize, offset: usize, value: u64);
+
+    /// An object of the process in a slot was changed.
+    fn changed(&self, slot: usize, object: usize, before: &Words, after: &Words);
+}
+
 /// Memory of one node.
 pub(crate) struct Memory {
     sram: Arc<Sram>,
     geometry: Geometry,
     state: Mutex<State>,
-    /// Learns what a NIC stores into host areas, and which objects it changes.
-    observer: Weak<Common>,
+    observer: Weak<dyn Observer>,
 }
 
 impl Memory {
@@ -122,7 +129,7 @@ impl Memory {
         geometry: Geometry,
         blocks: u64,
         sram: Arc<Sram>,
-        observer: Weak<Common>,
+        observer: Weak<dyn Observer>,
     ) -> Self {
         let frames = geometry.frames as usize;
         let singles = (geometry.frames - blocks) as u32;
@@ -405,10 +412,17 @@ mod tests {
     use super::*;
     use qnic_abi::NodeId;
 
+    struct NoObserver;
+
+    impl Observer for NoObserver {
+        fn stored(&self, _: usize, _: usize, _: u64) {}
+        fn changed(&self, _: usize, _: usize, _: &Words, _: &Words) {}
+    }
+
     fn memory() -> Memory {
         let geometry = Geometry::new(NodeId(1), 8, 2, 1).unwrap();
         let sram = Arc::new(Sram::new(geometry.sram_bytes as usize));
-        Memory::new(geometry, 4, sram, Weak::new())
+        Memory::new(geometry, 4, sram, Weak::<NoObserver>::new())
     }
 
     /// What the check says of a write to a frame.

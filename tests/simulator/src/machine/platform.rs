@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, TryLockError, Weak};
 
 use qnic_abi::attach::FIRST_DOORBELL;
 use qnic_abi::control::{
@@ -25,11 +25,11 @@ use qnic_driver::{Driver, MemoryManager, Platform, Region};
 use qnic_nic::testing::Sram;
 use zerocopy::FromBytes;
 
-use crate::common::Common;
 use crate::machine::device_memory::{Frames, SimHostArea, SimMemory};
 use crate::machine::kernel::{Kernel, Notifier};
-use crate::machine::memory::{Memory, Owner};
+use crate::machine::memory::{Memory, Observer, Owner};
 use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Signal, TaskId};
+use crate::settings::Settings;
 
 /// Frames that a host area leaves to pages of processes: the host area of a process that has ended
 /// stays as long as a page fault of it is served, and a successor may come before.
@@ -44,7 +44,7 @@ pub(crate) struct Machine {
     pub(crate) incarnation: Incarnation,
     pub(crate) sram: Arc<Sram>,
     pub(crate) memory: Arc<Memory>,
-    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) kernel: Arc<Kernel<SimPlatform>>,
     pub(crate) geometry: Geometry,
     /// Requests and replies.
     pub(crate) control: StdMutex<Control>,
@@ -81,14 +81,14 @@ pub(crate) struct Control {
 impl Machine {
     /// A machine on which nothing runs.
     pub(crate) fn new(
-        common: &Arc<Common>,
+        (schedule, settings): (&Arc<Schedule>, &Settings),
+        observer: Weak<dyn Observer>,
         incarnation: Incarnation,
         geometry: Geometry,
     ) -> Arc<Self> {
-        let (schedule, disk) = (common.schedule.clone(), common.settings.disk);
-        let blocks = common.settings.block_frames;
+        let (schedule, disk) = (schedule.clone(), settings.disk);
         let sram = Arc::new(Sram::new(geometry.sram_bytes as usize));
-        let memory = Memory::new(geometry, blocks, sram.clone(), Arc::downgrade(common));
+        let memory = Memory::new(geometry, settings.block_frames, sram.clone(), observer);
         let memory = Arc::new(memory);
         Arc::new(Machine {
             schedule: schedule.clone(),
@@ -102,9 +102,9 @@ impl Machine {
             faults: Signal::default(),
             registering: AtomicUsize::new(NO_SLOT),
             driver: StdMutex::new(None),
-            driver_port: common.settings.driver_port(incarnation.node),
+            driver_port: settings.driver_port(incarnation.node),
             datagrams_due: AtomicU64::new(u64::MAX),
-            locks_last: common.settings.options.engines,
+            locks_last: settings.options.engines,
             clock_read: StdMutex::default(),
             tasks: StdMutex::default(),
             gone: AtomicBool::new(false),
@@ -457,7 +457,7 @@ impl Platform for SimPlatform {
 
 impl MemoryManager for SimPlatform {
     type AddressSpace = u64;
-    type Notifier = Notifier;
+    type Notifier = Notifier<Self>;
     type Pin = std::convert::Infallible;
 
     fn check(
@@ -473,7 +473,7 @@ impl MemoryManager for SimPlatform {
         &self,
         space: &u64,
         region: &Arc<Region<Self>>,
-    ) -> Result<Notifier, MemoryError> {
+    ) -> Result<Notifier<Self>, MemoryError> {
         self.0.kernel.register_notifier(*space, region)
     }
 
@@ -489,7 +489,7 @@ impl MemoryManager for SimPlatform {
     fn fault_in(
         &self,
         _space: &u64,
-        notifier: &Notifier,
+        notifier: &Notifier<Self>,
         _region: &Region<Self>,
         pages: Range<usize>,
         access: PageAccess,
@@ -497,7 +497,7 @@ impl MemoryManager for SimPlatform {
         self.0.kernel.fault_in(notifier, pages, access)
     }
 
-    fn install_resident(&self, _space: &u64, notifier: &Notifier, _region: &Region<Self>) {
+    fn install_resident(&self, _space: &u64, notifier: &Notifier<Self>, _region: &Region<Self>) {
         self.0.kernel.install_resident(notifier);
     }
 }

@@ -11,7 +11,7 @@ use qnic_abi::host_area::{
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 
 use crate::machine::platform::Machine;
-use crate::process::port;
+use crate::settings::port;
 
 /// How long the answer to a page fault takes at most that found the page unavailable, in
 /// nanoseconds.

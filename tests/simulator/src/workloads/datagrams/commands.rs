@@ -1,22 +1,18 @@
 //! Commands of a datagram worker: right ones and wrong ones.
 
-use qnic::queue;
 use qnic_abi::client;
-use qnic_abi::command::{CommandBody, Descriptor};
+use qnic_abi::command::CommandBody;
 use qnic_abi::datagram::{
     DatagramPostCommand, PacketFlags, PostFlags, HEADER_CAPACITY, RECORD_BYTES,
 };
-use qnic_abi::host_area::QUEUE_STATUS;
-use qnic_abi::{uapi, Status, PAGE_SHIFT, PAGE_SIZE};
+use qnic_abi::{Status, PAGE_SHIFT, PAGE_SIZE};
 
+use super::oracle::{bytes_of, Buffer, Packet};
 use super::{DatagramWorker, Open, BUFFERS, PACKETS, PORTS};
 use crate::common::Phase;
+use crate::process::worker::QueueWorker;
 use crate::process::Result;
 use crate::schedule::lock;
-use crate::workloads::datagrams::oracle::{bytes_of, Buffer, Packet};
-
-/// How long a worker blocks at most while its queue stops, in nanoseconds.
-const STOPS: u64 = 100_000;
 
 /// How long it waits for room in its queue, in nanoseconds.
 const ROOM: u64 = 100_000;
@@ -34,19 +30,6 @@ const SPOILS: [(Status, Spoil); 6] = [
 ];
 
 impl DatagramWorker<'_> {
-    /// Waits until there is room for a command.
-    fn make_room(&mut self) -> Result<()> {
-        while !self.queue.has_room() {
-            self.wait(ROOM)?;
-        }
-        Ok(())
-    }
-
-    fn put(&mut self, descriptor: &Descriptor, payload: &[u8]) {
-        let command = queue::Command::new(descriptor, payload);
-        self.context.put(self.process, &mut self.queue, &command);
-    }
-
     fn some_port(&self) -> u16 {
         self.schedule.range(1..u64::from(PORTS) + 1) as u16
     }
@@ -59,7 +42,7 @@ impl DatagramWorker<'_> {
 
     /// Posts a buffer for a port, if a page is free.
     pub(super) fn post_for(&mut self, port: u16, steered: bool) -> Result<()> {
-        self.make_room()?;
+        self.make_room(ROOM)?;
         let Some(page) = self.free_buffers.pop() else {
             return Ok(());
         };
@@ -97,7 +80,7 @@ impl DatagramWorker<'_> {
 
     fn post_buffer(&mut self, page: usize, buffer: Buffer) {
         self.frames.fill(&self.context.machine.memory, page);
-        let mut oracle = lock(&self.common.datagrams);
+        let mut oracle = lock(self.oracle);
         let handle = oracle.handle();
         let buffer = Buffer { handle, ..buffer };
         oracle.post(self.slot, buffer);
@@ -121,7 +104,7 @@ impl DatagramWorker<'_> {
 
     /// Posts a buffer that is not in memory, or not all of it, or has no record.
     pub(super) fn post_wrong(&mut self) -> Result<()> {
-        self.make_room()?;
+        self.make_room(ROOM)?;
         let Some(page) = self.free_buffers.pop() else {
             return Ok(());
         };
@@ -154,7 +137,7 @@ impl DatagramWorker<'_> {
         let nodes = self.common.settings.options.nodes;
         let node = self.schedule.below(nodes) as u16;
         let steered = !self.schedule.chance(100);
-        let buffers = lock(&self.common.datagrams).buffers(steered);
+        let buffers = lock(self.oracle).buffers(steered);
         if buffers.is_empty() || self.schedule.chance(500) {
             return (node, self.some_port(), 0);
         }
@@ -189,7 +172,7 @@ impl DatagramWorker<'_> {
         (offset, length): (u64, usize),
         opens: bool,
     ) -> Result<()> {
-        self.make_room()?;
+        self.make_room(ROOM)?;
         let Some(page) = self.free_packets.pop() else {
             return Ok(());
         };
@@ -210,7 +193,7 @@ impl DatagramWorker<'_> {
 
     /// Sends bytes that are not in memory, or not all of them.
     pub(super) fn send_wrong(&mut self) -> Result<()> {
-        self.make_room()?;
+        self.make_room(ROOM)?;
         let Some(page) = self.free_packets.pop() else {
             return Ok(());
         };
@@ -225,7 +208,7 @@ impl DatagramWorker<'_> {
     }
 
     fn packet(&self, to: (u16, u16), target: u64, (address, length): (u64, u16)) -> Packet {
-        let mut oracle = lock(&self.common.datagrams);
+        let mut oracle = lock(self.oracle);
         let (handle, number) = (oracle.handle(), oracle.number());
         let header = self.schedule.below(HEADER_CAPACITY + 1);
         Packet {
@@ -269,13 +252,13 @@ impl DatagramWorker<'_> {
         };
         self.trace(format_args!("{packet:?}"));
         self.open.insert(packet.handle, Open::Packet(page));
-        lock(&self.common.datagrams).send(self.slot, packet);
+        lock(self.oracle).send(self.slot, packet);
         self.put(&command.descriptor(), &command.header);
     }
 
     /// Takes a buffer back; some have left.
     pub(super) fn withdraw(&mut self) -> Result<()> {
-        self.make_room()?;
+        self.make_room(ROOM)?;
         let buffers = self.open.iter().filter_map(|(handle, open)| match open {
             Open::Buffer(_, port) => Some((*handle, *port)),
             Open::Packet(_) => None,
@@ -292,7 +275,7 @@ impl DatagramWorker<'_> {
             port
         };
         self.trace(format_args!("takes {handle} of port {port} back"));
-        lock(&self.common.datagrams).withdraw(self.slot, port, Some(handle));
+        lock(self.oracle).withdraw(self.slot, port, Some(handle));
         self.put(&client::withdraw(port, handle), &[]);
         Ok(())
     }
@@ -304,16 +287,16 @@ impl DatagramWorker<'_> {
 
     /// Takes all buffers of a port back.
     pub(super) fn take_all_back(&mut self, port: u16) -> Result<()> {
-        self.make_room()?;
+        self.make_room(ROOM)?;
         self.trace(format_args!("takes all of port {port} back"));
-        lock(&self.common.datagrams).withdraw(self.slot, port, None);
+        lock(self.oracle).withdraw(self.slot, port, None);
         self.put(&client::withdraw_all(port), &[]);
         Ok(())
     }
 
     /// Issues a command that is malformed, and starts its queue again: it has all its pages.
     pub(super) fn malform(&mut self) -> Result<()> {
-        self.make_room()?;
+        self.make_room(ROOM)?;
         if self.common.phase() != Phase::Work {
             return Ok(());
         }
@@ -325,26 +308,10 @@ impl DatagramWorker<'_> {
         let (expected, change) = SPOILS[spoil];
         change(&mut command);
         self.trace(format_args!("malformed command {spoil}"));
-        lock(&self.common.datagrams).malform(self.slot);
+        lock(self.oracle).malform(self.slot);
         self.put(&command.descriptor(), &[]);
-        while self.queue.word(QUEUE_STATUS) == 0 {
-            self.wait(STOPS)?;
-        }
-        let status = self.queue.word(QUEUE_STATUS);
-        let expected = u64::from(expected.code());
-        assert_eq!(
-            status, expected,
-            "process {}: why its queue stops",
-            self.slot
-        );
-        self.context.think(500)?;
-        let mut call = uapi::ResetQueue::default();
-        let result = self.process.reset_queue(&mut call);
-        self.context.called("reset of the queue", result)?;
-        assert_eq!(call.status.get(), Status::Ok.code(), "it is refused");
-        lock(&self.common.datagrams).queue_reset(self.slot);
-        self.queue.restart();
-        self.collect()?;
+        let (oracle, slot) = (self.oracle, self.slot);
+        self.restart_queue(expected, || lock(oracle).queue_reset(slot))?;
         self.open.clear();
         self.free_buffers = (0..BUFFERS).collect();
         self.free_packets = (0..PACKETS).collect();

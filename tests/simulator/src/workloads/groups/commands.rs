@@ -1,18 +1,16 @@
 //! Commands of a collective worker: right ones and wrong ones.
 
-use qnic::queue;
 use qnic_abi::collective::{
     Collective, CollectiveCommand, Element, JoinGroupCommand, LeaveGroupCommand, Operator,
 };
 use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::Status;
 
+use super::oracle::{Call, CollectiveOracle, Join, Member, Shape, CALL_TIMEOUT, MEMORY};
 use super::{CollectiveWorker, Seat, State, LOOK};
+use crate::process::worker::QueueWorker;
 use crate::process::{Ended, Result};
 use crate::schedule::{lock, trace};
-use crate::workloads::groups::oracle::{
-    Call, CollectiveOracle, Join, Member, Shape, CALL_TIMEOUT, MEMORY,
-};
 
 /// No group has this name.
 const NO_GROUP: u64 = 1 << 60;
@@ -65,13 +63,10 @@ impl CollectiveWorker<'_> {
         about: Option<Member>,
         issue: impl FnOnce(&mut CollectiveOracle, u64),
     ) -> Result<()> {
-        while !self.queue.has_room() {
-            self.wait(LOOK)?;
-        }
-        issue(&mut lock(&self.common.groups), self.schedule.now());
+        self.make_room(LOOK)?;
+        issue(&mut lock(self.oracle), self.schedule.now());
         self.open.insert(handle, about);
-        let command = queue::Command::new(command, &[]);
-        self.context.put(self.process, &mut self.queue, &command);
+        self.registered.put(command, &[]);
         Ok(())
     }
 
@@ -86,7 +81,7 @@ impl CollectiveWorker<'_> {
     /// Joins the next group that it is to join.
     pub(super) fn join_next(&mut self) -> Result<()> {
         let schedule = self.schedule;
-        let invitation = lock(&self.common.groups).invitation(self.slot);
+        let invitation = lock(self.oracle).invitation(self.slot);
         let Some(member) = invitation.filter(|_| !schedule.chance(30)) else {
             return Ok(());
         };
@@ -116,7 +111,7 @@ impl CollectiveWorker<'_> {
     }
 
     fn join_command(&self, member: Member, wrong: bool) -> (u64, JoinGroupCommand, u32) {
-        let mut oracle = lock(&self.common.groups);
+        let mut oracle = lock(self.oracle);
         let (home, name, key, size) = oracle.terms(member);
         let (handle, timeout) = (oracle.next(), self.timeout(JOIN_TIMEOUT));
         let mut command = JoinGroupCommand::command();
@@ -134,7 +129,7 @@ impl CollectiveWorker<'_> {
     /// Tries to get into a group of others, without its key.
     pub(super) fn intrude(&mut self) -> Result<()> {
         let choice = self.schedule.below(3);
-        let found = lock(&self.common.groups).strange(self.slot, choice);
+        let found = lock(self.oracle).strange(self.slot, choice);
         let Some((plan, _)) = found else {
             return Ok(());
         };
@@ -170,7 +165,7 @@ impl CollectiveWorker<'_> {
             return Ok(());
         };
         let most = self.common.settings.limits.collectives;
-        let next = lock(&self.common.groups).script(seat.member, seat.called);
+        let next = lock(self.oracle).script(seat.member, seat.called);
         let Some((mut shape, bytes)) = next.filter(|_| !seat.failed && seat.pending < most) else {
             return Ok(());
         };
@@ -200,7 +195,7 @@ impl CollectiveWorker<'_> {
     /// stands; `None` if there is no room.
     fn place(&mut self, shape: &Shape, bytes: &[u8]) -> Result<Option<(u64, u64)>> {
         let start = self.schedule.range(0..MEMORY - shape.length + 1);
-        let mut oracle = lock(&self.common.groups);
+        let mut oracle = lock(self.oracle);
         let handle = oracle.next();
         if !oracle.reserve(self.slot, handle, (start, shape.length)) {
             return Ok(None);
@@ -212,7 +207,7 @@ impl CollectiveWorker<'_> {
             return Err(Ended);
         }
         self.context.check_alive()?;
-        lock(&self.common.groups).wrote(self.slot, start, bytes);
+        lock(self.oracle).wrote(self.slot, start, bytes);
         Ok(Some((handle, start)))
     }
 
@@ -260,7 +255,7 @@ impl CollectiveWorker<'_> {
             length: 100,
             root: 0,
         };
-        let handle = lock(&self.common.groups).next();
+        let handle = lock(self.oracle).next();
         let mut command = self.call_command((name, handle), &shape, 0, LONG);
         match wrong {
             Wrong::Key => command.local_key = (command.local_key.get() ^ 1 << 40).into(),
@@ -297,7 +292,7 @@ impl CollectiveWorker<'_> {
         };
         let member = seat.member;
         self.seats.retain(|seat| seat.member != member);
-        let handle = lock(&self.common.groups).next();
+        let handle = lock(self.oracle).next();
         let mut command = LeaveGroupCommand::command();
         command.handle = handle.into();
         command.group = name.into();

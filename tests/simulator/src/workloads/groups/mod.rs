@@ -6,27 +6,27 @@
 //!                                                           member of, until all are done ──► ends
 //! ```
 //! Whoever founds a group tells the others through the oracle; each of them joins it once, most
-//! of the time. What a member calls follows from the group ([`crate::workloads::groups::oracle`]). It has
+//! of the time. What a member calls follows from the group ([`oracle`]). It has
 //! several calls of several groups under way, and leaves a group when all its calls are complete,
 //! or at any time. It is a task like a message worker, and issues raw commands.
 
-pub(crate) mod oracle;
+mod oracle;
 
 mod commands;
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
-use qnic_abi::host_area::CompletionKind;
+use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::{Access, Status, PAGE_SIZE};
-use qnic_driver::Process;
+use qnic_nic::Limits;
 
-use crate::common::{Common, Phase};
-use crate::machine::platform::SimPlatform;
-use crate::process::queue::Queue;
-use crate::process::{pages, Exported, ProcessContext, Result};
-use crate::schedule::{lock, trace, Schedule};
+use self::oracle::{CollectiveOracle, Member, MEMORY};
+use crate::process::worker::{is_registered, Exported, Next, QueueWorker, Registered, Worker};
+use crate::process::{pages, ProcessContext, Result};
+use crate::schedule::lock;
 use crate::settings::Faults;
-use crate::workloads::groups::oracle::{Member, MEMORY};
+use crate::workload::{live, Oracle, Seed, Workload};
 
 /// How long a worker that serves blocks at most, in nanoseconds.
 const LOOK: u64 = 5_000_000;
@@ -34,38 +34,55 @@ const LOOK: u64 = 5_000_000;
 /// Groups of which a worker is a member at the same time, if it founds another.
 const GROUPS: usize = 4;
 
-impl ProcessContext {
-    /// A collective worker from its start to its end.
-    pub(crate) fn run_collective_worker(&self) {
-        let (machine, slot) = (&self.machine, self.slot);
-        let schedule = &self.common.schedule;
-        let address = 0x40_0000 + schedule.range(0..PAGE_SIZE as u64);
+/// Collective workers and their oracle.
+struct Groups {
+    oracle: Mutex<CollectiveOracle>,
+}
+
+/// Collective workers in the place of all RDMA workers of a node but one, and of sync workers.
+pub(super) fn new(seed: &mut Seed<'_>) -> Box<dyn Workload> {
+    seed.settings.keep_one_rdma_worker();
+    limit(&mut seed.settings.limits, &mut seed.random);
+    let oracle = Mutex::new(CollectiveOracle::new(seed.settings, seed.routes));
+    Box::new(Groups { oracle })
+}
+
+/// Bounds for groups, small ones some of the time.
+fn limit(limits: &mut Limits, random: &mut fastrand::Rng) {
+    limits.completions = random.u32(1..=32);
+    limits.collectives = random.u32(1..=12);
+    if random.bool() {
+        limits.groups = random.u32(2..=4);
+    }
+    if random.u8(..) < 32 {
+        limits.group_bytes = random.u32(10_000..200_000);
+    }
+}
+
+impl Workload for Groups {
+    fn run(&self, context: &ProcessContext) {
+        let (machine, slot) = (&context.machine, context.slot);
+        let address = 0x40_0000 + context.common.schedule.range(0..PAGE_SIZE as u64);
         let space = machine.kernel.new_space(pages(address, MEMORY));
-        lock(&self.common.groups).begin(slot, machine, space, address);
-        let process = self.live("collective worker", space, |process| {
-            self.take_part(process, address)
+        lock(&self.oracle).begin(slot, machine, space, address);
+        let process = live(self, context, ("collective worker", space), |process| {
+            let mut worker = CollectiveWorker {
+                oracle: &self.oracle,
+                registered: Registered::new(context, process),
+                address,
+                exported: None,
+                seats: Vec::new(),
+                open: BTreeMap::new(),
+            };
+            worker.export()?;
+            worker.live()
         });
         drop(process);
         machine.kernel.end_space(space);
     }
 
-    fn take_part(&self, process: &Process<SimPlatform>, address: u64) -> Result<()> {
-        let mut worker = CollectiveWorker {
-            context: self,
-            common: &self.common,
-            schedule: &self.common.schedule,
-            slot: self.slot,
-            process,
-            queue: Queue::new(&self.machine, process),
-            address,
-            exported: None,
-            seats: Vec::new(),
-            open: BTreeMap::new(),
-        };
-        worker.export()?;
-        worker.work()?;
-        worker.serve()?;
-        worker.unexport()
+    fn oracle(&self) -> &Mutex<dyn Oracle> {
+        &self.oracle
     }
 }
 
@@ -91,12 +108,8 @@ struct Seat {
 
 /// A registered process.
 struct CollectiveWorker<'a> {
-    context: &'a ProcessContext,
-    common: &'a Common,
-    schedule: &'a Schedule,
-    slot: usize,
-    process: &'a Process<SimPlatform>,
-    queue: Queue,
+    oracle: &'a Mutex<CollectiveOracle>,
+    registered: Registered<'a>,
     /// First address of its segment.
     address: u64,
     exported: Option<Exported>,
@@ -105,13 +118,12 @@ struct CollectiveWorker<'a> {
     open: BTreeMap<u64, Option<Member>>,
 }
 
+is_registered!(CollectiveWorker);
+
 impl CollectiveWorker<'_> {
     fn export(&mut self) -> Result<()> {
         let range = (self.address, MEMORY);
-        self.exported = Some(
-            self.context
-                .export(self.process, (1, Access::all()), range)?,
-        );
+        self.exported = Some(self.registered.export((1, Access::all()), range)?);
         Ok(())
     }
 
@@ -119,34 +131,19 @@ impl CollectiveWorker<'_> {
         let Some(exported) = self.exported.take() else {
             return Ok(());
         };
-        lock(&self.common.groups).revoke(self.slot);
+        lock(self.oracle).revoke(self.slot);
         // Calls that the NIC has not read take no part.
         for seat in &mut self.seats {
             seat.failed |= seat.pending > 0;
         }
-        trace!(self.schedule, "collective worker {}: revokes", self.slot);
-        self.context.unexport(self.process, exported)
+        self.trace(format_args!("revokes"));
+        self.registered.unexport(exported)
     }
 
     fn revoke(&mut self) -> Result<()> {
         self.unexport()?;
         self.context.think(500)?;
         self.export()
-    }
-
-    /// Does what processes do, in any order, until it has done enough.
-    fn work(&mut self) -> Result<()> {
-        for _ in self.context.steps() {
-            if self.schedule.chance(900) {
-                self.join_next()?;
-            }
-            self.act()?;
-            if !self.schedule.chance(400) {
-                self.collect()?;
-            }
-            self.context.think(500)?;
-        }
-        Ok(())
     }
 
     /// Does one thing.
@@ -158,29 +155,10 @@ impl CollectiveWorker<'_> {
             120..=139 => self.intrude(),
             140..=169 => self.call_wrongly(),
             170..=184 => self.leave_some(),
-            185..=399 => {
-                let limit = self.schedule.range(1000..1_000_000);
-                self.wait(limit)
-            }
+            185..=399 => self.wait_a_little(),
             400..=999 => self.call_some(),
             _ => self.revoke(),
         }
-    }
-
-    /// Goes on with all groups until everybody is done.
-    fn serve(&mut self) -> Result<()> {
-        while self.common.phase() != Phase::Exit {
-            self.collect()?;
-            self.join_next()?;
-            for index in 0..self.seats.len() {
-                self.call_next(index)?;
-            }
-            self.leave_complete()?;
-            let idle = self.seats.is_empty() && self.open.is_empty();
-            self.context.set_idle(idle);
-            self.wait(LOOK)?;
-        }
-        Ok(())
     }
 
     /// Plans a group with some of the others, or alone.
@@ -199,12 +177,8 @@ impl CollectiveWorker<'_> {
             members.insert(place, other);
         }
         let (name, seed) = (schedule.range(0..3), schedule.any());
-        trace!(
-            schedule,
-            "collective worker {}: group {name} of {members:?}",
-            self.slot
-        );
-        lock(&self.common.groups).found(name, seed, &members);
+        self.trace(format_args!("group {name} of {members:?}"));
+        lock(self.oracle).found(name, seed, &members);
         Ok(())
     }
 
@@ -219,42 +193,69 @@ impl CollectiveWorker<'_> {
     }
 
     fn is_over(&self, seat: &Seat) -> bool {
-        let more = || lock(&self.common.groups).script(seat.member, seat.called);
+        let more = || lock(self.oracle).script(seat.member, seat.called);
         let joined = seat.state != State::Joining;
         joined && (seat.failed || seat.pending == 0 && more().is_none())
     }
+}
 
-    /// Reads the completions that have come.
-    fn collect(&mut self) -> Result<()> {
-        for entry in self.context.completions(self.process, &mut self.queue) {
-            let handle = entry.handle.get();
-            lock(&self.common.groups).release(self.slot, handle);
-            let Some(Some(member)) = self.open.remove(&handle) else {
-                continue;
-            };
-            let well = entry.status.get() == Status::Ok.code();
-            let joins = entry.kind == CompletionKind::Join as u8;
-            if joins && !well {
-                self.seats.retain(|seat| seat.member != member);
-            }
-            // A seat that was left is forgotten.
-            let mut seats = self.seats.iter_mut();
-            if let Some(seat) = seats.find(|seat| seat.member == member) {
-                if joins {
-                    seat.state = State::In(entry.immediate.get());
-                } else {
-                    seat.pending -= 1;
-                    seat.failed |= !well;
-                }
-            }
-        }
-        self.context.check_alive()
+impl Worker for CollectiveWorker<'_> {
+    fn context(&self) -> &ProcessContext {
+        self.context
     }
 
-    /// Reads completions, or waits for some so many nanoseconds.
-    fn wait(&mut self, limit: u64) -> Result<()> {
-        self.context
-            .wait(self.process, &self.queue, limit, || false)?;
-        self.collect()
+    fn step(&mut self) -> Result<Next> {
+        if self.schedule.chance(900) {
+            self.join_next()?;
+        }
+        self.act()?;
+        if !self.schedule.chance(400) {
+            self.collect()?;
+        }
+        Ok(Next::GoOn)
+    }
+
+    /// Goes on with all groups.
+    fn look(&mut self) -> Result<()> {
+        self.collect()?;
+        self.join_next()?;
+        for index in 0..self.seats.len() {
+            self.call_next(index)?;
+        }
+        self.leave_complete()?;
+        let idle = self.seats.is_empty() && self.open.is_empty();
+        self.context.set_idle(idle);
+        self.wait(LOOK)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.unexport()
+    }
+}
+
+impl<'a> QueueWorker<'a> for CollectiveWorker<'a> {
+    const NAME: &'static str = "collective worker";
+
+    fn complete(&mut self, entry: &CompletionEntry) {
+        let handle = entry.handle.get();
+        lock(self.oracle).release(self.slot, handle);
+        let Some(Some(member)) = self.open.remove(&handle) else {
+            return;
+        };
+        let well = entry.status.get() == Status::Ok.code();
+        let joins = entry.kind == CompletionKind::Join as u8;
+        if joins && !well {
+            self.seats.retain(|seat| seat.member != member);
+        }
+        // A seat that was left is forgotten.
+        let mut seats = self.seats.iter_mut();
+        if let Some(seat) = seats.find(|seat| seat.member == member) {
+            if joins {
+                seat.state = State::In(entry.immediate.get());
+            } else {
+                seat.pending -= 1;
+                seat.failed |= !well;
+            }
+        }
     }
 }

@@ -9,16 +9,16 @@ use qnic_driver::remote_memory::{
     AttachError, ClientConfig, ClientState, ConfigError, Failure, Limits, Refusal, ServerState,
     Volume,
 };
-use qnic_driver::Driver;
 
 use super::blocks::{Blocks, Pending, Read};
 use super::user::{content, fill, End, User};
 use super::{
-    server_of, BLOCKS, CLIENT_PORT, KEY, LEASE, LOOK, MS, OUTAGE, REQUESTS, REQUEST_TIMEOUT,
-    SERVER_TIMEOUT,
+    server_of, Module, BLOCKS, CLIENT_PORT, KEY, LEASE, LOOK, MS, OUTAGE, REQUESTS,
+    REQUEST_TIMEOUT, SERVER_TIMEOUT,
 };
 use crate::common::{Phase, SlotState};
 use crate::machine::platform::SimPlatform;
+use crate::process::worker::{Next, Worker};
 use crate::process::{Ended, ProcessContext, Result};
 use crate::schedule::{lock, trace};
 
@@ -44,7 +44,7 @@ struct Request {
 
 /// A volume that is attached.
 pub(super) struct Client<'a> {
-    pub(super) context: &'a ProcessContext,
+    pub(super) context: Module<'a>,
     volume: Volume<SimPlatform>,
     user: Arc<User>,
     /// Pages that are its own.
@@ -56,12 +56,14 @@ pub(super) struct Client<'a> {
     quiet_until: u64,
     /// Requests that have failed.
     pub(super) failures: Vec<Failure>,
+    /// It uses mostly so many blocks, from the first one on.
+    hot: u64,
 }
 
-impl ProcessContext {
+impl<'a> Module<'a> {
     /// A client from its start to its end.
-    pub(super) fn use_memory(&self, driver: &Arc<Driver<SimPlatform>>) -> Result<()> {
-        let Some((volume, user)) = self.attach(driver)? else {
+    pub(super) fn use_memory(self) -> Result<()> {
+        let Some((volume, user)) = self.attach()? else {
             // Too few servers are left.
             self.set_verified();
             return self.rest();
@@ -76,18 +78,23 @@ impl ProcessContext {
             next: 0,
             quiet_until: 0,
             failures: Vec::new(),
+            hot: BLOCKS,
         };
         while client.pages.len() < REQUESTS {
-            match driver.platform().new_page() {
+            match self.driver.platform().new_page() {
                 Ok(page) => client.pages.push(Buffer::new(page)),
                 Err(_) => self.sleep(100_000)?,
             }
         }
-        let worked = client.work();
+        // Some programs use one block again and again: what comes late finds newer writes there.
+        if self.common.schedule.chance(500) {
+            client.hot = 1;
+        }
+        let worked = client.live();
         let user = client.user.clone();
         let open = client.open.len();
         let bad = client.volume.status().counters.bad_answers;
-        let careful = self.common.settings.memory.careful;
+        let careful = self.of.careful;
         assert!(
             bad == 0 || !careful,
             "memory worker {}: {bad} wrong answers of servers",
@@ -105,14 +112,14 @@ impl ProcessContext {
     }
 
     /// Attaches a volume. None: there are too few servers, and there will not be more.
-    fn attach(
-        &self,
-        driver: &Arc<Driver<SimPlatform>>,
-    ) -> Result<Option<(Volume<SimPlatform>, Arc<User>)>> {
-        let port = CLIENT_PORT + (self.slot - self.first_client()) as u16;
+    fn attach(&self) -> Result<Option<(Volume<SimPlatform>, Arc<User>)>> {
+        let port = CLIENT_PORT + (self.slot - self.of.first_client) as u16;
         loop {
             let user = User::new(&self.common.schedule);
-            match driver.attach_volume(port, self.volume_config(), user.clone()) {
+            match self
+                .driver
+                .attach_volume(port, self.volume_config(), user.clone())
+            {
                 Ok(volume) => {
                     trace!(
                         self.common.schedule,
@@ -126,10 +133,10 @@ impl ProcessContext {
                 Err(AttachError::Refused(reason)) => {
                     // Perhaps its node is gone.
                     self.check_alive()?;
-                    let careful = self.common.settings.memory.careful;
+                    let careful = self.of.careful;
                     assert!(!careful, "a volume is refused for no reason: {reason:?}");
-                    let serving = lock(&self.common.volumes).slots.len();
-                    let few = serving < self.common.settings.memory.replicas;
+                    let serving = lock(&self.of.serving).slots.len();
+                    let few = serving < self.of.replicas;
                     match self.common.phase() {
                         Phase::Exit => return Ok(None),
                         Phase::Drain if few => return Ok(None),
@@ -144,7 +151,7 @@ impl ProcessContext {
 
     fn volume_config(&self) -> ClientConfig {
         let settings = &self.common.settings;
-        let times = settings.memory.times;
+        let times = self.of.times;
         let mut limits = Limits {
             request_timeout: times * REQUEST_TIMEOUT,
             server_timeout: times * SERVER_TIMEOUT,
@@ -162,7 +169,7 @@ impl ProcessContext {
             client: self.common.schedule.any() | 1,
             key: KEY,
             blocks: BLOCKS,
-            replicas: settings.memory.replicas,
+            replicas: self.of.replicas,
             servers: (0..settings.options.nodes).map(server_of).collect(),
             requests: REQUESTS,
             copies: 2,
@@ -171,41 +178,51 @@ impl ProcessContext {
     }
 }
 
-impl Client<'_> {
-    /// Reads and writes, until it has done enough; then sees that everything works again.
-    fn work(&mut self) -> Result<()> {
-        let (context, schedule) = (self.context, &self.context.common.schedule);
-        // Some programs use one block again and again: what comes late finds newer writes there.
-        let hot = if schedule.chance(500) { 1 } else { BLOCKS };
-        for _ in context.steps() {
-            for _ in 0..schedule.range(1..4) {
-                let of = if schedule.chance(700) { hot } else { BLOCKS };
-                let block = schedule.range(0..of);
-                self.request(block, schedule.chance(500))?;
-            }
-            self.collect()?;
-            if context.common.settings.memory.careful {
-                self.kill_some();
-            } else if schedule.chance(3) {
-                return Ok(());
-            }
-            let longest = if schedule.chance(300) {
-                PAUSE / 50
+impl Worker for Client<'_> {
+    fn context(&self) -> &ProcessContext {
+        self.context.context
+    }
+
+    fn step(&mut self) -> Result<Next> {
+        let schedule = &self.context.context.common.schedule;
+        for _ in 0..schedule.range(1..4) {
+            let of = if schedule.chance(700) {
+                self.hot
             } else {
-                PAUSE
+                BLOCKS
             };
-            context.sleep(schedule.range(0..longest))?;
+            let block = schedule.range(0..of);
+            self.request(block, schedule.chance(500))?;
         }
+        self.collect()?;
+        if self.context.of.careful {
+            self.kill_some();
+            return Ok(Next::GoOn);
+        }
+        Ok(Next::end_if(schedule.chance(3)))
+    }
+
+    fn pause(&mut self) -> Result<()> {
+        let schedule = &self.context.common.schedule;
+        let share = if schedule.chance(300) { 50 } else { 1 };
+        self.context.sleep(schedule.range(0..PAUSE / share))
+    }
+
+    /// Waits until nothing breaks any more, and sees that everything works again.
+    fn begin_to_serve(&mut self) -> Result<()> {
+        let context = self.context;
         self.wait_for_all()?;
         context.set_idle(true);
         while context.common.phase() == Phase::Work {
-            schedule.wait(Some(&context.common.phase_changed), None);
+            let changed = &context.common.phase_changed;
+            context.common.schedule.wait(Some(changed), None);
             context.check_alive()?;
         }
-        self.verify()?;
-        context.rest()
+        self.verify()
     }
+}
 
+impl Client<'_> {
     /// Begins a request, when there is room for one.
     pub(super) fn request(&mut self, block: u64, writes: bool) -> Result<()> {
         let (slot, now) = (self.context.slot, self.context.common.schedule.now());
@@ -269,13 +286,13 @@ impl Client<'_> {
 
     /// How long a request may take.
     fn time_limit(&self) -> u64 {
-        let settings = &self.context.common.settings;
-        settings.memory.times * (REQUEST_TIMEOUT + SLACK) + settings.limits.peer_timeout
+        let limits = &self.context.common.settings.limits;
+        self.context.of.times * (REQUEST_TIMEOUT + SLACK) + limits.peer_timeout
     }
 
     /// How long servers that were killed may go unnoticed, and are away.
     pub(super) fn unnoticed(&self) -> u64 {
-        OUTAGE + self.context.common.settings.memory.times * 4 * SERVER_TIMEOUT
+        OUTAGE + self.context.of.times * 4 * SERVER_TIMEOUT
     }
 
     fn end(&mut self, end: End) {
@@ -301,9 +318,9 @@ impl Client<'_> {
             What::Read(_) => {}
         }
         match result {
-            Ok(()) => lock(&self.context.common.volumes).requests += 1,
+            Ok(()) => lock(&self.context.of.serving).requests += 1,
             Err(failure) => {
-                let careful = self.context.common.settings.memory.careful;
+                let careful = self.context.of.careful;
                 assert!(!careful, "memory worker {slot}: request {token}: {failure}");
                 self.failures.push(failure);
             }
@@ -357,7 +374,7 @@ impl Client<'_> {
         let common = &self.context.common;
         let first = common.settings.rdma_workers;
         let mut servers: Vec<_> = (first..first + common.settings.options.nodes).collect();
-        for _ in 1..common.settings.memory.replicas {
+        for _ in 1..self.context.of.replicas {
             let slot = servers.swap_remove(common.schedule.below(servers.len()));
             let server = lock(&common.slots)[slot];
             if server.state != SlotState::Empty {

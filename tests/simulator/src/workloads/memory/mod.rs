@@ -26,12 +26,18 @@ mod user;
 mod verify;
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use qnic_abi::{NodeId, Secret};
 use qnic_driver::datagram::{Address, BindError};
+use qnic_driver::Driver;
+use qnic_links::units::{Probability, Span};
 
+use crate::machine::platform::SimPlatform;
 use crate::process::{Ended, ProcessContext, Result};
-use crate::schedule::{lock, trace};
+use crate::schedule::lock;
+use crate::settings::{Faults, Settings};
+use crate::workload::{ends, Oracle, Seed, Workload};
 
 const MS: u64 = 1_000_000;
 
@@ -64,21 +70,127 @@ const OUTAGE: u64 = 150 * MS;
 const LOOK: u64 = 20 * MS;
 
 /// Frames of a node for its server and its client.
-pub(crate) const FRAMES: u64 = 220;
+const FRAMES: u64 = 220;
 
-/// Which servers are there, and what clients have done.
+/// How long a frame takes on a route that is long, in nanoseconds.
+const LONG_ROUTE: u64 = 10_000_000;
+
+/// Which servers are there, and what clients have done. What reads may return clients know
+/// themselves.
 #[derive(Debug, Default)]
-pub(crate) struct Serving {
+struct Serving {
     /// Slots of the servers that give memory, and do not leave.
     slots: BTreeSet<usize>,
     /// Requests that have ended well.
-    pub(crate) requests: u64,
+    requests: u64,
 }
 
-impl Serving {
-    /// The worker in a slot ends, or its node does.
-    pub(crate) fn end(&mut self, slot: usize) {
+impl Oracle for Serving {
+    fn end(&mut self, slot: usize, _now: u64) {
         self.slots.remove(&slot);
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        vec![("memory requests", self.requests)]
+    }
+}
+
+/// Servers and clients of remote memory.
+struct RemoteMemory {
+    serving: Mutex<Serving>,
+    /// Slot of the first client: servers have those in front of it.
+    first_client: usize,
+    /// On how many servers each block is kept.
+    replicas: usize,
+    /// No more servers are lost at a time than a volume can do without, so no request may fail.
+    careful: bool,
+    /// All its times are so many times as long: those of volumes on routes that take long.
+    times: u64,
+}
+
+/// A server on each node; one client if nothing may be lost, else two.
+pub(super) fn new(seed: &mut Seed<'_>) -> Box<dyn Workload> {
+    let (careful, nodes) = (seed.number % 56 == 10, seed.settings.options.nodes);
+    seed.settings.use_engine();
+    let first_client = seed.settings.slots.len();
+    seed.settings.slots.extend(0..if careful { 1 } else { 2 });
+    let least = if careful { 2 } else { 1 };
+    let most = (nodes - 1).min(3);
+    let replicas = seed.random.usize(least.min(most)..=most);
+    if careful {
+        seed.settings.injected_faults = 0;
+    }
+    if seed.random.bool() {
+        narrow_routes(seed.settings, &mut seed.random);
+    }
+    seed.settings.frames += FRAMES;
+    seed.settings.limits.completions = seed.random.u32(1..=32);
+    let long = seed.settings.options.faults.contains(Faults::DELAY) && seed.random.bool();
+    if long {
+        lengthen_routes(seed.settings, &mut seed.random);
+    }
+    Box::new(RemoteMemory {
+        serving: Mutex::default(),
+        first_client,
+        replicas,
+        careful,
+        times: if long { 4 } else { 1 },
+    })
+}
+
+/// Pages come in two packets, or in four. A message is lost with any of these, so few are lost: a
+/// server that answers is not to be taken for one that does not.
+fn narrow_routes(settings: &mut Settings, random: &mut fastrand::Rng) {
+    settings.max_payload = if random.bool() { 2048 } else { 1400 };
+    let seldom = |share: Probability| Probability::percent(share.get() * 30.0);
+    settings.wires.loss = seldom(settings.wires.loss);
+    settings.wires.corrupt = seldom(settings.wires.corrupt);
+}
+
+/// Each frame takes ten milliseconds: longer than a client waits for a near server. NICs and clients
+/// have times for such routes.
+fn lengthen_routes(settings: &mut Settings, random: &mut fastrand::Rng) {
+    settings.wires.delay = Span::nanoseconds(LONG_ROUTE);
+    settings.wires.jitter = Span::nanoseconds(random.u64(0..LONG_ROUTE / 5));
+    settings.limits.retransmit_initial = 4 * LONG_ROUTE;
+    settings.limits.retransmit_ceiling = 4 * LONG_ROUTE;
+    settings.limits.idle_peer += 4 * LONG_ROUTE;
+}
+
+/// One process of a server or client: what it stands on.
+#[derive(Clone, Copy)]
+struct Module<'a> {
+    of: &'a RemoteMemory,
+    context: &'a ProcessContext,
+    driver: &'a Arc<Driver<SimPlatform>>,
+}
+
+impl std::ops::Deref for Module<'_> {
+    type Target = ProcessContext;
+
+    fn deref(&self) -> &ProcessContext {
+        self.context
+    }
+}
+
+impl Workload for RemoteMemory {
+    fn run(&self, context: &ProcessContext) {
+        let driver = lock(&context.machine.driver).clone();
+        let module = |driver| Module {
+            of: self,
+            context,
+            driver,
+        };
+        let ending = match &driver {
+            None => Err(Ended),
+            Some(driver) if context.slot < self.first_client => module(driver).give_memory(),
+            Some(driver) => module(driver).use_memory(),
+        };
+        ends(self, context, "memory worker", ending.is_ok());
+    }
+
+    fn oracle(&self) -> &Mutex<dyn Oracle> {
+        &self.serving
     }
 }
 
@@ -90,30 +202,7 @@ fn server_of(node: usize) -> Address {
     }
 }
 
-impl ProcessContext {
-    /// A worker for remote memory from its start to its end.
-    pub(crate) fn run_memory_worker(&self) {
-        let driver = lock(&self.machine.driver).clone();
-        let ending = match driver {
-            None => Err(Ended),
-            Some(driver) if self.slot < self.first_client() => self.give_memory(&driver),
-            Some(driver) => self.use_memory(&driver),
-        };
-        self.common.end(self.slot);
-        let cleanly = ending.is_ok();
-        trace!(
-            self.common.schedule,
-            "memory worker {}: ends, cleanly: {cleanly}",
-            self.slot
-        );
-    }
-
-    /// Slot of the first client: servers have those in front of it.
-    fn first_client(&self) -> usize {
-        let settings = &self.common.settings;
-        settings.rdma_workers + settings.options.nodes
-    }
-
+impl Module<'_> {
     /// What a bind gave that may succeed later: waits a little.
     fn after_bind_error(&self, error: BindError) -> Result<()> {
         match error {
@@ -122,10 +211,5 @@ impl ProcessContext {
             BindError::InUse | BindError::Exhausted | BindError::NoMemory => self.sleep(100_000),
             BindError::Invalid => panic!("memory worker {}: {error}", self.slot),
         }
-    }
-
-    /// The worker has seen that everything works again.
-    pub(crate) fn set_verified(&self) {
-        lock(&self.common.slots)[self.slot].verifies = false;
     }
 }

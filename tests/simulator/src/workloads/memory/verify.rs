@@ -19,8 +19,8 @@ impl Client<'_> {
     pub(super) fn verify(&mut self) -> Result<()> {
         self.context.sleep(SETTLE)?;
         self.collect()?;
-        let replicas = self.context.common.settings.memory.replicas;
-        if lock(&self.context.common.volumes).slots.len() < replicas {
+        let replicas = self.context.of.replicas;
+        if lock(&self.context.of.serving).slots.len() < replicas {
             // Nodes stay without power.
             self.context.set_verified();
             return Ok(());
@@ -35,7 +35,7 @@ impl Client<'_> {
             }
             self.wait_for_all()?;
         }
-        if self.all_serve() && self.context.common.settings.memory.careful {
+        if self.all_serve() && self.context.of.careful {
             self.lose_servers()?;
         }
         let failures = std::mem::take(&mut self.failures);
@@ -71,12 +71,12 @@ impl Client<'_> {
     /// Returns true if the server of each node gives memory.
     fn all_serve(&self) -> bool {
         let common = &self.context.common;
-        lock(&common.volumes).slots.len() == common.settings.options.nodes
+        lock(&self.context.of.serving).slots.len() == common.settings.options.nodes
     }
 
     fn wait_until_whole(&mut self) -> Result<()> {
         let schedule = &self.context.common.schedule;
-        let times = self.context.common.settings.memory.times;
+        let times = self.context.of.times;
         let limit = schedule.now() + times * REPAIR;
         while !self.is_whole() {
             assert!(

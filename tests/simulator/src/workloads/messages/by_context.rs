@@ -7,13 +7,12 @@ use zerocopy::IntoBytes;
 
 use super::commands::{Wrong, NO_PORT};
 use super::contexts::{in_pool, pages_at};
+use super::oracle::{bytes_of, Message, Pattern, Receive, Space, INCOMING, OUTGOING, POOL_BYTES};
 use super::{Area, MessageWorker};
 use crate::expected_bytes::Range;
-use crate::process::{port, Result};
+use crate::process::Result;
 use crate::schedule::{lock, trace};
-use crate::workloads::messages::oracle::{
-    bytes_of, Message, Pattern, Receive, Space, INCOMING, OUTGOING, POOL_BYTES,
-};
+use crate::settings::port;
 
 /// Bytes that stand in the region of a context: those of a short message, or page descriptors.
 type Region = [u8; REGION_BYTES];
@@ -33,7 +32,7 @@ impl MessageWorker<'_> {
         }
         let wrong = schedule.chance(60).then(|| Wrong::ALL[schedule.below(4)]);
         let mut context = self.context_of(space, tag, length);
-        let id = lock(&self.common.messages).next();
+        let id = lock(&self.workload.oracle).next();
         let Some((region, wrong)) = self.describe(&mut context, id, length, wrong)? else {
             return Ok(());
         };
@@ -54,7 +53,7 @@ impl MessageWorker<'_> {
             let now = schedule.now();
             message.issued = now;
             trace!(schedule, "message {id} by {name:?}: {message:?}");
-            lock(&worker.common.messages).send(id, now, message);
+            lock(&worker.workload.oracle).send(id, now, message);
         })?;
         self.sends += 1;
         Ok(())
@@ -81,7 +80,7 @@ impl MessageWorker<'_> {
             }
             0 | 1 if length <= POOL_BYTES => {
                 let start = schedule.range(0..POOL_BYTES - length + 1);
-                let mut oracle = lock(&self.common.messages);
+                let mut oracle = lock(&self.workload.oracle);
                 if !oracle.reserve(self.slot, id, (INCOMING + start, length)) {
                     return Ok(None);
                 }
@@ -136,7 +135,7 @@ impl MessageWorker<'_> {
         };
         let start = schedule.range(0..room - length + 1);
         let range: Range = (first + start, length);
-        let mut oracle = lock(&self.common.messages);
+        let mut oracle = lock(&self.workload.oracle);
         let handle = oracle.next();
         if !oracle.reserve(self.slot, handle, range) {
             return Ok(());
@@ -151,7 +150,7 @@ impl MessageWorker<'_> {
             }
         };
         let Some(region) = region else {
-            lock(&self.common.messages).release(self.slot, handle);
+            lock(&self.workload.oracle).release(self.slot, handle);
             return Ok(());
         };
         let name = self.contexts.take(true, handle);

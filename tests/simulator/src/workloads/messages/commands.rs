@@ -1,19 +1,18 @@
 //! Commands of a message worker: right ones and wrong ones of every size.
 
-use qnic::queue;
 use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
 use qnic_abi::message::{
     CancelCommand, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags,
 };
 use qnic_abi::{Status, PAGE_SIZE};
 
+use super::oracle::{bytes_of, How, Message, Pattern, Receive, Space, INCOMING, OUTGOING};
 use super::{Area, Claimed, MessageWorker, ENDPOINTS, LOOK};
 use crate::expected_bytes::Range;
-use crate::process::{port, Ended, Result};
+use crate::process::worker::QueueWorker;
+use crate::process::{Ended, Result};
 use crate::schedule::{lock, trace};
-use crate::workloads::messages::oracle::{
-    bytes_of, How, Message, Pattern, Receive, Space, INCOMING, OUTGOING,
-};
+use crate::settings::port;
 
 /// Tags of messages: some differ only in bits that receives ignore.
 const TAGS: [u64; 5] = [0, 1, 2, 0x1_0001, 1 << 63];
@@ -118,12 +117,9 @@ impl MessageWorker<'_> {
         payload: &[u8],
         issue: impl FnOnce(&Self),
     ) -> Result<()> {
-        while !self.queue.has_room() {
-            self.wait(LOOK)?;
-        }
+        self.make_room(LOOK)?;
         issue(self);
-        let command = queue::Command::new(command, payload);
-        self.context.put(self.process, &mut self.queue, &command);
+        self.registered.put(command, payload);
         Ok(())
     }
 
@@ -139,7 +135,7 @@ impl MessageWorker<'_> {
             let now = schedule.now();
             receive.issued = now;
             trace!(schedule, "message worker {slot}: {receive:?}");
-            lock(&worker.common.messages).post(slot, now, receive);
+            lock(&worker.workload.oracle).post(slot, now, receive);
         })?;
         self.receives.insert(handle, serves);
         Ok(())
@@ -169,14 +165,14 @@ impl MessageWorker<'_> {
         if self.sends + 1 >= self.common.settings.limits.sends as usize {
             return Ok(());
         }
-        if self.common.settings.contexts && schedule.chance(350) {
+        if self.workload.contexts && schedule.chance(350) {
             return self.send_by_context(to, space, tag, length);
         }
         let wrong = schedule.chance(60).then(|| Wrong::ALL[schedule.below(4)]);
         let inline = length <= INLINE_CAPACITY as u64 && schedule.chance(600);
         let names_memory = !inline && length >= 2;
         let wrong = wrong.filter(|wrong| *wrong == Wrong::Port || names_memory);
-        let id = lock(&self.common.messages).next();
+        let id = lock(&self.workload.oracle).next();
         let bytes = bytes_of(id, length);
         let mut command = SendCommand::command();
         let mut payload = &bytes[..];
@@ -219,7 +215,7 @@ impl MessageWorker<'_> {
             let now = schedule.now();
             message.issued = now;
             trace!(schedule, "message {id}: {message:?}");
-            lock(&worker.common.messages).send(id, now, message);
+            lock(&worker.workload.oracle).send(id, now, message);
         })?;
         self.sends += 1;
         Ok(())
@@ -281,11 +277,11 @@ impl MessageWorker<'_> {
         serves: Option<Space>,
     ) -> Result<()> {
         let schedule = self.schedule;
-        if self.common.settings.contexts && !many && schedule.chance(350) {
+        if self.workload.contexts && !many && schedule.chance(350) {
             return self.receive_by_context(pattern, length, wrong, serves);
         }
         let start = schedule.range(0..INCOMING - length + 1);
-        let mut oracle = lock(&self.common.messages);
+        let mut oracle = lock(&self.workload.oracle);
         let handle = oracle.next();
         let range: Range = (start, length);
         if !oracle.reserve(self.slot, handle, range) {
@@ -328,7 +324,7 @@ impl MessageWorker<'_> {
             1 => How::Discard(waits),
             _ => How::Claim(waits),
         };
-        let handle = lock(&self.common.messages).next();
+        let handle = lock(&self.workload.oracle).next();
         let mut flags = ProbeFlags::empty();
         flags.set(ProbeFlags::UNTAGGED, pattern.space.1);
         flags.set(ProbeFlags::ANY_PROC, pattern.source.is_none());
@@ -368,7 +364,7 @@ impl MessageWorker<'_> {
         let length = if shorter { length / 2 } else { length };
         let start = schedule.range(0..INCOMING - length + 1);
         let range: Range = if drops { (0, 0) } else { (start, length) };
-        let mut oracle = lock(&self.common.messages);
+        let mut oracle = lock(&self.workload.oracle);
         let handle = oracle.next();
         let local = self.local(Area::Incoming, start, None);
         let reserved = drops || local.is_some() && oracle.reserve(slot, handle, range);
@@ -436,7 +432,7 @@ impl MessageWorker<'_> {
         let (schedule, slot) = (self.schedule, self.slot);
         self.put(&command.descriptor(), &[], |worker| {
             trace!(schedule, "message worker {slot}: cancels receive {handle}");
-            lock(&worker.common.messages).cancel(slot, handle);
+            lock(&worker.workload.oracle).cancel(slot, handle);
         })
     }
 }

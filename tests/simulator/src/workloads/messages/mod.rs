@@ -5,34 +5,36 @@
 //!         │                                      space, until all others are done, too ──► ends
 //!         └──► ends behind messages that it has just sent, in some seeds
 //! ```
-//! It is a task like an RDMA worker, and issues raw commands. The [`crate::workloads::messages::oracle`] learns
+//! It is a task like an RDMA worker, and issues raw commands. The [`oracle`] learns
 //! of each one when it is issued, and sees the completions when the NIC stores them; the worker
 //! reads them later, as programs do. At the end nothing of it is posted or under way.
 //!
 //! A process of which so many Sends run as the NIC takes has no more commands read, so it could
 //! post no receive for those that wait for it: a worker leaves room for one.
 
-pub(crate) mod oracle;
+mod oracle;
 
 mod by_context;
 mod commands;
 mod contexts;
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::{Access, Status, PAGE_SIZE};
 use qnic_driver::Process;
+use qnic_nic::Limits;
 
 use self::contexts::Contexts;
-use crate::common::{Common, Phase};
+use self::oracle::{MessageOracle, Space, INCOMING, OUTGOING};
 use crate::expected_bytes::{ExpectedBytes, Range};
 use crate::machine::platform::SimPlatform;
-use crate::process::queue::Queue;
-use crate::process::{pages, Ended, Exported, ProcessContext, Result};
-use crate::schedule::{lock, trace, Schedule};
+use crate::process::worker::{is_registered, Exported, Next, QueueWorker, Registered, Worker};
+use crate::process::{pages, Ended, ProcessContext, Result};
+use crate::schedule::lock;
 use crate::settings::Faults;
-use crate::workloads::messages::oracle::{Space, INCOMING, OUTGOING};
+use crate::workload::{live, Oracle, Seed, Workload};
 
 /// Endpoints that are used.
 const ENDPOINTS: [u16; 3] = [0, 3, 15];
@@ -60,11 +62,54 @@ impl Area {
     const ALL: [Area; 2] = [Area::Outgoing, Area::Incoming];
 }
 
-impl ProcessContext {
-    /// A message worker from its start to its end.
-    pub(crate) fn run_message_worker(&self) {
-        let (machine, slot) = (&self.machine, self.slot);
-        let schedule = &self.common.schedule;
+/// Message workers and their oracle.
+struct Messages {
+    oracle: Mutex<MessageOracle>,
+    /// Workers post probes, too.
+    probes: bool,
+    /// Workers use contexts, too.
+    contexts: bool,
+    /// Some workers end behind messages that they have just sent.
+    abrupt: bool,
+}
+
+/// Message workers in the place of all RDMA workers of a node but one, and of sync workers.
+pub(super) fn new(seed: &mut Seed<'_>) -> Box<dyn Workload> {
+    seed.settings.keep_one_rdma_worker();
+    limit(&mut seed.settings.limits, &mut seed.random);
+    Box::new(Messages {
+        oracle: Mutex::new(MessageOracle::new(seed.settings, seed.routes)),
+        probes: seed.number % 7 == 6,
+        contexts: seed.number % 14 >= 7,
+        abrupt: seed.random.bool(),
+    })
+}
+
+/// Bounds for messages, small ones most of the time. A process that sends has to leave a
+/// place for another message, or its queue stands still.
+fn limit(limits: &mut Limits, random: &mut fastrand::Rng) {
+    limits.sends = limits.operations.max(3);
+    limits.completions = random.u32(1..=32);
+    if random.bool() {
+        limits.staged_bytes = random.u32(300..30_000);
+    }
+    if random.bool() {
+        limits.staged_bytes_per_peer = random.u32(300..60_000);
+    }
+    if random.u8(..) < 64 {
+        limits.receives = random.u32(12..=40);
+        limits.masks = random.u32(3..=8);
+    }
+    if random.u8(..) < 32 {
+        limits.unexpected = random.u32(8..=40);
+        limits.envelopes_per_peer = random.u32(8..=40);
+    }
+}
+
+impl Workload for Messages {
+    fn run(&self, context: &ProcessContext) {
+        let (machine, slot) = (&context.machine, context.slot);
+        let schedule = &context.common.schedule;
         let offset = || schedule.range(0..PAGE_SIZE as u64);
         let ranges = [
             (0x40_0000 + offset(), OUTGOING),
@@ -73,48 +118,27 @@ impl ProcessContext {
         let [outgoing, incoming] = ranges.map(|(address, length)| pages(address, length));
         let space = machine.kernel.new_space(outgoing.chain(incoming));
         let addresses = ranges.map(|(address, _)| address);
-        lock(&self.common.messages).begin(slot, machine, space, addresses);
-        let process = self.live("message worker", space, |process| {
-            self.exchange_messages(process, ranges)
+        lock(&self.oracle).begin(slot, machine, space, addresses);
+        let process = live(self, context, ("message worker", space), |process| {
+            let mut worker = MessageWorker::new(self, context, process, ranges);
+            Area::ALL
+                .into_iter()
+                .try_for_each(|area| worker.export(area))?;
+            worker.live()
         });
         drop(process);
         machine.kernel.end_space(space);
     }
 
-    fn exchange_messages(&self, process: &Process<SimPlatform>, ranges: [Range; 2]) -> Result<()> {
-        let mut worker = MessageWorker {
-            context: self,
-            common: &self.common,
-            schedule: &self.common.schedule,
-            slot: self.slot,
-            process,
-            queue: Queue::new(&self.machine, process),
-            contexts: Contexts::new(&self.machine, process),
-            ranges,
-            exported: [None; 2],
-            sources: ExpectedBytes::default(),
-            sends: 0,
-            receives: BTreeMap::new(),
-            claimed: Vec::new(),
-            landing: BTreeMap::new(),
-        };
-        for area in Area::ALL {
-            worker.export(area)?;
-        }
-        worker.work()?;
-        worker.serve()?;
-        worker.finish()
+    fn oracle(&self) -> &Mutex<dyn Oracle> {
+        &self.oracle
     }
 }
 
 /// A registered process.
 struct MessageWorker<'a> {
-    context: &'a ProcessContext,
-    common: &'a Common,
-    schedule: &'a Schedule,
-    slot: usize,
-    process: &'a Process<SimPlatform>,
-    queue: Queue,
+    workload: &'a Messages,
+    registered: Registered<'a>,
     contexts: Contexts,
     ranges: [Range; 2],
     /// By area.
@@ -138,15 +162,35 @@ struct Claimed {
     length: u64,
 }
 
-impl MessageWorker<'_> {
+is_registered!(MessageWorker);
+
+impl<'a> MessageWorker<'a> {
+    fn new(
+        workload: &'a Messages,
+        context: &'a ProcessContext,
+        process: &'a Process<SimPlatform>,
+        ranges: [Range; 2],
+    ) -> Self {
+        MessageWorker {
+            workload,
+            registered: Registered::new(context, process),
+            contexts: Contexts::new(&context.machine, process),
+            ranges,
+            exported: [None; 2],
+            sources: ExpectedBytes::default(),
+            sends: 0,
+            receives: BTreeMap::new(),
+            claimed: Vec::new(),
+            landing: BTreeMap::new(),
+        }
+    }
+
     fn export(&mut self, area: Area) -> Result<()> {
         let (name, range) = (area as u64 + 1, self.ranges[area as usize]);
-        let exported = self
-            .context
-            .export(self.process, (name, Access::all()), range)?;
+        let exported = self.registered.export((name, Access::all()), range)?;
         self.exported[area as usize] = Some(exported);
         if area == Area::Incoming {
-            lock(&self.common.messages).revoke_incoming(self.slot, false);
+            lock(&self.workload.oracle).revoke_incoming(self.slot, false);
         }
         Ok(())
     }
@@ -156,15 +200,11 @@ impl MessageWorker<'_> {
             return Ok(());
         };
         match area {
-            Area::Outgoing => lock(&self.common.messages).revoke_outgoing(self.slot),
-            Area::Incoming => lock(&self.common.messages).revoke_incoming(self.slot, true),
+            Area::Outgoing => lock(&self.workload.oracle).revoke_outgoing(self.slot),
+            Area::Incoming => lock(&self.workload.oracle).revoke_incoming(self.slot, true),
         }
-        self.context.unexport(self.process, exported)?;
-        trace!(
-            self.schedule,
-            "message worker {}: revokes {area:?}",
-            self.slot
-        );
+        self.registered.unexport(exported)?;
+        self.trace(format_args!("revokes {area:?}"));
         Ok(())
     }
 
@@ -173,21 +213,6 @@ impl MessageWorker<'_> {
         self.unexport(area)?;
         self.context.think(500)?;
         self.export(area)
-    }
-
-    /// Does what processes do, in any order, until it has done enough.
-    fn work(&mut self) -> Result<()> {
-        for _ in self.context.steps() {
-            self.act()?;
-            if !self.schedule.chance(400) {
-                self.collect()?;
-            }
-            if self.common.settings.abrupt && self.schedule.chance(ABRUPT) {
-                return self.end_abruptly();
-            }
-            self.context.think(500)?;
-        }
-        Ok(())
     }
 
     /// Ends behind messages that it has just sent, as a program does that does not wait for them.
@@ -202,7 +227,7 @@ impl MessageWorker<'_> {
     fn act(&mut self) -> Result<()> {
         let faults = self.common.settings.options.faults;
         let revoke = 15 * u64::from(faults.contains(Faults::REVOKE));
-        if self.common.settings.probes && self.schedule.chance(250) {
+        if self.workload.probes && self.schedule.chance(250) {
             return match self.claimed.len() {
                 0..CLAIMED if self.schedule.chance(700) => self.probe(),
                 _ => self.receive_claimed(),
@@ -213,69 +238,9 @@ impl MessageWorker<'_> {
             430..=769 => self.receive(),
             770..=829 => self.cancel_some(),
             830..=909 => self.send_some(),
-            910..=999 => {
-                let limit = self.schedule.range(1000..1_000_000);
-                self.wait(limit)
-            }
+            910..=999 => self.wait_a_little(),
             _ => self.revoke(),
         }
-    }
-
-    /// Receives what comes until all others have ended.
-    fn serve(&mut self) -> Result<()> {
-        self.cancel_all()?;
-        while self.common.phase() != Phase::Exit {
-            self.collect()?;
-            while !self.claimed.is_empty() {
-                self.receive_claimed()?;
-            }
-            for endpoint in ENDPOINTS {
-                for untagged in [false, true] {
-                    let space = (endpoint, untagged);
-                    if !self.receives.values().any(|it| *it == Some(space)) {
-                        self.receive_any(space)?;
-                    }
-                }
-            }
-            self.context.set_idle(self.sends == 0);
-            self.wait(LOOK)?;
-        }
-        Ok(())
-    }
-
-    /// Takes everything back, and waits until nothing of it is left.
-    fn finish(&mut self) -> Result<()> {
-        self.cancel_all()?;
-        while self.sends > 0 || !self.receives.is_empty() || !self.claimed.is_empty() {
-            match self.claimed.pop() {
-                Some(claimed) => self.receive_or_drop(claimed, true)?,
-                None => self.wait(LOOK)?,
-            }
-        }
-        for area in Area::ALL {
-            self.unexport(area)?;
-        }
-        Ok(())
-    }
-
-    /// Reads the completions that have come.
-    fn collect(&mut self) -> Result<()> {
-        for entry in self.context.completions(self.process, &mut self.queue) {
-            let handle = entry.handle.get();
-            if entry.kind == CompletionKind::Send as u8 {
-                self.sent(handle);
-            } else if entry.flags & COMPLETION_MORE == 0 {
-                self.receives.remove(&handle);
-                self.note_claimed(&entry);
-            }
-        }
-        for ((receives, _), handle) in self.contexts.ended() {
-            match receives {
-                true => drop(self.receives.remove(&handle)),
-                false => self.sent(handle),
-            }
-        }
-        self.context.check_alive()
     }
 
     /// A Send has ended.
@@ -299,11 +264,84 @@ impl MessageWorker<'_> {
             length: entry.length.get(),
         }));
     }
+}
 
-    /// Reads completions, or waits for some so many nanoseconds.
-    fn wait(&mut self, limit: u64) -> Result<()> {
-        let ended = || self.contexts.have_ended();
-        self.context.wait(self.process, &self.queue, limit, ended)?;
-        self.collect()
+impl Worker for MessageWorker<'_> {
+    fn context(&self) -> &ProcessContext {
+        self.context
+    }
+
+    fn step(&mut self) -> Result<Next> {
+        self.act()?;
+        if !self.schedule.chance(400) {
+            self.collect()?;
+        }
+        if self.workload.abrupt && self.schedule.chance(ABRUPT) {
+            self.end_abruptly()?;
+        }
+        Ok(Next::GoOn)
+    }
+
+    fn begin_to_serve(&mut self) -> Result<()> {
+        self.cancel_all()
+    }
+
+    /// Receives what comes.
+    fn look(&mut self) -> Result<()> {
+        self.collect()?;
+        while !self.claimed.is_empty() {
+            self.receive_claimed()?;
+        }
+        for endpoint in ENDPOINTS {
+            for untagged in [false, true] {
+                let space = (endpoint, untagged);
+                if !self.receives.values().any(|it| *it == Some(space)) {
+                    self.receive_any(space)?;
+                }
+            }
+        }
+        self.context.set_idle(self.sends == 0);
+        self.wait(LOOK)
+    }
+
+    /// Takes everything back, and waits until nothing of it is left.
+    fn finish(&mut self) -> Result<()> {
+        self.cancel_all()?;
+        while self.sends > 0 || !self.receives.is_empty() || !self.claimed.is_empty() {
+            match self.claimed.pop() {
+                Some(claimed) => self.receive_or_drop(claimed, true)?,
+                None => self.wait(LOOK)?,
+            }
+        }
+        Area::ALL
+            .into_iter()
+            .try_for_each(|area| self.unexport(area))
+    }
+}
+
+impl<'a> QueueWorker<'a> for MessageWorker<'a> {
+    const NAME: &'static str = "message worker";
+
+    fn complete(&mut self, entry: &CompletionEntry) {
+        let handle = entry.handle.get();
+        if entry.kind == CompletionKind::Send as u8 {
+            self.sent(handle);
+        } else if entry.flags & COMPLETION_MORE == 0 {
+            self.receives.remove(&handle);
+            self.note_claimed(entry);
+        }
+    }
+
+    fn collected(&mut self) {
+        for ((receives, _), handle) in self.contexts.ended() {
+            match receives {
+                true => drop(self.receives.remove(&handle)),
+                false => self.sent(handle),
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.contexts.have_ended()
     }
 }

@@ -1,21 +1,17 @@
 //! Commands of a name worker: right ones and wrong ones.
 
-use qnic::queue;
 use qnic_abi::command::CommandBody;
-use qnic_abi::host_area::QUEUE_STATUS;
 use qnic_abi::process_names::{NameAction, NameCommand, MAX_TIMEOUT_MS};
-use qnic_abi::{uapi, Status};
+use qnic_abi::Status;
 
+use super::oracle::{process_name, What, NAMES};
 use super::{NameWorker, OPEN};
+use crate::process::worker::QueueWorker;
 use crate::process::Result;
 use crate::schedule::lock;
-use crate::workloads::names::oracle::{process_name, What, NAMES};
 
 /// Nanoseconds in a millisecond.
 const MILLISECOND: u64 = 1_000_000;
-
-/// How long a worker blocks at most while its queue stops, in nanoseconds.
-const STOPS: u64 = 100_000;
 
 /// Makes a command one that is none.
 type Spoil = fn(&mut NameCommand);
@@ -42,7 +38,7 @@ fn command(name: usize, action: NameAction, handle: u64, timeout: u32) -> NameCo
 
 impl NameWorker<'_> {
     /// Puts a command into the queue.
-    fn put(&mut self, name: usize, what: What, timeout: u32) -> Result<()> {
+    fn issue(&mut self, name: usize, what: What, timeout: u32) -> Result<()> {
         if self.open.len() >= OPEN {
             return self.wait(MILLISECOND);
         }
@@ -52,18 +48,17 @@ impl NameWorker<'_> {
             What::LookUp(_) => NameAction::LookUp,
         };
         let now = self.schedule.now();
-        let handle = lock(&self.common.names).issue(self.slot, name, what, now);
+        let handle = lock(self.oracle).issue(self.slot, name, what, now);
         self.trace(format_args!("{handle}: {what:?}, name {name}"));
         self.open.insert(handle, (name, action));
         let descriptor = command(name, action, handle, timeout).descriptor();
-        let command = queue::Command::new(&descriptor, &[]);
-        self.context.put(self.process, &mut self.queue, &command);
+        self.put(&descriptor, &[]);
         Ok(())
     }
 
     /// Registers some name; it may have it, and others may.
     pub(super) fn register(&mut self) -> Result<()> {
-        self.put(self.schedule.below(NAMES), What::Register, 0)
+        self.issue(self.schedule.below(NAMES), What::Register, 0)
     }
 
     /// Withdraws a name, mostly one that it has.
@@ -73,7 +68,7 @@ impl NameWorker<'_> {
             true => self.schedule.below(NAMES),
             false => names[self.schedule.below(names.len())],
         };
-        self.put(name, What::Withdraw, 0)
+        self.issue(name, What::Withdraw, 0)
     }
 
     /// Looks some name up: without a wait, for a short or for a long time.
@@ -89,7 +84,7 @@ impl NameWorker<'_> {
     /// Looks a name up, for so many milliseconds.
     pub(super) fn look_up(&mut self, name: usize, timeout: u32) -> Result<()> {
         let what = What::LookUp(u64::from(timeout) * MILLISECOND);
-        self.put(name, what, timeout)
+        self.issue(name, what, timeout)
     }
 
     /// Issues a command that is malformed, and starts its queue again. Its names stay, its lookups
@@ -105,27 +100,10 @@ impl NameWorker<'_> {
         let mut command = command(name, NameAction::LookUp, 0, 0);
         SPOILS[spoil](&mut command);
         self.trace(format_args!("malformed command {spoil}"));
-        lock(&self.common.names).malform(self.slot);
-        let command = queue::Command::new(&command.descriptor(), &[]);
-        self.context.put(self.process, &mut self.queue, &command);
-        while self.queue.word(QUEUE_STATUS) == 0 {
-            self.wait(STOPS)?;
-        }
-        let status = self.queue.word(QUEUE_STATUS);
-        let malformed = u64::from(Status::Malformed.code());
-        assert_eq!(
-            status, malformed,
-            "process {}: why its queue stops",
-            self.slot
-        );
-        self.context.think(500)?;
-        let mut call = uapi::ResetQueue::default();
-        let result = self.process.reset_queue(&mut call);
-        self.context.called("reset of the queue", result)?;
-        assert_eq!(call.status.get(), Status::Ok.code(), "it is refused");
-        lock(&self.common.names).queue_reset(self.slot);
-        self.queue.restart();
-        self.collect()?;
+        lock(self.oracle).malform(self.slot);
+        self.put(&command.descriptor(), &[]);
+        let (oracle, slot) = (self.oracle, self.slot);
+        self.restart_queue(Status::Malformed, || lock(oracle).queue_reset(slot))?;
         self.open.clear();
         Ok(())
     }

@@ -11,22 +11,24 @@
 //! than the silence after which a node is given up. It is a task like a message worker, and issues
 //! raw commands.
 
-pub(crate) mod oracle;
+mod oracle;
 
 mod commands;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 
+use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::process_names::NameAction;
 use qnic_abi::{Status, PAGE_SIZE};
-use qnic_driver::Process;
+use qnic_nic::Limits;
 
-use crate::common::{Common, Phase};
-use crate::machine::platform::SimPlatform;
-use crate::process::queue::Queue;
+use self::oracle::{NameOracle, NAMES};
+use crate::common::Phase;
+use crate::process::worker::{is_registered, Next, QueueWorker, Registered, Worker};
 use crate::process::{pages, ProcessContext, Result};
-use crate::schedule::{lock, trace, Schedule};
-use crate::workloads::names::oracle::NAMES;
+use crate::schedule::lock;
+use crate::workload::{live, Oracle, Seed, Workload};
 
 /// How long a worker that serves blocks at most, in nanoseconds.
 const LOOK: u64 = 20_000_000;
@@ -37,74 +39,75 @@ const PAUSE: u64 = 150_000_000;
 /// Commands that a worker has under way at most.
 const OPEN: usize = 24;
 
-impl ProcessContext {
-    /// A name worker from its start to its end.
-    pub(crate) fn run_name_worker(&self) {
-        let (machine, slot) = (&self.machine, self.slot);
-        let space = machine.kernel.new_space(pages(0x40_0000, PAGE_SIZE as u64));
-        lock(&self.common.names).begin(slot, machine, space);
-        let process = self.live("name worker", space, |process| self.use_names(process));
-        // Its NIC has ended it when this returns.
-        drop(process);
-        lock(&self.common.names).gone(slot, self.common.schedule.now());
-        machine.kernel.end_space(space);
-    }
+/// Name workers and their oracle.
+struct Names {
+    oracle: Mutex<NameOracle>,
+}
 
-    fn use_names(&self, process: &Process<SimPlatform>) -> Result<()> {
-        let mut worker = NameWorker {
-            context: self,
-            common: &self.common,
-            schedule: &self.common.schedule,
-            slot: self.slot,
-            process,
-            queue: Queue::new(&self.machine, process),
-            names: BTreeSet::new(),
-            open: BTreeMap::new(),
-        };
-        match worker.work()? {
-            Next::Serve => worker.serve(),
-            Next::End => Ok(()),
-        }
+/// Name workers in the place of all RDMA workers of a node but one, and of sync workers.
+pub(super) fn new(seed: &mut Seed<'_>) -> Box<dyn Workload> {
+    seed.settings.keep_one_rdma_worker();
+    seed.settings.pauses = true;
+    limit(&mut seed.settings.limits, &mut seed.random);
+    let oracle = Mutex::new(NameOracle::new(seed.settings, seed.routes));
+    Box::new(Names { oracle })
+}
+
+/// Bounds for names, small ones some of the time.
+fn limit(limits: &mut Limits, random: &mut fastrand::Rng) {
+    limits.completions = random.u32(1..=32);
+    if random.bool() {
+        limits.names_of_process = random.u32(1..=6);
+    }
+    if random.u8(..) < 96 {
+        limits.names = random.u32(2..=8);
+    }
+    if random.bool() {
+        limits.lookups = random.u32(1..=8);
     }
 }
 
-/// What a worker does when it has worked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Serve,
-    End,
+impl Workload for Names {
+    fn run(&self, context: &ProcessContext) {
+        let (machine, slot) = (&context.machine, context.slot);
+        let space = machine.kernel.new_space(pages(0x40_0000, PAGE_SIZE as u64));
+        lock(&self.oracle).begin(slot, machine, space);
+        let process = live(self, context, ("name worker", space), |process| {
+            let mut worker = NameWorker {
+                oracle: &self.oracle,
+                registered: Registered::new(context, process),
+                names: BTreeSet::new(),
+                open: BTreeMap::new(),
+                looked: false,
+            };
+            worker.live()
+        });
+        // Its NIC has ended it when this returns.
+        drop(process);
+        lock(&self.oracle).gone(slot, context.common.schedule.now());
+        machine.kernel.end_space(space);
+    }
+
+    fn oracle(&self) -> &Mutex<dyn Oracle> {
+        &self.oracle
+    }
 }
 
 /// A registered process.
 struct NameWorker<'a> {
-    context: &'a ProcessContext,
-    common: &'a Common,
-    schedule: &'a Schedule,
-    slot: usize,
-    process: &'a Process<SimPlatform>,
-    queue: Queue,
+    oracle: &'a Mutex<NameOracle>,
+    registered: Registered<'a>,
     /// Names that it has, as far as it has read.
     names: BTreeSet<usize>,
     /// Commands under way.
     open: BTreeMap<u64, (usize, NameAction)>,
+    /// It has looked all names up since nothing breaks any more.
+    looked: bool,
 }
 
-impl NameWorker<'_> {
-    /// Does what processes do, in any order, until it has done enough.
-    fn work(&mut self) -> Result<Next> {
-        for _ in self.context.steps() {
-            self.act()?;
-            if !self.schedule.chance(300) {
-                self.collect()?;
-            }
-            if self.schedule.chance(4) {
-                return Ok(Next::End);
-            }
-            self.context.think(500)?;
-        }
-        Ok(Next::Serve)
-    }
+is_registered!(NameWorker);
 
+impl NameWorker<'_> {
     /// Does one thing.
     fn act(&mut self) -> Result<()> {
         match self.schedule.range(0..1000) {
@@ -112,10 +115,7 @@ impl NameWorker<'_> {
             240..=399 => self.withdraw(),
             400..=769 => self.look_up_some(),
             770..=779 => self.malform(),
-            780..=879 => {
-                let limit = self.schedule.range(1000..1_000_000);
-                self.wait(limit)
-            }
+            780..=879 => self.wait_a_little(),
             _ => {
                 let longest = self.schedule.range(1000..PAUSE);
                 let pause = self.schedule.range(0..longest);
@@ -123,58 +123,56 @@ impl NameWorker<'_> {
             }
         }
     }
+}
 
-    /// Looks up now and then, until all others are done; when what all must find is certain, all
-    /// names.
-    fn serve(&mut self) -> Result<()> {
-        let mut looked = false;
-        while self.common.phase() != Phase::Exit {
-            self.collect()?;
-            let drains = self.common.phase() == Phase::Drain;
-            let certain = || lock(&self.common.names).is_certain(self.schedule.now());
-            if drains && !looked && self.open.is_empty() && certain() {
-                for name in 0..NAMES {
-                    self.look_up(name, 0)?;
-                }
-                looked = true;
-            } else if !drains && self.schedule.chance(300) {
-                self.look_up(self.schedule.below(NAMES), 0)?;
-            }
-            let idle = self.open.is_empty() && looked == drains;
-            if idle && looked {
-                lock(&self.common.names).looked(self.slot);
-            }
-            self.context.set_idle(idle);
-            self.wait(LOOK)?;
-        }
-        Ok(())
-    }
-
-    /// Reads the completions that have come.
-    fn collect(&mut self) -> Result<()> {
-        for entry in self.context.completions(self.process, &mut self.queue) {
-            let well = entry.status.get() == Status::Ok.code();
-            match self.open.remove(&entry.handle.get()) {
-                Some((name, NameAction::Register)) if well => {
-                    self.names.insert(name);
-                }
-                Some((name, NameAction::Withdraw)) => {
-                    self.names.remove(&name);
-                }
-                _ => {}
-            }
-        }
-        self.context.check_alive()
-    }
-
-    /// Reads completions, or waits for some so many nanoseconds.
-    fn wait(&mut self, limit: u64) -> Result<()> {
+impl Worker for NameWorker<'_> {
+    fn context(&self) -> &ProcessContext {
         self.context
-            .wait(self.process, &self.queue, limit, || false)?;
-        self.collect()
     }
 
-    fn trace(&self, what: std::fmt::Arguments<'_>) {
-        trace!(self.schedule, "name worker {}: {what}", self.slot);
+    fn step(&mut self) -> Result<Next> {
+        self.act()?;
+        if !self.schedule.chance(300) {
+            self.collect()?;
+        }
+        Ok(Next::end_if(self.schedule.chance(4)))
+    }
+
+    /// Looks up now and then; when what all must find is certain, all names.
+    fn look(&mut self) -> Result<()> {
+        self.collect()?;
+        let drains = self.common.phase() == Phase::Drain;
+        let certain = || lock(self.oracle).is_certain(self.schedule.now());
+        if drains && !self.looked && self.open.is_empty() && certain() {
+            for name in 0..NAMES {
+                self.look_up(name, 0)?;
+            }
+            self.looked = true;
+        } else if !drains && self.schedule.chance(300) {
+            self.look_up(self.schedule.below(NAMES), 0)?;
+        }
+        let idle = self.open.is_empty() && self.looked == drains;
+        if idle && self.looked {
+            lock(self.oracle).looked(self.slot);
+        }
+        self.context.set_idle(idle);
+        self.wait(LOOK)
+    }
+}
+
+impl<'a> QueueWorker<'a> for NameWorker<'a> {
+    const NAME: &'static str = "name worker";
+
+    fn complete(&mut self, entry: &CompletionEntry) {
+        let well = entry.status.get() == Status::Ok.code();
+        match self.open.remove(&entry.handle.get()) {
+            Some((name, NameAction::Register)) if well => {
+                self.names.insert(name);
+            }
+            Some((name, NameAction::Withdraw)) => {
+                self.names.remove(&name);
+            }
+            _ => {}
+        }
     }
 }

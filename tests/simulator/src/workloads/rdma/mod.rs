@@ -4,26 +4,29 @@
 //! go into the window through the library's own code ([`qnic::queue`]), and it
 //! blocks for progress as the library does: wake request, another look, wait.
 
-pub(crate) mod increments;
-pub(crate) mod oracle;
-
-mod stream;
+mod increments;
+mod oracle;
+pub(crate) mod stream;
 mod transfer;
-mod window;
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
+use qnic_abi::host_area::{signal_offset, READS_DONE, WRITES_DONE};
+use qnic_abi::window::COMMAND_ENTRIES;
 use qnic_abi::{uapi, Access, Status, PAGE_SIZE};
-use qnic_driver::{CallError, Process};
+use qnic_driver::Process;
 
-use crate::common::Common;
+use self::increments::ROOM;
+use self::oracle::{ExportState, RdmaOracle, HALF, SECTION};
+use self::stream::Stream;
 use crate::machine::platform::SimPlatform;
-use crate::process::{pages, port, Ended, Exported, ProcessContext, Result};
-use crate::schedule::{lock, trace, Schedule};
-use crate::settings::Faults;
-use crate::workloads::rdma::increments::ROOM;
-use crate::workloads::rdma::oracle::{ExportState, HALF, SECTION};
-use window::Queue;
+use crate::process::worker::{is_registered, Exported, Next, Registered, Worker};
+use crate::process::{pages, ProcessContext, Result};
+use crate::routes::Routes;
+use crate::schedule::{lock, trace};
+use crate::settings::{port, Faults, Settings};
+use crate::workload::{live, Oracle, Workload};
 
 /// Names of the segments of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,19 +65,49 @@ struct Imported {
     length: u64,
 }
 
-impl ProcessContext {
-    /// An RDMA worker from its start to its end.
-    pub(crate) fn run_rdma_worker(&self) {
-        let (machine, slot) = (&self.machine, self.slot);
-        let schedule = &self.common.schedule;
-        let ranges = self.ranges();
+/// RDMA workers and their oracle.
+pub(crate) struct Rdma {
+    oracle: Mutex<RdmaOracle>,
+    /// They write streams, and do nothing else.
+    stream: Option<Stream>,
+}
+
+impl Rdma {
+    /// Those in the first slots of a simulation.
+    pub(crate) fn new(settings: &Settings, routes: &Routes, stream: Option<Stream>) -> Self {
+        Rdma {
+            oracle: Mutex::new(RdmaOracle::new(settings, routes, stream.is_some())),
+            stream,
+        }
+    }
+
+    /// Target and local segment.
+    fn ranges(&self, context: &ProcessContext) -> Ranges {
+        if let Some(stream) = &self.stream {
+            return [(0x40_0000, stream.size), (0x80_0000, stream.size)];
+        }
+        let sections = SECTION * context.common.settings.rdma_workers as u64;
+        let offset = || context.common.schedule.range(0..PAGE_SIZE as u64);
+        [
+            (0x40_0000 + offset(), sections + ROOM),
+            (0x80_0000 + offset(), 2 * HALF),
+        ]
+    }
+}
+
+impl Workload for Rdma {
+    fn run(&self, context: &ProcessContext) {
+        let (machine, slot) = (&context.machine, context.slot);
+        let ranges = self.ranges(context);
         let [target, local] = ranges.map(|(address, length)| pages(address, length));
         let space = machine.kernel.new_space(target.chain(local));
         let addresses = ranges.map(|(address, _)| address);
-        lock(&self.common.oracle).begin(slot, machine, space, addresses);
-        let process = self.live("process", space, |process| self.work(process, ranges));
+        lock(&self.oracle).begin(slot, machine, space, addresses);
+        let process = live(self, context, ("process", space), |process| {
+            RdmaWorker::new(self, context, process, ranges).work()
+        });
         // The exit of a process gives back its memory and its file in either order.
-        if schedule.chance(500) {
+        if context.common.schedule.chance(500) {
             machine.kernel.end_space(space);
             drop(process);
         } else {
@@ -83,47 +116,8 @@ impl ProcessContext {
         }
     }
 
-    /// Target and local segment: address and length.
-    fn ranges(&self) -> Ranges {
-        let settings = &self.common.settings;
-        if let Some(size) = settings.stream {
-            return [(0x40_0000, size), (0x80_0000, size)];
-        }
-        let sections = SECTION * settings.rdma_workers as u64;
-        let offset = || self.common.schedule.range(0..PAGE_SIZE as u64);
-        [
-            (0x40_0000 + offset(), sections + ROOM),
-            (0x80_0000 + offset(), 2 * HALF),
-        ]
-    }
-
-    fn work(&self, process: &Process<SimPlatform>, ranges: Ranges) -> Result<()> {
-        let mut worker = RdmaWorker {
-            context: self,
-            common: &self.common,
-            schedule: &self.common.schedule,
-            slot: self.slot,
-            process,
-            queue: Queue::new(&self.machine, process),
-            ranges,
-            exported: BTreeMap::new(),
-            imported: BTreeMap::new(),
-        };
-        for name in Name::ALL {
-            worker.export(name)?;
-        }
-        match self.common.settings.stream {
-            Some(size) if self.slot + 1 < self.common.settings.rdma_workers => {
-                worker.stream(size)?;
-            }
-            Some(_) => {}
-            None => worker.mix()?,
-        }
-        self.rest()?;
-        for name in Name::ALL {
-            worker.unexport(name)?;
-        }
-        Ok(())
+    fn oracle(&self) -> &Mutex<dyn Oracle> {
+        &self.oracle
     }
 }
 
@@ -132,26 +126,65 @@ type Ranges = [(u64, u64); 2];
 
 /// A registered process.
 struct RdmaWorker<'a> {
-    context: &'a ProcessContext,
-    common: &'a Common,
-    schedule: &'a Schedule,
-    slot: usize,
-    process: &'a Process<SimPlatform>,
-    queue: Queue,
+    oracle: &'a Mutex<RdmaOracle>,
+    stream: Option<&'a Stream>,
+    registered: Registered<'a>,
+    /// Writes and reads issued.
+    issued: (u64, u64),
     ranges: Ranges,
     exported: BTreeMap<Name, Exported>,
     /// By slot, and whether it is the read-only name.
     imported: BTreeMap<(usize, bool), Imported>,
 }
 
-impl RdmaWorker<'_> {
-    /// Does what processes do, in any order, until it has done enough.
-    fn mix(&mut self) -> Result<()> {
-        for _ in self.context.steps() {
-            self.act()?;
-            self.context.think(300)?;
+is_registered!(RdmaWorker);
+
+impl<'a> RdmaWorker<'a> {
+    fn new(
+        workload: &'a Rdma,
+        context: &'a ProcessContext,
+        process: &'a Process<SimPlatform>,
+        ranges: Ranges,
+    ) -> Self {
+        RdmaWorker {
+            oracle: &workload.oracle,
+            stream: workload.stream.as_ref(),
+            registered: Registered::new(context, process),
+            issued: (0, 0),
+            ranges,
+            exported: BTreeMap::new(),
+            imported: BTreeMap::new(),
         }
-        self.drain()
+    }
+
+    fn work(&mut self) -> Result<()> {
+        Name::ALL
+            .into_iter()
+            .try_for_each(|name| self.export(name))?;
+        match self.stream {
+            Some(stream) => {
+                self.write_stream(stream)?;
+                self.context.rest()?;
+                self.finish()
+            }
+            None => self.live(),
+        }
+    }
+
+    /// Writes and reads that are complete.
+    fn done(&self) -> (u64, u64) {
+        (self.queue.word(WRITES_DONE), self.queue.word(READS_DONE))
+    }
+
+    /// Notifications that have arrived.
+    fn signals(&self, notification: u32) -> u64 {
+        self.queue.word(signal_offset(notification))
+    }
+
+    /// Returns true if another command fits.
+    fn has_room(&self) -> bool {
+        let (writes, reads) = self.done();
+        self.queue.has_room() && self.queue.next - (writes + reads) < COMMAND_ENTRIES as u64
     }
 
     /// Does one thing.
@@ -165,7 +198,7 @@ impl RdmaWorker<'_> {
             750..=799 => self.increment(),
             800..=879 => self.flush(),
             880..=959 => self.listen(),
-            960..=999 => self.look(),
+            960..=999 => self.look_around(),
             _ => self.revoke(),
         }
     }
@@ -173,10 +206,10 @@ impl RdmaWorker<'_> {
     fn export(&mut self, name: Name) -> Result<()> {
         let range = self.ranges[usize::from(name == Name::Local)];
         let named = (name.number(self.slot), name.access());
-        let exported = self.context.export(self.process, named, range)?;
+        let exported = self.registered.export(named, range)?;
         self.exported.insert(name, exported);
         if name != Name::Local {
-            lock(&self.common.oracle).exported(self.slot, exported.key);
+            lock(self.oracle).exported(self.slot, exported.key);
         }
         let (slot, segment) = (self.slot, exported.segment);
         trace!(
@@ -190,12 +223,12 @@ impl RdmaWorker<'_> {
         let Some(exported) = self.exported.remove(&name) else {
             return Ok(());
         };
-        let oracle = &self.common.oracle;
+        let oracle = self.oracle;
         match name {
             Name::Local => lock(oracle).revoke_local(self.slot),
             _ => lock(oracle).revoke(self.slot, exported.key, ExportState::Revoking),
         }
-        self.context.unexport(self.process, exported)?;
+        self.registered.unexport(exported)?;
         lock(oracle).revoke(self.slot, exported.key, ExportState::Revoked);
         trace!(self.schedule, "process {}: revokes {name:?}", self.slot);
         Ok(())
@@ -261,21 +294,21 @@ impl RdmaWorker<'_> {
 
     /// Waits until everything under way is complete.
     fn drain(&mut self) -> Result<()> {
-        let issued = self.queue.issued;
-        self.block(None, |queue| queue.done() == issued)?;
-        let open = lock(&self.common.oracle).open(self.slot);
+        let issued = self.issued;
+        self.block_until(None, |worker| worker.done() == issued)?;
+        let open = lock(self.oracle).open(self.slot);
         assert_eq!(open, 0, "complete, but something is under way");
         Ok(())
     }
 
     /// Blocks until `ready`, or until so many nanoseconds have passed; returns true if
     /// it is ready. Sometimes it spins instead.
-    fn block(&self, limit: Option<u64>, ready: impl Fn(&Queue) -> bool) -> Result<bool> {
+    fn block_until(&self, limit: Option<u64>, ready: impl Fn(&Self) -> bool) -> Result<bool> {
         let schedule = self.schedule;
         let deadline = limit.map(|limit| schedule.now() + limit);
         let spins = if schedule.chance(300) { 20 } else { 0 };
         for _ in 0..spins {
-            if ready(&self.queue) {
+            if ready(self) {
                 return Ok(true);
             }
             schedule.sleep(schedule.range(100..3000));
@@ -283,21 +316,38 @@ impl RdmaWorker<'_> {
         }
         loop {
             let generation = self.queue.request_wake();
-            if ready(&self.queue) {
+            if ready(self) {
                 return Ok(true);
             }
             let left = deadline.map(|deadline| deadline.saturating_sub(schedule.now()));
-            let mut call = uapi::Wait {
-                generation: generation.into(),
-                timeout_ns: left.map_or(-1, |left| left as i64).into(),
-                ..Default::default()
-            };
-            match self.process.wait(&mut call) {
-                Ok(()) => self.context.check_alive()?,
-                Err(CallError::TimedOut) => return Ok(ready(&self.queue)),
-                Err(CallError::Interrupted | CallError::NoDevice) => return Err(Ended),
-                Err(error) => panic!("process {}: wait fails: {error}", self.slot),
+            if !self.registered.block(generation, left)? {
+                return Ok(ready(self));
             }
         }
+    }
+}
+
+impl Worker for RdmaWorker<'_> {
+    fn context(&self) -> &ProcessContext {
+        self.context
+    }
+
+    fn step(&mut self) -> Result<Next> {
+        self.act()?;
+        Ok(Next::GoOn)
+    }
+
+    fn pause(&mut self) -> Result<()> {
+        self.context.think(300)
+    }
+
+    fn begin_to_serve(&mut self) -> Result<()> {
+        self.drain()
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Name::ALL
+            .into_iter()
+            .try_for_each(|name| self.unexport(name))
     }
 }

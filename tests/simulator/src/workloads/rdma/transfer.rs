@@ -1,17 +1,17 @@
 //! Transfers of a process: right ones and wrong ones of every size.
 
-use qnic::queue;
 use qnic_abi::atomic::Function;
 use qnic_abi::client::{Command, Memory, Remote};
 use qnic_abi::command::{DEFAULT_INLINE_MAX, INLINE_CAPACITY};
 use qnic_abi::host_area::RESULT_RECORDS;
 use qnic_abi::{Key, NodeId, Port, SegmentId, Status};
 
-use super::{Imported, Name, Queue, RdmaWorker};
-use crate::process::{port, Ended, Result};
+use super::increments::word;
+use super::oracle::{first_notification, Kind, Plan, HALF, SECTION};
+use super::{Imported, Name, RdmaWorker};
+use crate::process::{Ended, Result};
 use crate::schedule::{lock, trace};
-use crate::workloads::rdma::increments::word;
-use crate::workloads::rdma::oracle::{first_notification, Kind, Plan, HALF, SECTION};
+use crate::settings::port;
 
 /// What may be wrong with a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl RdmaWorker<'_> {
         }
         let imported = known[schedule.below(known.len())];
         let target = imported.target;
-        let mut oracle = lock(&self.common.oracle);
+        let mut oracle = lock(self.oracle);
         // A key that is not known yet is not used yet; an old one now and then.
         let live = oracle.is_live(target, imported.key);
         if live == Some(false) && !schedule.chance(250) || live.is_none() {
@@ -154,7 +154,7 @@ impl RdmaWorker<'_> {
     /// Reserves a range of the local segment; without it, the transfer is given up.
     fn reserve_local(&self, draft: &Draft, start: u64) -> bool {
         let range = (start, draft.length);
-        let free = lock(&self.common.oracle).reserve_local(draft.id, self.slot, range);
+        let free = lock(self.oracle).reserve_local(draft.id, self.slot, range);
         let reserved = free && self.exported.contains_key(&Name::Local);
         if !reserved {
             self.abandon(draft);
@@ -221,7 +221,7 @@ impl RdmaWorker<'_> {
         let command = self.finished(command);
         let ends = (self.slot, draft.target);
         let range = (draft.start, draft.length);
-        let expected = lock(&self.common.oracle).expected(ends, range);
+        let expected = lock(self.oracle).expected(ends, range);
         self.issue(draft, &command, &[], Kind::Read { expected, local });
         Ok(())
     }
@@ -242,7 +242,7 @@ impl RdmaWorker<'_> {
             remote.memory.address = word(draft.imported.address + sections);
         }
         // Those that are not complete have numbers in a row.
-        let record = self.queue.issued.1 as usize % RESULT_RECORDS;
+        let record = self.issued.1 as usize % RESULT_RECORDS;
         let command = Command::atomic(Function::Increment, remote, 8, [0; 2], record as u16);
         let command = self.finished(command);
         self.issue(draft, &command, &[], Kind::Increment { record });
@@ -252,8 +252,8 @@ impl RdmaWorker<'_> {
     /// Waits for room in the queue; without it, the transfer is given up. What was
     /// learnt before the wait may be outdated after it.
     fn make_room(&mut self, draft: &Draft) -> Result<bool> {
-        let room = self.block(Some(20_000_000), Queue::has_room);
-        let live = lock(&self.common.oracle).is_live(draft.target, draft.imported.key);
+        let room = self.block_until(Some(20_000_000), Self::has_room);
+        let live = lock(self.oracle).is_live(draft.target, draft.imported.key);
         if live.is_none() || !matches!(room, Ok(true)) {
             self.abandon(draft);
         }
@@ -261,13 +261,13 @@ impl RdmaWorker<'_> {
     }
 
     fn abandon(&self, draft: &Draft) {
-        lock(&self.common.oracle).give_up(draft.id, self.slot, draft.target);
+        lock(self.oracle).give_up(draft.id, self.slot, draft.target);
     }
 
     fn issue(&mut self, draft: Draft, command: &Command, payload: &[u8], kind: Kind) {
         let schedule = self.schedule;
         let is_write = matches!(kind, Kind::Write { .. });
-        let number = self.queue.next();
+        let number = self.queue.next;
         trace!(
             schedule,
             "process {}: command {number}, {} {} bytes at {} of process {}{}{}",
@@ -288,19 +288,23 @@ impl RdmaWorker<'_> {
             kind,
             wrong: draft.wrong.map(Wrong::status),
         };
-        lock(&self.common.oracle).issue(self.slot, number, schedule.now(), plan);
-        let entry = queue::Command::new(&command.descriptor(), payload);
-        if self.queue.put(&entry, is_write) {
-            self.context.ring_doorbell(self.process);
-        }
+        lock(self.oracle).issue(self.slot, number, schedule.now(), plan);
+        self.put_transfer(command, payload, is_write);
+    }
+
+    /// Puts a transfer into the queue, and counts it.
+    pub(super) fn put_transfer(&mut self, command: &Command, payload: &[u8], is_write: bool) {
+        let (writes, reads) = &mut self.issued;
+        *(if is_write { writes } else { reads }) += 1;
+        self.put(&command.descriptor(), payload);
     }
 
     /// Waits for all writes, all reads, or both; not for ever, as others may be slow.
     pub(super) fn flush(&mut self) -> Result<()> {
-        let (writes, reads) = self.queue.issued;
+        let (writes, reads) = self.issued;
         let choice = self.schedule.below(3);
-        self.block(Some(30_000_000), |queue| {
-            let done = queue.done();
+        self.block_until(Some(30_000_000), |worker| {
+            let done = worker.done();
             (choice == 0 || done.0 >= writes) && (choice == 1 || done.1 >= reads)
         })?;
         Ok(())
@@ -310,14 +314,14 @@ impl RdmaWorker<'_> {
     pub(super) fn listen(&mut self) -> Result<()> {
         let sender = self.schedule.below(self.common.settings.rdma_workers);
         let notification = first_notification(sender);
-        let before = self.queue.signals(notification);
+        let before = self.signals(notification);
         let limit = self.schedule.range(1000..1_000_000);
-        self.block(Some(limit), |queue| queue.signals(notification) != before)?;
+        self.block_until(Some(limit), |worker| worker.signals(notification) != before)?;
         Ok(())
     }
 
     /// Looks at some of its memory, which brings it in.
-    pub(super) fn look(&mut self) -> Result<()> {
+    pub(super) fn look_around(&mut self) -> Result<()> {
         let schedule = self.schedule;
         let (address, length) = self.ranges[schedule.below(2)];
         let mut bytes = vec![0; schedule.below(6000)];

@@ -9,13 +9,13 @@
 //! The process moves frames as the library does: from the pools to the endpoint, and back. It reads
 //! and writes when it likes, so windows close and pools are empty.
 
-pub(crate) mod oracle;
+mod oracle;
 
 mod pool;
 mod talk;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use qnic::stream_protocol::{Address, Config, Endpoint};
 use qnic_abi::pool::OpenPools;
@@ -25,9 +25,11 @@ use qnic_shared::timing::Time;
 
 use crate::common::Phase;
 use crate::machine::platform::SimPlatform;
+use crate::process::worker::{Next, Worker};
 use crate::process::{Ended, ProcessContext, Result};
 use crate::schedule::{lock, trace, Schedule};
-use crate::workloads::streams::oracle::{Life, KEEP_ALIVE, OPEN_TIMEOUT, PEER_TIMEOUT};
+use crate::workload::{ends, Oracle, Seed, Workload};
+use oracle::{Life, StreamOracle, KEEP_ALIVE, OPEN_TIMEOUT, PEER_TIMEOUT};
 use pool::{ProcessPools, Received, Sending};
 use talk::Talk;
 
@@ -48,10 +50,10 @@ const MOST: u64 = 24;
 const PAGES: u64 = 4;
 
 /// Frames of memory that a worker takes: its pools, in pages.
-pub(crate) const FRAMES: u64 = 2 * MOST + 4;
+const FRAMES: u64 = 2 * MOST + 4;
 
 /// The same for its pools in blocks of pages.
-pub(crate) const BLOCK_FRAMES: u64 = 2 * MOST * PAGES;
+const BLOCK_FRAMES: u64 = 2 * MOST * PAGES;
 
 /// How long a worker waits for memory of its pools: its predecessor lets go of it before.
 const MEMORY_WAIT: u64 = 10_000 * MS;
@@ -68,24 +70,42 @@ const PAUSE: u64 = 6 * MS;
 /// By then all NICs have noticed that everything works again.
 const SETTLE: u64 = 3500 * MS;
 
-impl ProcessContext {
-    /// A stream worker from its start to its end.
-    pub(crate) fn run_stream_worker(&self) {
-        let driver = lock(&self.machine.driver).clone();
+/// Stream workers and their oracle.
+struct Streams {
+    oracle: Mutex<StreamOracle>,
+}
+
+/// A stream worker on each node.
+pub(super) fn new(seed: &mut Seed<'_>) -> Box<dyn Workload> {
+    seed.settings.use_engine();
+    seed.settings.limits.completions = seed.random.u32(1..=32);
+    seed.settings.block_frames = BLOCK_FRAMES;
+    seed.settings.frames += FRAMES + BLOCK_FRAMES;
+    let oracle = Mutex::new(StreamOracle::new(seed.settings, seed.routes));
+    Box::new(Streams { oracle })
+}
+
+impl Workload for Streams {
+    fn run(&self, context: &ProcessContext) {
+        let driver = lock(&context.machine.driver).clone();
         let ending = match driver {
-            Some(driver) => self.use_streams(&driver),
+            Some(driver) => context.use_streams(&driver, &self.oracle),
             None => Err(Ended),
         };
-        self.common.end(self.slot);
-        let (schedule, cleanly) = (&self.common.schedule, ending.is_ok());
-        trace!(
-            schedule,
-            "stream worker {}: ends, cleanly: {cleanly}",
-            self.slot
-        );
+        ends(self, context, "stream worker", ending.is_ok());
     }
 
-    fn use_streams(&self, driver: &Arc<Driver<SimPlatform>>) -> Result<()> {
+    fn oracle(&self) -> &Mutex<dyn Oracle> {
+        &self.oracle
+    }
+}
+
+impl ProcessContext {
+    fn use_streams(
+        &self,
+        driver: &Arc<Driver<SimPlatform>>,
+        oracle: &Mutex<StreamOracle>,
+    ) -> Result<()> {
         let schedule = &self.common.schedule;
         let frames = |least: u64| schedule.range(least..MOST + 1) as u16;
         let bytes = [300, 1024, 2048, 4096, 6000, 16_384][schedule.below(6)];
@@ -112,14 +132,15 @@ impl ProcessContext {
         };
         let mut end = Endpoint::new(fast(config), schedule.any()).expect("limits that fit");
         end.listen(true);
-        let life = lock(&self.common.streams).begin(self.slot, schedule.now());
+        let life = lock(oracle).begin(self.slot, schedule.now());
         trace!(
             schedule,
             "stream worker {}: listens, life {}",
             life.0,
             life.1
         );
-        let mut worker = StreamWorker {
+        let worker = StreamWorker {
+            oracle,
             context: self,
             schedule,
             life,
@@ -127,9 +148,14 @@ impl ProcessContext {
             spare: None,
             talks: Vec::new(),
         };
-        worker.work(&mut end)?;
-        worker.serve(&mut end)?;
-        worker.finish(end)
+        let mut living = Living {
+            worker,
+            end,
+            settled: None,
+            missing: None,
+        };
+        living.live()?;
+        living.worker.finish(living.end)
     }
 
     fn open_pools(
@@ -176,6 +202,7 @@ fn fast(mut config: Config) -> Config {
 
 /// A process that listens.
 struct StreamWorker<'a> {
+    oracle: &'a Mutex<StreamOracle>,
     context: &'a ProcessContext,
     schedule: &'a Schedule,
     life: Life,
@@ -183,6 +210,56 @@ struct StreamWorker<'a> {
     /// An output frame for headers without data.
     spare: Option<Sending>,
     talks: Vec<Talk>,
+}
+
+/// The same with its endpoint.
+struct Living<'a> {
+    worker: StreamWorker<'a>,
+    end: End,
+    /// From when on everything works again, once nothing breaks any more.
+    settled: Option<u64>,
+    /// Slots that it has had no connection with since then.
+    missing: Option<BTreeSet<usize>>,
+}
+
+impl Worker for Living<'_> {
+    fn context(&self) -> &ProcessContext {
+        self.worker.context
+    }
+
+    fn step(&mut self) -> Result<Next> {
+        let schedule = self.worker.schedule;
+        if schedule.chance(200) {
+            self.worker.connect_to_some(&mut self.end);
+        }
+        if schedule.chance(8) {
+            self.worker.give_one_up(&mut self.end);
+        }
+        self.worker.step(&mut self.end)?;
+        Ok(Next::GoOn)
+    }
+
+    fn pause(&mut self) -> Result<()> {
+        let schedule = self.worker.schedule;
+        let share = if schedule.chance(500) { 50 } else { 1 };
+        let longest = schedule.range(0..PAUSE / share);
+        self.worker.pause(&self.end, longest)
+    }
+
+    /// Goes on with the connections that there are, and those of others; when nothing breaks any
+    /// more, has one with each other worker that is there.
+    fn look(&mut self) -> Result<()> {
+        let worker = &mut self.worker;
+        worker.step(&mut self.end)?;
+        let now = worker.schedule.now();
+        if worker.hurries() && now >= *self.settled.get_or_insert(now + SETTLE) {
+            let others = || worker.others().collect();
+            let missing = self.missing.get_or_insert_with(others);
+            worker.look_at_others(&mut self.end, missing);
+        }
+        worker.context.set_idle(worker.talks.is_empty());
+        worker.pause(&self.end, LOOK)
+    }
 }
 
 impl StreamWorker<'_> {
@@ -201,44 +278,6 @@ impl StreamWorker<'_> {
         self.context.common.phase() != Phase::Work
     }
 
-    /// Does what programs do, until it has done enough.
-    fn work(&mut self, end: &mut End) -> Result<()> {
-        for _ in self.context.steps() {
-            if self.schedule.chance(200) {
-                self.connect_to_some(end);
-            }
-            if self.schedule.chance(8) {
-                self.give_one_up(end);
-            }
-            self.step(end)?;
-            let longest = if self.schedule.chance(500) {
-                PAUSE / 50
-            } else {
-                PAUSE
-            };
-            self.pause(end, self.schedule.range(0..longest))?;
-        }
-        Ok(())
-    }
-
-    /// Goes on with the connections that there are, and those of others; when nothing breaks any
-    /// more, has one with each other worker that is there.
-    fn serve(&mut self, end: &mut End) -> Result<()> {
-        let mut settled = None;
-        let mut missing: Option<BTreeSet<usize>> = None;
-        while self.context.common.phase() != Phase::Exit {
-            self.step(end)?;
-            let now = self.schedule.now();
-            if self.hurries() && now >= *settled.get_or_insert(now + SETTLE) {
-                let missing = missing.get_or_insert_with(|| self.others().collect());
-                self.look_at_others(end, missing);
-            }
-            self.context.set_idle(self.talks.is_empty());
-            self.pause(end, LOOK)?;
-        }
-        Ok(())
-    }
-
     /// Slots of the others that are there.
     fn others(&self) -> impl Iterator<Item = usize> + '_ {
         let settings = &self.context.common.settings;
@@ -253,11 +292,11 @@ impl StreamWorker<'_> {
             return;
         }
         match missing.pop_first() {
-            Some(peer) if lock(&self.context.common.streams).is_alive(peer) => {
+            Some(peer) if lock(self.oracle).is_alive(peer) => {
                 self.connect(end, peer);
             }
             Some(_) => {}
-            None => lock(&self.context.common.slots)[self.life.0].verifies = false,
+            None => self.context.set_verified(),
         }
     }
 
@@ -286,7 +325,7 @@ impl StreamWorker<'_> {
         let talk = self
             .talks
             .swap_remove(self.schedule.below(self.talks.len()));
-        lock(&self.context.common.streams).gives_up(self.life.0, self.schedule.now());
+        lock(self.oracle).gives_up(self.life.0, self.schedule.now());
         end.abort(talk.id);
     }
 

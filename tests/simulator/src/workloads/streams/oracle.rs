@@ -16,6 +16,7 @@ use qnic::stream_protocol::Failure;
 
 use crate::routes::Routes;
 use crate::settings::Settings;
+use crate::workload::Oracle;
 
 /// A peer that says nothing is asked, and given up, after so long, in nanoseconds.
 pub(crate) const KEEP_ALIVE: u64 = 30_000_000;
@@ -64,8 +65,7 @@ pub(crate) struct StreamOracle {
     deaths: BTreeMap<Life, u64>,
     streams: Vec<Stream>,
     routes: Routes,
-    /// Bytes that were read.
-    pub(crate) bytes_read: u64,
+    bytes_read: u64,
 }
 
 /// The byte at a place of a stream.
@@ -80,13 +80,13 @@ pub(crate) fn byte(stream: u64, place: u64) -> u8 {
 }
 
 impl StreamOracle {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings, routes: &Routes) -> Self {
         StreamOracle {
             nodes: settings.slots.clone(),
             slots: vec![Slot::default(); settings.slots.len()],
             deaths: BTreeMap::new(),
             streams: Vec::new(),
-            routes: Routes::default(),
+            routes: routes.clone(),
             bytes_read: 0,
         }
     }
@@ -102,15 +102,6 @@ impl StreamOracle {
         (slot, it.life)
     }
 
-    /// The process in a slot dies.
-    pub(crate) fn end(&mut self, slot: usize, now: u64) {
-        let it = &mut self.slots[slot];
-        if std::mem::replace(&mut it.alive, false) {
-            it.changed = now;
-            self.deaths.insert((slot, it.life), now);
-        }
-    }
-
     /// The process in a slot gives a connection up.
     pub(crate) fn gives_up(&mut self, slot: usize, now: u64) {
         self.slots[slot].changed = now;
@@ -119,10 +110,6 @@ impl StreamOracle {
     /// A process listens in that slot.
     pub(crate) fn is_alive(&self, slot: usize) -> bool {
         self.slots[slot].alive
-    }
-
-    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
-        self.routes.disturb(a, b, until);
     }
 
     /// A stream of which nothing is written; returns its number.
@@ -235,5 +222,20 @@ impl StreamOracle {
             now <= limit,
             "stream worker {slot}: a connection is neither open nor refused"
         );
+    }
+}
+
+impl Oracle for StreamOracle {
+    fn end(&mut self, slot: usize, now: u64) {
+        let it = &mut self.slots[slot];
+        if std::mem::replace(&mut it.alive, false) {
+            it.changed = now;
+            self.deaths.insert((slot, it.life), now);
+        }
+    }
+
+    /// Bytes that were read.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        vec![("stream bytes", self.bytes_read)]
     }
 }

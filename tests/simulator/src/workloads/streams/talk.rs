@@ -3,9 +3,9 @@
 use qnic::stream_protocol::{Address, ConnectionId, Error, Failure};
 use qnic_abi::NodeId;
 
+use super::oracle::{byte, Life, NUMBER};
 use super::{End, StreamWorker};
 use crate::schedule::{lock, trace};
-use crate::workloads::streams::oracle::{byte, Life, NUMBER};
 
 /// Longest stream in bytes.
 const LONGEST: u64 = 40_000;
@@ -53,11 +53,10 @@ enum Outcome {
 impl StreamWorker<'_> {
     /// A connection with the process at an address.
     pub(super) fn begin(&mut self, id: ConnectionId, with: Address, is_own: bool) {
-        let common = self.context.common.clone();
         let peer = self.slot_of(with);
         let length =
             NUMBER as u64 + self.schedule.range(0..LONGEST) * u64::from(self.schedule.chance(800));
-        let stream = lock(&common.streams).stream(self.life, peer);
+        let stream = lock(self.oracle).stream(self.life, peer);
         trace!(
             self.schedule,
             "stream worker {}: stream {stream} to {peer}, {length} bytes",
@@ -96,10 +95,10 @@ impl StreamWorker<'_> {
                         self.life.0,
                         talk.stream
                     );
-                    let streams = lock(&self.context.common.streams);
+                    let streams = lock(self.oracle);
                     streams.failed(self.life.0, talk.peer, talk.since, failure);
                     drop(streams);
-                    lock(&self.context.common.streams).gives_up(self.life.0, now.0);
+                    lock(self.oracle).gives_up(self.life.0, now.0);
                 }
             }
             end.close(now, talk.id);
@@ -150,7 +149,7 @@ impl StreamWorker<'_> {
             Err(Error::Failed(failure)) => return Outcome::Failed(failure),
             Err(error) => panic!("stream worker {}: {error}", self.life.0),
         }
-        let streams = lock(&self.context.common.streams);
+        let streams = lock(self.oracle);
         match talk.life {
             Some(life) => streams.lives(self.life.0, life, now),
             None if !talk.open => streams.opens(self.life.0, talk.since, now),
@@ -174,7 +173,7 @@ impl StreamWorker<'_> {
             false => end.write(talk.id, &bytes, || self.pools.output())?,
         };
         talk.written += written as u64;
-        let mut streams = lock(&self.context.common.streams);
+        let mut streams = lock(self.oracle);
         streams.wrote(talk.stream, written);
         if talk.written == talk.length {
             end.finish(talk.id)?;
@@ -190,7 +189,7 @@ impl StreamWorker<'_> {
         }
         let mut bytes = vec![0; self.schedule.range(1..CHUNK) as usize];
         let count = end.read(talk.id, &mut bytes)?;
-        let mut streams = lock(&self.context.common.streams);
+        let mut streams = lock(self.oracle);
         if count == 0 {
             talk.ended = true;
             streams.ended(talk.theirs());

@@ -6,16 +6,16 @@
 //!   owner: lock │ wait queue │ semaphore │ monitor │ condition │ … │ words that they protect
 //! ```
 //! Each worker owns one object of each kind, and uses those of all. It reports what it
-//! is about to do and what it got to the [`crate::workloads::sync::checker`], which sees the NICs'
+//! is about to do and what it got to the [`checker`], which sees the NICs'
 //! changes of the objects on its own.
 
-pub(crate) mod checker;
+mod checker;
 
 mod monitor;
 mod platform;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use platform::{Platform, HEAP_BYTES};
@@ -23,11 +23,13 @@ use qnic::sync::{Lock, LockGuard, Participant, Semaphore, WaitQueue, OBJECT_BYTE
 use qnic::{Access, Endpoint, Error, Nic, NodeId, Port, RemoteSegment, SegmentName};
 use qnic_abi::PAGE_SIZE;
 
+use self::checker::{Checker, Kind, OBJECTS};
 use crate::common::{Common, Phase};
-use crate::process::{pages, port, Ended, ProcessContext, Result};
+use crate::process::worker::{Next, Worker};
+use crate::process::{pages, Ended, ProcessContext, Result};
 use crate::schedule::{lock, trace, Schedule};
-use crate::settings::Others;
-use crate::workloads::sync::checker::{Checker, Kind, OBJECTS};
+use crate::settings::port;
+use crate::workload::{Oracle, Seed, Workload};
 
 /// Name of the segment with a worker's objects.
 const NAME: SegmentName = SegmentName(0x6f6d);
@@ -48,20 +50,40 @@ fn offset(kind: Kind) -> u64 {
     kind as u64 * OBJECT_BYTES
 }
 
-impl ProcessContext {
-    /// A sync worker from its start to its end.
-    pub(crate) fn run_sync_worker(&self) {
-        let (kernel, slot) = (&self.machine.kernel, self.slot);
-        let schedule = &self.common.schedule;
+/// Sync workers and their checker.
+struct Sync {
+    checker: Mutex<Checker>,
+    /// Workers that were woken go on late, sometimes.
+    late: bool,
+}
+
+/// A sync worker on each node but one.
+pub(super) fn new(seed: &mut Seed<'_>) -> Box<dyn Workload> {
+    Box::new(Sync {
+        checker: Mutex::new(Checker::new(seed.settings)),
+        late: seed.number % 4 == 1,
+    })
+}
+
+impl Workload for Sync {
+    fn run(&self, context: &ProcessContext) {
+        let (kernel, slot) = (&context.machine.kernel, context.slot);
+        let schedule = &context.common.schedule;
         // Another address than that of the process before: an old import shows.
         let heap = (0x400 + schedule.range(0..1 << 20)) * PAGE_SIZE as u64;
         let space = kernel.new_space(pages(heap, HEAP_BYTES));
-        let cleanly = self.synchronize(space, heap).is_ok();
-        lock(&self.common.checker).end(slot, cleanly);
+        let cleanly = context.synchronize(self, space, heap).is_ok();
+        lock(&self.checker).ended(slot, cleanly);
         trace!(schedule, "sync worker {slot}: ends, cleanly: {cleanly}");
         kernel.end_space(space);
     }
 
+    fn oracle(&self) -> &Mutex<dyn Oracle> {
+        &self.checker
+    }
+}
+
+impl ProcessContext {
     /// The result of a call that can fail only if the process has to end.
     fn expect<T>(&self, result: qnic::Result<T>) -> Result<T> {
         match result {
@@ -71,9 +93,10 @@ impl ProcessContext {
         }
     }
 
-    fn synchronize(&self, space: u64, heap: u64) -> Result<()> {
+    fn synchronize(&self, workload: &Sync, space: u64, heap: u64) -> Result<()> {
+        let checker = &workload.checker;
         let (common, slot) = (&self.common, self.slot);
-        let platform = Arc::new(Platform::new(self, (space, heap)));
+        let platform = Arc::new(Platform::new(self, (space, heap), workload.late));
         let nic = Nic::with_provider(platform.clone(), "a simulation");
         let endpoint = self.expect(nic.register(Port(port(slot))))?;
         let objects = self.expect(endpoint.allocate(PAGE_SIZE))?;
@@ -82,12 +105,13 @@ impl ProcessContext {
         self.expect(objects.store_u32(value, units))?;
         let area = (space, objects.address());
         self.machine.memory.watch(slot, area, OBJECTS);
-        lock(&common.checker).begin(slot, &self.machine, area, units);
+        lock(checker).begin(slot, &self.machine, area, units);
         let access = Access::READ | Access::WRITE;
         let _segment = self.expect(endpoint.export(NAME, &objects, access))?;
         let participant = self.expect(Participant::new(&endpoint))?;
-        lock(&common.checker).joined(slot, platform.drawn() as u16);
+        lock(checker).joined(slot, platform.drawn() as u16);
         let mut worker = SyncWorker {
+            checker,
             process: self,
             common,
             schedule: &common.schedule,
@@ -96,19 +120,13 @@ impl ProcessContext {
             endpoint: &endpoint,
             imported: BTreeMap::new(),
         };
-        for _ in 0..common.settings.options.operations / 4 {
-            if common.phase() != Phase::Work {
-                break;
-            }
-            worker.act()?;
-            worker.think()?;
-        }
-        self.rest()
+        worker.live()
     }
 }
 
 /// A process that has joined as a participant.
 struct SyncWorker<'a> {
+    checker: &'a Mutex<Checker>,
     process: &'a ProcessContext,
     common: &'a Common,
     schedule: &'a Schedule,
@@ -119,22 +137,37 @@ struct SyncWorker<'a> {
     imported: BTreeMap<usize, RemoteSegment>,
 }
 
-impl SyncWorker<'_> {
-    fn checker(&self) -> MutexGuard<'_, Checker> {
-        lock(&self.common.checker)
+impl Worker for SyncWorker<'_> {
+    fn context(&self) -> &ProcessContext {
+        self.process
     }
 
-    fn think(&self) -> Result<()> {
+    fn steps(&self) -> u32 {
+        self.common.settings.options.operations / 4
+    }
+
+    fn step(&mut self) -> Result<Next> {
+        self.act()?;
+        Ok(Next::GoOn)
+    }
+
+    fn pause(&mut self) -> Result<()> {
         let time = self.schedule.range(0..self.common.settings.think);
         // Sometimes at once.
         let share = [1, 10, 100][self.schedule.below(3)];
         self.process.sleep(time / share)
     }
+}
+
+impl SyncWorker<'_> {
+    fn checker(&self) -> MutexGuard<'_, Checker> {
+        lock(self.checker)
+    }
 
     /// Does one operation at one object.
     fn act(&mut self) -> Result<()> {
         let (slot, settings) = (self.slot, &self.common.settings);
-        let workers = settings.slots_of(Others::Sync).len();
+        let workers = settings.others().len();
         // Most meet at one.
         let choice = match self.schedule.chance(600) {
             true => 0,

@@ -14,9 +14,9 @@ use std::time::Duration;
 use qnic::sync::{Condition, Monitor, MonitorGuard};
 use qnic::{Error, RemoteSegment};
 
+use super::checker::Kind;
 use super::{offset, SyncWorker, ITEMS};
 use crate::common::Phase;
-use crate::workloads::sync::checker::Kind;
 
 /// The monitor of an owner, as a worker uses it.
 struct Store<'a> {

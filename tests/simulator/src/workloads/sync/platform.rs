@@ -31,6 +31,8 @@ const NO_PROCESSOR_NS: u64 = 3_000_000_000;
 /// A node as one process of it sees it.
 pub(super) struct Platform {
     context: ProcessContext,
+    /// Processes that were woken go on late, sometimes.
+    late: bool,
     space: u64,
     /// First address of the heap.
     heap: u64,
@@ -42,8 +44,9 @@ pub(super) struct Platform {
 }
 
 impl Platform {
-    pub(super) fn new(context: &ProcessContext, (space, heap): (u64, u64)) -> Self {
+    pub(super) fn new(context: &ProcessContext, (space, heap): (u64, u64), late: bool) -> Self {
         Platform {
+            late,
             context: context.clone(),
             space,
             heap,
@@ -85,6 +88,7 @@ impl Provider for Platform {
             pool: Mapping::pool(machine, process.host_area().frames),
             process,
             context: context.clone(),
+            late: self.late,
         })))
     }
 
@@ -122,6 +126,7 @@ impl Provider for Platform {
 
 struct Registered {
     context: ProcessContext,
+    late: bool,
     registration: uapi::Register,
     window: Mapping,
     host_area: Mapping,
@@ -150,7 +155,7 @@ impl Registered {
     fn resume_late(&self) {
         let common = &self.context.common;
         let schedule = &common.schedule;
-        if common.settings.late && schedule.chance(LATE) {
+        if self.late && schedule.chance(LATE) {
             // Whether it is alive after that, its caller sees.
             let _ = self.context.sleep(schedule.range(0..NO_PROCESSOR_NS));
         }

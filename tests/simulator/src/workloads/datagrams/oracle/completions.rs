@@ -26,26 +26,23 @@ fn is_untouched(memory: &Memory, address: u64, length: usize) -> bool {
 }
 
 impl DatagramOracle {
-    /// A NIC has stored a word of a host area.
-    pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
-        for entry in self.process(slot).watched.completions(offset, value) {
-            let handle = entry.handle.get();
-            if self.process(slot).forgotten.remove(&handle) {
-                continue;
-            }
-            let kind = CompletionKind::try_from(entry.kind);
-            let status = Status::try_from(entry.status.get()).expect("a known status");
-            match kind {
-                Ok(CompletionKind::DatagramSend) => self.sent(slot, &entry, status, now),
-                Ok(CompletionKind::DatagramReceive) => self.left(slot, &entry, status),
-                _ => panic!("process {slot}: a completion of another kind: {entry:?}"),
-            }
+    /// A command of a process has completed.
+    pub(super) fn completed(&mut self, slot: usize, entry: &CompletionEntry, now: u64) {
+        let handle = entry.handle.get();
+        if self.processes[slot].forgotten.remove(&handle) {
+            return;
+        }
+        let status = Status::try_from(entry.status.get()).expect("a known status");
+        match CompletionKind::try_from(entry.kind) {
+            Ok(CompletionKind::DatagramSend) => self.sent(slot, entry, status, now),
+            Ok(CompletionKind::DatagramReceive) => self.left(slot, entry, status),
+            _ => panic!("process {slot}: a completion of another kind: {entry:?}"),
         }
     }
 
     /// A packet of a process has ended.
     fn sent(&mut self, slot: usize, entry: &CompletionEntry, status: Status, now: u64) {
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         let Some(number) = process.sends.remove(&entry.handle.get()) else {
             panic!("process {slot}: a packet ends that is not under way: {entry:?}");
         };
@@ -87,7 +84,7 @@ impl DatagramOracle {
     /// A buffer of a process leaves its NIC.
     fn left(&mut self, slot: usize, entry: &CompletionEntry, status: Status) {
         let most = self.limits.datagram_buffers as usize;
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         let Some(buffer) = process.posted.remove(&entry.handle.get()) else {
             panic!("process {slot}: a buffer leaves that is not posted: {entry:?}");
         };
@@ -119,7 +116,7 @@ impl DatagramOracle {
             .try_into()
             .expect("a record");
         let record = Record::read(&bytes).expect("a header that fits");
-        let node = self.process(slot).watched.node;
+        let node = self.processes[slot].watched.node;
         let Some(packet) = self.packets.get_mut(&record.sequence) else {
             panic!("{what}: its packet was never sent: {record:?}");
         };
@@ -153,7 +150,7 @@ impl DatagramOracle {
         assert_eq!(failed, None, "{what}: it has failed: {packet:?}");
         let (opens, from) = (packet.opens, usize::from(packet.from.0));
         self.received += 1;
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         let mut before = process.posted.range(..buffer.handle);
         let overtaken = before.find(|(_, it)| it.port == buffer.port && !it.steered);
         let in_turn = buffer.steered || overtaken.is_none();

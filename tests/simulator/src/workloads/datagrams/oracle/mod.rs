@@ -34,9 +34,11 @@ use qnic_nic::Limits;
 pub(crate) use items::{bytes_of, Buffer, Packet};
 
 use crate::machine::platform::Machine;
+use crate::per_slot::PerSlot;
 use crate::process::watched::Watched;
 use crate::routes::Routes;
-use crate::settings::{Faults, Others, Settings};
+use crate::settings::{Faults, Settings};
+use crate::workload::Oracle;
 
 /// What stands in a buffer that is posted.
 pub(crate) const FILL: u8 = 0xee;
@@ -79,9 +81,7 @@ impl Process {
 
 /// Checks all datagrams of one simulation.
 pub(crate) struct DatagramOracle {
-    /// Slot of the first datagram worker.
-    first: usize,
-    processes: Vec<Process>,
+    processes: PerSlot<Process>,
     /// By number.
     packets: BTreeMap<u32, Packet>,
     routes: Routes,
@@ -96,19 +96,17 @@ pub(crate) struct DatagramOracle {
 }
 
 impl DatagramOracle {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        let slots = (settings.rdma_workers..).zip(settings.slots_of(Others::Datagrams));
-        let process = |(slot, node): (usize, &usize)| Process::new(Watched::new(slot, *node));
+    pub(super) fn new(settings: &Settings, routes: &Routes) -> Self {
+        let process = |slot| Process::new(Watched::new(slot, settings.slots[slot]));
         // A wire doubles a frame, and hands on one more copy much later.
         let copies = match settings.options.faults.contains(Faults::DUPLICATE) {
             true => 3,
             false => 1,
         };
         DatagramOracle {
-            first: settings.rdma_workers,
-            processes: slots.map(process).collect(),
+            processes: PerSlot::new(settings.others(), process),
             packets: BTreeMap::new(),
-            routes: Routes::default(),
+            routes: routes.clone(),
             limits: settings.limits.clone(),
             copies,
             last_handle: 0,
@@ -118,39 +116,17 @@ impl DatagramOracle {
         }
     }
 
-    fn process(&mut self, slot: usize) -> &mut Process {
-        &mut self.processes[slot - self.first]
-    }
-
     fn on_node(&self, node: usize) -> Option<&Process> {
-        self.processes.iter().find(|it| it.watched.node == node)
+        self.processes.values().find(|it| it.watched.node == node)
     }
 
     /// A process begins in a slot.
     pub(crate) fn begin(&mut self, slot: usize, machine: &Arc<Machine>, space: u64) {
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         let ended = process.ended;
         *process = Process::new(process.watched.next(machine, space));
         process.machine = Some(machine.clone());
         process.ended = ended;
-    }
-
-    pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
-        self.process(slot).watched.registered(frames);
-    }
-
-    /// The process in a slot begins to die.
-    pub(crate) fn end(&mut self, slot: usize, now: u64) {
-        let process = self.process(slot);
-        process.watched.end();
-        process.posted.clear();
-        process.sends.clear();
-        process.ended = Some(now);
-    }
-
-    /// The route between two nodes is disturbed until a point in time.
-    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
-        self.routes.disturb(a, b, until);
     }
 
     /// A new handle.
@@ -167,7 +143,7 @@ impl DatagramOracle {
 
     /// A process posts a buffer now, which is filled.
     pub(crate) fn post(&mut self, slot: usize, buffer: Buffer) {
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         if !buffer.wrong {
             let memory = &process.machine().memory;
             let length = buffer.length.into();
@@ -180,7 +156,7 @@ impl DatagramOracle {
 
     /// A process sends a packet now.
     pub(crate) fn send(&mut self, slot: usize, packet: Packet) {
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         if packet.is_lent() {
             let length = packet.length.into();
             let memory = &process.machine().memory;
@@ -192,7 +168,7 @@ impl DatagramOracle {
 
     /// A process takes buffers of a port back now: that of a handle, or all.
     pub(crate) fn withdraw(&mut self, slot: usize, port: u16, handle: Option<u64>) {
-        let posted = self.process(slot).posted.values_mut();
+        let posted = self.processes[slot].posted.values_mut();
         for buffer in posted.filter(|buffer| buffer.port == port) {
             buffer.withdrawn |= handle.is_none_or(|handle| handle == buffer.handle);
         }
@@ -200,19 +176,13 @@ impl DatagramOracle {
 
     /// A process issues a malformed command now.
     pub(crate) fn malform(&mut self, slot: usize) {
-        let node = self.process(slot).watched.node;
+        let node = self.processes[slot].watched.node;
         *self.malformed.entry(node).or_default() += 1;
-    }
-
-    /// How many malformed commands the workers of a node have issued.
-    pub(crate) fn malformed(&self, node: usize) -> u64 {
-        self.malformed.get(&node).copied().unwrap_or(0)
     }
 
     /// The queue of a process was reset: all is its own again.
     pub(crate) fn queue_reset(&mut self, slot: usize) {
-        let index = slot - self.first;
-        let process = &mut self.processes[index];
+        let process = &mut self.processes[slot];
         let posted = std::mem::take(&mut process.posted);
         let sends = std::mem::take(&mut process.sends);
         process.forgotten.extend(posted.keys().chain(sends.keys()));
@@ -227,7 +197,8 @@ impl DatagramOracle {
 
     /// Buffers that are posted, those that are `steered` or the others: node, port and handle.
     pub(crate) fn buffers(&self, steered: bool) -> Vec<(u16, u16, u64)> {
-        let living = self.processes.iter().filter(|it| it.watched.is_alive());
+        let living = self.processes.values();
+        let living = living.filter(|it| it.watched.is_alive());
         let buffers = living.flat_map(|process| {
             let node = process.watched.node as u16;
             process.posted.values().map(move |buffer| (node, buffer))
@@ -240,56 +211,75 @@ impl DatagramOracle {
 
     /// Nodes with processes that a process has not reached since nothing breaks any more.
     pub(crate) fn not_opened(&self, slot: usize) -> Vec<u16> {
-        let node = self.processes[slot - self.first].watched.node;
-        let living = self.processes.iter();
+        let node = self.processes[slot].watched.node;
+        let living = self.processes.values();
         let living = living.filter(|process| process.watched.is_registered());
         let missing = living.filter(|process| !process.opened_by.contains(&node));
         missing.map(|process| process.watched.node as u16).collect()
     }
+}
 
-    /// Returns true if nothing is under way but buffers, and all processes that live have reached
-    /// each other, and themselves.
-    pub(crate) fn is_settled(&self) -> bool {
+impl Oracle for DatagramOracle {
+    fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
+        self.processes[slot].watched.registered(frames);
+    }
+
+    fn end(&mut self, slot: usize, now: u64) {
+        let process = &mut self.processes[slot];
+        process.watched.end();
+        process.posted.clear();
+        process.sends.clear();
+        process.ended = Some(now);
+    }
+
+    fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
+        for entry in self.processes[slot].watched.completions(offset, value) {
+            self.completed(slot, &entry, now);
+        }
+    }
+
+    /// Buffers that the processes of the node have posted.
+    fn budget(&self, node: usize, name: &str) -> Option<u64> {
+        let posted = self.on_node(node)?.posted.len() as u64;
+        (name == "datagram_buffers").then_some(posted)
+    }
+
+    fn malformed(&self, node: usize) -> u64 {
+        self.malformed.get(&node).copied().unwrap_or(0)
+    }
+
+    /// Nothing is under way but buffers, and all processes that live have reached each other, and
+    /// themselves.
+    fn is_settled(&self) -> bool {
         self.oldest().is_none()
     }
 
-    /// Buffers that the processes of a node have posted.
-    pub(crate) fn posted(&self, node: usize) -> u64 {
-        let process = self.on_node(node);
-        process.map_or(0, |process| process.posted.len() as u64)
-    }
-
-    /// How many packets were sent, and how many have arrived.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        (self.packets.len() as u64, self.received)
-    }
-
-    /// What has been under way for the longest time, for messages.
-    pub(crate) fn oldest(&self) -> Option<String> {
-        let mut sends = self.processes.iter().flat_map(|it| it.sends.values());
+    fn oldest(&self) -> Option<String> {
+        let mut sends = self.processes.values().flat_map(|it| it.sends.values());
         if let Some(number) = sends.next() {
             return Some(format!("it is not sent: {:?}", self.packets[number]));
         }
-        let mut posted = self.processes.iter().flat_map(|it| it.posted.values());
+        let mut posted = self.processes.values().flat_map(|it| it.posted.values());
         if let Some(buffer) = posted.find(|buffer| buffer.withdrawn) {
             return Some(format!("it is not given back: {buffer:?}"));
         }
-        let slots = self.first..self.first + self.processes.len();
-        let waits = |slot: &usize| self.processes[slot - self.first].watched.is_registered();
-        let mut slots = slots.filter(waits);
-        slots.find_map(|slot| {
+        let slots = self.processes.iter();
+        let mut slots = slots.filter(|(_, process)| process.watched.is_registered());
+        slots.find_map(|(slot, _)| {
             let missing = self.not_opened(slot);
             let says = format!("process {slot} does not reach nodes {missing:?}");
             (!missing.is_empty()).then_some(says)
         })
     }
 
-    /// Nothing is under way any more but buffers.
-    ///
-    /// # Panics
-    /// If anything is.
-    pub(crate) fn audit(&self) {
+    fn audit(&self) {
         let open = self.oldest();
         assert!(open.is_none(), "{open:?}");
+    }
+
+    /// Packets that were sent, and those that have arrived in a buffer; some of them more than once.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let sent = self.packets.len() as u64;
+        vec![("datagrams", sent), ("datagrams received", self.received)]
     }
 }

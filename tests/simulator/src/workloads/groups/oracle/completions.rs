@@ -6,18 +6,11 @@ use qnic_abi::Status;
 use super::{CollectiveOracle, Member, Name, Purpose};
 
 impl CollectiveOracle {
-    /// A NIC has stored a word of a host area.
-    pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
-        for entry in self.process(slot).watched.completions(offset, value) {
-            self.ended(slot, &entry, now);
-        }
-    }
-
     /// A command of a process has ended.
-    fn ended(&mut self, slot: usize, entry: &CompletionEntry, now: u64) {
+    pub(super) fn ended(&mut self, slot: usize, entry: &CompletionEntry, now: u64) {
         let handle = entry.handle.get();
         let status = Status::try_from(entry.status.get()).expect("a known status");
-        let Some(purpose) = self.process(slot).open.remove(&handle) else {
+        let Some(purpose) = self.processes[slot].open.remove(&handle) else {
             panic!("process {slot}: a command ends that is not under way: {entry:?}");
         };
         let kind = match purpose {
@@ -107,22 +100,22 @@ impl CollectiveOracle {
         self.plans[plan].seats[rank as usize].calls[number].end = Some(Status::Ok);
         if shape != self.plans[plan].shape(number as u32) {
             // All members have made the same mistake: it is none.
-            let memory = self.process(slot).peek((call.range.0, shape.length));
+            let memory = self.processes[slot].peek((call.range.0, shape.length));
             let memory = memory.expect("it is alive");
-            return self.process(slot).memory.set(call.range.0, &memory);
+            return self.processes[slot].memory.set(call.range.0, &memory);
         }
         let bytes = match shape.wants(rank) {
             true => self.plans[plan].result(number as u32).to_vec(),
             false => self.plans[plan].given(number as u32, rank),
         };
-        let memory = self.process(slot).peek((call.range.0, shape.length));
+        let memory = self.processes[slot].peek((call.range.0, shape.length));
         let memory = memory.expect("it is alive");
         if shape.wants(rank) || shape.gives(rank) {
             let wrong = memory.iter().zip(&bytes).position(|(a, b)| a != b);
             assert_eq!(wrong, None, "{what}: wrong byte");
         }
         if shape.wants(rank) {
-            self.process(slot).memory.set(call.range.0, &bytes);
+            self.processes[slot].memory.set(call.range.0, &bytes);
             self.bytes += shape.length;
         }
     }
@@ -146,7 +139,7 @@ impl CollectiveOracle {
         let call = &mut self.plans[plan].seats[rank as usize].calls[number];
         call.end = Some(status);
         let (start, length) = call.range;
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         let memory = process.peek((start, length)).expect("it is alive");
         if process.memory.get(start, length).contains(&None) {
             process.memory.set(start, &memory);

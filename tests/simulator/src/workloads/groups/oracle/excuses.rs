@@ -4,52 +4,19 @@ use qnic_abi::Status;
 use qnic_nic::Limits;
 
 use super::plan::{Plan, Seat};
-use super::{CollectiveOracle, Member, Name, Purpose, MEMORY};
-use crate::process::watched::UnavailablePage;
-use crate::schedule::Schedule;
+use super::{CollectiveOracle, Member, Name, Purpose};
 
 impl CollectiveOracle {
-    /// The route between two nodes is disturbed until a point in time.
-    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
-        for plan in &mut self.plans {
-            if plan.has_node(a) && plan.has_node(b) {
-                plan.disturbed.extend([a, b]);
-            }
-        }
-        self.routes.disturb(a, b, until);
-    }
-
     /// The segment of a process begins to be revoked.
     pub(crate) fn revoke(&mut self, slot: usize) {
         for seat in self.seats_of(slot) {
             seat.revoked |= !seat.calls.is_empty();
         }
-        for purpose in self.process(slot).open.values_mut() {
+        for purpose in self.processes[slot].open.values_mut() {
             if let Purpose::Wrong(_, _, revoked) = purpose {
                 *revoked = true;
             }
         }
-    }
-
-    /// Makes a page of a process unavailable to its NIC.
-    pub(crate) fn make_unavailable(
-        &mut self,
-        slot: usize,
-        schedule: &Schedule,
-    ) -> Option<UnavailablePage> {
-        let process = self.process(slot);
-        let address = process.address;
-        let address = || address + schedule.range(0..MEMORY);
-        let page = process.watched.make_unavailable(address)?;
-        for seat in self.seats_of(slot) {
-            seat.lacked = true;
-        }
-        Some(page)
-    }
-
-    /// The page can be brought in again.
-    pub(crate) fn make_available(&mut self, page: UnavailablePage, now: u64) {
-        self.process(page.slot).watched.make_available(page, now);
     }
 
     /// Returns true if a call of a member may fail like that, for that process; `None` is a call

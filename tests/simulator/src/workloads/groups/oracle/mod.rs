@@ -38,11 +38,14 @@ use qnic_nic::Limits;
 
 use self::plan::Plan;
 pub(crate) use self::plan::{Call, Join, Name, Shape, CALL_TIMEOUT};
-use crate::expected_bytes::{difference, ExpectedBytes, Range};
+use crate::expected_bytes::{ExpectedBytes, Range};
 use crate::machine::platform::Machine;
-use crate::process::watched::Watched;
+use crate::per_slot::PerSlot;
+use crate::process::watched::{UnavailablePage, Watched};
 use crate::routes::Routes;
-use crate::settings::{Others, Settings};
+use crate::schedule::Schedule;
+use crate::settings::Settings;
+use crate::workload::Oracle;
 
 /// Bytes of the segment of a collective worker.
 pub(crate) const MEMORY: u64 = 48 * PAGE_SIZE as u64;
@@ -102,9 +105,7 @@ impl Process {
 
 /// Checks all groups of one simulation.
 pub(crate) struct CollectiveOracle {
-    /// Slot of the first collective worker.
-    first: usize,
-    processes: Vec<Process>,
+    processes: PerSlot<Process>,
     plans: Vec<Plan>,
     routes: Routes,
     limits: Limits,
@@ -114,16 +115,13 @@ pub(crate) struct CollectiveOracle {
 }
 
 impl CollectiveOracle {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        let slots = (settings.rdma_workers..).zip(settings.slots_of(Others::Groups));
-        let process = |(slot, node): (usize, &usize)| {
-            Process::new(Watched::new(slot, *node), 0, VecDeque::new())
-        };
+    pub(super) fn new(settings: &Settings, routes: &Routes) -> Self {
+        let watched = |slot| Watched::new(slot, settings.slots[slot]);
+        let process = |slot| Process::new(watched(slot), 0, VecDeque::new());
         CollectiveOracle {
-            first: settings.rdma_workers,
-            processes: slots.map(process).collect(),
+            processes: PerSlot::new(settings.others(), process),
             plans: Vec::new(),
-            routes: Routes::default(),
+            routes: routes.clone(),
             limits: settings.limits.clone(),
             next: 0,
             completed: 0,
@@ -131,35 +129,17 @@ impl CollectiveOracle {
         }
     }
 
-    fn process(&mut self, slot: usize) -> &mut Process {
-        &mut self.processes[slot - self.first]
-    }
-
     /// Node and port of the process in a slot.
     pub(crate) fn name(&self, slot: usize) -> Name {
-        self.processes[slot - self.first].watched.name()
+        self.processes[slot].watched.name()
     }
 
     /// A process begins in a slot, with a segment at this address.
     pub(crate) fn begin(&mut self, slot: usize, machine: &Arc<Machine>, space: u64, address: u64) {
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         let watched = process.watched.next(machine, space);
         let invitations = std::mem::take(&mut process.invitations);
         *process = Process::new(watched, address, invitations);
-    }
-
-    pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
-        self.process(slot).watched.registered(frames);
-    }
-
-    /// The process in a slot begins to die.
-    pub(crate) fn end(&mut self, slot: usize) {
-        let process = self.process(slot);
-        process.watched.end();
-        process.open.clear();
-        for seat in self.seats_of(slot) {
-            seat.gone = true;
-        }
     }
 
     /// The seats that processes in a slot have taken.
@@ -173,14 +153,14 @@ impl CollectiveOracle {
         let members: Vec<_> = slots.iter().map(|slot| (*slot, self.name(*slot))).collect();
         for (rank, slot) in (0..).zip(slots) {
             let member = (self.plans.len(), rank);
-            self.process(*slot).invitations.push_back(member);
+            self.processes[*slot].invitations.push_back(member);
         }
         self.plans.push(Plan::new(name, seed, members.into_iter()));
     }
 
     /// The next group that a process is to join; each once.
     pub(crate) fn invitation(&mut self, slot: usize) -> Option<Member> {
-        self.process(slot).invitations.pop_front()
+        self.processes[slot].invitations.pop_front()
     }
 
     /// Some group that a process is no member of.
@@ -206,12 +186,12 @@ impl CollectiveOracle {
 
     /// Tries to reserve memory for a call.
     pub(crate) fn reserve(&mut self, slot: usize, handle: u64, range: Range) -> bool {
-        self.process(slot).memory.reserve(range, handle)
+        self.processes[slot].memory.reserve(range, handle)
     }
 
     /// The process has read the completion of a call.
     pub(crate) fn release(&mut self, slot: usize, handle: u64) {
-        self.process(slot).memory.release(handle);
+        self.processes[slot].memory.release(handle);
     }
 
     /// What a member calls as its n-th, and the bytes that its memory must have; `None` if
@@ -236,13 +216,13 @@ impl CollectiveOracle {
             let end = seat.join.and_then(|join| join.end);
             !seat.gone && end.is_none_or(|end| end == Status::Ok)
         });
-        let others = others.count() + self.process(slot).strangers();
+        let others = others.count() + self.processes[slot].strangers();
         join.full = others >= self.limits.groups as usize;
         let unsettled = self.unsettled(number, join.issued);
         let plan = &mut self.plans[number];
         plan.disturbed.extend(unsettled);
         plan.seats[rank as usize].join = Some(join);
-        self.process(slot)
+        self.processes[slot]
             .open
             .insert(handle, Purpose::Join(member));
     }
@@ -260,7 +240,7 @@ impl CollectiveOracle {
 
     /// A process that is no member joins now.
     pub(crate) fn intrude(&mut self, slot: usize, handle: u64) {
-        self.process(slot).open.insert(handle, Purpose::Stranger);
+        self.processes[slot].open.insert(handle, Purpose::Stranger);
     }
 
     /// A member leaves now.
@@ -268,7 +248,7 @@ impl CollectiveOracle {
         let seat = &mut self.plans[member.0].seats[member.1 as usize];
         seat.gone = true;
         let slot = seat.slot;
-        self.process(slot)
+        self.processes[slot]
             .open
             .insert(handle, Purpose::Leave(member));
     }
@@ -280,12 +260,12 @@ impl CollectiveOracle {
         let seat = &plan.seats[rank as usize];
         let (slot, place) = (seat.slot, seat.calls.len());
         plan.mistaken |= call.shape != plan.shape(place as u32);
-        let process = &self.processes[slot - self.first];
+        let process = &self.processes[slot];
         let lacks = process.watched.lacks_pages(call.issued);
         let seat = &mut self.plans[number].seats[rank as usize];
         seat.lacked |= lacks;
         seat.calls.push(call);
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         if call.shape.wants(rank) {
             process.memory.open(call.range.0, call.range.1);
         }
@@ -296,22 +276,64 @@ impl CollectiveOracle {
     pub(crate) fn call_wrongly(&mut self, member: Member, handle: u64, status: Status) {
         let slot = self.plans[member.0].seats[member.1 as usize].slot;
         let purpose = Purpose::Wrong(member, status, false);
-        self.process(slot).open.insert(handle, purpose);
+        self.processes[slot].open.insert(handle, purpose);
     }
 
     /// This stands in the memory of a process.
     pub(crate) fn wrote(&mut self, slot: usize, start: u64, bytes: &[u8]) {
-        self.process(slot).memory.set(start, bytes);
+        self.processes[slot].memory.set(start, bytes);
+    }
+}
+
+impl Oracle for CollectiveOracle {
+    fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
+        self.processes[slot].watched.registered(frames);
     }
 
-    /// How many calls of members ended well, and bytes that these have got.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        (self.completed, self.bytes)
+    fn end(&mut self, slot: usize, _now: u64) {
+        let process = &mut self.processes[slot];
+        process.watched.end();
+        process.open.clear();
+        for seat in self.seats_of(slot) {
+            seat.gone = true;
+        }
     }
 
-    /// What has been under way for the longest time, for messages.
-    pub(crate) fn oldest(&self) -> Option<String> {
-        let open = self.processes.iter().flat_map(|process| &process.open);
+    fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
+        for entry in self.processes[slot].watched.completions(offset, value) {
+            self.ended(slot, &entry, now);
+        }
+    }
+
+    fn disturb_route(&mut self, a: usize, b: usize) {
+        for plan in &mut self.plans {
+            if plan.has_node(a) && plan.has_node(b) {
+                plan.disturbed.extend([a, b]);
+            }
+        }
+    }
+
+    fn has_pages(&self) -> bool {
+        true
+    }
+
+    fn make_unavailable(&mut self, slot: usize, schedule: &Schedule) -> Option<UnavailablePage> {
+        let process = &mut self.processes[slot];
+        let address = process.address;
+        let address = || address + schedule.range(0..MEMORY);
+        let page = process.watched.make_unavailable(address)?;
+        for seat in self.seats_of(slot) {
+            seat.lacked = true;
+        }
+        Some(page)
+    }
+
+    fn make_available(&mut self, page: UnavailablePage, now: u64) {
+        self.processes[page.slot].watched.make_available(page, now);
+    }
+
+    fn oldest(&self) -> Option<String> {
+        let open = self.processes.values().flat_map(|process| &process.open);
         let (handle, purpose) = open.min_by_key(|(handle, _)| **handle)?;
         let detail = match purpose {
             Purpose::Join((plan, rank)) | Purpose::Leave((plan, rank)) => {
@@ -330,24 +352,23 @@ impl CollectiveOracle {
         ))
     }
 
-    /// Nothing is under way any more: looks at all memory.
-    ///
-    /// # Panics
-    /// If a byte is wrong, or anything is under way.
-    pub(crate) fn audit(&self) {
-        for (slot, process) in (self.first..).zip(&self.processes) {
-            if !process.watched.is_registered() {
-                continue;
-            }
-            assert!(process.open.is_empty(), "{:?}", self.oldest());
-            let memory = process.peek((0, MEMORY)).expect("it is alive");
-            if let Some(at) = difference(&memory, process.memory.all()) {
-                panic!(
-                    "process {slot}: byte {at} of the memory of its calls is {:#x}, not {:?}",
-                    memory[at],
-                    process.memory.all()[at]
-                );
+    fn audit(&self) {
+        for (slot, process) in self.processes.iter() {
+            if process.watched.is_registered() {
+                assert!(process.open.is_empty(), "{:?}", self.oldest());
+                let memory = process.peek((0, MEMORY)).expect("it is alive");
+                process
+                    .memory
+                    .audit(slot, "the memory of its calls", &memory);
             }
         }
+    }
+
+    /// Calls of members that ended well, and bytes that these have got.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("collectives", self.completed),
+            ("collective bytes", self.bytes),
+        ]
     }
 }

@@ -12,15 +12,15 @@ const SHORT: u64 = PAGE_SIZE as u64;
 
 impl MessageOracle {
     /// A NIC has stored a word of a host area.
-    pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
-        let process = self.process(slot);
+    pub(super) fn word_stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
+        let process = &mut self.processes[slot];
         let mut entries = process.watched.completions(offset, value);
         if let Some((name, entry)) = process.watched.doorbell(offset, value) {
             entries.push(self.of_context(slot, name, entry));
         }
         for entry in entries {
             let status = Status::try_from(entry.status.get()).expect("a known status");
-            let process = self.process(slot);
+            let process = &mut self.processes[slot];
             let number = process.ends;
             process.ends += 1;
             match CompletionKind::try_from(entry.kind) {
@@ -48,7 +48,7 @@ impl MessageOracle {
         (receives, number): (bool, usize),
         entry: CompletionEntry,
     ) -> CompletionEntry {
-        let held = self.process(slot).contexts[usize::from(receives)][number].take();
+        let held = self.processes[slot].contexts[usize::from(receives)][number].take();
         let Some((handle, notify)) = held else {
             panic!("process {slot}: a context ends that is not under way: {entry:?}");
         };
@@ -80,9 +80,9 @@ impl MessageOracle {
     /// A Send has ended.
     fn sent(&mut self, slot: usize, entry: &CompletionEntry, status: Status) {
         let id = entry.handle.get();
-        let open = self.process(slot).sends.remove(&id);
+        let open = self.processes[slot].sends.remove(&id);
         assert!(open, "process {slot}: Send {id} ends, but is not under way");
-        self.process(slot).memory.release(id);
+        self.processes[slot].memory.release(id);
         let message = &self.messages[&id];
         let to = self.name(message.to);
         let named = (entry.node.get(), entry.port.get()) == to || message.wrong.is_some();
@@ -131,7 +131,7 @@ impl MessageOracle {
 
     fn receive(&mut self, slot: usize, entry: &CompletionEntry) -> (usize, Receive) {
         let handle = entry.handle.get();
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         let Some(index) = process.handles.get(&handle).copied() else {
             panic!("process {slot}: a receive ends that was never posted: {entry:?}");
         };
@@ -167,7 +167,7 @@ impl MessageOracle {
             self.may_end(slot, &receive, status),
             "process {slot}: receive {handle} ends for no reason: {status}; {receive:?}"
         );
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         process.receives[index].end = Some(number);
         process.receives[index].ended = now;
         if !receive.many {
@@ -226,7 +226,7 @@ impl MessageOracle {
             receive.ended = now;
         }
         let (many, by_context) = (receive.many, receive.context.is_some());
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         process.receives[index] = receive;
         if !many {
             process.memory.release(handle);
@@ -265,7 +265,7 @@ impl MessageOracle {
             time: now,
         });
         let how = receive.how;
-        self.process(slot).receives[index] = receive;
+        self.processes[slot].receives[index] = receive;
         if let Some(message) = self.messages.get_mut(&id) {
             message.claimed = claims;
             if let How::Discard(_) = how {
@@ -285,7 +285,7 @@ impl MessageOracle {
         status: Status,
     ) {
         assert_eq!(status, Status::Ok, "process {slot}: {id} is not discarded");
-        self.process(slot).receives[index].end = Some(number);
+        self.processes[slot].receives[index].end = Some(number);
         if let Some(message) = self.messages.get_mut(&id) {
             message.received = Some(Status::Truncated);
             message.gone = now;
@@ -356,14 +356,14 @@ impl MessageOracle {
                 );
                 let mut expected = bytes_of(id, message.length);
                 expected.truncate(length as usize);
-                let process = self.process(slot);
+                let process = &mut self.processes[slot];
                 let memory = process.peek((start, length)).expect("it is alive");
                 let wrong = memory.iter().zip(&expected).position(|(a, b)| a != b);
                 assert_eq!(
                     wrong, None,
                     "process {slot}: wrong byte of message {id}: {message:?}"
                 );
-                self.process(slot).memory.set(start, &expected);
+                self.processes[slot].memory.set(start, &expected);
                 self.received += 1;
                 self.bytes += length;
             }
@@ -372,7 +372,7 @@ impl MessageOracle {
                     receive.disturbed || self.may_fail(message, status),
                     "process {slot}: receive {handle} fails for no reason: {status}; {message:?}"
                 );
-                self.process(slot).memory.open(start, length);
+                self.processes[slot].memory.open(start, length);
             }
         }
     }

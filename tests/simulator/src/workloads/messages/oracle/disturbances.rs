@@ -1,12 +1,12 @@
 //! What excuses that a message or a receive fails.
 
+use std::collections::BTreeMap;
+
 use qnic_abi::Status;
 
 use super::items::{Message, Receive};
-use super::{MessageOracle, INCOMING, OUTGOING};
-use crate::process::watched::UnavailablePage;
+use super::MessageOracle;
 use crate::routes::pair;
-use crate::schedule::Schedule;
 
 /// How long the news that a process has ended may take, in nanoseconds.
 const NEWS: u64 = 500_000_000;
@@ -20,19 +20,19 @@ impl MessageOracle {
     }
 
     fn disturb_receives(&mut self, slot: usize) {
-        for receive in &mut self.process(slot).receives {
+        for receive in &mut self.processes[slot].receives {
             receive.disturbed |= receive.end.is_none();
         }
     }
 
     /// The process in a slot begins to die.
-    pub(crate) fn end(&mut self, slot: usize, now: u64) {
+    pub(super) fn process_ends(&mut self, slot: usize, now: u64) {
         self.disturb_messages(|message| message.to == slot || message.from == slot);
-        let process = &self.processes[slot - self.first];
+        let process = &self.processes[slot];
         if process.watched.is_alive() {
             self.check_order(process, false);
         }
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         process.watched.end();
         process.sends.clear();
         process.ended = Some(now);
@@ -47,49 +47,31 @@ impl MessageOracle {
     pub(crate) fn revoke_incoming(&mut self, slot: usize, revoking: bool) {
         self.disturb_messages(|message| message.to == slot);
         self.disturb_receives(slot);
-        self.process(slot).revoking = revoking;
+        self.processes[slot].revoking = revoking;
     }
 
-    /// The route between two nodes is disturbed until a point in time.
-    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
-        let processes = self.processes.iter();
-        let nodes: Vec<_> = processes.map(|process| process.watched.node).collect();
-        let first = self.first;
+    /// The route between two nodes is disturbed.
+    pub(super) fn route_disturbed(&mut self, a: usize, b: usize) {
+        let nodes: BTreeMap<usize, usize> = self
+            .processes
+            .iter()
+            .map(|(slot, process)| (slot, process.watched.node))
+            .collect();
         let is_route = |one: usize, other: usize| pair(one, other) == pair(a, b);
-        self.disturb_messages(|message| {
-            is_route(nodes[message.from - first], nodes[message.to - first])
-        });
-        for process in &mut self.processes {
+        self.disturb_messages(|message| is_route(nodes[&message.from], nodes[&message.to]));
+        for process in self.processes.values_mut() {
             let node = process.watched.node;
             for receive in &mut process.receives {
                 let source = receive.pattern.source;
                 receive.disturbed |= source.is_some_and(|it| is_route(node, it.0.into()));
             }
         }
-        self.routes.disturb(a, b, until);
     }
 
-    /// Makes a page of a process unavailable to its NIC.
-    pub(crate) fn make_unavailable(
-        &mut self,
-        slot: usize,
-        schedule: &Schedule,
-    ) -> Option<UnavailablePage> {
-        let process = self.process(slot);
-        let page = process
-            .watched
-            .make_unavailable(|| match schedule.below(2) {
-                0 => process.outgoing + schedule.range(0..OUTGOING),
-                _ => process.incoming + schedule.range(0..INCOMING),
-            })?;
+    /// A page of a process is unavailable to its NIC.
+    pub(super) fn page_lost(&mut self, slot: usize) {
         self.disturb_messages(|message| message.to == slot || message.from == slot);
         self.disturb_receives(slot);
-        Some(page)
-    }
-
-    /// The page can be brought in again.
-    pub(crate) fn make_available(&mut self, page: UnavailablePage, now: u64) {
-        self.process(page.slot).watched.make_available(page, now);
     }
 
     /// Returns true if a Send may fail like that.
@@ -107,7 +89,7 @@ impl MessageOracle {
             of_process > self.limits.unexpected || of_node > self.limits.envelopes_per_peer
         };
         // The news of one that had its port before may come when it is under way.
-        let ended = self.processes[message.to - self.first].ended;
+        let ended = self.processes[message.to].ended;
         let news = ended.is_some_and(|at| at + NEWS >= message.issued);
         message.disturbed
             || message.wrong == Some(status)
@@ -128,7 +110,7 @@ impl MessageOracle {
             Status::Exhausted => self.is_full(slot, receive),
             Status::PeerGone => {
                 let source = receive.pattern.source;
-                let mut slots = (self.first..).zip(&self.processes);
+                let mut slots = self.processes.iter();
                 let source =
                     source.and_then(|source| slots.find(|(slot, _)| self.name(*slot) == source));
                 let ended = source.and_then(|(_, process)| process.ended);
@@ -141,7 +123,7 @@ impl MessageOracle {
 
     /// Returns true if no further receive may fit when one is posted.
     fn is_full(&self, slot: usize, receive: &Receive) -> bool {
-        let process = &self.processes[slot - self.first];
+        let process = &self.processes[slot];
         let posted = process.receives.iter();
         let posted = posted.take_while(|other| other.handle != receive.handle);
         let kind = receive.how.probes();

@@ -40,11 +40,14 @@ use qnic_abi::PAGE_SIZE;
 use qnic_nic::Limits;
 
 pub(crate) use self::items::{How, Message, Pattern, Receive, Space};
-use crate::expected_bytes::{difference, ExpectedBytes, Range};
+use crate::expected_bytes::{ExpectedBytes, Range};
 use crate::machine::platform::Machine;
-use crate::process::watched::Watched;
+use crate::per_slot::PerSlot;
+use crate::process::watched::{UnavailablePage, Watched};
 use crate::routes::Routes;
-use crate::settings::{Others, Settings};
+use crate::schedule::Schedule;
+use crate::settings::Settings;
+use crate::workload::Oracle;
 
 /// Bytes of the segment that a message worker sends from.
 pub(crate) const OUTGOING: u64 = 40 * PAGE_SIZE as u64;
@@ -112,9 +115,7 @@ impl Process {
 
 /// Checks all messages of one simulation.
 pub(crate) struct MessageOracle {
-    /// Slot of the first message worker.
-    first: usize,
-    processes: Vec<Process>,
+    processes: PerSlot<Process>,
     messages: BTreeMap<u64, Message>,
     routes: Routes,
     limits: Limits,
@@ -131,15 +132,12 @@ pub(crate) fn bytes_of(id: u64, length: u64) -> Vec<u8> {
 }
 
 impl MessageOracle {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        let slots = (settings.rdma_workers..).zip(settings.slots_of(Others::Messages));
-        let process =
-            |(slot, node): (usize, &usize)| Process::new(Watched::new(slot, *node), [0; 2], None);
+    pub(super) fn new(settings: &Settings, routes: &Routes) -> Self {
+        let process = |slot| Process::new(Watched::new(slot, settings.slots[slot]), [0; 2], None);
         MessageOracle {
-            first: settings.rdma_workers,
-            processes: slots.map(process).collect(),
+            processes: PerSlot::new(settings.others(), process),
             messages: BTreeMap::new(),
-            routes: Routes::default(),
+            routes: routes.clone(),
             limits: settings.limits.clone(),
             next: 0,
             received: 0,
@@ -147,13 +145,9 @@ impl MessageOracle {
         }
     }
 
-    fn process(&mut self, slot: usize) -> &mut Process {
-        &mut self.processes[slot - self.first]
-    }
-
     /// Node and port of the process in a slot.
     fn name(&self, slot: usize) -> (u16, u16) {
-        self.processes[slot - self.first].watched.name()
+        self.processes[slot].watched.name()
     }
 
     /// A process begins in a slot, with segments at these addresses.
@@ -164,13 +158,9 @@ impl MessageOracle {
         space: u64,
         addresses: [u64; 2],
     ) {
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         let watched = process.watched.next(machine, space);
         *process = Process::new(watched, addresses, process.ended);
-    }
-
-    pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
-        self.process(slot).watched.registered(frames);
     }
 
     /// Names a message or a receive that is going to be issued.
@@ -181,29 +171,29 @@ impl MessageOracle {
 
     /// Tries to reserve memory for a receive, or for a message in the pool.
     pub(crate) fn reserve(&mut self, slot: usize, handle: u64, range: Range) -> bool {
-        self.process(slot).memory.reserve(range, handle)
+        self.processes[slot].memory.reserve(range, handle)
     }
 
     /// Gives up a reservation for what is not issued after all.
     pub(crate) fn release(&mut self, slot: usize, handle: u64) {
-        self.process(slot).memory.release(handle);
+        self.processes[slot].memory.release(handle);
     }
 
     /// A process has written into its pool, which begins behind its segment.
     pub(crate) fn wrote(&mut self, slot: usize, start: u64, bytes: &[u8]) {
-        self.process(slot).memory.set(start, bytes);
+        self.processes[slot].memory.set(start, bytes);
     }
 
     /// A message is issued now.
     pub(crate) fn send(&mut self, id: u64, now: u64, mut message: Message) {
         let (from, to) = (message.from, message.to);
-        let own = self.process(from).watched.node;
-        let target = self.process(to);
+        let own = self.processes[from].watched.node;
+        let target = &mut self.processes[to];
         let lacks = target.watched.lacks_pages(now);
         let away = !target.watched.is_registered() || target.revoking || lacks;
         let (node, incarnation) = (target.watched.node, target.watched.incarnation);
         let unsettled = self.routes.are_unsettled(own, node, now);
-        let process = self.process(from);
+        let process = &mut self.processes[from];
         message.disturbed = away || unsettled || process.watched.lacks_pages(now);
         message.ends = (process.watched.incarnation, incarnation);
         if let Some((context, notify)) = message.context {
@@ -215,14 +205,14 @@ impl MessageOracle {
 
     /// A receive is issued now.
     pub(crate) fn post(&mut self, slot: usize, now: u64, mut receive: Receive) {
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         let (own, lacks) = (process.watched.node, process.watched.lacks_pages(now));
         let unsettled = receive.pattern.source.is_some_and(|(node, _)| {
             let node = usize::from(node);
             self.routes.are_unsettled(own, node, now)
         });
         receive.disturbed = lacks || unsettled;
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         process
             .handles
             .insert(receive.handle, process.receives.len());
@@ -234,19 +224,10 @@ impl MessageOracle {
 
     /// The receive of a handle is cancelled now.
     pub(crate) fn cancel(&mut self, slot: usize, handle: u64) {
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         if let Some(index) = process.handles.get(&handle) {
             process.receives[*index].cancelled = true;
         }
-    }
-
-    /// Returns true if nothing is under way between living processes: each message that its
-    /// sender was told to be received has been.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.processes
-            .iter()
-            .all(|process| process.sends.is_empty())
-            && self.owed().is_none()
     }
 
     /// The first message that must arrive and has not.
@@ -254,36 +235,68 @@ impl MessageOracle {
         let mut messages = self.messages.iter();
         messages.find(|(_, message)| message.is_owed())
     }
+}
 
-    /// How many messages were received, and bytes of them.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        (self.received, self.bytes)
+impl Oracle for MessageOracle {
+    fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
+        self.processes[slot].watched.registered(frames);
     }
 
-    /// Most receives that a process of a node has posted.
-    pub(crate) fn most_posted(&self, node: usize) -> u64 {
-        let processes = self.processes.iter();
-        let here = processes
-            .filter(|process| process.watched.node == node && process.watched.is_registered());
-        here.map(|process| process.posted() as u64)
-            .max()
-            .unwrap_or(0)
+    fn end(&mut self, slot: usize, now: u64) {
+        self.process_ends(slot, now);
     }
 
-    /// What has been under way for the longest time, for messages.
-    pub(crate) fn oldest(&self) -> Option<String> {
-        let open = self.processes.iter().flat_map(|process| &process.sends);
+    fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
+        self.word_stored(slot, offset, value, now);
+    }
+
+    fn disturb_route(&mut self, a: usize, b: usize) {
+        self.route_disturbed(a, b);
+    }
+
+    fn has_pages(&self) -> bool {
+        true
+    }
+
+    fn make_unavailable(&mut self, slot: usize, schedule: &Schedule) -> Option<UnavailablePage> {
+        let process = &mut self.processes[slot];
+        let page = process
+            .watched
+            .make_unavailable(|| match schedule.below(2) {
+                0 => process.outgoing + schedule.range(0..OUTGOING),
+                _ => process.incoming + schedule.range(0..INCOMING),
+            })?;
+        self.page_lost(slot);
+        Some(page)
+    }
+
+    fn make_available(&mut self, page: UnavailablePage, now: u64) {
+        self.processes[page.slot].watched.make_available(page, now);
+    }
+
+    /// Most receives that a process of the node has posted.
+    fn budget(&self, node: usize, name: &str) -> Option<u64> {
+        let here = self.processes.values();
+        let here = here.filter(|it| it.watched.node == node && it.watched.is_registered());
+        let most = here.map(|process| process.posted() as u64).max();
+        (name == "receives_of_process").then_some(most.unwrap_or(0))
+    }
+
+    /// Each message that its sender was told to be received has been.
+    fn is_settled(&self) -> bool {
+        self.processes.values().all(|it| it.sends.is_empty()) && self.owed().is_none()
+    }
+
+    fn oldest(&self) -> Option<String> {
+        let open = self.processes.values().flat_map(|process| &process.sends);
         let open = open.filter_map(|id| Some((id, self.messages.get(id)?)));
         let (id, message) = open.min_by_key(|(id, _)| **id).or_else(|| self.owed())?;
         Some(format!("message {id} is not received: {message:?}"))
     }
 
-    /// Nothing is under way any more: looks at all memory, and at what is posted still.
-    ///
-    /// # Panics
-    /// If a byte or an order is wrong.
-    pub(crate) fn audit(&self) {
-        for (slot, process) in (self.first..).zip(&self.processes) {
+    /// Looks at what is posted still, too.
+    fn audit(&self) {
+        for (slot, process) in self.processes.iter() {
             if !process.watched.is_registered() {
                 continue;
             }
@@ -296,13 +309,11 @@ impl MessageOracle {
             for posted in process.receives.iter().filter(|it| it.end.is_none()) {
                 expected.open(posted.range.0, posted.range.1);
             }
-            if let Some(at) = difference(&memory, expected.all()) {
-                panic!(
-                    "process {slot}: byte {at} of the memory that it receives into is {:#x}, not {:?}",
-                    memory[at],
-                    expected.all()[at]
-                );
-            }
+            expected.audit(slot, "the memory that it receives into", &memory);
         }
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        vec![("messages", self.received), ("message bytes", self.bytes)]
     }
 }

@@ -24,17 +24,10 @@ struct End {
 }
 
 impl NameOracle {
-    /// A NIC has stored a word of a host area.
-    pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
-        for entry in self.process(slot).watched.completions(offset, value) {
-            self.ended(slot, &entry, now);
-        }
-    }
-
     /// A command of a process has ended.
-    fn ended(&mut self, slot: usize, entry: &CompletionEntry, now: u64) {
+    pub(super) fn ended(&mut self, slot: usize, entry: &CompletionEntry, now: u64) {
         let handle = entry.handle.get();
-        let Some(command) = self.process(slot).open.remove(&handle) else {
+        let Some(command) = self.processes[slot].open.remove(&handle) else {
             panic!("process {slot}: a command ends that is not under way: {entry:?}");
         };
         assert_eq!(
@@ -45,7 +38,7 @@ impl NameOracle {
         let end = End {
             slot,
             command,
-            own: self.process(slot).watched.name(),
+            own: self.processes[slot].watched.name(),
             status: Status::try_from(entry.status.get()).expect("a known status"),
             place: (entry.node.get(), entry.port.get()),
             now,

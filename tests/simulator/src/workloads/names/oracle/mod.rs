@@ -37,13 +37,15 @@ use std::sync::Arc;
 
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::process_names::ProcessName;
-use qnic_nic::{Limits, Table};
+use qnic_nic::Limits;
 
 use self::claims::{Claim, NEWS, STALE};
 use crate::machine::platform::Machine;
+use crate::per_slot::PerSlot;
 use crate::process::watched::Watched;
 use crate::routes::Routes;
-use crate::settings::{Others, Settings};
+use crate::settings::Settings;
+use crate::workload::Oracle;
 
 /// Names that workers use.
 pub(crate) const NAMES: usize = 12;
@@ -52,9 +54,6 @@ const APPLICATIONS: [&str; 4] = ["a", "ab", "grün", "sixteen bytes ok"];
 
 /// Node and port of a process.
 type Place = (u16, u16);
-
-/// What is kept for the names of one NIC, as [`qnic_nic::Nic::budgets`] calls it.
-const BUDGETS: [&str; 3] = ["names_of_process", "names_of_node", "lookups_of_process"];
 
 /// The name of that number.
 pub(crate) fn process_name(name: usize) -> ProcessName {
@@ -102,9 +101,7 @@ impl Process {
 
 /// Checks all names of one simulation.
 pub(crate) struct NameOracle {
-    /// Slot of the first name worker.
-    first: usize,
-    processes: Vec<Process>,
+    processes: PerSlot<Process>,
     /// By name.
     claims: Vec<Vec<Claim>>,
     routes: Routes,
@@ -117,14 +114,12 @@ pub(crate) struct NameOracle {
 }
 
 impl NameOracle {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        let slots = (settings.rdma_workers..).zip(settings.slots_of(Others::Names));
-        let process = |(slot, node): (usize, &usize)| Process::new(Watched::new(slot, *node));
+    pub(super) fn new(settings: &Settings, routes: &Routes) -> Self {
+        let process = |slot| Process::new(Watched::new(slot, settings.slots[slot]));
         NameOracle {
-            first: settings.rdma_workers,
-            processes: slots.map(process).collect(),
+            processes: PerSlot::new(settings.others(), process),
             claims: vec![Vec::new(); NAMES],
-            routes: Routes::default(),
+            routes: routes.clone(),
             limits: settings.limits.clone(),
             next: 0,
             registered: 0,
@@ -133,28 +128,10 @@ impl NameOracle {
         }
     }
 
-    fn process(&mut self, slot: usize) -> &mut Process {
-        &mut self.processes[slot - self.first]
-    }
-
     /// A process begins in a slot.
     pub(crate) fn begin(&mut self, slot: usize, machine: &Arc<Machine>, space: u64) {
-        let process = self.process(slot);
+        let process = &mut self.processes[slot];
         *process = Process::new(process.watched.next(machine, space));
-    }
-
-    pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
-        self.process(slot).watched.registered(frames);
-    }
-
-    /// The process in a slot begins to die: nobody has to find it any more.
-    pub(crate) fn end(&mut self, slot: usize, now: u64) {
-        let process = self.process(slot);
-        process.watched.end();
-        process.open.clear();
-        for claim in self.claims_of(slot) {
-            claim.leaving.get_or_insert(now);
-        }
     }
 
     /// The process in a slot is gone: its NIC has ended it, or has ended itself.
@@ -170,16 +147,11 @@ impl NameOracle {
         claims.filter(move |claim| claim.slot == slot && claim.until.is_none())
     }
 
-    /// The route between two nodes is disturbed until a point in time.
-    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
-        self.routes.disturb(a, b, until);
-    }
-
     /// A process issues a command now. Returns its handle.
     pub(crate) fn issue(&mut self, slot: usize, name: usize, what: What, now: u64) -> u64 {
         self.next += 1;
         let handle = self.next;
-        let process = &self.processes[slot - self.first];
+        let process = &self.processes[slot];
         let place = process.watched.name();
         let waiting = |command: &&Command| matches!(command.what, What::LookUp(1..));
         let command = Command {
@@ -198,19 +170,14 @@ impl NameOracle {
             }
             What::LookUp(_) => {}
         }
-        self.process(slot).open.insert(handle, command);
+        self.processes[slot].open.insert(handle, command);
         handle
     }
 
     /// A process issues a malformed command now.
     pub(crate) fn malform(&mut self, slot: usize) {
-        let node = self.process(slot).watched.node;
+        let node = self.processes[slot].watched.node;
         *self.malformed.entry(node).or_default() += 1;
-    }
-
-    /// How many malformed commands the workers of a node have issued.
-    pub(crate) fn malformed(&self, node: usize) -> u64 {
-        self.malformed.get(&node).copied().unwrap_or(0)
     }
 
     /// The queue of a process was reset: its lookups are forgotten.
@@ -218,7 +185,7 @@ impl NameOracle {
     /// # Panics
     /// If the NIC has not executed other commands that were in front of the malformed one.
     pub(crate) fn queue_reset(&mut self, slot: usize) {
-        for (handle, command) in std::mem::take(&mut self.process(slot).open) {
+        for (handle, command) in std::mem::take(&mut self.processes[slot].open) {
             let waits = matches!(command.what, What::LookUp(1..));
             assert!(
                 waits,
@@ -229,26 +196,12 @@ impl NameOracle {
 
     /// The process has looked up all names since it is certain what it must find.
     pub(crate) fn looked(&mut self, slot: usize) {
-        self.process(slot).looked = true;
-    }
-
-    /// Returns true if all processes that live have looked all names up at the end.
-    pub(crate) fn is_settled(&self) -> bool {
-        let mut live = self
-            .processes
-            .iter()
-            .filter(|it| it.watched.is_registered());
-        live.all(|process| process.looked)
+        self.processes[slot].looked = true;
     }
 
     /// Returns true if it is certain what each lookup must find.
     pub(crate) fn is_certain(&self, now: u64) -> bool {
-        let live = || {
-            self.processes
-                .iter()
-                .filter(|it| it.watched.is_registered())
-        };
-        let nodes: BTreeSet<usize> = live().map(|process| process.watched.node).collect();
+        let nodes: BTreeSet<usize> = self.living().map(|process| process.watched.node).collect();
         let whole = |a: usize| nodes.iter().all(|b| self.routes.whole_since(a, *b) <= now);
         let certain = |claim: &Claim| match (claim.since, claim.leaving, claim.until) {
             (_, _, Some(until)) => until + STALE <= now,
@@ -258,48 +211,57 @@ impl NameOracle {
         nodes.iter().all(|node| whole(*node)) && self.claims.iter().flatten().all(certain)
     }
 
-    /// How many names were registered, and lookups found one.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        (self.registered, self.found)
+    /// Processes that live.
+    fn living(&self) -> impl Iterator<Item = &Process> {
+        let all = self.processes.values();
+        all.filter(|process| process.watched.is_registered())
     }
 
-    /// What has been under way for the longest time, for messages.
-    pub(crate) fn oldest(&self) -> Option<String> {
-        let open = self.processes.iter().flat_map(|process| &process.open);
-        let oldest = open.min_by_key(|(handle, _)| **handle);
-        oldest.map(|(handle, command)| format!("command {handle} does not end: {command:?}"))
+    /// The names that processes have for sure, and those that have them.
+    fn had(&self) -> impl Iterator<Item = (usize, &Claim)> {
+        let all = self.claims.iter().enumerate();
+        let all = all.flat_map(|(name, claims)| claims.iter().map(move |claim| (name, claim)));
+        all.filter(|(_, claim)| claim.is_had())
+    }
+}
+
+impl Oracle for NameOracle {
+    fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
+        self.processes[slot].watched.registered(frames);
     }
 
-    /// Nothing is under way any more.
-    ///
-    /// # Panics
-    /// If anything is.
-    pub(crate) fn audit(&self) {
-        let open = self.oldest();
-        assert!(open.is_none(), "{open:?}");
-    }
-
-    /// How much of a budget a NIC needs for the names that processes have; `None`: it is no
-    /// budget of names.
-    pub(crate) fn expected(&self, node: usize, budget: &str) -> Option<u64> {
-        let mut counts: BTreeMap<usize, u64> = BTreeMap::new();
-        for claim in self.claims.iter().flatten().filter(|claim| claim.is_had()) {
-            let of_node = usize::from(claim.place.0);
-            match budget {
-                "names_of_process" if of_node == node => {
-                    *counts.entry(claim.slot).or_default() += 1;
-                }
-                "names_of_node" => *counts.entry(of_node).or_default() += 1,
-                _ => {}
-            }
+    /// No process has to find it any more.
+    fn end(&mut self, slot: usize, now: u64) {
+        let process = &mut self.processes[slot];
+        process.watched.end();
+        process.open.clear();
+        for claim in self.claims_of(slot) {
+            claim.leaving.get_or_insert(now);
         }
-        let most = counts.into_values().max().unwrap_or(0);
-        BUDGETS.contains(&budget).then_some(most)
     }
 
-    /// What a NIC's table of names has too much or too little; `None`: nothing.
-    pub(crate) fn difference(&self, table: &Table) -> Option<String> {
-        let row = |name: usize, claim: &Claim| {
+    fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
+        for entry in self.processes[slot].watched.completions(offset, value) {
+            self.ended(slot, &entry, now);
+        }
+    }
+
+    fn budget(&self, node: usize, name: &str) -> Option<u64> {
+        let mut counts: BTreeMap<usize, u64> = BTreeMap::new();
+        for (_, claim) in self.had() {
+            let of_node = usize::from(claim.place.0);
+            let key = match name {
+                "names_of_process" if of_node == node => claim.slot,
+                "names_of_node" => of_node,
+                _ => continue,
+            };
+            *counts.entry(key).or_default() += 1;
+        }
+        counts.into_values().max()
+    }
+
+    fn names(&self) -> BTreeSet<Vec<String>> {
+        let row = |(name, claim): (usize, &Claim)| {
             let name = process_name(name);
             vec![
                 name.application().to_owned(),
@@ -308,12 +270,31 @@ impl NameOracle {
                 claim.place.1.to_string(),
             ]
         };
-        let all = self.claims.iter().enumerate();
-        let all = all.flat_map(|(name, claims)| claims.iter().map(move |claim| (name, claim)));
-        let had = all.filter(|(_, claim)| claim.is_had());
-        let had: BTreeSet<Vec<String>> = had.map(|(name, claim)| row(name, claim)).collect();
-        let known: BTreeSet<Vec<String>> = table.rows.iter().cloned().collect();
-        let wrong: Vec<_> = had.symmetric_difference(&known).collect();
-        (!wrong.is_empty()).then(|| format!("it does not know, or should not: {wrong:?}"))
+        self.had().map(row).collect()
+    }
+
+    fn malformed(&self, node: usize) -> u64 {
+        self.malformed.get(&node).copied().unwrap_or(0)
+    }
+
+    /// All processes that live have looked all names up at the end.
+    fn is_settled(&self) -> bool {
+        self.living().all(|process| process.looked)
+    }
+
+    fn oldest(&self) -> Option<String> {
+        let open = self.processes.values().flat_map(|process| &process.open);
+        let oldest = open.min_by_key(|(handle, _)| **handle);
+        oldest.map(|(handle, command)| format!("command {handle} does not end: {command:?}"))
+    }
+
+    fn audit(&self) {
+        let open = self.oldest();
+        assert!(open.is_none(), "{open:?}");
+    }
+
+    /// Names that were registered, and lookups that found one.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        vec![("names", self.registered), ("names found", self.found)]
     }
 }

@@ -4,7 +4,7 @@
 use qnic_abi::host_area::SIGNAL_COUNTERS;
 
 use super::transfer::Op;
-use super::Oracle;
+use super::RdmaOracle;
 
 /// One notifying write: its number, and whether it is certain to notify.
 #[derive(Debug, Clone, Copy)]
@@ -13,7 +13,7 @@ pub(super) struct ExpectedNotification {
     pub(super) certain: bool,
 }
 
-impl Oracle {
+impl RdmaOracle {
     /// The notification of this write may arrive or not.
     pub(super) fn drop_notification(&mut self, slot: usize, op: &Op) {
         if let Some(notification) = op.plan.kind.notification() {
@@ -28,7 +28,7 @@ impl Oracle {
 
     pub(super) fn signalled(&mut self, target: usize, notification: u32, count: u64) {
         assert!(notification < SIGNAL_COUNTERS);
-        self.report.notifications += 1;
+        self.checked.notifications += 1;
         let incarnation = self.processes[target].watched.incarnation;
         let seen = self.processes[target].signals.insert(notification, count);
         assert_eq!(

@@ -4,12 +4,17 @@ use qnic_abi::host_area::{self, ERROR_RECORDS, ERROR_RING, SIGNALS};
 use qnic_abi::Status;
 
 use super::transfer::{Kind, Op, Plan};
-use super::Oracle;
+use super::RdmaOracle;
 use crate::expected_bytes::difference;
 
-impl Oracle {
+impl RdmaOracle {
     /// A NIC has stored a word of a host area.
-    pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64) {
+    pub(super) fn word_stored(&mut self, slot: usize, offset: usize, value: u64) {
+        if self.streams {
+            let failed = offset == host_area::ERRORS && value != 0;
+            assert!(!failed, "a write of the stream fails");
+            return;
+        }
         let alive = self.processes[slot].watched.is_alive();
         if !alive || value == 0 {
             return;
@@ -69,7 +74,7 @@ impl Oracle {
         let watched = &self.processes[target].watched;
         let there = watched.incarnation == op.incarnation && watched.is_alive();
         if let Some(status) = op.failed {
-            self.report.failed += 1;
+            self.checked.failed += 1;
             self.drop_notification(slot, op);
             self.count_open(op);
             let refused = op.plan.wrong == Some(status) && !op.disturbed;
@@ -81,8 +86,8 @@ impl Oracle {
                 op.plan.wrong.is_none() && !op.stale,
                 "process {slot}: a transfer that must be refused succeeds: {op:?}"
             );
-            self.report.complete += 1;
-            self.report.bytes += op.plan.length;
+            self.checked.complete += 1;
+            self.checked.bytes += op.plan.length;
             if op.is_write() && there {
                 assert!(
                     self.is_delivered(slot, op),
@@ -104,7 +109,7 @@ impl Oracle {
                 .load(host_area::result_offset(*record));
             let found = u64::from_le_bytes(found);
             self.processes[target].count.found(found);
-            self.report.increments += 1;
+            self.checked.increments += 1;
         }
         if there {
             let section = &mut self.processes[target].sections[slot];

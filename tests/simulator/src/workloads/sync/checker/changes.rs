@@ -4,7 +4,7 @@ use super::fifo::Entry;
 use super::object::{frees_by_recovery, Structure};
 use super::{Checker, Kind, Operation, Worker};
 use crate::machine::memory::Words;
-use crate::process::port;
+use crate::settings::port;
 
 /// Offset of the epoch in an object, in words.
 const EPOCH: usize = 4;
@@ -15,7 +15,13 @@ const CLAIMED: u64 = 3;
 
 impl Checker {
     /// A NIC has changed an object of an owner.
-    pub(crate) fn changed(&mut self, slot: usize, number: usize, before: &Words, after: &Words) {
+    pub(super) fn object_changed(
+        &mut self,
+        slot: usize,
+        number: usize,
+        before: &Words,
+        after: &Words,
+    ) {
         let Some(kind) = Kind::ALL.get(number).copied() else {
             return;
         };
@@ -67,8 +73,8 @@ impl Checker {
 
     /// The worker whose participant has that entry, if it lives.
     fn worker_of(&mut self, entry: Entry) -> Option<&mut Worker> {
-        let index = entry.port().checked_sub(port(self.first))?;
-        let worker = self.workers.get_mut(usize::from(index));
+        let slot = entry.port().checked_sub(port(0))?;
+        let worker = self.workers.get_mut(slot.into());
         worker.filter(|worker| worker.incarnation == Some(entry.incarnation()))
     }
 
@@ -140,9 +146,7 @@ impl Checker {
         let mut operations = self.operations();
         let holds = |(worker, found): &(usize, &Operation)| {
             let lock = (found.owner, found.incarnation, found.kind);
-            lock == (slot, incarnation, kind)
-                && found.holds
-                && !self.workers[worker - self.first].dying
+            lock == (slot, incarnation, kind) && found.holds && !self.workers[*worker].dying
         };
         operations.find(holds).map(|(worker, _)| worker)
     }

@@ -35,8 +35,11 @@ use std::sync::Arc;
 use fifo::Entry;
 use owner::Owner;
 
+use crate::machine::memory::Words;
 use crate::machine::platform::Machine;
-use crate::settings::{Others, Settings};
+use crate::per_slot::PerSlot;
+use crate::settings::Settings;
+use crate::workload::Oracle;
 
 /// Objects of an owner.
 pub(crate) const OBJECTS: usize = 5;
@@ -111,24 +114,20 @@ impl Worker {
 
 /// Checks all of it.
 pub(crate) struct Checker {
-    /// Slot of the first sync worker.
-    first: usize,
-    workers: Vec<Worker>,
-    owners: Vec<Option<Owner>>,
+    workers: PerSlot<Worker>,
+    owners: PerSlot<Option<Owner>>,
     incarnations: u32,
     /// A NIC was reset, a node lost its power, or a route was cut.
-    pub(crate) disturbed: bool,
+    disturbed: bool,
     /// Operations that workers have completed.
-    pub(crate) completed: u64,
+    completed: u64,
 }
 
 impl Checker {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let count = settings.slots_of(Others::Sync).len();
         Checker {
-            first: settings.rdma_workers,
-            workers: (0..count).map(|_| Worker::default()).collect(),
-            owners: (0..count).map(|_| None).collect(),
+            workers: PerSlot::new(settings.others(), |_| Worker::default()),
+            owners: PerSlot::new(settings.others(), |_| None),
             incarnations: 0,
             disturbed: false,
             completed: 0,
@@ -136,7 +135,7 @@ impl Checker {
     }
 
     fn owner(&mut self, slot: usize) -> Option<&mut Owner> {
-        self.owners[slot - self.first].as_mut()
+        self.owners[slot].as_mut()
     }
 
     /// The owner in a slot, if it is still that incarnation.
@@ -146,7 +145,7 @@ impl Checker {
     }
 
     fn worker(&mut self, slot: usize) -> &mut Worker {
-        &mut self.workers[slot - self.first]
+        &mut self.workers[slot]
     }
 
     /// A worker has made its objects, with a semaphore of so many units.
@@ -159,30 +158,17 @@ impl Checker {
     ) {
         self.incarnations += 1;
         let owner = Owner::new(self.incarnations, machine, area, units);
-        self.owners[slot - self.first] = Some(owner);
+        self.owners[slot] = Some(owner);
     }
 
     pub(crate) fn joined(&mut self, slot: usize, incarnation: u16) {
         self.worker(slot).incarnation = Some(incarnation);
     }
 
-    /// A worker is killed: others may notice before it has ended.
-    pub(crate) fn killed(&mut self, slot: usize) {
-        self.worker(slot).dying = true;
-        if let Some(owner) = self.owner(slot) {
-            owner.dying = true;
-        }
-        for (owner, incarnation) in self.worker(slot).imported.clone() {
-            if let Some(owner) = self.same_owner(owner, incarnation) {
-                owner.taint();
-            }
-        }
-    }
-
     /// A worker ends: cleanly, or in whatever it was doing.
-    pub(crate) fn end(&mut self, slot: usize, cleanly: bool) {
+    pub(crate) fn ended(&mut self, slot: usize, cleanly: bool) {
         let worker = std::mem::take(self.worker(slot));
-        self.owners[slot - self.first] = None;
+        self.owners[slot] = None;
         if cleanly {
             return;
         }
@@ -197,27 +183,53 @@ impl Checker {
     /// Returns true if operations on an owner's objects may fail: the incarnation that
     /// the worker has imported from is gone, or a route was disturbed.
     pub(crate) fn may_fail(&self, slot: usize, owner: usize) -> bool {
-        let known = self.workers[slot - self.first].imported.get(&owner);
-        let there = self.owners[owner - self.first].as_ref();
+        let known = self.workers[slot].imported.get(&owner);
+        let there = self.owners[owner].as_ref();
         let there = there.filter(|owner| !owner.dying);
         self.disturbed || known.is_none() || there.map(|owner| &owner.incarnation) != known
     }
 
     pub(crate) fn may_break(&self, owner: usize) -> bool {
-        let owner = self.owners[owner - self.first].as_ref();
+        let owner = self.owners[owner].as_ref();
         self.disturbed || owner.is_none_or(|owner| owner.tainted || owner.dying)
     }
 
     /// Operations under way, with the slots of their workers.
     fn operations(&self) -> impl Iterator<Item = (usize, &Operation)> {
-        let workers = (self.first..).zip(&self.workers);
+        let workers = self.workers.iter();
         workers.flat_map(|(slot, worker)| worker.operations().map(move |found| (slot, found)))
     }
+}
 
-    /// The operation that has been under way for the longest time, for messages.
-    pub(crate) fn oldest(&self) -> Option<String> {
+impl Oracle for Checker {
+    fn killed(&mut self, slot: usize) {
+        self.worker(slot).dying = true;
+        if let Some(owner) = self.owner(slot) {
+            owner.dying = true;
+        }
+        for (owner, incarnation) in self.worker(slot).imported.clone() {
+            if let Some(owner) = self.same_owner(owner, incarnation) {
+                owner.taint();
+            }
+        }
+    }
+
+    fn end(&mut self, slot: usize, _now: u64) {
+        self.ended(slot, false);
+    }
+
+    fn changed(&mut self, slot: usize, object: usize, before: &Words, after: &Words) {
+        self.object_changed(slot, object, before, after);
+    }
+
+    /// A NIC was reset, a node lost its power, or a route was cut.
+    fn disturb_route(&mut self, _a: usize, _b: usize) {
+        self.disturbed = true;
+    }
+
+    fn oldest(&self) -> Option<String> {
         let (slot, operation) = self.operations().min_by_key(|(_, found)| found.since)?;
-        let owner = self.owners[operation.owner - self.first].as_ref();
+        let owner = self.owners[operation.owner].as_ref();
         let words = owner.map(|owner| owner.peek(operation.kind));
         let Operation {
             kind, owner, since, ..
@@ -230,9 +242,9 @@ impl Checker {
 
     /// Workers that wait for units of a semaphore which have died with their holders, or
     /// on their way: they wait for ever, as documented.
-    pub(crate) fn starving(&self) -> Vec<usize> {
+    fn starving(&self) -> Vec<usize> {
         let starves = |operation: &Operation| {
-            let owner = self.owners[operation.owner - self.first].as_ref();
+            let owner = self.owners[operation.owner].as_ref();
             let owner = owner.filter(|owner| owner.incarnation == operation.incarnation);
             owner.is_some_and(|owner| owner.starves(operation, self.disturbed))
         };
@@ -240,15 +252,17 @@ impl Checker {
         starving.map(|(slot, _)| slot).collect()
     }
 
-    /// All operations are over: nothing of them may be left at the owners.
-    ///
-    /// # Panics
-    /// If something is.
-    pub(crate) fn audit(&self) {
-        for (index, owner) in self.owners.iter().enumerate() {
+    /// Nothing of the operations may be left at the owners.
+    fn audit(&self) {
+        for (slot, owner) in self.owners.iter() {
             if let Some(owner) = owner {
-                owner.audit(self.first + index, self.disturbed);
+                owner.audit(slot, self.disturbed);
             }
         }
+    }
+
+    /// Operations on locks, semaphores and wait queues.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        vec![("sync operations", self.completed)]
     }
 }

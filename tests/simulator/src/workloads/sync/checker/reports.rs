@@ -169,7 +169,7 @@ impl Checker {
 
     /// Units that no process which lives holds, as far as is known.
     pub(crate) fn units_left(&self, owner: usize) -> u32 {
-        let owner = self.owners[owner - self.first].as_ref();
+        let owner = self.owners[owner].as_ref();
         owner.map_or(0, |owner| {
             owner.units.saturating_sub(owner.holders.len() as u64) as u32
         })
