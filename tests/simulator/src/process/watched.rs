@@ -25,6 +25,7 @@ struct View {
 }
 
 /// The process in a slot, or what is left of it.
+#[derive(Default)]
 pub(crate) struct Watched {
     slot: usize,
     pub(crate) node: usize,
@@ -52,11 +53,7 @@ impl Watched {
         Watched {
             slot,
             node,
-            incarnation: 0,
-            view: None,
-            completions: 0,
-            unavailable: 0,
-            unavailable_until: 0,
+            ..Watched::default()
         }
     }
 

@@ -44,6 +44,7 @@ use crate::workload::Oracle;
 pub(crate) const FILL: u8 = 0xee;
 
 /// The process in a slot, or what is left of it.
+#[derive(Default)]
 struct Process {
     watched: Watched,
     machine: Option<Arc<Machine>>,
@@ -60,18 +61,6 @@ struct Process {
 }
 
 impl Process {
-    fn new(watched: Watched) -> Self {
-        Process {
-            watched,
-            machine: None,
-            posted: BTreeMap::new(),
-            sends: BTreeMap::new(),
-            forgotten: BTreeSet::new(),
-            opened_by: BTreeSet::new(),
-            ended: None,
-        }
-    }
-
     /// # Panics
     /// If none lives there.
     fn machine(&self) -> &Machine {
@@ -97,7 +86,10 @@ pub(crate) struct DatagramOracle {
 
 impl DatagramOracle {
     pub(super) fn new(settings: &Settings, routes: &Routes) -> Self {
-        let process = |slot| Process::new(Watched::new(slot, settings.slots[slot]));
+        let process = |slot| Process {
+            watched: Watched::new(slot, settings.slots[slot]),
+            ..Process::default()
+        };
         // A wire doubles a frame, and hands on one more copy much later.
         let copies = match settings.options.faults.contains(Faults::DUPLICATE) {
             true => 3,
@@ -123,10 +115,12 @@ impl DatagramOracle {
     /// A process begins in a slot.
     pub(crate) fn begin(&mut self, slot: usize, machine: &Arc<Machine>, space: u64) {
         let process = &mut self.processes[slot];
-        let ended = process.ended;
-        *process = Process::new(process.watched.next(machine, space));
-        process.machine = Some(machine.clone());
-        process.ended = ended;
+        *process = Process {
+            watched: process.watched.next(machine, space),
+            machine: Some(machine.clone()),
+            ended: process.ended,
+            ..Process::default()
+        };
     }
 
     /// A new handle.

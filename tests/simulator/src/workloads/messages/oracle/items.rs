@@ -8,7 +8,7 @@ use crate::expected_bytes::Range;
 pub(crate) type Space = (u16, bool);
 
 /// A message that was sent.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Message {
     /// Slots of the two processes.
     pub(crate) from: usize,
@@ -44,16 +44,7 @@ impl Message {
             space,
             tag,
             length,
-            issued: 0,
-            wrong: None,
-            context: None,
-            ends: (0, 0),
-            disturbed: false,
-            sent: None,
-            claimed: false,
-            received: None,
-            gone: 0,
-            gone_by_context: false,
+            ..Message::default()
         }
     }
 
@@ -70,7 +61,7 @@ impl Message {
 }
 
 /// What a receive takes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pattern {
     /// Node and port, unless it takes messages of any process.
     pub(crate) source: Option<(u16, u16)>,
@@ -94,9 +85,10 @@ impl Pattern {
 }
 
 /// What is done with the message that a receive or a probe finds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum How {
     /// A receive takes it.
+    #[default]
     Receive,
     /// A receive takes this one, which was claimed.
     Claimed(u64),
@@ -137,7 +129,7 @@ impl How {
 }
 
 /// A receive or a probe that was posted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Receive {
     pub(crate) handle: u64,
     pub(crate) pattern: Pattern,
@@ -183,16 +175,7 @@ impl Receive {
             handle,
             pattern,
             range,
-            many: false,
-            context: None,
-            how: How::Receive,
-            issued: 0,
-            wrong: None,
-            disturbed: false,
-            cancelled: false,
-            end: None,
-            ended: 0,
-            taken: Vec::new(),
+            ..Receive::default()
         }
     }
 }

@@ -59,6 +59,7 @@ pub(crate) const INCOMING: u64 = 48 * PAGE_SIZE as u64;
 pub(crate) const POOL_BYTES: u64 = (POOL_PAGES * PAGE_SIZE) as u64;
 
 /// The process in a slot, or what is left of it.
+#[derive(Default)]
 struct Process {
     watched: Watched,
     /// First addresses of its segments.
@@ -88,13 +89,8 @@ impl Process {
             outgoing,
             incoming,
             memory: ExpectedBytes::new(INCOMING + POOL_BYTES),
-            contexts: [[None; CONTEXTS]; 2],
-            ends: 0,
-            sends: BTreeSet::new(),
-            receives: Vec::new(),
-            handles: BTreeMap::new(),
-            revoking: false,
             ended,
+            ..Process::default()
         }
     }
 

@@ -82,6 +82,7 @@ struct Command {
 }
 
 /// The process in a slot, or what is left of it.
+#[derive(Default)]
 struct Process {
     watched: Watched,
     open: BTreeMap<u64, Command>,
@@ -93,8 +94,7 @@ impl Process {
     fn new(watched: Watched) -> Self {
         Process {
             watched,
-            open: BTreeMap::new(),
-            looked: false,
+            ..Process::default()
         }
     }
 }

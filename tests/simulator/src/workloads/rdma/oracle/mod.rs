@@ -44,6 +44,7 @@ pub(crate) fn first_notification(sender: usize) -> u32 {
 }
 
 /// The process in a slot, or what is left of it.
+#[derive(Default)]
 struct Process {
     watched: Watched,
     /// First address of its target, and of its local segment.
@@ -71,14 +72,8 @@ impl Process {
             target,
             local,
             sections: vec![ExpectedBytes::new(SECTION); count],
-            count: Count::default(),
             local_segment: ExpectedBytes::new(2 * HALF),
-            ops: Vec::new(),
-            issued: [0; 2],
-            errors: 0,
-            notifications: BTreeMap::new(),
-            signals: BTreeMap::new(),
-            exports: BTreeMap::new(),
+            ..Process::default()
         }
     }
 }
