@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use qnic_cli::lab::sim::Options;
-use qnic_sim::campaign::{self, Campaign, Seeds, Summary};
-use qnic_sim::{Failure, Faults, Options as Simulation};
+use qnic_simulator::campaign::{self, Campaign, Seeds, Summary};
+use qnic_simulator::{Failure, Faults, Options as Simulation};
 
 fn faults(list: &str) -> Result<Faults> {
     let named = |name| match name {

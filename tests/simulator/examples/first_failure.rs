@@ -2,15 +2,15 @@
 //! campaign of planted bugs (`cargo run --bin qnic-mutants -- simulator`) runs on each.
 //!
 //! ```text
-//! cargo run -p qnic-sim --example first_failure -- COUNT [FIRST]
+//! cargo run -p qnic-simulator --example first_failure -- COUNT [FIRST]
 //! ```
 //! The first seed is 0, or FIRST. Prints `seed N: message` and exits with 1, or `COUNT seeds pass` and
 //! exits with 0; exits with 2 if these are no numbers.
 
 use std::process::ExitCode;
 
-use qnic_sim::campaign::{campaign, Seeds};
-use qnic_sim::Options;
+use qnic_simulator::campaign::{campaign, Seeds};
+use qnic_simulator::Options;
 
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse().ok());

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use expect_test::expect_file;
 use qnic_links::units::Rate;
-use qnic_sim::throughput::{measure, Case};
+use qnic_simulator::throughput::{measure, Case};
 
 /// Bytes of each write, and writes of each sender.
 const SIZE: u64 = 65_536;

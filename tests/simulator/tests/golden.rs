@@ -2,16 +2,16 @@
 //! loss shows in a diff.
 //!
 //! ```text
-//! UPDATE_EXPECT=1 cargo test -p qnic-sim --test golden --test congestion
+//! UPDATE_EXPECT=1 cargo test -p qnic-simulator --test golden --test congestion
 //! ```
 //! writes them anew; look at the diff before it is committed.
 
 use std::fmt::Write;
 
 use expect_test::expect_file;
-use qnic_sim::campaign::trace;
-use qnic_sim::throughput::{measure, Case, DELAY};
-use qnic_sim::{Faults, Options};
+use qnic_simulator::campaign::trace;
+use qnic_simulator::throughput::{measure, Case, DELAY};
+use qnic_simulator::{Faults, Options};
 
 /// Lines of a trace that a person reads in one go.
 const MOST_LINES: usize = 200;

@@ -1,7 +1,7 @@
 //! The seeds that every test run has.
 
-use qnic_sim::campaign::{campaign, trace, Seeds};
-use qnic_sim::{Faults, Options};
+use qnic_simulator::campaign::{campaign, trace, Seeds};
+use qnic_simulator::{Faults, Options};
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

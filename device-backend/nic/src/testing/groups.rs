@@ -5,21 +5,14 @@ use qnic_abi::collective::{
 };
 use qnic_abi::command::CommandBody;
 
+use super::posting::Posting;
 use super::Party;
 
 /// The longest time that a command may be given, in milliseconds.
 const LONG: u32 = 600_000;
 
 /// A collective that a party takes part in, with memory of its segment.
-#[derive(Debug)]
-#[must_use = "nothing is issued until `issue`"]
-pub struct Calling<'a> {
-    party: &'a Party,
-    /// The command.
-    pub command: CollectiveCommand,
-}
-
-impl Calling<'_> {
+impl Posting<'_, CollectiveCommand> {
     /// The root has what all get.
     pub fn broadcast(mut self, root: u32) -> Self {
         self.command.collective = Collective::Broadcast as u8;
@@ -43,32 +36,10 @@ impl Calling<'_> {
         self
     }
 
-    /// So many bytes of the segment, from this offset on.
-    pub fn bytes(mut self, offset: u64, length: u64) -> Self {
-        let local = self.party.segment.at(offset);
-        self.command.local_address = local.address.into();
-        self.command.local_key = local.key.0.into();
-        self.command.local_segment = local.segment.0.into();
-        self.command.length = length.into();
-        self
-    }
-
     /// How long it may take, in milliseconds.
     pub fn timeout(mut self, milliseconds: u32) -> Self {
         self.command.timeout_ms = milliseconds.into();
         self
-    }
-
-    /// Issues it.
-    pub fn issue(self) {
-        self.party.post(&self.command.descriptor());
-    }
-
-    /// Issues it, and runs all nodes.
-    pub fn run(self) {
-        let net = self.party.net.clone();
-        self.issue();
-        net.run();
     }
 }
 
@@ -106,15 +77,12 @@ impl Party {
     }
 
     /// A barrier of a group.
-    pub fn barrier(&self, handle: u64, group: u64) -> Calling<'_> {
+    pub fn barrier(&self, handle: u64, group: u64) -> Posting<'_, CollectiveCommand> {
         let mut command = CollectiveCommand::command();
         command.handle = handle.into();
         command.group = group.into();
         command.collective = Collective::Barrier as u8;
         command.timeout_ms = LONG.into();
-        Calling {
-            party: self,
-            command,
-        }
+        Posting::new(self, command)
     }
 }

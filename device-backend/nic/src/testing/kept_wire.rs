@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use qnic_abi::wire::{Class, Frame};
 
 use super::{Cluster, Memory};
-use crate::{Host, Payload, Sent, Ticket};
+use crate::{Host, HostMemory, Payload, Sent, Ticket};
 
 /// A frame of a wire that keeps frames ([`Cluster::keeps`]).
 #[derive(Debug)]
@@ -15,17 +15,79 @@ struct KeptFrame {
     payload: KeptPayload,
 }
 
-/// The payload of such a frame.
+/// The payload of a frame that a wire keeps.
 #[derive(Debug)]
-enum KeptPayload {
+pub enum KeptPayload {
     /// It was read.
     Bytes(Vec<u8>),
     /// It lies in pages of its sender.
     Pages {
+        /// Their addresses.
         pages: Vec<u64>,
+        /// Of the first byte in the first page.
         offset: usize,
+        /// In bytes.
         length: usize,
     },
+}
+
+impl KeptPayload {
+    /// Takes the payload of a frame: leaves it in pages, if it lies there and `keeps` says so.
+    ///
+    /// # Panics
+    /// If it is out of reach.
+    pub fn take<M: HostMemory>(payload: &Payload<'_, M>, keeps: bool) -> Self {
+        match *payload {
+            Payload::Memory {
+                pages,
+                offset,
+                length,
+                ..
+            } if keeps => KeptPayload::Pages {
+                pages: pages.to_vec(),
+                offset,
+                length,
+            },
+            ref payload => {
+                let mut bytes = vec![0; payload.len()];
+                payload.read(&mut bytes).expect("memory that is there");
+                KeptPayload::Bytes(bytes)
+            }
+        }
+    }
+
+    /// Returns true if its sender may not reuse its pages.
+    pub fn is_in_pages(&self) -> bool {
+        matches!(self, KeptPayload::Pages { .. })
+    }
+
+    /// What a NIC is given; `memory` is that of the sender.
+    ///
+    /// # Panics
+    /// If it lies in memory that is gone.
+    pub fn lies_in<'a, M: HostMemory>(&'a self, memory: Option<&'a M>) -> Payload<'a, M> {
+        match self {
+            KeptPayload::Bytes(bytes) if bytes.is_empty() => Payload::None,
+            KeptPayload::Bytes(bytes) => Payload::Bytes(bytes),
+            KeptPayload::Pages {
+                pages,
+                offset,
+                length,
+            } => Payload::Memory {
+                memory: memory.expect("memory of the sender"),
+                pages,
+                offset: *offset,
+                length: *length,
+            },
+        }
+    }
+
+    /// Copies what lies in pages.
+    pub fn recall<M: HostMemory>(&mut self, memory: &M) {
+        if self.is_in_pages() {
+            *self = Self::take(&self.lies_in(Some(memory)), false);
+        }
+    }
 }
 
 impl KeptFrame {
@@ -46,27 +108,11 @@ impl KeptFrames {
     /// Takes a frame.
     pub(super) fn push(&mut self, frame: &Frame, payload: &Payload<'_, Memory>) -> Sent {
         let windowed = Class::of(frame.envelope.kind) == Class::Windowed;
-        let payload = match *payload {
-            Payload::Memory {
-                pages,
-                offset,
-                length,
-                ..
-            } if windowed => KeptPayload::Pages {
-                pages: pages.to_vec(),
-                offset,
-                length,
-            },
-            ref payload => {
-                let mut bytes = vec![0; payload.len()];
-                payload.read(&mut bytes).expect("a locked page");
-                KeptPayload::Bytes(bytes)
-            }
-        };
+        let payload = KeptPayload::take(payload, windowed);
         let place = self.arrived + self.frames.len() as u64;
-        let sent = match payload {
-            KeptPayload::Pages { .. } => Sent::Kept(Ticket { way: 0, place }),
-            KeptPayload::Bytes(_) => Sent::Taken,
+        let sent = match payload.is_in_pages() {
+            true => Sent::Kept(Ticket { way: 0, place }),
+            false => Sent::Taken,
         };
         let frame = *frame;
         self.frames.push_back(KeptFrame { frame, payload });
@@ -77,36 +123,13 @@ impl KeptFrames {
     pub(super) fn is_done(&self, ticket: Ticket) -> bool {
         let place = ticket.place.checked_sub(self.arrived);
         let frame = place.and_then(|place| self.frames.get(place as usize));
-        !frame.is_some_and(|frame| matches!(frame.payload, KeptPayload::Pages { .. }))
+        !frame.is_some_and(|frame| frame.payload.is_in_pages())
     }
 
     /// Reads all payloads of a node.
     pub(super) fn recall(&mut self, node: usize, memory: &Memory) {
         for kept in self.frames.iter_mut().filter(|kept| kept.source() == node) {
-            let payload = kept.payload.lies_in(memory);
-            let mut bytes = vec![0; payload.len()];
-            payload.read(&mut bytes).expect("a locked page");
-            kept.payload = KeptPayload::Bytes(bytes);
-        }
-    }
-}
-
-impl KeptPayload {
-    /// What a NIC is given.
-    fn lies_in<'a>(&'a self, memory: &'a Memory) -> Payload<'a, Memory> {
-        match self {
-            KeptPayload::Bytes(bytes) if bytes.is_empty() => Payload::None,
-            KeptPayload::Bytes(bytes) => Payload::Bytes(bytes),
-            KeptPayload::Pages {
-                pages,
-                offset,
-                length,
-            } => Payload::Memory {
-                memory,
-                pages,
-                offset: *offset,
-                length: *length,
-            },
+            kept.payload.recall(memory);
         }
     }
 }
@@ -147,7 +170,7 @@ impl Cluster {
                 .handle_returned(now, &source.host, &arrived.frame);
             return true;
         }
-        let payload = arrived.payload.lies_in(source.host.memory());
+        let payload = arrived.payload.lies_in(Some(source.host.memory()));
         node.nic
             .handle_frame(now, &node.host, &arrived.frame, payload);
         true

@@ -29,6 +29,7 @@ mod messages;
 mod names;
 mod net;
 mod party;
+mod posting;
 mod stories;
 mod transfer;
 
@@ -36,13 +37,13 @@ pub use cluster::{request_bytes, status_of, Cluster, SimNode};
 pub use contexts::Describing;
 pub use datagrams::{DatagramEnd, Datagrams, Got};
 pub use driver::{SimDriver, Writable};
-pub use groups::Calling;
+pub use kept_wire::KeptPayload;
 pub use lossy_wire::LossyWire;
 pub use memory::{Memory, SimHost, Sram};
-pub use messages::{Probing, Receiving, Sending};
 pub use names::NameEnd;
 pub use net::{page, pattern, Net, Pair, ALL, PAGE, SEGMENT};
 pub use party::{Party, SimSegment};
+pub use posting::Posting;
 pub use stories::{nets, status};
 pub use transfer::Transfer;
 

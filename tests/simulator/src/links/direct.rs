@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use qnic_abi::wire::{Class, Frame};
+use qnic_nic::testing::KeptPayload;
 use qnic_nic::{Payload, Sent, Ticket};
 
 use crate::links::sessions::ends;
@@ -18,60 +19,10 @@ use crate::schedule::{Event, Schedule};
 /// How long a frame is in a ring, in nanoseconds.
 const TRANSIT: std::ops::Range<u64> = 50..20_000;
 
-/// Where the payload of a frame is.
-pub(crate) enum Content {
-    /// With the frame.
-    Bytes(Vec<u8>),
-    /// In pages of its sender.
-    Pages {
-        pages: Vec<u64>,
-        offset: usize,
-        length: usize,
-    },
-}
-
-impl Content {
-    /// What a NIC is given; `memory` is that of the sender.
-    pub(crate) fn payload<'a>(&'a self, memory: Option<&'a Memory>) -> Payload<'a, Memory> {
-        match (self, memory) {
-            (Content::Bytes(bytes), _) if bytes.is_empty() => Payload::None,
-            (Content::Bytes(bytes), _) => Payload::Bytes(bytes),
-            (
-                Content::Pages {
-                    pages,
-                    offset,
-                    length,
-                },
-                Some(memory),
-            ) => Payload::Memory {
-                memory,
-                pages,
-                offset: *offset,
-                length: *length,
-            },
-            (Content::Pages { .. }, None) => panic!("a frame lies in memory that is gone"),
-        }
-    }
-
-    /// Copies it, if it lies in pages.
-    fn recall(&mut self, memory: &Memory) {
-        if let Content::Pages { length, .. } = *self {
-            *self = Content::Bytes(read(&self.payload(Some(memory)), length));
-        }
-    }
-}
-
-fn read(payload: &Payload<'_, Memory>, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    let read = payload.read(&mut bytes);
-    assert!(read.is_ok(), "the payload of a frame is out of reach");
-    bytes
-}
-
 /// A frame on its way.
 pub(crate) struct Passing {
     pub(crate) frame: Frame,
-    pub(crate) content: Content,
+    pub(crate) content: KeptPayload,
     /// It found no route, and goes back to its sender.
     pub(crate) returned: bool,
 }
@@ -110,20 +61,8 @@ impl Direct {
     pub(crate) fn send(&mut self, frame: &Frame, payload: &Payload<'_, Memory>) -> Sent {
         let (from, to) = ends(frame);
         let windowed = Class::of(frame.envelope.kind) == Class::Windowed;
-        let content = match *payload {
-            Payload::Memory {
-                pages,
-                offset,
-                length,
-                ..
-            } if self.engines && windowed => Content::Pages {
-                pages: pages.to_vec(),
-                offset,
-                length,
-            },
-            ref payload => Content::Bytes(read(payload, payload.len())),
-        };
-        let kept = matches!(content, Content::Pages { .. });
+        let content = KeptPayload::take(payload, self.engines && windowed);
+        let kept = content.is_in_pages();
         let place = self.push(
             from * self.nodes + to,
             Passing {
@@ -149,7 +88,7 @@ impl Direct {
         let (from, to) = ends(frame);
         let passing = Passing {
             frame: *frame,
-            content: Content::Bytes(Vec::new()),
+            content: KeptPayload::Bytes(Vec::new()),
             returned: true,
         };
         self.push(to * self.nodes + from, passing);
@@ -181,7 +120,7 @@ impl Direct {
         let ring = &self.rings[from * self.nodes + ticket.way as usize];
         let place = ticket.place.checked_sub(ring.arrived);
         let passing = place.and_then(|place| ring.frames.get(place as usize));
-        !passing.is_some_and(|passing| matches!(passing.content, Content::Pages { .. }))
+        !passing.is_some_and(|passing| passing.content.is_in_pages())
     }
 
     /// Copies all that lies in pages of a node.

@@ -10,9 +10,10 @@ use qnic_abi::NodeId;
 use qnic_links::codec::Packet;
 use qnic_links::emulator::{LinkCounters, LinkEmulator, Verdict};
 use qnic_links::Impairments;
+use qnic_nic::testing::KeptPayload;
 use qnic_nic::{Channel, Path, Payload, Sent, Ticket, Time, Wire};
 
-use crate::links::direct::{Content, Direct};
+use crate::links::direct::Direct;
 use crate::links::late::LateCopies;
 use crate::links::sessions::{ends, SessionChecker};
 use crate::machine::memory::Memory;
@@ -51,7 +52,7 @@ pub(crate) struct Network {
 /// A frame that has arrived intact.
 pub(crate) struct Arrived {
     pub(crate) frame: Frame,
-    pub(crate) content: Content,
+    pub(crate) content: KeptPayload,
     /// It comes back to its sender.
     pub(crate) returned: bool,
     /// It is of another incarnation, and must be dropped.
@@ -242,10 +243,10 @@ impl Network {
         let (from, to) = ends(&header);
         let (summary, details) = (summary(&header), details(&header));
         trace!(self.schedule, "{to} <- {from}: {summary} | {details}");
-        Some(self.classify(header, Content::Bytes(payload)))
+        Some(self.classify(header, KeptPayload::Bytes(payload)))
     }
 
-    fn classify(&mut self, frame: Frame, content: Content) -> Arrived {
+    fn classify(&mut self, frame: Frame, content: KeptPayload) -> Arrived {
         let stale = self.session_checker.is_stale(&frame);
         if !stale {
             self.session_checker.arrived(&frame);

@@ -260,7 +260,7 @@ impl Node {
         if !self.is_up {
             return network.give_back(arrived);
         }
-        let payload = arrived.content.payload(memory);
+        let payload = arrived.content.lies_in(memory);
         let number = self.incarnation.node;
         let taken = self.call(network, |nic, now, machine, _| {
             let before = nic.counters().stale_frames;

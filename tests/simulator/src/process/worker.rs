@@ -207,6 +207,28 @@ macro_rules! is_registered {
 }
 pub(crate) use is_registered;
 
+/// Declares what may be wrong with a command of a workload, and what such a command must end with.
+macro_rules! mistakes {
+    ($($name:ident => $status:ident),* $(,)?) => {
+        /// What may be wrong with a command.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Wrong {
+            $($name),*
+        }
+
+        impl Wrong {
+            pub(super) const ALL: &[Wrong] = &[$(Wrong::$name),*];
+
+            pub(super) fn status(self) -> qnic_abi::Status {
+                match self {
+                    $(Wrong::$name => qnic_abi::Status::$status),*
+                }
+            }
+        }
+    };
+}
+pub(crate) use mistakes;
+
 /// A worker that issues commands and reads their completions.
 pub(crate) trait QueueWorker<'a>: DerefMut<Target = Registered<'a>> {
     /// What it is, for the trace.

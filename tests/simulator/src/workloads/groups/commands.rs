@@ -4,11 +4,10 @@ use qnic_abi::collective::{
     Collective, CollectiveCommand, Element, JoinGroupCommand, LeaveGroupCommand, Operator,
 };
 use qnic_abi::command::{CommandBody, Descriptor};
-use qnic_abi::Status;
 
 use super::oracle::{Call, CollectiveOracle, Join, Member, Shape, CALL_TIMEOUT, MEMORY};
 use super::{CollectiveWorker, Seat, State, LOOK};
-use crate::process::worker::QueueWorker;
+use crate::process::worker::{mistakes, QueueWorker};
 use crate::process::{Ended, Result};
 use crate::schedule::{lock, trace};
 
@@ -24,34 +23,12 @@ const JOIN_TIMEOUT: u32 = 3000;
 /// How long calls may take, in milliseconds, unless they have less time.
 const LONG: u32 = (CALL_TIMEOUT / MILLISECOND) as u32;
 
-/// What may be wrong with a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wrong {
-    Key,
-    Address,
-    Segment,
-    Root,
-    Group,
-}
-
-impl Wrong {
-    const ALL: [Wrong; 5] = [
-        Wrong::Key,
-        Wrong::Address,
-        Wrong::Segment,
-        Wrong::Root,
-        Wrong::Group,
-    ];
-
-    fn status(self) -> Status {
-        match self {
-            Wrong::Key => Status::BadKey,
-            Wrong::Address => Status::BadAddress,
-            Wrong::Segment => Status::NoSuchSegment,
-            Wrong::Root => Status::Malformed,
-            Wrong::Group => Status::NoSuchGroup,
-        }
-    }
+mistakes! {
+    Key => BadKey,
+    Address => BadAddress,
+    Segment => NoSuchSegment,
+    Root => Malformed,
+    Group => NoSuchGroup,
 }
 
 impl CollectiveWorker<'_> {

@@ -4,12 +4,12 @@ use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
 use qnic_abi::message::{
     CancelCommand, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags,
 };
-use qnic_abi::{Status, PAGE_SIZE};
+use qnic_abi::PAGE_SIZE;
 
 use super::oracle::{bytes_of, How, Message, Pattern, Receive, Space, INCOMING, OUTGOING};
 use super::{Area, Claimed, MessageWorker, ENDPOINTS, LOOK};
 use crate::expected_bytes::Range;
-use crate::process::worker::QueueWorker;
+use crate::process::worker::{mistakes, QueueWorker};
 use crate::process::{Ended, Result};
 use crate::schedule::{lock, trace};
 use crate::settings::port;
@@ -23,26 +23,11 @@ const IGNORED: [u64; 4] = [0, 3, 0xffff, u64::MAX];
 /// A port on which no process is.
 pub(super) const NO_PORT: u16 = 9999;
 
-/// What may be wrong with a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wrong {
-    Key,
-    Address,
-    Segment,
-    Port,
-}
-
-impl Wrong {
-    pub(super) const ALL: [Wrong; 4] = [Wrong::Key, Wrong::Address, Wrong::Segment, Wrong::Port];
-
-    pub(super) fn status(self) -> Status {
-        match self {
-            Wrong::Key => Status::BadKey,
-            Wrong::Address => Status::BadAddress,
-            Wrong::Segment => Status::NoSuchSegment,
-            Wrong::Port => Status::NoSuchPort,
-        }
-    }
+mistakes! {
+    Key => BadKey,
+    Address => BadAddress,
+    Segment => NoSuchSegment,
+    Port => NoSuchPort,
 }
 
 /// Address, key and segment.

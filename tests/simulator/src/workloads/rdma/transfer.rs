@@ -4,45 +4,23 @@ use qnic_abi::atomic::Function;
 use qnic_abi::client::{Command, Memory, Remote};
 use qnic_abi::command::{DEFAULT_INLINE_MAX, INLINE_CAPACITY};
 use qnic_abi::host_area::RESULT_RECORDS;
-use qnic_abi::{Key, NodeId, Port, SegmentId, Status};
+use qnic_abi::{Key, NodeId, Port, SegmentId};
 
 use super::increments::word;
 use super::oracle::{first_notification, Kind, Plan, HALF, SECTION};
 use super::{Imported, Name, RdmaWorker};
+use crate::process::worker::mistakes;
 use crate::process::{Ended, Result};
 use crate::schedule::{lock, trace};
 use crate::settings::port;
 
-/// What may be wrong with a transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wrong {
-    RemoteKey,
-    LocalKey,
-    Address,
-    Segment,
-    Port,
-    ReadOnly,
-}
-
-impl Wrong {
-    const ALL: [Wrong; 6] = [
-        Wrong::RemoteKey,
-        Wrong::LocalKey,
-        Wrong::Address,
-        Wrong::Segment,
-        Wrong::Port,
-        Wrong::ReadOnly,
-    ];
-
-    fn status(self) -> Status {
-        match self {
-            Wrong::RemoteKey | Wrong::LocalKey => Status::BadKey,
-            Wrong::Address => Status::BadAddress,
-            Wrong::Segment => Status::NoSuchSegment,
-            Wrong::Port => Status::NoSuchPort,
-            Wrong::ReadOnly => Status::AccessDenied,
-        }
-    }
+mistakes! {
+    RemoteKey => BadKey,
+    LocalKey => BadKey,
+    Address => BadAddress,
+    Segment => NoSuchSegment,
+    Port => NoSuchPort,
+    ReadOnly => AccessDenied,
 }
 
 /// A transfer that is being prepared.
