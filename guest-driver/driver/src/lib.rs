@@ -2,8 +2,8 @@
 //!
 //! The driver gives processes their windows, keeps the shadow page table in SRAM
 //! consistent with the kernel's page tables, faults in pages that the NIC misses, and
-//! wakes processes. How memory is mapped, a page faulted in or a thread put to sleep is
-//! the platform's business ([`Platform`], [`MemoryManager`]): the same core runs in a
+//! wakes processes. The platform maps memory, faults pages in and puts threads to
+//! sleep ([`Platform`], [`MemoryManager`]): the same core runs in a
 //! Linux module, in host mode, in the simulator and in tests.
 //!
 //! # Modules
@@ -12,7 +12,7 @@
 //!
 //! | module | knows |
 //! |---|---|
-//! | [`platform`] | what the system beneath offers: locks, wait queues, time, control queue |
+//! | [`platform`] | the services of the system beneath: locks, wait queues, time, control queue |
 //! | `error`, `paged` | why bring-up or a call fails; words in several pages |
 //! | `device` | the NIC: bring-up, requests and responses, wake generations, counters, loss |
 //! | `memory` | [`shadow`] page table, regions, the [`MemoryManager`] |
@@ -61,7 +61,7 @@
 //!
 //! No two spin locks are held at once, and nothing is allocated under one.
 //!
-//! Allocation: [`platform`]. Safety against users: every number that comes from a
+//! Allocation: see [`platform`]. Safety against users: every number that comes from a
 //! process or the device is checked here; none leads to a panic.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! What the driver core needs of the system beneath: locks, wait queues, time, the
-//! control queue. Address spaces are [`crate::MemoryManager`]'s.
+//! The services that the driver core needs of the system beneath: locks, wait queues, time, the
+//! control queue. Address spaces belong to [`crate::MemoryManager`].
 //!
 //! There are four implementations: the Linux kernel module, an ordinary process
 //! that speaks vhost-user (host mode), the simulator, and the fake of the unit tests.
@@ -11,7 +11,7 @@
 //!
 //! # Allocation
 //! The core allocates only in contexts that may sleep. An allocation whose size
-//! depends on a number from a user is made with `try_reserve`. Every other one is
+//! depends on a number from a user is made with `try_reserve`. Every other allocation is
 //! smaller than [`SMALL_BYTES`], and a kernel's allocator must not fail for it.
 
 use alloc::vec::Vec;
@@ -28,7 +28,7 @@ pub const SMALL_BYTES: usize = 4096;
 /// Most pages of a block ([`Platform::new_blocks`]).
 pub const MAX_BLOCK_PAGES: usize = MAX_DATA / PAGE_SIZE;
 
-/// So many blocks, of so many pages each.
+/// Several blocks of equal size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// How many blocks.
@@ -38,7 +38,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The pages of each block of runs.
+    /// The number of pages of each block, over all runs.
     pub fn each(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
         let run = |run: &Run| core::iter::repeat_n(run.pages, run.blocks);
         runs.iter().flat_map(run)
@@ -60,7 +60,7 @@ impl From<alloc::collections::TryReserveError> for NoMemory {
     }
 }
 
-/// `count` values, each of which may lack memory.
+/// `count` values, or [`NoMemory`] if there is no memory for one of them.
 ///
 /// # Errors
 /// [`NoMemory`].
@@ -128,8 +128,8 @@ pub trait Waiters: Send + Sync {
 }
 
 /// The host area of one process ([`qnic_abi::host_area`]): zeroed pages that the
-/// device writes and the process reads, or the driver where it is the process itself. Dropping it
-/// frees the pages once no process has them mapped any more.
+/// device writes. The process reads them, or the driver where it is itself the process. Dropping the
+/// host area frees the pages once no process has them mapped any more.
 pub trait HostArea: Send + Sync {
     /// Its words.
     type Memory: SharedMemory;
@@ -141,12 +141,10 @@ pub trait HostArea: Send + Sync {
     fn memory(&self) -> &Self::Memory;
 }
 
-/// Memory that the device reads and writes: a page, a block of pages one behind the other, or a part
-/// of either.
+/// Memory that the device reads and writes: a page, a block of adjacent pages, or a part of either.
 ///
-/// It is a handle: dropping the last one of a page or block frees it. All of it is atomic, and
-/// nothing of it allocates. Bytes that the other side writes at the same time come out old or
-/// new.
+/// It is a handle: dropping the last one of a page or block frees it. All methods are atomic and
+/// do not allocate. A read returns old or new bytes where the other side writes at the same time.
 pub trait DeviceMemory: SharedMemory + Send + Sync + Sized + 'static {
     /// Address of the first byte as the device sees it.
     fn address(&self) -> u64;
@@ -174,7 +172,7 @@ pub trait DeviceMemory: SharedMemory + Send + Sync + Sized + 'static {
 /// Why a request to the device has no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestError {
-    /// The device is gone or was stopped: it touches no memory any more.
+    /// The device is gone or was stopped: it does not access memory any more.
     Gone,
     /// A signal ended the wait ([`Timeout::Interruptible`] only).
     Interrupted,
@@ -242,14 +240,14 @@ pub enum Level {
     Info,
 }
 
-/// What a processor does that is given back.
+/// What a processor would do next instead of serving datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spare {
-    /// Somebody's work.
+    /// Other work of the system.
     Work,
-    /// The only thread there is goes on.
+    /// The one runnable thread continues.
     Thread,
-    /// It halts, and only an event wakes it.
+    /// The processor halts, and only an event wakes it.
     Halt,
 }
 
@@ -283,15 +281,15 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// relies on what it reads, not on the time that passes.
     fn yield_processor(&self);
 
-    /// Runs `run`, which is atomic, on this processor and gives it to no other thread meanwhile,
-    /// where the platform can see to that.
+    /// Runs `run`, which is atomic, on this processor, and runs no other thread on it meanwhile,
+    /// where the platform can guarantee that.
     fn undisturbed(&self, run: &mut dyn FnMut()) {
         run();
     }
 
-    /// Returns true if the thread may go on looking at what the NIC changes: nobody else wants
-    /// the processor, and no signal is there for it. Atomic. Where threads can be taken their
-    /// processor away at any time, none may.
+    /// Returns true if the thread may go on polling what the NIC changes: no other task wants
+    /// the processor, and no signal is pending for the thread. Atomic. Always false on platforms that
+    /// may preempt a thread at any time.
     fn may_look(&self) -> bool {
         false
     }
@@ -349,8 +347,8 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// [`NoMemory`].
     fn new_page(&self) -> Result<Self::Memory, NoMemory>;
 
-    /// Allocates blocks that a process will have mapped, one behind the other (S1): runs of so many
-    /// blocks, of so many pages each. The pages of a block are contiguous for the device; their
+    /// Allocates adjacent blocks that a process will have mapped (S1), of the sizes that `runs` gives.
+    /// The pages of a block are contiguous for the device; their
     /// number is a power of two, up to [`MAX_BLOCK_PAGES`]. All are zeroed, and charged to the
     /// calling process where the system does that.
     ///
@@ -362,9 +360,9 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// is there.
     fn ring_doorbell(&self, queue: u16);
 
-    /// Has [`crate::Driver::serve_datagrams`] called at `at_ns` of [`Platform::now_ns`] or soon
-    /// after, and not from within this call; at once if that has passed. Only the call of this
-    /// that came last counts. Atomic.
+    /// Makes the platform call [`crate::Driver::serve_datagrams`] at `at_ns` of [`Platform::now_ns`] or
+    /// soon after, at once if that has passed, but not from within this call. A later call replaces
+    /// an earlier one. Atomic.
     fn schedule_datagrams(&self, at_ns: u64);
 
     /// Offset, within the page that a process maps as its doorbell, of the word

@@ -1,4 +1,4 @@
-//! How often the NIC does not find a page that was entered, because a full row lost
+//! How often the NIC does not find a page because a full row has evicted
 //! it: the table's own code against the formula of NetVM §4.3.1.1 (N4, N5).
 //!
 //! With *n* pages entered in *m* rows of *d* entries, a row that *i* pages hash to
@@ -48,7 +48,7 @@ fn scattered(table: u64, index: u64) -> Tag {
     )
 }
 
-/// Four processes that export one range each, as they mostly do.
+/// Four processes that each export one range, as most do.
 fn ranges(table: u64, index: u64) -> Tag {
     let process = index % 4;
     let start = scramble(table << 8 | process) & 0x7_ffff_ffff;
@@ -133,7 +133,7 @@ fn compare(n: u64, page: fn(u64, u64) -> Tag) {
     );
 }
 
-/// What the source concludes for m = M, d = 4: below 10⁻³ for a full table, below
+/// The source's results for m = M, d = 4: below 10⁻³ for a full table, below
 /// 4 · 10⁻⁵ for one that is half full.
 #[test]
 fn the_formula_gives_the_figures_of_the_source() {

@@ -1,5 +1,5 @@
-//! The kernel module has a lock file of its own: what it shares with the workspace
-//! must be of the same version, or the code that is tested is not the code that
+//! The kernel module has a lock file of its own. Packages that it shares with the workspace
+//! must have the same version; else the tested code is not the code that
 //! runs in the kernel.
 
 use std::collections::BTreeSet;

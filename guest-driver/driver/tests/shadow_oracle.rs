@@ -1,5 +1,6 @@
 //! The shadow page table against an oracle (N5, N6, N7): pages are inserted, evicted,
 //! unmapped, forced out, locked, written to and cleaned, in any order and with the real
+//! unmapped, forced out, locked, written to and cleaned, in any order and with the real
 //! code of driver and NIC. The NIC finds exactly the pages that the oracle has as
 //! mapped, with their own frames and keys, and every page that was written to is
 //! reported dirty once.
@@ -28,7 +29,7 @@ const ROWS: [(u64, usize); 2] = [(5, 8), (6, 4)];
 /// Longest page span that the NIC locks behind one fence.
 const SPAN: usize = 4;
 
-/// What is done with a page, and a frame where it needs one.
+/// An operation on a page, with a frame where it needs one.
 #[derive(Debug, Clone)]
 enum Operation {
     Insert { key: u64, access: PageAccess },
@@ -59,7 +60,7 @@ fn operation() -> impl Strategy<Value = (Operation, usize, u32)> {
     (operation, 0..12usize, 0..FRAMES as u32 + 2)
 }
 
-/// An mapped page, as the oracle knows it.
+/// A mapped page, as the oracle knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Page {
     tag: Tag,
@@ -77,7 +78,7 @@ struct World {
     mapped: BTreeMap<u32, Page>,
     /// Pages that were forced out while the NIC held them, by frame.
     leaving: BTreeMap<u32, Page>,
-    /// What the NIC holds, last locked last.
+    /// Pages that the NIC holds, the last locked one last.
     held: Vec<(LockedPage, PageAccess)>,
 }
 
@@ -109,7 +110,7 @@ impl World {
         self.held.iter().any(|held| frame_number(&held.0) == frame)
     }
 
-    /// The frame of a page, if the NIC may access it so.
+    /// The frame of a page, if the NIC may access it in this way.
     fn found(&self, tag: Tag, access: PageAccess) -> Option<u32> {
         let frame = self.frame_of(tag)?;
         (self.mapped[&frame].access >= access).then_some(frame)
@@ -258,7 +259,7 @@ impl World {
             return;
         };
         let frame = frame_number(&page);
-        // What was locked for reading is not written to.
+        // A page that was locked for reading is not written to.
         if !dirty || access == PageAccess::Read {
             return unlock_page(&self.sram, &self.geometry, page);
         }
@@ -286,7 +287,7 @@ impl World {
         }
     }
 
-    /// The table is as the oracle has it.
+    /// Checks that the table agrees with the oracle.
     fn check(&self) {
         let mut found = BTreeMap::new();
         for row in 0..self.geometry.rows {
@@ -322,7 +323,7 @@ impl World {
         }
     }
 
-    /// Lets go of everything: nothing stays behind.
+    /// Unlocks and unmaps everything: nothing is left.
     fn wind_up(&mut self) {
         while !self.held.is_empty() {
             self.unlock(false);
@@ -373,7 +374,7 @@ fn a_full_row_loses_any_of_its_pages() {
     assert!(!victims.contains_key(&Some(4)));
 }
 
-/// The dirty bit of a page is kept when its frame is wanted for another page: while
+/// The dirty bit of a page survives when its frame is wanted for another page: while
 /// the page leaves by force, and when the other page finds no room.
 #[test]
 fn a_frame_that_is_wanted_elsewhere_keeps_its_dirty_bit() {
@@ -400,7 +401,7 @@ fn a_frame_that_is_wanted_elsewhere_keeps_its_dirty_bit() {
     world.wind_up();
 }
 
-/// What a broken device writes into the table does no harm.
+/// Nonsense that a broken device writes into the table does no harm.
 #[test]
 fn entries_beyond_the_frames_are_harmless() {
     let mut world = World::new(1);

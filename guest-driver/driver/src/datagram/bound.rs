@@ -1,4 +1,4 @@
-//! A port that is bound, as the engine sees it: everything that one upper module can fill.
+//! A bound port, as the engine sees it: all the tables that one upper module can fill.
 
 use alloc::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use super::routes::Routes;
 use super::sends::{Packet, Sends};
 use crate::platform::{NoMemory, Platform};
 
-/// How long own memory is not posted after the NIC has refused some, in nanoseconds.
+/// How long no own memory is posted after the NIC has refused some, in nanoseconds.
 const REFUSED_NS: u64 = 10_000_000;
 
 /// A packet that was received.
@@ -36,38 +36,38 @@ pub(super) struct Single<P: Platform> {
     pub(super) landed: Landed<P>,
     pub(super) from: Address,
     pub(super) header: Header,
-    /// At most what the memory has room for.
+    /// At most the size of the memory.
     pub(super) length: usize,
 }
 
-/// What the upper module is to be told next. It is moved often, so it is small.
+/// The next event for the upper module. It is moved often, so it is small.
 pub(super) enum Call<P: Platform> {
     Received(Single<P>),
-    /// Fragments are all there: [`Bound::whole`].
+    /// All fragments of a message are there: [`Bound::whole`].
     Joinable,
     Sent(Sent<P>),
     Withdrawn(Handle, Buffer<P>),
     Deadline,
     Gone,
-    /// A packet was taken in, and nothing is to be told.
+    /// A packet was taken in, and there is no event.
     Nothing,
 }
 
-/// A port that is bound.
+/// A bound port.
 pub(super) struct Bound<P: Platform, U> {
     pub(super) key: PortKey,
     pub(super) number: u16,
-    /// The upper module; whoever calls it knows how.
+    /// The upper module; the engine's type parameter decides how it is called.
     pub(super) upper: U,
     pub(super) receives: Receives<P>,
     pub(super) sends: Sends<P>,
     fragments: Fragments<Landed<P>>,
-    /// The fragments that the thread that serves is about to join.
+    /// The fragments that the serving thread joins next.
     pub(super) whole: Option<Whole<Landed<P>>>,
     arrived: VecDeque<Arrival<P>>,
     /// When the upper module wants to be called.
     pub(super) deadline_ns: Option<u64>,
-    /// No own memory is posted before.
+    /// No own memory is posted before this time.
     refused_until_ns: u64,
     /// The upper module waits for a message to be sent.
     pub(super) wants_sends: bool,
@@ -150,7 +150,7 @@ impl<P: Platform, U> Bound<P, U> {
         self.receives.close();
     }
 
-    /// Takes back what came back without a packet; a steered buffer ends with it.
+    /// Takes back memory that came without a packet; a steered buffer ends with it.
     fn take_back(&mut self, landed: Landed<P>, handle: u64) {
         if matches!(landed, Landed::Steered(..)) {
             self.receives.end(Handle(handle & !1));
@@ -158,7 +158,7 @@ impl<P: Platform, U> Bound<P, U> {
         self.receives.put_back(landed);
     }
 
-    /// The next thing to tell the upper module.
+    /// The next event for the upper module.
     pub(super) fn next_call(&mut self, now_ns: u64, counters: &Counters) -> Option<Call<P>> {
         if let Some(sent) = self.sends.next_done() {
             self.wants_sends = false;
@@ -256,7 +256,7 @@ impl<P: Platform, U> Bound<P, U> {
         }
     }
 
-    /// Ends a steered buffer, and the message of which a part is in it.
+    /// Ends a steered buffer, and the message that has a part in it.
     pub(super) fn withdraw(&mut self, handle: Handle, counters: &Counters) {
         let Some(slot) = self.receives.end(handle) else {
             return;
@@ -269,7 +269,7 @@ impl<P: Platform, U> Bound<P, U> {
         }
     }
 
-    /// From now on nothing is sent or received.
+    /// Closes the port: from now on it neither sends nor receives.
     pub(super) fn close(&mut self) {
         self.closing = true;
         self.deadline_ns = None;
@@ -316,19 +316,19 @@ impl<P: Platform, U> Bound<P, U> {
         !self.arrived.is_empty() || self.sends.has_done() || (self.gone && !self.told_gone)
     }
 
-    /// Returns true if something waits for packets to be sent.
+    /// Returns true if a message or the upper module waits for packets to be sent.
     pub(super) fn awaits_sends(&self) -> bool {
         self.wants_sends || self.sends.has_waiting()
     }
 
-    /// When something is to be done that nobody asks for.
+    /// When the port has work to do without an event.
     pub(super) fn deadline(&self, now_ns: u64) -> Option<u64> {
         let refused = (self.refused_until_ns > now_ns).then_some(self.refused_until_ns);
         let deadlines = [self.deadline_ns, self.fragments.deadline(), refused];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Returns true if a port that closes has nothing left.
+    /// Returns true if a closing port has nothing left.
     pub(super) fn is_quiet(&self) -> bool {
         self.receives.is_quiet() && self.sends.is_empty() && self.arrived.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Who owns the memory of datagrams (H8).
+//! Owners of the memory of datagrams (H8).
 //!
 //! ```text
 //!            post, send                  packet
@@ -6,11 +6,11 @@
 //!     ▲                     the NIC's                              │ dropped
 //!     └────────────────────────────────────────────────────────────┘
 //! ```
-//! It is exactly one of NIC, driver and upper module, and the type says which:
+//! The owner is exactly one of NIC, driver and upper module, and the type says which:
 //!
 //! | type | owner | what its holder can do |
 //! |---|---|---|
-//! | [`WithNic`] | NIC | tell the NIC where it is; take it back when the NIC has returned it |
+//! | [`WithNic`] | NIC | tell the NIC its address; take it back when the NIC has returned it |
 //! | [`Landed`] | driver | join it to a message, post it again |
 //! | [`Buffer`] | upper module | read and write it, send it, keep it, drop it |
 //!
@@ -24,11 +24,11 @@ use qnic_abi::SharedMemory;
 
 use crate::platform::{DeviceMemory, Platform};
 
-/// Names a port that is bound, or was.
+/// Names a port that is or was bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PortKey {
     pub(super) index: u8,
-    /// Not that of a port that had the place before.
+    /// Differs for each port that has this place.
     pub(super) generation: u32,
 }
 
@@ -51,7 +51,7 @@ pub struct Buffer<P: Platform> {
 }
 
 impl<P: Platform> Buffer<P> {
-    /// Memory that came from elsewhere: dropping the buffer drops this handle on it.
+    /// Memory of the upper module's own: dropping the buffer drops this handle on it.
     pub fn new(memory: P::Memory) -> Self {
         Buffer { memory, home: None }
     }
@@ -88,7 +88,7 @@ impl<P: Platform> Drop for Buffer<P> {
     }
 }
 
-/// What the NIC reads or writes: nobody touches it before the NIC has returned it.
+/// Memory that the NIC reads or writes: the driver does not touch it before the NIC has returned it.
 pub(super) struct WithNic<T>(T);
 
 impl<T> WithNic<T> {
@@ -97,7 +97,7 @@ impl<T> WithNic<T> {
         WithNic(value)
     }
 
-    /// What is lent, to be named in a command.
+    /// The lent value, to be named in a command.
     pub(super) fn named(&self) -> &T {
         &self.0
     }
@@ -115,11 +115,11 @@ pub(super) struct Place {
     pub(super) page: u8,
 }
 
-/// Memory that a packet is in, or that is free; the driver owns it.
+/// Memory that holds a packet, or is free; the driver owns it.
 pub(super) enum Landed<P: Platform> {
-    /// Of the port's own receive buffers.
+    /// One of the port's own receive buffers.
     Own(P::Memory),
-    /// Of a steered buffer.
+    /// A page of a steered buffer.
     Steered(Buffer<P>, Place),
 }
 

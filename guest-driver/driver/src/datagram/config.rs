@@ -1,12 +1,12 @@
-//! What a port is bound with, and why calls of it are refused.
+//! Parameters of a port, and the reasons for which its calls are refused.
 
 use crate::error::CallError;
 use crate::platform::NoMemory;
 
-/// Ports up to this number are those of kernel modules; pools of processes have higher ones.
+/// The last port for kernel modules; pools of processes have higher ones.
 pub const LAST_KERNEL_PORT: u16 = 1023;
 
-/// What a port may hold; all of it is allocated when it is bound.
+/// The most that a port may hold; all of it is allocated when the port is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortConfig {
     /// Receive buffers that are kept posted.
@@ -20,7 +20,7 @@ pub struct PortConfig {
 /// Why a port is not bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// The number is zero, or something is too large.
+    /// The number is zero, or a parameter is too large.
     #[error("the port is zero, or too many buffers or messages are asked for")]
     Invalid,
     /// Another upper module has it.
@@ -58,7 +58,7 @@ pub enum SendError {
     /// There is no destination, or there are too many.
     #[error("a message goes to 1 to 16 destinations, none of them on port 0")]
     Destinations,
-    /// So many messages wait or are under way as the port was bound for.
+    /// As many messages wait or are under way as the port was bound for.
     #[error("all message slots of the port are in use")]
     Full,
     /// The port is closed, or the device is gone.

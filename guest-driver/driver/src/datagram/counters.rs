@@ -1,9 +1,9 @@
-//! What the datagram layer counts: the table of [`qnic_abi::counters::CounterSource::Datagrams`].
+//! The counters of the datagram layer: the table of [`qnic_abi::counters::CounterSource::Datagrams`].
 
 use crate::device::Counter;
 
 qnic_abi::counters! {
-    /// Counters since the first port was bound. What the NIC drops it counts itself.
+    /// Counters since the first port was bound. The NIC itself counts what it drops.
     #[derive(Debug, Default)]
     pub(crate) struct Counters: Counter {
         Counter _ "Messages that the NIC has sent to all their destinations." = messages_sent;

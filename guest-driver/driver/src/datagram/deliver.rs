@@ -13,14 +13,14 @@ use super::port::{Engine, Port};
 use crate::platform::{Lock, Platform};
 
 impl<P: Platform> Engine<P> {
-    /// Calls upper modules, at most [`BATCH`] times, and sends what is to be sent. Atomic; it
-    /// returns at once if another thread is at it, which then does it all.
+    /// Calls upper modules, at most [`BATCH`] times, and sends what is to be sent. Atomic. If another
+    /// thread serves already, it returns at once, and that thread does the work.
     pub(crate) fn serve(self: &Arc<Self>) {
         self.serve_as(false);
     }
 
-    /// The same, as the platform was asked to; nothing is scheduled any more. It looks on for a
-    /// while, if the processor has nothing else to do.
+    /// The same, at the platform's request; no other call is scheduled now. It goes on polling for a
+    /// while if the processor has nothing else to do.
     pub(crate) fn serve_scheduled(self: &Arc<Self>) {
         self.serve_as(true);
         self.look_on_if_spare();
@@ -52,7 +52,7 @@ impl<P: Platform> Engine<P> {
         self.state.with(|state| state.leave(self, now));
     }
 
-    /// Serves until nothing is left to do. The device is gone: nobody else would.
+    /// Serves until no work is left. The device is gone, so no event would start another turn.
     pub(crate) fn finish(self: &Arc<Self>) {
         loop {
             self.serve();
@@ -67,7 +67,7 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-/// What an upper module is called with.
+/// The event that an upper module is called with.
 enum Ready<P: Platform> {
     Nothing,
     Sent(Sent<P>),
@@ -77,8 +77,8 @@ enum Ready<P: Platform> {
     Received(Message<P>),
 }
 
-/// The next call. Not inlined: fragments and what joins them are off the stack when the upper
-/// module, which needs what stack there is, gets the message.
+/// The next call. Not inlined, so that the variables that join fragments are off the stack when the
+/// upper module gets the message: it needs all the stack there is.
 #[inline(never)]
 fn prepare<P: Platform>(engine: &Arc<Engine<P>>, now_ns: u64) -> Option<(PortKey, Ready<P>)> {
     let (key, call) = engine.state.with(|state| state.next(engine, now_ns))?;
@@ -101,7 +101,7 @@ fn prepare<P: Platform>(engine: &Arc<Engine<P>>, now_ns: u64) -> Option<(PortKey
     Some((key, ready))
 }
 
-/// Makes a call. The thread serves: no other one calls an upper module.
+/// Makes a call. Only the serving thread calls upper modules.
 fn call<P: Platform>(engine: &Arc<Engine<P>>, key: PortKey, ready: Ready<P>, now_ns: u64) {
     let found = engine.peek(key, |bound| (bound.upper.clone(), bound.number));
     let Some((upper, number)) = found else {
@@ -118,7 +118,7 @@ fn call<P: Platform>(engine: &Arc<Engine<P>>, key: PortKey, ready: Ready<P>, now
     }
 }
 
-/// A message that came in one packet. One without data does not need its buffer.
+/// A message that came in one packet. One without data gives its buffer back.
 fn received<P: Platform>(engine: &Arc<Engine<P>>, port: PortKey, single: Single<P>) -> Message<P> {
     let Single {
         landed,
@@ -145,7 +145,7 @@ fn received<P: Platform>(engine: &Arc<Engine<P>>, port: PortKey, single: Single<
     }
 }
 
-/// The buffer of a page that the upper module gets.
+/// A page, as a buffer for the upper module.
 fn handed_over<P: Platform>(
     engine: &Arc<Engine<P>>,
     port: PortKey,
@@ -164,7 +164,7 @@ fn handed_over<P: Platform>(
     }
 }
 
-/// Joins the fragments of a message; none if it cannot be.
+/// Joins the fragments of a message; `None` if they do not fit.
 #[inline(never)]
 fn joined<P: Platform>(engine: &Arc<Engine<P>>, port: PortKey) -> Option<Message<P>> {
     let whole = engine.peek(port, |bound| bound.whole.take()).flatten()?;

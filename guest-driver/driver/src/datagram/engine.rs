@@ -6,9 +6,9 @@
 //!   Port::send, expect, give ─────► output: completions, commands, doorbell ◄────┘
 //! ```
 //! # Locks
-//! One spin lock guards all of it. Upper modules are called without it, one call at a time: while
-//! one thread serves, others leave their work to it. What is dropped under the lock is never a
-//! [`super::Buffer`], which would want it.
+//! One spin lock guards everything here. Upper modules are called without it, one call at a time: while
+//! one thread serves, others leave their work to it. A [`super::Buffer`] takes this lock when it is
+//! dropped, so none is dropped under the lock.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -35,10 +35,10 @@ pub(super) const MAX_PORTS: usize = 1 << PORT_BITS;
 /// Calls of upper modules for one interrupt (H5).
 pub(super) const BATCH: usize = 64;
 
-/// When a queue that was full is looked at again, if no event comes before, in nanoseconds.
+/// When a full queue is looked at again, if no event comes earlier, in nanoseconds.
 const FULL_NS: u64 = 1_000_000;
 
-/// When packets that were sent are reaped, if nobody waits for them and nothing comes before, in
+/// When sent packets are reaped if neither a thread waits for them nor an event comes earlier, in
 /// nanoseconds (H2).
 const REAP_NS: u64 = 2_000_000;
 
@@ -52,10 +52,10 @@ pub(crate) struct Engine<P: Platform, U: Send> {
     pub(super) state: P::SpinLock<State<P, U>>,
 }
 
-/// What the lock guards.
+/// The state under the lock.
 pub(super) struct State<P: Platform, U> {
     pub(super) queues: Queues,
-    /// A place for each port; those that are bound are among the first [`State::places`].
+    /// A place for each port; bound ports are among the first [`State::places`].
     pub(super) ports: Vec<Option<Box<Bound<P, U>>>>,
     pub(super) places: usize,
     slots: Slots,
@@ -63,39 +63,39 @@ pub(super) struct State<P: Platform, U> {
     peers: Peers,
     /// Number of the next message.
     sequence: u32,
-    /// Buffers that were ever posted.
+    /// The number of buffers that were ever posted.
     pub(super) uses: u64,
     pub(super) generation: u32,
     /// A thread serves.
     serving: bool,
-    /// It is to serve once more.
+    /// The serving thread is to serve once more.
     pub(super) again: bool,
-    /// Threads that look at the NIC: meanwhile it sends no wake events.
+    /// Threads that poll the NIC: meanwhile it sends no wake events.
     pub(super) lookers: u32,
-    /// Why the next service at the platform's request is to look on, and until when.
+    /// Why the next service at the platform's request is to go on polling, and until when.
     pub(super) look_on: Option<(LookOn, u64)>,
-    /// What the last wake event was asked for.
+    /// The kinds of completions for which the last wake event was requested.
     armed: Awaited,
-    /// The port whose turn it is: to call, and to send.
+    /// The port that is next to be called, and the port that is next to send.
     call_turn: usize,
     command_turn: usize,
-    /// What the platform was asked for last.
+    /// The time of the last request to the platform.
     timer_ns: Option<u64>,
-    /// The device is gone, and all that it had was taken back.
+    /// The device is gone, and everything that it had was taken back.
     abandoned: bool,
     failed: bool,
 }
 
-/// How long the answer or the next packet is looked for, in nanoseconds: some times what an interrupt
-/// costs an emulated guest.
+/// How long service polls for an answer or the next packet, in nanoseconds: a few times what an
+/// interrupt costs an emulated guest.
 pub(super) const LOOK_ON_NS: u64 = 250_000;
 
-/// Why service looks on.
+/// Why service goes on polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LookOn {
-    /// An event has come: the next packet may be near.
+    /// An event has come: the next packet may follow soon.
     Event,
-    /// The thread that runs is about to wait for an answer.
+    /// The running thread is about to wait for an answer.
     Thread,
 }
 
@@ -115,7 +115,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
             slots: Slots::new()?,
             routes: Routes::new()?,
             peers: Peers::new()?,
-            // Not that of messages from before a reboot, of which fragments may be under way.
+            // Random, because fragments of messages from before a reboot may be under way.
             sequence: device.platform.random() as u32,
             uses: 0,
             generation: 0,
@@ -154,7 +154,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
         self.request_service_at(self.device.platform.now_ns());
     }
 
-    /// A wake event has come: has [`Engine::serve`] called, unless a thread looks. Atomic.
+    /// Handles a wake event: has [`Engine::serve`] called, unless a thread polls. Atomic.
     pub(crate) fn woken(&self) {
         let now = self.device.platform.now_ns();
         self.state.with(|state| {
@@ -168,7 +168,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
         });
     }
 
-    /// Has [`Engine::serve`] called at some time. Atomic.
+    /// Has [`Engine::serve`] called at that time. Atomic.
     pub(super) fn request_service_at(&self, at_ns: u64) {
         let now = self.device.platform.now_ns();
         self.state.with(|state| state.schedule(self, now, at_ns));
@@ -188,7 +188,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
         })
     }
 
-    /// Returns true if the NIC has stopped the command queue: a mistake of the driver.
+    /// Returns true if the NIC has stopped the command queue: a bug of the driver.
     pub(crate) fn has_failed(&self) -> bool {
         self.state.with(|state| state.failed)
     }
@@ -205,24 +205,24 @@ impl<P: Platform, U: Send> TakeBack<P::Memory> for Engine<P, U> {
 }
 
 impl<P: Platform, U: Send> State<P, U> {
-    /// There is a reason to look on. It is forgotten if nothing serves in time.
+    /// Asks service to go on polling. The request expires if no service comes in time.
     pub(super) fn look_on_until(&mut self, reason: LookOn, now_ns: u64) {
         self.look_on = Some((reason, now_ns.saturating_add(LOOK_ON_NS)));
     }
 
-    /// A port that is bound.
+    /// A bound port.
     pub(super) fn port(&mut self, key: PortKey) -> Option<&mut Bound<P, U>> {
         let port = self.ports.get_mut(usize::from(key.index))?.as_mut()?;
         (port.key == key).then_some(&mut **port)
     }
 
-    /// Ports that are bound.
+    /// All bound ports.
     pub(super) fn bound(&self) -> impl Iterator<Item = &Bound<P, U>> {
         let places = self.ports.iter().take(self.places);
         places.flatten().map(|port| &**port)
     }
 
-    /// Nobody looks at the NIC: asks for a wake event, or for service if there is a reason already.
+    /// No thread polls any more: asks for a wake event, or for service if there is work already.
     pub(super) fn rest(&mut self, engine: &Engine<P, U>, now_ns: u64) {
         let (window, area) = (engine.window(), engine.area());
         let ready = engine.device.is_attached();
@@ -236,15 +236,15 @@ impl<P: Platform, U: Send> State<P, U> {
         self.reap_later(engine, now_ns);
     }
 
-    /// Packets are to be reaped that no event tells of.
+    /// Schedules the reaping of packets for which no event comes.
     fn reap_later(&mut self, engine: &Engine<P, U>, now_ns: u64) {
         if self.armed == Awaited::Solicited && self.slots.has_busy() {
             self.schedule(engine, now_ns, now_ns.saturating_add(REAP_NS));
         }
     }
 
-    /// What a wake event is to be asked for. An interrupt for each packet that was sent would cost
-    /// a guest more than the packet.
+    /// The kinds of completions to request a wake event for. An interrupt for each sent packet would
+    /// cost a guest more than the packet.
     fn awaited(&self) -> Awaited {
         match self.bound().any(Bound::awaits_sends) {
             true => Awaited::Anything,
@@ -252,8 +252,8 @@ impl<P: Platform, U: Send> State<P, U> {
         }
     }
 
-    /// Has [`Engine::serve`] called at some time, unless it will be by then. A time that has passed is
-    /// none to rely upon: clocks of platforms are coarse, a guest's ticks every four milliseconds.
+    /// Has [`Engine::serve`] called at that time, unless it will be called earlier. A scheduled time that
+    /// has passed does not count: clocks of platforms are coarse, a guest's ticks every four milliseconds.
     fn schedule(&mut self, engine: &Engine<P, U>, now_ns: u64, at_ns: u64) {
         let is_known = |timer: u64| timer == at_ns || (timer < at_ns && at_ns > now_ns);
         if !self.timer_ns.is_some_and(is_known) {
@@ -262,8 +262,8 @@ impl<P: Platform, U: Send> State<P, U> {
         }
     }
 
-    /// A thread is to serve; with `scheduled` it is the platform that was asked to. Returns true if
-    /// no other one does.
+    /// Makes the calling thread the serving one; with `scheduled` it serves at the platform's request.
+    /// Returns false if another thread serves.
     pub(super) fn enter(&mut self, scheduled: bool) -> bool {
         if scheduled {
             self.timer_ns = None;
@@ -292,8 +292,8 @@ impl<P: Platform, U: Send> State<P, U> {
         None
     }
 
-    /// The thread that serves has made its last call: sends what is to be sent, and sees to it
-    /// that somebody serves again when there is a reason.
+    /// The serving thread has made its last call: sends what is to be sent, and schedules the next
+    /// service if there is a reason.
     pub(super) fn leave(&mut self, engine: &Engine<P, U>, now_ns: u64) {
         self.output(engine, now_ns);
         self.serving = false;
@@ -372,7 +372,7 @@ impl<P: Platform, U: Send> State<P, U> {
         }
     }
 
-    /// The device accesses no memory any more: all that it had is the driver's again.
+    /// The device accesses no memory any more: everything that it had belongs to the driver again.
     fn abandon(&mut self) {
         while let Some(busy) = self
             .slots
@@ -391,7 +391,7 @@ impl<P: Platform, U: Send> State<P, U> {
         }
     }
 
-    /// [`State::output`], unless a thread serves, which does it when it has made its calls.
+    /// [`State::output`], unless a thread serves: that thread does it after its calls.
     pub(super) fn output_unless_served(&mut self, engine: &Engine<P, U>, now_ns: u64) {
         if !self.serving {
             self.output(engine, now_ns);
@@ -405,7 +405,7 @@ impl<P: Platform, U: Send> State<P, U> {
         }
     }
 
-    /// Puts commands into the queue while there is room: buffers first, packets then; ports take
+    /// Puts commands into the queue while there is room: buffers first, then packets; ports take
     /// turns.
     fn output(&mut self, engine: &Engine<P, U>, now_ns: u64) {
         self.collect(engine, now_ns);
@@ -431,7 +431,7 @@ impl<P: Platform, U: Send> State<P, U> {
         }
     }
 
-    /// Puts a command of a port into the queue, which has room; false: it has none.
+    /// Puts a command of a port into the queue, which has room. Returns false if the port has none.
     fn put_command(&mut self, engine: &Engine<P, U>, turn: usize, now_ns: u64) -> bool {
         let Some(Some(port)) = self.ports.get_mut(turn) else {
             return false;

@@ -1,14 +1,15 @@
-//! Messages of several packets, of which fragments are missing (H3, H4).
+//! Incomplete messages of several packets (H3, H4).
 //!
 //! ```text
 //!   packet ──► message by (node, port, sequence) ──┬─ all there ──► Whole
 //!                        │                         ├─ not yet ────► kept
 //!                        └── too old, too many ────┴─ nonsense ───► Dropped, and counted
 //! ```
-//! # What a packet must be
+//! # Checks of a packet
 //! All fragments of a message but the last have the same size: a power of two from
-//! [`MIN_FRAGMENT`] to half of [`MAX_MESSAGE`], and there are [`MAX_FRAGMENTS`] at most. So each says where it belongs. The sender's header is in all of
-//! them. What does not fit that, or what came before, drops the message: there is no way to tell
+//! [`MIN_FRAGMENT`] to half of [`MAX_MESSAGE`], and there are [`MAX_FRAGMENTS`] at most. So the number
+//! of a fragment tells its place. All of them carry the sender's header. A fragment that breaks these
+//! rules, or contradicts an earlier one, drops the message: there is no way to tell
 //! which fragment lies.
 //!
 //! # Bounds
@@ -23,11 +24,11 @@ use crate::platform::NoMemory;
 /// Smallest fragment, in bytes, unless it is the last.
 pub(super) const MIN_FRAGMENT: usize = 512;
 
-/// Most fragments of a message: two pages in the smallest ones, or a block of [`MAX_MESSAGE`] bytes
+/// Most fragments of a message: two pages in the smallest fragments, or a block of [`MAX_MESSAGE`] bytes
 /// in fragments of half a page.
 pub(super) const MAX_FRAGMENTS: usize = 16;
 
-/// Most messages of a port of which fragments are missing.
+/// Most incomplete messages of a port.
 pub(super) const MAX_PARTIAL: usize = 32;
 
 /// How long fragments wait for the others, in nanoseconds.
@@ -49,7 +50,7 @@ pub(super) struct Fragment<M> {
 /// The memory of fragments, by their numbers.
 pub(super) type Parts<M> = [Option<M>; MAX_FRAGMENTS];
 
-/// A message whose fragments are all there.
+/// A complete message.
 pub(super) struct Whole<M> {
     pub(super) from: Address,
     pub(super) header: Header,
@@ -63,21 +64,21 @@ pub(super) struct Whole<M> {
 /// Why memory is given back without a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// It was there already.
+    /// This fragment was there already.
     Duplicate,
-    /// It cannot be right.
+    /// It breaks the rules, or contradicts an earlier fragment.
     Malformed,
     /// It waited too long.
     Expired,
-    /// There were too many others.
+    /// There were too many other messages.
     Evicted,
 }
 
-/// What became of a fragment.
+/// The outcome of a fragment.
 pub(super) enum Outcome<M> {
     Kept,
     Whole(Whole<M>),
-    /// One or more are given back.
+    /// The memory of one or more fragments is given back.
     Dropped(Reason, Parts<M>),
 }
 
@@ -96,10 +97,10 @@ struct Partial<M> {
     own: usize,
 }
 
-/// All that wait; the oldest first.
+/// The incomplete messages of a port; the oldest first.
 pub(super) struct Fragments<M> {
     partial: VecDeque<Partial<M>>,
-    /// Fragments that are kept in own buffers, and how many may be.
+    /// Fragments that are kept in own buffers, and their bound.
     kept: usize,
     limit: usize,
 }
@@ -126,8 +127,8 @@ impl<M> Fragments<M> {
         })
     }
 
-    /// Takes a fragment, which is not all of its message. If there is no room for it,
-    /// [`Fragments::evict`] comes first.
+    /// Takes a fragment of a message that has others. If there is no room for it,
+    /// [`Fragments::evict`] must be called first.
     pub(super) fn insert(&mut self, now_ns: u64, fragment: Fragment<M>) -> Outcome<M> {
         let number = usize::from(fragment.number);
         if number >= MAX_FRAGMENTS || fragment.length > MAX_MESSAGE {
@@ -149,7 +150,7 @@ impl<M> Fragments<M> {
             Ok(()) => self.kept += own,
             Err((Reason::Malformed, memory)) => {
                 let mut parts = self.remove(index);
-                // The place of this fragment is free, or another has it: one is free.
+                // The place of this fragment is free, or another fragment has it and one is free.
                 if let Some(free) = parts.iter_mut().find(|part| part.is_none()) {
                     *free = Some(memory);
                 }
@@ -175,13 +176,13 @@ impl<M> Fragments<M> {
         (full && !self.partial.is_empty()).then(|| self.remove(0))
     }
 
-    /// Gives a message up whose time is over.
+    /// Gives up a message whose time is over.
     pub(super) fn expire(&mut self, now_ns: u64) -> Option<Parts<M>> {
         let over = self.deadline().is_some_and(|deadline| deadline <= now_ns);
         over.then(|| self.remove(0))
     }
 
-    /// Gives the message up of which a fragment is in such memory.
+    /// Gives up the message that has a fragment in such memory.
     pub(super) fn take_where(&mut self, is_it: impl Fn(&M) -> bool) -> Option<Parts<M>> {
         let has = |partial: &Partial<M>| partial.parts.iter().flatten().any(&is_it);
         let index = self.partial.iter().position(has)?;
@@ -224,7 +225,7 @@ impl<M> Partial<M> {
         }
     }
 
-    /// Takes a fragment in, or says why not.
+    /// Takes a fragment in, or returns the reason why not.
     fn take(&mut self, fragment: Fragment<M>) -> Result<(), (Reason, M)> {
         let (number, length) = (usize::from(fragment.number), fragment.length);
         let (size, last) = match fragment.last {

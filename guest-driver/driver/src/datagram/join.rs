@@ -1,10 +1,10 @@
-//! Fragments become a message: where they lie if they can, copied if not (H6).
+//! Joins fragments to a message: in place if possible, else by copying (H6).
 //!
 //! ```text
 //!   route carries a page:   0 │ 1                  two buffers, nothing is copied
-//!   route carries 1 KiB:    0 ◄─ 1 ◄─ 2 ◄─ 3 │ 4   what is not at its place is copied into the
-//!                                                  buffer of the first fragment of its page
-//!   buffers are blocks:     0 ◄─ 1 ◄─ 2 ◄─ 3 ◄─ 4  or of all
+//!   route carries 1 KiB:    0 ◄─ 1 ◄─ 2 ◄─ 3 │ 4   other fragments are copied into the
+//!                                                  buffer of the first fragment of their page
+//!   buffers are blocks:     0 ◄─ 1 ◄─ 2 ◄─ 3 ◄─ 4  or of their block
 //! ```
 
 use qnic_abi::SharedMemory;
@@ -19,7 +19,7 @@ use crate::platform::{DeviceMemory, Platform};
 pub(super) struct Joined<P: Platform> {
     pub(super) pages: [Option<Landed<P>>; PAGES],
     pub(super) spare: Parts<Landed<P>>,
-    /// False: it did not fit into its first buffer, and all is spare.
+    /// False if it did not fit into its first buffer; then all memory is spare.
     pub(super) fits: bool,
 }
 

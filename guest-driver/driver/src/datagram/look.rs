@@ -1,15 +1,15 @@
-//! The NIC is looked at for a while, and sends no wake events meanwhile: by a thread that waits, and
-//! by service, as long as the processor has nothing else to do.
+//! Polling: a thread that waits, and service while the processor has nothing else to do, look at the
+//! NIC for a while. Meanwhile the NIC sends no wake events.
 //!
 //! ```text
 //!   undisturbed:  take the wake request back ─► look, serve, look … ─► ask for wake events again
-//!                                               until there is what the thread waits for, the
-//!                                               time is over, or others want the processor
+//!                                               until the thread has what it waits for, the
+//!                                               time is over, or other tasks want the processor
 //! ```
-//! An interrupt costs an emulated guest many times what a message does. Nobody waits for a thread that looks:
-//! it has the processor all the time that no events come, and serves every port.
+//! An interrupt costs an emulated guest many times what a message does. No other task is delayed by a
+//! polling thread: it keeps the processor while no events come, and serves every port.
 //!
-//! | what looks | how long |
+//! | what polls | how long |
 //! |---|---|
 //! | a thread that waits ([`Engine::look`]) | what it asks for |
 //! | service after a wake event, if the processor would halt | [`LOOK_ON_NS`] after the last packet, [`LONGEST_NS`] in all |
@@ -21,19 +21,19 @@ use super::engine::{LookOn, LOOK_ON_NS};
 use super::port::Engine;
 use crate::platform::{Lock, Platform, Spare};
 
-/// How long service looks on in all, in nanoseconds. If more comes, an event begins it anew.
+/// How long service polls in all, in nanoseconds. If more packets come, an event begins it anew.
 const LONGEST_NS: u64 = 2_000_000;
 
 impl<P: Platform> Engine<P> {
-    /// Looks until `ready`, for `limit_ns` at most; at least once. The NIC is asked for a wake event
-    /// before this returns, so an event that `ready` did not see is served as any other.
+    /// Polls until `ready`, for `limit_ns` at most; at least once. The NIC is asked for a wake event
+    /// before this returns, so an event that `ready` did not see is served as usual.
     pub(super) fn look(self: &Arc<Self>, ready: &dyn Fn() -> bool, limit_ns: u64) {
         let platform = &self.device.platform;
         let end = platform.now_ns().saturating_add(limit_ns);
         self.look_while(&mut || !ready() && platform.may_look() && platform.now_ns() < end);
     }
 
-    /// A thread has asked for something, and is about to wait for the answer: the next service looks on
+    /// A thread has sent a request, and is about to wait for the answer: the next service polls
     /// for it. Atomic.
     pub(super) fn look_on(&self) {
         let now = self.device.platform.now_ns();
@@ -41,7 +41,7 @@ impl<P: Platform> Engine<P> {
             .with(|state| state.look_on_until(LookOn::Thread, now));
     }
 
-    /// Looks on, if there is a reason that is not too old, and the processor has nothing else to do.
+    /// Goes on polling if there is a reason that is recent, and the processor has nothing else to do.
     pub(super) fn look_on_if_spare(self: &Arc<Self>) {
         let Some((reason, mut until)) = self.state.with(|state| state.look_on.take()) else {
             return;
@@ -71,7 +71,7 @@ impl<P: Platform> Engine<P> {
         });
     }
 
-    /// Looks at least once, then as long as `goes_on` says so.
+    /// Polls at least once, then as long as `goes_on` returns true.
     fn look_while(self: &Arc<Self>, goes_on: &mut dyn FnMut() -> bool) {
         let platform = &self.device.platform;
         platform.undisturbed(&mut || {

@@ -1,4 +1,4 @@
-//! What upper modules send and receive.
+//! Messages, as upper modules send and receive them.
 
 use core::fmt;
 
@@ -11,14 +11,14 @@ use crate::platform::{DeviceMemory, Platform};
 /// Most bytes of data in a message: those of a block (S1), or of two pages (H6).
 pub const MAX_MESSAGE: usize = MAX_DATA;
 
-/// Most nodes that one message goes to (H7).
+/// Most destinations of one message (H7).
 pub const MAX_DESTINATIONS: usize = 16;
 
-/// Buffers of a message that is in pages.
+/// Most buffers of a message in pages.
 pub(super) const PAGES: usize = 2;
 
-/// Bytes of a message that go into one buffer, if the first one has so many: a page, or all of them
-/// if it is a block.
+/// Bytes of a message that go into one buffer, if the first buffer has this size: a page, or all of
+/// them if it is a block.
 pub(super) fn bytes_of_buffer(first: usize) -> usize {
     match first > PAGE_SIZE {
         true => MAX_MESSAGE,
@@ -43,7 +43,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// None.
+    /// No header.
     pub const NONE: Header = Header {
         bytes: [0; HEADER_CAPACITY],
         length: 0,
@@ -99,8 +99,8 @@ impl<P: Platform> Data<P> {
         Self::of([Some(buffer), None], length)
     }
 
-    /// The first `length` bytes of these buffers. Gives them back if they are not there, or if the
-    /// first is no page and there is a second one.
+    /// The first `length` bytes of these buffers. Gives them back if they have fewer, or if there
+    /// are two and the first is no page.
     ///
     /// # Errors
     /// The buffers.
@@ -140,7 +140,7 @@ impl<P: Platform> Data<P> {
         self.pages.get(page)?.as_ref()
     }
 
-    /// How many of its bytes are in one buffer at most.
+    /// The most bytes in one of its buffers.
     pub(super) fn unit(&self) -> usize {
         bytes_of_buffer(self.buffer(0).map_or(0, |first| first.memory().size()))
     }
@@ -176,20 +176,20 @@ impl<P: Platform> fmt::Debug for Data<P> {
     }
 }
 
-/// Names a steered buffer for as long as the NIC runs; the sender of an answer gives it as the
+/// Names a steered buffer for as long as the NIC runs; the sender of an answer names it as the
 /// target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 
 /// A message that is to be sent.
 pub struct Outgoing<P: Platform> {
-    /// For the other side.
+    /// For the upper module at the other side.
     pub header: Header,
     /// Belongs to the driver until `Upper::sent`.
     pub data: Data<P>,
-    /// The steered buffer that it is for, at the other side.
+    /// The steered buffer at the other side that it is for.
     pub target: Option<Handle>,
-    /// Of the upper module: `Upper::sent` says it.
+    /// Chosen by the upper module; `Upper::sent` returns it.
     pub token: u64,
 }
 
@@ -203,7 +203,7 @@ impl<P: Platform> fmt::Debug for Outgoing<P> {
     }
 }
 
-/// A message that was sent, or given up. Ok does not say that anybody received it.
+/// A message that was sent, or given up. Ok does not mean that it was received.
 pub struct Sent<P: Platform> {
     /// That of the [`Outgoing`].
     pub token: u64,
@@ -211,13 +211,13 @@ pub struct Sent<P: Platform> {
     pub data: Data<P>,
     /// Destinations that it could not be sent to.
     pub failed: usize,
-    /// Why, of the first of them.
+    /// The reason for the first of them.
     pub status: Status,
 }
 
-/// A message that has come.
+/// A message that has arrived.
 pub struct Message<P: Platform> {
-    /// Where it is from.
+    /// Its sender.
     pub from: Address,
     /// Its header.
     pub header: Header,

@@ -1,11 +1,11 @@
 //! Unreliable datagrams for upper modules of the kernel (HSN; H1 to H8).
 //!
 //! ```text
-//!   upper modules    remote memory │ pools │ modules of others      each with a port
+//!   upper modules    remote memory │ pools │ third-party modules    each with a port
 //!                    ─────────────────────────────────────────
 //!   this             engine ─┬─ bound ─┬─ receives   own buffers kept posted, steered ones
 //!                            │         ├─ sends      messages that wait, send slots
-//!                            │         └─ fragments  halves of messages, with a timer
+//!                            │         └─ fragments  incomplete messages, with a timer
 //!                            └─ queue                the driver's window and host area
 //!                    ─────────────────────────────────────────
 //!   NIC              protocol datagram
@@ -22,15 +22,16 @@
 //!   port.set_deadline(Some(port.now_ns() + …))                        ──► Upper::deadline
 //! ```
 //! A message is a [`Header`] of up to 40 bytes and [`Data`]: nothing, up to a page, or up to two
-//! pages (H6). It may be lost, come twice, or come before an earlier one; what comes is whole.
-//! [`Upper::sent`] says that the data is the upper module's again, not that anybody has it.
+//! pages (H6). It may be lost, come twice, or come before an earlier one; one that comes is whole.
+//! [`Upper::sent`] means that the data belongs to the upper module again, not that it was received.
 //!
-//! Calls of a [`Port`] are atomic and allocate nothing, so they may be made from a path that must
-//! not wait for memory: what a port can hold is allocated when it is bound. An upper module is
-//! called in an atomic context, too, one call at a time, without a lock. It may call its port from
+//! Calls of a [`Port`] are atomic and allocate nothing, because the memory of a port is allocated when
+//! it is bound. So they may be made from a path that must
+//! not wait for memory. An upper module is also
+//! called in an atomic context, one call at a time, without a lock. It may call its port from
 //! there.
 //!
-//! # What is bounded, and who pays
+//! # Bounds
 //! | table | bound | full |
 //! |---|---|---|
 //! | ports | 64 for each NIC | [`BindError::Exhausted`] |
@@ -38,14 +39,14 @@
 //! | packets under way | 256 for each NIC and 64 for each port; ports take turns | messages wait |
 //! | packets under way to a node | as many as its port has slots left, and half of what the NIC has | messages to it wait, others pass them |
 //! | receive buffers | [`PortConfig::receives`], `steered`; the memory is the port's | the NIC drops and counts packets of that port |
-//! | halves of messages | 32 for each port, in half of its own buffers, for one second | the oldest is dropped, counted |
+//! | incomplete messages | 32 for each port, in half of its own buffers, for one second | the oldest is dropped, counted |
 //! | calls for one interrupt (H5) | 64, ports take turns | the rest waits for the next turn |
 //!
 //! # Copies
 //! Data lands at the start of a buffer. A message of two pages is its two buffers. Only where the
 //! route carries less than a page are fragments copied, behind the first one of their page; that
-//! is counted ([`qnic_abi::uapi::DatagramCounters`]). They come in the port's own buffers then, and
-//! the steered one waits on.
+//! is counted ([`qnic_abi::uapi::DatagramCounters`]). Such fragments come in the port's own buffers,
+//! and the steered one goes on waiting.
 
 mod bound;
 mod buffer;

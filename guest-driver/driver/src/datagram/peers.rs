@@ -1,21 +1,21 @@
-//! Packets under way to each node (H2): one that does not answer leaves the others their share.
+//! Packets under way to each node (H2): a node that does not answer leaves the others their share.
 //!
 //! ```text
 //!   driver ── packet ──► NIC ── sent ──► completion             at once
 //!                         └──── no session with the node ─────► PeerGone, after `peer_timeout`
 //! ```
-//! A packet to a node that answers is over at once. One to a node that does not stays with the NIC
-//! until that gives the node up, for seconds, and has a send slot of its port and of the NIC. So a
+//! A packet to a node that answers ends at once. A packet to a silent node stays with the NIC
+//! until the NIC gives the node up, for seconds, and takes a send slot of its port and of the NIC. So a
 //! node may have no more packets under way than its port has slots left, nor than half of what the
-//! NIC has: the first dead node gets half of a port at most, the second one half of the rest.
+//! NIC has left: the first dead node gets half of a port at most, the second one half of the rest.
 //! Messages beyond that wait, and those to other nodes pass them.
 //!
 //! A node that the NIC has given up is *suspect* until a packet to it was sent: it gets one packet
-//! at a time, to ask whether it is there.
+//! at a time, as a probe.
 //!
 //! # Bounds
-//! A node is known while packets to it are under way, of which there are [`PACKETS`], and while it
-//! is suspect; [`REMEMBERED`] of these are, then the oldest is forgotten.
+//! A node is known while packets to it are under way (there are at most [`PACKETS`]), and while it
+//! is suspect. At most [`REMEMBERED`] suspect nodes are known, then the oldest is forgotten.
 
 use alloc::vec::Vec;
 
@@ -27,10 +27,10 @@ use crate::platform::NoMemory;
 /// Packets of all ports that may be under way.
 pub(super) const PACKETS: usize = 256;
 
-/// Packets of one port that may be.
+/// Packets of one port that may be under way.
 pub(super) const PACKETS_OF_PORT: u32 = 64;
 
-// The NIC's bound stops the whole queue, buffers included: it is not reached.
+// The NIC's bound would stop the whole queue, buffers included: it must not be reached.
 const _: () = assert!(PACKETS < SENDS as usize);
 
 /// Suspect nodes without packets that are remembered.
@@ -38,29 +38,29 @@ const REMEMBERED: usize = 64;
 
 struct Peer {
     node: NodeId,
-    /// Packets that the NIC has for it.
+    /// Packets to it that the NIC has.
     under_way: u32,
-    /// The last one that ended could not be sent.
+    /// The last packet that ended could not be sent.
     suspect: bool,
-    /// Messages wait for one of them to end.
+    /// Messages wait for a packet to end.
     awaited: bool,
 }
 
-/// All nodes to which packets are under way, and those that are suspect.
+/// All nodes with packets under way, and the suspect ones.
 pub(super) struct Peers {
     known: Vec<Peer>,
     /// Packets that the NIC has.
     under_way: u32,
 }
 
-/// What the end of a packet means for messages that wait.
+/// What the end of a packet means for waiting messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Nothing.
     Same,
     /// Those to the node may be sent.
     Resume,
-    /// The node is gone, and they are not sent.
+    /// The node is gone, and they fail.
     Fail,
 }
 
@@ -78,8 +78,8 @@ impl Peers {
         self.known.iter_mut().find(|peer| peer.node == node)
     }
 
-    /// Returns true if a port with so many packets under way may send one to a node. If not, the
-    /// end of one of that node's is awaited: there is one.
+    /// Returns true if a port with so many packets under way may send another one to a node. If not,
+    /// the node has packets under way, and the end of one will be reported.
     pub(super) fn has_room(&mut self, node: NodeId, of_port: u32) -> bool {
         let port = PACKETS_OF_PORT.saturating_sub(of_port);
         let all = (PACKETS as u32).saturating_sub(self.under_way);
@@ -98,7 +98,7 @@ impl Peers {
         self.under_way += 1;
         match self.get(node) {
             Some(peer) => peer.under_way += 1,
-            // There is room: each has a packet, or is suspect.
+            // There is room: each known node has a packet, or is suspect.
             None => self.known.push(Peer {
                 node,
                 under_way: 1,
@@ -126,7 +126,7 @@ impl Peers {
         }
     }
 
-    /// Forgets who is of no interest, and the oldest of too many that are suspect.
+    /// Forgets nodes that are neither, and the oldest suspect one beyond the bound.
     fn forget(&mut self) {
         self.known.retain(|peer| peer.under_way > 0 || peer.suspect);
         let idle = |peer: &Peer| peer.under_way == 0;
@@ -142,7 +142,7 @@ impl Peers {
 mod tests {
     use super::*;
 
-    /// Sends as much to a node as it may have; returns how much.
+    /// Sends as many packets to a node as it may have; returns the number.
     fn fill(peers: &mut Peers, node: u16, of_port: &mut u32) -> u32 {
         let start = *of_port;
         while *of_port < PACKETS_OF_PORT && peers.has_room(NodeId(node), *of_port) {

@@ -38,7 +38,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
         });
     }
 
-    /// Takes a port out that closes, if nothing of it is left. To be dropped where it may sleep.
+    /// Takes a closing port out if nothing of it is left. To be dropped where it may sleep.
     pub(super) fn remove(&self, key: PortKey) -> Option<Box<Bound<P, U>>> {
         self.state.with(|state| {
             let quiet = state.port(key)?.is_quiet() && !state.is_served();
@@ -55,8 +55,8 @@ impl<P: Platform, U: Send> Engine<P, U> {
         self.state.with(|state| state.port(key).map(f))
     }
 
-    /// How many commands the NIC has to read until it has all receive buffers of a port; none
-    /// while some are not in the queue. A closed port has no buffers. Atomic.
+    /// The number of commands that the NIC has to read until it has all receive buffers of a port;
+    /// `None` while some are not in the queue. A closed port has no buffers. Atomic.
     pub(super) fn posted_with(&self, key: PortKey) -> Option<u64> {
         self.state.with(|state| match state.port(key) {
             Some(port) if port.receives.has_idle() => None,
@@ -71,8 +71,8 @@ impl<P: Platform, U: Send> Engine<P, U> {
             .with(|state| state.queues.has_read(self.area(), count))
     }
 
-    /// A number for a steered buffer: one that nobody guesses, as whoever knows a handle may send
-    /// to it. Atomic.
+    /// A number for a steered buffer. It cannot be guessed, because a node that knows a handle may
+    /// send to the buffer. Atomic.
     pub(super) fn secret_use(&self) -> u64 {
         self.device.platform.random()
     }

@@ -1,4 +1,4 @@
-//! A datagram port, as an upper module has it.
+//! A datagram port, as its upper module uses it.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -20,9 +20,9 @@ const MAX_MESSAGES: u16 = 4096;
 /// How long a port waits for the NIC at most, in nanoseconds.
 const WAIT_NS: u64 = 10_000_000_000;
 
-/// An upper module: what its port calls.
+/// An upper module: the calls that its port makes.
 ///
-/// All of it is atomic: it neither sleeps nor allocates. The port makes one call at a time, with
+/// All of them are atomic: they neither sleep nor allocate. The port makes one call at a time, with
 /// no lock held: an upper module may send, post and drop buffers from within.
 pub trait Upper<P: Platform>: Send + Sync {
     /// A message has come.
@@ -32,7 +32,7 @@ pub trait Upper<P: Platform>: Send + Sync {
     fn sent(&self, port: &Port<P>, sent: Sent<P>);
 
     /// A steered buffer was withdrawn, refused, or lost with the NIC; or the message that came
-    /// in it did not need this page of it.
+    /// in it did not need this page.
     fn withdrawn(&self, port: &Port<P>, handle: Handle, buffer: Buffer<P>) {
         let _ = (port, handle, buffer);
     }
@@ -85,7 +85,7 @@ impl<P: Platform> Port<P> {
         self.engine.device.geometry.node
     }
 
-    /// Sends a message to each of these ports, as one packet or several to each (H7). It is over
+    /// Sends a message to each of these ports, as one or more packets to each (H7). It ends
     /// with [`Upper::sent`].
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl<P: Platform> Port<P> {
         }
     }
 
-    /// Posts a steered buffer of one or two pages for the message whose target it is. It is over
+    /// Posts a steered buffer of one or two pages for the message that names it as its target. It ends
     /// with [`Upper::received`], or with [`Upper::withdrawn`] for each page.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ impl<P: Platform> Port<P> {
         }
     }
 
-    /// Takes a steered buffer back: [`Upper::withdrawn`] brings what no message is in.
+    /// Takes a steered buffer back: [`Upper::withdrawn`] returns the pages without a message.
     pub fn withdraw(&self, handle: Handle) {
         let counters = &self.engine.counters;
         self.engine
@@ -164,7 +164,7 @@ impl<P: Platform> Port<P> {
         self.engine.request_service();
     }
 
-    /// Gives the port memory to receive in: a page, or a part of one. Gives it back if the port
+    /// Gives the port memory to receive in: a page, or a part of one. Returns it if the port
     /// has as much as it was bound with, or is closed.
     pub fn give(&self, memory: P::Memory) -> Option<P::Memory> {
         let mut memory = Some(memory);
@@ -180,7 +180,7 @@ impl<P: Platform> Port<P> {
     /// Allocates pages until the port has as much to receive in as it was bound with. May sleep.
     ///
     /// # Errors
-    /// [`NoMemory`]; it has what could be had.
+    /// [`NoMemory`]; the port keeps the pages that it got.
     pub fn fill(&self) -> Result<(), NoMemory> {
         let lacking = self.engine.peek(self.key, |port| port.receives.lacks());
         for _ in 0..lacking.unwrap_or(0) {
@@ -190,15 +190,15 @@ impl<P: Platform> Port<P> {
     }
 
     /// Waits until the NIC has all memory to receive in that the port was given: a message that is
-    /// sent to the port after this finds a buffer. May sleep. It waits no longer when the device is
-    /// gone, and ten seconds at most, as for a device process that is stopped; then messages may be
-    /// dropped until the NIC goes on.
+    /// sent to the port after this finds a buffer. May sleep. The wait ends early if the device is
+    /// gone, and after ten seconds at most, for example if the device process is stopped. Then messages
+    /// may be dropped until the NIC continues.
     pub fn wait_posted(&self) {
         let platform = &self.engine.device.platform;
         let limit = platform.now_ns().saturating_add(WAIT_NS);
         let mut commands = None;
         while self.engine.device.is_alive() && platform.now_ns() < limit {
-            // Posts what there was no room for.
+            // Posts buffers for which there was no room.
             self.engine.serve();
             commands = commands.or_else(|| self.engine.posted_with(self.key));
             if commands.is_some_and(|count| self.engine.has_read(count)) {
@@ -218,26 +218,26 @@ impl<P: Platform> Port<P> {
         }
     }
 
-    /// The upper module waits for a message to be sent: [`Upper::sent`] follows as soon as one was.
+    /// Announces that the upper module waits for a message to be sent: [`Upper::sent`] follows at once.
     /// Without this it comes with the next packet that arrives or is sent, or two milliseconds later.
     pub fn await_sends(&self) {
         self.engine
             .with_port(self.key, |port| port.wants_sends = !port.sends.is_empty());
     }
 
-    /// Looks at the NIC until `ready`, for `limit_ns` at most, while nobody else wants the
+    /// Polls the NIC until `ready`, for `limit_ns` at most, while no other task wants the
     /// processor. Every port is served meanwhile.
     pub(crate) fn look(&self, ready: &dyn Fn() -> bool, limit_ns: u64) {
         self.engine.look(ready, limit_ns);
     }
 
-    /// The thread that calls is about to wait for an answer to what it has asked for: the next service
-    /// looks at the NIC for it, while no other thread wants the processor. Atomic.
+    /// Announces that the calling thread has sent a request and is about to wait for the answer: the next
+    /// service polls the NIC for it, while no other task wants the processor. Atomic.
     pub(crate) fn look_on(&self) {
         self.engine.look_on();
     }
 
-    /// Calls [`Upper::deadline`] at that time, or never; in place of what was set before.
+    /// Calls [`Upper::deadline`] at that time, or never; this replaces the previous deadline.
     pub fn set_deadline(&self, at_ns: Option<u64>) {
         self.engine.with_port(self.key, |port| {
             port.deadline_ns = at_ns.filter(|_| !port.closing);
@@ -247,12 +247,12 @@ impl<P: Platform> Port<P> {
         }
     }
 
-    /// Monotonic time in nanoseconds: that of deadlines.
+    /// Monotonic time in nanoseconds: the clock of deadlines.
     pub fn now_ns(&self) -> u64 {
         self.engine.device.platform.now_ns()
     }
 
-    /// A message that is one packet without data: what most requests are.
+    /// A message of one packet without data, as most requests are.
     pub fn plain(header: Header, token: u64) -> Outgoing<P> {
         Outgoing {
             header,
@@ -263,7 +263,7 @@ impl<P: Platform> Port<P> {
     }
 }
 
-/// Owns a port that is bound; dropping it closes the port, and may sleep.
+/// Owns a bound port; dropping it closes the port, and may sleep.
 pub struct Binding<P: Platform>(Port<P>);
 
 impl<P: Platform> Deref for Binding<P> {

@@ -1,11 +1,11 @@
-//! The driver's own window and host area: where commands go, and completions come from.
+//! The driver's own window and host area: commands go out, completions come in.
 //!
 //! ```text
 //!   put ──► command queue ──► NIC ──► completion queue ──► take
 //!      flush: doorbell                     arm: wake request
 //! ```
-//! The driver is the process here, and follows the rules of [`qnic_abi::window`]. Nothing that it
-//! reads leads to a panic, whatever it is.
+//! The driver is the process here, and follows the rules of [`qnic_abi::window`]. No value that it
+//! reads can make it panic.
 
 use core::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ use qnic_abi::window::{COMMAND_ENTRIES, COMPLETION_HEAD, WINDOW_BYTES};
 use qnic_abi::{SharedMemory, VniId};
 use qnic_shared::window::{Awaited, Command, Doorbell, SwitchedWakes};
 
-/// The window, as memory of its own.
+/// The window, as memory that begins at offset 0.
 pub(super) struct Window<'a, M> {
     sram: &'a M,
     start: usize,
@@ -58,17 +58,17 @@ impl<M: SharedMemory> SharedMemory for Window<'_, M> {
     }
 }
 
-/// Both queues, as far as they are the driver's.
+/// The driver's state of both queues.
 pub(super) struct Queues {
     /// Number of the next command.
     next: u64,
-    /// Commands in front of it for which the doorbell was looked at.
+    /// Commands in front of it for which the doorbell was considered.
     flushed: u64,
     doorbell: Doorbell,
     wakes: SwitchedWakes,
     /// Completions that were taken.
     taken: u64,
-    /// How many of these the NIC was told of.
+    /// How many of these were reported to the NIC.
     told: u64,
 }
 
@@ -99,7 +99,7 @@ impl Queues {
 
     /// Returns true if the NIC has read the first `count` commands.
     pub(super) fn has_read<A: SharedMemory>(&self, area: &A, count: u64) -> bool {
-        // Acquire: what follows comes after the NIC's read (partner: its release store of the
+        // Acquire: later accesses come after the NIC's read (partner: its release store of the
         // head).
         area.load_u64(HEAD, Ordering::Acquire) >= count
     }
@@ -130,8 +130,8 @@ impl Queues {
         Some(zerocopy::transmute!(words.map(u64::to_le)))
     }
 
-    /// Tells the NIC how many completions were taken, unless the queue has room anyway. Returns
-    /// true if the doorbell must be rung, as more wait for room.
+    /// Reports the number of taken completions to the NIC, unless the queue has room anyway. Returns
+    /// true if the doorbell must be rung, because more completions wait for room.
     pub(super) fn acknowledge<W: SharedMemory, A: SharedMemory>(
         &mut self,
         window: &W,
@@ -161,12 +161,12 @@ impl Queues {
         self.has_completion(area)
     }
 
-    /// Asks for no wake event any more, but for one that may be under way.
+    /// Takes the request for a wake event back; one may still be under way.
     pub(super) fn disarm<W: SharedMemory>(&self, window: &W) {
         self.wakes.disarm(window);
     }
 
-    /// A wake event has come.
+    /// Notes that a wake event has come.
     pub(super) fn woken(&mut self) {
         self.wakes.woken();
     }
@@ -177,7 +177,7 @@ impl Queues {
         area.load_u64(COMPLETION_TAIL, Ordering::Acquire) > self.taken
     }
 
-    /// Returns true if the NIC has stopped the command queue: a mistake of the driver.
+    /// Returns true if the NIC has stopped the command queue: a bug of the driver.
     pub(super) fn has_failed<A: SharedMemory>(&self, area: &A) -> bool {
         area.load_u64(QUEUE_STATUS, Ordering::Acquire) != 0
     }

@@ -1,4 +1,4 @@
-//! The receive buffers of a port (H2, H8): its own, which are kept posted, and steered ones.
+//! The receive buffers of a port (H2, H8): own ones, which are kept posted, and steered ones.
 //!
 //! ```text
 //!   idle ──post──► with the NIC ──packet──► landed ──message──► upper module
@@ -10,11 +10,12 @@
 //!                │  └────────────────┼──────────────────────┘                    │
 //!                └───────────────────┴──── withdrawn ────────────────────────────┘
 //! ```
-//! A steered buffer outlives messages of which a part is lost: what came of them is given up, and the
+//! A steered buffer outlives messages that lose a part: the parts that came are given up, and the
 //! buffer is posted again under the same handle.
+//!
 //! # Bounds
-//! A port has as many slots of each kind as it was bound with. Own memory never exceeds them; what
-//! is given beyond is given back. Nothing is allocated after the port was bound.
+//! A port has as many slots of each kind as it was bound with. Own memory never exceeds them;
+//! memory given beyond that is returned. Nothing is allocated after the port was bound.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -41,7 +42,7 @@ const USE_SHIFT: u32 = 1 + SLOT_BITS + PORT_BITS;
 /// Records in a page.
 const RECORDS: usize = PAGE_SIZE / RECORD_BYTES;
 
-/// What a handle says. It is of no other buffer that is posted; `uses` is another one each time,
+/// The value of a handle. It differs from that of every other posted buffer: `uses` differs each time,
 /// and for steered buffers it is random.
 fn handle_of(uses: u64, port: u8, slot: u16) -> u64 {
     // Never zero.
@@ -64,24 +65,24 @@ fn place_of(handle: u64) -> Place {
 
 /// A page of a steered buffer.
 enum Page<P: Platform> {
-    /// There is none, or the upper module has it again.
+    /// There is no such page, or the upper module has it again.
     Absent,
     /// To be posted.
     Waiting(Buffer<P>),
     WithNic(WithNic<Buffer<P>>),
-    /// A packet is in it, and it is among the fragments.
+    /// It has a packet, and is among the fragments.
     Away,
     /// To be given back.
     Back(Buffer<P>),
 }
 
-/// A slot that is in use.
+/// A slot in use.
 enum Slot<P: Platform> {
     Own(u64, WithNic<P::Memory>),
     Steered {
         handle: u64,
         pages: [Page<P>; PAGES],
-        /// What is left of it goes back.
+        /// The buffer has ended: its pages go back.
         ends: bool,
     },
 }
@@ -104,11 +105,11 @@ pub(super) struct Receives<P: Platform> {
     withdraw_all: bool,
     /// Pages that the NIC has.
     with_nic: usize,
-    /// Steered buffers that end.
+    /// Steered buffers that have ended and still have pages.
     ending: usize,
 }
 
-/// A completion's buffer, with what the NIC has stored beside it.
+/// The buffer of a completion, with the record that the NIC has stored.
 pub(super) struct Returned<P: Platform> {
     pub(super) landed: Landed<P>,
     pub(super) record: Datagram,
@@ -200,7 +201,7 @@ impl<P: Platform> Receives<P> {
         Ok(Handle(handle))
     }
 
-    /// Ends a steered buffer: what the NIC has of it is withdrawn. `None` if it is not there.
+    /// Ends a steered buffer: pages that the NIC has are withdrawn. `None` if there is no such buffer.
     pub(super) fn end(&mut self, handle: Handle) -> Option<u16> {
         let index = place_of(handle.0).slot;
         let Some(Slot::Steered {
@@ -233,7 +234,7 @@ impl<P: Platform> Receives<P> {
         Some(index)
     }
 
-    /// Ends all: nothing is posted any more, and what the NIC has is withdrawn.
+    /// Ends all buffers: nothing is posted any more, and pages that the NIC has are withdrawn.
     pub(super) fn close(&mut self) {
         for index in 0..self.slots.len() {
             if let Some(Some(Slot::Steered { handle, .. })) = self.slots.get(index) {
@@ -245,7 +246,7 @@ impl<P: Platform> Receives<P> {
         self.withdraw_all = self.with_nic > 0;
     }
 
-    /// The next command of the port, if it has one. With `own`, its own memory is posted as well.
+    /// The next command of the port, if there is one. With `own`, own memory is posted as well.
     pub(super) fn next_command(
         &mut self,
         uses: &mut u64,
@@ -319,7 +320,7 @@ impl<P: Platform> Receives<P> {
         Some((page, index % RECORDS * RECORD_BYTES))
     }
 
-    /// Takes a buffer back that the NIC has returned; `None` if it does not have it.
+    /// Takes back a buffer that the NIC has returned; `None` if the NIC does not have it.
     pub(super) fn returned(&mut self, handle: u64) -> Option<Returned<P>> {
         let place = place_of(handle);
         let record = self.read_record(place)?;
@@ -361,7 +362,7 @@ impl<P: Platform> Receives<P> {
         Some(zerocopy::transmute!(words))
     }
 
-    /// Handle of the first buffer that the NIC has, in the slots from `start` on, and its slot.
+    /// Handle and slot of the first buffer that the NIC has, from slot `start` on.
     pub(super) fn next_with_nic(&self, start: usize) -> Option<(u64, usize)> {
         let slots = self.slots.iter().enumerate().skip(start);
         let mut found = slots.filter_map(|(index, slot)| match slot.as_ref()? {
@@ -375,7 +376,7 @@ impl<P: Platform> Receives<P> {
         found.next()
     }
 
-    /// Takes back what no message needs. A steered buffer that has not ended is posted again.
+    /// Takes back memory that no message needs. A steered buffer that has not ended is posted again.
     pub(super) fn put_back(&mut self, landed: Landed<P>) {
         let (buffer, place) = match landed {
             Landed::Own(memory) => return self.idle.push(memory),
@@ -393,12 +394,12 @@ impl<P: Platform> Receives<P> {
             return;
         }
         *page = Page::Waiting(buffer);
-        // There is room: a page that was posted is not among them.
+        // There is room: a page that was posted is not in the list.
         self.waiting.push_back(place);
     }
 
-    /// The upper module gets what a message is in. Of a steered buffer the handle is returned; it
-    /// ends.
+    /// Gives the memory of a message to the upper module. Ends a steered buffer and returns its
+    /// handle.
     pub(super) fn hand_over(&mut self, landed: &Landed<P>) -> Option<Handle> {
         let Landed::Steered(_, place) = landed else {
             self.own = self.own.saturating_sub(1);
@@ -414,7 +415,7 @@ impl<P: Platform> Receives<P> {
         Some(handle)
     }
 
-    /// Frees the slot of a steered buffer that has ended, once nothing of it is here.
+    /// Frees the slot of a steered buffer that has ended, once no page of it is here.
     fn free_if_ended(&mut self, index: u16) {
         let Some(entry) = self.slots.get_mut(usize::from(index)) else {
             return;
@@ -459,7 +460,7 @@ impl<P: Platform> Receives<P> {
                 continue;
             };
             if let Page::Back(buffer) = core::mem::replace(page, Page::Absent) {
-                // The upper module may want the slot when it is told.
+                // The upper module may need the slot as soon as it is called.
                 self.free_if_ended(index as u16);
                 return Some((handle, buffer));
             }

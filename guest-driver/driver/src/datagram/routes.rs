@@ -1,8 +1,8 @@
 //! How much a packet to a node may carry (H3).
 //!
-//! A packet carries a whole buffer unless the route is narrower, which the NIC says by refusing it
-//! with BadLength: then the next ones carry half. To send is atomic, so there is no question to the NIC
-//! before. What was learnt is forgotten after a while, as routes change.
+//! A packet carries a whole buffer unless the route is narrower. The NIC tells by refusing the packet
+//! with BadLength: then the next ones carry half. The driver cannot ask the NIC first, because sending
+//! is atomic. A narrow route is forgotten after a while, as routes change.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use qnic_abi::NodeId;
 use super::fragments::MIN_FRAGMENT;
 use crate::platform::NoMemory;
 
-/// Narrow routes that are remembered; more push the oldest out.
+/// Narrow routes that are remembered; beyond that the oldest is forgotten.
 const REMEMBERED: usize = 64;
 
 /// How long a route counts as narrow, in nanoseconds.
@@ -41,7 +41,7 @@ impl Routes {
         known.map_or(MAX_DATA, |narrow| narrow.size)
     }
 
-    /// A packet of so many bytes was refused. Returns true if a smaller one may pass.
+    /// Notes that a packet of this size was refused. Returns true if a smaller one may pass.
     pub(super) fn refused(&mut self, now_ns: u64, node: NodeId, size: usize) -> bool {
         let smaller = size / 2;
         if smaller < MIN_FRAGMENT {

@@ -1,21 +1,21 @@
-//! Messages that are to be sent (H2): those that wait, and those that are under way.
+//! Messages to be sent (H2): waiting ones, and those under way.
 //!
 //! ```text
 //!   Port::send ──► waiting, in order ──► packets, each in a send slot ──► NIC
 //!                                             BUSY ──completion──► FREE, at the next output
 //! ```
-//! A message goes to one node after the other, its fragments in order (H7). It belongs to the
-//! driver until the NIC has returned its last packet. One whose node has its share of packets under
-//! way ([`super::peers`]) is *held*: others pass it, but none to the same node.
+//! A message goes to one destination after the other, its fragments in order (H7). It belongs to the
+//! driver until the NIC has returned its last packet. A message is *held* while its node has its share of
+//! packets under way ([`super::peers`]): other messages pass it, but none to the same node.
 //!
-//! A packet goes to a steered buffer if it is a whole page, or all of the message in that page. Where
-//! fragments are smaller, they would have to be copied there anyway; and if one of them were lost,
+//! A packet goes to a steered buffer if it is a whole page, or all bytes of the message in that page.
+//! Smaller fragments would have to be copied there anyway; and if one of them were lost,
 //! the others would keep the buffer from the same message when it is sent again.
 //!
 //! # Bounds
-//! A message is [`MAX_FRAGMENTS`] packets at most; where the route carries so little that it would be
-//! more, it fails. A port has as many slots for messages as it was bound with, and all ports together
-//! [`PACKETS`] for packets. All are there before the first message: sending allocates nothing.
+//! A message is [`MAX_FRAGMENTS`] packets at most; it fails where the route would need more. A port has as
+//! many slots for messages as it was bound with, and all ports together
+//! [`PACKETS`] for packets. All are allocated before the first message: sending allocates nothing.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ use super::peers::{Peers, PACKETS, PACKETS_OF_PORT};
 use super::routes::Routes;
 use crate::platform::{table, DeviceMemory, NoMemory, Platform};
 
-/// Where a message goes.
+/// The destinations of a message.
 #[derive(Clone, Copy)]
 pub(super) struct Destinations {
     addresses: [Address; MAX_DESTINATIONS],
@@ -39,7 +39,7 @@ pub(super) struct Destinations {
 }
 
 impl Destinations {
-    /// `None` if there are none, or too many.
+    /// Returns `None` if there are none, or too many.
     pub(super) fn new(to: &[Address]) -> Option<Self> {
         let mut addresses = [*to.first()?; MAX_DESTINATIONS];
         addresses.get_mut(..to.len())?.copy_from_slice(to);
@@ -52,20 +52,20 @@ impl Destinations {
     }
 }
 
-/// A message, and how far it is.
+/// A message, and its progress.
 struct Sending<P: Platform> {
     data: WithNic<Data<P>>,
     header: Header,
     target: Option<Handle>,
     token: u64,
     to: Destinations,
-    /// Destinations that fragments are to be sent to, a bit for each.
+    /// Destinations that still need fragments, a bit for each.
     to_do: u16,
     /// Destinations that cannot be reached.
     failed: u16,
     status: Status,
-    /// The destination whose turn it is, once a fragment was sent to it; the next one: its number,
-    /// message number, and how many bytes each has.
+    /// The present destination, if it has got a fragment, else the next one: its number, message number,
+    /// and the bytes of each fragment.
     destination: u8,
     fragment: usize,
     sequence: u32,
@@ -74,14 +74,14 @@ struct Sending<P: Platform> {
     under_way: u32,
 }
 
-/// A packet that the NIC is to send.
+/// A packet for the NIC to send.
 pub(super) struct Packet {
     pub(super) command: Descriptor,
     pub(super) header: Header,
     pub(super) message: u16,
     pub(super) node: NodeId,
     pub(super) destination: u8,
-    /// Bytes that a fragment had at most.
+    /// The most bytes of a fragment.
     pub(super) size: u16,
 }
 
@@ -98,7 +98,7 @@ impl Packet {
 pub(super) struct Sends<P: Platform> {
     messages: Vec<Option<Sending<P>>>,
     free: Vec<u16>,
-    /// Messages with fragments that were not sent.
+    /// Messages with fragments to be sent.
     waiting: VecDeque<u16>,
     /// Those whose nodes have their share of packets under way.
     held: VecDeque<u16>,
@@ -207,8 +207,8 @@ impl<P: Platform> Sends<P> {
         }
     }
 
-    /// The first message has lost a destination: it is over if there is no other one, and the NIC has
-    /// nothing of it.
+    /// The first message has lost a destination: it ends if it has no other, and the NIC has
+    /// none of its packets.
     fn drop_if_done(&mut self, index: u16) {
         let slot = self.messages.get(usize::from(index));
         let Some(message) = slot.and_then(Option::as_ref).filter(|it| it.to_do == 0) else {
@@ -220,8 +220,8 @@ impl<P: Platform> Sends<P> {
         }
     }
 
-    /// Messages that wait for a node may be sent: they are the next ones, in their order. With
-    /// `gone` they are not sent to it.
+    /// Lets messages that wait for a node be sent: they are next, in their order. With
+    /// `gone` they fail for it.
     pub(super) fn release(&mut self, node: NodeId, gone: bool) {
         for _ in 0..self.held.len() {
             let Some(index) = self.held.pop_back() else {
@@ -247,7 +247,7 @@ impl<P: Platform> Sends<P> {
         }
     }
 
-    /// The NIC has returned a packet. With `again` its message is sent once more to that
+    /// Takes back a packet that the NIC has returned. With `again` its message is sent once more to that
     /// destination, in smaller fragments.
     pub(super) fn returned(&mut self, index: u16, destination: u8, status: Status, again: bool) {
         self.under_way = self.under_way.saturating_sub(1);
@@ -261,8 +261,8 @@ impl<P: Platform> Sends<P> {
             if message.to_do == 0 {
                 self.waiting.push_back(index);
             }
-            // The one whose turn it is begins anew; it has fewer fragments behind it than
-            // the next one would.
+            // The present destination begins anew: it loses fewer fragments by that than the
+            // next one would.
             message.to_do |= bit;
             message.fragment = 0;
         } else if status != Status::Ok && message.failed & bit == 0 {
@@ -278,7 +278,7 @@ impl<P: Platform> Sends<P> {
         }
     }
 
-    /// Gives every message up that waits: what the NIC has of it ends by itself.
+    /// Gives up every waiting message: packets that the NIC has end by themselves.
     pub(super) fn give_up(&mut self) {
         self.waiting.append(&mut self.held);
         while let Some(index) = self.waiting.pop_front() {
@@ -325,8 +325,8 @@ impl<P: Platform> Sends<P> {
 }
 
 impl<P: Platform> Sending<P> {
-    /// The destination that gets the next fragment: the one that has got some of it, or the first
-    /// whose node has room. None if it has to wait.
+    /// The destination that gets the next fragment: the one that has got a fragment, or the first
+    /// whose node has room. `None` if the message has to wait.
     fn turn(&self, peers: &mut Peers, of_port: u32) -> Option<(u8, Address)> {
         let mut candidates = match self.fragment {
             0 => self.to_do,
@@ -343,14 +343,14 @@ impl<P: Platform> Sending<P> {
         None
     }
 
-    /// Destinations on a node that fragments are to be sent to.
+    /// Destinations on a node that still need fragments.
     fn destinations_on(&self, node: NodeId) -> u16 {
         let all = (0..MAX_DESTINATIONS as u8).filter(|index| self.to_do >> index & 1 == 1);
         let on_node = all.filter(|index| self.to.get(*index).is_some_and(|to| to.node == node));
         on_node.fold(0, |bits, index| bits | 1 << index)
     }
 
-    /// Destinations cannot be reached.
+    /// Marks destinations as failed.
     fn fail(&mut self, bits: u16, status: Status) {
         if (self.to_do & bits) >> self.destination & 1 == 1 {
             self.fragment = 0;
@@ -374,7 +374,7 @@ impl<P: Platform> Sending<P> {
         let address = buffer.map_or(0, |buffer| {
             buffer.memory().address() + (offset % unit) as u64
         });
-        // A page goes to the buffer that waits for it, if it goes as a whole.
+        // A page goes to the buffer that waits for it if it goes as a whole.
         let whole = length == unit || (last && offset % unit == 0);
         let target = self.target.filter(|_| whole);
         let target = target.map_or(0, |target| target.0 + (offset / unit) as u64);
@@ -403,7 +403,7 @@ impl<P: Platform> Sending<P> {
     }
 }
 
-/// A send slot that the NIC has.
+/// A send slot with a packet that the NIC has.
 #[derive(Clone, Copy)]
 pub(super) struct Busy {
     pub(super) port: PortKey,

@@ -6,9 +6,9 @@
 //!   SRAM header         ─► version, state, Geometry        read_geometry
 //! ```
 //!
-//! The SRAM appears a little after the device is ready. The device takes no request
-//! before, so the response to Hello says that the header can be read. A reset
-//! meanwhile would kill the device process; so the timeout is generous.
+//! The SRAM appears a little after the device is ready. The device answers no request
+//! before that, so once the response to Hello is there the header can be read. A reset
+//! during this wait would kill the device process; so the timeout is generous.
 
 use core::sync::atomic::Ordering;
 
@@ -24,7 +24,7 @@ use crate::platform::{Platform, Timeout};
 /// How long the driver waits for the SRAM, in milliseconds.
 const SRAM_MS: u32 = 30_000;
 
-/// What the configuration space says, checked.
+/// The contents of the configuration space, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// Node number of the NIC.
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!((config.doorbells, config.windows), (2, 4));
         let zeroes = config_with(0, &[0; 8]);
         assert_eq!(zeroes, Err(StartError::NotQnic { magic: 0 }));
-        // The last versions, whose configuration is otherwise the same; and the next.
+        // Earlier versions, whose configuration has the same layout, and the next one.
         for device in [10, 11, 12, 13, 14, 15, ABI_VERSION + 1] {
             let driver = ABI_VERSION;
             let error = config_with(8, &device.to_le_bytes()).unwrap_err();

@@ -1,4 +1,4 @@
-//! The NIC as a device: found, asked, and lost.
+//! The NIC as a device: bring-up, requests, loss.
 //!
 //! ```text
 //!   Device ──► bring_up ──► control_queue
@@ -27,7 +27,7 @@ pub use bring_up::{check_config, Config};
 pub(crate) use counters::Counter;
 pub(crate) use wake::Wake;
 
-/// One NIC, and what every part of the driver needs of it.
+/// One NIC, and the state that all parts of the driver share.
 pub(crate) struct Device<P: Platform> {
     pub(crate) platform: P,
     pub(crate) geometry: Geometry,
@@ -38,8 +38,8 @@ pub(crate) struct Device<P: Platform> {
     windows: P::Mutex<()>,
     /// False once the device is gone or broken; never true again.
     alive: AtomicBool,
-    /// False once SRAM must not be accessed any more. Read with the lock held under
-    /// which SRAM is accessed then.
+    /// False once SRAM must not be accessed any more. It is read under the same lock as the
+    /// access that follows.
     attached: AtomicBool,
 }
 
@@ -70,8 +70,8 @@ impl<P: Platform> Device<P> {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// Returns true if SRAM may be accessed. The lock that the caller holds makes
-    /// [`Device::detach`] wait for the access, or be seen.
+    /// Returns true if SRAM may be accessed. The caller holds a lock: [`Device::detach`] either
+    /// waits for the access, or is seen here.
     pub(crate) fn is_attached(&self) -> bool {
         self.attached.load(Ordering::Acquire)
     }
@@ -83,8 +83,8 @@ impl<P: Platform> Device<P> {
         was_alive
     }
 
-    /// The device was reset or is gone: nothing accesses windows any more. Other
-    /// users of the SRAM take their lock once after this.
+    /// The device was reset or is gone: windows are not accessed any more. Other
+    /// users of the SRAM take and release their lock once after this.
     pub(crate) fn detach(&self) {
         self.lose();
         self.attached.store(false, Ordering::Release);
@@ -104,9 +104,9 @@ impl<P: Platform> Device<P> {
         self.attached.store(false, Ordering::Release);
     }
 
-    /// Finds out if the NIC was reset beneath this driver, which has not asked for it: then it
-    /// knows nothing of the processes that are registered here, and its magic word is gone or
-    /// the SRAM with it.
+    /// Finds out whether the NIC was reset although this driver did not ask for it. Such a NIC
+    /// does not know the processes that are registered here, and its magic word is gone, or
+    /// the whole SRAM.
     fn check_incarnation(&self) {
         // Acquire; partner: the NIC's release store of the word.
         let magic = self.platform.sram().load_u64(MAGIC, Ordering::Acquire);
@@ -145,7 +145,7 @@ impl<P: Platform> Device<P> {
         }
     }
 
-    /// The status of a response; a NIC whose responses have none is broken.
+    /// The status of a response. A response without a status means that the NIC is broken.
     pub(crate) fn status(&self, response: &Response) -> Result<Status, CallError> {
         response.status().ok_or_else(|| {
             self.declare_broken(format_args!("a response carries an unknown status"));

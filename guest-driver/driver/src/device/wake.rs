@@ -1,4 +1,4 @@
-//! Wake generations: how a process waits, and what wakes it.
+//! Wake generations: how a process waits, and which events wake it.
 //!
 //! ```text
 //!   wake event of the NIC, wake call ──► generation + 1 ──► host area, wait queue
@@ -48,7 +48,7 @@ impl<P: Platform> Wake<P> {
 
     /// Returns true if the generation is not the one that was last marked as seen. Atomic.
     pub(crate) fn is_unseen(&self) -> bool {
-        // Relaxed: the thread that polls has marked it, or lets another thread do so.
+        // Relaxed: the thread that polls has marked it itself, or by another thread on purpose.
         self.generation() != self.seen.load(Ordering::Relaxed)
     }
 
@@ -77,8 +77,8 @@ impl<P: Platform> WakeTable<P> {
         Ok(WakeTable(P::SpinLock::new(table(windows as usize)?)?))
     }
 
-    /// Makes the process on a VNI known, or unknown, to wake events. The result is
-    /// the one before, which must not be dropped in an atomic context.
+    /// Makes the process on a VNI known, or unknown, to wake events. Returns the previous one,
+    /// which must not be dropped in an atomic context.
     pub(crate) fn set(&self, vni: VniId, wake: Option<Arc<Wake<P>>>) -> Option<Arc<Wake<P>>> {
         self.0.with(|wakes| {
             let slot = wakes.get_mut(usize::from(vni.0))?;

@@ -8,11 +8,11 @@
 //! Regions share no page: the physical map has one key for each frame. So of two
 //! ranges that share a page without being equal, the second is refused as overlapping.
 //!
-//! Who may import a segment, and what its writers may signal, the NIC decides by the options
-//! of the export; the driver passes them on and keeps none.
+//! The options of an export say which processes may import the segment and which notifications its
+//! writers may signal. The NIC enforces them; the driver passes them on and keeps none.
 //!
 //! A physical segment (N25) has no region: its memory is pinned, and the NIC knows
-//! its guest-physical address. Its pin ends when the NIC has forgotten it.
+//! its guest-physical address. The pin ends when the NIC has forgotten the segment.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -31,8 +31,8 @@ use crate::memory::page_table::PageTable;
 use crate::memory::{MemoryManager, Region};
 use crate::platform::{Lock, MemoryError, NoMemory};
 
-/// How often a fault is tried while the NIC holds what it would replace, or the pages
-/// change meanwhile. After that the driver answers the fault as if it was served: the NIC
+/// How often a fault is retried while the NIC holds the page to be replaced, or the pages
+/// change meanwhile. After that the driver answers as if the fault was served: the NIC
 /// retries, and asks again if the page is still absent.
 const BUSY_TRIES: u32 = 4;
 
@@ -41,14 +41,14 @@ pub(crate) struct Exports<P: MemoryManager> {
     page_table: Arc<PageTable<P>>,
     vni: VniId,
     pub(crate) space: P::AddressSpace,
-    /// It may export physical memory (N25).
+    /// The process may export physical memory (N25).
     physical: bool,
     segments: P::Mutex<Segments<P>>,
     /// Regions in order of their addresses; room for all is reserved.
     regions: P::SpinLock<Vec<Arc<Exported<P>>>>,
 }
 
-/// The failure of an export whose memory has this error.
+/// The failure of an export on this error of its memory.
 fn memory_failure(error: MemoryError) -> Failure {
     Failure::Refused(match error {
         MemoryError::NoMemory => return CallError::NoMemory.into(),
@@ -66,7 +66,7 @@ fn memory_failure(error: MemoryError) -> Failure {
     })
 }
 
-/// The access to pages that peers need for what a segment grants.
+/// The access to pages that peers need for an access to the segment.
 fn page_access(access: Access) -> PageAccess {
     match access.contains(Access::WRITE) {
         true => PageAccess::Write,
@@ -177,14 +177,14 @@ impl<P: MemoryManager> Exports<P> {
         published.map(|()| Memory::Physical { _pin: pin })
     }
 
-    /// Checks that the process itself has the access to a region that it grants.
+    /// Checks that the process itself has the access to a region that the segment grants.
     fn check(&self, region: &Region<P>, access: PageAccess) -> Result<(), Failure> {
         let platform = &self.device().platform;
         let checked = platform.check(&self.space, region, access);
         checked.map_err(memory_failure)
     }
 
-    /// Makes a region, with a notifier and known to the fault service.
+    /// Makes a region with a notifier, and makes it known to the fault service.
     fn new_region(&self, range: Range, access: PageAccess) -> Result<Arc<Exported<P>>, Failure> {
         let region = Region::new(self.page_table.clone(), self.vni, range.pages())?;
         let region = Arc::new(region);
@@ -263,8 +263,8 @@ impl<P: MemoryManager> Exports<P> {
         Failure::check(status)
     }
 
-    /// Hides a region that no segment uses from the fault service, and takes its
-    /// pages out of the table. Its notifier ends when the last worker is done with it.
+    /// Hides a region without segments from the fault service, and takes its
+    /// pages out of the table. Its notifier ends when the last worker has finished with it.
     fn retract(&self, exported: &Arc<Exported<P>>) {
         let removed = self.regions.with(|regions| {
             let index = regions.iter().position(|e| Arc::ptr_eq(e, exported));
@@ -283,10 +283,10 @@ impl<P: MemoryManager> Exports<P> {
         })
     }
 
-    /// Faults in the page at an address and up to `pages` in all, for this access (N13).
+    /// Faults in the page at an address, and up to `pages` in all, for this access (N13).
     ///
     /// # Errors
-    /// What the NIC is to tell the peer.
+    /// The status that the NIC is to report to the peer.
     pub(crate) fn fault_in(
         &self,
         address: u64,
@@ -305,8 +305,8 @@ impl<P: MemoryManager> Exports<P> {
             let platform = &self.device().platform;
             match platform.fault_in(&self.space, notifier, region, pages, access) {
                 Ok(()) => return Ok(()),
-                // When closed, the range may have been exported again meanwhile, and
-                // the NIC may wait for this very page of it: look it up again.
+                // If the region was closed, the range may have been exported again since, and
+                // the NIC may wait for this page of the new region: look it up again.
                 Err(MemoryError::Busy | MemoryError::Stale | MemoryError::Closed) => {}
                 Err(MemoryError::SpaceGone) => return Err(Status::Aborted),
                 Err(MemoryError::NotWritable) => return Err(Status::ReadOnlyMemory),

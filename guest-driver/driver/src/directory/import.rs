@@ -3,7 +3,7 @@
 //! The NIC answers when the name appears or the time is over. All processes of a guest
 //! share its control queue, so none may fill it: a long import is sent as several
 //! requests with short waits (a request whose thread was interrupted leaves the queue
-//! soon), and the number of imports that a process waits for is limited.
+//! soon), and the number of pending imports of a process is limited.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,10 +18,10 @@ use crate::platform::{Platform, RequestError, Timeout};
 /// Longest wait of one request, in milliseconds.
 const REQUEST_WAIT_MS: u32 = 1000;
 
-/// Imports that one process waits for at the same time.
+/// Pending imports of one process.
 const IMPORTS_MAX: u32 = 8;
 
-/// The imports that a process waits for.
+/// The number of pending imports of a process.
 #[derive(Default)]
 pub(crate) struct Imports(AtomicU32);
 

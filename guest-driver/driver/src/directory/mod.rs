@@ -1,5 +1,5 @@
-//! What a process offers to its peers, and what it finds of theirs: segments under
-//! names (N2, N3).
+//! Names: the segments that a process offers to its peers, and the segments of peers that it
+//! finds (N2, N3).
 //!
 //! ```text
 //!   export ──► segment        import

@@ -17,8 +17,8 @@ use crate::memory::MemoryManager;
 use crate::platform::{HostArea, Level, Lock};
 
 impl<P: MemoryManager> Driver<P> {
-    /// Binds a datagram port for an upper module (H1). What it may hold is allocated here, but
-    /// for the pages to receive in.
+    /// Binds a datagram port for an upper module (H1). Everything that the port may hold is allocated
+    /// here, except the pages to receive in.
     ///
     /// # Errors
     /// [`BindError`].
@@ -37,16 +37,16 @@ impl<P: MemoryManager> Driver<P> {
         })
     }
 
-    /// Serves the datagram ports: calls upper modules, a bounded number of times, and sends what
-    /// waits (H5). The platform calls it when [`crate::Platform::schedule_datagrams`] asked for it;
-    /// more calls do no harm. Atomic.
+    /// Serves the datagram ports: calls upper modules, a bounded number of times, and sends waiting
+    /// messages (H5). The platform calls it when [`crate::Platform::schedule_datagrams`] asked for it;
+    /// additional calls do no harm. Atomic.
     pub fn serve_datagrams(&self) {
         if let Some(engine) = self.engine() {
             engine.serve_scheduled();
         }
     }
 
-    /// A page of what the datagram layer has counted.
+    /// A page of the counters of the datagram layer.
     pub(super) fn datagram_counters(&self, first: u32) -> CounterPage {
         match self.engine() {
             Some(engine) => CounterPage::of(&engine.counters, first),
@@ -54,14 +54,14 @@ impl<P: MemoryManager> Driver<P> {
         }
     }
 
-    /// A wake event for a VNI has come. Atomic.
+    /// Handles a wake event for a VNI. Atomic.
     pub(super) fn wake_datagrams(&self, vni: VniId) {
         if let Some(engine) = self.engine().filter(|engine| engine.vni == vni) {
             engine.woken();
         }
     }
 
-    /// Looks after the engine: it may have found the NIC broken, or need to know that it is gone.
+    /// Checks on the engine: it may have found the NIC broken, or need to learn that the NIC is gone.
     pub(super) fn check_datagrams(&self) {
         let Some(engine) = self.engine() else { return };
         if engine.has_failed() {
@@ -74,7 +74,7 @@ impl<P: MemoryManager> Driver<P> {
         }
     }
 
-    /// The NIC accesses no memory any more: upper modules get back what it had.
+    /// The NIC accesses no memory any more: upper modules get their buffers back.
     pub(super) fn finish_datagrams(&self) {
         if let Some(engine) = self.engine() {
             engine.finish();

@@ -1,6 +1,6 @@
-//! What the NIC reports: wake events and page faults (N13).
+//! The NIC's events: wake events and page faults (N13).
 //!
-//! The interrupt queues a fault, a worker serves it; several workers serve
+//! The interrupt handler queues a fault, a worker serves it; several workers serve
 //! several faults at once, so a page that comes from a slow disk delays no other.
 //! Each event asks for up to [`qnic_abi::event::MAX_FAULT_PAGES`] pages and is
 //! answered by one `FaultDone`.
@@ -20,15 +20,15 @@ use crate::memory::MemoryManager;
 use crate::platform::{Level, Lock};
 use crate::process::state::ProcessState;
 
-/// What became of an event.
+/// The outcome of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Handled {
-    /// All that it asked for is done.
+    /// It needs no further work.
     Done,
     /// A fault waits for [`Driver::serve_fault`].
     FaultQueued,
-    /// It was no event, or there was no room for a fault; it is dropped and logged.
+    /// It was malformed, or there was no room for a fault; it is dropped and logged.
     Refused,
 }
 
@@ -113,7 +113,7 @@ impl<P: MemoryManager> Driver<P> {
             status: result.err().unwrap_or(Status::Ok).code().into(),
             reserved: Default::default(),
         };
-        // The response does not matter: without a wait for it, the worker faults in
+        // The response is not needed: without a wait for it, the worker faults in
         // the next page at once.
         let done = Request::new(Opcode::FaultDone, vni, &body);
         self.device.post(&done);

@@ -162,7 +162,7 @@ impl<P: MemoryManager> Process<P> {
         Ok(())
     }
 
-    /// Asks what the route to a node is like (U8).
+    /// Queries the route to a node (U8).
     ///
     /// # Errors
     /// `Invalid`, `NotRegistered`, `NoDevice`.

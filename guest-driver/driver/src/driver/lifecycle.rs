@@ -1,4 +1,4 @@
-//! How the driver of one NIC starts and ends, and what it reports.
+//! How the driver of one NIC starts and ends, and its report.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -21,7 +21,7 @@ use crate::process::slots::Slots;
 /// Faults of the NIC that wait for a worker (N13); more stay in the event queue.
 pub(super) const QUEUE_FAULTS: usize = 1024;
 
-/// The driver of one NIC: what all its processes share.
+/// The driver of one NIC: the state that all its processes share.
 pub struct Driver<P: MemoryManager> {
     pub(crate) device: Arc<Device<P>>,
     pub(super) page_table: Arc<PageTable<P>>,
@@ -87,7 +87,7 @@ impl<P: MemoryManager> Driver<P> {
         self.device.is_alive()
     }
 
-    /// Fills in what driver and NIC are.
+    /// Fills in the versions and properties of driver and NIC.
     ///
     /// # Errors
     /// `Invalid`, `NoDevice`.
@@ -136,7 +136,7 @@ impl<P: MemoryManager> Driver<P> {
         Ok(())
     }
 
-    /// Asks what the route to a node is like (U8).
+    /// Queries the route to a node (U8).
     ///
     /// # Errors
     /// `Invalid`, `NoDevice`.
@@ -166,8 +166,8 @@ impl<P: MemoryManager> Driver<P> {
         self.check_datagrams();
     }
 
-    /// Tells the NIC that the device is about to be reset, so that its peers learn it at once
-    /// and do not wait as for a machine that is paused. Returns when they have what the NIC has
+    /// Tells the NIC that the device is about to be reset, so that its peers learn of it at once
+    /// and do not wait as for a machine that is paused. Returns when the peers have what the NIC has
     /// sent, or after a second.
     pub fn announce_reset(&self) {
         // The call deals with an error itself.

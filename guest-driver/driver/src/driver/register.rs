@@ -18,8 +18,8 @@ use crate::platform::{HostArea, Lock};
 use crate::process::state::ProcessState;
 
 impl<P: MemoryManager> Driver<P> {
-    /// Registers a process (N1). `Ok(None)` if it was refused: the call's status says
-    /// why.
+    /// Registers a process (N1). Returns `Ok(None)` if it was refused; the call's status has the
+    /// reason.
     ///
     /// # Errors
     /// `Invalid`, `NoDevice`, `NoMemory`.
@@ -72,7 +72,7 @@ impl<P: MemoryManager> Driver<P> {
         Ok(process)
     }
 
-    /// Makes the state of a process and tells the NIC about it.
+    /// Makes the state of a process and announces the process to the NIC.
     fn create(
         &self,
         vni: VniId,

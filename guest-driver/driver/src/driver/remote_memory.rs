@@ -30,7 +30,7 @@ impl<P: MemoryManager> Driver<P> {
         })
     }
 
-    /// Gives memory to others over a datagram port. All of it is allocated at once.
+    /// Offers memory to other nodes over a datagram port. All of it is allocated at once.
     ///
     /// # Errors
     /// [`ServeError`].
@@ -40,8 +40,8 @@ impl<P: MemoryManager> Driver<P> {
         })
     }
 
-    /// Attaches the volume that has place `slot` on this NIC. `Ok(None)` if that was refused: the
-    /// call's status says why.
+    /// Attaches the volume that has place `slot` on this NIC. Returns `Ok(None)` if that was refused;
+    /// the call's status has the reason.
     ///
     /// # Errors
     /// `Invalid`, `NoDevice`, `NoMemory`, `Interrupted`.
@@ -61,7 +61,8 @@ impl<P: MemoryManager> Driver<P> {
         Ok(volume)
     }
 
-    /// Gives memory to others. `Ok(None)` if that was refused: the call's status says why.
+    /// Offers memory to other nodes. Returns `Ok(None)` if that was refused; the call's status has the
+    /// reason.
     ///
     /// # Errors
     /// `Invalid`, `NoDevice`, `NoMemory`.

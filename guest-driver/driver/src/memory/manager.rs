@@ -1,4 +1,4 @@
-//! What the driver core needs of the system's memory management.
+//! The services that the driver core needs of the system's memory management.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -64,7 +64,7 @@ pub trait MemoryManager: Platform {
         access: PageAccess,
     ) -> Result<(), MemoryError>;
 
-    /// Gives those pages of `region` to [`Region::install`] that are resident, as they
+    /// Gives the resident pages among these pages of `region` to [`Region::install`], as they
     /// are; faults in none. Best effort.
     fn install_resident(
         &self,

@@ -20,7 +20,7 @@ const UNLOCK_SPIN_NS: u64 = 100_000;
 /// Polls of a lock word between two readings of the clock.
 const POLLS_PER_CLOCK: u32 = 64;
 
-/// A page that is resident: its frame, and what the NIC may do with it.
+/// A resident page: its frame, and the access that the NIC may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resident {
     /// Number of the frame.
@@ -130,7 +130,7 @@ impl<P: Platform> PageTable<P> {
         })
     }
 
-    /// A page has left the table. The table's lock is held, so its frame has not
+    /// Reports a page that has left the table. The table's lock is held, so its frame has not
     /// been freed yet.
     fn left(&self, removed: Removed) {
         self.device.counters.pages_mapped.subtract(1);

@@ -12,11 +12,11 @@
 //! comes second sees the first.
 //!
 //! # Shared memory
-//! A frame has one page in the shadow page table. When another page has the same frame (a
-//! file that is mapped twice, or by two processes), the frame goes to the page that was
-//! asked for last, and only the first page of a fault is asked for. The other one is
-//! absent from then on, and is asked for again. Its region still names the frame: what it
-//! unmaps is its own tag, never another's.
+//! A frame has one page in the shadow page table. If several pages have the same frame (a
+//! file that is mapped twice, or by two processes), the frame belongs to the page that was
+//! requested last; only the first page of a fault counts as requested. The other page is then
+//! absent and is requested again when the NIC needs it. Its region still names the frame, but
+//! unmaps only its own tag, never another's.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -42,8 +42,8 @@ pub struct Region<P: Platform> {
 
 /// What the lock of a region guards.
 struct Pages {
-    /// For each page its frame + 1, or 0. May name a frame whose page was evicted
-    /// from the table since; never misses one that is in the table.
+    /// For each page its frame + 1, or 0. The entry may name a frame whose page was evicted
+    /// from the table since; a page in the table always has an entry.
     entries: Vec<u32>,
     /// No page is inserted any more.
     closed: bool,
@@ -347,15 +347,15 @@ mod tests {
         assert!(fake.kernel.reclaim(16, 4, true));
         let dirty = fake.kernel.state().dirty.clone();
         assert!(dirty.contains(&frame), "{dirty:?}");
-        // Other frames' bits of the same word are zero on both sides or ours only.
+        // Other frames' bits of the same word are zero on both sides, or set on ours only.
         for other in others {
             let same = (ours & (1 << (other % 32))) == 0;
             assert_eq!(dirty.contains(&other), same, "frame {other}");
         }
     }
 
-    /// A page is entered as it may be accessed, becomes writable where it is, and is never
-    /// less than it was until it leaves.
+    /// A page is entered with the access it permits, becomes writable in place, and never
+    /// loses access before it leaves.
     #[test]
     fn a_read_only_page_becomes_writable_in_place() {
         let (fake, _, process) = exporter(4, false);
@@ -372,8 +372,8 @@ mod tests {
         assert_eq!(mapping(&fake, 5), Some((region.tag(0), READ)));
     }
 
-    /// Pages of one frame: what was asked for first gets it, what comes with it does not
-    /// take it away again; whoever is asked for later does.
+    /// Of pages with one frame, the page requested first gets it. Pages that come along in a fault
+    /// do not take it away; a page that is requested later does.
     #[test]
     fn pages_that_share_a_frame_take_turns() {
         let (fake, _, process) = exporter(4, false);

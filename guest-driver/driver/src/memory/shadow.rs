@@ -15,12 +15,12 @@
 //!                                                       wait for lock == 0, vpn := 0
 //! ```
 //!
-//! The tag stands in the map together with the access of the NIC. A page that is mapped
-//! for reading becomes writable in place, by one store of its reverse mapping. The way
-//! back is an unmap: a NIC that has the page locked for writing is waited for.
+//! The map holds the tag together with the NIC's access. A page that is mapped
+//! for reading becomes writable in place, by one store of its reverse mapping. Taking write access
+//! away is an unmap: the driver waits for a NIC that has the page locked for writing.
 //!
-//! isPageDirty cleans a page that stays mapped, and makes it absent to the NIC for
-//! that moment in the same way: a page that the NIC is writing to never counts as
+//! isPageDirty cleans a page that stays mapped. To do so it makes the page absent to the NIC for
+//! a moment, so a page that the NIC is writing to never counts as
 //! clean (N7).
 //!
 //! `docs/proofs.md` shows that each of these orders is needed: without any one of
@@ -30,12 +30,12 @@
 //! # Invariants
 //! - A frame has at most one tag, and a tag in the physical map is in exactly one
 //!   entry of its row.
-//! - A frame gets a tag only while its lock word is zero: so a lock that was taken
+//! - A frame gets a tag only while its lock word is zero. So a lock that was taken
 //!   under an older tag never counts as one under the new tag.
-//! - A frame that is leaving by force gets no tag until its dirty bit was read: the
-//!   driver learns what the NIC wrote under the old tag.
+//! - A frame that is leaving by force gets no tag until its dirty bit was read. So the
+//!   driver learns whether the NIC wrote under the old tag.
 //!
-//! A frame number from the SRAM is checked against the geometry before it is used as
+//! Each frame number from the SRAM is checked against the geometry before it serves as
 //! an index.
 
 use core::sync::atomic::Ordering;
@@ -55,7 +55,7 @@ pub enum Inserted {
         /// A page that left because the frame was mapped under another tag.
         replaced: Option<Removed>,
     },
-    /// It was mapped already; if it was for reading only and writing is wanted, it is
+    /// It was mapped already. If it was mapped for reading and writing is wanted, it is
     /// writable from now on.
     Already,
     /// The NIC holds the frame, or every page of the row: try again.
@@ -121,8 +121,8 @@ impl Table {
         }
     }
 
-    /// Inserts `tag` → `frame` with `key` (N5), for this access or a wider one that it
-    /// has already. A full row loses a random page that the NIC does not hold.
+    /// Inserts `tag` → `frame` with `key` (N5), for this access, or for a wider access that the page
+    /// already has. A full row loses a random page that the NIC does not hold.
     pub fn insert<M: SharedMemory>(
         &mut self,
         sram: &M,
@@ -250,7 +250,7 @@ impl Table {
         (Tag::from_word(word) == Some(tag)).then_some(word)
     }
 
-    /// Makes a page that is mapped writable, if it is wanted so and is not.
+    /// Makes a mapped page writable, if that is wanted and not yet so.
     fn widen<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32, access: PageAccess) {
         let word = self.mapping(sram, tag, frame);
         if word.is_some_and(|word| PageAccess::of_word(word) < access) {
@@ -258,8 +258,8 @@ impl Table {
         }
     }
 
-    /// First half of unmapPage: clears the reverse mapping and fences, if it is `tag`.
-    /// Returns the word that it was.
+    /// First half of unmapPage: clears the reverse mapping if its tag is `tag`, and fences.
+    /// Returns the cleared word.
     fn invalidate<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> Option<u64> {
         let mapping = self.mapping(sram, tag, frame)?;
         let word = self.geometry.vpn_word(frame);

@@ -9,8 +9,9 @@
 //! of its port, output frames are sent from where they are. The process has no window, no doorbell
 //! and no host area (S5).
 //!
-//! Who pays: the pages are the process's, and so is the port with its message slots; nothing
-//! else of it is kept. What it writes into the range is read once and checked by [`qnic_shared::pool`].
+//! The pages and the port with its message slots are charged to the process; the driver keeps
+//! nothing else for it. What the process writes into the range is read once and checked by
+//! [`qnic_shared::pool`].
 
 mod range;
 mod shared;
@@ -29,24 +30,24 @@ use crate::memory::MemoryManager;
 use crate::platform::{Waited, Waiters};
 use shared::Shared;
 
-/// How long a wait without time looks at the NIC, in nanoseconds. Who goes on waiting asks again:
-/// then it has seen to its timers.
+/// How long a wait without a timeout polls the NIC, in nanoseconds. A process that goes on waiting
+/// calls again, after it has served its own timers.
 const LOOK_NS: u64 = 250_000;
 
-/// How long pools that are closed send what the process has handed over, in nanoseconds.
+/// How long pools that are being closed send frames that the process has handed over, in nanoseconds.
 const LINGER_NS: u64 = 100_000_000;
 
-/// The pools of one process; dropping them closes them, and may sleep: what the process has handed
-/// over is sent first, for as long as a tenth of a second.
+/// The pools of one process. Dropping them closes them. It may sleep: frames that the process has
+/// handed over are sent first, for up to a tenth of a second.
 pub struct Pools<P: MemoryManager> {
-    /// Dropped first: then the NIC has no page of the range any more.
+    /// Dropped first: after that the NIC has no page of the range.
     port: Binding<P>,
     shared: Arc<Shared<P>>,
     driver: Arc<Driver<P>>,
 }
 
 impl<P: MemoryManager> Drop for Pools<P> {
-    /// A process that sends and ends has sent.
+    /// What a process has sent before it ends is sent.
     fn drop(&mut self) {
         let sent = || !self.is_open() || self.shared.has_sent_all(&self.port);
         self.port.serve_until(&sent, LINGER_NS);
@@ -54,8 +55,8 @@ impl<P: MemoryManager> Drop for Pools<P> {
 }
 
 impl<P: MemoryManager> Driver<P> {
-    /// Opens pools (S1), and waits until the NIC has their frames to receive in
-    /// ([`Port::wait_posted`]). `Ok(None)` if that was refused: the call's status says why.
+    /// Opens pools (S1), and waits until the NIC has all their input frames
+    /// ([`Port::wait_posted`]). Returns `Ok(None)` if that was refused; the call's status has the reason.
     ///
     /// [`Port::wait_posted`]: crate::datagram::Port::wait_posted
     ///
@@ -103,7 +104,7 @@ impl<P: MemoryManager> Driver<P> {
         call.status = status.code().into();
         let Some(port) = port else { return Ok(None) };
         shared.post_all(&port);
-        // Whoever is told the port by this process may send to it.
+        // Other processes may send as soon as this process tells them the port.
         port.wait_posted();
         call.port = port.address().port.into();
         call.node = port.address().node.0.into();
@@ -134,8 +135,8 @@ impl<P: MemoryManager> Pools<P> {
         Ok(())
     }
 
-    /// Blocks until one of the events of the call is there (S3). Without time it does not sleep, but
-    /// looks at the NIC for a while.
+    /// Blocks until one of the events of the call is there (S3). Without a timeout it does not sleep,
+    /// but polls the NIC for a while.
     ///
     /// # Errors
     /// `Invalid`, `NoDevice`, `Interrupted`, `TimedOut`.
@@ -176,7 +177,7 @@ impl<P: MemoryManager> Pools<P> {
         Ok(())
     }
 
-    /// What the driver has counted for these pools.
+    /// The driver's counters for these pools.
     ///
     /// # Errors
     /// `Invalid`.
@@ -188,7 +189,7 @@ impl<P: MemoryManager> Pools<P> {
         Ok(())
     }
 
-    /// Asks what the route to a node is like (U8).
+    /// Queries the route to a node (U8).
     ///
     /// # Errors
     /// `Invalid`, `NoDevice`.
@@ -196,23 +197,23 @@ impl<P: MemoryManager> Pools<P> {
         self.driver.path(call)
     }
 
-    /// A page of the range, to be mapped into the process; none behind its end.
+    /// A page of the range, to be mapped into the process; `None` behind its end.
     pub fn page(&self, index: usize) -> Option<P::Memory> {
         self.shared.range.page(index)
     }
 
-    /// The wait queue, for a platform on which threads also wait by its own means (poll).
+    /// The wait queue, for platforms on which threads can also wait otherwise (poll).
     pub fn waiters(&self) -> &P::Waiters {
         &self.shared.waiters
     }
 
-    /// Returns true if an event is there that the process has said it wants, or the device is
-    /// gone: what poll reports as readable. Atomic.
+    /// Returns true if an event is there that the process has asked for, or the device is
+    /// gone: poll reports this as readable. Atomic.
     pub fn is_readable(&self) -> bool {
         if self.shared.wanted() != 0 || !self.is_open() {
             return true;
         }
-        // It sleeps. What was sent since it looked is another event, for which it is woken.
+        // It sleeps. Frames that were sent since its look raise another event, which wakes it.
         if self.shared.wants(events::OUTPUT) {
             self.port.await_sends();
         }

@@ -13,16 +13,16 @@ use qnic_abi::PAGE_SIZE;
 use crate::paged::paged;
 use crate::platform::{DeviceMemory, NoMemory, Platform, Run};
 
-/// The memory. All of it is the process's to write.
+/// The memory. The process may write all of it at any time.
 pub(super) struct Range<P: Platform> {
     shape: Shape,
-    /// What stands before the first frame, page by page; then the blocks of frames, in their order.
+    /// The pages before the first frame, one by one; then the blocks of frames, in their order.
     blocks: Vec<P::Memory>,
     /// Pages before the first frame.
     words: usize,
     /// Bytes of a block of frames.
     block_bytes: usize,
-    /// Which block of input frames has which address, sorted by address.
+    /// Addresses of the blocks of input frames, sorted, with the number of each block.
     places: Vec<(u64, u32)>,
 }
 
@@ -67,7 +67,7 @@ impl<P: Platform> Range<P> {
         Some(block.part(within, PAGE_SIZE))
     }
 
-    /// The first `length` bytes of a frame; none if it is not there.
+    /// The first `length` bytes of a frame; `None` if there is no such frame.
     pub(super) fn frame(&self, pool: Pool, index: usize, length: usize) -> Option<P::Memory> {
         let legal = index < self.shape.frames(pool) && length <= self.shape.frame_bytes();
         let (block, within) = self.place(self.shape.frame(pool, index));
@@ -75,7 +75,7 @@ impl<P: Platform> Range<P> {
         Some(block.part(within, length))
     }
 
-    /// The input frame at an address; none if there is none.
+    /// The input frame at an address, if there is one.
     pub(super) fn input_at(&self, address: u64) -> Option<usize> {
         let behind = self.places.partition_point(|(start, _)| *start <= address);
         let (start, block) = *self.places.get(behind.checked_sub(1)?)?;

@@ -1,11 +1,11 @@
-//! What frames go through: from the queues of the process to the datagram port, and back.
+//! The way of frames: from the queues of the process to the datagram port, and back.
 //!
 //! ```text
 //!   output full ──► next ──► Port::send … Upper::sent ──► output empty
 //!   input empty ──► next ──► Port::give … Upper::received ──► input full
 //! ```
-//! A frame is sent from where it is, and a packet lands where it is read: nothing is copied here
-//! (S1). The lock is for a slot at a time; the port is called without it.
+//! A frame is sent from where it is, and a packet lands where the process reads it: nothing is copied
+//! here (S1). The lock is held for one slot at a time, and never while the port is called.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -19,24 +19,24 @@ use crate::datagram::{Address, Buffer, Data, Header, Message, Outgoing, Port, Se
 use crate::device::Counter;
 use crate::platform::{table, DeviceMemory, Lock, NoMemory, Platform, Waiters};
 
-/// Slots that are taken at once; the rest waits until other ports had their turn (H5).
+/// Slots that are taken in one turn; the rest waits until other ports had theirs (H5).
 const BATCH: usize = 256;
 
-/// Frames that are being sent, from which on the driver stays at work until they were, and the process
-/// need not kick. For fewer it rests: their end would be an interrupt that nothing waits for.
+/// With this many frames being sent, the driver keeps working until they are sent, and the process
+/// need not kick. With fewer it stops: their end would be an interrupt that no thread waits for.
 const BURST: usize = 2;
 
-/// A kick that follows another one within this time, in nanoseconds, with no wait in between, is one of a
-/// row: a NIC that is fast has sent each frame before the process hands over the next. From there on the
-/// driver looks at the queues when [`LATER_NS`] have passed, and the process need not kick.
+/// A kick within this time after the last one, in nanoseconds, with no wait in between, begins a *row*: a
+/// fast NIC sends each frame before the process hands over the next. From then on the
+/// driver looks at the queues every [`LATER_NS`], and the process need not kick.
 pub(super) const ROW_NS: u64 = 500_000;
 
-/// How late the driver looks at what a process in a row has handed over, in nanoseconds. A row ends when
-/// it finds nothing then.
+/// How long frames of a process in a row may wait for the driver's next look, in nanoseconds. The row
+/// ends when a look finds none.
 pub(super) const LATER_NS: u64 = 250_000;
 
-/// How long the driver stays at work for frames that are being sent while none was, in nanoseconds: they
-/// may go to a node that does not answer, and the process has others.
+/// How long the driver keeps working while no frame gets sent, in nanoseconds: the pending frames
+/// may go to a node that does not answer, and the process has frames for others.
 pub(super) const SENDING_NS: u64 = 2_000_000;
 
 /// Counters of one process's pools; the names are those of [`PoolInfo`].
@@ -62,22 +62,22 @@ struct State {
     /// Output frames that are being sent, by number.
     sending: Vec<Option<OutputFrame>>,
     sending_count: usize,
-    /// When the process kicked, if it has not waited since.
+    /// When the process kicked last, if it has not waited since.
     kicked_ns: Option<u64>,
     /// When the driver looks at the queues again, while the process is in a row of frames.
     row_until_ns: Option<u64>,
-    /// Until when the driver stays at work for frames that are being sent, unless one is sent or
-    /// handed over before.
+    /// Until when the driver keeps working for frames that are being sent, unless one is sent or
+    /// handed over earlier.
     sending_until_ns: Option<u64>,
 }
 
-/// What brings the driver back to the queues.
+/// Which event makes the driver look at the queues again.
 enum Next {
-    /// The process, with a kick, or the NIC, with what arrives.
-    Anybody,
-    /// The NIC, as frames are being sent; time, if it sends none.
+    /// A kick of the process, or a packet that arrives.
+    Event,
+    /// The NIC, when frames are sent; or this time, if it sends none.
     Sent(u64),
-    /// Time.
+    /// This time.
     At(u64),
 }
 
@@ -93,30 +93,30 @@ pub(super) struct Shared<P: Platform> {
 
 /// What the process has handed over next.
 enum Step<P: Platform> {
-    /// To be posted.
+    /// An input frame, to be posted.
     Input(P::Memory),
-    /// To be sent.
+    /// An output frame, to be sent.
     Output(P::Memory, Address, u64),
-    /// It was nonsense, or goes nowhere.
+    /// A malformed slot, or a frame without a destination.
     Nothing,
-    /// There is nothing more.
+    /// Both queues are empty.
     Empty(Next),
 }
 
 impl State {
-    /// What brings the driver back when both queues are empty.
+    /// Which event makes the driver look again when both queues are empty.
     fn next(&mut self, now_ns: u64) -> Next {
         self.row_until_ns = self.row_until_ns.filter(|until_ns| now_ns < *until_ns);
         if let Some(until_ns) = self.row_until_ns {
             return Next::At(until_ns);
         }
         if self.sending_count < BURST {
-            return Next::Anybody;
+            return Next::Event;
         }
         let until_ns = now_ns.saturating_add(SENDING_NS);
         match *self.sending_until_ns.get_or_insert(until_ns) {
             until_ns if now_ns < until_ns => Next::Sent(until_ns),
-            _ => Next::Anybody,
+            _ => Next::Event,
         }
     }
 }
@@ -158,12 +158,12 @@ impl<P: Platform> Shared<P> {
 
     fn give(&self, port: &Port<P>, memory: Option<P::Memory>) {
         if let Some(memory) = memory {
-            // The port has room for all; what it refuses it does so because it closes.
+            // The port has room for all frames; it refuses one only because it closes.
             drop(port.give(memory));
         }
     }
 
-    /// The port is to get an input frame.
+    /// Notes that the port gets an input frame.
     fn post(&self, state: &mut State, frame: InputFrame) -> Option<P::Memory> {
         let index = frame.index();
         let memory = self
@@ -174,14 +174,14 @@ impl<P: Platform> Shared<P> {
         Some(memory)
     }
 
-    /// Looks at both queues of the process until they are empty; then the driver rests, unless
-    /// several frames are being sent: then it comes back by itself, and the process need not kick
-    /// (S4). It rests, too, if none of them is sent for [`SENDING_NS`].
+    /// Serves both queues of the process until they are empty, then stops. If
+    /// several frames are being sent, the driver comes back by itself, and the process need not kick
+    /// (S4), unless none of them is sent for [`SENDING_NS`].
     pub(super) fn serve(&self, port: &Port<P>) {
         self.empty_queues(port);
     }
 
-    /// Returns false if there was more than one turn takes.
+    /// Returns false if one turn was not enough.
     fn empty_queues(&self, port: &Port<P>) -> bool {
         for _ in 0..BATCH {
             let now_ns = port.now_ns();
@@ -192,7 +192,7 @@ impl<P: Platform> Shared<P> {
                 Step::Output(memory, to, token) => self.send(port, memory, to, token),
                 Step::Empty(next) => {
                     match next {
-                        Next::Anybody => {}
+                        Next::Event => {}
                         Next::Sent(until_ns) => {
                             port.set_deadline(Some(until_ns));
                             port.await_sends();
@@ -203,12 +203,12 @@ impl<P: Platform> Shared<P> {
                 }
             }
         }
-        // The process need not kick: this comes first.
+        // The process need not kick: this look comes earlier.
         port.set_deadline(Some(port.now_ns()));
         false
     }
 
-    /// Returns true if all was sent that the process has handed over; takes what is left of it.
+    /// Serves the queues once more. Returns true if all frames that the process has handed over are sent.
     pub(super) fn has_sent_all(&self, port: &Port<P>) -> bool {
         let empty = self.empty_queues(port);
         port.await_sends();
@@ -229,7 +229,7 @@ impl<P: Platform> Shared<P> {
             return step.unwrap_or_else(|| self.malformed());
         }
         let next = state.next(now_ns);
-        if !matches!(next, Next::Anybody) {
+        if !matches!(next, Next::Event) {
             return Step::Empty(next);
         }
         let short = state.posted_count * 2 < self.shape.frames(Pool::Input);
@@ -279,7 +279,7 @@ impl<P: Platform> Shared<P> {
         }
     }
 
-    /// A frame was sent, or could not be: it is the process's again.
+    /// A frame was sent, or could not be sent: the process gets it back.
     fn done(&self, token: u64, was_sent: bool) {
         let counters = &self.counters;
         counters.frames_sent.add(1);
@@ -300,8 +300,8 @@ impl<P: Platform> Shared<P> {
         self.wake_if(must_wake.unwrap_or(false));
     }
 
-    /// Slots were filled for which the process waits. Without the lock: threads that wait take it,
-    /// while they have that of the wait queue.
+    /// Wakes the process if it waits for slots that were just filled. The lock is not held: waiting
+    /// threads take it while they hold that of the wait queue.
     fn wake_if(&self, must_wake: bool) {
         if must_wake {
             self.counters.wakes.add(1);
@@ -309,8 +309,8 @@ impl<P: Platform> Shared<P> {
         }
     }
 
-    /// Gives the process the packet that is in a frame; returns the frame's memory if it cannot
-    /// have it.
+    /// Gives the process the packet in a frame. Returns the frame's memory if it cannot have the
+    /// packet.
     fn deliver(&self, address: u64, length: usize, from: Address) -> Option<P::Memory> {
         let counters = &self.counters;
         let (must_wake, back) = self.state.with(|state| {
@@ -344,12 +344,12 @@ impl<P: Platform> Shared<P> {
         self.state.with(|state| state.side.ready(&self.range))
     }
 
-    /// Those of them that the process has said it wants.
+    /// Those of them that the process has asked for.
     pub(super) fn wanted(&self) -> u32 {
         self.ready() & self.range.load_u32(WANT_WAKE, Ordering::Relaxed)
     }
 
-    /// Returns true if the process has said that it wants one of these events.
+    /// Returns true if the process has asked for one of these events.
     pub(super) fn wants(&self, events: u32) -> bool {
         self.range.load_u32(WANT_WAKE, Ordering::Relaxed) & events != 0
     }
@@ -370,8 +370,8 @@ impl<P: Platform> Shared<P> {
         });
     }
 
-    /// The process waits: its row has ended. Returns true if it was in one; then it may have handed
-    /// something over that nobody has looked at.
+    /// The process waits, which ends its row. Returns true if it was in one: then it may have handed
+    /// over frames that the driver has not looked at.
     pub(super) fn waits(&self) -> bool {
         self.counters.waits.add(1);
         self.state.with(|state| {
@@ -417,7 +417,7 @@ impl<P: Platform> Upper<P> for Shared<P> {
         drop(memory);
         let back = self.deliver(address, length, from);
         self.give(port, back);
-        // What the process gives back meanwhile it does not kick for (S3).
+        // The process does not kick for frames that it gives back meanwhile (S3).
         self.serve(port);
     }
 

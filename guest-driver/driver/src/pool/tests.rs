@@ -13,7 +13,7 @@ use qnic_shared::pool::{Packet, ProcessSide};
 
 const SHAPE: (usize, u16, u16) = (2048, 8, 4);
 
-/// A process: its side of the queues, on the range that it has mapped.
+/// The process: its side of the queues, on the range that it has mapped.
 struct Process {
     pools: Pools<Fake>,
     side: ProcessSide,
@@ -51,7 +51,7 @@ impl SharedMemory for Process {
 struct World {
     fake: Fake,
     driver: Arc<Driver<Fake>>,
-    /// There is one once the driver waits for it.
+    /// `None` until the driver waits for it.
     nic: Arc<Mutex<Option<DatagramNic>>>,
 }
 
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// Runs until nothing happens any more, and every row has ended.
+    /// Runs until all is quiet, and every row has ended.
     fn run(&self) {
         for _ in 0..3 {
             let mut nic = self.nic.lock().unwrap();
@@ -147,7 +147,7 @@ impl Process {
         sent.is_some()
     }
 
-    /// The next packet: who has sent it, and its bytes.
+    /// The next packet: the port of its sender, and its bytes.
     fn receive(&mut self) -> Option<(u16, Vec<u8>)> {
         let mut side = core::mem::replace(&mut self.side, ProcessSide::new(self.shape));
         let received = side.receive(self).map(|packet| {
@@ -194,7 +194,7 @@ fn packets_go_from_pool_to_pool_and_no_frame_is_lost() {
     assert_eq!(datagrams["bytes_copied"], 0);
 }
 
-/// The NIC has taken none of them yet, and the process has kicked for the first only.
+/// When the process ends, the NIC has taken no frame yet, and the process has kicked once.
 #[test]
 fn what_a_process_has_handed_over_is_sent_though_it_ends() {
     let mut world = World::new();
@@ -212,7 +212,7 @@ fn what_a_process_has_handed_over_is_sent_though_it_ends() {
     assert_eq!(b.receive(), None);
 }
 
-/// It takes packets again after more time than closing sends for: those that it had by then go out.
+/// The NIC takes packets again only after closing has given up: it then sends those that it had.
 #[test]
 fn closing_waits_for_no_nic_that_stands_still() {
     const FRAMES: u16 = 128;
@@ -274,8 +274,8 @@ fn a_busy_driver_is_not_kicked() {
     assert_eq!(a.info().kicks.get(), 3, "it has rested");
 }
 
-/// The NIC sends each frame before the process has the next one: the driver comes back when some
-/// time has passed, and not for each (S4).
+/// The NIC sends each frame before the process has the next one. The driver comes back after some
+/// time, not for each frame (S4).
 #[test]
 fn a_process_in_a_row_kicks_twice_though_the_nic_is_fast() {
     const FRAMES: u8 = 64;
@@ -301,7 +301,7 @@ fn a_process_in_a_row_kicks_twice_though_the_nic_is_fast() {
     assert_eq!(a.info().kicks.get(), 3);
 }
 
-/// What a process in a row has handed over is sent when it waits, not later.
+/// Frames of a process in a row are sent when it waits, not later.
 #[test]
 fn a_wait_ends_a_row() {
     let mut world = World::new();
@@ -319,7 +319,7 @@ fn a_wait_ends_a_row() {
     };
     assert_eq!(a.pools.wait(&mut call), Err(CallError::TimedOut));
     assert_eq!(sent(&world), 8);
-    // Kicks with waits in between are none of a row.
+    // Kicks with waits in between make no row.
     world.run();
     for kicks in 3..10 {
         assert!(a.send(b.port, &[5]));
@@ -330,7 +330,7 @@ fn a_wait_ends_a_row() {
     }
 }
 
-/// Frames to a node that does not answer hold up none to others: the driver rests after a while,
+/// Frames to a node that does not answer delay no frames to other nodes: the driver stops after a while,
 /// and is kicked.
 #[test]
 fn frames_that_hang_hold_up_no_others() {
@@ -391,9 +391,9 @@ fn frames_that_cannot_be_sent_come_back() {
     assert_eq!(a.info().frames_refused.get(), 21);
 }
 
-/// Whatever the process writes into its range costs the process.
+/// Nonsense in the range harms only its own process.
 #[test]
-fn nonsense_in_slots_is_counted_and_harms_nobody() {
+fn nonsense_in_slots_is_counted_and_harms_no_other() {
     let mut world = World::new();
     let (a, mut b) = (world.open(), world.open());
     let queues = [Queue::OutputFull, Queue::InputEmpty];
@@ -460,8 +460,8 @@ fn waits_end_with_an_event_a_timeout_or_the_device() {
     );
 }
 
-/// A process that polls for frames to fill, of which some are there, waits for none to be sent: the NIC
-/// raises no event for them.
+/// A process that polls for frames to fill, and has some, waits for no frame to be sent: the NIC
+/// raises no event for that.
 #[test]
 fn poll_asks_for_sent_frames_only_if_the_process_will_sleep() {
     let mut world = World::new();
@@ -486,7 +486,7 @@ fn poll_asks_for_sent_frames_only_if_the_process_will_sleep() {
     assert_eq!(is_woken_for_a_sent_frame(&world, &a), (false, true));
 }
 
-/// Frames of several pages are one packet each where the route carries them, else fragments (S1).
+/// A frame of several pages is one packet where the route carries it, else fragments (S1).
 #[test]
 fn frames_of_several_pages_are_one_packet() {
     let mut world = World::new();
@@ -508,7 +508,7 @@ fn frames_of_several_pages_are_one_packet() {
     let info = [a.info(), b.info()];
     assert_eq!(info.map(|info| info.frames_received.get()), [0, 8]);
     assert_eq!(info[0].frames_refused.get(), 0);
-    // A page of the range is where the process has it mapped.
+    // The process has each page of the range mapped at its offset.
     for pool in [Pool::Input, Pool::Output] {
         let frame = a.frame(pool, 2);
         let page = (a.shape.frame(pool, 2) + 3 * qnic_abi::PAGE_SIZE) / qnic_abi::PAGE_SIZE;
@@ -521,7 +521,7 @@ fn frames_of_several_pages_are_one_packet() {
         .is_none());
 }
 
-/// A wait without time serves what the NIC has completed, before any event of it.
+/// A wait without a timeout handles the NIC's completions before any event comes.
 #[test]
 fn a_wait_without_time_looks_at_the_nic() {
     let mut world = World::new();
@@ -547,7 +547,7 @@ fn a_wait_without_time_looks_at_the_nic() {
         assert_eq!(look(&b), Ok(events::INPUT));
         assert_eq!(b.receive(), Some((a.port, std::vec![round])));
     }
-    // Whoever does not look is woken by events again.
+    // A process that does not poll is woken by events again.
     assert_eq!(b.side.want(&b, events::INPUT), 0);
     assert!(a.send(b.port, &[5]));
     world.run();

@@ -4,8 +4,8 @@
 //!   Free ──reserve──► Reserved ──publish──► Live ──retire──► Reserved ──release──► Free
 //! ```
 //! A slot is Reserved while its process is registered with the NIC or removed from it:
-//! faults do not find it, and no other process gets it. Search starts behind the slot that was taken
-//! last (Q9), so the time until a window is used again is as long as possible.
+//! faults do not find it, and no other process gets it. The search for a free slot starts behind the
+//! one that was taken last (Q9), so a window is reused as late as possible.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ use super::state::ProcessState;
 use crate::memory::MemoryManager;
 use crate::platform::{table, NoMemory};
 
-/// First port of those that the driver chooses for a process.
+/// First of the ports that the driver chooses for processes.
 const FIRST_DYNAMIC_PORT: u16 = 0x8000;
 
 /// A slot that is not free.

@@ -1,4 +1,4 @@
-//! What the driver knows about one registered process.
+//! The driver's record of one registered process.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicBool;
@@ -10,7 +10,7 @@ use crate::directory::export::Exports;
 use crate::directory::import::Imports;
 use crate::memory::MemoryManager;
 
-/// What the driver knows about a registered process.
+/// The driver's record of a registered process.
 pub(crate) struct ProcessState<P: MemoryManager> {
     pub(crate) vni: VniId,
     pub(crate) wake: Arc<Wake<P>>,

@@ -1,5 +1,5 @@
-//! Remote memory as calls of the character device ([`qnic_abi::volume`]): numbers of a process
-//! become configurations, and what client and server tell becomes numbers.
+//! Remote memory as calls of the character device ([`qnic_abi::volume`]): converts the numbers of a
+//! process to configurations, and the reports of client and server to numbers.
 
 use alloc::vec::Vec;
 
@@ -20,14 +20,14 @@ use crate::error::CallError;
 use crate::platform::Platform;
 
 const MS: u64 = 1_000_000;
-/// Copies for repair that are under way at the same time. On a wire that loses, most wait for what
-/// is sent again: fewer would make repair take minutes.
+/// Copies for repair that are under way at the same time. On a wire that loses frames most of them wait
+/// for retransmissions: with fewer, repair would take minutes.
 const COPIES: usize = 64;
 /// Requests of a client that a server has receive buffers for.
 const WINDOW: u16 = 64;
-/// Clients of a server, unless the call says.
+/// Clients of a server, by default.
 const CLIENTS: usize = 16;
-/// How long a client may be silent, unless the call says.
+/// How long a client may be silent, by default.
 const LEASE_MS: u64 = 15_000;
 /// How often clients are told that a server leaves.
 const LEAVE_INTERVAL: u64 = 100 * MS;
@@ -37,7 +37,7 @@ const _: () = {
     assert!(abi::LATENCY_CLASSES == LATENCY_CLASSES);
 };
 
-/// What a call asks for, if it is legal.
+/// The client configuration that a call asks for, if it is legal.
 pub(crate) fn client_config(
     call: &AttachVolume,
     volume: u64,
@@ -74,7 +74,7 @@ pub(crate) fn client_config(
     })
 }
 
-/// What a call asks for, if it is legal.
+/// The server configuration that a call asks for, if it is legal.
 pub(crate) fn server_config(
     call: &ServeMemory,
     incarnation: u64,
@@ -107,7 +107,7 @@ fn bind_status(error: BindError) -> Result<Status, CallError> {
     }
 }
 
-/// The status of a volume that is not attached; what a server has said goes into the call.
+/// The status of a volume that is not attached; a server's refusal goes into the call.
 pub(crate) fn attach_status(
     error: AttachError,
     call: &mut AttachVolume,
@@ -137,7 +137,7 @@ pub(crate) fn serve_status(error: ServeError) -> Result<Status, CallError> {
 }
 
 impl<P: Platform> Volume<P> {
-    /// Fills in how it is.
+    /// Fills in the state of the volume.
     pub fn info(&self, call: &mut VolumeInfo) {
         let status = self.status();
         let (counters, repair) = (status.counters, status.repair);
@@ -174,7 +174,7 @@ impl<P: Platform> Volume<P> {
         };
     }
 
-    /// Fills in how a server of it is.
+    /// Fills in the state of one of its servers.
     pub fn server_info(&self, call: &mut VolumeServer) {
         let Some(server) = self.server(call.server.get().into()) else {
             call.status = Status::NoSuchNode.code().into();
@@ -196,7 +196,7 @@ impl<P: Platform> Volume<P> {
         call.round_trip_ns = server.round_trip.into();
     }
 
-    /// Fills in how long requests took.
+    /// Fills in the latencies of requests.
     ///
     /// # Errors
     /// `Invalid`.
@@ -214,8 +214,8 @@ impl<P: Platform> Volume<P> {
 }
 
 impl<P: Platform> Memory<P> {
-    /// Leaves as the call says. Returns true if clients need this memory no more, or that does not
-    /// matter: it can be dropped.
+    /// Leaves as the call says. Returns true if the memory can be dropped: clients do not need it any
+    /// more, or the call does not care.
     ///
     /// # Errors
     /// `Invalid`.
@@ -230,7 +230,7 @@ impl<P: Platform> Memory<P> {
         Ok(left)
     }
 
-    /// Fills in how it is.
+    /// Fills in the state of the memory.
     pub fn info(&self, call: &mut MemoryInfo) {
         let status = self.status();
         let counters = status.counters;

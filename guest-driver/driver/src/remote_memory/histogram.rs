@@ -1,10 +1,10 @@
-//! How long requests take.
+//! Latencies of requests.
 
 /// Classes of a [`Histogram`].
 pub const LATENCY_CLASSES: usize = 26;
 
-/// Requests by the time that they took: class 0 counts those below a microsecond, class `n`
-/// those from 2ⁿ⁻¹ to below 2ⁿ microseconds, the last one everything beyond.
+/// Requests by latency: class 0 counts those below a microsecond, class `n`
+/// those from 2ⁿ⁻¹ to below 2ⁿ microseconds, the last class all longer ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Histogram {
     counts: [u64; LATENCY_CLASSES],
@@ -22,7 +22,7 @@ impl Histogram {
         &self.counts
     }
 
-    /// A time that so many of a thousand requests did not exceed, in microseconds: the upper
+    /// A time that this share of requests, in thousandths, did not exceed, in microseconds: the upper
     /// end of a class. Zero if nothing was counted.
     pub fn quantile_us(&self, permille: u64) -> u64 {
         let all: u64 = self.counts.iter().sum();

@@ -1,8 +1,8 @@
 //! Remote memory: a volume whose blocks live in the memory of other nodes (H9;
 //! docs/remote-memory.md).
 //!
-//! Two state machines without a clock, a thread or a socket. Messages and times come in by calls,
-//! messages and results are asked for, and nothing happens in between:
+//! Two state machines without a clock, a thread or a socket. Calls bring in messages and times,
+//! and take out messages and results; nothing happens in between:
 //!
 //! ```text
 //!        read, write                                          pages of its memory
@@ -15,26 +15,26 @@
 //!           │ tick at deadline()                                    └────────────┘
 //! ```
 //!
-//! The *client* decides everything: it alone knows the newest version of each block, and which
-//! servers have acknowledged it. A *server* keeps for each client the newest version of each
-//! block that it was sent, and answers.
+//! The *client* decides everything: it alone knows the newest version of each block, and the
+//! servers that have acknowledged it. A *server* keeps, for each client, the newest version that it was
+//! sent of each block, and answers.
 //!
 //! | module | knows |
 //! |---|---|
-//! | `wire` | messages as they come and go |
+//! | `wire` | messages on their way in and out |
 //! | `client` | a volume: requests, replicas, repair |
 //! | `server` | a store of pages: clients, quotas, leaving |
 //! | `upper` | both on ports for datagrams ([`crate::datagram`]) |
 //! | `calls` | both as calls of the character device ([`qnic_abi::volume`]) |
 //!
 //! # Pages
-//! `P` is a handle of a page that moves: who has it owns the page. A write's page is the block
+//! `P` is a handle of a page that moves: its holder owns the page. A write's page is the block
 //! request's own, lent to each transmission ([`Transmit::data`]) until its [`Ticket`] comes back.
-//! A server keeps the very page that a write has arrived in. Nobody here looks into one.
+//! A server keeps the very page that a write has arrived in. The code here never reads a page.
 //!
 //! # Allocation
-//! [`Client::new`] and [`Server::new`] allocate all that they will ever need. No other call
-//! allocates: paging out must not need memory. `tests/remote_memory` counts them.
+//! [`Client::new`] and [`Server::new`] allocate all memory. No other call
+//! allocates, because paging out must not need memory. `tests/remote_memory` counts allocations.
 
 pub(crate) mod calls;
 mod client;

@@ -1,10 +1,10 @@
-//! A first-in first-out queue whose room is allocated once.
+//! A first-in first-out queue with a fixed capacity.
 
 use alloc::collections::VecDeque;
 
 use crate::platform::NoMemory;
 
-/// Such a queue. It never grows, so putting something in never allocates.
+/// A queue that never grows, so putting an entry in never allocates.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     entries: VecDeque<T>,
@@ -12,7 +12,7 @@ pub(super) struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// An empty one with room for `capacity` entries.
+    /// An empty queue with room for `capacity` entries.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -54,7 +54,7 @@ impl<T> Queue<T> {
         self.entries.iter()
     }
 
-    /// The same, to be changed.
+    /// All entries, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.entries.iter_mut()
     }
@@ -64,7 +64,7 @@ impl<T> Queue<T> {
         self.entries.len()
     }
 
-    /// Says whether there is none.
+    /// Returns true if there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What client and server hand to the datagram layer and take from it.
+//! The messages that client and server exchange with the datagram layer.
 
 use qnic_abi::remote_memory::{Header, Kind, Reason, HEADER_BYTES};
 use zerocopy::IntoBytes;
@@ -8,11 +8,11 @@ use crate::datagram::Address;
 /// A message that has arrived, with the buffer that it has come in.
 #[derive(Debug)]
 pub struct Arrival<'a, P> {
-    /// Who has sent it: what the NIC says, not the message.
+    /// Its sender, according to the NIC, not to the message.
     pub from: Address,
-    /// Its header, as long as it was.
+    /// Its header, of any length.
     pub header: &'a [u8],
-    /// Handle of the steered buffer that it has taken; zero if it was not one.
+    /// Handle of the steered buffer that it has taken; zero if it took another buffer.
     pub target: u64,
     /// The buffer, with the data at its start.
     pub page: P,
@@ -20,27 +20,27 @@ pub struct Arrival<'a, P> {
     pub length: usize,
 }
 
-/// Says which transmission is over ([`Transmit::ticket`]).
+/// Names a transmission that has ended ([`Transmit::ticket`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(pub(super) u64);
 
 /// A message to send.
 #[derive(Debug)]
 pub struct Transmit<'a, P> {
-    /// To whom.
+    /// Its destination.
     pub to: Address,
     /// Its header.
     pub header: [u8; HEADER_BYTES],
-    /// Handle of the receiver's steered buffer; zero if it takes any.
+    /// Handle of the receiver's steered buffer; zero for any buffer.
     pub target: u64,
     /// The page that goes with it.
     pub data: Option<&'a P>,
-    /// There with `data`: whoever sends it hands the ticket back when the NIC reads the page no
-    /// more. The page is not given up before.
+    /// Present with `data`. The sender hands the ticket back when the NIC does not read the page any
+    /// more; the page is not given up before.
     pub ticket: Option<Ticket>,
 }
 
-/// A header in which all is zero that only some kinds have.
+/// A header with zero in all fields that only some kinds have.
 pub(super) fn header(kind: Kind, request: u32, session: u64) -> Header {
     Header {
         kind: kind as u8,
@@ -71,7 +71,7 @@ pub(super) fn bare<'a, P>(to: Address, header: &impl AsHeader) -> Transmit<'a, P
     }
 }
 
-/// What has the size of a header.
+/// A struct with the size of a header.
 pub(super) trait AsHeader {
     /// Its bytes.
     fn bytes(&self) -> [u8; HEADER_BYTES];

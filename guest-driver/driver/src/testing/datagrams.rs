@@ -1,5 +1,5 @@
-//! The datagram side of the fake NIC: it reads the driver's commands, and what it sends comes
-//! back on a wire that a test can make bad.
+//! The datagram side of the fake NIC: it reads the driver's commands, and its packets come
+//! back on a wire that a test can impair.
 
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, VecDeque};
@@ -48,7 +48,7 @@ pub(crate) struct DatagramNic {
     next: u64,
     tail: u64,
     posted: BTreeMap<u16, VecDeque<Posted>>,
-    /// For anything, and for solicited events only.
+    /// Wake requests that were answered: for anything, and for solicited events only.
     wakes_seen: [u64; 2],
     changed: bool,
     signalled: bool,
@@ -60,7 +60,7 @@ pub(crate) struct DatagramNic {
     pub(crate) max_payload: usize,
     /// Most buffers.
     pub(crate) max_posted: usize,
-    /// Every status of a send, in place of Ok.
+    /// The status of every send, in place of Ok.
     pub(crate) send_status: Status,
     /// Packets that found no buffer.
     pub(crate) dropped: u32,
@@ -106,7 +106,7 @@ impl DatagramNic {
         self.end_held(node, count, Status::PeerGone);
     }
 
-    /// A node answers: what waits for it is sent, and lost.
+    /// A node answers again: waiting packets to it are sent, and lost.
     pub(crate) fn give_in(&mut self, node: u16) {
         self.end_held(node, usize::MAX, Status::Ok);
     }
@@ -132,7 +132,7 @@ impl DatagramNic {
         posted.filter(|it| it.command.flags.get() == 0).count()
     }
 
-    /// Reads the commands that are there; returns true if there were any.
+    /// Reads all commands in the queue; returns true if there were any.
     pub(crate) fn read_commands(&mut self) -> bool {
         let start = self.next;
         self.flush();
@@ -320,8 +320,8 @@ impl DatagramNic {
     }
 }
 
-/// Runs NIC and driver until nothing happens any more, and what was sent is reaped. `lot` says what
-/// becomes of a packet.
+/// Runs NIC and driver until all is quiet, and sent packets are reaped. `lot` decides the fate of a
+/// packet.
 pub(crate) fn run(
     driver: &Arc<Driver<Fake>>,
     nic: &mut DatagramNic,

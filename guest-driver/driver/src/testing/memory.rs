@@ -28,11 +28,11 @@ pub(crate) struct State {
     pub(crate) dirty: Vec<u32>,
     /// Ranges that are pinned.
     pub(crate) pinned: u32,
-    /// So many lookups of pages turn out stale.
+    /// This many lookups of pages turn out stale.
     pub(crate) races: u32,
     /// The process ended; its driver does not know yet.
     pub(crate) space_gone: bool,
-    /// Runs when the next page is faulted in: what others do meanwhile.
+    /// Runs when the next page is faulted in, in place of other threads.
     pub(crate) on_fault: Option<Box<dyn FnOnce() + Send>>,
     notified: Vec<Arc<Region<Fake>>>,
     next_frame: u32,

@@ -1,10 +1,10 @@
 //! A platform for unit tests: simulated SRAM, a NIC that answers requests from a
 //! small model, an address space that the test maps and unmaps, a clock that only
-//! moves when a thread sleeps; and the calls that many tests make.
+//! moves when a thread sleeps; and calls that many tests make.
 //!
-//! It also checks the core's promises about contexts: nothing sleeps, allocates
-//! locks or calls the device under a spin lock, no two spin locks are held at
-//! once, and the device is not called with a region's lock held.
+//! It also checks the core's promises about contexts: under a spin lock the core does not sleep,
+//! allocate locks or call the device; no two spin locks are held at
+//! once; and the device is not called with a region's lock held.
 
 mod datagrams;
 mod memory;
@@ -60,9 +60,9 @@ pub(crate) struct Fake {
     pub(crate) rung: Arc<AtomicU64>,
     /// Processes may use physical addresses.
     pub(crate) physical: Arc<AtomicBool>,
-    /// Runs whenever the driver yields: what happens elsewhere meanwhile.
+    /// Runs whenever the driver yields, in place of other threads.
     on_yield: Arc<Mutex<Option<Hook>>>,
-    /// Says what the processor would do without service.
+    /// Tells what the processor would do instead of serving.
     spare: Arc<Mutex<Option<SpareHook>>>,
 }
 
@@ -131,7 +131,7 @@ impl Fake {
         *self.on_yield.lock().unwrap() = Some(std::boxed::Box::new(hook));
     }
 
-    /// Asks `hook` what the processor would do without service.
+    /// Asks `hook` what the processor would do instead of serving.
     pub(crate) fn on_spare(&self, hook: impl FnMut() -> Spare + Send + 'static) {
         *self.spare.lock().unwrap() = Some(std::boxed::Box::new(hook));
     }
@@ -188,7 +188,7 @@ pub(crate) fn running() -> (Fake, Arc<Driver<Fake>>, Process<Fake>) {
     (fake, driver, process)
 }
 
-/// The same, with a process that exports pages 16 to `16 + count`, resident or not.
+    /// The same, with a process that exports pages 16 to `16 + count`, resident or not.
 pub(crate) fn exporter(count: u64, resident: bool) -> (Fake, Arc<Driver<Fake>>, Process<Fake>) {
     let (fake, driver, process) = running();
     fake.kernel.map(16, count, resident);

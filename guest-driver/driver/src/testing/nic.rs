@@ -36,7 +36,7 @@ pub(crate) struct Nic {
     pub(crate) import_waits: Vec<u32>,
     /// The secret of the last import.
     pub(crate) presented: Secret,
-    /// What the next requests get instead of a proper response.
+    /// The results of the next requests, in place of proper responses.
     pub(crate) next: VecDeque<Result<u32, RequestError>>,
     /// The driver has announced a reset.
     pub(crate) reset_announced: bool,

@@ -1,5 +1,5 @@
-//! Pages and blocks that the driver allocates for the device. None is ever used again, so an access of the
-//! device to one that was freed shows.
+//! Pages and blocks that the driver allocates for the device. Addresses are never reused, so that an access
+//! of the device to freed memory is found.
 
 use core::sync::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use qnic_nic::testing::Sram;
 use crate::paged::paged;
 use crate::platform::{DeviceMemory, HostArea, MAX_BLOCK_PAGES};
 
-/// How far apart pages and blocks lie: more than a block has.
+/// The distance between pages or blocks: more than a block has.
 const MOST_BYTES: u64 = 2 * (MAX_BLOCK_PAGES * PAGE_SIZE) as u64;
 
 /// A page, or a block.
@@ -39,11 +39,11 @@ impl Pages {
         self.allocate_block(1)
     }
 
-    /// Pages one behind the other.
+    /// Adjacent pages.
     pub(crate) fn allocate_block(&self, count: usize) -> FakeMemory {
         let mut pages = self.0.lock().unwrap();
         let last = pages.last_key_value().map_or(0, |(address, _)| *address);
-        // No block follows another one at once: an access behind its end shows.
+        // Blocks are not adjacent, so that an access behind a block is found.
         let address = last + MOST_BYTES;
         let length = count * PAGE_SIZE;
         let bytes = Sram::new(length);

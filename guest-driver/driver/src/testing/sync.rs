@@ -1,4 +1,4 @@
-//! Locks that know in which context they are taken.
+//! Locks that check the context in which they are taken.
 
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::platform::{self, NoMemory, Waited};
 
 std::thread_local! {
-    /// The spin lock that the thread holds, by the type of what it guards.
+    /// The spin lock that the thread holds, by the type of the guarded value.
     static HELD: Cell<Option<&'static str>> = const { Cell::new(None) };
     /// The spin locks that a condition has taken, while one is evaluated.
     static TAKEN: RefCell<Option<BTreeSet<&'static str>>> = const { RefCell::new(None) };
@@ -105,8 +105,8 @@ impl Waiters {
         is_ready
     }
 
-    /// The calling thread holds no lock that a condition takes: with two threads it would wait for
-    /// the other's, and the other for its.
+    /// The calling thread holds no lock that a condition takes: else two threads could each wait for
+    /// the lock of the other.
     fn assert_may_wake(&self) {
         if let Some(held) = HELD.get() {
             let taken = self.taken.lock().unwrap();

@@ -1,6 +1,6 @@
-//! Access bits: a page that is mapped for reading is never written to, one that becomes
-//! writable in place keeps its dirty state, and the right to write is taken away only from a
-//! NIC that has let go.
+//! Access bits: a page that is mapped for reading is never written to, a page that becomes
+//! writable in place keeps its dirty state, and write access is taken away only from a
+//! NIC that has unlocked the page.
 
 use qnic_abi::page_table::PageAccess::{self, Read, Write};
 use qnic_driver::shadow::{Inserted, Table, Unmapped};
@@ -14,7 +14,7 @@ fn insert(world: &World, table: &mut Table, access: PageAccess) -> Inserted {
     table.insert(world, tag(0), 0, (key(0), access))
 }
 
-/// The NIC reads a page: it holds what belongs to its key.
+/// The NIC reads a page: its content belongs to its key.
 fn nic_reads(world: &World) -> bool {
     let Some(page) = lock_page(world, &world.geometry, tag(0), Read) else {
         return false;
@@ -43,8 +43,8 @@ fn a_page_for_reading_is_never_written_to() {
     });
 }
 
-/// A page becomes writable while the NIC tries to write to it: it may find it so. What the
-/// process did before that, the NIC sees; what the NIC wrote, the driver learns.
+/// A page becomes writable while the NIC tries to write to it: the NIC may find it writable. The NIC sees
+/// what the process did before; the driver learns of what the NIC wrote.
 #[test]
 fn a_page_becomes_writable_in_place() {
     let seen = outcomes(|| {
@@ -66,8 +66,8 @@ fn a_page_becomes_writable_in_place() {
     assert_eq!(seen.len(), 2, "too early, and in time");
 }
 
-/// Write-back: the page leaves, its content is saved, and it comes back for reading. The NIC
-/// writes before that, and the driver knows; or not at all.
+/// Write-back: the page leaves, its content is saved, and it comes back for reading. Either the NIC
+/// writes before that, and the driver knows; or it does not write at all.
 #[test]
 fn the_right_to_write_is_taken_from_a_nic_that_has_let_go() {
     let seen = outcomes(|| {
@@ -101,7 +101,7 @@ fn the_right_to_write_is_taken_from_a_nic_that_has_let_go() {
     assert!(seen.contains(&(Some((true, true)), true)), "written before");
 }
 
-/// A page that the driver fails to take out keeps the access that it had.
+/// A page that the driver fails to unmap keeps its access.
 #[test]
 fn an_unmap_that_fails_leaves_the_access() {
     let seen = outcomes(|| {

@@ -20,8 +20,8 @@ fn dma(world: &World, content: &AtomicU32, value: u32) -> bool {
     true
 }
 
-/// A page that is cleaned while the NIC writes to it twice: what the kernel has
-/// saved each time that the page was dirty is in the end what is in the page.
+/// The driver cleans a page while the NIC writes to it twice. The kernel saves the page each time that
+/// it was dirty; in the end the saved content is that of the page.
 #[test]
 fn a_modified_page_never_counts_as_clean() {
     let seen = outcomes(|| {
@@ -52,8 +52,8 @@ fn a_modified_page_never_counts_as_clean() {
     assert_eq!(seen.len(), 2, "cleaned, and held");
 }
 
-/// A clean page that the NIC writes to while the driver asks: it is dirty then or
-/// at the next question.
+/// The NIC writes to a clean page while the driver asks: the page is dirty then, or at the next
+/// question.
 #[test]
 fn a_write_is_seen_now_or_later() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! A full row evicts a page for a new one (N5): never one that the NIC holds.
+//! A full row evicts a page for a new one (N5), but never a page that the NIC holds.
 
 use qnic_abi::page_table::ROW_ENTRIES;
 use qnic_driver::shadow::{Inserted, Removed, Table};
@@ -25,8 +25,8 @@ fn first_choice(seed: u64) -> u32 {
     *frames.first().unwrap()
 }
 
-/// The NIC writes to the page that is chosen to leave. It leaves when the NIC does
-/// not hold it, with its dirty bit; else another one leaves. The kernel then has
+/// The NIC writes to the page that is chosen to leave. If the NIC does not hold it, it leaves
+/// with its dirty bit; else another page leaves. The kernel then has
 /// the frame to itself, and the new page is found.
 #[test]
 fn no_page_is_evicted_that_the_nic_holds() {

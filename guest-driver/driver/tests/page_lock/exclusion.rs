@@ -34,7 +34,7 @@ fn all_outcomes_of_the_exclusion_occur() {
     }
 }
 
-/// unmapPage with force: when it is over the NIC does not touch the page any
+/// unmapPage with force: after it the NIC does not touch the page any
 /// more, and a page that it wrote to is seen dirty (N7).
 #[test]
 fn a_forced_unmap_ends_with_the_page_to_itself() {
@@ -53,8 +53,8 @@ fn a_forced_unmap_ends_with_the_page_to_itself() {
     assert_eq!(seen.len(), 2, "both ends of the race");
 }
 
-/// A NIC that tries a page again at once, with what it loaded before, does not lock it
-/// after it was unmapped, and does not count as its holder then.
+/// A NIC that tries a page again at once, with values that it loaded earlier, does not lock the page
+/// after it was unmapped, and does not count as its holder.
 #[test]
 fn a_nic_that_comes_back_is_kept_out() {
     loom::model(|| {
@@ -67,7 +67,7 @@ fn a_nic_that_comes_back_is_kept_out() {
     });
 }
 
-/// Locks nest: the driver gets the page when the outer one is gone, not before.
+/// Locks nest: the driver gets the page when the outer lock is released, not earlier.
 #[test]
 fn a_page_that_is_locked_twice_is_held_until_the_last_unlock() {
     loom::model(|| {
@@ -94,8 +94,8 @@ fn a_page_that_is_locked_twice_is_held_until_the_last_unlock() {
     });
 }
 
-/// The frame of a page that leaves by force is wanted for another page: that one
-/// does not get it while the NIC holds it, nor before it is known whether the NIC
+/// The frame of a page that leaves by force is wanted for another page: the other page
+/// does not get it while the NIC holds it, nor before the driver knows whether the NIC
 /// wrote to it.
 #[test]
 fn a_frame_that_leaves_by_force_is_not_mapped_elsewhere() {

@@ -1,4 +1,4 @@
-//! Insertion (N5): the NIC finds a page with all that belongs to it, or not at all.
+//! Insertion (N5): the NIC finds a page complete, or not at all.
 
 use loom::sync::Arc;
 use qnic_abi::page_table::PageAccess;
@@ -32,8 +32,8 @@ fn done(inserted: Inserted) -> bool {
     matches!(inserted, Inserted::Done { .. })
 }
 
-/// A frame that passes from one page to another of the same row is never reached
-/// under one name with the key, the content or the dirty bit of the other, however
+/// A frame passes from one page to another of the same row. It is never reached
+/// under the name of one with the key, the content or the dirty bit of the other, however
 /// old the entry is that led the NIC there.
 #[test]
 fn a_frame_that_changes_hands_keeps_name_and_key_together() {
@@ -63,7 +63,7 @@ fn a_frame_that_changes_hands_keeps_name_and_key_together() {
 }
 
 /// A page that is taken out and inserted again with another key (its segment was
-/// exported anew) is never reached with the old key, also when the driver then
+/// exported anew) is never reached with the old key, even if the driver then
 /// fails to take it out and leaves it mapped.
 #[test]
 fn a_page_that_is_inserted_again_has_its_new_key() {
@@ -83,8 +83,8 @@ fn a_page_that_is_inserted_again_has_its_new_key() {
     });
 }
 
-/// Entering a page with another key takes the old one out first: the NIC has it
-/// with one key or the other, and what it wrote is known of the one that it had.
+/// Entering a page with another key takes the old one out first: the NIC finds it
+/// with one key or the other, and the driver learns of what the NIC wrote under the old key.
 #[test]
 fn a_page_that_is_replaced_leaves_first() {
     loom::model(|| {

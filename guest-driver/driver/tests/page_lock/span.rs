@@ -1,5 +1,5 @@
-//! Several pages locked behind one fence (`lock_pages`): for each of them what
-//! [`crate::exclusion`] and [`crate::insertion`] show for one.
+//! Several pages that are locked behind one fence (`lock_pages`): the promises of
+//! [`crate::exclusion`] and [`crate::insertion`] for each of them.
 
 use loom::sync::Arc;
 use qnic_abi::page_table::PageAccess;
@@ -11,7 +11,7 @@ use crate::world::{
     use_locked, World,
 };
 
-/// The NIC locks the first `pages` pages, writes to those it got, unlocks them.
+/// The NIC locks the first `pages` pages, writes to those that it got, and unlocks them.
 /// Returns the keys under which they were mapped.
 fn nic_writes_span(world: &World, pages: usize) -> Vec<u64> {
     let mut locked: [Option<LockedPage>; 2] = Default::default();
@@ -28,8 +28,8 @@ fn nic_writes_span(world: &World, pages: usize) -> Vec<u64> {
     keys
 }
 
-/// The driver unmaps one page of a span, with force or without; the span ends before
-/// the page or has it, and the kernel owns the frame alone.
+/// The driver unmaps one page of a span, with force or without. The span ends before
+/// the page or contains it, and the kernel owns the frame alone.
 fn one_page_leaves(leaving: usize, forced: bool) {
     let seen = outcomes(move || {
         let (world, mut table) = mapped(2, 1);
@@ -89,7 +89,7 @@ fn the_last_page_of_a_span_is_forced_out() {
     one_page_leaves(1, true);
 }
 
-/// As for a single page: the entry leads to all of it.
+/// As for a single page: the entry leads to a complete page.
 #[test]
 fn no_entry_of_a_span_is_seen_half_written() {
     loom::model(|| {
@@ -107,7 +107,7 @@ fn no_entry_of_a_span_is_seen_half_written() {
     });
 }
 
-/// As for a single page: an entry that was loaded before does not lead to an old key.
+/// As for a single page: an entry that was loaded earlier does not lead to an old key.
 #[test]
 fn a_page_of_a_span_that_is_inserted_again_has_its_new_key() {
     loom::model(|| {

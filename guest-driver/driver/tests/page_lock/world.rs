@@ -1,5 +1,5 @@
-//! The SRAM words and the memory that the models share, and what the NIC does
-//! with a page.
+//! The SRAM words and the memory that the models share, and the NIC's use of a
+//! page.
 //!
 //! A frame's content is a loom cell. The owner of the page writes to it: the NIC
 //! while it has the page locked, the driver (as the kernel that reuses it) while the
@@ -41,7 +41,7 @@ pub(crate) fn key(index: usize) -> u64 {
     70 + index as u64
 }
 
-/// Those words of an SRAM that belong to [`ROW`] and to the frames, and the frames.
+/// The words of an SRAM that belong to [`ROW`] and to the frames, and the frames.
 pub(crate) struct World {
     pub(crate) geometry: Geometry,
     words32: BTreeMap<usize, AtomicU32>,
@@ -77,7 +77,7 @@ impl World {
         self.contents[frame as usize].with_mut(|content| change(unsafe { &mut *content }));
     }
 
-    /// Reads the content of a frame, as others may at the same time.
+    /// Reads the content of a frame, as others may do at the same time.
     #[allow(unsafe_code, reason = "a loom cell is how loom detects a writer")]
     pub(crate) fn look(&self, frame: u32, check: impl FnOnce(u64)) {
         // SAFETY: what the models show; loom reports a race otherwise.
@@ -181,7 +181,7 @@ pub(crate) fn frame(page: &LockedPage) -> u32 {
     (page.address() >> PAGE_SHIFT) as u32
 }
 
-/// Uses a locked page: it holds what belongs to its key. Returns the key.
+/// Uses a locked page: its content belongs to its key. Returns the key.
 pub(crate) fn use_locked(world: &World, page: &LockedPage) -> u64 {
     let key = page_key(world, &world.geometry, page).0;
     world.use_frame(frame(page), |content| assert_eq!(*content, key));
@@ -197,7 +197,7 @@ pub(crate) fn nic_writes(world: &World, tag: Tag) -> Option<u64> {
     Some(key)
 }
 
-/// Runs a model in every interleaving. Returns all that it has returned.
+/// Runs a model in every interleaving. Returns all results.
 pub(crate) fn outcomes<T: Ord + Send + 'static>(
     model: impl Fn() -> T + Sync + Send + 'static,
 ) -> BTreeSet<T> {

@@ -81,8 +81,8 @@ fn a_timer_drops_the_half_that_waits() {
 }
 
 proptest! {
-    /// Fragments of several messages in any order, some twice: each message is whole once, with
-    /// each fragment at its place, and nothing is left.
+    /// Fragments of several messages in any order, some twice: each message is complete once, with
+    /// each fragment at its place, and no fragment is left.
     #[test]
     fn fragments_come_in_any_order(
         messages in prop::collection::vec(
@@ -129,7 +129,7 @@ proptest! {
         whole.sort_unstable();
         whole.dedup();
         prop_assert_eq!(whole.len(), messages.len());
-        // What came twice behind its message waits for the timer.
+        // Duplicates that came after their message wait for the timer.
         while fragments.expire(u64::MAX).is_some() {}
         prop_assert_eq!(fragments.kept, 0);
     }

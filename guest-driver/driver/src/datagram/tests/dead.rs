@@ -1,5 +1,5 @@
-//! Nodes that do not answer: packets to them stay with the NIC for as long as it takes it to notice.
-//! Others do not wait for that.
+//! Nodes that do not answer: the NIC keeps packets to them until it notices.
+//! Packets to other nodes do not wait for that.
 
 use super::*;
 
@@ -90,7 +90,7 @@ fn a_node_takes_no_more_through_many_ports() {
     send_to(&world, &[to(2)], 500);
     world.run();
     assert_eq!(world.notes[0].take(), [sent(500)]);
-    // Else those that wait could not be closed.
+    // Else the ports could not close: they have waiting messages.
     world.nic.lock().unwrap().dead.clear();
     give_up(&world, 9, 64);
 }
@@ -130,7 +130,7 @@ fn a_node_that_was_gone_is_asked_with_one_packet() {
     }
     world.run();
     assert_eq!(world.nic.lock().unwrap().held.len(), 1);
-    // It is back.
+    // The node answers again.
     let mut nic = world.nic.lock().unwrap();
     nic.dead.clear();
     nic.give_in(9);

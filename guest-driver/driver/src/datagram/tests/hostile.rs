@@ -11,7 +11,7 @@ enum Lot {
     Deliver,
     Lose,
     Double,
-    /// It comes behind the next ones.
+    /// It comes behind later packets.
     Delay,
     Lie(Lie),
 }
@@ -59,8 +59,8 @@ fn lie(mut packet: Packet, lie: Lie) -> Packet {
 }
 
 proptest! {
-    /// A message that arrives is one that was sent, unless somebody lied about it; each ends at
-    /// its sender; and no buffer is lost whatever comes.
+    /// A message that arrives is one that was sent, unless a packet of it lies; each sent message ends at
+    /// its sender; and no buffer is lost.
     #[test]
     fn what_arrives_is_whole_and_no_buffer_is_lost(
         max_payload in prop_oneof![
@@ -133,7 +133,7 @@ proptest! {
         prop_assert_eq!(own, 32, "own buffers are posted again");
     }
 
-    /// Fragments that never end, of any messages, hold half of the buffers for a second at most.
+    /// Incomplete messages hold half of the buffers for a second at most.
     #[test]
     fn endless_fragments_are_bounded(numbers in prop::collection::vec((0..15u16, any::<u8>()), 100..300)) {
         let world = World::new();

@@ -1,12 +1,12 @@
-//! Service that looks on, while the processor has nothing else to do.
+//! Service that goes on polling while the processor has nothing else to do.
 
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::platform::Spare;
 
-/// Delivers what is on the wire whenever the processor's other work is asked for, which is `spare` so
-/// many times; returns how often it was.
+/// Delivers the packets on the wire each time that the driver asks for the processor's other work. The
+/// answer is `spare` for the first `times` times; returns the number of times.
 fn delivers_while_it_looks(world: &World, spare: Spare, times: usize) -> Arc<AtomicUsize> {
     let asked = Arc::new(AtomicUsize::new(0));
     let (count, nic) = (asked.clone(), world.nic.clone());
@@ -89,7 +89,7 @@ fn a_reason_to_look_on_is_forgotten_when_it_is_old() {
     let asked = delivers_while_it_looks(&world, Spare::Thread, usize::MAX);
     world.driver.serve_datagrams();
     assert_eq!(asked.load(Ordering::Relaxed), 0);
-    // An event does not interrupt a thread for the sake of another one.
+    // An event does not interrupt a thread for the sake of another thread.
     world.port(0).look_on();
     first_of_two_is_served(&world);
     assert_eq!(world.notes[1].take(), [received(1, b"1", &[])]);

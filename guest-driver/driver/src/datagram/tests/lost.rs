@@ -1,9 +1,9 @@
-//! Fragments that are lost on the way to a steered buffer: it waits on, and the next try finds it.
+//! Fragments that are lost on the way to a steered buffer: it goes on waiting, and the next try finds it.
 
 use super::super::fragments::FRAGMENT_NS;
 use super::*;
 
-/// Sends data to a steered buffer; of the packets those with these fragment numbers are lost.
+/// Sends data to a steered buffer; the packets with the fragment numbers `lost` are lost.
 fn send_but(world: &World, handle: Handle, data: &[u8], lost: &[u16]) {
     let mut answer = world.message(b"page", data, 1);
     answer.target = Some(handle);
@@ -65,15 +65,15 @@ fn a_steered_buffer_that_waits_on_can_be_withdrawn() {
     send_but(&world, handle, &bytes(1, 8192), &[1]);
     world.fake.pass(FRAGMENT_NS + 1);
     world.driver.serve_datagrams();
-    // Also while it waits to be posted again.
+    // It can also be withdrawn while it waits to be posted again.
     world.port(1).withdraw(handle);
     world.run();
     let withdrawn = || Told::Withdrawn(handle);
     assert_eq!(world.notes[1].take(), [withdrawn(), withdrawn()]);
 }
 
-/// Answers that come at once are more than the port has buffers for; what is left of them leaves room
-/// for all fragments of the next one.
+/// Answers that come at once are more than the port has buffers for; their fragments leave room
+/// for all fragments of the next answer.
 #[test]
 fn halves_of_messages_leave_room_for_a_whole_one() {
     let config = PortConfig {

@@ -21,7 +21,7 @@ use crate::platform::DeviceMemory;
 use crate::testing::{counted, run, DatagramNic, Fake, Packet};
 use crate::Driver;
 
-/// The data of a message, which nobody wants to read whole.
+/// The data of a message; only its length is printed.
 #[derive(PartialEq, Eq)]
 struct Bytes(Vec<u8>);
 
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
-/// What an upper module was told.
+/// A call of an upper module.
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
     Received {
@@ -51,7 +51,7 @@ enum Told {
     Gone,
 }
 
-/// An upper module that notes what it is told.
+/// An upper module that notes its calls.
 #[derive(Default)]
 struct Notes {
     told: Mutex<Vec<Told>>,
@@ -61,7 +61,7 @@ struct Notes {
     /// Posts each steered buffer again when it gets it back.
     expects_again: AtomicBool,
     expected: Mutex<Option<Handle>>,
-    /// Answers each message with its header and data, to where it came from.
+    /// Answers each message with the same header and data.
     echoes: AtomicBool,
 }
 
@@ -163,7 +163,7 @@ impl World {
         Self::of(config, |_, port| port.fill().unwrap())
     }
 
-    /// One whose ports receive in blocks of so many pages.
+    /// A world whose ports receive in blocks of so many pages.
     fn with_blocks(config: PortConfig, pages: usize) -> Self {
         Self::of(config, |fake, port| {
             for _ in 0..config.receives {
@@ -184,7 +184,7 @@ impl World {
         let ports = [bind(0), bind(1)];
         let nic = Arc::new(Mutex::new(DatagramNic::new(&fake)));
         let (other, server) = (nic.clone(), driver.clone());
-        // Whoever waits for the NIC lets it run.
+        // While the driver waits for the NIC, the NIC runs.
         fake.on_yield(move |_| {
             run(&server, &mut other.lock().unwrap(), |packet| {
                 std::vec![packet]

@@ -147,7 +147,7 @@ fn a_steered_buffer_is_withdrawn_once() {
     assert!(world.port(0).expect(world.buffer(&[]), None).is_ok());
 }
 
-/// Found in a guest: the only slot was still in use when the module wanted it again.
+/// Found in a guest: the only slot was still in use when the module needed it again.
 #[test]
 fn the_slot_of_a_steered_buffer_is_free_when_the_module_is_told_of_its_end() {
     let world = World::with(PortConfig {
@@ -183,7 +183,7 @@ fn a_narrow_route_gets_smaller_packets_and_copies_are_counted() {
     let counters = world.counters();
     assert!(counters["routes_narrowed"] >= 2);
     assert_eq!(counters["bytes_copied"], 2 * 3 * 1024);
-    // What was learnt is used at once.
+    // The learnt size is used at once.
     world.send(b"", &bytes(2, 4096), 2);
     world.run();
     assert_eq!(
@@ -224,7 +224,7 @@ fn a_block_is_one_packet() {
     }
 }
 
-/// Where the route carries less, the rest of a block is copied behind its first fragment.
+/// On a narrower route the rest of a block is copied behind its first fragment.
 #[test]
 fn a_block_goes_over_a_narrow_route_in_fragments() {
     let config = PortConfig {
@@ -268,7 +268,7 @@ fn a_block_that_would_be_too_many_packets_fails() {
     }
 }
 
-/// A port keeps fragments in half of its buffers: a message of more never comes together.
+/// A port keeps fragments in half of its buffers: a message of more fragments is never joined.
 #[test]
 fn a_port_with_few_buffers_joins_no_message_of_many_fragments() {
     let config = PortConfig {
@@ -448,7 +448,7 @@ fn a_port_that_closes_takes_everything_back() {
     let (error, _) = other.send(&[to(1)], message).unwrap_err();
     assert_eq!(error, SendError::Closed);
     assert!(other.expect(world.buffer(&[]), None).is_err());
-    // What is on its way to it is dropped by the NIC; its place is free.
+    // The NIC drops packets to a closed port; its place is free.
     world.send(b"", &[1], 1);
     world.run();
     assert_eq!(world.nic.lock().unwrap().dropped, 1);
@@ -504,7 +504,7 @@ fn completions_of_nothing_are_counted() {
     assert_eq!(world.notes[1].take().len(), 1);
 }
 
-/// Packets that were sent are reaped when something else happens, or a while later (H2).
+/// Sent packets are reaped with the next event, or a while later (H2).
 #[test]
 fn sent_packets_raise_no_event_and_are_reaped_later() {
     let world = World::new();
@@ -532,7 +532,7 @@ fn sent_packets_raise_no_event_and_are_reaped_later() {
     assert_eq!(world.notes[0].take(), [sent(2)]);
 }
 
-/// A module that has as many messages under way as it may have is told of the first that was sent.
+/// A module that has as many messages under way as it may have learns of the first that was sent.
 #[test]
 fn a_module_that_is_refused_is_woken_when_there_is_room() {
     let world = World::new();
@@ -551,7 +551,7 @@ fn a_module_that_is_refused_is_woken_when_there_is_room() {
     assert_eq!(world.notes[0].take().len(), 8);
 }
 
-/// An event does not wait for a clock of the platform that is late.
+/// An event is served at once, although the platform's clock is late.
 #[test]
 fn an_event_is_served_at_once_though_the_platform_is_late_already() {
     let world = World::new();

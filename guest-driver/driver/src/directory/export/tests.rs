@@ -64,8 +64,8 @@ fn overlaps_and_bad_ranges_are_refused() {
     assert_eq!(fake.nic().segments.len(), 2);
 }
 
-/// What an export grants is for the NIC to decide by: all of it gets there, and what an import
-/// presents.
+/// The NIC enforces the options of an export, so all of them reach it; so do the credentials of an
+/// import.
 #[test]
 fn options_reach_the_nic() {
     let (fake, _, process) = running();
@@ -199,13 +199,13 @@ fn the_end_of_a_process_empties_the_table() {
     drop(process);
     assert_eq!(mapped(&other), 2);
     assert_eq!(fake.nic().segments.len(), 1);
-    // Memory that is not exported any more may come and go.
+    // Pages that are not exported any more may be unmapped and mapped again.
     fake.kernel.unmap(16, 8);
     assert_eq!(driver.device.counters.pages_invalidated.get(), 8);
 }
 
-/// A range that the process can only read is exported for reading, and not for writing, also
-/// when it is exported already.
+/// A range that the process can only read is exported for reading, and refused for writing, also
+/// if it is exported already.
 #[test]
 fn a_segment_grants_what_the_process_itself_may_do() {
     let (fake, _, process) = running();

@@ -4,7 +4,7 @@ use crate::testing::{event, export, exporter, mapped, Fake, PAGE};
 use qnic_abi::{uapi, SharedMemory};
 use std::vec::Vec;
 
-/// What the fake kernel reports are faults without a number.
+/// Reports a page fault as the NIC does.
 fn fault(driver: &Driver<Fake>, vni: VniId, address: u64, pages: u32) -> Handled {
     event(driver, Kind::PageFault, vni, address, pages)
 }
@@ -101,7 +101,7 @@ fn pages_that_change_meanwhile_are_looked_up_again() {
     assert_eq!(mapped(&process), 1);
 }
 
-/// Found by the simulator: a transfer under the new name failed for the old one.
+/// Found by the simulator: a transfer to the new export failed because of the old one.
 #[test]
 fn a_range_that_was_exported_again_is_looked_up_again() {
     let (fake, driver, process) = exporter(8, false);
@@ -156,8 +156,8 @@ fn malformed_events_are_refused() {
     assert!(!driver.serve_fault());
 }
 
-/// A fault for reading is served where one for writing is refused, and each answer says which
-/// of the two it is for.
+/// A fault for reading is served where a fault for writing is refused, and each answer names the
+/// access that it is for.
 #[test]
 fn a_page_that_is_read_only_is_faulted_in_for_reading_alone() {
     let (fake, driver, process) = exporter(8, false);

@@ -21,13 +21,13 @@ fn generation(process: &Process<Fake>) -> u64 {
         .load_u64(WAKE_GENERATION, Ordering::Acquire)
 }
 
-/// Registers a process with this call, which is refused with the status.
+/// The status with which the registration of a process is refused.
 fn refused(driver: &Arc<Driver<Fake>>, mut call: uapi::Register) -> u32 {
     assert!(driver.register((), 1, &mut call).unwrap().is_none());
     call.status.get()
 }
 
-/// Waits in a thread while `action` runs.
+/// Runs `action` while a thread waits.
 fn wait_during(process: &Process<Fake>, action: impl FnOnce()) -> Result<u64, CallError> {
     wait_during_from(process, 0, action)
 }
@@ -277,8 +277,8 @@ fn only_the_first_close_has_an_effect() {
     assert!(again.is_open());
 }
 
-/// The NIC was reset, and the driver did not do it: the next call says so, and the process sees
-/// it in its host area without one.
+/// The NIC was reset, but not by the driver: the next call reports it, and the process sees it
+/// in its host area without a call.
 #[test]
 fn a_reset_beneath_the_driver_is_told() {
     let fake = Fake::new();

@@ -1,4 +1,4 @@
-//! What a client is told when it is made.
+//! The configuration of a client.
 
 use alloc::vec::Vec;
 
@@ -17,19 +17,19 @@ pub const MAX_REPLICAS: usize = MAX_LEGS / 2;
 /// Times, all in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// After this a request has ended, with an error if nothing else has happened.
+    /// After this time a request has ended, with an error if there is no other result.
     pub request_timeout: u64,
-    /// A server that has not answered for so long is silent, and others take its part.
+    /// A server that has not answered for this long is silent, and others replace it.
     pub server_timeout: u64,
-    /// Attaching has succeeded by then, or fails. It fails before that as soon as so many servers
+    /// Attaching has succeeded by then, or fails. It fails earlier as soon as so many servers
     /// have refused that too few are left.
     pub attach_timeout: u64,
-    /// How often a server is asked whether it is there.
+    /// How often a server is asked whether it is alive.
     pub renew_interval: u64,
-    /// When a message is sent again for which nothing else speaks than that no answer comes. The
+    /// When a message is sent again only because no answer comes. The
     /// timer runs for the oldest one, so `floor_oldest` counts.
     pub retransmit: RetransmitLimits,
-    /// How long messages may wait in the queue of a server; then the client waits itself.
+    /// How long messages may wait in the queue of a server; beyond that the client waits itself.
     pub queue_delay: u64,
 }
 
@@ -43,7 +43,7 @@ impl Default for Limits {
             renew_interval: 500 * MS,
             retransmit: RetransmitLimits {
                 initial: 100 * MS,
-                // What an emulated guest may need to wake up.
+                // The time that an emulated guest may need to wake up.
                 floor: 10 * MS,
                 floor_oldest: 10 * MS,
                 ceiling: 400 * MS,
@@ -54,20 +54,20 @@ impl Default for Limits {
     }
 }
 
-/// What a client is made of.
+/// The parameters of a client.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Which volume.
+    /// Number of the volume.
     pub volume: u64,
     /// Random number of this life of the client, not zero.
     pub client: u64,
-    /// What the servers ask for.
+    /// The key that the servers require.
     pub key: Secret,
     /// Blocks of the volume, of a page each.
     pub blocks: u64,
-    /// On how many servers each block is kept, 1 to [`MAX_REPLICAS`].
+    /// Replicas of each block, 1 to [`MAX_REPLICAS`].
     pub replicas: usize,
-    /// The servers; those beyond `replicas` share the load, and take the place of others.
+    /// The servers; those beyond `replicas` share the load, and replace others.
     pub servers: Vec<Address>,
     /// Requests that can be under way.
     pub requests: usize,
@@ -77,7 +77,7 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// Why there is no client.
+/// Which parameter is wrong, or what is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The number of blocks.
@@ -107,10 +107,10 @@ impl From<NoMemory> for ConfigError {
 }
 
 impl Config {
-    /// Checks it.
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first wrong parameter.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let servers = &self.servers;
         let twice = |index: usize| servers[..index].contains(&servers[index]);

@@ -1,7 +1,7 @@
 //! Copies: a page goes from a holder to servers that are to hold it, too.
 //!
 //! The page comes in a buffer of the receive queue, and the client keeps that buffer until the
-//! copy ends. A write of the block ends its copies: it goes to as many servers itself.
+//! copy ends. A write of the block ends its copies, because it goes to enough servers itself.
 
 use super::server_set::ServerSet;
 use super::slots::{Phase, SlotIndex, Work};
@@ -21,7 +21,7 @@ impl<P> Client<P> {
         self.ask_next(now, slot, None);
     }
 
-    /// The page is here: brings it to as many servers as lack it.
+    /// The page is here: sends it to as many servers as lack it.
     pub(super) fn begin_store(&mut self, now: u64, slot: SlotIndex, version: u64) {
         self.drop_legs(slot);
         let copy = self.slots.get_mut(slot);
@@ -43,7 +43,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// A server has the copy, or will not have it.
+    /// A server has the copy, or will not get it.
     pub(super) fn store_acked(&mut self, now: u64, slot: SlotIndex) {
         let copy = self.slots.get(slot);
         let (acked, all) = (copy.acked(), copy.servers());

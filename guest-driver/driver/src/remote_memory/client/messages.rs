@@ -1,5 +1,5 @@
-//! What servers say. A message is checked, then it belongs to a session, then to a request; what
-//! does not costs nothing but its count.
+//! Messages of servers. Each message is checked. If it names an open session and a pending request, the
+//! request takes it; otherwise it is dropped and counted.
 
 use qnic_abi::remote_memory::{Header, Kind, Reason};
 use qnic_abi::PAGE_SIZE;
@@ -10,12 +10,12 @@ use super::slots::{SlotIndex, Work};
 use super::Client;
 use crate::remote_memory::wire::Arrival;
 
-/// How long a server that is full is not asked for more pages, in nanoseconds.
+/// How long a full server is not asked for more pages, in nanoseconds.
 const FULL_PAUSE: u64 = 1_000_000_000;
 
 impl<P> Client<P> {
-    /// Takes a message. Returns its buffer if it needs that no more: it belongs to whoever has
-    /// posted it.
+    /// Takes a message. Returns its buffer if the message is done with it: the buffer belongs to
+    /// the caller again.
     pub fn handle_message(&mut self, now: u64, arrival: Arrival<'_, P>) -> Option<P> {
         let Arrival {
             from,
@@ -168,7 +168,7 @@ impl<P> Client<P> {
         (header.block.get() == block).then_some(slot)
     }
 
-    /// A leg is answered: measures the round trip, if it is clear which transmission that is of.
+    /// A leg is answered: measures the round trip, unless the answer may be to another transmission.
     fn measure(&mut self, now: u64, slot: SlotIndex, server: ServerIndex) {
         let request = self.slots.get(slot);
         let Some((index, leg)) = request.legs().find(|(_, leg)| leg.server == server) else {

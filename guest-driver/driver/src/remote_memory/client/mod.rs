@@ -3,7 +3,7 @@
 //! ```text
 //!   Client::new(config, now)
 //!   ┌─► handle_message(now, arrival)     a datagram from a server
-//!   │   handle_sent(now, ticket)         the NIC reads a page no more
+//!   │   handle_sent(now, ticket)         the NIC does not read a page any more
 //!   │   tick(now)                        at deadline(), or later
 //!   │   read(…), write(…)                when state() is Active
 //!   │   poll_transmit(now)               until there is none
@@ -13,29 +13,29 @@
 //! ```
 //!
 //! # Promises
-//! 1. A read returns what the last write of its block that has completed has brought. If writes
-//!    have failed since, it may return what one of them brought, and then no older one.
-//! 2. A write completes when `replicas` servers have acknowledged it. If there are not so many
-//!    that answer and have room, it completes when all that do have acknowledged it, at least
+//! 1. A read returns the page of the last completed write of its block. If later writes have
+//!    failed, it may return the page of one of them, and after that no older one.
+//! 2. A write completes when `replicas` servers have acknowledged it. If fewer servers
+//!    answer and have room, it completes when all of these have acknowledged it, at least
 //!    one.
 //! 3. A request ends within [`Limits::request_timeout`], whatever servers and wire do; only the
 //!    NIC can delay that, while it still reads the page.
 //! 4. Requests of one block are carried out in the order in which they came.
-//! 5. What a server says costs at most the requests that it has a part in.
+//! 5. False messages of a server harm at most the requests that were sent to it.
 //!
 //! | file | what |
 //! |---|---|
 //! | `volume` | versions and holders of blocks |
 //! | `slots` | requests under way, their order |
 //! | `servers`, `server_set` | servers and their states |
-//! | `on_the_way` | what is on its way to a server, and what of it is lost |
+//! | `on_the_way` | messages on their way to a server, and which of them are lost |
 //! | `requests` | how a request begins, goes to servers, and ends |
-//! | `writes`, `reads`, `copies` | what is special about each |
-//! | `messages` | what servers say |
+//! | `writes`, `reads`, `copies` | the steps that are special to each |
+//! | `messages` | messages of servers |
 //! | `sessions` | attaching, renewing, silence, detaching |
 //! | `repair` | finds blocks with too few holders |
-//! | `transmit` | what is sent next |
-//! | `timers` | what was lost, and what has taken too long |
+//! | `transmit` | the next message to send |
+//! | `timers` | retransmissions and timeouts |
 
 mod config;
 mod copies;
@@ -70,7 +70,7 @@ use servers::Servers;
 use slots::Slots;
 use volume::Volume;
 
-/// How far a client is.
+/// The state of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientState {
     /// It asks servers for memory.
@@ -80,7 +80,7 @@ pub enum ClientState {
     },
     /// It takes requests.
     Active,
-    /// It says goodbye.
+    /// It tells its servers that it ends.
     Detaching {
         /// Since when.
         since: u64,
@@ -89,17 +89,17 @@ pub enum ClientState {
     Detached,
     /// It could not attach.
     Failed(
-        /// What a server has said; none if too few have said anything.
+        /// The refusal of a server; `None` if too few have answered.
         Option<AttachRefusal>,
     ),
 }
 
-/// A server does not attach the volume.
+/// A server has refused to attach the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttachRefusal {
-    /// Which one.
+    /// The server.
     pub server: Address,
-    /// Why.
+    /// Its reason.
     pub reason: Reason,
 }
 
@@ -112,7 +112,7 @@ pub enum Refusal {
     /// The volume does not have this block.
     #[error("the volume ends before this block")]
     NoSuchBlock,
-    /// As many requests are under way as can be.
+    /// As many requests are under way as there may be.
     #[error("too many requests are under way")]
     Busy,
 }
@@ -131,12 +131,12 @@ pub enum Failure {
     Detached,
 }
 
-/// What a request has done.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
-    /// It has brought its page to servers.
+    /// Its page is on the servers.
     Written,
-    /// Its page is here. It is in the request's steered buffer, unless somebody has wasted that.
+    /// Its page is here. It is in the request's steered buffer, unless another packet took that.
     Page,
     /// The block was never written: it is full of zeros. The steered buffer still waits.
     Zero,
@@ -145,9 +145,9 @@ pub enum Done {
 /// A request has ended.
 #[derive(Debug)]
 pub struct Completion<P> {
-    /// Of the request.
+    /// That of the request.
     pub token: u64,
-    /// What it has done. After a failed read the steered buffer still waits: take it back.
+    /// The result. After a failed read the steered buffer still waits: take it back.
     pub result: Result<Done, Failure>,
     /// The page: of a write always, of a read after [`Done::Page`].
     pub page: Option<P>,
@@ -160,20 +160,20 @@ pub struct Client<P> {
     state: ClientState,
     /// The state after Detaching.
     goodbye: ClientState,
-    /// Until then servers that were asked for memory may answer late, and are waited for before
-    /// Detaching ends: else they would keep a session for nobody. Zero when that is over.
+    /// Until then servers that were asked for memory may answer late. Detaching waits for them, because
+    /// otherwise they would keep a session without a client. Zero when that time is over.
     asked_until: u64,
     volume: Volume,
     servers: Servers,
     slots: Slots<P>,
     repair: Sweep,
     completions: Queue<Completion<P>>,
-    /// Pages of the receive queue that copies need no more.
+    /// Pages of the receive queue that copies do not need any more.
     pages: Queue<P>,
     counters: ClientCounters,
     reads: Histogram,
     writes: Histogram,
-    /// When what is on its way and the table of requests are looked at again.
+    /// When messages on their way and the table of requests are checked again.
     scan_due: u64,
     /// The server that may send next.
     turn: u8,
@@ -181,7 +181,7 @@ pub struct Client<P> {
 }
 
 impl<P> Client<P> {
-    /// Makes one that begins to attach.
+    /// Makes a client that begins to attach.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -209,7 +209,7 @@ impl<P> Client<P> {
         })
     }
 
-    /// How far it is.
+    /// Its state.
     pub fn state(&self) -> ClientState {
         self.state
     }
@@ -219,7 +219,7 @@ impl<P> Client<P> {
         self.completions.pop()
     }
 
-    /// A page of the receive queue that a copy was in: it goes back there.
+    /// A page of the receive queue that a copy was in: it goes back to the queue.
     pub fn poll_page(&mut self) -> Option<P> {
         self.pages.pop()
     }

@@ -1,21 +1,22 @@
-//! What is on its way to a server, and what of that is lost.
+//! Messages on their way to a server, and which of them are lost.
 //!
 //! ```text
 //!   sent ──► on its way ──┬── answered ──────────────────────────────► measured
 //!                         ├── others that were sent later are answered ─┐
 //!                         └── nothing is answered for a while ──────────┴─► lost, sent again
 //! ```
-//! A server answers in the order in which it is asked, and may take long while its queue is. So time
-//! alone says little. A leg counts as lost when [`OVERTAKEN`] that were sent later are answered, and
+//! A server answers in the order of requests, and its queue may be long. So a late answer alone is
+//! no sign of a loss. A leg counts as lost when [`OVERTAKEN`] that were sent later are answered, and
 //! it has been under way as long as most are (as in RACK, RFC 8985). Where nothing was sent later, a
-//! timer finds the loss: it runs for the oldest leg, and begins anew with each answer (RFC 6298).
-//! When it is over, one leg is sent again: its answer says what has become of the others.
+//! timer finds the loss: it runs for the oldest leg, and restarts with each answer (RFC 6298).
+//! When it fires, one leg is sent again; its answer shows which of the others are lost.
 //!
-//! What was sent twice is not measured, and the time that has doubled stays until something is that
-//! was sent once (Karn): else a way that has become longer is never known.
+//! An answer to a leg that was sent twice is ambiguous: it may be to either transmission. So it is not
+//! measured, and the doubled timeout stays until a leg that was sent once is answered (Karn's
+//! algorithm). Otherwise the client would never learn that the round trip has become longer.
 //!
-//! How much may be on its way is a matter of how long it waits ([`Congestion`]): a client does not
-//! fill the queue of a server that others wait for, too.
+//! [`Congestion`] limits the legs on their way by the time that they wait at the server. So a client does
+//! not fill the queue of a server that serves others, too.
 
 use qnic_shared::timing::{Acknowledged, Congestion, RetransmitLimits, RoundTrip, Time};
 
@@ -23,7 +24,7 @@ use super::slots::LegOf;
 use crate::platform::NoMemory;
 use crate::remote_memory::queue::Queue;
 
-/// Later ones that are answered, at which a leg may be lost: wires reorder.
+/// A leg may be lost when so many later ones are answered: fewer may be reordering.
 const OVERTAKEN: u64 = 3;
 
 /// One transmission.
@@ -32,7 +33,7 @@ struct Sent {
     leg: LegOf,
     number: u64,
     at: u64,
-    /// Since when its answer may come; none while the NIC reads its page.
+    /// Since when its answer may come; `None` while the NIC reads its page.
     left: Option<u64>,
 }
 
@@ -42,15 +43,15 @@ pub(super) struct OnTheWay {
     legs: Queue<Sent>,
     trip: RoundTrip,
     congestion: Congestion,
-    /// Transmissions so far, and the latest that was answered.
+    /// Number of transmissions so far, and the latest one that was answered.
     count: u64,
     newest: u64,
-    /// When something was answered last, or the timer was over.
+    /// When a leg was answered last, or the timer fired.
     progress_at: u64,
 }
 
 impl OnTheWay {
-    /// An empty one with room for so many.
+    /// No transmissions, with room for so many.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -75,7 +76,7 @@ impl OnTheWay {
         self.congestion.room(self.legs.len() as u32) > 0
     }
 
-    /// A leg is sent; with `reads` when the NIC has read its page.
+    /// A leg is sent. With `reads` it leaves when the NIC has read its page.
     pub(super) fn send(&mut self, now: u64, leg: LegOf, reads: bool) {
         self.count += 1;
         // A leg is on its way once: there is room.
@@ -95,7 +96,7 @@ impl OnTheWay {
         }
     }
 
-    /// A leg is of no interest any more.
+    /// A leg is not needed any more.
     pub(super) fn remove(&mut self, leg: LegOf) {
         self.legs.retain(|sent| sent.leg != leg);
     }
@@ -109,7 +110,7 @@ impl OnTheWay {
         self.remove(leg);
         self.progress_at = now;
         let took = now.saturating_sub(sent.at);
-        // Sooner than that, it is the answer to an earlier one.
+        // If it comes earlier than that, it answers an earlier transmission.
         if once || took >= self.trip.smoothed() / 2 {
             self.newest = self.newest.max(sent.number);
         }
@@ -124,7 +125,7 @@ impl OnTheWay {
         self.congestion.sample(Time(now), news, used, queue_delay);
     }
 
-    /// A leg that is lost. It is not on its way any more.
+    /// A lost leg. It is not on its way any more.
     pub(super) fn next_lost(&mut self, now: u64, limits: &RetransmitLimits) -> Option<LegOf> {
         let typical = self.trip.typical();
         let is_over = |sent: &&Sent| sent.left.is_some() && sent.at.saturating_add(typical) <= now;
@@ -138,7 +139,7 @@ impl OnTheWay {
                 }
                 self.trip.back_off();
                 self.progress_at = now;
-                // The answer to it says that all others were overtaken.
+                // When this leg is answered, all others have been overtaken.
                 self.count += OVERTAKEN;
                 oldest
             }
@@ -148,7 +149,7 @@ impl OnTheWay {
         Some(lost.leg)
     }
 
-    /// When [`OnTheWay::next_lost`] may find something; [`u64::MAX`]: there is nothing to wait for.
+    /// When [`OnTheWay::next_lost`] may find a leg; [`u64::MAX`] if there is nothing to wait for.
     pub(super) fn deadline(&self, limits: &RetransmitLimits) -> u64 {
         let typical = self.trip.typical();
         let left = self.overtaken().filter(|sent| sent.left.is_some());
@@ -163,7 +164,7 @@ impl OnTheWay {
         all.take_while(move |sent| sent.number + OVERTAKEN <= newest)
     }
 
-    /// The oldest that has left, and when it counts as lost if nothing is answered.
+    /// The oldest leg that has left, and when it counts as lost if no answer comes.
     fn timer(&self, limits: &RetransmitLimits) -> Option<(Sent, u64)> {
         let left = self.legs.iter().find_map(|sent| Some((*sent, sent.left?)));
         let (oldest, left) = left?;
@@ -188,7 +189,7 @@ mod tests {
         ack_delay: MS,
     };
 
-    /// What is on its way to a server that was measured to answer after a millisecond.
+    /// Transmissions to a server that was measured to answer after a millisecond.
     fn measured() -> OnTheWay {
         let mut on_the_way = OnTheWay::new(16).unwrap();
         for slot in 0..8 {

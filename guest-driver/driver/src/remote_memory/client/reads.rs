@@ -1,4 +1,4 @@
-//! Reads, and the first half of copies: whom to ask, and what to believe.
+//! Reads, and the first half of copies: which server to ask, and which answer to accept.
 
 use super::server_set::{ServerIndex, ServerSet};
 use super::slots::{SlotIndex, Work};
@@ -10,15 +10,15 @@ impl<P> Client<P> {
         self.ask_next(now, slot, None);
     }
 
-    /// Asks the next holder after `last`, the first one if none was asked yet. One that is live
-    /// comes before one that is silent. Without a holder a read ends.
+    /// Asks the next holder after `last`, or the first one if none was asked yet. Live holders
+    /// come before silent ones. Without a holder a read ends.
     pub(super) fn ask_next(&mut self, now: u64, slot: SlotIndex, last: Option<ServerIndex>) {
         self.drop_legs(slot);
         let block = self.slots.get(slot).block;
         let holders = self.volume.holders(block);
         let live = holders.and(self.servers.live);
         let next = match last {
-            // The answer may come from any of them, so each gets its turn.
+            // Each holder may be the one that answers, so each gets its turn.
             Some(last) => live.after(last),
             None => self.quickest(live),
         };
@@ -36,13 +36,13 @@ impl<P> Client<P> {
         }
     }
 
-    /// The one of a set with the shortest round trip.
+    /// The server of a set with the shortest round trip.
     fn quickest(&self, servers: ServerSet) -> Option<ServerIndex> {
         let round_trip = |server: &ServerIndex| self.servers.get(*server).on_the_way.round_trip();
         servers.iter().min_by_key(round_trip)
     }
 
-    /// A server has sent the page of a block. Returns it if it is not what was asked for.
+    /// A server has sent the page of a block. Returns it if it is not the expected one.
     pub(super) fn page_read(
         &mut self,
         now: u64,
@@ -69,9 +69,9 @@ impl<P> Client<P> {
         None
     }
 
-    /// Returns true if this is the version of a block that reads may return. If a write has
-    /// failed and nobody knew whether its page is somewhere, this may show that it is: from
-    /// then on it is the one that counts.
+    /// Returns true if reads may return this version of a block. If a write has
+    /// failed and may have left its page at a holder, this answer may prove that it has: from
+    /// then on that version counts.
     fn believe(&mut self, block: usize, server: ServerIndex, version: u64) -> bool {
         let newest = self.volume.version(block);
         let holds = self.volume.holders(block).has(server);
@@ -83,12 +83,12 @@ impl<P> Client<P> {
             return false;
         }
         self.settle(block, version, ServerSet::only(server));
-        // A later write may have failed, too.
+        // An even later write may have failed, too.
         self.volume.set_uncertain(block);
         true
     }
 
-    /// A holder does not have the block, or not its newest version: it is none.
+    /// A holder does not have the block, or not its newest version: it is not a holder any more.
     pub(super) fn not_there(&mut self, now: u64, slot: SlotIndex, server: ServerIndex) {
         self.counters.bad_answers += 1;
         let block = self.slots.get(slot).block;
@@ -98,7 +98,7 @@ impl<P> Client<P> {
         self.wake(now, block);
     }
 
-    /// The steered buffer of this handle is taken: whoever waits for it takes another.
+    /// The steered buffer of this handle was taken: the request that waits for it takes another.
     pub(super) fn lose_target(&mut self, handle: u64) {
         for slot in 0..self.slots.len() as SlotIndex {
             let request = self.slots.get_mut(slot);

@@ -1,11 +1,11 @@
 //! Repair: a sweep over all blocks that finds those with too few holders, and has them copied.
 //!
-//! A sweep begins when a holder is lost, or when there is somebody again who can be one. It
-//! looks at a bounded number of blocks at a time, and pauses while all copies that can be under
-//! way are. One that has begun a copy is followed by another. A sweep has two more duties:
+//! A sweep begins when a holder is lost, or when a server becomes available as one. It
+//! looks at a bounded number of blocks at a time, and pauses while the number of copies under way is
+//! at its bound. A sweep that has begun a copy is followed by another. A sweep has two more duties:
 //!
-//! - It takes servers that are gone off every block. Only then can they attach again.
-//! - If nothing depends on a server any more that leaves, it lets that server go.
+//! - It removes servers that are gone from every block. Only then can they attach again.
+//! - It dismisses a leaving server when no block depends on it any more.
 
 use super::server_set::ServerSet;
 use super::slots::Work;
@@ -13,34 +13,34 @@ use super::Client;
 
 /// Blocks that a step of a sweep looks at.
 const STEP_BLOCKS: usize = 1024;
-/// Between two steps of a sweep, in nanoseconds.
+/// Pause between two steps of a sweep, in nanoseconds.
 const STEP_PAUSE: u64 = 100_000;
-/// Between a sweep that has begun copies and the next, in nanoseconds.
+/// Pause between a sweep that has begun copies and the next, in nanoseconds.
 const SWEEP_PAUSE: u64 = 20_000_000;
-/// Between sweeps while blocks have too few holders and nobody has room, in nanoseconds.
+/// Pause between sweeps while blocks have too few holders and no server has room, in nanoseconds.
 const RETRY_PAUSE: u64 = 2_000_000_000;
 
-/// How far repair is.
+/// The progress of repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Repair {
     /// A sweep is under way, or will be.
     pub running: bool,
     /// Blocks that the sweep has looked at.
     pub position: u64,
-    /// Blocks that the last whole sweep has found with too few holders, and nobody to copy to.
+    /// Blocks with too few holders that no server could take, in the last whole sweep.
     pub missing: u64,
-    /// Blocks that the last whole sweep has found without a holder.
+    /// Blocks without a holder, in the last whole sweep.
     pub lost: u64,
 }
 
-/// What a sweep has found.
+/// The findings of a sweep.
 #[derive(Debug, Default)]
 struct Found {
     missing: u64,
     lost: u64,
-    /// Blocks that a copy or a write is at work on.
+    /// A block has a copy or a write under way.
     unsettled: bool,
-    /// Servers that leave and are needed still.
+    /// Servers that leave and are still needed.
     needed: ServerSet,
 }
 
@@ -52,21 +52,21 @@ pub(super) struct Sweep {
     cursor: usize,
     due: u64,
     found: Found,
-    /// Servers that it takes off all blocks.
+    /// Servers that it removes from all blocks.
     forgotten: ServerSet,
-    /// Servers that left already when it began.
+    /// Servers that were already leaving when it began.
     leaving: ServerSet,
     missing: u64,
     lost: u64,
 }
 
 impl Sweep {
-    /// Has all blocks looked at, from the first one.
+    /// Requests a sweep over all blocks.
     pub(super) fn request(&mut self) {
         self.wanted = true;
     }
 
-    /// The same soon, though the last sweep has found that there is nothing to do.
+    /// Requests a sweep soon, even if the last one has found nothing to do.
     pub(super) fn request_now(&mut self, now: u64) {
         self.wanted = true;
         self.due = self.due.min(now);
@@ -79,12 +79,12 @@ impl Sweep {
         }
     }
 
-    /// When it goes on.
+    /// When it continues.
     pub(super) fn deadline(&self) -> Option<u64> {
         (self.running || self.wanted).then_some(self.due)
     }
 
-    /// How far it is.
+    /// Its progress.
     pub(super) fn status(&self) -> Repair {
         Repair {
             running: self.running || self.wanted,
@@ -105,7 +105,7 @@ impl Sweep {
 }
 
 impl<P> Client<P> {
-    /// Goes on with the sweep if it is time.
+    /// Continues the sweep if it is time.
     pub(super) fn sweep(&mut self, now: u64) {
         if self.repair.deadline().is_none_or(|due| now < due) {
             return;
@@ -121,7 +121,7 @@ impl<P> Client<P> {
                 return;
             }
             if !self.sweep_block(now, self.repair.cursor) {
-                // Until a copy ends, which resumes it.
+                // The end of a copy resumes it earlier.
                 self.repair.due = now + SWEEP_PAUSE;
                 return;
             }

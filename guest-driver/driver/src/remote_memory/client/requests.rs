@@ -7,8 +7,8 @@ use super::{Client, ClientState, Completion, Done, Failure, Refusal};
 use crate::remote_memory::wire::Ticket;
 
 impl<P> Client<P> {
-    /// Asks for the page of a block. `target` is the handle of the steered buffer that waits
-    /// for it; with zero it comes in any buffer.
+    /// Requests the page of a block. `target` is the handle of the steered buffer that waits
+    /// for it; with zero the page comes in any buffer.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -19,10 +19,10 @@ impl<P> Client<P> {
         Ok(())
     }
 
-    /// Brings a page for a block.
+    /// Writes a page to a block.
     ///
     /// # Errors
-    /// The page, and why it was not taken.
+    /// The page, and the reason why it was not taken.
     pub fn write(&mut self, now: u64, token: u64, block: u64, page: P) -> Result<(), (P, Refusal)> {
         let slot = match self.submit(now, Work::Write, token, block) {
             Ok(slot) => slot,
@@ -66,7 +66,7 @@ impl<P> Client<P> {
         Ok(slot)
     }
 
-    /// Begins the requests of a block that have nothing to wait for any more.
+    /// Begins the requests of a block that do not have to wait any more.
     pub(super) fn wake(&mut self, now: u64, block: usize) {
         while let Some(slot) = self.slots.first_ready(block) {
             self.slots.get_mut(slot).phase = Phase::Active;
@@ -77,7 +77,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// Sends a request to a server, too. Returns false if the NIC still reads its page for too
+    /// Sends a request to one more server. Returns false if the NIC still reads its page for too
     /// many others.
     pub(super) fn add_leg(&mut self, slot: SlotIndex, server: ServerIndex) -> bool {
         let request = self.slots.get_mut(slot);
@@ -101,7 +101,7 @@ impl<P> Client<P> {
         true
     }
 
-    /// Expects nothing of a server any more.
+    /// Expects no answer of a leg any more.
     pub(super) fn drop_leg(&mut self, slot: SlotIndex, leg: usize) {
         let Some(dropped) = self.slots.get_mut(slot).legs[leg].take() else {
             return;
@@ -111,7 +111,7 @@ impl<P> Client<P> {
         server.drop_leg((slot, leg as u8), dropped.queued, owes);
     }
 
-    /// Expects nothing of any server any more.
+    /// Expects no answer to a request any more.
     pub(super) fn drop_legs(&mut self, slot: SlotIndex) {
         (0..MAX_LEGS).for_each(|leg| self.drop_leg(slot, leg));
     }
@@ -128,7 +128,7 @@ impl<P> Client<P> {
         server.enqueue((slot, leg as u8), Order::Again);
     }
 
-    /// Ends a request: at once, or when the NIC reads its page no more. Returns true if it was
+    /// Ends a request: at once, or when the NIC does not read its page any more. Returns true if
     /// at once; then others of its block may begin ([`Client::wake`]).
     pub(super) fn end(&mut self, now: u64, slot: SlotIndex, result: Result<(), Failure>) -> bool {
         self.drop_legs(slot);
@@ -158,7 +158,7 @@ impl<P> Client<P> {
             (Ok(()), Work::Write) => self.writes.add(took),
             (Ok(()), _) => self.reads.add(took),
         }
-        // There is room: `submit` sees to it.
+        // There is room: `submit` ensures it.
         let _ = self.completions.push(Completion {
             token,
             result: result.map(|()| done),
@@ -175,7 +175,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// Takes a page back that the NIC reads no more.
+    /// Takes back a page that the NIC does not read any more.
     pub fn handle_sent(&mut self, now: u64, ticket: Ticket) {
         let (slot, leg) = ((ticket.0 >> 8) as SlotIndex, ticket.0 as usize & 0xff);
         if usize::from(slot) >= self.slots.len() || leg >= MAX_LEGS {

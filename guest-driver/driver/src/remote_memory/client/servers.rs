@@ -8,11 +8,11 @@
 //!      │                   │ it leaves, its pages are elsewhere   │
 //!      │                   ▼                                      ▼
 //!      │               Dismissed ────────── Detached ──────────► Gone
-//!      └──────── nothing is believed to be there any more ────────┘
+//!      └──────── no block names it as a holder any more ──────────┘
 //! ```
-//! A Silent server still holds what it has acknowledged, unless it is written meanwhile; a Gone
-//! one has lost its memory. It can become Live again only when a sweep has taken it off every
-//! block: so a server that has started anew is never taken for the one that had the data.
+//! A Silent server still holds the blocks that it has acknowledged, except those that are written
+//! meanwhile; a Gone server has lost its memory. A Gone server can become Live again only when a sweep has
+//! removed it from every block: so a server that has restarted is never taken for the one that had the data.
 
 use alloc::vec::Vec;
 
@@ -25,18 +25,18 @@ use crate::datagram::Address;
 use crate::platform::NoMemory;
 use crate::remote_memory::queue::Queue;
 
-/// What the client knows of a server.
+/// The state of a server, as the client knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerState {
     /// There is no session. The client asks for one.
     Detached,
     /// It answers.
     Live,
-    /// It has not answered for a while. What it holds is not lost yet.
+    /// It has not answered for a while. Its blocks are not lost yet.
     Silent,
-    /// It leaves, and is needed no more.
+    /// It leaves, and is not needed any more.
     Dismissed,
-    /// Its session is over, and what it held is lost there.
+    /// Its session is over, and its blocks are lost there.
     Gone,
 }
 
@@ -45,7 +45,7 @@ pub enum ServerState {
 pub(super) struct Server {
     pub(super) address: Address,
     pub(super) state: ServerState,
-    /// Of the session that it is, or was last, in.
+    /// Number of its present or last session.
     pub(super) session: u64,
     /// Pages that the client may have there.
     pub(super) granted: u64,
@@ -55,38 +55,38 @@ pub(super) struct Server {
     pub(super) leaving: bool,
     /// Until when it is not asked for more pages.
     pub(super) full_until: u64,
-    /// Legs that were sent, and not answered: those on their way, and those that are lost.
+    /// Legs that were sent and not answered: those on their way, and lost ones.
     outstanding: u16,
     pub(super) on_the_way: OnTheWay,
     /// Since when it owes an answer.
     pub(super) waiting_since: Option<u64>,
-    /// Message of the session that waits to be sent, and when the next one is due.
+    /// The message of the session that waits to be sent, and when the next one is due.
     pub(super) control: Option<Kind>,
     pub(super) control_due: u64,
-    /// Why it has refused the last Attach. A reason of no list is none.
+    /// Its reason for refusing the last Attach, if it is a known one.
     pub(super) refusal: Option<Reason>,
     /// It has answered an Attach.
     pub(super) answered: bool,
-    /// Legs that wait to be sent: pages in, all others, those that are sent once more.
+    /// Legs that wait to be sent: reads, all others, and retransmissions.
     reads: Queue<LegOf>,
     fresh: Queue<LegOf>,
     again: Queue<LegOf>,
-    /// How many reads have gone before a leg of `fresh` that waits.
+    /// Number of reads that have gone before a waiting leg of `fresh`.
     overtook: u8,
 }
 
 /// Which queue a leg waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// A page in: somebody waits for it, while writes come by the hundred at a time.
+    /// A page-in: a task waits for it, while writes come by the hundred at a time.
     Read,
     /// All others that were not sent yet.
     Fresh,
-    /// What is sent once more.
+    /// A retransmission.
     Again,
 }
 
-/// So many reads go before another leg that waits; then it is its turn.
+/// This many reads go before another waiting leg; then it is its turn.
 const OVERTAKING_READS: u8 = 4;
 
 impl Server {
@@ -113,7 +113,7 @@ impl Server {
         })
     }
 
-    /// Returns true if its session may still be there.
+    /// Returns true if its session may still be open.
     pub(super) fn has_session(&self) -> bool {
         matches!(
             self.state,
@@ -145,7 +145,7 @@ impl Server {
         let _ = queue.push(leg);
     }
 
-    /// Takes a leg out of the queues, one that was sent and will not be answered included.
+    /// Takes a leg out of the queues, also one that was sent and will not be answered.
     pub(super) fn drop_leg(&mut self, leg: LegOf, queued: bool, sent: bool) {
         if queued {
             self.reads.remove(&leg);
@@ -158,8 +158,8 @@ impl Server {
         }
     }
 
-    /// Takes the leg that may be sent next, if the way has room: one again, or one more if the
-    /// server's window has room, too.
+    /// Takes the leg that may be sent next, if congestion control has room: a retransmission, or a fresh
+    /// leg if the server's window has room, too.
     pub(super) fn next_leg(&mut self) -> Option<LegOf> {
         if !self.on_the_way.has_room() {
             return None;
@@ -175,7 +175,7 @@ impl Server {
         Some(leg)
     }
 
-    /// A read, unless as many have gone before another leg as may.
+    /// A read, unless as many reads have gone before a waiting leg as may.
     fn next_fresh(&mut self) -> Option<LegOf> {
         if self.overtook < OVERTAKING_READS {
             if let Some(read) = self.reads.pop() {
@@ -188,13 +188,13 @@ impl Server {
         self.fresh.pop().or_else(|| self.reads.pop())
     }
 
-    /// Notes that something is sent that has an answer.
+    /// Notes that a message is sent that has an answer.
     pub(super) fn expect_answer(&mut self, now: u64) {
         self.waiting_since.get_or_insert(now);
     }
 }
 
-/// All servers, and sets of them that requests ask for.
+/// All servers, and the sets of them that requests use.
 #[derive(Debug)]
 pub(super) struct Servers {
     all: Vec<Server>,
@@ -205,7 +205,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// None of them attached; with room for legs of so many requests.
+    /// Servers of which none is attached, with room for legs of so many requests.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -239,7 +239,7 @@ impl Servers {
         &self.all[usize::from(server)]
     }
 
-    /// One of them. Who changes its state calls [`Servers::update_sets`].
+    /// One of them. After a change of its state, [`Servers::update_sets`] must be called.
     pub(super) fn get_mut(&mut self, server: ServerIndex) -> &mut Server {
         &mut self.all[usize::from(server)]
     }
@@ -250,7 +250,7 @@ impl Servers {
         found.map(|(index, _)| index)
     }
 
-    /// Makes the sets what the states say.
+    /// Derives the sets from the states.
     pub(super) fn update_sets(&mut self) {
         let those = |property: &dyn Fn(&Server) -> bool| {
             let mut set = ServerSet::default();
@@ -270,7 +270,7 @@ impl Servers {
         self.live.without(self.leaving)
     }
 
-    /// Those of a set that have been full lately.
+    /// The servers that have been full lately.
     pub(super) fn full(&self, now: u64) -> ServerSet {
         let mut set = ServerSet::default();
         let full = self.iter().filter(|(_, server)| server.full_until > now);

@@ -8,7 +8,7 @@ use super::slots::{Phase, SlotIndex, Work};
 use super::{AttachRefusal, Client, ClientState, Failure};
 
 impl<P> Client<P> {
-    /// A server has made a session for the volume.
+    /// A server has opened a session for the volume.
     pub(super) fn attached(&mut self, now: u64, server: ServerIndex, header: &Header) {
         let session = header.session.get();
         let entry = self.servers.get_mut(server);
@@ -26,7 +26,7 @@ impl<P> Client<P> {
         entry.control_due = now + self.config.limits.renew_interval;
         self.counters.attached += 1;
         if !self.attaches() {
-            // Too late: it is let go.
+            // Too late: the server is detached again.
             let entry = self.servers.get_mut(server);
             entry.state = ServerState::Dismissed;
             entry.control = Some(Kind::Detach);
@@ -37,7 +37,7 @@ impl<P> Client<P> {
         self.tick_state(now);
     }
 
-    /// A server does not attach the volume, at least for now.
+    /// A server refuses to attach the volume, at least for now.
     pub(super) fn attach_refused(&mut self, now: u64, server: ServerIndex, header: &Header) {
         let entry = self.servers.get_mut(server);
         if entry.state == ServerState::Detached && header.version.get() == self.config.client {
@@ -50,7 +50,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// A server has said something in its session.
+    /// A server has sent a message in its session.
     pub(super) fn received_from(&mut self, now: u64, server: ServerIndex) {
         let entry = self.servers.get_mut(server);
         entry.waiting_since = None;
@@ -72,7 +72,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// A server is needed no more: it has announced that it leaves, and others have its pages.
+    /// A server is not needed any more: it leaves, and others have its pages.
     pub(super) fn dismiss(&mut self, now: u64, server: ServerIndex) {
         if self.servers.get(server).state != ServerState::Live {
             return;
@@ -108,8 +108,8 @@ impl<P> Client<P> {
         }
     }
 
-    /// A server does not answer: what it has acknowledged counts, what it has not goes to
-    /// others.
+    /// A server does not answer: its acknowledged blocks still count, other requests go to
+    /// other servers.
     fn server_silent(&mut self, now: u64, server: ServerIndex) {
         self.servers.get_mut(server).state = ServerState::Silent;
         self.servers.update_sets();
@@ -137,7 +137,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// There is one more server that takes pages: writes that have too few take it.
+    /// One more server takes pages: writes with too few servers use it.
     fn server_can_help(&mut self, now: u64) {
         for slot in self.active() {
             let request = self.slots.get(slot);
@@ -148,7 +148,7 @@ impl<P> Client<P> {
         self.repair.request_now(now);
     }
 
-    /// A server that was gone is on no block any more.
+    /// No block names a server that was gone as holder any more.
     pub(super) fn can_attach(&mut self, now: u64, server: ServerIndex) {
         let entry = self.servers.get_mut(server);
         if entry.state == ServerState::Gone {
@@ -158,14 +158,14 @@ impl<P> Client<P> {
         }
     }
 
-    /// Lets the servers go; all requests fail. [`Client::state`] tells when it is over.
+    /// Detaches from the servers; all requests fail. [`Client::state`] shows when that is over.
     pub fn detach(&mut self, now: u64) {
         if self.attaches() {
             self.say_goodbye(now);
         }
     }
 
-    /// Ends without saying goodbye: nothing can be sent any more. All requests fail.
+    /// Ends without telling the servers, because nothing can be sent any more. All requests fail.
     pub fn abandon(&mut self, now: u64) {
         self.detach(now);
         if matches!(self.state, ClientState::Detaching { .. }) {
@@ -199,7 +199,7 @@ impl<P> Client<P> {
         self.servers.update_sets();
     }
 
-    /// What is due with the servers.
+    /// Does the work with servers that is due.
     pub(super) fn tick_sessions(&mut self, now: u64) {
         let limits = self.config.limits;
         let attaches = self.attaches();
@@ -255,8 +255,8 @@ impl<P> Client<P> {
         }
     }
 
-    /// Returns true if so many servers have refused the volume that the others are fewer than its
-    /// replicas: nobody waits for what is decided.
+    /// Returns true if so many servers have refused the volume that fewer than its replicas are left:
+    /// attaching can fail at once.
     fn too_few_can_attach(&self) -> bool {
         let others = self.servers.iter();
         let others = others.filter(|(_, server)| server.refusal.is_none());
@@ -274,7 +274,7 @@ impl<P> Client<P> {
         })
     }
 
-    /// The requests that are active now; each is looked at again before it is touched.
+    /// The requests that are active now; each is checked again before it is touched.
     fn active(&self) -> core::ops::Range<SlotIndex> {
         0..self.slots.len() as SlotIndex
     }

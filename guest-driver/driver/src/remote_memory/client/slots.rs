@@ -2,8 +2,8 @@
 //!
 //! A request *leg* is one server that the request has gone to. Requests of one block stand in a
 //! chain in the order in which they came: a write waits for all before it, a read for the
-//! writes before it. So there is never more than one write of a block on the wire, and what a
-//! read may find is known. Copies stand in the chain and hold nobody up; a write ends them.
+//! writes before it. So at most one write of a block is on the wire, and the versions that a
+//! read may find are known. Copies stand in the chain but delay no request; a write ends them.
 
 use alloc::vec::Vec;
 
@@ -11,8 +11,8 @@ use super::server_set::{ServerIndex, ServerSet};
 use super::Failure;
 use crate::platform::{table, NoMemory};
 
-/// Room for the legs of a request: those of the highest replication degree, and as many whose
-/// page the NIC still reads though they count no more.
+/// Room for the legs of a request: those of the highest replication degree, and as many that count no
+/// more but whose page the NIC still reads.
 pub(super) const MAX_LEGS: usize = 8;
 
 /// Most requests under way; their index takes the low bits of a request number.
@@ -39,7 +39,7 @@ pub(super) struct Leg {
     pub(super) first_sent: u64,
 }
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
     /// Page in; into the steered buffer of this handle, if it is still there.
@@ -48,7 +48,7 @@ pub(super) enum Work {
     Write,
     /// Copy, first half: from a holder.
     Fetch,
-    /// Copy, second half: to those that are to hold it.
+    /// Copy, second half: to new holders.
     Store,
 }
 
@@ -64,14 +64,14 @@ impl Work {
     }
 }
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Free,
-    /// For requests of its block that came before.
+    /// For earlier requests of its block.
     Waiting,
     Active,
-    /// It has ended so, but the NIC still reads its page.
+    /// It has ended with this result, but the NIC still reads its page.
     Draining(Result<(), Failure>),
 }
 
@@ -82,15 +82,15 @@ pub(super) struct Slot<P> {
     pub(super) phase: Phase,
     pub(super) token: u64,
     pub(super) block: usize,
-    /// Of the page that it brings.
+    /// That of the page that it brings.
     pub(super) version: u64,
     pub(super) page: Option<P>,
     pub(super) legs: [Option<Leg>; MAX_LEGS],
     /// Legs, by bits, whose page the NIC reads.
     pub(super) busy: u8,
-    /// Read: who was asked. Write: who is not to be asked again.
+    /// Read: servers that were asked. Write: servers that are not to be asked again.
     pub(super) tried: ServerSet,
-    /// Times that it was sent, to whomever.
+    /// Number of transmissions, to any server.
     pub(super) attempts: u32,
     pub(super) submitted: u64,
     /// When it fails.
@@ -239,7 +239,7 @@ impl<P> Slots<P> {
         }
     }
 
-    /// The number under which servers know a request.
+    /// The number by which servers know a request.
     pub(super) fn number(&self, index: SlotIndex) -> u32 {
         let generation = self.get(index).generation;
         generation.wrapping_add(1) << INDEX_BITS | u32::from(index)
@@ -277,7 +277,7 @@ impl<P> Slots<P> {
         false
     }
 
-    /// The first request of the block that waits and has nobody before it to wait for.
+    /// The first request of the block that is in state Waiting and need not wait any more.
     pub(super) fn first_ready(&self, block: usize) -> Option<SlotIndex> {
         let (mut reads, mut writes) = (false, false);
         let mut next = self.next_of(block, None);

@@ -1,10 +1,10 @@
-//! What a client tells of itself.
+//! The report of a client.
 
 use super::servers::ServerState;
 use super::{Client, Histogram, Repair};
 use crate::datagram::Address;
 
-/// What has happened since the client was made.
+/// Counters since the client was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClientCounters {
     /// Reads that were taken.
@@ -17,11 +17,11 @@ pub struct ClientCounters {
     pub timed_out: u64,
     /// Messages that were sent again, to the same server or to another.
     pub retransmissions: u64,
-    /// Answers that nobody waits for, or of another session: late ones, and repeated ones.
+    /// Answers to no pending request, or of another session: late ones, and repeated ones.
     pub stale_answers: u64,
-    /// Answers of servers that should have known better, and requests that they did not answer.
+    /// Wrong answers of servers, and requests that a server that is alive did not answer.
     pub bad_answers: u64,
-    /// Messages that are none, or of nobody who is a server.
+    /// Messages that are malformed, or whose sender is no server of the volume.
     pub foreign: u64,
     /// Pages that were copied to servers because others were lost or left.
     pub copied: u64,
@@ -35,7 +35,7 @@ pub struct ClientCounters {
     pub lost_servers: u64,
 }
 
-/// What a client knows of one server.
+/// The client's record of one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerStatus {
     /// Its address.
@@ -53,7 +53,7 @@ pub struct ServerStatus {
 }
 
 impl<P> Client<P> {
-    /// What has happened so far.
+    /// The counters.
     pub fn counters(&self) -> ClientCounters {
         self.counters
     }
@@ -70,17 +70,17 @@ impl<P> Client<P> {
         })
     }
 
-    /// How far repair is.
+    /// The progress of repair.
     pub fn repair(&self) -> Repair {
         self.repair.status()
     }
 
-    /// How long reads that succeeded took.
+    /// Latencies of successful reads.
     pub fn read_latency(&self) -> &Histogram {
         &self.reads
     }
 
-    /// How long writes that succeeded took.
+    /// Latencies of successful writes.
     pub fn write_latency(&self) -> &Histogram {
         &self.writes
     }

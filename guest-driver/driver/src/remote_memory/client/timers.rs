@@ -1,19 +1,19 @@
-//! What is due: messages that are sent again, requests that have taken too long.
+//! Timers: messages that are sent again, requests that have taken too long.
 //!
-//! What is on its way to a server knows when it is to be looked at, and the table of requests has a
-//! bound of its own: all are looked through when the earliest time that is known may be over.
+//! Each server has a time at which its messages on their way must be checked, and the table of
+//! requests has one. When the earliest of these may have passed, all are checked.
 
 use super::server_set::{ServerIndex, ServerSet};
 use super::servers::ServerState;
 use super::slots::{Phase, SlotIndex, Work};
 use super::{Client, ClientState, Failure};
 
-/// How often a write is sent at least before a server that answers others is blamed for it: a wire that
-/// loses two of five loses so many in a row once in ten thousand times.
+/// A write is sent at least so often before a server that answers other requests is blamed for it: a
+/// wire that loses two of five messages loses so many in a row once in ten thousand times.
 const LEAST_TRANSMISSIONS: u32 = 10;
 
 impl<P> Client<P> {
-    /// Does what is due.
+    /// Does the work that is due.
     pub fn tick(&mut self, now: u64) {
         self.tick_sessions(now);
         if now >= self.scan_due {
@@ -24,7 +24,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// When something is due next, if nothing happens before; perhaps too early.
+    /// When work is due next, if nothing happens before; perhaps too early.
     pub fn deadline(&self) -> Option<u64> {
         let limits = &self.config.limits;
         let servers = self.servers.iter().filter_map(|(_, server)| {
@@ -50,7 +50,7 @@ impl<P> Client<P> {
         servers.chain(state).chain(scan).min()
     }
 
-    /// Looks through all and requests.
+    /// Checks all servers and requests.
     fn scan(&mut self, now: u64) {
         self.scan_due = u64::MAX;
         for server in 0..self.servers.len() as ServerIndex {
@@ -73,7 +73,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// Sends again what is lost on its way to a server.
+    /// Sends lost messages to a server again.
     fn resend_lost(&mut self, now: u64, server: ServerIndex) {
         loop {
             let limits = &self.config.limits.retransmit;
@@ -86,14 +86,14 @@ impl<P> Client<P> {
         self.note_deadline(server);
     }
 
-    /// What is on its way has changed: it may have to be looked at earlier.
+    /// The messages on their way have changed: they may have to be checked earlier.
     pub(super) fn note_deadline(&mut self, server: ServerIndex) {
         let limits = &self.config.limits.retransmit;
         let deadline = self.servers.get(server).on_the_way.deadline(limits);
         self.scan_due = self.scan_due.min(deadline);
     }
 
-    /// A leg was sent, and nothing speaks for its having arrived.
+    /// A leg was sent and seems lost.
     fn leg_lost(&mut self, now: u64, slot: SlotIndex, leg: usize) {
         let request = self.slots.get(slot);
         let (block, work) = (request.block, request.work);
@@ -108,7 +108,7 @@ impl<P> Client<P> {
         } else if lost.transmissions >= LEAST_TRANSMISSIONS
             && now.saturating_sub(lost.first_sent) >= patience
         {
-            // It answers others, but not this.
+            // The server answers other requests, but not this one.
             self.counters.bad_answers += 1;
             self.leg_failed(now, slot, leg, true);
         } else {
@@ -116,9 +116,9 @@ impl<P> Client<P> {
         }
     }
 
-    /// All whom a request waits for are silent: it waits until the one that was heard of last has owed
-    /// an answer for as long as a request may take. So whoever has one request after the other, as a
-    /// kernel that swaps, waits once, and not once for each.
+    /// All servers that a request waits for are silent. The request waits until the one that answered
+    /// last has owed an answer for as long as a request may take. So a user with one request after the
+    /// other, as a kernel that swaps, waits once, and not once for each request.
     pub(super) fn wait_for_silent(&mut self, slot: SlotIndex, silent: ServerSet) {
         let since = silent
             .iter()
@@ -140,7 +140,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// The NIC reads the page of a leg no more.
+    /// The NIC does not read the page of a leg any more.
     pub(super) fn page_is_read(&mut self, now: u64, slot: SlotIndex, leg: usize) {
         if let Some(sent) = self.slots.get(slot).legs[leg] {
             let on_the_way = &mut self.servers.get_mut(sent.server).on_the_way;

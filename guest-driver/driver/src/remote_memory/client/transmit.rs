@@ -1,4 +1,4 @@
-//! What is sent next: one server after the other gets its turn, its session before its requests.
+//! The next message to send: servers take turns; a server's session messages come before its requests.
 
 use qnic_abi::remote_memory::{Attach, Header, Kind};
 

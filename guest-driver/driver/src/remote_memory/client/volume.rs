@@ -1,19 +1,19 @@
-//! What a client knows of its blocks: the newest version of each, and who has it.
+//! The client's knowledge of its blocks: the newest version of each, and its holders.
 
 use alloc::vec::Vec;
 
 use super::server_set::{ServerIndex, ServerSet, MAX_SERVERS};
 use crate::platform::NoMemory;
 
-/// In a version: it may not be the newest. Versions do not reach that far.
+/// Bit of a version: it may not be the newest. Versions never grow to this bit.
 const UNCERTAIN: u64 = 1 << 63;
 
 /// The blocks of a volume. A server that is a *holder* of a block has acknowledged its newest
 /// version, in the session that it has now.
 #[derive(Debug)]
 pub(super) struct Volume {
-    /// Newest version of each block that is known to be kept; zero: it was never written. With
-    /// [`UNCERTAIN`] if a later write has failed, and its page may be kept by a holder.
+    /// Newest version of each block that is known to be kept; zero if it was never written. With
+    /// [`UNCERTAIN`] if a later write has failed, and a holder may keep its page.
     versions: Vec<u64>,
     holders: Vec<ServerSet>,
     /// How many blocks each server holds.
@@ -22,7 +22,7 @@ pub(super) struct Volume {
 }
 
 impl Volume {
-    /// One of so many blocks, none of them written.
+    /// A volume of so many blocks, none of them written.
     ///
     /// # Errors
     /// [`NoMemory`]: ten bytes are allocated for each block.
@@ -60,7 +60,7 @@ impl Volume {
         self.versions[block] |= UNCERTAIN;
     }
 
-    /// Who has it.
+    /// The holders of a block.
     pub(super) fn holders(&self, block: usize) -> ServerSet {
         self.holders[block]
     }
@@ -101,7 +101,7 @@ impl Volume {
         }
     }
 
-    /// Notes that these servers are not believed to have the newest version.
+    /// Notes that these servers do not have the newest version.
     pub(super) fn forget(&mut self, block: usize, servers: ServerSet) {
         let gone = self.holders[block].and(servers);
         for server in gone.iter() {

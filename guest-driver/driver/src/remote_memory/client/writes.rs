@@ -1,10 +1,10 @@
-//! Writes: to whom a page goes, and when it is there.
+//! Writes: which servers a page goes to, and when the write is complete.
 
 use super::server_set::{ServerIndex, ServerSet};
 use super::slots::{SlotIndex, Work};
 use super::{Client, Failure};
 
-/// Until a write that no server takes looks for one again, in nanoseconds.
+/// How long a write that no server takes waits before it looks for one again, in nanoseconds.
 const LOOK_AGAIN: u64 = 100_000_000;
 
 impl<P> Client<P> {
@@ -13,8 +13,8 @@ impl<P> Client<P> {
         self.fill(now, slot);
     }
 
-    /// Sends a write to more servers, until there are as many as there have to be or no more.
-    /// Those come first that hold the block already: there it takes no room.
+    /// Sends a write to more servers, until there are enough or no more.
+    /// Servers that hold the block already come first: there it takes no room.
     pub(super) fn fill(&mut self, now: u64, slot: SlotIndex) {
         loop {
             let request = self.slots.get(slot);
@@ -32,7 +32,7 @@ impl<P> Client<P> {
                 break;
             }
         }
-        // Somebody who leaves is better than nobody.
+        // A leaving server is better than none.
         let request = self.slots.get(slot);
         if request.servers().is_empty() {
             let leaving = self.servers.live.without(request.tried);
@@ -46,7 +46,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// The server with the most room that is live, does not leave, is not full and not in a set.
+    /// The server with the most room that is live, neither leaves nor is full, and is not in a set.
     pub(super) fn roomiest(&self, now: u64, excluded: ServerSet) -> Option<ServerIndex> {
         let staying = self.servers.staying().without(excluded);
         let usable = staying.without(self.servers.full(now));
@@ -72,8 +72,8 @@ impl<P> Client<P> {
         self.finish(now, slot, Ok(()));
     }
 
-    /// A write has not completed in time. Those that have acknowledged it have it; if nobody
-    /// has, somebody may have it unknown to the client.
+    /// A write has not completed in time. The servers that have acknowledged it have it; if none
+    /// has, a server may have it without the client's knowledge.
     pub(super) fn fail_write(&mut self, now: u64, slot: SlotIndex, failure: Failure) {
         let request = self.slots.get(slot);
         let (acked, block, version) = (request.acked(), request.block, request.version);
@@ -85,7 +85,7 @@ impl<P> Client<P> {
         self.finish(now, slot, Err(failure));
     }
 
-    /// Notes who holds the newest version of a block.
+    /// Notes the holders of the newest version of a block.
     pub(super) fn settle(&mut self, block: usize, version: u64, holders: ServerSet) {
         self.volume.settle(block, version, holders);
         if holders.and(self.servers.staying()).count() < self.config.replicas {
@@ -93,7 +93,7 @@ impl<P> Client<P> {
         }
     }
 
-    /// A server does not carry a write or the second half of a copy out: others have to.
+    /// A server does not carry out a write or the second half of a copy: others have to.
     pub(super) fn leg_failed(&mut self, now: u64, slot: SlotIndex, leg: usize, for_good: bool) {
         let request = self.slots.get_mut(slot);
         let (work, Some(failed)) = (request.work, request.legs[leg]) else {

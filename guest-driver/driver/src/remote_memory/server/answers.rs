@@ -11,7 +11,7 @@ use crate::platform::NoMemory;
 use crate::remote_memory::queue::Queue;
 use crate::remote_memory::wire::Ticket;
 
-/// Answers to those who have no session that may wait.
+/// Most waiting answers to senders without a session.
 const STRANGERS: u16 = 16;
 
 /// One answer.
@@ -19,11 +19,11 @@ const STRANGERS: u16 = 16;
 pub(super) struct Answer {
     pub(super) to: Address,
     pub(super) header: Header,
-    /// Steered buffer that waits for it.
+    /// The steered buffer that waits for it.
     pub(super) target: u64,
     /// The page that goes with it.
     pub(super) entry: Option<EntryIndex>,
-    /// Whose it is; none for those without a session.
+    /// Its client; `None` for senders without a session.
     pub(super) client: Option<u8>,
 }
 
@@ -31,13 +31,13 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) struct Answers {
     queue: Queue<Answer>,
-    /// Of each client, and of strangers: those that are not sent yet.
+    /// Answers that are not sent yet, of each client, and of senders without a session.
     under_way: Vec<u16>,
     window: u16,
 }
 
 impl Answers {
-    /// None, of so many clients with so many answers each.
+    /// No answers, with room for those of so many clients.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -82,12 +82,12 @@ impl Answers {
         self.under_way[index] = self.under_way[index].saturating_sub(1);
     }
 
-    /// What comes back when the page of an answer is read.
+    /// The ticket that comes back when the page of an answer is read.
     pub(super) fn ticket(&self, entry: EntryIndex, client: Option<u8>) -> Ticket {
         Ticket((self.index(client) as u64) << 32 | u64::from(entry))
     }
 
-    /// Takes it back: the entry whose page is read.
+    /// Takes a ticket back; returns the entry whose page is read.
     pub(super) fn redeem(&mut self, ticket: Ticket) -> Option<EntryIndex> {
         let under_way = self.under_way.get_mut((ticket.0 >> 32) as usize)?;
         *under_way = under_way.checked_sub(1)?;

@@ -1,4 +1,4 @@
-//! Who is attached.
+//! The clients that are attached.
 
 use alloc::vec::Vec;
 
@@ -27,7 +27,7 @@ pub(super) struct Client {
     pub(super) session: u64,
     /// Pages that it has.
     pub(super) pages: u32,
-    /// When it said something last.
+    /// When it sent a message last.
     last_received: u64,
     /// When it is asked to go.
     ask_due: u64,
@@ -37,12 +37,12 @@ pub(super) struct Client {
 #[derive(Debug)]
 pub(super) struct Clients {
     all: Vec<Client>,
-    /// What makes the next session unlike all others.
+    /// Makes each session number unlike all earlier ones.
     next: u64,
 }
 
 impl Clients {
-    /// Room for so many.
+    /// No clients, with room for so many.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -79,7 +79,7 @@ impl Clients {
         &mut self.all[usize::from(client)]
     }
 
-    /// The client that has a session, if it is the one with this address.
+    /// The client with a session, if it has this address.
     pub(super) fn find(&self, session: u64, from: Address) -> Option<u8> {
         let index = session as usize % MAX_CLIENTS;
         let client = self.all.get(index)?;
@@ -117,7 +117,7 @@ impl Clients {
             address,
             volume,
             life,
-            // Zero is no session: the lowest index is never alone in it.
+            // Zero is no session number, so index 0 alone would not do.
             session: (number | index as u64).max(MAX_CLIENTS as u64 | index as u64),
             pages: 0,
             last_received: now,
@@ -126,7 +126,7 @@ impl Clients {
         Some(index as u8)
     }
 
-    /// A client has said something.
+    /// A client has sent a message.
     pub(super) fn received_from(&mut self, now: u64, client: u8) {
         self.get_mut(client).last_received = now;
     }
@@ -136,18 +136,18 @@ impl Clients {
         self.get_mut(client).state = State::Ending;
     }
 
-    /// One whose pages are to be freed.
+    /// A client whose pages are to be freed.
     pub(super) fn ending(&self) -> Option<u8> {
         let is_ending = |client: &Client| client.state == State::Ending;
         self.all.iter().position(is_ending).map(|index| index as u8)
     }
 
-    /// It has none any more.
+    /// A client has no pages any more.
     pub(super) fn release(&mut self, client: u8) {
         self.get_mut(client).state = State::Free;
     }
 
-    /// Ends the sessions of those that have said nothing for `lease`. Returns how many.
+    /// Ends the sessions of clients that have been silent for `lease`. Returns their number.
     pub(super) fn expire(&mut self, now: u64, lease: u64) -> u64 {
         let mut expired = 0;
         for client in &mut self.all {
@@ -160,12 +160,12 @@ impl Clients {
         expired
     }
 
-    /// Asks all to go.
+    /// Asks all clients to go.
     pub(super) fn ask_to_go(&mut self, now: u64) {
         self.all.iter_mut().for_each(|client| client.ask_due = now);
     }
 
-    /// The next one that is to be asked to go, which is then asked again after `interval`.
+    /// The next client that is to be asked to go; it is asked again after `interval`.
     pub(super) fn next_to_ask(&mut self, now: u64, interval: u64) -> Option<u8> {
         let is_due = |client: &Client| client.state == State::Attached && client.ask_due <= now;
         let index = self.all.iter().position(is_due)?;
@@ -173,7 +173,7 @@ impl Clients {
         Some(index as u8)
     }
 
-    /// When somebody is to be asked to go, or has said nothing for too long.
+    /// When a client is to be asked to go, or has been silent for too long.
     pub(super) fn deadline(&self, lease: u64, leaving: bool) -> Option<u64> {
         let due = |client: &Client| {
             let expires = client.last_received.saturating_add(lease);

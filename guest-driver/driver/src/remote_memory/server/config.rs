@@ -1,4 +1,4 @@
-//! What a server is told when it is made.
+//! The configuration of a server.
 
 use qnic_abi::Secret;
 
@@ -11,12 +11,12 @@ const MAX_PAGES: usize = 1 << 28;
 /// Most answers that a client may have under way.
 const MAX_WINDOW: u16 = 1024;
 
-/// What a server is made of.
+/// The parameters of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Random number of this life of the server: no two lives have the same.
     pub incarnation: u64,
-    /// What clients have to present.
+    /// The key that clients have to present.
     pub key: Secret,
     /// Pages that it gives to all clients together.
     pub pages: usize,
@@ -24,15 +24,15 @@ pub struct Config {
     pub quota: usize,
     /// Clients that it takes, 1 to [`MAX_CLIENTS`].
     pub clients: usize,
-    /// Requests that a client may have under way: what there are receive buffers for.
+    /// Requests that a client may have under way: as many as there are receive buffers for.
     pub window: u16,
-    /// A client that has said nothing for so long has lost its pages, in nanoseconds.
+    /// A client that is silent for this long loses its pages, in nanoseconds.
     pub lease: u64,
     /// How often clients are told that it leaves, in nanoseconds.
     pub leave_interval: u64,
 }
 
-/// Why there is no server.
+/// Which parameter is wrong, or what is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ServerConfigError {
     /// The number of pages, or the quota.
@@ -53,10 +53,10 @@ impl From<NoMemory> for ServerConfigError {
 }
 
 impl Config {
-    /// Checks it.
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first wrong parameter.
     pub(super) fn check(&self) -> Result<(), ServerConfigError> {
         if !(1..=MAX_PAGES).contains(&self.pages) || !(1..=self.pages).contains(&self.quota) {
             Err(ServerConfigError::Pages)

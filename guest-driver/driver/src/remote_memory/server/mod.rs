@@ -3,7 +3,7 @@
 //! ```text
 //!   Server::new(config)
 //!   ┌─► handle_message(now, arrival)     a datagram from a client
-//!   │   handle_sent(ticket)              the NIC reads a page no more
+//!   │   handle_sent(ticket)              the NIC does not read a page any more
 //!   │   tick(now)                        at deadline(), or later
 //!   │   poll_transmit(now)               until there is none
 //!   │   poll_page()                      pages that are free again, until there is none
@@ -13,12 +13,12 @@
 //!
 //! # Promises
 //! 1. Of each block of each client it keeps the newest version that it was sent.
-//! 2. What it has acknowledged it keeps until the session ends: by Detach, or because the client
-//!    has said nothing for [`Config::lease`]. No later session has it.
+//! 2. It keeps acknowledged pages until the session ends: by Detach, or because the client
+//!    has been silent for [`Config::lease`]. They are in no later session.
 //! 3. All clients together have at most [`Config::pages`] pages, each at most
 //!    [`Config::quota`], and each can only reach its own.
-//! 4. A client that asks without end delays nobody's answer by more than its window: its further
-//!    requests are dropped and counted.
+//! 4. A client that sends requests without end delays answers to others by no more than its window: its
+//!    further requests are dropped and counted.
 
 mod answers;
 mod clients;
@@ -36,14 +36,14 @@ use answers::{Answer, Answers};
 use clients::Clients;
 use store::Store;
 
-/// What has happened since the server was made.
+/// Counters since the server was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServerCounters {
     /// Pages that were sent.
     pub reads: u64,
     /// Pages that were stored.
     pub writes: u64,
-    /// Writes that came again, or late: a newer version, or the same, was there.
+    /// Writes that came again, or late: the same or a newer version was stored already.
     pub stale_writes: u64,
     /// Requests that were refused.
     pub refused: u64,
@@ -51,7 +51,7 @@ pub struct ServerCounters {
     pub dropped: u64,
     /// Messages that are none of a client's.
     pub malformed: u64,
-    /// Sessions that ended because the client has said nothing for too long.
+    /// Sessions that ended because the client was silent for too long.
     pub expired: u64,
 }
 
@@ -69,7 +69,7 @@ pub struct Server<P> {
 }
 
 impl<P> Server<P> {
-    /// Makes one without any client.
+    /// Makes a server without any client.
     ///
     /// # Errors
     /// [`ServerConfigError`].
@@ -87,7 +87,7 @@ impl<P> Server<P> {
         })
     }
 
-    /// What has happened so far.
+    /// The counters.
     pub fn counters(&self) -> ServerCounters {
         self.counters
     }
@@ -108,28 +108,28 @@ impl<P> Server<P> {
         self.clients.ask_to_go(now);
     }
 
-    /// Says whether it leaves.
+    /// Returns true if it leaves.
     pub fn is_leaving(&self) -> bool {
         self.leaving
     }
 
-    /// Says whether it leaves and no client needs it any more, nor has pages here.
+    /// Returns true if it leaves and no client needs it any more, or has pages here.
     pub fn has_left(&self) -> bool {
         let attached = self.clients.attached().next().is_some();
         self.leaving && !attached && self.clients.ending().is_none()
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub fn tick(&mut self, now: u64) {
         self.counters.expired += self.clients.expire(now, self.config.lease);
     }
 
-    /// When something is due next, if nothing happens before.
+    /// When work is due next, if nothing happens before.
     pub fn deadline(&self) -> Option<u64> {
         self.clients.deadline(self.config.lease, self.leaving)
     }
 
-    /// A page that is free again: of a client that is gone, or one that the NIC has read
+    /// A page that is free again: one of a client that is gone, or an orphan that the NIC has read
     /// meanwhile.
     pub fn poll_page(&mut self) -> Option<P> {
         if let Some(page) = self.freed.pop() {
@@ -182,7 +182,7 @@ impl<P> Server<P> {
         })
     }
 
-    /// Takes a page back that the NIC reads no more.
+    /// Takes back a page that the NIC does not read any more.
     pub fn handle_sent(&mut self, ticket: Ticket) {
         if let Some(entry) = self.answers.redeem(ticket) {
             if let Some(page) = self.store.end_read(entry) {

@@ -1,4 +1,4 @@
-//! What clients ask for.
+//! Requests of clients.
 
 use qnic_abi::remote_memory::{Attach, Header, Kind, Reason};
 use qnic_abi::PAGE_SIZE;
@@ -10,8 +10,8 @@ use crate::datagram::Address;
 use crate::remote_memory::wire::{header, refusal, Arrival};
 
 impl<P> Server<P> {
-    /// Takes a message. Returns a buffer: its own if the server has not kept it, or the one that
-    /// it has replaced.
+    /// Takes a message. Returns a buffer: that of the message if the server has not kept it, or the one
+    /// that it has replaced.
     pub fn handle_message(&mut self, now: u64, arrival: Arrival<'_, P>) -> Option<P> {
         let Arrival {
             from,
@@ -190,8 +190,8 @@ impl<P> Server<P> {
         self.answer(client, refusal(request, reason));
     }
 
-    /// Returns true if the client may have one more answer under way; counts what it has asked
-    /// if not.
+    /// Returns true if the client may have one more answer under way; if not, counts the dropped
+    /// request.
     fn has_room(&mut self, client: u8) -> bool {
         let room = self.answers.has_room(Some(client));
         self.counters.dropped += u64::from(!room);

@@ -5,8 +5,8 @@
 //!   clients: first ──► entry ◄──► entry ◄──► entry            all entries of a client
 //!   free ──► entry ──► entry
 //! ```
-//! An entry whose page is replaced while the NIC reads it becomes an *orphan*: nobody finds it
-//! any more, and it is freed when the NIC is done. So there are more entries than pages.
+//! An entry whose page is replaced while the NIC reads it becomes an *orphan*: it cannot be found
+//! any more, and is freed when the NIC is done. So there are more entries than pages.
 
 use alloc::vec::Vec;
 
@@ -27,7 +27,7 @@ struct Entry<P> {
     block: u64,
     version: u64,
     page: Option<P>,
-    /// Next one of the chain, or of the free ones.
+    /// Next entry of the chain, or of the free entries.
     next: u32,
     /// Neighbours among those of the client.
     before: u32,
@@ -48,7 +48,7 @@ pub(super) struct Store<P> {
 }
 
 impl<P> Store<P> {
-    /// Room for so many pages, of so many clients; and for so many orphans.
+    /// An empty store with room for so many pages, clients, and orphans.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -141,7 +141,7 @@ impl<P> Store<P> {
         Ok(())
     }
 
-    /// Stores a newer page in the place of one. Returns the old one, unless the NIC reads it.
+    /// Replaces a page by a newer one. Returns the old one, unless the NIC reads it.
     ///
     /// # Errors
     /// The new page, if there is no room for both.
@@ -165,7 +165,7 @@ impl<P> Store<P> {
         self.insert(client, block, version, page).map(|()| None)
     }
 
-    /// Takes one page of a client out. Returns the page unless the NIC reads it; `None` if the
+    /// Removes one page of a client. Returns the page unless the NIC reads it; `None` if the
     /// client has none.
     pub(super) fn pop(&mut self, client: u8) -> Option<Option<P>> {
         let index = self.clients[usize::from(client)];
@@ -193,7 +193,7 @@ impl<P> Store<P> {
         self.entries.get(index as usize)?.page.as_ref()
     }
 
-    /// An answer carries it no more. Returns the page of an orphan.
+    /// An answer does not carry it any more. Returns the page of an orphan.
     pub(super) fn end_read(&mut self, index: EntryIndex) -> Option<P> {
         let entry = self.entries.get_mut(index as usize)?;
         entry.readers = entry.readers.saturating_sub(1);

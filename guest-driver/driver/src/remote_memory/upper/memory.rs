@@ -1,4 +1,4 @@
-//! Memory that is given to others: the server on its port.
+//! Memory that is offered to other nodes: the server on its port.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,9 +10,9 @@ use crate::platform::{Lock, NoMemory, Platform, Waited, Waiters};
 use crate::remote_memory::server::{Config, Server, ServerConfigError, ServerCounters};
 use crate::remote_memory::wire::Arrival;
 
-/// Pages beyond those that clients may have: for those that the NIC still reads.
+/// Pages beyond those that clients may have: for pages that the NIC still reads.
 const SPARE_PAGES: usize = 64;
-/// Rounds of a batch for one event; then others have their turn.
+/// Rounds of a batch for one event; then other ports have their turn.
 const ROUNDS: usize = 8;
 
 /// Why memory is not served.
@@ -32,10 +32,10 @@ impl From<NoMemory> for ServeError {
     }
 }
 
-/// How it is.
+/// The state of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryStatus {
-    /// Pages that clients have, of how many.
+    /// Pages in use.
     pub used: usize,
     /// Pages that there are.
     pub pages: usize,
@@ -43,25 +43,25 @@ pub struct MemoryStatus {
     pub clients: usize,
     /// It leaves.
     pub leaving: bool,
-    /// What has happened.
+    /// Counters of the server.
     pub counters: ServerCounters,
 }
 
 struct Inner<P: Platform> {
     server: Server<Option<P::Memory>>,
-    /// Pages that nobody has.
+    /// Unused pages.
     spare: Vec<P::Memory>,
-    /// The NIC is gone: no client can be told anything.
+    /// The NIC is gone: no client can be reached.
     gone: bool,
 }
 
 struct Node<P: Platform> {
     inner: P::SpinLock<Inner<P>>,
-    /// Those who wait until it has left.
+    /// Threads that wait until it has left.
     waiters: P::Waiters,
 }
 
-/// Memory of this node that others can have. Dropping it ends that at once, and what it holds is
+/// Memory of this node that other nodes can use. Dropping it ends that at once, and its contents are
 /// lost.
 pub struct Memory<P: Platform> {
     node: Arc<Node<P>>,
@@ -109,9 +109,9 @@ impl<P: Platform> Memory<P> {
         })
     }
 
-    /// Leaves in order: takes no new client, and waits until those that it has have moved their
+    /// Leaves in order: takes no new client, and waits until the present ones have moved their
     /// pages, `timeout_ns` at most. Returns true if they have, or the
-    /// NIC is gone. It goes on leaving if not.
+    /// NIC is gone. If not, it goes on leaving.
     pub fn leave(&self, timeout_ns: u64) -> bool {
         let now = self.port.now_ns();
         self.node.inner.with(|inner| {
@@ -128,7 +128,7 @@ impl<P: Platform> Memory<P> {
         self.node.waiters.wait(&left, Some(timeout_ns)) == Waited::Ready
     }
 
-    /// How it is.
+    /// Its state.
     pub fn status(&self) -> MemoryStatus {
         self.node.inner.with(|inner| MemoryStatus {
             used: inner.server.pages(),
@@ -141,7 +141,7 @@ impl<P: Platform> Memory<P> {
 }
 
 impl<P: Platform> Node<P> {
-    /// Does what there is to do, and says when to come back.
+    /// Does the work that is due, and sets the next deadline.
     fn run(&self, port: &Port<P>) {
         for _ in 0..ROUNDS {
             let now = port.now_ns();
@@ -177,7 +177,7 @@ impl<P: Platform> Node<P> {
                 return;
             }
         }
-        // There is more: soon.
+        // There is more work: soon.
         port.set_deadline(Some(port.now_ns()));
     }
 
@@ -202,7 +202,7 @@ impl<P: Platform> Upper<P> for Node<P> {
         let length = message.data.len();
         let [first, second] = message.data.into_buffers();
         drop(second);
-        // It may be kept; the port gets another one then.
+        // The server may keep it; then the port gets another one.
         let page = first.map(|buffer| buffer.keep());
         let came = page.is_some();
         let back = self.inner.with(|inner| {

@@ -8,19 +8,19 @@
 //!                                   │ Upper               │ Upper
 //!                                   └────── datagrams ────┘
 //! ```
-//! Under the lock the state machine is asked what there is to do, a few things at a time; they
-//! are done without it, since the port has a lock of its own, and a user may come back with the
-//! next request. Neither sleeps nor allocates after it is made, but for being made and ended.
+//! The state machine is asked under the lock for a few pieces of work at a time; they
+//! are done without the lock, because the port has a lock of its own, and a user may call again with the
+//! next request. Only making and ending them sleeps or allocates.
 //!
 //! # Stack
-//! Reads and writes may come from a thread whose stack is nearly used up: one that pages out. So
-//! they only leave a request, and have the port's deadline served at once; what follows is done
+//! Reads and writes may come from a thread that pages out, whose stack is nearly used up. So
+//! they only leave a request, and have the port's deadline served at once; the work is done
 //! there. [`BATCH`] bounds what is on the stack meanwhile.
 //!
 //! # Pages
-//! A page that is to be read in is posted as a steered buffer before the request is sent, so the
-//! page lands where it is wanted, without a copy; only if somebody wastes that buffer, the page
-//! comes in one of the port's and is copied ([`VolumeStatus::pages_copied`]). A page that is
+//! A page to be read in is posted as a steered buffer before the request is sent. So the
+//! page lands in its place, without a copy. Only if another packet takes that buffer, the page
+//! comes in one of the port's buffers and is copied ([`VolumeStatus::pages_copied`]). A page that is
 //! written is sent from where it is. A server keeps the page that the data has come in, and gives
 //! its port another one.
 

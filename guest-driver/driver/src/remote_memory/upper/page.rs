@@ -9,10 +9,10 @@ use crate::remote_memory::wire::{Ticket, Transmit};
 /// Bytes that are copied at a time.
 const PIECE: usize = 256;
 
-/// A page that a client has: one of a user's request, or one of its port.
+/// A page of a client: one of a user's request, or one of its port.
 pub(super) struct Page<P: Platform> {
     pub(super) buffer: Buffer<P>,
-    /// It was posted as a steered buffer: it is a user's.
+    /// It was posted as a steered buffer, so it belongs to the user.
     pub(super) steered: bool,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn copy<M: DeviceMemory>(from: &M, to: &M) {
     }
 }
 
-/// A message that is to be sent.
+/// A message to be sent.
 pub(super) struct Sending<P: Platform> {
     to: Address,
     message: Outgoing<P>,
@@ -50,7 +50,7 @@ pub(super) struct Sending<P: Platform> {
 const NO_TICKET: u64 = u64::MAX;
 
 impl<P: Platform> Sending<P> {
-    /// What the state machine wants to send. `memory` finds the memory in its page.
+    /// A message of the state machine. `memory` finds the memory in its page.
     pub(super) fn new<T>(
         transmit: Transmit<'_, T>,
         memory: impl Fn(&T) -> Option<&P::Memory>,
@@ -68,7 +68,7 @@ impl<P: Platform> Sending<P> {
         })
     }
 
-    /// Sends it. Returns the ticket if the port does not take it: as if it were lost.
+    /// Sends it. Returns the ticket if the port does not take it; then it counts as lost.
     pub(super) fn send(self, port: &Port<P>) -> Option<Ticket> {
         let (_, refused) = port.send(&[self.to], self.message).err()?;
         ticket(refused.token)

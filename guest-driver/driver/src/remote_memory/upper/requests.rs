@@ -1,4 +1,4 @@
-//! Requests of the user of a volume: what the port has of each, until it has ended.
+//! Requests of the user of a volume: the buffers of each, until it has ended.
 
 use alloc::vec::Vec;
 
@@ -20,12 +20,12 @@ struct Request<P: Platform> {
     token: u64,
     /// Steered buffer of a read that may still be posted.
     handle: Option<Handle>,
-    /// That buffer, after somebody has wasted it.
+    /// That buffer, after another packet has taken it.
     wasted: Option<Buffer<P>>,
     ending: Option<Ending<P>>,
 }
 
-/// Something to do without the lock.
+/// Work to be done without the lock.
 pub(super) enum Action<P: Platform> {
     /// Tell the user.
     Tell {
@@ -49,7 +49,7 @@ pub(super) struct Requests<P: Platform> {
 }
 
 impl<P: Platform> Requests<P> {
-    /// Room for so many.
+    /// No requests, with room for so many.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -64,7 +64,7 @@ impl<P: Platform> Requests<P> {
         })
     }
 
-    /// Begins one, with the steered buffer of a read.
+    /// Begins a request, with the steered buffer of a read.
     pub(super) fn begin(&mut self, token: u64, handle: Option<Handle>) -> Option<u64> {
         let index = self.free.pop()?;
         self.all[usize::from(index)] = Some(Request {
@@ -81,7 +81,7 @@ impl<P: Platform> Requests<P> {
         !self.free.is_empty()
     }
 
-    /// Forgets one that was not taken.
+    /// Forgets a request that was not taken.
     pub(super) fn forget(&mut self, index: u64) {
         if self.take(index).is_some() {
             self.free.push(index as u16);
@@ -137,7 +137,7 @@ impl<P: Platform> Requests<P> {
         }
     }
 
-    /// A steered buffer is back without the page that it was for. There is nothing to do until
+    /// A steered buffer is back without the page that it was for. No work is due until
     /// its read ends.
     pub(super) fn buffer_is_back(
         &mut self,

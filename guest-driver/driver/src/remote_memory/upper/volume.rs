@@ -1,4 +1,4 @@
-//! A volume that is attached: the client on its port.
+//! An attached volume: the client on its port.
 
 use alloc::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::remote_memory::client::{
 use crate::remote_memory::histogram::Histogram;
 use crate::remote_memory::wire::Arrival;
 
-/// Who uses a volume.
+/// The user of a volume.
 pub trait VolumeUser<P: Platform>: Send + Sync {
     /// A request has ended; its page belongs to the user again. Atomic: it may be called from
-    /// an interrupt, and from within the call that has made the request. It may make another one.
+    /// an interrupt, and from within the call that has made the request. It may make another request.
     fn done(&self, token: u64, result: Result<(), Failure>, page: Buffer<P>);
 }
 
@@ -33,7 +33,7 @@ pub enum AttachError {
     /// Too few servers have given memory.
     #[error("too few servers have attached the volume; one has said: {0:?}")]
     Refused(
-        /// What one of them has said.
+        /// The refusal of one of them.
         Option<AttachRefusal>,
     ),
     /// A signal arrived.
@@ -47,40 +47,40 @@ impl From<NoMemory> for AttachError {
     }
 }
 
-/// How a volume is.
+/// The state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeStatus {
-    /// How far the client is.
+    /// State of the client.
     pub state: ClientState,
-    /// What has happened.
+    /// Counters of the client.
     pub counters: ClientCounters,
-    /// How far repair is.
+    /// Progress of repair.
     pub repair: Repair,
-    /// How long reads and writes took.
+    /// Latencies of reads.
     pub reads: Histogram,
-    /// The same of writes.
+    /// Latencies of writes.
     pub writes: Histogram,
-    /// Pages that were copied because they could not come where they were wanted.
+    /// Pages that were copied because they came in another buffer than the steered one.
     pub pages_copied: u64,
 }
 
 struct Inner<P: Platform> {
     client: Client<Option<Page<P>>>,
     requests: Requests<P>,
-    /// The state that those who wait were last told of.
+    /// The state that waiting threads were woken for last.
     told: ClientState,
-    /// There are requests that nobody has looked at.
+    /// There are new requests that were not looked at.
     asked: bool,
 }
 
 struct Node<P: Platform> {
     inner: P::SpinLock<Inner<P>>,
-    /// Those who wait for a change of the client's state.
+    /// Threads that wait for a change of the client's state.
     waiters: P::Waiters,
     user: Arc<dyn VolumeUser<P>>,
 }
 
-/// A volume that is attached. Dropping it detaches it; what is under way fails.
+/// An attached volume. Dropping it detaches it; requests under way fail.
 pub struct Volume<P: Platform> {
     node: Arc<Node<P>>,
     port: Binding<P>,
@@ -115,7 +115,7 @@ impl<P: Platform> Volume<P> {
         }
     }
 
-    /// Makes the client and binds its port. Not inlined: it takes more stack than what follows
+    /// Makes the client and binds its port. Not inlined, because it takes more stack than the caller
     /// can spare.
     #[inline(never)]
     fn begin(
@@ -126,7 +126,8 @@ impl<P: Platform> Volume<P> {
     ) -> Result<Self, AttachError> {
         let under_way = (config.requests + config.copies) * config.replicas + config.servers.len();
         let port = PortConfig {
-            // On a narrow route a page comes in up to eight packets, and halves are kept in half.
+            // On a narrow route a page comes in up to eight packets, and incomplete messages are kept in half
+            // of the buffers.
             receives: (under_way + 16).min(512) as u16,
             steered: config.requests as u16,
             messages: under_way.min(4096) as u16,
@@ -160,7 +161,7 @@ impl<P: Platform> Volume<P> {
         Ok(volume)
     }
 
-    /// What the servers have said, when it has failed for good.
+    /// The refusal of a server, when attaching has failed for good.
     fn refusal(&self) -> Option<AttachRefusal> {
         let over = || !matches!(self.node.state(), ClientState::Detaching { .. });
         self.node.waiters.wait(&over, Some(self.detach_ns));
@@ -170,7 +171,7 @@ impl<P: Platform> Volume<P> {
         }
     }
 
-    /// Asks for the page of a block, in a page of the user's. [`VolumeUser::done`] tells the end.
+    /// Requests the page of a block, in a page of the user's. It ends with [`VolumeUser::done`].
     /// Atomic.
     ///
     /// # Errors
@@ -198,7 +199,7 @@ impl<P: Platform> Volume<P> {
         let now = self.port.now_ns();
         let mut refused = None;
         self.node.inner.with(|inner| {
-            // One for each steered buffer: there is room, or the buffer comes back.
+            // There is one for each steered buffer: there is room, or the buffer comes back.
             let Some(index) = inner.requests.begin(token, Some(handle)) else {
                 return;
             };
@@ -214,7 +215,7 @@ impl<P: Platform> Volume<P> {
         Ok(())
     }
 
-    /// Brings a page for a block. [`VolumeUser::done`] tells the end. Atomic.
+    /// Writes a page to a block. It ends with [`VolumeUser::done`]. Atomic.
     ///
     /// # Errors
     /// The page, if the request is not taken.
@@ -253,13 +254,13 @@ impl<P: Platform> Volume<P> {
         }
     }
 
-    /// The thread that calls is about to wait for what it has asked for last: its service looks at the
-    /// NIC for the answer, if it is served in its place. Atomic.
+    /// Announces that the calling thread is about to wait for its last request. If its service runs in its
+    /// place, it polls the NIC for the answer. Atomic.
     pub fn look_on(&self) {
         self.port.look_on();
     }
 
-    /// How it is.
+    /// Its state.
     pub fn status(&self) -> VolumeStatus {
         self.node.inner.with(|inner| VolumeStatus {
             state: inner.client.state(),
@@ -271,22 +272,22 @@ impl<P: Platform> Volume<P> {
         })
     }
 
-    /// Blocks that it has, of a page each.
+    /// Number of blocks, of a page each.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// On how many servers each block is kept.
+    /// Replicas of each block.
     pub fn replicas(&self) -> usize {
         self.replicas
     }
 
-    /// How many servers it has.
+    /// Number of servers.
     pub fn servers(&self) -> usize {
         self.servers
     }
 
-    /// How one of its servers is; in the order of the configuration.
+    /// The state of one of its servers, in the order of the configuration.
     pub fn server(&self, index: usize) -> Option<ServerStatus> {
         self.node
             .inner
@@ -295,7 +296,7 @@ impl<P: Platform> Volume<P> {
 }
 
 impl<P: Platform> Drop for Volume<P> {
-    /// Says goodbye to the servers, and waits for that a bounded time.
+    /// Detaches from the servers, and waits for that a bounded time.
     fn drop(&mut self) {
         let now = self.port.now_ns();
         self.node.inner.with(|inner| inner.client.detach(now));
@@ -311,7 +312,7 @@ impl<P: Platform> Node<P> {
         self.inner.with(|inner| inner.client.state())
     }
 
-    /// Does what there is to do, and says when to come back.
+    /// Does the work that is due, and sets the next deadline.
     fn run(&self, port: &Port<P>) {
         loop {
             let now = port.now_ns();
@@ -343,7 +344,7 @@ impl<P: Platform> Node<P> {
         self.set_deadline(port);
     }
 
-    /// Two may be at it at the same time: the one that has set it last looks once more.
+    /// Sets the port's deadline. Two threads may do so at the same time: the one that was last checks again.
     fn set_deadline(&self, port: &Port<P>) {
         let deadline = || {
             self.inner.with(|inner| match inner.asked {
@@ -380,7 +381,7 @@ impl<P: Platform> Node<P> {
 }
 
 impl<P: Platform> Inner<P> {
-    /// Takes what there is to do, as much as there is room for. Returns true if there is more.
+    /// Takes as much work as there is room for. Returns true if there is more.
     fn collect(
         &mut self,
         now: u64,
