@@ -188,7 +188,7 @@ pub(crate) fn running() -> (Fake, Arc<Driver<Fake>>, Process<Fake>) {
     (fake, driver, process)
 }
 
-    /// The same, with a process that exports pages 16 to `16 + count`, resident or not.
+/// The same, with a process that exports pages 16 to `16 + count`, resident or not.
 pub(crate) fn exporter(count: u64, resident: bool) -> (Fake, Arc<Driver<Fake>>, Process<Fake>) {
     let (fake, driver, process) = running();
     fake.kernel.map(16, count, resident);
