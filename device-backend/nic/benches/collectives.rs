@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use qnic_abi::collective::{Element, Operator};
-use qnic_nic::testing::{Calling, LossyWire, Net, Party};
+use qnic_abi::collective::{CollectiveCommand, Element, Operator};
+use qnic_nic::testing::{LossyWire, Net, Party, Posting};
 
 /// How long a way takes, in nanoseconds.
 const WAY: u64 = 1_000_000;
@@ -19,7 +19,11 @@ fn poll_all(net: &Net, nodes: u16) {
 }
 
 /// Issues a call of each member, and returns how many ways it took until all were done.
-fn ways<'a>(net: &Net, members: &'a [Party], call: impl Fn(usize) -> Calling<'a>) -> f64 {
+fn ways<'a>(
+    net: &Net,
+    members: &'a [Party],
+    call: impl Fn(usize) -> Posting<'a, CollectiveCommand>,
+) -> f64 {
     let nodes = members.len() as u16;
     let start = net.cluster().now.0;
     (0..members.len()).for_each(|rank| call(rank).issue());

@@ -2,8 +2,9 @@
 //! docs/messages.md, "Probe, claim and discard"): a story for each rule.
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
+use qnic_abi::message::ProbeCommand;
 use qnic_abi::Status;
-use qnic_nic::testing::{nets, page, status, LossyWire, Net, Pair, Party, Probing, PAGE};
+use qnic_nic::testing::{nets, page, status, LossyWire, Net, Pair, Party, Posting, PAGE};
 use qnic_nic::Limits;
 
 /// Longer than any frame of a short message.
@@ -59,7 +60,7 @@ fn probes_tell_sources_tags_spaces_and_endpoints_apart() {
         a.send(3, &b).tag(8).immediate(3).run();
         a.send(4, &b).untagged().immediate(4).run();
         a.send(5, &b).tag(7).endpoint(3).immediate(5).run();
-        let found = |probe: Probing<'_>| {
+        let found = |probe: Posting<'_, ProbeCommand>| {
             probe.run();
             let entry = b.completion();
             let immediate = entry.immediate.get();

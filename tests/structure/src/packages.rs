@@ -130,11 +130,10 @@ pub fn room<'a>(packages: &'a [Package], path: &'a str) -> &'a str {
 pub const MOST_PACKAGES: usize = 24;
 
 /// Names of packages that are not those of their folders: the folders are the user's card.
-const CARD: [(&str, &str); 4] = [
+const CARD: [(&str, &str); 3] = [
     ("device-backend", "qnic-device"),
     ("guest-lib", "qnic"),
     ("qemu-config", "qnic-cluster"),
-    ("tests/simulator", "qnic-sim"),
 ];
 
 /// The rows of a document's table of rooms, ``| `folder` (package) | … |``: folders and packages.

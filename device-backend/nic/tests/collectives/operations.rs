@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use qnic_abi::collective::{Element, Operator, MAX_TIMEOUT_MS};
+use qnic_abi::collective::{CollectiveCommand, Element, Operator, MAX_TIMEOUT_MS};
 use qnic_abi::{NodeId, Status};
 use qnic_nic::testing::{LossyWire, Net, PAGE};
 use qnic_nic::Limits;
@@ -212,7 +212,7 @@ fn what_is_wrong_in_a_call_ends_it_and_no_other() {
     let groups = form(&net, &members, 1);
     let member = &members[0];
     let call = || member.barrier(1, groups[0]).broadcast(0).bytes(0, 64);
-    let fails = |call: qnic_nic::testing::Calling<'_>, expected| {
+    let fails = |call: qnic_nic::testing::Posting<'_, CollectiveCommand>, expected| {
         call.run();
         assert_eq!(called(member), [(1, expected, name(member))]);
     };
