@@ -41,6 +41,7 @@
 mod buffers;
 mod listener;
 mod machine;
+#[cfg(feature = "parallel")]
 mod many;
 mod service;
 #[allow(clippy::module_inception)] // The type that gives the folder its name.
@@ -50,6 +51,7 @@ mod tasks;
 
 pub use crate::stream_protocol::{Counters, Failure};
 pub use listener::Listener;
+#[cfg(feature = "parallel")]
 pub(crate) use many::Locked;
 pub use stream::Stream;
 #[cfg(feature = "tokio")]
