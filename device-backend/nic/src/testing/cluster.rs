@@ -444,7 +444,7 @@ impl Cluster {
 
     /// Polls all NICs until none has work; returns the number of rounds. On a wire
     /// that is not lossless, lets time pass, up to a minute, until nothing is under
-    /// way and nobody waits for anything.
+    /// way and no NIC waits for anything.
     ///
     /// # Panics
     /// If they are still busy after a million rounds.

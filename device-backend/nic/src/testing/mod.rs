@@ -16,6 +16,12 @@
 //!   assert_eq!(a.done(), (1, 0));                   what must hold
 //!   assert!(b.holds(17, &bytes));
 //! ```
+//!
+//! # Why these fakes are no crate of their own
+//! Unit tests of this crate use them, and a fake of [`Host`](crate::Host) in a crate that depends on
+//! this one would implement the trait of another instance of it there. And a package that is
+//! published may name only published ones, also for a feature. So a fake stands in the crate that
+//! owns its trait, behind the feature `testing`.
 
 mod cluster;
 mod contexts;

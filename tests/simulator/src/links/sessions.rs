@@ -209,7 +209,7 @@ mod tests {
         session_checker.sent(&answer);
         assert!(session_checker.is_stale(&write), "its sender has session 6");
         session_checker.started(1);
-        assert!(!session_checker.is_stale(&write), "nobody knows that here");
+        assert!(!session_checker.is_stale(&write), "no NIC knows that here");
         answer.envelope.destination_session = 0.into();
         answer.envelope.source_session = 6.into();
         session_checker.sent(&answer);

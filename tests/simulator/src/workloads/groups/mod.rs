@@ -5,7 +5,7 @@
 //!   works: founds groups, joins, calls, leaves, revokes ──► serves: goes on with what it is a
 //!                                                           member of, until all are done ──► ends
 //! ```
-//! Whoever founds a group tells the others through the oracle; each of them joins it once, most
+//! A worker that founds a group tells the others through the oracle; each of them joins it once, most
 //! of the time. What a member calls follows from the group ([`oracle`]). It has
 //! several calls of several groups under way, and leaves a group when all its calls are complete,
 //! or at any time. It is a task like a message worker, and issues raw commands.

@@ -34,7 +34,7 @@ impl Module<'_> {
                 }
                 leaves = true;
                 if memory.leave(LOOK) {
-                    // If its NIC is gone, nobody could be told anything.
+                    // If its NIC is gone, no client could be told anything.
                     self.check_alive()?;
                     assert_eq!(memory.status().used, 0, "a server has left with pages");
                     return Ok(());
@@ -81,7 +81,7 @@ impl Module<'_> {
             );
             self.sleep(5 * MS)?;
         }
-        assert_eq!(memory.status().used, 0, "pages of nobody");
+        assert_eq!(memory.status().used, 0, "pages without a client");
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!   works: connects, accepts, writes, reads, gives up ──► serves, until nothing breaks any more;
 //!                              │                          then a stream to and from each other one
-//!                              └──► ends, and tells nobody ──► another one, on the same port
+//!                              └──► ends, and tells no peer ──► another one, on the same port
 //! ```
 //! The process moves frames as the library does: from the pools to the endpoint, and back. It reads
 //! and writes when it likes, so windows close and pools are empty.
@@ -269,7 +269,7 @@ impl StreamWorker<'_> {
 
     /// The slot of the process at an address.
     fn slot_of(&self, address: Address) -> usize {
-        assert_eq!(address.port, PORT, "nobody else sends to it");
+        assert_eq!(address.port, PORT, "only stream workers send to it");
         self.context.common.settings.rdma_workers + usize::from(address.node.0)
     }
 

@@ -8,7 +8,7 @@
 //! - a stream is read by one connection, of the slot that it was written for;
 //! - a connection fails only with a reason: its route was disturbed, its peer has died or given it
 //!   up, or the peer has too many of them;
-//! - the death of a peer is told in time, and so is that nobody answers.
+//! - the death of a peer is told in time, and so is its silence.
 
 use std::collections::BTreeMap;
 
@@ -144,7 +144,7 @@ impl StreamOracle {
         }
     }
 
-    /// A connection with the process in a slot begins with this number: returns who writes it.
+    /// A connection with the process in a slot begins with this number: returns its writer.
     ///
     /// # Panics
     /// If it is no stream for it.
@@ -206,7 +206,7 @@ impl StreamOracle {
             let limit = died + PEER_TIMEOUT + 2 * KEEP_ALIVE + LATE;
             assert!(
                 now <= limit,
-                "stream worker {slot}: nobody tells that {} has died",
+                "stream worker {slot}: it is not told that {} has died",
                 peer.0
             );
         }

@@ -17,7 +17,7 @@ use crate::schedule::lock;
 
 /// Where an output frame is.
 enum Place {
-    /// With nobody, or on its way with nobody who waits for it.
+    /// Without a [`Sending`]: it is free, or on its way.
     Away,
     /// With its [`Sending`].
     Here(qnic_shared::pool::OutputFrame),

@@ -116,7 +116,7 @@ impl StreamWorker<'_> {
         if self.hurries() || self.schedule.chance(600) {
             result = self.write(end, talk);
         }
-        // Who waits for room and does not read may wait for a peer that does the same.
+        // A worker that waits for room and does not read may wait for a peer that does the same.
         let goes_on = matches!(result, Ok(()) | Err(Error::WouldBlock));
         if goes_on && (self.hurries() || self.schedule.chance(500)) {
             result = self.read(end, talk);

@@ -4,7 +4,7 @@
 //!   put:   enter, items + 1, signal, leave
 //!   take:  enter ──► items > 0? ── yes ──► items − 1, leave
 //!            ▲         │ no
-//!            └── woken ◄── wait in the queue of the condition; put one if nobody else does
+//!            └── woken ◄── wait in the queue of the condition; put one if no other does
 //! ```
 //! Mesa: a worker that is woken enters again and looks again, since another one may have taken
 //! its item.

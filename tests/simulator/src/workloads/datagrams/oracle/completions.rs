@@ -19,7 +19,7 @@ fn load(memory: &Memory, address: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns true if nobody has written to memory of a buffer.
+/// Returns true if no NIC has written to memory of a buffer.
 fn is_untouched(memory: &Memory, address: u64, length: usize) -> bool {
     let bytes = load(memory, address, length);
     bytes.iter().all(|byte| *byte == FILL)
@@ -94,7 +94,10 @@ impl DatagramOracle {
         match status {
             Status::Ok => return self.received(slot, entry, &buffer, &memory),
             Status::BadAddress => assert!(buffer.wrong, "{what}: its addresses are right"),
-            Status::Cancelled => assert!(buffer.withdrawn, "{what}: nobody takes it back"),
+            Status::Cancelled => assert!(
+                buffer.withdrawn,
+                "{what}: its process does not take it back"
+            ),
             Status::Exhausted => {
                 let before = process.posted.range(..buffer.handle);
                 let before = before.filter(|(_, it)| !it.wrong).count();
@@ -132,7 +135,7 @@ impl DatagramOracle {
         assert_eq!(record, expected, "{what}: its record");
         let source = (entry.node.get(), entry.port.get());
         let length = usize::from(packet.length);
-        assert_eq!(source, packet.from, "{what}: who has sent {packet:?}");
+        assert_eq!(source, packet.from, "{what}: the sender of {packet:?}");
         assert_eq!(entry.length.get(), length as u64, "{what}: its length");
         let bytes = load(memory, buffer.address, buffer.length.into());
         let (data, behind) = bytes.split_at(length.min(bytes.len()));

@@ -8,7 +8,7 @@
 //! # What is certain
 //! | of | it |
 //! |---|---|
-//! | a packet | has one completion. It is refused for a wrong address, and fails if the route or its receiver was disturbed; then nobody receives it |
+//! | a packet | has one completion. It is refused for a wrong address, and fails if the route or its receiver was disturbed; then no process receives it |
 //! | a buffer | has one completion, and is untouched unless that says Ok |
 //! | what a buffer has | is a packet that was sent to that port of that node, byte for byte, with its header, and nothing behind it |
 //! | a steered buffer | has the packet that names it; the others have packets that name none, in the order of their posting |

@@ -24,7 +24,7 @@ impl CollectiveOracle {
         );
         let who = (entry.node.get(), entry.port.get());
         if status == Status::Ok {
-            assert_eq!(who, (0, 0), "process {slot}: {purpose:?} blames somebody");
+            assert_eq!(who, (0, 0), "process {slot}: {purpose:?} blames a process");
         }
         match purpose {
             Purpose::Join(member) => self.joined(member, entry, (status, who), now),

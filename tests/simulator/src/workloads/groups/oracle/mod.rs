@@ -1,7 +1,7 @@
 //! What groups and collectives promise (Q14, Q15, N26; docs/collectives.md), checked while
 //! collective workers form groups and take part in collectives.
 //!
-//! The oracle knows who is to be a member of each group, and what each call gives and gets
+//! The oracle knows which processes are to be members of each group, and what each call gives and gets
 //! ([`plan`]). It learns of each command when it is issued, and looks at each completion, and at
 //! the memory of the call, when the NIC stores it. So it sees at that instant whether all members
 //! have called, and whether each byte is right.

@@ -1,4 +1,4 @@
-//! Groups as their founders plan them: who is a member, and what they call.
+//! Groups as their founders plan them: which processes are members, and what they call.
 //!
 //! The n-th collective of a group, and what each member gives to it, follow from the group's
 //! seed. So members agree without a word, and the oracle knows each result beforehand.
@@ -46,7 +46,7 @@ pub(crate) struct Shape {
     pub(crate) root: u32,
 }
 
-/// Who gives and who wants is written here again, and not taken from the NIC: it is what the NIC
+/// Which member gives and which wants is written here again, and not taken from the NIC: it is what the NIC
 /// is held against.
 impl Shape {
     /// Returns true if a member has bytes to give.

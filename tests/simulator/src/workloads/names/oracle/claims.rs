@@ -1,10 +1,10 @@
-//! Who has which name since when, and from when on and until when other NICs know.
+//! Which process has which name since when, and from when on and until when other NICs know.
 //!
 //! ```text
 //!   issued ──Ok──► since ──Withdraw issued, or it dies──► leaving ──Ok, or it is gone──► until
 //!     │               │                                      │                             │
 //!     │ may be found  │ is found on its node; later,         │ may be found                │ later,
-//!     ▼               ▼ everywhere                           ▼                             ▼ by nobody
+//!     ▼               ▼ everywhere                           ▼                             ▼ by no NIC
 //! ```
 
 use super::{NameOracle, Place};

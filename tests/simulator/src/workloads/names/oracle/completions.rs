@@ -7,7 +7,7 @@ use super::claims::Claim;
 use super::{Command, NameOracle, Place, What};
 
 /// No process.
-const NOBODY: Place = (0, 0);
+const NO_PROCESS: Place = (0, 0);
 
 /// How long a NIC takes at most until it has done what it can do, in nanoseconds.
 const LATE: u64 = 20_000_000;
@@ -58,7 +58,7 @@ impl NameOracle {
         let own_node = end.own.0;
         match end.status {
             Status::Ok => {
-                assert_eq!(end.place, NOBODY, "{what}: it names somebody");
+                assert_eq!(end.place, NO_PROCESS, "{what}: it names a process");
                 // A process that has a name has it although others have it too.
                 let known = self.claims[name].iter().find(|claim| {
                     let other = claim.slot != end.slot && !has;
@@ -73,7 +73,7 @@ impl NameOracle {
                 self.assert_found(end, &what);
             }
             Status::Exhausted => {
-                assert_eq!(end.place, end.own, "{what}: who has too many");
+                assert_eq!(end.place, end.own, "{what}: the process that has too many");
                 assert!(self.may_be_full(end), "{what}: there is room");
             }
             status => panic!("{what}: it ends with {status}"),
@@ -116,7 +116,7 @@ impl NameOracle {
         let Command { name, issued, .. } = end.command;
         let what = format!("process {}: Withdraw of name {name}", end.slot);
         assert!(end.now <= issued + LATE, "{what}: it ends too late");
-        assert_eq!(end.place, NOBODY, "{what}: it names somebody");
+        assert_eq!(end.place, NO_PROCESS, "{what}: it names a process");
         let mut claims = self.claims[name].iter_mut();
         let expected = match claims.find(|claim| claim.is_in(end.slot)) {
             Some(claim) => {
@@ -157,7 +157,7 @@ impl NameOracle {
                 self.found += 1;
             }
             Status::NameNotFound => {
-                assert_eq!(end.place, NOBODY, "{what}: it names somebody");
+                assert_eq!(end.place, NO_PROCESS, "{what}: it names a process");
                 assert!(deadline <= end.now, "{what}: it ends too early");
                 assert!(
                     deadline < found_from,
@@ -166,7 +166,7 @@ impl NameOracle {
                 );
             }
             Status::Exhausted => {
-                assert_eq!(end.place, NOBODY, "{what}: it names somebody");
+                assert_eq!(end.place, NO_PROCESS, "{what}: it names a process");
                 let many = end.command.waiting >= self.limits.lookups as usize;
                 assert!(many && timeout > 0, "{what}: there is room");
                 assert!(issued < found_from, "{what}: it need not wait");

@@ -14,8 +14,8 @@
 //! | another node | [`claims::NEWS`] later, if the route is whole | [`claims::NEWS`] later, if it is whole all the time |
 //! | another node, by a route that was disturbed | when the route counts as whole again | [`claims::STALE`] later |
 //!
-//! A lookup may find who has, or may have, the name at some time while it runs. It must find who is
-//! known when it begins, and end soon after whoever must be known by then. Of several processes that
+//! A lookup may find a process that has, or may have, the name at some time while it runs. If one is
+//! known when it begins, it must find one; otherwise it ends soon after one must be known. Of several that
 //! must be known, those on higher nodes are not found.
 //!
 //! # What it cannot see
@@ -26,7 +26,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `claims` | who has which name since when, and who must and may know |
+//! | `claims` | which process has which name since when, and which NICs must and may know |
 //! | `completions` | what a completion says |
 
 mod claims;
