@@ -86,6 +86,7 @@ fn prose(source: &Source) -> String {
     let text = String::from_utf8(text)
         .unwrap_or_default()
         .replace("\\n", "  ");
+    let text = without_arguments(&text);
     let mut prose = String::new();
     for line in text.lines() {
         let quoted = line.matches('`').count() % 2 == 0;
@@ -95,6 +96,19 @@ fn prose(source: &Source) -> String {
         prose.push('\n');
     }
     prose
+}
+
+/// The text without the names in `{name}` and `{name:?}`, which are identifiers.
+fn without_arguments(text: &str) -> String {
+    let mut parts = text.split('{');
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let name = part.find(|c: char| !c.is_alphanumeric() && c != '_');
+        let is_argument = |end: &usize| part[*end..].starts_with([':', '}']);
+        kept += "{";
+        kept += &part[name.filter(is_argument).unwrap_or(0)..];
+    }
+    kept
 }
 
 fn blank_identifiers(tokens: TokenStream, text: &mut [u8]) {

@@ -226,6 +226,7 @@ fn a_word_for_people_is_found() {
     for text in [
         "fn f(who: u8) -> u8 { who }",
         "// The field `who` of an end.",
+        "fn f(who: u8) { panic!(\"{who:?} and {who}\") }",
         "// For users\n// who read it.",
         "fn f() -> &'static str { \"for users\\nwho\" }",
     ] {
