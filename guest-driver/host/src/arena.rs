@@ -5,7 +5,7 @@
 //!   physical (for the NIC)    0    ───────────────► size          frame = page index
 //!   memfd                     0    ───────────────► size
 //! ```
-//! What a real guest's kernel does with page tables is a subtraction here.
+//! Where a real guest's kernel walks page tables, host mode subtracts.
 //!
 //! # Invariants
 //! - Free pages read as zero.

@@ -12,8 +12,8 @@ use crate::arena::Arena;
 use crate::error::HostError;
 use crate::ring::{BadChain, Buffer, Ring};
 
-/// Requests that can be in flight at the same time; more wait for a free slot.
-/// An import stays in flight as long as it waits for its exporter.
+/// Requests that can be in flight at the same time; others wait for a free slot.
+/// An import stays in flight while it waits for its exporter.
 const REQUESTS: u16 = 64;
 
 const STRIDE: usize = REQUEST_BYTES + REPLY_BYTES;
@@ -135,7 +135,7 @@ impl Control {
         Ok((state, slot))
     }
 
-    /// Passes the responses that have come to the threads that wait: the interrupt's
+    /// Passes the responses that have come to the waiting threads: the interrupt's
     /// part.
     ///
     /// # Errors
@@ -158,11 +158,11 @@ impl Control {
     pub(crate) fn disconnect(&self) {
         self.lock().gone = true;
         self.changed.notify_all();
-        // The only way to fail is that it is closed already.
+        // It fails only if it is closed already.
         let _ = self.connection.shutdown(std::net::Shutdown::Both);
     }
 
-    /// Waits until `find` finds something, the device is gone or the time is over.
+    /// Waits until `find` returns a value, the device is gone or the time is over.
     fn wait_until<'a, T>(
         &'a self,
         state: MutexGuard<'a, State>,

@@ -14,7 +14,7 @@ pub enum ConnectError {
     Connect {
         /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The arena has no sensible size.
@@ -23,9 +23,9 @@ pub enum ConnectError {
     /// There is no memory for the arena, or no descriptor for something else.
     #[error("{what}: {error}")]
     System {
-        /// What was wanted.
+        /// The resource.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The device process does not offer what a NIC needs.
@@ -42,7 +42,7 @@ pub enum ConnectError {
     Protocol {
         /// The message.
         message: &'static str,
-        /// What went wrong.
+        /// The error.
         error: vhost::Error,
     },
     /// The device process did not share its SRAM.

@@ -117,7 +117,7 @@ impl FrontEnd {
         self.set_queue(CONTROL_QUEUE, control.ring(), &control.kick, &control.call)?;
         self.set_queue(EVENT_QUEUE, events.ring(), &events.kick, &events.call)?;
         for (doorbell, kick) in doorbells.iter().enumerate() {
-            // A doorbell has no descriptors: any ring will do.
+            // Doorbells carry no descriptors, so any ring will do.
             let ring = control.ring();
             self.set_queue(FIRST_DOORBELL + doorbell, ring, kick, &control.call)?;
         }
@@ -173,12 +173,12 @@ fn negotiate(frontend: &mut Frontend) -> Result<(), ConnectError> {
         frontend.set_protocol_features(NEEDED),
     )?;
     frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-    // The library yields while it spins, and programs that look at memory should.
+    // The library yields while it spins; programs that poll memory should do the same.
     let accepted = needed | features & YIELDING;
     check("SET_FEATURES", frontend.set_features(accepted))
 }
 
-/// The SRAM that the device process shares, or why it does not.
+/// The SRAM that the device process shares, or the reason why it does not.
 pub(crate) type Answer = Result<SharedRegion, String>;
 
 /// Waits for the SRAM.
@@ -188,7 +188,7 @@ pub(crate) fn wait_for_sram(answers: &Receiver<Answer>) -> Result<SharedRegion, 
     answer.unwrap_or_else(silence).map_err(ConnectError::NoSram)
 }
 
-/// Where the device process shares its SRAM.
+/// Receives the SRAM that the device process shares.
 #[derive(Debug)]
 pub(crate) struct SramSlot {
     /// Size that it must have, in bytes.
@@ -207,7 +207,7 @@ impl SramSlot {
         }
     }
 
-    /// Fails the wait for the SRAM, unless it is there or nobody waits.
+    /// Fails the wait for the SRAM, if a thread still waits.
     pub(crate) fn fail(&self, reason: impl Into<String>) {
         let _ = self.answers.try_send(Err(reason.into()));
     }

@@ -11,19 +11,19 @@
 //!   └──────────────────────────────┘               └──────────────┘
 //! ```
 //!
-//! What a guest's kernel does with virtual memory, host mode does with one arena:
+//! In a guest the kernel manages virtual memory; in host mode there is one arena instead:
 //! a sealed memfd that this process and the device process map. Only memory in
 //! it can be exported.
 //!
 //! | module | knows |
 //! |---|---|
-//! | `arena`, `device_memory` | the arena and its pages, and as the NIC sees them |
+//! | `arena`, `device_memory` | the arena and its pages, also as the NIC sees them |
 //! | `ring` | the driver's side of a virtqueue |
 //! | `control`, `events` | the two queues of the driver |
 //! | `front_end` | the vhost-user session |
 //! | `platform` | this process as the platform of the driver core |
 //! | `threads`, `timer` | interrupts, datagrams and page faults |
-//! | `node`, `pools` | what users of the crate see |
+//! | `node`, `pools` | the interface of the crate |
 
 mod arena;
 mod control;

@@ -91,8 +91,8 @@ impl HostNode {
         })))
     }
 
-    /// Registers a process, as `uapi::REGISTER` does. `None`: the status in `call`
-    /// says why not.
+    /// Registers a process, as `uapi::REGISTER` does. Returns `None` if it was refused; the status in
+    /// `call` has the reason.
     ///
     /// # Errors
     /// [`HostError::Call`]
@@ -129,7 +129,7 @@ impl HostNode {
         self.0.driver.platform().arena.allocate(length)
     }
 
-    /// What driver and NIC are, as `uapi::INFO`.
+    /// The versions and properties of driver and NIC, as `uapi::INFO`.
     ///
     /// # Errors
     /// [`HostError::Call`]
@@ -138,7 +138,7 @@ impl HostNode {
     }
 
     /// Binds a datagram port for an upper module in this process (H1), as modules of a guest's
-    /// kernel do. It is called by the thread that serves interrupts.
+    /// kernel do. The thread that serves interrupts calls the module.
     ///
     /// # Errors
     /// [`BindError`]
@@ -151,7 +151,8 @@ impl HostNode {
         self.0.driver.bind_datagrams(number, config, upper)
     }
 
-    /// Opens shared pools, as `pool::OPEN_POOLS` does. `None`: the status in `call` says why not.
+    /// Opens shared pools, as `pool::OPEN_POOLS` does. Returns `None` if that was refused; the status in
+    /// `call` has the reason.
     ///
     /// # Errors
     /// [`HostError::Call`]
@@ -172,7 +173,7 @@ impl HostNode {
         self.0.driver.attach_volume(port, config, user)
     }
 
-    /// Gives memory of the arena to other nodes (H9), over a datagram port.
+    /// Offers memory of the arena to other nodes (H9), over a datagram port.
     ///
     /// # Errors
     /// [`ServeError`]
@@ -228,7 +229,7 @@ impl std::fmt::Debug for HostNode {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // What its processes have told others is still on its way.
+        // Frames that its processes have sent are still under way.
         self.driver.announce_reset();
         self.driver.begin_removal();
     }
@@ -291,7 +292,7 @@ fn eventfd() -> Result<EventFd, ConnectError> {
 }
 
 /// A process registered on a node: the calls of [`qnic_abi::uapi`], and the
-/// memory that they promise. Dropping it takes everything back.
+/// memory that they provide. Dropping it takes everything back.
 pub struct HostProcess {
     window: SharedRegion,
     host_area: SharedRegion,
@@ -302,7 +303,7 @@ pub struct HostProcess {
 }
 
 impl HostProcess {
-    /// What the registration brought.
+    /// The result of the registration.
     pub fn registration(&self) -> &uapi::Register {
         &self.registration
     }
@@ -349,7 +350,7 @@ impl HostProcess {
         Ok(self.process.unexport(call)?)
     }
 
-    /// Asks for a segment of another process (N3), as `uapi::IMPORT`. Blocks.
+    /// Finds a segment of another process (N3), as `uapi::IMPORT`. Blocks.
     ///
     /// # Errors
     /// [`HostError::Call`]
@@ -396,7 +397,7 @@ impl HostProcess {
         Ok(self.process.reset_queue(call)?)
     }
 
-    /// What the route to a node is like, as `uapi::PATH`.
+    /// Queries the route to a node, as `uapi::PATH`.
     ///
     /// # Errors
     /// [`HostError::Call`]

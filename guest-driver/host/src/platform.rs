@@ -1,4 +1,4 @@
-//! The system beneath the driver core: this process.
+//! This process as the platform of the driver core.
 
 use std::io;
 use std::ops::Range;
@@ -130,7 +130,7 @@ impl HostWaiters {
         Ok(self.event.get_or_init(|| event).as_fd())
     }
 
-    /// Makes the descriptor unreadable; the caller reads afterwards what may have changed.
+    /// Makes the descriptor unreadable; the caller checks its condition afterwards.
     pub(crate) fn clear_event(&self) {
         if let Some(event) = self.event.get() {
             // It fails if the descriptor is not readable.
@@ -225,7 +225,7 @@ impl Platform for HostPlatform {
         self.control.disconnect();
     }
 
-    /// Memory of a memfd has no backing store to be written to.
+    /// The memory of a memfd is written to no file.
     fn mark_dirty(&self, _frame: u32) {}
 
     fn new_host_area(&self) -> Result<HostMemory, NoMemory> {
@@ -236,7 +236,7 @@ impl Platform for HostPlatform {
         HostMemory::allocate(&self.arena, PAGE_SIZE)
     }
 
-    /// One range of the arena, so that it is mapped as it is.
+    /// One range of the arena, which is mapped already.
     fn new_blocks(&self, runs: &[Run]) -> Result<Vec<HostMemory>, NoMemory> {
         let whole = HostMemory::allocate(&self.arena, Run::pages(runs) * PAGE_SIZE)?;
         let mut end = 0;
@@ -328,7 +328,7 @@ impl MemoryManager for HostPlatform {
     }
 
     fn install_resident(&self, (): &(), notifier: &Notifier, region: &Region<Self>) {
-        // Best effort: what is not installed is faulted in later.
+        // Best effort: other pages are faulted in later.
         let pages = 0..region.page_count();
         let _ = self.fault_in(&(), notifier, region, pages, PageAccess::Read);
     }

@@ -59,7 +59,7 @@ impl HostPools {
         Ok(self.pools.wait(call)?)
     }
 
-    /// What the driver has counted, as `pool::POOL_INFO`.
+    /// The driver's counters, as `pool::POOL_INFO`.
     ///
     /// # Errors
     /// [`HostError::Call`]
@@ -67,7 +67,7 @@ impl HostPools {
         Ok(self.pools.info(call)?)
     }
 
-    /// What the route to a node is like, as `uapi::PATH`.
+    /// Queries the route to a node, as `uapi::PATH`.
     ///
     /// # Errors
     /// [`HostError::Call`]

@@ -1,8 +1,8 @@
 //! The driver's side of a split virtqueue.
 //!
 //! Chains are fixed when the ring is made: each is a sequence of descriptors over
-//! buffers that never move, so to add one is to store its number. The device may
-//! write anything into the used ring: what it returns is checked.
+//! buffers that never move, so adding one means storing its number. The device may
+//! write anything into the used ring: each returned number is checked.
 //!
 //! ```text
 //!   descriptors  16 bytes each      driver writes once
@@ -10,10 +10,10 @@
 //!   used         flags idx ring[]   device writes
 //! ```
 //!
-//! Crate `virtio-drivers` has such a queue too, but its memory interface (`Hal`) is a
-//! type without a value, one for the whole program, and host mode has one arena for
+//! The queue of crate `virtio-drivers` cannot be used: its memory interface (`Hal`) is a
+//! type without a value, one for the whole program, while host mode has one arena for
 //! each node of a process. The mock of crate `virtio-queue` (feature `test-utils`)
-//! writes descriptors for tests of devices and never consumes the used ring.
+//! only writes descriptors for tests of devices and never consumes the used ring.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// A ring of `chains` chains (a power of two), each with the buffers of `chain` (one
-    /// or two). All buffers lie one behind the other.
+    /// or two). All buffers are adjacent.
     pub(crate) fn new(
         arena: &Arc<Arena>,
         chains: u16,

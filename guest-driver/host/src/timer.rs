@@ -1,4 +1,4 @@
-//! The clock that says when datagrams are to be served.
+//! The clock for serving datagrams.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl Timer {
         Ok(Timer(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// Expires in `ns` nanoseconds, and not when it was to expire before.
+    /// Expires in `ns` nanoseconds, instead of the time that was set before.
     pub(crate) fn set(&self, ns: u64) {
         let zero = Timespec {
             tv_sec: 0,
@@ -34,7 +34,7 @@ impl Timer {
         let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &time);
     }
 
-    /// It is not expired any more.
+    /// Clears the expiration.
     pub(crate) fn clear(&self) {
         // It fails if it was set again meanwhile.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);

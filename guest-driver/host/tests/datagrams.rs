@@ -209,7 +209,7 @@ fn messages_of_one_and_two_pages_arrive_without_a_copy() {
 }
 
 /// Node 0 has a server and a client of the same service at the same time, as a node that pages to
-/// others and for others (H1). A request carries the handle of the buffer that waits.
+/// other nodes and serves them (H1). A request carries the handle of the buffer that waits.
 #[test]
 fn pages_come_in_where_they_are_waited_for_while_a_node_is_client_and_server() {
     const PAGES: usize = 500;
@@ -267,7 +267,7 @@ fn pages_come_in_where_they_are_waited_for_while_a_node_is_client_and_server() {
 }
 
 #[test]
-fn a_steered_buffer_that_nobody_answers_is_withdrawn() {
+fn a_steered_buffer_without_an_answer_is_withdrawn() {
     let cluster = Cluster::new(None);
     let module = cluster.module(0, 1);
     let handle = module.port.expect(module.buffer(&[]), None).unwrap();
@@ -277,19 +277,19 @@ fn a_steered_buffer_that_nobody_answers_is_withdrawn() {
 }
 
 #[test]
-fn messages_to_nobody_fail_and_cost_nothing() {
+fn messages_to_absent_nodes_and_ports_cost_nothing() {
     let cluster = Cluster::new(None);
     let module = cluster.module(0, 1);
     module.send(at(77, 1), b"", &[1], 5);
     let sent = module.sent();
     assert_eq!((sent.token, sent.failed), (5, 1));
-    // A port that nobody has bound is no error at the sender.
+    // A port that is not bound is no error at the sender.
     module.send(at(1, 9), b"", &[1], 6);
     assert_eq!(module.sent().failed, 0);
 }
 
-/// On links that lose, double and reorder, what arrives is whole, and no buffer is lost: many
-/// times more messages come than there are buffers, and the port works on.
+/// On links that lose, double and reorder, messages arrive whole, and no buffer is lost: many
+/// times more messages come than there are buffers, and the port goes on working.
 #[test]
 fn what_arrives_over_bad_links_is_whole() {
     let faults = Probability::percent(10.0);
@@ -329,7 +329,7 @@ fn what_arrives_over_bad_links_is_whole() {
         }
     }
     assert!(arrived > 1000, "{arrived} of 2000");
-    // It still receives: each try may be lost.
+    // It still receives; each try may be lost.
     let again = (0..100).any(|_| {
         here.send(at(1, 1), b"again", &[1], 0);
         let told = there.told.recv_timeout(Duration::from_millis(200));
@@ -342,7 +342,7 @@ fn what_arrives_over_bad_links_is_whole() {
     );
 }
 
-/// A module that goes away while messages are under way leaves nothing with the NIC; another one
+/// A module that ends while messages are under way leaves nothing with the NIC; another module
 /// can have its port.
 #[test]
 fn ports_come_and_go_under_load() {

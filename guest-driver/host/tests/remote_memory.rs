@@ -36,7 +36,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// So many servers, and a client.
+    /// This many servers, and a client.
     fn new(servers: u16, network: Option<NetworkSettings>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = |node: u16| directory.path().join(format!("{node}.sock"));
@@ -120,7 +120,7 @@ impl VolumeUser<HostPlatform> for User {
     }
 }
 
-/// A volume, and what has to be in it.
+/// A volume, and its expected contents.
 struct Disk {
     volume: Volume<HostPlatform>,
     ended: Receiver<Ended>,
@@ -270,7 +270,7 @@ fn servers_are_killed_in_turn_on_bad_links() {
     let mut disk = cluster.attach(cluster.config(2)).unwrap();
     disk.write_all();
     for victim in 0..3 {
-        // Those behind it move up; the one that comes back is the last.
+        // The servers behind it move up; the one that comes back is the last.
         drop(servers.remove(0));
         disk.verify_all();
         disk.write_all();
@@ -311,8 +311,8 @@ fn a_server_leaves_in_order() {
     assert_eq!(disk.volume.status().counters.failed, 0);
 }
 
-/// The last server is killed: errors in bounded time, no hang, and what returns empty is not
-/// believed.
+/// The last server is killed: errors in bounded time, no hang, and a server that returns empty is not
+/// taken for a holder.
 #[test]
 fn without_servers_there_are_errors_in_time() {
     let cluster = Cluster::new(1, None);
@@ -338,7 +338,7 @@ fn without_servers_there_are_errors_in_time() {
 }
 
 #[test]
-fn who_has_no_key_or_no_server_is_told_so() {
+fn without_key_or_server_attaching_fails_with_the_reason() {
     let cluster = Cluster::new(1, None);
     let config = cluster.config(1);
     let nobody = cluster.attach(config.clone()).err().unwrap();

@@ -1,11 +1,11 @@
-//! Copies of many words of memory that others write at the same time (unsafe shell).
+//! Copies of many words of memory that other processes write at the same time (unsafe shell).
 //!
 //! # Invariants
 //! - An aligned word of eight bytes is read or written as a whole, like a relaxed atomic.
 //! - No reference to the bytes of shared memory is formed.
 //!
-//! A loop of words is what a compiler makes of relaxed atomics. In an emulated guest its every
-//! step costs as much as a vector of sixteen bytes does, so blocks go through vector registers.
+//! Compilers turn relaxed atomics into a loop of words. In an emulated guest each of its
+//! steps costs as much as a vector of sixteen bytes does, so blocks go through vector registers.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -174,7 +174,7 @@ mod tests {
                     for round in 0..20_000_u32 {
                         store(shared, &[round.to_le_bytes()[0]; WORDS * 8]);
                     }
-                    // The reader has nothing to see behind it but this flag.
+                    // The flag publishes nothing else, so it is relaxed.
                     over.store(true, Ordering::Relaxed);
                 });
                 let mut seen = vec![0; WORDS * 8];

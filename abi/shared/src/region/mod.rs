@@ -6,7 +6,7 @@
 //!   construction until its last clone is dropped.
 //! - No reference into it is ever formed: words go through atomics, bytes through
 //!   relaxed atomics of one or eight bytes.
-//! - What backs it cannot shrink: anonymous memory, a memfd sealed against
+//! - The memory behind it cannot shrink: anonymous memory, a memfd sealed against
 //!   shrinking, or memory of a device that revokes mappings without unmapping.
 #![allow(unsafe_code)]
 
@@ -67,7 +67,7 @@ impl SharedRegion {
     /// (module documentation); an access beyond its end raises `SIGBUS`.
     ///
     /// # Errors
-    /// What mmap says; `EINVAL` for a length of zero.
+    /// The error of mmap; `EINVAL` for a length of zero.
     pub fn map_file(
         file: impl AsFd,
         offset: u64,
@@ -83,7 +83,7 @@ impl SharedRegion {
     /// Maps fresh private memory of `length` bytes, zeroed.
     ///
     /// # Errors
-    /// What mmap says; `EINVAL` for a length of zero.
+    /// The error of mmap; `EINVAL` for a length of zero.
     pub fn anonymous(length: usize) -> std::io::Result<Self> {
         let (anywhere, access) = (std::ptr::null_mut(), protection(true));
         // SAFETY: the kernel chooses an address where nothing is mapped.
@@ -101,7 +101,7 @@ impl SharedRegion {
         })
     }
 
-    /// Takes memory that exists already.
+    /// A region over memory that exists already.
     ///
     /// # Safety
     /// `address .. address + length` stays mapped and readable (and writable, if anything is
@@ -157,8 +157,8 @@ impl SharedRegion {
         self.base.as_ptr() as u64
     }
 
-    /// Pointer to the first byte. Its user is responsible for races with everything
-    /// that shares the memory.
+    /// Pointer to the first byte. The caller is responsible for races with all other users
+    /// of the memory.
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -179,7 +179,7 @@ impl SharedRegion {
         self.read_single(tail, back);
     }
 
-    /// Copies in, eight aligned bytes at a time where it can.
+    /// Copies in, eight aligned bytes at a time where possible.
     ///
     /// # Panics
     /// If the range leaves the region, or the region is read-only.
@@ -211,7 +211,7 @@ impl SharedRegion {
         self.word_u16(offset).store(value.to_le(), order);
     }
 
-    /// Bytes in front of the first aligned word of a range, and aligned words in it.
+    /// Bytes before the first aligned word of a range, and the number of aligned words in it.
     fn split(&self, offset: usize, length: usize) -> (usize, usize) {
         let head = (self.base.as_ptr() as usize + offset).wrapping_neg() % 8;
         let head = head.min(length);
@@ -292,7 +292,7 @@ impl SharedRegion {
 /// Maps memory that another process shares, by the open descriptor of `file`.
 ///
 /// # Errors
-/// What mmap says.
+/// The error of mmap.
 pub fn map_shared(file: &dyn AsRawFd, offset: u64, length: usize) -> std::io::Result<SharedRegion> {
     // SAFETY: the object owns the descriptor or borrows it from its owner, and
     // lives until this function returns.
@@ -331,7 +331,7 @@ impl SharedMemory for SharedRegion {
         self.word_u64(offset).store(value.to_le(), order);
     }
 
-    /// Of a guest that may be emulated, too.
+    /// Holds also in a guest that is emulated.
     fn fence(&self) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: accesses nothing. Without `nomem` the compiler moves no access to
@@ -438,7 +438,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain vector: what is written comes back, and nothing else changes.
+        /// Against a plain vector: written bytes come back, and no others change.
         #[test]
         fn copies_touch_exactly_their_range(
             start in 0usize..64,

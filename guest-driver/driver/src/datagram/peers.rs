@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_gone_gets_one_packet_until_it_answers() {
+    fn a_node_that_was_gone_gets_one_packet_until_it_answers() {
         let mut peers = Peers::new().unwrap();
         let node = NodeId(3);
         peers.sent(node);

@@ -1,5 +1,5 @@
 //! Seeds: programs read and write while the wire is bad, servers and clients are killed, return,
-//! leave, fall silent and lie. The oracle looks at each read; at the end everything is whole again.
+//! leave, fall silent and lie. An oracle checks each read; at the end all replicas are there again.
 
 use qnic_driver::remote_memory::{ClientState, Failure, ServerState};
 
@@ -7,13 +7,13 @@ use crate::nodes::ClientNode;
 use crate::wire::{Quality, MS, US};
 use crate::world::{Role, World, BLOCKS, LEASE, REQUEST_TIMEOUT, SERVER_TIMEOUT};
 
-/// What may happen.
+/// Which events may happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Conditions {
-    /// Never more than R − 1 servers at a time are lost, and the next only when all is repaired:
+    /// At most R − 1 servers at a time are lost, and the next only when all is repaired:
     /// no request may fail.
     Careful,
-    /// Anything: requests may fail, and pages be lost, but no read is wrong.
+    /// All events: requests may fail, and pages be lost, but no read is wrong.
     Wild,
 }
 
@@ -24,7 +24,7 @@ struct Run {
     servers: Vec<usize>,
     clients: Vec<usize>,
     replicas: usize,
-    /// Until when clients may not have noticed what happened last.
+    /// Until when clients may not have noticed the last event.
     unnoticed_until: u64,
 }
 
@@ -88,7 +88,7 @@ impl Run {
         self.world.start_client(node, config);
     }
 
-    /// Returns true if every client has all replicas of everything, and nothing to do.
+    /// Returns true if every client has all replicas, and nothing to do.
     fn is_whole(world: &mut World) -> bool {
         world.nodes.iter().all(|node| match &node.role {
             Role::Client(it) => {
@@ -114,7 +114,7 @@ impl Run {
         self.servers.iter().copied().filter(is_down).collect()
     }
 
-    /// Something bad happens, or something good.
+    /// One event, bad or good.
     fn disturb(&mut self) {
         let wild = self.conditions == Conditions::Wild;
         self.world.wire.heal();
@@ -161,8 +161,8 @@ impl Run {
         }
     }
 
-    /// No server reaches a client, some are not reached either: what it writes may be there, and
-    /// it does not know.
+    /// Cuts a client off: no server reaches it, and it does not reach some. Its writes may be stored
+    /// without its knowledge.
     fn cut_client_off(&mut self) {
         let client = *self.world.rng.choice(&self.clients).unwrap() as u16;
         for server in self.servers.clone() {
@@ -173,7 +173,7 @@ impl Run {
         }
     }
 
-    /// Servers that have left are switched off.
+    /// Switches off servers that have left.
     fn switch_off(&mut self) {
         for node in self.servers.clone() {
             if let Role::Server(it) = &self.world.nodes[node].role {
@@ -200,7 +200,7 @@ impl Run {
         }
     }
 
-    /// The wire is good, all servers are there: all becomes whole.
+    /// The wire is good and all servers are there: all replicas return.
     fn recover(&mut self) {
         self.world.wire.heal();
         self.world.works_until = 0;
@@ -211,8 +211,8 @@ impl Run {
                 _ => true,
             };
             if self.world.nodes[node].lies > 0 {
-                // Nobody is believed to be honest before the last request has ended that it has lied
-                // to.
+                // A liar is honest again only when the last request that it has lied to has
+                // ended.
                 self.world.kill(node);
                 self.world.pass(REQUEST_TIMEOUT);
                 self.world.nodes[node].lies = 0;
@@ -234,7 +234,7 @@ impl Run {
                 self.start_client(client);
             }
         }
-        // Whoever leaves can do so now, and comes back.
+        // A leaving server can leave now, and comes back.
         self.world.pass_until(20_000 * MS, "leave", |world| {
             let leaves = |role: &Role| match role {
                 Role::Server(it) => it.server.is_leaving() && !it.server.has_left(),
@@ -249,7 +249,7 @@ impl Run {
         self.wait_until_whole();
     }
 
-    /// Reads everything; then loses R − 1 servers after the other, and still can.
+    /// Reads everything; then loses R − 1 servers at a time, and still reads everything.
     fn verify(&mut self) {
         for client in self.clients.clone() {
             self.read_all(client);
@@ -258,7 +258,7 @@ impl Run {
                 assert_eq!(it.failures, [], "client {client}");
             }
             it.failures.clear();
-            // What was lost is written again, and from now on nothing may be lost.
+            // Lost blocks are written again, and from now on no page may be lost.
             self.rewrite(client);
         }
         let victims = self.servers.clone();
@@ -272,7 +272,7 @@ impl Run {
                 let failures = &self.world.client(client).failures;
                 assert_eq!(*failures, [], "client {client}, replicas {}", self.replicas);
             }
-            // Clients notice, and copy to whom they can.
+            // Clients notice, and copy to the servers that are left.
             self.world.pass(4 * SERVER_TIMEOUT);
             for node in self.down() {
                 self.world.start_server(node);
@@ -290,7 +290,7 @@ impl Run {
         self.world.pass_until(2 * REQUEST_TIMEOUT, "reads", idle);
     }
 
-    /// All servers are there, and have what they are to have.
+    /// Waits until all servers are there and have their pages.
     fn wait_until_whole(&mut self) {
         self.world.pass_until(20_000 * MS, "repair", |world| {
             let live =
@@ -316,7 +316,7 @@ impl Run {
         assert!((0..BLOCKS).all(|block| it.oracle.is_written(block)));
     }
 
-    /// All let go; every page is where it was.
+    /// All detach; every page is back in its pool.
     fn end(&mut self) {
         for client in self.clients.clone() {
             let now = self.world.now;

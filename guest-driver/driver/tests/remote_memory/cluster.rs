@@ -1,4 +1,4 @@
-//! Servers and one client that stories are told of.
+//! Servers and one client, for the stories.
 
 use qnic_abi::remote_memory::Reason;
 use qnic_abi::Secret;
@@ -14,14 +14,14 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// So many servers, and a client that has attached them.
+    /// This many servers, and a client that has attached them.
     pub(crate) fn new(servers: usize, replicas: usize) -> Self {
         let mut cluster = Cluster::detached(servers);
         cluster.attach(replicas);
         cluster
     }
 
-    /// So many servers, and no client yet.
+    /// This many servers, and no client yet.
     pub(crate) fn detached(servers: usize) -> Self {
         let mut world = World::new(1, servers + 2, Quality::LOSSLESS);
         (0..servers).for_each(|server| world.start_server(server));
@@ -54,7 +54,7 @@ impl Cluster {
         self.world.start_client(self.client, config);
     }
 
-    /// From now on this server, new or not, refuses clients for this reason.
+    /// From now on this server, new or not, refuses clients with this reason.
     pub(crate) fn refuses(&mut self, server: usize, reason: Reason) {
         let mut config = self.world.server_config();
         match reason {
@@ -83,7 +83,7 @@ impl Cluster {
         self.world.client(node).client.state()
     }
 
-    /// Lets time pass until something holds.
+    /// Lets time pass until a condition holds.
     pub(crate) fn wait(&mut self, what: &str, holds: impl Fn(&mut Cluster) -> bool) {
         for _ in 0..10_000 {
             if holds(self) {

@@ -1,4 +1,4 @@
-//! Who has acknowledged which write: read off the wire.
+//! The servers that have acknowledged each write, according to the packets on the wire.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use zerocopy::FromBytes;
 
 use crate::wire::Packet;
 
-/// The newest version of one block of one client, and the servers that say they have it.
+/// The newest version of one block of one client, and the servers that have acknowledged it.
 #[derive(Debug, Default)]
 struct Copy {
     version: u64,
     servers: BTreeSet<u16>,
 }
 
-/// Of all blocks.
+/// The copies of all blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Copies(BTreeMap<(usize, u64), Copy>);
 
@@ -41,14 +41,14 @@ impl Copies {
         }
     }
 
-    /// How many servers have the newest version.
+    /// The number of servers with the newest version.
     pub(crate) fn of(&self, client: usize, block: u64) -> usize {
         self.0
             .get(&(client, block))
             .map_or(0, |copy| copy.servers.len())
     }
 
-    /// A client begins anew.
+    /// A client restarts.
     pub(crate) fn forget(&mut self, client: usize) {
         self.0.retain(|place, _| place.0 != client);
     }

@@ -1,4 +1,4 @@
-//! Messages that nobody should send: old ones, and any bytes. They cost their count.
+//! Messages that no client or server sends: old ones, and random bytes. They are dropped and counted.
 
 use proptest::prelude::*;
 use qnic_abi::remote_memory::{Attach, Header, Kind, Reason, HEADER_BYTES};
@@ -11,7 +11,7 @@ use crate::page::Page;
 use crate::wire::{Packet, Quality, MS};
 use crate::world::{address, World, BLOCKS, KEY};
 
-/// A server, and clients that are bytes.
+/// A server, and clients that send bytes.
 struct Bare {
     server: Server<Page>,
 }
@@ -48,7 +48,7 @@ impl Bare {
         back.map(|page| page.content())
     }
 
-    /// All that it says, with what is in the pages.
+    /// All its messages, with the contents of their pages.
     fn said(&mut self) -> Vec<(Address, Header, u64)> {
         let mut said = Vec::new();
         while let Some(transmit) = self.server.poll_transmit(0) {
@@ -122,7 +122,7 @@ fn an_old_write_after_a_newer_one_changes_nothing() {
     );
 }
 
-/// A session is of the node that it was made for; others are told that there is none.
+/// A session belongs to the node that opened it; for others there is none.
 #[test]
 fn a_session_of_another_client_opens_nothing() {
     let mut bare = Bare::new();
@@ -138,7 +138,7 @@ fn a_session_of_another_client_opens_nothing() {
     assert_eq!((bare.server.pages(), bare.server.attached()), (1, 1));
 }
 
-/// Who asks without end is answered as often as it may be; others do not wait for it.
+/// A client that sends requests without end gets its bounded number of answers; others do not wait for it.
 #[test]
 fn a_flood_costs_only_its_sender() {
     let mut bare = Bare::new();
@@ -165,7 +165,7 @@ fn a_flood_costs_only_its_sender() {
     assert!(bare.said().len() <= 16, "strangers have little room");
 }
 
-/// There is room for so many clients, and a third one is told so.
+/// There is room for a fixed number of clients; a further one is refused.
 #[test]
 fn there_are_only_so_many_clients() {
     let mut bare = Bare::new();
@@ -180,7 +180,7 @@ fn there_are_only_so_many_clients() {
     assert_eq!(bare.attach(2, 3).reason, Reason::Leaving as u8);
 }
 
-/// Headers that are right in most of their fields.
+/// Headers with mostly valid fields.
 fn header() -> impl Strategy<Value = [u8; HEADER_BYTES]> {
     let small = || prop_oneof![Just(0u64), 0..BLOCKS, any::<u64>()];
     let request = prop_oneof![0u32..64, (0u32..64).prop_map(|it| 4096 + it), any::<u32>()];
@@ -206,8 +206,8 @@ fn header() -> impl Strategy<Value = [u8; HEADER_BYTES]> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Any headers in any session, from anybody, into any buffer: no panic, no wrong read, no
-    /// buffer that is lost. The sessions are the real ones if `knows`.
+    /// Any headers in any session, from any sender, into any buffer: no panic, no wrong read, no
+    /// lost buffer. If `knows`, the sessions are real ones.
     #[test]
     fn any_message_costs_at_most_its_request(
         seed in any::<u64>(),

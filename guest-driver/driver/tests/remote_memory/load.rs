@@ -1,12 +1,12 @@
-//! What is sent again: what is lost, and little else.
+//! Retransmissions: lost messages are sent again, and hardly any other.
 
 use qnic_driver::remote_memory::{ClientCounters, Limits};
 
 use crate::cluster::Cluster;
 use crate::wire::{MS, US};
 
-/// Lets the client work for so many milliseconds, then waits until it is idle. Returns what has
-/// happened.
+/// Lets the client work for so many milliseconds, then waits until it is idle. Returns its
+/// counters.
 fn work(cluster: &mut Cluster, milliseconds: u64) -> ClientCounters {
     cluster.world.works_until = cluster.world.now + milliseconds * MS;
     cluster.wait("the requests", |it| {
@@ -16,8 +16,8 @@ fn work(cluster: &mut Cluster, milliseconds: u64) -> ClientCounters {
     cluster.world.client(client).client.counters()
 }
 
-/// Two servers that are at work on each packet for so long, and grant so many requests; and a client
-/// with many, that waits for answers as clients do by default.
+/// Two servers that take `service` for each packet and grant `window` requests; and a client
+/// with many requests and default times.
 fn busy(replicas: usize, service: u64, window: u16) -> Cluster {
     let mut cluster = Cluster::detached(2);
     for server in 0..2 {
@@ -40,8 +40,8 @@ fn requests(counters: &ClientCounters) -> u64 {
     counters.reads + counters.writes
 }
 
-/// A burst for a server that was idle waits in its queue for up to 32 ms, each packet longer than
-/// the one before. Nothing is lost, so nothing has to be sent again (H9).
+/// A burst for an idle server waits in its queue for up to 32 ms, each packet longer than
+/// the one before. No packet is lost, so none has to be sent again (H9).
 #[test]
 fn a_queue_at_the_server_is_no_loss() {
     let mut cluster = busy(2, 4 * MS, 8);
@@ -50,11 +50,11 @@ fn a_queue_at_the_server_is_no_loss() {
     for burst in 0..20 {
         let after = work(&mut cluster, 200);
         if burst == 0 {
-            // It has to learn how slow they have become.
+            // The client has to learn how slow the servers have become.
             assert!(after.retransmissions - resent <= 4, "{after:?}");
             resent = after.retransmissions;
         }
-        // Single requests in between tell of quick servers.
+        // Single requests in between find fast servers.
         cluster.world.service = 0;
         cluster.write_all();
         cluster.world.service = 4 * MS;
@@ -67,7 +67,7 @@ fn a_queue_at_the_server_is_no_loss() {
     assert_eq!((after.silences, after.failed), (0, 0));
 }
 
-/// A server that takes 32 ms for each request is slow, and nothing else.
+/// A server that takes 32 ms for each request causes no retransmissions.
 #[test]
 fn a_slow_server_is_measured() {
     let mut cluster = busy(1, 32 * MS, 8);
@@ -78,7 +78,7 @@ fn a_slow_server_is_measured() {
     assert_eq!(after.retransmissions, first.retransmissions);
 }
 
-/// With 5 % loss on either way, what is sent again is hardly more than what was lost.
+/// At 5 % loss in either direction, hardly more messages are sent again than were lost.
 #[test]
 fn hardly_more_is_sent_again_than_was_lost() {
     for service in [0, 300 * US, 3 * MS] {
@@ -112,6 +112,6 @@ fn the_window_follows_the_queue_of_the_server() {
         longest = longest.max(cluster.world.longest_queue());
     }
     let counters = cluster.world.client(client).client.counters();
-    // All requests would wait for 128 ms at each server.
+    // Without congestion control, all requests would wait for 128 ms at each server.
     assert!(longest <= 64 * MS, "{} ms, {counters:?}", longest / MS);
 }

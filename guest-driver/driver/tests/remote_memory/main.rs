@@ -3,9 +3,9 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`stories`] | single events, told one by one |
-//! | [`load`] | what is sent again, by servers that are slow and wires that lose |
-//! | [`hostile`] | messages that nobody should send |
+//! | [`stories`] | single events, one by one |
+//! | [`load`] | retransmissions, with slow servers and lossy wires |
+//! | [`hostile`] | messages that no client or server sends |
 //! | [`campaign`] | seeds in which everything happens |
 //! | [`cluster`], [`world`], [`nodes`], [`wire`], [`page`] | the cluster |
 //! | [`oracle`], [`copies`] | what reads may return, and when a write may be complete |
@@ -28,8 +28,8 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect(name))
 }
 
-/// No read is wrong, no request hangs, no page is lost that need not be, no buffer leaks, no call
-/// allocates: in all seeds (H9).
+/// In all seeds no read is wrong, no request hangs, no page is lost unnecessarily, no buffer leaks, no call
+/// allocates (H9).
 #[test]
 fn seeds() {
     let (first, count) = (number("FIRST", 0), number("SEEDS", 300));

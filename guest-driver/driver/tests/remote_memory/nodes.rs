@@ -1,4 +1,4 @@
-//! Nodes of the virtual cluster: a server or a client, with what a driver has around it. Each
+//! Nodes of the virtual cluster: a server or a client, with the buffers and queues of a driver. Each
 //! call of the state machines is checked to allocate nothing.
 
 use std::collections::HashMap;
@@ -29,14 +29,14 @@ pub(crate) fn without_allocation<R>(f: impl FnOnce() -> R) -> R {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) block: u64,
-    /// What a write brings.
+    /// The content that a write brings.
     pub(crate) content: Option<u64>,
     pub(crate) submitted: u64,
     /// Steered buffer of a read, and its page.
     buffer: Option<(u64, Lent)>,
 }
 
-/// A packet that the NIC is to send: its page is read later.
+/// A packet for the NIC to send: its page is read later.
 pub(crate) struct Sending {
     pub(crate) packet: Packet,
     pub(crate) page: Option<(Lent, Ticket)>,
@@ -135,7 +135,7 @@ impl ClientNode {
         }
     }
 
-    /// Takes what has ended.
+    /// Takes the requests that have ended.
     pub(crate) fn collect(&mut self, now: u64) {
         loop {
             let client = &mut self.client;
@@ -199,7 +199,7 @@ impl ClientNode {
         }
     }
 
-    /// Nothing is under way: all buffers are where they were.
+    /// Checks that no request is under way and all buffers are in their places.
     pub(crate) fn assert_quiet(&self) {
         assert!(self.requests.is_empty(), "{:?}", self.requests);
         assert!(self.buffers.is_empty() && self.wasted.is_empty());
@@ -242,7 +242,7 @@ impl ServerNode {
         }
     }
 
-    /// The NIC reads nothing: each page is in the pool or in the store.
+    /// Checks that the NIC reads no page: each page is in the pool or in the store.
     pub(crate) fn assert_quiet(&self) {
         assert_eq!(
             self.pool.len() + self.server.pages(),

@@ -1,10 +1,10 @@
-//! What a read may return: what the last write that completed has brought, or a write that has
-//! failed since, and then no older one.
+//! What a read may return: the content of the last completed write, or that of a write that
+//! has failed since, and after that no older one.
 
 /// The blocks of one volume. A block that was never written is zero.
 #[derive(Debug)]
 pub(crate) struct Oracle {
-    /// What each block may contain, in the order in which it was written.
+    /// The contents that each block may have, in the order of the writes.
     blocks: Vec<Vec<u64>>,
 }
 
@@ -39,7 +39,7 @@ impl Oracle {
         possible.drain(..found);
     }
 
-    /// Says whether a block was written for certain.
+    /// Returns true if a block was written for certain.
     pub(crate) fn is_written(&self, block: u64) -> bool {
         self.blocks[block as usize][0] != 0
     }

@@ -1,31 +1,31 @@
-//! Pages of the virtual cluster: what is in one is a number, and one page is in one place.
+//! Pages of the virtual cluster: the content of a page is a number, and each page is in one place.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// What is in a page that its owner has used for something else.
+/// The content of a page that its owner has used otherwise.
 pub(crate) const USED_OTHERWISE: u64 = u64::MAX;
 
-/// A page. It is not copied: whoever has it owns it.
+/// A page. It is not copied: its holder owns it.
 #[derive(Debug)]
 pub(crate) struct Page(Rc<Cell<u64>>);
 
-/// A page that the NIC reads: it sees what the owner does to it meanwhile.
+/// A page that the NIC reads: it sees changes that the owner makes meanwhile.
 #[derive(Debug)]
 pub(crate) struct Lent(Rc<Cell<u64>>);
 
 impl Page {
-    /// A page with this in it.
+    /// A page with this content.
     pub(crate) fn new(content: u64) -> Self {
         Page(Rc::new(Cell::new(content)))
     }
 
-    /// What is in it.
+    /// Its content.
     pub(crate) fn content(&self) -> u64 {
         self.0.get()
     }
 
-    /// Changes what is in it.
+    /// Changes its content.
     pub(crate) fn fill(&self, content: u64) {
         self.0.set(content);
     }
@@ -35,22 +35,22 @@ impl Page {
         Lent(self.0.clone())
     }
 
-    /// Whoever gets it back may use it for something else: the NIC reads it no more.
+    /// Checks that the NIC does not read it any more, so that its owner may use it otherwise.
     ///
     /// # Panics
-    /// If it does.
+    /// If the NIC does.
     pub(crate) fn assert_free(&self) {
         assert_eq!(Rc::strong_count(&self.0), 1, "the NIC still reads a page");
     }
 
-    /// Says whether two handles are of one page.
+    /// Returns true if two handles are of one page.
     pub(crate) fn is(&self, other: &Lent) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
 }
 
 impl Lent {
-    /// What is in it now.
+    /// Its present content.
     pub(crate) fn content(&self) -> u64 {
         self.0.get()
     }

@@ -1,4 +1,4 @@
-//! Single events, told one by one.
+//! Single events, one by one.
 
 use qnic_abi::remote_memory::Reason;
 use qnic_abi::Secret;
@@ -8,10 +8,10 @@ use crate::cluster::Cluster;
 use crate::wire::MS;
 use crate::world::{address, BLOCKS, LEASE, REQUEST_TIMEOUT, SERVER_TIMEOUT};
 
-/// In less time than this all servers have answered, and nobody has given up waiting for others.
+/// Within this time all servers have answered, and no request has timed out on a server.
 const SOON: u64 = SERVER_TIMEOUT / 2;
 
-/// What was written is read, what was not is zero, and the load is shared (H9).
+/// A written block is read, an unwritten one is zero, and the servers share the load (H9).
 #[test]
 fn pages_come_back_from_the_servers_that_share_them() {
     let mut cluster = Cluster::new(3, 2);
@@ -36,7 +36,7 @@ fn pages_come_back_from_the_servers_that_share_them() {
     assert_eq!(pages, 2 * BLOCKS);
 }
 
-/// A write does not complete before each live server that is to have it has it (H9).
+/// A write completes only when all live servers that are to have it have it (H9).
 #[test]
 fn a_write_completes_when_all_replicas_have_it() {
     let mut cluster = Cluster::new(2, 2);
@@ -56,8 +56,8 @@ fn a_write_completes_when_all_replicas_have_it() {
     assert!(cluster.world.client(2).longest >= SERVER_TIMEOUT / 2);
 }
 
-/// The pages of a server that is killed are copied to others while one can look on, and then
-/// the next one may be killed (H9).
+/// The pages of a killed server are copied to others within a short time, and then
+/// the next server may be killed (H9).
 #[test]
 fn servers_are_killed_one_after_the_other_and_no_page_is_lost() {
     let mut cluster = Cluster::new(4, 2);
@@ -79,7 +79,7 @@ fn servers_are_killed_one_after_the_other_and_no_page_is_lost() {
     assert_eq!((cluster.server_pages(2), cluster.server_pages(3)), (24, 24));
 }
 
-/// A server that comes back with an empty memory is not believed, however fast it was (H9).
+/// A server that comes back with empty memory is not taken for a holder, however fast it was (H9).
 #[test]
 fn a_restarted_server_is_not_the_one_that_had_the_data() {
     let mut cluster = Cluster::new(1, 1);
@@ -113,7 +113,7 @@ fn too_few_servers_are_an_error_and_not_a_hang() {
     assert_eq!(cluster.failures(), [Failure::TimedOut; 12]);
 }
 
-/// Whoever has one request after the other waits once: the next ones fail at once, until a server
+/// Of requests one after the other, only the first waits: later ones fail at once, until a server
 /// answers again.
 #[test]
 fn requests_to_servers_that_are_silent_for_long_fail_at_once() {
@@ -138,7 +138,7 @@ fn requests_to_servers_that_are_silent_for_long_fail_at_once() {
     assert_eq!(cluster.failures(), []);
 }
 
-/// A hiccup that is shorter than the time limit of requests costs time and nothing else.
+/// A cut that is shorter than the time limit of requests costs nothing but time.
 #[test]
 fn a_wire_that_returns_has_lost_nothing() {
     let mut cluster = Cluster::new(1, 1);
@@ -156,8 +156,8 @@ fn a_wire_that_returns_has_lost_nothing() {
     assert_eq!(cluster.failures(), []);
 }
 
-/// A write whose answers are lost fails, though its page is there: a read returns it, and a
-/// later one nothing older.
+/// A write whose answers are lost fails although its page is stored. If a read returns it, later
+/// reads return nothing older.
 #[test]
 fn a_write_that_has_failed_may_be_there() {
     let mut cluster = Cluster::new(1, 1);
@@ -174,13 +174,13 @@ fn a_write_that_has_failed_may_be_there() {
     assert_eq!(cluster.world.client(1).client.counters().bad_answers, 0);
 }
 
-/// A cluster of two servers one of which answers everything but a write: `lost` of its pages are
+/// A cluster of two servers. One of them answers everything except a write: `lost` of its pages are
 /// lost on their way.
 fn after_lost_pages(lost: u64) -> Cluster {
     let mut cluster = Cluster::detached(2);
     cluster.attach_with(2, |config| config.limits.request_timeout = 10_000 * MS);
     cluster.write_all();
-    // A page that never comes is one that a server forgets: then there are copies too few.
+    // If no page ever comes, the server seems to forget: then there are too few copies.
     if lost == u64::MAX {
         cluster.world.honest_from = u64::MAX;
     }
@@ -195,8 +195,8 @@ fn after_lost_pages(lost: u64) -> Cluster {
     cluster
 }
 
-/// A wire that loses one write nine times is no server that answers wrongly (seed 11994 of the
-/// simulator); one that never has it is.
+/// A server is not blamed for a wire that loses one write nine times (seed 11994 of the
+/// simulator), but for never storing it.
 #[test]
 fn a_server_is_not_blamed_for_a_wire() {
     let mut cluster = after_lost_pages(9);
@@ -205,7 +205,7 @@ fn a_server_is_not_blamed_for_a_wire() {
     assert_ne!(cluster.world.client(2).client.counters().bad_answers, 0);
 }
 
-/// A server that leaves in order has its pages moved first, though nobody else had them (H9).
+/// The pages of a server that leaves in order are moved first, even if no other server has them (H9).
 #[test]
 fn a_server_leaves_and_its_pages_are_elsewhere() {
     let mut cluster = Cluster::new(3, 1);
@@ -223,7 +223,7 @@ fn a_server_leaves_and_its_pages_are_elsewhere() {
     assert_eq!(cluster.failures(), []);
 }
 
-/// The last server cannot leave: there is nobody to take the pages.
+/// The last server cannot leave: no other can take the pages.
 #[test]
 fn a_server_that_is_needed_waits() {
     let mut cluster = Cluster::new(1, 1);
@@ -238,13 +238,13 @@ fn a_server_that_is_needed_waits() {
     assert_eq!(cluster.failures(), []);
 }
 
-/// A client that is refused knows which server has refused it, and why.
+/// The state of a client that this server has refused, for this reason.
 fn failed(server: usize, reason: Reason) -> ClientState {
     let server = address(server);
     ClientState::Failed(Some(AttachRefusal { server, reason }))
 }
 
-/// Who does not have the key gets no memory, and is told so at once.
+/// A client without the key gets no memory, and is refused at once.
 #[test]
 fn another_key_attaches_nothing() {
     let mut cluster = Cluster::detached(1);
@@ -256,8 +256,8 @@ fn another_key_attaches_nothing() {
     assert_eq!(cluster.world.server(0).server.attached(), 0);
 }
 
-/// Whatever the reason is: when fewer servers than replicas are left that have not refused, the
-/// client fails, and lets go those that have not. One refusal less, and it attaches (H9).
+/// When fewer servers than replicas are left that have not refused, for any reason, the
+/// client fails, and detaches from the others. With one refusal less, it attaches (H9).
 #[test]
 fn attaching_fails_as_soon_as_too_few_servers_are_left() {
     for reason in [Reason::WrongKey, Reason::TooManyClients, Reason::Leaving] {
@@ -281,7 +281,7 @@ fn attaching_fails_as_soon_as_too_few_servers_are_left() {
     }
 }
 
-/// Who does not answer may still be started: that is not decided before the time limit (H9).
+/// A silent server may still start: the client does not fail before the time limit (H9).
 #[test]
 fn a_server_that_is_silent_has_not_refused() {
     let mut cluster = Cluster::detached(2);
@@ -341,8 +341,8 @@ fn a_killed_client_loses_its_pages_after_its_lease() {
     assert_eq!(cluster.failures(), []);
 }
 
-/// A server that has no room is no error while another has some; what is there can be written
-/// again even then.
+/// A full server is no error while another has room; even if none has, stored blocks can be written
+/// again.
 #[test]
 fn quotas_are_kept_and_shared() {
     let mut cluster = Cluster::detached(2);
@@ -368,13 +368,13 @@ fn quotas_are_kept_and_shared() {
     assert_eq!(cluster.failures(), []);
 }
 
-/// Links with 10 ms of delay are slow, and nothing else (H9).
+/// Links with 10 ms of delay cause no retransmissions (H9).
 #[test]
 fn a_long_way_costs_no_retransmission() {
     let mut cluster = Cluster::new(3, 2);
     cluster.write_all();
     cluster.world.wire.quality.delay = (10 * MS, 10 * MS);
-    // The first ones are sent again until the client knows how long the way is.
+    // The first messages are sent again until the client knows the round trip.
     cluster.write_all();
     let before = cluster.world.client(3).client.counters();
     cluster.world.depth = 8;
@@ -388,7 +388,7 @@ fn a_long_way_costs_no_retransmission() {
     assert_eq!((after.silences, after.failed), (0, 0));
 }
 
-/// Packets that come twice cost nothing but their count.
+/// Packets that come twice are only counted.
 #[test]
 fn what_comes_twice_counts_once() {
     let mut cluster = Cluster::new(2, 2);

@@ -18,11 +18,11 @@ pub(crate) struct Packet {
     pub(crate) header: [u8; HEADER_BYTES],
     /// Handle of the steered buffer that it is for.
     pub(crate) target: u64,
-    /// What was in the page.
+    /// The content of its page.
     pub(crate) data: Option<u64>,
 }
 
-/// How good it is.
+/// The quality of the wire.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Quality {
     /// Packets of a thousand that are lost, and that come twice.
@@ -35,7 +35,7 @@ pub(crate) struct Quality {
 }
 
 impl Quality {
-    /// Nothing is lost, and all packets take as long.
+    /// No packet is lost, and all take equally long.
     pub(crate) const LOSSLESS: Quality = Quality {
         lost: 0,
         doubled: 0,
@@ -50,9 +50,9 @@ pub(crate) struct Wire {
     pub(crate) quality: Quality,
     /// Packets that were lost by chance.
     pub(crate) lost: u64,
-    /// Who does not reach whom.
+    /// Pairs (from, to) that are cut.
     cut: BTreeSet<(u16, u16)>,
-    /// To which node no page comes, and how many more are lost on their way there.
+    /// The node to which pages are lost, and how many more.
     lost_pages: (u16, u64),
 }
 
@@ -72,22 +72,22 @@ impl Wire {
         self.cut_one_way(other, one);
     }
 
-    /// Nothing reaches `to` from `from` any more.
+    /// Cuts the way from one node to another.
     pub(crate) fn cut_one_way(&mut self, from: u16, to: u16) {
         self.cut.insert((from, to));
     }
 
-    /// The next `count` pages that are sent to a node are lost; whatever else arrives.
+    /// The next `count` pages that are sent to a node are lost; all other packets arrive.
     pub(crate) fn lose_pages(&mut self, to: u16, count: u64) {
         self.lost_pages = (to, count);
     }
 
-    /// Joins all.
+    /// Joins all nodes.
     pub(crate) fn heal(&mut self) {
         self.cut.clear();
     }
 
-    /// After which times a packet arrives: never, once or twice.
+    /// The delays after which a packet arrives: none, one or two.
     pub(crate) fn carry(&mut self, rng: &mut Rng, packet: &Packet) -> Vec<u64> {
         let way = (packet.from.node.0, packet.to.node.0);
         let quality = &self.quality;

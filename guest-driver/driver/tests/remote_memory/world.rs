@@ -17,7 +17,7 @@ use crate::wire::{Packet, Quality, Wire, MS, US};
 
 /// Key of all servers.
 pub(crate) const KEY: Secret = Secret(*b"the cluster key.");
-/// What clients and servers are made of.
+/// Parameters of clients and servers.
 pub(crate) const BLOCKS: u64 = 24;
 pub(crate) const REQUEST_TIMEOUT: u64 = 3000 * MS;
 pub(crate) const SERVER_TIMEOUT: u64 = 300 * MS;
@@ -25,7 +25,7 @@ pub(crate) const LEASE: u64 = 2500 * MS;
 /// Longest time that the NIC takes to read a page.
 const READING: u64 = 60 * US;
 
-/// What a node is.
+/// The role of a node.
 pub(crate) enum Role {
     Down,
     Client(Box<ClientNode>),
@@ -40,7 +40,7 @@ pub(crate) struct Node {
     life: u64,
     /// Packets of a thousand in which it lies.
     pub(crate) lies: u32,
-    /// What it has sent, to be sent again by a liar.
+    /// The packets that it has sent, for a liar to send again.
     said: Vec<Packet>,
 }
 
@@ -54,7 +54,7 @@ enum Event {
         page: Lent,
         ticket: Ticket,
     },
-    /// The program of a client does something.
+    /// The program of a client makes requests.
     Works {
         node: usize,
         life: u64,
@@ -71,14 +71,14 @@ pub(crate) struct World {
     pub(crate) depth: usize,
     /// Until then requests may be under way that a liar has answered.
     pub(crate) honest_from: u64,
-    /// Until when programs work.
+    /// Until when programs make requests.
     pub(crate) works_until: u64,
     /// Session of the last packet that was sent.
     pub(crate) last_session: u64,
     pub(crate) copies: Copies,
-    /// How long a server is at work on each packet, one after the other.
+    /// How long a server is busy with each packet.
     pub(crate) service: u64,
-    /// When the server on each node has done all that has come.
+    /// When the server on each node will have served all packets.
     idle_at: Vec<u64>,
     events: BTreeMap<(u64, u64), Event>,
     next_event: u64,
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// What a server on it is made of.
+    /// The parameters of a server on it.
     pub(crate) fn server_config(&mut self) -> ServerConfig {
         ServerConfig {
             incarnation: self.rng.u64(..),
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// What a client of these servers is made of.
+    /// The parameters of a client of these servers.
     pub(crate) fn client_config(
         &mut self,
         volume: u64,
@@ -189,7 +189,7 @@ impl World {
         self.pump(node);
     }
 
-    /// Kills what runs on a node: its memory is lost.
+    /// Kills the program on a node: its memory is lost.
     pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].life += 1;
         self.nodes[node].role = Role::Down;
@@ -235,13 +235,13 @@ impl World {
         *idle_at - arrives
     }
 
-    /// How long what comes now would wait at the busiest server.
+    /// How long a packet that comes now would wait at the busiest server.
     pub(crate) fn longest_queue(&self) -> u64 {
         let waits = self.idle_at.iter().map(|at| at.saturating_sub(self.now));
         waits.max().unwrap_or(0)
     }
 
-    /// Does what is next, unless it is later than `until`. Returns false if it is.
+    /// Does the next event, unless it is later than `until`. Returns false if it is.
     fn step(&mut self, until: u64) -> bool {
         let due = |role: &Role| match role {
             Role::Down => None,
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// Lets a node do what it has to.
+    /// Lets a node do its pending work.
     pub(crate) fn pump(&mut self, node: usize) {
         let now = self.now;
         match &mut self.nodes[node].role {
@@ -362,7 +362,7 @@ impl World {
         self.check_written(node);
     }
 
-    /// A write that has completed is on as many servers as there have to be, or can be.
+    /// Checks that a completed write is on as many servers as required, or as possible.
     fn check_written(&mut self, node: usize) {
         let Role::Client(it) = &mut self.nodes[node].role else {
             return;
@@ -378,7 +378,7 @@ impl World {
         let usable = it.client.servers();
         let usable = usable.filter(|it| it.state == ServerState::Live && !it.leaving);
         let usable = usable.filter(|it| it.pages < it.granted);
-        // Late answers of one that is down may keep it live for the client.
+        // Late answers of a server that is down may keep it live for the client.
         let is_up = |node: u16| matches!(self.nodes[usize::from(node)].role, Role::Server(_));
         let usable = usable.filter(|it| is_up(it.address.node.0)).count();
         for block in written {
@@ -397,7 +397,7 @@ impl World {
         packet.header[0] == Kind::Write as u8 && lies > 0 && self.rng.u32(0..1000) < lies
     }
 
-    /// A liar says that it has written what it has not.
+    /// A liar acknowledges a write that it has not stored.
     fn forget(&mut self, node: usize, packet: Packet) {
         let mut header = packet.header;
         header[0] = Kind::Written as u8;
@@ -435,7 +435,7 @@ impl World {
                 ..packet
             },
             _ => {
-                // One field is another: kind or reason, window, request, session, block, version.
+                // One field is changed: kind or reason, window, request, session, block, version.
                 let mut header = packet.header;
                 let offset = [0, 1, 2, 4, 5, 8, 16, 24, 25][self.rng.usize(0..9)];
                 header[offset] = self.rng.u8(..).min(30);
@@ -445,7 +445,7 @@ impl World {
         self.send(lie);
     }
 
-    /// The program of a client makes a request, or two, and comes back soon.
+    /// The program of a client makes one request or two, and comes back soon.
     fn work(&mut self, node: usize, life: u64) {
         let (now, depth) = (self.now, self.depth);
         if now < self.works_until {
@@ -480,7 +480,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until something holds.
+    /// Lets time pass until a condition holds.
     ///
     /// # Panics
     /// If it does not within so many nanoseconds.
@@ -500,7 +500,7 @@ impl World {
         }
     }
 
-    /// Prints how all are.
+    /// Prints the state of all nodes.
     fn tell(&self) {
         for node in &self.nodes {
             match &node.role {
@@ -525,7 +525,7 @@ impl World {
         }
     }
 
-    /// Makes a request outside of the programs' work.
+    /// Makes a write besides those of the programs.
     pub(crate) fn write(&mut self, node: usize, block: u64) {
         self.next_content += 1;
         let (now, content) = (self.now, self.next_content);
@@ -533,7 +533,7 @@ impl World {
         self.pump(node);
     }
 
-    /// Reads a block outside of the programs' work.
+    /// Makes a read besides those of the programs.
     pub(crate) fn read(&mut self, node: usize, block: u64) {
         let now = self.now;
         assert!(self.client(node).read(now, block));

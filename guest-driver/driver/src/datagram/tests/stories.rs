@@ -38,7 +38,7 @@ fn several_modules_use_the_nic_at_once() {
 }
 
 #[test]
-fn the_driver_is_one_process_of_its_nic_and_nobody_else_gets_its_port() {
+fn the_driver_is_one_process_of_its_nic_and_no_other_gets_its_port() {
     let world = World::new();
     let driver_port = qnic_abi::datagram::DRIVER_PORT;
     assert_eq!(world.fake.nic().processes.len(), 1);
