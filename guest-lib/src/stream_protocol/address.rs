@@ -1,4 +1,4 @@
-//! Names of peers and connections, and how connections end.
+//! Names of peers and connections, and the ways in which connections end.
 
 use qnic_abi::stream::Reason;
 use qnic_abi::NodeId;
@@ -12,12 +12,12 @@ pub struct Address {
     pub port: u16,
 }
 
-/// Names a connection of an endpoint, also when it is gone: no later one has the same.
+/// Names a connection of an endpoint. No later connection has the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(crate) u64);
 
 impl ConnectionId {
-    /// Its place in the table; the rest is random.
+    /// Its place in the table; the other bits are random.
     pub(crate) fn slot(self) -> usize {
         (self.0 & 0xffff) as usize
     }
@@ -26,16 +26,16 @@ impl ConnectionId {
 /// Why a connection has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Failure {
-    /// Nobody listens at the peer's port.
+    /// No program listens at the peer's port.
     #[error("nobody listens there")]
     Refused,
     /// The peer has too many connections.
     #[error("the peer has too many connections")]
     Full,
-    /// The peer has given the connection up, or knows it no more.
+    /// The peer has given the connection up, or does not know it any more.
     #[error("the peer has reset the connection")]
     Reset,
-    /// The peer says nothing any more.
+    /// The peer is silent.
     #[error("the peer does not answer")]
     PeerLost,
 }
@@ -50,13 +50,13 @@ impl From<Reason> for Failure {
     }
 }
 
-/// Why a call was not done.
+/// Why a call has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Error {
     /// There is no such connection, or it was closed.
     #[error("no such connection")]
     NoConnection,
-    /// Nothing can be done now: nothing has come, or there is no room.
+    /// Not possible now: no bytes have come, or there is no room.
     #[error("not now")]
     WouldBlock,
     /// This side has ended the stream: nothing can be written.

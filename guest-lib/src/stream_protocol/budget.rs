@@ -1,7 +1,7 @@
-//! Frames that all connections of an endpoint share: each has one that is its own, and takes more
+//! Frames that all connections of an endpoint share: each has one of its own, and takes more
 //! while there are.
 
-/// What is left of a number of frames.
+/// The free part of a number of frames.
 #[derive(Debug)]
 pub(crate) struct Budget {
     total: usize,
@@ -9,19 +9,19 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// `frames` for up to `connections`, of which each has one.
+    /// `frames` for up to `connections`, each of which has one.
     pub(crate) fn new(frames: usize, connections: usize) -> Self {
         let total = frames - connections;
         Budget { total, free: total }
     }
 
-    /// What one of so many connections gets at most.
+    /// The most that one of so many connections gets.
     pub(crate) fn share(&self, connections: usize, most: usize) -> usize {
         (1 + self.total / connections.max(1)).min(most)
     }
 
-    /// Changes what a connection has from `has` to `wants` frames, or less if there are not so
-    /// many; returns what it has then. Giving back always works.
+    /// Changes the frames of a connection from `has` to `wants`, or fewer if there are not so
+    /// many; returns the new number. Giving back always works.
     pub(crate) fn change(&mut self, has: usize, wants: usize) -> usize {
         let (extra, wanted) = (has.saturating_sub(1), wants.saturating_sub(1));
         self.free += extra;

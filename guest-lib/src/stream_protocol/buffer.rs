@@ -1,21 +1,20 @@
-//! What the protocol needs of the frames that its caller owns.
+//! The interface to the frames, which the protocol's caller owns.
 
 /// A frame that can be sent: room for the header, and for bytes behind it.
 ///
-/// The protocol fills it, keeps it until the peer has it, and drops it: then its caller may use
-/// the memory again. A header stands in front of the bytes each time the frame is sent, and the
-/// caller puts it there.
+/// The protocol fills it, keeps it until the peer has it, and drops it: then the caller may use
+/// the memory again. Each time the frame is sent, the caller puts a header in front of the bytes.
 pub trait SendFrame {
     /// Copies bytes in, `offset` bytes behind the header. They fit in the frame.
     fn put(&mut self, offset: usize, bytes: &[u8]);
 
-    /// Returns true while an earlier transmission still reads the frame: nothing in it may change,
+    /// Returns true while an earlier transmission still reads the frame: then its bytes must not change,
     /// and sending it again makes no sense.
     fn is_in_use(&self) -> bool;
 }
 
-/// A frame that was received. The protocol keeps it until its bytes are read, and drops it: then
-/// its caller may use the memory again.
+/// A received frame. The protocol keeps it until its bytes are read, and drops it: then
+/// the caller may use the memory again.
 pub trait ReceivedFrame {
     /// Bytes that came, the header included.
     fn length(&self) -> usize;

@@ -1,4 +1,4 @@
-//! What an endpoint is made from.
+//! The configuration of an endpoint.
 
 use qnic_abi::pool::MAX_FRAME_BYTES;
 use qnic_abi::stream::{MAX_WINDOW, MIN_FRAME_BYTES};
@@ -8,15 +8,15 @@ use qnic_shared::timing::RetransmitLimits;
 /// Most connections of an endpoint.
 pub const MAX_CONNECTIONS: usize = 4096;
 
-/// Bounds of all that an endpoint keeps, and its times, in nanoseconds.
+/// Bounds of everything that an endpoint keeps, and its times, in nanoseconds.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Connections at the same time, those included that nobody has accepted and those that
+    /// Connections at the same time, including those that the program has not accepted and those that
     /// linger; 1 to [`MAX_CONNECTIONS`]. Each has one frame of either kind that no other can take.
     pub connections: usize,
-    /// Connections that peers have opened and nobody has accepted; further ones are refused.
+    /// Connections that peers have opened and the program has not accepted; further ones are refused.
     pub backlog: usize,
-    /// The same of one node, so that one leaves room for others.
+    /// The same for one node, so that a node leaves room for others.
     pub backlog_per_node: usize,
     /// Most bytes of a frame, the header included; [`MIN_FRAME_BYTES`] to [`MAX_FRAME_BYTES`].
     pub frame_bytes: usize,
@@ -28,20 +28,20 @@ pub struct Config {
     pub send_frames: usize,
     /// The most of either that one connection gets; 1 to [`MAX_WINDOW`].
     pub window: u32,
-    /// When what was not acknowledged is sent again. `ack_delay` is also how long this side holds
+    /// When frames that are not acknowledged are sent again. `ack_delay` is also how long this side holds
     /// an acknowledgement back.
     pub retransmission: RetransmitLimits,
     /// How long frames may wait in queues of the network before fewer are sent.
     pub queue_delay: u64,
-    /// A peer that says nothing for so long is asked.
+    /// A peer that is silent for this long is asked.
     pub keep_alive: u64,
-    /// A peer that says nothing for so long is given up; several times `keep_alive`.
+    /// A peer that is silent for this long is given up; several times `keep_alive`.
     pub peer_timeout: u64,
-    /// A peer that does not answer an Open for so long is given up, and so is one that does not
+    /// A peer that does not answer an Open for this long is given up, and so is one that does not
     /// confirm an Accept.
     pub open_timeout: u64,
     /// How long a connection that has ended answers late frames, and how long one that the program
-    /// has left waits for the peer's end.
+    /// has closed waits for the peer's end.
     pub linger: u64,
 }
 
@@ -77,7 +77,7 @@ impl Default for Config {
 pub struct BadConfig;
 
 impl Config {
-    /// Checks ranges and what depends on each other.
+    /// Checks the ranges, and that the numbers fit together.
     pub(crate) fn check(&self) -> Result<(), BadConfig> {
         let good = (1..=MAX_CONNECTIONS).contains(&self.connections)
             && (MIN_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&self.frame_bytes)

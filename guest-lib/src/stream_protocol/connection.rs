@@ -1,4 +1,4 @@
-//! One connection: its two halves, its times, and where it is in its life.
+//! One connection: its two halves, its timers, and its stage of life.
 //!
 //! ```text
 //!   connect ─► Opening ──── Accept ────┐
@@ -19,36 +19,36 @@ use crate::stream_protocol::config::Config;
 use crate::stream_protocol::receiver::Receiver;
 use crate::stream_protocol::sender::{Departure, Malformed, Sender};
 
-/// Where a connection is in its life.
+/// The stages of a connection's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// An Open is sent until the peer accepts.
     Opening,
     /// An Accept is sent until the peer confirms it.
     Accepting,
-    /// Both sides know of it.
+    /// Both sides know the connection.
     Open,
-    /// It is over, and the program has left it; late frames are still answered.
+    /// It has ended, and the program has closed it; late frames are still answered.
     Lingering,
-    /// It has failed; the program has to see that.
+    /// It has failed; the program has yet to learn of it.
     Failed(Failure),
 }
 
 /// Its timers.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    /// Open, Accept, frames that are not acknowledged, a window that is shut.
+    /// For an Open, an Accept, frames that are not acknowledged, or a closed window.
     pub(crate) retransmit: Option<TimerId>,
-    /// An acknowledgement that is held back.
+    /// For an acknowledgement that is held back.
     pub(crate) ack: Option<TimerId>,
-    /// A peer that may be silent.
+    /// For a peer that may be silent.
     pub(crate) silence: Option<TimerId>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Connection<S, R> {
     pub(crate) peer: Address,
-    /// Numbers of the connection, here and there; there zero until it is known.
+    /// The connection's numbers at this side and at the peer; the peer's is zero until it is known.
     pub(crate) own: u64,
     pub(crate) theirs: u64,
     pub(crate) stage: Stage,
@@ -61,21 +61,21 @@ pub(crate) struct Connection<S, R> {
     pub(crate) round_trip: RoundTrip,
     pub(crate) congestion: Congestion,
     pub(crate) timers: Timers,
-    /// When it began; later, when the program left it or it ended, if it has.
+    /// When it began; then when the program closed it, or when it ended.
     pub(crate) opened_at: Time,
     pub(crate) left_at: Option<Time>,
     pub(crate) last_received: Time,
-    /// Something new was acknowledged, or a frame was given up: the timeout begins anew.
+    /// When a frame was newly acknowledged, or given up: the timeout counts from here.
     pub(crate) progress_at: Time,
-    /// The program has taken it, and not closed it.
+    /// The program has accepted it, and not closed it.
     pub(crate) is_accepted: bool,
     /// An Open or Accept, a Probe, or a Reset is to be sent.
     pub(crate) open_due: bool,
     pub(crate) probe_due: bool,
     pub(crate) reset_due: Option<Reason>,
-    /// It stands in the list of those that may have something to send.
+    /// It is in the list of connections that may have frames to send.
     pub(crate) is_queued: bool,
-    /// It stands in the list of those of which the program has to hear.
+    /// It is in the list of connections that the program has to look at.
     pub(crate) is_changed: bool,
 }
 
@@ -106,17 +106,17 @@ impl<S: SendFrame, R: ReceivedFrame> Connection<S, R> {
         }
     }
 
-    /// The peer takes frames of so many bytes, the header included.
+    /// Notes that the peer takes frames of so many bytes, the header included.
     pub(crate) fn set_frame_bytes(&mut self, bytes: usize) {
         self.payload = bytes.saturating_sub(HEADER_BYTES);
     }
 
-    /// Says whether the whole of both streams is where it belongs.
+    /// Returns true if both streams have arrived as a whole.
     pub(crate) fn is_complete(&self) -> bool {
         self.sender.is_done() && self.receiver.is_finished()
     }
 
-    /// Says whether bytes can be written that were not before, as far as the window goes.
+    /// Returns true if bytes can be written that could not be before, as far as the window goes.
     pub(crate) fn is_writable(&self, share: usize) -> bool {
         self.stage == Stage::Open && !self.sender.is_ended() && self.sender.len() < share
     }
@@ -125,7 +125,7 @@ impl<S: SendFrame, R: ReceivedFrame> Connection<S, R> {
         self.congestion.room(self.sender.on_its_way()) > 0
     }
 
-    /// Takes what a header says of frames that this side has sent.
+    /// Takes the acknowledgements of a header.
     pub(crate) fn acknowledge(
         &mut self,
         now: Time,
@@ -156,7 +156,7 @@ impl<S: SendFrame, R: ReceivedFrame> Connection<S, R> {
         self.round_trip.timeout(&config.retransmission, true)
     }
 
-    /// What is to be sent next, if anything is.
+    /// The kind of the next frame, if one is to be sent.
     pub(crate) fn next_kind(&self) -> Option<Kind> {
         if self.reset_due.is_some() {
             return Some(Kind::Reset);
@@ -177,7 +177,7 @@ impl<S: SendFrame, R: ReceivedFrame> Connection<S, R> {
         }
     }
 
-    /// Makes a header of that kind. It tells the peer all that has come.
+    /// Makes a header of that kind. It acknowledges all frames that have come.
     pub(crate) fn header(&mut self, kind: Kind) -> StreamHeader {
         let mut header = StreamHeader {
             magic: MAGIC.into(),
@@ -209,13 +209,13 @@ impl<S: SendFrame, R: ReceivedFrame> Connection<S, R> {
         self.sender.depart(now, has_room)
     }
 
-    /// Gives the budget back what the sender does not need any more.
+    /// Gives the budget back the frames that the sender does not need any more.
     pub(crate) fn settle_budget(&mut self, send: &mut Budget) {
         let needs = self.sender.len().min(self.send_held);
         self.send_held = send.change(self.send_held, needs);
     }
 
-    /// Lets go of all frames but those that can be read, for good.
+    /// Drops all frames except those that can be read, for good.
     pub(crate) fn stop(&mut self, receive: &mut Budget, send: &mut Budget) {
         self.sender.clear();
         self.send_held = send.change(self.send_held, 0);

@@ -8,25 +8,25 @@
 //!                                   └─ timers         ◄── tick(now), ──► deadline()
 //! ```
 //! Sans-IO: no clock, thread, socket or source of random numbers. After each call that takes
-//! something in, the caller takes out all that is to be sent, hands on what has changed, and waits
-//! until the deadline at the latest.
+//! input, the caller sends all frames that are to be sent, tells the program of changed connections, and
+//! waits until the deadline at the latest.
 //!
 //! # Frames
-//! The memory of frames is the caller's ([`SendFrame`], [`ReceivedFrame`]). Bytes are copied once,
-//! from the program into the frame that is sent, and once from the frame that came. Until the peer
-//! has it, a frame is kept to be sent again; until it is read, a frame is kept where it came.
+//! The memory of frames belongs to the caller ([`SendFrame`], [`ReceivedFrame`]). Bytes are copied once
+//! from the program into the frame that is sent, and once from the frame that came. A sent frame is kept,
+//! to be sent again, until the peer has it; a received frame is kept until it is read.
 //!
 //! # Modules
 //! Arrows of `use` point up this table.
 //!
 //! | module | |
 //! |---|---|
-//! | [`Address`], [`Error`], [`Failure`] | names, and how things end |
-//! | `buffer` | what the protocol needs of a frame |
+//! | [`Address`], [`Error`], [`Failure`] | names, and the ways in which connections end |
+//! | `buffer` | the interface to frames |
 //! | [`Config`] | bounds and times |
 //! | `budget` | frames that all connections share |
 //! | `receiver`, `sender` | the two halves of a connection |
-//! | `connection` | both, its times, where it is in its life |
+//! | `connection` | both, its timers, its stage of life |
 //! | `endpoint` | all connections, and the calls |
 
 mod address;

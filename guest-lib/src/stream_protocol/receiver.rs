@@ -6,8 +6,8 @@
 //!        └───────┴────────────────────────────────────┘
 //!          held: frames of the budget, arrived or promised
 //! ```
-//! A frame that was promised (numbers below the edge) is always taken, so the edge never goes back
-//! and nothing that the window allows is dropped. It moves on as frames are read.
+//! A frame that was promised (with a number below the edge) is always taken, so the edge never goes back
+//! and no frame that the window allows is dropped. The edge moves on as frames are read.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,18 +16,18 @@ use qnic_abi::stream::{StreamHeader, HEADER_BYTES, SELECTIVE_BITS};
 use crate::stream_protocol::budget::Budget;
 use crate::stream_protocol::buffer::ReceivedFrame;
 
-/// An acknowledgement is held back for so many frames at most.
+/// An acknowledgement is held back for this many frames at most.
 const FRAMES_PER_ACK: u32 = 4;
 
-/// A frame whose bytes are not all read.
+/// A frame with unread bytes.
 #[derive(Debug)]
 struct Unread<R> {
     frame: R,
-    /// First byte that is not read.
+    /// The first unread byte.
     offset: usize,
 }
 
-/// What became of a Data frame.
+/// The outcome of a Data frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// It is taken.
@@ -36,7 +36,7 @@ pub(crate) enum Arrival {
     Repeated,
     /// The window does not allow it.
     Outside,
-    /// It disagrees with an earlier one about the end.
+    /// It contradicts an earlier frame about the end.
     Malformed,
 }
 
@@ -45,10 +45,10 @@ pub(crate) struct Receiver<R> {
     /// All frames before this number have come.
     next: u64,
     ready: VecDeque<Unread<R>>,
-    /// Frames behind a gap. None: it has no bytes.
+    /// Frames behind a gap; `None` for a frame without bytes.
     early: BTreeMap<u64, Option<Unread<R>>>,
     edge: u64,
-    /// The edge that the peer knows if the last frame has come.
+    /// The edge that the peer knows if the last header has arrived.
     told_edge: u64,
     held: usize,
     /// Number behind the last frame.
@@ -75,7 +75,7 @@ impl<R: ReceivedFrame> Receiver<R> {
         }
     }
 
-    /// Takes a Data frame. One that is not new is dropped.
+    /// Takes a Data frame. A frame that is not new is dropped.
     pub(crate) fn receive(&mut self, number: u64, is_last: bool, frame: R) -> Arrival {
         if number < self.next || self.early.contains_key(&number) {
             self.repeated = self.repeated.wrapping_add(1);
@@ -108,7 +108,7 @@ impl<R: ReceivedFrame> Receiver<R> {
         Arrival::New
     }
 
-    /// Says whether a frame fits to what is known of the end.
+    /// Returns true if a frame does not contradict what is known of the end.
     fn agrees(&self, number: u64, is_last: bool) -> bool {
         let within = self.end.is_none_or(|end| match is_last {
             true => number + 1 == end,
@@ -118,7 +118,7 @@ impl<R: ReceivedFrame> Receiver<R> {
         within && !(is_last && beyond > Some(number))
     }
 
-    /// Copies out what has come in order; returns how many bytes.
+    /// Copies out bytes that have come in order; returns their number.
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> usize {
         let mut done = 0;
         while let Some(unread) = self.ready.front_mut() {
@@ -141,7 +141,7 @@ impl<R: ReceivedFrame> Receiver<R> {
         (self.edge - self.next) as usize + self.ready.len()
     }
 
-    /// Gives the budget back what was read, and moves the edge on up to a share of so many frames.
+    /// Gives the budget back the read frames, and moves the edge on up to a share of so many frames.
     pub(crate) fn grant(&mut self, budget: &mut Budget, share: usize) {
         let committed = self.committed();
         let wants = match self.end {
@@ -157,7 +157,7 @@ impl<R: ReceivedFrame> Receiver<R> {
         }
     }
 
-    /// Drops all that is not in order, and promises nothing more.
+    /// Drops all frames that are not in order, and promises no more.
     pub(crate) fn stop(&mut self, budget: &mut Budget) {
         self.early.clear();
         self.edge = self.next;
@@ -172,7 +172,7 @@ impl<R: ReceivedFrame> Receiver<R> {
         self.stop(budget);
     }
 
-    /// Fills in what a header says of this half, which the peer then knows.
+    /// Fills in this half's fields of a header, which the peer then knows.
     pub(crate) fn tell(&mut self, header: &mut StreamHeader) {
         header.window = ((self.edge - self.next) as u32).into();
         header.acknowledged = self.next.into();
@@ -189,17 +189,17 @@ impl<R: ReceivedFrame> Receiver<R> {
         self.ack_immediately = false;
     }
 
-    /// An acknowledgement is to be sent without waiting for a frame that carries it.
+    /// Returns true if an acknowledgement is to be sent without waiting for a frame that carries it.
     pub(crate) fn must_ack(&self) -> bool {
         self.ack_immediately
     }
 
-    /// An acknowledgement is to be sent some time.
+    /// Returns true if an acknowledgement is to be sent some time.
     pub(crate) fn owes_ack(&self) -> bool {
         self.unacked > 0
     }
 
-    /// The time to wait for a frame that carries it is over, or the peer asks.
+    /// The time to wait for a frame that carries the acknowledgement is over, or the peer asks for it.
     pub(crate) fn ack_immediately(&mut self) {
         self.ack_immediately = true;
     }

@@ -1,4 +1,4 @@
-//! The sending half of a connection: what is on its way, and what is lost.
+//! The sending half of a connection: frames on their way, and lost frames.
 //!
 //! ```text
 //!        first                       next         limit of the peer's window
@@ -6,14 +6,15 @@
 //!          └───────────── queue ───────────────────────────────┘
 //! ```
 //! A frame counts as lost when some that were sent *later* have come, and it has been under way for
-//! longer than the wire has been seen to hold one back (as in RACK, RFC 8985). It is then sent
-//! again at once, and no other. How far a wire reorders is learnt: when the peer says that frames
-//! come twice, those that were sent again had only been late. Only where nothing that was sent
-//! later comes at all, a timer has to find the loss ([`Sender::expire`]).
+//! longer than the wire has been seen to hold a frame back (as in RACK, RFC 8985). It alone is then sent
+//! again at once. The sender learns how far a wire reorders: when the peer reports frames that came
+//! twice, the first copies had only been late. If no frame that was sent later comes at all, a timer
+//! finds the loss ([`Sender::expire`]).
 //!
-//! That a frame has come which was sent twice does not say which of the two it was. If it comes
-//! together with frames that were sent once, and before it was sent again, the peer had only stood
-//! still: it was the first one, and nothing between the two is overtaken.
+//! An acknowledgement of a retransmitted frame is ambiguous: it may answer either copy (Karn's
+//! algorithm). There is one exception. If it comes together with frames that were sent once, before the
+//! second copy, the peer had only stood still. Then it answers the first copy, and no frame sent between
+//! the two copies is overtaken.
 
 use std::collections::VecDeque;
 
@@ -22,16 +23,16 @@ use qnic_shared::timing::{Acknowledged, Time};
 
 use crate::stream_protocol::buffer::SendFrame;
 
-/// Frames that were sent later and have come, at which a frame may be lost.
+/// A frame may be lost when so many that were sent later have come.
 const OVERTAKEN: u64 = 3;
 
-/// On the worst of wires, frames are late by so many quarters of a round trip.
+/// The most that frames are late on any wire, in quarters of a round trip.
 const LATEST: u64 = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// Sent then, as the transmission of that number.
+    /// Sent at that time, as the transmission of that number.
     OnItsWay(Time, u64),
     Lost,
     Received,
@@ -39,7 +40,7 @@ enum State {
 
 #[derive(Debug)]
 struct Outgoing<S> {
-    /// None: the peer has it, or it has no bytes and no frame.
+    /// `None` if the peer has it, or it has no bytes and no frame.
     frame: Option<S>,
     length: usize,
     is_last: bool,
@@ -47,23 +48,23 @@ struct Outgoing<S> {
     sent_before: bool,
 }
 
-/// An acknowledgement of what was never sent.
+/// An acknowledgement of a frame that was never sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// What an acknowledgement has changed.
+/// The effects of an acknowledgement.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Changes {
     pub(crate) acknowledged: Acknowledged,
     pub(crate) lost: u32,
-    /// The latest transmissions that have come: of frames that were sent once, and of others, of
-    /// which an earlier one may have come instead.
+    /// The latest transmissions that have come: of frames that were sent once, and of other frames,
+    /// of which an earlier copy may have come instead.
     once: u64,
     again: u64,
 }
 
 impl Changes {
-    /// The latest transmission that has come for certain; 0: none.
+    /// The latest transmission that has come for certain; 0 if there is none.
     fn newest(&self) -> u64 {
         match self.once {
             0 => self.again,
@@ -89,16 +90,16 @@ pub(crate) struct Sender<S> {
     limit: u64,
     on_its_way: u32,
     lost: u32,
-    /// Transmissions so far, and the latest of which is known that it has come.
+    /// The number of transmissions, and the latest one that has come for certain.
     transmissions: u64,
     newest: u64,
-    /// How late frames are, in quarters of a round trip; 0: none was late yet.
+    /// How late frames are, in quarters of a round trip; 0 if none was late yet.
     late: u64,
-    /// Frames were sent again since the peer last said that some came in vain.
+    /// Frames were sent again since the peer last reported frames that came twice.
     has_resent: bool,
     repeated: u32,
     is_ended: bool,
-    /// One frame may be sent whatever the congestion control says.
+    /// One frame may be sent regardless of congestion control.
     probe: bool,
 }
 
@@ -121,12 +122,12 @@ impl<S: SendFrame> Sender<S> {
         }
     }
 
-    /// Frames that are here.
+    /// The number of frames that the peer does not have.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Says whether all has come, the end included.
+    /// Returns true if the peer has all frames, the end included.
     pub(crate) fn is_done(&self) -> bool {
         self.is_ended && self.queue.is_empty()
     }
@@ -146,7 +147,7 @@ impl<S: SendFrame> Sender<S> {
         self.lost = 0;
     }
 
-    /// Bytes that the last frame has room for, if it was not sent, of a frame with `payload`.
+    /// Free bytes of the last frame, if it was not sent and frames have `payload` bytes.
     fn room(&self, payload: usize) -> usize {
         match self.queue.back() {
             Some(last) if last.state == State::Waiting && last.frame.is_some() => {
@@ -156,8 +157,8 @@ impl<S: SendFrame> Sender<S> {
         }
     }
 
-    /// Takes bytes in, into frames with `payload` bytes each, of which `allocate` may give none.
-    /// Returns how many were taken.
+    /// Takes bytes into frames with `payload` bytes each; `allocate` may have none.
+    /// Returns the number of bytes taken.
     pub(crate) fn write(
         &mut self,
         bytes: &[u8],
@@ -187,7 +188,7 @@ impl<S: SendFrame> Sender<S> {
         done
     }
 
-    /// Ends the stream: what was written last gets the mark if it was not sent.
+    /// Ends the stream: the last frame gets the mark if it was not sent yet.
     pub(crate) fn end(&mut self) {
         if self.is_ended {
             return;
@@ -209,14 +210,14 @@ impl<S: SendFrame> Sender<S> {
         });
     }
 
-    /// Says whether there are frames that the window does not let go, and none on its way that
+    /// Returns true if the window holds frames back, and no frame is on its way that
     /// would bring another window.
     pub(crate) fn is_shut(&self) -> bool {
         let unsent = self.next < self.first + self.queue.len() as u64;
         unsent && self.next >= self.limit && self.on_its_way == 0 && self.lost == 0
     }
 
-    /// Says whether something can be sent.
+    /// Returns true if a frame can be sent.
     pub(crate) fn has_departure(&self, has_room: bool) -> bool {
         let waiting = self.next < self.limit.min(self.first + self.queue.len() as u64);
         (has_room || self.probe) && (self.lost > 0 || waiting)
@@ -241,7 +242,7 @@ impl<S: SendFrame> Sender<S> {
                 false => self.next += 1,
             }
             if again && out.frame.as_ref().is_some_and(S::is_in_use) {
-                // It has not even left.
+                // It has not left yet.
                 continue;
             }
             out.sent_before = again;
@@ -257,15 +258,15 @@ impl<S: SendFrame> Sender<S> {
         None
     }
 
-    /// The memory of a frame that is here, and the bytes of data in it; none if it has no data.
+    /// The memory of a kept frame, and its bytes of data; `None` if it has no data.
     pub(crate) fn frame(&mut self, number: u64) -> Option<(&mut S, usize)> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let out = self.queue.get_mut(index)?;
         Some((out.frame.as_mut()?, out.length))
     }
 
-    /// Takes what a header says. `trip`: the smoothed round trip, in nanoseconds; `timeout`: a
-    /// frame that was sent so long ago, before one that has come, is lost on any wire.
+    /// Takes the acknowledgements of a header. `trip`: the smoothed round trip, in nanoseconds;
+    /// `timeout`: a frame that was sent so long before one that has come is lost on any wire.
     pub(crate) fn acknowledge(
         &mut self,
         now: Time,
@@ -332,7 +333,7 @@ impl<S: SendFrame> Sender<S> {
         changes.acknowledged.frames += 1;
     }
 
-    /// The peer has so many frames twice. If frames were sent again, some were late, not lost.
+    /// The peer has had so many frames twice. If frames were sent again, some were late, not lost.
     fn note_repeated(&mut self, repeated: u32) {
         let more = repeated.wrapping_sub(self.repeated);
         if more == 0 || more > u32::MAX / 2 {
@@ -375,8 +376,8 @@ impl<S: SendFrame> Sender<S> {
         })
     }
 
-    /// Nothing has come for too long: the oldest frame is sent again. Returns false if it has not
-    /// left yet, so that nothing is lost.
+    /// No frame was acknowledged for too long: the oldest is sent again. Returns false if it has not
+    /// left yet, so that no frame is lost.
     pub(crate) fn expire(&mut self, now: Time) -> bool {
         let on_its_way = |out: &&mut Outgoing<S>| matches!(out.state, State::OnItsWay(..));
         let Some(out) = self.queue.iter_mut().find(on_its_way) else {
@@ -396,7 +397,7 @@ impl<S: SendFrame> Sender<S> {
     }
 }
 
-/// One more than the highest frame that a header says has come, counted behind the first gap.
+/// One more than the highest number that a header acknowledges behind the first gap.
 fn highest(header: &StreamHeader) -> u64 {
     let mut highest = 0;
     for (start, word) in (0..).step_by(64).zip(&header.selective) {

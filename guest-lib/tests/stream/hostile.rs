@@ -1,5 +1,5 @@
-//! Peers that keep to no rule: what they send costs them only, and what they make an endpoint keep
-//! has a bound.
+//! Peers that keep no rule: their frames harm only their own connections, and the state that they make an
+//! endpoint keep is bounded.
 
 use crate::wire::{address, patterned, Frame, World, LOSSLESS, MILLISECOND, SECOND};
 use proptest::prelude::*;
@@ -89,7 +89,7 @@ fn others_cannot_end_or_disturb_a_connection() {
     let (ours, theirs) = world.connect();
     let _ = world.write(0, ours, b"abc");
     world.pass(MILLISECOND);
-    // A third node knows everything that was sent, and sends it as its own.
+    // A third node knows every frame that was sent, and sends it as its own.
     for frame in world.tape.take().unwrap() {
         for kind in [Kind::Reset, Kind::Data, Kind::Ack, Kind::Accept] {
             let mut header = frame.header();
@@ -179,7 +179,7 @@ fn headers() -> impl Strategy<Value = (StreamHeader, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A peer that sends anything on a connection that it has: no panic, no more memory than is
+    /// A peer that sends arbitrary frames on its connection: no panic, no more memory than
     /// granted, and a stream with another peer goes on.
     #[test]
     fn a_peer_without_rules_harms_only_itself(
@@ -222,7 +222,7 @@ proptest! {
         prop_assert!(world.transfer((2, good), (1, other), &bytes) == bytes);
     }
 
-    /// Any bytes.
+    /// Random bytes.
     #[test]
     fn what_is_no_frame_is_counted(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut world = World::new(4, 1, &Config::default(), LOSSLESS);

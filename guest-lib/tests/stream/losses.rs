@@ -1,15 +1,15 @@
-//! What is sent again against what was lost, at 1 % and 5 % of independent loss (S6).
+//! Retransmissions compared with losses, at 1 % and 5 % of independent loss (S6).
 //!
 //! ```text
 //!   many frames             Data  Data  ×  Data  Data     1 for 1
-//!                                  Ack   ×  Ack           0 for 1: the next one says the same
+//!                                  Ack   ×  Ack           0 for 1: the next Ack repeats it
 //!   answers at once         ping ──►  × pong              2 for 1: pong, and ping, as pong acknowledges it
-//!   answers soon            ping ──►  × Ack   ◄── pong    0 for 1: pong says the same
+//!   answers soon            ping ──►  × Ack   ◄── pong    0 for 1: pong repeats it
 //!   answers late            ping ──►  × Ack               1 for 1: ping
 //! ```
-//! The minimum is one for each Data frame that is lost. Where nothing follows that says the same, a lost
-//! acknowledgement adds one: its sender cannot know which of the two was lost. Each test prints a row
-//! for each wire (`--nocapture`).
+//! The minimum is one for each lost Data frame. Where no later frame repeats an acknowledgement, losing it
+//! adds one: the sender cannot know whether the frame or the acknowledgement was lost. Each test prints a
+//! row for each wire (`--nocapture`).
 
 use crate::wire::{Faults, World, MILLISECOND, SECOND};
 use qnic::stream_protocol::{Config, ConnectionId, Counters, Error};
@@ -41,7 +41,7 @@ fn connected(loss: u32, trip: u64) -> (World, [ConnectionId; 2]) {
     (world, [ours, theirs])
 }
 
-/// What the wire and both ends have counted.
+/// The counts of the wire and of both ends.
 struct Counts {
     lost_data: u64,
     lost_acks: u64,
@@ -78,7 +78,7 @@ impl Counts {
     }
 }
 
-/// A frame is sent again in vain where a whole window is acknowledged at once, and that is lost.
+/// A frame is sent again in vain only if a whole window is acknowledged at once, and that Ack is lost.
 #[test]
 fn of_many_frames_those_are_sent_again_that_were_lost() {
     for (loss, trip) in WIRES {
@@ -91,7 +91,7 @@ fn of_many_frames_those_are_sent_again_that_were_lost() {
     }
 }
 
-/// Sends a few bytes back and forth; each side thinks for so long before it answers.
+/// Sends a few bytes back and forth; each side waits `think` before it answers.
 fn talk(world: &mut World, ids: [ConnectionId; 2], think: u64) {
     const MESSAGE: [u8; 64] = [7; 64];
     for number in 0..10_000 {
@@ -120,7 +120,7 @@ fn an_answer_that_is_lost_costs_what_it_acknowledges_too() {
     }
 }
 
-/// The acknowledgement goes out before the answer, which says it once more before the timer fires.
+/// The acknowledgement goes out before the answer, which repeats it before the timer fires.
 #[test]
 fn an_acknowledgement_that_an_answer_repeats_costs_nothing() {
     for (loss, trip) in WIRES {
@@ -132,7 +132,7 @@ fn an_acknowledgement_that_an_answer_repeats_costs_nothing() {
     }
 }
 
-/// The answer comes when the timer has fired long ago.
+/// The answer comes long after the timer has fired.
 #[test]
 fn an_acknowledgement_that_nothing_repeats_costs_one_frame() {
     for (loss, trip) in WIRES {

@@ -1,10 +1,10 @@
-//! Streams on wires that lose, repeat and reorder, against an oracle: every byte once and in
+//! Streams on wires that lose, repeat and reorder, against an oracle: every byte comes once and in
 //! order, both ends end in bounded time, and hardly more is sent again than was lost (S6).
 
 use crate::wire::{address, pattern, Faults, World, MILLISECOND, SECOND};
 use qnic::stream_protocol::{Config, ConnectionId, Error};
 
-/// One direction of a connection: what is still to be written and read.
+/// One direction of a connection: the bytes to be written and read.
 struct Flow {
     stream: u64,
     from: usize,
@@ -51,7 +51,7 @@ impl Talk {
         }
     }
 
-    /// Writes, reads and closes a bit; what is read is checked.
+    /// Writes, reads and closes a bit; read bytes are checked.
     fn go_on(&mut self, world: &mut World) {
         for (direction, flow) in self.flows.iter_mut().enumerate() {
             let (writer, reader) = (self.ids[direction], self.ids[1 - direction]);
@@ -118,7 +118,7 @@ impl Flow {
     }
 }
 
-/// Runs connections among three ends; returns what was sent again and what was lost.
+/// Runs connections among three ends; returns the numbers of frames sent again and of lost ones.
 fn run(seed: u64, config: &Config, faults: Faults) -> (u64, u64, u64) {
     let mut world = World::new(seed, 3, config, faults);
     let mut talks: Vec<_> = (0..4)
@@ -131,7 +131,7 @@ fn run(seed: u64, config: &Config, faults: Faults) -> (u64, u64, u64) {
     world.lost_data = 0;
     world.drive(300 * SECOND, |world| {
         talks.iter_mut().for_each(|talk| talk.go_on(world));
-        // Programs go on without the wire.
+        // Programs also act while the wire is quiet.
         world.pass(MILLISECOND / 10);
         talks.iter().all(|talk| talk.closed == [true; 2])
     });
@@ -192,7 +192,7 @@ fn small_pools_and_small_frames_do_as_well() {
     }
 }
 
-/// The minimum is one for each frame that is lost. Prints a row for each wire (`--nocapture`).
+/// The minimum is one for each lost frame. Prints a row for each wire (`--nocapture`).
 #[test]
 fn hardly_more_is_sent_again_than_was_lost() {
     println!("loss repeat | sent lost resent");
@@ -205,13 +205,13 @@ fn hardly_more_is_sent_again_than_was_lost() {
             sent += counts.2;
         }
         println!("{loss:4} {repeat:6} | {sent} {lost} {resent}");
-        // A last frame that seems lost is sent again before it is known whether its
-        // acknowledgement was.
+        // A last frame without an acknowledgement is sent again, even if only the
+        // acknowledgement was lost.
         assert!(resent <= lost + lost / 10 + 5, "{resent} for {lost}");
     }
 }
 
-/// A wire that reorders makes frames look lost, until the stream has learnt how far.
+/// A wire that reorders makes frames look lost, until the stream has learnt how far it reorders.
 #[test]
 fn a_long_stream_learns_how_far_a_wire_reorders() {
     for (seed, loss) in [(1, 0), (2, 20), (3, 50)] {

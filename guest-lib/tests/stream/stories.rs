@@ -1,4 +1,4 @@
-//! What streams promise, one story each (S6).
+//! The promises of streams, one story each (S6).
 
 use crate::wire::{address, patterned, Faults, Frame, World, LOSSLESS, MILLISECOND, SECOND};
 use qnic::stream_protocol::{Config, Error, Failure};
@@ -46,7 +46,7 @@ fn a_half_that_is_closed_leaves_the_other_open() {
 }
 
 #[test]
-fn nobody_listens() {
+fn connecting_without_a_listener_is_refused() {
     let mut pair = pair(LOSSLESS);
     let now = pair.now;
     let ours = pair.ends[0].connect(now, address(1), 0).unwrap();
@@ -183,7 +183,7 @@ fn a_peer_that_stood_still_does_not_get_its_window_again() {
     pair.read(1, theirs, &mut read);
     let before = pair.ends[0].counters();
 
-    // As a guest of which nothing runs until our timer has expired: frames wait at its door.
+    // As a guest that does not run until our timer has expired: frames wait at its door.
     let bytes = patterned(1, 200_000);
     assert_eq!(pair.write(0, ours, &bytes[100..]), Ok(bytes.len() - 100));
     pair.asleep[1] = true;
@@ -228,7 +228,7 @@ fn lost_handshakes_are_repeated() {
     }
 }
 
-/// What a process without connections answers to whoever this frame was for.
+/// The answer of a process without connections to the sender of this frame.
 fn reset_of(frame: &Frame) -> Frame {
     let header = frame.header();
     let reset = StreamHeader {
@@ -365,7 +365,7 @@ fn connections_share_what_there_is() {
             world.pass(MILLISECOND);
         }
     }
-    // All of them are full, and each can still go on.
+    // All of them are full, and each can still continue.
     for (ours, theirs) in pairs.into_iter().rev() {
         let read = world.transfer((0, ours), (1, theirs), b"end");
         assert!(read.ends_with(b"end"));

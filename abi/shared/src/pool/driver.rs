@@ -1,4 +1,4 @@
-//! The driver's side of shared pools: whatever the process writes costs the process only.
+//! The driver's side of shared pools. Whatever the process writes harms only the process.
 
 use qnic_abi::pool::{events, Pool, Queue, Shape, BUSY, NEED_FRAMES, WANT_WAKE};
 use qnic_abi::shared::Ordering;
@@ -11,7 +11,7 @@ use crate::pool::share::Share;
 
 /// The driver's side.
 ///
-/// Every method takes the range, of which it touches what is in front of
+/// Every method takes the range, and touches only the part in front of
 /// [`Shape::first_frame`].
 #[derive(Debug)]
 pub struct DriverSide {
@@ -31,7 +31,7 @@ impl DriverSide {
             output: Share::new(shape, Pool::Output, OutputFull, OutputEmpty, true),
         };
         for index in 0..shape.frames(Pool::Output) {
-            // Not occupied: the range is zero.
+            // The slot is free: the range is zero.
             let _ = side.output_done(memory, Frame::new(index as u16));
         }
         side
@@ -48,7 +48,7 @@ impl DriverSide {
         (0..self.shape.frames(Pool::Input)).map(|index| Frame::new(index as u16))
     }
 
-    /// The next frame that the process wants to be sent; none if there is none now.
+    /// The next frame that the process wants to send, if there is one.
     pub fn next_output<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -56,10 +56,10 @@ impl DriverSide {
         self.output.take(memory)
     }
 
-    /// Gives the process a frame back that the NIC reads no more.
+    /// Gives the process a frame back that the NIC does not read any more.
     ///
     /// # Errors
-    /// [`Occupied`]: only if the process does not keep to the rules.
+    /// [`Occupied`]: only if the process breaks the rules.
     pub fn output_done<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -68,10 +68,10 @@ impl DriverSide {
         self.output.put_empty(memory, frame)
     }
 
-    /// Gives the process a packet. Its length is that of a frame at most.
+    /// Gives the process a packet, which is at most as long as a frame.
     ///
     /// # Errors
-    /// [`Occupied`]: only if the process does not keep to the rules.
+    /// [`Occupied`]: only if the process breaks the rules.
     pub fn deliver<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -80,7 +80,7 @@ impl DriverSide {
         self.input.put(memory, packet)
     }
 
-    /// The next frame that the process gives back; none if there is none now.
+    /// The next frame that the process gives back, if there is one.
     pub fn next_input<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -89,21 +89,21 @@ impl DriverSide {
         Some(taken.map(|packet| packet.frame))
     }
 
-    /// Says that the driver is at work: the process need not kick. The driver comes to
-    /// [`DriverSide::rest`] later, whatever happens.
+    /// Announces that the driver works: the process need not kick. The driver must call
+    /// [`DriverSide::rest`] later.
     pub fn work<M: SharedMemory>(&self, memory: &M) {
         memory.store_u32(BUSY, 1, Ordering::Relaxed);
     }
 
-    /// Rests until it is kicked or something happens at the NIC. Returns false if there is work:
-    /// then it is still busy. `need_frames`: the NIC is short of input frames, so what the process
-    /// gives back counts as work, and the process kicks for it.
+    /// Rests until a kick or an event of the NIC. Returns false if there is work:
+    /// then the driver is still busy. `need_frames`: the NIC is short of input frames, so frames that the
+    /// process gives back count as work, and the process kicks for them.
     #[must_use]
     pub fn rest<M: SharedMemory>(&self, memory: &M, need_frames: bool) -> bool {
         memory.store_u32(NEED_FRAMES, need_frames.into(), Ordering::Relaxed);
         memory.store_u32(BUSY, 0, Ordering::Relaxed);
         // Partner: the fence in `ProcessSide::must_kick`. Either this side sees the slot, or the
-        // process the zero.
+        // process sees the zero.
         memory.fence();
         if self.output.has_come(memory) || (need_frames && self.input.has_come(memory)) {
             self.work(memory);
@@ -112,17 +112,17 @@ impl DriverSide {
         true
     }
 
-    /// To be called after slots were filled, with the [`events`] that they are. Returns true if the
+    /// To be called after slots were filled, with their [`events`]. Returns true if the
     /// process wants to be woken for one of them.
     #[must_use]
     pub fn must_wake<M: SharedMemory>(&self, memory: &M, filled: u32) -> bool {
         // Partner: the fence in `ProcessSide::want`. Either the process sees the slot, or this
-        // side what it wants.
+        // side sees the request.
         memory.fence();
         memory.load_u32(WANT_WAKE, Ordering::Relaxed) & filled != 0
     }
 
-    /// The [`events`] that are there for the process: what a wait or poll of it looks at.
+    /// The [`events`] that are there for the process: the condition of its waits and polls.
     pub fn ready<M: SharedMemory>(&self, memory: &M) -> u32 {
         let mut ready = 0;
         if self.input.has_unread(memory) {

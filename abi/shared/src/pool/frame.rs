@@ -1,4 +1,4 @@
-//! Frames and packets. The side that holds one owns it.
+//! Frames and packets: the holder of the value owns the frame.
 
 use core::marker::PhantomData;
 
@@ -12,7 +12,7 @@ pub enum Input {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {}
 
-/// A frame that this side owns. One that is dropped stays owned, and unused, until the pools are
+/// A frame that this side owns. A dropped one stays owned, and unused, until the pools are
 /// closed.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a frame that is dropped is lost to the pool"]
@@ -41,12 +41,12 @@ impl<K> Frame<K> {
     }
 }
 
-/// A frame that the other side has handed over with something in it.
+/// A frame with contents that the other side has handed over.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Packet<K> {
     /// The frame.
     pub frame: Frame<K>,
-    /// Bytes of it that count, up to its size.
+    /// Bytes of it in use, up to its size.
     pub length: usize,
     /// The node that it goes to or comes from.
     pub node: NodeId,
@@ -54,12 +54,12 @@ pub struct Packet<K> {
     pub port: u16,
 }
 
-/// The other side filled a slot with nonsense: no frame, one that it does not own, or more bytes
+/// The other side filled a slot with nonsense: no frame, a frame that it does not own, or more bytes
 /// than a frame has. The slot is empty again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The slot that comes next is not empty, as the other side has filled it or does not zero what it
-/// takes. The packet stays this side's.
+/// The next slot is not empty: the other side has filled it, or does not zero the slots that it
+/// takes. This side keeps the packet.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Occupied<T>(pub T);

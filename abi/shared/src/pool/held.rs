@@ -1,4 +1,4 @@
-//! Which frames of a pool one side owns.
+//! The frames of a pool that one side owns.
 
 use qnic_abi::pool::MAX_FRAMES;
 
@@ -26,7 +26,7 @@ impl Held {
         held
     }
 
-    /// Takes a frame in. Returns false if it is there already, or no frame of the pool.
+    /// Adds a frame. Returns false if it is there already, or is no frame of the pool.
     pub(crate) fn insert(&mut self, index: usize) -> bool {
         if index >= self.count {
             return false;
@@ -38,7 +38,7 @@ impl Held {
         is_new
     }
 
-    /// Takes a frame out.
+    /// Removes a frame.
     pub(crate) fn remove(&mut self, index: usize) {
         self.words[index / 64] &= !(1 << (index % 64));
     }

@@ -10,16 +10,16 @@
 //!   must_kick  fence, BUSY?          against        rest      BUSY = 0, fence, look again
 //!   want       WANT_WAKE, fence, look again  ag.    must_wake fence, WANT_WAKE?
 //! ```
-//! The driver core and the library run the same code on the same words, so it stands in a crate of
-//! its own: the library knows nothing of the driver core, and `abi` has no behaviour. It is
-//! written against [`SharedMemory`]: a mapping in a kernel, a mapping in a process, loom's atomics
+//! The driver core and the library run the same code on the same words. It is a crate of
+//! its own because the library knows nothing of the driver core, and `abi` has no behaviour. The
+//! code uses [`SharedMemory`]: a mapping in a kernel, a mapping in a process, or loom's atomics
 //! in the models.
 //!
 //! # Owners
 //! A frame is owned by one side. The side that owns it has a [`Frame`], a value that moves; handing
-//! it over consumes it. What comes from the other side is checked: a slot makes a [`Frame`] only
+//! it over consumes it. A slot that the other side fills is checked: it makes a [`Frame`] only
 //! if it names one that this side does not own. So whatever the other side writes, no frame has
-//! two owners here, and no length goes beyond a frame; what does not fit is [`Malformed`].
+//! two owners here, and no length exceeds a frame; other slots are [`Malformed`].
 //!
 //! Nothing here blocks, allocates or has a lock; a side is used by one thread at a time.
 

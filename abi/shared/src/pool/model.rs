@@ -16,7 +16,7 @@ use qnic_abi::{NodeId, SharedMemory};
 use crate::pool::{DriverSide, OutputFrame, Packet, ProcessSide};
 
 /// The range. Control words and slots are loom's atomics; the first byte of each frame is loom's
-/// cell, of which loom reports two accesses at once.
+/// cell, which reports two accesses at once.
 #[derive(Clone)]
 struct Range {
     words: Rc<BTreeMap<usize, AtomicU32>>,
@@ -26,7 +26,7 @@ struct Range {
 
 impl Range {
     fn new(shape: Shape) -> Self {
-        // Heads and tails are for people: neither side reads them.
+        // Heads and tails are for people: the code never reads them.
         let words = [BUSY, NEED_FRAMES, WANT_WAKE].map(|word| (word, AtomicU32::new(0)));
         let mut slots = BTreeMap::new();
         for queue in Queue::ALL {
@@ -89,7 +89,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Two sides, and what they wake each other with.
+/// Two sides, and the primitives by which they wake each other.
 struct Pair {
     shape: Shape,
     range: Range,
@@ -130,7 +130,7 @@ impl Pair {
         self.range.store_u64(offset, value, Ordering::Relaxed);
     }
 
-    /// The process waits until something that it wants is there.
+    /// The process waits until an event that it wants is there.
     fn block(&self, process: &ProcessSide, wanted: u32) {
         if process.want(&self.range, wanted) == 0 {
             self.wake.wait();
@@ -194,7 +194,7 @@ fn packet<K>(frame: crate::pool::Frame<K>) -> Packet<K> {
 
 /// One frame goes back and forth: the process waits for it, and the driver rests in between.
 #[test]
-fn a_frame_that_is_sent_again_is_whole_and_nobody_sleeps_for_ever() {
+fn a_frame_that_is_sent_again_is_whole_and_no_side_sleeps_for_ever() {
     check(|| {
         let (pair, mut driver) = Pair::new(1, 1);
         let process = pair.other();
@@ -262,8 +262,8 @@ fn a_packet_is_whole_and_a_starving_driver_is_kicked() {
     });
 }
 
-/// What a wait in the driver looks at agrees with what the process finds: a process that has
-/// taken all is not told that something is there, and what is put is seen.
+/// The condition of a wait in the driver agrees with the process's view: when the process has
+/// taken all packets no event is reported, and a new packet is seen.
 #[test]
 fn the_driver_sees_what_the_process_has_left() {
     check(|| {

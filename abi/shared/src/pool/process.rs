@@ -9,7 +9,7 @@ use crate::pool::share::Share;
 
 /// The process's side.
 ///
-/// Every method takes the range, of which it touches what is in front of
+/// Every method takes the range, and touches only the part in front of
 /// [`Shape::first_frame`].
 #[derive(Debug)]
 pub struct ProcessSide {
@@ -32,7 +32,7 @@ impl ProcessSide {
         }
     }
 
-    /// A frame that can be filled; none if there is none now.
+    /// A frame that can be filled, if there is one.
     pub fn take_output<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -41,11 +41,11 @@ impl ProcessSide {
         Some(taken.map(|packet| packet.frame))
     }
 
-    /// Has a packet sent. Its length is that of a frame at most. Then
-    /// [`ProcessSide::must_kick`], at the latest before the process waits.
+    /// Has a packet sent, which is at most as long as a frame. Call
+    /// [`ProcessSide::must_kick`] afterwards, at the latest before the process waits.
     ///
     /// # Errors
-    /// [`Occupied`]: only if the driver does not keep to the rules.
+    /// [`Occupied`]: only if the driver breaks the rules.
     pub fn send<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -56,7 +56,7 @@ impl ProcessSide {
         Ok(())
     }
 
-    /// The next packet that has come; none if there is none now.
+    /// The next packet that has come, if there is one.
     pub fn receive<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -64,11 +64,11 @@ impl ProcessSide {
         self.input.take(memory)
     }
 
-    /// Gives a frame back that was read. Then [`ProcessSide::must_kick`], at the latest before the
-    /// process waits.
+    /// Gives back a frame that was read. Call [`ProcessSide::must_kick`] afterwards, at the latest before
+    /// the process waits.
     ///
     /// # Errors
-    /// [`Occupied`]: only if the driver does not keep to the rules.
+    /// [`Occupied`]: only if the driver breaks the rules.
     pub fn give_back<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -79,7 +79,7 @@ impl ProcessSide {
         Ok(())
     }
 
-    /// Returns true if the driver has to be kicked for what was sent or given back since the last
+    /// Returns true if the driver has to be kicked for frames that were sent or given back since the last
     /// call (S4).
     #[must_use]
     pub fn must_kick<M: SharedMemory>(&mut self, memory: &M) -> bool {
@@ -98,18 +98,18 @@ impl ProcessSide {
         sent || (given_back && memory.load_u32(NEED_FRAMES, Ordering::Relaxed) != 0)
     }
 
-    /// Says what the process wants to be woken for, some [`events`]; returns those that are there
-    /// already, with which it does not block.
+    /// Requests a wake-up for some [`events`]; returns those that are there
+    /// already: then the process does not block.
     #[must_use]
     pub fn want<M: SharedMemory>(&self, memory: &M, wanted: u32) -> u32 {
         memory.store_u32(WANT_WAKE, wanted, Ordering::Relaxed);
         // Partner: the fence in `DriverSide::must_wake`. Either this side sees the slot, or the
-        // driver what it wants.
+        // driver sees the request.
         memory.fence();
         self.ready(memory) & wanted
     }
 
-    /// Says that the process is awake.
+    /// Announces that the process is awake.
     pub fn awake<M: SharedMemory>(&self, memory: &M) {
         memory.store_u32(WANT_WAKE, 0, Ordering::Relaxed);
     }

@@ -5,7 +5,7 @@
 //!   put: fill, Release ──────────► word ──── Acquire ──────► take
 //!                                   0  ◄──── zero, Relaxed ─┘
 //! ```
-//! That the producer finds the slot zeroed needs no ordering here: it has a frame in its hands
+//! The producer's check that the slot is zero needs no ordering: the producer has a frame
 //! again only because the consumer has handed one back, through another queue and with release,
 //! after it has zeroed this slot.
 
@@ -77,7 +77,7 @@ impl Producer {
         true
     }
 
-    /// Returns true if the consumer has not taken all that was put.
+    /// Returns true if the consumer has not taken all words.
     pub(crate) fn has_unread<M: SharedMemory>(&self, memory: &M) -> bool {
         memory.load_u64(self.cursor.last(), Ordering::Relaxed) != 0
     }
@@ -112,7 +112,7 @@ impl Consumer {
         Some(word)
     }
 
-    /// Returns true if there is nothing to take.
+    /// Returns true if there is no word to take.
     pub(crate) fn is_empty<M: SharedMemory>(&self, memory: &M) -> bool {
         memory.load_u64(self.cursor.slot(), Ordering::Relaxed) == 0
     }

@@ -1,5 +1,5 @@
-//! What one side has of one pool: the queue that frames come by, the one that they go by, and
-//! which are here.
+//! One side's part of one pool: the queue that brings frames, the queue that takes them away, and
+//! the frames that are here.
 
 use qnic_abi::pool::{Pool, Queue, Shape, Slot};
 use qnic_abi::SharedMemory;
@@ -51,7 +51,7 @@ impl<K> Share<K> {
         })
     }
 
-    /// Hands a packet over, whose length is that of a frame at most.
+    /// Hands over a packet, which is at most as long as a frame.
     pub(crate) fn put<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -87,12 +87,12 @@ impl<K> Share<K> {
             .map_err(|Occupied(packet)| Occupied(packet.frame))
     }
 
-    /// Returns true if there is something to take.
+    /// Returns true if there is a packet to take.
     pub(crate) fn has_come<M: SharedMemory>(&self, memory: &M) -> bool {
         !self.come.is_empty(memory)
     }
 
-    /// Returns true if the other side has something to take.
+    /// Returns true if the other side has a packet to take.
     pub(crate) fn has_unread<M: SharedMemory>(&self, memory: &M) -> bool {
         self.go.has_unread(memory)
     }

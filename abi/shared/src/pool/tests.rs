@@ -1,4 +1,4 @@
-//! Two sides against an oracle, and a driver against a process that writes whatever it likes.
+//! Two sides against an oracle, and a driver against a process that writes nonsense.
 
 use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -181,7 +181,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// What two honest sides have in their hands, and what is under way between them.
+/// The frames of two honest sides, and those under way between them.
 #[derive(Default)]
 struct Oracle {
     sent: VecDeque<(u16, u16)>,
@@ -236,7 +236,7 @@ proptest! {
         }
     }
 
-    /// However the process scribbles, the driver never has a frame twice, and ends.
+    /// Whatever the process writes, the driver never has a frame twice, and its loops end.
     #[test]
     fn a_driver_survives_any_process(
         scribbles in prop::collection::vec((0usize..32, any::<u64>(), 0u8..8, any::<bool>()), 0..300),

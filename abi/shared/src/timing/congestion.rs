@@ -9,31 +9,31 @@
 //!        eighth, if so for five rounds;        grows by 4      a round: smaller the
 //!        doubles, until the first delay        a round         longer the queue
 //! ```
-//! The window that a peer grants is a matter of its memory; this one of the links between. So a
-//! link that is slower than its senders is filled, its queue stays as short as the *queue delay*
-//! that its owner allows, and senders that meet there come to equal shares.
+//! The window that a peer grants reflects its memory; this window reflects the links between. So a
+//! link that is slower than its senders is filled, its queue stays as short as the configured *queue
+//! delay*, and senders that meet there get equal shares.
 //!
-//! Loss is no sign of congestion: these wires lose frames by chance. But when most of what
-//! was sent is lost, no round trip is left to be measured, and the window shrinks.
+//! Loss is no sign of congestion: these wires lose frames at random. But when most frames
+//! are lost, no round trip is left to be measured, and the window shrinks.
 //!
-//! A window that cannot shrink further has no queue of its own: what it measures then
-//! counts as the shortest round trip. So a route that becomes longer is soon known.
+//! A sender whose window cannot shrink further has no queue of its own: the round trip that it then
+//! measures counts as the shortest. So a route that becomes longer is soon known.
 
 use crate::timing::time::Time;
 
 /// Frames that may always be on the wire.
 const SMALLEST: u64 = 4;
 
-/// Frames that may be on the wire before anything is known.
+/// Frames that may be on the wire before the first measurement.
 const FIRST: u64 = 32;
 
 /// A window beyond this limits no sender.
 const LARGEST: u64 = 1 << 20;
 
-/// The window grows by so many frames a round.
+/// The window grows by this many frames a round.
 const STEP: u64 = 4;
 
-/// After so many rounds almost without a queue, it grows faster.
+/// After this many rounds almost without a queue, it grows faster.
 const CALM: u32 = 5;
 
 /// Fixed point: one frame.
@@ -43,18 +43,18 @@ const FRAME: u64 = 256;
 /// nanoseconds.
 const MEMORY: u64 = 10_000_000_000;
 
-/// The share of frames that are lost is that of about so many frames.
+/// The share of lost frames is taken over about this many frames.
 const SAMPLE: u64 = 256;
 
 /// Fixed point: all frames are lost.
 const ALL: u64 = 1 << 32;
 
-/// The window for congestion of the route to one peer.
+/// The congestion window of the route to one peer.
 #[derive(Debug, Clone, Copy)]
 pub struct Congestion {
     /// Most frames on the wire, in [`FRAME`]s.
     window: u64,
-    /// No queue was seen yet.
+    /// No queue was measured yet.
     starting: bool,
     /// Shortest round trips of this span of [`MEMORY`] and of the one before.
     shortest: [u64; 2],
@@ -64,13 +64,13 @@ pub struct Congestion {
     longest: u64,
     /// Rounds in a row almost without a queue.
     calm: u32,
-    /// The window is not made smaller before.
+    /// The window does not shrink before this time.
     hold: Time,
     /// Share of frames that are lost, of [`ALL`].
     loss: u64,
 }
 
-/// What an acknowledgement says.
+/// The contents of an acknowledgement.
 #[derive(Debug, Clone, Copy)]
 pub struct Acknowledged {
     /// Frames that it is the first to acknowledge.
@@ -106,13 +106,13 @@ impl Default for Congestion {
 }
 
 impl Congestion {
-    /// How many frames may be sent while so many are on the wire.
+    /// How many frames may be sent while `in_flight` are on the wire.
     #[inline]
     pub fn room(&self, in_flight: u32) -> u32 {
         self.window().saturating_sub(in_flight)
     }
 
-    /// Returns true if so much room is there that what waits for it goes on.
+    /// Returns true if there is enough room for waiting senders to continue.
     pub fn is_open(&self, in_flight: u32) -> bool {
         self.room(in_flight) > self.window() / 4
     }
@@ -122,7 +122,7 @@ impl Congestion {
         (self.window / FRAME) as u32
     }
 
-    /// Takes what an acknowledgement says. `used`: frames that are still on the wire;
+    /// Takes an acknowledgement. `used`: frames that are still on the wire;
     /// `queue_delay`: how long frames may wait in queues of the network, in nanoseconds.
     pub fn sample(&mut self, now: Time, news: Acknowledged, used: u32, queue_delay: u64) {
         let Acknowledged { frames, trip } = news;

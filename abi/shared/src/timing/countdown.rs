@@ -1,27 +1,27 @@
-//! Chooses which of many things are timed.
+//! Chooses a sample of events to be timed.
 
-/// How many things have one among them that is chosen. It is a prime: where kinds of them
+/// One of so many events is chosen. The number is a prime: where kinds of events
 /// alternate, all kinds are chosen.
 pub const PERIOD: u8 = 61;
 
-/// Chooses the first thing, and every [`PERIOD`]th behind it.
+/// Chooses the first event, and every [`PERIOD`]th after it.
 #[derive(Debug)]
 pub struct Countdown(u8);
 
 impl Countdown {
-    /// The next one is chosen.
+    /// The next event is chosen.
     pub const fn new() -> Self {
         Countdown(1)
     }
 
-    /// Counts one more. Returns true if it is chosen.
+    /// Counts an event. Returns true if it is chosen.
     #[inline]
     pub fn count(&mut self) -> bool {
         self.0 = self.0.checked_sub(1).unwrap_or(PERIOD - 1);
         self.is_chosen()
     }
 
-    /// Returns true if the last one is chosen.
+    /// Returns true if the last event was chosen.
     #[inline]
     pub fn is_chosen(&self) -> bool {
         self.0 == 0

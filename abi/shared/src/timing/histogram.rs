@@ -12,7 +12,7 @@ const PARTS: u32 = 2;
 /// Number of buckets.
 pub const BUCKETS: usize = 2 + ((HIGHEST - LOWEST) << PARTS) as usize;
 
-/// How many times were how long: four buckets to a power of two, so a bound is at most a
+/// Numbers of times by their length: four buckets to a power of two, so a bound is at most a
 /// quarter above the time.
 ///
 /// ```text

@@ -1,4 +1,4 @@
-//! What every protocol of qnic that repeats what was lost needs to know of time: the timer
+//! Time in the protocols of qnic that repeat lost frames: the timer
 //! wheel, the round-trip estimator, and congestion control by delay.
 //!
 //! ```text
@@ -7,11 +7,9 @@
 //!   not acknowledged     ──► pop_due, RoundTrip::back_off, sent again
 //! ```
 //!
-//! The NIC's transport and the protocols that run beside a driver or in a process use the
-//! same, so there is one of each. [`Histogram`] counts
-//! times, and [`Countdown`] chooses what is timed, to show where time goes.
-//! Nothing here reads a clock: time comes in as
-//! [`Time`].
+//! The NIC's transport uses this code, and so do the protocols beside a driver or in a process.
+//! [`Histogram`] counts times, and [`Countdown`] chooses a sample to be timed.
+//! The code reads no clock: the caller passes each [`Time`].
 
 mod congestion;
 mod countdown;

@@ -1,22 +1,22 @@
 //! How long to wait for an acknowledgement: RFC 6298, in nanoseconds.
 
-/// Bounds of the time that a sender waits for an acknowledgement, all in nanoseconds.
+/// Bounds of the timeout for an acknowledgement, all in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct RetransmitLimits {
-    /// Before the round trip is known.
+    /// Timeout before the round trip is known.
     pub initial: u64,
-    /// Shortest time: what the peer may need to wake up.
+    /// Shortest timeout: the time that the peer may need to wake up.
     pub floor: u64,
     /// The same for the oldest frame that is not acknowledged. It is one frame in a window, so
     /// it may be sent again in vain; its loss is what users wait for.
     pub floor_oldest: u64,
-    /// Longest time.
+    /// Longest timeout.
     pub ceiling: u64,
     /// How long the peer may hold an acknowledgement back.
     pub ack_delay: u64,
 }
 
-/// What was measured of the round trip to a peer.
+/// The measured round trip to a peer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RoundTrip {
     /// Smoothed, and its variation; zero before the first sample.
@@ -55,13 +55,13 @@ impl RoundTrip {
         self.doublings = (self.doublings + 1).min(16);
     }
 
-    /// Notes that the peer has received something new.
+    /// Notes that the peer has received a new frame.
     pub fn progress(&mut self) {
         self.doublings = 0;
     }
 
-    /// How long to wait for an acknowledgement of the oldest frame, or of one that
-    /// others are before, in nanoseconds.
+    /// The timeout for the acknowledgement of the oldest frame, or of a frame behind
+    /// others, in nanoseconds.
     pub fn timeout(&self, limits: &RetransmitLimits, oldest: bool) -> u64 {
         let floor = match oldest {
             true => limits.floor_oldest.min(limits.floor),

@@ -4,7 +4,7 @@
 //!            slot 0   1   2   3  …  1023          one tick each, about 131 µs
 //!                 │       │
 //!                 ▼       ▼
-//!               guest ⇄ guest ⇄ guest             whatever expires in tick n stands
+//!               guest ⇄ guest ⇄ guest             a timer that expires in tick n is
 //!                                                 in slot n % 1024
 //! ```
 //! A timer that expires in a later turn of the wheel stays in its slot until then.
@@ -34,7 +34,7 @@ struct Guest<K> {
     next: u32,
 }
 
-/// Timers, each with a key that its owner knows it by.
+/// Timers, each with a key by which its owner knows it.
 #[derive(Debug)]
 pub struct TimerWheel<K> {
     guests: Vec<Guest<K>>,
@@ -76,9 +76,9 @@ impl<K: Copy> TimerWheel<K> {
         }
     }
 
-    /// Checks a timer in that expires at `time`.
+    /// Adds a timer that expires at `time`.
     pub fn check_in(&mut self, time: Time, key: K) -> TimerId {
-        // Rounded up: the tick in which it expires has passed altogether then.
+        // Rounded up: when the timer fires, its whole tick has passed.
         let tick = (time.0 >> TICK_SHIFT).max(self.tick) + 1;
         let slot = tick as usize % SLOTS;
         let first = self.slots[slot];
@@ -107,7 +107,7 @@ impl<K: Copy> TimerWheel<K> {
         TimerId(index)
     }
 
-    /// Checks a timer out that is in the wheel: it has not been returned by
+    /// Removes a timer that is in the wheel: it has not been returned by
     /// [`TimerWheel::pop_due`].
     pub fn check_out(&mut self, timer: TimerId) {
         let guest = &self.guests[timer.0 as usize];
@@ -139,7 +139,7 @@ impl<K: Copy> TimerWheel<K> {
     }
 
     fn pop_due_of_some(&mut self, now: u64) -> Option<K> {
-        // A whole turn looks at every slot once, so it also finds what is late by more.
+        // A whole turn looks at every slot once, so it also finds timers that are later than a turn.
         let mut passed = self.tick.max(now.saturating_sub(SLOTS as u64));
         while let Some(tick) = self.next_occupied(passed).filter(|tick| *tick <= now) {
             let mut index = self.slots[tick as usize % SLOTS];
@@ -148,7 +148,7 @@ impl<K: Copy> TimerWheel<K> {
                 if guest.tick <= now {
                     let key = guest.key;
                     self.check_out(TimerId(index));
-                    // There may be more in this one.
+                    // There may be more timers in this tick.
                     self.tick = self.tick.max(tick - 1);
                     return Some(key);
                 }
@@ -166,7 +166,7 @@ impl<K: Copy> TimerWheel<K> {
         const WORDS: usize = SLOTS / 64;
         let first = passed + 1;
         let (word, bit) = (first as usize % SLOTS / 64, first % 64);
-        // The first word comes twice: from its bit `bit` on, and in the end up to that.
+        // The first word comes twice: first from its bit `bit` on, in the end up to that bit.
         (0..=WORDS as u64).find_map(|turn| {
             let mut slots = self.occupied[(word + turn as usize) % WORDS];
             if turn == 0 {
@@ -176,7 +176,7 @@ impl<K: Copy> TimerWheel<K> {
         })
     }
 
-    /// When to look for expired timers at the latest; perhaps too early.
+    /// When to check for expired timers at the latest; perhaps too early.
     pub fn deadline(&self) -> Option<Time> {
         if self.count == 0 {
             return None;

@@ -1,4 +1,4 @@
-//! What happens when time passes.
+//! Timers of connections.
 
 use qnic_abi::stream::Reason;
 use qnic_shared::timing::Time;
@@ -9,7 +9,7 @@ use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
 use crate::stream_protocol::connection::Stage;
 
 impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
-    /// Does what is due. Then [`Endpoint::poll_transmit`] and [`Endpoint::poll_changed`].
+    /// Does the work that is due. Call [`Endpoint::poll_transmit`] and [`Endpoint::poll_changed`] next.
     pub fn tick(&mut self, now: Time) {
         while let Some(alarm) = self.timers.pop_due(now) {
             match alarm {
@@ -31,8 +31,8 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         self.schedule(id);
     }
 
-    /// Makes sure that a timer runs while an answer is missing. It is not set anew with each
-    /// frame: when it fires it looks how long the oldest frame has been under way.
+    /// Ensures that a timer runs while an answer is missing. It is not restarted with each
+    /// frame: when it fires, it checks for how long the oldest frame has been under way.
     pub(crate) fn watch(&mut self, now: Time, id: ConnectionId) {
         let Some(Parts {
             connection, config, ..
@@ -79,7 +79,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
                 Some(at) => {
                     let is_late = at.max(connection.progress_at).after(timeout) <= now;
                     if is_late && connection.sender.expire(now) {
-                        // The next frame that is as old gets its chance, however late this is.
+                        // The next frame of the same age has its own timeout, however late this is.
                         connection.progress_at = now;
                         connection.round_trip.back_off();
                         let trip = connection.round_trip.typical();
@@ -99,7 +99,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         self.schedule(id);
     }
 
-    /// Asks a peer that says nothing, gives it up, and ends what has lingered long enough.
+    /// Asks a silent peer, gives it up, and ends connections that have lingered long enough.
     fn look_for_silence(&mut self, now: Time, id: ConnectionId) {
         let Some(Parts {
             connection, config, ..
@@ -115,7 +115,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
                 return self.remove(id);
             }
         } else if is_over(connection.left_at) && connection.sender.is_done() {
-            // The peer has all, and goes on although nobody reads it.
+            // The peer has all bytes, and goes on sending although the program does not read any more.
             return self.reset(id, Reason::Aborted);
         } else if silent_for >= config.peer_timeout {
             return self.fail(id, Failure::PeerLost);
@@ -129,7 +129,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         self.schedule(id);
     }
 
-    /// A connection that is complete and was left begins to linger.
+    /// A complete connection that the program has closed begins to linger.
     pub(crate) fn settle(&mut self, id: ConnectionId) {
         let Some(connection) = self.get_mut(id) else {
             return;

@@ -1,4 +1,4 @@
-//! What the program asks for.
+//! The calls of the program.
 
 use qnic_abi::stream::{Reason, HEADER_BYTES, MIN_FRAME_BYTES};
 use qnic_shared::timing::Time;
@@ -9,7 +9,7 @@ use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
 use crate::stream_protocol::connection::{Connection, Stage};
 
 impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
-    /// Begins a connection. `frame_bytes`: what the route carries, the header included; 0 if only
+    /// Begins a connection. `frame_bytes`: the longest frame of the route, the header included; 0 if only
     /// the configuration limits it.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         self.schedule(id);
     }
 
-    /// Lets peers connect, or no longer: those that wait are refused.
+    /// Lets peers connect, or stops it: waiting connections are then refused.
     pub fn listen(&mut self, is_listening: bool) {
         self.is_listening = is_listening;
         if !is_listening {
@@ -64,7 +64,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// Takes a connection that a peer has opened.
+    /// Accepts a connection that a peer has opened.
     pub fn accept(&mut self) -> Option<(ConnectionId, Address)> {
         let id = self.incoming.pop_front()?;
         let connection = self.get_mut(id)?;
@@ -74,7 +74,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         Some((id, peer))
     }
 
-    /// Says whether the peer has confirmed the connection.
+    /// Returns true if the peer has confirmed the connection.
     ///
     /// # Errors
     /// [`Error::NoConnection`], [`Error::Failed`]
@@ -85,8 +85,8 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// Takes bytes to be sent; returns how many, at least one. Frames come from `allocate`, which
-    /// may have none. Then [`Endpoint::poll_transmit`].
+    /// Takes bytes to be sent; returns their number, at least one. Frames come from `allocate`, which
+    /// may have none. Call [`Endpoint::poll_transmit`] next.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] without any room, [`Error::Ended`] after [`Endpoint::finish`], …
@@ -123,7 +123,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         Ok(taken)
     }
 
-    /// Copies out bytes that have come; returns how many. 0: the stream has ended.
+    /// Copies out bytes that have come; returns their number, 0 if the stream has ended.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if none have come, …
@@ -167,7 +167,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         Ok(())
     }
 
-    /// Says whether the peer has all that was written, the end included.
+    /// Returns true if the peer has all written bytes, the end included.
     ///
     /// # Errors
     /// [`Error::NoConnection`], [`Error::Failed`]
@@ -179,8 +179,8 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// Leaves a connection. What was written is still sent, and the stream ended. If something
-    /// has come that was not read, or comes later, the peer's stream is reset.
+    /// Closes a connection. Written bytes are still sent, and the stream ended. If bytes
+    /// have come that were not read, or come later, the peer's stream is reset.
     pub fn close(&mut self, now: Time, id: ConnectionId) {
         if self.of_program(id).is_err() {
             return;
@@ -202,7 +202,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// Gives a connection up: the peer is told, and reads no more.
+    /// Gives a connection up: the peer is told, and nothing more is read.
     pub fn abort(&mut self, id: ConnectionId) {
         if self.of_program(id).is_ok() {
             self.reset(id, Reason::Aborted);
@@ -238,7 +238,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// Sends frames of at most so many bytes from now on, the header included: the route carries
+    /// Limits frames to so many bytes from now on, the header included, because the route carries
     /// no more.
     pub fn limit_frame_bytes(&mut self, id: ConnectionId, bytes: usize) {
         if let Some(connection) = self.get_mut(id) {

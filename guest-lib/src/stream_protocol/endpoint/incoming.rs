@@ -1,4 +1,4 @@
-//! What becomes of a frame.
+//! Frames that come in.
 
 use qnic_abi::stream::{Kind, Reason, StreamFlags, StreamHeader, HEADER_BYTES};
 use qnic_abi::NodeId;
@@ -11,12 +11,12 @@ use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
 use crate::stream_protocol::connection::Stage;
 use crate::stream_protocol::receiver::Arrival;
 
-/// Resets for connections that are not there which wait to be sent.
+/// Resets for unknown connections that wait to be sent.
 const RESETS: usize = 64;
 
 impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
-    /// Takes a frame that came from this address. Nothing in it is believed unchecked. Then
-    /// [`Endpoint::poll_transmit`] and [`Endpoint::poll_changed`].
+    /// Takes a frame that came from this address, and checks it. Call
+    /// [`Endpoint::poll_transmit`] and [`Endpoint::poll_changed`] next.
     pub fn handle_frame(&mut self, now: Time, from: Address, frame: R) {
         let mut bytes = [0; HEADER_BYTES];
         let Some(data) = frame.length().checked_sub(HEADER_BYTES) else {
@@ -38,7 +38,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// Says whether a frame is of a connection that is here. If it is not, the peer is told.
+    /// Returns true if a frame belongs to a known connection. If not, the peer is told.
     fn is_of_connection(
         &mut self,
         id: ConnectionId,
@@ -69,7 +69,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         known
     }
 
-    /// Has a Reset sent to a connection of a peer that is none here.
+    /// Has a Reset sent for a connection of a peer that is not known here.
     fn refuse(&mut self, to: Address, theirs: u64, reason: Reason) {
         match self.resets.len() < RESETS {
             true => self.resets.push_back((to, theirs, reason)),
@@ -111,20 +111,20 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         {
             let bytes = (header.detail.get() as usize).min(config.frame_bytes);
             connection.set_frame_bytes(bytes);
-            // Nothing was sent that it could acknowledge: it only brings the window.
+            // No frame was sent that it could acknowledge: it only brings the window.
             let _ = connection.acknowledge(now, header, config);
         }
         self.begin(now, id);
     }
 
-    /// Connections of a node that nobody has accepted.
+    /// The number of connections of a node that the program has not accepted.
     fn pending_of(&self, node: NodeId) -> usize {
         let address = |port| Address { node, port };
         let range = (address(0), 0)..=(address(u16::MAX), u64::MAX);
         self.pending.range(range).count()
     }
 
-    /// A frame of a connection that is here, from its peer.
+    /// Takes a frame of a known connection, from its peer.
     fn handle_known(
         &mut self,
         now: Time,
@@ -219,7 +219,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
         let is_left = connection.left_at.is_some();
         match arrival {
-            // The program has left: nobody reads it.
+            // The program has closed the connection, so these bytes cannot be read.
             Arrival::New if is_left && has_bytes => self.reset(id, Reason::Aborted),
             Arrival::New => self.change(id),
             Arrival::Repeated => self.counters.repeated_frames += 1,
@@ -228,7 +228,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// What follows from a frame: room for writers, acknowledgements, timers, the end.
+    /// The consequences of a frame: room for writers, acknowledgements, timers, the end.
     fn after_frame(&mut self, now: Time, id: ConnectionId) {
         let Some(Parts {
             connection,

@@ -2,11 +2,11 @@
 //!
 //! | module | |
 //! |---|---|
-//! | `calls` | what the program asks for: connect, accept, read, write, finish, close |
-//! | `incoming` | what becomes of a frame |
+//! | `calls` | the calls of the program: connect, accept, read, write, finish, close |
+//! | `incoming` | frames that come in |
 //! | `outgoing` | the next frame to send |
-//! | `alarms` | what happens when time passes |
-//! | `table` | the connections, and what they share |
+//! | `alarms` | timers |
+//! | `table` | the connections, and the state that they share |
 
 mod alarms;
 mod calls;

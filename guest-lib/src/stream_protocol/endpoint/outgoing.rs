@@ -1,4 +1,4 @@
-//! The next frame to send: connections have turns, a frame each.
+//! The next frame to send: connections take turns, one frame each.
 
 use qnic_abi::stream::{Kind, StreamFlags, StreamHeader, HEADER_BYTES, MAGIC};
 use qnic_shared::timing::Time;
@@ -13,17 +13,17 @@ use crate::stream_protocol::sender::Departure;
 /// A frame to send.
 #[derive(Debug)]
 pub struct Transmit<'a, S> {
-    /// Whom to.
+    /// Its destination.
     pub to: Address,
-    /// What stands in front of the data.
+    /// The header in front of the data.
     pub header: [u8; HEADER_BYTES],
-    /// The frame that holds the data, and how many bytes of it; none: there is no data.
+    /// The frame that holds the data, and the bytes of data; `None` if there is no data.
     pub data: Option<(&'a mut S, usize)>,
 }
 
 impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
-    /// The next frame to send; none if there is nothing to send now. What it returns counts as
-    /// sent, so it is called only if a frame for a header without data is at hand.
+    /// The next frame to send; `None` if there is none now. The returned frame counts as
+    /// sent, so the caller needs a free frame at hand for a header without data.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<'_, S>> {
         if let Some((to, theirs, reason)) = self.resets.pop_front() {
             let header = StreamHeader {
@@ -47,7 +47,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
                 _ => None,
             };
             if kind == Kind::Data && departure.is_none() {
-                // What was to be sent again has not left yet.
+                // The earlier copy of the frame has not left yet.
                 continue;
             }
             let connection = self.get_mut(id)?;
@@ -75,7 +75,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// The next Data frame of a connection goes its way.
+    /// Sends the next Data frame of a connection.
     fn depart(&mut self, now: Time, id: ConnectionId) -> Option<Departure> {
         let departure = self.get_mut(id)?.depart(now);
         if let Some(departure) = departure {
@@ -87,7 +87,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         departure
     }
 
-    /// The next connection that has something to send, and what.
+    /// The next connection that has a frame to send, and its kind.
     fn next_turn(&mut self) -> Option<(ConnectionId, Kind)> {
         while let Some(id) = self.queue.pop_front() {
             if let Some(connection) = self.get_mut(id) {

@@ -1,4 +1,4 @@
-//! The connections of an endpoint, and what they share.
+//! The connections of an endpoint, and the state that they share.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
@@ -12,16 +12,16 @@ use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
 use crate::stream_protocol::config::{BadConfig, Config};
 use crate::stream_protocol::connection::{Connection, Stage, Timers};
 
-/// What an endpoint has counted.
+/// The counters of an endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames handed out to be sent.
     pub frames_sent: u64,
     /// Of those, Data frames.
     pub data_frames_sent: u64,
-    /// Of those, such as were sent before.
+    /// Of those, frames that were sent before.
     pub data_frames_resent: u64,
-    /// Times that nothing but the timer found a loss.
+    /// Losses that only the timer found.
     pub resend_timeouts: u64,
     /// Frames that came and were taken.
     pub frames_received: u64,
@@ -29,11 +29,11 @@ pub struct Counters {
     pub repeated_frames: u64,
     /// Data frames that no window allowed: dropped.
     pub frames_outside: u64,
-    /// Frames that disagree with themselves or with what was said before: dropped.
+    /// Frames that contradict themselves or earlier ones: dropped.
     pub malformed_frames: u64,
-    /// Frames of connections that are not there, or of others than the peer: dropped.
+    /// Frames of unknown connections, or from others than the peer: dropped.
     pub stale_frames: u64,
-    /// Opens that were refused, as nobody listens or too many wait.
+    /// Opens that were refused, because no program listens or too many wait.
     pub opens_refused: u64,
     /// Resets that were not sent, as too many were waiting.
     pub resets_dropped: u64,
@@ -41,10 +41,10 @@ pub struct Counters {
     pub connections_failed: u64,
 }
 
-/// Of what the program has to hear.
+/// What the program has to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changed {
-    /// Something can be read or written, or the connection has ended or failed.
+    /// Bytes can be read or written, or the connection has ended or failed.
     Connection(ConnectionId),
     /// A connection can be accepted.
     Incoming,
@@ -66,16 +66,16 @@ pub struct Endpoint<S, R> {
     slots: Vec<Option<Connection<S, R>>>,
     free: Vec<u16>,
     count: usize,
-    /// Connections that peers have opened and nobody has accepted, by what the Open says.
+    /// Connections that peers have opened and the program has not accepted, by the contents of the Open.
     pub(crate) pending: BTreeMap<(Address, u64), ConnectionId>,
     /// Those of them that are open.
     pub(crate) incoming: VecDeque<ConnectionId>,
     pub(crate) is_listening: bool,
     /// Connections that linger, the one that has done so longest first.
     pub(crate) lingering: VecDeque<ConnectionId>,
-    /// Connections that may have something to send.
+    /// Connections that may have frames to send.
     pub(crate) queue: VecDeque<ConnectionId>,
-    /// Resets for connections that are not there.
+    /// Resets for unknown connections.
     pub(crate) resets: VecDeque<(Address, u64, Reason)>,
     pub(crate) changed: VecDeque<Changed>,
     pub(crate) incoming_changed: bool,
@@ -86,7 +86,7 @@ pub struct Endpoint<S, R> {
 }
 
 impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
-    /// An endpoint without connections. `seed` is random: who can guess it can guess the numbers
+    /// An endpoint without connections. `seed` is random: a peer that can guess it can guess the numbers
     /// of connections.
     ///
     /// # Errors
@@ -115,17 +115,17 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         })
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Connections that are in the table.
+    /// The number of connections in the table.
     pub fn connections(&self) -> usize {
         self.count
     }
 
-    /// The next thing that the program has to hear of. A connection is named once, however much
+    /// The next change that the program has to look at. A connection is named once, however much
     /// has changed.
     pub fn poll_changed(&mut self) -> Option<Changed> {
         let changed = self.changed.pop_front()?;
@@ -140,7 +140,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         Some(changed)
     }
 
-    /// When [`Endpoint::tick`] has something to do at the latest; perhaps earlier.
+    /// When [`Endpoint::tick`] has work at the latest; perhaps earlier.
     pub fn deadline(&self) -> Option<Time> {
         self.timers.deadline()
     }
@@ -154,7 +154,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         mixed ^ (mixed >> 31)
     }
 
-    /// Adds a connection; makes room by ending one that lingers. None if the table is full.
+    /// Adds a connection; makes room by ending one that lingers. `None` if the table is full.
     pub(crate) fn insert(
         &mut self,
         now: Time,
@@ -199,7 +199,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         })
     }
 
-    /// Takes a connection out, with all that it has.
+    /// Removes a connection with all its frames.
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         let Some(Parts {
             connection,
@@ -253,7 +253,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// The connection may have something to send.
+    /// Notes that the connection may have frames to send.
     pub(crate) fn schedule(&mut self, id: ConnectionId) {
         let Some(connection) = self.get_mut(id) else {
             return;
@@ -264,7 +264,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// The program has to hear of it.
+    /// Notes that the program has to look at the connection.
     pub(crate) fn change(&mut self, id: ConnectionId) {
         let Some(connection) = self.get_mut(id) else {
             return;
@@ -275,7 +275,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// A connection has failed: the program hears of it, or it is gone if no program has it.
+    /// A connection has failed: the program learns of it; if no program has it, it is removed.
     pub(crate) fn fail(&mut self, id: ConnectionId, failure: Failure) {
         let Some(Parts {
             connection,
@@ -301,7 +301,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// Takes a connection out that nobody has; if it is to be reset, then afterwards.
+    /// Removes a connection that the program does not have; if a Reset is due, after it was sent.
     pub(crate) fn remove_when_reset_is_sent(&mut self, id: ConnectionId) {
         let reset = |connection: &Connection<S, R>| connection.reset_due.is_some();
         match self.get(id).is_some_and(reset) {
@@ -311,13 +311,13 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
     }
 }
 
-/// A connection, and what it shares with others.
+/// A connection, and the state that it shares with others.
 pub(crate) struct Parts<'a, S, R> {
     pub(crate) connection: &'a mut Connection<S, R>,
     pub(crate) receive: &'a mut Budget,
     pub(crate) send: &'a mut Budget,
     pub(crate) config: &'a Config,
-    /// Frames that one connection gets of either kind.
+    /// The most frames of either kind that one connection gets.
     pub(crate) receive_share: usize,
     pub(crate) send_share: usize,
 }

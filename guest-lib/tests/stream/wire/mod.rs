@@ -1,4 +1,4 @@
-//! Endpoints on a virtual wire: everything from a seed, time included.
+//! Endpoints on a virtual wire: a seed decides everything, also time.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
 
-/// What the wire does to frames.
+/// The faults of the wire.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Faults {
     /// Shares of frames, of 1,000.
@@ -59,12 +59,12 @@ pub(crate) struct World {
     pub(crate) ends: Vec<End>,
     pub(crate) rng: Rng,
     pub(crate) faults: Faults,
-    /// Frames on the wire, by when they arrive.
+    /// Frames on the wire, by the time of their arrival.
     flying: BTreeMap<(Time, u64), Frame>,
     flown: u64,
-    /// Ends that receive nothing, and of which nothing is received.
+    /// Ends that are cut off in both directions.
     pub(crate) cut: Vec<bool>,
-    /// Ends that do nothing: what comes waits.
+    /// Ends that stand still: frames for them wait.
     pub(crate) asleep: Vec<bool>,
     /// Data frames that the wire has lost.
     pub(crate) lost_data: u64,
@@ -72,7 +72,7 @@ pub(crate) struct World {
     pub(crate) lost_acks: u64,
     /// Frames on the wire of each kind.
     pub(crate) sent: BTreeMap<u8, u64>,
-    /// The next frame that this holds for is lost.
+    /// The next frame for which this returns true is lost.
     pub(crate) lose_next: Option<fn(&Frame) -> bool>,
     /// Copies of all frames that were sent, if wanted.
     pub(crate) tape: Option<Vec<Frame>>,
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Takes out what is to be sent.
+    /// Puts all frames that are to be sent on the wire.
     pub(crate) fn flush(&mut self) {
         for from in 0..self.ends.len() {
             if self.asleep[from] {
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// When the next frame arrives, or an end wants to be called.
+    /// When the next frame arrives, or an end is to be called.
     fn next_event(&self) -> Option<Time> {
         let coming = self.flying.iter().find(|(_, to)| !self.asleep[to.to]);
         let arrival = coming.map(|((at, _), _)| *at);
@@ -174,7 +174,7 @@ impl World {
         self.step_until(Time(u64::MAX))
     }
 
-    /// The same; returns false, too, if that is later than `end`.
+    /// The same; also returns false if that is later than `end`.
     fn step_until(&mut self, end: Time) -> bool {
         self.flush();
         let Some(next) = self.next_event().filter(|next| *next <= end) else {
@@ -193,12 +193,12 @@ impl World {
         true
     }
 
-    /// Delivers what has arrived by now.
+    /// Delivers the frames that have arrived by now.
     pub(crate) fn arrive(&mut self) {
         while self.arrive_some(usize::MAX) {}
     }
 
-    /// Delivers so many of the frames that have arrived by now; false: there were none.
+    /// Delivers so many of the frames that have arrived by now; returns false if there were none.
     pub(crate) fn arrive_some(&mut self, count: usize) -> bool {
         let due = self.flying.range(..=(self.now, u64::MAX));
         let due = due.filter(|(_, frame)| !self.asleep[frame.to]);
@@ -212,7 +212,7 @@ impl World {
         !keys.is_empty()
     }
 
-    /// Lets time pass until this holds.
+    /// Lets time pass until a condition holds.
     ///
     /// # Panics
     /// If it does not within so many nanoseconds.
@@ -243,7 +243,7 @@ impl World {
         (ours, theirs.unwrap().0)
     }
 
-    /// Writes as much as is taken now.
+    /// Writes as many bytes as are taken now.
     pub(crate) fn write(
         &mut self,
         end: usize,
@@ -253,7 +253,7 @@ impl World {
         self.ends[end].write(id, bytes, || Some(Vec::new()))
     }
 
-    /// Writes all and ends the stream; the other end reads all. Returns what it reads.
+    /// Writes all and ends the stream; the other end reads all. Returns the bytes that it reads.
     pub(crate) fn transfer(
         &mut self,
         (from, writer): (usize, ConnectionId),
@@ -276,7 +276,7 @@ impl World {
         read
     }
 
-    /// Reads what has come; returns true at the end of the stream.
+    /// Reads the bytes that have come; returns true at the end of the stream.
     pub(crate) fn read(&mut self, end: usize, id: ConnectionId, read: &mut Vec<u8>) -> bool {
         let mut buffer = [0; 10_000];
         loop {
@@ -292,7 +292,7 @@ impl World {
     }
 }
 
-/// Bytes that tell where in which stream they are.
+/// The byte at a position of a stream; it differs between streams and positions.
 pub(crate) fn pattern(stream: u64, position: u64) -> u8 {
     let mixed = (stream << 40 ^ position).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8
