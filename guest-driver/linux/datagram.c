@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Datagrams: pages, when the ports are served, and the interface for other modules
+ * Datagrams: their pages, the schedule of service, and the interface for other modules
  * (qnic_datagram.h), which turns pages into physical addresses and back.
  */
 #include <linux/gfp.h>
@@ -23,12 +23,12 @@ static DEFINE_MUTEX(devices_lock);
 
 /* ---- serving ---- */
 
-/* What is shorter than this gets a timer of its own; the others are ticks. */
+/* A shorter delay gets a timer of its own; other delays are ticks. */
 #define SOON_NS (NSEC_PER_MSEC / 2)
 
 /*
- * In softirq context: at once behind the interrupt, with interrupts enabled. The system's workqueue
- * for that is as good as one of its own.
+ * In softirq context: right after the interrupt, with interrupts enabled. The system's workqueue
+ * is good enough.
  */
 static void serve_run(struct work_struct *work)
 {
@@ -75,18 +75,18 @@ void qnic_datagrams_refuse(struct qnic_dev *dev)
 }
 
 /*
- * The device was reset, and the ports know. Whoever asks for service from here on sees that
+ * The device was reset, and the ports know. A later request for service finds that
  * the device is stopped.
  */
 void qnic_datagrams_stop(struct qnic_dev *dev)
 {
 	hrtimer_cancel(&dev->datagrams_soon);
 	cancel_delayed_work_sync(&dev->datagrams);
-	/* The work may have started it once more, before it saw that it is to stop. */
+	/* The work may have restarted it before it saw that the device is stopped. */
 	hrtimer_cancel(&dev->datagrams_soon);
 }
 
-/* A tick is too long for a process that waits for less. */
+/* A tick is too long for a process that waits for a shorter time. */
 void qnic_schedule_datagrams(struct qnic_dev *dev, u64 delay_ns)
 {
 	unsigned long delay = delay_ns ? nsecs_to_jiffies(delay_ns) + 1 : 0;
@@ -113,7 +113,7 @@ static struct page *page_of(u64 address)
 }
 
 /*
- * A block is a compound page: it has one reference count, also for those pages of it that a process
+ * A block is a compound page: it has one reference count, which also covers pages of it that a process
  * has mapped.
  */
 u64 qnic_block_new(u32 order, bool charged)
@@ -125,8 +125,8 @@ u64 qnic_block_new(u32 order, bool charged)
 }
 
 /*
- * Pages of block requests may be of allocations whose pages nobody counts. They stay zero, and are
- * there as long as their request.
+ * Pages of block requests may be from allocations whose pages have no reference counts. Their counts stay
+ * zero, and they exist as long as their request.
  */
 static bool is_counted(struct page *page)
 {

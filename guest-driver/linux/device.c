@@ -4,9 +4,9 @@
  * Rust part.
  *
  * Order in probe: configuration, queues, SRAM, event buffers, device ready, Hello.
- * A reset between "ready" and the answer to Hello, which says that the SRAM is there,
+ * A reset between "ready" and the answer to Hello, which means that the SRAM is there,
  * would kill the device process and the emulator with it. So everything that can fail
- * comes before "ready", and qnic_rs_start() waits for the answer first of all.
+ * comes before "ready", and qnic_rs_start() begins by waiting for the answer.
  */
 #include <linux/idr.h>
 #include <linux/io.h>
@@ -125,7 +125,7 @@ static int post_events(struct qnic_dev *dev)
 	return 0;
 }
 
-/* QEMU does not report that the device process is gone: the driver has to ask. */
+/* QEMU does not report that the device process has died: the driver has to ask. */
 static void watchdog_run(struct work_struct *work)
 {
 	struct qnic_dev *dev = container_of(to_delayed_work(work), struct qnic_dev, watchdog);
@@ -196,7 +196,7 @@ static void dev_stop(struct qnic_dev *dev)
 		cancel_work_sync(&dev->workers[i].work);
 }
 
-/* From "ready" on; the queues are there. */
+/* Brings the device up from "ready" on; the queues are there. */
 static int dev_start(struct qnic_dev *dev, const u8 *config)
 {
 	unsigned long flags;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The functions that the C shim and the Rust part of the module call of each other.
+ * The functions by which the C shim and the Rust part of the module call each other.
  *
  * The build script of the Rust part makes its declarations from this file. Types are
  * restricted to those that it understands: integers of fixed width, bool, and
@@ -20,7 +20,7 @@ struct qnic_host_area;
 struct qnic_pin;
 struct mm_struct;
 
-/* What a process may map: results of qnic_rs_mapping(). */
+/* Kinds of mappings: results of qnic_rs_mapping(). */
 #define QNIC_MAP_WINDOW		0	/* value: offset in SRAM */
 #define QNIC_MAP_DOORBELL	1	/* value: virtqueue */
 #define QNIC_MAP_HOST_AREA	2	/* value: not used */
@@ -30,7 +30,7 @@ struct mm_struct;
 #define QNIC_POLL_READABLE	1
 #define QNIC_POLL_GONE		2
 
-/* Memory that is not exported; results above zero of qnic_memory_check() and lookups. */
+/* Memory that cannot be exported: results above zero of qnic_memory_check() and lookups. */
 #define QNIC_MEMORY_DEVICE	1
 #define QNIC_MEMORY_SECRET	2
 #define QNIC_MEMORY_DAX		3
@@ -74,7 +74,7 @@ s32 qnic_rs_counters(void *driver, u8 *argument);
 s32 qnic_rs_call(void *process, u32 command, u8 *argument);
 /* Size of the argument of a call; -errno if there is no such call. */
 s32 qnic_rs_argument_bytes(u32 command);
-/* What is at an offset of the device file: QNIC_MAP_* or -errno. */
+/* The kind of mapping at an offset of the device file: QNIC_MAP_* or -errno. */
 s32 qnic_rs_mapping(void *process, u64 offset, u64 length, bool writable, u64 *value);
 /* The host area of a process. */
 struct qnic_host_area *qnic_rs_host_area(void *process);
@@ -86,7 +86,7 @@ s32 qnic_rs_poll(void *process);
 void qnic_rs_close(void *process);
 /* Frees it, closed or not. */
 void qnic_rs_release(void *process);
-/* The kernel changes or frees pages of a region; false: try again. */
+/* The kernel changes or frees pages of a region; returns false: try again. */
 bool qnic_rs_invalidate(void *region, struct qnic_notifier *notifier, u64 start, u64 end, bool may_sleep, u64 sequence);
 
 /* Opens shared pools; *pools stays NULL if they were refused. */
@@ -94,9 +94,9 @@ s32 qnic_rs_pools_open(void *driver, u8 *argument, void **pools);
 void qnic_rs_pools_close(void *pools);
 /* Every call of pools. */
 s32 qnic_rs_pools_call(void *pools, u32 command, u8 *argument);
-/* May this be mapped: 0 or -errno. */
+/* Checks a mapping: 0 or -errno. */
 s32 qnic_rs_pools_mapping(void *pools, u64 offset, u64 length);
-/* Physical address of a page of the range; 0: there is none. */
+/* Physical address of a page of the range; 0 if there is no such page. */
 u64 qnic_rs_pools_page(void *pools, u64 index);
 /* The wait queue of pools, and QNIC_POLL_* bits. */
 void *qnic_rs_pools_waiters(void *pools);
@@ -104,12 +104,12 @@ s32 qnic_rs_pools_poll(void *pools);
 
 /*
  * Datagrams. Pages are named by physical address: a buffer is some bytes within one page, and a
- * reference on it; none is address 0. bind: `upper` is passed to qnic_upper_...() until close()
+ * reference on it; address 0 is no buffer. bind: `upper` is passed to qnic_upper_...() until close()
  * has returned.
  */
 s32 qnic_rs_datagram_bind(void *driver, u16 number, u16 receives, u16 steered, u16 messages, void *upper, void **port);
 void qnic_rs_datagram_close(void *port);
-/* Allocates what the port lacks to receive in, and waits until the NIC has it; may sleep. */
+/* Allocates the missing receive pages of the port, and waits until the NIC has them; may sleep. */
 s32 qnic_rs_datagram_fill(void *port);
 /*
  * Atomic, as are all that follow. Takes over the references on both buffers if it returns 0;
@@ -119,9 +119,9 @@ s32 qnic_rs_datagram_send(void *port, const u32 *to, u32 count, const u8 *header
 /* Takes over the references on both buffers if it returns 0. */
 s32 qnic_rs_datagram_expect(void *port, u64 first, u32 first_bytes, u64 second, u32 second_bytes, u64 *handle);
 void qnic_rs_datagram_withdraw(void *port, u64 handle);
-/* Takes over the reference, also if it returns false: the buffer is freed, as the port has enough. */
+/* Takes over the reference. If it returns false, the port has enough buffers, and this one is freed. */
 bool qnic_rs_datagram_give(void *port, u64 address, u32 bytes);
-/* Zero: no deadline. */
+/* Zero means no deadline. */
 void qnic_rs_datagram_deadline(void *port, u64 at_ns);
 u16 qnic_rs_datagram_node(void *port);
 /* Serves the ports of a driver. */
@@ -130,13 +130,13 @@ void qnic_rs_datagram_serve(void *driver);
 /*
  * Remote memory. attach, serve: the result stays NULL if that was refused. transfer is atomic and
  * takes over the reference on the page; if it returns true, qnic_volume_done() follows, perhaps
- * from within. memory_info: NULL if no memory is given.
+ * from within. memory_info: NULL if this node offers no memory.
  */
 s32 qnic_rs_volume_attach(void *driver, u16 slot, u8 *argument, void **volume);
 void qnic_rs_volume_detach(void *volume);
 u64 qnic_rs_volume_blocks(void *volume);
 bool qnic_rs_volume_transfer(void *volume, bool writes, u64 block, u64 page, u64 token);
-/* The task is about to wait for what it has asked for last. */
+/* The task is about to wait for its last request. */
 void qnic_rs_volume_look_on(void *volume);
 s32 qnic_rs_volume_call(void *volume, u32 command, u8 *argument);
 s32 qnic_rs_memory_serve(void *driver, u8 *argument, void **memory);
@@ -147,8 +147,8 @@ s32 qnic_rs_memory_info(void *memory, u8 *argument);
 /* ---- implemented in the shim, called by Rust ---- */
 
 /*
- * Memory, aligned to its size rounded up to a power of two, at most a page. Up
- * to a page never fails; more may, and is charged to the caller's control group.
+ * Memory, aligned to its size rounded up to a power of two, at most to a page. An
+ * allocation of up to a page never fails; a larger one may, and is charged to the caller's control group.
  */
 void *qnic_alloc(u64 bytes);
 void qnic_free(void *memory);
@@ -183,14 +183,14 @@ u64 qnic_now_ns(void);
 void qnic_yield(void);
 
 /*
- * qnic_undisturbed() and qnic_disturbed() are around what no other thread interrupts. What looks
- * at the NIC meanwhile asks qnic_may_look() or qnic_spare() all the time whether it may go on.
+ * Between qnic_undisturbed() and qnic_disturbed() no other thread runs on this processor. Code that polls
+ * the NIC in between keeps asking qnic_may_look() or qnic_spare() whether it may go on.
  */
 void qnic_undisturbed(void);
 void qnic_disturbed(void);
 bool qnic_may_look(void);
 
-/* What the processor would do instead of serving. */
+/* What the processor would do next instead of serving. */
 #define QNIC_SPARE_WORK		0
 #define QNIC_SPARE_THREAD	1
 #define QNIC_SPARE_HALT		2
@@ -216,24 +216,24 @@ u64 qnic_host_area_address(struct qnic_host_area *area, u32 page);
 u8 *qnic_host_area_memory(struct qnic_host_area *area, u32 page);
 
 /*
- * Pages for datagrams, and blocks of 1 << order contiguous ones, by physical address: 0: no memory.
- * All but new() are atomic; it charges the caller's control group or nobody. A reference on any page
+ * Pages for datagrams, and blocks of 1 << order contiguous ones, by physical address; 0: no memory.
+ * All but new() are atomic; new() charges the caller's control group, or none. A reference on any page
  * of a block keeps the block; the last one frees it.
  */
 u64 qnic_block_new(u32 order, bool charged);
 void qnic_page_get(u64 address);
 void qnic_page_put(u64 address);
-/* Where an address of a page is mapped. */
+/* The mapping of an address of a page. */
 u8 *qnic_page_memory(u64 address);
 void qnic_copy(u8 *to, const u8 *from, u64 bytes);
 
 /* Atomic; only while the device is there. */
 void qnic_ring_doorbell(struct qnic_dev *dev, u16 queue);
-/* Atomic: has qnic_rs_datagram_serve() called in so many nanoseconds, in place of what was asked for before. */
+/* Atomic: has qnic_rs_datagram_serve() called in so many nanoseconds; replaces the last such request. */
 void qnic_schedule_datagrams(struct qnic_dev *dev, u64 delay_ns);
 
 /*
- * What an upper module is told of its datagram port: as in qnic_datagram.h. Atomic. References
+ * Calls of an upper module for its datagram port: as in qnic_datagram.h. Atomic. References
  * on buffers are given away.
  */
 void qnic_upper_received(void *upper, u32 from, const u8 *header, u32 header_bytes, u64 first, u64 second, u32 data_bytes, u64 steered);
@@ -276,9 +276,9 @@ bool qnic_may_use_physical(void);
 s32 qnic_pin_new(u64 address, u64 bytes, struct qnic_pin **pin, u64 *physical);
 void qnic_pin_free(struct qnic_pin *pin);
 
-/* Remote memory. A page of a request of the block layer has come, or was brought; atomic. */
+/* Remote memory. A page of a request of the block layer was read or written; atomic. */
 void qnic_volume_done(u64 token, bool failed);
-/* Are so many pages to be had without taking them from those who use them? */
+/* Returns true if so many pages are free without taking them from other users. */
 bool qnic_may_take_pages(u64 pages);
 
 #endif

@@ -29,7 +29,7 @@ struct qnic_file {
 	struct page *dummy_page;		/* replaces SRAM and doorbell once the device is gone */
 };
 
-/* The address space has ended, though another process may hold the file open. */
+/* The address space has ended, although another process may hold the file open. */
 static void file_mm_ends(struct mmu_notifier *end, struct mm_struct *mm)
 {
 	struct qnic_file *f = container_of(end, struct qnic_file, end);

@@ -2,15 +2,15 @@
 /*
  * Address spaces: interval notifiers, lookup and faulting in of pages. Host areas.
  * Nothing is pinned: frames are looked up, and the notifier unmaps them from the NIC
- * before the kernel changes or frees a page, or takes away the right to write to it. Only
- * a process that may access all memory anyway can ask for pinned memory, to compare (N25).
+ * before the kernel changes or frees a page, or takes away write access. Only
+ * a process that may access all memory anyway can ask for pinned memory, for comparison (N25).
  *
- * The NIC does what the process may do, no more: a frame is looked up as a load or a store
+ * The NIC may do what the process may do, no more: a frame is looked up as a load or a store
  * of the process would, and given to the NIC for writing only while the process's own page
- * table entry is writable. So a store has ended copy on write before, and a file system was
+ * table entry is writable. So a store has ended copy on write before, and the file system has been
  * told that the page changes (page_mkwrite). Write-back takes the entry's write permission
- * away, and thereby the NIC's: the notifier runs between the two, so what the NIC wrote is in
- * the page, and marked dirty, before it is written back (N7).
+ * away, and thereby the NIC's: the notifier runs before the page is saved, so the NIC's writes are in
+ * the page, and the page is marked dirty, before it is written back (N7).
  */
 #include <linux/capability.h>
 #include <linux/dax.h>
@@ -40,8 +40,8 @@ u64 qnic_frames(void)
 
 /*
  * The page is mapped writable while this runs: the region's invalidation, or the lock of the
- * NIC's page table that it needs, keeps it from being unmapped. That is what set_page_dirty()
- * asks for, as in zap_pte_range(); truncation comes later. The lock of the NIC's page table
+ * NIC's page table that it needs, keeps it from being unmapped. set_page_dirty() requires
+ * that, as in zap_pte_range(); truncation comes later. The lock of the NIC's page table
  * is never taken in an interrupt.
  */
 void qnic_mark_dirty(u64 frame)
@@ -59,15 +59,15 @@ void qnic_space_put(struct mm_struct *mm)
 	mmdrop(mm);
 }
 
-/* Memory of memfd_secret(), which no one but its process may access. */
+/* Memory of memfd_secret(), which only its own process may access. */
 static bool is_secret(struct vm_area_struct *vma)
 {
 	return vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == SECRETMEM_MAGIC;
 }
 
 /*
- * Is this ordinary memory that the process may access so? A page of it that others see,
- * too, changes only as the process itself could change it. The mmap lock is held.
+ * Checks that this is ordinary memory that the process may access in this way. If others share a
+ * page of it, it changes only as the process itself could change it. The mmap lock is held.
  * Result: 0, -EACCES if it is not writable, or QNIC_MEMORY_*.
  */
 static int check_mapping(struct vm_area_struct *vma, bool write)
@@ -169,9 +169,9 @@ bool qnic_notifier_retry(struct qnic_notifier *notifier, u64 sequence)
 }
 
 /*
- * How pages of a mapping are asked for: not at all, as a load or as a store. Memory that is
- * private to the process from the start is always asked for as a store: a load would find
- * the zero page, which all processes have in common. The mmap lock is held.
+ * How pages of a mapping are faulted in: not at all, as by a load or as by a store. Memory that is
+ * private to the process from the start is always faulted in as by a store: a load would find
+ * the zero page, which all processes share. The mmap lock is held.
  */
 static unsigned long request_flags(struct vm_area_struct *vma, s32 fault)
 {
@@ -183,7 +183,7 @@ static unsigned long request_flags(struct vm_area_struct *vma, s32 fault)
 }
 
 /*
- * Looks a range up that begins in one mapping; what lies behind the mapping is left out.
+ * Looks up a range that begins in one mapping; the part behind the mapping is left out.
  * The mmap lock is held. Result: -errno or that of check_mapping().
  */
 static int lookup_mapping(struct mm_struct *mm, struct hmm_range *range, s32 fault)
@@ -201,12 +201,12 @@ static int lookup_mapping(struct mm_struct *mm, struct hmm_range *range, s32 fau
 	return hmm_range_fault(range);
 }
 
-/* What qnic_notifier_lookup() says of a page. */
+/* The result of qnic_notifier_lookup() for a page. */
 static u64 frame_of(unsigned long pfn)
 {
 	if ((pfn & (HMM_PFN_VALID | HMM_PFN_ERROR)) != HMM_PFN_VALID)
 		return 0;
-	/* Memory of a device that only looks like memory. */
+	/* Memory of a device that looks like ordinary memory. */
 	if (is_zone_device_page(hmm_pfn_to_page(pfn)))
 		return 0;
 	return ((u64)page_to_pfn(hmm_pfn_to_page(pfn)) + 1) << 1 | !!(pfn & HMM_PFN_WRITE);

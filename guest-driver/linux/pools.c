@@ -37,7 +37,7 @@ static const struct vm_operations_struct pools_vm_ops = {
 	.mremap = refuse_mremap,
 };
 
-/* The mapping holds the file, and that the pools. */
+/* The mapping holds the file, and the file holds the pools. */
 int qnic_pools_mmap(void *pools, struct vm_area_struct *vma)
 {
 	int ret = qnic_rs_pools_mapping(pools, (u64)vma->vm_pgoff << PAGE_SHIFT,

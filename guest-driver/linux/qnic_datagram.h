@@ -9,16 +9,16 @@
  *   close   waits until nothing is called any more
  *
  * A message is a header of up to 40 bytes, and data: nothing, up to a page, or up to two pages. It
- * may be lost, come twice, or come before an earlier one; what comes is whole.
+ * may be lost, come twice, or come before an earlier one; one that comes is whole.
  *
- * A buffer is some bytes of one page, and a reference on the page. It has one owner: who gets a
- * buffer gets the reference. Data lands at the start of a buffer, so a page comes where it is
- * wanted without a copy.
+ * A buffer is some bytes of one page, and a reference on the page. It has one owner: a module that gets a
+ * buffer gets the reference. Data lands at the start of a buffer, so a page lands in its
+ * place without a copy.
  *
- * The functions that a module gives are called from bind on, before it has returned: so they get
+ * The functions of a module are called from bind on, even before bind has returned; therefore they get
  * the port. They are called in softirq context, one at a time for each NIC:
- * they neither sleep nor allocate with GFP_KERNEL. They may call all functions here but bind and
- * close. Sending allocates nothing, so it works where no memory is left.
+ * they neither sleep nor allocate with GFP_KERNEL. They may call all functions here except bind and
+ * close. Sending allocates nothing, so it works when no memory is left.
  */
 #ifndef QNIC_DATAGRAM_H
 #define QNIC_DATAGRAM_H
@@ -39,14 +39,14 @@ struct qnic_datagram_address {
 	u16 port;
 };
 
-/* Bytes within one page; no page: no buffer. */
+/* Bytes within one page; without a page it is no buffer. */
 struct qnic_datagram_buffer {
 	struct page *page;
 	u32 offset;
 	u32 bytes;
 };
 
-/* A message that has come. Its buffers are the module's; bytes says how many count in all. */
+/* A received message. Its buffers belong to the module; bytes is their used length in all. */
 struct qnic_datagram_message {
 	struct qnic_datagram_address from;
 	const u8 *header;
@@ -61,12 +61,12 @@ struct qnic_datagram_ops {
 	void (*received)(struct qnic_datagram_port *port, void *context,
 			 const struct qnic_datagram_message *message);
 	/*
-	 * A message was sent, which does not say that anybody has it; or it could not be sent to
-	 * `failed` destinations. The pages are the module's again.
+	 * A message was sent, which does not mean that it was received; or it could not be sent to
+	 * `failed` destinations. The pages belong to the module again.
 	 */
 	void (*sent)(struct qnic_datagram_port *port, void *context, u64 token, u32 failed,
 		     struct page *pages[2]);
-	/* A page of a steered buffer without a message; the page is the module's again. */
+	/* A page of a steered buffer without a message; it belongs to the module again. */
 	void (*withdrawn)(struct qnic_datagram_port *port, void *context, u64 handle,
 			  struct page *page);
 	/* The deadline that was set has passed. May be NULL. */
@@ -97,9 +97,9 @@ void qnic_datagram_close(struct qnic_datagram_port *port);
 u16 qnic_datagram_node(struct qnic_datagram_port *port);
 
 /*
- * Sends a message to `count` destinations. Two buffers: the first is a whole page. 0: the buffers
- * belong to the port until sent(). -EAGAIN: all message slots are in use; -ENODEV; -EINVAL: the
- * buffers stay the module's.
+ * Sends a message to `count` destinations. If there are two buffers, the first is a whole page. 0: the
+ * buffers belong to the port until sent(). -EAGAIN: all message slots are in use; -ENODEV; -EINVAL: the
+ * buffers still belong to the module.
  */
 int qnic_datagram_send(struct qnic_datagram_port *port, const struct qnic_datagram_address *to,
 		       u32 count, const u8 *header, u32 header_bytes,
@@ -112,12 +112,12 @@ int qnic_datagram_send(struct qnic_datagram_port *port, const struct qnic_datagr
 int qnic_datagram_expect(struct qnic_datagram_port *port,
 			 const struct qnic_datagram_buffer buffers[2], u64 *handle);
 
-/* Takes a steered buffer back: withdrawn() brings what no message is in. */
+/* Takes a steered buffer back: withdrawn() returns the pages without a message. */
 void qnic_datagram_withdraw(struct qnic_datagram_port *port, u64 handle);
 
 /*
- * Gives a page to receive in: the one that a message came in, or another one in its place. A port
- * to which none are given has fewer with each message. Consumes the reference.
+ * Gives a page to receive in: the one that a message came in, or another one in its place. Without this a
+ * port has fewer pages after each message. Consumes the reference.
  */
 void qnic_datagram_give(struct qnic_datagram_port *port, struct page *page);
 

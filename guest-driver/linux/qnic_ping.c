@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Example of a module that uses datagrams: it answers what others ask, and asks another node
- * itself, page after page.
+ * Example of a module that uses datagrams: it answers requests of other nodes, and requests pages
+ * from another node, one after the other.
  *
  *   insmod qnic_ping.ko               answers
- *   insmod qnic_ping.ko peer=1        asks node 1, too: `count` times for a page, one at a time
+ *   insmod qnic_ping.ko peer=1        requests `count` pages from node 1, one at a time
  *
- * A request says which buffer waits for the answer, so the page comes where it is wanted. What
- * is lost is asked for again after a second. The result is a line of the log.
+ * A request names the buffer that waits for the answer, so the page lands in its place. A request
+ * without an answer is repeated after a second. The result is a line of the log.
  */
 #include <linux/gfp.h>
 #include <linux/ktime.h>
@@ -45,7 +45,7 @@ struct ping_header {
 
 static struct qnic_datagram_port *ping_port;
 
-/* What is asked now, and what came of it. */
+/* The present request, and the results. */
 static DECLARE_WAIT_QUEUE_HEAD(ended);
 static unsigned int asked, answered, wrong, lost;
 static u64 waiting;
@@ -88,7 +88,7 @@ static int send(struct qnic_datagram_port *port, struct qnic_datagram_address to
 				  target, number);
 }
 
-/* Asks for the next page, which is to land in this one. */
+/* Requests the next page, which is to land in this one. */
 static void ask(struct qnic_datagram_port *port, struct page *page)
 {
 	struct qnic_datagram_address to = { .node = peer, .port = PING_PORT };
@@ -168,7 +168,7 @@ static void sent(struct qnic_datagram_port *port, void *context, u64 token, u32 
 		put_page(pages[0]);
 }
 
-/* Its question or answer was lost: asks once more. */
+/* The request or its answer was lost: requests the page once more. */
 static void withdrawn(struct qnic_datagram_port *port, void *context, u64 handle,
 		      struct page *page)
 {

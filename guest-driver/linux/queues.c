@@ -41,7 +41,7 @@ static void request_finish(struct qnic_request *request, bool failed)
 	request_put(request);
 }
 
-/* Takes the responses that are there, which makes room; control_lock is held. */
+/* Takes all responses in the queue, which makes room; control_lock is held. */
 static void take_responses(struct virtqueue *queue)
 {
 	struct qnic_dev *dev = queue->vdev->priv;
@@ -57,7 +57,7 @@ static void take_responses(struct virtqueue *queue)
 		wake_up_all(&dev->control_room);
 }
 
-/* From here on a response interrupts; those before it are taken. control_lock is held. */
+/* From here on a response interrupts; earlier ones are taken. control_lock is held. */
 static void interrupt_on_response(struct virtqueue *queue)
 {
 	do {
@@ -238,7 +238,7 @@ int qnic_event_post(struct qnic_dev *dev, struct qnic_event *event)
 }
 
 /*
- * Takes events until there are none. It stops early, sets `stalled` and starts a
+ * Takes all events in the queue. It stops early, sets `stalled` and starts a
  * worker to go on, when the fault queue is full, or after so many events that other
  * interrupts should run.
  */
@@ -291,7 +291,7 @@ void qnic_worker_run(struct work_struct *work)
 		} while (qnic_rs_serve_fault(dev->driver));
 		clear_bit(index, &dev->busy_workers);
 		smp_mb__after_atomic();
-		/* This worker serves what came while all of them were busy. */
+	/* This worker serves the events that came while all of them were busy. */
 	} while ((READ_ONCE(dev->stalled) || qnic_rs_serve_fault(dev->driver)) &&
 		 !test_and_set_bit(index, &dev->busy_workers));
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The calls of remote memory on the character device: which volumes a NIC has, and whether it
- * gives memory (H9; abi/src/volume.rs).
+ * The calls of remote memory on the character device: the volumes of a NIC, and the memory that it
+ * offers (H9; abi/src/volume.rs).
  *
  * Locks, outermost first:
- *   volumes_lock   one attaches or detaches at a time; may take as long as servers do
- *   serve_lock     one serves or leaves at a time; may take as long as clients do
- *   memory_lock    what there is: held for a look, or a change
+ *   volumes_lock   one task attaches or detaches at a time; may take as long as servers do
+ *   serve_lock     one task serves or leaves at a time; may take as long as clients do
+ *   memory_lock    the present volumes and memory: held for a look, or a change
  */
 #include <linux/capability.h>
 #include <linux/mm.h>
@@ -32,7 +32,7 @@ static u32 number_of(const u8 *argument)
 	return get_unaligned_le32(argument + QNIC_VOLUME_OFFSET);
 }
 
-/* The place of the volume that a call names; -1: this NIC has none of that number. */
+/* The place of the volume that a call names; -1: this NIC has no such volume. */
 static int slot_of(struct qnic_dev *dev, const u8 *argument)
 {
 	u32 number = number_of(argument), first = dev->id * QNIC_VOLUMES;
@@ -189,7 +189,7 @@ int qnic_memory_call(struct qnic_dev *dev, u32 command, u8 *argument)
 	return ret;
 }
 
-/* The NIC goes away: so do its volumes, used or not, and what others have here. */
+/* The NIC goes away: so do its volumes, used or not, and the pages of others here. */
 void qnic_memory_stop(struct qnic_dev *dev)
 {
 	struct qnic_volume *volume;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the C files of the module share among themselves. The interface to the Rust
+ * The declarations that the C files of the module share. The interface to the Rust
  * part is ffi.h.
  *
  *   device.c   virtio probe and removal, module
@@ -8,9 +8,9 @@
  *   file.c     character device, mmap
  *   memory.c   interval notifiers, page lookup, host areas
  *   pools.c    mmap and poll of shared pools
- *   datagram.c datagrams: pages, when they are served, the interface for other modules
+ *   datagram.c datagrams: their pages, the schedule of service, the interface for other modules
  *   volume.c   volumes of remote memory as block devices
- *   remote_memory.c  which there are, and the memory that this node gives
+ *   remote_memory.c  the list of volumes, and the memory that this node offers
  *   support.c  allocation, locks, waiting, log
  */
 #ifndef QNIC_SHIM_H
@@ -131,8 +131,8 @@ void qnic_datagrams_refuse(struct qnic_dev *dev);
 void qnic_datagrams_stop(struct qnic_dev *dev);
 
 /*
- * volume.c: one volume. new: *made stays NULL if that was refused; claim: nobody has it open, and
- * nobody can open it any more; remove frees it, gone: its NIC is about to go.
+ * volume.c: one volume. new: *made stays NULL if that was refused; claim: succeeds if no process has it
+ * open, and none can open it any more; remove frees it, gone: its NIC is about to go.
  */
 int qnic_volume_new(struct qnic_dev *dev, int slot, u8 *argument, struct qnic_volume **made);
 bool qnic_volume_claim(struct qnic_volume *volume);

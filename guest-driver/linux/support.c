@@ -155,7 +155,7 @@ void qnic_yield(void)
 	usleep_range(25, 50);
 }
 
-/* What was asked for meanwhile is served here at the end, and not by a thread of its own. */
+/* Softirq work that was raised meanwhile runs here at the end, and not in a thread of its own. */
 void qnic_undisturbed(void)
 {
 	local_bh_disable();
@@ -166,7 +166,7 @@ void qnic_disturbed(void)
 	local_bh_enable();
 }
 
-/* As those do who poll for the network or a halted guest. */
+/* The condition of the kernel's own polling: for the network, or in a halted guest. */
 bool qnic_may_look(void)
 {
 	if (need_resched() || local_softirq_pending() || signal_pending(current) ||
@@ -176,7 +176,7 @@ bool qnic_may_look(void)
 	return true;
 }
 
-/* In softirq context: what the processor would do instead. */
+/* In softirq context: what the processor would do next instead. */
 s32 qnic_spare(void)
 {
 	if (need_resched() || local_softirq_pending())

@@ -5,7 +5,7 @@
  *   queue_rq ─► qnic_rs_volume_transfer() for each page ─► servers
  *   qnic_volume_done() for each page ─► the last one ends the request
  *
- * A page is sent from where it is, and read into where it is wanted. Nothing is allocated
+ * A page is sent from its place, and read into its place. Nothing is allocated
  * between queue_rq and the end of a request, and the Rust part has room for as many pages as the
  * tags allow: so a guest can page out to it.
  */
@@ -109,7 +109,7 @@ static blk_status_t queue_rq(struct blk_mq_hw_ctx *queue, const struct blk_mq_qu
 			page_ends(request, true);
 	}
 	page_ends(request, false);
-	/* The last of a batch, and the task is about to wait: it is served in its place. */
+	/* The last request of a batch, and the task is about to wait: service runs in its place. */
 	if (data->last && op_is_sync(request->cmd_flags))
 		qnic_rs_volume_look_on(volume->rust);
 	local_bh_enable();
@@ -179,7 +179,7 @@ static void drop_disk(struct qnic_volume *volume)
 
 	blk_mq_free_tag_set(&volume->tags);
 	qnic_rs_volume_detach(volume->rust);
-	/* Frees the volume, now or when the last one closes it. */
+	/* Frees the volume, now or when the last user closes it. */
 	put_disk(disk);
 }
 
@@ -228,7 +228,7 @@ bool qnic_volume_claim(struct qnic_volume *volume)
 
 void qnic_volume_remove(struct qnic_volume *volume, bool gone)
 {
-	/* What is still to be written is lost with the volume: nobody waits for it. */
+	/* Unwritten pages are lost with the volume: no task waits for them. */
 	if (gone)
 		blk_mark_disk_dead(volume->disk);
 	del_gendisk(volume->disk);

@@ -20,7 +20,7 @@ use crate::shared::driver_of;
 
 type KernelPort = Port<Kernel>;
 
-/// A module of others, by the shim's structure for its port.
+/// A third-party module, named by the shim's structure for its port.
 struct Module(*mut c_void);
 
 // SAFETY: the shim's structure does not change while the port is bound.
@@ -28,7 +28,7 @@ unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
-/// The physical addresses of buffers that are given away; 0: none.
+/// The physical addresses of buffers that are given away; 0 if there is none.
 fn give_away(data: Data<Kernel>) -> [u64; 2] {
     data.into_buffers()
         .map(|buffer| buffer.map_or(0, |buffer| buffer.keep().into_raw()))
@@ -89,7 +89,7 @@ unsafe fn port_of<'a>(port: *mut c_void) -> &'a Binding<Kernel> {
     unsafe { &*port.cast::<Binding<Kernel>>() }
 }
 
-/// Buffers of the shim; an error leaves the references with it.
+/// Buffers of the shim; on an error it keeps the references.
 ///
 /// # Safety
 /// Each is within a page, and the caller gives a reference away for each that is not 0.
@@ -107,7 +107,7 @@ unsafe fn buffers_of(
     .map(|memory| memory.map(Buffer::new))
 }
 
-/// The shim has the references again.
+/// Gives the references back to the shim.
 fn leave(buffers: [Option<Buffer<Kernel>>; 2]) {
     for buffer in buffers.into_iter().flatten() {
         let _ = buffer.keep().into_raw();

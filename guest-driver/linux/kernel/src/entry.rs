@@ -1,4 +1,4 @@
-//! What the shim calls: the entry points of `ffi.h`.
+//! The entry points of `ffi.h`, which the shim calls.
 //!
 //! A `driver` is an `Arc<Driver>`, a `process` a `Box<Process>`, a `region` an
 //! `Arc<Region>`, each as a raw pointer.

@@ -16,9 +16,9 @@
 //! The build script makes the Rust declarations of both directions from `ffi.h`.
 //! All unsafe code of the Rust part is in this crate.
 //!
-//! Allocation: up to a page cannot fail (the core's infallible allocations are
-//! smaller, [`qnic_driver::platform::SMALL_BYTES`]); what is larger is asked for
-//! with `try_reserve`. Nothing is allocated or freed in an atomic context.
+//! An allocation of up to a page cannot fail (the core's infallible allocations are
+//! smaller, [`qnic_driver::platform::SMALL_BYTES`]); larger ones use
+//! `try_reserve`. Nothing is allocated or freed in an atomic context.
 #![no_std]
 
 extern crate alloc;
@@ -143,7 +143,7 @@ struct Line {
 }
 
 impl Write for Line {
-    /// Cuts what does not fit.
+    /// Drops the part that does not fit.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.bytes.iter_mut().skip(self.length);
         let mut written = 0;

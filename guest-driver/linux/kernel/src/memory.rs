@@ -95,7 +95,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// A page or a block of its own, zeroed; charged to the calling process or to nobody. The number
+    /// A new page or block, zeroed; charged to the calling process, or to none. The number
     /// of its pages is a power of two.
     pub(crate) fn new_block(pages: usize, charged: bool) -> Result<Self, NoMemory> {
         // SAFETY: no precondition.
@@ -104,7 +104,7 @@ impl Memory {
         unsafe { Self::from_raw(address, pages * PAGE_SIZE) }.ok_or(NoMemory)
     }
 
-    /// Bytes at a physical address; none at 0.
+    /// Bytes at a physical address; `None` at 0.
     ///
     /// # Safety
     /// They are within a page or a block of the kernel's memory, and the caller gives a reference on it
@@ -122,7 +122,7 @@ impl Memory {
         })
     }
 
-    /// The physical address; the reference is the caller's.
+    /// The physical address; the caller gets the reference.
     pub(crate) fn into_raw(self) -> u64 {
         core::mem::ManuallyDrop::new(self).address
     }

@@ -1,5 +1,5 @@
 //! Remote memory: the entry points of `ffi.h` for volumes and for the memory that this node
-//! gives. A `volume` is a `Box<Volume>`, a `memory` a `Box<Memory>`.
+//! offers. A `volume` is a `Box<Volume>`, a `memory` a `Box<Memory>`.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -22,7 +22,7 @@ use crate::shared::{driver_of, with_argument};
 type Volume = remote_memory::Volume<Kernel>;
 type Memory = remote_memory::Memory<Kernel>;
 
-/// The block layer: a token is a request of it.
+/// The block layer: a token is one of its requests.
 struct Blocks;
 
 impl VolumeUser<Kernel> for Blocks {

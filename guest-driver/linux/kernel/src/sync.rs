@@ -1,4 +1,4 @@
-//! The kernel's locks and wait queues as the core wants them.
+//! The kernel's locks and wait queues, as the core uses them.
 //!
 //! A panic ends in `BUG()` and never unwinds, so no lock is released on the way.
 
