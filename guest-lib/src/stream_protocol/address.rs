@@ -27,7 +27,7 @@ impl ConnectionId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Failure {
     /// No program listens at the peer's port.
-    #[error("nobody listens there")]
+    #[error("no program listens there")]
     Refused,
     /// The peer has too many connections.
     #[error("the peer has too many connections")]

@@ -153,7 +153,7 @@ fn one_loss_costs_one_frame() {
     assert_eq!((pair.lost_data, counters.data_frames_resent), (1, 1));
     assert_eq!(
         counters.resend_timeouts, 0,
-        "others have come, so nobody waits for a timer"
+        "others have come, so no timer is needed"
     );
 }
 
@@ -274,7 +274,7 @@ fn what_an_earlier_connection_has_left_on_the_wire_counts_nowhere() {
 fn a_program_that_leaves_early_resets_what_comes() {
     let mut pair = pair(LOSSLESS);
     let (ours, theirs) = pair.connect();
-    pair.write(0, ours, b"nobody reads it").unwrap();
+    pair.write(0, ours, b"never read").unwrap();
     pair.pass(MILLISECOND);
     let now = pair.now;
     pair.ends[1].close(now, theirs);
@@ -291,7 +291,7 @@ fn what_comes_after_the_program_has_left_is_reset_at_once() {
     pair.ends[1].close(now, theirs);
     pair.pass(MILLISECOND);
     assert_eq!(pair.ends[0].read(ours, &mut [0]), Ok(0), "it has ended");
-    pair.write(0, ours, b"nobody reads it").unwrap();
+    pair.write(0, ours, b"never read").unwrap();
     pair.pass(10 * MILLISECOND);
     assert_eq!(pair.write(0, ours, b"x"), Err(Failure::Reset.into()));
 }

@@ -360,7 +360,11 @@ fn quotas_are_kept_and_shared() {
     assert_eq!((cluster.server_pages(0), cluster.server_pages(1)), (4, 16));
     cluster.world.write(2, 20);
     cluster.wait("the error", Cluster::is_idle);
-    assert_eq!(cluster.failures(), [Failure::TimedOut], "nobody has room");
+    assert_eq!(
+        cluster.failures(),
+        [Failure::TimedOut],
+        "no server has room"
+    );
     (0..20).for_each(|block| {
         cluster.world.write(2, block);
         cluster.wait("the write", Cluster::is_idle);

@@ -383,7 +383,7 @@ mod tests {
         let index = take(&mut slots, Work::Write, 0);
         start(&mut slots, index);
         assert_eq!(slots.find(number), None);
-        assert_ne!(slots.number(index), 0, "0 is nobody's");
+        assert_ne!(slots.number(index), 0, "0 is no number");
     }
 
     #[test]
