@@ -9,86 +9,27 @@
 //! Two runs on one machine are compared by their figures. Between machines only ratios mean
 //! something, so each sample is divided by the floor of its own run.
 
-mod text;
-mod verdict;
+pub(super) mod text;
+pub(super) mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use anyhow::{ensure, Result};
 use qnic_cli::lab::bench::{By, Compare};
-use serde::Serialize;
 
 use super::figures::{Figure, Role};
-use super::machine::{Machine, Sources};
 use super::page;
 use super::record::{write_whole, Run, SuiteRun};
 use super::run::check_writable;
-pub(super) use text::{cells, HEADS};
-use verdict::Compared;
-pub(super) use verdict::Verdict;
-
-/// What the file says that it is.
-const FORMAT: &str = "qnic-bench-comparison";
-
-/// The version of the file's schema.
-const VERSION: u32 = 1;
+use text::{Comparison, Side, FORMAT, VERSION};
+use verdict::{Compared, Verdict, ALPHA};
 
 /// Exit status if a figure has regressed.
 const REGRESSED: u8 = 3;
 
 /// Exit status if the files cannot be compared.
 const NOT_COMPARABLE: u8 = 4;
-
-/// A difference of this probability, or less, is more than chance.
-pub(super) const ALPHA: f64 = 0.01;
-
-/// One of two runs.
-#[derive(Debug, Serialize)]
-pub(super) struct Side {
-    /// Its file.
-    pub(super) file: String,
-    /// When it began.
-    pub(super) started: String,
-    pub(super) machine: Machine,
-    pub(super) sources: Sources,
-    /// Suites that are compared and were measured on a busy machine.
-    pub(super) busy: Vec<String>,
-}
-
-/// Two runs, compared.
-#[derive(Debug, Serialize)]
-pub(super) struct Comparison {
-    format: &'static str,
-    version: u32,
-    pub(super) old: Side,
-    pub(super) new: Side,
-    /// In what their machines differ; empty for the same.
-    pub(super) machines: Vec<String>,
-    /// What of each figure is compared: `figures` or `ratios`.
-    pub(super) by: &'static str,
-    /// By how much a figure may be worse.
-    pub(super) threshold: f64,
-    /// A difference of this probability, or less, is more than chance.
-    pub(super) alpha: f64,
-    /// Suites that are compared.
-    pub(super) suites: Vec<String>,
-    /// Suites that only NEW has.
-    pub(super) added_suites: Vec<String>,
-    /// Figures that both have, in the order of NEW.
-    pub(super) figures: Vec<Compared>,
-    /// Figures that only OLD has, or only NEW.
-    pub(super) gone: Vec<String>,
-    pub(super) added: Vec<String>,
-}
-
-impl Comparison {
-    /// Its figures with that verdict.
-    pub(super) fn with(&self, verdict: Verdict) -> impl Iterator<Item = &Compared> {
-        let all = self.figures.iter();
-        all.filter(move |figure| figure.verdict == verdict)
-    }
-}
 
 pub(super) fn run(options: &Compare) -> Result<ExitCode> {
     status(options).map(ExitCode::from)

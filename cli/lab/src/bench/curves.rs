@@ -45,10 +45,7 @@ fn one_round(times: &mut Tables) -> Result<()> {
             for (kind, pair, reads) in KINDS {
                 let pair = &pairs[pair];
                 mark += 1;
-                let time = match reads {
-                    false => pair.write_seen(size, mark)?,
-                    true => pair.read_seen(size, mark)?,
-                };
+                let time = pair.seen(reads, size, mark)?;
                 // The first of each kind finds caches cold.
                 if run > 0 {
                     let row = times.row("transfers", kind, bytes(size));

@@ -17,7 +17,7 @@ use super::limits::LIMIT;
 use super::point_to_point::{list, rows_of, said, transfers_between};
 use super::tables::{Tables, HALF, STREAM};
 
-/// Memory of a node besides the pages that it exports; what nobody touches takes none.
+/// Memory of a node besides the pages that it exports; what is not touched takes none.
 const OTHER_MEMORY: ByteSize = ByteSize::mib(128);
 
 /// A table of something that grows: its id, what there is more of, the counts, and what measures with one:

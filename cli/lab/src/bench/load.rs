@@ -246,7 +246,7 @@ mod tests {
         assert!(shell.args(["-c", line]).status().unwrap().success());
         let after = Moment::now(false).unwrap();
         let seconds = (after.own - before.own) as f64 / ticks_per_second() as f64;
-        // What it takes of a processor does not depend on who else wants one.
+        // What it takes of a processor does not depend on what else wants one.
         assert!(seconds >= 0.02, "{seconds}");
     }
 }

@@ -55,23 +55,18 @@ impl Machine {
     /// In what it is another machine than `other`, as far as that moves figures; empty for the
     /// same. Another kernel is none: a comparison may be about what it costs.
     pub(super) fn differs_from(&self, other: &Machine) -> Vec<String> {
-        let pairs = [
-            ("cores", self.cores.to_string(), other.cores.to_string()),
-            ("processor", self.model.clone(), other.model.clone()),
-            (
-                "virtual",
-                self.is_virtual.to_string(),
-                other.is_virtual.to_string(),
-            ),
-            (
-                "accelerator",
-                self.accelerator.clone(),
-                other.accelerator.clone(),
-            ),
-        ];
-        let different = pairs.into_iter().filter(|(_, one, other)| one != other);
+        let facts = |machine: &Machine| {
+            [
+                ("cores", machine.cores.to_string()),
+                ("processor", machine.model.clone()),
+                ("virtual", machine.is_virtual.to_string()),
+                ("accelerator", machine.accelerator.clone()),
+            ]
+        };
+        let pairs = facts(self).into_iter().zip(facts(other));
+        let different = pairs.filter(|(one, other)| one != other);
         different
-            .map(|(what, one, other)| format!("{what}: {one:?} and {other:?}"))
+            .map(|((what, one), (_, other))| format!("{what}: {one:?} and {other:?}"))
             .collect()
     }
 }

@@ -307,14 +307,10 @@ impl Pair {
         Ok((count * size as u64) as f64 / 1e6 / start.elapsed().as_secs_f64())
     }
 
-    /// Nanoseconds until the last word of a write has arrived.
-    pub(super) fn write_seen(&self, size: usize, mark: u32) -> Result<f64> {
-        self.transfer(Write, size, Nothing, mark)
-    }
-
-    /// Nanoseconds until the last word of a read has arrived.
-    pub(super) fn read_seen(&self, size: usize, mark: u32) -> Result<f64> {
-        self.transfer(Read, size, Nothing, mark)
+    /// Nanoseconds until the last word of a write, or of a read, has arrived.
+    pub(super) fn seen(&self, reads: bool, size: usize, mark: u32) -> Result<f64> {
+        let operation = if reads { Read } else { Write };
+        self.transfer(operation, size, Nothing, mark)
     }
 
     /// Waits until all is complete.

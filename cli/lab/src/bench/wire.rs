@@ -8,14 +8,11 @@ mod beside_bulk;
 mod links;
 pub(super) mod packets;
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::process::{ChildStdout, Stdio};
 use std::sync::Arc;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use qnic_apps::report::BenchRow;
-use qnic_images::{Cache, Program, Provisioner, Silent};
+use qnic_images::{Cache, Provisioner, Silent};
 use qnic_trials::nodes::host::HostNodes;
 use qnic_trials::nodes::Nodes;
 
@@ -23,6 +20,7 @@ use super::figures::at;
 use super::point_to_point::transfers_between;
 use super::stages;
 use super::tables::{Tables, TAIL};
+use super::two_programs::TwoPrograms;
 use links::Carrier::{self, Calls, ReliableCalls, SharedMemory, Udp};
 use links::{plans, OPEN, SECRET};
 
@@ -166,27 +164,19 @@ fn network(link: Link, loss: f64) -> String {
 /// What iperf3 moves over UDP on loopback in datagrams of a frame, in MB/s.
 fn iperf_mb_s() -> Result<f64> {
     let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
-    let iperf3 = provisioner.iperf3().context("find iperf3")?;
-    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
-    let port = listener.local_addr()?.port().to_string();
-    drop(listener);
-    let mut server = iperf3
-        .command()
-        .args(["-s", "-1", "-p", &port, "--forceflush"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("start iperf3")?;
-    let report = server
-        .stdout
-        .take()
-        .context("iperf3 says nothing")
-        .and_then(|output| iperf_report(&iperf3, &port, output));
-    // It may have ended by itself.
-    let _ = server.kill();
-    let _ = server.wait();
-    let report = report?;
+    let words = |words: &str, port: &str| {
+        let words = words.split(' ').chain(["-p", port]);
+        words.map(str::to_owned).collect()
+    };
+    let programs = TwoPrograms {
+        name: "iperf3",
+        program: &provisioner.iperf3().context("find iperf3")?,
+        environment: &[],
+        server: &|port| words("-s -1", port),
+        client: &|port| words("-c 127.0.0.1 -u -b 0 -l 4296 -t 3 -J", port),
+        refused: |_, said| said.contains("refused"),
+    };
+    let report: serde_json::Value = serde_json::from_str(&programs.run()?)?;
     let sum = &report["end"]["sum"];
     let figure = |name: &str| {
         sum[name]
@@ -194,17 +184,6 @@ fn iperf_mb_s() -> Result<f64> {
             .with_context(|| format!("no {name}: {sum}"))
     };
     Ok(figure("bits_per_second")? / 8e6 * (1.0 - figure("lost_percent")? / 100.0))
-}
-
-/// What a client of iperf3 reports, once the server says that it listens.
-fn iperf_report(iperf3: &Program, port: &str, server: ChildStdout) -> Result<serde_json::Value> {
-    let mut lines = BufReader::new(server).lines();
-    let listens = |line: std::io::Result<String>| line.is_ok_and(|line| line.contains("listening"));
-    ensure!(lines.any(listens), "iperf3 does not listen");
-    let mut client = iperf3.command();
-    client.args(["-c", "127.0.0.1", "-p", port, "-u", "-b", "0"]);
-    let output = client.args(["-l", "4296", "-t", "3", "-J"]).output()?;
-    serde_json::from_slice(&output.stdout).context("read what iperf3 reports")
 }
 
 #[cfg(test)]

@@ -1,11 +1,66 @@
-//! A comparison for a terminal.
+//! A comparison, as a file has it, and for a terminal.
 
 use std::fmt;
 
+use serde::Serialize;
+
 use super::super::figures::Spread;
+use super::super::machine::{Machine, Sources};
 use super::super::text::{aligned, number};
 use super::verdict::{Compared, Verdict};
-use super::{Comparison, Side};
+
+/// What the file says that it is.
+pub(in crate::bench) const FORMAT: &str = "qnic-bench-comparison";
+
+/// The version of the file's schema.
+pub(in crate::bench) const VERSION: u32 = 1;
+
+/// One of two runs.
+#[derive(Debug, Serialize)]
+pub(in crate::bench) struct Side {
+    /// Its file.
+    pub(in crate::bench) file: String,
+    /// When it began.
+    pub(in crate::bench) started: String,
+    pub(in crate::bench) machine: Machine,
+    pub(in crate::bench) sources: Sources,
+    /// Suites that are compared and were measured on a busy machine.
+    pub(in crate::bench) busy: Vec<String>,
+}
+
+/// Two runs, compared.
+#[derive(Debug, Serialize)]
+pub(in crate::bench) struct Comparison {
+    pub(in crate::bench) format: &'static str,
+    pub(in crate::bench) version: u32,
+    pub(in crate::bench) old: Side,
+    pub(in crate::bench) new: Side,
+    /// In what their machines differ; empty for the same.
+    pub(in crate::bench) machines: Vec<String>,
+    /// What of each figure is compared: `figures` or `ratios`.
+    pub(in crate::bench) by: &'static str,
+    /// By how much a figure may be worse.
+    pub(in crate::bench) threshold: f64,
+    /// A difference of this probability, or less, is more than chance.
+    pub(in crate::bench) alpha: f64,
+    /// Suites that are compared.
+    pub(in crate::bench) suites: Vec<String>,
+    /// Suites that only NEW has.
+    pub(in crate::bench) added_suites: Vec<String>,
+    /// Figures that both have, in the order of NEW.
+    pub(in crate::bench) figures: Vec<Compared>,
+    /// Figures that only OLD has, or only NEW.
+    pub(in crate::bench) gone: Vec<String>,
+    pub(in crate::bench) added: Vec<String>,
+}
+
+impl Comparison {
+    /// Its figures with that verdict.
+    pub(in crate::bench) fn with(&self, verdict: Verdict) -> impl Iterator<Item = &Compared> {
+        let all = self.figures.iter();
+        all.filter(move |figure| figure.verdict == verdict)
+    }
+}
 
 /// Verdicts in the order in which they are read, and how they are headed.
 pub(in crate::bench) const HEADS: [(Verdict, &str); 6] = [

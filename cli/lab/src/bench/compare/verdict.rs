@@ -5,7 +5,9 @@ use serde::Serialize;
 
 use super::super::figures::{median, Better, Figure, Role, Spread};
 use super::super::rank;
-use super::ALPHA;
+
+/// A difference of this probability, or less, is more than chance.
+pub(super) const ALPHA: f64 = 0.01;
 
 /// What is to be said of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -15,7 +17,7 @@ pub(in crate::bench) enum Verdict {
     Regressed,
     /// Better by more than chance and threshold.
     Improved,
-    /// Different by more than chance; by less than the threshold, or nobody says what is better, or
+    /// Different by more than chance; by less than the threshold, or the figure has no better side, or
     /// it is a peer's.
     Differs,
     /// No more different than by chance.

@@ -6,8 +6,8 @@ use maud::{html, Markup};
 
 use super::super::figures::{Figure, Role, Row, Spread, Table};
 use super::super::text::number;
+use super::parts::{at_text, bytes, short};
 use super::scale::{tick_text, Scale};
-use super::{at_text, bytes};
 
 /// Size of a picture, and of what is around its curves.
 const WIDTH: f64 = 440.0;
@@ -233,11 +233,6 @@ fn legend(curves: &[Curve]) -> Markup {
             }
         }
     }
-}
-
-/// A place with one digit after the point.
-pub(super) fn short(place: f64) -> String {
-    format!("{place:.1}")
 }
 
 #[cfg(test)]

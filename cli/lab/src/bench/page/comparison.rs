@@ -2,8 +2,9 @@
 
 use maud::{html, Markup};
 
-use super::super::compare::{cells, Comparison, Verdict, HEADS};
-use super::{about, layout};
+use super::super::compare::text::{cells, Comparison, HEADS};
+use super::super::compare::verdict::Verdict;
+use super::parts::{about, layout};
 
 /// The page of a comparison.
 pub(in crate::bench) fn of_comparison(comparison: &Comparison) -> String {

@@ -3,7 +3,7 @@
 use maud::{html, Markup};
 
 use super::super::figures::{Figure, Role, Row, Table};
-use super::chart::short;
+use super::parts::short;
 use super::scale::{tick_text, Scale};
 
 const WIDTH: f64 = 440.0;

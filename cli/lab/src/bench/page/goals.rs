@@ -5,8 +5,7 @@ use maud::{html, Markup};
 use super::super::goal::Goal;
 use super::super::goals::{bottleneck_of, lines, Line};
 use super::super::record::Run;
-use super::chart::short;
-use super::row_name;
+use super::parts::{row_name, short};
 
 /// How far off a bar can show a goal to be, as a power of two.
 const FURTHEST: f64 = 4.0;
