@@ -14,6 +14,7 @@
 mod boot;
 mod collective;
 mod compare;
+mod comparison;
 mod curves;
 mod document;
 mod engine;
@@ -34,6 +35,7 @@ mod machine;
 mod memory;
 mod message;
 mod modules;
+mod numbers;
 mod page;
 mod peers;
 mod plan;

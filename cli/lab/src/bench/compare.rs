@@ -9,21 +9,17 @@
 //! Two runs on one machine are compared by their figures. Between machines only ratios mean
 //! something, so each sample is divided by the floor of its own run.
 
-pub(super) mod text;
-pub(super) mod verdict;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use anyhow::{ensure, Result};
 use qnic_cli::lab::bench::{By, Compare};
 
+use super::comparison::text::{Comparison, Side, FORMAT, VERSION};
+use super::comparison::verdict::{Compared, Verdict, ALPHA};
 use super::figures::{Figure, Role};
 use super::page;
-use super::record::{write_whole, Run, SuiteRun};
-use super::run::check_writable;
-use text::{Comparison, Side, FORMAT, VERSION};
-use verdict::{Compared, Verdict, ALPHA};
+use super::record::{check_writable, write_whole, Run, SuiteRun};
 
 /// Exit status if a figure has regressed.
 const REGRESSED: u8 = 3;
@@ -335,5 +331,28 @@ pub(super) mod tests {
         assert_eq!(comparison.added_suites, ["vm"]);
         let text = comparison.to_string();
         assert!(text.contains("host/transfers/write-8/time-ns"), "{text}");
+    }
+
+    #[test]
+    fn each_figure_has_medians_ratio_and_probability() {
+        let mut new = of(12.0);
+        new.suites[0].busy.push("others".into());
+        let text = compare(&of(10.0), &new, &options()).unwrap().to_string();
+        assert!(text.starts_with("A BUSY MACHINE measured in NEW: host\nOLD old.json: "));
+        let line = text
+            .lines()
+            .find(|line| line.contains("write-8/time"))
+            .unwrap();
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(
+            words.join(" "),
+            "host/transfers/write-8/time-ns ns 10.02 (10.00 … 10.04) 12.02 (12.00 … 12.04) 1.200 p 0.0079 busy"
+        );
+        assert!(text.contains("\nRegressed: 1\n"), "{text}");
+        assert!(text.contains("\nToo few rounds to tell: 1\n"), "{text}");
+        assert!(
+            text.ends_with("by chance alone 0.0 would differ\n"),
+            "{text}"
+        );
     }
 }

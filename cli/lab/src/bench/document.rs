@@ -18,8 +18,7 @@ use super::figures::Table;
 use super::goals;
 use super::machine::{Machine, Sources};
 use super::page;
-use super::record::{write_whole, Run, SuiteRun};
-use super::run::check_writable;
+use super::record::{check_writable, write_whole, Run, SuiteRun};
 use super::spec;
 
 /// Digits of a figure that are kept.

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::goal::{Goal, Of};
-use super::text::{number, ratio_text};
+use super::goal::{Better, Goal, Of};
+use super::numbers::{number, ratio_text};
 
 /// Median, smallest and largest of some samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,27 +52,6 @@ pub(super) enum Role {
     Peer,
     /// What others have published.
     Published,
-}
-
-/// Which figures are good ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Better {
-    /// Small ones.
-    Lower,
-    /// Large ones.
-    Higher,
-}
-
-impl Better {
-    /// What the unit of a figure says.
-    fn of_unit(unit: &str) -> Option<Self> {
-        match unit {
-            "ns" | "µs" | "ms" | "s" | "instructions" | "each" | "ratio" => Some(Better::Lower),
-            "MB/s" | "GB/s" | "1/s" | "1000/s" | "/s" => Some(Better::Higher),
-            _ => None,
-        }
-    }
 }
 
 /// A figure, divided by its floor.

@@ -5,7 +5,26 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::figures::Better;
+/// Which figures are good ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Better {
+    /// Small ones.
+    Lower,
+    /// Large ones.
+    Higher,
+}
+
+impl Better {
+    /// What the unit of a figure says.
+    pub(super) fn of_unit(unit: &str) -> Option<Self> {
+        match unit {
+            "ns" | "µs" | "ms" | "s" | "instructions" | "each" | "ratio" => Some(Better::Lower),
+            "MB/s" | "GB/s" | "1/s" | "1000/s" | "/s" => Some(Better::Higher),
+            _ => None,
+        }
+    }
+}
 
 /// Which side of its value is good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

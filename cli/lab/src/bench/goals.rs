@@ -4,9 +4,9 @@
 
 use super::figures::{Figure, Role, Row};
 use super::goal::Goal;
+use super::numbers::number;
 use super::record::{Run, SuiteRun};
 use super::spec::{self, Amount};
-use super::text::number;
 
 /// A goal, and where it stands.
 pub(super) struct Line<'a> {

@@ -135,6 +135,15 @@ impl Run {
     }
 }
 
+/// Fails if no file can be written there, which should not show after all the measuring.
+pub(super) fn check_writable(path: &Path) -> Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    let opened = options.append(true).create(true).open(path);
+    opened
+        .map(drop)
+        .with_context(|| format!("write {}", path.display()))
+}
+
 /// Puts `text` into a file, which has all of it or is as it was before.
 pub(super) fn write_whole(path: &Path, text: &str) -> Result<()> {
     let write = || -> Result<()> {

@@ -1,10 +1,9 @@
 //! Runs suites, shows what they say, and writes it to files after each.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{ensure, Result};
 use qnic_cli::lab::bench::{Output, Suite};
 
 use super::document;
@@ -12,7 +11,7 @@ use super::load::Load;
 use super::machine::{Machine, Sources};
 use super::page;
 use super::plan::{Plan, Planned};
-use super::record::{write_whole, Run, SuiteRun};
+use super::record::{check_writable, write_whole, Run, SuiteRun};
 use super::tables::Tables;
 
 /// Runs the suites `wanted`; all if none is named.
@@ -95,15 +94,6 @@ fn show(suite: &SuiteRun) {
     for table in &suite.tables {
         println!("{table}");
     }
-}
-
-/// Fails if no file can be written there, which should not show after all the measuring.
-pub(super) fn check_writable(path: &Path) -> Result<()> {
-    let mut options = std::fs::OpenOptions::new();
-    let opened = options.append(true).create(true).open(path);
-    opened
-        .map(drop)
-        .with_context(|| format!("write {}", path.display()))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use maud::{html, Markup};
 
 use super::super::figures::{Figure, Role, Row, Spread, Table};
-use super::super::text::number;
+use super::super::numbers::number;
 use super::parts::{at_text, bytes, short};
 use super::scale::{tick_text, Scale};
 

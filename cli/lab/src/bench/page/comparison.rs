@@ -2,8 +2,8 @@
 
 use maud::{html, Markup};
 
-use super::super::compare::text::{cells, Comparison, HEADS};
-use super::super::compare::verdict::Verdict;
+use super::super::comparison::text::{cells, Comparison, HEADS};
+use super::super::comparison::verdict::Verdict;
 use super::parts::{about, layout};
 
 /// The page of a comparison.

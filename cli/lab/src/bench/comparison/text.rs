@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::super::figures::Spread;
 use super::super::machine::{Machine, Sources};
-use super::super::text::{aligned, number};
+use super::super::numbers::number;
+use super::super::text::aligned;
 use super::verdict::{Compared, Verdict};
 
 /// What the file says that it is.
@@ -194,33 +195,4 @@ pub(in crate::bench) fn cells(figure: &Compared) -> [String; 6] {
         probability.unwrap_or("-".into()),
         notes.join(", "),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::compare;
-    use super::super::tests::{of, options};
-
-    #[test]
-    fn each_figure_has_medians_ratio_and_probability() {
-        let mut new = of(12.0);
-        new.suites[0].busy.push("others".into());
-        let text = compare(&of(10.0), &new, &options()).unwrap().to_string();
-        assert!(text.starts_with("A BUSY MACHINE measured in NEW: host\nOLD old.json: "));
-        let line = text
-            .lines()
-            .find(|line| line.contains("write-8/time"))
-            .unwrap();
-        let words: Vec<_> = line.split_whitespace().collect();
-        assert_eq!(
-            words.join(" "),
-            "host/transfers/write-8/time-ns ns 10.02 (10.00 … 10.04) 12.02 (12.00 … 12.04) 1.200 p 0.0079 busy"
-        );
-        assert!(text.contains("\nRegressed: 1\n"), "{text}");
-        assert!(text.contains("\nToo few rounds to tell: 1\n"), "{text}");
-        assert!(
-            text.ends_with("by chance alone 0.0 would differ\n"),
-            "{text}"
-        );
-    }
 }

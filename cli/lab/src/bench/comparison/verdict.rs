@@ -3,11 +3,12 @@
 use qnic_cli::lab::bench::By;
 use serde::Serialize;
 
-use super::super::figures::{median, Better, Figure, Role, Spread};
+use super::super::figures::{median, Figure, Role, Spread};
+use super::super::goal::Better;
 use super::super::rank;
 
 /// A difference of this probability, or less, is more than chance.
-pub(super) const ALPHA: f64 = 0.01;
+pub(in crate::bench) const ALPHA: f64 = 0.01;
 
 /// What is to be said of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -52,7 +53,13 @@ pub(in crate::bench) struct Compared {
 }
 
 impl Compared {
-    pub(super) fn new(old: &Figure, new: &Figure, by: By, threshold: f64, busy: bool) -> Self {
+    pub(in crate::bench) fn new(
+        old: &Figure,
+        new: &Figure,
+        by: By,
+        threshold: f64,
+        busy: bool,
+    ) -> Self {
         let of = |figure: &Figure| match (by, figure.unit == new.unit) {
             (By::Figures, true) => figure.samples.clone(),
             // What was counted in other units is no smaller for a smaller number.
