@@ -112,20 +112,6 @@ pub fn packages_with_circles(root: &Path) -> Result<Vec<(String, Vec<Circle>)>, 
     Ok(found)
 }
 
-/// The room of a file: the package that it belongs to, or the first part of its path.
-pub fn room<'a>(packages: &'a [Package], path: &'a str) -> &'a str {
-    let below = |package: &&Package| {
-        let rest = path.strip_prefix(&package.folder);
-        rest.is_some_and(|rest| rest.starts_with('/'))
-    };
-    let inner = packages
-        .iter()
-        .filter(below)
-        .max_by_key(|package| package.folder.len());
-    let first = || path.split('/').next().unwrap_or(path);
-    inner.map_or_else(first, |package| &package.folder)
-}
-
 /// Most packages of the tree.
 pub const MOST_PACKAGES: usize = 24;
 

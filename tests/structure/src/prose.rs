@@ -12,9 +12,8 @@ use crate::sources::Source;
 #[derive(Debug)]
 pub struct Rules {
     words: Vec<String>,
-    people: Vec<String>,
-    /// The rooms that are checked.
-    pub clean: Vec<String>,
+    /// Phrases in which a word means people, or is quoted.
+    pub people: Vec<String>,
 }
 
 impl Rules {
@@ -33,7 +32,6 @@ impl Rules {
         Ok(Self {
             words: list("words")?,
             people: list("people")?,
-            clean: list("clean")?,
         })
     }
 

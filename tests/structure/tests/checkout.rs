@@ -1,11 +1,11 @@
 //! The checks, applied to the checkout.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::process::Command;
 
 use qnic_structure::modules::{between_children, Tree};
-use qnic_structure::packages::{misplaced, packages, packages_with_circles, room, MOST_PACKAGES};
+use qnic_structure::packages::{misplaced, packages, packages_with_circles, MOST_PACKAGES};
 use qnic_structure::prose::Rules;
 use qnic_structure::sources::{self, Source};
 use qnic_structure::{requirements, surface, tidy, tour, words};
@@ -40,19 +40,9 @@ fn glossary() {
 /// No package has a circle of imports: neither its library nor its programs, examples and tests.
 #[test]
 fn arrows_go_one_way() {
-    let mut found = packages_with_circles(&sources::checkout()).unwrap();
-    let count = |found: &(String, Vec<_>)| (found.0.clone(), found.1.len());
-    let counts: Vec<_> = found.iter().map(count).collect();
-    for (name, known) in KNOWN_CIRCLES {
-        let known = (name.to_owned(), known);
-        assert!(counts.contains(&known), "{known:?}: correct KNOWN_CIRCLES");
-        found.retain(|found| count(found) != known);
-    }
+    let found = packages_with_circles(&sources::checkout()).unwrap();
     assert_none(found, "circles");
 }
-
-/// Packages that still have circles, and how many: only ever fewer.
-const KNOWN_CIRCLES: [(&str, usize); 0] = [];
 
 /// Each package has a row in the table of rooms, and needs only what stands above it.
 #[test]
@@ -71,8 +61,7 @@ fn packages_are_rooms() {
     );
 }
 
-/// No word for people means a program. Prints what remains in rooms that are not clean yet, and how
-/// much (`cargo test -p qnic-structure prose -- --nocapture`).
+/// No word for people means a program, and each phrase that `prose.toml` allows is there.
 #[test]
 fn prose() {
     let root = sources::checkout();
@@ -91,22 +80,13 @@ fn prose() {
         "tests/structure/tests/made_up.rs",
     ];
     sources.retain(|source| !about_them.contains(&&*source.path));
-    let packages = packages(&root).unwrap();
-    let (mut rooms, mut used) = (BTreeMap::new(), Vec::new());
-    for source in &sources {
-        let found: &mut Vec<_> = rooms.entry(room(&packages, &source.path)).or_default();
-        found.extend(rules.found(source, &mut used));
-    }
-    let is_clean = |room: &str| rules.clean.iter().any(|clean| clean == room);
-    let (clean, others): (Vec<_>, Vec<_>) = rooms.iter().partition(|(room, _)| is_clean(room));
-    for (room, found) in &others {
-        println!("{room}: {}", found.len());
-        found.iter().for_each(|place| println!("    {place}"));
-    }
-    assert_none(
-        clean.into_iter().flat_map(|(_, found)| found),
-        "words for people",
-    );
+    let mut used = Vec::new();
+    let found = sources
+        .iter()
+        .flat_map(|source| rules.found(source, &mut used));
+    assert_none(found, "words for people");
+    let unused = rules.people.iter().filter(|phrase| !used.contains(phrase));
+    assert_none(unused, "phrases of prose.toml that nothing says");
 }
 
 /// Core and transport import neither each other nor what stands on them; protocols import
