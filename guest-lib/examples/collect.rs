@@ -52,7 +52,7 @@ fn collect(endpoint: &Endpoint, senders: &[NodeId]) -> Result<Vec<Source>> {
         queue.watch(options.sent)?;
         sources.push(Source {
             node: *node,
-            channel: Receiver::open(&endpoint, name(*node), &options)?,
+            channel: Receiver::open(endpoint, name(*node), &options)?,
             lines: 0,
             end: None,
         });
@@ -91,7 +91,7 @@ fn take(source: &mut Source) -> Result<()> {
 fn send(endpoint: &Endpoint, collector: NodeId, lines: u64) -> Result<()> {
     const MORE: NotificationId = NotificationId::new(1).unwrap();
     let node = endpoint.node();
-    let mut channel = Sender::connect(&endpoint, (collector, PORT, name(node)), MORE, START)?;
+    let mut channel = Sender::connect(endpoint, (collector, PORT, name(node)), MORE, START)?;
     for number in 0..lines {
         channel.send(format!("line {number} of {node}").as_bytes(), None)?;
     }

@@ -134,6 +134,8 @@ mod tests {
         let files = [
             "Cargo.toml",
             "abi/src/lib.rs",
+            "abi/limits/src/lib.rs",
+            "abi/shared/src/lib.rs",
             "guest-driver/driver/src/lib.rs",
             "guest-driver/linux/Kbuild",
             "guest-driver/linux/shim.o",

@@ -91,7 +91,7 @@ fn a_window_that_shrinks_drops_nothing() {
         party.write(&all[0]).from(page(61)).bytes(8).run();
         let held = net.counters(0).frames_held;
         let (_, fragments) = granted(&net);
-        assert!(fragments <= limits.held_frames && u64::from(fragments) >= held.into());
+        assert!(fragments <= limits.held_frames && u64::from(fragments) >= held);
     }
     net.answer_faults(true);
     net.answer_all(0, 60);

@@ -341,11 +341,11 @@ fn sends_of_contexts_keep_their_place_and_their_credits() {
     let _behind = endpoint.send(&TO, b"x").post().unwrap();
     assert_eq!(numbers(&fake), [0], "one credit is left");
     fake.done(send(0), Status::Ok);
-    drop(endpoint.statistics());
+    endpoint.statistics();
     assert_eq!(numbers(&fake), [1]);
     fake.end(&first[0], Status::Ok);
     fake.end(&first[1], Status::Ok);
-    drop(endpoint.statistics());
+    endpoint.statistics();
     let posted = fake.fetch_all();
     assert_eq!(
         opcodes(&posted),

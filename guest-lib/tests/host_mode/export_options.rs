@@ -167,17 +167,17 @@ fn a_channel_is_for_its_two_ends() {
     let sending = two.nic.register(Port(5)).unwrap();
     let secret = Secret::random().unwrap();
     let options = ChannelOptions::new(8, 64, SENT).importers(Importers::with_secret(secret));
-    let _closed = Receiver::open(&receiving, NAME, &options).unwrap();
+    let _closed = Receiver::open(receiving, NAME, &options).unwrap();
     let connect = |from: &Endpoint, name, secret| {
         let options = ImportOptions::new(SOON).secret(secret);
-        Sender::connect(&from, (NodeId(0), VICTIM, name), REPLENISH, options)
+        Sender::connect(from, (NodeId(0), VICTIM, name), REPLENISH, options)
     };
     assert_eq!(status(connect(villain, NAME, None)), Status::ImportRefused);
     let mut sender = connect(&sending, NAME, Some(secret)).unwrap();
     sender.send(b"honest", Some(SOON)).unwrap();
 
     let options = ChannelOptions::new(8, 64, ONE);
-    let mut open = Receiver::open(&receiving, SHOWN, &options).unwrap();
+    let mut open = Receiver::open(receiving, SHOWN, &options).unwrap();
     let mut sender = connect(&sending, SHOWN, None).unwrap();
     sender.send(b"honest", Some(SOON)).unwrap();
     assert_eq!(open.recv(Some(SOON)).unwrap().to_vec(), b"honest");

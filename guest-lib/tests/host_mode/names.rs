@@ -101,7 +101,7 @@ fn an_application_forms_by_itself_and_again() {
                     // Another process is number 0 each time.
                     let number = (number + round) % 9;
                     let application = format!("round {round}");
-                    let joined = Application::join(&endpoint, &application, number, 9, SOON);
+                    let joined = Application::join(endpoint, &application, number, 9, SOON);
                     let joined = joined.unwrap();
                     assert_eq!((joined.rank(), joined.size()), (number, 9));
                     joined.barrier().timeout(SOON).wait().unwrap();

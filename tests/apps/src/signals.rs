@@ -183,7 +183,7 @@ impl Side {
         let mut receiver = Receiver::open(&self.endpoint, CHANNEL, &options)?;
         let connect = || {
             let (peer, endpoint) = (self.peer, &self.endpoint);
-            Sender::connect(&endpoint, (peer, PORT, CHANNEL), REPLENISH, START_LIMIT)
+            Sender::connect(endpoint, (peer, PORT, CHANNEL), REPLENISH, START_LIMIT)
         };
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| {
