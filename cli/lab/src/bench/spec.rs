@@ -129,7 +129,7 @@ fn is_called(figure: &Figure, column: &str) -> bool {
     what_and_unit(column) == (&figure.what, &figure.unit)
 }
 
-/// "half round trip [µs]" is a half round trip, in microseconds.
+/// "half round trip \[µs\]" is a half round trip, in microseconds.
 pub(super) fn what_and_unit(column: &str) -> (&str, &str) {
     let parts = column.strip_suffix(']').and_then(|it| it.rsplit_once(" ["));
     parts.unwrap_or((column, ""))

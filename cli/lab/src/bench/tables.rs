@@ -3,7 +3,7 @@
 //! ```text
 //!   round ──► Tables ──► medians ──► Tables of all rounds ──► finish: columns, ratios, goals ──► Vec<Table>
 //! ```
-//! A figure is added by its name and unit, as suites.toml has them ("half round trip [µs]"), in any order.
+//! A figure is added by its name and unit, as suites.toml has them ("half round trip \[µs\]"), in any order.
 //! [`Tables::finish`] makes of it what suites.toml declares.
 
 use std::collections::BTreeMap;

@@ -45,7 +45,7 @@
 //! # Copies
 //! Data lands at the start of a buffer. A message of two pages is its two buffers. Only where the
 //! route carries less than a page are fragments copied, behind the first one of their page; that
-//! is counted ([`qnic_abi::uapi::DatagramCounters`]). Such fragments come in the port's own buffers,
+//! is counted (`counters`). Such fragments come in the port's own buffers,
 //! and the steered one goes on waiting.
 
 mod bound;
