@@ -23,9 +23,10 @@
 //! | `front_end` | the vhost-user session |
 //! | `platform` | this process as the platform of the driver core |
 //! | `threads`, `timer` | interrupts, datagrams and page faults |
-//! | `node`, `pools` | the interface of the crate |
+//! | `node`, `pools`, `calls` | the interface of the crate |
 
 mod arena;
+mod calls;
 mod control;
 mod device_memory;
 mod error;

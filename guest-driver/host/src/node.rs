@@ -20,6 +20,7 @@ use vhost::vhost_user::FrontendReqHandler;
 use vmm_sys_util::eventfd::{EventFd, EFD_CLOEXEC, EFD_NONBLOCK};
 
 use crate::arena::Arena;
+use crate::calls::pass_on;
 use crate::control::Control;
 use crate::device_memory::HostMemory;
 use crate::error::{ConnectError, HostError};
@@ -129,14 +130,6 @@ impl HostNode {
         self.0.driver.platform().arena.allocate(length)
     }
 
-    /// The versions and properties of driver and NIC, as `uapi::INFO`.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn info(&self, call: &mut uapi::Info) -> Result<(), HostError> {
-        Ok(self.0.driver.info(call)?)
-    }
-
     /// Binds a datagram port for an upper module in this process (H1), as modules of a guest's
     /// kernel do. The thread that serves interrupts calls the module.
     ///
@@ -197,20 +190,19 @@ impl HostNode {
         })
     }
 
-    /// A page of counters, as `uapi::COUNTERS`.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn counters(&self, call: &mut uapi::Counters) -> Result<(), HostError> {
-        Ok(self.0.driver.counters(call)?)
-    }
-
     /// Takes the pages that touch `length` bytes at `address` out of the NIC's
     /// page table, as a kernel under memory pressure would; the NIC's next access
     /// to one of them faults and brings it back (N8, N13). For tests.
     pub fn evict(&self, address: u64, length: u64) {
         let end = address.saturating_add(length);
         self.0.driver.platform().evict(address, end);
+    }
+
+    pass_on! { self => self.0.driver;
+        /// The versions and properties of driver and NIC, as `uapi::INFO`.
+        info(uapi::Info);
+        /// A page of counters, as `uapi::COUNTERS`.
+        counters(uapi::Counters);
     }
 
     /// Returns true if the device process is there.
@@ -342,22 +334,6 @@ impl HostProcess {
         Ok(self.process.export(call)?)
     }
 
-    /// Revokes a segment (N2), as `uapi::UNEXPORT`.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), HostError> {
-        Ok(self.process.unexport(call)?)
-    }
-
-    /// Finds a segment of another process (N3), as `uapi::IMPORT`. Blocks.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn import(&self, call: &mut uapi::Import) -> Result<(), HostError> {
-        Ok(self.process.import(call)?)
-    }
-
     /// Blocks until the wake generation differs, as `uapi::WAIT`.
     ///
     /// # Errors
@@ -371,14 +347,6 @@ impl HostProcess {
         Ok(self.process.wait(call)?)
     }
 
-    /// Ends the waits of this process, as `uapi::WAKE`.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn wake(&self, call: &mut uapi::Wake) -> Result<(), HostError> {
-        Ok(self.process.wake(call)?)
-    }
-
     /// A descriptor that is readable when the character device of a guest would be
     /// (`uapi`, "poll").
     ///
@@ -389,20 +357,17 @@ impl HostProcess {
         process.waiters().event(|| process.is_readable())
     }
 
-    /// Starts the command queue again, as `uapi::RESET_QUEUE`.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn reset_queue(&self, call: &mut uapi::ResetQueue) -> Result<(), HostError> {
-        Ok(self.process.reset_queue(call)?)
-    }
-
-    /// Queries the route to a node, as `uapi::PATH`.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn path(&self, call: &mut uapi::Path) -> Result<(), HostError> {
-        Ok(self.process.path(call)?)
+    pass_on! { self => self.process;
+        /// Revokes a segment (N2), as `uapi::UNEXPORT`.
+        unexport(uapi::Unexport);
+        /// Finds a segment of another process (N3), as `uapi::IMPORT`. Blocks.
+        import(uapi::Import);
+        /// Ends the waits of this process, as `uapi::WAKE`.
+        wake(uapi::Wake);
+        /// Starts the command queue again, as `uapi::RESET_QUEUE`.
+        reset_queue(uapi::ResetQueue);
+        /// Queries the route to a node, as `uapi::PATH`.
+        path(uapi::Path);
     }
 
     /// The node that it is registered on.

@@ -9,6 +9,7 @@ use qnic_abi::uapi;
 use qnic_driver::{Driver, Pools};
 use qnic_shared::region::SharedRegion;
 
+use crate::calls::pass_on;
 use crate::error::HostError;
 use crate::platform::HostPlatform;
 
@@ -43,36 +44,15 @@ impl HostPools {
         &self.range
     }
 
-    /// Makes the driver look at the queues, as `pool::POOL_KICK`.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn kick(&self, call: &mut PoolKick) -> Result<(), HostError> {
-        Ok(self.pools.kick(call)?)
-    }
-
-    /// Blocks until an event is there, as `pool::POOL_WAIT`.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn wait(&self, call: &mut PoolWait) -> Result<(), HostError> {
-        Ok(self.pools.wait(call)?)
-    }
-
-    /// The driver's counters, as `pool::POOL_INFO`.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn info(&self, call: &mut PoolInfo) -> Result<(), HostError> {
-        Ok(self.pools.info(call)?)
-    }
-
-    /// Queries the route to a node, as `uapi::PATH`.
-    ///
-    /// # Errors
-    /// [`HostError::Call`]
-    pub fn path(&self, call: &mut uapi::Path) -> Result<(), HostError> {
-        Ok(self.pools.path(call)?)
+    pass_on! { self => self.pools;
+        /// Makes the driver look at the queues, as `pool::POOL_KICK`.
+        kick(PoolKick);
+        /// Blocks until an event is there, as `pool::POOL_WAIT`.
+        wait(PoolWait);
+        /// The driver's counters, as `pool::POOL_INFO`.
+        info(PoolInfo);
+        /// Queries the route to a node, as `uapi::PATH`.
+        path(uapi::Path);
     }
 
     /// A descriptor that is readable when the character device of a guest would be, until

@@ -1,6 +1,8 @@
 //! Datagrams of upper modules on the real NIC: driver core and device process, without a VM (H1,
 //! H3, H6, H8). Each test has a device of its own in this process, with two nodes.
 
+mod cluster;
+
 use std::collections::BTreeMap;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -8,15 +10,14 @@ use std::time::Duration;
 
 use qnic_abi::counters::CounterSource;
 use qnic_abi::{uapi, NodeId};
-use qnic_device::{ByteSize, Config, Device, NetworkSettings, NicSettings};
+use qnic_device::NetworkSettings;
 use qnic_host::datagram::{
     Address, Binding, Buffer, Data, Handle, Header, Message, Outgoing, Port, PortConfig, Sent,
     Upper,
 };
 use qnic_host::{DeviceMemory, HostNode, HostPlatform};
-use qnic_links::units::{Probability, Span};
-use qnic_links::Impairments;
-use tempfile::TempDir;
+
+use cluster::{bad_links, Cluster};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -27,33 +28,15 @@ const CONFIG: PortConfig = PortConfig {
 };
 
 /// Two nodes.
-struct Cluster {
-    nodes: [HostNode; 2],
-    _device: Device,
-    _directory: TempDir,
-}
+struct Nodes(Cluster);
 
-impl Cluster {
+impl Nodes {
     fn new(network: Option<NetworkSettings>) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = |node: u16| directory.path().join(format!("{node}.sock"));
-        let nics = (0..2).map(|node| {
-            let memory = ByteSize::mib(64);
-            NicSettings::new(node.to_string(), NodeId(node), socket(node), memory)
-        });
-        let mut config = Config::new(nics.collect());
-        config.network = network;
-        let device = Device::start(&config).unwrap();
-        let nodes = [0, 1].map(|node| HostNode::connect(socket(node), 32 << 20).unwrap());
-        Cluster {
-            nodes,
-            _device: device,
-            _directory: directory,
-        }
+        Nodes(Cluster::new(2, network))
     }
 
     fn counters(&self, node: usize, source: CounterSource) -> BTreeMap<String, u64> {
-        uapi::Counters::read(source, |call| self.nodes[node].counters(call)).unwrap()
+        uapi::Counters::read(source, |call| self.0.nodes[node].counters(call)).unwrap()
     }
 
     /// A module that notes what it receives.
@@ -72,12 +55,12 @@ impl Cluster {
             sender: Mutex::new(sender),
             answer: Box::new(answer),
         });
-        let binding = self.nodes[node].bind_datagrams(port, &CONFIG, upper);
+        let binding = self.0.nodes[node].bind_datagrams(port, &CONFIG, upper);
         let binding = binding.unwrap();
         binding.fill().unwrap();
         binding.wait_posted();
         Module {
-            node: self.nodes[node].clone(),
+            node: self.0.nodes[node].clone(),
             port: binding,
             told,
         }
@@ -184,7 +167,7 @@ fn bytes_of(message: &Message<HostPlatform>) -> Vec<u8> {
 
 #[test]
 fn messages_of_one_and_two_pages_arrive_without_a_copy() {
-    let cluster = Cluster::new(None);
+    let cluster = Nodes::new(None);
     let (here, there) = (cluster.module(0, 1), cluster.module(1, 1));
     for round in 0..200 {
         for length in [1, 40, 4096, 4097, 8192] {
@@ -213,10 +196,10 @@ fn messages_of_one_and_two_pages_arrive_without_a_copy() {
 #[test]
 fn pages_come_in_where_they_are_waited_for_while_a_node_is_client_and_server() {
     const PAGES: usize = 500;
-    let cluster = Cluster::new(None);
+    let cluster = Nodes::new(None);
     let serve = |node: usize| {
         let pages: Arc<OnceLock<HostNode>> = Arc::default();
-        pages.set(cluster.nodes[node].clone()).unwrap();
+        pages.set(cluster.0.nodes[node].clone()).unwrap();
         cluster.module_of(node, 2, move |port, request| {
             let mut words = [0; 16];
             words.copy_from_slice(request.header.as_bytes());
@@ -268,7 +251,7 @@ fn pages_come_in_where_they_are_waited_for_while_a_node_is_client_and_server() {
 
 #[test]
 fn a_steered_buffer_without_an_answer_is_withdrawn() {
-    let cluster = Cluster::new(None);
+    let cluster = Nodes::new(None);
     let module = cluster.module(0, 1);
     let handle = module.port.expect(module.buffer(&[]), None).unwrap();
     module.port.withdraw(handle);
@@ -278,7 +261,7 @@ fn a_steered_buffer_without_an_answer_is_withdrawn() {
 
 #[test]
 fn messages_to_absent_nodes_and_ports_cost_nothing() {
-    let cluster = Cluster::new(None);
+    let cluster = Nodes::new(None);
     let module = cluster.module(0, 1);
     module.send(at(77, 1), b"", &[1], 5);
     let sent = module.sent();
@@ -292,18 +275,7 @@ fn messages_to_absent_nodes_and_ports_cost_nothing() {
 /// times more messages come than there are buffers, and the port goes on working.
 #[test]
 fn what_arrives_over_bad_links_is_whole() {
-    let faults = Probability::percent(10.0);
-    let default = Impairments {
-        loss: faults,
-        duplicate: faults,
-        reorder: faults,
-        delay: Span::nanoseconds(20_000),
-        ..Impairments::default()
-    };
-    let cluster = Cluster::new(Some(NetworkSettings {
-        default,
-        ..NetworkSettings::default()
-    }));
+    let cluster = Nodes::new(bad_links(10.0, 20_000));
     let (here, there) = (cluster.module(0, 1), cluster.module(1, 1));
     let mut arrived = 0;
     for round in 0..2000usize {
@@ -346,7 +318,7 @@ fn what_arrives_over_bad_links_is_whole() {
 /// can have its port.
 #[test]
 fn ports_come_and_go_under_load() {
-    let cluster = Cluster::new(None);
+    let cluster = Nodes::new(None);
     let here = cluster.module(0, 1);
     for round in 0..50 {
         let there = cluster.module(1, 1);
@@ -367,10 +339,10 @@ fn ports_come_and_go_under_load() {
 
 #[test]
 fn the_end_of_the_device_gives_everything_back() {
-    let mut cluster = Cluster::new(None);
+    let mut cluster = Nodes::new(None);
     let module = cluster.module(0, 1);
     let handle = module.port.expect(module.buffer(&[]), None).unwrap();
-    cluster._device = Cluster::new(None)._device;
+    cluster._device = Nodes::new(None)._device;
     let told = module.told.recv_timeout(SOON).unwrap();
     assert!(matches!(told, Told::Withdrawn(withdrawn) if withdrawn == handle));
 }

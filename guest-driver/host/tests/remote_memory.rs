@@ -1,6 +1,8 @@
 //! Remote memory on the real NIC: driver core and device process, without a VM (H9). Each test has
 //! a device of its own in this process; its last node is the client.
 
+mod cluster;
+
 use std::collections::HashMap;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
@@ -10,16 +12,15 @@ use qnic_abi::counters::CounterSource;
 use qnic_abi::remote_memory::Reason;
 use qnic_abi::uapi;
 use qnic_abi::{NodeId, Secret, PAGE_SIZE};
-use qnic_device::{ByteSize, Config, Device, NetworkSettings, NicSettings};
+use qnic_device::NetworkSettings;
 use qnic_host::datagram::{Address, Buffer};
 use qnic_host::remote_memory::{
     AttachError, AttachRefusal, ClientConfig, ClientState, Failure, Limits, Memory, ServerConfig,
     ServerState, Volume, VolumeUser,
 };
 use qnic_host::{DeviceMemory, HostNode, HostPlatform};
-use qnic_links::units::{Probability, Span};
-use qnic_links::Impairments;
-use tempfile::TempDir;
+
+use cluster::{bad_links, Cluster};
 
 const SOON: Duration = Duration::from_secs(60);
 const MS: u64 = 1_000_000;
@@ -29,30 +30,12 @@ const KEY: Secret = Secret(*b"0123456789abcdef");
 /// Blocks of the volume.
 const BLOCKS: u64 = 256;
 
-struct Cluster {
-    nodes: Vec<HostNode>,
-    _device: Device,
-    _directory: TempDir,
-}
+/// Servers, and a client on the last node.
+struct Nodes(Cluster);
 
-impl Cluster {
-    /// This many servers, and a client.
+impl Nodes {
     fn new(servers: u16, network: Option<NetworkSettings>) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = |node: u16| directory.path().join(format!("{node}.sock"));
-        let nics = (0..=servers).map(|node| {
-            let memory = ByteSize::mib(64);
-            NicSettings::new(node.to_string(), NodeId(node), socket(node), memory)
-        });
-        let mut config = Config::new(nics.collect());
-        config.network = network;
-        let device = Device::start(&config).unwrap();
-        let nodes = (0..=servers).map(|node| HostNode::connect(socket(node), 32 << 20).unwrap());
-        Cluster {
-            nodes: nodes.collect(),
-            _device: device,
-            _directory: directory,
-        }
+        Nodes(Cluster::new(servers + 1, network))
     }
 
     fn serve(&self, node: usize, incarnation: u64) -> Memory<HostPlatform> {
@@ -66,11 +49,13 @@ impl Cluster {
             lease: 3000 * MS,
             leave_interval: 50 * MS,
         };
-        self.nodes[node].serve_memory(SERVER_PORT, config).unwrap()
+        self.0.nodes[node]
+            .serve_memory(SERVER_PORT, config)
+            .unwrap()
     }
 
     fn config(&self, replicas: usize) -> ClientConfig {
-        let servers = self.nodes.len() as u16 - 1;
+        let servers = self.0.nodes.len() as u16 - 1;
         let address = |node| Address {
             node: NodeId(node),
             port: SERVER_PORT,
@@ -95,7 +80,7 @@ impl Cluster {
     }
 
     fn attach(&self, config: ClientConfig) -> Result<Disk, AttachError> {
-        let node = self.nodes.last().unwrap();
+        let node = self.0.nodes.last().unwrap();
         let (sender, ended) = channel();
         let user = Arc::new(User(Mutex::new(sender)));
         let volume = node.attach_volume(CLIENT_PORT, config, user)?;
@@ -214,7 +199,7 @@ impl Disk {
 
 #[test]
 fn attaching_ends_when_the_last_server_has_answered() {
-    let cluster = Cluster::new(2, None);
+    let cluster = Nodes::new(2, None);
     let _servers = [cluster.serve(0, 1), cluster.serve(1, 2)];
     let config = cluster.config(2);
     let limit = Duration::from_nanos(config.limits.attach_timeout);
@@ -226,7 +211,7 @@ fn attaching_ends_when_the_last_server_has_answered() {
 
 #[test]
 fn pages_go_out_and_come_back_without_a_copy() {
-    let cluster = Cluster::new(3, None);
+    let cluster = Nodes::new(3, None);
     let servers = [0, 1, 2].map(|node| cluster.serve(node, node as u64));
     let mut disk = cluster.attach(cluster.config(2)).unwrap();
     disk.verify_all();
@@ -251,19 +236,7 @@ fn pages_go_out_and_come_back_without_a_copy() {
 /// reorder: no page is lost.
 #[test]
 fn servers_are_killed_in_turn_on_bad_links() {
-    let faults = Probability::percent(5.0);
-    let default = Impairments {
-        loss: faults,
-        duplicate: faults,
-        reorder: faults,
-        delay: Span::nanoseconds(50_000),
-        ..Impairments::default()
-    };
-    let network = NetworkSettings {
-        default,
-        ..NetworkSettings::default()
-    };
-    let cluster = Cluster::new(3, Some(network));
+    let cluster = Nodes::new(3, bad_links(5.0, 50_000));
     let mut servers: Vec<_> = (0..3)
         .map(|node| cluster.serve(node, node as u64))
         .collect();
@@ -294,7 +267,7 @@ fn servers_are_killed_in_turn_on_bad_links() {
 
 #[test]
 fn a_server_leaves_in_order() {
-    let cluster = Cluster::new(2, None);
+    let cluster = Nodes::new(2, None);
     let servers = [0, 1].map(|node| cluster.serve(node, node as u64));
     let mut disk = cluster.attach(cluster.config(1)).unwrap();
     disk.write_all();
@@ -315,7 +288,7 @@ fn a_server_leaves_in_order() {
 /// taken for a holder.
 #[test]
 fn without_servers_there_are_errors_in_time() {
-    let cluster = Cluster::new(1, None);
+    let cluster = Nodes::new(1, None);
     let server = cluster.serve(0, 1);
     let mut disk = cluster.attach(cluster.config(1)).unwrap();
     disk.write_all();
@@ -339,7 +312,7 @@ fn without_servers_there_are_errors_in_time() {
 
 #[test]
 fn without_key_or_server_attaching_fails_with_the_reason() {
-    let cluster = Cluster::new(1, None);
+    let cluster = Nodes::new(1, None);
     let config = cluster.config(1);
     let nobody = cluster.attach(config.clone()).err().unwrap();
     assert_eq!(nobody, AttachError::Refused(None));
@@ -358,11 +331,11 @@ fn without_key_or_server_attaching_fails_with_the_reason() {
 /// The device ends while requests are under way: each ends with an error and its page.
 #[test]
 fn the_end_of_the_device_ends_all_requests() {
-    let mut cluster = Cluster::new(2, None);
+    let mut cluster = Nodes::new(2, None);
     let _servers = [0, 1].map(|node| cluster.serve(node, node as u64));
     let mut disk = cluster.attach(cluster.config(2)).unwrap();
     disk.write_all();
-    cluster._device = Cluster::new(0, None)._device;
+    cluster._device = Nodes::new(0, None)._device;
     let mut begun = 0;
     for block in 0..16 {
         begun += u32::from(disk.volume.read(block, block, disk.page(&[])).is_ok());

@@ -1,28 +1,41 @@
 //! The promises of streams, one story each (S6).
 
-use crate::wire::{address, patterned, Faults, Frame, World, LOSSLESS, MILLISECOND, SECOND};
-use qnic::stream_protocol::{Config, Error, Failure};
+use crate::wire::{address, patterned, Frame, World, LOSSLESS, MILLISECOND, SECOND};
+use qnic::stream_protocol::{Config, ConnectionId, Error, Failure};
 use qnic_abi::stream::{Kind, Reason, StreamFlags, StreamHeader};
 use zerocopy::IntoBytes;
 
-fn pair(faults: Faults) -> World {
-    World::new(1, 2, &Config::default(), faults)
+fn pair() -> World {
+    World::new(1, 2, &Config::default(), LOSSLESS)
+}
+
+/// A pair of ends with a connection, and its names at both.
+fn connected() -> (World, ConnectionId, ConnectionId) {
+    let mut pair = pair();
+    let (ours, theirs) = pair.connect();
+    (pair, ours, theirs)
+}
+
+/// Writes for so many milliseconds, as far as there is room; returns the number of bytes.
+fn write_for(pair: &mut World, id: ConnectionId, bytes: &[u8], milliseconds: u64) -> usize {
+    let mut written = 0;
+    for _ in 0..milliseconds {
+        written += pair.write(0, id, &bytes[written..]).unwrap_or(0);
+        pair.pass(MILLISECOND);
+    }
+    written
 }
 
 #[test]
 fn bytes_arrive_in_order_and_both_ends_end() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     let bytes = patterned(1, 1_000_000);
     assert_eq!(pair.transfer((0, ours), (1, theirs), &bytes), bytes);
     let answer = patterned(2, 10);
     assert_eq!(pair.transfer((1, theirs), (0, ours), &answer), answer);
-    let now = pair.now;
-    pair.ends[0].close(now, ours);
-    pair.ends[1].close(now, theirs);
-    pair.drive(10 * SECOND, |pair| {
-        pair.ends.iter().all(|end| end.connections() == 0)
-    });
+    pair.close(0, ours);
+    pair.close(1, theirs);
+    pair.drive_until_gone();
     let counters = pair.ends[0].counters();
     assert_eq!(counters.data_frames_resent, 0);
     assert_eq!(counters.data_frames_sent, 1_000_000u64.div_ceil(4016));
@@ -30,8 +43,7 @@ fn bytes_arrive_in_order_and_both_ends_end() {
 
 #[test]
 fn a_half_that_is_closed_leaves_the_other_open() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     assert_eq!(
         pair.transfer((0, ours), (1, theirs), b"question"),
         b"question"
@@ -47,7 +59,7 @@ fn a_half_that_is_closed_leaves_the_other_open() {
 
 #[test]
 fn connecting_without_a_listener_is_refused() {
-    let mut pair = pair(LOSSLESS);
+    let mut pair = pair();
     let now = pair.now;
     let ours = pair.ends[0].connect(now, address(1), 0).unwrap();
     pair.drive(SECOND, |pair| pair.ends[0].is_open(ours) != Ok(false));
@@ -63,7 +75,7 @@ fn connecting_without_a_listener_is_refused() {
 
 #[test]
 fn a_peer_that_is_not_there_is_given_up() {
-    let mut pair = pair(LOSSLESS);
+    let mut pair = pair();
     pair.cut[1] = true;
     let start = pair.now;
     let ours = pair.ends[0].connect(start, address(1), 0).unwrap();
@@ -74,8 +86,7 @@ fn a_peer_that_is_not_there_is_given_up() {
 
 #[test]
 fn a_peer_that_dies_is_noticed_in_time_also_when_nothing_is_written() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     pair.pass(60 * SECOND);
     assert_eq!(pair.ends[0].is_open(ours), Ok(true), "idle, but alive");
     pair.write(1, theirs, b"last words").unwrap();
@@ -99,16 +110,9 @@ fn a_peer_that_dies_is_noticed_in_time_also_when_nothing_is_written() {
 
 #[test]
 fn a_reader_that_reads_nothing_stops_the_writer_and_loses_nothing() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     let bytes = patterned(1, 2_000_000);
-    let mut written = 0;
-    for _ in 0..200 {
-        if let Ok(count) = pair.write(0, ours, &bytes[written..]) {
-            written += count;
-        }
-        pair.pass(MILLISECOND);
-    }
+    let written = write_for(&mut pair, ours, &bytes, 200);
     assert_eq!(pair.write(0, ours, b"x"), Err(Error::WouldBlock));
     assert!(written < 2 * 192 * 4016);
     pair.pass(30 * SECOND);
@@ -125,16 +129,9 @@ fn a_reader_that_reads_nothing_stops_the_writer_and_loses_nothing() {
 
 #[test]
 fn a_window_that_opens_is_heard_of_even_if_that_is_lost() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     let bytes = patterned(1, 4016 * 300);
-    let mut written = 0;
-    for _ in 0..50 {
-        if let Ok(count) = pair.write(0, ours, &bytes[written..]) {
-            written += count;
-        }
-        pair.pass(MILLISECOND);
-    }
+    let written = write_for(&mut pair, ours, &bytes, 50);
     pair.lose_next = Some(|frame| frame.from == 1 && frame.kind() == Kind::Ack);
     let start = pair.now;
     let rest = pair.transfer((0, ours), (1, theirs), &bytes[written..]);
@@ -144,8 +141,7 @@ fn a_window_that_opens_is_heard_of_even_if_that_is_lost() {
 
 #[test]
 fn one_loss_costs_one_frame() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     pair.lose_next = Some(|frame| frame.kind() == Kind::Data && frame.header().number.get() == 20);
     let bytes = patterned(1, 400_000);
     assert_eq!(pair.transfer((0, ours), (1, theirs), &bytes), bytes);
@@ -159,8 +155,7 @@ fn one_loss_costs_one_frame() {
 
 #[test]
 fn the_last_frame_is_lost_and_comes_again_soon() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     assert_eq!(
         pair.transfer((1, theirs), (0, ours), &[7; 100_000]).len(),
         100_000
@@ -174,8 +169,7 @@ fn the_last_frame_is_lost_and_comes_again_soon() {
 
 #[test]
 fn a_peer_that_stood_still_does_not_get_its_window_again() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     pair.write(0, ours, &patterned(1, 100)).unwrap();
     // The acknowledgement comes: the round trip is known.
     pair.pass(10 * MILLISECOND);
@@ -215,7 +209,7 @@ fn a_peer_that_stood_still_does_not_get_its_window_again() {
 #[test]
 fn lost_handshakes_are_repeated() {
     for kind in [Kind::Open, Kind::Accept, Kind::Ack] {
-        let mut pair = pair(LOSSLESS);
+        let mut pair = pair();
         pair.lose_next = Some(match kind {
             Kind::Open => |frame| frame.kind() == Kind::Open,
             Kind::Accept => |frame| frame.kind() == Kind::Accept,
@@ -246,16 +240,13 @@ fn reset_of(frame: &Frame) -> Frame {
 
 #[test]
 fn what_an_earlier_connection_has_left_on_the_wire_counts_nowhere() {
-    let mut pair = pair(LOSSLESS);
+    let mut pair = pair();
     pair.tape = Some(Vec::new());
     let (ours, theirs) = pair.connect();
     assert_eq!(pair.transfer((0, ours), (1, theirs), b"old").len(), 3);
-    let now = pair.now;
-    pair.ends[0].close(now, ours);
-    pair.ends[1].close(now, theirs);
-    pair.drive(10 * SECOND, |pair| {
-        pair.ends.iter().all(|end| end.connections() == 0)
-    });
+    pair.close(0, ours);
+    pair.close(1, theirs);
+    pair.drive_until_gone();
     let old = pair.tape.take().unwrap();
 
     let (ours, theirs) = pair.connect();
@@ -272,12 +263,10 @@ fn what_an_earlier_connection_has_left_on_the_wire_counts_nowhere() {
 
 #[test]
 fn a_program_that_leaves_early_resets_what_comes() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     pair.write(0, ours, b"never read").unwrap();
     pair.pass(MILLISECOND);
-    let now = pair.now;
-    pair.ends[1].close(now, theirs);
+    pair.close(1, theirs);
     pair.drive(SECOND, |pair| pair.ends[0].is_open(ours) != Ok(true));
     assert_eq!(pair.write(0, ours, b"x"), Err(Failure::Reset.into()));
     assert_eq!(pair.ends[1].connections(), 0);
@@ -285,10 +274,8 @@ fn a_program_that_leaves_early_resets_what_comes() {
 
 #[test]
 fn what_comes_after_the_program_has_left_is_reset_at_once() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
-    let now = pair.now;
-    pair.ends[1].close(now, theirs);
+    let (mut pair, ours, theirs) = connected();
+    pair.close(1, theirs);
     pair.pass(MILLISECOND);
     assert_eq!(pair.ends[0].read(ours, &mut [0]), Ok(0), "it has ended");
     pair.write(0, ours, b"never read").unwrap();
@@ -298,17 +285,16 @@ fn what_comes_after_the_program_has_left_is_reset_at_once() {
 
 #[test]
 fn connections_that_end_give_their_frames_back() {
-    let mut pair = pair(LOSSLESS);
+    let mut pair = pair();
     let mut windows = Vec::new();
     for _ in 0..100 {
         pair.tape = Some(Vec::new());
         let (ours, theirs) = pair.connect();
         pair.write(0, ours, &[1; 3 * 4016]).unwrap();
         pair.pass(MILLISECOND);
-        let now = pair.now;
-        pair.ends[1].close(now, theirs);
+        pair.close(1, theirs);
         pair.pass(MILLISECOND);
-        pair.ends[0].close(now, ours);
+        pair.close(0, ours);
         let tape = pair.tape.take().unwrap();
         let accept = tape.iter().find(|frame| frame.kind() == Kind::Accept);
         windows.push(accept.unwrap().header().window.get());
@@ -321,27 +307,21 @@ fn connections_that_end_give_their_frames_back() {
 
 #[test]
 fn what_a_program_has_written_before_it_leaves_is_still_delivered() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     let bytes = patterned(3, 300_000);
     assert_eq!(pair.write(0, ours, &bytes), Ok(bytes.len()));
-    let now = pair.now;
-    pair.ends[0].close(now, ours);
+    pair.close(0, ours);
     assert_eq!(pair.ends[0].read(ours, &mut [0]), Err(Error::NoConnection));
     let mut read = Vec::new();
     pair.drive(SECOND, |pair| pair.read(1, theirs, &mut read));
     assert!(read == bytes);
-    let now = pair.now;
-    pair.ends[1].close(now, theirs);
-    pair.drive(10 * SECOND, |pair| {
-        pair.ends.iter().all(|end| end.connections() == 0)
-    });
+    pair.close(1, theirs);
+    pair.drive_until_gone();
 }
 
 #[test]
 fn acknowledgements_are_few() {
-    let mut pair = pair(LOSSLESS);
-    let (ours, theirs) = pair.connect();
+    let (mut pair, ours, theirs) = connected();
     let bytes = patterned(1, 4016 * 400);
     pair.sent.clear();
     assert!(pair.transfer((0, ours), (1, theirs), &bytes) == bytes);

@@ -4,9 +4,7 @@ use qnic_abi::pool::{events, Pool, Queue, Shape, BUSY, NEED_FRAMES, WANT_WAKE};
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
 
-use crate::pool::frame::{
-    Frame, Input, InputFrame, Malformed, Occupied, Output, OutputFrame, Packet,
-};
+use crate::pool::frame::{Frame, Input, InputFrame, Occupied, Output, OutputFrame, Packet, Taken};
 use crate::pool::share::Share;
 
 /// The driver's side.
@@ -49,10 +47,7 @@ impl DriverSide {
     }
 
     /// The next frame that the process wants to send, if there is one.
-    pub fn next_output<M: SharedMemory>(
-        &mut self,
-        memory: &M,
-    ) -> Option<Result<Packet<Output>, Malformed>> {
+    pub fn next_output<M: SharedMemory>(&mut self, memory: &M) -> Taken<Packet<Output>> {
         self.output.take(memory)
     }
 
@@ -81,10 +76,7 @@ impl DriverSide {
     }
 
     /// The next frame that the process gives back, if there is one.
-    pub fn next_input<M: SharedMemory>(
-        &mut self,
-        memory: &M,
-    ) -> Option<Result<InputFrame, Malformed>> {
+    pub fn next_input<M: SharedMemory>(&mut self, memory: &M) -> Taken<InputFrame> {
         let taken = self.input.take(memory)?;
         Some(taken.map(|packet| packet.frame))
     }

@@ -63,3 +63,6 @@ pub struct Malformed;
 /// takes. This side keeps the packet.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Occupied<T>(pub T);
+
+/// The contents of the next slot, if it is not empty.
+pub type Taken<T> = Option<Result<T, Malformed>>;

@@ -35,7 +35,9 @@ mod share;
 mod tests;
 
 pub use driver::DriverSide;
-pub use frame::{Frame, Input, InputFrame, Malformed, Occupied, Output, OutputFrame, Packet};
+pub use frame::{
+    Frame, Input, InputFrame, Malformed, Occupied, Output, OutputFrame, Packet, Taken,
+};
 pub use process::ProcessSide;
 
 #[cfg(doc)]

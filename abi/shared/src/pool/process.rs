@@ -4,7 +4,7 @@ use qnic_abi::pool::{events, Pool, Queue, Shape, BUSY, NEED_FRAMES, WANT_WAKE};
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
 
-use crate::pool::frame::{Input, InputFrame, Malformed, Occupied, Output, OutputFrame, Packet};
+use crate::pool::frame::{Input, InputFrame, Occupied, Output, OutputFrame, Packet, Taken};
 use crate::pool::share::Share;
 
 /// The process's side.
@@ -33,10 +33,7 @@ impl ProcessSide {
     }
 
     /// A frame that can be filled, if there is one.
-    pub fn take_output<M: SharedMemory>(
-        &mut self,
-        memory: &M,
-    ) -> Option<Result<OutputFrame, Malformed>> {
+    pub fn take_output<M: SharedMemory>(&mut self, memory: &M) -> Taken<OutputFrame> {
         let taken = self.output.take(memory)?;
         Some(taken.map(|packet| packet.frame))
     }
@@ -57,10 +54,7 @@ impl ProcessSide {
     }
 
     /// The next packet that has come, if there is one.
-    pub fn receive<M: SharedMemory>(
-        &mut self,
-        memory: &M,
-    ) -> Option<Result<Packet<Input>, Malformed>> {
+    pub fn receive<M: SharedMemory>(&mut self, memory: &M) -> Taken<Packet<Input>> {
         self.input.take(memory)
     }
 

@@ -4,7 +4,7 @@
 use qnic_abi::pool::{Pool, Queue, Shape, Slot};
 use qnic_abi::SharedMemory;
 
-use crate::pool::frame::{Frame, Malformed, Occupied, Packet};
+use crate::pool::frame::{Frame, Malformed, Occupied, Packet, Taken};
 use crate::pool::held::Held;
 use crate::pool::queue::{Consumer, Producer};
 
@@ -30,10 +30,7 @@ impl<K> Share<K> {
     }
 
     /// The next packet that the other side hands over.
-    pub(crate) fn take<M: SharedMemory>(
-        &mut self,
-        memory: &M,
-    ) -> Option<Result<Packet<K>, Malformed>> {
+    pub(crate) fn take<M: SharedMemory>(&mut self, memory: &M) -> Taken<Packet<K>> {
         let word = self.come.take(memory)?;
         Some(self.check(word).ok_or(Malformed))
     }

@@ -50,6 +50,13 @@ fn shape() -> Shape {
     Shape::new(512, 3, 5).unwrap()
 }
 
+/// A range, and both sides of it.
+fn sides() -> (Range, DriverSide, ProcessSide) {
+    let range = Range::new(shape());
+    let driver = DriverSide::new(shape(), &range);
+    (range, driver, ProcessSide::new(shape()))
+}
+
 fn packet<K>(frame: Frame<K>, number: u16) -> Packet<K> {
     Packet {
         frame,
@@ -61,9 +68,7 @@ fn packet<K>(frame: Frame<K>, number: u16) -> Packet<K> {
 
 #[test]
 fn a_frame_goes_round() {
-    let range = Range::new(shape());
-    let mut driver = DriverSide::new(shape(), &range);
-    let mut process = ProcessSide::new(shape());
+    let (range, mut driver, mut process) = sides();
     assert_eq!(driver.ready(&range), events::OUTPUT);
     let frame = process.take_output(&range).unwrap().unwrap();
     process.send(&range, packet(frame, 7)).unwrap();
@@ -84,9 +89,7 @@ fn a_frame_goes_round() {
 
 #[test]
 fn only_a_starving_driver_is_kicked_for_frames_that_come_back() {
-    let range = Range::new(shape());
-    let mut driver = DriverSide::new(shape(), &range);
-    let mut process = ProcessSide::new(shape());
+    let (range, mut driver, mut process) = sides();
     let inputs: Vec<_> = driver.all_inputs().collect();
     for (number, frame) in (0..).zip(inputs) {
         driver.deliver(&range, packet(frame, number)).unwrap();
@@ -111,9 +114,7 @@ fn only_a_starving_driver_is_kicked_for_frames_that_come_back() {
 
 #[test]
 fn slots_that_point_anywhere_cost_only_the_slot() {
-    let range = Range::new(shape());
-    let mut driver = DriverSide::new(shape(), &range);
-    let mut process = ProcessSide::new(shape());
+    let (range, mut driver, mut process) = sides();
     let frame = process.take_output(&range).unwrap().unwrap();
     let good = Slot {
         index: frame.index,
@@ -151,8 +152,7 @@ fn slots_that_point_anywhere_cost_only_the_slot() {
 
 #[test]
 fn a_process_that_takes_nothing_gets_nothing() {
-    let range = Range::new(shape());
-    let mut driver = DriverSide::new(shape(), &range);
+    let (range, mut driver, _) = sides();
     range.store_u64(shape().queue(Queue::InputFull), 1, Ordering::Relaxed);
     let frame = driver.all_inputs().next().unwrap();
     let refused = driver.deliver(&range, packet(frame, 1)).unwrap_err();

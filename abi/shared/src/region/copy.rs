@@ -72,40 +72,46 @@ impl Parts {
     }
 }
 
+/// Copies blocks through vector registers. `$load` and `$store` say which side is aligned.
 #[cfg(target_arch = "x86_64")]
-fn load_blocks(words: &[AtomicU64], bytes: &mut [u8]) {
-    let blocks = bytes.len() / BLOCK;
-    assert!(words.len() == blocks * BLOCK_WORDS && bytes.len() == blocks * BLOCK);
-    if blocks == 0 {
-        return;
-    }
-    // SAFETY: reads `words` and writes `bytes`, both for exactly their length, which the assertion
-    // has shown to be that of the blocks. Both stay borrowed. The aligned halves of an aligned
-    // vector are moved as wholes, as relaxed atomics are; `words` are aligned ([`Parts::of`]).
-    unsafe {
+macro_rules! copy_blocks {
+    ($load:literal $from:expr, $store:literal $to:expr, $blocks:expr) => {
         std::arch::asm!(
             "2:",
-            "movaps {a}, xmmword ptr [{from}]",
-            "movaps {b}, xmmword ptr [{from} + 16]",
-            "movaps {c}, xmmword ptr [{from} + 32]",
-            "movaps {d}, xmmword ptr [{from} + 48]",
-            "movups xmmword ptr [{to}], {a}",
-            "movups xmmword ptr [{to} + 16], {b}",
-            "movups xmmword ptr [{to} + 32], {c}",
-            "movups xmmword ptr [{to} + 48], {d}",
+            concat!($load, " {a}, xmmword ptr [{from}]"),
+            concat!($load, " {b}, xmmword ptr [{from} + 16]"),
+            concat!($load, " {c}, xmmword ptr [{from} + 32]"),
+            concat!($load, " {d}, xmmword ptr [{from} + 48]"),
+            concat!($store, " xmmword ptr [{to}], {a}"),
+            concat!($store, " xmmword ptr [{to} + 16], {b}"),
+            concat!($store, " xmmword ptr [{to} + 32], {c}"),
+            concat!($store, " xmmword ptr [{to} + 48], {d}"),
             "add {from}, 64",
             "add {to}, 64",
             "dec {left}",
             "jnz 2b",
-            from = inout(reg) words.as_ptr() => _,
-            to = inout(reg) bytes.as_mut_ptr() => _,
-            left = inout(reg) blocks => _,
+            from = inout(reg) $from => _,
+            to = inout(reg) $to => _,
+            left = inout(reg) $blocks => _,
             a = out(xmm_reg) _,
             b = out(xmm_reg) _,
             c = out(xmm_reg) _,
             d = out(xmm_reg) _,
             options(nostack),
-        );
+        )
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn load_blocks(words: &[AtomicU64], bytes: &mut [u8]) {
+    let blocks = bytes.len() / BLOCK;
+    assert!(words.len() == blocks * BLOCK_WORDS && bytes.len() == blocks * BLOCK);
+    if blocks > 0 {
+        // SAFETY: reads `words` and writes `bytes`, both for exactly their length, which the
+        // assertion has shown to be that of the blocks. Both stay borrowed. The aligned halves of an
+        // aligned vector are moved as wholes, as relaxed atomics are; `words` are aligned
+        // ([`Parts::of`]).
+        unsafe { copy_blocks!("movaps" words.as_ptr(), "movups" bytes.as_mut_ptr(), blocks) }
     }
 }
 
@@ -113,35 +119,10 @@ fn load_blocks(words: &[AtomicU64], bytes: &mut [u8]) {
 fn store_blocks(words: &[AtomicU64], bytes: &[u8]) {
     let blocks = bytes.len() / BLOCK;
     assert!(words.len() == blocks * BLOCK_WORDS && bytes.len() == blocks * BLOCK);
-    if blocks == 0 {
-        return;
-    }
-    // SAFETY: as `load_blocks`; the words may be written through a shared reference, as they are
-    // atomics.
-    unsafe {
-        std::arch::asm!(
-            "2:",
-            "movups {a}, xmmword ptr [{from}]",
-            "movups {b}, xmmword ptr [{from} + 16]",
-            "movups {c}, xmmword ptr [{from} + 32]",
-            "movups {d}, xmmword ptr [{from} + 48]",
-            "movaps xmmword ptr [{to}], {a}",
-            "movaps xmmword ptr [{to} + 16], {b}",
-            "movaps xmmword ptr [{to} + 32], {c}",
-            "movaps xmmword ptr [{to} + 48], {d}",
-            "add {from}, 64",
-            "add {to}, 64",
-            "dec {left}",
-            "jnz 2b",
-            from = inout(reg) bytes.as_ptr() => _,
-            to = inout(reg) words.as_ptr() => _,
-            left = inout(reg) blocks => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack),
-        );
+    if blocks > 0 {
+        // SAFETY: as `load_blocks`; the words may be written through a shared reference, as they are
+        // atomics.
+        unsafe { copy_blocks!("movups" bytes.as_ptr(), "movaps" words.as_ptr(), blocks) }
     }
 }
 

@@ -21,33 +21,6 @@ struct Process {
     port: u16,
 }
 
-/// The range as a process has it mapped.
-impl SharedMemory for Process {
-    fn size(&self) -> usize {
-        self.pools.bytes()
-    }
-
-    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
-        self.pools.shared.range.load_u32(offset, order)
-    }
-
-    fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
-        self.pools.shared.range.store_u32(offset, value, order);
-    }
-
-    fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
-        self.pools.shared.range.load_u64(offset, order)
-    }
-
-    fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
-        self.pools.shared.range.store_u64(offset, value, order);
-    }
-
-    fn fence(&self) {
-        self.pools.shared.range.fence();
-    }
-}
-
 struct World {
     fake: Fake,
     driver: Arc<Driver<Fake>>,
@@ -55,8 +28,7 @@ struct World {
     nic: Arc<Mutex<Option<DatagramNic>>>,
 }
 
-fn call(port: u16) -> OpenPools {
-    let (frame_bytes, inputs, outputs) = SHAPE;
+fn call(port: u16, (frame_bytes, inputs, outputs): (usize, u16, u16)) -> OpenPools {
     OpenPools {
         port: port.into(),
         frame_bytes: (frame_bytes as u32).into(),
@@ -84,13 +56,9 @@ impl World {
         self.open_with(SHAPE)
     }
 
-    fn open_with(&mut self, (bytes, inputs, outputs): (usize, u16, u16)) -> Process {
-        let mut call = OpenPools {
-            frame_bytes: (bytes as u32).into(),
-            inputs: inputs.into(),
-            outputs: outputs.into(),
-            ..OpenPools::default()
-        };
+    fn open_with(&mut self, shape: (usize, u16, u16)) -> Process {
+        let mut call = call(0, shape);
+        let (bytes, inputs, outputs) = shape;
         let pools = self.driver.open_pools(&mut call).unwrap().unwrap();
         let shape = Shape::new(bytes, inputs.into(), outputs.into()).unwrap();
         assert_eq!(call.bytes.get(), shape.bytes() as u64);
@@ -105,12 +73,17 @@ impl World {
     /// Runs until all is quiet, and every row has ended.
     fn run(&self) {
         for _ in 0..3 {
-            let mut nic = self.nic.lock().unwrap();
-            run(&self.driver, nic.as_mut().unwrap(), |packet| {
-                std::vec![packet]
-            });
+            self.with_nic(|nic| run(&self.driver, nic, |packet| std::vec![packet]));
             self.fake.pass(LATER_NS);
         }
+    }
+
+    fn with_nic<R>(&self, f: impl FnOnce(&mut DatagramNic) -> R) -> R {
+        f(self.nic.lock().unwrap().as_mut().unwrap())
+    }
+
+    fn datagram_counters(&self) -> BTreeMap<String, u64> {
+        counted(&self.driver, CounterSource::Datagrams)
     }
 }
 
@@ -127,42 +100,53 @@ impl Process {
 
     /// The same, to a port of any node.
     fn send_to(&mut self, node: NodeId, to: u16, bytes: &[u8]) -> bool {
-        let mut side = core::mem::replace(&mut self.side, ProcessSide::new(self.shape));
-        let sent = side.take_output(self).map(|frame| {
-            let frame = frame.unwrap();
-            self.frame(Pool::Output, frame.index())
-                .write_bytes(0, bytes);
-            let packet = Packet {
-                frame,
-                length: bytes.len(),
-                node,
-                port: to,
-            };
-            side.send(self, packet).unwrap();
-            if side.must_kick(self) {
-                self.pools.kick(&mut PoolKick::default()).unwrap();
-            }
-        });
-        self.side = side;
-        sent.is_some()
+        let Some(frame) = self.side.take_output(&self.pools.shared.range) else {
+            return false;
+        };
+        let frame = frame.unwrap();
+        self.frame(Pool::Output, frame.index())
+            .write_bytes(0, bytes);
+        let packet = Packet {
+            frame,
+            length: bytes.len(),
+            node,
+            port: to,
+        };
+        self.side.send(&self.pools.shared.range, packet).unwrap();
+        self.kick_if_needed();
+        true
     }
 
     /// The next packet: the port of its sender, and its bytes.
     fn receive(&mut self) -> Option<(u16, Vec<u8>)> {
-        let mut side = core::mem::replace(&mut self.side, ProcessSide::new(self.shape));
-        let received = side.receive(self).map(|packet| {
-            let packet = packet.unwrap();
-            let mut bytes = std::vec![0; packet.length];
-            self.frame(Pool::Input, packet.frame.index())
-                .read_bytes(0, &mut bytes);
-            side.give_back(self, packet.frame).unwrap();
-            if side.must_kick(self) {
-                self.pools.kick(&mut PoolKick::default()).unwrap();
-            }
-            (packet.port, bytes)
-        });
-        self.side = side;
-        received
+        let packet = self.side.receive(&self.pools.shared.range)?.unwrap();
+        let mut bytes = std::vec![0; packet.length];
+        self.frame(Pool::Input, packet.frame.index())
+            .read_bytes(0, &mut bytes);
+        let range = &self.pools.shared.range;
+        self.side.give_back(range, packet.frame).unwrap();
+        self.kick_if_needed();
+        Some((packet.port, bytes))
+    }
+
+    fn kick_if_needed(&mut self) {
+        if self.side.must_kick(&self.pools.shared.range) {
+            self.pools.kick(&mut PoolKick::default()).unwrap();
+        }
+    }
+
+    fn want(&self, wanted: u32) -> u32 {
+        self.side.want(&self.pools.shared.range, wanted)
+    }
+
+    /// Waits so many nanoseconds for events; returns those that are there.
+    fn wait(&self, wanted: u32, timeout_ns: i64) -> Result<u32, CallError> {
+        let mut call = PoolWait {
+            events: wanted.into(),
+            timeout_ns: timeout_ns.into(),
+            ..PoolWait::default()
+        };
+        self.pools.wait(&mut call).map(|()| call.events.get())
     }
 
     fn info(&self) -> PoolInfo {
@@ -190,8 +174,7 @@ fn packets_go_from_pool_to_pool_and_no_frame_is_lost() {
     assert_eq!(a.info().frames_sent.get(), 200);
     assert_eq!(b.info().frames_received.get(), 200);
     assert_eq!(a.info().frames_refused.get() + b.info().starved.get(), 0);
-    let datagrams = counted(&world.driver, CounterSource::Datagrams);
-    assert_eq!(datagrams["bytes_copied"], 0);
+    assert_eq!(world.datagram_counters()["bytes_copied"], 0);
 }
 
 /// When the process ends, the NIC has taken no frame yet, and the process has kicked once.
@@ -243,8 +226,7 @@ fn closing_waits_for_no_nic_that_stands_still() {
 fn the_nic_has_the_frames_when_the_pools_are_open() {
     let mut world = World::new();
     let _process = world.open();
-    let posted = world.nic.lock().unwrap().as_ref().map(DatagramNic::posted);
-    assert_eq!(posted, Some(SHAPE.1.into()));
+    assert_eq!(world.with_nic(|nic| nic.posted()), SHAPE.1.into());
 }
 
 #[test]
@@ -284,7 +266,7 @@ fn a_process_in_a_row_kicks_twice_though_the_nic_is_fast() {
     let mut b = world.open_with((2048, 2 * u16::from(FRAMES), 4));
     for number in 0..FRAMES {
         assert!(a.send(b.port, &[number]));
-        world.nic.lock().unwrap().as_mut().unwrap().read_commands();
+        world.with_nic(DatagramNic::read_commands);
         world.fake.pass(LATER_NS / 8);
         if world.fake.take_scheduled() {
             world.driver.serve_datagrams();
@@ -310,22 +292,17 @@ fn a_wait_ends_a_row() {
         assert!(a.send(b.port, &[number]));
     }
     assert_eq!(a.info().kicks.get(), 2);
-    let sent = |world: &World| counted(&world.driver, CounterSource::Datagrams)["packets_sent"];
+    let sent = |world: &World| world.datagram_counters()["packets_sent"];
     assert_eq!(sent(&world), 2);
-    let mut call = PoolWait {
-        events: events::INPUT.into(),
-        timeout_ns: 1.into(),
-        ..PoolWait::default()
-    };
-    assert_eq!(a.pools.wait(&mut call), Err(CallError::TimedOut));
+    assert_eq!(a.wait(events::INPUT, 1), Err(CallError::TimedOut));
     assert_eq!(sent(&world), 8);
     // Kicks with waits in between make no row.
     world.run();
     for kicks in 3..10 {
         assert!(a.send(b.port, &[5]));
         assert_eq!(a.info().kicks.get(), kicks);
-        assert_eq!(a.pools.wait(&mut call), Err(CallError::TimedOut));
-        world.nic.lock().unwrap().as_mut().unwrap().read_commands();
+        assert_eq!(a.wait(events::INPUT, 1), Err(CallError::TimedOut));
+        world.with_nic(DatagramNic::read_commands);
         world.driver.serve_datagrams();
     }
 }
@@ -337,9 +314,7 @@ fn frames_that_hang_hold_up_no_others() {
     let mut world = World::new();
     let (mut a, mut b) = (world.open_with((2048, 8, 16)), world.open());
     let dead = NodeId(9);
-    let mut nic = world.nic.lock().unwrap();
-    nic.as_mut().unwrap().dead.push(dead.0);
-    drop(nic);
+    world.with_nic(|nic| nic.dead.push(dead.0));
     for number in 0..4 {
         for _ in 0..3 {
             assert!(a.send_to(dead, 5, &[1; 10]));
@@ -385,7 +360,7 @@ fn frames_that_cannot_be_sent_come_back() {
         world.run();
     }
     assert_eq!(a.info().frames_refused.get(), 20);
-    world.nic.lock().unwrap().as_mut().unwrap().send_status = Status::NoSuchNode;
+    world.with_nic(|nic| nic.send_status = Status::NoSuchNode);
     assert!(a.send(5, &[1]));
     world.run();
     assert_eq!(a.info().frames_refused.get(), 21);
@@ -402,9 +377,10 @@ fn nonsense_in_slots_is_counted_and_harms_no_other() {
         let word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let queue = a.shape.queue(queues[seed as usize % 2]);
         let slot = queue + (seed as usize / 2 % 4) * 8;
-        a.store_u64(slot, word, Ordering::Relaxed);
+        let range = &a.pools.shared.range;
+        range.store_u64(slot, word, Ordering::Relaxed);
         for word in [0, 4, 8, 12, 64, 72, 76, 80, 84] {
-            a.store_u32(word, seed as u32, Ordering::Relaxed);
+            range.store_u32(word, seed as u32, Ordering::Relaxed);
         }
         a.pools.kick(&mut PoolKick::default()).unwrap();
         world.run();
@@ -424,36 +400,27 @@ fn nonsense_in_slots_is_counted_and_harms_no_other() {
 fn waits_end_with_an_event_a_timeout_or_the_device() {
     let mut world = World::new();
     let (mut a, b) = (world.open(), world.open());
-    let wait = |process: &Process, wanted: u32, timeout: i64| {
-        let mut call = PoolWait {
-            events: wanted.into(),
-            timeout_ns: timeout.into(),
-            ..PoolWait::default()
-        };
-        process.pools.wait(&mut call).map(|()| call.events.get())
-    };
-    assert_eq!(wait(&b, events::INPUT, 1_000_000), Err(CallError::TimedOut));
-    assert_eq!(wait(&b, events::OUTPUT, -1), Ok(events::OUTPUT));
-    assert_eq!(wait(&b, 0, -1), Err(CallError::Invalid));
-    assert_eq!(wait(&b, 4, -1), Err(CallError::Invalid));
+    assert_eq!(b.wait(events::INPUT, 1_000_000), Err(CallError::TimedOut));
+    assert_eq!(b.wait(events::OUTPUT, -1), Ok(events::OUTPUT));
+    assert_eq!(b.wait(0, -1), Err(CallError::Invalid));
+    assert_eq!(b.wait(4, -1), Err(CallError::Invalid));
     assert!(!b.pools.is_readable());
-    let want = b.side.want(&b, events::INPUT);
-    assert_eq!(want, 0);
+    assert_eq!(b.want(events::INPUT), 0);
     assert!(a.send(b.port, &[1]));
     world.run();
     assert!(b.pools.is_readable());
-    assert_eq!(wait(&b, events::INPUT, -1), Ok(events::INPUT));
+    assert_eq!(b.wait(events::INPUT, -1), Ok(events::INPUT));
     assert_eq!(b.info().wakes.get(), 1);
     // The same for a frame that was sent.
-    assert_eq!(wait(&a, events::INPUT, 1_000_000), Err(CallError::TimedOut));
-    assert_ne!(a.side.want(&a, events::OUTPUT), 0);
+    assert_eq!(a.wait(events::INPUT, 1_000_000), Err(CallError::TimedOut));
+    assert_ne!(a.want(events::OUTPUT), 0);
     assert!(a.send(b.port, &[2]));
     world.run();
     assert_eq!(a.info().wakes.get(), 1);
     world.driver.begin_removal();
     world.driver.detach();
     assert!(b.pools.is_readable() && a.pools.is_readable());
-    assert_eq!(wait(&a, events::INPUT, -1), Err(CallError::NoDevice));
+    assert_eq!(a.wait(events::INPUT, -1), Err(CallError::NoDevice));
     assert_eq!(
         a.pools.kick(&mut PoolKick::default()),
         Err(CallError::NoDevice)
@@ -468,21 +435,21 @@ fn poll_asks_for_sent_frames_only_if_the_process_will_sleep() {
     let (mut a, b) = (world.open(), world.open());
     let is_woken_for_a_sent_frame = |world: &World, a: &Process| {
         let readable = a.pools.is_readable();
-        let mut nic = world.nic.lock().unwrap();
-        let nic = nic.as_mut().unwrap();
-        nic.read_commands();
-        nic.wire.clear();
-        nic.offer_wake(&world.driver);
+        world.with_nic(|nic| {
+            nic.read_commands();
+            nic.wire.clear();
+            nic.offer_wake(&world.driver);
+        });
         (readable, world.fake.take_scheduled())
     };
     world.run();
-    assert_ne!(a.side.want(&a, events::OUTPUT), 0);
+    assert_ne!(a.want(events::OUTPUT), 0);
     assert!(a.send(b.port, &[1]));
     assert_eq!(is_woken_for_a_sent_frame(&world, &a), (true, false));
     world.run();
-    a.side.awake(&a);
+    a.side.awake(&a.pools.shared.range);
     while a.send(b.port, &[2]) {}
-    assert_eq!(a.side.want(&a, events::OUTPUT), 0);
+    assert_eq!(a.want(events::OUTPUT), 0);
     assert_eq!(is_woken_for_a_sent_frame(&world, &a), (false, true));
 }
 
@@ -492,9 +459,9 @@ fn frames_of_several_pages_are_one_packet() {
     let mut world = World::new();
     let shape = (20_000, 12, 3);
     let (mut a, mut b) = (world.open_with(shape), world.open_with(shape));
-    let packets = |world: &World| counted(&world.driver, CounterSource::Datagrams)["packets_sent"];
+    let packets = |world: &World| world.datagram_counters()["packets_sent"];
     for (most, fragments) in [(32_768, 1), (4096, 5)] {
-        world.nic.lock().unwrap().as_mut().unwrap().max_payload = most;
+        world.with_nic(|nic| nic.max_payload = most);
         for length in [20_000, 16_385, 20_000, 20_000] {
             let bytes: Vec<u8> = (0..length).map(|index| (index / 7) as u8).collect();
             let before = packets(&world);
@@ -526,29 +493,23 @@ fn frames_of_several_pages_are_one_packet() {
 fn a_wait_without_time_looks_at_the_nic() {
     let mut world = World::new();
     let (mut a, mut b) = (world.open(), world.open());
-    let look = |process: &Process| {
-        let mut call = PoolWait {
-            events: events::INPUT.into(),
-            ..PoolWait::default()
-        };
-        process.pools.wait(&mut call).map(|()| call.events.get())
-    };
+    let look = |process: &Process| process.wait(events::INPUT, 0);
     for round in 0..100u8 {
         assert_eq!(look(&b), Err(CallError::TimedOut));
         world.fake.pass(ROW_NS);
         assert!(a.send(b.port, &[round]));
-        let mut nic = world.nic.lock().unwrap();
-        let nic = nic.as_mut().unwrap();
-        while nic.read_commands() {
-            while let Some(packet) = nic.wire.pop_front() {
-                nic.deliver(&packet);
+        world.with_nic(|nic| {
+            while nic.read_commands() {
+                while let Some(packet) = nic.wire.pop_front() {
+                    nic.deliver(&packet);
+                }
             }
-        }
+        });
         assert_eq!(look(&b), Ok(events::INPUT));
         assert_eq!(b.receive(), Some((a.port, std::vec![round])));
     }
     // A process that does not poll is woken by events again.
-    assert_eq!(b.side.want(&b, events::INPUT), 0);
+    assert_eq!(b.want(events::INPUT), 0);
     assert!(a.send(b.port, &[5]));
     world.run();
     assert!(b.pools.is_readable());
@@ -562,23 +523,18 @@ fn pools_have_limits() {
         assert!(world.driver.open_pools(call).unwrap().is_none());
         Status::try_from(call.status.get()).unwrap()
     };
-    let with = |frame_bytes: u32, inputs: u16, outputs: u16| OpenPools {
-        frame_bytes: frame_bytes.into(),
-        inputs: inputs.into(),
-        outputs: outputs.into(),
-        ..OpenPools::default()
-    };
-    for mut call in [
-        with(255, 1, 1),
-        with(32_769, 1, 1),
-        with(32_768, 257, 1),
-        with(256, 0, 1),
-        with(256, 1, 1025),
+    for shape in [
+        (255, 1, 1),
+        (32_769, 1, 1),
+        (32_768, 257, 1),
+        (256, 0, 1),
+        (256, 1, 1025),
     ] {
-        assert_eq!(status(&mut call), Status::BadLength);
+        assert_eq!(status(&mut call(0, shape)), Status::BadLength);
     }
-    assert_eq!(status(&mut call(1023)), Status::AccessDenied);
-    let opened = world.driver.open_pools(&mut call(2000)).unwrap();
-    assert_eq!(status(&mut call(2000)), Status::PortInUse);
+    assert_eq!(status(&mut call(1023, SHAPE)), Status::AccessDenied);
+    let mut on_2000 = call(2000, SHAPE);
+    let opened = world.driver.open_pools(&mut on_2000).unwrap();
+    assert_eq!(status(&mut call(2000, SHAPE)), Status::PortInUse);
     core::mem::forget(opened);
 }

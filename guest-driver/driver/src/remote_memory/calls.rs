@@ -136,6 +136,13 @@ pub(crate) fn serve_status(error: ServeError) -> Result<Status, CallError> {
     }
 }
 
+/// Counters of a state machine as those of a call, with the same names.
+macro_rules! copied_counters {
+    ($type:ident { $($own:ident: $value:expr),* }, $from:ident: $($name:ident),*) => {
+        $type { $($name: $from.$name.into(),)* $($own: $value,)* }
+    };
+}
+
 impl<P: Platform> Volume<P> {
     /// Fills in the state of the volume.
     pub fn info(&self, call: &mut VolumeInfo) {
@@ -155,22 +162,14 @@ impl<P: Platform> Volume<P> {
             missing: repair.missing.into(),
             lost: repair.lost.into(),
             reserved: 0.into(),
-            counters: VolumeCounters {
-                reads: counters.reads.into(),
-                writes: counters.writes.into(),
-                failed: counters.failed.into(),
-                timed_out: counters.timed_out.into(),
-                retransmissions: counters.retransmissions.into(),
-                stale_answers: counters.stale_answers.into(),
-                bad_answers: counters.bad_answers.into(),
-                foreign: counters.foreign.into(),
-                repaired: counters.copied.into(),
-                attached: counters.attached.into(),
-                silences: counters.silences.into(),
-                returned: counters.returned.into(),
-                lost_servers: counters.lost_servers.into(),
-                pages_copied: status.pages_copied.into(),
-            },
+            counters: copied_counters!(
+                VolumeCounters {
+                    repaired: counters.copied.into(),
+                    pages_copied: status.pages_copied.into()
+                },
+                counters: reads, writes, failed, timed_out, retransmissions, stale_answers,
+                    bad_answers, foreign, attached, silences, returned, lost_servers
+            ),
         };
     }
 
@@ -241,15 +240,10 @@ impl<P: Platform> Memory<P> {
             pages: (status.pages as u64).into(),
             used: (status.used as u64).into(),
             clients: (status.clients as u64).into(),
-            counters: MemoryCounters {
-                reads: counters.reads.into(),
-                writes: counters.writes.into(),
-                stale_writes: counters.stale_writes.into(),
-                refused: counters.refused.into(),
-                dropped: counters.dropped.into(),
-                malformed: counters.malformed.into(),
-                expired: counters.expired.into(),
-            },
+            counters: copied_counters!(
+                MemoryCounters {},
+                counters: reads, writes, stale_writes, refused, dropped, malformed, expired
+            ),
             reserved: 0.into(),
         };
     }

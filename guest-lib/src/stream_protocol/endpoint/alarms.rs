@@ -3,7 +3,7 @@
 use qnic_abi::stream::Reason;
 use qnic_shared::timing::Time;
 
-use super::table::{Alarm, Endpoint, Parts};
+use super::table::{Alarm, Endpoint};
 use crate::stream_protocol::address::{ConnectionId, Failure};
 use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
 use crate::stream_protocol::connection::Stage;
@@ -34,10 +34,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
     /// Ensures that a timer runs while an answer is missing. It is not restarted with each
     /// frame: when it fires, it checks for how long the oldest frame has been under way.
     pub(crate) fn watch(&mut self, now: Time, id: ConnectionId) {
-        let Some(Parts {
-            connection, config, ..
-        }) = self.parts(id)
-        else {
+        let Some((connection, config)) = self.configured(id) else {
             return;
         };
         if connection.timers.retransmit.is_some() || connection.stage != Stage::Open {
@@ -55,10 +52,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
     }
 
     fn retransmit(&mut self, now: Time, id: ConnectionId) {
-        let Some(Parts {
-            connection, config, ..
-        }) = self.parts(id)
-        else {
+        let Some((connection, config)) = self.configured(id) else {
             return;
         };
         connection.timers.retransmit = None;
@@ -101,10 +95,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
 
     /// Asks a silent peer, gives it up, and ends connections that have lingered long enough.
     fn look_for_silence(&mut self, now: Time, id: ConnectionId) {
-        let Some(Parts {
-            connection, config, ..
-        }) = self.parts(id)
-        else {
+        let Some((connection, config)) = self.configured(id) else {
             return;
         };
         connection.timers.silence = None;

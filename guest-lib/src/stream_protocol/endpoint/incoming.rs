@@ -105,10 +105,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         };
         self.counters.frames_received += 1;
         self.pending.insert((from, theirs), id);
-        if let Some(Parts {
-            connection, config, ..
-        }) = self.parts(id)
-        {
+        if let Some((connection, config)) = self.configured(id) {
             let bytes = (header.detail.get() as usize).min(config.frame_bytes);
             connection.set_frame_bytes(bytes);
             // No frame was sent that it could acknowledge: it only brings the window.
@@ -137,10 +134,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
             let reason = Reason::try_from(header.detail.get()).unwrap_or(Reason::Unknown);
             return self.fail(id, Failure::from(reason));
         }
-        let Some(Parts {
-            connection, config, ..
-        }) = self.parts(id)
-        else {
+        let Some((connection, config)) = self.configured(id) else {
             return;
         };
         if connection.acknowledge(now, header, config).is_err() {
@@ -170,10 +164,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
 
     /// Both sides know of the connection.
     fn opened(&mut self, now: Time, id: ConnectionId) {
-        let Some(Parts {
-            connection, config, ..
-        }) = self.parts(id)
-        else {
+        let Some((connection, config)) = self.configured(id) else {
             return;
         };
         connection.stage = Stage::Open;

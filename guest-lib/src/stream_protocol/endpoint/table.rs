@@ -199,19 +199,23 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         })
     }
 
+    /// A connection, together with the configuration.
+    pub(crate) fn configured(
+        &mut self,
+        id: ConnectionId,
+    ) -> Option<(&mut Connection<S, R>, &Config)> {
+        let parts = self.parts(id)?;
+        Some((parts.connection, parts.config))
+    }
+
     /// Removes a connection with all its frames.
     pub(crate) fn remove(&mut self, id: ConnectionId) {
-        let Some(Parts {
-            connection,
-            receive,
-            send,
-            ..
-        }) = self.parts(id)
-        else {
+        let Some(parts) = self.parts(id) else {
             return;
         };
-        connection.stop(receive, send);
-        connection.receiver.clear(receive);
+        let connection = parts.connection;
+        connection.stop(parts.receive, parts.send);
+        connection.receiver.clear(parts.receive);
         let opened = (connection.peer, connection.theirs);
         let timers = std::mem::take(&mut connection.timers);
         self.cancel(timers);
@@ -226,12 +230,8 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
     }
 
     fn cancel(&mut self, timers: Timers) {
-        let Timers {
-            retransmit,
-            ack,
-            silence,
-        } = timers;
-        for timer in [retransmit, ack, silence].into_iter().flatten() {
+        let all = [timers.retransmit, timers.ack, timers.silence];
+        for timer in all.into_iter().flatten() {
             self.timers.check_out(timer);
         }
     }
@@ -277,19 +277,14 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
 
     /// A connection has failed: the program learns of it; if no program has it, it is removed.
     pub(crate) fn fail(&mut self, id: ConnectionId, failure: Failure) {
-        let Some(Parts {
-            connection,
-            receive,
-            send,
-            ..
-        }) = self.parts(id)
-        else {
+        let Some(parts) = self.parts(id) else {
             return;
         };
+        let connection = parts.connection;
         if let Stage::Failed(_) = connection.stage {
             return;
         }
-        connection.stop(receive, send);
+        connection.stop(parts.receive, parts.send);
         connection.stage = Stage::Failed(failure);
         let is_accepted = connection.is_accepted;
         let timers = std::mem::take(&mut connection.timers);

@@ -231,6 +231,17 @@ impl World {
         self.now = self.now.max(end);
     }
 
+    pub(crate) fn close(&mut self, end: usize, id: ConnectionId) {
+        self.ends[end].close(self.now, id);
+    }
+
+    /// Lets time pass until no end has a connection any more.
+    pub(crate) fn drive_until_gone(&mut self) {
+        self.drive(10 * SECOND, |world| {
+            world.ends.iter().all(|end| end.connections() == 0)
+        });
+    }
+
     /// End 0 connects to end 1, which accepts.
     pub(crate) fn connect(&mut self) -> (ConnectionId, ConnectionId) {
         self.ends[1].listen(true);

@@ -17,14 +17,12 @@ fn dead(node: u16) -> Address {
 /// A world in which these nodes do not answer.
 fn world_without(nodes: &[u16]) -> World {
     let world = World::with(MANY);
-    world.nic.lock().unwrap().dead = nodes.to_vec();
+    world.nic().dead = nodes.to_vec();
     world
 }
 
 fn send_to(world: &World, to: &[Address], token: u64) {
-    let message = world.message(b"", &bytes(1, 4096), token);
-    let sent = world.port(0).send(to, message);
-    sent.map_err(|(error, _)| error).unwrap();
+    world.send_to(to, world.message(b"", &bytes(1, 4096), token));
 }
 
 fn failed(token: u64) -> Told {
@@ -37,7 +35,7 @@ fn failed(token: u64) -> Told {
 
 /// The NIC gives up the first packets to a node.
 fn give_up(world: &World, node: u16, count: usize) {
-    world.nic.lock().unwrap().give_up(node, count);
+    world.nic().give_up(node, count);
     world.run();
 }
 
@@ -48,7 +46,7 @@ fn a_dead_node_leaves_the_others_their_share() {
         send_to(&world, &[dead(9)], token);
     }
     world.run();
-    assert!(world.nic.lock().unwrap().held.len() <= 32);
+    assert!(world.nic().held.len() <= 32);
     send_to(&world, &[to(2)], 500);
     world.run();
     assert_eq!(world.notes[0].take(), [sent(500)]);
@@ -86,12 +84,12 @@ fn a_node_takes_no_more_through_many_ports() {
         }
     }
     world.run();
-    assert!(world.nic.lock().unwrap().held.len() <= 64);
+    assert!(world.nic().held.len() <= 64);
     send_to(&world, &[to(2)], 500);
     world.run();
     assert_eq!(world.notes[0].take(), [sent(500)]);
     // Else the ports could not close: they have waiting messages.
-    world.nic.lock().unwrap().dead.clear();
+    world.nic().dead.clear();
     give_up(&world, 9, 64);
 }
 
@@ -102,7 +100,7 @@ fn what_waits_for_a_node_fails_with_the_packet_that_says_that_it_is_gone() {
         send_to(&world, &[dead(9)], token);
     }
     world.run();
-    let held = world.nic.lock().unwrap().held.len();
+    let held = world.nic().held.len();
     give_up(&world, 9, 1);
     let told = world.notes[0].take();
     assert_eq!(told.len(), 100 - held + 1, "all that the NIC does not have");
@@ -129,9 +127,9 @@ fn a_node_that_was_gone_is_asked_with_one_packet() {
         send_to(&world, &[dead(9)], token);
     }
     world.run();
-    assert_eq!(world.nic.lock().unwrap().held.len(), 1);
+    assert_eq!(world.nic().held.len(), 1);
     // The node answers again.
-    let mut nic = world.nic.lock().unwrap();
+    let mut nic = world.nic();
     nic.dead.clear();
     nic.give_in(9);
     drop(nic);

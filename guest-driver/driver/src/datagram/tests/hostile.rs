@@ -82,7 +82,7 @@ proptest! {
             true => World::with_blocks(CONFIG, 8),
             false => World::new(),
         };
-        world.nic.lock().unwrap().max_payload = max_payload;
+        world.nic().max_payload = max_payload;
         let mut lots = lots.into_iter().cycle();
         let mut late = Vec::new();
         let mut lied = false;
@@ -127,7 +127,7 @@ proptest! {
         world.run();
         let counters = world.counters();
         prop_assert_eq!(counters["completions_unknown"], 0);
-        let mut nic = world.nic.lock().unwrap();
+        let mut nic = world.nic();
         nic.read_commands();
         let own = nic.posted_plain();
         prop_assert_eq!(own, 32, "own buffers are posted again");
@@ -146,16 +146,16 @@ proptest! {
             packet.body.fragment = number.into();
             packet.body.sequence = u32::from(sequence).into();
             packet.data.truncate(512);
-            let mut nic = world.nic.lock().unwrap();
+            let mut nic = world.nic();
             nic.deliver(&packet);
             drop(nic);
             world.run();
-            prop_assert!(world.nic.lock().unwrap().posted() >= 32 - 10);
+            prop_assert!(world.nic().posted() >= 32 - 10);
         }
-        prop_assert_eq!(world.nic.lock().unwrap().dropped, 0);
+        prop_assert_eq!(world.nic().dropped, 0);
         world.fake.pass(FRAGMENT_NS + 1);
         world.run();
-        prop_assert_eq!(world.nic.lock().unwrap().posted(), 32);
+        prop_assert_eq!(world.nic().posted(), 32);
         let counters = world.counters();
         prop_assert!(counters["fragments_expired"] > 0);
         // The port works on.
@@ -189,7 +189,7 @@ fn a_port_keeps_so_many_halves_and_drops_the_oldest() {
         });
     }
     assert_eq!(world.counters()["fragments_evicted"], 1);
-    world.nic.lock().unwrap().deliver(&first.unwrap());
+    world.nic().deliver(&first.unwrap());
     world.run();
     assert_eq!(world.notes[1].take(), [], "its other half is gone");
 }

@@ -31,7 +31,7 @@ fn delivers_while_it_looks(world: &World, spare: Spare, times: usize) -> Arc<Ato
 fn first_of_two_is_served(world: &World) {
     world.send(b"1", &[], 1);
     {
-        let mut nic = world.nic.lock().unwrap();
+        let mut nic = world.nic();
         nic.read_commands();
         let packet = nic.wire.pop_front().unwrap();
         nic.deliver(&packet);
@@ -60,7 +60,7 @@ fn threads_and_other_work_are_not_kept_waiting() {
         assert_eq!(world.notes[1].take(), [received(1, b"1", &[])]);
         assert_eq!(asked.load(Ordering::Relaxed), 1);
         // The second one comes with an event.
-        let mut nic = world.nic.lock().unwrap();
+        let mut nic = world.nic();
         nic.offer_wake(&world.driver);
         drop(nic);
         assert!(world.fake.take_scheduled());

@@ -5,9 +5,7 @@ use super::*;
 
 /// Sends data to a steered buffer; the packets with the fragment numbers `lost` are lost.
 fn send_but(world: &World, handle: Handle, data: &[u8], lost: &[u16]) {
-    let mut answer = world.message(b"page", data, 1);
-    answer.target = Some(handle);
-    world.port(0).send(&[to(2)], answer).unwrap();
+    world.answer(handle, b"page", data);
     world.run_with(|packet| match lost.contains(&packet.body.fragment.get()) {
         true => Vec::new(),
         false => std::vec![packet],
@@ -22,8 +20,8 @@ fn is_received(told: &[Told], bytes: &[u8]) -> bool {
 #[test]
 fn a_page_in_on_a_narrow_route_is_repeated_without_waiting() {
     let world = World::new();
-    world.nic.lock().unwrap().max_payload = 2048;
-    let handle = world.port(1).expect(world.buffer(&[]), None).unwrap();
+    world.nic().max_payload = 2048;
+    let handle = world.expect(1);
     for lost in [[1], [0]] {
         send_but(&world, handle, &bytes(1, 4096), &lost);
         assert_eq!(world.notes[1].take(), [], "half of it is lost");
@@ -39,9 +37,7 @@ fn a_page_in_on_a_narrow_route_is_repeated_without_waiting() {
 #[test]
 fn a_steered_buffer_waits_on_when_half_of_its_message_is_given_up() {
     let world = World::new();
-    let pages = [(); 2].map(|()| world.buffer(&[]));
-    let [first, second] = pages;
-    let handle = world.port(1).expect(first, Some(second)).unwrap();
+    let handle = world.expect(2);
     for lost in [[1], [0], [1]] {
         send_but(&world, handle, &bytes(1, 8192), &lost);
         world.fake.pass(FRAGMENT_NS + 1);
@@ -59,9 +55,7 @@ fn a_steered_buffer_waits_on_when_half_of_its_message_is_given_up() {
 #[test]
 fn a_steered_buffer_that_waits_on_can_be_withdrawn() {
     let world = World::new();
-    let pages = [(); 2].map(|()| world.buffer(&[]));
-    let [first, second] = pages;
-    let handle = world.port(1).expect(first, Some(second)).unwrap();
+    let handle = world.expect(2);
     send_but(&world, handle, &bytes(1, 8192), &[1]);
     world.fake.pass(FRAGMENT_NS + 1);
     world.driver.serve_datagrams();
@@ -82,7 +76,7 @@ fn halves_of_messages_leave_room_for_a_whole_one() {
         messages: 8,
     };
     let world = World::with(config);
-    world.nic.lock().unwrap().max_payload = 1400;
+    world.nic().max_payload = 1400;
     world.send(b"the route", &bytes(0, 4096), 0);
     world.run();
     for burst in 0..4 {

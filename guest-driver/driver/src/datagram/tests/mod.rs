@@ -9,7 +9,7 @@ mod stories;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::string::String;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec::Vec;
 
 use qnic_abi::counters::CounterSource;
@@ -212,7 +212,7 @@ impl World {
     }
 
     fn run_with(&self, lot: impl FnMut(Packet) -> Vec<Packet>) {
-        run(&self.driver, &mut self.nic.lock().unwrap(), lot);
+        run(&self.driver, &mut self.nic(), lot);
     }
 
     /// Memory with these bytes.
@@ -255,9 +255,36 @@ impl World {
 
     /// Sends from port 1 to port 2.
     fn send(&self, header: &[u8], bytes: &[u8], token: u64) {
-        let message = self.message(header, bytes, token);
-        let sent = self.port(0).send(&[to(2)], message);
+        self.send_to(&[to(2)], self.message(header, bytes, token));
+    }
+
+    fn send_to(&self, to: &[Address], message: Outgoing<Fake>) {
+        let sent = self.port(0).send(to, message);
         sent.map_err(|(error, _)| error).unwrap();
+    }
+
+    /// Sends from port 1 to a steered buffer of port 2.
+    fn answer(&self, handle: Handle, header: &[u8], bytes: &[u8]) {
+        let mut message = self.message(header, bytes, 1);
+        message.target = Some(handle);
+        self.send_to(&[to(2)], message);
+    }
+
+    /// Posts a steered buffer of port 2, of so many pages.
+    fn expect(&self, pages: usize) -> Handle {
+        let second = (pages > 1).then(|| self.buffer(&[]));
+        self.port(1).expect(self.buffer(&[]), second).unwrap()
+    }
+
+    /// Runs until all is quiet: port 1 has sent its message with this token, and port 2 has received it.
+    fn run_and_check(&self, token: u64, header: &[u8], bytes: &[u8]) {
+        self.run();
+        assert_eq!(self.notes[0].take(), [sent(token)]);
+        assert_eq!(self.notes[1].take(), [received(1, header, bytes)]);
+    }
+
+    fn nic(&self) -> MutexGuard<'_, DatagramNic> {
+        self.nic.lock().unwrap()
     }
 
     fn counters(&self) -> BTreeMap<String, u64> {

@@ -6,10 +6,7 @@ fn messages_of_every_length_arrive_whole() {
     for (token, length) in [0, 1, 4095, 4096, 4097, 8191, 8192].into_iter().enumerate() {
         let data = bytes(token as u8, length);
         world.send(&[token as u8; 40], &data, token as u64);
-        world.run();
-        assert_eq!(world.notes[0].take(), [sent(token as u64)]);
-        let expected = received(1, &[token as u8; 40], &data);
-        assert_eq!(world.notes[1].take(), [expected]);
+        world.run_and_check(token as u64, &[token as u8; 40], &data);
     }
     assert_eq!(world.counters()["bytes_copied"], 0);
     assert_eq!(world.counters()["packets_received"], 10);
@@ -18,9 +15,6 @@ fn messages_of_every_length_arrive_whole() {
 #[test]
 fn several_modules_use_the_nic_at_once() {
     let world = World::new();
-    for notes in &world.notes {
-        notes.echoes.store(false, Ordering::Relaxed);
-    }
     world.notes[1].echoes.store(true, Ordering::Relaxed);
     world.send(b"ping", &bytes(1, 4096), 1);
     world.run();
@@ -68,9 +62,7 @@ fn a_page_in_lands_in_the_page_that_waits_for_it() {
     let page = world.fake.pages.allocate();
     let buffer = Buffer::new(page.part(0, 4096));
     let handle = world.port(1).expect(buffer, None).unwrap();
-    let mut answer = world.message(b"page", &bytes(3, 4096), 1);
-    answer.target = Some(handle);
-    world.port(0).send(&[to(2)], answer).unwrap();
+    world.answer(handle, b"page", &bytes(3, 4096));
     world.run();
     let told = world.notes[1].take();
     assert!(matches!(&told[..], [Told::Received { steered, .. }] if *steered == Some(handle)));
@@ -80,12 +72,10 @@ fn a_page_in_lands_in_the_page_that_waits_for_it() {
     assert_eq!(world.counters()["bytes_copied"], 0);
     assert_eq!(world.counters()["pages_steered"], 1);
     // A late answer, or the same one once more, finds no buffer.
-    let mut late = world.message(b"page", &bytes(4, 4096), 2);
-    late.target = Some(handle);
-    world.port(0).send(&[to(2)], late).unwrap();
+    world.answer(handle, b"page", &bytes(4, 4096));
     world.run();
     assert_eq!(world.notes[1].take(), []);
-    assert_eq!(world.nic.lock().unwrap().dropped, 1);
+    assert_eq!(world.nic().dropped, 1);
 }
 
 #[test]
@@ -95,9 +85,7 @@ fn two_pages_land_in_the_two_that_wait_for_them() {
     let [first, second] = pages.each_ref().map(|page| Buffer::new(page.part(0, 4096)));
     let handle = world.port(1).expect(first, Some(second)).unwrap();
     let data = bytes(5, 8192);
-    let mut answer = world.message(b"", &data, 1);
-    answer.target = Some(handle);
-    world.port(0).send(&[to(2)], answer).unwrap();
+    world.answer(handle, b"", &data);
     world.run();
     for (page, expected) in pages.iter().zip(data.chunks(4096)) {
         let mut there = [0; 4096];
@@ -111,11 +99,8 @@ fn two_pages_land_in_the_two_that_wait_for_them() {
 #[test]
 fn what_a_message_does_not_need_of_a_steered_buffer_comes_back() {
     let world = World::new();
-    let [first, second] = [(); 2].map(|()| world.buffer(&[]));
-    let handle = world.port(1).expect(first, Some(second)).unwrap();
-    let mut answer = world.message(b"", &bytes(5, 4096), 1);
-    answer.target = Some(handle);
-    world.port(0).send(&[to(2)], answer).unwrap();
+    let handle = world.expect(2);
+    world.answer(handle, b"", &bytes(5, 4096));
     world.run();
     let told = world.notes[1].take();
     assert!(matches!(
@@ -155,12 +140,10 @@ fn the_slot_of_a_steered_buffer_is_free_when_the_module_is_told_of_its_end() {
         ..CONFIG
     });
     world.notes[1].expects_again.store(true, Ordering::Relaxed);
-    let mut handle = world.port(1).expect(world.buffer(&[]), None).unwrap();
+    let mut handle = world.expect(1);
     for round in 0..10 {
         if round % 2 == 0 {
-            let mut answer = world.message(b"", &bytes(5, 4096), 1);
-            answer.target = Some(handle);
-            world.port(0).send(&[to(2)], answer).unwrap();
+            world.answer(handle, b"", &bytes(5, 4096));
         } else {
             world.port(1).withdraw(handle);
         }
@@ -172,31 +155,25 @@ fn the_slot_of_a_steered_buffer_is_free_when_the_module_is_told_of_its_end() {
 #[test]
 fn a_narrow_route_gets_smaller_packets_and_copies_are_counted() {
     let world = World::new();
-    world.nic.lock().unwrap().max_payload = 1400;
+    world.nic().max_payload = 1400;
     world.send(b"8 KiB", &bytes(1, 8192), 1);
-    world.run();
-    assert_eq!(world.notes[0].take(), [sent(1)]);
-    assert_eq!(
-        world.notes[1].take(),
-        [received(1, b"8 KiB", &bytes(1, 8192))]
-    );
+    world.run_and_check(1, b"8 KiB", &bytes(1, 8192));
     let counters = world.counters();
     assert!(counters["routes_narrowed"] >= 2);
     assert_eq!(counters["bytes_copied"], 2 * 3 * 1024);
     // The learnt size is used at once.
     world.send(b"", &bytes(2, 4096), 2);
-    world.run();
+    world.run_and_check(2, b"", &bytes(2, 4096));
     assert_eq!(
         world.counters()["routes_narrowed"],
         counters["routes_narrowed"]
     );
-    assert_eq!(world.notes[1].take(), [received(1, b"", &bytes(2, 4096))]);
 }
 
 #[test]
 fn a_route_that_carries_nothing_fails_the_message() {
     let world = World::new();
-    world.nic.lock().unwrap().max_payload = 100;
+    world.nic().max_payload = 100;
     world.send(b"", &bytes(1, 4096), 1);
     world.run();
     let failed = Told::Sent {
@@ -213,11 +190,8 @@ fn a_block_is_one_packet() {
     let world = World::with_blocks(CONFIG, 8);
     for length in [1, 4096, 4097, 10_000, 32_768] {
         let before = world.counters();
-        let message = world.message_in_block(&bytes(1, length), 1);
-        world.port(0).send(&[to(2)], message).unwrap();
-        world.run();
-        assert_eq!(world.notes[0].take(), [sent(1)]);
-        assert_eq!(world.notes[1].take(), [received(1, b"", &bytes(1, length))]);
+        world.send_to(&[to(2)], world.message_in_block(&bytes(1, length), 1));
+        world.run_and_check(1, b"", &bytes(1, length));
         let counters = world.counters();
         let packets = counters["packets_sent"] - before["packets_sent"];
         assert_eq!((packets, counters["bytes_copied"]), (1, 0));
@@ -232,14 +206,11 @@ fn a_block_goes_over_a_narrow_route_in_fragments() {
         ..CONFIG
     };
     let world = World::with_blocks(config, 8);
-    world.nic.lock().unwrap().max_payload = 4096;
+    world.nic().max_payload = 4096;
     for length in [32_768, 30_000, 4097] {
         let before = world.counters();
-        let message = world.message_in_block(&bytes(2, length), 1);
-        world.port(0).send(&[to(2)], message).unwrap();
-        world.run();
-        assert_eq!(world.notes[0].take(), [sent(1)]);
-        assert_eq!(world.notes[1].take(), [received(1, b"", &bytes(2, length))]);
+        world.send_to(&[to(2)], world.message_in_block(&bytes(2, length), 1));
+        world.run_and_check(1, b"", &bytes(2, length));
         let copied = world.counters()["bytes_copied"] - before["bytes_copied"];
         assert_eq!(copied as usize, length - 4096);
     }
@@ -255,10 +226,9 @@ fn a_block_goes_over_a_narrow_route_in_fragments() {
 #[test]
 fn a_block_that_would_be_too_many_packets_fails() {
     let world = World::with_blocks(CONFIG, 8);
-    world.nic.lock().unwrap().max_payload = 1024;
+    world.nic().max_payload = 1024;
     for (length, failed) in [(16 * 1024 + 1, 1), (16 * 1024, 0), (32 * 1024, 1)] {
-        let message = world.message_in_block(&bytes(1, length), 1);
-        world.port(0).send(&[to(2)], message).unwrap();
+        world.send_to(&[to(2)], world.message_in_block(&bytes(1, length), 1));
         world.run();
         let told = world.notes[0].take();
         let [Told::Sent { failed: count, .. }] = told[..] else {
@@ -276,10 +246,9 @@ fn a_port_with_few_buffers_joins_no_message_of_many_fragments() {
         ..CONFIG
     };
     let world = World::with_blocks(config, 8);
-    world.nic.lock().unwrap().max_payload = 4096;
+    world.nic().max_payload = 4096;
     for (length, arrives) in [(4 * 4096, true), (4 * 4096 + 1, false)] {
-        let message = world.message_in_block(&bytes(1, length), 1);
-        world.port(0).send(&[to(2)], message).unwrap();
+        world.send_to(&[to(2)], world.message_in_block(&bytes(1, length), 1));
         world.run();
         assert_eq!(
             world.notes[1].take().len(),
@@ -294,28 +263,17 @@ fn a_port_with_few_buffers_joins_no_message_of_many_fragments() {
 fn a_message_goes_to_a_set_as_unicasts() {
     let world = World::new();
     let message = world.message(b"all", &bytes(1, 4096), 1);
-    let set = [to(1), to(2), to(2)];
-    world.port(0).send(&set, message).unwrap();
+    world.send_to(&[to(1), to(2), to(2)], message);
     world.run();
     let expected = || received(1, b"all", &bytes(1, 4096));
     let told = world.notes[0].take();
     assert!(told.contains(&sent(1)) && told.contains(&expected()) && told.len() == 2);
     assert_eq!(world.notes[1].take(), [expected(), expected()]);
     assert_eq!(world.counters()["packets_sent"], 3);
-    let refused = |set: &[Address]| {
-        let message = world.message(b"", &[], 2);
-        world
-            .port(0)
-            .send(set, message)
-            .err()
-            .map(|(error, _)| error)
-    };
-    assert_eq!(refused(&[]), Some(SendError::Destinations));
-    assert_eq!(refused(&[to(0)]), Some(SendError::Destinations));
-    assert_eq!(
-        refused(&[to(2); MAX_DESTINATIONS + 1]),
-        Some(SendError::Destinations)
-    );
+    for set in [&[][..], &[to(0)], &[to(2); MAX_DESTINATIONS + 1]] {
+        let refused = world.port(0).send(set, world.message(b"", &[], 2));
+        assert_eq!(refused.err().unwrap().0, SendError::Destinations);
+    }
 }
 
 #[test]
@@ -336,17 +294,17 @@ fn messages_beyond_the_slots_are_given_back() {
 #[test]
 fn buffers_are_posted_again_when_they_are_dropped() {
     let world = World::new();
-    assert_eq!(world.nic.lock().unwrap().posted(), 32);
+    assert_eq!(world.nic().posted(), 32);
     world.notes[1].keeps.store(true, Ordering::Relaxed);
     for token in 0..4 {
         world.send(b"", &bytes(0, 8192), token);
         world.run();
     }
-    assert_eq!(world.nic.lock().unwrap().posted(), 32 - 8);
+    assert_eq!(world.nic().posted(), 32 - 8);
     let kept = core::mem::take(&mut *world.notes[1].kept.lock().unwrap());
     drop(kept);
     world.run();
-    assert_eq!(world.nic.lock().unwrap().posted(), 32);
+    assert_eq!(world.nic().posted(), 32);
 }
 
 #[test]
@@ -364,7 +322,7 @@ fn kept_memory_is_replaced_by_other_memory() {
     let surplus = world.port(1).give(world.fake.pages.allocate());
     assert!(surplus.is_some(), "it has as many as it was bound with");
     world.run();
-    assert_eq!(world.nic.lock().unwrap().posted(), 32);
+    assert_eq!(world.nic().posted(), 32);
     let mut there = [0; 4096];
     memory.read_bytes(0, &mut there);
     assert_eq!(there[..], bytes(9, 4096));
@@ -373,15 +331,15 @@ fn kept_memory_is_replaced_by_other_memory() {
 #[test]
 fn buffers_that_the_nic_refuses_are_posted_later() {
     let world = World::new();
-    world.nic.lock().unwrap().max_posted = 31;
+    world.nic().max_posted = 31;
     world.send(b"", &bytes(0, 8192), 1);
     world.run();
     assert!(world.counters()["posts_refused"] >= 1);
-    assert_eq!(world.nic.lock().unwrap().posted(), 31);
-    world.nic.lock().unwrap().max_posted = usize::MAX;
+    assert_eq!(world.nic().posted(), 31);
+    world.nic().max_posted = usize::MAX;
     world.fake.pass(20_000_000);
     world.run();
-    assert_eq!(world.nic.lock().unwrap().posted(), 32);
+    assert_eq!(world.nic().posted(), 32);
 }
 
 #[test]
@@ -395,7 +353,7 @@ fn one_interrupt_handles_a_bounded_batch() {
     for token in 0..100 {
         world.send(b"", &[1], token);
     }
-    let mut nic = world.nic.lock().unwrap();
+    let mut nic = world.nic();
     while nic.read_commands() {
         world.driver.serve_datagrams();
         let told = world.notes[0].take().len() + world.notes[1].take().len();
@@ -451,7 +409,7 @@ fn a_port_that_closes_takes_everything_back() {
     // The NIC drops packets to a closed port; its place is free.
     world.send(b"", &[1], 1);
     world.run();
-    assert_eq!(world.nic.lock().unwrap().dropped, 1);
+    assert_eq!(world.nic().dropped, 1);
     let again = world
         .driver
         .bind_datagrams(2, &CONFIG, world.notes[1].clone());
@@ -490,7 +448,7 @@ fn a_nic_that_goes_away_gives_everything_back() {
 fn completions_of_nothing_are_counted() {
     use qnic_abi::host_area::CompletionKind::{DatagramReceive, DatagramSend, Name};
     let world = World::new();
-    let mut nic = world.nic.lock().unwrap();
+    let mut nic = world.nic();
     for kind in [DatagramReceive, DatagramSend, Name] {
         for handle in [0, 1, 3 << 60, u64::MAX] {
             nic.complete(kind, handle, Status::Ok, (0, 0), 5);
@@ -509,7 +467,7 @@ fn completions_of_nothing_are_counted() {
 fn sent_packets_raise_no_event_and_are_reaped_later() {
     let world = World::new();
     world.send(b"1", &[], 1);
-    let mut nic = world.nic.lock().unwrap();
+    let mut nic = world.nic();
     nic.read_commands();
     nic.wire.clear();
     nic.offer_wake(&world.driver);
@@ -542,7 +500,7 @@ fn a_module_that_is_refused_is_woken_when_there_is_room() {
     let message = world.message(b"9", &[], 9);
     let refused = world.port(0).send(&[to(2)], message);
     assert_eq!(refused.map_err(|(error, _)| error), Err(SendError::Full));
-    let mut nic = world.nic.lock().unwrap();
+    let mut nic = world.nic();
     nic.read_commands();
     nic.wire.clear();
     nic.offer_wake(&world.driver);
@@ -558,7 +516,7 @@ fn an_event_is_served_at_once_though_the_platform_is_late_already() {
     world.send(b"1", &[], 1);
     let reap = world.fake.scheduled();
     world.fake.pass(3_000_000);
-    let mut nic = world.nic.lock().unwrap();
+    let mut nic = world.nic();
     nic.read_commands();
     let packet = nic.wire.pop_front().unwrap();
     nic.deliver(&packet);

@@ -27,18 +27,11 @@ fn refused(driver: &Arc<Driver<Fake>>, mut call: uapi::Register) -> u32 {
     call.status.get()
 }
 
-/// Runs `action` while a thread waits.
+/// Runs `action` while a thread waits for another generation than the present one.
 fn wait_during(process: &Process<Fake>, action: impl FnOnce()) -> Result<u64, CallError> {
-    wait_during_from(process, 0, action)
-}
-
-fn wait_during_from(
-    process: &Process<Fake>,
-    generation: u64,
-    action: impl FnOnce(),
-) -> Result<u64, CallError> {
+    let present = generation(process);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| wait(process, generation, -1));
+        let waiter = scope.spawn(|| wait(process, present, -1));
         action();
         waiter.join().unwrap()
     })
@@ -286,7 +279,7 @@ fn a_reset_beneath_the_driver_is_told() {
     let process = register(&driver);
     wake_event(&driver, process.vni());
     assert_eq!(wait(&process, 0, 0), Ok(1));
-    let waited = wait_during_from(&process, 1, || {
+    let waited = wait_during(&process, || {
         fake.sram.store_u64(MAGIC, 0, Ordering::Release);
         driver.check_device();
     });

@@ -63,6 +63,13 @@ impl ServerSet {
     }
 }
 
+impl FromIterator<ServerIndex> for ServerSet {
+    fn from_iter<I: IntoIterator<Item = ServerIndex>>(servers: I) -> Self {
+        let bits = servers.into_iter().map(|server| 1 << server);
+        ServerSet(bits.fold(0, |set, bit: u16| set | bit))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -252,17 +252,15 @@ impl Servers {
 
     /// Derives the sets from the states.
     pub(super) fn update_sets(&mut self) {
-        let those = |property: &dyn Fn(&Server) -> bool| {
-            let mut set = ServerSet::default();
-            let found = self.iter().filter(|(_, server)| property(server));
-            found.for_each(|(index, _)| set.insert(index));
-            set
-        };
-        let live = those(&|server| server.state == ServerState::Live);
-        let silent = those(&|server| server.state == ServerState::Silent);
-        let leaving = those(&|server| server.leaving && server.has_session());
-        let gone = those(&|server| server.state == ServerState::Gone);
-        (self.live, self.silent, self.leaving, self.gone) = (live, silent, leaving, gone);
+        self.live = self.those(|server| server.state == ServerState::Live);
+        self.silent = self.those(|server| server.state == ServerState::Silent);
+        self.leaving = self.those(|server| server.leaving && server.has_session());
+        self.gone = self.those(|server| server.state == ServerState::Gone);
+    }
+
+    fn those(&self, property: impl Fn(&Server) -> bool) -> ServerSet {
+        let found = self.iter().filter(|(_, server)| property(server));
+        found.map(|(index, _)| index).collect()
     }
 
     /// Those that are live and do not leave.
@@ -272,10 +270,7 @@ impl Servers {
 
     /// The servers that have been full lately.
     pub(super) fn full(&self, now: u64) -> ServerSet {
-        let mut set = ServerSet::default();
-        let full = self.iter().filter(|(_, server)| server.full_until > now);
-        full.for_each(|(index, _)| set.insert(index));
-        set
+        self.those(|server| server.full_until > now)
     }
 }
 

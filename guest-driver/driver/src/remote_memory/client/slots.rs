@@ -114,17 +114,13 @@ impl<P> Slot<P> {
 
     /// The servers that it goes to.
     pub(super) fn servers(&self) -> ServerSet {
-        let mut set = ServerSet::default();
-        self.legs().for_each(|(_, leg)| set.insert(leg.server));
-        set
+        self.legs().map(|(_, leg)| leg.server).collect()
     }
 
     /// Those that have carried it out.
     pub(super) fn acked(&self) -> ServerSet {
-        let mut set = ServerSet::default();
         let acked = self.legs().filter(|(_, leg)| leg.acked);
-        acked.for_each(|(_, leg)| set.insert(leg.server));
-        set
+        acked.map(|(_, leg)| leg.server).collect()
     }
 }
 
@@ -265,33 +261,29 @@ impl<P> Slots<P> {
         (next != NONE).then_some(next)
     }
 
+    /// All requests of a block, in their order.
+    fn requests_of(&self, block: usize) -> impl Iterator<Item = SlotIndex> + '_ {
+        let first = self.next_of(block, None);
+        core::iter::successors(first, move |index| self.next_of(block, Some(*index)))
+    }
+
     /// Returns true if a request of the block has a property.
     pub(super) fn any_of(&self, block: usize, property: impl Fn(&Slot<P>) -> bool) -> bool {
-        let mut next = self.next_of(block, None);
-        while let Some(index) = next {
-            if property(self.get(index)) {
-                return true;
-            }
-            next = self.next_of(block, Some(index));
-        }
-        false
+        let mut requests = self.requests_of(block);
+        requests.any(|index| property(self.get(index)))
     }
 
     /// The first request of the block that is in state Waiting and need not wait any more.
     pub(super) fn first_ready(&self, block: usize) -> Option<SlotIndex> {
         let (mut reads, mut writes) = (false, false);
-        let mut next = self.next_of(block, None);
-        while let Some(index) = next {
-            let slot = self.get(index);
+        self.requests_of(block).find(|index| {
+            let slot = self.get(*index);
             let is_write = slot.work == Work::Write;
-            if slot.phase == Phase::Waiting && !writes && !(is_write && reads) {
-                return Some(index);
-            }
+            let is_ready = slot.phase == Phase::Waiting && !writes && !(is_write && reads);
             writes |= is_write;
             reads |= matches!(slot.work, Work::Read { .. });
-            next = self.next_of(block, Some(index));
-        }
-        None
+            is_ready
+        })
     }
 
     fn bucket(&self, block: usize) -> usize {
