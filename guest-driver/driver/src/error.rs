@@ -92,7 +92,7 @@ pub enum StartError {
     /// device.
     #[error("not a qnic: configuration space starts with {magic:#x}")]
     NotQnic {
-        /// What is there instead.
+        /// The word that is there instead.
         magic: u64,
     },
     /// Device and driver speak different ABI versions.

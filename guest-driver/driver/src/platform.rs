@@ -206,9 +206,9 @@ pub enum MemoryError {
     Dax,
     /// Some of it belongs to a device or to the kernel.
     Device,
-    /// Its process cannot read some of it.
+    /// The process cannot read some of it.
     NotReadable,
-    /// Its process cannot write some of it.
+    /// The process cannot write some of it.
     NotWritable,
     /// The address space is gone: its process ended.
     SpaceGone,

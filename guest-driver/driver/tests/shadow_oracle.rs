@@ -1,7 +1,6 @@
 //! The shadow page table against an oracle (N5, N6, N7): pages are inserted, evicted,
 //! unmapped, forced out, locked, written to and cleaned, in any order and with the real
 //! unmapped, forced out, locked, written to and cleaned, in any order and with the real
-//! code of driver and NIC. The NIC finds exactly the pages that the oracle has as
 //! mapped, with their own frames and keys, and every page that was written to is
 //! reported dirty once.
 

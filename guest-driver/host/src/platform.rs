@@ -108,7 +108,7 @@ impl<T: Send> Mutex<T> for Lock<T> {
 pub struct HostWaiters {
     lock: StdMutex<()>,
     woken: Condvar,
-    /// For threads that poll; made on first use, and readable from the next
+    /// An eventfd for threads that poll; made on first use, and readable from the next
     /// [`Waiters::wake_all`] on.
     event: OnceLock<OwnedFd>,
 }

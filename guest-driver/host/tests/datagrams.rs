@@ -342,7 +342,7 @@ fn the_end_of_the_device_gives_everything_back() {
     let mut cluster = Nodes::new(None);
     let module = cluster.module(0, 1);
     let handle = module.port.expect(module.buffer(&[]), None).unwrap();
-    cluster._device = Nodes::new(None)._device;
+    cluster.0.device = None;
     let told = module.told.recv_timeout(SOON).unwrap();
     assert!(matches!(told, Told::Withdrawn(withdrawn) if withdrawn == handle));
 }

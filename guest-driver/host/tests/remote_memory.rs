@@ -335,7 +335,7 @@ fn the_end_of_the_device_ends_all_requests() {
     let _servers = [0, 1].map(|node| cluster.serve(node, node as u64));
     let mut disk = cluster.attach(cluster.config(2)).unwrap();
     disk.write_all();
-    cluster._device = Nodes::new(0, None)._device;
+    cluster.0.device = None;
     let mut begun = 0;
     for block in 0..16 {
         begun += u32::from(disk.volume.read(block, block, disk.page(&[])).is_ok());

@@ -34,14 +34,14 @@ pub(crate) enum Stage {
     Failed(Failure),
 }
 
-/// Its timers.
+/// The timers of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    /// For an Open, an Accept, frames that are not acknowledged, or a closed window.
+    /// Repeats an Open, an Accept or frames that are not acknowledged, and asks a closed window.
     pub(crate) retransmit: Option<TimerId>,
-    /// For an acknowledgement that is held back.
+    /// Sends an acknowledgement that is held back.
     pub(crate) ack: Option<TimerId>,
-    /// For a peer that may be silent.
+    /// Asks a peer that may be gone.
     pub(crate) silence: Option<TimerId>,
 }
 

@@ -35,7 +35,7 @@ impl<K> Frame<K> {
         }
     }
 
-    /// Its number in its pool, for [`qnic_abi::pool::Shape::frame`].
+    /// The number of the frame in its pool, for [`qnic_abi::pool::Shape::frame`].
     pub fn index(&self) -> usize {
         self.index.into()
     }

@@ -18,7 +18,7 @@ pub(crate) struct Share<K> {
 }
 
 impl<K> Share<K> {
-    /// With none of the frames, or with all.
+    /// A share with none of the frames, or with all.
     pub(crate) fn new(shape: Shape, pool: Pool, come: Queue, go: Queue, all: bool) -> Self {
         Share {
             come: Consumer::new(shape, come),

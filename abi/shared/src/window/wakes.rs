@@ -82,7 +82,7 @@ impl WakeRequests {
 pub enum Awaited {
     /// Any update of the host area: the end of the process's own commands, too.
     Anything,
-    /// What other processes cause, as solicited events of InfiniBand: notifications, packets that arrive,
+    /// Events that other processes cause, as solicited events of InfiniBand: notifications, packets that arrive,
     /// buffers that come back, and packets that could not be sent.
     Solicited,
 }

@@ -58,7 +58,7 @@ pub enum SendError {
     /// There is no destination, or there are too many.
     #[error("a message goes to 1 to 16 destinations, none of them on port 0")]
     Destinations,
-    /// As many messages wait or are under way as the port was bound for.
+    /// The port has as many messages waiting or under way as it was bound for.
     #[error("all message slots of the port are in use")]
     Full,
     /// The port is closed, or the device is gone.

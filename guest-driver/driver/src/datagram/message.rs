@@ -183,7 +183,7 @@ pub struct Handle(pub u64);
 
 /// A message that is to be sent.
 pub struct Outgoing<P: Platform> {
-    /// For the upper module at the other side.
+    /// The header, which the upper module at the other side reads.
     pub header: Header,
     /// Belongs to the driver until `Upper::sent`.
     pub data: Data<P>,
@@ -205,7 +205,7 @@ impl<P: Platform> fmt::Debug for Outgoing<P> {
 
 /// A message that was sent, or given up. Ok does not mean that it was received.
 pub struct Sent<P: Platform> {
-    /// That of the [`Outgoing`].
+    /// The token of the [`Outgoing`].
     pub token: u64,
     /// The data belongs to the upper module again.
     pub data: Data<P>,

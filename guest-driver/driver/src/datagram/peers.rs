@@ -58,9 +58,9 @@ pub(super) struct Peers {
 pub(super) enum Outcome {
     /// Nothing.
     Same,
-    /// Those to the node may be sent.
+    /// Messages to the node may be sent.
     Resume,
-    /// The node is gone, and they fail.
+    /// The node is gone, and messages to it fail.
     Fail,
 }
 

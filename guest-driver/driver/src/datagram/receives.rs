@@ -67,12 +67,12 @@ fn place_of(handle: u64) -> Place {
 enum Page<P: Platform> {
     /// There is no such page, or the upper module has it again.
     Absent,
-    /// To be posted.
+    /// It is to be posted.
     Waiting(Buffer<P>),
     WithNic(WithNic<Buffer<P>>),
     /// It has a packet, and is among the fragments.
     Away,
-    /// To be given back.
+    /// It is to be given back.
     Back(Buffer<P>),
 }
 

@@ -100,7 +100,7 @@ pub(super) struct Sends<P: Platform> {
     free: Vec<u16>,
     /// Messages with fragments to be sent.
     waiting: VecDeque<u16>,
-    /// Those whose nodes have their share of packets under way.
+    /// Messages that wait because their nodes have all packets under way that they may.
     held: VecDeque<u16>,
     /// Messages that are done.
     done: VecDeque<u16>,

@@ -36,7 +36,7 @@ use crate::platform::{Lock, MemoryError, NoMemory};
 /// retries, and asks again if the page is still absent.
 const BUSY_TRIES: u32 = 4;
 
-/// What one process exports.
+/// The segments that one process exports.
 pub(crate) struct Exports<P: MemoryManager> {
     page_table: Arc<PageTable<P>>,
     vni: VniId,

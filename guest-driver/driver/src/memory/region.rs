@@ -40,7 +40,7 @@ pub struct Region<P: Platform> {
     pages: P::Mutex<Pages>,
 }
 
-/// What the lock of a region guards.
+/// The part of a region that its lock guards.
 struct Pages {
     /// For each page its frame + 1, or 0. The entry may name a frame whose page was evicted
     /// from the table since; a page in the table always has an entry.
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(mapping(&fake, 5), Some((region.tag(0), READ)));
     }
 
-    /// Of pages with one frame, the page requested first gets it. Pages that come along in a fault
+    /// Of several pages with one frame, the page requested first gets it. Pages that come along in a fault
     /// do not take it away; a page that is requested later does.
     #[test]
     fn pages_that_share_a_frame_take_turns() {

@@ -91,7 +91,7 @@ pub(super) struct Shared<P: Platform> {
     gone: AtomicBool,
 }
 
-/// What the process has handed over next.
+/// The next thing that the process has handed over.
 enum Step<P: Platform> {
     /// An input frame, to be posted.
     Input(P::Memory),
@@ -344,7 +344,7 @@ impl<P: Platform> Shared<P> {
         self.state.with(|state| state.side.ready(&self.range))
     }
 
-    /// Those of them that the process has asked for.
+    /// The events among them that the process has asked for.
     pub(super) fn wanted(&self) -> u32 {
         self.ready() & self.range.load_u32(WANT_WAKE, Ordering::Relaxed)
     }

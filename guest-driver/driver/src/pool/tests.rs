@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+use std::string::String;
 use std::sync::Mutex;
 use std::vec::Vec;
 

@@ -126,7 +126,7 @@ impl DatagramNic {
         self.posted.values().map(VecDeque::len).sum()
     }
 
-    /// Of these, those that are not steered.
+    /// The number of posted buffers that are not steered.
     pub(crate) fn posted_plain(&self) -> usize {
         let posted = self.posted.values().flatten();
         posted.filter(|it| it.command.flags.get() == 0).count()

@@ -9,7 +9,8 @@ use tempfile::TempDir;
 
 pub struct Cluster {
     pub nodes: Vec<HostNode>,
-    _device: Device,
+    /// To be dropped before the nodes, if a test wants that.
+    pub device: Option<Device>,
     _directory: TempDir,
 }
 
@@ -27,7 +28,7 @@ impl Cluster {
         let nodes = (0..nodes).map(|node| HostNode::connect(socket(node), 32 << 20).unwrap());
         Cluster {
             nodes: nodes.collect(),
-            _device: device,
+            device: Some(device),
             _directory: directory,
         }
     }

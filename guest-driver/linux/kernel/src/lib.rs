@@ -7,7 +7,7 @@
 //!                │                             │    remote_memory.c support.c
 //!                │ qnic_rs_…  (entry)          ▲ qnic_…  (ffi)
 //!                ▼                             │
-//!              this crate: platform, sync, sram, memory, entry, datagram, pools, remote_memory, shared
+//!     this crate: entry, datagram, pools, remote_memory, shared ──► platform, sync, sram, memory
 //!                │
 //!                ▼
 //!              qnic-driver (guest-driver/driver): all decisions

@@ -17,9 +17,9 @@ use crate::stream_protocol::connection::{Connection, Stage, Timers};
 pub struct Counters {
     /// Frames handed out to be sent.
     pub frames_sent: u64,
-    /// Of those, Data frames.
+    /// Data frames among them.
     pub data_frames_sent: u64,
-    /// Of those, frames that were sent before.
+    /// Data frames that were sent before.
     pub data_frames_resent: u64,
     /// Losses that only the timer found.
     pub resend_timeouts: u64,
@@ -41,7 +41,7 @@ pub struct Counters {
     pub connections_failed: u64,
 }
 
-/// What the program has to look at.
+/// The thing that the program should look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changed {
     /// Bytes can be read or written, or the connection has ended or failed.
@@ -68,7 +68,7 @@ pub struct Endpoint<S, R> {
     count: usize,
     /// Connections that peers have opened and the program has not accepted, by the contents of the Open.
     pub(crate) pending: BTreeMap<(Address, u64), ConnectionId>,
-    /// Those of them that are open.
+    /// The pending connections that are open.
     pub(crate) incoming: VecDeque<ConnectionId>,
     pub(crate) is_listening: bool,
     /// Connections that linger, the one that has done so longest first.
@@ -167,7 +167,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
             self.remove(oldest);
         }
         let slot = self.free.pop()?;
-        // Not zero, whatever the slot is.
+        // The highest bit is set, so that no name is zero.
         let own = self.next_random() & !0xffff | 1 << 63 | u64::from(slot);
         self.slots[usize::from(slot)] = Some(Connection::new(peer, own, theirs, stage, now));
         self.count += 1;

@@ -134,7 +134,7 @@ impl<P> Client<P> {
             (Kind::Written, _) if same => self.written(now, server, slot, leg),
             (Kind::Refused, Some(Reason::Full)) => {
                 self.servers.get_mut(server).full_until = now + FULL_PAUSE;
-                // For a block that it holds, it needs no room.
+                // A server that holds the block needs no room for it, so then the refusal is a lie.
                 let lies = self.volume.holders(block).has(server);
                 self.leg_failed(now, slot, leg, lies);
             }

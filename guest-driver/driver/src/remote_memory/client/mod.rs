@@ -134,9 +134,9 @@ pub enum Failure {
 /// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
-    /// Its page is on the servers.
+    /// A write: the page is on the servers.
     Written,
-    /// Its page is here. It is in the request's steered buffer, unless another packet took that.
+    /// A read: the page is here, in the request's steered buffer unless another packet took that.
     Page,
     /// The block was never written: it is full of zeros. The steered buffer still waits.
     Zero,
@@ -145,7 +145,7 @@ pub enum Done {
 /// A request has ended.
 #[derive(Debug)]
 pub struct Completion<P> {
-    /// That of the request.
+    /// The token of the request.
     pub token: u64,
     /// The result. After a failed read the steered buffer still waits: take it back.
     pub result: Result<Done, Failure>,

@@ -36,7 +36,7 @@ pub enum ServerState {
     Silent,
     /// It leaves, and is not needed any more.
     Dismissed,
-    /// Its session is over, and its blocks are lost there.
+    /// The session is over, and the server's blocks are lost.
     Gone,
 }
 
@@ -263,7 +263,7 @@ impl Servers {
         found.map(|(index, _)| index).collect()
     }
 
-    /// Those that are live and do not leave.
+    /// Live servers that are not leaving.
     pub(super) fn staying(&self) -> ServerSet {
         self.live.without(self.leaving)
     }

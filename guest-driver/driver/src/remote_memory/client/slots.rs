@@ -11,8 +11,8 @@ use super::server_set::{ServerIndex, ServerSet};
 use super::Failure;
 use crate::platform::{table, NoMemory};
 
-/// Room for the legs of a request: those of the highest replication degree, and as many that count no
-/// more but whose page the NIC still reads.
+/// Room for the legs of a request: the highest replication degree, and as many again for legs that no
+/// longer count but whose page the NIC still reads.
 pub(super) const MAX_LEGS: usize = 8;
 
 /// Most requests under way; their index takes the low bits of a request number.
@@ -68,7 +68,7 @@ impl Work {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Free,
-    /// For earlier requests of its block.
+    /// It waits for earlier requests of its block.
     Waiting,
     Active,
     /// It has ended with this result, but the NIC still reads its page.
@@ -82,7 +82,7 @@ pub(super) struct Slot<P> {
     pub(super) phase: Phase,
     pub(super) token: u64,
     pub(super) block: usize,
-    /// That of the page that it brings.
+    /// The version of the page that it brings.
     pub(super) version: u64,
     pub(super) page: Option<P>,
     pub(super) legs: [Option<Leg>; MAX_LEGS],
@@ -93,14 +93,14 @@ pub(super) struct Slot<P> {
     /// Number of transmissions, to any server.
     pub(super) attempts: u32,
     pub(super) submitted: u64,
-    /// When it fails.
+    /// The time at which it fails.
     pub(super) deadline: u64,
     generation: u32,
     next: u16,
 }
 
 impl<P> Slot<P> {
-    /// The legs that there are, with their numbers.
+    /// The legs in use, with their numbers.
     pub(super) fn legs(&self) -> impl Iterator<Item = (usize, &Leg)> {
         let legs = self.legs.iter().enumerate();
         legs.filter_map(|(index, leg)| Some((index, leg.as_ref()?)))
@@ -117,7 +117,7 @@ impl<P> Slot<P> {
         self.legs().map(|(_, leg)| leg.server).collect()
     }
 
-    /// Those that have carried it out.
+    /// The servers that have carried it out.
     pub(super) fn acked(&self) -> ServerSet {
         let acked = self.legs().filter(|(_, leg)| leg.acked);
         acked.map(|(_, leg)| leg.server).collect()

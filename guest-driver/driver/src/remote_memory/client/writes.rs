@@ -54,7 +54,7 @@ impl<P> Client<P> {
             let granted = self.servers.get(*server).granted;
             granted.saturating_sub(self.volume.pages(*server))
         };
-        // Of equals the first one.
+        // Among servers with equal room, the first one.
         usable
             .iter()
             .max_by_key(|server| (room(server), u8::MAX - server))

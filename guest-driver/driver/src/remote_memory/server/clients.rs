@@ -12,7 +12,7 @@ const _: () = assert!(MAX_CLIENTS.is_power_of_two());
 enum State {
     Free,
     Attached,
-    /// Its session is over; it still has pages.
+    /// The session is over; the client still has pages.
     Ending,
 }
 
@@ -88,7 +88,7 @@ impl Clients {
         is_it.then_some(index as u8)
     }
 
-    /// Those that are attached.
+    /// Clients that are attached.
     pub(super) fn attached(&self) -> impl Iterator<Item = (u8, &Client)> {
         let all = (0..).zip(self.all.iter());
         all.filter(|(_, client)| client.state == State::Attached)

@@ -20,7 +20,7 @@ struct Request<P: Platform> {
     token: u64,
     /// Steered buffer of a read that may still be posted.
     handle: Option<Handle>,
-    /// That buffer, after another packet has taken it.
+    /// The steered buffer, after another packet has taken it.
     wasted: Option<Buffer<P>>,
     ending: Option<Ending<P>>,
 }
