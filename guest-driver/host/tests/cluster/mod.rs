@@ -7,15 +7,15 @@ use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
 use tempfile::TempDir;
 
-pub struct Cluster {
-    pub nodes: Vec<HostNode>,
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<HostNode>,
     /// To be dropped before the nodes, if a test wants that.
-    pub device: Option<Device>,
+    pub(crate) device: Option<Device>,
     _directory: TempDir,
 }
 
 impl Cluster {
-    pub fn new(nodes: u16, network: Option<NetworkSettings>) -> Self {
+    pub(crate) fn new(nodes: u16, network: Option<NetworkSettings>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = |node: u16| directory.path().join(format!("{node}.sock"));
         let nics = (0..nodes).map(|node| {
@@ -35,7 +35,7 @@ impl Cluster {
 }
 
 /// Links that lose, double and reorder this share of frames each, with a delay.
-pub fn bad_links(percent: f64, delay_ns: u64) -> Option<NetworkSettings> {
+pub(crate) fn bad_links(percent: f64, delay_ns: u64) -> Option<NetworkSettings> {
     let faults = Probability::percent(percent);
     let default = Impairments {
         loss: faults,
