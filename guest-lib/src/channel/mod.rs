@@ -114,10 +114,12 @@ enum End {
 
 impl End {
     /// What a failed write to the other end means. A process whose segment is unexported
-    /// goes on; its end would have another status.
+    /// goes on; its end has another status. A write that is aborted under way tells of
+    /// memory that has just gone: that of a process that was killed. An end that is closed
+    /// says so before its memory goes, and that is looked at first.
     fn of(failure: &TransferError) -> Self {
         match failure.status {
-            Status::NoSuchSegment | Status::Aborted => End::Closed,
+            Status::NoSuchSegment => End::Closed,
             status => End::Lost(failure.node, failure.port, status),
         }
     }

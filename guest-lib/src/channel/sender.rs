@@ -182,10 +182,11 @@ impl Sender {
     /// Looks at what has become of earlier messages.
     fn check(&mut self) -> Result<()> {
         let Outgoing { writes, end, .. } = &mut self.outgoing;
+        let failure = writes.reap()?;
+        // Behind the look at the writes: a receiver that closes says so before its memory goes.
         if self.credit.load_u64(0)? != 0 {
             end.get_or_insert(End::Closed);
         }
-        let failure = writes.reap()?;
         check_end(end, failure.as_ref())
     }
 
@@ -274,5 +275,28 @@ mod tests {
         assert_eq!(fake.serve(Status::Ok), 1, "the end was told once");
         sender.close_timeout(NOW).unwrap();
         sender.close_timeout(NOW).unwrap();
+    }
+
+    /// The receiver's memory goes away under a write: its process was killed, unless it has said
+    /// that it closes.
+    #[test]
+    fn an_aborted_write_tells_of_a_lost_receiver_unless_that_has_closed() {
+        for closed in [false, true] {
+            let (fake, nic) = FakeNic::new();
+            let endpoint = nic.register(Port(9)).unwrap();
+            let name = SegmentName(6);
+            let remote = endpoint.import(NodeId(1), Port(2), name, NOW).unwrap();
+            let mut sender = sender(&endpoint, remote, 4);
+            sender.send(b"message", Some(NOW)).unwrap();
+            assert_eq!(fake.serve(Status::Aborted), 1);
+            sender.credit.store_u64(0, closed.into()).unwrap();
+            let end = sender.send(b"message", Some(NOW)).unwrap_err();
+            match closed {
+                true => assert!(matches!(end, Error::ChannelClosed)),
+                false => assert!(matches!(end, Error::PeerLost { .. })),
+            }
+            // What its drop writes has a NIC that answers.
+            fake.serve(Status::Ok);
+        }
     }
 }
