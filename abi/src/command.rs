@@ -49,8 +49,8 @@ bitflags! {
     /// Modifiers that every command can have.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct CommandFlags: u8 {
-        /// Write the completion counters back as soon as this command and all earlier
-        /// ones of its counter are complete.
+        /// Write the completion counters of its lane back as soon as this command and all earlier
+        /// ones of its counter there are complete.
         const PUBLISH = 1;
     }
 }
@@ -61,7 +61,7 @@ layouts! {
     ///
     /// ```text
     ///      0        1        2        3        4        6        8
-    ///   0  | opcode | flags  | i_len  | res.   | r_node | r_port |
+    ///   0  | opcode | flags  | i_len  | lane   | r_node | r_port |
     /// ```
     #[bytes(COMMAND_HEADER_BYTES)]
     pub struct CommandHeader {
@@ -71,8 +71,9 @@ layouts! {
         pub flags: u8,
         /// Payload bytes in the entry, behind the descriptor; up to [`INLINE_CAPACITY`].
         pub inline_length: u8,
-        /// Zero.
-        pub reserved: u8,
+        /// Lane in whose order it completes ([`crate::host_area`], "Completion"), if a counter
+        /// counts it.
+        pub lane: u8,
         /// Node of the remote process; may be this node.
         pub remote_node: U16,
         /// Port of the remote process.

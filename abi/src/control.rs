@@ -40,7 +40,7 @@ use crate::host_area::HOST_PAGES;
 use crate::ids::Secret;
 
 /// Size of a request in bytes.
-pub const REQUEST_BYTES: usize = 256;
+pub const REQUEST_BYTES: usize = 512;
 
 /// Size of a reply in bytes.
 pub const REPLY_BYTES: usize = 512;

@@ -4,8 +4,6 @@
 //!
 //! ```text
 //!  page 0  0x000  HEAD          u64  commands read so far
-//!          0x008  WRITES_DONE   u64  writes complete, cumulative
-//!          0x010  READS_DONE    u64  reads complete, cumulative
 //!          0x018  ERRORS        u64  error records written so far
 //!          0x020  QUEUE_STATUS  u64  0, or the Status that stopped the queue
 //!          0x080  WAKE_GENERATION u64  written by the driver; all ones once it has lost the NIC
@@ -13,18 +11,20 @@
 //!          0x0c8  NOTIFICATIONS_LOST  u64  one-shot notifications that found it full
 //!          0x0d0  COMPLETION_TAIL     u64  entries ever put into the completion queue
 //!          0x0d8  COMPLETIONS_WAITING u64  completions for which it has no room now
-//!          0x400  error ring: 64 records of 16 bytes
-//!          0x800  results of atomic commands: 64 records of 16 bytes
+//!          0x400  results of atomic commands: 192 records of 16 bytes
 //!  page 1  0x1000 signal counters: u64 for each counted notification 0…1023
 //!  page 2
 //!  page 3  0x3000 notification queue: 1,536 entries of u64
 //!  … 5
 //!  page 6  0x6000 completion queue: 256 entries of 64 bytes
 //!  … 9
-//!  page 10 0xa000 doorbells of the Send contexts: 32 entries of 64 bytes
-//!          0xa800 doorbells of the Receive contexts: 32 entries of 64 bytes
-//!  page 11 0xb000 buffer pool: 16 pages of the process's bytes
-//!  … 26
+//!  page 10 0xa000 completion counters of 256 lanes: WRITES_DONE u64, READS_DONE u64 of each
+//!  page 11 0xb000 error ring: 1,024 records of 16 bytes
+//!  … 14
+//!  page 15 0xf000 doorbells of the Send contexts: 32 entries of 64 bytes
+//!          0xf800 doorbells of the Receive contexts: 32 entries of 64 bytes
+//!  page 16 0x10000 buffer pool: 16 pages of the process's bytes
+//!  … 31
 //! ```
 //!
 //! The NIC writes every word of the read-only pages but [`WAKE_GENERATION`], which is the
@@ -33,14 +33,21 @@
 //! opposite order.
 //!
 //! # Completion
-//! Commands are numbered from 0 in the order of their slots. `WRITES_DONE` = *n*
-//! says that the first *n* writes of this VNI are complete: every byte is in the
-//! destination's memory, or the write was given up and an error record says so;
-//! source memory is reusable (N9). `READS_DONE` says it of reads and atomic
-//! commands: the result record of one that did not fail is written. The NIC
-//! publishes them every [`crate::window::COMPLETION_STEP`] completions, for a
-//! command with [`crate::command::CommandFlags::PUBLISH`], and whenever the VNI
-//! has nothing left to do; so a counter never stays behind.
+//! Commands are numbered from 0 in the order of their slots. Each write, read and atomic command
+//! names a *lane* ([`crate::command::CommandHeader::lane`]), and completes in the order of its
+//! lane; lanes do not wait for each other. A process that gives each destination a lane of its own
+//! is not held up at one by another (N12, N15); the NIC attaches no other meaning to lanes.
+//! [`writes_done_offset`] = *n* says that the first *n* writes of the lane are complete: every byte
+//! is in the destination's memory, or the write was given up and an error record says so; source
+//! memory is reusable (N9). [`reads_done_offset`] says it of reads and atomic commands: the result
+//! record of one that did not fail is written. The NIC publishes the counters of a lane for a
+//! command with [`crate::command::CommandFlags::PUBLISH`] and when nothing of the lane is under way,
+//! and those of all lanes every [`crate::window::COMPLETION_STEP`] completions of the VNI; so a
+//! counter never stays behind.
+//!
+//! At most [`OPERATIONS`] of these commands are under way at once. The error ring has as many
+//! records, so none is overwritten while a process lets no more be under way from one look at the
+//! ring to the next.
 //!
 //! # Notifications
 //! The numbers below [`SIGNAL_COUNTERS`] (but 0) are counted: each signal adds one to
@@ -90,17 +97,13 @@ use crate::PAGE_SIZE;
 pub const HOST_PAGES: usize = READ_ONLY_PAGES + 1 + POOL_PAGES;
 
 /// Pages in front that a process cannot write.
-pub const READ_ONLY_PAGES: usize = 10;
+pub const READ_ONLY_PAGES: usize = 15;
 
 /// Pages behind them, which it can.
 pub const WRITABLE_PAGES: usize = HOST_PAGES - READ_ONLY_PAGES;
 
 /// Offset of the number of commands that the NIC has read (u64).
 pub const HEAD: usize = 0x000;
-/// Offset of the cumulative number of complete writes (u64).
-pub const WRITES_DONE: usize = 0x008;
-/// Offset of the cumulative number of complete reads (u64).
-pub const READS_DONE: usize = 0x010;
 /// Offset of the number of error records written (u64).
 pub const ERRORS: usize = 0x018;
 /// Offset of the status of the command queue (u64): zero while it runs, else the
@@ -120,15 +123,11 @@ pub const NOTIFICATIONS_LOST: usize = 0x0c8;
 pub const COMPLETION_TAIL: usize = 0x0d0;
 /// Offset of the number of completions that wait for room in the completion queue (u64).
 pub const COMPLETIONS_WAITING: usize = 0x0d8;
-/// Offset of the ring of error records.
-pub const ERROR_RING: usize = 0x400;
-/// Records in the error ring; record *n* stands in place *n* modulo this.
-pub const ERROR_RECORDS: usize = 64;
 /// Offset of the result records of atomic commands (N20).
-pub const RESULTS: usize = 0x800;
+pub const RESULTS: usize = 0x400;
 /// Number of result records. Each command names the one it uses: a process lets no
 /// two commands that are not complete use the same.
-pub const RESULT_RECORDS: usize = 64;
+pub const RESULT_RECORDS: usize = 192;
 /// Offset of the signal counters of counted notifications.
 pub const SIGNALS: usize = PAGE_SIZE;
 /// Number of signal counters; notification 0 is not used, so 1,023 remain (N16).
@@ -145,6 +144,32 @@ pub const ONE_SHOT_ENTRIES: u64 = NOTIFICATION_ENTRIES - SIGNAL_COUNTERS as u64;
 pub const COMPLETION_RING: usize = 6 * PAGE_SIZE;
 /// Entries of the completion queue.
 pub const COMPLETION_ENTRIES: u64 = 256;
+
+/// Offset of the completion counters of the lanes.
+pub const COUNTERS: usize = 10 * PAGE_SIZE;
+/// Number of lanes: as many as [`crate::command::CommandHeader::lane`] can name.
+pub const LANES: usize = 256;
+/// Offset of the cumulative number of complete writes of lane 0 (u64).
+pub const WRITES_DONE: usize = writes_done_offset(0);
+/// Offset of the cumulative number of complete reads of lane 0 (u64).
+pub const READS_DONE: usize = reads_done_offset(0);
+
+/// Offset of the ring of error records.
+pub const ERROR_RING: usize = COUNTERS + PAGE_SIZE;
+/// Records in the error ring; record *n* stands in place *n* modulo this.
+pub const ERROR_RECORDS: usize = OPERATIONS as usize;
+
+pub use qnic_limits::OPERATIONS;
+
+/// Offset of the cumulative number of complete writes of a lane (u64).
+pub const fn writes_done_offset(lane: u8) -> usize {
+    COUNTERS + lane as usize * 16
+}
+
+/// Offset of the cumulative number of complete reads of a lane (u64).
+pub const fn reads_done_offset(lane: u8) -> usize {
+    writes_done_offset(lane) + 8
+}
 
 /// Offset of the doorbells of the Send contexts (Q8).
 pub const SEND_DOORBELLS: usize = READ_ONLY_PAGES * PAGE_SIZE;
@@ -281,18 +306,19 @@ layouts! {
         pub command: U64,
         /// [`crate::Status`] code.
         pub status: U32,
-        /// Zero.
-        pub reserved: U32,
+        /// Lane of the command.
+        pub lane: U32,
     }
 }
 
-const _: () = assert!(ERROR_RING + ERROR_RECORDS * size_of::<ErrorRecord>() <= RESULTS);
 const _: () = assert!(RESULTS + RESULT_RECORDS * size_of::<ResultRecord>() <= PAGE_SIZE);
 const _: () = assert!(SIGNALS + SIGNAL_COUNTERS as usize * 8 == NOTIFICATION_RING);
 const _: () = assert!(NOTIFICATION_RING + NOTIFICATION_ENTRIES as usize * 8 == COMPLETION_RING);
 const _: () = assert!(core::mem::offset_of!(CompletionEntry, status) == 40);
+const _: () = assert!(completion_offset(COMPLETION_ENTRIES - 1) + 64 == COUNTERS);
+const _: () = assert!(LANES * 16 <= PAGE_SIZE);
 const _: () =
-    assert!(completion_offset(COMPLETION_ENTRIES - 1) + 64 == READ_ONLY_PAGES * PAGE_SIZE);
+    assert!(ERROR_RING + ERROR_RECORDS * size_of::<ErrorRecord>() == READ_ONLY_PAGES * PAGE_SIZE);
 const _: () = assert!(core::mem::offset_of!(CompletionEntry, state) == DOORBELL_STATE + 4);
 const _: () = assert!(receive_doorbell_offset(CONTEXTS - 1) + 64 <= POOL);
 const _: () = assert!(POOL + POOL_PAGES * PAGE_SIZE == HOST_PAGES * PAGE_SIZE);

@@ -105,7 +105,7 @@ pub const COMMAND_ENTRIES: usize = 64;
 /// The NIC publishes its head every so many commands read (Q2).
 pub const HEAD_STEP: u64 = 8;
 
-/// The NIC publishes completion counters at least every so many completions (N12).
+/// The NIC publishes completion counters at least every so many completions of a process (N12).
 pub const COMPLETION_STEP: u64 = 32;
 
 /// Offset of the Send contexts ([`crate::context`]).

@@ -35,7 +35,7 @@ fn header(opcode: u8, inline_length: u8) -> CommandHeader {
         opcode,
         flags: CommandFlags::PUBLISH.bits(),
         inline_length,
-        reserved: 0,
+        lane: 0,
         remote_node: 3.into(),
         remote_port: 0x0102.into(),
     }
@@ -553,7 +553,7 @@ fn the_first_words_of_an_sram() {
     let header = geometry.header();
     assert_eq!(
         hex(&header.as_bytes()[..32]),
-        "716e69637372616d 1000000001020000 000000000e000000 0000800000000000"
+        "716e69637372616d 1100000001020000 000000000e000000 0000800000000000"
     );
 }
 

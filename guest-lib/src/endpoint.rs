@@ -24,21 +24,29 @@ use crate::provider::{Process, Provider};
 /// |---|---|---|
 /// | `post` | nothing but room | a handle: [`Ticket`](crate::Ticket), [`Request`](crate::message::Request), [`Call`](crate::group::Call) |
 /// | `wait` | it | its result |
-/// | `fenced` | it and all earlier ones of its kind | nothing |
+/// | `fenced` | it and all earlier ones of its kind to the same process | nothing |
 ///
 /// # Completion (N9)
 /// A transfer ([`write`](Self::write), [`read`](Self::read)) that is *posted* is in the queue. A
-/// *fenced* one waits until it and all earlier operations of its kind of this endpoint are
-/// complete, and a [`flush`](Self::flush) until all earlier ones are. Atomic operations
-/// ([`atomic`](Self::atomic)) count as reads. A complete write has its bytes in the
+/// *fenced* one waits until it and all earlier operations of its kind to the same process are
+/// complete. A [`flush`](Self::flush) waits for all earlier ones, to one process or to all. Atomic
+/// operations ([`atomic`](Self::atomic)) count as reads. A complete write has its bytes in the
 /// destination's memory; its source is reusable. Writes may reach the destination
 /// in any order; a notification arrives after all earlier writes to its node.
+///
+/// # Other processes (N12, N15)
+/// What is issued to one process completes, fails and finds room independently of what is issued to
+/// others: one that is silent, slow or gone delays its own operations only. 1,024 transfers and
+/// atomic operations can be under way together. One process can have all of them but for 16 of each
+/// other one that this endpoint has used (less, if these are more than 63).
 ///
 /// # Failures (N11)
 /// A transfer that fails moves nothing further and is reported once: to its
 /// [`Ticket`](crate::Ticket) while that lives, else to the next fence or flush of its
-/// kind. If its destination is gone, another transfer there that would have to wait for
-/// room in the queue reports it instead, and is not issued.
+/// kind that covers its destination. If that is gone, another transfer there that would have to wait
+/// for room reports it instead, and is not issued. Of failures that nothing asks for, the first 64
+/// are kept, and of the others how many there were
+/// ([`TransferErrors::more`](crate::TransferErrors::more)).
 ///
 /// # Timeouts
 /// Every wait takes a timeout. When time is up, the wait ends, and nothing else:

@@ -54,7 +54,7 @@
 //! # One line for each operation
 //! A method of [`Endpoint`] says what is done. Methods of what it returns say how, and the last one
 //! begins the operation: `post` returns a handle, `wait` waits for the operation, `fenced` also for
-//! all before it.
+//! all before it to the same process.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -178,8 +178,8 @@ pub use atomic::{AtomicOperation, RemoteU32, RemoteU64, RemoteWord, Word};
 pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, SharedSender};
 pub use endpoint::{Endpoint, Statistics};
 pub use error::{
-    Error, GroupError, GroupOperation, MessageError, MessageOperation, NameError, Operation,
-    ParallelError, Result, TransferError, TransferErrors,
+    Error, GroupError, GroupOperation, MessageError, MessageOperation, MoreFailures, NameError,
+    Operation, ParallelError, Result, TransferError, TransferErrors,
 };
 pub use memory::{
     Buffer, ExportOptions, ExportedSegment, ImportOptions, Importer, Importers, NoSecret,

@@ -34,6 +34,10 @@ pub const DEFAULT_WINDOWS: u32 = 128;
 /// Most windows that the layout allows: a tag of the page table has 15 bits for the VNI.
 pub const MAX_WINDOWS: u32 = 1 << 12;
 
+/// Writes, reads and atomic commands of one process that can be under way together, over all
+/// destinations (N12).
+pub const OPERATIONS: u32 = 1024;
+
 /// Messages of one process that a NIC sends at the same time, waits for receivers counted. While
 /// there are fewer, no message holds up the commands behind it.
 pub const SENDS: u32 = 1024;

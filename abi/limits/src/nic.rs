@@ -1,6 +1,6 @@
 //! Bounds of everything in a NIC that could grow, and of its times.
 
-use crate::SENDS;
+use crate::{OPERATIONS, SENDS};
 
 /// Smallest window that a peer is granted, whatever others have; each of
 /// [`Limits::peers`] can have it at once.
@@ -15,7 +15,7 @@ pub const MAX_WINDOW: u32 = 4096;
 /// Exhaustion delays or refuses; it never drops what was accepted.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Transfers of one process that run at the same time, 1 to 64.
+    /// Transfers of one process that run at the same time, 1 to [`OPERATIONS`].
     pub operations: u32,
     /// Messages of one process that run at the same time, 1 to [`SENDS`].
     pub sends: u32,
@@ -138,7 +138,9 @@ impl Limits {
     /// Completions of one process that wait at most: until the bound is reached, and then for each
     /// command that was accepted and each message that arrived before.
     pub fn waiting_completions(&self) -> u32 {
-        let accepted = self.receives.saturating_add(self.operations.max(64));
+        let accepted = self
+            .receives
+            .saturating_add(self.operations.max(OPERATIONS));
         let accepted = accepted.saturating_add(self.sends);
         let accepted = accepted.saturating_add(self.probes);
         let accepted = accepted.saturating_add(self.datagram_buffers);
@@ -155,7 +157,7 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            operations: 64,
+            operations: OPERATIONS,
             sends: SENDS,
             commands_per_poll: 16,
             fragments_per_poll: 64,

@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 
 use crate::host_area::{
-    result_offset, signal_offset, ERRORS, ERROR_RECORDS, ERROR_RING, HEAD, READS_DONE, WRITES_DONE,
+    reads_done_offset, result_offset, signal_offset, writes_done_offset, ERRORS, ERROR_RECORDS,
+    ERROR_RING, HEAD,
 };
 use crate::Status;
 
@@ -17,10 +18,15 @@ impl<F: Fn(usize) -> u64> HostArea<F> {
         self.0(HEAD)
     }
 
-    /// Writes and reads that are complete.
+    /// Writes and reads of lane 0 that are complete.
     pub fn done(&self) -> (u64, u64) {
-        let writes = self.0(WRITES_DONE);
-        (writes, self.0(READS_DONE))
+        self.done_of(0)
+    }
+
+    /// Writes and reads of a lane that are complete.
+    pub fn done_of(&self, lane: u8) -> (u64, u64) {
+        let writes = self.0(writes_done_offset(lane));
+        (writes, self.0(reads_done_offset(lane)))
     }
 
     /// What an atomic command brought: value and detail.

@@ -54,11 +54,11 @@ pub enum What {
     /// `bytes`: its payload.
     Sent,
     /// It is complete. `code`: its status; `detail`: when its last frame went; `bytes`: its number at its
-    /// counter; `port`: which counter that is, 0 of writes, 1 of reads, 2 none; `depth`: operations of the
+    /// counter; `port`: which counter that is, 0 of writes, 1 of reads, 2 none, and its lane times 256; `depth`: operations of the
     /// process that are left.
     Ended,
-    /// Its process can see what is complete. `operation`: names the process; `bytes`, `detail`: how many
-    /// writes and reads are complete.
+    /// Its process can see what is complete of a lane. `operation`: names the process; `port`: the lane;
+    /// `bytes`, `detail`: how many of its writes and reads are complete.
     Published,
     /// A frame is in memory, or what it asked for is done. `code`: its kind; `bytes`: its payload;
     /// `detail`: when it came.

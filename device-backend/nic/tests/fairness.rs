@@ -50,6 +50,28 @@ fn one_transfer_passes_long_ones_of_its_own_process() {
 }
 
 #[test]
+fn destinations_of_one_process_share_its_turns() {
+    const TURNS: u32 = 100;
+    let limits = Limits {
+        fragments_per_poll: 1,
+        ..Limits::default()
+    };
+    let net = Net::new(3, 1024, 8, &limits);
+    let [a, b, c] = [(0, 1), (1, 2), (2, 3)].map(|(node, vni)| net.party(node, vni));
+    for _ in 0..32 {
+        a.write(&b).bytes(400_000).issue();
+    }
+    a.write(&c).bytes(400_000).issue();
+    let before = net.counters(0).bytes_sent;
+    for _ in 0..TURNS {
+        (0..3).for_each(|node| net.poll(node));
+    }
+    let sent = net.counters(0).bytes_sent - before;
+    let to_c = net.counters(2).bytes_received;
+    assert!(to_c * 100 >= sent * 45, "{to_c} of {sent} bytes");
+}
+
+#[test]
 fn readers_of_one_process_do_not_hold_up_another() {
     let (net, [source, quiet, reader]) = one_frame_per_poll();
     while reader.read(&source).bytes(200_000).try_issue().is_some() {}
@@ -100,6 +122,7 @@ fn the_work_of_a_poll_is_bounded() {
 fn narrow_net(nodes: u16, lossless: bool) -> Net {
     let limits = Limits {
         window: 16,
+        operations: 64,
         ..Limits::default()
     };
     let net = Net::new(nodes, 2048, 8, &limits);

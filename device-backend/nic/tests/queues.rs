@@ -1,8 +1,8 @@
 //! Command queues: idle, full, malformed, and as many as there are (Q1, Q2).
 
 use qnic_abi::event::Kind;
-use qnic_abi::host_area::{HEAD, QUEUE_STATUS};
-use qnic_abi::window::AWAKE;
+use qnic_abi::host_area::{HEAD, OPERATIONS, QUEUE_STATUS};
+use qnic_abi::window::{AWAKE, COMMAND_ENTRIES};
 use qnic_abi::{Port, Status, VniId};
 use qnic_nic::testing::{Net, Pair, Party};
 use qnic_nic::{Limits, Progress, TableKind};
@@ -75,7 +75,7 @@ fn state(net: &Net, vni: VniId) -> String {
 /// first, as long as the NIC runs (P9).
 #[test]
 fn processes_that_take_turns_ring_no_doorbell() {
-    let net = Net::new(2, 4096, 128, &Limits::default());
+    let net = Net::new(2, 8192, 128, &Limits::default());
     let b = net.party(1, 0);
     let register = |vni| Party::register(&net, 0, VniId(vni), Port(vni + 1), 0).unwrap();
     let parties: Vec<_> = (0..128).map(register).collect();
@@ -156,7 +156,7 @@ fn an_idle_queue_is_served_beside_a_busy_one() {
 
 #[test]
 fn all_windows_of_a_nic_can_be_used_at_once() {
-    let net = Net::new(2, 4096, 128, &Limits::default());
+    let net = Net::new(2, 8192, 128, &Limits::default());
     let b = net.party(1, 0);
     let register = |vni, port| Party::register(&net, 0, VniId(vni), Port(port), 0);
     let parties: Vec<_> = (0..128)
@@ -192,7 +192,8 @@ fn a_full_queue_makes_the_process_wait() {
         issued += 1;
         net.poll(0);
     }
-    assert_eq!(issued, 128, "64 run and 64 stand in the queue");
+    let expected = u64::from(OPERATIONS) + COMMAND_ENTRIES as u64;
+    assert_eq!(issued, expected, "those that run, and those in the queue");
     net.settle();
     assert_eq!(a.done().0, 0, "asleep, with commands that have to wait");
     net.answer_faults(true);
@@ -203,5 +204,5 @@ fn a_full_queue_makes_the_process_wait() {
         }
     }
     net.run();
-    assert_eq!(a.done().0, 128);
+    assert_eq!(a.done().0, expected);
 }

@@ -59,7 +59,9 @@ impl Operand {
         let (core, segment) = (&*self.core, &self.segment);
         let deadline = core.deadline(timeout);
         let has_ended = |issued: &Issued| core.is_complete(issued.mark).unwrap_or(true);
-        let record = core.records.take(|| core.is_over(deadline), has_ended);
+        let is_over = || core.is_over(deadline);
+        let destination = (segment.node(), segment.port());
+        let record = core.records.take(destination, is_over, has_ended);
         let record = record.ok_or(Error::QueueFull)?;
         let (target, summary) = segment.describe(Operation::Atomic, self.offset, self.length)?;
         let mut command = AtomicCommand::command();

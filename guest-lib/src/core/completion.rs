@@ -1,28 +1,29 @@
 //! The process's side of the host area: completion counters and error records.
 
 use qnic_abi::host_area::{
-    ErrorRecord, ERRORS, ERROR_RECORDS, ERROR_RING, HEAD, QUEUE_STATUS, READS_DONE, WRITES_DONE,
+    reads_done_offset, writes_done_offset, ErrorRecord, ERRORS, ERROR_RECORDS, ERROR_RING, HEAD,
+    QUEUE_STATUS,
 };
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, Status};
 
 use crate::error::Operation;
 
-/// Loads how many operations of a kind are complete.
+/// Loads how many operations of a kind are complete in a lane.
 ///
 /// Acquire: a process that sees the number sees the data and the error records behind it
 /// (partner: the NIC's release store).
-pub(crate) fn done<M: SharedMemory + ?Sized>(host_area: &M, operation: Operation) -> u64 {
+pub(crate) fn done<M: SharedMemory + ?Sized>(host_area: &M, lane: u8, operation: Operation) -> u64 {
     let offset = match operation {
-        Operation::Write => WRITES_DONE,
-        Operation::Read | Operation::Atomic => READS_DONE,
+        Operation::Write => writes_done_offset(lane),
+        Operation::Read | Operation::Atomic => reads_done_offset(lane),
     };
     host_area.load_u64(offset, Ordering::Acquire)
 }
 
-/// Loads how many operations of each kind are complete ([`done`]).
-pub(crate) fn all_done<M: SharedMemory + ?Sized>(host_area: &M) -> [u64; 2] {
-    [Operation::Write, Operation::Read].map(|operation| done(host_area, operation))
+/// Loads how many operations of each kind are complete in a lane ([`done`]).
+pub(crate) fn all_done<M: SharedMemory + ?Sized>(host_area: &M, lane: u8) -> [u64; 2] {
+    [Operation::Write, Operation::Read].map(|operation| done(host_area, lane, operation))
 }
 
 /// Loads how many commands the NIC has read; their slots are free.
@@ -41,7 +42,7 @@ pub(crate) fn queue_failure<M: SharedMemory + ?Sized>(host_area: &M) -> Option<S
     (code != 0).then(|| status.unwrap_or(Status::QueueFailed))
 }
 
-/// Hands the error records behind the first `seen` to `take` as (command number,
+/// Hands the error records behind the first `seen` to `take` as (command number, lane,
 /// status), and returns how many there are now.
 ///
 /// The caller keeps at most [`ERROR_RECORDS`] commands incomplete from one call to the
@@ -49,7 +50,7 @@ pub(crate) fn queue_failure<M: SharedMemory + ?Sized>(host_area: &M) -> Option<S
 pub(crate) fn drain_errors<M: SharedMemory + ?Sized>(
     host_area: &M,
     seen: u64,
-    mut take: impl FnMut(u64, Status),
+    mut take: impl FnMut(u64, u8, Status),
 ) -> u64 {
     // Acquire: the records stand before the count (partner: the NIC's release).
     let written = host_area.load_u64(ERRORS, Ordering::Acquire);
@@ -58,8 +59,9 @@ pub(crate) fn drain_errors<M: SharedMemory + ?Sized>(
         let index = (record % ERROR_RECORDS as u64) as usize;
         let offset = ERROR_RING + index * size_of::<ErrorRecord>();
         let command = host_area.load_u64(offset, Ordering::Relaxed);
-        let code = host_area.load_u64(offset + 8, Ordering::Relaxed) as u32;
-        take(command, Status::try_from(code).unwrap_or(Status::Malformed));
+        let reason = host_area.load_u64(offset + 8, Ordering::Relaxed);
+        let status = Status::try_from(reason as u32).unwrap_or(Status::Malformed);
+        take(command, (reason >> 32) as u8, status);
     }
     written
 }

@@ -5,6 +5,8 @@
 pub(crate) mod batch;
 pub(crate) mod completion;
 pub(crate) mod contexts;
+mod failures;
+pub(crate) mod lanes;
 pub(crate) mod map;
 pub(crate) mod messages;
 pub(crate) mod notifications;
@@ -24,9 +26,10 @@ use qnic_abi::command::{Descriptor, INLINE_CAPACITY};
 use qnic_abi::host_area::{GONE, WAKE_GENERATION};
 use qnic_abi::{uapi, NodeId, Port};
 
-use crate::error::{Error, Operation, Result, TransferError};
+use crate::error::{Error, Operation, Result, TransferError, TransferErrors};
 use crate::path::Path;
 use crate::provider::{CallError, Process, Provider};
+use lanes::Destination;
 use map::{Exports, Imports};
 use messages::Messages;
 use notifications::Notifications;
@@ -145,30 +148,17 @@ impl Core {
         summary: Summary,
         options: IssueOptions,
     ) -> Result<Issued> {
-        let command = Command::new(descriptor, payload);
-        let area = self.process.host_area();
         self.check_device()?;
         let mut tracker = self.tracker();
-        while !tracker.has_room() {
-            tracker.poll(area, &self.claims);
-            if tracker.has_room() {
-                break;
-            }
-            let (seen, generation) = (tracker.progress(), tracker.generation);
-            drop(tracker);
-            let room = self.wait_for(options.deadline, || {
-                if Tracker::current_progress(area) != seen {
-                    return Ok(Some(()));
-                }
-                self.check_queue(generation).map(|()| None)
-            });
-            room.map_err(|error| match error {
-                Error::TimedOut => Error::QueueFull,
-                other => other,
-            })?;
-            tracker = self.tracker();
+        let mut lane = tracker.lane(summary.destination());
+        while !tracker.has_room(lane) {
+            tracker = self.wait_for_room(tracker, summary.destination(), options.deadline)?;
+            lane = tracker.lane(summary.destination());
         }
-        let issued = tracker.enter(summary, &self.claims, options.claimed);
+        let mut descriptor = *descriptor;
+        descriptor.header.lane = lane;
+        let command = Command::new(&descriptor, payload);
+        let issued = tracker.enter(lane, summary, &self.claims, options.claimed);
         if tracker.countdown.count() {
             self.time_transfer(issued.mark, self.now());
         }
@@ -176,6 +166,35 @@ impl Core {
         // A NIC with completions that are not read would not read the command.
         self.progress_messages();
         Ok(issued)
+    }
+
+    /// Waits until another command to a destination fits, if that is so only later.
+    #[cold]
+    fn wait_for_room<'a>(
+        &'a self,
+        mut tracker: MutexGuard<'a, Tracker>,
+        destination: Destination,
+        deadline: Option<Instant>,
+    ) -> Result<MutexGuard<'a, Tracker>> {
+        let generation = tracker.generation;
+        let has_room = |tracker: &mut Tracker| {
+            tracker.poll(self.process.host_area(), &self.claims);
+            let lane = tracker.lane(destination);
+            tracker.has_room(lane)
+        };
+        if has_room(&mut tracker) {
+            return Ok(tracker);
+        }
+        drop(tracker);
+        let room = self.wait_for(deadline, || match has_room(&mut self.tracker()) {
+            true => Ok(Some(())),
+            false => self.check_queue(generation).map(|()| None),
+        });
+        room.map_err(|error| match error {
+            Error::TimedOut => Error::QueueFull,
+            other => other,
+        })?;
+        Ok(self.tracker())
     }
 
     /// Puts a command into the queue that no counter counts. Returns false if there is no room.
@@ -210,7 +229,7 @@ impl Core {
         }
     }
 
-    /// Reports failures that no ticket has reported yet, if the queue is full: earlier
+    /// Reports failures that no ticket has reported yet, if there is no room: earlier
     /// operations of this kind to the same process failed because that process or its
     /// node is gone. Without this, a program would wait for each queue of commands anew.
     ///
@@ -222,14 +241,20 @@ impl Core {
         port: Port,
         operation: Operation,
     ) -> Result<()> {
-        if self.tracker().has_room() {
+        let mut tracker = self.tracker();
+        let lane = tracker.lane((node, port));
+        if tracker.has_room(lane) {
             return Ok(());
         }
-        let mut tracker = self.polled_tracker();
-        if tracker.has_room() {
+        tracker.poll(self.process.host_area(), &self.claims);
+        if tracker.has_room(lane) {
             return Ok(());
         }
-        Error::transfers(tracker.take_unreachable(node, port, operation))
+        Error::transfers(
+            tracker
+                .unclaimed()
+                .take_unreachable((node, port), operation),
+        )
     }
 
     /// Waits until a command and all earlier ones of its kind are complete.
@@ -257,7 +282,8 @@ impl Core {
 
     /// Returns true if the NIC has counted a command and all earlier ones of its kind.
     pub(crate) fn is_done(&self, mark: Mark) -> bool {
-        let done = completion::done(self.process.host_area(), mark.operation) >= mark.ordinal;
+        let area = self.process.host_area();
+        let done = completion::done(area, mark.lane, mark.operation) >= mark.ordinal;
         if !done {
             // A thread may test instead of waiting.
             self.ring_left_out();
@@ -280,40 +306,60 @@ impl Core {
         }
     }
 
-    /// Waits for commands and all earlier ones of their kinds, then reports those that failed
-    /// and have no ticket. An error of the wait takes no report away.
-    pub(crate) fn fence(&self, marks: &[Mark], deadline: Option<Instant>) -> Result<()> {
-        for mark in marks {
-            self.wait_complete(*mark, deadline)?;
-        }
+    /// Waits for a command and all earlier ones of its kind to its destination, then reports those
+    /// that failed and have no ticket. An error of the wait takes no report away.
+    pub(crate) fn fence(
+        &self,
+        mark: Mark,
+        destination: Destination,
+        deadline: Option<Instant>,
+    ) -> Result<()> {
+        self.wait_complete(mark, deadline)?;
         let mut tracker = self.polled_tracker();
-        let failures = marks
-            .iter()
-            .flat_map(|mark| tracker.take_unclaimed(mark.operation));
-        Error::transfers(failures.collect())
+        let unclaimed = tracker.unclaimed();
+        Error::transfers(unclaimed.take(mark.operation, Some(destination)))
     }
 
-    /// Waits for all commands of these kinds that were issued before the call, then reports
-    /// as [`Core::fence`] does.
-    pub(crate) fn flush(&self, kinds: &[Operation], deadline: Option<Instant>) -> Result<()> {
+    /// Waits for all commands of these kinds that were issued before the call, to one destination or
+    /// to all, then reports as [`Core::fence`] does.
+    pub(crate) fn flush(
+        &self,
+        kinds: &[Operation],
+        destination: Option<Destination>,
+        deadline: Option<Instant>,
+    ) -> Result<()> {
         let marks: Vec<_> = {
             let tracker = self.tracker();
-            kinds.iter().map(|kind| tracker.last(*kind)).collect()
+            let marks = kinds.iter().map(|kind| tracker.last(*kind, destination));
+            marks.flatten().collect()
         };
-        self.fence(&marks, deadline)
+        for mark in marks {
+            self.wait_complete(mark, deadline)?;
+        }
+        self.note_flushed(kinds);
+        let mut tracker = self.polled_tracker();
+        let mut failures = TransferErrors::default();
+        for kind in kinds {
+            failures.append(tracker.unclaimed().take(*kind, destination));
+        }
+        Error::transfers(failures)
     }
 
     /// Waits for all writes that the program has issued before the call, and not for
     /// the library's own. Reports no failure: each stays with its ticket or fence.
     pub(crate) fn wait_program_writes(&self) -> Result<()> {
-        let last = self.tracker().last_program_write();
-        self.wait_complete(last, None)
+        let marks = self.tracker().last_program_writes();
+        marks
+            .into_iter()
+            .try_for_each(|mark| self.wait_complete(mark, None))
     }
 
     /// Waits for all writes, the library's own included. Reports no failure.
     pub(crate) fn wait_all_writes(&self) -> Result<()> {
-        let last = self.tracker().last(Operation::Write);
-        self.wait_complete(last, None)
+        let marks = self.tracker().last(Operation::Write, None);
+        marks
+            .into_iter()
+            .try_for_each(|mark| self.wait_complete(mark, None))
     }
 
     /// Starts the command queue again after [`Error::QueueFailed`].

@@ -17,6 +17,7 @@ use qnic_shared::timing::Histogram;
 
 use super::tracker::Mark;
 use super::{lock, Core};
+use crate::error::Operation;
 
 /// How long transfers took.
 #[derive(Debug)]
@@ -58,14 +59,29 @@ impl Core {
         }
     }
 
+    /// The program sees that all of these kinds is complete that was issued before.
+    pub(super) fn note_flushed(&self, kinds: &[Operation]) {
+        // Relaxed: as above.
+        if self.posted.timed.load(Ordering::Relaxed) {
+            let of_kind = |mark: &Mark| kinds.iter().any(|it| it.kind() == mark.operation.kind());
+            self.end_timed_if(|mark| of_kind(mark) && self.is_complete(*mark).unwrap_or(false));
+        }
+    }
+
     #[cold]
     fn end_timed(&self, seen: Mark) {
-        let mut state = lock(&self.posted.state);
-        let covers = |(mark, _): &mut (Mark, Instant)| {
+        self.end_timed_if(|mark| {
             mark.operation.kind() == seen.operation.kind()
+                && mark.lane == seen.lane
                 && mark.generation == seen.generation
                 && mark.ordinal <= seen.ordinal
-        };
+        });
+    }
+
+    #[cold]
+    fn end_timed_if(&self, covers: impl Fn(&Mark) -> bool) {
+        let mut state = lock(&self.posted.state);
+        let covers = |(mark, _): &mut (Mark, Instant)| covers(mark);
         let Some((_, posted)) = state.last.take_if(covers) else {
             return;
         };

@@ -1,28 +1,30 @@
 //! The command tracker: what the process has issued and what became of it.
 //!
 //! # Invariants
-//! - At most [`COMMAND_ENTRIES`] commands that a counter counts are incomplete, as many as the
+//! - At most [`OPERATIONS`] commands that a counter counts are incomplete, as many as the
 //!   error ring has records. So the ring never overruns, and no failure is lost (N11). Those
 //!   that no counter counts, of [`crate::message`], make no error records.
 //! - A command's slot is reused only after the NIC has read it (Q2).
 //! - A failure is delivered exactly once: to the command's [`crate::Ticket`] while the
-//!   ticket lives, else to the next fence or flush of its kind. If its destination is
-//!   gone, the next transfer there that finds the queue full takes it instead. Only
+//!   ticket lives, else to the next fence or flush of its kind that covers its destination. If that
+//!   is gone, the next transfer there that finds no room takes it instead. Only
 //!   failures of the library's own messages are dropped ([`Summary::silent`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use qnic_abi::host_area::ERROR_RECORDS;
+use qnic_abi::host_area::{ERROR_RECORDS, OPERATIONS};
 use qnic_abi::window::COMMAND_ENTRIES;
-use qnic_abi::{NodeId, Port, SharedMemory, Status};
+use qnic_abi::SharedMemory;
 use qnic_shared::timing::Countdown;
 
 use crate::core::completion;
+use crate::core::failures::Failures;
+use crate::core::lanes::{Destination, Lane, Lanes};
 use crate::core::queue::Doorbell;
 use crate::error::{Operation, TransferError};
 
-const _: () = assert!(COMMAND_ENTRIES <= ERROR_RECORDS);
+const _: () = assert!(OPERATIONS as usize <= ERROR_RECORDS);
 
 /// What a failure message says about a command.
 #[derive(Debug, Clone, Copy)]
@@ -33,10 +35,17 @@ pub(crate) struct Summary {
     pub(crate) silent: bool,
 }
 
-/// A point in the order of one kind of operations: all up to here.
+impl Summary {
+    pub(crate) fn destination(&self) -> Destination {
+        (self.failure.node, self.failure.port)
+    }
+}
+
+/// A point in the order of one kind of operations of a lane: all up to here.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     pub(crate) operation: Operation,
+    pub(crate) lane: u8,
     /// How many operations of the kind are complete at this point.
     pub(crate) ordinal: u64,
     /// Counts the resets of the command queue.
@@ -48,22 +57,15 @@ pub(crate) struct Mark {
 pub(crate) struct Issued {
     /// Number among all commands since registration or reset, from 0.
     pub(crate) number: u64,
+    /// Its place among those that may be incomplete.
+    pub(crate) slot: u16,
     pub(crate) mark: Mark,
 }
 
-impl Issued {
-    /// Index of the operation among those of its kind that may be incomplete.
-    /// Operations of one kind complete in order, so no two of them share an index.
-    /// Commands as such may overtake each other: a write an earlier read.
-    fn index(&self) -> usize {
-        (self.mark.ordinal % COMMAND_ENTRIES as u64) as usize
-    }
-}
-
-/// The operations whose tickets live, by kind and index: 0, or the command number + 1,
+/// The operations whose tickets live, by slot: 0, or the command number + 1,
 /// with one of the flags below when it is settled which call learns of a failure.
 #[derive(Debug)]
-pub(crate) struct Claims([[AtomicU64; COMMAND_ENTRIES]; 2]);
+pub(crate) struct Claims(Box<[AtomicU64]>);
 
 /// The failure has been put aside for the ticket.
 const FAILED: u64 = 1 << 63;
@@ -73,7 +75,7 @@ const SILENT: u64 = 1 << 62;
 
 impl Claims {
     pub(crate) fn new() -> Self {
-        Claims([(); 2].map(|()| std::array::from_fn(|_| AtomicU64::new(0))))
+        Claims((0..OPERATIONS).map(|_| AtomicU64::new(0)).collect())
     }
 
     /// Notes whether the ticket of an operation lives. Called with the tracker locked.
@@ -115,18 +117,15 @@ impl Claims {
     }
 
     fn at(&self, issued: &Issued) -> &AtomicU64 {
-        &self.0[issued.mark.operation.kind()][issued.index()]
+        &self.0[usize::from(issued.slot)]
     }
 
     fn clear(&self) {
-        for claim in self.0.iter().flatten() {
+        for claim in &self.0 {
             claim.store(0, Ordering::Relaxed);
         }
     }
 }
-
-/// The last commands, by kind and index.
-type Recent = [[Option<(Issued, Summary)>; COMMAND_ENTRIES]; 2];
 
 /// State of one process's command queue.
 #[derive(Debug)]
@@ -137,14 +136,13 @@ pub(crate) struct Tracker {
     next: u64,
     /// Commands that the NIC had read at the last poll.
     head: u64,
-    issued: [u64; 2],
-    /// Ordinal of the last write that is not the library's own.
-    program_writes: u64,
-    /// Complete operations of each kind at the last poll.
-    done: [u64; 2],
     errors_seen: u64,
-    recent: Recent,
-    unclaimed: Vec<TransferError>,
+    lanes: Lanes,
+    /// Counted commands that may be incomplete, by slot; as many slots as were needed.
+    slots: Vec<(Issued, Summary)>,
+    /// Slots that are free.
+    free: Vec<u16>,
+    unclaimed: Failures,
     claimed: BTreeMap<u64, TransferError>,
     /// State of the doorbell, for the next command.
     pub(crate) doorbell: Doorbell,
@@ -158,55 +156,60 @@ impl Tracker {
             generation: 0,
             next: 0,
             head: 0,
-            issued: [0; 2],
-            program_writes: 0,
-            done: [0; 2],
             errors_seen: 0,
-            recent: [[None; COMMAND_ENTRIES]; 2],
-            unclaimed: Vec::new(),
+            lanes: Lanes::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            unclaimed: Failures::default(),
             claimed: BTreeMap::new(),
             doorbell: Doorbell::default(),
             countdown: Countdown::new(),
         }
     }
 
-    /// Returns true if another command fits, by the last poll.
-    pub(crate) fn has_room(&self) -> bool {
-        let issued = self.issued[0].wrapping_add(self.issued[1]);
-        let (_, complete) = self.progress();
-        self.has_slot() && issued.wrapping_sub(complete) < COMMAND_ENTRIES as u64
+    /// The lane of a destination.
+    #[inline]
+    pub(crate) fn lane(&mut self, destination: Destination) -> u8 {
+        self.lanes.of(destination)
+    }
+
+    /// Returns true if another command of a lane fits, by the last poll.
+    #[inline]
+    pub(crate) fn has_room(&self, lane: u8) -> bool {
+        self.has_slot() && self.lanes.has_room(lane)
     }
 
     /// Returns true if a command that no counter counts fits, by the last poll.
+    #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.next.wrapping_sub(self.head) < COMMAND_ENTRIES as u64
-    }
-
-    /// Commands read and complete at the last poll: changes when there may be room.
-    pub(crate) fn progress(&self) -> (u64, u64) {
-        (self.head, self.done[0].wrapping_add(self.done[1]))
-    }
-
-    /// The same as [`Tracker::progress`], now.
-    pub(crate) fn current_progress<M: SharedMemory + ?Sized>(host_area: &M) -> (u64, u64) {
-        let [writes, reads] = completion::all_done(host_area);
-        (completion::head(host_area), writes.wrapping_add(reads))
     }
 
     /// Reads the counters, then takes over the failures that they cover.
     pub(crate) fn poll<M: SharedMemory + ?Sized>(&mut self, host_area: &M, claims: &Claims) {
         self.head = completion::head(host_area);
-        let done = completion::all_done(host_area);
+        self.lanes
+            .look(|lane| completion::all_done(host_area, lane));
+        self.take_failures(host_area, claims);
+        let free = &mut self.free;
+        self.lanes.retire(|slot| free.push(slot));
+    }
+
+    fn take_failures<M: SharedMemory + ?Sized>(&mut self, host_area: &M, claims: &Claims) {
         let Tracker {
-            recent,
+            lanes,
+            slots,
             unclaimed,
             claimed,
             ..
         } = self;
-        let take = |number, status| {
-            let mut commands = recent.iter().flatten().flatten();
-            let Some((issued, summary)) = commands.find(|(issued, _)| issued.number == number)
-            else {
+        let take = |number, lane, status| {
+            let mut under_way = lanes.under_way(lane).iter();
+            let Some((issued, summary)) = under_way.find_map(|slots_of_kind| {
+                let number_of = |slot: &u16| slots[usize::from(*slot)].0.number;
+                let place = slots_of_kind.binary_search_by_key(&number, number_of);
+                Some(&slots[usize::from(slots_of_kind[place.ok()?])])
+            }) else {
                 return;
             };
             if summary.silent {
@@ -223,23 +226,39 @@ impl Tracker {
             }
         };
         self.errors_seen = completion::drain_errors(host_area, self.errors_seen, take);
-        self.done = done;
     }
 
-    /// Enters the next command; there must be room.
-    pub(crate) fn enter(&mut self, summary: Summary, claims: &Claims, claimed: bool) -> Issued {
+    /// Enters the next command, in its lane; there must be room.
+    #[inline]
+    pub(crate) fn enter(
+        &mut self,
+        lane: u8,
+        summary: Summary,
+        claims: &Claims,
+        claimed: bool,
+    ) -> Issued {
         let operation = summary.failure.operation;
-        self.issued[operation.kind()] += 1;
-        let mark = self.last(operation);
+        let slot = self.free.pop().unwrap_or(self.slots.len() as u16);
+        let ordinal = self.lanes.enter(lane, operation.kind(), slot);
+        let mark = Mark {
+            operation,
+            lane,
+            ordinal,
+            generation: self.generation,
+        };
         let issued = Issued {
             number: self.next,
+            slot,
             mark,
         };
         self.next += 1;
         if operation == Operation::Write && !summary.silent {
-            self.program_writes = mark.ordinal;
+            self.lanes.get_mut(lane).program_writes = ordinal;
         }
-        self.recent[operation.kind()][issued.index()] = Some((issued, summary));
+        match self.slots.get_mut(usize::from(slot)) {
+            Some(place) => *place = (issued, summary),
+            None => self.slots.push((issued, summary)),
+        }
         claims.claim(&issued, claimed);
         issued
     }
@@ -252,22 +271,37 @@ impl Tracker {
         number
     }
 
-    /// The last operation of a kind.
-    pub(crate) fn last(&self, operation: Operation) -> Mark {
-        Mark {
-            operation,
-            ordinal: self.issued[operation.kind()],
-            generation: self.generation,
-        }
+    /// The last operations of a kind, of all lanes or of that of one destination, which may be
+    /// incomplete.
+    pub(crate) fn last(&self, operation: Operation, destination: Option<Destination>) -> Vec<Mark> {
+        let only = destination.map(|destination| self.lanes.known(destination));
+        let lanes = self.lanes.iter();
+        let lanes = lanes.filter(|(lane, _)| only.is_none_or(|only| only == Some(*lane)));
+        let marks = lanes.map(|(lane, state)| (lane, state, state.issued[operation.kind()]));
+        self.marks(operation, marks)
     }
 
-    /// The last write of the program. Writes that the library makes for itself, and
+    /// The last writes of the program, of all lanes. Writes that the library makes for itself, and
     /// whose failures are dropped, do not count.
-    pub(crate) fn last_program_write(&self) -> Mark {
-        Mark {
-            ordinal: self.program_writes,
-            ..self.last(Operation::Write)
-        }
+    pub(crate) fn last_program_writes(&self) -> Vec<Mark> {
+        let lanes = self.lanes.iter();
+        let marks = lanes.map(|(lane, state)| (lane, state, state.program_writes));
+        self.marks(Operation::Write, marks)
+    }
+
+    fn marks<'a>(
+        &self,
+        operation: Operation,
+        lanes: impl Iterator<Item = (u8, &'a Lane, u64)>,
+    ) -> Vec<Mark> {
+        let open = lanes.filter(|(_, state, ordinal)| *ordinal > state.done[operation.kind()]);
+        let mark = |(lane, _, ordinal)| Mark {
+            operation,
+            lane,
+            ordinal,
+            generation: self.generation,
+        };
+        open.map(mark).collect()
     }
 
     /// Takes the failure that was put aside for a ticket.
@@ -280,44 +314,14 @@ impl Tracker {
 
     /// Gives a failure that its ticket did not take to the next fence or flush.
     pub(crate) fn disclaim(&mut self, issued: &Issued) {
-        let failure = self.take_claimed(issued);
-        self.unclaimed.extend(failure);
+        if let Some(failure) = self.take_claimed(issued) {
+            self.unclaimed.push(failure);
+        }
     }
 
-    /// Takes the failures of a kind that belong to no ticket.
-    pub(crate) fn take_unclaimed(&mut self, operation: Operation) -> Vec<TransferError> {
-        self.take_where(operation, |_| true)
-    }
-
-    /// Takes the failures of a kind that belong to no ticket and say that a process, or
-    /// its node, is gone.
-    pub(crate) fn take_unreachable(
-        &mut self,
-        node: NodeId,
-        port: Port,
-        operation: Operation,
-    ) -> Vec<TransferError> {
-        self.take_where(operation, |failure| {
-            let gone = match failure.status {
-                Status::NoSuchNode => true,
-                Status::PeerGone => failure.port == port,
-                _ => false,
-            };
-            gone && failure.node == node
-        })
-    }
-
-    fn take_where(
-        &mut self,
-        operation: Operation,
-        wanted: impl Fn(&TransferError) -> bool,
-    ) -> Vec<TransferError> {
-        let of_kind = |failure: &TransferError| {
-            failure.operation.kind() == operation.kind() && wanted(failure)
-        };
-        let (taken, kept) = self.unclaimed.drain(..).partition(of_kind);
-        self.unclaimed = kept;
-        taken
+    /// The failures that belong to no ticket.
+    pub(crate) fn unclaimed(&mut self) -> &mut Failures {
+        &mut self.unclaimed
     }
 
     /// Begins a new generation of the queue. Failures of the old one go to the next
@@ -325,7 +329,9 @@ impl Tracker {
     pub(crate) fn reset(&mut self, claims: &Claims) {
         claims.clear();
         let mut unclaimed = std::mem::take(&mut self.unclaimed);
-        unclaimed.extend(std::mem::take(&mut self.claimed).into_values());
+        for failure in std::mem::take(&mut self.claimed).into_values() {
+            unclaimed.push(failure);
+        }
         *self = Tracker {
             generation: self.generation + 1,
             unclaimed,

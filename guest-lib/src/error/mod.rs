@@ -290,7 +290,10 @@ impl Error {
             Error::Refused { status, .. }
             | Error::PeerLost { status, .. }
             | Error::QueueFailed(status) => Some(*status),
-            Error::Transfer(errors) => errors.failures.first().map(|failure| failure.status),
+            Error::Transfer(errors) => match errors.failures.first() {
+                Some(failure) => Some(failure.status),
+                None => errors.more.first().map(|more| more.status),
+            },
             Error::Message(error) => Some(error.status),
             Error::Group(error) => Some(error.status),
             Error::Name(error) => Some(error.status),
@@ -339,10 +342,10 @@ impl Error {
     }
 
     /// Returns an error if any transfer failed.
-    pub(crate) fn transfers(failures: Vec<TransferError>) -> Result<()> {
-        match failures.is_empty() {
+    pub(crate) fn transfers(errors: TransferErrors) -> Result<()> {
+        match errors.failures.is_empty() && errors.more.is_empty() {
             true => Ok(()),
-            false => Err(Error::Transfer(TransferErrors { failures })),
+            false => Err(Error::Transfer(errors)),
         }
     }
 
@@ -401,7 +404,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Index of its kind: operations of one kind complete in the order of issue.
+    /// Index of its kind: operations of one kind to one process complete in the order of issue.
     pub(crate) fn kind(self) -> usize {
         match self {
             Operation::Write => 0,
@@ -457,20 +460,59 @@ impl fmt::Display for TransferError {
     }
 }
 
+/// How many transfers failed beyond those that are kept one by one: of one kind, to one process, for
+/// one reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MoreFailures {
+    /// Their kind; atomic operations may be among reads.
+    pub operation: Operation,
+    /// Node of the remote process.
+    pub node: NodeId,
+    /// Port of the remote process.
+    pub port: Port,
+    /// Why they failed.
+    pub status: Status,
+    /// How many.
+    pub count: u64,
+}
+
 /// The transfers that failed; at least one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TransferErrors {
-    /// In the order in which the NIC reported them.
+    /// The first ones, in the order in which the NIC reported them.
     pub failures: Vec<TransferError>,
+    /// Those that came when 64 failures had not been asked for.
+    pub more: Vec<MoreFailures>,
+}
+
+impl TransferErrors {
+    pub(crate) fn append(&mut self, other: TransferErrors) {
+        self.failures.extend(other.failures);
+        self.more.extend(other.more);
+    }
+}
+
+impl From<TransferError> for TransferErrors {
+    fn from(failure: TransferError) -> Self {
+        TransferErrors {
+            failures: vec![failure],
+            more: Vec::new(),
+        }
+    }
 }
 
 impl fmt::Display for TransferErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.failures.split_first() {
-            None => f.write_str("no transfer failed"),
-            Some((first, [])) => write!(f, "{first}"),
-            Some((first, rest)) => write!(f, "{first} (and {} more)", rest.len()),
+        let more: u64 = self.more.iter().map(|more| more.count).sum();
+        let Some((first, rest)) = self.failures.split_first() else {
+            let first = self.more.first().map(|more| more.status);
+            return write!(f, "{more} transfers failed, the first: {first:?}");
+        };
+        match rest.len() as u64 + more {
+            0 => write!(f, "{first}"),
+            more => write!(f, "{first} (and {more} more)"),
         }
     }
 }
@@ -519,6 +561,7 @@ mod tests {
         };
         let error = Error::Transfer(TransferErrors {
             failures: vec![failure, failure],
+            more: Vec::new(),
         });
         assert_eq!(
             error.to_string(),

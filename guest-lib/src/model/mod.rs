@@ -299,7 +299,7 @@ fn write() -> Command {
 /// The errors that a process finds: command and status.
 fn errors(area: &Words) -> Vec<(u64, Status)> {
     let mut errors = Vec::new();
-    completion::drain_errors(area, 0, |number, status| errors.push((number, status)));
+    completion::drain_errors(area, 0, |number, _, status| errors.push((number, status)));
     errors
 }
 
@@ -414,7 +414,7 @@ fn no_wake_up_is_lost() {
         let requests = WakeRequests::new(&window);
         loop {
             requests.request(&window);
-            if completion::done(&area, Operation::Write) == 1 {
+            if completion::done(&area, 0, Operation::Write) == 1 {
                 break;
             }
             woken.wait();

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use qnic_abi::{NodeId, Port};
+
 use crate::core::Core;
 use crate::error::{Operation, Result};
 
@@ -12,6 +14,7 @@ use crate::error::{Operation, Result};
 pub struct Flush<'e> {
     core: &'e Core,
     kinds: &'static [Operation],
+    destination: Option<(NodeId, Port)>,
     timeout: Option<Duration>,
 }
 
@@ -20,6 +23,7 @@ impl<'e> Flush<'e> {
         Flush {
             core,
             kinds: &[Operation::Read, Operation::Write],
+            destination: None,
             timeout: None,
         }
     }
@@ -36,6 +40,15 @@ impl<'e> Flush<'e> {
         Flush { kinds, ..self }
     }
 
+    /// Those to one process only: nothing that others do or leave undone delays it.
+    pub fn to(self, process: (NodeId, Port)) -> Self {
+        let destination = Some(process);
+        Flush {
+            destination,
+            ..self
+        }
+    }
+
     /// Waits at most so long in all; `None`, as at first: as long as it takes.
     pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
         let timeout = timeout.into();
@@ -50,7 +63,7 @@ impl<'e> Flush<'e> {
     /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed),
     /// [`QueueReset`](crate::Error::QueueReset).
     pub fn wait(self) -> Result<()> {
-        self.core
-            .flush(self.kinds, self.core.deadline(self.timeout))
+        let deadline = self.core.deadline(self.timeout);
+        self.core.flush(self.kinds, self.destination, deadline)
     }
 }

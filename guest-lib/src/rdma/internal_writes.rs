@@ -88,8 +88,8 @@ impl InternalWrites {
     /// [`crate::Error::TimedOut`]: the deadline is over, and the writes go on;
     /// [`crate::Error::QueueReset`], [`crate::Error::DeviceGone`], …
     pub(crate) fn wait_all(&mut self, deadline: Option<Instant>) -> Result<Option<TransferError>> {
-        if let Some(last) = self.issued.back() {
-            self.core.wait_complete(last.mark, deadline)?;
+        for issued in &self.issued {
+            self.core.wait_complete(issued.mark, deadline)?;
         }
         self.reap()
     }

@@ -5,11 +5,13 @@
 //!   Endpoint::write(to, at, bytes) ─► Write ─ notify, timeout ─┬─ post   ─► Ticket: one transfer
 //!   Endpoint::read(from, at, part) ─► Read  ─ timeout ─────────┤
 //!                                                              └─ fenced ─► (): and all before it
-//!   Endpoint::flush() ──────────────► Flush ─ reads, writes, timeout ─ wait ─► (): all before it
+//!   Endpoint::flush() ──────────────► Flush ─ reads, writes, to, timeout ─ wait ─► (): all before it
 //! ```
 //! A call of [`Endpoint`] says what is transferred, and does nothing by itself. Methods of what it
 //! returns say how. The last one begins the transfer, and its name says what the program waits
-//! for: nothing (`post`), or this and all earlier transfers of its kind (`fenced`).
+//! for: nothing (`post`), or this and all earlier transfers of its kind to the same process
+//! (`fenced`). Transfers to different processes never wait for each other (N12, N15): a process that
+//! is silent, slow or gone delays and fails its own.
 //!
 //! [`Write`], [`Read`] and [`Flush`] are plain values: building one allocates nothing, and each can
 //! be copied and begun several times.
@@ -121,9 +123,11 @@ impl Endpoint {
     ///
     /// ```no_run
     /// # use std::time::Duration;
+    /// # use qnic::{NodeId, Port};
     /// # fn f(endpoint: &qnic::Endpoint) -> qnic::Result<()> {
     /// endpoint.flush().wait()?;
     /// endpoint.flush().writes().timeout(Duration::from_millis(10)).wait()?;
+    /// endpoint.flush().to((NodeId(1), Port(7))).wait()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -155,8 +159,8 @@ impl<'e> Write<'e, '_> {
     /// [`ForeignSegment`](crate::Error::ForeignSegment),
     /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed);
     /// [`QueueFull`](crate::Error::QueueFull): the timeout is over;
-    /// [`Transfer`](crate::Error::Transfer): the queue is full of transfers to a process that is
-    /// gone, and this is their failure.
+    /// [`Transfer`](crate::Error::Transfer): there is no room because of transfers to a process that
+    /// is gone, and this is their failure.
     pub fn post(self) -> Result<Ticket<'e>> {
         let to = self.what.to;
         begin(self.core, to, Operation::Write, self.timeout, |options| {
@@ -164,14 +168,15 @@ impl<'e> Write<'e, '_> {
         })
     }
 
-    /// Issues it, waits for this and all earlier writes of the endpoint, and reports those that
-    /// failed and have no ticket (writeF, writeFN). The sources are reusable then.
+    /// Issues it, waits for this and all earlier writes to the same process, and reports those that
+    /// failed and have no ticket (writeF, writeFN). The sources are reusable then. Writes to other
+    /// processes are not waited for: [`Endpoint::flush`] does that.
     ///
     /// # Errors
     /// [`TimedOut`](crate::Error::TimedOut): this and all earlier writes go on.
     /// [`Transfer`](crate::Error::Transfer) with all that failed; those of [`Write::post`].
     pub fn fenced(self) -> Result<()> {
-        fence(self.core, self.timeout, |options| {
+        fence(self.core, self.what.to, self.timeout, |options| {
             self.core.write(&self.what, CommandFlags::PUBLISH, options)
         })
     }
@@ -196,13 +201,13 @@ impl<'e> Read<'e, '_> {
         })
     }
 
-    /// Issues it, waits for this and all earlier reads of the endpoint, and reports those that
+    /// Issues it, waits for this and all earlier reads from the same process, and reports those that
     /// failed and have no ticket (readF).
     ///
     /// # Errors
     /// Those of [`Write::fenced`], of reads.
     pub fn fenced(self) -> Result<()> {
-        fence(self.core, self.timeout, |options| {
+        fence(self.core, self.what.from, self.timeout, |options| {
             self.core.read(&self.what, CommandFlags::PUBLISH, options)
         })
     }
@@ -222,13 +227,14 @@ fn begin<'e>(
     Ok(Ticket::new(core, issued))
 }
 
-/// Issues a transfer, and waits for it and those before it.
+/// Issues a transfer, and waits for it and those before it to the same process.
 fn fence(
     core: &Core,
+    peer: &RemoteSegment,
     timeout: Option<Duration>,
     issue: impl FnOnce(IssueOptions) -> Result<Issued>,
 ) -> Result<()> {
     let deadline = core.deadline(timeout);
     let issued = issue(IssueOptions::default().until(deadline))?;
-    core.fence(&[issued.mark], deadline)
+    core.fence(issued.mark, (peer.node(), peer.port()), deadline)
 }

@@ -32,15 +32,15 @@ impl<'e> Ticket<'e> {
         self.issued.number
     }
 
-    /// Returns true if this transfer and all earlier ones of its kind have ended, with
+    /// Returns true if this transfer and all earlier ones of its kind to the same process have ended, with
     /// success or not, as far as the NIC has reported. The NIC reports at the latest when
     /// it has nothing left to do for this process. Never blocks.
     pub fn has_ended(&self) -> bool {
         self.core.is_done(self.issued.mark)
     }
 
-    /// Waits until this transfer and all earlier ones of its kind have ended. Returns an
-    /// error if this one failed.
+    /// Waits until this transfer and all earlier ones of its kind to the same process have ended.
+    /// Returns an error if this one failed. Transfers to other processes are not waited for (N15).
     ///
     /// # Errors
     /// [`Error::Transfer`] with this transfer only; [`Error::DeviceGone`],
@@ -68,7 +68,8 @@ impl<'e> Ticket<'e> {
         }
         self.core.wait_complete(self.issued.mark, deadline)?;
         self.waited = true;
-        Error::transfers(self.core.take_result(&self.issued).into_iter().collect())
+        let failure = self.core.take_result(&self.issued);
+        Error::transfers(failure.map(Into::into).unwrap_or_default())
     }
 }
 

@@ -1,5 +1,6 @@
 //! A NIC for unit tests: the other side of window and host area, moved by hand.
 
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -7,11 +8,11 @@ use std::time::Duration;
 use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
 use qnic_abi::context::{DoorbellState, MessageContext, CONTEXT_BYTES, POOL_PAGES, REGION_BYTES};
 use qnic_abi::host_area::{
-    completion_offset, notification_offset, receive_doorbell_offset, send_doorbell_offset,
-    signal_offset, CompletionEntry, COMPLETIONS_WAITING, COMPLETION_ENTRIES, COMPLETION_TAIL,
-    DOORBELL_STATE, ERRORS, ERROR_RECORDS, ERROR_RING, GONE, HEAD, NOTIFICATIONS_LOST,
-    NOTIFICATION_TAIL, POOL, QUEUE_STATUS, READS_DONE, READ_ONLY_PAGES, SEND_DOORBELLS,
-    SIGNAL_COUNTERS, WAKE_GENERATION, WRITABLE_PAGES, WRITES_DONE,
+    completion_offset, notification_offset, reads_done_offset, receive_doorbell_offset,
+    send_doorbell_offset, signal_offset, writes_done_offset, CompletionEntry, COMPLETIONS_WAITING,
+    COMPLETION_ENTRIES, COMPLETION_TAIL, COUNTERS, DOORBELL_STATE, ERRORS, ERROR_RECORDS,
+    ERROR_RING, GONE, HEAD, NOTIFICATIONS_LOST, NOTIFICATION_TAIL, POOL, QUEUE_STATUS,
+    READ_ONLY_PAGES, SEND_DOORBELLS, SIGNAL_COUNTERS, WAKE_GENERATION, WRITABLE_PAGES,
 };
 use qnic_abi::rdma::WriteCommand;
 use qnic_abi::shared::Ordering;
@@ -42,7 +43,7 @@ pub(crate) const REMOTE_ADDRESS: u64 = 0x7000_0000;
 struct State {
     read: u64,
     errors: u64,
-    done: [u64; 2],
+    done: BTreeMap<u8, [u64; 2]>,
     /// The requests of each [`Wake`] that were acted upon.
     acted: [u64; 2],
     entries: u64,
@@ -142,10 +143,12 @@ impl FakeNic {
             let index = (state.errors % ERROR_RECORDS as u64) as usize;
             let record = ERROR_RING + index * 16;
             self.tell(record, command.number);
-            self.tell(record + 8, status.code().into());
+            let lane = u64::from(command.descriptor.header.lane);
+            self.tell(record + 8, u64::from(status.code()) | lane << 32);
             state.errors += 1;
         }
-        state.done[command.operation() as usize] += 1;
+        let done = state.done.entry(command.descriptor.header.lane);
+        done.or_default()[command.operation() as usize] += 1;
     }
 
     /// Publishes errors and counters, and wakes the process if it asked.
@@ -153,8 +156,10 @@ impl FakeNic {
         {
             let state = lock(&self.state);
             self.tell(ERRORS, state.errors);
-            self.tell(WRITES_DONE, state.done[0]);
-            self.tell(READS_DONE, state.done[1]);
+            for (lane, [writes, reads]) in &state.done {
+                self.tell(writes_done_offset(*lane), *writes);
+                self.tell(reads_done_offset(*lane), *reads);
+            }
         }
         self.check_wake(Wake::Anything);
     }
@@ -470,10 +475,12 @@ impl Process for Handle {
         for offset in (PAGE_SIZE..WINDOW_BYTES).step_by(8) {
             self.0.window.store_u64(offset, 0, Ordering::Relaxed);
         }
-        for offset in [HEAD, WRITES_DONE, READS_DONE, ERRORS, QUEUE_STATUS] {
+        let counters = (COUNTERS..COUNTERS + PAGE_SIZE).step_by(8);
+        for offset in [HEAD, ERRORS, QUEUE_STATUS].into_iter().chain(counters) {
             self.0.tell(offset, 0);
         }
-        (state.read, state.errors, state.done) = (0, 0, [0; 2]);
+        (state.read, state.errors) = (0, 0);
+        state.done.clear();
         Ok(())
     }
 }

@@ -251,7 +251,7 @@ fn many_receives_do_not_stop_writes() {
     commands
         .iter()
         .for_each(|command| fake.end(command, Status::Ok));
-    assert!(blocked.len() == 1 && endpoint.core().tracker().has_room());
+    assert!(blocked.len() == 1 && endpoint.core().tracker().has_slot());
     fake.end(&blocked[0], Status::Ok);
     assert_eq!(
         wait_all(&mut requests, SOON).unwrap().len(),

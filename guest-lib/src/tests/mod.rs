@@ -287,7 +287,11 @@ fn no_failure_is_lost_however_many_there_are() {
         while !writer.is_finished() {
             fake.serve(Status::BadKey);
         }
-        assert_eq!(failures(writer.join().unwrap()).len(), 500);
+        let Err(Error::Transfer(errors)) = writer.join().unwrap() else {
+            panic!("it says which transfers failed");
+        };
+        let more: u64 = errors.more.iter().map(|more| more.count).sum();
+        assert_eq!(errors.failures.len() as u64 + more, 500);
     });
     endpoint.flush().wait().unwrap();
 }

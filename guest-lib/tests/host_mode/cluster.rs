@@ -1,5 +1,7 @@
 //! A device with its NICs, and nodes on them.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +11,18 @@ use qnic::{
     Access, Buffer, Endpoint, Error, Nic, NodeId, NotificationId, Port, RemoteSegment, Segment,
     SegmentName, Signal, Source, Status,
 };
-use qnic_device::{ByteSize, Config, Device, Engines, NetworkSettings, NicSettings};
+use qnic_device::{
+    ByteSize, Config, Device, Engines, MetricsSettings, NetworkSettings, NicSettings,
+};
 use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
 use tempfile::TempDir;
 
 /// Memory of each node.
 pub(crate) const MEMORY: usize = 32 << 20;
+
+/// Name of the socket on which a device on links answers.
+const CONTROL: &str = "control.sock";
 
 /// Long enough for anything that will happen at all.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -59,6 +66,30 @@ impl Cluster {
         Self::with_network(nodes, Some(network))
     }
 
+    /// The same, on links of a network that can be changed ([`Cluster::net`]). A silent node is not
+    /// given up while a test runs.
+    pub(crate) fn on_links(nodes: u16) -> Self {
+        let network = NetworkSettings {
+            peer_timeout: Some(Span::nanoseconds(3_600_000_000_000)),
+            ..NetworkSettings::default()
+        };
+        Self::with_network(nodes, Some(network))
+    }
+
+    /// Changes the links between two nodes, as `cargo qnic net set` does.
+    pub(crate) fn net(&self, between: [u16; 2], change: &str) {
+        let mut control = UnixStream::connect(self.directory.path().join(CONTROL)).unwrap();
+        let links = format!(r#"{{"between":{between:?}}}"#);
+        writeln!(
+            control,
+            r#"{{"cmd":"net_set","links":{links},"change":{change}}}"#
+        )
+        .unwrap();
+        let mut answer = String::new();
+        BufReader::new(control).read_line(&mut answer).unwrap();
+        assert!(answer.contains("changed"), "{answer}");
+    }
+
     fn with_network(nodes: u16, network: Option<NetworkSettings>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let nics = (0..nodes).map(|node| {
@@ -66,6 +97,8 @@ impl Cluster {
             NicSettings::new(node.to_string(), NodeId(node), socket, ByteSize::mib(64))
         });
         let mut config = Config::new(nics.collect());
+        let control = directory.path().join(CONTROL);
+        config.metrics = network.is_some().then(|| MetricsSettings::new(control));
         config.network = network;
         config.engine.engines = Engines::Count(crate::ENGINES);
         let device = Device::start(&config).unwrap();

@@ -20,6 +20,7 @@ mod atomics;
 mod channels;
 mod cluster;
 mod contexts;
+mod destinations;
 mod errors;
 mod export_options;
 mod exports;

@@ -350,7 +350,9 @@ fn process(event: &Event) -> (u16, u64) {
 
 /// Notes that an operation can be seen, if it can. Returns true if it need not be looked at again.
 fn publish(operation: &mut Operation, event: &Event) -> bool {
-    let done = match operation.counted.0 {
+    let (counter, lane) = (operation.counted.0 & 0xff, operation.counted.0 >> 8);
+    let done = match counter {
+        0 | 1 if lane != event.port => return false,
         0 => event.bytes,
         1 => event.detail,
         // What ends with an entry of the completion queue is seen there.
@@ -416,16 +418,23 @@ pub(crate) mod tests {
                 ..event(160, 1, What::Delivered)
             },
             Event {
-                port: 0,
+                port: 9 << 8,
                 bytes: 4,
                 detail: 111,
                 ..event(200, 0, What::Ended)
             },
             Event {
+                port: 9,
                 bytes: 4,
                 ..event(210, 0, What::Published)
             },
             Event {
+                port: 8,
+                bytes: 7,
+                ..event(215, 0, What::Published)
+            },
+            Event {
+                port: 9,
                 bytes: 5,
                 ..event(220, 0, What::Published)
             },

@@ -268,7 +268,8 @@ impl Core {
                 break;
             };
             // Relaxed: the reader of the command loads this word again.
-            if sram.load_u64(queue.slot, Ordering::Relaxed) != 0 && self.has_room(queue.vni) {
+            let first = sram.load_u64(queue.slot, Ordering::Relaxed);
+            if first != 0 && self.has_room(queue.vni, first) {
                 // Another one has its place then.
                 self.found(queue.vni, now);
                 found = true;
@@ -320,17 +321,17 @@ impl Core {
     fn has_command<H: Host>(&mut self, host: &H, vni: VniId) -> bool {
         let process = self.process(vni);
         let slot = process.map(|process| process.queue.slot);
-        self.has_room(vni)
-            && slot.is_some_and(|slot| host.sram().load_u64(slot, Ordering::Relaxed) != 0)
+        let first = slot.map_or(0, |slot| host.sram().load_u64(slot, Ordering::Relaxed));
+        first != 0 && self.has_room(vni, first)
     }
 
-    /// Returns true if there is an operation to spare for the next command of a queue. If there is
-    /// none, the end of an operation activates the queue.
-    fn has_room(&mut self, vni: VniId) -> bool {
+    /// Returns true if there is an operation to spare for the next command of a queue, which begins
+    /// with this word. If there is none, the end of an operation activates the queue.
+    fn has_room(&mut self, vni: VniId, first: u64) -> bool {
         let running = (self.limits.operations, self.limits.sends);
         let completions = self.limits.completions;
         self.process_mut(vni).is_some_and(|process| {
-            process.queue.stalled = !process.has_room(running, completions);
+            process.queue.stalled = !process.has_room(first, running, completions);
             !process.queue.stalled
         })
     }

@@ -1,12 +1,13 @@
-//! Completion counters (N12), writing them back to the host area, and waking processes that wait
+//! Completion of operations (N12), writing counters back to the host area, and waking processes that wait
 //! for it (N17).
 
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{COMPLETION_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
+use qnic_abi::window::{SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{SharedMemory, Status, VniId};
 
 use super::events::Pending;
-use super::order::{Completion, Counter};
+use super::operation::Operation;
+use super::order::Counter;
 use super::process::Process;
 use super::sampling::Unpublished;
 use super::Core;
@@ -14,59 +15,29 @@ use crate::env::{Host, HostMemory};
 use crate::ids::OperationId;
 
 impl Process {
-    /// The completions of a counter.
-    #[inline]
-    pub(crate) fn completion(&mut self, counter: Counter) -> Option<&mut Completion> {
-        match counter {
-            Counter::Writes => Some(&mut self.writes),
-            Counter::Reads => Some(&mut self.reads),
-            Counter::Own => None,
-        }
-    }
-
     /// Takes the sampled operation that its process can see by now, if there is one.
     #[cold]
     pub(super) fn take_published(&mut self) -> Option<Unpublished> {
-        let sample = self.unpublished?;
-        let done = self.completion(sample.counter)?.done();
-        (sample.order < done).then(|| self.unpublished.take())?
+        let Unpublished {
+            lane,
+            counter,
+            order,
+            ..
+        } = self.unpublished?;
+        let published = self.lanes.is_published(lane, counter, order);
+        published.then(|| self.unpublished.take())?
     }
 
-    /// An operation of a trace has ended: the trace is told when the process can see it.
-    pub(super) fn trace_waits(&mut self, counter: Counter, order: u64) {
-        let waits = match counter {
-            Counter::Writes => &mut self.traced[0],
-            Counter::Reads => &mut self.traced[1],
-            Counter::Own => return,
-        };
-        *waits = (*waits).max(order + 1);
-    }
-
-    /// How many writes and reads the process can see by now, if a trace waits for that.
-    #[cold]
-    pub(super) fn take_traced(&mut self) -> Option<[u64; 2]> {
-        let done = [self.writes.done(), self.reads.done()];
-        let waited = self.traced != [0; 2];
-        for (waits, done) in self.traced.iter_mut().zip(done) {
-            if *waits <= done {
-                *waits = 0;
-            }
-        }
-        waited.then_some(done)
-    }
-
-    /// Writes completions back if the process asked for it, if many have come together,
-    /// or if nothing else runs that could write them back later.
+    /// Writes completions back that are due; all if the process asked for it, or if nothing else
+    /// runs that could write them back later.
     /// Returns true if a sampled operation may be visible by now.
     fn write_back<M: HostMemory>(&mut self, memory: &M) -> bool {
-        let (writes, reads) = (self.writes.done(), self.reads.done());
-        let due = std::mem::take(&mut self.write_back)
-            || self.operations.counted() == 0
-            || self.host_area.unpublished_completions(writes, reads) >= COMPLETION_STEP;
-        if due {
-            self.changed |= self.host_area.publish_completions(memory, writes, reads);
-        }
-        due && (self.unpublished.is_some() || self.traced != [0; 2])
+        let all = std::mem::take(&mut self.write_back) || self.operations.counted() == 0;
+        let published = self
+            .host_area
+            .publish_completions(memory, &mut self.lanes, all);
+        self.changed |= published;
+        published && (self.unpublished.is_some() || self.lanes.is_traced())
     }
 }
 
@@ -80,20 +51,23 @@ impl Core {
         let Some(operation) = process.operations.find(id) else {
             return;
         };
-        let (number, counter, order) = (operation.number, operation.counter, operation.order);
-        let sampled = operation.sampled;
+        let Operation {
+            number,
+            counter,
+            lane,
+            order,
+            sampled,
+            ..
+        } = *operation;
         process.operations.release(id);
         if status != Status::Ok && counter != Counter::Own {
             process
                 .host_area
-                .record_error(host.memory(), number, status);
+                .record_error(host.memory(), (number, lane), status);
             process.changed = true;
             process.write_back = true;
         }
-        if let Some(completion) = process.completion(counter) {
-            let due = completion.end(order);
-            process.write_back |= due;
-        }
+        process.lanes.end(lane, counter, order);
         let stalled = process.queue.stalled;
         if !std::mem::replace(&mut process.dirty, true) {
             self.dirty.push(vni);
@@ -102,7 +76,7 @@ impl Core {
             self.activate(vni, None);
         }
         if sampled {
-            self.sample_ended(host, id, (counter, order), status);
+            self.sample_ended(host, id, (lane, counter, order), status);
         }
     }
 

@@ -9,13 +9,14 @@
 
 use qnic_abi::context::POOL_PAGES;
 use qnic_abi::host_area::{
-    self, result_offset, CompletionEntry, ErrorRecord, DOORBELL_STATE, ERROR_RECORDS, ERROR_RING,
-    HOST_PAGES, POOL,
+    self, result_offset, CompletionEntry, ErrorRecord, COUNTERS, DOORBELL_STATE, ERROR_RECORDS,
+    ERROR_RING, HOST_PAGES, LANES, POOL,
 };
 use qnic_abi::{Status, PAGE_SIZE};
 
 use super::completion_queue::CompletionQueue;
 use super::host_pages::Pages;
+use super::lanes::Lanes;
 use super::notification::Notifications;
 use crate::env::{Host, HostMemory};
 
@@ -27,8 +28,6 @@ pub(crate) struct HostArea {
     pub(super) completions: CompletionQueue,
     errors: u64,
     head: u64,
-    writes: u64,
-    reads: u64,
 }
 
 impl HostArea {
@@ -45,8 +44,6 @@ impl HostArea {
             completions: CompletionQueue::default(),
             errors: 0,
             head: 0,
-            writes: 0,
-            reads: 0,
         };
         area.restart(memory);
         Ok(area)
@@ -56,15 +53,8 @@ impl HostArea {
     pub(crate) fn restart<M: HostMemory>(&mut self, memory: &M) {
         self.errors = 0;
         self.head = 0;
-        self.writes = 0;
-        self.reads = 0;
-        for offset in [
-            host_area::HEAD,
-            host_area::WRITES_DONE,
-            host_area::READS_DONE,
-            host_area::ERRORS,
-            host_area::QUEUE_STATUS,
-        ] {
+        self.pages.store_all(memory, COUNTERS, &[0; 2 * LANES]);
+        for offset in [host_area::HEAD, host_area::ERRORS, host_area::QUEUE_STATUS] {
             self.store(memory, offset, 0);
         }
     }
@@ -127,12 +117,18 @@ impl HostArea {
         self.store(memory, offset + 8, result[1]);
     }
 
-    /// Reports a command that failed.
-    pub(crate) fn record_error<M: HostMemory>(&mut self, memory: &M, command: u64, status: Status) {
+    /// Reports a command that failed: its number, and its lane.
+    pub(crate) fn record_error<M: HostMemory>(
+        &mut self,
+        memory: &M,
+        (command, lane): (u64, u8),
+        status: Status,
+    ) {
         let entry = self.errors as usize % ERROR_RECORDS;
         let offset = ERROR_RING + entry * size_of::<ErrorRecord>();
         self.store(memory, offset, command);
-        self.store(memory, offset + 8, u64::from(status.code()));
+        let reason = u64::from(status.code()) | u64::from(lane) << 32;
+        self.store(memory, offset + 8, reason);
         self.errors += 1;
         self.store(memory, host_area::ERRORS, self.errors);
     }
@@ -157,30 +153,15 @@ impl HostArea {
         changed
     }
 
-    /// Completions that the process does not know of yet, of the kind that has more.
-    pub(crate) fn unpublished_completions(&self, writes: u64, reads: u64) -> u64 {
-        (writes - self.writes).max(reads - self.reads)
-    }
-
-    /// Publishes the completion counters. Returns true if that has changed.
-    pub(crate) fn publish_completions<M: HostMemory>(
-        &mut self,
+    /// Publishes the completion counters that are due; `all`: those that have changed. Returns true
+    /// if there were any.
+    pub(super) fn publish_completions<M: HostMemory>(
+        &self,
         memory: &M,
-        writes: u64,
-        reads: u64,
+        lanes: &mut Lanes,
+        all: bool,
     ) -> bool {
-        let mut changed = false;
-        if self.writes != writes {
-            self.writes = writes;
-            self.store(memory, host_area::WRITES_DONE, writes);
-            changed = true;
-        }
-        if self.reads != reads {
-            self.reads = reads;
-            self.store(memory, host_area::READS_DONE, reads);
-            changed = true;
-        }
-        changed
+        lanes.publish(memory, &self.pages, all)
     }
 }
 
@@ -216,28 +197,27 @@ mod tests {
 
     #[test]
     fn every_word_stands_where_the_abi_says() {
-        let memory = Memory::new(4 * PAGE_SIZE);
-        let pages = area_of([0x2000, 0x0000, 0x3000, 0x1000, 0x1000, 0x1000]);
-        let mut area = HostArea::new(&memory, pages).unwrap();
-        for command in 0..65 {
-            area.record_error(&memory, command, Status::BadKey);
+        let memory = Memory::new(HOST_PAGES * PAGE_SIZE);
+        let place = |page: usize| ((HOST_PAGES - 1 - page) * PAGE_SIZE) as u64;
+        let at = |offset: usize| place(offset / PAGE_SIZE) + (offset % PAGE_SIZE) as u64;
+        let mut area = HostArea::new(&memory, std::array::from_fn(place)).unwrap();
+        for command in 0..=ERROR_RECORDS as u64 {
+            area.record_error(&memory, (command, 7), Status::BadKey);
         }
         let mut bytes = [0; 16];
-        memory.read(0x2400, &mut bytes).unwrap();
+        memory.read(at(ERROR_RING), &mut bytes).unwrap();
         let record = ErrorRecord::read_from_bytes(&bytes).unwrap();
-        assert_eq!(record.command.get(), 64);
+        assert_eq!(record.command.get(), ERROR_RECORDS as u64);
         assert_eq!(record.status.get(), Status::BadKey.code());
-        assert_eq!(word(&memory, 0x2018), 65);
-        area.store_result(&memory, 63, [7, 8]);
-        assert_eq!(word(&memory, 0x2bf0), 7);
-        assert_eq!(word(&memory, 0x2bf8), 8);
+        assert_eq!(record.lane.get(), 7);
+        assert_eq!(word(&memory, at(host_area::ERRORS)), 1025);
+        area.store_result(&memory, 191, [7, 8]);
+        assert_eq!(word(&memory, at(result_offset(191))), 7);
+        assert_eq!(word(&memory, at(result_offset(191)) + 8), 8);
         assert!(area.publish_head(&memory, 3));
         assert!(!area.publish_head(&memory, 3));
-        assert!(area.publish_completions(&memory, 5, 6));
-        assert!(!area.publish_completions(&memory, 5, 6));
-        let words = [0x2000, 0x2008, 0x2010].map(|at| word(&memory, at));
-        assert_eq!(words, [3, 5, 6]);
+        assert_eq!(word(&memory, at(host_area::HEAD)), 3);
         area.restart(&memory);
-        assert_eq!(word(&memory, 0x2018), 0);
+        assert_eq!(word(&memory, at(host_area::ERRORS)), 0);
     }
 }

@@ -4,7 +4,8 @@
 //! | module | holds |
 //! |---|---|
 //! | `queue`, `awake` | command queues of processes, and how often each is looked at (Q2, N12, P9) |
-//! | `operation`, `order` | commands that run, and the order in which they count as complete |
+//! | `operation`, `turns` | commands that run, and which of a process sends next (Q10, U6) |
+//! | `lanes`, `order` | the orders in which they count as complete (N12) |
 //! | `scheduler` | which process has the next turn to send (Q10) |
 //! | `completion`, `completion_queue` | completion counters and entries, and waking processes (N12, N17) |
 //! | `host_area`, `host_pages`, `notification` | what a process sees of all this (N16) |
@@ -21,11 +22,11 @@ mod events;
 mod fault;
 mod host_area;
 mod host_pages;
+mod lanes;
 mod lookup_side;
 mod notification;
 mod operation;
 mod order;
-
 pub mod page_table;
 mod pages;
 mod process;
@@ -34,6 +35,7 @@ mod sampling;
 mod scheduler;
 mod segment;
 mod tracing;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -59,8 +61,8 @@ pub(crate) use events::Pending;
 pub(crate) use fault::{Fault, PageRange, Waiter};
 pub(crate) use host_area::HostArea;
 pub(crate) use lookup_side::LookupSide;
-pub(crate) use operation::{Operation, OPERATION_SLOTS, SEND_SLOTS};
-pub(crate) use order::{Counter, Order};
+pub(crate) use operation::{Operation, CHUNK, OPERATION_SLOTS, SEND_SLOTS};
+pub(crate) use order::Counter;
 pub(crate) use pages::{to_border, Fragment};
 pub(crate) use pages::{Destination, LockedSpan, PageError};
 pub(crate) use process::PerProcess;

@@ -10,32 +10,35 @@
 //! A protocol keeps its own part of an operation by VNI and slot.
 //!
 //! ```text
-//!   slots:   0 ─────── 63 │ 64 ────────── 127 │ 128 …            1,087
-//!            counted      │ messages: a chunk is made when it is needed
+//!   slots:   0 ──────────── 1,023 │ 1,024 ────────── 2,047
+//!            counted              │ messages             a chunk of 64 is made when it is needed
 //! ```
 //! An operation that a completion counter counts has one of the first slots. A message may wait for
 //! its receiver for any time. It has one of the other slots, so that no transfer waits behind it
 //! (Q4).
 
+use qnic_abi::host_area::OPERATIONS;
 use qnic_abi::message::SENDS;
 use qnic_abi::{Port, Status};
 
 use super::order::Counter;
 use super::sampling::Sample;
+use super::turns::Turns;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 /// Slots for operations of one process that a completion counter counts.
-pub(crate) const OPERATION_SLOTS: usize = 64;
+pub(crate) const OPERATION_SLOTS: usize = OPERATIONS as usize;
 
 /// Slots for its messages, behind them.
 pub(crate) const SEND_SLOTS: usize = SENDS as usize;
 
 /// Slots that come about together.
-const CHUNK: usize = 64;
+pub(crate) const CHUNK: usize = 64;
 
-const CHUNKS: usize = 1 + SEND_SLOTS / CHUNK;
+const COUNTED_CHUNKS: usize = OPERATION_SLOTS / CHUNK;
+const CHUNKS: usize = COUNTED_CHUNKS + SEND_SLOTS / CHUNK;
 
-const _: () = assert!(OPERATION_SLOTS == CHUNK && SEND_SLOTS % CHUNK == 0);
+const _: () = assert!(OPERATION_SLOTS % CHUNK == 0 && SEND_SLOTS % CHUNK == 0);
 const _: () = assert!(CHUNKS <= u32::BITS as usize && CHUNKS * CHUNK <= 1 << 12);
 
 /// A command that runs.
@@ -47,6 +50,7 @@ pub(crate) struct Operation {
     pub(crate) number: u64,
     /// What counts it when it is complete, and its number there.
     pub(crate) counter: Counter,
+    pub(crate) lane: u8,
     pub(crate) order: u64,
     pub(crate) peer: PeerIndex,
     /// Port of the process at the other end.
@@ -82,7 +86,7 @@ struct Chunk {
     samples: Box<[Option<Sample>; CHUNK]>,
     /// Bit *i*: slot *i* is in use.
     used: u64,
-    /// Bit *i*: slot *i* can send a frame.
+    /// Bit *i*: slot *i* can send a frame: it stands in [`OperationTable::turns`].
     ready: u64,
 }
 
@@ -110,13 +114,12 @@ impl Chunk {
 #[derive(Debug)]
 pub(crate) struct OperationTable {
     /// Those of counted operations, then those of messages, as many as were needed.
-    chunks: Vec<Chunk>,
+    chunks: [Option<Chunk>; CHUNKS],
+    /// Bit *i*: chunk *i* has no free slot.
+    full: u32,
     counted: u32,
     sends: u32,
-    /// Bit *i*: chunk *i* has an operation that can send a frame.
-    ready: u32,
-    /// Slot that had the last turn.
-    last: usize,
+    turns: Turns,
     /// Messages to each process, so that the end of a peer looks through none of others.
     receivers: Tally<(PeerIndex, Port)>,
 }
@@ -124,11 +127,11 @@ pub(crate) struct OperationTable {
 impl OperationTable {
     pub(crate) fn new() -> Self {
         OperationTable {
-            chunks: vec![Chunk::new()],
+            chunks: [const { None }; CHUNKS],
+            full: 0,
             counted: 0,
             sends: 0,
-            ready: 0,
-            last: 0,
+            turns: Turns::default(),
             receivers: Tally::default(),
         }
     }
@@ -155,19 +158,18 @@ impl OperationTable {
         name: impl FnOnce(u16) -> OperationId,
     ) -> Option<OperationId> {
         let is_send = operation.counter == Counter::Own;
-        let mut chunk = usize::from(is_send);
-        while self.chunks.get(chunk).is_some_and(|it| it.used == u64::MAX) {
-            chunk += 1;
-        }
-        if chunk >= CHUNKS || !is_send && chunk > 0 {
+        let (first, end) = match is_send {
+            true => (COUNTED_CHUNKS, CHUNKS),
+            false => (0, COUNTED_CHUNKS),
+        };
+        let chunk = first + (self.full >> first).trailing_ones() as usize;
+        if chunk >= end {
             return None;
         }
-        if chunk == self.chunks.len() {
-            self.chunks.push(Chunk::new());
-        }
-        let slots = &mut self.chunks[chunk];
+        let slots = self.chunks[chunk].get_or_insert_with(Chunk::new);
         let free = slots.used.trailing_ones() as usize;
         slots.used |= 1 << free;
+        self.full |= u32::from(slots.used == u64::MAX) << chunk;
         let id = name((chunk * CHUNK + free) as u16);
         slots.slots[free] = Operation { id, ..operation };
         match is_send {
@@ -187,10 +189,14 @@ impl OperationTable {
         };
         let receiver = (operation.peer, operation.remote_port);
         let is_send = operation.counter == Counter::Own;
+        let peer = operation.peer;
         operation.id = OperationId::default();
-        self.clear_ready(id.slot());
+        self.clear_ready(peer, id.slot());
         let (chunk, bit) = place(id.slot());
-        self.chunks[chunk].used &= !bit;
+        if let Some(slots) = &mut self.chunks[chunk] {
+            slots.used &= !bit;
+        }
+        self.full &= !(1 << chunk);
         if !is_send {
             self.counted -= 1;
             return;
@@ -201,7 +207,7 @@ impl OperationTable {
 
     #[inline]
     fn slot(&self, slot: u16) -> Option<&Operation> {
-        let chunk = self.chunks.get(usize::from(slot) / CHUNK)?;
+        let chunk = self.chunks.get(usize::from(slot) / CHUNK)?.as_ref()?;
         Some(&chunk.slots[usize::from(slot) % CHUNK])
     }
 
@@ -216,7 +222,7 @@ impl OperationTable {
     #[inline]
     pub(crate) fn find(&mut self, id: OperationId) -> Option<&mut Operation> {
         let slot = usize::from(id.slot());
-        let chunk = self.chunks.get_mut(slot / CHUNK)?;
+        let chunk = self.chunks.get_mut(slot / CHUNK)?.as_mut()?;
         let operation = &mut chunk.slots[slot % CHUNK];
         (operation.id == id && id.0 != 0).then_some(operation)
     }
@@ -250,13 +256,13 @@ impl OperationTable {
     }
 
     fn sample_of(&mut self, slot: u16) -> Option<&mut Option<Sample>> {
-        let chunk = self.chunks.get_mut(usize::from(slot) / CHUNK)?;
+        let chunk = self.chunks.get_mut(usize::from(slot) / CHUNK)?.as_mut()?;
         Some(&mut chunk.samples[usize::from(slot) % CHUNK])
     }
 
     /// Operations that run.
     pub(crate) fn running(&self) -> impl Iterator<Item = &Operation> {
-        self.chunks.iter().flat_map(Chunk::running)
+        self.chunks.iter().flatten().flat_map(Chunk::running)
     }
 
     /// Operations that run with a peer, or with one process there.
@@ -269,9 +275,9 @@ impl OperationTable {
         let last = (peer, port.unwrap_or(Port(u16::MAX)));
         let chunks = match self.receivers.any_in(first, last) {
             true => &self.chunks[..],
-            false => &self.chunks[..1],
+            false => &self.chunks[..COUNTED_CHUNKS],
         };
-        let running = chunks.iter().flat_map(Chunk::running);
+        let running = chunks.iter().flatten().flat_map(Chunk::running);
         running.filter(move |operation| {
             operation.peer == peer && port.is_none_or(|port| operation.remote_port == port)
         })
@@ -279,60 +285,51 @@ impl OperationTable {
 
     /// The other ends of all that run; of messages each but once for a process there.
     pub(crate) fn peers(&self) -> impl Iterator<Item = PeerIndex> + '_ {
-        let counted = self.chunks[0].running().map(|operation| operation.peer);
+        let counted = self.chunks[..COUNTED_CHUNKS].iter().flatten();
+        let counted = counted
+            .flat_map(Chunk::running)
+            .map(|operation| operation.peer);
         counted.chain(self.receivers.keys().map(|(peer, _)| peer))
     }
 
     /// Returns true if any operation can send a frame.
     pub(crate) fn any_ready(&self) -> bool {
-        self.ready != 0
+        self.turns.any()
     }
 
     /// Notes whether an operation can send a frame.
     #[inline]
     pub(crate) fn set_ready(&mut self, id: OperationId, ready: bool) {
-        if self.get(id).is_none() {
+        let Some(peer) = self.get(id).map(|operation| operation.peer) else {
             return;
-        }
+        };
         if !ready {
-            return self.clear_ready(id.slot());
+            return self.clear_ready(peer, id.slot());
         }
         let (chunk, bit) = place(id.slot());
-        self.chunks[chunk].ready |= bit;
-        self.ready |= 1 << chunk;
+        if let Some(slots) = self.chunks[chunk].as_mut().filter(|it| it.ready & bit == 0) {
+            slots.ready |= bit;
+            self.turns.push(peer, id.slot());
+        }
     }
 
     #[inline]
-    fn clear_ready(&mut self, slot: u16) {
+    fn clear_ready(&mut self, peer: PeerIndex, slot: u16) {
         let (chunk, bit) = place(slot);
-        let ready = &mut self.chunks[chunk].ready;
-        *ready &= !bit;
-        if *ready == 0 {
-            self.ready &= !(1 << chunk);
+        if let Some(slots) = self.chunks[chunk].as_mut().filter(|it| it.ready & bit != 0) {
+            slots.ready &= !bit;
+            self.turns.remove(peer, slot);
         }
     }
 
-    /// The operation whose turn it is: the next that can send after the last one
-    /// that did (Q10). It can send no more until that is noted again.
+    /// The operation whose turn it is ([`super::turns`]). It can send no more until that is noted
+    /// again.
     pub(crate) fn take_turn(&mut self) -> Option<Operation> {
-        if self.ready == 0 {
-            return None;
-        }
-        let (chunk, bit) = (self.last / CHUNK, self.last % CHUNK);
-        // Those behind the last in its chunk; all but the lowest `bit + 1` bits.
-        let behind = self.chunks[chunk].ready & !(u64::MAX >> (CHUNK - 1 - bit));
-        let (chunk, ready) = match behind {
-            0 => {
-                let start = (chunk + 1) as u32 % u32::BITS;
-                let distance = self.ready.rotate_right(start).trailing_zeros();
-                let next = ((start + distance) % u32::BITS) as usize;
-                (next, self.chunks[next].ready)
-            }
-            ready => (chunk, ready),
-        };
-        self.last = chunk * CHUNK + ready.trailing_zeros() as usize;
-        self.clear_ready(self.last as u16);
-        self.slot(self.last as u16).copied()
+        let slot = self.turns.pop()?;
+        let (chunk, bit) = place(slot);
+        let slots = self.chunks[chunk].as_mut()?;
+        slots.ready &= !bit;
+        Some(slots.slots[usize::from(slot) % CHUNK])
     }
 }
 
@@ -419,7 +416,7 @@ mod tests {
     #[test]
     fn turns_go_round() {
         let mut table = OperationTable::new();
-        let counted: Vec<_> = (0..64)
+        let counted: Vec<_> = (0..OPERATIONS)
             .map(|_| begin(&mut table, Counter::Reads, 0).unwrap())
             .collect();
         assert_eq!(begin(&mut table, Counter::Reads, 0), None);
@@ -428,20 +425,21 @@ mod tests {
             .collect();
         assert_eq!(begin(&mut table, Counter::Own, 1), None);
         let slots = counted.iter().chain(&sends).map(|id| id.slot());
-        assert!(slots.eq(0..1088));
+        assert!(slots.eq(0..2048));
         assert!(counted.iter().all(|id| id.vni() == VniId(4095)));
-        assert_eq!((table.counted(), table.sends()), (64, 1024));
+        assert_eq!((table.counted(), table.sends()), (1024, 1024));
         assert!(table.take_turn().is_none());
-        let ready = [counted[0], counted[5], counted[63], sends[0], sends[1023]];
+        let ready = [counted[5], counted[0], counted[1023], sends[0], sends[1023]];
         for id in ready {
             table.set_ready(id, true);
         }
-        let expected = [5, 63, 64, 1087, 0, 5, 63, 64, 1087];
+        // A destination and then the other; of each, the one that has waited longest.
+        let expected = [5, 1024, 0, 2047, 1023, 1024, 5, 2047, 0];
         assert_eq!(turns(&mut table, &ready, 9), expected);
         table.release(counted[5]);
         table.release(sends[1023]);
-        assert_eq!(turns(&mut table, &ready, 4), [0, 63, 64, 0]);
-        assert_eq!((table.counted(), table.sends()), (63, 1023));
+        assert_eq!(turns(&mut table, &ready, 4), [1024, 1023, 1024, 0]);
+        assert_eq!((table.counted(), table.sends()), (1023, 1023));
         assert_eq!(begin(&mut table, Counter::Own, 1), Some(sends[1023]));
     }
 

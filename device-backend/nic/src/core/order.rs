@@ -1,17 +1,33 @@
-//! Counting in order what is started in order and ends in any order: completions of a process,
-//! and its writes to one node. The count passes a member when it and all before it have ended.
+//! Counting in order what is started in order and ends in any order: operations of one lane, and
+//! writes of a process to one node. The count passes a member when it and all before it have ended.
+//!
+//! ```text
+//!   ended ──► │ 1 0 1 1 0 … │ ◄── started        a bit for each that has ended ahead of its turn;
+//!             └─ window of 1,024 members ─┘      none is stored while all end in order
+//! ```
+
+use std::collections::VecDeque;
+
+use qnic_abi::host_area::OPERATIONS;
 
 /// Most members between the oldest that has not ended and the newest.
-pub(crate) const ORDER_WINDOW: u64 = 64;
+pub(crate) const ORDER_WINDOW: u64 = OPERATIONS as u64;
 
-/// A window over numbered members: which of the last 64 have ended.
+/// Words of a bit for each member of a window.
+const WORDS: usize = ORDER_WINDOW as usize / 64;
+
+const _: () = assert!(ORDER_WINDOW as usize == WORDS * 64);
+
+/// A window over numbered members: which of the last [`ORDER_WINDOW`] have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     started: u64,
     /// All members below this number have ended.
     ended: u64,
-    /// Bit *i*: member `ended + i` has ended.
-    mask: u64,
+    /// How many have ended ahead of one that has not.
+    ahead: u32,
+    /// Bit *n* modulo the window: member *n* is one of them.
+    bits: Option<Box<[u64; WORDS]>>,
 }
 
 impl Order {
@@ -32,20 +48,35 @@ impl Order {
 
     /// Notes that one has ended (again, without effect). Returns `true` if the
     /// count of [`Order::ended`] has moved.
+    #[inline]
     pub(crate) fn end(&mut self, number: u64) -> bool {
-        if number < self.ended {
-            return false;
-        }
         // Nearly all end in order.
-        if number == self.ended && self.mask == 0 {
+        if number == self.ended && self.ahead == 0 {
             self.ended += 1;
             return true;
         }
-        self.mask |= 1 << (number - self.ended);
-        let count = self.mask.trailing_ones();
-        self.ended += u64::from(count);
-        self.mask = self.mask.checked_shr(count).unwrap_or(0);
-        count > 0
+        self.end_out_of_order(number)
+    }
+
+    #[cold]
+    fn end_out_of_order(&mut self, number: u64) -> bool {
+        if number < self.ended {
+            return false;
+        }
+        let bits = self.bits.get_or_insert_with(|| Box::new([0; WORDS]));
+        let (word, bit) = place(number);
+        self.ahead += u32::from(bits[word] & bit == 0);
+        bits[word] |= bit;
+        let before = self.ended;
+        loop {
+            let (word, bit) = place(self.ended);
+            if bits[word] & bit == 0 {
+                return self.ended != before;
+            }
+            bits[word] &= !bit;
+            self.ahead -= 1;
+            self.ended += 1;
+        }
     }
 
     /// How many have ended, up to the first that has not.
@@ -57,6 +88,12 @@ impl Order {
     pub(crate) fn is_idle(&self) -> bool {
         self.started == self.ended
     }
+}
+
+/// The word and the bit of a member.
+fn place(number: u64) -> (usize, u64) {
+    let index = (number % ORDER_WINDOW) as usize;
+    (index / 64, 1 << (index % 64))
 }
 
 /// What counts an operation when it is complete.
@@ -71,12 +108,12 @@ pub(crate) enum Counter {
     Own,
 }
 
-/// Completion of the operations of one counter, in the order of issue (N12).
+/// Completion of the operations of one counter of a lane, in the order of issue (N12).
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
     order: Order,
-    /// Bit *i*: the process asked to learn when operation `done + i` is complete.
-    wanted: u64,
+    /// Operations of which the process asked to learn when they are complete; the oldest first.
+    wanted: VecDeque<u64>,
 }
 
 impl Completion {
@@ -85,25 +122,30 @@ impl Completion {
         self.order.has_room()
     }
 
+    /// Returns true if all that have started are complete.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.order.is_idle()
+    }
+
     /// Starts an operation; `publish` asks to write the counter back once it and all
     /// earlier ones are complete. There must be room.
     pub(crate) fn start(&mut self, publish: bool) -> u64 {
         let number = self.order.start();
-        self.wanted |= u64::from(publish) << (number - self.order.ended());
+        if publish {
+            self.wanted.push_back(number);
+        }
         number
     }
 
     /// Completes an operation. Returns true if the counter has to be written back now.
     pub(crate) fn end(&mut self, number: u64) -> bool {
-        let before = self.done();
         self.order.end(number);
-        if self.wanted == 0 {
-            return false;
+        let done = self.done();
+        let mut due = false;
+        while self.wanted.front().is_some_and(|wanted| *wanted < done) {
+            self.wanted.pop_front();
+            due = true;
         }
-        let run = (self.done() - before) as u32;
-        let passed = 1u64.checked_shl(run).map_or(u64::MAX, |bit| bit - 1);
-        let due = self.wanted & passed != 0;
-        self.wanted = self.wanted.checked_shr(run).unwrap_or(0);
         due
     }
 
@@ -120,20 +162,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ended_counts_the_unbroken_run(ends in prop::collection::vec(0u64..64, 0..200)) {
+        fn ended_counts_the_unbroken_run(
+            steps in prop::collection::vec((0u64..ORDER_WINDOW, 0u64..ORDER_WINDOW), 0..200),
+        ) {
             let mut order = Order::default();
             let mut ended = std::collections::BTreeSet::new();
-            for choice in ends {
+            for (first, count) in steps {
                 while order.has_room() {
                     order.start();
                 }
-                let number = order.ended() + choice;
-                let before = order.ended();
-                ended.insert(number);
-                let moved = order.end(number);
-                let run = (0..).find(|n| !ended.contains(n)).unwrap();
-                prop_assert_eq!(order.ended(), run);
-                prop_assert_eq!(moved, run != before);
+                let first = order.ended() + first;
+                for number in first..(first + count).min(order.ended() + ORDER_WINDOW) {
+                    let before = order.ended();
+                    ended.insert(number);
+                    let moved = order.end(number);
+                    let run = (before..).find(|n| !ended.contains(n)).unwrap();
+                    prop_assert_eq!(order.ended(), run);
+                    prop_assert_eq!(moved, run != before);
+                }
             }
         }
     }
@@ -150,13 +196,15 @@ mod tests {
         assert!(completion.end(1));
         assert_eq!(completion.done(), 3);
         assert!(!completion.end(3));
-        for number in 4..68 {
-            assert_eq!(completion.start(number == 67), number);
+        let last = 4 + ORDER_WINDOW - 1;
+        for number in 4..=last {
+            assert_eq!(completion.start(number == last), number);
         }
         assert!(!completion.has_room());
-        for number in (4..68).rev() {
+        for number in (4..=last).rev() {
             assert_eq!(completion.end(number), number == 4);
         }
-        assert_eq!(completion.done(), 68);
+        assert_eq!(completion.done(), last + 1);
+        assert!(completion.is_idle());
     }
 }

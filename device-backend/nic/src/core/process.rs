@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use qnic_abi::command::CommandHeader;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, COMMAND_ENTRIES};
 use qnic_abi::{Port, SharedMemory, Status, VniId};
@@ -11,12 +12,15 @@ use qnic_shared::timing::Countdown;
 use super::awake::Attention;
 use super::fault::FaultTable;
 use super::host_area::HostArea;
+use super::lanes::Lanes;
 use super::operation::{OperationTable, OPERATION_SLOTS, SEND_SLOTS};
-use super::order::Completion;
 use super::sampling::Unpublished;
 use super::segment::SegmentTable;
 use crate::env::{Host, HostMemory, Time};
 use crate::frame::StoredFrame;
+
+/// Place of the lane in the first word of a command.
+const LANE_SHIFT: usize = 8 * std::mem::offset_of!(CommandHeader, lane);
 
 /// The NIC's side of a command queue.
 #[derive(Debug)]
@@ -114,8 +118,7 @@ pub(crate) struct Process {
     pub(crate) segments: SegmentTable,
     pub(crate) queue: CommandQueue,
     pub(crate) operations: OperationTable,
-    pub(crate) writes: Completion,
-    pub(crate) reads: Completion,
+    pub(crate) lanes: Lanes,
     /// Frames of peers whose answers need a turn.
     pub(crate) responses: VecDeque<StoredFrame>,
     /// The next turn belongs to [`Process::responses`].
@@ -138,8 +141,6 @@ pub(crate) struct Process {
     pub(crate) wake_queued: bool,
     /// A sampled operation that is complete, and not published.
     pub(crate) unpublished: Option<Unpublished>,
-    /// How many writes and reads must be visible before all that a trace shows is; 0: it is.
-    pub(super) traced: [u64; 2],
     /// Payload bytes sent from its memory, and delivered into it.
     pub(super) bytes_sent: u64,
     pub(super) bytes_received: u64,
@@ -156,8 +157,7 @@ impl Process {
             segments: SegmentTable::default(),
             queue: CommandQueue::new(window),
             operations: OperationTable::new(),
-            writes: Completion::default(),
-            reads: Completion::default(),
+            lanes: Lanes::default(),
             responses: VecDeque::new(),
             response_turn: false,
             faults: FaultTable::default(),
@@ -169,7 +169,6 @@ impl Process {
             wakes_seen: [0; 2],
             wake_queued: false,
             unpublished: None,
-            traced: [0; 2],
             bytes_sent: 0,
             bytes_received: 0,
         }
@@ -180,24 +179,27 @@ impl Process {
         let dropped = self.operations.count();
         self.operations = OperationTable::new();
         self.queue = CommandQueue::new(window);
-        self.writes = Completion::default();
-        self.reads = Completion::default();
+        self.lanes = Lanes::default();
         self.write_back = false;
         self.unpublished = None;
-        self.traced = [0; 2];
         self.host_area.restart(memory);
         dropped
     }
 
-    /// Returns true if another command can be read.
+    /// Returns true if the command with this first word can be read.
     #[inline]
-    pub(crate) fn has_room(&self, (operations, sends): (u32, u32), completions: u32) -> bool {
+    pub(crate) fn has_room(
+        &self,
+        first: u64,
+        (operations, sends): (u32, u32),
+        completions: u32,
+    ) -> bool {
+        let lane = (first >> LANE_SHIFT) as u8;
         self.queue.failed.is_none()
             && !self.has_completion_backlog(completions)
             && self.operations.counted() < operations.clamp(1, OPERATION_SLOTS as u32)
             && self.operations.sends() < sends.clamp(1, SEND_SLOTS as u32)
-            && self.writes.has_room()
-            && self.reads.has_room()
+            && self.lanes.has_room(lane)
     }
 
     /// Returns true if it leaves so many completions unread that nothing more is begun for it.

@@ -44,7 +44,7 @@ pub(crate) struct Fetched {
 /// Returns why the part of a command that is the same for all protocols is malformed,
 /// if it is.
 fn check_header(header: &CommandHeader) -> Result<(), Status> {
-    if CommandFlags::from_bits(header.flags).is_none() || header.reserved != 0 {
+    if CommandFlags::from_bits(header.flags).is_none() {
         return Err(Status::Malformed);
     }
     match usize::from(header.inline_length) > INLINE_CAPACITY {
@@ -85,7 +85,7 @@ impl Core {
         if first == 0 {
             return None;
         }
-        if !process.has_room(running, completions) {
+        if !process.has_room(first, running, completions) {
             process.queue.stalled = true;
             return None;
         }
@@ -146,7 +146,9 @@ impl Core {
         let memory = host.memory();
         // A process that sees the error sees that the queue has stopped.
         process.host_area.fail_queue(memory, status);
-        process.host_area.record_error(memory, head - 1, status);
+        process
+            .host_area
+            .record_error(memory, (head - 1, 0), status);
         process.host_area.publish_head(memory, head);
         process.changed = true;
         process.write_back = true;
@@ -171,14 +173,12 @@ impl Core {
         let process = self.process_mut(vni)?;
         let publish = header.flags & CommandFlags::PUBLISH.bits() != 0;
         let number = process.queue.head - 1;
-        let order = match process.completion(counter) {
-            Some(completion) => completion.start(publish),
-            None => 0,
-        };
+        let order = process.lanes.start(header.lane, counter, publish);
         let operation = Operation {
             protocol,
             number,
             counter,
+            lane: header.lane,
             order,
             peer: peer.unwrap_or_default(),
             remote_port: Port(header.remote_port.get()),

@@ -152,7 +152,7 @@ impl Core {
         &mut self,
         host: &H,
         id: OperationId,
-        (counter, order): (Counter, u64),
+        (lane, counter, order): (u8, Counter, u64),
         status: Status,
     ) {
         let node = self.geometry.node.0;
@@ -167,12 +167,13 @@ impl Core {
         let kind = sample.kind;
         let counts = sample.counted && status == Status::Ok;
         if sample.traced {
-            process.trace_waits(counter, order);
+            process.lanes.trace_waits(lane, counter, order);
         }
         if counts && sample.sent.is_some() && counter != Counter::Own {
             process.unpublished.get_or_insert(Unpublished {
                 kind,
                 ended,
+                lane,
                 counter,
                 order,
             });
@@ -186,7 +187,7 @@ impl Core {
             self.tracing.push(Event {
                 code: status.code(),
                 depth: saturated(depth),
-                port: counter as u16,
+                port: counter as u16 | u16::from(lane) << 8,
                 bytes: order,
                 detail: sample.sent.map_or(0, |(_, last)| last.0),
                 ..Event::own(ended.0, node, What::Ended, id)
@@ -203,13 +204,17 @@ impl Core {
             return;
         };
         let published = process.take_published();
-        let traced = process.take_traced();
+        let traced = process.lanes.take_traced();
         if let Some(Unpublished { kind, ended, .. }) = published {
             self.sampler.record(kind, Stage::Published, ended, now);
         }
-        if let Some(([writes, reads], now)) = traced.zip(now) {
+        let Some(now) = now else {
+            return;
+        };
+        for (lane, [writes, reads]) in traced {
             let id = OperationId::new(0, vni, 0);
             self.tracing.push(Event {
+                port: lane.into(),
                 bytes: writes,
                 detail: reads,
                 ..Event::own(now.0, node, What::Published, id)
@@ -252,6 +257,7 @@ pub(crate) struct Described {
 pub(crate) struct Unpublished {
     pub(super) kind: Kind,
     pub(super) ended: Time,
+    pub(super) lane: u8,
     pub(super) counter: Counter,
     pub(super) order: u64,
 }

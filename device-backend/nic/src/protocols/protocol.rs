@@ -92,12 +92,12 @@ impl<H> Context<'_, H> {
         &mut self,
         vni: VniId,
         protocol: ProtocolId,
-        mut requests: impl FnMut(usize) -> u32,
+        mut requests: impl FnMut(OperationId) -> u32,
     ) {
         let operations = self.core.process(vni).into_iter();
         let operations = operations.flat_map(|process| process.operations.running());
         for operation in operations.filter(|operation| operation.protocol == protocol) {
-            let count = requests(operation.id.slot().into());
+            let count = requests(operation.id);
             if count > 0 {
                 self.transport.answered(operation.peer, count);
             }

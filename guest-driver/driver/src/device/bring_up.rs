@@ -143,7 +143,7 @@ mod tests {
         let zeroes = config_with(0, &[0; 8]);
         assert_eq!(zeroes, Err(StartError::NotQnic { magic: 0 }));
         // Earlier versions, whose configuration has the same layout, and the next one.
-        for device in [10, 11, 12, 13, 14, 15, ABI_VERSION + 1] {
+        for device in [10, 11, 12, 13, 14, 15, 16, ABI_VERSION + 1] {
             let driver = ABI_VERSION;
             let error = config_with(8, &device.to_le_bytes()).unwrap_err();
             assert_eq!(error, StartError::VersionMismatch { device, driver });

@@ -110,7 +110,12 @@ pub(crate) const SUITES: [Suite; 4] = [
             Source {
                 path: "device-backend/nic/src/core/host_area.rs",
                 copy: "device-backend/nic/src/core/host_area.rs",
-                functions: &["record_error", "publish_head", "publish_completions"],
+                functions: &["record_error", "publish_head"],
+            },
+            Source {
+                path: "device-backend/nic/src/core/lanes.rs",
+                copy: "device-backend/nic/src/core/lanes.rs",
+                functions: &["publish"],
             },
             Source {
                 path: "device-backend/nic/src/core/queue.rs",

@@ -29,9 +29,7 @@ use qnic_abi::{Access, Key, SegmentId, Status, VniId, PAGE_SIZE};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::protocol::{Context, Ended, Ends, Outgoing, Protocol, Received, Turn};
-use crate::core::{
-    Core, Counter, Fetched, LookupSide, PageError, PageKey, PageRange, PerProcess, OPERATION_SLOTS,
-};
+use crate::core::{Core, Counter, Fetched, LookupSide, PageError, PageKey, PageRange, PerProcess};
 use crate::env::{Change, Host, HostMemory, OutOfRange, Width};
 use crate::frame::Arrival;
 use crate::ids::OperationId;
@@ -56,15 +54,9 @@ struct Operation {
     record: u16,
 }
 
-/// The operations of one process, by slot of the core's.
-#[derive(Debug)]
-struct Operations(Box<[Option<Operation>; OPERATION_SLOTS]>);
-
-impl Default for Operations {
-    fn default() -> Self {
-        Operations(Box::new([None; OPERATION_SLOTS]))
-    }
-}
+/// The operations of one process, by slot of the core's, as many as were needed.
+#[derive(Debug, Default)]
+struct Operations(Vec<Option<Operation>>);
 
 /// State of the protocol.
 #[derive(Debug, Default)]
@@ -250,7 +242,11 @@ impl Protocol for AtomicProtocol {
             record,
         };
         let operations = self.processes.get_or_insert(vni);
-        operations.0[usize::from(id.slot())] = Some(operation);
+        let slot = usize::from(id.slot());
+        if slot >= operations.0.len() {
+            operations.0.resize(slot + 1, None);
+        }
+        operations.0[slot] = Some(operation);
         let wraps = request
             .address
             .get()
@@ -375,9 +371,10 @@ impl Protocol for AtomicProtocol {
         let Some(slots) = self.processes.take(vni) else {
             return;
         };
-        cx.forget_requests(vni, Self::ID, |slot| {
-            let requested = slots.0[slot].is_some_and(|slot| slot.state == State::Requested);
-            requested.into()
+        cx.forget_requests(vni, Self::ID, |id| {
+            let slot = slots.0.get(usize::from(id.slot())).copied().flatten();
+            slot.is_some_and(|slot| slot.state == State::Requested)
+                .into()
         });
     }
 }
@@ -440,7 +437,7 @@ mod tests {
         let malformed: [fn(&mut AtomicCommand); 6] = [
             |raw| raw.function = 0.into(),
             |raw| raw.function = 13.into(),
-            |raw| raw.record = 64.into(),
+            |raw| raw.record = (RESULT_RECORDS as u16).into(),
             |raw| raw.header.inline_length = 1,
             |raw| raw.reserved0[2] = 1.into(),
             |raw| raw.reserved1 = 1.into(),

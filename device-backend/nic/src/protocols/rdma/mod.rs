@@ -37,28 +37,18 @@ use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
 use transfer::{Next, Notice, Streams, Transfer};
 
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
-use crate::core::{Core, Counter, Fetched, PageKey, PerProcess, OPERATION_SLOTS};
+use crate::core::{Core, Counter, Fetched, PageKey, PerProcess, CHUNK};
 use crate::env::Host;
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::OperationId;
 use crate::stages::Kind;
 
 /// The transfers of one process, by slot of their operation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Transfers {
-    slots: Box<[Transfer; OPERATION_SLOTS]>,
+    /// As many chunks of slots as were needed.
+    chunks: Vec<Box<[Transfer; CHUNK]>>,
     streams: Streams,
-}
-
-impl Default for Transfers {
-    fn default() -> Self {
-        // Made on the heap: together they are too large for a small stack.
-        let slots: Box<[_]> = (0..OPERATION_SLOTS).map(|_| Transfer::unused()).collect();
-        Transfers {
-            slots: slots.try_into().expect("as many as there are slots"),
-            streams: Streams::default(),
-        }
-    }
 }
 
 impl Index<OperationId> for Transfers {
@@ -66,18 +56,28 @@ impl Index<OperationId> for Transfers {
 
     #[inline]
     fn index(&self, id: OperationId) -> &Transfer {
-        &self.slots[usize::from(id.slot()) % OPERATION_SLOTS]
+        let slot = usize::from(id.slot());
+        &self.chunks[slot / CHUNK][slot % CHUNK]
     }
 }
 
 impl IndexMut<OperationId> for Transfers {
     #[inline]
     fn index_mut(&mut self, id: OperationId) -> &mut Transfer {
-        &mut self.slots[usize::from(id.slot()) % OPERATION_SLOTS]
+        let slot = usize::from(id.slot());
+        &mut self.chunks[slot / CHUNK][slot % CHUNK]
     }
 }
 
 impl Transfers {
+    /// Makes room for a slot.
+    #[inline]
+    fn reserve(&mut self, id: OperationId) {
+        while self.chunks.len() <= usize::from(id.slot()) / CHUNK {
+            self.chunks.push(new_chunk());
+        }
+    }
+
     /// Lets an operation send or ends it, as things stand now.
     #[inline]
     fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
@@ -86,7 +86,7 @@ impl Transfers {
             return;
         };
         let transfer = &self[id];
-        let first = transfer.notice == Notice::Pending && self.streams.is_first(transfer.stream);
+        let first = transfer.notice == Notice::Pending && self.streams.is_first(id.slot());
         match transfer.next(operation, first) {
             Next::Send => cx.core.set_ready(id, true),
             Next::Wait => cx.core.set_ready(id, false),
@@ -106,11 +106,9 @@ impl Transfers {
         if transfer.command.opcode != Opcode::Write {
             return;
         }
-        let next = self.streams.settle(transfer.stream);
+        let next = self.streams.settle(id.slot());
         let process = cx.core.process(id.vni()).zip(next);
-        if let Some(next) =
-            process.and_then(|(process, slot)| process.operations.in_slot(slot.into()))
-        {
+        if let Some(next) = process.and_then(|(process, slot)| process.operations.in_slot(slot)) {
             self.update(cx, next);
         }
     }
@@ -131,6 +129,13 @@ impl Transfers {
             cx.transport.answered(peer, requests);
         }
     }
+}
+
+#[cold]
+fn new_chunk() -> Box<[Transfer; CHUNK]> {
+    // Made on the heap: together they are too large for a small stack.
+    let slots: Box<[_]> = (0..CHUNK).map(|_| Transfer::unused()).collect();
+    slots.try_into().expect("as many as there are slots")
 }
 
 /// State of the protocol: the transfers of every process.
@@ -217,8 +222,9 @@ impl Protocol for Rdma {
             return Ok(());
         };
         let transfers = self.processes.get_or_insert(vni);
+        transfers.reserve(id);
         if command.opcode == Opcode::Write {
-            transfers[id].stream = transfers.streams.join(node, id.slot() as u8);
+            transfers.streams.join(node, id.slot());
         }
         let transfer = &mut transfers[id];
         transfer.begin(command);
@@ -431,6 +437,6 @@ impl Protocol for Rdma {
         let Some(mut transfers) = self.processes.take(vni) else {
             return;
         };
-        cx.forget_requests(vni, Self::ID, |slot| transfers.slots[slot].fail());
+        cx.forget_requests(vni, Self::ID, |id| transfers[id].fail());
     }
 }

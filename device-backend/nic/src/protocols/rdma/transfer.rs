@@ -14,7 +14,7 @@ use qnic_abi::rdma::Opcode;
 use qnic_abi::{Key, NodeId, Status, PAGE_SIZE};
 
 use super::command::Command;
-use crate::core::{to_border, Fragment, Operation, Order, PageKey, INLINE_WORDS, OPERATION_SLOTS};
+use crate::core::{to_border, Fragment, Operation, PageKey, INLINE_WORDS, OPERATION_SLOTS};
 
 /// Where the notification of a write stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,8 +43,6 @@ pub(super) struct Transfer {
     pub(super) command: Command,
     /// How the pages of the local memory are found.
     pub(super) page_key: PageKey,
-    /// Position among the writes to its node.
-    pub(super) stream: StreamPosition,
     /// Bytes that were sent, or asked for, at least once.
     pub(super) sent: u64,
     /// Something was never sent.
@@ -64,7 +62,6 @@ impl Transfer {
         Transfer {
             command: Command::unused(),
             page_key: PageKey::Table(Key(0)),
-            stream: StreamPosition::default(),
             sent: 0,
             unsent: false,
             in_flight: 0,
@@ -227,27 +224,42 @@ impl Transfer {
     }
 }
 
-/// A member of a [`Streams`]: a write of the process to one node.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct StreamPosition {
-    stream: u8,
-    number: u64,
+/// No slot.
+const NONE: u16 = u16::MAX;
+
+/// Most streams: as many as there can be writes that are not settled.
+const STREAMS: usize = OPERATION_SLOTS;
+
+/// Writes to one node that are not settled: a list of slots, in the order of issue.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    first: u16,
+    last: u16,
 }
 
-/// Writes to one node, in the order of issue.
-#[derive(Debug)]
-struct Stream {
-    order: Order,
-    /// Slot of the operation for each member, by number modulo the window.
-    slots: [u8; OPERATION_SLOTS],
+/// The place of a write in the list of its stream.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    stream: u16,
+    previous: u16,
+    next: u16,
+    /// It is settled, or there is no write in the slot.
+    settled: bool,
 }
+
+const UNLINKED: Link = Link {
+    stream: 0,
+    previous: NONE,
+    next: NONE,
+    settled: true,
+};
 
 /// Order of the writes of one process, node by node (N18): a write may notify
 /// when every earlier one to the same node is settled, which means that all of it,
 /// its notification included, was sent.
 ///
-/// A process has at most 64 writes that are not settled, so there are at most 64
-/// streams in use; with that many, idle ones are taken again.
+/// There are at most as many streams in use as writes that are not settled; with that many, idle
+/// ones are taken again.
 ///
 /// With many nodes a search would touch as many lines of memory as there are streams (P9). So the
 /// nodes stand together, and a table says where one of a number like it was found last.
@@ -256,8 +268,10 @@ pub(super) struct Streams {
     streams: Vec<Stream>,
     /// The node of each.
     nodes: Vec<NodeId>,
+    /// By slot of the operation.
+    links: Vec<Link>,
     /// Index of the stream that was found last, by node modulo the length of this table.
-    found: [u8; OPERATION_SLOTS],
+    found: [u16; 64],
 }
 
 impl Default for Streams {
@@ -265,28 +279,37 @@ impl Default for Streams {
         Streams {
             streams: Vec::new(),
             nodes: Vec::new(),
-            found: [0; OPERATION_SLOTS],
+            links: Vec::new(),
+            found: [0; 64],
         }
     }
 }
 
 impl Streams {
     /// Adds a write to `node`, run by the operation in `slot`.
-    pub(super) fn join(&mut self, node: NodeId, slot: u8) -> StreamPosition {
-        let place = usize::from(node.0) % OPERATION_SLOTS;
+    pub(super) fn join(&mut self, node: NodeId, slot: u16) {
+        let place = usize::from(node.0) % self.found.len();
         let found = usize::from(self.found[place]);
         let index = match self.nodes.get(found) == Some(&node) {
             true => found,
             false => self.find(node),
         };
-        self.found[place] = index as u8;
-        let stream = &mut self.streams[index];
-        let number = stream.order.start();
-        stream.slots[(number % OPERATION_SLOTS as u64) as usize] = slot;
-        StreamPosition {
-            stream: index as u8,
-            number,
+        self.found[place] = index as u16;
+        if usize::from(slot) >= self.links.len() {
+            self.links.resize(usize::from(slot) + 1, UNLINKED);
         }
+        let stream = &mut self.streams[index];
+        let previous = std::mem::replace(&mut stream.last, slot);
+        match previous {
+            NONE => stream.first = slot,
+            previous => self.links[usize::from(previous)].next = slot,
+        }
+        self.links[usize::from(slot)] = Link {
+            stream: index as u16,
+            previous,
+            next: NONE,
+            settled: false,
+        };
     }
 
     /// The stream of a node, or one that is idle, for that node.
@@ -295,33 +318,50 @@ impl Streams {
         if let Some(known) = self.nodes.iter().position(|other| *other == node) {
             return known;
         }
-        let full = self.streams.len() >= OPERATION_SLOTS;
-        let mut idle = self.streams.iter().map(|stream| stream.order.is_idle());
+        let full = self.streams.len() >= STREAMS;
+        let mut idle = self.streams.iter().map(|stream| stream.first == NONE);
         if let Some(idle) = idle.position(|idle| idle).filter(|_| full) {
             self.nodes[idle] = node;
             return idle;
         }
         self.streams.push(Stream {
-            order: Order::default(),
-            slots: [0; OPERATION_SLOTS],
+            first: NONE,
+            last: NONE,
         });
         self.nodes.push(node);
         self.streams.len() - 1
     }
 
     /// Returns true if every earlier write to the same node is settled.
-    pub(super) fn is_first(&self, position: StreamPosition) -> bool {
-        self.streams[usize::from(position.stream)].order.ended() >= position.number
+    pub(super) fn is_first(&self, slot: u16) -> bool {
+        let link = &self.links[usize::from(slot)];
+        self.streams[usize::from(link.stream)].first == slot
     }
 
-    /// Settles a write. Returns the slot of the write that has become the first
-    /// one that is not settled, if it is another one than before.
-    pub(super) fn settle(&mut self, position: StreamPosition) -> Option<u8> {
-        let stream = &mut self.streams[usize::from(position.stream)];
-        if !stream.order.end(position.number) || stream.order.is_idle() {
+    /// Settles the write in a slot (again, without effect). Returns the slot of the write that has
+    /// become the first one that is not settled, if it is another one than before.
+    pub(super) fn settle(&mut self, slot: u16) -> Option<u16> {
+        let link = self.links.get_mut(usize::from(slot))?;
+        let Link {
+            stream,
+            previous,
+            next,
+            settled,
+        } = std::mem::replace(link, UNLINKED);
+        if settled {
             return None;
         }
-        Some(stream.slots[(stream.order.ended() % OPERATION_SLOTS as u64) as usize])
+        let stream = &mut self.streams[usize::from(stream)];
+        match next {
+            NONE => stream.last = previous,
+            next => self.links[usize::from(next)].previous = previous,
+        }
+        if previous != NONE {
+            self.links[usize::from(previous)].next = next;
+            return None;
+        }
+        stream.first = next;
+        (next != NONE).then_some(next)
     }
 }
 
@@ -453,26 +493,41 @@ mod streams_tests {
     #[test]
     fn streams_of_nodes_are_apart_and_reused() {
         let mut streams = Streams::default();
-        let a = streams.join(NodeId(1), 10);
-        let b = streams.join(NodeId(2), 11);
-        let c = streams.join(NodeId(1), 12);
-        assert!(streams.is_first(a) && streams.is_first(b) && !streams.is_first(c));
-        assert_eq!(streams.settle(b), None);
-        assert_eq!(streams.settle(a), Some(12));
-        assert!(streams.is_first(c));
-        assert_eq!(streams.settle(a), None, "settling twice changes nothing");
+        streams.join(NodeId(1), 10);
+        streams.join(NodeId(2), 11);
+        streams.join(NodeId(1), 12);
+        streams.join(NodeId(1), 15);
+        assert!(streams.is_first(10) && streams.is_first(11) && !streams.is_first(12));
+        assert_eq!(streams.settle(11), None);
+        assert_eq!(streams.settle(12), None, "in the middle");
+        assert_eq!(streams.settle(10), Some(15));
+        assert!(streams.is_first(15));
+        assert_eq!(streams.settle(10), None, "settling twice changes nothing");
         // As many nodes as there are writes, then one more after another: idle streams are taken.
-        for node in 3..300 {
-            let d = streams.join(NodeId(node), 13);
-            assert!(streams.is_first(d));
-            let again = streams.join(NodeId(node), 14);
-            assert!(!streams.is_first(again));
-            assert_eq!(streams.settle(d), Some(14));
-            assert_eq!(streams.settle(again), None);
+        for node in 3..2000 {
+            streams.join(NodeId(node), 13);
+            assert!(streams.is_first(13));
+            streams.join(NodeId(node), 14);
+            assert!(!streams.is_first(14));
+            assert_eq!(streams.settle(13), Some(14));
+            assert_eq!(streams.settle(14), None);
         }
-        assert_eq!(streams.streams.len(), OPERATION_SLOTS);
-        assert!(streams.is_first(c), "one in use was not taken");
-        let e = streams.join(NodeId(1), 15);
-        assert!(!streams.is_first(e));
+        assert_eq!(streams.streams.len(), STREAMS);
+        assert!(streams.is_first(15), "one in use was not taken");
+        streams.join(NodeId(1), 16);
+        assert!(!streams.is_first(16));
+    }
+
+    /// One that waits does not bound how many go past it.
+    #[test]
+    fn any_number_of_writes_passes_one_that_waits() {
+        let mut streams = Streams::default();
+        streams.join(NodeId(1), 0);
+        for _ in 0..3 * OPERATION_SLOTS {
+            streams.join(NodeId(1), 1);
+            assert!(!streams.is_first(1));
+            assert_eq!(streams.settle(1), None);
+        }
+        assert!(streams.is_first(0));
     }
 }

@@ -83,7 +83,7 @@ impl Transfers {
             }
         };
         let last = span.is_none_or(|span| transfer.is_last(span));
-        let first = self.streams.is_first(transfer.stream);
+        let first = self.streams.is_first(id.slot());
         let notifies = transfer.notice == Notice::Pending && first && last;
         if span.is_none() && !notifies {
             return Turn::Idle;

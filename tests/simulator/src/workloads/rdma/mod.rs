@@ -12,7 +12,7 @@ mod transfer;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use qnic_abi::host_area::{signal_offset, READS_DONE, WRITES_DONE};
+use qnic_abi::host_area::{reads_done_offset, signal_offset, writes_done_offset};
 use qnic_abi::window::COMMAND_ENTRIES;
 use qnic_abi::{uapi, Access, Status, PAGE_SIZE};
 use qnic_driver::Process;
@@ -129,8 +129,8 @@ struct RdmaWorker<'a> {
     oracle: &'a Mutex<RdmaOracle>,
     stream: Option<&'a Stream>,
     registered: Registered<'a>,
-    /// Writes and reads issued.
-    issued: (u64, u64),
+    /// Writes and reads issued, by lane: each target has its own.
+    issued: BTreeMap<u8, (u64, u64)>,
     ranges: Ranges,
     exported: BTreeMap<Name, Exported>,
     /// By slot, and whether it is the read-only name.
@@ -150,7 +150,7 @@ impl<'a> RdmaWorker<'a> {
             oracle: &workload.oracle,
             stream: workload.stream.as_ref(),
             registered: Registered::new(context, process),
-            issued: (0, 0),
+            issued: BTreeMap::new(),
             ranges,
             exported: BTreeMap::new(),
             imported: BTreeMap::new(),
@@ -171,9 +171,19 @@ impl<'a> RdmaWorker<'a> {
         }
     }
 
-    /// Writes and reads that are complete.
-    fn done(&self) -> (u64, u64) {
-        (self.queue.word(WRITES_DONE), self.queue.word(READS_DONE))
+    /// Writes and reads of a lane that are complete.
+    fn done(&self, lane: u8) -> (u64, u64) {
+        let writes = self.queue.word(writes_done_offset(lane));
+        (writes, self.queue.word(reads_done_offset(lane)))
+    }
+
+    /// Writes and reads of all lanes that are not complete.
+    fn under_way(&self) -> u64 {
+        let open = |(lane, issued): (&u8, &(u64, u64))| {
+            let done = self.done(*lane);
+            issued.0 + issued.1 - done.0 - done.1
+        };
+        self.issued.iter().map(open).sum()
     }
 
     /// Notifications that have arrived.
@@ -183,8 +193,7 @@ impl<'a> RdmaWorker<'a> {
 
     /// Returns true if another command fits.
     fn has_room(&self) -> bool {
-        let (writes, reads) = self.done();
-        self.queue.has_room() && self.queue.next - (writes + reads) < COMMAND_ENTRIES as u64
+        self.queue.has_room() && self.under_way() < 2 * COMMAND_ENTRIES as u64
     }
 
     /// Does one thing.
@@ -294,8 +303,7 @@ impl<'a> RdmaWorker<'a> {
 
     /// Waits until everything under way is complete.
     fn drain(&mut self) -> Result<()> {
-        let issued = self.issued;
-        self.block_until(None, |worker| worker.done() == issued)?;
+        self.block_until(None, |worker| worker.under_way() == 0)?;
         let open = lock(self.oracle).open(self.slot);
         assert_eq!(open, 0, "complete, but something is under way");
         Ok(())

@@ -45,7 +45,7 @@ impl RdmaWorker<'_> {
         let start = self.schedule.now();
         for _ in 0..self.common.settings.options.operations {
             self.block_until(None, Self::has_room)?;
-            self.put_transfer(&command, &payload, true);
+            self.put_transfer(0, &command, &payload, true);
         }
         self.drain()?;
         let time = self.schedule.now() - start;

@@ -33,6 +33,11 @@ struct Draft {
     wrong: Option<Wrong>,
 }
 
+/// The lane of the transfers to a target.
+fn lane(target: usize) -> u8 {
+    u8::try_from(target).expect("no more workers than lanes")
+}
+
 impl RdmaWorker<'_> {
     /// Chooses a segment, a range of it, and perhaps a mistake; reserves the range.
     fn draft(&mut self, writes: bool) -> Option<Draft> {
@@ -219,8 +224,15 @@ impl RdmaWorker<'_> {
             let sections = self.common.settings.rdma_workers as u64 * SECTION;
             remote.memory.address = word(draft.imported.address + sections);
         }
-        // Those that are not complete have numbers in a row.
-        let record = self.issued.1 as usize % RESULT_RECORDS;
+        // Those of a lane that are not complete have numbers in a row.
+        let lane = lane(draft.target);
+        let most = RESULT_RECORDS / self.common.settings.rdma_workers;
+        let reads = self.issued.get(&lane).map_or(0, |issued| issued.1);
+        if reads - self.done(lane).1 >= most as u64 {
+            self.abandon(&draft);
+            return Ok(());
+        }
+        let record = usize::from(lane) * most + reads as usize % most;
         let command = Command::atomic(Function::Increment, remote, 8, [0; 2], record as u16);
         let command = self.finished(command);
         self.issue(draft, &command, &[], Kind::Increment { record });
@@ -266,24 +278,34 @@ impl RdmaWorker<'_> {
             kind,
             wrong: draft.wrong.map(Wrong::status),
         };
+        let lane = lane(draft.target);
         lock(self.oracle).issue(self.slot, number, schedule.now(), plan);
-        self.put_transfer(command, payload, is_write);
+        self.put_transfer(lane, command, payload, is_write);
     }
 
-    /// Puts a transfer into the queue, and counts it.
-    pub(super) fn put_transfer(&mut self, command: &Command, payload: &[u8], is_write: bool) {
-        let (writes, reads) = &mut self.issued;
+    /// Puts a transfer into the queue, and counts it in its lane.
+    pub(super) fn put_transfer(
+        &mut self,
+        lane: u8,
+        command: &Command,
+        payload: &[u8],
+        is_write: bool,
+    ) {
+        let (writes, reads) = self.issued.entry(lane).or_default();
         *(if is_write { writes } else { reads }) += 1;
-        self.put(&command.descriptor(), payload);
+        let mut descriptor = command.descriptor();
+        descriptor.header.lane = lane;
+        self.put(&descriptor, payload);
     }
 
     /// Waits for all writes, all reads, or both; not for ever, as others may be slow.
     pub(super) fn flush(&mut self) -> Result<()> {
-        let (writes, reads) = self.issued;
         let choice = self.schedule.below(3);
         self.block_until(Some(30_000_000), |worker| {
-            let done = worker.done();
-            (choice == 0 || done.0 >= writes) && (choice == 1 || done.1 >= reads)
+            worker.issued.iter().all(|(lane, (writes, reads))| {
+                let done = worker.done(*lane);
+                (choice == 0 || done.0 >= *writes) && (choice == 1 || done.1 >= *reads)
+            })
         })?;
         Ok(())
     }

@@ -56,7 +56,8 @@ struct Process {
     /// Ranges of the local segment in use: sources of writes, and room for what is read.
     local_segment: ExpectedBytes,
     ops: Vec<Op>,
-    issued: [u64; 2],
+    /// Writes and others issued to each target: it is the lane.
+    issued: BTreeMap<usize, [u64; 2]>,
     errors: u64,
     /// Notifying writes, those of former incarnations too, by target, its incarnation,
     /// and number.
@@ -230,7 +231,8 @@ impl RdmaOracle {
         let lacks_pages =
             [slot, plan.target].map(|end| self.processes[end].watched.lacks_pages(now));
         let process = &mut self.processes[slot];
-        let ordinal = &mut process.issued[usize::from(!matches!(plan.kind, Kind::Write { .. }))];
+        let issued = process.issued.entry(plan.target).or_default();
+        let ordinal = &mut issued[usize::from(!matches!(plan.kind, Kind::Write { .. }))];
         let number = *ordinal;
         *ordinal += 1;
         if let Some(number) = plan.kind.notification().filter(|_| good) {

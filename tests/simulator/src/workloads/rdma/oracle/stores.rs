@@ -1,11 +1,16 @@
 //! What a NIC's store into a host area says, checked at that instant.
 
-use qnic_abi::host_area::{self, ERROR_RECORDS, ERROR_RING, SIGNALS};
+use qnic_abi::host_area::{
+    self, COUNTERS, ERROR_RECORDS, ERROR_RING, LANES, NOTIFICATION_RING, SIGNALS,
+};
 use qnic_abi::Status;
 
 use super::transfer::{Kind, Op, Plan};
 use super::RdmaOracle;
 use crate::expected_bytes::difference;
+
+/// End of the completion counters.
+const COUNTERS_END: usize = COUNTERS + LANES * 16;
 
 impl RdmaOracle {
     /// A NIC has stored a word of a host area.
@@ -21,9 +26,13 @@ impl RdmaOracle {
         }
         match offset {
             host_area::ERRORS => self.errors(slot, value),
-            host_area::WRITES_DONE => self.complete(slot, value, true),
-            host_area::READS_DONE => self.complete(slot, value, false),
-            SIGNALS.. => self.signalled(slot, ((offset - SIGNALS) / 8) as u32, value),
+            COUNTERS..COUNTERS_END => {
+                let (lane, word) = ((offset - COUNTERS) / 16, (offset - COUNTERS) % 16);
+                self.complete(slot, lane, value, word == 0);
+            }
+            SIGNALS..NOTIFICATION_RING => {
+                self.signalled(slot, ((offset - SIGNALS) / 8) as u32, value)
+            }
             _ => {}
         }
     }
@@ -34,9 +43,8 @@ impl RdmaOracle {
             let bytes: [u8; 16] = self.processes[slot].watched.load(ERROR_RING + record * 16);
             let [command, status] = zerocopy::transmute!(bytes);
             let (command, status) = (u64::from_le(command), u64::from_le(status));
-            let status = u32::try_from(status)
-                .ok()
-                .and_then(|code| Status::try_from(code).ok());
+            let lane = (status >> 32) as usize;
+            let status = Status::try_from(status as u32).ok();
             let status = status.expect("an error record has a status");
             let process = &mut self.processes[slot];
             process.errors += 1;
@@ -44,6 +52,7 @@ impl RdmaOracle {
             let Some(op) = op else {
                 panic!("process {slot}: command {command} fails ({status}) but is not under way");
             };
+            assert_eq!(lane, op.plan.target, "process {slot}: lane of {command}");
             let before = op.failed.replace(status);
             assert_eq!(
                 before, None,
@@ -57,11 +66,13 @@ impl RdmaOracle {
         }
     }
 
-    fn complete(&mut self, slot: usize, count: u64, writes: bool) {
-        let issued = self.processes[slot].issued[usize::from(!writes)];
+    fn complete(&mut self, slot: usize, target: usize, count: u64, writes: bool) {
+        let issued = self.processes[slot].issued.get(&target);
+        let issued = issued.map_or(0, |issued| issued[usize::from(!writes)]);
         assert!(count <= issued, "process {slot}: more complete than issued");
         let ops = std::mem::take(&mut self.processes[slot].ops);
-        let done = |op: &Op| op.is_write() == writes && op.number < count;
+        let done =
+            |op: &Op| op.plan.target == target && op.is_write() == writes && op.number < count;
         let (done, open): (Vec<_>, Vec<_>) = ops.into_iter().partition(done);
         self.processes[slot].ops = open;
         for op in done {

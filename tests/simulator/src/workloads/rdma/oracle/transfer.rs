@@ -79,7 +79,7 @@ pub(crate) struct Plan {
 pub(super) struct Op {
     /// Number of the command at its process.
     pub(super) command: u64,
-    /// Number among the writes, or all others, of its process.
+    /// Number among the writes, or all others, of its process to that target.
     pub(super) number: u64,
     pub(super) issued: u64,
     pub(super) incarnation: u32,

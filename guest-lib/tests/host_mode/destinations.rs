@@ -1,0 +1,133 @@
+//! What is under way to one process delays nothing to another (N12, N15), and what nothing asks for
+//! is counted (N11).
+
+use qnic::{Error, Status};
+
+use crate::cluster::{status, Cluster, Pair, Peer, SOON};
+
+/// Writes to a silent process: more than fit on their way to it.
+const MANY: usize = 1000;
+
+/// A process with peers on two other nodes, one of which is cut off when much is under way to it.
+struct Silent {
+    cluster: Cluster,
+    a: Peer,
+    c: Peer,
+    to_b: qnic::RemoteSegment,
+    to_c: qnic::RemoteSegment,
+}
+
+fn silent() -> Silent {
+    let cluster = Cluster::on_links(3);
+    let [a, b, c] = [0, 1, 2].map(|node| Peer::new(&cluster.nic(node), 1, 65_536));
+    let (to_b, to_c) = (a.import(&b), a.import(&c));
+    a.write(&to_b, 0, b"1");
+    a.write(&to_c, 0, b"1");
+    cluster.net([0, 1], r#"{"partition":true}"#);
+    // It stays registered: what is its own is at its NIC.
+    std::mem::forget(b);
+    Silent {
+        cluster,
+        a,
+        c,
+        to_b,
+        to_c,
+    }
+}
+
+#[test]
+fn a_silent_process_holds_up_no_other() {
+    let Silent {
+        cluster,
+        a,
+        c,
+        to_b,
+        to_c,
+    } = silent();
+    let endpoint = &a.endpoint;
+    let post = |number: usize| {
+        let bytes = (number as u64).to_le_bytes();
+        let write = endpoint.write(&to_b, number as u64 * 8, &bytes);
+        write.timeout(SOON).post().unwrap()
+    };
+    let stuck: Vec<_> = (0..MANY).map(post).collect();
+    // Fenced, by tickets, atomic, read, and more than a queue of plain ones.
+    for round in 1..=2000u64 {
+        let write = endpoint.write(&to_c, 0, &round.to_le_bytes());
+        drop(write.timeout(SOON).post().unwrap());
+    }
+    let fenced = endpoint.write(&to_c, 8, &7u64.to_le_bytes());
+    fenced.timeout(SOON).fenced().unwrap();
+    assert_eq!((c.word(0), c.word(8)), (2000, 7));
+    let mut ticket = endpoint
+        .write(&to_c, 8, &8u64.to_le_bytes())
+        .post()
+        .unwrap();
+    ticket.wait_timeout(SOON).unwrap();
+    let word = endpoint.atomic::<u64>(&to_c, 8).unwrap();
+    assert_eq!(word.fetch_add(1).timeout(SOON).wait().unwrap(), 8);
+    let read = endpoint.read(&to_c, 8, a.segment.part(0, 8));
+    read.timeout(SOON).fenced().unwrap();
+    assert_eq!(a.word(0), 9);
+    let of_c = (to_c.node(), to_c.port());
+    endpoint.flush().to(of_c).timeout(SOON).wait().unwrap();
+    assert!(stuck.iter().all(|ticket| !ticket.has_ended()));
+    cluster.net([0, 1], r#"{"partition":false}"#);
+    for mut ticket in stuck {
+        ticket.wait_timeout(SOON).unwrap();
+    }
+}
+
+#[test]
+fn one_process_leaves_room_to_others() {
+    let Silent {
+        cluster,
+        a,
+        to_b,
+        to_c,
+        ..
+    } = silent();
+    let mut stuck = Vec::new();
+    let full = loop {
+        let write = a.endpoint.write(&to_b, 0, b"x");
+        match write.timeout(std::time::Duration::ZERO).post() {
+            Ok(ticket) => stuck.push(ticket),
+            Err(Error::QueueFull) if stuck.len() < MANY => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, Error::QueueFull), "{full}");
+    assert_eq!(stuck.len(), 1024 - 16);
+    let word = a.endpoint.atomic::<u64>(&to_c, 0).unwrap();
+    for round in 0..100 {
+        let write = a.endpoint.write(&to_c, 8, b"y");
+        write.timeout(SOON).fenced().unwrap();
+        let before = word.fetch_add(1).timeout(SOON).wait().unwrap();
+        assert_eq!(before, u64::from(b'1') + round);
+    }
+    cluster.net([0, 1], r#"{"partition":false}"#);
+    for mut ticket in stuck {
+        ticket.wait_timeout(SOON).unwrap();
+    }
+}
+
+#[test]
+fn failures_of_dropped_tickets_are_counted() {
+    let Pair { a, b, remote, .. } = crate::cluster::pair(4096);
+    let Peer { segment, .. } = b;
+    drop(segment);
+    for _ in 0..5000 {
+        drop(a.endpoint.write(&remote, 0, b"x").post().unwrap());
+    }
+    let Error::Transfer(errors) = a.endpoint.flush().wait().unwrap_err() else {
+        panic!("it says which transfers failed");
+    };
+    let more: u64 = errors.more.iter().map(|more| more.count).sum();
+    assert_eq!((errors.failures.len(), more), (64, 5000 - 64));
+    assert_eq!(errors.more.len(), 1);
+    assert_eq!(errors.more[0].status, errors.failures[0].status);
+    assert!(errors.to_string().ends_with("(and 4999 more)"), "{errors}");
+    a.endpoint.flush().wait().unwrap();
+    let refused = a.endpoint.write(&remote, 0, b"x").fenced();
+    assert_eq!(status(refused), Status::NoSuchSegment);
+}
