@@ -64,7 +64,9 @@ fn destinations_of_one_process_share_its_turns() {
     a.write(&c).bytes(400_000).issue();
     let before = net.counters(0).bytes_sent;
     for _ in 0..TURNS {
-        (0..3).for_each(|node| net.poll(node));
+        for node in 0..3 {
+            net.poll(node);
+        }
     }
     let sent = net.counters(0).bytes_sent - before;
     let to_c = net.counters(2).bytes_received;

@@ -1,9 +1,12 @@
 //! What is under way to one process delays nothing to another (N12, N15), and what nothing asks for
 //! is counted (N11).
 
-use qnic::{Error, Status};
+use qnic::{Error, SegmentName, Status};
 
-use crate::cluster::{status, Cluster, Pair, Peer, SOON};
+use crate::cluster::{pair, status, Cluster, Pair, Peer, BOTH, SOON};
+
+/// Name of a segment that is revoked.
+const GONE: SegmentName = SegmentName(0x60e);
 
 /// Writes to a silent process: more than fit on their way to it.
 const MANY: usize = 1000;
@@ -53,16 +56,15 @@ fn a_silent_process_holds_up_no_other() {
     let stuck: Vec<_> = (0..MANY).map(post).collect();
     // Fenced, by tickets, atomic, read, and more than a queue of plain ones.
     for round in 1..=2000u64 {
-        let write = endpoint.write(&to_c, 0, &round.to_le_bytes());
+        let bytes = round.to_le_bytes();
+        let write = endpoint.write(&to_c, 0, &bytes);
         drop(write.timeout(SOON).post().unwrap());
     }
-    let fenced = endpoint.write(&to_c, 8, &7u64.to_le_bytes());
+    let [seven, eight] = [7u64, 8].map(u64::to_le_bytes);
+    let fenced = endpoint.write(&to_c, 8, &seven);
     fenced.timeout(SOON).fenced().unwrap();
     assert_eq!((c.word(0), c.word(8)), (2000, 7));
-    let mut ticket = endpoint
-        .write(&to_c, 8, &8u64.to_le_bytes())
-        .post()
-        .unwrap();
+    let mut ticket = endpoint.write(&to_c, 8, &eight).post().unwrap();
     ticket.wait_timeout(SOON).unwrap();
     let word = endpoint.atomic::<u64>(&to_c, 8).unwrap();
     assert_eq!(word.fetch_add(1).timeout(SOON).wait().unwrap(), 8);
@@ -83,9 +85,9 @@ fn one_process_leaves_room_to_others() {
     let Silent {
         cluster,
         a,
+        c: _c,
         to_b,
         to_c,
-        ..
     } = silent();
     let mut stuck = Vec::new();
     let full = loop {
@@ -113,8 +115,12 @@ fn one_process_leaves_room_to_others() {
 
 #[test]
 fn failures_of_dropped_tickets_are_counted() {
-    let Pair { a, b, remote, .. } = crate::cluster::pair(4096);
-    let Peer { segment, .. } = b;
+    let pair = pair(4096);
+    let Pair { a, b, .. } = &pair;
+    let exported = b.endpoint.allocate(4096).unwrap();
+    let segment = b.endpoint.export(GONE, &exported, BOTH).unwrap();
+    let (node, port) = (b.endpoint.node(), b.endpoint.port());
+    let remote = a.endpoint.import(node, port, GONE, SOON).unwrap();
     drop(segment);
     for _ in 0..5000 {
         drop(a.endpoint.write(&remote, 0, b"x").post().unwrap());
