@@ -20,6 +20,8 @@ mod atomics;
 mod cluster;
 #[path = "../host_mode/contexts.rs"]
 mod contexts;
+#[path = "../host_mode/destinations.rs"]
+mod destinations;
 #[path = "../host_mode/exports.rs"]
 mod exports;
 #[path = "../host_mode/groups.rs"]
