@@ -71,7 +71,7 @@ layouts! {
         pub flags: u8,
         /// Payload bytes in the entry, behind the descriptor; up to [`INLINE_CAPACITY`].
         pub inline_length: u8,
-        /// Lane in whose order it completes ([`crate::host_area`], "Completion"), if a counter
+        /// Lane in whose order it completes (`host_area`, "Completion"), if a counter
         /// counts it.
         pub lane: u8,
         /// Node of the remote process; may be this node.
