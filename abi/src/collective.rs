@@ -35,6 +35,7 @@ pub const MAX_CHILDREN: usize = 256;
 pub const MAX_LENGTH: u64 = 1 << 36;
 /// Longest time that a join or a collective may be given, in milliseconds.
 pub const MAX_TIMEOUT_MS: u32 = 600_000;
+pub use qnic_limits::COLLECTIVES;
 /// No node: that above the root of a tree.
 pub const NO_NODE: u16 = u16::MAX;
 

@@ -42,6 +42,9 @@ pub const OPERATIONS: u32 = 1024;
 /// there are fewer, no message holds up the commands behind it.
 pub const SENDS: u32 = 1024;
 
+/// Collectives of one group that a process has under way at its NIC; the library lets others wait.
+pub const COLLECTIVES: u32 = 64;
+
 /// Volumes of a NIC (H9).
 pub const MAX_VOLUMES: usize = 8;
 

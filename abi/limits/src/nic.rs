@@ -1,6 +1,6 @@
 //! Bounds of everything in a NIC that could grow, and of its times.
 
-use crate::{OPERATIONS, SENDS};
+use crate::{COLLECTIVES, OPERATIONS, SENDS};
 
 /// Smallest window that a peer is granted, whatever others have; each of
 /// [`Limits::peers`] can have it at once.
@@ -180,7 +180,7 @@ impl Default for Limits {
             completions: 256,
             groups: 16,
             joins_per_peer: 1024,
-            collectives: 64,
+            collectives: COLLECTIVES,
             group_bytes: 16 << 20,
             names: 1024,
             names_of_process: 8,

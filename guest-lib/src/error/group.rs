@@ -75,12 +75,14 @@ impl fmt::Display for GroupError {
             Port(0) => write!(f, " ({node})")?,
             port => write!(f, " ({node}, {port})")?,
         }
+        let joins = self.operation == GroupOperation::Join;
         f.write_str(match status {
+            Status::GroupRefused => "; compare key, size and rank with those of the home process",
             Status::Aborted | Status::PeerGone | Status::TimedOut | Status::Mismatch => {
                 "; the group has ended: join a new one"
             }
-            Status::GroupRefused => "; compare key, size and rank with those of the home process",
-            status => hint(&status),
+            status if joins => hint(&status),
+            _ => "; the group has ended: join a new one",
         })
     }
 }

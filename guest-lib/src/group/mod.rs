@@ -32,6 +32,8 @@
 //! # Invariants
 //! - The *n*-th call of each member belongs to the *n*-th operation of the group. Calls of several
 //!   threads stand in the order in which they are made, which members have to agree on.
+//! - A call that is refused, by the library or by the NIC, takes its number with it: the group ends at
+//!   all members, so no later call meets an operation of another number.
 //! - Memory that the NIC may still read or write belongs to a [`Call`], which borrows its segment.
 //!   A call that is dropped is waited for: its time limit bounds that. One that is leaked lets its
 //!   memory go only to the end of the segment, which the NIC does not outlive (N2).
@@ -39,7 +41,7 @@
 //!
 //! # Ends
 //! A group ends when a member leaves, dies, is cut off, or calls something else than the others,
-//! and when a call's time is over. Calls then fail with an [`Error::Group`] that names the process
+//! when a call is refused, and when a call's time is over. Calls then fail with an [`Error::Group`] that names the process
 //! that is the reason; so do all later ones. The others may join a new group under the same name.
 //! A call may have succeeded at some members and failed at others.
 
@@ -250,29 +252,54 @@ impl<'b> Operation<'b> {
         self
     }
 
-    /// Begins it. At most 64 calls of a group are under way: one more fails with Exhausted.
+    /// Begins it. At most 64 calls of a group are under way: one more waits until there is a place,
+    /// as long as it may take; if there is none by then, it fails with Exhausted.
     ///
     /// # Errors
+    /// Each of them ends the group for all members: a call that fails takes its number with it.
+    ///
     /// [`OutOfRange`](crate::Error::OutOfRange), [`ForeignSegment`](crate::Error::ForeignSegment),
     /// [`BadCollective`](crate::Error::BadCollective),
     /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
     pub fn post(self) -> Result<Call<'b>> {
-        let Self {
-            core,
-            name,
-            mut command,
-            part,
-        } = self;
-        let what = GroupError::new(GroupOperation::of(&command), name);
-        if let Some(part) = part {
-            let range = part.range(core)?;
+        let core = self.core;
+        let what = GroupError::new(GroupOperation::of(&self.command), self.name);
+        match self.checked() {
+            Ok(command) => Ok(Call::new(core, core.post_call(command)?, what)),
+            Err(error) => {
+                self.refuse();
+                Err(error)
+            }
+        }
+    }
+
+    /// Its command.
+    fn checked(&self) -> Result<CollectiveCommand> {
+        let mut command = self.command;
+        if let Some(part) = self.part {
+            let range = part.range(self.core)?;
             command.length = range.length.into();
             if range.length > 0 {
                 command.set_local(&range);
             }
         }
         check_elements(&command)?;
-        Ok(Call::new(core, core.post_command(command)?, what))
+        Ok(command)
+    }
+
+    /// Takes its place among the calls of the group, so that no later one does: the NIC refuses a
+    /// broadcast of a rank that no group has, which ends the group at all members.
+    #[cold]
+    fn refuse(&self) {
+        let mut command = CollectiveCommand::command();
+        command.group = self.command.group;
+        command.collective = Collective::Broadcast as u8;
+        command.root = MAX_MEMBERS.into();
+        command.timeout_ms = 1.into();
+        // An error says that the NIC runs nothing of this process: the group has ended.
+        if let Ok(key) = self.core.post_command(command) {
+            self.core.detach_request(key);
+        }
     }
 
     /// Begins it, and waits until it has ended.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use qnic::group::{Group, Membership, Operator, Reducible};
+use qnic::group::{Call, Group, Membership, Operation, Operator, Reducible};
 use qnic::{Error, NodeId, Port, Status};
 
 use crate::cluster::{pattern, status, Cluster, SOON};
@@ -206,28 +206,108 @@ fn what_is_wrong_is_said() {
     assert_eq!(error.status(), Some(Status::TimedOut));
     let error = join(Membership::new((NodeId(1), Port(9)), 1, 2)).unwrap_err();
     assert_eq!(error.status(), Some(Status::TimedOut));
-    let group = join(Membership::new(home, 0, 1).key(5)).unwrap();
     let part = || party.memory.part(0, 12);
-    let error = group
-        .allreduce::<f64>(part(), Operator::Sum)
-        .timeout(SOON)
-        .wait()
-        .unwrap_err();
-    assert!(matches!(error, Error::BadCollective(_)), "{error}");
-    let error = group
-        .allreduce::<f32>(part(), Operator::Xor)
-        .timeout(SOON)
-        .wait()
-        .unwrap_err();
-    assert!(matches!(error, Error::BadCollective(_)), "{error}");
-    assert_eq!(
-        status(group.broadcast(part(), 1).timeout(SOON).wait()),
-        Status::Malformed
-    );
+    // A call that is refused ends its group.
+    let group = || join(Membership::new(home, 0, 1).key(5)).unwrap();
+    let is_over = |group: Group<'_>| {
+        let error = group.barrier().timeout(SOON).wait().unwrap_err();
+        let Error::Group(error) = error else {
+            panic!("{error}");
+        };
+        assert_eq!((error.status, error.reason), (Status::Malformed, home));
+    };
+    let one = group();
+    let call = one.allreduce::<f64>(part(), Operator::Sum).timeout(SOON);
+    assert_error!(call.wait(), Error::BadCollective(_));
+    is_over(one);
+    let one = group();
+    let call = one.allreduce::<f32>(part(), Operator::Xor).timeout(SOON);
+    assert_error!(call.wait(), Error::BadCollective(_));
+    is_over(one);
+    let one = group();
+    let call = one.broadcast(party.memory.part(4000, 100), 0).timeout(SOON);
+    assert_error!(call.wait(), Error::OutOfRange { .. });
+    is_over(one);
+    let one = group();
+    let call = one.broadcast(part(), 1).timeout(SOON);
+    assert_eq!(status(call.wait()), Status::Malformed);
+    is_over(one);
+    let group = group();
     group
         .allreduce::<f32>(part(), Operator::Sum)
         .timeout(SOON)
         .wait()
         .unwrap();
     group.barrier().timeout(SOON).wait().unwrap();
+}
+
+/// Puts a number into a word, and takes part in the sum of it.
+fn sum<'a>(party: &'a Party, group: &'a Group<'_>, place: usize, number: u64) -> Operation<'a> {
+    let bytes = number.to_le_bytes();
+    party.buffer.write(8 * place, &bytes).unwrap();
+    let part = party.memory.part(8 * place, 8);
+    group.allreduce::<u64>(part, Operator::Sum)
+}
+
+/// A member has more calls under way than the NIC takes: further ones wait for a place, and all
+/// sums are right.
+#[test]
+fn calls_beyond_those_that_may_be_under_way_wait_for_a_place() {
+    const CALLS: usize = 200;
+    let cluster = Cluster::new(2);
+    let parties = parties(&cluster, 2, 4096);
+    let ahead = std::sync::Barrier::new(2);
+    together(&parties[1..3], 1, |party, group| {
+        let number = |rank: u32, place: usize| (place * 10 + 1) as u64 * (u64::from(rank) + 1);
+        let begin = |place| {
+            let call = sum(party, group, place, number(group.rank(), place));
+            call.timeout(SOON).post().unwrap()
+        };
+        let mut calls = Vec::new();
+        if group.rank() == 0 {
+            calls.extend((0..64).map(begin));
+            ahead.wait();
+            calls.extend((64..CALLS).map(begin));
+        } else {
+            ahead.wait();
+            (0..CALLS).for_each(|place| begin(place).wait().unwrap());
+        }
+        calls.into_iter().for_each(|call| call.wait().unwrap());
+        for place in 0..CALLS {
+            let sum = party.buffer.load_u64(8 * place).unwrap();
+            assert_eq!(sum, number(0, place) + number(1, place), "call {place}");
+        }
+        group.barrier().timeout(SOON).wait().unwrap();
+    });
+}
+
+/// A call that finds no place within its time ends the group with an error that names its process,
+/// at both members: no later call is taken for an earlier one.
+#[test]
+fn a_call_that_finds_no_place_ends_the_group_at_all_members() {
+    let cluster = Cluster::new(2);
+    let parties = parties(&cluster, 2, 4096);
+    let refused = std::sync::Barrier::new(2);
+    let home = name_of(&parties[1]);
+    let ends = together(&parties[1..3], 1, |party, group| {
+        let begin = |place| sum(party, group, place, 1).timeout(SOON).post().unwrap();
+        let end = |call: Call<'_>| match call.wait().unwrap_err() {
+            Error::Group(error) => (error.status, error.reason),
+            error => panic!("{error}"),
+        };
+        if group.rank() == 0 {
+            let mut calls: Vec<_> = (0..64).map(begin).collect();
+            let short = Duration::from_millis(20);
+            calls.push(sum(party, group, 64, 1).timeout(short).post().unwrap());
+            calls.push(begin(65));
+            refused.wait();
+            calls.into_iter().map(end).collect::<Vec<_>>()
+        } else {
+            refused.wait();
+            (0..70).map(|place| end(begin(place))).collect()
+        }
+    });
+    assert_eq!(ends.iter().map(Vec::len).collect::<Vec<_>>(), [66, 70]);
+    let reason = (Status::Exhausted, home);
+    assert!(ends.iter().flatten().all(|end| *end == reason), "{ends:?}");
 }

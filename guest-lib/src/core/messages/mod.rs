@@ -24,6 +24,7 @@
 //! threads that wait for transfers: each has stored a wake request before its last look, so the
 //! update of the host area that brought its completion wakes it, whichever thread took the entry.
 
+mod calls;
 mod contexts;
 mod pending;
 pub(crate) mod ring;
@@ -44,6 +45,7 @@ use crate::core::contexts::{any_ended, ContextName, Contexts};
 use crate::core::pool::PoolPages;
 use crate::core::{lock, Core};
 use crate::error::Result;
+use calls::Calls;
 use ring::CompletionReader;
 
 pub(crate) use pending::{Pending, Requesting};
@@ -85,6 +87,8 @@ struct Entry {
     cancelled: bool,
     /// The NIC has it in a context, which has not ended.
     context: Option<ContextName>,
+    /// It is a call of this group, which has not ended.
+    group: Option<u64>,
 }
 
 impl Entry {
@@ -123,6 +127,7 @@ struct State {
     /// Sends at the NIC that have no context.
     sends: usize,
     contexts: Contexts<RequestKey>,
+    calls: Calls,
     pool: PoolPages,
     /// Sends of contexts that have failed while nothing waited for them.
     failed_sends: u64,
@@ -162,6 +167,9 @@ impl State {
         };
         if entry.flags & COMPLETION_MORE == 0 {
             request.end.get_or_insert(End::Completed(*entry));
+            if let Some(group) = request.group.take() {
+                self.calls.ended(group);
+            }
         } else {
             request.filled = request.filled.saturating_add(entry.length.get());
             request.arrived.push_back(*entry);
@@ -185,7 +193,18 @@ impl State {
             detached: false,
             cancelled: false,
             context: None,
+            group: None,
         })
+    }
+
+    /// Posts a command that a completion ends; `None` if the command queue is full.
+    fn begin(&mut self, core: &Core, command: impl Requesting) -> Result<Option<RequestKey>> {
+        let key = self.insert();
+        let posted = core.post(&command.descriptor_of(key.data().as_ffi()), &[]);
+        if !matches!(posted, Ok(true)) {
+            self.requests.remove(key);
+        }
+        posted.map(|posted| posted.then_some(key))
     }
 
     /// Posts what waits, as far as there is room.
@@ -371,14 +390,7 @@ impl Core {
     /// # Errors
     /// As [`Core::post_send`]
     pub(crate) fn post_command(&self, command: impl Requesting) -> Result<RequestKey> {
-        self.post_when_room(|state| {
-            let key = state.insert();
-            let posted = self.post(&command.descriptor_of(key.data().as_ffi()), &[]);
-            if !matches!(posted, Ok(true)) {
-                state.requests.remove(key);
-            }
-            posted.map(|posted| posted.then_some(key))
-        })
+        self.post_when_room(|state| state.begin(self, command))
     }
 
     fn post_when_room<T>(
@@ -504,8 +516,10 @@ impl Core {
         state.requests.retain(|_, request| {
             request.end.get_or_insert(End::Reset);
             request.context = None;
+            request.group = None;
             !request.detached
         });
+        state.calls = Calls::default();
         state.queued.clear();
         state.cancels.clear();
         state.discards.clear();

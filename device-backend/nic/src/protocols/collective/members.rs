@@ -388,50 +388,35 @@ impl Collectives {
         Self::complete(cx, vni, CompletionKind::Leave, entry);
     }
 
-    /// A member calls the next collective.
+    /// A member calls the next collective. A call that is refused takes its number with it, so the
+    /// group ends: else the next call of this member would meet this one of the others.
     pub(super) fn call<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, call: Call) {
-        let limits = &cx.core.limits;
-        let who = Self::name_of(cx, vni);
-        let fail = |status| Err(End { status, who });
-        let entry = self
-            .names
-            .get(&call.group)
-            .filter(|(owner, _)| *owner == vni);
-        let id = entry.map(|(_, id)| *id);
-        let found = id.and_then(|id| self.groups.get_mut(&id));
-        let begun = match found {
-            None => fail(Status::NoSuchGroup),
-            Some(group) => {
-                let place = group.members.iter().position(|member| member.vni == vni);
-                let pending = place.map_or(0, |place| group.pending(place));
-                match (group.ended, call.local.authorise(cx.core, vni)) {
-                    (Some(end), _) => Err(end),
-                    _ if call.shape.root >= group.size => fail(Status::Malformed),
-                    (_, Err(status)) => fail(status),
-                    _ if pending >= limits.collectives as usize => fail(Status::Exhausted),
-                    _ => place.ok_or(End {
-                        status: Status::NoSuchGroup,
-                        who,
-                    }),
-                }
-            }
-        };
-        let (id, place) = match (id, begun) {
+        let named = self.names.get(&call.group);
+        let id = named.filter(|(owner, _)| *owner == vni).map(|(_, id)| *id);
+        let (id, place) = match (id, self.may_call(cx, vni, id, &call)) {
             (Some(id), Ok(place)) => (id, place),
-            (id, begun) => {
+            (id, refused) => {
+                let who = Self::name_of(cx, vni);
+                let status = Status::NoSuchGroup;
+                let end = refused.err().unwrap_or(End { status, who });
                 let subject =
                     id.map_or_else(|| frames::join(who.node, call.group), GroupId::subject);
-                let status = begun.err().map_or(Status::NoSuchGroup, |end| end.status);
                 cx.trace(vni, What::Fetched, subject, call_said(&call, 0));
-                cx.trace_ended(vni, subject, status);
+                cx.trace_ended(vni, subject, end.status);
                 let entry = CompletionEntry {
                     handle: call.handle.into(),
                     length: call.shape.length.into(),
-                    ..end_entry(begun.err())
+                    ..end_entry(Some(end))
                 };
-                return Self::complete(cx, vni, CompletionKind::Collective, entry);
+                Self::complete(cx, vni, CompletionKind::Collective, entry);
+                if let Some(id) = id {
+                    self.end_group(cx, id, end, None);
+                }
+                return;
             }
         };
+        let limits = &cx.core.limits;
+        let who = Self::name_of(cx, vni);
         // Short ones behind the first may be complete: those do not count as pending.
         let most = limits.collectives.saturating_add(RUNNING);
         let Some(group) = self.groups.get_mut(&id) else {
@@ -450,6 +435,33 @@ impl Collectives {
                 let status = Status::Mismatch;
                 self.end_group(cx, id, End { status, who }, None);
             }
+        }
+    }
+
+    /// The place of a member that may call now, or why its call is refused.
+    fn may_call<H: Host>(
+        &self,
+        cx: &Context<'_, H>,
+        vni: VniId,
+        id: Option<GroupId>,
+        call: &Call,
+    ) -> Result<usize, End> {
+        let who = Self::name_of(cx, vni);
+        let refused = |status| End { status, who };
+        let gone = refused(Status::NoSuchGroup);
+        let group = id.and_then(|id| self.groups.get(&id)).ok_or(gone)?;
+        let mut members = group.members.iter();
+        let place = members.position(|member| member.vni == vni).ok_or(gone)?;
+        if let Some(end) = group.ended {
+            return Err(end);
+        }
+        if call.shape.root >= group.size {
+            return Err(refused(Status::Malformed));
+        }
+        call.local.authorise(cx.core, vni).map_err(refused)?;
+        match group.pending(place) < cx.core.limits.collectives as usize {
+            true => Ok(place),
+            false => Err(refused(Status::Exhausted)),
         }
     }
 }

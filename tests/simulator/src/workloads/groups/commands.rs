@@ -141,9 +141,11 @@ impl CollectiveWorker<'_> {
         let State::In(name) = seat.state else {
             return Ok(());
         };
-        let most = self.common.settings.limits.collectives;
+        // One call more than may be under way is refused.
+        let crowded = seat.pending >= self.common.settings.limits.collectives;
+        let may = !seat.failed && (!crowded || self.schedule.chance(20));
         let next = lock(self.oracle).script(seat.member, seat.called);
-        let Some((mut shape, bytes)) = next.filter(|_| !seat.failed && seat.pending < most) else {
+        let Some((mut shape, bytes)) = next.filter(|_| may) else {
             return Ok(());
         };
         if self.schedule.chance(3) {
@@ -164,7 +166,8 @@ impl CollectiveWorker<'_> {
                 seat.called
             );
             let timeout = u64::from(timeout) * MILLISECOND;
-            oracle.call(member, handle, Call::new(now, timeout, shape, start));
+            let call = Call::new(now, timeout, shape, start).crowded(crowded);
+            oracle.call(member, handle, call);
         })
     }
 
@@ -214,18 +217,26 @@ impl CollectiveWorker<'_> {
         command
     }
 
-    /// Calls something in a group that must fail at once, and takes no part.
+    /// Calls something in a group that must be refused at once. The worker goes on all the same, as a
+    /// program that does not look: its next call is the next of its script.
     pub(super) fn call_wrongly(&mut self) -> Result<()> {
         let schedule = self.schedule;
-        let joined = self.seats.iter().filter_map(|seat| match seat.state {
-            State::In(name) => Some((seat.member, name)),
+        let mut seats = self.seats.iter_mut();
+        let joined = seats.find_map(|seat| match seat.state {
+            State::In(name) => Some((name, seat)),
             State::Joining => None,
         });
-        let joined: Vec<_> = joined.collect();
-        let Some((member, name)) = joined.first().copied() else {
+        let Some((name, seat)) = joined else {
             return Ok(());
         };
-        let wrong = Wrong::ALL[schedule.below(5)];
+        let (member, wrong) = (seat.member, Wrong::ALL[schedule.below(5)]);
+        let takes_number = wrong != Wrong::Group;
+        if takes_number {
+            if lock(self.oracle).script(member, seat.called).is_none() {
+                return Ok(());
+            }
+            seat.called += 1;
+        }
         let shape = Shape {
             collective: Collective::Broadcast,
             reduction: None,
@@ -242,12 +253,12 @@ impl CollectiveWorker<'_> {
             Wrong::Group => command.group = NO_GROUP.into(),
         }
         let slot = self.slot;
-        self.put(&command.descriptor(), handle, None, |oracle, _| {
+        self.put(&command.descriptor(), handle, None, |oracle, now| {
             trace!(
                 schedule,
                 "collective worker {slot}: {handle}: wrong {wrong:?}, {member:?}"
             );
-            oracle.call_wrongly(member, handle, wrong.status());
+            oracle.call_wrongly(member, handle, wrong.status(), takes_number.then_some(now));
         })
     }
 

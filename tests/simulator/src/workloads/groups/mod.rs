@@ -153,9 +153,9 @@ impl CollectiveWorker<'_> {
         match self.schedule.range(0..1000 + revoke) {
             0..=119 => self.found(),
             120..=139 => self.intrude(),
-            140..=169 => self.call_wrongly(),
-            170..=184 => self.leave_some(),
-            185..=399 => self.wait_a_little(),
+            140..=149 => self.call_wrongly(),
+            150..=164 => self.leave_some(),
+            165..=399 => self.wait_a_little(),
             400..=999 => self.call_some(),
             _ => self.revoke(),
         }

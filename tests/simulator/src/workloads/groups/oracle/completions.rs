@@ -91,6 +91,10 @@ impl CollectiveOracle {
             let Some(theirs) = seat.calls.get(number) else {
                 panic!("{what}: it is done before member {other} has called");
             };
+            assert!(
+                !theirs.wrong,
+                "{what}: it is done, but that of member {other} was refused"
+            );
             assert_eq!(
                 theirs.shape, shape,
                 "{what}: it is done, but member {other} has called something else"

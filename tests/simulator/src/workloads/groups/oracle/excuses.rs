@@ -38,10 +38,13 @@ impl CollectiveOracle {
             Status::PeerGone => named_may(|seat| seat.gone),
             Status::TimedOut => named.is_some_and(|seat| seat.is_late(now)),
             Status::PageUnavailable => named_may(|seat| seat.lacked),
-            Status::Aborted | Status::BadKey | Status::NoSuchSegment => {
-                named_may(|seat| seat.revoked)
+            Status::BadKey | Status::NoSuchSegment => {
+                named_may(|seat| seat.revoked || seat.has(|call| call.wrong))
             }
+            Status::BadAddress | Status::Malformed => named_may(|seat| seat.has(|call| call.wrong)),
+            Status::Aborted => named_may(|seat| seat.revoked),
             Status::Mismatch => plan.mistaken || plan.seats.iter().any(|seat| seat.revoked),
+            Status::Exhausted if named_may(|seat| seat.has(|call| call.crowded)) => true,
             Status::Exhausted => self.limits.group_bytes < Limits::default().group_bytes,
             Status::NoSuchGroup => call.is_none() && named_may(|seat| seat.gone),
             _ => false,

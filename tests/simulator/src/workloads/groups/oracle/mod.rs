@@ -9,7 +9,7 @@
 //! # What excuses a failure
 //! A completion names the process that is the reason. The oracle knows what each member has done:
 //! that it has died or left, that its time is over, that it has revoked its memory, that it has
-//! called something else. What a member has completed itself excuses nothing: its result was on
+//! called something else, or what must be refused: that ends the group at all. What a member has completed itself excuses nothing: its result was on
 //! its way to all others when whatever happened to this member was told. A node as a whole is a
 //! reason only if a route between nodes of the group was disturbed.
 //!
@@ -60,7 +60,7 @@ enum Purpose {
     Leave(Member),
     /// The n-th call of a member.
     Call(Member, usize),
-    /// A call that must fail, and takes no part; its memory may have been revoked meanwhile.
+    /// A call that must be refused; its memory may have been revoked meanwhile.
     Wrong(Member, Status, bool),
     /// A join of a process that is no member.
     Stranger,
@@ -272,9 +272,26 @@ impl CollectiveOracle {
         process.open.insert(handle, Purpose::Call(member, place));
     }
 
-    /// A member calls now what must fail.
-    pub(crate) fn call_wrongly(&mut self, member: Member, handle: u64, status: Status) {
-        let slot = self.plans[member.0].seats[member.1 as usize].slot;
+    /// A member calls now what must be refused; `takes_number`: the present time, if the call is one
+    /// of its group.
+    pub(crate) fn call_wrongly(
+        &mut self,
+        member: Member,
+        handle: u64,
+        status: Status,
+        takes_number: Option<u64>,
+    ) {
+        let plan = &mut self.plans[member.0];
+        let seat = &plan.seats[member.1 as usize];
+        let (slot, place) = (seat.slot, seat.calls.len());
+        if let Some(now) = takes_number {
+            let call = Call::new(now, CALL_TIMEOUT, plan.shape(place as u32), 0);
+            let calls = &mut plan.seats[member.1 as usize].calls;
+            calls.push(Call {
+                wrong: true,
+                ..call
+            });
+        }
         let purpose = Purpose::Wrong(member, status, false);
         self.processes[slot].open.insert(handle, purpose);
     }

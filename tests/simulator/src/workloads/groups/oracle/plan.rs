@@ -104,6 +104,10 @@ pub(crate) struct Call {
     pub(super) shape: Shape,
     /// Start and length in the memory of the process.
     pub(super) range: Range,
+    /// As many of the member may be under way as there can be.
+    pub(super) crowded: bool,
+    /// It must be refused.
+    pub(super) wrong: bool,
     pub(super) end: Option<Status>,
 }
 
@@ -115,8 +119,15 @@ impl Call {
             timeout,
             shape,
             range: (start, shape.length),
+            crowded: false,
+            wrong: false,
             end: None,
         }
+    }
+
+    /// Whether as many calls of its member may be under way as there can be.
+    pub(crate) fn crowded(self, crowded: bool) -> Self {
+        Call { crowded, ..self }
     }
 }
 
@@ -139,6 +150,11 @@ impl Seat {
     pub(super) fn has_done(&self, number: usize) -> bool {
         let call = self.calls.get(number);
         call.is_some_and(|call| call.end == Some(Status::Ok))
+    }
+
+    /// Returns true if a call of it may be refused.
+    pub(super) fn has(&self, refused: impl Fn(&Call) -> bool) -> bool {
+        self.calls.iter().any(refused)
     }
 
     /// Returns true if the time of something that it waits for is over. A call that may take
