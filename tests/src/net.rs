@@ -2,10 +2,10 @@
 //! processes, partitions (U10, X4, X7).
 
 use anyhow::{ensure, Context, Result};
-use serde_json::Value;
+use serde_json::{json, Value};
 
 use crate::netns::{TwoHosts, ADDRESSES};
-use crate::scenario;
+use crate::scenario::{self, SIGSTOP};
 use qnic_trials::nodes::host::{DevicePlan, HostNodes};
 use qnic_trials::nodes::keys::HostKeys;
 use qnic_trials::nodes::{until, Nodes, LIMIT};
@@ -187,4 +187,23 @@ fn no_connection(nodes: &HostNodes, words: [[&str; 2]; 2]) -> Result<()> {
 pub(crate) fn partition() -> Result<()> {
     let apart = Apart::start()?;
     scenario::partition_heals_in_time_and_fails_beyond(&apart.nodes, &apart.hosts, 300)
+}
+
+/// What waits for a process on another host ends when the device process there stands still.
+pub(crate) fn silent_host() -> Result<()> {
+    let mut apart = Apart::start()?;
+    scenario::until_connected(&apart.nodes)?;
+    scenario::what_waits_for_a_silent_node_ends(&mut apart.nodes, [2, 0], |nodes| {
+        nodes.signal_device(1, SIGSTOP)
+    })
+}
+
+/// What waits for a process on another node ends when the link to that is cut.
+pub(crate) fn silent_link() -> Result<()> {
+    let mut nodes = HostNodes::start_with(2, "[network]\npeer_timeout = \"2s\"\n")?;
+    scenario::what_waits_for_a_silent_node_ends(&mut nodes, [1, 0], |nodes| {
+        let change = json!({ "partition": true });
+        let cut = json!({ "cmd": "net_set", "links": "all", "change": change });
+        nodes.ask_device(0, &cut).map(drop)
+    })
 }

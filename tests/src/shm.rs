@@ -4,7 +4,7 @@ use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
 
 use crate::net::{every_fault_happened, SIZES};
-use crate::scenario::{self, Load};
+use crate::scenario::{self, Load, SIGSTOP};
 use qnic_trials::nodes::host::{DevicePlan, HostNodes};
 use qnic_trials::nodes::{until, LIMIT};
 
@@ -102,4 +102,21 @@ pub(crate) fn killed_process() -> Result<()> {
     joined.until_connected(true)?;
     scenario::demo_between(&joined.nodes, [0, 2], SIZES, 1 << 20)?;
     scenario::all_pairs_exchange(&joined.nodes, 3)
+}
+
+/// What waits for a process on a node of another device process ends when that is killed, and when
+/// it stands still.
+pub(crate) fn silent_process() -> Result<()> {
+    for stops in [false, true] {
+        let mut joined = Joined::start("")?;
+        scenario::what_waits_for_a_silent_node_ends(
+            &mut joined.nodes,
+            [2, 0],
+            |nodes| match stops {
+                false => nodes.kill_device(1),
+                true => nodes.signal_device(1, SIGSTOP),
+            },
+        )?;
+    }
+    Ok(())
 }

@@ -3,12 +3,11 @@
 use anyhow::{Context, Result};
 
 use crate::harness::{cases, Case};
-use crate::scenario::{self, Contenders, Death, Placement, Together};
+use crate::scenario::{self, Contenders, Death, Placement, Together, SIGSTOP};
 use crate::{capture, net, shm, trace, vm};
 use qnic_trials::nodes::host::HostNodes;
 
-/// Numbers of signals that stop a program, and let it go on.
-const SIGSTOP: u8 = 19;
+/// Number of the signal that lets a program go on.
 const SIGCONT: u8 = 18;
 
 /// Nodes 0, 2, … belong to one engine of the device process, and 1, 3, … to another.
@@ -32,6 +31,9 @@ pub(crate) const HOST: &[Case] = cases! { "host":
     demo_through_shared_memory_between_device_processes => shm::demo(),
     exchange_through_shared_memory_on_bad_links => shm::bad_links(),
     a_killed_device_process_is_missed_and_joined_again => shm::killed_process(),
+    what_waits_for_a_dead_or_still_device_process_ends: 0 => shm::silent_process(),
+    what_waits_for_a_silent_host_ends: 0 => net::silent_host(),
+    what_waits_for_a_node_that_is_cut_off_ends: 0 => net::silent_link(),
     a_capture_shows_the_protocol_to_wireshark => capture::wireshark_reads_it(),
     a_capture_of_lossless_links_has_every_frame => capture::lossless_links(),
     demo => on(2, |nodes| {

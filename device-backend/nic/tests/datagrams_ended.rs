@@ -146,6 +146,7 @@ fn what_waits_for_a_peer_that_is_silent_ends_in_time() {
     assert_eq!(a.ends(), ends, "the other node's is not behind them");
     assert_eq!(friend.got().len(), 1);
     net.heal();
+    net.run();
     assert_eq!(a.send(1, 5, b""), meanwhile.handle + 1);
     let ok = DatagramEnd::Sent(meanwhile.handle + 1, Status::Ok);
     assert_eq!(a.ends(), [ok], "once it is there again");

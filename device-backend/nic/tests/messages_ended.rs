@@ -33,6 +33,44 @@ fn a_sender_that_ends_fails_receives_from_it_and_no_others() {
     }
 }
 
+/// The news that a process has ended may come behind a message of the next one on its port. What names
+/// the port from then on is for that one, and does not end; what named it before does.
+#[test]
+fn what_is_posted_for_a_successor_outlives_late_news_of_its_predecessor() {
+    let Pair { net, a, b } = Pair::on(Net::lossy(2, LossyWire::steady(20_000), 3));
+    b.send(1, &a).tag(9).issue();
+    a.receive(1).tag(9).run();
+    assert_eq!(a.received(), [(1, Status::Ok)]);
+    a.receive(2).from(&b).tag(1).issue();
+    a.probe(3).from(&b).tag(1).wait().issue();
+    net.poll(0);
+    // The news is lost.
+    net.cut(1);
+    b.end();
+    net.poll(1);
+    net.heal();
+    let next = net.party(1, 2);
+    next.send(4, &a).tag(2).issue();
+    net.poll(1);
+    net.advance(20_000);
+    a.receive(4).from(&next).tag(2).issue();
+    net.poll(0);
+    assert_eq!(a.received(), [(4, Status::Ok)]);
+    a.receive(5).from(&next).tag(3).issue();
+    a.probe(6).from(&next).tag(3).wait().issue();
+    a.send(7, &next).bytes(0, LONG).tag(4).issue();
+    net.run();
+    let mut ends = a.ends();
+    ends.sort_unstable_by_key(|end| end.0);
+    assert_eq!(ends, [(2, Status::PeerGone), (3, Status::PeerGone)]);
+    next.receive(7).bytes(0, LONG).tag(4).issue();
+    next.send(8, &a).tag(3).issue();
+    next.send(9, &a).tag(3).run();
+    let mut ends = a.ends();
+    ends.sort_unstable_by_key(|end| end.0);
+    assert_eq!(ends, [5, 6, 7].map(|handle| (handle, Status::Ok)));
+}
+
 #[test]
 fn a_receiver_that_ends_fails_what_is_sent_to_it() {
     for net in nets(3, 4) {

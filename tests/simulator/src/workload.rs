@@ -70,6 +70,12 @@ pub(crate) trait Oracle: Send {
     /// The route between two nodes is disturbed, or was until now.
     fn disturb_route(&mut self, _a: usize, _b: usize) {}
 
+    /// Something that waits for a process on a node, without sending to it, since a point in time or
+    /// before.
+    fn waits_for(&self, _node: usize, _since: u64) -> Option<String> {
+        None
+    }
+
     /// The processes have pages that may be unavailable to their NICs.
     fn has_pages(&self) -> bool {
         false

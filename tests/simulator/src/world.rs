@@ -131,6 +131,7 @@ impl World {
             world.is_repaired() && world.all_slots(SlotState::Drained) && world.is_settled()
         });
         self.workloads.oracles().for_each(|oracle| oracle.audit());
+        self.lose_awaited_node();
         self.exit()
     }
 
@@ -159,13 +160,45 @@ impl World {
         self.deadline = self.schedule.now() + DRAIN;
         self.common.set_phase(Phase::Exit);
         self.until(|world| world.all_slots(SlotState::Empty));
-        let quiet = self.schedule.now() + QUIET;
-        self.schedule.at(quiet, Event::InjectFault);
-        self.until(|world| world.schedule.now() >= quiet);
+        self.pass(QUIET);
         for node in &self.nodes {
             node.audit();
         }
         self.switch_off()
+    }
+
+    /// A node loses its power of which something waits for a process: that ends within twice the peer
+    /// timeout, although nothing is sent (U10). On a lossless wire no node ends without a word.
+    fn lose_awaited_node(&mut self) {
+        let options = &self.common.settings.options;
+        let awaited = |node: &usize| {
+            let mut oracles = self.workloads.oracles();
+            self.nodes[*node].is_up && oracles.any(|it| it.waits_for(*node, u64::MAX).is_some())
+        };
+        let node = (0..self.nodes.len()).find(awaited);
+        let possible = options.possible_faults().contains(Faults::CRASH) && !options.lossless;
+        let Some(node) = node.filter(|_| possible) else {
+            return;
+        };
+        // By then, all NICs know of all others that are up.
+        self.pass(SETTLE);
+        let since = self.schedule.now();
+        trace!(self.schedule, "node {node} loses its power, and is awaited");
+        self.disturb(node);
+        self.nodes[node].crash();
+        self.pass(2 * self.common.settings.limits.peer_timeout);
+        let mut oracles = self.workloads.oracles();
+        if let Some(waiting) = oracles.find_map(|oracle| oracle.waits_for(node, since)) {
+            panic!("it waits for node {node}, which has lost its power: {waiting}");
+        }
+    }
+
+    /// Lets so much time pass.
+    fn pass(&mut self, time: u64) {
+        let until = self.schedule.now() + time;
+        self.deadline = until + DRAIN;
+        self.schedule.at(until, Event::InjectFault);
+        self.until(|world| world.schedule.now() >= until);
     }
 
     /// Sum of a counter of all NICs that have power.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 
+use qnic_trials::nodes::host::HostNodes;
 use qnic_trials::nodes::{budget, counter, until, wait_until_all_empty, Nodes, LIMIT};
 
 /// Longest time for programs that run under emulation on a busy machine.
@@ -65,6 +66,30 @@ pub(crate) fn the_peer_of_a_killed_process_stops_waiting(
     ensure!(status == 3, "the survivor ended with status {status}");
     victim.wait(LIMIT).context("the killed process")?;
     wait_until_all_empty(nodes)
+}
+
+/// A process waits for a message of a process on another node, a while after the last frame between
+/// them. Then that node falls silent, in whatever way `silence` says: the receive and the probe end,
+/// although nothing is sent.
+pub(crate) fn what_waits_for_a_silent_node_ends(
+    nodes: &mut HostNodes,
+    [server, client]: [usize; 2],
+    silence: impl FnOnce(&mut HostNodes) -> Result<()>,
+) -> Result<()> {
+    let _server = nodes.start_until(server, "message-echo", "serving")?;
+    let words = format!("message-echo --peer {server} --quiet");
+    let mut survivor = nodes.start(client, &words)?;
+    survivor.expect("talking", LIMIT)?;
+    silence(nodes)?;
+    let failed = survivor.expect("failed", FOUND_OUT)?;
+    let message = failed.as_str().unwrap_or_default();
+    ensure!(
+        message.contains("process ended"),
+        "the message does not say what happened: {message:?}"
+    );
+    let status = survivor.wait(LIMIT)?.status;
+    ensure!(status == 3, "the survivor ended with status {status}");
+    Ok(())
 }
 
 /// Bytes that a message counts at most in staging memory: a page, and what is kept beside it.

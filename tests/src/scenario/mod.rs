@@ -13,7 +13,9 @@ mod remote_memory;
 mod signals;
 mod top;
 
-pub(crate) use apart::{demo_across, partition_heals_in_time_and_fails_beyond, until_carrier};
+pub(crate) use apart::{
+    demo_across, partition_heals_in_time_and_fails_beyond, until_carrier, until_connected,
+};
 pub(crate) use attack::{
     isolation_probe_is_refused, keys_are_checked_at_both_ends, queue_fuzzer_harms_nobody,
 };
@@ -28,9 +30,12 @@ pub(crate) use death::{
 pub(crate) use exchange::{all_pairs_exchange, demo_between};
 pub(crate) use messages::{
     random_messages, random_messages_beside_a_slow_receiver,
-    the_peer_of_a_killed_process_stops_waiting,
+    the_peer_of_a_killed_process_stops_waiting, what_waits_for_a_silent_node_ends,
 };
 pub(crate) use orphans::{a_death_in_the_queue_is_survived, Death, Placement};
 pub(crate) use remote_memory::servers_of_a_volume_are_killed_in_turn;
 pub(crate) use signals::{notifications_of_every_kind, the_end_of_a_channel_is_killed};
 pub(crate) use top::top_shows_what_nodes_do;
+
+/// Number of the signal that stops a program.
+pub(crate) const SIGSTOP: u8 = 19;

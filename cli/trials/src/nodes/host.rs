@@ -156,6 +156,11 @@ impl HostNodes {
         self.devices[device].kill()
     }
 
+    /// Sends a signal to a device process.
+    pub fn signal_device(&mut self, device: usize, number: u8) -> Result<()> {
+        self.devices[device].signal(number)
+    }
+
     /// Starts a device process again that has ended; its log begins anew.
     pub fn restart_device(&mut self, device: usize) -> Result<()> {
         self.devices[device] = self.start_device(device)?;

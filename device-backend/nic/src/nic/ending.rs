@@ -111,7 +111,7 @@ impl Nic {
             self.transport
                 .drop_responses(index, |owner, _| owner == vni);
             if self.transport.is_own(index) {
-                self.lose_operations(now, host, index, Some(port));
+                self.lose_operations(now, host, index, Some((port, u64::MAX)));
             } else if self.transport.has_session(index) {
                 self.transport.send_process_gone(index, port);
             }
@@ -154,23 +154,26 @@ impl Nic {
         Ok(())
     }
 
-    /// Gives up all operations whose other end is that peer, or one process there.
+    /// Gives up all operations whose other end is that peer, or one process there, of which the frame
+    /// of that number says that it has ended.
     fn lose_operations<H: Host>(
         &mut self,
         now: Time,
         host: &H,
         index: PeerIndex,
-        port: Option<Port>,
+        process: Option<(Port, u64)>,
     ) {
+        let port = process.map(|(port, _)| port);
         for id in self.core.operations_with(index, port) {
             let failed = self
                 .core
                 .operation(id)
                 .is_none_or(|operation| operation.failure.is_some());
             let (protocols, mut cx) = self.parts(now, host);
-            match port {
+            match process {
                 None => protocols.lost(&mut cx, id),
                 Some(_) if failed => {}
+                Some((_, before)) if protocols.outlives(&mut cx, id, before) => {}
                 Some(_) => protocols.fail(&mut cx, id, Status::PeerGone),
             }
         }
@@ -201,15 +204,42 @@ impl Nic {
         });
         let (protocols, mut cx) = self.parts(now, host);
         protocols.ended(&mut cx, Ended::PeerProcess(index, port, before));
-        self.lose_operations(now, host, index, Some(port));
+        self.lose_operations(now, host, index, Some((port, before)));
     }
 
     /// There is no route to a peer: this side ends the session, and the peer leaves.
     pub(super) fn peer_unreachable<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
-        self.transport.end_session(index);
-        self.session_ended(now, host, index, now.after(RETRY_AFTER));
+        let node = self.transport.node_of(index);
+        self.give_up(now, host, index);
         self.transport.vacate(index);
+        if self.protocols.awaits(node) {
+            self.transport.expect(now, node);
+        }
         self.resume_unblocked(now, host);
+    }
+
+    /// A peer was silent for too long: this side ends the session. From now on its node is known to be
+    /// gone.
+    pub(super) fn peer_silent<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
+        let lived = self.give_up(now, host, index);
+        self.transport.give_up(now, index, lived);
+        self.resume_unblocked(now, host);
+    }
+
+    /// Gives up all that runs with a peer. Returns true if it had a session; if not, what waits for
+    /// its node without having sent anything waits on.
+    fn give_up<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) -> bool {
+        let lived = self.transport.has_session(index);
+        self.transport.end_session(index);
+        let again = now.after(RETRY_AFTER);
+        let node = self.transport.node_of(index);
+        let ended = match lived {
+            true => Ended::Session(index, node, again),
+            false => Ended::Left(index, node, again),
+        };
+        self.forget_session(now, host, index, ended);
+        self.lose_operations(now, host, index, None);
+        lived
     }
 
     /// Asks peers to leave with which nothing has happened for a while.
@@ -245,8 +275,11 @@ impl Nic {
     pub(super) fn session_left<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
         let node = self.transport.node_of(index);
         self.forget_session(now, host, index, Ended::Left(index, node, now));
-        if !self.transport.has_session(index) && !self.is_used(index) {
-            self.transport.vacate(index);
+        if !self.transport.has_session(index) {
+            match self.is_used(index) {
+                true => drop(self.transport.expect(now, node)),
+                false => self.transport.vacate(index),
+            }
         }
     }
 

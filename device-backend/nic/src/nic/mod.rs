@@ -458,7 +458,7 @@ impl Nic {
     #[inline]
     fn add_wanted<H: Host, W: Wire<H::Memory>>(&mut self, io: &Io<'_, H, W>) {
         if self.transport.has_wanted() {
-            self.transport.add_wanted(io.wire);
+            self.transport.add_wanted(io.now, io.wire);
             let (protocols, mut cx) = self.parts(io.now, io.host);
             protocols.peers_added(&mut cx);
         }
@@ -474,8 +474,13 @@ impl Nic {
                 Expired::Silence(index) => {
                     let awaited = self.protocols.awaits(self.transport.node_of(index));
                     if !self.transport.check_silence(now, index, awaited) {
-                        self.peer_unreachable(now, host, index);
+                        self.peer_silent(now, host, index);
                     }
+                }
+                Expired::Unreached => {
+                    let protocols = &self.protocols;
+                    let awaits = |node| protocols.awaits(node);
+                    self.transport.look_for_unreached(now, awaits);
                 }
             }
         }

@@ -443,7 +443,7 @@ impl Nic {
                             .sample(host, vni, kind, protocols::describe(&command));
                     }
                     let node = NodeId(command.descriptor.header.remote_node.get());
-                    command.peer = self.transport.reach(io.wire, node);
+                    command.peer = self.transport.reach(now, io.wire, node);
                 }
                 let (protocols, mut cx) = self.parts(now, host);
                 let submitted = fetched.and_then(|_| protocols.submit(&mut cx, vni, &command));

@@ -475,6 +475,19 @@ impl Protocols {
         }
     }
 
+    /// [`Protocol::outlives`]
+    pub(crate) fn outlives<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        before: u64,
+    ) -> bool {
+        let operation = cx.core.operation(id);
+        operation.is_some_and(
+            |operation| dispatch!(self, operation.protocol, p => p.outlives(id, before), false),
+        )
+    }
+
     /// [`Protocol::uses_segment`]
     pub(crate) fn uses_segment(
         &mut self,

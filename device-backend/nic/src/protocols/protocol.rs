@@ -443,6 +443,12 @@ pub(crate) trait Protocol: Listed {
     /// Gives an operation up whose peer is gone: no answer will come.
     fn lost<H: Host>(&mut self, _cx: &mut Context<'_, H>, _id: OperationId) {}
 
+    /// Returns true if an operation was issued when its process could know of a successor of the
+    /// process on the port that it names, of which the frame of that number says that it has ended.
+    fn outlives(&mut self, _id: OperationId, _before: u64) -> bool {
+        false
+    }
+
     /// Returns true if an operation uses a segment of its own process.
     fn uses_segment(&mut self, _id: OperationId, _segment: SegmentId) -> bool {
         false

@@ -126,6 +126,7 @@ impl Transport {
     #[cold]
     pub(super) fn check_session(
         &mut self,
+        now: Time,
         index: PeerIndex,
         frame: &Frame,
         verdict: Verdict,
@@ -145,6 +146,7 @@ impl Transport {
                 }
                 let peer = &mut self.peers[index];
                 peer.session.begin(frame.envelope.source_session.get());
+                self.returned(now, index);
                 if frame_kind != kind::HELLO_REPLY {
                     // It may not know yet what it is granted here, nor this side what
                     // it grants.
@@ -167,6 +169,7 @@ impl Transport {
                 let begun = peer.session.is_known();
                 let ended = self.end(index, begun, false);
                 self.peers[index].session.end_own(larger);
+                self.returned(now, index);
                 if let End::Lost(_) = ended {
                     self.peers.ensure_session(index);
                 }
@@ -327,7 +330,7 @@ impl Transport {
         let crowded = self.peers.is_crowded();
         self.schedule_sweep(now);
         peers.retain(|index| {
-            if !crowded || self.is_own(*index) {
+            if !crowded || self.is_own(*index) || self.peers[*index].given_up.is_some() {
                 return false;
             }
             let peer = &mut self.peers[*index];

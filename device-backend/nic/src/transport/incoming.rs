@@ -78,7 +78,10 @@ impl Transport {
         let node = NodeId(envelope.source_node.get());
         let frame_kind = envelope.kind;
         let index = match self.peers.find(node) {
-            None if frame_kind != kind::GOODBYE => self.add_peer(node),
+            None if frame_kind != kind::GOODBYE => match self.peers.find_gone(node) {
+                None => self.add_peer(node),
+                gone => gone,
+            },
             found => found,
         };
         let Some(index) = index else {
@@ -102,7 +105,7 @@ impl Transport {
                 peer.last_received = now;
             }
             verdict => {
-                opened = self.check_session(index, frame, verdict);
+                opened = self.check_session(now, index, frame, verdict);
                 if opened.accepted.is_none() {
                     return opened;
                 }
@@ -266,6 +269,12 @@ impl Transport {
             Position::Ahead if !full => {
                 peer.ack_immediately();
                 if !in_order {
+                    // What was noted before is behind all that is missing now.
+                    if !peer.receive.has_gap() {
+                        peer.ahead.clear();
+                    }
+                    let port = frame.envelope.source_port.get();
+                    peer.ahead.insert(port, sequence);
                     peer.receive.accept(sequence);
                     // Its sender may be gone before it has sent again what is missing.
                     self.watch(now, index);

@@ -16,6 +16,7 @@
 //! | `peer` | all of that for one peer |
 //! | `blocked` | what waits for room in a window |
 //! | `peer_table` | all peers, and what they share; what is told of them to people |
+//! | `gone` | nodes that were given up, and those that something waits for |
 //! | `pool` | how all windows share their bound, and are renewed |
 //! | `handshake` | how sessions begin and end, and peers leave |
 //! | `incoming` | how a frame is checked, numbered, acknowledged, and held or refused |
@@ -34,6 +35,7 @@
 //! at all: a link that can damage them checks them.
 
 mod blocked;
+mod gone;
 mod handshake;
 mod incoming;
 mod packets;
@@ -48,6 +50,7 @@ mod session;
 
 use blocked::Unblocked;
 pub(crate) use blocked::Window;
+use gone::Unreached;
 use peer_table::PeerTable;
 use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
 use qnic_abi::{NodeId, Port};
@@ -92,6 +95,7 @@ pub(crate) struct Transport {
     called: Vec<PeerIndex>,
     /// Nodes that are to become peers, if there is a route to them.
     wanted: Vec<NodeId>,
+    unreached: Unreached,
     pub(crate) counters: Counters,
 }
 
@@ -107,6 +111,7 @@ impl Transport {
             unblocked: Unblocked::default(),
             called: Vec::new(),
             wanted: Vec::new(),
+            unreached: Unreached::default(),
             counters: Counters::default(),
         }
     }
@@ -132,6 +137,7 @@ impl Transport {
         self.timers.clear();
         self.called.clear();
         self.sweeping = false;
+        self.unreached = Unreached::default();
         self.unblocked = Unblocked::default();
         self.counters = Counters::default();
     }
@@ -143,14 +149,25 @@ impl Transport {
     }
 
     /// The peer of a node, which becomes one if there is a route to it. `None`: there is
-    /// none now, or there are as many peers as may be.
+    /// none now, it was given up, or there are as many peers as may be. One that was given up is
+    /// asked.
     #[inline]
-    pub(crate) fn reach<M, W: Wire<M>>(&mut self, wire: &W, node: NodeId) -> Option<PeerIndex> {
-        self.peers.find(node).or_else(|| self.make_peer(wire, node))
+    pub(crate) fn reach<M, W: Wire<M>>(
+        &mut self,
+        now: Time,
+        wire: &W,
+        node: NodeId,
+    ) -> Option<PeerIndex> {
+        let found = self.peers.find(node);
+        found.or_else(|| self.make_peer(now, wire, node))
     }
 
     #[cold]
-    fn make_peer<M, W: Wire<M>>(&mut self, wire: &W, node: NodeId) -> Option<PeerIndex> {
+    fn make_peer<M, W: Wire<M>>(&mut self, now: Time, wire: &W, node: NodeId) -> Option<PeerIndex> {
+        if self.peers.find_gone(node).is_some() {
+            self.hasten(now, node);
+            return None;
+        }
         wire.path(node)?;
         self.add_peer(node)
     }
@@ -158,7 +175,16 @@ impl Transport {
     /// Makes a node a peer, unless there are as many as may be.
     #[cold]
     fn add_peer(&mut self, node: NodeId) -> Option<PeerIndex> {
-        let index = self.peers.add(node)?;
+        let index = match self.peers.add(node) {
+            None => {
+                // What is known of one that is gone needs no place more than another.
+                let gone = self.peers.any_gone()?;
+                self.forget_packets(gone);
+                self.vacate(gone);
+                self.peers.add(node)?
+            }
+            Some(index) => index,
+        };
         self.share_windows();
         Some(index)
     }
@@ -178,9 +204,13 @@ impl Transport {
 
     /// Makes peers of the nodes that are wanted and to which there is a route.
     #[cold]
-    pub(crate) fn add_wanted<M, W: Wire<M>>(&mut self, wire: &W) {
+    pub(crate) fn add_wanted<M, W: Wire<M>>(&mut self, now: Time, wire: &W) {
         for node in std::mem::take(&mut self.wanted) {
-            self.reach(wire, node);
+            if let Some(index) = self.reach(now, wire, node) {
+                if self.unreached.remove(node) {
+                    self.peers.ensure_session(index);
+                }
+            }
         }
     }
 
@@ -303,6 +333,17 @@ impl Transport {
     pub(crate) fn has_arrived(&self, index: PeerIndex, sequence: u64) -> bool {
         let receive = &self.peers[index].receive;
         receive.position(sequence) == receive_window::Position::Old
+    }
+
+    /// The number of the last frame of a process that has arrived from a peer before an earlier
+    /// frame, or 0: the news that the process before it on that port has ended may come later, with a
+    /// smaller number.
+    pub(crate) fn newest(&self, index: PeerIndex, port: u16) -> u64 {
+        let ahead = &self.peers[index].ahead;
+        match ahead.is_empty() {
+            true => 0,
+            false => ahead.get(&port).copied().unwrap_or(0),
+        }
     }
 
     /// All numbered frames up to this number have arrived from a peer.

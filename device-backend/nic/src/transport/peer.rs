@@ -1,7 +1,7 @@
 //! What a NIC remembers of another one, and what the route to it is like: the wire tells it, and the
 //! driver asks for it (U8).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use qnic_abi::control::{PathInfo, PATH_LOSSLESS};
 use qnic_abi::wire::{Frame, MAX_PAYLOAD, MAX_SPAN};
@@ -9,6 +9,7 @@ use qnic_abi::{NodeId, Status};
 use qnic_shared::timing::{Congestion, RoundTrip, TimerId};
 
 use super::blocked::Blocked;
+use super::gone::Gone;
 use super::handshake::Leaving;
 use super::packets::Packets;
 use super::receive_window::ReceiveWindow;
@@ -72,6 +73,8 @@ pub(crate) struct Peer {
     pub(super) hello_reply: Option<u64>,
     pub(super) send: SendWindow,
     pub(super) receive: ReceiveWindow,
+    /// By source port: the number of the last frame that has arrived before an earlier one.
+    pub(super) ahead: BTreeMap<u16, u64>,
     /// Requests to it that were not answered.
     pub(super) requests: u32,
     pub(super) blocked: Blocked,
@@ -88,6 +91,8 @@ pub(crate) struct Peer {
     pub(super) called: bool,
     /// There was no route to it: it is no peer any more, and its place can be taken.
     pub(super) vacant: bool,
+    /// It was given up, and has not answered since.
+    pub(super) given_up: Option<Gone>,
     /// Frames that were sent to it again.
     pub(super) resent: u64,
 }
@@ -124,6 +129,7 @@ impl Peer {
             hello_reply: None,
             send: SendWindow::new(),
             receive: ReceiveWindow::default(),
+            ahead: BTreeMap::new(),
             requests: 0,
             blocked: Blocked::default(),
             naks: VecDeque::new(),
@@ -132,6 +138,7 @@ impl Peer {
             listed: false,
             called: false,
             vacant: false,
+            given_up: None,
             resent: 0,
         }
     }
@@ -147,6 +154,7 @@ impl Peer {
         self.listed = old.listed;
         self.called = old.called;
         self.growing = old.growing;
+        self.given_up = old.given_up;
         self.resent = old.resent;
     }
 
@@ -154,6 +162,7 @@ impl Peer {
     pub(super) fn report(&self, own: bool) -> PeerReport {
         let session = match (own, self.is_ready()) {
             (true, _) => "own",
+            _ if self.given_up.is_some() => "gone",
             (false, true) => "open",
             (false, false) if self.hello_pending || self.hello_sent => "opening",
             (false, false) => "closed",

@@ -6,6 +6,7 @@ use std::ops::{Index, IndexMut};
 
 use qnic_abi::NodeId;
 
+use super::gone::Gone;
 use super::peer::Peer;
 use super::pool::Pool;
 use super::session::Session;
@@ -44,6 +45,8 @@ pub(crate) struct PeerTable {
     vacant: Vec<PeerIndex>,
     /// The last sessions with nodes that were peers before: the next are larger.
     ended: BTreeMap<NodeId, Session>,
+    /// Peers that were given up: [`PeerTable::find`] does not find them.
+    gone: BTreeMap<NodeId, PeerIndex>,
 }
 
 impl PeerTable {
@@ -64,6 +67,7 @@ impl PeerTable {
             growing: VecDeque::new(),
             vacant: Vec::new(),
             ended: BTreeMap::new(),
+            gone: BTreeMap::new(),
         }
     }
 
@@ -72,6 +76,36 @@ impl PeerTable {
     pub(super) fn find(&self, node: NodeId) -> Option<PeerIndex> {
         let entry = *self.indices.get(usize::from(node.0))?;
         entry.checked_sub(1).map(PeerIndex)
+    }
+
+    /// The peer of a node that was given up.
+    #[cold]
+    pub(super) fn find_gone(&self, node: NodeId) -> Option<PeerIndex> {
+        self.gone.get(&node).copied()
+    }
+
+    /// Any peer that was given up.
+    pub(super) fn any_gone(&self) -> Option<PeerIndex> {
+        self.gone.values().next().copied()
+    }
+
+    /// A peer was given up: it keeps its place, and the smallest window.
+    pub(super) fn give_up(&mut self, index: PeerIndex, gone: Gone) {
+        let peer = &mut self.peers[usize::from(index.0)];
+        peer.given_up = Some(gone);
+        self.pool.leave(peer.grant);
+        peer.grant = self.pool.least();
+        self.indices[usize::from(peer.node.0)] = 0;
+        self.gone.insert(peer.node, index);
+    }
+
+    /// A peer that was given up has answered.
+    pub(super) fn take_back(&mut self, index: PeerIndex) {
+        let peer = &mut self.peers[usize::from(index.0)];
+        peer.given_up = None;
+        self.pool.rejoin();
+        self.indices[usize::from(peer.node.0)] = index.0 + 1;
+        self.gone.remove(&peer.node);
     }
 
     /// Makes a node that is no peer one; `None` beyond the limit.
@@ -126,12 +160,15 @@ impl PeerTable {
             return;
         }
         let (node, grant, session) = (peer.node, peer.grant, peer.session.clone());
-        self.pool.leave(grant);
+        if peer.given_up.take().is_none() {
+            self.pool.leave(grant);
+        }
         // Nothing was heard of others, and the next number is larger anyway.
         if session.floor() > 1 || session.own() >= self.next_session {
             self.ended.insert(node, session);
         }
         self.indices[usize::from(node.0)] = 0;
+        self.gone.remove(&node);
         self.vacant.push(index);
     }
 
@@ -212,7 +249,7 @@ impl PeerTable {
     pub(super) fn restart(&mut self, index: PeerIndex) {
         let own = self.is_own(index);
         let peer = &mut self.peers[usize::from(index.0)];
-        if !own && !peer.vacant {
+        if !own && !peer.vacant && peer.given_up.is_none() {
             peer.grant = self.pool.renew(peer.grant);
         }
         peer.restart();

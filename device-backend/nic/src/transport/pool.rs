@@ -79,6 +79,16 @@ impl Pool {
         self.shrink(window, self.least);
     }
 
+    /// A peer that was gone is there again, with the smallest window.
+    pub(super) fn rejoin(&mut self) {
+        self.peers += 1;
+    }
+
+    /// The smallest window.
+    pub(super) fn least(&self) -> u32 {
+        self.least
+    }
+
     /// Grants what there is to a window that is smaller than its share; returns its size.
     pub(super) fn grow(&mut self, window: u32) -> u32 {
         let more = self.share().saturating_sub(window).min(self.free);

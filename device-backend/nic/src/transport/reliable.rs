@@ -28,6 +28,8 @@ pub(crate) enum Alarm {
     Silence(PeerIndex),
     /// All peers, of which some may leave.
     Sweep,
+    /// Nodes without a route that something waits for.
+    Unreached,
 }
 
 /// A timer that has expired.
@@ -39,6 +41,8 @@ pub(crate) enum Expired {
     Silence(PeerIndex),
     /// The caller has to look which peers may leave: [`Transport::sweep`].
     Sweep,
+    /// The caller has to look which nodes are waited for: [`Transport::look_for_unreached`].
+    Unreached,
 }
 
 /// How often a peer is asked and says nothing, before it is given up. It is asked more often in
@@ -248,6 +252,7 @@ impl Transport {
         Some(match self.timers.pop_due(now)? {
             Alarm::Silence(index) => Expired::Silence(index),
             Alarm::Sweep => Expired::Sweep,
+            Alarm::Unreached => Expired::Unreached,
             Alarm::Packet(index, sequence) => {
                 self.packet_expired(now, index, sequence);
                 Expired::Done
@@ -314,6 +319,10 @@ impl Transport {
         let timeout = self.limits.peer_timeout;
         let peer = &mut self.peers[index];
         peer.watch = None;
+        if peer.given_up.is_some() {
+            self.ask(now, index);
+            return true;
+        }
         if !peer.owes_anything() && !awaited && !peer.hello_sent {
             return true;
         }

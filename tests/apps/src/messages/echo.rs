@@ -1,7 +1,9 @@
 //! A process that sends every message back, and one that talks with it until one of them is
 //! killed: the other one then says why it ended, with exit status 3.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{bail, Result};
 use clap::Args;
 use qnic::message::{Destination, Pattern, Source, Tag};
 use qnic::{Endpoint, Error, NodeId, Port};
@@ -16,6 +18,9 @@ const ECHO_PORT: Port = Port(13);
 const LONGEST: usize = 100_000;
 /// Rounds after which it is said that messages come and go.
 const RUNNING: u64 = 20;
+/// How long nothing is sent before a wait for a message that does not come: longer than what has been
+/// sent is watched for.
+const QUIET: Duration = Duration::from_secs(2);
 /// Exit status when a message failed.
 const MESSAGE_FAILED: i32 = 3;
 
@@ -24,6 +29,9 @@ pub(crate) struct EchoOptions {
     /// Node of the process that sends back; without it, this is that process
     #[arg(long)]
     peer: Option<u16>,
+    /// Talks for a while only, then waits for a message that does not come
+    #[arg(long, requires = "peer")]
+    quiet: bool,
 }
 
 /// Runs until a message fails.
@@ -42,12 +50,39 @@ pub(crate) fn echo(options: &EchoOptions) -> Result<()> {
             // It is there when it exports.
             import(&endpoint, node, ECHO_PORT, DATA)?;
             let peer = (NodeId(node), ECHO_PORT);
+            if options.quiet {
+                (0..RUNNING).try_for_each(|round| talk(&endpoint, &memory, peer, round))?;
+                return wait_in_vain(&endpoint, &memory, peer);
+            }
             until_error(&mut rounds, |round| talk(&endpoint, &memory, peer, round))?
         }
     };
+    fail(&error, rounds)
+}
+
+/// Says why a message failed.
+fn fail(error: &Error, rounds: u64) -> ! {
     let failed = serde_json::json!({"failed": error.to_string(), "rounds": rounds});
-    say_line(&failed)?;
+    // A program without an output has said it all by its status.
+    drop(say_line(&failed));
     std::process::exit(MESSAGE_FAILED);
+}
+
+/// After some seconds without a frame between the nodes, waits for a message of a process by a receive
+/// and by a probe, and says why both fail. Nothing is sent meanwhile.
+fn wait_in_vain(
+    endpoint: &Endpoint,
+    memory: &Exported,
+    (node, port): (NodeId, Port),
+) -> Result<()> {
+    std::thread::sleep(QUIET);
+    let pattern = Pattern::tagged(Source::Process(node, port), Tag(RUNNING));
+    let mut receive = endpoint.receive(&pattern, memory.part(0, LONGEST)).post()?;
+    say("talking", std::process::id())?;
+    match (receive.wait(None), endpoint.probe(&pattern).wait()) {
+        (Err(_), Err(error)) => fail(&error, RUNNING),
+        (_, _) => bail!("a message has come that was never sent"),
+    }
 }
 
 fn until_error(rounds: &mut u64, mut round: impl FnMut(u64) -> qnic::Result<()>) -> Result<Error> {

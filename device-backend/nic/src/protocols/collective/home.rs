@@ -131,6 +131,8 @@ impl Home {
             forming.terms = Some((seat.key, seat.size));
         }
         forming.seats.push(seat);
+        // It says nothing more until the group forms.
+        cx.transport.expect(cx.now, NodeId(seat.who.node));
         self.settle(cx, key, outbox);
     }
 

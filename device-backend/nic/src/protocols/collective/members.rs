@@ -97,7 +97,7 @@ impl Collectives {
         let peer = cx.transport.find(node);
         let Some(peer) = peer.filter(|peer| cx.transport.has_control_room(*peer)) else {
             cx.transport.want(node);
-            let again = cx.now.after(crate::transport::RETRY_AFTER);
+            let again = cx.now.after(cx.transport.retry_after(node));
             self.deadlines.insert((again, Due::Resend(ticket)));
             return;
         };

@@ -41,7 +41,6 @@ use crate::frame::Arrival;
 use crate::ids::PeerIndex;
 use crate::stages::Kind;
 use crate::trace::{Scope, What};
-use crate::transport::RETRY_AFTER;
 
 /// Nanoseconds in a millisecond.
 const MILLISECOND: u64 = 1_000_000;
@@ -134,7 +133,7 @@ impl Directory {
                 if found.is_none() {
                     cx.transport.want(pending.node);
                 }
-                Some(cx.now.after(RETRY_AFTER))
+                Some(cx.now.after(cx.transport.retry_after(pending.node)))
             }
         };
         self.pending.set_send_at(number, send_at);

@@ -116,6 +116,8 @@ pub(super) struct Probe {
     pub(super) found: Found,
     /// Waits for one.
     pub(super) waits: bool,
+    /// A frame of this number of the process that it names had arrived when it was posted.
+    pub(super) newest: u64,
 }
 
 /// A well-formed command.
@@ -266,6 +268,7 @@ fn check_probe(raw: &ProbeCommand) -> Result<Probe, Status> {
         space,
         found,
         waits: flags.contains(ProbeFlags::WAIT),
+        newest: 0,
     })
 }
 

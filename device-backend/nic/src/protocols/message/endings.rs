@@ -4,7 +4,7 @@
 use qnic_abi::message::MessageEnd;
 use qnic_abi::{Port, SegmentId, Status, VniId};
 
-use super::command::{HandleName, Name};
+use super::command::{HandleName, Name, Probe};
 use super::inbox::{names_source, Inbox, Posted};
 use super::probe::failed_probe;
 use super::receive::failed_receive;
@@ -79,7 +79,7 @@ impl Messages {
         }
         let node = cx.transport.node_of(peer).0;
         let ended = Name { node, port: port.0 };
-        self.fail_receives(cx, |source| source == ended);
+        self.fail_receives(cx, |source| source == ended, before);
     }
 
     /// A session has ended: what is not here as a whole, and in order, will not come.
@@ -97,17 +97,21 @@ impl Messages {
         }
     }
 
-    /// Ends the receives and probes that name a process which has ended.
+    /// Ends the receives and probes that name a process which has ended, as the frame of a number
+    /// says. Those that were posted when its successor had been heard of are for that one, and stay.
     pub(super) fn fail_receives<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         ended: impl Fn(Name) -> bool + Copy,
+        before: u64,
     ) {
         let mut failed = Vec::new();
         for (vni, inbox) in self.inboxes.iter_mut() {
-            let posted = inbox.remove_all(names_source(ended));
+            let posted = inbox.remove_all(names_source(ended, before));
             failed.extend(posted.into_iter().map(|posted| (vni, posted)));
-            for probe in inbox.take_probes(|probe| probe.pattern.source().is_some_and(ended)) {
+            let names =
+                |probe: &Probe| probe.newest < before && probe.pattern.source().is_some_and(ended);
+            for probe in inbox.take_probes(names) {
                 let entry = failed_probe(&probe, Status::PeerGone);
                 cx.core.complete(cx.host, vni, entry);
             }

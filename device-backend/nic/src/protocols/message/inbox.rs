@@ -24,12 +24,15 @@ pub(super) struct Posted {
     id: Option<ReceiveId>,
     /// Bytes of its memory that messages have taken.
     filled: u64,
+    /// A frame of this number of the process that it names had arrived when it was posted.
+    pub(super) newest: u64,
 }
 
 impl Posted {
     pub(super) fn new(command: Receive) -> Self {
         Posted {
             command,
+            newest: 0,
             number: 0,
             id: None,
             filled: 0,
@@ -258,9 +261,13 @@ impl Inbox {
     }
 }
 
-/// Says which receives name a source that has ended.
-pub(super) fn names_source(ended: impl Fn(Name) -> bool) -> impl Fn(&Inbox, &Posted) -> bool {
-    move |_, posted| posted.command.pattern.source().is_some_and(&ended)
+/// Says which receives name a source that has ended, as the frame of a number says, and not one that
+/// was heard of behind that.
+pub(super) fn names_source(
+    ended: impl Fn(Name) -> bool,
+    before: u64,
+) -> impl Fn(&Inbox, &Posted) -> bool {
+    move |_, posted| posted.newest < before && posted.command.pattern.source().is_some_and(&ended)
 }
 
 /// Memory of receives.

@@ -276,6 +276,10 @@ impl Protocol for Messages {
         self.sends.lost(cx, id);
     }
 
+    fn outlives(&mut self, id: OperationId, before: u64) -> bool {
+        self.sends.outlives(id, before)
+    }
+
     fn uses_segment(&mut self, id: OperationId, segment: SegmentId) -> bool {
         self.sends.uses_segment(id, segment)
     }
@@ -301,7 +305,7 @@ impl Protocol for Messages {
             Ended::Session(peer, node, _) => {
                 self.sends.session_ended(peer);
                 self.session_ended(cx, peer);
-                self.fail_receives(cx, |source| source.node == node.0);
+                self.fail_receives(cx, |source| source.node == node.0, u64::MAX);
             }
             // Its processes live: receives from them stay.
             Ended::Left(peer, ..) => {

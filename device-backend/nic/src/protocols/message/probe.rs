@@ -17,6 +17,7 @@ use super::command::{Found, Handle, Memory, Name, Probe, ReceiveClaimed};
 use super::data::permit;
 use super::inbox::Inbox;
 use super::matching::MessageId;
+use super::receive::{expect, newest};
 use super::staging::{Header, Landing, Place};
 use super::{Context, Messages};
 use crate::core::LocalMemory;
@@ -79,8 +80,11 @@ impl Messages {
         }
         let status = match probe.waits {
             false => Status::NoMessage,
+            true if !expect(cx, probe.pattern.source()) => Status::PeerGone,
             true => {
                 self.last_receive += 1;
+                let newest = newest(cx, probe.pattern.source());
+                let probe = Probe { newest, ..probe };
                 let inbox = self.inboxes.get_or_insert(vni);
                 if inbox.wait(&cx.core.limits, self.last_receive, probe) {
                     return;

@@ -13,7 +13,7 @@
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::message::{Message, SendFlags};
-use qnic_abi::{Status, VniId};
+use qnic_abi::{NodeId, Status, VniId};
 
 use super::command::{Handle, Name, Receive, Space};
 use super::context::{complete, Copied};
@@ -41,6 +41,19 @@ pub(super) fn failed_receive(posted: &Posted, status: Status) -> CompletionEntry
         endpoint: command.space.endpoint.into(),
         ..CompletionEntry::default()
     }
+}
+
+/// A process waits for a message of this source: the silence of its node is noticed from now on
+/// (U10). Returns false if the node is known to be gone.
+pub(super) fn expect<H: Host>(cx: &mut Context<'_, H>, source: Option<Name>) -> bool {
+    source.is_none_or(|source| cx.transport.expect(cx.now, NodeId(source.node)))
+}
+
+/// The number of the last frame of a process that has arrived here before an earlier one of its node
+/// ([`Transport::newest`](crate::transport::Transport::newest)).
+pub(super) fn newest<H: Host>(cx: &Context<'_, H>, source: Option<Name>) -> u64 {
+    let peer = source.and_then(|source| Some((cx.transport.find(NodeId(source.node))?, source)));
+    peer.map_or(0, |(peer, source)| cx.transport.newest(peer, source.port))
 }
 
 impl Messages {
@@ -139,6 +152,10 @@ impl Messages {
                 return;
             }
         }
+        if !expect(cx, command.pattern.source()) {
+            return self.fail_receive(cx, vni, &posted, Status::PeerGone);
+        }
+        posted.newest = newest(cx, command.pattern.source());
         self.last_receive += 1;
         let inbox = self.inboxes.get_or_insert(vni);
         if !inbox.post(&cx.core.limits, self.last_receive, posted) {

@@ -59,6 +59,8 @@ pub(super) struct Sending {
     pub(super) in_flight: u32,
     /// Most of them.
     pub(super) limit: u32,
+    /// A frame of this number of its destination had arrived when it was issued.
+    pub(super) newest: u64,
     pub(super) inline: [u64; INLINE_WORDS],
 }
 
@@ -82,6 +84,7 @@ impl Sending {
             sent: 0,
             in_flight: 0,
             limit: 1,
+            newest: 0,
             inline,
         }
     }
@@ -504,6 +507,13 @@ impl PerProcess<Sends> {
         for (_, sends) in self.iter_mut() {
             sends.streams.session_ended(peer);
         }
+    }
+
+    /// Returns true if the process that it goes to had been heard of when it was issued, and the frame of
+    /// that number says that another one had ended there before.
+    pub(super) fn outlives(&mut self, id: OperationId, before: u64) -> bool {
+        let sending = self.get(id.vni()).and_then(|sends| sends.get(id));
+        sending.is_some_and(|sending| sending.newest > before)
     }
 
     pub(super) fn uses_segment(&mut self, id: OperationId, segment: SegmentId) -> bool {

@@ -278,7 +278,8 @@ impl PerProcess<Sends> {
         };
         let sends = self.get_or_insert(vni);
         let page_key = checked.unwrap_or(PageKey::Table(Key(0)));
-        let sending = Sending::new(command, destination, (page_key, pages), inline);
+        let mut sending = Sending::new(command, destination, (page_key, pages), inline);
+        sending.newest = peer.map_or(0, |peer| cx.transport.newest(peer, destination.port));
         sends.put(id, sending);
         let transport = &*cx.transport;
         let has_arrived = |peer, last| transport.is_acknowledged(peer, last);

@@ -156,7 +156,8 @@ impl Spread {
             let Some(peer) = transport.find(node) else {
                 told.waiting = true;
                 transport.want(node);
-                self.set_retry(node, Some(now.after(RETRY)));
+                let again = RETRY.max(transport.retry_after(node));
+                self.set_retry(node, Some(now.after(again)));
                 continue;
             };
             if transport.room(peer, size_of::<NameEntry>() as u64).0 == 0 {

@@ -170,6 +170,15 @@ impl Receive {
         self.end.is_none() || self.context.is_some() && self.ended >= later.issued
     }
 
+    /// Returns true if it was posted by that time, and waits for a process of that node.
+    pub(super) fn waits_for(&self, node: usize, since: u64) -> bool {
+        let named = self
+            .pattern
+            .source
+            .is_some_and(|it| usize::from(it.0) == node);
+        named && self.end.is_none() && self.issued <= since && self.how.claimed().is_none()
+    }
+
     pub(crate) fn new(handle: u64, pattern: Pattern, range: Range) -> Self {
         Receive {
             handle,

@@ -250,6 +250,19 @@ impl Oracle for MessageOracle {
         self.route_disturbed(a, b);
     }
 
+    fn waits_for(&self, node: usize, since: u64) -> Option<String> {
+        let processes = self.processes.iter();
+        let others = processes.filter(|(_, it)| it.watched.node != node && it.watched.is_alive());
+        let mut waiting = others.flat_map(|(slot, process)| {
+            let open = process
+                .receives
+                .iter()
+                .filter(|it| it.waits_for(node, since));
+            open.map(move |receive| format!("process {slot}: {receive:?}"))
+        });
+        waiting.next()
+    }
+
     fn has_pages(&self) -> bool {
         true
     }
