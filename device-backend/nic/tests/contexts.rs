@@ -337,9 +337,14 @@ fn a_context_that_lies_fails_by_its_doorbell_and_hurts_nobody() {
     ];
     for (number, (expected, lie)) in lies.into_iter().enumerate() {
         let Pair { net, a, b } = Pair::lossless();
-        let honest = a.send_context(7, &b).pages(&[0, 1], 0, 2 * PAGE);
-        lie(honest).run();
-        assert_eq!(done(&a.send_doorbell(7)), expected, "lie {number}");
+        let mut honest = a.send_context(7, &b).pages(&[0, 1], 0, 2 * PAGE);
+        honest.context.endpoint = 3.into();
+        let liar = lie(honest);
+        let endpoint = liar.context.endpoint;
+        liar.run();
+        let entry = a.send_doorbell(7);
+        assert_eq!(done(&entry), expected, "lie {number}");
+        assert_eq!(entry.endpoint, endpoint, "lie {number}");
         assert_eq!(a.word(QUEUE_STATUS), 0, "the queue goes on");
         b.receive_context(7)
             .notify()

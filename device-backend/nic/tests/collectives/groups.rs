@@ -1,6 +1,6 @@
 //! How groups form and how they end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::collective::{Element, JoinGroupCommand, Operator};
 use qnic_abi::command::CommandBody;
@@ -111,6 +111,42 @@ fn a_node_that_is_cut_off_is_named_within_the_peer_timeout() {
                     "{rank}: {who:?}"
                 );
             }
+        }
+    }
+}
+
+/// The home goes when some know that the group has started, and others do not yet.
+#[test]
+fn a_home_that_goes_while_its_group_starts_leaves_none_waiting() {
+    let limits = Limits::default();
+    for seed in 0..60 {
+        let net = Net::lossy(4, LossyWire::rough(20), seed);
+        let members: Vec<_> = (0..4).map(|node| net.party(node, 1)).collect();
+        for (rank, member) in (0..).zip(&members) {
+            member.join(1, &members[0], 7, (rank, 4));
+        }
+        let others = &members[1..];
+        let (mut cut, mut waiting) = (None, BTreeSet::from([0, 1, 2]));
+        while !waiting.is_empty() {
+            for (rank, member) in others.iter().enumerate() {
+                for entry in member.completions() {
+                    let joins = entry.kind == CompletionKind::Join as u8;
+                    if joins && status(&entry) == Status::Ok {
+                        member.barrier(2, entry.immediate.get()).issue();
+                        if cut.is_none() {
+                            net.cut(0);
+                            cut = Some(net.cluster().now.0);
+                        }
+                    } else {
+                        assert!(waiting.remove(&rank));
+                    }
+                }
+            }
+            net.advance(if cut.is_none() { 10_000 } else { 10_000_000 });
+            poll_all(&net, 4);
+            let now = net.cluster().now.0;
+            let passed = now - cut.unwrap_or(now);
+            assert!(passed < 2 * limits.peer_timeout, "{seed}: {waiting:?}");
         }
     }
 }

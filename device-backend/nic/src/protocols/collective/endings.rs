@@ -126,11 +126,10 @@ impl Collectives {
                 ..GroupEnd::default()
             };
             let own = cx.core.geometry.node.0;
-            // The home may not have started it; then it tells the others.
-            let mut told = vec![id.home];
-            if group.has_started() {
-                told.extend(group.relatives.all().filter(|node| *node != id.home));
-            }
+            // A home that has not started it tells the others. They are told from here all the same:
+            // it may have started it for some, and be the reason of the end itself.
+            let relatives = group.relatives.all().filter(|node| *node != id.home);
+            let told: Vec<u16> = std::iter::once(id.home).chain(relatives).collect();
             for node in told {
                 if Some(node) != from && node != own {
                     self.outbox.push(node, Content::End(frame), None);

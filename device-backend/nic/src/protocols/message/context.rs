@@ -211,7 +211,7 @@ impl Copied {
         Handle::Context { index, notify }
     }
 
-    /// Tells the process that nothing comes of it.
+    /// Tells the process that nothing comes of it, at the endpoint that it names.
     pub(super) fn refuse<H: Host>(
         &self,
         cx: &mut Context<'_, H>,
@@ -222,6 +222,7 @@ impl Copied {
         let entry = CompletionEntry {
             status: status.code().into(),
             kind: kind as u8,
+            endpoint: self.context.endpoint,
             ..CompletionEntry::default()
         };
         complete(cx.host, cx.core, vni, self.handle(index), entry);
