@@ -2,12 +2,12 @@
 
 use std::io::{BufWriter, IsTerminal};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use qnic_cli::lab::sim::Options;
 use qnic_simulator::campaign::{self, Campaign, Seeds, Summary};
-use qnic_simulator::{Failure, Faults, Options as Simulation};
+use qnic_simulator::{Failure, Faults, Mix, Mode, Options as Simulation};
 
 fn faults(list: &str) -> Result<Faults> {
     let named = |name| match name {
@@ -21,26 +21,58 @@ fn faults(list: &str) -> Result<Faults> {
     list.split(',').map(named).collect()
 }
 
+fn modes(list: &str) -> Result<Vec<Mode>> {
+    if list == "all" {
+        return Ok(Mode::ALL.to_vec());
+    }
+    let named = |name| {
+        Mode::named(name).with_context(|| {
+            let names = Mode::ALL.map(Mode::name).join(", ");
+            format!("there is no mode \"{name}\"; there are {names} and all")
+        })
+    };
+    list.split(',').map(named).collect()
+}
+
+/// What the options say that is simulated.
+fn mix(options: &Options) -> Result<Mix> {
+    let others = Simulation {
+        operations: options.operations,
+        faults: faults(&options.faults)? - faults(&options.without)?,
+        lossless: options.lossless,
+        engines: options.engines,
+        ..Simulation::default()
+    };
+    let mut mix = Mix::from(others);
+    if options.fresh {
+        mix.nodes = Mix::fresh().nodes;
+        // Where a single mode is not asked for.
+        if !options.lossless {
+            mix.modes = Mix::fresh().modes;
+        }
+    }
+    if let Some(nodes) = &options.nodes {
+        mix.nodes = nodes.clone();
+    }
+    if let Some(list) = &options.modes {
+        mix.modes = modes(list)?;
+    }
+    Ok(mix)
+}
+
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let faults = match (faults(&options.faults), faults(&options.without)) {
-        (Ok(with), Ok(without)) => with - without,
-        (Err(error), _) | (_, Err(error)) => {
+    let mix = match mix(options) {
+        Ok(mix) => mix,
+        Err(error) => {
             eprintln!("error: {error}");
             return Ok(ExitCode::from(2));
         }
     };
-    let simulation = Simulation {
-        nodes: options.nodes.into(),
-        operations: options.operations,
-        faults,
-        lossless: options.lossless,
-        engines: options.engines,
-    };
     let failures = match options.seed {
-        Some(seed) if options.shrink => campaign::run(seed, &simulation).err(),
-        Some(seed) => one(seed, &simulation),
+        Some(seed) if options.shrink => campaign::run(seed, &mix.of(seed)).err(),
+        Some(seed) => one(seed, &mix.of(seed)),
         None => {
-            let found = many(options, &simulation).failures;
+            let found = many(options, mix).failures;
             for failure in found.iter().skip(1) {
                 report(failure);
             }
@@ -85,7 +117,7 @@ struct Progress {
 }
 
 impl Campaign for Progress {
-    fn next(&self) -> Option<u64> {
+    fn next(&self) -> Option<(u64, Simulation)> {
         match self.until {
             Some(until) if Instant::now() >= until => None,
             _ => self.seeds.next(),
@@ -102,12 +134,29 @@ impl Campaign for Progress {
     }
 }
 
-fn many(options: &Options, simulation: &Simulation) -> Summary {
-    let count = match (options.seeds, options.hours) {
+/// The first seed of a campaign.
+fn first(options: &Options) -> u64 {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let clock = since_1970.map_or(0, |since| since.as_millis() as u64);
+    options
+        .first
+        .unwrap_or(if options.fresh { clock } else { 0 })
+}
+
+fn many(options: &Options, mix: Mix) -> Summary {
+    let count = match (options.seeds, options.time) {
         (Some(count), _) => count,
         (None, Some(_)) => u64::MAX,
         (None, None) => 1000,
     };
+    let first = first(options);
+    if options.fresh {
+        // Before they run: one may hang.
+        let (least, most) = (mix.nodes.start(), mix.nodes.end());
+        let modes: Vec<_> = mix.modes.iter().map(|mode| mode.name()).collect();
+        let modes = modes.join(", ");
+        println!("seeds from {first} on, {least} to {most} nodes, {modes}");
+    }
     let bar = match std::io::stderr().is_terminal() {
         false => indicatif::ProgressBar::hidden(),
         true if count == u64::MAX => indicatif::ProgressBar::new_spinner(),
@@ -115,16 +164,21 @@ fn many(options: &Options, simulation: &Simulation) -> Summary {
     };
     let start = Instant::now();
     let progress = Progress {
-        seeds: Seeds::new(options.first, count),
-        until: options.hours.map(|hours| start + hours),
+        seeds: Seeds::new(first, count, mix),
+        until: options.time.and_then(|time| start.checked_add(time)),
         bar,
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let summary = campaign::campaign(simulation, threads, options.failures, &progress);
+    let summary = campaign::campaign(threads, options.failures, &progress);
     progress.bar.finish_and_clear();
     let total = &summary.total;
+    let modes = summary.by_mode.iter();
+    let modes: Vec<_> = modes
+        .map(|(mode, seeds)| format!("{seeds} {}", mode.name()))
+        .collect();
+    let modes = modes.join(", ");
     println!(
-        "{} seeds, {} failures in {:.1} s: {} transfers, {} refused or given up, {} \
+        "{} seeds ({modes}), {} failures in {:.1} s: {} transfers, {} refused or given up, {} \
          notifications, {} frames, {} injected faults, {:.0} s of virtual time",
         summary.seeds,
         summary.failures.len(),
@@ -143,16 +197,55 @@ fn many(options: &Options, simulation: &Simulation) -> Summary {
 mod tests {
     use super::*;
 
+    fn parsed(line: &[&str]) -> Options {
+        use clap::{Args, FromArgMatches};
+        let command = Options::augment_args(clap::Command::new("sim"));
+        let options = command.get_matches_from([&["sim"], line].concat());
+        Options::from_arg_matches(&options).unwrap()
+    }
+
     /// What is run unless it is said otherwise is what the simulator takes for that.
     #[test]
     fn the_defaults_are_those_of_the_simulator() {
-        use clap::{Args, FromArgMatches};
-        let command = Options::augment_args(clap::Command::new("sim"));
-        let options = command.get_matches_from(["sim"]);
-        let options = Options::from_arg_matches(&options).unwrap();
-        let default = Simulation::default();
-        assert_eq!(usize::from(options.nodes), default.nodes);
-        assert_eq!(options.operations, default.operations);
+        let default = Mix::from(Simulation::default());
+        assert_eq!(mix(&parsed(&[])).unwrap(), default);
+        assert_eq!(first(&parsed(&[])), 0);
+        let fresh = parsed(&["--fresh"]);
+        assert_eq!(mix(&fresh).unwrap(), Mix::fresh());
+        assert!(first(&fresh) > 1_700_000_000_000);
+    }
+
+    #[test]
+    fn what_is_asked_for_goes_before_what_fresh_seeds_have() {
+        let options = parsed(&["--fresh", "--nodes", "7", "--lossless", "--first", "9"]);
+        let asked = Simulation {
+            nodes: 7,
+            lossless: true,
+            ..Simulation::default()
+        };
+        assert!((0..9).all(|seed| mix(&options).unwrap().of(seed) == asked));
+        assert_eq!(first(&options), 9);
+        let two = mix(&parsed(&["--modes", "engines,lossy"])).unwrap();
+        assert_eq!(two.modes, [Mode::Engines, Mode::Lossy]);
+        assert!(mix(&parsed(&["--modes", "wet"])).is_err());
+    }
+
+    /// The command that repeats a seed of a mix repeats its simulation.
+    #[test]
+    fn a_failure_of_a_mix_is_repeated() {
+        for seed in 0..100 {
+            let options = Mix::fresh().of(seed);
+            let failure = Failure {
+                seed,
+                options,
+                message: String::new(),
+            };
+            let command = failure.replay();
+            let line: Vec<_> = command.split(' ').skip(3).collect();
+            let again = parsed(&line);
+            assert_eq!(again.seed, Some(seed));
+            assert_eq!(mix(&again).unwrap().of(seed), options);
+        }
     }
 
     #[test]

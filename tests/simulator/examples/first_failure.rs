@@ -24,7 +24,8 @@ fn main() -> ExitCode {
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     // Every seed below the first that fails has been started, and is ended.
-    let summary = campaign(&Options::default(), threads, 1, &Seeds::new(first, count));
+    let seeds = Seeds::new(first, count, Options::default());
+    let summary = campaign(threads, 1, &seeds);
     match summary.failures.first() {
         Some(failure) => {
             println!("{failure}");

@@ -1,11 +1,13 @@
 //! Running seeds: one, many, for hours; and making a failure smaller.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe, PanicHookInfo};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::mix::{Mix, Mode};
 use crate::report::Report;
 use crate::schedule::{lock, Trace};
 use crate::settings::Options;
@@ -147,6 +149,8 @@ fn run_with(seed: u64, options: &Options, trace: Trace) -> Result<Report, Failur
 pub struct Summary {
     /// Seeds that were run.
     pub seeds: u64,
+    /// How many of them in each mode.
+    pub by_mode: BTreeMap<Mode, u64>,
     /// Sums over all of them.
     pub total: Report,
     /// What failed, by seed.
@@ -155,8 +159,8 @@ pub struct Summary {
 
 /// When a campaign ends.
 pub trait Campaign: Sync {
-    /// The next seed, or `None` at the end.
-    fn next(&self) -> Option<u64>;
+    /// The next seed and what it simulates, or `None` at the end.
+    fn next(&self) -> Option<(u64, Options)>;
 
     /// A seed was run.
     fn done(&self, summary: &Summary);
@@ -166,46 +170,44 @@ pub trait Campaign: Sync {
 pub struct Seeds {
     next: AtomicU64,
     end: u64,
+    mix: Mix,
 }
 
 impl Seeds {
     /// Seeds in their order.
-    pub fn new(first: u64, count: u64) -> Self {
+    pub fn new(first: u64, count: u64, mix: impl Into<Mix>) -> Self {
         Seeds {
             next: AtomicU64::new(first),
             end: first.saturating_add(count),
+            mix: mix.into(),
         }
     }
 }
 
 impl Campaign for Seeds {
-    fn next(&self) -> Option<u64> {
+    fn next(&self) -> Option<(u64, Options)> {
         let seed = self.next.fetch_add(1, Ordering::Relaxed);
-        (seed < self.end).then_some(seed)
+        (seed < self.end).then(|| (seed, self.mix.of(seed)))
     }
 
     fn done(&self, _summary: &Summary) {}
 }
 
 /// Runs seeds on so many threads. Stops after `most_failures`.
-pub fn campaign(
-    options: &Options,
-    threads: usize,
-    most_failures: usize,
-    seeds: &dyn Campaign,
-) -> Summary {
+pub fn campaign(threads: usize, most_failures: usize, seeds: &dyn Campaign) -> Summary {
     let summary = Mutex::new(Summary::default());
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
                 while !enough.load(Ordering::Relaxed) {
-                    let Some(seed) = seeds.next() else {
+                    let Some((seed, options)) = seeds.next() else {
                         break;
                     };
-                    let result = run(seed, options);
+                    let result = run(seed, &options);
                     let mut summary = lock(&summary);
                     summary.seeds += 1;
+                    *summary.by_mode.entry(Mode::of(&options)).or_default() += 1;
                     match result {
                         Ok(report) => summary.total.add(&report),
                         Err(failure) => summary.failures.push(failure),

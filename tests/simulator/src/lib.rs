@@ -26,6 +26,7 @@
 //! | `workload` | the traits: a workload is workers and their oracle |
 //! | `workloads` | the workloads that there are, and the list of them; they do not import each other |
 //! | `node`, `world` | a NIC as its device process drives it; one simulation |
+//! | `mix` | which clusters the seeds of a campaign simulate |
 //! | [`campaign`], [`throughput`] | many seeds, making a failure smaller; a stream of writes |
 //!
 //! # What holds
@@ -57,6 +58,7 @@ mod common;
 mod expected_bytes;
 mod links;
 mod machine;
+mod mix;
 mod node;
 mod per_slot;
 mod process;
@@ -71,5 +73,6 @@ mod workloads;
 mod world;
 
 pub use campaign::{run, run_traced, Failure};
+pub use mix::{Mix, Mode};
 pub use report::Report;
 pub use settings::{Faults, Options};

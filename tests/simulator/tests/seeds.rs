@@ -1,7 +1,10 @@
-//! The seeds that every test run has.
+//! The seeds that every test run has, and some that no run had before.
 
-use qnic_simulator::campaign::{campaign, trace, Seeds};
-use qnic_simulator::{Faults, Options};
+use std::io::Write;
+use std::time::SystemTime;
+
+use qnic_simulator::campaign::{campaign, trace, Seeds, Summary};
+use qnic_simulator::{Faults, Mix, Options};
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -24,13 +27,37 @@ const LEAST: [(&str, u64); 12] = [
 ];
 
 /// Runs seeds and says which have failed, and how to repeat them.
-fn all_pass(options: &Options, count: u64) {
-    let summary = campaign(options, threads(), 3, &Seeds::new(0, count));
+fn run(seeds: &Seeds, count: u64) -> Summary {
+    let summary = campaign(threads(), 3, seeds);
     for failure in &summary.failures {
         println!("{failure}\n    repeat it: {}", failure.replay());
     }
     assert!(summary.failures.is_empty());
     assert_eq!(summary.seeds, count);
+    summary
+}
+
+/// Seeds that have failed once, where no smaller test fails without the mend.
+#[test]
+fn seeds_that_failed_once_keep_every_promise() {
+    let lossy = |nodes| Options {
+        nodes,
+        ..Options::default()
+    };
+    let engines = Options {
+        lossless: true,
+        engines: true,
+        ..Options::default()
+    };
+    // A context named a page behind the pool for no byte.
+    for (seed, options) in [(99_000_069, lossy(7)), (31_001_753, engines)] {
+        run(&Seeds::new(seed, 1, options), 1);
+    }
+}
+
+/// Runs the first seeds of a kind, and sees that much happens in them.
+fn all_pass(options: &Options, count: u64) {
+    let summary = run(&Seeds::new(0, count, *options), count);
     // The campaign was no idle one.
     assert!(summary.total.bounced > count, "{summary:?}");
     for (name, least) in LEAST {
@@ -70,6 +97,18 @@ fn without_faults_nothing_fails_either() {
         ..Options::default()
     };
     all_pass(&options, 50);
+}
+
+/// Seeds that no run has had: they come from the clock, and each chooses its cluster.
+#[test]
+fn fresh_seeds_in_all_modes_keep_every_promise() {
+    const COUNT: u64 = 150;
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let first = since_1970.unwrap().as_millis() as u64;
+    // Not by `println!`, whose lines the harness keeps: a simulation that hangs is to be found, too.
+    let line = format!("fresh seeds: cargo qnic sim --fresh --first {first} --seeds {COUNT}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    run(&Seeds::new(first, COUNT, Mix::fresh()), COUNT);
 }
 
 #[test]

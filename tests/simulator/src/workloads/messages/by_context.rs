@@ -6,7 +6,7 @@ use qnic_abi::message::{CancelCommand, CancelFlags};
 use zerocopy::IntoBytes;
 
 use super::commands::{Wrong, NO_PORT};
-use super::contexts::{in_pool, pages_at};
+use super::contexts::{in_pool, pages_at, pool_starts};
 use super::oracle::{bytes_of, Message, Pattern, Receive, Space, INCOMING, OUTGOING, POOL_BYTES};
 use super::{Area, MessageWorker};
 use crate::expected_bytes::Range;
@@ -79,7 +79,7 @@ impl MessageWorker<'_> {
                 Ok(Some((region, elsewhere)))
             }
             0 | 1 if length <= POOL_BYTES => {
-                let start = schedule.range(0..POOL_BYTES - length + 1);
+                let start = schedule.range(pool_starts(length));
                 let mut oracle = lock(&self.workload.oracle);
                 if !oracle.reserve(self.slot, id, (INCOMING + start, length)) {
                     return Ok(None);
@@ -128,12 +128,11 @@ impl MessageWorker<'_> {
         context.remote_port = port.into();
         context.ignore_or_immediate = pattern.ignore.into();
         let in_pages = length > POOL_BYTES || schedule.chance(500);
-        let (room, first) = if in_pages {
-            (INCOMING, 0)
-        } else {
-            (POOL_BYTES, INCOMING)
+        let (starts, first) = match in_pages {
+            true => (0..INCOMING - length + 1, 0),
+            false => (pool_starts(length), INCOMING),
         };
-        let start = schedule.range(0..room - length + 1);
+        let start = schedule.range(starts);
         let range: Range = (first + start, length);
         let mut oracle = lock(&self.workload.oracle);
         let handle = oracle.next();

@@ -2,6 +2,7 @@
 //! them, and their doorbells. It does what `guest-lib/src/core/contexts.rs` does for requests of the
 //! library, which this worker does not have: raw commands, without pages that stay behind.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use qnic::provider::Memory;
@@ -19,6 +20,7 @@ use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_driver::Process;
 use zerocopy::IntoBytes;
 
+use super::oracle::POOL_BYTES;
 use crate::machine::mapping::Mapping;
 use crate::machine::platform::{Machine, SimPlatform};
 
@@ -171,6 +173,11 @@ pub(super) fn pages_at(
         at = end;
     }
     Some((count as u16, pages))
+}
+
+/// Where bytes in the pool may begin: a context names a page that is there, also for no byte.
+pub(super) fn pool_starts(length: u64) -> Range<u64> {
+    0..POOL_BYTES - length.max(1) + 1
 }
 
 /// Makes a context one of bytes in the pool.
