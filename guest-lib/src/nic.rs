@@ -37,6 +37,11 @@ pub const INLINE_MAX_VARIABLE: &str = "QNIC_INLINE_MAX";
 /// The NIC of this node.
 ///
 /// Clones are cheap and refer to the same NIC.
+///
+/// It belongs to the process that has opened it. In a child that this forks, each call on it, and on
+/// all that comes of it, ends with [`Error::Forked`]; nothing that the child calls or drops is seen by
+/// the parent, whose transfers go on. Buffers are there, as ordinary memory. A child may open a NIC
+/// itself.
 #[derive(Debug, Clone)]
 pub struct Nic {
     provider: Arc<dyn Provider>,

@@ -75,6 +75,9 @@ pub(crate) const HOST: &[Case] = cases! { "host":
     peers_of_a_killed_process_learn_of_it => on(2, |nodes| {
         scenario::peers_of_a_killed_process_learn_of_it(nodes, [0, 1])
     }),
+    a_process_forks_between_its_transfers => on(1, |nodes| {
+        scenario::a_process_forks_between_its_transfers(nodes)
+    }),
     notifications_of_every_kind => on(2, |nodes| {
         scenario::notifications_of_every_kind(nodes, 300)
     }),

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qnic_abi::PAGE_SIZE;
-use qnic_shared::region::SharedRegion;
+use qnic_shared::region::{Kept, SharedRegion};
 use range_alloc::RangeAllocator;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
@@ -25,6 +25,8 @@ use crate::error::{ConnectError, HostError};
 /// The arena of a node.
 #[derive(Debug)]
 pub(crate) struct Arena {
+    /// A forked child that drops buffers punches holes into none.
+    _kept: Kept,
     pub(crate) file: OwnedFd,
     whole: SharedRegion,
     /// Free pages, by index.
@@ -46,6 +48,7 @@ impl Arena {
         let (file, whole) =
             Self::make_file(size).map_err(ConnectError::system("make the arena (memfd)"))?;
         Ok(Arc::new(Arena {
+            _kept: Kept::descriptor(&file),
             file,
             whole,
             free: Mutex::new(RangeAllocator::new(0..size / PAGE_SIZE)),
@@ -59,6 +62,7 @@ impl Arena {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
         let whole = SharedRegion::map_file(&file, 0, size, true)?;
+        let whole = whole.kept_from_children(Some(&file))?;
         Ok((file, whole))
     }
 

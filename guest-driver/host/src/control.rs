@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_driver::platform::{RequestError, Timeout};
+use qnic_shared::region::{Forked, Kept, Own};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::arena::Arena;
@@ -47,6 +48,9 @@ pub(crate) struct Control {
     changed: Condvar,
     pub(crate) kick: EventFd,
     pub(crate) call: EventFd,
+    /// A forked child has no such connection, and no requests.
+    own: Own<()>,
+    _kept: Kept,
     /// The connection with the device process, which ends with the queue.
     pub(crate) connection: UnixStream,
 }
@@ -68,6 +72,8 @@ impl Control {
             changed: Condvar::new(),
             kick,
             call,
+            own: Own::new(()),
+            _kept: Kept::descriptor(&connection),
             connection,
         })
     }
@@ -120,6 +126,7 @@ impl Control {
         deadline: Instant,
         submitted: Slot,
     ) -> Result<(MutexGuard<'_, State>, usize), RequestError> {
+        self.own.get().map_err(|Forked| RequestError::Gone)?;
         let (mut state, slot) = self.wait_until(self.lock(), deadline, |state| {
             state.slots.iter().position(|slot| *slot == Slot::Free)
         });

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use qnic_abi::Status;
 use qnic_driver::StartError;
+use qnic_shared::region::Forked;
+use rustix::io::Errno;
 
 /// Why a host-mode node cannot be brought up.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +84,12 @@ pub enum HostError {
     /// The driver refused, or the device is gone.
     #[error("{0}")]
     Call(#[from] qnic_driver::CallError),
+    /// This process was forked by that of the node.
+    #[error("this process was forked: the node is its parent's, so open one of its own")]
+    Forked,
+    /// There is no descriptor left.
+    #[error("make an eventfd: {0}")]
+    Descriptor(#[from] Errno),
     /// Host mode can export only what the device process can reach.
     #[error(
         "{length} bytes at {address:#x} are not in the arena that is shared with the device \
@@ -104,4 +112,10 @@ pub enum HostError {
         /// Size of the arena in bytes.
         arena: usize,
     },
+}
+
+impl From<Forked> for HostError {
+    fn from(Forked: Forked) -> Self {
+        HostError::Forked
+    }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use qnic_abi::attach::{
     CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, SRAM_REGION, YIELDING,
 };
-use qnic_shared::region::{map_shared, SharedRegion};
+use qnic_shared::region::{map_shared, Kept, SharedRegion};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserMMap, VhostUserMMapFlags,
     VhostUserProtocolFeatures, VhostUserVirtioFeatures,
@@ -46,9 +46,12 @@ const NEEDED: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::BACKEND_SEND_FD)
     .union(VhostUserProtocolFeatures::SHMEM);
 
-/// A connection to a device process.
-#[derive(Clone)]
-pub(crate) struct FrontEnd(Frontend);
+/// A connection to a device process. A forked child has none, as it would keep the NIC from the next
+/// node.
+pub(crate) struct FrontEnd {
+    _kept: Kept,
+    device: Frontend,
+}
 
 /// Names the message that failed.
 fn check<T>(message: &'static str, result: vhost::Result<T>) -> Result<T, ConnectError> {
@@ -69,16 +72,21 @@ impl FrontEnd {
             path: path.to_owned(),
             error,
         })?;
+        let kept = Kept::descriptor(&stream);
         let mut frontend = Frontend::from_stream(stream, FIRST_DOORBELL as u64);
         negotiate(&mut frontend)?;
-        Ok((FrontEnd(frontend), connection))
+        let front_end = FrontEnd {
+            _kept: kept,
+            device: frontend,
+        };
+        Ok((front_end, connection))
     }
 
     /// Reads the configuration space.
     pub(crate) fn config(&mut self) -> Result<[u8; CONFIG_SIZE], ConnectError> {
         let empty = [0; CONFIG_SIZE];
         let flags = VhostUserConfigFlags::empty();
-        let config = self.0.get_config(0, CONFIG_SIZE as u32, flags, &empty);
+        let config = self.device.get_config(0, CONFIG_SIZE as u32, flags, &empty);
         let (_, bytes) = check("GET_CONFIG", config)?;
         bytes
             .try_into()
@@ -87,7 +95,7 @@ impl FrontEnd {
 
     /// Gives the device the channel on which it can ask for SHMEM_MAP.
     pub(crate) fn give_channel(&mut self, channel: &dyn AsRawFd) -> Result<(), ConnectError> {
-        let set = self.0.set_backend_request_fd(channel);
+        let set = self.device.set_backend_request_fd(channel);
         check("SET_BACKEND_REQ_FD", set)
     }
 
@@ -100,7 +108,7 @@ impl FrontEnd {
         doorbells: &[EventFd],
     ) -> Result<(), ConnectError> {
         let queues = FIRST_DOORBELL + doorbells.len();
-        let offered = check("GET_QUEUE_NUM", self.0.get_queue_num())?;
+        let offered = check("GET_QUEUE_NUM", self.device.get_queue_num())?;
         if offered < queues as u64 {
             return Err(ConnectError::MissingFeature(
                 "a virtqueue for each doorbell",
@@ -113,7 +121,7 @@ impl FrontEnd {
             mmap_offset: 0,
             mmap_handle: arena.file.as_raw_fd(),
         };
-        check("SET_MEM_TABLE", self.0.set_mem_table(&[region]))?;
+        check("SET_MEM_TABLE", self.device.set_mem_table(&[region]))?;
         self.set_queue(CONTROL_QUEUE, control.ring(), &control.kick, &control.call)?;
         self.set_queue(EVENT_QUEUE, events.ring(), &events.kick, &events.call)?;
         for (doorbell, kick) in doorbells.iter().enumerate() {
@@ -122,7 +130,7 @@ impl FrontEnd {
             self.set_queue(FIRST_DOORBELL + doorbell, ring, kick, &control.call)?;
         }
         for queue in 0..queues {
-            let enabled = self.0.set_vring_enable(queue, true);
+            let enabled = self.device.set_vring_enable(queue, true);
             check("SET_VRING_ENABLE", enabled)?;
         }
         Ok(())
@@ -144,7 +152,7 @@ impl FrontEnd {
             avail_ring_addr: available,
             log_addr: None,
         };
-        let device = &self.0;
+        let device = &self.device;
         check("SET_VRING_NUM", device.set_vring_num(queue, size))?;
         check("SET_VRING_ADDR", device.set_vring_addr(queue, &addresses))?;
         check("SET_VRING_BASE", device.set_vring_base(queue, 0))?;
@@ -226,7 +234,9 @@ impl SramSlot {
             return Err("SHMEM_MAP without write access".to_owned());
         }
         let length = usize::try_from(self.size).map_err(|error| error.to_string())?;
-        map_shared(file, request.fd_offset, length).map_err(|error| format!("mmap: {error}"))
+        let sram = map_shared(file, request.fd_offset, length);
+        let sram = sram.and_then(|sram| sram.kept_from_children(None));
+        sram.map_err(|error| format!("mmap: {error}"))
     }
 }
 

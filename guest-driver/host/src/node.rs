@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{mpsc, Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
+use qnic_abi::host_area::{READ_ONLY_PAGES, WAKE_GENERATION, WRITABLE_PAGES};
 use qnic_abi::pool::OpenPools;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::WINDOW_BYTES;
@@ -15,7 +15,7 @@ use qnic_driver::remote_memory::{
     AttachError, ClientConfig, Memory, ServeError, ServerConfig, Volume, VolumeUser,
 };
 use qnic_driver::{check_config, Driver, Platform, Process};
-use qnic_shared::region::SharedRegion;
+use qnic_shared::region::{Forked, Kept, Own, SharedRegion};
 use vhost::vhost_user::FrontendReqHandler;
 use vmm_sys_util::eventfd::{EventFd, EFD_CLOEXEC, EFD_NONBLOCK};
 
@@ -36,8 +36,11 @@ pub const MIN_ARENA: usize = 256 * PAGE_SIZE;
 
 /// A node of the network in this process (X2). Clones stand for the same node;
 /// it leaves the network when the last clone and the last process are dropped.
+///
+/// A child that this process forks has no part in it: each call there returns [`HostError::Forked`],
+/// and what is dropped there stays as it is ([`qnic_shared::region`], "fork").
 #[derive(Clone)]
-pub struct HostNode(Arc<Inner>);
+pub struct HostNode(Arc<Own<Inner>>);
 
 struct Inner {
     driver: Arc<Driver<HostPlatform>>,
@@ -85,31 +88,36 @@ impl HostNode {
         // Set once, here: the cell is empty.
         let _ = shared.driver.set(Arc::downgrade(&driver));
         shared.drain_events(|| ());
-        Ok(HostNode(Arc::new(Inner {
+        Ok(HostNode(Arc::new(Own::new(Inner {
             driver,
             _threads: threads,
             _front_end: front_end,
-        })))
+        }))))
+    }
+
+    fn driver(&self) -> Result<&Arc<Driver<HostPlatform>>, Forked> {
+        Ok(&self.0.get()?.driver)
     }
 
     /// Registers a process, as `uapi::REGISTER` does. Returns `None` if it was refused; the status in
     /// `call` has the reason.
     ///
     /// # Errors
-    /// [`HostError::Call`]
+    /// [`HostError::Call`], [`HostError::Forked`]
     pub fn register(&self, call: &mut uapi::Register) -> Result<Option<HostProcess>, HostError> {
-        let Inner { driver, .. } = &*self.0;
+        let driver = self.driver()?;
         let Some(process) = driver.register((), std::process::id(), call)? else {
             return Ok(None);
         };
         let sram = driver.platform().sram();
         let area = &process.host_area().region;
         Ok(Some(HostProcess {
+            _marked: Kept::word(area, WAKE_GENERATION),
             window: sram.part(process.window_offset(), WINDOW_BYTES),
             host_area: area.part(0, READ_ONLY_PAGES * PAGE_SIZE),
             pool: area.part(READ_ONLY_PAGES * PAGE_SIZE, WRITABLE_PAGES * PAGE_SIZE),
             registration: *call,
-            process,
+            process: Own::new(process),
             node: self.clone(),
         }))
     }
@@ -117,17 +125,19 @@ impl HostNode {
     /// Lets processes that register on this node from now on use physical addresses
     /// if they ask for it (N25); without this they are refused.
     pub fn allow_physical(&self) {
-        let platform = self.0.driver.platform();
-        platform.physical.store(true, Ordering::Relaxed);
+        if let Ok(driver) = self.driver() {
+            let physical = &driver.platform().physical;
+            physical.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Memory that can be exported: `length` bytes (not zero), page aligned and
     /// zeroed, free again when the last clone of the region is dropped.
     ///
     /// # Errors
-    /// [`HostError::ArenaFull`]
+    /// [`HostError::ArenaFull`], [`HostError::Forked`]
     pub fn allocate(&self, length: usize) -> Result<SharedRegion, HostError> {
-        self.0.driver.platform().arena.allocate(length)
+        self.driver()?.platform().arena.allocate(length)
     }
 
     /// Binds a datagram port for an upper module in this process (H1), as modules of a guest's
@@ -141,16 +151,17 @@ impl HostNode {
         config: &PortConfig,
         upper: Arc<dyn Upper<HostPlatform>>,
     ) -> Result<Binding<HostPlatform>, BindError> {
-        self.0.driver.bind_datagrams(number, config, upper)
+        let driver = self.driver().map_err(|Forked| BindError::NoDevice)?;
+        driver.bind_datagrams(number, config, upper)
     }
 
     /// Opens shared pools, as `pool::OPEN_POOLS` does. Returns `None` if that was refused; the status in
     /// `call` has the reason.
     ///
     /// # Errors
-    /// [`HostError::Call`]
+    /// [`HostError::Call`], [`HostError::Forked`]
     pub fn open_pools(&self, call: &mut OpenPools) -> Result<Option<HostPools>, HostError> {
-        HostPools::open(self.0.clone(), &self.0.driver, call)
+        HostPools::open(self.0.clone(), self.driver()?, call)
     }
 
     /// Attaches a volume in the memory of other nodes (H9), over a datagram port.
@@ -163,7 +174,8 @@ impl HostNode {
         config: ClientConfig,
         user: Arc<dyn VolumeUser<HostPlatform>>,
     ) -> Result<Volume<HostPlatform>, AttachError> {
-        self.0.driver.attach_volume(port, config, user)
+        let driver = self.driver().map_err(|Forked| BindError::NoDevice)?;
+        driver.attach_volume(port, config, user)
     }
 
     /// Offers memory of the arena to other nodes (H9), over a datagram port.
@@ -175,15 +187,16 @@ impl HostNode {
         port: u16,
         config: ServerConfig,
     ) -> Result<Memory<HostPlatform>, ServeError> {
-        self.0.driver.serve_memory(port, config)
+        let driver = self.driver().map_err(|Forked| BindError::NoDevice)?;
+        driver.serve_memory(port, config)
     }
 
     /// A page of the arena for datagrams.
     ///
     /// # Errors
-    /// [`HostError::ArenaFull`]
+    /// [`HostError::ArenaFull`], [`HostError::Forked`]
     pub fn new_page(&self) -> Result<HostMemory, HostError> {
-        let platform = self.0.driver.platform();
+        let platform = self.driver()?.platform();
         platform.new_page().map_err(|_| HostError::ArenaFull {
             length: PAGE_SIZE,
             arena: platform.arena.size(),
@@ -195,10 +208,12 @@ impl HostNode {
     /// to one of them faults and brings it back (N8, N13). For tests.
     pub fn evict(&self, address: u64, length: u64) {
         let end = address.saturating_add(length);
-        self.0.driver.platform().evict(address, end);
+        if let Ok(driver) = self.driver() {
+            driver.platform().evict(address, end);
+        }
     }
 
-    pass_on! { self => self.0.driver;
+    pass_on! { self => self.driver();
         /// The versions and properties of driver and NIC, as `uapi::INFO`.
         info(uapi::Info);
         /// A page of counters, as `uapi::COUNTERS`.
@@ -207,14 +222,15 @@ impl HostNode {
 
     /// Returns true if the device process is there.
     pub fn is_alive(&self) -> bool {
-        self.0.driver.is_alive()
+        self.driver().is_ok_and(|driver| driver.is_alive())
     }
 }
 
 impl std::fmt::Debug for HostNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let node = self.driver().map(|driver| driver.geometry().node);
         f.debug_struct("HostNode")
-            .field("node", &self.0.driver.geometry().node)
+            .field("node", &node)
             .finish_non_exhaustive()
     }
 }
@@ -286,11 +302,13 @@ fn eventfd() -> Result<EventFd, ConnectError> {
 /// A process registered on a node: the calls of [`qnic_abi::uapi`], and the
 /// memory that they provide. Dropping it takes everything back.
 pub struct HostProcess {
+    /// What a forked child finds before each command.
+    _marked: Kept,
     window: SharedRegion,
     host_area: SharedRegion,
     pool: SharedRegion,
     registration: uapi::Register,
-    process: Process<HostPlatform>,
+    process: Own<Process<HostPlatform>>,
     node: HostNode,
 }
 
@@ -317,47 +335,50 @@ impl HostProcess {
 
     /// Rings the doorbell.
     pub fn ring_doorbell(&self) {
-        let platform = self.node.0.driver.platform();
-        platform.ring_doorbell(self.process.doorbell_queue());
+        if let (Ok(driver), Ok(process)) = (self.node.driver(), self.process.get()) {
+            let platform = driver.platform();
+            platform.ring_doorbell(process.doorbell_queue());
+        }
     }
 
     /// Exports a range of the node's arena (N2), as `uapi::EXPORT`.
     ///
     /// # Errors
-    /// [`HostError::OutsideArena`], [`HostError::Call`]
+    /// [`HostError::OutsideArena`], [`HostError::Call`], [`HostError::Forked`]
     pub fn export(&self, call: &mut uapi::Export) -> Result<(), HostError> {
         let (address, length) = (call.address.get(), call.length.get());
-        let arena = &self.node.0.driver.platform().arena;
+        let arena = &self.node.driver()?.platform().arena;
         if length > 0 && !arena.contains(address, length) {
             return Err(HostError::OutsideArena { address, length });
         }
-        Ok(self.process.export(call)?)
+        Ok(self.process.get()?.export(call)?)
     }
 
     /// Blocks until the wake generation differs, as `uapi::WAIT`.
     ///
     /// # Errors
-    /// [`HostError::Call`] with `TimedOut` or `NoDevice`.
+    /// [`HostError::Call`] with `TimedOut` or `NoDevice`, [`HostError::Forked`]
     pub fn wait(&self, call: &mut uapi::Wait) -> Result<(), HostError> {
+        let process = self.process.get()?;
         if call.flags.get() & uapi::WAIT_SEEN != 0 {
             // Before the generation is read: a wake event in between leaves the
             // descriptor readable.
-            self.process.waiters().clear_event();
+            process.waiters().clear_event();
         }
-        Ok(self.process.wait(call)?)
+        Ok(process.wait(call)?)
     }
 
     /// A descriptor that is readable when the character device of a guest would be
     /// (`uapi`, "poll").
     ///
     /// # Errors
-    /// The system's, when it has no descriptors left.
-    pub fn event(&self) -> std::io::Result<BorrowedFd<'_>> {
-        let process = &self.process;
+    /// [`HostError::Descriptor`], [`HostError::Forked`]
+    pub fn event(&self) -> Result<BorrowedFd<'_>, HostError> {
+        let process = self.process.get()?;
         process.waiters().event(|| process.is_readable())
     }
 
-    pass_on! { self => self.process;
+    pass_on! { self => self.process.get();
         /// Revokes a segment (N2), as `uapi::UNEXPORT`.
         unexport(uapi::Unexport);
         /// Finds a segment of another process (N3), as `uapi::IMPORT`. Blocks.

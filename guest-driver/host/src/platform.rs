@@ -1,6 +1,5 @@
 //! This process as the platform of the driver core.
 
-use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
@@ -25,6 +24,7 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::arena::Arena;
 use crate::control::Control;
 use crate::device_memory::HostMemory;
+use crate::error::HostError;
 use crate::timer::Timer;
 
 /// This process as the driver core sees it.
@@ -117,8 +117,8 @@ impl HostWaiters {
     /// The descriptor to poll; readable at once if `readable` returns true.
     ///
     /// # Errors
-    /// The system's, when it has no descriptors left.
-    pub(crate) fn event(&self, readable: impl Fn() -> bool) -> io::Result<BorrowedFd<'_>> {
+    /// [`HostError::Descriptor`]
+    pub(crate) fn event(&self, readable: impl Fn() -> bool) -> Result<BorrowedFd<'_>, HostError> {
         let _guard = lock(&self.lock);
         if let Some(event) = self.event.get() {
             return Ok(event.as_fd());

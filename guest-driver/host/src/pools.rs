@@ -7,7 +7,7 @@ use std::sync::Arc;
 use qnic_abi::pool::{OpenPools, PoolInfo, PoolKick, PoolWait};
 use qnic_abi::uapi;
 use qnic_driver::{Driver, Pools};
-use qnic_shared::region::SharedRegion;
+use qnic_shared::region::{Own, SharedRegion};
 
 use crate::calls::pass_on;
 use crate::error::HostError;
@@ -16,7 +16,7 @@ use crate::platform::HostPlatform;
 /// Pools of this process: the calls of [`qnic_abi::pool`]. Dropping it closes them.
 pub struct HostPools {
     range: SharedRegion,
-    pools: Pools<HostPlatform>,
+    pools: Own<Pools<HostPlatform>>,
     /// The node, which lives until the NIC has nothing of the pools any more.
     _node: Arc<dyn Any + Send + Sync>,
 }
@@ -34,7 +34,7 @@ impl HostPools {
         let range = first.and_then(|first| driver.platform().arena.extend(&first, pools.bytes()));
         Ok(range.map(|range| HostPools {
             range,
-            pools,
+            pools: Own::new(pools),
             _node: node,
         }))
     }
@@ -44,7 +44,7 @@ impl HostPools {
         &self.range
     }
 
-    pass_on! { self => self.pools;
+    pass_on! { self => self.pools.get();
         /// Makes the driver look at the queues, as `pool::POOL_KICK`.
         kick(PoolKick);
         /// Blocks until an event is there, as `pool::POOL_WAIT`.
@@ -59,15 +59,17 @@ impl HostPools {
     /// [`HostPools::clear_event`].
     ///
     /// # Errors
-    /// The system's, when it has no descriptors left.
-    pub fn event(&self) -> std::io::Result<BorrowedFd<'_>> {
-        let pools = &self.pools;
+    /// [`HostError::Descriptor`], [`HostError::Forked`]
+    pub fn event(&self) -> Result<BorrowedFd<'_>, HostError> {
+        let pools = self.pools.get()?;
         pools.waiters().event(|| pools.is_readable())
     }
 
     /// Makes the descriptor unreadable; the process looks at its queues afterwards.
     pub fn clear_event(&self) {
-        self.pools.waiters().clear_event();
+        if let Ok(pools) = self.pools.get() {
+            pools.waiters().clear_event();
+        }
     }
 }
 

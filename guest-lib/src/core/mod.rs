@@ -18,6 +18,8 @@ pub(crate) mod wait;
 
 pub use qnic_shared::window as queue;
 
+use qnic_shared::region::FORKED;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -413,9 +415,10 @@ impl Core {
     fn check_device(&self) -> Result<()> {
         let area = self.process.host_area();
         // Acquire; partner: the driver's store, after which it answers no call.
-        match area.load_u64(WAKE_GENERATION, Ordering::Acquire) == GONE {
-            true => Err(Error::DeviceGone),
-            false => Ok(()),
+        match area.load_u64(WAKE_GENERATION, Ordering::Acquire) {
+            GONE => Err(Error::DeviceGone),
+            FORKED => Err(Error::Forked),
+            _ => Ok(()),
         }
     }
 

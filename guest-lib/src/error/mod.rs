@@ -231,6 +231,10 @@ pub enum Error {
     /// queued is left, and every call on it fails from now on.
     #[error("the qnic device is gone or was reset: open it again once it is back")]
     DeviceGone,
+    /// This process is a child that was forked after the NIC was opened, which is its parent's. The
+    /// parent's transfers go on; nothing that the child calls or drops changes anything there.
+    #[error("this process was forked: the NIC that was open is its parent's, so open it anew")]
+    Forked,
     /// The command queue has stopped after a malformed command.
     #[error("{0}: something wrote over this process's window; call Endpoint::reset_queue")]
     QueueFailed(Status),
@@ -321,6 +325,7 @@ impl Error {
     pub(crate) fn call(what: impl FnOnce() -> String, error: CallError) -> Self {
         match error {
             CallError::Gone => Error::DeviceGone,
+            CallError::Forked => Error::Forked,
             CallError::TimedOut => Error::TimedOut,
             CallError::Interrupted => Error::system(what(), std::io::ErrorKind::Interrupted),
             CallError::System(source) => Error::system(what(), source),

@@ -37,6 +37,7 @@ impl From<HostError> for CallError {
             HostError::Call(qnic_host::CallError::NoDevice) => CallError::Gone,
             HostError::Call(qnic_host::CallError::TimedOut) => CallError::TimedOut,
             HostError::Call(qnic_host::CallError::Interrupted) => CallError::Interrupted,
+            HostError::Forked => CallError::Forked,
             other => CallError::System(std::io::Error::other(other)),
         }
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
+use qnic_abi::host_area::{READ_ONLY_PAGES, WAKE_GENERATION, WRITABLE_PAGES};
 use qnic_abi::pool::{self, OpenPools, PoolInfo, PoolKick, PoolWait};
 use qnic_abi::shared::Ordering;
 #[cfg(feature = "remote-memory")]
@@ -20,7 +20,7 @@ use qnic_abi::volume::{
 };
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{uapi, Status, PAGE_SIZE};
-use qnic_shared::region::SharedRegion;
+use qnic_shared::region::{Kept, Own, SharedRegion};
 use rustix::io::Errno;
 use rustix::ioctl::{ioctl, Opcode, Updater};
 use zerocopy::{FromBytes, IntoBytes};
@@ -58,15 +58,15 @@ impl Provider for Device {
         if registration.status != Status::Ok.code() {
             return Ok(Registration::refused(&registration));
         }
-        let map = |offset, length, writable| {
-            SharedRegion::map_file(&file, offset, length, writable).map_err(CallError::System)
-        };
+        let map = |offset, length, writable| map(&file, offset, length, writable);
+        let host_area = map(uapi::MMAP_HOST_AREA, READ_ONLY_PAGES * PAGE_SIZE, false)?;
         let process = LinuxProcess {
+            _marked: Kept::word(&host_area, WAKE_GENERATION),
             window: map(uapi::MMAP_WINDOW, WINDOW_BYTES, true)?,
             doorbell: map(uapi::MMAP_DOORBELL, PAGE_SIZE, true)?,
-            host_area: map(uapi::MMAP_HOST_AREA, READ_ONLY_PAGES * PAGE_SIZE, false)?,
+            host_area,
             pool: map(uapi::MMAP_POOL, WRITABLE_PAGES * PAGE_SIZE, true)?,
-            file,
+            file: Held::new(file),
             registration,
         };
         let offset = registration.doorbell_offset.get() as usize;
@@ -83,7 +83,8 @@ impl Provider for Device {
             return Ok(None);
         }
         let bytes = opened.bytes.get() as usize;
-        let range = SharedRegion::map_file(&file, pool::MMAP_POOLS, bytes, true)?;
+        let range = map(&file, pool::MMAP_POOLS, bytes, true)?;
+        let file = Held::new(file);
         Ok(Some(Box::new(LinuxPools { range, file })))
     }
 
@@ -111,13 +112,44 @@ impl Provider for Device {
     }
 }
 
+/// Maps memory that this process shares with the NIC, and no child that it forks.
+fn map(file: &File, offset: u64, length: usize, writable: bool) -> Result<SharedRegion, CallError> {
+    let region = SharedRegion::map_file(file, offset, length, writable)?;
+    Ok(region.kept_from_children(None)?)
+}
+
+/// The open file that a process is for the kernel: a child would keep its parent registered.
+#[derive(Debug)]
+struct Held {
+    own: Own<()>,
+    _kept: Kept,
+    file: File,
+}
+
+impl Held {
+    fn new(file: File) -> Self {
+        Held {
+            own: Own::new(()),
+            _kept: Kept::descriptor(&file),
+            file,
+        }
+    }
+
+    fn get(&self) -> Result<&File, CallError> {
+        self.own.get()?;
+        Ok(&self.file)
+    }
+}
+
 #[derive(Debug)]
 struct LinuxProcess {
+    /// What a forked child finds before each command.
+    _marked: Kept,
     window: SharedRegion,
     doorbell: SharedRegion,
     host_area: SharedRegion,
     pool: SharedRegion,
-    file: File,
+    file: Held,
     registration: uapi::Register,
 }
 
@@ -125,7 +157,7 @@ struct LinuxProcess {
 macro_rules! ioctls {
     ($($name:ident($call:ty) = $opcode:expr),* $(,)?) => {
         $(fn $name(&self, argument: &mut $call) -> Result<(), CallError> {
-            call::<{ $opcode }, _>(&self.file, argument)
+            call::<{ $opcode }, _>(self.file.get()?, argument)
         })*
     };
 }
@@ -168,14 +200,14 @@ impl Process for LinuxProcess {
     }
 
     fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
-        Ok(self.file.as_fd())
+        Ok(self.file.get()?.as_fd())
     }
 }
 
 #[derive(Debug)]
 struct LinuxPools {
     range: SharedRegion,
-    file: File,
+    file: Held,
 }
 
 impl Pools for LinuxPools {
@@ -195,7 +227,7 @@ impl Pools for LinuxPools {
     }
 
     fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
-        Ok(self.file.as_fd())
+        Ok(self.file.get()?.as_fd())
     }
 }
 

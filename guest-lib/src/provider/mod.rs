@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use qnic_abi::pool::{OpenPools, PoolInfo, PoolKick, PoolWait};
 use qnic_abi::uapi;
 use qnic_abi::{SharedMemory, Status};
-use qnic_shared::region::SharedRegion;
+use qnic_shared::region::{Forked, SharedRegion};
 
 #[cfg(feature = "host")]
 pub mod host;
@@ -29,6 +29,9 @@ pub enum CallError {
     /// The device is gone: removed, broken, or its process ended.
     #[error("the qnic device is gone")]
     Gone,
+    /// This process is a child that was forked later: the NIC is its parent's.
+    #[error("this process was forked")]
+    Forked,
     /// A [`Process::wait`] reached its time limit.
     #[error("timed out")]
     TimedOut,
@@ -53,6 +56,12 @@ pub trait Memory: SharedMemory + Debug + Send + Sync {
 
     /// Copies in.
     fn write_bytes(&self, offset: usize, bytes: &[u8]);
+}
+
+impl From<Forked> for CallError {
+    fn from(Forked: Forked) -> Self {
+        CallError::Forked
+    }
 }
 
 impl Memory for SharedRegion {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use qnic_shared::region::Own;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::stream_protocol::Config;
@@ -19,6 +20,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) machine: Arc<Machine>,
+    /// A forked child has no service thread, which may have had the machine's lock.
+    own: Own<()>,
 }
 
 impl Handle {
@@ -29,15 +32,18 @@ impl Handle {
         let thread = std::thread::Builder::new().name("qnic-streams".into());
         let thread = thread.spawn(move || run(&service));
         thread.map_err(|error| Error::system("start a thread", error))?;
-        Ok(Arc::new(Handle { machine }))
+        let own = Own::new(());
+        Ok(Arc::new(Handle { machine, own }))
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let now = self.machine.now();
-        self.machine.lock().closing = Some(now);
-        self.machine.nudge();
+        if self.own.get().is_ok() {
+            let now = self.machine.now();
+            self.machine.lock().closing = Some(now);
+            self.machine.nudge();
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod disks;
 mod exchange;
 mod floor;
 mod forbidden_maps;
+mod forked;
 mod growth_bench;
 mod guarded;
 mod hostile_guest;
@@ -96,6 +97,8 @@ enum Role {
     ConjugateGradient(parallel::GradientOptions),
     /// Plays the game of life, as a rank of a machine
     GameOfLife(parallel::GameOptions),
+    /// Forks between its transfers: they stay exact, and children are refused
+    Forked(forked::Options),
     /// Exports segments with different rights, and compares them at the end
     KeyOwner,
     /// Tries wrong, stale and insufficient keys on a key owner's segments
@@ -167,6 +170,7 @@ fn main() -> anyhow::Result<()> {
         Role::Heat(options) => parallel::plate(&options),
         Role::ConjugateGradient(options) => parallel::gradient(&options),
         Role::GameOfLife(options) => parallel::game(&options),
+        Role::Forked(options) => forked::run(&options),
         Role::KeyOwner => keys::run_owner(),
         Role::KeyTester(options) => keys::run_tester(&options),
         Role::Life(options) => life::run(&options),

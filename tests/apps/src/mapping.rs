@@ -221,10 +221,10 @@ fn mapped(address: *mut libc::c_void) -> Result<usize> {
 #[derive(Debug)]
 pub(crate) struct Forked(Option<Pid>);
 
-/// Forks; the child runs `child` and ends, with status 0 if that returned true. The
-/// process has one thread.
+/// Forks; the child runs `child` and ends, with status 0 if that returned true. No other thread of
+/// this process holds a lock that `child` takes: it has this thread alone.
 pub(crate) fn fork(child: impl FnOnce() -> bool) -> Result<Forked> {
-    // SAFETY: this process has one thread, so the child's is a whole process.
+    // SAFETY: the C library keeps its own state whole, and the caller the rest.
     match unsafe { libc::fork() } {
         -1 => Err(Error::last_os_error()),
         0 => {

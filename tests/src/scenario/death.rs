@@ -99,3 +99,10 @@ pub(crate) fn peers_of_a_killed_process_learn_of_it(
     );
     wait_until_empty(nodes, to)
 }
+
+/// A process of each node forks children that end, call and drop what they have of its NIC: what it
+/// transfers stays exact, and each call of a child is refused (X9).
+pub(crate) fn a_process_forks_between_its_transfers(nodes: &dyn Nodes) -> Result<()> {
+    let each = (0..nodes.count()).map(|node| (node, "forked".to_owned()));
+    nodes.run_all(&each.collect::<Vec<_>>(), LIMIT)
+}

@@ -25,7 +25,8 @@ pub(crate) use collectives::{
 };
 pub(crate) use contention::{contention, contention_while_the_owner_is_stopped, Contenders};
 pub(crate) use death::{
-    a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it, Load,
+    a_killed_process_leaves_nothing, a_process_forks_between_its_transfers,
+    peers_of_a_killed_process_learn_of_it, Load,
 };
 pub(crate) use exchange::{all_pairs_exchange, demo_between};
 pub(crate) use messages::{

@@ -10,6 +10,7 @@ use qnic_cluster::ByteSize;
 use super::nodes::{on, on_spec, BOTH_KERNELS};
 use super::shell::kernel_complaints;
 use crate::harness::{cases, Case};
+use crate::scenario::a_process_forks_between_its_transfers;
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{wait_until_empty, Nodes, Running};
@@ -91,7 +92,7 @@ fn life(nodes: &VmNodes) -> Result<()> {
         shell(nodes, node, always)?;
         live(nodes.start(node, "life huge")?).with_context(context)?;
     }
-    Ok(())
+    a_process_forks_between_its_transfers(nodes)
 }
 
 /// Prints the steps that held; fails unless all did.

@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 mod copy;
+mod fork;
 
 use std::any::Any;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -21,6 +22,8 @@ use std::sync::Arc;
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
 use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
+
+pub use fork::{Forked, Kept, Own, FORKED};
 
 /// A range of memory of this process that is shared with a NIC or with peers.
 ///

@@ -1,0 +1,185 @@
+//! A process that forks between its transfers (X9): they stay exact, and the child is told that the
+//! NIC is not its own, whatever it calls or drops.
+//!
+//! The peer is a second endpoint of this process: its commands take the same path as those of any
+//! other peer.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use clap::Args;
+use qnic::message::{Destination, Pattern, Source, Tag};
+use qnic::{Endpoint, Error, Nic, Port, RemoteSegment, SegmentName};
+
+use crate::mapping::{self, Forked};
+use qnic_apps::demo::node::{import, say, Exported};
+use qnic_apps::demo::options::{ANSWER_LIMIT, DATA, SOURCE};
+
+/// Words of each segment.
+const WORDS: u64 = 1024;
+const LIMIT: Option<Duration> = Some(ANSWER_LIMIT);
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Transfers beside each child
+    #[arg(long, default_value_t = 2000)]
+    rounds: u64,
+}
+
+/// What a child does.
+#[derive(Clone, Copy, Debug)]
+enum Child {
+    Ends,
+    Calls,
+    Drops,
+}
+
+/// Everything that the process has of its NIC.
+struct Handles {
+    remote: RemoteSegment,
+    target: Exported,
+    source: Exported,
+    peer: Endpoint,
+    endpoint: Endpoint,
+    _nic: Nic,
+}
+
+/// Forks one child after the other, and transfers beside each.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let handles = RefCell::new(Some(Handles::new()?));
+    let mut round = 0;
+    for child in [Child::Ends, Child::Calls, Child::Drops] {
+        let forked = child.fork(&handles)?;
+        let handles = handles.borrow();
+        let handles = handles.as_ref().context("they are the parent's")?;
+        for _ in 0..options.rounds {
+            round += 1;
+            handles
+                .transfer(round)
+                .with_context(|| format!("{child:?}"))?;
+        }
+        ensure!(forked.succeeded()?, "{child:?}: the child failed");
+        // What the parent has is whole, and so is what it gets anew.
+        handles
+            .message(round)
+            .with_context(|| format!("{child:?}"))?;
+        Exported::new(&handles.endpoint, SegmentName(99), 4096)?;
+    }
+    say("forked", round)
+}
+
+impl Child {
+    fn fork(self, handles: &RefCell<Option<Handles>>) -> Result<Forked> {
+        let forked = mapping::fork(|| match self {
+            Child::Ends => true,
+            Child::Calls => handles.borrow().as_ref().is_some_and(Handles::are_refused),
+            Child::Drops => {
+                drop(handles.take());
+                true
+            }
+        });
+        forked.context("fork")
+    }
+}
+
+impl Handles {
+    fn new() -> Result<Self> {
+        let nic = Nic::open().context("open the NIC")?;
+        let register = || nic.register(Port(0)).context("register");
+        let (endpoint, peer) = (register()?, register()?);
+        let bytes = 8 * WORDS as usize;
+        let target = Exported::new(&peer, DATA, bytes)?;
+        Ok(Handles {
+            source: Exported::new(&endpoint, SOURCE, bytes)?,
+            remote: import(&endpoint, peer.node().0, peer.port(), DATA)?,
+            target,
+            peer,
+            endpoint,
+            _nic: nic,
+        })
+    }
+
+    /// Writes a word and reads it.
+    fn transfer(&self, round: u64) -> Result<()> {
+        let (word, at) = (
+            round.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            8 * (round % WORDS),
+        );
+        let (sent, got) = (self.source.part(0, 8), self.source.part(8, 8));
+        self.source.buffer.store_u64(0, word)?;
+        self.source.buffer.store_u64(8, 0)?;
+        let write = self.endpoint.write(&self.remote, at, sent);
+        write.timeout(ANSWER_LIMIT).fenced()?;
+        ensure!(
+            self.target.buffer.load_u64(at as usize)? == word,
+            "a write is complete, and its bytes are not there"
+        );
+        let read = self.endpoint.read(&self.remote, at, got);
+        read.timeout(ANSWER_LIMIT).fenced()?;
+        ensure!(
+            self.source.buffer.load_u64(8)? == word,
+            "a read has brought something else"
+        );
+        Ok(())
+    }
+
+    /// Sends a message and receives it.
+    fn message(&self, round: u64) -> Result<()> {
+        let from = Source::Process(self.endpoint.node(), self.endpoint.port());
+        let to = Destination::tagged(self.peer.node(), self.peer.port(), Tag(round));
+        let pattern = Pattern::tagged(from, Tag(round));
+        let mut receive = self.peer.receive(&pattern, self.target.part(0, 8)).post()?;
+        let mut send = self.endpoint.send(&to, &round.to_le_bytes()).post()?;
+        send.wait(LIMIT)?;
+        receive.wait(LIMIT)?;
+        ensure!(self.target.buffer.load_u64(0)? == round, "another message");
+        Ok(())
+    }
+
+    /// Returns true if every call is refused because this process was forked, and says which is not.
+    fn are_refused(&self) -> bool {
+        let endpoint = &self.endpoint;
+        let word = || self.source.part(0, 8);
+        let to = Destination::tagged(self.peer.node(), self.peer.port(), Tag(1));
+        let pattern = Pattern::tagged(Source::Any, Tag(1));
+        // The child's own memory now: nothing of this is seen by the parent.
+        let stored = self.source.buffer.store_u64(0, 7);
+        let calls = [
+            ("store", stored.and(Err(Error::Forked))),
+            ("write", endpoint.write(&self.remote, 0, word()).fenced()),
+            (
+                "write inline",
+                endpoint.write(&self.remote, 0, b"8 bytes.").fenced(),
+            ),
+            ("read", endpoint.read(&self.remote, 0, word()).fenced()),
+            ("send", endpoint.send(&to, b"8 bytes.").post().map(drop)),
+            (
+                "receive",
+                endpoint.receive(&pattern, word()).post().map(drop),
+            ),
+            (
+                "import",
+                endpoint
+                    .import(self.peer.node(), self.peer.port(), DATA, ANSWER_LIMIT)
+                    .map(drop),
+            ),
+            (
+                "export",
+                endpoint
+                    .export(SegmentName(98), &self.source.buffer, qnic::Access::READ)
+                    .map(drop),
+            ),
+            ("path", endpoint.path(self.peer.node()).map(drop)),
+            ("reset", endpoint.reset_queue()),
+        ];
+        let mut refused = true;
+        for (call, result) in calls {
+            if !matches!(result, Err(Error::Forked)) {
+                eprintln!("{call} in a forked child: {result:?}");
+                refused = false;
+            }
+        }
+        refused
+    }
+}
