@@ -18,7 +18,7 @@ const ECHO_PORT: Port = Port(13);
 const LONGEST: usize = 100_000;
 /// Rounds after which it is said that messages come and go.
 const RUNNING: u64 = 20;
-/// How long nothing is sent before a wait for a message that does not come: longer than what has been
+/// How long nothing comes or is sent before a wait for a message that does not come: longer than what has been
 /// sent is watched for.
 const QUIET: Duration = Duration::from_secs(2);
 /// Exit status when a message failed.
@@ -68,14 +68,21 @@ fn fail(error: &Error, rounds: u64) -> ! {
     std::process::exit(MESSAGE_FAILED);
 }
 
-/// After some seconds without a frame between the nodes, waits for a message of a process by a receive
-/// and by a probe, and says why both fail. Nothing is sent meanwhile.
+/// Sees that no message comes for some seconds, then waits for one of a process by a receive and by a
+/// probe, and says why both fail. Nothing is sent meanwhile.
 fn wait_in_vain(
     endpoint: &Endpoint,
     memory: &Exported,
     (node, port): (NodeId, Port),
 ) -> Result<()> {
-    std::thread::sleep(QUIET);
+    // It names no node, so it has none watched.
+    let anything = Pattern::any_tag(Source::Any);
+    let quiet = endpoint.receive(&anything, memory.part(LONGEST, LONGEST));
+    match quiet.timeout(QUIET).wait() {
+        Err(Error::TimedOut) => {}
+        Err(error) => return Err(error.into()),
+        Ok(_) => bail!("a message has come that was never sent"),
+    }
     let pattern = Pattern::tagged(Source::Process(node, port), Tag(RUNNING));
     let mut receive = endpoint.receive(&pattern, memory.part(0, LONGEST)).post()?;
     say("talking", std::process::id())?;
