@@ -4,7 +4,7 @@
 //! An [`AtomicCommand`] changes one operand in an exported segment that grants reading
 //! and writing. The NIC of the responder, which has the memory, executes it once,
 //! whatever the wire loses; its result goes to the result record of the requesting
-//! process ([`crate::host_area::RESULTS`]).
+//! process ([`crate::host_area::RESULTS`]), or into its completion.
 //!
 //! | kind | class | sent by | body |
 //! |---|---|---|---|
@@ -142,7 +142,7 @@ layouts! {
     ///  32  | operands[1], y                    |
     ///  40  | length          |function| record |
     ///  48  |r_segm. | reserved                 |
-    ///  56  | reserved                          |
+    ///  56  | handle                            |
     /// ```
     #[bytes(DESCRIPTOR_BYTES)]
     pub struct AtomicCommand {
@@ -163,9 +163,10 @@ layouts! {
         /// Index of the remote segment.
         pub remote_segment: U16,
         /// Zero.
-        pub reserved0: [U16; 3],
-        /// Zero.
-        pub reserved1: U64,
+        pub reserved: [U16; 3],
+        /// Zero, or the handle of its entry in the completion queue (N12). That has the result then,
+        /// and `record` is zero.
+        pub handle: U64,
     }
 }
 

@@ -45,6 +45,9 @@
 //! and those of all lanes every [`crate::window::COMPLETION_STEP`] completions of the VNI; so a
 //! counter never stays behind.
 //!
+//! A command with a handle that is not zero has an entry in the completion queue as well: as soon as
+//! it has ended itself, whatever its lane waits for, and before a counter says so.
+//!
 //! At most [`OPERATIONS`] of these commands are under way at once. The error ring has as many
 //! records, so none is overwritten while a process lets no more be under way from one look at the
 //! ring to the next.
@@ -66,9 +69,9 @@
 //! agree with the receiver on how many are under way.
 //!
 //! # Completion queue
-//! Commands with a handle of the process (messages: [`crate::message`]) end in the completion
-//! queue, each with an entry of its own, in the order in which they end. Entry *n* stands in
-//! place *n* modulo [`COMPLETION_ENTRIES`]. What it tells of is done before it is stored: data is
+//! Commands with a handle of the process end in the completion queue, each with an entry of its own,
+//! in the order in which they end: messages ([`crate::message`]) always, writes, reads and atomic
+//! commands as they like. Entry *n* stands in place *n* modulo [`COMPLETION_ENTRIES`]. What it tells of is done before it is stored: data is
 //! in memory. The NIC stores the entry, then [`COMPLETION_TAIL`], with release; the process loads
 //! the tail with acquire, then the entries, then stores
 //! [`crate::window::COMPLETION_HEAD`]. Nothing is dropped when the queue is full: the NIC keeps
@@ -235,6 +238,9 @@ numbered! {
         DatagramSend = 8,
         /// The buffer of a [`crate::datagram::DatagramPostCommand`].
         DatagramReceive = 9,
+        /// A write, a read or an atomic command with a handle. Of it `handle` and `status` count; of an
+        /// atomic command `tag` has the value and `immediate` the detail.
+        Transfer = 10,
     }
 }
 

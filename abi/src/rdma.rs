@@ -38,12 +38,10 @@ pub mod kind {
 }
 
 bitflags! {
-    /// Modifiers of a [`WriteCommand`].
+    /// Modifiers of a [`Write`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct WriteFlags: u32 {
-        /// Signal [`WriteCommand::notification`] at the destination after all data of
-        /// this and of every earlier write of this process to that node has been
-        /// delivered (N9, N18).
+        /// Signal the notification behind the last byte.
         const NOTIFY = 1;
     }
 }
@@ -61,7 +59,7 @@ layouts! {
     ///  32  | remote_address                    |
     ///  40  | remote_key                        |
     ///  48  | l_segm.| r_segm.| notification    |
-    ///  56  | flags           | reserved        |
+    ///  56  | handle                            |
     ///  64  | inline payload, 128 bytes         | … 192
     /// ```
     #[bytes(DESCRIPTOR_BYTES)]
@@ -84,13 +82,12 @@ layouts! {
         pub local_segment: U16,
         /// Index of the remote segment.
         pub remote_segment: U16,
-        /// Number of the notification with [`WriteFlags::NOTIFY`], counted or one-shot
-        /// ([`crate::host_area`]) and not zero; else zero.
+        /// Zero, or the number of a notification, counted or one-shot ([`crate::host_area`]). It is
+        /// signalled at the destination after all data of this and of every earlier write of this
+        /// process to that node has been delivered (N9, N18).
         pub notification: U32,
-        /// [`WriteFlags`].
-        pub flags: U32,
-        /// Zero.
-        pub reserved: U32,
+        /// Zero, or the handle of its entry in the completion queue (N12).
+        pub handle: U64,
     }
 
     /// A read (N9).
@@ -104,7 +101,7 @@ layouts! {
     ///  32  | remote_address                    |
     ///  40  | remote_key                        |
     ///  48  | l_segm.| r_segm.| reserved        |
-    ///  56  | reserved                          |
+    ///  56  | handle                            |
     /// ```
     #[bytes(DESCRIPTOR_BYTES)]
     pub struct ReadCommand {
@@ -125,9 +122,9 @@ layouts! {
         /// Index of the remote segment.
         pub remote_segment: U16,
         /// Zero.
-        pub reserved0: U32,
-        /// Zero.
-        pub reserved1: U64,
+        pub reserved: U32,
+        /// Zero, or the handle of its entry in the completion queue (N12).
+        pub handle: U64,
     }
 }
 

@@ -50,11 +50,11 @@ fn a_notifying_inline_write() {
         remote_key: 0x1122_3344_5566_7788.into(),
         remote_segment: 9.into(),
         notification: 0x0a0b.into(),
-        flags: WriteFlags::NOTIFY.bits().into(),
+        handle: 0x0c0d.into(),
         ..Default::default()
     };
     let golden = "0101080003000201 0800000000000000 0000000000000000 0000000000000000 \
-                  78563412007f0000 8877665544332211 000009000b0a0000 0100000000000000";
+                  78563412007f0000 8877665544332211 000009000b0a0000 0d0c000000000000";
     assert_eq!(hex(command.as_bytes()), golden);
     assert_eq!(command.descriptor().read::<WriteCommand>(), command);
 }
@@ -553,7 +553,7 @@ fn the_first_words_of_an_sram() {
     let header = geometry.header();
     assert_eq!(
         hex(&header.as_bytes()[..32]),
-        "716e69637372616d 1100000001020000 000000000e000000 0000800000000000"
+        "716e69637372616d 1200000001020000 000000000e000000 0000800000000000"
     );
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //!   Nic ──register(port)──► Endpoint ──export(name, buffer)──► Segment
 //!                              │  └────import(node, port, name)──► RemoteSegment
-//!                              ├── write, read, flush ──► Write, Read, Flush ──► Ticket
+//!                              ├── write, read, flush ──► Write, Read, Flush ──► Ticket, Request
 //!                              ├── atomic ──► RemoteWord: swap, fetch_add, … ──► AtomicOperation
 //!                              ├── notification(id): test, spin, wait, acknowledge, arm
 //!                              ├── queue(): the notifications of many senders, one by one
@@ -164,6 +164,7 @@ pub mod provider;
 pub mod rdma;
 #[cfg(feature = "remote-memory")]
 pub mod remote_memory;
+pub mod request;
 #[cfg(feature = "stream")]
 pub mod stream;
 pub mod stream_protocol;

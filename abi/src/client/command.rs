@@ -2,7 +2,7 @@
 
 use crate::atomic::{AtomicCommand, Function};
 use crate::command::{CommandBody, CommandFlags, Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
-use crate::rdma::{Opcode, WriteCommand, WriteFlags};
+use crate::rdma::{Opcode, WriteCommand};
 use crate::{Key, NodeId, Port, SegmentId};
 use zerocopy::IntoBytes;
 
@@ -53,6 +53,8 @@ pub struct Command {
     pub operands: [u64; 2],
     /// Result record of an atomic command.
     pub record: u16,
+    /// Zero, or the handle of its completion.
+    pub handle: u64,
 }
 
 impl Command {
@@ -117,6 +119,13 @@ impl Command {
         self
     }
 
+    /// The same, with a completion of its own.
+    #[must_use]
+    pub fn handle(mut self, handle: u64) -> Self {
+        self.handle = handle;
+        self
+    }
+
     /// What stands in the queue. An opcode that is none gets the fields of a write.
     pub fn descriptor(&self) -> Descriptor {
         let mut raw = match self.opcode {
@@ -146,10 +155,9 @@ impl Command {
         raw.remote_address = self.remote.memory.address.into();
         raw.remote_key = self.remote.memory.key.0.into();
         raw.remote_segment = self.remote.memory.segment.0.into();
-        if let Some(notification) = self.notification.filter(|_| self.opcode != READ) {
-            raw.flags = WriteFlags::NOTIFY.bits().into();
-            raw.notification = notification.into();
-        }
+        let notification = self.notification.filter(|_| self.opcode != READ);
+        raw.notification = notification.unwrap_or(0).into();
+        raw.handle = self.handle.into();
         raw
     }
 
@@ -162,6 +170,7 @@ impl Command {
         raw.length = (self.length as u32).into();
         raw.function = self.function.into();
         raw.record = self.record.into();
+        raw.handle = self.handle.into();
         raw
     }
 }

@@ -16,12 +16,13 @@ use qnic_abi::command::{CommandBody, CommandFlags};
 use qnic_abi::host_area::result_offset;
 use qnic_abi::shared::Ordering;
 
-use crate::core::tracker::Issued;
+use crate::core::tracker::{Issued, Summary};
 use crate::core::{Core, IssueOptions};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Operation, Result};
 use crate::memory::RemoteSegment;
 use crate::rdma::Ticket;
+use crate::request::Request;
 
 /// The memory of an atomic operation: where it is, and how many bytes.
 #[derive(Debug, Clone)]
@@ -49,6 +50,22 @@ impl Operand {
         })
     }
 
+    /// An operation as a command, and what is said of it if it fails.
+    fn command(&self, function: Function, operands: [u64; 2]) -> Result<(AtomicCommand, Summary)> {
+        let (segment, length) = (&self.segment, self.length);
+        let (target, summary) = segment.describe(Operation::Atomic, self.offset, length)?;
+        let mut command = AtomicCommand::command();
+        command.header = target.header;
+        command.header.opcode = OPCODE;
+        command.remote_address = target.address.into();
+        command.remote_key = target.key.into();
+        command.remote_segment = target.segment.into();
+        command.operands = operands.map(Into::into);
+        command.length = (length as u32).into();
+        command.function = (function as u16).into();
+        Ok((command, summary))
+    }
+
     /// Executes one operation; returns value and detail.
     pub(crate) fn execute(
         &self,
@@ -63,17 +80,8 @@ impl Operand {
         let destination = (segment.node(), segment.port());
         let record = core.records.take(destination, is_over, has_ended);
         let record = record.ok_or(Error::QueueFull)?;
-        let (target, summary) = segment.describe(Operation::Atomic, self.offset, self.length)?;
-        let mut command = AtomicCommand::command();
-        command.header = target.header;
-        command.header.opcode = OPCODE;
+        let (mut command, summary) = self.command(function, operands)?;
         command.header.flags = CommandFlags::PUBLISH.bits();
-        command.remote_address = target.address.into();
-        command.remote_key = target.key.into();
-        command.remote_segment = target.segment.into();
-        command.operands = operands.map(Into::into);
-        command.length = (self.length as u32).into();
-        command.function = (function as u16).into();
         command.record = record.number.into();
         let options = IssueOptions::CLAIMED.until(deadline);
         let issued = core.issue(&command.descriptor(), &[], summary, options)?;
@@ -193,6 +201,22 @@ impl<T: sealed::Value> AtomicOperation<'_, T> {
         } = self;
         let (before, _) = self.operand.execute(function, operands, self.timeout)?;
         Ok(T::of(before))
+    }
+}
+
+impl<'w, T: sealed::Value> AtomicOperation<'w, T> {
+    /// Issues it, with a completion of its own: [`Completion::immediate`] has what the word was. Waits
+    /// only for room in the command queue.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`]: the timeout is over; [`Error::DeviceGone`], [`Error::QueueFailed`].
+    ///
+    /// [`Completion::immediate`]: crate::request::Completion::immediate
+    pub fn begin(self) -> Result<Request<'w>> {
+        let core = &*self.operand.core;
+        let (command, summary) = self.operand.command(self.function, self.operands)?;
+        let issued = core.issue_request(command, &[], summary, core.deadline(self.timeout))?;
+        Ok(Request::transfer(core, issued, summary.failure))
     }
 }
 

@@ -157,17 +157,54 @@ impl Core {
             tracker = self.wait_for_room(tracker, summary.destination(), options.deadline)?;
             lane = tracker.lane(summary.destination());
         }
+        let issued = self.enter(
+            tracker,
+            lane,
+            (descriptor, payload),
+            summary,
+            options.claimed,
+        );
+        // A NIC with completions that are not read would not read the command.
+        self.progress_messages();
+        Ok(issued)
+    }
+
+    /// Puts a command with a ticket into the queue; `None` if there is no room.
+    ///
+    /// # Errors
+    /// [`Error::DeviceGone`]
+    fn try_issue(&self, command: (&Descriptor, &[u8]), summary: Summary) -> Result<Option<Issued>> {
+        self.check_device()?;
+        let mut tracker = self.tracker();
+        let lane = tracker.lane(summary.destination());
+        if !tracker.has_room(lane) {
+            tracker.poll(self.process.host_area(), &self.claims);
+            if !tracker.has_room(lane) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.enter(tracker, lane, command, summary, true)))
+    }
+
+    /// Puts a command for which there is room into the queue.
+    #[inline]
+    fn enter(
+        &self,
+        mut tracker: MutexGuard<'_, Tracker>,
+        lane: u8,
+        (descriptor, payload): (&Descriptor, &[u8]),
+        summary: Summary,
+        claimed: bool,
+    ) -> Issued {
         let mut descriptor = *descriptor;
         descriptor.header.lane = lane;
         let command = Command::new(&descriptor, payload);
-        let issued = tracker.enter(lane, summary, &self.claims, options.claimed);
+        let issued = tracker.enter(lane, summary, &self.claims, claimed);
         if tracker.countdown.count() {
             self.time_transfer(issued.mark, self.now());
         }
         self.publish(&command, tracker, issued.number);
-        // A NIC with completions that are not read would not read the command.
-        self.progress_messages();
-        Ok(issued)
+        issued
     }
 
     /// Waits until another command to a destination fits, if that is so only later.
@@ -298,6 +335,13 @@ impl Core {
         let mut tracker = self.polled_tracker();
         self.claims.release(issued);
         tracker.take_claimed(issued)
+    }
+
+    /// Gives the failure of a claimed command, if it has one, to the next fence or flush.
+    pub(crate) fn disclaim(&self, issued: &Issued) {
+        if !self.claims.release(issued) {
+            self.tracker().disclaim(issued);
+        }
     }
 
     /// Ends the claim of a command, and has its failure dropped.

@@ -62,7 +62,7 @@ pub(crate) struct Issued {
     pub(crate) mark: Mark,
 }
 
-/// The operations whose tickets live, by slot: 0, or the command number + 1,
+/// The operations whose tickets live, by slot: 0, or the name of the command,
 /// with one of the flags below when it is settled which call learns of a failure.
 #[derive(Debug)]
 pub(crate) struct Claims(Box<[AtomicU64]>);
@@ -73,6 +73,11 @@ const FAILED: u64 = 1 << 63;
 /// The failure, if any, is to be dropped.
 const SILENT: u64 = 1 << 62;
 
+/// The name of a command, which is not 0. A ticket of an earlier generation names no later command.
+fn name(issued: &Issued) -> u64 {
+    ((issued.mark.generation % (1 << 14)) << 48) | ((issued.number + 1) % (1 << 48))
+}
+
 impl Claims {
     pub(crate) fn new() -> Self {
         Claims((0..OPERATIONS).map(|_| AtomicU64::new(0)).collect())
@@ -80,7 +85,7 @@ impl Claims {
 
     /// Notes whether the ticket of an operation lives. Called with the tracker locked.
     fn claim(&self, issued: &Issued, claimed: bool) {
-        let value = if claimed { issued.number + 1 } else { 0 };
+        let value = if claimed { name(issued) } else { 0 };
         // Relaxed: the tracker's lock orders it before the command's failure.
         self.at(issued).store(value, Ordering::Relaxed);
     }
@@ -88,13 +93,13 @@ impl Claims {
     /// Returns true if the failure of a command belongs to its ticket. Called with the
     /// tracker locked.
     fn keep(&self, issued: &Issued) -> bool {
-        self.replace(issued, (issued.number + 1) | FAILED)
+        self.replace(issued, name(issued) | FAILED)
     }
 
     /// Has the failure of a command dropped. Returns false if the failure may have been
     /// put aside for its ticket. Called with the tracker locked.
     pub(crate) fn silence(&self, issued: &Issued) -> bool {
-        self.replace(issued, (issued.number + 1) | SILENT)
+        self.replace(issued, name(issued) | SILENT)
     }
 
     /// Ends a claim. Returns false if a failure may have been put aside for it.
@@ -108,12 +113,12 @@ impl Claims {
         let order = Ordering::Relaxed;
         let claim = self.at(issued);
         claim
-            .compare_exchange(issued.number + 1, new, order, order)
+            .compare_exchange(name(issued), new, order, order)
             .is_ok()
     }
 
     fn is_silent(&self, issued: &Issued) -> bool {
-        self.at(issued).load(Ordering::Relaxed) == (issued.number + 1) | SILENT
+        self.at(issued).load(Ordering::Relaxed) == name(issued) | SILENT
     }
 
     fn at(&self, issued: &Issued) -> &AtomicU64 {

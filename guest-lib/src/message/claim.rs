@@ -6,11 +6,11 @@ use qnic_abi::command::CommandBody;
 use qnic_abi::message::{ReceiveCommand, ReceiveFlags};
 use qnic_abi::{NodeId, Port, Status};
 
-use super::request::RequestKind;
 use super::{receive, Completion, Request, Tag};
 use crate::core::Core;
-use crate::error::{Error, MessageError, MessageOperation, Result};
+use crate::error::{MessageError, MessageOperation, Result};
 use crate::memory::Part;
+use crate::request::RequestKind;
 
 /// What a message says of itself before it is received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +91,7 @@ impl<'a> Claim<'a> {
 
     pub(crate) fn look(&mut self) -> Result<Option<Claimed<'a>>> {
         if self.told {
-            let gone = self.request.what().with(Status::NoMessage);
-            return Err(Error::Message(gone));
+            return Err(self.request.failure(Status::NoMessage));
         }
         let Some(end) = self.request.look()? else {
             return Ok(None);

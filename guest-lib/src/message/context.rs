@@ -10,12 +10,12 @@ use qnic_abi::PAGE_SIZE;
 use zerocopy::IntoBytes;
 
 use super::pattern::Fields;
-use super::request::RequestKind;
 use super::{Completion, Destination, Pattern, Pool, PoolBuffer, Request};
 use crate::core::contexts::{Contents, Direction};
 use crate::core::Core;
 use crate::error::{Error, MessageError, MessageOperation, Result};
 use crate::memory::Part;
+use crate::request::RequestKind;
 
 /// A message whose bytes are in the buffer pool, or a receive that puts them there. It has the
 /// buffer while the NIC has it.

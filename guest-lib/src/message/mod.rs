@@ -98,45 +98,21 @@ mod pattern;
 mod pool;
 mod probe;
 mod receive;
-mod request;
 mod send;
 mod short;
 
-use qnic_abi::{NodeId, Port};
-
 use crate::endpoint::Endpoint;
 
+pub use crate::request::{wait_all, wait_any, Completion, Request, Tag};
 pub use claim::{Claim, Claimed, Envelope};
 pub use context::{Pooled, PooledReceive, PooledSend};
 pub use many::MultiReceive;
-pub use pattern::{Destination, MessageEndpoint, Pattern, Source, Tag};
+pub use pattern::{Destination, MessageEndpoint, Pattern, Source};
 pub use pool::{Pool, PoolBuffer};
 pub use probe::Probe;
 pub use receive::{Receive, Room};
-pub use request::{wait_all, wait_any, Request};
 pub use send::{Contents, Send};
 pub use short::{SendShort, SHORT_MAX};
-
-/// A message that was sent, or has arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Completion {
-    /// Node of the other process: that has sent it, or that it was sent to.
-    pub node: NodeId,
-    /// Port of the other process.
-    pub port: Port,
-    /// Its tag; 0 in the untagged space.
-    pub tag: Tag,
-    /// Bytes of the message as it was sent.
-    pub length: u64,
-    /// Where it begins in the part that its receive was given; 0 but for a [`MultiReceive`].
-    pub offset: u64,
-    /// What its sender has given with it; 0 of a Send.
-    pub immediate: u64,
-    /// The message is longer than its receive: what fits has arrived. The sender learns of it
-    /// only if the message does not fit in a frame.
-    pub truncated: bool,
-}
 
 /// # Messages
 /// [`crate::message`] has the rules.

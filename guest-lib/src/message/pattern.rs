@@ -5,10 +5,7 @@ use qnic_abi::message::ENDPOINTS;
 use qnic_abi::{NodeId, Port};
 
 use crate::error::{MessageError, MessageOperation};
-
-/// The tag of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Tag(pub u64);
+use crate::request::Tag;
 
 /// One of the 16 endpoints of a process. Receives of one never meet messages of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -7,10 +7,10 @@ use qnic_abi::message::{ProbeCommand, ProbeFlags};
 use qnic_abi::Status;
 
 use super::pattern::Fields;
-use super::request::RequestKind;
 use super::{Claim, Claimed, Completion, Envelope, Pattern, Request};
 use crate::core::Core;
 use crate::error::{MessageOperation, Result};
+use crate::request::RequestKind;
 
 /// A look for messages that have arrived, and that no posted receive takes, which has not begun
 /// ([`Endpoint::probe`](crate::Endpoint::probe)).

@@ -6,12 +6,12 @@ use qnic_abi::command::CommandBody;
 use qnic_abi::message::{ReceiveCommand, ReceiveFlags};
 
 use super::pattern::Fields;
-use super::request::RequestKind;
 use super::{context, Completion, MultiReceive, Pattern, Request};
 use crate::core::contexts::Direction;
 use crate::core::Core;
 use crate::error::{Error, MessageError, MessageOperation, Result};
 use crate::memory::{LocalMemory, Part, Range};
+use crate::request::RequestKind;
 
 /// Where the bytes of a message go, in memory that the endpoint exports, whatever access that
 /// grants.

@@ -6,7 +6,6 @@ use qnic_abi::command::{CommandBody, INLINE_CAPACITY};
 use qnic_abi::message::{SendCommand, SendFlags};
 
 use super::pattern::Fields;
-use super::request::RequestKind;
 use super::{context, Completion, Destination, Request};
 use crate::core::contexts::Direction;
 use crate::core::Core;
@@ -14,6 +13,7 @@ use crate::error::{MessageOperation, Result};
 use crate::memory::{LocalMemory, Part};
 use crate::rdma::transfer::Local;
 use crate::rdma::Source;
+use crate::request::RequestKind;
 
 /// Where the bytes of a message come from.
 #[derive(Debug, Clone, Copy)]

@@ -22,7 +22,7 @@ use qnic_abi::header::Geometry;
 use qnic_abi::host_area::{
     ERRORS, ERROR_RING, HEAD, HOST_PAGES, QUEUE_STATUS, READS_DONE, WRITES_DONE,
 };
-use qnic_abi::rdma::{WriteCommand, WriteFlags};
+use qnic_abi::rdma::WriteCommand;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, AWAKE, WAKE_REQUEST};
 use qnic_abi::wire::Frame;

@@ -75,7 +75,6 @@ fn model(notifications: &[u32]) -> (Box<Model>, Side) {
 /// A command that signals the process itself.
 pub(super) fn notify(notification: u32) -> Command {
     let mut command = WriteCommand::command();
-    command.flags = WriteFlags::NOTIFY.bits().into();
     command.notification = notification.into();
     command.header.remote_port = 1.into();
     command.remote_address = ADDRESS.into();

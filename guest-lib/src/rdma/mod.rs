@@ -2,16 +2,23 @@
 //!
 //! ```text
 //!   what                              how                        begin it
-//!   Endpoint::write(to, at, bytes) ─► Write ─ notify, timeout ─┬─ post   ─► Ticket: one transfer
-//!   Endpoint::read(from, at, part) ─► Read  ─ timeout ─────────┤
+//!   Endpoint::write(to, at, bytes) ─► Write ─ notify, timeout ─┬─ post   ─► Ticket: and all before it
+//!   Endpoint::read(from, at, part) ─► Read  ─ timeout ─────────┼─ begin  ─► Request: it alone
 //!                                                              └─ fenced ─► (): and all before it
 //!   Endpoint::flush() ──────────────► Flush ─ reads, writes, to, timeout ─ wait ─► (): all before it
 //! ```
 //! A call of [`Endpoint`] says what is transferred, and does nothing by itself. Methods of what it
 //! returns say how. The last one begins the transfer, and its name says what the program waits
-//! for: nothing (`post`), or this and all earlier transfers of its kind to the same process
+//! for: nothing (`post`, `begin`), or this and all earlier transfers of its kind to the same process
 //! (`fenced`). Transfers to different processes never wait for each other (N12, N15): a process that
 //! is silent, slow or gone delays and fails its own.
+//!
+//! # A completion of its own
+//! What is posted or fenced is counted: a counter of the NIC tells that it and all before it to the
+//! same process are complete, and costs next to nothing. A transfer that is *begun* ends with an
+//! entry of the completion queue as well (N12), as messages do: its [`Request`] ends as soon as the
+//! transfer itself has, whatever those before it wait for, and
+//! [`wait_any`](crate::request::wait_any) takes it among messages.
 //!
 //! [`Write`], [`Read`] and [`Flush`] are plain values: building one allocates nothing, and each can
 //! be copied and begun several times.
@@ -34,7 +41,7 @@ pub(crate) mod transfer;
 
 use std::time::Duration;
 
-use qnic_abi::command::CommandFlags;
+use qnic_abi::command::{CommandFlags, INLINE_CAPACITY};
 
 use crate::core::tracker::Issued;
 use crate::core::{Core, IssueOptions};
@@ -42,6 +49,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Operation, Result};
 use crate::memory::{Part, RemoteSegment};
 use crate::notification::Signal;
+use crate::request::Request;
 
 pub use flush::Flush;
 pub use ticket::Ticket;
@@ -168,6 +176,20 @@ impl<'e> Write<'e, '_> {
         })
     }
 
+    /// Issues it with a completion of its own. Waits only for room in the command queue.
+    ///
+    /// # Errors
+    /// Those of [`Write::post`].
+    pub fn begin(self) -> Result<Request<'e>> {
+        let (core, to) = (self.core, self.what.to);
+        core.check_reachable(to.node(), to.port(), Operation::Write)?;
+        let mut copy = [0; INLINE_CAPACITY];
+        let (command, payload, summary) = core.write_command(&self.what, &mut copy)?;
+        let deadline = core.deadline(self.timeout);
+        let issued = core.issue_request(command, payload, summary, deadline)?;
+        Ok(Request::transfer(core, issued, summary.failure))
+    }
+
     /// Issues it, waits for this and all earlier writes to the same process, and reports those that
     /// failed and have no ticket (writeF, writeFN). The sources are reusable then. Writes to other
     /// processes are not waited for: [`Endpoint::flush`] does that.
@@ -199,6 +221,18 @@ impl<'e> Read<'e, '_> {
         begin(self.core, from, Operation::Read, self.timeout, |options| {
             self.core.read(&self.what, CommandFlags::empty(), options)
         })
+    }
+
+    /// Issues it with a completion of its own. Waits only for room in the command queue.
+    ///
+    /// # Errors
+    /// Those of [`Read::post`].
+    pub fn begin(self) -> Result<Request<'e>> {
+        let (core, from) = (self.core, self.what.from);
+        core.check_reachable(from.node(), from.port(), Operation::Read)?;
+        let (command, summary) = core.read_command(&self.what)?;
+        let issued = core.issue_request(command, &[], summary, core.deadline(self.timeout))?;
+        Ok(Request::transfer(core, issued, summary.failure))
     }
 
     /// Issues it, waits for this and all earlier reads from the same process, and reports those that

@@ -75,8 +75,8 @@ impl<'e> Ticket<'e> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        if !self.waited && !self.core.claims.release(&self.issued) {
-            self.core.tracker().disclaim(&self.issued);
+        if !self.waited {
+            self.core.disclaim(&self.issued);
         }
     }
 }

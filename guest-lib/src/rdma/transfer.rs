@@ -1,9 +1,9 @@
 //! Writes and reads as commands.
 
 use qnic_abi::command::{CommandBody, CommandFlags, INLINE_CAPACITY};
-use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand, WriteFlags};
+use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand};
 
-use crate::core::tracker::Issued;
+use crate::core::tracker::{Issued, Summary};
 use crate::core::{lock, Core, IssueOptions};
 use crate::error::{Error, Operation, Result};
 use crate::memory::{LocalMemory, Part, Range, RemoteSegment, Target};
@@ -99,10 +99,7 @@ impl Target {
         command.remote_address = self.address.into();
         command.remote_key = self.key.into();
         command.remote_segment = self.segment.into();
-        if let Some(notification) = notification {
-            command.flags = WriteFlags::NOTIFY.bits().into();
-            command.notification = notification.into();
-        }
+        command.notification = notification.unwrap_or(0).into();
         command
     }
 }
@@ -115,21 +112,32 @@ impl Core {
         flags: CommandFlags,
         options: IssueOptions,
     ) -> Result<Issued> {
+        let mut copy = [0; INLINE_CAPACITY];
+        let (mut command, payload, summary) = self.write_command(write, &mut copy)?;
+        command.header.flags = flags.bits();
+        self.issue(&command.descriptor(), payload, summary, options)
+    }
+
+    /// A write as a command, its payload, and what is said of it if it fails.
+    #[inline]
+    pub(super) fn write_command<'a>(
+        &self,
+        write: &Write<'a>,
+        copy: &'a mut [u8; INLINE_CAPACITY],
+    ) -> Result<(WriteCommand, &'a [u8], Summary)> {
         let Write {
             to,
             offset,
             source,
             signal,
         } = *write;
-        let mut copy = [0; INLINE_CAPACITY];
-        let local = self.local(source, &mut copy)?;
+        let local = self.local(source, copy)?;
         let length = match &local {
             Local::Inline(bytes) => bytes.len() as u64,
             Local::Memory(range) => range.length,
         };
         let (target, summary) = to.describe(Operation::Write, offset, length)?;
         let mut command = target.write(length, signal.map(|signal| signal.number()));
-        command.header.flags = flags.bits();
         let mut payload: &[u8] = &[];
         match local {
             Local::Inline(bytes) => {
@@ -140,7 +148,7 @@ impl Core {
                 command.set_local(&range);
             }
         }
-        self.issue(&command.descriptor(), payload, summary, options)
+        Ok((command, payload, summary))
     }
 
     /// Issues a read.
@@ -150,6 +158,13 @@ impl Core {
         flags: CommandFlags,
         options: IssueOptions,
     ) -> Result<Issued> {
+        let (mut command, summary) = self.read_command(read)?;
+        command.header.flags = flags.bits();
+        self.issue(&command.descriptor(), &[], summary, options)
+    }
+
+    /// A read as a command, and what is said of it if it fails.
+    pub(super) fn read_command(&self, read: &Read<'_>) -> Result<(ReadCommand, Summary)> {
         let Read {
             from,
             offset,
@@ -160,13 +175,12 @@ impl Core {
         let mut command = ReadCommand::command();
         command.header = target.header;
         command.header.opcode = Opcode::Read as u8;
-        command.header.flags = flags.bits();
         command.length = range.length.into();
         command.set_local(&range);
         command.remote_address = target.address.into();
         command.remote_key = target.key.into();
         command.remote_segment = target.segment.into();
-        self.issue(&command.descriptor(), &[], summary, options)
+        Ok((command, summary))
     }
 
     /// Decides how the source of a write or message travels. `copy` takes the bytes of a part that

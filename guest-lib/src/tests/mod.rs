@@ -23,6 +23,7 @@ mod messages;
 mod notifications;
 mod posted;
 mod probes;
+mod requests;
 #[cfg(feature = "stream")]
 mod streams;
 mod timeouts;
@@ -32,7 +33,6 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use qnic_abi::command::CommandFlags;
-use qnic_abi::rdma::WriteFlags;
 
 use crate::tests::fake_nic::{FakeNic, Fetched, Wake, INLINE_MAX, REMOTE_ADDRESS, REMOTE_LENGTH};
 use crate::{
@@ -104,7 +104,7 @@ fn small_writes_travel_inline_and_large_ones_do_not() {
     let part = segment.part(4001, INLINE_MAX + 1);
     endpoint.write(&remote, 0, part).post().unwrap();
     let write = fetch(&fake).write();
-    assert_eq!((write.header.inline_length, write.flags.get()), (0, 0));
+    assert_eq!((write.header.inline_length, write.handle.get()), (0, 0));
     assert_eq!(write.local_address.get(), buffer.address() + 4001);
     assert_eq!(write.local_key.get(), 1000);
     assert_eq!(write.local_segment.get(), 0);
@@ -342,7 +342,6 @@ fn fences_ask_for_counters_and_report_earlier_failures() {
         fake.finish(&bad, Status::AccessDenied);
         let write = good.write();
         assert_eq!(write.header.flags, CommandFlags::PUBLISH.bits());
-        assert_eq!(write.flags.get(), WriteFlags::NOTIFY.bits());
         assert_eq!(write.notification.get(), 1);
         fake.finish(&good, Status::Ok);
         fake.publish();

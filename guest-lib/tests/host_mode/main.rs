@@ -19,6 +19,7 @@ macro_rules! assert_error {
 mod atomics;
 mod channels;
 mod cluster;
+mod completions;
 mod contexts;
 mod destinations;
 mod errors;

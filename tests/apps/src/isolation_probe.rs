@@ -9,7 +9,7 @@ use clap::Args;
 use qnic::{Nic, NodeId, RemoteSegment, SegmentName, Status};
 use qnic_abi::client::{Command, Memory, Remote};
 use qnic_abi::command::{CommandBody, Descriptor};
-use qnic_abi::rdma::{Opcode, WriteCommand};
+use qnic_abi::rdma::{Opcode, ReadCommand};
 use qnic_abi::{Key, Port, SegmentId};
 use qnic_apps::report::Attempt;
 
@@ -148,7 +148,9 @@ fn forgeries(data: &RemoteSegment) -> Vec<(&'static str, Descriptor, Vec<Answer>
             ..Memory::default()
         };
     };
-    let mut reserved: WriteCommand = good.descriptor().read();
+    let mut reserved: ReadCommand = good.descriptor().read();
+    reserved.header.opcode = Opcode::Read as u8;
+    reserved.header.inline_length = 0;
     reserved.reserved = 1.into();
     let mut forgeries = forge! { good;
         "write with key zero", |c| c.remote.memory.key = Key(0) => Failed(Status::BadKey);
@@ -174,7 +176,6 @@ fn forgeries(data: &RemoteSegment) -> Vec<(&'static str, Descriptor, Vec<Answer>
             => QueueStopped(Status::BadLength);
         "a read with an inline payload", |c| c.opcode = Opcode::Read as u8
             => QueueStopped(Status::Malformed);
-        "notification 0", |c| c.notification = Some(0) => QueueStopped(Status::BadNotification);
     };
     let stopped = vec![QueueStopped(Status::Malformed)];
     let what = "a reserved field that is not zero";

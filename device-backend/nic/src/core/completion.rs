@@ -1,6 +1,13 @@
 //! Completion of operations (N12), writing counters back to the host area, and waking processes that wait
 //! for it (N17).
+//!
+//! ```text
+//!   finish ──┬─► its own completion, if it has a handle: at once
+//!            ├─► an error record, if it failed
+//!            └─► its lane ──► counters: when they are due
+//! ```
 
+use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{SharedMemory, Status, VniId};
@@ -28,6 +35,26 @@ impl Process {
         published.then(|| self.unpublished.take())?
     }
 
+    /// Tells the end of an operation with a handle.
+    #[cold]
+    fn complete_transfer<H: Host>(
+        &mut self,
+        host: &H,
+        handle: u64,
+        status: Status,
+        [value, detail]: [u64; 2],
+    ) {
+        let entry = CompletionEntry {
+            handle: handle.into(),
+            tag: value.into(),
+            immediate: detail.into(),
+            status: status.code().into(),
+            kind: CompletionKind::Transfer as u8,
+            ..CompletionEntry::default()
+        };
+        self.changed |= self.host_area.complete(host, entry);
+    }
+
     /// Writes completions back that are due; all if the process asked for it, or if nothing else
     /// runs that could write them back later.
     /// Returns true if a sampled operation may be visible by now.
@@ -43,7 +70,19 @@ impl Process {
 
 impl Core {
     /// Ends an operation. An error is recorded for its process.
+    #[inline]
     pub(crate) fn finish<H: Host>(&mut self, host: &H, id: OperationId, status: Status) {
+        self.finish_with(host, id, status, [0; 2]);
+    }
+
+    /// The same for one that has brought a value and a detail, which its completion tells.
+    pub(crate) fn finish_with<H: Host>(
+        &mut self,
+        host: &H,
+        id: OperationId,
+        status: Status,
+        result: [u64; 2],
+    ) {
         let vni = id.vni();
         let Some(process) = self.process_mut(vni) else {
             return;
@@ -56,9 +95,13 @@ impl Core {
             counter,
             lane,
             order,
+            handle,
             sampled,
             ..
         } = *operation;
+        if handle != 0 {
+            process.complete_transfer(host, handle, status, result);
+        }
         process.operations.release(id);
         if status != Status::Ok && counter != Counter::Own {
             process

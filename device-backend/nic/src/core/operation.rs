@@ -5,7 +5,7 @@
 //!   begun ──► ready ──► has a turn ──► waits: for an answer, a page, a window
 //!     │         ▲                        │
 //!     │         └────────────────────────┘
-//!     └──► finished: its counter moves, an error is recorded, the slot is free
+//!     └──► finished: its completion is told, its counter moves, an error is recorded, the slot is free
 //! ```
 //! A protocol keeps its own part of an operation by VNI and slot.
 //!
@@ -52,6 +52,8 @@ pub(crate) struct Operation {
     pub(crate) counter: Counter,
     pub(crate) lane: u8,
     pub(crate) order: u64,
+    /// Zero, or the handle of its completion. Messages have theirs elsewhere.
+    pub(crate) handle: u64,
     pub(crate) peer: PeerIndex,
     /// Port of the process at the other end.
     pub(crate) remote_port: Port,

@@ -192,4 +192,12 @@ impl Core {
         }
         id
     }
+
+    /// Lets an operation that has begun end with a completion of its own.
+    #[cold]
+    pub(crate) fn set_handle(&mut self, id: OperationId, handle: u64) {
+        if let Some(operation) = self.operation(id) {
+            operation.handle = handle;
+        }
+    }
 }

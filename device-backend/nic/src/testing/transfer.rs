@@ -73,6 +73,11 @@ impl<'a> Transfer<'a> {
         from.to(page(pages.start)).bytes(length)
     }
 
+    /// With a completion of its own.
+    pub fn handle(self, handle: u64) -> Self {
+        self.with(|command| command.handle = handle)
+    }
+
     /// With a notification.
     pub fn notify(self, notification: u32) -> Self {
         self.with(|command| command.notification = Some(notification))

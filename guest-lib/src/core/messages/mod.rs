@@ -28,6 +28,7 @@ mod calls;
 mod contexts;
 mod pending;
 pub(crate) mod ring;
+mod transfers;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

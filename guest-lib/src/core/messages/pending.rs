@@ -3,11 +3,13 @@
 use std::fmt::Display;
 use std::time::Instant;
 
+use qnic_abi::atomic::AtomicCommand;
 use qnic_abi::collective::{CollectiveCommand, JoinGroupCommand, LeaveGroupCommand};
 use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::message::{ProbeCommand, ReceiveCommand, SendCommand};
 use qnic_abi::process_names::NameCommand;
+use qnic_abi::rdma::{ReadCommand, WriteCommand};
 use qnic_abi::Status;
 
 use super::{End, RequestKey, Seen};
@@ -39,6 +41,9 @@ requesting! {
     CollectiveCommand,
     LeaveGroupCommand,
     NameCommand,
+    WriteCommand,
+    ReadCommand,
+    AtomicCommand,
 }
 
 impl End {

@@ -71,7 +71,12 @@ impl Queue {
 
     /// Returns true if a completion has come.
     pub(crate) fn has_completions(&self) -> bool {
-        self.word(COMPLETION_TAIL) != self.read
+        self.unread() > 0
+    }
+
+    /// How many completions have come and are not read.
+    pub(crate) fn unread(&self) -> u64 {
+        self.word(COMPLETION_TAIL) - self.read
     }
 
     /// Reads the completions that have come. Returns true with them if the doorbell must be rung,

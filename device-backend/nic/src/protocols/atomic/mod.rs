@@ -4,7 +4,7 @@
 //! ```text
 //!   requester                                responder
 //!   its turn ──────────────── AtomicRequest ─► keys, lockPage, change, unlockPageDirty
-//!   result record, completion ◄── AtomicResponse ┘     │ page absent
+//!   result, completion ◄───────── AtomicResponse ┘     │ page absent
 //!                                                      └─► waits for the page, then the same
 //! ```
 //! # Once
@@ -50,8 +50,17 @@ enum State {
 struct Operation {
     state: State,
     request: AtomicRequest,
-    /// Number of the result record.
-    record: u16,
+    place: Place,
+    /// What it has brought.
+    result: [u64; 2],
+}
+
+/// Where the result goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Record(u16),
+    /// The completion with this handle.
+    Completion(u64),
 }
 
 /// The operations of one process, by slot of the core's, as many as were needed.
@@ -64,11 +73,16 @@ pub(super) struct AtomicProtocol {
     processes: PerProcess<Operations>,
 }
 
-/// From a descriptor to a request and the number of its result record.
-fn check_command(raw: &AtomicCommand) -> Result<(AtomicRequest, u16), Status> {
-    let reserved = raw.reserved1.get() != 0 || raw.reserved0.iter().any(|word| word.get() != 0);
-    let record = raw.record.get();
-    if reserved || raw.header.inline_length > 0 || usize::from(record) >= RESULT_RECORDS {
+/// From a descriptor to a request and the place of its result.
+fn check_command(raw: &AtomicCommand) -> Result<(AtomicRequest, Place), Status> {
+    let reserved = raw.reserved.iter().any(|word| word.get() != 0);
+    let place = match (raw.handle.get(), raw.record.get()) {
+        (0, record) if usize::from(record) < RESULT_RECORDS => Place::Record(record),
+        (0, _) => return Err(Status::Malformed),
+        (handle, 0) => Place::Completion(handle),
+        _ => return Err(Status::Malformed),
+    };
+    if reserved || raw.header.inline_length > 0 {
         return Err(Status::Malformed);
     }
     let function = Function::try_from(raw.function.get()).map_err(|_| Status::Malformed)?;
@@ -83,7 +97,7 @@ fn check_command(raw: &AtomicCommand) -> Result<(AtomicRequest, u16), Status> {
         function: raw.function,
         segment: raw.remote_segment,
     };
-    Ok((request, record))
+    Ok((request, place))
 }
 
 /// Checks what a request says of its operand (N11).
@@ -194,10 +208,11 @@ impl AtomicProtocol {
             return;
         }
         let body: AtomicResponse = arrival.body();
-        if let Some(process) = cx.core.process(id.vni()) {
-            let result = [body.value.get(), body.detail.get()];
+        operation.result = [body.value.get(), body.detail.get()];
+        if let (Place::Record(record), Some(process)) = (operation.place, cx.core.process(id.vni()))
+        {
             let area = &process.host_area;
-            area.store_result(cx.host.memory(), operation.record, result);
+            area.store_result(cx.host.memory(), record, operation.result);
         }
         self.update(cx, id);
         cx.transport.answered(arrival.peer, 1);
@@ -229,7 +244,7 @@ impl Protocol for AtomicProtocol {
         vni: VniId,
         fetched: &Fetched,
     ) -> Result<(), Status> {
-        let (request, record) = check_command(&fetched.descriptor.read())?;
+        let (request, place) = check_command(&fetched.descriptor.read())?;
         let header = &fetched.descriptor.header;
         let peer = fetched.peer;
         let Some(id) = cx.core.begin((vni, Self::ID), Counter::Reads, header, peer) else {
@@ -239,8 +254,12 @@ impl Protocol for AtomicProtocol {
         let operation = Operation {
             state,
             request,
-            record,
+            place,
+            result: [0; 2],
         };
+        if let Place::Completion(handle) = place {
+            cx.core.set_handle(id, handle);
+        }
         let operations = self.processes.get_or_insert(vni);
         let slot = usize::from(id.slot());
         if slot >= operations.0.len() {
@@ -304,7 +323,7 @@ impl Protocol for AtomicProtocol {
     }
 
     fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
-        let Some(state) = self.operation(id).map(|operation| operation.state) else {
+        let Some(Operation { state, result, .. }) = self.operation(id).copied() else {
             return;
         };
         let Some(operation) = cx.core.operation(id) else {
@@ -312,7 +331,7 @@ impl Protocol for AtomicProtocol {
         };
         match (operation.failure, state) {
             (Some(status), _) => cx.core.finish(cx.host, id, status),
-            (None, State::Answered) => cx.core.finish(cx.host, id, Status::Ok),
+            (None, State::Answered) => cx.core.finish_with(cx.host, id, Status::Ok, result),
             (None, State::Unsent) => {
                 let ready = operation.may_send();
                 cx.core.set_ready(id, ready);
@@ -431,16 +450,19 @@ mod tests {
             raw.record = 63.into();
             raw
         };
-        let (request, record) = check_command(&command()).unwrap();
+        let (request, place) = check_command(&command()).unwrap();
         assert_eq!(request.operands.map(|operand| operand.get()), [5, 6]);
-        assert_eq!(record, 63);
+        assert_eq!(place, Place::Record(63));
+        let mut told = command();
+        (told.record, told.handle) = (0.into(), 9.into());
+        assert_eq!(check_command(&told).unwrap().1, Place::Completion(9));
         let malformed: [fn(&mut AtomicCommand); 6] = [
             |raw| raw.function = 0.into(),
             |raw| raw.function = 13.into(),
             |raw| raw.record = (RESULT_RECORDS as u16).into(),
             |raw| raw.header.inline_length = 1,
-            |raw| raw.reserved0[2] = 1.into(),
-            |raw| raw.reserved1 = 1.into(),
+            |raw| raw.reserved[2] = 1.into(),
+            |raw| raw.handle = 1.into(),
         ];
         for change in malformed {
             let mut raw = command();

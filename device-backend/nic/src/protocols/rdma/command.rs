@@ -5,7 +5,7 @@
 //! wrong one fails its transfer, and no other (N11).
 
 use qnic_abi::command::{Descriptor, MAX_TRANSFER};
-use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand, WriteFlags};
+use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand};
 use qnic_abi::{Key, SegmentId, Status};
 
 /// Memory of one end of a transfer.
@@ -28,6 +28,8 @@ pub(super) struct Command {
     pub(super) length: u64,
     pub(super) local: Memory,
     pub(super) remote: Memory,
+    /// Zero, or the handle of its completion.
+    pub(super) handle: u64,
 }
 
 impl Command {
@@ -45,11 +47,11 @@ impl Command {
             length: 0,
             local: Memory::default(),
             remote: Memory::default(),
+            handle: 0,
         }
     }
 
     fn write(raw: &WriteCommand) -> Result<Self, Status> {
-        let flags = WriteFlags::from_bits(raw.flags.get()).ok_or(Status::Malformed)?;
         let inline = raw.header.inline_length > 0;
         let local = Memory {
             address: raw.local_address.get(),
@@ -57,22 +59,16 @@ impl Command {
             segment: SegmentId(raw.local_segment.get()),
         };
         let length = raw.length.get();
-        if raw.reserved.get() != 0 || inline && local != Memory::default() {
+        if inline && local != Memory::default() {
             return Err(Status::Malformed);
         }
         if inline && length != u64::from(raw.header.inline_length) {
             return Err(Status::BadLength);
         }
-        let notification = match (flags.contains(WriteFlags::NOTIFY), raw.notification.get()) {
-            (true, 0) => return Err(Status::BadNotification),
-            (true, number) => Some(number),
-            (false, 0) => None,
-            (false, _) => return Err(Status::Malformed),
-        };
         Ok(Command {
             opcode: Opcode::Write,
             inline,
-            notification,
+            notification: Some(raw.notification.get()).filter(|number| *number != 0),
             length,
             local,
             remote: Memory {
@@ -80,12 +76,12 @@ impl Command {
                 key: Key(raw.remote_key.get()),
                 segment: SegmentId(raw.remote_segment.get()),
             },
+            handle: raw.handle.get(),
         })
     }
 
     fn read(raw: &ReadCommand) -> Result<Self, Status> {
-        let reserved = raw.reserved0.get() != 0 || raw.reserved1.get() != 0;
-        if reserved || raw.header.inline_length > 0 {
+        if raw.reserved.get() != 0 || raw.header.inline_length > 0 {
             return Err(Status::Malformed);
         }
         Ok(Command {
@@ -103,6 +99,7 @@ impl Command {
                 key: Key(raw.remote_key.get()),
                 segment: SegmentId(raw.remote_segment.get()),
             },
+            handle: raw.handle.get(),
         })
     }
 }
@@ -144,12 +141,8 @@ mod tests {
         };
         assert_eq!(changed(|_| {}), Ok(()));
         type Change = fn(&mut WriteCommand);
-        let refused: [(Status, Change); 8] = [
+        let refused: [(Status, Change); 4] = [
             (Status::Malformed, |raw| raw.header.opcode = 0),
-            (Status::Malformed, |raw| raw.flags = 2.into()),
-            (Status::Malformed, |raw| raw.reserved = 1.into()),
-            (Status::Malformed, |raw| raw.notification = 5.into()),
-            (Status::BadNotification, |raw| raw.flags = 1.into()),
             (Status::BadLength, |raw| {
                 raw.length = (MAX_TRANSFER + 1).into()
             }),
@@ -172,10 +165,9 @@ mod tests {
             parse(&raw).map(|_| ())
         };
         assert_eq!(changed(|_| {}), Ok(()));
-        let malformed: [fn(&mut ReadCommand); 3] = [
+        let malformed: [fn(&mut ReadCommand); 2] = [
             |raw| raw.header.inline_length = 1,
-            |raw| raw.reserved0 = 1.into(),
-            |raw| raw.reserved1 = 1.into(),
+            |raw| raw.reserved = 1.into(),
         ];
         for change in malformed {
             assert_eq!(changed(change), Err(Status::Malformed));

@@ -221,6 +221,9 @@ impl Protocol for Rdma {
         let Some(id) = cx.core.begin((vni, Self::ID), counter, header, peer) else {
             return Ok(());
         };
+        if command.handle != 0 {
+            cx.core.set_handle(id, command.handle);
+        }
         let transfers = self.processes.get_or_insert(vni);
         transfers.reserve(id);
         if command.opcode == Opcode::Write {

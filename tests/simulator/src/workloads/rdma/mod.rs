@@ -12,7 +12,9 @@ mod transfer;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use qnic_abi::host_area::{reads_done_offset, signal_offset, writes_done_offset};
+use qnic_abi::host_area::{
+    reads_done_offset, signal_offset, writes_done_offset, COMPLETION_ENTRIES,
+};
 use qnic_abi::window::COMMAND_ENTRIES;
 use qnic_abi::{uapi, Access, Status, PAGE_SIZE};
 use qnic_driver::Process;
@@ -196,8 +198,20 @@ impl<'a> RdmaWorker<'a> {
         self.queue.has_room() && self.under_way() < 2 * COMMAND_ENTRIES as u64
     }
 
+    /// The oracle has seen what they say when they were stored.
+    fn read_completions(&mut self) {
+        let (_, rings) = self.queue.completions();
+        if rings {
+            self.context.ring_doorbell(self.process);
+        }
+    }
+
     /// Does one thing.
     fn act(&mut self) -> Result<()> {
+        // It leaves some unread, but never so many that its queue stands still.
+        if self.queue.unread() > COMPLETION_ENTRIES / 8 {
+            self.read_completions();
+        }
         let faults = self.common.settings.options.faults;
         let revoke = 20 * u64::from(faults.contains(Faults::REVOKE));
         match self.schedule.range(0..1000 + revoke) {

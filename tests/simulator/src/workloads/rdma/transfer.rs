@@ -269,6 +269,12 @@ impl RdmaWorker<'_> {
             kind.notification().map_or("", |_| ", notifies"),
             draft.wrong.map_or("", |_| ", wrong")
         );
+        let tells = draft.id % 3 == 0;
+        let mut command = *command;
+        if tells {
+            command.handle = draft.id;
+            command.record = 0;
+        }
         let plan = Plan {
             id: draft.id,
             target: draft.target,
@@ -276,11 +282,12 @@ impl RdmaWorker<'_> {
             start: draft.start,
             length: draft.length,
             kind,
+            tells,
             wrong: draft.wrong.map(Wrong::status),
         };
         let lane = lane(draft.target);
         lock(self.oracle).issue(self.slot, number, schedule.now(), plan);
-        self.put_transfer(lane, command, payload, is_write);
+        self.put_transfer(lane, &command, payload, is_write);
     }
 
     /// Puts a transfer into the queue, and counts it in its lane.

@@ -89,6 +89,8 @@ struct Checked {
     notifications: u64,
     /// Increments that were executed for sure.
     increments: u64,
+    /// Transfers that have told their end themselves.
+    told: u64,
 }
 
 /// The oracle of one simulation.
@@ -251,6 +253,7 @@ impl RdmaOracle {
             stale,
             disturbed: revoking || unsettled || lacks_pages.contains(&true),
             failed: None,
+            told: None,
             plan,
         });
     }
@@ -380,6 +383,7 @@ impl Oracle for RdmaOracle {
             ("transfers failed", checked.failed),
             ("notifications", checked.notifications),
             ("increments", checked.increments),
+            ("completions of transfers", checked.told),
         ]
     }
 }

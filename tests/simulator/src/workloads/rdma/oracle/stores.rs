@@ -1,7 +1,7 @@
 //! What a NIC's store into a host area says, checked at that instant.
 
 use qnic_abi::host_area::{
-    self, COUNTERS, ERROR_RECORDS, ERROR_RING, LANES, NOTIFICATION_RING, SIGNALS,
+    self, CompletionEntry, COUNTERS, ERROR_RECORDS, ERROR_RING, LANES, NOTIFICATION_RING, SIGNALS,
 };
 use qnic_abi::Status;
 
@@ -24,6 +24,10 @@ impl RdmaOracle {
         if !alive || value == 0 {
             return;
         }
+        let watched = &mut self.processes[slot].watched;
+        for entry in watched.completions(offset, value) {
+            self.told(slot, &entry);
+        }
         match offset {
             host_area::ERRORS => self.errors(slot, value),
             COUNTERS..COUNTERS_END => {
@@ -35,6 +39,32 @@ impl RdmaOracle {
             }
             _ => {}
         }
+    }
+
+    /// A transfer tells that it has ended, whatever those before it do (N12).
+    fn told(&mut self, slot: usize, entry: &CompletionEntry) {
+        let handle = entry.handle.get();
+        let status = Status::try_from(entry.status.get()).expect("a known status");
+        let ops = &mut self.processes[slot].ops;
+        let op = ops
+            .iter_mut()
+            .find(|op| op.plan.id == handle && op.plan.tells);
+        let Some(op) = op else {
+            panic!("process {slot}: {handle} ends ({status}) but is not under way");
+        };
+        let before = op.told.replace((status, entry.tag.get()));
+        assert_eq!(before, None, "process {slot}: {handle} ends twice");
+        let (target, incarnation) = (op.plan.target, op.incarnation);
+        let watched = &self.processes[target].watched;
+        let there = watched.incarnation == incarnation && watched.is_alive();
+        let ops = &self.processes[slot].ops;
+        let op = ops.iter().find(|op| op.plan.id == handle);
+        let delivered = op.is_none_or(|op| self.is_delivered(slot, op));
+        assert!(
+            status != Status::Ok || !there || delivered,
+            "process {slot}: told, but not in memory: {op:?}"
+        );
+        self.checked.told += 1;
     }
 
     fn errors(&mut self, slot: usize, count: u64) {
@@ -81,6 +111,13 @@ impl RdmaOracle {
     }
 
     fn complete_one(&mut self, slot: usize, op: &Op) {
+        let status = op.failed.unwrap_or(Status::Ok);
+        let told = op.told.map(|(status, _)| status);
+        assert_eq!(
+            told,
+            op.plan.tells.then_some(status),
+            "process {slot}: what a transfer tells: {op:?}"
+        );
         let target = op.plan.target;
         let watched = &self.processes[target].watched;
         let there = watched.incarnation == op.incarnation && watched.is_alive();
@@ -115,10 +152,9 @@ impl RdmaOracle {
             assert_eq!(wrong, None, "process {slot}: wrong byte read: {op:?}");
         }
         if let (Kind::Increment { record }, None, true) = (&op.plan.kind, op.failed, there) {
-            let found = self.processes[slot]
-                .watched
-                .load(host_area::result_offset(*record));
-            let found = u64::from_le_bytes(found);
+            let watched = &self.processes[slot].watched;
+            let record = || u64::from_le_bytes(watched.load(host_area::result_offset(*record)));
+            let found = op.told.map_or_else(record, |(_, value)| value);
             self.processes[target].count.found(found);
             self.checked.increments += 1;
         }

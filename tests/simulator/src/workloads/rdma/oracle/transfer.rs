@@ -70,6 +70,8 @@ pub(crate) struct Plan {
     pub(crate) start: u64,
     pub(crate) length: u64,
     pub(crate) kind: Kind,
+    /// It has a completion of its own, whose handle is `id`.
+    pub(crate) tells: bool,
     /// The error that it must end with.
     pub(crate) wrong: Option<Status>,
 }
@@ -87,6 +89,8 @@ pub(super) struct Op {
     pub(super) stale: bool,
     pub(super) disturbed: bool,
     pub(super) failed: Option<Status>,
+    /// What its completion has said: status and value.
+    pub(super) told: Option<(Status, u64)>,
     pub(super) plan: Plan,
 }
 

@@ -1,4 +1,13 @@
-//! What a call that does not wait returns.
+//! What an operation with a completion of its own returns when it begins: a message, or a transfer
+//! (N12, Q3).
+//!
+//! ```text
+//!   send, receive, probe ─ post ──┐
+//!                                 ├─► Request ─ test, wait, wait_any, wait_all ─► Completion
+//!   write, read, atomic ── begin ─┘
+//! ```
+//! Requests of one endpoint can be waited for together, whatever they are of. Each ends when its own
+//! operation has, and tells it once or as often as it is asked.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -7,38 +16,77 @@ use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::{NodeId, Port, Status};
 
 use crate::core::messages::{End, Pending, RequestKey};
+use crate::core::tracker::Issued;
 use crate::core::Core;
-use crate::error::{Error, MessageError, Result};
+use crate::error::{Error, MessageError, Result, TransferError};
 use crate::memory::Segment;
-use crate::message::{Completion, Tag};
+
+/// The tag of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Tag(pub u64);
+
+/// A message that was sent, or has arrived; or a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Completion {
+    /// Node of the other process: that has sent it, or that it was sent to.
+    pub node: NodeId,
+    /// Port of the other process.
+    pub port: Port,
+    /// Its tag; 0 in the untagged space.
+    pub tag: Tag,
+    /// Bytes of the message as it was sent, or of the transfer.
+    pub length: u64,
+    /// Where it begins in the part that its receive was given; 0 but for a [`MultiReceive`](crate::message::MultiReceive). Of a
+    /// transfer the offset in the remote segment.
+    pub offset: u64,
+    /// What its sender has given with it; 0 of a Send. Of an atomic operation what the word was.
+    pub immediate: u64,
+    /// The message is longer than its receive: what fits has arrived. The sender learns of it
+    /// only if the message does not fit in a frame.
+    pub truncated: bool,
+}
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RequestKind {
+pub(crate) enum RequestKind {
     Send,
     Receive,
     /// A receive that takes many messages.
     Many,
     /// Has no memory.
     Probe,
+    /// A write, a read or an atomic operation.
+    Transfer,
 }
 
-/// A message that is being sent, or a receive that is posted.
+/// What is said of a request if it fails.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Message(MessageError),
+    Transfer(TransferError),
+}
+
+/// A message that is being sent, a receive that is posted, or a transfer with a completion of its own
+/// ([`Write::begin`](crate::rdma::Write::begin)).
 ///
 /// A receive that is dropped is cancelled, and the drop waits until the NIC is done with its
-/// memory; a Send that is dropped goes on, and its failure is dropped ([`crate::message`]).
+/// memory; a Send that is dropped goes on, and its failure is dropped ([`crate::message`]). A transfer
+/// that is dropped goes on, and its failure goes to the next fence or flush that covers it (N11).
 #[derive(Debug)]
 #[must_use = "a receive that is dropped is cancelled"]
 pub struct Request<'a> {
-    pub(super) pending: Pending<'a>,
+    pub(crate) pending: Pending<'a>,
     kind: RequestKind,
-    what: MessageError,
+    what: What,
+    /// The failure of this transfer is told by this request alone.
+    claim: Option<Issued>,
     /// The NIC reads or writes this memory.
     memory: PhantomData<&'a Segment>,
 }
 
 impl Completion {
-    pub(super) fn new(entry: &CompletionEntry, status: Status) -> Self {
+    pub(crate) fn new(entry: &CompletionEntry, status: Status) -> Self {
         Completion {
             node: NodeId(entry.node.get()),
             port: Port(entry.port.get()),
@@ -49,10 +97,22 @@ impl Completion {
             truncated: status == Status::Truncated,
         }
     }
+
+    fn of(what: &TransferError, entry: &CompletionEntry) -> Self {
+        Completion {
+            node: what.node,
+            port: what.port,
+            tag: Tag(0),
+            length: what.length,
+            offset: what.offset,
+            immediate: entry.tag.get(),
+            truncated: false,
+        }
+    }
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         core: &'a Core,
         key: RequestKey,
         kind: RequestKind,
@@ -61,7 +121,23 @@ impl<'a> Request<'a> {
         Request {
             pending: Pending::new(core, key),
             kind,
-            what,
+            what: What::Message(what),
+            claim: None,
+            memory: PhantomData,
+        }
+    }
+
+    /// A transfer or atomic operation.
+    pub(crate) fn transfer(
+        core: &'a Core,
+        (key, issued): (RequestKey, Issued),
+        what: TransferError,
+    ) -> Self {
+        Request {
+            pending: Pending::new(core, key),
+            kind: RequestKind::Transfer,
+            what: What::Transfer(what),
+            claim: Some(issued),
             memory: PhantomData,
         }
     }
@@ -69,7 +145,8 @@ impl<'a> Request<'a> {
     /// Returns what has become of it if it has ended; never blocks.
     ///
     /// # Errors
-    /// [`Error::Message`]: it failed, or was cancelled. [`Error::QueueReset`]: it was dropped.
+    /// [`Error::Message`]: it failed, or was cancelled; [`Error::Transfer`]: the transfer failed.
+    /// [`Error::QueueReset`]: it was dropped.
     /// [`Error::DeviceGone`], [`Error::QueueFailed`]
     pub fn test(&mut self) -> Result<Option<Completion>> {
         self.core().progress_messages();
@@ -85,26 +162,27 @@ impl<'a> Request<'a> {
         if let Some(completion) = self.test()? {
             return Ok(completion);
         }
-        let end = self.pending.wait(self.core().deadline(timeout))?;
+        let core = self.core();
+        let end = core.wait_for(core.deadline(timeout), || self.look())?;
         self.result(&end)
     }
 
     /// Takes a receive back: unless a message has come for it, it ends with
-    /// [`Status::Cancelled`]. Does not wait for that. What has ended stays as it is, and so does
-    /// a Send, which cannot be taken back.
+    /// [`Status::Cancelled`]. Does not wait for that. What has ended stays as it is, and so do
+    /// a Send and a transfer, which cannot be taken back.
     ///
     /// # Errors
     /// [`Error::DeviceGone`]
     pub fn cancel(&mut self) -> Result<()> {
         match self.kind {
-            RequestKind::Send => Ok(()),
+            RequestKind::Send | RequestKind::Transfer => Ok(()),
             _ if self.pending.has_ended() => Ok(()),
             _ => self.core().cancel_receive(self.pending.key),
         }
     }
 
     /// Waits for a receive; cancels it when time is up, and waits for its end.
-    pub(super) fn finish(mut self, timeout: Option<Duration>) -> Result<Completion> {
+    pub(crate) fn finish(mut self, timeout: Option<Duration>) -> Result<Completion> {
         match self.wait(timeout) {
             Err(Error::TimedOut) => {}
             result => return result,
@@ -117,40 +195,56 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What is said of it if it fails.
-    pub(super) fn what(&self) -> MessageError {
-        self.what
-    }
-
     pub(crate) fn core(&self) -> &'a Core {
         self.pending.core
     }
 
     /// Its end, if it has ended.
     pub(crate) fn look(&mut self) -> Result<Option<End>> {
-        self.pending.look()
+        let end = self.pending.look()?;
+        if let Some(issued) = end.and_then(|_| self.claim.take()) {
+            self.core().silence(&issued);
+        }
+        Ok(end)
     }
 
     /// What the program is told of an end.
     pub(crate) fn result(&self, end: &End) -> Result<Completion> {
-        match end.status(self.what)? {
-            (entry, status @ (Status::Ok | Status::Truncated)) => {
+        let ended = match self.what {
+            What::Message(what) => end.status(what),
+            What::Transfer(what) => end.status(what),
+        };
+        match (ended?, self.what) {
+            ((entry, status @ (Status::Ok | Status::Truncated)), What::Message(_)) => {
                 Ok(Completion::new(&entry, status))
             }
-            (_, status) => Err(Error::Message(self.what.with(status))),
+            ((entry, Status::Ok), What::Transfer(what)) => Ok(Completion::of(&what, &entry)),
+            ((_, status), _) => Err(self.failure(status)),
+        }
+    }
+
+    /// What the program is told if it has failed for this reason.
+    pub(crate) fn failure(&self, status: Status) -> Error {
+        match self.what {
+            What::Message(what) => Error::Message(what.with(status)),
+            What::Transfer(what) => Error::Transfer(TransferError { status, ..what }.into()),
         }
     }
 }
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
+        let Pending { core, key, .. } = self.pending;
+        if let Some(issued) = self.claim {
+            core.disclaim(&issued);
+        }
         if self.pending.has_ended() {
             return;
         }
-        let Pending { core, key, .. } = self.pending;
         // A drop cannot report. An error says that the NIC runs nothing of this process any
         // more: nothing touches the memory.
-        let cancelled = self.kind != RequestKind::Send && core.cancel_receive(key).is_ok();
+        let endless = matches!(self.kind, RequestKind::Send | RequestKind::Transfer);
+        let cancelled = !endless && core.cancel_receive(key).is_ok();
         if cancelled && self.kind != RequestKind::Probe {
             drop(self.wait_for_memory());
         }
