@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use qnic_abi::host_area::WRITABLE_PAGES;
+use qnic_abi::host_area::{OPERATIONS, WRITABLE_PAGES};
 use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
 use qnic_nic::{Limits, Path};
@@ -254,8 +254,11 @@ impl Settings {
 /// retransmissions that chance alone does not lose them all.
 fn limits(random: &mut fastrand::Rng) -> Limits {
     let floor = random.u64(30_000..300_000);
+    // Half of the clusters run as many at once as their processes have, so that none of these waits
+    // for others.
+    let few = random.u32(1..=64);
     Limits {
-        operations: random.u32(1..=64),
+        operations: if few % 2 == 0 { OPERATIONS } else { few },
         commands_per_poll: random.u32(1..=16),
         fragments_per_poll: random.u32(1..=64),
         fragments_per_write: random.u32(1..=16),

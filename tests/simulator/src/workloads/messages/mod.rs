@@ -88,7 +88,7 @@ pub(super) fn new(seed: &mut Seed<'_>) -> Box<dyn Workload> {
 /// Bounds for messages, small ones most of the time. A process that sends has to leave a
 /// place for another message, or its queue stands still.
 fn limit(limits: &mut Limits, random: &mut fastrand::Rng) {
-    limits.sends = limits.operations.max(3);
+    limits.sends = limits.operations.clamp(3, 64);
     limits.completions = random.u32(1..=32);
     if random.bool() {
         limits.staged_bytes = random.u32(300..30_000);

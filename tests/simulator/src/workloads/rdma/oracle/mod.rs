@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::host_area::{HOST_PAGES, OPERATIONS};
 use qnic_abi::PAGE_SIZE;
 
 use super::increments::{self, Count, ROOM};
@@ -101,6 +101,10 @@ pub(crate) struct RdmaOracle {
     checked: Checked,
     /// There are streams of writes, none of which may fail, and nothing else is checked.
     streams: bool,
+    /// How long a transfer may take that nothing disturbs, in nanoseconds, whatever becomes of others
+    /// of its process: less than it takes until a silent peer is given up (N15). As long as it likes
+    /// where the NICs run fewer at once than a process has.
+    patience: u64,
 }
 
 impl RdmaOracle {
@@ -115,6 +119,10 @@ impl RdmaOracle {
             next: 1,
             checked: Checked::default(),
             streams,
+            patience: match settings.limits.operations {
+                OPERATIONS => settings.limits.peer_timeout / 2,
+                _ => u64::MAX,
+            },
         }
     }
 
@@ -323,8 +331,8 @@ impl Oracle for RdmaOracle {
         }
     }
 
-    fn stored(&mut self, slot: usize, offset: usize, value: u64, _now: u64) {
-        self.word_stored(slot, offset, value);
+    fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
+        self.word_stored(slot, offset, value, now);
     }
 
     fn disturb_route(&mut self, a: usize, b: usize) {

@@ -14,7 +14,7 @@ const COUNTERS_END: usize = COUNTERS + LANES * 16;
 
 impl RdmaOracle {
     /// A NIC has stored a word of a host area.
-    pub(super) fn word_stored(&mut self, slot: usize, offset: usize, value: u64) {
+    pub(super) fn word_stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
         if self.streams {
             let failed = offset == host_area::ERRORS && value != 0;
             assert!(!failed, "a write of the stream fails");
@@ -32,7 +32,7 @@ impl RdmaOracle {
             host_area::ERRORS => self.errors(slot, value),
             COUNTERS..COUNTERS_END => {
                 let (lane, word) = ((offset - COUNTERS) / 16, (offset - COUNTERS) % 16);
-                self.complete(slot, lane, value, word == 0);
+                self.complete(slot, lane, (value, now), word == 0);
             }
             SIGNALS..NOTIFICATION_RING => {
                 self.signalled(slot, ((offset - SIGNALS) / 8) as u32, value)
@@ -96,7 +96,7 @@ impl RdmaOracle {
         }
     }
 
-    fn complete(&mut self, slot: usize, target: usize, count: u64, writes: bool) {
+    fn complete(&mut self, slot: usize, target: usize, (count, now): (u64, u64), writes: bool) {
         let issued = self.processes[slot].issued.get(&target);
         let issued = issued.map_or(0, |issued| issued[usize::from(!writes)]);
         assert!(count <= issued, "process {slot}: more complete than issued");
@@ -106,6 +106,11 @@ impl RdmaOracle {
         let (done, open): (Vec<_>, Vec<_>) = ops.into_iter().partition(done);
         self.processes[slot].ops = open;
         for op in done {
+            let waited = now - op.issued;
+            assert!(
+                !op.must_succeed() || waited < self.patience,
+                "process {slot}: nothing disturbed a transfer for {waited} ns: {op:?}"
+            );
             self.complete_one(slot, &op);
         }
     }
