@@ -5,7 +5,7 @@ use std::sync::Arc;
 use qnic_abi::{NodeId, Port};
 use qnic_shared::timing::Histogram;
 
-use crate::core::Core;
+use crate::core::{Core, Settings};
 use crate::error::Result;
 use crate::path::Path;
 use crate::provider::{Process, Provider};
@@ -37,8 +37,9 @@ use crate::provider::{Process, Provider};
 /// # Other processes (N12, N15)
 /// What is issued to one process completes, fails and finds room independently of what is issued to
 /// others: one that is silent, slow or gone delays its own operations only. 1,024 transfers and
-/// atomic operations can be under way together. One process can have all of them but for 16 of each
-/// other one that this endpoint has used (less, if these are more than 63).
+/// atomic operations can be under way together, or as many as
+/// [`Nic::with_operations`](crate::Nic::with_operations) says. One process can have all of them but
+/// for 16 of each other one that this endpoint has used (less, if these are more than 63).
 ///
 /// # Failures (N11)
 /// A transfer that fails moves nothing further and is reported once: to its
@@ -69,10 +70,10 @@ impl Endpoint {
     pub(crate) fn new(
         process: Box<dyn Process>,
         provider: Arc<dyn Provider>,
-        inline_max: Option<usize>,
+        settings: Settings,
     ) -> Self {
         Endpoint {
-            core: Arc::new(Core::new(process, provider, inline_max)),
+            core: Arc::new(Core::new(process, provider, settings)),
         }
     }
 

@@ -103,7 +103,7 @@
 //!
 //! # The environment
 //! [`DEVICE_VARIABLE`], [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`],
-//! [`HOST_PHYSICAL_VARIABLE`], [`INLINE_MAX_VARIABLE`].
+//! [`HOST_PHYSICAL_VARIABLE`], [`INLINE_MAX_VARIABLE`], [`OPERATIONS_VARIABLE`].
 //!
 //! # Units
 //! Lengths and offsets are in bytes. Those in memory of this process are `usize`, as those of a
@@ -188,7 +188,7 @@ pub use memory::{
 };
 pub use nic::{
     Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_PHYSICAL_VARIABLE, HOST_SOCKET_VARIABLE,
-    INLINE_MAX_VARIABLE,
+    INLINE_MAX_VARIABLE, OPERATIONS_VARIABLE,
 };
 pub use notification::{
     Armed, Notification, NotificationId, NotificationQueue, OneShot, Poller, Signal,

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use qnic_abi::command::INLINE_CAPACITY;
 use qnic_abi::counters::CounterSource;
+use qnic_abi::host_area::OPERATIONS;
 use qnic_abi::{uapi, Port, ABI_VERSION};
 use rustix::io::Errno;
 
-use crate::core::retry;
+use crate::core::{retry, Settings};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::memory::{allocate, Buffer};
@@ -34,6 +35,10 @@ pub const HOST_PHYSICAL_VARIABLE: &str = "QNIC_HOST_PHYSICAL";
 /// Environment variable with the inline limit, in bytes ([`Nic::with_inline_max`]).
 pub const INLINE_MAX_VARIABLE: &str = "QNIC_INLINE_MAX";
 
+/// Environment variable with the most transfers and atomic operations that an endpoint has under way
+/// ([`Nic::with_operations`]).
+pub const OPERATIONS_VARIABLE: &str = "QNIC_OPERATIONS";
+
 /// The NIC of this node.
 ///
 /// Clones are cheap and refer to the same NIC.
@@ -46,8 +51,33 @@ pub const INLINE_MAX_VARIABLE: &str = "QNIC_INLINE_MAX";
 pub struct Nic {
     provider: Arc<dyn Provider>,
     path: PathBuf,
-    /// Inline limit of its endpoints; without one, the NIC's holds.
-    inline_max: Option<usize>,
+    settings: Settings,
+}
+
+/// The range of [`Settings::operations`].
+const OPERATIONS_RANGE: std::ops::RangeInclusive<usize> = 16..=OPERATIONS as usize;
+
+impl Settings {
+    const DEFAULT: Self = Settings {
+        inline_max: None,
+        operations: OPERATIONS as usize,
+    };
+
+    /// What the environment says.
+    fn from_environment() -> Result<Self> {
+        let inline_max = setting(
+            INLINE_MAX_VARIABLE,
+            "a number of bytes from 0 to 128",
+            |text| text.parse().ok().filter(|bytes| *bytes <= INLINE_CAPACITY),
+        )?;
+        let operations = setting(OPERATIONS_VARIABLE, "a number from 16 to 1024", |text| {
+            text.parse().ok().filter(|it| OPERATIONS_RANGE.contains(it))
+        })?;
+        Ok(Settings {
+            inline_max,
+            operations: operations.unwrap_or(Self::DEFAULT.operations),
+        })
+    }
 }
 
 impl Nic {
@@ -72,7 +102,7 @@ impl Nic {
     }
 
     /// Opens the NIC behind a device file of the kernel module. [`INLINE_MAX_VARIABLE`] sets
-    /// its inline limit.
+    /// its inline limit, [`OPERATIONS_VARIABLE`] how much its endpoints have under way.
     ///
     /// # Errors
     /// [`Error::Open`], [`Error::Setting`], [`Error::Incompatible`] if the module is of another
@@ -80,7 +110,7 @@ impl Nic {
     pub fn open_linux(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let mut nic = Self::with_provider(Arc::new(Device::new(path)), path);
-        nic.inline_max = inline_setting()?;
+        nic.settings = Settings::from_environment()?;
         let info = nic.provider.info();
         check_version(path, info)?;
         Ok(nic)
@@ -89,7 +119,7 @@ impl Nic {
     /// Becomes the host-mode node behind the socket of a device process (X2).
     /// [`HOST_MEMORY_VARIABLE`] sets its memory for buffers (bytes, or `16MiB`; 128 MiB without
     /// it), [`HOST_PHYSICAL_VARIABLE`] = 1 allows physical addresses, and
-    /// [`INLINE_MAX_VARIABLE`] sets its inline limit.
+    /// [`INLINE_MAX_VARIABLE`] and [`OPERATIONS_VARIABLE`] count as in a guest.
     ///
     /// The device process gives its processor up to nodes that spin (docs/performance.md). A
     /// program that looks at memory again and again by itself yields its own now and then, as all
@@ -100,7 +130,7 @@ impl Nic {
     #[cfg(feature = "host")]
     pub fn open_host(socket: impl AsRef<Path>) -> Result<Self> {
         let memory = setting(HOST_MEMORY_VARIABLE, "a size such as 16MiB", bytes)?;
-        let inline_max = inline_setting()?;
+        let settings = Settings::from_environment()?;
         let node = Node::connect(&socket, memory.unwrap_or(DEFAULT_MEMORY))?;
         let physical = setting(HOST_PHYSICAL_VARIABLE, "0 or 1", |text| match text {
             "0" => Some(false),
@@ -111,7 +141,7 @@ impl Nic {
             node.node().allow_physical();
         }
         Ok(Nic {
-            inline_max,
+            settings,
             ..Self::with_provider(Arc::new(node), socket)
         })
     }
@@ -132,7 +162,7 @@ impl Nic {
         Nic {
             provider,
             path: path.as_ref().to_owned(),
-            inline_max: None,
+            settings: Settings::DEFAULT,
         }
     }
 
@@ -149,10 +179,29 @@ impl Nic {
         if bytes > INLINE_CAPACITY {
             return Err(Error::InlineMax(bytes));
         }
-        Ok(Nic {
-            inline_max: Some(bytes),
-            ..self
-        })
+        let inline_max = Some(bytes);
+        let settings = Settings {
+            inline_max,
+            ..self.settings
+        };
+        Ok(Nic { settings, ..self })
+    }
+
+    /// The same NIC, whose endpoints that are registered through this handle have at most so many
+    /// transfers and atomic operations under way, 16 to 1,024 (N12): what a queue of commands costs a
+    /// program that ends, or a peer that is slow. What has no room waits, and so does `post`.
+    ///
+    /// # Errors
+    /// [`Error::Operations`] outside of that range.
+    pub fn with_operations(self, operations: usize) -> Result<Self> {
+        if !OPERATIONS_RANGE.contains(&operations) {
+            return Err(Error::Operations(operations));
+        }
+        let settings = Settings {
+            operations,
+            ..self.settings
+        };
+        Ok(Nic { settings, ..self })
     }
 
     /// Registers this process on a port (N1); port 0 asks for any free one. A
@@ -169,7 +218,7 @@ impl Nic {
         match retry(what, || self.provider.register(port.0, flags))? {
             Registration::Done(process) => {
                 let provider = self.provider.clone();
-                Ok(Endpoint::new(process, provider, self.inline_max))
+                Ok(Endpoint::new(process, provider, self.settings))
             }
             Registration::Refused(status) => Err(Error::refused(what(), status)),
         }
@@ -245,15 +294,6 @@ pub(crate) fn check_version(
 
 fn is_unknown_call(error: &std::io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOTTY)
-}
-
-/// The inline limit that the environment sets.
-fn inline_setting() -> Result<Option<usize>> {
-    setting(
-        INLINE_MAX_VARIABLE,
-        "a number of bytes from 0 to 128",
-        |text| text.parse().ok().filter(|bytes| *bytes <= INLINE_CAPACITY),
-    )
 }
 
 /// The value of an environment variable, if it is set.

@@ -4,7 +4,7 @@
 //! ```text
 //!   destination (node, port) ──► lane: slots of its writes ─ its reads, oldest first
 //!                                        ▲ issued          ▼ retired when the lane's counter passes
-//!   pool of slots: 1,024 ───────────────┘ ◄────────────────┘
+//!   pool of slots: up to 1,024 ─────────┘ ◄────────────────┘
 //! ```
 //! # Invariants
 //! - Operations of one lane and kind complete in the order of issue; those of different lanes do not
@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use qnic_abi::host_area::{LANES, OPERATIONS};
+use qnic_abi::host_area::LANES;
 use qnic_abi::{NodeId, Port};
 
 /// A process.
@@ -59,7 +59,8 @@ pub(crate) struct Lanes {
     cache: [u8; CACHED],
     /// Lanes with operations under way.
     busy: Vec<u8>,
-    /// Operations under way.
+    /// Operations that may be under way, and those that are.
+    most: usize,
     count: usize,
     /// Operations that every lane may have.
     share: usize,
@@ -68,12 +69,14 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    pub(crate) fn new() -> Self {
+    /// Of at most so many operations.
+    pub(crate) fn new(most: usize) -> Self {
         Lanes {
             lanes: Vec::new(),
             by_destination: BTreeMap::new(),
             cache: [0; CACHED],
             busy: Vec::new(),
+            most,
             count: 0,
             share: SHARE,
             reserved: 0,
@@ -115,7 +118,7 @@ impl Lanes {
                     under_way: Default::default(),
                     busy: false,
                 });
-                self.share = SHARE.min(OPERATIONS as usize / self.lanes.len());
+                self.share = SHARE.min(self.most / self.lanes.len());
                 let left = |lane: &Lane| self.share.saturating_sub(lane.count());
                 self.reserved = self.lanes.iter().map(left).sum();
                 number
@@ -152,10 +155,15 @@ impl Lanes {
         (0u8..=u8::MAX).zip(&self.lanes)
     }
 
+    /// How many operations may be under way.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Returns true if another operation of a lane fits.
     #[inline]
     pub(crate) fn has_room(&self, lane: u8) -> bool {
-        let free = (OPERATIONS as usize).saturating_sub(self.count);
+        let free = self.most.saturating_sub(self.count);
         let reserved = match self.lanes[usize::from(lane)].count() < self.share {
             true => 0,
             false => self.reserved,
@@ -235,7 +243,7 @@ mod tests {
 
     #[test]
     fn one_destination_fills_the_pool_but_for_the_shares_of_others() {
-        let mut lanes = Lanes::new();
+        let mut lanes = Lanes::new(1024);
         assert_eq!(fill(&mut lanes, B), 1024);
         lanes.look(|_| [1024, 0]);
         lanes.retire(drop);
@@ -254,8 +262,16 @@ mod tests {
     }
 
     #[test]
+    fn a_lower_bound_is_shared_as_well() {
+        let mut lanes = Lanes::new(40);
+        lanes.of(C);
+        assert_eq!(fill(&mut lanes, B), 40 - SHARE);
+        assert_eq!(fill(&mut lanes, C), SHARE);
+    }
+
+    #[test]
     fn every_destination_finds_room() {
-        let mut lanes = Lanes::new();
+        let mut lanes = Lanes::new(1024);
         for node in 0..200 {
             lanes.of((NodeId(node), Port(1)));
         }
@@ -269,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_is_idle_gets_another_destination() {
-        let mut lanes = Lanes::new();
+        let mut lanes = Lanes::new(1024);
         for node in 0..256 {
             let lane = lanes.of((NodeId(node), Port(1)));
             assert_eq!(u16::from(lane), node);

@@ -61,6 +61,15 @@ impl IssueOptions {
     }
 }
 
+/// What a program sets of the endpoints that it registers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    /// Inline limit in bytes; without one, the NIC's holds.
+    pub(crate) inline_max: Option<usize>,
+    /// Most transfers and atomic operations under way.
+    pub(crate) operations: usize,
+}
+
 /// A registered process, and what the library knows about it.
 pub(crate) struct Core {
     pub(crate) process: Box<dyn Process>,
@@ -91,15 +100,17 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// `inline_max` is the inline limit in bytes; without one, the NIC's holds.
     pub(crate) fn new(
         process: Box<dyn Process>,
         provider: Arc<dyn Provider>,
-        inline_max: Option<usize>,
+        settings: Settings,
     ) -> Self {
         let announced = process.registration().inline_max.get() as usize;
         let announced = announced.min(INLINE_CAPACITY);
-        let inline_max = inline_max.unwrap_or(announced).min(INLINE_CAPACITY);
+        let inline_max = settings
+            .inline_max
+            .unwrap_or(announced)
+            .min(INLINE_CAPACITY);
         Core {
             inline_max,
             inline_room: announced.max(inline_max),
@@ -108,7 +119,7 @@ impl Core {
             process,
             provider,
             claims: Claims::new(),
-            tracker: Mutex::new(Tracker::new()),
+            tracker: Mutex::new(Tracker::new(settings.operations)),
             posted: Posted::new(),
             generation: AtomicU64::new(0),
             exports: Mutex::default(),

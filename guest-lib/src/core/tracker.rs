@@ -156,13 +156,14 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    pub(crate) fn new() -> Self {
+    /// At most so many counted commands are incomplete, up to [`OPERATIONS`].
+    pub(crate) fn new(operations: usize) -> Self {
         Tracker {
             generation: 0,
             next: 0,
             head: 0,
             errors_seen: 0,
-            lanes: Lanes::new(),
+            lanes: Lanes::new(operations),
             slots: Vec::new(),
             free: Vec::new(),
             unclaimed: Failures::default(),
@@ -340,7 +341,7 @@ impl Tracker {
         *self = Tracker {
             generation: self.generation + 1,
             unclaimed,
-            ..Tracker::new()
+            ..Tracker::new(self.lanes.most())
         };
     }
 }

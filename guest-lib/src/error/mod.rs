@@ -8,6 +8,7 @@ mod parallel;
 use std::fmt;
 use std::path::PathBuf;
 
+use qnic_abi::host_area::OPERATIONS;
 use qnic_abi::{NodeId, Port, SegmentName, Status};
 
 use crate::provider::CallError;
@@ -64,6 +65,9 @@ pub enum Error {
     /// An inline limit that no command has room for (N10).
     #[error("an inline limit of {0} bytes: expected a number from 0 to 128")]
     InlineMax(usize),
+    /// A bound of operations under way that no endpoint has (N12).
+    #[error("{0} operations under way: expected a number from 16 to {OPERATIONS}")]
+    Operations(usize),
     /// Driver or NIC refused a request.
     #[error("{what}: {status}{}", hint(.status))]
     Refused {

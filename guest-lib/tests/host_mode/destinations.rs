@@ -132,3 +132,31 @@ fn failures_of_dropped_tickets_are_counted() {
     let refused = a.endpoint.write(&remote, 0, b"x").fenced();
     assert_eq!(status(refused), Status::NoSuchSegment);
 }
+
+#[test]
+fn a_program_bounds_what_is_under_way() {
+    let cluster = Cluster::on_links(3);
+    let refused = cluster.nic(0).with_operations(15);
+    assert!(matches!(refused, Err(Error::Operations(15))));
+    let nic = cluster.nic(0).with_operations(40).unwrap();
+    let a = Peer::new(&nic, 1, 4096);
+    let [b, c] = [1, 2].map(|node| Peer::new(&cluster.nic(node), 1, 4096));
+    let (to_b, to_c) = (a.import(&b), a.import(&c));
+    a.write(&to_b, 0, b"1");
+    a.write(&to_c, 0, b"1");
+    cluster.net([0, 1], r#"{"partition":true}"#);
+    let write = a.endpoint.write(&to_b, 0, b"x");
+    let stuck: Vec<_> = (0..40 - 16)
+        .map(|_| write.timeout(SOON).post().unwrap())
+        .collect();
+    let full = write.timeout(std::time::Duration::ZERO).post();
+    assert!(matches!(full, Err(Error::QueueFull)), "{full:?}");
+    for _ in 0..100 {
+        let write = a.endpoint.write(&to_c, 8, b"y");
+        write.timeout(SOON).fenced().unwrap();
+    }
+    cluster.net([0, 1], r#"{"partition":false}"#);
+    for mut ticket in stuck {
+        ticket.wait_timeout(SOON).unwrap();
+    }
+}

@@ -76,12 +76,15 @@ fn the_environment_sets_the_inline_limit() {
             assert!(finish(child).contains("every byte right"));
         }
     }
-    for wrong in ["129", "-1", "much", ""] {
-        let set = [("QNIC_INLINE_MAX", wrong)];
+    let inline = |wrong| ("QNIC_INLINE_MAX", wrong, "a number of bytes from 0 to 128");
+    let operations = |wrong| ("QNIC_OPERATIONS", wrong, "a number from 16 to 1024");
+    let wrong = ["129", "-1", "much", ""].map(inline);
+    for (variable, wrong, right) in wrong.into_iter().chain(["15", "1025"].map(operations)) {
+        let set = [(variable, wrong)];
         let child = start_with(&cluster, 0, "ping_pong", &["1", "20", "100"], set);
         let output = child.wait_with_output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
-        let expected = format!("QNIC_INLINE_MAX={wrong}: expected a number of bytes from 0 to 128");
+        let expected = format!("{variable}={wrong}: expected {right}");
         assert!(
             !output.status.success() && errors.contains(&expected),
             "{errors}"
