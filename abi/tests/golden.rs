@@ -16,7 +16,7 @@ use qnic_abi::message::{
     ReceiveCommand, ReceiveFlags, SendCommand,
 };
 use qnic_abi::pool::{DatagramPart, OpenPools, PoolWait, Slot};
-use qnic_abi::rdma::{ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand, WriteFlags};
+use qnic_abi::rdma::{ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand};
 use qnic_abi::stream::{Kind as StreamKind, Reason, StreamFlags, StreamHeader, MAGIC};
 use qnic_abi::wire::{
     kind, Ack, Body, Empty, Frame, Goodbye, Hello, Leave, Nak, ProcessGone, Window, ENVELOPE_BYTES,

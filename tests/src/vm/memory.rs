@@ -13,7 +13,7 @@ use crate::harness::{cases, Case};
 use crate::scenario::a_process_forks_between_its_transfers;
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
-use qnic_trials::nodes::{wait_until_empty, Nodes, Running};
+use qnic_trials::nodes::{wait_until_empty, Nodes};
 
 /// Longest time between two lines of a program that has much to do.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -74,10 +74,9 @@ fn with_swap(name: &str, ram_mib: u64, case: impl FnOnce(&VmNodes) -> Result<()>
 /// all kinds of memory, on both kernels.
 fn life(nodes: &VmNodes) -> Result<()> {
     for node in 0..nodes.count() {
-        let context = || format!("on node {node}");
         shell(nodes, node, "echo 2 > /proc/sys/vm/nr_hugepages")?;
         shell(nodes, node, MOUNT_DISK).context("make a file system")?;
-        live(nodes.start(node, "life --files /mnt")?).with_context(context)?;
+        live(nodes, node, "qnic-app life --files /mnt")?;
         let group = "mkdir -p /sys/fs/cgroup && \
                      { test -e /sys/fs/cgroup/cgroup.controllers || mount -t cgroup2 none /sys/fs/cgroup; } && \
                      { echo +memory > /sys/fs/cgroup/cgroup.subtree_control; \
@@ -85,19 +84,26 @@ fn life(nodes: &VmNodes) -> Result<()> {
                        echo 16M > /sys/fs/cgroup/small/memory.max; }";
         shell(nodes, node, group).context("make a control group")?;
         let limited = "echo $$ > /sys/fs/cgroup/small/cgroup.procs && exec qnic-app life limited --files /mnt";
-        live(background(nodes, node, limited)?).with_context(context)?;
+        live(nodes, node, limited)?;
         let killed = "grep -q '^oom_kill 0$' /sys/fs/cgroup/small/memory.events";
         shell(nodes, node, killed).context("a process was killed for want of memory")?;
         let always = "echo always > /sys/kernel/mm/transparent_hugepage/enabled";
         shell(nodes, node, always)?;
-        live(nodes.start(node, "life huge")?).with_context(context)?;
+        live(nodes, node, "qnic-app life huge")?;
     }
     a_process_forks_between_its_transfers(nodes)
 }
 
-/// Prints the steps that held; fails unless all did.
-fn live(mut program: Box<dyn Running>) -> Result<()> {
-    let ended = program.succeed("the exporter", LIMIT)?;
+/// Runs an exporter, and prints the steps that held; fails unless all did, with what the kernel says of
+/// it: that may have killed it.
+fn live(nodes: &VmNodes, node: usize, command: &str) -> Result<()> {
+    let mut program = background(nodes, node, command)?;
+    let ended = program.succeed("the exporter", LIMIT).with_context(|| {
+        let of_memory = "dmesg | grep -iE 'oom|out of memory|killed|segfault' | tail -n 20; \
+                         cat /sys/fs/cgroup/small/memory.events";
+        let said = shell(nodes, node, of_memory).unwrap_or_else(|error| error.to_string());
+        format!("node {node}, {command:?}; its kernel says: {said}")
+    })?;
     ensure!(!ended.lines.is_empty(), "no step was taken");
     for line in &ended.lines {
         let step: LifeStep = serde_json::from_str(line).with_context(|| line.clone())?;
