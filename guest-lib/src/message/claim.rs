@@ -59,7 +59,7 @@ impl<'a> Claim<'a> {
     /// Returns its message if it has one; never blocks. The message is given once.
     ///
     /// # Errors
-    /// [`Error::Message`]: it failed, was cancelled, or has given its message (NoMessage). Those of
+    /// [`Error::Message`](crate::Error::Message): it failed, was cancelled, or has given its message (NoMessage). Those of
     /// [`Request::test`].
     pub fn test(&mut self) -> Result<Option<Claimed<'a>>> {
         self.request.core().progress_messages();
@@ -69,7 +69,7 @@ impl<'a> Claim<'a> {
     /// Waits for its message, up to `timeout`; without one, as long as it takes.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]: it goes on, wait again. Those of [`Claim::test`].
+    /// [`Error::TimedOut`](crate::Error::TimedOut): it goes on, wait again. Those of [`Claim::test`].
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Claimed<'a>> {
         let core = self.request.core();
         core.wait_for(core.deadline(timeout), || self.look())
@@ -79,7 +79,7 @@ impl<'a> Claim<'a> {
     /// not wait for that.
     ///
     /// # Errors
-    /// [`Error::DeviceGone`]
+    /// [`Error::DeviceGone`](crate::Error::DeviceGone)
     pub fn cancel(&mut self) -> Result<()> {
         self.request.cancel()
     }
@@ -134,7 +134,7 @@ impl<'a> Claimed<'a> {
     /// latest when its sender is given up.
     ///
     /// # Errors
-    /// [`Error::Message`]: it failed; NoMessage: its sender has ended, or has given it up, before
+    /// [`Error::Message`](crate::Error::Message): it failed; NoMessage: its sender has ended, or has given it up, before
     /// all of it was here. Those of [`Claimed::post_receive`].
     pub fn receive(self, into: Part<'_>) -> Result<Completion> {
         self.post_receive(into)?.wait(None)
@@ -144,8 +144,8 @@ impl<'a> Claimed<'a> {
     /// message is there.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForeignSegment`], [`Error::DeviceGone`],
-    /// [`Error::QueueFailed`]: the message is discarded.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::ForeignSegment`](crate::Error::ForeignSegment), [`Error::DeviceGone`](crate::Error::DeviceGone),
+    /// [`Error::QueueFailed`](crate::Error::QueueFailed): the message is discarded.
     pub fn post_receive<'p>(mut self, into: Part<'p>) -> Result<Request<'p>>
     where
         'a: 'p,

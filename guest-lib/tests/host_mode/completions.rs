@@ -93,7 +93,7 @@ fn many_are_under_way_and_none_is_lost() {
     for number in 1..=2000 {
         begin(&to_c, number).wait(Some(SOON)).unwrap();
     }
-    assert_eq!(c.word(16_000 % 64_000), 2000);
+    assert_eq!(c.word(16_000), 2000);
     assert_eq!(wait_any(&mut stuck, Some(Duration::ZERO)).ok(), None);
     cluster.net([0, 1], r#"{"partition":false}"#);
     assert_eq!(wait_all(&mut stuck, Some(SOON)).unwrap().len(), 1000);
