@@ -102,7 +102,7 @@ fn without_faults_nothing_fails_either() {
 /// Seeds that no run has had: they come from the clock, and each chooses its cluster.
 #[test]
 fn fresh_seeds_in_all_modes_keep_every_promise() {
-    const COUNT: u64 = 60;
+    const COUNT: u64 = 30;
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let first = since_1970.unwrap().as_millis() as u64;
     // Not by `println!`, whose lines the harness keeps: a simulation that hangs is to be found, too.
