@@ -23,6 +23,7 @@ use crate::provider::{Process, Provider};
 /// | | begins it and waits for | and returns |
 /// |---|---|---|
 /// | `post` | nothing but room | a handle: [`Ticket`](crate::Ticket), [`Request`](crate::message::Request), [`Call`](crate::group::Call) |
+/// | `begin` | nothing but room | a [`Request`](crate::request::Request), which ends when it alone has |
 /// | `wait` | it | its result |
 /// | `fenced` | it and all earlier ones of its kind to the same process | nothing |
 ///
