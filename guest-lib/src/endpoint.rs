@@ -140,6 +140,15 @@ impl Endpoint {
         self.core.batch(post)
     }
 
+    /// Bounds the Sends that wait in the library, 16,384 at first: those for which the NIC has no
+    /// place ([`crate::message`]). Each takes about 250 bytes. Beyond `most` of all there is room for 16 of
+    /// each destination; [`Send::post`](crate::message::Send::post) says
+    /// [`WouldBlock`](crate::Error::WouldBlock) for the next one, and
+    /// [`Send::wait`](crate::message::Send::wait) waits.
+    pub fn hold_sends(&self, most: usize) {
+        self.core.hold_sends(most);
+    }
+
     /// What the library has counted for this endpoint.
     pub fn statistics(&self) -> Statistics {
         Statistics {

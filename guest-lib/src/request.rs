@@ -43,7 +43,7 @@ pub struct Completion {
     /// What its sender has given with it; 0 of a Send. Of an atomic operation what the word was.
     pub immediate: u64,
     /// The message is longer than its receive: what fits has arrived. The sender learns of it
-    /// only if the message does not fit in a frame.
+    /// only if the message does not fit in a frame, and was not staged.
     pub truncated: bool,
 }
 

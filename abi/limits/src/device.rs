@@ -40,7 +40,7 @@ pub const OPERATIONS: u32 = 1024;
 
 /// Messages of one process that a NIC sends at the same time, waits for receivers counted. While
 /// there are fewer, no message holds up the commands behind it.
-pub const SENDS: u32 = 1024;
+pub const SENDS: u32 = 2048;
 
 /// Collectives of one group that a process has under way at its NIC; the library lets others wait.
 pub const COLLECTIVES: u32 = 64;

@@ -14,4 +14,4 @@ mod device;
 mod nic;
 
 pub use device::*;
-pub use nic::{Limits, MAX_WINDOW, SMALLEST_WINDOW};
+pub use nic::{Limits, MAX_WINDOW, SMALLEST_WINDOW, STAGED_OVERHEAD};

@@ -10,6 +10,9 @@ pub const SMALLEST_WINDOW: u32 = 16;
 /// without a payload have numbers when it is full.
 pub const MAX_WINDOW: u32 = 4096;
 
+/// What a message that is staged counts beside its bytes.
+pub const STAGED_OVERHEAD: u32 = 256;
+
 /// Bounds of everything that could grow, and of the work of one call.
 ///
 /// Exhaustion delays or refuses; it never drops what was accepted.
@@ -55,13 +58,16 @@ pub struct Limits {
     pub probes: u32,
     /// Different masks (source or any, ignore bits) of the receives of one endpoint.
     pub masks: u32,
-    /// Messages that wait here for receives of one process, staged or not.
-    pub unexpected: u32,
-    /// Bytes of messages that are staged for one process (Q12); each counts 256 more.
+    /// Bytes of messages that are staged for one process (Q12); each message counts
+    /// [`STAGED_OVERHEAD`] more. Half of them are for any sender, half for the shares of all.
     pub staged_bytes: u32,
-    /// Bytes of messages that are staged for one node, whatever processes sent them.
+    /// Bytes of messages of one node that are staged, whatever processes sent them; half of them
+    /// as above.
     pub staged_bytes_per_peer: u32,
-    /// Messages of one node that wait here without their bytes.
+    /// The share of one process that sends in the staged bytes of another one.
+    pub staged_bytes_per_sender: u32,
+    /// Messages of one node that wait here and are not staged. Nodes do not send more
+    /// ([`Limits::envelopes_per_process`]).
     pub envelopes_per_peer: u32,
     /// Completions of one process that wait for room in its queue, from which on no more of its
     /// commands are read and no messages are given to it.
@@ -145,7 +151,21 @@ impl Limits {
         let accepted = accepted.saturating_add(self.probes);
         let accepted = accepted.saturating_add(self.datagram_buffers);
         let begun = self.completions.saturating_add(accepted);
-        begun.saturating_add(self.unexpected)
+        begun.saturating_add(self.unexpected())
+    }
+
+    /// Messages that wait for receives of one process at most, staged or not.
+    pub fn unexpected(&self) -> u32 {
+        let staged = self.staged_bytes / STAGED_OVERHEAD;
+        let envelopes = self.envelopes_per_peer.saturating_mul(self.peers);
+        envelopes.saturating_add(staged)
+    }
+
+    /// Messages of one process that another node knows of and that have not ended, at most. All
+    /// processes of `windows` together stay a fifth below [`Limits::envelopes_per_peer`]: a message
+    /// has ended here before the other node learns of it.
+    pub fn envelopes_per_process(&self, windows: u32) -> u32 {
+        (self.envelopes_per_peer / 5 * 4 / windows.max(1)).max(1)
     }
 
     /// Windows that are granted at most, so the most that is held in bounce memory.
@@ -173,10 +193,10 @@ impl Default for Limits {
             receives: 16_384,
             probes: 256,
             masks: 64,
-            unexpected: 131_072,
-            staged_bytes: 4 << 20,
-            staged_bytes_per_peer: 16 << 20,
-            envelopes_per_peer: 128 * SENDS,
+            staged_bytes: 8 << 20,
+            staged_bytes_per_peer: 64 << 20,
+            staged_bytes_per_sender: (64 << 10) + 16 * STAGED_OVERHEAD,
+            envelopes_per_peer: 200 * 1024,
             completions: 256,
             groups: 16,
             joins_per_peer: 1024,

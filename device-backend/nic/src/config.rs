@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use qnic_abi::NodeId;
-pub use qnic_limits::{Limits, MAX_WINDOW, SMALLEST_WINDOW};
+pub use qnic_limits::{Limits, MAX_WINDOW, SMALLEST_WINDOW, STAGED_OVERHEAD};
 use qnic_shared::timing::RetransmitLimits;
 
 /// What a NIC is made from.

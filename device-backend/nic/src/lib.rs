@@ -73,7 +73,7 @@ pub mod trace;
 mod transport;
 
 pub use budget::Budget;
-pub use config::{Limits, NicConfig, MAX_WINDOW, SMALLEST_WINDOW};
+pub use config::{Limits, NicConfig, MAX_WINDOW, SMALLEST_WINDOW, STAGED_OVERHEAD};
 pub use core::page_table;
 pub use counters::Counters;
 pub use env::{

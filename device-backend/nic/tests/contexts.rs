@@ -8,9 +8,8 @@ use qnic_abi::context::{
 use qnic_abi::host_area::{CompletionEntry, QUEUE_STATUS};
 use qnic_abi::{Status, PAGE_SIZE};
 use qnic_nic::testing::{
-    nets, page, pattern, status, Describing, LossyWire, Net, Pair, Party, PAGE,
+    page, pattern, scarce, scarce_nets, status, Describing, LossyWire, Net, Pair, Party, PAGE,
 };
-use qnic_nic::Limits;
 
 fn state(entry: &CompletionEntry) -> DoorbellState {
     DoorbellState::try_from(entry.state.get()).expect("a known state")
@@ -40,7 +39,7 @@ fn gather(party: &Party, pages: &[u64], offset: u64, length: u64) -> Vec<u8> {
 
 #[test]
 fn pages_that_stand_anywhere_are_one_message() {
-    for net in nets(3, 4) {
+    for net in scarce_nets(3, 4) {
         let Pair { a, b, .. } = Pair::on(net);
         let (from, to) = ([5, 1, 2, 7], [6, 0, 3, 1, 4]);
         let length = 3 * PAGE + 200;
@@ -70,7 +69,7 @@ fn pages_that_stand_anywhere_are_one_message() {
 
 #[test]
 fn a_short_message_on_two_pages_that_are_not_adjacent_arrives() {
-    for net in nets(3, 4) {
+    for net in scarce_nets(3, 4) {
         let Pair { a, b, .. } = Pair::on(net);
         let bytes = fill(&a, &[6, 2], 4000, 200);
         a.send_context(0, &b)
@@ -89,7 +88,7 @@ fn a_short_message_on_two_pages_that_are_not_adjacent_arrives() {
 
 #[test]
 fn the_region_is_the_buffer_of_a_short_message() {
-    for net in nets(3, 4) {
+    for net in scarce_nets(3, 4) {
         let Pair { a, b, .. } = Pair::on(net);
         for (index, length) in [0, 1, 8, 100, REGION_BYTES].into_iter().enumerate() {
             let bytes = pattern(7, length);
@@ -106,7 +105,7 @@ fn the_region_is_the_buffer_of_a_short_message() {
 
 #[test]
 fn the_pool_is_there_whatever_the_page_table_says() {
-    for net in nets(3, 4) {
+    for net in scarce_nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         net.answer_faults(false);
         let bytes = pattern(3, 3 * PAGE_SIZE);
@@ -133,7 +132,7 @@ fn the_pool_is_there_whatever_the_page_table_says() {
 
 #[test]
 fn contexts_and_commands_match_each_other_in_the_order_of_the_queue() {
-    for net in nets(3, 4) {
+    for net in scarce_nets(3, 4) {
         let Pair { a, b, .. } = Pair::on(net);
         b.receive_context(0).notify().pool(0, 0, 8).issue();
         b.receive(70).bytes(0, 8).issue();
@@ -174,7 +173,7 @@ fn absent_pages_of_a_context_are_brought_in() {
 
 #[test]
 fn what_is_stored_in_a_context_under_way_changes_nothing() {
-    let Pair { net, a, b } = Pair::lossless();
+    let Pair { net, a, b } = Pair::scarce();
     let bytes = fill(&a, &[1, 4], 0, 2 * PAGE);
     let send = a
         .send_context(0, &b)
@@ -199,7 +198,7 @@ fn what_is_stored_in_a_context_under_way_changes_nothing() {
 
 #[test]
 fn a_list_in_the_pool_has_more_pages_than_a_region_and_is_read_once() {
-    let Pair { net, a, b } = Pair::on(Net::new(2, 1024, 8, &Limits::default()));
+    let Pair { net, a, b } = Pair::on(Net::new(2, 1024, 8, &scarce()));
     // Each page behind one that is not its neighbour.
     let from: Vec<u64> = (0..60).map(|page| page * 7 % 60).collect();
     let to: Vec<u64> = (0..60).map(|page| page * 11 % 60).collect();
@@ -336,7 +335,7 @@ fn a_context_that_lies_fails_by_its_doorbell_and_hurts_nobody() {
         }),
     ];
     for (number, (expected, lie)) in lies.into_iter().enumerate() {
-        let Pair { net, a, b } = Pair::lossless();
+        let Pair { net, a, b } = Pair::scarce();
         let mut honest = a.send_context(7, &b).pages(&[0, 1], 0, 2 * PAGE);
         honest.context.endpoint = 3.into();
         let liar = lie(honest);
@@ -363,7 +362,7 @@ fn a_context_that_lies_fails_by_its_doorbell_and_hurts_nobody() {
 #[test]
 fn a_context_under_way_is_not_taken_again() {
     for send in [false, true] {
-        let Pair { net, a, b } = Pair::lossless();
+        let Pair { net, a, b } = Pair::scarce();
         let context = match send {
             true => a.send_context(0, &b).pages(&[0, 1], 0, 2 * PAGE),
             false => a.receive_context(0).pages(&[0, 1], 0, 2 * PAGE),
@@ -385,7 +384,7 @@ fn a_context_under_way_is_not_taken_again() {
 
 #[test]
 fn a_message_longer_than_its_pages_is_truncated() {
-    for net in nets(3, 4) {
+    for net in scarce_nets(3, 4) {
         let Pair { a, b, .. } = Pair::on(net);
         let bytes = fill(&a, &[0, 1, 2], 0, 3 * PAGE);
         b.receive_context(0).pages(&[9, 5], 100, PAGE).issue();
@@ -407,7 +406,7 @@ fn a_message_longer_than_its_pages_is_truncated() {
 #[test]
 fn ends_reach_the_doorbells_of_contexts() {
     // Cancelled.
-    let Pair { net, a, b } = Pair::lossless();
+    let Pair { net, a, b } = Pair::scarce();
     b.receive_context(4).pool(0, 0, 8).run();
     b.cancel_context(4);
     assert_eq!(done(&b.receive_doorbell(4)), Status::Cancelled);

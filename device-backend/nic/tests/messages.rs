@@ -358,8 +358,12 @@ fn short_messages_ask_while_their_receiver_has_no_room() {
 #[test]
 fn a_thousand_long_messages_wait_and_hold_up_nothing() {
     const MESSAGES: u64 = 1023;
+    let limits = Limits {
+        staged_bytes: 4_000,
+        ..Limits::default()
+    };
     for wire in [None, Some(LossyWire::rough(50))] {
-        let net = Net::new(2, 1024, 8, &Limits::default());
+        let net = Net::new(2, 1024, 8, &limits);
         if let Some(wire) = wire {
             net.cluster().set_lossy_wire(wire, 5);
         }
@@ -399,6 +403,7 @@ fn a_thousand_long_messages_wait_and_hold_up_nothing() {
 fn a_queue_waits_when_as_many_messages_run_as_may() {
     let limits = Limits {
         sends: 70,
+        staged_bytes: 4_000,
         ..Limits::default()
     };
     let Pair { net, a, b } = Pair::on(Net::new(2, 512, 8, &limits));

@@ -2,7 +2,7 @@
 //! for them fails, and nothing else.
 
 use qnic_abi::Status;
-use qnic_nic::testing::{nets, page, status, LossyWire, Net, Pair, PAGE};
+use qnic_nic::testing::{page, scarce, scarce_nets, status, LossyWire, Net, Pair, PAGE};
 use qnic_nic::Limits;
 
 /// Longer than any frame of a short message.
@@ -10,7 +10,7 @@ const LONG: u64 = 5 * PAGE + 77;
 
 #[test]
 fn a_sender_that_ends_fails_receives_from_it_and_no_others() {
-    for net in nets(3, 4) {
+    for net in scarce_nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         let long = a.fill(0, LONG, 1);
         a.send(1, &b).tag(1).bytes(0, 50).issue();
@@ -37,7 +37,9 @@ fn a_sender_that_ends_fails_receives_from_it_and_no_others() {
 /// the port from then on is for that one, and does not end; what named it before does.
 #[test]
 fn what_is_posted_for_a_successor_outlives_late_news_of_its_predecessor() {
-    let Pair { net, a, b } = Pair::on(Net::lossy(2, LossyWire::steady(20_000), 3));
+    let net = Net::new(2, 2048, 8, &scarce());
+    net.cluster().set_lossy_wire(LossyWire::steady(20_000), 3);
+    let Pair { net, a, b } = Pair::on(net);
     b.send(1, &a).tag(9).issue();
     a.receive(1).tag(9).run();
     assert_eq!(a.received(), [(1, Status::Ok)]);
@@ -73,7 +75,7 @@ fn what_is_posted_for_a_successor_outlives_late_news_of_its_predecessor() {
 
 #[test]
 fn a_receiver_that_ends_fails_what_is_sent_to_it() {
-    for net in nets(3, 4) {
+    for net in scarce_nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         a.send(1, &b).bytes(0, LONG).issue();
         a.send(2, &b).bytes(0, 10).run();
@@ -125,7 +127,7 @@ fn transfers_end_with_either_process_while_pages_are_missing() {
 
 #[test]
 fn a_queue_that_is_reset_takes_its_messages_and_receives_with_it() {
-    for net in nets(3, 4) {
+    for net in scarce_nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         a.send(1, &b).bytes(0, LONG).tag(1).issue();
         b.receive(2).tag(9).run();
@@ -145,7 +147,7 @@ fn a_queue_that_is_reset_takes_its_messages_and_receives_with_it() {
 
 #[test]
 fn a_segment_that_is_unexported_ends_what_uses_it() {
-    let Pair { net, a, b } = Pair::lossless();
+    let Pair { net, a, b } = Pair::scarce();
     a.send(1, &b).bytes(0, LONG).tag(1).run();
     b.receive(2).bytes(0, 10).tag(2).run();
     assert_eq!(a.unexport(&a), Status::Ok);
@@ -163,11 +165,10 @@ fn a_segment_that_is_unexported_ends_what_uses_it() {
 #[test]
 fn a_node_that_is_reset_is_gone_for_both_sides() {
     for lossy in [false, true] {
-        let net = match lossy {
-            false => Net::new(2, 512, 8, &Limits::default()),
-            true => Net::lossy(2, LossyWire::rough(50), 5),
-        };
-        let Pair { net, a, b } = Pair::on(net);
+        let Pair { net, a, b } = Pair::scarce();
+        if lossy {
+            net.cluster().set_lossy_wire(LossyWire::rough(50), 5);
+        }
         a.send(1, &b).bytes(0, LONG).tag(1).run();
         a.receive(2).from(&b).issue();
         a.receive(3).run();

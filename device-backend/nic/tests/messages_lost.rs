@@ -2,7 +2,7 @@
 //! message workers have found what stands here.
 
 use qnic_abi::Status;
-use qnic_nic::testing::{LossyWire, Net, Party, PAGE};
+use qnic_nic::testing::{scarce, LossyWire, Net, Party, PAGE};
 use qnic_nic::{Limits, SMALLEST_WINDOW};
 
 /// Nodes on a wire that keeps the order; what is cut off is sent again.
@@ -47,46 +47,6 @@ fn a_message_that_is_given_up_on_its_way_is_not_kept_without_its_bytes() {
     net.assert_holds_nothing(1);
     b.receive(2).from(&a).bytes(0, 100).run();
     assert_eq!(b.ends(), [], "nothing comes for it, and it stays");
-}
-
-#[test]
-fn messages_behind_a_refused_early_one_do_not_overtake_those_before_it() {
-    let limits = Limits {
-        unexpected: 2,
-        ..Limits::default()
-    };
-    let net = steady(2, &limits);
-    let (a, b) = (net.party(0, 1), net.party(1, 2));
-    connect(&a, &b);
-    let send = |number: u64, tag| {
-        a.send(number, &b).immediate(number).tag(tag).issue();
-        pass_a_moment(&net);
-    };
-    send(1, 9);
-    net.cut(1);
-    send(2, 1);
-    net.heal();
-    // Early, and there is no room for the second one.
-    send(3, 1);
-    send(4, 1);
-    for (handle, tag) in [(1, 9), (2, 1), (3, 1), (4, 1)] {
-        b.receive(handle).tag(tag).issue();
-    }
-    pass_a_moment(&net);
-    send(5, 1);
-    net.run();
-    let entries = b.completions();
-    let taken = entries
-        .iter()
-        .map(|it| (it.handle.get(), it.immediate.get()));
-    let taken: Vec<_> = taken.collect();
-    assert_eq!(taken, [(1, 1), (2, 2), (3, 3), (4, 5)]);
-    let mut sent = a.ends();
-    sent.sort_unstable_by_key(|end| end.0);
-    let refused = (4, Status::Exhausted);
-    assert_eq!(sent[3], refused);
-    assert_eq!(sent.iter().filter(|end| end.1 == Status::Ok).count(), 4);
-    net.assert_holds_nothing(1);
 }
 
 #[test]
@@ -165,7 +125,7 @@ fn messages_to_the_next_process_on_a_port_do_not_overtake_those_before_it() {
 
 #[test]
 fn a_sender_notices_that_the_permission_for_its_message_cannot_come() {
-    let net = steady(2, &Limits::default());
+    let net = steady(2, &scarce());
     let (a, b) = (net.party(0, 1), net.party(1, 2));
     connect(&a, &b);
     a.send(1, &b).bytes(0, 5 * PAGE).run();

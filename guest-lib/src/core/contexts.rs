@@ -270,12 +270,6 @@ impl<K: Copy> Contexts<K> {
         self.posted |= name.bit();
     }
 
-    /// Sends at the NIC, at most.
-    pub(crate) fn sends(&self) -> usize {
-        const SENDS: u64 = u64::MAX >> (u64::BITS as usize - CONTEXTS);
-        (self.posted & SENDS).count_ones() as usize
-    }
-
     /// Pages of the pool stay with a context until it ends.
     pub(crate) fn leave(&mut self, name: ContextName, pages: Run) {
         if let Some(holder) = &mut self.holders[name.direction as usize][name.number] {

@@ -49,8 +49,8 @@
 //! probed may go to a receive of another thread; a message that was claimed ([`Probe::claim`])
 //! goes only where its [`Claimed`] is received, into memory of its length for example. Two claims
 //! never get the same message. [`Probe::discard`], and a [`Claimed`] that is dropped, drop the
-//! message; a Send of a long message ends as truncated then. A claimed message takes the room that
-//! it had before, at the NIC or at its sender.
+//! message; a Send of a long message that was not staged ends as truncated then. A claimed message
+//! takes the room that it had before, at the NIC or at its sender.
 //!
 //! # Invariants
 //! - Each request ends once, and its end is told once, to its [`Request`]; later calls tell the
@@ -60,9 +60,13 @@
 //!   memory. That is at the latest when a message that has begun to arrive is there, or its
 //!   sender is given up. One that is leaked lets its memory go only to the end of the segment,
 //!   which the NIC does not outlive (N2).
-//! - A Send never takes the room of a receive: at most 1,023 Sends are at the NIC, others wait in
-//!   the library, in order. They go on whenever any thread of the process posts, tests or waits.
-//!   Behind 1,023 that no receive takes, no other goes out, wherever it is to go.
+//! - A Send never takes the room of a receive: fewer Sends are at the NIC than it takes, others
+//!   wait in the library, in order for each destination. They go on whenever any thread of the
+//!   process posts, tests or waits. Sends to one destination that no receive takes hold up no
+//!   others: at the NIC and in the library each destination has room for 16 beside them
+//!   ([`Endpoint::hold_sends`]).
+//! - What is sent before the other process receives it is staged at its NIC: 64 KiB of each sender,
+//!   and more while there is room. The end of such a Send does not wait for the receive.
 //! - Completions of all threads are taken by each thread that posts or waits for anything; a
 //!   thread sleeps only behind a look that found nothing.
 //!
@@ -83,7 +87,7 @@
 //! # Ends
 //! | the call returns | the message |
 //! |---|---|
-//! | `Ok` of a Send | is at the other NIC, or in the memory of its receive if it is long |
+//! | `Ok` of a Send | is at the other NIC, or in the memory of its receive |
 //! | `Ok` of a receive | is in memory; `truncated`: as much of it as there was room |
 //! | [`Error::Message`](crate::Error::Message) | failed: its status says why, PeerGone for example |
 //! | [`Error::TimedOut`](crate::Error::TimedOut) | goes on; wait again |

@@ -8,8 +8,9 @@ use qnic_abi::message::{SendCommand, SendFlags};
 use super::pattern::Fields;
 use super::{context, Completion, Destination, Request};
 use crate::core::contexts::Direction;
+use crate::core::messages::RoomWait;
 use crate::core::Core;
-use crate::error::{MessageOperation, Result};
+use crate::error::{Error, MessageOperation, Result};
 use crate::memory::{LocalMemory, Part};
 use crate::rdma::transfer::Local;
 use crate::rdma::Source;
@@ -69,11 +70,13 @@ impl<'e> Send<'e, '_> {
         Send { timeout, ..self }
     }
 
-    /// Begins to send. Never waits for the receiver; a thread that has begun more than 16,384
-    /// Sends which could not be posted yet waits. Bytes that the NIC fetches must not change
+    /// Begins to send; never waits for the receiver. Bytes that the NIC fetches must not change
     /// before the request has ended.
     ///
     /// # Errors
+    /// [`WouldBlock`](crate::Error::WouldBlock): as many Sends wait as may
+    /// ([`Endpoint::hold_sends`](crate::Endpoint::hold_sends)), 16 of them to this destination; it
+    /// has not begun. Sends to other destinations may.
     /// [`NotExported`](crate::Error::NotExported), [`OutOfRange`](crate::Error::OutOfRange),
     /// [`ForeignSegment`](crate::Error::ForeignSegment), [`DeviceGone`](crate::Error::DeviceGone),
     /// [`QueueFailed`](crate::Error::QueueFailed). Of [`Contents::Parts`] also
@@ -81,6 +84,10 @@ impl<'e> Send<'e, '_> {
     /// [`PoolFull`](crate::Error::PoolFull): no page is free for the list;
     /// [`NoContext`](crate::Error::NoContext).
     pub fn post(self) -> Result<Request<'e>> {
+        self.begin(RoomWait::None)
+    }
+
+    fn begin(self, room_wait: RoomWait) -> Result<Request<'e>> {
         let (core, fields) = (self.core, Fields::from(self.to));
         let source = match self.contents {
             Contents::One(source) => source,
@@ -110,7 +117,7 @@ impl<'e> Send<'e, '_> {
             }
         };
         command.length = length.into();
-        let key = core.post_send(command, payload)?;
+        let key = core.post_send(command, payload, room_wait)?;
         let what = fields.what(MessageOperation::Send, length);
         Ok(Request::new(core, key, RequestKind::Send, what))
     }
@@ -119,8 +126,21 @@ impl<'e> Send<'e, '_> {
     ///
     /// # Errors
     /// [`Message`](crate::Error::Message): it failed. [`TimedOut`](crate::Error::TimedOut): it
-    /// goes on, and may arrive; its source must not change. Those of [`Send::post`].
+    /// goes on, and may arrive; its source must not change. Those of [`Send::post`] but for
+    /// `WouldBlock`: it waits for room.
     pub fn wait(self) -> Result<Completion> {
-        self.post()?.wait(self.timeout)
+        match self.begin(RoomWait::None) {
+            Err(Error::WouldBlock) => self.wait_for_room(),
+            request => request?.wait(self.timeout),
+        }
+    }
+
+    /// Begins when there is room, and waits.
+    #[cold]
+    fn wait_for_room(self) -> Result<Completion> {
+        let deadline = self.core.deadline(self.timeout);
+        let mut request = self.begin(RoomWait::Until(deadline))?;
+        let end = request.pending.wait(deadline)?;
+        request.result(&end)
     }
 }

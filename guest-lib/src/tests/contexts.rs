@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::messages::{opcodes, ANY, NOW, SOON};
 use super::{export, fetch, setup};
 use crate::core::contexts::{ContextName, Direction};
-use crate::core::messages::SENDS_UNDER_WAY;
+use crate::core::messages::outbox::PLACES_OF_ONE;
 use crate::message::{Destination, MessageEndpoint, Pattern, Request, Room, Source, Tag};
 use crate::tests::fake_nic::{FakeNic, Fetched, Wake};
 use crate::{Endpoint, Error, NodeId, Port, Status};
@@ -328,31 +328,31 @@ fn nobody_is_told_of_a_send_without_a_notice() {
 }
 
 #[test]
-fn sends_of_contexts_keep_their_place_and_their_credits() {
+fn sends_of_contexts_stand_behind_those_before_them_and_need_no_place() {
+    const PLAIN: u8 = qnic_abi::message::Opcode::Send as u8;
     let (fake, endpoint, _remote) = setup();
     let mut first = Vec::new();
     let mut plain = Vec::new();
-    for _ in 0..SENDS_UNDER_WAY - 1 {
+    for _ in 0..PLACES_OF_ONE {
         plain.push(endpoint.send(&TO, b"x").post().unwrap());
         first.extend(fake.fetch_all());
     }
     fake.set_awake(false);
-    let requests = [(); 3].map(|()| short(&endpoint).unwrap());
-    let _behind = endpoint.send(&TO, b"x").post().unwrap();
-    assert_eq!(numbers(&fake), [0], "one credit is left");
-    fake.done(send(0), Status::Ok);
-    endpoint.statistics();
-    assert_eq!(numbers(&fake), [1]);
+    let request = short(&endpoint).unwrap();
+    assert_eq!(numbers(&fake), [0], "nothing waits before it");
+    plain.push(endpoint.send(&TO, b"x").post().unwrap());
+    let behind = [(); 2].map(|()| short(&endpoint).unwrap());
+    plain.push(endpoint.send(&TO, b"x").post().unwrap());
+    assert!(numbers(&fake).is_empty());
     fake.end(&first[0], Status::Ok);
-    fake.end(&first[1], Status::Ok);
     endpoint.statistics();
     let posted = fake.fetch_all();
-    assert_eq!(
-        opcodes(&posted),
-        [SEND, qnic_abi::message::Opcode::Send as u8]
-    );
-    assert_eq!(named(&posted[0]).number, 2);
-    drop(requests);
+    assert_eq!(opcodes(&posted), [PLAIN, SEND, SEND]);
+    assert_eq!([named(&posted[1]), named(&posted[2])], [send(1), send(2)]);
+    fake.end(&first[1], Status::Ok);
+    endpoint.statistics();
+    assert_eq!(opcodes(&fake.fetch_all()), [PLAIN]);
+    drop((request, behind));
 }
 
 #[test]
@@ -365,11 +365,11 @@ fn a_reset_of_the_queue_frees_all_contexts() {
     drop(take().post_send(&TO, 8).unwrap());
     endpoint.send_short(&TO, b"x").forget().unwrap();
     let mut plain = Vec::new();
-    for _ in 0..SENDS_UNDER_WAY {
+    for _ in 0..=PLACES_OF_ONE {
         plain.push(endpoint.send(&TO, b"x").post().unwrap());
         fake.fetch_all();
     }
-    // It is filled, and waits for a credit.
+    // It is filled, and waits behind the last one.
     let mut queued = short(&endpoint).unwrap();
     fake.fetch_all();
     fake.fail_queue(Status::Malformed);

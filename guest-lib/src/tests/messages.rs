@@ -7,7 +7,8 @@ use qnic_abi::message::{CancelCommand, Opcode, ReceiveCommand, ReceiveFlags, Sen
 use qnic_abi::window::COMMAND_ENTRIES;
 
 use super::{export, fetch, setup};
-use crate::core::messages::{ARRIVED_LIMIT, SENDS_UNDER_WAY};
+use crate::core::messages::outbox::{OTHERS, PLACES, PLACES_OF_ONE, SHARE};
+use crate::core::messages::ARRIVED_LIMIT;
 use crate::message::{
     wait_all, wait_any, Destination, MessageEndpoint, Pattern, Request, Source, Tag,
 };
@@ -210,7 +211,7 @@ fn sends_take_no_room_of_receives() {
         sends.push(post(number));
         running.extend(fake.fetch_all());
     }
-    assert_eq!(running.len(), SENDS_UNDER_WAY);
+    assert_eq!(running.len(), PLACES_OF_ONE);
     let mut receive = endpoint.receive(&ANY, segment.part(0, 8)).post().unwrap();
     receive.cancel().unwrap();
     drop(endpoint.write(&remote, 0, b"x").post().unwrap());
@@ -222,11 +223,77 @@ fn sends_take_no_room_of_receives() {
         fake.end(&send, Status::Ok);
         endpoint.core().progress_messages();
         running.extend(fake.fetch_all());
-        assert!(running.len() <= SENDS_UNDER_WAY);
+        assert!(running.len() <= PLACES_OF_ONE);
     }
     assert_eq!(order, (0..3000).collect::<Vec<_>>());
     wait_all(&mut sends, SOON).unwrap();
     std::mem::forget(receive);
+}
+
+/// A process that receives nothing holds up no Send to another one (N15).
+#[test]
+fn sends_that_nothing_receives_hold_up_no_others() {
+    let (fake, endpoint, _remote) = setup();
+    let mut held = Vec::new();
+    for _ in 0..2 * PLACES {
+        held.push(endpoint.send(&TO, b"x").post().unwrap());
+        fake.fetch_all();
+    }
+    for port in 3..3 + OTHERS as u16 {
+        let to = Destination::tagged(NodeId(1), Port(port), Tag(5));
+        for _ in 0..SHARE {
+            held.push(endpoint.send(&to, b"go").post().unwrap());
+            let go = fake.fetch().expect("it is at the NIC at once");
+            assert_eq!(go.descriptor.header.remote_port.get(), port);
+        }
+    }
+    endpoint.core().progress_messages();
+    assert!(fake.fetch().is_none());
+}
+
+/// Beyond the bound of what the library holds each destination has its share; then one call says
+/// so, and the other one waits.
+#[test]
+fn sends_beyond_the_bound_would_block_or_wait() {
+    let (fake, endpoint, _remote) = setup();
+    endpoint.hold_sends(100);
+    let mut running = Vec::new();
+    let mut held = Vec::new();
+    let refused = loop {
+        match endpoint.send(&TO, b"x").post() {
+            Ok(request) => held.push(request),
+            Err(error) => break error,
+        }
+        running.extend(fake.fetch_all());
+    };
+    assert_error!(Err::<(), _>(refused), Error::WouldBlock);
+    assert_eq!(
+        (running.len(), held.len()),
+        (PLACES_OF_ONE, PLACES_OF_ONE + 100)
+    );
+    let other = Destination::tagged(NodeId(1), Port(3), Tag(5));
+    drop(endpoint.send(&other, b"go").post().unwrap());
+    assert!(fake.fetch().is_some(), "another destination goes on");
+    assert_error!(
+        endpoint.send(&TO, b"x").timeout(NOW).wait(),
+        Error::TimedOut
+    );
+    std::thread::scope(|scope| {
+        let sent = scope.spawn(|| endpoint.send(&TO, b"last").timeout(SOON).wait());
+        while !sent.is_finished() {
+            // No more than the completion queue has room for.
+            for sends in running.chunks(200) {
+                sends.iter().for_each(|send| fake.end(send, Status::Ok));
+                endpoint.core().progress_messages();
+            }
+            running = fake.fetch_all();
+            if running.is_empty() {
+                std::thread::yield_now();
+            }
+        }
+        sent.join().unwrap().unwrap();
+    });
+    wait_all(&mut held, SOON).unwrap();
 }
 
 /// Commands that no counter counts leave the error ring to those that are counted.

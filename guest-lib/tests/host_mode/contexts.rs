@@ -8,6 +8,9 @@ use crate::messages::{pair, Party, ANY, LIMIT};
 
 const PAGE: usize = 4096;
 
+/// Fills what one sender may have of the staging memory of a process, but for a short message.
+const STAGED: usize = (4 << 20) - 1024;
+
 /// Each side's buffer goes to the NIC and comes back with every message.
 #[test]
 fn pool_buffers_play_ping_pong() {
@@ -165,6 +168,8 @@ fn a_message_may_be_shorter_or_longer_than_its_pages() {
         let buffer = b.endpoint.pool().take(2).unwrap();
         buffer.write(0, &[0xee; 2 * PAGE]).unwrap();
         let posted = buffer.post_receive(&ANY).unwrap();
+        // The probe behind it has ended, so it has been read.
+        assert_eq!(b.endpoint.probe(&ANY).test().unwrap(), None);
         let part = a.memory.part(0, length);
         let sent = a.endpoint.send(&b.with_tag(7), part).post();
         let (completion, buffer) = posted.wait(LIMIT).unwrap();
@@ -184,13 +189,15 @@ fn a_message_may_be_shorter_or_longer_than_its_pages() {
 fn the_end_of_a_peer_gives_the_pages_back() {
     let cluster = Cluster::new(2);
     let nics = [0, 1].map(|node| cluster.nic(node));
-    let [a, b] = [0, 1].map(|node: usize| Party::new(&nics[node], 1, PAGE));
+    let [a, b] = [0, 1].map(|node: usize| Party::new(&nics[node], 1, STAGED));
     let pool = b.endpoint.pool();
     let from = Pattern::any_tag(a.source());
     let take = |pages| pool.take(pages).unwrap();
     let received = take(2).post_receive(&from).unwrap();
     let stays = take(1).post_receive(&ANY).unwrap();
-    // Long: they wait for a receive that is never posted.
+    // Staging memory has no room for more than a short message: they wait for a receive that is
+    // never posted.
+    b.send(&a.with_tag(3), b.memory.part(0, STAGED));
     let send = || take(4).post_send(&a.with_tag(1), 4 * PAGE);
     let (sent, dropped) = (send().unwrap(), send().unwrap());
     drop(dropped);

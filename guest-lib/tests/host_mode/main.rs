@@ -37,6 +37,7 @@ mod places;
 mod pools;
 mod probes;
 mod processes;
+mod progress;
 mod raw;
 mod shared_queue;
 mod sync;

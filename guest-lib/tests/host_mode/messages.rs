@@ -69,6 +69,9 @@ pub(crate) fn pair(length: usize) -> (Cluster, Party, Party) {
     (cluster, a, b)
 }
 
+/// Longer than what is staged of one sender: such a message waits for its receive.
+pub(crate) const NOT_STAGED: usize = 5 << 20;
+
 pub(crate) const ANY: Pattern = Pattern::any_tag(Source::Any);
 
 /// Short, long and empty ones, to another node, on the own one and to itself; before and behind
@@ -158,6 +161,8 @@ fn a_message_that_does_not_fit_is_truncated() {
     a.buffer.write(0, &pattern(1, 50_000)).unwrap();
     for length in [100, 50_000] {
         let mut receive = b.post(&ANY, 0, 60);
+        // The probe behind it has ended, so it has been read.
+        assert_eq!(b.endpoint.probe(&ANY).test().unwrap(), None);
         let part = a.memory.part(0, length);
         let sent = a.send(&b.with_tag(1), part);
         let received = receive.wait(LIMIT).unwrap();
@@ -359,14 +364,14 @@ fn the_end_of_a_process_ends_what_waits_for_it() {
     let cluster = Cluster::new(2);
     let nics = [0, 1].map(|node| cluster.nic(node));
     let [a, b, c] =
-        [(0, 1), (1, 1), (0, 9)].map(|(node, port)| Party::new(&nics[node], port, 1 << 16));
+        [(0, 1), (1, 1), (0, 9)].map(|(node, port)| Party::new(&nics[node], port, NOT_STAGED));
     let from = Pattern::any_tag(a.source());
     a.send(&b.with_tag(1), b"before");
     let mut any = b.post(&Pattern::tagged(Source::Any, Tag(3)), 0, 8);
     let mut stays = b.post(&Pattern::tagged(a.source(), Tag(2)), 16, 8);
     let mut long = b
         .endpoint
-        .send(&a.with_tag(1), b.memory.part(0, 9000))
+        .send(&a.with_tag(1), b.memory.part(0, NOT_STAGED))
         .post();
     // Its commands are read, whatever engine the other node has.
     b.send(&c.with_tag(8), b"read");

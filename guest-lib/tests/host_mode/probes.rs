@@ -6,7 +6,7 @@ use qnic::message::{wait_all, Claimed, Pattern, Tag};
 use qnic::{Access, Error, SegmentName, Status};
 
 use crate::cluster::{pattern, status, Cluster};
-use crate::messages::{pair, Party, ANY, LIMIT};
+use crate::messages::{pair, Party, ANY, LIMIT, NOT_STAGED};
 
 const NOW: Option<std::time::Duration> = Some(std::time::Duration::ZERO);
 
@@ -124,12 +124,12 @@ fn threads_that_claim_never_get_the_same_message() {
 
 #[test]
 fn a_message_that_is_dropped_ends_at_its_sender() {
-    let (_cluster, a, b) = pair(1 << 16);
+    let (_cluster, a, b) = pair(NOT_STAGED);
     let send = |length| {
         let part = a.memory.part(0, length);
         a.endpoint.send(&b.with_tag(1), part).post().unwrap()
     };
-    for (length, truncated) in [(8, false), (50_000, true)] {
+    for (length, truncated) in [(8, false), (50_000, false), (NOT_STAGED, true)] {
         let mut first = send(length);
         drop(b.endpoint.probe(&ANY).timeout(LIMIT).claim().unwrap());
         assert_eq!(first.wait(LIMIT).unwrap().truncated, truncated);
@@ -150,13 +150,13 @@ fn a_message_that_is_dropped_ends_at_its_sender() {
 
 #[test]
 fn the_end_of_a_sender_ends_probes_for_it_and_claims_without_bytes() {
-    let (_cluster, a, b) = pair(1 << 16);
+    let (_cluster, a, b) = pair(NOT_STAGED);
     a.buffer.write(0, b"short").unwrap();
     let part = |length| a.memory.part(0, length);
     a.send(&b.with_tag(1), part(5));
     drop(
         a.endpoint
-            .send(&b.with_tag(2), part(50_000))
+            .send(&b.with_tag(2), part(NOT_STAGED))
             .post()
             .unwrap(),
     );
@@ -169,15 +169,15 @@ fn the_end_of_a_sender_ends_probes_for_it_and_claims_without_bytes() {
     let mut waits = b.endpoint.probe(&from).post_claim().unwrap();
     drop(a);
     assert_eq!(status(waits.wait(LIMIT)), Status::PeerGone);
-    let into = b.memory.part(0, 50_000);
+    let into = b.memory.part(0, NOT_STAGED);
     assert_eq!(status(long.receive(into)), Status::NoMessage);
     assert_eq!(receive_alone(&b, short), b"short");
 }
 
 #[test]
 fn a_reset_of_the_queue_discards_what_is_claimed() {
-    let (_cluster, a, b) = pair(1 << 16);
-    let part = a.memory.part(0, 50_000);
+    let (_cluster, a, b) = pair(NOT_STAGED);
+    let part = a.memory.part(0, NOT_STAGED);
     let mut send = a.endpoint.send(&b.with_tag(1), part).post().unwrap();
     let claimed = b.endpoint.probe(&ANY).timeout(LIMIT).claim().unwrap();
     let mut waits = b.endpoint.probe(&ANY).post_claim().unwrap();

@@ -10,7 +10,7 @@
 //! A protocol keeps its own part of an operation by VNI and slot.
 //!
 //! ```text
-//!   slots:   0 ──────────── 1,023 │ 1,024 ────────── 2,047
+//!   slots:   0 ──────────── 1,023 │ 1,024 ────────── 3,071
 //!            counted              │ messages             a chunk of 64 is made when it is needed
 //! ```
 //! An operation that a completion counter counts has one of the first slots. A message may wait for
@@ -39,7 +39,7 @@ const COUNTED_CHUNKS: usize = OPERATION_SLOTS / CHUNK;
 const CHUNKS: usize = COUNTED_CHUNKS + SEND_SLOTS / CHUNK;
 
 const _: () = assert!(OPERATION_SLOTS % CHUNK == 0 && SEND_SLOTS % CHUNK == 0);
-const _: () = assert!(CHUNKS <= u32::BITS as usize && CHUNKS * CHUNK <= 1 << 12);
+const _: () = assert!(CHUNKS <= u64::BITS as usize && CHUNKS * CHUNK <= 1 << 12);
 
 /// A command that runs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -118,7 +118,7 @@ pub(crate) struct OperationTable {
     /// Those of counted operations, then those of messages, as many as were needed.
     chunks: [Option<Chunk>; CHUNKS],
     /// Bit *i*: chunk *i* has no free slot.
-    full: u32,
+    full: u64,
     counted: u32,
     sends: u32,
     turns: Turns,
@@ -171,7 +171,7 @@ impl OperationTable {
         let slots = self.chunks[chunk].get_or_insert_with(Chunk::new);
         let free = slots.used.trailing_ones() as usize;
         slots.used |= 1 << free;
-        self.full |= u32::from(slots.used == u64::MAX) << chunk;
+        self.full |= u64::from(slots.used == u64::MAX) << chunk;
         let id = name((chunk * CHUNK + free) as u16);
         slots.slots[free] = Operation { id, ..operation };
         match is_send {
@@ -427,22 +427,22 @@ mod tests {
             .collect();
         assert_eq!(begin(&mut table, Counter::Own, 1), None);
         let slots = counted.iter().chain(&sends).map(|id| id.slot());
-        assert!(slots.eq(0..2048));
+        assert!(slots.eq(0..3072));
         assert!(counted.iter().all(|id| id.vni() == VniId(4095)));
-        assert_eq!((table.counted(), table.sends()), (1024, 1024));
+        assert_eq!((table.counted(), table.sends()), (1024, 2048));
         assert!(table.take_turn().is_none());
-        let ready = [counted[5], counted[0], counted[1023], sends[0], sends[1023]];
+        let ready = [counted[5], counted[0], counted[1023], sends[0], sends[2047]];
         for id in ready {
             table.set_ready(id, true);
         }
         // A destination and then the other; of each, the one that has waited longest.
-        let expected = [5, 1024, 0, 2047, 1023, 1024, 5, 2047, 0];
+        let expected = [5, 1024, 0, 3071, 1023, 1024, 5, 3071, 0];
         assert_eq!(turns(&mut table, &ready, 9), expected);
         table.release(counted[5]);
-        table.release(sends[1023]);
+        table.release(sends[2047]);
         assert_eq!(turns(&mut table, &ready, 4), [1024, 1023, 1024, 0]);
-        assert_eq!((table.counted(), table.sends()), (1023, 1023));
-        assert_eq!(begin(&mut table, Counter::Own, 1), Some(sends[1023]));
+        assert_eq!((table.counted(), table.sends()), (1023, 2047));
+        assert_eq!(begin(&mut table, Counter::Own, 1), Some(sends[2047]));
     }
 
     #[test]

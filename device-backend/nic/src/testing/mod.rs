@@ -50,7 +50,7 @@ pub use names::NameEnd;
 pub use net::{page, pattern, Net, Pair, ALL, PAGE, SEGMENT};
 pub use party::{Party, SimSegment};
 pub use posting::Posting;
-pub use stories::{nets, status};
+pub use stories::{nets, scarce, scarce_nets, status};
 pub use transfer::Transfer;
 
 /// The matching of the message protocol, for its bench.

@@ -223,6 +223,11 @@ impl Pair {
         Pair::on(Net::new(2, 512, 8, &Limits::default()))
     }
 
+    /// The same, without staging memory for long messages.
+    pub fn scarce() -> Self {
+        Pair::on(Net::new(2, 512, 8, &super::scarce()))
+    }
+
     /// A pair on these nodes.
     pub fn on(net: Net) -> Self {
         let (a, b) = (net.party(0, 1), net.party(1, 2));

@@ -8,14 +8,34 @@ use crate::Limits;
 
 /// The wires that stories run on: two lossless ones, one of them with receipts, and so many rough ones.
 pub fn nets(nodes: u16, rough: u64) -> impl Iterator<Item = Net> {
-    let lossless = move |receipts| {
-        let net = Net::new(nodes, 1024, 8, &Limits::default());
+    nets_with(nodes, rough, Limits::default())
+}
+
+/// The same wires. Messages of several frames are not staged: they wait for their receives.
+pub fn scarce_nets(nodes: u16, rough: u64) -> impl Iterator<Item = Net> {
+    nets_with(nodes, rough, scarce())
+}
+
+/// Staging memory for short messages, and no long one.
+pub fn scarce() -> Limits {
+    Limits {
+        staged_bytes: 8_000,
+        ..Limits::default()
+    }
+}
+
+fn nets_with(nodes: u16, rough: u64, limits: Limits) -> impl Iterator<Item = Net> {
+    let lossless = [false, true].map(|receipts| {
+        let net = Net::new(nodes, 1024, 8, &limits);
         net.cluster().receipts = receipts;
         net
+    });
+    let lossy = move |seed| {
+        let net = Net::new(nodes, 2048, 8, &limits);
+        net.cluster().set_lossy_wire(LossyWire::rough(100), seed);
+        net
     };
-    let lossy = move |seed| Net::lossy(nodes, LossyWire::rough(100), seed);
-    let calls = [false, true].into_iter().map(lossless);
-    calls.chain((1..=rough).map(lossy))
+    lossless.into_iter().chain((1..=rough).map(lossy))
 }
 
 /// What a completion says.

@@ -8,7 +8,8 @@ use qnic_abi::context::CONTEXTS;
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::Status;
 
-use super::{Guard, QueuedSend, RequestKey, State};
+use super::outbox::Held;
+use super::{Guard, RequestKey, State};
 use crate::core::contexts::{any_ended, Contents, Direction};
 use crate::core::pool::Run;
 use crate::core::{lock, Core};
@@ -79,20 +80,23 @@ impl State {
         context.fill(core.process.window(), contents);
         let descriptor = context.command(contents);
         let sends = direction == Direction::Send;
-        let waits = sends && !(self.queued.is_empty() && self.has_credit());
-        let posted = match waits {
-            true => Ok(false),
-            false => core.post(&descriptor, &[]),
+        let to = sends.then(|| self.outbox.of(&descriptor.header));
+        let posted = match to {
+            Some(destination) if self.outbox.waits(destination) => Ok(false),
+            _ => core.post(&descriptor, &[]),
         };
-        match posted {
-            Ok(true) => self.contexts.note_posted(context),
+        match (posted, to) {
+            (Ok(true), _) => self.contexts.note_posted(context),
             // It stands behind the Sends before it.
-            Ok(false) if sends => self.queued.push_back(QueuedSend {
-                descriptor,
-                payload: [0; INLINE_CAPACITY],
-                context: Some(context),
-            }),
-            other => {
+            (Ok(false), Some(destination)) => {
+                let held = Held {
+                    descriptor,
+                    payload: [0; INLINE_CAPACITY],
+                    context: Some(context),
+                };
+                self.outbox.hold(destination, held);
+            }
+            (other, _) => {
                 self.contexts.put_back(doorbells, context);
                 return other.map(|_| None);
             }
@@ -115,8 +119,8 @@ impl Core {
         direction: Direction,
         contents: &Contents,
     ) -> Result<RequestKey> {
-        self.post_when_room(|state| {
-            let key = state.insert();
+        self.post_when_room(None, |state| {
+            let key = state.insert(None);
             let posted = state.post_context(self, direction, contents, Some(key));
             if !matches!(posted, Ok(Some(()))) {
                 state.requests.remove(key);
@@ -130,7 +134,9 @@ impl Core {
     /// # Errors
     /// Those of [`Core::post_context`]
     pub(crate) fn post_unnoticed(&self, contents: &Contents) -> Result<()> {
-        self.post_when_room(|state| state.post_context(self, Direction::Send, contents, None))
+        self.post_when_room(None, |state| {
+            state.post_context(self, Direction::Send, contents, None)
+        })
     }
 
     /// Sends of contexts that have failed while nothing waited for them, since registration.

@@ -4,16 +4,16 @@
 //!   program ──► Request ──► `requests` ◄── deliver ◄── completion queue ◄── NIC
 //!                  │ send      ▲                          drained by posts and waits
 //!                  ▼           │ handle
-//!               `queued` ── credit? ──► command queue ──► NIC
+//!               `outbox` ── a place? ─► command queue ──► NIC
 //! ```
 //!
 //! # Invariants
 //! - The handle of a command is the key of its request; a key is never used twice. So a late
 //!   completion, of a command from before a queue reset for example, ends no other request.
-//! - At most [`SENDS_UNDER_WAY`] Sends are at the NIC, those of contexts included. A NIC that runs
-//!   as many as it can reads no more commands: so Receives and Cancels are read whatever Sends
-//!   wait for.
-//! - Sends are posted in the order of the calls.
+//! - Fewer Sends are at the NIC than it takes. A NIC that runs as many as it can reads no more
+//!   commands: so Receives and Cancels are read whatever Sends wait for.
+//! - Sends to one destination are posted in the order of the calls, and wait for no other
+//!   destination ([`outbox`]).
 //! - Entries of the completion queue are taken by every call that posts, and by every wait for
 //!   anything, of each thread. So the queue stands still only while the program does.
 //! - What a peer can fill is bounded: a multi-receive with [`ARRIVED_LIMIT`] messages that the
@@ -26,6 +26,7 @@
 
 mod calls;
 mod contexts;
+pub(crate) mod outbox;
 mod pending;
 pub(crate) mod ring;
 mod transfers;
@@ -33,29 +34,23 @@ mod transfers;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
 
-use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
+use qnic_abi::command::{CommandBody, INLINE_CAPACITY};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
-use qnic_abi::message::{
-    CancelCommand, CancelFlags, ReceiveCommand, ReceiveFlags, SendCommand, SENDS,
-};
+use qnic_abi::message::{CancelCommand, CancelFlags, ReceiveCommand, ReceiveFlags, SendCommand};
 use qnic_abi::Status;
 use slotmap::{Key, KeyData, SlotMap};
 
 use crate::core::contexts::{any_ended, ContextName, Contexts};
 use crate::core::pool::PoolPages;
 use crate::core::{lock, Core};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use calls::Calls;
+use outbox::{Held, Outbox, Place};
 use ring::CompletionReader;
 
 pub(crate) use pending::{Pending, Requesting};
-
-/// Sends that are at the NIC at once: one fewer than it takes before other commands wait.
-pub(crate) const SENDS_UNDER_WAY: usize = SENDS as usize - 1;
-
-/// Sends that wait for their turn in the library. A thread that has another one waits.
-pub(crate) const SENDS_QUEUED: usize = 16_384;
 
 /// Messages of a multi-receive that the program has not taken.
 pub(crate) const ARRIVED_LIMIT: usize = 4096;
@@ -63,6 +58,15 @@ pub(crate) const ARRIVED_LIMIT: usize = 4096;
 slotmap::new_key_type! {
     /// Names a request.
     pub(crate) struct RequestKey;
+}
+
+/// How long a Send waits for room in the library.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RoomWait {
+    /// Not at all.
+    None,
+    /// Until then; `None`: as long as it takes.
+    Until(Option<Instant>),
 }
 
 /// How a request has ended.
@@ -90,6 +94,8 @@ struct Entry {
     context: Option<ContextName>,
     /// It is a call of this group, which has not ended.
     group: Option<u64>,
+    /// It is a Send that has taken a place at the NIC, or will.
+    destination: Option<Place>,
 }
 
 impl Entry {
@@ -107,26 +113,15 @@ impl Entry {
     }
 }
 
-/// A Send that has no command yet.
-#[derive(Debug)]
-struct QueuedSend {
-    descriptor: Descriptor,
-    payload: [u8; INLINE_CAPACITY],
-    /// It is that of a context, which is filled.
-    context: Option<ContextName>,
-}
-
 #[derive(Debug, Default)]
 struct State {
     reader: CompletionReader,
     requests: SlotMap<RequestKey, Entry>,
-    queued: VecDeque<QueuedSend>,
+    outbox: Outbox,
     /// Receives and probes that are to be cancelled.
     cancels: VecDeque<RequestKey>,
     /// Numbers of claimed messages that are to be discarded. The NIC bounds what is claimed.
     discards: VecDeque<u64>,
-    /// Sends at the NIC that have no context.
-    sends: usize,
     contexts: Contexts<RequestKey>,
     calls: Calls,
     pool: PoolPages,
@@ -155,9 +150,6 @@ pub(crate) struct Seen(Option<u64>);
 impl State {
     /// Hands an entry of the completion queue to its request.
     fn deliver(&mut self, entry: &CompletionEntry) {
-        if entry.kind == CompletionKind::Send as u8 {
-            self.sends = self.sends.saturating_sub(1);
-        }
         let key = RequestKey::from(KeyData::from_ffi(entry.handle.get()));
         self.end(key, entry);
     }
@@ -170,6 +162,9 @@ impl State {
             request.end.get_or_insert(End::Completed(*entry));
             if let Some(group) = request.group.take() {
                 self.calls.ended(group);
+            }
+            if let Some(destination) = request.destination.take() {
+                self.outbox.ended(destination);
             }
         } else {
             request.filled = request.filled.saturating_add(entry.length.get());
@@ -186,7 +181,7 @@ impl State {
         }
     }
 
-    fn insert(&mut self) -> RequestKey {
+    fn insert(&mut self, destination: Option<Place>) -> RequestKey {
         self.requests.insert(Entry {
             end: None,
             arrived: VecDeque::new(),
@@ -195,12 +190,13 @@ impl State {
             cancelled: false,
             context: None,
             group: None,
+            destination,
         })
     }
 
     /// Posts a command that a completion ends; `None` if the command queue is full.
     fn begin(&mut self, core: &Core, command: impl Requesting) -> Result<Option<RequestKey>> {
-        let key = self.insert();
+        let key = self.insert(None);
         let posted = core.post(&command.descriptor_of(key.data().as_ffi()), &[]);
         if !matches!(posted, Ok(true)) {
             self.requests.remove(key);
@@ -237,30 +233,23 @@ impl State {
             }
             self.discards.pop_front();
         }
-        while self.has_credit() {
-            let Some(send) = self.queued.front() else {
-                return Ok(());
-            };
+        while let Some(send) = self.outbox.next() {
             let length = usize::from(send.descriptor.header.inline_length);
             if !core.post(&send.descriptor, &send.payload[..length])? {
                 return Ok(());
             }
-            match send.context {
-                Some(context) => self.contexts.note_posted(context),
-                None => self.sends += 1,
+            if let Some(context) = send.context {
+                self.contexts.note_posted(context);
             }
-            self.queued.pop_front();
+            self.outbox.next_posted();
         }
         Ok(())
     }
 
-    /// Returns true if another Send may be posted.
-    fn has_credit(&self) -> bool {
-        self.sends + self.contexts.sends() < SENDS_UNDER_WAY
-    }
-
+    /// Returns true if something may be posted. A Send that waits for a place may be when another
+    /// one has ended.
     fn has_unposted(&self) -> bool {
-        !self.cancels.is_empty() || !self.discards.is_empty() || !self.queued.is_empty()
+        !self.cancels.is_empty() || !self.discards.is_empty() || self.outbox.has_turns()
     }
 }
 
@@ -350,22 +339,38 @@ impl Core {
         }
     }
 
-    /// Begins a Send. Waits only while [`SENDS_QUEUED`] wait.
+    /// Begins a Send, or holds it until there is a place for it. If there is no room for it
+    /// either, waits for some until the deadline, or not at all without one.
     ///
     /// # Errors
-    /// [`Error::DeviceGone`], [`Error::QueueFailed`]
-    pub(crate) fn post_send(&self, command: SendCommand, payload: &[u8]) -> Result<RequestKey> {
-        self.post_when_room(|state| {
-            if state.queued.len() >= SENDS_QUEUED {
-                return Ok(None);
+    /// [`Error::WouldBlock`], [`Error::TimedOut`]: there is no room. [`Error::DeviceGone`],
+    /// [`Error::QueueFailed`]
+    pub(crate) fn post_send(
+        &self,
+        command: SendCommand,
+        payload: &[u8],
+        room_wait: RoomWait,
+    ) -> Result<RequestKey> {
+        let deadline = match room_wait {
+            RoomWait::None => None,
+            RoomWait::Until(deadline) => deadline,
+        };
+        self.post_when_room(deadline, |state| {
+            let destination = state.outbox.of(&command.header);
+            let posts = state.outbox.may_post(destination);
+            if !posts && !state.outbox.may_hold(destination) {
+                return match room_wait {
+                    RoomWait::None => Err(Error::WouldBlock),
+                    RoomWait::Until(_) => Ok(None),
+                };
             }
-            let key = state.insert();
+            let key = state.insert(Some(destination));
             let descriptor = command.descriptor_of(key.data().as_ffi());
-            if state.queued.is_empty() && state.has_credit() {
+            if posts {
                 match self.post(&descriptor, payload) {
                     Ok(false) => {}
                     Ok(true) => {
-                        state.sends += 1;
+                        state.outbox.posted(destination);
                         return Ok(Some(key));
                     }
                     Err(error) => {
@@ -376,11 +381,12 @@ impl Core {
             }
             let mut copy = [0; INLINE_CAPACITY];
             copy[..payload.len()].copy_from_slice(payload);
-            state.queued.push_back(QueuedSend {
+            let held = Held {
                 descriptor,
                 payload: copy,
                 context: None,
-            });
+            };
+            state.outbox.hold(destination, held);
             Ok(Some(key))
         })
     }
@@ -389,16 +395,22 @@ impl Core {
     /// is full.
     ///
     /// # Errors
-    /// As [`Core::post_send`]
+    /// [`Error::DeviceGone`], [`Error::QueueFailed`]
     pub(crate) fn post_command(&self, command: impl Requesting) -> Result<RequestKey> {
-        self.post_when_room(|state| state.begin(self, command))
+        self.post_when_room(None, |state| state.begin(self, command))
+    }
+
+    /// Bounds the Sends that wait in the library.
+    pub(crate) fn hold_sends(&self, most: usize) {
+        lock(&self.messages.state).outbox.set_most(most);
     }
 
     fn post_when_room<T>(
         &self,
+        deadline: Option<Instant>,
         mut post: impl FnMut(&mut State) -> Result<Option<T>>,
     ) -> Result<T> {
-        self.wait_for(None, || {
+        self.wait_for(deadline, || {
             let mut guard = self.messages.progress(self)?;
             match post(&mut guard.state)? {
                 Some(posted) => Ok(Some(posted)),
@@ -518,13 +530,13 @@ impl Core {
             request.end.get_or_insert(End::Reset);
             request.context = None;
             request.group = None;
+            request.destination = None;
             !request.detached
         });
         state.calls = Calls::default();
-        state.queued.clear();
+        state.outbox.clear();
         state.cancels.clear();
         state.discards.clear();
-        state.sends = 0;
         state.reset_contexts(self);
         // Release; partner: the acquire load in `Core::look`.
         self.messages.changes.fetch_add(1, Ordering::Release);

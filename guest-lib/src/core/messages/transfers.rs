@@ -31,7 +31,7 @@ impl Core {
         let issued = self.wait_for(deadline, || {
             let mut guard = self.messages.progress(self)?;
             // The key stands before the command does: a completion needs the lock.
-            let key = guard.state.insert();
+            let key = guard.state.insert(None);
             let descriptor = command.descriptor_of(key.data().as_ffi());
             let issued = self.try_issue((&descriptor, payload), summary);
             if !matches!(issued, Ok(Some(_))) {

@@ -5,7 +5,7 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{Status, VniId, PAGE_SIZE};
 
 use super::inbox::Inbox;
-use super::staging::{Header, Landing, Place, Staging};
+use super::staging::{Bytes, Header, Landing, Place, Staging};
 use super::{Context, Messages, Received};
 use crate::core::{Core, Destination, LookupSide, PageError, PageRange, PerProcess};
 use crate::env::{Host, Payload};
@@ -32,7 +32,7 @@ fn check_data<'a, H: Host>(
     let header = &message.header;
     let known = header.peer == arrival.peer
         && header.operation == arrival.operation().0
-        && message.bytes.is_none();
+        && matches!(message.bytes, Bytes::AtSource);
     let Place::Landing(landing) = &mut message.place else {
         return Err(Status::Aborted);
     };
@@ -68,6 +68,11 @@ impl Messages {
     ) -> Received {
         let body: MessageData = arrival.body();
         let number = body.receive.get();
+        match self.receive_staged(cx, arrival) {
+            Some(Ok(())) => return Received::Done,
+            Some(Err(status)) => return Received::Refuse(status),
+            None => {}
+        }
         let (inboxes, staging) = (&mut self.inboxes, &mut self.staging);
         let checked = check_data::<H>(cx.core, inboxes, staging, arrival);
         let (to, landing, run) = match checked {
@@ -95,12 +100,56 @@ impl Messages {
         Received::Done
     }
 
+    /// Receives data of a message that is staged; `None`: it goes into the memory of a receive.
+    fn receive_staged<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Option<Result<(), Status>> {
+        let body: MessageData = arrival.body();
+        let number = body.receive.get();
+        let message = self.staging.get(number)?;
+        let Bytes::Coming(bytes, missing) = &message.bytes else {
+            return None;
+        };
+        let header = &message.header;
+        if header.peer != arrival.peer || header.operation != arrival.operation().0 {
+            return Some(Err(Status::Aborted));
+        }
+        let (offset, length) = (body.offset.get(), arrival.payload.len());
+        let end = offset.saturating_add(length as u64);
+        if length == 0 || length > *missing || end > bytes.len() as u64 {
+            return Some(Err(Status::BadLength));
+        }
+        if offset % PAGE_SIZE as u64 != u64::from(body.page_offset.get()) {
+            return Some(Err(Status::BadAddress));
+        }
+        if self.staging.fill(number, offset as usize, &arrival.payload) {
+            self.staged(cx, number);
+        }
+        Some(Ok(()))
+    }
+
+    /// All bytes of a message have come into staging memory.
+    fn staged<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64) {
+        match self.staging.get(number).map(|message| message.place) {
+            Some(Place::Landing(_)) => self.proceed(cx, number),
+            Some(Place::Discarded) => drop(self.staging.remove(number)),
+            _ => {}
+        }
+    }
+
     /// Receives fragments together whose pages are there.
     pub(super) fn receive_data_span<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         arrival: &Arrival<'_, H::Memory>,
     ) -> usize {
+        match self.receive_staged(cx, arrival) {
+            Some(Ok(())) => return arrival.payload.len(),
+            Some(Err(_)) => return 0,
+            None => {}
+        }
         let (inboxes, staging) = (&mut self.inboxes, &mut self.staging);
         let checked = check_data::<H>(cx.core, inboxes, staging, arrival);
         let Ok((to, landing, run)) = checked else {
@@ -164,17 +213,17 @@ pub(super) fn copy_in<H: Host>(
     Ok(())
 }
 
-/// Lets the bytes of a message come, the first of them to an address.
+/// Lets so many bytes of a message come, the first of them to an address.
 pub(super) fn permit<H: Host>(
     cx: &mut Context<'_, H>,
     header: &Header,
     number: u64,
-    landing: &Landing,
+    allowed: u64,
     address: u64,
 ) {
     let mut permit = Frame::new(&MessagePermit {
         receive: number.into(),
-        length: landing.allowed.into(),
+        length: allowed.into(),
         page_offset: ((address % PAGE_SIZE as u64) as u16).into(),
         ..MessagePermit::default()
     });

@@ -53,7 +53,7 @@ impl Messages {
                 }
             }
             // The receive that names it learns that it is gone.
-            Place::Claimed => {}
+            Place::Claimed | Place::Discarded => {}
             Place::Landing(landing) => self.finish(cx, &header, &landing, status),
         }
     }
@@ -69,7 +69,7 @@ impl Messages {
     ) {
         let lost = |message: &Arrived| {
             let header = &message.header;
-            message.bytes.is_none()
+            !message.is_staged()
                 && header.peer == peer
                 && header.source.port == port.0
                 && header.sequence < before
@@ -91,7 +91,7 @@ impl Messages {
             self.staging.remove(number);
         }
         self.staging.forget_skipped(peer, u64::MAX);
-        let lost = |message: &Arrived| message.header.peer == peer && message.bytes.is_none();
+        let lost = |message: &Arrived| message.header.peer == peer && !message.is_staged();
         for number in self.staging.select(lost) {
             self.drop_message(cx, number, Status::PeerGone);
         }

@@ -20,13 +20,13 @@
 //! | [`matching`] | which receive takes which message |
 //! | `probe` | probes, and what they claim |
 //! | `receive`, `data`, `endings` | messages at their destination |
-//! | `staging` | messages that have arrived and are not done, and their memory |
+//! | `staging`, `room` | messages that have arrived and are not done; their memory, and its shares |
 //!
 //! # Invariants
 //! - A message is given to matching once, behind all that its source has sent to the same
 //!   process before.
-//! - The bytes of a message are in one place: at its source, in staging memory or in the memory
-//!   of its receive. Bytes for which there is no staging memory stay at their source; none is lost.
+//! - The bytes of a message go from their source into staging memory or into the memory of its
+//!   receive. Bytes for which there is no staging memory stay at their source; none is lost.
 //! - Each command has one last completion: an operation at its end, a receive when it leaves.
 //! - Memory is touched only through a segment that its process exports, which is looked up each
 //!   time.
@@ -48,6 +48,7 @@ mod inbox;
 pub mod matching;
 mod probe;
 mod receive;
+mod room;
 mod sends;
 mod staging;
 mod streams;
@@ -324,7 +325,11 @@ impl Protocol for Messages {
     }
 
     fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
-        !self.holding.is_empty() && self.release(cx)
+        let mut busy = !self.holding.is_empty() && self.release(cx);
+        if self.staging.room.has_turns() {
+            busy |= self.give_room(cx);
+        }
+        busy
     }
 
     fn budgets(&self, limits: &Limits, budgets: &mut Vec<Budget>) {
@@ -332,13 +337,13 @@ impl Protocol for Messages {
         let receives = self.inboxes.values().map(Inbox::posted_count);
         let probes = self.inboxes.values().map(Inbox::probe_count);
         let messages = staging.messages_of_processes();
-        let bytes = staging.staged_of_processes();
-        let of_peers = staging.staged_of_nodes();
+        let bytes = staging.room.of_processes();
+        let of_peers = staging.room.of_nodes();
         let envelopes = staging.envelopes_of_nodes();
         budgets.extend([
             Budget::most("receives_of_process", receives, limits.receives),
             Budget::most("probes_of_process", probes, limits.probes),
-            Budget::most("messages_of_process", messages, limits.unexpected),
+            Budget::most("messages_of_process", messages, limits.unexpected()),
             Budget::most("staged_bytes_of_process", bytes, limits.staged_bytes),
             Budget::most(
                 "staged_bytes_of_peer",

@@ -18,9 +18,8 @@ use super::data::permit;
 use super::inbox::Inbox;
 use super::matching::MessageId;
 use super::receive::{expect, newest};
-use super::staging::{Header, Landing, Place};
+use super::staging::{Bytes, Header, Landing, Place};
 use super::{Context, Messages};
-use crate::core::LocalMemory;
 use crate::env::Host;
 
 /// The completion of a probe that finds no message.
@@ -183,21 +182,18 @@ impl Messages {
     }
 
     /// Drops a message that is out of the matching. Its source learns that nothing of it is taken,
-    /// if it waits for permission.
+    /// if it waits for permission. Bytes that are coming are dropped when all of them are here.
     pub(super) fn discard<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64) {
-        let Some(message) = self.staging.remove(number) else {
+        let Some(message) = self.staging.get(number) else {
             return;
         };
-        if message.bytes.is_none() {
-            let nothing = Landing {
-                handle: Handle::Command(0),
-                memory: Memory::Range(LocalMemory::default()),
-                offset: 0,
-                allowed: 0,
-                arrived: 0,
-                more: false,
-            };
-            permit(cx, &message.header, number, &nothing, 0);
+        let header = message.header;
+        match message.bytes {
+            // Its source has permission for all of it.
+            Bytes::Coming(..) => return self.staging.set_place(number, Place::Discarded),
+            Bytes::AtSource => permit(cx, &header, number, 0, 0),
+            Bytes::Staged(_) => {}
         }
+        self.staging.remove(number);
     }
 }

@@ -6,6 +6,9 @@
 //!               ▼                 ▼                  ▼                  ▼ bytes at the source
 //!             Early             Held            Unexpected           Landing
 //! ```
+//! An unexpected message whose bytes are at its source gets a permit into staging memory if there is
+//! room for it. It lands when all of them are there.
+//!
 //! A message is early if the one that its frame names has not arrived or is early itself. So
 //! the order of its early messages is all that is kept of a stream. When the source of a stream
 //! ends, the next process on its port names no earlier frame. When the destination ends, the order
@@ -20,12 +23,15 @@ use super::context::{complete, Copied};
 use super::data::{copy_in, pages_from, permit};
 use super::inbox::Posted;
 use super::matching;
-use super::staging::{Arrived, Header, Landing, Place};
+use super::staging::{Arrived, Bytes, Header, Landing, Place};
 use super::{Context, Messages, Protocol, Received};
 use crate::core::{Fetched, PageError, Waiter};
 use crate::env::{Host, Payload};
 use crate::frame::Arrival;
 use crate::ids::PeerIndex;
+
+/// Messages that are looked at for room in one poll, at most.
+const ROOM_TURNS: usize = 64;
 
 /// The completion of a receive that has no message.
 pub(super) fn failed_receive(posted: &Posted, status: Status) -> CompletionEntry {
@@ -169,13 +175,17 @@ impl Messages {
         let Some(message) = self.staging.get(number) else {
             return;
         };
-        if message.bytes.is_some() {
-            return self.proceed(cx, number);
+        match message.bytes {
+            Bytes::Staged(_) => return self.proceed(cx, number),
+            // It goes on when all bytes are there.
+            Bytes::Coming(..) => return,
+            Bytes::AtSource => {}
         }
         let header = message.header;
+        self.staging.wants_no_room(number);
         let inbox = self.inboxes.get_or_insert(header.vni);
         let (address, _) = inbox.at(&landing.memory, landing.offset);
-        permit(cx, &header, number, &landing, address);
+        permit(cx, &header, number, landing.allowed, address);
         if landing.allowed == 0 {
             self.staging.remove(number);
             self.finish(cx, &header, &landing, Status::Ok);
@@ -187,7 +197,8 @@ impl Messages {
         let Some(message) = self.staging.get(number) else {
             return;
         };
-        let (Place::Landing(landing), Some(bytes)) = (&mut message.place, &message.bytes) else {
+        let (Place::Landing(landing), Bytes::Staged(bytes)) = (&mut message.place, &message.bytes)
+        else {
             return;
         };
         let header = message.header;
@@ -339,6 +350,7 @@ impl Messages {
                     space.discard(id);
                 } else {
                     self.offer(cx, &header, (number, id));
+                    self.stage(cx, number);
                 }
                 return received;
             }
@@ -361,11 +373,7 @@ impl Messages {
         }
         let place = Place::Landing(landing);
         let received = self.keep(cx, arrival, (number, header), place, eager);
-        match self
-            .staging
-            .get(number)
-            .map(|message| message.bytes.is_some())
-        {
+        match self.staging.get(number).map(|message| message.is_staged()) {
             None => {
                 let Received::Refuse(status) = received else {
                     return received;
@@ -392,19 +400,19 @@ impl Messages {
     ) -> Received {
         let limits = &cx.core.limits;
         let length = arrival.payload.len();
-        let mut bytes = None;
+        let mut bytes = Bytes::AtSource;
         if eager && self.staging.has_room(limits, &header, length) {
             let mut copy = vec![0; length].into_boxed_slice();
             if arrival.payload.read(&mut copy).is_ok() {
-                bytes = Some(copy);
+                bytes = Bytes::Staged(copy);
             }
         }
-        let staged = bytes.is_some();
         let message = Arrived {
             header,
             place,
             bytes,
         };
+        let staged = message.is_staged();
         match self.staging.insert(limits, number, message) {
             Err(status) => Received::Refuse(status),
             Ok(()) if eager && !staged => Received::Refuse(Status::NotStaged),
@@ -456,10 +464,33 @@ impl Messages {
             Ok(matching::Arrived::Queued(id)) => {
                 self.staging.set_place(number, Place::Unexpected(id));
                 self.offer(cx, &header, (number, id));
+                self.stage(cx, number);
             }
             // Cannot be: the staging bounds what the matching holds.
             Err(matching::Full) => drop(self.staging.remove(number)),
         }
+    }
+
+    /// Lets the bytes of a message that no receive takes come into staging memory, if there is room
+    /// (Q12); otherwise they stay at their source until there is, or until a receive takes it.
+    pub(super) fn stage<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64) {
+        if let Some(header) = self.staging.begin(&cx.core.limits, number) {
+            permit(cx, &header, number, header.length, 0);
+        }
+    }
+
+    /// Gives room that has become free to messages that wait for some. Returns true if it has
+    /// done anything.
+    #[cold]
+    pub(super) fn give_room<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        for looked in 0..ROOM_TURNS {
+            let Some(number) = self.staging.room.turn() else {
+                return looked > 0;
+            };
+            self.stage(cx, number);
+            self.staging.pass_if_it_waits(number);
+        }
+        true
     }
 
     /// Gives messages to processes that have read completions. Returns true if there were any.

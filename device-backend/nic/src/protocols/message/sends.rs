@@ -11,8 +11,12 @@
 //! The first frame of a message is sent after the first frames of all earlier messages to that
 //! process ([`super::streams`]). It names the frame behind which it is to be matched, unless that
 //! frame is known to have arrived.
+//!
+//! A node keeps messages that it knows of and that are not staged
+//! (`envelopes_per_peer`). A process tells it of no more than its share of them, and of the next one
+//! when one has ended: so it waits in its stream, and no other process does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::context::CONTEXTS;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
@@ -24,7 +28,7 @@ use super::command::{Handle, Name, Send};
 use super::context::{complete, Pages};
 use super::streams::Streams;
 use super::{Context, Messages, Outgoing, Protocol, Turn};
-use crate::core::{PageKey, PerProcess, INLINE_WORDS, OPERATION_SLOTS};
+use crate::core::{Core, PageKey, PerProcess, INLINE_WORDS, OPERATION_SLOTS};
 use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::{OperationId, PeerIndex};
@@ -111,6 +115,8 @@ pub(super) struct Sends {
     asked: BTreeMap<u16, u32>,
     /// Send contexts that are under way, a bit each.
     contexts: u32,
+    /// Nodes that know of as many messages as they may, while others wait.
+    held_up: BTreeSet<u16>,
 }
 
 const _: () = assert!(CONTEXTS <= u32::BITS as usize);
@@ -176,6 +182,38 @@ impl Sends {
         Some(before)
     }
 
+    /// Returns true if a node may not learn of another message of this process before one has
+    /// ended: its NIC keeps so many of a process, and may be without room for more.
+    pub(super) fn is_held_up(&mut self, core: &Core, node: u16) -> bool {
+        // The one that asks has a slot, too.
+        if self.slots.len() < 2 {
+            return false;
+        }
+        let most = core.limits.envelopes_per_process(core.geometry.windows) as usize;
+        // As a rule there are fewer messages.
+        self.slots.len() > most && self.knows(node, most)
+    }
+
+    /// Returns true if a node knows of so many messages; notes that then.
+    #[cold]
+    fn knows(&mut self, node: u16, most: usize) -> bool {
+        let sendings = self.slots.iter().flatten();
+        let known = sendings.filter(|it| it.destination.node == node && it.state != State::Unsent);
+        let is_held_up = known.count() >= most;
+        if is_held_up {
+            self.held_up.insert(node);
+        }
+        is_held_up
+    }
+
+    /// Lets the messages to a node go on that wait for the end of another one.
+    #[cold]
+    fn go_on<H: Host>(&mut self, cx: &mut Context<'_, H>, node: u16) {
+        for id in self.streams.firsts(node) {
+            self.update(cx, id);
+        }
+    }
+
     /// Returns true if a message waits for permission of a node.
     pub(super) fn await_permit(&self, node: u16) -> bool {
         self.asked.contains_key(&node)
@@ -231,6 +269,9 @@ impl Sends {
         tell(cx, id.vni(), &sending.command, sending.destination, status);
         if let Some(next) = self.streams.leave(sending.destination, id) {
             self.update(cx, next);
+        }
+        if !self.held_up.is_empty() && self.held_up.remove(&sending.destination.node) {
+            self.go_on(cx, sending.destination.node);
         }
     }
 

@@ -1,17 +1,17 @@
 //! Messages that have arrived and are not done (early, held back, unexpected, claimed, or on their
 //! way into a receive), and the bounds of their memory (Q12).
 //!
-//! | place | waits for | with its bytes | without |
-//! |---|---|---|---|
-//! | Early | a message before it, which has not arrived | staged | at the source |
-//! | Held | its process to read completions | staged | at the source |
-//! | Unexpected | a receive | staged | at the source |
-//! | Claimed | a receive that names it | staged | at the source |
-//! | Landing | pages of the receive | staged | data that is permitted |
+//! | place | waits for | bytes staged | coming | at the source |
+//! |---|---|---|---|---|
+//! | Early | a message before it, which has not arrived | yes | | yes |
+//! | Held | its process to read completions | yes | | yes |
+//! | Unexpected | a receive | yes | yes | yes |
+//! | Claimed | a receive that names it | yes | yes | yes |
+//! | Landing | pages of the receive, or data | yes | yes | yes, permitted into the receive |
+//! | Discarded | the rest of its bytes | | yes | |
 //!
-//! Staged bytes are bounded for each process that receives and for each node that sends; bytes beyond
-//! that stay at their source. Messages without bytes are bounded for each node, as each belongs to
-//! an operation that runs there.
+//! Bytes that are staged, or may come, take [`Room`]. Messages that are not staged as a whole are
+//! bounded for each node, as each belongs to an operation that runs there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,14 +20,13 @@ use qnic_abi::{Status, VniId};
 
 use super::command::{Handle, Memory, Name, Space};
 use super::matching::MessageId;
+use super::room::{Flow, Room};
 use crate::config::Limits;
+use crate::env::{HostMemory, Payload};
 use crate::ids::PeerIndex;
 
 /// Messages for which there is room in the table though there are none.
 const KEPT: usize = 64;
-
-/// What a message that is staged takes beside its bytes.
-const OVERHEAD: u64 = 256;
 
 /// How a message goes into a receive.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +53,8 @@ pub(super) enum Place {
     Unexpected(MessageId),
     Claimed,
     Landing(Landing),
+    /// Claimed or found by a probe, and dropped.
+    Discarded,
 }
 
 /// What a message says of itself.
@@ -72,26 +73,46 @@ pub(super) struct Header {
     pub(super) length: u64,
 }
 
+/// Where the bytes of a message are.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    AtSource,
+    /// So many of them have not come into their staging memory.
+    Coming(Box<[u8]>, usize),
+    Staged(Box<[u8]>),
+}
+
 /// A message that has arrived.
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) header: Header,
     pub(super) place: Place,
-    /// Its bytes, if they are staged.
-    pub(super) bytes: Option<Box<[u8]>>,
+    pub(super) bytes: Bytes,
 }
 
 impl Arrived {
-    fn cost(&self) -> u64 {
-        let bytes = self.bytes.as_ref();
-        bytes.map_or(0, |bytes| bytes.len() as u64 + OVERHEAD)
+    /// Returns true if no byte of it is missing.
+    pub(super) fn is_staged(&self) -> bool {
+        matches!(self.bytes, Bytes::Staged(_))
+    }
+
+    fn flow(&self) -> Flow {
+        (self.header.vni, self.header.source)
+    }
+
+    /// How much staging memory there is for its bytes, if there is some.
+    fn memory(&self) -> Option<usize> {
+        match &self.bytes {
+            Bytes::AtSource => None,
+            Bytes::Coming(bytes, _) | Bytes::Staged(bytes) => Some(bytes.len()),
+        }
     }
 }
 
 /// Use by one node or process.
 #[derive(Debug, Default, Clone, Copy)]
 struct Usage {
-    staged: u64,
+    /// Those that are not staged as a whole.
     envelopes: u32,
     messages: u32,
 }
@@ -100,7 +121,7 @@ struct Usage {
 #[derive(Debug, Default)]
 pub(super) struct Staging {
     messages: HashMap<u64, Box<Arrived>, RandomState>,
-    /// Those without bytes, by peer and operation.
+    /// Those that are not staged as a whole, by peer and operation.
     operations: BTreeMap<(PeerIndex, u64), u64>,
     /// Those that are early, by peer and the number that they wait for.
     followers: BTreeMap<(PeerIndex, u64), u64>,
@@ -112,6 +133,7 @@ pub(super) struct Staging {
     early: BTreeSet<(PeerIndex, u64)>,
     nodes: BTreeMap<u16, Usage>,
     processes: BTreeMap<u16, Usage>,
+    pub(super) room: Room,
     last: u64,
 }
 
@@ -124,12 +146,92 @@ impl Staging {
 
     /// Returns true if so many bytes can be staged for a message.
     pub(super) fn has_room(&self, limits: &Limits, header: &Header, length: usize) -> bool {
-        let cost = length as u64 + OVERHEAD;
-        let used = |usage: Option<&Usage>| usage.map_or(0, |usage| usage.staged);
-        let node = used(self.nodes.get(&header.source.node));
-        let process = used(self.processes.get(&header.vni.0));
-        node + cost <= u64::from(limits.staged_bytes_per_peer)
-            && process + cost <= u64::from(limits.staged_bytes)
+        let flow = (header.vni, header.source);
+        self.room.has(limits, flow, length)
+    }
+
+    /// Finds memory to which the bytes of an unexpected message may come from their source. If
+    /// there is no room, it waits for some from now on. Returns what the message says of itself if
+    /// there is.
+    pub(super) fn begin(&mut self, limits: &Limits, number: u64) -> Option<Header> {
+        let message = self.messages.get_mut(&number)?;
+        let (header, flow) = (message.header, message.flow());
+        let waits = matches!(message.place, Place::Unexpected(_) | Place::Claimed);
+        if !waits || !matches!(message.bytes, Bytes::AtSource) {
+            return None;
+        }
+        let length = usize::try_from(header.length).unwrap_or(usize::MAX);
+        if !self.room.has(limits, flow, length) {
+            self.room.want(flow, number);
+            return None;
+        }
+        self.room.want_none(flow, number);
+        self.room.take(flow, length);
+        let bytes = vec![0; length].into_boxed_slice();
+        message.bytes = match length {
+            0 => Bytes::Staged(bytes),
+            _ => Bytes::Coming(bytes, length),
+        };
+        if length == 0 {
+            self.uncount_envelope(&header);
+        }
+        Some(header)
+    }
+
+    /// The receive of a message has come: it wants no room any more.
+    pub(super) fn wants_no_room(&mut self, number: u64) {
+        if let Some(message) = self.messages.get(&number) {
+            self.room.want_none(message.flow(), number);
+        }
+    }
+
+    /// Ends the turn of a message's flow unless it has got room.
+    pub(super) fn pass_if_it_waits(&mut self, number: u64) {
+        if let Some(message) = self.messages.get(&number) {
+            if matches!(message.bytes, Bytes::AtSource) {
+                self.room.pass(message.flow());
+            }
+        }
+    }
+
+    /// Stores bytes of a message that is coming, from `offset` on; there is memory for them.
+    /// Returns true if it was the last that was missing.
+    pub(super) fn fill<M: HostMemory>(
+        &mut self,
+        number: u64,
+        offset: usize,
+        payload: &Payload<'_, M>,
+    ) -> bool {
+        let Some(message) = self.messages.get_mut(&number) else {
+            return false;
+        };
+        let Bytes::Coming(bytes, missing) = &mut message.bytes else {
+            return false;
+        };
+        let Some(to) = bytes.get_mut(offset..offset + payload.len()) else {
+            return false;
+        };
+        if payload.read(to).is_err() {
+            return false;
+        }
+        *missing -= payload.len();
+        if *missing > 0 {
+            return false;
+        }
+        message.bytes = Bytes::Staged(std::mem::take(bytes));
+        let header = message.header;
+        self.uncount_envelope(&header);
+        true
+    }
+
+    /// A message is staged as a whole.
+    fn uncount_envelope(&mut self, header: &Header) {
+        self.operations.remove(&(header.peer, header.operation));
+        let (node, process) = (header.source.node, header.vni.0);
+        let usages = [self.nodes.get_mut(&node), self.processes.get_mut(&process)];
+        for usage in usages.into_iter().flatten() {
+            usage.envelopes -= 1;
+        }
     }
 
     /// Keeps a message.
@@ -144,13 +246,10 @@ impl Staging {
     ) -> Result<(), Status> {
         let header = &message.header;
         let key = (header.peer, header.operation);
-        let cost = message.cost();
         let node = self.nodes.entry(header.source.node).or_default();
         let process = self.processes.entry(header.vni.0).or_default();
-        let bare = message.bytes.is_none();
-        let full = process.messages >= limits.unexpected
-            || bare && node.envelopes >= limits.envelopes_per_peer;
-        if full {
+        let bare = !message.is_staged();
+        if bare && node.envelopes >= limits.envelopes_per_peer {
             self.sweep(header.source.node, header.vni.0);
             return Err(Status::Exhausted);
         }
@@ -164,9 +263,11 @@ impl Staging {
             return Err(Status::Malformed);
         }
         for usage in [node, process] {
-            usage.staged += cost;
             usage.envelopes += u32::from(bare);
             usage.messages += 1;
+        }
+        if let Some(length) = message.memory() {
+            self.room.take(message.flow(), length);
         }
         if bare {
             self.operations.insert(key, number);
@@ -204,11 +305,14 @@ impl Staging {
         let (node, process) = (header.source.node, header.vni.0);
         let usages = [self.nodes.get_mut(&node), self.processes.get_mut(&process)];
         for usage in usages.into_iter().flatten() {
-            usage.staged -= message.cost();
-            usage.envelopes -= u32::from(message.bytes.is_none());
+            usage.envelopes -= u32::from(!message.is_staged());
             usage.messages -= 1;
         }
-        if message.bytes.is_none() {
+        match message.memory() {
+            Some(length) => self.room.give_back(message.flow(), length),
+            None => self.room.want_none(message.flow(), number),
+        }
+        if !message.is_staged() {
             self.operations.remove(&(header.peer, header.operation));
         }
         self.forget_order(&message.header, message.place);
@@ -238,7 +342,7 @@ impl Staging {
         self.forget_order(&header, before);
     }
 
-    /// The message without bytes of an operation of a peer.
+    /// The message of an operation of a peer, unless it is staged as a whole.
     pub(super) fn of_operation(&self, peer: PeerIndex, operation: u64) -> Option<u64> {
         self.operations.get(&(peer, operation)).copied()
     }
@@ -296,11 +400,6 @@ impl Staging {
             .is_some_and(|usage| usage.envelopes > 0)
     }
 
-    /// Bytes staged of each process and each node, and envelopes of each node.
-    pub(super) fn staged_of_processes(&self) -> impl Iterator<Item = u64> + '_ {
-        self.processes.values().map(|usage| usage.staged)
-    }
-
     pub(super) fn messages_of_processes(&self) -> impl Iterator<Item = u32> + '_ {
         self.processes.values().map(|usage| usage.messages)
     }
@@ -308,11 +407,7 @@ impl Staging {
     /// Messages that wait for a process, and their bytes.
     pub(super) fn of_process(&self, vni: VniId) -> (u32, u64) {
         let usage = self.processes.get(&vni.0).copied().unwrap_or_default();
-        (usage.messages, usage.staged)
-    }
-
-    pub(super) fn staged_of_nodes(&self) -> impl Iterator<Item = u64> + '_ {
-        self.nodes.values().map(|usage| usage.staged)
+        (usage.messages, self.room.of_process(vni))
     }
 
     pub(super) fn envelopes_of_nodes(&self) -> impl Iterator<Item = u32> + '_ {

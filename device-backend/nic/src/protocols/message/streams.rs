@@ -121,6 +121,13 @@ impl Streams {
         unsent.front().copied().filter(|_| index == 0)
     }
 
+    /// The messages to processes of a node that may send their first frames.
+    pub(super) fn firsts(&self, node: u16) -> Vec<OperationId> {
+        let [first, last] = [0, u16::MAX].map(|port| Name { node, port });
+        let streams = self.by_receiver.range(first..=last);
+        streams.filter_map(|(_, stream)| stream.first()).collect()
+    }
+
     /// A message has ended: its stream may not be needed.
     pub(super) fn ended(&mut self) {
         self.ended = true;

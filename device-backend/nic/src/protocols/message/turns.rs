@@ -37,6 +37,9 @@ impl Sends {
         if room == 0 {
             return Turn::Blocked(ends.peer, Window::Fragments);
         }
+        if self.is_held_up(cx.core, destination.node) {
+            return Turn::Idle;
+        }
         let Some(stream) = self.streams.get(destination) else {
             return Turn::Idle;
         };

@@ -145,6 +145,32 @@ impl MessageWorker<'_> {
         Ok(())
     }
 
+    /// Sends to all others, and does nothing else until that has arrived: one after the other, or all
+    /// at once. What was sent to a process and not received fits into the share that this one has.
+    pub(super) fn exchange(&mut self) -> Result<()> {
+        let one_by_one = self.schedule.chance(500);
+        let first = lock(&self.workload.oracle).next();
+        let (own, space) = (self.slot, self.space());
+        for to in self.common.settings.others().filter(|to| *to != own) {
+            let (tag, length) = (self.tag(space), self.length());
+            if lock(&self.workload.oracle).has_share(self.slot, to, length) {
+                self.send_to(to, space, tag, length)?;
+            }
+            if one_by_one {
+                self.wait_for_sends(first)?;
+            }
+        }
+        self.wait_for_sends(first)
+    }
+
+    /// Waits until no message runs that was issued behind a number of the oracle.
+    fn wait_for_sends(&mut self, first: u64) -> Result<()> {
+        while lock(&self.workload.oracle).sends_behind(self.slot, first) {
+            self.wait(LOOK)?;
+        }
+        Ok(())
+    }
+
     fn send_to(&mut self, to: usize, space: Space, tag: u64, length: u64) -> Result<()> {
         let schedule = self.schedule;
         if self.sends + 1 >= self.common.settings.limits.sends as usize {

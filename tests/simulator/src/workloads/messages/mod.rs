@@ -9,6 +9,10 @@
 //! of each one when it is issued, and sees the completions when the NIC stores them; the worker
 //! reads them later, as programs do. At the end nothing of it is posted or under way.
 //!
+//! In some seeds workers send to all others before they receive, as a correct MPI program may: what
+//! fits into their shares of staging memory arrives although no process receives it. A deadlock shows
+//! as processes that do not end.
+//!
 //! A process of which so many Sends run as the NIC takes has no more commands read, so it could
 //! post no receive for those that wait for it: a worker leaves room for one.
 
@@ -33,7 +37,7 @@ use crate::machine::platform::SimPlatform;
 use crate::process::worker::{is_registered, Exported, Next, QueueWorker, Registered, Worker};
 use crate::process::{pages, Ended, ProcessContext, Result};
 use crate::schedule::lock;
-use crate::settings::Faults;
+use crate::settings::{Faults, Settings};
 use crate::workload::{live, Oracle, Seed, Workload};
 
 /// Endpoints that are used.
@@ -71,23 +75,29 @@ struct Messages {
     contexts: bool,
     /// Some workers end behind messages that they have just sent.
     abrupt: bool,
+    /// Workers send to all others now and then, and receive nothing before that has arrived.
+    exchanges: bool,
 }
 
 /// Message workers in the place of all RDMA workers of a node but one, and of sync workers.
 pub(super) fn new(seed: &mut Seed<'_>) -> Box<dyn Workload> {
     seed.settings.keep_one_rdma_worker();
-    limit(&mut seed.settings.limits, &mut seed.random);
+    let exchanges = limit(seed.settings, &mut seed.random);
     Box::new(Messages {
         oracle: Mutex::new(MessageOracle::new(seed.settings, seed.routes)),
         probes: seed.number % 7 == 6,
         contexts: seed.number % 14 >= 7,
         abrupt: seed.random.bool(),
+        exchanges,
     })
 }
 
 /// Bounds for messages, small ones most of the time. A process that sends has to leave a
-/// place for another message, or its queue stands still.
-fn limit(limits: &mut Limits, random: &mut fastrand::Rng) {
+/// place for another message, or its queue stands still. Returns true if each process has a share
+/// of the staging memory of each other one.
+fn limit(settings: &mut Settings, random: &mut fastrand::Rng) -> bool {
+    let senders = settings.others().len() as u32;
+    let limits = &mut settings.limits;
     limits.sends = limits.operations.clamp(3, 64);
     limits.completions = random.u32(1..=32);
     if random.bool() {
@@ -96,14 +106,24 @@ fn limit(limits: &mut Limits, random: &mut fastrand::Rng) {
     if random.bool() {
         limits.staged_bytes_per_peer = random.u32(300..60_000);
     }
+    if random.bool() {
+        limits.staged_bytes_per_sender = random.u32(300..20_000);
+    }
     if random.u8(..) < 64 {
         limits.receives = random.u32(12..=40);
         limits.masks = random.u32(3..=8);
     }
     if random.u8(..) < 32 {
-        limits.unexpected = random.u32(8..=40);
         limits.envelopes_per_peer = random.u32(8..=40);
     }
+    let exchanges = random.u8(..) < 100;
+    if exchanges {
+        limits.staged_bytes_per_sender = random.u32(10_000..70_000);
+        limits.staged_bytes = 2 * senders * limits.staged_bytes_per_sender;
+        limits.staged_bytes_per_peer = senders * limits.staged_bytes;
+        limits.envelopes_per_peer = Limits::default().envelopes_per_peer;
+    }
+    exchanges
 }
 
 impl Workload for Messages {
@@ -232,6 +252,9 @@ impl<'a> MessageWorker<'a> {
                 0..CLAIMED if self.schedule.chance(700) => self.probe(),
                 _ => self.receive_claimed(),
             };
+        }
+        if self.workload.exchanges && self.schedule.chance(60) {
+            return self.exchange();
         }
         match self.schedule.range(0..1000 + revoke) {
             0..=429 => self.send(),

@@ -81,12 +81,8 @@ impl MessageOracle {
             // They were there at some time while this one ran.
             let there = |it: &&Message| it.received.is_none() || it.gone >= message.issued;
             let open = self.messages.values().filter(there);
-            let (mut of_process, mut of_node) = (0, 0);
-            for other in open {
-                of_process += u32::from(other.to == message.to);
-                of_node += u32::from(self.name(other.from).0 == node);
-            }
-            of_process > self.limits.unexpected || of_node > self.limits.envelopes_per_peer
+            let of_node = open.filter(|other| self.name(other.from).0 == node).count();
+            of_node > self.limits.envelopes_per_peer as usize
         };
         // The news of one that had its port before may come when it is under way.
         let ended = self.processes[message.to].ended;

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use qnic_abi::context::{CONTEXTS, POOL_PAGES};
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::PAGE_SIZE;
-use qnic_nic::Limits;
+use qnic_nic::{Limits, STAGED_OVERHEAD};
 
 pub(crate) use self::items::{How, Message, Pattern, Receive, Space};
 use crate::expected_bytes::{ExpectedBytes, Range};
@@ -197,6 +197,26 @@ impl MessageOracle {
         }
         process.sends.insert(id);
         self.messages.insert(id, message);
+    }
+
+    /// Returns true if a process has the share of another one's staging memory for a message, beside
+    /// all that it has sent and that has not been received.
+    pub(crate) fn has_share(&self, from: usize, to: usize, length: u64) -> bool {
+        let incarnation = self.processes[to].watched.incarnation;
+        let there = |it: &&Message| {
+            let lives = it.ends.1 == incarnation || it.sent.is_none();
+            (it.from, it.to) == (from, to) && it.received.is_none() && lives
+        };
+        let there = self.messages.values().filter(there);
+        let cost = |length: u64| length + u64::from(STAGED_OVERHEAD);
+        let used: u64 = there.map(|message| cost(message.length)).sum();
+        used + cost(length) <= self.limits.staged_bytes_per_sender.into()
+    }
+
+    /// Returns true if a message of a process runs that was issued behind that number.
+    pub(crate) fn sends_behind(&self, slot: usize, number: u64) -> bool {
+        let mut sends = self.processes[slot].sends.range(number..);
+        sends.next().is_some()
     }
 
     /// A receive is issued now.
