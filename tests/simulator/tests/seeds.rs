@@ -49,8 +49,13 @@ fn seeds_that_failed_once_keep_every_promise() {
         engines: true,
         ..Options::default()
     };
-    // A context named a page behind the pool for no byte.
-    for (seed, options) in [(99_000_069, lossy(7)), (31_001_753, engines)] {
+    // A context named a page behind the pool for no byte. A permit for a message of a process that had
+    // ended had no answer, as its node was about to leave the session.
+    for (seed, options) in [
+        (99_000_069, lossy(7)),
+        (31_001_753, engines),
+        (1_795_826_749_709, lossy(9)),
+    ] {
         run(&Seeds::new(seed, 1, options), 1);
     }
 }

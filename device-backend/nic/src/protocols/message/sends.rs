@@ -343,9 +343,17 @@ fn send_end<H>(
         Status::PeerGone => Status::Aborted,
         status => status,
     };
-    if status == Status::NoSuchPort || !cx.transport.is_ready(peer) {
-        return;
+    if status != Status::NoSuchPort && cx.transport.is_ready(peer) {
+        answer_end(cx, peer, (port, operation), status);
     }
+}
+
+fn answer_end<H>(
+    cx: &mut Context<'_, H>,
+    peer: PeerIndex,
+    (port, operation): (u16, u64),
+    status: Status,
+) {
     if cx.transport.has_control_room(peer) {
         let mut end = Frame::new(&MessageEnd {
             status: status.code().into(),
@@ -497,8 +505,9 @@ impl PerProcess<Sends> {
         let runs = cx.core.operation_with(id, Messages::ID, arrival.peer);
         let sends = self.get(id.vni()).filter(|_| runs.is_some());
         let Some(sends) = sends.filter(|sends| sends.has(id)) else {
+            // Also if this node has said that it leaves the session.
             let port = arrival.frame.envelope.source_port.get();
-            return send_end(cx, arrival.peer, (port, id.0), Status::Aborted);
+            return answer_end(cx, arrival.peer, (port, id.0), Status::Aborted);
         };
         let Some(sending) = sends.get(id) else {
             return;
