@@ -1,5 +1,6 @@
 //! What the world and all tasks of a simulation share.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
@@ -42,6 +43,8 @@ pub(crate) struct Common {
     pub(crate) settings: Settings,
     pub(crate) slots: Mutex<Vec<Slot>>,
     phase: Mutex<Phase>,
+    /// See [`Common::let_wait`].
+    waits: AtomicBool,
     pub(crate) phase_changed: Signal,
 }
 
@@ -57,8 +60,20 @@ impl Common {
             schedule,
             settings,
             phase: Mutex::new(Phase::Work),
+            waits: AtomicBool::new(false),
             phase_changed: Signal::default(),
         }
+    }
+
+    /// From now on processes that can wait for another one without sending to it do so.
+    pub(crate) fn let_wait(&self) {
+        self.waits.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if processes are to wait for others.
+    pub(crate) fn lets_wait(&self) -> bool {
+        // Relaxed: the simulation is one thread at a time.
+        self.waits.load(Ordering::Relaxed)
     }
 
     pub(crate) fn phase(&self) -> Phase {

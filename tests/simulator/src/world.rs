@@ -36,6 +36,9 @@ const SETTLE: u64 = 3_000_000_000;
 /// What the audit at the end waits for: the last frames and deadlines, in nanoseconds.
 const QUIET: u64 = 2_000_000_000;
 
+/// Within this time processes wait for others that are to, in nanoseconds.
+const WAITING: u64 = 50_000_000;
+
 /// How long a node is away that comes back at once, in nanoseconds: wires may hold frames
 /// for longer.
 const MOMENT: u64 = 40_000;
@@ -169,16 +172,21 @@ impl World {
     }
 
     /// A node loses its power of which something waits for a process: that ends within twice the peer
-    /// timeout, although nothing is sent (U10). On a lossless wire no node ends without a word.
+    /// timeout, although nothing is sent (U10), nor was when it was posted: until then no NIC has reason
+    /// to watch another one. On a lossless wire no node ends without a word.
     fn lose_awaited_node(&mut self) {
         let options = &self.common.settings.options;
+        if !options.possible_faults().contains(Faults::CRASH) || options.lossless {
+            return;
+        }
+        self.pass(self.common.settings.limits.peer_timeout);
+        self.common.let_wait();
+        self.pass(WAITING);
         let awaited = |node: &usize| {
             let mut oracles = self.workloads.oracles();
             self.nodes[*node].is_up && oracles.any(|it| it.waits_for(*node, u64::MAX).is_some())
         };
-        let node = (0..self.nodes.len()).find(awaited);
-        let possible = options.possible_faults().contains(Faults::CRASH) && !options.lossless;
-        let Some(node) = node.filter(|_| possible) else {
+        let Some(node) = (0..self.nodes.len()).find(awaited) else {
             return;
         };
         // By then, all NICs know of all others that are up.

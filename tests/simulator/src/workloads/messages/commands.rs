@@ -281,6 +281,29 @@ impl MessageWorker<'_> {
         self.post((pattern, length, false), None, Some(space))
     }
 
+    /// Waits for a message of a process of another node, which comes no more: by a receive or a probe.
+    pub(super) fn wait_for_another(&mut self) -> Result<()> {
+        let slots = &self.common.settings.slots;
+        let own = slots[self.slot];
+        let others = self.common.settings.others().filter(|it| slots[*it] != own);
+        let others: Vec<usize> = others.collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let other = others[self.schedule.below(others.len())];
+        let space = self.space();
+        let pattern = Pattern {
+            source: Some((slots[other] as u16, port(other))),
+            space,
+            tag: self.tag(space),
+            ignore: 0,
+        };
+        match self.schedule.chance(500) {
+            true => self.post_probe(pattern, How::Look(true)),
+            false => self.post((pattern, 0, false), None, None),
+        }
+    }
+
     fn post(
         &mut self,
         (pattern, length, many): (Pattern, u64, bool),
@@ -334,6 +357,13 @@ impl MessageWorker<'_> {
             0 => How::Look(waits),
             1 => How::Discard(waits),
             _ => How::Claim(waits),
+        };
+        self.post_probe(pattern, how)
+    }
+
+    fn post_probe(&mut self, pattern: Pattern, how: How) -> Result<()> {
+        let (How::Look(waits) | How::Discard(waits) | How::Claim(waits)) = how else {
+            return Ok(());
         };
         let handle = lock(&self.workload.oracle).next();
         let mut flags = ProbeFlags::empty();

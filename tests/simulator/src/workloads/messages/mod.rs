@@ -172,6 +172,8 @@ struct MessageWorker<'a> {
     /// Messages that it has claimed, and those of which a receive is posted, by its handle.
     claimed: Vec<Claimed>,
     landing: BTreeMap<u64, Claimed>,
+    /// It waits for another process, as all are to do in the end.
+    waits: bool,
 }
 
 /// A claimed message: its number at the NIC, its immediate data, and its length.
@@ -202,6 +204,7 @@ impl<'a> MessageWorker<'a> {
             receives: BTreeMap::new(),
             claimed: Vec::new(),
             landing: BTreeMap::new(),
+            waits: false,
         }
     }
 
@@ -322,6 +325,9 @@ impl Worker for MessageWorker<'_> {
                     self.receive_any(space)?;
                 }
             }
+        }
+        if self.common.lets_wait() && !std::mem::replace(&mut self.waits, true) {
+            self.wait_for_another()?;
         }
         self.context.set_idle(self.sends == 0);
         self.wait(LOOK)
