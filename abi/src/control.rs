@@ -85,7 +85,8 @@ numbered! {
         FaultDone = 7,
         /// Starts the command queue of a VNI again after an error. Commands that are
         /// still in the queue, or running, are dropped; numbers, counters and window
-        /// restart at 0. Signal counters stay as they are.
+        /// restart at 0. Signal counters and the completion queue stay as they are
+        /// ([`mod@crate::host_area`]).
         ResetQueue = 8,
         /// Asks for a page of the NIC's counters ([`mod@crate::counters`]).
         Query = 9,

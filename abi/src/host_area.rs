@@ -78,6 +78,10 @@
 //! what has no room, says how many in [`COMPLETIONS_WAITING`], and reads no more commands of the
 //! process while these are many.
 //!
+//! A reset of the command queue ([`crate::control::Opcode::ResetQueue`]) leaves this queue as it is.
+//! A write, read or atomic command that the reset drops has no completion, before it or behind it.
+//! One that had ended before keeps its completion, also if that still waits for room.
+//!
 //! # Doorbells of contexts, and the pool
 //! A doorbell ([`crate::context`], Q8) is a [`CompletionEntry`] with a state. The process stores
 //! its state word when it takes the context and when it gives it back; in between the NIC does,

@@ -117,20 +117,52 @@ fn completions_that_are_not_read_hold_up_their_process_alone() {
     assert!(seen.into_iter().eq(1..=issued));
 }
 
+/// What a reset drops has no completion, however far it has come. What had ended before is told
+/// once, also what had no room.
 #[test]
-fn a_reset_of_the_queue_ends_what_has_a_handle() {
-    let Pair { net, a, b } = Pair::absent(&Limits::default(), &[0]);
+fn a_reset_of_the_queue_tells_of_what_had_ended_and_of_nothing_that_it_drops() {
+    let net = Net::new(2, 1024, 8, &Limits::default());
+    let Pair { net, a, b } = Pair::present(net);
+    let ended = COMPLETION_ENTRIES + 3;
+    for handle in 1..=ended {
+        a.inline_write(&b, b"x").handle(handle).run();
+    }
+    a.evict(page(0));
+    b.evict(page(2));
     net.answer_faults(false);
-    a.inline_write(&b, b"slow").to(page(0)).handle(1).issue();
+    let dropped = 1000;
+    a.write(&b).from(page(0)).bytes(100).handle(dropped).issue();
+    a.inline_write(&b, b"slow")
+        .to(page(2))
+        .handle(dropped)
+        .issue();
+    a.read(&b).from(page(2)).bytes(100).handle(dropped).issue();
+    let atomic = a
+        .atomic(Function::FetchAdd, &b, [5, 0])
+        .to(page(2))
+        .bytes(8);
+    atomic.handle(dropped).issue();
     net.run();
     let mut wrong = Command::inline_write(a.write(&b).command.remote, 1);
     wrong.opcode = 77;
     a.post(&wrong.descriptor());
+    a.inline_write(&b, b"behind").handle(dropped).issue();
     net.run();
-    a.reset_queue();
+    assert_eq!(a.word(COMPLETIONS_WAITING), 3);
+    assert_eq!(net.counters(0).operations, 4, "all are under way");
+
+    assert_eq!(a.reset_queue(), Status::Ok);
+    a.clear_queue();
     net.answer_faults(true);
     net.run();
-    let ends = a.completions();
-    assert!(ends.len() <= 1, "told twice: {ends:?}");
+    let mut told = a.ends();
+    net.run();
+    told.extend(a.ends());
+    assert!(told
+        .into_iter()
+        .eq((1..=ended).map(|handle| (handle, Status::Ok))));
     assert_eq!(a.done(), (0, 0));
+    a.inline_write(&b, b"new").handle(dropped).run();
+    assert_eq!(a.ends(), [(dropped, Status::Ok)]);
+    assert_eq!((a.done(), a.errors().len()), ((1, 0), 0));
 }
