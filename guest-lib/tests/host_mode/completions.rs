@@ -5,7 +5,8 @@ use std::time::Duration;
 use qnic::message::{wait_all, wait_any, Pattern, Source, Tag};
 use qnic::{Error, SegmentName, Status};
 
-use crate::cluster::{pair, status, Cluster, Pair, Peer, BOTH, SOON};
+use crate::cluster::{pair, status, Pair, BOTH, SOON};
+use crate::destinations::{silent, Silent};
 
 #[test]
 fn each_tells_its_own_end() {
@@ -77,12 +78,13 @@ fn a_failure_is_told_once() {
 
 #[test]
 fn many_are_under_way_and_none_is_lost() {
-    let cluster = Cluster::on_links(3);
-    let [a, b, c] = [0, 1, 2].map(|node| Peer::new(&cluster.nic(node), 1, 65_536));
-    let (to_b, to_c) = (a.import(&b), a.import(&c));
-    a.write(&to_b, 0, b"1");
-    a.write(&to_c, 0, b"1");
-    cluster.net([0, 1], r#"{"partition":true}"#);
+    let Silent {
+        cluster,
+        a,
+        c,
+        to_b,
+        to_c,
+    } = silent();
     let begin = |to: &qnic::RemoteSegment, number: u64| {
         let bytes = number.to_le_bytes();
         let write = a.endpoint.write(to, number % 8000 * 8, &bytes);

@@ -12,15 +12,15 @@ const GONE: SegmentName = SegmentName(0x60e);
 const MANY: usize = 1000;
 
 /// A process with peers on two other nodes, one of which is cut off when much is under way to it.
-struct Silent {
-    cluster: Cluster,
-    a: Peer,
-    c: Peer,
-    to_b: qnic::RemoteSegment,
-    to_c: qnic::RemoteSegment,
+pub(crate) struct Silent {
+    pub(crate) cluster: Cluster,
+    pub(crate) a: Peer,
+    pub(crate) c: Peer,
+    pub(crate) to_b: qnic::RemoteSegment,
+    pub(crate) to_c: qnic::RemoteSegment,
 }
 
-fn silent() -> Silent {
+pub(crate) fn silent() -> Silent {
     let cluster = Cluster::on_links(3);
     let [a, b, c] = [0, 1, 2].map(|node| Peer::new(&cluster.nic(node), 1, 65_536));
     let (to_b, to_c) = (a.import(&b), a.import(&c));
