@@ -1,9 +1,11 @@
 //! Frames that the wire keeps: their payloads lie in the sender's locked pages until they arrive,
 //! or until the NIC recalls them.
 
-use qnic_abi::Status;
+use qnic_abi::control::{Opcode, PathInfo, QueryPath, ReplyHeader, PATH_LOSSLESS};
+use qnic_abi::{Status, VniId};
 use qnic_nic::testing::{pattern, Net, Pair, PAGE};
 use qnic_nic::{Limits, Progress};
+use zerocopy::FromBytes;
 
 /// A pair on such a wire, with a session and all pages.
 fn pair() -> Pair {
@@ -114,4 +116,51 @@ fn a_frame_that_comes_back_ends_its_session_alone() {
     a.write(&b).bytes(PAGE).run();
     assert_eq!((a.errors().len(), a.done().0), (2, 4));
     assert_eq!(net.poll(0), Progress::Idle);
+}
+
+/// Node 0 knows that the route to node 1 is lossless.
+fn knows_the_route(net: &Net) -> bool {
+    let query = QueryPath {
+        node: 1.into(),
+        ..QueryPath::default()
+    };
+    let mut cluster = net.cluster();
+    let (_, reply) = cluster.request(0, Opcode::QueryPath, VniId(0), &query);
+    let reply = reply.expect("an answer at once");
+    let path = PathInfo::read_from_prefix(&reply[size_of::<ReplyHeader>()..]);
+    path.unwrap().0.flags.get() == PATH_LOSSLESS
+}
+
+/// Node 1 begins anew while it and node 0 greet each other, and its first write is a span. Node 0
+/// takes it, though it has not asked yet what the route of this session is like.
+#[test]
+fn a_session_that_begins_in_the_middle_of_another_takes_spans() {
+    for asks in [false, true] {
+        let net = Net::new(2, 512, 8, &Limits::default());
+        net.cluster().keep_frames();
+        let Pair { a, b, .. } = Pair::present(net.clone());
+        b.write(&a).bytes(8).issue();
+        net.poll(1);
+        a.write(&b).bytes(8).issue();
+        net.poll(0);
+        assert!(net.cluster().arrive(), "the Hello of node 1");
+        net.cluster().reset(1);
+        net.cluster().start(1);
+        let b = net.party(1, 2).present();
+        let bytes = b.fill(0, 6 * PAGE, 5);
+        b.write(&a).bytes(6 * PAGE).notify(5).issue();
+        if asks {
+            net.poll(1);
+        }
+        // Node 0 has no turn between what begins the session and the write.
+        assert!(net.cluster().arrive(), "the Hello of node 0");
+        net.poll(1);
+        while net.cluster().arrive() {}
+        net.settle();
+        assert!(a.holds(0, &bytes), "asks: {asks}");
+        b.write(&a).bytes(6 * PAGE).notify(5).run();
+        assert_eq!((a.signals(5), b.done(), b.errors()), (2, (2, 0), vec![]));
+        assert_eq!(net.counters(0).frames_outside, 0);
+        assert!(knows_the_route(&net));
+    }
 }

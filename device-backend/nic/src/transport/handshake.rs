@@ -8,6 +8,10 @@
 //! peer says so, begins a new one, or cannot be reached. All that ran in it ends at once, on this
 //! side alone.
 //!
+//! Each session asks the wire anew what the route is like, with its first Hello or HelloReply. A
+//! frame of the peer may come before that: the peer has begun anew, and knows this side's session
+//! from a Hello to the one before. So page spans are taken as long as the route is not known.
+//!
 //! # Peers that leave
 //! A *quiet* peer has delivered everything, and is owed nothing. While there are so many peers that
 //! they share windows or places, a sweep runs each [`Limits::idle_peer`](crate::Limits::idle_peer).
@@ -203,6 +207,10 @@ impl Transport {
         // It may have been renewed meanwhile.
         let window = peer.taken.unwrap_or(hello.window.get());
         self.granted(index, window);
+        // This session began in the middle of another one. What is sent next asks the wire what the
+        // route is like.
+        let peer = &mut self.peers[index];
+        peer.hello_pending |= !asks && !peer.has_path;
         self.confirm_window(index);
         self.peers.mark_urgent(index);
         self.renew(index);

@@ -250,7 +250,7 @@ impl Transport {
         match peer.receive.position(sequence) {
             // Nothing honest has arrived ahead on such a route.
             Position::Next
-                if count > 1 && !full && peer.is_lossless() && !peer.receive.has_gap() =>
+                if count > 1 && !full && peer.may_send_spans() && !peer.receive.has_gap() =>
             {
                 peer.receive.accept_span(count as u64);
                 true

@@ -215,6 +215,13 @@ impl Peer {
         self.lossless
     }
 
+    /// Returns true if a frame of it may have several fragments: on a lossless route, and on one of
+    /// which nothing is known yet.
+    #[inline]
+    pub(super) fn may_send_spans(&self) -> bool {
+        self.lossless || !self.has_path
+    }
+
     /// How many fragments may be sent of a transfer of which `remaining` bytes are left: as
     /// many as the peer and the links to it take. Each channel has a queue of its own in the
     /// network.
