@@ -42,7 +42,7 @@ impl Process {
         host: &H,
         handle: u64,
         status: Status,
-        [value, detail]: [u64; 2],
+        (value, detail): (u64, u64),
     ) {
         let entry = CompletionEntry {
             handle: handle.into(),
@@ -72,7 +72,7 @@ impl Core {
     /// Ends an operation. An error is recorded for its process.
     #[inline]
     pub(crate) fn finish<H: Host>(&mut self, host: &H, id: OperationId, status: Status) {
-        self.finish_with(host, id, status, [0; 2]);
+        self.finish_with(host, id, status, (0, 0));
     }
 
     /// The same for one that has brought a value and a detail, which its completion tells.
@@ -81,13 +81,13 @@ impl Core {
         host: &H,
         id: OperationId,
         status: Status,
-        result: [u64; 2],
+        result: (u64, u64),
     ) {
         let vni = id.vni();
         let Some(process) = self.process_mut(vni) else {
             return;
         };
-        let Some(operation) = process.operations.find(id) else {
+        let Some(operation) = process.operations.end(id) else {
             return;
         };
         let Operation {
@@ -102,7 +102,6 @@ impl Core {
         if handle != 0 {
             process.complete_transfer(host, handle, status, result);
         }
-        process.operations.release(id);
         if status != Status::Ok && counter != Counter::Own {
             process
                 .host_area

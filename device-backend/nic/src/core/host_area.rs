@@ -118,6 +118,7 @@ impl HostArea {
     }
 
     /// Reports a command that failed: its number, and its lane.
+    #[cold]
     pub(crate) fn record_error<M: HostMemory>(
         &mut self,
         memory: &M,

@@ -61,7 +61,7 @@ pub(crate) use events::Pending;
 pub(crate) use fault::{Fault, PageRange, Waiter};
 pub(crate) use host_area::HostArea;
 pub(crate) use lookup_side::LookupSide;
-pub(crate) use operation::{Operation, CHUNK, OPERATION_SLOTS, SEND_SLOTS};
+pub(crate) use operation::{Operation, Tally, CHUNK, OPERATION_SLOTS, SEND_SLOTS};
 pub(crate) use order::Counter;
 pub(crate) use pages::{to_border, Fragment};
 pub(crate) use pages::{Destination, LockedSpan, PageError};

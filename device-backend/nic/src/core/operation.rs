@@ -88,8 +88,6 @@ struct Chunk {
     samples: Box<[Option<Sample>; CHUNK]>,
     /// Bit *i*: slot *i* is in use.
     used: u64,
-    /// Bit *i*: slot *i* can send a frame: it stands in [`OperationTable::turns`].
-    ready: u64,
 }
 
 impl Chunk {
@@ -98,7 +96,6 @@ impl Chunk {
             slots: Box::new([Operation::default(); CHUNK]),
             samples: Box::new([None; CHUNK]),
             used: 0,
-            ready: 0,
         }
     }
 
@@ -153,10 +150,13 @@ impl OperationTable {
         self.counted + self.sends
     }
 
-    /// Takes a free slot for an operation, and gives it the name that `name` makes of that.
+    /// Takes a free slot for an operation, and gives it the name that `name` makes of that. `ready`:
+    /// it can send a frame.
+    #[inline]
     pub(crate) fn begin(
         &mut self,
         operation: Operation,
+        ready: bool,
         name: impl FnOnce(u16) -> OperationId,
     ) -> Option<OperationId> {
         let is_send = operation.counter == Counter::Own;
@@ -181,30 +181,33 @@ impl OperationTable {
             }
             false => self.counted += 1,
         }
+        if ready {
+            self.turns.push(operation.peer, id.slot());
+        }
         Some(id)
     }
 
-    /// Gives the slot of an operation back.
-    pub(crate) fn release(&mut self, id: OperationId) {
-        let Some(operation) = self.find(id) else {
-            return;
-        };
-        let receiver = (operation.peer, operation.remote_port);
-        let is_send = operation.counter == Counter::Own;
-        let peer = operation.peer;
-        operation.id = OperationId::default();
-        self.clear_ready(peer, id.slot());
-        let (chunk, bit) = place(id.slot());
-        if let Some(slots) = &mut self.chunks[chunk] {
-            slots.used &= !bit;
+    /// Takes an operation out, if it still runs, and gives its slot back.
+    #[inline]
+    pub(crate) fn end(&mut self, id: OperationId) -> Option<&Operation> {
+        let (index, bit) = place(id.slot());
+        let chunk = self.chunks.get_mut(index)?.as_mut()?;
+        let slot = &mut chunk.slots[usize::from(id.slot()) % CHUNK];
+        if slot.id != id || id.0 == 0 {
+            return None;
         }
-        self.full &= !(1 << chunk);
-        if !is_send {
-            self.counted -= 1;
-            return;
+        slot.id = OperationId::default();
+        chunk.used &= !bit;
+        self.full &= !(1 << index);
+        self.turns.remove(slot.peer, id.slot());
+        match slot.counter {
+            Counter::Own => {
+                self.sends -= 1;
+                self.receivers.remove((slot.peer, slot.remote_port));
+            }
+            Counter::Writes | Counter::Reads => self.counted -= 1,
         }
-        self.sends -= 1;
-        self.receivers.remove(receiver);
+        Some(slot)
     }
 
     #[inline]
@@ -305,33 +308,18 @@ impl OperationTable {
         let Some(peer) = self.get(id).map(|operation| operation.peer) else {
             return;
         };
-        if !ready {
-            return self.clear_ready(peer, id.slot());
-        }
-        let (chunk, bit) = place(id.slot());
-        if let Some(slots) = self.chunks[chunk].as_mut().filter(|it| it.ready & bit == 0) {
-            slots.ready |= bit;
-            self.turns.push(peer, id.slot());
-        }
-    }
-
-    #[inline]
-    fn clear_ready(&mut self, peer: PeerIndex, slot: u16) {
-        let (chunk, bit) = place(slot);
-        if let Some(slots) = self.chunks[chunk].as_mut().filter(|it| it.ready & bit != 0) {
-            slots.ready &= !bit;
-            self.turns.remove(peer, slot);
+        match ready {
+            true => self.turns.push(peer, id.slot()),
+            false => self.turns.remove(peer, id.slot()),
         }
     }
 
     /// The operation whose turn it is ([`super::turns`]). It can send no more until that is noted
     /// again.
-    pub(crate) fn take_turn(&mut self) -> Option<Operation> {
+    #[inline]
+    pub(crate) fn take_turn(&mut self) -> Option<&Operation> {
         let slot = self.turns.pop()?;
-        let (chunk, bit) = place(slot);
-        let slots = self.chunks[chunk].as_mut()?;
-        slots.ready &= !bit;
-        Some(slots.slots[usize::from(slot) % CHUNK])
+        self.slot(slot)
     }
 }
 
@@ -401,7 +389,9 @@ mod tests {
             remote_port: Port(7),
             ..Operation::default()
         };
-        table.begin(operation, |slot| OperationId::new(1, VniId(4095), slot))
+        table.begin(operation, false, |slot| {
+            OperationId::new(1, VniId(4095), slot)
+        })
     }
 
     fn turns(table: &mut OperationTable, ready: &[OperationId], count: usize) -> Vec<u16> {
@@ -438,8 +428,8 @@ mod tests {
         // A destination and then the other; of each, the one that has waited longest.
         let expected = [5, 1024, 0, 3071, 1023, 1024, 5, 3071, 0];
         assert_eq!(turns(&mut table, &ready, 9), expected);
-        table.release(counted[5]);
-        table.release(sends[2047]);
+        assert!(table.end(counted[5]).is_some());
+        assert!(table.end(sends[2047]).is_some());
         assert_eq!(turns(&mut table, &ready, 4), [1024, 1023, 1024, 0]);
         assert_eq!((table.counted(), table.sends()), (1023, 2047));
         assert_eq!(begin(&mut table, Counter::Own, 1), Some(sends[2047]));
@@ -458,8 +448,8 @@ mod tests {
         assert_eq!(with(&table, 2, Some(Port(7))), [sends[1]]);
         assert_eq!(with(&table, 2, Some(Port(6))), []);
         assert!(table.peers().map(|peer| peer.0).eq([1, 1, 2]));
-        table.release(sends[1]);
-        table.release(sends[1]);
+        assert!(table.end(sends[1]).is_some());
+        assert!(table.end(sends[1]).is_none());
         assert_eq!(with(&table, 2, None), []);
         assert_eq!(table.running().count(), 3);
     }

@@ -21,6 +21,7 @@ use zerocopy::FromZeros;
 use super::events::Pending;
 use super::operation::Operation;
 use super::order::Counter;
+use super::scheduler::Owner;
 use super::Core;
 use crate::env::{Host, Time};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
@@ -136,6 +137,7 @@ impl Core {
     }
 
     /// Stops a queue after a malformed command; it is deactivated when it is idle.
+    #[cold]
     pub(crate) fn fail_queue<H: Host>(&mut self, host: &H, vni: VniId, status: Status) {
         self.counters.malformed_commands += 1;
         let Some(process) = self.process_mut(vni) else {
@@ -159,11 +161,12 @@ impl Core {
     /// Begins the operation of the command that was read last from a queue. `None`: the
     /// peer is unknown, so it has to be given up at once.
     ///
-    /// There is an operation to spare, as [`Core::fetch`] has looked.
+    /// There is an operation to spare, as [`Core::fetch`] has looked. `ready`: it can send a frame at
+    /// once.
     pub(crate) fn begin(
         &mut self,
         (vni, protocol): (VniId, ProtocolId),
-        counter: Counter,
+        (counter, ready): (Counter, bool),
         header: &CommandHeader,
         peer: Option<PeerIndex>,
     ) -> Option<OperationId> {
@@ -186,11 +189,15 @@ impl Core {
             ..Operation::default()
         };
         let name = |slot| OperationId::new(running, vni, slot);
-        let id = process.operations.begin(operation, name);
-        if operation.sampled {
-            self.attach_sample(id?);
+        let id = process.operations.begin(operation, ready, name)?;
+        if ready && !process.scheduled {
+            process.scheduled = true;
+            self.scheduled.push_back(Owner::Process(vni));
         }
-        id
+        if operation.sampled {
+            self.attach_sample(id);
+        }
+        Some(id)
     }
 
     /// Lets an operation that has begun end with a completion of its own.

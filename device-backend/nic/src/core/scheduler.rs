@@ -63,17 +63,38 @@ impl Core {
         !self.scheduled.is_empty()
     }
 
-    /// The owner of the next turn.
+    /// The owner of the next turn. A process keeps its place until [`Core::end_turn`].
     #[inline]
     pub(crate) fn next_turn(&mut self) -> Option<Owner> {
-        self.scheduled.pop_front()
+        let owner = *self.scheduled.front()?;
+        if let Owner::Nic(_) = owner {
+            self.scheduled.pop_front();
+        }
+        Some(owner)
+    }
+
+    /// The turn of a process has ended: it goes to the back if it has more to send.
+    #[inline]
+    pub(crate) fn end_turn(&mut self, vni: VniId) {
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        let stays = process.wants_turn();
+        process.scheduled = stays;
+        if stays && self.scheduled.len() == 1 {
+            return;
+        }
+        let owner = self.scheduled.pop_front();
+        debug_assert_eq!(owner, Some(Owner::Process(vni)));
+        if stays {
+            self.scheduled.push_back(Owner::Process(vni));
+        }
     }
 
     /// What a process does with its turn.
     #[inline]
     pub(crate) fn take_work(&mut self, vni: VniId) -> Option<Work> {
         let process = self.process_mut(vni)?;
-        process.scheduled = false;
         let response = process.response_turn || !process.operations.any_ready();
         process.response_turn = !response;
         if response {
@@ -87,7 +108,7 @@ impl Core {
             protocol,
             sampled,
             ..
-        } = operation;
+        } = *operation;
         Some(Work::Operation(id, protocol, sampled))
     }
 

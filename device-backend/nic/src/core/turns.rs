@@ -12,66 +12,164 @@
 //!   line is not empty.
 //! - As many lines are kept as the NIC has peers, so their number is bounded by
 //!   [`Limits::peers`](crate::Limits::peers), that of places by the operations of the process.
-
-use std::collections::VecDeque;
+//! - Lines and the round are lists: what stands in one names the next. To enter and to have a turn
+//!   takes the same few steps however long they are.
 
 use crate::ids::PeerIndex;
 
+/// Behind the last of a list.
+const END: u16 = u16::MAX;
+/// What stands in no list.
+const ABSENT: u16 = u16::MAX - 1;
+
+/// The slots of one destination that can send.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    first: u16,
+    last: u16,
+    /// The peer behind this one in the round.
+    next: u16,
+}
+
+const EMPTY: Line = Line {
+    first: END,
+    last: END,
+    next: ABSENT,
+};
+
 /// Slots that can send, by destination.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Turns {
     /// By peer.
-    lines: Vec<VecDeque<u16>>,
-    /// Peers whose lines are not empty.
-    round: VecDeque<PeerIndex>,
+    lines: Vec<Line>,
+    /// By slot: the one behind it in its line.
+    behind: Vec<u16>,
+    /// The peer whose turn it is, and the last one of the round.
+    first: u16,
+    last: u16,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Turns {
+            lines: Vec::new(),
+            behind: Vec::new(),
+            first: END,
+            last: END,
+        }
+    }
 }
 
 impl Turns {
     /// Returns true if any slot can send.
     #[inline]
     pub(super) fn any(&self) -> bool {
-        !self.round.is_empty()
+        self.first != END
     }
 
-    /// Puts a slot, which stands in no line, into that of a peer.
+    /// Puts a slot into the line of a peer, unless it stands there.
     #[inline]
     pub(super) fn push(&mut self, peer: PeerIndex, slot: u16) {
-        let index = usize::from(peer.0);
-        if index >= self.lines.len() {
-            self.lines.resize_with(index + 1, VecDeque::new);
+        let index = usize::from(slot);
+        match self.behind.get(index) {
+            Some(&ABSENT) => {}
+            Some(_) => return,
+            None => self.behind.resize(index + 1, ABSENT),
         }
-        let line = &mut self.lines[index];
-        if line.is_empty() {
-            self.round.push_back(peer);
+        self.behind[index] = END;
+        if usize::from(peer.0) >= self.lines.len() {
+            self.lines.resize(usize::from(peer.0) + 1, EMPTY);
         }
-        line.push_back(slot);
+        let line = &mut self.lines[usize::from(peer.0)];
+        let last = std::mem::replace(&mut line.last, slot);
+        match last {
+            END => {
+                line.first = slot;
+                self.enter(peer.0);
+            }
+            last => self.behind[usize::from(last)] = slot,
+        }
+    }
+
+    /// Puts a peer at the end of the round.
+    #[inline]
+    fn enter(&mut self, peer: u16) {
+        self.lines[usize::from(peer)].next = END;
+        match std::mem::replace(&mut self.last, peer) {
+            END => self.first = peer,
+            last => self.lines[usize::from(last)].next = peer,
+        }
     }
 
     /// Takes the slot whose turn it is.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<u16> {
-        let peer = self.round.pop_front()?;
-        let line = &mut self.lines[usize::from(peer.0)];
-        let slot = line.pop_front();
-        if !line.is_empty() {
-            self.round.push_back(peer);
+        let peer = self.first;
+        let line = self.lines.get_mut(usize::from(peer))?;
+        let slot = line.first;
+        line.first = std::mem::replace(&mut self.behind[usize::from(slot)], ABSENT);
+        let stays = line.first != END;
+        if stays && peer == self.last {
+            return Some(slot);
         }
-        slot
+        // It leaves the round, and has its next turn behind all others.
+        self.first = std::mem::replace(&mut line.next, ABSENT);
+        if !stays {
+            line.last = END;
+        }
+        if self.first == END {
+            self.last = END;
+        }
+        if stays {
+            self.enter(peer);
+        }
+        Some(slot)
     }
 
-    /// Takes a slot out of the line of a peer, in which it stands.
-    #[cold]
+    /// Takes a slot out of the line of a peer, if it stands there.
+    #[inline]
     pub(super) fn remove(&mut self, peer: PeerIndex, slot: u16) {
-        let line = &mut self.lines[usize::from(peer.0)];
-        if line.front() == Some(&slot) {
-            line.pop_front();
-        } else {
-            line.retain(|other| *other != slot);
-        }
-        if line.is_empty() {
-            self.round.retain(|other| *other != peer);
+        let behind = self.behind.get(usize::from(slot));
+        if behind.is_some_and(|behind| *behind != ABSENT) {
+            self.search(peer.0, slot);
         }
     }
+
+    /// Takes a slot out that stands in the line of a peer.
+    #[cold]
+    fn search(&mut self, peer: u16, slot: u16) {
+        let line = &mut self.lines[usize::from(peer)];
+        let behind = std::mem::replace(&mut self.behind[usize::from(slot)], ABSENT);
+        let before = find(line.first, slot, |slot| self.behind[usize::from(slot)]);
+        match before {
+            END => line.first = behind,
+            before => self.behind[usize::from(before)] = behind,
+        }
+        if behind == END {
+            line.last = before;
+        }
+        if line.first != END {
+            return;
+        }
+        let behind = std::mem::replace(&mut line.next, ABSENT);
+        let before = find(self.first, peer, |peer| self.lines[usize::from(peer)].next);
+        match before {
+            END => self.first = behind,
+            before => self.lines[usize::from(before)].next = behind,
+        }
+        if behind == END {
+            self.last = before;
+        }
+    }
+}
+
+/// What stands before `wanted` in a list that begins with `first`: [`END`] if nothing does.
+fn find(first: u16, wanted: u16, next: impl Fn(u16) -> u16) -> u16 {
+    let (mut before, mut place) = (END, first);
+    while place != wanted {
+        (before, place) = (place, next(place));
+    }
+    before
 }
 
 #[cfg(test)]
@@ -106,23 +204,22 @@ mod tests {
             let mut lines = std::collections::BTreeMap::new();
             for (action, peer, slot) in steps {
                 match action {
-                    0 | 1 if !lines.contains_key(&slot) => {
-                        lines.insert(slot, peer);
+                    0 | 1 => {
+                        // What stands in a line already stays there.
+                        let peer = *lines.entry(slot).or_insert(peer);
                         turns.push(PeerIndex(peer), slot);
                     }
                     2 => {
-                        if let Some(peer) = lines.remove(&slot) {
-                            turns.remove(PeerIndex(peer), slot);
-                        }
+                        let peer = lines.remove(&slot).unwrap_or(peer);
+                        turns.remove(PeerIndex(peer), slot);
                     }
-                    3 => {
+                    _ => {
                         let taken = turns.pop();
                         prop_assert_eq!(taken.is_some(), !lines.is_empty());
                         if let Some(slot) = taken {
                             prop_assert!(lines.remove(&slot).is_some());
                         }
                     }
-                    _ => {}
                 }
                 prop_assert_eq!(turns.any(), !lines.is_empty());
             }

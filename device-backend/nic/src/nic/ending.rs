@@ -208,6 +208,7 @@ impl Nic {
     }
 
     /// There is no route to a peer: this side ends the session, and the peer leaves.
+    #[cold]
     pub(super) fn peer_unreachable<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
         let node = self.transport.node_of(index);
         self.give_up(now, host, index);
@@ -272,6 +273,7 @@ impl Nic {
 
     /// A session has ended in which nothing ran. The peer goes, unless something waits for it,
     /// or it has begun another one.
+    #[cold]
     pub(super) fn session_left<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
         let node = self.transport.node_of(index);
         self.forget_session(now, host, index, Ended::Left(index, node, now));
@@ -292,6 +294,7 @@ impl Nic {
 
     /// Forgets and gives up all that ran in a session with a peer, which has ended. It can
     /// be tried again at `again`.
+    #[cold]
     pub(super) fn session_ended<H: Host>(
         &mut self,
         now: Time,

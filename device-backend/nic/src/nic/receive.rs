@@ -88,14 +88,14 @@ impl Nic {
 
     /// Takes fragments out of the window that the peer has delivered. Returns true if there were any.
     fn process_delivered<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) -> bool {
+        let (protocols, mut cx) = self.parts(now, host);
         let mut settled = false;
-        while let Some((id, count)) = self.transport.pop_settled(index) {
-            let (protocols, mut cx) = self.parts(now, host);
+        while let Some((id, count)) = cx.transport.pop_settled(index) {
             protocols.settled(&mut cx, id, count);
             settled = true;
         }
         if settled {
-            self.transport.settled(index);
+            cx.transport.settled(index);
         }
         settled
     }
@@ -170,6 +170,7 @@ impl Nic {
     }
 
     /// Receives a page span: fragments together, as far as nothing is special about them.
+    #[inline(never)]
     fn receive_span<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
         let mut frame = *arrival.frame;
         let mut payload = arrival.payload;
@@ -488,6 +489,7 @@ impl Nic {
     }
 
     /// A peer has refused a frame (N11).
+    #[cold]
     fn receive_nak<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex, frame: &Frame) {
         let nak: Nak = frame.body();
         let id = OperationId(frame.envelope.operation.get());
@@ -508,6 +510,7 @@ impl Nic {
     }
 
     /// A process of a peer has ended.
+    #[cold]
     fn peer_process_gone<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex, frame: &Frame) {
         let port = Port(frame.envelope.source_port.get());
         self.forget_peer_process(now, host, index, port, frame.envelope.sequence.get());

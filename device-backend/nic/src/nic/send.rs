@@ -46,7 +46,7 @@ impl Nic {
                         }
                         None => 0,
                     };
-                    self.core.schedule(vni);
+                    self.core.end_turn(vni);
                     sent
                 }
                 Owner::Nic(protocol) => self.nic_turn(io, protocol, budget, outgoing),
@@ -93,13 +93,29 @@ impl Nic {
                     self.peer_unreachable(io.now, io.host, outgoing.peer);
                     return 0;
                 }
-                if self.core.operation(id).is_some() {
+                // One to the own node was received within the call, and may have ended.
+                let runs = !self.transport.is_own(outgoing.peer);
+                if runs || self.core.operation(id).is_some() {
                     let (protocols, mut cx) = self.parts(io.now, io.host);
                     protocols.sent(&mut cx, protocol, id, outgoing);
                 }
                 return outgoing.fragments();
             }
-            Turn::Idle => {}
+            turn => self.operation_stopped(io, id, turn),
+        }
+        0
+    }
+
+    /// An operation has not sent a frame in its turn.
+    #[cold]
+    fn operation_stopped<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &Io<'_, H, W>,
+        id: OperationId,
+        turn: Turn,
+    ) {
+        match turn {
+            Turn::Send | Turn::Idle => {}
             Turn::Blocked(peer, window) => {
                 if let Some(operation) = self.core.operation(id) {
                     operation.blocked = true;
@@ -121,13 +137,16 @@ impl Nic {
                     }
                 }
             }
-            Turn::Refuse(status) => protocols.fail(&mut cx, id, status),
+            Turn::Refuse(status) => {
+                let (protocols, mut cx) = self.parts(io.now, io.host);
+                protocols.fail(&mut cx, id, status);
+            }
         }
-        0
     }
 
     /// One turn of a frame of a peer that has to be answered. Returns how many fragments
     /// were sent.
+    #[inline(never)] // It would cost operations registers.
     fn response_turn<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
@@ -167,6 +186,7 @@ impl Nic {
     }
 
     /// One turn of the NIC itself. Returns how many fragments were sent.
+    #[inline(never)] // As response_turn.
     fn nic_turn<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
@@ -425,30 +445,30 @@ impl Nic {
         let mut idle = false;
         let mut index = 0;
         self.core.activate_rung(now);
-        while let Some(vni) = self.core.active_queue(index) {
+        let (own, mut cx) = self.parts(now, host);
+        while let Some(vni) = cx.core.active_queue(index) {
             index += 1;
-            let limit = self.core.limits.commands_per_poll.max(1);
+            let limit = cx.core.limits.commands_per_poll.max(1);
             for _ in 0..limit {
-                let Some(first) = self.core.next_command(host, vni) else {
-                    idle |= self.core.is_idle(now, vni);
+                let Some(first) = cx.core.next_command(host, vni) else {
+                    idle |= cx.core.is_idle(now, vni);
                     break;
                 };
                 busy = true;
                 let mut command = Fetched::default();
-                let fetched = self.core.fetch(now, host, vni, first, &mut command);
+                let fetched = cx.core.fetch(now, host, vni, first, &mut command);
                 if let Ok(sampled) = fetched {
                     if sampled {
                         let kind = protocols::kind_of_opcode(command.descriptor.header.opcode);
-                        self.core
+                        cx.core
                             .sample(host, vni, kind, protocols::describe(&command));
                     }
                     let node = NodeId(command.descriptor.header.remote_node.get());
-                    command.peer = self.transport.reach(now, io.wire, node);
+                    command.peer = cx.transport.reach(now, io.wire, node);
                 }
-                let (protocols, mut cx) = self.parts(now, host);
-                let submitted = fetched.and_then(|_| protocols.submit(&mut cx, vni, &command));
+                let submitted = fetched.and_then(|_| own.submit(&mut cx, vni, &command));
                 if let Err(status) = submitted {
-                    self.core.fail_queue(host, vni, status);
+                    cx.core.fail_queue(host, vni, status);
                 }
             }
         }

@@ -185,6 +185,7 @@ impl Transport {
     }
 
     /// Receives a Hello or its answer.
+    #[cold]
     pub(super) fn receive_hello(&mut self, index: PeerIndex, frame: &Frame) {
         let hello: Hello<{ kind::HELLO }> = frame.body();
         let peer = &mut self.peers[index];
@@ -231,6 +232,7 @@ impl Transport {
     }
 
     /// A peer says that its session has ended. It may not know this side's.
+    #[cold]
     pub(super) fn goodbye(&mut self, index: PeerIndex, source: u64, destination: u64) -> Opened {
         let session = &mut self.peers[index].session;
         let begun = session.is_known();

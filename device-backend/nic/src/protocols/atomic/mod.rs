@@ -247,7 +247,10 @@ impl Protocol for AtomicProtocol {
         let (request, place) = check_command(&fetched.descriptor.read())?;
         let header = &fetched.descriptor.header;
         let peer = fetched.peer;
-        let Some(id) = cx.core.begin((vni, Self::ID), Counter::Reads, header, peer) else {
+        let Some(id) = cx
+            .core
+            .begin((vni, Self::ID), (Counter::Reads, false), header, peer)
+        else {
             return Ok(());
         };
         let state = State::Unsent;
@@ -281,6 +284,7 @@ impl Protocol for AtomicProtocol {
         Ok(())
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn turn<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -301,6 +305,7 @@ impl Protocol for AtomicProtocol {
         Turn::Send
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {
         if let Some(operation) = self.operation(id) {
             operation.state = State::Requested;
@@ -331,7 +336,7 @@ impl Protocol for AtomicProtocol {
         };
         match (operation.failure, state) {
             (Some(status), _) => cx.core.finish(cx.host, id, status),
-            (None, State::Answered) => cx.core.finish_with(cx.host, id, Status::Ok, result),
+            (None, State::Answered) => cx.core.finish_with(cx.host, id, Status::Ok, result.into()),
             (None, State::Unsent) => {
                 let ready = operation.may_send();
                 cx.core.set_ready(id, ready);

@@ -78,7 +78,10 @@ impl Datagrams {
         let mut header = fetched.descriptor.header;
         header.remote_port = DRIVER_PORT.into();
         let issuer = (vni, Self::ID);
-        let Some(id) = cx.core.begin(issuer, Counter::Own, &header, fetched.peer) else {
+        let Some(id) = cx
+            .core
+            .begin(issuer, (Counter::Own, false), &header, fetched.peer)
+        else {
             return;
         };
         self.sends.put(id, packet);
@@ -161,6 +164,7 @@ impl Protocol for Datagrams {
         Ok(())
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn turn<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -208,6 +212,7 @@ impl Protocol for Datagrams {
         Turn::Send
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, frame: &Outgoing) {
         cx.core.counters.datagrams_sent += 1;
         cx.core.count_sent(id.vni(), frame.length);

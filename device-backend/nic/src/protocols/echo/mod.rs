@@ -52,7 +52,10 @@ impl Protocol for Echo {
         }
         let issuer = (vni, Self::ID);
         let header = &command.header;
-        if let Some(id) = cx.core.begin(issuer, Counter::Reads, header, fetched.peer) {
+        if let Some(id) = cx
+            .core
+            .begin(issuer, (Counter::Reads, false), header, fetched.peer)
+        {
             self.values.insert(id.0, command.value.get());
             cx.core.set_ready(id, true);
         }

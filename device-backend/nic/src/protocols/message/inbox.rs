@@ -1,9 +1,8 @@
 //! What one process receives: its posted receives, its probes that wait, and where they meet
 //! messages.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use ahash::RandomState;
 use qnic_abi::context::CONTEXTS;
 use qnic_abi::{SegmentId, Status, VniId};
 
@@ -13,7 +12,7 @@ use super::matching::{Bounds, Matching, ReceiveId, Takes};
 use super::staging::Landing;
 use super::table::{Entry, EntryId, Table};
 use crate::config::Limits;
-use crate::core::{Core, PageKey};
+use crate::core::{Core, PageKey, Tally};
 
 /// A posted receive.
 #[derive(Debug, Clone, Copy)]
@@ -79,14 +78,15 @@ pub(super) type Meeting = Matching<Name, PostedId, u64>;
 /// What one process receives.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    spaces: BTreeMap<Space, Meeting>,
+    /// In their order.
+    spaces: Vec<(Space, Meeting)>,
     posted: Table<Posted, 1>,
     /// The pages of Receive contexts that are under way.
     contexts: [Option<Box<Pages>>; CONTEXTS],
     /// Probes that wait, by number.
     probes: BTreeMap<u64, Probe>,
     /// How many receives and probes name a node.
-    nodes: HashMap<u16, u32, RandomState>,
+    nodes: Tally<u16>,
     /// Messages that are held back, in their order.
     pub(super) held: VecDeque<u64>,
 }
@@ -94,26 +94,34 @@ pub(super) struct Inbox {
 impl Default for Inbox {
     fn default() -> Self {
         Inbox {
-            spaces: BTreeMap::new(),
+            spaces: Vec::new(),
             posted: Table::new(),
             contexts: Default::default(),
             probes: BTreeMap::new(),
-            nodes: HashMap::default(),
+            nodes: Tally::default(),
             held: VecDeque::new(),
         }
     }
 }
 
 impl Inbox {
+    fn place_of(&self, space: Space) -> Result<usize, usize> {
+        self.spaces
+            .binary_search_by_key(&space, |(space, _)| *space)
+    }
+
     /// A space of an endpoint. What is bounded for the process as a whole is not bounded here.
     pub(super) fn space(&mut self, space: Space, limits: &Limits) -> &mut Meeting {
-        self.spaces.entry(space).or_insert_with(|| {
-            Matching::new(Bounds {
+        let place = self.place_of(space).unwrap_or_else(|place| {
+            let bounds = Bounds {
                 receives: limits.receives,
                 masks: limits.masks,
                 messages: u32::MAX,
-            })
-        })
+            };
+            self.spaces.insert(place, (space, Matching::new(bounds)));
+            place
+        });
+        &mut self.spaces[place].1
     }
 
     /// How many receives are posted.
@@ -128,7 +136,7 @@ impl Inbox {
 
     /// Returns true if a receive or a probe names that node.
     pub(super) fn names(&self, node: u16) -> bool {
-        self.nodes.contains_key(&node)
+        self.nodes.any_in(node, node)
     }
 
     /// Queues a receive for which there is no message. Returns false if there is no room.
@@ -153,19 +161,13 @@ impl Inbox {
 
     fn count_source(&mut self, source: Option<Name>) {
         if let Some(source) = source {
-            *self.nodes.entry(source.node).or_default() += 1;
+            self.nodes.add(source.node);
         }
     }
 
     fn uncount_source(&mut self, source: Option<Name>) {
-        let Some(source) = source else {
-            return;
-        };
-        if let Some(count) = self.nodes.get_mut(&source.node) {
-            *count -= 1;
-            if *count == 0 {
-                self.nodes.remove(&source.node);
-            }
+        if let Some(source) = source {
+            self.nodes.remove(source.node);
         }
     }
 
@@ -230,9 +232,8 @@ impl Inbox {
     /// Takes a receive out.
     pub(super) fn remove(&mut self, id: PostedId) -> Option<Posted> {
         let posted = self.take_out(id)?;
-        let meeting = self.spaces.get_mut(&posted.command.space);
-        if let (Some(meeting), Some(id)) = (meeting, posted.id) {
-            meeting.cancel(id);
+        if let (Ok(place), Some(id)) = (self.place_of(posted.command.space), posted.id) {
+            self.spaces[place].1.cancel(id);
         }
         Some(posted)
     }

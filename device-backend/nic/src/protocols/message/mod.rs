@@ -163,6 +163,7 @@ impl Protocol for Messages {
         Ok(())
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn turn<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -173,6 +174,7 @@ impl Protocol for Messages {
         self.sends.turn(cx, id, budget, outgoing)
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {
         self.sends.sent(cx, id, outgoing);
     }
@@ -255,6 +257,7 @@ impl Protocol for Messages {
         self.sends.update(cx, id);
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn settled<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, fragments: u32) {
         self.sends.settled(cx, id, fragments);
     }

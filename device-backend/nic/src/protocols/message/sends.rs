@@ -110,6 +110,8 @@ impl Sending {
 pub(super) struct Sends {
     /// From the first slot of a message on, as many as were needed.
     slots: Vec<Option<Box<Sending>>>,
+    /// The memory of the message that ended last.
+    spare: Option<Box<Sending>>,
     pub(super) streams: Streams,
     /// Messages that wait for permission of a node.
     asked: BTreeMap<u16, u32>,
@@ -137,7 +139,13 @@ impl Sends {
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, || None);
         }
-        self.slots[index] = Some(Box::new(sending));
+        self.slots[index] = Some(match self.spare.take() {
+            Some(mut spare) => {
+                *spare = sending;
+                spare
+            }
+            None => Box::new(sending),
+        });
     }
 
     fn slot(&mut self, id: OperationId) -> Option<&mut Option<Box<Sending>>> {
@@ -156,7 +164,9 @@ impl Sends {
 
     /// Takes a message out that has ended.
     fn take(&mut self, id: OperationId) -> Option<Box<Sending>> {
-        self.set_state(id, State::Failed);
+        if let State::Requested(_) = self.get(id)?.state {
+            self.set_state(id, State::Failed);
+        }
         self.streams.ended();
         self.slot(id)?.take()
     }
@@ -259,19 +269,22 @@ impl Sends {
     }
 
     fn finish<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
-        let Some(sending) = self.take(id) else {
+        let Some(mut sending) = self.take(id) else {
             return;
         };
         cx.core.finish(cx.host, id, status);
         if let Handle::Context { index, .. } = sending.command.handle {
             self.contexts &= !(1 << index);
         }
-        tell(cx, id.vni(), &sending.command, sending.destination, status);
-        if let Some(next) = self.streams.leave(sending.destination, id) {
+        let destination = sending.destination;
+        tell(cx, id.vni(), &sending.command, destination, status);
+        sending.pages = None;
+        self.spare = Some(sending);
+        if let Some(next) = self.streams.leave(destination, id) {
             self.update(cx, next);
         }
-        if !self.held_up.is_empty() && self.held_up.remove(&sending.destination.node) {
-            self.go_on(cx, sending.destination.node);
+        if !self.held_up.is_empty() && self.held_up.remove(&destination.node) {
+            self.go_on(cx, destination.node);
         }
     }
 

@@ -272,7 +272,7 @@ impl PerProcess<Sends> {
         } = message;
         let counter = Counter::Own;
         let id = (vni, Messages::ID);
-        let Some(id) = cx.core.begin(id, counter, header, peer) else {
+        let Some(id) = cx.core.begin(id, (counter, false), header, peer) else {
             return;
         };
         let destination = Name {

@@ -38,6 +38,13 @@ impl Command {
         !self.inline && self.length > 0
     }
 
+    /// Returns true if it sends a frame whatever others do. A notification without data has none but
+    /// its own, which may have to wait.
+    #[inline]
+    pub(super) fn has_frame(&self) -> bool {
+        self.length > 0 || self.notification.is_none()
+    }
+
     /// What stands in the slot of an operation that does not run.
     pub(super) fn unused() -> Self {
         Command {
@@ -62,7 +69,7 @@ impl Command {
         if inline && local != Memory::default() {
             return Err(Status::Malformed);
         }
-        if inline && length != u64::from(raw.header.inline_length) {
+        if length > MAX_TRANSFER || inline && length != u64::from(raw.header.inline_length) {
             return Err(Status::BadLength);
         }
         Ok(Command {
@@ -84,11 +91,15 @@ impl Command {
         if raw.reserved.get() != 0 || raw.header.inline_length > 0 {
             return Err(Status::Malformed);
         }
+        let length = raw.length.get();
+        if length > MAX_TRANSFER {
+            return Err(Status::BadLength);
+        }
         Ok(Command {
             opcode: Opcode::Read,
             inline: false,
             notification: None,
-            length: raw.length.get(),
+            length,
             local: Memory {
                 address: raw.local_address.get(),
                 key: Key(raw.local_key.get()),
@@ -108,14 +119,10 @@ impl TryFrom<&Descriptor> for Command {
     type Error = Status;
 
     fn try_from(raw: &Descriptor) -> Result<Self, Status> {
-        let command = match Opcode::try_from(raw.header.opcode) {
-            Ok(Opcode::Write) => Command::write(&raw.read())?,
-            Ok(Opcode::Read) => Command::read(&raw.read())?,
-            Err(_) => return Err(Status::Malformed),
-        };
-        match command.length > MAX_TRANSFER {
-            true => Err(Status::BadLength),
-            false => Ok(command),
+        match Opcode::try_from(raw.header.opcode) {
+            Ok(Opcode::Write) => Command::write(&raw.read()),
+            Ok(Opcode::Read) => Command::read(&raw.read()),
+            Err(_) => Err(Status::Malformed),
         }
     }
 }

@@ -64,9 +64,15 @@ impl Index<OperationId> for Transfers {
 impl IndexMut<OperationId> for Transfers {
     #[inline]
     fn index_mut(&mut self, id: OperationId) -> &mut Transfer {
-        let slot = usize::from(id.slot());
-        &mut self.chunks[slot / CHUNK][slot % CHUNK]
+        in_slot(&mut self.chunks, id.slot())
     }
+}
+
+/// The transfer in a slot.
+#[inline]
+fn in_slot(chunks: &mut [Box<[Transfer; CHUNK]>], slot: u16) -> &mut Transfer {
+    let slot = usize::from(slot);
+    &mut chunks[slot / CHUNK][slot % CHUNK]
 }
 
 impl Transfers {
@@ -93,7 +99,7 @@ impl Transfers {
             Next::Finish(status) => {
                 cx.core.finish(cx.host, id, status);
                 // One that has not failed was settled when its last frame was sent.
-                if status != Status::Ok {
+                if status != Status::Ok && self[id].command.opcode == Opcode::Write {
                     self.settle(cx, id);
                 }
             }
@@ -101,15 +107,17 @@ impl Transfers {
     }
 
     /// Lets later writes notify: all of this one was sent, or it has ended.
+    #[inline]
     fn settle<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
-        let transfer = &self[id];
-        if transfer.command.opcode != Opcode::Write {
+        let Some(slot) = self.streams.settle(id.slot()) else {
             return;
-        }
-        let next = self.streams.settle(id.slot());
-        let process = cx.core.process(id.vni()).zip(next);
-        if let Some(next) = process.and_then(|(process, slot)| process.operations.in_slot(slot)) {
-            self.update(cx, next);
+        };
+        if in_slot(&mut self.chunks, slot).notice == Notice::Pending {
+            let process = cx.core.process(id.vni());
+            let next = process.and_then(|process| process.operations.in_slot(slot));
+            if let Some(next) = next {
+                self.update(cx, next);
+            }
         }
     }
 
@@ -218,7 +226,12 @@ impl Protocol for Rdma {
         };
         let node = NodeId(header.remote_node.get());
         let peer = fetched.peer;
-        let Some(id) = cx.core.begin((vni, Self::ID), counter, header, peer) else {
+        // Its page and its window are looked at in its turn.
+        let ready = peer.is_some() && command.has_frame();
+        let Some(id) = cx
+            .core
+            .begin((vni, Self::ID), (counter, ready), header, peer)
+        else {
             return Ok(());
         };
         if command.handle != 0 {
@@ -238,9 +251,8 @@ impl Protocol for Rdma {
         match checked.and_then(|page_key| peer.and(Some(page_key)).ok_or(Status::NoSuchNode)) {
             Ok(page_key) => {
                 transfer.page_key = page_key;
-                match transfer.unsent {
-                    true => cx.core.set_ready(id, true),
-                    false => transfers.update(cx, id),
+                if !ready {
+                    transfers.update(cx, id);
                 }
             }
             Err(status) => {
@@ -375,9 +387,10 @@ impl Protocol for Rdma {
     #[inline]
     fn settled<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, fragments: u32) {
         if let Some(transfers) = self.processes.get(id.vni()) {
-            let transfer = &mut transfers[id];
-            transfer.in_flight = transfer.in_flight.saturating_sub(fragments);
-            transfers.update(cx, id);
+            match transfers[id].settled(fragments) {
+                true => cx.core.finish(cx.host, id, Status::Ok),
+                false => transfers.update(cx, id),
+            }
         }
     }
 

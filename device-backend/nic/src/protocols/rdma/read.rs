@@ -27,6 +27,7 @@ use crate::transport::Window;
 impl Transfers {
     /// One turn of a read: chooses the next span to ask for, and makes sure that there
     /// are pages for it.
+    #[inline(never)]
     pub(super) fn read_turn<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,

@@ -54,6 +54,8 @@ pub(super) struct Transfer {
     /// Most of either.
     limit: u32,
     pub(super) notice: Notice,
+    /// It was given up.
+    failed: bool,
     pub(super) inline: [u64; INLINE_WORDS],
 }
 
@@ -68,6 +70,7 @@ impl Transfer {
             requested: Vec::new(),
             limit: 1,
             notice: Notice::None,
+            failed: false,
             inline: [0; INLINE_WORDS],
         }
     }
@@ -78,8 +81,8 @@ impl Transfer {
         self.limit = 1;
         self.page_key = PageKey::Table(Key(0));
         self.sent = 0;
-        // A notification without data needs no frame in front of its own.
-        self.unsent = command.length > 0 || command.notification.is_none();
+        self.unsent = command.has_frame();
+        self.failed = false;
         self.in_flight = 0;
         self.requested.clear();
         self.notice = match command.notification {
@@ -92,6 +95,7 @@ impl Transfer {
     /// waited for.
     pub(super) fn fail(&mut self) -> u32 {
         self.unsent = false;
+        self.failed = true;
         self.notice = Notice::None;
         let requests = self.requested.len() as u32;
         self.requested.clear();
@@ -108,6 +112,15 @@ impl Transfer {
             self.limit *= PAGE_SIZE as u32 / max_payload;
         }
         self.limit.saturating_sub(underway)
+    }
+
+    /// Notes that fragments of a write were delivered, or were refused. Returns true if that ends it
+    /// well.
+    #[inline]
+    pub(super) fn settled(&mut self, fragments: u32) -> bool {
+        self.in_flight = self.in_flight.saturating_sub(fragments);
+        let sent = !self.unsent && self.notice == Notice::None;
+        self.in_flight == 0 && sent && !self.failed
     }
 
     /// What it can do next. `first` says that every earlier write of its process to its

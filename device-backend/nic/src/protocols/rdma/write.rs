@@ -21,7 +21,7 @@ use qnic_abi::wire::{fragments, Frame};
 use qnic_abi::{Access, Key, SegmentId, Status, PAGE_SIZE};
 
 use super::transfer::{Notice, Transfer};
-use super::{Context, Outgoing, Received, Transfers, Turn};
+use super::{in_slot, Context, Outgoing, Received, Transfers, Turn};
 use crate::core::{Core, Destination, Fragment, LookupSide, PageError, PageRange};
 use crate::env::Host;
 use crate::frame::Arrival;
@@ -43,7 +43,7 @@ impl Transfers {
         let Some(ends) = Ends::of(cx.core, id) else {
             return Turn::Idle;
         };
-        let transfer = &mut self[id];
+        let transfer = in_slot(&mut self.chunks, id.slot());
         let (room, max_payload) = cx
             .transport
             .room(ends.peer, transfer.remaining(transfer.sent));
@@ -54,7 +54,6 @@ impl Transfers {
         let budget = budget
             .min(room)
             .min(transfer.room(transfer.in_flight, limit, max_payload));
-        let transfer = &self[id];
         let pages = budget.min(max_payload / PAGE_SIZE as u32);
         let mut span = transfer.next_span(pages, max_payload);
         let source = match span {
@@ -107,7 +106,7 @@ impl Transfers {
         outgoing: &Outgoing,
     ) {
         cx.core.count_sent(id.vni(), outgoing.length);
-        let transfer = &mut self[id];
+        let transfer = in_slot(&mut self.chunks, id.slot());
         let body: Write = outgoing.frame.body();
         transfer.in_flight += u32::from(outgoing.frame.envelope.fragments);
         if transfer.unsent {
