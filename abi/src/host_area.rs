@@ -46,7 +46,8 @@
 //! counter never stays behind.
 //!
 //! A command with a handle that is not zero has an entry in the completion queue as well: as soon as
-//! it has ended itself, whatever its lane waits for, and before a counter says so.
+//! it has ended itself, whatever its lane waits for, and before a counter says so. Only in a full
+//! queue may the entry come after the counter.
 //!
 //! At most [`OPERATIONS`] of these commands are under way at once. The error ring has as many
 //! records, so none is overwritten while a process lets no more be under way from one look at the

@@ -2,6 +2,7 @@
 
 use qnic_abi::atomic::Function;
 use qnic_abi::client::Command;
+use qnic_abi::event::Kind;
 use qnic_abi::host_area::{CompletionKind, COMPLETIONS_WAITING, COMPLETION_ENTRIES};
 use qnic_abi::{Key, Status};
 use qnic_nic::testing::{nets, page, Net, Pair};
@@ -74,8 +75,15 @@ fn one_that_has_ended_is_told_while_those_before_it_wait() {
     a.evict(page(0));
     net.answer_faults(false);
     a.write(&b).from(page(0)).bytes(100).handle(1).issue();
+    net.run();
+    a.request_wake();
     a.inline_write(&b, b"fast").to(page(1)).handle(2).issue();
     net.run();
+    let events = std::mem::take(&mut net.cluster().nodes[0].events);
+    let wakes = events
+        .iter()
+        .filter(|it| it.kind.get() == Kind::Wake as u32);
+    assert_eq!(wakes.count(), 1, "a process that sleeps learns of it");
     let fast = a.completion();
     assert_eq!(
         (fast.handle.get(), fast.status.get()),

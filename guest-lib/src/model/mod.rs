@@ -287,8 +287,14 @@ impl Model {
 /// A command that is malformed if the NIC reads its first word without the others: the
 /// first names an inline payload, and another its length.
 fn write() -> Command {
+    write_with(0)
+}
+
+/// The same with a handle: unless that is zero, it has an entry in the completion queue.
+fn write_with(handle: u64) -> Command {
     let payload = [0; 8];
     let mut command = WriteCommand::command();
+    command.handle = handle.into();
     command.header.flags = CommandFlags::PUBLISH.bits();
     command.header.inline_length = payload.len() as u8;
     command.header.remote_node = 9.into();

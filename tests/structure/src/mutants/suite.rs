@@ -3,7 +3,7 @@
 //! | suite | models | files |
 //! |---|---|---|
 //! | page-table | `guest-driver/driver/tests/page_lock` | both sides of the shadow page table |
-//! | queues | `guest-lib/src/model` | both sides of what a process shares with its NIC: command queue, wake requests, notification queue |
+//! | queues | `guest-lib/src/model` | both sides of what a process shares with its NIC: command queue, wake requests, notification queue, completion queue |
 //! | pools | `abi/shared/src/pool/model.rs` | both sides of the queues of shared pools |
 //! | ring | `device-backend/links/src/shm/model.rs` | the ring between device processes |
 //!
@@ -116,6 +116,16 @@ pub(crate) const SUITES: [Suite; 4] = [
                 path: "device-backend/nic/src/core/lanes.rs",
                 copy: "device-backend/nic/src/core/lanes.rs",
                 functions: &["publish"],
+            },
+            Source {
+                path: "guest-lib/src/core/messages/ring.rs",
+                copy: "guest-lib/src/core/messages/ring.rs",
+                functions: &["tail", "drain"],
+            },
+            Source {
+                path: "device-backend/nic/src/core/completion_queue.rs",
+                copy: "device-backend/nic/src/core/completion_queue.rs",
+                functions: &["flush", "store", "push"],
             },
             Source {
                 path: "device-backend/nic/src/core/queue.rs",
