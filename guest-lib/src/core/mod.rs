@@ -477,6 +477,17 @@ impl Core {
         }
     }
 
+    /// Returns an error in a forked child: what its memory says of its parent's operations may be of
+    /// any time.
+    pub(crate) fn check_own(&self) -> Result<()> {
+        let area = self.process.host_area();
+        // Relaxed: the word is so from the child's beginning, or never.
+        match area.load_u64(WAKE_GENERATION, Ordering::Relaxed) {
+            FORKED => Err(Error::Forked),
+            _ => Ok(()),
+        }
+    }
+
     fn check_queue(&self, generation: u64) -> Result<()> {
         self.check_device()?;
         self.check_generation(generation)?;

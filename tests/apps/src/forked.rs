@@ -1,5 +1,5 @@
-//! A process that forks between its transfers (X9): they stay exact, and the child is told that the
-//! NIC is not its own, whatever it calls or drops.
+//! A process that forks between its transfers, and while requests are under way (X9): they stay exact,
+//! and the child is told that the NIC is not its own, whatever it calls or drops.
 //!
 //! The peer is a second endpoint of this process: its commands take the same path as those of any
 //! other peer.
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic::message::{Destination, Pattern, Source, Tag};
+use qnic::message::{wait_any, Destination, Pattern, Request, Source, Tag};
 use qnic::{Endpoint, Error, Nic, Port, RemoteSegment, SegmentName};
 
 use crate::mapping::{self, Forked};
@@ -19,6 +19,8 @@ use qnic_apps::demo::options::{ANSWER_LIMIT, DATA, SOURCE};
 /// Words of each segment.
 const WORDS: u64 = 1024;
 const LIMIT: Option<Duration> = Some(ANSWER_LIMIT);
+/// Requests that a process has when it forks.
+const REQUESTS: u64 = 200;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -65,6 +67,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             .message(round)
             .with_context(|| format!("{child:?}"))?;
         Exported::new(&handles.endpoint, SegmentName(99), 4096)?;
+        let begun = handles.fork_beside_requests(child);
+        begun.with_context(|| format!("{child:?}, beside requests"))?;
     }
     say("forked", round)
 }
@@ -137,9 +141,58 @@ impl Handles {
         Ok(())
     }
 
+    /// Forks while requests are at each stage: told, taken from the NIC, ended there, and under way.
+    /// The parent is told of each, once and in its turn.
+    fn fork_beside_requests(&self, child: Child) -> Result<()> {
+        let (endpoint, remote) = (&self.endpoint, &self.remote);
+        let word = endpoint.atomic::<u64>(remote, 0)?;
+        word.swap(0).timeout(ANSWER_LIMIT).wait()?;
+        let begin = |number: u64| match number % 2 {
+            0 => word.fetch_add(1).begin(),
+            _ => endpoint.write(remote, 8, self.source.part(0, 8000)).begin(),
+        };
+        let mut requests: Vec<_> = (0..8).map(begin).collect::<qnic::Result<_>>()?;
+        requests[0].wait(LIMIT)?;
+        requests[5].wait(LIMIT)?;
+        // Ended, but nothing has looked.
+        let last = endpoint.write(remote, 8, b"8 bytes.").post()?;
+        while !last.has_ended() {
+            std::thread::yield_now();
+        }
+        drop(last);
+        let more = (8..REQUESTS).map(begin);
+        requests.extend(more.collect::<qnic::Result<Vec<_>>>()?);
+        let requests = RefCell::new(requests);
+        let forked = mapping::fork(|| match child {
+            Child::Ends => true,
+            Child::Calls => requests.borrow_mut().iter_mut().all(is_refused),
+            Child::Drops => {
+                requests.borrow_mut().clear();
+                true
+            }
+        });
+        let mut requests = requests.into_inner();
+        for (number, request) in (0..).zip(&mut requests) {
+            let ended = request.wait(LIMIT)?;
+            let right = match number % 2 {
+                0 => (8, number / 2),
+                _ => (8000, 0),
+            };
+            let told = (ended.length, ended.immediate);
+            ensure!(told == right, "request {number} was told {told:?}");
+        }
+        ensure!(forked?.succeeded()?, "the child failed");
+        endpoint.flush().timeout(ANSWER_LIMIT).wait()?;
+        let added = word.load().timeout(ANSWER_LIMIT).wait()?;
+        ensure!(added == REQUESTS / 2, "{added} of {REQUESTS} were executed");
+        Ok(())
+    }
+
     /// Returns true if every call is refused because this process was forked, and says which is not.
     fn are_refused(&self) -> bool {
         let endpoint = &self.endpoint;
+        let begun = endpoint.atomic::<u64>(&self.remote, 0);
+        let begun = begun.and_then(|word| word.load().begin().map(drop));
         let word = || self.source.part(0, 8);
         let to = Destination::tagged(self.peer.node(), self.peer.port(), Tag(1));
         let pattern = Pattern::tagged(Source::Any, Tag(1));
@@ -153,6 +206,7 @@ impl Handles {
                 endpoint.write(&self.remote, 0, b"8 bytes.").fenced(),
             ),
             ("read", endpoint.read(&self.remote, 0, word()).fenced()),
+            ("begin", begun),
             ("send", endpoint.send(&to, b"8 bytes.").post().map(drop)),
             (
                 "receive",
@@ -173,13 +227,24 @@ impl Handles {
             ("path", endpoint.path(self.peer.node()).map(drop)),
             ("reset", endpoint.reset_queue()),
         ];
-        let mut refused = true;
-        for (call, result) in calls {
-            if !matches!(result, Err(Error::Forked)) {
-                eprintln!("{call} in a forked child: {result:?}");
-                refused = false;
-            }
-        }
-        refused
+        // Each says so.
+        let refused = calls.map(|(call, result)| says_forked(call, result));
+        refused.iter().all(|refused| *refused)
     }
+}
+
+/// Returns true if a child is told nothing of a request of its parent, whatever it asks.
+fn is_refused(request: &mut Request) -> bool {
+    let any = wait_any(std::slice::from_mut(request), LIMIT);
+    says_forked("wait for any", any.map(drop))
+        && says_forked("wait", request.wait(LIMIT).map(drop))
+        && says_forked("test", request.test().map(drop))
+}
+
+fn says_forked(call: &str, result: qnic::Result<()>) -> bool {
+    let forked = matches!(result, Err(Error::Forked));
+    if !forked {
+        eprintln!("{call} in a forked child: {result:?}");
+    }
+    forked
 }

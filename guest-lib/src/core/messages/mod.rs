@@ -465,6 +465,7 @@ impl Core {
         let changes = self.messages.changes.load(Ordering::Acquire);
         if seen.0.replace(changes) != Some(changes) {
             if let Some(found) = find(&mut lock(&self.messages.state)) {
+                self.check_own()?;
                 // There may be more.
                 seen.0 = None;
                 return Ok(Some(found));

@@ -92,8 +92,9 @@ impl<'a> Pending<'a> {
 
     /// Its end, if it has ended.
     pub(crate) fn look(&mut self) -> Result<Option<End>> {
-        if self.end.is_none() {
-            self.end = self.core.take_end(self.key, &mut self.seen)?;
+        match self.end {
+            None => self.end = self.core.take_end(self.key, &mut self.seen)?,
+            Some(_) => self.core.check_own()?,
         }
         Ok(self.end)
     }
