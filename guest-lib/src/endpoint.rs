@@ -169,7 +169,8 @@ impl Endpoint {
 
     /// Starts the command queue again after [`QueueFailed`](crate::Error::QueueFailed).
     /// Commands that were in the queue are dropped; a thread that waits for one gets
-    /// [`QueueReset`](crate::Error::QueueReset).
+    /// [`QueueReset`](crate::Error::QueueReset). A failure from before stays: its request tells it, or
+    /// the first flush after its ticket is dropped (N11).
     ///
     /// # Errors
     /// [`DeviceGone`](crate::Error::DeviceGone), [`System`](crate::Error::System)

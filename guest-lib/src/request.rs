@@ -202,8 +202,11 @@ impl<'a> Request<'a> {
     /// Its end, if it has ended.
     pub(crate) fn look(&mut self) -> Result<Option<End>> {
         let end = self.pending.look()?;
-        if let Some(issued) = end.and_then(|_| self.claim.take()) {
-            self.core().silence(&issued);
+        match (end, end.and_then(|_| self.claim.take())) {
+            (Some(End::Completed(_)), Some(issued)) => self.core().silence(&issued),
+            // It tells of no failure.
+            (_, Some(issued)) => self.core().disclaim(&issued),
+            (_, None) => {}
         }
         Ok(end)
     }

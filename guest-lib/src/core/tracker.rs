@@ -148,7 +148,8 @@ pub(crate) struct Tracker {
     /// Slots that are free.
     free: Vec<u16>,
     unclaimed: Failures,
-    claimed: BTreeMap<u64, TransferError>,
+    /// Failures put aside for tickets, by generation and number: a reset takes none from its ticket.
+    claimed: BTreeMap<(u64, u64), TransferError>,
     /// State of the doorbell, for the next command.
     pub(crate) doorbell: Doorbell,
     /// Chooses the transfers that are timed.
@@ -226,7 +227,7 @@ impl Tracker {
                 ..summary.failure
             };
             if claims.keep(issued) {
-                claimed.insert(number, failure);
+                claimed.insert((issued.mark.generation, number), failure);
             } else if !claims.is_silent(issued) {
                 unclaimed.push(failure);
             }
@@ -312,10 +313,8 @@ impl Tracker {
 
     /// Takes the failure that was put aside for a ticket.
     pub(crate) fn take_claimed(&mut self, issued: &Issued) -> Option<TransferError> {
-        if issued.mark.generation != self.generation {
-            return None;
-        }
-        self.claimed.remove(&issued.number)
+        let name = (issued.mark.generation, issued.number);
+        self.claimed.remove(&name)
     }
 
     /// Gives a failure that its ticket did not take to the next fence or flush.
@@ -330,17 +329,14 @@ impl Tracker {
         &mut self.unclaimed
     }
 
-    /// Begins a new generation of the queue. Failures of the old one go to the next
-    /// flush.
+    /// Begins a new generation of the queue. Failures of the old one stay with their tickets, and go
+    /// to the next flush once these are dropped.
     pub(crate) fn reset(&mut self, claims: &Claims) {
         claims.clear();
-        let mut unclaimed = std::mem::take(&mut self.unclaimed);
-        for failure in std::mem::take(&mut self.claimed).into_values() {
-            unclaimed.push(failure);
-        }
         *self = Tracker {
             generation: self.generation + 1,
-            unclaimed,
+            unclaimed: std::mem::take(&mut self.unclaimed),
+            claimed: std::mem::take(&mut self.claimed),
             ..Tracker::new(self.lanes.most())
         };
     }

@@ -83,3 +83,41 @@ fn a_ticket_of_before_a_reset_takes_no_failure_of_after_it() {
     endpoint.reset_queue().unwrap();
     assert!(matches!({ late }.test(), Err(Error::QueueReset)));
 }
+
+/// A failure is told once, by the request if its completion came before the reset.
+#[test]
+fn a_reset_takes_no_failure_from_its_request() {
+    for told in [true, false] {
+        let (fake, endpoint, remote) = setup();
+        let mut request = endpoint.write(&remote, 0, b"x").begin().unwrap();
+        let command = fetch(&fake);
+        if told {
+            tell(&fake, &command, Status::AccessDenied);
+        }
+        fake.finish(&command, Status::AccessDenied);
+        fake.publish();
+        endpoint.reset_queue().unwrap();
+        assert_eq!(failures(endpoint.flush().wait()), [], "it is the request's");
+        let ended = request.test();
+        match told {
+            true => assert_eq!(ended.unwrap_err().status(), Some(Status::AccessDenied)),
+            false => assert!(matches!(ended, Err(Error::QueueReset)), "{ended:?}"),
+        }
+        assert_eq!(failures(endpoint.flush().wait()).len(), usize::from(!told));
+        drop(request);
+        assert_eq!(failures(endpoint.flush().wait()), []);
+    }
+}
+
+/// The same of a ticket, which tells only that the queue was reset.
+#[test]
+fn a_reset_leaves_the_failure_of_a_ticket_to_the_next_flush() {
+    let (fake, endpoint, remote) = setup();
+    let ticket = endpoint.write(&remote, 0, b"x").post().unwrap();
+    fake.serve(Status::AccessDenied);
+    endpoint.write(&remote, 0, b"y").post().unwrap();
+    endpoint.reset_queue().unwrap();
+    assert!(matches!(ticket.wait(), Err(Error::QueueReset)));
+    assert_eq!(failures(endpoint.flush().wait()).len(), 1);
+    assert_eq!(failures(endpoint.flush().wait()), []);
+}

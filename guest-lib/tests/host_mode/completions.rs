@@ -120,3 +120,45 @@ fn a_reset_ends_them_and_later_ones_are_their_own() {
     wait_all(&mut after, Some(SOON)).unwrap();
     a.endpoint.flush().wait().unwrap();
 }
+
+#[test]
+fn a_reset_ends_what_is_under_way() {
+    let Silent {
+        cluster,
+        a,
+        c,
+        to_b,
+        to_c,
+    } = silent();
+    let endpoint = &a.endpoint;
+    let word = endpoint.atomic::<u64>(&to_b, 8).unwrap();
+    let begin = |number: u64| match number % 3 {
+        0 => endpoint.write(&to_b, 0, a.segment.part(0, 4096)).begin(),
+        1 => endpoint.read(&to_b, 0, a.segment.part(0, 4096)).begin(),
+        _ => word.fetch_add(1).begin(),
+    };
+    let requests = (0..300).map(begin).collect::<Result<Vec<_>, _>>();
+    let mut requests = requests.unwrap();
+    let dropped = requests.split_off(200);
+    endpoint.reset_queue().unwrap();
+    for request in &mut requests {
+        assert_error!(request.wait(Some(SOON)), Error::QueueReset);
+        assert_error!(request.test(), Error::QueueReset);
+    }
+    cluster.net([0, 1], r#"{"partition":false}"#);
+    // Those have the places of the earlier ones at the NIC, and tell of themselves alone.
+    let again = |number: u64| {
+        let to = if number % 2 == 0 { &to_b } else { &to_c };
+        endpoint
+            .write(to, 8 * number, &number.to_le_bytes())
+            .begin()
+    };
+    let again = (16..316).map(again).collect::<Result<Vec<_>, _>>();
+    drop((requests, dropped));
+    let ends = wait_all(&mut again.unwrap(), Some(SOON)).unwrap();
+    for (number, end) in (16..).zip(ends) {
+        assert_eq!((end.offset, end.length), (8 * number, 8));
+    }
+    assert_eq!(c.word(8 * 315), 315);
+    endpoint.flush().timeout(SOON).wait().unwrap();
+}
