@@ -3,12 +3,9 @@
 use anyhow::{Context, Result};
 
 use crate::harness::{cases, Case};
-use crate::scenario::{self, Contenders, Death, Placement, Together, SIGSTOP};
+use crate::scenario::{self, Contenders, Death, Placement, Together, SIGCONT, SIGSTOP};
 use crate::{capture, net, shm, trace, vm};
 use qnic_trials::nodes::host::HostNodes;
-
-/// Number of the signal that lets a program go on.
-const SIGCONT: u8 = 18;
 
 /// Nodes 0, 2, … belong to one engine of the device process, and 1, 3, … to another.
 const TWO_ENGINES: &str = "[engine]\nengines = 2\n";
@@ -74,6 +71,9 @@ pub(crate) const HOST: &[Case] = cases! { "host":
     }),
     peers_of_a_killed_process_learn_of_it => on(2, |nodes| {
         scenario::peers_of_a_killed_process_learn_of_it(nodes, [0, 1])
+    }),
+    requests_of_a_process_that_is_paused_and_killed => on(2, |nodes| {
+        scenario::requests_are_told_once(nodes, [0, 1])
     }),
     a_process_forks_between_its_transfers => on(1, |nodes| {
         scenario::a_process_forks_between_its_transfers(nodes)

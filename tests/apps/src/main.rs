@@ -32,6 +32,7 @@ mod queue_fuzzer;
 mod raw;
 mod remap;
 mod remote_memory;
+mod requests;
 mod rmem;
 mod shared_memory;
 mod signals;
@@ -117,6 +118,8 @@ enum Role {
     Pressure(pressure::Options),
     /// Takes exported memory away while a peer writes to it, a million times
     Remap(remap::Options),
+    /// Has many requests under way, to be paused or killed: each is told once
+    Requests(requests::Options),
     /// Writes to the memory of `remap`
     RemapWriter(qnic_apps::demo::node::Peer),
     /// Gives memory to other nodes until it is killed; host mode only
@@ -180,6 +183,7 @@ fn main() -> anyhow::Result<()> {
         Role::PoolBench(options) => pools::bench(&options),
         Role::Pressure(options) => pressure::run(&options),
         Role::Remap(options) => remap::run(&options),
+        Role::Requests(options) => requests::run(&options),
         Role::RemapWriter(options) => remap::run_writer(&options),
         Role::RemoteMemoryServer(options) => remote_memory::serve(&options),
         Role::RemoteMemoryClient(options) => remote_memory::verify(&options),

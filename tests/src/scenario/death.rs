@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 
+use super::SIGCONT;
 use qnic_trials::nodes::{counter, until, until_grown, wait_until_empty, Nodes, Running, LIMIT};
 
 /// Bytes after which transfers are called running.
@@ -97,6 +98,39 @@ pub(crate) fn peers_of_a_killed_process_learn_of_it(
         EXPECTED.iter().any(|part| message.contains(part)),
         "the message does not say what happened: {message:?}"
     );
+    wait_until_empty(nodes, to)
+}
+
+/// A process with many requests under way resets its queue, is paused, and is killed: each request is
+/// told once, of its own operation, and those of its heir are the heir's own (N12, X9).
+pub(crate) fn requests_are_told_once(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<()> {
+    let mut server = nodes.start_until(to, "memory-server", "serving")?;
+    let begin = |how| nodes.start_until(from, &format!("requests --peer {to}{how}"), "begun");
+    let mut paused = begin(" --stop")?;
+    let mut quiet = (0, 0);
+    until(LIMIT, || {
+        let sent = counter(&nodes.device_stats()?, from, "bytes_sent")?;
+        quiet = match quiet.1 == sent {
+            true => (quiet.0 + 1, sent),
+            false => (0, sent),
+        };
+        Ok((quiet.0 < 10).then(|| "its NIC goes on, although it takes no completions".to_owned()))
+    })?;
+    until(LIMIT, || {
+        // It may not have stopped yet, or have ended.
+        drop(paused.signal(SIGCONT));
+        let said = paused.line(Duration::from_millis(100));
+        Ok(said.err().map(|error| error.to_string()))
+    })?;
+    paused.succeed("the paused process", LIMIT)?;
+    let mut killed = begin(" --stay")?;
+    until_grown(nodes, from, "bytes_sent", RUNNING)?;
+    killed.kill()?;
+    killed.wait(LIMIT).context("the killed process")?;
+    wait_until_empty(nodes, from)?;
+    begin("")?.succeed("its heir", LIMIT)?;
+    server.kill()?;
+    server.wait(LIMIT).context("the server")?;
     wait_until_empty(nodes, to)
 }
 

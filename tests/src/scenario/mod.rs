@@ -26,7 +26,7 @@ pub(crate) use collectives::{
 pub(crate) use contention::{contention, contention_while_the_owner_is_stopped, Contenders};
 pub(crate) use death::{
     a_killed_process_leaves_nothing, a_process_forks_between_its_transfers,
-    peers_of_a_killed_process_learn_of_it, Load,
+    peers_of_a_killed_process_learn_of_it, requests_are_told_once, Load,
 };
 pub(crate) use exchange::{all_pairs_exchange, demo_between};
 pub(crate) use messages::{
@@ -40,3 +40,6 @@ pub(crate) use top::top_shows_what_nodes_do;
 
 /// Number of the signal that stops a program.
 pub(crate) const SIGSTOP: u8 = 19;
+
+/// Number of the signal that lets a program go on.
+pub(crate) const SIGCONT: u8 = 18;

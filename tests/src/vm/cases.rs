@@ -137,6 +137,7 @@ fn killed_process(nodes: &VmNodes) -> Result<()> {
     for (from, to) in [(0, 1), (1, 0)] {
         scenario::a_killed_process_leaves_nothing(nodes, [from, to])?;
         scenario::peers_of_a_killed_process_learn_of_it(nodes, [from, to])?;
+        scenario::requests_are_told_once(nodes, [from, to])?;
         for node in [from, to] {
             let left = info(nodes, node, "pages_mapped")?;
             ensure!(left == 0, "node {node} still maps {left} pages");
