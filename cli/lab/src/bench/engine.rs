@@ -11,11 +11,13 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use qnic_cluster::{program, Program};
 
+use super::figures::at;
 use super::modules;
 use super::tables::Tables;
 use super::wire::packets::{self, by_valgrind, said};
 
 const TRIP: Program<'static> = Program::example("qnic-nic", "trip");
+const SPREAD: Program<'static> = Program::example("qnic-nic", "spread");
 const POLLS: Program<'static> = Program::example("qnic-nic", "polls");
 
 /// Its figures: how long the NIC of one guest lets those of others wait (P15).
@@ -24,6 +26,11 @@ const NEIGHBOURS: [&str; 2] = ["honest neighbour", "hostile neighbour"];
 /// Trips of the runs that are timed, and of those that callgrind counts.
 const TIMED: [u64; 2] = [10_000, 210_000];
 const COUNTED: [u64; 2] = [2_000, 6_000];
+
+/// To how many destinations 1,024 writes are under way, and writes of the two runs that callgrind
+/// counts: whole rounds.
+const DESTINATIONS: [u16; 3] = [1, 16, 63];
+const SPREAD_COUNTED: [u64; 2] = [2_048, 6_144];
 
 /// What a trip is of.
 const TRIPS: [(&str, &str); 2] = [
@@ -51,6 +58,22 @@ pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     }
     packets::measure(rounds, tables)?;
     modules::measure(&packets::program("lines")?, tables);
+    let spread = build(SPREAD, "the program that writes to many destinations")?;
+    for destinations in DESTINATIONS {
+        let counted = by_valgrind(&spread, SPREAD_COUNTED, |command, count| {
+            command.args([destinations.to_string(), count.to_string()]);
+        });
+        let place = at("destinations", destinations.into());
+        match counted {
+            Ok(count) => tables
+                .row("spread", "8 bytes", place)
+                .add("all NICs [instructions]", [count]),
+            Err(error) => {
+                tables.note("spread", format!("{destinations}: not counted: {error:#}"));
+                continue;
+            }
+        };
+    }
     let polls = build(POLLS, "the program that measures polls")?;
     tables.rounds(rounds, ", polls", false, |round| {
         let line = said(&mut Command::new(&polls))?;

@@ -1,10 +1,12 @@
 //! `qnic bench wire`: what loss costs, on each kind of link, what small writes take beside a
-//! stream, UDP beside iperf3, and what a packet costs on the reliable path.
+//! stream, what a stream keeps beside a slow link, UDP beside iperf3, and what a packet costs on the
+//! reliable path.
 //!
 //! All nodes are processes of this machine. Each figure stands beside the loss-free one of
 //! the same kind of link in the same run.
 
 mod beside_bulk;
+mod beside_slow;
 mod links;
 pub(super) mod packets;
 
@@ -107,7 +109,8 @@ pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
             }
         }
     }
-    beside_bulk::measure(rounds, tables)
+    beside_bulk::measure(rounds, tables)?;
+    beside_slow::measure(rounds, tables)
 }
 
 /// Measures one kind of link; what large writes had.
