@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `command` | from a descriptor to a checked command |
 //! | `context` | what a process describes in its window instead |
-//! | `turns`, `sends`, `streams` | messages at their source: how they begin and their frames, where each stands, and their order |
+//! | `turns`, `sends`, `sending`, `streams` | messages at their source: how they begin and their frames, where each stands, and their order |
 //! | `inbox` | posted receives and waiting probes of a process |
 //! | [`matching`] | which receive takes which message |
 //! | `probe` | probes, and what they claim |
@@ -49,6 +49,7 @@ pub mod matching;
 mod probe;
 mod receive;
 mod room;
+mod sending;
 mod sends;
 mod staging;
 mod streams;
@@ -143,6 +144,7 @@ impl Protocol for Messages {
         Subject::command(frame, if is_answer { to } else { from })
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn submit<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -179,6 +181,7 @@ impl Protocol for Messages {
         self.sends.sent(cx, id, outgoing);
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn receive<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,

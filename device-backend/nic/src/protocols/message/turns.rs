@@ -8,7 +8,8 @@ use qnic_abi::{Key, Status, VniId, PAGE_SIZE};
 
 use super::command::{Name, Send};
 use super::context::{Copied, Pages};
-use super::sends::{Sending, Sends};
+use super::sending::Sending;
+use super::sends::Sends;
 use super::{Context, Messages, Outgoing, Protocol, Turn};
 use crate::core::{
     Counter, Fetched, Fragment, LookupSide, PageError, PageKey, PageRange, PerProcess, INLINE_WORDS,
