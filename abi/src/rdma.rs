@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`Opcode::Write`] | [`WriteCommand`] | write |
 //! | [`Opcode::Read`] | [`ReadCommand`] | read |
+//! | [`Opcode::Fence`] | [`FenceCommand`] | nothing: an entry of the completion queue ends it |
 //!
 //! | kind | class | sent by | body | payload |
 //! |---|---|---|---|---|
@@ -24,6 +25,8 @@ numbered! {
         Write = 1,
         /// Transfer from a remote segment to local memory.
         Read = 2,
+        /// Tells when the sources of writes may be reused.
+        Fence = 19,
     }
 }
 
@@ -126,6 +129,28 @@ layouts! {
         /// Zero, or the handle of its entry in the completion queue (N12).
         pub handle: U64,
     }
+
+    /// A fence of one side (N9): its completion, of kind
+    /// [`Transfer`](crate::host_area::CompletionKind::Transfer), comes as soon as the NIC reads no
+    /// source of the writes any more that were issued before it in its lane. They may not have been
+    /// delivered, and the fence tells of no failure. With status
+    /// [`Exhausted`](crate::Status::Exhausted) if too many fences of the process wait.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | header                            |
+    ///   8  | reserved, 48 bytes                |
+    ///  56  | handle                            |
+    /// ```
+    #[bytes(DESCRIPTOR_BYTES)]
+    pub struct FenceCommand {
+        /// With [`Opcode::Fence`], and the lane. The node is that of the lane's writes.
+        pub header: CommandHeader,
+        /// Zero.
+        pub reserved: [U64; 6],
+        /// Handle of its entry in the completion queue; not zero.
+        pub handle: U64,
+    }
 }
 
 const _: () = assert!(core::mem::offset_of!(WriteCommand, length) == COMMAND_HEADER_BYTES);
@@ -137,6 +162,10 @@ impl CommandBody for WriteCommand {
 
 impl CommandBody for ReadCommand {
     const OPCODE: u8 = Opcode::Read as u8;
+}
+
+impl CommandBody for FenceCommand {
+    const OPCODE: u8 = Opcode::Fence as u8;
 }
 
 layouts! {

@@ -16,7 +16,7 @@ use qnic_abi::message::{
     ReceiveCommand, ReceiveFlags, SendCommand,
 };
 use qnic_abi::pool::{DatagramPart, OpenPools, PoolWait, Slot};
-use qnic_abi::rdma::{ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand};
+use qnic_abi::rdma::{FenceCommand, ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand};
 use qnic_abi::stream::{Kind as StreamKind, Reason, StreamFlags, StreamHeader, MAGIC};
 use qnic_abi::wire::{
     kind, Ack, Body, Empty, Frame, Goodbye, Hello, Leave, Nak, ProcessGone, Window, ENVELOPE_BYTES,
@@ -74,6 +74,18 @@ fn a_read() {
     };
     let golden = "0201000003000201 0001000000000000 0010000000000000 0500000000000000 \
                   78563412007f0000 0600000000000000 0700090000000000 0000000000000000";
+    assert_eq!(hex(command.as_bytes()), golden);
+}
+
+#[test]
+fn a_fence() {
+    let command = FenceCommand {
+        header: header(FenceCommand::OPCODE, 0),
+        handle: 0x1122_3344_5566_7788.into(),
+        ..Default::default()
+    };
+    let golden = "1301000003000201 0000000000000000 0000000000000000 0000000000000000 \
+                  0000000000000000 0000000000000000 0000000000000000 8877665544332211";
     assert_eq!(hex(command.as_bytes()), golden);
 }
 
@@ -553,7 +565,7 @@ fn the_first_words_of_an_sram() {
     let header = geometry.header();
     assert_eq!(
         hex(&header.as_bytes()[..32]),
-        "716e69637372616d 1200000001020000 000000000e000000 0000800000000000"
+        "716e69637372616d 1300000001020000 000000000e000000 0000800000000000"
     );
 }
 

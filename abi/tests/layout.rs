@@ -41,6 +41,7 @@ fn layouts() -> String {
         layout::<command::CommandHeader>(),
         layout::<rdma::WriteCommand>(),
         layout::<rdma::ReadCommand>(),
+        layout::<rdma::FenceCommand>(),
         layout::<atomic::AtomicCommand>(),
         layout::<host_area::ErrorRecord>(),
         layout::<host_area::ResultRecord>(),

@@ -150,6 +150,11 @@ impl Lanes {
         &mut self.lanes[usize::from(lane)]
     }
 
+    /// The destination that a lane has now.
+    pub(crate) fn destination(&self, lane: u8) -> Destination {
+        self.lanes[usize::from(lane)].destination
+    }
+
     /// All lanes, by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u8, &Lane)> {
         (0u8..=u8::MAX).zip(&self.lanes)

@@ -411,12 +411,17 @@ impl Core {
             .try_for_each(|mark| self.wait_complete(mark, None))
     }
 
-    /// Waits for all writes, the library's own included. Reports no failure.
-    pub(crate) fn wait_all_writes(&self) -> Result<()> {
-        let marks = self.tracker().last(Operation::Write, None);
+    /// Waits for all writes, the library's own included, to one destination or to all. Reports no
+    /// failure.
+    pub(crate) fn wait_writes(
+        &self,
+        destination: Option<Destination>,
+        deadline: Option<Instant>,
+    ) -> Result<()> {
+        let marks = self.tracker().last(Operation::Write, destination);
         marks
             .into_iter()
-            .try_for_each(|mark| self.wait_complete(mark, None))
+            .try_for_each(|mark| self.wait_complete(mark, deadline))
     }
 
     /// Starts the command queue again after [`Error::QueueFailed`].

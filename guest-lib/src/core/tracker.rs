@@ -288,6 +288,18 @@ impl Tracker {
         self.marks(operation, marks)
     }
 
+    /// The lanes with writes that may be incomplete, of all destinations or of one.
+    pub(crate) fn writes_under_way(
+        &self,
+        destination: Option<Destination>,
+    ) -> Vec<(u8, Destination)> {
+        let marks = self.last(Operation::Write, destination);
+        let lanes = marks.iter().map(|mark| mark.lane);
+        lanes
+            .map(|lane| (lane, self.lanes.destination(lane)))
+            .collect()
+    }
+
     /// The last writes of the program, of all lanes. Writes that the library makes for itself, and
     /// whose failures are dropped, do not count.
     pub(crate) fn last_program_writes(&self) -> Vec<Mark> {

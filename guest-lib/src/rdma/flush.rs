@@ -15,6 +15,7 @@ pub struct Flush<'e> {
     core: &'e Core,
     kinds: &'static [Operation],
     destination: Option<(NodeId, Port)>,
+    sources: bool,
     timeout: Option<Duration>,
 }
 
@@ -24,6 +25,7 @@ impl<'e> Flush<'e> {
             core,
             kinds: &[Operation::Read, Operation::Write],
             destination: None,
+            sources: false,
             timeout: None,
         }
     }
@@ -49,13 +51,23 @@ impl<'e> Flush<'e> {
         }
     }
 
+    /// Waits for the sources of writes alone: they may be changed or freed afterwards, whether the
+    /// writes were delivered or not, and however long a destination keeps them waiting. Reports no
+    /// failure: each stays with its ticket, its request or the next fence.
+    pub fn sources(self) -> Self {
+        Flush {
+            sources: true,
+            ..self
+        }
+    }
+
     /// Waits at most so long in all; `None`, as at first: as long as it takes.
     pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
         let timeout = timeout.into();
         Flush { timeout, ..self }
     }
 
-    /// Waits until they are complete.
+    /// Waits until they are complete, or with [`Flush::sources`] until no source is needed.
     ///
     /// # Errors
     /// [`TimedOut`](crate::Error::TimedOut): they go on, and no failure was reported.
@@ -64,6 +76,9 @@ impl<'e> Flush<'e> {
     /// [`QueueReset`](crate::Error::QueueReset).
     pub fn wait(self) -> Result<()> {
         let deadline = self.core.deadline(self.timeout);
+        if self.sources {
+            return self.core.fence_sources(self.destination, deadline);
+        }
         self.core.flush(self.kinds, self.destination, deadline)
     }
 }

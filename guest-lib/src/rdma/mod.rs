@@ -5,7 +5,7 @@
 //!   Endpoint::write(to, at, bytes) ─► Write ─ notify, timeout ─┬─ post   ─► Ticket: and all before it
 //!   Endpoint::read(from, at, part) ─► Read  ─ timeout ─────────┼─ begin  ─► Request: it alone
 //!                                                              └─ fenced ─► (): and all before it
-//!   Endpoint::flush() ──────────────► Flush ─ reads, writes, to, timeout ─ wait ─► (): all before it
+//!   Endpoint::flush() ──────────────► Flush ─ reads, writes, to, sources, timeout ─ wait ─► (): all before it
 //! ```
 //! A call of [`Endpoint`] says what is transferred, and does nothing by itself. Methods of what it
 //! returns say how. The last one begins the transfer, and its name says what the program waits
@@ -19,6 +19,11 @@
 //! entry of the completion queue as well (N12), as messages do: its [`Request`] ends as soon as the
 //! transfer itself has, whatever those before it wait for, and
 //! [`wait_any`](crate::request::wait_any) takes it among messages.
+//!
+//! # Sources
+//! A source may be changed or freed when its write is complete. [`Flush::sources`] waits for less:
+//! the NIC has read the sources of all earlier writes, which may still wait for their destinations
+//! (N9).
 //!
 //! [`Write`], [`Read`] and [`Flush`] are plain values: building one allocates nothing, and each can
 //! be copied and begun several times.
@@ -136,6 +141,7 @@ impl Endpoint {
     /// endpoint.flush().wait()?;
     /// endpoint.flush().writes().timeout(Duration::from_millis(10)).wait()?;
     /// endpoint.flush().to((NodeId(1), Port(7))).wait()?;
+    /// endpoint.flush().sources().wait()?;
     /// # Ok(())
     /// # }
     /// ```

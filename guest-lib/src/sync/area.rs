@@ -119,7 +119,7 @@ impl Area {
 impl Drop for Area {
     fn drop(&mut self) {
         // An error says that no process is left to be told.
-        let _unreachable = self.endpoint.core().wait_all_writes();
+        let _unreachable = self.endpoint.core().wait_writes(None, None);
     }
 }
 

@@ -206,7 +206,7 @@ impl Object {
     /// Names an entry its new predecessor, and waits until it can see it.
     pub(crate) fn follow(&self, entry: Entry, before: Entry) -> Result<()> {
         self.tell(entry, BEFORE, before)?;
-        self.core().wait_all_writes()
+        self.core().wait_writes(None, None)
     }
 
     /// Writes a name to a slot. If its process is gone, the entries behind it notice.

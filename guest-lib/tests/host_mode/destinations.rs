@@ -80,6 +80,43 @@ fn a_silent_process_holds_up_no_other() {
     }
 }
 
+/// A fence of one side waits for no destination: the transport has the bytes (N9).
+#[test]
+fn sources_are_reusable_before_their_writes_are_delivered() {
+    const LENGTH: usize = 16_000;
+    let Silent {
+        cluster,
+        a,
+        c: _c,
+        to_b,
+        to_c,
+    } = silent();
+    let before = vec![1; LENGTH];
+    a.buffer.write(0, &before).unwrap();
+    let part = || a.segment.part(0, LENGTH);
+    let mut to_silent = a.endpoint.write(&to_b, 0, part()).post().unwrap();
+    drop(a.endpoint.write(&to_c, 0, part()).post().unwrap());
+    let flush = || a.endpoint.flush().timeout(SOON);
+    flush()
+        .to((to_b.node(), to_b.port()))
+        .sources()
+        .wait()
+        .unwrap();
+    flush().sources().wait().unwrap();
+    assert!(!to_silent.has_ended());
+    a.buffer.write(0, &[2; LENGTH]).unwrap();
+    cluster.net([0, 1], r#"{"partition":false}"#);
+    to_silent.wait_timeout(SOON).unwrap();
+    flush().wait().unwrap();
+    // Without writes under way there is nothing to wait for.
+    flush().sources().wait().unwrap();
+    for remote in [&to_b, &to_c] {
+        let read = a.endpoint.read(remote, 0, part());
+        read.timeout(SOON).fenced().unwrap();
+        assert_eq!(a.buffer.read_vec(0, LENGTH).unwrap(), before);
+    }
+}
+
 #[test]
 fn one_process_leaves_room_to_others() {
     let Silent {

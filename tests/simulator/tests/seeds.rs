@@ -11,10 +11,11 @@ fn threads() -> usize {
 }
 
 /// What workloads count, and how much of that a campaign must have for each seed.
-const LEAST: [(&str, u64); 12] = [
+const LEAST: [(&str, u64); 13] = [
     ("transfers", 20),
     ("notifications", 1),
     ("increments", 1),
+    ("fences of sources", 0),
     ("sync operations", 15),
     ("messages", 20),
     ("collectives", 2),

@@ -9,7 +9,7 @@ use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::message::{ProbeCommand, ReceiveCommand, SendCommand};
 use qnic_abi::process_names::NameCommand;
-use qnic_abi::rdma::{ReadCommand, WriteCommand};
+use qnic_abi::rdma::{FenceCommand, ReadCommand, WriteCommand};
 use qnic_abi::Status;
 
 use super::{End, RequestKey, Seen};
@@ -43,6 +43,7 @@ requesting! {
     NameCommand,
     WriteCommand,
     ReadCommand,
+    FenceCommand,
     AtomicCommand,
 }
 

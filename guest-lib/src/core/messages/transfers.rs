@@ -9,9 +9,13 @@
 
 use std::time::Instant;
 
+use qnic_abi::command::CommandBody;
+use qnic_abi::rdma::FenceCommand;
+use qnic_abi::Status;
 use slotmap::Key;
 
-use super::{RequestKey, Requesting};
+use super::{Pending, RequestKey, Requesting};
+use crate::core::lanes::Destination;
 use crate::core::tracker::{Issued, Summary};
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -46,5 +50,45 @@ impl Core {
             Error::TimedOut => Error::QueueFull,
             other => other,
         })
+    }
+
+    /// Waits until the NIC reads no source any more of writes that were issued before, to one
+    /// destination or to all.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`], and those of the queue.
+    pub(crate) fn fence_sources(
+        &self,
+        destination: Option<Destination>,
+        deadline: Option<Instant>,
+    ) -> Result<()> {
+        let under_way = self.polled_tracker().writes_under_way(destination);
+        let mut fences = Vec::with_capacity(under_way.len());
+        for (lane, (node, port)) in under_way {
+            let mut command = FenceCommand::command();
+            command.header.lane = lane;
+            command.header.remote_node = node.0.into();
+            command.header.remote_port = port.0.into();
+            fences.push(SourceFence(Pending::new(self, self.post_command(command)?)));
+        }
+        for SourceFence(pending) in &mut fences {
+            let (_, status) = pending.wait(deadline)?.status("a fence of sources")?;
+            if status != Status::Ok {
+                // There are too many: what was delivered needs no source either.
+                return self.wait_writes(destination, deadline);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A fence that is forgotten if it is not waited for to its end.
+struct SourceFence<'a>(Pending<'a>);
+
+impl Drop for SourceFence<'_> {
+    fn drop(&mut self) {
+        if !self.0.has_ended() {
+            self.0.core.detach_request(self.0.key);
+        }
     }
 }

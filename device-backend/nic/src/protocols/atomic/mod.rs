@@ -238,6 +238,7 @@ impl Protocol for AtomicProtocol {
         }
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn submit<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -313,6 +314,7 @@ impl Protocol for AtomicProtocol {
         }
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn receive<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,

@@ -222,6 +222,7 @@ impl Protocol for Collectives {
         frames::subject(frame, from, to)
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn submit<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -251,6 +252,7 @@ impl Protocol for Collectives {
         self.schedule(cx);
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn receive<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,

@@ -147,6 +147,7 @@ impl Protocol for Datagrams {
             && envelope.destination_port.get() != 0
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn submit<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -219,6 +220,7 @@ impl Protocol for Datagrams {
         self.end_send(cx, id, Status::Ok);
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn receive<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,

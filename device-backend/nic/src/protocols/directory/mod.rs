@@ -381,6 +381,7 @@ impl Protocol for Directory {
         subject(owner, frame.envelope.operation.get())
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn receive<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,

@@ -314,6 +314,7 @@ impl Protocol for ProcessNames {
         Subject::always(Scope::Spread, from, number)
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn submit<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -369,6 +370,7 @@ impl Protocol for ProcessNames {
         self.schedule(cx);
     }
 
+    #[inline(never)] // It would cost transfers registers.
     fn receive<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,

@@ -122,7 +122,8 @@ impl TryFrom<&Descriptor> for Command {
         match Opcode::try_from(raw.header.opcode) {
             Ok(Opcode::Write) => Command::write(&raw.read()),
             Ok(Opcode::Read) => Command::read(&raw.read()),
-            Err(_) => Err(Status::Malformed),
+            // A fence is no transfer, and has its own form.
+            Ok(Opcode::Fence) | Err(_) => Err(Status::Malformed),
         }
     }
 }

@@ -10,6 +10,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `command` | from a descriptor to a checked command |
+//! | `fence` | telling when sources may be reused |
 //! | `transfer` | what has been sent and what has come of one operation, and the order of writes |
 //! | `write` | writes at both ends |
 //! | `read` | reads at both ends |
@@ -23,6 +24,7 @@
 //! ```
 
 mod command;
+mod fence;
 mod read;
 mod transfer;
 mod write;
@@ -30,8 +32,11 @@ mod write;
 use std::ops::{Index, IndexMut};
 
 use command::Command;
+use fence::Fences;
 use qnic_abi::command::CommandBody;
-use qnic_abi::rdma::{kind, Opcode, ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand};
+use qnic_abi::rdma::{
+    kind, FenceCommand, Opcode, ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand,
+};
 use qnic_abi::wire::Frame;
 use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
 use transfer::{Next, Notice, Streams, Transfer};
@@ -49,6 +54,7 @@ struct Transfers {
     /// As many chunks of slots as were needed.
     chunks: Vec<Box<[Transfer; CHUNK]>>,
     streams: Streams,
+    fences: Fences,
 }
 
 impl Index<OperationId> for Transfers {
@@ -97,6 +103,9 @@ impl Transfers {
             Next::Send => cx.core.set_ready(id, true),
             Next::Wait => cx.core.set_ready(id, false),
             Next::Finish(status) => {
+                if !self.fences.is_empty() {
+                    self.source_read(cx, id);
+                }
                 cx.core.finish(cx.host, id, status);
                 // One that has not failed was settled when its last frame was sent.
                 if status != Status::Ok && self[id].command.opcode == Opcode::Write {
@@ -174,7 +183,7 @@ fn check_local(core: &Core, vni: VniId, command: &Command) -> Result<PageKey, St
 
 impl Protocol for Rdma {
     const OPERATIONS: Kind = Kind::Write;
-    const OPCODES: &'static [u8] = &[Opcode::Write as u8, Opcode::Read as u8];
+    const OPCODES: &'static [u8] = &[Opcode::Write as u8, Opcode::Read as u8, Opcode::Fence as u8];
     const KINDS: &'static [u8] = &[kind::WRITE, kind::READ_REQUEST, kind::READ_RESPONSE];
     const RESPONSES: &'static [u8] = &[kind::READ_RESPONSE];
     const UNANSWERED: &'static [u8] = &[kind::WRITE];
@@ -196,6 +205,7 @@ impl Protocol for Rdma {
     fn describe(command: &Fetched) -> Option<(u64, u64)> {
         let descriptor = &command.descriptor;
         let length = match descriptor.header.opcode {
+            FenceCommand::OPCODE => return None,
             ReadCommand::OPCODE => descriptor.read::<ReadCommand>().length,
             _ => descriptor.read::<WriteCommand>().length,
         };
@@ -218,11 +228,14 @@ impl Protocol for Rdma {
         vni: VniId,
         fetched: &Fetched,
     ) -> Result<(), Status> {
-        let command = Command::try_from(&fetched.descriptor)?;
+        let command = match Command::try_from(&fetched.descriptor) {
+            Ok(command) => command,
+            Err(status) => return self.fence(cx, vni, &fetched.descriptor, status),
+        };
         let header = &fetched.descriptor.header;
         let counter = match command.opcode {
             Opcode::Write => Counter::Writes,
-            Opcode::Read => Counter::Reads,
+            Opcode::Read | Opcode::Fence => Counter::Reads,
         };
         let node = NodeId(header.remote_node.get());
         let peer = fetched.peer;
@@ -276,7 +289,7 @@ impl Protocol for Rdma {
         };
         match transfers[id].command.opcode {
             Opcode::Write => transfers.write_turn(cx, id, budget, outgoing),
-            Opcode::Read => transfers.read_turn(cx, id, outgoing),
+            Opcode::Read | Opcode::Fence => transfers.read_turn(cx, id, outgoing),
         }
     }
 
@@ -387,7 +400,7 @@ impl Protocol for Rdma {
     #[inline]
     fn settled<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, fragments: u32) {
         if let Some(transfers) = self.processes.get(id.vni()) {
-            match transfers[id].settled(fragments) {
+            match transfers[id].settled(fragments) && transfers.fences.is_empty() {
                 true => cx.core.finish(cx.host, id, Status::Ok),
                 false => transfers.update(cx, id),
             }

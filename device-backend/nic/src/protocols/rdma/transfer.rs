@@ -56,6 +56,8 @@ pub(super) struct Transfer {
     pub(super) notice: Notice,
     /// It was given up.
     failed: bool,
+    /// Number of the first fence that waits until its source is read.
+    pub(super) awaited: Option<u64>,
     pub(super) inline: [u64; INLINE_WORDS],
 }
 
@@ -71,6 +73,7 @@ impl Transfer {
             limit: 1,
             notice: Notice::None,
             failed: false,
+            awaited: None,
             inline: [0; INLINE_WORDS],
         }
     }
@@ -123,12 +126,19 @@ impl Transfer {
         self.in_flight == 0 && sent && !self.failed
     }
 
+    /// Returns true if the source of a write is to be read. `kept`: a wire may read it again while a
+    /// frame is in flight ([`crate::Sent::Kept`]).
+    pub(super) fn needs_source(&self, kept: bool) -> bool {
+        let is_write = self.command.opcode == Opcode::Write && self.command.has_local();
+        is_write && (self.unsent || kept && self.in_flight > 0)
+    }
+
     /// What it can do next. `first` says that every earlier write of its process to its
     /// node is settled.
     pub(super) fn next(&self, operation: &Operation, first: bool) -> Next {
         match self.command.opcode {
             Opcode::Write => self.next_of_write(operation, first),
-            Opcode::Read => self.next_of_read(operation),
+            Opcode::Read | Opcode::Fence => self.next_of_read(operation),
         }
     }
 

@@ -120,8 +120,12 @@ impl Transfers {
         }
         // Without another fragment it waits for its acknowledgement.
         if transfer.unsent {
-            self.update(cx, id);
-        } else if transfer.notice == Notice::None {
+            return self.update(cx, id);
+        }
+        if !self.fences.is_empty() && !cx.core.has_kept() {
+            self.source_read(cx, id);
+        }
+        if in_slot(&mut self.chunks, id.slot()).notice == Notice::None {
             self.settle(cx, id);
         }
     }

@@ -2,12 +2,13 @@
 
 use qnic_abi::atomic::Function;
 use qnic_abi::client::{Command, Memory, Remote};
-use qnic_abi::command::{DEFAULT_INLINE_MAX, INLINE_CAPACITY};
+use qnic_abi::command::{CommandBody, DEFAULT_INLINE_MAX, INLINE_CAPACITY};
 use qnic_abi::host_area::RESULT_RECORDS;
+use qnic_abi::rdma::FenceCommand;
 use qnic_abi::{Key, NodeId, Port, SegmentId};
 
 use super::increments::word;
-use super::oracle::{first_notification, Kind, Plan, HALF, SECTION};
+use super::oracle::{first_notification, Kind, Plan, FENCE, HALF, SECTION};
 use super::{Imported, Name, RdmaWorker};
 use crate::process::worker::mistakes;
 use crate::process::{Ended, Result};
@@ -183,9 +184,45 @@ impl RdmaWorker<'_> {
         let command = self.finished(command);
         let payload = if inline { data.clone() } else { Vec::new() };
         let kind = Kind::Write { data, notification };
+        let (id, target, length) = (draft.id, draft.target, draft.length);
         self.issue(draft, &command, &payload, kind);
+        if let Some(at) = source.filter(|_| id % 16 == 0) {
+            return self.reuse(id, target, (at, length));
+        }
         if schedule.chance(100) {
             return self.flush();
+        }
+        Ok(())
+    }
+
+    /// Stores other bytes into the source of a write as soon as a fence says that it may (N9): those
+    /// that arrive are the old ones.
+    fn reuse(&mut self, id: u64, target: usize, (at, length): (u64, u64)) -> Result<()> {
+        let schedule = self.schedule;
+        if !self.block_until(Some(20_000_000), Self::has_room)? {
+            return Ok(());
+        }
+        let mut command = FenceCommand::command();
+        command.header.lane = lane(target);
+        command.header.remote_node = (self.common.settings.slots[target] as u16).into();
+        command.header.remote_port = port(target).into();
+        command.handle = (FENCE | id).into();
+        let number = self.queue.next;
+        trace!(
+            schedule,
+            "process {}: command {number}, fence of the sources for process {target}",
+            self.slot
+        );
+        lock(self.oracle).fence(self.slot, id);
+        self.put(&command.descriptor(), &[]);
+        let limit = schedule.range(1000..1_000_000);
+        let told = |worker: &Self| !lock(worker.oracle).is_fenced(worker.slot, id);
+        if self.block_until(Some(limit), told)? {
+            let mut other = vec![0; length as usize];
+            schedule.fill(&mut other);
+            let (kernel, space) = (&self.context.machine.kernel, *self.process.space());
+            let stored = kernel.write(space, self.ranges[1].0 + at, &other);
+            return stored.or(Err(Ended));
         }
         Ok(())
     }

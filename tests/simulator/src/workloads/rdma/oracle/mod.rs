@@ -8,7 +8,7 @@
 //! A transfer is *disturbed* when, while it runs, either end dies, is revoked or
 //! reset, or the route between is cut: it may fail then, and what it wrote is open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use qnic_abi::host_area::{HOST_PAGES, OPERATIONS};
@@ -38,6 +38,9 @@ pub(crate) const SECTION: u64 = 3 * PAGE_SIZE as u64 + 700;
 /// are the source of what is written.
 pub(crate) const HALF: u64 = 5 * PAGE_SIZE as u64;
 
+/// Of the handle of a fence; the other bits name the write that it is for.
+pub(crate) const FENCE: u64 = 1 << 62;
+
 /// First number of the notifications of a sender to any target.
 pub(crate) fn first_notification(sender: usize) -> u32 {
     1 + 2 * sender as u32
@@ -59,6 +62,8 @@ struct Process {
     /// Writes and others issued to each target: it is the lane.
     issued: BTreeMap<usize, [u64; 2]>,
     errors: u64,
+    /// Writes for which a fence waits that was not told.
+    fences: BTreeSet<u64>,
     /// Notifying writes, those of former incarnations too, by target, its incarnation,
     /// and number.
     notifications: BTreeMap<(usize, u32, u32), Vec<ExpectedNotification>>,
@@ -91,6 +96,8 @@ struct Checked {
     increments: u64,
     /// Transfers that have told their end themselves.
     told: u64,
+    /// Fences of sources that were told.
+    fences: u64,
 }
 
 /// The oracle of one simulation.
@@ -266,6 +273,16 @@ impl RdmaOracle {
         });
     }
 
+    /// A fence is issued behind a write.
+    pub(crate) fn fence(&mut self, slot: usize, id: u64) {
+        self.processes[slot].fences.insert(id);
+    }
+
+    /// Returns true if that fence waits.
+    pub(crate) fn is_fenced(&self, slot: usize, id: u64) -> bool {
+        self.processes[slot].fences.contains(&id)
+    }
+
     pub(crate) fn open(&self, slot: usize) -> usize {
         self.processes[slot].ops.len()
     }
@@ -392,6 +409,7 @@ impl Oracle for RdmaOracle {
             ("notifications", checked.notifications),
             ("increments", checked.increments),
             ("completions of transfers", checked.told),
+            ("fences of sources", checked.fences),
         ]
     }
 }

@@ -6,7 +6,7 @@ use qnic_abi::host_area::{
 use qnic_abi::Status;
 
 use super::transfer::{Kind, Op, Plan};
-use super::RdmaOracle;
+use super::{RdmaOracle, FENCE};
 use crate::expected_bytes::difference;
 
 /// End of the completion counters.
@@ -45,6 +45,17 @@ impl RdmaOracle {
     fn told(&mut self, slot: usize, entry: &CompletionEntry) {
         let handle = entry.handle.get();
         let status = Status::try_from(entry.status.get()).expect("a known status");
+        if handle & FENCE != 0 {
+            let id = handle & !FENCE;
+            let waited = self.processes[slot].fences.remove(&id);
+            assert!(
+                waited,
+                "process {slot}: the fence of {id} is told, and does not wait"
+            );
+            assert_eq!(status, Status::Ok, "process {slot}: the fence of {id}");
+            self.checked.fences += 1;
+            return;
+        }
         let ops = &mut self.processes[slot].ops;
         let op = ops
             .iter_mut()
