@@ -134,6 +134,17 @@ fn so_many_fences_wait_and_go_with_their_queue() {
     assert_eq!(told(&a), [ok(9)]);
 }
 
+/// A fence may have many operations to look through: others are not to wait for several (P15).
+#[test]
+fn a_fence_is_the_last_command_of_its_process_in_a_poll() {
+    let Pair { net, a, .. } = waiting();
+    (1..=3).for_each(|handle| fence(&a, LANE + 1, handle));
+    for handle in 1..=3 {
+        net.poll(0);
+        assert_eq!(told(&a), [ok(handle)]);
+    }
+}
+
 #[test]
 fn a_malformed_fence_stops_its_queue() {
     let changes: [fn(&mut FenceCommand); 3] = [

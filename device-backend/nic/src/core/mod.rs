@@ -98,6 +98,9 @@ pub(crate) struct Core {
     completions_waiting: Vec<VniId>,
     /// Bit *d* modulo 64: doorbell *d* was rung.
     rung: u64,
+    /// The command that was begun last has looked through all operations of its process: no other
+    /// one of that process is read in this poll.
+    pub(crate) was_long: bool,
     /// Commands started since the NIC was made: names operations apart.
     running_number: u64,
     /// Page faults since the NIC was made: names them apart.
@@ -139,6 +142,7 @@ impl Core {
             dirty: Vec::new(),
             completions_waiting: Vec::new(),
             rung: 0,
+            was_long: false,
             running_number: 0,
             faults_made: 0,
             events: EventQueue::default(),

@@ -470,6 +470,9 @@ impl Nic {
                 if let Err(status) = submitted {
                     cx.core.fail_queue(host, vni, status);
                 }
+                if std::mem::take(&mut cx.core.was_long) {
+                    break;
+                }
             }
         }
         if idle {

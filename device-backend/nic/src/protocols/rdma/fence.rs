@@ -14,7 +14,8 @@
 //! - A fence counts each write for which it waits once; that write knows the first fence that counts
 //!   it, and all later ones of its lane count it, too.
 //! - Without fences a write pays for a look at an empty list. A fence pays for a look at each operation
-//!   of its process, and a write for one at each fence that waits.
+//!   of its process, and is the last command of it in its poll (P15); a write pays for a look at each
+//!   fence that waits.
 //! - At most [`FENCES`] wait for one process; they go with its queue.
 
 use std::collections::VecDeque;
@@ -129,6 +130,7 @@ impl Rdma {
         }
         let number = transfers.fences.next;
         transfers.fences.next += 1;
+        cx.core.was_long = true;
         match transfers.await_sources(cx, (vni, lane), number) {
             0 => tell(cx, vni, handle, Status::Ok),
             awaits => transfers.fences.waiting.push_back(Fence {

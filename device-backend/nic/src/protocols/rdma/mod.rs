@@ -138,6 +138,9 @@ impl Transfers {
         let peer = operation.peer;
         operation.fail(status);
         let requests = self[id].fail();
+        if !self.fences.is_empty() && !cx.core.has_kept() {
+            self.source_read(cx, id);
+        }
         if matches!(status, Status::Aborted | Status::PeerGone) {
             cx.core.counters.aborted += 1;
         }
