@@ -84,7 +84,8 @@ mod tests {
         (text, numbers.flatten().collect())
     }
 
-    /// Each table of the kept run is what is declared makes of its samples.
+    /// Each table of the kept run is what is declared makes of its samples. A table that was declared
+    /// since has none there.
     #[test]
     fn the_kept_run_is_as_declared() {
         for suite in kept_run().suites {
@@ -99,7 +100,8 @@ mod tests {
                 }
             }
             let spec = spec::suites().iter().find(|it| it.id == suite.id).unwrap();
-            let made = raw.finish(spec);
+            let mut made = raw.finish(spec);
+            made.retain(|table| suite.tables.iter().any(|kept| kept.id == table.id));
             let titles = |all: &[Table]| -> Vec<_> {
                 all.iter()
                     .map(|it| (it.id.clone(), it.title.clone()))
