@@ -45,6 +45,9 @@ use tracker::{Claims, Issued, Mark, Summary, Tracker};
 pub(crate) struct IssueOptions {
     /// A ticket gets its failure.
     pub(crate) claimed: bool,
+    /// Without room, failures of a peer that is gone are reported instead of the wait
+    /// ([`Core::check_reachable`]).
+    pub(crate) reports: bool,
     /// When the wait for room in the queue ends; `None`: never.
     pub(crate) deadline: Option<Instant>,
 }
@@ -53,6 +56,7 @@ impl IssueOptions {
     /// For a command with a ticket.
     pub(crate) const CLAIMED: Self = IssueOptions {
         claimed: true,
+        reports: false,
         deadline: None,
     };
 
@@ -165,6 +169,9 @@ impl Core {
         let mut tracker = self.tracker();
         let mut lane = tracker.lane(summary.destination());
         while !tracker.has_room(lane) {
+            if options.reports {
+                self.report_unreachable(&mut tracker, lane, &summary.failure)?;
+            }
             tracker = self.wait_for_room(tracker, summary.destination(), options.deadline)?;
             lane = tracker.lane(summary.destination());
         }
@@ -285,26 +292,28 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::Transfer`]
-    pub(crate) fn check_reachable(
-        &self,
-        node: NodeId,
-        port: Port,
-        operation: Operation,
-    ) -> Result<()> {
+    pub(crate) fn check_reachable(&self, what: &TransferError) -> Result<()> {
         let mut tracker = self.tracker();
-        let lane = tracker.lane((node, port));
-        if tracker.has_room(lane) {
-            return Ok(());
+        let lane = tracker.lane((what.node, what.port));
+        match tracker.has_room(lane) {
+            true => Ok(()),
+            false => self.report_unreachable(&mut tracker, lane, what),
         }
+    }
+
+    #[cold]
+    fn report_unreachable(
+        &self,
+        tracker: &mut Tracker,
+        lane: u8,
+        what: &TransferError,
+    ) -> Result<()> {
         tracker.poll(self.process.host_area(), &self.claims);
         if tracker.has_room(lane) {
             return Ok(());
         }
-        Error::transfers(
-            tracker
-                .unclaimed()
-                .take_unreachable((node, port), operation),
-        )
+        let gone = (what.node, what.port);
+        Error::transfers(tracker.unclaimed().take_unreachable(gone, what.operation))
     }
 
     /// Waits until a command and all earlier ones of its kind are complete.

@@ -51,7 +51,7 @@ use qnic_abi::command::{CommandFlags, INLINE_CAPACITY};
 use crate::core::tracker::Issued;
 use crate::core::{Core, IssueOptions};
 use crate::endpoint::Endpoint;
-use crate::error::{Operation, Result};
+use crate::error::Result;
 use crate::memory::{Part, RemoteSegment};
 use crate::notification::Signal;
 use crate::request::Request;
@@ -176,8 +176,7 @@ impl<'e> Write<'e, '_> {
     /// [`Transfer`](crate::Error::Transfer): there is no room because of transfers to a process that
     /// is gone, and this is their failure.
     pub fn post(self) -> Result<Ticket<'e>> {
-        let to = self.what.to;
-        begin(self.core, to, Operation::Write, self.timeout, |options| {
+        begin(self.core, self.timeout, |options| {
             self.core.write(&self.what, CommandFlags::empty(), options)
         })
     }
@@ -187,10 +186,10 @@ impl<'e> Write<'e, '_> {
     /// # Errors
     /// Those of [`Write::post`].
     pub fn begin(self) -> Result<Request<'e>> {
-        let (core, to) = (self.core, self.what.to);
-        core.check_reachable(to.node(), to.port(), Operation::Write)?;
+        let core = self.core;
         let mut copy = [0; INLINE_CAPACITY];
         let (command, payload, summary) = core.write_command(&self.what, &mut copy)?;
+        core.check_reachable(&summary.failure)?;
         let deadline = core.deadline(self.timeout);
         let issued = core.issue_request(command, payload, summary, deadline)?;
         Ok(Request::transfer(core, issued, summary.failure))
@@ -223,8 +222,7 @@ impl<'e> Read<'e, '_> {
     /// # Errors
     /// Those of [`Write::post`] but `NotExported`.
     pub fn post(self) -> Result<Ticket<'e>> {
-        let from = self.what.from;
-        begin(self.core, from, Operation::Read, self.timeout, |options| {
+        begin(self.core, self.timeout, |options| {
             self.core.read(&self.what, CommandFlags::empty(), options)
         })
     }
@@ -234,9 +232,9 @@ impl<'e> Read<'e, '_> {
     /// # Errors
     /// Those of [`Read::post`].
     pub fn begin(self) -> Result<Request<'e>> {
-        let (core, from) = (self.core, self.what.from);
-        core.check_reachable(from.node(), from.port(), Operation::Read)?;
+        let core = self.core;
         let (command, summary) = core.read_command(&self.what)?;
+        core.check_reachable(&summary.failure)?;
         let issued = core.issue_request(command, &[], summary, core.deadline(self.timeout))?;
         Ok(Request::transfer(core, issued, summary.failure))
     }
@@ -257,13 +255,14 @@ impl<'e> Read<'e, '_> {
 #[inline]
 fn begin<'e>(
     core: &'e Core,
-    peer: &RemoteSegment,
-    operation: Operation,
     timeout: Option<Duration>,
     issue: impl FnOnce(IssueOptions) -> Result<Issued>,
 ) -> Result<Ticket<'e>> {
-    core.check_reachable(peer.node(), peer.port(), operation)?;
-    let issued = issue(IssueOptions::CLAIMED.until(core.deadline(timeout)))?;
+    let options = IssueOptions {
+        reports: true,
+        ..IssueOptions::CLAIMED
+    };
+    let issued = issue(options.until(core.deadline(timeout)))?;
     Ok(Ticket::new(core, issued))
 }
 
