@@ -117,14 +117,7 @@ impl Collectives {
         if group.ended.is_none() {
             let mut finished = Vec::new();
             group.end(end, &mut finished);
-            let frame = GroupEnd {
-                number: id.number.into(),
-                status: end.status.code().into(),
-                home: id.home.into(),
-                node: end.who.node.into(),
-                port: end.who.port.into(),
-                ..GroupEnd::default()
-            };
+            let frame = end_frame(id, end);
             let own = cx.core.geometry.node.0;
             // A home that has not started it tells the others. They are told from here all the same:
             // it may have started it for some, and be the reason of the end itself.
@@ -144,6 +137,24 @@ impl Collectives {
             self.advance(cx, id);
         }
         self.forget_group(id);
+    }
+
+    /// A node shows that it takes a group for a running one. If that has ended here, it is told so
+    /// again: it may have been told in a session that it never had, as it has begun anew before the
+    /// group formed.
+    pub(super) fn tell_if_ended<H: Host>(&mut self, cx: &Context<'_, H>, node: u16, id: GroupId) {
+        let own = cx.core.geometry.node.0;
+        // A group is known here from before it starts until it has ended.
+        let forgotten = End {
+            status: Status::PeerGone,
+            who: Name { node: own, port: 0 },
+        };
+        let group = self.groups.get(&id);
+        let end = group.map_or(Some(forgotten), |group| group.ended);
+        if let Some(end) = end.filter(|_| node != own && !self.outbox.is_full(node)) {
+            self.outbox
+                .push(node, Content::End(end_frame(id, end)), None);
+        }
     }
 
     /// Forgets a group of which no member is left here that can name it.
@@ -264,5 +275,16 @@ impl Collectives {
         let gone = |ended: Name| ended.node == node.0;
         self.home
             .members_ended(cx, gone, u64::MAX, &mut self.outbox);
+    }
+}
+
+fn end_frame(id: GroupId, end: End) -> GroupEnd {
+    GroupEnd {
+        number: id.number.into(),
+        status: end.status.code().into(),
+        home: id.home.into(),
+        node: end.who.node.into(),
+        port: end.who.port.into(),
+        ..GroupEnd::default()
     }
 }

@@ -64,8 +64,14 @@ impl Collectives {
                 }
             }
             kind::GROUP_END => self.receive_end(cx, arrival),
-            // That it has come is all that it says.
-            _ => {}
+            _ => {
+                let state: GroupState<{ kind::GROUP_GREET }> = arrival.body();
+                let id = GroupId {
+                    home: state.0.home.get(),
+                    number: state.0.number.get(),
+                };
+                self.tell_if_ended(cx, node, id);
+            }
         }
     }
 
@@ -116,6 +122,9 @@ impl Collectives {
             home: fields.home.get(),
             number: fields.number.get(),
         };
+        if fields.part.get() == 0 {
+            self.tell_if_ended(cx, node, id);
+        }
         // A node that sends a part knows that the group has started.
         let place = self.groups.get(&id).and_then(|group| match KIND {
             kind::COLLECTIVE_UP => {
