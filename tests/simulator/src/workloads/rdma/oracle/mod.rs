@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use qnic_abi::host_area::{HOST_PAGES, OPERATIONS};
 use qnic_abi::PAGE_SIZE;
+use qnic_nic::Limits;
 
 use super::increments::{self, Count, ROOM};
 
@@ -40,6 +41,18 @@ pub(crate) const HALF: u64 = 5 * PAGE_SIZE as u64;
 
 /// Of the handle of a fence; the other bits name the write that it is for.
 pub(crate) const FENCE: u64 = 1 << 62;
+
+/// [`RdmaOracle::patience`]
+fn patience(limits: &Limits) -> u64 {
+    let half = limits.peer_timeout / 2;
+    // Where a lost frame is sent again so seldom, the wire alone may take that long.
+    let is_seldom = limits.retransmit_ceiling > half / 20;
+    match limits.operations {
+        OPERATIONS if is_seldom => limits.peer_timeout,
+        OPERATIONS => half,
+        _ => u64::MAX,
+    }
+}
 
 /// First number of the notifications of a sender to any target.
 pub(crate) fn first_notification(sender: usize) -> u32 {
@@ -109,8 +122,9 @@ pub(crate) struct RdmaOracle {
     /// There are streams of writes, none of which may fail, and nothing else is checked.
     streams: bool,
     /// How long a transfer may take that nothing disturbs, in nanoseconds, whatever becomes of others
-    /// of its process: less than it takes until a silent peer is given up (N15). As long as it likes
-    /// where the NICs run fewer at once than a process has.
+    /// of its process: less than it takes until a silent peer is given up (N15), or as long where lost
+    /// frames are seldom sent again. As long as it likes where the NICs run fewer at once than a process
+    /// has.
     patience: u64,
 }
 
@@ -126,10 +140,7 @@ impl RdmaOracle {
             next: 1,
             checked: Checked::default(),
             streams,
-            patience: match settings.limits.operations {
-                OPERATIONS => settings.limits.peer_timeout / 2,
-                _ => u64::MAX,
-            },
+            patience: patience(&settings.limits),
         }
     }
 
