@@ -2,7 +2,7 @@
 
 use qnic_abi::event::Kind;
 use qnic_abi::host_area::{HEAD, OPERATIONS, QUEUE_STATUS};
-use qnic_abi::window::{AWAKE, COMMAND_ENTRIES};
+use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES};
 use qnic_abi::{Port, Status, VniId};
 use qnic_nic::testing::{Net, Pair, Party};
 use qnic_nic::{Limits, Progress, TableKind};
@@ -205,4 +205,18 @@ fn a_full_queue_makes_the_process_wait() {
     }
     net.run();
     assert_eq!(a.done().0, expected);
+}
+
+#[test]
+fn a_head_is_published_every_eight_reads_and_what_was_read_is_zero() {
+    let Pair { net, a, b } = Pair::lossless();
+    for number in 0..3 * COMMAND_ENTRIES as u64 {
+        assert_eq!(a.word(HEAD), number / 8 * 8);
+        let write = a.inline_write(&b, &[1; 8]);
+        write.issue();
+        let slot = a.window() + command_offset(number);
+        assert_ne!(net.load(0, slot), 0, "a new command");
+        net.run();
+        assert_eq!(net.load(0, slot), 0, "it was read");
+    }
 }
