@@ -24,16 +24,69 @@ pub struct Citation {
     pub test: Option<String>,
 }
 
-/// The rows of the document, lines of the form `| code | promise | state |`: their codes, and
-/// how much of each promise holds.
-pub fn rows(document: &str) -> Vec<(&str, &str)> {
+/// A row of the document.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// Its code.
+    pub code: &'a str,
+    /// How much of the promise holds.
+    pub state: &'a str,
+    /// The tests that show it, as [`tests`] names them.
+    pub tests: Vec<&'a str>,
+}
+
+impl Row<'_> {
+    /// Returns true if all of the promise holds, by the row.
+    pub fn holds(&self) -> bool {
+        self.state.split(|c: char| !c.is_alphabetic()).next() == Some("yes")
+    }
+}
+
+/// The rows of the document, lines of the form `| code | promise | state | tests |`; rows about
+/// performance have no tests.
+pub fn rows(document: &str) -> Vec<Row<'_>> {
     let row = |line| {
-        let mut cells = str::split(line, " | ");
-        let code = cells.next()?.trim_matches(['|', ' ']);
-        let state = cells.nth(1)?.trim_matches(['|', ' ']);
-        (codes(code) == [code]).then_some((code, state))
+        let mut cells = str::split(line, " | ").map(|cell| cell.trim_matches(['|', ' ']));
+        let (code, state) = (cells.next()?, cells.nth(1)?);
+        let tests = cells.next().unwrap_or_default().split(", ");
+        let tests = tests.filter(|name| !name.is_empty());
+        (codes(code) == [code]).then(|| Row {
+            code,
+            state,
+            tests: tests.map(|name| name.trim_matches('`')).collect(),
+        })
     };
     document.lines().filter_map(row).collect()
+}
+
+/// The names of the tests of a file: `part::function` for each part of its path, and
+/// `group::case` for the cases of `cargo qnic test`.
+pub fn tests(source: &Source) -> Vec<String> {
+    let lines: Vec<_> = source.text.lines().collect();
+    let functions = test_functions(&lines).into_iter();
+    let parts = |(_, function)| {
+        let parts = source.path.split(['/', '.']);
+        parts.map(move |part| format!("{part}::{function}"))
+    };
+    functions.flat_map(parts).chain(cases(&lines)).collect()
+}
+
+/// The cases of lists `cases! { "group":`, lines `name => …` or `name: 2 => …`.
+fn cases(lines: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut group = None;
+    for line in lines {
+        if let Some((_, rest)) = line.split_once("cases! { \"") {
+            group = rest.split('"').next();
+        }
+        group = group.filter(|_| line.trim_end() != "};");
+        let entry = line.strip_prefix("    ").filter(|it| it.contains(" => "));
+        let name = entry.and_then(|entry| entry.split([' ', ':']).next());
+        if let Some((group, name)) = group.zip(name.filter(|name| !name.is_empty())) {
+            found.push(format!("{group}::{name}"));
+        }
+    }
+    found
 }
 
 /// All citations of a file.
@@ -112,9 +165,32 @@ mod unit {
 
     #[test]
     fn rows_are_lines_of_tables() {
-        let found =
-            rows("| id | promise | state |\n|---|---|---|\n| N2 | that | yes |\n| N | x | y |");
-        assert_eq!(found, [("N2", "yes")]);
+        let head = "| id | promise | state | tests |\n|---|---|---|---|\n";
+        let document = format!(
+            "{head}| N2 | that | yes: so | `a::b`, `vm::c` |\n| N3 | x | no | |\n\
+             | P4 | y | yesterday |\n| N | x | y |"
+        );
+        let found = rows(&document);
+        let codes: Vec<_> = found.iter().map(|row| (row.code, row.state)).collect();
+        assert_eq!(
+            codes,
+            [("N2", "yes: so"), ("N3", "no"), ("P4", "yesterday")]
+        );
+        assert_eq!(found[0].tests, ["a::b", "vm::c"]);
+        assert!(found[1].tests.is_empty() && found[2].tests.is_empty());
+        let holds: Vec<_> = found.iter().map(Row::holds).collect();
+        assert_eq!(holds, [true, false, false]);
+    }
+
+    #[test]
+    fn tests_have_the_parts_of_their_path_and_cases_their_group() {
+        let text = "#[test]\nfn one() {\n}\nfn two() {\n}\n\
+                    const VM: &[Case] = cases! { \"vm\":\n    first => f(),\n    \
+                    second: 2 => on(|| {\n        Some(3) => 4,\n    }),\n};\n    third => f(),\n";
+        let (path, text) = ("a/b.rs".to_owned(), text.to_owned());
+        let found = tests(&Source { path, text });
+        let all = ["a::one", "b::one", "rs::one", "vm::first", "vm::second"];
+        assert_eq!(found, all);
     }
 
     #[test]

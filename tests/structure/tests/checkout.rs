@@ -162,7 +162,7 @@ fn a_guest_program_links_no_host_mode() {
 fn requirements() {
     let (document, others) = document_and_others("docs/requirements.md");
     let rows = requirements::rows(&document);
-    let defined: BTreeSet<_> = rows.iter().map(|row| row.0).collect();
+    let defined: BTreeSet<_> = rows.iter().map(|row| row.code).collect();
     assert_eq!(defined.len(), rows.len(), "a row stands twice");
     let citations: Vec<_> = others.iter().flat_map(requirements::citations).collect();
     let unknown = citations
@@ -170,7 +170,8 @@ fn requirements() {
         .filter(|cite| !defined.contains(&*cite.code));
     assert_none(unknown, "cited, but not in docs/requirements.md");
 
-    for (code, state) in rows {
+    for row in rows {
+        let (code, state) = (row.code, row.state);
         let cite = citations.iter().filter(|cite| cite.code == code);
         let tests: BTreeSet<_> = cite.filter_map(|cite| cite.test.as_ref()).collect();
         println!("{code} ({state})");
@@ -181,6 +182,23 @@ fn requirements() {
             assert_ne!(state, "no", "{code} has tests");
         }
     }
+}
+
+/// Each test that a row of the requirements names is there, and a promise that holds has one.
+#[test]
+fn tests_of_requirements() {
+    let (document, others) = document_and_others("docs/requirements.md");
+    let tests: BTreeSet<_> = others.iter().flat_map(requirements::tests).collect();
+    let rows = requirements::rows(&document);
+    let named = rows.iter().flat_map(|row| {
+        let absent = row.tests.iter().filter(|name| !tests.contains(**name));
+        absent.map(|name| (row.code, name))
+    });
+    assert_none(named, "tests that are named, but not there");
+    let bare = rows
+        .iter()
+        .filter(|row| row.holds() && row.tests.is_empty());
+    assert_none(bare, "rows that say yes and name no test");
 }
 
 /// No file and no function is longer than [CONTRIBUTING.md](../../../CONTRIBUTING.md) says.
