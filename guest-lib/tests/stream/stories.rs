@@ -305,6 +305,45 @@ fn connections_that_end_give_their_frames_back() {
     );
 }
 
+/// The last Ack is lost, and another connection takes the place of the one that lingers.
+#[test]
+fn a_connection_that_made_room_still_answers_its_peer() {
+    let config = Config {
+        connections: 1,
+        ..Config::default()
+    };
+    let mut world = World::new(1, 3, &config, LOSSLESS);
+    let (ours, theirs) = world.connect();
+    assert_eq!(world.transfer((1, theirs), (0, ours), b"answer"), b"answer");
+    world.pass(10 * MILLISECOND);
+    world.lose_next = Some(|frame| frame.kind() == Kind::Ack && frame.from == 1);
+    assert_eq!(world.transfer((0, ours), (1, theirs), b"thanks"), b"thanks");
+    world.drive(SECOND, |world| world.lose_next.is_none());
+    world.close(1, theirs);
+    assert_eq!(world.ends[0].is_delivered(ours), Ok(false));
+    world.ends[2].listen(true);
+    let now = world.now;
+    assert!(world.ends[1].connect(now, address(2), 0).is_ok());
+    world.tape = Some(Vec::new());
+    world.drive(SECOND, |world| world.ends[0].is_delivered(ours) == Ok(true));
+    // When both have gone they answer each other nothing.
+    world.close(0, ours);
+    world.pass(10 * SECOND);
+    let frames = world.tape.take().unwrap_or_default().into_iter();
+    let acks = frames.filter(|frame| frame.from + frame.to == 1 && frame.kind() == Kind::Ack);
+    let acks: Vec<Frame> = acks.collect();
+    assert!((1..20).contains(&acks.len()), "{} Acks", acks.len());
+    world.tape = Some(Vec::new());
+    let again = acks.len();
+    acks.into_iter().for_each(|ack| world.send(ack));
+    world.pass(SECOND);
+    let frames = world.tape.iter().flatten();
+    assert_eq!(
+        frames.filter(|frame| frame.from + frame.to == 1).count(),
+        again
+    );
+}
+
 #[test]
 fn what_a_program_has_written_before_it_leaves_is_still_delivered() {
     let (mut pair, ours, theirs) = connected();

@@ -1,6 +1,6 @@
 //! Frames that come in.
 
-use qnic_abi::stream::{Kind, Reason, StreamFlags, StreamHeader, HEADER_BYTES};
+use qnic_abi::stream::{Kind, Reason, StreamFlags, StreamHeader, HEADER_BYTES, MAGIC};
 use qnic_abi::NodeId;
 use qnic_shared::timing::Time;
 use zerocopy::FromBytes;
@@ -11,8 +11,8 @@ use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
 use crate::stream_protocol::connection::Stage;
 use crate::stream_protocol::receiver::Arrival;
 
-/// Resets for unknown connections that wait to be sent.
-const RESETS: usize = 64;
+/// Answers to frames of unknown connections that wait to be sent.
+const ANSWERS: usize = 64;
 
 impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
     /// Takes a frame that came from this address, and checks it. Call
@@ -38,7 +38,8 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
     }
 
-    /// Returns true if a frame belongs to a known connection. If not, the peer is told.
+    /// Returns true if a frame belongs to a known connection. If not, the peer
+    /// is told, unless the connection has ended and only its last Ack was lost.
     fn is_of_connection(
         &mut self,
         id: ConnectionId,
@@ -64,15 +65,33 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
             self.counters.stale_frames += 1;
         }
         if is_unknown && kind != Kind::Reset {
-            self.refuse(from, theirs, Reason::Unknown);
+            let last_ack = self.last_ack(id, from);
+            match last_ack.filter(|ack| ack.to.get() == theirs) {
+                None => self.refuse(from, theirs, Reason::Unknown),
+                // Only what asks for an answer has one: two ends that both have gone would
+                // answer each other for ever.
+                Some(ack) if matches!(kind, Kind::Data | Kind::Probe) => self.answer(from, ack),
+                Some(_) => {}
+            }
         }
         known
     }
 
     /// Has a Reset sent for a connection of a peer that is not known here.
     fn refuse(&mut self, to: Address, theirs: u64, reason: Reason) {
-        match self.resets.len() < RESETS {
-            true => self.resets.push_back((to, theirs, reason)),
+        let header = StreamHeader {
+            magic: MAGIC.into(),
+            kind: Kind::Reset as u8,
+            to: theirs.into(),
+            detail: (reason as u32).into(),
+            ..StreamHeader::default()
+        };
+        self.answer(to, header);
+    }
+
+    fn answer(&mut self, to: Address, header: StreamHeader) {
+        match self.answers.len() < ANSWERS {
+            true => self.answers.push_back((to, header)),
             false => self.counters.resets_dropped += 1,
         }
     }

@@ -1,6 +1,6 @@
 //! The next frame to send: connections take turns, one frame each.
 
-use qnic_abi::stream::{Kind, StreamFlags, StreamHeader, HEADER_BYTES, MAGIC};
+use qnic_abi::stream::{Kind, StreamFlags, StreamHeader, HEADER_BYTES};
 use qnic_shared::timing::Time;
 use zerocopy::IntoBytes;
 
@@ -25,14 +25,7 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
     /// The next frame to send; `None` if there is none now. The returned frame counts as
     /// sent, so the caller needs a free frame at hand for a header without data.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<'_, S>> {
-        if let Some((to, theirs, reason)) = self.resets.pop_front() {
-            let header = StreamHeader {
-                magic: MAGIC.into(),
-                kind: Kind::Reset as u8,
-                to: theirs.into(),
-                detail: (reason as u32).into(),
-                ..StreamHeader::default()
-            };
+        if let Some((to, header)) = self.answers.pop_front() {
             self.counters.frames_sent += 1;
             return Some(Transmit {
                 to,

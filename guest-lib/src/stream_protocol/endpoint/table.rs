@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
-use qnic_abi::stream::Reason;
+use qnic_abi::stream::{Kind, StreamHeader};
 use qnic_shared::timing::{Time, TimerId, TimerWheel};
 
 use crate::stream_protocol::address::{Address, ConnectionId, Failure};
@@ -11,6 +11,9 @@ use crate::stream_protocol::budget::Budget;
 use crate::stream_protocol::buffer::{ReceivedFrame, SendFrame};
 use crate::stream_protocol::config::{BadConfig, Config};
 use crate::stream_protocol::connection::{Connection, Stage, Timers};
+
+/// Connections that have ended of which the last Ack is kept.
+const ENDED: usize = 64;
 
 /// The counters of an endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,7 +38,7 @@ pub struct Counters {
     pub stale_frames: u64,
     /// Opens that were refused, because no program listens or too many wait.
     pub opens_refused: u64,
-    /// Resets that were not sent, as too many were waiting.
+    /// Resets and last Acks that were not sent, as too many were waiting.
     pub resets_dropped: u64,
     /// Connections that have failed.
     pub connections_failed: u64,
@@ -75,8 +78,11 @@ pub struct Endpoint<S, R> {
     pub(crate) lingering: VecDeque<ConnectionId>,
     /// Connections that may have frames to send.
     pub(crate) queue: VecDeque<ConnectionId>,
-    /// Resets for unknown connections.
-    pub(crate) resets: VecDeque<(Address, u64, Reason)>,
+    /// Answers to frames of connections that the table does not have.
+    pub(crate) answers: VecDeque<(Address, StreamHeader)>,
+    /// The last Acks of connections that were complete and have gone, the oldest first: if the
+    /// peer has not got them, its frames come again.
+    ended: VecDeque<(Address, StreamHeader)>,
     pub(crate) changed: VecDeque<Changed>,
     pub(crate) incoming_changed: bool,
     pub(crate) receive_budget: Budget,
@@ -104,7 +110,8 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
             is_listening: false,
             lingering: VecDeque::new(),
             queue: VecDeque::new(),
-            resets: VecDeque::new(),
+            answers: VecDeque::new(),
+            ended: VecDeque::new(),
             changed: VecDeque::new(),
             incoming_changed: false,
             receive_budget: Budget::new(config.receive_frames, connections),
@@ -208,12 +215,21 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         Some((parts.connection, parts.config))
     }
 
+    /// The last Ack of a connection that was complete, for a frame of its peer.
+    pub(crate) fn last_ack(&self, id: ConnectionId, peer: Address) -> Option<StreamHeader> {
+        let mut ended = self.ended.iter();
+        let found = ended.find(|(to, ack)| ack.from.get() == id.0 && *to == peer);
+        found.map(|(_, ack)| *ack)
+    }
+
     /// Removes a connection with all its frames.
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         let Some(parts) = self.parts(id) else {
             return;
         };
         let connection = parts.connection;
+        let ack = (connection.stage == Stage::Lingering)
+            .then(|| (connection.peer, connection.header(Kind::Ack)));
         connection.stop(parts.receive, parts.send);
         connection.receiver.clear(parts.receive);
         let opened = (connection.peer, connection.theirs);
@@ -224,6 +240,10 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         }
         self.incoming.retain(|other| *other != id);
         self.lingering.retain(|other| *other != id);
+        if self.ended.len() == ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.extend(ack);
         self.slots[id.slot()] = None;
         self.free.push(id.slot() as u16);
         self.count -= 1;
