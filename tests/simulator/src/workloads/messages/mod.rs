@@ -52,6 +52,9 @@ const ABRUPT: u32 = 8;
 /// How long it runs on behind its last messages then at most, in nanoseconds.
 const MOMENT: u64 = 500_000;
 
+/// How often a worker that serves draws memory for a receive, until that is free.
+const DRAWS: usize = 16;
+
 /// How long a worker that serves blocks at most, in nanoseconds.
 const LOOK: u64 = 5_000_000;
 
@@ -321,8 +324,11 @@ impl Worker for MessageWorker<'_> {
         for endpoint in ENDPOINTS {
             for untagged in [false, true] {
                 let space = (endpoint, untagged);
-                if !self.receives.values().any(|it| *it == Some(space)) {
-                    self.receive_any(space)?;
+                // Much of its memory may be reserved by receives that have taken many messages.
+                for _ in 0..DRAWS {
+                    if !self.receives.values().any(|it| *it == Some(space)) {
+                        self.receive_any(space)?;
+                    }
                 }
             }
         }

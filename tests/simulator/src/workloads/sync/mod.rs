@@ -232,7 +232,7 @@ impl SyncWorker<'_> {
         };
         let (slot, schedule) = (self.slot, self.schedule);
         assert!(
-            self.checker().may_break(owner),
+            self.checker().may_break(slot, owner),
             "sync worker {slot}: {error}, but no process has died"
         );
         self.checker().failed(slot);

@@ -37,6 +37,7 @@ impl Checker {
         let Some(owner) = self.owner(slot) else {
             return;
         };
+        let monitor_is_broken = owner.monitor_is_broken;
         let object = owner.object(kind);
         let joined = match kind {
             Kind::Lock | Kind::Monitor => object.lock_changed(before, after),
@@ -44,6 +45,9 @@ impl Checker {
                 let (before, after) = (Structure::of(before), Structure::of(after));
                 if before.generation != after.generation {
                     object.empty();
+                    if kind == Kind::Condition {
+                        object.tainted = monitor_is_broken;
+                    }
                     if kind == Kind::Semaphore {
                         // Operations under way may have taken units, or bring some.
                         owner.units = after.value + owner.holders.len() as u64 + in_flight;
@@ -100,6 +104,10 @@ impl Checker {
             !breaks || disturbed || tainted,
             "the {kind:?} of sync worker {slot} breaks, but no process has died"
         );
+        if kind == Kind::Monitor {
+            owner.monitor_is_broken = after & CLAIMED != 0;
+            owner.object(Kind::Condition).tainted |= breaks;
+        }
     }
 
     /// A monitor passes on: the process that was in it, if it waits for the condition, is in

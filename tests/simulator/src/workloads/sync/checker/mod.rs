@@ -189,9 +189,10 @@ impl Checker {
         self.disturbed || known.is_none() || there.map(|owner| &owner.incarnation) != known
     }
 
-    pub(crate) fn may_break(&self, owner: usize) -> bool {
-        let owner = self.owners[owner].as_ref();
-        self.disturbed || owner.is_none_or(|owner| owner.tainted || owner.dying)
+    /// Returns true if an object of the owner that the worker has imported may be broken.
+    pub(crate) fn may_break(&self, slot: usize, owner: usize) -> bool {
+        let there = self.owners[owner].as_ref();
+        self.may_fail(slot, owner) || there.is_none_or(|owner| owner.tainted)
     }
 
     /// Operations under way, with the slots of their workers.

@@ -25,6 +25,9 @@ pub(super) struct Owner {
     /// What the word that each lock protects is, if that is known.
     pub(super) protected: [Option<u64>; OBJECTS],
     pub(super) tainted: bool,
+    /// A process that waits for the condition, and cannot enter the monitor, leaves the
+    /// condition's queue out of turn.
+    pub(super) monitor_is_broken: bool,
     /// Its worker is being killed, and what it has exported goes.
     pub(super) dying: bool,
 }
@@ -48,6 +51,7 @@ impl Owner {
             signals: [0; OBJECTS],
             protected: [Some(0); OBJECTS],
             tainted: false,
+            monitor_is_broken: false,
             dying: false,
         }
     }
