@@ -69,7 +69,7 @@ statuses! {
     /// Some of the memory maps storage itself, which has no page frames to be reclaimed.
     DaxMemory = 26: "some of the memory is storage that is mapped directly (DAX)",
     DeviceMemory = 27: "some of the memory belongs to a device or to the kernel",
-    Overlapping = 28: "the memory shares a page with a segment over another range of this process",
+    Overlapping = 28: "the memory overlaps a segment over another range of this process",
     /// The operand of an atomic operation is not aligned to its size (N20).
     Misaligned = 29: "the operand of an atomic operation is not aligned to its size",
     /// The receiver is not ready: the kernel that owns the memory answers no page fault. It

@@ -85,6 +85,9 @@ pub const COUNTERS: u32 = ioctl_number(16, size_of::<Counters>());
 /// Flag of [`Register`] and [`Export`]: physical addresses (N25).
 pub const PHYSICAL: u32 = 1;
 
+/// Flag of [`Export`]: the range may overlap those of other segments.
+pub const OVERLAPPING: u32 = 2;
+
 layouts! {
     /// Registers the calling process (N1).
     ///
@@ -118,6 +121,9 @@ layouts! {
     /// other memory with `NotMapped`, `UnreadableMemory`, `ReadOnlyMemory`,
     /// `SecretMemory`, `DaxMemory` or `DeviceMemory`.
     ///
+    /// Without [`OVERLAPPING`] the export fails with `Overlapping` if another segment has some of its
+    /// addresses, but not all and only these. Several segments may lie in one page.
+    ///
     /// A segment is a range of addresses, not of pages: what is mapped there later
     /// takes the place of what was there before, if it is ordinary memory. While there is
     /// none, transfers to it fail with `PageUnavailable`; those that would write where the
@@ -145,7 +151,7 @@ layouts! {
         pub segment: U16,
         /// Zero.
         pub reserved: U16,
-        /// In: 0 or [`PHYSICAL`].
+        /// In: [`PHYSICAL`], [`OVERLAPPING`]; physical ranges always may overlap.
         pub flags: U32,
         /// In: which processes may import it, and what its writers may signal.
         pub options: ExportOptions,

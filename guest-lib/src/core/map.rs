@@ -7,45 +7,108 @@ use qnic_abi::{Access, NodeId, Port, SegmentName};
 
 use crate::core::lock;
 
-/// Segments by first address. Segments of one process do not overlap, except that several
-/// may cover exactly the same range.
+/// Segments of each process by address. They may overlap.
+///
+/// ```text
+///   segments   |──── first ─────────────────────|
+///                        |──── second ────|
+///   pieces     [ first   [ first, second  [ first [ none
+/// ```
+/// A piece begins at its key, and ends where the next one of its process begins. It lists the
+/// segments that cover it, in the order in which they were inserted.
 #[derive(Debug)]
 pub(crate) struct Ranges<P, V> {
-    /// (process, first address) to (length, segment), newest last.
-    ranges: BTreeMap<(P, u64), Vec<(u64, V)>>,
+    pieces: BTreeMap<(P, u64), Vec<Entry<V>>>,
+    /// Number of the next segment.
+    next: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Entry<V> {
+    number: u64,
+    address: u64,
+    length: u64,
+    value: V,
 }
 
 impl<P, V> Default for Ranges<P, V> {
     fn default() -> Self {
-        let ranges = BTreeMap::new();
-        Ranges { ranges }
+        let pieces = BTreeMap::new();
+        Ranges { pieces, next: 0 }
     }
 }
 
-impl<P: Ord + Copy, V> Ranges<P, V> {
+impl<P: Ord + Copy, V: Clone> Ranges<P, V> {
     pub(crate) fn insert(&mut self, process: P, address: u64, length: u64, value: V) {
-        let at = self.ranges.entry((process, address)).or_default();
-        at.push((length, value));
+        let end = address.saturating_add(length);
+        self.cut(process, address);
+        self.cut(process, end);
+        let entry = Entry {
+            number: self.next,
+            address,
+            length,
+            value,
+        };
+        self.next += 1;
+        let covered = self.pieces.range_mut((process, address)..(process, end));
+        covered.for_each(|(_, piece)| piece.push(entry.clone()));
     }
 
-    /// Removes the segment at `address` that `matches`.
-    pub(crate) fn remove(&mut self, process: P, address: u64, matches: impl Fn(&V) -> bool) {
-        if let Some(at) = self.ranges.get_mut(&(process, address)) {
-            at.retain(|(_, value)| !matches(value));
-            if at.is_empty() {
-                self.ranges.remove(&(process, address));
-            }
+    /// Removes the segment over this range that `matches`.
+    pub(crate) fn remove(
+        &mut self,
+        process: P,
+        (address, length): (u64, u64),
+        matches: impl Fn(&V) -> bool,
+    ) {
+        let end = address.saturating_add(length);
+        let covered = self.pieces.range_mut((process, address)..(process, end));
+        covered.for_each(|(_, piece)| piece.retain(|entry| !matches(&entry.value)));
+        self.join(process, address);
+        self.join(process, end);
+    }
+
+    /// The segments that hold all of `address .. address + length`, with the offset in each;
+    /// newest first.
+    pub(crate) fn find(
+        &self,
+        process: P,
+        address: u64,
+        length: u64,
+    ) -> impl Iterator<Item = (&V, u64)> {
+        let entries = self.piece(process, address).iter().rev();
+        entries.filter_map(move |entry| {
+            let offset = address - entry.address;
+            let fits = offset < entry.length && length <= entry.length - offset;
+            fits.then_some((&entry.value, offset))
+        })
+    }
+
+    /// The segments that cover an address.
+    fn piece(&self, process: P, address: u64) -> &[Entry<V>] {
+        let piece = self.pieces.range(..=(process, address)).next_back();
+        let own = piece.filter(|((owner, _), _)| *owner == process);
+        own.map_or(&[], |(_, entries)| entries)
+    }
+
+    /// Lets a piece begin at this address.
+    fn cut(&mut self, process: P, address: u64) {
+        if !self.pieces.contains_key(&(process, address)) {
+            let entries = self.piece(process, address).to_vec();
+            self.pieces.insert((process, address), entries);
         }
     }
 
-    /// The newest segment that holds all of `address .. address + length`, and the
-    /// offset in it.
-    pub(crate) fn find(&self, process: P, address: u64, length: u64) -> Option<(&V, u64)> {
-        let ((found, start), at) = self.ranges.range(..=(process, address)).next_back()?;
-        let offset = address - start;
-        let fits = |size: u64| offset < size && length <= size - offset;
-        let (_, value) = at.iter().rev().find(|(size, _)| fits(*size))?;
-        (*found == process).then_some((value, offset))
+    /// Lets no piece begin at this address if the one before has the same segments.
+    fn join(&mut self, process: P, address: u64) {
+        let Some(piece) = self.pieces.remove(&(process, address)) else {
+            return;
+        };
+        let numbers = |entries: &[Entry<V>]| entries.iter().map(|entry| entry.number).collect();
+        let [before, own]: [Vec<u64>; 2] = [self.piece(process, address), &piece].map(numbers);
+        if before != own {
+            self.pieces.insert((process, address), piece);
+        }
     }
 }
 
@@ -90,7 +153,8 @@ impl Drop for Remote {
     fn drop(&mut self) {
         if let Some(imports) = self.imports.upgrade() {
             let is_this = |other: &Weak<Remote>| std::ptr::eq(other.as_ptr(), self);
-            lock(&imports).remove((self.node, self.port), self.address, is_this);
+            let range = (self.address, self.length);
+            lock(&imports).remove((self.node, self.port), range, is_this);
         }
     }
 }
@@ -100,19 +164,28 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn newest<P: Ord + Copy, V: Clone + Copy>(
+        ranges: &Ranges<P, V>,
+        process: P,
+        address: u64,
+        length: u64,
+    ) -> Option<(V, u64)> {
+        let found = ranges.find(process, address, length).next();
+        found.map(|(value, offset)| (*value, offset))
+    }
+
     #[test]
     fn equal_ranges_stand_side_by_side() {
-        let mut exports = Ranges::<(), Exported>::default();
-        let segment = |segment| Exported { segment, key: 1 };
-        let (first, second) = (segment(1), segment(2));
-        exports.insert((), 100, 50, first);
-        exports.insert((), 100, 50, second);
-        assert_eq!(exports.find((), 120, 30), Some((&second, 20)));
-        exports.remove((), 100, |other| *other == second);
-        assert_eq!(exports.find((), 120, 30), Some((&first, 20)));
-        assert_eq!(exports.find((), 120, 31), None);
-        exports.remove((), 100, |other| *other == first);
-        assert_eq!(exports.find((), 100, 0), None);
+        let mut ranges = Ranges::<(), char>::default();
+        ranges.insert((), 100, 50, 'a');
+        ranges.insert((), 100, 50, 'b');
+        assert_eq!(newest(&ranges, (), 120, 30), Some(('b', 20)));
+        ranges.remove((), (100, 50), |other| *other == 'b');
+        assert_eq!(newest(&ranges, (), 120, 30), Some(('a', 20)));
+        assert_eq!(newest(&ranges, (), 120, 31), None);
+        ranges.remove((), (100, 50), |other| *other == 'a');
+        assert_eq!(newest(&ranges, (), 100, 0), None);
+        assert!(ranges.pieces.is_empty());
     }
 
     #[test]
@@ -120,32 +193,54 @@ mod tests {
         let mut ranges = Ranges::default();
         ranges.insert((1, 1), 1000, 100, 'a');
         ranges.insert((1, 2), 500, 10, 'b');
-        assert_eq!(ranges.find((1, 1), 1099, 1), Some((&'a', 99)));
-        assert_eq!(ranges.find((1, 2), 1000, 1), None);
-        assert_eq!(ranges.find((2, 1), 1000, 1), None);
-        ranges.remove((1, 1), 1000, |value| *value == 'a');
-        assert_eq!(ranges.find((1, 1), 1000, 1), None);
+        assert_eq!(newest(&ranges, (1, 1), 1099, 1), Some(('a', 99)));
+        assert_eq!(newest(&ranges, (1, 2), 1000, 1), None);
+        assert_eq!(newest(&ranges, (2, 1), 1000, 1), None);
+        ranges.remove((1, 1), (1000, 100), |value| *value == 'a');
+        assert_eq!(newest(&ranges, (1, 1), 1000, 1), None);
+    }
+
+    /// A segment of a hostile peer may end behind every address.
+    #[test]
+    fn the_end_of_the_address_space_is_no_trap() {
+        let mut ranges = Ranges::default();
+        ranges.insert((), u64::MAX - 5, 100, 'a');
+        ranges.insert((), u64::MAX, 1, 'b');
+        assert_eq!(newest(&ranges, (), u64::MAX - 1, 50), Some(('a', 4)));
+        ranges.remove((), (u64::MAX - 5, 100), |value| *value == 'a');
+        assert_eq!(newest(&ranges, (), u64::MAX - 1, 1), None);
     }
 
     proptest! {
-        /// Disjoint segments of ten addresses each, against a linear search.
+        /// Segments that overlap, come and go, against a linear search (N2, N3).
         #[test]
         fn lookup_agrees_with_a_linear_search(
-            starts in proptest::collection::btree_set(0u64..100, 0..20),
-            address in 0u64..1100,
-            length in 0u64..12,
+            steps in proptest::collection::vec((0u64..60, 1u64..30, any::<bool>()), 1..40),
+            lookups in proptest::collection::vec((0u64..100, 0u64..12), 20),
         ) {
-            let mut exports = Ranges::<(), Exported>::default();
-            for start in &starts {
-                exports.insert((), start * 10, 10, Exported { segment: *start as u16, key: 0 });
+            let mut ranges = Ranges::<u16, usize>::default();
+            let mut model: Vec<(u64, u64, usize)> = Vec::new();
+            for (number, (address, length, goes)) in steps.into_iter().enumerate() {
+                ranges.insert(7, address, length, number);
+                model.push((address, length, number));
+                if goes {
+                    let (address, length, gone) = model.remove(number % model.len());
+                    ranges.remove(7, (address, length), |other| *other == gone);
+                }
             }
-            let expected = starts.iter().copied().find(|start| {
-                start * 10 <= address && address < start * 10 + 10
-                    && address + length <= start * 10 + 10
-            });
-            let found = exports.find((), address, length);
-            prop_assert_eq!(found.map(|(e, _)| u64::from(e.segment)), expected);
-            prop_assert_eq!(found.map(|(_, o)| o), expected.map(|start| address - start * 10));
+            for (address, length) in lookups {
+                let holds = |(start, size, _): &&(u64, u64, usize)| {
+                    *start <= address && address < start + size && address + length <= start + size
+                };
+                let expected = model.iter().rev().filter(holds);
+                let expected: Vec<_> = expected.map(|(start, _, number)| (*number, address - start)).collect();
+                let found: Vec<_> = ranges.find(7, address, length).map(|(n, o)| (*n, o)).collect();
+                prop_assert_eq!(found, expected);
+            }
+            for (address, length, number) in model {
+                ranges.remove(7, (address, length), |other| *other == number);
+            }
+            prop_assert!(ranges.pieces.is_empty());
         }
     }
 }

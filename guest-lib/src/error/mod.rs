@@ -548,7 +548,9 @@ fn hint(status: &Status) -> &'static str {
         | Status::SecretMemory
         | Status::DaxMemory
         | Status::DeviceMemory => "; use ordinary memory of the process",
-        Status::Overlapping => "; export the same range again, or one that shares no page with it",
+        Status::Overlapping => {
+            "; export exactly the same range, or ask for it (ExportOptions::overlapping)"
+        }
         _ => "",
     }
 }

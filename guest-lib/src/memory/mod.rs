@@ -83,8 +83,8 @@ impl Endpoint {
     /// to it, this process accesses it only through raw pointers or atomics.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `NameExists`, `Exhausted`, `BadAddress`, `Overlapping`,
-    /// or with why the memory cannot be exported (`NotMapped`, `UnreadableMemory`;
+    /// [`Error::Refused`] with `NameExists`, `Exhausted`, `BadAddress`, `Overlapping` (see
+    /// [`ExportOptions::overlapping`]), or with why the memory cannot be exported (`NotMapped`, `UnreadableMemory`;
     /// `ReadOnlyMemory` with [`Access::WRITE`](crate::Access::WRITE); `SecretMemory`, `DaxMemory`,
     /// `DeviceMemory`); [`Error::EmptyMemory`].
     #[allow(unsafe_code)]
@@ -109,10 +109,10 @@ impl Endpoint {
 
     /// The exported segment that holds all of `length` bytes at `address`, and the offset of
     /// `address` in it, in bytes; O(log segments) (N3). `None` if no single segment does. Of
-    /// several names of one range, the newest is found; physical segments are not.
+    /// several such segments the newest is found; physical ones are not.
     pub fn export_lookup(&self, address: u64, length: u64) -> Option<(ExportedSegment, u64)> {
         let exports = lock(&self.core().exports);
-        let (entry, offset) = exports.find((), address, length)?;
+        let (entry, offset) = exports.find((), address, length).next()?;
         let found = ExportedSegment::new(self.core(), address - offset, *entry);
         Some((found, offset))
     }
@@ -158,7 +158,8 @@ impl Endpoint {
     }
 
     /// The imported segment that holds `address` of a remote process, and the
-    /// offset in it; O(log segments) (N3).
+    /// offset in it; O(log segments) (N3). Of several, that which was imported last is found: an
+    /// earlier one may be of an export that has ended.
     pub fn import_lookup(
         &self,
         node: NodeId,
@@ -166,7 +167,7 @@ impl Endpoint {
         address: u64,
     ) -> Option<(RemoteSegment, u64)> {
         let imports = lock(&self.core().imports);
-        let (remote, offset) = imports.find((node, port), address, 1)?;
-        Some((RemoteSegment(remote.upgrade()?), offset))
+        let mut found = imports.find((node, port), address, 1);
+        found.find_map(|(remote, offset)| Some((RemoteSegment(remote.upgrade()?), offset)))
     }
 }

@@ -5,6 +5,7 @@
 //!     access                what may be done         wait     for the name to appear
 //!     importers             which may import         secret   that the exporter asks for
 //!     notifications         what writers may signal
+//!     overlapping           whether the range may overlap others
 //! ```
 //! An [`Access`] alone is options too: every process may import the segment, and its writers
 //! may signal every notification of this process. A [`Duration`] alone is the options of an
@@ -29,7 +30,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use qnic_abi::export::{self, IMPORTERS_MAX, LISTED};
-use qnic_abi::{Access, NodeId, Port};
+use qnic_abi::{uapi, Access, NodeId, Port};
 
 use crate::core::notifications::signal::{NotificationId, Signal};
 use crate::error::{Error, Result};
@@ -195,6 +196,7 @@ pub struct ExportOptions {
     access: Access,
     importers: Importers,
     notifications: Notifications,
+    overlapping: bool,
 }
 
 impl ExportOptions {
@@ -204,6 +206,7 @@ impl ExportOptions {
             access,
             importers: Importers::anyone(),
             notifications: Notifications::All,
+            overlapping: false,
         }
     }
 
@@ -224,6 +227,23 @@ impl ExportOptions {
     pub fn notifications(mut self, notifications: impl Into<Notifications>) -> Self {
         self.notifications = notifications.into();
         self
+    }
+
+    /// The range may have addresses in common with other segments of this process, as registration
+    /// caches need it. Without this an export is refused with `Overlapping` if another segment
+    /// has some of its addresses, but not all and only these: so a program finds out that it
+    /// has taken one object for another. Several objects in one page do not overlap.
+    pub fn overlapping(mut self) -> Self {
+        self.overlapping = true;
+        self
+    }
+
+    /// Flags of the call to the driver.
+    pub(crate) fn flags(&self) -> u32 {
+        match self.overlapping {
+            true => uapi::OVERLAPPING,
+            false => 0,
+        }
     }
 
     pub(crate) fn access(&self) -> Access {

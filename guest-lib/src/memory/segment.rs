@@ -55,7 +55,7 @@ impl Segment {
             name: name.0.into(),
             address: address.into(),
             length: length.into(),
-            flags: flags.into(),
+            flags: (flags | options.flags()).into(),
             options: options.to_abi()?,
             ..Default::default()
         };
@@ -129,7 +129,8 @@ impl Segment {
     fn revoke(&mut self) -> Result<()> {
         self.revoked = true;
         let is_this = |other: &ExportEntry| other.exported == self.exported;
-        lock(&self.core.exports).remove((), self.base, is_this);
+        let range = (self.base, self.memory.size() as u64);
+        lock(&self.core.exports).remove((), range, is_this);
         let what = || format!("unexport segment {:#x}", self.name.0);
         let mut call = uapi::Unexport {
             segment: self.exported.segment.into(),

@@ -195,13 +195,15 @@ impl Core {
             Source::Bytes(bytes) => {
                 let (address, length) = (bytes.as_ptr() as u64, bytes.len() as u64);
                 let exports = lock(&self.exports);
-                let (entry, _) = exports
-                    .find((), address, length)
-                    .ok_or(Error::NotExported {
-                        address,
-                        length,
-                        inline_max: self.inline_room as u64,
-                    })?;
+                let (entry, _) =
+                    exports
+                        .find((), address, length)
+                        .next()
+                        .ok_or(Error::NotExported {
+                            address,
+                            length,
+                            inline_max: self.inline_room as u64,
+                        })?;
                 Ok(Local::Memory(Range {
                     address,
                     length,

@@ -1,7 +1,9 @@
 //! What can be exported, and what not (N2, N3).
 #![allow(unsafe_code)]
 
-use qnic::{Access, Error, NodeId, Port, SegmentName, Status};
+use qnic::{
+    Access, Buffer, Endpoint, Error, ExportOptions, Nic, NodeId, Port, Segment, SegmentName, Status,
+};
 
 use crate::cluster::{status, Cluster, Peer, BOTH, NAME, SOON};
 
@@ -31,6 +33,118 @@ fn one_range_can_have_several_names_with_different_access() {
     a.write(&writable, 0, b"twice");
     a.read(&readable, 0, 0, 5);
     assert_eq!(a.bytes(0, 5), b"twice");
+}
+
+/// A process that exports parts of its buffer.
+struct Owner {
+    endpoint: Endpoint,
+    buffer: Buffer,
+}
+
+impl Owner {
+    fn new(nic: &Nic, length: usize) -> Self {
+        let endpoint = nic.register(Port(1)).unwrap();
+        let buffer = endpoint.allocate(length).unwrap();
+        Owner { endpoint, buffer }
+    }
+
+    fn export(
+        &self,
+        name: u64,
+        (offset, length): (usize, usize),
+        options: impl Into<ExportOptions>,
+    ) -> qnic::Result<Segment> {
+        // SAFETY: the buffer outlives the segment, and its memory is accessed through the NIC only.
+        unsafe {
+            let start = self.buffer.as_ptr().add(offset);
+            self.endpoint
+                .export_range(SegmentName(name), start, length, options)
+        }
+    }
+
+    fn bytes(&self, offset: usize, length: usize) -> Vec<u8> {
+        self.buffer.read_vec(offset, length).unwrap()
+    }
+}
+
+/// Pages are shared, segments are not: each object has the access that it was exported with (N2).
+#[test]
+fn two_objects_in_one_page_are_exported_with_different_access() {
+    let cluster = Cluster::new(2);
+    let a = Peer::new(&cluster.nic(0), 1, 4096);
+    let b = Owner::new(&cluster.nic(1), 4096);
+    let read = b.export(1, (100, 100), Access::READ).unwrap();
+    let write = b.export(2, (200, 100), Access::WRITE).unwrap();
+    let import = |name| {
+        let name = SegmentName(name);
+        a.endpoint.import(NodeId(1), Port(1), name, SOON).unwrap()
+    };
+    let (readable, writable) = (import(1), import(2));
+    a.write(&writable, 0, b"here");
+    assert_eq!(b.bytes(198, 8), b"\0\0here\0\0");
+    let refused = status(a.endpoint.write(&readable, 0, b"no").fenced());
+    assert_eq!(refused, Status::AccessDenied);
+    let refused = status(b.export(3, (150, 100), Access::READ));
+    assert_eq!(refused, Status::Overlapping);
+    drop(read);
+    a.write(&writable, 4, b"still");
+    assert_eq!(b.bytes(200, 9), b"herestill");
+    drop(write);
+    let refused = status(a.endpoint.write(&writable, 0, b"no").fenced());
+    assert_eq!(refused, Status::NoSuchSegment);
+}
+
+/// As a registration cache does: ranges that overlap come and go, and each is as good as any
+/// other while it lasts (N2).
+#[test]
+fn ranges_overlap_freely_where_that_is_asked_for() {
+    let cluster = Cluster::new(2);
+    let a = Peer::new(&cluster.nic(0), 1, 4096);
+    let b = Owner::new(&cluster.nic(1), 16 << 10);
+    let free = ExportOptions::new(BOTH).overlapping();
+    let ranges = [(0, 16 << 10), (4000, 200), (4096, 4096), (4000, 200)];
+    let mut segments: Vec<_> = (1..)
+        .zip(ranges)
+        .map(|(name, range)| b.export(name, range, &free).unwrap())
+        .collect();
+    while !segments.is_empty() {
+        for segment in &segments {
+            let remote = a.endpoint.import(NodeId(1), Port(1), segment.name(), SOON);
+            let text = segment.name().0.to_be_bytes();
+            a.write(&remote.unwrap(), 96, &text);
+            let offset = segment.address() as usize - b.buffer.as_ptr() as usize;
+            assert_eq!(b.bytes(offset + 96, 8), text);
+        }
+        drop(segments.remove(0));
+    }
+}
+
+/// The exporter has replaced one page by the whole buffer; the importer still holds what it had (N3).
+#[test]
+fn a_stale_import_hides_no_live_one() {
+    let cluster = Cluster::new(2);
+    let a = Peer::new(&cluster.nic(0), 1, 4096);
+    let b = Owner::new(&cluster.nic(1), 4 * 4096);
+    let page = b.export(1, (4096, 4096), BOTH).unwrap();
+    let import = |name| {
+        let name = SegmentName(name);
+        a.endpoint.import(NodeId(1), Port(1), name, SOON).unwrap()
+    };
+    let stale = import(1);
+    drop(page);
+    let _whole = b.export(2, (0, 4 * 4096), BOTH).unwrap();
+    let live = import(2);
+    for wanted in [100, 4096 + 100, 2 * 4096 + 100, 4 * 4096 - 1] {
+        let at = live.address() + wanted;
+        let (found, offset) = a.endpoint.import_lookup(NodeId(1), Port(1), at).unwrap();
+        assert_eq!((found.name(), offset), (live.name(), wanted));
+        a.write(&found, offset, b"x");
+    }
+    drop(live);
+    let lookup = |at| a.endpoint.import_lookup(NodeId(1), Port(1), at);
+    let (found, offset) = lookup(stale.address() + 1).unwrap();
+    assert_eq!((found.name(), offset), (stale.name(), 1));
+    assert!(lookup(stale.address() + 4096).is_none());
 }
 
 #[test]

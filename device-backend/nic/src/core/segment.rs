@@ -1,5 +1,6 @@
 //! The exported segments of one process (N2). The table is in the NIC's own memory and decides what
-//! a key grants (N11). The keys in the physical map only say for which segment a page was entered.
+//! a key grants (N11). The keys in the physical map only say for which process a page was entered.
+//! Segments may overlap, and several may lie in one page.
 //!
 //! # Permissions
 //! An exporter may restrict more than access: which processes may import a segment, and which notifications its

@@ -2,11 +2,18 @@
 //!
 //! ```text
 //!   segment 0 "a" READ  ─┐
-//!   segment 1 "b" WRITE ─┴─► region 0x7f…000 + 4 pages   (one exact range)
-//!   segment 2 "c" READ  ───► region 0x7f…000 + 1 page
+//!   segment 1 "b" WRITE ─┴─► region 0x7f…000 + 4 pages   (the same pages)
+//!   segment 2 "c" READ  ───► region 0x7f…000 + 1 page    (the first of them)
 //! ```
-//! Regions share no page: the physical map has one key for each frame. So of two
-//! ranges that share a page without being equal, the second is refused as overlapping.
+//! Segments are ranges of addresses, regions are ranges of pages. Segments over the same pages
+//! share a region, and regions may share pages: each page of a process has one entry in the page
+//! table, under the one page key of the process. So a region that closes takes its pages out,
+//! and the next access brings back those that another region covers. Which addresses a peer may
+//! access, and how, the NIC decides by segment and key alone.
+//!
+//! Two segments over different ranges have no address in common, unless the later one asks for
+//! that ([`uapi::OVERLAPPING`]): of two objects in one page, each can be exported with access of its
+//! own.
 //!
 //! The options of an export say which processes may import the segment and which notifications its
 //! writers may signal. The NIC enforces them; the driver passes them on and keeps none.
@@ -43,8 +50,11 @@ pub(crate) struct Exports<P: MemoryManager> {
     pub(crate) space: P::AddressSpace,
     /// The process may export physical memory (N25).
     physical: bool,
+    /// What the NIC finds in the physical map under each page of this process. A process that
+    /// has the VNI later has another one.
+    page_key: u64,
     segments: P::Mutex<Segments<P>>,
-    /// Regions in order of their addresses; room for all is reserved.
+    /// Regions in order of their first pages; room for all is reserved.
     regions: P::SpinLock<Vec<Arc<Exported<P>>>>,
 }
 
@@ -83,8 +93,10 @@ impl<P: MemoryManager> Exports<P> {
     ) -> Result<Self, NoMemory> {
         let mut regions = Vec::new();
         regions.try_reserve_exact(SEGMENTS_PER_PROCESS as usize)?;
+        let page_key = page_table.device.platform.random();
         Ok(Exports {
             page_table,
+            page_key,
             vni,
             space,
             physical,
@@ -99,7 +111,7 @@ impl<P: MemoryManager> Exports<P> {
 
     pub(crate) fn export(&self, call: &mut uapi::Export) -> Result<(), CallError> {
         let access = Access::from_bits(call.access.get()).filter(|access| !access.is_empty());
-        let flags = call.flags.get() & !uapi::PHYSICAL;
+        let flags = call.flags.get() & !(uapi::PHYSICAL | uapi::OVERLAPPING);
         let legal = call.reserved.get() == 0 && flags == 0 && call.options.is_valid();
         let (Some(access), true) = (access, legal) else {
             return Err(CallError::Invalid);
@@ -130,7 +142,10 @@ impl<P: MemoryManager> Exports<P> {
             segments.0[index] = Some(Segment { name, memory });
             return Ok(());
         }
-        let shared = segments.sharing(range)?;
+        if call.flags.get() & uapi::OVERLAPPING == 0 && segments.overlaps(range) {
+            return Err(Status::Overlapping.into());
+        }
+        let shared = segments.over(&range.pages());
         let is_new = shared.is_none();
         let exported = match shared {
             None => self.new_region(range, page_access(access))?,
@@ -139,14 +154,17 @@ impl<P: MemoryManager> Exports<P> {
                 exported
             }
         };
-        let page_key = Some(exported.region.page_key);
+        let page_key = Some(self.page_key);
         if let Err(failure) = self.publish(index, access, page_key, call) {
             if is_new {
                 self.retract(&exported);
             }
             return Err(failure);
         }
-        let memory = Memory::Virtual(exported.clone());
+        let memory = Memory::Virtual {
+            range,
+            exported: exported.clone(),
+        };
         segments.0[index] = Some(Segment { name, memory });
         if is_new {
             let platform = &self.device().platform;
@@ -186,18 +204,14 @@ impl<P: MemoryManager> Exports<P> {
 
     /// Makes a region with a notifier, and makes it known to the fault service.
     fn new_region(&self, range: Range, access: PageAccess) -> Result<Arc<Exported<P>>, Failure> {
-        let region = Region::new(self.page_table.clone(), self.vni, range.pages())?;
-        let region = Arc::new(region);
+        let (table, owner) = (self.page_table.clone(), (self.vni, self.page_key));
+        let region = Arc::new(Region::new(table, owner, range.pages())?);
         self.check(&region, access)?;
         let platform = &self.device().platform;
         let notifier = platform
             .register_notifier(&self.space, &region)
             .map_err(memory_failure)?;
-        let exported = Arc::new(Exported {
-            region,
-            notifier,
-            range,
-        });
+        let exported = Arc::new(Exported { region, notifier });
         self.regions.with(|regions| {
             let first = exported.region.page_numbers().start;
             let index = regions.partition_point(|e| e.region.page_numbers().start < first);
@@ -274,11 +288,14 @@ impl<P: MemoryManager> Exports<P> {
         drop(removed);
     }
 
-    /// The region that holds a page, and the page's index in it.
+    /// The region that holds a page, and the page's index in it. Of several regions it is the
+    /// one that reaches furthest, as a fault may ask for the pages behind, too.
     pub(crate) fn find(&self, page: u64) -> Option<(Arc<Exported<P>>, usize)> {
         self.regions.with(|regions| {
             let after = regions.partition_point(|e| e.region.page_numbers().start <= page);
-            let exported = regions.get(after.checked_sub(1)?)?;
+            let holds = |exported: &&Arc<Exported<P>>| exported.region.index_of(page).is_some();
+            let found = regions[..after].iter().filter(holds);
+            let exported = found.max_by_key(|exported| exported.region.page_numbers().end)?;
             Some((exported.clone(), exported.region.index_of(page)?))
         })
     }

@@ -1,4 +1,4 @@
-//! The segments of one process, by index, and the exact ranges beneath them.
+//! The segments of one process, by index, and the pages beneath them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -32,6 +32,10 @@ impl Range {
         }
     }
 
+    fn overlaps(&self, other: Range) -> bool {
+        self.address < other.address + other.length && other.address < self.address + self.length
+    }
+
     /// Numbers of the pages that it overlaps.
     pub(super) fn pages(&self) -> Pages<u64> {
         let end = self.address + self.length;
@@ -39,17 +43,21 @@ impl Range {
     }
 }
 
-/// A region with its notifier, and the exact range for which it was made.
+/// A region with its notifier.
 pub(crate) struct Exported<P: MemoryManager> {
     pub(crate) region: Arc<Region<P>>,
     pub(super) notifier: P::Notifier,
-    pub(super) range: Range,
 }
 
 /// The memory of a segment.
 pub(super) enum Memory<P: MemoryManager> {
-    Virtual(Arc<Exported<P>>),
-    Physical { _pin: P::Pin },
+    Virtual {
+        range: Range,
+        exported: Arc<Exported<P>>,
+    },
+    Physical {
+        _pin: P::Pin,
+    },
 }
 
 pub(super) struct Segment<P: MemoryManager> {
@@ -60,7 +68,7 @@ pub(super) struct Segment<P: MemoryManager> {
 impl<P: MemoryManager> Segment<P> {
     pub(super) fn exported(&self) -> Option<&Arc<Exported<P>>> {
         match &self.memory {
-            Memory::Virtual(exported) => Some(exported),
+            Memory::Virtual { exported, .. } => Some(exported),
             Memory::Physical { .. } => None,
         }
     }
@@ -84,21 +92,19 @@ impl<P: MemoryManager> Segments<P> {
         self.0.iter().flatten().filter_map(Segment::exported)
     }
 
-    /// The region with exactly this range.
-    ///
-    /// # Errors
-    /// `Overlapping` if another one shares a page with it.
-    pub(super) fn sharing(&self, range: Range) -> Result<Option<Arc<Exported<P>>>, Status> {
-        let pages = range.pages();
-        for other in self.exported() {
-            if other.range == range {
-                return Ok(Some(other.clone()));
-            }
-            let others = other.range.pages();
-            if others.start < pages.end && pages.start < others.end {
-                return Err(Status::Overlapping);
-            }
-        }
-        Ok(None)
+    /// The region with exactly these pages.
+    pub(super) fn over(&self, pages: &Pages<u64>) -> Option<Arc<Exported<P>>> {
+        let mut exported = self.exported();
+        let found = exported.find(|other| other.region.page_numbers() == *pages);
+        found.cloned()
+    }
+
+    /// Returns true if a segment has an address of this range, and is not over exactly this range.
+    pub(super) fn overlaps(&self, range: Range) -> bool {
+        let mut segments = self.0.iter().flatten();
+        segments.any(|segment| match &segment.memory {
+            Memory::Virtual { range: other, .. } => *other != range && other.overlaps(range),
+            Memory::Physical { .. } => false,
+        })
     }
 }

@@ -1,8 +1,15 @@
 //! One exported range of addresses, and which of its pages are in the shadow page
 //! table (N4, N8).
 //!
-//! Segments over equal ranges share a region. Its page array is allocated at export,
+//! Segments over the same pages share a region. Its page array is allocated at export,
 //! so neither installing nor invalidating a page allocates.
+//!
+//! # Overlapping regions
+//! Regions of one process may share pages. Each of them watches all its pages, and has an entry
+//! for each page that it has inserted, also if another one had inserted it before. A page in the
+//! table has an entry in one of them at least. The system invalidates a page in all of them
+//! before it gives the page another frame, so no two name different frames of a page that is in
+//! the table.
 //!
 //! # The lock
 //! The array's lock makes insertion and invalidation exclude each other, as the
@@ -35,25 +42,25 @@ pub struct Region<P: Platform> {
     vni: VniId,
     first_page: u64,
     page_count: usize,
-    /// Key of its pages in the physical map.
-    pub(crate) page_key: u64,
+    /// Key of the process's pages in the physical map.
+    page_key: u64,
     pages: P::Mutex<Pages>,
 }
 
 /// The part of a region that its lock guards.
 struct Pages {
     /// For each page its frame + 1, or 0. The entry may name a frame whose page was evicted
-    /// from the table since; a page in the table always has an entry.
+    /// from the table since; a page that this region has inserted always has an entry.
     entries: Vec<u32>,
     /// No page is inserted any more.
     closed: bool,
 }
 
 impl<P: Platform> Region<P> {
-    /// A region over these pages, by number, none of them in the table.
+    /// A region over these pages, by number, of the process with this VNI and page key.
     pub(crate) fn new(
         page_table: Arc<PageTable<P>>,
-        vni: VniId,
+        (vni, page_key): (VniId, u64),
         page_numbers: Range<u64>,
     ) -> Result<Self, NoMemory> {
         let page_count = page_numbers.end - page_numbers.start;
@@ -61,7 +68,6 @@ impl<P: Platform> Region<P> {
         let mut entries = Vec::new();
         entries.try_reserve_exact(page_count)?;
         entries.resize(page_count, 0);
-        let page_key = page_table.device.platform.random();
         Ok(Region {
             page_table,
             vni,

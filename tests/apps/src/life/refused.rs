@@ -7,8 +7,9 @@ use qnic::provider::Registration;
 use qnic::{Access, Nic, Segment, SegmentName, Status};
 use qnic_abi::PAGE_SIZE;
 
-use super::{held, text_of, Stage};
+use super::{held, refused, text_of, Stage};
 use crate::mapping::{self, export_foreign, Mapping, READ_WRITE};
+use qnic_apps::demo::options::START_LIMIT;
 
 /// Every kind is refused at export, with a text that names it.
 pub(super) fn steps(stage: &Stage) -> Result<()> {
@@ -63,7 +64,33 @@ fn overlapping(stage: &Stage) -> Result<()> {
     let second = (memory.address() + PAGE_SIZE) as *mut u8;
     let name = SegmentName(83);
     let exported = export_foreign(&stage.exporter, name, second, PAGE_SIZE, Access::all());
-    is_refused(exported, "", Status::Overlapping)
+    is_refused(exported, "", Status::Overlapping)?;
+    objects_in_one_page(stage)
+}
+
+/// Two objects in one page, each with access of its own (N2).
+fn objects_in_one_page(stage: &Stage) -> Result<()> {
+    const LENGTH: usize = 512;
+    let memory = Mapping::private(PAGE_SIZE)?;
+    let export = |index: usize, access| {
+        let (name, address) = (84 + index as u64, memory.address() + index * LENGTH);
+        let (exporter, name) = (&stage.exporter, SegmentName(name));
+        let segment = export_foreign(exporter, name, address as *mut u8, LENGTH, access)?;
+        let (node, port) = (exporter.node(), exporter.port());
+        let remote = stage.peer.import(node, port, name, START_LIMIT)?;
+        anyhow::Ok((segment, remote))
+    };
+    let (first, readable) = export(0, Access::READ)?;
+    let (_second, writable) = export(1, Access::WRITE)?;
+    let word = |value: u64| value.to_le_bytes();
+    stage.peer.write(&writable, 0, &word(1)).fenced()?;
+    let denied = stage.peer.write(&readable, 0, &word(2)).fenced();
+    let text = refused(denied, Status::AccessDenied)?.to_string();
+    drop(first);
+    stage.peer.write(&writable, 8, &word(3)).fenced()?;
+    let words = [0, LENGTH / 8, LENGTH / 8 + 1].map(|index| memory.load(index));
+    ensure!(words == [0, 1, 3], "the page has {words:?}");
+    held("objects in one page have access of their own", text)
 }
 
 /// The refusal has this status, and a text with `word` in it.

@@ -50,7 +50,8 @@ fn overlaps_and_bad_ranges_are_refused() {
     for (name, address, length, wanted) in [
         (1, 18 * PAGE, 1, Status::NameExists),
         (2, 16 * PAGE, PAGE, Status::Overlapping),
-        (2, 17 * PAGE + 100, 1, Status::Overlapping),
+        (2, 17 * PAGE, 1, Status::Overlapping),
+        (2, 15 * PAGE, 9 * PAGE, Status::Overlapping),
         (2, 18 * PAGE, 0, Status::BadLength),
         (2, 40 * PAGE, 1, Status::NotMapped),
         (2, u64::MAX - 5, 10, Status::BadAddress),
@@ -62,6 +63,76 @@ fn overlaps_and_bad_ranges_are_refused() {
         assert_eq!(got, wanted, "{address:#x} + {length}");
     }
     assert_eq!(fake.nic().segments.len(), 2);
+}
+
+/// Two objects in one page have no address in common: each is exported, with access of its own,
+/// and stays when the other goes (N2).
+#[test]
+fn objects_in_one_page_are_exported_each_for_itself() {
+    let (fake, _, process) = running();
+    fake.kernel.map(16, 2, true);
+    let grant = |name, address, length, access: Access| {
+        let mut call = export_call(name, address, length);
+        call.access = access.bits().into();
+        process.export(&mut call).unwrap();
+        assert_eq!(call.status.get(), Status::Ok.code());
+        call.segment.get()
+    };
+    let first = grant(1, 16 * PAGE + 8, 100, Access::READ);
+    let second = grant(2, 16 * PAGE + 108, 100, Access::WRITE);
+    let both_pages = grant(3, 16 * PAGE + 1000, PAGE, Access::all());
+    let vni = process.vni().0;
+    assert_eq!(fake.nic().page_keys(vni).len(), 1, "one key for a page");
+    assert_eq!(mapped(&process), 2);
+    assert_eq!(unexport(&process, both_pages), Status::Ok);
+    assert_eq!(unexport(&process, first), Status::Ok);
+    let served = process
+        .state
+        .exports
+        .fault_in(16 * PAGE, 1, PageAccess::Write);
+    assert_eq!((served, mapped(&process)), (Ok(()), 1));
+    assert_eq!(unexport(&process, second), Status::Ok);
+    assert_eq!(mapped(&process), 0);
+}
+
+/// Of regions that share pages each one takes the page out, and the one that reaches furthest
+/// serves a fault.
+#[test]
+fn ranges_overlap_where_that_is_asked_for() {
+    let (fake, _, process) = running();
+    fake.kernel.map(16, 8, true);
+    let grant = |name, first: u64, pages: u64| {
+        let mut call = export_call(name, first * PAGE, pages * PAGE);
+        call.flags = uapi::OVERLAPPING.into();
+        status(process.export(&mut call).map(|()| call))
+    };
+    let ranges = [(1, 16, 8), (2, 18, 2), (3, 17, 6), (4, 18, 2), (5, 23, 1)];
+    for (name, first, pages) in ranges {
+        assert_eq!(grant(name, first, pages), Status::Ok, "{name}");
+    }
+    let refused = export(&process, 6, 18 * PAGE, PAGE);
+    assert_eq!(status(refused), Status::Overlapping);
+    assert_eq!(mapped(&process), 8);
+    assert!(fake.kernel.reclaim(18, 1, false) && fake.kernel.reclaim(19, 3, true));
+    assert_eq!(mapped(&process), 4);
+    let exports = &process.state.exports;
+    assert_eq!(exports.fault_in(19 * PAGE, 4, PageAccess::Read), Ok(()));
+    assert_eq!(
+        mapped(&process),
+        7,
+        "one fault brings in all that are wanted"
+    );
+    assert_eq!(unexport(&process, 0), Status::Ok);
+    assert!(exports.find(16).is_none());
+    for page in 17..24 {
+        let served = exports.fault_in(page * PAGE, 1, PageAccess::Read);
+        assert_eq!(served, Ok(()), "{page}");
+    }
+    assert_eq!(mapped(&process), 7);
+    for segment in 1..5 {
+        assert_eq!(unexport(&process, segment), Status::Ok);
+    }
+    assert_eq!(mapped(&process), 0);
 }
 
 /// The NIC enforces the options of an export, so all of them reach it; so do the credentials of an
@@ -93,7 +164,7 @@ fn options_reach_the_nic() {
 #[test]
 fn illegal_arguments_are_refused() {
     let (_, _, process) = running();
-    for (access, flags) in [(0, 0), (4, 0), (u32::MAX, 0), (1, 2)] {
+    for (access, flags) in [(0, 0), (4, 0), (u32::MAX, 0), (1, 4)] {
         let mut call = uapi::Export {
             access: access.into(),
             flags: flags.into(),
