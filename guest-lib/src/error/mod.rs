@@ -548,9 +548,7 @@ fn hint(status: &Status) -> &'static str {
         | Status::SecretMemory
         | Status::DaxMemory
         | Status::DeviceMemory => "; use ordinary memory of the process",
-        Status::Overlapping => {
-            "; export exactly the same range, or ask for it (ExportOptions::overlapping)"
-        }
+        Status::Overlapping => "; export the same range, or use ExportOptions::overlapping",
         _ => "",
     }
 }
