@@ -5,6 +5,8 @@
 //!   client                                       server
 //!   Attach, with a key ────────────────────────► has a page of its memory for each
 //!   ◄──────────────────────── Attached: a session   block that a client has written
+//!   Reserve, so many pages ────────────────────►
+//!   ◄──────────────────────── Reserved: those pages no other client gets
 //!   Write, the page ───────────────────────────►
 //!   ◄──────────────────────── Written: the version that is kept
 //!   Read, a steered buffer ────────────────────►
@@ -14,9 +16,12 @@
 //! | kind | sent by | data | block | version | target |
 //! |---|---|---|---|---|---|
 //! | [`Kind::Attach`] | client | | its layout is [`Attach`] | | |
-//! | [`Kind::Attached`] | server | | pages that the client may have | [`Attach::client`] | |
+//! | [`Kind::Attached`] | server | | pages that the client may have | [`Attach::client`] | the lease in milliseconds |
+//! | [`Kind::Reserve`] | client | | pages that are to be the client's | | |
+//! | [`Kind::Reserved`] | server | | pages that are | | |
 //! | [`Kind::Renew`] | client | | | | |
-//! | [`Kind::Renewed`] | server | | pages that the client has | | |
+//! | [`Kind::Renewed`] | server | | pages that the client may have | | |
+//! | [`Kind::Ask`] | server | | | | |
 //! | [`Kind::Read`] | client | | block | | the buffer for the page, or zero |
 //! | [`Kind::Page`] | server | the page | block | that of the page | |
 //! | [`Kind::Write`] | client | the page | block | that of the page | |
@@ -27,7 +32,7 @@
 //! | [`Kind::Detached`] | server | | | | |
 //!
 //! What the table leaves empty is zero. An answer carries the request number of what it answers;
-//! a Leave carries zero.
+//! a Leave, an Ask, and a Refused that tells of the end of a session carry zero.
 
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -75,6 +80,13 @@ numbered! {
         Detach = 11,
         /// The session is no more.
         Detached = 12,
+        /// A client wants so many pages to be its own, whatever others write.
+        Reserve = 13,
+        /// So many are: fewer if there are no more.
+        Reserved = 14,
+        /// The server has not heard of the client for a while: is the session still its own? The answer
+        /// is a Renew, or a Detach of a client that has no such session.
+        Ask = 15,
     }
 }
 
@@ -96,6 +108,11 @@ numbered! {
         NoPage = 6,
         /// The server leaves and takes no client.
         Leaving = 7,
+        /// The server has taken back what it gave in this session: it has not heard of the client for
+        /// the lease, or ends at once.
+        Expired = 8,
+        /// The servers cannot hold the volume: not sent, but what an attaching client says.
+        NoRoom = 9,
     }
 }
 
@@ -126,7 +143,7 @@ layouts! {
         pub block: U64,
         /// See the table.
         pub version: U64,
-        /// Handle of the steered buffer that waits for the page.
+        /// Handle of the steered buffer that waits for the page; in an Attached the lease.
         pub target: U64,
     }
 
@@ -175,12 +192,15 @@ impl Header {
         let plain = reason == 0 && window == 0;
         match kind {
             Kind::Attach => false,
-            Kind::Attached => reason == 0 && no_target,
+            Kind::Attached => reason == 0,
             Kind::Renew | Kind::Detach | Kind::Detached => {
                 plain && block == 0 && version == 0 && no_target
             }
-            Kind::Renewed => plain && version == 0 && no_target,
+            Kind::Renewed | Kind::Reserve | Kind::Reserved => plain && version == 0 && no_target,
             Kind::Leave => plain && version == 0 && no_target && self.request.get() == 0,
+            Kind::Ask => {
+                plain && block == 0 && version == 0 && no_target && self.request.get() == 0
+            }
             Kind::Read => plain && version == 0 && block <= MAX_BLOCK,
             Kind::Page | Kind::Write | Kind::Written => {
                 plain && version != 0 && no_target && block <= MAX_BLOCK

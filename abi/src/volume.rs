@@ -79,6 +79,23 @@ numbered! {
 pub const VOLUME_ACTIVE: u32 = 1;
 /// Flag of [`VolumeInfo`]: repair is at work.
 pub const VOLUME_REPAIRS: u32 = 2;
+/// Flag of [`VolumeInfo`]: it takes room at its servers only as it is written.
+pub const VOLUME_THIN: u32 = 4;
+/// Flag of [`VolumeInfo`]: some written blocks have fewer live copies than they should.
+pub const VOLUME_DEGRADED: u32 = 8;
+/// Flag of [`VolumeInfo`]: no block can be written that was not written before.
+pub const VOLUME_FULL: u32 = 16;
+/// Flag of [`VolumeInfo`]: servers have taken back its memory, and with it the last copies of blocks. All
+/// requests fail; detach it.
+pub const VOLUME_TAKEN_BACK: u32 = 32;
+
+/// Flag of [`AttachVolume`]: reserve nothing; the servers may hold less than the volume.
+pub const ATTACH_THIN: u32 = 1;
+
+/// Flag of [`VolumeServer`]: it wants to leave.
+pub const SERVER_LEAVING: u16 = 1;
+/// Flag of [`VolumeServer`]: it takes no page that it does not have already.
+pub const SERVER_FULL: u16 = 2;
 
 /// Flag of [`MemoryInfo`]: memory is given.
 pub const MEMORY_SERVED: u32 = 1;
@@ -92,9 +109,9 @@ layouts! {
     /// Attaches a volume and makes its block device; waits until enough servers have answered.
     ///
     /// Fails with `BadLength` (size, replicas or list of servers beyond limits), `Exhausted`
-    /// (volumes, or datagram ports), `TimedOut` (too few servers give memory: they have refused, or
-    /// have not answered in time).
-    #[bytes(80)]
+    /// (volumes, or datagram ports), `TimedOut` (too few servers give memory: they have refused, have
+    /// not answered in time, or cannot hold the volume).
+    #[bytes(88)]
     pub struct AttachVolume {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
@@ -106,15 +123,18 @@ layouts! {
         pub replicas: U16,
         /// In: how many servers there are.
         pub server_count: U16,
-        /// Out: after `TimedOut` a [`crate::remote_memory::Reason`] that a server has given; zero
-        /// if none has answered.
+        /// Out: after `TimedOut` a [`crate::remote_memory::Reason`] that a server has given, or
+        /// `NoRoom`; zero if none has answered.
         pub reason: U16,
         /// Zero.
         pub reserved0: U16,
         /// In: longest time of a request, in milliseconds; zero: 20 seconds.
         pub request_timeout_ms: U32,
-        /// Zero.
-        pub reserved1: U32,
+        /// In: 0 or [`ATTACH_THIN`].
+        pub flags: U32,
+        /// Out: after `NoRoom` the pages of the volume that the servers can hold together, copies
+        /// included.
+        pub room: U64,
         /// In: what the servers ask for.
         pub key: Secret,
         /// In: their nodes; zero behind the last.
@@ -133,7 +153,7 @@ layouts! {
     }
 
     /// What has happened to a volume since it was attached.
-    #[bytes(112)]
+    #[bytes(128)]
     pub struct VolumeCounters {
         /// Pages that were asked for.
         pub reads: U64,
@@ -163,16 +183,22 @@ layouts! {
         pub lost_servers: U64,
         /// Pages that were copied within this node, as they could not come where they were wanted.
         pub pages_copied: U64,
+        /// Writes that have failed because servers are full.
+        pub full: U64,
+        /// Writes that have ended well with fewer copies than they should have, as servers were
+        /// missing.
+        pub degraded: U64,
     }
 
     /// How a volume is. Fails with `NoSuchVolume`.
-    #[bytes(168)]
+    #[bytes(192)]
     pub struct VolumeInfo {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
         /// In: N of `/dev/qnicmemN`.
         pub volume: U32,
-        /// Out: [`VOLUME_ACTIVE`], [`VOLUME_REPAIRS`].
+        /// Out: [`VOLUME_ACTIVE`], [`VOLUME_REPAIRS`], [`VOLUME_THIN`], [`VOLUME_DEGRADED`],
+        /// [`VOLUME_FULL`], [`VOLUME_TAKEN_BACK`].
         pub flags: U32,
         /// Out: on how many servers each block is kept.
         pub replicas: U16,
@@ -186,14 +212,18 @@ layouts! {
         pub missing: U64,
         /// Out: blocks of which no copy is left.
         pub lost: U64,
+        /// Out: written blocks with fewer live copies than they should have.
+        pub degraded: U64,
+        /// Out: longest time of a request, in milliseconds.
+        pub request_timeout_ms: U32,
         /// Zero.
-        pub reserved: U64,
+        pub reserved: U32,
         /// Out: what has happened.
         pub counters: VolumeCounters,
     }
 
     /// How a server of a volume is. Fails with `NoSuchVolume`, `NoSuchNode` (no such server).
-    #[bytes(40)]
+    #[bytes(56)]
     pub struct VolumeServer {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
@@ -205,12 +235,17 @@ layouts! {
         pub node: U16,
         /// Out: a [`ServerState`].
         pub state: U16,
-        /// Out: not zero if it wants to leave.
-        pub leaving: U16,
+        /// Out: [`SERVER_LEAVING`], [`SERVER_FULL`].
+        pub flags: U16,
         /// Out: blocks whose newest version it has.
         pub pages: U64,
         /// Out: pages that the volume may have there.
         pub granted: U64,
+        /// Out: pages there that are reserved for it.
+        pub reserved: U64,
+        /// Out: a silence of the client of so many milliseconds ends its session there; zero before
+        /// the first one.
+        pub lease_ms: U64,
         /// Out: smoothed round trip in nanoseconds; zero before the first one.
         pub round_trip_ns: U64,
     }
@@ -246,7 +281,7 @@ layouts! {
         /// In: pages for one client; zero: all.
         pub quota: U64,
         /// In: a client that has said nothing for so many milliseconds has lost its pages; zero:
-        /// 15 seconds.
+        /// five minutes.
         pub lease_ms: U32,
         /// Zero.
         pub reserved: U32,
@@ -271,7 +306,7 @@ layouts! {
     }
 
     /// How the memory is that this node gives.
-    #[bytes(96)]
+    #[bytes(104)]
     pub struct MemoryInfo {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
@@ -285,8 +320,10 @@ layouts! {
         pub clients: U64,
         /// Out: what has happened.
         pub counters: MemoryCounters,
-        /// Zero.
-        pub reserved: U64,
+        /// Out: pages that clients have or that are reserved for them.
+        pub committed: U64,
+        /// Out: the lease, in milliseconds.
+        pub lease_ms: U64,
     }
 
     /// What has happened since memory is given.
@@ -329,8 +366,8 @@ mod tests {
 
     #[test]
     fn ioctl_numbers_are_linux_iowr() {
-        // _IOWR('Q', 20, 80 bytes) of <asm-generic/ioctl.h>
-        assert_eq!(ATTACH_VOLUME, 0xc050_5114);
-        assert_eq!(MEMORY_INFO, 0xc060_511b);
+        // _IOWR('Q', 20, 88 bytes) of <asm-generic/ioctl.h>
+        assert_eq!(ATTACH_VOLUME, 0xc058_5114);
+        assert_eq!(MEMORY_INFO, 0xc068_511b);
     }
 }

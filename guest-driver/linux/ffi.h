@@ -277,7 +277,7 @@ s32 qnic_pin_new(u64 address, u64 bytes, struct qnic_pin **pin, u64 *physical);
 void qnic_pin_free(struct qnic_pin *pin);
 
 /* Remote memory. A page of a request of the block layer was read or written; atomic. */
-void qnic_volume_done(u64 token, bool failed);
+void qnic_volume_done(u64 token, s32 error);
 /* Returns true if so many pages are free without taking them from other users. */
 bool qnic_may_take_pages(u64 pages);
 

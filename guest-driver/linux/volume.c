@@ -44,24 +44,23 @@ struct qnic_volume {
 /* Beside each request. */
 struct transfer {
 	atomic_t pages;			/* under way, and 1 while queue_rq is at it */
-	bool failed;
+	blk_status_t status;		/* of a page that has failed */
 };
 
-static void page_ends(struct request *request, bool failed)
+static void page_ends(struct request *request, blk_status_t status)
 {
 	struct transfer *transfer = blk_mq_rq_to_pdu(request);
 
-	if (failed)
-		WRITE_ONCE(transfer->failed, true);
+	if (status)
+		WRITE_ONCE(transfer->status, status);
 	/* Full order: the last one sees whether another one has failed. */
 	if (atomic_dec_and_test(&transfer->pages))
-		blk_mq_end_request(request,
-				   READ_ONCE(transfer->failed) ? BLK_STS_IOERR : BLK_STS_OK);
+		blk_mq_end_request(request, READ_ONCE(transfer->status));
 }
 
-void qnic_volume_done(u64 token, bool failed)
+void qnic_volume_done(u64 token, s32 error)
 {
-	page_ends((struct request *)(uintptr_t)token, failed);
+	page_ends((struct request *)(uintptr_t)token, errno_to_blk_status(error));
 }
 
 /* dma_alignment and the size of a block let only whole pages through. */
@@ -92,7 +91,7 @@ static blk_status_t queue_rq(struct blk_mq_hw_ctx *queue, const struct blk_mq_qu
 	if (!is_whole_pages(request))
 		return BLK_STS_IOERR;
 	atomic_set(&transfer->pages, 1);
-	transfer->failed = false;
+	transfer->status = BLK_STS_OK;
 	blk_mq_start_request(request);
 	/*
 	 * The client is served when softirqs are enabled again, at once and on a stack of their
@@ -106,9 +105,9 @@ static blk_status_t queue_rq(struct blk_mq_hw_ctx *queue, const struct blk_mq_qu
 		qnic_page_get(address);
 		if (!qnic_rs_volume_transfer(volume->rust, writes, block++, address,
 					     (uintptr_t)request))
-			page_ends(request, true);
+			page_ends(request, BLK_STS_IOERR);
 	}
-	page_ends(request, false);
+	page_ends(request, BLK_STS_OK);
 	/* The last request of a batch, and the task is about to wait: service runs in its place. */
 	if (data->last && op_is_sync(request->cmd_flags))
 		qnic_rs_volume_look_on(volume->rust);

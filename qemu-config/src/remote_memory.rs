@@ -53,7 +53,8 @@ fn attach(
     let servers: Vec<_> = numbers.map(|number| number.to_string()).collect();
     let command = tool("attach", memory.size.0, memory.key.as_deref())
         .args(["--replicas", &memory.replicas.to_string()])
-        .args(["--servers", &servers.join(",")]);
+        .args(["--servers", &servers.join(",")])
+        .args(memory.thin.then_some("--thin"));
     let attaches = memory.describe(device);
     let said = said_by(node, &attaches, &node.run(&command, limit)?)?;
     match said.trim() == device {
@@ -64,7 +65,11 @@ fn attach(
 
 fn serve(served: &Served) -> GuestCommand {
     let clients = served.clients.to_string();
-    tool("serve", served.size.0, served.key.as_deref()).args(["--clients", &clients])
+    let command = tool("serve", served.size.0, served.key.as_deref()).args(["--clients", &clients]);
+    served.lease.iter().fold(command, |command, lease| {
+        let seconds = lease.get() / 1_000_000_000;
+        command.args(["--lease", &seconds.to_string()])
+    })
 }
 
 /// The tool, with a size and a key.
@@ -113,13 +118,15 @@ mod tests {
         let mut served = Served {
             size: ByteSize::mib(3),
             clients: 2,
+            lease: None,
             key: None,
         };
         let path = REMOTE_MEMORY_PATH;
         let expected = format!("{path} serve --size 3072KiB --clients 2");
         assert_eq!(words(&serve(&served)), expected);
         served.key = Some("0a".into());
-        let expected = format!("{path} serve --size 3072KiB --key 0a --clients 2");
+        served.lease = Some("2m".parse().unwrap());
+        let expected = format!("{path} serve --size 3072KiB --key 0a --clients 2 --lease 120");
         assert_eq!(words(&serve(&served)), expected);
     }
 }

@@ -66,6 +66,7 @@ impl Nodes {
             key: KEY,
             blocks: BLOCKS,
             replicas,
+            thin: false,
             servers: (0..servers).map(address).collect(),
             requests: 64,
             copies: 8,
@@ -324,7 +325,11 @@ fn without_key_or_server_attaching_fails_with_the_reason() {
     let refused = cluster.attach(other).err().unwrap();
     let server = cluster.config(1).servers[0];
     let reason = Reason::WrongKey;
-    let refusal = AttachRefusal { server, reason };
+    let refusal = AttachRefusal {
+        server,
+        reason,
+        room: 0,
+    };
     assert_eq!(refused, AttachError::Refused(Some(refusal)));
 }
 

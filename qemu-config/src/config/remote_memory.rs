@@ -7,14 +7,18 @@
 //! replicas = 2                       # on how many servers each block is kept; 2 if left out
 //! servers = ["n1", "n2", "n3"]
 //! serve = "512MiB"                   # what each of them gives for it; the size if left out
+//! lease = "5m"                       # a silence of its node that costs it what it has there; 5m if left out
+//! thin = false                       # true: attach it though servers may have too little room
 //! key = "5ec2e7"                     # secret, up to 32 hexadecimal digits; none if left out
 //! ```
 //!
-//! A server that several tables name gives all of them together so much, to the first that asks.
-//! It has one key, so these tables have the same.
+//! A server that several tables name gives all of them together so much; each device has reserved what it
+//! needs when it is made. The server has the longest lease of these tables. It has one key, so the
+//! tables have the same.
 
 use std::collections::BTreeMap;
 
+use qnic_config::plan::units::Span;
 use qnic_config::{add, index_of, require, ByteSize, ConfigError, Unique};
 use qnic_limits::{MAX_SERVERS, MAX_VOLUMES};
 
@@ -29,6 +33,8 @@ const MIN_SIZE: ByteSize = ByteSize::mib(1);
 const MAX_SIZE: ByteSize = ByteSize::mib(1 << 20);
 /// Most volumes that a server has pages of.
 const MAX_CLIENTS: u32 = 64;
+/// In nanoseconds, as a lease is.
+const SECOND: u64 = 1_000_000_000;
 /// Most digits of a key.
 const MAX_KEY: usize = 32;
 
@@ -39,6 +45,8 @@ pub(crate) struct Served {
     pub(crate) size: ByteSize,
     /// How many devices there are.
     pub(crate) clients: u32,
+    /// The longest of those that tables ask for; `None`: that of the tool.
+    pub(crate) lease: Option<Span>,
     /// As [`RemoteMemorySpec::key`].
     pub(crate) key: Option<String>,
 }
@@ -52,10 +60,12 @@ impl ClusterSpec {
                 let served = all.entry(server).or_insert(Served {
                     size: ByteSize(0),
                     clients: 0,
+                    lease: None,
                     key: None,
                 });
                 served.size.0 = served.size.0.saturating_add(memory.served().0);
                 served.clients += 1;
+                served.lease = served.lease.max(memory.lease);
                 served.key = served.key.take().or_else(|| memory.key.clone());
             }
         }
@@ -145,7 +155,12 @@ fn check_table(memory: &RemoteMemorySpec, nodes: &[&str], key: &str) -> Result<(
         memory.size,
         ByteSize(given)
     );
-    require(given >= wanted.0, format!("{key}.serve"), message)?;
+    let fits = memory.thin || given >= wanted.0;
+    require(fits, format!("{key}.serve"), message)?;
+    let lease = memory.lease.unwrap_or(Span::MAX);
+    let message = "expected a whole number of seconds, 1s to 10m";
+    let is_whole = lease.get() > 0 && lease.get() % SECOND == 0;
+    require(is_whole, format!("{key}.lease"), message)?;
     let secret = memory.key.as_deref().unwrap_or("0");
     let fits = (1..=MAX_KEY).contains(&secret.len())
         && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -219,6 +234,26 @@ name = \"c\"\n[[node]]\nname = \"n\"\ncount = 4\n[[node]]\nname = \"plain\"\nnic
         assert_eq!(spec.remote_memory[0].replicas, 2);
     }
 
+    /// The longest lease counts where tables share a server; a thin device needs no room.
+    #[test]
+    fn a_device_has_a_lease_and_may_be_thin() {
+        let text = GOOD.replacen("servers = ", "lease = \"30s\"\nservers = ", 1);
+        let text = text.replacen(
+            "serve = \"48MiB\"",
+            "serve = \"4MiB\"\nlease = \"2m\"\nthin = true",
+            1,
+        );
+        let spec = parse(&text).unwrap();
+        assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
+        let served = spec.served();
+        let lease = |node: &str| served[node].lease.map(|lease| lease.get() / SECOND);
+        assert_eq!(
+            ["n0", "n1", "n2", "n3"].map(lease),
+            [None, Some(30), Some(120), Some(120)]
+        );
+        assert!(spec.remote_memory[1].thin && !spec.remote_memory[0].thin);
+    }
+
     /// A server gives what all tables ask of it.
     #[test]
     fn servers_give_to_all_who_name_them() {
@@ -256,6 +291,8 @@ name = \"c\"\n[[node]]\nname = \"n\"\ncount = 4\n[[node]]\nname = \"plain\"\nnic
             "48MiB" => "47MiB" | c.toml:18:9: remote_memory[1].serve: expected 96MiB of all servers together, which 1 replicas of 96MiB take, found 94MiB
             "48MiB" => "0MiB" | c.toml:18:9: remote_memory[1].serve: expected 1MiB to 1TiB
             "48MiB" => "192MiB" | c.toml:18:9: remote_memory[1].serve: node "n2" would give 256MiB in all, and has 256MiB itself
+            key = "0A" => lease = "0s" | c.toml:12:9: remote_memory[0].lease: expected a whole number of seconds, 1s to 10m
+            key = "0A" => lease = "1500ms" | c.toml:12:9: remote_memory[0].lease: expected a whole number of seconds, 1s to 10m
             key = "0A" => key = "" | c.toml:12:7: remote_memory[0].key: expected 1 to 32 hexadecimal digits
             key = "0A" => key = "+1" | c.toml:12:7: remote_memory[0].key: expected 1 to 32 hexadecimal digits
             key = "0A" => | c.toml:19:7: remote_memory[1].key: node "n2" has another key in remote_memory[0]: it has one only

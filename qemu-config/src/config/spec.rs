@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use qnic_config::plan::units::Span;
 use qnic_config::{check_metrics_address, require, ByteSize, ConfigError, Engines};
 use qnic_images::KernelSeries;
 use serde::{Deserialize, Serialize, Serializer};
@@ -151,6 +152,11 @@ pub struct RemoteMemorySpec {
     pub servers: Vec<String>,
     /// What each of them gives for it; `None`: as much as the size.
     pub serve: Option<ByteSize>,
+    /// A silence of the node for so long costs it what it has there; `None`: five minutes.
+    pub lease: Option<Span>,
+    /// It is made though its servers may have less room than it needs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub thin: bool,
     /// Secret that its servers ask for, in hexadecimal digits.
     pub key: Option<String>,
 }

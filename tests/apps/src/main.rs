@@ -40,6 +40,7 @@ mod stream;
 mod wakeups;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -146,12 +147,16 @@ enum Role {
     HostileGuest(hostile_guest::Options),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
     let path = std::env::args_os().next().unwrap_or_default();
     if Path::new(&path).ends_with("qnic-rmem") {
         return rmem::main();
     }
-    match Arguments::parse().role {
+    run(Arguments::parse().role).map(|()| ExitCode::SUCCESS)
+}
+
+fn run(role: Role) -> anyhow::Result<()> {
+    match role {
         Role::Demo(role) => role.run(),
         Role::DiskBench(options) => disks::bench(&options),
         Role::DiskVerify(options) => disks::verify(&options),

@@ -112,6 +112,7 @@ pub(crate) fn verify(options: &ClientOptions) -> Result<()> {
         key: KEY,
         blocks: options.blocks,
         replicas: options.replicas,
+        thin: false,
         servers: options.servers.iter().map(address).collect(),
         requests: DEPTH,
         copies: 8,

@@ -33,6 +33,8 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
             replicas: 2,
             servers: vec!["n1".into(), "n2".into(), "n3".into()],
             serve: Some(ByteSize::mib(6)),
+            lease: Some("2m".parse()?),
+            thin: false,
             key: Some("5ec2e7".into()),
         }];
         on_spec(&spec, machines)

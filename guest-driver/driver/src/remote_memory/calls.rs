@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 use qnic_abi::remote_memory::SERVER_PORT;
 use qnic_abi::volume::{
     self as abi, AttachVolume, LeaveMemory, MemoryCounters, MemoryInfo, ServeMemory,
-    VolumeCounters, VolumeInfo, VolumeLatency, VolumeServer, LEAVE_NOW, MAX_PAGES_UNDER_WAY,
-    MEMORY_LEAVING, MEMORY_SERVED, VOLUME_ACTIVE, VOLUME_REPAIRS,
+    VolumeCounters, VolumeInfo, VolumeLatency, VolumeServer, ATTACH_THIN, LEAVE_NOW,
+    MAX_PAGES_UNDER_WAY, MEMORY_LEAVING, MEMORY_SERVED, SERVER_FULL, SERVER_LEAVING, VOLUME_ACTIVE,
+    VOLUME_DEGRADED, VOLUME_FULL, VOLUME_REPAIRS, VOLUME_TAKEN_BACK, VOLUME_THIN,
 };
 use qnic_abi::{NodeId, Status};
 
@@ -28,7 +29,7 @@ const WINDOW: u16 = 64;
 /// Clients of a server, by default.
 const CLIENTS: usize = 16;
 /// How long a client may be silent, by default.
-const LEASE_MS: u64 = 15_000;
+const LEASE_MS: u64 = 300_000;
 /// How often clients are told that a server leaves.
 const LEAVE_INTERVAL: u64 = 100 * MS;
 
@@ -44,7 +45,8 @@ pub(crate) fn client_config(
     client: u64,
 ) -> Result<ClientConfig, CallError> {
     let count = usize::from(call.server_count.get());
-    let reserved = call.reserved0.get() != 0 || call.reserved1.get() != 0;
+    let flags = call.flags.get();
+    let reserved = call.reserved0.get() != 0 || flags & !ATTACH_THIN != 0;
     let listed = call.servers.get(..count).ok_or(CallError::Invalid)?;
     if reserved || call.servers[count..].iter().any(|node| node.get() != 0) {
         return Err(CallError::Invalid);
@@ -67,6 +69,7 @@ pub(crate) fn client_config(
         key: call.key,
         blocks: call.blocks.get(),
         replicas: call.replicas.get().into(),
+        thin: flags & ATTACH_THIN != 0,
         servers,
         requests: MAX_PAGES_UNDER_WAY,
         copies: COPIES,
@@ -117,8 +120,14 @@ pub(crate) fn attach_status(
         AttachError::Config(_) => Ok(Status::BadLength),
         AttachError::Bind(error) => bind_status(error),
         AttachError::Refused(refusal) => {
-            if let Some(AttachRefusal { server, reason }) = refusal {
+            if let Some(AttachRefusal {
+                server,
+                reason,
+                room,
+            }) = refusal
+            {
                 call.reason = (reason as u16).into();
+                call.room = room.into();
                 call.volume = u32::from(server.node.0).into();
             }
             Ok(Status::TimedOut)
@@ -148,19 +157,28 @@ impl<P: Platform> Volume<P> {
     pub fn info(&self, call: &mut VolumeInfo) {
         let status = self.status();
         let (counters, repair) = (status.counters, status.repair);
-        let active = status.state == ClientState::Active;
-        let active = u32::from(active) * VOLUME_ACTIVE;
-        let repairs = u32::from(repair.running) * VOLUME_REPAIRS;
+        let flags = [
+            (status.state == ClientState::Active, VOLUME_ACTIVE),
+            (repair.running, VOLUME_REPAIRS),
+            (self.is_thin(), VOLUME_THIN),
+            (status.degraded > 0, VOLUME_DEGRADED),
+            (status.full, VOLUME_FULL),
+            (status.taken_back, VOLUME_TAKEN_BACK),
+        ];
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
+        let flags: u32 = flags.map(|(_, flag)| flag).sum();
         *call = VolumeInfo {
             status: Status::Ok.code().into(),
             volume: call.volume,
-            flags: (active | repairs).into(),
+            flags: flags.into(),
             replicas: (self.replicas() as u16).into(),
             server_count: (self.servers() as u16).into(),
             blocks: self.blocks().into(),
             repair_position: repair.position.into(),
             missing: repair.missing.into(),
             lost: repair.lost.into(),
+            degraded: status.degraded.into(),
+            request_timeout_ms: ((self.request_timeout() / MS) as u32).into(),
             reserved: 0.into(),
             counters: copied_counters!(
                 VolumeCounters {
@@ -168,7 +186,8 @@ impl<P: Platform> Volume<P> {
                     pages_copied: status.pages_copied.into()
                 },
                 counters: reads, writes, failed, timed_out, retransmissions, stale_answers,
-                    bad_answers, foreign, attached, silences, returned, lost_servers
+                    bad_answers, foreign, attached, silences, returned, lost_servers, full,
+                    degraded
             ),
         };
     }
@@ -189,9 +208,13 @@ impl<P: Platform> Volume<P> {
         call.status = Status::Ok.code().into();
         call.node = server.address.node.0.into();
         call.state = (state as u16).into();
-        call.leaving = u16::from(server.leaving).into();
+        let leaving = u16::from(server.leaving) * SERVER_LEAVING;
+        let full = u16::from(server.full) * SERVER_FULL;
+        call.flags = (leaving | full).into();
         call.pages = server.pages.into();
         call.granted = server.granted.into();
+        call.reserved = server.reserved.into();
+        call.lease_ms = server.lease_ms.into();
         call.round_trip_ns = server.round_trip.into();
     }
 
@@ -223,7 +246,13 @@ impl<P: Platform> Memory<P> {
         if flags & !LEAVE_NOW != 0 || call.reserved.get() != 0 {
             return Err(CallError::Invalid);
         }
-        let left = flags == LEAVE_NOW || self.leave(u64::from(call.timeout_ms.get()) * MS);
+        let left = match flags == LEAVE_NOW {
+            true => {
+                self.take_back();
+                true
+            }
+            false => self.leave(u64::from(call.timeout_ms.get()) * MS),
+        };
         let status = if left { Status::Ok } else { Status::TimedOut };
         call.status = status.code().into();
         Ok(left)
@@ -244,7 +273,8 @@ impl<P: Platform> Memory<P> {
                 MemoryCounters {},
                 counters: reads, writes, stale_writes, refused, dropped, malformed, expired
             ),
-            reserved: 0.into(),
+            committed: (status.committed as u64).into(),
+            lease_ms: (status.lease / MS).into(),
         };
     }
 }
@@ -292,7 +322,7 @@ mod tests {
         call.server_count = 2.into();
         assert_eq!(client_config(&call, 5, 9).err(), Some(CallError::Invalid));
         let mut call = attach();
-        call.reserved1 = 1.into();
+        call.flags = 2.into();
         assert_eq!(client_config(&call, 5, 9).err(), Some(CallError::Invalid));
     }
 

@@ -60,6 +60,14 @@ pub(super) fn refusal(request: &Header, reason: Reason) -> Header {
     }
 }
 
+/// This header as that of the refusal of a session that is over.
+pub(super) fn expired(header: Header) -> Header {
+    Header {
+        reason: Reason::Expired as u8,
+        ..header
+    }
+}
+
 /// A message without data.
 pub(super) fn bare<'a, P>(to: Address, header: &impl AsHeader) -> Transmit<'a, P> {
     Transmit {

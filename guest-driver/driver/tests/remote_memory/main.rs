@@ -4,6 +4,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`stories`] | single events, one by one |
+//! | [`silence`] | clients and servers that stand still or are cut off, and memory that is taken back |
+//! | [`room`] | reservations, and servers that are full |
 //! | [`load`] | retransmissions, with slow servers and lossy wires |
 //! | [`hostile`] | messages that no client or server sends |
 //! | [`campaign`] | seeds in which everything happens |
@@ -20,6 +22,8 @@ mod load;
 mod nodes;
 mod oracle;
 mod page;
+mod room;
+mod silence;
 mod stories;
 mod wire;
 mod world;

@@ -48,7 +48,8 @@ impl Quality {
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) quality: Quality,
-    /// Packets that were lost by chance.
+    /// Packets that were sent, and those that were lost by chance.
+    pub(crate) sent: u64,
     pub(crate) lost: u64,
     /// Pairs (from, to) that are cut.
     cut: BTreeSet<(u16, u16)>,
@@ -60,6 +61,7 @@ impl Wire {
     pub(crate) fn new(quality: Quality) -> Self {
         Wire {
             quality,
+            sent: 0,
             lost: 0,
             cut: BTreeSet::new(),
             lost_pages: (0, 0),
@@ -90,6 +92,7 @@ impl Wire {
     /// The delays after which a packet arrives: none, one or two.
     pub(crate) fn carry(&mut self, rng: &mut Rng, packet: &Packet) -> Vec<u64> {
         let way = (packet.from.node.0, packet.to.node.0);
+        self.sent += 1;
         let quality = &self.quality;
         let chance = |rng: &mut Rng, permille| rng.u32(0..1000) < permille;
         if self.cut.contains(&way) {

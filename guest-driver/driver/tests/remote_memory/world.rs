@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use qnic_abi::remote_memory::Kind;
+use qnic_abi::remote_memory::{Attach, Kind, HEADER_BYTES};
 use qnic_abi::{NodeId, Secret};
 use qnic_driver::datagram::Address;
 use qnic_driver::remote_memory::{
     ClientConfig, ClientState, Limits, ServerConfig, ServerState, Ticket,
 };
+use zerocopy::IntoBytes;
 
 use crate::copies::Copies;
 use crate::nodes::{sending, without_allocation, ClientNode, Sending, ServerNode};
@@ -42,6 +43,8 @@ pub(crate) struct Node {
     pub(crate) lies: u32,
     /// The packets that it has sent, for a liar to send again.
     said: Vec<Packet>,
+    /// Until then it stands still; what arrives meanwhile waits.
+    paused_until: u64,
 }
 
 enum Event {
@@ -102,6 +105,7 @@ impl World {
             life: 0,
             lies: 0,
             said: Vec::new(),
+            paused_until: 0,
         };
         World {
             now: 1000 * MS,
@@ -159,6 +163,7 @@ impl World {
             key: KEY,
             blocks: BLOCKS,
             replicas,
+            thin: false,
             servers: servers.iter().map(|server| address(*server)).collect(),
             requests: 16,
             copies: 3,
@@ -249,9 +254,11 @@ impl World {
             Role::Server(node) => node.server.deadline(),
         };
         let timers = self.nodes.iter().enumerate();
-        let timer = timers
-            .filter_map(|(index, node)| Some((due(&node.role)?, index)))
-            .min();
+        let timers = timers.filter_map(|(index, node)| {
+            let due = due(&node.role)?.max(node.paused_until);
+            Some((due, index))
+        });
+        let timer = timers.min();
         let event = self.events.first_key_value().map(|(key, _)| *key);
         let event_time = event.map_or(u64::MAX, |key| key.0);
         let time = event_time.min(timer.map_or(u64::MAX, |timer| timer.0));
@@ -271,7 +278,25 @@ impl World {
         true
     }
 
+    /// A node stands still for so long, with all that it has.
+    pub(crate) fn pause(&mut self, node: usize, nanoseconds: u64) {
+        self.nodes[node].paused_until = self.now + nanoseconds;
+    }
+
+    /// For how long the node of an event still stands still.
+    fn pause_of(&self, event: &Event) -> u64 {
+        let node = match event {
+            Event::Arrives(packet) => packet.to.node.0.into(),
+            Event::Reads { node, .. } | Event::Works { node, .. } => *node,
+        };
+        self.nodes[node].paused_until.saturating_sub(self.now)
+    }
+
     fn happen(&mut self, event: Event) {
+        let pause = self.pause_of(&event);
+        if pause > 0 {
+            return self.schedule(pause, event);
+        }
         match event {
             Event::Arrives(packet) => {
                 let node = usize::from(packet.to.node.0);
@@ -522,6 +547,26 @@ impl World {
                         .for_each(|server| eprintln!("    {server:?}"));
                 }
             }
+        }
+    }
+
+    /// The message of an earlier client of a node that asks a server for memory.
+    pub(crate) fn attach_of_another_life(&mut self, client: usize, server: usize) -> Packet {
+        let attach = Attach {
+            kind: Kind::Attach as u8,
+            client: self.rng.u64(1..).into(),
+            volume: 7.into(),
+            key: KEY.0,
+            ..Attach::default()
+        };
+        let mut header = [0; HEADER_BYTES];
+        header.copy_from_slice(attach.as_bytes());
+        Packet {
+            from: address(client),
+            to: address(server),
+            header,
+            target: 0,
+            data: None,
         }
     }
 

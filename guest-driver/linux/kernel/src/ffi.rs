@@ -8,6 +8,7 @@ include!(concat!(env!("OUT_DIR"), "/ffi.rs"));
 pub(crate) mod errno {
     pub(crate) const ESRCH: i32 = 3;
     pub(crate) const EINTR: i32 = 4;
+    pub(crate) const EIO: i32 = 5;
     pub(crate) const EAGAIN: i32 = 11;
     pub(crate) const ENOMEM: i32 = 12;
     pub(crate) const EACCES: i32 = 13;

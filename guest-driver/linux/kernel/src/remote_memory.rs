@@ -29,9 +29,14 @@ impl VolumeUser<Kernel> for Blocks {
     fn done(&self, token: u64, result: Result<(), Failure>, page: Buffer<Kernel>) {
         // The request still holds its page: it goes before the request ends.
         drop(page);
+        let error = match result {
+            Ok(()) => 0,
+            Err(Failure::Full) => -errno::ENOSPC,
+            Err(_) => -errno::EIO,
+        };
         // SAFETY: the token is the request that `qnic_rs_volume_transfer` came with, and each
         // transfer that was taken ends once.
-        unsafe { ffi::qnic_volume_done(token, result.is_err()) }
+        unsafe { ffi::qnic_volume_done(token, error) }
     }
 }
 

@@ -2,10 +2,12 @@
 //! of other nodes, and memory of this node for others. The kernel does it, this tool asks for it.
 //! It is `qnic-app` by another name: a guest has what the two share once.
 //!
-//! Exit status: 0 if it is done, 1 if not, 2 for a wrong command line.
+//! Exit status: 0 if it is done, 1 if not, 2 for a wrong command line; 3 of `status` if a volume is not
+//! as it should be.
 
 mod status;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
@@ -14,8 +16,8 @@ use qnic::remote_memory::RemoteMemory;
 use qnic::Status;
 use qnic_abi::remote_memory::Reason;
 use qnic_abi::volume::{
-    AttachVolume, DetachVolume, LeaveMemory, ServeMemory, VolumeInfo, LEAVE_NOW, MAX_SERVERS,
-    MAX_VOLUMES,
+    AttachVolume, DetachVolume, LeaveMemory, ServeMemory, VolumeInfo, ATTACH_THIN, LEAVE_NOW,
+    MAX_SERVERS, MAX_VOLUMES,
 };
 use qnic_abi::{Secret, PAGE_SIZE};
 use qnic_config::ByteSize;
@@ -50,7 +52,8 @@ enum Action {
     Serve(ServeOptions),
     /// Moves what others have here to other servers, and takes the memory back
     Leave(LeaveOptions),
-    /// Shows volumes, their servers, and the memory that this node gives
+    /// Shows volumes, their servers, and the memory that this node gives; exits with 3 if a volume
+    /// lacks copies, is full, or was taken back
     Status(StatusOptions),
 }
 
@@ -73,6 +76,10 @@ struct AttachOptions {
     /// Longest time of a request in seconds, before it fails [default: 20]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=600))]
     timeout: Option<u32>,
+    /// Attaches though the servers may have less room than the device with its replicas: writes that find
+    /// them full fail
+    #[arg(long)]
+    thin: bool,
 }
 
 #[derive(Args)]
@@ -94,6 +101,9 @@ struct ServeOptions {
     /// Memory for one client at most [default: all]
     #[arg(long, value_name = "SIZE")]
     quota: Option<ByteSize>,
+    /// A client that is silent for so long, in seconds, loses what it has here [default: 300]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
+    lease: Option<u32>,
     /// Clients at the same time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: u32,
@@ -107,7 +117,7 @@ struct ServeOptions {
   qnic-rmem leave --timeout 120")]
 struct LeaveOptions {
     /// Longest time to wait for clients to move their pages, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86400))]
     timeout: u32,
     /// Ends at once: what clients have here is lost
     #[arg(long)]
@@ -149,13 +159,26 @@ fn pages(size: ByteSize) -> Result<u64> {
     }
 }
 
-/// Why a volume that needs so many servers has not got them; a refused [`AttachVolume`] says it.
+/// Why a volume is not attached; a refused [`AttachVolume`] says it.
 fn refusal(call: &AttachVolume) -> String {
-    let code = call.reason.get();
+    let (code, replicas) = (call.reason.get(), call.replicas.get());
     let node = call.volume;
+    let few = format!(
+        "the volume is not attached, as fewer than {replicas} of these servers give memory"
+    );
     let why = match u8::try_from(code).map(Reason::try_from) {
         _ if code == 0 => {
-            return "some have not answered: does `qnic-rmem serve` run there?".to_owned()
+            return format!("{few}: some have not answered: does `qnic-rmem serve` run there?")
+        }
+        Ok(Ok(Reason::NoRoom)) => {
+            let size = |pages: u64| ByteSize(pages.saturating_mul(PAGE_SIZE as u64));
+            return format!(
+                "the volume is not attached, as it needs {} ({} on {replicas} servers), and these \
+                 servers can hold {} of it: serve more, or attach it with --thin",
+                size(call.blocks.get().saturating_mul(replicas.into())),
+                size(call.blocks.get()),
+                size(call.room.get()),
+            );
         }
         Ok(Ok(Reason::WrongKey)) => "has another key".to_owned(),
         Ok(Ok(Reason::VolumeInUse)) => "has given this volume to another client".to_owned(),
@@ -163,7 +186,7 @@ fn refusal(call: &AttachVolume) -> String {
         Ok(Ok(Reason::Leaving)) => "is about to leave".to_owned(),
         _ => format!("has refused for reason {code}"),
     };
-    format!("node {node} {why}")
+    format!("{few}: node {node} {why}")
 }
 
 fn attach(options: &AttachOptions) -> Result<()> {
@@ -174,25 +197,31 @@ fn attach(options: &AttachOptions) -> Result<()> {
         server_count: (options.servers.len() as u16).into(),
         key: options.key.unwrap_or_default(),
         request_timeout_ms: (options.timeout.unwrap_or(0) * 1000).into(),
+        flags: if options.thin { ATTACH_THIN } else { 0 }.into(),
         ..AttachVolume::default()
     };
-    if options.servers.len() > MAX_SERVERS {
-        bail!("a volume has at most {MAX_SERVERS} servers");
+    let (count, replicas) = (options.servers.len(), options.replicas);
+    if count > MAX_SERVERS {
+        bail!("a volume has at most {MAX_SERVERS} servers, and {count} are named");
+    }
+    if count < replicas.into() {
+        bail!("{replicas} replicas need at least as many servers, and {count} is named");
+    }
+    for (index, server) in options.servers.iter().enumerate() {
+        if options.servers[..index].contains(server) {
+            bail!("server {server} is named twice: each is named once");
+        }
     }
     for (place, server) in call.servers.iter_mut().zip(&options.servers) {
         *place = (*server).into();
     }
     match memory.attach(&mut call)? {
         Status::Ok => println!("/dev/qnicmem{}", call.volume),
-        Status::TimedOut => bail!(
-            "fewer than {} of these servers give memory: {}",
-            options.replicas,
-            refusal(&call)
-        ),
-        Status::BadLength => bail!(
-            "there are at least as many servers as replicas, each is named once, and the size has limits"
-        ),
-        Status::Exhausted => bail!("this NIC has {MAX_VOLUMES} volumes, or no datagram port left"),
+        Status::TimedOut => bail!("{}", refusal(&call)),
+        Status::BadLength => bail!("{} is more than a volume can have", options.size),
+        Status::Exhausted => {
+            bail!("this NIC has all of its {MAX_VOLUMES} volumes already, or no datagram port left")
+        }
         status => bail!("the volume is not attached: {status}"),
     }
     Ok(())
@@ -227,6 +256,7 @@ fn serve(options: &ServeOptions) -> Result<()> {
         pages: pages(options.size)?.into(),
         quota: quota.unwrap_or(0).into(),
         key: options.key.unwrap_or_default(),
+        lease_ms: (options.lease.unwrap_or(0) * 1000).into(),
         ..ServeMemory::default()
     };
     let served = open()?.serve(&mut call);
@@ -261,21 +291,22 @@ fn open() -> Result<RemoteMemory> {
 }
 
 /// Does what the command line says.
-pub(crate) fn main() -> Result<()> {
+pub(crate) fn main() -> Result<ExitCode> {
     match Arguments::parse().action {
-        Action::Attach(options) => attach(&options),
-        Action::Detach(options) => detach(&options),
-        Action::Serve(options) => serve(&options),
-        Action::Leave(options) => leave(&options),
+        Action::Attach(options) => attach(&options)?,
+        Action::Detach(options) => detach(&options)?,
+        Action::Serve(options) => serve(&options)?,
+        Action::Leave(options) => leave(&options)?,
         Action::Status(options) => {
             let status = status::Report::of(&open()?)?;
             match options.json {
                 true => println!("{}", serde_json::to_string(&status)?),
                 false => print!("{status}"),
             }
-            Ok(())
+            return Ok(status.exit_code());
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
@@ -306,6 +337,8 @@ mod tests {
             "qnic-rmem attach --size 1GiB --servers 1 --key +1",
             "qnic-rmem serve --size 1MiB --key 0123456789012345678901234567890123",
             "qnic-rmem detach /dev/sda",
+            "qnic-rmem serve --size 1MiB --lease 0",
+            "qnic-rmem leave --timeout 100000",
         ] {
             assert!(
                 Arguments::try_parse_from(words.split(' ')).is_err(),
@@ -320,16 +353,25 @@ mod tests {
         let refused = |reason: u16| {
             refusal(&AttachVolume {
                 volume: 7.into(),
+                blocks: (512 << 8).into(),
+                replicas: 2.into(),
                 reason: reason.into(),
+                room: (768 << 8).into(),
                 ..AttachVolume::default()
             })
         };
+        let few = "the volume is not attached, as fewer than 2 of these servers give memory";
         let key = Reason::WrongKey as u16;
-        assert_eq!(refused(key), "node 7 has another key");
+        assert_eq!(refused(key), format!("{few}: node 7 has another key"));
         let leaving = Reason::Leaving as u16;
-        assert_eq!(refused(leaving), "node 7 is about to leave");
+        assert_eq!(refused(leaving), format!("{few}: node 7 is about to leave"));
         assert!(refused(0).contains("have not answered"));
-        assert_eq!(refused(999), "node 7 has refused for reason 999");
+        let unknown = format!("{few}: node 7 has refused for reason 999");
+        assert_eq!(refused(999), unknown);
+        let expected =
+            "the volume is not attached, as it needs 1GiB (512MiB on 2 servers), and these \
+                        servers can hold 768MiB of it: serve more, or attach it with --thin";
+        assert_eq!(refused(Reason::NoRoom as u16), expected);
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub struct Config {
     pub blocks: u64,
     /// Replicas of each block, 1 to [`MAX_REPLICAS`].
     pub replicas: usize,
+    /// Reserve nothing: the servers may hold less than all blocks with their replicas.
+    pub thin: bool,
     /// The servers; those beyond `replicas` share the load, and replace others.
     pub servers: Vec<Address>,
     /// Requests that can be under way.

@@ -28,6 +28,7 @@ impl<P> Client<P> {
         copy.work = Work::Store;
         copy.version = version;
         copy.tried = ServerSet::default();
+        copy.full = ServerSet::default();
         let block = copy.block;
         let holders = self.volume.holders(block);
         let settled = holders.and(self.servers.staying()).count();

@@ -17,6 +17,7 @@ impl<P> Client<P> {
     /// Takes a message. Returns its buffer if the message is done with it: the buffer belongs to
     /// the caller again.
     pub fn handle_message(&mut self, now: u64, arrival: Arrival<'_, P>) -> Option<P> {
+        let now = self.own_time(now);
         let Arrival {
             from,
             header,
@@ -58,6 +59,7 @@ impl<P> Client<P> {
         match kind {
             Kind::Attached => self.attached(now, server, header),
             Kind::Refused if session == 0 => self.attach_refused(now, server, header),
+            Kind::Ask => self.asked(server, session),
             _ if !self.servers.get(server).has_session()
                 || self.servers.get(server).session != session =>
             {
@@ -71,7 +73,11 @@ impl<P> Client<P> {
                 self.received_from(now, server);
                 self.answer(now, server, header, kind);
             }
-            Kind::Renewed => self.received_from(now, server),
+            Kind::Renewed => {
+                self.received_from(now, server);
+                self.servers.get_mut(server).granted = header.block.get();
+            }
+            Kind::Reserved => self.reserved(now, server, header),
             Kind::Leave => {
                 self.received_from(now, server);
                 self.leaves(now, server);
@@ -109,15 +115,17 @@ impl<P> Client<P> {
     /// An answer without a page.
     fn answer(&mut self, now: u64, server: ServerIndex, header: &Header, kind: Kind) {
         let reason = Reason::try_from(header.reason).ok();
-        if reason == Some(Reason::NoSession) {
-            return self.server_lost(now, server);
+        match reason {
+            Some(Reason::NoSession) => return self.server_lost(now, server),
+            Some(Reason::Expired) => return self.taken_back(now, server),
+            _ => {}
         }
         let Some(slot) = self.request_of(header) else {
             self.counters.stale_answers += 1;
             return;
         };
         let request = self.slots.get(slot);
-        let (work, block) = (request.work, request.block);
+        let work = request.work;
         if reason == Some(Reason::NoPage) && !work.brings() && request.tried.has(server) {
             return self.not_there(now, slot, server);
         }
@@ -134,9 +142,8 @@ impl<P> Client<P> {
             (Kind::Written, _) if same => self.written(now, server, slot, leg),
             (Kind::Refused, Some(Reason::Full)) => {
                 self.servers.get_mut(server).full_until = now + FULL_PAUSE;
-                // A server that holds the block needs no room for it, so then the refusal is a lie.
-                let lies = self.volume.holders(block).has(server);
-                self.leg_failed(now, slot, leg, lies);
+                self.slots.get_mut(slot).full.insert(server);
+                self.leg_failed(now, slot, leg, true);
             }
             _ => {
                 self.counters.bad_answers += 1;

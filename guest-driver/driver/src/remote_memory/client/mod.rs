@@ -18,10 +18,17 @@
 //! 2. A write completes when `replicas` servers have acknowledged it. If fewer servers
 //!    answer and have room, it completes when all of these have acknowledged it, at least
 //!    one.
+//!    Fewer copies are enough only while a server is missing: if all are there and some are full, the
+//!    write fails with [`Failure::Full`], at once.
 //! 3. A request ends within [`Limits::request_timeout`], whatever servers and wire do; only the
-//!    NIC can delay that, while it still reads the page.
+//!    NIC can delay that, while it still reads the page. Times in which the client itself stood still
+//!    do not count.
 //! 4. Requests of one block are carried out in the order in which they came.
 //! 5. False messages of a server harm at most the requests that were sent to it.
+//! 6. Unless the volume is thin, servers have reserved room for all its blocks with their replicas
+//!    when it becomes active.
+//! 7. If servers take their memory back, and no other one has what was there, the volume ends as a
+//!    whole: from then on all requests fail with [`Failure::TakenBack`].
 //!
 //! | file | what |
 //! |---|---|
@@ -33,6 +40,7 @@
 //! | `writes`, `reads`, `copies` | the steps that are special to each |
 //! | `messages` | messages of servers |
 //! | `sessions` | attaching, renewing, silence, detaching |
+//! | `reserve` | how many pages each server is to keep free |
 //! | `repair` | finds blocks with too few holders |
 //! | `transmit` | the next message to send |
 //! | `timers` | retransmissions and timeouts |
@@ -44,6 +52,7 @@ mod on_the_way;
 mod reads;
 mod repair;
 mod requests;
+mod reserve;
 mod server_set;
 mod servers;
 mod sessions;
@@ -87,6 +96,8 @@ pub enum ClientState {
     },
     /// It is detached.
     Detached,
+    /// Servers have taken its memory back, and with it the last copies of blocks.
+    TakenBack,
     /// It could not attach.
     Failed(
         /// The refusal of a server; `None` if too few have answered.
@@ -99,8 +110,10 @@ pub enum ClientState {
 pub struct AttachRefusal {
     /// The server.
     pub server: Address,
-    /// Its reason.
+    /// Its reason; with [`Reason::NoRoom`] all servers together have too little.
     pub reason: Reason,
+    /// With [`Reason::NoRoom`] the pages that they can hold of the volume, copies included.
+    pub room: u64,
 }
 
 /// Why a request was not taken.
@@ -109,6 +122,9 @@ pub enum Refusal {
     /// The client is not attached.
     #[error("the volume is not attached")]
     NotActive,
+    /// Servers have taken its memory back.
+    #[error("servers have taken back the memory of the volume")]
+    TakenBack,
     /// The volume does not have this block.
     #[error("the volume ends before this block")]
     NoSuchBlock,
@@ -129,6 +145,12 @@ pub enum Failure {
     /// The client was detached.
     #[error("the volume was detached")]
     Detached,
+    /// All servers that could take it are full.
+    #[error("the servers of the volume are full")]
+    Full,
+    /// Servers have taken their memory back: the volume is no more.
+    #[error("servers have taken back the memory of the volume")]
+    TakenBack,
 }
 
 /// The result of a request.
@@ -173,6 +195,11 @@ pub struct Client<P> {
     counters: ClientCounters,
     reads: Histogram,
     writes: Histogram,
+    /// When it was called last, in the time of its node, and for how long it was paused.
+    called_at: u64,
+    stood_still: u64,
+    /// The pages that servers can hold of the volume, when that was too little.
+    shortage: Option<u64>,
     /// When messages on their way and the table of requests are checked again.
     scan_due: u64,
     /// The server that may send next.
@@ -193,7 +220,7 @@ impl<P> Client<P> {
             state: ClientState::Attaching { since: now },
             goodbye: ClientState::Detached,
             asked_until: now.saturating_add(config.limits.server_timeout),
-            volume: Volume::new(blocks)?,
+            volume: Volume::new(blocks, config.servers.len())?,
             servers: Servers::new(&config.servers, slots)?,
             slots: Slots::new(config.requests, config.copies)?,
             repair: Sweep::default(),
@@ -202,6 +229,9 @@ impl<P> Client<P> {
             counters: ClientCounters::default(),
             reads: Histogram::default(),
             writes: Histogram::default(),
+            called_at: now,
+            stood_still: 0,
+            shortage: None,
             scan_due: u64::MAX,
             turn: 0,
             next_request: 0,
@@ -212,6 +242,11 @@ impl<P> Client<P> {
     /// Its state.
     pub fn state(&self) -> ClientState {
         self.state
+    }
+
+    /// Returns true if servers have taken its memory back, and with it the last copies of blocks.
+    pub fn is_taken_back(&self) -> bool {
+        self.goodbye == ClientState::TakenBack
     }
 
     /// The next request that has ended. Its slot is free from then on.

@@ -13,6 +13,7 @@ impl<P> Client<P> {
     /// # Errors
     /// [`Refusal`].
     pub fn read(&mut self, now: u64, token: u64, block: u64, target: u64) -> Result<(), Refusal> {
+        let now = self.own_time(now);
         let slot = self.submit(now, Work::Read { target }, token, block)?;
         self.counters.reads += 1;
         self.wake(now, self.slots.get(slot).block);
@@ -24,6 +25,7 @@ impl<P> Client<P> {
     /// # Errors
     /// The page, and the reason why it was not taken.
     pub fn write(&mut self, now: u64, token: u64, block: u64, page: P) -> Result<(), (P, Refusal)> {
+        let now = self.own_time(now);
         let slot = match self.submit(now, Work::Write, token, block) {
             Ok(slot) => slot,
             Err(refusal) => return Err((page, refusal)),
@@ -46,6 +48,9 @@ impl<P> Client<P> {
         token: u64,
         block: u64,
     ) -> Result<SlotIndex, Refusal> {
+        if self.is_taken_back() {
+            return Err(Refusal::TakenBack);
+        }
         if self.state != ClientState::Active {
             return Err(Refusal::NotActive);
         }
@@ -85,9 +90,12 @@ impl<P> Client<P> {
         let Some(free) = (0..MAX_LEGS).find(is_free) else {
             return false;
         };
+        let is_new = request.work.brings() && !self.volume.holders(request.block).has(server);
+        self.servers.get_mut(server).incoming += u64::from(is_new);
         request.legs[free] = Some(Leg {
             server,
             acked: false,
+            is_new,
             queued: true,
             transmissions: 0,
             first_sent: 0,
@@ -108,6 +116,7 @@ impl<P> Client<P> {
         };
         let owes = dropped.transmissions > 0 && !dropped.acked;
         let server = self.servers.get_mut(dropped.server);
+        server.incoming = server.incoming.saturating_sub(dropped.is_new.into());
         server.drop_leg((slot, leg as u8), dropped.queued, owes);
     }
 
@@ -177,6 +186,7 @@ impl<P> Client<P> {
 
     /// Takes back a page that the NIC does not read any more.
     pub fn handle_sent(&mut self, now: u64, ticket: Ticket) {
+        let now = self.own_time(now);
         let (slot, leg) = ((ticket.0 >> 8) as SlotIndex, ticket.0 as usize & 0xff);
         if usize::from(slot) >= self.slots.len() || leg >= MAX_LEGS {
             return;

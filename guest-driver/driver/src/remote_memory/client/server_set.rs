@@ -51,6 +51,21 @@ impl ServerSet {
         ServerSet(self.0 & !other.0)
     }
 
+    /// A number for each set.
+    pub(super) fn index(self) -> usize {
+        self.0.into()
+    }
+
+    /// The set of a number.
+    pub(super) fn from_index(index: u16) -> Self {
+        ServerSet(index)
+    }
+
+    /// The subset of `all` behind this one, which is one and not empty; the last is empty.
+    pub(super) fn next_subset_of(self, all: Self) -> Self {
+        ServerSet((self.0 - 1) & all.0)
+    }
+
     /// All of them, in ascending order.
     pub(super) fn iter(self) -> impl Iterator<Item = ServerIndex> {
         (0..MAX_SERVERS as u8).filter(move |server| self.has(*server))
@@ -87,5 +102,12 @@ mod tests {
         assert_eq!(ServerSet::only(3).or(other), set);
         assert_eq!((set.count(), other.count()), (2, 1));
         assert!(!set.is_empty() && other.without(set).is_empty());
+        let mut subsets = alloc::vec![set];
+        while let Some(last) = subsets.last().filter(|last| !last.is_empty()) {
+            subsets.push(last.next_subset_of(set));
+        }
+        let indices: alloc::vec::Vec<_> = subsets.iter().map(|it| it.index()).collect();
+        assert_eq!(indices, [1 << 15 | 1 << 3, 1 << 15, 1 << 3, 0]);
+        assert_eq!(ServerSet::from_index(1 << 3), ServerSet::only(3));
     }
 }

@@ -47,8 +47,19 @@ pub(super) struct Server {
     pub(super) state: ServerState,
     /// Number of its present or last session.
     pub(super) session: u64,
-    /// Pages that the client may have there.
+    /// Pages that the client may have there, as the server has said last.
     pub(super) granted: u64,
+    /// Pages that are to be reserved there, and that are.
+    pub(super) wanted: u64,
+    pub(super) reserved: u64,
+    /// Number of the last Reserve.
+    pub(super) reserving: u32,
+    /// A silence of the client for so long ends the session, in milliseconds.
+    pub(super) lease_ms: u64,
+    /// Pages on their way there for blocks that it does not hold.
+    pub(super) incoming: u64,
+    /// A session that is not this client's, which the server asks for.
+    pub(super) disowned: Option<u64>,
     /// Requests that the client may have under way there.
     window: u16,
     /// It wants to leave.
@@ -96,6 +107,12 @@ impl Server {
             state: ServerState::Detached,
             session: 0,
             granted: 0,
+            wanted: 0,
+            reserved: 0,
+            reserving: 0,
+            lease_ms: 0,
+            incoming: 0,
+            disowned: None,
             window: 0,
             leaving: false,
             full_until: 0,
@@ -126,12 +143,21 @@ impl Server {
         self.state = ServerState::Live;
         self.session = session;
         self.granted = granted;
+        self.wanted = 0;
+        self.reserved = 0;
         self.window = window.max(1);
         self.leaving = false;
         self.full_until = 0;
         self.outstanding = 0;
         self.refusal = None;
         self.control = None;
+    }
+
+    /// Pages that it still takes, `held` of its pages being known: of those that are reserved, and in all.
+    pub(super) fn room(&self, held: u64) -> (u64, u64) {
+        let used = held + self.incoming;
+        let left = |pages: u64| pages.saturating_sub(used);
+        (left(self.reserved), left(self.granted))
     }
 
     /// Puts a leg into a queue.

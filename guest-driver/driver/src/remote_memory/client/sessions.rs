@@ -2,7 +2,7 @@
 
 use qnic_abi::remote_memory::{Header, Kind, Reason};
 
-use super::server_set::ServerIndex;
+use super::server_set::{ServerIndex, ServerSet};
 use super::servers::{Server, ServerState};
 use super::slots::{Phase, SlotIndex, Work};
 use super::{AttachRefusal, Client, ClientState, Failure};
@@ -15,12 +15,16 @@ impl<P> Client<P> {
         let is_asked_for = entry.state == ServerState::Detached
             && header.version.get() == self.config.client
             && session != 0;
-        let is_over = matches!(self.state, ClientState::Detached | ClientState::Failed(_));
+        let is_over = matches!(
+            self.state,
+            ClientState::Detached | ClientState::TakenBack | ClientState::Failed(_)
+        );
         if !is_asked_for || is_over {
             self.counters.stale_answers += 1;
             return;
         }
         entry.attach(session, header.block.get(), header.window.get());
+        entry.lease_ms = header.target.get();
         entry.answered = true;
         entry.waiting_since = None;
         entry.control_due = now + self.config.limits.renew_interval;
@@ -33,6 +37,9 @@ impl<P> Client<P> {
             return self.servers.update_sets();
         }
         self.servers.update_sets();
+        if self.state == ClientState::Active {
+            self.reserve_again(server);
+        }
         self.server_can_help(now);
         self.tick_state(now);
     }
@@ -92,6 +99,28 @@ impl<P> Client<P> {
         self.counters.lost_servers += 1;
         self.repair.request_now(now);
         self.tick_state(now);
+    }
+
+    /// A server has taken back what it gave: this client was silent for the lease, or the server has
+    /// ended at once. If blocks were nowhere else, the volume ends as a whole, so nothing mixes what was
+    /// written before and after.
+    pub(super) fn taken_back(&mut self, now: u64, server: ServerIndex) {
+        let gone = self.servers.gone.or(ServerSet::only(server));
+        if self.attaches() && self.volume.depends_on(gone) {
+            self.goodbye = ClientState::TakenBack;
+            self.say_goodbye(now, Failure::TakenBack);
+        }
+        self.server_lost(now, server);
+    }
+
+    /// A server asks whether a session is still this client's.
+    pub(super) fn asked(&mut self, server: ServerIndex, session: u64) {
+        let entry = self.servers.get_mut(server);
+        if entry.has_session() && entry.session == session {
+            entry.control = entry.control.or(Some(Kind::Renew));
+        } else {
+            entry.disowned = Some(session);
+        }
     }
 
     fn end_session(&mut self, now: u64, server: ServerIndex, state: ServerState) {
@@ -160,8 +189,9 @@ impl<P> Client<P> {
 
     /// Detaches from the servers; all requests fail. [`Client::state`] shows when that is over.
     pub fn detach(&mut self, now: u64) {
+        let now = self.own_time(now);
         if self.attaches() {
-            self.say_goodbye(now);
+            self.say_goodbye(now, Failure::Detached);
         }
     }
 
@@ -181,11 +211,11 @@ impl<P> Client<P> {
         )
     }
 
-    fn say_goodbye(&mut self, now: u64) {
+    fn say_goodbye(&mut self, now: u64, failure: Failure) {
         self.state = ClientState::Detaching { since: now };
         for slot in 0..self.slots.len() as SlotIndex {
             if matches!(self.slots.get(slot).phase, Phase::Active | Phase::Waiting) {
-                _ = self.end(now, slot, Err(Failure::Detached));
+                _ = self.end(now, slot, Err(failure));
             }
         }
         for server in 0..self.servers.len() as ServerIndex {
@@ -215,6 +245,7 @@ impl<P> Client<P> {
             let entry = self.servers.get_mut(server);
             let kind = match entry.state {
                 ServerState::Detached if attaches => Kind::Attach,
+                ServerState::Live if entry.wanted != entry.reserved => Kind::Reserve,
                 ServerState::Live | ServerState::Silent => Kind::Renew,
                 ServerState::Dismissed => Kind::Detach,
                 _ => continue,
@@ -235,11 +266,15 @@ impl<P> Client<P> {
             let all = self.servers.iter().all(|(_, server)| server.answered);
             let used = self.servers.iter().any(|(_, it)| it.refusal == in_use);
             let enough = self.servers.live.count() >= self.config.replicas;
-            if enough && !used && (all || waited >= limits.server_timeout) {
+            let may_begin = enough && !used && (all || waited >= limits.server_timeout);
+            if may_begin && self.has_reserved() {
                 self.state = ClientState::Active;
-            } else if self.too_few_can_attach() || waited >= limits.attach_timeout {
+            } else if self.too_few_can_attach()
+                || waited >= limits.attach_timeout
+                || all && self.shortage.is_some()
+            {
                 self.goodbye = ClientState::Failed(self.refusal());
-                self.say_goodbye(now);
+                self.say_goodbye(now, Failure::Detached);
             }
         }
         if let ClientState::Detaching { since } = self.state {
@@ -257,21 +292,32 @@ impl<P> Client<P> {
 
     /// Returns true if so many servers have refused the volume that fewer than its replicas are left:
     /// attaching can fail at once.
-    fn too_few_can_attach(&self) -> bool {
+    pub(super) fn too_few_can_attach(&self) -> bool {
         let others = self.servers.iter();
         let others = others.filter(|(_, server)| server.refusal.is_none());
         others.count() < self.config.replicas
     }
 
-    /// The first refusal, in the order of the configuration.
+    /// The first refusal, in the order of the configuration; or that there is too little room.
     fn refusal(&self) -> Option<AttachRefusal> {
-        self.servers.iter().find_map(|(_, server)| {
+        let refused = self.servers.iter().find_map(|(_, server)| {
             let reason = server.refusal?;
             Some(AttachRefusal {
                 server: server.address,
                 reason,
+                room: 0,
             })
-        })
+        });
+        let short = self.shortage.zip(self.servers.iter().next());
+        let short = short.map(|(room, (_, server))| AttachRefusal {
+            server: server.address,
+            reason: Reason::NoRoom,
+            room,
+        });
+        refused
+            .filter(|_| self.too_few_can_attach())
+            .or(short)
+            .or(refused)
     }
 
     /// The requests that are active now; each is checked again before it is touched.

@@ -32,6 +32,8 @@ pub(super) struct Leg {
     pub(super) server: ServerIndex,
     /// The server has carried the request out.
     pub(super) acked: bool,
+    /// It brings a page of a block that the server did not hold when it began.
+    pub(super) is_new: bool,
     /// It is in a queue of its server.
     pub(super) queued: bool,
     pub(super) transmissions: u32,
@@ -90,6 +92,8 @@ pub(super) struct Slot<P> {
     pub(super) busy: u8,
     /// Read: servers that were asked. Write: servers that are not to be asked again.
     pub(super) tried: ServerSet,
+    /// Those of `tried` that have said that they are full.
+    pub(super) full: ServerSet,
     /// Number of transmissions, to any server.
     pub(super) attempts: u32,
     pub(super) submitted: u64,
@@ -155,6 +159,7 @@ impl<P> Slots<P> {
             legs: [None; MAX_LEGS],
             busy: 0,
             tried: ServerSet::default(),
+            full: ServerSet::default(),
             attempts: 0,
             submitted: 0,
             deadline: 0,
@@ -205,6 +210,7 @@ impl<P> Slots<P> {
         slot.block = block;
         slot.version = 0;
         slot.tried = ServerSet::default();
+        slot.full = ServerSet::default();
         slot.attempts = 0;
         slot.submitted = now;
         slot.next = NONE;

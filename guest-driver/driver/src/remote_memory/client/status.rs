@@ -33,6 +33,12 @@ pub struct ClientCounters {
     pub returned: u64,
     /// Times that the memory of a server was lost, or given up.
     pub lost_servers: u64,
+    /// Writes that have failed because servers are full.
+    pub full: u64,
+    /// Writes that have ended well with fewer copies than they should have.
+    pub degraded: u64,
+    /// Times that the client itself stood still.
+    pub pauses: u64,
 }
 
 /// The client's record of one server.
@@ -48,6 +54,12 @@ pub struct ServerStatus {
     pub pages: u64,
     /// Pages that the client may have there.
     pub granted: u64,
+    /// Pages there that are reserved for it.
+    pub reserved: u64,
+    /// It takes no page of a block that it does not hold.
+    pub full: bool,
+    /// A silence of the client for so long ends the session, in milliseconds.
+    pub lease_ms: u64,
     /// Smoothed round trip in nanoseconds; zero before the first one.
     pub round_trip: u64,
 }
@@ -66,6 +78,9 @@ impl<P> Client<P> {
             leaving: server.leaving && server.has_session(),
             pages: self.volume.pages(index),
             granted: server.granted,
+            reserved: server.reserved,
+            full: server.has_session() && server.granted <= self.volume.pages(index),
+            lease_ms: server.lease_ms,
             round_trip: server.on_the_way.round_trip(),
         })
     }
@@ -73,6 +88,30 @@ impl<P> Client<P> {
     /// The progress of repair.
     pub fn repair(&self) -> Repair {
         self.repair.status()
+    }
+
+    /// Written blocks with fewer live copies than they should have.
+    pub fn degraded(&self) -> u64 {
+        self.volume
+            .short_of(self.config.replicas, self.servers.live)
+    }
+
+    /// Returns true if no block can be written that was not written before.
+    pub fn is_full(&self) -> bool {
+        let written = self.volume.written();
+        let takes = |server: &ServerStatus| server.state == ServerState::Live && !server.full;
+        let takers = self
+            .servers()
+            .filter(|server| takes(server) && !server.leaving);
+        written < self.config.blocks && takers.count() < self.needed()
+    }
+
+    /// How many servers have to take a new block.
+    fn needed(&self) -> usize {
+        match self.servers.staying().count() == self.servers.len() {
+            true => self.config.replicas,
+            false => 1,
+        }
     }
 
     /// Latencies of successful reads.

@@ -12,9 +12,13 @@ use super::{Client, ClientState, Failure};
 /// wire that loses two of five messages loses so many in a row once in ten thousand times.
 const LEAST_TRANSMISSIONS: u32 = 10;
 
+/// A client that was not called for so long stood still, in nanoseconds.
+const STOOD_STILL: u64 = 1_000_000_000;
+
 impl<P> Client<P> {
     /// Does the work that is due.
     pub fn tick(&mut self, now: u64) {
+        let now = self.own_time(now);
         self.tick_sessions(now);
         if now >= self.scan_due {
             self.scan(now);
@@ -24,8 +28,26 @@ impl<P> Client<P> {
         }
     }
 
+    /// The time that this client lives by: that of its node without the times in which it stood still. While it
+    /// takes requests it is called once in a `renew_interval`. If it was not called for much longer, its node
+    /// was paused, and servers had no time to answer.
+    pub(super) fn own_time(&mut self, now: u64) -> u64 {
+        let interval = self.config.limits.renew_interval;
+        let since = now.saturating_sub(self.called_at);
+        if self.attaches() && since > STOOD_STILL.max(2 * interval) {
+            self.stood_still += since - interval;
+            self.counters.pauses += 1;
+        }
+        self.called_at = self.called_at.max(now);
+        now.saturating_sub(self.stood_still)
+    }
+
     /// When work is due next, if nothing happens before; perhaps too early.
     pub fn deadline(&self) -> Option<u64> {
+        Some(self.own_deadline()?.saturating_add(self.stood_still))
+    }
+
+    fn own_deadline(&self) -> Option<u64> {
         let limits = &self.config.limits;
         let servers = self.servers.iter().filter_map(|(_, server)| {
             let silent = server.waiting_since.map(|it| it + limits.server_timeout);
@@ -44,7 +66,7 @@ impl<P> Client<P> {
                 let asked = (self.asked_until != 0).then_some(self.asked_until);
                 Some(asked.unwrap_or(since + limits.server_timeout))
             }
-            ClientState::Detached | ClientState::Failed(_) => return None,
+            ClientState::Detached | ClientState::TakenBack | ClientState::Failed(_) => return None,
         };
         let scan = (self.scan_due != u64::MAX).then_some(self.scan_due);
         servers.chain(state).chain(scan).min()
@@ -63,6 +85,7 @@ impl<P> Client<P> {
                 _ if request.deadline <= now => self.time_out(now, slot),
                 Phase::Active if request.work == Work::Write && request.servers().is_empty() => {
                     self.fill(now, slot);
+                    self.write_acked(now, slot);
                 }
                 Phase::Active | Phase::Waiting => {}
             }

@@ -10,9 +10,15 @@ use crate::remote_memory::wire::{bare, header, AsHeader, Ticket, Transmit};
 impl<P> Client<P> {
     /// The next message to send.
     pub fn poll_transmit(&mut self, now: u64) -> Option<Transmit<'_, P>> {
+        let now = self.own_time(now);
         let count = self.servers.len() as u8;
         for step in 0..count {
             let server = (self.turn + step) % count;
+            if let Some(session) = self.servers.get_mut(server).disowned.take() {
+                self.next_request = self.next_request.wrapping_add(1);
+                let to = self.servers.get(server).address;
+                return Some(bare(to, &header(Kind::Detach, self.next_request, session)));
+            }
             if let Some(kind) = self.servers.get_mut(server).control.take() {
                 return Some(self.control(now, server, kind));
             }
@@ -32,10 +38,16 @@ impl<P> Client<P> {
         let entry = self.servers.get_mut(server);
         entry.expect_answer(now);
         if kind != Kind::Attach {
-            return bare(
-                entry.address,
-                &header(kind, self.next_request, entry.session),
-            );
+            let mut wanted = 0;
+            if kind == Kind::Reserve {
+                entry.reserving = self.next_request;
+                wanted = entry.wanted;
+            }
+            let message = Header {
+                block: wanted.into(),
+                ..header(kind, self.next_request, entry.session)
+            };
+            return bare(entry.address, &message);
         }
         let attach = Attach {
             kind: kind as u8,

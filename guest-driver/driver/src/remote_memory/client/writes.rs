@@ -11,6 +11,11 @@ impl<P> Client<P> {
     /// Sends a write to the servers that are to hold its block.
     pub(super) fn begin_write(&mut self, now: u64, slot: SlotIndex) {
         self.fill(now, slot);
+        if self.finds_all_full(now, slot) {
+            // `wake`, which calls this, begins the next one.
+            self.counters.full += 1;
+            _ = self.end(now, slot, Err(Failure::Full));
+        }
     }
 
     /// Sends a write to more servers, until there are enough or no more.
@@ -32,11 +37,13 @@ impl<P> Client<P> {
                 break;
             }
         }
-        // A leaving server is better than none.
+        // A leaving server is better than none, if it has room or the block.
         let request = self.slots.get(slot);
         if request.servers().is_empty() {
-            let leaving = self.servers.live.without(request.tried);
-            match leaving.iter().next() {
+            let holders = self.volume.holders(request.block);
+            let full = self.servers.full(now).without(holders);
+            let live = self.servers.live.without(request.tried);
+            match live.without(full).iter().next() {
                 Some(server) => _ = self.add_leg(slot, server),
                 None => self.scan_due = self.scan_due.min(now + LOOK_AGAIN),
             }
@@ -51,8 +58,8 @@ impl<P> Client<P> {
         let staying = self.servers.staying().without(excluded);
         let usable = staying.without(self.servers.full(now));
         let room = |server: &ServerIndex| {
-            let granted = self.servers.get(*server).granted;
-            granted.saturating_sub(self.volume.pages(*server))
+            let held = self.volume.pages(*server);
+            self.servers.get(*server).room(held)
         };
         // Among servers with equal room, the first one.
         usable
@@ -65,11 +72,36 @@ impl<P> Client<P> {
         self.fill(now, slot);
         let request = self.slots.get(slot);
         let (acked, block, version) = (request.acked(), request.block, request.version);
+        if self.finds_all_full(now, slot) {
+            self.counters.full += 1;
+            return self.fail_write(now, slot, Failure::Full);
+        }
         if acked.is_empty() || acked != request.servers() {
             return;
         }
+        self.counters.degraded += u64::from(acked.count() < self.config.replicas);
         self.settle(block, version, acked);
         self.finish(now, slot, Ok(()));
+    }
+
+    /// Returns true if a write has to fail because servers are full: no server takes it that answers, or all
+    /// servers are there and some of those that should take it do not. While one is missing, fewer copies
+    /// are better than none.
+    fn finds_all_full(&self, now: u64, slot: SlotIndex) -> bool {
+        let request = self.slots.get(slot);
+        let (servers, acked) = (request.servers(), request.acked());
+        let full = request.full.or(self.servers.full(now)).without(servers);
+        let live = self.servers.live.without(servers);
+        let others = live.without(full.or(request.tried));
+        let is_short = acked == servers && servers.count() < self.config.replicas;
+        if !is_short || full.and(live).is_empty() || !others.is_empty() {
+            return false;
+        }
+        let all_stay = self.servers.staying().count() == self.servers.len();
+        match servers.is_empty() {
+            true => self.servers.silent.is_empty(),
+            false => all_stay,
+        }
     }
 
     /// A write has not completed in time. The servers that have acknowledged it have it; if none

@@ -8,6 +8,11 @@ use crate::platform::NoMemory;
 
 const _: () = assert!(MAX_CLIENTS.is_power_of_two());
 
+/// A client that has said nothing for so long is asked whether it is still there, and again after so long, in
+/// nanoseconds. One that is gone, and whose port another one has, says so: its pages are free before its lease
+/// is over.
+const ASK_AFTER: u64 = 5_000_000_000;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
@@ -27,9 +32,13 @@ pub(super) struct Client {
     pub(super) session: u64,
     /// Pages that it has.
     pub(super) pages: u32,
+    /// Pages that are reserved for it, those that it has included.
+    pub(super) reserved: u32,
     /// When it sent a message last.
     last_received: u64,
     /// When it is asked to go.
+    leave_due: u64,
+    /// When it is asked whether it is still there.
     ask_due: u64,
 }
 
@@ -39,6 +48,10 @@ pub(super) struct Clients {
     all: Vec<Client>,
     /// Makes each session number unlike all earlier ones.
     next: u64,
+    /// Where `next` began.
+    incarnation: u64,
+    /// When silent clients were looked for last.
+    called_at: u64,
 }
 
 impl Clients {
@@ -57,7 +70,9 @@ impl Clients {
             life: 0,
             session: 0,
             pages: 0,
+            reserved: 0,
             last_received: 0,
+            leave_due: 0,
             ask_due: 0,
         };
         let mut all = Vec::new();
@@ -66,6 +81,8 @@ impl Clients {
         Ok(Clients {
             all,
             next: incarnation,
+            incarnation,
+            called_at: 0,
         })
     }
 
@@ -120,15 +137,50 @@ impl Clients {
             // Zero is no session number, so index 0 alone would not do.
             session: (number | index as u64).max(MAX_CLIENTS as u64 | index as u64),
             pages: 0,
+            reserved: 0,
             last_received: now,
-            ask_due: now,
+            leave_due: now,
+            ask_due: now.saturating_add(ASK_AFTER),
         };
         Some(index as u8)
     }
 
     /// A client has sent a message.
     pub(super) fn received_from(&mut self, now: u64, client: u8) {
-        self.get_mut(client).last_received = now;
+        let client = self.get_mut(client);
+        client.last_received = now;
+        client.ask_due = now.saturating_add(ASK_AFTER);
+    }
+
+    /// Returns true if this server has opened that session, and it is over.
+    pub(super) fn is_over(&self, session: u64) -> bool {
+        let mask = u64::MAX / MAX_CLIENTS as u64;
+        let number = session / MAX_CLIENTS as u64;
+        let age = number.wrapping_sub(self.incarnation) & mask;
+        let opened = self.next.wrapping_sub(self.incarnation) & mask;
+        let is_open = self.attached().any(|(_, client)| client.session == session);
+        (1..=opened).contains(&age) && !is_open
+    }
+
+    /// Pages that clients have reserved and do not have yet, without those of one client.
+    pub(super) fn promised(&self, except: Option<u8>) -> usize {
+        let others = self.attached().filter(|(index, _)| Some(*index) != except);
+        let promised = |client: &Client| client.reserved.saturating_sub(client.pages) as usize;
+        others.map(|(_, client)| promised(client)).sum()
+    }
+
+    /// Another life of a client has the address of a session: it is asked at once whether the session is
+    /// its own.
+    pub(super) fn doubt(&mut self, now: u64, address: Address) {
+        let there = self.all.iter_mut();
+        let there = there.filter(|it| it.state == State::Attached && it.address == address);
+        there.for_each(|client| client.ask_due = client.ask_due.min(now));
+    }
+
+    /// The client of an address whose life is another one.
+    pub(super) fn other_life(&self, address: Address, life: u64) -> bool {
+        let mut attached = self.attached();
+        attached.any(|(_, client)| client.address == address && client.life != life)
     }
 
     /// Ends a session.
@@ -142,14 +194,28 @@ impl Clients {
         self.all.iter().position(is_ending).map(|index| index as u8)
     }
 
+    /// Returns true if its session is open.
+    pub(super) fn is_attached(&self, client: u8) -> bool {
+        self.get(client).state == State::Attached
+    }
+
     /// A client has no pages any more.
     pub(super) fn release(&mut self, client: u8) {
         self.get_mut(client).state = State::Free;
     }
 
     /// Ends the sessions of clients that have been silent for `lease`. Returns their number.
+    /// Times in which this server stood still are no silence of its clients: while it has some, it is called
+    /// as often as it asks them.
     pub(super) fn expire(&mut self, now: u64, lease: u64) -> u64 {
         let mut expired = 0;
+        let since = now.saturating_sub(self.called_at);
+        if since > 2 * ASK_AFTER {
+            for client in &mut self.all {
+                client.last_received = client.last_received.saturating_add(since).min(now);
+            }
+        }
+        self.called_at = now;
         for client in &mut self.all {
             let silence = now.saturating_sub(client.last_received);
             if client.state == State::Attached && silence >= lease {
@@ -162,14 +228,24 @@ impl Clients {
 
     /// Asks all clients to go.
     pub(super) fn ask_to_go(&mut self, now: u64) {
-        self.all.iter_mut().for_each(|client| client.ask_due = now);
+        self.all
+            .iter_mut()
+            .for_each(|client| client.leave_due = now);
     }
 
     /// The next client that is to be asked to go; it is asked again after `interval`.
-    pub(super) fn next_to_ask(&mut self, now: u64, interval: u64) -> Option<u8> {
+    pub(super) fn next_to_go(&mut self, now: u64, interval: u64) -> Option<u8> {
+        let is_due = |client: &Client| client.state == State::Attached && client.leave_due <= now;
+        let index = self.all.iter().position(is_due)?;
+        self.all[index].leave_due = now.saturating_add(interval);
+        Some(index as u8)
+    }
+
+    /// The next client that is to be asked whether it is still there.
+    pub(super) fn next_to_ask(&mut self, now: u64) -> Option<u8> {
         let is_due = |client: &Client| client.state == State::Attached && client.ask_due <= now;
         let index = self.all.iter().position(is_due)?;
-        self.all[index].ask_due = now.saturating_add(interval);
+        self.all[index].ask_due = now.saturating_add(ASK_AFTER);
         Some(index as u8)
     }
 
@@ -177,10 +253,11 @@ impl Clients {
     pub(super) fn deadline(&self, lease: u64, leaving: bool) -> Option<u64> {
         let due = |client: &Client| {
             let expires = client.last_received.saturating_add(lease);
+            let asked = expires.min(client.ask_due);
             if leaving {
-                expires.min(client.ask_due)
+                asked.min(client.leave_due)
             } else {
-                expires
+                asked
             }
         };
         self.attached().map(|(_, client)| due(client)).min()

@@ -26,7 +26,7 @@ pub struct Config {
     pub clients: usize,
     /// Requests that a client may have under way: as many as there are receive buffers for.
     pub window: u16,
-    /// A client that is silent for this long loses its pages, in nanoseconds.
+    /// A client that is silent for this long loses its pages, all at once and for good, in nanoseconds.
     pub lease: u64,
     /// How often clients are told that it leaves, in nanoseconds.
     pub leave_interval: u64,

@@ -13,10 +13,12 @@
 //!
 //! # Promises
 //! 1. Of each block of each client it keeps the newest version that it was sent.
-//! 2. It keeps acknowledged pages until the session ends: by Detach, or because the client
-//!    has been silent for [`Config::lease`]. They are in no later session.
+//! 2. It keeps acknowledged pages until the session ends: by Detach, because the client has been silent
+//!    for [`Config::lease`], or because this server ends at once ([`Server::take_back`]). They are in no
+//!    later session, and every request of the session is refused from then on, with Expired.
 //! 3. All clients together have at most [`Config::pages`] pages, each at most
-//!    [`Config::quota`], and each can only reach its own.
+//!    [`Config::quota`], and each can only reach its own. Pages that a client has reserved no other
+//!    one gets.
 //! 4. A client that sends requests without end delays answers to others by no more than its window: its
 //!    further requests are dropped and counted.
 
@@ -31,7 +33,7 @@ use qnic_abi::remote_memory::{Kind, HEADER_BYTES};
 pub use config::{Config, ServerConfigError, MAX_CLIENTS};
 
 use super::queue::Queue;
-use super::wire::{bare, header, AsHeader, Ticket, Transmit};
+use super::wire::{bare, expired, header, AsHeader, Ticket, Transmit};
 use answers::{Answer, Answers};
 use clients::Clients;
 use store::Store;
@@ -97,9 +99,27 @@ impl<P> Server<P> {
         self.store.used()
     }
 
+    /// Pages that clients have, or that are reserved for them.
+    pub fn committed(&self) -> usize {
+        self.store.used() + self.clients.promised(None)
+    }
+
     /// Clients that are attached.
     pub fn attached(&self) -> usize {
         self.clients.attached().count()
+    }
+
+    /// Takes all pages back at once, whatever clients have here, and tells them so.
+    pub fn take_back(&mut self, now: u64) {
+        self.leave(now);
+        for client in 0..self.config.clients as u8 {
+            if self.clients.is_attached(client) {
+                let entry = self.clients.get(client);
+                let (to, ended) = (entry.address, header(Kind::Refused, 0, entry.session));
+                self.clients.end(client);
+                self.push(to, expired(ended), Some(client));
+            }
+        }
     }
 
     /// Begins to leave: takes no new client, and asks those that it has to move their pages.
@@ -148,9 +168,13 @@ impl<P> Server<P> {
 
     /// The next message to send.
     pub fn poll_transmit(&mut self, now: u64) -> Option<Transmit<'_, P>> {
+        if let Some(client) = self.clients.next_to_ask(now) {
+            let entry = self.clients.get(client);
+            return Some(bare(entry.address, &header(Kind::Ask, 0, entry.session)));
+        }
         if self.leaving {
             let interval = self.config.leave_interval;
-            if let Some(client) = self.clients.next_to_ask(now, interval) {
+            if let Some(client) = self.clients.next_to_go(now, interval) {
                 let entry = self.clients.get(client);
                 let mut leave = header(Kind::Leave, 0, entry.session);
                 leave.block = u64::from(entry.pages).into();

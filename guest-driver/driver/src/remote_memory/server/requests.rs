@@ -9,6 +9,8 @@ use super::Server;
 use crate::datagram::Address;
 use crate::remote_memory::wire::{header, refusal, Arrival};
 
+const NS_IN_MS: u64 = 1_000_000;
+
 impl<P> Server<P> {
     /// Takes a message. Returns a buffer: that of the message if the server has not kept it, or the one
     /// that it has replaced.
@@ -44,6 +46,8 @@ impl<P> Server<P> {
         }
         let client = match self.clients.of_volume(volume) {
             Some((index, client)) if client.address == from && client.life == life => index,
+            // The port has another owner now, or this is a late message of an earlier one.
+            _ if self.clients.other_life(from, life) => return self.clients.doubt(now, from),
             Some(_) => return self.refuse(from, &request, Reason::VolumeInUse),
             None if self.leaving => return self.refuse(from, &request, Reason::Leaving),
             None => match self.clients.attach(now, from, volume, life) {
@@ -57,8 +61,9 @@ impl<P> Server<P> {
             client,
             Header {
                 window: self.config.window.into(),
-                block: (self.config.quota as u64).into(),
+                block: (self.allowed(client) as u64).into(),
                 version: life.into(),
+                target: (self.config.lease / NS_IN_MS).into(),
                 ..header(Kind::Attached, attach.request.get(), session)
             },
         );
@@ -76,8 +81,12 @@ impl<P> Server<P> {
         let session = request.session.get();
         let Some(client) = self.clients.find(session, from) else {
             match kind {
-                Ok(Kind::Read | Kind::Write | Kind::Renew) => {
-                    self.refuse(from, request, Reason::NoSession);
+                Ok(Kind::Read | Kind::Write | Kind::Renew | Kind::Reserve) => {
+                    let reason = match self.clients.is_over(session) {
+                        true => Reason::Expired,
+                        false => Reason::NoSession,
+                    };
+                    self.refuse(from, request, reason);
                 }
                 // It is detached.
                 Ok(Kind::Detach) => self.say_detached(from, request),
@@ -92,7 +101,7 @@ impl<P> Server<P> {
             }
             Ok(Kind::Read) => self.read(client, request),
             Ok(Kind::Renew) => {
-                let pages = u64::from(self.clients.get(client).pages);
+                let pages = self.allowed(client) as u64;
                 self.answer(
                     client,
                     Header {
@@ -101,6 +110,7 @@ impl<P> Server<P> {
                     },
                 );
             }
+            Ok(Kind::Reserve) => self.reserve(client, request),
             Ok(Kind::Detach) => {
                 self.clients.end(client);
                 self.say_detached(from, request);
@@ -129,7 +139,7 @@ impl<P> Server<P> {
             },
             None => {
                 let pages = self.clients.get(client).pages as usize;
-                let stored = match pages < self.config.quota {
+                let stored = match pages < self.allowed(client) {
                     true => self.store.insert(client, block, version, page),
                     false => Err(page),
                 };
@@ -174,6 +184,34 @@ impl<P> Server<P> {
         });
     }
 
+    /// Pages that a client may have here: those that are reserved for it or that it has, and more while
+    /// there are some that no client has or has reserved.
+    fn allowed(&self, client: u8) -> usize {
+        let pages = self.clients.get(client).pages as usize;
+        let others = self.store.used() + self.clients.promised(Some(client));
+        let free = self.store.room().saturating_sub(others);
+        pages.saturating_add(free).min(self.config.quota)
+    }
+
+    /// Reserves as many of the pages that a client wants as there are.
+    fn reserve(&mut self, client: u8, request: &Header) {
+        let wanted = usize::try_from(request.block.get()).unwrap_or(usize::MAX);
+        let allowed = self.allowed(client);
+        let entry = self.clients.get_mut(client);
+        // A server that leaves promises nothing more.
+        let most = match self.leaving {
+            true => entry.reserved as usize,
+            false => allowed,
+        };
+        entry.reserved = wanted.min(most) as u32;
+        let reserved = u64::from(entry.reserved);
+        let answer = Header {
+            block: reserved.into(),
+            ..header(Kind::Reserved, request.request.get(), request.session.get())
+        };
+        self.answer(client, answer);
+    }
+
     fn say_detached(&mut self, to: Address, request: &Header) {
         let session = request.session.get();
         let detached = header(Kind::Detached, request.request.get(), session);
@@ -211,7 +249,7 @@ impl<P> Server<P> {
         }
     }
 
-    fn push(&mut self, to: Address, header: Header, client: Option<u8>) {
+    pub(super) fn push(&mut self, to: Address, header: Header, client: Option<u8>) {
         self.answers.push(Answer {
             to,
             header,

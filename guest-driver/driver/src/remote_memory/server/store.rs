@@ -92,6 +92,11 @@ impl<P> Store<P> {
         self.used
     }
 
+    /// Pages that can be stored.
+    pub(super) fn room(&self) -> usize {
+        self.room
+    }
+
     /// Finds the page of a block of a client: the entry, and its version.
     pub(super) fn find(&self, client: u8, block: u64) -> Option<(EntryIndex, u64)> {
         let mut next = self.chains[self.bucket(client, block)];

@@ -39,6 +39,10 @@ pub struct MemoryStatus {
     pub used: usize,
     /// Pages that there are.
     pub pages: usize,
+    /// Pages that are in use, or reserved for clients.
+    pub committed: usize,
+    /// A client that is silent for this long loses its pages, in nanoseconds.
+    pub lease: u64,
     /// Clients that are attached.
     pub clients: usize,
     /// It leaves.
@@ -67,6 +71,7 @@ pub struct Memory<P: Platform> {
     node: Arc<Node<P>>,
     port: Binding<P>,
     pages: usize,
+    lease: u64,
 }
 
 impl<P: Platform> Memory<P> {
@@ -106,6 +111,7 @@ impl<P: Platform> Memory<P> {
             node,
             port,
             pages: config.pages,
+            lease: config.lease,
         })
     }
 
@@ -128,11 +134,20 @@ impl<P: Platform> Memory<P> {
         self.node.waiters.wait(&left, Some(timeout_ns)) == Waited::Ready
     }
 
+    /// Takes the memory back at once, and tells clients so; what they have here is lost.
+    pub fn take_back(&self) {
+        let now = self.port.now_ns();
+        self.node.inner.with(|inner| inner.server.take_back(now));
+        self.node.run(&self.port);
+    }
+
     /// Its state.
     pub fn status(&self) -> MemoryStatus {
         self.node.inner.with(|inner| MemoryStatus {
             used: inner.server.pages(),
             pages: self.pages,
+            committed: inner.server.committed(),
+            lease: self.lease,
             clients: inner.server.attached(),
             leaving: inner.server.is_leaving(),
             counters: inner.server.counters(),

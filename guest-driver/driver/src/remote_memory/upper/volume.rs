@@ -62,6 +62,12 @@ pub struct VolumeStatus {
     pub writes: Histogram,
     /// Pages that were copied because they came in another buffer than the steered one.
     pub pages_copied: u64,
+    /// Written blocks with fewer live copies than they should have.
+    pub degraded: u64,
+    /// No block can be written that was not written before.
+    pub full: bool,
+    /// Servers have taken its memory back: all requests fail.
+    pub taken_back: bool,
 }
 
 struct Inner<P: Platform> {
@@ -86,8 +92,10 @@ pub struct Volume<P: Platform> {
     port: Binding<P>,
     attach_ns: u64,
     detach_ns: u64,
+    request_ns: u64,
     blocks: u64,
     replicas: usize,
+    thin: bool,
     servers: usize,
 }
 
@@ -134,6 +142,7 @@ impl<P: Platform> Volume<P> {
         };
         let limits = config.limits;
         let (blocks, replicas, servers) = (config.blocks, config.replicas, config.servers.len());
+        let thin = config.thin;
         let requests = Requests::new(config.requests)?;
         let client = Client::new(config, platform.now_ns())?;
         let told = client.state();
@@ -153,8 +162,10 @@ impl<P: Platform> Volume<P> {
             port,
             attach_ns: limits.attach_timeout.saturating_add(limits.server_timeout),
             detach_ns: limits.server_timeout.saturating_mul(2),
+            request_ns: limits.request_timeout,
             blocks,
             replicas,
+            thin,
             servers,
         };
         volume.port.fill()?;
@@ -203,8 +214,12 @@ impl<P: Platform> Volume<P> {
             let Some(index) = inner.requests.begin(token, Some(handle)) else {
                 return;
             };
-            if inner.client.read(now, index, block, handle.0).is_err() {
-                refused = inner.requests.fail(index, Failure::Detached);
+            if let Err(refusal) = inner.client.read(now, index, block, handle.0) {
+                let failure = match refusal {
+                    Refusal::TakenBack => Failure::TakenBack,
+                    _ => Failure::Detached,
+                };
+                refused = inner.requests.fail(index, failure);
             }
             inner.asked = true;
         });
@@ -269,7 +284,20 @@ impl<P: Platform> Volume<P> {
             reads: *inner.client.read_latency(),
             writes: *inner.client.write_latency(),
             pages_copied: inner.requests.pages_copied,
+            degraded: inner.client.degraded(),
+            full: inner.client.is_full(),
+            taken_back: inner.client.is_taken_back(),
         })
+    }
+
+    /// Returns true if its servers may hold less than all of it.
+    pub(crate) fn is_thin(&self) -> bool {
+        self.thin
+    }
+
+    /// Longest time of a request, in nanoseconds.
+    pub(crate) fn request_timeout(&self) -> u64 {
+        self.request_ns
     }
 
     /// Number of blocks, of a page each.
@@ -302,7 +330,12 @@ impl<P: Platform> Drop for Volume<P> {
         self.node.inner.with(|inner| inner.client.detach(now));
         self.node.run(&self.port);
         let state = || self.node.state();
-        let over = || matches!(state(), ClientState::Detached | ClientState::Failed(_));
+        let over = || {
+            matches!(
+                state(),
+                ClientState::Detached | ClientState::TakenBack | ClientState::Failed(_)
+            )
+        };
         self.node.waiters.wait(&over, Some(self.detach_ns));
     }
 }

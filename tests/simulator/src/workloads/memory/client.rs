@@ -45,7 +45,8 @@ struct Request {
 /// A volume that is attached.
 pub(super) struct Client<'a> {
     pub(super) context: Module<'a>,
-    volume: Volume<SimPlatform>,
+    /// None only while another one is attached in its place.
+    volume: Option<Volume<SimPlatform>>,
     user: Arc<User>,
     /// Pages that are its own.
     pages: Vec<Buffer<SimPlatform>>,
@@ -70,7 +71,7 @@ impl<'a> Module<'a> {
         };
         let mut client = Client {
             context: self,
-            volume,
+            volume: Some(volume),
             user,
             pages: Vec::new(),
             open: BTreeMap::new(),
@@ -91,9 +92,9 @@ impl<'a> Module<'a> {
             client.hot = 1;
         }
         let worked = client.live();
-        let user = client.user.clone();
         let open = client.open.len();
-        let bad = client.volume.status().counters.bad_answers;
+        let status = client.volume.as_ref().map(Volume::status);
+        let bad = status.map_or(0, |status| status.counters.bad_answers);
         let careful = self.of.careful;
         assert!(
             bad == 0 || !careful,
@@ -101,8 +102,8 @@ impl<'a> Module<'a> {
             self.slot
         );
         // What is under way ends with the volume; then all pages are here again.
-        drop(client.volume);
-        let ended = std::iter::from_fn(|| user.next()).count();
+        drop(client.volume.take());
+        let ended = std::iter::from_fn(|| client.user.next()).count();
         assert_eq!(
             ended, open,
             "memory worker {}: requests that never end",
@@ -170,6 +171,7 @@ impl<'a> Module<'a> {
             key: KEY,
             blocks: BLOCKS,
             replicas: self.of.replicas,
+            thin: false,
             servers: (0..settings.options.nodes).map(server_of).collect(),
             requests: REQUESTS,
             copies: 2,
@@ -184,6 +186,7 @@ impl Worker for Client<'_> {
     }
 
     fn step(&mut self) -> Result<Next> {
+        self.attach_again()?;
         let schedule = &self.context.context.common.schedule;
         for _ in 0..schedule.range(1..4) {
             let of = if schedule.chance(700) {
@@ -223,6 +226,28 @@ impl Worker for Client<'_> {
 }
 
 impl Client<'_> {
+    fn volume(&self) -> Result<&Volume<SimPlatform>> {
+        self.volume.as_ref().ok_or(Ended)
+    }
+
+    /// If servers have taken the volume back, it fails as a whole, and another one that is empty is attached.
+    pub(super) fn attach_again(&mut self) -> Result<()> {
+        if !self.volume()?.status().taken_back {
+            return Ok(());
+        }
+        let (slot, careful) = (self.context.slot, self.context.of.careful);
+        assert!(!careful, "memory worker {slot}: its volume is taken back");
+        self.wait_for_all()?;
+        self.volume = None;
+        let Some((volume, user)) = self.context.attach()? else {
+            self.context.set_verified();
+            return self.context.rest();
+        };
+        (self.volume, self.user) = (Some(volume), user);
+        self.blocks = Blocks::new(BLOCKS);
+        Ok(())
+    }
+
     /// Begins a request, when there is room for one.
     pub(super) fn request(&mut self, block: u64, writes: bool) -> Result<()> {
         let (slot, now) = (self.context.slot, self.context.common.schedule.now());
@@ -247,15 +272,15 @@ impl Client<'_> {
         );
         self.open.insert(token, Request { what, issued: now });
         let taken = match writes {
-            true => self.volume.write(token, block, page),
-            false => self.volume.read(token, block, page),
+            true => self.volume()?.write(token, block, page),
+            false => self.volume()?.read(token, block, page),
         };
         if let Err((page, refusal)) = taken {
-            // Its NIC is gone, or still has the buffer of a read that has ended.
-            assert_eq!(
-                refusal,
-                Refusal::Busy,
-                "memory worker {slot}: request {token}"
+            // Its NIC is gone, or still has the buffer of a read that has ended; or servers have taken
+            // the volume back.
+            assert!(
+                matches!(refusal, Refusal::Busy | Refusal::TakenBack),
+                "memory worker {slot}: request {token}: {refusal}"
             );
             self.pages.push(page);
             self.open.remove(&token);
@@ -347,9 +372,12 @@ impl Client<'_> {
 
     /// Returns true if each block has all its replicas, and all servers are there.
     pub(super) fn is_whole(&self) -> bool {
-        let status = self.volume.status();
+        let Some(volume) = &self.volume else {
+            return false;
+        };
+        let status = volume.status();
         let servers = self.context.common.settings.options.nodes;
-        let mut servers = (0..servers).map(|index| self.volume.server(index));
+        let mut servers = (0..servers).map(|index| volume.server(index));
         let is_live = |server: Option<_>| {
             server.is_some_and(|it: qnic_driver::remote_memory::ServerStatus| {
                 it.state == ServerState::Live && !it.leaving

@@ -19,6 +19,7 @@ impl Client<'_> {
     pub(super) fn verify(&mut self) -> Result<()> {
         self.context.sleep(SETTLE)?;
         self.collect()?;
+        self.attach_again()?;
         let replicas = self.context.of.replicas;
         if lock(&self.context.of.serving).slots.len() < replicas {
             // Nodes stay without power.
