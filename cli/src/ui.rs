@@ -48,7 +48,7 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     tell(error);
     ExitCode::from(match error.downcast_ref::<Error>() {
         Some(Error::Interrupted) => INTERRUPTED,
-        Some(Error::Config(_)) => WRONG_INPUT,
+        Some(Error::Config(_) | Error::ClusterFile { .. }) => WRONG_INPUT,
         _ => 1,
     })
 }

@@ -30,7 +30,7 @@ A cluster file:
   cpus = 1
   kernel = \"stable\"         # or \"backports\"
   nic = true                # false: a plain guest
-  swap = \"512MiB\"           # a blank disk with serial \"swap\"
+  swap = \"512MiB\"           # a disk with serial \"swap\", on which the guest swaps
   disk = \"1GiB\"             # a blank disk with serial \"disk\"
   files = [{ from = \"hello\", to = \"/usr/bin/hello\", mode = \"755\" }]
   qemu_args = []
@@ -48,7 +48,7 @@ A cluster file:
 Only the names are required.
 
 Exit status: 0 once every guest is ready, 1 if one failed or panicked, or was not ready
-in time (nothing is left running then), 2 for an error in the file, 130 if interrupted.")]
+in time (nothing is left running then), 2 for an error in the file or no file, 130 if interrupted.")]
 pub(crate) struct Options {
     /// The cluster file
     file: PathBuf,

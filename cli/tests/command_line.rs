@@ -82,7 +82,7 @@ fn a_file_that_is_missing_is_named() {
     let (code, _, err) = Place::new().qnic(&["up", "/nowhere/c.toml"]);
     assert_eq!(
         (code, err.starts_with("qnic: cannot read /nowhere/c.toml: ")),
-        (1, true),
+        (2, true),
         "{err}"
     );
 }

@@ -29,7 +29,7 @@ use crate::spawn::spawn;
 use crate::state::Runtime;
 use crate::wait::Deadline;
 use crate::{
-    device, emulated_clock, remote_memory, teardown, BootOptions, Cancel, ClusterSpec, Error,
+    device, emulated_clock, remote_memory, swap, teardown, BootOptions, Cancel, ClusterSpec, Error,
     NodeSpec, Result,
 };
 
@@ -97,6 +97,7 @@ pub(crate) fn boot(
     let keeper = start_log_keeper(&parts.log_keeper, spec, &dir, &owned.children, dies_with_us)?;
     owned.children.push(keeper);
     await_all(spec, &nodes, &dir, options)?;
+    swap::turn_on(spec, &nodes, options)?;
     remote_memory::set_up(spec, &nodes, options)?;
     dir.mark_booted()?;
     if options.mode == Mode::Detached {

@@ -16,6 +16,14 @@ pub enum Error {
     /// An error in a cluster file, or in a specification that a program made.
     #[error(transparent)]
     Config(#[from] crate::ConfigError),
+    /// A cluster file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    ClusterFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The specification cannot be written as TOML.
     #[error("cannot describe the cluster as TOML: {0}")]
     Describe(#[source] toml::ser::Error),

@@ -72,6 +72,7 @@ mod socket;
 mod spawn;
 pub mod stages;
 mod state;
+mod swap;
 mod teardown;
 #[cfg(test)]
 mod testing;

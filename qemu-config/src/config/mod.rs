@@ -14,7 +14,7 @@
 //! cpus = 1
 //! kernel = "stable"             # or "backports", "generic"
 //! nic = true                    # false: a plain guest
-//! swap = "512MiB"               # a blank disk with serial "swap"
+//! swap = "512MiB"               # a disk with serial "swap", on which the guest swaps when it is ready
 //! disk = "1GiB"                 # a blank disk with serial "disk"
 //! qemu_args = ["-device", "virtio-rng-pci"]
 //! files = [{ from = "hello", to = "/usr/bin/hello", mode = "755" }]

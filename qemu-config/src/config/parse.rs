@@ -58,7 +58,11 @@ impl ClusterSpec {
     /// Returns [`crate::Error::Io`] if it cannot be read, [`crate::Error::Config`] for the
     /// first error in it.
     pub fn load(file: &Path) -> crate::Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(crate::Error::io("read", file))?;
+        let text = std::fs::read_to_string(file);
+        let text = text.map_err(|source| crate::Error::ClusterFile {
+            path: file.into(),
+            source,
+        })?;
         Ok(Self::parse(&text, file)?)
     }
 

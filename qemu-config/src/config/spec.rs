@@ -112,7 +112,7 @@ pub struct NodeSpec {
     pub nic: bool,
     /// Number of its NIC in the network; `None`: its index among the nodes.
     pub number: Option<u16>,
-    /// Size of a blank disk meant for swapping, or none.
+    /// Size of a disk on which the guest swaps as soon as the cluster is ready, or none.
     pub swap: Option<ByteSize>,
     /// Size of a blank disk, or none.
     pub disk: Option<ByteSize>,
