@@ -142,6 +142,8 @@ s32 qnic_rs_volume_call(void *volume, u32 command, u8 *argument);
 s32 qnic_rs_memory_serve(void *driver, u8 *argument, void **memory);
 s32 qnic_rs_memory_leave(void *memory, u8 *argument);
 void qnic_rs_memory_end(void *memory);
+/* Ends the waits of tasks that leave. */
+void qnic_rs_memory_abandon(void *memory);
 s32 qnic_rs_memory_info(void *memory, u8 *argument);
 
 /* ---- implemented in the shim, called by Rust ---- */

@@ -10,6 +10,7 @@
  */
 #include <linux/capability.h>
 #include <linux/mm.h>
+#include <linux/sizes.h>
 #include <linux/unaligned.h>
 
 #include "ffi.h"
@@ -156,11 +157,13 @@ static int ask_memory(struct qnic_dev *dev, u8 *argument)
 	return ret;
 }
 
+/* A sixteenth of the memory, at least 16 MiB, stays: programs of this guest need more from time to time. */
 bool qnic_may_take_pages(u64 pages)
 {
 	long available = si_mem_available();
+	u64 spare = max_t(u64, totalram_pages() / 16, SZ_16M >> PAGE_SHIFT);
 
-	return available > 0 && pages < (u64)available;
+	return available > 0 && pages <= (u64)available && (u64)available - pages >= spare;
 }
 
 int qnic_memory_call(struct qnic_dev *dev, u32 command, u8 *argument)
@@ -197,6 +200,11 @@ void qnic_memory_stop(struct qnic_dev *dev)
 	int slot;
 
 	mutex_lock(&dev->volumes_lock);
+	/* A task that leaves holds serve_lock for as long as it may wait for clients. */
+	mutex_lock(&dev->memory_lock);
+	if (dev->served)
+		qnic_rs_memory_abandon(dev->served);
+	mutex_unlock(&dev->memory_lock);
 	mutex_lock(&dev->serve_lock);
 	dev->memory_ended = true;
 	for (slot = 0; slot < QNIC_VOLUMES; slot++) {

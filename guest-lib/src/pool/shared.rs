@@ -237,6 +237,20 @@ impl Shared {
         }
     }
 
+    /// Returns an error if the device is gone: then its descriptor is readable for ever, and nothing comes.
+    pub(crate) fn check(&self) -> Result<()> {
+        let mut call = PoolWait {
+            events: events::INPUT.into(),
+            timeout_ns: 1.into(),
+            ..PoolWait::default()
+        };
+        self.count_wait();
+        match self.pools.wait(&mut call) {
+            Ok(()) | Err(CallError::TimedOut | CallError::Interrupted) => Ok(()),
+            Err(error) => Err(Error::call(|| "look for the device".into(), error)),
+        }
+    }
+
     /// Looks before a thread sleeps. In a conversation the driver looks at the NIC, which then sends no
     /// event. Packets in bursts come by events, each with what has arrived by then: the thread looks at
     /// the queues itself, without a call for each of them.

@@ -185,6 +185,13 @@ impl Machine {
         outcome
     }
 
+    /// The service thread has found that the device is gone: all that wait learn of it.
+    pub(super) fn device_is_gone(&self) {
+        let mut state = self.lock();
+        state.is_gone = true;
+        self.wake_all(&mut state);
+    }
+
     fn try_pump(&self, state: &mut State) -> Result<()> {
         if state.is_gone {
             return Err(Error::DeviceGone);
@@ -246,6 +253,10 @@ impl Machine {
 
     /// Tells all that wait what has changed.
     fn tell(&self, state: &mut State) {
+        if state.closing.is_some() {
+            // The thread that has dropped the last handle: no program has the connections any more.
+            self.sleeping.wake();
+        }
         while let Some(changed) = state.endpoint.poll_changed() {
             let wakers = match changed {
                 Changed::Connection(id) => {

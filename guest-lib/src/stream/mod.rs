@@ -123,8 +123,8 @@ impl Options {
 
 /// Streams of this process on one datagram port.
 ///
-/// Clones stand for the same. When the last of them is dropped, and the last listener and stream,
-/// what was written is still sent while the process lives.
+/// Clones stand for the same. The last of them that is dropped, or the last listener or stream, waits until
+/// peers have what was written, for [`Options::peer_timeout`] at most.
 #[derive(Debug, Clone)]
 pub struct Streams(Arc<Handle>);
 

@@ -9,7 +9,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::stream_protocol::Config;
 
-use super::machine::{Machine, SLACK_NS};
+use super::machine::{Awaited, Machine, SLACK_NS};
 use crate::error::{Error, Result};
 use crate::pool::Pools;
 
@@ -38,32 +38,46 @@ impl Handle {
 }
 
 impl Drop for Handle {
+    /// Lingers: the process may end right after that, and with it what was written and not sent.
     fn drop(&mut self) {
         if self.own.get().is_ok() {
-            let now = self.machine.now();
-            self.machine.lock().closing = Some(now);
-            self.machine.nudge();
+            let machine = &self.machine;
+            machine.lock().closing = Some(machine.now());
+            machine.nudge();
+            let limit = Duration::from_nanos(machine.config.peer_timeout);
+            // A peer that has not got it by then is not waited for: `close` says so.
+            let _ = machine.wait(Awaited::Anything, Some(limit), |state| {
+                Ok((!state.endpoint.owes_data()).then_some(()))
+            });
         }
     }
 }
 
 /// Serves until the last handle is gone and the streams have ended, or the device is gone.
 fn run(machine: &Arc<Machine>) {
+    if serve(machine).is_err() {
+        machine.device_is_gone();
+    }
+}
+
+fn serve(machine: &Machine) -> Result<()> {
     let mut received = 0;
+    let mut was_woken = false;
     loop {
         let mut state = machine.lock();
         state.asleep = None;
-        if machine.pump(&mut state).is_err() {
-            return;
-        }
+        machine.pump(&mut state)?;
         let before = received;
         received = machine.pools.statistics().frames_received;
+        if was_woken && received == before && machine.pools.ready() == 0 {
+            machine.pools.check()?;
+        }
         let now = machine.now();
         if let Some(since) = state.closing {
             // Streams that end need their peers, but not for longer than a peer may be silent.
             let is_over = since.after(machine.config.peer_timeout) <= now;
             if is_over || state.endpoint.connections() == 0 {
-                return;
+                return Ok(());
             }
         }
         let earliest = now.after(SLACK_NS);
@@ -77,14 +91,12 @@ fn run(machine: &Arc<Machine>) {
         };
         // Threads that look themselves ask to be relieved when they end.
         let event = match state.spinners {
-            0 => match machine.pools.poll(machine.wanted(&state)) {
-                Ok(None) => continue,
-                event => event,
-            },
-            _ => machine.pools.poll_descriptor().map(Some),
+            0 => machine.pools.poll(machine.wanted(&state))?,
+            _ => Some(machine.pools.poll_descriptor()?),
         };
-        let Ok(Some(event)) = event else {
-            return;
+        let Some(event) = event else {
+            was_woken = false;
+            continue;
         };
         state.asleep = Some(deadline);
         drop(state);
@@ -97,6 +109,7 @@ fn run(machine: &Arc<Machine>) {
         machine.pools.count_wait();
         // An interrupted sleep is a short one.
         let _ = poll(&mut descriptors, Some(&wait));
+        was_woken = !descriptors[0].revents().is_empty();
         if descriptors[1].revents().contains(PollFlags::IN) {
             machine.pools.count_nudge();
             let _ = rustix::io::read(&machine.nudge, &mut [0; 8]);

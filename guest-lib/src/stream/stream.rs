@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::stream_protocol::{Address, ConnectionId};
+use crate::stream_protocol::{Address, ConnectionId, Failure};
 use qnic_abi::NodeId;
 
 use super::machine::{Awaited, State};
@@ -15,8 +15,10 @@ use crate::pool::OutputFrame;
 
 /// A stream of bytes in both directions.
 ///
-/// Dropping it ends this side's direction: what was written is still sent. If something has come
-/// that was not read, the peer's stream is reset.
+/// Dropping it ends this side's direction: what was written is still sent, while the process lives. The
+/// last of the streams, listeners and [`Streams`](super::Streams) of a port that is dropped waits for that, for
+/// as long as a peer may be silent. [`Stream::close`] says whether the peer has it. If something has
+/// come that was not read, the peer's stream is reset.
 ///
 /// `Read` and `Write` are also implemented for `&Stream`, so that one thread reads and another
 /// writes. `flush` waits until the peer's library has all that was written.
@@ -205,6 +207,16 @@ impl Stream {
         machine.kick_off(&mut state)
     }
 
+    /// Ends this side's direction, and waits until the peer's library has all that was written. After
+    /// an error some of it may be lost, though the peer may have it.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`], [`Error::Stream`], [`Error::DeviceGone`]
+    pub fn close(self, timeout: Option<Duration>) -> Result<()> {
+        self.finish()?;
+        self.wait_delivered(timeout)
+    }
+
     /// Gives the stream up: the peer is told, and what is under way is dropped.
     pub fn abort(self) {
         self.handle.machine.lock().endpoint.abort(self.id);
@@ -266,6 +278,7 @@ impl io::Write for Stream {
 /// The kind of an error for `std::io`; it carries the error itself.
 pub(super) fn to_io(error: Error) -> io::Error {
     let kind = match &error {
+        Error::Stream(Failure::Refused | Failure::Full) => io::ErrorKind::ConnectionRefused,
         Error::Stream(_) | Error::DeviceGone => io::ErrorKind::ConnectionReset,
         Error::StreamEnded => io::ErrorKind::BrokenPipe,
         Error::TimedOut => io::ErrorKind::TimedOut,

@@ -212,6 +212,57 @@ fn many_threads_share_the_streams_of_a_process() {
     server.join().unwrap();
 }
 
+/// A program that writes, drops all it has, and exits: by then the peer's library has every byte (S6).
+#[test]
+fn the_last_handle_lingers_until_the_peer_has_what_was_written() {
+    for lose_one_of in [0, 3] {
+        let [one, two] = Network::nics(lose_one_of);
+        let server = Streams::open(&two, PORT, Options::default()).unwrap();
+        let listener = server.listen().unwrap();
+        let client = Streams::open(&one, 0, Options::default()).unwrap();
+        let mut stream = client.connect(NodeId(1), PORT, LIMIT).unwrap();
+        let theirs = listener.accept(LIMIT).unwrap();
+        let bytes = pattern(100_000);
+        stream.write_all(&bytes).unwrap();
+        drop((stream, client));
+        let mut there = Vec::new();
+        let mut piece = [0; 5000];
+        loop {
+            match theirs.try_receive(&mut piece).unwrap() {
+                0 => break,
+                count => there.extend_from_slice(&piece[..count]),
+            }
+        }
+        assert!(there == bytes, "{} of {}", there.len(), bytes.len());
+    }
+}
+
+#[test]
+fn closing_says_what_has_become_of_the_tail() {
+    let [one, two] = Network::nics(3);
+    let server = Streams::open(&two, PORT, small()).unwrap();
+    let listener = server.listen().unwrap();
+    let client = Streams::open(&one, 0, small()).unwrap();
+    let mut stream = client.connect(NodeId(1), PORT, LIMIT).unwrap();
+    let theirs = listener.accept(LIMIT).unwrap();
+    stream.write_all(b"all of it").unwrap();
+    stream.close(LIMIT).unwrap();
+    let mut there = [0; 20];
+    assert_eq!(theirs.try_receive(&mut there).unwrap(), 9);
+    drop(theirs);
+
+    // The peer does not read, so its window closes.
+    let stream = client.connect(NodeId(1), PORT, LIMIT).unwrap();
+    let theirs = listener.accept(LIMIT).unwrap();
+    while stream.try_send(&[7; 5000]).is_ok() {}
+    let soon = Some(Duration::from_millis(20));
+    assert!(matches!(stream.close(soon), Err(Error::TimedOut)));
+    let stream = client.connect(NodeId(1), PORT, LIMIT).unwrap();
+    drop((theirs, listener.accept(LIMIT).unwrap()));
+    stream.send(b"x", LIMIT).unwrap();
+    assert!(matches!(stream.close(LIMIT), Err(Error::Stream(_))));
+}
+
 #[test]
 fn a_stream_that_waits_can_be_tried_and_ends_with_its_peer() {
     let [one, two] = Network::nics(0);

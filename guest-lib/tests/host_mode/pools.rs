@@ -166,6 +166,18 @@ fn exchange(cluster: &Cluster, length: usize) -> (Counters, u64) {
     (here.counters(), copied)
 }
 
+/// A listener to which no peer speaks learns of the end of the device, and its thread ends (S6).
+#[test]
+fn an_idle_listener_ends_with_its_device() {
+    let mut cluster = Cluster::new(1);
+    let streams = Streams::open(&cluster.nic(0), PORT, Options::default()).unwrap();
+    let listener = streams.listen().unwrap();
+    let accepts = std::thread::spawn(move || listener.accept(Some(SOON)).map(drop));
+    cluster.kill_device();
+    assert_error!(accepts.join().unwrap(), Error::DeviceGone);
+    assert_error!(streams.listen().unwrap().accept(None), Error::DeviceGone);
+}
+
 #[test]
 fn pools_learn_of_the_end_of_the_device() {
     let mut cluster = Cluster::new(1);

@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use core::sync::atomic::AtomicU32;
 
 use qnic_abi::control::{Opcode, PathInfo, Query, QueryPath};
 use qnic_abi::counters::{CounterPage, CounterSource};
@@ -32,6 +33,8 @@ pub struct Driver<P: MemoryManager> {
     pub(super) engine: P::SpinLock<Option<Arc<Engine<P>>>>,
     /// Held while a datagram port is bound.
     pub(super) binding: P::Mutex<()>,
+    /// Input frames of all pools. Relaxed: a count that orders nothing.
+    pub(crate) pool_frames: AtomicU32,
 }
 
 impl<P: MemoryManager> Driver<P> {
@@ -55,6 +58,7 @@ impl<P: MemoryManager> Driver<P> {
             faults: P::SpinLock::new(faults)?,
             engine: P::SpinLock::new(None)?,
             binding: P::Mutex::new(())?,
+            pool_frames: AtomicU32::new(0),
             page_table: PageTable::new(device.clone())?,
             device,
         });

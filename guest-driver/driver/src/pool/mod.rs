@@ -19,6 +19,7 @@ mod shared;
 mod tests;
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use qnic_abi::pool::{events, OpenPools, PoolInfo, PoolKick, PoolWait, Shape, FIRST_POOL_PORT};
 use qnic_abi::{uapi, Status};
@@ -37,6 +38,36 @@ const LOOK_NS: u64 = 250_000;
 /// How long pools that are being closed send frames that the process has handed over, in nanoseconds.
 const LINGER_NS: u64 = 100_000_000;
 
+/// Input frames of all pools of a NIC: three quarters of the receive buffers that it takes by default. The rest
+/// are those of modules of the kernel, so no process can have the buffers of remote memory refused.
+const MOST_FRAMES: u32 = 12_288;
+
+/// A part of [`MOST_FRAMES`].
+struct Frames<P: MemoryManager> {
+    driver: Arc<Driver<P>>,
+    count: u32,
+}
+
+impl<P: MemoryManager> Frames<P> {
+    /// So many, if there are.
+    fn take(driver: &Arc<Driver<P>>, count: u16) -> Option<Self> {
+        let (all, count) = (&driver.pool_frames, u32::from(count));
+        let more = |all: u32| all.checked_add(count).filter(|all| *all <= MOST_FRAMES);
+        let taken = all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok().then(|| Frames {
+            driver: driver.clone(),
+            count,
+        })
+    }
+}
+
+impl<P: MemoryManager> Drop for Frames<P> {
+    fn drop(&mut self) {
+        let all = &self.driver.pool_frames;
+        all.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
 /// The pools of one process. Dropping them closes them. It may sleep: frames that the process has
 /// handed over are sent first, for up to a tenth of a second.
 pub struct Pools<P: MemoryManager> {
@@ -44,6 +75,8 @@ pub struct Pools<P: MemoryManager> {
     port: Binding<P>,
     shared: Arc<Shared<P>>,
     driver: Arc<Driver<P>>,
+    /// Dropped behind the port.
+    _frames: Frames<P>,
 }
 
 impl<P: MemoryManager> Drop for Pools<P> {
@@ -77,6 +110,10 @@ impl<P: MemoryManager> Driver<P> {
             call.status = Status::AccessDenied.code().into();
             return Ok(None);
         }
+        let Some(frames) = Frames::take(self, inputs) else {
+            call.status = Status::Exhausted.code().into();
+            return Ok(None);
+        };
         let shared = Arc::new(Shared::new(self.platform(), shape)?);
         let config = PortConfig {
             receives: inputs,
@@ -114,6 +151,7 @@ impl<P: MemoryManager> Driver<P> {
             port,
             shared,
             driver,
+            _frames: frames,
         }))
     }
 }

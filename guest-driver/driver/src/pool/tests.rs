@@ -518,6 +518,23 @@ fn a_wait_without_time_looks_at_the_nic() {
     assert_eq!(b.receive(), Some((a.port, std::vec![5])));
 }
 
+/// All pools of a NIC together leave receive buffers to modules of the kernel; what a process had is
+/// there for the next one.
+#[test]
+fn pools_leave_receive_buffers_to_the_kernel() {
+    let world = World::new();
+    let others = Frames::take(&world.driver, MOST_FRAMES as u16 - SHAPE.1).unwrap();
+    for _ in 0..3 {
+        let mut fits = call(0, SHAPE);
+        let opened = world.driver.open_pools(&mut fits).unwrap();
+        assert!(opened.is_some());
+        let mut one_more = call(0, (256, 1, 1));
+        assert!(world.driver.open_pools(&mut one_more).unwrap().is_none());
+        assert_eq!(one_more.status.get(), Status::Exhausted.code());
+    }
+    drop(others);
+}
+
 #[test]
 fn pools_have_limits() {
     let world = World::new();

@@ -24,8 +24,10 @@ const MS: u64 = 1_000_000;
 /// Copies for repair that are under way at the same time. On a wire that loses frames most of them wait
 /// for retransmissions: with fewer, repair would take minutes.
 const COPIES: usize = 64;
-/// Requests of a client that a server has receive buffers for.
-const WINDOW: u16 = 64;
+/// Requests that a server has receive buffers for; its clients share them, each within bounds.
+const WINDOWS: usize = 1024;
+const LEAST_WINDOW: usize = 64;
+const MOST_WINDOW: usize = 512;
 /// Clients of a server, by default.
 const CLIENTS: usize = 16;
 /// How long a client may be silent, by default.
@@ -88,13 +90,15 @@ pub(crate) fn server_config(
     let or = |value: u64, otherwise: u64| if value == 0 { otherwise } else { value };
     let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
     let pages = call.pages.get();
+    let clients = size(or(call.clients.get().into(), CLIENTS as u64));
+    let window = (WINDOWS / clients.max(1)).clamp(LEAST_WINDOW, MOST_WINDOW);
     Ok(ServerConfig {
         incarnation,
         key: call.key,
         pages: size(pages),
         quota: size(or(call.quota.get(), pages)),
-        clients: size(or(call.clients.get().into(), CLIENTS as u64)),
-        window: WINDOW,
+        clients,
+        window: window as u16,
         lease: or(call.lease_ms.get().into(), LEASE_MS) * MS,
         leave_interval: LEAVE_INTERVAL,
     })
@@ -335,6 +339,7 @@ mod tests {
         let config = server_config(&call, 3).unwrap();
         assert_eq!((config.pages, config.quota), (64, 64));
         assert_eq!((config.clients, config.lease), (CLIENTS, LEASE_MS * MS));
+        assert_eq!(config.window, 64);
         let call = ServeMemory {
             quota: 8.into(),
             clients: 2.into(),
@@ -343,6 +348,7 @@ mod tests {
         };
         let config = server_config(&call, 3).unwrap();
         assert_eq!((config.quota, config.clients), (8, 2));
+        assert_eq!(config.window, 512, "two have more than sixteen");
         assert_eq!(config.lease, 10 * MS);
     }
 }

@@ -117,6 +117,15 @@ impl ClientNode {
         self.next_token += 1;
     }
 
+    /// The NIC gives all steered buffers back, and takes them no more.
+    pub(crate) fn refuse_buffers(&mut self, now: u64) {
+        for (handle, page) in core::mem::take(&mut self.buffers) {
+            self.wasted.insert(handle, page);
+            let client = &mut self.client;
+            without_allocation(|| client.target_is_back(now, handle));
+        }
+    }
+
     /// A packet arrives. Without a buffer it is dropped.
     pub(crate) fn receive(&mut self, now: u64, packet: &Packet) {
         let buffer = match packet.target {

@@ -347,6 +347,24 @@ fn a_long_way_costs_no_retransmission() {
     assert_eq!((after.silences, after.failed), (0, 0));
 }
 
+/// A read whose steered buffer the NIC refuses asks anew for its page, at once, and takes it in another
+/// buffer.
+#[test]
+fn a_page_whose_buffer_is_refused_comes_in_another() {
+    let mut cluster = Cluster::new(2, 2);
+    cluster.write_all();
+    for block in 0..BLOCKS {
+        let now = cluster.world.now;
+        cluster.world.read(2, block);
+        cluster.world.client(2).refuse_buffers(now);
+        cluster.world.pump(2);
+        cluster.wait("the page", Cluster::is_idle);
+        assert!(cluster.world.now <= now + 2 * MS);
+    }
+    assert_eq!(cluster.failures(), []);
+    cluster.world.client(2).assert_quiet();
+}
+
 /// Packets that come twice are only counted.
 #[test]
 fn what_comes_twice_counts_once() {

@@ -180,6 +180,12 @@ pub(crate) unsafe extern "C" fn qnic_rs_memory_leave(
 }
 
 #[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_memory_abandon(memory: *mut c_void) {
+    // SAFETY: the shim has not ended it.
+    unsafe { memory_of(memory) }.abandon();
+}
+
+#[no_mangle]
 pub(crate) unsafe extern "C" fn qnic_rs_memory_end(memory: *mut c_void) {
     // SAFETY: the shim gives it back.
     drop(unsafe { Box::from_raw(memory.cast::<Memory>()) });

@@ -132,6 +132,12 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         self.count
     }
 
+    /// Returns true if a peer lacks something that was written to it, or the end of it.
+    pub fn owes_data(&self) -> bool {
+        let mut connections = self.slots.iter().flatten();
+        connections.any(|it| !matches!(it.stage, Stage::Failed(_)) && it.sender.len() > 0)
+    }
+
     /// The next change that the program has to look at. A connection is named once, however much
     /// has changed.
     pub fn poll_changed(&mut self) -> Option<Changed> {

@@ -216,7 +216,10 @@ fn attach(options: &AttachOptions) -> Result<()> {
         *place = (*server).into();
     }
     match memory.attach(&mut call)? {
-        Status::Ok => println!("/dev/qnicmem{}", call.volume),
+        Status::Ok => {
+            println!("/dev/qnicmem{}", call.volume);
+            eprintln!("its blocks have 4KiB: make file systems with such, as by mke2fs -b 4096");
+        }
         Status::TimedOut => bail!("{}", refusal(&call)),
         Status::BadLength => bail!("{} is more than a volume can have", options.size),
         Status::Exhausted => {

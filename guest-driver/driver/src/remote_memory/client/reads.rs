@@ -1,7 +1,7 @@
 //! Reads, and the first half of copies: which server to ask, and which answer to accept.
 
 use super::server_set::{ServerIndex, ServerSet};
-use super::slots::{SlotIndex, Work};
+use super::slots::{Phase, SlotIndex, Work};
 use super::{Client, Failure};
 
 impl<P> Client<P> {
@@ -96,6 +96,24 @@ impl<P> Client<P> {
         self.repair.request();
         self.ask_next(now, slot, Some(server));
         self.wake(now, block);
+    }
+
+    /// The NIC has given the steered buffer of this handle back: no page can come there. Its request is sent
+    /// anew, and takes any buffer.
+    pub fn target_is_back(&mut self, now: u64, handle: u64) {
+        let now = self.own_time(now);
+        for slot in 0..self.slots.len() as SlotIndex {
+            let request = self.slots.get_mut(slot);
+            if request.work != (Work::Read { target: handle }) {
+                continue;
+            }
+            request.work = Work::Read { target: 0 };
+            if request.phase == Phase::Active {
+                let block = request.block;
+                self.ask_next(now, slot, None);
+                self.wake(now, block);
+            }
+        }
     }
 
     /// The steered buffer of this handle was taken: the request that waits for it takes another.

@@ -134,6 +134,12 @@ impl<P: Platform> Memory<P> {
         self.node.waiters.wait(&left, Some(timeout_ns)) == Waited::Ready
     }
 
+    /// Ends the waits of all threads that leave, now and later: its NIC goes away.
+    pub fn abandon(&self) {
+        self.node.inner.with(|inner| inner.gone = true);
+        self.node.waiters.wake_all();
+    }
+
     /// Takes the memory back at once, and tells clients so; what they have here is lost.
     pub fn take_back(&self) {
         let now = self.port.now_ns();

@@ -45,6 +45,10 @@ pub(super) enum Action<P: Platform> {
 pub(super) struct Requests<P: Platform> {
     all: Vec<Option<Request<P>>>,
     free: Vec<u16>,
+    /// Reads whose buffer is being posted: its handle is not known yet, and the NIC may have refused it
+    /// already. Such buffers wait here.
+    posting: u16,
+    early: Vec<(Handle, Buffer<P>)>,
     pub(super) pages_copied: u64,
 }
 
@@ -57,28 +61,61 @@ impl<P: Platform> Requests<P> {
         let mut free = Vec::new();
         free.try_reserve_exact(count)?;
         free.extend((0..count as u16).rev());
+        let mut early = Vec::new();
+        early.try_reserve_exact(count)?;
         Ok(Requests {
             all: table(count)?,
             free,
+            posting: 0,
+            early,
             pages_copied: 0,
         })
     }
 
-    /// Begins a request, with the steered buffer of a read.
-    pub(super) fn begin(&mut self, token: u64, handle: Option<Handle>) -> Option<u64> {
+    /// Begins a request.
+    pub(super) fn begin(&mut self, token: u64) -> Option<u64> {
         let index = self.free.pop()?;
         self.all[usize::from(index)] = Some(Request {
             token,
-            handle,
+            handle: None,
             wasted: None,
             ending: None,
         });
         Some(index.into())
     }
 
-    /// Returns true if one can begin.
-    pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty()
+    /// Begins a read, whose buffer is posted next: [`Requests::posted`] or [`Requests::not_posted`]
+    /// follows.
+    pub(super) fn begin_read(&mut self, token: u64) -> Option<u64> {
+        let index = self.begin(token)?;
+        self.posting += 1;
+        Some(index)
+    }
+
+    /// The buffer of a read is posted. Returns the handle for its page to be sent to; zero if the buffer is
+    /// back already.
+    pub(super) fn posted(&mut self, index: u64, handle: Handle) -> u64 {
+        self.posting = self.posting.saturating_sub(1);
+        let early = self.early.iter().position(|(early, _)| *early == handle);
+        let wasted = early.map(|early| self.early.swap_remove(early).1);
+        let target = if wasted.is_some() { 0 } else { handle.0 };
+        if let Some(Some(request)) = self.all.get_mut(index as usize) {
+            request.handle = Some(handle);
+            request.wasted = wasted;
+        }
+        target
+    }
+
+    /// The buffer of a read could not be posted.
+    pub(super) fn not_posted(&mut self, index: u64) {
+        self.posting = self.posting.saturating_sub(1);
+        self.forget(index);
+    }
+
+    /// Returns true if a read that has not ended waits for this buffer.
+    pub(super) fn waits_for(&self, handle: Handle) -> bool {
+        let mut requests = self.all.iter().flatten();
+        requests.any(|it| it.handle == Some(handle) && it.ending.is_none())
     }
 
     /// Forgets a request that was not taken.
@@ -149,6 +186,10 @@ impl<P: Platform> Requests<P> {
             handle_of == Some(handle)
         };
         let Some(index) = self.all.iter().position(waits) else {
+            if self.posting > 0 && self.early.len() < self.early.capacity() {
+                self.early.push((handle, buffer));
+                return None;
+            }
             return Some(Action::Free(buffer));
         };
         match &mut self.all[index] {
@@ -191,5 +232,44 @@ impl<P: Platform> Requests<P> {
             page,
             spare,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Fake;
+
+    /// The NIC may refuse a buffer before its request knows its handle. The request has it all the same, names
+    /// no target, and ends.
+    #[test]
+    fn a_buffer_that_is_back_before_its_request_knows_it_is_not_lost() {
+        let platform = Fake::new();
+        let buffer = || Buffer::new(platform.new_page().unwrap());
+        let mut requests = Requests::<Fake>::new(2).unwrap();
+        let (handle, other) = (Handle(7), Handle(8));
+        let index = requests.begin_read(1).unwrap();
+        assert!(requests.buffer_is_back(handle, buffer()).is_none());
+        assert_eq!(requests.posted(index, handle), 0);
+        assert!(requests.waits_for(handle));
+        let second = requests.begin_read(2).unwrap();
+        assert_eq!(requests.posted(second, other), other.0);
+        assert!(requests.begin_read(3).is_none());
+        for (index, ends_at_once) in [(index, true), (second, false)] {
+            let ended = requests.fail(index, Failure::TimedOut);
+            let ended = match ends_at_once {
+                true => ended,
+                false => {
+                    assert!(matches!(ended, Some(Action::Withdraw(it)) if it == other));
+                    requests.buffer_is_back(other, buffer())
+                }
+            };
+            assert!(matches!(ended, Some(Action::Tell { .. })));
+        }
+        let unknown = requests.buffer_is_back(handle, buffer());
+        assert!(matches!(unknown, Some(Action::Free(_))));
+        let third = requests.begin_read(4).unwrap();
+        requests.not_posted(third);
+        assert!(requests.begin_read(5).is_some() && requests.begin_read(6).is_some());
     }
 }

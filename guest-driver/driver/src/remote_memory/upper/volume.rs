@@ -200,21 +200,22 @@ impl<P: Platform> Volume<P> {
         if !is_whole(&page) {
             return Err((page, Refusal::NoSuchBlock));
         }
-        if !self.node.inner.with(|inner| inner.requests.has_room()) {
+        let inner = &self.node.inner;
+        let Some(index) = inner.with(|inner| inner.requests.begin_read(token)) else {
             return Err((page, Refusal::Busy));
-        }
+        };
         let handle = match self.port.expect(page, None) {
             Ok(handle) => handle,
-            Err((page, _)) => return Err((page, Refusal::Busy)),
+            Err((page, _)) => {
+                inner.with(|inner| inner.requests.not_posted(index));
+                return Err((page, Refusal::Busy));
+            }
         };
         let now = self.port.now_ns();
         let mut refused = None;
-        self.node.inner.with(|inner| {
-            // There is one for each steered buffer: there is room, or the buffer comes back.
-            let Some(index) = inner.requests.begin(token, Some(handle)) else {
-                return;
-            };
-            if let Err(refusal) = inner.client.read(now, index, block, handle.0) {
+        inner.with(|inner| {
+            let target = inner.requests.posted(index, handle);
+            if let Err(refusal) = inner.client.read(now, index, block, target) {
                 let failure = match refusal {
                     Refusal::TakenBack => Failure::TakenBack,
                     _ => Failure::Detached,
@@ -253,7 +254,7 @@ impl<P: Platform> Volume<P> {
             steered: false,
         };
         let refused = self.node.inner.with(|inner| {
-            let Some(index) = inner.requests.begin(token, None) else {
+            let Some(index) = inner.requests.begin(token) else {
                 return Err((Some(page), Refusal::Busy));
             };
             inner.asked = true;
@@ -491,11 +492,20 @@ impl<P: Platform> Upper<P> for Node<P> {
     }
 
     fn withdrawn(&self, port: &Port<P>, handle: Handle, buffer: Buffer<P>) {
-        let action = self
-            .inner
-            .with(|inner| inner.requests.buffer_is_back(handle, buffer));
+        let now = port.now_ns();
+        let (action, is_refused) = self.inner.with(|inner| {
+            let is_refused = inner.requests.waits_for(handle);
+            let action = inner.requests.buffer_is_back(handle, buffer);
+            if is_refused {
+                inner.client.target_is_back(now, handle.0);
+            }
+            (action, is_refused)
+        });
         if let Some(action) = action {
             self.act(port, action);
+        }
+        if is_refused {
+            self.run(port);
         }
     }
 
