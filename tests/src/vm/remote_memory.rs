@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(480);
 const SMALL: ByteSize = ByteSize::mib(128);
 /// Memory of the servers, and what each gives: the volumes of the tests, each of which reserves all it needs.
 const SERVER: ByteSize = ByteSize::mib(1024);
-const SERVE: &str = "qnic-rmem serve --size 672MiB --key 5ec2e7";
+const SERVE: &str = "qnic-rmem serve --size 640MiB --key 5ec2e7";
 /// What a process writes that has no more than [`SMALL`].
 const WRITTEN: ByteSize = ByteSize::mib(600);
 /// Its threads: while one waits for a page, others go on.
@@ -63,7 +63,7 @@ fn outlive(nodes: &VmNodes) -> Result<()> {
         shell(nodes, server, SERVE)?;
     }
     refusals(nodes)?;
-    let attach = "qnic-rmem attach --size 640MiB --replicas 2 --servers 1,2 --key 5ec2e7";
+    let attach = "qnic-rmem attach --size 608MiB --replicas 2 --servers 1,2 --key 5ec2e7";
     shell(nodes, 0, attach)?;
     steps.done("attached");
     files(nodes).context("a file system")?;
