@@ -42,18 +42,24 @@ impl JunitFile {
 /// # Errors
 /// Returns what the system says.
 pub fn write_junit(name: &str, suites: &[Suite], to: &mut dyn Write) -> io::Result<()> {
-    let mut report = Report::new(name);
+    let mut report = Report::new(text(name));
     report.set_time(suites.iter().map(|suite| suite.took).sum());
     report.add_test_suites(suites.iter().map(suite));
-    let text = report.to_string().map_err(io::Error::other)?;
-    to.write_all(text.as_bytes())
+    let report = report.to_string().map_err(io::Error::other)?;
+    to.write_all(report.as_bytes())
+}
+
+/// Text as a report may have it: the two characters in it that XML has not, and that the writer of
+/// reports lets pass, are replaced. All text of others goes through this.
+fn text(from: &str) -> String {
+    from.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
 }
 
 fn suite(from: &Suite) -> TestSuite {
-    let mut suite = TestSuite::new(&*from.name);
+    let mut suite = TestSuite::new(text(&from.name));
     suite.set_time(from.took);
     let properties = from.properties.iter();
-    suite.add_properties(properties.map(|(name, value)| (&**name, &**value)));
+    suite.add_properties(properties.map(|(name, value)| (text(name), text(value))));
     suite.add_test_cases(from.cases.iter().map(case));
     suite
 }
@@ -63,20 +69,20 @@ fn case(from: &Case) -> TestCase {
         Ended::Passed => TestCaseStatus::success(),
         Ended::Skipped(why) => {
             let mut status = TestCaseStatus::skipped();
-            status.set_message(&**why);
+            status.set_message(text(why));
             status
         }
         Ended::Failed { message, details } => {
             let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-            status.set_message(&**message).set_type("failure");
-            status.set_description(format!("{message}\n{details}"));
+            status.set_message(text(message)).set_type("failure");
+            status.set_description(text(&format!("{message}\n{details}")));
             status
         }
     };
-    let mut case = TestCase::new(&*from.name, status);
-    case.set_classname(&*from.class).set_time(from.took);
+    let mut case = TestCase::new(text(&from.name), status);
+    case.set_classname(text(&from.class)).set_time(from.took);
     if !from.output.is_empty() {
-        case.set_system_out(&*from.output);
+        case.set_system_out(text(&from.output));
     }
     case
 }
@@ -117,6 +123,39 @@ mod tests {
             "<skipped message=\"not asked for\"/>",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
+        }
+    }
+
+    /// U+FFFE and U+FFFF are characters of a program's output, and none of XML.
+    #[test]
+    fn a_report_has_only_what_xml_has() {
+        let odd = |name: &str| format!("{name}\u{fffe}\u{ffff}\u{1}end");
+        let mut run = Case::passed(odd("class"), odd("case"), Duration::ZERO);
+        run.output = odd("output");
+        let cases = vec![
+            run.clone().failing(odd("why"), odd("details")),
+            run.skipped(odd("skipped")),
+        ];
+        let suite = Suite {
+            name: odd("suite"),
+            properties: vec![(odd("key"), odd("value"))],
+            took: Duration::ZERO,
+            cases,
+        };
+        let mut bytes = Vec::new();
+        write_junit(&odd("report"), &[suite], &mut bytes).unwrap();
+        let report = String::from_utf8(bytes).unwrap();
+        let is_xml =
+            |c: char| matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{fffd}' | '\u{10000}'..);
+        assert!(report.chars().all(is_xml), "{report:?}");
+        for part in [
+            "report", "suite", "key", "value", "class", "case", "output", "why", "details",
+            "skipped",
+        ] {
+            assert!(
+                report.contains(&format!("{part}\u{fffd}\u{fffd}end")),
+                "{part}"
+            );
         }
     }
 

@@ -109,6 +109,21 @@ mod tests {
         assert_eq!(table("STATUSES").matches('[').count(), statuses);
     }
 
+    /// Wireshark has Lua 5.2 in one distribution, and 5.4 in the next: the dissector has no operator
+    /// that only one of them knows.
+    #[test]
+    fn the_dissector_is_understood_by_each_version_of_lua() {
+        let later = ["&", "|", "<<", ">>", "//", "~"];
+        for (number, line) in DISSECTOR.lines().enumerate() {
+            // Strings have neither quotes nor dashes in them.
+            let code = line.split("--").next().unwrap_or_default();
+            let outside = code.split('"').step_by(2);
+            let outside = outside.collect::<String>().replace("~=", "");
+            let found = later.iter().find(|operator| outside.contains(**operator));
+            assert_eq!(found, None, "line {}: {line}", number + 1);
+        }
+    }
+
     /// What a body is said to have is a field that Wireshark is told of.
     #[test]
     fn every_field_of_a_body_is_known() {

@@ -408,7 +408,7 @@ local function add_pseudo(range, tree)
     branch:append_text(string.format(": %d > %d, %s", range(4, 2):le_uint(),
         range(6, 2):le_uint(), OUTCOMES[outcome] or "?"))
     if outcome ~= 0 then branch:add_proto_expert_info(experts.dropped, "Link: " .. (OUTCOMES[outcome] or "?")) end
-    if range(2, 2):le_uint() & 4 ~= 0 then branch:add_proto_expert_info(experts.corrupted) end
+    if range(2, 2):le_uint() % 8 >= 4 then branch:add_proto_expert_info(experts.corrupted) end
     return outcome
 end
 
