@@ -19,6 +19,7 @@ pub(crate) struct Options {
     /// Sizes of transfers, in bytes
     #[arg(
         long,
+        value_name = "SIZE,…",
         value_delimiter = ',',
         default_value = "8,64,512,4096,65536,1048576"
     )]

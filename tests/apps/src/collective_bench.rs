@@ -29,8 +29,8 @@ const OPERATIONS: u64 = 200;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// All nodes, one process on each
-    #[arg(long, value_delimiter = ',', required = true)]
+    /// Numbers of all nodes, one process on each, such as 0,1,2
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',', required = true)]
     nodes: Vec<u16>,
     /// Rounds; the first warms up beside them
     #[arg(long, default_value_t = 5)]

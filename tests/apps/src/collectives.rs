@@ -29,8 +29,8 @@ const CALL_FAILED: i32 = 3;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// All nodes that take part, this one included
-    #[arg(long, value_delimiter = ',', required = true)]
+    /// Numbers of all nodes that take part, this one included, such as 0,1,2
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',', required = true)]
     nodes: Vec<u16>,
     /// Programs of each node
     #[arg(long, default_value_t = 1)]

@@ -20,8 +20,8 @@ const HEADER: usize = 32;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// All nodes that take part, this one included
-    #[arg(long, value_delimiter = ',', required = true)]
+    /// Numbers of all nodes that take part, this one included, such as 0,1,2
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',', required = true)]
     nodes: Vec<u16>,
     /// Port of every process of this exchange
     #[arg(long, default_value_t = 20)]

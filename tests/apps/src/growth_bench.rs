@@ -23,8 +23,8 @@ const WRITTEN: usize = 32;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Nodes whose memory servers are written to, in turn
-    #[arg(long, value_delimiter = ',', required = true)]
+    /// Numbers of the nodes whose memory servers are written to, in turn, such as 1,2
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',', required = true)]
     peers: Vec<u16>,
     /// Endpoints of this process that write, in turn
     #[arg(long, default_value_t = 1)]

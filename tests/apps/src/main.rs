@@ -211,4 +211,26 @@ mod tests {
     fn the_options_of_all_programs_are_consistent() {
         super::Arguments::command().debug_assert();
     }
+
+    /// A list shows its commas wherever help shows it.
+    #[test]
+    fn lists_say_their_form() {
+        let mut lists = 0;
+        for program in super::Arguments::command().get_subcommands() {
+            for list in program
+                .get_arguments()
+                .filter(|it| it.get_value_delimiter().is_some())
+            {
+                let form = list.get_value_names().unwrap_or_default().join(" ");
+                assert!(
+                    form.contains(",…"),
+                    "{} --{}: {form}",
+                    program.get_name(),
+                    list.get_id()
+                );
+                lists += 1;
+            }
+        }
+        assert!(lists > 5, "{lists}");
+    }
 }

@@ -38,8 +38,8 @@ pub(crate) struct ServerOptions {
 
 #[derive(Args)]
 pub(crate) struct ClientOptions {
-    /// Nodes that give memory
-    #[arg(long, value_delimiter = ',')]
+    /// Numbers of the nodes that give memory, such as 1,2
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',')]
     servers: Vec<u16>,
     /// On how many of them each block is kept
     #[arg(long, default_value_t = 2)]

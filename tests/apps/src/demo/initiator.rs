@@ -29,6 +29,7 @@ pub struct InitiatorOptions {
     /// Sizes of transfers, in bytes
     #[arg(
         long,
+        value_name = "SIZE,…",
         value_delimiter = ',',
         default_value = "1,8,64,96,97,512,4096,65536,1048576,16777216"
     )]

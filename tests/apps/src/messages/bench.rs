@@ -43,7 +43,12 @@ pub(crate) struct BenchOptions {
     #[arg(long)]
     initiator: bool,
     /// Sizes of transfers and messages, in bytes
-    #[arg(long, value_delimiter = ',', default_value = "8,4096,65536,1048576")]
+    #[arg(
+        long,
+        value_name = "SIZE,…",
+        value_delimiter = ',',
+        default_value = "8,4096,65536,1048576"
+    )]
     sizes: Vec<usize>,
     /// Rounds for each size; the first warms up beside them
     #[arg(long, default_value_t = 5)]

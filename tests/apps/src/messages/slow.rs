@@ -156,8 +156,8 @@ pub(crate) struct PromptOptions {
     /// What shall begin
     #[arg(value_enum)]
     what: What,
-    /// Nodes of the programs; the slow receiver is on the first
-    #[arg(long, value_delimiter = ',', required = true)]
+    /// Numbers of the nodes of the programs, such as 0,1,2; the slow receiver is on the first
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',', required = true)]
     nodes: Vec<u16>,
     /// Programs of each node
     #[arg(long, default_value_t = 1)]

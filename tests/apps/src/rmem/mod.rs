@@ -67,8 +67,8 @@ struct AttachOptions {
     /// On how many servers each block is kept: the loss of all but one loses nothing
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=4))]
     replicas: u16,
-    /// Numbers of the nodes that serve, at least as many as replicas
-    #[arg(long, value_name = "NODES", value_delimiter = ',', required = true, num_args = 1..=MAX_SERVERS)]
+    /// Numbers of the nodes that serve, such as 1,2; at least as many as replicas
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',', required = true, num_args = 1..=MAX_SERVERS)]
     servers: Vec<u16>,
     /// Key that the servers were given, up to 32 hexadecimal digits
     #[arg(long, value_name = "HEX", value_parser = key)]
