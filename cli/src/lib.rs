@@ -176,8 +176,7 @@ fn log_filter(text: &str) -> Result<Targets> {
 /// needed.
 fn become_program(program: qnic_cluster::Program<'_>, step: &str) -> Result<ExitCode> {
     let progress = ui::progress();
-    progress.step(step);
-    let program = qnic_cluster::program(program)?;
+    let program = qnic_cluster::program_or_build(program, &|| progress.step(step))?;
     drop(progress);
     let mut command = std::process::Command::new(&program);
     let error = command.args(std::env::args_os().skip(1)).exec();

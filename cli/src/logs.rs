@@ -17,7 +17,8 @@ Examples:
   cargo qnic logs a -f            and what is added, until the guest ends or Ctrl-C
   cargo qnic logs a --console     the console alone, byte for byte
 
-Of each log the first and the last MiBs are kept; what is missing between them is said.
+Of each log the first and the last part are kept; what is missing between them is said, and so
+is the end of the process that writes it.
 
 Exit status: 0.")]
 pub(crate) struct Options {
@@ -45,19 +46,25 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let node = cluster.node(&options.node)?;
     let everything = !(options.console || options.qemu || options.device);
     let mut logs = Vec::new();
-    let mut add = |wanted: bool, name: &str, path| {
+    let mut add = |wanted: bool, name: &str, path, writer| {
         if wanted || everything {
             logs.push(Log {
                 name: name.to_owned(),
                 path,
+                writer,
             });
         }
     };
-    add(options.qemu, "qemu", node.qemu_log_path());
+    add(options.qemu, "qemu", node.qemu_log_path(), node.qemu());
     if let Some(path) = cluster.device_log_path(node.name()) {
-        add(options.device, "device", path);
+        add(
+            options.device,
+            "device",
+            path,
+            cluster.device_of(node.name()),
+        );
     }
-    add(options.console, "console", node.console_path());
+    add(options.console, "console", node.console_path(), None);
     let mut shown = None;
     let mut show = |index: usize, bytes: &[u8]| {
         let mut out = io::stdout().lock();

@@ -22,6 +22,10 @@ not for 10 s), dead (its QEMU has ended), silent (its QEMU does not answer). MEM
 what the process uses now; the guest's memory is shared between QEMU and the device
 process and counts in both.
 
+A cluster's files (its logs, sockets, cluster file) are in $XDG_RUNTIME_DIR/qnic/CLUSTER, or
+in /tmp/qnic-UID/CLUSTER without that variable; its disks in /var/tmp/qnic-UID/CLUSTER. \"--json\"
+says where. They go with the cluster.
+
 Exit status: 0 if all nodes are ready, booting or paused and all device processes run,
 1 if not.")]
 pub(crate) struct Options {
@@ -109,6 +113,7 @@ mod tests {
         let shown = |state: NodeState| {
             let cluster = ClusterOverview {
                 name: "c".into(),
+                directory: "/run/qnic/c".into(),
                 mode: Mode::Detached,
                 accel: Accel::Tcg,
                 owner: None,
@@ -126,7 +131,7 @@ mod tests {
             };
             let well = cluster.is_well();
             let json = serde_json::to_value(&cluster).unwrap();
-            (table(&[cluster]), json["nodes"][0]["state"].clone(), well)
+            (table(&[cluster]), json, well)
         };
         for (state, words, expected) in [
             (NodeState::Ready, "ready", true),
@@ -138,6 +143,8 @@ mod tests {
                 text.contains(&format!("c        a     {words}  ")),
                 "{text}"
             );
+            assert_eq!(json["directory"], "/run/qnic/c");
+            let json = json["nodes"][0]["state"].clone();
             assert_eq!((json, well), (words.into(), expected));
         }
     }

@@ -109,30 +109,78 @@ fn a_mirror_that_does_not_answer_is_named_with_what_to_do() {
 /// what is left.
 fn in_little_room(
     place: &Place,
-    (variable, directory): (&str, &str),
+    variable: (&str, &str),
     options: &str,
     arguments: &[&str],
 ) -> String {
+    let script = "\"$@\"; status=$?; find \"$ROOM\" >&2; exit $status";
+    let (code, errors) = script_in_little_room(place, variable, options, (script, arguments));
+    assert_eq!(code, Some(1), "{errors}");
+    errors
+}
+
+/// Runs a script there, whose arguments are the program and `arguments`.
+fn script_in_little_room(
+    place: &Place,
+    (variable, directory): (&str, &str),
+    options: &str,
+    (script, arguments): (&str, &[&str]),
+) -> (Option<i32>, String) {
     let mut command = place.command("unshare", UNUSED);
     command.env(variable, place.path(directory));
+    command.env("ROOM", place.path(directory));
     // The program needs the same namespaces to build the module.
     if !geteuid().is_root() {
         command.args(["--user", "--map-root-user"]);
     }
     command.args(["--mount", "sh", "-c"]);
-    let script = format!(
-        "mount -t tmpfs -o {options} none \"${variable}\" || exit 77
-         \"$@\"; status=$?; find \"${variable}\" >&2; exit $status"
-    );
+    let script = format!("mount -t tmpfs -o {options} none \"$ROOM\" || exit 77\n{script}");
     command.args([&script, "sh", env!("CARGO_BIN_EXE_qnic")]);
     command.args(arguments);
     let (code, errors) = ended(command.output().unwrap());
-    assert_eq!(
+    assert_ne!(
         code,
-        Some(1),
-        "77: no mount or user namespaces here, which tests need as root or as a user: {errors}"
+        Some(77),
+        "no mount or user namespaces here, which tests need as root or as a user: {errors}"
     );
-    errors
+    (code, errors)
+}
+
+/// A program that died has left a cluster without its records: cleaning up needs no room.
+#[test]
+fn a_full_runtime_directory_hinders_no_command_and_is_cleaned_up() {
+    let place = Place::new();
+    fs::create_dir(place.path("run")).unwrap();
+    let script = "
+        mkdir -p -m 700 \"$ROOM/qnic/dead/nodes\"
+        dd if=/dev/zero of=\"$ROOM/qnic/dead/console.log\" bs=4096 2>/dev/null && exit 3
+        \"$@\" || exit 4
+        find \"$ROOM\" -mindepth 1 >&2";
+    let variable = ("XDG_RUNTIME_DIR", "run");
+    let (code, errors) =
+        script_in_little_room(&place, variable, "size=64k", (script, &["ps", "--json"]));
+    assert_eq!(code, Some(0), "{errors}");
+    assert_eq!(
+        errors.trim(),
+        "qnic: removed cluster dead, whose owner had died"
+    );
+}
+
+/// Before the mirror is asked for anything.
+#[test]
+fn a_cache_without_room_for_all_is_told_before_a_download() {
+    let place = Place::new();
+    let file = place.path("c.toml");
+    let arguments = ["up", file.to_str().unwrap()];
+    let errors = in_little_room(&place, ("QNIC_CACHE", "cache"), "size=100m", &arguments);
+    for part in [
+        "too small",
+        "104 MB free",
+        "3000 MB are wanted",
+        "QNIC_CACHE",
+    ] {
+        assert!(errors.contains(part), "no {part}: {errors}");
+    }
 }
 
 /// It takes four files.

@@ -52,6 +52,12 @@ impl<'a> Apt<'a> {
     /// Sets up the private state and fetches the indexes.
     pub(crate) fn open(cx: Context<'a>) -> Result<Self> {
         check_path(cx.cache)?;
+        let room = cx.cache.room();
+        if !room.is_enough() {
+            // What is wanted may be little: this only says what comes.
+            cx.progress
+                .step(&format!("the cache may be too small: {room}"));
+        }
         let apt = Self {
             _lock: cx.cache.lock("apt", cx.progress)?,
             dir: cx.cache.service("apt")?,

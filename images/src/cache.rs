@@ -14,13 +14,14 @@
 //! next one. Locks vanish with their process and the programs that it has started.
 
 use std::env;
+use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use fs_err::{self as fs, File, OpenOptions};
-use rustix::fs::{flock, FlockOperation};
+use rustix::fs::{flock, statvfs, FlockOperation};
 use rustix::io::{retry_on_intr, Errno};
 use walkdir::WalkDir;
 
@@ -32,6 +33,39 @@ use crate::progress::Progress;
 #[derive(Clone, Debug)]
 pub struct Cache {
     root: PathBuf,
+}
+
+/// Bytes that a complete cache and the making of it take.
+const ROOM: u64 = 3_000_000_000;
+
+/// What room there is for a cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    root: PathBuf,
+    used: u64,
+    free: u64,
+}
+
+impl Room {
+    /// Returns true if a complete cache can be made.
+    pub(crate) fn is_enough(&self) -> bool {
+        self.used.saturating_add(self.free) >= ROOM
+    }
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [used, free, all] = [self.used, self.free, ROOM].map(|bytes| bytes / 1_000_000);
+        let root = self.root.display();
+        write!(f, "{root}: {used} MB in use, {free} MB free")?;
+        if self.is_enough() {
+            return Ok(());
+        }
+        write!(
+            f,
+            "; {all} MB are wanted: make room, or set QNIC_CACHE to a directory elsewhere"
+        )
+    }
 }
 
 /// A lock on one name in the cache; released when dropped. The programs that this thread runs hold
@@ -49,6 +83,18 @@ impl Drop for Lock {
 }
 
 impl Cache {
+    /// What room there is: what it takes already, and what its file system has.
+    pub(crate) fn room(&self) -> Room {
+        let existing = self.root.ancestors().find(|dir| dir.is_dir());
+        let free = statvfs(existing.unwrap_or(Path::new("/")))
+            .map(|system| system.f_bavail.saturating_mul(system.f_frsize));
+        Room {
+            root: self.root.clone(),
+            used: size_on_disk(&self.root),
+            free: free.unwrap_or(0),
+        }
+    }
+
     /// The user's cache: `$QNIC_CACHE`, else `$XDG_CACHE_HOME/qnic`, else `~/.cache/qnic`.
     ///
     /// # Errors

@@ -2,11 +2,7 @@
 //!
 //! Nothing is downloaded and nothing is changed.
 
-use std::path::Path;
-
-use rustix::fs::statvfs;
-
-use crate::cache::{size_on_disk, Cache};
+use crate::cache::Cache;
 use crate::command::{find_program, PROGRAMS};
 use crate::error::Error;
 use crate::kernel;
@@ -15,9 +11,6 @@ use crate::mirror::{find_keyring, find_mirror};
 use crate::provisioner::host_architecture;
 use crate::sandbox;
 use crate::tools::{cached_qemu, host_qemu};
-
-/// Bytes that a complete cache and the making of it take.
-const ROOM: u64 = 3_000_000_000;
 
 /// How a finding bears on what qnic wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,23 +86,12 @@ fn program(name: &str, package: &str, purpose: &str) -> Finding {
 }
 
 fn room(cache: &Cache) -> Finding {
-    let root = cache.root();
-    let used = size_on_disk(root);
-    let existing = root.ancestors().find(|dir| dir.is_dir());
-    let free = statvfs(existing.unwrap_or(Path::new("/")))
-        .map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))
-        .unwrap_or(0);
-    let megabytes = |bytes| bytes / 1_000_000;
-    let (in_use, left) = (megabytes(used), megabytes(free));
-    let detail = format!("{}: {in_use} MB in use, {left} MB free", root.display());
-    if used + free >= ROOM {
-        return finding("cache", State::Ready, detail);
-    }
-    let remedy = format!(
-        "{detail}; {} MB are wanted: make room, or set QNIC_CACHE to a directory elsewhere",
-        megabytes(ROOM)
-    );
-    finding("cache", State::Missing, remedy)
+    let room = cache.room();
+    let state = match room.is_enough() {
+        true => State::Ready,
+        false => State::Missing,
+    };
+    finding("cache", state, room.to_string())
 }
 
 fn qemu(cache: &Cache) -> Finding {

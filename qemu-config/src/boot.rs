@@ -22,8 +22,8 @@ use crate::manifest::{now_seconds, Manifest, Mode};
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::{ProcessId, MARKER};
-use crate::provision::{check_cancel, check_image, check_memory, provision, Parts};
-use crate::qemu::{arguments, disk_file, disks_of, Machine};
+use crate::provision::{check_cancel, check_files, check_image, check_memory, provision, Parts};
+use crate::qemu::{arguments, Machine};
 use crate::ready::failed;
 use crate::spawn::spawn;
 use crate::state::Runtime;
@@ -47,6 +47,7 @@ pub(crate) fn boot(
     spec.validate()?;
     spec.check_private_key()?;
     check_memory(spec)?;
+    check_files(spec)?;
     if options.runtime.names().contains(&spec.name) {
         // To fail early. The check that counts is made with the directory.
         check_name(spec, &options.runtime.lock()?, &options.runtime)?;
@@ -125,7 +126,7 @@ fn check_name(spec: &ClusterSpec, _making: &File, runtime: &Runtime) -> Result<(
         return Ok(());
     }
     let busy = dir.try_lock()?.is_none();
-    let pid = if busy { dir.lock_owner() } else { None };
+    let pid = if busy { dir.owner() } else { None };
     Err(Error::InUse {
         name: spec.name.clone(),
         pid,
@@ -148,15 +149,7 @@ fn make_dir(
         created: now_seconds(),
         disks: runtime.disks(&spec.name),
     };
-    let made = runtime.create(spec, &manifest)?;
-    for node in &spec.nodes {
-        for (disk, bytes) in disks_of(node) {
-            let path = manifest.disks.join(disk_file(&node.name, disk));
-            let file = File::create(&path).map_err(Error::io("create", &path))?;
-            file.set_len(bytes).map_err(Error::io("size", &path))?;
-        }
-    }
-    Ok(made)
+    runtime.create(spec, &manifest)
 }
 
 fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Result<Child> {

@@ -337,6 +337,11 @@ impl Cluster {
         logs.collect()
     }
 
+    /// The device process that has the NIC of a node, which may have ended; `None` without NICs.
+    pub fn device_of(&self, node: &str) -> Option<ProcessId> {
+        ProcessId::load(&self.dir.device(self.spec.process_of(node)).pid())
+    }
+
     /// Where the device process of a node logs; `None` without NICs.
     pub fn device_log_path(&self, node: &str) -> Option<PathBuf> {
         let process = self.spec.process_of(node);

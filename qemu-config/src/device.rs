@@ -13,7 +13,7 @@ use crate::process::{ProcessId, MARKER};
 use crate::socket::Socket;
 use crate::spawn::spawn;
 use crate::wait::{Deadline, Stop};
-use crate::{ClusterSpec, Error, Result};
+use crate::{ending, ClusterSpec, Error, Result};
 
 /// Lines of its log in an error.
 const TAIL_LINES: usize = 20;
@@ -83,7 +83,9 @@ pub(crate) fn name(process: Option<&str>) -> String {
 
 /// The error for a device process that has ended.
 pub(crate) fn ended(dir: &ClusterDir, process: Option<&str>) -> Error {
-    failed_with_log(dir, process, "the device process has ended")
+    let id = ProcessId::load(&dir.device(process).pid());
+    let how = id.map(ending::how).unwrap_or_default();
+    failed_with_log(dir, process, format!("the device process has ended{how}"))
 }
 
 fn failed_with_log(dir: &ClusterDir, process: Option<&str>, what: impl Into<String>) -> Error {

@@ -1,7 +1,6 @@
 //! The files of one cluster and of its nodes, and what is in those that this crate writes.
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use qnic_config::MAX_SOCKET_PATH;
@@ -66,7 +65,6 @@ impl ClusterDir {
         nodes = "nodes";
         booted = "booted";
         log_keeper_log = "log-keeper.log";
-        lock = "lock";
         machines = "machines.json";
         machines_lock = "machines.lock";
     }
@@ -112,22 +110,16 @@ impl ClusterDir {
         serde_json::from_slice(&fs::read(self.manifest()).ok()?).ok()
     }
 
-    /// Takes the cluster's lock, held by the program that boots, owns or removes the cluster.
-    /// `None` if another program has it.
+    /// Takes the lock of the cluster, which is one on its directory. The program that boots, owns or
+    /// removes the cluster holds it. `None` if another program does.
     pub(crate) fn try_lock(&self) -> Result<Option<LockFile>> {
-        let path = self.lock();
-        let mut lock = LockFile::try_lock(&path)?;
-        if let Some(LockFile(file)) = &mut lock {
-            let emptied = file.set_len(0);
-            let written = emptied.and_then(|()| write!(file, "{}", std::process::id()));
-            written.map_err(Error::io("write", &path))?;
-        }
-        Ok(lock)
+        LockFile::try_lock_directory(&self.0)
     }
 
-    /// The process that last took the lock.
-    pub(crate) fn lock_owner(&self) -> Option<i32> {
-        fs::read_to_string(self.lock()).ok()?.parse().ok()
+    /// The program that made the cluster, as long as it runs.
+    pub(crate) fn owner(&self) -> Option<i32> {
+        let owner = self.read_manifest()?.owner?;
+        owner.is_alive().then_some(owner.pid)
     }
 
     /// Fails if the path of a socket would be longer than the system allows.

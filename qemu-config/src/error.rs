@@ -28,7 +28,7 @@ pub enum Error {
     #[error("cannot describe the cluster as TOML: {0}")]
     Describe(#[source] toml::ser::Error),
     /// A file operation failed.
-    #[error("cannot {what} {}: {source}", path.display())]
+    #[error("cannot {what} {}: {source}{}", path.display(), no_room(path, source))]
     Io {
         /// The operation, as a verb.
         what: &'static str,
@@ -129,12 +129,12 @@ pub enum Error {
         pid: Option<i32>,
     },
     /// A program that boots or owns the cluster still runs.
-    #[error("cluster \"{name}\" belongs to process {pid}, which is running: end that process, and its cluster goes with it")]
+    #[error("cluster \"{name}\" belongs to a program that runs{}: end it, and its cluster goes with it", owner(*pid))]
     Owned {
         /// The name.
         name: String,
-        /// The process.
-        pid: i32,
+        /// The process, if it is known.
+        pid: Option<i32>,
     },
     /// The machine cannot run what was asked for.
     #[error("{0}")]
@@ -194,6 +194,15 @@ impl Error {
     }
 }
 
+/// Names the directory in which there is no room, if that is what the system said.
+fn no_room(path: &Path, source: &io::Error) -> String {
+    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+    match path.parent().filter(|_| full.contains(&source.kind())) {
+        Some(directory) => format!("; make room in {}", directory.display()),
+        None => String::new(),
+    }
+}
+
 fn tail(log: &str) -> String {
     if log.is_empty() {
         return String::new();
@@ -211,4 +220,19 @@ fn choices(lead: &str, known: &[String]) -> String {
 fn owner(pid: Option<i32>) -> String {
     pid.map(|pid| format!(" (in use by process {pid})"))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_directory_is_named() {
+        let of = |kind: io::ErrorKind| Error::io("write", Path::new("/run/q/c/log"))(kind.into());
+        let full = of(io::ErrorKind::StorageFull).to_string();
+        assert!(full.starts_with("cannot write /run/q/c/log: "), "{full}");
+        assert!(full.ends_with("; make room in /run/q/c"), "{full}");
+        let other = of(io::ErrorKind::NotFound).to_string();
+        assert!(!other.contains("room"), "{other}");
+    }
 }

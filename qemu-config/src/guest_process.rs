@@ -21,7 +21,9 @@ use crate::agent::{random, Agent};
 use crate::dirs::NodeDir;
 use crate::guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
 use crate::monitor::Monitor;
+use crate::process::{Process, ProcessId};
 use crate::qemu::{command_label, command_port};
+use crate::ready;
 use crate::slot::Slot;
 use crate::socket::Socket;
 use crate::wait::{stop_in, Deadline, Stop};
@@ -32,6 +34,9 @@ pub(crate) const HELPER: &str = "/usr/lib/qnic/qnic-exec";
 
 /// Time the agent and the helper may take to start a command.
 const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Time for a QEMU that has closed a connection to end.
+const END_SECONDS: u64 = 5;
 
 /// Silence after which QEMU is asked whether the helper still has its port open: a
 /// guest that restarts says nothing.
@@ -140,8 +145,23 @@ impl GuestProcess {
                     }
                     self.check_helper()?;
                 }
-                Err(error) => return Err(broken(self.dir.name(), &error)),
+                Err(error) => return Err(self.connection_ended(&error)),
             }
+        }
+    }
+
+    /// What the end of the connection means: QEMU closes it a moment before its process has ended.
+    fn connection_ended(&self, error: &io::Error) -> Error {
+        let broken = broken(self.dir.name(), error);
+        let closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
+        let id = ProcessId::load(&self.dir.qemu_pid());
+        let Some(id) = id.filter(|_| closed.contains(&error.kind())) else {
+            return broken;
+        };
+        let ends = |process: Process| process.wait(&Deadline::seconds(END_SECONDS)).is_ok();
+        match id.open().is_none_or(ends) {
+            true => ready::ended(&self.dir),
+            false => broken,
         }
     }
 
@@ -276,8 +296,8 @@ fn start_helper(dir: &NodeDir, slot: &mut Slot, nonce: u64, deadline: &Deadline)
     }
     let port = command_port(slot.index);
     let helper = agent.start(HELPER, &["serve", &port, &nonce.to_string()])?;
-    slot.remember(helper)
-        .map_err(|error| broken(dir.name(), &error))
+    slot.remember(helper);
+    Ok(())
 }
 
 fn broken(node: &str, error: &io::Error) -> Error {

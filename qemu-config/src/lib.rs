@@ -41,6 +41,7 @@ mod device;
 mod device_config;
 mod dirs;
 mod emulated_clock;
+mod ending;
 mod error;
 mod follow;
 mod fresh;
@@ -107,7 +108,8 @@ pub use overview::{
 };
 pub use process::ProcessId;
 pub use programs::{
-    cargo, program, programs, repository, Program, APP, APP_PATH, DEMO, DEVICE, LOG_KEEPER,
+    cargo, program, program_or_build, programs, repository, Program, APP, APP_PATH, DEMO, DEVICE,
+    LOG_KEEPER,
 };
 pub use provision::available_memory;
 pub use qnic_config::plan::units::{Probability, Rate, Span};

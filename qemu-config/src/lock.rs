@@ -1,4 +1,4 @@
-//! Lock files.
+//! Locks on files and directories. None is written to: a lock can be taken where there is no room.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,7 +7,7 @@ use rustix::fs::{flock, FlockOperation};
 
 use crate::{Error, Result};
 
-/// A file that is locked until this is dropped.
+/// A file or directory that is locked until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LockFile(pub(crate) File);
 
@@ -26,12 +26,20 @@ impl LockFile {
 
     /// Locks `path`, which is made if needed; `None` if another process has the lock.
     pub(crate) fn try_lock(path: &Path) -> Result<Option<Self>> {
-        let file = open(path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self(file))),
-            Err(rustix::io::Errno::AGAIN) => Ok(None),
-            Err(error) => Err(Error::io("lock", path)(error.into())),
-        }
+        try_flock(open(path)?, path)
+    }
+
+    /// Locks the directory `path`; `None` if another process has the lock.
+    pub(crate) fn try_lock_directory(path: &Path) -> Result<Option<Self>> {
+        try_flock(File::open(path).map_err(Error::io("open", path))?, path)
+    }
+}
+
+fn try_flock(file: File, path: &Path) -> Result<Option<LockFile>> {
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(LockFile(file))),
+        Err(rustix::io::Errno::AGAIN) => Ok(None),
+        Err(error) => Err(Error::io("lock", path)(error.into())),
     }
 }
 

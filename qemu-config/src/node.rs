@@ -9,10 +9,10 @@ use crate::follow::{read_log, tail};
 use crate::guest_command::{GuestCommand, GuestOutput};
 use crate::guest_process::GuestProcess;
 use crate::monitor::Monitor;
-use crate::node_state::{state_of, NodeState};
+use crate::node_state::{state_of, wait_answering, NodeState};
 use crate::process::ProcessId;
 use crate::qmp;
-use crate::ready::{boots_reported, failed, wait_ready};
+use crate::ready::{self, boots_reported, wait_ready};
 use crate::wait::Deadline;
 use crate::{Cancel, Error, NodeSpec, Result};
 
@@ -166,7 +166,9 @@ impl Node {
             .qemu()
             .and_then(ProcessId::open)
             .ok_or_else(|| self.ended())?;
-        wait_ready(&self.dir, &qemu, boots, limit, deadline)
+        let release = wait_ready(&self.dir, &qemu, boots, limit, deadline)?;
+        wait_answering(&self.dir, deadline)?;
+        Ok(release)
     }
 
     fn deadline(&self, limit: Duration) -> Deadline {
@@ -181,7 +183,7 @@ impl Node {
     }
 
     pub(crate) fn ended(&self) -> Error {
-        failed(&self.dir, "its QEMU has ended")
+        ready::ended(&self.dir)
     }
 
     /// The output of the guest's console since the cluster was booted. Of a very long one, the

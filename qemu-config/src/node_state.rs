@@ -19,15 +19,18 @@ use serde::Serialize;
 
 use crate::agent::Agent;
 use crate::dirs::NodeDir;
-use crate::monitor::{Monitor, STATE_SECONDS};
+use crate::monitor::{has_panicked, Monitor, STATE_SECONDS};
 use crate::qemu::AGENT_LABEL;
 use crate::qmp::{RunState, QUERY_STATUS};
-use crate::ready::boots_reported;
+use crate::ready::{self, boots_reported};
 use crate::wait::Deadline;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Longest time for the guest agent to answer, other questions before this one included.
 const AGENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Time for the agent to answer before QEMU is asked what has become of the guest.
+const AGENT_TURN: Duration = Duration::from_secs(2);
 
 /// What a node is doing. It prints, also as JSON, as in "ready" or "not answering".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,6 +112,28 @@ fn ask_qemu(dir: &NodeDir) -> Result<NodeState> {
         true => NodeState::Ready,
         false => NodeState::Booting,
     })
+}
+
+/// Waits until the agent of a guest that has reported its boot answers, as [`NodeState::Ready`]
+/// promises: it opens its port a moment later.
+///
+/// # Errors
+/// Returns what is wrong with the guest, or with its agent when `deadline` is over.
+pub(crate) fn wait_answering(dir: &NodeDir, deadline: &Deadline) -> Result<()> {
+    loop {
+        let error = match Agent::connect(dir, deadline.at_most(AGENT_TURN)) {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        if matches!(error, Error::Interrupted) || deadline.left() == Some(Duration::ZERO) {
+            return Err(error);
+        }
+        match has_panicked(dir) {
+            Ok(true) => return Err(ready::failed(dir, "its kernel has panicked")),
+            Ok(false) => {}
+            Err(_) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use serde_json::{json, Value};
 
 use super::*;
-use crate::monitor::has_panicked;
 use crate::testing::TestDir;
 
 const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 3, "minor": 1, "major": 11}, "package": "Debian 1:11.1.3+ds-1~bpo13+1"}, "capabilities": ["oob"]}}"#;
@@ -119,6 +118,32 @@ fn a_guest_that_has_reported_nothing_or_has_no_agent_is_booting() {
         start_agent(&dir, true);
         assert_eq!(state_within(&dir, LONG), NodeState::Booting);
     }
+}
+
+/// A guest reports its boot before its agent listens.
+#[test]
+fn a_boot_is_over_when_the_agent_answers() {
+    let (_cluster, dir) = node("ready 6.12\n", &[RUNNING], false);
+    start_agent(&dir, true);
+    wait_answering(&dir, &Deadline::new(Some(LONG), None)).unwrap();
+    let (_cluster, dir) = node("ready 6.12\n", &[RUNNING], false);
+    start_agent(&dir, false);
+    let error = wait_answering(&dir, &Deadline::new(Some(SHORT), None)).unwrap_err();
+    assert!(
+        error.to_string().contains("agent does not answer"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_guest_that_panics_before_its_agent_answers_is_told() {
+    let (_cluster, dir) = node("ready 6.12\n", &[PANICKED], false);
+    start_agent(&dir, false);
+    let error = wait_answering(&dir, &Deadline::new(Some(LONG), None)).unwrap_err();
+    assert!(
+        error.to_string().contains("its kernel has panicked"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What runs: every cluster of this user, its nodes and its device process.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 
 use crate::accel::Accel;
@@ -15,6 +17,8 @@ use crate::state::Runtime;
 pub struct ClusterOverview {
     /// Its name.
     pub name: String,
+    /// Where its files are: logs, sockets, what it was made from.
+    pub directory: PathBuf,
     /// What ends it.
     pub mode: Mode,
     /// What runs its guests.
@@ -131,6 +135,7 @@ impl ClusterOverview {
         let owner = cluster.manifest.owner.filter(|owner| owner.is_alive());
         Self {
             name: cluster.name().to_owned(),
+            directory: cluster.dir.path().to_owned(),
             mode: cluster.manifest.mode,
             accel: cluster.manifest.accel,
             owner: owner.map(|owner| owner.pid),

@@ -8,6 +8,7 @@
 //! any guest, whatever C library that has.
 
 use std::env;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -128,29 +129,45 @@ pub fn program(program: Program<'_>) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// A program; `compiles` is called once, at the first crate that has to be compiled for it, if one
+/// has.
+///
+/// # Errors
+/// As [`program`].
+pub fn program_or_build(program: Program<'_>, compiles: &(dyn Fn() + Sync)) -> Result<PathBuf> {
+    let found = provide(&[program], &[], compiles)?.into_iter().next();
+    found.ok_or_else(|| failed(&[program], "it is missing".to_owned()))
+}
+
 /// Several programs of one profile, built side by side.
 ///
 /// # Errors
 /// As [`program`].
 pub fn programs<const N: usize>(programs: [Program<'_>; N]) -> Result<[PathBuf; N]> {
-    let paths = provide(&programs, &[])?;
+    let paths = provide(&programs, &[], &|| {})?;
     paths
         .try_into()
         .map_err(|_| failed(&programs, "some are missing".to_owned()))
 }
 
-/// Several programs, in the same order, unless one of `cancels` is pulled.
+/// Several programs, in the same order, unless one of `cancels` is pulled. `compiles` is called
+/// once, at the first crate that has to be compiled, if one has.
 ///
 /// # Errors
 /// As [`program`], and [`Error::Interrupted`].
-pub(crate) fn provide(programs: &[Program<'_>], cancels: &[&Cancel]) -> Result<Vec<PathBuf>> {
+pub(crate) fn provide(
+    programs: &[Program<'_>],
+    cancels: &[&Cancel],
+    compiles: &(dyn Fn() + Sync),
+) -> Result<Vec<PathBuf>> {
     let Some(root) = repository() else {
         return programs.iter().map(beside_us).collect();
     };
-    let output = run(command(programs, &root), programs, cancels)?;
+    let output = run(command(programs, &root), programs, cancels, compiles)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let lines: Vec<_> = said.lines().collect();
+        let lines = said.lines().filter(|line| !is_step(line));
+        let lines: Vec<_> = lines.collect();
         let last = &lines[lines.len().saturating_sub(40)..];
         return Err(failed(programs, last.join("\n")));
     }
@@ -210,8 +227,11 @@ fn beside_us(program: &Program<'_>) -> Result<PathBuf> {
 
 fn command(programs: &[Program<'_>], root: &Path) -> Command {
     let mut command = cargo(root);
-    let options = "--quiet --message-format=json-render-diagnostics";
-    command.arg("build").args(options.split(' '));
+    command.args(["build", "--message-format=json-render-diagnostics"]);
+    command
+        .env("CARGO_TERM_COLOR", "never")
+        .env("CARGO_TERM_PROGRESS_WHEN", "never");
+    command.env_remove("CARGO_TERM_QUIET");
     let profile = programs
         .first()
         .map_or("release", |program| program.profile);
@@ -249,9 +269,48 @@ fn command(programs: &[Program<'_>], root: &Path) -> Command {
     command
 }
 
+/// The word with which cargo says that it compiles a crate.
+const COMPILING: &str = "Compiling";
+
+/// Returns true if this is a line of cargo's about a step that went well.
+fn is_step(line: &str) -> bool {
+    let word = line.trim_start().split(' ').next();
+    let steps = [
+        COMPILING,
+        "Finished",
+        "Fresh",
+        "Blocking",
+        "Downloading",
+        "Downloaded",
+    ];
+    word.is_some_and(|word| steps.contains(&word))
+}
+
+/// What cargo says on its standard error. Calls `compiles` when it begins to compile.
+fn listen(said: impl Read, compiles: &dyn Fn()) -> Vec<u8> {
+    let (mut all, mut began) = (Vec::new(), 0);
+    let mut said = BufReader::new(said);
+    let mut told = false;
+    // What cannot be read is lost; the status of cargo is not.
+    while said.read_until(b'\n', &mut all).is_ok_and(|read| read > 0) {
+        let line = String::from_utf8_lossy(&all[began..]);
+        if !told && line.trim_start().starts_with(COMPILING) {
+            told = true;
+            compiles();
+        }
+        began = all.len();
+    }
+    all
+}
+
 /// Runs `command` to its end. Ends it and its compilers when one of `cancels` is pulled, or when
 /// this process ends.
-fn run(mut command: Command, programs: &[Program<'_>], cancels: &[&Cancel]) -> Result<Output> {
+fn run(
+    mut command: Command,
+    programs: &[Program<'_>],
+    cancels: &[&Cancel],
+    compiles: &(dyn Fn() + Sync),
+) -> Result<Output> {
     let cannot = |error| format!("cargo cannot be started: {error}; install it with rustup");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     // In a group of its own, so a terminal's Ctrl-C reaches this process alone, which ends it.
@@ -259,7 +318,7 @@ fn run(mut command: Command, programs: &[Program<'_>], cancels: &[&Cancel]) -> R
         [] => command.spawn(),
         _ => spawn_bound(command),
     };
-    let child = child.map_err(|error| failed(programs, cannot(error)))?;
+    let mut child = child.map_err(|error| failed(programs, cannot(error)))?;
     let pid = child.id() as i32;
     let process = ProcessId::of(pid).and_then(ProcessId::open);
     let deadline = Deadline::new(None, cancels.iter().copied());
@@ -272,7 +331,13 @@ fn run(mut command: Command, programs: &[Program<'_>], cancels: &[&Cancel]) -> R
                 let _ = Pid::from_raw(pid).map(|pid| kill_process_group(pid, Signal::TERM));
             }
         });
-        child.wait_with_output()
+        let said = child.stderr.take();
+        let said = said.map(|said| scope.spawn(|| listen(said, compiles)));
+        let mut output = child.wait_with_output();
+        if let (Ok(output), Some(said)) = (&mut output, said) {
+            output.stderr = said.join().unwrap_or_default();
+        }
+        output
     });
     if cancels.iter().any(|cancel| cancel.is_cancelled()) {
         return Err(Error::Interrupted);
@@ -317,11 +382,36 @@ mod tests {
     fn a_build_ends_when_one_of_its_cancels_is_pulled() {
         let [never, soon] = [(), ()].map(|()| Cancel::new().unwrap());
         let error = std::thread::scope(|scope| {
-            let build = scope.spawn(|| run(endless(), &[APP], &[&never, &soon]));
+            let build = scope.spawn(|| run(endless(), &[APP], &[&never, &soon], &|| {}));
             soon.cancel();
             build.join().unwrap().unwrap_err()
         });
         assert!(matches!(error, Error::Interrupted), "{error}");
+    }
+
+    /// A program that is there is not said to be built.
+    #[test]
+    fn a_build_is_told_when_something_is_compiled() {
+        let fresh = "    Blocking waiting for file lock\n    Finished `release` profile\n";
+        let stale = "   Compiling a v1\n   Compiling b v1\nerror: expected `;`\n   Finished\n";
+        for (said, times) in [(fresh, 0), (stale, 1)] {
+            let mut command = Command::new("sh");
+            command.args([
+                "-c",
+                &format!("echo out; printf '{said}' | tr '`' \"'\" >&2"),
+            ]);
+            let told = std::sync::atomic::AtomicUsize::new(0);
+            let count = || {
+                told.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            };
+            let output = run(command, &[APP], &[], &count).unwrap();
+            assert_eq!(output.stdout, b"out\n");
+            let caught = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(caught, said.replace('`', "'"));
+            assert_eq!(told.into_inner(), times);
+            let shown: Vec<_> = caught.lines().filter(|line| !is_step(line)).collect();
+            assert!(shown.len() <= 1 && shown.iter().all(|it| it.starts_with("error")));
+        }
     }
 
     #[test]

@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use procfs::Current;
 use qnic_images::{Cache, GuestFile, GuestImage, KernelSeries, Program, Progress, Provisioner};
+use rustix::process::{getrlimit, Resource};
 
 use crate::accel::{decide, AccelDecision};
 use crate::boot_options::BootOptions;
 use crate::guest_process::HELPER;
+use crate::qemu::NIC_QUEUES;
 use crate::{programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec, Result};
 
 /// The path in guests of an example module, which uses the datagrams of `qnic.ko`.
@@ -152,9 +154,9 @@ fn programs_for(
     wanted.extend(app);
     wanted.push(programs::LOG_KEEPER);
     wanted.extend(spec.has_nics().then_some(programs::DEVICE));
-    progress.part("programs", "cargo builds them");
-    let mut paths = programs::provide(&wanted, cancels)?.into_iter();
-    progress.part("programs", "built");
+    let compiles = || progress.part("programs", "cargo builds them");
+    let mut paths = programs::provide(&wanted, cancels, &compiles)?.into_iter();
+    progress.part("programs", "there");
     let helper = paths.next().map(|path| executable(HELPER, &[], path));
     let app = app.and_then(|_| paths.next());
     let app = app.map(|path| executable(programs::APP_PATH, links, path));
@@ -269,6 +271,40 @@ pub(crate) fn check_memory(spec: &ClusterSpec) -> Result<()> {
     )))
 }
 
+/// Open files of a device process for each NIC: some three for each queue, and those of its
+/// guest's memory.
+const FILES_OF_NIC: usize = 3 * NIC_QUEUES + 2;
+/// Those that it has beside them.
+const FILES_BESIDE: usize = 40;
+
+/// Fails if a device process would not get the files that its NICs need: its guests would hang or
+/// end, with an error of a queue.
+pub(crate) fn check_files(spec: &ClusterSpec) -> Result<()> {
+    // A device process takes all that it may.
+    let limit = getrlimit(Resource::Nofile).maximum;
+    check_files_within(spec, limit.unwrap_or(u64::MAX))
+}
+
+fn check_files_within(spec: &ClusterSpec, limit: u64) -> Result<()> {
+    let nics_of = |process: &Option<&str>| {
+        let nodes = spec.nodes.iter().filter(|node| node.nic);
+        let nodes = nodes.filter(|node| spec.process_of(&node.name) == *process);
+        nodes.count()
+    };
+    let most = spec.device_processes().iter().map(nics_of).max();
+    let Some(nics) = most else { return Ok(()) };
+    let wanted = (FILES_BESIDE + nics * FILES_OF_NIC) as u64;
+    if wanted <= limit {
+        return Ok(());
+    }
+    Err(Error::Host(format!(
+        "the device process of {nics} NICs of cluster {} needs {wanted} open files, but a process may \
+         have {limit} here: raise the hard limit (ulimit -Hn), or divide the nodes among several \
+         processes",
+        spec.name
+    )))
+}
+
 /// Memory that a stock kernel keeps for itself, and what its first programs need.
 const KERNEL_MEMORY: ByteSize = ByteSize::mib(64);
 
@@ -303,6 +339,20 @@ pub fn available_memory() -> Option<ByteSize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_of_open_files_that_is_too_low_is_named_before_anything_is_booted() {
+        let of = |nodes: usize| {
+            let names = (0..nodes).map(|node| NodeSpec::new(format!("n{node}")));
+            names.fold(ClusterSpec::new("many"), ClusterSpec::with)
+        };
+        assert!(check_files_within(&of(2), 256).is_ok());
+        assert!(check_files_within(&of(12), 1024).is_ok());
+        let error = check_files_within(&of(12), 512).unwrap_err().to_string();
+        for part in ["12 NICs of cluster many", "may have 512", "ulimit -Hn"] {
+            assert!(error.contains(part), "no {part}: {error}");
+        }
+    }
 
     #[test]
     fn what_fails_ends_what_runs_beside_it_and_is_told() {

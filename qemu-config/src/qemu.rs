@@ -17,7 +17,7 @@ pub(crate) const READY_PORT: &str = "org.qnic.ready";
 const AGENT_PORT: &str = "org.qemu.guest_agent.0";
 
 /// Virtqueues of a NIC: control, events, doorbells.
-const NIC_QUEUES: usize = FIRST_DOORBELL + DEFAULT_DOORBELLS as usize;
+pub(crate) const NIC_QUEUES: usize = FIRST_DOORBELL + DEFAULT_DOORBELLS as usize;
 
 /// Name of the port of command slot `slot`.
 pub(crate) fn command_port(slot: usize) -> String {

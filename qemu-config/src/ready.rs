@@ -10,10 +10,10 @@ use std::time::Duration;
 use crate::dirs::NodeDir;
 use crate::follow::{read_log, readable, tail, Follow, Growth};
 use crate::monitor::{has_panicked, Events};
-use crate::process::Process;
+use crate::process::{Process, ProcessId};
 use crate::qmp::Event;
 use crate::wait::{stop_in, Deadline, Stop};
-use crate::{Error, Result};
+use crate::{ending, Error, Result};
 
 /// Lines of a console in an error.
 const TAIL_LINES: usize = 25;
@@ -44,6 +44,15 @@ pub(crate) fn failed(dir: &NodeDir, what: impl Into<String>) -> Error {
         what: what.into(),
         log: last_words(dir),
     }
+}
+
+/// The error for a node whose QEMU has ended, with what is known of its end.
+pub(crate) fn ended(dir: &NodeDir) -> Error {
+    let how = ProcessId::load(&dir.qemu_pid()).map(ending::how);
+    failed(
+        dir,
+        format!("its QEMU has ended{}", how.unwrap_or_default()),
+    )
 }
 
 /// Waits for the report after the first `seen`. Returns the release of the kernel.
@@ -88,7 +97,7 @@ pub(crate) fn wait_ready(
                     return report.map_err(|why| failed(format!("its init failed: {why}")));
                 }
             }
-            Growth::Other(0) => return Err(failed("QEMU ended".to_owned())),
+            Growth::Other(0) => return Err(ended(dir)),
             Growth::Other(1) => console.forget_changes(),
             Growth::Other(_) => resets.take(),
         }
@@ -177,7 +186,6 @@ fn report(line: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::ProcessId;
     use crate::testing::TestDir;
     use std::io::{BufRead, BufReader, Read, Write};
     use std::os::unix::net::UnixListener;
@@ -197,7 +205,9 @@ mod tests {
             std::fs::write(dir.ready(), said).unwrap();
             std::fs::write(dir.console(), console).unwrap();
             let qemu = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-            let process = ProcessId::of(qemu.id() as i32).unwrap().open().unwrap();
+            let id = ProcessId::of(qemu.id() as i32).unwrap();
+            id.save(&dir.qemu_pid()).unwrap();
+            let process = id.open().unwrap();
             Self {
                 _dir: cluster,
                 dir,
@@ -244,7 +254,20 @@ mod tests {
         let mut fixture = Fixture::new("", "");
         drop(fixture.qemu.stdin.take());
         let error = fixture.wait(0).unwrap_err().to_string();
-        assert!(error.contains("node a: QEMU ended"), "{error}");
+        assert!(
+            error.contains("node a: its QEMU has ended (exit status 0)"),
+            "{error}"
+        );
+    }
+
+    /// As when a control group has no memory left.
+    #[test]
+    fn the_signal_that_has_ended_qemu_is_named() {
+        let mut fixture = Fixture::new("", "");
+        fixture.qemu.kill().unwrap();
+        let error = fixture.wait(0).unwrap_err().to_string();
+        let named = "node a: its QEMU has ended (signal 9, SIGKILL";
+        assert!(error.contains(named), "{error}");
     }
 
     /// Speaks as QEMU's monitor does, and tells of `events`: names and data.

@@ -1,6 +1,6 @@
 //! Command slots: the ports of a node, each for one command at a time.
 
-use std::io::{self, Read, Seek, Write};
+use std::io::{Read, Seek, Write};
 
 use crate::agent::random;
 use crate::dirs::NodeDir;
@@ -37,10 +37,13 @@ impl Slot {
         text.trim().parse().ok()
     }
 
-    /// Writes down the number of the slot's helper.
-    pub(crate) fn remember(&mut self, helper: i64) -> io::Result<()> {
-        self.lock.0.set_len(0)?;
-        self.lock.0.rewind()?;
-        write!(self.lock.0, "{helper}")
+    /// Writes down the number of the slot's helper. Where there is no room, the agent keeps one
+    /// number more.
+    pub(crate) fn remember(&mut self, helper: i64) {
+        let file = &mut self.lock.0;
+        let emptied = file.set_len(0).and_then(|()| file.rewind());
+        if let Err(error) = emptied.and_then(|()| write!(file, "{helper}")) {
+            tracing::debug!(%error, "the number of a helper is not remembered");
+        }
     }
 }

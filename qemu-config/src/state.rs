@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!   $XDG_RUNTIME_DIR/qnic/            or /tmp/qnic-<uid>/
-//!     <cluster>/
-//!       lock                          locked by the program that boots or owns it
+//!     <cluster>/                      locked by the program that boots or owns it
 //!       manifest.json                 mode, accelerator, owner, where the disks are
 //!       cluster.toml                  the cluster file, every default spelt out
 //!       booted                        exists once all nodes were ready
@@ -14,7 +13,7 @@
 //!       log-keeper.log                what keeps the logs small complains of
 //!       nodes/<node>/                 vhost-user socket of the NIC; monitor, agent and
 //!                                     command sockets; console, ready and QEMU logs; pid.
-//!                                     Logs keep their first and their last MiBs
+//!                                     Logs keep their first and their last part
 //!                                     (qnic-log-keeper)
 //!   /var/tmp/qnic-<uid>/<cluster>/    blank disks
 //! ```
@@ -22,8 +21,9 @@
 //! The top directory itself is locked while clusters are made and removed; it goes
 //! with the last of them.
 //!
-//! A directory whose `lock` is free and that is neither detached nor booted was
-//! left by a program that died: it is removed when noticed.
+//! A directory that is not locked, and neither detached nor booted, was left by a program that
+//! died: it is removed when noticed. Taking the locks and removing a cluster writes no file, so
+//! both work in a directory that is full.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -35,6 +35,7 @@ use rustix::fs::FlockOperation;
 use crate::dirs::{directories_in, write, ClusterDir};
 use crate::lock::LockFile;
 use crate::manifest::{Manifest, Mode};
+use crate::qemu::{disk_file, disks_of};
 use crate::{ClusterSpec, Error, Result};
 
 /// Where the clusters of this user are.
@@ -148,7 +149,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Makes the directory of a new cluster and takes its lock. The caller has [`Self::lock`].
+    /// Makes the directory of a new cluster and its disks, and takes its lock. Nothing of it is left
+    /// after a failure. The caller has [`Self::lock`].
     pub(crate) fn create(
         &self,
         spec: &ClusterSpec,
@@ -159,8 +161,17 @@ impl Runtime {
         make_dir(dir.path())?;
         let lock = dir.try_lock()?.ok_or_else(|| Error::InUse {
             name: spec.name.clone(),
-            pid: dir.lock_owner(),
+            pid: dir.owner(),
         })?;
+        if let Err(error) = self.fill(&dir, spec, manifest) {
+            // What cannot be removed now is removed when it is noticed.
+            let _ = self.remove(&spec.name);
+            return Err(error);
+        }
+        Ok((dir, lock))
+    }
+
+    fn fill(&self, dir: &ClusterDir, spec: &ClusterSpec, manifest: &Manifest) -> Result<()> {
         let text = serde_json::to_vec(manifest).map_err(|error| Error::Host(error.to_string()))?;
         write(&dir.manifest(), &text)?;
         write(&dir.cluster_file(), spec.to_toml()?.as_bytes())?;
@@ -169,7 +180,14 @@ impl Runtime {
         }
         make_dir(&manifest.disks)?;
         check_owner(&self.disks)?;
-        Ok((dir, lock))
+        for node in &spec.nodes {
+            for (disk, bytes) in disks_of(node) {
+                let path = manifest.disks.join(disk_file(&node.name, disk));
+                let file = File::create(&path).map_err(Error::io("create", &path))?;
+                file.set_len(bytes).map_err(Error::io("size", &path))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -196,6 +214,7 @@ fn make_dir(path: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use crate::testing::TestDir;
+    use crate::ByteSize;
 
     #[test]
     fn a_cluster_is_made_found_locked_and_removed() {
@@ -208,7 +227,7 @@ mod tests {
         assert_eq!(saved.unwrap(), TestDir::spec());
         assert_eq!(dir.read_manifest().unwrap().mode, Mode::Detached);
         assert!(dir.try_lock().unwrap().is_none());
-        assert_eq!(dir.lock_owner(), Some(std::process::id() as i32));
+        assert_eq!(dir.owner(), Some(std::process::id() as i32));
         drop(lock);
         assert!(dir.try_lock().unwrap().is_some());
         runtime.remove("c").unwrap();
@@ -216,6 +235,21 @@ mod tests {
         assert!(!runtime.root().exists());
         let gone = runtime.existing("c");
         assert!(matches!(gone, Err(Error::NoSuchCluster { .. })));
+    }
+
+    #[test]
+    fn a_cluster_that_cannot_be_made_leaves_nothing() {
+        let test = TestDir::new();
+        let (dir, lock) = test.create(Mode::Detached).unwrap();
+        let manifest = dir.read_manifest().unwrap();
+        drop(lock);
+        test.runtime.remove("c").unwrap();
+        let mut spec = TestDir::spec();
+        // No file is so long.
+        spec.nodes[0].disk = Some(ByteSize(u64::MAX));
+        let error = test.runtime.create(&spec, &manifest).unwrap_err();
+        assert!(error.to_string().contains("cannot size"), "{error}");
+        assert!(test.runtime.names().is_empty() && !manifest.disks.exists());
     }
 
     #[test]

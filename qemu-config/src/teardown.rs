@@ -39,15 +39,16 @@ pub fn down(runtime: &Runtime, name: &str) -> Result<()> {
         Some(lock) => end(runtime, name, &dir, lock),
         None => Err(Error::Owned {
             name: name.to_owned(),
-            pid: dir.lock_owner().unwrap_or_default(),
+            pid: dir.owner(),
         }),
     }
 }
 
-/// Removes what programs that died have left. Returns the names of those clusters.
+/// Removes what programs that died have left. Returns the names of those clusters. One that cannot
+/// be removed is logged, and hinders no command about another cluster.
 ///
 /// # Errors
-/// As [`down`].
+/// Returns an error if the directory of all clusters cannot be locked.
 pub fn sweep(runtime: &Runtime) -> Result<Vec<String>> {
     if runtime.names().is_empty() {
         return Ok(Vec::new());
@@ -55,8 +56,12 @@ pub fn sweep(runtime: &Runtime) -> Result<Vec<String>> {
     let _making = runtime.lock()?;
     let mut swept = Vec::new();
     for name in runtime.names() {
-        if sweep_one(runtime, &name)? {
-            swept.push(name);
+        match sweep_one(runtime, &name) {
+            Ok(true) => swept.push(name),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(cluster = name, %error, "cannot remove what is left of it")
+            }
         }
     }
     Ok(swept)

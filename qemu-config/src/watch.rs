@@ -64,18 +64,26 @@ impl Cluster {
             .filter_map(|(name, id)| Some((name, id.open()?)))
             .collect();
         if devices.len() < self.spec().device_processes().len() {
-            return Ok(Some(Broken::Failed(self.device_ended())));
+            return Ok(Some(Broken::Failed(self.device_ended(0))));
         }
         Ok(wait(
             &mut nodes,
             &devices,
             &Deadline::new(None, Some(stop)),
-            || self.device_ended(),
+            |index| self.device_ended(index),
         ))
     }
 
-    fn device_ended(&self) -> Error {
-        crate::device::failed("the device process has ended".to_owned())
+    /// The error for the device process of this index, or of one behind it, that has ended.
+    fn device_ended(&self, index: usize) -> Error {
+        let processes = self.spec().device_processes();
+        let mut later = processes.iter().skip(index);
+        let alive = |process: &&Option<&str>| {
+            let id = ProcessId::load(&self.dir.device(**process).pid());
+            id.is_some_and(ProcessId::is_alive)
+        };
+        let ended = later.find(|process| !alive(process));
+        crate::device::ended(&self.dir, ended.copied().flatten())
     }
 }
 
@@ -89,7 +97,7 @@ fn wait(
     nodes: &mut [Watched<'_>],
     devices: &[(String, Process)],
     deadline: &Deadline,
-    device_ended: impl Fn() -> Error,
+    device_ended: impl Fn(usize) -> Error,
 ) -> Option<Broken> {
     loop {
         for one in nodes.iter_mut() {
@@ -112,7 +120,7 @@ fn wait(
                 return Some(Broken::Failed(nodes[index].node.ended()))
             }
             Ok(index) if index < nodes.len() + devices.len() => {
-                return Some(Broken::Failed(device_ended()))
+                return Some(Broken::Failed(device_ended(index - nodes.len())))
             }
             Ok(_) => {}
         }

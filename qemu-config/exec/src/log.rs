@@ -5,10 +5,13 @@
 //! such a file is given back to the file system, as a hole:
 //!
 //! ```text
-//!   0        HEAD                                       the end
+//!   0        head                                       the end
 //!   │ kept   │ hole ─────────────────────────► │ kept    │
-//!                                               ├ TAIL ──┤ to TAIL + SLACK
+//!                                               ├ tail ──┤ to tail + slack
 //! ```
+//! All logs of a cluster share [`ALL`], or half of their file system if that is less: each may take
+//! an equal part, [`MOST`] at most. A log never takes the room of another one.
+//!
 //! The file keeps its length, so neither its writer nor a reader at some offset notices. A reader
 //! passes over the hole with [`next_data`]. Where the file system makes no holes, the file begins
 //! anew instead.
@@ -20,12 +23,13 @@ use std::io::{self, Seek};
 use rustix::fs::{fallocate, seek, FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
-/// Bytes at the beginning of a log that stay.
-pub const HEAD: u64 = 1 << 20;
-/// Bytes at its end that stay at least.
-pub const TAIL: u64 = 3 << 20;
-/// How many more it has at its end before they are dropped.
-pub const SLACK: u64 = 4 << 20;
+/// Bytes that all logs of a cluster take at most, unless they are so many that each takes
+/// [`LEAST`].
+pub const ALL: u64 = 64 << 20;
+/// Bytes that a log takes at most.
+pub const MOST: u64 = 8 << 20;
+/// Bytes that a log may take, however many there are.
+pub const LEAST: u64 = 8 * GRAIN;
 
 /// Holes begin and end at multiples of this, which is one of the block size of file systems.
 const GRAIN: u64 = 64 << 10;
@@ -34,14 +38,34 @@ const GRAIN: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct Log {
     file: File,
-    /// Where its last part begins.
+    /// Bytes at its beginning that stay.
+    head: u64,
+    /// Bytes at its end that stay at least.
     tail: u64,
+    /// How many more it has at its end before they are dropped.
+    slack: u64,
+    /// Where its last part begins.
+    tail_at: u64,
+}
+
+/// What each of `count` logs may take in a file system of so many bytes.
+pub fn share(count: usize, file_system: u64) -> u64 {
+    let all = ALL.min(file_system / 2);
+    (all / (count as u64).max(1)).clamp(LEAST, MOST)
 }
 
 impl Log {
-    /// Takes a log over, which is open for writing.
-    pub fn new(file: File) -> Self {
-        Log { file, tail: HEAD }
+    /// Takes a log over, which is open for writing, and may take so many bytes: an eighth for its
+    /// beginning, three for its end, and half for what comes.
+    pub fn new(file: File, bytes: u64) -> Self {
+        let head = (bytes / 8).next_multiple_of(GRAIN);
+        Log {
+            file,
+            head,
+            tail: bytes * 3 / 8,
+            slack: bytes / 2,
+            tail_at: head,
+        }
     }
 
     /// Drops the middle if that is worth it.
@@ -50,22 +74,22 @@ impl Log {
     /// Returns the error of the file system if it cannot be made smaller in any way.
     pub fn trim(&mut self) -> io::Result<()> {
         let end = self.file.metadata()?.len();
-        if end < self.tail {
+        if end < self.tail_at {
             // It has begun anew.
-            self.tail = HEAD;
+            self.tail_at = self.head;
         }
-        if end < self.tail + TAIL + SLACK {
+        if end < self.tail_at + self.tail + self.slack {
             return Ok(());
         }
-        let tail = (end - TAIL) / GRAIN * GRAIN;
+        let tail_at = (end - self.tail) / GRAIN * GRAIN;
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if fallocate(&self.file, hole, self.tail, tail - self.tail).is_err() {
+        if fallocate(&self.file, hole, self.tail_at, tail_at - self.tail_at).is_err() {
             // Its writers append: they go on at the new end.
             self.file.set_len(0)?;
-            self.tail = HEAD;
+            self.tail_at = self.head;
             return Ok(());
         }
-        self.tail = tail;
+        self.tail_at = tail_at;
         Ok(())
     }
 }
@@ -104,7 +128,7 @@ mod tests {
     fn log() -> (tempfile::NamedTempFile, File, Log) {
         let named = tempfile::NamedTempFile::new().unwrap();
         let open = || File::options().append(true).open(named.path()).unwrap();
-        let (writer, log) = (open(), Log::new(open()));
+        let (writer, log) = (open(), Log::new(open(), MOST));
         (named, writer, log)
     }
 
@@ -139,12 +163,12 @@ mod tests {
             write(&mut writer, part * MIB..(part + 1) * MIB);
             log.trim().unwrap();
             let bytes = named.as_file().metadata().unwrap().blocks() * 512;
-            assert!(bytes <= HEAD + TAIL + SLACK + (1 << 20), "{bytes}");
+            assert!(bytes <= MOST + (1 << 20), "{bytes}");
         }
         let mut file = named.reopen().unwrap();
         assert_eq!(file.metadata().unwrap().len(), 40 << 20);
         let (text, dropped) = read(&mut file);
-        assert!(dropped >= 40 * (1 << 20) - HEAD - TAIL - SLACK, "{dropped}");
+        assert!(dropped >= 40 * (1 << 20) - MOST, "{dropped}");
         assert_eq!(text.len() as u64 + dropped, 40 << 20);
         let lines: Vec<_> = text.split_inclusive('\n').collect();
         let (head, tail) = lines.split_at(MIB as usize);
@@ -152,6 +176,26 @@ mod tests {
         assert!(tail.len() as u64 >= 3 * MIB);
         let first = 40 * MIB - tail.len() as u64;
         assert!(tail.iter().zip(first..).all(|(found, n)| *found == line(n)));
+    }
+
+    #[test]
+    fn the_logs_of_a_cluster_share_what_all_may_take() {
+        assert_eq!(share(1, 1 << 40), MOST);
+        assert_eq!(share(36, 1 << 40), ALL / 36);
+        // One guest takes no more of a small directory than another one.
+        assert_eq!(share(4, 12 << 20), 12 << 17);
+        assert_eq!(share(1000, 1 << 40), LEAST);
+        let (named, mut writer, _) = log();
+        let mut log = Log::new(named.reopen().unwrap(), LEAST);
+        for part in 0..400 {
+            write(&mut writer, part * 1024..(part + 1) * 1024);
+            log.trim().unwrap();
+            let bytes = named.as_file().metadata().unwrap().blocks() * 512;
+            assert!(bytes <= LEAST + GRAIN, "{bytes}");
+        }
+        let (text, dropped) = read(&mut named.reopen().unwrap());
+        assert!(text.starts_with(&line(0)) && text.ends_with(&line(400 * 1024 - 1)));
+        assert_eq!(text.len() as u64 + dropped, 400 << 14);
     }
 
     #[test]
@@ -194,6 +238,6 @@ mod tests {
         write(&mut writer, 10..30 * MIB);
         log.trim().unwrap();
         let bytes = named.as_file().metadata().unwrap().blocks() * 512;
-        assert!(bytes <= HEAD + TAIL + SLACK, "{bytes}");
+        assert!(bytes <= MOST, "{bytes}");
     }
 }

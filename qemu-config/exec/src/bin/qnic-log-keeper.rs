@@ -12,9 +12,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-use qnic_exec::log::Log;
+use qnic_exec::log::{share, Log};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::fs::inotify;
+use rustix::fs::{fstatvfs, inotify};
 use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
@@ -59,7 +59,10 @@ fn keep(pids: &[Pid], paths: &[OsString]) -> io::Result<()> {
     let mut logs = Vec::new();
     for path in paths {
         inotify::add_watch(&changes, path, inotify::WatchFlags::MODIFY)?;
-        logs.push(Log::new(File::options().append(true).open(path)?));
+        let file = File::options().append(true).open(path)?;
+        let system = fstatvfs(&file)?;
+        let bytes = share(paths.len(), system.f_blocks.saturating_mul(system.f_frsize));
+        logs.push(Log::new(file, bytes));
     }
     loop {
         forget(&changes);
