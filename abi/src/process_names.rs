@@ -18,7 +18,7 @@ use crate::wire::{Body, Empty};
 
 /// Bytes of the name of an application.
 pub const APPLICATION_BYTES: usize = 16;
-/// Longest time that a lookup may be given, in milliseconds.
+/// Longest time that a command may wait, in milliseconds.
 pub const MAX_TIMEOUT_MS: u32 = 600_000;
 /// In [`Names::flags`]: what was said before counts no more.
 pub const NAMES_FIRST: u32 = 1;
@@ -36,7 +36,7 @@ numbered! {
 numbered! {
     /// What a [`NameCommand`] does.
     pub enum NameAction: u8 {
-        /// Gives the process a name.
+        /// Gives the process a name; waits until no other one has it.
         Register = 1,
         /// Takes it back.
         Withdraw = 2,
@@ -90,8 +90,8 @@ layouts! {
         pub handle: U64,
         /// Which name.
         pub name: ProcessName,
-        /// How long a lookup waits for the name, up to [`MAX_TIMEOUT_MS`] milliseconds; 0: not
-        /// at all. Zero for the others.
+        /// How long a lookup waits for the name, and a registration until it is free, up to
+        /// [`MAX_TIMEOUT_MS`] milliseconds; 0: not at all. Zero for a withdrawal.
         pub timeout_ms: U32,
         /// A [`NameAction`].
         pub action: u8,

@@ -2,7 +2,8 @@
 //! knows once they are registered.
 //!
 //! ```text
-//!   names().register("solver", 3) ─► Name        its drop, or the end of the process, withdraws it
+//!   names().register("solver", 3) ─► Name        the drop of the last one, or the end of the process,
+//!                                                withdraws it
 //!   names().find("solver", 3)     ─► (node, port): waits until the name appears
 //! ```
 //!
@@ -30,16 +31,20 @@ use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::process_names::{NameAction, NameCommand, ProcessName, MAX_TIMEOUT_MS};
 use qnic_abi::{NodeId, Port, Status};
 
-use crate::core::messages::Pending;
+use crate::core::messages::{Pending, RequestKey};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, NameError, Result};
 
 pub use qnic_abi::process_names::APPLICATION_BYTES;
 
-/// A name that this process has. Dropped, it is withdrawn.
+/// How long a registration waits for a name that another process has, unless the program says so:
+/// the withdrawal of one that has just gone is still on its way.
+const TAKEN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A name that this process has. When its last one is dropped, it is withdrawn.
 #[derive(Debug)]
-#[must_use = "a name that is dropped is withdrawn"]
+#[must_use = "a name of which the last one is dropped is withdrawn"]
 pub struct Name<'a> {
     core: &'a Core,
     name: ProcessName,
@@ -61,27 +66,49 @@ impl Name<'_> {
 #[derive(Debug, Clone, Copy)]
 pub struct Names<'e> {
     core: &'e Core,
+    timeout: Duration,
 }
 
 impl Endpoint {
     /// The names of processes.
     pub fn names(&self) -> Names<'_> {
-        Names { core: self.core() }
+        Names {
+            core: self.core(),
+            timeout: TAKEN_TIMEOUT,
+        }
     }
 }
 
 impl<'e> Names<'e> {
-    /// Gives this process a name; it can have eight. Returns once the own NIC knows it.
+    /// The same, with a limit for how long [`Names::register`] waits for a name that another process
+    /// has: 1 s at first, at most 10 minutes; not at all if it is zero.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Names { timeout, ..self }
+    }
+
+    /// Gives this process a name; it can have eight, each as often as it likes. Returns once the own
+    /// NIC knows it. While another process has the name, it [waits](Names::timeout): a process that
+    /// lives keeps it, and of one that has ended the own NIC hears a moment later. Of processes
+    /// on several nodes that wait for the same name, more than one may get it, as when they register
+    /// a free name at the same time.
     ///
     /// # Errors
     /// [`Error::BadName`]: `application` is empty, longer than 16 bytes, or has a zero in it.
     /// [`Error::Name`]: another process has the name, or this one has eight.
     /// [`Error::DeviceGone`], [`Error::QueueFailed`], [`Error::QueueReset`]
     pub fn register(&self, application: &str, process: u32) -> Result<Name<'e>> {
-        let core = self.core;
-        let name = checked(application, process)?;
-        perform(core, command(NameAction::Register, name))?;
-        Ok(Name { core, name })
+        let (core, name) = (self.core, checked(application, process)?);
+        let mut command = command(NameAction::Register, name);
+        command.timeout_ms = milliseconds(self.timeout).into();
+        let key = core.names.add(&name, || core.post_command(command))?;
+        let registered = end_of(core, command, key);
+        match registered {
+            Ok(_) => Ok(Name { core, name }),
+            Err(error) => {
+                core.names.remove(&name, || ());
+                Err(error)
+            }
+        }
     }
 
     /// Finds the process of a name: its node and port. Waits up to `timeout`, at most 10 minutes,
@@ -97,22 +124,29 @@ impl<'e> Names<'e> {
     ) -> Result<(NodeId, Port)> {
         let name = checked(application, process)?;
         let mut command = command(NameAction::LookUp, name);
-        // Rounded up: a short wait is one.
-        let wait = timeout.as_nanos().div_ceil(1_000_000);
-        command.timeout_ms = (wait.min(MAX_TIMEOUT_MS.into()) as u32).into();
-        let entry = perform(self.core, command)?;
+        command.timeout_ms = milliseconds(timeout).into();
+        let key = self.core.post_command(command)?;
+        let entry = end_of(self.core, command, key)?;
         Ok((NodeId(entry.node.get()), Port(entry.port.get())))
     }
 }
 
 impl Drop for Name<'_> {
     fn drop(&mut self) {
-        let command = command(NameAction::Withdraw, self.name);
-        // A drop cannot report. A device that is gone has no names.
-        if let Ok(key) = self.core.post_command(command) {
-            self.core.detach_request(key);
-        }
+        let core = self.core;
+        core.names.remove(&self.name, || {
+            // A drop cannot report. A device that is gone has no names.
+            if let Ok(key) = core.post_command(command(NameAction::Withdraw, self.name)) {
+                core.detach_request(key);
+            }
+        });
     }
+}
+
+/// How long a command waits. Rounded up: a short wait is one.
+fn milliseconds(wait: Duration) -> u32 {
+    let wait = wait.as_nanos().div_ceil(1_000_000);
+    wait.min(MAX_TIMEOUT_MS.into()) as u32
 }
 
 fn checked(application: &str, process: u32) -> Result<ProcessName> {
@@ -126,9 +160,9 @@ fn command(action: NameAction, name: ProcessName) -> NameCommand {
     command
 }
 
-/// Issues a command, and waits for its completion: the NIC bounds how long that takes.
-fn perform(core: &Core, command: NameCommand) -> Result<CompletionEntry> {
-    let end = Pending::new(core, core.post_command(command)?).wait(None)?;
+/// Waits for the completion of a command: the NIC bounds how long that takes.
+fn end_of(core: &Core, command: NameCommand, key: RequestKey) -> Result<CompletionEntry> {
+    let end = Pending::new(core, key).wait(None)?;
     let (application, process) = (command.name.application(), command.name.process.get());
     match end.status(format_args!("name {application}/{process}"))? {
         (entry, Status::Ok) => Ok(entry),

@@ -14,17 +14,6 @@ fn timeout() -> u64 {
     Limits::default().peer_timeout
 }
 
-/// Lets so much time pass, with polls of all NICs.
-fn pass(net: &Net, nodes: usize, time: u64) {
-    let until = net.cluster().now.after(time);
-    while net.cluster().now < until {
-        net.advance(MILLISECOND);
-        for node in 0..nodes {
-            net.poll(node);
-        }
-    }
-}
-
 /// Lets time pass until a process has so many completions; returns them, by handle, and how long it
 /// took.
 #[track_caller]
@@ -32,7 +21,7 @@ fn wait(net: &Net, party: &Party, count: usize) -> (Vec<(u64, Status)>, u64) {
     let start = net.cluster().now.0;
     let mut ends = Vec::new();
     while ends.len() < count {
-        pass(net, 2, 5 * MILLISECOND);
+        net.pass(5 * MILLISECOND, MILLISECOND, 1);
         ends.extend(party.ends());
         let passed = net.cluster().now.0 - start;
         assert!(passed < 10 * timeout(), "nothing has ended but {ends:?}");
@@ -49,7 +38,7 @@ fn acquainted() -> Pair {
     b.send(1, a).issue();
     a.receive(2).from(b).issue();
     b.receive(2).from(a).issue();
-    pass(net, 2, 50 * MILLISECOND);
+    net.pass(50 * MILLISECOND, MILLISECOND, 1);
     assert_eq!((a.ends().len(), b.ends().len()), (2, 2));
     pair
 }
@@ -62,16 +51,16 @@ const WAITS: [(u64, Status); 2] = [(5, Status::PeerGone), (6, Status::PeerGone)]
 fn what_waits_for_a_node_that_falls_silent_learns_of_it() {
     for silent_before in [false, true] {
         let Pair { net, a, b } = acquainted();
-        pass(&net, 2, 4 * timeout());
+        net.pass(4 * timeout(), MILLISECOND, 1);
         if silent_before {
             net.cut(1);
-            pass(&net, 2, 1000 * MILLISECOND);
+            net.pass(1000 * MILLISECOND, MILLISECOND, 1);
         }
         a.receive(5).from(&b).issue();
         a.probe(6).from(&b).wait().issue();
         a.receive(7).issue();
         if !silent_before {
-            pass(&net, 2, 3 * timeout());
+            net.pass(3 * timeout(), MILLISECOND, 1);
             assert_eq!(a.ends(), [], "it is there");
             net.cut(1);
         }
@@ -84,10 +73,10 @@ fn what_waits_for_a_node_that_falls_silent_learns_of_it() {
         net.poll(0);
         assert_eq!(a.ends(), WAITS);
         net.heal();
-        pass(&net, 2, timeout());
+        net.pass(timeout(), MILLISECOND, 1);
         a.receive(8).from(&b).issue();
         b.send(9, &a).issue();
-        pass(&net, 2, 50 * MILLISECOND);
+        net.pass(50 * MILLISECOND, MILLISECOND, 1);
         assert_eq!(a.ends(), [(7, Status::Ok)], "the first that was posted");
     }
 }
@@ -98,23 +87,23 @@ fn what_waits_for_a_node_that_falls_silent_learns_of_it() {
 fn a_wait_costs_a_probe_now_and_then() {
     let Pair { net, a, b } = acquainted();
     let frames = || net.counters(0).acknowledgements + net.counters(1).acknowledgements;
-    pass(&net, 2, 2 * timeout());
+    net.pass(2 * timeout(), MILLISECOND, 1);
     let before = frames();
-    pass(&net, 2, 10 * timeout());
+    net.pass(10 * timeout(), MILLISECOND, 1);
     assert_eq!(frames(), before, "a quiet cluster is quiet");
     for handle in 0..50 {
         a.receive(handle).from(&b).issue();
         net.poll(0);
     }
-    pass(&net, 2, timeout());
+    net.pass(timeout(), MILLISECOND, 1);
     let before = frames();
-    pass(&net, 2, 10 * timeout());
+    net.pass(10 * timeout(), MILLISECOND, 1);
     let both = frames() - before;
     assert!((100..=170).contains(&both), "{both} probes and answers");
     (0..50).for_each(|handle| a.cancel(handle));
-    pass(&net, 2, timeout());
+    net.pass(timeout(), MILLISECOND, 1);
     let before = frames();
-    pass(&net, 2, 10 * timeout());
+    net.pass(10 * timeout(), MILLISECOND, 1);
     assert_eq!(frames(), before);
 }
 
@@ -126,15 +115,15 @@ fn a_receive_waits_for_a_node_that_comes_later_and_learns_of_its_end() {
     net.cut(1);
     a.receive(5).from(&b).issue();
     a.probe(6).from(&b).wait().issue();
-    pass(&net, 2, 4 * timeout());
+    net.pass(4 * timeout(), MILLISECOND, 1);
     assert_eq!(a.ends(), []);
     // A Send does not wait for it, and the others go on to.
     a.send(1, &b).issue();
-    pass(&net, 2, 2 * timeout());
+    net.pass(2 * timeout(), MILLISECOND, 1);
     assert_eq!(a.ends(), [(1, Status::NoSuchNode)]);
     net.heal();
     // It says nothing, and is found.
-    pass(&net, 2, 5 * timeout());
+    net.pass(5 * timeout(), MILLISECOND, 1);
     net.cut(1);
     let (ends, passed) = wait(&net, &a, 2);
     assert_eq!(ends, WAITS);
@@ -152,10 +141,10 @@ fn a_receive_learns_of_the_end_of_a_node_that_it_never_heard_of() {
     assert_eq!(a.ends(), [(5, Status::PeerGone)]);
     // It is down, and comes.
     a.receive(6).from(&b).issue();
-    pass(&net, 2, 2 * timeout());
+    net.pass(2 * timeout(), MILLISECOND, 1);
     assert_eq!(a.ends(), []);
     net.cluster().start(1);
-    pass(&net, 2, timeout());
+    net.pass(timeout(), MILLISECOND, 1);
     net.cluster().reset(1);
     net.run();
     assert_eq!(a.ends(), [(6, Status::PeerGone)]);
@@ -169,14 +158,14 @@ fn a_member_whose_node_falls_silent_before_the_group_forms_is_missed() {
     for rank in [0, 1] {
         members[rank].join(1, &members[0], 7, (rank as u32, 3));
     }
-    pass(&net, 3, 100 * MILLISECOND);
+    net.pass(100 * MILLISECOND, MILLISECOND, 1);
     assert_eq!(net.budget(0, "joins_of_peer"), 1);
     net.cut(1);
-    pass(&net, 3, 2 * timeout());
+    net.pass(2 * timeout(), MILLISECOND, 1);
     assert_eq!(net.counters(0).peers_given_up, 1);
     net.heal();
     members[2].join(1, &members[0], 7, (2, 3));
-    pass(&net, 3, 2 * timeout());
+    net.pass(2 * timeout(), MILLISECOND, 1);
     for member in &members {
         let joined = member.completions_of(CompletionKind::Join);
         assert_eq!(joined.len(), 1, "it joins again by itself");
@@ -190,7 +179,7 @@ fn a_member_whose_node_falls_silent_before_the_group_forms_is_missed() {
 fn what_is_sent_to_a_node_that_is_gone_fails_at_once() {
     let Pair { net, a, b } = acquainted();
     a.write(&b).bytes(64).issue();
-    pass(&net, 2, 50 * MILLISECOND);
+    net.pass(50 * MILLISECOND, MILLISECOND, 1);
     net.cut(1);
     a.send(3, &b).issue();
     let (ends, passed) = wait(&net, &a, 1);
@@ -211,14 +200,14 @@ fn what_is_sent_to_a_node_that_is_gone_fails_at_once() {
         assert_eq!(done, 4, "round {round}");
         let last = a.errors();
         assert!(last.iter().all(|error| error.1 == Status::NoSuchNode));
-        pass(&net, 2, 100 * MILLISECOND);
+        net.pass(100 * MILLISECOND, MILLISECOND, 1);
     }
     net.heal();
-    pass(&net, 2, timeout());
+    net.pass(timeout(), MILLISECOND, 1);
     a.send(5, &b).issue();
-    pass(&net, 2, 50 * MILLISECOND);
+    net.pass(50 * MILLISECOND, MILLISECOND, 1);
     b.receive(5).issue();
-    pass(&net, 2, 50 * MILLISECOND);
+    net.pass(50 * MILLISECOND, MILLISECOND, 1);
     assert_eq!(b.ends(), [(5, Status::Ok)]);
 }
 
@@ -229,16 +218,16 @@ fn a_node_that_stays_away_is_asked_ever_more_seldom() {
     net.cut(1);
     a.send(3, &b).issue();
     wait(&net, &a, 1);
-    pass(&net, 2, 30 * timeout());
+    net.pass(30 * timeout(), MILLISECOND, 1);
     net.heal();
     assert_eq!(net.counters(0).peers_given_up, 1, "once");
     a.send(4, &b).issue();
     net.poll(0);
     assert_eq!(a.ends(), [(4, Status::NoSuchNode)]);
-    pass(&net, 2, 50 * MILLISECOND);
+    net.pass(50 * MILLISECOND, MILLISECOND, 1);
     a.send(5, &b).issue();
-    pass(&net, 2, 50 * MILLISECOND);
+    net.pass(50 * MILLISECOND, MILLISECOND, 1);
     b.receive(5).issue();
-    pass(&net, 2, 50 * MILLISECOND);
+    net.pass(50 * MILLISECOND, MILLISECOND, 1);
     assert_eq!(b.ends(), [(5, Status::Ok)]);
 }

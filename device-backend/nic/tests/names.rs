@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use qnic_abi::process_names::NameAction;
+use qnic_abi::process_names::{NameAction, NameCommand, MAX_TIMEOUT_MS};
 use qnic_abi::Status;
 use qnic_nic::testing::{nets, LossyWire, NameEnd, Net, Party};
 use qnic_nic::{Limits, TableKind};
@@ -31,16 +31,7 @@ fn missing(handle: u64) -> Vec<NameEnd> {
 
 /// Runs for a while of virtual time.
 fn pass(net: &Net, nanoseconds: u64) {
-    let end = net.cluster().now.after(nanoseconds);
-    while net.cluster().now < end {
-        net.advance(20_000_000);
-        let nodes = net.cluster().nodes.len();
-        for node in 0..nodes {
-            for _ in 0..3 {
-                net.poll(node);
-            }
-        }
-    }
+    net.pass(nanoseconds, 20_000_000, 3);
 }
 
 /// What a process finds now.
@@ -112,6 +103,78 @@ fn a_lookup_waits_until_the_name_appears_or_its_time_is_over() {
         let ends: Vec<_> = (1..=100).flat_map(|handle| found(handle, &b)).collect();
         assert_eq!(a.name_ends(), ends);
     }
+}
+
+#[test]
+fn a_registration_waits_until_the_name_is_free_or_its_time_is_over() {
+    let taken = |handle, holder: &Party| vec![(handle, Status::NameTaken, place(holder))];
+    for net in nets(3, 3) {
+        let parties = [(0, 1), (1, 1), (1, 2), (2, 1)].map(|(node, vni)| net.party(node, vni));
+        let [a, b, c, d] = &parties;
+        a.register_name(1, ("one", 0));
+        net.run();
+        assert_eq!(a.name_ends(), done(1));
+        // A holder that lives keeps it.
+        b.register_name_within(2, ("one", 0), 30);
+        d.register_name(3, ("one", 0));
+        pass(&net, 20_000_000);
+        assert_eq!((b.name_ends(), d.name_ends()), (vec![], taken(3, a)));
+        pass(&net, 60_000_000);
+        assert_eq!(b.name_ends(), taken(2, a));
+        // The first process that waits gets it, by all its registrations; then the next one.
+        for (handle, party) in [(4, b), (5, c), (6, b)] {
+            party.register_name_within(handle, ("one", 0), 600_000);
+            net.poll(1);
+        }
+        a.withdraw_name(7, ("one", 0));
+        pass(&net, 1_000_000_000);
+        assert_eq!(a.name_ends(), done(7));
+        assert_eq!(b.name_ends(), [done(4), done(6)].concat());
+        assert_eq!(c.name_ends(), []);
+        b.end();
+        pass(&net, 1_000_000_000);
+        assert_eq!(c.name_ends(), done(5));
+        assert_eq!(look(d, ("one", 0)), Some(place(c)));
+    }
+}
+
+#[test]
+fn a_registration_waits_until_the_node_of_the_holder_is_gone() {
+    for seed in 1..4 {
+        let net = Net::lossy(3, LossyWire::rough(50), seed);
+        let [holder, next] = [1, 2].map(|node| net.party(node, 1));
+        holder.register_name(1, ("one", 0));
+        net.run();
+        next.register_name_within(2, ("one", 0), 600_000);
+        pass(&net, 60_000_000);
+        assert_eq!(next.name_ends(), []);
+        net.cut(1);
+        pass(&net, WHILE);
+        assert_eq!(next.name_ends(), done(2));
+    }
+}
+
+#[test]
+fn registrations_that_wait_are_bounded_and_end_with_their_queue() {
+    let net = Net::new(2, 512, 8, &Limits::default());
+    let (a, b) = (net.party(0, 1), net.party(1, 1));
+    a.register_name(1, ("one", 0));
+    net.run();
+    let most = u64::from(Limits::default().lookups);
+    for handle in 1..=most + 1 {
+        b.register_name_within(handle, ("one", 0), 600_000);
+        net.poll(1);
+    }
+    net.poll(1);
+    let full = vec![(most + 1, Status::Exhausted, place(&a))];
+    assert_eq!(b.name_ends(), full);
+    assert_eq!(b.reset_queue(), Status::Ok);
+    b.clear_queue();
+    a.end();
+    net.run();
+    assert_eq!(b.name_ends(), []);
+    assert_eq!(look(&b, ("one", 0)), None);
+    assert_nothing_is_left(&net);
 }
 
 #[test]
@@ -432,11 +495,15 @@ fn tables_show_what_a_nic_holds() {
 #[test]
 fn malformed_commands_stop_the_queue() {
     let net = Net::new(2, 256, 8, &Limits::default());
-    let spoils: [fn(&mut qnic_abi::process_names::NameCommand); 6] = [
+    let spoils: [fn(&mut NameCommand); 7] = [
         |command| command.action = 0,
         |command| command.action = 4,
         |command| command.name.application = [0; 16],
-        |command| command.timeout_ms = 1.into(),
+        |command| command.timeout_ms = (MAX_TIMEOUT_MS + 1).into(),
+        |command| {
+            command.action = NameAction::Withdraw as u8;
+            command.timeout_ms = 1.into();
+        },
         |command| command.reserved0 = [0, 0, 1],
         |command| command.reserved1[1] = 1.into(),
     ];

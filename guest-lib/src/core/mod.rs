@@ -5,6 +5,7 @@
 pub(crate) mod batch;
 pub(crate) mod completion;
 pub(crate) mod contexts;
+mod counted;
 mod failures;
 pub(crate) mod lanes;
 pub(crate) mod map;
@@ -31,6 +32,7 @@ use qnic_abi::{uapi, NodeId, Port};
 use crate::error::{Error, Operation, Result, TransferError, TransferErrors};
 use crate::path::Path;
 use crate::provider::{CallError, Process, Provider};
+use counted::CountedNames;
 use lanes::Destination;
 use map::{Exports, Imports};
 use messages::Messages;
@@ -101,6 +103,8 @@ pub(crate) struct Core {
     messages: Messages,
     /// State of [`crate::atomic`].
     pub(crate) records: Records,
+    /// State of [`crate::names`].
+    pub(crate) names: CountedNames,
 }
 
 impl Core {
@@ -131,6 +135,7 @@ impl Core {
             notifications: Notifications::default(),
             messages: Messages::default(),
             records: Records::new(),
+            names: CountedNames::default(),
         }
     }
 

@@ -52,7 +52,8 @@ impl<'a> Application<'a> {
         timeout: Duration,
     ) -> Result<Self> {
         let start = Instant::now();
-        let name = endpoint.names().register(application, process)?;
+        let names = endpoint.names().timeout(timeout);
+        let name = names.register(application, process)?;
         let home = match process {
             0 => (endpoint.node(), endpoint.port()),
             _ => endpoint.names().find(application, 0, timeout)?,

@@ -24,7 +24,7 @@ fn exchange(cluster: &Cluster) {
         assert_eq!(waits.join().unwrap().unwrap(), place);
         assert_eq!(c.names().find("solver", 1, SOON).unwrap(), place);
         assert_eq!(b.names().find("solver", 1, NOW).unwrap(), place);
-        let Err(Error::Name(error)) = c.names().register("solver", 1) else {
+        let Err(Error::Name(error)) = c.names().timeout(NOW).register("solver", 1) else {
             panic!("a name of two");
         };
         assert_eq!((error.status, error.holder), (Status::NameTaken, place));
@@ -35,13 +35,8 @@ fn exchange(cluster: &Cluster) {
              one"
         );
     });
-    // Dropped: another process may have it, as soon as the other NIC knows.
-    let taken = || match c.names().register("solver", 1) {
-        Ok(name) => Some(name),
-        Err(Error::Name(error)) if error.status == Status::NameTaken => None,
-        Err(error) => panic!("{error}"),
-    };
-    let name = std::iter::repeat_with(taken).flatten().next().unwrap();
+    // Dropped: another process has it as soon as the other NIC knows.
+    let name = c.names().timeout(SOON).register("solver", 1).unwrap();
     assert_eq!((name.application(), name.process()), ("solver", 1));
     let found = || a.names().find("solver", 1, SOON).unwrap() == (NodeId(2), Port(5));
     assert!(std::iter::repeat_with(found).any(|found| found));
@@ -55,6 +50,51 @@ fn a_process_is_found_by_its_name() {
 #[test]
 fn a_process_is_found_by_its_name_on_bad_links() {
     exchange(&Cluster::on_bad_links(3, 10.0));
+}
+
+/// The holder goes; the next one registers at once, and so on.
+#[test]
+fn a_name_goes_from_one_process_to_the_next() {
+    let cluster = Cluster::on_bad_links(3, 5.0);
+    let endpoints = [0, 1, 2].map(|node| process(&cluster, node));
+    let mut name = endpoints[0].names().register("turn", 0).unwrap();
+    for round in 1..20 {
+        drop(name);
+        let next = &endpoints[round % 3];
+        name = next.names().timeout(SOON).register("turn", 0).unwrap();
+    }
+}
+
+#[test]
+fn a_name_that_is_registered_twice_ends_with_the_last_one() {
+    let cluster = Cluster::new(2);
+    let [a, b] = [0, 1].map(|node| process(&cluster, node));
+    let first = a.names().register("twice", 0).unwrap();
+    let second = a.names().register("twice", 0).unwrap();
+    drop(first);
+    let place = (NodeId(0), Port(5));
+    assert_eq!(b.names().find("twice", 0, SOON).unwrap(), place);
+    assert_eq!(a.names().find("twice", 0, NOW).unwrap(), place);
+    assert_eq!(
+        status(b.names().timeout(NOW).register("twice", 0)),
+        Status::NameTaken
+    );
+    drop(second);
+    let found = a.names().find("twice", 0, NOW);
+    assert_eq!(status(found), Status::NameNotFound);
+    // Threads that take it and let it go at the same time.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let _name = a.names().register("twice", 1).unwrap();
+                    assert_eq!(a.names().find("twice", 1, NOW).unwrap(), place);
+                }
+            });
+        }
+    });
+    let found = a.names().find("twice", 1, NOW);
+    assert_eq!(status(found), Status::NameNotFound);
 }
 
 #[test]

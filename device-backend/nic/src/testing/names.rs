@@ -28,9 +28,15 @@ impl Party {
         command
     }
 
-    /// Registers a name.
+    /// Registers a name that is free.
     pub fn register_name(&self, handle: u64, name: (&str, u32)) {
-        let command = self.name_command(handle, NameAction::Register, name);
+        self.register_name_within(handle, name, 0);
+    }
+
+    /// Registers a name, and waits so many milliseconds until it is free.
+    pub fn register_name_within(&self, handle: u64, name: (&str, u32), timeout_ms: u32) {
+        let mut command = self.name_command(handle, NameAction::Register, name);
+        command.timeout_ms = timeout_ms.into();
         self.post(&command.descriptor());
     }
 

@@ -48,6 +48,18 @@ pub fn status(entry: &CompletionEntry) -> Status {
 }
 
 impl Net {
+    /// Lets so much time pass, in steps; polls each node so many times behind each.
+    pub fn pass(&self, nanoseconds: u64, step: u64, polls: usize) {
+        let end = self.cluster().now.after(nanoseconds);
+        while self.cluster().now < end {
+            self.advance(step);
+            let nodes = self.cluster().nodes.len();
+            for node in (0..nodes).flat_map(|node| std::iter::repeat_n(node, polls)) {
+                self.poll(node);
+            }
+        }
+    }
+
     /// What a node uses of the budget of that name.
     ///
     /// # Panics

@@ -107,8 +107,9 @@ impl Known {
         !self.graves.is_empty()
     }
 
-    /// Removes up to so many names of nodes that were forgotten. Returns true if there were any.
-    pub(super) fn sweep(&mut self, most: usize) -> bool {
+    /// Removes up to so many names of nodes that were forgotten, and names each. Returns true if
+    /// there were any.
+    pub(super) fn sweep(&mut self, most: usize, mut removed: impl FnMut(Name)) -> bool {
         let busy = self.is_sweeping();
         for _ in 0..most {
             let Some((node, of_node)) = self.graves.last_mut() else {
@@ -120,6 +121,7 @@ impl Known {
                     if place.is_some_and(|(_, term)| *term == of_node.term) {
                         self.places.remove(&(name, *node));
                     }
+                    removed(name);
                 }
                 None => drop(self.graves.pop()),
             }

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `own` | names of processes of this node, and the log of their changes |
 //! | `known` | names of all nodes |
-//! | `lookups` | lookups that wait for a name |
+//! | `waits` | lookups that wait for a name, registrations that wait until it is free |
 //! | `spread` | how far each other node has been told |
 //!
 //! # Invariants
@@ -22,13 +22,13 @@
 //! - While this node has names of its own, or knows names of another node, it expects frames of that
 //!   node: silence ends the session.
 //! - Each command has one completion.
-//! - No poll deals with more than [`BATCH`] lookups, and no frame with more names that have ended
+//! - No poll deals with more than [`BATCH`] commands that wait, and no frame with more names that have ended
 //!   than twice its own, whatever waits.
 
 mod known;
-mod lookups;
 mod own;
 mod spread;
+mod waits;
 
 use std::collections::BTreeMap;
 
@@ -52,11 +52,11 @@ use crate::stages::Kind;
 use crate::table::Table;
 use crate::trace::{Scope, What};
 use known::Known;
-use lookups::{Call, Lookup, Lookups};
 use own::OwnNames;
 use spread::Spread;
+use waits::{Awaited, Call, Wait, Waits};
 
-/// Lookups that one poll deals with.
+/// Commands that wait, and names of nodes that are gone, that one poll deals with.
 const BATCH: usize = 64;
 
 /// Nanoseconds in a millisecond.
@@ -73,7 +73,7 @@ type Place = (u16, u16);
 pub(super) struct ProcessNames {
     own: OwnNames,
     known: Known,
-    lookups: Lookups,
+    waits: Waits,
     spread: Spread,
     /// Commands that were read; their number names one in a trace.
     commands: u64,
@@ -95,8 +95,35 @@ fn key(name: &ProcessName) -> Name {
 }
 
 impl ProcessNames {
+    /// Does what a command says that registers a name, or lets it wait until the name is free.
+    fn register<H: Host>(&mut self, cx: &mut Context<'_, H>, wait: Wait) {
+        let call = wait.call;
+        let (status, place) = match self.take(cx, call.vni, wait.name) {
+            Err((Status::NameTaken, place)) if wait.deadline > cx.now => {
+                if self.has_room(cx, call.vni) {
+                    return self.waits.push(wait);
+                }
+                (Status::Exhausted, place)
+            }
+            taken => taken.err().unwrap_or((Status::Ok, (0, 0))),
+        };
+        complete(cx, call, status, place);
+        let mut others = || match status {
+            Status::Ok => self.waits.pop_registration(call.vni, &wait.name),
+            _ => None,
+        };
+        while let Some(other) = others() {
+            complete(cx, other.call, status, place);
+        }
+    }
+
+    /// Returns true if another command of a process may wait.
+    fn has_room<H: Host>(&self, cx: &Context<'_, H>, vni: VniId) -> bool {
+        self.waits.of_process(vni) < cx.core.limits.lookups as usize
+    }
+
     /// Gives a process a name. Returns an error with the process that has it, if that is another.
-    fn register<H: Host>(
+    fn take<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         vni: VniId,
@@ -118,7 +145,7 @@ impl ProcessNames {
         }
         self.own.register(name, vni, Port(port));
         self.known.insert(node, name, port);
-        self.lookups.appeared(name);
+        self.waits.changed(name);
         self.tell_all(cx);
         Ok(())
     }
@@ -133,29 +160,34 @@ impl ProcessNames {
         if self.own.owner(&name) != Some(vni) {
             return Err((Status::NameNotFound, (0, 0)));
         }
-        self.own.withdraw(name);
-        self.known.remove(cx.core.geometry.node.0, &name);
+        self.give_back(cx, name);
         self.tell_all(cx);
         Ok(())
     }
 
-    /// Finds the process of a name, or waits for it.
-    fn look_up<H: Host>(&mut self, cx: &mut Context<'_, H>, lookup: Lookup) {
-        if let Some(place) = self.known.find(&lookup.name) {
-            return complete(cx, lookup.call, Status::Ok, place);
-        }
-        let full = self.lookups.of_process(lookup.call.vni) >= cx.core.limits.lookups as usize;
-        let status = match (lookup.deadline > cx.now, full) {
-            (false, _) => Status::NameNotFound,
-            (true, true) => Status::Exhausted,
-            (true, false) => return self.lookups.push(lookup),
-        };
-        complete(cx, lookup.call, status, (0, 0));
+    /// A process of this node has a name no more.
+    fn give_back<H: Host>(&mut self, cx: &Context<'_, H>, name: Name) {
+        self.own.withdraw(name);
+        self.known.remove(cx.core.geometry.node.0, &name);
+        self.waits.changed(name);
     }
 
-    /// Lookups of a process end with it.
-    fn forget_lookups<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
-        for call in self.lookups.forget(vni) {
+    /// Finds the process of a name, or waits for it.
+    fn look_up<H: Host>(&mut self, cx: &mut Context<'_, H>, wait: Wait) {
+        if let Some(place) = self.known.find(&wait.name) {
+            return complete(cx, wait.call, Status::Ok, place);
+        }
+        let status = match (wait.deadline > cx.now, self.has_room(cx, wait.call.vni)) {
+            (false, _) => Status::NameNotFound,
+            (true, false) => Status::Exhausted,
+            (true, true) => return self.waits.push(wait),
+        };
+        complete(cx, wait.call, status, (0, 0));
+    }
+
+    /// Commands of a process that wait end with it.
+    fn forget_waits<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
+        for call in self.waits.forget(vni) {
             let subject = call.subject(cx.core.geometry.node.0);
             cx.trace_ended(vni, subject, Status::Aborted);
         }
@@ -228,11 +260,12 @@ impl ProcessNames {
             let name = key(&entry.name());
             if entry.flags.get() & NAME_WITHDRAWN != 0 {
                 self.known.remove(node, &name);
+                self.waits.changed(name);
             } else if self.known.has(node, &name) || self.known.count(node) < most {
                 self.known.insert(node, name, entry.port.get());
-                self.lookups.appeared(name);
+                self.waits.changed(name);
             }
-            self.known.sweep(2);
+            self.known.sweep(2, |name| self.waits.changed(name));
         }
         // While none of its names was known, its silence did not matter.
         if known_before == 0 && self.known.count(node) > 0 {
@@ -282,7 +315,7 @@ fn most_of_node(limits: &Limits) -> u32 {
 fn check(command: &NameCommand) -> Result<NameAction, Status> {
     let action = NameAction::try_from(command.action).map_err(|_| Status::Malformed)?;
     let timeout = command.timeout_ms.get();
-    let waits = action == NameAction::LookUp || timeout == 0;
+    let waits = action != NameAction::Withdraw || timeout == 0;
     let reserved = command.reserved1.iter().all(|word| word.get() == 0);
     let right = command.name.is_valid()
         && timeout <= MAX_TIMEOUT_MS
@@ -337,22 +370,22 @@ impl Protocol for ProcessNames {
         };
         let subject = call.subject(cx.core.geometry.node.0);
         cx.trace(vni, What::Fetched, subject, said);
-        let done = match action {
-            NameAction::Register => self.register(cx, vni, name),
-            NameAction::Withdraw => self.withdraw(cx, vni, name),
-            NameAction::LookUp => {
-                let wait = u64::from(command.timeout_ms.get()) * MILLISECOND;
-                let lookup = Lookup {
-                    call,
-                    name,
-                    deadline: cx.now.after(wait),
-                };
-                self.look_up(cx, lookup);
-                return Ok(());
-            }
+        let time = u64::from(command.timeout_ms.get()) * MILLISECOND;
+        let wait = |awaited| Wait {
+            call,
+            name,
+            awaited,
+            deadline: cx.now.after(time),
         };
-        let (status, place) = done.err().unwrap_or((Status::Ok, (0, 0)));
-        complete(cx, call, status, place);
+        match action {
+            NameAction::Register => self.register(cx, wait(Awaited::Free)),
+            NameAction::LookUp => self.look_up(cx, wait(Awaited::Taken)),
+            NameAction::Withdraw => {
+                let done = self.withdraw(cx, vni, name);
+                let (status, place) = done.err().unwrap_or((Status::Ok, (0, 0)));
+                complete(cx, call, status, place);
+            }
+        }
         Ok(())
     }
 
@@ -384,13 +417,12 @@ impl Protocol for ProcessNames {
 
     fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
         match ended {
-            Ended::Operations(vni) => self.forget_lookups(cx, vni),
+            Ended::Operations(vni) => self.forget_waits(cx, vni),
             Ended::Process(vni) => {
-                self.forget_lookups(cx, vni);
+                self.forget_waits(cx, vni);
                 let names = self.own.names_of(vni);
                 for name in &names {
-                    self.own.withdraw(*name);
-                    self.known.remove(cx.core.geometry.node.0, name);
+                    self.give_back(cx, *name);
                 }
                 if !names.is_empty() {
                     self.tell_all(cx);
@@ -416,21 +448,27 @@ impl Protocol for ProcessNames {
         if self.deadline().is_none_or(|deadline| deadline > cx.now) {
             return false;
         }
-        let mut busy = self.known.sweep(BATCH);
+        let mut busy = self.known.sweep(BATCH, |name| self.waits.changed(name));
         for _ in 0..BATCH {
-            let found = self.lookups.pop_appeared(|name| self.known.find(name));
-            let Some((lookup, place)) = found else {
+            let ready = self.waits.pop_changed(|name| self.known.find(name));
+            let Some((wait, found)) = ready else {
                 break;
             };
             busy = true;
-            complete(cx, lookup.call, Status::Ok, place);
+            match found {
+                Some(place) => complete(cx, wait.call, Status::Ok, place),
+                None => self.register(cx, wait),
+            }
         }
         for _ in 0..BATCH {
-            let Some(lookup) = self.lookups.pop_expired(cx.now) else {
+            let Some(wait) = self.waits.pop_expired(cx.now) else {
                 break;
             };
             busy = true;
-            complete(cx, lookup.call, Status::NameNotFound, (0, 0));
+            match wait.awaited {
+                Awaited::Taken => complete(cx, wait.call, Status::NameNotFound, (0, 0)),
+                Awaited::Free => self.register(cx, wait),
+            }
         }
         if self.spread.expire(cx.now) {
             busy = true;
@@ -440,10 +478,10 @@ impl Protocol for ProcessNames {
     }
 
     fn deadline(&self) -> Option<Time> {
-        if self.lookups.has_appeared() || self.known.is_sweeping() {
+        if self.waits.has_changed() || self.known.is_sweeping() {
             return Some(Time(0));
         }
-        let times = [self.lookups.deadline(), self.spread.deadline()];
+        let times = [self.waits.deadline(), self.spread.deadline()];
         times.into_iter().flatten().min()
     }
 
@@ -452,7 +490,7 @@ impl Protocol for ProcessNames {
         budgets.extend([
             Budget::most("names_of_process", own, limits.names_of_process),
             Budget::most("names_of_node", self.known.counts(), most_of_node(limits)),
-            Budget::most("lookups_of_process", self.lookups.counts(), limits.lookups),
+            Budget::most("lookups_of_process", self.waits.counts(), limits.lookups),
         ]);
     }
 }

@@ -43,14 +43,14 @@ impl NameWorker<'_> {
             return self.wait(MILLISECOND);
         }
         let action = match what {
-            What::Register => NameAction::Register,
+            What::Register(_) => NameAction::Register,
             What::Withdraw => NameAction::Withdraw,
             What::LookUp(_) => NameAction::LookUp,
         };
         let now = self.schedule.now();
         let handle = lock(self.oracle).issue(self.slot, name, what, now);
         self.trace(format_args!("{handle}: {what:?}, name {name}"));
-        self.open.insert(handle, (name, action));
+        self.open.insert(handle, (name, what));
         let descriptor = command(name, action, handle, timeout).descriptor();
         self.put(&descriptor, &[]);
         Ok(())
@@ -58,7 +58,9 @@ impl NameWorker<'_> {
 
     /// Registers some name; it may have it, and others may.
     pub(super) fn register(&mut self) -> Result<()> {
-        self.issue(self.schedule.below(NAMES), What::Register, 0)
+        let timeout = self.timeout();
+        let what = What::Register(u64::from(timeout) * MILLISECOND);
+        self.issue(self.schedule.below(NAMES), what, timeout)
     }
 
     /// Withdraws a name, mostly one that it has.
@@ -68,17 +70,28 @@ impl NameWorker<'_> {
             true => self.schedule.below(NAMES),
             false => names[self.schedule.below(names.len())],
         };
-        self.issue(name, What::Withdraw, 0)
+        // It would get one later that it has given back before.
+        let waits = |open: &(usize, What)| open.0 == name && matches!(open.1, What::Register(1..));
+        match self.open.values().any(waits) {
+            true => Ok(()),
+            false => self.issue(name, What::Withdraw, 0),
+        }
     }
 
-    /// Looks some name up: without a wait, for a short or for a long time.
-    pub(super) fn look_up_some(&mut self) -> Result<()> {
+    /// How long a command waits: not at all, for a short or for a long time.
+    fn timeout(&self) -> u32 {
         let timeout = match self.schedule.range(0..10) {
             0..=3 => 0,
             4..=7 => self.schedule.range(1..60),
             _ => self.schedule.range(300..3000),
         };
-        self.look_up(self.schedule.below(NAMES), timeout as u32)
+        timeout as u32
+    }
+
+    /// Looks some name up.
+    pub(super) fn look_up_some(&mut self) -> Result<()> {
+        let timeout = self.timeout();
+        self.look_up(self.schedule.below(NAMES), timeout)
     }
 
     /// Looks a name up, for so many milliseconds.

@@ -19,11 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use qnic_abi::host_area::CompletionEntry;
-use qnic_abi::process_names::NameAction;
 use qnic_abi::{Status, PAGE_SIZE};
 use qnic_nic::Limits;
 
-use self::oracle::{NameOracle, NAMES};
+use self::oracle::{NameOracle, What, NAMES};
 use crate::common::Phase;
 use crate::process::worker::{is_registered, Next, QueueWorker, Registered, Worker};
 use crate::process::{pages, ProcessContext, Result};
@@ -100,7 +99,7 @@ struct NameWorker<'a> {
     /// Names that it has, as far as it has read.
     names: BTreeSet<usize>,
     /// Commands under way.
-    open: BTreeMap<u64, (usize, NameAction)>,
+    open: BTreeMap<u64, (usize, What)>,
     /// It has looked all names up since nothing breaks any more.
     looked: bool,
 }
@@ -166,10 +165,10 @@ impl<'a> QueueWorker<'a> for NameWorker<'a> {
     fn complete(&mut self, entry: &CompletionEntry) {
         let well = entry.status.get() == Status::Ok.code();
         match self.open.remove(&entry.handle.get()) {
-            Some((name, NameAction::Register)) if well => {
+            Some((name, What::Register(_))) if well => {
                 self.names.insert(name);
             }
-            Some((name, NameAction::Withdraw)) => {
+            Some((name, What::Withdraw)) => {
                 self.names.remove(&name);
             }
             _ => {}

@@ -86,6 +86,15 @@ impl NameOracle {
         }
     }
 
+    /// Until when the NIC of a node may believe that another process has a name.
+    pub(super) fn free_from(&self, name: usize, place: Place) -> u64 {
+        let others = self.claims[name]
+            .iter()
+            .filter(|claim| claim.place != place);
+        let until = others.map(|claim| self.believed_until(claim, place.0));
+        until.max().unwrap_or(0)
+    }
+
     /// Returns true if the NIC of a node may say between two points in time that this process has
     /// that name.
     pub(super) fn may_find(

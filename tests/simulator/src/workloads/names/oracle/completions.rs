@@ -44,16 +44,19 @@ impl NameOracle {
             now,
         };
         match command.what {
-            What::Register => self.register_ended(&end, handle),
+            What::Register(wait) => self.register_ended(&end, handle, wait),
             What::Withdraw => self.withdraw_ended(&end),
             What::LookUp(timeout) => self.lookup_ended(&end, timeout),
         }
     }
 
-    fn register_ended(&mut self, end: &End, handle: u64) {
+    fn register_ended(&mut self, end: &End, handle: u64, wait: u64) {
         let Command { name, issued, .. } = end.command;
         let what = format!("process {}: Register of name {name}", end.slot);
-        assert!(end.now <= issued + LATE, "{what}: it ends too late");
+        let deadline = issued + wait;
+        let free_from = self.free_from(name, end.own);
+        let latest = deadline.min(issued.max(free_from)) + LATE;
+        assert!(end.now <= latest, "{what}: it ends too late");
         let has = self.claims[name].iter().any(|claim| claim.is_in(end.slot));
         let own_node = end.own.0;
         match end.status {
@@ -70,11 +73,21 @@ impl NameOracle {
             }
             Status::NameTaken => {
                 assert_ne!(end.place, end.own, "{what}: it has taken it itself");
+                assert!(deadline <= end.now, "{what}: it ends too early");
                 self.assert_found(end, &what);
+                let since = end.now.saturating_sub(LATE).max(issued);
+                assert!(
+                    self.may_find(name, end.place, own_node, (since, end.now)),
+                    "{what}: it is free"
+                );
             }
             Status::Exhausted => {
-                assert_eq!(end.place, end.own, "{what}: the process that has too many");
-                assert!(self.may_be_full(end), "{what}: there is room");
+                let many = end.command.waiting >= self.limits.lookups as usize;
+                let waits = many && wait > 0 && end.place != end.own;
+                assert!(
+                    waits || end.place == end.own && self.may_be_full(end),
+                    "{what}: there is room"
+                );
             }
             status => panic!("{what}: it ends with {status}"),
         }

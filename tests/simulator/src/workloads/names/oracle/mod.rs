@@ -65,10 +65,17 @@ pub(crate) fn process_name(name: usize) -> ProcessName {
 /// What a command does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
-    Register,
+    /// It waits for so many nanoseconds until the name is free.
+    Register(u64),
     Withdraw,
     /// It waits for so many nanoseconds.
     LookUp(u64),
+}
+
+impl What {
+    fn waits(self) -> bool {
+        matches!(self, What::Register(1..) | What::LookUp(1..))
+    }
 }
 
 /// A command under way.
@@ -77,7 +84,7 @@ struct Command {
     name: usize,
     what: What,
     issued: u64,
-    /// Lookups of its process that may have waited when it was issued.
+    /// Commands of its process that may have waited when it was issued.
     waiting: usize,
 }
 
@@ -153,7 +160,7 @@ impl NameOracle {
         let handle = self.next;
         let process = &self.processes[slot];
         let place = process.watched.name();
-        let waiting = |command: &&Command| matches!(command.what, What::LookUp(1..));
+        let waiting = |command: &&Command| command.what.waits();
         let command = Command {
             name,
             what,
@@ -161,7 +168,7 @@ impl NameOracle {
             waiting: process.open.values().filter(waiting).count(),
         };
         match what {
-            What::Register => self.claims[name].push(Claim::new(slot, place, handle, now)),
+            What::Register(_) => self.claims[name].push(Claim::new(slot, place, handle, now)),
             What::Withdraw => {
                 let claims = self.claims[name].iter_mut();
                 for claim in claims.filter(|claim| claim.slot == slot) {
@@ -180,15 +187,15 @@ impl NameOracle {
         *self.malformed.entry(node).or_default() += 1;
     }
 
-    /// The queue of a process was reset: its lookups are forgotten.
+    /// The queue of a process was reset: its commands that wait are forgotten.
     ///
     /// # Panics
     /// If the NIC has not executed other commands that were in front of the malformed one.
     pub(crate) fn queue_reset(&mut self, slot: usize) {
         for (handle, command) in std::mem::take(&mut self.processes[slot].open) {
-            let waits = matches!(command.what, What::LookUp(1..));
+            self.claims[command.name].retain(|claim| claim.handle != handle);
             assert!(
-                waits,
+                command.what.waits(),
                 "process {slot}: command {handle} has not ended: {command:?}"
             );
         }
