@@ -10,6 +10,8 @@
 //! # Invariants
 //! - Free pages read as zero.
 //! - Pages are allocated again only when the last region in them is dropped.
+//! - Pages of virtqueues are never freed: the device process looks at the rings until it finds the
+//!   connection closed, and zeroes there are a ring that no driver writes.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -83,17 +85,28 @@ impl Arena {
     /// Memory of `length` bytes (not zero), page aligned and zeroed; the pages are
     /// free again when the last clone of the region is dropped.
     pub(crate) fn allocate(self: &Arc<Self>, length: usize) -> Result<SharedRegion, HostError> {
-        let full = HostError::ArenaFull {
-            length,
-            arena: self.size(),
-        };
-        let count = length.div_ceil(PAGE_SIZE).max(1);
-        let pages = self.free().allocate_range(count).map_err(|_| full)?;
+        let pages = self.take(length)?;
         let region = self.whole.part(pages.start * PAGE_SIZE, length);
         Ok(region.guarded(Pages {
             arena: self.clone(),
             pages,
         }))
+    }
+
+    /// The same, but the pages stay as they are, and in use, as long as the arena does: the device
+    /// process may look at them until it learns that the node has gone.
+    pub(crate) fn allocate_for_good(&self, length: usize) -> Result<SharedRegion, HostError> {
+        let pages = self.take(length)?;
+        Ok(self.whole.part(pages.start * PAGE_SIZE, length))
+    }
+
+    fn take(&self, length: usize) -> Result<Range<usize>, HostError> {
+        let full = HostError::ArenaFull {
+            length,
+            arena: self.size(),
+        };
+        let count = length.div_ceil(PAGE_SIZE).max(1);
+        self.free().allocate_range(count).map_err(|_| full)
     }
 
     /// The region of `length` bytes that begins where `first` does, which is a part of the same
@@ -176,6 +189,21 @@ mod tests {
         ));
         drop(part);
         assert!(arena.allocate(1).is_ok());
+    }
+
+    #[test]
+    fn what_is_allocated_for_good_stays_as_it_is() {
+        let arena = Arena::new(2 * PAGE_SIZE).unwrap();
+        let region = arena.allocate_for_good(8).unwrap();
+        region.write_bytes(0, &[7; 8]);
+        drop(region);
+        let mut bytes = [0; 8];
+        arena.whole.read_bytes(0, &mut bytes);
+        assert_eq!(bytes, [7; 8]);
+        assert_eq!(
+            arena.physical(&arena.allocate(1).unwrap()),
+            PAGE_SIZE as u64
+        );
     }
 
     #[test]

@@ -77,8 +77,8 @@ impl Ring {
         let chain_length = chain.len() as u16;
         let size = chains * chain_length;
         debug_assert!(size.is_power_of_two());
-        let buffers = arena.allocate(usize::from(chains) * chain_bytes)?;
-        let rings = arena.allocate(used_offset(size) + 4 + 8 * usize::from(size))?;
+        let buffers = arena.allocate_for_good(usize::from(chains) * chain_bytes)?;
+        let rings = arena.allocate_for_good(used_offset(size) + 4 + 8 * usize::from(size))?;
         let mut address = arena.physical(&buffers);
         for number in 0..chains {
             for (index, buffer) in (0..).zip(chain) {
@@ -267,6 +267,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A device process finds the connection closed a while after the node has gone. Zeroes in the ring
+    /// were more entries than the queue has.
+    #[test]
+    fn a_ring_outlives_its_driver_for_a_device_that_still_looks() {
+        let arena = Arena::new(16 * PAGE_SIZE).unwrap();
+        let mut ring = Ring::new(&arena, 8, &BUFFERS).unwrap();
+        let mut device = Device::new(&arena, &ring);
+        (0..8).for_each(|chain| assert!(ring.add(chain)));
+        (0..8).for_each(|_| assert!(device.take().is_some()));
+        drop(ring);
+        assert_eq!(device.take(), None);
     }
 
     #[test]
