@@ -33,7 +33,7 @@ pub mod kind {
 }
 
 numbered! {
-    /// What an atomic command does. `w` is the word, `x` and `y` are the operands of the
+    /// What an atomic command does. `w` is the word, `x`, `y`, `z` and `t` are the operands of the
     /// command, `Q` is a [`WaitQueue`]; 0 stands for no entry. All arithmetic wraps around.
     ///
     /// | function | effect | value | detail |
@@ -50,6 +50,12 @@ numbered! {
     /// | SemaphoreP | takes one of `Q.value`, or as Enqueue | entry before it, or 0 | entries, `Q.value` before |
     /// | SemaphoreV | as Dequeue, or adds one to `Q.value` | the entry, or 0 | entries that stay, `Q.value` after |
     /// | Reset | empties `Q`; `Q.value` and `Q.generation` := lower and upper half of `x` | 0 | 0 |
+    /// | And, Or, Xor | `w` := `w` and, or, exclusive or `x` | `w` before | 0 |
+    /// | Min, Max | `w` := the lesser, the greater of `w` and `x`, unsigned | `w` before | 0 |
+    /// | MinSigned, MaxSigned | the same in two's complement | `w` before | 0 |
+    /// | AddFloat | `w` += `x` in IEEE 754; NaN becomes the quiet one without sign | `w` before | 0 |
+    /// | MinFloat, MaxFloat | as Min, Max in IEEE 754; a number wins against NaN | `w` before | 0 |
+    /// | MaskedCompareSwap | if `w` and `y` agree in the bits of `z`: the bits of `t` in `w` := those of `x` | `w` before | 0 |
     ///
     /// `detail` holds two numbers, see [`detail`]. A function on a queue is executed only if
     /// `Q.generation` = `y`. Else nothing changes, the value is `Q.generation`, and the detail
@@ -82,13 +88,44 @@ numbered! {
         SemaphoreV = 11,
         /// Begins another generation of a wait queue or a counting semaphore.
         Reset = 12,
+        /// Keeps the bits that are in the operand.
+        And = 13,
+        /// Sets the bits of the operand.
+        Or = 14,
+        /// Flips the bits of the operand.
+        Xor = 15,
+        /// The lesser of two unsigned integers.
+        Min = 16,
+        /// The greater of two unsigned integers.
+        Max = 17,
+        /// The lesser of two signed integers.
+        MinSigned = 18,
+        /// The greater of two signed integers.
+        MaxSigned = 19,
+        /// Adds floating-point numbers.
+        AddFloat = 20,
+        /// The lesser of two floating-point numbers.
+        MinFloat = 21,
+        /// The greater of two floating-point numbers.
+        MaxFloat = 22,
+        /// Exchanges some bits if some bits are as expected.
+        MaskedCompareSwap = 23,
     }
 }
 
 impl Function {
     /// Returns true if the operand is a [`WaitQueue`]; otherwise it is a word.
     pub const fn is_on_queue(self) -> bool {
-        self as u16 >= Function::Enqueue as u16
+        let (first, last) = (Function::Enqueue as u16, Function::Reset as u16);
+        first <= self as u16 && self as u16 <= last
+    }
+
+    /// Length of the inline payload of the command: `z` and `t`, where the function has them.
+    pub const fn inline_length(self) -> u8 {
+        match self {
+            Function::MaskedCompareSwap => 16,
+            _ => 0,
+        }
     }
 
     /// Returns true if the operand can have so many bytes.
@@ -131,7 +168,8 @@ const _: () = assert!(core::mem::offset_of!(WaitQueue, count) == 16);
 const _: () = assert!(core::mem::offset_of!(WaitQueue, value) == 24);
 
 layouts! {
-    /// An atomic command.
+    /// An atomic command. Operands `z` and `t` stand behind it, in its inline payload, where the
+    /// function has them ([`Function::inline_length`]).
     ///
     /// ```text
     ///      0                 4                 8
@@ -185,16 +223,18 @@ layouts! {
     ///   8  | key                               |
     ///  16  | operands[0], x                    |
     ///  24  | operands[1], y                    |
-    ///  32  | length          |function|segment |
+    ///  32  | operands[2], z                    |
+    ///  40  | operands[3], t                    |
+    ///  48  | length          |function|segment |
     /// ```
-    #[bytes(40)]
+    #[bytes(56)]
     pub struct AtomicRequest {
         /// Virtual address of the operand in the process at the destination port.
         pub address: U64,
         /// Key of the segment.
         pub key: U64,
-        /// `x` and `y`.
-        pub operands: [U64; 2],
+        /// `x`, `y`, `z` and `t`.
+        pub operands: [U64; 4],
         /// Size of the operand in bytes.
         pub length: U32,
         /// A [`Function`].
@@ -219,7 +259,7 @@ layouts! {
     }
 }
 
-const _: () = assert!(core::mem::offset_of!(AtomicRequest, length) == 32);
+const _: () = assert!(core::mem::offset_of!(AtomicRequest, length) == 48);
 
 impl Body for AtomicRequest {
     const KIND: u8 = kind::ATOMIC_REQUEST;
@@ -256,7 +296,7 @@ mod tests {
             assert_eq!(function as u16, number);
             assert_eq!(Function::try_from(number), Ok(function));
         }
-        for number in [0, 13, u16::MAX] {
+        for number in [0, 24, u16::MAX] {
             assert_eq!(Function::try_from(number), Err(Unknown(number)));
         }
     }

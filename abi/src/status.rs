@@ -100,6 +100,8 @@ statuses! {
     NoSuchVolume = 41: "no such volume is attached",
     VolumeInUse = 42: "the volume is mounted, used for swap or open",
     NotServing = 43: "this node gives no memory to others",
+    /// Nothing has changed; the operation may be tried again.
+    Contended = 44: "processors of the owner change the word all the time",
 }
 
 impl Status {
@@ -120,7 +122,7 @@ mod tests {
             assert_eq!(status.code() as usize, place);
             assert_eq!(Status::try_from(place as u32), Ok(status));
         }
-        assert_eq!(Status::try_from(44), Err(Unknown(44)));
+        assert_eq!(Status::try_from(45), Err(Unknown(44)));
         assert_eq!(Status::try_from(u32::MAX), Err(Unknown(u32::MAX)));
     }
 }

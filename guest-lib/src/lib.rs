@@ -175,7 +175,7 @@ mod tests;
 pub use self::core::queue;
 #[cfg(feature = "tokio")]
 pub use async_endpoint::AsyncEndpoint;
-pub use atomic::{AtomicOperation, RemoteU32, RemoteU64, RemoteWord, Word};
+pub use atomic::{AtomicOperation, Integer, RemoteU32, RemoteU64, RemoteWord, Word};
 pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, SharedSender};
 pub use endpoint::{Endpoint, Statistics};
 pub use error::{

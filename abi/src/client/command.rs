@@ -119,6 +119,13 @@ impl Command {
         self
     }
 
+    /// The same, with so many payload bytes in the entry.
+    #[must_use]
+    pub fn inline(mut self, length: u8) -> Self {
+        self.inline_length = length;
+        self
+    }
+
     /// The same, with a completion of its own.
     #[must_use]
     pub fn handle(mut self, handle: u64) -> Self {

@@ -8,69 +8,24 @@ use qnic_abi::wire::{Frame, HEADER_BYTES, MAX_PAYLOAD, MAX_SPAN};
 use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
 pub use qnic_shared::timing::Time;
 
+pub use crate::word::{Change, Number, Width};
+
 /// An access to node memory outside of what the node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfRange;
 
-/// A word that is changed by an atomic access.
+/// Why an atomic access has changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Width {
-    /// 32 bits.
-    Four,
-    /// 64 bits.
-    Eight,
+pub enum ModifyError {
+    /// The word lies outside of what the node has, or is not aligned.
+    OutOfRange,
+    /// The node's processors have changed the word at each of many tries.
+    Contended,
 }
 
-/// How an atomic access changes a word. What exceeds the word is cut off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// Adds; wraps around.
-    Add(u64),
-    /// Exchanges.
-    Swap(u64),
-    /// Exchanges if the word is as expected.
-    CompareSwap {
-        /// What it has to be.
-        expected: u64,
-        /// What it becomes.
-        new: u64,
-    },
-}
-
-impl Width {
-    /// Its length in bytes, which its address is a multiple of.
-    pub fn bytes(self) -> usize {
-        match self {
-            Width::Four => 4,
-            Width::Eight => 8,
-        }
-    }
-}
-
-impl Change {
-    /// Changes a little-endian word of up to 8 bytes that one thread has to itself;
-    /// returns what it was.
-    pub fn apply(self, word: &mut [u8]) -> u64 {
-        let cut = |value: u64| {
-            let mut bytes = [0; 8];
-            let length = word.len().min(8);
-            bytes[..length].copy_from_slice(&value.to_le_bytes()[..length]);
-            u64::from_le_bytes(bytes)
-        };
-        let before = word
-            .iter()
-            .rev()
-            .fold(0, |value, byte| value << 8 | u64::from(*byte));
-        let after = match self {
-            Change::Add(value) => before.wrapping_add(value),
-            Change::Swap(new) => new,
-            Change::CompareSwap { expected, new } if before == cut(expected) => new,
-            Change::CompareSwap { .. } => before,
-        };
-        for (slot, byte) in word.iter_mut().zip(after.to_le_bytes()) {
-            *slot = byte;
-        }
-        before
+impl From<OutOfRange> for ModifyError {
+    fn from(_: OutOfRange) -> Self {
+        ModifyError::OutOfRange
     }
 }
 
@@ -118,8 +73,8 @@ pub trait HostMemory {
     /// to the node's processors, and returns what it was. It acquires and releases.
     ///
     /// # Errors
-    /// [`OutOfRange`] if it lies outside or is not aligned.
-    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange>;
+    /// [`ModifyError`]
+    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, ModifyError>;
 
     /// Copies from the memory of another node (or of this one) to this one, once,
     /// without staging.

@@ -71,6 +71,7 @@ mod table;
 pub mod testing;
 pub mod trace;
 mod transport;
+mod word;
 
 pub use budget::Budget;
 pub use config::{Limits, NicConfig, MAX_WINDOW, SMALLEST_WINDOW, STAGED_OVERHEAD};

@@ -22,11 +22,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use qnic_nic::env::{Change, HostMemory, OutOfRange, Width};
+use qnic_nic::env::{Change, HostMemory, ModifyError, OutOfRange, Width};
 use vm_memory::{
     Bytes, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MemoryRegionAddress,
     VolatileMemory, VolatileMemoryError, VolatileSlice,
 };
+
+/// Tries of a change that no processor makes in one instruction. A guest that stores to the word
+/// all the time lets each of them fail by chance only.
+const MODIFY_TRIES: u32 = 1000;
 
 // `modify` adds to little-endian words in place.
 const _: () = assert!(cfg!(target_endian = "little"));
@@ -178,10 +182,10 @@ impl HostMemory for GuestMemory {
         Ok(())
     }
 
-    /// Each change is one instruction, so a guest that writes to the word all the
-    /// time does not delay it. Partner of release and acquire: any other access to the
-    /// word, by a processor of the guest or its NIC.
-    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange> {
+    /// A change is one instruction where the processor has one, else a bounded number of tries:
+    /// so a guest that writes to the word all the time does not hold up its NIC. Partner of release
+    /// and acquire: any other access to the word, by a processor of the guest or its NIC.
+    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, ModifyError> {
         macro_rules! modify {
             ($atomic:ty, $word:ty) => {{
                 let piece = self.piece(address, width.bytes())?;
@@ -197,6 +201,21 @@ impl HostMemory for GuestMemory {
                             Ordering::Acquire,
                         )
                         .unwrap_or_else(|before| before),
+                    computed => {
+                        let after = |before: $word| computed.after(width, before.into()) as $word;
+                        let mut before = word.load(Ordering::Acquire);
+                        let mut tries = 0..MODIFY_TRIES;
+                        while let Err(present) = word.compare_exchange(
+                            before,
+                            after(before),
+                            Ordering::AcqRel,
+                            Ordering::Acquire,
+                        ) {
+                            tries.next().ok_or(ModifyError::Contended)?;
+                            before = present;
+                        }
+                        before
+                    }
                 };
                 Ok(before.into())
             }};
@@ -231,6 +250,8 @@ impl HostMemory for GuestMemory {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use qnic_nic::env::Number;
+    use std::cmp;
     use vm_memory::GuestAddress;
 
     /// Two regions that touch, and one behind a hole.
@@ -284,7 +305,7 @@ mod tests {
         for address in [0x1004, 0x1001, 0xffc, 0x4000, 0x8ffc, u64::MAX - 6] {
             assert_eq!(
                 memory.modify(address, Width::Eight, Change::Swap(5)),
-                Err(OutOfRange),
+                Err(ModifyError::OutOfRange),
             );
             assert_eq!(
                 memory.store_u64(address, 5),
@@ -300,6 +321,12 @@ mod tests {
             small().prop_map(Change::Add),
             small().prop_map(Change::Swap),
             (small(), small()).prop_map(|(expected, new)| Change::CompareSwap { expected, new }),
+            ((small(), small()), (small(), small()))
+                .prop_map(|(expected, new)| Change::MaskedCompareSwap { expected, new }),
+            small().prop_map(Change::And),
+            small().prop_map(Change::Xor),
+            small().prop_map(|value| Change::Extreme(Number::Signed, cmp::Ordering::Less, value)),
+            small().prop_map(Change::AddFloat),
         ]
     }
 
@@ -319,6 +346,9 @@ mod tests {
         });
         for _ in 0..ROUNDS {
             ours.modify(0x1040, Width::Eight, Change::Add(1)).unwrap();
+            // Computed, not one instruction: it is tried again.
+            ours.modify(0x1040, Width::Eight, Change::Xor(1 << 63))
+                .unwrap();
         }
         other.join().unwrap();
         let total = ours.modify(0x1040, Width::Eight, Change::Add(0));
@@ -336,7 +366,7 @@ mod tests {
                 let width = if wide { Width::Eight } else { Width::Four };
                 let start = index as usize * width.bytes();
                 let word = start..start + width.bytes();
-                let before = change.apply(&mut oracle.borrow_mut()[word]);
+                let before = change.apply(width, &mut oracle.borrow_mut()[word]);
                 let address = 0x3fe0 + start as u64;
                 prop_assert_eq!(memory.modify(address, width, change), Ok(before));
                 let mut now = [0; 32];

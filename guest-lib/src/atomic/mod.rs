@@ -7,12 +7,14 @@
 //! Each incomplete command has a result record of its own. A thread has one command at a
 //! time, and waits for it. A thread that stops waiting leaves the record to its command.
 
+mod word;
+
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use qnic_abi::atomic::{AtomicCommand, Function, OPCODE};
-use qnic_abi::command::{CommandBody, CommandFlags};
+use qnic_abi::command::{CommandBody, CommandFlags, CommandHeader};
 use qnic_abi::host_area::result_offset;
 use qnic_abi::shared::Ordering;
 
@@ -23,6 +25,16 @@ use crate::error::{Error, Operation, Result};
 use crate::memory::RemoteSegment;
 use crate::rdma::Ticket;
 use crate::request::Request;
+use word::sealed;
+pub use word::{Integer, Word};
+
+/// Operands `z` and `t` of a command.
+type Masks = [[u8; 8]; 2];
+
+/// The inline payload of a command: its masks, if its function has them.
+fn payload<'m>(header: &CommandHeader, masks: &'m Masks) -> &'m [u8] {
+    &masks.as_flattened()[..usize::from(header.inline_length)]
+}
 
 /// The memory of an atomic operation: where it is, and how many bytes.
 #[derive(Debug, Clone)]
@@ -50,20 +62,25 @@ impl Operand {
         })
     }
 
-    /// An operation as a command, and what is said of it if it fails.
-    fn command(&self, function: Function, operands: [u64; 2]) -> Result<(AtomicCommand, Summary)> {
+    /// An operation as a command with its masks, and what is said of it if it fails.
+    fn command(
+        &self,
+        function: Function,
+        [first, second, third, fourth]: [u64; 4],
+    ) -> Result<(AtomicCommand, Masks, Summary)> {
         let (segment, length) = (&self.segment, self.length);
         let (target, summary) = segment.describe(Operation::Atomic, self.offset, length)?;
         let mut command = AtomicCommand::command();
         command.header = target.header;
         command.header.opcode = OPCODE;
+        command.header.inline_length = function.inline_length();
         command.remote_address = target.address.into();
         command.remote_key = target.key.into();
         command.remote_segment = target.segment.into();
-        command.operands = operands.map(Into::into);
+        command.operands = [first, second].map(Into::into);
         command.length = (length as u32).into();
         command.function = (function as u16).into();
-        Ok((command, summary))
+        Ok((command, [third, fourth].map(u64::to_le_bytes), summary))
     }
 
     /// Executes one operation; returns value and detail.
@@ -73,6 +90,16 @@ impl Operand {
         operands: [u64; 2],
         timeout: Option<Duration>,
     ) -> Result<(u64, u64)> {
+        let [first, second] = operands;
+        self.run(function, [first, second, 0, 0], timeout)
+    }
+
+    fn run(
+        &self,
+        function: Function,
+        operands: [u64; 4],
+        timeout: Option<Duration>,
+    ) -> Result<(u64, u64)> {
         let (core, segment) = (&*self.core, &self.segment);
         let deadline = core.deadline(timeout);
         let has_ended = |issued: &Issued| core.is_complete(issued.mark).unwrap_or(true);
@@ -80,11 +107,16 @@ impl Operand {
         let destination = (segment.node(), segment.port());
         let record = core.records.take(destination, is_over, has_ended);
         let record = record.ok_or(Error::QueueFull)?;
-        let (mut command, summary) = self.command(function, operands)?;
+        let (mut command, masks, summary) = self.command(function, operands)?;
         command.header.flags = CommandFlags::PUBLISH.bits();
         command.record = record.number.into();
         let options = IssueOptions::CLAIMED.until(deadline);
-        let issued = core.issue(&command.descriptor(), &[], summary, options)?;
+        let issued = core.issue(
+            &command.descriptor(),
+            payload(&command.header, &masks),
+            summary,
+            options,
+        )?;
         let waited = Ticket::new(core, issued).wait_until(deadline);
         if matches!(waited, Err(Error::TimedOut)) {
             record.make_late(issued);
@@ -96,50 +128,6 @@ impl Operand {
         let offset = result_offset(usize::from(record.number));
         let word = |at| core.process.host_area().load_u64(at, Ordering::Relaxed);
         Ok((word(offset), word(offset + 8)))
-    }
-}
-
-/// An integer that a [`RemoteWord`] can hold: `u32` or `u64`.
-pub trait Word: Copy + sealed::Bits + sealed::Value {}
-
-impl Word for u32 {}
-impl Word for u64 {}
-
-mod sealed {
-    /// An operand of the NIC.
-    pub trait Bits {
-        const BYTES: u64;
-        fn widen(self) -> u64;
-    }
-
-    /// What a program gets of what a word was.
-    pub trait Value {
-        fn of(before: u64) -> Self;
-    }
-
-    macro_rules! words {
-        ($($word:ty),*) => {
-            $(impl Bits for $word {
-                const BYTES: u64 = size_of::<$word>() as u64;
-                fn widen(self) -> u64 {
-                    self.into()
-                }
-            }
-
-            impl Value for $word {
-                fn of(before: u64) -> Self {
-                    before as $word
-                }
-            })*
-        };
-    }
-
-    words!(u32, u64);
-
-    impl Value for bool {
-        fn of(before: u64) -> Self {
-            before == 0
-        }
     }
 }
 
@@ -173,7 +161,7 @@ pub type RemoteU64 = RemoteWord<u64>;
 pub struct AtomicOperation<'w, T> {
     operand: &'w Operand,
     function: Function,
-    operands: [u64; 2],
+    operands: [u64; 4],
     timeout: Option<Duration>,
     value: PhantomData<fn() -> T>,
 }
@@ -199,7 +187,7 @@ impl<T: sealed::Value> AtomicOperation<'_, T> {
         let Self {
             function, operands, ..
         } = self;
-        let (before, _) = self.operand.execute(function, operands, self.timeout)?;
+        let (before, _) = self.operand.run(function, operands, self.timeout)?;
         Ok(T::of(before))
     }
 }
@@ -214,8 +202,12 @@ impl<'w, T: sealed::Value> AtomicOperation<'w, T> {
     /// [`Completion::immediate`]: crate::request::Completion::immediate
     pub fn begin(self) -> Result<Request<'w>> {
         let core = &*self.operand.core;
-        let (command, summary) = self.operand.command(self.function, self.operands)?;
-        let issued = core.issue_request(command, &[], summary, core.deadline(self.timeout))?;
+        let (command, masks, summary) = self.operand.command(self.function, self.operands)?;
+        let (masks, deadline) = (
+            payload(&command.header, &masks),
+            core.deadline(self.timeout),
+        );
+        let issued = core.issue_request(command, masks, summary, deadline)?;
         Ok(Request::transfer(core, issued, summary.failure))
     }
 }
@@ -228,11 +220,11 @@ impl<T: Word> RemoteWord<T> {
         })
     }
 
-    fn call<V>(&self, function: Function, operands: [u64; 2]) -> AtomicOperation<'_, V> {
+    fn call<V>(&self, function: Function, [x, y]: [u64; 2]) -> AtomicOperation<'_, V> {
         AtomicOperation {
             operand: &self.operand,
             function,
-            operands,
+            operands: [x, y, 0, 0],
             timeout: None,
             value: PhantomData,
         }
@@ -243,6 +235,36 @@ impl<T: Word> RemoteWord<T> {
         self.call(Function::FetchAdd, [0, 0])
     }
 
+    /// Adds, returns what it was. Integers wrap around; a sum of floating-point numbers that is no
+    /// number is the quiet NaN without sign.
+    pub fn fetch_add(&self, value: T) -> AtomicOperation<'_, T> {
+        self.call(T::ADD, [value.widen(), 0])
+    }
+
+    /// Becomes `value` if that is less, returns what it was. A floating-point number is less than a
+    /// NaN, and a NaN changes nothing.
+    pub fn fetch_min(&self, value: T) -> AtomicOperation<'_, T> {
+        self.call(T::MIN, [value.widen(), 0])
+    }
+
+    /// Becomes `value` if that is greater, returns what it was. A floating-point number is greater
+    /// than a NaN, and a NaN changes nothing.
+    pub fn fetch_max(&self, value: T) -> AtomicOperation<'_, T> {
+        self.call(T::MAX, [value.widen(), 0])
+    }
+
+    /// Exchanges it, returns what it was (swap).
+    pub fn swap(&self, new: T) -> AtomicOperation<'_, T> {
+        self.call(Function::Swap, [new.widen(), 0])
+    }
+
+    /// Exchanges it if it has the bits of `expected`, returns what it was (cswap).
+    pub fn compare_swap(&self, expected: T, new: T) -> AtomicOperation<'_, T> {
+        self.call(Function::CompareSwap, [new.widen(), expected.widen()])
+    }
+}
+
+impl<T: Integer> RemoteWord<T> {
     /// Sets it to one if it is zero; returns true if it did (testandset).
     pub fn test_and_set(&self) -> AtomicOperation<'_, bool> {
         self.call(Function::TestAndSet, [0, 0])
@@ -258,25 +280,42 @@ impl<T: Word> RemoteWord<T> {
         self.call(Function::Decrement, [0, 0])
     }
 
-    /// Adds, wraps around, returns what it was.
-    pub fn fetch_add(&self, value: T) -> AtomicOperation<'_, T> {
-        self.call(Function::FetchAdd, [value.widen(), 0])
+    /// Keeps the bits that are also in `bits`, returns what it was.
+    pub fn fetch_and(&self, bits: T) -> AtomicOperation<'_, T> {
+        self.call(Function::And, [bits.widen(), 0])
     }
 
-    /// Exchanges it, returns what it was (swap).
-    pub fn swap(&self, new: T) -> AtomicOperation<'_, T> {
-        self.call(Function::Swap, [new.widen(), 0])
+    /// Sets bits, returns what it was.
+    pub fn fetch_or(&self, bits: T) -> AtomicOperation<'_, T> {
+        self.call(Function::Or, [bits.widen(), 0])
     }
 
-    /// Exchanges it if it is `expected`, returns what it was (cswap).
-    pub fn compare_swap(&self, expected: T, new: T) -> AtomicOperation<'_, T> {
-        self.call(Function::CompareSwap, [new.widen(), expected.widen()])
+    /// Flips bits, returns what it was.
+    pub fn fetch_xor(&self, bits: T) -> AtomicOperation<'_, T> {
+        self.call(Function::Xor, [bits.widen(), 0])
+    }
+
+    /// Exchanges the bits of `changed` for those of `new` if the bits of `compared` are those of
+    /// `expected`; returns what it was. Fields of a word are exchanged on their own so, as verbs
+    /// have it.
+    pub fn masked_compare_swap(
+        &self,
+        (expected, compared): (T, T),
+        (new, changed): (T, T),
+    ) -> AtomicOperation<'_, T> {
+        let call = self.call(Function::MaskedCompareSwap, [new.widen(), expected.widen()]);
+        let [x, y, ..] = call.operands;
+        AtomicOperation {
+            operands: [x, y, compared.widen(), changed.widen()],
+            ..call
+        }
     }
 }
 
 /// # Atomic operations
 impl Endpoint {
-    /// A word of an imported segment at `offset`, in bytes: `u32` or `u64` (N20).
+    /// A word of an imported segment at `offset`, in bytes: an integer or a floating-point number of
+    /// 32 or 64 bits (N20).
     ///
     /// ```no_run
     /// # fn f(endpoint: &qnic::Endpoint, theirs: &qnic::RemoteSegment) -> qnic::Result<()> {

@@ -27,7 +27,7 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, AWAKE, WAKE_REQUEST};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, SharedMemory, Status, VniId, PAGE_SIZE};
-use qnic_nic::env::{Change, Width};
+use qnic_nic::env::{Change, ModifyError, Width};
 use qnic_nic::{
     Channel, Host, HostMemory, Limits, Nic, NicConfig, OutOfRange, Path, Payload, Progress, Sent,
     Time, Wire,
@@ -130,8 +130,8 @@ impl HostMemory for Memory {
         Ok(())
     }
 
-    fn modify(&self, _: u64, _: Width, _: Change) -> Result<u64, OutOfRange> {
-        Err(OutOfRange)
+    fn modify(&self, _: u64, _: Width, _: Change) -> Result<u64, ModifyError> {
+        Err(ModifyError::OutOfRange)
     }
 
     fn copy_from(&self, _: u64, _: &Self, _: u64, _: usize) -> Result<(), OutOfRange> {

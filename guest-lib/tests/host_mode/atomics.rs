@@ -37,6 +37,48 @@ fn each_operation_does_what_it_says_on_own_and_foreign_words() {
 
 /// Processes and threads of several nodes, the owner's own among them, add to one
 /// word over links that lose 5 % of the frames: each value is seen once (U9, U10).
+/// Bits, extremes, floating-point numbers and fields of a word, of 32 and 64 bits (N20).
+#[test]
+fn words_are_bits_and_numbers_of_either_kind() {
+    let cluster = Cluster::new(2);
+    let [a, b] = [0, 1].map(|node| Peer::new(&cluster.nic(node), 1, 4096));
+    let remote = a.import(&b);
+    let bits = a.endpoint.atomic::<u32>(&remote, 4).unwrap();
+    bits.swap(0b1100).wait().unwrap();
+    assert_eq!(bits.fetch_and(0b0110).wait().unwrap(), 0b1100);
+    assert_eq!(bits.fetch_or(0b0011).wait().unwrap(), 0b0100);
+    assert_eq!(bits.fetch_xor(0b0101).wait().unwrap(), 0b0111);
+    assert_eq!(bits.fetch_min(1).wait().unwrap(), 0b0010);
+    assert_eq!(bits.fetch_max(9).wait().unwrap(), 1);
+    let low_byte = (0x09, 0xff);
+    let changed = bits.masked_compare_swap(low_byte, (0xffff, 0xff00)).wait();
+    assert_eq!(changed.unwrap(), 9);
+    let refused = bits.masked_compare_swap((0x08, 0xff), (0, 0xff)).wait();
+    assert_eq!(refused.unwrap(), 0xff09);
+    assert_eq!(bits.load().wait().unwrap(), 0xff09);
+    let mut begun = bits
+        .masked_compare_swap(low_byte, (1, 0xff))
+        .begin()
+        .unwrap();
+    assert_eq!(begun.wait(None).unwrap().immediate, 0xff09);
+    assert_eq!(b.bytes(0, 12), [0, 0, 0, 0, 1, 0xff, 0, 0, 0, 0, 0, 0]);
+    let signed = a.endpoint.atomic::<i64>(&remote, 8).unwrap();
+    assert_eq!(signed.fetch_min(-5).wait().unwrap(), 0);
+    assert_eq!(signed.fetch_max(-7).wait().unwrap(), -5);
+    assert_eq!(signed.fetch_add(-1).wait().unwrap(), -5);
+    assert_eq!(signed.load().wait().unwrap(), -6);
+    let short = a.endpoint.atomic::<f32>(&remote, 16).unwrap();
+    assert_eq!(short.fetch_add(1.5).wait().unwrap(), 0.0);
+    assert_eq!(short.fetch_min(-0.25).wait().unwrap(), 1.5);
+    assert_eq!(short.load().wait().unwrap(), -0.25);
+    let long = a.endpoint.atomic::<f64>(&remote, 24).unwrap();
+    long.swap(f64::NAN).wait().unwrap();
+    assert!(long.fetch_max(2.0).wait().unwrap().is_nan());
+    assert_eq!(long.fetch_max(f64::NAN).wait().unwrap(), 2.0);
+    assert_eq!(long.fetch_add(0.5).wait().unwrap(), 2.0);
+    assert_eq!(long.load().wait().unwrap(), 2.5);
+}
+
 #[test]
 fn many_increment_one_word_and_each_value_is_seen_once() {
     const NODES: u16 = 3;

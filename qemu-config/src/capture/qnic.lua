@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- envelope of 64 bytes (abi/src/wire.rs, version 11), the body by kind, the payload.
+-- envelope of 64 bytes (abi/src/wire.rs, version 12), the body by kind, the payload.
 -- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 11
+local VERSION = 12
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -60,6 +60,7 @@ local STATUSES = {
     [36] = "TimedOut", [37] = "NoSuchGroup", [38] = "GroupRefused",
     [39] = "NoMessage", [40] = "NameTaken", [41] = "NoSuchVolume",
     [42] = "VolumeInUse", [43] = "NotServing",
+    [44] = "Contended",
 }
 
 local COLLECTIVES = { [1] = "Barrier", [2] = "Broadcast", [3] = "Reduce", [4] = "Allreduce" }
@@ -180,7 +181,7 @@ local bodies = {
     [WRITE] = { { "address", 0, 8 }, { "key", 8, 8 }, { "offset", 16, 8 }, { "remaining", 24, 8 }, { "segment", 32, 2 }, { "flags", 34, 2 }, { "notification", 36, 4 } },
     [READ_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "offset", 16, 8 }, { "remaining", 24, 8 }, { "length", 32, 4 }, { "segment", 36, 2 }, { "page_offset", 38, 2 } },
     [READ_RESPONSE] = { { "offset", 0, 8 }, { "page_offset", 8, 2 } },
-    [ATOMIC_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "operand", 16, 8 }, { "operand", 24, 8 }, { "length", 32, 4 }, { "function", 36, 2 }, { "segment", 38, 2 } },
+    [ATOMIC_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "operand", 16, 8 }, { "operand", 24, 8 }, { "operand", 32, 8 }, { "operand", 40, 8 }, { "length", 48, 4 }, { "function", 52, 2 }, { "segment", 54, 2 } },
     [ATOMIC_RESPONSE] = { { "value", 0, 8 }, { "detail", 8, 8 } },
     [MESSAGE] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 } },
     [MESSAGE_REQUEST] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 } },

@@ -463,7 +463,10 @@ impl<'a, 'b> Attack<'a, 'b> {
             0 => self.victim.write(remote).bytes(length),
             1 => self.victim.read(remote).bytes(length),
             2 => self.victim.inline_write(remote, &[1; 40]).notify(5),
-            _ => self.victim.atomic(function, remote, operands),
+            _ => match function.inline_length() {
+                0 => self.victim.atomic(function, remote, operands),
+                _ => self.victim.atomic(function, remote, operands).masks([3; 2]),
+            },
         };
         let _full = command.try_issue();
         if kind >= 240 {

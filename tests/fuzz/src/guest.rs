@@ -160,7 +160,8 @@ impl<'a, 'b> Guest<'a, 'b> {
                 remote.memory.address &= !31;
                 let width = if function.is_on_queue() { 32 } else { 8 };
                 let operands = [input.near(1), input.near(2)];
-                Command::atomic(function, remote, width, operands, input.near16(3))
+                let command = Command::atomic(function, remote, width, operands, input.near16(3));
+                command.inline(function.inline_length())
             }
         };
         let ends = (other.node as u16, other.port.0);

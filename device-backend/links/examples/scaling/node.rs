@@ -12,7 +12,7 @@ use qnic_abi::page_table::{entry_of, PageAccess, Tag};
 use qnic_abi::{
     Access, Key, NodeId, Port, SegmentId, SharedMemory, Status, VniId, ABI_VERSION, PAGE_SIZE,
 };
-use qnic_nic::env::{Change, Host, HostMemory, OutOfRange, Width, Wire};
+use qnic_nic::env::{Change, Host, HostMemory, ModifyError, OutOfRange, Width, Wire};
 use qnic_nic::testing::{request_bytes, status_of, Sram};
 use qnic_nic::{Limits, Nic, NicConfig, Time};
 
@@ -85,7 +85,7 @@ impl HostMemory for Ram {
         Ok(())
     }
 
-    fn modify(&self, _: u64, _: Width, _: Change) -> Result<u64, OutOfRange> {
+    fn modify(&self, _: u64, _: Width, _: Change) -> Result<u64, ModifyError> {
         unreachable!("no process here has atomic operations")
     }
 

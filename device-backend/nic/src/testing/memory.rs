@@ -6,7 +6,7 @@ use std::sync::atomic::{fence, AtomicU64, Ordering};
 
 use qnic_abi::SharedMemory;
 
-use crate::env::{Change, Host, HostMemory, OutOfRange, Time, Width};
+use crate::env::{Change, Host, HostMemory, ModifyError, OutOfRange, Time, Width};
 
 /// A simulated SRAM. For one thread: 32-bit stores are not atomic to their
 /// 64-bit neighbours.
@@ -115,12 +115,12 @@ impl HostMemory for Memory {
         }
     }
 
-    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange> {
+    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, ModifyError> {
         let range = self.range(address, width.bytes())?;
         if address % width.bytes() as u64 != 0 {
-            return Err(OutOfRange);
+            return Err(ModifyError::OutOfRange);
         }
-        Ok(change.apply(&mut self.bytes.borrow_mut()[range]))
+        Ok(change.apply(width, &mut self.bytes.borrow_mut()[range]))
     }
 
     fn copy_from(

@@ -73,6 +73,13 @@ impl<'a> Transfer<'a> {
         from.to(page(pages.start)).bytes(length)
     }
 
+    /// With these masks: operands `z` and `t` of an atomic command.
+    pub fn masks(self, masks: [u64; 2]) -> Self {
+        let bytes = masks.map(u64::to_le_bytes).concat();
+        let masked = self.with(|command| command.inline_length = bytes.len() as u8);
+        masked.payload(&bytes)
+    }
+
     /// With a completion of its own.
     pub fn handle(self, handle: u64) -> Self {
         self.with(|command| command.handle = handle)

@@ -104,7 +104,9 @@ impl Commands<'_> {
             _ => {
                 let operands = [self.random.u64(..), self.random.u64(..)];
                 let number = self.random.u16(..16);
-                Command::atomic(Function::FetchAdd, remote, 8, operands, number)
+                let function = Function::ALL[self.random.usize(..Function::ALL.len())];
+                Command::atomic(function, remote, 8, operands, number)
+                    .inline(function.inline_length())
             }
         };
         command.publish().entry(&[])

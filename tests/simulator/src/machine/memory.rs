@@ -20,7 +20,7 @@ use qnic::sync::OBJECT_BYTES;
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::{PageAccess, Tag, LEAVING};
 use qnic_abi::{SharedMemory, VniId, PAGE_SHIFT, PAGE_SIZE};
-use qnic_nic::env::{Change, Width};
+use qnic_nic::env::{Change, ModifyError, Width};
 use qnic_nic::testing::Sram;
 use qnic_nic::{HostMemory, OutOfRange};
 
@@ -387,11 +387,12 @@ impl HostMemory for Memory {
         Ok(())
     }
 
-    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange> {
+    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, ModifyError> {
         if address % width.bytes() as u64 != 0 {
-            return Err(OutOfRange);
+            return Err(ModifyError::OutOfRange);
         }
-        self.change(address, width.bytes(), |range| change.apply(range))
+        let changed = self.change(address, width.bytes(), |word| change.apply(width, word));
+        Ok(changed?)
     }
 
     fn copy_from(

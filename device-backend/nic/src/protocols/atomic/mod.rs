@@ -15,10 +15,13 @@
 //!
 //! # Atomic
 //! A word is changed by one atomic access to memory, which is atomic also to the processors of the
-//! responder. A wait queue is read, changed and written: this is atomic because only this NIC does
+//! responder. What no instruction of a processor does is computed, and tried again a bounded number
+//! of times if the word has changed meanwhile ([`Status::Contended`]). A wait queue is read, changed and written: this is atomic because only this NIC does
 //! it, one request at a time.
 
 mod wait_queue;
+
+use std::cmp::Ordering;
 
 use qnic_abi::atomic::{
     kind, AtomicCommand, AtomicRequest, AtomicResponse, Function, WaitQueue, OPCODE,
@@ -30,7 +33,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::protocol::{Context, Ended, Ends, Outgoing, Protocol, Received, Turn};
 use crate::core::{Core, Counter, Fetched, LookupSide, PageError, PageKey, PageRange, PerProcess};
-use crate::env::{Change, Host, HostMemory, OutOfRange, Width};
+use crate::env::{Change, Host, HostMemory, ModifyError, Number, OutOfRange, Width};
 use crate::frame::Arrival;
 use crate::ids::OperationId;
 use crate::stages::Kind;
@@ -74,7 +77,7 @@ pub(super) struct AtomicProtocol {
 }
 
 /// From a descriptor to a request and the place of its result.
-fn check_command(raw: &AtomicCommand) -> Result<(AtomicRequest, Place), Status> {
+fn check_command(raw: &AtomicCommand, inline: [u64; 2]) -> Result<(AtomicRequest, Place), Status> {
     let reserved = raw.reserved.iter().any(|word| word.get() != 0);
     let place = match (raw.handle.get(), raw.record.get()) {
         (0, record) if usize::from(record) < RESULT_RECORDS => Place::Record(record),
@@ -82,17 +85,22 @@ fn check_command(raw: &AtomicCommand) -> Result<(AtomicRequest, Place), Status> 
         (handle, 0) => Place::Completion(handle),
         _ => return Err(Status::Malformed),
     };
-    if reserved || raw.header.inline_length > 0 {
+    let function = Function::try_from(raw.function.get()).map_err(|_| Status::Malformed)?;
+    if reserved || raw.header.inline_length != function.inline_length() {
         return Err(Status::Malformed);
     }
-    let function = Function::try_from(raw.function.get()).map_err(|_| Status::Malformed)?;
     if !function.takes(raw.length.get().into()) {
         return Err(Status::BadLength);
     }
+    let [first, second] = raw.operands;
+    let [third, fourth] = match function.inline_length() {
+        0 => [0; 2],
+        _ => inline,
+    };
     let request = AtomicRequest {
         address: raw.remote_address,
         key: raw.remote_key,
-        operands: raw.operands,
+        operands: [first, second, third.into(), fourth.into()],
         length: raw.length,
         function: raw.function,
         segment: raw.remote_segment,
@@ -164,10 +172,19 @@ impl AtomicProtocol {
                 };
                 memory.modify(at, width, change).map(Outcome::word)
             }
-            None => change_queue(memory, at, function, operands),
+            None => {
+                let [first, second, ..] = operands;
+                let changed = change_queue(memory, at, function, [first, second]);
+                changed.map_err(ModifyError::from)
+            }
         };
         cx.core.unlock_dirty(cx.host, page);
-        let outcome = outcome.map_err(|_| Received::Refuse(Status::PageUnavailable))?;
+        let outcome = outcome.map_err(|error| {
+            Received::Refuse(match error {
+                ModifyError::OutOfRange => Status::PageUnavailable,
+                ModifyError::Contended => Status::Contended,
+            })
+        })?;
         cx.core.counters.atomics += 1;
         Ok(outcome)
     }
@@ -245,7 +262,8 @@ impl Protocol for AtomicProtocol {
         vni: VniId,
         fetched: &Fetched,
     ) -> Result<(), Status> {
-        let (request, place) = check_command(&fetched.descriptor.read())?;
+        let [third, fourth, ..] = fetched.inline;
+        let (request, place) = check_command(&fetched.descriptor.read(), [third, fourth])?;
         let header = &fetched.descriptor.header;
         let peer = fetched.peer;
         let Some(id) = cx
@@ -406,27 +424,44 @@ impl Protocol for AtomicProtocol {
 }
 
 /// What a function does to a word; `None` if it works on a wait queue.
-fn word_change(function: Function, [first, second]: [u64; 2]) -> Option<Change> {
-    match function {
-        Function::TestAndSet => Some(Change::CompareSwap {
+fn word_change(function: Function, [x, y, z, t]: [u64; 4]) -> Option<Change> {
+    let lesser = |number| Change::Extreme(number, Ordering::Less, x);
+    let greater = |number| Change::Extreme(number, Ordering::Greater, x);
+    let change = match function {
+        Function::TestAndSet => Change::CompareSwap {
             expected: 0,
             new: 1,
-        }),
-        Function::Increment => Some(Change::Add(1)),
-        Function::Decrement => Some(Change::Add(u64::MAX)),
-        Function::Swap => Some(Change::Swap(first)),
-        Function::CompareSwap => Some(Change::CompareSwap {
-            expected: second,
-            new: first,
-        }),
-        Function::FetchAdd => Some(Change::Add(first)),
+        },
+        Function::Increment => Change::Add(1),
+        Function::Decrement => Change::Add(u64::MAX),
+        Function::Swap => Change::Swap(x),
+        Function::CompareSwap => Change::CompareSwap {
+            expected: y,
+            new: x,
+        },
+        Function::MaskedCompareSwap => Change::MaskedCompareSwap {
+            expected: (y, z),
+            new: (x, t),
+        },
+        Function::FetchAdd => Change::Add(x),
+        Function::And => Change::And(x),
+        Function::Or => Change::Or(x),
+        Function::Xor => Change::Xor(x),
+        Function::Min => lesser(Number::Unsigned),
+        Function::Max => greater(Number::Unsigned),
+        Function::MinSigned => lesser(Number::Signed),
+        Function::MaxSigned => greater(Number::Signed),
+        Function::AddFloat => Change::AddFloat(x),
+        Function::MinFloat => lesser(Number::Float),
+        Function::MaxFloat => greater(Number::Float),
         Function::Enqueue
         | Function::Dequeue
         | Function::NewHead
         | Function::SemaphoreP
         | Function::SemaphoreV
-        | Function::Reset => None,
-    }
+        | Function::Reset => return None,
+    };
+    Some(change)
 }
 
 fn change_queue<M: HostMemory>(
@@ -457,15 +492,19 @@ mod tests {
             raw.record = 63.into();
             raw
         };
-        let (request, place) = check_command(&command()).unwrap();
-        assert_eq!(request.operands.map(|operand| operand.get()), [5, 6]);
+        let (request, place) = check_command(&command(), [0; 2]).unwrap();
+        assert_eq!(request.operands.map(|operand| operand.get()), [5, 6, 0, 0]);
         assert_eq!(place, Place::Record(63));
         let mut told = command();
         (told.record, told.handle) = (0.into(), 9.into());
-        assert_eq!(check_command(&told).unwrap().1, Place::Completion(9));
-        let malformed: [fn(&mut AtomicCommand); 6] = [
+        assert_eq!(
+            check_command(&told, [0; 2]).unwrap().1,
+            Place::Completion(9)
+        );
+        let malformed: [fn(&mut AtomicCommand); 7] = [
             |raw| raw.function = 0.into(),
-            |raw| raw.function = 13.into(),
+            |raw| raw.function = 24.into(),
+            |raw| raw.function = (Function::MaskedCompareSwap as u16).into(),
             |raw| raw.record = (RESULT_RECORDS as u16).into(),
             |raw| raw.header.inline_length = 1,
             |raw| raw.reserved[2] = 1.into(),
@@ -474,12 +513,12 @@ mod tests {
         for change in malformed {
             let mut raw = command();
             change(&mut raw);
-            assert_eq!(check_command(&raw).err(), Some(Status::Malformed));
+            assert_eq!(check_command(&raw, [0; 2]).err(), Some(Status::Malformed));
         }
         for length in [0, 1, 16, 32] {
             let mut raw = command();
             raw.length = length.into();
-            assert_eq!(check_command(&raw).err(), Some(Status::BadLength));
+            assert_eq!(check_command(&raw, [0; 2]).err(), Some(Status::BadLength));
         }
     }
 }

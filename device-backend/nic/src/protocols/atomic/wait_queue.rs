@@ -75,12 +75,8 @@ pub(super) fn execute(
             };
             Outcome::default()
         }
-        Function::TestAndSet
-        | Function::Increment
-        | Function::Decrement
-        | Function::Swap
-        | Function::CompareSwap
-        | Function::FetchAdd => Outcome::default(),
+        // On words.
+        _ => Outcome::default(),
     }
 }
 
