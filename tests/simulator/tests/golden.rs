@@ -52,7 +52,7 @@ fn what_is_lost_is_sent_again() {
 fn any_wire_delivers_once() {
     let delayed = Faults::DELAY | Faults::REORDER;
     let faults = delayed | Faults::LOSS | Faults::DUPLICATE | Faults::CORRUPT;
-    check_trace("any-wire", 44, faults, false, 8);
+    check_trace("any-wire", 47, faults, false, 8);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn writes_to_absent_pages_wait_for_them() {
 
 #[test]
 fn peers_learn_of_deaths() {
-    check_trace("deaths", 148, Faults::KILL | Faults::REVOKE, true, 12);
+    check_trace("deaths", 149, Faults::KILL | Faults::REVOKE, true, 12);
 }
 
 #[test]
