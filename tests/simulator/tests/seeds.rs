@@ -53,13 +53,15 @@ fn seeds_that_failed_once_keep_every_promise() {
     // A context named a page behind the pool for no byte. A permit for a message of a process that had
     // ended had no answer, as its node was about to leave the session. A node was told of the end of a
     // group in a session of before it began anew, and waited for ever. A stream that was delivered was
-    // reset, as its connection had made room for another.
+    // reset, as its connection had made room for another. A group ended as two of its nodes, which had
+    // been quiet before it began, had left each other.
     for (seed, options) in [
         (99_000_069, lossy(7)),
         (31_001_753, engines),
         (1_795_826_749_709, lossy(9)),
         (1_795_843_665_124, lossy(5)),
         (1_795_843_638_305, lossy(10)),
+        (1_796_600_002_426, lossy(12)),
     ] {
         run(&Seeds::new(seed, 1, options), 1);
     }

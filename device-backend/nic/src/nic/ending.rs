@@ -236,7 +236,7 @@ impl Nic {
         let node = self.transport.node_of(index);
         let ended = match lived {
             true => Ended::Session(index, node, again),
-            false => Ended::Left(index, node, again),
+            false => Ended::Unreached(index, node, again),
         };
         self.forget_session(now, host, index, ended);
         self.lose_operations(now, host, index, None);

@@ -256,8 +256,11 @@ pub(crate) enum Ended {
     Segment(VniId, SegmentId),
     /// The session with a peer. It can be tried again at that time.
     Session(PeerIndex, NodeId, Time),
-    /// The same of one that the two sides have left: nothing ran in it, and no process ended.
+    /// The same of one that the two sides have left: nothing ran in it, and no process ended. What
+    /// was to run in it can run in the next.
     Left(PeerIndex, NodeId, Time),
+    /// A peer is given up that no session was begun with.
+    Unreached(PeerIndex, NodeId, Time),
     /// A process of a peer: what it sent before a frame of that number is void.
     PeerProcess(PeerIndex, Port, u64),
 }

@@ -260,21 +260,55 @@ impl Collectives {
             node: node.0,
             port: 0,
         };
-        let next_to = |id: &GroupId, group: &super::Group| {
-            let forming = !group.has_started() && id.home == node.0;
-            forming || group.relatives.all().any(|other| other == node.0)
-        };
-        let groups = self.groups.iter();
-        let groups = groups.filter(|(id, group)| group.ended.is_none() && next_to(id, group));
-        let groups: Vec<GroupId> = groups.map(|(id, _)| *id).collect();
-        for id in groups {
+        for id in self.groups_next_to(node.0) {
             let status = Status::PeerGone;
             self.end_group(cx, id, End { status, who }, Some(node.0));
         }
+        self.seats_ended(cx, node, again);
+    }
+
+    /// A session has ended that nothing ran in when this side asked to leave. Groups that have begun
+    /// since go on in the next one: that node is greeted in it, and what is to be sent to it waits.
+    pub(super) fn session_left<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        node: NodeId,
+        again: Time,
+    ) {
+        let who = Name {
+            node: node.0,
+            port: 0,
+        };
+        for id in self.groups_next_to(node.0) {
+            let group = self.groups.get(&id);
+            if group.is_some_and(super::Group::has_started) {
+                Self::greet(cx, id, node);
+            } else if id.home == node.0 {
+                let status = Status::PeerGone;
+                self.end_group(cx, id, End { status, who }, Some(node.0));
+            }
+        }
+        self.outbox.resume(node.0);
+        self.seats_ended(cx, node, again);
+    }
+
+    /// Joins that were sent to a node, and members there of groups that form here, have ended.
+    fn seats_ended<H: Host>(&mut self, cx: &mut Context<'_, H>, node: NodeId, again: Time) {
         self.send_joins_again(cx, node, again);
         let gone = |ended: Name| ended.node == node.0;
         self.home
             .members_ended(cx, gone, u64::MAX, &mut self.outbox);
+    }
+
+    /// Groups that have not ended, with a node as neighbour, or as home while they form.
+    fn groups_next_to(&self, node: u16) -> Vec<GroupId> {
+        let next_to = |id: &GroupId, group: &super::Group| {
+            let forming = !group.has_started() && id.home == node;
+            forming || group.relatives.all().any(|other| other == node)
+        };
+        let groups = self.groups.iter();
+        let groups = groups.filter(|(id, group)| group.ended.is_none() && next_to(id, group));
+        groups.map(|(id, _)| *id).collect()
     }
 }
 

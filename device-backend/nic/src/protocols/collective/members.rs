@@ -344,16 +344,20 @@ impl Collectives {
                 complete_join(cx, member.vni, names, Ok(name));
             }
         }
-        // A frame to each, so that its silence is noticed.
         for node in neighbours {
-            if let Some(peer) = cx.transport.find(NodeId(node)) {
-                let greeting = GroupState::<{ kind::GROUP_GREET }>(StateFields {
-                    number: id.number.into(),
-                    home: id.home.into(),
-                    ..StateFields::default()
-                });
-                cx.transport.send_control(peer, Frame::new(&greeting));
-            }
+            Self::greet(cx, id, NodeId(node));
+        }
+    }
+
+    /// A frame to a neighbour, so that its silence is noticed.
+    pub(super) fn greet<H: Host>(cx: &mut Context<'_, H>, id: GroupId, node: NodeId) {
+        if let Some(peer) = cx.transport.find(node) {
+            let greeting = GroupState::<{ kind::GROUP_GREET }>(StateFields {
+                number: id.number.into(),
+                home: id.home.into(),
+                ..StateFields::default()
+            });
+            cx.transport.send_control(peer, Frame::new(&greeting));
         }
     }
 

@@ -280,9 +280,10 @@ impl Protocol for Collectives {
         match ended {
             Ended::Operations(vni) | Ended::Process(vni) => self.process_ended(cx, vni),
             Ended::Segment(vni, segment) => self.segment_ended(cx, vni, segment),
-            Ended::Session(_, node, again) | Ended::Left(_, node, again) => {
+            Ended::Session(_, node, again) | Ended::Unreached(_, node, again) => {
                 self.session_ended(cx, node, again);
             }
+            Ended::Left(_, node, again) => self.session_left(cx, node, again),
             Ended::PeerProcess(peer, port, before) => {
                 let node = cx.transport.node_of(peer).0;
                 let port = port.0;

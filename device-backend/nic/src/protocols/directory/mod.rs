@@ -398,7 +398,9 @@ impl Protocol for Directory {
         match ended {
             Ended::Operations(_) | Ended::Segment(..) => {}
             Ended::Process(vni) => self.abort(cx, vni),
-            Ended::Session(peer, node, again) | Ended::Left(peer, node, again) => {
+            Ended::Session(peer, node, again)
+            | Ended::Left(peer, node, again)
+            | Ended::Unreached(peer, node, again) => {
                 self.parked.forget_peer(peer);
                 for sent in [false, true] {
                     for number in self.pending.of_node(node, sent) {

@@ -315,7 +315,7 @@ impl Protocol for Messages {
                 self.fail_receives(cx, |source| source.node == node.0, u64::MAX);
             }
             // Its processes live: receives from them stay.
-            Ended::Left(peer, ..) => {
+            Ended::Left(peer, ..) | Ended::Unreached(peer, ..) => {
                 self.sends.session_ended(peer);
                 self.session_ended(cx, peer);
             }

@@ -428,7 +428,9 @@ impl Protocol for ProcessNames {
                     self.tell_all(cx);
                 }
             }
-            Ended::Session(_, node, again) | Ended::Left(_, node, again) => {
+            Ended::Session(_, node, again)
+            | Ended::Left(_, node, again)
+            | Ended::Unreached(_, node, again) => {
                 self.session_ended(cx, node, again);
             }
             Ended::Segment(..) | Ended::PeerProcess(..) => {}
