@@ -280,7 +280,7 @@ impl SharedSender {
                 let now = self.outgoing.deadline(Duration::ZERO);
                 match self.free.wait_at(&mut self.place, now) {
                     Err(Error::TimedOut) => false,
-                    waited => waited.map(|()| true)?,
+                    waited => waited.map(|_| true)?,
                 }
             }
         };

@@ -40,12 +40,13 @@ impl Semaphore {
         self.value.load().wait()
     }
 
-    /// Takes one unit; waits for its turn while there is none (Swait).
+    /// Takes one unit; waits for its turn while there is none (Swait). Returns the value before: how
+    /// many units there were with this one, or 0 if it has waited for one.
     ///
     /// # Errors
     /// [`crate::Error::Broken`]: a process that waited has died; this one is not in
     /// the queue any more.
-    pub fn wait(&self) -> Result<()> {
+    pub fn wait(&self) -> Result<u32> {
         self.wait_at(&mut Place::default(), None)
     }
 
@@ -57,21 +58,22 @@ impl Semaphore {
         }
     }
 
-    /// Takes one unit; waits in a place, which it takes if there is none.
+    /// Takes one unit; waits in a place, which it takes if there is none. Returns what
+    /// [`Semaphore::wait`] does.
     ///
     /// # Errors
     /// [`crate::Error::TimedOut`]: it is still there.
-    pub(crate) fn wait_at(&self, place: &mut Place, deadline: Option<Instant>) -> Result<()> {
+    pub(crate) fn wait_at(&self, place: &mut Place, deadline: Option<Instant>) -> Result<u32> {
         let queue = &self.queue;
         if !place.is_taken() {
             let (slot, (before, _, value)) = queue.join(Function::SemaphoreP)?;
             if value != 0 {
-                return slot.leave();
+                return slot.leave().map(|()| value);
             }
             let before = queue.object.link(&slot, before)?;
             *place = Place::new(slot, before);
         }
-        queue.wait(place, deadline)
+        queue.wait(place, deadline).map(|()| 0)
     }
 
     /// Gives a place up: passes the unit on if it has come, else breaks the semaphore.
@@ -96,12 +98,13 @@ impl Semaphore {
     }
 
     /// Gives one unit back after all that this process wrote before (Ssignal). The first
-    /// process that waits gets it, if any does.
-    pub fn signal(&self) -> Result<()> {
+    /// process that waits gets it, if any does. Returns the value then: how many units no process
+    /// has taken, 0 if one has got this.
+    pub fn signal(&self) -> Result<u32> {
         self.queue.object.core().wait_program_writes()?;
-        let (entry, count, _) = self.queue.call(Function::SemaphoreV)?;
+        let (entry, count, value) = self.queue.call(Function::SemaphoreV)?;
         self.queue.wake(entry, count)?;
-        Ok(())
+        Ok(value)
     }
 
     /// [`Semaphore::wait`], with a guard that gives the unit back.

@@ -26,6 +26,8 @@ const DATA: u64 = 1024;
 /// half of that word is the generation of a lock.
 const TAIL: u64 = 8;
 pub(crate) const TURNS: usize = 16;
+/// How many wait, of a wait queue or semaphore there.
+const WAITING: usize = TURNS;
 /// The epoch of the first object.
 pub(crate) const EPOCH: usize = 32;
 
@@ -173,7 +175,11 @@ fn first_come_is_first_served() {
                     let _guard = (kind == 0).then(|| lock.acquire().unwrap());
                     match kind {
                         0 => {}
-                        1 => worker.object(Semaphore::new, SECOND).wait().unwrap(),
+                        1 => worker
+                            .object(Semaphore::new, SECOND)
+                            .wait()
+                            .map(drop)
+                            .unwrap(),
                         _ => {
                             let queue = worker.object(WaitQueue::new, THIRD);
                             queue.insert().unwrap().wait(Some(SOON)).unwrap();
@@ -188,7 +194,7 @@ fn first_come_is_first_served() {
             for _ in 1..workers.len() {
                 match kind {
                     0 => {}
-                    1 => units.signal().unwrap(),
+                    1 => units.signal().map(drop).unwrap(),
                     _ => assert!(events.remove().unwrap()),
                 }
                 got.push(order.recv_timeout(SOON).unwrap());
@@ -198,6 +204,29 @@ fn first_come_is_first_served() {
     }
     assert!(!events.remove().unwrap(), "none waits any more");
     assert_eq!(units.value().unwrap(), 0);
+}
+
+/// The value before a unit is taken, and the one after it is given back (Tables 22 and 23).
+#[test]
+fn a_semaphore_tells_its_value() {
+    let cluster = Cluster::new(2);
+    let (owner, workers) = workers(&cluster, 2, 1);
+    let semaphore = workers[0].object(Semaphore::new, FIRST);
+    semaphore.initialize(2).unwrap();
+    assert_eq!(semaphore.wait().unwrap(), 2);
+    assert_eq!(semaphore.wait().unwrap(), 1);
+    std::thread::scope(|scope| {
+        let theirs = workers[1].object(Semaphore::new, FIRST);
+        let waits = scope.spawn(move || theirs.wait().unwrap());
+        let waiting = || owner.word(WAITING) as u32;
+        while waiting() == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(semaphore.signal().unwrap(), 0, "the other gets it");
+        assert_eq!(waits.join().unwrap(), 0);
+    });
+    assert_eq!(semaphore.signal().unwrap(), 1);
+    assert_eq!(semaphore.signal().unwrap(), 2);
 }
 
 #[test]

@@ -155,7 +155,8 @@ impl Worker {
         let others = inside.increment().wait()?;
         ensure!(others < self.units, "{others} are inside already");
         inside.decrement().wait()?;
-        Ok(semaphore.signal()?)
+        semaphore.signal()?;
+        Ok(())
     }
 
     /// Puts an item into the buffer, as soon as there is room.

@@ -73,7 +73,8 @@ impl Worker {
             }
             _ => {
                 objects.semaphore.wait()?;
-                Ok(objects.semaphore.signal()?)
+                objects.semaphore.signal()?;
+                Ok(())
             }
         }
     }

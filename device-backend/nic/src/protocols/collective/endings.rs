@@ -268,7 +268,7 @@ impl Collectives {
     }
 
     /// A session has ended that nothing ran in when this side asked to leave. Groups that have begun
-    /// since go on in the next one: that node is greeted in it, and what is to be sent to it waits.
+    /// since go on in the next one: that node hears of them in it, and what is to be sent to it waits.
     pub(super) fn session_left<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -282,7 +282,7 @@ impl Collectives {
         for id in self.groups_next_to(node.0) {
             let group = self.groups.get(&id);
             if group.is_some_and(super::Group::has_started) {
-                Self::greet(cx, id, node);
+                Self::say_begun(cx, id, node);
             } else if id.home == node.0 {
                 let status = Status::PeerGone;
                 self.end_group(cx, id, End { status, who }, Some(node.0));

@@ -345,12 +345,12 @@ impl Collectives {
             }
         }
         for node in neighbours {
-            Self::greet(cx, id, NodeId(node));
+            Self::say_begun(cx, id, NodeId(node));
         }
     }
 
     /// A frame to a neighbour, so that its silence is noticed.
-    pub(super) fn greet<H: Host>(cx: &mut Context<'_, H>, id: GroupId, node: NodeId) {
+    pub(super) fn say_begun<H: Host>(cx: &mut Context<'_, H>, id: GroupId, node: NodeId) {
         if let Some(peer) = cx.transport.find(node) {
             let greeting = GroupState::<{ kind::GROUP_GREET }>(StateFields {
                 number: id.number.into(),

@@ -343,7 +343,7 @@ impl SyncWorker<'_> {
         self.enters(owner, Kind::Semaphore);
         let taken = match schedule.chance(150) {
             true => semaphore.try_wait(),
-            false => semaphore.wait().map(|()| true),
+            false => semaphore.wait().map(|_| true),
         };
         let recover = || {
             let value = self.checker().units_left(owner);
