@@ -44,6 +44,53 @@ fn a_volume_that_servers_cannot_hold_is_refused() {
     }
 }
 
+/// Servers that leave while a volume attaches serve until its pages are elsewhere, so it is not refused; it
+/// has reserved all its room again when they are back (seeds 7290 and 8018 of the simulator).
+#[test]
+fn servers_that_leave_while_a_volume_attaches_are_enough() {
+    let mut cluster = Cluster::detached(4);
+    cluster.world.wire.cut(3, 4);
+    cluster.begin_to_attach(3);
+    cluster.world.pass(SERVER_TIMEOUT / 3);
+    for server in 0..2 {
+        let now = cluster.world.now;
+        cluster.world.server(server).server.leave(now);
+        cluster.world.pump(server);
+    }
+    cluster.world.pass(SERVER_TIMEOUT / 3);
+    cluster.world.wire.heal();
+    cluster.wait("attach", |it| it.client_state(4) == ClientState::Active);
+    for server in 0..2 {
+        cluster.wait("leaving", |it| it.world.server(server).server.has_left());
+        cluster.world.start_server(server);
+    }
+    cluster.wait("room", |it| {
+        let all = 0..4;
+        let committed = all.map(|server| it.world.server(server).server.committed());
+        committed.sum::<usize>() >= 3 * BLOCKS as usize
+    });
+    cluster.write_all();
+    assert_eq!(cluster.failures(), []);
+}
+
+/// A server that falls silent while a volume attaches may still bring the room that is missing.
+#[test]
+fn a_server_that_falls_silent_has_not_refused_its_room() {
+    let mut cluster = servers(&[2 * BLOCKS as usize / 3; 3]);
+    cluster.world.kill(2);
+    cluster.begin_to_attach(2);
+    cluster.world.pass(SERVER_TIMEOUT / 2);
+    // The first has given memory, and is silent when the last one comes.
+    cluster.world.wire.cut(0, 3);
+    cluster.wait("silence", |it| it.server_state(0) == ServerState::Silent);
+    cluster.world.start_server(2);
+    cluster.world.pass(SERVER_TIMEOUT);
+    let state = cluster.client_state(3);
+    assert!(matches!(state, ClientState::Attaching { .. }), "{state:?}");
+    cluster.world.wire.heal();
+    cluster.wait("attach", |it| it.client_state(3) == ClientState::Active);
+}
+
 /// What one volume has reserved no other one gets, though nothing was written yet; and all of it can be
 /// written, at any speed, until the servers have not one page left.
 #[test]

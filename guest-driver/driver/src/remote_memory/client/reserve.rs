@@ -26,13 +26,14 @@ impl<P> Client<P> {
             .config
             .blocks
             .saturating_mul(self.config.replicas as u64);
-        let staying = self.servers.staying();
-        let reserved = staying.iter().map(|it| self.servers.get(it).reserved);
+        // One that leaves serves until its pages are elsewhere: what it gives counts until then.
+        let live = self.servers.live;
+        let reserved = live.iter().map(|it| self.servers.get(it).reserved);
         if reserved.sum::<u64>() >= need {
             return true;
         }
         let mut rooms = [0; MAX_SERVERS];
-        for server in staying.iter() {
+        for server in live.iter() {
             let granted = self.servers.get(server).granted;
             rooms[usize::from(server)] = granted.min(self.config.blocks);
         }

@@ -271,7 +271,7 @@ impl<P> Client<P> {
                 self.state = ClientState::Active;
             } else if self.too_few_can_attach()
                 || waited >= limits.attach_timeout
-                || all && self.shortage.is_some()
+                || self.shortage.is_some() && self.all_are_settled()
             {
                 self.goodbye = ClientState::Failed(self.refusal());
                 self.say_goodbye(now, Failure::Detached);
@@ -288,6 +288,13 @@ impl<P> Client<P> {
                 self.state = self.goodbye;
             }
         }
+    }
+
+    /// Returns true if each server has given memory or refused it. One that is silent, or has begun anew,
+    /// may still bring the room that is missing.
+    fn all_are_settled(&self) -> bool {
+        let mut servers = self.servers.iter();
+        servers.all(|(_, it)| it.state == ServerState::Live || it.refusal.is_some())
     }
 
     /// Returns true if so many servers have refused the volume that fewer than its replicas are left:

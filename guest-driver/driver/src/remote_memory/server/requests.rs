@@ -198,12 +198,7 @@ impl<P> Server<P> {
         let wanted = usize::try_from(request.block.get()).unwrap_or(usize::MAX);
         let allowed = self.allowed(client);
         let entry = self.clients.get_mut(client);
-        // A server that leaves promises nothing more.
-        let most = match self.leaving {
-            true => entry.reserved as usize,
-            false => allowed,
-        };
-        entry.reserved = wanted.min(most) as u32;
+        entry.reserved = wanted.min(allowed) as u32;
         let reserved = u64::from(entry.reserved);
         let answer = Header {
             block: reserved.into(),
