@@ -122,7 +122,8 @@ mod tests {
             assert_eq!(status.code() as usize, place);
             assert_eq!(Status::try_from(place as u32), Ok(status));
         }
-        assert_eq!(Status::try_from(45), Err(Unknown(44)));
+        let next = Status::ALL.len() as u32;
+        assert_eq!(Status::try_from(next), Err(Unknown(next)));
         assert_eq!(Status::try_from(u32::MAX), Err(Unknown(u32::MAX)));
     }
 }
