@@ -99,7 +99,9 @@ fn unpacked<'a>(
     for name in PACKAGES {
         let mut unpack = Command::new("tar");
         let file = target.join(format!("package/{name}-{version}.crate"));
-        unpack.arg("-xzf").arg(file).arg("-C").arg(dir);
+        // All files of a package have the same old time, by which cargo would take what was built
+        // of an earlier one for its own: `m` gives them the time of now.
+        unpack.arg("-xzmf").arg(file).arg("-C").arg(dir);
         said(unpack)?;
         patches += &format!("{name} = {{ path = \"{name}-{version}\" }}\n");
     }
