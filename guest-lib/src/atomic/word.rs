@@ -1,6 +1,6 @@
 //! What a remote word can hold, and how the NIC takes it.
 
-/// What a [`RemoteWord`] can hold: an [`Integer`], `f32` or `f64`.
+/// What a [`RemoteWord`](super::RemoteWord) can hold: an [`Integer`], `f32` or `f64`.
 pub trait Word: Copy + sealed::Bits + sealed::Value {}
 
 /// `u32`, `u64`, `i32` or `i64`.
