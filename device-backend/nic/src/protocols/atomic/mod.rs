@@ -16,8 +16,8 @@
 //! # Atomic
 //! A word is changed by one atomic access to memory, which is atomic also to the processors of the
 //! responder. What no instruction of a processor does is computed, and tried again a bounded number
-//! of times if the word has changed meanwhile ([`Status::Contended`]). A wait queue is read, changed and written: this is atomic because only this NIC does
-//! it, one request at a time.
+//! of times if the word has changed meanwhile ([`Status::Contended`]). A wait queue is read, changed
+//! and written: this is atomic because only this NIC does it, one request at a time.
 
 mod wait_queue;
 
