@@ -256,13 +256,8 @@ impl Collectives {
         again: Time,
     ) {
         self.outbox.forget(node.0);
-        let who = Name {
-            node: node.0,
-            port: 0,
-        };
         for id in self.groups_next_to(node.0) {
-            let status = Status::PeerGone;
-            self.end_group(cx, id, End { status, who }, Some(node.0));
+            self.end_group(cx, id, gone(node), Some(node.0));
         }
         self.seats_ended(cx, node, again);
     }
@@ -275,17 +270,12 @@ impl Collectives {
         node: NodeId,
         again: Time,
     ) {
-        let who = Name {
-            node: node.0,
-            port: 0,
-        };
         for id in self.groups_next_to(node.0) {
             let group = self.groups.get(&id);
             if group.is_some_and(super::Group::has_started) {
                 Self::say_begun(cx, id, node);
             } else if id.home == node.0 {
-                let status = Status::PeerGone;
-                self.end_group(cx, id, End { status, who }, Some(node.0));
+                self.end_group(cx, id, gone(node), Some(node.0));
             }
         }
         self.outbox.resume(node.0);
@@ -309,6 +299,17 @@ impl Collectives {
         let groups = self.groups.iter();
         let groups = groups.filter(|(id, group)| group.ended.is_none() && next_to(id, group));
         groups.map(|(id, _)| *id).collect()
+    }
+}
+
+/// How a group ends whose neighbour is gone.
+fn gone(node: NodeId) -> End {
+    End {
+        status: Status::PeerGone,
+        who: Name {
+            node: node.0,
+            port: 0,
+        },
     }
 }
 
