@@ -1,6 +1,7 @@
 //! Memory of a simulated node.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 
@@ -21,6 +22,17 @@ impl Sram {
         Sram {
             words: (0..bytes / 8).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    /// The first byte of the first word of 64 bits that is not zero, of those in a range.
+    ///
+    /// # Panics
+    /// If the range does not begin at such a word, or leaves the SRAM.
+    pub fn first_set(&self, range: Range<usize>) -> Option<usize> {
+        assert!(range.start % 8 == 0, "misaligned access at {range:x?}");
+        let mut words = self.words[range.start / 8..range.end.div_ceil(8)].iter();
+        let index = words.position(|word| word.load(Ordering::Relaxed) != 0)?;
+        Some(range.start + index * 8)
     }
 }
 

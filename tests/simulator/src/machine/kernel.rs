@@ -64,9 +64,26 @@ impl Page {
 
 struct Space<P: Platform> {
     pages: BTreeMap<u64, Page>,
+    /// Numbers of the pages that have a frame, in order.
+    resident: Vec<u64>,
     watches: Vec<Arc<Watched<P>>>,
     /// Its process is going away: nothing is brought in any more.
     gone: bool,
+}
+
+impl<P: Platform> Space<P> {
+    /// Gives a page a frame, or takes its frame away.
+    fn set_frame(&mut self, page: u64, frame: Option<u32>) {
+        let Some(found) = self.pages.get_mut(&page) else {
+            return;
+        };
+        found.frame = frame;
+        match (self.resident.binary_search(&page), frame) {
+            (Err(place), Some(_)) => self.resident.insert(place, page),
+            (Ok(place), None) => drop(self.resident.remove(place)),
+            (Ok(_), Some(_)) | (Err(_), None) => {}
+        }
+    }
 }
 
 struct State<P: Platform> {
@@ -162,6 +179,7 @@ impl<P: Platform> Kernel<P> {
         state.next += 1;
         let space = Space {
             pages: pages.map(|page| (page, Page::default())).collect(),
+            resident: Vec::new(),
             watches: Vec::new(),
             gone: false,
         };
@@ -199,20 +217,32 @@ impl<P: Platform> Kernel<P> {
     /// Takes some resident page away from its process, as under memory pressure.
     /// Returns true if one was taken.
     pub(crate) fn reclaim_any(&self) -> bool {
-        let resident: Vec<(u64, u64)> = {
-            let state = lock(&self.state);
-            let pages = state.spaces.iter().flat_map(|(number, space)| {
-                let pages = space.pages.iter().filter(|(_, page)| page.frame.is_some());
-                pages.map(|(page, _)| (*number, *page))
-            });
-            pages.collect()
-        };
-        if resident.is_empty() {
+        let Some((space, page)) = self.some_resident() else {
             return false;
-        }
-        let (space, page) = resident[self.schedule.below(resident.len())];
+        };
         let may_sleep = self.schedule.chance(700);
         self.reclaim(space, page, may_sleep)
+    }
+
+    /// Space and number of some page that has a frame.
+    fn some_resident(&self) -> Option<(u64, u64)> {
+        let state = lock(&self.state);
+        let count = state
+            .spaces
+            .values()
+            .map(|space| space.resident.len())
+            .sum();
+        if count == 0 {
+            return None;
+        }
+        let mut chosen = self.schedule.below(count);
+        for (number, space) in &state.spaces {
+            match space.resident.get(chosen) {
+                Some(page) => return Some((*number, *page)),
+                None => chosen -= space.resident.len(),
+            }
+        }
+        None
     }
 
     fn reclaim(&self, space: u64, page: u64, may_sleep: bool) -> bool {
@@ -232,9 +262,12 @@ impl<P: Platform> Kernel<P> {
             // It stays, clean.
             return false;
         }
-        let Some(frame) = found.frame.take() else {
+        let Some(frame) = found.frame else {
             return false;
         };
+        if let Some(space) = state.spaces.get_mut(&space) {
+            space.set_frame(page, None);
+        }
         self.memory.release(frame);
         trace!(
             self.schedule,
@@ -326,8 +359,8 @@ impl<P: Platform> Kernel<P> {
         if let Some(swap) = &found.swap {
             self.memory.store(frame, 0, swap);
         }
-        found.frame = Some(frame);
         found.writable = false;
+        state.living(space)?.set_frame(page, Some(frame));
         Ok(frame)
     }
 
