@@ -233,6 +233,11 @@ fn all_find_the_same_process_if_two_have_one_name() {
         for party in &parties {
             assert_eq!(look(party, ("x", 0)), Some(place(&parties[1])));
         }
+        // The other one has it as well: a registration that may wait does not.
+        parties[2].name_ends();
+        parties[2].register_name_within(2, ("x", 0), 600_000);
+        net.run();
+        assert_eq!(parties[2].name_ends(), done(2));
         parties[1].end();
         net.run();
         for party in [&parties[0], &parties[2]] {

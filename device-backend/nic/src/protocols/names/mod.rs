@@ -132,11 +132,12 @@ impl ProcessNames {
         let node = cx.core.geometry.node.0;
         let port = cx.core.process(vni).map_or(0, |process| process.port.0);
         let limits = &cx.core.limits;
+        // It keeps a name that a process of another node has got at the same time.
+        if self.own.owner(&name) == Some(vni) {
+            return Ok(());
+        }
         if let Some(place) = self.known.find(&name) {
-            return match place == (node, port) {
-                true => Ok(()),
-                false => Err((Status::NameTaken, place)),
-            };
+            return Err((Status::NameTaken, place));
         }
         let full = self.own.of_process(vni) >= limits.names_of_process as usize
             || self.own.len() >= limits.names as usize;

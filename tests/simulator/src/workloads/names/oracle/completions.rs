@@ -56,7 +56,11 @@ impl NameOracle {
         let deadline = issued + wait;
         let free_from = self.free_from(name, end.own);
         let latest = deadline.min(issued.max(free_from)) + LATE;
-        assert!(end.now <= latest, "{what}: it ends too late");
+        let now = end.now;
+        assert!(
+            now <= latest,
+            "{what}: issued at {issued}, it ends at {now}, later than at {latest}"
+        );
         let has = self.claims[name].iter().any(|claim| claim.is_in(end.slot));
         let own_node = end.own.0;
         match end.status {
