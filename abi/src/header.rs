@@ -88,8 +88,8 @@ layouts! {
         pub context_pages: U32,
         /// Pages of the buffer pool of a process (Q of Q7).
         pub pool_pages: U32,
-        /// Zero.
-        pub reserved1: U32,
+        /// After how many milliseconds of silence this NIC gives up another one (U10).
+        pub peer_timeout_ms: U32,
         /// Offset of the page table.
         pub table_offset: U64,
         /// Rows of the page table; a power of two.
@@ -243,7 +243,7 @@ impl Geometry {
         })
     }
 
-    /// The header that describes this geometry, magic included.
+    /// The header that describes this geometry, magic included; the time is the NIC's to set.
     pub fn header(&self) -> SramHeader {
         SramHeader {
             magic: SRAM_MAGIC.into(),
@@ -265,7 +265,7 @@ impl Geometry {
             contexts: (crate::context::CONTEXTS as u32).into(),
             context_pages: (crate::context::CONTEXT_PAGES as u32).into(),
             pool_pages: (crate::context::POOL_PAGES as u32).into(),
-            reserved1: 0.into(),
+            peer_timeout_ms: 0.into(),
             table_offset: (self.table_offset as u64).into(),
             table_rows: self.rows.into(),
             frames: self.frames.into(),
@@ -294,6 +294,7 @@ impl Geometry {
         expected.abi_version = header.abi_version;
         expected.state = header.state;
         expected.inline_max = header.inline_max;
+        expected.peer_timeout_ms = header.peer_timeout_ms;
         if geometry.sram_bytes > sram_bytes || header.sram_bytes != expected.sram_bytes {
             return Err(GeometryError::Inconsistent("sram_bytes"));
         }

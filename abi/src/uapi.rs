@@ -93,7 +93,7 @@ layouts! {
     ///
     /// Fails with `PortInUse`, `Exhausted`, and `AccessDenied` with [`PHYSICAL`] from a
     /// process without privilege (in Linux: `CAP_SYS_RAWIO`).
-    #[bytes(24)]
+    #[bytes(28)]
     pub struct Register {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
@@ -111,6 +111,8 @@ layouts! {
         pub inline_max: U32,
         /// In: 0, or [`PHYSICAL`] to be allowed physical exports.
         pub flags: U32,
+        /// Out: after how many milliseconds of silence the NIC gives up another one (U10).
+        pub peer_timeout_ms: U32,
     }
 
     /// Exports a range of the calling process's memory (N2).
@@ -320,8 +322,8 @@ mod tests {
 
     #[test]
     fn ioctl_numbers_are_linux_iowr() {
-        // _IOWR('Q', 1, 24 bytes) of <asm-generic/ioctl.h>
-        assert_eq!(REGISTER, 0xc018_5101);
+        // _IOWR('Q', 1, 28 bytes) of <asm-generic/ioctl.h>
+        assert_eq!(REGISTER, 0xc01c_5101);
         assert_eq!(INFO, 0xc020_5107);
         assert_eq!(COUNTERS, 0xc1f8_5110);
     }

@@ -1,6 +1,7 @@
 //! The endpoint: a registered process. Each folder adds its methods to it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use qnic_abi::{NodeId, Port};
 use qnic_shared::timing::Histogram;
@@ -105,6 +106,11 @@ impl Endpoint {
     /// DMA.
     pub fn inline_max(&self) -> usize {
         self.core.inline_max
+    }
+
+    /// After what silence of another node this NIC gives it up (U10; `network.peer_timeout`).
+    pub fn peer_timeout(&self) -> Duration {
+        self.core.peer_timeout
     }
 
     /// Has the commands that `post` issues share a doorbell: a NIC that sleeps is woken once, at

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use qnic_abi::process_names::{NameAction, NameCommand, MAX_TIMEOUT_MS};
 use qnic_abi::Status;
 use qnic_nic::testing::{nets, LossyWire, NameEnd, Net, Party};
-use qnic_nic::{Limits, TableKind};
+use qnic_nic::Limits;
 
 const NOWHERE: (u16, u16) = (0, 0);
 
@@ -465,36 +465,6 @@ fn more_changes_than_are_kept_reach_a_node_that_was_cut_off() {
         let names = budgets.iter().find(|budget| budget.name == "names_of_node");
         assert_eq!(names.map(|budget| budget.used), Some(1));
     }
-}
-
-/// What people see of a NIC (Q9, Q17).
-#[test]
-fn tables_show_what_a_nic_holds() {
-    let net = Net::new(2, 256, 8, &Limits::default());
-    let (a, b) = (net.party(0, 1), net.party(1, 2));
-    b.register_name(1, ("solver", 3));
-    a.join(2, &a, 9, (0, 1));
-    a.join(3, &a, 10, (0, 2));
-    net.run();
-    let table = |kind| net.cluster().nodes[0].nic.table(kind);
-    let names = table(TableKind::Names);
-    assert_eq!(names.columns, ["application", "process", "node", "port"]);
-    assert_eq!(names.rows, [["solver", "3", "1", "102"]]);
-    let groups = table(TableKind::Groups).rows;
-    assert_eq!(groups[0][2..], ["1", "1", "0", "0", "runs"]);
-    assert_eq!(groups[1][2..], ["2", "1", "0", "0", "waits for members"]);
-    let queues = table(TableKind::Queues);
-    assert_eq!(queues.rows.len(), 1);
-    assert_eq!(queues.rows[0][..4], ["1", "101", "active", "2"]);
-    let map = table(TableKind::Map).rows;
-    let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
-    let mut end = 0;
-    for part in &map {
-        assert_eq!(number(&part[1]), end, "{part:?}: no gap, nothing twice");
-        end += part[2].parse::<u64>().unwrap();
-    }
-    assert!(end <= net.cluster().nodes[0].nic.geometry().sram_bytes);
-    assert!(!names.truncated);
 }
 
 #[test]

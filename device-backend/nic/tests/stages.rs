@@ -1,8 +1,9 @@
-//! How long the stages of operations are, by a clock that the test moves.
+//! How long the stages of operations are, by a clock that the test moves; what tables show of a NIC.
 
 use qnic_abi::atomic::Function;
 use qnic_nic::stages::PERIOD;
 use qnic_nic::testing::{page, LossyWire, Net, Pair};
+use qnic_nic::{Limits, TableKind};
 
 /// The times of a kind and a stage at a node: bound of the bucket, number.
 fn times(net: &Net, node: usize, kind: &str, stage: &str) -> Vec<(u64, u64)> {
@@ -121,4 +122,34 @@ fn a_message_has_stages_of_its_own() {
         assert_eq!(times(net, 0, "message", stage), [(AT_ONCE, 1)], "{stage}");
     }
     assert_eq!(times(net, 1, "message", "delivered"), [(AT_ONCE, 1)]);
+}
+
+/// What people see of a NIC (Q9, Q17).
+#[test]
+fn tables_show_what_a_nic_holds() {
+    let net = Net::new(2, 256, 8, &Limits::default());
+    let (a, b) = (net.party(0, 1), net.party(1, 2));
+    b.register_name(1, ("solver", 3));
+    a.join(2, &a, 9, (0, 1));
+    a.join(3, &a, 10, (0, 2));
+    net.run();
+    let table = |kind| net.cluster().nodes[0].nic.table(kind);
+    let names = table(TableKind::Names);
+    assert_eq!(names.columns, ["application", "process", "node", "port"]);
+    assert_eq!(names.rows, [["solver", "3", "1", "102"]]);
+    let groups = table(TableKind::Groups).rows;
+    assert_eq!(groups[0][2..], ["1", "1", "0", "0", "runs"]);
+    assert_eq!(groups[1][2..], ["2", "1", "0", "0", "waits for members"]);
+    let queues = table(TableKind::Queues);
+    assert_eq!(queues.rows.len(), 1);
+    assert_eq!(queues.rows[0][..4], ["1", "101", "active", "2"]);
+    let map = table(TableKind::Map).rows;
+    let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+    let mut end = 0;
+    for part in &map {
+        assert_eq!(number(&part[1]), end, "{part:?}: no gap, nothing twice");
+        end += part[2].parse::<u64>().unwrap();
+    }
+    assert!(end <= net.cluster().nodes[0].nic.geometry().sram_bytes);
+    assert!(!names.truncated);
 }

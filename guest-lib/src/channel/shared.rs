@@ -23,7 +23,7 @@
 //! | between two messages | none |
 //! | while it waits for a slot | the senders that wait behind it get [`Error::Broken`] |
 //! | with a slot | the queue has one slot less |
-//! | with an index | a hole: no message behind it can be received; the receiver gets [`Error::ChannelBroken`] after [`HOLE_LIMIT`], and opens another queue |
+//! | with an index | a hole: no message behind it can be received; the receiver gets [`Error::ChannelBroken`] after twice the peer timeout ([`crate::Endpoint::peer_timeout`]), and opens another queue |
 
 use std::time::{Duration, Instant};
 
@@ -55,9 +55,6 @@ const SHARED_QUEUE: Kind = Kind {
     no_such: "that segment is no shared queue",
     staged_bytes: |geometry| SLOT_HEADER + geometry.message_bytes,
 };
-
-/// How long an index may be taken without a message in its slot.
-pub const HOLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The receiving end of a shared queue ([`crate::channel::shared`]). Threads take turns
 /// by `&mut`.
@@ -186,7 +183,7 @@ impl SharedReceiver {
     fn check_for_hole(&mut self, now: Instant) -> Result<()> {
         if self.buffer.load_u64(TAIL)? == self.consumed {
             self.taken_since = None;
-        } else if now - *self.taken_since.get_or_insert(now) >= HOLE_LIMIT {
+        } else if now - *self.taken_since.get_or_insert(now) >= self.endpoint.peer_timeout() * 2 {
             return Err(self.break_with("a sender has taken an index and brings no message"));
         }
         Ok(())

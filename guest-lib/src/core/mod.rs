@@ -23,7 +23,7 @@ use qnic_shared::region::FORKED;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use qnic_abi::command::{Descriptor, INLINE_CAPACITY};
 use qnic_abi::host_area::{GONE, WAKE_GENERATION};
@@ -90,6 +90,8 @@ pub(crate) struct Core {
     /// Longest ordinary bytes that are: as the NIC says, or the limit if that is higher. They
     /// live for one call only, so a lower limit is not for them.
     pub(crate) inline_room: usize,
+    /// After what silence its NIC gives up another one.
+    pub(crate) peer_timeout: Duration,
     tracker: Mutex<Tracker>,
     posted: Posted,
     /// Copy of the tracker's generation, for threads that wait without its lock.
@@ -113,8 +115,9 @@ impl Core {
         provider: Arc<dyn Provider>,
         settings: Settings,
     ) -> Self {
-        let announced = process.registration().inline_max.get() as usize;
-        let announced = announced.min(INLINE_CAPACITY);
+        let registration = process.registration();
+        let peer_timeout = registration.peer_timeout_ms.get().into();
+        let announced = (registration.inline_max.get() as usize).min(INLINE_CAPACITY);
         let inline_max = settings
             .inline_max
             .unwrap_or(announced)
@@ -122,6 +125,7 @@ impl Core {
         Core {
             inline_max,
             inline_room: announced.max(inline_max),
+            peer_timeout: Duration::from_millis(peer_timeout),
             wakes: WakeRequests::new(process.window()),
             signal_wakes: WakeRequests::for_signals(process.window()),
             process,

@@ -4,8 +4,10 @@
 //!   +0   next   name of the successor; written by the successor
 //!   +8   grant  1 + a number, or ABANDONED; written by the waker
 //!   +16  state  what the slot's process does with it; read by the successor
-//!   +24  before name of a new predecessor, if the first one has withdrawn, which writes it
+//!   +24  before name of the predecessor; if that withdraws, it writes the name of its own
 //! ```
+
+use std::ops::RangeInclusive;
 
 use qnic_abi::{NodeId, Port};
 
@@ -19,10 +21,10 @@ const ABANDONED: u64 = 1 << 63;
 
 pub(crate) const SLOT_BYTES: u64 = 64;
 
-/// Slots of a participant.
+/// Slots of an area.
 pub(crate) const SLOTS: u16 = 256;
 
-/// Name of a slot: node, port, incarnation of the participant, slot + 1. Never zero.
+/// Name of a slot: node, port, incarnation of the area, slot + 1. Never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry(pub(crate) u64);
 
@@ -46,9 +48,15 @@ impl Entry {
         (self.0 >> 16) as u16
     }
 
-    /// The participant it belongs to.
-    pub(crate) fn participant(self) -> u64 {
+    /// The area it lies in.
+    pub(crate) fn area(self) -> u64 {
         self.0 >> 16
+    }
+
+    /// All areas of its process.
+    pub(crate) fn areas_of_process(self) -> RangeInclusive<u64> {
+        let first = self.area() & !0xffff;
+        first..=first | 0xffff
     }
 
     /// Offset of the slot in its area.
@@ -123,7 +131,8 @@ mod tests {
             prop_assert_eq!(entry.offset(), u64::from(slot) * SLOT_BYTES);
             prop_assert_eq!(Entry::from_word(entry.0), Some(entry));
             let other = Entry::new(node, port, incarnation, (slot + 1) % SLOTS);
-            prop_assert_eq!(entry.participant(), other.participant());
+            prop_assert_eq!(entry.area(), other.area());
+            prop_assert!(entry.areas_of_process().contains(&entry.area()));
         }
     }
 

@@ -43,7 +43,7 @@
 //! | A dies while it hands over, before `head` is B | frees the lock; the late CompareSwap of A finds no A in `head` |
 //! | A dies behind that, and never grants | finds B waiting: [`Error::Held`], until B notices and abandons its slot |
 //! | A is cut off, counts as dead, and comes back | has freed the lock; what A still does there compares A's name or generation |
-//! | another process takes the recovery over, after [`LINK_LIMIT`](crate::sync::LINK_LIMIT) | its CompareSwap fails: the generation is another, or the lock is not frozen |
+//! | another process takes the recovery over, after twice the peer timeout | its CompareSwap fails: the generation is another, or the lock is not frozen |
 //!
 //! # Trying
 //! [`Lock::try_acquire`] joins only if it has seen the lock free. Another process may take it

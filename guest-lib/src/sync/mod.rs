@@ -41,9 +41,11 @@
 //!   gets [`crate::Error::Broken`] within a second after the NIC knows that the dead
 //!   process is gone, or three seconds later if it never communicated with that process.
 //! - The NIC knows at once of a process that was killed. It knows of a dead node after the
-//!   peer timeout, 5 s.
-//! - A process that dies between its atomic operation and its link is noticed after
-//!   [`LINK_LIMIT`].
+//!   peer timeout.
+//! - A process that dies between its atomic operation and its link is noticed in the same times, by
+//!   the process that waits for the link; one that lives may take any time for it.
+//! - A process that dies when it has taken another one from a queue and not woken it, or while it
+//!   recovers an object, is noticed after twice the peer timeout ([`crate::Endpoint::peer_timeout`]).
 //! - A process that gets [`crate::Error::Broken`] is in no queue any more. The object stays
 //!   broken until a process calls `recover`.
 //! - A semaphore does not know which processes hold its units. The units of a process that
@@ -102,7 +104,7 @@ mod turns;
 pub use area::{AREA_NAME, NOTIFICATION};
 pub use lock::{Lock, LockGuard, LockWaiting};
 pub use monitor::{Condition, Monitor, MonitorGuard, MonitorWaiting};
-pub use object::{LINK_LIMIT, OBJECT_BYTES};
+pub use object::OBJECT_BYTES;
 pub use participant::Participant;
 pub use queue::{WaitQueue, Waiting};
 pub use semaphore::{Permit, Semaphore, SemaphoreWaiting};

@@ -30,6 +30,9 @@ use crate::sync::slot::Slot;
 /// free lock, an empty queue, a semaphore of value zero.
 pub const OBJECT_BYTES: u64 = 64;
 
+/// Offset of the name of the last entry of the queue.
+const TAIL: u64 = 8;
+
 /// Offset of the epoch, which only grows. Its lowest two bits are 0 while the object is
 /// intact, else [`BROKEN`] or [`RECOVERING`].
 const EPOCH: u64 = 32;
@@ -43,9 +46,8 @@ fn is_intact(epoch: u64) -> bool {
     epoch & RECOVERING == 0
 }
 
-/// How long a process that has joined a queue may take to link itself before it counts as
-/// dead: twice the time after which a NIC gives up a peer.
-pub const LINK_LIMIT: Duration = Duration::from_secs(10);
+/// Entries of a queue that a holder looks at to find the one behind it, at most.
+const LONGEST_QUEUE: usize = 1 << 16;
 
 /// An object at its owner.
 #[derive(Debug)]
@@ -55,6 +57,7 @@ pub(crate) struct Object {
     pub(crate) offset: u64,
     kind: &'static str,
     epoch: RemoteU64,
+    tail: RemoteU64,
     /// The epoch that was seen last.
     known: AtomicU64,
     identity: u64,
@@ -151,6 +154,7 @@ impl Object {
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Ok(Object {
             epoch: participant.endpoint().atomic(segment, offset + EPOCH)?,
+            tail: participant.endpoint().atomic(segment, offset + TAIL)?,
             known: AtomicU64::new(UNKNOWN),
             participant: participant.clone(),
             segment: segment.clone(),
@@ -163,6 +167,12 @@ impl Object {
 
     pub(crate) fn core(&self) -> &Core {
         self.participant.endpoint().core()
+    }
+
+    /// After what time a message that has not arrived never will, nor anything behind it: its
+    /// sender's NIC has given this one up, or this one the sender's.
+    fn limit(&self) -> Duration {
+        self.participant.endpoint().peer_timeout() * 2
     }
 
     pub(crate) fn word(&self, at: u64) -> Result<RemoteU64> {
@@ -192,6 +202,8 @@ impl Object {
         let Some(before) = Entry::from_word(before) else {
             return Ok(None);
         };
+        // Before the predecessor knows this one, which may replace it.
+        slot.set_predecessor(before)?;
         match self.participant.0.post(before, NEXT, slot.entry.0) {
             Err(error) if error.is_peer_gone() => Err(self.mark_broken(slot)?),
             linked => linked.map(|()| Some(before)),
@@ -287,7 +299,7 @@ impl Object {
         // Without a predecessor, the slot is the first or its grant is on its way.
         if waits || is_first()? {
             watch.alone_since = None;
-        } else if now - *watch.alone_since.get_or_insert(now) >= LINK_LIMIT {
+        } else if now - *watch.alone_since.get_or_insert(now) >= self.limit() {
             return Err(self.mark_broken(slot)?);
         }
         Ok(())
@@ -352,7 +364,7 @@ impl Object {
     }
 
     /// Waits until the successor of a slot, which has joined, has linked itself. Returns
-    /// `None` if `is_last` says that it has withdrawn.
+    /// `None` if `is_last` says that it has withdrawn. A successor that lives may take any time.
     pub(crate) fn await_next(
         &self,
         slot: &Slot,
@@ -360,7 +372,7 @@ impl Object {
     ) -> Result<Option<Entry>> {
         let core = self.core();
         let (mut backoff, mut epoch) = (Backoff::new(), None);
-        let limit = core.now() + LINK_LIMIT;
+        let mut doubtful_since = None;
         loop {
             let check = backoff.next(core.now());
             if let Some(next) = core.wait_until(check, || slot.next())? {
@@ -370,16 +382,50 @@ impl Object {
             if is_last()? {
                 return Ok(None);
             }
-            if core.now() >= limit {
-                return Err(self.mark_broken(slot)?);
+            let now = core.now();
+            match self.successor_lives(slot)? {
+                Some(true) => doubtful_since = None,
+                Some(false) => return Err(self.mark_broken(slot)?),
+                None if now - *doubtful_since.get_or_insert(now) >= self.limit() => {
+                    return Err(self.mark_broken(slot)?);
+                }
+                None => {}
             }
         }
     }
 
+    /// Finds out whether the process that has joined behind a slot, and is not linked, lives: from
+    /// the last of the queue to the one in front of it, and so on. Returns true as well if one of
+    /// these lives and does not name its predecessor yet; `None` if the queue has changed meanwhile.
+    fn successor_lives(&self, slot: &Slot) -> Result<Option<bool>> {
+        let mut last = self.tail.load().wait()?;
+        for _ in 0..LONGEST_QUEUE {
+            let Some(entry) = Entry::from_word(last).filter(|entry| *entry != slot.entry) else {
+                break;
+            };
+            let load = |word| self.participant.0.load(entry, word);
+            let (state, before) = match load(STATE).and_then(|state| Ok((state, load(BEFORE)?))) {
+                Ok(found) => found,
+                Err(error) if error.is_peer_gone() => return Ok(Some(false)),
+                Err(error) => return Err(error),
+            };
+            match State::of(state, self.identity) {
+                Some(State::Waiting | State::Holding) => {}
+                Some(State::Abandoned) => return Ok(Some(false)),
+                None => break,
+            }
+            if before == 0 || before == slot.entry.0 {
+                return Ok(Some(true));
+            }
+            last = before;
+        }
+        Ok(None)
+    }
+
     /// Claims a broken object, to empty it: no other process does so until
     /// [`Object::finish_recovery`] or [`Object::cancel_recovery`]. Returns `None` if the
-    /// object is intact, or another process has just recovered it. A claim that neither
-    /// ends within [`LINK_LIMIT`] counts as that of a dead process: no message of it can
+    /// object is intact, or another process has just recovered it. A claim that does not
+    /// end within [`Object::limit`] counts as that of a dead process: no message of it can
     /// still be on its way then.
     pub(crate) fn claim_recovery(&self) -> Result<Option<u64>> {
         let epoch = self.epoch.load().wait()?;
@@ -393,10 +439,10 @@ impl Object {
         Ok(claimed.then_some(claim))
     }
 
-    /// Returns true if the epoch does not change for [`LINK_LIMIT`].
+    /// Returns true if the epoch does not change for [`Object::limit`].
     fn is_stuck(&self, epoch: u64) -> Result<bool> {
         let core = self.core();
-        let limit = core.now() + LINK_LIMIT;
+        let limit = core.now() + self.limit();
         let mut backoff = Backoff::new();
         while core.now() < limit {
             core.wait_until(backoff.next(core.now()), || Ok(None::<()>))?;

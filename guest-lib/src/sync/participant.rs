@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use qnic_abi::{Access, Status};
+use qnic_abi::Access;
 
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{ExportOptions, Importers, Secret};
-use crate::sync::area::{area_name, Area, NOTIFICATION};
-use crate::sync::entry::{SLOTS, SLOT_BYTES};
-
-/// Random names that are tried for an area.
-const ATTEMPTS: u32 = 8;
+use crate::sync::area::Areas;
 
 /// A process that uses objects; made once from an endpoint, then cloned. All of its
 /// threads can use it at the same time.
@@ -19,7 +15,7 @@ const ATTEMPTS: u32 = 8;
 /// It keeps its endpoint registered. The drop of its last clone, and of all objects made
 /// from it, waits until its last writes to other participants have ended.
 #[derive(Debug, Clone)]
-pub struct Participant(pub(crate) Arc<Area>);
+pub struct Participant(pub(crate) Arc<Areas>);
 
 impl Participant {
     /// Makes the process of an endpoint a participant that every process may wake.
@@ -37,25 +33,8 @@ impl Participant {
     /// # Errors
     /// Those of [`Endpoint::export`].
     pub fn among(endpoint: &Endpoint, others: impl Into<Importers>) -> Result<Self> {
-        let others = others.into();
-        let endpoint = endpoint.share();
-        let buffer = endpoint.allocate(usize::from(SLOTS) * SLOT_BYTES as usize)?;
-        let mut attempt = 0;
-        let (incarnation, segment) = loop {
-            attempt += 1;
-            let incarnation = endpoint.core().provider.random() as u16;
-            let name = area_name(incarnation);
-            let options = ExportOptions::new(Access::READ | Access::WRITE)
-                .importers(others.clone())
-                .notifications(NOTIFICATION);
-            match endpoint.export(name, &buffer, options) {
-                Ok(segment) => break (incarnation, segment),
-                Err(error) if attempt < ATTEMPTS && is_taken(&error) => {}
-                Err(error) => return Err(error),
-            }
-        };
-        let area = Area::new(endpoint, buffer, segment, (incarnation, others));
-        Ok(Participant(Arc::new(area)))
+        let areas = Areas::new(endpoint.share(), others.into())?;
+        Ok(Participant(Arc::new(areas)))
     }
 
     /// Options that admit the other participants to a segment.
@@ -71,8 +50,4 @@ impl Participant {
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.0.endpoint
     }
-}
-
-fn is_taken(error: &Error) -> bool {
-    error.status() == Some(Status::NameExists)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use qnic_abi::Status;
 
 use crate::error::{Error, Result};
-use crate::sync::area::Area;
+use crate::sync::area::{Area, Areas};
 use crate::sync::entry::{Entry, Grant, State, BEFORE, GRANT, NEXT, STATE};
 
 /// A slot that is in use.
@@ -20,6 +20,7 @@ use crate::sync::entry::{Entry, Grant, State, BEFORE, GRANT, NEXT, STATE};
 /// knows it, and it is given back.
 #[derive(Debug)]
 pub(crate) struct Slot {
+    areas: Arc<Areas>,
     area: Arc<Area>,
     pub(crate) entry: Entry,
     identity: u64,
@@ -34,10 +35,12 @@ pub(crate) struct Slot {
 
 impl Slot {
     /// Takes a slot for the queue of an object, whose epoch was `known_epoch` before.
-    pub(crate) fn new(area: &Arc<Area>, identity: u64, known_epoch: u64) -> Result<Self> {
+    pub(crate) fn new(areas: &Arc<Areas>, identity: u64, known_epoch: u64) -> Result<Self> {
+        let (area, entry) = areas.take()?;
         let slot = Slot {
-            area: area.clone(),
-            entry: area.take()?,
+            areas: areas.clone(),
+            area,
+            entry,
             identity,
             known_epoch,
             stale: AtomicBool::new(false),
@@ -56,7 +59,12 @@ impl Slot {
         Ok(Entry::from_word(self.load(NEXT)?))
     }
 
-    /// The predecessor in place of one that has withdrawn.
+    /// Names the predecessor, for the one in front of that.
+    pub(crate) fn set_predecessor(&self, before: Entry) -> Result<()> {
+        self.store(BEFORE, before.0)
+    }
+
+    /// The predecessor; another one, in place of one that has withdrawn.
     pub(crate) fn new_predecessor(&self) -> Result<Option<Entry>> {
         Ok(Entry::from_word(self.load(BEFORE)?))
     }
@@ -125,7 +133,7 @@ impl Drop for Slot {
         let told = self
             .set_state(State::Abandoned)
             .and_then(|()| match self.next()? {
-                Some(next) => self.area.grant(next, Grant::Abandoned),
+                Some(next) => self.areas.grant(next, Grant::Abandoned),
                 None => Ok(()),
             });
         // A successor that cannot be told finds the state itself.

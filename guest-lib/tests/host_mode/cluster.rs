@@ -69,8 +69,13 @@ impl Cluster {
     /// The same, on links of a network that can be changed ([`Cluster::net`]). A silent node is not
     /// given up while a test runs.
     pub(crate) fn on_links(nodes: u16) -> Self {
+        Self::with_peer_timeout(nodes, Duration::from_secs(3600))
+    }
+
+    /// The same, and a node is given up after so much silence.
+    pub(crate) fn with_peer_timeout(nodes: u16, timeout: Duration) -> Self {
         let network = NetworkSettings {
-            peer_timeout: Some(Span::nanoseconds(3_600_000_000_000)),
+            peer_timeout: Some(Span::nanoseconds(timeout.as_nanos() as u64)),
             ..NetworkSettings::default()
         };
         Self::with_network(nodes, Some(network))

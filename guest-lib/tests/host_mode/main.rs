@@ -41,6 +41,7 @@ mod progress;
 mod raw;
 mod shared_queue;
 mod sync;
+mod sync_slots;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod threads;

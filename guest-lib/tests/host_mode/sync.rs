@@ -9,8 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use qnic::sync::{
-    Condition, Lock, LockGuard, Monitor, Participant, Semaphore, WaitQueue, LINK_LIMIT,
-    OBJECT_BYTES,
+    Condition, Lock, LockGuard, Monitor, Participant, Semaphore, WaitQueue, OBJECT_BYTES,
 };
 use qnic::{Error, Port, RemoteSegment, SegmentName, Status};
 
@@ -337,7 +336,7 @@ fn an_entry_of_a_wait_queue_outlives_a_timeout() {
 }
 
 /// Starts the example `lock` on a node, and waits until it has printed its state.
-fn child(cluster: &Cluster, node: u16, role: &str) -> Child {
+pub(crate) fn child(cluster: &Cluster, node: u16, role: &str) -> Child {
     let mut child = start(cluster, node, "lock", &[role, "0"]);
     let mut said = String::new();
     let out = child.stdout.as_mut().unwrap();
@@ -348,7 +347,7 @@ fn child(cluster: &Cluster, node: u16, role: &str) -> Child {
 
 /// The owner of the lock of the example `lock`, and three handles of that lock in another
 /// process, each with a participant of its own.
-fn example_lock(cluster: &Cluster) -> (Peer, [Lock; 3]) {
+pub(crate) fn example_lock(cluster: &Cluster) -> (Peer, [Lock; 3]) {
     const LOCK: SegmentName = SegmentName(0x6c6f_636b);
     let nic = cluster.nic(0);
     let endpoint = nic.register(Port(300)).unwrap();
@@ -499,7 +498,7 @@ fn a_stale_queue_breaks_nothing() {
 /// this one is lost: it finds that out.
 #[test]
 fn an_entry_is_not_mistaken_for_a_later_one_of_the_same_process() {
-    let cluster = Cluster::new(2);
+    let cluster = Cluster::with_peer_timeout(2, Duration::from_secs(1));
     let (owner, workers) = workers(&cluster, 2, 1);
     let [first, second] = [0, 1].map(|worker: usize| workers[worker].object(WaitQueue::new, FIRST));
     let mut before = first.insert().unwrap();
@@ -516,14 +515,15 @@ fn an_entry_is_not_mistaken_for_a_later_one_of_the_same_process() {
 /// A process has died while it recovered a lock: the next one does it, after its time.
 #[test]
 fn a_recovery_that_was_not_finished_is_repeated() {
-    let cluster = Cluster::new(2);
+    let peer_timeout = Duration::from_secs(1);
+    let cluster = Cluster::with_peer_timeout(2, peer_timeout);
     let (owner, workers) = workers(&cluster, 2, 1);
     let lock = workers[1].lock();
     owner.buffer.store_u64(EPOCH, 3).unwrap();
     let start = Instant::now();
     assert!(lock.is_broken().unwrap());
     assert!(lock.recover().unwrap());
-    assert!(start.elapsed() >= LINK_LIMIT);
+    assert!(start.elapsed() >= peer_timeout * 2);
     assert_eq!(owner.word(EPOCH), 8, "the epoch after next");
     drop(lock.acquire().unwrap());
 }

@@ -160,6 +160,8 @@ impl Nic {
         sram.clear();
         let mut header = self.core.geometry.header();
         header.state = self.unusable.unwrap_or(Status::Ok).code().into();
+        let peer_timeout = self.core.limits.peer_timeout.div_ceil(1_000_000);
+        header.peer_timeout_ms = u32::try_from(peer_timeout).unwrap_or(u32::MAX).into();
         let mut words = [0u64; size_of::<SramHeader>() / 8];
         words.as_mut_bytes().copy_from_slice(header.as_bytes());
         let words = words.map(u64::from_le);

@@ -74,11 +74,20 @@ fn check_version(device: u32) -> Result<(), StartError> {
     (device == driver).then_some(()).ok_or(mismatch)
 }
 
+/// What a NIC says of itself beside its geometry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Announced {
+    /// Longest inline payload in bytes (N10).
+    pub(crate) inline_max: u32,
+    /// After how many milliseconds of silence it gives up another NIC.
+    pub(crate) peer_timeout_ms: u32,
+}
+
 /// Reads and checks the header.
 pub(super) fn read_geometry<P: Platform>(
     platform: &P,
     config: &Config,
-) -> Result<(Geometry, u32), StartError> {
+) -> Result<(Geometry, Announced), StartError> {
     let sram = platform.sram();
     let fits = sram.size() >= size_of::<SramHeader>();
     check_field(fits, "the size of the SRAM")?;
@@ -98,7 +107,11 @@ pub(super) fn read_geometry<P: Platform>(
     if covered < needed {
         return Err(StartError::SramTooSmall { covered, needed });
     }
-    Ok((geometry, header.inline_max.get()))
+    let announced = Announced {
+        inline_max: header.inline_max.get(),
+        peer_timeout_ms: header.peer_timeout_ms.get(),
+    };
+    Ok((geometry, announced))
 }
 
 fn check_status(status: Option<Status>) -> Result<(), StartError> {

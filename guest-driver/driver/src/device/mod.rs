@@ -23,6 +23,7 @@ use control_queue::{Request, Response};
 use counters::Counters;
 use wake::WakeTable;
 
+pub(crate) use bring_up::Announced;
 pub use bring_up::{check_config, Config};
 pub(crate) use counters::Counter;
 pub(crate) use wake::Wake;
@@ -31,7 +32,7 @@ pub(crate) use wake::Wake;
 pub(crate) struct Device<P: Platform> {
     pub(crate) platform: P,
     pub(crate) geometry: Geometry,
-    pub(crate) inline_max: u32,
+    pub(crate) announced: Announced,
     pub(crate) counters: Counters,
     pub(crate) wakes: WakeTable<P>,
     /// Held for stores to windows.
@@ -51,7 +52,7 @@ impl<P: Platform> Device<P> {
             return Err(error);
         }
         // When the NIC refuses, the header says more than the refusal.
-        let (geometry, inline_max) = bring_up::read_geometry(&platform, config)?;
+        let (geometry, announced) = bring_up::read_geometry(&platform, config)?;
         hello?;
         Ok(Arc::new(Device {
             wakes: WakeTable::new(geometry.windows)?,
@@ -61,7 +62,7 @@ impl<P: Platform> Device<P> {
             counters: Counters::default(),
             platform,
             geometry,
-            inline_max,
+            announced,
         }))
     }
 
@@ -74,6 +75,13 @@ impl<P: Platform> Device<P> {
     /// waits for the access, or is seen here.
     pub(crate) fn is_attached(&self) -> bool {
         self.attached.load(Ordering::Acquire)
+    }
+
+    /// How long the NIC may take for a request that it answers at once, or to unlock a page, in
+    /// milliseconds: longer than a busy host needs, and twice as long as other NICs wait for it. So a
+    /// cluster whose hosts stand still at times sets one time for both, `network.peer_timeout`.
+    pub(crate) fn response_ms(&self) -> u32 {
+        RESPONSE_MS.max(self.announced.peer_timeout_ms.saturating_mul(2))
     }
 
     /// Fails every call from now on, and wakes every waiter. Returns true the first time.
@@ -124,7 +132,7 @@ impl<P: Platform> Device<P> {
         if !self.is_alive() {
             return Err(CallError::NoDevice);
         }
-        let sent = request.send(&self.platform, Timeout::Uninterruptible(RESPONSE_MS));
+        let sent = request.send(&self.platform, Timeout::Uninterruptible(self.response_ms()));
         let response = sent.map_err(|error| {
             if error != RequestError::Gone {
                 self.declare_broken(format_args!("no answer on the control queue ({error:?})"));
@@ -140,7 +148,7 @@ impl<P: Platform> Device<P> {
         if !self.is_alive() {
             return;
         }
-        if let Err(RequestError::TimedOut) = self.platform.post(&request.0, RESPONSE_MS) {
+        if let Err(RequestError::TimedOut) = self.platform.post(&request.0, self.response_ms()) {
             self.declare_broken(format_args!("the control queue stays full"));
         }
     }
@@ -171,7 +179,5 @@ impl<P: Platform> Device<P> {
     }
 }
 
-/// How long the NIC may take for a request that it answers at once, in milliseconds:
-/// longer than a busy host needs, and short enough that users learn soon of a device
-/// process that has died.
-pub(crate) const RESPONSE_MS: u32 = 10_000;
+/// How long a NIC may take at least, in milliseconds ([`Device::response_ms`]).
+const RESPONSE_MS: u32 = 10_000;

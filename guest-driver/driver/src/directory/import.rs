@@ -11,7 +11,7 @@ use qnic_abi::control::{self, Imported, Opcode, MAX_IMPORT_WAIT_MS};
 use qnic_abi::{uapi, Status, VniId};
 
 use crate::device::control_queue::Request;
-use crate::device::{Device, RESPONSE_MS};
+use crate::device::Device;
 use crate::error::CallError;
 use crate::platform::{Platform, RequestError, Timeout};
 
@@ -85,7 +85,7 @@ fn send<P: Platform>(
         name: call.name,
         secret: call.secret,
     };
-    let timeout = Timeout::Interruptible(wait_ms.saturating_add(RESPONSE_MS));
+    let timeout = Timeout::Interruptible(wait_ms.saturating_add(device.response_ms()));
     let request = Request::new(Opcode::Import, vni, &body);
     let response = match request.send(&device.platform, timeout) {
         Ok(response) => response,

@@ -66,7 +66,8 @@ impl<P: MemoryManager> Driver<P> {
             vni: vni.0.into(),
             doorbell_value: queue.into(),
             doorbell_offset: self.platform().doorbell_offset(queue).into(),
-            inline_max: self.device.inline_max.into(),
+            inline_max: self.device.announced.inline_max.into(),
+            peer_timeout_ms: self.device.announced.peer_timeout_ms.into(),
             ..*call
         };
         Ok(process)

@@ -9,10 +9,6 @@ use super::shadow::{Inserted, Removed, Table, Unmapped};
 use crate::device::Device;
 use crate::platform::{Lock, NoMemory, Platform};
 
-/// How long an unmap waits for the NIC to unlock a page before the NIC is declared
-/// broken, in nanoseconds. A NIC holds a page for one copy.
-const UNLOCK_WAIT_NS: u64 = 2_000_000_000;
-
 /// An unmap that waits longer than this yields the processor between its polls, in
 /// nanoseconds.
 const UNLOCK_SPIN_NS: u64 = 100_000;
@@ -95,6 +91,8 @@ impl<P: Platform> PageTable<P> {
         } = &*self.device;
         counters.lock_conflicts.add(1);
         let start = platform.now_ns();
+        // A NIC holds a page for one copy, and its thread may stand still in that.
+        let longest = u64::from(self.device.response_ms()) * 1_000_000;
         loop {
             for _ in 0..POLLS_PER_CLOCK {
                 let outcome = self.unmap_with(|table, sram| {
@@ -107,7 +105,7 @@ impl<P: Platform> PageTable<P> {
                 core::hint::spin_loop();
             }
             let waited = platform.now_ns().saturating_sub(start);
-            if waited > UNLOCK_WAIT_NS {
+            if waited > longest {
                 self.device
                     .declare_broken(format_args!("it holds page frame {frame:#x} for ever"));
             } else if waited > UNLOCK_SPIN_NS {

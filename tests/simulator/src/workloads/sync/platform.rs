@@ -24,9 +24,13 @@ pub(super) const HEAP_BYTES: u64 = 16 * PAGE_SIZE as u64;
 /// After so many of a thousand calls that have slept a process goes on late, in seeds in which some do.
 const LATE: u32 = 15;
 
-/// How long a process that was woken may have no processor, in nanoseconds: less than it may take to link
-/// itself before it counts as dead, and long enough for others to notice a death and recover.
+/// How long a process that was woken may have no processor, in nanoseconds: long enough for others to
+/// notice a death and recover.
 const NO_PROCESSOR_NS: u64 = 3_000_000_000;
+
+/// What the library takes for the peer timeout, in milliseconds. Twice that is longer than a process
+/// may have no processor: one that has taken another from a queue and does not wake it counts as dead then.
+const PEER_TIMEOUT_MS: u32 = 5_000;
 
 /// A node as one process of it sees it.
 pub(super) struct Platform {
@@ -81,6 +85,7 @@ impl Provider for Platform {
                 node: (machine.incarnation.node as u16).into(),
                 port: port.into(),
                 inline_max: (qnic_abi::command::DEFAULT_INLINE_MAX as u32).into(),
+                peer_timeout_ms: PEER_TIMEOUT_MS.into(),
                 ..Default::default()
             },
             window: Mapping::window(machine, process.window_offset()),
