@@ -41,6 +41,11 @@
 //! A frame is dirty when its bits in the two arrays are equal. The NIC marks a
 //! frame by copying the driver's bit into its own; the driver cleans it by
 //! storing the complement of the NIC's bit (NetVM §4.3.2.1).
+//!
+//! # Uses
+//! The upper bits of `lock[f]` count the uses of the page: the NIC adds [`USE`] when it unlocks a page.
+//! The driver remembers what it has seen, and so finds out whether the page was used since: what
+//! the kernel asks before it reclaims a page (N7). A multiple of 256 uses looks like none.
 
 use crate::{VniId, PAGE_SHIFT};
 
@@ -65,6 +70,12 @@ pub const UNMAPPED: u64 = 0;
 /// Reverse mapping of a frame that the driver has taken out by force while the NIC
 /// held it, until the driver has seen it let go. No tag for the NIC: not valid.
 pub const LEAVING: u64 = 1;
+
+/// The bits of a lock word that count the NIC's locks.
+pub const LOCKS: u32 = USE - 1;
+
+/// What the NIC adds to a lock word for each use of the page.
+pub const USE: u32 = 1 << 24;
 
 /// What the NIC may do with a page, or wants to; its number is the bit that stands for it in
 /// a reverse mapping.

@@ -10,6 +10,7 @@
  */
 #include <linux/idr.h>
 #include <linux/io.h>
+#include <linux/mmu_notifier.h>
 #include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/reboot.h>
@@ -316,6 +317,7 @@ static void __exit qnic_exit(void)
 {
 	unregister_virtio_driver(&qnic_driver);
 	destroy_workqueue(qnic_workers);
+	mmu_notifier_synchronize();
 }
 module_exit(qnic_exit);
 

@@ -87,6 +87,7 @@ void qnic_rs_close(void *process);
 /* Frees it, closed or not. */
 void qnic_rs_release(void *process);
 /* The kernel changes or frees pages of a region; returns false: try again. */
+bool qnic_rs_is_young(void *region, u64 start, u64 end, bool forget);
 bool qnic_rs_invalidate(void *region, struct qnic_notifier *notifier, u64 start, u64 end, bool may_sleep, u64 sequence);
 
 /* Opens shared pools; *pools stays NULL if they were refused. */

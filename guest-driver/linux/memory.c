@@ -21,6 +21,7 @@
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
+#include <linux/moduleparam.h>
 #include <linux/pfn.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
@@ -30,6 +31,8 @@
 
 struct qnic_notifier {
 	struct mmu_interval_notifier interval;
+	struct list_head link;		/* in space->regions */
+	struct qnic_space *space;
 	void *region;
 };
 
@@ -127,6 +130,86 @@ static bool notifier_invalidate(struct mmu_interval_notifier *interval,
 				  mmu_notifier_range_blockable(range), sequence);
 }
 
+/*
+ * The regions of an address space, for the kernel's questions whether a page is in use. It asks
+ * with the lock of a page table held, so nothing here sleeps.
+ */
+static bool young = true;
+module_param(young, bool, 0644);
+MODULE_PARM_DESC(young, "Pages that the NIC uses count as used when the kernel reclaims memory");
+
+struct qnic_space {
+	struct mmu_notifier notifier;
+	spinlock_t lock;
+	struct list_head regions;	/* of struct qnic_notifier */
+};
+
+static int space_young(struct mmu_notifier *mn, unsigned long start, unsigned long end, bool forget)
+{
+	struct qnic_space *space = container_of(mn, struct qnic_space, notifier);
+	struct qnic_notifier *notifier;
+	bool used = false;
+
+	if (!READ_ONCE(young))
+		return false;
+	spin_lock(&space->lock);
+	list_for_each_entry(notifier, &space->regions, link)
+		if (start <= notifier->interval.interval_tree.last &&
+		    notifier->interval.interval_tree.start < end)
+			used |= qnic_rs_is_young(notifier->region, start, end, forget);
+	spin_unlock(&space->lock);
+	return used;
+}
+
+static int space_clear_flush_young(struct mmu_notifier *mn, struct mm_struct *mm,
+				   unsigned long start, unsigned long end)
+{
+	return space_young(mn, start, end, true);
+}
+
+static int space_clear_young(struct mmu_notifier *mn, struct mm_struct *mm, unsigned long start,
+			     unsigned long end)
+{
+	return space_young(mn, start, end, true);
+}
+
+static int space_test_young(struct mmu_notifier *mn, struct mm_struct *mm, unsigned long address)
+{
+	return space_young(mn, address, address + 1, false);
+}
+
+static struct mmu_notifier *space_alloc(struct mm_struct *mm)
+{
+	struct qnic_space *space = kzalloc(sizeof(*space), GFP_KERNEL_ACCOUNT);
+
+	if (!space)
+		return ERR_PTR(-ENOMEM);
+	spin_lock_init(&space->lock);
+	INIT_LIST_HEAD(&space->regions);
+	return &space->notifier;
+}
+
+static void space_free(struct mmu_notifier *mn)
+{
+	kfree(container_of(mn, struct qnic_space, notifier));
+}
+
+static const struct mmu_notifier_ops space_ops = {
+	.clear_flush_young = space_clear_flush_young,
+	.clear_young = space_clear_young,
+	.test_young = space_test_young,
+	.alloc_notifier = space_alloc,
+	.free_notifier = space_free,
+};
+
+/* The one of an address space that lives; each has its own mmu_notifier_put(). */
+static struct qnic_space *space_get(struct mm_struct *mm)
+{
+	struct mmu_notifier *mn = mmu_notifier_get(&space_ops, mm);
+
+	return IS_ERR(mn) ? ERR_CAST(mn) : container_of(mn, struct qnic_space, notifier);
+}
+
 static const struct mmu_interval_notifier_ops notifier_ops = { .invalidate = notifier_invalidate };
 
 s32 qnic_notifier_new(struct mm_struct *mm, u64 start, u64 bytes, void *region,
@@ -143,17 +226,36 @@ s32 qnic_notifier_new(struct mm_struct *mm, u64 start, u64 bytes, void *region,
 		return -ENOMEM;
 	}
 	notifier->region = region;
+	notifier->space = space_get(mm);
+	if (IS_ERR(notifier->space)) {
+		ret = PTR_ERR(notifier->space);
+		goto err_free;
+	}
 	ret = mmu_interval_notifier_insert(&notifier->interval, mm, start, bytes, &notifier_ops);
-	mmput(mm);
 	if (ret)
-		kfree(notifier);
-	else
-		*result = notifier;
+		goto err_space;
+	spin_lock(&notifier->space->lock);
+	list_add(&notifier->link, &notifier->space->regions);
+	spin_unlock(&notifier->space->lock);
+	mmput(mm);
+	*result = notifier;
+	return 0;
+err_space:
+	mmu_notifier_put(&notifier->space->notifier);
+err_free:
+	mmput(mm);
+	kfree(notifier);
 	return ret;
 }
 
 void qnic_notifier_free(struct qnic_notifier *notifier)
 {
+	struct qnic_space *space = notifier->space;
+
+	spin_lock(&space->lock);
+	list_del(&notifier->link);
+	spin_unlock(&space->lock);
+	mmu_notifier_put(&space->notifier);
 	mmu_interval_notifier_remove(&notifier->interval);
 	kfree(notifier);
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{frame_of, PageAccess, Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{frame_of, PageAccess, Tag, LOCKS, ROW_ENTRIES};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{Key, NodeId, SharedMemory, VniId, PAGE_SHIFT};
 use qnic_driver::shadow::{Dirty, Inserted, Removed, Table, Unmapped};
@@ -317,8 +317,8 @@ impl World {
                 .held
                 .iter()
                 .filter(|held| frame_number(&held.0) == frame);
-            let count = locks.count() as u32;
-            assert_eq!(self.sram.load_u32(lock, Ordering::Relaxed), count);
+            let (count, word) = (locks.count(), self.sram.load_u32(lock, Ordering::Relaxed));
+            assert_eq!((word & LOCKS) as usize, count);
         }
     }
 

@@ -20,6 +20,9 @@ pub(crate) struct Options {
     /// Bytes of a transfer
     #[arg(long, default_value_t = 200_000)]
     size: usize,
+    /// Only read
+    #[arg(long)]
+    reads: bool,
     /// Stop after so many rounds of 32 writes and reads; 0 for never
     #[arg(long, default_value_t = 0)]
     rounds: u64,
@@ -34,7 +37,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     say("loading", std::process::id())?;
     let round = || -> qnic::Result<()> {
         for _ in 0..16 {
-            endpoint.write(&data, 0, memory.part(0, size)).post()?;
+            if !options.reads {
+                endpoint.write(&data, 0, memory.part(0, size)).post()?;
+            }
             endpoint.read(&data, 0, memory.part(size, size)).post()?;
         }
         endpoint.flush().wait()

@@ -13,7 +13,7 @@ use crate::harness::{cases, Case};
 use crate::scenario::a_process_forks_between_its_transfers;
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
-use qnic_trials::nodes::{wait_until_empty, Nodes};
+use qnic_trials::nodes::{counter, wait_until_empty, Nodes};
 
 /// Longest time between two lines of a program that has much to do.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -35,6 +35,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     memory_lives_as_its_process_wants => with_swap("life", RAM_MIB, life),
     memory_beyond_ram_under_pressure => with_swap("pressure", SMALL_RAM_MIB, pressure),
     files_beyond_ram_under_pressure => with_swap("files", SMALL_RAM_MIB, files),
+    pages_that_peers_read_stay_under_pressure => with_swap("hot", SMALL_RAM_MIB, hot_set),
     memory_remapped_a_million_times => on("remap", BOTH_KERNELS, remap),
 };
 
@@ -188,6 +189,43 @@ fn held(r: &PressureReport, file: Option<&str>, phase: &str) -> Result<()> {
     ] {
         ensure!(holds, "{wrong}: {r:?}");
     }
+    Ok(())
+}
+
+/// Bytes that a peer reads all the time, and that no processor of their node touches.
+const HOT_BYTES: u64 = 4 << 20;
+
+/// Goes through more memory than there is, three times: a file in memory, most of it on the swap disk.
+const PRESS: &str = "test -e /dev/shm/large || dd if=/dev/zero of=/dev/shm/large bs=1M count=140; \
+                     for pass in 1 2 3; do cat /dev/shm/large > /dev/null || exit 1; done";
+
+/// While a node is short of memory, a peer reads some of it without end. The kernel learns from the
+/// NIC that it is in use: those pages are faulted in again ten times less often than without.
+fn hot_set(nodes: &VmNodes) -> Result<()> {
+    let server = format!("memory-server --size {HOT_BYTES}");
+    let mut server = nodes.start_until(0, &server, "serving")?;
+    let mount = "mkdir -p /dev/shm && { grep -q ' /dev/shm ' /proc/mounts || mount -t tmpfs none /dev/shm; } && \
+                 mount -o remount,size=90% /dev/shm";
+    shell(nodes, 0, mount)?;
+    shell(nodes, 0, PRESS).context("fill the memory")?;
+    let mut faults = Vec::new();
+    for young in [0, 1] {
+        let set = format!("echo {young} > /sys/module/qnic/parameters/young");
+        shell(nodes, 0, &set)?;
+        let load = format!("load --peer 0 --reads --size {HOT_BYTES}");
+        let mut load = nodes.start_until(1, &load, "loading")?;
+        let count = || counter(&nodes.device_stats()?, 0, "source_misses");
+        let before = count()?;
+        shell(nodes, 0, PRESS).context("go through the memory")?;
+        faults.push(count()? - before);
+        load.kill()?;
+    }
+    println!("    page faults of the hot set without and with the NIC's marks: {faults:?}");
+    server.kill()?;
+    shell(nodes, 0, "rm /dev/shm/large")?;
+    let pages = HOT_BYTES / 4096;
+    ensure!(faults[0] > pages, "the memory was not short: {faults:?}");
+    ensure!(faults[0] >= 10 * faults[1], "{faults:?}");
     Ok(())
 }
 

@@ -17,7 +17,7 @@
 //! Pages of physical segments (N25) are in no table, and are not locked.
 
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{frame_of, PageAccess, Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{frame_of, PageAccess, Tag, LOCKS, ROW_ENTRIES, USE};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{Key, SharedMemory, PAGE_SHIFT};
 
@@ -26,7 +26,7 @@ use qnic_abi::{Key, SharedMemory, PAGE_SHIFT};
 #[must_use = "a page that is locked must be unlocked"]
 pub struct LockedPage {
     frame: u32,
-    /// The lock count that was there before; `None`: it is pinned, not locked.
+    /// The lock word that was there before; `None`: it is pinned, not locked.
     previous: Option<u32>,
 }
 
@@ -204,9 +204,10 @@ pub fn unlock_page<S: SharedMemory>(sram: &S, geometry: &Geometry, page: LockedP
     let Some(previous) = page.previous else {
         return;
     };
+    let used = previous.wrapping_add(USE);
     // Release pairs with the driver's acquire load of the lock: every access to
     // the page is over when it sees the lock gone.
-    sram.store_u32(geometry.lock_word(page.frame), previous, Ordering::Release);
+    sram.store_u32(geometry.lock_word(page.frame), used, Ordering::Release);
 }
 
 /// Lets the driver have a page again that was locked in an earlier call of an entry point: other
@@ -217,9 +218,10 @@ pub fn release_page<S: SharedMemory>(sram: &S, geometry: &Geometry, page: Locked
     }
     let lock = geometry.lock_word(page.frame);
     // Relaxed: only the NIC writes to it. What a guest writes here harms itself alone.
-    let count = sram.load_u32(lock, Ordering::Relaxed);
+    let word = sram.load_u32(lock, Ordering::Relaxed);
+    let held = u32::from(word & LOCKS != 0);
     // Release: as in unlock_page.
-    sram.store_u32(lock, count.saturating_sub(1), Ordering::Release);
+    sram.store_u32(lock, (word - held).wrapping_add(USE), Ordering::Release);
 }
 
 /// Lets the driver have a page again that was written to: marks it dirty first (N7).
@@ -267,6 +269,10 @@ mod tests {
         );
     }
 
+    fn locks(sram: &Sram, geometry: &Geometry, frame: u32) -> u32 {
+        sram.load_u32(geometry.lock_word(frame), Ordering::Relaxed) & LOCKS
+    }
+
     fn dirty(sram: &Sram, geometry: &Geometry, frame: u32) -> bool {
         let driver = sram.load_u32(geometry.dirty_driver_word(frame), Ordering::Relaxed);
         let nic = sram.load_u32(geometry.dirty_nic_word(frame), Ordering::Relaxed);
@@ -284,12 +290,11 @@ mod tests {
             let inner = lock_page(&sram, &geometry, tag, WRITE).unwrap();
             assert_eq!(outer.address(), u64::from(frame) << PAGE_SHIFT);
             assert_eq!(page_key(&sram, &geometry, &inner), Key(77));
-            let lock = geometry.lock_word(frame);
-            assert_eq!(sram.load_u32(lock, Ordering::Relaxed), 2);
+            assert_eq!(locks(&sram, &geometry, frame), 2);
             unlock_page(&sram, &geometry, inner);
-            assert_eq!(sram.load_u32(lock, Ordering::Relaxed), 1);
+            assert_eq!(locks(&sram, &geometry, frame), 1);
             unlock_page(&sram, &geometry, outer);
-            assert_eq!(sram.load_u32(lock, Ordering::Relaxed), 0);
+            assert_eq!(locks(&sram, &geometry, frame), 0);
         }
     }
 
@@ -348,8 +353,8 @@ mod tests {
         let race = Race(&sram, geometry.vpn_word(12));
         let missed = try_lock_page(&race, &geometry, tag, WRITE).unwrap_err();
         assert_eq!(missed, Missed::Lost);
-        let lock = geometry.lock_word(12);
-        assert_eq!(sram.load_u32(lock, Ordering::Relaxed), 0, "let go again");
+        let lock = sram.load_u32(geometry.lock_word(12), Ordering::Relaxed);
+        assert_eq!(lock, 0, "let go again, and not used");
         let missed = try_lock_page(&race, &geometry, tag, WRITE).unwrap_err();
         assert_eq!(missed, Missed::Absent);
     }
@@ -378,8 +383,7 @@ mod tests {
                 unlock_page(&sram, &geometry, page);
             }
         }
-        let lock = sram.load_u32(geometry.lock_word(21), Ordering::Relaxed);
-        assert_eq!(lock, 0);
+        assert_eq!(locks(&sram, &geometry, 21), 0);
     }
 
     #[test]
@@ -407,6 +411,32 @@ mod tests {
         }
     }
 
+    /// Each use changes the word, nested ones and those of kept frames too, and no lock stays.
+    #[test]
+    fn a_page_that_was_used_is_known() {
+        let (sram, geometry) = table();
+        let tag = Tag::new(VniId(1), 0x4000);
+        insert(&sram, &geometry, tag, 9, 0);
+        let word = || sram.load_u32(geometry.lock_word(9), Ordering::Relaxed);
+        let lock = || lock_page(&sram, &geometry, tag, WRITE).unwrap();
+        let mut seen = word();
+        let mut was_used = || std::mem::replace(&mut seen, word()) != seen;
+        assert!(!was_used());
+        for _ in 0..600 {
+            unlock_page(&sram, &geometry, lock());
+            assert!(was_used() && !was_used());
+        }
+        let (outer, inner) = (lock(), lock());
+        unlock_page_dirty(&sram, &geometry, inner);
+        unlock_page(&sram, &geometry, outer);
+        assert!(was_used() && !was_used());
+        let kept = [lock(), lock()];
+        for page in kept {
+            release_page(&sram, &geometry, page);
+        }
+        assert!(was_used() && word() & LOCKS == 0);
+    }
+
     #[test]
     fn a_run_of_pages_ends_at_the_first_that_is_not_there() {
         let (sram, geometry) = table();
@@ -419,9 +449,7 @@ mod tests {
         let entry = geometry.entry_offset(row, 3);
         sram.store_u32(entry, entry_of(13), Ordering::Release);
         let mut pages: [Option<LockedPage>; 4] = Default::default();
-        let locks = |frames: [u32; 4]| {
-            frames.map(|frame| sram.load_u32(geometry.lock_word(frame), Ordering::Relaxed))
-        };
+        let locks = |frames: [u32; 4]| frames.map(|frame| locks(&sram, &geometry, frame));
         let tags = (10..14).map(tag);
         assert_eq!(count_present(&sram, &geometry, tags.clone(), WRITE), 2);
         assert_eq!(count_present(&sram, &geometry, (13..15).map(tag), WRITE), 1);

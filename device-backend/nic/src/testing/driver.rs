@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{entry_of, frame_of, PageAccess, Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{entry_of, frame_of, PageAccess, Tag, LOCKS, ROW_ENTRIES};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, Status, VniId, PAGE_SHIFT, PAGE_SIZE};
 
@@ -199,7 +199,7 @@ impl SimDriver {
         let (sram, geometry) = (&host.sram, &self.geometry);
         sram.store_u64(geometry.vpn_word(frame), 0, Ordering::Relaxed);
         sram.fence();
-        let lock = sram.load_u32(geometry.lock_word(frame), Ordering::Acquire);
+        let lock = sram.load_u32(geometry.lock_word(frame), Ordering::Acquire) & LOCKS;
         assert_eq!(lock, 0, "page {address:#x} is locked between calls");
         let row = Tag::new(vni, page.1).row(geometry.rows);
         for entry in 0..ROW_ENTRIES {
@@ -265,7 +265,7 @@ impl SimDriver {
     pub fn all_unlocked(&self, host: &SimHost) -> bool {
         (0..self.geometry.frames as u32).all(|frame| {
             let lock = self.geometry.lock_word(frame);
-            host.sram.load_u32(lock, Ordering::Relaxed) == 0
+            host.sram.load_u32(lock, Ordering::Relaxed) & LOCKS == 0
         })
     }
 

@@ -24,14 +24,14 @@ impl Sram {
         }
     }
 
-    /// The first byte of the first word of 64 bits that is not zero, of those in a range.
+    /// The first byte of the first word of 64 bits that has one of these bits, of those in a range.
     ///
     /// # Panics
     /// If the range does not begin at such a word, or leaves the SRAM.
-    pub fn first_set(&self, range: Range<usize>) -> Option<usize> {
+    pub fn first_set(&self, range: Range<usize>, bits: u64) -> Option<usize> {
         assert!(range.start % 8 == 0, "misaligned access at {range:x?}");
         let mut words = self.words[range.start / 8..range.end.div_ceil(8)].iter();
-        let index = words.position(|word| word.load(Ordering::Relaxed) != 0)?;
+        let index = words.position(|word| word.load(Ordering::Relaxed) & bits != 0)?;
         Some(range.start + index * 8)
     }
 }

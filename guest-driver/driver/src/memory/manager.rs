@@ -36,7 +36,8 @@ pub trait MemoryManager: Platform {
     /// pages, or takes away the right to write to it. The latter includes the moments
     /// when the system begins to write a page of a file back, and when it shares a page
     /// that is to be copied on the next write: the page leaves the table with its dirty
-    /// state (N7), and is writable again after a fault.
+    /// state (N7), and is writable again after a fault. A platform whose system asks which pages
+    /// are in use answers with [`Region::is_young`].
     ///
     /// # Errors
     /// [`MemoryError`].

@@ -114,6 +114,14 @@ impl<P: Platform> PageTable<P> {
         }
     }
 
+    /// A number that changes with each use of a page by the NIC (N7); `None` if it is not mapped.
+    pub(crate) fn uses(&self, tag: Tag, frame: u32) -> Option<u8> {
+        self.table.with(|table| match self.device.is_attached() {
+            true => table.uses(self.device.platform.sram(), tag, frame),
+            false => None,
+        })
+    }
+
     /// Runs an unmap step on the table while the SRAM is there.
     fn unmap_with(&self, step: impl FnOnce(&mut Table, &P::Sram) -> Unmapped) -> Unmapped {
         self.table.with(|table| {

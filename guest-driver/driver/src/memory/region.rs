@@ -52,6 +52,8 @@ struct Pages {
     /// For each page its frame + 1, or 0. The entry may name a frame whose page was evicted
     /// from the table since; a page that this region has inserted always has an entry.
     entries: Vec<u32>,
+    /// For each page, which use of it by the NIC was seen last ([`Region::is_young`]).
+    uses: Vec<u8>,
     /// No page is inserted any more.
     closed: bool,
 }
@@ -68,6 +70,9 @@ impl<P: Platform> Region<P> {
         let mut entries = Vec::new();
         entries.try_reserve_exact(page_count)?;
         entries.resize(page_count, 0);
+        let mut uses = Vec::new();
+        uses.try_reserve_exact(page_count)?;
+        uses.resize(page_count, 0);
         Ok(Region {
             page_table,
             vni,
@@ -76,6 +81,7 @@ impl<P: Platform> Region<P> {
             page_key,
             pages: P::Mutex::new(Pages {
                 entries,
+                uses,
                 closed: false,
             })?,
         })
@@ -173,11 +179,7 @@ impl<P: Platform> Region<P> {
     /// neither sleeps nor spins, and returns `false` if the lock is taken or the NIC
     /// holds a page: `begin` may or may not have run, and the system asks again.
     pub fn invalidate(&self, start: u64, end: u64, may_sleep: bool, begin: impl FnOnce()) -> bool {
-        let index = |page: u64| {
-            let offset = page.saturating_sub(self.first_page);
-            usize::try_from(offset).map_or(self.page_count, |i| i.min(self.page_count))
-        };
-        let range = index(start >> PAGE_SHIFT)..index(end.div_ceil(PAGE_SIZE as u64));
+        let range = self.indices(start, end);
         let work = |pages: &mut Pages| {
             begin();
             self.remove(pages, range, may_sleep)
@@ -187,6 +189,39 @@ impl<P: Platform> Region<P> {
         } else {
             self.pages.try_with(work).unwrap_or(false)
         }
+    }
+
+    /// Indices of the pages that overlap the addresses `start..end`.
+    fn indices(&self, start: u64, end: u64) -> Range<usize> {
+        let index = |page: u64| {
+            let offset = page.saturating_sub(self.first_page);
+            usize::try_from(offset).map_or(self.page_count, |i| i.min(self.page_count))
+        };
+        index(start >> PAGE_SHIFT)..index(end.div_ceil(PAGE_SIZE as u64))
+    }
+
+    /// Returns true if the NIC has used one of the pages that overlap the addresses `start..end`, since
+    /// the last call that was to `forget` it: the system asks before it reclaims a page (N7). Neither
+    /// sleeps nor spins; pages of a region that changes at this moment count as used.
+    pub fn is_young(&self, start: u64, end: u64, forget: bool) -> bool {
+        let range = self.indices(start, end);
+        let look = |pages: &mut Pages| {
+            let entries = pages.entries.get(range.clone()).into_iter().flatten();
+            let seen = pages.uses.get_mut(range.clone()).into_iter().flatten();
+            let mut is_young = false;
+            for ((index, entry), seen) in range.clone().zip(entries).zip(seen) {
+                let uses = frame_of(*entry).and_then(|f| self.page_table.uses(self.tag(index), f));
+                let Some(uses) = uses.filter(|uses| uses != seen) else {
+                    continue;
+                };
+                is_young = true;
+                if forget {
+                    *seen = uses;
+                }
+            }
+            is_young
+        };
+        self.pages.try_with(look).unwrap_or(true)
     }
 
     /// Unmaps all pages for good.
@@ -240,7 +275,7 @@ mod tests {
     use crate::testing::{exporter, geometry, mapped, region, Fake};
     use crate::CallError;
     use core::sync::atomic::Ordering;
-    use qnic_abi::page_table::PageAccess;
+    use qnic_abi::page_table::{PageAccess, USE};
     use qnic_abi::{uapi, SharedMemory};
 
     const READ: PageAccess = PageAccess::Read;
@@ -291,6 +326,36 @@ mod tests {
         set_lock(&fake, frame, 0);
         assert!(fake.kernel.reclaim(16, 4, false));
         assert_eq!(mapped(&process), 0);
+    }
+
+    #[test]
+    fn the_kernel_learns_of_pages_that_the_nic_uses() {
+        let (fake, _, process) = exporter(4, true);
+        let (region, _) = region(&process, 16).unwrap();
+        let is_young = |first: u64, count: u64, forget| {
+            let (start, end) = (first << PAGE_SHIFT, (first + count) << PAGE_SHIFT);
+            region.is_young(start, end, forget)
+        };
+        assert!(!is_young(16, 4, true));
+        let frame = frame_of_page(&fake, 18);
+        set_lock(&fake, frame, USE);
+        assert!(!is_young(16, 2, true) && !is_young(19, 1, true));
+        assert!(is_young(18, 1, false) && is_young(18, 1, false));
+        assert!(is_young(0, 1000, true) && !is_young(0, 1000, true));
+        // A lock alone is no use; the unlock is.
+        set_lock(&fake, frame, USE + 1);
+        assert!(!is_young(18, 1, true));
+        set_lock(&fake, frame, USE * 2);
+        assert!(is_young(18, 1, true));
+        // What is not mapped was not used, and a region that changes is in use.
+        set_lock(&fake, frame, USE * 3);
+        assert!(fake.kernel.reclaim(18, 1, true));
+        assert!(!is_young(16, 4, true));
+        let other = std::thread::scope(|scope| {
+            let look = || scope.spawn(|| is_young(16, 4, true)).join().unwrap();
+            region.pages.with(|_| look())
+        });
+        assert!(other);
     }
 
     #[test]

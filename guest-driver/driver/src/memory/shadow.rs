@@ -41,7 +41,9 @@
 use core::sync::atomic::Ordering;
 
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{entry_of, frame_of, PageAccess, Tag, LEAVING, ROW_ENTRIES, UNMAPPED};
+use qnic_abi::page_table::{
+    entry_of, frame_of, PageAccess, Tag, LEAVING, LOCKS, ROW_ENTRIES, UNMAPPED, USE,
+};
 use qnic_abi::SharedMemory;
 
 /// Outcome of [`Table::insert`].
@@ -232,6 +234,15 @@ impl Table {
         }
     }
 
+    /// A number that changes with each use of a page by the NIC (N7), one of 256; `None` if the frame
+    /// is not mapped under this tag.
+    pub fn uses<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> Option<u8> {
+        self.mapping(sram, tag, frame)?;
+        // Relaxed: a use that is not seen yet is seen by the next look.
+        let word = sram.load_u32(self.geometry.lock_word(frame), Ordering::Relaxed);
+        Some((word / USE) as u8)
+    }
+
     /// Returns true if `frame` is mapped, under another tag than this one.
     pub(crate) fn is_of_another<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
         if u64::from(frame) >= self.geometry.frames {
@@ -281,7 +292,7 @@ impl Table {
     /// Returns true if the NIC holds a frame. Acquire; partner: the NIC's release
     /// store in unlockPage: its accesses to the page are over.
     fn is_locked<M: SharedMemory>(&self, sram: &M, frame: u32) -> bool {
-        sram.load_u32(self.geometry.lock_word(frame), Ordering::Acquire) != 0
+        sram.load_u32(self.geometry.lock_word(frame), Ordering::Acquire) & LOCKS != 0
     }
 
     fn removed<M: SharedMemory>(&self, sram: &M, frame: u32) -> Removed {

@@ -273,6 +273,18 @@ unsafe extern "C" fn qnic_rs_release(process: *mut c_void) {
 }
 
 #[no_mangle]
+unsafe extern "C" fn qnic_rs_is_young(
+    region: *mut c_void,
+    start: u64,
+    end: u64,
+    forget: bool,
+) -> bool {
+    // SAFETY: the region lives until qnic_notifier_free has returned.
+    let region = unsafe { &*region.cast::<Region<Kernel>>() };
+    region.is_young(start, end, forget)
+}
+
+#[no_mangle]
 unsafe extern "C" fn qnic_rs_invalidate(
     region: *mut c_void,
     notifier: *mut QnicNotifier,

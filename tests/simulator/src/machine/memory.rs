@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use qnic::sync::OBJECT_BYTES;
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{PageAccess, Tag, LEAVING};
+use qnic_abi::page_table::{PageAccess, Tag, LEAVING, LOCKS};
 use qnic_abi::{SharedMemory, VniId, PAGE_SHIFT, PAGE_SIZE};
 use qnic_nic::env::{Change, ModifyError, Width};
 use qnic_nic::testing::Sram;
@@ -335,7 +335,7 @@ impl Memory {
             "the NIC writes to frame {frame}, which is mapped for reading"
         );
         let lock_word = self.geometry.lock_word(frame);
-        let locked = self.sram.load_u32(lock_word, Ordering::Relaxed);
+        let locked = self.sram.load_u32(lock_word, Ordering::Relaxed) & LOCKS;
         assert_ne!(locked, 0, "the NIC touches frame {frame} without its lock");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::page_table::LOCKS;
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_nic::TableKind;
@@ -55,7 +56,9 @@ impl Node {
         if !nic.keeps_frames() {
             let frames = machine.geometry.frames as u32;
             let locks = machine.geometry.lock_word(0)..machine.geometry.lock_word(frames);
-            let locked = machine.sram.first_set(locks.clone());
+            let locked = machine
+                .sram
+                .first_set(locks.clone(), u64::from(LOCKS) << 32 | u64::from(LOCKS));
             let frame = locked.map(|at| (at - locks.start) / 4);
             assert_eq!(
                 frame, None,
