@@ -144,7 +144,10 @@ struct qnic_space {
 	struct list_head regions;	/* of struct qnic_notifier */
 };
 
-static int space_young(struct mmu_notifier *mn, unsigned long start, unsigned long end, bool forget)
+/* int or, in later kernels, bool */
+typedef typeof(((struct mmu_notifier_ops *)NULL)->test_young(NULL, NULL, 0)) young_t;
+
+static bool space_young(struct mmu_notifier *mn, unsigned long start, unsigned long end, bool forget)
 {
 	struct qnic_space *space = container_of(mn, struct qnic_space, notifier);
 	struct qnic_notifier *notifier;
@@ -161,19 +164,20 @@ static int space_young(struct mmu_notifier *mn, unsigned long start, unsigned lo
 	return used;
 }
 
-static int space_clear_flush_young(struct mmu_notifier *mn, struct mm_struct *mm,
-				   unsigned long start, unsigned long end)
+static young_t space_clear_flush_young(struct mmu_notifier *mn, struct mm_struct *mm,
+				       unsigned long start, unsigned long end)
 {
 	return space_young(mn, start, end, true);
 }
 
-static int space_clear_young(struct mmu_notifier *mn, struct mm_struct *mm, unsigned long start,
-			     unsigned long end)
+static young_t space_clear_young(struct mmu_notifier *mn, struct mm_struct *mm, unsigned long start,
+				 unsigned long end)
 {
 	return space_young(mn, start, end, true);
 }
 
-static int space_test_young(struct mmu_notifier *mn, struct mm_struct *mm, unsigned long address)
+static young_t space_test_young(struct mmu_notifier *mn, struct mm_struct *mm,
+				unsigned long address)
 {
 	return space_young(mn, address, address + 1, false);
 }
