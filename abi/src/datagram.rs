@@ -30,6 +30,10 @@
 //! is taken by the packet whose [`Datagram::target`] is its handle, and by no other: so the answer
 //! to a request lands in the page that waits for it, without a copy (H6). A packet without a buffer
 //! is dropped and counted, and so is one that is longer than its buffer.
+//!
+//! A port is *bound* for its NIC from its first buffer until all of its buffers are withdrawn, also while
+//! it has none posted. A packet to a port that is not bound is dropped, and answered if it asks for
+//! that ([`PacketFlags::ASK`]).
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -42,6 +46,10 @@ use crate::wire::{Body, BODY_BYTES, MAX_SPAN};
 
 /// Port of the driver as a process of its NIC.
 pub const DRIVER_PORT: u16 = u16::MAX;
+
+/// No driver binds this datagram port or a higher one, so a packet to it that asks comes back from any NIC
+/// ([`PacketFlags::ASK`]): the check of a path (U8).
+pub const FIRST_ECHO_PORT: u16 = 0xff00;
 
 /// Most header bytes of a packet.
 pub const HEADER_CAPACITY: usize = 40;
@@ -76,11 +84,16 @@ pub mod kind {
 }
 
 bitflags! {
-    /// What a [`Datagram`] says of its place in a message.
+    /// What a [`Datagram`] says of its place in a message, and of ports that no module has bound.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct PacketFlags: u8 {
         /// The last fragment of its message.
         const LAST = 1;
+        /// If no module has bound the port that the packet goes to, its NIC answers with UNBOUND.
+        const ASK = 2;
+        /// The answer of a NIC: no module has bound the port that this packet comes from. It has no
+        /// data, and LAST. A driver cannot send it.
+        const UNBOUND = 4;
     }
 }
 
@@ -257,7 +270,9 @@ impl Body for Datagram {
     fn is_valid(&self) -> bool {
         let length = usize::from(self.header_length);
         let rest = self.header.as_bytes().get(length..);
-        PacketFlags::from_bits(self.flags).is_some()
-            && rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
+        let flags = PacketFlags::from_bits(self.flags);
+        let answer = PacketFlags::LAST | PacketFlags::UNBOUND;
+        let good = |flags: PacketFlags| !flags.contains(PacketFlags::UNBOUND) || flags == answer;
+        flags.is_some_and(good) && rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
     }
 }

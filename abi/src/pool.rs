@@ -279,7 +279,8 @@ impl Shape {
 ///   └──────────────┴──────────────┴──────────────┴──────────────┘
 /// ```
 /// In the two full queues, `node` and `port` say where a frame goes to or comes from, and `length`
-/// how many of its bytes count. In the two empty queues all three are zero.
+/// how many of its bytes count. A frame of input full without bytes says that no process and no module of
+/// `node` has bound `port`, to which this process has sent something. In the two empty queues all three are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Slot {
     /// Number of the frame in its pool.

@@ -8,7 +8,6 @@ use qnic_shared::timing::Histogram;
 
 use crate::core::{Core, Settings};
 use crate::error::Result;
-use crate::path::Path;
 use crate::provider::{Process, Provider};
 
 /// A process registered on a port; (node, port) names it in the network (N1).
@@ -163,13 +162,13 @@ impl Endpoint {
         }
     }
 
-    /// What the route to a node is like, as far as the NICs have found out by now (U8).
+    /// What the route to a node is like, if the two NICs have a session (U8).
     ///
     /// # Errors
-    /// [`Refused`](crate::Error::Refused) with `NoSuchNode` if the two NICs have no session:
-    /// import something from the node first. [`DeviceGone`](crate::Error::DeviceGone),
-    /// [`System`](crate::Error::System)
-    pub fn path(&self, node: NodeId) -> Result<Path> {
+    /// [`Refused`](crate::Error::Refused) with `NoSuchNode` without a session;
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`System`](crate::Error::System)
+    #[cfg(not(feature = "stream"))]
+    pub fn path(&self, node: qnic_abi::NodeId) -> Result<crate::path::Path> {
         self.core.path(node)
     }
 

@@ -162,6 +162,8 @@ pub mod physical;
 pub mod pool;
 pub mod provider;
 pub mod rdma;
+#[cfg(feature = "stream")]
+mod reach;
 #[cfg(feature = "remote-memory")]
 pub mod remote_memory;
 pub mod request;
@@ -180,7 +182,7 @@ pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, Sha
 pub use endpoint::{Endpoint, Statistics};
 pub use error::{
     Error, GroupError, GroupOperation, MessageError, MessageOperation, MoreFailures, NameError,
-    Operation, ParallelError, Result, TransferError, TransferErrors,
+    NoPath, Operation, ParallelError, Result, TransferError, TransferErrors,
 };
 pub use memory::{
     Buffer, ExportOptions, ExportedSegment, ImportOptions, Importer, Importers, NoSecret,

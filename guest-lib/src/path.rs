@@ -16,7 +16,8 @@ pub struct Path {
     /// their pages (N15).
     pub window: u32,
     /// Smoothed time from a frame to its acknowledgement. `None` if none was measured yet, or
-    /// the route is lossless.
+    /// the route is lossless. From [`Nic::check_path`](crate::Nic::check_path), the least time from a probe
+    /// to its answer, on any route.
     pub round_trip: Option<Duration>,
     /// Each frame arrives once and at once: the two nodes are in one device process, and no
     /// link between them is emulated.

@@ -72,6 +72,51 @@ fn a_packet_lands_in_the_page_and_its_headers_beside_it() {
     assert_eq!(counters, [4096, 4096]);
 }
 
+/// A packet that asks is answered if its port was never bound, or is not bound any more; a port that has
+/// no buffer just now is bound. No answer is answered.
+#[test]
+fn a_port_that_no_module_has_bound_answers_if_asked() {
+    let (net, a, b) = pair();
+    let answers = a.post(9, 8);
+    b.post(5, 1);
+    let ask = |port, sequence, flags: PacketFlags| {
+        let packet = Packet {
+            source_port: 9,
+            sequence,
+            flags: flags.bits(),
+            ..a.packet(1, port)
+        };
+        a.issue(&packet);
+        net.run();
+        a.got()
+    };
+    let asks = PacketFlags::LAST | PacketFlags::ASK;
+    assert_eq!(ask(5, 1, asks), []);
+    assert_eq!(ask(5, 2, asks), [], "it has no buffer left");
+    assert_eq!(ask(6, 3, PacketFlags::LAST), [], "it does not ask");
+    b.withdraw_all(5);
+    net.run();
+    for (port, handle) in [(6, answers[0]), (5, answers[1])] {
+        let expected = Got {
+            handle,
+            from: (1, port),
+            record: Record {
+                target: 0,
+                sequence: port.into(),
+                fragment: 0,
+                flags: (PacketFlags::LAST | PacketFlags::UNBOUND).bits(),
+                header: vec![],
+            },
+            data: vec![],
+        };
+        assert_eq!(ask(port, port.into(), asks), [expected]);
+    }
+    // An answer to a port that is not bound itself ends there.
+    a.withdraw_all(9);
+    assert_eq!(ask(6, 4, asks), []);
+    assert_eq!(counts(&net, 0).1, 1);
+}
+
 /// On a wire that loses, doubles and reorders: what arrives is what was sent, at most twice, and
 /// each buffer has one packet (H4, H8). Sends end well, whatever becomes of them.
 #[test]

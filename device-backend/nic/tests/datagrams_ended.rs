@@ -2,7 +2,7 @@
 
 use qnic_abi::client::{withdraw_all, Buffer, Packet};
 use qnic_abi::control::{PROCESS_DRIVER, PROCESS_PHYSICAL};
-use qnic_abi::datagram::{Opcode, DRIVER_PORT};
+use qnic_abi::datagram::{Opcode, PacketFlags, DRIVER_PORT};
 use qnic_abi::host_area::{COMPLETIONS_WAITING, COMPLETION_ENTRIES, QUEUE_STATUS};
 use qnic_abi::{Port, Status, VniId};
 use qnic_nic::testing::{pattern, DatagramEnd, Datagrams, LossyWire, Net, Party, PAGE};
@@ -275,7 +275,16 @@ fn memory_that_is_none_costs_its_own_command() {
 #[test]
 fn a_command_that_is_none_stops_the_queue() {
     type Lie = fn(&Datagrams, &mut qnic_abi::command::Descriptor);
-    let lies: [(Status, Lie); 5] = [
+    let lies: [(Status, Lie); 6] = [
+        (Status::Malformed, |driver, raw| {
+            // Only NICs say that of a port.
+            let flags = (PacketFlags::LAST | PacketFlags::UNBOUND).bits();
+            *raw = Packet {
+                flags,
+                ..driver.packet(1, 5)
+            }
+            .descriptor();
+        }),
         (Status::Malformed, |driver, raw| {
             let posted = driver.buffer(5);
             driver.party.post(&posted.descriptor());

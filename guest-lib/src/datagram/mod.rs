@@ -95,6 +95,8 @@ pub struct SocketStatistics {
     pub crowded_out: u64,
     /// Packets dropped that are no part of a message, or disagree with other parts of theirs.
     pub malformed: u64,
+    /// Packets sent to ports that no process had bound, as far as their NICs have said so.
+    pub unbound: u64,
     /// Parts dropped that had come before.
     pub repeated: u64,
     /// Messages of which only the beginning fitted into the reader's buffer.
@@ -293,6 +295,10 @@ impl Socket {
             let State {
                 joiner, counters, ..
             } = &mut *state;
+            if frame.is_empty() {
+                counters.unbound += 1;
+                continue;
+            }
             if let Some(datagram) = joiner.take(Instant::now(), &frame, counters) {
                 counters.received += 1;
                 return Ok(datagram);

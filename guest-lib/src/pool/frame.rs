@@ -118,7 +118,8 @@ impl InputFrame {
         self.length
     }
 
-    /// Returns true if no bytes have come.
+    /// Returns true if no bytes have come: it says that neither a process nor a kernel module of
+    /// [`InputFrame::node`] has bound [`InputFrame::port`], to which this process has sent something.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -33,6 +33,7 @@ use qnic_abi::NodeId;
 use crate::core::retry;
 use crate::error::{Error, Result};
 use crate::nic::Nic;
+use crate::provider::Provider;
 
 /// Size and number of the frames of pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,17 @@ impl Nic {
     /// [`Error::ReservedPort`]; [`Error::Refused`] with `PortInUse`, `BadLength` or `Exhausted`;
     /// [`Error::System`] where the driver has no pools.
     pub fn open_pools(&self, port: u16, options: PoolOptions) -> Result<Pools> {
+        Pools::open(self.provider(), port, options)
+    }
+}
+
+impl Pools {
+    /// See [`Nic::open_pools`].
+    pub(crate) fn open(
+        provider: &Arc<dyn Provider>,
+        port: u16,
+        options: PoolOptions,
+    ) -> Result<Self> {
         if (1..FIRST_POOL_PORT).contains(&port) {
             return Err(Error::ReservedPort(port));
         }
@@ -91,15 +103,13 @@ impl Nic {
             ..OpenPools::default()
         };
         let what = || format!("open pools on port {port}");
-        let pools = retry(what, || self.provider().open_pools(&mut call))?;
+        let pools = retry(what, || provider.open_pools(&mut call))?;
         Error::check(call.status.get(), what)?;
         let pools = pools.ok_or_else(|| Error::Incompatible(what()))?;
-        let shared = Shared::new(pools, &call, self.provider().clone())?;
+        let shared = Shared::new(pools, &call, provider.clone())?;
         Ok(Pools(Arc::new(shared)))
     }
-}
 
-impl Pools {
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0
     }

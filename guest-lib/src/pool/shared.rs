@@ -11,6 +11,7 @@ use qnic_shared::pool::{Packet, ProcessSide};
 
 use crate::core::retry;
 use crate::error::{Error, Result};
+use crate::path::Path;
 use crate::provider::{CallError, Memory, Pools, Provider};
 
 /// Waits in a row for one packet each, after which those to come are taken to be for one, too.
@@ -388,18 +389,19 @@ impl Shared {
     /// Bytes that the route to a node carries in one packet, up to those of a frame; those of a
     /// frame if the route is not known yet. It is asked for with a system call.
     pub(crate) fn route_bytes(&self, node: NodeId) -> usize {
-        let mut path = uapi::Path {
+        let frame = self.shape.frame_bytes();
+        self.path(node)
+            .map_or(frame, |path| (path.max_payload as usize).clamp(1, frame))
+    }
+
+    /// What the NIC knows of the route to a node, if they have a session.
+    pub(crate) fn path(&self, node: NodeId) -> Option<Path> {
+        let mut call = uapi::Path {
             node: node.0.into(),
             ..uapi::Path::default()
         };
-        let frame = self.shape.frame_bytes();
-        match self.pools.path(&mut path) {
-            Ok(()) if path.status.get() == 0 => {
-                let most = path.path.max_payload.get() as usize;
-                most.clamp(1, frame)
-            }
-            _ => frame,
-        }
+        let asked = self.pools.path(&mut call);
+        (asked.is_ok() && call.status.get() == 0).then(|| Path::new(&call.path))
     }
 }
 

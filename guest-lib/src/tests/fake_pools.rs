@@ -168,7 +168,16 @@ impl State {
     }
 
     fn deliver(&mut self, packet: &Packet<Output>, bytes: &[u8], (node, port): (u16, u16)) {
-        let Some(driver) = self.drivers.get_mut(&(packet.node.0, packet.port)) else {
+        let to = (packet.node.0, packet.port);
+        if !self.drivers.contains_key(&to) {
+            return self.put(&[], (node, port), to);
+        }
+        self.put(bytes, to, (node, port));
+    }
+
+    /// Puts a packet into the next frame of a process, or drops it.
+    fn put(&mut self, bytes: &[u8], to: (u16, u16), (node, port): (u16, u16)) {
+        let Some(driver) = self.drivers.get_mut(&to) else {
             return;
         };
         while let Some(frame) = driver.side.next_input(&driver.range) {

@@ -1,9 +1,11 @@
 //! Shared pools, sockets and streams on the real driver and NIC (S1 to S6).
 
+use std::time::Duration;
+
 use qnic::datagram::Socket;
 use qnic::pool::PoolOptions;
-use qnic::stream::{Counters, Options, Streams};
-use qnic::{CounterSource, Error, Nic, NodeId, Status};
+use qnic::stream::{Counters, Failure, Options, Streams};
+use qnic::{CounterSource, Error, Nic, NodeId, Port, Status};
 use qnic_abi::stream::HEADER_BYTES;
 
 use crate::cluster::{pattern, Cluster, SOON};
@@ -21,6 +23,78 @@ fn packets_go_from_frame_to_frame_without_a_copy_in_the_driver() {
         let counters = nic.counters(CounterSource::Datagrams).unwrap();
         assert_eq!(counters["bytes_copied"], 0);
         assert_eq!(counters["routes_narrowed"], 0);
+    }
+}
+
+/// A live node answers for ports that no process has: connecting fails long before a time limit. A port
+/// whose process reads slowly is no such port, though the NIC has no frame left for it.
+#[test]
+fn connecting_where_no_process_listens_is_refused_at_once() {
+    let cluster = Cluster::new(3);
+    let nics = [cluster.nic(0), cluster.nic(1), cluster.nic(2)];
+    let streams = Streams::open(&nics[0], 0, Options::default()).unwrap();
+    let connect = |node, port| {
+        let error = streams.connect(NodeId(node), port, None).unwrap_err();
+        let is_refused = matches!(error, Error::Stream(Failure::Refused));
+        assert!(is_refused, "port {port} of node {node}: {error}");
+    };
+    // The driver of node 1 has no port at all, that of this node has another one, and that of node 2 had it.
+    connect(1, PORT);
+    connect(0, PORT);
+    let there = Streams::open(&nics[2], PORT, Options::default()).unwrap();
+    connect(2, PORT);
+    connect(2, PORT + 1);
+    let listener = there.listen().unwrap();
+    streams.connect(NodeId(2), PORT, Some(SOON)).unwrap();
+    drop((listener.accept(Some(SOON)).unwrap(), listener, there));
+    connect(2, PORT);
+
+    let socket = Socket::bind(&nics[0], 0).unwrap();
+    let idle = nics[1].open_pools(PORT, PoolOptions::new(256, 2, 1));
+    let idle = idle.unwrap();
+    for _ in 0..8 {
+        let sent = socket.send_to(b"more than it reads", NodeId(1), PORT, Some(SOON));
+        sent.unwrap();
+    }
+    socket
+        .send_to(b"x", NodeId(1), PORT + 1, Some(SOON))
+        .unwrap();
+    let nothing = socket.receive(Some(Duration::from_millis(1)));
+    while socket.statistics().unbound == 0 {
+        let _ = socket.receive(Some(Duration::from_millis(1)));
+    }
+    assert!(matches!(nothing, Err(Error::TimedOut)));
+    assert_eq!(
+        socket.statistics().unbound,
+        1,
+        "the port of {idle:?} is bound"
+    );
+}
+
+/// Any two nodes can be checked though no process runs on the other one, and both are named if they cannot
+/// talk (U8).
+#[test]
+fn any_two_nodes_can_be_checked() {
+    for (cluster, is_lossless) in [
+        (Cluster::new(2), true),
+        (Cluster::on_bad_links(2, 20.0), false),
+    ] {
+        let [a, b] = [cluster.nic(0), cluster.nic(1)];
+        let path = a.check_path(NodeId(1), SOON).unwrap();
+        assert_eq!(path.lossless, is_lossless);
+        let most = if is_lossless { 32_768 } else { 4096 };
+        assert_eq!(path.max_payload, most);
+        assert!(path.window > 0 && path.round_trip.unwrap() > Duration::ZERO);
+        // The endpoint asks as well, and knows from then on.
+        let path = b.register(Port(3)).unwrap().path(NodeId(0)).unwrap();
+        assert_eq!(path.max_payload, most);
+        a.check_path(NodeId(0), SOON).unwrap();
+        let Err(Error::NoPath(no_path)) = a.check_path(NodeId(9), SOON) else {
+            panic!("there is no node 9");
+        };
+        assert_eq!((no_path.from, no_path.to), (NodeId(0), NodeId(9)));
+        let text = no_path.to_string();
+        assert!(text.starts_with("node 0 and node 9 cannot talk"), "{text}");
     }
 }
 

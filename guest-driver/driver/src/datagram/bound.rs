@@ -43,6 +43,8 @@ pub(super) struct Single<P: Platform> {
 /// The next event for the upper module. It is moved often, so it is small.
 pub(super) enum Call<P: Platform> {
     Received(Single<P>),
+    /// No module has bound this port.
+    Unbound(Landed<P>, Address),
     /// All fragments of a message are there: [`Bound::whole`].
     Joinable,
     Sent(Sent<P>),
@@ -84,7 +86,7 @@ impl<P: Platform, U> Bound<P, U> {
         platform: &P,
         (key, number): (PortKey, u16),
         config: &PortConfig,
-        upper: U,
+        (upper, asks): (U, bool),
     ) -> Result<Self, NoMemory> {
         let slots = usize::from(config.receives) + usize::from(config.steered);
         let mut arrived = VecDeque::new();
@@ -94,7 +96,7 @@ impl<P: Platform, U> Bound<P, U> {
             number,
             upper,
             receives: Receives::new(platform, config.receives, config.steered)?,
-            sends: Sends::new(config.messages)?,
+            sends: Sends::new(config.messages, asks)?,
             fragments: Fragments::new(usize::from(config.receives / 2).max(PAGES))?,
             whole: None,
             arrived,
@@ -203,6 +205,9 @@ impl<P: Platform, U> Bound<P, U> {
             self.receives.put_back(landed);
             return Call::Nothing;
         };
+        if record.flags & PacketFlags::UNBOUND.bits() != 0 {
+            return self.take_unbound(landed, from);
+        }
         let last = record.flags & PacketFlags::LAST.bits() != 0;
         if last && record.fragment.get() == 0 {
             if length > landed.memory().size().min(MAX_MESSAGE) {
@@ -238,6 +243,18 @@ impl<P: Platform, U> Bound<P, U> {
             }
             Outcome::Dropped(reason, parts) => {
                 self.drop_parts(reason, parts, counters);
+                Call::Nothing
+            }
+        }
+    }
+
+    /// The answer to a packet that asked.
+    #[cold]
+    fn take_unbound(&mut self, landed: Landed<P>, from: Address) -> Call<P> {
+        match landed {
+            Landed::Own(_) => Call::Unbound(landed, from),
+            Landed::Steered(..) => {
+                self.receives.put_back(landed);
                 Call::Nothing
             }
         }

@@ -23,8 +23,8 @@ pub enum BindError {
     /// The number is zero, or a parameter is too large.
     #[error("the port is zero, or too many buffers or messages are asked for")]
     Invalid,
-    /// Another upper module has it.
-    #[error("another module has bound this datagram port")]
+    /// Another upper module has it, or no module may have it ([`qnic_abi::datagram::FIRST_ECHO_PORT`]).
+    #[error("another module has bound this datagram port, or it is kept free")]
     InUse,
     /// All ports of the NIC, or all its windows, are in use.
     #[error("no datagram port is left on this NIC")]

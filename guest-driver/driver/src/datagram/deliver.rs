@@ -8,7 +8,7 @@ use super::bound::{Call, Single};
 use super::buffer::{Buffer, Home, Landed, PortKey};
 use super::engine::BATCH;
 use super::join::{join, Joined};
-use super::message::{Data, Handle, Message, Sent};
+use super::message::{Address, Data, Handle, Message, Sent};
 use super::port::{Engine, Port};
 use crate::platform::{Lock, Platform};
 
@@ -75,6 +75,7 @@ enum Ready<P: Platform> {
     Deadline,
     Gone,
     Received(Message<P>),
+    Unbound(Address, Buffer<P>),
 }
 
 /// The next call. Not inlined, so that the variables that join fragments are off the stack when the
@@ -96,6 +97,7 @@ fn prepare<P: Platform>(engine: &Arc<Engine<P>>, now_ns: u64) -> Option<(PortKey
         Call::Deadline => Ready::Deadline,
         Call::Gone => Ready::Gone,
         Call::Received(single) => Ready::Received(received(engine, key, single)),
+        Call::Unbound(landed, from) => Ready::Unbound(from, handed_over(engine, key, landed)),
         Call::Joinable => joined(engine, key).map_or(Ready::Nothing, Ready::Received),
     };
     Some((key, ready))
@@ -115,6 +117,7 @@ fn call<P: Platform>(engine: &Arc<Engine<P>>, key: PortKey, ready: Ready<P>, now
         Ready::Deadline => upper.deadline(&port, now_ns),
         Ready::Gone => upper.gone(&port),
         Ready::Received(message) => upper.received(&port, message),
+        Ready::Unbound(from, buffer) => upper.unbound(&port, from, buffer),
     }
 }
 

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Deref;
 
+use qnic_abi::datagram::FIRST_ECHO_PORT;
 use qnic_abi::NodeId;
 
 use super::bound::Bound;
@@ -35,6 +36,17 @@ pub trait Upper<P: Platform>: Send + Sync {
     /// in it did not need this page.
     fn withdrawn(&self, port: &Port<P>, handle: Handle, buffer: Buffer<P>) {
         let _ = (port, handle, buffer);
+    }
+
+    /// Returns true if the module wants to learn of ports that no module has bound ([`Upper::unbound`]).
+    /// Asked when its port is bound.
+    fn asks(&self) -> bool {
+        false
+    }
+
+    /// A packet has found that no module has bound its port; the buffer that says so belongs to the port.
+    fn unbound(&self, port: &Port<P>, at: Address, buffer: Buffer<P>) {
+        let _ = (port, at, buffer);
     }
 
     /// The deadline that was set has passed ([`Port::set_deadline`]).
@@ -308,8 +320,17 @@ pub(crate) fn bind<P: Platform>(
     if number == 0 || slots >= MAX_SLOTS || config.messages > MAX_MESSAGES {
         return Err(BindError::Invalid);
     }
+    if number >= FIRST_ECHO_PORT {
+        return Err(BindError::InUse);
+    }
     let key = engine.free_place(number)?;
-    let bound = Bound::new(&engine.device.platform, (key, number), config, upper)?;
+    let asks = upper.asks();
+    let bound = Bound::new(
+        &engine.device.platform,
+        (key, number),
+        config,
+        (upper, asks),
+    )?;
     engine.insert(Box::new(bound));
     // The first turn asks the NIC for wake events.
     engine.request_service();

@@ -243,7 +243,8 @@ impl<P: Platform> Receives<P> {
             }
         }
         self.withdrawals.clear();
-        self.withdraw_all = self.with_nic > 0;
+        // Also if the NIC has none just now: it forgets the port.
+        self.withdraw_all = true;
     }
 
     /// The next command of the port, if there is one. With `own`, own memory is posted as well.

@@ -106,10 +106,12 @@ pub(super) struct Sends<P: Platform> {
     done: VecDeque<u16>,
     /// Packets that the NIC has.
     under_way: u32,
+    /// NICs are to answer packets for ports that are not bound.
+    asks: bool,
 }
 
 impl<P: Platform> Sends<P> {
-    pub(super) fn new(messages: u16) -> Result<Self, NoMemory> {
+    pub(super) fn new(messages: u16, asks: bool) -> Result<Self, NoMemory> {
         let count = usize::from(messages);
         let (mut free, mut waiting, mut done) = (Vec::new(), VecDeque::new(), VecDeque::new());
         let mut held = VecDeque::new();
@@ -125,6 +127,7 @@ impl<P: Platform> Sends<P> {
             held,
             done,
             under_way: 0,
+            asks,
         })
     }
 
@@ -184,7 +187,7 @@ impl<P: Platform> Sends<P> {
                     continue;
                 }
             }
-            let (command, last) = message.command(port, to);
+            let (command, last) = message.command(port, to, self.asks);
             let packet = Packet {
                 command: command.descriptor(),
                 header: message.header,
@@ -364,7 +367,7 @@ impl<P: Platform> Sending<P> {
     }
 
     /// The command for the next fragment, and whether it is the last to its destination.
-    fn command(&self, port: u16, to: Address) -> (DatagramSendCommand, bool) {
+    fn command(&self, port: u16, to: Address, asks: bool) -> (DatagramSendCommand, bool) {
         let data = self.data.named();
         let offset = self.fragment * self.size;
         let length = self.size.min(data.len().saturating_sub(offset));
@@ -378,11 +381,9 @@ impl<P: Platform> Sending<P> {
         let whole = length == unit || (last && offset % unit == 0);
         let target = self.target.filter(|_| whole);
         let target = target.map_or(0, |target| target.0 + (offset / unit) as u64);
-        let flags = if last {
-            PacketFlags::LAST
-        } else {
-            PacketFlags::empty()
-        };
+        let mut flags = PacketFlags::empty();
+        flags.set(PacketFlags::LAST, last);
+        flags.set(PacketFlags::ASK, asks);
         let command = DatagramSendCommand {
             header: CommandHeader {
                 inline_length: self.header.as_bytes().len() as u8,

@@ -339,6 +339,17 @@ impl<P: Platform> Shared<P> {
         back
     }
 
+    /// Gives the process the frame that a packet has come in.
+    fn hand_over(&self, port: &Port<P>, from: Address, buffer: Buffer<P>, length: usize) {
+        let memory = buffer.keep();
+        let address = memory.address();
+        drop(memory);
+        let back = self.deliver(address, length, from);
+        self.give(port, back);
+        // The process does not kick for frames that it gives back meanwhile (S3).
+        self.serve(port);
+    }
+
     /// The events that are there.
     pub(super) fn ready(&self) -> u32 {
         self.state.with(|state| state.side.ready(&self.range))
@@ -412,19 +423,22 @@ impl<P: Platform> Upper<P> for Shared<P> {
             self.counters.packets_dropped.add(1);
             return;
         }
-        let memory = buffer.keep();
-        let address = memory.address();
-        drop(memory);
-        let back = self.deliver(address, length, from);
-        self.give(port, back);
-        // The process does not kick for frames that it gives back meanwhile (S3).
-        self.serve(port);
+        self.hand_over(port, from, buffer, length);
     }
 
     fn sent(&self, port: &Port<P>, sent: Sent<P>) {
         self.done(sent.token, sent.failed == 0);
         drop(sent);
         self.serve(port);
+    }
+
+    fn asks(&self) -> bool {
+        true
+    }
+
+    /// The process learns of it by a frame without bytes.
+    fn unbound(&self, port: &Port<P>, at: Address, buffer: Buffer<P>) {
+        self.hand_over(port, at, buffer, 0);
     }
 
     fn deadline(&self, port: &Port<P>, _: u64) {

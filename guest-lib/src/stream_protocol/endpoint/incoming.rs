@@ -15,9 +15,12 @@ use crate::stream_protocol::receiver::Arrival;
 const ANSWERS: usize = 64;
 
 impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
-    /// Takes a frame that came from this address, and checks it. Call
-    /// [`Endpoint::poll_transmit`] and [`Endpoint::poll_changed`] next.
+    /// Takes a frame that came from this address, and checks it. One without bytes says that no process has
+    /// that address. Call [`Endpoint::poll_transmit`] and [`Endpoint::poll_changed`] next.
     pub fn handle_frame(&mut self, now: Time, from: Address, frame: R) {
+        if frame.length() == 0 {
+            return self.handle_absence(from);
+        }
         let mut bytes = [0; HEADER_BYTES];
         let Some(data) = frame.length().checked_sub(HEADER_BYTES) else {
             self.counters.malformed_frames += 1;
@@ -35,6 +38,15 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         } else if self.is_of_connection(id, from, kind, &header) {
             self.counters.frames_received += 1;
             self.handle_known(now, id, kind, &header, frame);
+        }
+    }
+
+    /// No process has this address: what is being opened to it is refused. Connections that are open end by
+    /// their keep-alive: the frame may be older than the process that has the address now.
+    #[cold]
+    fn handle_absence(&mut self, from: Address) {
+        for id in self.opening_to(from) {
+            self.fail(id, Failure::Refused);
         }
     }
 

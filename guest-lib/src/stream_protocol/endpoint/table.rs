@@ -197,6 +197,13 @@ impl<S: SendFrame, R: ReceivedFrame> Endpoint<S, R> {
         (connection.own == id.0).then_some(connection)
     }
 
+    /// The connections that this side opens to an address.
+    pub(crate) fn opening_to(&self, peer: Address) -> Vec<ConnectionId> {
+        let slots = self.slots.iter().flatten();
+        let opening = slots.filter(|it| it.peer == peer && it.stage == Stage::Opening);
+        opening.map(|it| ConnectionId(it.own)).collect()
+    }
+
     /// A connection, together with the budgets and the configuration.
     pub(crate) fn parts(&mut self, id: ConnectionId) -> Option<Parts<'_, S, R>> {
         let connections = self.count;

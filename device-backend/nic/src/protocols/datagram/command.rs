@@ -63,7 +63,8 @@ fn check_send(raw: &DatagramSendCommand, inline: &[u64; INLINE_WORDS]) -> Result
         && raw.reserved2.iter().all(|word| word.get() == 0);
     let nothing = length > 0 || raw.address.get() == 0;
     let formed = zero && nothing && source_port != 0 && port != 0;
-    if !formed || PacketFlags::from_bits(raw.flags).is_none() {
+    let sent = PacketFlags::LAST | PacketFlags::ASK;
+    if !formed || raw.flags & !sent.bits() != 0 {
         return Err(Status::Malformed);
     }
     let header_length = usize::from(header.inline_length);

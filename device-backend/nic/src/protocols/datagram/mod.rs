@@ -20,17 +20,20 @@
 //!   of its queue, without completions.
 //! - A packet that is sent has one completion, a buffer that is posted has one. Between command
 //!   and completion its pages are the NIC's, before and after they are the driver's (H8).
-//! - A peer cannot make this NIC keep anything: when `receive` returns, a packet is in a buffer, or
-//!   was dropped and counted.
+//! - A peer cannot make this NIC keep a packet: when `receive` returns, it is in a buffer, or was dropped
+//!   and counted. At most [`ANSWERS`] answers to packets for ports that are not bound wait to be sent; an
+//!   answer is a packet without data, and is not answered.
 //! - Pages are named by guest-physical address, which is checked at each use.
 
 mod buffers;
 mod command;
 mod receive;
 
+use std::collections::VecDeque;
+
 use buffers::Buffers;
 use command::{Command, Packet, Sends, Withdraw};
-use qnic_abi::datagram::{kind, Datagram, Opcode, DRIVER_PORT};
+use qnic_abi::datagram::{kind, Datagram, Opcode, PacketFlags, DRIVER_PORT};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::wire::{fragments, Frame, SPAN_PAGES};
 use qnic_abi::{Status, VniId, PAGE_SIZE};
@@ -41,15 +44,30 @@ use crate::config::Limits;
 use crate::core::{Counter, Fetched, LookupSide, PageError, PageKey};
 use crate::env::{Host, HostMemory};
 use crate::frame::Arrival;
-use crate::ids::OperationId;
+use crate::ids::{OperationId, PeerIndex};
 use crate::stages::Kind;
 use crate::transport::Window;
+
+/// Answers that wait for a turn at most; others are not sent.
+const ANSWERS: usize = 64;
+
+/// The answer to a packet for a port that is not bound.
+#[derive(Debug)]
+struct Unbound {
+    peer: PeerIndex,
+    /// The port that is not bound.
+    port: u16,
+    /// The port that has sent the packet, and the number of its message.
+    to: u16,
+    sequence: u32,
+}
 
 /// State of the protocol.
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
     sends: Sends,
     buffers: Buffers,
+    answers: VecDeque<Unbound>,
 }
 
 /// Returns true if so many bytes from an address on are memory of the node, in as many pages as a
@@ -128,6 +146,7 @@ impl Datagrams {
         while let Some(buffer) = self.buffers.take_first(port) {
             receive::end_buffer(cx, vni, buffer.handle, Status::Cancelled);
         }
+        self.buffers.unbind(port);
     }
 }
 
@@ -231,6 +250,31 @@ impl Protocol for Datagrams {
             // Only a trace shows it: no answer goes back.
             Err(status) => Received::Refuse(status),
         }
+    }
+
+    fn nic_turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        _budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
+        while let Some(answer) = self.answers.pop_front() {
+            // It may be lost, so it waits for no session.
+            if !cx.transport.is_open(answer.peer) {
+                continue;
+            }
+            let body = Datagram {
+                sequence: answer.sequence.into(),
+                flags: (PacketFlags::LAST | PacketFlags::UNBOUND).bits(),
+                ..Datagram::default()
+            };
+            outgoing.begin(answer.peer, &body);
+            let envelope = &mut outgoing.frame.envelope;
+            envelope.source_port = answer.port.into();
+            envelope.destination_port = answer.to.into();
+            return Turn::Send;
+        }
+        Turn::Idle
     }
 
     fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {

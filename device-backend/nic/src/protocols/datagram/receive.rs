@@ -5,15 +5,16 @@
 //!        └───► else: the steered one of that name ─┴─► fits? ─► taken out ───┘
 //! ```
 
-use qnic_abi::datagram::{Datagram, DRIVER_PORT, RECORD_BYTES};
+use qnic_abi::datagram::{Datagram, PacketFlags, DRIVER_PORT, RECORD_BYTES};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::{Port, Status, VniId};
 use zerocopy::IntoBytes;
 
 use super::buffers::Buffer;
-use super::{is_in_span, Context, Datagrams};
+use super::{is_in_span, Context, Datagrams, Unbound, ANSWERS};
 use crate::env::{Host, HostMemory, OutOfRange};
 use crate::frame::Arrival;
+use crate::protocols::protocol::Protocol;
 
 /// Ends a buffer that has no packet.
 pub(super) fn end_buffer<H: Host>(
@@ -72,6 +73,30 @@ impl Datagrams {
         Ok(())
     }
 
+    /// Has a packet answered that asks for it, if its port is not bound.
+    #[cold]
+    fn answer<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+        body: &Datagram,
+    ) {
+        let asks = body.flags & PacketFlags::ASK.bits() != 0;
+        let (port, to) = (
+            arrival.frame.envelope.destination_port.get(),
+            arrival.frame.envelope.source_port.get(),
+        );
+        if asks && !self.buffers.is_bound(port) && self.answers.len() < ANSWERS {
+            self.answers.push_back(Unbound {
+                peer: arrival.peer,
+                port,
+                to,
+                sequence: body.sequence.get(),
+            });
+            cx.core.schedule_nic(Self::ID);
+        }
+    }
+
     /// Puts a packet into its buffer.
     ///
     /// # Errors
@@ -93,6 +118,7 @@ impl Datagrams {
             return Err(match body.target.get() {
                 0 => {
                     cx.core.counters.datagrams_dropped += 1;
+                    self.answer(cx, arrival, &body);
                     Status::Exhausted
                 }
                 _ => {
