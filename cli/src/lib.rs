@@ -26,6 +26,7 @@ mod net;
 mod new;
 mod nic;
 mod pause;
+mod ping;
 mod ps;
 mod reference;
 mod run;
@@ -105,6 +106,8 @@ commands! {
     Stats(stats::Options) => stats::run;
     /// Show what a node's NIC holds: its memory map, names, groups, queues
     Nic(nic::Options) => nic::run;
+    /// Check that two nodes can talk: round trip, MTU, window
+    Ping(ping::Options) => ping::run;
     /// Show rates, depths and times of all NICs, live
     Top(watch::top::Options) => |_| watch::start();
     /// Write the life of each operation across nodes, for Perfetto

@@ -115,6 +115,7 @@ fn without_clusters_each_command_says_so_in_its_way() {
         (&["logs", "a"], 1),
         (&["pause", "a"], 1),
         (&["resume", "a"], 1),
+        (&["ping", "a", "b"], 1),
         (&["down"], 1),
         (&["machine", "ls"], 1),
         (&["machine", "create", "lab", "--nodes", "a"], 1),
@@ -139,6 +140,8 @@ fn wrong_command_lines_are_refused() {
         &["net", "set", "all", "--rate", "fast"],
         &["pause"],
         &["resume", "a", "b"],
+        &["ping", "a"],
+        &["ping", "a", "b", "--timeout", "soon"],
         &["machine", "create", "lab"],
         &[
             "machine",

@@ -117,7 +117,10 @@ impl Cluster {
     }
 
     /// The number of the NIC of the node called `name`.
-    pub(crate) fn number(&self, name: &str) -> Result<u16> {
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNode`].
+    pub fn number(&self, name: &str) -> Result<u16> {
         let number = self.spec.node_number(name);
         number.ok_or_else(|| self.no_such_node(name))
     }

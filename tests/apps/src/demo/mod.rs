@@ -22,6 +22,7 @@ mod initiator;
 pub mod node;
 pub mod options;
 pub mod pattern;
+mod ping;
 mod protocol;
 mod target;
 
@@ -39,6 +40,8 @@ pub enum Role {
     DemoInitiator(InitiatorOptions),
     /// Prints what driver and NIC hold and have counted
     Info,
+    /// Checks that this node and another one can talk, and what their route is like
+    Ping(ping::Options),
 }
 
 impl Role {
@@ -51,6 +54,7 @@ impl Role {
             Role::DemoTarget => target::run(),
             Role::DemoInitiator(options) => initiator::run(options),
             Role::Info => info::run(),
+            Role::Ping(options) => ping::run(options),
         }
     }
 }
