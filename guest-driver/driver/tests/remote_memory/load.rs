@@ -99,6 +99,35 @@ fn hardly_more_is_sent_again_than_was_lost() {
     }
 }
 
+/// Nodes stand still again and again for longer than the timeout, as emulated guests do on a busy machine. The
+/// links lose nothing: a few messages are sent again for each time, as often as timers fire, and not all that were
+/// under way.
+#[test]
+fn hardly_anything_is_sent_again_when_nodes_stand_still_for_a_moment() {
+    let mut cluster = busy(2, 20 * US, 64);
+    let client = cluster.client;
+    let before = cluster.world.client(client).client.counters();
+    cluster.world.works_until = cluster.world.now + 20_000 * MS;
+    let mut pauses = 0;
+    while cluster.world.now < cluster.world.works_until {
+        let node = [0, client, 1][pauses % 3];
+        cluster
+            .world
+            .pause(node, (20 + 7 * (pauses as u64 % 10)) * MS);
+        cluster.world.pass(150 * MS);
+        pauses += 1;
+    }
+    let after = work(&mut cluster, 0);
+    let done = requests(&after) - requests(&before);
+    let resent = (after.retransmissions - before.retransmissions) as usize;
+    assert!(done > 10_000, "{done} requests");
+    assert!(
+        resent <= 4 * pauses,
+        "{resent} of {done} sent again, {pauses} pauses"
+    );
+    assert_eq!((after.silences, after.failed), (0, 0));
+}
+
 /// The client of a slow server waits itself, so that the server's queue stays short.
 #[test]
 fn the_window_follows_the_queue_of_the_server() {

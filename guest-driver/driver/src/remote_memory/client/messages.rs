@@ -5,6 +5,7 @@ use qnic_abi::remote_memory::{Header, Kind, Reason};
 use qnic_abi::PAGE_SIZE;
 use zerocopy::FromBytes;
 
+use super::on_the_way::Answered;
 use super::server_set::ServerIndex;
 use super::slots::{SlotIndex, Work};
 use super::Client;
@@ -107,7 +108,7 @@ impl<P> Client<P> {
             return Some(page);
         };
         if !self.slots.get(slot).work.brings() {
-            self.measure(now, slot, server);
+            self.measure(now, slot, server, header);
         }
         self.page_read(now, slot, server, header.version.get(), page)
     }
@@ -139,7 +140,10 @@ impl<P> Client<P> {
         };
         let same = header.version.get() == request.version;
         match (kind, reason) {
-            (Kind::Written, _) if same => self.written(now, server, slot, leg),
+            (Kind::Written, _) if same => {
+                self.measure(now, slot, server, header);
+                self.written(now, server, slot, leg);
+            }
             (Kind::Refused, Some(Reason::Full)) => {
                 self.servers.get_mut(server).full_until = now + FULL_PAUSE;
                 self.slots.get_mut(slot).full.insert(server);
@@ -154,7 +158,6 @@ impl<P> Client<P> {
 
     /// A server has a page.
     fn written(&mut self, now: u64, server: ServerIndex, slot: SlotIndex, leg: usize) {
-        self.measure(now, slot, server);
         let request = self.slots.get_mut(slot);
         if let Some(acked) = &mut request.legs[leg] {
             let was_queued = core::mem::replace(&mut acked.queued, false);
@@ -175,16 +178,22 @@ impl<P> Client<P> {
         (header.block.get() == block).then_some(slot)
     }
 
-    /// A leg is answered: measures the round trip, unless the answer may be to another transmission.
-    fn measure(&mut self, now: u64, slot: SlotIndex, server: ServerIndex) {
+    /// A leg is answered: measures the round trip, if the answer says of which transmission.
+    fn measure(&mut self, now: u64, slot: SlotIndex, server: ServerIndex, header: &Header) {
         let request = self.slots.get(slot);
         let Some((index, leg)) = request.legs().find(|(_, leg)| leg.server == server) else {
             return;
         };
-        let once = leg.transmissions == 1 && (request.work.brings() || request.attempts == 1);
+        let number = header.request.get();
+        let of = |transmission| self.slots.number(slot, transmission) == number;
+        let sent = match request.transmission(index) {
+            latest if of(latest) => Answered::Latest,
+            2 if request.work.brings() => Answered::SentAt(leg.first_sent),
+            _ => Answered::Earlier,
+        };
         let queue_delay = self.config.limits.queue_delay;
         let on_the_way = &mut self.servers.get_mut(server).on_the_way;
-        on_the_way.answered(now, (slot, index as u8), once, queue_delay);
+        on_the_way.answered(now, (slot, index as u8), sent, queue_delay);
         self.note_deadline(server);
     }
 }

@@ -7,13 +7,17 @@
 //! ```
 //! A server answers in the order of requests, and its queue may be long. So a late answer alone is
 //! no sign of a loss. A leg counts as lost when [`OVERTAKEN`] that were sent later are answered, and
-//! it has been under way as long as most are (as in RACK, RFC 8985). Where nothing was sent later, a
+//! it has been under way as long as most are, and as the one that was answered last (as in RACK, RFC 8985):
+//! behind a peer that stood still, all have been under way for long. Where nothing was sent later, a
 //! timer finds the loss: it runs for the oldest leg, and restarts with each answer (RFC 6298).
 //! When it fires, one leg is sent again; its answer shows which of the others are lost.
 //!
-//! An answer to a leg that was sent twice is ambiguous: it may be to either transmission. So it is not
-//! measured, and the doubled timeout stays until a leg that was sent once is answered (Karn's
-//! algorithm). Otherwise the client would never learn that the round trip has become longer.
+//! The number of a request says which of its transmissions it is, and answers carry it
+//! ([`Slots::number`](super::slots::Slots::number)). So an answer that is only late is not taken for that to
+//! the second transmission: it overtakes nothing. A peer that stands still for longer than the timeout, as an
+//! emulated guest on a busy machine does again and again, costs a message each time the timer fires, and not all that are on their
+//! way. The doubled timeout stays until a transmission is answered whose time is known (Karn's algorithm).
+//! Otherwise the client would never learn that the round trip has become longer.
 //!
 //! [`Congestion`] limits the legs on their way by the time that they wait at the server. So a client does
 //! not fill the queue of a server that serves others, too.
@@ -26,6 +30,17 @@ use crate::remote_memory::queue::Queue;
 
 /// A leg may be lost when so many later ones are answered: fewer may be reordering.
 const OVERTAKEN: u64 = 3;
+
+/// Which transmission of a leg is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// The latest one.
+    Latest,
+    /// An earlier one, of this time.
+    SentAt(u64),
+    /// An earlier one.
+    Earlier,
+}
 
 /// One transmission.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +61,8 @@ pub(super) struct OnTheWay {
     /// Number of transmissions so far, and the latest one that was answered.
     count: u64,
     newest: u64,
+    /// How long the leg was under way that was answered last.
+    latest: u64,
     /// When a leg was answered last, or the timer fired.
     progress_at: u64,
 }
@@ -62,6 +79,7 @@ impl OnTheWay {
             congestion: Congestion::default(),
             count: 0,
             newest: 0,
+            latest: 0,
             progress_at: 0,
         })
     }
@@ -101,25 +119,27 @@ impl OnTheWay {
         self.legs.retain(|sent| sent.leg != leg);
     }
 
-    /// A leg is answered; `once`: it was sent once. `queue_delay`: how long it may wait at the
-    /// server, in nanoseconds.
-    pub(super) fn answered(&mut self, now: u64, leg: LegOf, once: bool, queue_delay: u64) {
-        let Some(sent) = self.legs.iter().find(|sent| sent.leg == leg).copied() else {
-            return;
-        };
-        self.remove(leg);
+    /// A leg is answered. `queue_delay`: how long it may wait at the server, in nanoseconds.
+    pub(super) fn answered(&mut self, now: u64, leg: LegOf, which: Answered, queue_delay: u64) {
         self.progress_at = now;
-        let took = now.saturating_sub(sent.at);
-        // If it comes earlier than that, it answers an earlier transmission.
-        if once || took >= self.trip.smoothed() / 2 {
-            self.newest = self.newest.max(sent.number);
-        }
-        if once {
+        let sent = self.legs.iter().find(|sent| sent.leg == leg).copied();
+        self.remove(leg);
+        let at = match (which, sent) {
+            (Answered::Latest, Some(sent)) => {
+                self.newest = self.newest.max(sent.number);
+                Some(sent.at)
+            }
+            (Answered::SentAt(at), _) => Some(at),
+            _ => None,
+        };
+        let took = at.map(|at| now.saturating_sub(at));
+        if let Some(took) = took {
             self.trip.sample(took);
+            self.latest = took;
         }
         let news = Acknowledged {
             frames: 1,
-            trip: if once { took } else { u64::MAX },
+            trip: took.unwrap_or(u64::MAX),
         };
         let used = self.legs.len() as u32;
         self.congestion.sample(Time(now), news, used, queue_delay);
@@ -127,7 +147,7 @@ impl OnTheWay {
 
     /// A lost leg. It is not on its way any more.
     pub(super) fn next_lost(&mut self, now: u64, limits: &RetransmitLimits) -> Option<LegOf> {
-        let typical = self.trip.typical();
+        let typical = self.typical();
         let is_over = |sent: &&Sent| sent.left.is_some() && sent.at.saturating_add(typical) <= now;
         let overtaken = self.overtaken().find(is_over).copied();
         let lost = match overtaken {
@@ -151,11 +171,18 @@ impl OnTheWay {
 
     /// When [`OnTheWay::next_lost`] may find a leg; [`u64::MAX`] if there is nothing to wait for.
     pub(super) fn deadline(&self, limits: &RetransmitLimits) -> u64 {
-        let typical = self.trip.typical();
+        let typical = self.typical();
         let left = self.overtaken().filter(|sent| sent.left.is_some());
         let overtaken = left.map(|sent| sent.at.saturating_add(typical)).min();
         let timer = self.timer(limits).map(|(_, due)| due);
         overtaken.into_iter().chain(timer).min().unwrap_or(u64::MAX)
+    }
+
+    /// How long a leg is under way whose answer is not late.
+    fn typical(&self) -> u64 {
+        let typical = self.trip.typical();
+        let variation = typical - self.trip.smoothed();
+        typical.max(self.latest.saturating_add(variation))
     }
 
     fn overtaken(&self) -> impl Iterator<Item = &Sent> {
@@ -194,7 +221,12 @@ mod tests {
         let mut on_the_way = OnTheWay::new(16).unwrap();
         for slot in 0..8 {
             on_the_way.send(u64::from(slot) * MS, (slot, 0), false);
-            on_the_way.answered((u64::from(slot) + 1) * MS, (slot, 0), true, 10 * MS);
+            on_the_way.answered(
+                (u64::from(slot) + 1) * MS,
+                (slot, 0),
+                Answered::Latest,
+                10 * MS,
+            );
         }
         on_the_way
     }
@@ -206,7 +238,7 @@ mod tests {
         for slot in 0..8 {
             let now = (105 + 5 * u64::from(slot)) * MS;
             assert_eq!(on_the_way.next_lost(now, &LIMITS), None, "at {now}");
-            on_the_way.answered(now, (slot, 0), true, 10 * MS);
+            on_the_way.answered(now, (slot, 0), Answered::Latest, 10 * MS);
         }
         assert_eq!(on_the_way.deadline(&LIMITS), u64::MAX);
         assert!(on_the_way.round_trip() > 10 * MS, "all of it was measured");
@@ -217,10 +249,10 @@ mod tests {
         let mut on_the_way = measured();
         (0..5).for_each(|slot| on_the_way.send(100 * MS, (slot, 0), false));
         for slot in [1, 2] {
-            on_the_way.answered(101 * MS, (slot, 0), true, 10 * MS);
+            on_the_way.answered(101 * MS, (slot, 0), Answered::Latest, 10 * MS);
             assert_eq!(on_the_way.next_lost(105 * MS, &LIMITS), None);
         }
-        on_the_way.answered(101 * MS, (3, 0), true, 10 * MS);
+        on_the_way.answered(101 * MS, (3, 0), Answered::Latest, 10 * MS);
         let due = on_the_way.deadline(&LIMITS);
         assert!(due < 103 * MS, "long before the timer: {due}");
         assert_eq!(on_the_way.next_lost(due - 1, &LIMITS), None);
@@ -241,13 +273,25 @@ mod tests {
             on_the_way.deadline(&LIMITS) >= due + 20 * MS,
             "twice as long"
         );
-        on_the_way.answered(due + 1, (0, 0), false, 10 * MS);
-        let early = on_the_way.next_lost(due + 5, &LIMITS);
-        assert_eq!(early, None, "too soon to be the answer to the second one");
-        on_the_way.send(due + 1, (0, 0), false);
-        on_the_way.answered(due + MS, (0, 0), false, 10 * MS);
+        on_the_way.answered(due + MS, (0, 0), Answered::Latest, 10 * MS);
         let lost = [(); 4].map(|()| on_the_way.next_lost(due + MS, &LIMITS));
         assert_eq!(lost, [Some((1, 0)), Some((2, 0)), Some((3, 0)), None]);
+    }
+
+    #[test]
+    fn an_answer_that_was_only_late_tells_of_no_loss_and_is_measured() {
+        for which in [Answered::SentAt(100 * MS), Answered::Earlier] {
+            let mut on_the_way = measured();
+            (0..4).for_each(|slot| on_the_way.send(100 * MS, (slot, 0), false));
+            let due = on_the_way.deadline(&LIMITS);
+            assert_eq!(on_the_way.next_lost(due, &LIMITS), Some((0, 0)));
+            on_the_way.send(due, (0, 0), false);
+            let before = on_the_way.round_trip();
+            on_the_way.answered(due + 5 * MS, (0, 0), which, 10 * MS);
+            assert_eq!(on_the_way.next_lost(due + 5 * MS, &LIMITS), None);
+            let is_measured = on_the_way.round_trip() > before;
+            assert_eq!(is_measured, which != Answered::Earlier);
+        }
     }
 
     #[test]
@@ -257,7 +301,7 @@ mod tests {
         assert_eq!(on_the_way.deadline(&LIMITS), u64::MAX);
         for slot in 1..6 {
             on_the_way.send(100 * MS, (slot, 0), false);
-            on_the_way.answered(101 * MS, (slot, 0), true, 10 * MS);
+            on_the_way.answered(101 * MS, (slot, 0), Answered::Latest, 10 * MS);
         }
         assert_eq!(on_the_way.next_lost(1000 * MS, &LIMITS), None);
         on_the_way.left(1000 * MS, (0, 0));

@@ -18,6 +18,9 @@ pub(super) const MAX_LEGS: usize = 8;
 /// Most requests under way; their index takes the low bits of a request number.
 pub(super) const MAX_SLOTS: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 12;
+/// Bits of a number that say which transmission of its request it is: what is answered is known
+/// among 16 in a row.
+const TRANSMISSION_BITS: u32 = 4;
 const NONE: u16 = u16::MAX;
 
 /// Index of a request in the table.
@@ -114,6 +117,15 @@ impl<P> Slot<P> {
     pub(super) fn leg_of(&self, server: ServerIndex) -> Option<usize> {
         let leg = self.legs().find(|(_, leg)| leg.server == server);
         leg.map(|(index, _)| index)
+    }
+
+    /// The latest transmission of a leg: which of those to its server if it brings a page, else which of those to
+    /// any server.
+    pub(super) fn transmission(&self, leg: usize) -> u32 {
+        match self.legs[leg].filter(|_| self.work.brings()) {
+            Some(leg) => leg.transmissions,
+            None => self.attempts,
+        }
     }
 
     /// The servers that it goes to.
@@ -241,18 +253,25 @@ impl<P> Slots<P> {
         }
     }
 
-    /// The number by which servers know a request.
-    pub(super) fn number(&self, index: SlotIndex) -> u32 {
+    /// The number by which servers know a transmission of a request. Answers carry it.
+    ///
+    /// ```text
+    ///    31            16 15           12 11             0
+    ///   │ generation     │ transmission  │ slot            │
+    /// ```
+    pub(super) fn number(&self, index: SlotIndex, transmission: u32) -> u32 {
         let generation = self.get(index).generation;
-        generation.wrapping_add(1) << INDEX_BITS | u32::from(index)
+        generation.wrapping_add(1) << (INDEX_BITS + TRANSMISSION_BITS)
+            | (transmission % (1 << TRANSMISSION_BITS)) << INDEX_BITS
+            | u32::from(index)
     }
 
-    /// The active request of a number.
+    /// The active request of a number, whichever its transmission.
     pub(super) fn find(&self, number: u32) -> Option<SlotIndex> {
-        let index = number & (MAX_SLOTS as u32 - 1);
-        let slot = self.slots.get(index as usize)?;
-        let index = index as SlotIndex;
-        (slot.phase == Phase::Active && self.number(index) == number).then_some(index)
+        let index = (number % MAX_SLOTS as u32) as SlotIndex;
+        let slot = self.slots.get(usize::from(index))?;
+        let same = self.number(index, number >> INDEX_BITS) == number;
+        (slot.phase == Phase::Active && same).then_some(index)
     }
 
     /// The requests of a block, in their order, from the one behind `after`.
@@ -372,7 +391,7 @@ mod tests {
     fn a_number_names_one_request_and_not_the_next_in_its_slot() {
         let mut slots = Slots::new(1, 0).unwrap();
         let index = take(&mut slots, Work::Write, 0);
-        let number = slots.number(index);
+        let number = slots.number(index, 3);
         assert_eq!(slots.find(number), None, "it waits");
         start(&mut slots, index);
         assert_eq!(slots.find(number), Some(index));
@@ -381,7 +400,7 @@ mod tests {
         let index = take(&mut slots, Work::Write, 0);
         start(&mut slots, index);
         assert_eq!(slots.find(number), None);
-        assert_ne!(slots.number(index), 0, "0 is no number");
+        assert_ne!(slots.number(index, 0), 0, "0 is no number");
     }
 
     #[test]

@@ -69,7 +69,6 @@ impl<P> Client<P> {
     /// A message of a request.
     fn send(&mut self, now: u64, server: ServerIndex, leg: LegOf) -> Option<Transmit<'_, P>> {
         let (slot, index) = (leg.0, usize::from(leg.1));
-        let number = self.slots.number(slot);
         let request = self.slots.get_mut(slot);
         let sent = request.legs[index].as_mut()?;
         sent.queued = false;
@@ -79,6 +78,9 @@ impl<P> Client<P> {
         }
         request.attempts += 1;
         let (work, brings) = (request.work, request.work.brings());
+        let transmission = request.transmission(index);
+        let number = self.slots.number(slot, transmission);
+        let request = self.slots.get_mut(slot);
         if brings {
             request.busy |= 1 << index;
         }
