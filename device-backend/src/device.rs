@@ -73,7 +73,8 @@ impl Device {
             attachments,
         } = Ready::new(config, &plan)?;
         let mut listening = None;
-        if let Some(network) = &config.network {
+        // Without links the fabrics stay as they are: lossless.
+        if let Some(network) = config.network.as_ref().filter(|it| !it.lossless) {
             for fabric in &mut fabrics {
                 let joined = fabric.join(&plan);
                 joined

@@ -48,7 +48,7 @@ pub use engine::{EngineReport, NetworkReport, NicCounters, NicReport, NicState, 
 pub use metrics::Stats;
 pub use qnic_config::{
     ByteSize, Config, ConfigError, EngineSettings, Engines, LinkSettings, MetricsSettings,
-    NetworkSettings, NicSettings, ProcessSettings, ShmSettings, UdpSettings,
+    NetworkSettings, NicSettings, ProcessSettings, ShmSettings, TransportSettings, UdpSettings,
 };
 
 /// The result of a request whose errors are only reported to a client.

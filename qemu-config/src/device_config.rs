@@ -27,7 +27,14 @@ impl ClusterSpec {
             network: match &self.network {
                 // Its links do nothing, and can be changed.
                 None => Some(NetworkSettings::default()),
-                Some(network) if network.lossless => None,
+                Some(network) if *network == NetworkSpec::lossless() => None,
+                Some(network) if network.lossless => Some(NetworkSettings {
+                    lossless: true,
+                    peer_timeout: network.peer_timeout,
+                    fault_timeout: network.fault_timeout,
+                    transport: network.transport,
+                    ..NetworkSettings::default()
+                }),
                 Some(network) => {
                     let socket = |name: &str| dir.device(Some(name)).calls();
                     Some(self.device_network(network, process, &socket))
@@ -90,6 +97,7 @@ impl ClusterSpec {
             ..other(&one.name, &one.nodes)
         });
         NetworkSettings {
+            lossless: false,
             topology: network.topology,
             columns: network.columns,
             hub: network.hub.as_ref().and_then(number),
@@ -157,6 +165,13 @@ mod tests {
         let text = format!("name = \"c\"\nnetwork = {{ lossless = true }}\n{PLAIN}");
         let (lossless, _) = handed_over(&text, None, None);
         assert_eq!(lossless.network, None);
+        let bounds = "{ lossless = true, transport = { window = 64 } }";
+        let text = format!("name = \"c\"\nnetwork = {bounds}\n{PLAIN}");
+        let network = handed_over(&text, None, None).0.network.unwrap();
+        assert_eq!(
+            (network.lossless, network.transport.window),
+            (true, Some(64))
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! ```toml
 //! [network]                     # optional: without it, every NIC reaches every other over
 //!                               # a lossless wire that cannot be changed at run time
+//! lossless = false              # true: that wire, with timeouts and transport of its own
 //! topology = "mesh"             # or "ring", "star" with `hub`, "torus" with `columns`
 //! seed = 1                      # of all chance; 0 if left out
 //! default = { delay = "10us" }  # what every link does ([`Impairments`])
@@ -55,6 +56,10 @@ const MIN_TIMEOUT: Span = Span::nanoseconds(100_000_000);
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkSettings {
+    /// There are no links: each NIC always reaches each other one, and nothing can be changed. Only timeouts
+    /// and transport can stand beside it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lossless: bool,
     /// Shape of the network.
     #[serde(default)]
     pub topology: Shape,
@@ -87,6 +92,20 @@ pub struct NetworkSettings {
     /// The other processes.
     #[serde(rename = "process", default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessSettings>,
+}
+
+impl NetworkSettings {
+    /// Returns true if it says something of links or of other processes.
+    fn has_links(&self) -> bool {
+        let bounds = NetworkSettings {
+            lossless: self.lossless,
+            peer_timeout: self.peer_timeout,
+            fault_timeout: self.fault_timeout,
+            transport: self.transport,
+            ..NetworkSettings::default()
+        };
+        *self != bounds
+    }
 }
 
 /// What one link does.
@@ -262,6 +281,10 @@ impl NetworkSettings {
         own: impl Iterator<Item = u16>,
         seen: Seen<'a>,
     ) -> Result<(), ConfigError> {
+        let message =
+            "a lossless wire has no links: only timeouts and transport go with it in [network]";
+        let alone = !self.lossless || !self.has_links();
+        require(alone, "network.lossless", message)?;
         self.check_processes(seen)?;
         check_timeouts(self.peer_timeout, self.fault_timeout)?;
         self.transport.check()?;
@@ -386,11 +409,15 @@ public_key = \"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=\"\nnodes = [2, 3]\n"
         let open = WHOLE.replace("/k\"", "/k\"\nencrypt = false");
         assert_round_trip(&parse(&open).unwrap());
         assert!(parse("").unwrap().network_plan().is_ok());
+        let bounds =
+            "[network]\nlossless = true\npeer_timeout = \"9s\"\ntransport = { window = 64 }\n";
+        assert_round_trip(&parse(bounds).unwrap());
     }
 
     #[test]
     fn errors_have_a_location_and_a_key() {
         let table = r#"
+            seed = 3 => lossless = true | 14 | network.lossless: a lossless wire has no links
             torus => cube | 12 | unknown variant
             columns = 2 => columns = 3 | 13 | network.columns
             columns = 2\n => | 11 | network.columns: needed

@@ -13,6 +13,7 @@ use qnic::{
 };
 use qnic_device::{
     ByteSize, Config, Device, Engines, MetricsSettings, NetworkSettings, NicSettings,
+    TransportSettings,
 };
 use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
@@ -46,6 +47,19 @@ impl Cluster {
     /// A device with NICs for the nodes 0 to `nodes`, exclusive.
     pub(crate) fn new(nodes: u16) -> Self {
         Self::with_network(nodes, None)
+    }
+
+    /// The same, without links, and with a window of so many fragments between two NICs.
+    pub(crate) fn with_window(nodes: u16, window: u32) -> Self {
+        let network = NetworkSettings {
+            lossless: true,
+            transport: TransportSettings {
+                window: Some(window),
+                ..TransportSettings::default()
+            },
+            ..NetworkSettings::default()
+        };
+        Self::with_network(nodes, Some(network))
     }
 
     /// The same, on links that lose, double and reorder so many percent of the

@@ -98,6 +98,15 @@ fn any_two_nodes_can_be_checked() {
     }
 }
 
+/// A window that the configuration makes small leaves routes lossless (N18).
+#[test]
+fn a_configured_window_leaves_routes_lossless() {
+    let cluster = Cluster::with_window(2, 64);
+    let path = cluster.nic(0).check_path(NodeId(1), SOON).unwrap();
+    assert_eq!((path.lossless, path.window), (true, 64));
+    exchange(&cluster, 1 << 20);
+}
+
 /// Sends packets of all lengths up to that of a frame, one after the other.
 fn send_packets(nics: &[Nic; 2], frame_bytes: usize) {
     let options = PoolOptions::new(frame_bytes, 64, 64);

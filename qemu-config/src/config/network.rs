@@ -34,8 +34,8 @@
 //! impairments = { loss = "5%" }
 //! ```
 //!
-//! `lossless = true`, which goes with nothing else, gives a wire that never loses a frame and
-//! cannot be changed: frames go without copies and timers. A cluster without `[network]` is a
+//! `lossless = true` gives a wire that never loses a frame and cannot be changed: frames go without copies
+//! and timers. Only timeouts and transport go with it. A cluster without `[network]` is a
 //! mesh whose links do nothing until they are changed.
 //!
 //! Nodes are numbered in the order of the file; on a torus, that is row by row.
@@ -160,8 +160,15 @@ pub struct ProcessSpec {
 
 /// Checks the network of these nodes, which have a NIC.
 pub(super) fn check(network: &NetworkSpec, nodes: &[&str]) -> Result<(), ConfigError> {
-    let message = "a lossless wire cannot be changed, and goes with nothing else in [network]";
-    let alone = !network.lossless || *network == NetworkSpec::lossless();
+    let message =
+        "a lossless wire cannot be changed: only timeouts and transport go with it in [network]";
+    let bounds = NetworkSpec {
+        peer_timeout: network.peer_timeout,
+        fault_timeout: network.fault_timeout,
+        transport: network.transport,
+        ..NetworkSpec::lossless()
+    };
+    let alone = !network.lossless || *network == bounds;
     require(alone, "network.lossless", message)?;
     qnic_config::check_timeouts(network.peer_timeout, network.fault_timeout)?;
     network.transport.check()?;
