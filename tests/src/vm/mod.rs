@@ -16,6 +16,7 @@ mod shell;
 mod silent;
 mod sync;
 mod trials;
+mod volumes;
 mod wire;
 
 pub(crate) use cases::CASES;
@@ -29,4 +30,5 @@ pub(crate) use pools::CASES as POOLS;
 pub(crate) use remote_memory::CASES as REMOTE_MEMORY;
 pub(crate) use sync::CASES as SYNC;
 pub(crate) use trials::CASES as TRIALS;
+pub(crate) use volumes::CASES as VOLUMES;
 pub(crate) use wire::CASES as WIRE;

@@ -22,7 +22,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
 
 /// Longest time for repair, and between two lines of a program that swaps: several times what either
 /// takes on a machine that builds beside it.
-const LIMIT: Duration = Duration::from_secs(480);
+pub(super) const LIMIT: Duration = Duration::from_secs(480);
 /// Memory of the guest that swaps.
 const SMALL: ByteSize = ByteSize::mib(128);
 /// Memory of the servers, and what each gives: the volumes of the tests, each of which reserves all it needs.
@@ -35,15 +35,22 @@ const THREADS: usize = 4;
 
 /// A small guest, and two servers whose memory it uses.
 fn spec() -> Result<ClusterSpec> {
-    let mut spec = VmNodes::spec("memory", &["stable", "backports", "stable"])?;
-    spec.network = Some(NetworkSpec::default());
+    let mut spec = spec_of("memory", &["stable", "backports", "stable"])?;
     for node in &mut spec.nodes[1..] {
         node.memory = SERVER;
     }
-    let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
     spec.nodes[0].memory = SMALL;
-    spec.nodes[0].files = specs(provisioner.ext4_programs()?);
+    let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
     spec.nodes[1].files = specs(provisioner.fio()?);
+    Ok(spec)
+}
+
+/// Guests on links that can be changed, of which the first one makes file systems.
+pub(super) fn spec_of(name: &str, kernels: &[&str]) -> Result<ClusterSpec> {
+    let mut spec = VmNodes::spec(name, kernels)?;
+    spec.network = Some(NetworkSpec::default());
+    let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
+    spec.nodes[0].files = specs(provisioner.ext4_programs()?);
     Ok(spec)
 }
 
@@ -263,20 +270,19 @@ pub(super) fn swap_on_links_that_delay(nodes: &VmNodes, client: usize) -> Result
     let prepare = format!(
         "echo {HUNG} > /proc/sys/kernel/hung_task_timeout_secs && \
          qnic-rmem attach --size 64MiB --replicas 2 --servers {} --timeout {REQUEST} && \
-         mkswap /dev/qnicmem0 && swapon /dev/qnicmem0 && \
-         echo +memory > /sys/fs/cgroup/cgroup.subtree_control && \
-         mkdir /sys/fs/cgroup/small && echo {GROUP} > /sys/fs/cgroup/small/memory.max",
+         mkswap /dev/qnicmem0 && swapon /dev/qnicmem0",
         names.join(",")
     );
     shell(nodes, client, &prepare).context("attach")?;
-    let mut program = swaps(nodes, client)?;
+    limit_group(nodes, client)?;
+    let mut program = swaps(nodes, client, GROUP_WRITES)?;
     program.expect("whole", LIMIT)?;
     program.succeed("disk-verify", LIMIT)?;
     let volume = status(nodes)?["volumes"][0].take();
     ensure!(volume["counters"]["failed"] == 0, "{volume}");
     steps.done("swap at 10 ms");
 
-    let mut program = swaps(nodes, client)?;
+    let mut program = swaps(nodes, client, GROUP_WRITES)?;
     program.expect("changed", LIMIT)?;
     links(json!({ "loss": "100%" }))?;
     let ended = program.wait(LIMIT)?;
@@ -294,11 +300,20 @@ pub(super) fn swap_on_links_that_delay(nodes: &VmNodes, client: usize) -> Result
     Ok(())
 }
 
-/// A process that has less memory than it writes.
-fn swaps(nodes: &VmNodes, node: usize) -> Result<Box<dyn Running>> {
+/// Makes a control group with [`GROUP`] of memory on a node.
+pub(super) fn limit_group(nodes: &VmNodes, node: usize) -> Result<()> {
+    let limit = format!(
+        "echo +memory > /sys/fs/cgroup/cgroup.subtree_control && \
+         mkdir /sys/fs/cgroup/small && echo {GROUP} > /sys/fs/cgroup/small/memory.max"
+    );
+    shell(nodes, node, &limit).map(drop)
+}
+
+/// A process of that group, which has less memory than it writes.
+pub(super) fn swaps(nodes: &VmNodes, node: usize, size: ByteSize) -> Result<Box<dyn Running>> {
     let script = format!(
         "echo $$ > /sys/fs/cgroup/small/cgroup.procs && \
-         exec qnic-app disk-verify --size {GROUP_WRITES} --threads 8 --changes 512"
+         exec qnic-app disk-verify --size {size} --threads 8 --changes 512"
     );
     background(nodes, node, &script)
 }
