@@ -19,9 +19,14 @@ const ASKED: u64 = 200;
 /// Then its device is taken away under it.
 fn modules_exchange_pages(nodes: &VmNodes) -> Result<()> {
     shell(nodes, 1, "insmod /root/qnic_ping.ko")?;
-    ask(nodes, 0, 1).context("node 0 asks node 1")?;
+    ask(nodes, 0, 1, 1).context("node 0 asks node 1")?;
     shell(nodes, 1, "rmmod qnic_ping")?;
-    ask(nodes, 1, 0).context("node 1 asks node 0, whose module has asked")?;
+    ask(nodes, 1, 0, 1).context("node 1 asks node 0, whose module has asked")?;
+    // Pages of 8 KiB, in both directions: two buffers each.
+    shell(nodes, 0, "rmmod qnic_ping")?;
+    ask(nodes, 0, 1, 2).context("node 0 asks node 1 for 8 KiB")?;
+    shell(nodes, 1, "rmmod qnic_ping")?;
+    ask(nodes, 1, 0, 2).context("node 1 asks node 0 for 8 KiB")?;
     for node in [0, 1] {
         let copied = datagrams(nodes, node, "bytes_copied")?;
         ensure!(
@@ -30,7 +35,7 @@ fn modules_exchange_pages(nodes: &VmNodes) -> Result<()> {
         );
         let steered = datagrams(nodes, node, "pages_steered")?;
         ensure!(
-            steered == ASKED,
+            steered == 3 * ASKED,
             "{steered} pages came where they were wanted"
         );
         ensure!(
@@ -44,13 +49,14 @@ fn modules_exchange_pages(nodes: &VmNodes) -> Result<()> {
     shell(nodes, 1, "rmmod qnic_ping && rmmod qnic && modprobe qnic")?;
     shell(nodes, 0, "modprobe qnic")?;
     shell(nodes, 1, "insmod /root/qnic_ping.ko")?;
-    ask(nodes, 0, 1).context("after both modules were loaded again")?;
+    ask(nodes, 0, 1, 1).context("after both modules were loaded again")?;
     no_kernel_complains(nodes)
 }
 
-/// Loads the example on a node, has it ask another one, and reads what came of it.
-fn ask(nodes: &VmNodes, node: usize, peer: usize) -> Result<()> {
-    let load = format!("insmod /root/qnic_ping.ko peer={peer} count={ASKED}");
+/// Loads the example on a node, has it ask another one for pages of so many of the kernel's, and reads what
+/// came of it.
+fn ask(nodes: &VmNodes, node: usize, peer: usize, size: usize) -> Result<()> {
+    let load = format!("insmod /root/qnic_ping.ko peer={peer} count={ASKED} size={size}");
     shell(nodes, node, &load)?;
     let line = shell(nodes, node, "dmesg | grep 'qnic_ping: node' | tail -n 1")?;
     let all = format!("node {node} asked node {peer}: {ASKED} of {ASKED} pages, 0 wrong, 0 lost");
