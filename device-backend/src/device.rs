@@ -365,6 +365,8 @@ fn add_nic(
     engine: &EngineHandle,
 ) -> Result<Attachment> {
     let name = &settings.name;
+    let mut nodes = plan.nodes.clone();
+    nodes.sort_unstable();
     let nic = Nic::new(NicConfig {
         node: settings.node,
         frames: ram::frames(settings.ram),
@@ -372,7 +374,7 @@ fn add_nic(
         doorbells: settings.doorbells,
         limits: limits.clone(),
         routes: plan.routes(settings.node),
-        nodes: plan.nodes.clone(),
+        nodes,
     })
     .map_err(|error| anyhow!("NIC \"{name}\": no SRAM can be laid out: {error:?}"))?;
     let sram_bytes = nic.geometry().sram_bytes;

@@ -101,6 +101,11 @@ impl ClusterSpec {
             topology: network.topology,
             columns: network.columns,
             hub: network.hub.as_ref().and_then(number),
+            coordinates: network
+                .coordinates
+                .iter()
+                .filter_map(|(name, at)| Some((number(name)?, at.clone())))
+                .collect(),
             seed: network.seed,
             default: network.default,
             peer_timeout: network.peer_timeout,
@@ -219,6 +224,18 @@ mod tests {
             ..NetworkSettings::default()
         };
         assert_eq!(config.network, Some(expected));
+    }
+
+    /// The places of nodes go with them to each device process (Q16).
+    #[test]
+    fn coordinates_are_told_by_the_numbers_of_nodes() {
+        let text = format!(
+            "name = \"c\"\n[network]\ntopology = \"ring\"\n\
+             coordinates = {{ a = [1], b = [0] }}\n{PLAIN}"
+        );
+        let (config, _) = handed_over(&text, None, None);
+        let plan = config.network_plan().unwrap();
+        assert_eq!(plan.nodes, [2, 0].map(NodeId));
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub use engines::Engines;
 pub use error::ConfigError;
 pub use file::parse;
 pub use network::{
-    check_link, check_timeouts, index_of, topology, LinkSettings, NetworkSettings, ProcessSettings,
-    ShmSettings, UdpSettings,
+    arrange, check_link, check_timeouts, index_of, topology, LinkSettings, NetworkSettings,
+    ProcessSettings, ShmSettings, UdpSettings,
 };
 pub use size::ByteSize;
 pub use transport::TransportSettings;

@@ -6,6 +6,8 @@
 //!                               # a lossless wire that cannot be changed at run time
 //! lossless = false              # true: that wire, with timeouts and transport of its own
 //! topology = "mesh"             # or "ring", "star" with `hub`, "torus" with `columns`
+//! coordinates = { 0 = [1, 0], 1 = [0, 0] } # optional: column and row of each node of a torus,
+//!                               # the place of each of a ring; else in the order of numbers
 //! seed = 1                      # of all chance; 0 if left out
 //! default = { delay = "10us" }  # what every link does ([`Impairments`])
 //! peer_timeout = "5s"           # a node that is silent for so long is given up
@@ -36,7 +38,8 @@
 //! nodes = [2, 3]
 //! ```
 
-use std::fmt::Debug;
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Display};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -67,6 +70,9 @@ pub struct NetworkSettings {
     pub columns: Option<usize>,
     /// Node in the middle of a star.
     pub hub: Option<u16>,
+    /// Where nodes are on a ring or a torus, all or none ([`arrange`]).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub coordinates: BTreeMap<u16, Vec<usize>>,
     /// Seed of all chance.
     #[serde(default)]
     pub seed: u64,
@@ -204,6 +210,45 @@ pub fn topology<N: PartialEq + Debug>(
     Ok(topology)
 }
 
+/// Puts `nodes` in the order of their places in `topology` (Q16): as `coordinates` say, which
+/// name each node or none; without any, the order stays.
+///
+/// # Errors
+/// Returns an error for the first coordinates that do not fit, are taken, or are missing.
+pub fn arrange<'a, N: Copy + PartialEq + Debug + Display>(
+    topology: &Topology,
+    coordinates: impl Iterator<Item = (N, &'a [usize])>,
+    nodes: &mut [N],
+) -> Result<(), ConfigError> {
+    let mut taken: Vec<Option<N>> = vec![None; nodes.len()];
+    let mut count = 0;
+    for (node, coordinates) in coordinates {
+        let key = format!("network.coordinates.{node}");
+        index_of(&node, nodes, &key)?;
+        let place = topology
+            .place(nodes.len(), coordinates)
+            .map_err(|message| ConfigError::new(&key, message))?;
+        if let Some(other) = taken[place].replace(node) {
+            let message =
+                format!("node {other:?} is at {coordinates:?}: give each node a place of its own");
+            return Err(ConfigError::new(key, message));
+        }
+        count += 1;
+    }
+    if count == 0 {
+        return Ok(());
+    }
+    let missing = nodes.iter().find(|node| !taken.contains(&Some(**node)));
+    if let Some(node) = missing {
+        let message = format!("node {node:?} has none: give coordinates to each node, or to none");
+        return Err(ConfigError::new("network.coordinates", message));
+    }
+    for (place, node) in nodes.iter_mut().zip(taken.into_iter().flatten()) {
+        *place = node;
+    }
+    Ok(())
+}
+
 /// Checks that a link of `topology` joins `ends`.
 ///
 /// # Errors
@@ -255,6 +300,9 @@ impl NetworkSettings {
         let mut nodes: Vec<_> = own.chain(remote.copied()).collect();
         nodes.sort_unstable();
         let topology = topology(self.topology, self.columns, self.hub.as_ref(), &nodes)?;
+        let coordinates = self.coordinates.iter();
+        let coordinates = coordinates.map(|(node, at)| (*node, &at[..]));
+        arrange(&topology, coordinates, &mut nodes)?;
         let mut links = Vec::new();
         for (index, link) in self.links.iter().enumerate() {
             let key = format!("network.link[{index}]");
@@ -445,6 +493,37 @@ public_key = \"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=\"\nnodes = [2, 3]\n"
             END => [[network.process]]\nname = "e"\nsocket = "/e"\nnodes = [2] | 11 | network.shm: needed
         "#;
         assert_errors(&format!("{NICS}#END"), &lonely.replace("END", "#END"));
+    }
+
+    /// Coordinates give nodes their places, and with them their links and routes (Q16).
+    #[test]
+    fn nodes_are_where_their_coordinates_say() {
+        let with = |coordinates: &str| {
+            WHOLE.replace(
+                "columns = 2",
+                &format!("columns = 2\ncoordinates = {coordinates}"),
+            )
+        };
+        let good = "{ 0 = [1, 1], 1 = [0, 1], 2 = [1, 0], 3 = [0, 0] }";
+        let config = parse(&with(good)).unwrap();
+        assert_eq!(
+            config.network_plan().unwrap().nodes,
+            [3, 2, 1, 0].map(NodeId)
+        );
+        assert_round_trip(&config);
+        let good = with(good);
+        let table = r#"
+            0 = [1, 1] => 7 = [1, 1] | 14 | network.coordinates.7: there is no node 7
+            0 = [1, 1] => 0 = [2, 1] | 14 | network.coordinates.0: expected [column, row] from [0, 0] to [1, 1]
+            0 = [1, 1] => 0 = [1] | 14 | network.coordinates.0: expected [column, row], found 1
+            0 = [1, 1], => | 14 | network.coordinates: node 0 has none
+            0 = [1, 1] => 0 = [0, 0] | 14 | network.coordinates.3: node 0 is at [0, 0]
+            0 = [1, 1] => 0 = [-1, 0] | 14 | invalid value
+            0 = [1, 1] => x = [1, 0] | 14 | network.coordinates
+            3 = [0, 0] => 3 = [1, 1], 0 = [0, 0] | 14 | duplicate
+            to = 1 => to = 3 | 19 | no link of this topology joins 0 and 3
+        "#;
+        assert_errors(&format!("{NICS}{good}"), table);
     }
 
     const SHARED: &str = "\

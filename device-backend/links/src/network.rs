@@ -135,7 +135,7 @@ impl Network {
     /// link does not exist.
     pub fn new(plan: &NetworkPlan, local: &[NodeId]) -> Result<Self, String> {
         plan.check()?;
-        let nodes = plan.places();
+        let nodes = &plan.nodes;
         let mut network = Network {
             changeable: true,
             one_channel: plan.one_channel,

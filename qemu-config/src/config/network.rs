@@ -38,7 +38,14 @@
 //! and timers. Only timeouts and transport go with it. A cluster without `[network]` is a
 //! mesh whose links do nothing until they are changed.
 //!
-//! Nodes are numbered in the order of the file; on a torus, that is row by row.
+//! Nodes are numbered in the order of the file. On a torus they have their places in this order,
+//! row by row, and on a ring one after the other, unless each is given coordinates:
+//!
+//! ```toml
+//! [network.coordinates]              # optional, of all nodes with a NIC
+//! a = [1, 0]                         # column and row of a torus, from 0; on a ring: [place]
+//! b = [0, 0]
+//! ```
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -62,6 +69,9 @@ pub struct NetworkSpec {
     pub columns: Option<usize>,
     /// Node in the middle of a star.
     pub hub: Option<String>,
+    /// Where nodes are on a ring or a torus, all or none; [`qnic_config::arrange`].
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub coordinates: BTreeMap<String, Vec<usize>>,
     /// Seed of all chance.
     pub seed: u64,
     /// The wire loses nothing and cannot be changed.
@@ -159,7 +169,10 @@ pub struct ProcessSpec {
 }
 
 /// Checks the network of these nodes, which have a NIC.
-pub(super) fn check(network: &NetworkSpec, nodes: &[&str]) -> Result<(), ConfigError> {
+pub(super) fn check<'a>(
+    network: &'a NetworkSpec,
+    mut nodes: Vec<&'a str>,
+) -> Result<(), ConfigError> {
     let message =
         "a lossless wire cannot be changed: only timeouts and transport go with it in [network]";
     let bounds = NetworkSpec {
@@ -173,7 +186,12 @@ pub(super) fn check(network: &NetworkSpec, nodes: &[&str]) -> Result<(), ConfigE
     qnic_config::check_timeouts(network.peer_timeout, network.fault_timeout)?;
     network.transport.check()?;
     let hub = network.hub.as_deref();
-    let topology = qnic_config::topology(network.topology, network.columns, hub.as_ref(), nodes)?;
+    let (shape, columns) = (network.topology, network.columns);
+    let topology = qnic_config::topology(shape, columns, hub.as_ref(), &nodes)?;
+    let coordinates = network.coordinates.iter();
+    let coordinates = coordinates.map(|(node, at)| (node.as_str(), &at[..]));
+    qnic_config::arrange(&topology, coordinates, &mut nodes)?;
+    let nodes = &nodes[..];
     for (index, link) in network.links.iter().enumerate() {
         let [from, to] = &link.between;
         let ends = [&from.as_str(), &to.as_str()];
@@ -338,6 +356,27 @@ nic = false
             3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08= => hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo= | network.host[1].public_key: the key is used already by network.host[0].public_key
         "#;
         assert_errors(HOSTS, table);
+    }
+
+    /// Coordinates give nodes their places (Q16).
+    #[test]
+    fn nodes_are_where_their_coordinates_say() {
+        let coordinates = "{ a0 = [1, 0], a1 = [0, 0], a2 = [1, 1], a3 = [0, 1] }";
+        let line = format!("columns = 2\ncoordinates = {coordinates}");
+        let good = HOSTS.replace("columns = 2", &line);
+        let spec = parse(&good).unwrap();
+        assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
+        let table = r#"
+            a0 = [1, 0] => b = [1, 0] | 6:21: network.coordinates.b: there is no node "b"
+            a0 = [1, 0] => a0 = [1, 2] | 6:22: network.coordinates.a0: expected [column, row] from [0, 0] to [1, 1], found [1, 2]
+            a0 = [1, 0] => a0 = [1, 0, 0] | network.coordinates.a0: expected [column, row], found 3
+            a0 = [1, 0], => | network.coordinates: node "a0" has none
+            a0 = [1, 0] => a0 = [0, 1] | network.coordinates.a3: node "a0" is at [0, 1]: give each node
+            a0 = [1, 0] => a0 = 1 | network.coordinates.a0: invalid type
+            "a0", "a1"]\none => "a0", "a3"]\none | network.link[0].between: no link of this topology joins "a0" and "a3"
+            "torus"\ncolumns = 2 => "mesh" | network.coordinates.a0: only a ring and a torus
+        "#;
+        assert_errors(&good, table);
     }
 
     #[test]

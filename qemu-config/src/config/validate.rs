@@ -52,7 +52,7 @@ pub(super) fn check(
     spec.device.check(spec.device_processes().len(), alone)?;
     if let Some(network) = &spec.network {
         let nodes: Vec<_> = spec.network_nodes().into_values().collect();
-        super::network::check(network, &nodes)?;
+        super::network::check(network, nodes)?;
     }
     super::remote_memory::check(spec)
 }

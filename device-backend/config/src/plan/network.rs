@@ -16,9 +16,9 @@ pub const MAX_NODES: usize = 256;
 /// What a network is made from.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NetworkPlan {
-    /// How nodes are joined, in the order of their numbers.
+    /// How nodes are joined.
     pub topology: Topology,
-    /// All nodes, those of other processes included.
+    /// All nodes, those of other processes included, in the order of their places, each once.
     pub nodes: Vec<NodeId>,
     /// Impairments of the links that `links` does not name.
     pub default: Impairments,
@@ -34,9 +34,9 @@ impl NetworkPlan {
     /// For each other node, the one before it on the route from `node`; nothing if each node is
     /// joined with each other one.
     pub fn routes(&self, node: NodeId) -> BTreeMap<NodeId, NodeId> {
-        let nodes = self.places();
-        let from = nodes.binary_search(&node);
-        let (Ok(from), false) = (from, self.topology == Topology::Mesh) else {
+        let nodes = &self.nodes;
+        let from = self.place_of(node);
+        let (Some(from), false) = (from, self.topology == Topology::Mesh) else {
             return BTreeMap::new();
         };
         let others = (0..nodes.len()).filter(|to| *to != from);
@@ -48,12 +48,8 @@ impl NetworkPlan {
         before.collect()
     }
 
-    /// The nodes in the order of their places in the topology, each once.
-    pub fn places(&self) -> Vec<NodeId> {
-        let mut nodes = self.nodes.clone();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
+    fn place_of(&self, node: NodeId) -> Option<usize> {
+        self.nodes.iter().position(|known| *known == node)
     }
 
     /// Checks that the nodes can be joined so, and that the links exist that are named.
@@ -61,15 +57,15 @@ impl NetworkPlan {
     /// # Errors
     /// Returns a sentence that says why not.
     pub fn check(&self) -> Result<(), String> {
-        let nodes = self.places();
+        let nodes = &self.nodes;
         if nodes.len() > MAX_NODES {
             return Err(format!("{} nodes, at most {MAX_NODES}", nodes.len()));
         }
         self.topology.check(nodes.len())?;
-        let index = |node| nodes.binary_search(node).ok();
         for (from, to, _) in &self.links {
-            let joined = index(from)
-                .zip(index(to))
+            let joined = self
+                .place_of(*from)
+                .zip(self.place_of(*to))
                 .is_some_and(|(from, to)| self.topology.joins(nodes.len(), from, to));
             if !joined {
                 return Err(format!("no link joins {from} and {to}"));
@@ -95,6 +91,9 @@ mod tests {
         let expected = [(2, 1), (3, 1), (4, 1), (5, 2), (6, 3)];
         let expected = expected.map(|(node, before)| (NodeId(node), NodeId(before)));
         assert_eq!(torus, expected.into());
+        let mut moved = plan(Topology::Torus { columns: 3 });
+        moved.nodes.swap(0, 4);
+        assert_eq!(moved.routes(NodeId(1))[&NodeId(3)], NodeId(6));
         let star = plan(Topology::Star { hub: 1 }).routes(NodeId(4));
         assert_eq!(star[&NodeId(2)], NodeId(4));
         assert_eq!(star[&NodeId(5)], NodeId(2));

@@ -9,10 +9,11 @@
 //!                                      3
 //! ```
 //!
-//! Nodes are numbered by index, from 0 in the order of node numbers. On a torus with *c*
-//! columns, index *i* has the coordinates (*i* mod *c*, *i* div *c*); a route goes along
-//! the row first, then along the column, each in the shorter direction (dimension-order
-//! routing, which is free of deadlock). A ring is a torus with one row.
+//! A place is an index from 0. On a torus with *c* columns, place *i* has the coordinates
+//! [*i* mod *c*, *i* div *c*], column and row; a route goes along the row first, then along the
+//! column, each in the shorter direction (dimension-order routing, which is free of deadlock).
+//! A ring is a torus with one row, and its places have one coordinate. Nodes take places in the
+//! order of their numbers, unless each is given its coordinates ([`Topology::place`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +67,33 @@ impl Topology {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// The place with these coordinates, in a network of `count` nodes.
+    ///
+    /// # Errors
+    /// Returns a sentence that says what is wrong with them.
+    pub fn place(&self, count: usize, coordinates: &[usize]) -> Result<usize, String> {
+        let (form, sizes) = match *self {
+            Topology::Ring => ("[place]", vec![count]),
+            Topology::Torus { columns } => ("[column, row]", vec![columns, count / columns]),
+            Topology::Mesh | Topology::Star { .. } => {
+                return Err("only a ring and a torus have coordinates: leave them out".to_owned())
+            }
+        };
+        if coordinates.len() != sizes.len() {
+            let found = coordinates.len();
+            return Err(format!("expected {form}, found {found} coordinates"));
+        }
+        let outside = |(at, size): (&usize, &usize)| at >= size;
+        if coordinates.iter().zip(&sizes).any(outside) {
+            let last: Vec<_> = sizes.iter().map(|size| size.saturating_sub(1)).collect();
+            return Err(format!(
+                "expected {form} from {:?} to {last:?}, found {coordinates:?}",
+                vec![0; last.len()]
+            ));
+        }
+        Ok(coordinates[0] + sizes[0] * coordinates.get(1).unwrap_or(&0))
     }
 
     /// The indices on the route from `from` to `to`, without `from`; empty if they are the
@@ -133,6 +161,25 @@ mod tests {
         assert!(Topology::Torus { columns: 0 }.check(8).is_err());
         assert!(Topology::Star { hub: 4 }.check(4).is_err());
         assert!(Topology::Torus { columns: 4 }.check(8).is_ok());
+    }
+
+    #[test]
+    fn coordinates_are_those_of_the_picture() {
+        let torus = Topology::Torus { columns: 3 };
+        assert_eq!(torus.place(6, &[1, 1]), Ok(4));
+        assert_eq!(Topology::Ring.place(4, &[3]), Ok(3));
+        for (topology, coordinates, part) in [
+            (torus, &[1][..], "expected [column, row], found 1"),
+            (torus, &[0, 2], "from [0, 0] to [2, 1], found [0, 2]"),
+            (torus, &[3, 0], "found [3, 0]"),
+            (Topology::Ring, &[6], "expected [place] from [0] to [5]"),
+            (Topology::Ring, &[0, 0], "found 2 coordinates"),
+            (Topology::Mesh, &[0], "leave them out"),
+            (Topology::Star { hub: 0 }, &[0], "leave them out"),
+        ] {
+            let error = topology.place(6, coordinates).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
     }
 
     fn topology(kind: u8, rows: usize, columns: usize) -> (Topology, usize) {
