@@ -18,6 +18,7 @@
 //! | [`kind::GROUP_START`] | Control | home | [`GroupState`] | none |
 //! | [`kind::GROUP_GREET`] | Control | neighbour in the tree | [`GroupState`] | none: from now on silence is noticed |
 //! | [`kind::GROUP_END`] | Windowed | any node of the group | [`GroupEnd`] | none |
+//! | [`kind::GROUP_SEEK`] | Windowed | neighbour in the tree | [`GroupSeek`] | none: the time of a call is over |
 //! | [`kind::COLLECTIVE_UP`] | Windowed | node below | [`CollectivePart`] | what its subtree gives |
 //! | [`kind::COLLECTIVE_DOWN`] | Windowed | node above | [`CollectivePart`] | the result |
 
@@ -123,6 +124,8 @@ pub mod kind {
     pub const GROUP_FORM: u8 = 0x52;
     /// [`super::GroupEnd`].
     pub const GROUP_END: u8 = 0x53;
+    /// [`super::GroupSeek`].
+    pub const GROUP_SEEK: u8 = 0x54;
     /// [`super::GroupJoin`].
     pub const GROUP_JOIN: u8 = 0xa8;
     /// [`super::GroupRefused`].
@@ -340,6 +343,28 @@ layouts! {
         pub reserved: [U16; 3],
     }
 
+    /// Body of [`kind::GROUP_SEEK`]: what does a collective wait for? The time of a call of it is over.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | number                            |
+    ///   8  | collective_nr   | wait_us         |
+    ///  16  | home   | reserved                 |
+    /// ```
+    #[bytes(24)]
+    pub struct GroupSeek {
+        /// The group's.
+        pub number: U64,
+        /// Number of the collective in the group, from 0.
+        pub sequence: U32,
+        /// How long the receiver may wait for a neighbour that it asks in turn, in microseconds.
+        pub wait_us: U32,
+        /// Node of the group's home.
+        pub home: U16,
+        /// Zero.
+        pub reserved: [U16; 3],
+    }
+
     /// Body of [`kind::COLLECTIVE_UP`] and [`kind::COLLECTIVE_DOWN`]: one part of one collective.
     ///
     /// ```text
@@ -457,6 +482,14 @@ impl Body for GroupForm {
 
 impl Body for GroupEnd {
     const KIND: u8 = kind::GROUP_END;
+
+    fn is_valid(&self) -> bool {
+        self.reserved.iter().all(|word| word.get() == 0)
+    }
+}
+
+impl Body for GroupSeek {
+    const KIND: u8 = kind::GROUP_SEEK;
 
     fn is_valid(&self) -> bool {
         self.reserved.iter().all(|word| word.get() == 0)

@@ -4,7 +4,7 @@ use crate::wire::kind;
 use crate::{atomic, collective, datagram, directory, message, process_names, rdma};
 
 /// Every kind of frame, with its name.
-pub const KINDS: [(u8, &str); 33] = [
+pub const KINDS: [(u8, &str); 34] = [
     (kind::ACK, "Ack"),
     (kind::HELLO, "Hello"),
     (kind::HELLO_REPLY, "HelloReply"),
@@ -30,6 +30,7 @@ pub const KINDS: [(u8, &str); 33] = [
     (collective::kind::COLLECTIVE_DOWN, "CollectiveDown"),
     (collective::kind::GROUP_FORM, "GroupForm"),
     (collective::kind::GROUP_END, "GroupEnd"),
+    (collective::kind::GROUP_SEEK, "GroupSeek"),
     (collective::kind::GROUP_JOIN, "GroupJoin"),
     (collective::kind::GROUP_REFUSED, "GroupRefused"),
     (collective::kind::GROUP_FORMED, "GroupFormed"),

@@ -76,6 +76,7 @@ fn layouts() -> String {
         layout::<collective::GroupRefused>(),
         layout::<collective::GroupForm>(),
         layout::<collective::GroupEnd>(),
+        layout::<collective::GroupSeek>(),
         layout::<collective::PartFields>(),
         layout::<collective::StateFields>(),
         layout::<context::MessageContext>(),

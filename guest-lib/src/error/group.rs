@@ -36,7 +36,7 @@ pub struct GroupError {
     /// Why it failed.
     pub status: Status,
     /// The process that is the reason; port 0 if it is a node as a whole. The own process if the
-    /// call itself is wrong, or its time is over.
+    /// call itself is wrong; if its time is over, a member that it waits for.
     pub reason: (NodeId, Port),
 }
 

@@ -55,7 +55,7 @@ const WHOLE_PAGES: usize = PAGES as usize - 1;
 const REMEMBERED: usize = 64;
 
 /// Every kind, with the length of its body.
-const KINDS: [(u8, u8); 33] = [
+const KINDS: [(u8, u8); 34] = [
     (rdma::WRITE, 40),
     (rdma::READ_REQUEST, 40),
     (rdma::READ_RESPONSE, 16),
@@ -81,6 +81,7 @@ const KINDS: [(u8, u8); 33] = [
     (collective::COLLECTIVE_DOWN, 40),
     (collective::GROUP_FORM, 40),
     (collective::GROUP_END, 24),
+    (collective::GROUP_SEEK, 24),
     (collective::GROUP_JOIN, 32),
     (collective::GROUP_REFUSED, 16),
     (collective::GROUP_FORMED, 16),

@@ -45,6 +45,11 @@ pub(crate) fn words(kind: u8, seen: &Frame, port: u16, input: &mut Input<'_>) ->
                 0,
             ]
         }
+        collective::GROUP_SEEK => {
+            let home = input.below(3) as u64;
+            let sequence = u64::from(input.byte() % 8);
+            [group_number(seen, input), sequence | 1000 << 32, home, 0, 0]
+        }
         collective::GROUP_JOIN => {
             let (rank, size) = (input.byte() % 3, 1 + input.byte() % 3);
             let (name, key) = (input.byte() % 4, input.byte() % 2);
@@ -112,6 +117,7 @@ fn group_number(seen: &Frame, input: &mut Input<'_>) -> u64 {
         collective::COLLECTIVE_UP
         | collective::COLLECTIVE_DOWN
         | collective::GROUP_END
+        | collective::GROUP_SEEK
         | collective::GROUP_FORMED
         | collective::GROUP_START
         | collective::GROUP_GREET => first,

@@ -113,11 +113,7 @@ pub(crate) type StandStill<'a> = &'a dyn Fn(&mut dyn Running, bool) -> Result<()
 
 /// A member stands still between two calls or within one, and others are behind it in the tree.
 /// All wait for it, and go on with right results. If it stands still for longer than a call may
-/// take, all learn that, and the name of a member whose time was over.
-///
-/// That may be the one that stands still: within a call it has called like the others, and its NIC
-/// goes on. That a member without a call is never named is shown where calls have an order, by the
-/// tests of the NIC and by the simulator.
+/// take, all learn that, and the name of the node that stands still.
 pub(crate) fn members_wait_for_one_that_stands_still(
     nodes: &dyn Nodes,
     still: usize,
@@ -175,8 +171,9 @@ fn their_time_is_over(nodes: &dyn Nodes, still: usize, stand_still: StandStill<'
         let failed = program.expect("failed", FOUND_OUT)?;
         let message = failed.as_str().unwrap_or_default();
         ensure!(
-            message.contains("(node ") && message.contains("within the time that was given"),
-            "the message does not say whose time is over: {message:?}"
+            message.contains(&format!("(node {still}"))
+                && message.contains("within the time that was given"),
+            "the message does not name the node that stands still: {message:?}"
         );
         let status = program.wait(LIMIT)?.status;
         ensure!(status == 3, "it ended with status {status}");

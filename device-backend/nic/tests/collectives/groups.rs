@@ -272,10 +272,11 @@ fn the_time_that_a_caller_gives_is_kept() {
         assert!(called(&members[1]).is_empty());
         net.advance(10_000_000);
         net.run();
-        let who = name(&members[1]);
+        let missing = name(&members[0]);
         for member in &members[1..] {
-            assert_eq!(called(member), [(1, Status::TimedOut, who)]);
+            assert_eq!(called(member), [(1, Status::TimedOut, missing)]);
         }
+        let who = name(&members[1]);
         let mut join = members[2].join_command(3, &members[1], 9, (1, 2));
         join.timeout_ms = 20.into();
         members[2].post(&join.descriptor());
@@ -287,6 +288,58 @@ fn the_time_that_a_caller_gives_is_kept() {
         members.iter().for_each(Party::end);
         net.run();
         assert_nothing_is_left(&net);
+    }
+}
+
+/// A call whose time is over names the member that has not called, wherever both are in the tree
+/// (Q15): node 3 is below node 2, and nodes 1 and 2 are below node 0.
+#[test]
+fn a_member_that_is_missing_is_named_wherever_it_is() {
+    let places = (0..4).flat_map(|caller| (0..4).map(move |missing| (caller, missing)));
+    for (caller, missing) in places.filter(|(caller, missing)| caller != missing) {
+        for net in nets(4, 2) {
+            let members: Vec<_> = (0..4).map(|node| net.party(node, 1)).collect();
+            let groups = form(&net, &members, 1);
+            let others = (0..4).filter(|member| *member != missing);
+            for member in others.clone() {
+                let barrier = members[member].barrier(1, groups[member]);
+                match member == caller {
+                    true => barrier.timeout(20).issue(),
+                    false => barrier.issue(),
+                };
+            }
+            net.run();
+            net.advance(21_000_000);
+            net.run();
+            let who = name(&members[missing]);
+            for member in others {
+                assert_eq!(called(&members[member]), [(1, Status::TimedOut, who)]);
+            }
+            members.iter().for_each(Party::end);
+            net.run();
+            assert_nothing_is_left(&net);
+        }
+    }
+}
+
+/// The NIC next to a node that does not answer names that node.
+#[test]
+fn a_node_that_does_not_answer_is_named_by_the_one_next_to_it() {
+    for net in nets(4, 2) {
+        let members: Vec<_> = (0..4).map(|node| net.party(node, 1)).collect();
+        let groups = form(&net, &members, 1);
+        members[1].barrier(1, groups[1]).timeout(20).issue();
+        for member in [0, 2] {
+            members[member].barrier(1, groups[member]).issue();
+        }
+        // Node 3 has no turn any more, for less time than is needed to give it up.
+        let start = net.cluster().now;
+        let limit = qnic_nic::Limits::default().peer_timeout / 2;
+        while called(&members[1]).is_empty() {
+            net.advance(1_000_000);
+            poll_all(&net, 3);
+            assert!(net.cluster().now.0 - start.0 < limit);
+        }
     }
 }
 

@@ -69,7 +69,7 @@ impl Collectives {
     }
 
     /// Fails all that a collective has of calls on this node.
-    fn fail_call<H: Host>(
+    pub(super) fn fail_call<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         id: GroupId,
@@ -191,22 +191,6 @@ impl Collectives {
         self.complete_calls(cx, finished);
         self.advance(cx, id);
         self.forget_group(id);
-    }
-
-    /// The time of a call is over.
-    pub(super) fn call_expired<H: Host>(
-        &mut self,
-        cx: &mut Context<'_, H>,
-        name: u64,
-        sequence: u32,
-    ) {
-        let Some((vni, id)) = self.names.get(&name).copied() else {
-            return;
-        };
-        let (status, who) = (Status::TimedOut, Self::name_of(cx, vni));
-        self.end_group(cx, id, End { status, who }, None);
-        self.fail_call(cx, id, sequence, End { status, who });
-        self.advance(cx, id);
     }
 
     /// A process, or its queue, has ended.

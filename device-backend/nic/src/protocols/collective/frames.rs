@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use qnic_abi::collective::{
-    is_part_length, kind, CollectivePart, GroupEnd, GroupForm, GroupJoin, GroupRefused, GroupState,
-    PartFields, StateFields, HAS_BYTES, WANTS_RESULT,
+    is_part_length, kind, CollectivePart, GroupEnd, GroupForm, GroupJoin, GroupRefused, GroupSeek,
+    GroupState, PartFields, StateFields, HAS_BYTES, WANTS_RESULT,
 };
 use qnic_abi::wire::Frame;
 use qnic_abi::Status;
@@ -64,6 +64,7 @@ impl Collectives {
                 }
             }
             kind::GROUP_END => self.receive_end(cx, arrival),
+            kind::GROUP_SEEK => self.receive_seek(cx, arrival),
             _ => {
                 let state: GroupState<{ kind::GROUP_GREET }> = arrival.body();
                 let id = GroupId {
@@ -222,6 +223,11 @@ pub(super) fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
         kind::GROUP_END => {
             let end = frame.body::<GroupEnd>();
             of_group(end.home.get(), end.number.get())
+        }
+        kind::GROUP_SEEK => {
+            let seek = frame.body::<GroupSeek>();
+            let (home, number) = (seek.home.get(), seek.number.get());
+            GroupId { home, number }.collective(seek.sequence.get())
         }
         kind::GROUP_FORMED => of_state(frame.body::<GroupState<{ kind::GROUP_FORMED }>>().0),
         kind::GROUP_START => of_state(frame.body::<GroupState<{ kind::GROUP_START }>>().0),

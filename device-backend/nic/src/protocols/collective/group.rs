@@ -7,7 +7,7 @@ use qnic_abi::{Status, VniId};
 use super::command::{Call, Name};
 use super::outbox::Outbox;
 use super::place::{GroupId, Member, Relatives};
-use super::running::{Running, Stop};
+use super::running::{Missing, Progress, Running, Seek, Stop};
 use super::Context;
 use crate::env::{Host, Time};
 
@@ -86,6 +86,60 @@ impl Group {
     /// Returns true if that collective is done here.
     pub(super) fn is_past(&self, sequence: u32) -> bool {
         sequence.wrapping_sub(self.first) > u32::MAX / 2
+    }
+
+    /// What a collective waits for. One behind those that are under way waits for the first of
+    /// them, which is returned then.
+    pub(super) fn missing(&self, sequence: u32) -> (u32, Missing<usize>) {
+        let place = sequence.wrapping_sub(self.first);
+        let sequence = match self.is_past(sequence) {
+            false if place >= RUNNING => self.first,
+            _ => sequence,
+        };
+        let calls = |member: &Member| sequence.wrapping_sub(member.calls) <= u32::MAX / 2;
+        if let Some(member) = self.members.iter().position(calls) {
+            return (sequence, Missing::Member(member));
+        }
+        let place = sequence.wrapping_sub(self.first) as usize;
+        let running = self.running.get(place);
+        let missing = running.map(|running| running.missing(&self.relatives));
+        (sequence, missing.unwrap_or(Missing::Nothing))
+    }
+
+    fn under_way(&mut self, sequence: u32) -> Option<&mut Running> {
+        let place = sequence.wrapping_sub(self.first) as usize;
+        let running = self.running.get_mut(place);
+        running.filter(|running| !running.finished)
+    }
+
+    /// How far a collective is.
+    pub(super) fn progress(&mut self, sequence: u32) -> Progress {
+        let running = self.under_way(sequence);
+        running.map_or_else(Progress::default, |running| running.progress())
+    }
+
+    /// Takes out the question about a collective, if it has stood still since.
+    pub(super) fn take_seek(&mut self, sequence: u32) -> Option<Seek> {
+        let running = self.under_way(sequence)?;
+        let progress = running.progress();
+        let seek = running.seek.take();
+        seek.filter(|seek| seek.progress == progress)
+    }
+
+    /// Notes the question about a collective. Returns false if that is not under way.
+    pub(super) fn put_seek(&mut self, sequence: u32, seek: Seek) -> bool {
+        let running = self.under_way(sequence);
+        running.is_some_and(|running| running.seek.replace(seek).is_none())
+    }
+
+    /// The first collective with a call here whose time is over.
+    pub(super) fn overdue(&self, now: Time) -> Option<u32> {
+        let overdue = |running: &&Running| {
+            let mut calls = running.calls.iter().flatten();
+            calls.any(|call| call.deadline <= now)
+        };
+        let running = self.running.iter().find(overdue);
+        running.map(|running| running.sequence)
     }
 
     /// Takes the call of a member. Returns false if others call something else.

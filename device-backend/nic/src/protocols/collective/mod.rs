@@ -19,6 +19,7 @@
 //! | `reduction` | how the bytes of two members become one |
 //! | `frames` | what frames of other NICs do to a group, and what they belong to in a trace |
 //! | `endings` | how groups end, and calls with them |
+//! | `seek` | which member is missing when the time of a call is over |
 //! | `outbox` | frames that are to be sent |
 //!
 //! # Invariants
@@ -38,6 +39,7 @@ mod outbox;
 mod place;
 mod reduction;
 mod running;
+mod seek;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +50,8 @@ use members::Joining;
 use outbox::Outbox;
 use place::GroupId;
 use qnic_abi::collective::{
-    kind, CollectivePart, GroupEnd, GroupForm, GroupJoin, GroupRefused, GroupState, Opcode,
+    kind, CollectivePart, GroupEnd, GroupForm, GroupJoin, GroupRefused, GroupSeek, GroupState,
+    Opcode,
 };
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::wire::Frame;
@@ -64,8 +67,9 @@ use crate::ids::PeerIndex;
 use crate::stages::Kind;
 use crate::table::Table;
 
-/// Frames of one group that wait for one node at most: parts that are under way, and its end.
-const FRAMES_OF_GROUP: u32 = 2 * group::RUNNING * running::WINDOW + 2;
+/// Frames of one group that wait for one node at most: parts that are under way, a question for each
+/// collective, and its end.
+const FRAMES_OF_GROUP: u32 = group::RUNNING * (2 * running::WINDOW + 1) + 2;
 
 /// What a deadline is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,6 +81,8 @@ enum Due {
     /// A call of a member is over: its group's name at that member, and the number of the
     /// collective.
     Call(u64, u32),
+    /// A neighbour was asked what a collective waits for.
+    Seek(GroupId, u32),
 }
 
 /// State of the protocol.
@@ -195,14 +201,15 @@ impl Protocol for Collectives {
         kind::COLLECTIVE_DOWN,
         kind::GROUP_FORM,
         kind::GROUP_END,
+        kind::GROUP_SEEK,
         kind::GROUP_JOIN,
         kind::GROUP_REFUSED,
         kind::GROUP_FORMED,
         kind::GROUP_START,
         kind::GROUP_GREET,
     ];
-    // A join that is taken back does not come after that.
-    const IN_ORDER: &'static [u8] = &[kind::GROUP_END, kind::GROUP_REFUSED];
+    // A join that is taken back does not come after that, nor a part behind a question about it.
+    const IN_ORDER: &'static [u8] = &[kind::GROUP_END, kind::GROUP_SEEK, kind::GROUP_REFUSED];
 
     fn is_well_formed(frame: &Frame) -> bool {
         match frame.envelope.kind {
@@ -210,6 +217,7 @@ impl Protocol for Collectives {
             kind::COLLECTIVE_DOWN => frame.is::<CollectivePart<{ kind::COLLECTIVE_DOWN }>>(),
             kind::GROUP_FORM => frame.is::<GroupForm>(),
             kind::GROUP_END => frame.is::<GroupEnd>(),
+            kind::GROUP_SEEK => frame.is::<GroupSeek>(),
             kind::GROUP_JOIN => frame.is::<GroupJoin>(),
             kind::GROUP_REFUSED => frame.is::<GroupRefused>(),
             kind::GROUP_FORMED => frame.is::<GroupState<{ kind::GROUP_FORMED }>>(),
@@ -329,6 +337,7 @@ impl Protocol for Collectives {
                 Due::Join(ticket) => self.join_expired(cx, ticket),
                 Due::Resend(ticket) => self.send_join(cx, ticket),
                 Due::Call(name, sequence) => self.call_expired(cx, name, sequence),
+                Due::Seek(id, sequence) => self.seek_due(cx, id, sequence),
             }
         }
         self.schedule(cx);

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use qnic_abi::collective::{kind, CollectivePart, GroupEnd, GroupForm, PartFields};
+use qnic_abi::collective::{kind, CollectivePart, GroupEnd, GroupForm, GroupSeek, PartFields};
 use qnic_abi::NodeId;
 
 use super::super::protocol::{Outgoing, Turn};
@@ -26,6 +26,7 @@ pub(super) enum Content {
     Down(PartFields),
     Form(GroupForm),
     End(GroupEnd),
+    Seek(GroupSeek),
 }
 
 /// A frame.
@@ -156,6 +157,7 @@ fn fill(outgoing: &mut Outgoing, peer: PeerIndex, item: Item) {
         }
         Content::Form(form) => outgoing.begin(peer, &form),
         Content::End(end) => outgoing.begin(peer, &end),
+        Content::Seek(seek) => outgoing.begin(peer, &seek),
     }
     if let Some(bytes) = item.bytes.filter(|bytes| !bytes.is_empty()) {
         outgoing.set_bytes(bytes);

@@ -2,7 +2,9 @@
 //! is the root of the tree.
 //!
 //! Where routes have several hops, a node is below the nearest node of the group on the route from
-//! the home: frames take each link of the topology once (Q16). Where each node is joined with each
+//! the home: frames take each link of the topology once (Q16). A group that has few of the nodes on
+//! these routes would give one node many others: of those the first [`FAN_OUT`] stay below it, and
+//! each of them takes its share of the rest, on to the leaves. Where each node is joined with each
 //! other one, the tree is binomial: node *i* is below the node whose number is *i* without its lowest
 //! bit. Its depth is the logarithm of the number of nodes, and no node has more below it.
 
@@ -85,6 +87,10 @@ impl Relatives {
     }
 }
 
+/// Most nodes below one node, where routes have several hops: more than the links of a node of a
+/// torus, and fewer than would make its tree deep.
+const FAN_OUT: usize = 6;
+
 /// For each node but the first, which is the home, the node above it. `before` has the node
 /// before each one on the route from the home; it is empty where each is joined with each.
 pub(super) fn parents(nodes: &[u16], before: &BTreeMap<NodeId, NodeId>) -> Vec<(u16, u16)> {
@@ -108,9 +114,35 @@ pub(super) fn parents(nodes: &[u16], before: &BTreeMap<NodeId, NodeId>) -> Vec<(
         home
     };
     let others = nodes.iter().enumerate().skip(1);
-    others
-        .map(|(place, node)| (*node, above(place, *node)))
-        .collect()
+    let tree = others.map(|(place, node)| (*node, above(place, *node)));
+    match before.is_empty() {
+        true => tree.collect(),
+        false => narrow(nodes, tree),
+    }
+}
+
+/// Moves nodes down, so that none has more than [`FAN_OUT`] below it: those that are too many go
+/// below the ones that stay, in turn, and are moved further down from there.
+fn narrow(nodes: &[u16], tree: impl Iterator<Item = (u16, u16)>) -> Vec<(u16, u16)> {
+    let mut below: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
+    for (node, above) in tree {
+        below.entry(above).or_default().push(node);
+    }
+    let mut narrow = Vec::new();
+    let mut at: Vec<u16> = nodes.first().copied().into_iter().collect();
+    while let Some(above) = at.pop() {
+        let children = below.remove(&above).unwrap_or_default();
+        let (stay, move_down) = children.split_at(children.len().min(FAN_OUT));
+        for (place, node) in move_down.iter().enumerate() {
+            below
+                .entry(stay[place % stay.len()])
+                .or_default()
+                .push(*node);
+        }
+        narrow.extend(stay.iter().map(|node| (*node, above)));
+        at.extend(stay);
+    }
+    narrow
 }
 
 #[cfg(test)]
@@ -146,6 +178,38 @@ mod tests {
         }
     }
 
+    /// A star whose hub is no member, and a sparse group of a torus: no node sends to more than a
+    /// few others, and the tree is no deeper than the logarithm beyond the routes (Q15).
+    #[test]
+    fn sparse_groups_have_a_bounded_fan_out() {
+        let star = (1..64).map(|node| (NodeId(node), NodeId(if node == 7 { 5 } else { 7 })));
+        let star: BTreeMap<NodeId, NodeId> = star.collect();
+        // An 8 x 8 torus, seen from its first node: along the row, then along the column.
+        let nearer = |at: u16| if at <= 4 { at - 1 } else { (at + 1) % 8 };
+        let torus = (1..64_u16).map(|node| match (node % 8, node / 8) {
+            (column, 0) => (NodeId(node), NodeId(nearer(column))),
+            (column, row) => (NodeId(node), NodeId(nearer(row) * 8 + column)),
+        });
+        let torus: BTreeMap<NodeId, NodeId> = torus.collect();
+        let corners: Vec<u16> = (0..64)
+            .filter(|node| *node == 0 || node % 8 != 0 && node / 8 != 0)
+            .collect();
+        let leaves: Vec<u16> = std::iter::once(5)
+            .chain((0..64).filter(|node| ![5, 7].contains(node)))
+            .collect();
+        for (nodes, routes, deepest) in [(&corners, torus, 8), (&leaves, star, 3)] {
+            let tree = parents(nodes, &routes);
+            assert_eq!(tree.len(), nodes.len() - 1);
+            let below = |node: u16| tree.iter().filter(|(_, above)| *above == node).count();
+            assert!(nodes.iter().all(|node| below(*node) <= FAN_OUT));
+            assert!(
+                depth(&tree, nodes[0]) <= deepest,
+                "{}",
+                depth(&tree, nodes[0])
+            );
+        }
+    }
+
     #[test]
     fn where_routes_have_hops_the_tree_follows_them() {
         // A ring of six, seen from node 2.
@@ -154,7 +218,7 @@ mod tests {
             .map(|(node, last)| (NodeId(node), NodeId(last)))
             .into();
         let tree = parents(&[2, 0, 5, 3], &before);
-        assert_eq!(tree, [(0, 2), (5, 3), (3, 2)]);
+        assert_eq!(tree, [(0, 2), (3, 2), (5, 3)]);
         // A node of which the topology does not know is below the home.
         assert_eq!(parents(&[2, 9], &before), [(9, 2)]);
     }

@@ -28,7 +28,7 @@ use super::outbox::{Content, Outbox};
 use super::place::{Member, Relatives};
 use super::Context;
 use crate::core::{Destination, LookupSide, PageError, PageRange};
-use crate::env::{Host, Payload};
+use crate::env::{Host, Payload, Time};
 
 /// Parts of a collective that are under way.
 pub(super) const WINDOW: u32 = 16;
@@ -62,6 +62,30 @@ pub(super) enum Stop {
     Above(Status),
 }
 
+/// What a collective waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing<M> {
+    /// A member of this node: its call, or a page of its memory.
+    Member(M),
+    /// A part of this neighbour.
+    Node(u16),
+    /// Nothing.
+    Nothing,
+}
+
+/// Parts that went up, and results that are here.
+pub(super) type Progress = (u32, usize);
+
+/// A question to a neighbour: what does it wait for?
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seek {
+    /// How far the collective was when the neighbour was asked.
+    pub(super) progress: Progress,
+    pub(super) asked: Time,
+    /// The neighbour is named then, unless the collective has gone on.
+    pub(super) until: Time,
+}
+
 /// One collective.
 #[derive(Debug, Default)]
 pub(super) struct Running {
@@ -85,6 +109,8 @@ pub(super) struct Running {
     pub(super) waits: bool,
     /// All members have their completions.
     pub(super) finished: bool,
+    /// A neighbour was asked what it waits for.
+    pub(super) seek: Option<Seek>,
 }
 
 impl Running {
@@ -173,6 +199,34 @@ impl Running {
     /// Returns true if each part is delivered here.
     pub(super) fn is_delivered(&self, part_bytes: u64) -> bool {
         part_bytes > 0 && self.shape.is_some() && self.delivered >= self.parts(part_bytes)
+    }
+
+    /// What it waits for; all members have called.
+    pub(super) fn missing(&self, relatives: &Relatives) -> Missing<usize> {
+        let part_bytes = relatives.part_bytes;
+        if self.finished {
+            return Missing::Nothing;
+        }
+        if self.waits {
+            return Missing::Member(match self.results.contains_key(&self.delivered) {
+                true => self.members,
+                false => self.gathering.members,
+            });
+        }
+        if self.is_decided(part_bytes) {
+            return Missing::Nothing;
+        }
+        let gathers = self.up < self.parts(part_bytes) && self.up - self.delivered < WINDOW;
+        let lacks = |node: &Below| !node.parts.contains_key(&self.up);
+        let child = self.below.iter().position(lacks).filter(|_| gathers);
+        let node = child.map(|index| relatives.children[index]);
+        let node = node.or(relatives.parent);
+        node.map_or(Missing::Nothing, Missing::Node)
+    }
+
+    /// How far it is.
+    pub(super) fn progress(&self) -> Progress {
+        (self.up, self.delivered as usize + self.results.len())
     }
 
     /// Goes on as far as can be; `begins`: also gathers.

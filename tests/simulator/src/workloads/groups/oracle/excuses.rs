@@ -36,7 +36,13 @@ impl CollectiveOracle {
         match status {
             Status::PeerGone if who.1 == 0 => plan.disturbed.contains(&who.0.into()),
             Status::PeerGone => named_may(|seat| seat.gone),
-            Status::TimedOut => named.is_some_and(|seat| seat.is_late(now)),
+            // The time of any member's call is over; a member that it waits for is named.
+            Status::TimedOut => {
+                let waited_for = |seat: &Seat| seat.name.0 == who.0 && !done(&seat);
+                let whole_node = who.1 == 0 && plan.seats.iter().any(waited_for);
+                let late = plan.seats.iter().any(|seat| seat.is_late(now));
+                late && (named.is_some() || whole_node)
+            }
             Status::PageUnavailable => named_may(|seat| seat.lacked),
             Status::BadKey | Status::NoSuchSegment => {
                 named_may(|seat| seat.revoked || seat.has(|call| call.wrong))
@@ -65,7 +71,10 @@ impl CollectiveOracle {
         let out = |seat: &Seat| seat.gone || late(seat) || has_failed(seat);
         match status {
             _ if !plan.disturbed.is_empty() => true,
-            Status::TimedOut => who == plan.seats[0].name && late(own) || named.any(late),
+            Status::TimedOut => {
+                let home = who == plan.seats[0].name && late(own);
+                home || self.may_fail((number, rank), None, (status, who), now)
+            }
             Status::PeerGone if who.1 == 0 => {
                 let mut there = plan.seats.iter().filter(|seat| seat.name.0 == who.0);
                 there.any(out)
