@@ -56,7 +56,8 @@ pub struct Limits {
     pub receives: u32,
     /// Probes of one process that wait for a message.
     pub probes: u32,
-    /// Different masks (source or any, ignore bits) of the receives of one endpoint.
+    /// Different masks (source or any, ignore bits) of the receives of one space that are found
+    /// without a walk.
     pub masks: u32,
     /// Bytes of messages that are staged for one process (Q12); each message counts
     /// [`STAGED_OVERHEAD`] more. Half of them are for any sender, half for the shares of all.

@@ -468,6 +468,49 @@ fn too_many_receives_fail_one_by_one() {
     assert_eq!(b.received(), [(0, Status::Ok)]);
 }
 
+/// Masks beyond those that have bins cost walks, and no receive is refused (Q4). A process whose
+/// messages walk far gets the rest in later polls, and another one has its message at once.
+#[test]
+fn any_number_of_masks_is_taken_at_the_expense_of_their_process() {
+    for net in nets(2, 3) {
+        let Pair { net, a, b } = Pair::on(net);
+        let other = net.party(1, 3);
+        let receives = 1_000;
+        for handle in 0..receives {
+            // The lowest bit has to be set, and ever more of the others are ignored.
+            b.receive(handle).tag_ignoring(1, handle << 1).issue();
+            if handle % 64 == 63 {
+                net.run();
+            }
+        }
+        other.receive(1).issue();
+        net.run();
+        let sends = 40;
+        for handle in 0..sends {
+            a.send(handle, &b)
+                .tag(((receives - 1 - handle) << 1) | 1)
+                .issue();
+        }
+        a.send(sends, &other).issue();
+        net.run();
+        let others = other.received();
+        assert_eq!(others, [(1, Status::Ok)]);
+        assert_eq!(a.sent().len() as u64, sends + 1);
+        // In order: each took the first receive that ignores all bits that it has.
+        let received = b.received();
+        assert!(received.iter().all(|end| end.1 == Status::Ok));
+        let mut open: Vec<u64> = (0..receives).collect();
+        let expected = (0..sends).map(|send| {
+            let bits = receives - 1 - send;
+            let first = open.iter().position(|ignored| bits & !ignored == 0);
+            open.remove(first.expect("a receive"))
+        });
+        let expected: Vec<u64> = expected.collect();
+        let handles: Vec<u64> = received.iter().map(|end| end.0).collect();
+        assert_eq!(handles, expected);
+    }
+}
+
 #[test]
 fn completions_that_nobody_reads_are_kept_and_hold_commands_and_messages_back() {
     let Pair { net, a, b } = Pair::lossless();

@@ -8,8 +8,8 @@ use qnic_abi::{SegmentId, Status, VniId};
 
 use super::command::{HandleName, Memory, Name, Probe, Receive, Space};
 use super::context::Pages;
-use super::matching::{Bounds, Matching, ReceiveId, Takes};
-use super::staging::Landing;
+use super::matching::{Arrived, Bounds, Full, Matching, ReceiveId, Takes};
+use super::staging::{Header, Landing};
 use super::table::{Entry, EntryId, Table};
 use crate::config::Limits;
 use crate::core::{Core, PageKey, Tally};
@@ -72,6 +72,13 @@ impl Entry<1> for Posted {
 /// Names a posted receive of an inbox.
 pub(super) type PostedId = EntryId;
 
+/// Receives that messages of one process look at one by one in a poll; the last of these messages may
+/// look at all receives.
+const WALK: usize = 4_096;
+
+/// What a message has found.
+type Found = Arrived<Name, PostedId>;
+
 /// A space of an endpoint: handles are names of receives, and numbers of messages.
 pub(super) type Meeting = Matching<Name, PostedId, u64>;
 
@@ -89,6 +96,8 @@ pub(super) struct Inbox {
     nodes: Tally<u16>,
     /// Messages that are held back, in their order.
     pub(super) held: VecDeque<u64>,
+    /// Receives that its messages have looked at one by one since messages were last held back.
+    walked: usize,
 }
 
 impl Default for Inbox {
@@ -100,6 +109,7 @@ impl Default for Inbox {
             probes: BTreeMap::new(),
             nodes: Tally::default(),
             held: VecDeque::new(),
+            walked: 0,
         }
     }
 }
@@ -122,6 +132,30 @@ impl Inbox {
             place
         });
         &mut self.spaces[place].1
+    }
+
+    /// What a message has found that has come. The process pays for walks over receives.
+    pub(super) fn arrive(
+        &mut self,
+        limits: &Limits,
+        header: &Header,
+        number: u64,
+    ) -> Result<Found, Full> {
+        let space = self.space(header.space, limits);
+        let found = space.arrive(header.source, header.tag, number);
+        let walked = space.take_walked();
+        self.walked += walked;
+        found
+    }
+
+    /// Returns true if the messages of this process have walked as far as they may in one poll.
+    pub(super) fn is_tired(&self) -> bool {
+        self.walked >= WALK
+    }
+
+    /// Lets its messages walk again.
+    pub(super) fn rest(&mut self) {
+        self.walked = 0;
     }
 
     /// How many receives are posted.

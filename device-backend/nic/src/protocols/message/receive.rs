@@ -6,6 +6,9 @@
 //!               ▼                 ▼                  ▼                  ▼ bytes at the source
 //!             Early             Held            Unexpected           Landing
 //! ```
+//! A message is held, in the backlog, while its process has completions that wait for room, or while
+//! its messages have walked over enough receives with rare masks for this poll.
+//!
 //! An unexpected message whose bytes are at its source gets a permit into staging memory if there is
 //! room for it. It lands when all of them are there.
 //!
@@ -316,7 +319,8 @@ impl Messages {
     /// Returns true if nothing is given to the receives of a process now.
     fn is_held_back<H: Host>(&mut self, cx: &Context<'_, H>, vni: VniId) -> bool {
         let inbox = self.inboxes.get(vni);
-        inbox.is_some_and(|inbox| !inbox.held.is_empty()) || cx.core.has_completion_backlog(vni)
+        inbox.is_some_and(|inbox| !inbox.held.is_empty() || inbox.is_tired())
+            || cx.core.has_completion_backlog(vni)
     }
 
     fn hold(&mut self, vni: VniId, number: u64) {
@@ -338,8 +342,7 @@ impl Messages {
     ) -> Received {
         let number = self.staging.next_number();
         let inbox = self.inboxes.get_or_insert(header.vni);
-        let space = inbox.space(header.space, &cx.core.limits);
-        let receive = match space.arrive(header.source, header.tag, number) {
+        let receive = match inbox.arrive(&cx.core.limits, &header, number) {
             Ok(matching::Arrived::Matched(receive)) => receive.handle,
             Ok(matching::Arrived::Queued(id)) => {
                 let place = Place::Unexpected(id);
@@ -453,8 +456,7 @@ impl Messages {
     /// Gives a message that is kept to its receive, or lets it wait for one.
     fn match_kept<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64, header: Header) {
         let inbox = self.inboxes.get_or_insert(header.vni);
-        let space = inbox.space(header.space, &cx.core.limits);
-        match space.arrive(header.source, header.tag, number) {
+        match inbox.arrive(&cx.core.limits, &header, number) {
             Ok(matching::Arrived::Matched(receive)) => {
                 match inbox.land(receive.handle, header.length) {
                     Some(landing) => self.land(cx, number, landing),
@@ -493,16 +495,20 @@ impl Messages {
         true
     }
 
-    /// Gives messages to processes that have read completions. Returns true if there were any.
+    /// Gives messages to processes that have read completions, or may walk over receives again.
+    /// Returns true if there were any.
     pub(super) fn release<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
         let mut busy = false;
         for vni in std::mem::take(&mut self.holding) {
+            if let Some(inbox) = self.inboxes.get(vni) {
+                inbox.rest();
+            }
             loop {
                 let backlog = cx.core.has_completion_backlog(vni);
                 let Some(inbox) = self.inboxes.get(vni) else {
                     break;
                 };
-                if backlog {
+                if backlog || inbox.is_tired() && !inbox.held.is_empty() {
                     self.holding.push(vni);
                     break;
                 }

@@ -36,6 +36,11 @@
 //!                                      any source     ──►  (any, 7)  #4           ◄── lowest: it
 //!                                      ignore 0xff    ──►  (3, 0)    #6 ⇄ #8
 //! ```
+//! Receives whose mask is one more than [`Bounds::masks`] stand in a bin of their own, in the order of
+//! posting. A message that arrives walks over it until one matches or those behind are later than the
+//! one found by the other masks. The caller learns how far it has walked ([`Matching::take_walked`]),
+//! and makes the process of these receives wait for it.
+//!
 //! A message stands in the bins of the three common patterns that take it, and in the order of
 //! all:
 //!
@@ -46,7 +51,8 @@
 //! | some bits of the tag ignored | messages of the source, or all, until one matches |
 //!
 //! So cost depends neither on the number of posted receives nor on that of unexpected messages,
-//! but for the last row: one walk, bounded by [`Bounds::messages`]. Nothing depends on the order
+//! but for the last row and for rare masks: one walk, bounded by [`Bounds::messages`] or
+//! [`Bounds::receives`]. Nothing depends on the order
 //! of a hash table, and no choice of tags makes bins collide (`../table.rs`).
 
 #[cfg(test)]
@@ -84,6 +90,8 @@ pub struct Receive<S, R> {
     pub takes: Takes,
     /// The caller's.
     pub handle: R,
+    /// It is found by a walk: its mask is one too many.
+    rare: bool,
 }
 
 /// An unexpected message.
@@ -126,8 +134,8 @@ pub struct Full;
 pub struct Bounds {
     /// Posted receives.
     pub receives: u32,
-    /// Different masks of posted receives: how often a message is looked up that arrives.
-    /// Programs have a handful.
+    /// Different masks of posted receives with bins: how often a message is looked up that arrives.
+    /// Programs have a handful; receives with further ones are walked over.
     pub masks: u32,
     /// Unexpected messages.
     pub messages: u32,
@@ -139,7 +147,10 @@ impl<S: Copy + Eq + Hash, R: Copy> Entry<RECEIVE_BINS> for Receive<S, R> {
     type Bin = Pattern<S>;
 
     fn bins(&self) -> [Pattern<S>; RECEIVE_BINS] {
-        [self.pattern]
+        [match self.rare {
+            true => Pattern::RARE,
+            false => self.pattern,
+        }]
     }
 }
 
@@ -167,6 +178,9 @@ impl<S: Copy + Eq + Hash, M: Copy> Entry<MESSAGE_BINS> for Message<S, M> {
 pub struct Matching<S: Copy + Eq + Hash, R: Copy, M: Copy> {
     receives: Table<Receive<S, R>, RECEIVE_BINS>,
     masks: Masks,
+    /// Receives that are walked over, and how many a message has looked at since the caller asked.
+    rare: usize,
+    walked: usize,
     messages: Table<Message<S, M>, MESSAGE_BINS>,
     bounds: Bounds,
 }
@@ -177,6 +191,8 @@ impl<S: Copy + Eq + Hash, R: Copy, M: Copy> Matching<S, R, M> {
         Matching {
             receives: Table::new(),
             masks: Masks::default(),
+            rare: 0,
+            walked: 0,
             messages: Table::new(),
             bounds,
         }
@@ -189,7 +205,7 @@ impl<S: Copy + Eq + Hash, R: Copy, M: Copy> Matching<S, R, M> {
     /// it is queued or its buffer is full.
     ///
     /// # Errors
-    /// Returns an error if no message matches and there is no room for the receive or its mask.
+    /// Returns an error if no message matches and there is no room for the receive.
     pub fn post(
         &mut self,
         pattern: Pattern<S>,
@@ -199,16 +215,17 @@ impl<S: Copy + Eq + Hash, R: Copy, M: Copy> Matching<S, R, M> {
         if let Some(message) = self.claim(pattern) {
             return Ok(Posted::Matched(message));
         }
-        if self.receives.len() >= self.bounds.receives as usize
-            || !self.masks.add(pattern.mask(), self.bounds.masks)
-        {
+        if self.receives.len() >= self.bounds.receives as usize {
             return Err(Full);
         }
+        let rare = !self.masks.add(pattern.mask(), self.bounds.masks);
+        self.rare += usize::from(rare);
         let receive = |id| Receive {
             id: ReceiveId(id),
             pattern,
             takes,
             handle,
+            rare,
         };
         Ok(Posted::Queued(ReceiveId(self.receives.insert(receive))))
     }
@@ -240,7 +257,10 @@ impl<S: Copy + Eq + Hash, R: Copy, M: Copy> Matching<S, R, M> {
     /// Takes a posted receive out, if it is still there.
     pub fn cancel(&mut self, id: ReceiveId) -> Option<Receive<S, R>> {
         let receive = self.receives.remove(id.0)?;
-        self.masks.remove(receive.pattern.mask());
+        match receive.rare {
+            true => self.rare -= 1,
+            false => self.masks.remove(receive.pattern.mask()),
+        }
         Some(receive)
     }
 
@@ -305,10 +325,34 @@ impl<S: Copy + Eq + Hash, R: Copy, M: Copy> Matching<S, R, M> {
         self.messages.len()
     }
 
-    fn find_receive(&self, source: S, tag: u64) -> Option<Receive<S, R>> {
+    /// How many receives messages have looked at one by one since this was asked last.
+    pub fn take_walked(&mut self) -> usize {
+        std::mem::take(&mut self.walked)
+    }
+
+    fn find_receive(&mut self, source: S, tag: u64) -> Option<Receive<S, R>> {
         let patterns = self.masks.iter().map(|mask| mask.pattern_of(source, tag));
         let heads = patterns.filter_map(|pattern| self.receives.first(&pattern));
-        self.receives.get(heads.min()?).copied()
+        let mut first = heads.min();
+        if self.rare > 0 {
+            first = self.walk(source, tag, first);
+        }
+        self.receives.get(first?).copied()
+    }
+
+    /// The first receive that takes a message, of `first` and those with rare masks.
+    #[cold]
+    fn walk(&mut self, source: S, tag: u64, first: Option<EntryId>) -> Option<EntryId> {
+        for receive in self.receives.in_bin(0, &Pattern::RARE) {
+            let ReceiveId(id) = receive.id;
+            self.walked += 1;
+            match first {
+                Some(first) if first < id => break,
+                _ if receive.pattern.matches(source, tag) => return Some(id),
+                _ => {}
+            }
+        }
+        first
     }
 
     fn find_message(&self, pattern: Pattern<S>) -> Option<&Message<S, M>> {
@@ -334,6 +378,15 @@ pub struct Pattern<S> {
     source: Option<S>,
     tag: u64,
     ignore: u64,
+}
+
+impl<S> Pattern<S> {
+    /// Names the bin of receives with rare masks: no pattern has bits that it ignores.
+    const RARE: Self = Pattern {
+        source: None,
+        tag: u64::MAX,
+        ignore: u64::MAX,
+    };
 }
 
 impl<S: Copy + Eq> Pattern<S> {

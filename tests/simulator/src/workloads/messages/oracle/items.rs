@@ -77,11 +77,6 @@ impl Pattern {
             && self.source.is_none_or(|source| source == name)
             && (self.tag ^ message.tag) & !self.ignore == 0
     }
-
-    /// What it does not compare.
-    pub(super) fn mask(&self) -> (bool, u64) {
-        (self.source.is_none(), self.ignore)
-    }
 }
 
 /// What is done with the message that a receive or a probe finds.

@@ -127,8 +127,8 @@ fn a_partial_tag_costs_a_walk_over_the_messages_of_its_source() {
     assert!((100..=100 + LOOKS).contains(&looks), "{looks}");
 }
 
-/// A guest that posts receives with all masks that it may have makes each message cost so much,
-/// however many receives it posts.
+/// A guest that posts receives with all masks that have bins makes each message cost so much, however
+/// many receives it posts.
 #[test]
 fn a_hostile_guest_cannot_make_a_message_cost_more_than_its_masks() {
     let bounds = Bounds { masks: 64, ..ROOM };
@@ -138,11 +138,33 @@ fn a_hostile_guest_cannot_make_a_message_cost_more_than_its_masks() {
         let pattern = Pattern::new(None, u64::MAX, ignore);
         matching.queue_receive(pattern, Takes::One, number);
     }
-    assert_eq!(matching.post(Pattern::any(), Takes::One, 0), Err(Full));
     let before = matching.looks();
     assert_eq!(matching.taker(1, u64::MAX), Some(0));
     let looks = matching.looks() - before;
     assert!(looks <= LOOKS + 64 * LOOKS_PER_MASK, "{looks}");
+}
+
+/// Receives with further masks are walked over, as far as need be, and the caller learns how far.
+#[test]
+fn receives_with_rare_masks_are_walked_over_in_the_order_of_posting() {
+    let bounds = Bounds { masks: 2, ..ROOM };
+    let mut matching = TestMatching::new(bounds);
+    for number in 0..10_u32 {
+        let pattern = Pattern::new(None, u64::MAX, 1 << number);
+        matching.queue_receive(pattern, Takes::One, number);
+    }
+    assert_eq!(matching.taker(1, u64::MAX), Some(0));
+    assert_eq!(matching.take_walked(), 1, "the first rare one is later");
+    assert_eq!(matching.taker(1, !(1 << 1)), Some(1));
+    assert_eq!(matching.taker(1, !(1 << 5)), Some(5));
+    assert_eq!(matching.take_walked(), 1 + 4);
+    matching.queue_receive(Pattern::any(), Takes::One, 10);
+    assert_eq!(matching.taker(1, 0), Some(10), "its mask has a bin again");
+    assert_eq!(matching.take_walked(), 7);
+    let left = [2, 3, 4, 6, 7, 8, 9].map(|number| (number, matching.taker(1, u64::MAX)));
+    assert!(left.iter().all(|(number, taker)| *taker == Some(*number)));
+    assert_eq!(matching.taker(1, u64::MAX), None);
+    assert_eq!((matching.take_walked(), matching.rare), (7, 0));
 }
 
 /// Queues a receive and a message that do not match.

@@ -91,14 +91,7 @@ impl Oracle {
             self.messages.retain(|it| it.2 != handle);
             return Ok(Some(handle));
         }
-        let mask = |it: &Waiting| (it.pattern.source().is_none(), it.pattern.ignore());
-        let mut masks: Vec<_> = self.receives.iter().map(mask).collect();
-        masks.push(mask(&receive));
-        masks.sort_unstable();
-        masks.dedup();
-        let known = self.receives.iter().any(|it| mask(it) == mask(&receive));
-        let no_mask = !known && masks.len() > self.bounds.masks as usize;
-        if self.receives.len() >= self.bounds.receives as usize || no_mask {
+        if self.receives.len() >= self.bounds.receives as usize {
             return Err(Full);
         }
         self.receives.push(receive);
