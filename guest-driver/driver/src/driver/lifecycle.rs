@@ -73,7 +73,20 @@ impl<P: MemoryManager> Driver<P> {
                 geometry.sram_bytes >> 20
             ),
         );
+        driver.print_memory_map();
         Ok(driver)
+    }
+
+    /// Writes the parts of the NIC's memory to the system's log, a line for each (Q17).
+    fn print_memory_map(&self) {
+        for part in self.device.geometry.parts() {
+            let end = part.offset + part.bytes;
+            let line = format_args!(
+                "SRAM {:#010x} to {end:#010x}: {}, written by {}",
+                part.offset, part.name, part.writer
+            );
+            self.device.platform.log(Level::Info, line);
+        }
     }
 
     /// The system beneath the driver.

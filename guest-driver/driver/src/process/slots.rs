@@ -131,3 +131,28 @@ impl<P: MemoryManager> Slots<P> {
         Err(Status::Exhausted)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Fake;
+
+    /// The search begins behind the slot that was taken last, and goes around (Q9): a slot that has
+    /// just become free is taken when all others have been.
+    #[test]
+    fn the_slot_behind_the_last_one_is_taken() {
+        let mut slots = Slots::<Fake>::new(4).unwrap();
+        let take = |slots: &mut Slots<Fake>| slots.reserve(Port(0)).map(|(vni, _)| vni.0);
+        assert_eq!([take(&mut slots), take(&mut slots)], [Ok(0), Ok(1)]);
+        slots.release(VniId(0));
+        assert_eq!([take(&mut slots), take(&mut slots)], [Ok(2), Ok(3)]);
+        slots.release(VniId(2));
+        assert_eq!(take(&mut slots), Ok(0), "it goes around");
+        slots.release(VniId(1));
+        slots.release(VniId(3));
+        assert_eq!(take(&mut slots), Ok(1));
+        assert_eq!(take(&mut slots), Ok(2));
+        assert_eq!(take(&mut slots), Ok(3));
+        assert_eq!(take(&mut slots), Err(Status::Exhausted));
+    }
+}

@@ -90,6 +90,28 @@ fn a_process_gets_a_zeroed_window() {
     assert_eq!(fake.sram.load_u64(end, Ordering::Relaxed), u64::MAX);
 }
 
+/// What the NIC's memory is divided in is in the system's log (Q17).
+#[test]
+fn the_memory_map_is_printed() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let log = fake.log();
+    let lines: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains("SRAM 0x"))
+        .collect();
+    let parts: Vec<_> = driver.geometry().parts().collect();
+    assert_eq!(lines.len(), parts.len());
+    for (line, part) in lines.iter().zip(parts) {
+        let (first, end) = (part.offset, part.offset + part.bytes);
+        let range = std::format!("SRAM {first:#010x} to {end:#010x}: {}", part.name);
+        assert!(
+            line.contains(&range) && line.contains(part.writer),
+            "{line}"
+        );
+    }
+}
+
 #[test]
 fn a_refused_registration_leaves_nothing() {
     let fake = Fake::new();
