@@ -3,15 +3,19 @@
 
 use anyhow::Result;
 use qnic::Port;
+use qnic_abi::PAGE_SIZE;
 use qnic_trials::nodes::host::HostNodes;
 
-use super::figures::bytes;
+use super::figures::{at, bytes};
 use super::sync;
 use super::tables::{Tables, STREAM};
 use super::transfers::{Host, Pair};
 
-/// Bytes of a transfer.
-const SIZES: [usize; 8] = [4, 16, 64, 256, 1024, 4096, 16_384, 65_536];
+/// Bytes of a transfer; that of 4,100 is the first that needs two pages.
+const SIZES: [usize; 10] = [4, 16, 64, 256, 1024, 4096, 4100, 8192, 16_384, 65_536];
+
+/// Where a write of a page begins in a page.
+const OFFSETS: [usize; 9] = [0, 4, 512, 1024, 2048, 3072, 3584, 4000, 4092];
 
 /// Transfers of a size in a round, one of each kind after the other, and streams.
 const RUNS: u32 = 100;
@@ -55,9 +59,30 @@ fn one_round(times: &mut Tables) -> Result<()> {
             }
         }
         for _ in 0..STREAMS {
-            for (kind, pair, _) in KINDS.iter().filter(|(.., reads)| !reads) {
-                let mb_s = size as f64 * 1e3 / pairs[*pair].stream(size)?;
+            for (kind, pair, reads) in KINDS {
+                let mb_s = size as f64 * 1e3 / pairs[pair].stream(reads, size)?;
                 times.row("streams", kind, bytes(size)).add(STREAM, [mb_s]);
+            }
+        }
+    }
+    by_offset(&pairs[0], times)
+}
+
+/// Writes of a page that lie across the border of two, by where they begin (NetVM figures 25 to 27).
+fn by_offset(pair: &Pair, times: &mut Tables) -> Result<()> {
+    let mut mark = 0;
+    for offset in OFFSETS {
+        for run in 0..=STREAMS {
+            mark += 1;
+            let [one, each] = pair.write_page_at(offset, mark)?;
+            if run > 0 {
+                let row = times.row(
+                    "offsets",
+                    "write 4096 B",
+                    at("offset [bytes]", offset as f64),
+                );
+                row.add("until it is there [ns]", [one]);
+                row.add(STREAM, [PAGE_SIZE as f64 * 1e3 / each]);
             }
         }
     }

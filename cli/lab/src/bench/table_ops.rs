@@ -2,6 +2,7 @@
 //! core, over plain memory, caches warm; and what pinning costs beside it.
 
 use std::hint::black_box;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
@@ -12,10 +13,17 @@ use qnic_abi::{NodeId, VniId, PAGE_SHIFT, PAGE_SIZE};
 use qnic_driver::shadow::{Dirty, Inserted, Table, Unmapped};
 use qnic_host::SharedRegion;
 use qnic_nic::page_table::{lock_page, lock_pages, unlock_page, unlock_page_dirty, LockedPage};
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::io::{read, write};
 
 use super::tables::{Tables, HERE};
 
 pub(super) const PAGE_TABLE: &str = "page-table";
+pub(super) const PINNING: &str = "pinning";
+
+/// How the rows of [`PINNING`] begin.
+pub(super) const PINNED: &str = "mlock + munlock";
+pub(super) const PINNED_BY_INTERRUPT: &str = "interrupt + mlock + munlock";
 
 /// Pages that each operation is done to, one after the other; the mean is a value.
 const PAGES: u32 = 1024;
@@ -51,16 +59,35 @@ pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     })
 }
 
-/// What other systems do instead: pin a cluster of pages, and unpin it. Time for each page.
+/// What other systems do instead: pin a cluster of pages, and unpin it. Time for each page; and with
+/// what it takes to interrupt the host for that, the wake-up of a thread that sleeps.
 fn pin(clusters: &[MmapMut], times: &mut Tables) -> Result<()> {
+    let interrupt = interrupt().context("interrupt a thread")?;
     for (memory, pages) in clusters.iter().zip(CLUSTERS) {
         let pin = |_| memory.lock().is_ok() && memory.unlock().is_ok();
-        let each = time(PAGES / 8, pin);
-        let each = each.context("pin memory (RLIMIT_MEMLOCK must allow 32 KiB)")?;
-        let name = format!("mlock + munlock, {pages} at a time");
-        times.add("pinning", &name, HERE, each / pages as f64);
+        let all = time(PAGES / 8, pin);
+        let all = all.context("pin memory (RLIMIT_MEMLOCK must allow 32 KiB)")?;
+        for (how, cost) in [(PINNED, all), (PINNED_BY_INTERRUPT, interrupt + all)] {
+            let name = format!("{how}, {pages} at a time");
+            times.add(PINNING, &name, HERE, cost / pages as f64);
+        }
     }
     Ok(())
+}
+
+/// Mean time from the write to an eventfd, which is an interrupt of a host-mode NIC, until the thread
+/// that sleeps at it runs, in nanoseconds: half of what two threads need that wake each other in turn.
+fn interrupt() -> Result<f64> {
+    let event = || eventfd(0, EventfdFlags::CLOEXEC);
+    let (there, back) = (event()?, event()?);
+    let wake = |event: &OwnedFd| write(event, &1u64.to_ne_bytes()).is_ok();
+    let sleep = |event: &OwnedFd| read(event, &mut [0; 8]).is_ok();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| (0..PAGES).all(|_| sleep(&there) && wake(&back)));
+        let both = time(PAGES, |_| wake(&there) && sleep(&back))?;
+        ensure!(other.join().unwrap_or(false), "the other thread has failed");
+        Ok(both / 2.0)
+    })
 }
 
 /// Mean time of `count` calls, in nanoseconds.

@@ -149,8 +149,10 @@ fn stream_round(pairs: &[(&str, Pair)], times: &mut Tables) -> Result<()> {
     for _ in 0..STREAM_RUNS {
         for size in [4, PAGE_SIZE] {
             for (physical, pair) in pairs {
-                let name = format!("write{physical} {size} B, stream");
-                times.add(TRANSFERS, &name, HERE, pair.stream(size)?);
+                for (kind, reads) in [("write", false), ("read", true)] {
+                    let name = format!("{kind}{physical} {size} B, stream");
+                    times.add(TRANSFERS, &name, HERE, pair.stream(reads, size)?);
+                }
             }
         }
     }
@@ -307,6 +309,31 @@ impl Pair {
         Ok((count * size as u64) as f64 / 1e6 / start.elapsed().as_secs_f64())
     }
 
+    /// Nanoseconds until the last word of a page has arrived that is written `offset` bytes behind
+    /// the border of a page, from and to two pages unless that is 0; and the same for each write of a
+    /// stream of them.
+    pub(super) fn write_page_at(&self, offset: usize, mark: u32) -> Result<[f64; 2]> {
+        let last = offset + PAGE_SIZE - 4;
+        self.far.buffer.store_u32(last, 0)?;
+        self.near.buffer.store_u32(last, mark)?;
+        let endpoint = &self.near.endpoint;
+        let write = || -> Result<()> {
+            let part = self.near.segment.part(offset, PAGE_SIZE);
+            endpoint.write(&self.remote, offset as u64, part).post()?;
+            Ok(())
+        };
+        let start = Instant::now();
+        write()?;
+        wait_for(&self.far.buffer, last, mark)?;
+        let one = start.elapsed();
+        endpoint.flush().wait()?;
+        let start = Instant::now();
+        (0..STREAM).try_for_each(|_| write())?;
+        endpoint.flush().wait()?;
+        let stream = start.elapsed().as_nanos() as f64 / f64::from(STREAM);
+        Ok([one.as_nanos() as f64, stream])
+    }
+
     /// Nanoseconds until the last word of a write, or of a read, has arrived.
     pub(super) fn seen(&self, reads: bool, size: usize, mark: u32) -> Result<f64> {
         let operation = if reads { Read } else { Write };
@@ -318,11 +345,12 @@ impl Pair {
         Ok(self.near.endpoint.flush().wait()?)
     }
 
-    /// Mean time between the writes of a stream, in nanoseconds.
-    pub(super) fn stream(&self, size: usize) -> Result<f64> {
+    /// Mean time between the writes or the reads of a stream, in nanoseconds.
+    pub(super) fn stream(&self, reads: bool, size: usize) -> Result<f64> {
+        let operation = if reads { Read } else { Write };
         let start = Instant::now();
         for _ in 0..STREAM {
-            self.issue(Write, size)?;
+            self.issue(operation, size)?;
         }
         self.near.endpoint.flush().wait()?;
         Ok(start.elapsed().as_nanos() as f64 / f64::from(STREAM))

@@ -6,8 +6,11 @@
 //! both, so nothing waits for another thread to be scheduled.
 
 mod nodes;
+mod overheads;
 mod rates;
 mod signals;
+
+use std::time::Duration;
 
 use anyhow::{ensure, Result};
 use qnic::{Buffer, Endpoint, Nic, Port, RemoteSegment, Segment, SegmentName};
@@ -29,6 +32,7 @@ pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     tables.rounds(rounds, "", true, |round| {
         (1..=RUNS).try_for_each(|run| bench.run(run, round))
     })?;
+    overheads::measure(rounds, tables)?;
     signals::measure(rounds, tables)?;
     rates::measure(rounds, tables)
 }
@@ -41,6 +45,8 @@ struct Bench {
     far_memory: (Buffer, Segment),
     remote: RemoteSegment,
     objects: Objects,
+    /// Other objects, for both; the semaphore has no unit.
+    shared: [Objects; 2],
 }
 
 impl Bench {
@@ -48,8 +54,13 @@ impl Bench {
         let (near, far) = (near.register(Port(7))?, far.register(Port(7))?);
         let (near_memory, far_memory) = (exported(&near, NAME)?, exported(&far, NAME)?);
         let remote = near.import(far.node(), far.port(), NAME, LIMIT)?;
+        let own = far.import(far.node(), far.port(), NAME, LIMIT)?;
         Ok(Bench {
             objects: Objects::new(&near, &remote, 0, 2)?,
+            shared: [
+                Objects::new(&near, &remote, Objects::BYTES, 0)?,
+                Objects::new(&far, &own, Objects::BYTES, 0)?,
+            ],
             near,
             far,
             near_memory,
@@ -61,7 +72,7 @@ impl Bench {
     /// Times a write, and a notifying one.
     fn notify(&self, mark: u32, times: &mut Tables) -> Result<()> {
         // Behind the objects.
-        let at = Objects::BYTES as usize;
+        let at = 2 * Objects::BYTES as usize;
         let bytes = mark.to_le_bytes();
         self.far_memory.0.store_u32(at, 0)?;
         let write = timed(|| {
@@ -86,10 +97,32 @@ impl Bench {
         Ok(self.near.flush().wait()?)
     }
 
+    /// Times what wakes a process that waits.
+    fn wake(&self, times: &mut Tables) -> Result<()> {
+        let [ours, theirs] = &self.shared;
+        let guard = ours.lock.acquire()?;
+        let mut successor = theirs.lock.waiting();
+        let waits = successor.wait(Some(Duration::ZERO)).is_err();
+        ensure!(waits, "two processes hold a lock");
+        let mut waiter = theirs.semaphore.waiting();
+        let waits = waiter.wait(Some(Duration::ZERO)).is_err();
+        ensure!(waits, "a semaphore without units gives one");
+        // Their links have arrived.
+        self.far.flush().wait()?;
+        let release = timed(|| Ok(guard.release()?));
+        times.add(OPERATIONS, "release, to a successor", HERE, release?);
+        successor.wait(Some(LIMIT))?.release()?;
+        let signal = called(|| ours.semaphore.signal())?;
+        times.add(OPERATIONS, "Ssignal, to a waiter", HERE, signal);
+        waiter.wait(Some(LIMIT))?;
+        Ok(())
+    }
+
     /// Times each operation once.
     fn run(&self, mark: u32, times: &mut Tables) -> Result<()> {
         let objects = &self.objects;
         self.notify(mark, times)?;
+        self.wake(times)?;
         let mut add = |name: &str, ns: f64| times.add(OPERATIONS, name, HERE, ns);
         let part = self.near_memory.1.part(0, 4);
         let read = called(|| self.near.read(&self.remote, Objects::BYTES, part).fenced());
@@ -131,6 +164,8 @@ impl Bench {
         }
         add("Swait", called(|| objects.semaphore.wait())?);
         add("Ssignal, no waiter", called(|| objects.semaphore.signal())?);
+        let empty = called(|| objects.queue.remove())?;
+        add("removeQ, none waits", empty);
         add("try_acquire, held", held);
         let try_wait = succeeded(|| objects.semaphore.try_wait(), "there are two units");
         add("try_wait", try_wait?);
