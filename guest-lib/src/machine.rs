@@ -12,6 +12,7 @@
 //! | [`INTERFACE_VARIABLE`] | `qnic` or `pool` |
 //! | [`KEY_VARIABLE`] | 16 hexadecimal digits, others in each run |
 //! | [`PORT_VARIABLE`] | first port: rank r has this port plus r |
+//! | [`APPLICATION_VARIABLE`] | name of the application or the run ([`Place`]) |
 //!
 //! ```no_run
 //! use qnic::machine::Machine;
@@ -42,6 +43,8 @@ pub const NODES_VARIABLE: &str = "QNIC_MACHINE_NODES";
 pub const INTERFACE_VARIABLE: &str = "QNIC_MACHINE_INTERFACE";
 /// Environment variable with the key of the run.
 pub const KEY_VARIABLE: &str = "QNIC_MACHINE_KEY";
+/// Environment variable with the name of the application ([`Place`]).
+pub const APPLICATION_VARIABLE: &str = "QNIC_APPLICATION";
 /// Environment variable with the port of rank 0.
 pub const PORT_VARIABLE: &str = "QNIC_MACHINE_PORT";
 
@@ -78,6 +81,68 @@ pub struct Machine {
     interface: Interface,
     key: u64,
     port: u16,
+}
+
+/// The place of a process in its application, as a launcher says it (Q14): rank
+/// [`RANK_VARIABLE`] of the [`SIZE_VARIABLE`] processes of the application
+/// [`APPLICATION_VARIABLE`]. An endpoint that is [registered](crate::Nic::register) has this name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    application: String,
+    rank: u32,
+    size: u32,
+}
+
+impl Place {
+    /// Process `rank` of the `size` ones of an application.
+    ///
+    /// # Errors
+    /// [`Error::BadName`], [`Error::Setting`]: the rank is not below the size.
+    pub fn new(application: &str, rank: u32, size: u32) -> Result<Self> {
+        crate::names::checked(application, rank)?;
+        if rank >= size {
+            return Err(wrong(RANK_VARIABLE, rank, "a rank below the size"));
+        }
+        Ok(Place {
+            application: application.to_owned(),
+            rank,
+            size,
+        })
+    }
+
+    /// What the environment says; `None` unless it names application, rank and size.
+    ///
+    /// # Errors
+    /// [`Error::BadName`], [`Error::Setting`]
+    pub fn from_environment() -> Result<Option<Self>> {
+        Self::from_variables(std::env::var_os)
+    }
+
+    fn from_variables(get: impl Fn(&'static str) -> Option<OsString>) -> Result<Option<Self>> {
+        let text = |variable| Some(get(variable)?.to_string_lossy().into_owned());
+        let numbers = text(RANK_VARIABLE).zip(text(SIZE_VARIABLE));
+        let Some((application, (rank, size))) = text(APPLICATION_VARIABLE).zip(numbers) else {
+            return Ok(None);
+        };
+        let rank = parse(RANK_VARIABLE, rank, "a rank", number)?;
+        let size = parse(SIZE_VARIABLE, size, "a number of ranks", number)?;
+        Self::new(&application, rank, size).map(Some)
+    }
+
+    /// Name of the application.
+    pub fn application(&self) -> &str {
+        &self.application
+    }
+
+    /// The number of this process, below the size.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many processes the application has.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
 }
 
 impl Machine {
@@ -272,6 +337,25 @@ mod tests {
         assert_eq!(machine.port_of(3), 20_003);
         assert_eq!(machine.interface(), Interface::Pool);
         assert_eq!(machine.key(), 0x00ff_00ff_00ff_00ff);
+    }
+
+    #[test]
+    fn a_place_needs_application_rank_and_size() {
+        let read = |values: [Option<&str>; 3]| {
+            let names = [APPLICATION_VARIABLE, RANK_VARIABLE, SIZE_VARIABLE];
+            let index = |variable| names.iter().position(|name| *name == variable);
+            Place::from_variables(|variable| values[index(variable)?].map(OsString::from))
+        };
+        let place = read([Some("solver"), Some("2"), Some("3")]).unwrap();
+        assert_eq!(place, Some(Place::new("solver", 2, 3).unwrap()));
+        for missing in 0..3 {
+            let mut values = [Some("solver"), Some("2"), Some("3")];
+            values[missing] = None;
+            assert_eq!(read(values).unwrap(), None);
+        }
+        for wrong in [["solver", "3", "3"], ["solver", "x", "3"], ["", "0", "1"]] {
+            assert!(read(wrong.map(Some)).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

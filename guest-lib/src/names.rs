@@ -51,6 +51,11 @@ pub struct Name<'a> {
 }
 
 impl Name<'_> {
+    /// Leaves the name to the endpoint: it is withdrawn when that ends.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
     /// The application.
     pub fn application(&self) -> &str {
         self.name.application()
@@ -149,7 +154,7 @@ fn milliseconds(wait: Duration) -> u32 {
     wait.min(MAX_TIMEOUT_MS.into()) as u32
 }
 
-fn checked(application: &str, process: u32) -> Result<ProcessName> {
+pub(crate) fn checked(application: &str, process: u32) -> Result<ProcessName> {
     ProcessName::new(application, process).ok_or_else(|| Error::BadName(application.to_owned()))
 }
 

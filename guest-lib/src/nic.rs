@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use qnic_abi::command::INLINE_CAPACITY;
 use qnic_abi::counters::CounterSource;
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 use crate::core::{retry, Settings};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::machine::Place;
 use crate::memory::{allocate, Buffer};
 #[cfg(feature = "host")]
 use crate::provider::host::{Node, DEFAULT_MEMORY};
@@ -52,6 +54,7 @@ pub struct Nic {
     provider: Arc<dyn Provider>,
     path: PathBuf,
     settings: Settings,
+    place: Option<Place>,
 }
 
 /// The range of [`Settings::operations`].
@@ -111,6 +114,7 @@ impl Nic {
         let path = path.as_ref();
         let mut nic = Self::with_provider(Arc::new(Device::new(path)), path);
         nic.settings = Settings::from_environment()?;
+        nic.place = Place::from_environment()?;
         let info = nic.provider.info();
         check_version(path, info)?;
         Ok(nic)
@@ -142,6 +146,7 @@ impl Nic {
         }
         Ok(Nic {
             settings,
+            place: Place::from_environment()?,
             ..Self::with_provider(Arc::new(node), socket)
         })
     }
@@ -163,7 +168,23 @@ impl Nic {
             provider,
             path: path.as_ref().to_owned(),
             settings: Settings::DEFAULT,
+            place: None,
         }
+    }
+
+    /// The same NIC, whose endpoints that are registered through this handle have this place in an
+    /// application, whatever the environment says.
+    #[must_use]
+    pub fn with_place(self, place: Place) -> Self {
+        Nic {
+            place: Some(place),
+            ..self
+        }
+    }
+
+    /// The place of this process in an application, if a launcher has said one.
+    pub fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
     }
 
     /// The same NIC, with another inline limit for the endpoints that are registered through
@@ -207,10 +228,34 @@ impl Nic {
     /// Registers this process on a port (N1); port 0 asks for any free one. A
     /// process may register several times, on different ports.
     ///
+    /// If a launcher has said a [place](Nic::place) in an application, the endpoint has this
+    /// name as long as it lives (Q14), unless another one has it: the first of several has it.
+    ///
     /// # Errors
-    /// [`Error::Refused`] with `PortInUse` or `Exhausted`.
+    /// [`Error::Refused`] with `PortInUse` or `Exhausted`; those of
+    /// [`Names::register`](crate::names::Names::register) but [`Error::Name`].
     pub fn register(&self, port: Port) -> Result<Endpoint> {
-        self.register_with(port, 0)
+        let endpoint = self.register_with(port, 0)?;
+        if let Some(place) = &self.place {
+            let names = endpoint.names().timeout(Duration::ZERO);
+            match names.register(place.application(), place.rank()) {
+                Ok(name) => name.keep(),
+                Err(Error::Name(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(endpoint)
+    }
+
+    /// Registers this process on a port as process `process` of an application: it has this
+    /// name as long as it lives.
+    ///
+    /// # Errors
+    /// Those of [`Nic::register`], and [`Error::Name`] if another process has the name.
+    pub fn register_as(&self, port: Port, application: &str, process: u32) -> Result<Endpoint> {
+        let endpoint = self.register_with(port, 0)?;
+        endpoint.names().register(application, process)?.keep();
+        Ok(endpoint)
     }
 
     pub(crate) fn register_with(&self, port: Port, flags: u32) -> Result<Endpoint> {

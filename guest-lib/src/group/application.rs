@@ -9,6 +9,7 @@ use super::{Group, Membership};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::names::Name;
+use crate::nic::Nic;
 
 /// A process's place in its application: its name, and the group of all processes of the
 /// application. Dropped, it leaves both.
@@ -66,6 +67,23 @@ impl<'a> Application<'a> {
             group,
             name,
         })
+    }
+
+    /// Joins as a launcher says it: `nic` [has](crate::Nic::place) the place of this process. `None`
+    /// if no launcher has said one.
+    ///
+    /// # Errors
+    /// Those of [`Application::join`]
+    pub fn join_placed(
+        endpoint: &'a Endpoint,
+        nic: &Nic,
+        timeout: Duration,
+    ) -> Result<Option<Self>> {
+        let Some(place) = nic.place() else {
+            return Ok(None);
+        };
+        let (application, rank) = (place.application(), place.rank());
+        Self::join(endpoint, application, rank, place.size(), timeout).map(Some)
     }
 
     /// Its name.

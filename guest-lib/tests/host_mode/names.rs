@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use qnic::group::Application;
+use qnic::machine::Place;
 use qnic::{Endpoint, Error, NodeId, Port, Status};
 
 use crate::cluster::{status, Cluster, SOON};
@@ -123,6 +124,52 @@ fn what_is_wrong_with_a_name_is_said() {
     let _name = endpoint.names().register("many", 8).unwrap();
     let found = endpoint.names().find("many", 7, NOW);
     assert_eq!(status(found), Status::NameNotFound);
+}
+
+/// A launcher says application, rank and size: each endpoint has its name at once, and all of them
+/// form the group of the application.
+#[test]
+fn a_launcher_gives_names_and_the_group_of_the_application() {
+    let cluster = Cluster::new(2);
+    let place = |rank| Place::new("launched", rank, 3).unwrap();
+    let nics: Vec<_> = (0..3u32)
+        .map(|rank| cluster.nic(rank as u16 % 2).with_place(place(rank)))
+        .collect();
+    let endpoints: Vec<_> = nics
+        .iter()
+        .map(|nic| nic.register(Port(0)).unwrap())
+        .collect();
+    let places = endpoints.iter().map(|it| (it.node(), it.port()));
+    for (rank, place) in (0..).zip(places) {
+        let names = endpoints[0].names();
+        assert_eq!(names.find("launched", rank, SOON).unwrap(), place);
+    }
+    // A further endpoint of a rank has no name, and takes none away.
+    let further = nics[1].register(Port(0)).unwrap();
+    let found = further.names().find("launched", 1, SOON).unwrap();
+    assert_eq!(found, (endpoints[1].node(), endpoints[1].port()));
+    std::thread::scope(|scope| {
+        for ((rank, nic), endpoint) in (0..).zip(&nics).zip(&endpoints) {
+            scope.spawn(move || {
+                let joined = Application::join_placed(endpoint, nic, SOON).unwrap();
+                let joined = joined.expect("a place");
+                assert_eq!((joined.rank(), joined.size()), (rank, 3));
+                joined.barrier().timeout(SOON).wait().unwrap();
+            });
+        }
+    });
+    // The name stays as long as the endpoint.
+    let alone = cluster.nic(0);
+    let named = alone.register_as(Port(9), "alone", 7).unwrap();
+    let found = further.names().find("alone", 7, SOON).unwrap();
+    assert_eq!(found, (NodeId(0), Port(9)));
+    let taken = cluster.nic(0).register_as(Port(10), "alone", 7);
+    assert!(matches!(taken, Err(Error::Name(_))));
+    drop(named);
+    let _next = cluster.nic(0).register_as(Port(9), "alone", 7).unwrap();
+    assert!(Application::join_placed(&further, &alone, NOW)
+        .unwrap()
+        .is_none());
 }
 
 /// No process is told where another is.

@@ -26,6 +26,7 @@ const SIGKILL: u8 = 9;
 /// | `QNIC_MACHINE_NODES` | the numbers of the NICs of all ranks, in their order, with commas |
 /// | `QNIC_MACHINE_INTERFACE` | `qnic` or `pool` |
 /// | `QNIC_MACHINE_KEY` | 16 hexadecimal digits by chance, the same for all ranks of this run only |
+/// | `QNIC_APPLICATION` | a name of the run, `run-` and 12 hexadecimal digits by chance |
 /// | `QNIC_MACHINE_PORT` | the first datagram port of this run; rank r has the r-th from there |
 pub struct MachineRun {
     machine: Machine,
@@ -71,7 +72,8 @@ impl Cluster {
                 ..node.clone()
             });
         }
-        let shared = shared(&machine, &numbers, slot.ports().start, random_key()?);
+        let chance = (random()?, random()?);
+        let shared = shared(&machine, &numbers, slot.ports().start, chance);
         Ok(MachineRun {
             machine,
             nodes,
@@ -149,7 +151,7 @@ fn shared(
     machine: &Machine,
     numbers: &[u16],
     first_port: u16,
-    key: u64,
+    (key, run): (u64, u64),
 ) -> Vec<(&'static str, String)> {
     let nodes: Vec<_> = numbers.iter().map(u16::to_string).collect();
     vec![
@@ -159,11 +161,12 @@ fn shared(
         ("QNIC_MACHINE_INTERFACE", machine.interface.to_string()),
         ("QNIC_MACHINE_KEY", format!("{key:016x}")),
         ("QNIC_MACHINE_PORT", first_port.to_string()),
+        ("QNIC_APPLICATION", format!("run-{:012x}", run >> 16)),
     ]
 }
 
-/// A key that no other run guesses.
-fn random_key() -> Result<u64> {
+/// A number that no other run guesses.
+fn random() -> Result<u64> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; 8];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn ranks_are_told_what_they_share() {
-        let shared = shared(&machine(), &[4, 2, 4], 2512, 0xab);
+        let shared = shared(&machine(), &[4, 2, 4], 2512, (0xab, 0xcd_0000));
         let lines: Vec<_> = shared.iter().map(|(n, v)| format!("{n}={v}")).collect();
         let expected = [
             "QNIC_MACHINE=lab",
@@ -220,6 +223,7 @@ mod tests {
             "QNIC_MACHINE_INTERFACE=pool",
             "QNIC_MACHINE_KEY=00000000000000ab",
             "QNIC_MACHINE_PORT=2512",
+            "QNIC_APPLICATION=run-0000000000cd",
         ];
         assert_eq!(lines, expected);
     }
@@ -233,13 +237,13 @@ mod tests {
         let one = cluster.begin_machine_run("lab", Some(3)).unwrap();
         let two = cluster.begin_machine_run("lab", None).unwrap();
         assert_eq!((one.nodes(), two.nodes()), (vec!["a"; 3], vec!["a"]));
-        for name in ["QNIC_MACHINE_KEY", "QNIC_MACHINE_PORT"] {
+        for name in ["QNIC_MACHINE_KEY", "QNIC_MACHINE_PORT", "QNIC_APPLICATION"] {
             let of = |run: &MachineRun| run.shared.iter().find(|(n, _)| *n == name).cloned();
             assert_ne!(of(&one), of(&two), "{name}");
         }
         let command = one.command(&GuestCommand::new("x"), 2);
         let rank = (b"QNIC_RANK".to_vec(), b"2".to_vec());
-        assert!(command.start.env.contains(&rank) && command.start.env.len() == 7);
+        assert!(command.start.env.contains(&rank) && command.start.env.len() == 8);
         let refused = cluster.begin_machine_run("lab", Some(0));
         assert!(matches!(refused, Err(Error::Machine(_))));
     }
