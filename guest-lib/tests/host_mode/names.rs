@@ -131,9 +131,10 @@ fn what_is_wrong_with_a_name_is_said() {
 #[test]
 fn a_launcher_gives_names_and_the_group_of_the_application() {
     let cluster = Cluster::new(2);
+    let opened = [cluster.nic(0), cluster.nic(1)];
     let place = |rank| Place::new("launched", rank, 3).unwrap();
     let nics: Vec<_> = (0..3u32)
-        .map(|rank| cluster.nic(rank as u16 % 2).with_place(place(rank)))
+        .map(|rank| opened[rank as usize % 2].clone().with_place(place(rank)))
         .collect();
     let endpoints: Vec<_> = nics
         .iter()
@@ -159,14 +160,14 @@ fn a_launcher_gives_names_and_the_group_of_the_application() {
         }
     });
     // The name stays as long as the endpoint.
-    let alone = cluster.nic(0);
+    let [alone, _] = opened;
     let named = alone.register_as(Port(9), "alone", 7).unwrap();
     let found = further.names().find("alone", 7, SOON).unwrap();
     assert_eq!(found, (NodeId(0), Port(9)));
-    let taken = cluster.nic(0).register_as(Port(10), "alone", 7);
+    let taken = alone.register_as(Port(10), "alone", 7);
     assert!(matches!(taken, Err(Error::Name(_))));
     drop(named);
-    let _next = cluster.nic(0).register_as(Port(9), "alone", 7).unwrap();
+    let _next = alone.register_as(Port(9), "alone", 7).unwrap();
     assert!(Application::join_placed(&further, &alone, NOW)
         .unwrap()
         .is_none());
