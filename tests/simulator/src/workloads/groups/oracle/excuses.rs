@@ -36,12 +36,18 @@ impl CollectiveOracle {
         match status {
             Status::PeerGone if who.1 == 0 => plan.disturbed.contains(&who.0.into()),
             Status::PeerGone => named_may(|seat| seat.gone),
-            // The time of any member's call is over; a member that it waits for is named.
+            // The time of any member's call is over, perhaps of a later one; a member that it waits for is
+            // named, or its node.
             Status::TimedOut => {
-                let waited_for = |seat: &Seat| seat.name.0 == who.0 && !done(&seat);
-                let whole_node = who.1 == 0 && plan.seats.iter().any(waited_for);
-                let late = plan.seats.iter().any(|seat| seat.is_late(now));
-                late && (named.is_some() || whole_node)
+                let mut late = plan.seats.iter().flat_map(|seat| seat.late_calls(now));
+                let joins_late = plan.seats.iter().any(|seat| seat.joins_late(now));
+                let is_named = |seat: &Seat| match who.1 {
+                    0 => seat.name.0 == who.0,
+                    _ => seat.name == who,
+                };
+                let named: Vec<_> = plan.seats.iter().filter(|seat| is_named(seat)).collect();
+                let waits = |call: usize| named.iter().any(|seat| !seat.has_done(call));
+                joins_late && !named.is_empty() || late.any(waits)
             }
             Status::PageUnavailable => named_may(|seat| seat.lacked),
             Status::BadKey | Status::NoSuchSegment => {

@@ -160,14 +160,22 @@ impl Seat {
     /// Returns true if the time of something that it waits for is over. A call that may take
     /// longer than anything stays broken has no such excuse.
     pub(super) fn is_late(&self, now: u64) -> bool {
+        self.joins_late(now) || self.late_calls(now).next().is_some()
+    }
+
+    /// Returns true if the time of its join is over.
+    pub(super) fn joins_late(&self, now: u64) -> bool {
         let join = self.join.filter(|join| join.end != Some(Status::Ok));
-        let join = join.is_some_and(|join| join.issued + join.timeout <= now);
-        let open = self
-            .calls
-            .iter()
-            .filter(|call| call.end != Some(Status::Ok));
-        let mut short = open.filter(|call| call.timeout < CALL_TIMEOUT);
-        join || short.any(|call| call.issued + call.timeout <= now)
+        join.is_some_and(|join| join.issued + join.timeout <= now)
+    }
+
+    /// The numbers of its calls whose time is over.
+    pub(super) fn late_calls(&self, now: u64) -> impl Iterator<Item = usize> + '_ {
+        let open = self.calls.iter().enumerate();
+        let open = open.filter(|(_, call)| call.end != Some(Status::Ok));
+        let short = open.filter(|(_, call)| call.timeout < CALL_TIMEOUT);
+        let late = short.filter(move |(_, call)| call.issued + call.timeout <= now);
+        late.map(|(number, _)| number)
     }
 }
 
