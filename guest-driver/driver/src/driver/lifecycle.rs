@@ -81,11 +81,13 @@ impl<P: MemoryManager> Driver<P> {
     fn print_memory_map(&self) {
         for part in self.device.geometry.parts() {
             let end = part.offset + part.bytes;
-            let line = format_args!(
-                "SRAM {:#010x} to {end:#010x}: {}, written by {}",
-                part.offset, part.name, part.writer
+            self.device.platform.log(
+                Level::Info,
+                format_args!(
+                    "SRAM {:#010x} to {end:#010x}: {}, written by {}",
+                    part.offset, part.name, part.writer
+                ),
             );
-            self.device.platform.log(Level::Info, line);
         }
     }
 
