@@ -219,7 +219,7 @@ mod tests {
         let refused: [(Status, Change); 9] = [
             (Status::Malformed, |raw| raw.header.remote_port = 0.into()),
             (Status::Malformed, |raw| raw.source_port = 0.into()),
-            (Status::Malformed, |raw| raw.flags = 2),
+            (Status::Malformed, |raw| raw.flags = 4),
             (Status::Malformed, |raw| raw.address = 0x1000.into()),
             (Status::Malformed, |raw| raw.reserved0 = 1),
             (Status::Malformed, |raw| raw.reserved1 = 1.into()),
