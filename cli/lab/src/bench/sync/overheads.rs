@@ -35,6 +35,7 @@ const FUNCTIONS: [(&str, Function, u64); 10] = [
 pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     tables.rounds(rounds, ", the owner's NIC", true, |round| {
         let Pair { net, a, b } = Pair::on(Net::new(2, 256, 8, &Limits::default()));
+        let mut executed = 0;
         for _ in 0..RUNS {
             b.store(page(0), &[0; 32]);
             let read = owner(&net, || {
@@ -50,6 +51,12 @@ pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
                     operation.record(record).issue();
                     record += 1;
                 })?;
+                executed += u64::from(TOGETHER);
+                let found = net.counters(1).atomics;
+                ensure!(
+                    found == executed,
+                    "{name}: {found} of {executed} were executed"
+                );
                 round.add("overheads", name, HERE, each);
             }
         }
