@@ -361,7 +361,9 @@ impl Cluster {
     }
 
     /// Polls a NIC once, after handing over what has arrived anywhere; serves its
-    /// events.
+    /// events. Part of the loop that calls it: the programs that count instructions measure NICs, and
+    /// not calls.
+    #[inline(always)]
     pub fn poll(&mut self, node: usize) -> Progress {
         self.hand_over();
         let (nic, host, mut links) = self.split(node);

@@ -135,6 +135,7 @@ impl Inbox {
     }
 
     /// What a message has found that has come. The process pays for walks over receives.
+    #[inline]
     pub(super) fn arrive(
         &mut self,
         limits: &Limits,
@@ -143,8 +144,10 @@ impl Inbox {
     ) -> Result<Found, Full> {
         let space = self.space(header.space, limits);
         let found = space.arrive(header.source, header.tag, number);
-        let walked = space.take_walked();
-        self.walked += walked;
+        match space.take_walked() {
+            0 => {}
+            walked => self.walked += walked,
+        }
         found
     }
 

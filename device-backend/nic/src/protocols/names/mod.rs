@@ -480,6 +480,8 @@ impl Protocol for ProcessNames {
         busy
     }
 
+    /// Each poll asks.
+    #[inline]
     fn deadline(&self) -> Option<Time> {
         if self.waits.has_changed() || self.known.is_sweeping() {
             return Some(Time(0));

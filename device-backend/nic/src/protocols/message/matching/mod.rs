@@ -147,10 +147,10 @@ impl<S: Copy + Eq + Hash, R: Copy> Entry<RECEIVE_BINS> for Receive<S, R> {
     type Bin = Pattern<S>;
 
     fn bins(&self) -> [Pattern<S>; RECEIVE_BINS] {
-        [match self.rare {
-            true => Pattern::RARE,
-            false => self.pattern,
-        }]
+        if self.rare {
+            return [Pattern::rare()];
+        }
+        [self.pattern]
     }
 }
 
@@ -257,10 +257,11 @@ impl<S: Copy + Eq + Hash, R: Copy, M: Copy> Matching<S, R, M> {
     /// Takes a posted receive out, if it is still there.
     pub fn cancel(&mut self, id: ReceiveId) -> Option<Receive<S, R>> {
         let receive = self.receives.remove(id.0)?;
-        match receive.rare {
-            true => self.rare -= 1,
-            false => self.masks.remove(receive.pattern.mask()),
+        if receive.rare {
+            self.rare -= 1;
+            return Some(receive);
         }
+        self.masks.remove(receive.pattern.mask());
         Some(receive)
     }
 
@@ -327,7 +328,13 @@ impl<S: Copy + Eq + Hash, R: Copy, M: Copy> Matching<S, R, M> {
 
     /// How many receives messages have looked at one by one since this was asked last.
     pub fn take_walked(&mut self) -> usize {
-        std::mem::take(&mut self.walked)
+        match self.walked {
+            0 => 0,
+            walked => {
+                self.walked = 0;
+                walked
+            }
+        }
     }
 
     fn find_receive(&mut self, source: S, tag: u64) -> Option<Receive<S, R>> {
@@ -343,7 +350,7 @@ impl<S: Copy + Eq + Hash, R: Copy, M: Copy> Matching<S, R, M> {
     /// The first receive that takes a message, of `first` and those with rare masks.
     #[cold]
     fn walk(&mut self, source: S, tag: u64, first: Option<EntryId>) -> Option<EntryId> {
-        for receive in self.receives.in_bin(0, &Pattern::RARE) {
+        for receive in self.receives.in_bin(0, &Pattern::rare()) {
             let ReceiveId(id) = receive.id;
             self.walked += 1;
             match first {
@@ -382,11 +389,14 @@ pub struct Pattern<S> {
 
 impl<S> Pattern<S> {
     /// Names the bin of receives with rare masks: no pattern has bits that it ignores.
-    const RARE: Self = Pattern {
-        source: None,
-        tag: u64::MAX,
-        ignore: u64::MAX,
-    };
+    #[cold]
+    fn rare() -> Self {
+        Pattern {
+            source: None,
+            tag: u64::MAX,
+            ignore: u64::MAX,
+        }
+    }
 }
 
 impl<S: Copy + Eq> Pattern<S> {
