@@ -96,6 +96,8 @@ pub(super) struct Collectives {
     /// The last ticket or name.
     last_name: u64,
     deadlines: BTreeSet<(Time, Due)>,
+    /// When to look again at the collectives whose neighbours were asked.
+    seeks: BTreeMap<(GroupId, u32), Time>,
     outbox: Outbox,
     /// Jobs that wait for pages, by number: a collective of a group.
     jobs: BTreeMap<u64, (GroupId, u32)>,

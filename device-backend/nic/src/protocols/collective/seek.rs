@@ -116,11 +116,11 @@ impl Collectives {
                 group.put_seek(sequence, Seek { until, ..seek });
             }
         }
-        let less_patient = u32::try_from((wait - wait / 8) / MICROSECOND).unwrap_or(u32::MAX);
+        let shorter = u32::try_from((wait - wait / 8) / MICROSECOND).unwrap_or(u32::MAX);
         let seek = GroupSeek {
             number: id.number.into(),
             sequence: sequence.into(),
-            wait_us: less_patient.into(),
+            wait_us: shorter.into(),
             home: id.home.into(),
             reserved: Default::default(),
         };
@@ -165,6 +165,7 @@ impl Collectives {
         id: GroupId,
         sequence: u32,
     ) {
+        self.seeks.remove(&(id, sequence));
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
@@ -196,7 +197,9 @@ impl Collectives {
         if group.is_some_and(|group| group.put_seek(sequence, seek)) {
             let again = cx.now.after(pause(&cx.core.limits));
             let due = Due::Seek(id, sequence);
-            self.deadlines.retain(|(_, other)| *other != due);
+            if let Some(earlier) = self.seeks.insert((id, sequence), again) {
+                self.deadlines.remove(&(earlier, due));
+            }
             self.deadlines.insert((again, due));
         }
     }
