@@ -33,6 +33,9 @@
 //! M bounds what stands in SRAM, not what a process may have under way: [`crate::message`]'s
 //! commands name memory without a context.
 //!
+//! A NIC can have fewer contexts, shorter regions and smaller pools than the layout has room for
+//! ([`Counts`], Q1). Those that it has stand in front; it refuses the others.
+//!
 //! # Memory of a context
 //! | flags | bytes |
 //! |---|---|
@@ -55,11 +58,12 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use crate::command::{CommandHeader, DESCRIPTOR_BYTES};
 use crate::PAGE_SIZE;
+use qnic_limits::Counts;
 
-/// Contexts of each direction in a window: M of Q4.
+/// Contexts of each direction that a window has room for: M of Q4 at most ([`Counts`]).
 pub const CONTEXTS: usize = 32;
 
-/// Page descriptors in the region of a context: K of Q5.
+/// Page descriptors that the region of a context has room for: K of Q5 at most.
 pub const CONTEXT_PAGES: usize = 8;
 
 /// Page descriptors in a list of [`ContextFlags::LIST`]: as many as a page of the pool has room
@@ -73,8 +77,14 @@ pub const REGION_BYTES: usize = CONTEXT_PAGES * size_of::<PageDescriptor>();
 /// Size in bytes of a context with its region.
 pub const CONTEXT_BYTES: usize = size_of::<MessageContext>() + REGION_BYTES;
 
-/// Pages of the buffer pool: Q of Q7.
+/// Pages of the buffer pool that a host area has room for: Q of Q7 at most.
 pub const POOL_PAGES: usize = 16;
+
+const _: () = assert!(
+    Counts::MOST.contexts as usize == CONTEXTS
+        && Counts::MOST.context_pages as usize == CONTEXT_PAGES
+        && Counts::MOST.pool_pages as usize == POOL_PAGES
+);
 
 numbered! {
     /// Opcodes of contexts.
@@ -153,7 +163,7 @@ layouts! {
         /// Endpoint of the receiver, below [`crate::message::ENDPOINTS`].
         pub endpoint: U16,
         /// With POOL: the page of the pool with the first byte; with LIST: that with the
-        /// descriptors. Below [`POOL_PAGES`].
+        /// descriptors. Below the pages of the NIC's pools.
         pub pool_page: U16,
         /// With POOL: where in that page it stands.
         pub pool_offset: U16,
@@ -193,7 +203,7 @@ layouts! {
     pub struct ContextCommand {
         /// With an [`Opcode`], and node and port of the context; the inline length is zero.
         pub header: CommandHeader,
-        /// Number of the context of its direction, below [`CONTEXTS`].
+        /// Number of the context of its direction, below the contexts of the NIC.
         pub context: U32,
         /// Zero.
         pub reserved0: U32,
@@ -219,6 +229,11 @@ impl ContextCommand {
             ..Self::default()
         }
     }
+}
+
+/// Bytes of a short message that the regions of a NIC have room for.
+pub const fn region_bytes(counts: Counts) -> usize {
+    counts.context_pages as usize * size_of::<PageDescriptor>()
 }
 
 /// How many pages `length` bytes lie in that begin `offset` bytes into their first page.

@@ -41,7 +41,7 @@ pub const MAGIC: usize = 0;
 /// Offset of [`SramHeader::state`] in SRAM (u32, written by the NIC).
 pub const STATE: usize = 16;
 
-pub use qnic_limits::{DEFAULT_WINDOWS, MAX_WINDOWS};
+pub use qnic_limits::{Counts, DEFAULT_WINDOWS, MAX_WINDOWS};
 
 /// Segments that one process can export at the same time.
 pub const SEGMENTS_PER_PROCESS: u32 = 256;
@@ -70,7 +70,7 @@ layouts! {
         pub windows: U32,
         /// Size of a window in bytes.
         pub window_bytes: U32,
-        /// Entries of a command queue.
+        /// Entries of a command queue (N of Q2).
         pub command_entries: U32,
         /// Size of an entry in bytes.
         pub command_bytes: U32,
@@ -120,8 +120,21 @@ pub enum GeometryError {
     Frames(u64),
     /// No windows, or more than [`MAX_WINDOWS`].
     Windows(u32),
+    /// The named one of the [`Counts`] is out of range.
+    Count(&'static str),
     /// The header's own fields contradict each other: the named field is the first that does.
     Inconsistent(&'static str),
+}
+
+impl core::fmt::Display for GeometryError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            GeometryError::Frames(frames) => write!(f, "{frames} page frames are out of range"),
+            GeometryError::Windows(windows) => write!(f, "{windows} windows are out of range"),
+            GeometryError::Count(name) => write!(f, "the number {name} is out of range"),
+            GeometryError::Inconsistent(name) => write!(f, "{name} contradicts the other fields"),
+        }
+    }
 }
 
 /// Where everything is in an SRAM: a checked [`SramHeader`].
@@ -139,6 +152,8 @@ pub struct Geometry {
     pub sram_bytes: u64,
     /// Number of windows.
     pub windows: u32,
+    /// What each process has.
+    pub counts: Counts,
     /// Offset of the page table.
     pub table_offset: usize,
     /// Rows of the page table, a power of two.
@@ -231,6 +246,7 @@ impl Geometry {
             doorbells,
             sram_bytes: (dirty_nic + dirty_bytes).next_power_of_two(),
             windows,
+            counts: Counts::MOST,
             windows_offset: windows_offset as usize,
             table_offset: table as usize,
             rows,
@@ -241,6 +257,15 @@ impl Geometry {
             dirty_driver_offset: dirty_driver as usize,
             dirty_nic_offset: dirty_nic as usize,
         })
+    }
+
+    /// The same with other counts: offsets do not depend on them.
+    ///
+    /// # Errors
+    /// [`GeometryError::Count`]
+    pub fn with_counts(self, counts: Counts) -> Result<Self, GeometryError> {
+        let counts = counts.check().map_err(GeometryError::Count)?;
+        Ok(Geometry { counts, ..self })
     }
 
     /// The header that describes this geometry, magic included; the time is the NIC's to set.
@@ -256,15 +281,15 @@ impl Geometry {
             windows_offset: (self.windows_offset as u64).into(),
             windows: self.windows.into(),
             window_bytes: (WINDOW_BYTES as u32).into(),
-            command_entries: (crate::window::COMMAND_ENTRIES as u32).into(),
+            command_entries: self.counts.command_entries.into(),
             command_bytes: (crate::command::COMMAND_BYTES as u32).into(),
             inline_max: (crate::command::DEFAULT_INLINE_MAX as u32).into(),
             signal_counters: crate::host_area::SIGNAL_COUNTERS.into(),
             host_pages: (crate::host_area::HOST_PAGES as u32).into(),
             segments_per_process: SEGMENTS_PER_PROCESS.into(),
-            contexts: (crate::context::CONTEXTS as u32).into(),
-            context_pages: (crate::context::CONTEXT_PAGES as u32).into(),
-            pool_pages: (crate::context::POOL_PAGES as u32).into(),
+            contexts: self.counts.contexts.into(),
+            context_pages: self.counts.context_pages.into(),
+            pool_pages: self.counts.pool_pages.into(),
             peer_timeout_ms: 0.into(),
             table_offset: (self.table_offset as u64).into(),
             table_rows: self.rows.into(),
@@ -289,6 +314,12 @@ impl Geometry {
             header.windows.get(),
             header.doorbells.get(),
         )?;
+        let geometry = geometry.with_counts(Counts {
+            command_entries: header.command_entries.get(),
+            contexts: header.contexts.get(),
+            context_pages: header.context_pages.get(),
+            pool_pages: header.pool_pages.get(),
+        })?;
         let mut expected = geometry.header();
         expected.magic = header.magic;
         expected.abi_version = header.abi_version;
@@ -373,6 +404,59 @@ mod tests {
             assert!(g.rows >= frames && g.rows.is_power_of_two());
             assert_eq!(Geometry::from_header(&g.header(), g.sram_bytes), Ok(g));
         }
+    }
+
+    /// Another geometry is read from the header, and none that cannot be (Q1).
+    #[test]
+    fn counts_are_those_of_the_header() {
+        let counts = Counts {
+            command_entries: 16,
+            contexts: 5,
+            context_pages: 3,
+            pool_pages: 2,
+        };
+        let g = Geometry::new(NodeId(0), 4096, 128, 14).unwrap();
+        let few = g.with_counts(counts).unwrap();
+        assert_eq!(Geometry::from_header(&few.header(), g.sram_bytes), Ok(few));
+        type Set = fn(&mut SramHeader, u32);
+        let fields: [(&str, Set, &[u32]); 4] = [
+            (
+                "contexts",
+                |it, to| it.contexts = to.into(),
+                &[0, 33, u32::MAX],
+            ),
+            (
+                "command_entries",
+                |it, to| it.command_entries = to.into(),
+                &[0, 8, 48, 128, u32::MAX],
+            ),
+            (
+                "context_pages",
+                |it, to| it.context_pages = to.into(),
+                &[0, 9, u32::MAX],
+            ),
+            (
+                "pool_pages",
+                |it, to| it.pool_pages = to.into(),
+                &[0, 17, u32::MAX],
+            ),
+        ];
+        for (name, set, values) in fields {
+            for value in values {
+                let mut header = few.header();
+                set(&mut header, *value);
+                let refused = Geometry::from_header(&header, g.sram_bytes);
+                assert_eq!(refused, Err(GeometryError::Count(name)), "{value}");
+            }
+        }
+        let mut header = few.header();
+        header.contexts = 9.into();
+        let refused = Geometry::from_header(&header, g.sram_bytes);
+        assert_eq!(
+            refused,
+            Err(GeometryError::Count("command_entries")),
+            "N ≥ 2M"
+        );
     }
 
     #[test]

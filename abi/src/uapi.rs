@@ -38,6 +38,7 @@ use zerocopy::little_endian::{I64, U16, U32, U64};
 
 use crate::counters::{self, CounterPage, CounterSource};
 use crate::export::ExportOptions;
+use crate::header::Counts;
 use crate::ids::Secret;
 
 /// mmap offset of the window.
@@ -93,7 +94,7 @@ layouts! {
     ///
     /// Fails with `PortInUse`, `Exhausted`, and `AccessDenied` with [`PHYSICAL`] from a
     /// process without privilege (in Linux: `CAP_SYS_RAWIO`).
-    #[bytes(28)]
+    #[bytes(36)]
     pub struct Register {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
@@ -113,6 +114,14 @@ layouts! {
         pub flags: U32,
         /// Out: after how many milliseconds of silence the NIC gives up another one (U10).
         pub peer_timeout_ms: U32,
+        /// Out: entries of the command queue (N of Q2).
+        pub command_entries: U16,
+        /// Out: contexts of each direction (M of Q4).
+        pub contexts: U16,
+        /// Out: page descriptors in the region of a context (K of Q5).
+        pub context_pages: U16,
+        /// Out: pages of the buffer pool (Q of Q7).
+        pub pool_pages: U16,
     }
 
     /// Exports a range of the calling process's memory (N2).
@@ -316,6 +325,29 @@ impl Counters {
     }
 }
 
+impl Register {
+    /// The counts of the NIC, not checked.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            command_entries: self.command_entries.get().into(),
+            contexts: self.contexts.get().into(),
+            context_pages: self.context_pages.get().into(),
+            pool_pages: self.pool_pages.get().into(),
+        }
+    }
+
+    /// The answer with these counts, which are checked.
+    pub fn with_counts(self, counts: Counts) -> Self {
+        Register {
+            command_entries: (counts.command_entries as u16).into(),
+            contexts: (counts.contexts as u16).into(),
+            context_pages: (counts.context_pages as u16).into(),
+            pool_pages: (counts.pool_pages as u16).into(),
+            ..self
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,7 +355,7 @@ mod tests {
     #[test]
     fn ioctl_numbers_are_linux_iowr() {
         // _IOWR('Q', 1, 28 bytes) of <asm-generic/ioctl.h>
-        assert_eq!(REGISTER, 0xc01c_5101);
+        assert_eq!(REGISTER, 0xc024_5101);
         assert_eq!(INFO, 0xc020_5107);
         assert_eq!(COUNTERS, 0xc1f8_5110);
     }

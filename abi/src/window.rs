@@ -72,6 +72,7 @@ use crate::command::COMMAND_BYTES;
 use crate::context::{CONTEXTS, CONTEXT_BYTES};
 use crate::host_area::SIGNAL_COUNTERS;
 use crate::PAGE_SIZE;
+use qnic_limits::Counts;
 
 /// Offset of the *awake* word (u64, written by the NIC): non-zero while the NIC
 /// polls this command queue.
@@ -99,7 +100,7 @@ pub const ARMED: usize = 0x100;
 /// Offset of the command queue.
 pub const COMMAND_QUEUE: usize = PAGE_SIZE;
 
-/// Entries of the command queue (N12).
+/// Entries that the command queue has room for: N of Q2 at most ([`Counts`], N12).
 pub const COMMAND_ENTRIES: usize = 64;
 
 /// The NIC publishes its head every so many commands read (Q2).
@@ -119,6 +120,7 @@ pub const WINDOW_BYTES: usize = 7 * PAGE_SIZE;
 
 const _: () = assert!(COMMAND_QUEUE + COMMAND_ENTRIES * COMMAND_BYTES == SEND_CONTEXTS);
 const _: () = assert!(RECEIVE_CONTEXTS + CONTEXTS * CONTEXT_BYTES == WINDOW_BYTES);
+const _: () = assert!(Counts::MOST.command_entries as usize == COMMAND_ENTRIES);
 const _: () = assert!(2 * CONTEXTS <= COMMAND_ENTRIES, "N ≥ 2M (Q2)");
 const _: () = assert!(ARMED + SIGNAL_COUNTERS as usize / 8 <= COMMAND_QUEUE);
 
@@ -139,7 +141,8 @@ pub const fn receive_context_offset(context: usize) -> usize {
     RECEIVE_CONTEXTS + context % CONTEXTS * CONTEXT_BYTES
 }
 
-/// Offset within the window of entry `index` of the command queue; indices wrap.
+/// Offset within the window of entry `index` of the command queue ([`Counts::place`]); indices
+/// beyond all that there is room for wrap.
 pub const fn command_offset(index: u64) -> usize {
     COMMAND_QUEUE + (index % COMMAND_ENTRIES as u64) as usize * COMMAND_BYTES
 }

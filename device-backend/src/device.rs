@@ -372,11 +372,14 @@ fn add_nic(
         frames: ram::frames(settings.ram),
         windows: settings.windows,
         doorbells: settings.doorbells,
-        limits: limits.clone(),
+        limits: Limits {
+            counts: settings.counts.into(),
+            ..limits.clone()
+        },
         routes: plan.routes(settings.node),
         nodes,
     })
-    .map_err(|error| anyhow!("NIC \"{name}\": no SRAM can be laid out: {error:?}"))?;
+    .map_err(|error| anyhow!("NIC \"{name}\": no SRAM can be laid out: {error}"))?;
     let sram_bytes = nic.geometry().sram_bytes;
     let sram = Sram::new(name, sram_bytes).with_context(|| format!("NIC \"{name}\""))?;
     let sram_file = sram.file().try_clone().context(REFUSED)?;

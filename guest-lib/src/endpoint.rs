@@ -72,10 +72,10 @@ impl Endpoint {
         process: Box<dyn Process>,
         provider: Arc<dyn Provider>,
         settings: Settings,
-    ) -> Self {
-        Endpoint {
-            core: Arc::new(Core::new(process, provider, settings)),
-        }
+    ) -> Result<Self> {
+        Ok(Endpoint {
+            core: Arc::new(Core::new(process, provider, settings)?),
+        })
     }
 
     /// Another handle of the same endpoint.

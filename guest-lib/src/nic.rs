@@ -263,7 +263,7 @@ impl Nic {
         match retry(what, || self.provider.register(port.0, flags))? {
             Registration::Done(process) => {
                 let provider = self.provider.clone();
-                Ok(Endpoint::new(process, provider, self.settings))
+                Endpoint::new(process, provider, self.settings)
             }
             Registration::Refused(status) => Err(Error::refused(what(), status)),
         }

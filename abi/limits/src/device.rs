@@ -50,3 +50,61 @@ pub const MAX_VOLUMES: usize = 8;
 
 /// Servers of a volume.
 pub const MAX_SERVERS: usize = 16;
+
+/// How much of its window and of its host area a process can use (Q1).
+///
+/// Their layout has room for [`Counts::MOST`]. A NIC can have less of each; its header says how
+/// much, and what uses a NIC goes by that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Entries of a command queue: N of Q2. A power of two, 16 at least and twice the contexts.
+    pub command_entries: u32,
+    /// Contexts of each direction: M of Q4.
+    pub contexts: u32,
+    /// Page descriptors in the region of a context: K of Q5.
+    pub context_pages: u32,
+    /// Pages of the buffer pool: Q of Q7.
+    pub pool_pages: u32,
+}
+
+impl Counts {
+    /// As much as the layout has room for.
+    pub const MOST: Counts = Counts {
+        command_entries: 64,
+        contexts: 32,
+        context_pages: 8,
+        pool_pages: 16,
+    };
+
+    /// The counts, if a NIC can have them.
+    ///
+    /// # Errors
+    /// The name of the first that is out of range.
+    pub const fn check(self) -> Result<Self, &'static str> {
+        const fn in_range(value: u32, most: u32) -> bool {
+            value >= 1 && value <= most
+        }
+        let (most, entries) = (Counts::MOST, self.command_entries);
+        if !in_range(self.contexts, most.contexts) {
+            return Err("contexts");
+        }
+        // A queue of 8 entries would stand still until its head is published (Q2).
+        let has_room = entries >= 16 && entries >= 2 * self.contexts;
+        if !has_room || !entries.is_power_of_two() || entries > most.command_entries {
+            return Err("command_entries");
+        }
+        if !in_range(self.context_pages, most.context_pages) {
+            return Err("context_pages");
+        }
+        if !in_range(self.pool_pages, most.pool_pages) {
+            return Err("pool_pages");
+        }
+        Ok(self)
+    }
+
+    /// The place in its queue of the command with that number.
+    #[inline]
+    pub const fn place(self, number: u64) -> u64 {
+        number & (self.command_entries as u64).wrapping_sub(1)
+    }
+}

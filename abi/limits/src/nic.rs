@@ -1,6 +1,6 @@
 //! Bounds of everything in a NIC that could grow, and of its times.
 
-use crate::{COLLECTIVES, OPERATIONS, SENDS};
+use crate::{Counts, COLLECTIVES, OPERATIONS, SENDS};
 
 /// Smallest window that a peer is granted, whatever others have; each of
 /// [`Limits::peers`] can have it at once.
@@ -18,6 +18,8 @@ pub const STAGED_OVERHEAD: u32 = 256;
 /// Exhaustion delays or refuses; it never drops what was accepted.
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// What a process has of its window and its host area (Q1).
+    pub counts: Counts,
     /// Transfers of one process that run at the same time, 1 to [`OPERATIONS`].
     pub operations: u32,
     /// Messages of one process that run at the same time, 1 to [`SENDS`].
@@ -178,6 +180,7 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
+            counts: Counts::MOST,
             operations: OPERATIONS,
             sends: SENDS,
             commands_per_poll: 16,

@@ -8,6 +8,7 @@
 //! ram = "256MiB"                # RAM of the guest that the page table must cover
 //! doorbells = 14                # optional
 //! windows = 128                 # optional: processes at the same time
+//! counts = { contexts = 8 }     # optional: what each has, see [`CountSettings`]
 //!
 //! [engine]                      # optional
 //! poll_window_us = 5            # keep polling so long after the last work
@@ -30,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use qnic_limits::{
-    NodeId, DEFAULT_DOORBELLS, DEFAULT_WINDOWS, MAX_DOORBELLS, MAX_WINDOWS, PAGE_SIZE,
+    Counts, NodeId, DEFAULT_DOORBELLS, DEFAULT_WINDOWS, MAX_DOORBELLS, MAX_WINDOWS, PAGE_SIZE,
 };
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +85,47 @@ pub struct NicSettings {
     /// Number of windows.
     #[serde(default = "default_windows")]
     pub windows: u32,
+    /// What each process has.
+    #[serde(default)]
+    pub counts: CountSettings,
+}
+
+/// What a process has of its window and its host area, if less than there is room for
+/// ([`Counts`]). Driver and library go by what the NIC says (Q1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CountSettings {
+    /// Entries of a command queue.
+    pub command_entries: u32,
+    /// Contexts of each direction.
+    pub contexts: u32,
+    /// Page descriptors in the region of a context.
+    pub context_pages: u32,
+    /// Pages of the buffer pool.
+    pub pool_pages: u32,
+}
+
+impl Default for CountSettings {
+    fn default() -> Self {
+        let most = Counts::MOST;
+        CountSettings {
+            command_entries: most.command_entries,
+            contexts: most.contexts,
+            context_pages: most.context_pages,
+            pool_pages: most.pool_pages,
+        }
+    }
+}
+
+impl From<CountSettings> for Counts {
+    fn from(settings: CountSettings) -> Self {
+        Counts {
+            command_entries: settings.command_entries,
+            contexts: settings.contexts,
+            context_pages: settings.context_pages,
+            pool_pages: settings.pool_pages,
+        }
+    }
 }
 
 /// How many engines there are, and how they wait (performance.md, "Waiting policy").
@@ -189,6 +231,7 @@ impl NicSettings {
             ram,
             doorbells: default_doorbells(),
             windows: default_windows(),
+            counts: CountSettings::default(),
         }
     }
 
@@ -206,6 +249,20 @@ impl NicSettings {
                 format!("{key}.{field}"),
                 message,
             )?;
+        }
+        if let Err(count) = Counts::from(self.counts).check() {
+            let Counts {
+                command_entries,
+                contexts,
+                context_pages,
+                pool_pages,
+            } = Counts::MOST;
+            let message = format!(
+                "is out of range: contexts 1 to {contexts}, command_entries a power of two up to \
+                 {command_entries}, 16 at least and twice the contexts, context_pages 1 to \
+                 {context_pages}, pool_pages 1 to {pool_pages}"
+            );
+            require(false, format!("{key}.counts.{count}"), message)?;
         }
         let ram = self.ram;
         let fits = ram.0 != 0 && ram.0 % PAGE_SIZE as u64 == 0 && ram <= MAX_RAM;
@@ -396,6 +453,10 @@ pub(crate) mod tests {
             END => doorbells = 0 | 6 | nic[0].doorbells
             END => doorbells = 63 | 6 | 1 to 62
             END => windows = 5000 | 6 | nic[0].windows
+            END => counts = { contexts = 33 } | 6 | nic[0].counts.contexts
+            END => counts = { command_entries = 48 } | 6 | nic[0].counts.command_entries
+            END => counts = { pool_pages = 0 } | 6 | pool_pages 1 to 16
+            END => counts = { colours = 1 } | 6 | colours
             END => [[nic]]\nname = "b"\nnode = 0\nsocket = "/tmp/b"\nram = "1GiB" | 8 | used already by nic[0].node
             END => [[nic]]\nname = "a"\nnode = 1\nsocket = "/tmp/b"\nram = "1GiB" | 7 | used already by nic[0].name
             END => [[nic]]\nname = "b"\nnode = 1\nsocket = "/tmp/a"\nram = "1GiB" | 9 | used already by nic[0].socket

@@ -23,7 +23,9 @@ mod size;
 mod transport;
 
 pub use check::{add, require, Unique, MAX_SOCKET_PATH};
-pub use device::{check_metrics_address, Config, EngineSettings, MetricsSettings, NicSettings};
+pub use device::{
+    check_metrics_address, Config, CountSettings, EngineSettings, MetricsSettings, NicSettings,
+};
 pub use engines::Engines;
 pub use error::ConfigError;
 pub use file::parse;

@@ -5,11 +5,13 @@ use proptest::prelude::*;
 use qnic_abi::context::{
     ContextFlags, DoorbellState, CONTEXT_PAGES, LIST_PAGES, POOL_PAGES, REGION_BYTES,
 };
+use qnic_abi::header::Counts;
 use qnic_abi::host_area::{CompletionEntry, QUEUE_STATUS};
 use qnic_abi::{Status, PAGE_SIZE};
 use qnic_nic::testing::{
     page, pattern, scarce, scarce_nets, status, Describing, LossyWire, Net, Pair, Party, PAGE,
 };
+use qnic_nic::Limits;
 
 fn state(entry: &CompletionEntry) -> DoorbellState {
     DoorbellState::try_from(entry.state.get()).expect("a known state")
@@ -35,6 +37,49 @@ fn gather(party: &Party, pages: &[u64], offset: u64, length: u64) -> Vec<u8> {
     let pages = pages.iter().map(|number| party.bytes(page(*number), PAGE));
     let bytes: Vec<u8> = pages.flatten().collect();
     bytes[offset as usize..(offset + length) as usize].to_vec()
+}
+
+/// A NIC with less than there is room for refuses what is beyond (Q1).
+#[test]
+fn what_is_beyond_the_counts_of_the_nic_is_refused() {
+    let limits = Limits {
+        counts: Counts {
+            command_entries: 16,
+            contexts: 5,
+            context_pages: 3,
+            pool_pages: 2,
+        },
+        ..scarce()
+    };
+    let Pair { net, a, b } = Pair::on(Net::new(2, 512, 8, &limits));
+    let pages = 3 * PAGE;
+    b.receive_context(4)
+        .notify()
+        .pages(&[3, 4, 5], 0, pages)
+        .issue();
+    a.send_context(4, &b)
+        .notify()
+        .pages(&[0, 1, 2], 0, pages)
+        .run();
+    assert_eq!(done(&a.send_doorbell(4)), Status::Ok);
+    assert_eq!(done(&b.receive_doorbell(4)), Status::Ok);
+    let refused = |describing: Describing<'_>, expected| {
+        describing.run();
+        assert_eq!(done(&a.send_doorbell(4)), expected);
+    };
+    let send = || a.send_context(4, &b);
+    refused(send().pages(&[0, 1, 2, 3], 0, 4 * PAGE), Status::BadLength);
+    refused(send().short(&[1; 49]), Status::BadLength);
+    refused(send().pool(2, 0, 8), Status::Malformed);
+    refused(send().pool(1, 1, PAGE), Status::BadLength);
+    refused(
+        send().pages(&[0, 1, 2, 3], 0, 4 * PAGE).list(2),
+        Status::Malformed,
+    );
+    assert_eq!(a.word(QUEUE_STATUS), 0, "the queue goes on");
+    a.send_context(5, &b).short(&[1]).run();
+    assert_eq!(a.word(QUEUE_STATUS), u64::from(Status::Malformed.code()));
+    net.assert_unlocked();
 }
 
 #[test]

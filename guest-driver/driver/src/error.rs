@@ -113,7 +113,7 @@ pub enum StartError {
     #[error("the device answers but its SRAM is not there: look at the log of the device process")]
     NoSram,
     /// The SRAM header describes an impossible layout.
-    #[error("impossible SRAM layout: {0:?}")]
+    #[error("impossible SRAM layout: {0}; install a driver and a device process of one release")]
     Geometry(GeometryError),
     /// The NIC reports that it cannot serve this guest.
     #[error("the NIC refuses this guest: {0}")]

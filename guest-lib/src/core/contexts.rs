@@ -197,6 +197,8 @@ pub(crate) struct Ended<K> {
 /// Which request has which context. `K` names a request.
 #[derive(Debug)]
 pub(crate) struct Contexts<K> {
+    /// How many there are of each direction.
+    count: usize,
     /// By direction, where the next look begins.
     next: [usize; 2],
     holders: [[Option<Holder<K>>; CONTEXTS]; 2],
@@ -206,9 +208,11 @@ pub(crate) struct Contexts<K> {
     posted: u64,
 }
 
-impl<K: Copy> Default for Contexts<K> {
-    fn default() -> Self {
+impl<K: Copy> Contexts<K> {
+    /// So many of each direction, up to [`CONTEXTS`], all of them free.
+    pub(crate) fn new(count: usize) -> Self {
         Contexts {
+            count,
             next: [0; 2],
             holders: [[None; CONTEXTS]; 2],
             held: 0,
@@ -235,6 +239,11 @@ impl<K: Copy> Contexts<K> {
         self.held
     }
 
+    /// How many there are of each direction.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
     /// Takes a context of a direction; `None` if all are held.
     pub(crate) fn take<M: SharedMemory + ?Sized>(
         &mut self,
@@ -245,9 +254,9 @@ impl<K: Copy> Contexts<K> {
         let side = direction as usize;
         let name = |step| ContextName {
             direction,
-            number: (self.next[side] + step) % CONTEXTS,
+            number: (self.next[side] + step) % self.count,
         };
-        let name = (0..CONTEXTS)
+        let name = (0..self.count)
             .map(name)
             .find(|name| self.held & name.bit() == 0)?;
         name.store_state(doorbells, DoorbellState::Used);
@@ -255,7 +264,7 @@ impl<K: Copy> Contexts<K> {
         self.holders[side][name.number] = Some(Holder { request, left });
         self.held |= name.bit();
         self.posted &= !name.bit();
-        self.next[side] = (name.number + 1) % CONTEXTS;
+        self.next[side] = (name.number + 1) % self.count;
         Some(name)
     }
 

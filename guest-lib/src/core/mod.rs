@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use qnic_abi::command::{Descriptor, INLINE_CAPACITY};
+use qnic_abi::header::Counts;
 use qnic_abi::host_area::{GONE, WAKE_GENERATION};
 use qnic_abi::{uapi, NodeId, Port};
 
@@ -92,6 +93,8 @@ pub(crate) struct Core {
     pub(crate) inline_room: usize,
     /// After what silence its NIC gives up another one.
     pub(crate) peer_timeout: Duration,
+    /// What its NIC has for each process (Q1).
+    pub(crate) counts: Counts,
     tracker: Mutex<Tracker>,
     posted: Posted,
     /// Copy of the tracker's generation, for threads that wait without its lock.
@@ -114,15 +117,16 @@ impl Core {
         process: Box<dyn Process>,
         provider: Arc<dyn Provider>,
         settings: Settings,
-    ) -> Self {
+    ) -> Result<Self> {
         let registration = process.registration();
+        let counts = registration.counts().check().map_err(Error::Count)?;
         let peer_timeout = registration.peer_timeout_ms.get().into();
         let announced = (registration.inline_max.get() as usize).min(INLINE_CAPACITY);
         let inline_max = settings
             .inline_max
             .unwrap_or(announced)
             .min(INLINE_CAPACITY);
-        Core {
+        Ok(Core {
             inline_max,
             inline_room: announced.max(inline_max),
             peer_timeout: Duration::from_millis(peer_timeout),
@@ -131,16 +135,20 @@ impl Core {
             process,
             provider,
             claims: Claims::new(),
-            tracker: Mutex::new(Tracker::new(settings.operations)),
+            tracker: Mutex::new(Tracker::new(
+                settings.operations,
+                counts.command_entries.into(),
+            )),
             posted: Posted::new(),
             generation: AtomicU64::new(0),
             exports: Mutex::default(),
             imports: Arc::default(),
             notifications: Notifications::default(),
-            messages: Messages::default(),
+            messages: Messages::new(counts),
+            counts,
             records: Records::new(),
             names: CountedNames::default(),
-        }
+        })
     }
 
     /// Node and port of the process.
@@ -286,7 +294,7 @@ impl Core {
     /// Puts a command into the queue, and rings the doorbell if that is due.
     fn publish(&self, command: &Command, mut tracker: MutexGuard<'_, Tracker>, number: u64) {
         let (window, area) = (self.process.window(), self.process.host_area());
-        command.store(window, number);
+        command.store(window, self.counts.place(number));
         let ring = !self.leave_out(number, tracker.generation)
             && tracker.doorbell.must_ring(window, area, number);
         drop(tracker);

@@ -30,15 +30,22 @@ impl Run {
 }
 
 /// The pages that are taken, as a bitmap.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PoolPages {
+    /// How many there are.
+    pages: usize,
     taken: u32,
 }
 
 impl PoolPages {
+    /// All of so many pages are free, up to [`POOL_PAGES`].
+    pub(crate) fn new(pages: usize) -> Self {
+        PoolPages { pages, taken: 0 }
+    }
+
     /// Takes the first run of so many pages.
     pub(crate) fn take(&mut self, pages: usize) -> Option<Run> {
-        let last = POOL_PAGES.checked_sub(pages)?;
+        let last = self.pages.checked_sub(pages)?;
         let mut runs = (0..=last).map(|first| Run { first, pages });
         let run = runs.find(|run| self.taken & run.bits() == 0)?;
         self.taken |= run.bits();
@@ -51,7 +58,7 @@ impl PoolPages {
 
     /// Pages that are free.
     pub(crate) fn free(&self) -> usize {
-        POOL_PAGES - self.taken.count_ones() as usize
+        self.pages - self.taken.count_ones() as usize
     }
 }
 
@@ -61,7 +68,7 @@ mod tests {
 
     #[test]
     fn runs_do_not_overlap_and_come_back() {
-        let mut pool = PoolPages::default();
+        let mut pool = PoolPages::new(POOL_PAGES);
         let all = pool.take(POOL_PAGES).unwrap();
         assert_eq!((all.first, pool.free(), pool.take(1)), (0, 0, None));
         pool.give_back(all);

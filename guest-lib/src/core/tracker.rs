@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use qnic_abi::host_area::{ERROR_RECORDS, OPERATIONS};
-use qnic_abi::window::COMMAND_ENTRIES;
 use qnic_abi::SharedMemory;
 use qnic_shared::timing::Countdown;
 
@@ -137,6 +136,8 @@ impl Claims {
 pub(crate) struct Tracker {
     /// Number of resets of the queue.
     pub(crate) generation: u64,
+    /// Entries of the queue.
+    entries: u64,
     /// Number of the next command.
     next: u64,
     /// Commands that the NIC had read at the last poll.
@@ -157,10 +158,12 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// At most so many counted commands are incomplete, up to [`OPERATIONS`].
-    pub(crate) fn new(operations: usize) -> Self {
+    /// At most so many counted commands are incomplete, up to [`OPERATIONS`], and so many stand in
+    /// the queue.
+    pub(crate) fn new(operations: usize, entries: u64) -> Self {
         Tracker {
             generation: 0,
+            entries,
             next: 0,
             head: 0,
             errors_seen: 0,
@@ -189,7 +192,7 @@ impl Tracker {
     /// Returns true if a command that no counter counts fits, by the last poll.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
-        self.next.wrapping_sub(self.head) < COMMAND_ENTRIES as u64
+        self.next.wrapping_sub(self.head) < self.entries
     }
 
     /// Reads the counters, then takes over the failures that they cover.
@@ -349,7 +352,7 @@ impl Tracker {
             generation: self.generation + 1,
             unclaimed: std::mem::take(&mut self.unclaimed),
             claimed: std::mem::take(&mut self.claimed),
-            ..Tracker::new(self.lanes.most())
+            ..Tracker::new(self.lanes.most(), self.entries)
         };
     }
 }

@@ -70,6 +70,9 @@ pub enum Error {
     /// A bound of operations under way that no endpoint has (N12).
     #[error("{0} operations under way: expected a number from 16 to {OPERATIONS}")]
     Operations(usize),
+    /// The driver says that its NIC has an impossible number of something (Q1).
+    #[error("the driver tells of an impossible geometry: {0} is out of range; install a library and a driver of one release")]
+    Count(&'static str),
     /// Driver or NIC refused a request.
     #[error("{what}: {status}{}", hint(.status))]
     Refused {

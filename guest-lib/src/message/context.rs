@@ -91,7 +91,8 @@ impl Drop for Pooled<'_> {
 }
 
 /// # Messages
-/// Each needs a context: a process has 32 for Sends and 32 for receives. None of these calls waits
+/// Each needs a context: a process has 32 for Sends and 32 for receives, or as many as the NIC says
+/// ([`Pool::counts`]). None of these calls waits
 /// for one: [`Error::NoContext`] if all are under way. If a call fails, the buffer goes back to the
 /// pool. The rules of [`crate::message`] hold.
 impl<'a> PoolBuffer<'a> {
@@ -162,7 +163,7 @@ pub(super) fn begin_pages<'a>(
         Direction::Receive => MessageOperation::Receive,
     };
     let what = fields.what(operation, context.length.get());
-    if pages.len() <= CONTEXT_PAGES {
+    if pages.len() <= core.counts.context_pages as usize {
         let contents = Contents::with_pages(context, &pages);
         return begin(core, direction, &contents, what);
     }

@@ -2,11 +2,14 @@
 
 use std::mem::ManuallyDrop;
 
+use qnic_abi::header::Counts;
+
 use crate::core::pool::Run;
 use crate::core::Core;
 use crate::error::{Error, Result};
 
-/// The pages that a process shares with its NIC for messages: 16, each of 4,096 bytes. No message
+/// The pages that a process shares with its NIC for messages: 16, or as many as the NIC says
+/// ([`Pool::counts`]), each of 4,096 bytes. No message
 /// that is in them waits for a page, and nothing is exported.
 #[derive(Debug, Clone, Copy)]
 pub struct Pool<'a> {
@@ -41,6 +44,11 @@ impl<'a> Pool<'a> {
             }),
             Err(free) => Err(Error::PoolFull { pages, free }),
         }
+    }
+
+    /// What the NIC has for each process: entries of the command queue, contexts, pages (Q1).
+    pub fn counts(&self) -> Counts {
+        self.core.counts
     }
 
     /// How many pages are free, not necessarily in one run.

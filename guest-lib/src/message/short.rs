@@ -1,6 +1,6 @@
 //! Short messages, which a Send stores in the NIC's memory (Q4, Q8).
 
-use qnic_abi::context::{ContextFlags, REGION_BYTES};
+use qnic_abi::context::{region_bytes, ContextFlags, REGION_BYTES};
 
 use super::pattern::Fields;
 use super::{context, Destination, Request};
@@ -8,7 +8,8 @@ use crate::core::contexts::{Contents, Direction};
 use crate::core::Core;
 use crate::error::{Error, MessageOperation, Result};
 
-/// Longest message of [`Endpoint::send_short`](crate::Endpoint::send_short), in bytes.
+/// Longest message of [`Endpoint::send_short`](crate::Endpoint::send_short), in bytes; of a NIC
+/// with smaller regions 16 for each of its [`context_pages`](crate::message::Pool::counts).
 pub const SHORT_MAX: usize = REGION_BYTES;
 
 /// A Send of a short message, which has not begun
@@ -47,7 +48,12 @@ impl<'e> SendShort<'e, '_> {
 
     fn contents(self, flags: ContextFlags) -> Result<Contents> {
         let length = self.bytes.len() as u64;
-        Error::check_range("region of a context", SHORT_MAX as u64, 0, length)?;
+        Error::check_range(
+            "region of a context",
+            region_bytes(self.core.counts) as u64,
+            0,
+            length,
+        )?;
         let context = Fields::from(self.to).context(ContextFlags::REGION | flags, length);
         Ok(Contents::with_bytes(context, self.bytes))
     }

@@ -47,7 +47,7 @@ fn a_context_comes_back(times: u64) {
             };
             let contents = Contents::with_bytes(context, b"");
             // It begins with context 0.
-            let mut contexts = Contexts::default();
+            let mut contexts = Contexts::new(qnic_abi::context::CONTEXTS);
             let name = contexts.take(&doorbells, Direction::Send, Some(time));
             let name = name.unwrap();
             name.fill(&window, &contents);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
 use qnic_abi::context::{DoorbellState, MessageContext, CONTEXT_BYTES, POOL_PAGES, REGION_BYTES};
+use qnic_abi::header::Counts;
 use qnic_abi::host_area::{
     completion_offset, notification_offset, reads_done_offset, receive_doorbell_offset,
     send_doorbell_offset, signal_offset, writes_done_offset, CompletionEntry, COMPLETIONS_WAITING,
@@ -97,12 +98,18 @@ impl Fetched {
 impl FakeNic {
     /// A NIC and the way to open it.
     pub(crate) fn new() -> (Arc<Self>, Nic) {
+        FakeNic::with_counts(Counts::MOST)
+    }
+
+    /// The same, with so much for each process.
+    pub(crate) fn with_counts(counts: Counts) -> (Arc<Self>, Nic) {
         let fake = Arc::new(FakeNic {
             registration: uapi::Register {
                 node: 3.into(),
                 inline_max: (INLINE_MAX as u32).into(),
                 ..Default::default()
-            },
+            }
+            .with_counts(counts),
             window: SharedRegion::anonymous(WINDOW_BYTES).unwrap(),
             host_area: SharedRegion::anonymous(READ_ONLY_PAGES * PAGE_SIZE).unwrap(),
             pool: SharedRegion::anonymous(WRITABLE_PAGES * PAGE_SIZE).unwrap(),
@@ -116,7 +123,7 @@ impl FakeNic {
     /// Reads the next command, if there is one.
     pub(crate) fn fetch(&self) -> Option<Fetched> {
         let mut state = lock(&self.state);
-        let slot = command_offset(state.read);
+        let slot = command_offset(self.registration.counts().place(state.read));
         if self.window.load_u64(slot, Ordering::Acquire) == 0 {
             return None;
         }

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use qnic_abi::atomic::AtomicCommand;
+use qnic_abi::header::Counts;
 use qnic_abi::window::COMMAND_ENTRIES;
 
-use super::{export, failures, fetch, setup, ONE};
-use crate::{Error, Status};
+use super::fake_nic::FakeNic;
+use super::{export, failures, fetch, import, setup, ONE};
+use crate::{Error, Port, Status};
 
 const NOW: Duration = Duration::ZERO;
 const SHORT: Duration = Duration::from_millis(2);
@@ -99,6 +101,33 @@ fn a_fence_that_timed_out_has_issued_its_transfer_once() {
     assert_error!(read, Error::TimedOut);
     assert_eq!(fake.serve(Status::Ok), 3);
     endpoint.flush().timeout(NOW).wait().unwrap();
+}
+
+/// A queue is as long as the driver says, and wraps there; what cannot be is refused (Q1).
+#[test]
+fn a_queue_has_the_entries_that_the_driver_tells() {
+    let counts = Counts {
+        command_entries: 16,
+        contexts: 8,
+        ..Counts::MOST
+    };
+    let (fake, nic) = FakeNic::with_counts(counts);
+    let endpoint = nic.register(Port(9)).unwrap();
+    let remote = import(&endpoint);
+    for _ in 0..3 {
+        for _ in 0..16 {
+            let ticket = endpoint.write(&remote, 0, b"x").timeout(NOW).post();
+            drop(ticket.unwrap());
+        }
+        let beyond = endpoint.write(&remote, 0, b"x").timeout(NOW).post();
+        assert_error!(beyond, Error::QueueFull);
+        assert_eq!(fake.serve(Status::Ok), 16);
+    }
+    let (_fake, nic) = FakeNic::with_counts(Counts {
+        contexts: 33,
+        ..Counts::MOST
+    });
+    assert_error!(nic.register(Port(9)), Error::Count("contexts"));
 }
 
 #[test]

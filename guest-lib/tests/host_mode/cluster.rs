@@ -12,8 +12,8 @@ use qnic::{
     SegmentName, Signal, Source, Status,
 };
 use qnic_device::{
-    ByteSize, Config, Device, Engines, MetricsSettings, NetworkSettings, NicSettings,
-    TransportSettings,
+    ByteSize, Config, CountSettings, Device, Engines, MetricsSettings, NetworkSettings,
+    NicSettings, TransportSettings,
 };
 use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
@@ -109,11 +109,23 @@ impl Cluster {
         assert!(answer.contains("changed"), "{answer}");
     }
 
+    /// The same, with NICs that have so much for each process (Q1).
+    pub(crate) fn with_counts(nodes: u16, counts: CountSettings) -> Self {
+        Self::with(nodes, counts, None)
+    }
+
     fn with_network(nodes: u16, network: Option<NetworkSettings>) -> Self {
+        Self::with(nodes, CountSettings::default(), network)
+    }
+
+    fn with(nodes: u16, counts: CountSettings, network: Option<NetworkSettings>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let nics = (0..nodes).map(|node| {
             let socket = directory.path().join(format!("{node}.sock"));
-            NicSettings::new(node.to_string(), NodeId(node), socket, ByteSize::mib(64))
+            NicSettings {
+                counts,
+                ..NicSettings::new(node.to_string(), NodeId(node), socket, ByteSize::mib(64))
+            }
         });
         let mut config = Config::new(nics.collect());
         let control = directory.path().join(CONTROL);

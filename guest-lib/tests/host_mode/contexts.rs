@@ -2,6 +2,7 @@
 
 use qnic::message::{Pattern, Tag, SHORT_MAX};
 use qnic::{Error, Part, Status};
+use qnic_device::CountSettings;
 
 use crate::cluster::{in_threads, pattern, status, Cluster};
 use crate::messages::{pair, Party, ANY, LIMIT};
@@ -55,6 +56,67 @@ fn pool_buffers_play_ping_pong() {
         drop((out, into));
         assert_eq!(pool.free(), 16);
     });
+}
+
+/// NICs with other counts, which driver and library learn from them (Q1): the queue wraps, the
+/// contexts and the pool are used up, and what fits into no region stands in the pool.
+#[test]
+fn the_geometry_is_that_of_the_nic() {
+    let counts = CountSettings {
+        command_entries: 16,
+        contexts: 5,
+        context_pages: 3,
+        pool_pages: 2,
+    };
+    let cluster = Cluster::with_counts(2, counts);
+    let [a, b] = [0, 1].map(|node| Party::new(&cluster.nic(node), 1, 8 * PAGE));
+    assert_eq!(a.endpoint.pool().counts(), counts.into());
+    let pool = b.endpoint.pool();
+    assert_eq!(pool.free(), 2);
+    assert!(matches!(
+        pool.take(3),
+        Err(Error::PoolFull { pages: 3, free: 2 })
+    ));
+    // A region has room for three descriptors, which are 48 bytes.
+    let to = b.with_tag(1);
+    let refused = a.endpoint.send_short(&to, &[0; 49]).post();
+    assert!(matches!(refused, Err(Error::OutOfRange { .. })));
+    for round in 0..40 {
+        let posted: Vec<_> = (0..5)
+            .map(|index| {
+                let pages = [b.memory.part(index * PAGE, PAGE)];
+                b.endpoint.receive(&ANY, &pages[..]).post().unwrap()
+            })
+            .collect();
+        let pages = [b.memory.part(5 * PAGE, PAGE)];
+        let beyond = b.endpoint.receive(&ANY, &pages[..]).post();
+        assert!(matches!(beyond, Err(Error::NoContext { contexts: 5, .. })));
+        for index in 0..5 {
+            let bytes = pattern(round * 5 + index, 48);
+            let sent = a.endpoint.send_short(&to, &bytes).post();
+            sent.unwrap().wait(LIMIT).unwrap();
+        }
+        for (index, mut receive) in posted.into_iter().enumerate() {
+            receive.wait(LIMIT).unwrap();
+            let bytes = b.buffer.read_vec(index * PAGE, 48).unwrap();
+            assert!(bytes == pattern(round * 5 + index, 48), "round {round}");
+        }
+    }
+    // Four pages stand in a page of the pool.
+    let bytes = pattern(1, 4 * PAGE);
+    a.buffer.write(0, &bytes).unwrap();
+    let pages: Vec<_> = (0..4)
+        .map(|page| b.memory.part((6 - page) * PAGE, PAGE))
+        .collect();
+    let mut received = b.endpoint.receive(&ANY, &pages[..]).post().unwrap();
+    assert_eq!(pool.free(), 1);
+    let sent = a.endpoint.send(&to, a.memory.part(0, 4 * PAGE)).post();
+    sent.unwrap().wait(LIMIT).unwrap();
+    received.wait(LIMIT).unwrap();
+    for page in 0..4 {
+        let arrived = b.buffer.read_vec((6 - page) * PAGE, PAGE).unwrap();
+        assert!(arrived == bytes[page * PAGE..][..PAGE]);
+    }
 }
 
 /// Pages that stand in reversed order are one message, and come to others in another order.

@@ -128,7 +128,8 @@ impl Core {
     /// # Errors
     /// [`GeometryError`] if no SRAM can be laid out for these numbers.
     pub(crate) fn new(config: &NicConfig) -> Result<Self, GeometryError> {
-        let geometry = Geometry::new(config.node, config.frames, config.windows, config.doorbells)?;
+        let geometry = Geometry::new(config.node, config.frames, config.windows, config.doorbells)?
+            .with_counts(config.limits.counts)?;
         let mut core = Core {
             limits: config.limits.clone(),
             geometry,

@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 
 use qnic_abi::command::CommandHeader;
+use qnic_abi::header::Counts;
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{command_offset, COMMAND_ENTRIES};
+use qnic_abi::window::command_offset;
 use qnic_abi::{Port, SharedMemory, Status, VniId};
 use qnic_shared::timing::Countdown;
 
@@ -27,6 +28,8 @@ const LANE_SHIFT: usize = 8 * std::mem::offset_of!(CommandHeader, lane);
 pub(crate) struct CommandQueue {
     /// Offset of the window in SRAM.
     pub(crate) window: usize,
+    /// What the process has of it.
+    pub(crate) counts: Counts,
     /// Offset of the next slot in SRAM.
     pub(crate) slot: usize,
     /// Commands read.
@@ -54,9 +57,10 @@ pub(crate) struct CommandQueue {
 
 impl CommandQueue {
     /// A queue in the window at this offset, from its first slot on.
-    pub(crate) fn new(window: usize) -> Self {
+    pub(crate) fn new(window: usize, counts: Counts) -> Self {
         CommandQueue {
             window,
+            counts,
             slot: window + command_offset(0),
             head: 0,
             failed: None,
@@ -75,7 +79,7 @@ impl CommandQueue {
     /// Goes on to the next slot.
     pub(crate) fn advance(&mut self, now: Time) {
         self.head += 1;
-        self.slot = self.window + command_offset(self.head);
+        self.slot = self.window + command_offset(self.counts.place(self.head));
         self.last_work = now;
         self.gap = now.0.saturating_sub(self.last_command.0);
         self.last_command = now;
@@ -96,10 +100,10 @@ impl CommandQueue {
 
     /// Commands that stand in it and were not read: at most as many as it has entries.
     pub(super) fn posted<H: Host>(&self, host: &H) -> u64 {
-        let numbers = self.head..self.head + COMMAND_ENTRIES as u64;
+        let numbers = self.head..self.head + u64::from(self.counts.command_entries);
         // Relaxed: nothing is read behind the first word.
         let first = |number| {
-            let slot = self.window + command_offset(number);
+            let slot = self.window + command_offset(self.counts.place(number));
             host.sram().load_u64(slot, Ordering::Relaxed)
         };
         numbers.take_while(|number| first(*number) != 0).count() as u64
@@ -148,14 +152,14 @@ pub(crate) struct Process {
 
 impl Process {
     /// A process without segments and commands.
-    pub(crate) fn new(port: Port, window: usize, host_area: HostArea) -> Self {
+    pub(crate) fn new(port: Port, (window, counts): (usize, Counts), host_area: HostArea) -> Self {
         Process {
             port,
             pid: 0,
             physical: false,
             host_area,
             segments: SegmentTable::default(),
-            queue: CommandQueue::new(window),
+            queue: CommandQueue::new(window, counts),
             operations: OperationTable::new(),
             lanes: Lanes::default(),
             responses: VecDeque::new(),
@@ -178,7 +182,7 @@ impl Process {
     pub(crate) fn restart_queue<M: HostMemory>(&mut self, memory: &M, window: usize) -> u32 {
         let dropped = self.operations.count();
         self.operations = OperationTable::new();
-        self.queue = CommandQueue::new(window);
+        self.queue = CommandQueue::new(window, self.queue.counts);
         self.lanes = Lanes::default();
         self.write_back = false;
         self.unpublished = None;

@@ -131,7 +131,7 @@ impl Nic {
         let window = self.core.geometry.window_offset(vni);
         let sram = host.sram();
         sram.store_u64(window + AWAKE, 0, Ordering::Relaxed);
-        let mut process = Process::new(port, window, host_area);
+        let mut process = Process::new(port, (window, self.core.geometry.counts), host_area);
         // Whatever stands there was requested of a former process.
         process.wakes_seen = [WAKE_REQUEST, SIGNAL_WAKE_REQUEST]
             .map(|word| sram.load_u64(window + word, Ordering::Relaxed));

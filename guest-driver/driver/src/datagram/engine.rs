@@ -109,7 +109,7 @@ impl<P: Platform, U: Send> Engine<P, U> {
     ) -> Result<Self, NoMemory> {
         let window = Window::new(device.platform.sram(), &device.geometry, vni);
         let state = State {
-            queues: Queues::new(&window),
+            queues: Queues::new(&window, device.geometry.counts),
             ports: table(MAX_PORTS)?,
             places: 0,
             slots: Slots::new()?,

@@ -10,12 +10,12 @@
 use core::sync::atomic::Ordering;
 
 use qnic_abi::command::Descriptor;
-use qnic_abi::header::Geometry;
+use qnic_abi::header::{Counts, Geometry};
 use qnic_abi::host_area::{
     completion_offset, CompletionEntry, COMPLETIONS_WAITING, COMPLETION_ENTRIES, COMPLETION_TAIL,
     HEAD, QUEUE_STATUS,
 };
-use qnic_abi::window::{COMMAND_ENTRIES, COMPLETION_HEAD, WINDOW_BYTES};
+use qnic_abi::window::{COMPLETION_HEAD, WINDOW_BYTES};
 use qnic_abi::{SharedMemory, VniId};
 use qnic_shared::window::{Awaited, Command, Doorbell, SwitchedWakes};
 
@@ -60,6 +60,7 @@ impl<M: SharedMemory> SharedMemory for Window<'_, M> {
 
 /// The driver's state of both queues.
 pub(super) struct Queues {
+    counts: Counts,
     /// Number of the next command.
     next: u64,
     /// Commands in front of it for which the doorbell was considered.
@@ -73,8 +74,9 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    pub(super) fn new<W: SharedMemory>(window: &W) -> Self {
+    pub(super) fn new<W: SharedMemory>(window: &W, counts: Counts) -> Self {
         Queues {
+            counts,
             next: 0,
             flushed: 0,
             doorbell: Doorbell::default(),
@@ -89,7 +91,7 @@ impl Queues {
         // Acquire: the slot is written only after the NIC has zeroed it (partner: the NIC's
         // release store of the head).
         let head = area.load_u64(HEAD, Ordering::Acquire);
-        self.next.saturating_sub(head) < COMMAND_ENTRIES as u64
+        self.next.saturating_sub(head) < u64::from(self.counts.command_entries)
     }
 
     /// How many commands were put.
@@ -106,7 +108,7 @@ impl Queues {
 
     /// Puts a command into the queue, which must have room.
     pub(super) fn put<W: SharedMemory>(&mut self, window: &W, command: &Descriptor, inline: &[u8]) {
-        Command::new(command, inline).store(window, self.next);
+        Command::new(command, inline).store(window, self.counts.place(self.next));
         self.next += 1;
     }
 

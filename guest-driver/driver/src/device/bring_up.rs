@@ -140,7 +140,8 @@ mod tests {
     use super::*;
     use crate::platform::RequestError;
     use crate::testing::{config_bytes, geometry, Fake};
-    use qnic_abi::header::STATE;
+    use qnic_abi::header::{Counts, GeometryError, STATE};
+    use qnic_abi::uapi;
 
     fn config_with(offset: usize, bytes: &[u8]) -> Result<Config, StartError> {
         let mut config = config_bytes();
@@ -206,6 +207,40 @@ mod tests {
         let fake = Fake::new();
         fake.sram.store_u64(72, 0x1234_5000, Ordering::Relaxed);
         assert!(matches!(fake.start().err(), Some(StartError::Geometry(_))));
+    }
+
+    /// What a header says of a NIC is taken over, unless it is impossible (Q1).
+    #[test]
+    fn counts_are_those_of_the_header_and_impossible_ones_are_named() {
+        let counts = Counts {
+            command_entries: 16,
+            contexts: 5,
+            context_pages: 3,
+            pool_pages: 2,
+        };
+        let with = |header: SramHeader| {
+            let fake = Fake::new();
+            let words: [u64; size_of::<SramHeader>() / 8] = zerocopy::transmute!(header);
+            fake.sram.write_words(0, &words);
+            fake.start()
+        };
+        let header = geometry().with_counts(counts).unwrap().header();
+        let driver = with(header).unwrap();
+        let mut call = uapi::Register::default();
+        let process = driver.register((), 1, &mut call).unwrap();
+        assert!(process.is_some());
+        assert_eq!(call.counts(), counts);
+        for impossible in [0, 33, u32::MAX] {
+            let error = with(SramHeader {
+                contexts: impossible.into(),
+                ..header
+            });
+            let error = error.err().unwrap();
+            let named = StartError::Geometry(GeometryError::Count("contexts"));
+            assert_eq!(error, named);
+            let said = std::format!("{error}");
+            assert!(said.contains("contexts is out of range; install"), "{said}");
+        }
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl<P: MemoryManager> Driver<P> {
             doorbell_offset: self.platform().doorbell_offset(queue).into(),
             inline_max: self.device.announced.inline_max.into(),
             peer_timeout_ms: self.device.announced.peer_timeout_ms.into(),
-            ..*call
+            ..call.with_counts(self.device.geometry.counts)
         };
         Ok(process)
     }

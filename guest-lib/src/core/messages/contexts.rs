@@ -4,7 +4,6 @@
 use std::sync::atomic::Ordering;
 
 use qnic_abi::command::INLINE_CAPACITY;
-use qnic_abi::context::CONTEXTS;
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::Status;
 
@@ -74,7 +73,7 @@ impl State {
                     Direction::Send => "Send",
                     Direction::Receive => "Receive",
                 },
-                contexts: CONTEXTS,
+                contexts: self.contexts.count(),
             });
         };
         context.fill(core.process.window(), contents);

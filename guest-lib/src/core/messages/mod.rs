@@ -37,6 +37,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use qnic_abi::command::{CommandBody, INLINE_CAPACITY};
+use qnic_abi::header::Counts;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::message::{CancelCommand, CancelFlags, ReceiveCommand, ReceiveFlags, SendCommand};
 use qnic_abi::Status;
@@ -113,7 +114,7 @@ impl Entry {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     reader: CompletionReader,
     requests: SlotMap<RequestKey, Entry>,
@@ -130,7 +131,7 @@ struct State {
 }
 
 /// The messages of an endpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Messages {
     state: Mutex<State>,
     /// Copy of the reader's head, for looks without the lock.
@@ -148,6 +149,20 @@ pub(crate) struct Messages {
 pub(crate) struct Seen(Option<u64>);
 
 impl State {
+    fn new(counts: Counts) -> Self {
+        State {
+            reader: CompletionReader::default(),
+            requests: SlotMap::default(),
+            outbox: Outbox::default(),
+            cancels: VecDeque::new(),
+            discards: VecDeque::new(),
+            contexts: Contexts::new(counts.contexts as usize),
+            calls: Calls::default(),
+            pool: PoolPages::new(counts.pool_pages as usize),
+            failed_sends: 0,
+        }
+    }
+
     /// Hands an entry of the completion queue to its request.
     fn deliver(&mut self, entry: &CompletionEntry) {
         let key = RequestKey::from(KeyData::from_ffi(entry.handle.get()));
@@ -282,6 +297,16 @@ impl Drop for Guard<'_> {
 }
 
 impl Messages {
+    pub(crate) fn new(counts: Counts) -> Self {
+        Messages {
+            state: Mutex::new(State::new(counts)),
+            head: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            unposted: AtomicBool::new(false),
+            held: AtomicU64::new(0),
+        }
+    }
+
     /// Returns true if a completion is unread, or something is to be posted.
     #[inline]
     fn needs_progress(&self, core: &Core) -> bool {

@@ -15,9 +15,10 @@
 
 use qnic_abi::command::CommandHeader;
 use qnic_abi::context::{
-    pages_of, ContextFlags, DoorbellState, MessageContext, PageDescriptor, CONTEXT_BYTES,
-    CONTEXT_PAGES, LIST_PAGES, POOL_PAGES, REGION_BYTES,
+    pages_of, region_bytes, ContextFlags, DoorbellState, MessageContext, PageDescriptor,
+    CONTEXT_BYTES, CONTEXT_PAGES, LIST_PAGES, POOL_PAGES,
 };
+use qnic_abi::header::Counts;
 use qnic_abi::host_area::{
     receive_doorbell_offset, send_doorbell_offset, CompletionEntry, CompletionKind,
 };
@@ -96,17 +97,17 @@ impl Pages {
     }
 
     /// The pages of the pool that a context names.
-    fn of_pool(context: &MessageContext, pool: [u64; POOL_PAGES]) -> Result<Self, Status> {
+    fn of_pool(context: &MessageContext, pool: &[u64]) -> Result<Self, Status> {
         let (first, offset) = (
             usize::from(context.pool_page.get()),
             u64::from(context.pool_offset.get()),
         );
         let length = context.length.get();
         let named = context.local_key.get() != 0 || context.local_segment.get() != 0;
-        if named || first >= POOL_PAGES || offset >= PAGE {
+        if named || first >= pool.len() || offset >= PAGE {
             return Err(Status::Malformed);
         }
-        let behind = (POOL_PAGES - first) as u64 * PAGE - offset;
+        let behind = (pool.len() - first) as u64 * PAGE - offset;
         if length > behind {
             return Err(Status::BadLength);
         }
@@ -160,6 +161,7 @@ pub(super) struct Copied {
     flags: Option<ContextFlags>,
     region: [u64; INLINE_WORDS],
     pool: [u64; POOL_PAGES],
+    counts: Counts,
     /// The descriptors that it has in a page of the pool; none if it names no such page.
     list: Vec<PageDescriptor>,
 }
@@ -189,6 +191,7 @@ impl Copied {
         let process = core.process(vni);
         let pool = process.map(|process| process.host_area.pool());
         let pool = pool.unwrap_or_default();
+        let counts = core.geometry.counts;
         let named = (context.remote_node, context.remote_port);
         let agrees = named == (header.remote_node, header.remote_port);
         let flags = ContextFlags::from_bits(context.flags.get()).filter(|_| agrees);
@@ -196,12 +199,13 @@ impl Copied {
         Copied {
             flags,
             list: match has_list {
-                true => read_list(host, &context, &pool),
+                true => read_list(host, &context, &pool[..counts.pool_pages as usize]),
                 false => Vec::new(),
             },
             context,
             region: copy,
             pool,
+            counts,
         }
     }
 
@@ -255,10 +259,11 @@ impl Copied {
         let context = &self.context;
         let no_page = context.pool_page.get() == 0;
         let no_offset = context.pool_offset.get() == 0;
+        let pool = &self.pool[..self.counts.pool_pages as usize];
         let pages = match flags.intersection(EITHER) {
-            ContextFlags::POOL => Pages::of_pool(context, self.pool)?,
+            ContextFlags::POOL => Pages::of_pool(context, pool)?,
             ContextFlags::LIST
-                if no_offset && usize::from(context.pool_page.get()) < POOL_PAGES =>
+                if no_offset && usize::from(context.pool_page.get()) < pool.len() =>
             {
                 Pages::listed(context, &self.list)?
             }
@@ -267,7 +272,7 @@ impl Copied {
                 region
                     .as_mut_bytes()
                     .copy_from_slice(self.region.as_bytes());
-                Pages::listed(context, &region)?
+                Pages::listed(context, &region[..self.counts.context_pages as usize])?
             }
             _ => return Err(Status::Malformed),
         };
@@ -297,7 +302,7 @@ impl Copied {
                 if named {
                     return Err(Status::Malformed);
                 }
-                if length > REGION_BYTES as u64 {
+                if length > region_bytes(self.counts) as u64 {
                     return Err(Status::BadLength);
                 }
                 None
@@ -342,11 +347,7 @@ impl Copied {
 
 /// Copies the page descriptors that a context has in a page of the pool, and the one behind them,
 /// which ends the list; none if there is no such page, or if they are more than it has room for.
-fn read_list<H: Host>(
-    host: &H,
-    context: &MessageContext,
-    pool: &[u64; POOL_PAGES],
-) -> Vec<PageDescriptor> {
+fn read_list<H: Host>(host: &H, context: &MessageContext, pool: &[u64]) -> Vec<PageDescriptor> {
     let count = usize::from(context.pages.get());
     let page = pool.get(usize::from(context.pool_page.get()));
     let Some(page) = page.filter(|_| count <= LIST_PAGES) else {

@@ -154,6 +154,11 @@ impl Protocol for Messages {
         match Command::try_from(&fetched.descriptor)? {
             Command::Send(command) => self.sends.submit(cx, vni, command, fetched),
             Command::Receive(command) => self.post(cx, vni, command),
+            Command::SendContext(index) | Command::ReceiveContext(index)
+                if u32::from(index) >= cx.core.geometry.counts.contexts =>
+            {
+                return Err(Status::Malformed)
+            }
             Command::SendContext(index) => {
                 return self.sends.submit_context(cx, vni, index, fetched)
             }

@@ -87,7 +87,8 @@ impl Provider for Platform {
                 inline_max: (qnic_abi::command::DEFAULT_INLINE_MAX as u32).into(),
                 peer_timeout_ms: PEER_TIMEOUT_MS.into(),
                 ..Default::default()
-            },
+            }
+            .with_counts(qnic_abi::header::Counts::MOST),
             window: Mapping::window(machine, process.window_offset()),
             host_area: Mapping::host_area(machine, process.host_area().frames),
             pool: Mapping::pool(machine, process.host_area().frames),
