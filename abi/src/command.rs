@@ -122,4 +122,12 @@ impl Descriptor {
         const { assert!(size_of::<C>() == DESCRIPTOR_BYTES) };
         C::read_from_bytes(self.as_bytes()).unwrap_or_else(|_| C::new_zeroed())
     }
+
+    /// The first eight bytes of the body. Of a command that a completion ends they are its handle,
+    /// of one that names a context its number.
+    pub fn handle(&self) -> u64 {
+        self.body
+            .first_chunk()
+            .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
 }

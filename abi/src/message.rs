@@ -14,7 +14,7 @@
 //! | kind | class | sent by | body | payload |
 //! |---|---|---|---|---|
 //! | [`kind::MESSAGE`] | Windowed | source | [`Message`] | all of a short message |
-//! | [`kind::MESSAGE_REQUEST`] | Control | source | [`Message`] | none: asks for permission |
+//! | [`kind::MESSAGE_REQUEST`] | Control | source | [`MessageRequest`] | none: asks for permission |
 //! | [`kind::MESSAGE_PERMIT`] | Control | destination | [`MessagePermit`] | none |
 //! | [`kind::MESSAGE_DATA`] | Windowed | source | [`MessageData`] | for the pages of the receive |
 //! | [`kind::MESSAGE_END`] | Control | source | [`MessageEnd`] | none: gives a message up |
@@ -24,7 +24,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::command::{CommandBody, CommandHeader, DESCRIPTOR_BYTES};
-use crate::wire::{Body, BODY_BYTES};
+use crate::wire::{Body, BODY_BYTES, MAX_SPAN};
 
 /// Endpoints of a process: each has its own receives and messages.
 pub const ENDPOINTS: u16 = 16;
@@ -51,7 +51,7 @@ pub mod kind {
     pub const MESSAGE: u8 = 0x48;
     /// [`super::MessageData`].
     pub const MESSAGE_DATA: u8 = 0x49;
-    /// [`super::Message`], whose payload waits for permission.
+    /// [`super::MessageRequest`]: a payload waits for permission.
     pub const MESSAGE_REQUEST: u8 = 0x98;
     /// [`super::MessagePermit`].
     pub const MESSAGE_PERMIT: u8 = 0x99;
@@ -269,8 +269,8 @@ impl CommandBody for ProbeCommand {
     const OPCODE: u8 = Opcode::Probe as u8;
 }
 
-/// Body of [`kind::MESSAGE`] and [`kind::MESSAGE_REQUEST`]: the envelope of a message, in MPI's
-/// sense.
+/// Body of [`kind::MESSAGE`], and the front of a [`MessageRequest`]: the envelope of a message, in
+/// MPI's sense.
 ///
 /// ```text
 ///      0                 4                 8
@@ -296,6 +296,30 @@ pub struct Message<const KIND: u8> {
     pub endpoint: U16,
     /// [`SendFlags`].
     pub flags: U16,
+    /// Zero.
+    pub reserved: U32,
+}
+
+/// Body of [`kind::MESSAGE_REQUEST`]: a message, and the packets in which its bytes would come
+/// (Q11).
+///
+/// ```text
+///      0                 4                 8
+///   0  | message                           | … 40
+///  40  | packets                           |
+///  48  | packet_length   | reserved        |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct MessageRequest {
+    /// What the message says of itself; it is not empty.
+    pub message: Message<{ kind::MESSAGE_REQUEST }>,
+    /// How many packets of [`MessageRequest::packet_length`] have all bytes. Borders of pages and
+    /// windows can make them shorter, and more.
+    pub packets: U64,
+    /// Longest payload of a [`MessageData`] of this message: up to
+    /// [`MAX_SPAN`](crate::wire::MAX_SPAN).
+    pub packet_length: U32,
     /// Zero.
     pub reserved: U32,
 }
@@ -361,6 +385,7 @@ layouts! {
 
 const _: () = assert!(size_of::<Message<0>>() == 40 && 40 <= BODY_BYTES);
 const _: () = assert!(core::mem::offset_of!(Message<0>, endpoint) == 32);
+const _: () = assert!(size_of::<MessageRequest>() == 56 && 56 <= BODY_BYTES);
 
 impl<const KIND: u8> Body for Message<KIND> {
     const KIND: u8 = KIND;
@@ -373,6 +398,19 @@ impl<const KIND: u8> Body for Message<KIND> {
             && self.endpoint.get() < ENDPOINTS
             && self.length.get() <= crate::command::MAX_TRANSFER
             && (tagged || self.tag.get() == 0)
+    }
+}
+
+impl Body for MessageRequest {
+    const KIND: u8 = kind::MESSAGE_REQUEST;
+
+    fn is_valid(&self) -> bool {
+        let length = self.packet_length.get();
+        self.message.is_valid()
+            && self.reserved.get() == 0
+            && (1..=MAX_SPAN as u32).contains(&length)
+            && self.packets.get() > 0
+            && self.packets.get() == self.message.length.get().div_ceil(length.into())
     }
 }
 

@@ -4,6 +4,7 @@
 //!   requester    command ──► first ──► last ──► complete ──► counters in
 //!                fetched     frame     frame                 the host area
 //!                   └─queued──┘└─sending─┘└─answered─┘└─published─┘
+//!                   └───────────completed────────────┘
 //!   responder                  frame ──► in memory
 //!                              └─delivered─┘
 //! ```
@@ -13,13 +14,15 @@
 //! | sending | the last frame does | the transfer is long, or its window small |
 //! | answered | all is acknowledged or answered | links are slow or lossy; the peer waits for pages, or for a receive |
 //! | published | the process can see it | completions are written back in batches (N12) |
+//! | completed | it ends: all that a command takes at its NIC | one of those above is, or nothing comes for a receive, a probe, a join |
 //! | delivered | a frame is in memory here | pages are absent or being copied (N13, N14) |
 //!
 //! # Which operations
 //! The first command of each queue is sampled, and every [`PERIOD`]th behind it; of the frames with a
 //! protocol's data that a NIC receives, every [`PERIOD`]th. The number is a prime, so that commands
 //! of all kinds are sampled where a program alternates between kinds. An operation that fails counts
-//! for the stages that it has ended.
+//! for the stages that it has ended. A command that begins no operation, such as a receive, has the
+//! stage completed only: of each process the newest of these that was chosen is watched until it ends.
 //!
 //! # Bounds
 //! A NIC has [`KINDS`] × [`STAGES`] histograms, however many operations, processes and peers there
@@ -32,27 +35,77 @@
 
 pub use qnic_shared::timing::{Histogram, PERIOD};
 
-/// What an operation does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// RDMA write.
-    Write,
-    /// RDMA read.
-    Read,
-    /// Atomic operation.
-    Atomic,
-    /// Tagged message.
-    Message,
-    /// Collective.
-    Collective,
-    /// Datagram.
-    Datagram,
-    /// Names and imports.
-    Names,
+/// Declares what times are of: each case with its name in counters and metrics.
+macro_rules! kinds {
+    ($($(#[doc = $doc:expr])* $kind:ident = $name:literal,)*) => {
+        /// What a time is of: a command that begins an operation (X6), or, of frames that arrive, a
+        /// protocol.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Kind {
+            $($(#[doc = $doc])* $kind,)*
+        }
+
+        /// Number of kinds.
+        pub const KINDS: usize = [$($name),*].len();
+
+        impl Kind {
+            /// All kinds.
+            pub const ALL: [Kind; KINDS] = [$(Kind::$kind),*];
+
+            /// Its name in counters and metrics.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $name,)*
+                }
+            }
+        }
+    };
 }
 
-/// Number of kinds.
-pub const KINDS: usize = 7;
+kinds! {
+    /// RDMA write, and its frames.
+    Write = "write",
+    /// RDMA read, and its frames.
+    Read = "read",
+    /// Fence for the sources of writes.
+    Fence = "fence",
+    /// Atomic operation, and its frames.
+    Atomic = "atomic",
+    /// Send of a message that the command describes.
+    Send = "send",
+    /// Send of a message that stands in a context.
+    SendContext = "send_context",
+    /// Receive, until its first message.
+    Receive = "receive",
+    /// Receive that stands in a context.
+    ReceiveContext = "receive_context",
+    /// Probe.
+    Probe = "probe",
+    /// Cancel, until what it cancels has ended.
+    Cancel = "cancel",
+    /// Frames of messages.
+    Message = "message",
+    /// Join of a group.
+    JoinGroup = "join_group",
+    /// Leave of a group.
+    LeaveGroup = "leave_group",
+    /// Collective: barrier.
+    Barrier = "barrier",
+    /// Collective: broadcast.
+    Broadcast = "broadcast",
+    /// Collective: reduce.
+    Reduce = "reduce",
+    /// Collective: allreduce.
+    Allreduce = "allreduce",
+    /// Frames of collectives and groups.
+    Collective = "collective",
+    /// Send of a datagram, and its frames.
+    Datagram = "datagram",
+    /// Receive buffer for a datagram, until it comes back.
+    DatagramPost = "datagram_post",
+    /// Names and imports.
+    Names = "names",
+}
 
 /// A part of an operation's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,38 +118,14 @@ pub enum Stage {
     Answered,
     /// From its completion to the counters that its process sees.
     Published,
+    /// From the fetch of the command to its completion.
+    Completed,
     /// At the responder: from the arrival of a frame until it is in memory.
     Delivered,
 }
 
 /// Number of stages.
-pub const STAGES: usize = 5;
-
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Kind; KINDS] = [
-        Kind::Write,
-        Kind::Read,
-        Kind::Atomic,
-        Kind::Message,
-        Kind::Collective,
-        Kind::Datagram,
-        Kind::Names,
-    ];
-
-    /// Its name in counters and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Write => "write",
-            Kind::Read => "read",
-            Kind::Atomic => "atomic",
-            Kind::Message => "message",
-            Kind::Collective => "collective",
-            Kind::Datagram => "datagram",
-            Kind::Names => "names",
-        }
-    }
-}
+pub const STAGES: usize = 6;
 
 impl Stage {
     /// All stages.
@@ -105,6 +134,7 @@ impl Stage {
         Stage::Sending,
         Stage::Answered,
         Stage::Published,
+        Stage::Completed,
         Stage::Delivered,
     ];
 
@@ -115,6 +145,7 @@ impl Stage {
             Stage::Sending => "sending",
             Stage::Answered => "answered",
             Stage::Published => "published",
+            Stage::Completed => "completed",
             Stage::Delivered => "delivered",
         }
     }

@@ -6,6 +6,7 @@ use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::atomic::{kind as atomic, AtomicResponse, Function};
 use qnic_abi::collective::{kind as collective, Collective, CollectivePart, GroupEnd, PartFields};
 use qnic_abi::control::{self, REQUEST_BYTES};
+use qnic_abi::message::{kind as message, MessageData, MessagePermit, MessageRequest};
 use qnic_abi::rdma::Opcode;
 use qnic_abi::rdma::{kind as rdma, ReadRequest, Write};
 use qnic_abi::window::{command_offset, WINDOW_BYTES};
@@ -13,7 +14,7 @@ use qnic_abi::wire::{
     kind, Body, Class, Empty, Frame, Goodbye, Hello, Nak, ProcessGone, FRAME_MAGIC, HEADER_BYTES,
 };
 use qnic_abi::{SharedMemory, Status};
-use qnic_nic::testing::{Cluster, Memory, Net, Pair, Party, SimSegment, ALL};
+use qnic_nic::testing::{page, scarce, Cluster, Memory, Net, Pair, Party, SimSegment, ALL};
 use qnic_nic::{Limits, Payload};
 use zerocopy::{FromBytes, FromZeros};
 
@@ -448,6 +449,71 @@ fn a_peer_answers_an_operation_only_in_its_own_protocol() {
     assert_eq!(net.counters(1).operations, 0);
     let errors = [(0, Status::AccessDenied), (1, Status::AccessDenied)];
     assert_eq!(b.errors(), errors);
+}
+
+/// A request says in which packets its message would come. One that contradicts itself is no frame,
+/// and data that is longer than was told goes nowhere (Q11).
+#[test]
+fn messages_come_in_the_packets_of_their_request() {
+    const LENGTH: u64 = 8192;
+    let Pair { net, b, .. } = Pair::on(Net::new(2, 512, 8, &scarce()));
+    let stranger = Stranger::new(&net);
+    b.receive(1).bytes(page(1), LENGTH).run();
+    let ask = |packets: u64, packet_length: u32| {
+        let mut body = MessageRequest::new_zeroed();
+        body.message.length = LENGTH.into();
+        body.packets = packets.into();
+        body.packet_length = packet_length.into();
+        let mut frame = stranger.numbered(&body, 1, &b);
+        frame.envelope.operation = 5.into();
+        hand(&net, &frame, Payload::None);
+        net.poll(1);
+    };
+    let before = net.counters(1).malformed_frames;
+    let lies = [
+        (0, 4096),
+        (1, 4096),
+        (3, 4096),
+        (u64::MAX, 1),
+        (0, 0),
+        (1, 65_536),
+    ];
+    for (packets, packet_length) in lies {
+        ask(packets, packet_length);
+    }
+    assert_eq!(net.counters(1).malformed_frames - before, lies.len() as u64);
+    ask(8, 1024);
+    let sent = |kind: u8| {
+        let sent = net.cluster().outside[&7].clone();
+        let newest = sent.into_iter().rfind(|frame| frame.envelope.kind == kind);
+        newest.expect("a frame of that kind")
+    };
+    let permit: MessagePermit = sent(message::MESSAGE_PERMIT).body();
+    let data = |sequence: u64, offset: u64, length: usize| {
+        let mut body = MessageData::new_zeroed();
+        body.receive = permit.receive;
+        body.offset = offset.into();
+        body.page_offset = ((offset % 4096) as u16).into();
+        let mut frame = stranger.numbered(&body, sequence, &b);
+        frame.envelope.operation = 5.into();
+        frame.envelope.fragments = length.div_ceil(4096) as u8;
+        frame.envelope.payload_length = (length as u16).into();
+        hand(
+            &net,
+            &frame,
+            Payload::Bytes(&[7; LENGTH as usize][..length]),
+        );
+        net.run();
+    };
+    data(2, 0, 4096);
+    let nak: Nak = sent(kind::NAK).body();
+    assert_eq!(nak.status.get(), Status::BadLength.code());
+    assert!(b.completions().is_empty());
+    for packet in 0..8 {
+        data(3 + packet, packet * 1024, 1024);
+    }
+    assert_eq!(b.ends(), [(1, Status::Ok)]);
+    assert!(b.holds(page(1), &[7; LENGTH as usize]));
 }
 
 /// A node that knows the number of a group without being part of it can neither end it nor give to it.

@@ -2,7 +2,7 @@
 
 use qnic_abi::atomic::Function;
 use qnic_nic::stages::PERIOD;
-use qnic_nic::testing::{page, LossyWire, Net, Pair};
+use qnic_nic::testing::{page, LossyWire, Net, Pair, Party};
 use qnic_nic::{Limits, TableKind};
 
 /// The times of a kind and a stage at a node: bound of the bucket, number.
@@ -119,9 +119,46 @@ fn a_message_has_stages_of_its_own() {
     net.advance(1_000);
     a.send(2, b).inline(b"8 bytes.").tag(5).run();
     for stage in ["queued", "sending", "answered"] {
-        assert_eq!(times(net, 0, "message", stage), [(AT_ONCE, 1)], "{stage}");
+        assert_eq!(times(net, 0, "send", stage), [(AT_ONCE, 1)], "{stage}");
     }
     assert_eq!(times(net, 1, "message", "delivered"), [(AT_ONCE, 1)]);
+}
+
+/// Each command has a histogram of its own, also one that no frame answers (X6).
+#[test]
+fn commands_have_histograms_of_their_own() {
+    let net = Net::new(2, 256, 8, &Limits::default());
+    let groups: Vec<_> = {
+        let (a, b) = (net.party(0, 1), net.party(1, 2));
+        a.join(1, &a, 9, (0, 2));
+        b.join(1, &a, 9, (1, 2));
+        net.run();
+        assert_eq!(count(&net, 1, "join_group", "completed"), 1);
+        let parties = [a, b];
+        let group = |party: &Party| party.completions()[0].immediate.get();
+        parties.iter().map(group).collect()
+    };
+    assert!(groups.iter().all(|group| *group != 0));
+    let Pair { net, a, b } = &Pair::lossless();
+    b.receive(7).bytes(0, 8).from(a).tag(5).run();
+    assert_eq!(count(net, 1, "receive", "completed"), 0, "it waits");
+    net.advance(1_000);
+    a.send(2, b).inline(b"8 bytes.").tag(5).run();
+    assert_eq!(times(net, 1, "receive", "completed"), [(1_024, 1)]);
+    assert_eq!(times(net, 0, "send", "completed"), [(AT_ONCE, 1)]);
+    // The first command of each queue is sampled: here a context, and a probe.
+    let Pair { net, a, b } = &Pair::lossless();
+    b.receive_context(7).notify().pages(&[3], 0, 8).run();
+    a.send_context(4, b).short(b"8 bytes.").run();
+    assert_eq!(count(net, 1, "receive_context", "completed"), 1);
+    assert_eq!(count(net, 0, "send_context", "completed"), 1);
+    let Pair { net, a, .. } = &Pair::lossless();
+    a.probe(9).run();
+    assert_eq!(
+        count(net, 0, "probe", "completed"),
+        0,
+        "it has found nothing"
+    );
 }
 
 /// What people see of a NIC (Q9, Q17).

@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- envelope of 64 bytes (abi/src/wire.rs, version 13), the body by kind, the payload.
+-- envelope of 64 bytes (abi/src/wire.rs, version 15), the body by kind, the payload.
 -- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 14
+local VERSION = 15
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -142,6 +142,8 @@ local field = {
     immediate = ProtoField.uint64("qnic.immediate", "Immediate data", base.HEX),
     after = ProtoField.uint64("qnic.after", "Matched after sequence number"),
     endpoint = ProtoField.uint16("qnic.endpoint", "Endpoint"),
+    packets = ProtoField.uint64("qnic.packets", "Packets"),
+    packet_length = ProtoField.uint32("qnic.packet_length", "Bytes of a packet"),
     receive = ProtoField.uint64("qnic.receive", "Receive", base.HEX),
     group = ProtoField.uint64("qnic.group", "Group", base.HEX),
     home = ProtoField.uint16("qnic.home", "Home node of the group"),
@@ -185,7 +187,7 @@ local bodies = {
     [ATOMIC_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "operand", 16, 8 }, { "operand", 24, 8 }, { "operand", 32, 8 }, { "operand", 40, 8 }, { "length", 48, 4 }, { "function", 52, 2 }, { "segment", 54, 2 } },
     [ATOMIC_RESPONSE] = { { "value", 0, 8 }, { "detail", 8, 8 } },
     [MESSAGE] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 } },
-    [MESSAGE_REQUEST] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 } },
+    [MESSAGE_REQUEST] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 }, { "packets", 40, 8 }, { "packet_length", 48, 4 } },
     [MESSAGE_PERMIT] = { { "receive", 0, 8 }, { "length", 8, 8 }, { "page_offset", 16, 2 } },
     [MESSAGE_DATA] = { { "receive", 0, 8 }, { "offset", 8, 8 }, { "page_offset", 16, 2 } },
     [MESSAGE_END] = { { "status", 0, 4 } },

@@ -73,7 +73,7 @@ const KINDS: [(u8, u8); 34] = [
     (kind::WINDOW, 8),
     (kind::WINDOW_TAKEN, 8),
     (message::MESSAGE, 40),
-    (message::MESSAGE_REQUEST, 40),
+    (message::MESSAGE_REQUEST, 56),
     (message::MESSAGE_PERMIT, 24),
     (message::MESSAGE_DATA, 24),
     (message::MESSAGE_END, 8),
@@ -417,7 +417,14 @@ impl<'a, 'b> Attack<'a, 'b> {
         };
         let words = right.map(|word| input.near(word));
         let behind = if input.chance(4) { input.raw() } else { 0 };
-        std::array::from_fn(|index| words.get(index).copied().unwrap_or(behind))
+        let mut body = [behind; BODY_BYTES.div_ceil(8)];
+        body[..words.len()].copy_from_slice(&words);
+        if kind == message::MESSAGE_REQUEST {
+            // Packets and their length.
+            body[5] = input.near(words[2].div_ceil(PAGE));
+            body[6] = input.near(PAGE);
+        }
+        body
     }
 
     fn hand(&self, frame: &Frame, payload: Payload<'_, Memory>) {

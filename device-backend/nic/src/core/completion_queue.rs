@@ -19,7 +19,8 @@
 use std::collections::VecDeque;
 
 use qnic_abi::host_area::{
-    completion_offset, CompletionEntry, COMPLETIONS_WAITING, COMPLETION_ENTRIES, COMPLETION_TAIL,
+    completion_offset, CompletionEntry, CompletionKind, COMPLETIONS_WAITING, COMPLETION_ENTRIES,
+    COMPLETION_TAIL,
 };
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::COMPLETION_HEAD;
@@ -144,6 +145,10 @@ impl Core {
     pub(crate) fn complete<H: Host>(&mut self, host: &H, vni: VniId, entry: CompletionEntry) {
         if let Some(process) = self.process_mut(vni) {
             process.changed |= process.host_area.complete(host, entry);
+            if process.watched.is_some() {
+                let name = (entry.handle.get(), false);
+                self.sample_completed(host, vni, name, entry.status.get());
+            }
             self.mark_dirty(vni);
         }
     }
@@ -179,6 +184,10 @@ impl Core {
         if let Some(process) = self.process_mut(vni) {
             process.host_area.ring_context(host.memory(), offset, entry);
             process.changed = true;
+            if process.watched.is_some() && entry.kind == CompletionKind::Receive as u8 {
+                let name = (entry.handle.get(), true);
+                self.sample_completed(host, vni, name, entry.status.get());
+            }
             self.mark_dirty(vni);
         }
     }

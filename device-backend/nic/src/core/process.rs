@@ -15,7 +15,7 @@ use super::fault::FaultTable;
 use super::host_area::HostArea;
 use super::lanes::Lanes;
 use super::operation::{OperationTable, OPERATION_SLOTS, SEND_SLOTS};
-use super::sampling::Unpublished;
+use super::sampling::{Unpublished, Watched};
 use super::segment::SegmentTable;
 use crate::env::{Host, HostMemory, Time};
 use crate::frame::StoredFrame;
@@ -145,6 +145,8 @@ pub(crate) struct Process {
     pub(crate) wake_queued: bool,
     /// A sampled operation that is complete, and not published.
     pub(crate) unpublished: Option<Unpublished>,
+    /// A sampled command that begins no operation, and has not ended.
+    pub(crate) watched: Option<Watched>,
     /// Payload bytes sent from its memory, and delivered into it.
     pub(super) bytes_sent: u64,
     pub(super) bytes_received: u64,
@@ -173,6 +175,7 @@ impl Process {
             wakes_seen: [0; 2],
             wake_queued: false,
             unpublished: None,
+            watched: None,
             bytes_sent: 0,
             bytes_received: 0,
         }
@@ -186,6 +189,7 @@ impl Process {
         self.lanes = Lanes::default();
         self.write_back = false;
         self.unpublished = None;
+        self.watched = None;
         self.host_area.restart(memory);
         dropped
     }

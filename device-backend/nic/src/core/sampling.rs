@@ -29,6 +29,8 @@ pub(crate) struct Sampler {
     fetched: Option<Sample>,
     /// The same command, if it is part of a trace.
     command: Option<Described>,
+    /// What the process of the same command watched before.
+    displaced: Option<Watched>,
     /// Chooses frames.
     frames: Countdown,
 }
@@ -39,6 +41,7 @@ impl Sampler {
             histograms: Histograms::new(),
             fetched: None,
             command: None,
+            displaced: None,
             frames: Countdown::new(),
         }
     }
@@ -47,6 +50,7 @@ impl Sampler {
         self.histograms.clear();
         self.fetched = None;
         self.command = None;
+        self.displaced = None;
         self.frames = Countdown::new();
     }
 
@@ -82,7 +86,13 @@ impl Sampler {
 impl Core {
     /// The command that was fetched last is sampled, or there is a trace, which may show it.
     #[cold]
-    pub(crate) fn sample<H: Host>(&mut self, host: &H, vni: VniId, kind: Kind, command: Described) {
+    pub(crate) fn sample<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        (kind, handle): (Kind, u64),
+        command: Described,
+    ) {
         let process = self.process(vni);
         let counted = process.is_some_and(|process| process.queue.countdown.is_chosen());
         let next = OperationId::new(self.running_number + 1, vni, 0);
@@ -96,6 +106,39 @@ impl Core {
             counted,
             traced,
         });
+        // The others have no handle there, and all begin operations.
+        let is_watched = counted && !matches!(kind, Kind::Write | Kind::Read | Kind::Atomic);
+        if let (true, Some(fetched), Some(process)) = (is_watched, time, self.process_mut(vni)) {
+            let watched = Watched {
+                kind,
+                handle,
+                fetched,
+            };
+            self.sampler.displaced = process.watched.replace(watched);
+        }
+    }
+
+    /// The end of a command is told to a process that watches one.
+    #[cold]
+    pub(super) fn sample_completed<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        (handle, by_context): (u64, bool),
+        status: u32,
+    ) {
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        let is_it = |watched: &mut Watched| {
+            watched.handle == handle && (watched.kind == Kind::ReceiveContext) == by_context
+        };
+        let watched = process.watched.take_if(is_it);
+        if let Some(watched) = watched.filter(|_| status == Status::Ok.code()) {
+            let (kind, fetched) = (watched.kind, watched.fetched);
+            self.sampler
+                .record(kind, Stage::Completed, fetched, host.clock());
+        }
     }
 
     /// The command that was fetched last has become this operation.
@@ -103,11 +146,18 @@ impl Core {
     pub(super) fn attach_sample(&mut self, id: OperationId) {
         let fetched = self.sampler.fetched.take();
         let command = self.sampler.command.take();
+        let displaced = self.sampler.displaced.take();
         let node = self.geometry.node.0;
         let Some(process) = self.process_mut(id.vni()) else {
             return;
         };
         process.operations.set_sample(id, fetched);
+        let is_watched = |watched: &Watched| {
+            fetched.is_some_and(|sample| sample.counted && sample.kind == watched.kind)
+        };
+        if process.watched.as_ref().is_some_and(is_watched) {
+            process.watched = displaced;
+        }
         let (port, depth) = (process.port.0, process.operations.count());
         if let Some((sample, command)) = fetched.zip(command) {
             self.tracing.push(Event {
@@ -183,6 +233,10 @@ impl Core {
             self.sampler
                 .record(kind, Stage::Answered, last, Some(ended));
         }
+        if counts {
+            self.sampler
+                .record(kind, Stage::Completed, sample.fetched, Some(ended));
+        }
         if sample.traced {
             self.tracing.push(Event {
                 code: status.code(),
@@ -238,6 +292,15 @@ pub(crate) struct Sample {
     pub(super) counted: bool,
     /// It is part of a trace.
     pub(super) traced: bool,
+}
+
+/// A command that begins no operation, and has not ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watched {
+    kind: Kind,
+    /// The handle of its completion; of a context its number.
+    handle: u64,
+    fetched: Time,
 }
 
 /// What a trace says of a command.

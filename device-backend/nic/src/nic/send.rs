@@ -459,9 +459,10 @@ impl Nic {
                 let fetched = cx.core.fetch(now, host, vni, first, &mut command);
                 if let Ok(sampled) = fetched {
                     if sampled {
-                        let kind = protocols::kind_of_opcode(command.descriptor.header.opcode);
-                        cx.core
-                            .sample(host, vni, kind, protocols::describe(&command));
+                        let kind = protocols::kind_of_command(&command.descriptor);
+                        let handle = command.descriptor.handle();
+                        let described = protocols::describe(&command);
+                        cx.core.sample(host, vni, (kind, handle), described);
                     }
                     let node = NodeId(command.descriptor.header.remote_node.get());
                     command.peer = cx.transport.reach(now, io.wire, node);

@@ -29,6 +29,7 @@ mod rdma;
 
 use std::collections::BTreeMap;
 
+use qnic_abi::command::Descriptor;
 use qnic_abi::control::RequestHeader;
 use qnic_abi::wire::{self, fragments, Class, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
@@ -236,9 +237,9 @@ pub(crate) fn is_response(frame: &Frame) -> bool {
     TABLES.responses[usize::from(frame.envelope.kind)]
 }
 
-/// What the commands of an opcode count as in [`mod@crate::stages`].
-pub(crate) fn kind_of_opcode(opcode: u8) -> Kind {
-    dispatch!(of_opcode(opcode), P => P::kind_of_opcode(opcode), Kind::Names)
+/// What a command counts as in [`mod@crate::stages`].
+pub(crate) fn kind_of_command(command: &Descriptor) -> Kind {
+    dispatch!(of_opcode(command.header.opcode), P => P::kind_of_command(command), Kind::Names)
 }
 
 /// What the frames of a kind count as.

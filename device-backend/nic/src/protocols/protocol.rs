@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use qnic_abi::command::Descriptor;
 use qnic_abi::control::RequestHeader;
 use qnic_abi::wire::{Body, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
@@ -288,8 +289,9 @@ pub(crate) trait Protocol: Listed {
     /// Kinds that leave nothing to do when they are received: neither an answer nor a turn.
     const UNANSWERED: &'static [u8] = &[];
 
-    /// What the operations of an opcode count as, if it has several sorts.
-    fn kind_of_opcode(_opcode: u8) -> Kind {
+    /// What the operation of a command counts as, if there are several sorts. Nothing of the command
+    /// is checked.
+    fn kind_of_command(_command: &Descriptor) -> Kind {
         Self::OPERATIONS
     }
 

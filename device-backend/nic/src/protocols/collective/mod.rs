@@ -50,9 +50,10 @@ use members::Joining;
 use outbox::Outbox;
 use place::GroupId;
 use qnic_abi::collective::{
-    kind, CollectivePart, GroupEnd, GroupForm, GroupJoin, GroupRefused, GroupSeek, GroupState,
-    Opcode,
+    kind, Collective, CollectiveCommand, CollectivePart, GroupEnd, GroupForm, GroupJoin,
+    GroupRefused, GroupSeek, GroupState, Opcode,
 };
+use qnic_abi::command::Descriptor;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId};
@@ -212,6 +213,21 @@ impl Protocol for Collectives {
     ];
     // A join that is taken back does not come after that, nor a part behind a question about it.
     const IN_ORDER: &'static [u8] = &[kind::GROUP_END, kind::GROUP_SEEK, kind::GROUP_REFUSED];
+
+    fn kind_of_command(command: &Descriptor) -> Kind {
+        match Opcode::try_from(command.header.opcode) {
+            Ok(Opcode::JoinGroup) => return Kind::JoinGroup,
+            Ok(Opcode::LeaveGroup) => return Kind::LeaveGroup,
+            _ => {}
+        }
+        match Collective::try_from(command.read::<CollectiveCommand>().collective) {
+            Ok(Collective::Barrier) => Kind::Barrier,
+            Ok(Collective::Broadcast) => Kind::Broadcast,
+            Ok(Collective::Reduce) => Kind::Reduce,
+            Ok(Collective::Allreduce) => Kind::Allreduce,
+            Err(_) => Kind::Collective,
+        }
+    }
 
     fn is_well_formed(frame: &Frame) -> bool {
         match frame.envelope.kind {

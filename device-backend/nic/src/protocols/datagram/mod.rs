@@ -33,6 +33,7 @@ use std::collections::VecDeque;
 
 use buffers::Buffers;
 use command::{Command, Packet, Sends, Withdraw};
+use qnic_abi::command::Descriptor;
 use qnic_abi::datagram::{kind, Datagram, Opcode, PacketFlags, DRIVER_PORT};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::wire::{fragments, Frame, SPAN_PAGES};
@@ -158,6 +159,13 @@ impl Protocol for Datagrams {
         Opcode::DatagramWithdraw as u8,
     ];
     const KINDS: &'static [u8] = &[kind::DATAGRAM];
+
+    fn kind_of_command(command: &Descriptor) -> Kind {
+        match Opcode::try_from(command.header.opcode) {
+            Ok(Opcode::DatagramPost) => Kind::DatagramPost,
+            _ => Kind::Datagram,
+        }
+    }
 
     fn is_well_formed(frame: &Frame) -> bool {
         let envelope = &frame.envelope;

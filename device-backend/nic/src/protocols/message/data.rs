@@ -42,7 +42,7 @@ fn check_data<'a, H: Host>(
     let (offset, length) = (body.offset.get(), arrival.payload.len() as u64);
     let end = offset.checked_add(length).ok_or(Status::BadAddress)?;
     let missing = landing.allowed - landing.arrived;
-    if length == 0 || end > landing.allowed || length > missing {
+    if length == 0 || end > landing.allowed || length > missing.min(header.packet_length) {
         return Err(Status::BadLength);
     }
     let inbox = inboxes.get_or_insert(header.vni);
@@ -118,7 +118,8 @@ impl Messages {
         }
         let (offset, length) = (body.offset.get(), arrival.payload.len());
         let end = offset.saturating_add(length as u64);
-        if length == 0 || length > *missing || end > bytes.len() as u64 {
+        let most = header.packet_length.min(*missing as u64);
+        if length == 0 || length as u64 > most || end > bytes.len() as u64 {
             return Some(Err(Status::BadLength));
         }
         if offset % PAGE_SIZE as u64 != u64::from(body.page_offset.get()) {

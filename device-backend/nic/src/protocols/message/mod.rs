@@ -56,10 +56,10 @@ mod streams;
 mod table;
 mod turns;
 
-use qnic_abi::command::CommandBody;
+use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::context::Opcode as ContextOpcode;
 use qnic_abi::message::{
-    kind, Message, MessageData, MessageEnd, MessagePermit, Opcode, SendCommand,
+    kind, Message, MessageData, MessageEnd, MessagePermit, MessageRequest, Opcode, SendCommand,
 };
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, SegmentId, Status, VniId, PAGE_SIZE};
@@ -117,6 +117,19 @@ impl Protocol for Messages {
     ];
     const IN_ORDER: &'static [u8] = &[kind::MESSAGE_END];
 
+    fn kind_of_command(command: &Descriptor) -> Kind {
+        match Opcode::try_from(command.header.opcode) {
+            Ok(Opcode::Send) => Kind::Send,
+            Ok(Opcode::Receive) => Kind::Receive,
+            Ok(Opcode::Cancel) => Kind::Cancel,
+            Ok(Opcode::Probe) => Kind::Probe,
+            Err(_) => match ContextOpcode::try_from(command.header.opcode) {
+                Ok(ContextOpcode::SendContext) => Kind::SendContext,
+                _ => Kind::ReceiveContext,
+            },
+        }
+    }
+
     fn describe(command: &Fetched) -> Option<(u64, u64)> {
         let descriptor = &command.descriptor;
         let send: SendCommand = descriptor.read();
@@ -132,7 +145,7 @@ impl Protocol for Messages {
                     && frame.body::<Message<{ kind::MESSAGE }>>().length.get() == length.into()
             }
             kind::MESSAGE_DATA => frame.is::<MessageData>(),
-            kind::MESSAGE_REQUEST => frame.is::<Message<{ kind::MESSAGE_REQUEST }>>(),
+            kind::MESSAGE_REQUEST => frame.is::<MessageRequest>(),
             kind::MESSAGE_PERMIT => frame.is::<MessagePermit>(),
             _ => frame.is::<MessageEnd>(),
         }

@@ -18,7 +18,7 @@
 //! stays: messages on their way go to the next process on that port.
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
-use qnic_abi::message::{Message, SendFlags};
+use qnic_abi::message::{Message, MessageRequest, SendFlags};
 use qnic_abi::{NodeId, Status, VniId};
 
 use super::command::{Handle, Name, Receive, Space};
@@ -281,6 +281,11 @@ impl Messages {
             tag: body.tag.get(),
             immediate: body.immediate.get(),
             length: body.length.get(),
+            packet_length: match eager {
+                // It has come in one.
+                true => body.length.get(),
+                false => arrival.body::<MessageRequest>().packet_length.get().into(),
+            },
         };
         if early {
             let number = self.staging.next_number();

@@ -1,5 +1,7 @@
 //! One message at its source ([`super::sends`]).
 
+use qnic_abi::PAGE_SIZE;
+
 use super::command::{Name, Send};
 use super::context::Pages;
 use crate::core::{PageKey, INLINE_WORDS};
@@ -29,6 +31,8 @@ pub(super) struct Sending {
     pub(super) allowed: u64,
     /// Bytes sent with permission.
     pub(super) sent: u64,
+    /// Most bytes of a frame with permission, as the request has told (Q11).
+    pub(super) packet_length: u32,
     /// Fragments that are not delivered.
     pub(super) in_flight: u32,
     /// Most of them.
@@ -56,6 +60,7 @@ impl Sending {
             page_offset: 0,
             allowed: command.length,
             sent: 0,
+            packet_length: PAGE_SIZE as u32,
             in_flight: 0,
             limit: 1,
             newest: 0,

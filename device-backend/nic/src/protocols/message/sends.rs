@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::context::CONTEXTS;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
-use qnic_abi::message::{kind, MessageEnd, MessagePermit};
+use qnic_abi::message::{kind, MessageEnd, MessagePermit, MessageRequest};
 use qnic_abi::wire::Frame;
 use qnic_abi::{SegmentId, Status, VniId};
 
@@ -349,6 +349,10 @@ impl PerProcess<Sends> {
             return sends.update(cx, id);
         }
         let destination = sending.destination;
+        if envelope.kind == kind::MESSAGE_REQUEST {
+            let request: MessageRequest = outgoing.frame.body();
+            sending.packet_length = request.packet_length.get();
+        }
         let (state, asks) = match envelope.kind {
             kind::MESSAGE => (State::Eager(sequence), false),
             _ => (State::Requested(sequence), true),

@@ -71,6 +71,8 @@ pub(super) struct Header {
     pub(super) tag: u64,
     pub(super) immediate: u64,
     pub(super) length: u64,
+    /// Most bytes of it that a frame brings (Q11).
+    pub(super) packet_length: u64,
 }
 
 /// Where the bytes of a message are.

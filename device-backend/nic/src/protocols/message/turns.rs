@@ -2,7 +2,7 @@
 
 use qnic_abi::command::CommandHeader;
 use qnic_abi::host_area::CompletionKind;
-use qnic_abi::message::{kind, Message, MessageData, SendFlags};
+use qnic_abi::message::{kind, Message, MessageData, MessageRequest, SendFlags};
 use qnic_abi::wire::fragments;
 use qnic_abi::{Key, Status, VniId, PAGE_SIZE};
 
@@ -56,8 +56,7 @@ impl Sends {
         let in_pieces = first.is_some_and(|(_, run)| run < command.length);
         let is_long = command.length > u64::from(max_payload.min(PAGE_SIZE as u32));
         if is_long || in_pieces || asks {
-            let body: Message<{ kind::MESSAGE_REQUEST }> = body_of(&command, after);
-            ends.begin(outgoing, &body);
+            ends.begin(outgoing, &request_of(&command, after, max_payload));
             return Turn::Send;
         }
         let length = command.length as usize;
@@ -108,6 +107,8 @@ impl Sends {
         if room == 0 {
             return Turn::Blocked(ends.peer, Window::Fragments);
         }
+        // The path may have become wider since permission was asked for.
+        let max_payload = max_payload.min(sending.packet_length);
         let page = PAGE_SIZE as u32;
         let shorter = page.div_ceil(max_payload.clamp(1, page));
         sending.limit = cx.core.limits.fragments_per_write.max(1) * shorter;
@@ -184,6 +185,17 @@ fn body_of<const KIND: u8>(command: &Send, after: u64) -> Message<KIND> {
         after: after.into(),
         endpoint: command.space.endpoint.into(),
         flags: (flags.bits() as u16).into(),
+        reserved: 0.into(),
+    }
+}
+
+/// The request for permission, which tells in which packets the message would come (Q11).
+fn request_of(command: &Send, after: u64, packet_length: u32) -> MessageRequest {
+    let packets = command.length.div_ceil(packet_length.max(1).into());
+    MessageRequest {
+        message: body_of(command, after),
+        packets: packets.into(),
+        packet_length: packet_length.into(),
         reserved: 0.into(),
     }
 }

@@ -33,7 +33,7 @@ use std::ops::{Index, IndexMut};
 
 use command::Command;
 use fence::Fences;
-use qnic_abi::command::CommandBody;
+use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::rdma::{
     kind, FenceCommand, Opcode, ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand,
 };
@@ -191,9 +191,10 @@ impl Protocol for Rdma {
     const RESPONSES: &'static [u8] = &[kind::READ_RESPONSE];
     const UNANSWERED: &'static [u8] = &[kind::WRITE];
 
-    fn kind_of_opcode(opcode: u8) -> Kind {
-        match opcode {
+    fn kind_of_command(command: &Descriptor) -> Kind {
+        match command.header.opcode {
             ReadCommand::OPCODE => Kind::Read,
+            FenceCommand::OPCODE => Kind::Fence,
             _ => Kind::Write,
         }
     }
