@@ -17,12 +17,13 @@ use crate::ui::{self, ClusterOption};
 Examples:
   cargo qnic machine create lab --nodes n0,n1,n2
   cargo qnic machine create mine --nodes n3,n4 --interface pool --exclusive
+  cargo qnic machine create other --nodes n3,n4 --nic disks
   cargo qnic machine ls
   cargo qnic machine run lab -n 12 -- ./heat --size 1000
   cargo qnic machine rm lab
 
-A machine is some nodes of a running cluster, in an order, and the interface that its
-programs use. Machines may share nodes; those of an exclusive one belong to no other.
+A machine is some nodes of a running cluster, in an order, the NIC by which its programs
+reach each other, and the interface that they use. Machines may share nodes; those of an exclusive one belong to no other.
 They end with their cluster.
 
 Exit status: 0 when done, 1 on an error, 2 for a wrong command line; for that of \"run\"
@@ -41,6 +42,10 @@ enum Action {
         /// Its nodes, in the order in which ranks go round them
         #[arg(long, value_delimiter = ',', required = true, value_name = "NODE,…")]
         nodes: Vec<String>,
+        /// The name of the NIC by which its programs reach each other; the first of each node
+        /// without this
+        #[arg(long, value_name = "NAME")]
+        nic: Option<String>,
         /// What its programs use: qnic (the process drives the NIC) or pool (the kernel does)
         #[arg(long, default_value_t)]
         interface: Interface,
@@ -74,6 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Action::Create {
             name,
             nodes,
+            nic,
             interface,
             exclusive,
             cluster,
@@ -81,6 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             let machine = Machine {
                 name: name.clone(),
                 nodes: nodes.clone(),
+                nic: nic.clone(),
                 interface: *interface,
                 exclusive: *exclusive,
             };
@@ -101,7 +108,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn table(machines: &[MachineOverview]) -> String {
-    let head = ["MACHINE", "NODES", "INTERFACE", "EXCLUSIVE", "RUNS"];
+    let head = ["MACHINE", "NODES", "NIC", "INTERFACE", "EXCLUSIVE", "RUNS"];
     let mut rows = vec![head.map(str::to_owned)];
     for MachineOverview { machine, runs } in machines {
         let runs: Vec<_> = runs.iter().map(u32::to_string).collect();
@@ -109,6 +116,7 @@ fn table(machines: &[MachineOverview]) -> String {
         rows.push([
             machine.name.clone(),
             machine.nodes.join(","),
+            machine.nic.clone().unwrap_or("-".to_owned()),
             machine.interface.to_string(),
             exclusive.to_owned(),
             match runs[..] {
@@ -126,9 +134,10 @@ mod tests {
 
     #[test]
     fn machines_are_listed_with_their_runs() {
-        let machine = |name: &str, exclusive| Machine {
+        let machine = |name: &str, exclusive: bool| Machine {
             name: name.into(),
             nodes: vec!["n0".into(), "n1".into()],
+            nic: (!exclusive).then(|| "disks".into()),
             interface: Interface::Pool,
             exclusive,
         };
@@ -143,9 +152,9 @@ mod tests {
             },
         ]);
         let expected = "\
-MACHINE  NODES  INTERFACE  EXCLUSIVE  RUNS
-lab      n0,n1  pool       no         7,8
-mine     n0,n1  pool       yes        -
+MACHINE  NODES  NIC    INTERFACE  EXCLUSIVE  RUNS
+lab      n0,n1  disks  pool       no         7,8
+mine     n0,n1  -      pool       yes        -
 ";
         assert_eq!(shown, expected);
     }

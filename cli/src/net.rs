@@ -19,7 +19,8 @@ Examples:
   cargo qnic net set a:b --partition on           both directions
   cargo qnic net set 'a>b' --rate 100Mbit         from a to b only
   cargo qnic net set 'a>b' --rate none            without a limit again
-  cargo qnic net clear a                          all links of a
+  cargo qnic net clear a                          all links of a's first NIC
+  cargo qnic net set a.disks:b.disks --loss 5%    of NICs with a name
   cargo qnic net set all --loss 1% --cluster pair needed if several clusters run
 
 A link does what the cluster file says until it is changed; \"set\" changes what is
@@ -45,7 +46,7 @@ enum Action {
     },
     /// Change what links do
     Set {
-        /// all, a node, A:B or A>B
+        /// all, a node, A:B or A>B; for one of several NICs, NODE.NIC
         link: String,
         #[command(flatten)]
         change: Change,
@@ -54,14 +55,14 @@ enum Action {
     },
     /// Make links do nothing
     Clear {
-        /// all, a node, A:B or A>B
+        /// all, a node, A:B or A>B; for one of several NICs, NODE.NIC
         link: String,
         #[command(flatten)]
         cluster: ClusterOption,
     },
     /// Make links do again what the cluster file says
     Restore {
-        /// all, a node, A:B or A>B
+        /// all, a node, A:B or A>B; for one of several NICs, NODE.NIC
         link: String,
         #[command(flatten)]
         cluster: ClusterOption,
@@ -215,10 +216,12 @@ fn table(spec: &ClusterSpec, network: &Value) -> String {
     let network_spec = spec.network.as_ref();
     let shape = network_spec.map_or(Shape::Mesh, |net| net.topology);
     let mut text = format!("topology {shape:?}\n").to_lowercase();
-    let name = |number: &Value| {
-        let is_it = |name: &str| spec.node_number(name).map(u64::from) == number.as_u64();
-        let found = spec.nodes.iter().find(|node| is_it(&node.name));
-        found.map_or_else(|| format!("node {number}"), |node| node.name.clone())
+    let name = |link: &Value, end: &str| {
+        let (network, number) = (link["network"].as_str(), &link[end]);
+        let found = number
+            .as_u64()
+            .and_then(|number| spec.nic_address(network, number));
+        found.unwrap_or_else(|| format!("node {number}"))
     };
     for link in list(&network["links"]) {
         let impairments = link["impairments"].as_object().into_iter().flatten();
@@ -230,7 +233,7 @@ fn table(spec: &ClusterSpec, network: &Value) -> String {
         } else {
             &words.join(" ")
         };
-        text += &format!("{}>{}  {does}\n", name(&link["from"]), name(&link["to"]));
+        text += &format!("{}>{}  {does}\n", name(link, "from"), name(link, "to"));
         let counters = link["counters"].as_object().into_iter().flatten();
         let counted: Vec<_> = counters
             .filter(|(_, value)| value.as_u64() != Some(0))
@@ -282,7 +285,7 @@ pub(crate) fn plain(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qnic_cluster::NodeSpec;
+    use qnic_cluster::{NicSpec, NodeSpec};
     use qnic_links::{CarrierReport, ProcessReport};
     use serde_json::json;
 
@@ -315,11 +318,18 @@ mod tests {
 
     #[test]
     fn a_link_is_shown_by_the_names_of_its_nodes() {
-        let spec = ClusterSpec::new("c")
+        let mut spec = ClusterSpec::new("c")
             .with(NodeSpec::new("a"))
             .with(NodeSpec::new("b"));
+        let disks = |network| NicSpec {
+            name: "disks".into(),
+            network,
+        };
+        spec.nodes[1].nics = vec![disks(None), disks(Some("side".into()))];
         let network = json!({
             "links": [{
+                "network": "side", "from": 1, "to": 2, "impairments": {}, "counters": {}
+            }, {
                 "from": 0, "to": 1, "impairments": { "loss": "5%", "partition": true },
                 "counters": { "offered": 20, "lost": 1, "cut": 0 }
             }, { "from": 1, "to": 7, "impairments": {}, "counters": {} }],
@@ -332,7 +342,7 @@ mod tests {
             }],
         });
         let shown = table(&spec, &network);
-        let expected = "topology mesh\na>b  loss 5% partition true\n      1 lost, 20 offered\n\
+        let expected = "topology mesh\nb.disks>node 2  -\na>b  loss 5% partition true\n      1 lost, 20 offered\n\
                         b>node 7  -\ndamaged frames caught: 3\n\
                         udp at 10.0.0.1:7000: 4 calls or datagrams rejected\n  \
                         d1 at : SILENT, pieces up to 0 bytes, 0 frames sent (0 in fragments), 0 received, \

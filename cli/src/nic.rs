@@ -25,7 +25,7 @@ Exit status: 0, or 1 if the device process does not answer.")]
 pub(crate) struct Options {
     /// Which table
     table: Table,
-    /// The node
+    /// The node, or NODE.NIC for one of its NICs
     node: String,
     #[command(flatten)]
     cluster: ClusterOption,
@@ -61,8 +61,7 @@ impl Table {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
     let cluster = options.cluster.find(Some(&cancel))?;
-    let node = cluster.node(&options.node)?;
-    let table = cluster.nic_table(node.name(), options.table.name())?;
+    let table = cluster.nic_table(&options.node, options.table.name())?;
     ui::show(options.json, &table, text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -20,6 +20,7 @@ Examples:
   cargo qnic ping a b                      round trip, MTU and window between two nodes
   cargo qnic ping a b --json | jq .mtu
   cargo qnic ping a b --timeout 60         on links that lose nearly all
+  cargo qnic ping a.disks b.disks          between NICs with a name
 
 Node A sends probes, and the NIC of node B answers: no program and no driver of B takes part.
 The round trip is the least of four, MTU is the most bytes of a transfer in one frame. In
@@ -53,13 +54,22 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 /// What node A says.
 fn ask(cluster: &Cluster, options: &Options) -> Result<Value> {
     let (a, b) = (&options.a, &options.b);
-    let number = cluster.number(b)?;
-    let command = GuestCommand::new(APP_PATH)
+    let number = cluster.number_for(a, b)?;
+    let (node, nic) = match a.split_once('.') {
+        Some((node, nic)) => (node, Some(nic)),
+        None => (a.as_str(), None),
+    };
+    let command = nic
+        .iter()
+        .fold(GuestCommand::new(APP_PATH), |command, nic| {
+            command.env("QNIC_NIC", nic)
+        });
+    let command = command
         .arg("ping")
         .arg(number.to_string())
         .args(["--timeout", &options.timeout.as_secs_f64().to_string()]);
     let limit = options.timeout.saturating_add(GRACE);
-    let output = cluster.node(a)?.run(&command, limit);
+    let output = cluster.node(node)?.run(&command, limit);
     let output = output.with_context(|| format!("cannot ask node {a} about node {b}"))?;
     if !output.exit.success() {
         let said = String::from_utf8_lossy(&output.stderr);

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use qnic_cluster::stages::{self, Times};
 use qnic_cluster::Cancel;
@@ -26,7 +26,7 @@ cargo qnic top. What the guest's driver counts: cargo qnic run a -- qnic-app inf
 
 Exit status: 0.")]
 pub(crate) struct Options {
-    /// The node
+    /// The node, or NODE.NIC for one of its NICs
     node: String,
     #[command(flatten)]
     cluster: ClusterOption,
@@ -38,17 +38,9 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
     let cluster = options.cluster.find(Some(&cancel))?;
-    let node = cluster.node(&options.node)?;
-    let stats = cluster.device_stats_of(node.name())?;
-    let nic = find(&stats, node.name())
-        .with_context(|| format!("the device process knows no NIC {:?}", node.name()))?;
-    ui::show(options.json, nic, lines)?;
+    let nic = cluster.nic_stats(&options.node)?;
+    ui::show(options.json, &nic, lines)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn find<'a>(stats: &'a Value, name: &str) -> Option<&'a Value> {
-    let mut nics = stats["nics"].as_array()?.iter();
-    nics.find(|nic| nic["name"] == name)
 }
 
 /// One line for each counter and each budget, aligned.
@@ -86,20 +78,15 @@ mod tests {
 
     #[test]
     fn groups_become_lines() {
-        let stats = serde_json::json!({"nics": [
-            {"name": "a", "state": "running", "statistics": {"bounces": 5},
+        let nic = serde_json::json!({"name": "a", "state": "running", "statistics": {"bounces": 5},
              "budgets": {"peers": {"used": 3, "limit": 1024}},
              "processes": [{"vni": 1, "port": 7}],
-             "stages": {"write queued": {"sum": 128, "buckets": [[64, 2], [5120, 1]]}}},
-            {"name": "b"},
-        ]});
-        let nic = find(&stats, "a").unwrap();
+             "stages": {"write queued": {"sum": 128, "buckets": [[64, 2], [5120, 1]]}}});
         assert_eq!(
-            lines(nic),
+            lines(&nic),
             "peers         3 of 1024\nname          a\n\
              write queued  half within 64 ns, 99 % within 5.2 µs, of 3\n\
              state         running\nbounces       5\n"
         );
-        assert!(find(&stats, "c").is_none());
     }
 }

@@ -372,21 +372,32 @@ fn memory_that_could_vanish_is_refused_and_the_connection_goes_on() {
     guest.control.wait_for_failure();
 }
 
-#[test]
-fn more_ram_than_the_sram_covers_is_said() {
+/// What the NIC says to a guest whose table has another region beside its RAM.
+fn hello_with_another(address: u64, bytes: u64) -> Status {
     let lab = Lab::new(1);
     let mut guest = lab.connect(0);
     guest.control.clear(&guest.ram);
-    let more = ram_file(4096, SealFlags::SHRINK);
+    let another = ram_file(bytes, SealFlags::SHRINK);
     let table = [
         region(&guest.ram_file, 0, RAM_BYTES),
-        region(&more, RAM_BYTES, 4096),
+        region(&another, address, bytes),
     ];
     guest.front_end.set_mem_table(&table).unwrap();
     guest.start_queues([0; 2]);
     guest.take_mapping();
     guest.wait_for_magic();
-    assert_eq!(guest.hello(), Status::SramTooSmall);
+    guest.hello()
+}
+
+#[test]
+fn more_ram_than_the_sram_covers_is_said() {
+    assert_eq!(hello_with_another(RAM_BYTES, 4096), Status::SramTooSmall);
+}
+
+/// QEMU lists the SRAM of the guest's other NICs as RAM, too (S7).
+#[test]
+fn memory_of_other_devices_in_a_table_is_ignored() {
+    assert_eq!(hello_with_another(0x38_0000_0000, 8 << 20), Status::Ok);
 }
 
 /// QEMU lists its mapping of the SRAM as RAM; and sends tables while all runs.

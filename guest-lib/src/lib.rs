@@ -102,7 +102,7 @@
 //! A program for guests takes `default-features = false` and what it uses.
 //!
 //! # The environment
-//! [`DEVICE_VARIABLE`], [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`],
+//! [`NIC_VARIABLE`], [`DEVICE_VARIABLE`], [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`],
 //! [`HOST_PHYSICAL_VARIABLE`], [`INLINE_MAX_VARIABLE`], [`OPERATIONS_VARIABLE`].
 //!
 //! # Units
@@ -190,7 +190,7 @@ pub use memory::{
 };
 pub use nic::{
     Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_PHYSICAL_VARIABLE, HOST_SOCKET_VARIABLE,
-    INLINE_MAX_VARIABLE, OPERATIONS_VARIABLE,
+    INLINE_MAX_VARIABLE, NIC_VARIABLE, OPERATIONS_VARIABLE,
 };
 pub use notification::{
     Armed, Notification, NotificationId, NotificationQueue, OneShot, Poller, Signal,

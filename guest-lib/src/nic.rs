@@ -1,6 +1,7 @@
 //! The NIC of this node, as an application opens it.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +19,14 @@ use crate::machine::Place;
 use crate::memory::{allocate, Buffer};
 #[cfg(feature = "host")]
 use crate::provider::host::{Node, DEFAULT_MEMORY};
-use crate::provider::linux::{Device, DEFAULT_DEVICE};
+use crate::provider::linux::{Device, DEFAULT_DEVICE, NAMED_DEVICES};
 use crate::provider::{CallError, Provider, Registration};
 
 /// Environment variable with the path of the device file.
 pub const DEVICE_VARIABLE: &str = "QNIC_DEVICE";
+
+/// Environment variable with the name of the NIC that [`Nic::open`] opens, on a node with several.
+pub const NIC_VARIABLE: &str = "QNIC_NIC";
 
 /// Environment variable with the path of a device process's socket: host mode.
 pub const HOST_SOCKET_VARIABLE: &str = "QNIC_HOST_SOCKET";
@@ -84,24 +88,38 @@ impl Settings {
 }
 
 impl Nic {
-    /// Opens the NIC that the environment names: with [`HOST_SOCKET_VARIABLE`] a
-    /// host-mode node, else the device file of [`DEVICE_VARIABLE`], else
-    /// `/dev/qnic0`. So one program runs in a guest and in host mode.
+    /// Opens the NIC that the environment names: with [`NIC_VARIABLE`] the one with this name
+    /// ([`Nic::open_named`]); else with [`HOST_SOCKET_VARIABLE`] a host-mode node, else the device
+    /// file of [`DEVICE_VARIABLE`], else `/dev/qnic0`. So one program runs in a guest and in host
+    /// mode.
     ///
     /// # Errors
     /// Those of [`Nic::open_linux`] or, of a host-mode node, `Nic::open_host`;
     /// [`Error::NoHostMode`] without the feature `host`.
     pub fn open() -> Result<Self> {
+        Self::open_chosen(std::env::var_os(NIC_VARIABLE).as_deref())
+    }
+
+    /// Opens the NIC with this name, of a node that has several (S7): in a guest
+    /// `/dev/qnic/NAME`; in host mode the socket beside that of [`HOST_SOCKET_VARIABLE`] that has
+    /// `.NAME` before its extension: `/run/n0.disks.sock` beside `/run/n0.sock`. Each NIC of a process
+    /// has endpoints of its own, and in host mode memory of its own.
+    ///
+    /// # Errors
+    /// As [`Nic::open`]; [`Error::Open`] if there is no NIC of that name.
+    pub fn open_named(name: &str) -> Result<Self> {
+        Self::open_chosen(Some(OsStr::new(name)))
+    }
+
+    fn open_chosen(name: Option<&OsStr>) -> Result<Self> {
         if let Some(socket) = std::env::var_os(HOST_SOCKET_VARIABLE) {
+            let socket = socket_of(PathBuf::from(socket), name);
             #[cfg(feature = "host")]
-            return Self::open_host(Path::new(&socket));
+            return Self::open_host(&socket);
             #[cfg(not(feature = "host"))]
-            return Err(Error::NoHostMode(socket.into()));
+            return Err(Error::NoHostMode(socket));
         }
-        let device = std::env::var_os(DEVICE_VARIABLE);
-        Self::open_linux(Path::new(
-            device.as_deref().unwrap_or(DEFAULT_DEVICE.as_ref()),
-        ))
+        Self::open_linux(device_of(std::env::var_os(DEVICE_VARIABLE), name))
     }
 
     /// Opens the NIC behind a device file of the kernel module. [`INLINE_MAX_VARIABLE`] sets
@@ -360,6 +378,33 @@ fn setting<T>(
     }
 }
 
+/// The device file that the environment names.
+#[cfg(feature = "remote-memory")]
+pub(crate) fn device_in_environment() -> PathBuf {
+    let name = std::env::var_os(NIC_VARIABLE);
+    device_of(std::env::var_os(DEVICE_VARIABLE), name.as_deref())
+}
+
+/// The device file of the NIC with a name, or else of the one that `device` says.
+fn device_of(device: Option<OsString>, name: Option<&OsStr>) -> PathBuf {
+    match (name, device) {
+        (Some(name), _) => Path::new(NAMED_DEVICES).join(name),
+        (None, Some(device)) => device.into(),
+        (None, None) => DEFAULT_DEVICE.into(),
+    }
+}
+
+/// The socket of the NIC with a name, or else of the one that `first` is of.
+fn socket_of(first: PathBuf, name: Option<&OsStr>) -> PathBuf {
+    let Some(name) = name else { return first };
+    let extension = first.extension();
+    let mut last = name.to_owned();
+    for part in extension.into_iter().flat_map(|it| [OsStr::new("."), it]) {
+        last.push(part);
+    }
+    first.with_extension(last)
+}
+
 /// Bytes: a number, or one with a binary unit as in cluster files, such as `16MiB`.
 #[cfg(feature = "host")]
 fn bytes(text: &str) -> Option<usize> {
@@ -408,6 +453,26 @@ mod tests {
         let absent = CallError::System(Errno::NOENT.into());
         let refused = check_version(path, Err(absent)).unwrap_err();
         assert!(matches!(refused, Error::Open { .. }), "{refused}");
+    }
+
+    /// A program chooses its NIC by a name, in guests and in host mode (S7).
+    #[test]
+    fn nics_are_found_by_their_names() {
+        let disks = Some(OsStr::new("disks"));
+        for (device, name, expected) in [
+            (None, None, "/dev/qnic0"),
+            (Some("/dev/qnic3".into()), None, "/dev/qnic3"),
+            (Some("/dev/qnic3".into()), disks, "/dev/qnic/disks"),
+        ] {
+            assert_eq!(device_of(device, name), Path::new(expected));
+        }
+        for (socket, name, expected) in [
+            ("/run/n0.sock", None, "/run/n0.sock"),
+            ("/run/n0.sock", disks, "/run/n0.disks.sock"),
+            ("/r.d/nic", disks, "/r.d/nic.disks"),
+        ] {
+            assert_eq!(socket_of(socket.into(), name), Path::new(expected));
+        }
     }
 
     #[cfg(feature = "host")]

@@ -12,8 +12,8 @@ use qnic_abi::Status;
 
 use crate::core::retry;
 use crate::error::{Error, Result};
-use crate::nic::check_version;
-use crate::provider::linux::{Device, MemoryCalls, DEFAULT_DEVICE};
+use crate::nic::{check_version, device_in_environment};
+use crate::provider::linux::{Device, MemoryCalls};
 use crate::provider::Provider;
 
 /// The remote memory of a NIC.
@@ -38,12 +38,13 @@ macro_rules! calls {
 }
 
 impl RemoteMemory {
-    /// That of the first NIC of this guest.
+    /// That of the NIC of this guest that the environment names, as [`Nic::open`](crate::Nic::open)
+    /// opens it.
     ///
     /// # Errors
     /// Those of [`RemoteMemory::open_path`].
     pub fn open() -> Result<Self> {
-        Self::open_path(DEFAULT_DEVICE)
+        Self::open_path(device_in_environment())
     }
 
     /// That of the NIC behind a device file.

@@ -102,7 +102,8 @@ impl Cluster {
         &self.spec
     }
 
-    /// Its nodes, in the order of the cluster file; that is the order of NIC numbers.
+    /// Its nodes, in the order of the cluster file; that is the order of the numbers of their
+    /// first NICs.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -116,17 +117,31 @@ impl Cluster {
         found.ok_or_else(|| self.no_such_node(name))
     }
 
-    /// The number of the NIC of the node called `name`.
+    /// The number of a NIC on its network: `NODE` is the first of a node, `NODE.NIC` the one with
+    /// that name.
     ///
     /// # Errors
     /// [`Error::NoSuchNode`].
-    pub fn number(&self, name: &str) -> Result<u16> {
-        let number = self.spec.node_number(name);
-        number.ok_or_else(|| self.no_such_node(name))
+    pub fn number(&self, nic: &str) -> Result<u16> {
+        let number = self.spec.node_number(nic);
+        number.ok_or_else(|| self.no_such_node(nic))
+    }
+
+    /// The number of the NIC `to` for a program that uses the NIC `from`.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNode`], or the two are on different networks.
+    pub fn number_for(&self, from: &str, to: &str) -> Result<u16> {
+        self.number(from)?;
+        let number = self.number(to)?;
+        self.network_with(&Links::Between(from.to_owned(), to.to_owned()))?;
+        Ok(number)
     }
 
     fn no_such_node(&self, name: &str) -> Error {
-        let known = self.nodes.iter().map(|node| node.name().to_owned());
+        let nodes = self.nodes.iter().map(|node| node.name().to_owned());
+        let nics = self.spec.nics().into_iter().map(|nic| nic.address());
+        let known = nodes.chain(nics.filter(|nic| nic.contains('.')));
         Error::NoSuchNode {
             cluster: self.spec.name.clone(),
             name: name.to_owned(),
@@ -149,16 +164,18 @@ impl Cluster {
         started.collect()
     }
 
-    /// The control sockets of its device processes.
-    pub fn control_sockets(&self) -> Vec<PathBuf> {
+    /// The control sockets of the device processes of a network: `[network]`, or that of this name.
+    pub fn control_sockets(&self, network: Option<&str>) -> Vec<PathBuf> {
         let processes = self.spec.device_processes().into_iter();
+        let processes =
+            processes.filter(|process| self.spec.network_of_process(*process) == network);
         let sockets = processes.map(|process| self.dir.device(process).control());
         sockets.collect()
     }
 
     /// The statistics of its device processes: NICs and links of all of them, everything else of
     /// the first. Device processes that do not answer are named in a list `silent`, if there are
-    /// any.
+    /// any. NICs and links of a network beside `[network]` have its name as `network`.
     ///
     /// # Errors
     /// [`Error::Failed`] if none answers.
@@ -167,7 +184,10 @@ impl Cluster {
         let (mut all, mut silent) = (Value::Null, Vec::new());
         for process in self.spec.device_processes() {
             match self.ask(process, &request) {
-                Ok(stats) => device::add_stats(&mut all, stats),
+                Ok(mut stats) => {
+                    device::name_network(&mut stats, self.spec.network_of_process(process));
+                    device::add_stats(&mut all, stats);
+                }
                 Err(error) => silent.push((device::name(process), error)),
             }
         }
@@ -181,23 +201,28 @@ impl Cluster {
         Ok(all)
     }
 
-    /// The statistics of the device process that has the NIC of a node.
+    /// The statistics of a NIC: an object with its name, state, counters and budgets.
     ///
     /// # Errors
-    /// [`Error::Failed`] if it does not answer.
-    pub fn device_stats_of(&self, node: &str) -> Result<Value> {
-        let request = json!({ "cmd": "stats" });
-        self.ask(self.spec.process_of(node), &request)
+    /// No such node; it has no NIC; the device process does not answer.
+    pub fn nic_stats(&self, nic: &str) -> Result<Value> {
+        let address = self.spec.nic_at(nic).map(|nic| nic.address());
+        let address = address.ok_or_else(|| self.no_such_node(nic))?;
+        let mut stats = self.ask(self.spec.process_of(nic), &json!({ "cmd": "stats" }))?;
+        let mut nics = stats["nics"].as_array_mut().into_iter().flatten();
+        let found = nics.find(|nic| nic["name"] == *address);
+        let unknown = || device::failed(format!("knows no NIC {address}"));
+        found.map(Value::take).ok_or_else(unknown)
     }
 
-    /// What the NIC of a node holds: an object with `columns`, `rows` and `truncated`. `table` is
+    /// What a NIC holds: an object with `columns`, `rows` and `truncated`. `table` is
     /// map, names, groups or queues.
     ///
     /// # Errors
     /// No such node; it has no NIC; the device process does not answer.
-    pub fn nic_table(&self, node: &str, table: &str) -> Result<Value> {
-        let request = json!({ "cmd": "table", "node": self.number(node)?, "table": table });
-        self.ask(self.spec.process_of(node), &request)
+    pub fn nic_table(&self, nic: &str, table: &str) -> Result<Value> {
+        let request = json!({ "cmd": "table", "node": self.number(nic)?, "table": table });
+        self.ask(self.spec.process_of(nic), &request)
     }
 
     /// Changes what links do, from what they do now; without a change, makes them do
@@ -243,7 +268,12 @@ impl Cluster {
     fn change_links(&self, links: &Links, request: &Value) -> Result<u64> {
         // A device process knows only the links that its own frames take, so some may refuse.
         let (mut changed, mut refused) = (0, None);
+        let network = self.network_with(links)?;
         for process in self.spec.device_processes() {
+            let of = self.spec.network_of_process(process);
+            if network.is_some_and(|network| network != of) {
+                continue;
+            }
             match self.ask(process, request) {
                 Ok(answer) => changed += answer["changed"].as_u64().unwrap_or(0),
                 Err(error) => refused = Some(error),
@@ -271,6 +301,7 @@ impl Cluster {
         out: &mut dyn Write,
     ) -> Result<u64> {
         let request = options.request(&self.by_number(links)?);
+        self.network_with(links)?;
         let process = match links {
             Links::All => match self.spec.device_processes()[..] {
                 [] | [_] => None,
@@ -287,6 +318,25 @@ impl Cluster {
         capture::copy(&control, &request, cancel, out)
     }
 
+    /// The network that has these links; `None`: all networks.
+    fn network_with(&self, links: &Links) -> Result<Option<Option<&str>>> {
+        let network = |name: &str| {
+            let nic = self.spec.nic_at(name);
+            // A node that runs elsewhere is on [network].
+            nic.and_then(|nic| nic.network)
+        };
+        match links {
+            Links::All => Ok(None),
+            Links::At(nic) => Ok(Some(network(nic))),
+            Links::Between(a, b) | Links::OneWay(a, b) if network(a) == network(b) => {
+                Ok(Some(network(a)))
+            }
+            Links::Between(a, b) | Links::OneWay(a, b) => Err(device::failed(format!(
+                "{a} and {b} are on different networks, which no link joins"
+            ))),
+        }
+    }
+
     /// Links in the words of the device process.
     fn by_number(&self, links: &Links) -> Result<Value> {
         let number = |name: &str| self.number(name);
@@ -298,16 +348,17 @@ impl Cluster {
         })
     }
 
-    /// Stops the CPUs of a node's guest, as a debugger would. Its NIC, if it has one, goes on
-    /// serving its peers. Let it [go on](Cluster::resume) before you reset it.
+    /// Stops the CPUs of a node's guest, as a debugger would. Its NICs go on
+    /// serving their peers. Let it [go on](Cluster::resume) before you reset it.
     ///
     /// # Errors
     /// No such node; the device process or QEMU's monitor does not answer.
     pub fn pause(&self, node: &str) -> Result<()> {
         let guest = self.node(node)?;
-        if guest.spec().nic {
-            let request = json!({ "cmd": "expect_pause", "node": self.number(node)? });
-            self.ask(self.spec.process_of(node), &request)?;
+        let nics = self.spec.nics().into_iter();
+        for nic in nics.filter(|nic| nic.node.name == node) {
+            let request = json!({ "cmd": "expect_pause", "node": nic.number });
+            self.ask(self.spec.process_of(&nic.address()), &request)?;
         }
         guest.stop_cpus()
     }

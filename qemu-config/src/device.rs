@@ -145,12 +145,27 @@ pub(crate) fn silent(error: std::io::Error) -> Error {
     failed(format!("does not answer: {error}"))
 }
 
+/// Writes the name of a network to its NICs and links.
+pub(crate) fn name_network(stats: &mut Value, network: Option<&str>) {
+    let Some(network) = network else { return };
+    for list in ["/nics", "/network/links"] {
+        let list = stats.pointer_mut(list).and_then(Value::as_array_mut);
+        for one in list.into_iter().flatten() {
+            one["network"] = network.into();
+        }
+    }
+}
+
 /// Adds the statistics of another device process: its NICs, links, counters and carriers.
 /// `all` is null at first.
 pub fn add_stats(all: &mut Value, mut more: Value) {
     if all.is_null() {
         *all = more;
         return;
+    }
+    // The first may have a lossless wire.
+    if all["network"].is_null() {
+        all["network"] = more["network"].take();
     }
     for list in ["/nics", "/network/links", "/network/carriers"] {
         let more = more.pointer_mut(list).and_then(Value::as_array_mut);
@@ -249,6 +264,23 @@ mod tests {
             .to_string();
         assert!(error.starts_with("device: "), "{error}");
         assert!(error.contains("nic a: path in use"), "{error}");
+    }
+
+    /// A second network beside a lossless one, whose process answers first (S7).
+    #[test]
+    fn what_is_on_a_network_of_its_own_has_its_name() {
+        let mut beside = serde_json::json!({
+            "nics": [{ "node": 0 }], "network": { "links": [{ "from": 0 }] },
+        });
+        name_network(&mut beside, Some("disks"));
+        let mut all = serde_json::json!({ "nics": [{ "node": 0 }], "network": null });
+        name_network(&mut all, None);
+        add_stats(&mut all, beside);
+        let expected = serde_json::json!({
+            "nics": [{ "node": 0 }, { "node": 0, "network": "disks" }],
+            "network": { "links": [{ "from": 0, "network": "disks" }] },
+        });
+        assert_eq!(all, expected);
     }
 
     #[test]

@@ -14,9 +14,11 @@ use crate::{ClusterSpec, HostSpec, LinkSpec, NetworkSpec};
 impl ClusterSpec {
     /// What the device process named `process` runs, with its files in `dir`.
     pub(crate) fn device_config(&self, dir: &ClusterDir, process: Option<&str>) -> Config {
-        let nics = self.nics_of(process).map(|(node, number)| {
-            let socket = dir.node(&node.name).nic();
-            NicSettings::new(&node.name, NodeId(number), socket, node.memory)
+        let network = self.network_of_process(process);
+        let nics = self.nics_of(process).into_iter().map(|nic| {
+            let socket = dir.node(&nic.node.name).nic(nic.name);
+            let number = NodeId(nic.number);
+            NicSettings::new(nic.address(), number, socket, nic.node.memory)
         });
         Config {
             engine: EngineSettings {
@@ -24,20 +26,22 @@ impl ClusterSpec {
                 ..EngineSettings::default()
             },
             metrics: Some(self.metrics_settings(dir, process)),
-            network: match &self.network {
+            network: match self.network_of(network) {
                 // Its links do nothing, and can be changed.
                 None => Some(NetworkSettings::default()),
-                Some(network) if *network == NetworkSpec::lossless() => None,
-                Some(network) if network.lossless => Some(NetworkSettings {
+                Some(spec) if *spec == NetworkSpec::lossless() => None,
+                Some(spec) if spec.lossless => Some(NetworkSettings {
                     lossless: true,
-                    peer_timeout: network.peer_timeout,
-                    fault_timeout: network.fault_timeout,
-                    transport: network.transport,
+                    peer_timeout: spec.peer_timeout,
+                    fault_timeout: spec.fault_timeout,
+                    transport: spec.transport,
                     ..NetworkSettings::default()
                 }),
-                Some(network) => {
+                Some(spec) => {
                     let socket = |name: &str| dir.device(Some(name)).calls();
-                    Some(self.device_network(network, process, &socket))
+                    // A network of its own is one process, which calls no other.
+                    let one_of_several = process.filter(|_| network.is_none());
+                    Some(self.device_network((spec, network), one_of_several, &socket))
                 }
             },
             ..Config::new(nics.collect())
@@ -60,11 +64,11 @@ impl ClusterSpec {
     /// made absolute: the process may run elsewhere.
     fn device_network(
         &self,
-        network: &NetworkSpec,
+        (network, name): (&NetworkSpec, Option<&str>),
         process: Option<&str>,
         socket: &dyn Fn(&str) -> PathBuf,
     ) -> NetworkSettings {
-        let number = |name: &String| self.node_number(name);
+        let number = |end: &String| self.number_there(name, end);
         let link = |link: &LinkSpec| {
             let [from, to] = &link.between;
             Some(LinkSettings {
@@ -177,6 +181,30 @@ mod tests {
             (network.lossless, network.transport.window),
             (true, Some(64))
         );
+    }
+
+    /// A network of its own has a device process, with the NICs there by their numbers there (S7).
+    #[test]
+    fn each_network_is_a_device_process() {
+        let text = "name = \"c\"\n[networks.disks]\ndefault = { delay = \"20us\" }\n\
+                    [[networks.disks.link]]\nbetween = [\"a\", \"b.too\"]\nimpairments = { loss = \"5%\" }\n\
+                    [[node]]\nname = \"a\"\nnics = [{ name = \"main\" }, { name = \"disks\", network = \"disks\" }]\n\
+                    [[node]]\nname = \"b\"\nnics = [{ name = \"disks\", network = \"disks\" }, { name = \"too\", network = \"disks\" }]\n";
+        let nics = |config: &Config| -> Vec<_> {
+            let nics = config.nics.iter();
+            nics.map(|nic| (nic.name.clone(), nic.node.0)).collect()
+        };
+        let named = |name: &str, number| (name.to_owned(), number);
+        let (main, _) = handed_over(text, None, None);
+        assert_eq!(nics(&main), [named("a", 0)]);
+        assert_eq!(main.network, Some(NetworkSettings::default()));
+        let (disks, dir) = handed_over(text, None, Some("disks"));
+        let expected = [named("a.disks", 0), named("b", 1), named("b.too", 2)];
+        assert_eq!(nics(&disks), expected);
+        assert_eq!(disks.nics[2].socket, dir.join("nodes/b/nic.too.sock"));
+        let network = disks.network.unwrap();
+        assert_eq!((network.links[0].from, network.links[0].to), (0, 2));
+        assert!(network.shm.is_none() && network.processes.is_empty());
     }
 
     #[test]

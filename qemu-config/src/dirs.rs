@@ -128,7 +128,9 @@ impl ClusterDir {
         let commands = nodes.map(|node| self.node(&node.name).command(COMMAND_SLOTS - 1));
         let processes = spec.device_processes().into_iter();
         let controls = processes.map(|process| self.device(process).control());
-        for longest in commands.chain(controls) {
+        let nics = spec.nics().into_iter();
+        let nics = nics.map(|nic| self.node(&nic.node.name).nic(nic.name));
+        for longest in commands.chain(controls).chain(nics) {
             let length = longest.as_os_str().len();
             if length > MAX_SOCKET_PATH {
                 let message = format!(
@@ -174,13 +176,17 @@ impl NodeDir {
         self.0.join(format!("command{slot}.sock"))
     }
 
+    /// vhost-user socket between the device process and QEMU, of the NIC with this name.
+    pub(crate) fn nic(&self, name: Option<&str>) -> PathBuf {
+        let name = name.map(|name| format!(".{name}"));
+        self.0.join(format!("nic{}.sock", name.unwrap_or_default()))
+    }
+
     pub(crate) fn command_lock(&self, slot: usize) -> PathBuf {
         self.0.join(format!("command{slot}.lock"))
     }
 
     files! { join:
-        /// vhost-user socket between the device process and QEMU.
-        nic = "nic.sock";
         /// Monitor for commands.
         monitor = "qmp.sock";
         /// Monitor for events.

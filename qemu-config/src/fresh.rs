@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// tries, a tenth of a second each), and loads it with the parameters of the boot.
 const SCRIPT: &str = r#"
 for fd in /proc/[0-9]*/fd/*; do
-    [ "$(readlink $fd)" = /dev/qnic0 ] || continue
+    case $(readlink $fd) in /dev/qnic[0-9]*) ;; *) continue ;; esac
     pid=${fd#/proc/}
     kill -9 ${pid%%/*}
 done
@@ -27,8 +27,8 @@ modprobe qnic $args && test -c /dev/qnic0
 "#;
 
 impl Cluster {
-    /// Gives `node` a NIC without processes, segments and page table entries: every process
-    /// of its guest that uses the NIC is killed. Its links do again what the cluster file says.
+    /// Gives `node` NICs without processes, segments and page table entries: every process
+    /// of its guest that uses one is killed. Their links do again what the cluster file says.
     ///
     /// # Errors
     /// [`Error::Guest`] says what the guest said; [`Error::Failed`] if the device process
@@ -40,10 +40,14 @@ impl Cluster {
             let message = format!("the driver cannot begin anew: {said}");
             return Err(Error::guest(node.name(), message));
         }
-        let lossless = self.spec().network.as_ref().is_some_and(|it| it.lossless);
-        let alone = self.spec().nodes.iter().filter(|node| node.nic).count() == 1;
-        if !lossless && !alone {
-            self.restore_links(&Links::At(node.name().to_owned()))?;
+        let nics = self.spec().nics();
+        for nic in nics.iter().filter(|nic| nic.node.name == node.name()) {
+            let network = self.spec().network_of(nic.network);
+            let lossless = network.is_some_and(|it| it.lossless);
+            let alone = self.spec().network_nodes(nic.network).len() == 1;
+            if !lossless && !alone {
+                self.restore_links(&Links::At(nic.address()))?;
+            }
         }
         Ok(())
     }

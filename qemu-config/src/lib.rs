@@ -85,8 +85,8 @@ pub use boot_options::BootOptions;
 pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::Cluster;
 pub use config::{
-    AccelChoice, ClusterSpec, DeviceSpec, FileSpec, HostSpec, LinkSpec, NetworkSpec, NodeSpec,
-    ProcessSpec, RemoteMemorySpec, RepeatSpec, ScheduleSpec, Step, StepChange, MAX_NAME,
+    AccelChoice, ClusterSpec, DeviceSpec, FileSpec, HostSpec, LinkSpec, NetworkSpec, NicSpec,
+    NodeSpec, ProcessSpec, RemoteMemorySpec, RepeatSpec, ScheduleSpec, Step, StepChange, MAX_NAME,
 };
 pub use copy::Count;
 pub use descendants::{adopt_orphans, end_descendants, end_tree};

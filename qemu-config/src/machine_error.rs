@@ -29,6 +29,19 @@ pub enum MachineError {
     /// A node has no NIC.
     #[error("node {0} has no NIC: a machine's processes reach each other by it")]
     NoNic(String),
+    /// A node has no NIC of that name.
+    #[error("node {node} has no NIC \"{nic}\": {}", names(known))]
+    NoSuchNic {
+        /// The node.
+        node: String,
+        /// What was asked for.
+        nic: String,
+        /// What it has.
+        known: Vec<String>,
+    },
+    /// The NICs of two nodes are on different networks.
+    #[error("the NICs of {} and {} are on different networks: name others with --nic", .0[0], .0[1])]
+    Apart([String; 2]),
     /// Another machine has the node for itself.
     #[error("node {node} is held by machine \"{holder}\" exclusively")]
     Held {
@@ -74,6 +87,13 @@ pub enum MachineError {
     /// A name that is no interface.
     #[error("there is no interface \"{0}\": qnic or pool")]
     NoSuchInterface(String),
+}
+
+fn names(known: &[String]) -> String {
+    match known {
+        [] => "its NIC has no name".to_owned(),
+        _ => format!("it has {}", known.join(", ")),
+    }
 }
 
 fn list(known: &[String]) -> String {

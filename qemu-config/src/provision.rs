@@ -286,11 +286,7 @@ pub(crate) fn check_files(spec: &ClusterSpec) -> Result<()> {
 }
 
 fn check_files_within(spec: &ClusterSpec, limit: u64) -> Result<()> {
-    let nics_of = |process: &Option<&str>| {
-        let nodes = spec.nodes.iter().filter(|node| node.nic);
-        let nodes = nodes.filter(|node| spec.process_of(&node.name) == *process);
-        nodes.count()
-    };
+    let nics_of = |process: &Option<&str>| spec.nics_of(*process).len();
     let most = spec.device_processes().iter().map(nics_of).max();
     let Some(nics) = most else { return Ok(()) };
     let wanted = (FILES_BESIDE + nics * FILES_OF_NIC) as u64;

@@ -7,6 +7,7 @@ use qnic_images::GuestImage;
 use qnic_limits::{CONFIG_SIZE, DEFAULT_DOORBELLS, FIRST_DOORBELL, VIRTIO_ID};
 
 use crate::accel::Accel;
+use crate::config::MAX_NICS;
 use crate::dirs::ClusterDir;
 use crate::limits::COMMAND_SLOTS;
 use crate::NodeSpec;
@@ -18,6 +19,13 @@ const AGENT_PORT: &str = "org.qemu.guest_agent.0";
 
 /// Virtqueues of a NIC: control, events, doorbells.
 pub(crate) const NIC_QUEUES: usize = FIRST_DOORBELL + DEFAULT_DOORBELLS as usize;
+
+/// PCI slot of the first NIC with a name; images/guest/boot knows it. QEMU's own devices are below.
+const FIRST_NIC_SLOT: usize = 0x10;
+const _: () = assert!(
+    FIRST_NIC_SLOT + MAX_NICS <= 0x1f,
+    "the chipset is in the last slot"
+);
 
 /// Name of the port of command slot `slot`.
 pub(crate) fn command_port(slot: usize) -> String {
@@ -64,15 +72,7 @@ pub(crate) fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     kernel(&mut line, machine);
     sockets_and_ports(&mut line, machine);
     disks(&mut line, machine);
-    if machine.node.nic {
-        let socket = machine.dir.node(&machine.node.name).nic();
-        line.path("-chardev", "socket,id=nic,path=", &socket, "");
-        let (id, config) = (VIRTIO_ID, CONFIG_SIZE);
-        line.device(&format!(
-            "vhost-user-test-device-pci,chardev=nic,virtio-id={id},num_vqs={NIC_QUEUES},\
-             config_size={config},page-per-vq=on"
-        ));
-    }
+    nics(&mut line, machine);
     line.0
         .extend(machine.node.qemu_args.iter().map(OsString::from));
     line.0
@@ -132,6 +132,10 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
     // own program behind all processes that swap, and not answer for minutes.
     let mut append =
         format!("console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node={name}");
+    let named: Vec<_> = machine.node.nics().filter_map(|(name, _)| name).collect();
+    if !named.is_empty() {
+        append += &format!(" qnic.nics={}", named.join(","));
+    }
     if machine.accel == Accel::Tcg {
         // An emulated processor does not speculate, and each retpoline of a kernel that believes it
         // does is three jumps that the emulator has to look up.
@@ -183,6 +187,23 @@ fn disks(line: &mut Line, machine: &Machine<'_>) {
         line.path("-blockdev", &before, &file, ",discard=unmap");
         line.device(&format!(
             "virtio-blk-pci,drive={disk},serial={disk},werror=report,rerror=report"
+        ));
+    }
+}
+
+/// A NIC with a name is in a PCI slot that says which name that is: the guest has the names, in the
+/// order of the slots, on its kernel's command line.
+fn nics(line: &mut Line, machine: &Machine<'_>) {
+    for (index, (name, _)) in machine.node.nics().enumerate() {
+        let id = name.map_or("nic".to_owned(), |name| format!("nic.{name}"));
+        let socket = machine.dir.node(&machine.node.name).nic(name);
+        line.path("-chardev", &format!("socket,id={id},path="), &socket, "");
+        let (virtio, config) = (VIRTIO_ID, CONFIG_SIZE);
+        let slot = name.map(|_| format!(",addr={:#x}", FIRST_NIC_SLOT + index));
+        line.device(&format!(
+            "vhost-user-test-device-pci,chardev={id},virtio-id={virtio},num_vqs={NIC_QUEUES},\
+             config_size={config},page-per-vq=on{}",
+            slot.unwrap_or_default()
         ));
     }
 }
@@ -240,7 +261,7 @@ fn doubled_commas(text: &OsStr) -> OsString {
 mod tests {
     use super::*;
     use crate::testing::TestDir;
-    use crate::ByteSize;
+    use crate::{ByteSize, NicSpec};
 
     fn line_of(node: &NodeSpec, accel: Accel) -> Vec<String> {
         let test = TestDir::new();
@@ -295,6 +316,28 @@ mod tests {
             -chardev socket,id=nic,path=TOP/r/c/nodes/a/nic.sock \
             -device vhost-user-test-device-pci,chardev=nic,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on \
             -device virtio-rng-pci";
+        assert!(joined.ends_with(end), "{joined}\n{end}");
+    }
+
+    /// Its guest learns the names by slots (S7).
+    #[test]
+    fn nics_with_names_are_in_slots() {
+        let mut node = NodeSpec::new("a");
+        node.nics = ["main", "disks"]
+            .map(|name| NicSpec {
+                name: name.into(),
+                network: None,
+            })
+            .into();
+        let joined = line_of(&node, Accel::Kvm).join(" ");
+        assert!(
+            joined.contains("qnic.node=a qnic.nics=main,disks -device"),
+            "{joined}"
+        );
+        let end = "-chardev socket,id=nic.main,path=TOP/r/c/nodes/a/nic.main.sock \
+            -device vhost-user-test-device-pci,chardev=nic.main,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on,addr=0x10 \
+            -chardev socket,id=nic.disks,path=TOP/r/c/nodes/a/nic.disks.sock \
+            -device vhost-user-test-device-pci,chardev=nic.disks,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on,addr=0x11";
         assert!(joined.ends_with(end), "{joined}\n{end}");
     }
 

@@ -82,6 +82,22 @@ struct Apart {
     _keys: tempfile::TempDir,
 }
 
+/// Two nodes with two NICs each, on networks of their own (S7).
+pub(crate) fn two_networks() -> Result<()> {
+    let first = DevicePlan::alone(2, "[network]\npeer_timeout = \"1s\"\n");
+    let beside = DevicePlan {
+        nic: Some("disks".to_owned()),
+        ..first.clone()
+    };
+    let nodes = HostNodes::start_several(&[first, beside])?;
+    let cut = |partition: bool| {
+        let change = json!({ "partition": partition });
+        let request = json!({ "cmd": "net_set", "links": "all", "change": change });
+        nodes.ask_device(0, &request).map(drop)
+    };
+    scenario::one_network_is_partitioned_and_the_other_goes_on(&nodes, "disks", &cut)
+}
+
 /// A directory for keys.
 fn key_directory() -> Result<tempfile::TempDir> {
     tempfile::tempdir().context("make a directory for keys")

@@ -24,8 +24,8 @@ Examples:
 PROGRAM with a slash in it is a file of this machine, which is copied to the nodes;
 guest:PATH is one of the guest's, and a plain name is looked up there. It finds in its
 environment QNIC_MACHINE, QNIC_RANK, QNIC_SIZE, QNIC_MACHINE_NODES (the NIC number of each
-rank), QNIC_MACHINE_INTERFACE, QNIC_MACHINE_KEY, QNIC_MACHINE_PORT and QNIC_APPLICATION (a
-name of this run), which the library reads.
+rank), QNIC_MACHINE_INTERFACE, QNIC_MACHINE_KEY, QNIC_MACHINE_PORT, QNIC_APPLICATION (a name of
+this run) and, of a machine with --nic, QNIC_NIC, which the library reads.
 
 Ranks go round the nodes. Each line of output is preceded by its rank. The first rank
 that fails is named, and ends the others; Ctrl-C, the timeout and the end of this command

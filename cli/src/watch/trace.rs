@@ -27,6 +27,9 @@ pub struct Options {
     /// Ask device processes with these control sockets instead of a cluster's
     #[arg(long, value_name = "PATH", conflicts_with = "cluster")]
     pub socket: Vec<PathBuf>,
+    /// The network of this name instead of [network]
+    #[arg(long, value_name = "NAME", conflicts_with = "socket")]
+    pub network: Option<String>,
     /// Where to write
     #[arg(long, short, default_value = "trace.json")]
     pub output: PathBuf,

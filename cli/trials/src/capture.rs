@@ -64,9 +64,9 @@ fn parts(cluster: &Cluster) -> Vec<(String, Links)> {
         0 => Vec::new(),
         1 => vec![("capture.pcapng".to_owned(), Links::All)],
         _ => {
-            let nodes = cluster.nodes().iter().filter(|node| node.spec().nic);
-            let part = |name: &str| (format!("capture-{name}.pcapng"), Links::At(name.to_owned()));
-            nodes.map(|node| part(node.name())).collect()
+            let nics = cluster.spec().nic_addresses().into_iter();
+            let part = |nic: String| (format!("capture-{nic}.pcapng"), Links::At(nic));
+            nics.map(part).collect()
         }
     }
 }

@@ -29,6 +29,15 @@ impl ConfigError {
         }
     }
 
+    /// The same error of a table that stands at `to` instead of `from`.
+    #[must_use]
+    pub fn within(mut self, from: &str, to: &str) -> Self {
+        if let Some(rest) = self.key.strip_prefix(from) {
+            self.key = format!("{to}{rest}");
+        }
+        self
+    }
+
     /// The same error, found at byte range `span` of `text`, the content of `file`.
     pub(crate) fn at(self, file: &Path, text: &str, span: &Range<usize>) -> Self {
         let before = text.get(..span.start).unwrap_or(text);

@@ -209,6 +209,9 @@ impl NicPort {
     /// The guest has other memory from now on.
     pub(crate) fn set_memory(&mut self, cx: &mut Context<'_>, memory: GuestMemory) {
         let geometry = *cx.fabric.nic(self.slot).geometry();
+        let covered = geometry.frames * PAGE_SIZE as u64;
+        // Some of the regions overlap no more than all of them.
+        let memory = memory.without_devices(covered).unwrap_or(memory);
         let frames = memory.end().div_ceil(PAGE_SIZE as u64);
         let known = cx.fabric.host(self.slot).memory().end() == memory.end();
         let status = if frames <= geometry.frames {

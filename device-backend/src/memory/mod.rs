@@ -76,6 +76,19 @@ impl GuestMemory {
         })
     }
 
+    /// The same memory without what lies behind a gap, beyond the `covered` bytes that the page
+    /// table of a NIC is for. QEMU lists memory of other devices as if it were RAM, such as the SRAM of
+    /// the guest's other NICs (S7). RAM that is too large begins below, or is told by the driver.
+    pub(crate) fn without_devices(&self, covered: u64) -> anyhow::Result<Self> {
+        let mut end = 0;
+        let ram = self.regions.iter().take_while(|region| {
+            let apart = region.start > end;
+            end = region.start + region.length;
+            !(apart && region.start >= covered)
+        });
+        Self::new(ram.map(|region| region.map.clone()).collect())
+    }
+
     /// The same memory for `virtio-queue`.
     pub(crate) fn ram(&self) -> &GuestMemoryMmap {
         &self.ram

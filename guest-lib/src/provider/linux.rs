@@ -30,6 +30,9 @@ use super::{spin, CallError, Memory, Pools, Process, Provider, Registration};
 /// Device file of the first NIC.
 pub const DEFAULT_DEVICE: &str = "/dev/qnic0";
 
+/// Directory of the device files of NICs with a name.
+pub const NAMED_DEVICES: &str = "/dev/qnic";
+
 /// The NIC behind a device file.
 #[derive(Debug)]
 pub struct Device {

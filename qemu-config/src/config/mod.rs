@@ -14,6 +14,7 @@
 //! cpus = 1
 //! kernel = "stable"             # or "backports", "generic"
 //! nic = true                    # false: a plain guest
+//! nics = [{ name = "main" }]    # instead: several NICs, also on networks of their own, see [`NicSpec`]
 //! swap = "512MiB"               # a disk with serial "swap", on which the guest swaps when it is ready
 //! disk = "1GiB"                 # a blank disk with serial "disk"
 //! qemu_args = ["-device", "virtio-rng-pci"]
@@ -33,6 +34,7 @@
 //! process, which this crate makes from it: both come from `qnic-config`.
 
 mod network;
+mod nics;
 mod parse;
 mod parts;
 mod remote_memory;
@@ -45,8 +47,11 @@ mod validate;
 mod tests;
 
 pub use network::{HostSpec, LinkSpec, NetworkSpec, ProcessSpec};
+pub(crate) use nics::MAX_NICS;
 pub(crate) use remote_memory::Served;
 pub(crate) use rules::check_name;
 pub use rules::MAX_NAME;
 pub use schedule::{RepeatSpec, ScheduleSpec, Step, StepChange};
-pub use spec::{AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NodeSpec, RemoteMemorySpec};
+pub use spec::{
+    AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NicSpec, NodeSpec, RemoteMemorySpec,
+};

@@ -1,5 +1,6 @@
 //! From the text of a cluster file to a checked [`ClusterSpec`].
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use qnic_config::{require, ByteSize, ConfigError};
@@ -7,7 +8,9 @@ use qnic_images::KernelSeries;
 use serde::{de, Deserialize, Deserializer};
 
 use super::network::NetworkSpec;
-use super::spec::{AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NodeSpec, RemoteMemorySpec};
+use super::spec::{
+    AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NicSpec, NodeSpec, RemoteMemorySpec,
+};
 use super::validate::{check, MAX_NODES};
 
 #[derive(Deserialize)]
@@ -19,6 +22,8 @@ struct RawCluster {
     #[serde(default)]
     device: DeviceSpec,
     network: Option<NetworkSpec>,
+    #[serde(default)]
+    networks: BTreeMap<String, NetworkSpec>,
     #[serde(default)]
     node: Vec<RawNode>,
     #[serde(default)]
@@ -35,6 +40,8 @@ struct RawNode {
     #[serde(default, deserialize_with = "series")]
     kernel: Option<KernelSeries>,
     nic: Option<bool>,
+    #[serde(default)]
+    nics: Vec<NicSpec>,
     number: Option<u16>,
     swap: Option<ByteSize>,
     disk: Option<ByteSize>,
@@ -82,6 +89,7 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, ConfigError> {
         accel: raw.accel,
         device: raw.device,
         network: raw.network,
+        networks: raw.networks,
         nodes: Vec::new(),
         remote_memory: raw.remote_memory,
     };
@@ -107,6 +115,7 @@ fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, C
         cpus: raw.cpus.unwrap_or(defaults.cpus),
         kernel: raw.kernel.unwrap_or(defaults.kernel),
         nic: raw.nic.unwrap_or(defaults.nic),
+        nics: raw.nics,
         number: raw.number,
         swap: raw.swap,
         disk: raw.disk,

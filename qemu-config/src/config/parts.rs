@@ -6,15 +6,18 @@ use qnic_config::plan::PrivateKey;
 use qnic_config::{require, ConfigError};
 
 use super::network::ProcessSpec;
+use super::nics::Nic;
 use super::schedule::{self, Step};
 use super::spec::{ClusterSpec, NodeSpec};
 
 impl ClusterSpec {
-    /// Number of a node's NIC, wherever it runs.
-    pub fn node_number(&self, name: &str) -> Option<u16> {
-        let local = self.numbered().find(|(node, _)| node.name == name);
-        let elsewhere = || self.network.as_ref()?.elsewhere.get(name).copied();
-        local.map(|(_, number)| number).or_else(elsewhere)
+    /// Number of the NIC with an address, wherever it runs; of a node without NICs, its own.
+    pub fn node_number(&self, address: &str) -> Option<u16> {
+        let nic = self.nic_at(address).map(|nic| nic.number);
+        let mut plain = self.numbered().filter(|(node, _)| !node.nic);
+        let elsewhere = || self.network.as_ref()?.elsewhere.get(address).copied();
+        nic.or_else(|| Some(plain.find(|(node, _)| node.name == address)?.1))
+            .or_else(elsewhere)
     }
 
     /// The part of this cluster that `host` boots.
@@ -85,14 +88,23 @@ impl ClusterSpec {
             .collect()
     }
 
-    /// All nodes with a NIC, those elsewhere included, by their numbers.
-    pub(super) fn network_nodes(&self) -> BTreeMap<u16, &str> {
-        let local = self.numbered().filter(|(node, _)| node.nic);
-        let local = local.map(|(node, number)| (number, node.name.as_str()));
-        let elsewhere = self.network.iter().flat_map(|network| &network.elsewhere);
+    /// What the NICs of a network are called in its tables, those elsewhere included, by their
+    /// numbers.
+    pub(crate) fn network_nodes(&self, network: Option<&str>) -> BTreeMap<u16, String> {
+        let local = self.nics().into_iter();
+        let local = local.filter(|nic| nic.network == network);
+        let local = local.map(|nic| (nic.number, nic.end()));
+        let elsewhere = self.network_of(network).into_iter();
+        let elsewhere = elsewhere.flat_map(|network| &network.elsewhere);
         local
-            .chain(elsewhere.map(|(name, number)| (*number, name.as_str())))
+            .chain(elsewhere.map(|(name, number)| (*number, name.clone())))
             .collect()
+    }
+
+    /// The number of what the tables of a network call `end`.
+    pub(crate) fn number_there(&self, network: Option<&str>, end: &str) -> Option<u16> {
+        let mut ends = self.network_nodes(network).into_iter();
+        Some(ends.find(|(_, there)| there == end)?.0)
     }
 
     fn processes(&self) -> &[ProcessSpec] {
@@ -100,29 +112,46 @@ impl ClusterSpec {
         network.map_or(&[], |network| &network.processes)
     }
 
-    /// The names of the device processes that run here. If there is only one, it has none.
+    /// The names of the device processes that run here: those of `[network]`, of which an only
+    /// one has no name, and one for each network beside it.
     pub(crate) fn device_processes(&self) -> Vec<Option<&str>> {
-        match self.processes() {
-            [] if self.has_nics() => vec![None],
+        let has_main = self.nics().iter().any(|nic| nic.network.is_none());
+        let of_main = match self.processes() {
+            [] if has_main => vec![None],
             [] => Vec::new(),
             several => several.iter().map(|one| Some(one.name.as_str())).collect(),
-        }
+        };
+        let beside = self.networks.keys().map(|name| Some(name.as_str()));
+        of_main.into_iter().chain(beside).collect()
     }
 
-    /// The device process that has the NIC of a node.
-    pub(crate) fn process_of(&self, node: &str) -> Option<&str> {
-        let has = |process: &&ProcessSpec| process.nodes.iter().any(|name| name == node);
-        let process = self.processes().iter().find(has)?;
-        Some(&process.name)
+    /// The network whose NICs a device process has.
+    pub(crate) fn network_of_process<'a>(&self, process: Option<&'a str>) -> Option<&'a str> {
+        process.filter(|name| self.networks.contains_key(*name))
     }
 
-    /// The nodes whose NICs a device process has, with the numbers of these.
-    pub(crate) fn nics_of<'a>(
-        &'a self,
-        process: Option<&'a str>,
-    ) -> impl Iterator<Item = (&'a NodeSpec, u16)> {
-        let nics = self.numbered().filter(|(node, _)| node.nic);
-        nics.filter(move |(node, _)| self.process_of(&node.name) == process)
+    /// The device process that has the NIC with an address.
+    pub(crate) fn process_of(&self, address: &str) -> Option<&str> {
+        self.process_with(&self.nic_at(address)?)
+    }
+
+    fn process_with<'a>(&'a self, nic: &Nic<'a>) -> Option<&'a str> {
+        let end = nic.end();
+        let has = |process: &&ProcessSpec| process.nodes.contains(&end);
+        let process = || self.processes().iter().find(has);
+        nic.network.or_else(|| Some(process()?.name.as_str()))
+    }
+
+    /// What all NICs are called on command lines.
+    pub fn nic_addresses(&self) -> Vec<String> {
+        self.nics().iter().map(Nic::address).collect()
+    }
+
+    /// The NICs that a device process has.
+    pub(crate) fn nics_of(&self, process: Option<&str>) -> Vec<Nic<'_>> {
+        let mut nics = self.nics();
+        nics.retain(|nic| self.process_with(nic) == process);
+        nics
     }
 
     /// The steps of `[[network.schedule]]` in the order of their times, those of one time in
@@ -199,8 +228,8 @@ mod tests {
         assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
         assert_eq!(spec.device_processes(), [Some("left"), Some("right")]);
         let nics = |process| {
-            let nics = spec.nics_of(process);
-            nics.map(|(node, number)| (node.name.as_str(), number))
+            let nics = spec.nics_of(process).into_iter();
+            nics.map(|nic| (nic.node.name.as_str(), nic.number))
                 .collect::<Vec<_>>()
         };
         assert_eq!(nics(Some("left")), [("a0", 0), ("a1", 1)]);
@@ -213,7 +242,7 @@ mod tests {
     fn without_processes_there_is_one_and_without_nics_none() {
         let one = ClusterSpec::new("c").with(NodeSpec::new("a"));
         assert_eq!(one.device_processes(), [None]);
-        assert_eq!(one.nics_of(None).count(), 1);
+        assert_eq!(one.nics_of(None).len(), 1);
         let plain = NodeSpec {
             nic: false,
             ..NodeSpec::new("a")

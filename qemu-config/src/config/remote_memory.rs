@@ -97,7 +97,7 @@ pub(super) fn check(spec: &ClusterSpec) -> Result<(), ConfigError> {
     let mut secrets: BTreeMap<&str, (u128, String)> = BTreeMap::new();
     for (index, memory) in spec.remote_memory.iter().enumerate() {
         let key = format!("remote_memory[{index}]");
-        check_table(memory, &nodes, &key)?;
+        check_table(spec, memory, &nodes, &key)?;
         check_hosts(spec, memory, &key)?;
         let count = devices.entry(&memory.on).or_default();
         *count += 1;
@@ -118,7 +118,12 @@ pub(super) fn check(spec: &ClusterSpec) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn check_table(memory: &RemoteMemorySpec, nodes: &[&str], key: &str) -> Result<(), ConfigError> {
+fn check_table(
+    spec: &ClusterSpec,
+    memory: &RemoteMemorySpec,
+    nodes: &[&str],
+    key: &str,
+) -> Result<(), ConfigError> {
     index_of(&memory.on.as_str(), nodes, &format!("{key}.on"))?;
     check_size(Some(memory.size), MIN_SIZE..=MAX_SIZE, key, "size")?;
     let replicas = memory.replicas;
@@ -144,6 +149,12 @@ fn check_table(memory: &RemoteMemorySpec, nodes: &[&str], key: &str) -> Result<(
             &place,
             format_args!("node \"{server}\""),
         )?;
+        let message = format!(
+            "the first NICs of \"{server}\" and \"{}\" are on different networks",
+            memory.on
+        );
+        let network = |node: &str| spec.nic_at(node).and_then(|nic| nic.network);
+        require(network(server) == network(&memory.on), &place, message)?;
         let message = "a node is no server of its own device";
         require(*server != memory.on, place, message)?;
     }

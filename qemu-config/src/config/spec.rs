@@ -1,5 +1,6 @@
 //! What a cluster is: the checked form of a cluster file.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -37,6 +38,9 @@ pub struct ClusterSpec {
     pub device: DeviceSpec,
     /// How the NICs are joined; `None`: each with each, by links that can be changed.
     pub network: Option<NetworkSpec>,
+    /// Networks beside it, by their names.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub networks: BTreeMap<String, NetworkSpec>,
     /// The guests, in order; their NICs are numbered in that order from 0, unless they
     /// have a number.
     #[serde(rename = "node")]
@@ -110,6 +114,9 @@ pub struct NodeSpec {
     pub kernel: KernelSeries,
     /// True if it has a qnic NIC.
     pub nic: bool,
+    /// Its NICs, if they have names; empty: one without a name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<NicSpec>,
     /// Number of its NIC in the network; `None`: its index among the nodes.
     pub number: Option<u16>,
     /// Size of a disk on which the guest swaps as soon as the cluster is ready, or none.
@@ -122,6 +129,17 @@ pub struct NodeSpec {
     /// Files of the host that are in the guest from the start, at every boot.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileSpec>,
+}
+
+/// A NIC of a node that says which NICs it has: there may be several, also on networks of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicSpec {
+    /// Its name, unique on its node.
+    pub name: String,
+    /// Which of `[networks]` it is on; `None`: `[network]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
 }
 
 /// A file of the host to have in a guest.
@@ -173,6 +191,7 @@ impl ClusterSpec {
             accel: AccelChoice::Auto,
             device: DeviceSpec::default(),
             network: None,
+            networks: BTreeMap::new(),
             nodes: Vec::new(),
             remote_memory: Vec::new(),
         }
@@ -222,6 +241,7 @@ impl NodeSpec {
             cpus: 1,
             kernel: KernelSeries::Stable,
             nic: true,
+            nics: Vec::new(),
             number: None,
             swap: None,
             disk: None,

@@ -42,6 +42,7 @@ pub(super) fn check(
         let what = format_args!("NIC number {number}");
         add(&mut numbers, number, &format!("{key}.number"), what)?;
         check_node(node, &key)?;
+        super::nics::check_node(spec, node, &key)?;
         let what = format_args!("name \"{}\"", node.name);
         add(&mut names, &node.name, &format!("{key}.name"), what)?;
     }
@@ -51,9 +52,10 @@ pub(super) fn check(
         .is_none_or(NetworkSpec::is_one_process);
     spec.device.check(spec.device_processes().len(), alone)?;
     if let Some(network) = &spec.network {
-        let nodes: Vec<_> = spec.network_nodes().into_values().collect();
-        super::network::check(network, nodes)?;
+        let ends = spec.network_nodes(None);
+        super::network::check(network, ends.values().map(String::as_str).collect())?;
     }
+    super::nics::check_networks(spec)?;
     super::remote_memory::check(spec)
 }
 

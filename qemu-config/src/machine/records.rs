@@ -31,6 +31,9 @@ pub struct Machine {
     pub name: String,
     /// Its nodes, in the order in which ranks go round them.
     pub nodes: Vec<String>,
+    /// By which NIC of each node its programs reach each other; `None`: by the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nic: Option<String>,
     /// What its programs use.
     pub interface: Interface,
     /// No other machine may have these nodes.
@@ -80,6 +83,16 @@ impl FromStr for Interface {
     }
 }
 
+impl Machine {
+    /// The address of its NIC on a node.
+    pub(super) fn nic_of(&self, node: &str) -> String {
+        match &self.nic {
+            Some(nic) => format!("{node}.{nic}"),
+            None => node.to_owned(),
+        }
+    }
+}
+
 impl Machines {
     /// The machines of the cluster in `dir`.
     pub(crate) fn new(dir: &ClusterDir, spec: &ClusterSpec) -> Self {
@@ -93,10 +106,11 @@ impl Machines {
     ///
     /// # Errors
     /// [`Error::Config`] for a wrong name, [`Error::NoSuchNode`], or [`Error::Machine`]: the
-    /// name is taken, or a node is held by another machine, which is named.
+    /// name is taken, a node has no such NIC, the NICs are on different networks, or a node is held
+    /// by another machine, which is named.
     pub fn create(&self, machine: Machine) -> Result<()> {
         check_name(&machine.name, "machine")?;
-        self.check_nodes(&machine.nodes)?;
+        self.check_nodes(&machine)?;
         let _lock = self.lock()?;
         let mut machines = self.read()?;
         check_new(&machine, &machines)?;
@@ -148,7 +162,9 @@ impl Machines {
         Ok((machine, RunSlot::take(&self.dir, name)?))
     }
 
-    fn check_nodes(&self, nodes: &[String]) -> Result<()> {
+    fn check_nodes(&self, machine: &Machine) -> Result<()> {
+        let nodes = &machine.nodes;
+        let mut networks = Vec::new();
         if nodes.is_empty() {
             return Err(MachineError::NoNodes.into());
         }
@@ -167,6 +183,16 @@ impl Machines {
             if nodes[..index].contains(name) {
                 return Err(MachineError::NodeTwice(name.clone()).into());
             }
+            let nic = self.spec.nic_at(&machine.nic_of(name));
+            let nic = nic.ok_or_else(|| MachineError::NoSuchNic {
+                node: name.clone(),
+                nic: machine.nic.clone().unwrap_or_default(),
+                known: node.nics.iter().map(|nic| nic.name.clone()).collect(),
+            })?;
+            if networks.first().is_some_and(|first| *first != nic.network) {
+                return Err(MachineError::Apart([nodes[0].clone(), name.clone()]).into());
+            }
+            networks.push(nic.network);
         }
         Ok(())
     }

@@ -27,6 +27,7 @@ impl Fixture {
         let machine = Machine {
             name: name.to_owned(),
             nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            nic: None,
             interface: Interface::Pool,
             exclusive,
         };
@@ -58,6 +59,54 @@ fn machines_are_made_listed_and_removed() {
         error.contains("no machine \"lab\"") && error.contains("has other"),
         "{error}"
     );
+}
+
+/// A machine chooses its NICs by their name (S7).
+#[test]
+fn a_machine_has_nics_of_one_name_on_one_network() {
+    let text = "name = \"c\"\n[networks.disks]\n\
+                [[node]]\nname = \"a\"\nnics = [{ name = \"main\" }, { name = \"side\", network = \"disks\" }]\n\
+                [[node]]\nname = \"b\"\nnics = [{ name = \"side\", network = \"disks\" }]\n\
+                [[node]]\nname = \"c\"\n";
+    let cluster = Fixture::new();
+    let spec = ClusterSpec::parse(text, std::path::Path::new("c.toml")).unwrap();
+    let machines = Machines::new(&cluster.test.dir, &spec);
+    let create = |name: &str, nodes: &[&str], nic: Option<&str>| {
+        let made = machines.create(Machine {
+            name: name.to_owned(),
+            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            nic: nic.map(str::to_owned),
+            interface: Interface::Qnic,
+            exclusive: false,
+        });
+        made.map_err(|error| error.to_string())
+    };
+    create("lab", &["a", "b"], Some("side")).unwrap();
+    create("first", &["a", "c"], None).unwrap();
+    let json = serde_json::to_value(machines.list().unwrap()).unwrap();
+    assert_eq!(
+        (&json[0]["nic"], json[1].get("nic")),
+        (&"side".into(), None)
+    );
+    for (nodes, nic, expected) in [
+        (
+            ["a", "b"],
+            Some("disk"),
+            "node a has no NIC \"disk\": it has main, side",
+        ),
+        (
+            ["a", "c"],
+            Some("side"),
+            "node c has no NIC \"side\": its NIC has no name",
+        ),
+        (
+            ["a", "b"],
+            None,
+            "the NICs of a and b are on different networks: name others with --nic",
+        ),
+    ] {
+        assert_eq!(create("x", &nodes, nic).unwrap_err(), expected);
+    }
 }
 
 #[test]

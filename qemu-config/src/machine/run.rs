@@ -25,6 +25,7 @@ const SIGKILL: u8 = 9;
 /// | `QNIC_RANK`, `QNIC_SIZE` | its rank, from 0, and how many there are |
 /// | `QNIC_MACHINE_NODES` | the numbers of the NICs of all ranks, in their order, with commas |
 /// | `QNIC_MACHINE_INTERFACE` | `qnic` or `pool` |
+/// | `QNIC_NIC` | the name of the machine's NIC, if it has chosen one |
 /// | `QNIC_MACHINE_KEY` | 16 hexadecimal digits by chance, the same for all ranks of this run only |
 /// | `QNIC_APPLICATION` | a name of the run, `run-` and 12 hexadecimal digits by chance |
 /// | `QNIC_MACHINE_PORT` | the first datagram port of this run; rank r has the r-th from there |
@@ -66,7 +67,7 @@ impl Cluster {
         let (mut nodes, mut numbers) = (Vec::new(), Vec::new());
         for index in placed {
             let node = self.node(&machine.nodes[index])?;
-            numbers.push(self.number(node.name())?);
+            numbers.push(self.number(&machine.nic_of(node.name()))?);
             nodes.push(Node {
                 cancel: Some(abandon.clone()),
                 ..node.clone()
@@ -154,7 +155,8 @@ fn shared(
     (key, run): (u64, u64),
 ) -> Vec<(&'static str, String)> {
     let nodes: Vec<_> = numbers.iter().map(u16::to_string).collect();
-    vec![
+    let nic = machine.nic.iter().map(|nic| ("QNIC_NIC", nic.clone()));
+    let rest = [
         ("QNIC_MACHINE", machine.name.clone()),
         ("QNIC_SIZE", numbers.len().to_string()),
         ("QNIC_MACHINE_NODES", nodes.join(",")),
@@ -162,7 +164,8 @@ fn shared(
         ("QNIC_MACHINE_KEY", format!("{key:016x}")),
         ("QNIC_MACHINE_PORT", first_port.to_string()),
         ("QNIC_APPLICATION", format!("run-{:012x}", run >> 16)),
-    ]
+    ];
+    rest.into_iter().chain(nic).collect()
 }
 
 /// A number that no other run guesses.
@@ -207,6 +210,7 @@ mod tests {
         Machine {
             name: "lab".into(),
             nodes: vec!["a".into()],
+            nic: None,
             interface: Interface::Pool,
             exclusive: false,
         }
@@ -226,6 +230,12 @@ mod tests {
             "QNIC_APPLICATION=run-0000000000cd",
         ];
         assert_eq!(lines, expected);
+        let on_disks = Machine {
+            nic: Some("disks".into()),
+            ..machine()
+        };
+        let shared = super::shared(&on_disks, &[4], 2512, (0, 0));
+        assert!(shared.contains(&("QNIC_NIC", "disks".to_owned())));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod contention;
 mod death;
 mod exchange;
 mod messages;
+mod networks;
 mod orphans;
 mod remote_memory;
 mod signals;
@@ -33,6 +34,7 @@ pub(crate) use messages::{
     random_messages, random_messages_beside_a_slow_receiver,
     the_peer_of_a_killed_process_stops_waiting, what_waits_for_a_silent_node_ends,
 };
+pub(crate) use networks::one_network_is_partitioned_and_the_other_goes_on;
 pub(crate) use orphans::{a_death_in_the_queue_is_survived, Death, Placement};
 pub(crate) use remote_memory::servers_of_a_volume_are_killed_in_turn;
 pub(crate) use signals::{notifications_of_every_kind, the_end_of_a_channel_is_killed};

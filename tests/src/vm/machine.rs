@@ -2,6 +2,7 @@
 //! fails, a command that is killed; and remote memory that the cluster file names (H9). All in
 //! guests with little memory.
 
+mod nics;
 mod parallel;
 
 use std::io::{BufRead, BufReader};
@@ -39,6 +40,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
         }];
         on_spec(&spec, machines)
     },
+    one_network_of_two_is_partitioned_and_the_other_goes_on => nics::two_networks(),
 };
 
 /// Little more than the image of a guest needs.

@@ -71,11 +71,16 @@ impl Nodes for Guests {
         self.0.iter().map(Nodes::count).sum()
     }
 
-    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>> {
+    fn start_on(
+        &self,
+        node: usize,
+        nic: Option<&str>,
+        arguments: &str,
+    ) -> Result<Box<dyn Running>> {
         let [first, second] = &self.0;
         match node.checked_sub(first.count()) {
-            None => first.start(node, arguments),
-            Some(node) => second.start(node, arguments),
+            None => first.start_on(node, nic, arguments),
+            Some(node) => second.start_on(node, nic, arguments),
         }
     }
 
@@ -146,13 +151,13 @@ fn a_device_process_dies(nodes: &VmNodes) -> Result<()> {
     kill_device(id)?;
     // Its nodes have no NIC any more; those of the other do.
     until(LIMIT, || {
-        let answers = nodes.cluster().device_stats_of("n2").is_ok();
+        let answers = nodes.cluster().nic_stats("n2").is_ok();
         Ok(answers.then(|| format!("{right} still answers")))
     })?;
     let all = nodes.cluster().device_stats()?;
     ensure!(all["silent"] == json!([right]), "silent: {}", all["silent"]);
     ensure!(all["nics"].as_array().map(Vec::len) == Some(2), "{all}");
-    let stats = nodes.cluster().device_stats_of("n1");
-    ensure!(stats.context(left.clone())?["nics"][1]["name"] == "n1");
+    let stats = nodes.cluster().nic_stats("n1");
+    ensure!(stats.context(left.clone())?["name"] == "n1");
     scenario::demo_between(nodes, [0, 1], "1,65537", 1 << 20)
 }

@@ -45,6 +45,8 @@ pub struct DevicePlan {
     pub prefix: Vec<String>,
     /// Memory of each of its nodes, if not the usual 128 MiB.
     pub memory: Option<ByteSize>,
+    /// Name of its NICs, if these are further ones of nodes of another process.
+    pub nic: Option<String>,
 }
 
 impl DevicePlan {
@@ -146,7 +148,7 @@ impl HostNodes {
         tail(&self.devices[device].log)
     }
 
-    /// Socket of a node's NIC.
+    /// Socket of a node's first NIC.
     pub fn socket(&self, node: usize) -> PathBuf {
         self.dir.path().join(format!("n{node}.sock"))
     }
@@ -193,7 +195,10 @@ impl HostNodes {
         // Room for what a node keeps beside its processes.
         let ram = ByteSize(2 * plan.memory.unwrap_or(MEMORY).0);
         for node in &plan.nodes {
-            let path = self.socket(*node);
+            let path = match &plan.nic {
+                Some(nic) => self.dir.path().join(format!("n{node}.{nic}.sock")),
+                None => self.socket(*node),
+            };
             text += &format!(
                 "[[nic]]\nname = \"n{node}\"\nnode = {node}\nsocket = {path:?}\nram = \"{ram}\"\n"
             );
@@ -204,15 +209,24 @@ impl HostNodes {
 
 impl Nodes for HostNodes {
     fn count(&self) -> usize {
-        self.plans.iter().map(|plan| plan.nodes.len()).sum()
+        let first = self.plans.iter().filter(|plan| plan.nic.is_none());
+        first.map(|plan| plan.nodes.len()).sum()
     }
 
-    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>> {
+    fn start_on(
+        &self,
+        node: usize,
+        nic: Option<&str>,
+        arguments: &str,
+    ) -> Result<Box<dyn Running>> {
         ensure!(node < self.count(), "there is no node {node}");
         let mut command = Command::new(&self.app);
         command
             .args(arguments.split_whitespace())
             .env("QNIC_HOST_SOCKET", self.socket(node));
+        if let Some(nic) = nic {
+            command.env("QNIC_NIC", nic);
+        }
         let plan = self.plans.iter().find(|plan| plan.nodes.contains(&node));
         if let Some(memory) = plan.and_then(|plan| plan.memory) {
             command.env("QNIC_HOST_MEMORY", memory.to_string());

@@ -31,8 +31,15 @@ pub trait Nodes {
     /// How many there are.
     fn count(&self) -> usize;
 
+    /// Starts `qnic-app` on a node with the words of `arguments`, for the NIC with this name, or
+    /// else the first.
+    fn start_on(&self, node: usize, nic: Option<&str>, arguments: &str)
+        -> Result<Box<dyn Running>>;
+
     /// Starts `qnic-app` on a node with the words of `arguments`.
-    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>>;
+    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>> {
+        self.start_on(node, None, arguments)
+    }
 
     /// The same; waits until it says `key`, for two minutes at most.
     fn start_until(&self, node: usize, arguments: &str, key: &str) -> Result<Box<dyn Running>> {
@@ -65,8 +72,35 @@ impl Nodes for FirstNodes<'_> {
         self.1.min(self.0.count())
     }
 
-    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>> {
-        self.0.start(node, arguments)
+    fn start_on(
+        &self,
+        node: usize,
+        nic: Option<&str>,
+        arguments: &str,
+    ) -> Result<Box<dyn Running>> {
+        self.0.start_on(node, nic, arguments)
+    }
+
+    fn device_stats(&self) -> Result<Value> {
+        self.0.device_stats()
+    }
+}
+
+/// Nodes on which each program gets the NIC with this name.
+pub struct OnNic<'a>(pub &'a dyn Nodes, pub &'a str);
+
+impl Nodes for OnNic<'_> {
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn start_on(
+        &self,
+        node: usize,
+        nic: Option<&str>,
+        arguments: &str,
+    ) -> Result<Box<dyn Running>> {
+        self.0.start_on(node, nic.or(Some(self.1)), arguments)
     }
 
     fn device_stats(&self) -> Result<Value> {

@@ -174,8 +174,16 @@ impl Nodes for VmNodes {
         self.cluster().nodes().len()
     }
 
-    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>> {
+    fn start_on(
+        &self,
+        node: usize,
+        nic: Option<&str>,
+        arguments: &str,
+    ) -> Result<Box<dyn Running>> {
         let command = GuestCommand::new(APP_PATH).args(arguments.split_whitespace());
+        let command = nic
+            .iter()
+            .fold(command, |command, nic| command.env("QNIC_NIC", nic));
         self.spawn(node, &command)
     }
 

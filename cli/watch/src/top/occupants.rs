@@ -120,7 +120,7 @@ pub(crate) fn peers(
 ) -> Vec<PeerRow> {
     let named = |number: u64| {
         let mut nodes = all.nodes.iter();
-        let found = nodes.find(|(_, node)| node.number == number);
+        let found = nodes.find(|(_, node)| node.number == number && node.network == now.network);
         found.map_or_else(|| format!("node {number}"), |(name, _)| name.clone())
     };
     let rows = now.peers.iter().map(|(number, entry)| {

@@ -26,6 +26,8 @@ pub struct Snapshot {
 pub struct NodeSnapshot {
     /// Number of the node.
     pub number: u64,
+    /// Network on which it has that number, if it is not `[network]`.
+    pub network: Option<String>,
     /// `running`, …
     pub state: String,
     /// Counters, by name.
@@ -92,6 +94,7 @@ impl NodeSnapshot {
     fn parse(nic: &Value) -> Self {
         NodeSnapshot {
             number: nic["node"].as_u64().unwrap_or_default(),
+            network: text(&nic["network"]),
             state: text(&nic["state"]).unwrap_or_default(),
             counters: entries(&nic["statistics"], Value::as_u64),
             budgets: entries(&nic["budgets"], |budget| {

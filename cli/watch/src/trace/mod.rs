@@ -45,8 +45,8 @@ pub use timeline::write;
 
 /// Where events come from.
 pub enum Source {
-    /// The device processes of a cluster.
-    Cluster(Box<Cluster>),
+    /// The device processes of a cluster's network: `[network]`, or that of this name.
+    Cluster(Box<Cluster>, Option<String>),
     /// Device processes, by their control sockets.
     Sockets(Vec<PathBuf>),
 }
@@ -54,7 +54,7 @@ pub enum Source {
 impl Source {
     fn sockets(&self) -> Vec<PathBuf> {
         match self {
-            Source::Cluster(cluster) => cluster.control_sockets(),
+            Source::Cluster(cluster, network) => cluster.control_sockets(network.as_deref()),
             Source::Sockets(sockets) => sockets.clone(),
         }
     }

@@ -13,7 +13,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         false => Source::Sockets(options.socket.clone()),
         true => {
             let name = options.cluster.as_deref();
-            Source::Cluster(Box::new(qnic_cli::ui::find(name, Some(&cancel))?))
+            let cluster = qnic_cli::ui::find(name, Some(&cancel))?;
+            Source::Cluster(Box::new(cluster), options.network.clone())
         }
     };
     let settings = Settings {
