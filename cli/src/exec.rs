@@ -19,6 +19,7 @@ use crate::ui;
 Examples:
   cargo qnic exec pair.toml -- qnic-app info
   cargo qnic exec pair.toml --on a -- sh -c 'uname -r'
+  cargo qnic exec pair.toml --host -- ./my-test            without guests, in seconds
   cargo qnic exec pair.toml --junit report.xml --artifacts out -- ./target/release/my-test
   cargo qnic exec pair.toml --set loss=5% --set kernel=backports --seed 7 -- ./my-test
 
@@ -26,7 +27,9 @@ PROGRAM with a slash in it is a file of this machine, which is copied into each 
 guest:PATH is one of the guest's, and a plain name is looked up there. It finds in its
 environment QNIC_NODE (the number of its NIC), QNIC_NODES (how many nodes there are),
 QNIC_NODE_NAME and QNIC_SEED. Faults by the clock ([[network.schedule]] of the file)
-begin when it does.
+begin when it does. With --host each program is a process of this machine, which finds
+its NIC by the library's host mode (QNIC_HOST_SOCKET); nothing is copied, and PROGRAM is
+looked up here. One program of a node can have its NIC at a time.
 
 Exit status: the program's own, of several nodes the first in the order of the file
 that is not 0. Besides:
@@ -54,6 +57,9 @@ pub(crate) struct TrialOptions {
     /// The node that runs the program; all do without this
     #[arg(long, value_name = "NODE|all", default_value = "all")]
     pub(crate) on: String,
+    /// Nodes are processes of this machine instead of guests: seconds instead of a boot
+    #[arg(long)]
+    pub(crate) host: bool,
     /// Time for the program: seconds, or such as 2m
     #[arg(long, default_value = "10m", value_parser = duration)]
     pub(crate) timeout: Duration,
@@ -95,6 +101,7 @@ impl TrialOptions {
             boot_timeout: self.boot_timeout,
             artifacts: self.artifacts.clone(),
             capture: self.capture,
+            host: self.host,
             cell: None,
             runtime: runtime.clone(),
             progress,

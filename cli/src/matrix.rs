@@ -114,6 +114,9 @@ impl<'a> Plan<'a> {
         let mut before = words(&["cargo", "qnic", "exec"]);
         before.push(trial.file.clone().into());
         let mut after = Vec::new();
+        if trial.host {
+            after.extend(words(&["--host"]));
+        }
         if trial.on != "all" {
             after.extend(words(&["--on", &trial.on]));
         }

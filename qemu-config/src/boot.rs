@@ -11,18 +11,21 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qnic_images::Program;
 
 use crate::accel::Accel;
 use crate::dirs::{create_log, ClusterDir};
-use crate::lock::LockFile;
-use crate::manifest::{now_seconds, Manifest, Mode};
+use crate::host_node::{self, HostNode};
+use crate::manifest::{now_seconds, HostPrograms, Manifest, Mode};
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::{ProcessId, MARKER};
-use crate::provision::{check_cancel, check_files, check_image, check_memory, provision, Parts};
+use crate::provision::{
+    check_cancel, check_files, check_image, check_memory, provision, provision_here,
+};
 use crate::qemu::{arguments, Machine};
 use crate::ready::failed;
 use crate::spawn::spawn;
@@ -46,38 +49,28 @@ pub(crate) fn boot(
 ) -> Result<(ClusterDir, Vec<Node>, Option<Owned>)> {
     spec.validate()?;
     spec.check_private_key()?;
-    check_memory(spec)?;
     check_files(spec)?;
+    match options.host {
+        true => host_node::check(spec)?,
+        false => check_memory(spec)?,
+    }
     if options.runtime.names().contains(&spec.name) {
         // To fail early. The check that counts is made with the directory.
         check_name(spec, &options.runtime.lock()?, &options.runtime)?;
+    }
+    if options.host {
+        return boot_here(spec, options);
     }
     let parts = provision(spec, options)?;
     for (node, image) in spec.nodes.iter().zip(&parts.images) {
         check_image(node, image)?;
     }
-    let (dir, lock) = make_dir(spec, options, &parts)?;
-    let mut owned = Owned {
-        runtime: options.runtime.clone(),
-        name: spec.name.clone(),
-        dir: dir.clone(),
-        lock: Some(lock),
-        children: Vec::new(),
-    };
-    check_cancel(options)?;
+    let mut owned = make_dir(spec, options, parts.accel.accel, None)?;
+    let dir = owned.dir.clone();
     let dies_with_us = options.mode == Mode::Attached;
-    if let Some(program) = &parts.device {
-        for process in spec.device_processes() {
-            let step = format!("starting the process {}", device::name(process));
-            options.progress.step(&step);
-            let deadline = Deadline::new(Some(DEVICE_LIMIT), options.cancel.as_ref());
-            let command = device::command(program, &options.device_prefix);
-            let child = device::start(command, spec, &dir, process, dies_with_us, &deadline)?;
-            owned.children.push(child);
-        }
-    }
+    start_devices(parts.device.as_deref(), spec, options, &mut owned)?;
     options.progress.step("booting");
-    let nodes = nodes_of(spec, &dir, options.cancel.as_ref());
+    let nodes = nodes_of(spec, &dir, None, options.cancel.as_ref());
     let emulated = parts.accel.accel == Accel::Tcg;
     let tsc_khz = emulated.then(emulated_clock::tsc_khz).flatten();
     for (node, image) in nodes.iter().zip(&parts.images) {
@@ -95,25 +88,82 @@ pub(crate) fn boot(
         owned.children.push(child);
         options.progress.node(node.name(), "booting");
     }
-    let keeper = start_log_keeper(&parts.log_keeper, spec, &dir, &owned.children, dies_with_us)?;
+    let keeper = start_log_keeper(&parts.log_keeper, spec, &nodes, &owned, dies_with_us)?;
     owned.children.push(keeper);
     await_all(spec, &nodes, &dir, options)?;
     swap::turn_on(spec, &nodes, options)?;
     remote_memory::set_up(spec, &nodes, options)?;
+    booted(nodes, owned, options.mode)
+}
+
+/// Boots a cluster without guests: device processes, and nothing for nodes until they run
+/// commands.
+fn boot_here(
+    spec: &ClusterSpec,
+    options: &BootOptions,
+) -> Result<(ClusterDir, Vec<Node>, Option<Owned>)> {
+    let (programs, device, log_keeper) = provision_here(spec, options)?;
+    // Nothing is emulated; the manifest says that there are no guests.
+    let mut owned = make_dir(spec, options, Accel::Kvm, Some(&programs))?;
+    let dir = owned.dir.clone();
+    start_devices(device.as_deref(), spec, options, &mut owned)?;
+    let nodes = nodes_of(spec, &dir, Some(&programs), options.cancel.as_ref());
+    if spec.has_nics() {
+        let dies_with_us = options.mode == Mode::Attached;
+        let keeper = start_log_keeper(&log_keeper, spec, &nodes, &owned, dies_with_us)?;
+        owned.children.push(keeper);
+    }
+    booted(nodes, owned, options.mode)
+}
+
+fn start_devices(
+    program: Option<&Path>,
+    spec: &ClusterSpec,
+    options: &BootOptions,
+    owned: &mut Owned,
+) -> Result<()> {
+    check_cancel(options)?;
+    let Some(program) = program else {
+        return Ok(());
+    };
+    for process in spec.device_processes() {
+        let step = format!("starting the process {}", device::name(process));
+        options.progress.step(&step);
+        let deadline = Deadline::new(Some(DEVICE_LIMIT), options.cancel.as_ref());
+        let command = device::command(program, &options.device_prefix);
+        let dies_with_us = options.mode == Mode::Attached;
+        let child = device::start(command, spec, &owned.dir, process, dies_with_us, &deadline)?;
+        owned.children.push(child);
+    }
+    Ok(())
+}
+
+fn booted(
+    nodes: Vec<Node>,
+    owned: Owned,
+    mode: Mode,
+) -> Result<(ClusterDir, Vec<Node>, Option<Owned>)> {
+    let dir = owned.dir.clone();
     dir.mark_booted()?;
-    if options.mode == Mode::Detached {
+    if mode == Mode::Detached {
         owned.detach();
         return Ok((dir, nodes, None));
     }
     Ok((dir, nodes, Some(owned)))
 }
 
-/// The nodes of the cluster in `dir`.
-pub(crate) fn nodes_of(spec: &ClusterSpec, dir: &ClusterDir, cancel: Option<&Cancel>) -> Vec<Node> {
+/// The nodes of the cluster in `dir`, which have no guests if there are programs for that.
+pub(crate) fn nodes_of(
+    spec: &ClusterSpec,
+    dir: &ClusterDir,
+    programs: Option<&HostPrograms>,
+    cancel: Option<&Cancel>,
+) -> Vec<Node> {
     let node = |spec: &NodeSpec| Node {
         spec: spec.clone(),
         dir: dir.node(&spec.name),
         cancel: cancel.cloned(),
+        host: programs.map(|programs| Arc::new(HostNode::new(spec, dir, programs))),
     };
     spec.nodes.iter().map(node).collect()
 }
@@ -137,19 +187,28 @@ fn check_name(spec: &ClusterSpec, _making: &File, runtime: &Runtime) -> Result<(
 fn make_dir(
     spec: &ClusterSpec,
     options: &BootOptions,
-    parts: &Parts,
-) -> Result<(ClusterDir, LockFile)> {
+    accel: Accel,
+    programs: Option<&HostPrograms>,
+) -> Result<Owned> {
     let runtime = &options.runtime;
     let making = runtime.lock()?;
     check_name(spec, &making, runtime)?;
     let manifest = Manifest {
         mode: options.mode,
-        accel: parts.accel.accel,
+        accel,
         owner: ProcessId::own(),
         created: now_seconds(),
         disks: runtime.disks(&spec.name),
+        host: programs.cloned(),
     };
-    runtime.create(spec, &manifest)
+    let (dir, lock) = runtime.create(spec, &manifest)?;
+    Ok(Owned {
+        runtime: runtime.clone(),
+        name: spec.name.clone(),
+        dir,
+        lock: Some(lock),
+        children: Vec::new(),
+    })
 }
 
 fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Result<Child> {
@@ -178,15 +237,17 @@ fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Resu
 fn start_log_keeper(
     program: &Path,
     spec: &ClusterSpec,
-    dir: &ClusterDir,
-    writers: &[Child],
+    nodes: &[Node],
+    owned: &Owned,
     dies_with_us: bool,
 ) -> Result<Child> {
-    let pids: Vec<_> = writers.iter().map(|child| child.id().to_string()).collect();
+    let dir = &owned.dir;
+    let writers = owned.children.iter();
+    let pids: Vec<_> = writers.map(|child| child.id().to_string()).collect();
     let mut command = Command::new(program);
     command.arg(pids.join(","));
-    for node in &spec.nodes {
-        let node = dir.node(&node.name);
+    for node in nodes.iter().filter(|node| node.is_guest()) {
+        let node = &node.dir;
         command.args([node.console(), node.ready(), node.qemu_log()]);
     }
     if spec.has_nics() {

@@ -26,6 +26,8 @@ pub struct BootOptions {
     /// Command in front of each device process, which must become that process, such as
     /// `ip netns exec x`; empty: none.
     pub device_prefix: Vec<String>,
+    /// Nodes are processes of this machine instead of guests (X2).
+    pub host: bool,
     /// The program that guests with a NIC have as [`APP_PATH`](crate::APP_PATH).
     pub app: Program<'static>,
 }
@@ -44,6 +46,7 @@ impl BootOptions {
             progress: Arc::new(Silent),
             ready_limit: Duration::from_secs(180),
             device_prefix: Vec::new(),
+            host: false,
             app: APP,
         })
     }

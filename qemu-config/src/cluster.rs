@@ -59,7 +59,7 @@ impl Cluster {
         let spec = ClusterSpec::load(&dir.cluster_file())?;
         let manifest = read_manifest(name, &dir)?;
         Ok(Self {
-            nodes: nodes_of(&spec, &dir, cancel),
+            nodes: nodes_of(&spec, &dir, manifest.host.as_ref(), cancel),
             spec,
             dir,
             manifest,

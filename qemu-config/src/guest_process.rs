@@ -9,9 +9,13 @@
 //! ```
 //!
 //! Dropping a [`GuestProcess`] kills its command: the helper sees the port close.
+//!
+//! On a node without a guest the helper is a process of this machine, at the other end of a
+//! socket pair ([`HostNode`]).
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +24,7 @@ use qnic_exec::wire::{Decoder, Frame, ToGuest, ToHost, CHUNK, MAX_PAYLOAD};
 use crate::agent::{random, Agent};
 use crate::dirs::NodeDir;
 use crate::guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
+use crate::host_node::HostNode;
 use crate::monitor::Monitor;
 use crate::process::{Process, ProcessId};
 use crate::qemu::{command_label, command_port};
@@ -48,8 +53,16 @@ pub struct GuestProcess {
     socket: Socket,
     input: GuestInput,
     decoder: Decoder,
-    slot: Slot,
+    helper: Helper,
     cancel: Option<Cancel>,
+}
+
+/// What runs the command.
+enum Helper {
+    /// A helper in the guest, behind a port.
+    InGuest(Slot),
+    /// A process of this machine.
+    Here(Child),
 }
 
 /// The input of a command in a guest, and what signals it. Clones share it.
@@ -66,39 +79,61 @@ impl GuestProcess {
         command: &GuestCommand,
         cancel: Option<&Cancel>,
     ) -> Result<Self> {
-        let node = dir.name();
-        let size = command.start.encoded_len();
-        if size > MAX_PAYLOAD {
-            let message = format!(
-                "the command has {size} bytes, more than the {MAX_PAYLOAD} that can be sent"
-            );
-            return Err(Error::guest(node, message));
-        }
+        check_size(dir, command)?;
         let deadline = Deadline::new(Some(START_LIMIT), cancel);
-        let slot = Slot::take(dir)?;
-        let failed = |error: io::Error| broken(node, &error);
-        let socket = Socket::connect(&dir.command(slot.index), deadline.clone()).map_err(failed)?;
-        let to_guest = socket.with_deadline(Deadline::new(None, cancel));
-        let input = GuestInput {
-            socket: Arc::new(Mutex::new(to_guest)),
-            node: node.to_owned(),
-        };
-        let mut process = Self {
+        let mut slot = Slot::take(dir)?;
+        let socket = Socket::connect(&dir.command(slot.index), deadline.clone());
+        let socket = socket.map_err(|error| broken(dir.name(), &error))?;
+        let nonce = random();
+        let input = input_of(dir, &socket, cancel);
+        input.send(&ToGuest::Open(nonce))?;
+        start_helper(dir, &mut slot, nonce, &deadline)?;
+        let process = Self::over(dir, (socket, input), Helper::InGuest(slot), cancel);
+        process.begin(nonce, command)
+    }
+
+    /// Starts `command` as a process of this machine, which is to be a program of `node`.
+    pub(crate) fn start_here(
+        dir: &NodeDir,
+        node: &HostNode,
+        command: &GuestCommand,
+        cancel: Option<&Cancel>,
+    ) -> Result<Self> {
+        check_size(dir, command)?;
+        let nonce = random();
+        let (stream, child) = node.start_helper(nonce)?;
+        let socket = Socket::over(stream, Deadline::new(Some(START_LIMIT), cancel));
+        let socket = socket.map_err(|error| broken(dir.name(), &error))?;
+        let input = input_of(dir, &socket, cancel);
+        let process = Self::over(dir, (socket, input), Helper::Here(child), cancel);
+        process.input.send(&ToGuest::Open(nonce))?;
+        process.begin(nonce, command)
+    }
+
+    fn over(
+        dir: &NodeDir,
+        (socket, input): (Socket, GuestInput),
+        helper: Helper,
+        cancel: Option<&Cancel>,
+    ) -> Self {
+        Self {
             dir: dir.clone(),
             socket,
             input,
             decoder: Decoder::default(),
-            slot,
+            helper,
             cancel: cancel.cloned(),
-        };
-        let nonce = random();
-        process.input.send(&ToGuest::Open(nonce))?;
-        start_helper(dir, &mut process.slot, nonce, &deadline)?;
-        while !process.decoder.skip_preamble(nonce) {
-            process.fill().map_err(failed)?;
         }
-        process.input.send(&ToGuest::Start(command.start.clone()))?;
-        Ok(process)
+    }
+
+    /// Waits for the helper that knows `nonce`, and gives it the command.
+    fn begin(mut self, nonce: u64, command: &GuestCommand) -> Result<Self> {
+        while !self.decoder.skip_preamble(nonce) {
+            let filled = self.fill();
+            filled.map_err(|error| broken(self.dir.name(), &error))?;
+        }
+        self.input.send(&ToGuest::Start(command.start.clone()))?;
+        Ok(self)
     }
 
     /// The command's input, which can be used from another thread.
@@ -228,8 +263,12 @@ impl GuestProcess {
 
     /// Fails if the guest's side of the port is closed.
     fn check_helper(&self) -> Result<()> {
+        let Helper::InGuest(slot) = &self.helper else {
+            // Its end closes the socket.
+            return Ok(());
+        };
         let mut monitor = Monitor::connect(&self.dir, Deadline::seconds(10))?;
-        let label = command_label(self.slot.index);
+        let label = command_label(slot.index);
         let open = monitor.is_port_open(&label)?;
         // Its last words may have come while we asked.
         let more = Deadline::seconds(0).readable(self.socket.as_fd()).is_ok();
@@ -248,6 +287,10 @@ impl Drop for GuestProcess {
     /// Closing is not enough: another thread may still have the input.
     fn drop(&mut self) {
         self.abandon();
+        if let Helper::Here(child) = &mut self.helper {
+            // It ends with the socket, and its command with it; this takes its exit status.
+            let _ = child.wait();
+        }
     }
 }
 
@@ -285,6 +328,24 @@ impl GuestInput {
         socket
             .write_all(&bytes)
             .map_err(|error| broken(&self.node, &error))
+    }
+}
+
+fn check_size(dir: &NodeDir, command: &GuestCommand) -> Result<()> {
+    let size = command.start.encoded_len();
+    if size <= MAX_PAYLOAD {
+        return Ok(());
+    }
+    let message =
+        format!("the command has {size} bytes, more than the {MAX_PAYLOAD} that can be sent");
+    Err(Error::guest(dir.name(), message))
+}
+
+fn input_of(dir: &NodeDir, socket: &Socket, cancel: Option<&Cancel>) -> GuestInput {
+    let to_guest = socket.with_deadline(Deadline::new(None, cancel));
+    GuestInput {
+        socket: Arc::new(Mutex::new(to_guest)),
+        node: dir.name().to_owned(),
     }
 }
 

@@ -47,6 +47,7 @@ mod follow;
 mod fresh;
 mod guest_command;
 mod guest_process;
+mod host_node;
 mod kvm_probe;
 mod limits;
 mod links;

@@ -18,6 +18,15 @@ pub enum Mode {
     Detached,
 }
 
+/// The programs of a cluster without guests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostPrograms {
+    /// The helper that runs commands.
+    pub(crate) helper: PathBuf,
+    /// Directory of `qnic-app`, which commands find before all others.
+    pub(crate) directory: PathBuf,
+}
+
 /// Facts about a cluster that are fixed when it is made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
@@ -27,6 +36,9 @@ pub(crate) struct Manifest {
     /// Seconds since 1970.
     pub(crate) created: u64,
     pub(crate) disks: PathBuf,
+    /// Its nodes are no guests, and have these programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<HostPrograms>,
 }
 
 /// Seconds since 1970.

@@ -1,6 +1,7 @@
 //! One node of a running cluster.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::copy::{self, Count};
@@ -8,6 +9,7 @@ use crate::dirs::NodeDir;
 use crate::follow::{read_log, tail};
 use crate::guest_command::{GuestCommand, GuestOutput};
 use crate::guest_process::GuestProcess;
+use crate::host_node::HostNode;
 use crate::monitor::Monitor;
 use crate::node_state::{state_of, wait_answering, NodeState};
 use crate::process::ProcessId;
@@ -25,12 +27,19 @@ pub struct Node {
     pub(crate) spec: NodeSpec,
     pub(crate) dir: NodeDir,
     pub(crate) cancel: Option<Cancel>,
+    /// Its commands are processes of this machine: there is no guest.
+    pub(crate) host: Option<Arc<HostNode>>,
 }
 
 impl Node {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.spec.name
+    }
+
+    /// Returns true if it has a guest; the commands of any other are processes of this machine.
+    pub fn is_guest(&self) -> bool {
+        self.host.is_none()
     }
 
     /// How it was configured.
@@ -53,6 +62,9 @@ impl Node {
     /// [`Error::Busy`], [`Error::Guest`] if agent or helper do not answer,
     /// [`Error::Interrupted`].
     pub fn spawn(&self, command: &GuestCommand) -> Result<GuestProcess> {
+        if let Some(host) = &self.host {
+            return GuestProcess::start_here(&self.dir, host, command, self.cancel.as_ref());
+        }
         self.check_alive()?;
         GuestProcess::start(&self.dir, command, self.cancel.as_ref())
     }
@@ -216,6 +228,9 @@ impl Node {
 
     /// What it is doing. A guest that does not answer is waited for, for 10 s.
     pub fn state(&self) -> NodeState {
+        if !self.is_guest() {
+            return NodeState::Ready;
+        }
         if self.check_alive().is_err() {
             return NodeState::Dead;
         }

@@ -14,6 +14,7 @@ use rustix::process::{getrlimit, Resource};
 use crate::accel::{decide, AccelDecision};
 use crate::boot_options::BootOptions;
 use crate::guest_process::HELPER;
+use crate::manifest::HostPrograms;
 use crate::qemu::NIC_QUEUES;
 use crate::{programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec, Result};
 
@@ -84,6 +85,21 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
         device: programs.device,
         log_keeper: programs.log_keeper,
     })
+}
+
+/// The programs of a cluster without guests: those of its nodes, device process, log keeper.
+pub(crate) fn provision_here(
+    spec: &ClusterSpec,
+    options: &BootOptions,
+) -> Result<(HostPrograms, Option<PathBuf>, PathBuf)> {
+    let cancels: Vec<_> = options.cancel.iter().collect();
+    let made = programs_for(spec, options.app, options.progress.as_ref(), &cancels)?;
+    let mut files = made.of_guests.into_iter().map(|file| file.host_path);
+    let helper = files.next().unwrap_or_default();
+    let app = files.next().unwrap_or_else(|| helper.clone());
+    let directory = app.parent().unwrap_or(Path::new("/")).to_owned();
+    let programs = HostPrograms { helper, directory };
+    Ok((programs, made.device, made.log_keeper))
 }
 
 /// Makes this thread, and the programs that it starts, give way to the others of this process.

@@ -36,7 +36,11 @@ impl Socket {
             Err(rustix::io::Errno::AGAIN) => return Err(crate::wait::Stop::Timeout.into()),
             connected => connected?,
         }
-        let stream = UnixStream::from(fd);
+        Self::over(UnixStream::from(fd), deadline)
+    }
+
+    /// That connection.
+    pub(crate) fn over(stream: UnixStream, deadline: Deadline) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream: Arc::new(stream),

@@ -37,6 +37,7 @@ impl TestDir {
             owner: ProcessId::own(),
             created: 1,
             disks: self.runtime.disks("c"),
+            host: None,
         };
         self.runtime.create(&Self::spec(), &manifest)
     }

@@ -43,7 +43,7 @@ impl Cluster {
     /// [`Error::Monitor`] if a QEMU that runs does not tell of its events.
     pub fn wait_broken(&self, stop: &Cancel) -> Result<Option<Broken>> {
         let mut nodes = Vec::new();
-        for node in self.nodes() {
+        for node in self.nodes().iter().filter(|node| node.is_guest()) {
             let Some(qemu) = node.qemu().and_then(ProcessId::open) else {
                 return Ok(Some(Broken::Failed(node.ended())));
             };

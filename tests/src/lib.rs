@@ -26,4 +26,5 @@ mod schedule;
 mod shm;
 mod suite;
 mod trace;
+mod trial;
 mod vm;

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use crate::harness::{cases, Case};
 use crate::scenario::{self, Contenders, Death, Placement, Together, SIGCONT, SIGSTOP};
-use crate::{capture, net, shm, trace, vm};
+use crate::{capture, net, shm, trace, trial, vm};
 use qnic_trials::nodes::host::HostNodes;
 
 /// Nodes 0, 2, … belong to one engine of the device process, and 1, 3, … to another.
@@ -24,6 +24,7 @@ pub(crate) const HOST: &[Case] = cases! { "host":
     demo_over_udp_between_network_namespaces => net::demo_over_udp(),
     a_partition_heals_in_time_and_fails_beyond: 0 => net::partition(),
     one_network_is_partitioned_and_the_other_goes_on => net::two_networks(),
+    a_trial_without_guests_ends_as_its_programs_do => trial::without_guests(),
     a_wrong_key_is_rejected_and_named_by_both_ends: 0 => net::another_key(),
     encryption_on_one_side_is_named_by_both_ends: 0 => net::encryption_on_one_side(),
     demo_through_shared_memory_between_device_processes => shm::demo(),

@@ -8,7 +8,7 @@
 //!     schedule.json       the steps of the schedule that were taken, and when
 //!     device.log          the device processes
 //!     capture*.pcapng     on request: what ran over the links
-//!     NODE/
+//!     NODE/               of a node without a guest: outputs and nic.json
 //!       console.log       the guest's console
 //!       dmesg.log         its kernel's log
 //!       stdout.log stderr.log   what the program printed
@@ -87,20 +87,23 @@ impl Artifacts {
     }
 
     fn collect_node(&self, node: &Node, nic: Option<&Value>) -> io::Result<()> {
+        let name = node.name();
+        if let Some(nic) = nic {
+            self.write_json(&format!("{name}/nic.json"), nic)?;
+        }
+        if !node.is_guest() {
+            return Ok(());
+        }
         let dmesg = match node.run(&GuestCommand::new("dmesg"), DMESG_LIMIT) {
             Ok(output) => output.stdout,
             Err(error) => format!("[qnic: {error}]\n").into_bytes(),
         };
         let qemu = fs::read(node.qemu_log_path()).unwrap_or_default();
-        let name = node.name();
         self.write(&format!("{name}/dmesg.log"), &dmesg)?;
         // After the guest was asked: its console may have said more meanwhile.
         let console = node.console_log();
         self.write(&format!("{name}/console.log"), console.as_bytes())?;
         self.write(&format!("{name}/qemu.log"), &qemu)?;
-        if let Some(nic) = nic {
-            self.write_json(&format!("{name}/nic.json"), nic)?;
-        }
         Ok(())
     }
 

@@ -68,6 +68,15 @@ impl Program {
         GuestCommand::new(&self.path).args(&self.arguments)
     }
 
+    /// What runs on this machine.
+    pub fn command_here(&self) -> GuestCommand {
+        let path = self
+            .from
+            .as_ref()
+            .map_or(&*self.path, |from| from.as_os_str());
+        GuestCommand::new(path).args(&self.arguments)
+    }
+
     /// Its name, for people.
     pub fn name(&self) -> String {
         let name = Path::new(&self.path).file_name();

@@ -51,6 +51,8 @@ pub struct Trial {
     pub capture: bool,
     /// Its number among the trials of this process.
     pub cell: Option<usize>,
+    /// Nodes are processes of this machine instead of guests.
+    pub host: bool,
     /// Where clusters are.
     pub runtime: Runtime,
     /// What is told of the boot.
@@ -138,6 +140,7 @@ impl Trial {
             progress: Arc::clone(&self.progress),
             ready_limit: self.boot_timeout,
             device_prefix: Vec::new(),
+            host: self.host,
             app: APP,
         };
         let (booted, booting) = boot::boot(&spec, options, &self.spec.name);
@@ -210,7 +213,8 @@ impl Trial {
 
     /// Copies the program of this machine, if it is one. Returns false if that failed.
     fn copy(&self, nodes: &[&Node], cases: &mut Vec<Case>) -> bool {
-        let Some((from, to)) = self.program.copy() else {
+        let copy = self.program.copy().filter(|_| !self.host);
+        let Some((from, to)) = copy else {
             return true;
         };
         let copied = running::on_all(nodes, |node| {
@@ -286,9 +290,11 @@ impl Trial {
         let number = cluster.spec().node_number(node.name()).unwrap_or(0);
         let network = self.spec.network.as_ref();
         let seed = network.map_or(0, |network| network.seed);
-        let mut command = self
-            .program
-            .command()
+        let command = match self.host {
+            true => self.program.command_here(),
+            false => self.program.command(),
+        };
+        let mut command = command
             .env("QNIC_NODE", number.to_string())
             .env("QNIC_NODES", cluster.nodes().len().to_string())
             .env("QNIC_NODE_NAME", node.name())

@@ -1,7 +1,9 @@
-//! The helper in the guest: `qnic-exec serve PORT NONCE`, `pack PATH`, `unpack DEST`.
+//! The helper in the guest: `qnic-exec serve PORT NONCE`, `pack PATH`, `unpack DEST`. Port `-` is
+//! standard input, a socket.
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,7 +31,11 @@ fn run(args: Vec<OsString>) -> io::Result<()> {
                 .to_str()
                 .and_then(|nonce| nonce.parse().ok())
                 .ok_or_else(usage)?;
-            guest::serve(guest::open_port(port)?, nonce)
+            let port = match port {
+                "-" => io::stdin().as_fd().try_clone_to_owned()?,
+                name => guest::open_port(name)?,
+            };
+            guest::serve(port, nonce)
         }
         (Some("pack"), [_, path]) => archive::pack(&PathBuf::from(path), io::stdout().lock()),
         (Some("unpack"), [_, dest]) => {
