@@ -231,7 +231,7 @@ numbered! {
         Join = 3,
         /// A [`crate::collective::LeaveGroupCommand`].
         Leave = 4,
-        /// A [`crate::collective::CollectiveCommand`].
+        /// A [`crate::collective::CollectiveCommand`] or a [`crate::multicast::MulticastCommand`].
         Collective = 5,
         /// A [`crate::message::ProbeCommand`]: tells of the message, which is not received.
         Probe = 6,

@@ -83,6 +83,7 @@ pub mod header;
 pub mod host_area;
 pub mod ids;
 pub mod message;
+pub mod multicast;
 pub mod names;
 pub mod page_table;
 pub mod pool;
@@ -102,7 +103,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 25;
+pub const ABI_VERSION: u32 = 26;
 
 pub use qnic_limits::PAGE_SIZE;
 

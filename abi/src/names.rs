@@ -1,10 +1,10 @@
 //! Names of the kinds of frames, for people: traces, captures, messages.
 
 use crate::wire::kind;
-use crate::{atomic, collective, datagram, directory, message, process_names, rdma};
+use crate::{atomic, collective, datagram, directory, message, multicast, process_names, rdma};
 
 /// Every kind of frame, with its name.
-pub const KINDS: [(u8, &str); 34] = [
+pub const KINDS: [(u8, &str); 36] = [
     (kind::ACK, "Ack"),
     (kind::HELLO, "Hello"),
     (kind::HELLO_REPLY, "HelloReply"),
@@ -36,6 +36,8 @@ pub const KINDS: [(u8, &str); 34] = [
     (collective::kind::GROUP_FORMED, "GroupFormed"),
     (collective::kind::GROUP_START, "GroupStart"),
     (collective::kind::GROUP_GREET, "GroupGreet"),
+    (multicast::kind::MULTICAST, "Multicast"),
+    (multicast::kind::MULTICAST_TAKEN, "MulticastTaken"),
     (datagram::kind::DATAGRAM, "Datagram"),
     (process_names::kind::NAMES, "Names"),
     (process_names::kind::NAMES_SEEN, "NamesSeen"),

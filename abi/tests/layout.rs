@@ -20,8 +20,8 @@ use qnic_abi::window::{
 };
 use qnic_abi::{
     atomic, attach, collective, command, context, control, counters, datagram, directory, event,
-    export, header, host_area, message, pool, process_names, rdma, remote_memory, stream, uapi,
-    volume, wire,
+    export, header, host_area, message, multicast, pool, process_names, rdma, remote_memory,
+    stream, uapi, volume, wire,
 };
 
 /// Size of a structure, and offsets of its fields.
@@ -79,6 +79,9 @@ fn layouts() -> String {
         layout::<collective::GroupSeek>(),
         layout::<collective::PartFields>(),
         layout::<collective::StateFields>(),
+        layout::<multicast::MulticastCommand>(),
+        layout::<multicast::Multicast>(),
+        layout::<multicast::MulticastTaken>(),
         layout::<context::MessageContext>(),
         layout::<context::PageDescriptor>(),
         layout::<context::ContextCommand>(),

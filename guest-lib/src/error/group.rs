@@ -15,6 +15,8 @@ pub enum GroupOperation {
     Join,
     /// Takes part in this.
     Collective(Collective),
+    /// Sends a message to members.
+    Multicast,
 }
 
 impl GroupOperation {
@@ -64,6 +66,7 @@ impl fmt::Display for GroupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.operation {
             GroupOperation::Join => "join",
+            GroupOperation::Multicast => "multicast",
             GroupOperation::Collective(Collective::Barrier) => "barrier",
             GroupOperation::Collective(Collective::Broadcast) => "broadcast",
             GroupOperation::Collective(Collective::Reduce) => "reduce",
@@ -75,13 +78,16 @@ impl fmt::Display for GroupError {
             Port(0) => write!(f, " ({node})")?,
             port => write!(f, " ({node}, {port})")?,
         }
-        let joins = self.operation == GroupOperation::Join;
+        let is_alone = matches!(
+            self.operation,
+            GroupOperation::Join | GroupOperation::Multicast
+        );
         f.write_str(match status {
             Status::GroupRefused => "; compare key, size and rank with those of the home process",
             Status::Aborted | Status::PeerGone | Status::TimedOut | Status::Mismatch => {
                 "; the group has ended: join a new one"
             }
-            status if joins => hint(&status),
+            status if is_alone => hint(&status),
             _ => "; the group has ended: join a new one",
         })
     }

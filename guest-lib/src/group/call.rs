@@ -3,7 +3,6 @@
 use std::marker::PhantomData;
 
 use qnic_abi::host_area::CompletionEntry;
-use qnic_abi::{NodeId, Port, Status};
 
 use crate::core::messages::{End, Pending, RequestKey};
 use crate::core::Core;
@@ -67,13 +66,7 @@ impl<'a> Call<'a> {
     }
 
     pub(crate) fn result(&self, end: &End) -> Result<CompletionEntry> {
-        match end.status(self.what)? {
-            (entry, Status::Ok) => Ok(entry),
-            (entry, status) => {
-                let reason = (NodeId(entry.node.get()), Port(entry.port.get()));
-                Err(self.what.with(status, reason).into())
-            }
-        }
+        self.what.result(end)
     }
 }
 

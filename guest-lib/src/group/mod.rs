@@ -5,6 +5,7 @@
 //!   Membership ─► Group::join ─► Group ─ barrier, broadcast, reduce, allreduce ─► Operation
 //!                                                          timeout, then ─┬─ wait ─► done
 //!                                                                         └─ post ─► Call
+//!                                Group ─ multicast ─► Multicast: a message that receives take
 //!   a Group that is dropped leaves: it ends for all members
 //! ```
 //!
@@ -47,6 +48,7 @@
 
 mod application;
 mod call;
+mod multicast;
 
 use std::time::Duration;
 
@@ -63,6 +65,7 @@ use crate::memory::{LocalMemory, Part};
 
 pub use application::Application;
 pub use call::Call;
+pub use multicast::{Multicast, Posted};
 pub use qnic_abi::collective::{Element, Operator, MAX_MEMBERS};
 
 /// Which group a process joins, and its place there.

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use qnic_abi::collective::CollectiveCommand;
 use qnic_abi::message::{ReceiveCommand, SendCommand};
+use qnic_abi::multicast::MulticastCommand;
 use qnic_abi::rdma::{ReadCommand, WriteCommand};
 use qnic_abi::{uapi, Access, SegmentName};
 
@@ -251,7 +252,14 @@ macro_rules! local_memory {
     };
 }
 
-local_memory! { WriteCommand, ReadCommand, SendCommand, ReceiveCommand, CollectiveCommand }
+local_memory! {
+    WriteCommand,
+    ReadCommand,
+    SendCommand,
+    ReceiveCommand,
+    CollectiveCommand,
+    MulticastCommand,
+}
 
 impl Part<'_> {
     /// Its memory. It lies within its segment, and the segment belongs to `core`.

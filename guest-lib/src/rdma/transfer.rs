@@ -190,8 +190,19 @@ impl Core {
         source: Source<'a>,
         copy: &'a mut [u8; INLINE_CAPACITY],
     ) -> Result<Local<'a>> {
+        self.local_within(source, copy, INLINE_CAPACITY)
+    }
+
+    /// The same if the entry has room for so many bytes.
+    pub(crate) fn local_within<'a>(
+        &self,
+        source: Source<'a>,
+        copy: &'a mut [u8; INLINE_CAPACITY],
+        room: usize,
+    ) -> Result<Local<'a>> {
+        let inline_room = self.inline_room.min(room);
         match source {
-            Source::Bytes(bytes) if bytes.len() <= self.inline_room => Ok(Local::Inline(bytes)),
+            Source::Bytes(bytes) if bytes.len() <= inline_room => Ok(Local::Inline(bytes)),
             Source::Bytes(bytes) => {
                 let (address, length) = (bytes.as_ptr() as u64, bytes.len() as u64);
                 let exports = lock(&self.exports);
@@ -202,7 +213,7 @@ impl Core {
                         .ok_or(Error::NotExported {
                             address,
                             length,
-                            inline_max: self.inline_room as u64,
+                            inline_max: inline_room as u64,
                         })?;
                 Ok(Local::Memory(Range {
                     address,
@@ -212,7 +223,7 @@ impl Core {
             }
             Source::Part(part) => {
                 let range = part.range(self)?;
-                if part.length > self.inline_max {
+                if part.length > self.inline_max.min(room) {
                     return Ok(Local::Memory(range));
                 }
                 let bytes = &mut copy[..part.length];

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use qnic::group::{Call, Group, Membership, Operation, Operator, Reducible};
+use qnic::message::{Pattern, Source, Tag};
 use qnic::{Error, NodeId, Port, Status};
 
 use crate::cluster::{pattern, status, Cluster, SOON};
@@ -310,4 +311,123 @@ fn a_call_that_finds_no_place_ends_the_group_at_all_members() {
     assert_eq!(ends.iter().map(Vec::len).collect::<Vec<_>>(), [66, 70]);
     let reason = (Status::Exhausted, home);
     assert!(ends.iter().flatten().all(|end| *end == reason), "{ends:?}");
+}
+
+/// What a member received: source, tag, immediate data, bytes.
+fn take(party: &Party, pattern: &Pattern, at: usize, length: usize) -> (NodeId, u64, u64, Vec<u8>) {
+    let receive = party
+        .endpoint
+        .receive(pattern, party.memory.part(at, length));
+    let letter = receive.timeout(SOON).wait().unwrap();
+    let mut bytes = vec![0; letter.length as usize];
+    party.buffer.read(at, &mut bytes).unwrap();
+    (letter.node, letter.tag.0, letter.immediate, bytes)
+}
+
+/// Broadcasts and multicasts, short ones and long ones: ordinary receives take them, each member in the
+/// order of their source (Q3, Q15).
+#[test]
+fn members_receive_what_is_sent_to_all_and_to_some() {
+    for cluster in [Cluster::new(3), Cluster::on_bad_links(3, 5.0)] {
+        let parties = parties(&cluster, 3, 128 << 10);
+        let long = pattern(5, 60_000);
+        let got = together(&parties, 3, |party, group| {
+            let any = |tag| Pattern::tagged(Source::Any, Tag(tag));
+            let mut got = Vec::new();
+            if group.rank() == 2 {
+                party.buffer.write(0, &long).unwrap();
+                let mut posted = Vec::new();
+                for number in 0..20 {
+                    let send = group.multicast(Tag(1), b"short").immediate(number);
+                    posted.push(send.post().unwrap());
+                }
+                let part = party.memory.part(0, long.len());
+                group.multicast(Tag(2), part).timeout(SOON).wait().unwrap();
+                let some = group.multicast(Tag(3), b"some").to(&[0, 2, 5]);
+                some.timeout(SOON).wait().unwrap();
+                posted
+                    .iter_mut()
+                    .for_each(|posted| posted.wait(SOON).unwrap());
+            } else {
+                for _ in 0..20 {
+                    got.push(take(party, &any(1), 0, 100));
+                }
+                got.push(take(party, &any(2), 7, 100 << 10));
+                if [0, 5].contains(&group.rank()) {
+                    got.push(take(party, &any(3), 0, 100));
+                }
+            }
+            group.barrier().timeout(SOON).wait().unwrap();
+            got
+        });
+        let source = parties[2].endpoint.node();
+        for (rank, got) in got.iter().enumerate().filter(|(rank, _)| *rank != 2) {
+            let short = (0..20).map(|number| (source, 1, number, b"short".to_vec()));
+            let mut expected: Vec<_> = short.collect();
+            expected.push((source, 2, 0, long.clone()));
+            if [0, 5].contains(&rank) {
+                expected.push((source, 3, 0, b"some".to_vec()));
+            }
+            assert!(*got == expected, "rank {rank}");
+        }
+    }
+}
+
+/// As many as may be under way wait for a member that receives nothing; the next one is not begun, and
+/// those behind the receives of that member are. What is wrong is said, and ends nothing.
+#[test]
+fn multicasts_wait_for_a_member_that_receives_nothing() {
+    let cluster = Cluster::new(2);
+    let parties = parties(&cluster, 1, 128 << 10);
+    let result = together(&parties, 4, |party, group| {
+        let max = group.multicast_max();
+        let barrier = || group.barrier().timeout(SOON).wait().unwrap();
+        if group.rank() == 1 {
+            barrier();
+            let mut count = 0;
+            let pattern = Pattern::tagged(Source::Any, Tag(9));
+            loop {
+                let (.., immediate, _) = take(party, &pattern, 0, max);
+                count += 1;
+                if immediate == 1 {
+                    break;
+                }
+            }
+            barrier();
+            return count;
+        }
+        let part = || party.memory.part(0, max);
+        let errors = [
+            group
+                .multicast(Tag(9), party.memory.part(0, max + 1))
+                .wait(),
+            group.multicast(Tag(9), b"x").to(&[]).wait(),
+            group.multicast(Tag(9), b"x").to(&[2]).wait(),
+            group.multicast(Tag(9), b"x").to(&[1; 64]).wait(),
+        ];
+        for error in errors {
+            assert!(matches!(error, Err(Error::BadCollective(_))), "{error:?}");
+        }
+        let mut posted = Vec::new();
+        let refused = loop {
+            match group.multicast(Tag(9), part()).post() {
+                Ok(one) => posted.push(one),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, Error::WouldBlock), "{refused:?}");
+        let last = posted.last_mut().unwrap();
+        let waited = last.wait(Duration::from_millis(1));
+        assert!(matches!(waited, Err(Error::TimedOut)), "{waited:?}");
+        barrier();
+        let last = group.multicast(Tag(9), b"last").immediate(1);
+        last.timeout(SOON).wait().unwrap();
+        posted
+            .iter_mut()
+            .for_each(|posted| posted.wait(SOON).unwrap());
+        barrier();
+        posted.len() + 1
+    });
+    assert!(result[0] > 64, "{result:?}");
+    assert_eq!(result[0], result[1]);
 }

@@ -25,7 +25,7 @@ local KINDS = {
     [177] = "ImportResponse", [72] = "Message", [73] = "MessageData",
     [152] = "MessageRequest", [153] = "MessagePermit", [154] = "MessageEnd",
     [80] = "CollectiveUp", [81] = "CollectiveDown", [82] = "GroupForm", [83] = "GroupEnd",
-    [84] = "GroupSeek",
+    [84] = "GroupSeek", [85] = "Multicast", [86] = "MulticastTaken",
     [168] = "GroupJoin", [169] = "GroupRefused", [170] = "GroupFormed", [171] = "GroupStart",
     [172] = "GroupGreet", [88] = "Names", [184] = "NamesSeen",
     [192] = "Datagram",
@@ -36,6 +36,7 @@ local WRITE, READ_REQUEST, READ_RESPONSE = 64, 144, 65
 local ATOMIC_REQUEST, ATOMIC_RESPONSE, IMPORT_REQUEST, IMPORT_RESPONSE = 160, 161, 176, 177
 local MESSAGE, MESSAGE_DATA, MESSAGE_REQUEST, MESSAGE_PERMIT, MESSAGE_END = 72, 73, 152, 153, 154
 local COLLECTIVE_UP, COLLECTIVE_DOWN, GROUP_FORM, GROUP_END, GROUP_SEEK = 80, 81, 82, 83, 84
+local MULTICAST, MULTICAST_TAKEN = 85, 86
 local NAMES = 88
 local DATAGRAM = 192
 local GROUP_JOIN, GROUP_REFUSED, GROUP_FORMED, GROUP_START, GROUP_GREET = 168, 169, 170, 171, 172
@@ -196,6 +197,8 @@ local bodies = {
     [GROUP_FORM] = { { "name", 0, 8 }, { "group", 8, 8 }, { "size", 16, 4 }, { "members", 20, 4 }, { "parent", 24, 2 }, { "who_port", 26, 2 } },
     [GROUP_END] = { { "group", 0, 8 }, { "status", 8, 4 }, { "home", 12, 2 }, { "who_node", 14, 2 }, { "who_port", 16, 2 } },
     [GROUP_SEEK] = { { "group", 0, 8 }, { "number", 8, 4 }, { "home", 16, 2 } },
+    [MULTICAST] = { { "group", 0, 8 }, { "tag", 8, 8 }, { "immediate", 16, 8 }, { "length", 24, 4 }, { "offset", 28, 4 }, { "rank", 32, 4 }, { "home", 38, 2 }, { "who_node", 40, 2 }, { "who_port", 42, 2 }, { "endpoint", 44, 1 }, { "flags", 45, 1 } },
+    [MULTICAST_TAKEN] = { { "group", 0, 8 }, { "rank", 8, 4 }, { "number", 12, 4 }, { "home", 16, 2 } },
     [GROUP_JOIN] = { { "name", 0, 8 }, { "key", 8, 8 }, { "ticket", 16, 8 }, { "size", 24, 4 }, { "rank", 28, 4 } },
     [GROUP_REFUSED] = { { "ticket", 0, 8 }, { "status", 8, 4 }, { "who_node", 12, 2 }, { "who_port", 14, 2 } },
     [GROUP_FORMED] = GROUP,

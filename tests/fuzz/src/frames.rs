@@ -20,6 +20,7 @@ use qnic_abi::datagram::kind as datagram;
 use qnic_abi::directory::kind as directory;
 use qnic_abi::host_area::HEAD;
 use qnic_abi::message::kind as message;
+use qnic_abi::multicast::kind as multicast;
 use qnic_abi::process_names::{kind as names, NameEntry};
 use qnic_abi::rdma::kind as rdma;
 use qnic_abi::window::COMMAND_ENTRIES;
@@ -55,7 +56,7 @@ const WHOLE_PAGES: usize = PAGES as usize - 1;
 const REMEMBERED: usize = 64;
 
 /// Every kind, with the length of its body.
-const KINDS: [(u8, u8); 34] = [
+const KINDS: [(u8, u8); 36] = [
     (rdma::WRITE, 40),
     (rdma::READ_REQUEST, 40),
     (rdma::READ_RESPONSE, 16),
@@ -87,6 +88,8 @@ const KINDS: [(u8, u8); 34] = [
     (collective::GROUP_FORMED, 16),
     (collective::GROUP_START, 16),
     (collective::GROUP_GREET, 16),
+    (multicast::MULTICAST, 48),
+    (multicast::MULTICAST_TAKEN, 24),
     (names::NAMES, 8),
     (names::NAMES_SEEN, 0),
     (datagram::DATAGRAM, 56),

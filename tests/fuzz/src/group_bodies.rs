@@ -2,6 +2,7 @@
 
 use qnic_abi::collective::kind as collective;
 use qnic_abi::datagram::kind as datagram;
+use qnic_abi::multicast::kind as multicast;
 use qnic_abi::process_names::{NameEntry, ProcessName, NAME_WITHDRAWN};
 use qnic_abi::wire::Frame;
 use zerocopy::{FromBytes, IntoBytes};
@@ -49,6 +50,22 @@ pub(crate) fn words(kind: u8, seen: &Frame, port: u16, input: &mut Input<'_>) ->
             let home = input.below(3) as u64;
             let sequence = u64::from(input.byte() % 8);
             [group_number(seen, input), sequence | 1000 << 32, home, 0, 0]
+        }
+        multicast::MULTICAST => {
+            let (rank, ranks) = (input.byte() % 3, input.byte() % 3);
+            let (length, offset) = (input.byte(), input.byte() % 2);
+            [
+                group_number(seen, input),
+                u64::from(input.byte() % 4),
+                0,
+                u64::from(length) | u64::from(offset) << 32,
+                u64::from(rank) | u64::from(ranks) << 32 | (input.below(3) as u64) << 48,
+            ]
+        }
+        multicast::MULTICAST_TAKEN => {
+            let (rank, count) = (u64::from(input.byte() % 3), u64::from(input.byte() % 3));
+            let home = input.below(3) as u64;
+            [group_number(seen, input), rank | count << 32, home, 0, 0]
         }
         collective::GROUP_JOIN => {
             let (rank, size) = (input.byte() % 3, 1 + input.byte() % 3);
@@ -118,6 +135,8 @@ fn group_number(seen: &Frame, input: &mut Input<'_>) -> u64 {
         | collective::COLLECTIVE_DOWN
         | collective::GROUP_END
         | collective::GROUP_SEEK
+        | multicast::MULTICAST
+        | multicast::MULTICAST_TAKEN
         | collective::GROUP_FORMED
         | collective::GROUP_START
         | collective::GROUP_GREET => first,

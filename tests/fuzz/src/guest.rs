@@ -13,6 +13,7 @@ use qnic_abi::collective::{CollectiveCommand, JoinGroupCommand, LeaveGroupComman
 use qnic_abi::command::CommandBody;
 use qnic_abi::context::{pages_of, CONTEXT_PAGES};
 use qnic_abi::message::{CancelCommand, ProbeCommand, ReceiveCommand, ReceiveFlags, SendCommand};
+use qnic_abi::multicast::MulticastCommand;
 use qnic_abi::page_table::{entry_of, PageAccess, Tag};
 use qnic_abi::process_names::{NameCommand, ProcessName};
 use qnic_abi::window::{
@@ -332,6 +333,16 @@ impl<'a, 'b> Guest<'a, 'b> {
                 let wait = if name.action == 3 { 50 } else { 0 };
                 name.timeout_ms = input.near32(wait).into();
                 name.descriptor()
+            }
+            120..=127 => {
+                let mut send = MulticastCommand::command();
+                send.group = input.near(group).into();
+                send.length = input.near32(length as u32).into();
+                send.local_address = local.address.into();
+                send.local_key = local.key.0.into();
+                send.local_segment = local.segment.0.into();
+                send.flags = input.near8(0);
+                send.descriptor()
             }
             108..=119 => {
                 let mut leave = LeaveGroupCommand::command();

@@ -555,7 +555,23 @@ impl Protocols {
     pub(crate) fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
         let mut busy = false;
         for_each!(&mut self, p => busy |= p.expire(cx));
+        if self.collectives.has_mail() || self.messages.has_openings() {
+            self.deliver(cx);
+            busy = true;
+        }
         busy
+    }
+
+    /// Gives processes the messages of their groups that have come, or that they had no room for.
+    #[cold]
+    fn deliver<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        let mut processes = self.collectives.take_arrived();
+        processes.extend(self.messages.take_openings());
+        for vni in processes {
+            let messages = &mut self.messages;
+            self.collectives
+                .deliver(cx, vni, |cx, letter| messages.take(cx, vni, letter));
+        }
     }
 
     /// [`Protocol::deadline`], the first of all.

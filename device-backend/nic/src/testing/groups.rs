@@ -4,6 +4,7 @@ use qnic_abi::collective::{
     Collective, CollectiveCommand, Element, JoinGroupCommand, LeaveGroupCommand, Operator,
 };
 use qnic_abi::command::CommandBody;
+use qnic_abi::multicast::{MulticastCommand, MulticastFlags};
 
 use super::posting::Posting;
 use super::Party;
@@ -43,7 +44,63 @@ impl Posting<'_, CollectiveCommand> {
     }
 }
 
+/// A message to members of a group.
+impl Posting<'_, MulticastCommand> {
+    fn flag(mut self, flag: MulticastFlags) -> Self {
+        self.command.flags |= flag.bits();
+        self
+    }
+
+    /// To these members only, instead of all others. Comes before [`Self::short`].
+    pub fn ranks(mut self, ranks: &[u16]) -> Self {
+        self = self.flag(MulticastFlags::RANKS);
+        let count = ranks.len() as u16;
+        let words = std::iter::once(&count).chain(ranks);
+        self.append(words.flat_map(|word| word.to_le_bytes()))
+    }
+
+    /// With these bytes, which stand in the entry.
+    pub fn short(mut self, bytes: &[u8]) -> Self {
+        self.command.length = (bytes.len() as u32).into();
+        self.flag(MulticastFlags::SHORT)
+            .append(bytes.iter().copied())
+    }
+
+    /// With so many bytes of the segment, from this offset on.
+    pub fn bytes(mut self, offset: u64, length: u32) -> Self {
+        let local = self.party.segment.at(offset);
+        self.command.local_address = local.address.into();
+        self.command.local_key = local.key.0.into();
+        self.command.local_segment = local.segment.0.into();
+        self.command.length = length.into();
+        self
+    }
+
+    /// In the untagged space, at that endpoint.
+    pub fn untagged(mut self, endpoint: u8) -> Self {
+        self.command.tag = 0.into();
+        self.command.endpoint = endpoint;
+        self.flag(MulticastFlags::UNTAGGED)
+    }
+
+    fn append(mut self, bytes: impl IntoIterator<Item = u8>) -> Self {
+        self.payload.extend(bytes);
+        self.command.header.inline_length = self.payload.len() as u8;
+        self
+    }
+}
+
 impl Party {
+    /// A message to all other members of a group, with a tag.
+    pub fn multicast(&self, handle: u64, group: u64, tag: u64) -> Posting<'_, MulticastCommand> {
+        let mut command = MulticastCommand::command();
+        command.handle = handle.into();
+        command.group = group.into();
+        command.tag = tag.into();
+        command.immediate = (tag + 1000).into();
+        Posting::new(self, command)
+    }
+
     /// A join of the group of that name, with key 0, at a home process.
     pub fn join_command(
         &self,

@@ -10,7 +10,7 @@ use super::{Party, SimSegment};
 #[derive(Debug)]
 #[must_use = "nothing is issued until `issue`"]
 pub struct Posting<'a, C> {
-    party: &'a Party,
+    pub(super) party: &'a Party,
     /// The command.
     pub command: C,
     /// Bytes that stand behind it.

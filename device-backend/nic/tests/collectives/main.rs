@@ -2,5 +2,6 @@
 
 mod farewell;
 mod groups;
+mod multicasts;
 mod operations;
 mod party;

@@ -78,6 +78,7 @@ pub(crate) fn assert_nothing_is_left(net: &Net) {
                 "joins_of_peer",
                 "bytes_of_group",
                 "collectives_of_member",
+                "multicasts_of_member",
                 "group_frames_of_peer",
             ];
             assert!(

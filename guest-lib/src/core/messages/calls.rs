@@ -1,32 +1,37 @@
-//! Calls of groups that are under way: as many as the NIC takes, and others wait for a place (Q14).
+//! Calls and multicasts of groups that are under way: as many of each as the NIC takes, and others wait
+//! for a place (Q14).
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qnic_abi::collective::{CollectiveCommand, COLLECTIVES};
+use qnic_abi::multicast::MulticastCommand;
 
 use super::RequestKey;
 use crate::core::Core;
 use crate::error::Result;
 
-/// How many calls have not ended, by the NIC's name for their group.
+/// The operations of a group that are counted together: the NIC's name for the group, and their opcode.
+pub(super) type Of = (u64, u8);
+
+/// How many operations of groups have not ended.
 #[derive(Debug, Default)]
-pub(super) struct Calls(BTreeMap<u64, u32>);
+pub(super) struct Calls(BTreeMap<Of, u32>);
 
 impl Calls {
-    fn of(&self, group: u64) -> u32 {
-        self.0.get(&group).copied().unwrap_or(0)
+    fn of(&self, calls: Of) -> u32 {
+        self.0.get(&calls).copied().unwrap_or(0)
     }
 
-    fn begun(&mut self, group: u64) {
-        *self.0.entry(group).or_default() += 1;
+    fn begun(&mut self, calls: Of) {
+        *self.0.entry(calls).or_default() += 1;
     }
 
-    /// A call has ended.
-    pub(super) fn ended(&mut self, group: u64) {
-        let calls = self.0.remove(&group).unwrap_or(0);
-        if calls > 1 {
-            self.0.insert(group, calls - 1);
+    /// One of them has ended.
+    pub(super) fn ended(&mut self, calls: Of) {
+        let count = self.0.remove(&calls).unwrap_or(0);
+        if count > 1 {
+            self.0.insert(calls, count - 1);
         }
     }
 }
@@ -38,18 +43,18 @@ impl Core {
     /// # Errors
     /// As [`Core::post_send`]
     pub(crate) fn post_call(&self, mut command: CollectiveCommand) -> Result<RequestKey> {
-        let group = command.group.get();
+        let calls = (command.group.get(), command.header.opcode);
         let limit = Duration::from_millis(command.timeout_ms.get().into());
         let until = self.now() + limit;
         let mut begin = |most: u32| {
             let mut guard = self.messages.progress(self)?;
             let state = &mut *guard.state;
-            if state.calls.of(group) < most {
+            if state.calls.of(calls) < most {
                 let left = until.saturating_duration_since(self.now());
                 command.timeout_ms = (left.as_millis().max(1) as u32).into();
                 if let Some(key) = state.begin(self, command)? {
-                    state.calls.begun(group);
-                    state.requests[key].group = Some(group);
+                    state.calls.begun(calls);
+                    state.requests[key].calls = Some(calls);
                     return Ok(Some(key));
                 }
             }
@@ -59,5 +64,29 @@ impl Core {
             Some(key) => Ok(key),
             None => self.wait_for(None, || begin(u32::MAX)),
         }
+    }
+
+    /// Posts a multicast. Waits while [`COLLECTIVES`] of the group are under way, until the deadline.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`](crate::Error::TimedOut), and as [`Core::post_command`]
+    pub(crate) fn post_multicast(
+        &self,
+        command: MulticastCommand,
+        payload: &[u8],
+        deadline: Option<Instant>,
+    ) -> Result<RequestKey> {
+        let calls = (command.group.get(), command.header.opcode);
+        self.post_when_room(deadline, |state| {
+            if state.calls.of(calls) >= COLLECTIVES {
+                return Ok(None);
+            }
+            let key = state.begin_with(self, command, payload)?;
+            if let Some(key) = key {
+                state.calls.begun(calls);
+                state.requests[key].calls = Some(calls);
+            }
+            Ok(key)
+        })
     }
 }

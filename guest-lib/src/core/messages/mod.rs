@@ -94,7 +94,7 @@ struct Entry {
     /// The NIC has it in a context, which has not ended.
     context: Option<ContextName>,
     /// It is a call of this group, which has not ended.
-    group: Option<u64>,
+    calls: Option<calls::Of>,
     /// It is a Send that has taken a place at the NIC, or will.
     destination: Option<Place>,
 }
@@ -175,8 +175,8 @@ impl State {
         };
         if entry.flags & COMPLETION_MORE == 0 {
             request.end.get_or_insert(End::Completed(*entry));
-            if let Some(group) = request.group.take() {
-                self.calls.ended(group);
+            if let Some(calls) = request.calls.take() {
+                self.calls.ended(calls);
             }
             if let Some(destination) = request.destination.take() {
                 self.outbox.ended(destination);
@@ -204,15 +204,25 @@ impl State {
             detached: false,
             cancelled: false,
             context: None,
-            group: None,
+            calls: None,
             destination,
         })
     }
 
     /// Posts a command that a completion ends; `None` if the command queue is full.
     fn begin(&mut self, core: &Core, command: impl Requesting) -> Result<Option<RequestKey>> {
+        self.begin_with(core, command, &[])
+    }
+
+    /// The same with an inline payload.
+    fn begin_with(
+        &mut self,
+        core: &Core,
+        command: impl Requesting,
+        payload: &[u8],
+    ) -> Result<Option<RequestKey>> {
         let key = self.insert(None);
-        let posted = core.post(&command.descriptor_of(key.data().as_ffi()), &[]);
+        let posted = core.post(&command.descriptor_of(key.data().as_ffi()), payload);
         if !matches!(posted, Ok(true)) {
             self.requests.remove(key);
         }
@@ -555,7 +565,7 @@ impl Core {
         state.requests.retain(|_, request| {
             request.end.get_or_insert(End::Reset);
             request.context = None;
-            request.group = None;
+            request.calls = None;
             request.destination = None;
             !request.detached
         });

@@ -8,6 +8,7 @@ use qnic_abi::collective::{CollectiveCommand, JoinGroupCommand, LeaveGroupComman
 use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::message::{ProbeCommand, ReceiveCommand, SendCommand};
+use qnic_abi::multicast::MulticastCommand;
 use qnic_abi::process_names::NameCommand;
 use qnic_abi::rdma::{FenceCommand, ReadCommand, WriteCommand};
 use qnic_abi::Status;
@@ -39,6 +40,7 @@ requesting! {
     ProbeCommand,
     JoinGroupCommand,
     CollectiveCommand,
+    MulticastCommand,
     LeaveGroupCommand,
     NameCommand,
     WriteCommand,

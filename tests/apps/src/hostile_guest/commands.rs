@@ -13,6 +13,7 @@ use qnic_abi::context::{
     CONTEXT_PAGES, POOL_PAGES, REGION_BYTES,
 };
 use qnic_abi::message::{CancelCommand, ProbeCommand, ReceiveCommand, SendCommand};
+use qnic_abi::multicast::MulticastCommand;
 use qnic_abi::process_names::{NameCommand, ProcessName};
 use qnic_abi::window::{receive_context_offset, send_context_offset};
 use qnic_abi::{Key, NodeId, Port, SegmentId, PAGE_SIZE};
@@ -186,6 +187,16 @@ impl Commands<'_> {
                 let mut leave = LeaveGroupCommand::command();
                 leave.group = group.into();
                 leave.descriptor()
+            }
+            5 => {
+                let local = self.memory();
+                let mut send = MulticastCommand::command();
+                (send.handle, send.group) = (self.few().into(), group.into());
+                send.length = (self.length() as u32).into();
+                send.local_address = local.address.into();
+                send.local_key = local.key.0.into();
+                send.flags = self.random.u8(..4);
+                send.descriptor()
             }
             4 => {
                 let mut name = NameCommand::command();

@@ -14,7 +14,7 @@ use crate::machine::memory::Owner;
 
 /// Budgets of which a NIC has used what processes have, when nothing is under way: nothing at all
 /// unless a workload says otherwise.
-const CHECKED: [&str; 15] = [
+const CHECKED: [&str; 16] = [
     "receives_of_process",
     "messages_of_process",
     "staged_bytes_of_process",
@@ -25,6 +25,7 @@ const CHECKED: [&str; 15] = [
     "joins_of_peer",
     "bytes_of_group",
     "collectives_of_member",
+    "multicasts_of_member",
     "group_frames_of_peer",
     "datagram_buffers",
     "names_of_process",
@@ -85,9 +86,9 @@ impl Node {
             ));
         }
         let had = |name: &str| {
-            let mut oracles = self.workloads.oracles();
-            let had = oracles.find_map(|oracle| oracle.budget(number, name));
-            had.unwrap_or(0)
+            let oracles = self.workloads.oracles();
+            let had = oracles.filter_map(|oracle| oracle.budget(number, name));
+            had.max().unwrap_or(0)
         };
         let budgets = nic.budgets().into_iter();
         let mut left = budgets.filter(|budget| {

@@ -4,11 +4,13 @@ use qnic_abi::collective::{
     Collective, CollectiveCommand, CollectivePart, Element, JoinGroupCommand, LeaveGroupCommand,
     Opcode, Operator, PartFields, MAX_LENGTH, MAX_MEMBERS, MAX_TIMEOUT_MS,
 };
-use qnic_abi::command::{CommandHeader, Descriptor};
+use qnic_abi::command::{CommandHeader, INLINE_CAPACITY};
+use qnic_abi::message::ENDPOINTS;
+use qnic_abi::multicast::{self, MulticastCommand, MulticastFlags, MAX_BYTES, MAX_RANKS};
 use qnic_abi::{Key, SegmentId, Status};
 
 use super::reduction::Reduction;
-use crate::core::LocalMemory;
+use crate::core::{Fetched, LocalMemory};
 use crate::env::Time;
 
 /// Nanoseconds in a millisecond.
@@ -125,12 +127,42 @@ pub(super) struct Call {
     pub(super) deadline: Time,
 }
 
+/// A message to members of a group that is to be sent.
+#[derive(Debug, Clone)]
+pub(super) struct Send {
+    pub(super) handle: u64,
+    pub(super) group: u64,
+    pub(super) tag: u64,
+    pub(super) immediate: u64,
+    pub(super) endpoint: u8,
+    pub(super) untagged: bool,
+    pub(super) length: u32,
+    pub(super) ranks: u16,
+    /// The ranks, and the bytes of a short one.
+    pub(super) inline: Box<[u8]>,
+    /// The bytes of another one; empty if there are none.
+    pub(super) local: LocalMemory,
+}
+
+impl Send {
+    /// Bytes of its ranks and of the message.
+    pub(super) fn row(&self) -> u64 {
+        2 * u64::from(self.ranks) + u64::from(self.length)
+    }
+
+    /// Where in memory a byte of the row is.
+    pub(super) fn address(&self, place: usize) -> u64 {
+        self.local.address + place as u64 - 2 * u64::from(self.ranks)
+    }
+}
+
 /// A well-formed command.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum Command {
     Join(Join),
     Leave { handle: u64, group: u64 },
     Call(Call),
+    Send(Send),
 }
 
 fn nanoseconds(milliseconds: u32) -> Result<u64, Status> {
@@ -201,9 +233,66 @@ fn check_call(raw: &CollectiveCommand, now: Time) -> Result<Call, Status> {
     })
 }
 
+fn check_send(raw: &MulticastCommand, fetched: &Fetched) -> Result<Send, Status> {
+    let flags = MulticastFlags::from_bits(raw.flags).ok_or(Status::Malformed)?;
+    let header = &raw.header;
+    let untagged = flags.contains(MulticastFlags::UNTAGGED);
+    let is_short = flags.contains(MulticastFlags::SHORT);
+    let names_none = header.remote_node.get() == 0 && header.remote_port.get() == 0;
+    let is_tagged = !untagged || raw.tag.get() == 0;
+    if !names_none || !is_tagged || u16::from(raw.endpoint) >= ENDPOINTS {
+        return Err(Status::Malformed);
+    }
+    let mut bytes = [0; INLINE_CAPACITY];
+    for (to, word) in bytes.chunks_exact_mut(8).zip(fetched.inline) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    let inline = &bytes[..usize::from(header.inline_length)];
+    let (ranks, inline) = match (flags.contains(MulticastFlags::RANKS), inline) {
+        (false, inline) => (0, inline),
+        (true, [first, second, inline @ ..]) => (u16::from_le_bytes([*first, *second]), inline),
+        (true, _) => return Err(Status::Malformed),
+    };
+    let length = raw.length.get();
+    let short = if is_short { length } else { 0 };
+    let row = 2 * usize::from(ranks) + short as usize;
+    let lists = flags.contains(MulticastFlags::RANKS) == (ranks > 0);
+    if !lists || usize::from(ranks) > MAX_RANKS || row != inline.len() {
+        return Err(Status::Malformed);
+    }
+    let local = LocalMemory {
+        address: raw.local_address.get(),
+        length: u64::from(length - short),
+        key: Key(raw.local_key.get()),
+        segment: SegmentId(raw.local_segment.get()),
+    };
+    if is_short && local != LocalMemory::default() {
+        return Err(Status::Malformed);
+    }
+    if length > MAX_BYTES {
+        return Err(Status::BadLength);
+    }
+    Ok(Send {
+        handle: raw.handle.get(),
+        group: raw.group.get(),
+        tag: raw.tag.get(),
+        immediate: raw.immediate.get(),
+        endpoint: raw.endpoint,
+        untagged,
+        length,
+        ranks,
+        inline: inline.into(),
+        local,
+    })
+}
+
 impl Command {
     /// Reads one that is read from the queue `now`.
-    pub(super) fn read(raw: &Descriptor, now: Time) -> Result<Self, Status> {
+    pub(super) fn read(fetched: &Fetched, now: Time) -> Result<Self, Status> {
+        let raw = &fetched.descriptor;
+        if raw.header.opcode == multicast::OPCODE {
+            return check_send(&raw.read(), fetched).map(Command::Send);
+        }
         match Opcode::try_from(raw.header.opcode) {
             Ok(Opcode::JoinGroup) => check_join(&raw.read()).map(Command::Join),
             Ok(Opcode::LeaveGroup) => check_leave(&raw.read()),
@@ -216,10 +305,16 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::INLINE_WORDS;
     use qnic_abi::command::CommandBody;
 
     fn parse(command: &impl CommandBody) -> Result<(), Status> {
-        Command::read(&command.descriptor(), Time(0)).map(drop)
+        let fetched = Fetched {
+            descriptor: command.descriptor(),
+            peer: None,
+            inline: [0; INLINE_WORDS],
+        };
+        Command::read(&fetched, Time(0)).map(drop)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::group::End;
 use super::outbox::Content;
 use super::place::GroupId;
 use super::running::Stop;
-use super::{Collectives, Context};
+use super::{Collectives, Context, Job};
 use crate::core::Waiter;
 use crate::env::{Host, Time};
 use crate::trace::What;
@@ -44,7 +44,7 @@ impl Collectives {
                     let subject = id.collective(sequence);
                     cx.trace(vni, What::Waits, subject, Said::default());
                     let job = self.next_name();
-                    self.jobs.insert(job, (id, sequence));
+                    self.jobs.insert(job, Job::Call(id, sequence));
                     let waiter = Waiter::Job(<Self as super::Protocol>::ID, job);
                     cx.core.wait_for_pages(vni, range, waiter);
                     continue;
@@ -117,6 +117,7 @@ impl Collectives {
         if group.ended.is_none() {
             let mut finished = Vec::new();
             group.end(end, &mut finished);
+            Self::fail_sends(cx, group, end);
             let frame = end_frame(id, end);
             let own = cx.core.geometry.node.0;
             // A home that has not started it tells the others. They are told from here all the same:
@@ -166,7 +167,9 @@ impl Collectives {
             .is_some_and(|group| group.ended.is_some());
         if over && !named {
             self.groups.remove(&id);
-            self.jobs.retain(|_, (other, _)| *other != id);
+            self.jobs.retain(|_, job| match job {
+                Job::Call(other, _) | Job::Send(other, _) => *other != id,
+            });
         }
     }
 

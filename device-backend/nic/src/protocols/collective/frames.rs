@@ -9,6 +9,7 @@ use qnic_abi::collective::{
     is_part_length, kind, CollectivePart, GroupEnd, GroupForm, GroupJoin, GroupRefused, GroupSeek,
     GroupState, PartFields, StateFields, HAS_BYTES, WANTS_RESULT,
 };
+use qnic_abi::multicast::{self, Multicast, MulticastTaken};
 use qnic_abi::wire::Frame;
 use qnic_abi::Status;
 
@@ -65,6 +66,8 @@ impl Collectives {
             }
             kind::GROUP_END => self.receive_end(cx, arrival),
             kind::GROUP_SEEK => self.receive_seek(cx, arrival),
+            multicast::kind::MULTICAST => self.receive_multicast(cx, arrival),
+            multicast::kind::MULTICAST_TAKEN => self.receive_taken(cx, arrival),
             _ => {
                 let state: GroupState<{ kind::GROUP_GREET }> = arrival.body();
                 let id = GroupId {
@@ -228,6 +231,14 @@ pub(super) fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
             let seek = frame.body::<GroupSeek>();
             let (home, number) = (seek.home.get(), seek.number.get());
             GroupId { home, number }.collective(seek.sequence.get())
+        }
+        multicast::kind::MULTICAST => {
+            let fields = frame.body::<Multicast>();
+            of_group(fields.home.get(), fields.number.get())
+        }
+        multicast::kind::MULTICAST_TAKEN => {
+            let fields = frame.body::<MulticastTaken>();
+            of_group(fields.home.get(), fields.number.get())
         }
         kind::GROUP_FORMED => of_state(frame.body::<GroupState<{ kind::GROUP_FORMED }>>().0),
         kind::GROUP_START => of_state(frame.body::<GroupState<{ kind::GROUP_START }>>().0),

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use qnic_abi::collective::COLLECTIVES;
 use qnic_abi::{Status, VniId};
 
 use super::command::{Call, Name};
+use super::multicast::{window, Here, Multicasts};
 use super::outbox::Outbox;
 use super::place::{GroupId, Member, Relatives};
 use super::running::{Missing, Progress, Running, Seek, Stop};
@@ -47,6 +49,7 @@ pub(super) struct Group {
     /// Number of the first collective in `running`.
     first: u32,
     running: VecDeque<Running>,
+    pub(super) multicasts: Multicasts,
     pub(super) ended: Option<End>,
 }
 
@@ -59,6 +62,7 @@ impl Group {
             members,
             first: 0,
             running: VecDeque::new(),
+            multicasts: Multicasts::default(),
             ended: None,
         }
     }
@@ -66,6 +70,16 @@ impl Group {
     /// Returns true if all NICs of the group know of it.
     pub(super) fn has_started(&self) -> bool {
         self.relatives.part_bytes > 0
+    }
+
+    /// Its multicasts, and what they need to know of it.
+    pub(super) fn multicasts(&mut self) -> (&mut Multicasts, Here<'_>) {
+        let here = Here {
+            size: self.size,
+            members: &self.members,
+            relatives: &self.relatives,
+        };
+        (&mut self.multicasts, here)
     }
 
     /// The collective of a number, if it can be one that runs; `most` of them may.
@@ -240,7 +254,22 @@ impl Group {
 
     /// Bytes that are kept.
     pub(super) fn kept_bytes(&self) -> u64 {
-        self.running.iter().map(Running::kept_bytes).sum()
+        let parts = self.running.iter().map(Running::kept_bytes);
+        parts.sum::<u64>() + self.multicasts.kept_bytes()
+    }
+
+    /// Multicasts without completion of the member that has most.
+    pub(super) fn most_sends(&self) -> usize {
+        let members = self.members.iter();
+        let sends = members.map(|member| self.multicasts.pending(member.rank));
+        sends.max().unwrap_or(0)
+    }
+
+    /// Frames of multicasts for one neighbour at most: parts of all sources, and what was taken.
+    pub(super) fn most_multicast_frames(&self) -> u32 {
+        let parts = window(self.size).div_ceil(self.relatives.part_bytes.max(64)) as u32;
+        // A message of no byte is a part, too.
+        self.size.saturating_mul(2 * (parts + COLLECTIVES))
     }
 
     /// Calls without completion of the member that has most.

@@ -20,6 +20,7 @@
 //! | `frames` | what frames of other NICs do to a group, and what they belong to in a trace |
 //! | `endings` | how groups end, and calls with them |
 //! | `seek` | which member is missing when the time of a call is over |
+//! | `multicast`, `letters` | messages to members of a group, and their way to the inboxes |
 //! | `outbox` | frames that are to be sent |
 //!
 //! # Invariants
@@ -34,7 +35,9 @@ mod endings;
 mod frames;
 mod group;
 mod home;
+mod letters;
 mod members;
+mod multicast;
 mod outbox;
 mod place;
 mod reduction;
@@ -46,6 +49,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use command::Command;
 use group::{End, Finished, Group};
 use home::Home;
+use letters::Mail;
 use members::Joining;
 use outbox::Outbox;
 use place::GroupId;
@@ -55,8 +59,11 @@ use qnic_abi::collective::{
 };
 use qnic_abi::command::Descriptor;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
+use qnic_abi::multicast::{self as multicasts, Multicast, MulticastTaken};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId};
+
+pub(super) use multicast::Letter;
 
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
 use crate::budget::Budget;
@@ -86,6 +93,15 @@ enum Due {
     Seek(GroupId, u32),
 }
 
+/// What waits for pages of a member.
+#[derive(Debug, Clone, Copy)]
+enum Job {
+    /// A collective, by its number.
+    Call(GroupId, u32),
+    /// The messages of a member, by its rank.
+    Send(GroupId, u32),
+}
+
 /// State of the protocol.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
@@ -100,8 +116,9 @@ pub(super) struct Collectives {
     /// When to look again at the collectives whose neighbours were asked.
     seeks: BTreeMap<(GroupId, u32), Time>,
     outbox: Outbox,
-    /// Jobs that wait for pages, by number: a collective of a group.
-    jobs: BTreeMap<u64, (GroupId, u32)>,
+    /// What waits for pages, by number.
+    jobs: BTreeMap<u64, Job>,
+    mail: Mail,
 }
 
 impl Collectives {
@@ -198,6 +215,7 @@ impl Protocol for Collectives {
         Opcode::JoinGroup as u8,
         Opcode::LeaveGroup as u8,
         Opcode::Collective as u8,
+        multicasts::OPCODE,
     ];
     const KINDS: &'static [u8] = &[
         kind::COLLECTIVE_UP,
@@ -210,9 +228,18 @@ impl Protocol for Collectives {
         kind::GROUP_FORMED,
         kind::GROUP_START,
         kind::GROUP_GREET,
+        multicasts::kind::MULTICAST,
+        multicasts::kind::MULTICAST_TAKEN,
     ];
-    // A join that is taken back does not come after that, nor a part behind a question about it.
-    const IN_ORDER: &'static [u8] = &[kind::GROUP_END, kind::GROUP_SEEK, kind::GROUP_REFUSED];
+    // A join that is taken back does not come after that, nor a part behind a question about it. The
+    // messages of a source are a row.
+    const IN_ORDER: &'static [u8] = &[
+        kind::GROUP_END,
+        kind::GROUP_SEEK,
+        kind::GROUP_REFUSED,
+        multicasts::kind::MULTICAST,
+        multicasts::kind::MULTICAST_TAKEN,
+    ];
 
     fn kind_of_command(command: &Descriptor) -> Kind {
         match Opcode::try_from(command.header.opcode) {
@@ -236,6 +263,8 @@ impl Protocol for Collectives {
             kind::GROUP_FORM => frame.is::<GroupForm>(),
             kind::GROUP_END => frame.is::<GroupEnd>(),
             kind::GROUP_SEEK => frame.is::<GroupSeek>(),
+            multicasts::kind::MULTICAST => frame.is::<Multicast>(),
+            multicasts::kind::MULTICAST_TAKEN => frame.is::<MulticastTaken>(),
             kind::GROUP_JOIN => frame.is::<GroupJoin>(),
             kind::GROUP_REFUSED => frame.is::<GroupRefused>(),
             kind::GROUP_FORMED => frame.is::<GroupState<{ kind::GROUP_FORMED }>>(),
@@ -255,10 +284,11 @@ impl Protocol for Collectives {
         vni: VniId,
         fetched: &Fetched,
     ) -> Result<(), Status> {
-        match Command::read(&fetched.descriptor, cx.now)? {
+        match Command::read(fetched, cx.now)? {
             Command::Join(join) => self.join(cx, vni, join),
             Command::Leave { handle, group } => self.leave(cx, vni, handle, group),
             Command::Call(call) => self.call(cx, vni, call),
+            Command::Send(send) => self.send(cx, vni, send),
         }
         self.schedule(cx);
         Ok(())
@@ -296,8 +326,10 @@ impl Protocol for Collectives {
         job: u64,
         failed: Option<Status>,
     ) {
-        if let Some((id, sequence)) = self.jobs.remove(&job) {
-            self.pages_came(cx, (id, sequence), vni, failed);
+        match self.jobs.remove(&job) {
+            Some(Job::Call(id, sequence)) => self.pages_came(cx, (id, sequence), vni, failed),
+            Some(Job::Send(id, rank)) => self.pages_to_send(cx, (id, rank), vni, failed),
+            None => {}
         }
         self.schedule(cx);
     }
@@ -375,14 +407,19 @@ impl Protocol for Collectives {
         let seats = self.home.seats_by_node();
         let bytes = self.groups.values().map(Group::kept_bytes);
         let calls = self.groups.values().map(Group::most_pending);
+        let sends = self.groups.values().map(Group::most_sends);
         let frames = self.outbox.counts();
         let begun = self.groups.len() + self.home.count();
-        let most = outbox::MANY as u32 + begun as u32 * FRAMES_OF_GROUP;
+        let multicasts = self.groups.values().map(Group::most_multicast_frames);
+        let most = outbox::MANY as u32
+            + begun as u32 * FRAMES_OF_GROUP
+            + multicasts.fold(0, u32::saturating_add);
         budgets.extend([
             Budget::most("groups_of_process", of_process.into_values(), limits.groups),
             Budget::most("joins_of_peer", seats.into_values(), limits.joins_per_peer),
             Budget::most("bytes_of_group", bytes, limits.group_bytes),
             Budget::most("collectives_of_member", calls, limits.collectives),
+            Budget::most("multicasts_of_member", sends, limits.collectives),
             Budget::most("group_frames_of_peer", frames, most),
         ]);
     }

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use qnic_abi::collective::{kind, CollectivePart, GroupEnd, GroupForm, GroupSeek, PartFields};
+use qnic_abi::multicast::{Multicast, MulticastTaken};
 use qnic_abi::NodeId;
 
 use super::super::protocol::{Outgoing, Turn};
@@ -27,6 +28,8 @@ pub(super) enum Content {
     Form(GroupForm),
     End(GroupEnd),
     Seek(GroupSeek),
+    Multicast(Multicast),
+    Taken(MulticastTaken),
 }
 
 /// A frame.
@@ -158,6 +161,8 @@ fn fill(outgoing: &mut Outgoing, peer: PeerIndex, item: Item) {
         Content::Form(form) => outgoing.begin(peer, &form),
         Content::End(end) => outgoing.begin(peer, &end),
         Content::Seek(seek) => outgoing.begin(peer, &seek),
+        Content::Multicast(fields) => outgoing.begin(peer, &fields),
+        Content::Taken(taken) => outgoing.begin(peer, &taken),
     }
     if let Some(bytes) = item.bytes.filter(|bytes| !bytes.is_empty()) {
         outgoing.set_bytes(bytes);

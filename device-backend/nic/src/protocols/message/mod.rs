@@ -20,6 +20,7 @@
 //! | [`matching`] | which receive takes which message |
 //! | `probe` | probes, and what they claim |
 //! | `receive`, `data`, `endings` | messages at their destination |
+//! | `letters` | messages to members of a group, which have come as a whole |
 //! | `staging`, `room` | messages that have arrived and are not done; their memory, and its shares |
 //!
 //! # Invariants
@@ -36,6 +37,7 @@ mod context;
 mod data;
 mod endings;
 mod inbox;
+mod letters;
 
 #[cfg_attr(
     not(any(test, feature = "testing")),
@@ -368,11 +370,15 @@ impl Protocol for Messages {
             Budget::most("receives_of_process", receives, limits.receives),
             Budget::most("probes_of_process", probes, limits.probes),
             Budget::most("messages_of_process", messages, limits.unexpected()),
-            Budget::most("staged_bytes_of_process", bytes, limits.staged_bytes),
+            Budget::most(
+                "staged_bytes_of_process",
+                bytes,
+                limits.staged_bytes + room::LETTER,
+            ),
             Budget::most(
                 "staged_bytes_of_peer",
                 of_peers,
-                limits.staged_bytes_per_peer,
+                limits.staged_bytes_per_peer + room::LETTER,
             ),
             Budget::most("envelopes_of_peer", envelopes, limits.envelopes_per_peer),
         ]);

@@ -167,8 +167,9 @@ impl Messages {
         posted.newest = newest(cx, command.pattern.source());
         self.last_receive += 1;
         let inbox = self.inboxes.get_or_insert(vni);
-        if !inbox.post(&cx.core.limits, self.last_receive, posted) {
-            self.fail_receive(cx, vni, &posted, Status::Exhausted);
+        match inbox.post(&cx.core.limits, self.last_receive, posted) {
+            true => self.staging.openings.open(vni),
+            false => self.fail_receive(cx, vni, &posted, Status::Exhausted),
         }
     }
 
@@ -322,7 +323,7 @@ impl Messages {
     }
 
     /// Returns true if nothing is given to the receives of a process now.
-    fn is_held_back<H: Host>(&mut self, cx: &Context<'_, H>, vni: VniId) -> bool {
+    pub(super) fn is_held_back<H: Host>(&mut self, cx: &Context<'_, H>, vni: VniId) -> bool {
         let inbox = self.inboxes.get(vni);
         inbox.is_some_and(|inbox| !inbox.held.is_empty() || inbox.is_tired())
             || cx.core.has_completion_backlog(vni)
@@ -331,9 +332,14 @@ impl Messages {
     fn hold(&mut self, vni: VniId, number: u64) {
         if self.staging.get(number).is_some() {
             self.inboxes.get_or_insert(vni).held.push_back(number);
-            if !self.holding.contains(&vni) {
-                self.holding.push(vni);
-            }
+            self.await_release(vni);
+        }
+    }
+
+    /// Looks for the time when messages can be given to a process again.
+    pub(super) fn await_release(&mut self, vni: VniId) {
+        if !self.holding.contains(&vni) {
+            self.holding.push(vni);
         }
     }
 
@@ -518,6 +524,7 @@ impl Messages {
                     break;
                 }
                 let Some(number) = inbox.held.pop_front() else {
+                    self.staging.openings.open(vni);
                     break;
                 };
                 busy = true;

@@ -26,10 +26,14 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use qnic_abi::multicast::MAX_BYTES;
 use qnic_abi::VniId;
 
 use super::command::Name;
 use crate::config::{Limits, STAGED_OVERHEAD};
+
+/// By how much a letter may exceed a pool ([`Room::may_overflow`]).
+pub(super) const LETTER: u32 = MAX_BYTES + STAGED_OVERHEAD;
 
 /// What one process sends to another one here.
 pub(super) type Flow = (VniId, Name);
@@ -60,6 +64,37 @@ impl<K: Copy + Ord> Used<K> {
                 used.remove();
             }
         }
+    }
+}
+
+/// Processes with letters that wait for a receive or for room ([`super::letters`]), and those of
+/// them for which something may have changed.
+#[derive(Debug, Default)]
+pub(super) struct Openings {
+    awaited: BTreeSet<VniId>,
+    open: Vec<VniId>,
+}
+
+impl Openings {
+    /// A letter waits for an opening of a process.
+    pub(super) fn await_one(&mut self, vni: VniId) {
+        self.awaited.insert(vni);
+    }
+
+    /// A process has posted a receive, or has more room.
+    #[inline]
+    pub(super) fn open(&mut self, vni: VniId) {
+        if !self.awaited.is_empty() && self.awaited.remove(&vni) {
+            self.open.push(vni);
+        }
+    }
+
+    pub(super) fn has_any(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    pub(super) fn take(&mut self) -> Vec<VniId> {
+        std::mem::take(&mut self.open)
     }
 }
 
@@ -148,6 +183,12 @@ impl Room {
     /// Ends the turn of a flow: there is no room for its first message.
     pub(super) fn pass(&mut self, flow: Flow) {
         self.passed = Some(flow);
+    }
+
+    /// Returns true if one letter more than there is room for may be staged.
+    pub(super) fn may_overflow(&self, limits: &Limits, (vni, source): Flow) -> bool {
+        self.processes.of(vni) <= limits.staged_bytes.into()
+            && self.nodes.of(source.node) <= limits.staged_bytes_per_peer.into()
     }
 
     /// Bytes staged for a process.

@@ -20,7 +20,7 @@ use qnic_abi::{Status, VniId};
 
 use super::command::{Handle, Memory, Name, Space};
 use super::matching::MessageId;
-use super::room::{Flow, Room};
+use super::room::{Flow, Openings, Room};
 use crate::config::Limits;
 use crate::env::{HostMemory, Payload};
 use crate::ids::PeerIndex;
@@ -136,6 +136,7 @@ pub(super) struct Staging {
     nodes: BTreeMap<u16, Usage>,
     processes: BTreeMap<u16, Usage>,
     pub(super) room: Room,
+    pub(super) openings: Openings,
     last: u64,
 }
 
@@ -300,6 +301,7 @@ impl Staging {
     /// Takes a message out.
     pub(super) fn remove(&mut self, number: u64) -> Option<Arrived> {
         let message = self.messages.remove(&number)?;
+        self.openings.open(message.header.vni);
         if self.messages.is_empty() {
             self.messages.shrink_to(KEPT);
         }

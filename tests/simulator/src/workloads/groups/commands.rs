@@ -69,6 +69,7 @@ impl CollectiveWorker<'_> {
             state: State::Joining,
             called: 0,
             pending: 0,
+            sends: 0,
             failed: false,
         });
         let slot = self.slot;
@@ -142,7 +143,7 @@ impl CollectiveWorker<'_> {
             return Ok(());
         };
         // One call more than may be under way is refused.
-        let crowded = seat.pending >= self.common.settings.limits.collectives;
+        let crowded = seat.pending - seat.sends >= self.common.settings.limits.collectives;
         let may = !seat.failed && (!crowded || self.schedule.chance(20));
         let next = lock(self.oracle).script(seat.member, seat.called);
         let Some((mut shape, bytes)) = next.filter(|_| may) else {

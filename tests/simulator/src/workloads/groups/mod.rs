@@ -13,8 +13,9 @@
 mod oracle;
 
 mod commands;
+mod letters;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
@@ -73,6 +74,8 @@ impl Workload for Groups {
                 exported: None,
                 seats: Vec::new(),
                 open: BTreeMap::new(),
+                sends: BTreeSet::new(),
+                receives: BTreeSet::new(),
             };
             worker.export()?;
             worker.live()
@@ -102,6 +105,8 @@ struct Seat {
     /// Calls that it has issued, and those that have not ended.
     called: u32,
     pending: u32,
+    /// Those of them that are multicasts.
+    sends: u32,
     /// A call has failed, or may have been refused: the group is over.
     failed: bool,
 }
@@ -116,6 +121,10 @@ struct CollectiveWorker<'a> {
     seats: Vec<Seat>,
     /// Commands under way, and the group that each is about.
     open: BTreeMap<u64, Option<Member>>,
+    /// Those of them that are multicasts.
+    sends: BTreeSet<u64>,
+    /// Receives that are posted.
+    receives: BTreeSet<u64>,
 }
 
 is_registered!(CollectiveWorker);
@@ -156,7 +165,8 @@ impl CollectiveWorker<'_> {
             140..=149 => self.call_wrongly(),
             150..=164 => self.leave_some(),
             165..=399 => self.wait_a_little(),
-            400..=999 => self.call_some(),
+            400..=549 => self.send_some(),
+            550..=999 => self.call_some(),
             _ => self.revoke(),
         }
     }
@@ -209,6 +219,9 @@ impl Worker for CollectiveWorker<'_> {
             self.join_next()?;
         }
         self.act()?;
+        if self.schedule.chance(700) {
+            self.receive_some()?;
+        }
         if !self.schedule.chance(400) {
             self.collect()?;
         }
@@ -218,6 +231,7 @@ impl Worker for CollectiveWorker<'_> {
     /// Goes on with all groups.
     fn look(&mut self) -> Result<()> {
         self.collect()?;
+        self.receive_some()?;
         self.join_next()?;
         for index in 0..self.seats.len() {
             self.call_next(index)?;
@@ -239,6 +253,10 @@ impl<'a> QueueWorker<'a> for CollectiveWorker<'a> {
     fn complete(&mut self, entry: &CompletionEntry) {
         let handle = entry.handle.get();
         lock(self.oracle).release(self.slot, handle);
+        if self.receives.remove(&handle) {
+            return;
+        }
+        let is_send = self.sends.remove(&handle);
         let Some(Some(member)) = self.open.remove(&handle) else {
             return;
         };
@@ -254,6 +272,7 @@ impl<'a> QueueWorker<'a> for CollectiveWorker<'a> {
                 seat.state = State::In(entry.immediate.get());
             } else {
                 seat.pending -= 1;
+                seat.sends -= u32::from(is_send);
                 seat.failed |= !well;
             }
         }

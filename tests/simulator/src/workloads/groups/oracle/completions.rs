@@ -10,13 +10,18 @@ impl CollectiveOracle {
     pub(super) fn ended(&mut self, slot: usize, entry: &CompletionEntry, now: u64) {
         let handle = entry.handle.get();
         let status = Status::try_from(entry.status.get()).expect("a known status");
+        if let Some(start) = self.processes[slot].receives.remove(&handle) {
+            return self.received(slot, start, entry);
+        }
         let Some(purpose) = self.processes[slot].open.remove(&handle) else {
             panic!("process {slot}: a command ends that is not under way: {entry:?}");
         };
         let kind = match purpose {
             Purpose::Join(_) | Purpose::Stranger => CompletionKind::Join,
             Purpose::Leave(_) => CompletionKind::Leave,
-            Purpose::Call(..) | Purpose::Wrong(..) => CompletionKind::Collective,
+            Purpose::Call(..) | Purpose::Wrong(..) | Purpose::Multicast(_) => {
+                CompletionKind::Collective
+            }
         };
         assert_eq!(
             entry.kind, kind as u8,
@@ -34,8 +39,9 @@ impl CollectiveOracle {
                 "process {slot} is in a group of which it knows no key"
             ),
             Purpose::Leave(_) => assert_eq!(status, Status::Ok, "process {slot} cannot leave"),
+            Purpose::Multicast(member) => self.sent(member, entry, (status, who), now),
             Purpose::Call(member, number) if status == Status::Ok => {
-                self.done(slot, member, number, entry);
+                self.done(slot, member, number, (entry, now));
             }
             Purpose::Call(member, number) => {
                 self.failed(slot, member, number, (status, who), now);
@@ -82,7 +88,13 @@ impl CollectiveOracle {
     }
 
     /// A call has ended well: all have called, and all bytes are right.
-    fn done(&mut self, slot: usize, (plan, rank): Member, number: usize, entry: &CompletionEntry) {
+    fn done(
+        &mut self,
+        slot: usize,
+        (plan, rank): Member,
+        number: usize,
+        (entry, now): (&CompletionEntry, u64),
+    ) {
         let call = self.plans[plan].seats[rank as usize].calls[number];
         let shape = call.shape;
         let what = format!("group {plan}, call {number} of member {rank}, {shape:?}");
@@ -101,7 +113,9 @@ impl CollectiveOracle {
             );
         }
         self.completed += 1;
-        self.plans[plan].seats[rank as usize].calls[number].end = Some(Status::Ok);
+        let ended = &mut self.plans[plan].seats[rank as usize].calls[number];
+        ended.end = Some(Status::Ok);
+        ended.ended_late = call.is_over(now);
         if shape != self.plans[plan].shape(number as u32) {
             // All members have made the same mistake: it is none.
             let memory = self.processes[slot].peek((call.range.0, shape.length));

@@ -10,7 +10,7 @@ impl CollectiveOracle {
     /// The segment of a process begins to be revoked.
     pub(crate) fn revoke(&mut self, slot: usize) {
         for seat in self.seats_of(slot) {
-            seat.revoked |= !seat.calls.is_empty();
+            seat.revoked |= !seat.calls.is_empty() || seat.sends;
         }
         for purpose in self.processes[slot].open.values_mut() {
             if let Purpose::Wrong(_, _, revoked) = purpose {

@@ -23,9 +23,11 @@
 //! | `reduction` | how elements are combined |
 //! | `completions` | what a completion says |
 //! | `excuses` | what excuses a failure |
+//! | `letters` | multicasts, and what members receive |
 
 mod completions;
 mod excuses;
+mod letters;
 mod plan;
 mod reduction;
 
@@ -36,6 +38,8 @@ use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::{Status, PAGE_SIZE};
 use qnic_nic::Limits;
 
+use self::letters::Letters;
+pub(crate) use self::letters::LETTER;
 use self::plan::Plan;
 pub(crate) use self::plan::{Call, Join, Name, Shape, CALL_TIMEOUT};
 use crate::expected_bytes::{ExpectedBytes, Range};
@@ -62,6 +66,7 @@ enum Purpose {
     Call(Member, usize),
     /// A call that must be refused; its memory may have been revoked meanwhile.
     Wrong(Member, Status, bool),
+    Multicast(Member),
     /// A join of a process that is no member.
     Stranger,
 }
@@ -75,6 +80,8 @@ struct Process {
     memory: ExpectedBytes,
     /// Commands under way.
     open: BTreeMap<u64, Purpose>,
+    /// Receives of multicasts, and where their memory begins.
+    receives: BTreeMap<u64, u64>,
     /// Groups that it is to join.
     invitations: VecDeque<Member>,
 }
@@ -86,6 +93,7 @@ impl Process {
             address,
             memory: ExpectedBytes::new(MEMORY),
             open: BTreeMap::new(),
+            receives: BTreeMap::new(),
             invitations,
         }
     }
@@ -107,6 +115,7 @@ impl Process {
 pub(crate) struct CollectiveOracle {
     processes: PerSlot<Process>,
     plans: Vec<Plan>,
+    letters: Letters,
     routes: Routes,
     limits: Limits,
     next: u64,
@@ -121,6 +130,7 @@ impl CollectiveOracle {
         CollectiveOracle {
             processes: PerSlot::new(settings.others(), process),
             plans: Vec::new(),
+            letters: Letters::default(),
             routes: routes.clone(),
             limits: settings.limits.clone(),
             next: 0,
@@ -311,8 +321,10 @@ impl Oracle for CollectiveOracle {
         let process = &mut self.processes[slot];
         process.watched.end();
         process.open.clear();
+        process.receives.clear();
         for seat in self.seats_of(slot) {
             seat.gone = true;
+            seat.dead = true;
         }
     }
 
@@ -349,6 +361,13 @@ impl Oracle for CollectiveOracle {
         self.processes[page.slot].watched.make_available(page, now);
     }
 
+    fn budget(&self, node: usize, name: &str) -> Option<u64> {
+        let here = self.processes.values();
+        let here = here.filter(|it| it.watched.node == node && it.watched.is_registered());
+        let most = here.map(|process| process.receives.len() as u64).max();
+        (name == "receives_of_process").then_some(most.unwrap_or(0))
+    }
+
     fn oldest(&self) -> Option<String> {
         let open = self.processes.values().flat_map(|process| &process.open);
         let (handle, purpose) = open.min_by_key(|(handle, _)| **handle)?;
@@ -361,6 +380,9 @@ impl Oracle for CollectiveOracle {
                     "{:?}",
                     self.plans[*plan].seats[*rank as usize].calls[*number]
                 )
+            }
+            Purpose::Multicast((plan, rank)) => {
+                format!("{:?}", self.plans[*plan].seats[*rank as usize])
             }
             Purpose::Wrong(..) | Purpose::Stranger => String::new(),
         };
@@ -386,6 +408,7 @@ impl Oracle for CollectiveOracle {
         vec![
             ("collectives", self.completed),
             ("collective bytes", self.bytes),
+            ("multicasts", self.letters.received),
         ]
     }
 }

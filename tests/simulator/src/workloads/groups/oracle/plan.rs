@@ -109,6 +109,9 @@ pub(crate) struct Call {
     /// It must be refused.
     pub(super) wrong: bool,
     pub(super) end: Option<Status>,
+    /// It has ended well when its time was over: a NIC may have asked before what it waits for, and
+    /// ends the group.
+    pub(super) ended_late: bool,
 }
 
 impl Call {
@@ -122,7 +125,13 @@ impl Call {
             crowded: false,
             wrong: false,
             end: None,
+            ended_late: false,
         }
+    }
+
+    /// Returns true if its time is over.
+    pub(super) fn is_over(&self, now: u64) -> bool {
+        self.issued + self.timeout <= now
     }
 
     /// Whether as many calls of its member may be under way as there can be.
@@ -140,6 +149,10 @@ pub(super) struct Seat {
     pub(super) calls: Vec<Call>,
     /// It leaves, or has, or its process has ended.
     pub(super) gone: bool,
+    /// Its process has ended.
+    pub(super) dead: bool,
+    /// It has sent multicasts.
+    pub(super) sends: bool,
     /// Memory of its calls was revoked, or a page of it could not be brought in.
     pub(super) revoked: bool,
     pub(super) lacked: bool,
@@ -172,9 +185,9 @@ impl Seat {
     /// The numbers of its calls whose time is over.
     pub(super) fn late_calls(&self, now: u64) -> impl Iterator<Item = usize> + '_ {
         let open = self.calls.iter().enumerate();
-        let open = open.filter(|(_, call)| call.end != Some(Status::Ok));
+        let open = open.filter(|(_, call)| call.end != Some(Status::Ok) || call.ended_late);
         let short = open.filter(|(_, call)| call.timeout < CALL_TIMEOUT);
-        let late = short.filter(move |(_, call)| call.issued + call.timeout <= now);
+        let late = short.filter(move |(_, call)| call.is_over(now));
         late.map(|(number, _)| number)
     }
 }
@@ -205,6 +218,8 @@ impl Plan {
             join: None,
             calls: Vec::new(),
             gone: false,
+            dead: false,
+            sends: false,
             revoked: false,
             lacked: false,
         };
