@@ -62,6 +62,7 @@ mod counters;
 pub mod env;
 mod frame;
 mod ids;
+mod letter;
 mod nic;
 mod occupants;
 mod protocols;

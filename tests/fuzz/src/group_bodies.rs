@@ -51,22 +51,7 @@ pub(crate) fn words(kind: u8, seen: &Frame, port: u16, input: &mut Input<'_>) ->
             let sequence = u64::from(input.byte() % 8);
             [group_number(seen, input), sequence | 1000 << 32, home, 0, 0]
         }
-        multicast::MULTICAST => {
-            let (rank, ranks) = (input.byte() % 3, input.byte() % 3);
-            let (length, offset) = (input.byte(), input.byte() % 2);
-            [
-                group_number(seen, input),
-                u64::from(input.byte() % 4),
-                0,
-                u64::from(length) | u64::from(offset) << 32,
-                u64::from(rank) | u64::from(ranks) << 32 | (input.below(3) as u64) << 48,
-            ]
-        }
-        multicast::MULTICAST_TAKEN => {
-            let (rank, count) = (u64::from(input.byte() % 3), u64::from(input.byte() % 3));
-            let home = input.below(3) as u64;
-            [group_number(seen, input), rank | count << 32, home, 0, 0]
-        }
+        multicast::MULTICAST | multicast::MULTICAST_TAKEN => multicast_words(kind, seen, input),
         collective::GROUP_JOIN => {
             let (rank, size) = (input.byte() % 3, 1 + input.byte() % 3);
             let (name, key) = (input.byte() % 4, input.byte() % 2);
@@ -94,6 +79,20 @@ pub(crate) fn words(kind: u8, seen: &Frame, port: u16, input: &mut Input<'_>) ->
         }
         _ => [u64::from(input.byte() % 2), 0, 0, 0, 0],
     }
+}
+
+/// The words of a part of a multicast, or of what was taken of those of a source.
+fn multicast_words(kind: u8, seen: &Frame, input: &mut Input<'_>) -> [u64; 5] {
+    let (rank, home) = (u64::from(input.byte() % 3), input.below(3) as u64);
+    let number = group_number(seen, input);
+    if kind == multicast::MULTICAST_TAKEN {
+        let count = u64::from(input.byte() % 3);
+        return [number, rank | count << 32, home, 0, 0];
+    }
+    let (length, offset) = (u64::from(input.byte()), u64::from(input.byte() % 2));
+    let (tag, ranks) = (u64::from(input.byte() % 4), u64::from(input.byte() % 3));
+    let names = rank | ranks << 32 | home << 48;
+    [number, tag, 0, length | offset << 32, names]
 }
 
 /// Bytes of the payload of a form: no node below or one, and its members, within reason.

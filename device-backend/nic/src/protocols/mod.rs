@@ -1,10 +1,9 @@
 //! The protocols of the NIC: one folder each, and the list of them.
 //!
 //! A protocol implements [`Protocol`] and imports the core, the transport and the ABI;
-//! protocols do not import each other. [`Protocols`] holds the state of all. It hands each
-//! question of the NIC to the protocol that a command, a frame or an operation belongs to;
-//! dispatch is static. Adding a protocol takes its `mod` and a line in `with_protocols`:
-//! see CONTRIBUTING.md.
+//! protocols do not import each other (`letters` has the way between two of them). [`Protocols`]
+//! holds the state of all, and hands each question of the NIC to the protocol that a command, a frame or
+//! an operation belongs to; dispatch is static. Adding one takes its `mod` and a line below: CONTRIBUTING.md.
 //!
 //! | folder | frames and commands | promises |
 //! |---|---|---|
@@ -22,6 +21,7 @@ mod datagram;
 mod directory;
 #[cfg(test)]
 mod echo;
+mod letters;
 pub(crate) mod message;
 mod names;
 mod protocol;
@@ -555,23 +555,8 @@ impl Protocols {
     pub(crate) fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
         let mut busy = false;
         for_each!(&mut self, p => busy |= p.expire(cx));
-        if self.collectives.has_mail() || self.messages.has_openings() {
-            self.deliver(cx);
-            busy = true;
-        }
+        busy |= self.deliver_letters(cx);
         busy
-    }
-
-    /// Gives processes the messages of their groups that have come, or that they had no room for.
-    #[cold]
-    fn deliver<H: Host>(&mut self, cx: &mut Context<'_, H>) {
-        let mut processes = self.collectives.take_arrived();
-        processes.extend(self.messages.take_openings());
-        for vni in processes {
-            let messages = &mut self.messages;
-            self.collectives
-                .deliver(cx, vni, |cx, letter| messages.take(cx, vni, letter));
-        }
     }
 
     /// [`Protocol::deadline`], the first of all.

@@ -14,12 +14,13 @@ use qnic_abi::{Status, VniId};
 
 use super::command::{Name, Send};
 use super::group::{End, Group};
-use super::multicast::{Held, Letter, Sent};
+use super::multicast::{Held, Sent};
 use super::place::GroupId;
 use super::{end_entry, Collectives, Context, Job};
 use crate::core::Waiter;
 use crate::env::Host;
 use crate::frame::Arrival;
+use crate::letter::Letter;
 
 /// Streams with messages that a process has not taken: group, and rank of the source.
 #[derive(Debug, Default)]

@@ -63,8 +63,6 @@ use qnic_abi::multicast::{self as multicasts, Multicast, MulticastTaken};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId};
 
-pub(super) use multicast::Letter;
-
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
 use crate::budget::Budget;
 use crate::config::Limits;

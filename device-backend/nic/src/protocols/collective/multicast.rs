@@ -30,31 +30,11 @@ use super::place::{Member, Relatives};
 use super::Context;
 use crate::core::{Destination, LookupSide, PageError, PageRange};
 use crate::env::Host;
+use crate::letter::Letter;
 
 /// Most bytes of a source that are under way in a group of that size, with the ranks of one message.
 pub(super) const fn window(size: u32) -> u64 {
     max_bytes(size) as u64 + 2 * MAX_RANKS as u64
-}
-
-/// A message.
-#[derive(Debug)]
-pub(in super::super) struct Letter {
-    pub(in super::super) fields: Multicast,
-    /// Its ranks and its bytes.
-    row: Vec<u8>,
-}
-
-impl Letter {
-    fn is_for(&self, rank: u32) -> bool {
-        let ranks = usize::from(self.fields.ranks.get());
-        let mut named = self.row[..2 * ranks].chunks_exact(2);
-        ranks == 0 || named.any(|it| u32::from(u16::from_le_bytes([it[0], it[1]])) == rank)
-    }
-
-    /// Its bytes.
-    pub(in super::super) fn bytes(&self) -> &[u8] {
-        &self.row[2 * usize::from(self.fields.ranks.get())..]
-    }
 }
 
 /// The messages of one source.

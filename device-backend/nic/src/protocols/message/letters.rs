@@ -10,7 +10,6 @@
 use qnic_abi::multicast::MulticastFlags;
 use qnic_abi::{Status, VniId};
 
-use super::super::collective::Letter;
 use super::command::{Name, Space};
 use super::data::copy_in;
 use super::matching;
@@ -19,6 +18,7 @@ use super::{Context, Messages};
 use crate::core::PageError;
 use crate::env::{Host, Payload};
 use crate::ids::PeerIndex;
+use crate::letter::Letter;
 
 impl Messages {
     /// Returns true if a process has an opening.
@@ -70,6 +70,7 @@ impl Messages {
             tag: fields.tag.get(),
             immediate: fields.immediate.get(),
             length: letter.bytes().len() as u64,
+            packet_length: 0,
         };
         let limits = &cx.core.limits;
         let has_room = self.staging.has_room(limits, &header, letter.bytes().len());

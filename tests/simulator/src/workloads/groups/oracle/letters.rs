@@ -23,7 +23,7 @@ pub(super) struct Letter {
     source: Member,
     /// Which of those of its source it is.
     number: usize,
-    /// Whom it is for; all others, if there are none.
+    /// The members that it is for; all others, if there are none.
     ranks: Vec<u16>,
     length: u64,
     /// As many of its member may be under way as there can be.
