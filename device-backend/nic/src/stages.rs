@@ -97,6 +97,8 @@ kinds! {
     Reduce = "reduce",
     /// Collective: allreduce.
     Allreduce = "allreduce",
+    /// Message to members of a group, until all have it.
+    Multicast = "multicast",
     /// Frames of collectives and groups.
     Collective = "collective",
     /// Send of a datagram, and its frames.

@@ -199,6 +199,7 @@ impl Collectives {
     /// A process, or its queue, has ended.
     pub(super) fn process_ended<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
         let who = Self::name_of(cx, vni);
+        self.mail.forget(vni);
         let joins = self.joins.iter().filter(|(_, join)| join.vni == vni);
         let joins: Vec<u64> = joins.map(|(ticket, _)| *ticket).collect();
         for ticket in joins {

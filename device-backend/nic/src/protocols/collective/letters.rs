@@ -36,6 +36,12 @@ impl Mail {
         self.streams.entry(vni).or_default().insert(stream);
         self.arrived.insert(vni);
     }
+
+    /// A process has ended.
+    pub(super) fn forget(&mut self, vni: VniId) {
+        self.streams.remove(&vni);
+        self.arrived.remove(&vni);
+    }
 }
 
 impl Collectives {

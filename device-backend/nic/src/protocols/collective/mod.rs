@@ -240,6 +240,9 @@ impl Protocol for Collectives {
     ];
 
     fn kind_of_command(command: &Descriptor) -> Kind {
+        if command.header.opcode == multicasts::OPCODE {
+            return Kind::Multicast;
+        }
         match Opcode::try_from(command.header.opcode) {
             Ok(Opcode::JoinGroup) => return Kind::JoinGroup,
             Ok(Opcode::LeaveGroup) => return Kind::LeaveGroup,

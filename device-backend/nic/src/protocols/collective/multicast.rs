@@ -32,9 +32,12 @@ use crate::core::{Destination, LookupSide, PageError, PageRange};
 use crate::env::Host;
 use crate::letter::Letter;
 
-/// Most bytes of a source that are under way in a group of that size, with the ranks of one message.
+/// What a message costs beside its bytes and ranks: so many messages of no byte are bounded, too.
+const OVERHEAD: u64 = 64;
+
+/// Most bytes of a source that are under way in a group of that size: one message of any kind fits.
 pub(super) const fn window(size: u32) -> u64 {
-    max_bytes(size) as u64 + 2 * MAX_RANKS as u64
+    max_bytes(size) as u64 + 2 * MAX_RANKS as u64 + OVERHEAD
 }
 
 /// The messages of one source.
@@ -83,7 +86,9 @@ impl Stream {
 
     fn kept_bytes(&self) -> u64 {
         let letters = self.letters.iter().chain(&self.coming);
-        letters.map(|letter| letter.row.len() as u64).sum()
+        letters
+            .map(|letter| letter.row.len() as u64 + OVERHEAD)
+            .sum()
     }
 
     /// Sends a part on.
@@ -98,7 +103,9 @@ impl Stream {
         let begun = self.coming.take();
         let mut letter = match begun {
             Some(letter) => letter,
-            None if self.kept_bytes() + fields.row() > most => return Err(Status::Malformed),
+            None if self.kept_bytes() + fields.row() + OVERHEAD > most => {
+                return Err(Status::Malformed)
+            }
             None => Letter {
                 fields: Multicast {
                     offset: 0.into(),
@@ -155,7 +162,7 @@ struct Sender {
     waiting: VecDeque<Send>,
     /// The row of the first of them, as far as it was read.
     row: Vec<u8>,
-    /// Those that are under way: handle, bytes, and those of the row.
+    /// Those that are under way: handle, bytes, and what each takes of the window.
     under_way: VecDeque<(u64, u64, u64)>,
     /// It waits for pages.
     waits: bool,
@@ -230,8 +237,8 @@ impl Multicasts {
         let member = here.members.get(index)?;
         let sender = self.senders.get_mut(&member.rank)?;
         while let Some(send) = sender.waiting.front().filter(|_| !sender.waits) {
-            let used: u64 = sender.under_way.iter().map(|(_, _, row)| row).sum();
-            if used > 0 && used + send.row() > window(here.size) {
+            let used: u64 = sender.under_way.iter().map(|(_, _, cost)| cost).sum();
+            if used > 0 && used + send.row() + OVERHEAD > window(here.size) {
                 return None;
             }
             if let Err(stop) = read(cx, member, send, &mut sender.row) {
@@ -250,7 +257,7 @@ impl Multicasts {
             let row = std::mem::take(&mut sender.row);
             let name = super::Collectives::name_of(cx, member.vni);
             let fields = fields(here, member.rank, name, send);
-            let under_way = (send.handle, send.length.into(), row.len() as u64);
+            let under_way = (send.handle, send.length.into(), row.len() as u64 + OVERHEAD);
             sender.under_way.push_back(under_way);
             sender.waiting.pop_front();
             let stream = self.streams.entry(member.rank).or_insert_with(|| {
@@ -435,5 +442,79 @@ fn fields(here: Here<'_>, rank: u32, source: Name, send: &Send) -> Multicast {
         endpoint: send.endpoint,
         flags: u8::from(send.untagged) * MulticastFlags::UNTAGGED.bits(),
         ..Multicast::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::place::GroupId;
+    use super::*;
+
+    fn stream() -> Stream {
+        Stream::new(
+            Some(1),
+            1,
+            &Relatives::new(GroupId::default(), 1, Vec::new()),
+        )
+    }
+
+    /// A neighbour that sends more than the window, of messages of any length, spoils its group and takes no
+    /// more memory here.
+    #[test]
+    fn no_more_than_the_window_is_kept_of_a_source() {
+        let most = window(2);
+        for length in [0, 1, 4000, max_bytes(2)] {
+            let mut stream = stream();
+            let fields = Multicast {
+                length: length.into(),
+                ..Multicast::default()
+            };
+            let mut kept = 0;
+            let refused = loop {
+                let part = vec![7; length as usize];
+                match stream.receive(&fields, &part, most) {
+                    Ok(()) => kept += u64::from(length) + OVERHEAD,
+                    Err(status) => break status,
+                }
+                assert!(kept <= most, "{length}: {kept}");
+            };
+            assert_eq!(refused, Status::Malformed);
+            assert!(
+                kept + u64::from(length) + OVERHEAD > most,
+                "{length}: {kept}"
+            );
+        }
+    }
+
+    #[test]
+    fn parts_that_are_none_of_the_message_are_refused() {
+        let fields = |offset: u32, tag: u64| Multicast {
+            length: 100.into(),
+            offset: offset.into(),
+            tag: tag.into(),
+            ..Multicast::default()
+        };
+        let begun = || {
+            let mut stream = stream();
+            assert_eq!(stream.receive(&fields(0, 1), &[0; 64], 1000), Ok(()));
+            stream
+        };
+        assert_eq!(begun().receive(&fields(64, 1), &[0; 36], 1000), Ok(()));
+        for (offset, tag, length) in [
+            (0, 1, 36),
+            (65, 1, 35),
+            (64, 2, 36),
+            (64, 1, 37),
+            (64, 1, 0),
+        ] {
+            let received = begun().receive(&fields(offset, tag), &vec![0; length], 1000);
+            assert_eq!(
+                received,
+                Err(Status::Malformed),
+                "{offset}, {tag}, {length}"
+            );
+        }
+        let first = stream().receive(&fields(64, 1), &[0; 36], 1000);
+        assert_eq!(first, Err(Status::Malformed));
     }
 }

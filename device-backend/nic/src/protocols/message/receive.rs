@@ -516,10 +516,14 @@ impl Messages {
             }
             loop {
                 let backlog = cx.core.has_completion_backlog(vni);
-                let Some(inbox) = self.inboxes.get(vni) else {
+                let Some(inbox) = self.inboxes.get(vni).filter(|_| !backlog) else {
+                    match backlog {
+                        true => self.holding.push(vni),
+                        false => self.staging.openings.open(vni),
+                    }
                     break;
                 };
-                if backlog || inbox.is_tired() && !inbox.held.is_empty() {
+                if inbox.is_tired() && !inbox.held.is_empty() {
                     self.holding.push(vni);
                     break;
                 }
