@@ -79,7 +79,11 @@ fn a_machine_goes_on(lab: &Tool<'_>) -> Result<()> {
 
 /// The files of NICs are theirs, whose counters are given by name.
 fn counters_are_apart(nodes: &VmNodes) -> Result<()> {
-    let files = shell(nodes, 0, "readlink /dev/qnic/main /dev/qnic/disks")?;
+    let files = shell(
+        nodes,
+        0,
+        "readlink /dev/qnic/main; readlink /dev/qnic/disks",
+    )?;
     ensure!(files == "../qnic0\n../qnic1\n", "{files:?}");
     let sent = |nic: &str| {
         let stats = nodes.cluster().nic_stats(nic)?;
