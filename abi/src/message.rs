@@ -318,7 +318,7 @@ pub struct MessageRequest {
     /// windows can make them shorter, and more.
     pub packets: U64,
     /// Longest payload of a [`MessageData`] of this message: up to
-    /// [`MAX_SPAN`](crate::wire::MAX_SPAN).
+    /// [`MAX_SPAN`].
     pub packet_length: U32,
     /// Zero.
     pub reserved: U32,

@@ -27,7 +27,7 @@ pub struct Options {
     /// Ask device processes with these control sockets instead of a cluster's
     #[arg(long, value_name = "PATH", conflicts_with = "cluster")]
     pub socket: Vec<PathBuf>,
-    /// The network of this name instead of [network]
+    /// The network of this name; without it, the one that all nodes have
     #[arg(long, value_name = "NAME", conflicts_with = "socket")]
     pub network: Option<String>,
     /// Where to write
