@@ -259,6 +259,39 @@ fn letters_are_staged_when_there_is_room_again() {
     }
 }
 
+/// The memory for messages of one node is shared by all that receive them: where one process gives it
+/// back, another one's letter has room.
+#[test]
+fn letters_are_staged_when_another_process_gives_memory_back() {
+    let limits = Limits {
+        staged_bytes_per_peer: 8_000,
+        ..Limits::default()
+    };
+    let net = Net::new(2, 512, 8, &limits);
+    let members = [(0, 1), (0, 2), (1, 1), (1, 2)].map(|(node, port)| net.party(node, port));
+    let groups = form(&net, &members, 1);
+    let length = 900;
+    for number in 0..8 {
+        let send = members[0].multicast(number, groups[0], 1).ranks(&[2]);
+        send.bytes(0, length).run();
+    }
+    let sent = called(&members[0]).len();
+    assert!((1..8).contains(&sent), "{sent} were staged");
+    let send = members[1].multicast(9, groups[1], 2).ranks(&[3]);
+    send.bytes(0, length).run();
+    assert_eq!(called(&members[1]), [], "its node has no room");
+    for number in 0..8 {
+        let receive = members[2].receive(number).tag(1);
+        receive.bytes(0, length.into()).run();
+    }
+    assert_eq!(received(&members[2]).len(), 8);
+    assert_eq!(called(&members[0]).len(), 8 - sent);
+    assert_eq!(called(&members[1]), done(9));
+    members[3].receive(1).tag(2).bytes(0, length.into()).run();
+    assert_eq!(received(&members[3]).len(), 1);
+    assert_nothing_waits(&net);
+}
+
 /// A multicast has no number that others count, so one that is refused fails alone.
 #[test]
 fn a_multicast_that_is_refused_fails_alone() {

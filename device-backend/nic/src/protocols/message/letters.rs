@@ -7,6 +7,8 @@
 //! A process has an opening when something has changed that a letter may have waited for. What is
 //! staged is bounded as other messages are, but for one letter whose receive has absent pages.
 
+use std::collections::BTreeSet;
+
 use qnic_abi::multicast::MulticastFlags;
 use qnic_abi::{Status, VniId};
 
@@ -28,7 +30,7 @@ impl Messages {
     }
 
     /// The processes with openings.
-    pub(in super::super) fn take_openings(&mut self) -> Vec<VniId> {
+    pub(in super::super) fn take_openings(&mut self) -> BTreeSet<VniId> {
         self.staging.openings.take()
     }
 
@@ -75,6 +77,15 @@ impl Messages {
         let limits = &cx.core.limits;
         let has_room = self.staging.has_room(limits, &header, letter.bytes().len());
         let flow = (vni, header.source);
+        if !has_room
+            && self
+                .staging
+                .room
+                .lacks_of_node(limits, flow, letter.bytes().len())
+        {
+            // Others can give that back.
+            self.staging.openings.await_node(header.source.node, vni);
+        }
         if !has_room && !self.staging.room.may_overflow(limits, flow) {
             return false;
         }

@@ -72,7 +72,9 @@ impl<K: Copy + Ord> Used<K> {
 #[derive(Debug, Default)]
 pub(super) struct Openings {
     awaited: BTreeSet<VniId>,
-    open: Vec<VniId>,
+    /// Those that also wait until less is staged of a node.
+    nodes: BTreeMap<u16, BTreeSet<VniId>>,
+    open: BTreeSet<VniId>,
 }
 
 impl Openings {
@@ -81,11 +83,24 @@ impl Openings {
         self.awaited.insert(vni);
     }
 
+    /// A letter for a process waits until less is staged of a node.
+    pub(super) fn await_node(&mut self, node: u16, vni: VniId) {
+        self.nodes.entry(node).or_default().insert(vni);
+    }
+
     /// A process has posted a receive, or has more room.
     #[inline]
     pub(super) fn open(&mut self, vni: VniId) {
         if !self.awaited.is_empty() && self.awaited.remove(&vni) {
-            self.open.push(vni);
+            self.open.insert(vni);
+        }
+    }
+
+    /// Less is staged of a node.
+    pub(super) fn open_node(&mut self, node: u16) {
+        if !self.nodes.is_empty() {
+            self.open
+                .extend(self.nodes.remove(&node).unwrap_or_default());
         }
     }
 
@@ -93,7 +108,7 @@ impl Openings {
         !self.open.is_empty()
     }
 
-    pub(super) fn take(&mut self) -> Vec<VniId> {
+    pub(super) fn take(&mut self) -> BTreeSet<VniId> {
         std::mem::take(&mut self.open)
     }
 }
@@ -129,6 +144,13 @@ impl Room {
             && fits(node, of_node)
             && (fits(process, of_process / 2) && fits(node, of_node / 2)
                 || fits(self.flows.of(flow) + cost, limits.staged_bytes_per_sender))
+    }
+
+    /// Returns true if the pool of a flow's node is why there is no room for so many bytes, or one of
+    /// the reasons.
+    pub(super) fn lacks_of_node(&self, limits: &Limits, flow: Flow, length: usize) -> bool {
+        let node = self.nodes.of(flow.1.node).saturating_add(cost(length));
+        node > u64::from(limits.staged_bytes_per_peer / 2)
     }
 
     /// Takes room for so many bytes of a flow, which there is.

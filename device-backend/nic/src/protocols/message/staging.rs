@@ -301,19 +301,22 @@ impl Staging {
     /// Takes a message out.
     pub(super) fn remove(&mut self, number: u64) -> Option<Arrived> {
         let message = self.messages.remove(&number)?;
-        self.openings.open(message.header.vni);
         if self.messages.is_empty() {
             self.messages.shrink_to(KEPT);
         }
         let header = &message.header;
         let (node, process) = (header.source.node, header.vni.0);
+        self.openings.open(header.vni);
         let usages = [self.nodes.get_mut(&node), self.processes.get_mut(&process)];
         for usage in usages.into_iter().flatten() {
             usage.envelopes -= u32::from(!message.is_staged());
             usage.messages -= 1;
         }
         match message.memory() {
-            Some(length) => self.room.give_back(message.flow(), length),
+            Some(length) => {
+                self.room.give_back(message.flow(), length);
+                self.openings.open_node(node);
+            }
             None => self.room.want_none(message.flow(), number),
         }
         if !message.is_staged() {
