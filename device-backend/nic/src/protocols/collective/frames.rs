@@ -12,6 +12,7 @@ use qnic_abi::collective::{
 use qnic_abi::multicast::{self, Multicast, MulticastTaken};
 use qnic_abi::wire::Frame;
 use qnic_abi::Status;
+use zerocopy::little_endian::{U16, U64};
 
 use super::command::{Name, Shape};
 use super::group::{End, RUNNING};
@@ -70,10 +71,7 @@ impl Collectives {
             multicast::kind::MULTICAST_TAKEN => self.receive_taken(cx, arrival),
             _ => {
                 let state: GroupState<{ kind::GROUP_GREET }> = arrival.body();
-                let id = GroupId {
-                    home: state.0.home.get(),
-                    number: state.0.number.get(),
-                };
+                let id = GroupId::of(state.0.home, state.0.number);
                 self.tell_if_ended(cx, node, id);
             }
         }
@@ -82,10 +80,7 @@ impl Collectives {
     fn receive_end<H: Host>(&mut self, cx: &mut Context<'_, H>, arrival: &Arrival<'_, H::Memory>) {
         let body: GroupEnd = arrival.body();
         let node = cx.transport.node_of(arrival.peer).0;
-        let id = GroupId {
-            home: body.home.get(),
-            number: body.number.get(),
-        };
+        let id = GroupId::of(body.home, body.number);
         let status = match Status::try_from(body.status.get()) {
             Ok(Status::Ok) | Err(_) => Status::Aborted,
             Ok(status) => status,
@@ -122,10 +117,7 @@ impl Collectives {
         let part: CollectivePart<KIND> = arrival.body();
         let fields = &part.0;
         let node = cx.transport.node_of(arrival.peer).0;
-        let id = GroupId {
-            home: fields.home.get(),
-            number: fields.number.get(),
-        };
+        let id = GroupId::of(fields.home, fields.number);
         if fields.part.get() == 0 {
             self.tell_if_ended(cx, node, id);
         }
@@ -204,12 +196,10 @@ pub(super) fn join(node: u16, ticket: u64) -> Subject {
 
 /// What a frame from one node to another belongs to.
 pub(super) fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
-    let of_group = |home: u16, number: u64| GroupId { home, number }.subject();
-    let of_state = |state: StateFields| of_group(state.home.get(), state.number.get());
-    let of_part = |part: PartFields| {
-        let (home, number) = (part.home.get(), part.number.get());
-        GroupId { home, number }.collective(part.sequence.get())
-    };
+    let of_group = |home: U16, number: U64| GroupId::of(home, number).subject();
+    let of_state = |state: StateFields| of_group(state.home, state.number);
+    let of_part =
+        |part: PartFields| GroupId::of(part.home, part.number).collective(part.sequence.get());
     match frame.envelope.kind {
         kind::COLLECTIVE_UP => of_part(frame.body::<CollectivePart<{ kind::COLLECTIVE_UP }>>().0),
         kind::COLLECTIVE_DOWN => {
@@ -222,23 +212,22 @@ pub(super) fn subject(frame: &Frame, from: u16, to: u16) -> Subject {
             let withdrawn = frame.envelope.source_port.get() != 0;
             join(if withdrawn { from } else { to }, ticket)
         }
-        kind::GROUP_FORM => of_group(from, frame.body::<GroupForm>().number.get()),
+        kind::GROUP_FORM => of_group(from.into(), frame.body::<GroupForm>().number),
         kind::GROUP_END => {
             let end = frame.body::<GroupEnd>();
-            of_group(end.home.get(), end.number.get())
+            of_group(end.home, end.number)
         }
         kind::GROUP_SEEK => {
             let seek = frame.body::<GroupSeek>();
-            let (home, number) = (seek.home.get(), seek.number.get());
-            GroupId { home, number }.collective(seek.sequence.get())
+            GroupId::of(seek.home, seek.number).collective(seek.sequence.get())
         }
         multicast::kind::MULTICAST => {
             let fields = frame.body::<Multicast>();
-            of_group(fields.home.get(), fields.number.get())
+            of_group(fields.home, fields.number)
         }
         multicast::kind::MULTICAST_TAKEN => {
             let fields = frame.body::<MulticastTaken>();
-            of_group(fields.home.get(), fields.number.get())
+            of_group(fields.home, fields.number)
         }
         kind::GROUP_FORMED => of_state(frame.body::<GroupState<{ kind::GROUP_FORMED }>>().0),
         kind::GROUP_START => of_state(frame.body::<GroupState<{ kind::GROUP_START }>>().0),

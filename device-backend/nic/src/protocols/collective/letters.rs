@@ -152,7 +152,7 @@ impl Collectives {
         let group = self.groups.get_mut(&id);
         let sent = group.and_then(|group| group.multicasts.pages_came(rank, failed.is_some()));
         if let Some((sent, status)) = sent.zip(failed) {
-            let who = Self::name_of(cx, vni);
+            let (who, status) = (Self::name_of(cx, vni), status.to_owner());
             Self::complete_send(cx, vni, sent, Some(End { status, who }));
         }
         self.send_on(cx, id, rank);
@@ -166,10 +166,7 @@ impl Collectives {
     ) {
         let fields: Multicast = arrival.body();
         let node = cx.transport.node_of(arrival.peer).0;
-        let id = GroupId {
-            home: fields.home.get(),
-            number: fields.number.get(),
-        };
+        let id = GroupId::of(fields.home, fields.number);
         if fields.offset.get() == 0 {
             self.tell_if_ended(cx, node, id);
         }
@@ -210,10 +207,7 @@ impl Collectives {
     ) {
         let body: MulticastTaken = arrival.body();
         let node = cx.transport.node_of(arrival.peer).0;
-        let id = GroupId {
-            home: body.home.get(),
-            number: body.number.get(),
-        };
+        let id = GroupId::of(body.home, body.number);
         let rank = body.rank.get();
         if !self.is_next_to(id, node) {
             return;

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::collective::{PartFields, NO_NODE};
 use qnic_abi::{NodeId, VniId};
+use zerocopy::little_endian::{U16, U64};
 
 use super::command::Shape;
 use crate::core::Subject;
@@ -47,6 +48,12 @@ pub(super) struct Relatives {
 }
 
 impl GroupId {
+    /// As frames name it.
+    pub(super) fn of(home: U16, number: U64) -> Self {
+        let (home, number) = (home.get(), number.get());
+        GroupId { home, number }
+    }
+
     /// What happens to the group, for a trace.
     pub(super) fn subject(self) -> Subject {
         Subject::always(Scope::Group, self.home, self.number)

@@ -135,10 +135,7 @@ impl Collectives {
     ) {
         let body: GroupSeek = arrival.body();
         let from = cx.transport.node_of(arrival.peer).0;
-        let id = GroupId {
-            home: body.home.get(),
-            number: body.number.get(),
-        };
+        let id = GroupId::of(body.home, body.number);
         self.tell_if_ended(cx, from, id);
         let known = |group: &super::Group| {
             let next_to = group.relatives.all().any(|node| node == from);
