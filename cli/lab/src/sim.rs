@@ -2,7 +2,8 @@
 
 use std::io::{BufWriter, IsTerminal};
 use std::process::ExitCode;
-use std::time::{Instant, SystemTime};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use qnic_cli::lab::sim::Options;
@@ -68,21 +69,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
-    let failures = match options.seed {
+    let failure = match options.seed {
         Some(seed) if options.shrink => campaign::run(seed, &mix.of(seed)).err(),
         Some(seed) => one(seed, &mix.of(seed)),
-        None => {
-            let found = many(options, mix).failures;
-            for failure in found.iter().skip(1) {
-                report(failure);
-            }
-            found.into_iter().next()
-        }
+        None => many(options, mix).failures.into_iter().next(),
     };
-    let Some(failure) = failures else {
+    let Some(failure) = failure else {
         return Ok(ExitCode::SUCCESS);
     };
-    report(&failure);
+    if options.seed.is_some() {
+        report(&failure);
+    }
     if options.shrink {
         let tell = &mut |smaller: &Failure| eprintln!("still fails: {}", smaller.replay());
         let smallest = campaign::shrink(failure, tell);
@@ -109,11 +106,22 @@ fn one(seed: u64, simulation: &Simulation) -> Option<Failure> {
     }
 }
 
+/// How often a campaign says how far it is, where there is no terminal.
+const SAY: Duration = Duration::from_secs(60);
+
 /// Seeds until a time, or so many, with progress.
 struct Progress {
     seeds: Seeds,
     until: Option<Instant>,
     bar: indicatif::ProgressBar,
+    said: Mutex<Said>,
+}
+
+/// What was said of a campaign.
+struct Said {
+    failures: usize,
+    /// When the next line of a log is due.
+    due: Instant,
 }
 
 impl Campaign for Progress {
@@ -125,12 +133,21 @@ impl Campaign for Progress {
     }
 
     fn done(&self, summary: &Summary) {
-        self.bar.set_position(summary.seeds);
-        self.bar.set_message(format!(
-            "{} transfers, {} failures",
-            summary.total.count("transfers"),
-            summary.failures.len()
-        ));
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        for failure in &summary.failures[said.failures..] {
+            self.bar.suspend(|| report(failure));
+        }
+        let (seeds, failures) = (summary.seeds, summary.failures.len());
+        said.failures = failures;
+        let now = Instant::now();
+        if self.bar.is_hidden() && now >= said.due {
+            said.due = now + SAY;
+            eprintln!("{seeds} seeds, {failures} failures so far");
+        }
+        let transfers = summary.total.count("transfers");
+        self.bar.set_position(seeds);
+        self.bar
+            .set_message(format!("{transfers} transfers, {failures} failures"));
     }
 }
 
@@ -167,6 +184,10 @@ fn many(options: &Options, mix: Mix) -> Summary {
         seeds: Seeds::new(first, count, mix),
         until: options.time.and_then(|time| start.checked_add(time)),
         bar,
+        said: Mutex::new(Said {
+            failures: 0,
+            due: start + SAY,
+        }),
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let summary = campaign::campaign(threads, options.failures, &progress);

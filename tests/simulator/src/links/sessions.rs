@@ -133,8 +133,12 @@ impl SessionChecker {
         let direction = self.direction(to, from);
         if matches!(envelope.kind, kind::HELLO | kind::HELLO_REPLY) {
             let hello: Hello<{ kind::HELLO }> = frame.body();
-            // A Hello of before a renewal may be late.
-            if direction.renewed.0 != sessions {
+            // A Hello of before a renewal may be late; one that knows no session yet, too.
+            let renewed = match destination {
+                0 => (direction.own, source),
+                _ => sessions,
+            };
+            if direction.renewed.0 != renewed {
                 direction.granted = hello.window.get().into();
             }
             return;
@@ -231,6 +235,32 @@ mod tests {
         session_checker.arrived(&gone);
         assert!(session_checker.is_stale(&write));
         assert!(!session_checker.is_stale(&gone));
+    }
+
+    #[test]
+    fn a_late_hello_takes_no_window_back() {
+        let mut session_checker = SessionChecker::new(2);
+        session_checker.sent(&frame::<Ack>(0, 1));
+        let mut hello = frame::<HelloFrame>(1, 0);
+        hello.envelope.destination_session = 0.into();
+        hello.set_body(&HelloFrame {
+            window: 1.into(),
+            leaves: 0.into(),
+        });
+        let mut renewal = frame::<Window<{ kind::WINDOW }>>(1, 0);
+        renewal.set_body(&Window::<{ kind::WINDOW }> {
+            window: 2.into(),
+            reserved: 0.into(),
+        });
+        renewal.envelope.sequence = 1.into();
+        for frame in [&hello, &renewal, &hello] {
+            session_checker.arrived(frame);
+        }
+        let mut write = frame::<Write>(0, 1);
+        for number in 1..=2 {
+            write.envelope.sequence = number.into();
+            session_checker.sent(&write);
+        }
     }
 
     #[test]

@@ -44,6 +44,9 @@ const EVENT_BUFFERS: usize = 6;
 /// A NIC that had nothing to do for so long goes to sleep, in nanoseconds.
 const SLEEP_AFTER: u64 = 5000;
 
+/// So many times longer are pauses between evictions where no page can be taken.
+const REST: u64 = 16;
+
 /// Workers of a driver that serve page faults.
 const WORKERS: usize = 2;
 
@@ -443,9 +446,15 @@ fn populate(workloads: &Arc<Workloads>, machine: &Arc<Machine>, driver: &Arc<Dri
         let (common, evicted) = (common.clone(), machine.clone());
         machine.run(move || {
             let schedule = &common.schedule;
+            let mut longest = common.settings.evict;
             while !evicted.is_gone() && common.phase() == Phase::Work {
-                schedule.sleep(schedule.range(1000..common.settings.evict));
+                schedule.sleep(schedule.range(1000..longest));
                 let taken = evicted.kernel.reclaim_any();
+                longest = match taken {
+                    true => common.settings.evict,
+                    // Nothing comes in while processes wait for each other.
+                    false => (2 * longest).min(REST * common.settings.evict),
+                };
                 if taken && schedule.chance(50) {
                     // A storm: the kernel wants much memory at once.
                     for _ in 0..schedule.range(5..60) {

@@ -5,7 +5,7 @@ use qnic_abi::collective::{
 };
 use qnic_abi::command::{CommandBody, Descriptor};
 
-use super::oracle::{Call, CollectiveOracle, Join, Member, Shape, CALL_TIMEOUT, MEMORY};
+use super::oracle::{Call, CollectiveOracle, Join, Member, Shape, CALLS, CALL_TIMEOUT, MEMORY};
 use super::{CollectiveWorker, Seat, State, LOOK};
 use crate::process::worker::{mistakes, QueueWorker};
 use crate::process::{Ended, Result};
@@ -175,7 +175,7 @@ impl CollectiveWorker<'_> {
     /// Finds memory for a call, and puts there what it gives. Returns a handle, and where it
     /// stands; `None` if there is no room.
     fn place(&mut self, shape: &Shape, bytes: &[u8]) -> Result<Option<(u64, u64)>> {
-        let start = self.schedule.range(0..MEMORY - shape.length + 1);
+        let start = self.schedule.range(0..CALLS - shape.length + 1);
         let mut oracle = lock(self.oracle);
         let handle = oracle.next();
         if !oracle.reserve(self.slot, handle, (start, shape.length)) {

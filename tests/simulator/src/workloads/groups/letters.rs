@@ -4,28 +4,28 @@ use qnic_abi::command::{CommandBody, INLINE_CAPACITY};
 use qnic_abi::message::{ReceiveCommand, ReceiveFlags};
 use qnic_abi::multicast::{MulticastCommand, MulticastFlags};
 
-use super::oracle::{CollectiveOracle, LETTER, MEMORY};
+use super::oracle::{CollectiveOracle, CALLS, LETTER, PLACE, RECEIVES};
 use super::{CollectiveWorker, State, LOOK};
 use crate::process::worker::QueueWorker;
 use crate::process::{Ended, Result};
 use crate::schedule::{lock, trace};
 
-/// Receives that a worker keeps posted.
-const RECEIVES: usize = 2;
-
 impl CollectiveWorker<'_> {
-    /// Posts a receive of any multicast, if there are too few, and memory for one.
+    /// Posts a receive of any multicast, if there are too few.
     pub(super) fn receive_some(&mut self) -> Result<()> {
-        let Some(exported) = self.exported.filter(|_| self.receives.len() < RECEIVES) else {
+        let few = self.receives.len() < RECEIVES as usize;
+        let Some(exported) = self.exported.filter(|_| few) else {
             return Ok(());
         };
         self.make_room(LOOK)?;
-        let start = self.schedule.range(0..MEMORY - LETTER + 1);
+        let within = self.schedule.range(0..PLACE - LETTER + 1);
         let mut oracle = lock(self.oracle);
         let handle = oracle.next();
-        if !oracle.reserve(self.slot, handle, (start, LETTER)) {
+        let starts = (0..RECEIVES).map(|place| CALLS + place * PLACE + within);
+        let mut starts = starts.filter(|start| oracle.reserve(self.slot, handle, (*start, LETTER)));
+        let Some(start) = starts.next() else {
             return Ok(());
-        }
+        };
         let mut command = ReceiveCommand::command();
         command.handle = handle.into();
         command.ignore = u64::MAX.into();
@@ -76,7 +76,7 @@ impl CollectiveWorker<'_> {
         };
         let ranks: Vec<u16> = (0..count).map(|_| schedule.range(0..size) as u16).collect();
         self.make_room(LOOK)?;
-        let start = schedule.range(0..MEMORY - length + 1);
+        let start = schedule.range(0..CALLS - length + 1);
         let mut oracle = lock(self.oracle);
         let tag = oracle.next();
         let bytes = CollectiveOracle::letter(tag, length);
@@ -98,7 +98,7 @@ impl CollectiveWorker<'_> {
             oracle = lock(self.oracle);
             oracle.wrote(self.slot, start, &bytes);
         }
-        oracle.send(seat.member, tag, length, &ranks);
+        oracle.send(seat.member, (tag, length), &ranks, schedule.now());
         if crowded {
             oracle.crowd(tag);
         }

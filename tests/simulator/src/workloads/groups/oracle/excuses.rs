@@ -49,7 +49,7 @@ impl CollectiveOracle {
                 let waits = |call: usize| named.iter().any(|seat| !seat.has_done(call));
                 joins_late && !named.is_empty() || late.any(waits)
             }
-            Status::PageUnavailable => named_may(|seat| seat.lacked),
+            Status::PageUnavailable | Status::OwnPageUnavailable => named_may(|seat| seat.lacked),
             Status::BadKey | Status::NoSuchSegment => {
                 named_may(|seat| seat.revoked || seat.has(|call| call.wrong))
             }

@@ -10,12 +10,19 @@
 use std::collections::BTreeMap;
 
 use qnic_abi::host_area::CompletionEntry;
-use qnic_abi::Status;
+use qnic_abi::{Status, PAGE_SIZE};
 
 use super::{CollectiveOracle, Member, Name, Purpose};
 
 /// Bytes of the longest multicast, and of the memory of each receive.
 pub(crate) const LETTER: u64 = 20_000;
+
+/// Receives that a worker keeps posted.
+pub(crate) const RECEIVES: u64 = 2;
+
+/// Each has a place of its own behind the memory of calls, and is anywhere in it: they may be posted for
+/// ever, so calls would find no room between them.
+pub(crate) const PLACE: u64 = LETTER + PAGE_SIZE as u64;
 
 /// A multicast.
 #[derive(Debug)]
@@ -64,7 +71,13 @@ impl CollectiveOracle {
     }
 
     /// A member sends a multicast now; its handle is its tag.
-    pub(crate) fn send(&mut self, source: Member, tag: u64, length: u64, ranks: &[u16]) {
+    pub(crate) fn send(
+        &mut self,
+        source: Member,
+        (tag, length): (u64, u64),
+        ranks: &[u16],
+        now: u64,
+    ) {
         let tags = self.letters.of_source.entry(source).or_default();
         let letter = Letter {
             source,
@@ -78,10 +91,9 @@ impl CollectiveOracle {
         self.letters.letters.insert(tag, letter);
         let seat = &mut self.plans[source.0].seats[source.1 as usize];
         seat.sends = true;
-        let slot = seat.slot;
-        self.processes[slot]
-            .open
-            .insert(tag, Purpose::Multicast(source));
+        let process = &mut self.processes[seat.slot];
+        seat.lacked |= process.watched.lacks_pages(now);
+        process.open.insert(tag, Purpose::Multicast(source));
     }
 
     /// As many of the member may be under way as there can be.

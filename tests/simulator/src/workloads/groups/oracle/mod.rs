@@ -39,7 +39,7 @@ use qnic_abi::{Status, PAGE_SIZE};
 use qnic_nic::Limits;
 
 use self::letters::Letters;
-pub(crate) use self::letters::LETTER;
+pub(crate) use self::letters::{LETTER, PLACE, RECEIVES};
 use self::plan::Plan;
 pub(crate) use self::plan::{Call, Join, Name, Shape, CALL_TIMEOUT};
 use crate::expected_bytes::{ExpectedBytes, Range};
@@ -52,7 +52,10 @@ use crate::settings::Settings;
 use crate::workload::Oracle;
 
 /// Bytes of the segment of a collective worker.
-pub(crate) const MEMORY: u64 = 48 * PAGE_SIZE as u64;
+pub(crate) const MEMORY: u64 = CALLS + RECEIVES * PLACE;
+
+/// The first of them are for what it calls and sends.
+pub(crate) const CALLS: u64 = 48 * PAGE_SIZE as u64;
 
 /// A member: its group, and its rank.
 pub(crate) type Member = (usize, u32);

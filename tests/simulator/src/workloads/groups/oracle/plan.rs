@@ -4,6 +4,7 @@
 //! seed. So members agree without a word, and the oracle knows each result beforehand.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use qnic_abi::collective::{Collective, Element, Operator};
@@ -192,6 +193,18 @@ impl Seat {
     }
 }
 
+/// What members get, by number of the call, once it is known.
+#[derive(Default)]
+struct Results(BTreeMap<u32, Arc<[u8]>>);
+
+impl fmt::Debug for Results {
+    /// Without the bytes: the message of a failure is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lengths = self.0.iter().map(|(number, bytes)| (number, bytes.len()));
+        f.debug_map().entries(lengths).finish()
+    }
+}
+
 /// A group.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -206,7 +219,7 @@ pub(super) struct Plan {
     pub(super) mistaken: bool,
     /// Nodes of members between which a route was disturbed.
     pub(super) disturbed: BTreeSet<usize>,
-    results: BTreeMap<u32, Arc<[u8]>>,
+    results: Results,
 }
 
 impl Plan {
@@ -231,7 +244,7 @@ impl Plan {
             seats: members.map(seat).collect(),
             mistaken: false,
             disturbed: BTreeSet::new(),
-            results: BTreeMap::new(),
+            results: Results::default(),
         }
     }
 
@@ -322,7 +335,7 @@ impl Plan {
     /// What a member that gets something gets, bit by bit: floats are reduced in the order of
     /// the tree.
     pub(super) fn result(&mut self, number: u32) -> Arc<[u8]> {
-        if let Some(known) = self.results.get(&number) {
+        if let Some(known) = self.results.0.get(&number) {
             return known.clone();
         }
         let shape = self.shape(number);
@@ -338,7 +351,7 @@ impl Plan {
                 self.reduce(number, reduction, &nodes, 0).into()
             }
         };
-        self.results.insert(number, bytes.clone());
+        self.results.0.insert(number, bytes.clone());
         bytes
     }
 
