@@ -11,9 +11,9 @@
 //!  table.. ───├───────────────────────────────┤
 //!             │ page table: rows of 4 entries │  driver writes, NIC reads
 //!  vpn.. ─────├───────────────────────────────┤
-//!             │ reverse mapping  u64 a frame  │  driver writes, NIC reads
+//!             │ reverse mappings u64, M a fr. │  driver writes, NIC reads
 //!  key.. ─────├───────────────────────────────┤
-//!             │ protection key   u64 a frame  │  driver writes, NIC reads
+//!             │ protection keys  u64, M a fr. │  driver writes, NIC reads
 //!  lock.. ────├───────────────────────────────┤
 //!             │ lock word        u32 a frame  │  NIC writes, driver reads
 //!  dirty.. ───├───────────────────────────────┤
@@ -28,7 +28,7 @@
 
 use zerocopy::little_endian::{U16, U32, U64};
 
-use crate::page_table::{ROW_BYTES, ROW_ENTRIES};
+use crate::page_table::{MAPPINGS, ROW_BYTES, ROW_ENTRIES};
 use crate::window::WINDOW_BYTES;
 use crate::{NodeId, PAGE_SIZE};
 
@@ -226,7 +226,7 @@ impl Geometry {
         windows: u32,
         doorbells: u32,
     ) -> Result<Self, GeometryError> {
-        if frames == 0 || frames >= u32::MAX as u64 {
+        if frames == 0 || frames >= (u32::MAX / MAPPINGS) as u64 {
             return Err(GeometryError::Frames(frames));
         }
         if windows == 0 || windows > MAX_WINDOWS {
@@ -236,8 +236,9 @@ impl Geometry {
         let windows_offset = PAGE_SIZE as u64;
         let table = windows_offset + windows as u64 * WINDOW_BYTES as u64;
         let vpn = table + page_up(rows * ROW_BYTES as u64);
-        let key = vpn + page_up(frames * 8);
-        let lock = key + page_up(frames * 8);
+        let mappings = frames * MAPPINGS as u64;
+        let key = vpn + page_up(mappings * 8);
+        let lock = key + page_up(mappings * 8);
         let dirty_driver = lock + page_up(frames * 4);
         let dirty_bytes = page_up(frames.div_ceil(32) * 4);
         let dirty_nic = dirty_driver + dirty_bytes;
@@ -351,14 +352,37 @@ impl Geometry {
         self.table_offset + row as usize * ROW_BYTES + (entry % ROW_ENTRIES) * 4
     }
 
-    /// Offset of the reverse mapping of a frame (u64, a [`crate::page_table::Tag`]).
-    pub const fn vpn_word(&self, frame: u32) -> usize {
-        self.vpn_offset + frame as usize * 8
+    /// The mappings of a frame; none if it is beyond all.
+    pub fn mappings(&self, frame: u32) -> impl Iterator<Item = u32> + Clone {
+        let (frames, known) = (self.frames as u32, u64::from(frame) < self.frames);
+        let count = if known { MAPPINGS } else { 0 };
+        (0..count).map(move |index| frame + index * frames)
     }
 
-    /// Offset of the protection key of a frame (u64).
-    pub const fn key_word(&self, frame: u32) -> usize {
-        self.key_offset + frame as usize * 8
+    /// The frame of a mapping; `None` if it is beyond all.
+    #[inline]
+    pub fn frame(&self, mapping: u32) -> Option<u32> {
+        match u64::from(mapping) < self.frames {
+            true => Some(mapping),
+            false => self.shared_frame(mapping),
+        }
+    }
+
+    #[cold]
+    fn shared_frame(&self, mapping: u32) -> Option<u32> {
+        let mapping = u64::from(mapping);
+        let known = mapping < self.frames * u64::from(MAPPINGS);
+        known.then_some((mapping % self.frames) as u32)
+    }
+
+    /// Offset of the reverse mapping of a mapping (u64, a [`crate::page_table::Tag`]).
+    pub const fn vpn_word(&self, mapping: u32) -> usize {
+        self.vpn_offset + mapping as usize * 8
+    }
+
+    /// Offset of the protection key of a mapping (u64).
+    pub const fn key_word(&self, mapping: u32) -> usize {
+        self.key_offset + mapping as usize * 8
     }
 
     /// Offset of the lock word of a frame (u32).
@@ -391,8 +415,8 @@ mod tests {
                 (0, PAGE_SIZE),
                 (g.windows_offset, 128 * WINDOW_BYTES),
                 (g.table_offset, g.rows as usize * ROW_BYTES),
-                (g.vpn_offset, frames as usize * 8),
-                (g.key_offset, frames as usize * 8),
+                (g.vpn_offset, frames as usize * 32),
+                (g.key_offset, frames as usize * 32),
                 (g.lock_offset, frames as usize * 4),
                 (g.dirty_driver_offset, dirty),
                 (g.dirty_nic_offset, dirty),
@@ -460,9 +484,12 @@ mod tests {
     }
 
     #[test]
-    fn a_gibibyte_of_guest_memory_needs_16_mebibytes() {
+    fn a_gibibyte_of_guest_memory_needs_32_mebibytes() {
         let g = Geometry::new(NodeId(0), 1 << 18, DEFAULT_WINDOWS, 14).unwrap();
-        assert_eq!(g.sram_bytes, 16 << 20);
+        assert_eq!(g.sram_bytes, 32 << 20);
+        let last = g.mappings(7).last().unwrap();
+        assert_eq!((g.frame(last), g.mappings(1 << 18).next()), (Some(7), None));
+        assert_eq!(g.frame(4 << 18), None);
     }
 
     #[test]

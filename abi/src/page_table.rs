@@ -1,16 +1,25 @@
 //! The shadow page table and physical map in SRAM (N4 to N7; NetVM §4.3, §4.4).
 //!
 //! A hash table of *m* rows by [`ROW_ENTRIES`] entries leads from a virtual page
-//! to candidates for its physical frame; the physical map, indexed by frame,
-//! confirms one of them. Each array has a single writer and all accesses are
-//! plain loads and stores.
+//! to candidates for its physical frame; the physical map confirms one of them. Each array
+//! has a single writer and all accesses are plain loads and stores.
 //!
 //! ```text
-//!   Tag (VNI, virtual page) ── row_of ──► row: | f0 | f1 | f2 | f3 |   (frame + 1, or 0)
+//!   Tag (VNI, virtual page) ── row_of ──► row: | m0 | m1 | m2 | m3 |   (mapping + 1, or 0)
 //!                                                  │
-//!   physical map, frame f1:   vpn[f1] == tag ?  key[f1]   lock[f1]   dirty bits
-//!                             driver           driver     NIC        one array each
+//!   physical map, mapping m1: vpn[m1] == tag ?  key[m1]
+//!                             driver           driver
+//!     its frame f:                              lock[f]    dirty bits
+//!                                               NIC        one array each
 //! ```
+//!
+//! # Mappings
+//! Several pages can have one frame: those of processes that share memory. A frame *f* has
+//! [`MAPPINGS`] mappings, each with a reverse mapping and a key: *f*, *f* + frames, *f* + 2 · frames, …
+//! (M:1 of NetVM §4.3.2). Lock word and dirty bits are those of the frame, for all of its mappings: a
+//! page that the NIC uses under one tag is locked, and dirty, under the others. What makes a page
+//! absent to clean it makes all mappings of the frame absent. When a page leaves by force that the NIC
+//! holds, all mappings leave, so that no lock follows another one without end; they come back by faults.
 //!
 //! # Access
 //! The word `vpn[f]` says with one bit, [`WRITABLE`], whether the NIC may write to the
@@ -52,7 +61,11 @@ use crate::{VniId, PAGE_SHIFT};
 /// Entries in a row of the page table (*d* in the source).
 pub const ROW_ENTRIES: usize = 4;
 
-/// Size of a row in bytes; an entry is a `u32`: frame number + 1, or 0.
+/// Mappings of a frame, at most: pages of one or several processes. Another one takes the place of
+/// one of these.
+pub const MAPPINGS: u32 = 4;
+
+/// Size of a row in bytes; an entry is a `u32`: number of a mapping + 1, or 0.
 pub const ROW_BYTES: usize = ROW_ENTRIES * 4;
 
 /// Bits of a tag that hold the virtual page number; the VNI stands above [`WRITABLE`].
@@ -142,12 +155,12 @@ impl Tag {
     }
 }
 
-/// The value of a row's entry that names `frame`.
-pub const fn entry_of(frame: u32) -> u32 {
-    frame + 1
+/// The value of a row's entry that names a mapping; the first one of a frame has its number.
+pub const fn entry_of(mapping: u32) -> u32 {
+    mapping + 1
 }
 
-/// The frame that a row's entry names, if any.
+/// The mapping that a row's entry names, if any.
 pub const fn frame_of(entry: u32) -> Option<u32> {
     entry.checked_sub(1)
 }

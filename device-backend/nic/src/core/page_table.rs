@@ -26,6 +26,8 @@ use qnic_abi::{Key, SharedMemory, PAGE_SHIFT};
 #[must_use = "a page that is locked must be unlocked"]
 pub struct LockedPage {
     frame: u32,
+    /// The one under which it was found.
+    mapping: u32,
     /// The lock word that was there before; `None`: it is pinned, not locked.
     previous: Option<u32>,
 }
@@ -36,6 +38,7 @@ impl LockedPage {
     pub(crate) fn pinned(address: u64) -> Option<Self> {
         Some(LockedPage {
             frame: u32::try_from(address >> PAGE_SHIFT).ok()?,
+            mapping: 0,
             previous: None,
         })
     }
@@ -84,12 +87,12 @@ pub fn try_lock_page<S: SharedMemory>(
         // Pairs with the driver's release store of the entry: the frame's key
         // and reverse mapping are there.
         let word = sram.load_u32(geometry.entry_offset(row, entry), Ordering::Acquire);
-        let Some(frame) = frame_of(word).filter(|frame| u64::from(*frame) < geometry.frames) else {
+        let Some((mapping, frame)) = mapping_of(geometry, word) else {
             continue;
         };
         // A first look without the lock: locks on other pages' frames would only
         // make the driver believe that they are in use.
-        let found = sram.load_u64(geometry.vpn_word(frame), Ordering::Relaxed);
+        let found = sram.load_u64(geometry.vpn_word(mapping), Ordering::Relaxed);
         if !tag.permits(found, access) {
             continue;
         }
@@ -100,10 +103,11 @@ pub fn try_lock_page<S: SharedMemory>(
         // the reverse mapping and its load of the lock.
         sram.fence();
         // Acquire pairs with the driver's release store of the reverse mapping.
-        let found = sram.load_u64(geometry.vpn_word(frame), Ordering::Acquire);
+        let found = sram.load_u64(geometry.vpn_word(mapping), Ordering::Acquire);
         if tag.permits(found, access) {
             return Ok(LockedPage {
                 frame,
+                mapping,
                 previous: Some(previous),
             });
         }
@@ -114,20 +118,27 @@ pub fn try_lock_page<S: SharedMemory>(
     Err(missed)
 }
 
-/// The frame that a page seems to have, by a look without the lock.
+/// The mapping that an entry of a row names, and its frame.
+#[inline]
+fn mapping_of(geometry: &Geometry, word: u32) -> Option<(u32, u32)> {
+    let mapping = frame_of(word)?;
+    Some((mapping, geometry.frame(mapping)?))
+}
+
+/// The mapping that a page seems to have, and its frame, by a look without the lock.
 fn candidate<S: SharedMemory>(
     sram: &S,
     geometry: &Geometry,
     tag: Tag,
     access: PageAccess,
-) -> Option<u32> {
+) -> Option<(u32, u32)> {
     let row = tag.row(geometry.rows);
     (0..ROW_ENTRIES).find_map(|entry| {
         // As in lock_page.
         let word = sram.load_u32(geometry.entry_offset(row, entry), Ordering::Acquire);
-        let frame = frame_of(word).filter(|frame| u64::from(*frame) < geometry.frames)?;
-        let found = sram.load_u64(geometry.vpn_word(frame), Ordering::Relaxed);
-        tag.permits(found, access).then_some(frame)
+        let (mapping, frame) = mapping_of(geometry, word)?;
+        let found = sram.load_u64(geometry.vpn_word(mapping), Ordering::Relaxed);
+        tag.permits(found, access).then_some((mapping, frame))
     })
 }
 
@@ -156,7 +167,7 @@ pub fn lock_pages<S: SharedMemory>(
 ) -> usize {
     let mut marked = 0;
     for tag in tags.clone().take(pages.len()) {
-        let Some(frame) = candidate(sram, geometry, tag, access) else {
+        let Some((mapping, frame)) = candidate(sram, geometry, tag, access) else {
             break;
         };
         if pages[..marked]
@@ -171,6 +182,7 @@ pub fn lock_pages<S: SharedMemory>(
         sram.store_u32(lock, previous.wrapping_add(1), Ordering::Relaxed);
         pages[marked] = Some(LockedPage {
             frame,
+            mapping,
             previous: Some(previous),
         });
         marked += 1;
@@ -179,9 +191,9 @@ pub fn lock_pages<S: SharedMemory>(
     sram.fence();
     let mut locked = 0;
     for (tag, page) in tags.zip(pages[..marked].iter()) {
-        let frame = page.as_ref().map_or(0, |page| page.frame);
+        let mapping = page.as_ref().map_or(0, |page| page.mapping);
         // Acquire: as in lock_page.
-        let found = sram.load_u64(geometry.vpn_word(frame), Ordering::Acquire);
+        let found = sram.load_u64(geometry.vpn_word(mapping), Ordering::Acquire);
         if !tag.permits(found, access) {
             break;
         }
@@ -195,7 +207,7 @@ pub fn lock_pages<S: SharedMemory>(
 
 /// The protection key of a locked page.
 pub fn page_key<S: SharedMemory>(sram: &S, geometry: &Geometry, page: &LockedPage) -> Key {
-    Key(sram.load_u64(geometry.key_word(page.frame), Ordering::Relaxed))
+    Key(sram.load_u64(geometry.key_word(page.mapping), Ordering::Relaxed))
 }
 
 /// Lets the driver have the page again.

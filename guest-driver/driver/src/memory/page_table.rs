@@ -45,8 +45,8 @@ impl<P: Platform> PageTable<P> {
         self.table.with(|_| ());
     }
 
-    /// Inserts a page (N5). A frame that is mapped under another tag changes hands only if
-    /// this page is `needed` now: two pages of shared memory have one frame.
+    /// Inserts a page (N5). Pages of shared memory have one frame, with a mapping for each (N2). If
+    /// all are taken, one changes hands only if this page is `needed` now.
     pub(crate) fn insert(&self, tag: Tag, resident: Resident, key: u64, needed: bool) -> Inserted {
         let Resident { frame, access } = resident;
         self.table.with(|table| {
@@ -54,7 +54,7 @@ impl<P: Platform> PageTable<P> {
                 return Inserted::OutOfRange;
             }
             let sram = self.device.platform.sram();
-            if !needed && table.is_of_another(sram, tag, frame) {
+            if !needed && table.is_taken(sram, tag, frame) {
                 return Inserted::Busy { replaced: None };
             }
             let inserted = table.insert(sram, tag, frame, (key, access));
@@ -95,10 +95,7 @@ impl<P: Platform> PageTable<P> {
         let longest = u64::from(self.device.response_ms()) * 1_000_000;
         loop {
             for _ in 0..POLLS_PER_CLOCK {
-                let outcome = self.unmap_with(|table, sram| {
-                    let removed = table.finish_unmap(sram, frame);
-                    removed.map_or(Unmapped::Locked, Unmapped::Done)
-                });
+                let outcome = self.unmap_with(|table, sram| table.finish_unmap(sram, frame));
                 if outcome != Unmapped::Locked {
                     return outcome;
                 }
@@ -136,10 +133,11 @@ impl<P: Platform> PageTable<P> {
         })
     }
 
-    /// Reports a page that has left the table. The table's lock is held, so its frame has not
+    /// Reports pages of a frame that have left the table. The table's lock is held, so its frame has not
     /// been freed yet.
     fn left(&self, removed: Removed) {
-        self.device.counters.pages_mapped.subtract(1);
+        let counters = &self.device.counters;
+        counters.pages_mapped.subtract(removed.mappings.into());
         if removed.dirty {
             self.device.platform.mark_dirty(removed.frame);
         }

@@ -19,11 +19,11 @@
 //! comes second sees the first.
 //!
 //! # Shared memory
-//! A frame has one page in the shadow page table. If several pages have the same frame (a
-//! file that is mapped twice, or by two processes), the frame belongs to the page that was
-//! requested last; only the first page of a fault counts as requested. The other page is then
-//! absent and is requested again when the NIC needs it. Its region still names the frame, but
-//! unmaps only its own tag, never another's.
+//! Several pages can have the same frame (a file that is mapped twice, or by several processes), and
+//! up to [`MAPPINGS`](qnic_abi::page_table::MAPPINGS) of them stand in the shadow page table at once. One
+//! more takes the place of another, if it is requested; only the first page of a fault counts as
+//! requested. The other page is then absent and is requested again when the NIC needs it. Its region
+//! still names the frame, but unmaps only its own tag, never another's.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -293,6 +293,16 @@ mod tests {
         Some((Tag::from_word(word)?, PageAccess::of_word(word)))
     }
 
+    fn mappings(fake: &Fake, frame: u32) -> Vec<(Tag, PageAccess)> {
+        let words = geometry().mappings(frame).map(|mapping| {
+            let word = geometry().vpn_word(mapping);
+            fake.sram.load_u64(word, Ordering::Relaxed)
+        });
+        words
+            .filter_map(|word| Some((Tag::from_word(word)?, PageAccess::of_word(word))))
+            .collect()
+    }
+
     fn frame_of_page(fake: &Fake, page: u64) -> u32 {
         fake.kernel.state().pages[&page].unwrap()
     }
@@ -443,23 +453,33 @@ mod tests {
         assert_eq!(mapping(&fake, 5), Some((region.tag(0), READ)));
     }
 
-    /// Of several pages with one frame, the page requested first gets it. Pages that come along in a fault
-    /// do not take it away; a page that is requested later does.
+    /// Four pages can have one frame at a time. Pages that come along in a fault take the place of no
+    /// other; a page that is requested does.
     #[test]
-    fn pages_that_share_a_frame_take_turns() {
-        let (fake, _, process) = exporter(4, false);
+    fn pages_that_share_a_frame_are_all_mapped() {
+        let (fake, _, process) = exporter(6, false);
         let (region, _) = region(&process, 16).unwrap();
         let zero = Some(resident(5, READ));
-        assert_eq!(region.install(0, &[zero; 4], || true), Ok(()));
-        assert_eq!(mapping(&fake, 5), Some((region.tag(0), READ)));
-        assert_eq!(region.install(2, &[zero; 2], || true), Ok(()));
-        assert_eq!(mapping(&fake, 5), Some((region.tag(2), READ)));
-        assert_eq!(mapped(&process), 1);
-        // The page that lost the frame leaves without taking the other's.
-        assert!(fake.kernel.reclaim(16, 1, true));
-        assert_eq!(mapping(&fake, 5), Some((region.tag(2), READ)));
-        assert!(fake.kernel.reclaim(18, 1, true));
-        assert_eq!(mapping(&fake, 5), None);
+        let pages = |fake: &Fake| {
+            let tags = mappings(fake, 5);
+            let pages = (0..6).filter(|page| tags.contains(&(region.tag(*page), READ)));
+            assert_eq!(pages.clone().count(), tags.len());
+            pages.collect::<Vec<_>>()
+        };
+        assert_eq!(region.install(0, &[zero; 6], || true), Ok(()));
+        assert_eq!(pages(&fake), [0, 1, 2, 3]);
+        assert_eq!(region.install(5, &[zero], || true), Ok(()));
+        let left = pages(&fake);
+        assert!(left.len() == 4 && left.contains(&5), "{left:?}");
+        assert_eq!(mapped(&process), 4);
+        // Each leaves alone, and one that has lost its place takes no other with it.
+        let gone = (0..4).find(|page| !left.contains(page)).unwrap();
+        assert!(fake.kernel.reclaim(16 + gone as u64, 1, true));
+        assert_eq!(pages(&fake), left);
+        for (number, page) in left.iter().enumerate() {
+            assert!(fake.kernel.reclaim(16 + *page as u64, 1, true));
+            assert_eq!(pages(&fake), left[number + 1..]);
+        }
     }
 
     #[test]

@@ -28,12 +28,14 @@
 //! a later release orders it.
 //!
 //! # Invariants
-//! - A frame has at most one tag, and a tag in the physical map is in exactly one
-//!   entry of its row.
-//! - A frame gets a tag only while its lock word is zero. So a lock that was taken
-//!   under an older tag never counts as one under the new tag.
+//! - Each of the [`MAPPINGS`] of a frame has at most one tag, no two have the same, and a tag in
+//!   the physical map is in exactly one entry of its row.
+//! - A frame gets its first tag only while its lock word is zero. So a lock that was taken
+//!   under an older tag never counts as one under the new tag. Further tags share locks and dirty
+//!   bits with those that are there.
 //! - A frame that is leaving by force gets no tag until its dirty bit was read. So the
-//!   driver learns whether the NIC wrote under the old tag.
+//!   driver learns whether the NIC wrote under the old tag. All mappings leave together, and the caller
+//!   that unmaps one of them waits for the NIC.
 //!
 //! Each frame number from the SRAM is checked against the geometry before it serves as
 //! an index.
@@ -42,7 +44,7 @@ use core::sync::atomic::Ordering;
 
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::{
-    entry_of, frame_of, PageAccess, Tag, LEAVING, LOCKS, ROW_ENTRIES, UNMAPPED, USE,
+    entry_of, frame_of, PageAccess, Tag, LEAVING, LOCKS, MAPPINGS, ROW_ENTRIES, UNMAPPED, USE,
 };
 use qnic_abi::SharedMemory;
 
@@ -54,7 +56,8 @@ pub enum Inserted {
     Done {
         /// A page that left because the row was full.
         evicted: Option<Removed>,
-        /// A page that left because the frame was mapped under another tag.
+        /// A page that left because it had another key, or because all mappings of the frame
+        /// were taken.
         replaced: Option<Removed>,
     },
     /// It was mapped already. If it was mapped for reading and writing is wanted, it is
@@ -62,7 +65,7 @@ pub enum Inserted {
     Already,
     /// The NIC holds the frame, or every page of the row: try again.
     Busy {
-        /// A page that left because the frame was mapped under another tag.
+        /// As of [`Inserted::Done`].
         replaced: Option<Removed>,
     },
     /// The physical map does not cover the frame.
@@ -76,6 +79,8 @@ pub struct Removed {
     pub frame: u32,
     /// The NIC has written to it since it was inserted.
     pub dirty: bool,
+    /// How many of its mappings have left.
+    pub mappings: u32,
 }
 
 /// Outcome of [`Table::try_unmap`] and [`Table::begin_unmap`].
@@ -86,8 +91,8 @@ pub enum Unmapped {
     Done(Removed),
     /// The frame is not mapped under this tag (it was evicted before).
     Absent,
-    /// The NIC holds the page. After `try_unmap` it is still entered; after
-    /// `begin_unmap` it is out and the caller waits with [`Table::finish_unmap`].
+    /// The NIC holds the page, or has not let go of the frame since it left. After `try_unmap` it is as
+    /// before; after `begin_unmap` it is out and the caller waits with [`Table::finish_unmap`].
     Locked,
 }
 
@@ -136,82 +141,113 @@ impl Table {
             return Inserted::OutOfRange;
         }
         let mut replaced = None;
-        let present = sram.load_u64(self.geometry.vpn_word(frame), Ordering::Relaxed);
-        if present == LEAVING {
-            return Inserted::Busy { replaced };
+        let (mut free, mut own, mut others) = (None, None, 0);
+        for mapping in self.geometry.mappings(frame) {
+            match sram.load_u64(self.geometry.vpn_word(mapping), Ordering::Relaxed) {
+                LEAVING => return Inserted::Busy { replaced },
+                word => match Tag::from_word(word) {
+                    None => free = free.or(Some(mapping)),
+                    Some(present) if present == tag => own = Some((mapping, word)),
+                    Some(_) => others += 1,
+                },
+            }
         }
-        if let Some(present) = Tag::from_word(present) {
-            let same_key = sram.load_u64(self.geometry.key_word(frame), Ordering::Relaxed) == key;
-            if present == tag && same_key {
-                self.widen(sram, tag, frame, access);
+        if let Some((mapping, word)) = own {
+            let present = sram.load_u64(self.geometry.key_word(mapping), Ordering::Relaxed);
+            if present == key {
+                if PageAccess::of_word(word) < access {
+                    self.validate(sram, mapping, tag.word(access));
+                }
                 return Inserted::Already;
             }
-            match self.try_unmap(sram, present, frame) {
+        }
+        let victim = own.map(|(mapping, _)| mapping).or(match free {
+            None => Some(frame + self.random() as u32 % MAPPINGS * self.geometry.frames as u32),
+            Some(_) => None,
+        });
+        if let Some(victim) = victim {
+            match self.evict(sram, victim) {
                 Unmapped::Done(removed) => replaced = Some(removed),
                 Unmapped::Absent => {}
                 Unmapped::Locked => return Inserted::Busy { replaced },
             }
+            free = Some(victim);
         }
-        if self.is_locked(sram, frame) {
+        let (Some(mapping), false) = (free, others == 0 && self.is_locked(sram, frame)) else {
             return Inserted::Busy { replaced };
-        }
+        };
         let Some((entry, evicted)) = self.make_room(sram, tag) else {
             return Inserted::Busy { replaced };
         };
-        self.clean(sram, frame);
+        // What is there keeps its dirty bit, and this page has the same.
+        if !self.is_mapped(sram, frame) {
+            self.clean(sram, frame);
+        }
         // Relaxed, as in `clean`: validate releases both.
-        sram.store_u64(self.geometry.key_word(frame), key, Ordering::Relaxed);
-        self.validate(sram, frame, tag.word(access));
+        sram.store_u64(self.geometry.key_word(mapping), key, Ordering::Relaxed);
+        self.validate(sram, mapping, tag.word(access));
         // Release; partner: the NIC's acquire load of the row: with the entry it
         // finds reverse mapping, key and dirty bit of its frame.
-        sram.store_u32(entry, entry_of(frame), Ordering::Release);
+        sram.store_u32(entry, entry_of(mapping), Ordering::Release);
         Inserted::Done { evicted, replaced }
     }
 
     /// Unmaps `tag` → `frame` unless the NIC holds the page (N6).
     pub fn try_unmap<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Unmapped {
-        let Some(word) = self.invalidate(sram, tag, frame) else {
-            return Unmapped::Absent;
-        };
-        if self.is_locked(sram, frame) {
-            self.validate(sram, frame, word);
-            return Unmapped::Locked;
+        match self.mapping(sram, tag, frame) {
+            Some((mapping, _)) => self.evict(sram, mapping),
+            None => self.absent(sram, frame),
         }
-        self.clear_entry(sram, tag, frame);
-        Unmapped::Done(self.removed(sram, frame))
     }
 
     /// Unmaps `tag` → `frame` (N6). With [`Unmapped::Locked`] the NIC cannot
-    /// lock the page again, but still holds it.
+    /// lock the page again, but still holds it: all mappings of the frame are out.
     pub fn begin_unmap<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Unmapped {
-        if self.invalidate(sram, tag, frame).is_none() {
-            return Unmapped::Absent;
-        }
+        let Some((mapping, _)) = self.mapping(sram, tag, frame) else {
+            return self.absent(sram, frame);
+        };
+        self.invalidate(sram, mapping);
         let locked = self.is_locked(sram, frame);
-        self.clear_entry(sram, tag, frame);
-        if locked {
-            let word = self.geometry.vpn_word(frame);
-            sram.store_u64(word, LEAVING, Ordering::Relaxed);
-            Unmapped::Locked
-        } else {
-            Unmapped::Done(self.removed(sram, frame))
+        self.clear_entry(sram, tag, mapping);
+        if !locked {
+            return Unmapped::Done(self.removed(sram, frame, 1));
         }
+        let word = self.geometry.vpn_word(mapping);
+        sram.store_u64(word, LEAVING, Ordering::Relaxed);
+        for other in self.geometry.mappings(frame) {
+            let word = self.geometry.vpn_word(other);
+            if let Some(tag) = Tag::from_word(sram.load_u64(word, Ordering::Relaxed)) {
+                sram.store_u64(word, LEAVING, Ordering::Relaxed);
+                self.clear_entry(sram, tag, other);
+            }
+        }
+        // Partner: as in `invalidate`, for the other mappings: later looks at the lock see each lock
+        // of a NIC that still finds one.
+        sram.fence();
+        Unmapped::Locked
     }
 
-    /// Checks again after [`Table::begin_unmap`] returned Locked: `None` while the NIC
-    /// holds the page.
-    pub fn finish_unmap<M: SharedMemory>(&mut self, sram: &M, frame: u32) -> Option<Removed> {
-        if self.is_locked(sram, frame) {
-            return None;
+    /// Checks again after [`Table::begin_unmap`] returned Locked: Locked while the NIC
+    /// holds the page, Absent if another caller has finished it.
+    pub fn finish_unmap<M: SharedMemory>(&mut self, sram: &M, frame: u32) -> Unmapped {
+        let outcome = self.absent(sram, frame);
+        if outcome != Unmapped::Locked || self.is_locked(sram, frame) {
+            return outcome;
         }
-        let word = self.geometry.vpn_word(frame);
-        sram.store_u64(word, UNMAPPED, Ordering::Relaxed);
-        Some(self.removed(sram, frame))
+        let mut mappings = 0;
+        for mapping in self.geometry.mappings(frame) {
+            let word = self.geometry.vpn_word(mapping);
+            if sram.load_u64(word, Ordering::Relaxed) == LEAVING {
+                sram.store_u64(word, UNMAPPED, Ordering::Relaxed);
+                mappings += 1;
+            }
+        }
+        Unmapped::Done(self.removed(sram, frame, mappings))
     }
 
     /// isPageDirty (N7): finds out whether the NIC has written to a page, and cleans it.
     ///
-    /// A dirty page is absent to the NIC while it is being cleaned.
+    /// A dirty page is absent to the NIC while it is being cleaned, under all tags of its frame.
     pub fn is_page_dirty<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Dirty {
         if self.mapping(sram, tag, frame).is_none() {
             return Dirty::Absent;
@@ -219,14 +255,25 @@ impl Table {
         if !self.is_dirty(sram, frame) {
             return Dirty::Clean;
         }
-        let Some(word) = self.invalidate(sram, tag, frame) else {
-            return Dirty::Absent;
-        };
+        let mut words = [UNMAPPED; MAPPINGS as usize];
+        for (mapping, kept) in self.geometry.mappings(frame).zip(&mut words) {
+            let word = self.geometry.vpn_word(mapping);
+            *kept = sram.load_u64(word, Ordering::Relaxed);
+            if *kept != UNMAPPED {
+                sram.store_u64(word, UNMAPPED, Ordering::Relaxed);
+            }
+        }
+        // Partner: as in `invalidate`.
+        sram.fence();
         let locked = self.is_locked(sram, frame);
         if !locked {
             self.clean(sram, frame);
         }
-        self.validate(sram, frame, word);
+        for (mapping, kept) in self.geometry.mappings(frame).zip(words) {
+            if kept != UNMAPPED {
+                self.validate(sram, mapping, kept);
+            }
+        }
         if locked {
             Dirty::Locked
         } else {
@@ -243,50 +290,61 @@ impl Table {
         Some((word / USE) as u8)
     }
 
-    /// Returns true if `frame` is mapped, under another tag than this one.
-    pub(crate) fn is_of_another<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
-        if u64::from(frame) >= self.geometry.frames {
-            return false;
+    /// Returns true if a page would take a mapping of `frame` from another one, or would have to
+    /// wait for the NIC.
+    pub(crate) fn is_taken<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
+        let (mut is_leaving, mut has_room) = (false, false);
+        for mapping in self.geometry.mappings(frame) {
+            let word = sram.load_u64(self.geometry.vpn_word(mapping), Ordering::Relaxed);
+            is_leaving |= word == LEAVING;
+            has_room |= Tag::from_word(word).is_none_or(|present| present == tag);
         }
-        let word = sram.load_u64(self.geometry.vpn_word(frame), Ordering::Relaxed);
-        word == LEAVING || Tag::from_word(word).is_some_and(|present| present != tag)
+        is_leaving || (!has_room && u64::from(frame) < self.geometry.frames)
     }
 
-    /// The word of `frame` in the physical map, if it has this tag.
-    fn mapping<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> Option<u64> {
-        if u64::from(frame) >= self.geometry.frames {
-            return None;
-        }
-        let word = sram.load_u64(self.geometry.vpn_word(frame), Ordering::Relaxed);
-        (Tag::from_word(word) == Some(tag)).then_some(word)
+    /// The mapping of `frame` with this tag, and its word in the physical map.
+    fn mapping<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> Option<(u32, u64)> {
+        self.geometry.mappings(frame).find_map(|mapping| {
+            let word = sram.load_u64(self.geometry.vpn_word(mapping), Ordering::Relaxed);
+            (Tag::from_word(word) == Some(tag)).then_some((mapping, word))
+        })
     }
 
-    /// Makes a mapped page writable, if that is wanted and not yet so.
-    fn widen<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32, access: PageAccess) {
-        let word = self.mapping(sram, tag, frame);
-        if word.is_some_and(|word| PageAccess::of_word(word) < access) {
-            self.validate(sram, frame, tag.word(access));
+    /// Returns true if the NIC may find a frame under any tag.
+    fn is_mapped<M: SharedMemory>(&self, sram: &M, frame: u32) -> bool {
+        self.geometry.mappings(frame).any(|mapping| {
+            let word = sram.load_u64(self.geometry.vpn_word(mapping), Ordering::Relaxed);
+            Tag::from_word(word).is_some()
+        })
+    }
+
+    /// What a frame is that has no mapping with the wanted tag: the NIC may still hold it.
+    fn absent<M: SharedMemory>(&self, sram: &M, frame: u32) -> Unmapped {
+        let is_leaving = self.geometry.mappings(frame).any(|mapping| {
+            let word = self.geometry.vpn_word(mapping);
+            sram.load_u64(word, Ordering::Relaxed) == LEAVING
+        });
+        match is_leaving {
+            true => Unmapped::Locked,
+            false => Unmapped::Absent,
         }
     }
 
-    /// First half of unmapPage: clears the reverse mapping if its tag is `tag`, and fences.
-    /// Returns the cleared word.
-    fn invalidate<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> Option<u64> {
-        let mapping = self.mapping(sram, tag, frame)?;
-        let word = self.geometry.vpn_word(frame);
+    /// First half of unmapPage: clears the reverse mapping, and fences.
+    fn invalidate<M: SharedMemory>(&self, sram: &M, mapping: u32) {
+        let word = self.geometry.vpn_word(mapping);
         // Relaxed: it publishes nothing, and the fence orders it.
         sram.store_u64(word, UNMAPPED, Ordering::Relaxed);
         // Partner: the fence in the NIC's lockPage, between its store of the lock
         // word and its load of the reverse mapping.
         sram.fence();
-        Some(mapping)
     }
 
-    /// Makes `word` the reverse mapping of a frame: the NIC may lock it. Release;
+    /// Makes `word` the reverse mapping of a mapping: the NIC may lock its frame. Release;
     /// partner: the NIC's acquire load in lockPage, behind which it finds key,
     /// dirty bit and content of the frame.
-    fn validate<M: SharedMemory>(&self, sram: &M, frame: u32, word: u64) {
-        sram.store_u64(self.geometry.vpn_word(frame), word, Ordering::Release);
+    fn validate<M: SharedMemory>(&self, sram: &M, mapping: u32, word: u64) {
+        sram.store_u64(self.geometry.vpn_word(mapping), word, Ordering::Release);
     }
 
     /// Returns true if the NIC holds a frame. Acquire; partner: the NIC's release
@@ -295,10 +353,11 @@ impl Table {
         sram.load_u32(self.geometry.lock_word(frame), Ordering::Acquire) & LOCKS != 0
     }
 
-    fn removed<M: SharedMemory>(&self, sram: &M, frame: u32) -> Removed {
+    fn removed<M: SharedMemory>(&self, sram: &M, frame: u32, mappings: u32) -> Removed {
         Removed {
             frame,
             dirty: self.is_dirty(sram, frame),
+            mappings,
         }
     }
 
@@ -330,22 +389,29 @@ impl Table {
         None
     }
 
+    /// Takes a mapping out, unless the NIC holds its frame.
     fn evict<M: SharedMemory>(&mut self, sram: &M, victim: u32) -> Unmapped {
-        if u64::from(victim) >= self.geometry.frames {
+        let Some(frame) = self.geometry.frame(victim) else {
             return Unmapped::Absent;
-        }
+        };
         let word = sram.load_u64(self.geometry.vpn_word(victim), Ordering::Relaxed);
-        match Tag::from_word(word) {
-            Some(tag) => self.try_unmap(sram, tag, victim),
-            None => Unmapped::Absent,
+        let Some(tag) = Tag::from_word(word) else {
+            return Unmapped::Absent;
+        };
+        self.invalidate(sram, victim);
+        if self.is_locked(sram, frame) {
+            self.validate(sram, victim, word);
+            return Unmapped::Locked;
         }
+        self.clear_entry(sram, tag, victim);
+        Unmapped::Done(self.removed(sram, frame, 1))
     }
 
-    fn clear_entry<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) {
+    fn clear_entry<M: SharedMemory>(&self, sram: &M, tag: Tag, mapping: u32) {
         let row = tag.row(self.geometry.rows);
         for index in 0..ROW_ENTRIES {
             let offset = self.geometry.entry_offset(row, index);
-            if sram.load_u32(offset, Ordering::Relaxed) == entry_of(frame) {
+            if sram.load_u32(offset, Ordering::Relaxed) == entry_of(mapping) {
                 // Relaxed: a NIC that still finds the entry trusts the reverse
                 // mapping alone.
                 sram.store_u32(offset, 0, Ordering::Relaxed);

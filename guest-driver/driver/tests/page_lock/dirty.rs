@@ -3,16 +3,21 @@
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::Arc;
-use qnic_abi::page_table::PageAccess;
-use qnic_driver::shadow::{Dirty, Unmapped};
+use qnic_abi::page_table::{PageAccess, Tag};
+use qnic_driver::shadow::{Dirty, Inserted, Unmapped};
 use qnic_nic::page_table::{lock_page, unlock_page_dirty};
 
-use crate::world::{concurrently, mapped, nic_writes, outcomes, tag, World};
+use crate::world::{concurrently, key, mapped, nic_writes, outcomes, tag, World};
 
 /// The NIC writes `value` into a page by DMA. The kernel may read the page at the
 /// same time, so its content is an atomic here.
 fn dma(world: &World, content: &AtomicU32, value: u32) -> bool {
-    let Some(page) = lock_page(world, &world.geometry, tag(0), PageAccess::Write) else {
+    dma_under(tag(0), world, content, value)
+}
+
+/// The same, by the page with that tag.
+fn dma_under(tag: Tag, world: &World, content: &AtomicU32, value: u32) -> bool {
+    let Some(page) = lock_page(world, &world.geometry, tag, PageAccess::Write) else {
         return false;
     };
     content.store(value, Ordering::Relaxed);
@@ -47,6 +52,34 @@ fn a_modified_page_never_counts_as_clean() {
         }
         assert_eq!(saved, content.load(Ordering::Relaxed));
         assert_eq!(table.is_page_dirty(&*world, tag(0), 0), Dirty::Clean);
+        dirty == Dirty::Cleaned
+    });
+    assert_eq!(seen.len(), 2, "cleaned, and held");
+}
+
+/// The same with two pages that share the frame: the driver cleans one, and the NIC writes by the other
+/// (N2).
+#[test]
+fn a_modified_page_never_counts_as_clean_under_another_tag() {
+    let seen = outcomes(|| {
+        let (world, mut table) = mapped(1, 1);
+        let second = table.insert(&*world, tag(1), 0, (key(1), PageAccess::Write));
+        assert!(matches!(second, Inserted::Done { replaced: None, .. }));
+        let content = Arc::new(AtomicU32::new(0));
+        assert!(dma(&world, &content, 1));
+        let memory = content.clone();
+        let ((dirty, mut saved), _) = concurrently(
+            &world,
+            move |world| dma_under(tag(1), world, &memory, 2),
+            |world| {
+                let dirty = table.is_page_dirty(world, tag(0), 0);
+                (dirty, content.load(Ordering::Relaxed))
+            },
+        );
+        if table.is_page_dirty(&*world, tag(0), 0) == Dirty::Cleaned {
+            saved = content.load(Ordering::Relaxed);
+        }
+        assert_eq!(saved, content.load(Ordering::Relaxed));
         dirty == Dirty::Cleaned
     });
     assert_eq!(seen.len(), 2, "cleaned, and held");

@@ -94,6 +94,39 @@ fn a_page_that_is_locked_twice_is_held_until_the_last_unlock() {
     });
 }
 
+/// One of two pages that share a frame leaves by force while the NIC uses the other (N2): the driver
+/// waits for it, and the kernel then has the frame to itself.
+#[test]
+fn a_page_that_leaves_by_force_waits_for_those_that_share_its_frame() {
+    let seen = outcomes(|| {
+        let (world, mut table) = mapped(1, 1);
+        let second = table.insert(&*world, tag(1), 0, (key(0), PageAccess::Write));
+        assert!(matches!(second, Inserted::Done { replaced: None, .. }));
+        let (removed, wrote) = concurrently(
+            &world,
+            |world| nic_writes(world, tag(1)).is_some(),
+            |world| {
+                let mut out = |tag| match table.begin_unmap(world, tag, 0) {
+                    Unmapped::Done(removed) => removed.mappings,
+                    Unmapped::Absent => 0,
+                    Unmapped::Locked => loop {
+                        loom::thread::yield_now();
+                        if let Unmapped::Done(removed) = table.finish_unmap(world, 0) {
+                            break removed.mappings;
+                        }
+                    },
+                };
+                let first = out(tag(0));
+                assert_eq!(first + out(tag(1)), 2);
+                world.reuse(0);
+                first
+            },
+        );
+        (removed, wrote)
+    });
+    assert!(seen.contains(&(2, true)) && seen.contains(&(1, false)));
+}
+
 /// The frame of a page that leaves by force is wanted for another page: the other page
 /// does not get it while the NIC holds it, nor before the driver knows whether the NIC
 /// wrote to it.
@@ -115,7 +148,10 @@ fn a_frame_that_leaves_by_force_is_not_mapped_elsewhere() {
             },
         );
         let at_once = found.is_some();
-        let removed = found.or_else(|| table.finish_unmap(&*world, 0)).unwrap();
+        let removed = found.unwrap_or_else(|| match table.finish_unmap(&*world, 0) {
+            Unmapped::Done(removed) => removed,
+            other => panic!("{other:?}"),
+        });
         assert_eq!(removed.dirty, wrote);
         let other = insert(&world, &mut table, tag(1), 0, key(1));
         assert!(matches!(other, Inserted::Done { replaced: None, .. }));

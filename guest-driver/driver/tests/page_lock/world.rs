@@ -57,7 +57,8 @@ impl World {
         let entries = (0..ROW_ENTRIES).map(|entry| g.entry_offset(ROW, entry));
         let locks = (0..FRAMES).map(|frame| g.lock_word(frame));
         let dirty = [g.dirty_driver_word(0), g.dirty_nic_word(0)];
-        let maps = (0..FRAMES).flat_map(|frame| [g.vpn_word(frame), g.key_word(frame)]);
+        let mappings = (0..FRAMES).flat_map(|frame| g.mappings(frame));
+        let maps = mappings.flat_map(|mapping| [g.vpn_word(mapping), g.key_word(mapping)]);
         World {
             words32: entries
                 .chain(locks)
@@ -166,7 +167,7 @@ pub(crate) fn force_out(world: &World, table: &mut Table, tag: Tag, frame: u32) 
         Unmapped::Done(removed) => removed,
         Unmapped::Locked => loop {
             loom::thread::yield_now();
-            if let Some(removed) = table.finish_unmap(world, frame) {
+            if let Unmapped::Done(removed) = table.finish_unmap(world, frame) {
                 break removed;
             }
         },

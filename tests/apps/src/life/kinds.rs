@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{ensure, Context, Result};
-use qnic::{Access, RemoteSegment, Segment, SegmentName, Status};
+use qnic::{Access, CounterSource, Nic, RemoteSegment, Segment, SegmentName, Status};
 use qnic_abi::PAGE_SIZE;
 
 use super::{content, held, holds, refused, set, Shared, Stage, PAGES};
@@ -25,6 +25,8 @@ const HUGE: usize = 2 << 20;
 /// Words of the static arrays: they begin and end within pages.
 const WORDS: usize = 2500;
 const BYTES: usize = PAGES * PAGE_SIZE;
+/// The pattern that is written last to two segments of one file.
+const LAST: u64 = 141;
 
 /// In the program's file, mapped for reading.
 static CONSTANT: [u64; WORDS] = constant();
@@ -195,13 +197,17 @@ fn both_sides(stage: &Stage, memory: Mapping, witness: &Mapping) -> Result<()> {
         stage.write(&second, seed + 20)?;
         stage.expect(&shared.remote, seed + 20)?;
     }
+    alternately(stage, &shared.remote, &second)?;
     // From one segment to the other, page by page the same frame.
     let from = segment.part(0, BYTES);
     stage
         .exporter
         .write(&stage.own(SegmentName(70))?, 0, from)
         .fenced()?;
-    ensure!(holds(witness, 141), "a copy of a page to itself changed it");
+    ensure!(
+        holds(witness, LAST),
+        "a copy of a page to itself changed it"
+    );
     let forked = mapping::fork(|| {
         set(witness, 122);
         holds(&shared.memory, 122)
@@ -209,6 +215,29 @@ fn both_sides(stage: &Stage, memory: Mapping, witness: &Mapping) -> Result<()> {
     ensure!(forked.succeeded()?, "the child");
     stage.expect(&shared.remote, 122)?;
     stage.write_seen(&shared, 123)
+}
+
+/// Segments that have the same frames do not take them from each other: once both were used, writes to
+/// both fault no more (N2).
+fn alternately(stage: &Stage, first: &RemoteSegment, second: &RemoteSegment) -> Result<()> {
+    const ROUNDS: u64 = 20;
+    let nic = Nic::open()?;
+    let faults = || anyhow::Ok(nic.counters(CounterSource::Driver)?["faults_served"]);
+    let mut before = 0;
+    for round in 0..=ROUNDS {
+        stage.write(first, LAST + 1)?;
+        stage.write(second, LAST)?;
+        if round == 0 {
+            before = faults()?;
+        }
+    }
+    let served = faults()? - before;
+    // The kernel may take some pages meanwhile.
+    ensure!(served < ROUNDS, "{served} faults in {ROUNDS} rounds");
+    held(
+        "two mappings of one frame fault once",
+        format!("{served} faults"),
+    )
 }
 
 fn shared_anonymous(stage: &Stage) -> Result<()> {

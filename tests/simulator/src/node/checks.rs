@@ -163,8 +163,10 @@ impl Node {
         for (what, count) in wrong {
             assert_eq!(count, 0, "node {number}: {count} {what}");
         }
-        for frame in 0..machine.geometry.frames as u32 {
-            let tag = machine.geometry.vpn_word(frame);
+        let frames = 0..machine.geometry.frames as u32;
+        let mappings = frames.flat_map(|frame| machine.geometry.mappings(frame));
+        for (frame, mapping) in mappings.map(|it| (machine.geometry.frame(it).unwrap_or(it), it)) {
+            let tag = machine.geometry.vpn_word(mapping);
             let tag = machine.sram.load_u64(tag, Ordering::Relaxed);
             assert_eq!(tag, 0, "node {number}: frame {frame} is still mapped");
         }
