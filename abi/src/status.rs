@@ -51,9 +51,9 @@ statuses! {
     /// The segment was unexported, or its process ended, while the transfer ran (N2).
     Aborted = 16: "the segment was unexported or its process ended during the transfer",
     PeerGone = 17: "the peer was reset or its process ended during the transfer",
-    /// The owner of the memory could not bring the page in: it is unmapped or
-    /// not accessible.
-    PageUnavailable = 18: "the owner of the memory could not bring the page in",
+    /// The page is not mapped or not accessible, or a program is to serve it (userfaultfd), or there is no
+    /// memory for it.
+    PageUnavailable = 18: "the owner of the memory could not bring a page of it in",
     /// The notification number is 0 (N16).
     BadNotification = 19: "there is no notification 0",
     QueueFailed = 20: "the command queue stands still after a malformed command",
@@ -102,12 +102,33 @@ statuses! {
     NotServing = 43: "this node gives no memory to others",
     /// Nothing has changed; the operation may be tried again.
     Contended = 44: "processors of the owner change the word all the time",
+    /// A page of the process that issued the operation, or that receives the message. Whatever is with
+    /// the memory of the other side says [`PageUnavailable`](Status::PageUnavailable).
+    OwnPageUnavailable = 45: "a page of this process's own memory could not be brought in",
+    /// Pages of the memory come from a program that may never give them.
+    UserFaultMemory = 46: "some of the memory is served by a program (userfaultfd)",
 }
 
 impl Status {
     /// The number that stands in memory and on the wire.
     pub const fn code(self) -> u32 {
         self as u32
+    }
+
+    /// What the owner of the memory is told, if peers are told this.
+    pub const fn to_owner(self) -> Self {
+        match self {
+            Status::PageUnavailable => Status::OwnPageUnavailable,
+            status => status,
+        }
+    }
+
+    /// What peers are told, if the owner of the memory is told this.
+    pub const fn to_peer(self) -> Self {
+        match self {
+            Status::OwnPageUnavailable => Status::PageUnavailable,
+            status => status,
+        }
     }
 }
 

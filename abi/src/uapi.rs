@@ -130,15 +130,15 @@ layouts! {
     /// `access` grants writing. Fails with `NameExists`, `Exhausted`, `BadLength` (zero),
     /// `BadAddress` (wraps around, or no address of a process), `Overlapping`, and for
     /// other memory with `NotMapped`, `UnreadableMemory`, `ReadOnlyMemory`,
-    /// `SecretMemory`, `DaxMemory` or `DeviceMemory`.
+    /// `SecretMemory`, `DaxMemory`, `UserFaultMemory` or `DeviceMemory`.
     ///
     /// Without [`OVERLAPPING`] the export fails with `Overlapping` if another segment has some of its
     /// addresses, but not all and only these. Several segments may lie in one page.
     ///
     /// A segment is a range of addresses, not of pages: what is mapped there later
     /// takes the place of what was there before, if it is ordinary memory. While there is
-    /// none, transfers to it fail with `PageUnavailable`; those that would write where the
-    /// process cannot, its own reads included, with `ReadOnlyMemory`.
+    /// none, transfers of peers to it fail with `PageUnavailable`, those of this process with
+    /// `OwnPageUnavailable`; those that would write where the process cannot, its own reads included, with `ReadOnlyMemory`.
     ///
     /// With [`PHYSICAL`] the range is pinned until it is unexported, `address` comes
     /// back as its guest-physical address, and transfers name that. It must be

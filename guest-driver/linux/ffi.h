@@ -35,6 +35,7 @@ struct mm_struct;
 #define QNIC_MEMORY_SECRET	2
 #define QNIC_MEMORY_DAX		3
 #define QNIC_MEMORY_UNREADABLE	4
+#define QNIC_MEMORY_USERFAULT	5
 
 /* How qnic_notifier_lookup() faults pages in. */
 #define QNIC_FAULT_NONE		0

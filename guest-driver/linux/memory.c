@@ -25,6 +25,7 @@
 #include <linux/pfn.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
+#include <linux/userfaultfd_k.h>
 
 #include "ffi.h"
 #include "shim.h"
@@ -81,6 +82,9 @@ static int check_mapping(struct vm_area_struct *vma, bool write)
 		return QNIC_MEMORY_SECRET;
 	if (vma_is_dax(vma))
 		return QNIC_MEMORY_DAX;
+	/* A worker would wait for a program. */
+	if (userfaultfd_armed(vma))
+		return QNIC_MEMORY_USERFAULT;
 	if (!(vma->vm_flags & VM_READ))
 		return QNIC_MEMORY_UNREADABLE;
 	return write && !(vma->vm_flags & VM_WRITE) ? -EACCES : 0;

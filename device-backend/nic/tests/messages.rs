@@ -258,7 +258,7 @@ fn pages_that_never_come_fail_the_receive() {
         b.evict(page(0));
         b.receive(2).bytes(page(0), length).run();
         a.send(1, &b).bytes(0, length).run();
-        assert_eq!(b.received(), [(2, Status::PageUnavailable)]);
+        assert_eq!(b.received(), [(2, Status::OwnPageUnavailable)]);
         let expected = match length > PAGE {
             true => Status::PageUnavailable,
             false => Status::Ok,

@@ -204,6 +204,8 @@ pub enum MemoryError {
     Secret,
     /// Some of it is storage that is mapped directly.
     Dax,
+    /// Some of it is served by a program (userfaultfd).
+    UserFault,
     /// Some of it belongs to a device or to the kernel.
     Device,
     /// The process cannot read some of it.

@@ -555,7 +555,10 @@ fn hint(status: &Status) -> &'static str {
         Status::UnreadableMemory
         | Status::SecretMemory
         | Status::DaxMemory
+        | Status::UserFaultMemory
         | Status::DeviceMemory => "; use ordinary memory of the process",
+        Status::PageUnavailable => "; its process must keep mapped what it exports",
+        Status::OwnPageUnavailable => "; keep mapped what is exported",
         Status::Overlapping => "; export the same range, or use ExportOptions::overlapping",
         _ => "",
     }

@@ -86,7 +86,7 @@ impl Endpoint {
     /// [`Error::Refused`] with `NameExists`, `Exhausted`, `BadAddress`, `Overlapping` (see
     /// [`ExportOptions::overlapping`]), or with why the memory cannot be exported (`NotMapped`, `UnreadableMemory`;
     /// `ReadOnlyMemory` with [`Access::WRITE`](crate::Access::WRITE); `SecretMemory`, `DaxMemory`,
-    /// `DeviceMemory`); [`Error::EmptyMemory`].
+    /// `UserFaultMemory`, `DeviceMemory`); [`Error::EmptyMemory`].
     #[allow(unsafe_code)]
     pub unsafe fn export_range(
         &self,

@@ -155,6 +155,7 @@ fn was_refused(error: &Error) -> bool {
                 | Status::NoSuchPort
                 | Status::NoSuchNode
                 | Status::PageUnavailable
+                | Status::OwnPageUnavailable
                 | Status::FaultTimeout
         )
     )

@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -256,6 +256,33 @@ pub(crate) fn secret_file(bytes: usize) -> Result<File> {
     // SAFETY: takes no pointer; the result is a descriptor that nothing else owns.
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, 0) };
     sized(fd as RawFd, bytes)
+}
+
+/// Lets nothing but a program that reads the result serve the mapping's pages (userfaultfd(2)).
+pub(crate) fn serve_by_program(memory: &Mapping) -> Result<OwnedFd> {
+    /// The ioctls, and what they take (linux/userfaultfd.h).
+    const API: (libc::Ioctl, [u64; 3]) = (0xc018_aa3f_u32 as libc::Ioctl, [0xaa, 0, 0]);
+    const REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
+    const MISSING: u64 = 1;
+    // SAFETY: takes no pointer; the result is a descriptor that nothing else owns.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: it has just been opened.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+    let mut api = API.1;
+    let mut range = [memory.address as u64, memory.length as u64, MISSING, 0];
+    // SAFETY: the kernel reads and writes structures of 24 and 32 bytes, which these are.
+    let done = unsafe {
+        libc::ioctl(fd.as_raw_fd(), API.0, api.as_mut_ptr()) == 0
+            && libc::ioctl(fd.as_raw_fd(), REGISTER, range.as_mut_ptr()) == 0
+    };
+    if done {
+        Ok(fd)
+    } else {
+        Err(Error::last_os_error())
+    }
 }
 
 fn sized(fd: RawFd, bytes: usize) -> Result<File> {

@@ -68,6 +68,7 @@ fn memory_failure(error: MemoryError) -> Failure {
         MemoryError::NotReadable => Status::UnreadableMemory,
         MemoryError::Secret => Status::SecretMemory,
         MemoryError::Dax => Status::DaxMemory,
+        MemoryError::UserFault => Status::UserFaultMemory,
         MemoryError::Device => Status::DeviceMemory,
         MemoryError::NotExportable
         | MemoryError::Stale

@@ -165,6 +165,7 @@ fn memory_error(result: i32) -> MemoryError {
         ffi::QNIC_MEMORY_SECRET => MemoryError::Secret,
         ffi::QNIC_MEMORY_DAX => MemoryError::Dax,
         ffi::QNIC_MEMORY_UNREADABLE => MemoryError::NotReadable,
+        ffi::QNIC_MEMORY_USERFAULT => MemoryError::UserFault,
         _ => match -result {
             errno::ENOMEM => MemoryError::NoMemory,
             errno::ESRCH => MemoryError::SpaceGone,

@@ -22,6 +22,8 @@ pub(super) fn steps(stage: &Stage) -> Result<()> {
     let secret = mapping::secret_file(bytes).context("memfd_secret")?;
     let fd = Some(secret.as_raw_fd());
     let secret = Mapping::new(bytes, READ_WRITE, libc::MAP_SHARED, fd)?;
+    let served = Mapping::private(bytes)?;
+    let _program = mapping::serve_by_program(&served).context("userfaultfd")?;
     let kinds = [
         ("write", Status::ReadOnlyMemory, protected(libc::PROT_READ)?),
         ("write", Status::ReadOnlyMemory, half),
@@ -31,6 +33,7 @@ pub(super) fn steps(stage: &Stage) -> Result<()> {
             protected(libc::PROT_NONE)?,
         ),
         ("secret", Status::SecretMemory, secret),
+        ("userfaultfd", Status::UserFaultMemory, served),
         ("not mapped", Status::NotMapped, hole),
     ];
     for (word, status, memory) in &kinds {

@@ -390,7 +390,7 @@ impl Protocol for Rdma {
         }
         let id = arrival.operation();
         if cx.core.operation_with(id, Self::ID, arrival.peer).is_some() {
-            self.fail(cx, id, status);
+            self.fail(cx, id, status.to_owner());
         }
         Received::Done
     }
