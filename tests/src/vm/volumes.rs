@@ -91,18 +91,31 @@ fn cuts(nodes: &VmNodes) -> Result<()> {
     Ok(())
 }
 
+/// What a monitor reads.
+const SCRAPE: &str = "{ qnic-rmem status --prometheus || test $? = 3; }";
+
+fn has_sample(said: &str, sample: &str) -> Result<()> {
+    ensure!(
+        said.lines().any(|line| line == sample),
+        "no {sample} in {said}"
+    );
+    Ok(())
+}
+
 /// A thin volume gets what is left at its server, and then each write fails at once, without a storm of
 /// messages. Swap on such a volume ends the program that needs more, and not the guest.
 fn full(nodes: &VmNodes) -> Result<()> {
     let before = packets(nodes)?;
     let fill = format!(
-        "{THIN} && dd if=/dev/zero of=/dev/qnicmem1 bs=1M oflag=direct 2>&1; qnic-rmem status; test $? = 3"
+        "{THIN} && dd if=/dev/zero of=/dev/qnicmem1 bs=1M oflag=direct 2>&1; qnic-rmem status; test $? = 3 && {SCRAPE}"
     );
     let said = shell(nodes, CLIENT, &fill)?;
     ensure!(
         said.contains("No space left on device") && said.contains("FULL"),
         "{said}"
     );
+    has_sample(&said, "qnic_rmem_volume_full{volume=\"/dev/qnicmem1\"} 1")?;
+    has_sample(&said, "qnic_rmem_volume_full{volume=\"/dev/qnicmem0\"} 0")?;
     let sent = packets(nodes)? - before;
     println!("    {sent} packets of the client until its server was full");
     ensure!(
@@ -126,8 +139,17 @@ fn a_server_is_switched_off(nodes: &VmNodes) -> Result<()> {
     nodes.node(2)?.power_off()?;
     program.expect("whole", LIMIT)?;
     program.succeed("disk-verify", LIMIT)?;
-    let said = shell(nodes, CLIENT, "qnic-rmem status; test $? = 3")?;
+    let said = shell(
+        nodes,
+        CLIENT,
+        &format!("qnic-rmem status; test $? = 3 && {SCRAPE}"),
+    )?;
     ensure!(said.contains("DEGRADED"), "{said}");
+    let whole = "qnic_rmem_volume_degraded{volume=\"/dev/qnicmem0\"} 0\n";
+    ensure!(
+        said.contains("qnic_rmem_volume_degraded") && !said.contains(whole),
+        "{said}"
+    );
     let volume = volume(nodes, 0)?;
     ensure!(
         volume["counters"]["failed"] == 0 && volume["repair"]["lost"] == 0,

@@ -5,6 +5,7 @@
 //! Exit status: 0 if it is done, 1 if not, 2 for a wrong command line; 3 of `status` if a volume is not
 //! as it should be.
 
+mod prometheus;
 mod status;
 
 use std::process::ExitCode;
@@ -125,10 +126,16 @@ struct LeaveOptions {
 }
 
 #[derive(Args)]
+#[command(after_help = "Examples:
+  qnic-rmem status
+  qnic-rmem status --prometheus > DIRECTORY/qnic_rmem.prom    for node_exporter's textfile collector")]
 struct StatusOptions {
     /// Prints one JSON object
     #[arg(long)]
     json: bool,
+    /// Prints all numbers in the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
 }
 
 /// A key in hexadecimal; shorter ones have zeros in front.
@@ -302,9 +309,15 @@ pub(crate) fn main() -> Result<ExitCode> {
         Action::Leave(options) => leave(&options)?,
         Action::Status(options) => {
             let status = status::Report::of(&open()?)?;
-            match options.json {
-                true => println!("{}", serde_json::to_string(&status)?),
-                false => print!("{status}"),
+            if options.json {
+                println!("{}", serde_json::to_string(&status)?);
+            } else if options.prometheus {
+                print!(
+                    "{}",
+                    prometheus::exposition(&serde_json::to_value(&status)?)
+                );
+            } else {
+                print!("{status}");
             }
             return Ok(status.exit_code());
         }
