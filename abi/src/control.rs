@@ -19,6 +19,12 @@
 //! | AnnounceReset | none | none | |
 //! | QueryPath | [`QueryPath`] | [`PathInfo`] | NoSuchNode |
 //!
+//! # The driver's queue (Q9)
+//! The source's driver has a command queue of D entries, and in host memory a doorbell for each, by
+//! which the NIC tells the driver the end of the command in that entry. Here the control virtqueue is
+//! the queue, and D its size; the reply buffer of an entry is its doorbell. What rings the NIC is one
+//! notification for all entries, as in the source the NIC's look at the queue.
+//!
 //! When the reply of DeleteProcess or Unexport is there, the NIC touches no page
 //! on behalf of that process or segment any more; running transfers have ended
 //! with [`crate::Status::Aborted`] on this side and

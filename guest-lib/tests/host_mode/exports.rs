@@ -35,6 +35,39 @@ fn one_range_can_have_several_names_with_different_access() {
     assert_eq!(a.bytes(0, 5), b"twice");
 }
 
+/// Requests that wait in a driver's queue end one by one, in any order, and none holds up those of
+/// others (Q9): imports of names that come in the reverse order, and processes that come and go.
+#[test]
+fn requests_of_a_driver_end_each_at_its_own_entry() {
+    const NAMES: u64 = 24;
+    let cluster = Cluster::new(2);
+    let (near, far) = (cluster.nic(0), cluster.nic(1));
+    let owner = Owner::new(&far, 4096);
+    // Each of them may wait for eight at a time.
+    let importers = [3, 4, 5].map(|port| near.register(Port(port)).unwrap());
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for name in 1..=NAMES {
+            let (sender, importer) = (sender.clone(), &importers[name as usize % 3]);
+            scope.spawn(move || {
+                let found = importer.import(NodeId(1), Port(1), SegmentName(name), SOON);
+                sender.send(found.map(|_| name)).unwrap();
+            });
+        }
+        let mut kept = Vec::new();
+        for name in (1..=NAMES).rev() {
+            drop(near.register(Port(2)).unwrap());
+            let exported = owner
+                .endpoint
+                .export(SegmentName(name), &owner.buffer, Access::READ);
+            kept.push(exported.unwrap());
+            let found = ended.recv_timeout(SOON).unwrap();
+            assert_eq!(found.unwrap(), name);
+            assert!(ended.try_recv().is_err(), "the others still wait");
+        }
+    });
+}
+
 /// A process that exports parts of its buffer.
 struct Owner {
     endpoint: Endpoint,
