@@ -142,13 +142,11 @@ fn store_entry<M: HostMemory>(memory: &M, pages: &Pages, number: u64, entry: Com
 
 impl Core {
     /// Ends a command that tells of its end by an entry of the completion queue.
+    #[inline(always)] // The entry is built where it is stored.
     pub(crate) fn complete<H: Host>(&mut self, host: &H, vni: VniId, entry: CompletionEntry) {
+        self.sample_end(host, vni, &entry, false);
         if let Some(process) = self.process_mut(vni) {
             process.changed |= process.host_area.complete(host, entry);
-            if process.watched.is_some() {
-                let name = (entry.handle.get(), false);
-                self.sample_completed(host, vni, name, entry.status.get());
-            }
             self.mark_dirty(vni);
         }
     }
@@ -181,13 +179,12 @@ impl Core {
         offset: usize,
         entry: CompletionEntry,
     ) {
+        if entry.kind == CompletionKind::Receive as u8 {
+            self.sample_end(host, vni, &entry, true);
+        }
         if let Some(process) = self.process_mut(vni) {
             process.host_area.ring_context(host.memory(), offset, entry);
             process.changed = true;
-            if process.watched.is_some() && entry.kind == CompletionKind::Receive as u8 {
-                let name = (entry.handle.get(), true);
-                self.sample_completed(host, vni, name, entry.status.get());
-            }
             self.mark_dirty(vni);
         }
     }

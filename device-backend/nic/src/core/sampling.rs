@@ -11,6 +11,7 @@
 //! process one sample at a time waits to be published; those that end meanwhile are published with
 //! it or later, and count for the other stages only.
 
+use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::{Status, VniId};
 use qnic_shared::timing::Countdown;
 
@@ -118,23 +119,38 @@ impl Core {
         }
     }
 
-    /// The end of a command is told to a process that watches one.
-    #[cold]
-    pub(super) fn sample_completed<H: Host>(
+    /// The end of a command is told to a process; `by_context`: of the receive of a context.
+    #[inline]
+    pub(super) fn sample_end<H: Host>(
         &mut self,
         host: &H,
         vni: VniId,
-        (handle, by_context): (u64, bool),
-        status: u32,
+        entry: &CompletionEntry,
+        by_context: bool,
+    ) {
+        if self.process(vni).is_some_and(|it| it.watched.is_some()) {
+            self.sample_completed(host, vni, entry, by_context);
+        }
+    }
+
+    #[cold]
+    fn sample_completed<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        entry: &CompletionEntry,
+        by_context: bool,
     ) {
         let Some(process) = self.process_mut(vni) else {
             return;
         };
         let is_it = |watched: &mut Watched| {
-            watched.handle == handle && (watched.kind == Kind::ReceiveContext) == by_context
+            let is_context = watched.kind == Kind::ReceiveContext;
+            watched.handle == entry.handle.get() && is_context == by_context
         };
         let watched = process.watched.take_if(is_it);
-        if let Some(watched) = watched.filter(|_| status == Status::Ok.code()) {
+        let well = entry.status.get() == Status::Ok.code();
+        if let Some(watched) = watched.filter(|_| well) {
             let (kind, fetched) = (watched.kind, watched.fetched);
             self.sampler
                 .record(kind, Stage::Completed, fetched, host.clock());
