@@ -1,6 +1,6 @@
 //! unmapPage against lockPage (N6; NetVM §4.4, figure 13).
 
-use qnic_abi::page_table::PageAccess;
+use qnic_abi::page_table::{PageAccess, ROW_ENTRIES};
 use qnic_driver::shadow::{Inserted, Unmapped};
 use qnic_nic::page_table::{lock_page, unlock_page};
 
@@ -125,6 +125,39 @@ fn a_page_that_leaves_by_force_waits_for_those_that_share_its_frame() {
         (removed, wrote)
     });
     assert!(seen.contains(&(2, true)) && seen.contains(&(1, false)));
+}
+
+/// A page that the NIC holds leaves by force, and with it the other page of its frame (N2): a NIC that has
+/// let go of the first finds the frame by the second before the driver is done, or not at all.
+#[test]
+fn a_frame_that_leaves_by_force_leaves_under_all_its_tags() {
+    let seen = outcomes(|| {
+        let (world, mut table) = mapped(1, 1);
+        let second = table.insert(&*world, tag(1), 0, (key(0), PageAccess::Write));
+        assert!(matches!(second, Inserted::Done { replaced: None, .. }));
+        let held = lock_page(&*world, &world.geometry, tag(0), PageAccess::Write);
+        let held = held.expect("it is mapped");
+        let (together, wrote) = concurrently(
+            &world,
+            |world| {
+                unlock_page(world, &world.geometry, held);
+                nic_writes(world, tag(1)).is_some()
+            },
+            |world| {
+                if table.begin_unmap(world, tag(0), 0) != Unmapped::Locked {
+                    return false;
+                }
+                while !matches!(table.finish_unmap(world, 0), Unmapped::Done(_)) {
+                    loom::thread::yield_now();
+                }
+                world.reuse(0);
+                assert!((0..ROW_ENTRIES).all(|entry| world.entry(entry) == 0));
+                true
+            },
+        );
+        (together, wrote)
+    });
+    assert!(seen.contains(&(true, true)) && seen.contains(&(true, false)));
 }
 
 /// The frame of a page that leaves by force is wanted for another page: the other page
