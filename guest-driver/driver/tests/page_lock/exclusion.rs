@@ -2,7 +2,7 @@
 
 use qnic_abi::page_table::{PageAccess, ROW_ENTRIES};
 use qnic_driver::shadow::{Inserted, Unmapped};
-use qnic_nic::page_table::{lock_page, unlock_page};
+use qnic_nic::page_table::{lock_page, release_page, unlock_page};
 
 use crate::world::{
     concurrently, force_out, insert, key, mapped, nic_writes, outcomes, tag, take_out, use_locked,
@@ -125,6 +125,37 @@ fn a_page_that_leaves_by_force_waits_for_those_that_share_its_frame() {
         (removed, wrote)
     });
     assert!(seen.contains(&(2, true)) && seen.contains(&(1, false)));
+}
+
+/// A page that a wire has kept is locked beyond the call that locked it, and others lock it meanwhile: the
+/// kernel has its frame to itself when it is released.
+#[test]
+fn a_page_that_is_kept_is_held_until_it_is_released() {
+    let seen = outcomes(|| {
+        let (world, mut table) = mapped(1, 1);
+        let kept = lock_page(&*world, &world.geometry, tag(0), PageAccess::Read);
+        let kept = kept.expect("it is mapped");
+        let (wrote, waited) = concurrently(
+            &world,
+            |world| {
+                let wrote = nic_writes(world, tag(0)).is_some();
+                use_locked(world, &kept);
+                release_page(world, &world.geometry, kept);
+                wrote
+            },
+            |world| {
+                let waits = table.begin_unmap(world, tag(0), 0) == Unmapped::Locked;
+                while waits && !matches!(table.finish_unmap(world, 0), Unmapped::Done(_)) {
+                    loom::thread::yield_now();
+                }
+                world.reuse(0);
+                waits
+            },
+        );
+        (wrote, waited)
+    });
+    assert!(seen.contains(&(true, true)) && seen.contains(&(false, true)));
+    assert!(seen.contains(&(true, false)));
 }
 
 /// A page that the NIC holds leaves by force, and with it the other page of its frame (N2): a NIC that has
