@@ -73,7 +73,10 @@ fn keep_messages() {
     ONCE.call_once(|| {
         let others = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| match SIMULATING.get() {
-            true => MESSAGE.set(Some(message(info))),
+            // The first: another one may follow from its way out.
+            true => MESSAGE.with_borrow_mut(|first| {
+                first.get_or_insert_with(|| message(info));
+            }),
             false => others(info),
         }));
     });
