@@ -26,6 +26,8 @@
 //!    holder can have left: a name, or a turn of its generation. One that arrives late has no
 //!    effect.
 //! 3. A process leaves its slot only when `turns` is 0 or `head` names another.
+//! 4. What a holder has written is delivered before `turns` is 0 or `head` names another: that one
+//!    may have given up, and then a recovery frees the lock.
 //!
 //! # Why a recovery frees no lock whose holder lives
 //! It freezes `turns` unless that is 0. From then on no process can take the lock: it is not
@@ -316,17 +318,14 @@ impl Lock {
     }
 
     fn release(&self, slot: Slot, turn: Turn) -> Result<()> {
-        let core = self.object.core();
+        self.object.core().wait_program_writes()?;
         let next = match slot.next()? {
             Some(next) => Some(next),
-            None => {
-                core.wait_program_writes()?;
-                match self.free(&slot, turn)? {
-                    true => None,
-                    // Or the process behind withdraws.
-                    false => self.object.await_next(&slot, || self.free(&slot, turn))?,
-                }
-            }
+            None => match self.free(&slot, turn)? {
+                true => None,
+                // Or the process behind withdraws.
+                false => self.object.await_next(&slot, || self.free(&slot, turn))?,
+            },
         };
         if let Some(next) = next {
             self.hand_over(&slot, turn, next)?;
@@ -371,7 +370,6 @@ impl Lock {
         if self.head.compare_swap(me, next.0).wait()? != me {
             return Err(object.broken());
         }
-        object.core().wait_program_writes()?;
         object.wake(next, number.wrapping_add(1))
     }
 }
