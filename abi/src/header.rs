@@ -11,9 +11,9 @@
 //!  table.. ───├───────────────────────────────┤
 //!             │ page table: rows of 4 entries │  driver writes, NIC reads
 //!  vpn.. ─────├───────────────────────────────┤
-//!             │ reverse mappings u64, M a fr. │  driver writes, NIC reads
+//!             │ reverse mappings, u64 each    │  driver writes, NIC reads
 //!  key.. ─────├───────────────────────────────┤
-//!             │ protection keys  u64, M a fr. │  driver writes, NIC reads
+//!             │ protection keys, u64 each     │  driver writes, NIC reads
 //!  lock.. ────├───────────────────────────────┤
 //!             │ lock word        u32 a frame  │  NIC writes, driver reads
 //!  dirty.. ───├───────────────────────────────┤
@@ -22,6 +22,8 @@
 //!             │ dirty bits, NIC's array       │  NIC writes, driver reads
 //!             └───────────────────────────────┘
 //! ```
+//!
+//! A frame has [`MAPPINGS`] reverse mappings and keys ([`crate::page_table`]).
 //!
 //! What only the NIC may touch (process table, segment table, windows of peers)
 //! is not in SRAM at all but in the memory of the device process (Q17).

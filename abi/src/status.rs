@@ -116,7 +116,7 @@ impl Status {
     }
 
     /// What the owner of the memory is told, if peers are told this.
-    pub const fn to_owner(self) -> Self {
+    pub const fn for_owner(self) -> Self {
         match self {
             Status::PageUnavailable => Status::OwnPageUnavailable,
             status => status,
@@ -124,7 +124,7 @@ impl Status {
     }
 
     /// What peers are told, if the owner of the memory is told this.
-    pub const fn to_peer(self) -> Self {
+    pub const fn for_peer(self) -> Self {
         match self {
             Status::OwnPageUnavailable => Status::PageUnavailable,
             status => status,

@@ -138,7 +138,8 @@ layouts! {
     /// A segment is a range of addresses, not of pages: what is mapped there later
     /// takes the place of what was there before, if it is ordinary memory. While there is
     /// none, transfers of peers to it fail with `PageUnavailable`, those of this process with
-    /// `OwnPageUnavailable`; those that would write where the process cannot, its own reads included, with `ReadOnlyMemory`.
+    /// `OwnPageUnavailable`; those that would write where the process cannot, its own reads
+    /// included, with `ReadOnlyMemory`.
     ///
     /// With [`PHYSICAL`] the range is pinned until it is unexported, `address` comes
     /// back as its guest-physical address, and transfers name that. It must be

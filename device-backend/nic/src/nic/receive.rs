@@ -380,7 +380,7 @@ impl Nic {
             }
             let (protocols, mut cx) = self.parts(now, host);
             match failed {
-                Some(reason) => protocols.fail(&mut cx, id, reason.to_owner()),
+                Some(reason) => protocols.fail(&mut cx, id, reason.for_owner()),
                 None => protocols.update(&mut cx, id),
             }
         }

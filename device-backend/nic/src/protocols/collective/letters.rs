@@ -152,7 +152,7 @@ impl Collectives {
         let group = self.groups.get_mut(&id);
         let sent = group.and_then(|group| group.multicasts.pages_came(rank, failed.is_some()));
         if let Some((sent, status)) = sent.zip(failed) {
-            let (who, status) = (Self::name_of(cx, vni), status.to_owner());
+            let (who, status) = (Self::name_of(cx, vni), status.for_owner());
             Self::complete_send(cx, vni, sent, Some(End { status, who }));
         }
         self.send_on(cx, id, rank);

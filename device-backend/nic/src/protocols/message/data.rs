@@ -176,7 +176,7 @@ impl Messages {
         let body: MessageData = arrival.body();
         let (inboxes, staging) = (&mut self.inboxes, &mut self.staging);
         if check_data::<H>(cx.core, inboxes, staging, arrival).is_ok() {
-            self.end_landing(cx, body.receive.get(), status.to_owner());
+            self.end_landing(cx, body.receive.get(), status.for_owner());
         }
     }
 }

@@ -272,7 +272,7 @@ impl Protocol for Messages {
     ) {
         match failed {
             None => self.proceed(cx, job),
-            Some(status) => self.end_landing(cx, job, status.to_owner()),
+            Some(status) => self.end_landing(cx, job, status.for_owner()),
         }
     }
 

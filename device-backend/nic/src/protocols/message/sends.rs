@@ -284,7 +284,7 @@ fn send_end<H>(
 ) {
     let status = match status {
         Status::PeerGone => Status::Aborted,
-        status => status.to_peer(),
+        status => status.for_peer(),
     };
     if status != Status::NoSuchPort && cx.transport.is_ready(peer) {
         answer_end(cx, peer, (port, operation), status);

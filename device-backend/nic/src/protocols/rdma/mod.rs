@@ -390,7 +390,7 @@ impl Protocol for Rdma {
         }
         let id = arrival.operation();
         if cx.core.operation_with(id, Self::ID, arrival.peer).is_some() {
-            self.fail(cx, id, status.to_owner());
+            self.fail(cx, id, status.for_owner());
         }
         Received::Done
     }
