@@ -62,7 +62,7 @@ local STATUSES = {
     [36] = "TimedOut", [37] = "NoSuchGroup", [38] = "GroupRefused",
     [39] = "NoMessage", [40] = "NameTaken", [41] = "NoSuchVolume",
     [42] = "VolumeInUse", [43] = "NotServing",
-    [44] = "Contended",
+    [44] = "Contended", [45] = "OwnPageUnavailable", [46] = "UserFaultMemory",
 }
 
 local COLLECTIVES = { [1] = "Barrier", [2] = "Broadcast", [3] = "Reduce", [4] = "Allreduce" }

@@ -165,7 +165,7 @@ impl dyn Running + '_ {
         let mut seen = Vec::new();
         while let Some(line) = self
             .line(limit)
-            .with_context(|| format!("wait for the line {key:?}"))?
+            .with_context(|| format!("wait for the line {key:?} after {seen:?}"))?
         {
             let value: Value = serde_json::from_str(&line).unwrap_or_default();
             if let Some(found) = value.get(key) {

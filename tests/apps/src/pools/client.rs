@@ -22,6 +22,9 @@ const STREAM_FAILED: i32 = 3;
 /// Bytes after which a stream is called running.
 const RUNNING: u64 = 1 << 20;
 
+/// Bytes after which a stream that is checked says again how far it is.
+const STAGE: u64 = 32 << 20;
+
 /// How often a message is sent, at most, until it comes back.
 const ATTEMPTS: u32 = 200;
 
@@ -86,7 +89,11 @@ fn checked(mut connection: Pooled, bytes: u64) -> Result<()> {
         }
         checksum.update(part);
         connection.write_all(part).context("write to the stream")?;
+        let stage = sent / STAGE;
         sent += part.len() as u64;
+        if sent / STAGE > stage {
+            say("sent", sent)?;
+        }
     }
     connection.finish()?;
     let answer = Answer::read(&mut connection)?;
