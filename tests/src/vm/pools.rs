@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
 };
 
 /// The stream on bad links.
-const LONG: u64 = 1 << 30;
+const LONG: u64 = 256 << 20;
 
 /// Processes with the largest pools that are killed: together they have more memory than a guest.
 const KILLED: u64 = 40;
