@@ -29,7 +29,7 @@ use crate::wire::{Body, BODY_BYTES, MAX_SPAN};
 /// Endpoints of a process: each has its own receives and messages.
 pub const ENDPOINTS: u16 = 16;
 
-pub use qnic_limits::SENDS;
+pub use qnic_limits::{PROBES, RECEIVES, SENDS};
 
 numbered! {
     /// Opcodes of this protocol.

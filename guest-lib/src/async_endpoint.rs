@@ -11,6 +11,7 @@ use tokio::io::Interest;
 use tokio::sync::Notify;
 
 use crate::channel::{Message, Receiver};
+use crate::core::messages::RoomWait;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -129,7 +130,15 @@ impl AsyncEndpoint {
     /// # Errors
     /// Those of [`crate::message::Probe::wait`] but TimedOut; [`Error::System`].
     pub async fn probe(&self, pattern: &Pattern) -> Result<Envelope> {
-        let mut request = self.endpoint.probe(pattern).post(ProbeFlags::WAIT)?;
+        let post = || match self
+            .endpoint
+            .probe(pattern)
+            .post(ProbeFlags::WAIT, RoomWait::None)
+        {
+            Err(Error::WouldBlock) => Ok(None),
+            request => request.map(Some),
+        };
+        let mut request = self.until_any(post).await?;
         let end = self.until_any(|| request.look()).await?;
         request.result(&end).map(Envelope::from)
     }

@@ -10,7 +10,7 @@
 //! operation has, and tells it once or as often as it is asked.
 
 use std::marker::PhantomData;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::{NodeId, Port, Status};
@@ -184,9 +184,21 @@ impl<'a> Request<'a> {
     /// Waits for a receive; cancels it when time is up, and waits for its end.
     pub(crate) fn finish(mut self, timeout: Option<Duration>) -> Result<Completion> {
         match self.wait(timeout) {
-            Err(Error::TimedOut) => {}
-            result => return result,
+            Err(Error::TimedOut) => self.take_back(),
+            result => result,
         }
+    }
+
+    /// The same, with a deadline.
+    pub(crate) fn finish_until(mut self, deadline: Option<Instant>) -> Result<Completion> {
+        let core = self.core();
+        match core.wait_for(deadline, || self.look()) {
+            Err(Error::TimedOut) => self.take_back(),
+            end => self.result(&end?),
+        }
+    }
+
+    fn take_back(mut self) -> Result<Completion> {
         self.cancel()?;
         match self.wait(None) {
             Err(error) if error.status() == Some(Status::Cancelled) => Err(Error::TimedOut),

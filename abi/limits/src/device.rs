@@ -42,6 +42,12 @@ pub const OPERATIONS: u32 = 1024;
 /// there are fewer, no message holds up the commands behind it.
 pub const SENDS: u32 = 2048;
 
+/// Receives of one process that are posted at the same time.
+pub const RECEIVES: u32 = 16_384;
+
+/// Probes of one process that wait at the same time.
+pub const PROBES: u32 = 256;
+
 /// Collectives of one group that a process has under way at its NIC; the library lets others wait.
 pub const COLLECTIVES: u32 = 64;
 

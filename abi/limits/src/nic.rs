@@ -1,6 +1,6 @@
 //! Bounds of everything in a NIC that could grow, and of its times.
 
-use crate::{Counts, COLLECTIVES, OPERATIONS, SENDS};
+use crate::{Counts, COLLECTIVES, OPERATIONS, PROBES, RECEIVES, SENDS};
 
 /// Smallest window that a peer is granted, whatever others have; each of
 /// [`Limits::peers`] can have it at once.
@@ -194,8 +194,8 @@ impl Default for Limits {
             imports: 256,
             parked_imports: 256,
             parked_imports_per_peer: 1024,
-            receives: 16_384,
-            probes: 256,
+            receives: RECEIVES,
+            probes: PROBES,
             masks: 64,
             staged_bytes: 8 << 20,
             staged_bytes_per_peer: 64 << 20,

@@ -52,6 +52,45 @@ fn a_receive_may_come_while_bytes_are_coming() {
     }
 }
 
+/// What comes after the receive goes straight to its pages, before the message is there as a whole; what
+/// came before is copied when it is (Q12).
+#[test]
+fn what_comes_after_the_receive_goes_straight_to_its_pages() {
+    let limits = Limits {
+        fragments_per_poll: 2,
+        ..Limits::default()
+    };
+    let mut seen = 0;
+    for steps in 0..40 {
+        let net = Net::new(2, 1024, 8, &limits);
+        net.cluster().set_lossy_wire(LossyWire::steady(10_000), 3);
+        let Pair { net, a, b } = Pair::on(net);
+        let bytes = a.fill(0, 40 * PAGE, 5);
+        a.send(1, &b).bytes(0, 40 * PAGE).issue();
+        for _ in 0..steps {
+            net.advance(2_000);
+            net.poll_both(1);
+        }
+        // Not at the border of a page.
+        let at = 100;
+        b.receive(2).bytes(at, 40 * PAGE).issue();
+        let has = |page: u64| {
+            let bytes = &bytes[(page * PAGE) as usize..][..PAGE as usize];
+            b.holds(at + page * PAGE, bytes)
+        };
+        while b.ends().is_empty() {
+            seen += u32::from(!has(0) && (1..40).any(has));
+            net.advance(2_000);
+            net.poll_both(1);
+        }
+        assert!(b.holds(at, &bytes));
+        net.run();
+        net.assert_holds_nothing(1);
+        net.assert_unlocked();
+    }
+    assert!(seen > 0, "everything was staged");
+}
+
 #[test]
 fn a_message_may_be_discarded_and_its_source_may_end_while_bytes_are_coming() {
     for steps in 0..40 {

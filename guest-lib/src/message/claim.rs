@@ -160,9 +160,9 @@ impl<'a> Claimed<'a> {
         } = self.envelope;
         let operation = MessageOperation::Receive;
         let what = MessageError::new(operation, Some((node, port)), tag.0, range.length);
-        let request = receive::post(core, command, &range, RequestKind::Receive, what)?;
+        let key = core.post_command(receive::into(command, &range))?;
         self.received = true;
-        Ok(request)
+        Ok(Request::new(core, key, RequestKind::Receive, what))
     }
 
     /// Drops it. Its sender is told nothing if it is short, and that nothing was taken

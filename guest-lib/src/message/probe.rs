@@ -8,6 +8,7 @@ use qnic_abi::Status;
 
 use super::pattern::Fields;
 use super::{Claim, Claimed, Completion, Envelope, Pattern, Request};
+use crate::core::messages::RoomWait;
 use crate::core::Core;
 use crate::error::{MessageOperation, Result};
 use crate::request::RequestKind;
@@ -15,7 +16,7 @@ use crate::request::RequestKind;
 /// A look for messages that have arrived, and that no posted receive takes, which has not begun
 /// ([`Endpoint::probe`](crate::Endpoint::probe)).
 ///
-/// At most 256 probes and claims of a process wait: one more fails with Exhausted.
+/// At most 256 probes and claims of a process wait; one more waits until another has ended.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "nothing is looked for before `wait`, `test`, `claim`, …"]
 pub struct Probe<'e, 's> {
@@ -41,8 +42,7 @@ impl<'e> Probe<'e, '_> {
     /// [`TimedOut`](crate::Error::TimedOut): there is none. [`DeviceGone`](crate::Error::DeviceGone),
     /// [`QueueFailed`](crate::Error::QueueFailed)
     pub fn wait(self) -> Result<Envelope> {
-        let request = self.post(ProbeFlags::WAIT)?;
-        request.finish(self.timeout).map(Envelope::from)
+        self.finish(ProbeFlags::WAIT).map(Envelope::from)
     }
 
     /// The same, of a message that has arrived already; `None`: there is none. Waits for the NIC's
@@ -76,8 +76,8 @@ impl<'e> Probe<'e, '_> {
     /// # Errors
     /// Those of [`Probe::wait`]
     pub fn claim(self) -> Result<Claimed<'e>> {
-        let request = self.post(ProbeFlags::WAIT | ProbeFlags::CLAIM)?;
-        Ok(Claimed::new(self.core, request.finish(self.timeout)?))
+        let found = self.finish(ProbeFlags::WAIT | ProbeFlags::CLAIM)?;
+        Ok(Claimed::new(self.core, found))
     }
 
     /// The same, of a message that has arrived already; `None`: there is none. Waits for the NIC's
@@ -94,9 +94,10 @@ impl<'e> Probe<'e, '_> {
     /// command queue is full.
     ///
     /// # Errors
-    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
+    /// [`WouldBlock`](crate::Error::WouldBlock): as many probes and claims wait as may; it has not
+    /// begun. [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
     pub fn post_claim(self) -> Result<Claim<'e>> {
-        self.post(ProbeFlags::WAIT | ProbeFlags::CLAIM)
+        self.post(ProbeFlags::WAIT | ProbeFlags::CLAIM, RoomWait::None)
             .map(Claim::new)
     }
 
@@ -109,16 +110,24 @@ impl<'e> Probe<'e, '_> {
         Ok(self.find(ProbeFlags::DISCARD)?.map(Envelope::from))
     }
 
+    /// Posts a probe that waits, when there is room, and waits for its message.
+    fn finish(self, flags: ProbeFlags) -> Result<Completion> {
+        let core = self.core;
+        let deadline = core.deadline(self.timeout);
+        let request = self.post(flags, RoomWait::Until(deadline))?;
+        request.finish_until(deadline)
+    }
+
     /// Posts a probe that does not wait, and waits for its answer.
     fn find(self, flags: ProbeFlags) -> Result<Option<Completion>> {
-        match self.post(flags)?.wait(None) {
+        match self.post(flags, RoomWait::None)?.wait(None) {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.status() == Some(Status::NoMessage) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    pub(crate) fn post(self, mut flags: ProbeFlags) -> Result<Request<'e>> {
+    pub(crate) fn post(self, mut flags: ProbeFlags, room_wait: RoomWait) -> Result<Request<'e>> {
         let fields = Fields::from(self.pattern);
         let mut command = ProbeCommand::command();
         flags.set(ProbeFlags::ANY_PROC, fields.peer.is_none());
@@ -128,7 +137,10 @@ impl<'e> Probe<'e, '_> {
         command.ignore = fields.ignore_or_immediate.into();
         command.endpoint = fields.endpoint.into();
         command.flags = flags.bits().into();
-        let key = self.core.post_command(command)?;
+        let key = match flags.contains(ProbeFlags::WAIT) {
+            true => self.core.post_probe(command, room_wait)?,
+            false => self.core.post_command(command)?,
+        };
         let what = fields.what(MessageOperation::Probe, 0);
         Ok(Request::new(self.core, key, RequestKind::Probe, what))
     }

@@ -8,8 +8,9 @@ use qnic_abi::message::{ReceiveCommand, ReceiveFlags};
 use super::pattern::Fields;
 use super::{context, Completion, MultiReceive, Pattern, Request};
 use crate::core::contexts::Direction;
+use crate::core::messages::RoomWait;
 use crate::core::Core;
-use crate::error::{Error, MessageError, MessageOperation, Result};
+use crate::error::{Error, MessageOperation, Result};
 use crate::memory::{LocalMemory, Part, Range};
 use crate::request::RequestKind;
 
@@ -62,16 +63,21 @@ impl<'a> Receive<'_, 'a> {
 
     /// Posts it for one message. Waits only while the command queue is full.
     ///
-    /// At most 16,384 receives of a process are posted: one more fails with Exhausted.
-    ///
     /// # Errors
+    /// [`WouldBlock`](Error::WouldBlock): 16,320 receives of this process are posted; it is not.
     /// [`OutOfRange`](Error::OutOfRange), [`ForeignSegment`](Error::ForeignSegment),
     /// [`DeviceGone`](Error::DeviceGone), [`QueueFailed`](Error::QueueFailed). Of [`Room::Parts`]
     /// also [`BadPiece`](Error::BadPiece), [`PoolFull`](Error::PoolFull),
     /// [`NoContext`](Error::NoContext), as of [`Send::post`](super::Send::post).
     pub fn post(self) -> Result<Request<'a>> {
+        self.begin(RoomWait::None)
+    }
+
+    fn begin(self, room_wait: RoomWait) -> Result<Request<'a>> {
         match self.room {
-            Room::One(part) => self.post_one(part, RequestKind::Receive, ReceiveFlags::empty()),
+            Room::One(part) => {
+                self.post_one(part, RequestKind::Receive, ReceiveFlags::empty(), room_wait)
+            }
             Room::Parts(parts) => {
                 let fields = Fields::from(self.pattern);
                 context::begin_pages(self.core, Direction::Receive, &fields, parts)
@@ -83,9 +89,21 @@ impl<'a> Receive<'_, 'a> {
     ///
     /// # Errors
     /// [`Message`](Error::Message): it failed. [`TimedOut`](Error::TimedOut): no message came, and
-    /// none is taken any more. Those of [`Receive::post`].
+    /// none is taken any more. Those of [`Receive::post`] but `WouldBlock`: it waits until another
+    /// receive has ended.
     pub fn wait(self) -> Result<Completion> {
-        self.post()?.finish(self.timeout)
+        match self.post() {
+            Err(Error::WouldBlock) => self.wait_for_room(),
+            request => request?.finish(self.timeout),
+        }
+    }
+
+    /// Posts it when there is room, and waits.
+    #[cold]
+    fn wait_for_room(self) -> Result<Completion> {
+        let deadline = self.core.deadline(self.timeout);
+        self.begin(RoomWait::Until(deadline))?
+            .finish_until(deadline)
     }
 
     /// Posts it for many messages, one behind the other in its memory, until that is full.
@@ -97,7 +115,7 @@ impl<'a> Receive<'_, 'a> {
             let problem = "is one of several, and a receive of many messages takes one";
             return Err(Error::BadPiece { piece: 0, problem });
         };
-        self.post_one(part, RequestKind::Many, ReceiveFlags::MANY)
+        self.post_one(part, RequestKind::Many, ReceiveFlags::MANY, RoomWait::None)
             .map(MultiReceive::new)
     }
 
@@ -106,6 +124,7 @@ impl<'a> Receive<'_, 'a> {
         part: Part<'a>,
         kind: RequestKind,
         mut flags: ReceiveFlags,
+        room_wait: RoomWait,
     ) -> Result<Request<'a>> {
         let range = part.range(self.core)?;
         let fields = Fields::from(self.pattern);
@@ -118,22 +137,16 @@ impl<'a> Receive<'_, 'a> {
         command.endpoint = fields.endpoint.into();
         command.flags = flags.bits().into();
         let what = fields.what(MessageOperation::Receive, range.length);
-        post(self.core, command, &range, kind, what)
+        let key = self.core.post_receive(into(command, &range), room_wait)?;
+        Ok(Request::new(self.core, key, kind, what))
     }
 }
 
-/// Posts a receive into exported memory.
-pub(super) fn post<'a>(
-    core: &'a Core,
-    mut command: ReceiveCommand,
-    range: &Range,
-    kind: RequestKind,
-    what: MessageError,
-) -> Result<Request<'a>> {
+/// The receive whose bytes go into that memory.
+pub(super) fn into(mut command: ReceiveCommand, range: &Range) -> ReceiveCommand {
     command.length = range.length.into();
     if range.length > 0 {
         command.set_local(range);
     }
-    let key = core.post_command(command)?;
-    Ok(Request::new(core, key, kind, what))
+    command
 }

@@ -1,6 +1,7 @@
 //! Messages that are probed, claimed and discarded before they are received (Q4, U9).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use qnic::message::{wait_all, Claimed, Pattern, Tag};
 use qnic::{Access, Error, SegmentName, Status};
@@ -8,7 +9,7 @@ use qnic::{Access, Error, SegmentName, Status};
 use crate::cluster::{pattern, status, Cluster};
 use crate::messages::{pair, Party, ANY, LIMIT, NOT_STAGED};
 
-const NOW: Option<std::time::Duration> = Some(std::time::Duration::ZERO);
+const NOW: Option<Duration> = Some(Duration::ZERO);
 
 /// Receives a message into memory that is made for it.
 fn receive_alone(party: &Party, claimed: Claimed<'_>) -> Vec<u8> {
@@ -195,20 +196,34 @@ fn a_reset_of_the_queue_discards_what_is_claimed() {
     );
 }
 
-/// One probe too many says so; those that wait go on.
+/// A claim beyond those that may wait has not begun, and a probe waits until another has ended (Q12).
 #[test]
-fn probes_that_wait_are_bounded() {
+fn claims_and_probes_beyond_the_most_wait() {
     let (_cluster, a, b) = pair(4096);
-    let mut claims: Vec<_> = (0..300)
-        .map(|_| b.endpoint.probe(&ANY).post_claim().unwrap())
-        .collect();
-    assert_eq!(status(claims[299].wait(LIMIT)), Status::Exhausted);
-    for number in 0..256u64 {
-        let to = b.with_tag(1).immediate(number);
-        a.send(&to, b"");
-    }
-    for (number, claim) in (0..256u64).zip(&mut claims) {
-        let claimed = claim.wait(LIMIT).unwrap();
-        assert_eq!(claimed.envelope().immediate, number);
-    }
+    let mut claims = Vec::new();
+    let refused = loop {
+        match b.endpoint.probe(&ANY).post_claim() {
+            Ok(claim) => claims.push(claim),
+            Err(refused) => break Err::<(), _>(refused),
+        }
+    };
+    assert_error!(refused, Error::WouldBlock);
+    assert_eq!(claims.len(), 256);
+    let short = Duration::from_millis(50);
+    assert_error!(
+        b.endpoint.probe(&ANY).timeout(short).wait(),
+        Error::TimedOut
+    );
+    assert!(b.endpoint.probe(&ANY).test().unwrap().is_none());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| b.endpoint.probe(&ANY).timeout(LIMIT).wait());
+        for number in 0..=256u64 {
+            a.send(&b.with_tag(1).immediate(number), b"");
+        }
+        for (number, claim) in (0..).zip(&mut claims) {
+            let claimed = claim.wait(LIMIT).unwrap();
+            assert_eq!(claimed.envelope().immediate, number);
+        }
+        assert_eq!(waiter.join().unwrap().unwrap().immediate, 256);
+    });
 }

@@ -7,28 +7,26 @@ use std::time::{Duration, Instant};
 use qnic_abi::collective::{CollectiveCommand, COLLECTIVES};
 use qnic_abi::multicast::MulticastCommand;
 
+use super::counted::{CallsOf, Counted};
 use super::RequestKey;
 use crate::core::Core;
 use crate::error::Result;
 
-/// The operations of a group that are counted together: the NIC's name for the group, and their opcode.
-pub(super) type Of = (u64, u8);
-
 /// How many operations of groups have not ended.
 #[derive(Debug, Default)]
-pub(super) struct Calls(BTreeMap<Of, u32>);
+pub(super) struct Calls(BTreeMap<CallsOf, u32>);
 
 impl Calls {
-    fn of(&self, calls: Of) -> u32 {
+    fn of(&self, calls: CallsOf) -> u32 {
         self.0.get(&calls).copied().unwrap_or(0)
     }
 
-    fn begun(&mut self, calls: Of) {
+    fn begun(&mut self, calls: CallsOf) {
         *self.0.entry(calls).or_default() += 1;
     }
 
     /// One of them has ended.
-    pub(super) fn ended(&mut self, calls: Of) {
+    pub(super) fn ended(&mut self, calls: CallsOf) {
         let count = self.0.remove(&calls).unwrap_or(0);
         if count > 1 {
             self.0.insert(calls, count - 1);
@@ -54,7 +52,7 @@ impl Core {
                 command.timeout_ms = (left.as_millis().max(1) as u32).into();
                 if let Some(key) = state.begin(self, command)? {
                     state.calls.begun(calls);
-                    state.requests[key].calls = Some(calls);
+                    state.requests[key].counts = Counted::Call(calls);
                     return Ok(Some(key));
                 }
             }
@@ -84,7 +82,7 @@ impl Core {
             let key = state.begin_with(self, command, payload)?;
             if let Some(key) = key {
                 state.calls.begun(calls);
-                state.requests[key].calls = Some(calls);
+                state.requests[key].counts = Counted::Call(calls);
             }
             Ok(key)
         })

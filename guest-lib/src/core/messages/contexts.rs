@@ -7,6 +7,7 @@ use qnic_abi::command::INLINE_CAPACITY;
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::Status;
 
+use super::counted::Counted;
 use super::outbox::Held;
 use super::{Guard, RequestKey, State};
 use crate::core::contexts::{any_ended, Contents, Direction};
@@ -119,7 +120,7 @@ impl Core {
         contents: &Contents,
     ) -> Result<RequestKey> {
         self.post_when_room(None, |state| {
-            let key = state.insert(None);
+            let key = state.insert(Counted::Nowhere);
             let posted = state.post_context(self, direction, contents, Some(key));
             if !matches!(posted, Ok(Some(()))) {
                 state.requests.remove(key);

@@ -12,6 +12,8 @@
 //!   completion, of a command from before a queue reset for example, ends no other request.
 //! - Fewer Sends are at the NIC than it takes. A NIC that runs as many as it can reads no more
 //!   commands: so Receives and Cancels are read whatever Sends wait for.
+//! - Fewer receives and waiting probes are at the NIC than it refuses: beyond that the next one waits
+//!   for room, or has not begun ([`counted`]).
 //! - Sends to one destination are posted in the order of the calls, and wait for no other
 //!   destination ([`outbox`]).
 //! - Entries of the completion queue are taken by every call that posts, and by every wait for
@@ -26,6 +28,7 @@
 
 mod calls;
 mod contexts;
+mod counted;
 pub(crate) mod outbox;
 mod pending;
 pub(crate) mod ring;
@@ -48,7 +51,8 @@ use crate::core::pool::PoolPages;
 use crate::core::{lock, Core};
 use crate::error::{Error, Result};
 use calls::Calls;
-use outbox::{Held, Outbox, Place};
+use counted::{Counted, Posted};
+use outbox::{Held, Outbox};
 use ring::CompletionReader;
 
 pub(crate) use pending::{Pending, Requesting};
@@ -61,13 +65,30 @@ slotmap::new_key_type! {
     pub(crate) struct RequestKey;
 }
 
-/// How long a Send waits for room in the library.
+/// How long an operation waits for room.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RoomWait {
     /// Not at all.
     None,
     /// Until then; `None`: as long as it takes.
     Until(Option<Instant>),
+}
+
+impl RoomWait {
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            RoomWait::None => None,
+            RoomWait::Until(deadline) => deadline,
+        }
+    }
+
+    /// The answer when there is no room now.
+    fn no_room<T>(self) -> Result<Option<T>> {
+        match self {
+            RoomWait::None => Err(Error::WouldBlock),
+            RoomWait::Until(_) => Ok(None),
+        }
+    }
 }
 
 /// How a request has ended.
@@ -93,10 +114,8 @@ struct Entry {
     cancelled: bool,
     /// The NIC has it in a context, which has not ended.
     context: Option<ContextName>,
-    /// It is a call of this group, which has not ended.
-    calls: Option<calls::Of>,
-    /// It is a Send that has taken a place at the NIC, or will.
-    destination: Option<Place>,
+    /// What it counts as until it has ended.
+    counts: Counted,
 }
 
 impl Entry {
@@ -125,6 +144,7 @@ struct State {
     discards: VecDeque<u64>,
     contexts: Contexts<RequestKey>,
     calls: Calls,
+    posted: Posted,
     pool: PoolPages,
     /// Sends of contexts that have failed while nothing waited for them.
     failed_sends: u64,
@@ -158,6 +178,7 @@ impl State {
             discards: VecDeque::new(),
             contexts: Contexts::new(counts.contexts as usize),
             calls: Calls::default(),
+            posted: Posted::default(),
             pool: PoolPages::new(counts.pool_pages as usize),
             failed_sends: 0,
         }
@@ -175,11 +196,12 @@ impl State {
         };
         if entry.flags & COMPLETION_MORE == 0 {
             request.end.get_or_insert(End::Completed(*entry));
-            if let Some(calls) = request.calls.take() {
-                self.calls.ended(calls);
-            }
-            if let Some(destination) = request.destination.take() {
-                self.outbox.ended(destination);
+            match std::mem::take(&mut request.counts) {
+                Counted::Nowhere => {}
+                Counted::Send(destination) => self.outbox.ended(destination),
+                Counted::Receive => self.posted.receives -= 1,
+                Counted::Probe => self.posted.probes -= 1,
+                Counted::Call(calls) => self.calls.ended(calls),
             }
         } else {
             request.filled = request.filled.saturating_add(entry.length.get());
@@ -196,7 +218,7 @@ impl State {
         }
     }
 
-    fn insert(&mut self, destination: Option<Place>) -> RequestKey {
+    fn insert(&mut self, counts: Counted) -> RequestKey {
         self.requests.insert(Entry {
             end: None,
             arrived: VecDeque::new(),
@@ -204,8 +226,7 @@ impl State {
             detached: false,
             cancelled: false,
             context: None,
-            calls: None,
-            destination,
+            counts,
         })
     }
 
@@ -221,7 +242,7 @@ impl State {
         command: impl Requesting,
         payload: &[u8],
     ) -> Result<Option<RequestKey>> {
-        let key = self.insert(None);
+        let key = self.insert(Counted::Nowhere);
         let posted = core.post(&command.descriptor_of(key.data().as_ffi()), payload);
         if !matches!(posted, Ok(true)) {
             self.requests.remove(key);
@@ -386,20 +407,13 @@ impl Core {
         payload: &[u8],
         room_wait: RoomWait,
     ) -> Result<RequestKey> {
-        let deadline = match room_wait {
-            RoomWait::None => None,
-            RoomWait::Until(deadline) => deadline,
-        };
-        self.post_when_room(deadline, |state| {
+        self.post_when_room(room_wait.deadline(), |state| {
             let destination = state.outbox.of(&command.header);
             let posts = state.outbox.may_post(destination);
             if !posts && !state.outbox.may_hold(destination) {
-                return match room_wait {
-                    RoomWait::None => Err(Error::WouldBlock),
-                    RoomWait::Until(_) => Ok(None),
-                };
+                return room_wait.no_room();
             }
-            let key = state.insert(Some(destination));
+            let key = state.insert(Counted::Send(destination));
             let descriptor = command.descriptor_of(key.data().as_ffi());
             if posts {
                 match self.post(&descriptor, payload) {
@@ -426,8 +440,7 @@ impl Core {
         })
     }
 
-    /// Posts a receive, or another command that a completion ends; waits while the command queue
-    /// is full.
+    /// Posts a command that a completion ends; waits while the command queue is full.
     ///
     /// # Errors
     /// [`Error::DeviceGone`], [`Error::QueueFailed`]
@@ -565,11 +578,11 @@ impl Core {
         state.requests.retain(|_, request| {
             request.end.get_or_insert(End::Reset);
             request.context = None;
-            request.calls = None;
-            request.destination = None;
+            request.counts = Counted::Nowhere;
             !request.detached
         });
         state.calls = Calls::default();
+        state.posted = Posted::default();
         state.outbox.clear();
         state.cancels.clear();
         state.discards.clear();

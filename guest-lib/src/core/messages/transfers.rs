@@ -14,6 +14,7 @@ use qnic_abi::rdma::FenceCommand;
 use qnic_abi::Status;
 use slotmap::Key;
 
+use super::counted::Counted;
 use super::{Pending, RequestKey, Requesting};
 use crate::core::lanes::Destination;
 use crate::core::tracker::{Issued, Summary};
@@ -35,7 +36,7 @@ impl Core {
         let issued = self.wait_for(deadline, || {
             let mut guard = self.messages.progress(self)?;
             // The key stands before the command does: a completion needs the lock.
-            let key = guard.state.insert(None);
+            let key = guard.state.insert(Counted::Nowhere);
             let descriptor = command.descriptor_of(key.data().as_ffi());
             let issued = self.try_issue((&descriptor, payload), summary);
             if !matches!(issued, Ok(Some(_))) {

@@ -6,8 +6,9 @@ use qnic_abi::{Status, VniId, PAGE_SIZE};
 
 use super::inbox::Inbox;
 use super::staging::{Bytes, Header, Landing, Place, Staging};
-use super::{Context, Messages, Received};
-use crate::core::{Core, Destination, LookupSide, PageError, PageRange, PerProcess};
+use super::straight::Straight;
+use super::{Context, Messages, Protocol, Received};
+use crate::core::{Core, Destination, LookupSide, PageError, PageRange, PerProcess, Waiter};
 use crate::env::{Host, Payload};
 use crate::frame::Arrival;
 
@@ -125,10 +126,60 @@ impl Messages {
         if offset % PAGE_SIZE as u64 != u64::from(body.page_offset.get()) {
             return Some(Err(Status::BadAddress));
         }
-        if self.staging.fill(number, offset as usize, &arrival.payload) {
+        let is_last = match self.go_straight(cx, number, offset, &arrival.payload) {
+            true => self.staging.come(number, length),
+            false => self.staging.fill(number, offset as usize, &arrival.payload),
+        };
+        if is_last {
             self.staged(cx, number);
         }
         Some(Ok(()))
+    }
+
+    /// Copies data of a message that is staged into the pages of its receive, which has come
+    /// meanwhile. Returns false if it has to be staged as what came before: there is no receive, a page
+    /// is absent or refused, or ranges are many. Absent pages are asked for once, for those behind it.
+    fn go_straight<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        number: u64,
+        offset: u64,
+        payload: &Payload<'_, H::Memory>,
+    ) -> bool {
+        let Some(message) = self.staging.get(number) else {
+            return false;
+        };
+        let Place::Landing(landing) = message.place else {
+            return false;
+        };
+        if !message.straight.has_room() {
+            return false;
+        }
+        let vni = message.header.vni;
+        let end = offset + payload.len() as u64;
+        // What the receive does not take goes nowhere.
+        let mut part = Landing {
+            offset: landing.offset + offset,
+            allowed: landing.allowed.min(end).saturating_sub(offset),
+            arrived: 0,
+            ..landing
+        };
+        let inbox = self.inboxes.get_or_insert(vni);
+        match copy_in(cx, inbox, vni, &mut part, payload) {
+            Ok(()) => {
+                message.straight.note(offset, end);
+                true
+            }
+            Err(PageError::Absent) => {
+                if !std::mem::replace(&mut message.asked, true) {
+                    let range = pages_from(inbox, &landing, offset);
+                    let job = Waiter::Job(Self::ID, number);
+                    cx.core.wait_for_pages(vni, range, job);
+                }
+                false
+            }
+            Err(PageError::Refused(_)) => false,
+        }
     }
 
     /// All bytes of a message have come into staging memory.
@@ -212,6 +263,32 @@ pub(super) fn copy_in<H: Host>(
         landing.arrived += copied as u64;
     }
     Ok(())
+}
+
+/// Copies all bytes of a staged message but those that went straight, from [`Landing::arrived`] on.
+pub(super) fn copy_gaps<H: Host>(
+    cx: &mut Context<'_, H>,
+    inbox: &Inbox,
+    vni: VniId,
+    landing: &mut Landing,
+    straight: &Straight,
+    payload: &Payload<'_, H::Memory>,
+) -> Result<(), PageError> {
+    loop {
+        let (from, to) = straight.gap(landing.arrived);
+        let until = to.map_or(landing.allowed, |to| to.min(landing.allowed));
+        let mut gap = Landing {
+            arrived: from.min(landing.allowed),
+            allowed: until,
+            ..*landing
+        };
+        let copied = copy_in(cx, inbox, vni, &mut gap, payload);
+        landing.arrived = gap.arrived;
+        copied?;
+        if landing.arrived >= landing.allowed {
+            return Ok(());
+        }
+    }
 }
 
 /// Lets so many bytes of a message come, the first of them to an address.

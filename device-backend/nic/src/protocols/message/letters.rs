@@ -143,11 +143,7 @@ impl Messages {
         place: Place,
         bytes: &[u8],
     ) {
-        let message = Arrived {
-            header,
-            place,
-            bytes: Bytes::Staged(bytes.into()),
-        };
+        let message = Arrived::new(header, place, Bytes::Staged(bytes.into()));
         let kept = self.staging.insert(&cx.core.limits, number, message);
         debug_assert_eq!(kept, Ok(()), "a staged message in order is always kept");
     }

@@ -54,6 +54,7 @@ mod room;
 mod sending;
 mod sends;
 mod staging;
+mod straight;
 mod streams;
 mod table;
 mod turns;
@@ -270,7 +271,11 @@ impl Protocol for Messages {
         job: u64,
         failed: Option<Status>,
     ) {
+        // While its bytes come, it only knows that pages were asked for: it asks again when all are here.
+        let message = self.staging.get(job);
+        let is_staged = message.is_some_and(|message| message.is_staged());
         match failed {
+            _ if !is_staged => {}
             None => self.proceed(cx, job),
             Some(status) => self.end_landing(cx, job, status.for_owner()),
         }

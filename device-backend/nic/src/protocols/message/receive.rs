@@ -10,7 +10,8 @@
 //! its messages have walked over enough receives with rare masks for this poll.
 //!
 //! An unexpected message whose bytes are at its source gets a permit into staging memory if there is
-//! room for it. It lands when all of them are there.
+//! room for it. It lands when all of them are there. Those that come after its receive go straight to
+//! the pages of that ([`straight`](super::straight)).
 //!
 //! A message is early if the one that its frame names has not arrived or is early itself. So
 //! the order of its early messages is all that is kept of a stream. When the source of a stream
@@ -23,7 +24,7 @@ use qnic_abi::{NodeId, Status, VniId};
 
 use super::command::{Handle, Name, Receive, Space};
 use super::context::{complete, Copied};
-use super::data::{copy_in, pages_from, permit};
+use super::data::{copy_gaps, copy_in, pages_from, permit};
 use super::inbox::Posted;
 use super::matching;
 use super::staging::{Arrived, Bytes, Header, Landing, Place};
@@ -181,7 +182,8 @@ impl Messages {
         };
         match message.bytes {
             Bytes::Staged(_) => return self.proceed(cx, number),
-            // It goes on when all bytes are there.
+            // It goes on when all bytes are there: those that have come are copied then, and those
+            // that come from now on go straight to its pages.
             Bytes::Coming(..) => return,
             Bytes::AtSource => {}
         }
@@ -205,14 +207,14 @@ impl Messages {
         else {
             return;
         };
-        let header = message.header;
+        let (header, straight) = (message.header, &message.straight);
         let bytes = &bytes[..];
         let payload = match bytes.is_empty() {
             true => Payload::None,
             false => Payload::Bytes(bytes),
         };
         let inbox = self.inboxes.get_or_insert(header.vni);
-        let status = match copy_in(cx, inbox, header.vni, landing, &payload) {
+        let status = match copy_gaps(cx, inbox, header.vni, landing, straight, &payload) {
             Ok(()) => Status::Ok,
             Err(PageError::Refused(status)) => status,
             Err(PageError::Absent) => {
@@ -421,11 +423,7 @@ impl Messages {
                 bytes = Bytes::Staged(copy);
             }
         }
-        let message = Arrived {
-            header,
-            place,
-            bytes,
-        };
+        let message = Arrived::new(header, place, bytes);
         let staged = message.is_staged();
         match self.staging.insert(limits, number, message) {
             Err(status) => Received::Refuse(status),

@@ -21,6 +21,7 @@ use qnic_abi::{Status, VniId};
 use super::command::{Handle, Memory, Name, Space};
 use super::matching::MessageId;
 use super::room::{Flow, Openings, Room};
+use super::straight::Straight;
 use crate::config::Limits;
 use crate::env::{HostMemory, Payload};
 use crate::ids::PeerIndex;
@@ -79,7 +80,7 @@ pub(super) struct Header {
 #[derive(Debug)]
 pub(super) enum Bytes {
     AtSource,
-    /// So many of them have not come into their staging memory.
+    /// So many of them have come neither into this staging memory nor straight to their receive.
     Coming(Box<[u8]>, usize),
     Staged(Box<[u8]>),
 }
@@ -90,9 +91,24 @@ pub(super) struct Arrived {
     pub(super) header: Header,
     pub(super) place: Place,
     pub(super) bytes: Bytes,
+    /// What of it has not to be copied from staging memory.
+    pub(super) straight: Straight,
+    /// Pages of its receive were asked for while its bytes come.
+    pub(super) asked: bool,
 }
 
 impl Arrived {
+    pub(super) fn new(header: Header, place: Place, bytes: Bytes) -> Self {
+        let straight = Straight::default();
+        Arrived {
+            header,
+            place,
+            bytes,
+            straight,
+            asked: false,
+        }
+    }
+
     /// Returns true if no byte of it is missing.
     pub(super) fn is_staged(&self) -> bool {
         matches!(self.bytes, Bytes::Staged(_))
@@ -198,7 +214,7 @@ impl Staging {
     }
 
     /// Stores bytes of a message that is coming, from `offset` on; there is memory for them.
-    /// Returns true if it was the last that was missing.
+    /// Returns true if they were the last that were missing.
     pub(super) fn fill<M: HostMemory>(
         &mut self,
         number: u64,
@@ -208,16 +224,25 @@ impl Staging {
         let Some(message) = self.messages.get_mut(&number) else {
             return false;
         };
-        let Bytes::Coming(bytes, missing) = &mut message.bytes else {
+        let Bytes::Coming(bytes, _) = &mut message.bytes else {
             return false;
         };
         let Some(to) = bytes.get_mut(offset..offset + payload.len()) else {
             return false;
         };
-        if payload.read(to).is_err() {
+        payload.read(to).is_ok() && self.come(number, payload.len())
+    }
+
+    /// So many bytes of a message that is coming are here. Returns true if they were the last that
+    /// were missing.
+    pub(super) fn come(&mut self, number: u64, length: usize) -> bool {
+        let Some(message) = self.messages.get_mut(&number) else {
             return false;
-        }
-        *missing -= payload.len();
+        };
+        let Bytes::Coming(bytes, missing) = &mut message.bytes else {
+            return false;
+        };
+        *missing -= length;
         if *missing > 0 {
             return false;
         }
