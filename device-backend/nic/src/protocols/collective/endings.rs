@@ -1,5 +1,7 @@
 //! How groups and calls end.
 
+use std::collections::VecDeque;
+
 use qnic_abi::collective::GroupEnd;
 use qnic_abi::{NodeId, SegmentId, Status, VniId};
 
@@ -151,7 +153,10 @@ impl Collectives {
             who: Name { node: own, port: 0 },
         };
         let group = self.groups.get(&id);
-        let end = group.map_or(Some(forgotten), |group| group.ended);
+        let end = match group {
+            Some(group) => group.ended,
+            None => Some(self.ended.find(id).unwrap_or(forgotten)),
+        };
         if let Some(end) = end.filter(|_| node != own && !self.outbox.is_full(node)) {
             self.outbox
                 .push(node, Content::End(end_frame(id, end)), None);
@@ -161,12 +166,10 @@ impl Collectives {
     /// Forgets a group of which no member is left here that can name it.
     fn forget_group(&mut self, id: GroupId) {
         let named = self.names.values().any(|(_, other)| *other == id);
-        let over = self
-            .groups
-            .get(&id)
-            .is_some_and(|group| group.ended.is_some());
-        if over && !named {
+        let ended = self.groups.get(&id).and_then(|group| group.ended);
+        if let Some(end) = ended.filter(|_| !named) {
             self.groups.remove(&id);
+            self.ended.note(id, end);
             self.jobs.retain(|_, job| match job {
                 Job::Call(other, _) | Job::Send(other, _) => *other != id,
             });
@@ -244,6 +247,7 @@ impl Collectives {
         again: Time,
     ) {
         self.outbox.forget(node.0);
+        self.ended.forget(node.0);
         for id in self.groups_next_to(node.0) {
             self.end_group(cx, id, gone(node), Some(node.0));
         }
@@ -287,6 +291,33 @@ impl Collectives {
         let groups = self.groups.iter();
         let groups = groups.filter(|(id, group)| group.ended.is_none() && next_to(id, group));
         groups.map(|(id, _)| *id).collect()
+    }
+}
+
+/// How the last groups of this node have ended that are forgotten: a node that is told again learns the
+/// reason too. Of those before it learns that a member here is gone.
+#[derive(Debug, Default)]
+pub(super) struct LastEnded(VecDeque<(GroupId, End)>);
+
+impl LastEnded {
+    /// Groups that are remembered.
+    const MOST: usize = 64;
+
+    fn note(&mut self, id: GroupId, end: End) {
+        if self.0.len() == Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back((id, end));
+    }
+
+    /// A node may have begun anew, and number its groups again.
+    fn forget(&mut self, home: u16) {
+        self.0.retain(|(id, _)| id.home != home);
+    }
+
+    fn find(&self, id: GroupId) -> Option<End> {
+        let mut last = self.0.iter().rev();
+        last.find(|(ended, _)| *ended == id).map(|(_, end)| *end)
     }
 }
 

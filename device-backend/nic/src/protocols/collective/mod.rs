@@ -47,6 +47,7 @@ mod seek;
 use std::collections::{BTreeMap, BTreeSet};
 
 use command::Command;
+use endings::LastEnded;
 use group::{End, Finished, Group};
 use home::Home;
 use letters::Mail;
@@ -117,6 +118,7 @@ pub(super) struct Collectives {
     /// What waits for pages, by number.
     jobs: BTreeMap<u64, Job>,
     mail: Mail,
+    ended: LastEnded,
 }
 
 impl Collectives {
