@@ -4,7 +4,9 @@
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::atomic::{kind as atomic, AtomicResponse, Function};
-use qnic_abi::collective::{kind as collective, Collective, CollectivePart, GroupEnd, PartFields};
+use qnic_abi::collective::{
+    kind as collective, Collective, CollectivePart, GroupEnd, GroupState, PartFields, StateFields,
+};
 use qnic_abi::control::{self, REQUEST_BYTES};
 use qnic_abi::message::{kind as message, MessageData, MessagePermit, MessageRequest};
 use qnic_abi::rdma::Opcode;
@@ -561,6 +563,37 @@ fn a_stranger_has_no_part_in_a_group() {
     net.run();
     b.barrier(4, groups[1]).run();
     assert_ne!(b.completions()[0].status.get(), 0);
+}
+
+/// A node that takes a group for a running one is told how it has ended, also when no member of it is left.
+#[test]
+fn a_node_is_told_why_a_group_has_ended() {
+    let net = Net::new(2, 512, 8, &Limits::default());
+    let (a, b) = (net.party(0, 1), net.party(1, 2));
+    a.join(1, &b, 5, (1, 2));
+    b.join(1, &b, 5, (0, 2));
+    net.run();
+    let groups = [&a, &b].map(|party| party.completions()[0].immediate.get());
+    a.barrier(2, groups[0]).issue();
+    b.barrier(2, groups[1]).broadcast(0).bytes(0, 8).issue();
+    net.run();
+    a.leave(3, groups[0]);
+    b.leave(3, groups[1]);
+    net.run();
+    let stranger = Stranger::new(&net);
+    let state = StateFields {
+        number: 1.into(),
+        home: 1.into(),
+        ..StateFields::default()
+    };
+    let greet = GroupState::<{ collective::GROUP_GREET }>(state);
+    hand(&net, &stranger.numbered(&greet, 1, &b), Payload::None);
+    net.run();
+    let sent = net.cluster().outside[&7].clone();
+    let mut ends = sent.into_iter();
+    let end = ends.rfind(|frame| frame.envelope.kind == collective::GROUP_END);
+    let end: GroupEnd = end.expect("the end of the group").body();
+    assert_eq!(end.status.get(), Status::Mismatch.code());
 }
 
 /// It ends nothing, makes no peer, and is counted as any frame of another session.
