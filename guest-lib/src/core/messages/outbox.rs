@@ -369,6 +369,18 @@ mod tests {
         assert!(posted.windows(2).all(|pair| pair[0].0 != pair[1].0));
     }
 
+    /// Also when there is a place for it, and the one that waits has not had its turn.
+    #[test]
+    fn a_send_stands_behind_those_that_wait() {
+        let mut outbox = Outbox::default();
+        while post(&mut outbox, 1, 0) {}
+        end(&mut outbox, 1);
+        assert!(!post(&mut outbox, 1, 1));
+        assert_eq!(go_on(&mut outbox), [(1, 0)]);
+        end(&mut outbox, 1);
+        assert_eq!(go_on(&mut outbox), [(1, 1)]);
+    }
+
     #[test]
     fn a_context_needs_no_place_and_no_overtaking() {
         let mut outbox = Outbox::default();

@@ -7,6 +7,7 @@
 //! | simulator | the bugs in `planted.txt` (U10) | the simulator, in 2,000 seeds |
 //! | remote-memory | the bugs in `planted_remote_memory.txt` (H9) | the virtual cluster, in 300 seeds |
 //! | streams | the bugs in `planted_streams.txt` (S2, S6) | the tests of streams and pools |
+//! | library | the bugs in `planted_library.txt` (N3, Q12, Q14) | the tests of the library with the device process |
 //!
 //! ```text
 //! cargo run --bin qnic-mutants                      all suites
@@ -59,7 +60,7 @@ A campaign prints its table; without TEXT it also writes it to docs/proofs.
 Exit status: 0 if each mutant is noticed, or known to pass, 1 if not, 2 if it could not run."
 )]
 struct Options {
-    /// page-table, queues, pools, ring, simulator, remote-memory, or streams; without it all but the last three
+    /// page-table, queues, pools, ring, simulator, remote-memory, streams, or library; without it all but the last four
     suite: Option<String>,
     /// Only functions, or planted bugs, whose names contain this
     #[arg(default_value = "")]
