@@ -91,6 +91,48 @@ fn what_comes_after_the_receive_goes_straight_to_its_pages() {
     assert!(seen > 0, "everything was staged");
 }
 
+/// The source, or the process that receives, ends in between: the receive ends too, and nothing is left.
+#[test]
+fn either_side_may_end_while_the_rest_goes_straight() {
+    let limits = Limits {
+        fragments_per_poll: 2,
+        ..Limits::default()
+    };
+    let mut failed = 0;
+    for steps in (15..80).step_by(5) {
+        for source_ends in [true, false] {
+            let net = Net::new(2, 1024, 8, &limits);
+            net.cluster().set_lossy_wire(LossyWire::steady(10_000), 3);
+            let Pair { net, a, b } = Pair::on(net);
+            a.fill(0, 40 * PAGE, 5);
+            a.send(1, &b).bytes(0, 40 * PAGE).issue();
+            for step in 0..steps + 10 {
+                if step == steps {
+                    b.receive(2).bytes(100, 40 * PAGE).issue();
+                }
+                net.advance(2_000);
+                net.poll_both(1);
+            }
+            match source_ends {
+                true => a.end(),
+                false => b.end(),
+            }
+            net.run();
+            if source_ends {
+                let ends = b.ends();
+                assert!(
+                    matches!(ends[..], [(2, Status::Ok | Status::PeerGone)]),
+                    "{ends:?}"
+                );
+                failed += u32::from(ends[0].1 == Status::PeerGone);
+            }
+            net.assert_holds_nothing(1);
+            net.assert_unlocked();
+        }
+    }
+    assert!(failed > 0, "every message came as a whole");
+}
+
 #[test]
 fn a_message_may_be_discarded_and_its_source_may_end_while_bytes_are_coming() {
     for steps in 0..40 {

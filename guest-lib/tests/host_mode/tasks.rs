@@ -237,3 +237,24 @@ async fn tasks_probe_and_claim_messages() {
     let mut own = a.endpoint.probe(&any).post_claim().unwrap();
     assert_error!(waits.claimed(&mut own).await, Error::ForeignRequest);
 }
+
+/// A task that probes waits while as many claims wait as may, and goes on when one is given up (Q12).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_probes_when_there_is_room() {
+    let cluster = Cluster::new(2);
+    let [a, b] = [0, 1].map(|node| Peer::new(&cluster.nic(node), 1, 4096));
+    let waits = AsyncEndpoint::new(&b.endpoint).unwrap();
+    let [wanted, other] = [5, 6].map(|tag| Pattern::tagged(Source::Any, Tag(tag)));
+    let claim = || b.endpoint.probe(&other).post_claim().ok();
+    let mut claims: Vec<_> = std::iter::from_fn(claim).collect();
+    let short = Duration::from_millis(20);
+    assert!(timeout(short, waits.probe(&wanted)).await.is_err());
+    let to = Destination::tagged(NodeId(1), Port(1), Tag(5));
+    let make_room = async {
+        drop(claims.pop());
+        drop(a.endpoint.send(&to, b"found").post().unwrap());
+    };
+    let both = async { tokio::join!(waits.probe(&wanted), make_room) };
+    let (found, ()) = timeout(SOON, both).await.unwrap();
+    assert_eq!(found.unwrap().length, 5);
+}

@@ -247,7 +247,6 @@ impl Collectives {
         again: Time,
     ) {
         self.outbox.forget(node.0);
-        self.ended.forget(node.0);
         for id in self.groups_next_to(node.0) {
             self.end_group(cx, id, gone(node), Some(node.0));
         }
@@ -294,8 +293,9 @@ impl Collectives {
     }
 }
 
-/// How the last groups of this node have ended that are forgotten: a node that is told again learns the
-/// reason too. Of those before it learns that a member here is gone.
+/// How groups have ended that this node has forgotten since, the last 64: a node that is told again
+/// learns the same reason. Of earlier ones it learns only that a member here is gone, so a process that
+/// ends many groups makes reasons less exact, and nothing else.
 #[derive(Debug, Default)]
 pub(super) struct LastEnded(VecDeque<(GroupId, End)>);
 
@@ -308,11 +308,6 @@ impl LastEnded {
             self.0.pop_front();
         }
         self.0.push_back((id, end));
-    }
-
-    /// A node may have begun anew, and number its groups again.
-    fn forget(&mut self, home: u16) {
-        self.0.retain(|(id, _)| id.home != home);
     }
 
     fn find(&self, id: GroupId) -> Option<End> {

@@ -5,8 +5,8 @@
 //!   ├──────── staged ──────────┤├── straight ──┤├ staged ┤├─ straight ─┤
 //!                                               its page was absent
 //! ```
-//! A fragment that would make one range more than are kept is staged like those before the receive:
-//! frames in order make one, and a sender cannot make the NIC keep more.
+//! Once so many ranges are kept as may be, later fragments are staged like those before the receive.
+//! Frames in order make one range, and a sender cannot make the NIC keep more.
 
 /// Ranges that are kept of a message.
 const RANGES: usize = 16;
@@ -52,6 +52,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_sender_makes_no_more_ranges_than_are_kept() {
+        let mut straight = Straight::default();
+        let mut noted = 0;
+        for number in 0..1000 {
+            if straight.has_room() {
+                straight.note(number * 4, number * 4 + 1);
+                noted += 1;
+            }
+        }
+        assert_eq!((noted, straight.0.len()), (RANGES, RANGES));
+    }
 
     proptest! {
         /// Against one mark for each byte.
