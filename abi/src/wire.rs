@@ -91,7 +91,7 @@ pub const fn fragments(address: u64, length: usize) -> u64 {
 pub const FRAME_MAGIC: u16 = u16::from_le_bytes(*b"qn");
 
 /// Version of the frame format.
-pub const WIRE_VERSION: u8 = 16;
+pub const WIRE_VERSION: u8 = 17;
 
 /// What the transport does with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -150,7 +150,7 @@ pub mod kind {
     pub const LEAVE: u8 = 5;
     /// [`super::Nak`].
     pub const NAK: u8 = 0x80;
-    /// [`super::Empty`]: the process on the source port has ended.
+    /// [`super::ProcessGone`].
     pub const PROCESS_GONE: u8 = 0x81;
     /// [`super::Window`]: the window that the sender grants is another one.
     pub const WINDOW: u8 = 0x82;
@@ -409,6 +409,13 @@ layouts! {
         /// Sequence number of the frame that is refused.
         pub sequence: U64,
     }
+
+    /// Body of [`kind::PROCESS_GONE`]: the process on the source port has ended.
+    #[bytes(8)]
+    pub struct ProcessGone {
+        /// No frame of the destination above this sequence number had arrived when it ended.
+        pub heard: U64,
+    }
 }
 
 /// Body of the kinds that say everything in their envelope.
@@ -418,9 +425,6 @@ pub struct Empty<const KIND: u8>;
 
 /// Body of [`kind::GOODBYE`].
 pub type Goodbye = Empty<{ kind::GOODBYE }>;
-
-/// Body of [`kind::PROCESS_GONE`].
-pub type ProcessGone = Empty<{ kind::PROCESS_GONE }>;
 
 const _: () = assert!(core::mem::offset_of!(Ack, bitmap) == 8);
 const _: () = assert!(size_of::<Hello<{ kind::HELLO }>>() == 8);
@@ -462,6 +466,10 @@ impl Body for Nak {
     fn is_valid(&self) -> bool {
         self.reserved == [0; 3]
     }
+}
+
+impl Body for ProcessGone {
+    const KIND: u8 = kind::PROCESS_GONE;
 }
 
 impl<const KIND: u8> Body for Empty<KIND> {

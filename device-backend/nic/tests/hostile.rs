@@ -391,7 +391,9 @@ fn a_request_that_overtakes_the_end_of_the_process_before_is_answered() {
         frame.envelope.operation = operation.into();
         hand(&net, &frame, Payload::None);
     }
-    let mut gone = stranger.frame::<ProcessGone>(&qnic_abi::wire::Empty);
+    let mut gone = stranger.frame(&ProcessGone {
+        heard: u64::MAX.into(),
+    });
     gone.envelope.source_port = 55.into();
     gone.envelope.sequence = 2.into();
     hand(&net, &gone, Payload::None);

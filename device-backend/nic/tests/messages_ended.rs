@@ -73,6 +73,46 @@ fn what_is_posted_for_a_successor_outlives_late_news_of_its_predecessor() {
     assert_eq!(ends, [5, 6, 7].map(|handle| (handle, Status::Ok)));
 }
 
+/// The same of messages that the next one gets: it has permitted one before the news comes, and not the
+/// other. What the first one had got fails.
+#[test]
+fn what_a_successor_gets_outlives_late_news_of_its_predecessor() {
+    let net = Net::new(2, 2048, 8, &scarce());
+    net.cluster().set_lossy_wire(LossyWire::steady(20_000), 3);
+    let Pair { net, a, b } = Pair::on(net);
+    a.send(1, &b).bytes(0, LONG).run();
+    // The news is lost.
+    net.cut(1);
+    b.end();
+    net.poll(1);
+    net.heal();
+    let next = net.party(1, 2);
+    next.receive(2).tag(2).bytes(0, LONG).issue();
+    for tag in [2, 3] {
+        a.send(tag, &next).tag(tag).bytes(0, LONG).issue();
+    }
+    net.poll(0);
+    net.advance(20_000);
+    net.poll(1);
+    net.advance(20_000);
+    // The permit comes; what it permits is lost, so the news comes again before any of it arrives.
+    net.cut(0);
+    net.poll(0);
+    net.heal();
+    for _ in 0..100 {
+        net.advance(1_000_000);
+        net.poll(1);
+    }
+    net.run();
+    assert_eq!(next.received(), [(2, Status::Ok)]);
+    next.receive(3).tag(3).bytes(0, LONG).run();
+    assert_eq!(next.received(), [(3, Status::Ok)]);
+    let mut sent = a.sent();
+    sent.sort_unstable_by_key(|end| end.0);
+    let ends = [(1, Status::PeerGone), (2, Status::Ok), (3, Status::Ok)];
+    assert_eq!(sent, ends);
+}
+
 #[test]
 fn a_receiver_that_ends_fails_what_is_sent_to_it() {
     for net in scarce_nets(3, 4) {

@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- envelope of 64 bytes (abi/src/wire.rs, version 16), the body by kind, the payload.
+-- envelope of 64 bytes (abi/src/wire.rs, version 17), the body by kind, the payload.
 -- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 16
+local VERSION = 17
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -181,6 +181,7 @@ local bodies = {
     [LEAVE] = { { "leaves", 0, 4 }, { "next", 8, 8 } },
     [WINDOW] = { { "window", 0, 4 } },
     [WINDOW_TAKEN] = { { "window", 0, 4 } },
+    [129] = { { "heard", 0, 8 } },
     [NAK] = { { "status", 0, 4 }, { "refused_kind", 4, 1 }, { "refused", 8, 8 } },
     [WRITE] = { { "address", 0, 8 }, { "key", 8, 8 }, { "offset", 16, 8 }, { "remaining", 24, 8 }, { "segment", 32, 2 }, { "flags", 34, 2 }, { "notification", 36, 4 } },
     [READ_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "offset", 16, 8 }, { "remaining", 24, 8 }, { "length", 32, 4 }, { "segment", 36, 2 }, { "page_offset", 38, 2 } },

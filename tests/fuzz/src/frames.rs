@@ -70,7 +70,7 @@ const KINDS: [(u8, u8); 36] = [
     (kind::HELLO_REPLY, 8),
     (kind::GOODBYE, 0),
     (kind::LEAVE, 16),
-    (kind::PROCESS_GONE, 0),
+    (kind::PROCESS_GONE, 8),
     (kind::WINDOW, 8),
     (kind::WINDOW_TAKEN, 8),
     (message::MESSAGE, 40),

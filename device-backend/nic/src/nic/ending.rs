@@ -8,7 +8,7 @@ use super::Nic;
 use crate::core::{PageKey, Pending, Waiter};
 use crate::env::{Host, HostMemory, Time, Wire};
 use crate::ids::PeerIndex;
-use crate::protocols::{self, Ended};
+use crate::protocols::{self, Ended, News};
 use crate::transport::RETRY_AFTER;
 
 impl Nic {
@@ -111,7 +111,7 @@ impl Nic {
             self.transport
                 .drop_responses(index, |owner, _| owner == vni);
             if self.transport.is_own(index) {
-                self.lose_operations(now, host, index, Some((port, u64::MAX)));
+                self.lose_operations(now, host, index, Some((port, News::OWN)));
             } else if self.transport.has_session(index) {
                 self.transport.send_process_gone(index, port);
             }
@@ -154,14 +154,13 @@ impl Nic {
         Ok(())
     }
 
-    /// Gives up all operations whose other end is that peer, or one process there, of which the frame
-    /// of that number says that it has ended.
+    /// Gives up all operations whose other end is that peer, or a process there that has ended.
     fn lose_operations<H: Host>(
         &mut self,
         now: Time,
         host: &H,
         index: PeerIndex,
-        process: Option<(Port, u64)>,
+        process: Option<(Port, News)>,
     ) {
         let port = process.map(|(port, _)| port);
         for id in self.core.operations_with(index, port) {
@@ -173,7 +172,7 @@ impl Nic {
             match process {
                 None => protocols.lost(&mut cx, id),
                 Some(_) if failed => {}
-                Some((_, before)) if protocols.outlives(&mut cx, id, before) => {}
+                Some((_, news)) if protocols.outlives(&mut cx, id, news) => {}
                 Some(_) => protocols.fail(&mut cx, id, Status::PeerGone),
             }
         }
@@ -187,8 +186,9 @@ impl Nic {
         host: &H,
         index: PeerIndex,
         port: Port,
-        before: u64,
+        news: News,
     ) {
+        let before = news.number;
         for process in self.core.processes() {
             let responses = &mut process.responses;
             responses.retain(|request| !request.is_request_of(index, port, before));
@@ -204,7 +204,7 @@ impl Nic {
         });
         let (protocols, mut cx) = self.parts(now, host);
         protocols.ended(&mut cx, Ended::PeerProcess(index, port, before));
-        self.lose_operations(now, host, index, Some((port, before)));
+        self.lose_operations(now, host, index, Some((port, news)));
     }
 
     /// There is no route to a peer: this side ends the session, and the peer leaves.

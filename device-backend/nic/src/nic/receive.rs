@@ -17,7 +17,7 @@ use crate::core::{Fault, PageRange, Pending, Waiter};
 use crate::env::{Host, HostMemory, Payload, Time};
 use crate::frame::{Arrival, Sampled, StoredFrame};
 use crate::ids::{FaultNumber, OperationId, PeerIndex};
-use crate::protocols::{self, Protocols, Received};
+use crate::protocols::{self, News, Protocols, Received};
 use crate::trace::What;
 use crate::transport::{self, End, Opened};
 
@@ -513,7 +513,11 @@ impl Nic {
     #[cold]
     fn peer_process_gone<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex, frame: &Frame) {
         let port = Port(frame.envelope.source_port.get());
-        self.forget_peer_process(now, host, index, port, frame.envelope.sequence.get());
+        let news = News {
+            number: frame.envelope.sequence.get(),
+            heard: frame.body::<ProcessGone>().heard.get(),
+        };
+        self.forget_peer_process(now, host, index, port, news);
     }
 }
 

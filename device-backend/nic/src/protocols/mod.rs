@@ -44,7 +44,7 @@ use crate::stages::Kind;
 use crate::table::Table;
 
 use protocol::Listed;
-pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
+pub(crate) use protocol::{Context, Ended, News, Outgoing, Protocol, Received, Source, Turn};
 
 /// The list: hands every protocol, as `field: Type`, to the macro `$then`, behind its arguments.
 /// The place in the list is the number of the protocol ([`ProtocolId`]).
@@ -481,11 +481,11 @@ impl Protocols {
         &mut self,
         cx: &mut Context<'_, H>,
         id: OperationId,
-        before: u64,
+        news: News,
     ) -> bool {
         let operation = cx.core.operation(id);
         operation.is_some_and(
-            |operation| dispatch!(self, operation.protocol, p => p.outlives(id, before), false),
+            |operation| dispatch!(self, operation.protocol, p => p.outlives(id, news), false),
         )
     }
 

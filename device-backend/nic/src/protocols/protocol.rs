@@ -266,6 +266,23 @@ pub(crate) enum Ended {
     PeerProcess(PeerIndex, Port, u64),
 }
 
+/// News of a peer: a process has ended. It may come late.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct News {
+    /// Sequence number of the frame that brings it. Frames of the next process have larger ones.
+    pub(crate) number: u64,
+    /// No frame of this node above this number had arrived when the process ended.
+    pub(crate) heard: u64,
+}
+
+impl News {
+    /// Those of the own node, which are never late.
+    pub(crate) const OWN: News = News {
+        number: u64::MAX,
+        heard: u64::MAX,
+    };
+}
+
 /// What the list of protocols says of each.
 pub(crate) trait Listed {
     /// Its place in the list.
@@ -448,9 +465,9 @@ pub(crate) trait Protocol: Listed {
     /// Gives an operation up whose peer is gone: no answer will come.
     fn lost<H: Host>(&mut self, _cx: &mut Context<'_, H>, _id: OperationId) {}
 
-    /// Returns true if an operation was issued when its process could know of a successor of the
-    /// process on the port that it names, of which the frame of that number says that it has ended.
-    fn outlives(&mut self, _id: OperationId, _before: u64) -> bool {
+    /// Returns true if an operation is none of the process that has ended, but of a later one on the port
+    /// that it names.
+    fn outlives(&mut self, _id: OperationId, _news: News) -> bool {
         false
     }
 

@@ -52,7 +52,7 @@ use blocked::Unblocked;
 pub(crate) use blocked::Window;
 use gone::Unreached;
 use peer_table::PeerTable;
-use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
+use qnic_abi::wire::{kind, Class, Envelope, Frame, ProcessGone};
 use qnic_abi::{NodeId, Port};
 use qnic_shared::timing::TimerWheel;
 use reliable::Alarm;
@@ -308,14 +308,27 @@ impl Transport {
         self.peers[index].control.len() < CONTROL_LIMIT
     }
 
-    /// Tells a peer that the process on a port has ended, unless a frame waits that says
-    /// so: whatever has been sent since waits behind it. So there are as many such frames as
-    /// ports at most, 8 MiB for a peer that takes none.
+    /// Tells a peer that the process on a port has ended. If a frame waits that says so of the one
+    /// before it, that frame says it of both: whatever has been sent since waits behind it. So there are
+    /// as many such frames as ports at most, 8 MiB for a peer that takes none.
     pub(crate) fn send_process_gone(&mut self, index: PeerIndex, port: Port) {
-        if self.peers[index].gone.insert(port.0) {
-            let mut gone = Frame::new::<ProcessGone>(&Empty);
+        let peer = &mut self.peers[index];
+        let body = ProcessGone {
+            heard: peer.receive.highest().into(),
+        };
+        if peer.gone.insert(port.0) {
+            let mut gone = Frame::new(&body);
             gone.envelope.source_port = port.0.into();
-            self.send_control(index, gone);
+            return self.send_control(index, gone);
+        }
+        let is_its = |frame: &&mut Frame| {
+            let Envelope {
+                kind, source_port, ..
+            } = frame.envelope;
+            kind == kind::PROCESS_GONE && source_port.get() == port.0
+        };
+        if let Some(gone) = peer.control.iter_mut().find(is_its) {
+            gone.set_body(&body);
         }
     }
 

@@ -318,7 +318,7 @@ mod tests {
     fn sent(channels: &[Channel]) -> Packets {
         let (mut packets, mut timers) = (Packets::default(), TimerWheel::new());
         for (sequence, channel) in (1..).zip(channels) {
-            let mut frame = Frame::new(&Empty::<{ kind::PROCESS_GONE }>);
+            let mut frame = Frame::new(&Empty::<{ kind::GOODBYE }>);
             frame.envelope.sequence = sequence.into();
             let payload = match channel {
                 Priority => Payload::<Memory>::None,

@@ -76,6 +76,11 @@ impl ReceiveWindow {
         self.received
     }
 
+    /// The highest number that has arrived.
+    pub(crate) fn highest(&self) -> u64 {
+        self.received.max(self.ahead_end)
+    }
+
     /// Everything up to this number is delivered.
     #[inline]
     pub(crate) fn delivered(&self) -> u64 {

@@ -67,7 +67,7 @@ use qnic_abi::message::{
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, SegmentId, Status, VniId, PAGE_SIZE};
 
-use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
+use super::protocol::{Context, Ended, News, Outgoing, Protocol, Received, Turn};
 use crate::budget::Budget;
 use crate::config::Limits;
 use crate::core::{Fetched, PerProcess, Subject};
@@ -308,8 +308,8 @@ impl Protocol for Messages {
         self.sends.lost(cx, id);
     }
 
-    fn outlives(&mut self, id: OperationId, before: u64) -> bool {
-        self.sends.outlives(id, before)
+    fn outlives(&mut self, id: OperationId, news: News) -> bool {
+        self.sends.outlives(id, news)
     }
 
     fn uses_segment(&mut self, id: OperationId, segment: SegmentId) -> bool {

@@ -37,7 +37,7 @@ pub(super) struct Sending {
     pub(super) in_flight: u32,
     /// Most of them.
     pub(super) limit: u32,
-    /// A frame of this number of its destination had arrived when it was issued.
+    /// The number of a frame of its destination: its permit, or one that had arrived when it was issued.
     pub(super) newest: u64,
     pub(super) inline: [u64; INLINE_WORDS],
 }

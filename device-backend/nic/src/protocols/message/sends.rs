@@ -33,7 +33,7 @@ use crate::core::{Core, PerProcess, OPERATION_SLOTS};
 use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::{OperationId, PeerIndex};
-use crate::protocols::protocol::Ends;
+use crate::protocols::protocol::{Ends, News};
 
 /// The messages that one process sends, by slot of their operation.
 #[derive(Debug, Default)]
@@ -466,6 +466,7 @@ impl PerProcess<Sends> {
         sending.receive = body.receive.get();
         sending.allowed = body.length.get();
         sending.page_offset = body.page_offset.get().into();
+        sending.newest = arrival.frame.envelope.sequence.get();
         sends.set_state(id, State::Permitted);
         sends.update(cx, id);
     }
@@ -506,11 +507,17 @@ impl PerProcess<Sends> {
         }
     }
 
-    /// Returns true if the process that it goes to had been heard of when it was issued, and the frame of
-    /// that number says that another one had ended there before.
-    pub(super) fn outlives(&mut self, id: OperationId, before: u64) -> bool {
+    /// Returns true if a message goes to a later process than the one that has ended: that was heard of
+    /// when the message was issued, has permitted it, or was there when its frame came.
+    pub(super) fn outlives(&mut self, id: OperationId, news: News) -> bool {
         let sending = self.get(id.vni()).and_then(|sends| sends.get(id));
-        sending.is_some_and(|sending| sending.newest > before)
+        sending.is_some_and(|sending| {
+            let came_later = match sending.state {
+                State::Eager(number) | State::Requested(number) => number > news.heard,
+                State::Unsent | State::Permitted | State::Failed => false,
+            };
+            came_later || sending.newest > news.number
+        })
     }
 
     pub(super) fn uses_segment(&mut self, id: OperationId, segment: SegmentId) -> bool {
