@@ -10,8 +10,15 @@
 //! | [`kind::MULTICAST`] | Windowed | neighbour in the tree, towards the source | [`Multicast`] | a part of the ranks and the bytes |
 //! | [`kind::MULTICAST_TAKEN`] | Windowed | neighbour in the tree, away from it | [`MulticastTaken`] | none |
 //!
-//! The ranks of a message, [`U16`] each, and its bytes are one row, which is cut into parts of the
-//! length that the group has agreed on ([`crate::collective::is_part_length`]).
+//! The ranks of a message, [`U16`] each, and its bytes are one row. A row is one piece, or, beyond what
+//! [`kept_bytes`] allows, several of [`piece_bytes`] each. A piece is cut into parts of the length that
+//! the group has agreed on ([`crate::collective::is_part_length`]).
+//!
+//! ```text
+//!   row      │ ranks │ bytes                                          │
+//!   pieces   ├───────────────┼───────────────┼───────────────┼────────┤    members take one after the other
+//!   parts    ├───┼───┼───┼───┼───┼───┼───┼───┼───┼───┼───┼───┼───┼────┤    a frame each
+//! ```
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -23,24 +30,38 @@ use crate::wire::Body;
 /// The opcode.
 pub const OPCODE: u8 = 11;
 
-/// Most bytes of a multicast in a group of few members.
-pub const MAX_BYTES: u32 = 64 << 10;
+/// Most bytes of a multicast.
+pub const MAX_BYTES: u32 = 1 << 31;
+
+/// Most bytes of a multicast in one piece, in a group of few members.
+pub const MAX_KEPT_BYTES: u32 = 64 << 10;
 
 /// Most ranks that a command can name, with their count in front of them.
 pub const MAX_RANKS: usize = INLINE_CAPACITY / 2 - 1;
 
-/// Most bytes of a multicast in a group of that size: a NIC keeps so many of each member, if they
-/// are not received.
-pub const fn max_bytes(size: u32) -> u32 {
+/// Bytes that a NIC keeps of each member of a group of that size, if they are not received. A longer
+/// multicast has several pieces.
+pub const fn kept_bytes(size: u32) -> u32 {
     let share = (8 << 20) / if size == 0 { 1 } else { size };
-    if share < MAX_BYTES {
+    if share < MAX_KEPT_BYTES {
         share
     } else {
-        MAX_BYTES
+        MAX_KEPT_BYTES
     }
 }
 
-const _: () = assert!(max_bytes(MAX_MEMBERS) == 2048);
+/// Bytes of each piece of a multicast of that length but the last one, ranks counted.
+pub const fn piece_bytes(size: u32, length: u32) -> u64 {
+    let kept = kept_bytes(size);
+    if length > kept {
+        kept as u64 / 4
+    } else {
+        kept as u64 + 2 * MAX_RANKS as u64
+    }
+}
+
+// The ranks are in the first piece.
+const _: () = assert!(piece_bytes(MAX_MEMBERS, MAX_BYTES) > 2 * MAX_RANKS as u64);
 
 /// Kinds of frames.
 pub mod kind {
@@ -61,6 +82,18 @@ bitflags! {
         const RANKS = 2;
         /// The bytes stand in the entry, behind the ranks; the local fields are zero.
         const SHORT = 4;
+    }
+}
+
+bitflags! {
+    /// Modifiers of a [`Multicast`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct PartFlags: u8 {
+        /// The untagged space: the tag is zero.
+        const UNTAGGED = 1;
+        /// No more of this message comes: its memory cannot be read on. The part has no bytes, and stands
+        /// where a piece begins that is not the first.
+        const GIVEN_UP = 2;
     }
 }
 
@@ -102,7 +135,7 @@ layouts! {
         pub endpoint: u8,
         /// [`MulticastFlags`].
         pub flags: u8,
-        /// Bytes of the message, up to [`max_bytes`] of the group.
+        /// Bytes of the message, up to [`MAX_BYTES`].
         pub length: U32,
     }
 
@@ -141,14 +174,14 @@ layouts! {
         pub port: U16,
         /// As in the command.
         pub endpoint: u8,
-        /// [`MulticastFlags::UNTAGGED`], or nothing.
+        /// [`PartFlags`].
         pub flags: u8,
         /// Zero.
         pub reserved: U16,
     }
 
-    /// Body of [`kind::MULTICAST_TAKEN`]: so many messages of a source were received or staged at all
-    /// members on this side of the tree.
+    /// Body of [`kind::MULTICAST_TAKEN`]: so many pieces of messages of a source were received or staged
+    /// at all members on this side of the tree.
     ///
     /// ```text
     ///      0                 4                 8
@@ -162,7 +195,7 @@ layouts! {
         pub number: U64,
         /// Rank of the source.
         pub rank: U32,
-        /// Messages, since the group has begun; wraps.
+        /// Pieces, since the group has begun; wraps.
         pub count: U32,
         /// Node of the group's home.
         pub home: U16,
@@ -189,7 +222,7 @@ impl Body for Multicast {
 
     fn is_valid(&self) -> bool {
         self.reserved.get() == 0
-            && self.flags & !MulticastFlags::UNTAGGED.bits() == 0
+            && PartFlags::from_bits(self.flags).is_some()
             && u16::from(self.endpoint) < crate::message::ENDPOINTS
             && self.rank.get() < MAX_MEMBERS
             && usize::from(self.ranks.get()) <= MAX_RANKS

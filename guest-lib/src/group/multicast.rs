@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use qnic_abi::command::{CommandBody, INLINE_CAPACITY};
 use qnic_abi::host_area::CompletionEntry;
-use qnic_abi::multicast::{max_bytes, MulticastCommand, MulticastFlags, MAX_RANKS};
+use qnic_abi::multicast::{MulticastCommand, MulticastFlags, MAX_BYTES, MAX_RANKS};
 use qnic_abi::{NodeId, Port, Status};
 
 use super::Group;
@@ -25,8 +25,11 @@ use crate::rdma::transfer::Local;
 use crate::rdma::Source;
 
 impl Group<'_> {
-    /// A message to all other members, or to [some](Multicast::to) of them. Receives whose pattern takes
-    /// this process and this tag take it.
+    /// A message to all other members, or to [some](Multicast::to) of them, 2 GiB at most. Receives whose
+    /// pattern takes this process and this tag take it.
+    ///
+    /// Of a message of more than 64 KiB the NICs keep that much, and a member that has no room for all of
+    /// it gets it piece by piece into its receive. So it ends when all have received it.
     ///
     /// ```no_run
     /// # use qnic::group::Group;
@@ -50,11 +53,6 @@ impl Group<'_> {
             ranks: None,
             timeout: None,
         }
-    }
-
-    /// Most bytes of a multicast in this group: 64 KiB, and less if it has more than 128 members.
-    pub fn multicast_max(&self) -> usize {
-        max_bytes(self.size()) as usize
     }
 }
 
@@ -114,7 +112,7 @@ impl<'b> Multicast<'b> {
             })
     }
 
-    /// Sends, and waits until it was received, or staged, at all members that it is for.
+    /// Sends, and waits until it was received, or staged as a whole, at all members that it is for.
     ///
     /// # Errors
     /// [`TimedOut`](crate::Error::TimedOut): if it has begun, it goes on, and may arrive; its source must
@@ -146,11 +144,10 @@ impl<'b> Multicast<'b> {
                 range.length
             }
         };
-        if length > u64::from(max_bytes(self.size)) {
-            let message =
-                "the message is longer than `multicast_max` of its group: give it to all \
-                           with `broadcast`, or in pieces";
-            return Err(Error::BadCollective(message));
+        if length > u64::from(MAX_BYTES) {
+            return Err(Error::BadCollective(
+                "a multicast has 2 GiB at most: send it in pieces, or to all with `broadcast`",
+            ));
         }
         command.length = (length as u32).into();
         command.header.inline_length = used as u8;

@@ -329,8 +329,9 @@ fn take(party: &Party, pattern: &Pattern, at: usize, length: usize) -> (NodeId, 
 #[test]
 fn members_receive_what_is_sent_to_all_and_to_some() {
     for cluster in [Cluster::new(3), Cluster::on_bad_links(3, 5.0)] {
-        let parties = parties(&cluster, 3, 128 << 10);
-        let long = pattern(5, 60_000);
+        let parties = parties(&cluster, 3, 6 << 20);
+        // It is longer than all that can be staged.
+        let long = pattern(5, 5 << 20);
         let got = together(&parties, 3, |party, group| {
             let any = |tag| Pattern::tagged(Source::Any, Tag(tag));
             let mut got = Vec::new();
@@ -352,7 +353,7 @@ fn members_receive_what_is_sent_to_all_and_to_some() {
                 for _ in 0..20 {
                     got.push(take(party, &any(1), 0, 100));
                 }
-                got.push(take(party, &any(2), 7, 100 << 10));
+                got.push(take(party, &any(2), 7, long.len() + 9));
                 if [0, 5].contains(&group.rank()) {
                     got.push(take(party, &any(3), 0, 100));
                 }
@@ -380,7 +381,7 @@ fn multicasts_wait_for_a_member_that_receives_nothing() {
     let cluster = Cluster::new(2);
     let parties = parties(&cluster, 1, 128 << 10);
     let result = together(&parties, 4, |party, group| {
-        let max = group.multicast_max();
+        let max = 64 << 10;
         let barrier = || group.barrier().timeout(SOON).wait().unwrap();
         if group.rank() == 1 {
             barrier();
@@ -398,9 +399,6 @@ fn multicasts_wait_for_a_member_that_receives_nothing() {
         }
         let part = || party.memory.part(0, max);
         let errors = [
-            group
-                .multicast(Tag(9), party.memory.part(0, max + 1))
-                .wait(),
             group.multicast(Tag(9), b"x").to(&[]).wait(),
             group.multicast(Tag(9), b"x").to(&[2]).wait(),
             group.multicast(Tag(9), b"x").to(&[1; 64]).wait(),

@@ -92,8 +92,8 @@ pub(crate) fn what_waits_for_a_silent_node_ends(
     Ok(())
 }
 
-/// A multicast, for which the budget has room beside that of messages.
-const LETTER: u64 = qnic_abi::multicast::MAX_BYTES as u64 + 256;
+/// A multicast of one piece, for which the budget has room beside that of messages.
+const LETTER: u64 = qnic_abi::multicast::MAX_KEPT_BYTES as u64 + 256;
 
 /// Bytes that a message counts at most in staging memory: a page, and what is kept beside it.
 const STAGED: u64 = 4096 + 256;

@@ -18,6 +18,9 @@ impl Protocols {
 
     #[cold]
     fn deliver<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        for group in self.collectives.take_ended() {
+            self.messages.group_ended(cx, group);
+        }
         let mut processes = self.collectives.take_arrived();
         processes.extend(self.messages.take_openings());
         for vni in processes {

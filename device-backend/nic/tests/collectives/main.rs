@@ -2,6 +2,7 @@
 
 mod farewell;
 mod groups;
+mod long_multicasts;
 mod multicasts;
 mod operations;
 mod party;

@@ -1,7 +1,7 @@
 //! Messages to all members of a group, and to some of them, which ordinary receives take (Q3, Q15).
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
-use qnic_abi::multicast::{max_bytes, MAX_RANKS};
+use qnic_abi::multicast::{kept_bytes, MAX_RANKS};
 use qnic_abi::Status;
 use qnic_nic::testing::{scarce, scarce_nets, LossyWire, Net, Party, PAGE};
 use qnic_nic::Limits;
@@ -9,7 +9,7 @@ use qnic_nic::Limits;
 use crate::party::*;
 
 /// Handle, tag, immediate data, length and source of each message that was received.
-type Got = (u64, u64, u64, u64, (u16, u16));
+pub(crate) type Got = (u64, u64, u64, u64, (u16, u16));
 
 fn got(entries: &[CompletionEntry]) -> Vec<Got> {
     let got = |entry: &CompletionEntry| {
@@ -29,7 +29,7 @@ fn got(entries: &[CompletionEntry]) -> Vec<Got> {
 
 /// No NIC keeps anything of a multicast.
 #[track_caller]
-fn assert_nothing_waits(net: &Net) {
+pub(crate) fn assert_nothing_waits(net: &Net) {
     net.run();
     for node in &net.cluster().nodes {
         for budget in node.nic.budgets() {
@@ -45,7 +45,7 @@ fn assert_nothing_waits(net: &Net) {
     }
 }
 
-fn received(party: &Party) -> Vec<Got> {
+pub(crate) fn received(party: &Party) -> Vec<Got> {
     got(&party.completions_of(CompletionKind::Receive))
 }
 
@@ -451,14 +451,14 @@ fn a_multicast_takes_the_depth_of_its_tree() {
 }
 
 #[test]
-fn the_longest_multicast_and_the_longest_list_are_taken() {
+fn the_longest_list_is_taken_with_the_longest_multicast_of_one_piece() {
     let net = Net::new(2, 512, 8, &Limits::default());
     let members = [net.party(0, 1), net.party(1, 1)];
     let groups = form(&net, &members, 1);
-    let bytes = members[0].fill(0, u64::from(max_bytes(2)), 5);
+    let bytes = members[0].fill(0, u64::from(kept_bytes(2)), 5);
     let ranks = [1u16; MAX_RANKS];
     let send = members[0].multicast(1, groups[0], 1).ranks(&ranks);
-    send.bytes(0, max_bytes(2)).run();
+    send.bytes(0, kept_bytes(2)).run();
     assert_eq!(called(&members[0]), done(1));
     members[1].receive(1).bytes(0, 64 << 10).run();
     assert_eq!(received(&members[1]).len(), 1);

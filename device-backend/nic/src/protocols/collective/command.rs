@@ -145,14 +145,14 @@ pub(super) struct Send {
 }
 
 impl Send {
-    /// Bytes of its ranks and of the message.
-    pub(super) fn row(&self) -> u64 {
-        2 * u64::from(self.ranks) + u64::from(self.length)
+    /// The ranks, two bytes each.
+    pub(super) fn list(&self) -> &[u8] {
+        &self.inline[..2 * usize::from(self.ranks)]
     }
 
     /// Where in memory a byte of the row is.
-    pub(super) fn address(&self, place: usize) -> u64 {
-        self.local.address + place as u64 - 2 * u64::from(self.ranks)
+    pub(super) fn address(&self, place: u64) -> u64 {
+        self.local.address + place - 2 * u64::from(self.ranks)
     }
 }
 

@@ -120,6 +120,7 @@ impl Collectives {
             let mut finished = Vec::new();
             group.end(end, &mut finished);
             Self::fail_sends(cx, group, end);
+            self.mail.group_ended(id);
             let frame = end_frame(id, end);
             let own = cx.core.geometry.node.0;
             // A home that has not started it tells the others. They are told from here all the same:

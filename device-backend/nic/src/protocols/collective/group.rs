@@ -6,10 +6,11 @@ use qnic_abi::collective::COLLECTIVES;
 use qnic_abi::{Status, VniId};
 
 use super::command::{Call, Name};
-use super::multicast::{window, Here, Multicasts};
+use super::multicast::{Here, Multicasts};
 use super::outbox::Outbox;
 use super::place::{GroupId, Member, Relatives};
 use super::running::{Missing, Progress, Running, Seek, Stop};
+use super::streams::window;
 use super::Context;
 use crate::env::{Host, Time};
 

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
-use qnic_abi::multicast::{max_bytes, Multicast, MulticastTaken};
+use qnic_abi::multicast::{Multicast, MulticastTaken};
 use qnic_abi::{Status, VniId};
 
 use super::command::{Name, Send};
@@ -28,6 +28,8 @@ pub(super) struct Mail {
     streams: BTreeMap<VniId, BTreeSet<(GroupId, u32)>>,
     /// Processes for which something has come.
     arrived: BTreeSet<VniId>,
+    /// Groups that have ended: home and number.
+    ended: Vec<(u16, u64)>,
 }
 
 impl Mail {
@@ -35,6 +37,11 @@ impl Mail {
     fn put(&mut self, vni: VniId, stream: (GroupId, u32)) {
         self.streams.entry(vni).or_default().insert(stream);
         self.arrived.insert(vni);
+    }
+
+    /// A group has ended: no more comes of what has begun.
+    pub(super) fn group_ended(&mut self, id: GroupId) {
+        self.ended.push((id.home, id.number));
     }
 
     /// A process has ended.
@@ -45,10 +52,15 @@ impl Mail {
 }
 
 impl Collectives {
-    /// Returns true if a message has come for a process.
+    /// Returns true if a message has come for a process, or will not come.
     #[inline]
     pub(in super::super) fn has_mail(&self) -> bool {
-        !self.mail.arrived.is_empty()
+        !self.mail.arrived.is_empty() || !self.mail.ended.is_empty()
+    }
+
+    /// Home and number of the groups that have ended.
+    pub(in super::super) fn take_ended(&mut self) -> Vec<(u16, u64)> {
+        std::mem::take(&mut self.mail.ended)
     }
 
     /// The processes for which messages have come.
@@ -97,11 +109,10 @@ impl Collectives {
         if let Some(end) = group.ended {
             return Err(end);
         }
-        if send.length > max_bytes(group.size) {
-            return Err(refused(Status::BadLength));
-        }
-        let ranks = send.inline[..2 * usize::from(send.ranks)].chunks_exact(2);
-        let mut ranks = ranks.map(|it| u32::from(u16::from_le_bytes([it[0], it[1]])));
+        let mut ranks = send
+            .list()
+            .chunks_exact(2)
+            .map(|it| u32::from(u16::from_le_bytes([it[0], it[1]])));
         if ranks.any(|rank| rank >= group.size) {
             return Err(refused(Status::Malformed));
         }
@@ -149,8 +160,9 @@ impl Collectives {
         vni: VniId,
         failed: Option<Status>,
     ) {
-        let group = self.groups.get_mut(&id);
-        let sent = group.and_then(|group| group.multicasts.pages_came(rank, failed.is_some()));
+        let (group, outbox) = (self.groups.get_mut(&id), &mut self.outbox);
+        let sent =
+            group.and_then(|group| group.multicasts.pages_came(rank, failed.is_some(), outbox));
         if let Some((sent, status)) = sent.zip(failed) {
             let (who, status) = (Self::name_of(cx, vni), status.for_owner());
             Self::complete_send(cx, vni, sent, Some(End { status, who }));
@@ -283,8 +295,8 @@ impl Collectives {
         };
         let (multicasts, here) = group.multicasts();
         let sent = multicasts.settle(here, rank, &mut self.outbox);
-        let vni = here.members.iter().find(|member| member.rank == rank);
-        if let Some(vni) = vni.map(|member| member.vni).filter(|_| !sent.is_empty()) {
+        let member = here.members.iter().find(|member| member.rank == rank);
+        if let Some((vni, sent)) = member.map(|member| member.vni).zip(sent) {
             for sent in sent {
                 Self::complete_send(cx, vni, sent, None);
             }

@@ -20,7 +20,7 @@
 //! | `frames` | what frames of other NICs do to a group, and what they belong to in a trace |
 //! | `endings` | how groups end, and calls with them |
 //! | `seek` | which member is missing when the time of a call is over |
-//! | `multicast`, `letters` | messages to members of a group, and their way to the inboxes |
+//! | `multicast`, `streams`, `letters` | messages to members of a group, those of one source, and their way to the inboxes |
 //! | `outbox` | frames that are to be sent |
 //!
 //! # Invariants
@@ -43,6 +43,7 @@ mod place;
 mod reduction;
 mod running;
 mod seek;
+mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
 

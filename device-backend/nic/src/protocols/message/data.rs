@@ -126,14 +126,24 @@ impl Messages {
         if offset % PAGE_SIZE as u64 != u64::from(body.page_offset.get()) {
             return Some(Err(Status::BadAddress));
         }
-        let is_last = match self.go_straight(cx, number, offset, &arrival.payload) {
-            true => self.staging.come(number, length),
-            false => self.staging.fill(number, offset as usize, &arrival.payload),
-        };
-        if is_last {
+        if self.bytes_come(cx, number, offset, &arrival.payload) {
             self.staged(cx, number);
         }
         Some(Ok(()))
+    }
+
+    /// Bytes of a message come that is staged. Returns true if they were the last.
+    pub(super) fn bytes_come<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        number: u64,
+        offset: u64,
+        payload: &Payload<'_, H::Memory>,
+    ) -> bool {
+        match self.go_straight(cx, number, offset, payload) {
+            true => self.staging.come(number, payload.len()),
+            false => self.staging.fill(number, offset as usize, payload),
+        }
     }
 
     /// Copies data of a message that is staged into the pages of its receive, which has come
@@ -183,7 +193,7 @@ impl Messages {
     }
 
     /// All bytes of a message have come into staging memory.
-    fn staged<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64) {
+    pub(super) fn staged<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64) {
         match self.staging.get(number).map(|message| message.place) {
             Some(Place::Landing(_)) => self.proceed(cx, number),
             Some(Place::Discarded) => drop(self.staging.remove(number)),

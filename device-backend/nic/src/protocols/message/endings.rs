@@ -33,7 +33,12 @@ impl Messages {
     }
 
     /// Forgets a message of which no more comes.
-    fn drop_message<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64, status: Status) {
+    pub(super) fn drop_message<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        number: u64,
+        status: Status,
+    ) {
         let Some(message) = self.staging.remove(number) else {
             return;
         };
@@ -69,7 +74,7 @@ impl Messages {
     ) {
         let lost = |message: &Arrived| {
             let header = &message.header;
-            !message.is_staged()
+            message.is_awaited()
                 && header.peer == peer
                 && header.source.port == port.0
                 && header.sequence < before
@@ -91,7 +96,7 @@ impl Messages {
             self.staging.remove(number);
         }
         self.staging.forget_skipped(peer, u64::MAX);
-        let lost = |message: &Arrived| message.header.peer == peer && !message.is_staged();
+        let lost = |message: &Arrived| message.header.peer == peer && message.is_awaited();
         for number in self.staging.select(lost) {
             self.drop_message(cx, number, Status::PeerGone);
         }

@@ -20,7 +20,7 @@
 //! | [`matching`] | which receive takes which message |
 //! | `probe` | probes, and what they claim |
 //! | `receive`, `data`, `endings` | messages at their destination |
-//! | `letters` | messages to members of a group, which have come as a whole |
+//! | `letters` | messages to members of a group, piece by piece |
 //! | `staging`, `room` | messages that have arrived and are not done; their memory, and its shares |
 //!
 //! # Invariants
@@ -77,8 +77,9 @@ use crate::ids::OperationId;
 use crate::stages::Kind;
 use command::Command;
 use inbox::Inbox;
+use letters::Begun;
 use sends::Sends;
-use staging::Staging;
+use staging::{Bytes, Staging};
 
 /// State of the protocol.
 #[derive(Debug, Default)]
@@ -86,6 +87,8 @@ pub(super) struct Messages {
     sends: PerProcess<Sends>,
     inboxes: PerProcess<Inbox>,
     staging: Staging,
+    /// Messages of groups of which pieces are to come, by number.
+    begun: Begun,
     /// Number of the receive or probe that was posted last.
     last_receive: u64,
     /// Processes with messages that are held back.
@@ -267,17 +270,19 @@ impl Protocol for Messages {
     fn resume<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
-        _vni: VniId,
+        vni: VniId,
         job: u64,
         failed: Option<Status>,
     ) {
-        // While its bytes come, it only knows that pages were asked for: it asks again when all are here.
-        let message = self.staging.get(job);
-        let is_staged = message.is_some_and(|message| message.is_staged());
-        match failed {
-            _ if !is_staged => {}
-            None => self.proceed(cx, job),
-            Some(status) => self.end_landing(cx, job, status.for_owner()),
+        let Some(message) = self.staging.get(job) else {
+            return;
+        };
+        match (&message.bytes, failed) {
+            // It only knows that pages were asked for: it asks again when all bytes are here.
+            (Bytes::Coming(..) | Bytes::AtSource, _) => {}
+            (Bytes::AtGroup, None) => self.staging.openings.open(vni),
+            (Bytes::Staged(_), None) => self.proceed(cx, job),
+            (_, Some(status)) => self.end_landing(cx, job, status.for_owner()),
         }
     }
 

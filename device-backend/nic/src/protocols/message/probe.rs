@@ -191,6 +191,10 @@ impl Messages {
         match message.bytes {
             // Its source has permission for all of it.
             Bytes::Coming(..) => return self.staging.set_place(number, Place::Discarded),
+            Bytes::AtGroup => {
+                self.staging.openings.open(header.vni);
+                return self.staging.set_place(number, Place::Discarded);
+            }
             Bytes::AtSource => permit(cx, &header, number, 0, 0),
             Bytes::Staged(_) => {}
         }

@@ -180,14 +180,15 @@ impl Messages {
         let Some(message) = self.staging.get(number) else {
             return;
         };
+        let header = message.header;
         match message.bytes {
             Bytes::Staged(_) => return self.proceed(cx, number),
             // It goes on when all bytes are there: those that have come are copied then, and those
             // that come from now on go straight to its pages.
             Bytes::Coming(..) => return,
+            Bytes::AtGroup => return self.staging.openings.open(header.vni),
             Bytes::AtSource => {}
         }
-        let header = message.header;
         self.staging.wants_no_room(number);
         let inbox = self.inboxes.get_or_insert(header.vni);
         let (address, _) = inbox.at(&landing.memory, landing.offset);
@@ -289,6 +290,7 @@ impl Messages {
                 true => body.length.get(),
                 false => arrival.body::<MessageRequest>().packet_length.get().into(),
             },
+            of_group: false,
         };
         if early {
             let number = self.staging.next_number();

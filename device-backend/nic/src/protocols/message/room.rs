@@ -26,14 +26,14 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use qnic_abi::multicast::MAX_BYTES;
+use qnic_abi::multicast::MAX_KEPT_BYTES;
 use qnic_abi::VniId;
 
 use super::command::Name;
 use crate::config::{Limits, STAGED_OVERHEAD};
 
 /// By how much a letter may exceed a pool ([`Room::may_overflow`]).
-pub(super) const LETTER: u32 = MAX_BYTES + STAGED_OVERHEAD;
+pub(super) const LETTER: u32 = MAX_KEPT_BYTES + STAGED_OVERHEAD;
 
 /// What one process sends to another one here.
 pub(super) type Flow = (VniId, Name);

@@ -11,7 +11,8 @@
 //! | Discarded | the rest of its bytes | | yes | |
 //!
 //! Bytes that are staged, or may come, take [`Room`]. Messages that are not staged as a whole are
-//! bounded for each node, as each belongs to an operation that runs there.
+//! bounded for each node, as each belongs to an operation that runs there. A message to members of a
+//! group belongs to none, so it takes room, also if its bytes stay with the group.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -74,12 +75,16 @@ pub(super) struct Header {
     pub(super) length: u64,
     /// Most bytes of it that a frame brings (Q11).
     pub(super) packet_length: u64,
+    /// Its group brings it: peer, sequence and operation say nothing.
+    pub(super) of_group: bool,
 }
 
 /// Where the bytes of a message are.
 #[derive(Debug)]
 pub(super) enum Bytes {
     AtSource,
+    /// With its group, which offers the next piece until the receive has taken it.
+    AtGroup,
     /// So many of them have come neither into this staging memory nor straight to their receive.
     Coming(Box<[u8]>, usize),
     Staged(Box<[u8]>),
@@ -114,6 +119,11 @@ impl Arrived {
         matches!(self.bytes, Bytes::Staged(_))
     }
 
+    /// Returns true if bytes are missing that an operation of its source sends.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.is_staged() && !self.header.of_group
+    }
+
     fn flow(&self) -> Flow {
         (self.header.vni, self.header.source)
     }
@@ -122,6 +132,7 @@ impl Arrived {
     fn memory(&self) -> Option<usize> {
         match &self.bytes {
             Bytes::AtSource => None,
+            Bytes::AtGroup => Some(0),
             Bytes::Coming(bytes, _) | Bytes::Staged(bytes) => Some(bytes.len()),
         }
     }
@@ -130,7 +141,7 @@ impl Arrived {
 /// Use by one node or process.
 #[derive(Debug, Default, Clone, Copy)]
 struct Usage {
-    /// Those that are not staged as a whole.
+    /// Those of which an operation still sends bytes.
     envelopes: u32,
     messages: u32,
 }
@@ -139,7 +150,7 @@ struct Usage {
 #[derive(Debug, Default)]
 pub(super) struct Staging {
     messages: HashMap<u64, Box<Arrived>, RandomState>,
-    /// Those that are not staged as a whole, by peer and operation.
+    /// Those of which an operation still sends bytes, by peer and operation.
     operations: BTreeMap<(PeerIndex, u64), u64>,
     /// Those that are early, by peer and the number that they wait for.
     followers: BTreeMap<(PeerIndex, u64), u64>,
@@ -248,7 +259,9 @@ impl Staging {
         }
         message.bytes = Bytes::Staged(std::mem::take(bytes));
         let header = message.header;
-        self.uncount_envelope(&header);
+        if !header.of_group {
+            self.uncount_envelope(&header);
+        }
         true
     }
 
@@ -276,7 +289,7 @@ impl Staging {
         let key = (header.peer, header.operation);
         let node = self.nodes.entry(header.source.node).or_default();
         let process = self.processes.entry(header.vni.0).or_default();
-        let bare = !message.is_staged();
+        let bare = message.is_awaited();
         if bare && node.envelopes >= limits.envelopes_per_peer {
             self.sweep(header.source.node, header.vni.0);
             return Err(Status::Exhausted);
@@ -334,7 +347,7 @@ impl Staging {
         self.openings.open(header.vni);
         let usages = [self.nodes.get_mut(&node), self.processes.get_mut(&process)];
         for usage in usages.into_iter().flatten() {
-            usage.envelopes -= u32::from(!message.is_staged());
+            usage.envelopes -= u32::from(message.is_awaited());
             usage.messages -= 1;
         }
         match message.memory() {
@@ -344,7 +357,7 @@ impl Staging {
             }
             None => self.room.want_none(message.flow(), number),
         }
-        if !message.is_staged() {
+        if message.is_awaited() {
             self.operations.remove(&(header.peer, header.operation));
         }
         self.forget_order(&message.header, message.place);

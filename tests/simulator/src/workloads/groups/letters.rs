@@ -62,11 +62,13 @@ impl CollectiveWorker<'_> {
         if crowded && !schedule.chance(20) {
             return Ok(());
         }
-        let length = match schedule.range(0..8) {
-            0 => 0,
-            1..=4 => schedule.range(1..100),
-            5 | 6 => schedule.range(1..6000),
-            _ => schedule.range(6000..LETTER),
+        let length = match schedule.range(0..16) {
+            0 | 1 => 0,
+            2..=8 => schedule.range(1..100),
+            9..=12 => schedule.range(1..6000),
+            13 => schedule.range(6000..20_000),
+            // Most of them have several pieces.
+            _ => schedule.range(60_000..LETTER),
         };
         let size = u64::from(lock(self.oracle).terms(seat.member).3);
         let count = if schedule.chance(400) {

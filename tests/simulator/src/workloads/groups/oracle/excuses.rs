@@ -46,7 +46,10 @@ impl CollectiveOracle {
                     _ => seat.name == who,
                 };
                 let named: Vec<_> = plan.seats.iter().filter(|seat| is_named(seat)).collect();
-                let waits = |call: usize| named.iter().any(|seat| !seat.has_done(call));
+                // What the others have done for their part may not have come from there.
+                let is_cut_off = who.1 == 0 && plan.disturbed.contains(&who.0.into());
+                let waits =
+                    |call: usize| is_cut_off || named.iter().any(|seat| !seat.has_done(call));
                 joins_late && !named.is_empty() || late.any(waits)
             }
             Status::PageUnavailable | Status::OwnPageUnavailable => named_may(|seat| seat.lacked),

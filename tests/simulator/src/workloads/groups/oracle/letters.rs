@@ -10,12 +10,13 @@
 use std::collections::BTreeMap;
 
 use qnic_abi::host_area::CompletionEntry;
+use qnic_abi::multicast::MAX_KEPT_BYTES;
 use qnic_abi::{Status, PAGE_SIZE};
 
 use super::{CollectiveOracle, Member, Name, Purpose};
 
 /// Bytes of the longest multicast, and of the memory of each receive.
-pub(crate) const LETTER: u64 = 20_000;
+pub(crate) const LETTER: u64 = 100_000;
 
 /// Receives that a worker keeps posted.
 pub(crate) const RECEIVES: u64 = 2;
@@ -55,6 +56,8 @@ pub(super) struct Letters {
     /// Which of those of a source a member has received, by its receives, which it posts in order.
     got: BTreeMap<(Member, u32), BTreeMap<u64, usize>>,
     pub(super) received: u64,
+    /// Those of them that had several pieces.
+    pub(super) received_in_pieces: u64,
 }
 
 /// What a multicast has.
@@ -178,6 +181,8 @@ impl CollectiveOracle {
             let expected = bytes_of(tag, letter.length);
             assert!(memory.starts_with(&expected), "{what}: wrong bytes");
             self.letters.received += 1;
+            let is_long = letter.length > MAX_KEPT_BYTES.into();
+            self.letters.received_in_pieces += u64::from(is_long);
         }
         self.processes[slot].memory.set(start, &memory);
     }

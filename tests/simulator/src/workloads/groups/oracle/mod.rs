@@ -412,6 +412,7 @@ impl Oracle for CollectiveOracle {
             ("collectives", self.completed),
             ("collective bytes", self.bytes),
             ("multicasts", self.letters.received),
+            ("multicasts in pieces", self.letters.received_in_pieces),
         ]
     }
 }
