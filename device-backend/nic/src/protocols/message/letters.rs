@@ -273,9 +273,12 @@ impl Messages {
         cx: &mut Context<'_, H>,
         (home, group): (u16, u64),
     ) {
-        let of_group = |(_, source): &(VniId, Source)| (source.0, source.1) == (home, group);
-        let begun = self.begun.extract_if(.., |key, _| of_group(key));
-        let numbers: Vec<u64> = begun.map(|(_, number)| number).collect();
+        let mut numbers = Vec::new();
+        self.begun.retain(|(_, source), number| {
+            let is_its = (source.0, source.1) == (home, group);
+            numbers.extend(is_its.then_some(*number));
+            !is_its
+        });
         for number in numbers {
             self.drop_message(cx, number, Status::Aborted);
         }
