@@ -277,8 +277,8 @@ pub(crate) fn contiguous(pages: &[u64]) -> usize {
 /// What the route to another node is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
-    /// Each frame arrives once and in order, or comes back: neither copies for
-    /// retransmission are kept nor timers run.
+    /// Each frame arrives once, or comes back: neither copies for retransmission are kept nor timers
+    /// run. Nothing that was sent before a frame of [`Channel::Data`] arrives behind it.
     pub lossless: bool,
     /// Most payload bytes in a frame, 1 to [`MAX_PAYLOAD`] (U5, U8), on a lossless
     /// path to [`MAX_SPAN`]. What is less than a page counts as the power of two below it.
@@ -303,7 +303,7 @@ impl Path {
 /// How a frame travels (U4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
-    /// Small frames: a wire may let them overtake the others.
+    /// Small frames: a wire may let them overtake the others, within their [`Order`] if it is lossless.
     Priority,
     /// Large frames, and frames that are sent again.
     Data,
@@ -320,6 +320,17 @@ impl Channel {
             false => Channel::Data,
         }
     }
+}
+
+/// Which frames may overtake each other on a lossless path ([`order_of`](crate::order_of)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// It may overtake frames of [`Channel::Data`].
+    Free,
+    /// It is received behind all that was sent before it.
+    Behind,
+    /// So it is, and nothing that is sent after it is received before it.
+    Between,
 }
 
 /// Names a frame that a wire has kept, among all that it has kept for one NIC.
@@ -357,8 +368,8 @@ pub enum Sent {
 ///
 /// A wire takes, keeps or loses a frame before `send` returns; it keeps no borrow of the
 /// payload, but may keep addresses ([`Sent::Kept`]). A lossless wire (one process) delivers each
-/// frame once and in the order of its sender by calling the peer's
-/// [`crate::Nic::handle_frame`]: within `send`, or later. If it finds later that there is no
+/// frame once by calling the peer's [`crate::Nic::handle_frame`]: within `send`, or later. There small
+/// frames may overtake others as their [`Order`] allows. If it finds later that there is no
 /// route, it returns the frame to its sender ([`crate::Nic::handle_returned`]). Any wire hands on
 /// frames intact or not at all: one that can damage them checks them.
 pub trait Wire<M> {

@@ -79,8 +79,9 @@ pub use config::{Limits, NicConfig, MAX_WINDOW, SMALLEST_WINDOW, STAGED_OVERHEAD
 pub use core::page_table;
 pub use counters::Counters;
 pub use env::{
-    Channel, Host, HostMemory, OutOfRange, Path, Payload, Receipt, Sent, Ticket, Time, Wire,
+    Channel, Host, HostMemory, Order, OutOfRange, Path, Payload, Receipt, Sent, Ticket, Time, Wire,
 };
 pub use nic::{Nic, Progress};
 pub use occupants::{PeerReport, VniReport};
+pub use protocols::order_of;
 pub use table::{Table, TableKind, MAX_ROWS};

@@ -47,7 +47,7 @@ pub(crate) enum Event {
     /// A copy of a frame arrives long after it.
     Late(usize),
     /// The oldest frame in that ring of a lossless wire arrives.
-    Direct(usize),
+    Direct(usize, bool),
     /// Something breaks.
     InjectFault,
     /// Something is repaired: the active fault of that number ends.

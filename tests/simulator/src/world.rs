@@ -317,8 +317,8 @@ impl World {
                     self.deliver(&arrived);
                 }
             }
-            Event::Direct(ring) => {
-                if let Some(arrived) = self.network.direct(ring) {
+            Event::Direct(way, is_small) => {
+                if let Some(arrived) = self.network.direct(way, is_small) {
                     self.deliver(&arrived);
                 }
             }

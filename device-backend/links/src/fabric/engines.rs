@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-use qnic_abi::wire::kind;
-use qnic_nic::env::{Host, HostMemory, Sent, Ticket, Time};
+use qnic_nic::env::{Channel, Host, HostMemory, Order, Sent, Ticket, Time};
+use qnic_nic::order_of;
 
 use super::routes::{Route, Routes};
 use super::slot::Slot;
@@ -15,12 +15,13 @@ pub(super) fn send_to_engine<M: HostMemory + Clone + Debug>(
     siblings: Option<&mut Siblings<M>>,
     way: usize,
     delivery: Delivery,
+    channel: Channel,
     packet: &Packet<'_, M>,
 ) -> Sent {
     let Some(outbox) = siblings.and_then(|siblings| siblings.outboxes.get_mut(way)) else {
         return Sent::NoRoute;
     };
-    let Some(frame) = RingFrame::new(delivery, packet.frame(), packet.payload()) else {
+    let Some(frame) = RingFrame::new(delivery, channel, packet.frame(), packet.payload()) else {
         return match delivery {
             Delivery::Lossy => Sent::Taken,
             Delivery::Lossless | Delivery::Back => Sent::NoRoute,
@@ -32,7 +33,7 @@ pub(super) fn send_to_engine<M: HostMemory + Clone + Debug>(
             way: way as u32,
             place,
         }),
-        Put::At(_) | Put::Lost => Sent::Taken,
+        Put::At(_) | Put::First | Put::Lost => Sent::Taken,
         Put::Refused => Sent::NoRoute,
     }
 }
@@ -82,8 +83,5 @@ pub(super) fn take_from_engine<H: Host<Memory: Clone + Debug>>(
 /// Returns true if operations may end with a frame of that kind before the peer has all that was
 /// sent for them.
 fn ends(kind: u8) -> bool {
-    matches!(
-        kind,
-        kind::GOODBYE | kind::HELLO | kind::HELLO_REPLY | kind::LEAVE | kind::PROCESS_GONE
-    )
+    order_of(kind) == Order::Between
 }

@@ -22,7 +22,7 @@
 //! reordered; there is no route to a NIC that is not running. Such a route is lossless
 //! if it stays so: if [`Fabric::join`] has not made it a route over links that can be
 //! changed at run time. A route to another engine is lossless under the same condition: its
-//! ring keeps the order, and what finds no route comes back ([`siblings`](crate::siblings)).
+//! rings lose nothing, and what finds no route comes back ([`siblings`](crate::siblings)).
 //!
 //! Everything else arrives with [`Fabric::receive`].
 //!
@@ -404,7 +404,8 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
                     slots[slot].deliver(now, &packet, false);
                 }
                 (Some(Route::Sibling(way)), Ok(packet)) => {
-                    send_to_engine(siblings.as_mut(), way, Delivery::Lossy, &packet);
+                    let (delivery, channel) = (Delivery::Lossy, frame.channel);
+                    send_to_engine(siblings.as_mut(), way, delivery, channel, &packet);
                 }
                 (Some(Route::Remote { carrier, process }), _) => {
                     carriers[carrier].send(now, process, frame.channel, &mut |buffer| {

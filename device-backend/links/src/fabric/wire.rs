@@ -89,7 +89,8 @@ impl<H: Host<Memory: Clone + Debug>> Wire<H::Memory> for LocalWire<'_, H> {
                     true => Delivery::Lossless,
                     false => Delivery::Lossy,
                 };
-                send_to_engine(self.switch.siblings.as_mut(), way, delivery, &packet)
+                let siblings = self.switch.siblings.as_mut();
+                send_to_engine(siblings, way, delivery, channel, &packet)
             }
             Route::Remote { carrier, process } => {
                 let carrier = &mut self.switch.carriers[carrier];

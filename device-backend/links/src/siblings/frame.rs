@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use qnic_abi::wire::{Class, Frame, SPAN_PAGES};
 use qnic_abi::NodeId;
-use qnic_nic::env::{HostMemory, Payload};
+use qnic_nic::env::{Channel, HostMemory, Payload};
 
 use super::ring::Item;
 
@@ -26,6 +26,7 @@ pub(crate) enum Delivery {
 #[derive(Debug)]
 pub(crate) struct RingFrame<M> {
     pub(crate) delivery: Delivery,
+    pub(crate) channel: Channel,
     pub(crate) frame: Frame,
     content: Content<M>,
 }
@@ -59,8 +60,13 @@ where
 
 impl<M: HostMemory + Clone> RingFrame<M> {
     /// A frame as it was sent. `None`: its payload cannot be read.
-    pub(crate) fn new(delivery: Delivery, frame: &Frame, payload: Payload<'_, M>) -> Option<Self> {
-        let keeps = Class::of(frame.envelope.kind) == Class::Windowed;
+    pub(crate) fn new(
+        delivery: Delivery,
+        channel: Channel,
+        frame: &Frame,
+        payload: Payload<'_, M>,
+    ) -> Option<Self> {
+        let keeps = channel == Channel::Data && Class::of(frame.envelope.kind) == Class::Windowed;
         let content = match payload {
             Payload::Memory {
                 memory,
@@ -82,6 +88,7 @@ impl<M: HostMemory + Clone> RingFrame<M> {
         };
         Some(RingFrame {
             delivery,
+            channel,
             frame: *frame,
             content,
         })
@@ -91,6 +98,7 @@ impl<M: HostMemory + Clone> RingFrame<M> {
     pub(crate) fn back(frame: &Frame) -> Self {
         RingFrame {
             delivery: Delivery::Back,
+            channel: Channel::Data,
             frame: *frame,
             content: Content::None,
         }

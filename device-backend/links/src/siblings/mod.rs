@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   engine 0: fabric                                  engine 1: fabric
-//!   ┌───────────────┐   [Outbox] ═══ ring ═══► [inbox]  ┌───────────────┐
+//!   ┌───────────────┐   [Outbox] ══ rings ══► [Inbox]   ┌───────────────┐
 //!   │ NICs 0, 2, …  │                                   │ NICs 1, 3, …  │
-//!   └───────────────┘   [inbox] ◄═══ ring ═══ [Outbox]  └───────────────┘
+//!   └───────────────┘   [Inbox] ◄══ rings ══ [Outbox]   └───────────────┘
 //! ```
-//! Between two engines there is a ring in each direction. A frame goes through it with its header,
-//! and a small payload; a larger one stays in the pages of the sending node, and the receiving NIC
-//! copies it from there: once. The sending NIC holds the pages locked until the frame was used
+//! Between two engines there are two rings in each direction: a short one, in which small frames overtake
+//! those of the other (U4). A frame goes through a ring with its header, and a small payload; a larger one
+//! stays in the pages of the sending node, and the receiving NIC copies it from there: once. The sending NIC holds the pages locked until the frame was used
 //! ([`Sent::Kept`](qnic_nic::Sent::Kept)).
 //!
 //! # Bounds
-//! A ring has [`ROOM`] frames. What does not fit waits in the outbox, in order. That is as much as
+//! A ring has [`ROOM`] frames, the short one [`SMALL_ROOM`]. What does not fit waits in the outbox, in order. That is as much as
 //! NICs may have under way: their windows, control frames and requests, with an acknowledgement or
 //! a frame that comes back for each of these; and for each node it has a bound of its own (module
 //! `outbox`). An engine with a frame in an outbox does not sleep. It never waits for another engine,
@@ -25,6 +25,7 @@
 
 mod bell;
 mod frame;
+mod inbox;
 #[cfg(test)]
 mod model;
 mod outbox;
@@ -43,11 +44,14 @@ use qnic_nic::env::{HostMemory, Ticket};
 use crate::notifier::Notifier;
 use bell::Bell;
 pub(crate) use frame::{Delivery, RingFrame};
+use inbox::Inbox;
 pub(crate) use outbox::{Outbox, Put};
-use ring::Consumer;
 
 /// Frames in a ring.
 pub const ROOM: usize = 256;
+
+/// Small frames in the ring of their own.
+pub const SMALL_ROOM: usize = 64;
 
 /// Frames that are received from an engine in one round.
 const BATCH: usize = 64;
@@ -66,7 +70,7 @@ pub struct Siblings<M: Debug> {
     asleep: bool,
     /// By way.
     pub(crate) outboxes: Vec<Outbox<M>>,
-    inboxes: Vec<Consumer<RingFrame<M>>>,
+    inboxes: Vec<Inbox<RingFrame<M>>>,
     /// The number of each other engine, by way.
     engines: Vec<usize>,
 }
@@ -93,11 +97,12 @@ pub fn mesh<M: HostMemory + Clone + Debug>(engines: usize) -> std::io::Result<Ve
     // Both lists of an engine have the others in the order of their numbers.
     for from in 0..engines {
         for to in (0..engines).filter(|to| *to != from) {
-            let (producer, consumer) = ring::ring(ROOM);
+            let (small, takes_small) = ring::ring(SMALL_ROOM);
+            let (long, takes_long) = ring::ring(ROOM);
             let alarm = all[to].alarm.clone();
-            all[from].outboxes.push(Outbox::new(producer, alarm));
+            all[from].outboxes.push(Outbox::new([small, long], alarm));
             all[from].engines.push(to);
-            all[to].inboxes.push(consumer);
+            all[to].inboxes.push(Inbox::new([takes_small, takes_long]));
         }
     }
     Ok(all)

@@ -8,6 +8,7 @@ use loom::sync::atomic::{fence, AtomicU64, Ordering};
 use loom::sync::{Mutex, Notify};
 
 use super::bell::Bell;
+use super::inbox::Inbox;
 use super::primitives::{Guarded, Primitives, Word};
 use super::ring::{ring, Consumer, Item, Producer};
 
@@ -124,6 +125,31 @@ fn no_item_and_no_wake_up_is_lost() {
                 notify.notify();
             }
         }
+        engine.join().unwrap();
+    });
+}
+
+/// U4: an item of the long ring is used behind all that its producer has put into the short one before it.
+#[test]
+fn a_long_item_is_used_behind_what_was_sent_before_it() {
+    check(|| {
+        let (mut small, takes_small): Ends = ring(2);
+        let (mut long, takes_long): Ends = ring(2);
+        let mut inbox = Inbox::new([takes_small, takes_long]);
+        let engine = loom::thread::spawn(move || {
+            let seen = Plain::new(0);
+            for _ in 0..4 {
+                inbox.pop(|item| {
+                    let value = item.value();
+                    assert!(value == 1 || seen.get() & 1 == 1, "{value} before 1");
+                    assert!(value != 4 || seen.get() & 3 == 3, "4 before 2");
+                    seen.set(seen.get() | value);
+                });
+            }
+        });
+        assert!(small.push(Content::Value(1)).is_ok());
+        assert!(long.push(Content::Value(2)).is_ok());
+        assert!(long.push(Content::Value(4)).is_ok());
         engine.join().unwrap();
     });
 }

@@ -1,6 +1,11 @@
-//! The end of a ring at which frames are sent.
+//! The end of a way at which frames are sent: of two rings, one for small frames (U4).
 //!
-//! What the ring has no room for waits here, in order, and is counted for the node that it comes
+//! | frame | its ring |
+//! |---|---|
+//! | small, and its [`Order`] allows that it overtakes | the short one, unless that is full, or a frame that must not be overtaken is in the other one |
+//! | any other | the long one |
+//!
+//! What the long ring has no room for waits here, in order, and is counted for the node that it comes
 //! from: a node that sends faster than another engine takes harms no other node.
 //!
 //! | frame | of one node, at most | beyond |
@@ -15,7 +20,8 @@ use std::sync::Arc;
 
 use qnic_abi::wire::Class;
 use qnic_abi::NodeId;
-use qnic_nic::env::HostMemory;
+use qnic_nic::env::{Channel, HostMemory, Order};
+use qnic_nic::order_of;
 
 use super::frame::{Delivery, RingFrame};
 use super::ring::Producer;
@@ -30,8 +36,10 @@ pub(super) const MOST: usize = 1 << 16;
 /// What has become of a frame at an outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Put {
-    /// It has this place among all that were sent there.
+    /// It has this place among all of the long ring.
     At(u64),
+    /// It is in the short ring: nothing of its sender is needed any more.
+    First,
     /// It is lost, as its kind or its route allows.
     Lost,
     /// Its node has too many there.
@@ -41,8 +49,11 @@ pub(crate) enum Put {
 /// Sends frames to one engine.
 #[derive(Debug)]
 pub(crate) struct Outbox<M: Debug> {
+    small: Producer<RingFrame<M>>,
     producer: Producer<RingFrame<M>>,
-    /// What the ring has no room for.
+    /// The place of the last frame of the long ring that must not be overtaken.
+    between: Option<u64>,
+    /// What the long ring has no room for.
     waiting: VecDeque<RingFrame<M>>,
     /// How many of them each node has.
     of_node: BTreeMap<NodeId, usize>,
@@ -52,9 +63,11 @@ pub(crate) struct Outbox<M: Debug> {
 }
 
 impl<M: HostMemory + Clone + Debug> Outbox<M> {
-    pub(super) fn new(producer: Producer<RingFrame<M>>, alarm: Arc<Alarm>) -> Self {
+    pub(super) fn new([small, producer]: [Producer<RingFrame<M>>; 2], alarm: Arc<Alarm>) -> Self {
         Outbox {
+            small,
             producer,
+            between: None,
             waiting: VecDeque::new(),
             of_node: BTreeMap::new(),
             alarm,
@@ -64,6 +77,34 @@ impl<M: HostMemory + Clone + Debug> Outbox<M> {
 
     /// Sends a frame.
     pub(crate) fn send(&mut self, frame: RingFrame<M>) -> Put {
+        let order = order_of(frame.frame.envelope.kind);
+        let frame = match frame.channel {
+            Channel::Priority if order == Order::Free && !self.is_between() => {
+                match self.small.push(frame) {
+                    Ok(()) => {
+                        self.must_signal = true;
+                        return Put::First;
+                    }
+                    Err(frame) => frame,
+                }
+            }
+            _ => frame,
+        };
+        let put = self.send_behind(frame);
+        if let (Order::Between, Put::At(place)) = (order, put) {
+            self.between = Some(place);
+        }
+        put
+    }
+
+    /// Returns true if a frame is under way that must not be overtaken.
+    fn is_between(&mut self) -> bool {
+        self.between = self.between.filter(|place| !self.is_done(*place));
+        self.between.is_some()
+    }
+
+    /// Sends a frame behind all others.
+    fn send_behind(&mut self, frame: RingFrame<M>) -> Put {
         let frame = match self.waiting.is_empty() {
             true => {
                 let place = self.producer.put();
@@ -117,7 +158,7 @@ impl<M: HostMemory + Clone + Debug> Outbox<M> {
         }
     }
 
-    /// Returns true if the ring was full, and frames wait.
+    /// Returns true if the long ring was full, and frames wait.
     pub(super) fn waits(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -126,7 +167,7 @@ impl<M: HostMemory + Clone + Debug> Outbox<M> {
         place < self.producer.used()
     }
 
-    /// Copies what lies in pages of a node.
+    /// Copies what lies in pages of a node: nothing of the short ring does.
     pub(crate) fn recall(&mut self, node: NodeId) {
         let recall = |frame: &mut RingFrame<M>| {
             if frame.source() == node {

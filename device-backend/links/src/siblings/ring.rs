@@ -134,6 +134,19 @@ impl<T: Item, P: Primitives> Consumer<T, P> {
         self.head == self.put
     }
 
+    /// How many items were used.
+    pub(super) fn used(&self) -> u64 {
+        self.head
+    }
+
+    /// How many items were put in: an item that its producer has put into another ring before one that
+    /// was found there is among them.
+    pub(super) fn put(&mut self) -> u64 {
+        // Pairs with the producer's release store: what it stored before is seen, too.
+        self.put = self.shared.tail.load(Ordering::Acquire);
+        self.put
+    }
+
     /// Uses the oldest item. Returns false if there is none.
     pub(super) fn pop(&mut self, mut use_it: impl FnMut(&mut T)) -> bool {
         if self.is_empty() {

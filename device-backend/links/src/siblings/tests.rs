@@ -2,7 +2,7 @@
 
 use qnic_abi::wire::{Class, Frame};
 use qnic_abi::PAGE_SIZE;
-use qnic_nic::env::Payload;
+use qnic_nic::env::{Channel, Payload};
 use qnic_nic::testing::Memory;
 
 use super::outbox::{MOST, MOST_LOSSY};
@@ -22,7 +22,7 @@ fn frame(kind: u8, memory: &Memory, pages: &[u64], length: usize) -> RingFrame<M
         offset: 16,
         length,
     };
-    RingFrame::new(Delivery::Lossless, &frame, payload).expect("memory")
+    RingFrame::new(Delivery::Lossless, Channel::Data, &frame, payload).expect("memory")
 }
 
 fn number(frame: &Frame) -> u64 {
@@ -35,7 +35,8 @@ fn flooded(count: u64) -> [Siblings<Memory>; 2] {
     for place in 0..count {
         let mut header = crate::codec::tests::header(0, 1, 0);
         header.envelope.sequence = place.into();
-        let frame = RingFrame::new(Delivery::Lossless, &header, Payload::None).unwrap();
+        let frame =
+            RingFrame::new(Delivery::Lossless, Channel::Data, &header, Payload::None).unwrap();
         assert_eq!(engines[0].outboxes[0].send(frame), Put::At(place));
     }
     engines
@@ -77,7 +78,7 @@ fn what_waits_of_one_node_is_bounded() {
     let of = |node: u16, kind, delivery| {
         let mut header = crate::codec::tests::header(node, 9, 0);
         header.envelope.kind = kind;
-        RingFrame::<Memory>::new(delivery, &header, Payload::None).unwrap()
+        RingFrame::<Memory>::new(delivery, Channel::Data, &header, Payload::None).unwrap()
     };
     let lossless = || of(0, WINDOWED, Delivery::Lossless);
     for (kind, delivery, most, beyond) in [
@@ -102,6 +103,52 @@ fn what_waits_of_one_node_is_bounded() {
     }
 }
 
+/// U4: small frames overtake, but not those behind which a session or a process ends. A long one is used
+/// behind all that were sent before it, and waits for no more of them than there were.
+#[test]
+fn a_small_frame_does_not_wait_behind_bulk() {
+    let [mut from, mut to]: [_; 2] = mesh::<Memory>(2).unwrap().try_into().unwrap();
+    let send = |from: &mut Siblings<Memory>, number: u64, kind, channel| {
+        let mut header = crate::codec::tests::header(0, 1, 0);
+        header.envelope.sequence = number.into();
+        header.envelope.kind = kind;
+        let frame = RingFrame::new(Delivery::Lossless, channel, &header, Payload::None).unwrap();
+        from.outboxes[0].send(frame)
+    };
+    let long = |from: &mut _, number| send(from, number, WINDOWED, Channel::Data);
+    let small = |from: &mut _, number| send(from, number, WINDOWED, Channel::Priority);
+    let order = |to: &mut Siblings<Memory>| {
+        let mut order = Vec::new();
+        while to.receive(|_, _, frame| order.push(number(&frame.frame))) {}
+        order
+    };
+    assert_eq!(long(&mut from, 1), Put::At(0));
+    assert_eq!(long(&mut from, 2), Put::At(1));
+    assert_eq!(small(&mut from, 3), Put::First);
+    assert_eq!(small(&mut from, 4), Put::First);
+    assert_eq!(long(&mut from, 5), Put::At(2));
+    assert_eq!(order(&mut to), [3, 4, 1, 2, 5]);
+    // Kinds that must be in order, and those that nothing may overtake.
+    let end = qnic_abi::message::kind::MESSAGE_END;
+    assert_eq!(long(&mut from, 1), Put::At(3));
+    assert_eq!(send(&mut from, 2, end, Channel::Priority), Put::At(4));
+    assert_eq!(small(&mut from, 3), Put::First);
+    let goodbye = qnic_abi::wire::kind::GOODBYE;
+    assert_eq!(send(&mut from, 4, goodbye, Channel::Priority), Put::At(5));
+    assert_eq!(small(&mut from, 5), Put::At(6));
+    assert_eq!(order(&mut to), [3, 1, 2, 4, 5]);
+    assert_eq!(small(&mut from, 6), Put::First);
+    assert_eq!(order(&mut to), [6]);
+    // A flood of small ones holds up no long one for ever, and those beyond the short ring are not lost.
+    let flood = SMALL_ROOM as u64;
+    assert_eq!(long(&mut from, flood), Put::At(7));
+    (0..flood).for_each(|number| assert_eq!(small(&mut from, number), Put::First));
+    assert_eq!(small(&mut from, flood + 1), Put::At(8));
+    let all: Vec<_> = (0..=flood + 1).collect();
+    assert_eq!(order(&mut to), all);
+    assert!(from.prepare_sleep() && to.prepare_sleep());
+}
+
 #[test]
 fn an_engine_that_sleeps_is_woken_once_there_is_a_frame() {
     let mut engines: [_; 2] = mesh::<Memory>(2).unwrap().try_into().unwrap();
@@ -114,7 +161,8 @@ fn an_engine_that_sleeps_is_woken_once_there_is_a_frame() {
     assert!(!is_woken(&engines));
     let [mut from, to] = engines;
     let header = crate::codec::tests::header(0, 1, 0);
-    let frame = || RingFrame::new(Delivery::Lossless, &header, Payload::None).unwrap();
+    let frame =
+        || RingFrame::new(Delivery::Lossless, Channel::Data, &header, Payload::None).unwrap();
     from.outboxes[0].send(frame());
     from.flush();
     engines = [from, to];

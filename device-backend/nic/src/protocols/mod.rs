@@ -37,7 +37,7 @@ use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 use crate::budget::Budget;
 use crate::config::Limits;
 use crate::core::{Described, Fetched, Segment, Subject};
-use crate::env::{Host, Time};
+use crate::env::{Host, Order, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 use crate::stages::Kind;
@@ -224,6 +224,16 @@ pub(crate) fn of_kind(kind: u8) -> ProtocolId {
 #[inline]
 pub(crate) fn is_in_order(kind: u8) -> bool {
     TABLES.in_order[usize::from(kind)]
+}
+
+/// Which frames one of a kind may overtake on a lossless path.
+pub fn order_of(kind: u8) -> Order {
+    use wire::kind::{GOODBYE, HELLO, HELLO_REPLY, LEAVE, PROCESS_GONE};
+    match kind {
+        GOODBYE | HELLO | HELLO_REPLY | LEAVE | PROCESS_GONE => Order::Between,
+        kind if is_in_order(kind) => Order::Behind,
+        _ => Order::Free,
+    }
 }
 
 /// Returns true if frames of a kind leave nothing to do when they are received.

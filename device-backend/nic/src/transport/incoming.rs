@@ -247,17 +247,15 @@ impl Transport {
         }
         let held = peer.receive.undelivered_count() + count;
         let full = peer.control.len() >= CONTROL_LIMIT || windowed && held > peer.grant as usize;
+        let last = sequence.wrapping_add(count as u64 - 1);
+        if count > 1 && !(peer.may_send_spans() && peer.receive.are_missing(sequence, last)) {
+            self.counters.frames_outside += 1;
+            return false;
+        }
         match peer.receive.position(sequence) {
-            // Nothing honest has arrived ahead on such a route.
-            Position::Next
-                if count > 1 && !full && peer.may_send_spans() && !peer.receive.has_gap() =>
-            {
+            Position::Next if count > 1 && !full => {
                 peer.receive.accept_span(count as u64);
                 true
-            }
-            _ if count > 1 => {
-                self.counters.frames_outside += 1;
-                false
             }
             Position::Next if !full => {
                 peer.receive.accept(sequence);
@@ -267,7 +265,10 @@ impl Transport {
                 true
             }
             Position::Ahead if !full => {
-                peer.ack_immediately();
+                let lossless = peer.is_lossless();
+                if !lossless {
+                    peer.ack_immediately();
+                }
                 if !in_order {
                     // What was noted before is behind all that is missing now.
                     if !peer.receive.has_gap() {
@@ -275,9 +276,13 @@ impl Transport {
                     }
                     let port = frame.envelope.source_port.get();
                     peer.ahead.insert(port, sequence);
-                    peer.receive.accept(sequence);
-                    // Its sender may be gone before it has sent again what is missing.
-                    self.watch(now, index);
+                    (sequence..=last).for_each(|number| peer.receive.accept(number));
+                    match lossless {
+                        // What it has overtaken comes, and need not be asked for.
+                        true => drop(peer.receive.take_sack()),
+                        // Its sender may be gone before it has sent again what is missing.
+                        false => self.watch(now, index),
+                    }
                 }
                 !in_order
             }

@@ -129,11 +129,19 @@ impl ReceiveWindow {
         }
     }
 
-    /// Notes that the next `count` numbers have arrived, on a route where nothing can
-    /// have arrived ahead of them.
+    /// Returns true if all numbers from `first` to `last` are missing, and may come.
+    #[inline]
+    pub(crate) fn are_missing(&self, first: u64, last: u64) -> bool {
+        let may_come = self.received < first && first <= last && last - self.received <= REACH;
+        may_come && (!self.has_gap() || (first..=last).all(|number| !self.is_ahead(number)))
+    }
+
+    /// Notes that the next `count` numbers have arrived, which were all missing.
     pub(crate) fn accept_span(&mut self, count: u64) {
-        debug_assert!(!self.has_gap());
         self.received += count;
+        if self.ahead_count > 0 {
+            self.close_gap();
+        }
     }
 
     #[cold]

@@ -191,17 +191,22 @@ impl Network {
     }
 
     /// Puts a frame on a lossless wire.
-    fn send_directly(&mut self, frame: &Frame, payload: &Payload<'_, Memory>) -> Option<Sent> {
-        let sent = self.direct.as_mut()?.send(frame, payload);
+    fn send_directly(
+        &mut self,
+        frame: &Frame,
+        payload: &Payload<'_, Memory>,
+        channel: Channel,
+    ) -> Option<Sent> {
+        let sent = self.direct.as_mut()?.send(frame, payload, channel);
         self.session_checker.sent(frame);
         self.sent += 1;
         self.trace_sent(frame, "");
         Some(sent)
     }
 
-    /// The oldest frame on a lossless wire, in that ring.
-    pub(crate) fn direct(&mut self, ring: usize) -> Option<Arrived> {
-        let passing = self.direct.as_mut()?.arrive(ring)?;
+    /// The oldest frame on a lossless wire, in a ring of that way.
+    pub(crate) fn direct(&mut self, way: usize, is_small: bool) -> Option<Arrived> {
+        let passing = self.direct.as_mut()?.arrive(way, is_small)?;
         Some(match passing.returned {
             true => Arrived {
                 frame: passing.frame,
@@ -289,7 +294,7 @@ impl Wire<Memory> for Outlet<'_> {
         }
         assert_ne!(to, from, "a NIC sends to itself over the wire");
         assert_eq!(source, from, "a NIC names another as the sender");
-        if let Some(sent) = network.send_directly(frame, &payload) {
+        if let Some(sent) = network.send_directly(frame, &payload, channel) {
             return sent;
         }
         let Some(image) = Packet::new(frame, payload).encode() else {
