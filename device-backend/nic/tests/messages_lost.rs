@@ -184,26 +184,3 @@ fn a_receive_stays_when_a_session_is_left_in_which_nothing_runs() {
         "the process that it names lives"
     );
 }
-
-/// The news that a process has ended may come behind the permit of the next one on its port, and
-/// ends the message at its source. The next process learns of that.
-#[test]
-fn a_message_that_late_news_ends_is_not_waited_for() {
-    let net = steady(2, &Limits::default());
-    let (a, b) = (net.party(0, 1), net.party(1, 2));
-    connect(&a, &b);
-    net.cut(0);
-    b.end();
-    pass_a_moment(&net);
-    net.heal();
-    let next = net.party(1, 2);
-    net.answer_faults(false);
-    a.send(1, &next).bytes(0, 5 * PAGE).issue();
-    next.receive(2).bytes(0, 5 * PAGE).issue();
-    pass_a_moment(&net);
-    assert_eq!(net.faults(0), 1, "permitted, and waits for its pages");
-    net.run();
-    assert_eq!(a.ends(), [(1, Status::PeerGone)]);
-    assert_eq!(next.ends(), [(2, Status::Aborted)]);
-    net.assert_holds_nothing(1);
-}

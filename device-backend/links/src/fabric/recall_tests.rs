@@ -29,8 +29,8 @@ impl Engines {
         let Pair { net, a, b } = Pair::present(net);
         a.write(&b).bytes(8).run();
         b.write(&a).bytes(8).run();
-        let bytes = a.fill(0, 600, 5);
-        a.write(&b).bytes(600).issue();
+        let bytes = a.fill(0, 700, 5);
+        a.write(&b).bytes(700).issue();
         let nodes = std::mem::take(&mut net.cluster().nodes);
         let now = net.cluster().now.after(1);
         let mut nodes = nodes.into_iter();
