@@ -17,13 +17,14 @@ use crate::provider::{Process, Provider};
 /// endpoint and all of its segments are dropped.
 ///
 /// # Operations
-/// Its methods describe operations: what is done, and to what. Methods of what they return say how
-/// (`timeout`, `notify`, …), and the last one begins the operation and says what is waited for:
+/// Each method returns a value that describes an operation. Methods of that value set its options
+/// (`timeout`, `notify`, …), and the last one begins the operation and determines what is waited
+/// for:
 ///
 /// | | begins it and waits for | and returns |
 /// |---|---|---|
 /// | `post` | nothing but room | a handle: [`Ticket`](crate::Ticket), [`Request`](crate::message::Request), [`Call`](crate::group::Call) |
-/// | `begin` | nothing but room | a [`Request`](crate::request::Request), which ends when it alone has |
+/// | `begin` | nothing but room | a [`Request`](crate::request::Request), which ends when this operation has ended |
 /// | `wait` | it | its result |
 /// | `fenced` | it and all earlier ones of its kind to the same process | nothing |
 ///
@@ -31,32 +32,33 @@ use crate::provider::{Process, Provider};
 /// A transfer ([`write`](Self::write), [`read`](Self::read)) that is *posted* is in the queue. A
 /// *fenced* one waits until it and all earlier operations of its kind to the same process are
 /// complete. A [`flush`](Self::flush) waits for all earlier ones, to one process or to all. Atomic
-/// operations ([`atomic`](Self::atomic)) count as reads. A complete write has its bytes in the
-/// destination's memory; its source is reusable. Writes may reach the destination
-/// in any order; a notification arrives after all earlier writes to its node.
+/// operations ([`atomic`](Self::atomic)) count as reads. When a write is complete, its bytes are in
+/// the destination's memory and its source is reusable. Writes may reach the destination in any
+/// order; a notification arrives after all earlier writes to its node.
 ///
 /// # Other processes (N12, N15)
-/// What is issued to one process completes, fails and finds room independently of what is issued to
-/// others: one that is silent, slow or gone delays its own operations only. 1,024 transfers and
-/// atomic operations can be under way together, or as many as
-/// [`Nic::with_operations`](crate::Nic::with_operations) says. One process can have all of them but
-/// for 16 of each other one that this endpoint has used (less, if these are more than 63).
+/// Operations on one process complete, fail and find room independently of those on other
+/// processes: a process that is silent, slow or gone delays only operations on itself. At most
+/// 1,024 transfers and atomic operations can be under way together, or as many as
+/// [`Nic::with_operations`](crate::Nic::with_operations) sets. Operations on one process can take
+/// all of this room but 16 places for each other process that this endpoint has used (fewer, if
+/// there are more than 63 of these).
 ///
 /// # Failures (N11)
 /// A transfer that fails moves nothing further and is reported once: to its
 /// [`Ticket`](crate::Ticket) while that lives, else to the next fence or flush of its
-/// kind that covers its destination. If that is gone, another transfer there that would have to wait
-/// for room reports it instead, and is not issued. Of failures that nothing asks for, the first 64
-/// are kept, and of the others how many there were
+/// kind that covers its destination. If the destination is gone, a transfer to it that would have to
+/// wait for room reports the failure instead, and is not issued. Of failures that the program never
+/// asks for, the first 64 are kept; the others are only counted
 /// ([`TransferErrors::more`](crate::TransferErrors::more)).
 ///
 /// # Timeouts
-/// Every wait takes a timeout. When time is up, the wait ends, and nothing else:
-/// nothing is cancelled, and the same can be waited for again.
+/// Every wait takes a timeout. When the time is over, only the wait ends: nothing is cancelled, and
+/// the program can wait again.
 ///
 /// | error | known | not known |
 /// |---|---|---|
-/// | [`TimedOut`](crate::Error::TimedOut) of a fenced transfer, a ticket, a flush | all that was issued goes on, no failure was taken | which of it is complete |
+/// | [`TimedOut`](crate::Error::TimedOut) of a fenced transfer, a ticket, a flush | all that was issued goes on, no failure was reported | which of it is complete |
 /// | [`TimedOut`](crate::Error::TimedOut) of an atomic operation | it is executed once or not at all | whether it was, and its result |
 /// | [`QueueFull`](crate::Error::QueueFull) | nothing was issued | |
 ///
@@ -107,20 +109,21 @@ impl Endpoint {
         self.core.inline_max
     }
 
-    /// After what silence of another node this NIC gives it up (U10; `network.peer_timeout`).
+    /// How long another node may be silent before this NIC gives it up (U10;
+    /// `network.peer_timeout`).
     pub fn peer_timeout(&self) -> Duration {
         self.core.peer_timeout
     }
 
-    /// Has the commands that `post` issues share a doorbell: a NIC that sleeps is woken once, at
-    /// the end, and finds all of them. (libfabric has `FI_MORE` for it, verbs
-    /// `ibv_wr_complete`.) A program that wakes a NIC on the same processors loses its own to it: a
-    /// receive for the next message and the Send that it answers belong together.
+    /// Calls `post`, and rings one doorbell for all commands that it issues: a NIC that sleeps is
+    /// woken once, at the end, and finds all of them. (libfabric has `FI_MORE` for it, verbs
+    /// `ibv_wr_complete`.) This is worth it for a Send and the receive of its answer, for example:
+    /// a program that wakes a NIC on the same processors loses its own processor to it.
     ///
-    /// It is of the calling thread: commands of others are told at once, and a wait of this one
-    /// inside `post`, or a test that finds nothing, tells of what was issued before. A NIC that
-    /// does not sleep reads each command when it is issued. A batch inside a batch of the same
-    /// endpoint is part of that.
+    /// A batch concerns the calling thread only: other threads ring for their commands at once. If
+    /// `post` itself waits, or tests and finds nothing, the doorbell rings for the commands before
+    /// that. A NIC that does not sleep reads each command when it is issued. A batch inside a batch
+    /// of the same endpoint is part of the outer one.
     ///
     /// ```no_run
     /// # fn main() -> qnic::Result<()> {
@@ -145,11 +148,10 @@ impl Endpoint {
         self.core.batch(post)
     }
 
-    /// Bounds the Sends that wait in the library, 16,384 at first: those for which the NIC has no
-    /// place ([`crate::message`]). Each takes about 250 bytes. Beyond `most` of all there is room for 16 of
-    /// each destination; [`Send::post`](crate::message::Send::post) says
-    /// [`WouldBlock`](crate::Error::WouldBlock) for the next one, and
-    /// [`Send::wait`](crate::message::Send::wait) waits.
+    /// Bounds the Sends that wait in the library because the NIC has no place for them
+    /// ([`crate::message`]): `most` in all, 16,384 unless set, and beyond that 16 for each destination.
+    /// Each takes about 250 bytes. For one more, [`Send::post`](crate::message::Send::post) returns
+    /// [`WouldBlock`](crate::Error::WouldBlock), and [`Send::wait`](crate::message::Send::wait) waits.
     pub fn hold_sends(&self, most: usize) {
         self.core.hold_sends(most);
     }
@@ -174,8 +176,8 @@ impl Endpoint {
 
     /// Starts the command queue again after [`QueueFailed`](crate::Error::QueueFailed).
     /// Commands that were in the queue are dropped; a thread that waits for one gets
-    /// [`QueueReset`](crate::Error::QueueReset). A failure from before stays: its request tells it, or
-    /// the first flush after its ticket is dropped (N11).
+    /// [`QueueReset`](crate::Error::QueueReset). A failure from before the reset is still reported: by
+    /// its request, or by the first flush after its ticket is dropped (N11).
     ///
     /// # Errors
     /// [`DeviceGone`](crate::Error::DeviceGone), [`System`](crate::Error::System)
@@ -190,10 +192,10 @@ impl Endpoint {
 #[non_exhaustive]
 pub struct Statistics {
     /// How long transfers took from their post until a wait of this endpoint saw them complete, in
-    /// nanoseconds: of the first one, and of every 61st behind it, as far as the program waits for
-    /// it (docs/observing.md).
+    /// nanoseconds. The first transfer and every 61st after it are timed, if the program waits for
+    /// them (docs/observing.md).
     pub times_to_seen: Histogram,
-    /// Sends that have failed and that told nothing of their end
+    /// Sends that have failed, and whose end was not to be reported
     /// ([`SendShort::forget`](crate::message::SendShort::forget)).
     pub failed_sends: u64,
 }

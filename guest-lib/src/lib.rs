@@ -1,5 +1,6 @@
-//! The library that programs link to use a qnic NIC: memory of processes on other nodes, written,
-//! read and changed without their help; notifications; messages; groups.
+//! The library that programs link to use a qnic NIC. A program writes, reads and changes memory of
+//! processes on other nodes, without the help of these processes; it signals notifications,
+//! exchanges messages and forms groups.
 //!
 //! ```text
 //!   Nic ──register(port)──► Endpoint ──export(name, buffer)──► Segment
@@ -39,7 +40,7 @@
 //! | | |
 //! |---|---|
 //! | [`Nic`] | the NIC of this node |
-//! | [`Endpoint`] | this process on a port of its node; (node, port) names it in the network. Ordering, completion, failures and timeouts stand there |
+//! | [`Endpoint`] | this process on a port of its node; (node, port) names it in the network. Its docs have the rules of order, completion, failures and timeouts |
 //! | [`Buffer`], [`Segment`] | memory that peers may write to; a range of it that is exported under a name. [`ExportOptions`] say which processes may import it, and what its writers may signal |
 //! | [`RemoteSegment`] | a segment of another process, imported |
 //! | [`rdma`] | writes, reads and flushes; a [`Ticket`] stands for one transfer |
@@ -52,9 +53,9 @@
 //! | `remote_memory` | volumes in the memory of other nodes |
 //!
 //! # One line for each operation
-//! A method of [`Endpoint`] says what is done. Methods of what it returns say how, and the last one
-//! begins the operation: `post` returns a handle, `wait` waits for the operation, `fenced` also for
-//! all before it to the same process.
+//! A method of [`Endpoint`] returns a value that describes an operation. Methods of that value set
+//! its options, and the last one begins the operation: `post` returns a handle, `wait` waits for
+//! the operation, `fenced` waits also for all earlier ones of its kind to the same process.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -106,9 +107,9 @@
 //! [`HOST_PHYSICAL_VARIABLE`], [`INLINE_MAX_VARIABLE`], [`OPERATIONS_VARIABLE`].
 //!
 //! # Units
-//! Lengths and offsets are in bytes. Those in memory of this process are `usize`, as those of a
-//! slice. Offsets in memory of another one are `u64`, as those in a file: its memory may be larger
-//! than an address here.
+//! Lengths and offsets are in bytes. In memory of this process they are `usize`, as in a slice. In
+//! memory of another process they are `u64`, as in a file, because it may be larger than this
+//! process can address.
 //!
 //! # The folders of this crate
 //!
@@ -133,8 +134,8 @@
 //! | `provider` | the platform beneath: guest, host mode |
 //! | `error` | all errors |
 //!
-//! A folder imports from those below it only, and adds its own methods to [`Endpoint`]. What
-//! a folder has to keep for each process is a field of `core`.
+//! A folder imports only from folders below it in this table, and adds its own methods to
+//! [`Endpoint`]. The state that a folder keeps for each process is a field of `core`.
 
 #[cfg(feature = "tokio")]
 mod async_endpoint;

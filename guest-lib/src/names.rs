@@ -21,8 +21,8 @@
 //! ```
 //! A name is known on the own node at once, and on the others when their NICs have been told: a
 //! moment later, or as soon as they can be reached. Names prove nothing: any process of any node
-//! can register one that is free. What a process lets others do, keys and
-//! [`ExportOptions`](crate::ExportOptions) decide.
+//! can register one that is free. Use keys and [`ExportOptions`](crate::ExportOptions) to decide
+//! what others may do.
 
 use std::time::Duration;
 
@@ -38,11 +38,11 @@ use crate::error::{Error, NameError, Result};
 
 pub use qnic_abi::process_names::APPLICATION_BYTES;
 
-/// How long a registration waits for a name that another process has, unless the program says so:
-/// the withdrawal of one that has just gone is still on its way.
+/// How long a registration waits for a name that another process has, unless the program says
+/// otherwise: if that process has just ended, its withdrawal is still on its way.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A name that this process has. When its last one is dropped, it is withdrawn.
+/// A name that this process has. When the last value for a name is dropped, the name is withdrawn.
 #[derive(Debug)]
 #[must_use = "a name of which the last one is dropped is withdrawn"]
 pub struct Name<'a> {
@@ -93,9 +93,9 @@ impl<'e> Names<'e> {
 
     /// Gives this process a name; it can have eight, each as often as it likes. Returns once the own
     /// NIC knows it. While another process has the name, it [waits](Names::timeout): a process that
-    /// lives keeps it, and of one that has ended the own NIC hears a moment later. Of processes
-    /// on several nodes that wait for the same name, more than one may get it, as when they register
-    /// a free name at the same time.
+    /// lives keeps its name, and the own NIC learns a moment later of one that has ended. If
+    /// processes on several nodes wait for the same name, more than one may get it, as when they
+    /// register a free name at the same time.
     ///
     /// # Errors
     /// [`Error::BadName`]: `application` is empty, longer than 16 bytes, or has a zero in it.

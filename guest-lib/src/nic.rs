@@ -49,9 +49,9 @@ pub const OPERATIONS_VARIABLE: &str = "QNIC_OPERATIONS";
 ///
 /// Clones are cheap and refer to the same NIC.
 ///
-/// It belongs to the process that has opened it. In a child that this forks, each call on it, and on
-/// all that comes of it, ends with [`Error::Forked`]; nothing that the child calls or drops is seen by
-/// the parent, whose transfers go on. Buffers are there, as ordinary memory. A child may open a NIC
+/// It belongs to the process that has opened it. In a forked child, each call on it, and on everything
+/// made from it, ends with [`Error::Forked`]. What the child calls or drops has no effect on the
+/// parent, whose transfers go on. Buffers are ordinary memory in the child. A child may open a NIC
 /// itself.
 #[derive(Debug, Clone)]
 pub struct Nic {
@@ -144,8 +144,8 @@ impl Nic {
     /// [`INLINE_MAX_VARIABLE`] and [`OPERATIONS_VARIABLE`] count as in a guest.
     ///
     /// The device process gives its processor up to nodes that spin (docs/performance.md). A
-    /// program that looks at memory again and again by itself yields its own now and then, as all
-    /// waits of this library do: on few processors the device process gets none otherwise.
+    /// program that polls memory by itself should yield its processor now and then, as all waits of
+    /// this library do: otherwise the device process gets none if there are few processors.
     ///
     /// # Errors
     /// [`Error::Host`], [`Error::Setting`]
@@ -190,7 +190,7 @@ impl Nic {
         }
     }
 
-    /// The same NIC, whose endpoints that are registered through this handle have this place in an
+    /// The same NIC. Endpoints that are registered through this handle have this place in an
     /// application, whatever the environment says.
     #[must_use]
     pub fn with_place(self, place: Place) -> Self {
@@ -200,17 +200,16 @@ impl Nic {
         }
     }
 
-    /// The place of this process in an application, if a launcher has said one.
+    /// The place of this process in an application, if a launcher has given it one.
     pub fn place(&self) -> Option<&Place> {
         self.place.as_ref()
     }
 
-    /// The same NIC, with another inline limit for the endpoints that are registered through
-    /// this handle: a part of a segment of at most `bytes` bytes is written within the command,
-    /// a longer one by DMA (N10). The range is 0 to 128, the room in a command
-    /// ([`INLINE_CAPACITY`]). Inline costs the processor a copy, DMA costs the NIC a look at the
-    /// page table. Ordinary bytes travel inline as far as the NIC takes them, whatever the limit:
-    /// no write fails because of it.
+    /// The same NIC, with another inline limit for the endpoints that are registered through this
+    /// handle: a part of a segment of at most `bytes` bytes travels in the command, a longer one by
+    /// DMA (N10). The range is 0 to 128, the room in a command ([`INLINE_CAPACITY`]). Inline costs
+    /// the processor a copy, DMA costs the NIC a look at the page table. Ordinary bytes travel
+    /// inline as far as the NIC takes them, whatever the limit: no write fails because of it.
     ///
     /// # Errors
     /// [`Error::InlineMax`] outside of that range.
@@ -226,9 +225,9 @@ impl Nic {
         Ok(Nic { settings, ..self })
     }
 
-    /// The same NIC, whose endpoints that are registered through this handle have at most so many
-    /// transfers and atomic operations under way, 16 to 1,024 (N12): what a queue of commands costs a
-    /// program that ends, or a peer that is slow. What has no room waits, and so does `post`.
+    /// The same NIC. Endpoints that are registered through this handle have at most so many transfers
+    /// and atomic operations under way, 16 to 1,024 (N12). This bounds what a queue of commands costs
+    /// when the program ends, or a peer is slow. While there is no room, `post` waits.
     ///
     /// # Errors
     /// [`Error::Operations`] outside of that range.
@@ -246,8 +245,9 @@ impl Nic {
     /// Registers this process on a port (N1); port 0 asks for any free one. A
     /// process may register several times, on different ports.
     ///
-    /// If a launcher has said a [place](Nic::place) in an application, the endpoint has this
-    /// name as long as it lives (Q14), unless another one has it: the first of several has it.
+    /// If a launcher has given this process a [place](Nic::place) in an application, that is the
+    /// name of the endpoint as long as it lives (Q14), unless another endpoint has the name: of
+    /// several, the first has it.
     ///
     /// # Errors
     /// [`Error::Refused`] with `PortInUse` or `Exhausted`; those of
@@ -301,7 +301,7 @@ impl Nic {
         allocate(self.provider.as_ref(), length)
     }
 
-    /// What driver and NIC are.
+    /// Describes driver and NIC.
     ///
     /// # Errors
     /// [`Error::System`], [`Error::DeviceGone`]
@@ -313,7 +313,8 @@ impl Nic {
     }
 
     /// Everything that the driver, its datagram layer or the NIC counts, by name
-    /// ([`mod@qnic_abi::counters`]). It is what they have, also what this library does not know.
+    /// ([`mod@qnic_abi::counters`]). The names come from there, so counters that this library does
+    /// not know are among them.
     ///
     /// # Errors
     /// [`Error::System`], [`Error::DeviceGone`]

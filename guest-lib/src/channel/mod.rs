@@ -21,16 +21,16 @@
 //!
 //! # Ends
 //! An end that is closed, or dropped, tells the other at once: the receiver gets what was
-//! sent, then [`Error::ChannelClosed`]. If the process or its node is gone, the other end
-//! notices with its next transfer there. While it waits and nothing comes, it asks every
-//! [`PROBE_INTERVAL`]. Then it gets [`Error::PeerLost`], after all that had arrived: within
-//! that interval if the process has ended, plus the peer timeout of the NIC if the node is
-//! silent.
+//! sent, then [`Error::ChannelClosed`]. If the process or its node is gone, the other end notices
+//! with its next transfer there; an end that waits while nothing comes asks every
+//! [`PROBE_INTERVAL`]. It gets [`Error::PeerLost`], after all that had arrived: within that
+//! interval if the process has ended, or that interval plus the peer timeout of the NIC if the node
+//! is silent.
 //!
 //! # Which process may send
-//! The segment of a receiver lets its writers signal `sent` only, that of a sender lets the
-//! receiver signal `replenish` only, and admits no other process. Which process may become the sender is
-//! for the receiver to say ([`ChannelOptions::importers`]): by default any.
+//! The segment of a receiver lets its writers signal only `sent`. The segment of a sender lets the
+//! receiver signal only `replenish`, and admits no other process. The receiver determines which process
+//! may become the sender ([`ChannelOptions::importers`]): by default any.
 //!
 //! # Many to one
 //! A receiver takes messages of one sender. A program with many senders opens a channel for
@@ -69,7 +69,7 @@ pub const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelOptions {
-    /// Messages that fit in, at least 2; one less can be on its way.
+    /// Messages that the receiver has room for, at least 2; one fewer can be on their way.
     pub slots: usize,
     /// Longest message in bytes, at least 1.
     pub message_bytes: usize,

@@ -33,12 +33,12 @@
 //! # Invariants
 //! - The *n*-th call of each member belongs to the *n*-th operation of the group. Calls of several
 //!   threads stand in the order in which they are made, which members have to agree on.
-//! - A call that is refused, by the library or by the NIC, takes its number with it: the group ends at
-//!   all members, so no later call meets an operation of another number.
+//! - A call that is refused, by the library or by the NIC, uses up its number, and the group ends at
+//!   all members. So no later call meets an operation of another number.
 //! - Memory that the NIC may still read or write belongs to a [`Call`], which borrows its segment.
-//!   A call that is dropped is waited for: its time limit bounds that. One that is leaked lets its
-//!   memory go only to the end of the segment, which the NIC does not outlive (N2).
-//! - Each call ends within the time that it was given, whichever member dies: the NIC sees to that.
+//!   Dropping a call waits for its end, which comes within its time limit. If a call is leaked, the
+//!   NIC may use the memory until the segment ends, but not longer (N2).
+//! - The NIC ends each call within the call's time limit, whichever member dies.
 //!
 //! # Ends
 //! A group ends when a member leaves, dies, is cut off, or calls something else than the others,
@@ -74,9 +74,9 @@ pub use qnic_abi::collective::{Element, Operator, MAX_MEMBERS};
 pub struct Membership {
     /// The process of rank 0: its NIC forms the group.
     pub home: (NodeId, Port),
-    /// Tells the groups of one home apart; 0 at first.
+    /// Tells the groups of one home apart; 0 unless set.
     pub name: u64,
-    /// A secret of the members; 0 at first. The home process says which is right.
+    /// A secret of the members; 0 unless set. The one that the home process gives is the right one.
     pub key: u64,
     /// Place of this process among the members, below `size`.
     pub rank: u32,
@@ -85,7 +85,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// One of a group without name and key.
+    /// Membership of a group without name and key.
     pub const fn new(home: (NodeId, Port), rank: u32, size: u32) -> Self {
         Membership {
             home,
@@ -248,18 +248,19 @@ pub struct Operation<'b> {
 }
 
 impl<'b> Operation<'b> {
-    /// How long it may take, at least 1 ms and at most 10 minutes, as at first. When the time is
-    /// over, the group ends.
+    /// How long it may take: 1 ms to 10 minutes, which is the default. When the time is over, the
+    /// group ends.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.command.timeout_ms = milliseconds(timeout).into();
         self
     }
 
-    /// Begins it. At most 64 calls of a group are under way: one more waits until there is a place,
-    /// as long as it may take; if there is none by then, it fails with Exhausted.
+    /// Begins it. At most 64 calls of a group are under way. One more waits for a place until its
+    /// time limit, and then fails with Exhausted.
     ///
     /// # Errors
-    /// Each of them ends the group for all members: a call that fails takes its number with it.
+    /// Each of them ends the group for all members, because a call that fails has used up its
+    /// number.
     ///
     /// [`OutOfRange`](crate::Error::OutOfRange), [`ForeignSegment`](crate::Error::ForeignSegment),
     /// [`BadCollective`](crate::Error::BadCollective),

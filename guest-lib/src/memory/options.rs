@@ -16,9 +16,9 @@
 //! listed or the secret is wrong. A write that notifies with a number that the segment does not
 //! allow fails with `AccessDenied`: nothing of it is stored or signalled.
 //!
-//! # What this holds, and what not
-//! - A list names a process by node and port. Any process of that node may register that port
-//!   once it is free: where the processes of a node do not trust each other, use a secret.
+//! # What this protects, and what not
+//! - A list names a process by node and port. Once that port is free, any process of that node may
+//!   register it: where the processes of a node do not trust each other, use a secret.
 //! - A process that has imported a segment has its key, and may hand it on. Unexport the
 //!   segment to take the right back from all.
 //! - A secret reaches the NICs of both nodes and the links between them. No capture, counter,
@@ -38,7 +38,7 @@ use crate::error::{Error, Result};
 /// A value of 128 bits that a process presents to import a segment. Processes pass it on by
 /// other means than the NIC: the environment, a file, a pipe.
 ///
-/// It is printed by [`Secret::to_hex`] only, and parsed from the same.
+/// Only [`Secret::to_hex`] prints it, and the result can be parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(qnic_abi::Secret);
 
@@ -216,8 +216,8 @@ impl ExportOptions {
         self
     }
 
-    /// A process that imports the segment has to present this secret, beside what else
-    /// [`ExportOptions::importers`] says.
+    /// A process that imports the segment has to present this secret, and meet the conditions of
+    /// [`ExportOptions::importers`].
     pub fn secret(mut self, secret: Secret) -> Self {
         self.importers = self.importers.and_secret(secret);
         self
@@ -230,9 +230,9 @@ impl ExportOptions {
     }
 
     /// The range may have addresses in common with other segments of this process, as registration
-    /// caches need it. Without this an export is refused with `Overlapping` if another segment
-    /// has some of its addresses, but not all and only these: so a program finds out that it
-    /// has taken one object for another. Several objects in one page do not overlap.
+    /// caches need it. Without this, an export is refused with `Overlapping` if its range overlaps
+    /// that of another segment without being the same. So a program finds out that it has mistaken
+    /// one object for another. Several objects in one page do not overlap.
     pub fn overlapping(mut self) -> Self {
         self.overlapping = true;
         self
@@ -322,7 +322,7 @@ impl ImportOptions {
         ImportOptions { wait, secret: None }
     }
 
-    /// Presents a secret, if it is one; the exporter does not look at it if it asks for none.
+    /// Presents a secret, if there is one. An exporter that asks for none ignores it.
     pub fn secret(mut self, secret: impl Into<Option<Secret>>) -> Self {
         self.secret = secret.into();
         self

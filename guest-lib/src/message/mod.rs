@@ -38,51 +38,50 @@
 //!
 //! # What matches
 //! A process has 16 endpoints ([`MessageEndpoint`]), each with a tagged and an untagged space. A
-//! message matches a receive of its space if the receive takes its source, and its tag in all
-//! bits that the receive does not ignore. Of several receives, the one that was posted first
-//! takes it; of several messages, the one that was sent first. Messages of one process to
+//! message matches a receive of its space if the receive takes its source, and if both tags are
+//! equal in all bits that the receive does not ignore. Of several receives, the one that was posted
+//! first takes it; of several messages, the one that was sent first. Messages of one process to
 //! another do not overtake each other; of several threads, they stand in the order of the calls.
 //!
 //! # Before it is received
-//! A message that no posted receive has taken can be looked at: [`Endpoint::probe`] tells its
-//! sender, tag, length and immediate data, before the bytes of a long one have moved. What was
-//! probed may go to a receive of another thread; a message that was claimed ([`Probe::claim`])
-//! goes only where its [`Claimed`] is received, into memory of its length for example. Two claims
-//! never get the same message. [`Probe::discard`], and a [`Claimed`] that is dropped, drop the
-//! message; a Send of a long message that was not staged ends as truncated then. A claimed message
-//! takes the room that it had before, at the NIC or at its sender.
+//! For a message that no posted receive has taken, [`Endpoint::probe`] returns sender, tag, length
+//! and immediate data, before the bytes of a long one have moved. A message that was only probed
+//! may go to a receive of another thread. A message that was claimed ([`Probe::claim`]) goes only
+//! to a receive of its [`Claimed`], for example into memory of its length. Two claims never get the
+//! same message. [`Probe::discard`], and dropping a [`Claimed`], drop the message; if it is long
+//! and was not staged, its Send ends as truncated. A claimed message keeps the room that it has at
+//! the NIC or at its sender.
 //!
 //! # Invariants
-//! - Each request ends once, and its end is told once, to its [`Request`]; later calls tell the
-//!   same.
+//! - Each request ends once, and its end is reported once, to its [`Request`]; later calls return
+//!   the same.
 //! - Memory that the NIC may still write to belongs to a request: a receive borrows its segment.
-//!   A request that is dropped is cancelled, and the drop waits until the NIC is done with the
-//!   memory. That is at the latest when a message that has begun to arrive is there, or its
-//!   sender is given up. One that is leaked lets its memory go only to the end of the segment,
-//!   which the NIC does not outlive (N2).
-//! - A Send never takes the room of a receive: fewer Sends are at the NIC than it takes, others
-//!   wait in the library, in order for each destination. They go on whenever any thread of the
-//!   process posts, tests or waits. Sends to one destination that no receive takes hold up no
-//!   others: at the NIC and in the library each destination has room for 16 beside them
-//!   ([`Endpoint::hold_sends`]).
-//! - What is sent before the other process receives it is staged at its NIC: 64 KiB of each sender,
-//!   and more while there is room. The end of such a Send does not wait for the receive.
-//! - Completions of all threads are taken by each thread that posts or waits for anything; a
-//!   thread sleeps only behind a look that found nothing.
+//!   Dropping the request of a receive cancels it, and waits until the NIC is done with the memory:
+//!   at the latest when a message that has begun to arrive is there, or its sender is given up. If
+//!   a request is leaked, the NIC may use the memory until the segment ends, but not longer (N2).
+//! - A Send never takes the room of a receive: the library gives the NIC fewer Sends than it has
+//!   room for. The others wait in the library, in order for each destination, and go to the NIC
+//!   whenever any thread of the process posts, tests or waits. Sends to one destination that no
+//!   receive takes do not hold up those to others: at the NIC and in the library each destination
+//!   has room for 16 beside them ([`Endpoint::hold_sends`]).
+//! - Messages that are sent before the other process receives them are staged at its NIC: 64 KiB of
+//!   each sender, and more while there is room. A Send of such a message ends without waiting for
+//!   the receive.
+//! - Each thread that posts or waits takes the completions of all threads; it sleeps only after a
+//!   look that found none.
 //!
 //! # Memory of a Send
-//! Up to [`inline_max`](crate::Endpoint::inline_max) bytes of a part of a segment, and what the
-//! NIC takes of ordinary bytes, travel in the command: their source is reusable at once. Longer
-//! ones are fetched by the NIC from an exported segment, and must not change before the request
-//! has ended; if their segment is dropped, the message fails on both sides. A Send that is
-//! dropped goes on, and its failure is dropped.
+//! Up to [`inline_max`](crate::Endpoint::inline_max) bytes of a part of a segment, and ordinary
+//! bytes as far as the NIC takes them, travel in the command: their source is reusable at once. The
+//! NIC fetches longer messages from an exported segment, where they must not change before the
+//! request has ended; if the segment is dropped, the message fails on both sides. A Send whose
+//! request is dropped goes on, and its failure is not reported.
 //!
 //! # Contexts
-//! A process has 32 contexts for Sends and 32 for receives in its NIC's memory. Messages by them
-//! come from and go to the buffer pool ([`Endpoint::pool`]), whose pages the NIC knows; are
-//! gathered from and scattered to pages of a segment; or stand in the context themselves. Their end need not be told to
-//! the program ([`SendShort::forget`]). A Send in a context keeps its place among the
-//! others.
+//! A process has 32 contexts for Sends and 32 for receives in its NIC's memory. The bytes of their messages are in
+//! the buffer pool ([`Endpoint::pool`]), whose pages the NIC knows; or in pages of a segment, where they are
+//! gathered and scattered; or in the context itself. A program that need not know their end can
+//! [forget](SendShort::forget) them. A Send in a context keeps its place among the others.
 //!
 //! # Ends
 //! | the call returns | the message |

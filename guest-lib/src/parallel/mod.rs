@@ -34,13 +34,13 @@
 //! ```
 //!
 //! # Invariants
-//! - All ranks make the same calls in the same order. A rank that does not, is noticed: each
-//!   exchange carries the number and the kind of its call ([`ParallelError::Differs`]).
+//! - All ranks make the same calls in the same order. Each exchange carries the number and the kind
+//!   of its call, so a rank that makes another call is noticed ([`ParallelError::Differs`]).
 //! - Values are folded in the order of ranks, at rank 0. Results are the same in each run and by
 //!   each interface, byte for byte.
-//! - Each call ends: when a rank dies, the others learn its name; when one is silent for longer
-//!   than [`Options::timeout`], they give up, too. A rank that has failed tells all others why. From then
-//!   on all calls fail for this reason.
+//! - Each call ends: when a rank dies, the others learn its name; when one is silent for longer than
+//!   [`Options::timeout`], they give up. A rank that has failed tells all others why, and from then on
+//!   all their calls fail for this reason.
 //!
 //! | module | |
 //! |---|---|

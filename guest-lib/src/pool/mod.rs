@@ -6,14 +6,14 @@
 //!   Pools::receive ─► InputFrame: read, drop ◄────────── driver ◄─ NIC
 //! ```
 //! A process with pools reaches no register of the device. Receiving costs no system call while
-//! packets are there, and sending none while the driver is at work; [`Statistics`] counts those
-//! that it did cost. Packets may be lost, repeated and reordered, as on any datagram network:
-//! [`crate::stream`] stands on them for what must arrive, [`crate::datagram`] for messages that are
+//! packets are there, and sending costs none while the driver is at work; [`Statistics`] counts the
+//! system calls that were made. Packets may be lost, repeated and reordered, as on any datagram
+//! network: [`crate::stream`] makes reliable streams of them, [`crate::datagram`] messages that are
 //! longer than a frame.
 //!
 //! | module | |
 //! |---|---|
-//! | `shared` | the pools, as all that use them share them |
+//! | `shared` | the state of the pools, which all handles share |
 //! | `frame` | frames that this process owns |
 
 mod frame;
@@ -129,7 +129,7 @@ impl Pools {
         self.0.shape.frame_bytes()
     }
 
-    /// A frame to fill and send; none if all are on their way.
+    /// A frame to fill and send; `None` if all are on their way.
     ///
     /// # Errors
     /// [`Error::Incompatible`] if the driver breaks the rules of the queues.
@@ -137,7 +137,7 @@ impl Pools {
         OutputFrame::take(&self.0)
     }
 
-    /// The next packet that has come; none if there is none now.
+    /// The next packet that has come; `None` if there is none now.
     ///
     /// # Errors
     /// [`Error::Incompatible`]
@@ -145,8 +145,8 @@ impl Pools {
         InputFrame::take(&self.0)
     }
 
-    /// Makes sure that the driver sends what was sent, and gets frames that were dropped. Waits do
-    /// so themselves.
+    /// Makes sure that the driver notices the frames that were sent or dropped. Waits do so by
+    /// themselves.
     ///
     /// # Errors
     /// [`Error::DeviceGone`], [`Error::System`]
@@ -170,7 +170,7 @@ impl Pools {
         self.0.wait(events::OUTPUT, timeout)
     }
 
-    /// Asks to be woken for input, and returns a descriptor for poll or epoll; none if there is
+    /// Asks to be woken for input, and returns a descriptor for poll or epoll; `None` if there is
     /// input already. Ask again each time before blocking.
     ///
     /// # Errors

@@ -7,30 +7,30 @@
 //!                                                              └─ fenced ─► (): and all before it
 //!   Endpoint::flush() ──────────────► Flush ─ reads, writes, to, sources, timeout ─ wait ─► (): all before it
 //! ```
-//! A call of [`Endpoint`] says what is transferred, and does nothing by itself. Methods of what it
-//! returns say how. The last one begins the transfer, and its name says what the program waits
-//! for: nothing (`post`, `begin`), or this and all earlier transfers of its kind to the same process
-//! (`fenced`). Transfers to different processes never wait for each other (N12, N15): a process that
-//! is silent, slow or gone delays and fails its own.
+//! A call of [`Endpoint`] only describes a transfer. Methods of the value that it returns set
+//! options. The last one begins the transfer, and its name says what the program waits for: nothing
+//! (`post`, `begin`), or this and all earlier transfers of its kind to the same process (`fenced`).
+//! Transfers to different processes never wait for each other (N12, N15): a process that is silent,
+//! slow or gone delays and fails only transfers to itself.
 //!
 //! # A completion of its own
-//! What is posted or fenced is counted: a counter of the NIC tells that it and all before it to the
-//! same process are complete, and costs next to nothing. A transfer that is *begun* ends with an
-//! entry of the completion queue as well (N12), as messages do: its [`Request`] ends as soon as the
-//! transfer itself has, whatever those before it wait for, and
-//! [`wait_any`](crate::request::wait_any) takes it among messages.
+//! The NIC counts transfers that are posted or fenced: its counter says that a transfer and all
+//! before it to the same process are complete, and costs next to nothing. A transfer that is
+//! *begun* also ends with an entry of the completion queue (N12), as messages do. So its
+//! [`Request`] ends as soon as the transfer itself has ended, even if earlier ones still wait, and
+//! [`wait_any`](crate::request::wait_any) takes it together with requests of messages.
 //!
 //! # Sources
 //! A source may be changed or freed when its write is complete. [`Flush::sources`] waits for less:
-//! the NIC has read the sources of all earlier writes, which may still wait for their destinations
-//! (N9).
+//! until the NIC has read the sources of all earlier writes. These writes may still wait for their
+//! destinations (N9).
 //!
 //! [`Write`], [`Read`] and [`Flush`] are plain values: building one allocates nothing, and each can
 //! be copied and begun several times.
 //!
 //! # Timeouts
-//! A timeout ends the wait, and nothing else. What was issued goes on: it may complete or fail
-//! later, and its failure is reported once, as without a timeout. A timeout of zero asks once.
+//! A timeout ends only the wait. What was issued goes on: it may complete or fail later, and its
+//! failure is reported once, as without a timeout. A timeout of zero asks once.
 //!
 //! | the call returns | what was issued | what to do |
 //! |---|---|---|

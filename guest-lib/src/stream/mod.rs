@@ -7,8 +7,8 @@
 //! ```
 //! A process opens [`Streams`] on a datagram port. Any number of streams share its pools, up to
 //! the limits of [`Options`]. A stream carries bytes in both directions; each direction ends by
-//! itself. What one side writes and the other does not read slows the writer down; nothing that
-//! was written is dropped unless the stream fails.
+//! itself. If one side does not read, writes of the other side have to wait; nothing that was
+//! written is dropped unless the stream fails.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
@@ -26,8 +26,8 @@
 //! # }
 //! ```
 //!
-//! A thread of the library answers peers while the program does something else. What the protocol
-//! does: docs/streams.md and [`crate::stream_protocol`].
+//! A thread of the library answers peers while the program does something else. The protocol is
+//! described in docs/streams.md and [`crate::stream_protocol`].
 //!
 //! | module | |
 //! |---|---|
@@ -72,19 +72,19 @@ use service::Handle;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// Frames. A stream takes what others leave, and each has one of either kind. It fills them as far
-    /// as the route to its peer carries.
+    /// Size and number of frames. Each stream has one frame of each pool for itself, and takes more as
+    /// far as others leave some. It fills frames only as far as the route to its peer carries.
     pub pool: PoolOptions,
-    /// Streams at the same time, those included that end; at least 1, and at most half of the
-    /// frames of the smaller pool.
+    /// Streams at the same time, including those that are ending; at least 1, and at most half of
+    /// the frames of the smaller pool.
     pub connections: usize,
     /// Streams that peers have opened and [`Listener::accept`] has not returned.
     pub backlog: usize,
-    /// Frames that one stream has on its way, or here and not read; 1 to 257.
+    /// Frames that one stream may have on their way, or received and not read; 1 to 257.
     pub window: usize,
-    /// A peer that says nothing is asked after so long.
+    /// A peer that has been silent for this long is asked.
     pub keep_alive: Duration,
-    /// A peer that says nothing is given up after so long; longer than `keep_alive`.
+    /// A peer that has been silent for this long is given up; longer than `keep_alive`.
     pub peer_timeout: Duration,
 }
 
@@ -123,8 +123,8 @@ impl Options {
 
 /// Streams of this process on one datagram port.
 ///
-/// Clones stand for the same. The last of them that is dropped, or the last listener or stream, waits until
-/// peers have what was written, for [`Options::peer_timeout`] at most.
+/// Clones stand for the same. When the last of `Streams`, listeners and streams is dropped, the drop waits
+/// until peers have what was written, for [`Options::peer_timeout`] at most.
 #[derive(Debug, Clone)]
 pub struct Streams(Arc<Handle>);
 
@@ -158,8 +158,8 @@ impl Streams {
         Listener::new(self.0.clone())
     }
 
-    /// Connects to the process at a datagram port of a node. Without a time limit, that of the
-    /// protocol holds (10 s without an answer).
+    /// Connects to the process at a datagram port of a node. Without a `timeout`, the time limit of
+    /// the protocol applies (10 s without an answer).
     ///
     /// # Errors
     /// [`Error::Stream`], [`Error::TooManyStreams`], [`Error::TimedOut`]

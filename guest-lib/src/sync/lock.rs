@@ -7,8 +7,8 @@
 //!    A (holds)  next ──►  B (waits)  next ──►  C (waits)
 //! ```
 //! The three words are a [`WaitQueue`](qnic_abi::atomic::WaitQueue) of the NIC: its Enqueue
-//! takes a free lock and leaves the holder's name in `head`, in one operation. What `turns`
-//! counts: the module `turns`.
+//! takes a free lock and leaves the holder's name in `head`, in one operation. The module `turns`
+//! says what `turns` counts.
 //!
 //! | step | operations at the owner | `head` | `turns` |
 //! |---|---|---|---|
@@ -22,12 +22,12 @@
 //! # Invariants
 //! 1. While `turns` is not 0, `head` names the holder, or the process that the lock is being
 //!    handed to.
-//! 2. Each operation that changes the lock, except the joining one, compares what no other
-//!    holder can have left: a name, or a turn of its generation. One that arrives late has no
-//!    effect.
+//! 2. Each operation that changes the lock, except the joining one, compares a value that no other
+//!    holder can have left: a name, or a turn of its generation. So an operation that arrives late
+//!    has no effect.
 //! 3. A process leaves its slot only when `turns` is 0 or `head` names another.
-//! 4. What a holder has written is delivered before `turns` is 0 or `head` names another: that one
-//!    may have given up, and then a recovery frees the lock.
+//! 4. What a holder has written is delivered before `turns` is 0 or `head` names another process.
+//!    (That process may have given up; then a recovery frees the lock for a third one.)
 //!
 //! # Why a recovery frees no lock whose holder lives
 //! It freezes `turns` unless that is 0. From then on no process can take the lock: it is not
@@ -38,10 +38,10 @@
 //! |---|---|
 //! | `turns` is 0, and a process takes the lock before the recovery has ended | its CompareSwap of `turns` fails: it looks again |
 //! | A takes the lock, and its Enqueue's response is lost or late | reads `head` = A, whose slot waits: [`Error::Held`] |
-//! | A releases before it is frozen | reads 0, or its CompareSwap fails: it looks again |
-//! | A releases while it is frozen | A's CompareSwap fails: A abandons its slot and gets [`Error::Broken`]; this recovery or the next one frees the lock |
-//! | A hands over to B before it has read `head` | finds B, which waits or holds: [`Error::Held`] |
-//! | A hands over to B, and leaves, before it has looked at A's slot | reads `head` = B the second time, and looks at B's |
+//! | A releases before `turns` is frozen | reads 0, or its CompareSwap fails: it looks again |
+//! | A releases while `turns` is frozen | A's CompareSwap fails: A abandons its slot and gets [`Error::Broken`]; this recovery or the next one frees the lock |
+//! | A hands over to B before the recovery has read `head` | finds B, which waits or holds: [`Error::Held`] |
+//! | A hands over to B, and leaves, before the recovery has looked at A's slot | reads `head` = B the second time, and looks at B's slot |
 //! | A dies while it hands over, before `head` is B | frees the lock; the late CompareSwap of A finds no A in `head` |
 //! | A dies behind that, and never grants | finds B waiting: [`Error::Held`], until B notices and abandons its slot |
 //! | A is cut off, counts as dead, and comes back | has freed the lock; what A still does there compares A's name or generation |
@@ -50,8 +50,9 @@
 //! # Trying
 //! [`Lock::try_acquire`] joins only if it has seen the lock free. Another process may take it
 //! in between. Then the process *withdraws*, before it has linked itself to its predecessor:
-//! it makes the predecessor the last again. If a process has joined behind it meanwhile, it
-//! links that one to the predecessor. Either takes message times, not the time of a holder.
+//! it makes the predecessor the last again. If another process has joined behind it meanwhile, it
+//! links that process to the predecessor. Both take the time of a few messages, and wait for no
+//! holder.
 
 use std::time::{Duration, Instant};
 
@@ -242,8 +243,8 @@ impl Lock {
     /// the lock.
     ///
     /// # Errors
-    /// [`Error::Held`]: a process that lives holds the lock, or was woken to hold it. Try
-    /// again after its release, which does no harm.
+    /// [`Error::Held`]: a process that lives holds the lock, or was woken to hold it. Calling
+    /// `recover` again after its release does no harm.
     pub fn recover(&self) -> Result<bool> {
         let object = &self.object;
         let Some(claim) = object.claim_recovery()? else {
@@ -384,7 +385,8 @@ struct Waiter {
 
 /// A wait for a [`Lock`], in parts ([timeouts](crate::sync#timeouts)).
 ///
-/// Dropping it after a timeout passes the lock on if it has come, else it breaks the lock.
+/// Dropping it after a timeout passes the lock on if it has been granted, and breaks the lock
+/// otherwise.
 #[derive(Debug)]
 pub struct LockWaiting<'a> {
     lock: &'a Lock,
@@ -392,7 +394,7 @@ pub struct LockWaiting<'a> {
 }
 
 impl<'a> LockWaiting<'a> {
-    /// Takes the lock, as [`Lock::acquire`] does; joins the queue unless it is there still.
+    /// Takes the lock, as [`Lock::acquire`] does; joins the queue unless it is still in it.
     ///
     /// # Errors
     /// [`Error::TimedOut`]: it stays in the queue; wait again. Those of [`Lock::acquire`]: it

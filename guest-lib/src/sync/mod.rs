@@ -44,8 +44,9 @@
 //!   peer timeout.
 //! - A process that dies between its atomic operation and its link is noticed in the same times, by
 //!   the process that waits for the link; one that lives may take any time for it.
-//! - A process that dies when it has taken another one from a queue and not woken it, or while it
-//!   recovers an object, is noticed after twice the peer timeout ([`crate::Endpoint::peer_timeout`]).
+//! - A process that dies after it has taken another one from a queue and before it has woken it, or
+//!   while it recovers an object, is noticed after twice the peer timeout
+//!   ([`crate::Endpoint::peer_timeout`]).
 //! - A process that gets [`crate::Error::Broken`] is in no queue any more. The object stays
 //!   broken until a process calls `recover`.
 //! - A semaphore does not know which processes hold its units. The units of a process that
@@ -65,22 +66,23 @@
 //! | [`MonitorGuard::wait`] | [`Waiting::wait`], then [`Monitor::enter`] | [`MonitorGuard::leave_to_wait`] |
 //!
 //! After [`TimedOut`](crate::Error::TimedOut) the process is still in the queue, and may be
-//! given its turn at any time: then the others wait for this process. If the place is dropped,
-//! a turn that has come is passed on; one that has not breaks the object, like a death.
-//! [`Lock::try_acquire`] and [`Semaphore::try_wait`] do not queue. A timeout limits the wait for
-//! the turn; the operations before and behind it take message times ([`crate::Endpoint`],
-//! "Timeouts").
+//! given its turn at any time: then the others wait for this process. Dropping the place passes a
+//! turn on that has come; if none has come, it breaks the object, like a death.
+//! [`Lock::try_acquire`] and [`Semaphore::try_wait`] do not queue. A timeout limits only the wait
+//! for the turn; the operations before and after it take the time of a few messages
+//! ([`crate::Endpoint`], "Timeouts").
 //!
 //! # Errors
 //! All methods that reach the owner return the errors of [`crate::AtomicOperation::wait`], beside those
 //! that they name.
 //!
 //! # Which processes may wake
-//! A process that may write a participant's area can grant it any lock, and one that may write
-//! an object can take it from its holder. So the participants of an object trust each other. To
-//! shut others out, they share a secret, or are listed ([`crate::Importers`]):
+//! A process that may write a participant's area can grant it any lock, and one that may write an
+//! object can take it from its holder. So the participants of an object trust each other. To keep
+//! other processes out, participants share a secret or are listed ([`crate::Importers`]):
 //!
-//! - each participant is made by [`Participant::among`]; its area then admits the others only;
+//! - each participant is made by [`Participant::among`], so that only the other participants can
+//!   import its area;
 //! - the owner exports the object's memory with the same [`crate::Importers`] and with
 //!   [`crate::Notifications::None`], and the others import it with the secret.
 //!
