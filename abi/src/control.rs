@@ -20,10 +20,10 @@
 //! | QueryPath | [`QueryPath`] | [`PathInfo`] | NoSuchNode |
 //!
 //! # The driver's queue (Q9)
-//! The source's driver has a command queue of D entries, and in host memory a doorbell for each, by
-//! which the NIC tells the driver the end of the command in that entry. Here the control virtqueue is
-//! the queue, and D its size; the reply buffer of an entry is its doorbell. What rings the NIC is one
-//! notification for all entries, as in the source the NIC's look at the queue.
+//! In the source, the driver has a command queue of D entries, and for each entry a doorbell in host
+//! memory, in which the NIC reports the end of the entry's command. Here the control virtqueue is
+//! this queue, D is its size, and the reply buffer of an entry is its doorbell. A single notification
+//! covers all entries, as a single look of the NIC at the queue does in the source.
 //!
 //! When the reply of DeleteProcess or Unexport is there, the NIC touches no page
 //! on behalf of that process or segment any more; running transfers have ended
@@ -54,8 +54,8 @@ pub const REPLY_BYTES: usize = 512;
 /// Longest time that an import can wait, in milliseconds.
 pub const MAX_IMPORT_WAIT_MS: u32 = 3_600_000;
 
-/// Flag of [`NewProcess`]: the process may export physical memory (N25). The
-/// driver gives it only to a process that the system lets touch all memory anyway.
+/// Flag of [`NewProcess`]: the process may export physical memory (N25). The driver gives it only
+/// to a process that may access all memory of the system anyway.
 pub const PROCESS_PHYSICAL: u16 = 1;
 
 /// Flag of [`NewProcess`]: the process is the driver itself, on
@@ -98,8 +98,8 @@ numbered! {
         Query = 9,
         /// The driver is about to reset the device: when its queues stop, the NIC does not
         /// wait for them to go on, and its peers learn at once that it is gone. The reply comes
-        /// when peers have what was sent to them, or after a second: a reset behind it takes
-        /// nothing back that the node has told its peers.
+        /// when peers have received what was sent to them, or after a second. So a reset after the
+        /// reply loses nothing that the node has sent, unless the second was over.
         AnnounceReset = 10,
         /// Asks what the route to a node is like (U8).
         QueryPath = 11,
@@ -183,7 +183,7 @@ layouts! {
         pub address: U64,
         /// Length in bytes, not zero.
         pub length: U64,
-        /// Random key that peers and the process itself must show.
+        /// Random key that peers and the process itself must present.
         pub key: U64,
         /// Key that the physical map carries for the pages of this range: several
         /// segments over one range share it. Zero with [`EXPORT_PHYSICAL`].
@@ -220,9 +220,9 @@ layouts! {
     /// Body of [`Opcode::FaultDone`].
     #[bytes(16)]
     pub struct FaultDone {
-        /// The number of the fault. An answer to one that was given up, or whose process has
-        /// ended, answers nothing: the next process on the VNI may have a fault of its own for
-        /// the same address.
+        /// The number of the fault. If that fault was given up, or its process has ended, the
+        /// answer has no effect: the next process on the VNI may have a fault of its own for the
+        /// same address.
         pub fault: U64,
         /// `Ok` when the first of the pages at least is entered in the page table,
         /// else why not; `Ok` lets the transfers that wait try again.

@@ -34,24 +34,24 @@
 //!
 //! # Completion
 //! Commands are numbered from 0 in the order of their slots. Each write, read and atomic command
-//! names a *lane* ([`crate::command::CommandHeader::lane`]), and completes in the order of its
-//! lane; lanes do not wait for each other. A process that gives each destination a lane of its own
-//! is not held up at one by another (N12, N15); the NIC attaches no other meaning to lanes.
-//! [`writes_done_offset`] = *n* says that the first *n* writes of the lane are complete: every byte
-//! is in the destination's memory, or the write was given up and an error record says so; source
-//! memory is reusable (N9). [`reads_done_offset`] says it of reads and atomic commands: the result
-//! record of one that did not fail is written. The NIC publishes the counters of a lane for a
-//! command with [`crate::command::CommandFlags::PUBLISH`] and when nothing of the lane is under way,
-//! and those of all lanes every [`crate::window::COMPLETION_STEP`] completions of the VNI; so a
-//! counter never stays behind.
+//! names a *lane* ([`crate::command::CommandHeader::lane`]), and completes in the order of its lane;
+//! lanes do not wait for each other. If a process gives each destination a lane of its own, a slow
+//! destination does not hold up commands to others (N12, N15); the NIC attaches no other meaning to
+//! lanes. [`writes_done_offset`] = *n* says that the first *n* writes of the lane are complete:
+//! every byte is in the destination's memory, or the write was given up and an error record says so;
+//! source memory is reusable (N9). [`reads_done_offset`] says the same of reads and atomic commands;
+//! if an atomic command has not failed, its result record is written. The NIC publishes the counters
+//! of a lane for a command with [`crate::command::CommandFlags::PUBLISH`] and when nothing of the
+//! lane is under way, and those of all lanes every [`crate::window::COMPLETION_STEP`] completions of
+//! the VNI; so a counter never stays behind.
 //!
-//! A command with a handle that is not zero has an entry in the completion queue as well: as soon as
-//! it has ended itself, whatever its lane waits for, and before a counter says so. Only in a full
-//! queue may the entry come after the counter.
+//! A command with a handle that is not zero also has an entry in the completion queue. The entry
+//! comes as soon as the command itself has ended, whatever its lane waits for, and before the
+//! counter covers the command; only if the queue is full may it come after the counter.
 //!
 //! At most [`OPERATIONS`] of these commands are under way at once. The error ring has as many
-//! records, so none is overwritten while a process lets no more be under way from one look at the
-//! ring to the next.
+//! records. So no record is overwritten unread if no more than these are under way between two
+//! looks of the process at the ring.
 //!
 //! # Notifications
 //! The numbers below [`SIGNAL_COUNTERS`] (but 0) are counted: each signal adds one to
@@ -70,14 +70,14 @@
 //! agree with the receiver on how many are under way.
 //!
 //! # Completion queue
-//! Commands with a handle of the process end in the completion queue, each with an entry of its own,
-//! in the order in which they end: messages ([`crate::message`]) always, writes, reads and atomic
-//! commands as they like. Entry *n* stands in place *n* modulo [`COMPLETION_ENTRIES`]. What it tells of is done before it is stored: data is
-//! in memory. The NIC stores the entry, then [`COMPLETION_TAIL`], with release; the process loads
-//! the tail with acquire, then the entries, then stores
-//! [`crate::window::COMPLETION_HEAD`]. Nothing is dropped when the queue is full: the NIC keeps
-//! what has no room, says how many in [`COMPLETIONS_WAITING`], and reads no more commands of the
-//! process while these are many.
+//! Each command with a handle of the process has an entry of its own in the completion queue, in the order in
+//! which the commands end. Commands of messages ([`crate::message`]) always have an entry; writes, reads and
+//! atomic commands have one if the process wants it. Entry *n* stands in place *n* modulo [`COMPLETION_ENTRIES`].
+//! When an entry is stored, what it reports is done: data is in memory. The NIC stores the entry, then
+//! [`COMPLETION_TAIL`], with release; the process loads the tail with acquire, then the entries, then stores
+//! [`crate::window::COMPLETION_HEAD`]. Nothing is dropped when the queue is full: the NIC keeps completions that
+//! have no room, counts them in [`COMPLETIONS_WAITING`], and reads no more commands of the process while they are
+//! many.
 //!
 //! A reset of the command queue ([`crate::control::Opcode::ResetQueue`]) leaves this queue as it is.
 //! A write, read or atomic command that the reset drops has no completion, before it or behind it.
@@ -85,10 +85,10 @@
 //!
 //! # Doorbells of contexts, and the pool
 //! A doorbell ([`crate::context`], Q8) is a [`CompletionEntry`] with a state. The process stores
-//! its state word when it takes the context and when it gives it back; in between the NIC does,
-//! once: all other words, then with release the one with the state, which the process loads with
-//! acquire. The NIC reads no doorbell. The pages of the pool (Q7) belong to the process, and to
-//! the NIC while a context or a message that is under way names them.
+//! its state word when it takes the context and when it gives it back. In between the NIC stores
+//! the doorbell once: all other words first, then the state word with release, which the process
+//! loads with acquire. The NIC reads no doorbell. The pages of the pool (Q7) belong to the process,
+//! and to the NIC while a context or a message that is under way names them.
 //!
 //! # Blocking
 //! A process reads [`WAKE_GENERATION`], stores a wake request
@@ -119,8 +119,8 @@ pub const ERRORS: usize = 0x018;
 pub const QUEUE_STATUS: usize = 0x020;
 /// Offset of the wake generation (u64), written by the driver.
 pub const WAKE_GENERATION: usize = 0x080;
-/// The last wake generation: the NIC is gone, or has begun anew. Whatever the process had of it
-/// is lost, and every call fails.
+/// The last wake generation: the NIC is gone, or has begun anew. Everything that the process had
+/// there is lost, and every call fails.
 pub const GONE: u64 = u64::MAX;
 /// Offset of the number of entries ever put into the notification queue (u64).
 pub const NOTIFICATION_TAIL: usize = 0x0c0;
@@ -233,7 +233,7 @@ numbered! {
         Leave = 4,
         /// A [`crate::collective::CollectiveCommand`] or a [`crate::multicast::MulticastCommand`].
         Collective = 5,
-        /// A [`crate::message::ProbeCommand`]: tells of the message, which is not received.
+        /// A [`crate::message::ProbeCommand`]: describes the message, which is not received.
         Probe = 6,
         /// A [`crate::process_names::NameCommand`]: of a lookup that has found one, `node` and
         /// `port` are those of the process; of a registration that was refused, those of the
@@ -243,8 +243,8 @@ numbered! {
         DatagramSend = 8,
         /// The buffer of a [`crate::datagram::DatagramPostCommand`].
         DatagramReceive = 9,
-        /// A write, a read or an atomic command with a handle. Of it `handle` and `status` count; of an
-        /// atomic command `tag` has the value and `immediate` the detail.
+        /// A write, a read or an atomic command with a handle. Only `handle` and `status` are set; for
+        /// an atomic command also `tag`, to the value, and `immediate`, to the detail.
         Transfer = 10,
     }
 }
@@ -253,10 +253,10 @@ numbered! {
 pub const COMPLETION_MORE: u8 = 1;
 
 layouts! {
-    /// An entry of the completion queue, or the doorbell of a context. Of a Send `handle`, `status`, `tag`, `length`, `node`
-    /// and `port` (the destination) and `endpoint` count; the rest is zero. Of a group or a
-    /// collective that has failed, `node` and `port` name the process that is the reason; the
-    /// port is zero if it is a node as a whole.
+    /// An entry of the completion queue, or the doorbell of a context. For a Send, `handle`, `status`, `tag`,
+    /// `length`, `node` and `port` (the destination) and `endpoint` are set; the rest is zero. For a group or a
+    /// collective that has failed, `node` and `port` name the process that is the reason; the port is zero if the
+    /// reason is a whole node.
     ///
     /// ```text
     ///      0                 4                 8
@@ -279,9 +279,9 @@ layouts! {
         pub immediate: U64,
         /// Bytes of the message as it was sent.
         pub length: U64,
-        /// Where it begins in the memory of the receive. Of a receive that ends without a
-        /// message: how many bytes messages have taken; those that are long may end behind it.
-        /// Of a probe that claims: the number of the message.
+        /// Where the message begins in the memory of the receive. For a receive that ends without a
+        /// message: how many bytes its messages have taken; long ones may end after it. For a probe
+        /// that claims: the number of the message.
         pub offset: U64,
         /// A [`crate::Status`] code. Unless Ok or Truncated, there is no message.
         pub status: U32,

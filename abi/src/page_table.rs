@@ -17,9 +17,10 @@
 //! Several pages can have one frame: those of processes that share memory. A frame *f* has
 //! [`MAPPINGS`] mappings, each with a reverse mapping and a key: *f*, *f* + frames, *f* + 2 · frames, …
 //! (M:1 of NetVM §4.3.2). Lock word and dirty bits are those of the frame, for all of its mappings: a
-//! page that the NIC uses under one tag is locked, and dirty, under the others. What makes a page
-//! absent to clean it makes all mappings of the frame absent. When a page leaves by force that the NIC
-//! holds, all mappings leave, so that no lock follows another one without end; they come back by faults.
+//! page that the NIC uses under one tag is locked, and dirty, under the others. To clean a page, the
+//! driver makes all mappings of its frame absent for that time. When it unmaps a page by force that the
+//! NIC holds, all mappings of the frame leave, because otherwise new locks by other tags could keep the
+//! frame locked without end; faults bring them back.
 //!
 //! # Access
 //! The word `vpn[f]` says with one bit, [`WRITABLE`], whether the NIC may write to the
@@ -35,8 +36,8 @@
 //!
 //! # lockPage (NIC)
 //! For each non-zero entry of the row: `lock[f]` = lock count + 1; full fence; load
-//! `vpn[f]`. If it is the wanted tag, with the wanted access, the page is locked; else
-//! restore `lock[f]` and try the next.
+//! `vpn[f]`. If it is the wanted tag, with the wanted access, the page is locked; else restore
+//! `lock[f]` and try the next entry.
 //!
 //! # unmapPage (driver)
 //! `vpn[f]` = 0; full fence; load `lock[f]`. If it is zero the page is unmapped (then
@@ -61,8 +62,8 @@ use crate::{VniId, PAGE_SHIFT};
 /// Entries in a row of the page table (*d* in the source).
 pub const ROW_ENTRIES: usize = 4;
 
-/// Mappings of a frame, at most: pages of one or several processes. Another one takes the place of
-/// one of these.
+/// Mappings of a frame, at most: pages of one or several processes. A further mapping replaces one
+/// of these.
 pub const MAPPINGS: u32 = 4;
 
 /// Size of a row in bytes; an entry is a `u32`: number of a mapping + 1, or 0.
@@ -80,8 +81,9 @@ pub const WRITABLE: u64 = 1 << 47;
 /// Reverse mapping of a frame that is not mapped.
 pub const UNMAPPED: u64 = 0;
 
-/// Reverse mapping of a frame that the driver has taken out by force while the NIC
-/// held it, until the driver has seen it let go. No tag for the NIC: not valid.
+/// Reverse mapping of a frame that the driver has unmapped by force while the NIC held it, until
+/// the driver has seen that the NIC holds it no more. It has no valid bit, so it is no tag to the
+/// NIC.
 pub const LEAVING: u64 = 1;
 
 /// The bits of a lock word that count the NIC's locks.
@@ -90,8 +92,8 @@ pub const LOCKS: u32 = USE - 1;
 /// What the NIC adds to a lock word for each use of the page.
 pub const USE: u32 = 1 << 24;
 
-/// What the NIC may do with a page, or wants to; its number is the bit that stands for it in
-/// a reverse mapping.
+/// What the NIC may do with a page, or wants to. The number of a variant is its bit in a reverse
+/// mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u64)]
 pub enum PageAccess {
@@ -111,9 +113,9 @@ impl PageAccess {
     }
 }
 
-/// Whose page it is: valid bit (63), VNI (62 to 48), virtual page number (46 to 0). As
-/// the reverse mapping of a frame it has the [`WRITABLE`] bit (47) with it. Without the
-/// valid bit the frame is not mapped: [`UNMAPPED`] or [`LEAVING`].
+/// Identifies a page: valid bit (63), VNI (62 to 48), virtual page number (46 to 0). In the reverse
+/// mapping of a frame the [`WRITABLE`] bit (47) is added. Without the valid bit the frame is not
+/// mapped: [`UNMAPPED`] or [`LEAVING`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u64);
 
@@ -155,7 +157,8 @@ impl Tag {
     }
 }
 
-/// The value of a row's entry that names a mapping; the first one of a frame has its number.
+/// The value of a row's entry that names a mapping. The first mapping of a frame has the number of
+/// the frame.
 pub const fn entry_of(mapping: u32) -> u32 {
     mapping + 1
 }

@@ -1,16 +1,15 @@
 //! The character device `/dev/qnic0`: what the library asks of the driver.
 //!
-//! One open file is one process of the NIC: [`Register`] gives it a VNI, closing
-//! the file (or the process's end) takes everything back. The host-mode driver
-//! takes the same structs by function call.
+//! One open file is one process of the NIC: [`Register`] gives it a VNI, closing the file (or the
+//! process's end) ends everything that it has there. The host-mode driver takes the same structs by
+//! function call.
 //!
 //! # ioctl
-//! The request number is `_IOWR('Q', n, struct)`: [`ioctl_number`]. A call that
-//! reaches driver or NIC returns 0 and says in the struct's first field, a
-//! [`crate::Status`] code, whether it was done. Negative results are the
-//! kernel's: `EFAULT`, `EINVAL` (reserved field not zero), `ENOTTY`, `EINTR`,
-//! `ENOMEM`, `ENODEV` (the device is gone or was found broken), `EBADFD` (not
-//! registered yet, or twice), `ETIMEDOUT` ([`Wait`] only).
+//! The request number is `_IOWR('Q', n, struct)`: [`ioctl_number`]. A call that reaches driver or
+//! NIC returns 0, and the first field of its struct is a [`crate::Status`] code, which says whether
+//! it was carried out. Negative results are the kernel's: `EFAULT`, `EINVAL` (reserved field not
+//! zero), `ENOTTY`, `EINTR`, `ENOMEM`, `ENODEV` (the device is gone or was found broken), `EBADFD`
+//! (not registered yet, or twice), `ETIMEDOUT` ([`Wait`] only).
 //!
 //! # mmap
 //! | offset | length | protection | what |
@@ -126,20 +125,20 @@ layouts! {
 
     /// Exports a range of the calling process's memory (N2).
     ///
-    /// All ordinary memory is exported that the process can read, and can write if
-    /// `access` grants writing. Fails with `NameExists`, `Exhausted`, `BadLength` (zero),
-    /// `BadAddress` (wraps around, or no address of a process), `Overlapping`, and for
-    /// other memory with `NotMapped`, `UnreadableMemory`, `ReadOnlyMemory`,
-    /// `SecretMemory`, `DaxMemory`, `UserFaultMemory` or `DeviceMemory`.
+    /// The range may be any ordinary memory that the process can read, and can write if `access`
+    /// grants writing. Fails with `NameExists`, `Exhausted`, `BadLength` (zero), `BadAddress`
+    /// (wraps around, or no address of a process), `Overlapping`, and for other memory with
+    /// `NotMapped`, `UnreadableMemory`, `ReadOnlyMemory`, `SecretMemory`, `DaxMemory`,
+    /// `UserFaultMemory` or `DeviceMemory`.
     ///
-    /// Without [`OVERLAPPING`] the export fails with `Overlapping` if another segment has some of its
-    /// addresses, but not all and only these. Several segments may lie in one page.
+    /// Without [`OVERLAPPING`] the export fails with `Overlapping` if the range overlaps that of
+    /// another segment without being the same. Several segments may lie in one page.
     ///
-    /// A segment is a range of addresses, not of pages: what is mapped there later
-    /// takes the place of what was there before, if it is ordinary memory. While there is
-    /// none, transfers of peers to it fail with `PageUnavailable`, those of this process with
-    /// `OwnPageUnavailable`; those that would write where the process cannot, its own reads
-    /// included, with `ReadOnlyMemory`.
+    /// A segment is a range of addresses, not of pages: ordinary memory that is mapped there later
+    /// takes the place of what was there before. While no memory is mapped there, transfers of
+    /// peers fail with `PageUnavailable`, and those of this process with `OwnPageUnavailable`.
+    /// Transfers that would write where the process cannot write, its own reads included, fail with
+    /// `ReadOnlyMemory`.
     ///
     /// With [`PHYSICAL`] the range is pinned until it is unexported, `address` comes
     /// back as its guest-physical address, and transfers name that. It must be
@@ -214,7 +213,7 @@ layouts! {
     }
 }
 
-/// Flag of [`Wait`]: do not block, and let poll call the present generation seen.
+/// Flag of [`Wait`]: do not block; to poll, the present generation counts as seen from now on.
 pub const WAIT_SEEN: u32 = 1;
 
 layouts! {
@@ -269,8 +268,7 @@ layouts! {
         pub path: crate::control::PathInfo,
     }
 
-    /// What driver and NIC are. The layout has no place for more: what they count is
-    /// [`Counters`].
+    /// Describes driver and NIC. The layout has no room for counters; these are [`Counters`].
     #[bytes(32)]
     pub struct Info {
         /// Out: a [`crate::Status`] code.

@@ -51,22 +51,22 @@
 //! could not be sent.
 //!
 //! # Notification queue
-//! A signal of a counted notification enters the notification queue
-//! ([`crate::host_area`], N16) if its bit in [`ARMED`] is set and no entry of it is
-//! in front of [`NOTIFICATION_HEAD`] unread. A thread that arms stores the bit, executes
-//! a full fence and looks at the signal counter; a thread that takes entries stores the
-//! head with release, executes a full fence and then looks at the counters of what
-//! it has taken. The NIC stores the counter, executes a full fence and loads both
-//! words: either it enters the signal, or the process sees it in the counter.
+//! A signal of a counted notification enters the notification queue ([`crate::host_area`], N16) if
+//! its bit in [`ARMED`] is set and the queue holds no entry of it that is unread, that is, at
+//! [`NOTIFICATION_HEAD`] or behind it. A thread that arms stores the bit, executes a full fence and
+//! looks at the signal counter; a thread that takes entries stores the head with release, executes
+//! a full fence and then looks at the counters of what it has taken. The NIC stores the counter,
+//! executes a full fence and loads both words: either it enters the signal, or the process sees it
+//! in the counter.
 
 //!
 //! # Completion queue
 //! The process stores [`COMPLETION_HEAD`] with release when it has read entries
 //! ([`crate::host_area`]), executes a full fence and loads
-//! [`crate::host_area::COMPLETIONS_WAITING`]: if that is not zero, it rings its doorbell. It may
-//! leave all three out while it has read fewer entries since the last time than the queue holds:
-//! then the queue has room. The NIC stores that word, executes a full fence and looks at the head once more before it lets
-//! completions wait: either it sees the new head or the process sees that something waits.
+//! [`crate::host_area::COMPLETIONS_WAITING`]: if that is not zero, it rings its doorbell. It may leave out all
+//! three steps while it has read fewer entries since the last time than the queue holds: then the queue has room.
+//! The NIC stores that word, executes a full fence and looks at the head once more before it lets completions
+//! wait: either the NIC sees the new head or the process sees that something waits.
 
 use crate::command::COMMAND_BYTES;
 use crate::context::{CONTEXTS, CONTEXT_BYTES};
@@ -100,7 +100,7 @@ pub const ARMED: usize = 0x100;
 /// Offset of the command queue.
 pub const COMMAND_QUEUE: usize = PAGE_SIZE;
 
-/// Entries that the command queue has room for: N of Q2 at most ([`Counts`], N12).
+/// Entries that the command queue has room for: the largest N of Q2 ([`Counts`], N12).
 pub const COMMAND_ENTRIES: usize = 64;
 
 /// The NIC publishes its head every so many commands read (Q2).

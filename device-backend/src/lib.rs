@@ -5,22 +5,21 @@
 //!  ┌──────────────────────────┐   ┌────────────────────────────────────────────┐
 //!  │ vhost-user front end ◄───┼───┼─► [attach]: one thread per NIC, protocol   │
 //!  │                          │   │        │ commands                           │
-//!  │ guest RAM (memfd) ◄──────┼───┼─► [engine]: one thread, all NICs ([fabric]) │
+//!  │ guest RAM (memfd) ◄──────┼───┼─► [engine]: threads for all NICs ([fabric]) │
 //!  │ SRAM BAR ◄───────────────┼───┼─► [sram]                                   │
 //!  │ doorbells, interrupt ◄───┼───┼─► eventfds                                 │
 //!  └──────────────────────────┘   └────────────────────────────────────────────┘
 //! ```
 //!
-//! The process must not end: QEMU cannot connect to it again. Nothing that a guest or a
-//! front end sends ends it; an error only costs the sender its queue, its start or its
-//! connection.
+//! The process must not end, because QEMU cannot connect to a new one. Nothing that a guest or a
+//! front end sends ends it: an error only costs the sender its queue, its start or its connection.
 //!
 //! `qnic-device` runs it from a configuration file ([`qnic_config`]); tests and host-mode
 //! tools run it in their own process with [`Device::start`].
 //!
 //! # Counters
-//! [`Device::stats`] and the metrics socket ([`metrics`]) give them; names and
-//! meanings stand in the tables of [`Report`] and [`qnic_nic::Counters`]. The module `exposition` gives the same to Prometheus.
+//! [`Device::stats`] and the metrics socket ([`metrics`]) return them, and the module `exposition` gives them to
+//! Prometheus. Names and meanings stand in the tables of [`Report`] and [`qnic_nic::Counters`].
 //!
 //! # Unsafe code
 //! Two functions in the module `sram`; nowhere else.

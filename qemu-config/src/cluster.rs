@@ -20,8 +20,8 @@ use crate::process::ProcessId;
 use crate::state::Runtime;
 use crate::{Cancel, ClusterSpec, Error, Links, Result, Step, StepChange};
 
-/// A running cluster. One that was booted attached ends when this is dropped, or when the process
-/// ends in any way.
+/// A running cluster. If it was booted attached, it ends when this value is dropped, or when the
+/// process ends in any way.
 pub struct Cluster {
     spec: ClusterSpec,
     pub(crate) dir: ClusterDir,
@@ -67,11 +67,10 @@ impl Cluster {
         })
     }
 
-    /// The cluster `name`; if none is named, the only detached one, or else the only
-    /// one there is.
+    /// The cluster `name`. Without a name, the only detached cluster, or else the only cluster.
     ///
     /// # Errors
-    /// As [`Self::open`], and [`Error::WhichCluster`] if several could be meant.
+    /// As [`Self::open`], and [`Error::WhichCluster`] without a name if there are several.
     pub fn find(runtime: &Runtime, name: Option<&str>, cancel: Option<&Cancel>) -> Result<Self> {
         if let Some(name) = name {
             return Self::open(runtime, name, cancel);
@@ -225,8 +224,8 @@ impl Cluster {
         self.ask(self.spec.process_of(nic), &request)
     }
 
-    /// Changes what links do, from what they do now; without a change, makes them do
-    /// nothing. Returns how many directions of links were changed.
+    /// Changes the present impairments of links; without a `change`, removes them. Returns how many
+    /// directions of links were changed.
     ///
     /// # Errors
     /// [`Error::NoSuchNode`], or [`Error::Failed`] if there is no such link.
@@ -239,7 +238,7 @@ impl Cluster {
         self.change_links(links, &request)
     }
 
-    /// Makes links do again what the cluster file says. Returns how many directions were
+    /// Gives links the impairments of the cluster file again. Returns how many directions were
     /// changed.
     ///
     /// # Errors
@@ -249,8 +248,8 @@ impl Cluster {
         self.change_links(links, &request)
     }
 
-    /// Makes links do what a step of a schedule says, with the chance of that step. Returns
-    /// how many directions were changed.
+    /// Applies a step of a schedule to its links, with the seed of the step. Returns how many
+    /// directions were changed.
     ///
     /// # Errors
     /// As [`Self::set_links`].
@@ -286,9 +285,9 @@ impl Cluster {
         }
     }
 
-    /// Writes what runs over links to `out`, as pcapng, until `cancel` is pulled or
-    /// the capture ends by itself. Returns the number of bytes. Of several device processes, that
-    /// with the first node of the link is asked.
+    /// Writes the frames on links to `out`, as pcapng, until `cancel` is pulled or the capture ends
+    /// by itself. Returns the number of bytes. If there are several device processes, it asks the
+    /// one with the first node of the link.
     ///
     /// # Errors
     /// [`Error::NoSuchNode`], [`Error::Failed`] if there is no such link, or if there are
@@ -348,8 +347,8 @@ impl Cluster {
         })
     }
 
-    /// Stops the CPUs of a node's guest, as a debugger would. Its NICs go on
-    /// serving their peers. Let it [go on](Cluster::resume) before you reset it.
+    /// Stops the CPUs of a node's guest, as a debugger would. Its NICs go on serving their peers.
+    /// [Resume](Cluster::resume) the guest before you reset it.
     ///
     /// # Errors
     /// No such node; the device process or QEMU's monitor does not answer.

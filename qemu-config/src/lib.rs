@@ -7,10 +7,9 @@
 //!                         qnic-images: QEMU, kernel, module, image
 //! ```
 //!
-//! A cluster is *attached* (it ends with the program that booted it, whatever ends
-//! that) or *detached* (it runs until [`down`]). Both are the same processes and
-//! files, described in [`Runtime`]'s module; any program of the same user can
-//! [`Cluster::open`] either.
+//! A cluster is *attached* (it ends with the program that booted it, however that ends) or
+//! *detached* (it runs until [`down`]). Both consist of the same processes and files, described in
+//! [`Runtime`]'s module; any program of the same user can [`Cluster::open`] either.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -25,8 +24,8 @@
 //! # }
 //! ```
 //!
-//! Nothing here sleeps to wait: every wait is for a descriptor, with a limit, and
-//! ends when a [`Cancel`] is pulled.
+//! Nothing here waits by sleeping: every wait is for a descriptor, has a time limit, and ends when
+//! a [`Cancel`] is pulled.
 
 mod accel;
 mod agent;

@@ -47,7 +47,7 @@ impl Node {
         &self.spec
     }
 
-    /// Runs `command` to its end, which is to come within `limit`.
+    /// Runs `command` to its end, which has to come within `limit`.
     ///
     /// # Errors
     /// As [`GuestProcess::wait`]. A command that fails is no error: see
@@ -74,7 +74,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Io`] names a source that cannot be read, [`Error::Guest`] what the
-    /// guest said. Nothing is left at the destination then.
+    /// guest said. In either case nothing is left at the destination.
     pub fn put(&self, from: &Path, to: &Path, count: Count<'_>) -> Result<()> {
         self.check_alive()?;
         copy::put(&self.dir, from, to, count, self.cancel.as_ref())
@@ -99,8 +99,8 @@ impl Node {
         Monitor::connect(&self.dir, self.deadline(MONITOR_LIMIT))
     }
 
-    /// How often the guest has reported that it is up, or that it failed to. Taken
-    /// before a restart, it tells [`Self::wait_ready`] which boot to wait for.
+    /// How often the guest has reported that it has booted, or has failed to boot. The number from
+    /// before a restart tells [`Self::wait_ready`] which boot to wait for.
     pub fn boots(&self) -> usize {
         boots_reported(&self.dir)
     }
@@ -198,15 +198,15 @@ impl Node {
         ready::ended(&self.dir)
     }
 
-    /// The output of the guest's console since the cluster was booted. Of a very long one, the
-    /// first and the last part.
+    /// The output of the guest's console since the cluster was booted; only its first and last part
+    /// if it is very long.
     pub fn console_log(&self) -> String {
         let log = read_log(&self.dir.console()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
     /// The last `lines` lines of the console, as text that cannot drive a terminal. If the kernel
-    /// panicked before them, all from the line on that says why.
+    /// panicked before them, everything from the line that says why.
     pub fn console_tail(&self, lines: usize) -> String {
         tail(&self.dir.console(), lines)
     }

@@ -15,9 +15,9 @@
 //!   priority channel overtake those of the data channel (U4).
 //! - `rate` sends frames one after the other (the module `line`); the bytes of both channels count. A
 //!   frame that would wait longer than [`BACKLOG`] is dropped, as by a switch with a buffer of
-//!   that size. A small frame waits for the one that is being sent and for other small ones, as
-//!   the module `turns` says; small ones are few, since a window bounds those under way between
-//!   two NICs.
+//!   that size. A small frame waits for the frame that is being sent and for other small frames, as
+//!   the module `turns` says. These are few, because a window bounds the small frames under way
+//!   between two NICs.
 //! - The verdict on a frame is given when it is offered: new settings hold for the
 //!   frames after it. Only a partition also drops frames in transit.
 
@@ -125,8 +125,8 @@ impl<T: Copy> LinkEmulator<T> {
         self.settings = settings;
     }
 
-    /// Begins its chance anew: what happens to the frames from now on depends on this seed, and
-    /// not on how many there were before.
+    /// Begins the random decisions anew: what happens to frames from now on depends on this seed,
+    /// and not on earlier frames.
     pub fn reseed(&mut self, seed: u64) {
         self.random = fastrand::Rng::with_seed(seed);
     }

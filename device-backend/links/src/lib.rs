@@ -10,12 +10,12 @@
 //!
 //! A frame takes the first of these that applies:
 //!
-//! 1. a function call, if its destination is at this engine and no link of its route is
+//! 1. a function call, if its destination is a NIC of this engine and no link of its route is
 //!    impaired. The payload is copied once, from node memory to node memory;
 //! 2. the emulated links of its route, as bytes with a checksum;
-//! 3. a ring to another engine of the process, if its destination is there; also after 2. The
-//!    payload is copied once, unless it comes from 2;
-//! 4. a carrier, if its destination is in another process; also after 2.
+//! 3. a ring to another engine of the process, if its destination is there; also after step 2. The
+//!    payload is copied once, unless the frame comes from step 2;
+//! 4. a carrier, if its destination is in another process; also after step 2.
 //!
 //! Only [`codec`] knows the layout of a frame. A NIC receives a frame intact or not at
 //! all: a frame that a link damages does not match its checksum, and is dropped and

@@ -6,9 +6,9 @@
 //!                                       without impairments at once
 //! ```
 //!
-//! The topology gives each pair of nodes a route over directed links. A frame passes the
-//! links of its route one after the other: latencies add up, the lowest rate holds. The
-//! process that *sends* a frame emulates all links of its route, so frames of different
+//! The topology gives each pair of nodes a route over directed links. A frame passes the links of
+//! its route one after the other: delays add up, and the lowest rate determines the rate of the
+//! route. The process that *sends* a frame emulates all links of its route, so frames of different
 //! processes do not compete for the rate of a link that they share.
 //!
 //! Every frame that is not delivered by a function call enters at [`Network::send`] and
@@ -45,11 +45,11 @@ pub enum LinkError {
 /// What is to become of links.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LinkChange {
-    /// They do what this says, and otherwise what they did.
+    /// They get these impairments, and keep all others.
     Set(ImpairmentChange),
-    /// They do nothing.
+    /// They have no impairments.
     Clear,
-    /// They do what they were planned to do.
+    /// They have the impairments of the plan again.
     Restore,
 }
 
@@ -79,7 +79,7 @@ impl LinkReport {
     }
 }
 
-/// The seed of one link: its chance is the same in whichever process emulates it.
+/// The seed of one link, the same in whichever process emulates it.
 fn link_seed(seed: u64, (from, to): Hop) -> u64 {
     seed ^ u64::from(from.0) << 48 ^ u64::from(to.0) << 32
 }
@@ -234,8 +234,8 @@ impl Network {
         active.filter_map(LinkEmulator::next_deadline).min()
     }
 
-    /// Changes the impairments of links and returns the number of links. With a seed, the
-    /// chance of these links begins anew.
+    /// Changes the impairments of links and returns the number of links. With a seed, their random
+    /// decisions begin anew from it.
     ///
     /// # Errors
     /// Returns [`LinkError`] if links cannot be changed, or none is in the set.

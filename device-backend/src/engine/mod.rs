@@ -14,31 +14,30 @@
 //!                                                     ▼
 //!                              prepare_sleep on each of these, all return true ─► epoll_wait
 //! ```
-//! A NIC is *due* from a doorbell, a request, a buffer for events, a frame or its deadline on, until
-//! a turn finds nothing to do and no command queue of it is active ([`Fabric::next_due`]). So a
-//! NIC that does nothing costs nothing (P9). Processes that had commands within the last half
-//! millisecond ring no doorbell while this thread runs: it looks at their queues when a round finds
-//! nothing, and with each check ([`Fabric::look`]).
+//! A NIC becomes *due* by a doorbell, a request, a buffer for events, a frame or its deadline, and
+//! stays due until a turn finds nothing to do and none of its command queues is active
+//! ([`Fabric::next_due`]). So a NIC that does nothing costs nothing (P9). Processes that had
+//! commands within the last half millisecond ring no doorbell while this thread runs: it looks at
+//! their queues when a round finds nothing, and with each check ([`Fabric::look`]).
 //!
 //! # Ownership
 //! Rings, guest memories, SRAMs and NICs belong to this thread alone; other threads send
-//! it functions through an [`EngineHandle`] and wait for the result. Once a stop, a new
-//! memory table or a disconnection has returned, nothing here accesses what was there
-//! before. Another engine may copy from a guest's memory what a frame has left there; the
-//! fabric recalls that before the memory changes ([`qnic_links::siblings`]).
+//! it functions through an [`EngineHandle`] and wait for the result. Once the call for a stop, a
+//! new memory table or a disconnection has returned, this thread accesses none of the former queues
+//! and memory. Another engine may still have to copy the payload of a frame from a guest's memory;
+//! the fabric recalls such frames before the memory changes ([`qnic_links::siblings`]).
 //!
 //! # Waiting (performance.md, "Waiting policy")
-//! The thread polls for [`qnic_config::EngineSettings::poll_window`] after the last
-//! work, announces to the processes by their *awake* words that it stops polling, and
-//! sleeps. While there is work it still checks commands and kicks every
-//! [`CHECK_ROUNDS`] rounds, and every [`CHECK_INTERVAL`] if rounds take long: then a
-//! doorbell waits for one round of bulk, and not for 32 (U4). Without work it does so every
-//! [`IDLE_CHECK`].
+//! The thread polls for [`qnic_config::EngineSettings::poll_window`] after the last work. Then it
+//! announces in the *awake* words of the processes that it stops polling, and sleeps. While there
+//! is work it still checks commands and kicks every [`CHECK_ROUNDS`] rounds, and every
+//! [`CHECK_INTERVAL`] if rounds take long, so that a doorbell waits for one round of bulk and not
+//! for 32 (U4). Without work it does so every [`IDLE_CHECK`].
 //!
-//! A process that spins may need the processor of this thread, just to answer. In host mode all
-//! that spins here gives its processor up soon ([`qnic_abi::attach::YIELDING`]): then this thread
-//! does so, too, every [`TURN`] without work. It never does where a guest is attached: a virtual
-//! processor keeps what it gets until the scheduler takes it away, milliseconds later.
+//! A process may need the processor of this thread in order to answer. In host mode, every process
+//! that spins gives its processor up soon ([`qnic_abi::attach::YIELDING`]); then this thread does
+//! so, too, after every [`TURN`] without work. It never does so if a guest is attached: a virtual
+//! processor keeps a processor until the scheduler takes it away, milliseconds later.
 
 mod engines;
 mod handle;

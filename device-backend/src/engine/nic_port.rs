@@ -8,25 +8,25 @@
 //!                    Paused, Suspended ────────────────────────────┘ started elsewhere
 //! ```
 //!
-//! The connection numbers its starts; a mapping of the SRAM counts only for the present
-//! start.
+//! The connection numbers its starts; a mapping of the SRAM is valid only for the start that it was
+//! made for.
 //!
 //! # What a stop of the queues is
 //! QEMU stops the queues in the same way for a pause of the machine (`stop`, a debugger, a
-//! snapshot) and for a reset of the device (a driver that leaves, a reboot). What was
-//! announced, or what follows, tells which it is:
+//! snapshot) and for a reset of the device (a driver that leaves, a reboot). The NIC port finds out
+//! which it is by what was announced before, or by what follows:
 //!
-//! | what is known | so it is |
+//! | what happens | so it is |
 //! |---|---|
 //! | the driver has announced a reset (AnnounceReset): it is removed, or the guest reboots | a reset, at once |
-//! | then comes RESET_DEVICE, which QEMU 11 does not send for this device, and others may | a reset |
+//! | then comes RESET_DEVICE (QEMU 11 does not send it for this device, other front ends may) | a reset |
 //! | then comes a start with the control and event queues where they stopped | a pause: the NIC goes on with all that it had |
 //! | then comes a start elsewhere, or the end of the connection | a reset |
 //!
-//! Until then the NIC is *suspended*: after a reset the guest's memory may have another use, so
-//! nothing accesses it. A NIC whose pause was announced is *paused* instead: its guest's memory
-//! stays what it was, and it continues to serve its peers (N1). In both states requests,
-//! responses and events wait.
+//! Until that is known the NIC is *suspended*: if this is a reset, the guest's memory may already
+//! have another use, so nothing accesses it. A NIC whose pause was announced is *paused* instead:
+//! the memory of its guest stays as it is, and the NIC continues to serve its peers (N1). In both
+//! states requests, responses and events wait.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -45,8 +45,8 @@ use crate::memory::GuestMemory;
 use crate::notifier::Notifier;
 use crate::throttle::{throttled, Throttle};
 
-/// Longest time between the announcement of a pause and the pause, in nanoseconds. When
-/// queues stop later, that was not announced.
+/// Longest time between the announcement of a pause and the pause, in nanoseconds. A later stop of
+/// the queues is not the announced one.
 const PAUSE_TIMEOUT: u64 = 30_000_000_000;
 
 /// A request whose response comes later.
@@ -113,9 +113,9 @@ impl NicPort {
         }
     }
 
-    /// The driver has started the device, or the machine continues after a pause: then
-    /// `indices` are the available indices at which the control and event queues were
-    /// stopped, and the result is true. Otherwise the SRAM is about to be mapped.
+    /// The driver has started the device, or the machine continues after a pause. The result is
+    /// true after a pause: `indices` are then the available indices at which the control and event
+    /// queues were stopped. Otherwise the SRAM is about to be mapped.
     pub(crate) fn start(&mut self, cx: &mut Context<'_>, epoch: u64, indices: Stopped) -> bool {
         let stopped = match self.phase {
             Phase::Paused(stopped) | Phase::Suspended(stopped) => Some(stopped),

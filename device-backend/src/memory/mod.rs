@@ -6,9 +6,9 @@
 //! ```
 //!
 //! # Faults
-//! Whatever a front end does with the file behind a region, an access of this process
-//! does not fault: a region is refused unless its file is a memfd that is sealed against
-//! shrinking ([`table`]).
+//! An access of this process to a region does not fault, whatever the front end does with the file
+//! behind it: a region is refused unless its file is a memfd that is sealed against shrinking
+//! ([`table`]).
 //!
 //! # Copies
 //! `vm-memory` copies more than 8 bytes with `memmove`, so the copy of a
@@ -28,8 +28,8 @@ use vm_memory::{
     VolatileMemory, VolatileMemoryError, VolatileSlice,
 };
 
-/// Tries of a change that no processor makes in one instruction. A guest that stores to the word
-/// all the time lets each of them fail by chance only.
+/// How often a change that no processor makes in one instruction is tried. A guest that stores to
+/// the word all the time makes a try fail only by chance.
 const MODIFY_TRIES: u32 = 1000;
 
 // `modify` adds to little-endian words in place.
@@ -76,9 +76,10 @@ impl GuestMemory {
         })
     }
 
-    /// The same memory without what lies behind a gap, beyond the `covered` bytes that the page
-    /// table of a NIC is for. QEMU lists memory of other devices as if it were RAM, such as the SRAM of
-    /// the guest's other NICs (S7). RAM that is too large begins below, or is told by the driver.
+    /// The same memory up to the first gap that ends at or above address `covered`, the end of what the
+    /// page table of a NIC covers. QEMU lists memory of other devices there as if it were RAM, such as
+    /// the SRAM of the guest's other NICs (S7). RAM that exceeds `covered` begins below it, or the
+    /// driver reports it.
     pub(crate) fn without_devices(&self, covered: u64) -> anyhow::Result<Self> {
         let mut end = 0;
         let ram = self.regions.iter().take_while(|region| {

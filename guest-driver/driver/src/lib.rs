@@ -19,7 +19,7 @@
 //! | `directory` | what a process exports and imports, by name |
 //! | [`datagram`] | unreliable datagrams of upper modules, over a VNI of the driver's own |
 //! | `process` | a registered process, and the table of VNIs and ports |
-//! | [`remote_memory`] | a volume whose blocks other nodes keep, and the store that keeps them (H9) |
+//! | [`remote_memory`] | a volume whose blocks are kept by other nodes, and the store that keeps such blocks (H9) |
 //! | `driver` | the entry points: start and removal, events, registration, calls |
 //! | `pool` | shared pools of processes, over datagrams |
 //!
@@ -61,8 +61,8 @@
 //!
 //! No two spin locks are held at once, and nothing is allocated under one.
 //!
-//! Allocation: see [`platform`]. Safety against users: every number that comes from a
-//! process or the device is checked here; none leads to a panic.
+//! Allocation: see [`platform`]. Safety against users: every number that comes from a process or
+//! the device is checked here, and none can cause a panic.
 #![no_std]
 #![forbid(unsafe_code)]
 

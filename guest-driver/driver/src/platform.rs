@@ -260,11 +260,10 @@ pub trait Platform: Send + Sync + Sized + 'static {
     type Sram: SharedMemory + Send + Sync;
     /// Sleeping lock.
     type Mutex<T: Send>: Mutex<T>;
-    /// Lock for a few instructions, also from interrupts: its owner neither sleeps
-    /// nor allocates, and no other code that wants it interrupts the owner. Its
-    /// `with` is atomic.
+    /// Lock for a few instructions, also from interrupts: its owner neither sleeps nor allocates,
+    /// and is not interrupted by other code that takes this lock. Its `with` is atomic.
     type SpinLock<T: Send>: Lock<T>;
-    /// Pages that the device writes for one process.
+    /// The host area of one process: pages that the device writes.
     type HostArea: HostArea;
     /// Wait queue of one process.
     type Waiters: Waiters;
@@ -333,8 +332,8 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// [`RequestError::Gone`].
     fn stop_device(&self);
 
-    /// Marks a frame dirty that the device has written to. Atomic; the address space
-    /// in which the frame was found still owns it.
+    /// Marks a frame as dirty, because the device has written to it. Atomic; the address space in
+    /// which the frame was found still owns it.
     fn mark_dirty(&self, frame: u32);
 
     /// Allocates a host area, zeroed.
@@ -349,10 +348,10 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// [`NoMemory`].
     fn new_page(&self) -> Result<Self::Memory, NoMemory>;
 
-    /// Allocates adjacent blocks that a process will have mapped (S1), of the sizes that `runs` gives.
-    /// The pages of a block are contiguous for the device; their
-    /// number is a power of two, up to [`MAX_BLOCK_PAGES`]. All are zeroed, and charged to the
-    /// calling process where the system does that.
+    /// Allocates adjacent blocks that a process will map (S1), of the sizes that `runs` gives. The
+    /// pages of a block are contiguous for the device; their number is a power of two, up to
+    /// [`MAX_BLOCK_PAGES`]. All are zeroed, and charged to the calling process where the system does
+    /// that.
     ///
     /// # Errors
     /// [`NoMemory`]

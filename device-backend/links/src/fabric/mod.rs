@@ -18,16 +18,16 @@
 //! Where no link of the route is impaired, sending to a NIC of this fabric is a call.
 //! When it returns, the peer has received the frame, and the payload was copied straight
 //! from the memory of the sending node to that of the receiving one. The peer responds
-//! with its own next poll, so calls do not nest. Frames are then neither lost nor
-//! reordered; there is no route to a NIC that is not running. Such a route is lossless
-//! if it stays so: if [`Fabric::join`] has not made it a route over links that can be
-//! changed at run time. A route to another engine is lossless under the same condition: its
-//! rings lose nothing, and what finds no route comes back ([`siblings`](crate::siblings)).
+//! with its own next poll, so calls do not nest. Frames are then neither lost nor reordered; there
+//! is no route to a NIC that is not running. Such a route is *lossless* only if it stays so: if
+//! [`Fabric::join`] has not made it a route over links that can be changed at run time. A route to
+//! another engine is lossless under the same condition: its rings lose nothing, and frames that
+//! find no route come back ([`siblings`](crate::siblings)).
 //!
 //! Everything else arrives with [`Fabric::receive`].
 //!
-//! A node that stands still has its NIC suspended (module `slot`). Only NICs that have something
-//! to do have turns (module `due`).
+//! The NIC of a node that stands still is suspended (module `slot`). Only NICs that have something
+//! to do get turns (module `due`).
 
 mod due;
 mod engines;
@@ -59,7 +59,7 @@ pub use wire::LocalWire;
 #[error("{0} is in the fabric already")]
 pub struct DuplicateNode(pub NodeId);
 
-/// The NICs of one process and the nodes they serve.
+/// The NICs of one engine, and the nodes that they serve.
 #[derive(Debug)]
 pub struct Fabric<H: Host<Memory: Debug>> {
     slots: Vec<Slot<H>>,
@@ -174,8 +174,8 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
         &self.slots[slot].host
     }
 
-    /// The node of a slot, to be changed; its NIC is due then. Nothing reads the memory that it
-    /// has had.
+    /// The node of a slot, to be changed; its NIC is due then. Frames whose payload lies in the
+    /// node's memory are recalled before, so nothing reads that memory any more.
     pub fn host_mut(&mut self, slot: usize) -> &mut H {
         self.recall(slot);
         self.make_due(slot);
@@ -228,8 +228,8 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
         self.switch.due.mark(slot);
     }
 
-    /// The first slot whose NIC has something to do, of those from `from` on: what is not
-    /// returned needs no turn.
+    /// The first slot from `from` on whose NIC has something to do. NICs that are not returned need
+    /// no turn.
     #[inline]
     pub fn next_due(&self, from: usize) -> Option<usize> {
         self.switch.due.next(from)
@@ -273,7 +273,7 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
         found
     }
 
-    /// NICs at which [`look`](Self::look) would look are due: they have to [prepare to
+    /// Makes the NICs due at which [`look`](Self::look) would look: they have to [prepare to
     /// sleep](Nic::prepare_sleep), too.
     pub fn make_watched_due(&mut self) {
         self.switch.due.mark_watched();
@@ -320,8 +320,8 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
         }
     }
 
-    /// The node of a slot stands still: from now on its NIC does nothing, and its clock does
-    /// not go on. Its peers wait as for one that is silent.
+    /// The node of a slot stands still: from now on its NIC does nothing, and the NIC's clock does
+    /// not go on. Its peers wait for it as for any silent node.
     pub fn suspend(&mut self, slot: usize, now: Time) {
         self.recall(slot);
         self.make_due(slot);

@@ -8,10 +8,10 @@
 //!                 probes   rekeying
 //! ```
 //!
-//! Each process has a key pair and knows the public keys of the others. A datagram that is
-//! not from one of them is counted and dropped, so the frames of a peer are its own; the
-//! fabric drops those that are not from a node of that peer. Datagrams are encrypted unless
-//! both sides are told not to.
+//! Each process has a key pair and knows the public keys of the others. A datagram that is not from
+//! one of them is counted and dropped, so frames of a peer come from that peer; the fabric drops
+//! those whose source is not a node of it. Datagrams are encrypted unless both sides are told not
+//! to.
 //!
 //! Datagrams of one length to one peer leave with one system call (segmentation offload),
 //! and one call receives a batch (`recvmmsg`, receive offload).
@@ -22,11 +22,12 @@
 //! | where | what goes first |
 //! |---|---|
 //! | in the batch of this process that is being put together (the module `socket`) | the priority channel has a batch of its own, which leaves before bulk does |
-//! | in the receiver's socket buffer, while the receiver is busy | one call takes all that is there, as a rule; of that the priority channel is handled first: decrypted and given to the NICs |
+//! | in the receiver's socket buffer, while the receiver is busy | one call usually takes all that is there; of these datagrams, those of the priority channel are decrypted and given to the NICs first |
 //! | in the kernel of the sender and in the network | the order stays as it is |
 //!
-//! On loopback only the first two exist. The last would take a second socket with a priority of
-//! its own, so a second port in every firewall, for a queue that congestion control keeps short.
+//! On loopback only the first two exist. To let the priority channel go first in the last one would
+//! take a second socket with a priority of its own, and so a second port in every firewall, for a
+//! queue that congestion control keeps short.
 
 mod datagram;
 mod fragment;
@@ -76,7 +77,7 @@ pub struct UdpPeer {
     pub name: String,
     /// Where it listens.
     pub address: SocketAddr,
-    /// What it is known by.
+    /// Its public key, which identifies it.
     pub public_key: PublicKey,
 }
 
@@ -87,7 +88,7 @@ pub struct UdpIdentity {
     pub name: String,
     /// Its key.
     pub private_key: PrivateKey,
-    /// Whether datagrams are encrypted; the same in all processes.
+    /// Whether datagrams are encrypted; must be the same in all processes.
     pub encrypt: bool,
 }
 

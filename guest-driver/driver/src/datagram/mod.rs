@@ -22,8 +22,9 @@
 //!   port.set_deadline(Some(port.now_ns() + …))                        ──► Upper::deadline
 //! ```
 //! A message is a [`Header`] of up to 40 bytes and [`Data`]: nothing, up to a page, or up to two
-//! pages (H6). It may be lost, come twice, or come before an earlier one; one that comes is whole.
-//! [`Upper::sent`] means that the data belongs to the upper module again, not that it was received.
+//! pages (H6). It may be lost, come twice, or come before an earlier one; a message that comes is
+//! complete. [`Upper::sent`] means that the data belongs to the upper module again, not that it was
+//! received.
 //!
 //! Calls of a [`Port`] are atomic and allocate nothing, because the memory of a port is allocated when
 //! it is bound. So they may be made from a path that must
@@ -37,16 +38,16 @@
 //! | ports | 64 for each NIC | [`BindError::Exhausted`] |
 //! | messages that wait or are under way | [`PortConfig::messages`] | [`SendError::Full`], counted |
 //! | packets under way | 256 for each NIC and 64 for each port; ports take turns | messages wait |
-//! | packets under way to a node | as many as its port has slots left, and half of what the NIC has | messages to it wait, others pass them |
+//! | packets under way to a node | no more than its port has slots left, and no more than half of the slots that the NIC has left | messages to it wait, others pass them |
 //! | receive buffers | [`PortConfig::receives`], `steered`; the memory is the port's | the NIC drops and counts packets of that port |
 //! | incomplete messages | 32 for each port, in half of its own buffers, for one second | the oldest is dropped, counted |
 //! | calls for one interrupt (H5) | 64, ports take turns | the rest waits for the next turn |
 //!
 //! # Copies
-//! Data lands at the start of a buffer. A message of two pages is its two buffers. Only where the
-//! route carries less than a page are fragments copied, behind the first one of their page; that
-//! is counted (`counters`). Such fragments come in the port's own buffers,
-//! and the steered one goes on waiting.
+//! Data lands at the start of a buffer. A message of two pages stays in the two buffers that it
+//! came in. Only where the route carries less than a page, fragments are copied behind the first
+//! one of their page, which is counted (`counters`). Such fragments come in the port's own buffers,
+//! and a steered buffer goes on waiting.
 
 mod bound;
 mod buffer;

@@ -15,9 +15,9 @@
 //!           │ tick at deadline()                                    └────────────┘
 //! ```
 //!
-//! The *client* decides everything: it alone knows the newest version of each block, and the
-//! servers that have acknowledged it. A *server* keeps, for each client, the newest version that it was
-//! sent of each block, and answers.
+//! The *client* decides everything: it alone knows the newest version of each block, and which servers
+//! have acknowledged it. A *server* only answers: for each client and block, it keeps the newest
+//! version that it has received.
 //!
 //! | module | knows |
 //! |---|---|
@@ -28,9 +28,10 @@
 //! | `calls` | both as calls of the character device ([`qnic_abi::volume`]) |
 //!
 //! # Pages
-//! `P` is a handle of a page that moves: its holder owns the page. A write's page is the block
-//! request's own, lent to each transmission ([`Transmit::data`]) until its [`Ticket`] comes back.
-//! A server keeps the very page that a write has arrived in. The code here never reads a page.
+//! `P` is a handle of a page, which is moved and not copied: its holder owns the page. The page of
+//! a write belongs to the block request, and is lent to each transmission ([`Transmit::data`])
+//! until its [`Ticket`] comes back. A server keeps the very page that a write has arrived in. The
+//! code here never reads a page.
 //!
 //! # Allocation
 //! [`Client::new`] and [`Server::new`] allocate all memory. No other call

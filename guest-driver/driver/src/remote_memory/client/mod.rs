@@ -24,11 +24,11 @@
 //!    NIC can delay that, while it still reads the page. Times in which the client itself stood still
 //!    do not count.
 //! 4. Requests of one block are carried out in the order in which they came.
-//! 5. False messages of a server harm at most the requests that were sent to it.
+//! 5. Wrong messages of a server harm at most the requests that were sent to that server.
 //! 6. Unless the volume is thin, servers have reserved room for all its blocks with their replicas
 //!    when it becomes active.
-//! 7. If servers take their memory back, and no other one has what was there, the volume ends as a
-//!    whole: from then on all requests fail with [`Failure::TakenBack`].
+//! 7. If servers take their memory back, and no other server has the blocks that were there, the
+//!    volume ends as a whole: from then on all requests fail with [`Failure::TakenBack`].
 //!
 //! | file | what |
 //! |---|---|
@@ -136,7 +136,7 @@ pub enum Refusal {
 /// Why a request has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// No server has carried it out in time. A write may still be.
+    /// No server has carried it out in time. A write may still be carried out.
     #[error("no server has answered in time")]
     TimedOut,
     /// All servers that had the block have lost their memory.
@@ -254,7 +254,7 @@ impl<P> Client<P> {
         self.completions.pop()
     }
 
-    /// A page of the receive queue that a copy was in: it goes back to the queue.
+    /// A page of the receive queue that a copy has come in. The caller returns it to the queue.
     pub fn poll_page(&mut self) -> Option<P> {
         self.pages.pop()
     }
