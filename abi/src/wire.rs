@@ -414,7 +414,7 @@ layouts! {
     #[bytes(8)]
     pub struct ProcessGone {
         /// No frame of the destination above this sequence number had arrived when it ended.
-        pub heard: U64,
+        pub last_received: U64,
     }
 }
 

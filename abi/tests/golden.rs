@@ -375,8 +375,9 @@ fn the_bodies_of_all_other_kinds() {
     check(&renewed, "716e11820108", "0201000000000000");
     let taken = Window::<{ kind::WINDOW_TAKEN }> { window, reserved };
     check(&taken, "716e11830108", "0201000000000000");
-    let heard = 9.into();
-    check(&ProcessGone { heard }, "716e11810108", "0900000000000000");
+    let last_received = 9.into();
+    let gone = ProcessGone { last_received };
+    check(&gone, "716e11810108", "0900000000000000");
     check(
         &Nak {
             status: 5.into(),

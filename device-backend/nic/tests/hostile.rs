@@ -392,7 +392,7 @@ fn a_request_that_overtakes_the_end_of_the_process_before_is_answered() {
         hand(&net, &frame, Payload::None);
     }
     let mut gone = stranger.frame(&ProcessGone {
-        heard: u64::MAX.into(),
+        last_received: u64::MAX.into(),
     });
     gone.envelope.source_port = 55.into();
     gone.envelope.sequence = 2.into();

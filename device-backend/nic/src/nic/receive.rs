@@ -515,7 +515,7 @@ impl Nic {
         let port = Port(frame.envelope.source_port.get());
         let news = News {
             number: frame.envelope.sequence.get(),
-            heard: frame.body::<ProcessGone>().heard.get(),
+            last_received: frame.body::<ProcessGone>().last_received.get(),
         };
         self.forget_peer_process(now, host, index, port, news);
     }

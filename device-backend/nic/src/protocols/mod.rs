@@ -24,6 +24,7 @@ mod echo;
 mod letters;
 pub(crate) mod message;
 mod names;
+mod order;
 mod protocol;
 mod rdma;
 
@@ -37,12 +38,13 @@ use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 use crate::budget::Budget;
 use crate::config::Limits;
 use crate::core::{Described, Fetched, Segment, Subject};
-use crate::env::{Host, Order, Time};
+use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 use crate::stages::Kind;
 use crate::table::Table;
 
+pub use order::order_of;
 use protocol::Listed;
 pub(crate) use protocol::{Context, Ended, News, Outgoing, Protocol, Received, Source, Turn};
 
@@ -224,16 +226,6 @@ pub(crate) fn of_kind(kind: u8) -> ProtocolId {
 #[inline]
 pub(crate) fn is_in_order(kind: u8) -> bool {
     TABLES.in_order[usize::from(kind)]
-}
-
-/// Which frames one of a kind may overtake on a lossless path.
-pub fn order_of(kind: u8) -> Order {
-    use wire::kind::{GOODBYE, HELLO, HELLO_REPLY, LEAVE, PROCESS_GONE};
-    match kind {
-        GOODBYE | HELLO | HELLO_REPLY | LEAVE | PROCESS_GONE => Order::Between,
-        kind if is_in_order(kind) => Order::Behind,
-        _ => Order::Free,
-    }
 }
 
 /// Returns true if frames of a kind leave nothing to do when they are received.
@@ -493,10 +485,8 @@ impl Protocols {
         id: OperationId,
         news: News,
     ) -> bool {
-        let operation = cx.core.operation(id);
-        operation.is_some_and(
-            |operation| dispatch!(self, operation.protocol, p => p.outlives(id, news), false),
-        )
+        let protocol = cx.core.operation(id).map(|operation| operation.protocol);
+        protocol.is_some_and(|it| dispatch!(self, it, p => p.outlives(id, news), false))
     }
 
     /// [`Protocol::uses_segment`]

@@ -272,14 +272,14 @@ pub(crate) struct News {
     /// Sequence number of the frame that brings it. Frames of the next process have larger ones.
     pub(crate) number: u64,
     /// No frame of this node above this number had arrived when the process ended.
-    pub(crate) heard: u64,
+    pub(crate) last_received: u64,
 }
 
 impl News {
     /// Those of the own node, which are never late.
     pub(crate) const OWN: News = News {
         number: u64::MAX,
-        heard: u64::MAX,
+        last_received: u64::MAX,
     };
 }
 

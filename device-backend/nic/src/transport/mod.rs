@@ -314,7 +314,7 @@ impl Transport {
     pub(crate) fn send_process_gone(&mut self, index: PeerIndex, port: Port) {
         let peer = &mut self.peers[index];
         let body = ProcessGone {
-            heard: peer.receive.highest().into(),
+            last_received: peer.receive.highest().into(),
         };
         if peer.gone.insert(port.0) {
             let mut gone = Frame::new(&body);

@@ -39,7 +39,7 @@ struct Ring {
 
 /// The frames from one node to another.
 #[derive(Default)]
-struct Way {
+struct Pair {
     small: Ring,
     long: Ring,
     /// When the last frame arrives that must not be overtaken.
@@ -53,7 +53,7 @@ pub(crate) struct Direct {
     /// Each NIC has an engine of its own.
     engines: bool,
     /// By sender and receiver.
-    ways: Vec<Way>,
+    ways: Vec<Pair>,
 }
 
 impl Direct {
@@ -62,7 +62,7 @@ impl Direct {
             schedule,
             nodes,
             engines,
-            ways: (0..nodes * nodes).map(|_| Way::default()).collect(),
+            ways: (0..nodes * nodes).map(|_| Pair::default()).collect(),
         }
     }
 
@@ -128,7 +128,7 @@ impl Direct {
     /// Behind all that was sent before.
     fn push(&mut self, number: usize, passing: Passing) -> u64 {
         let at = self.arrival();
-        let Way { small, long, .. } = &mut self.ways[number];
+        let Pair { small, long, .. } = &mut self.ways[number];
         long.last = long.last.max(small.last).max(at);
         long.frames.push_back(passing);
         self.schedule.at(long.last, Event::Direct(number, false));
@@ -138,7 +138,7 @@ impl Direct {
     /// Behind small ones, and what must not be overtaken.
     fn push_small(&mut self, number: usize, passing: Passing) {
         let at = self.arrival();
-        let Way { small, between, .. } = &mut self.ways[number];
+        let Pair { small, between, .. } = &mut self.ways[number];
         small.last = small.last.max(*between).max(at);
         small.frames.push_back(passing);
         self.schedule.at(small.last, Event::Direct(number, true));
@@ -146,7 +146,7 @@ impl Direct {
 
     /// The oldest frame of a ring arrives.
     pub(crate) fn arrive(&mut self, number: usize, is_small: bool) -> Option<Passing> {
-        let Way { small, long, .. } = &mut self.ways[number];
+        let Pair { small, long, .. } = &mut self.ways[number];
         let ring = if is_small { small } else { long };
         let passing = ring.frames.pop_front()?;
         ring.arrived += 1;

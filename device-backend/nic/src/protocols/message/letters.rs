@@ -40,6 +40,30 @@ fn source_of(fields: &Multicast) -> Source {
     (fields.home.get(), fields.number.get(), fields.rank.get())
 }
 
+/// What a message says of itself.
+fn header_of(vni: VniId, fields: &Multicast) -> Header {
+    Header {
+        vni,
+        // It belongs to no session.
+        peer: PeerIndex::default(),
+        source: Name {
+            node: fields.node.get(),
+            port: fields.port.get(),
+        },
+        sequence: 0,
+        operation: 0,
+        space: Space {
+            endpoint: fields.endpoint.into(),
+            untagged: fields.flags & PartFlags::UNTAGGED.bits() != 0,
+        },
+        tag: fields.tag.get(),
+        immediate: fields.immediate.get(),
+        length: fields.length.get().into(),
+        packet_length: 0,
+        of_group: true,
+    }
+}
+
 /// Messages of which a process has been offered a piece and has not taken the last one, with their
 /// numbers. A source has one at a time, so the members of groups bound them. One that is not staged any
 /// more has ended before its pieces.
@@ -89,27 +113,7 @@ impl Messages {
             self.await_release(vni);
             return false;
         }
-        let fields = &letter.fields;
-        let header = Header {
-            vni,
-            // What is here as a whole belongs to no session.
-            peer: PeerIndex::default(),
-            source: Name {
-                node: fields.node.get(),
-                port: fields.port.get(),
-            },
-            sequence: 0,
-            operation: 0,
-            space: Space {
-                endpoint: fields.endpoint.into(),
-                untagged: fields.flags & PartFlags::UNTAGGED.bits() != 0,
-            },
-            tag: fields.tag.get(),
-            immediate: fields.immediate.get(),
-            length: fields.length.get().into(),
-            packet_length: 0,
-            of_group: true,
-        };
+        let header = header_of(vni, &letter.fields);
         let bytes = match letter.is_last() {
             true => letter.bytes().len(),
             false => 0,

@@ -250,8 +250,7 @@ impl Messages {
     ) -> Received {
         let body: Message<KIND> = arrival.body();
         let envelope = &arrival.frame.envelope;
-        let sequence = envelope.sequence.get();
-        let after = body.after.get();
+        let (sequence, after) = (envelope.sequence.get(), body.after.get());
         if after >= sequence {
             return Received::Refuse(Status::Malformed);
         }

@@ -507,13 +507,13 @@ impl PerProcess<Sends> {
         }
     }
 
-    /// Returns true if a message goes to a later process than the one that has ended: that was heard of
+    /// Returns true if a message goes to a later process than the one that has ended: it was known
     /// when the message was issued, has permitted it, or was there when its frame came.
     pub(super) fn outlives(&mut self, id: OperationId, news: News) -> bool {
         let sending = self.get(id.vni()).and_then(|sends| sends.get(id));
         sending.is_some_and(|sending| {
             let came_later = match sending.state {
-                State::Eager(number) | State::Requested(number) => number > news.heard,
+                State::Eager(number) | State::Requested(number) => number > news.last_received,
                 State::Unsent | State::Permitted | State::Failed => false,
             };
             came_later || sending.newest > news.number
