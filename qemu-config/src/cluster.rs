@@ -70,7 +70,8 @@ impl Cluster {
     /// The cluster `name`. Without a name, the only detached cluster, or else the only cluster.
     ///
     /// # Errors
-    /// As [`Self::open`], and [`Error::WhichCluster`] without a name if there are several.
+    /// As [`Self::open`]. Without a name, [`Error::NoCluster`] if there is none, and
+    /// [`Error::WhichCluster`] if there are several.
     pub fn find(runtime: &Runtime, name: Option<&str>, cancel: Option<&Cancel>) -> Result<Self> {
         if let Some(name) = name {
             return Self::open(runtime, name, cancel);

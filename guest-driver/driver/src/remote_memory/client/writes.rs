@@ -84,9 +84,9 @@ impl<P> Client<P> {
         self.finish(now, slot, Ok(()));
     }
 
-    /// Returns true if a write has to fail because servers are full: no server takes it that answers, or all
-    /// servers are there and some of those that should take it do not. While one is missing, fewer copies
-    /// are better than none.
+    /// Returns true if a write has to fail because servers are full. If no server has taken it, none is
+    /// silent, and each is full. If some have, all servers are there, and those that it lacks are full: while
+    /// a server is missing, fewer copies are better than none.
     fn finds_all_full(&self, now: u64, slot: SlotIndex) -> bool {
         let request = self.slots.get(slot);
         let (servers, acked) = (request.servers(), request.acked());
