@@ -164,7 +164,7 @@ pub const fn entry_of(mapping: u32) -> u32 {
 }
 
 /// The mapping that a row's entry names, if any.
-pub const fn mapping_of(entry: u32) -> Option<u32> {
+pub const fn named_mapping(entry: u32) -> Option<u32> {
     entry.checked_sub(1)
 }
 

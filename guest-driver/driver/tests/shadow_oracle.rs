@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{frame_of, PageAccess, Tag, LOCKS, MAPPINGS, ROW_ENTRIES};
+use qnic_abi::page_table::{named_mapping, PageAccess, Tag, LOCKS, MAPPINGS, ROW_ENTRIES};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{Key, NodeId, SharedMemory, VniId, PAGE_SHIFT};
 use qnic_driver::shadow::{Dirty, Inserted, Removed, Table, Unmapped};
@@ -346,7 +346,8 @@ impl World {
         for row in 0..self.geometry.rows {
             for index in 0..ROW_ENTRIES {
                 let entry = self.geometry.entry_offset(row, index);
-                let Some(mapping) = frame_of(self.sram.load_u32(entry, Ordering::Relaxed)) else {
+                let Some(mapping) = named_mapping(self.sram.load_u32(entry, Ordering::Relaxed))
+                else {
                     continue;
                 };
                 let word = self.geometry.vpn_word(mapping);

@@ -227,3 +227,32 @@ fn claims_and_probes_beyond_the_most_wait() {
         assert_eq!(waiter.join().unwrap().unwrap().immediate, 256);
     });
 }
+
+/// A probe that waits for room goes on when its queue is reset, and ends with the device process.
+#[test]
+fn a_probe_that_waits_for_room_outlives_a_reset_and_ends_with_the_device() {
+    let (mut cluster, a, b) = pair(4096);
+    let claim_all = || {
+        let claim = || b.endpoint.probe(&ANY).post_claim();
+        let claims: Vec<_> = std::iter::from_fn(|| claim().ok()).collect();
+        assert_eq!(claims.len(), 256);
+        claims
+    };
+    let probe = || b.endpoint.probe(&ANY).timeout(LIMIT).wait();
+    let claims = claim_all();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(probe);
+        b.endpoint.reset_queue().unwrap();
+        a.send(&b.with_tag(1).immediate(7), b"");
+        assert_eq!(waiter.join().unwrap().unwrap().immediate, 7);
+    });
+    drop(claims);
+    let receive = b.endpoint.receive(&ANY, b.memory.part(0, 0));
+    receive.timeout(LIMIT).wait().unwrap();
+    let _claims = claim_all();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(probe);
+        cluster.kill_device();
+        assert_error!(waiter.join().unwrap(), Error::DeviceGone);
+    });
+}

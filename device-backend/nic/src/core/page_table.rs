@@ -17,7 +17,7 @@
 //! Pages of physical segments (N25) are in no table, and are not locked.
 
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{mapping_of, PageAccess, Tag, LOCKS, ROW_ENTRIES, USE};
+use qnic_abi::page_table::{named_mapping, PageAccess, Tag, LOCKS, ROW_ENTRIES, USE};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{Key, SharedMemory, PAGE_SHIFT};
 
@@ -121,7 +121,7 @@ pub fn try_lock_page<S: SharedMemory>(
 /// The mapping that an entry of a row names, and its frame.
 #[inline]
 fn mapping_of(geometry: &Geometry, word: u32) -> Option<(u32, u32)> {
-    let mapping = mapping_of(word)?;
+    let mapping = named_mapping(word)?;
     Some((mapping, geometry.frame(mapping)?))
 }
 

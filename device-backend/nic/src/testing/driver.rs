@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{entry_of, mapping_of, PageAccess, Tag, LOCKS, ROW_ENTRIES};
+use qnic_abi::page_table::{entry_of, named_mapping, PageAccess, Tag, LOCKS, ROW_ENTRIES};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, Status, VniId, PAGE_SHIFT, PAGE_SIZE};
 
@@ -176,7 +176,7 @@ impl SimDriver {
         let row = tag.row(self.geometry.rows);
         let entries = (0..ROW_ENTRIES).map(|entry| self.geometry.entry_offset(row, entry));
         let entries: Vec<usize> = entries.collect();
-        let load = |entry: &usize| mapping_of(host.sram.load_u32(*entry, Ordering::Relaxed));
+        let load = |entry: &usize| named_mapping(host.sram.load_u32(*entry, Ordering::Relaxed));
         if let Some(free) = entries.iter().find(|entry| load(entry).is_none()) {
             return *free;
         }
@@ -204,7 +204,7 @@ impl SimDriver {
         let row = Tag::new(vni, page.1).row(geometry.rows);
         for entry in 0..ROW_ENTRIES {
             let entry = geometry.entry_offset(row, entry);
-            if mapping_of(sram.load_u32(entry, Ordering::Relaxed)) == Some(frame) {
+            if named_mapping(sram.load_u32(entry, Ordering::Relaxed)) == Some(frame) {
                 sram.store_u32(entry, 0, Ordering::Release);
             }
         }

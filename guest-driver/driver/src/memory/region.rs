@@ -29,7 +29,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use qnic_abi::page_table::{entry_of, mapping_of, Tag};
+use qnic_abi::page_table::{entry_of, named_mapping, Tag};
 use qnic_abi::{VniId, PAGE_SHIFT, PAGE_SIZE};
 
 use super::page_table::{PageTable, Resident};
@@ -157,7 +157,7 @@ impl<P: Platform> Region<P> {
     ) -> Result<(), MemoryError> {
         let tag = self.tag(index);
         let frame = resident.frame;
-        if let Some(old) = mapping_of(*entry).filter(|old| *old != frame) {
+        if let Some(old) = named_mapping(*entry).filter(|old| *old != frame) {
             let _ = self.page_table.unmap(tag, old);
             *entry = 0;
         }
@@ -210,7 +210,8 @@ impl<P: Platform> Region<P> {
             let seen = pages.uses.get_mut(range.clone()).into_iter().flatten();
             let mut is_young = false;
             for ((index, entry), seen) in range.clone().zip(entries).zip(seen) {
-                let uses = mapping_of(*entry).and_then(|f| self.page_table.uses(self.tag(index), f));
+                let uses =
+                    named_mapping(*entry).and_then(|f| self.page_table.uses(self.tag(index), f));
                 let Some(uses) = uses.filter(|uses| uses != seen) else {
                     continue;
                 };
@@ -237,7 +238,7 @@ impl<P: Platform> Region<P> {
         let mut all_out = true;
         let entries = pages.entries.get_mut(range.clone());
         for (index, entry) in range.zip(entries.into_iter().flatten()) {
-            let Some(frame) = mapping_of(*entry) else {
+            let Some(frame) = named_mapping(*entry) else {
                 continue;
             };
             let outcome = if may_sleep {

@@ -44,7 +44,7 @@ use core::sync::atomic::Ordering;
 
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::{
-    entry_of, frame_of, PageAccess, Tag, LEAVING, LOCKS, MAPPINGS, ROW_ENTRIES, UNMAPPED, USE,
+    entry_of, named_mapping, PageAccess, Tag, LEAVING, LOCKS, MAPPINGS, ROW_ENTRIES, UNMAPPED, USE,
 };
 use qnic_abi::SharedMemory;
 
@@ -370,14 +370,14 @@ impl Table {
         let row = tag.row(self.geometry.rows);
         for index in 0..ROW_ENTRIES {
             let offset = self.geometry.entry_offset(row, index);
-            if frame_of(sram.load_u32(offset, Ordering::Relaxed)).is_none() {
+            if named_mapping(sram.load_u32(offset, Ordering::Relaxed)).is_none() {
                 return Some((offset, None));
             }
         }
         let start = self.random() as usize;
         for step in 0..ROW_ENTRIES {
             let offset = self.geometry.entry_offset(row, start.wrapping_add(step));
-            let Some(victim) = frame_of(sram.load_u32(offset, Ordering::Relaxed)) else {
+            let Some(victim) = named_mapping(sram.load_u32(offset, Ordering::Relaxed)) else {
                 return Some((offset, None));
             };
             match self.evict(sram, victim) {
