@@ -262,9 +262,12 @@ impl Messages {
             Ok(()) => {}
             Err(PageError::Refused(status)) => self.end_landing(cx, number, status),
             Err(PageError::Absent) => {
-                let range = pages_from(inbox, &landing, landing.arrived);
-                let job = Waiter::Job(<Self as Protocol>::ID, number);
-                cx.core.wait_for_pages(vni, range, job);
+                // It may be offered again before the pages have come.
+                if !std::mem::replace(&mut message.asked, true) {
+                    let range = pages_from(inbox, &landing, landing.arrived);
+                    let job = Waiter::Job(<Self as Protocol>::ID, number);
+                    cx.core.wait_for_pages(vni, range, job);
+                }
                 return false;
             }
         }

@@ -280,7 +280,10 @@ impl Protocol for Messages {
         match (&message.bytes, failed) {
             // It only knows that pages were asked for: it asks again when all bytes are here.
             (Bytes::Coming(..) | Bytes::AtSource, _) => {}
-            (Bytes::AtGroup, None) => self.staging.openings.open(vni),
+            (Bytes::AtGroup, None) => {
+                message.asked = false;
+                self.staging.openings.open(vni);
+            }
             (Bytes::Staged(_), None) => self.proceed(cx, job),
             (_, Some(status)) => self.end_landing(cx, job, status.for_owner()),
         }

@@ -98,7 +98,7 @@ pub(super) struct Arrived {
     pub(super) bytes: Bytes,
     /// What of it has not to be copied from staging memory.
     pub(super) straight: Straight,
-    /// Pages of its receive were asked for while its bytes come.
+    /// Pages of its receive were asked for while its bytes come, or while they are with its group.
     pub(super) asked: bool,
 }
 
