@@ -11,6 +11,7 @@ pub(crate) mod lanes;
 pub(crate) mod map;
 pub(crate) mod messages;
 pub(crate) mod notifications;
+mod patience;
 pub(crate) mod pool;
 pub(crate) mod posted;
 pub(crate) mod record;

@@ -1,4 +1,4 @@
-//! Waiting: spin briefly, then sleep until the NIC wakes this process.
+//! Waiting: spin briefly ([`patience`]), then sleep until the NIC wakes this process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use qnic_abi::host_area::WAKE_GENERATION;
 use qnic_abi::uapi;
 
+use crate::core::patience;
 use crate::core::queue::WakeRequests;
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -108,13 +109,21 @@ impl Core {
         self.ring_left_out();
         let (spinner, others) = Spinner::enter();
         let budget = self.provider.spin_budget(others);
-        if !budget.is_zero() {
-            if let Some(found) = self.spin(budget, deadline, &mut ready)? {
-                return Ok(found);
-            }
+        if budget.is_zero() {
+            drop(spinner);
+            return self.block(wakes, deadline, ready);
+        }
+        let part = patience::part_of(budget);
+        if let Some(found) = self.spin(part, deadline, &mut ready)? {
+            patience::note(None, budget);
+            return Ok(found);
         }
         drop(spinner);
-        self.block(wakes, deadline, ready)
+        let asleep = self.now();
+        let found = self.block(wakes, deadline, ready);
+        let slept = self.now().saturating_duration_since(asleep);
+        patience::note(Some(part + slept), budget);
+        found
     }
 
     /// Waits until `ready` returns something, without ever sleeping.
