@@ -165,6 +165,7 @@ local field = {
     target = ProtoField.uint64("qnic.target", "Steered buffer", base.HEX),
     message = ProtoField.uint32("qnic.message", "Number of the message"),
     fragment = ProtoField.uint16("qnic.fragment", "Number of the fragment"),
+    last_received = ProtoField.uint64("qnic.last_received", "Last frame that arrived, as the process ended"),
     packet_flags = ProtoField.uint8("qnic.packet_flags", "Flags of the packet", base.HEX, { [1] = "last fragment" }),
     header_length = ProtoField.uint8("qnic.header_length", "Bytes of the header"),
     header = ProtoField.uint64("qnic.header", "Header, eight bytes of it", base.HEX),
