@@ -45,6 +45,10 @@
 //! remembers the value and raises a wake event for the VNI. Each word has one
 //! writer, so neither side can undo what the other did.
 //!
+//! The upper 16 bits of the value name [`Changes`] that the process does not wait for: an update that brings
+//! nothing else is not acted upon. So a thread that waits for a slow destination sleeps on while another
+//! thread has thousands of completions of a fast one.
+//!
 //! [`SIGNAL_WAKE_REQUEST`] is the same for threads that wait for what other processes do, like a solicited
 //! event of InfiniBand: completions of the process's own commands do not wake them. Notifications do, and in
 //! the driver's window datagrams that arrive, buffers that come back without one, and packets that
@@ -68,6 +72,8 @@
 //! The NIC stores that word, executes a full fence and looks at the head once more before it lets completions
 //! wait: either the NIC sees the new head or the process sees that something waits.
 
+use bitflags::bitflags;
+
 use crate::command::COMMAND_BYTES;
 use crate::context::{CONTEXTS, CONTEXT_BYTES};
 use crate::host_area::SIGNAL_COUNTERS;
@@ -84,6 +90,49 @@ pub const WAKE_REQUEST: usize = 0x080;
 /// Offset of the *signal wake request* word (u64, written by the process): as
 /// [`WAKE_REQUEST`], for notifications and datagrams that arrive only.
 pub const SIGNAL_WAKE_REQUEST: usize = 0x088;
+
+bitflags! {
+    /// What an update of a host area brings, and what a wake request is for. What is neither the head nor the
+    /// counters of a lane has all bits: a process waits for it in any case.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Changes: u16 {
+        /// The number of commands that the NIC has read.
+        const HEAD = 1 << LANE_CLASSES;
+    }
+}
+
+/// Completion counters of lanes have so many bits of [`Changes`].
+const LANE_CLASSES: u8 = 15;
+
+/// Bits of a wake request behind its number.
+const NUMBER_BITS: u32 = 48;
+
+impl Changes {
+    /// Anything.
+    pub const ANYTHING: Self = Self::from_bits_retain(u16::MAX);
+
+    /// The counters of a lane, and of those that share its bit.
+    pub const fn of_lane(lane: u8) -> Self {
+        Self::from_bits_retain(1 << (lane % LANE_CLASSES))
+    }
+
+    /// The wake request of that number for these, and for what has all bits.
+    pub const fn request(self, number: u64) -> u64 {
+        let left_out = !self.bits() as u64;
+        left_out << NUMBER_BITS | Self::number(number)
+    }
+
+    /// The number of a request.
+    pub const fn number(request: u64) -> u64 {
+        request << (u64::BITS - NUMBER_BITS) >> (u64::BITS - NUMBER_BITS)
+    }
+
+    /// Returns true if a request is for one of these.
+    pub const fn answer(self, request: u64) -> bool {
+        let left_out = (request >> NUMBER_BITS) as u16;
+        self.bits() & !left_out != 0
+    }
+}
 
 /// Offset of the number of entries that the process has taken out of the
 /// notification queue since it registered (u64, written by the process).

@@ -574,7 +574,7 @@ fn the_first_words_of_an_sram() {
     let header = geometry.header();
     assert_eq!(
         hex(&header.as_bytes()[..32]),
-        "716e69637372616d 1b00000001020000 000000000e000000 0000000100000000"
+        "716e69637372616d 1c00000001020000 000000000e000000 0000000100000000"
     );
 }
 

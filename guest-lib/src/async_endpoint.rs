@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use qnic_abi::message::ProbeFlags;
+use qnic_abi::window::Changes;
 use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
 use tokio::sync::Notify;
 
 use crate::channel::{Message, Receiver};
 use crate::core::messages::RoomWait;
+use crate::core::wait::Wakes;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -171,7 +173,9 @@ impl AsyncEndpoint {
             core.progress_messages();
             ready()
         };
-        let request = || core.wakes.request(core.process.window());
+        let request = || {
+            core.request_wake(Wakes::For(Changes::ANYTHING));
+        };
         self.until_woken(ready, request).await
     }
 

@@ -163,7 +163,7 @@ impl<'a> Request<'a> {
             return Ok(completion);
         }
         let core = self.core();
-        let end = core.wait_for(core.deadline(timeout), || self.look())?;
+        let end = core.wait_for_entry(core.deadline(timeout), || self.look())?;
         self.result(&end)
     }
 
@@ -192,7 +192,7 @@ impl<'a> Request<'a> {
     /// The same, with a deadline.
     pub(crate) fn finish_until(mut self, deadline: Option<Instant>) -> Result<Completion> {
         let core = self.core();
-        match core.wait_for(deadline, || self.look()) {
+        match core.wait_for_entry(deadline, || self.look()) {
             Err(Error::TimedOut) => self.take_back(),
             end => self.result(&end?),
         }

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use qnic_abi::command::{Descriptor, INLINE_CAPACITY};
 use qnic_abi::header::Counts;
 use qnic_abi::host_area::{GONE, WAKE_GENERATION};
+use qnic_abi::window::Changes;
 use qnic_abi::{uapi, NodeId, Port};
 
 use crate::error::{Error, Operation, Result, TransferError, TransferErrors};
@@ -40,9 +41,10 @@ use map::{Exports, Imports};
 use messages::Messages;
 use notifications::Notifications;
 use posted::Posted;
-use queue::{Command, WakeRequests};
+use queue::{Command, Sleepers, WakeRequests};
 use record::Records;
 use tracker::{Claims, Issued, Mark, Summary, Tracker};
+use wait::Wakes;
 
 /// How a command is issued.
 #[derive(Debug, Clone, Copy, Default)]
@@ -82,10 +84,12 @@ pub(crate) struct Settings {
 pub(crate) struct Core {
     pub(crate) process: Box<dyn Process>,
     pub(crate) provider: Arc<dyn Provider>,
-    /// Wake requests of threads that wait for anything.
-    pub(crate) wakes: WakeRequests,
+    /// Wake requests of threads that wait for what the process's own commands bring, too.
+    wakes: WakeRequests,
+    /// What they wait for.
+    sleepers: Mutex<Sleepers>,
     /// Wake requests of threads that wait for a notification.
-    pub(crate) signal_wakes: WakeRequests,
+    signal_wakes: WakeRequests,
     pub(crate) claims: Claims,
     /// Longest part of a segment that is written inline, in bytes (N10).
     pub(crate) inline_max: usize,
@@ -132,6 +136,7 @@ impl Core {
             inline_room: announced.max(inline_max),
             peer_timeout: Duration::from_millis(peer_timeout),
             wakes: WakeRequests::new(process.window()),
+            sleepers: Mutex::default(),
             signal_wakes: WakeRequests::for_signals(process.window()),
             process,
             provider,
@@ -340,7 +345,8 @@ impl Core {
     /// [`Error::TimedOut`]: the deadline is over; nothing is known of the command, and nothing
     /// has changed. [`Error::DeviceGone`], [`Error::QueueFailed`], [`Error::QueueReset`].
     pub(crate) fn wait_complete(&self, mark: Mark, deadline: Option<Instant>) -> Result<()> {
-        self.wait_for(deadline, || match self.is_complete(mark)? {
+        let wakes = Wakes::For(Changes::of_lane(mark.lane));
+        self.wait_with(wakes, deadline, || match self.is_complete(mark)? {
             true => Ok(Some(())),
             false => self.check_queue(mark.generation).map(|()| None),
         })?;

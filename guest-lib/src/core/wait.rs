@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use qnic_abi::host_area::WAKE_GENERATION;
 use qnic_abi::uapi;
+use qnic_abi::window::Changes;
 
 use crate::core::patience;
-use crate::core::queue::WakeRequests;
-use crate::core::Core;
+use crate::core::{lock, Core};
 use crate::error::{Error, Result};
 use crate::provider::CallError;
 
@@ -34,6 +34,16 @@ impl Drop for Spinner {
     fn drop(&mut self) {
         SPINNERS.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// What wakes a thread that sleeps. A change of any other kind (a stopped queue, an entry of the completion
+/// queue) does in any case.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wakes {
+    /// Some changes.
+    For(Changes),
+    /// Notifications; nothing else does.
+    Signals,
 }
 
 /// The earlier of a point in time and a deadline, if there is one.
@@ -67,7 +77,21 @@ impl Core {
         deadline: Option<Instant>,
         ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        self.wait_with(&self.wakes, deadline, ready)
+        self.wait_with(Wakes::For(Changes::ANYTHING), deadline, ready)
+    }
+
+    /// Waits like [`Core::wait_for`], for an entry of the completion queue. Counters of lanes do not
+    /// wake the caller.
+    ///
+    /// # Errors
+    /// Those of [`Core::wait_for`].
+    pub(crate) fn wait_for_entry<T>(
+        &self,
+        deadline: Option<Instant>,
+        ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        // The head: Sends that wait in the library are posted by threads that wait.
+        self.wait_with(Wakes::For(Changes::HEAD), deadline, ready)
     }
 
     /// Waits like [`Core::wait_for`] until a point in time. Returns `None` if nothing
@@ -94,12 +118,12 @@ impl Core {
         timeout: Option<Duration>,
         ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        self.wait_with(&self.signal_wakes, self.deadline(timeout), ready)
+        self.wait_with(Wakes::Signals, self.deadline(timeout), ready)
     }
 
-    fn wait_with<T>(
+    pub(super) fn wait_with<T>(
         &self,
-        wakes: &WakeRequests,
+        wakes: Wakes,
         deadline: Option<Instant>,
         mut ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
@@ -143,16 +167,12 @@ impl Core {
     /// Waits like [`Core::wait_for`], but sleeps at once (`qnic_abi::host_area`, "Blocking").
     pub(crate) fn block<T>(
         &self,
-        wakes: &WakeRequests,
+        wakes: Wakes,
         deadline: Option<Instant>,
         mut ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        let host_area = self.process.host_area();
         loop {
-            // Acquire: a wake event after this load changes the generation
-            // (partner: the driver's increment before it wakes any thread).
-            let generation = host_area.load_u64(WAKE_GENERATION, Ordering::Acquire);
-            wakes.request(self.process.window());
+            let generation = self.request_wake(wakes);
             if let Some(found) = self.look_for(&mut ready)? {
                 return Ok(found);
             }
@@ -162,6 +182,23 @@ impl Core {
                 Err(error) => return Err(Error::call(|| "wait".into(), error)),
             }
         }
+    }
+
+    /// Asks for a wake event. Returns the generation that it ends.
+    pub(crate) fn request_wake(&self, wakes: Wakes) -> u64 {
+        let (window, host_area) = (self.process.window(), self.process.host_area());
+        // Acquire: a wake event after this load changes the generation
+        // (partner: the driver's increment before it wakes any thread).
+        let generation = host_area.load_u64(WAKE_GENERATION, Ordering::Acquire);
+        match wakes {
+            Wakes::Signals => self.signal_wakes.request(window),
+            Wakes::For(changes) => {
+                let mut sleepers = lock(&self.sleepers);
+                let changes = sleepers.add(generation, changes);
+                self.wakes.request_for(window, changes);
+            }
+        }
+        generation
     }
 
     /// One look of a wait. A waiting thread takes completions of messages: what it waits for may

@@ -7,6 +7,7 @@
 
 mod completions;
 mod contexts;
+mod lanes;
 mod notifications;
 mod wakes;
 

@@ -74,7 +74,13 @@ fn model(notifications: &[u32]) -> (Box<Model>, Side) {
 
 /// A command that signals the process itself.
 pub(super) fn notify(notification: u32) -> Command {
+    write_to_itself(notification, 0)
+}
+
+/// A write of no bytes to the process itself, in a lane; with a notification, unless that is 0.
+pub(super) fn write_to_itself(notification: u32, lane: u8) -> Command {
     let mut command = WriteCommand::command();
+    command.header.lane = lane;
     command.notification = notification.into();
     command.header.remote_port = 1.into();
     command.remote_address = ADDRESS.into();

@@ -23,24 +23,24 @@ use Does::{Fail, Signal};
 
 /// The wake generation: how many events have come.
 #[derive(Default)]
-struct Generation {
+pub(super) struct Generation {
     count: Mutex<u64>,
     changed: Condvar,
 }
 
 impl Generation {
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         *self.count.lock().unwrap()
     }
 
     /// An event wakes every thread.
-    fn next(&self) {
+    pub(super) fn next(&self) {
         *self.count.lock().unwrap() += 1;
         self.changed.notify_all();
     }
 
     /// Sleeps until it is another one; returns that.
-    fn wait(&self, seen: u64) -> u64 {
+    pub(super) fn wait(&self, seen: u64) -> u64 {
         let mut count = self.count.lock().unwrap();
         while *count == seen {
             count = self.changed.wait(count).unwrap();

@@ -26,6 +26,7 @@ use std::thread;
 
 use crate::core::notifications::ring::SignalSink;
 use crate::core::notifications::{Dispatcher, Handler};
+use crate::core::wait::Wakes;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::notification::NotificationId;
@@ -98,7 +99,7 @@ impl Dispatcher {
 fn dispatch(core: &Core, stopped: &AtomicBool) {
     // It does not spin: that would take a processor from the application.
     let next = || {
-        core.block(&core.signal_wakes, None, || {
+        core.block(Wakes::Signals, None, || {
             // Acquire: partner is the release store in `remove_handler`.
             if stopped.load(Ordering::Acquire) {
                 return Ok(Some(None));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use qnic_abi::uapi;
 
+use crate::core::wait::Wakes;
 use crate::core::{retry, Core};
 use crate::error::{Error, Result};
 
@@ -59,7 +60,7 @@ impl Poller {
         let what = || "mark events as seen".to_owned();
         retry(what, || self.core.process.wait(&mut call))?;
         Error::check(call.status.get(), what)?;
-        self.core.signal_wakes.request(self.core.process.window());
+        self.core.request_wake(Wakes::Signals);
         let now = call.generation.get();
         // Relaxed: a hint; what happened is seen in the host area.
         Ok(self.seen.swap(now, Ordering::Relaxed) != now)

@@ -14,7 +14,7 @@ use qnic_abi::window::{command_offset, AWAKE};
 use qnic_abi::SharedMemory;
 use zerocopy::IntoBytes;
 
-pub use wakes::{Awaited, SwitchedWakes, WakeRequests};
+pub use wakes::{Awaited, Sleepers, SwitchedWakes, WakeRequests};
 
 /// A command as the queue holds it.
 #[derive(Debug)]

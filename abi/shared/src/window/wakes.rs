@@ -1,11 +1,14 @@
 //! Wake requests: what a process asks its NIC for before it blocks.
 //!
 //! ```text
-//!   WAKE_REQUEST         any update of the host area    ┐ the NIC remembers for each word which
+//!   WAKE_REQUEST         updates of the host area       ┐ the NIC remembers for each word which
 //!   SIGNAL_WAKE_REQUEST  what other processes cause     ┘ value it has acted upon last
 //! ```
 //! A library has threads that wait for either, each with [`WakeRequests`] of its own word. A driver is
 //! one waiter that changes what it waits for: [`SwitchedWakes`].
+//!
+//! Threads share a word: what one asks for replaces what another has asked for, and is for [`Sleepers`], all
+//! that may be asleep.
 //!
 //! # Invariants
 //! - A value that was requested once is never requested again. So the NIC has not acted upon the
@@ -15,7 +18,7 @@
 use core::sync::atomic::AtomicU64;
 
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
+use qnic_abi::window::{Changes, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::SharedMemory;
 
 /// Source of wake requests of one process; each value is stored once.
@@ -39,9 +42,10 @@ impl WakeRequests {
     }
 
     fn at<M: SharedMemory + ?Sized>(word: usize, window: &M) -> Self {
+        let last = Changes::number(window.load_u64(word, Ordering::Relaxed));
         WakeRequests {
             word,
-            last: AtomicU64::new(window.load_u64(word, Ordering::Relaxed)),
+            last: AtomicU64::new(last),
         }
     }
 
@@ -52,16 +56,22 @@ impl WakeRequests {
     /// Several threads may ask at once: the value that is stored last differs from
     /// every value that the NIC has acted upon before.
     pub fn request<M: SharedMemory + ?Sized>(&self, window: &M) {
+        self.request_for(window, Changes::ANYTHING);
+    }
+
+    /// The same, for some changes only. Threads that may be asleep for others lose theirs
+    /// ([`Sleepers`]).
+    pub fn request_for<M: SharedMemory + ?Sized>(&self, window: &M, changes: Changes) {
         // Relaxed: only the value matters, it is unique whatever the order.
-        let value = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        window.store_u64(self.word, value, Ordering::Relaxed);
+        let number = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        window.store_u64(self.word, changes.request(number), Ordering::Relaxed);
         // Partner: the NIC's fence between its update of the host area and its
         // load of the word. Either the NIC sees the request, or the caller's next look
         // sees the update.
         window.fence();
     }
 
-    /// The value that was stored last.
+    /// The number of the last request: the value that was stored, as a driver waits for anything.
     fn last(&self) -> u64 {
         // Relaxed: a number to compare with; nothing is read because of it.
         self.last.load(Ordering::Relaxed)
@@ -74,6 +84,30 @@ impl WakeRequests {
         // Relaxed: nothing is published. A NIC that still sees the request sends an event too many; the
         // next request has a fence behind it.
         window.store_u64(self.word, seen, Ordering::Relaxed);
+    }
+}
+
+/// What the threads of a process that may be asleep wait for. Locked from [`Sleepers::add`] until the request
+/// for these is stored.
+///
+/// An event wakes all threads of its generation, so what they wait for is forgotten with the first
+/// thread that asks in a later one.
+#[derive(Debug, Default)]
+pub struct Sleepers {
+    /// The wake generation in which they have asked.
+    generation: u64,
+    changes: Changes,
+}
+
+impl Sleepers {
+    /// A thread that sleeps until this generation ends waits for these. Returns what to ask for.
+    pub fn add(&mut self, generation: u64, changes: Changes) -> Changes {
+        if generation > self.generation {
+            *self = Sleepers::default();
+            self.generation = generation;
+        }
+        self.changes |= changes;
+        self.changes
     }
 }
 

@@ -181,8 +181,7 @@ impl Core {
             };
             process.queue.attention = Attention::Idle(place);
             process.write_back = true;
-            let head = process.queue.head;
-            process.changed |= process.host_area.publish_head(host.memory(), head);
+            process.publish_head(host.memory());
             let queue = IdleQueue {
                 vni,
                 slot: process.queue.slot,
@@ -300,8 +299,7 @@ impl Core {
                 process.queue.awake = false;
                 process.write_back = true;
                 sram.store_u64(process.queue.window + AWAKE, 0, Ordering::Relaxed);
-                let head = process.queue.head;
-                process.changed |= process.host_area.publish_head(host.memory(), head);
+                process.publish_head(host.memory());
                 self.mark_dirty(*vni);
             }
         }

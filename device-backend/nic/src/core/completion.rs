@@ -9,7 +9,7 @@
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
+use qnic_abi::window::{Changes, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{SharedMemory, Status, VniId};
 
 use super::events::Pending;
@@ -52,7 +52,8 @@ impl Process {
             kind: CompletionKind::Transfer as u8,
             ..CompletionEntry::default()
         };
-        self.changed |= self.host_area.complete(host, entry);
+        let stored = self.host_area.complete(host, entry);
+        self.note(Changes::ANYTHING, stored);
     }
 
     /// Writes completions back that are due; all if the process asked for it, or if nothing else
@@ -63,8 +64,8 @@ impl Process {
         let published = self
             .host_area
             .publish_completions(memory, &mut self.lanes, all);
-        self.changed |= published;
-        published && (self.unpublished.is_some() || self.lanes.is_traced())
+        self.changes |= published;
+        !published.is_empty() && (self.unpublished.is_some() || self.lanes.is_traced())
     }
 }
 
@@ -106,7 +107,7 @@ impl Core {
             process
                 .host_area
                 .record_error(host.memory(), (number, lane), status);
-            process.changed = true;
+            process.changes = Changes::ANYTHING;
             process.write_back = true;
         }
         process.lanes.end(lane, counter, order);
@@ -156,7 +157,7 @@ impl Core {
             if let Some(process) = self.process_mut(vni) {
                 process.dirty = false;
                 let sampled = process.write_back(host.memory());
-                changed |= process.changed;
+                changed |= !process.changes.is_empty();
                 if sampled {
                     self.sample_published(host, vni);
                 }
@@ -177,15 +178,21 @@ impl Core {
         let Some(process) = self.process_mut(vni) else {
             return;
         };
-        let changed = std::mem::take(&mut process.changed);
-        let signalled = std::mem::take(&mut process.signalled);
+        let changes = std::mem::take(&mut process.changes);
+        let signalled = match std::mem::take(&mut process.signalled) {
+            true => Changes::ANYTHING,
+            false => Changes::empty(),
+        };
         let mut asked = false;
-        let words = [(WAKE_REQUEST, changed), (SIGNAL_WAKE_REQUEST, signalled)];
-        for ((word, happened), seen) in words.into_iter().zip(&mut process.wakes_seen) {
-            if happened {
+        let words = [(WAKE_REQUEST, changes), (SIGNAL_WAKE_REQUEST, signalled)];
+        for ((word, changes), seen) in words.into_iter().zip(&mut process.wakes_seen) {
+            if !changes.is_empty() {
                 let word = process.queue.window + word;
                 let request = host.sram().load_u64(word, Ordering::Acquire);
-                asked |= std::mem::replace(seen, request) != request;
+                if request != *seen && changes.answer(request) {
+                    *seen = request;
+                    asked = true;
+                }
             }
         }
         if asked && !std::mem::replace(&mut process.wake_queued, true) {

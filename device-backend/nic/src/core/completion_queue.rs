@@ -23,7 +23,7 @@ use qnic_abi::host_area::{
     COMPLETION_TAIL,
 };
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::COMPLETION_HEAD;
+use qnic_abi::window::{Changes, COMPLETION_HEAD};
 use qnic_abi::{SharedMemory, VniId};
 
 use super::host_pages::Pages;
@@ -146,7 +146,8 @@ impl Core {
     pub(crate) fn complete<H: Host>(&mut self, host: &H, vni: VniId, entry: CompletionEntry) {
         self.sample_end(host, vni, &entry, false);
         if let Some(process) = self.process_mut(vni) {
-            process.changed |= process.host_area.complete(host, entry);
+            let stored = process.host_area.complete(host, entry);
+            process.note(Changes::ANYTHING, stored);
             self.mark_dirty(vni);
         }
     }
@@ -166,7 +167,7 @@ impl Core {
             let completions = &mut process.host_area.completions;
             // Without room, too: then the process is to make some.
             completions.signal_waits |= completions.waiting() > 0;
-            process.changed = true;
+            process.changes = Changes::ANYTHING;
             process.signalled = true;
         }
     }
@@ -184,7 +185,7 @@ impl Core {
         }
         if let Some(process) = self.process_mut(vni) {
             process.host_area.ring_context(host.memory(), offset, entry);
-            process.changed = true;
+            process.changes = Changes::ANYTHING;
             self.mark_dirty(vni);
         }
     }
@@ -229,7 +230,7 @@ impl Core {
         let stored = process
             .host_area
             .flush_completions(host, process.queue.window);
-        process.changed |= stored;
+        process.note(Changes::ANYTHING, stored);
         let completions = &mut process.host_area.completions;
         process.signalled |= stored && completions.signal_waits;
         completions.signal_waits &= completions.waiting() > 0;

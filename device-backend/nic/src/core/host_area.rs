@@ -12,6 +12,7 @@ use qnic_abi::host_area::{
     self, result_offset, CompletionEntry, ErrorRecord, COUNTERS, DOORBELL_STATE, ERROR_RECORDS,
     ERROR_RING, HOST_PAGES, LANES, POOL,
 };
+use qnic_abi::window::Changes;
 use qnic_abi::{Status, PAGE_SIZE};
 
 use super::completion_queue::CompletionQueue;
@@ -154,14 +155,14 @@ impl HostArea {
         changed
     }
 
-    /// Publishes the completion counters that are due; `all`: those that have changed. Returns true
-    /// if there were any.
+    /// Publishes the completion counters that are due; `all`: those that have changed. Returns
+    /// which.
     pub(super) fn publish_completions<M: HostMemory>(
         &self,
         memory: &M,
         lanes: &mut Lanes,
         all: bool,
-    ) -> bool {
+    ) -> Changes {
         lanes.publish(memory, &self.pages, all)
     }
 }

@@ -13,7 +13,7 @@
 //!   and freed with the queue of the process.
 
 use qnic_abi::host_area::{reads_done_offset, writes_done_offset, LANES};
-use qnic_abi::window::COMPLETION_STEP;
+use qnic_abi::window::{Changes, COMPLETION_STEP};
 
 use super::host_pages::Pages;
 use super::order::{Completion, Counter};
@@ -101,11 +101,15 @@ impl Lanes {
         }
     }
 
-    /// Publishes the counters that are due; `all`: those that have changed. Returns true if any
-    /// was published.
-    pub(super) fn publish<M: HostMemory>(&mut self, memory: &M, pages: &Pages, all: bool) -> bool {
+    /// Publishes the counters that are due; `all`: those that have changed. Returns which.
+    pub(super) fn publish<M: HostMemory>(
+        &mut self,
+        memory: &M,
+        pages: &Pages,
+        all: bool,
+    ) -> Changes {
         let all = all || self.unpublished >= COMPLETION_STEP;
-        let mut published = false;
+        let mut published = Changes::empty();
         let lanes = &mut self.lanes;
         self.changed.retain(|number| {
             let lane = &mut lanes[usize::from(*number)];
@@ -121,7 +125,9 @@ impl Lanes {
             if before[1] != done[1] {
                 pages.store(memory, reads_done_offset(*number), done[1]);
             }
-            published |= before != done;
+            if before != done {
+                published |= Changes::of_lane(*number);
+            }
             false
         });
         if self.changed.is_empty() {

@@ -41,6 +41,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use qnic_abi::control::REPLY_BYTES;
 use qnic_abi::header::{Geometry, GeometryError, SEGMENTS_PER_PROCESS};
+use qnic_abi::window::Changes;
 use qnic_abi::{NodeId, Port, Status, VniId};
 
 use crate::budget::Budget;
@@ -382,7 +383,7 @@ impl Core {
         if let Some(process) = self.process_mut(vni) {
             let window = process.queue.window;
             process.host_area.signal(host, window, notification);
-            process.changed = true;
+            process.changes = Changes::ANYTHING;
             process.signalled = true;
         }
         self.mark_dirty(vni);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use qnic_abi::command::CommandHeader;
 use qnic_abi::header::Counts;
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::command_offset;
+use qnic_abi::window::{command_offset, Changes};
 use qnic_abi::{Port, SharedMemory, Status, VniId};
 use qnic_shared::timing::Countdown;
 
@@ -134,8 +134,8 @@ pub(crate) struct Process {
     pub(crate) dirty: bool,
     /// Write the completion counters back however few.
     pub(crate) write_back: bool,
-    /// The host area has changed since the process was last offered a wake.
-    pub(crate) changed: bool,
+    /// What has changed in the host area since the process was last offered a wake.
+    pub(crate) changes: Changes,
     /// A notification has arrived since then.
     pub(crate) signalled: bool,
     /// The last wake requests that were acted upon: of waits for anything, and of waits
@@ -170,7 +170,7 @@ impl Process {
             scheduled: false,
             dirty: false,
             write_back: false,
-            changed: false,
+            changes: Changes::empty(),
             signalled: false,
             wakes_seen: [0; 2],
             wake_queued: false,
@@ -179,6 +179,20 @@ impl Process {
             bytes_sent: 0,
             bytes_received: 0,
         }
+    }
+
+    /// Notes for whom the process is to be woken, if something was stored in the host area.
+    #[inline]
+    pub(crate) fn note(&mut self, changes: Changes, stored: bool) {
+        if stored {
+            self.changes |= changes;
+        }
+    }
+
+    /// Publishes how many commands were read.
+    pub(super) fn publish_head<M: HostMemory>(&mut self, memory: &M) {
+        let stored = self.host_area.publish_head(memory, self.queue.head);
+        self.note(Changes::HEAD, stored);
     }
 
     /// Starts the command queue again, without operations. Returns how many were dropped.

@@ -14,7 +14,7 @@ use qnic_abi::command::{
     CommandFlags, CommandHeader, Descriptor, DESCRIPTOR_BYTES, INLINE_CAPACITY,
 };
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{AWAKE, HEAD_STEP};
+use qnic_abi::window::{Changes, AWAKE, HEAD_STEP};
 use qnic_abi::{Port, SharedMemory, Status, VniId};
 use zerocopy::FromZeros;
 
@@ -129,7 +129,7 @@ impl Core {
         let sampled = process.queue.countdown.count();
         let head = process.queue.head;
         if process.host_area.unpublished_head(head) >= HEAD_STEP {
-            process.changed |= process.host_area.publish_head(host.memory(), head);
+            process.publish_head(host.memory());
             self.mark_dirty(vni);
         }
         self.counters.commands += 1;
@@ -152,7 +152,7 @@ impl Core {
             .host_area
             .record_error(memory, (head - 1, 0), status);
         process.host_area.publish_head(memory, head);
-        process.changed = true;
+        process.changes = Changes::ANYTHING;
         process.write_back = true;
         self.mark_dirty(vni);
         self.events.push(Pending::QueueFailed(vni, status));

@@ -105,6 +105,6 @@ impl<'a> Pending<'a> {
     /// Waits for its end.
     pub(crate) fn wait(&mut self, deadline: Option<Instant>) -> Result<End> {
         let core = self.core;
-        core.wait_for(deadline, || self.look())
+        core.wait_for_entry(deadline, || self.look())
     }
 }
