@@ -100,7 +100,7 @@ impl World {
     ) -> Self {
         let schedule = Arc::new(schedule);
         schedule.install();
-        let network = Network::new(schedule.clone(), &settings);
+        let network = Network::new(schedule.clone(), &settings, &routes);
         let common = Arc::new(Common::new(schedule.clone(), settings));
         let workloads = Arc::new(Workloads::new(common.clone(), workloads, routes));
         let nodes = 0..common.settings.options.nodes;

@@ -52,7 +52,7 @@ fn what_is_lost_is_sent_again() {
 fn any_wire_delivers_once() {
     let delayed = Faults::DELAY | Faults::REORDER;
     let faults = delayed | Faults::LOSS | Faults::DUPLICATE | Faults::CORRUPT;
-    check_trace("any-wire", 47, faults, false, 8);
+    check_trace("any-wire", 65, faults, false, 8);
 }
 
 #[test]

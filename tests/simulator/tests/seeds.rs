@@ -56,7 +56,8 @@ fn seeds_that_failed_once_keep_every_promise() {
     // group in a session of before it began anew, and waited for ever. A stream that was delivered was
     // reset, as its connection had made room for another. A group ended as two of its nodes, which had
     // been quiet before it began, had left each other. A process took a lock after a recovery, and did not
-    // see what the last holder had written, whose successor had given up.
+    // see what the last holder had written, whose successor had given up. A transfer took long, as
+    // frame after frame of a window of one was lost, which the oracle did not count.
     for (seed, options) in [
         (99_000_069, lossy(7)),
         (31_001_753, engines),
@@ -65,6 +66,7 @@ fn seeds_that_failed_once_keep_every_promise() {
         (1_795_843_638_305, lossy(10)),
         (1_796_600_002_426, lossy(12)),
         (1_795_907_245_322, lossy(12)),
+        (1_795_943_499_290, lossy(7)),
     ] {
         run(&Seeds::new(seed, 1, options), 1);
     }

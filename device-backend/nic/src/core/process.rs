@@ -181,7 +181,7 @@ impl Process {
         }
     }
 
-    /// Notes for whom the process is to be woken, if something was stored in the host area.
+    /// Notes what has changed in the host area, if something was stored there.
     #[inline]
     pub(crate) fn note(&mut self, changes: Changes, stored: bool) {
         if stored {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use qnic_abi::datagram;
 use qnic_abi::names::kind_name;
 use qnic_abi::wire::Frame;
 use qnic_abi::NodeId;
@@ -17,6 +18,7 @@ use crate::links::direct::Direct;
 use crate::links::late::LateCopies;
 use crate::links::sessions::{ends, SessionChecker};
 use crate::machine::memory::Memory;
+use crate::routes::Routes;
 use crate::schedule::{trace, Event, Schedule};
 use crate::settings::{Faults, Options, Settings};
 
@@ -27,6 +29,8 @@ const CHANNELS: usize = 2;
 pub(crate) struct Network {
     schedule: Arc<Schedule>,
     nodes: usize,
+    /// Told what is lost.
+    routes: Routes,
     /// Nodes to which there is a route: a wire may know which are down, or may not.
     pub(crate) reachable: Vec<bool>,
     pub(crate) session_checker: SessionChecker,
@@ -102,7 +106,7 @@ fn wire_did(before: &LinkCounters, after: &LinkCounters) -> String {
 }
 
 impl Network {
-    pub(crate) fn new(schedule: Arc<Schedule>, settings: &Settings) -> Self {
+    pub(crate) fn new(schedule: Arc<Schedule>, settings: &Settings, routes: &Routes) -> Self {
         let Options {
             nodes,
             faults,
@@ -114,6 +118,7 @@ impl Network {
         let emulators = (0..count).map(|_| LinkEmulator::new(settings.wires, schedule.any()));
         Network {
             emulators: emulators.collect(),
+            routes: routes.clone(),
             shared: settings.shared_links,
             longest_transit: 0,
             armed: vec![None; count],
@@ -310,7 +315,12 @@ impl Wire<Memory> for Outlet<'_> {
         let emulator = &mut network.emulators[link];
         let before = *emulator.counters();
         let verdict = emulator.offer(now, channel, image, now);
-        let done = wire_did(&before, emulator.counters());
+        let after = emulator.counters();
+        let arrives = verdict == Verdict::Passes && after.corrupted == before.corrupted;
+        if !arrives && frame.envelope.kind != datagram::kind::DATAGRAM {
+            network.routes.lose(from, to);
+        }
+        let done = wire_did(&before, after);
         network.trace_sent(frame, &done);
         network.arm(link);
         if let (Some((copy, lateness)), Verdict::Passes) = (copy, verdict) {

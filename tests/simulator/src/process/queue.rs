@@ -7,7 +7,7 @@ use qnic_abi::host_area::{
     completion_offset, CompletionEntry, COMPLETIONS_WAITING, COMPLETION_TAIL, HEAD, WAKE_GENERATION,
 };
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{COMMAND_ENTRIES, COMPLETION_HEAD};
+use qnic_abi::window::{Changes, COMMAND_ENTRIES, COMPLETION_HEAD};
 use qnic_abi::SharedMemory;
 use qnic_driver::Process;
 
@@ -44,10 +44,10 @@ impl Queue {
         self.area.load_u64(offset, Ordering::Acquire)
     }
 
-    /// Asks to be woken, and returns the generation to wait for the end of.
-    pub(crate) fn request_wake(&self) -> u64 {
+    /// Asks to be woken for these, and returns the generation to wait for the end of.
+    pub(crate) fn request_wake(&self, changes: Changes) -> u64 {
         let generation = self.word(WAKE_GENERATION);
-        self.wakes.request(&self.window);
+        self.wakes.request_for(&self.window, changes);
         generation
     }
 

@@ -19,6 +19,7 @@ use qnic::queue::Command;
 use qnic_abi::command::Descriptor;
 use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::{CompletionEntry, QUEUE_STATUS};
+use qnic_abi::window::Changes;
 use qnic_abi::{uapi, Access, Status};
 use qnic_driver::{CallError, Process};
 
@@ -260,7 +261,8 @@ pub(crate) trait QueueWorker<'a>: DerefMut<Target = Registered<'a>> {
 
     /// Reads completions, or waits for some so many nanoseconds.
     fn wait(&mut self, limit: u64) -> Result<()> {
-        let generation = self.queue.request_wake();
+        // Room for commands; entries of the completion queue and stopped queues wake in any case.
+        let generation = self.queue.request_wake(Changes::HEAD);
         if !self.queue.has_completions() && !self.has_ended() {
             self.block(generation, Some(limit))?;
         }

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use qnic_abi::host_area::{
     reads_done_offset, signal_offset, writes_done_offset, COMPLETION_ENTRIES,
 };
-use qnic_abi::window::COMMAND_ENTRIES;
+use qnic_abi::window::{Changes, COMMAND_ENTRIES};
 use qnic_abi::{uapi, Access, Status, PAGE_SIZE};
 use qnic_driver::Process;
 
@@ -181,11 +181,13 @@ impl<'a> RdmaWorker<'a> {
 
     /// Writes and reads of all lanes that are not complete.
     fn under_way(&self) -> u64 {
-        let open = |(lane, issued): (&u8, &(u64, u64))| {
-            let done = self.done(*lane);
-            issued.0 + issued.1 - done.0 - done.1
-        };
-        self.issued.iter().map(open).sum()
+        self.issued.keys().map(|lane| self.open(*lane)).sum()
+    }
+
+    /// Writes and reads of a lane that are not complete.
+    fn open(&self, lane: u8) -> u64 {
+        let (issued, done) = (self.issued[&lane], self.done(lane));
+        issued.0 + issued.1 - done.0 - done.1
     }
 
     /// Notifications that have arrived.
@@ -315,17 +317,30 @@ impl<'a> RdmaWorker<'a> {
         }))
     }
 
-    /// Waits until everything under way is complete.
+    /// Waits until everything under way is complete, a lane after the other: others do not wake it.
     fn drain(&mut self) -> Result<()> {
-        self.block_until(None, |worker| worker.under_way() == 0)?;
+        for lane in self.issued.keys() {
+            let changes = Changes::of_lane(*lane);
+            self.block_for(changes, None, |worker| worker.open(*lane) == 0)?;
+        }
         let open = lock(self.oracle).open(self.slot);
         assert_eq!(open, 0, "complete, but something is under way");
         Ok(())
     }
 
     /// Blocks until `ready`, or until so many nanoseconds have passed; returns true if
-    /// it is ready. Sometimes it spins instead.
+    /// it is ready.
     fn block_until(&self, limit: Option<u64>, ready: impl Fn(&Self) -> bool) -> Result<bool> {
+        self.block_for(Changes::ANYTHING, limit, ready)
+    }
+
+    /// The same, and is woken by these changes only. Sometimes it spins instead.
+    fn block_for(
+        &self,
+        changes: Changes,
+        limit: Option<u64>,
+        ready: impl Fn(&Self) -> bool,
+    ) -> Result<bool> {
         let schedule = self.schedule;
         let deadline = limit.map(|limit| schedule.now() + limit);
         let spins = if schedule.chance(300) { 20 } else { 0 };
@@ -337,7 +352,7 @@ impl<'a> RdmaWorker<'a> {
             self.context.check_alive()?;
         }
         loop {
-            let generation = self.queue.request_wake();
+            let generation = self.queue.request_wake(changes);
             if ready(self) {
                 return Ok(true);
             }

@@ -42,15 +42,37 @@ pub(crate) const HALF: u64 = 5 * PAGE_SIZE as u64;
 /// Of the handle of a fence; the other bits name the write that it is for.
 pub(crate) const FENCE: u64 = 1 << 62;
 
-/// [`RdmaOracle::patience`]
-fn patience(limits: &Limits) -> u64 {
-    let half = limits.peer_timeout / 2;
-    // Where a lost frame is sent again so seldom, the wire alone may take that long.
-    let is_seldom = limits.retransmit_ceiling > half / 20;
-    match limits.operations {
-        OPERATIONS if is_seldom => limits.peer_timeout,
-        OPERATIONS => half,
-        _ => u64::MAX,
+/// How long a transfer may take that nothing disturbs, in nanoseconds, whatever becomes of others of its
+/// process: less than it takes until a silent peer is given up (N15), and what is lost on its own route.
+struct LongestWait {
+    most: u64,
+    /// For each window of frames that is lost.
+    again: u64,
+    window: u64,
+}
+
+impl LongestWait {
+    fn new(limits: &Limits) -> Self {
+        let half = limits.peer_timeout / 2;
+        // Where a lost frame is sent again so seldom, the wire alone may take that long.
+        let is_seldom = limits.retransmit_ceiling > half / 20;
+        let most = match limits.operations {
+            OPERATIONS if is_seldom => limits.peer_timeout,
+            OPERATIONS => half,
+            // The NICs run fewer at once than a process has.
+            _ => u64::MAX,
+        };
+        LongestWait {
+            most,
+            // A round trip is shorter.
+            again: 2 * limits.retransmit_ceiling,
+            window: limits.window.into(),
+        }
+    }
+
+    /// The same for a transfer on whose route so many frames were lost meanwhile.
+    fn with(&self, losses: u64) -> u64 {
+        self.most.saturating_add(losses / self.window * self.again)
     }
 }
 
@@ -121,11 +143,7 @@ pub(crate) struct RdmaOracle {
     checked: Checked,
     /// There are streams of writes, none of which may fail, and nothing else is checked.
     streams: bool,
-    /// How long a transfer may take that nothing disturbs, in nanoseconds, whatever becomes of others
-    /// of its process: less than it takes until a silent peer is given up (N15), or as long where lost
-    /// frames are seldom sent again. As long as it likes where the NICs run fewer at once than a process
-    /// has.
-    patience: u64,
+    longest_wait: LongestWait,
 }
 
 impl RdmaOracle {
@@ -140,7 +158,7 @@ impl RdmaOracle {
             next: 1,
             checked: Checked::default(),
             streams,
-            patience: patience(&settings.limits),
+            longest_wait: LongestWait::new(&settings.limits),
         }
     }
 
@@ -275,6 +293,7 @@ impl RdmaOracle {
             command,
             number,
             issued: now,
+            losses: self.routes.losses(node, own),
             incarnation,
             stale,
             disturbed: revoking || unsettled || lacks_pages.contains(&true),

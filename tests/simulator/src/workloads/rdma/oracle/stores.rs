@@ -116,11 +116,14 @@ impl RdmaOracle {
             |op: &Op| op.plan.target == target && op.is_write() == writes && op.number < count;
         let (done, open): (Vec<_>, Vec<_>) = ops.into_iter().partition(done);
         self.processes[slot].ops = open;
+        let node = |slot: usize| self.processes[slot].watched.node;
+        let losses = self.routes.losses(node(slot), node(target));
         for op in done {
-            let waited = now - op.issued;
+            let (waited, losses) = (now - op.issued, losses - op.losses);
             assert!(
-                !op.must_succeed() || waited < self.patience,
-                "process {slot}: nothing disturbed a transfer for {waited} ns: {op:?}"
+                !op.must_succeed() || waited < self.longest_wait.with(losses),
+                "process {slot}: nothing disturbed a transfer for {waited} ns, in which {losses} frames \
+                 were lost: {op:?}"
             );
             self.complete_one(slot, &op);
         }

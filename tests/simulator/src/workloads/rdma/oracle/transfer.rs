@@ -84,6 +84,8 @@ pub(super) struct Op {
     /// Number among the writes, or all others, of its process to that target.
     pub(super) number: u64,
     pub(super) issued: u64,
+    /// What was lost on its route before.
+    pub(super) losses: u64,
     pub(super) incarnation: u32,
     /// The key was revoked before it was issued.
     pub(super) stale: bool,
