@@ -1,8 +1,8 @@
 //! What a packet costs both NICs together, from the command to its completion, without
 //! I/O: two NICs in one thread, resident pages, frames that arrive by a call.
 //!
-//! `packet PATH SIZE COUNT` sends COUNT writes of SIZE bytes (8, inline, or 4096), 32 at a
-//! time, on a PATH that is `lossless` (neither copies nor timers), `reliable` (all of
+//! `packet PATH SIZE COUNT [BATCH]` sends COUNT writes of SIZE bytes (8, inline, or 4096), 32 at a
+//! time or BATCH, on a PATH that is `lossless` (neither copies nor timers), `reliable` (all of
 //! the transport, nothing is lost), `delayed` (by 10 µs, in order) or `reordered` (by 10 to
 //! 30 µs, so that most frames arrive before others that were sent earlier: beside `delayed`, what
 //! it saves that a frame is the next in order, U7). It prints nanoseconds for each, and instructions, or a
@@ -24,9 +24,6 @@ use qnic_nic::testing::{LossyWire, Net, Party};
 use qnic_nic::Limits;
 use zerocopy::FromZeros;
 
-/// Commands between two looks at what is complete.
-const BATCH: u64 = 32;
-
 /// Where segments begin.
 const ADDRESS: u64 = 0x100_0000;
 
@@ -38,25 +35,26 @@ fn main() {
         }
     }
     let wanted = match &arguments[..] {
-        [path, size, count] => parse(path, size, count),
+        [path, size, count] => parse(path, size, count, "32"),
+        [path, size, count, batch] => parse(path, size, count, batch),
         _ => None,
     };
-    let Some((path, size, count)) = wanted else {
-        eprintln!("usage: packet frame|lossless|reliable|delayed|reordered 8|4096 COUNT");
+    let Some((path, size, count, batch)) = wanted else {
+        eprintln!("usage: packet frame|lossless|reliable|delayed|reordered 8|4096 COUNT [BATCH]");
         std::process::exit(2);
     };
     let (source, command) = prepare(path, size);
     // Known to each other, caches warm.
-    run(&source, &command, 4);
-    let batches = count / BATCH;
+    run(&source, &command, (4, batch));
+    let batches = count / batch;
     let mut counter = counter();
     let start = Instant::now();
-    run(&source, &command, batches);
+    run(&source, &command, (batches, batch));
     let time = start.elapsed().as_nanos() as f64;
     let instructions = counter.as_mut().map_err(|error| error.to_string());
     let instructions =
         instructions.and_then(|counter| counter.read().map_err(|error| error.to_string()));
-    let packets = (batches * BATCH).max(1) as f64;
+    let packets = (batches * batch).max(1) as f64;
     match instructions {
         Ok(instructions) => println!("{:.1} {:.1}", time / packets, instructions as f64 / packets),
         Err(error) => println!("{:.1} - {error}", time / packets),
@@ -71,7 +69,7 @@ enum Path {
     Delayed { jitter: u64 },
 }
 
-fn parse(path: &str, size: &str, count: &str) -> Option<(Path, u64, u64)> {
+fn parse(path: &str, size: &str, count: &str, batch: &str) -> Option<(Path, u64, u64, u64)> {
     let path = match path {
         "lossless" => Path::Lossless,
         "reliable" => Path::Reliable,
@@ -84,7 +82,8 @@ fn parse(path: &str, size: &str, count: &str) -> Option<(Path, u64, u64)> {
         "4096" => PAGE_SIZE as u64,
         _ => return None,
     };
-    Some((path, size, count.parse().ok()?))
+    let batch = batch.parse().ok().filter(|batch| *batch > 0)?;
+    Some((path, size, count.parse().ok()?, batch))
 }
 
 /// Counts instructions of this thread outside of the kernel, from now on.
@@ -145,10 +144,10 @@ fn frames(count: u64) {
 }
 
 /// Issues so many batches, and has both NICs work until each is complete.
-fn run(source: &Party, command: &Command, batches: u64) {
+fn run(source: &Party, command: &Command, (batches, batch): (u64, u64)) {
     let late = Limits::default().ack_delay + 1;
     for _ in 0..batches {
-        for _ in 0..BATCH {
+        for _ in 0..batch {
             source.issue(command, &[]).expect("room");
         }
         source.net.run();

@@ -5,11 +5,12 @@
 //!     ▲  └────────────────────┘
 //!     └── of each: the slots of its operations that can send, in the order in which they became so
 //! ```
-//! A process with thirty-two writes to B and one to C sends to both alike.
+//! A process with thirty-two writes to B and one to C sends to both alike. A slot that finds no other, such as
+//! that of a tiny write on an idle queue, stands alone, in no line (U7).
 //!
 //! # Invariants
 //! - A slot stands in one line at most, once; its destination is in the round if and only if its
-//!   line is not empty.
+//!   line is not empty. While one stands alone, all lines are empty.
 //! - As many lines are kept as the NIC has peers, so their number is bounded by
 //!   [`Limits::peers`](crate::Limits::peers), that of places by the operations of the process.
 //! - Lines and the round are lists: what stands in one names the next. To enter and to have a turn
@@ -47,6 +48,9 @@ pub(super) struct Turns {
     /// The peer whose turn it is, and the last one of the round.
     first: u16,
     last: u16,
+    /// The slot that stands alone, and its peer.
+    alone: u16,
+    alone_peer: PeerIndex,
 }
 
 impl Default for Turns {
@@ -56,6 +60,8 @@ impl Default for Turns {
             behind: Vec::new(),
             first: END,
             last: END,
+            alone: ABSENT,
+            alone_peer: PeerIndex::default(),
         }
     }
 }
@@ -64,12 +70,25 @@ impl Turns {
     /// Returns true if any slot can send.
     #[inline]
     pub(super) fn any(&self) -> bool {
-        self.first != END
+        self.alone != ABSENT || self.first != END
+    }
+
+    /// Lets a slot of a peer have a turn, unless it is to have one.
+    #[inline]
+    pub(super) fn push(&mut self, peer: PeerIndex, slot: u16) {
+        match std::mem::replace(&mut self.alone, ABSENT) {
+            ABSENT if self.first == END => {
+                (self.alone, self.alone_peer) = (slot, peer);
+                return;
+            }
+            ABSENT => {}
+            alone => self.line_up(self.alone_peer, alone),
+        }
+        self.line_up(peer, slot);
     }
 
     /// Puts a slot into the line of a peer, unless it stands there.
-    #[inline]
-    pub(super) fn push(&mut self, peer: PeerIndex, slot: u16) {
+    fn line_up(&mut self, peer: PeerIndex, slot: u16) {
         let index = usize::from(slot);
         match self.behind.get(index) {
             Some(&ABSENT) => {}
@@ -104,6 +123,9 @@ impl Turns {
     /// Takes the slot whose turn it is.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<u16> {
+        if self.alone != ABSENT {
+            return Some(std::mem::replace(&mut self.alone, ABSENT));
+        }
         let peer = self.first;
         let line = self.lines.get_mut(usize::from(peer))?;
         let slot = line.first;
@@ -129,6 +151,9 @@ impl Turns {
     /// Takes a slot out of the line of a peer, if it stands there.
     #[inline]
     pub(super) fn remove(&mut self, peer: PeerIndex, slot: u16) {
+        if self.alone == slot {
+            self.alone = ABSENT;
+        }
         let behind = self.behind.get(usize::from(slot));
         if behind.is_some_and(|behind| *behind != ABSENT) {
             self.search(peer.0, slot);
@@ -192,6 +217,23 @@ mod tests {
             turns.push(peer, slot);
         }
         assert_eq!(sent, [50, 50]);
+    }
+
+    /// On an idle queue; with the next slot it goes to its line, before that.
+    #[test]
+    fn a_slot_without_others_enters_no_line() {
+        let mut turns = Turns::default();
+        let (b, c) = (PeerIndex(1), PeerIndex(7));
+        for slot in 0..3 {
+            turns.push(b, slot);
+            assert_eq!((turns.first, turns.any()), (END, true));
+            assert_eq!(turns.pop(), Some(slot));
+            assert!(!turns.any());
+        }
+        for (peer, slot) in [(b, 1), (b, 2), (c, 3)] {
+            turns.push(peer, slot);
+        }
+        assert_eq!([(); 3].map(|()| turns.pop()), [1, 3, 2].map(Some));
     }
 
     proptest! {
