@@ -153,6 +153,7 @@ impl CollectiveWorker<'_> {
             shape = mistaken(shape);
         }
         let Some((handle, start)) = self.place(&shape, &bytes)? else {
+            lock(self.oracle).finds_no_room(seat.member);
             return Ok(());
         };
         let timeout = self.timeout(LONG);

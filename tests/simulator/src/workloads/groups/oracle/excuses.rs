@@ -50,7 +50,9 @@ impl CollectiveOracle {
                 let is_cut_off = who.1 == 0 && plan.disturbed.contains(&who.0.into());
                 let waits =
                     |call: usize| is_cut_off || named.iter().any(|seat| !seat.has_done(call));
-                joins_late && !named.is_empty() || late.any(waits)
+                // Two workers may each hold the memory that the other needs for its part.
+                let starves = named.iter().any(|seat| seat.starves());
+                joins_late && !named.is_empty() || late.any(waits) || starves
             }
             Status::PageUnavailable | Status::OwnPageUnavailable => named_may(|seat| seat.lacked),
             Status::BadKey | Status::NoSuchSegment => {

@@ -266,6 +266,12 @@ impl CollectiveOracle {
             .insert(handle, Purpose::Leave(member));
     }
 
+    /// There is no memory for the next call of a member.
+    pub(crate) fn finds_no_room(&mut self, (number, rank): Member) {
+        let seat = &mut self.plans[number].seats[rank as usize];
+        seat.without_room = Some(seat.calls.len());
+    }
+
     /// A member calls now.
     pub(crate) fn call(&mut self, member: Member, handle: u64, call: Call) {
         let (number, rank) = member;

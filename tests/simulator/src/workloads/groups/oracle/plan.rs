@@ -157,6 +157,8 @@ pub(super) struct Seat {
     /// Memory of its calls was revoked, or a page of it could not be brought in.
     pub(super) revoked: bool,
     pub(super) lacked: bool,
+    /// The last call for which its worker had no memory at first, as calls of other groups held it.
+    pub(super) without_room: Option<usize>,
 }
 
 impl Seat {
@@ -164,6 +166,11 @@ impl Seat {
     pub(super) fn has_done(&self, number: usize) -> bool {
         let call = self.calls.get(number);
         call.is_some_and(|call| call.end == Some(Status::Ok))
+    }
+
+    /// Returns true if it does not do its part for want of memory, or did not in time.
+    pub(super) fn starves(&self) -> bool {
+        self.without_room.is_some_and(|call| !self.has_done(call))
     }
 
     /// Returns true if a call of it may be refused.
@@ -235,6 +242,7 @@ impl Plan {
             sends: false,
             revoked: false,
             lacked: false,
+            without_room: None,
         };
         Plan {
             name,
