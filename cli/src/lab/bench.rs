@@ -35,7 +35,9 @@ pub enum Suite {
     /// Streams and datagram sockets over shared pools, beside TCP and UDP between the same guests;
     /// remote memory, beside nbd between them
     Kernel,
-    /// What NetVM's evaluation has: memory, sync and curves
+    /// The tables and curves of sync and curves, and the transfers of memory, in a guest with two NICs
+    PaperGuest,
+    /// What NetVM's evaluation has: memory, sync and curves, and paper-guest
     Paper,
 }
 
@@ -43,7 +45,7 @@ impl Suite {
     /// The suites that it stands for: itself, as a rule.
     pub fn parts(&self) -> &[Suite] {
         match self {
-            Suite::Paper => &[Suite::Memory, Suite::Sync, Suite::Curves],
+            Suite::Paper => &[Suite::Memory, Suite::Sync, Suite::Curves, Suite::PaperGuest],
             suite => std::slice::from_ref(suite),
         }
     }
@@ -54,7 +56,7 @@ impl Suite {
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
-  cargo qnic bench                     all suites, 15 minutes on two cores
+  cargo qnic bench                     all suites, 16 minutes on two cores
   cargo qnic bench --json run.json --html run.html
   cargo qnic bench --tables            all suites, and docs/performance.md anew from them
   cargo qnic bench host sync           two of them

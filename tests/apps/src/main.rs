@@ -37,6 +37,7 @@ mod rmem;
 mod shared_memory;
 mod signals;
 mod stream;
+mod two_nics;
 mod wakeups;
 
 use std::path::Path;
@@ -83,6 +84,8 @@ enum Role {
     MessageEcho(messages::EchoOptions),
     /// Tries to reach what is not its own; succeeds if every attempt is refused
     IsolationProbe(isolation_probe::Options),
+    /// Measures what NetVM's evaluation does, between the NICs `near` and `far` of this machine
+    Paper,
     /// Measures transfers to a demo target
     Bench(bench::Options),
     /// Contends with other processes for a lock, a semaphore and a monitor
@@ -170,6 +173,7 @@ fn run(role: Role) -> anyhow::Result<()> {
         Role::MessageBench(options) => messages::bench(&options),
         Role::MessageEcho(options) => messages::echo(&options),
         Role::IsolationProbe(options) => isolation_probe::run(&options),
+        Role::Paper => two_nics::run(),
         Role::Bench(options) => bench::run(&options),
         Role::Contend(options) => contend::run(&options),
         Role::Collectives(options) => collectives::run(&options),

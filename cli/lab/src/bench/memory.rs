@@ -2,11 +2,12 @@
 //! beside those of NetVM.
 
 use anyhow::Result;
+use qnic_apps::paper::transfers::{self, Faults, TRANSFERS};
 
 use super::figures::{at, median};
+use super::paper::HostEnds;
 use super::table_ops::{self, PAGE_TABLE, PINNED, PINNED_BY_INTERRUPT, PINNING};
 use super::tables::{Tables, HERE};
-use super::transfers::{self, TRANSFERS};
 
 const COMPARED: &str = "by-virtual-address";
 const BY_HIT_RATE: &str = "hit-rate";
@@ -28,7 +29,14 @@ const PAIRS: [(&str, &str); 8] = [
 
 pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     table_ops::measure(rounds, tables)?;
-    let faults = transfers::measure(rounds, tables)?;
+    let mut faults = Faults::default();
+    tables.rounds(rounds, ", transfers", false, |round| {
+        let nodes = HostEnds::start()?;
+        let of_round = transfers::Bench::new(&nodes.ends)?.round(round)?;
+        faults.absent += of_round.absent;
+        faults.served += of_round.served;
+        Ok(())
+    })?;
     compare(tables);
     by_hit_rate(tables);
     let (served, absent) = (faults.served, faults.absent);

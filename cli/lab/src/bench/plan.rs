@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_name_for_several_suites_runs_each_once() {
         let plan = Plan::new(&[Suite::Sync, Suite::Paper], None);
-        assert_eq!(ids(&plan), ["memory", "sync", "curves"]);
+        assert_eq!(ids(&plan), ["memory", "sync", "curves", "paper-guest"]);
     }
 
     #[test]

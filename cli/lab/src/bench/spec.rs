@@ -44,6 +44,10 @@ impl Suite {
 pub(super) struct TableSpec {
     pub(super) id: String,
     pub(super) title: String,
+    /// The table, as `suite/table`, of which it has what it does not say itself: columns, ratio, and
+    /// what was published.
+    like: Option<String>,
+    #[serde(default)]
     pub(super) columns: Vec<String>,
     pub(super) ratio: Option<Ratio>,
     #[serde(default)]
@@ -67,7 +71,7 @@ impl TableSpec {
 }
 
 /// To what figures of a table are divided.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ratio {
     pub(super) to: String,
@@ -212,8 +216,31 @@ fn parsed<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> T {
     toml::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-static SUITES: LazyLock<Suites> =
-    LazyLock::new(|| parsed("suites.toml", include_str!("suites.toml")));
+static SUITES: LazyLock<Suites> = LazyLock::new(|| {
+    let mut suites: Suites = parsed("suites.toml", include_str!("suites.toml"));
+    let originals: Suites = parsed("suites.toml", include_str!("suites.toml"));
+    let tables = suites.suite.iter_mut().flat_map(|it| &mut it.tables);
+    for table in tables.filter(|it| it.like.is_some()) {
+        let (suite, id) = table
+            .like
+            .as_deref()
+            .and_then(|it| it.split_once('/'))
+            .unzip();
+        let suite = originals.suite.iter().find(|it| Some(&*it.id) == suite);
+        let original = suite.and_then(|it| it.tables.iter().find(|it| Some(&*it.id) == id));
+        // A test reads it.
+        let original = original.unwrap_or_else(|| panic!("{}: no such table", table.id));
+        if table.columns.is_empty() {
+            table.columns.clone_from(&original.columns);
+        }
+        if table.ratio.is_none() {
+            table.ratio.clone_from(&original.ratio);
+        }
+        table.by_name |= original.by_name;
+        table.published.clone_from(&original.published);
+    }
+    suites
+});
 static GOALS: LazyLock<Goals> = LazyLock::new(|| parsed("goals.toml", include_str!("goals.toml")));
 
 /// All suites, in the order in which they run: the short ones first.

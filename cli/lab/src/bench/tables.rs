@@ -18,12 +18,12 @@ use super::spec::{self, Ratio, Suite, TableSpec};
 pub(super) const HALF: &str = "half round trip [µs]";
 pub(super) const TAIL: &str = "99 % [µs]";
 pub(super) const LEAST: &str = "least [µs]";
-pub(super) const STREAM: &str = "stream [MB/s]";
+pub(super) use qnic_apps::paper::STREAM;
 pub(super) const RATE: &str = "rate [1000/s]";
 pub(super) const MEMCPY: &str = "memcpy [MB/s]";
 
 /// What is beside NetVM's.
-pub(super) const HERE: &str = "here [ns]";
+pub(super) use qnic_apps::paper::HERE;
 
 /// Tables that grow.
 #[derive(Debug, Clone, Default)]

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure, Context, Result};
 use qnic::Port;
+use qnic_apps::paper::transfers::Pair;
 use qnic_trials::nodes::host::HostNodes;
 use tempfile::TempDir;
 
 use super::links::{plans, Carrier, SECRET};
 use crate::bench::figures::{median, Row};
+use crate::bench::paper;
 use crate::bench::tables::{Tables, STREAM, TAIL};
-use crate::bench::transfers::{Host, Pair};
 
 /// Links, and what each has in `[network]`.
 const LINKS: [(&str, Carrier, &str); 3] = [
@@ -83,10 +84,10 @@ impl Cluster {
         let files = tempfile::tempdir().context("make a directory for key and sockets")?;
         let network = format!("{network}transport = {{ channels = {channels} }}\n");
         let nodes = HostNodes::start_several(&plans(carrier, &network, files.path())?)?;
-        let hosts = [Host::new(&nodes, 0)?, Host::new(&nodes, 1)?];
+        let ends = paper::ends(&nodes)?;
         Ok(Cluster {
-            small: Pair::by_virtual_address(&hosts, Port(7), SMALL)?,
-            bulk: Pair::by_virtual_address(&hosts, Port(8), BULK)?,
+            small: Pair::by_virtual_address(&ends, Port(7), SMALL)?,
+            bulk: Pair::by_virtual_address(&ends, Port(8), BULK)?,
             mark: 0,
             _nodes: nodes,
             _files: files,

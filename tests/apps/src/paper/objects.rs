@@ -1,14 +1,11 @@
-//! What the measurements of this suite stand on: two nodes in this process, and objects at one.
+//! What the measurements stand on: memory of a process, objects in that of another, and time.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
 use qnic::sync::{Lock, Participant, Semaphore, WaitQueue, OBJECT_BYTES};
-use qnic::{Access, Buffer, Endpoint, Nic, NotificationId};
+use qnic::{Access, Buffer, Endpoint, NotificationId};
 use qnic::{RemoteSegment, RemoteU32, Segment, SegmentName};
-use qnic_trials::nodes::host::HostNodes;
-
-use crate::bench::limits::MEMORY;
 
 /// Longest time for anything.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
@@ -19,14 +16,6 @@ pub(super) const fn id(number: u32) -> NotificationId {
         Some(id) => id,
         None => panic!("a counted notification"),
     }
-}
-
-/// Two nodes in this process, and the NIC of each.
-pub(super) fn two_nodes() -> Result<(HostNodes, Nic, Nic)> {
-    let nodes = HostNodes::start(2)?;
-    let nic = |node| Nic::open_host_with(nodes.socket(node), MEMORY);
-    let (near, far) = (nic(0)?, nic(1)?);
-    Ok((nodes, near, far))
 }
 
 /// A page of a process, exported.

@@ -10,10 +10,10 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use anyhow::{bail, ensure, Result};
-use qnic::{Endpoint, Nic, Port, RemoteSegment, Segment, SegmentName};
+use qnic::{Buffer, Endpoint, Nic, Port, RemoteSegment, Segment, SegmentName};
 
-use super::super::tables::Tables;
-use super::nodes::{exported, two_nodes, Objects, LIMIT};
+use super::objects::{exported, Objects, LIMIT};
+use super::{Ends, Samples};
 
 /// Processes of a group.
 const GROUP: usize = 4;
@@ -80,21 +80,47 @@ impl Worker {
     }
 }
 
-/// Measures both rates of each kind. The first round warms up and is not counted.
-pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
-    let (_nodes, near, far) = two_nodes()?;
-    let owner = far.register(Port(9))?;
-    let _objects = exported(&owner, OWNER)?;
-    let workers: Result<Vec<_>> = (0..GROUP).map(|i| Worker::new(&near, &owner, i)).collect();
-    let workers = workers?;
-    tables.rounds(rounds, ", rates", true, |round| {
+/// The group, and the owner of its objects.
+pub struct Bench {
+    workers: Vec<Worker>,
+    _objects: (Buffer, Segment),
+    _owner: Endpoint,
+}
+
+impl Bench {
+    /// Registers at both ends.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn new([near, far]: &Ends) -> Result<Self> {
+        let owner = far.nic.register(Port(9))?;
+        let objects = exported(&owner, OWNER)?;
+        let workers: Result<_> = (0..GROUP)
+            .map(|it| Worker::new(&near.nic, &owner, it))
+            .collect();
+        Ok(Bench {
+            workers: workers?,
+            _objects: objects,
+            _owner: owner,
+        })
+    }
+
+    /// Both rates of each kind.
+    ///
+    /// # Errors
+    /// Those of the library, and what was not as it must be.
+    pub fn round(&self, rates: &mut dyn Samples) -> Result<()> {
         for (kind, (name, _)) in KINDS.iter().enumerate() {
-            for (figure, workers) in [("single [1/s]", &workers[..1]), ("group [1/s]", &workers)] {
-                round.add("rates", name, figure, run(workers, kind)?);
+            let groups = [
+                ("single [1/s]", &self.workers[..1]),
+                ("group [1/s]", &self.workers),
+            ];
+            for (figure, workers) in groups {
+                rates.one("rates", name, figure, run(workers, kind)?);
             }
         }
         Ok(())
-    })
+    }
 }
 
 /// Operations per second of some processes, each in a thread of its own.

@@ -10,13 +10,12 @@ use std::time::Instant;
 use anyhow::{bail, ensure, Context, Result};
 use procfs::process::Process;
 use qnic::{Buffer, ChannelOptions, Endpoint, Part, Port, Receiver, RemoteSegment};
-use qnic::{Nic, NotificationId, Segment, SegmentName, Sender};
+use qnic::{NotificationId, Segment, SegmentName, Sender};
 use rustix::process::Pid;
 use rustix::thread::gettid;
 
-use super::super::figures::{bytes, median};
-use super::super::tables::{Tables, HERE};
-use super::nodes::{exported, id, spin, timed, two_nodes, LIMIT, SIGNAL};
+use super::objects::{exported, id, spin, timed, LIMIT, SIGNAL};
+use super::{median, Ends, Samples, HERE};
 
 /// Runs of a case in a round; the median is a value.
 const RUNS: usize = 100;
@@ -39,53 +38,17 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn add(&self, times: &mut Tables, name: &str, ns: f64) {
-        times
-            .row(self.table, name, self.length.and_then(bytes))
-            .add(self.figure, [ns]);
+    fn add(&self, times: &mut dyn Samples, name: &str, ns: f64) {
+        let at = self.length.map(|length| ("bytes", length as f64));
+        times.at(self.table, name, at, self.figure, ns);
     }
 }
 
-/// Tables 27 to 29: notifications of 4 bytes, of 4 KiB, detection, channels. The first round warms up.
-pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
-    let (_nodes, near, far) = two_nodes()?;
-    let mut bench = Bench::new(&near, &far)?;
-    tables.rounds(rounds, ", signals", true, |round| {
-        for (table, length) in [("notification-4", 4), ("notification-4096", PAGE)] {
-            let place = Place {
-                table,
-                length: None,
-                figure: HERE,
-            };
-            bench.latencies(length, place, round)?;
-        }
-        bench.detections(round)?;
-        bench.channels(round)
-    })
-}
+/// Lengths that [`Bench::by_length`] measures.
+const LENGTHS: [usize; 6] = [4, 16, 64, 256, 1024, PAGE];
 
-/// Lengths that [`by_size`] measures.
-const SIGNAL_SIZES: [usize; 6] = [4, 16, 64, 256, 1024, PAGE];
-
-/// For each length: notifications, and messages of a channel. The first round warms up.
-pub(in crate::bench) fn by_size(rounds: usize, tables: &mut Tables) -> Result<()> {
-    let (_nodes, near, far) = two_nodes()?;
-    let mut bench = Bench::new(&near, &far)?;
-    tables.rounds(rounds, ", signals", true, |round| {
-        for size in SIGNAL_SIZES {
-            let place = |table| Place {
-                table,
-                length: Some(size),
-                figure: "time [ns]",
-            };
-            bench.latencies(size, place("notifications"), round)?;
-            bench.messages(size, place("channels"), round)?;
-        }
-        Ok(())
-    })
-}
-
-struct Bench {
+/// A process at each end, and a channel between them.
+pub struct Bench {
     near: Endpoint,
     far: Endpoint,
     bytes: Buffer,
@@ -101,12 +64,16 @@ struct Bench {
 /// The median of some runs.
 fn runs(mut run: impl FnMut(usize) -> Result<f64>) -> Result<f64> {
     let times: Result<Vec<_>> = (0..RUNS).map(&mut run).collect();
-    times.map(|times| median(&times))
+    times.map(median)
 }
 
 impl Bench {
-    fn new(near: &Nic, far: &Nic) -> Result<Self> {
-        let (near, far) = (near.register(Port(8))?, far.register(Port(8))?);
+    /// Registers at both ends.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn new([near, far]: &Ends) -> Result<Self> {
+        let (near, far) = (near.nic.register(Port(8))?, far.nic.register(Port(8))?);
         let (bytes, source) = exported(&near, TARGET)?;
         let (memory, target) = exported(&far, TARGET)?;
         let remote = near.import(far.node(), far.port(), TARGET, LIMIT)?;
@@ -125,6 +92,40 @@ impl Bench {
         })
     }
 
+    /// Tables 27 to 29: notifications of 4 bytes, of 4 KiB, detection, channels.
+    ///
+    /// # Errors
+    /// Those of the library, and what was not as it must be.
+    pub fn round(&mut self, times: &mut dyn Samples) -> Result<()> {
+        for (table, length) in [("notification-4", 4), ("notification-4096", PAGE)] {
+            let place = Place {
+                table,
+                length: None,
+                figure: HERE,
+            };
+            self.latencies(length, place, times)?;
+        }
+        self.detections(times)?;
+        self.channels(times)
+    }
+
+    /// For each length: notifications, and messages of a channel.
+    ///
+    /// # Errors
+    /// Those of [`Bench::round`].
+    pub fn by_length(&mut self, times: &mut dyn Samples) -> Result<()> {
+        for length in LENGTHS {
+            let place = |table| Place {
+                table,
+                length: Some(length),
+                figure: "time [ns]",
+            };
+            self.latencies(length, place("notifications"), times)?;
+            self.messages(length, place("channels"), times)?;
+        }
+        Ok(())
+    }
+
     fn part(&self, length: usize) -> Part<'_> {
         self.source.part(0, length)
     }
@@ -141,7 +142,7 @@ impl Bench {
     }
 
     /// Table 27 for one size, and the queue, which is measured here alone.
-    fn latencies(&mut self, length: usize, to: Place, times: &mut Tables) -> Result<()> {
+    fn latencies(&mut self, length: usize, to: Place, times: &mut dyn Samples) -> Result<()> {
         to.add(times, "write, seen", self.seen(length)?);
         let signal = self.far.notification(SIGNAL);
         let until = |noticed: &dyn Fn() -> Result<()>| {
@@ -204,7 +205,7 @@ impl Bench {
     }
 
     /// Table 28: signals that are pending.
-    fn detections(&self, times: &mut Tables) -> Result<()> {
+    fn detections(&self, times: &mut dyn Samples) -> Result<()> {
         let signal = self.far.notification(SIGNAL);
         let each = |body: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
             let before = signal.signals();
@@ -228,23 +229,23 @@ impl Bench {
             signal.spin(LIMIT)?;
             acknowledge()
         });
-        times.add("pending", "notfSpin and notfAck", HERE, spun?);
+        times.one("pending", "notfSpin and notfAck", HERE, spun?);
         let waited = each(&mut || {
             signal.wait(Some(LIMIT))?;
             acknowledge()
         });
-        times.add("pending", "notfWait and notfAck", HERE, waited?);
+        times.one("pending", "notfWait and notfAck", HERE, waited?);
         let tested = each(&mut || {
             ensure!(std::hint::black_box(&signal).test(), "a signal is gone");
             Ok(())
         });
-        times.add("pending", "notfTest", HERE, tested?);
-        times.add("pending", "notfAck", HERE, each(&mut || acknowledge())?);
+        times.one("pending", "notfTest", HERE, tested?);
+        times.one("pending", "notfAck", HERE, each(&mut || acknowledge())?);
         Ok(())
     }
 
     /// Messages of one length.
-    fn messages(&mut self, length: usize, to: Place, times: &mut Tables) -> Result<()> {
+    fn messages(&mut self, length: usize, to: Place, times: &mut dyn Samples) -> Result<()> {
         let message = &[7; PAGE][..length];
         to.add(times, "spun", self.message_spun(message)?);
         to.add(times, "waited", self.message_waited(message)?);
@@ -264,17 +265,17 @@ impl Bench {
     }
 
     /// Table 29.
-    fn channels(&mut self, times: &mut Tables) -> Result<()> {
+    fn channels(&mut self, times: &mut dyn Samples) -> Result<()> {
         let message = [7; PAGE];
         let spun = self.message_spun(&message[..4])?;
-        times.add("channels", "4 B, spun", HERE, spun);
+        times.one("channels", "4 B, spun", HERE, spun);
         for length in [4, PAGE] {
             let time = self.message_waited(&message[..length])?;
-            times.add("channels", &format!("{length} B, waited"), HERE, time);
+            times.one("channels", &format!("{length} B, waited"), HERE, time);
         }
         for length in [4, PAGE] {
             let time = self.stream(&message[..length])?;
-            times.add("channels", &format!("{length} B, stream"), HERE, time);
+            times.one("channels", &format!("{length} B, stream"), HERE, time);
         }
         Ok(())
     }
@@ -361,7 +362,7 @@ fn wakeups(
             times.push(seen.at.saturating_duration_since(start).as_nanos() as f64);
         }
     }
-    Ok(median(&times))
+    Ok(median(times))
 }
 
 /// Returns true if a thread of this process sleeps.

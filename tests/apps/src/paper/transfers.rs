@@ -1,36 +1,32 @@
 //! What transfers cost with the page table and without it (writeP, readP), and what an
-//! absent page adds: two host-mode nodes in this process, so that it sees the bytes arrive
-//! without a third thread, and can take pages out of either NIC's table.
+//! absent page adds: this process sees the bytes arrive without a third thread, and in host mode
+//! takes pages out of either NIC's table.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
-use qnic::provider::host::Node;
+use anyhow::{ensure, Result};
 use qnic::{
-    physical, Access, Buffer, CounterSource, Endpoint, Nic, NodeId, Port, RemoteSegment, Segment,
+    physical, Access, Buffer, CounterSource, Endpoint, Nic, Port, RemoteSegment, Segment,
     SegmentName, Ticket,
 };
 use qnic_abi::PAGE_SIZE;
-use qnic_trials::nodes::host::HostNodes;
 
-use super::limits::MEMORY;
-use super::tables::{Tables, HERE};
+use super::{End, Ends, Evict, Nowhere, Samples, HERE};
 
-pub(super) const TRANSFERS: &str = "transfers";
+/// The table.
+pub const TRANSFERS: &str = "transfers";
 
-/// Runs of each case in a round, one of each case after the other; the median of all
-/// their transfers is a value.
+/// Runs of each case in a round, one of each case after the other.
 const RUNS: u32 = 100;
 
 /// Transfers of a run, one right after the other. The first is not counted: whether
 /// it finds the device process awake depends on what was before.
 const IN_A_ROW: u32 = 5;
 
-/// Streams of each case in a round, and transfers of each; the median of the streams'
-/// means is a value.
+/// Streams of each case in a round, and transfers of each; a value is the mean of a stream.
 const STREAM_RUNS: u32 = 25;
 const STREAM: u32 = 256;
 
@@ -73,109 +69,105 @@ const CASES: [(Operation, usize, Absent); 9] = [
 /// Pages that were taken out before a transfer that needs them, and page faults that
 /// drivers have served meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Faults {
-    pub(super) absent: u64,
-    pub(super) served: u64,
+pub struct Faults {
+    /// Pages that were taken out.
+    pub absent: u64,
+    /// Page faults that were served.
+    pub served: u64,
 }
 
-/// Runs all rounds; values are in nanoseconds. Each round has a device process and
-/// nodes of its own: where memory, tables and windows happen to lie makes a tenth of
-/// the short ones, and stays the same as long as a process lives.
-pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<Faults> {
-    let mut faults = Faults::default();
-    tables.rounds(rounds, ", transfers", false, |round| {
-        let nodes = HostNodes::start(2)?;
-        let hosts = [Host::new(&nodes, 0)?, Host::new(&nodes, 1)?];
-        let virtual_ = Pair::by_virtual_address(&hosts, Port(7), PAGE_SIZE)?;
-        let physical = Pair::by_physical_address(&hosts, Port(8), PAGE_SIZE)?;
+/// Pairs of processes, by virtual and by physical address, for one round: where memory, tables and windows
+/// happen to lie makes a tenth of short transfers, and stays the same as long as a process lives.
+pub struct Bench<'a> {
+    ends: &'a Ends,
+    pairs: [(&'static str, Pair); 2],
+}
+
+impl<'a> Bench<'a> {
+    /// Registers at both ends.
+    ///
+    /// # Errors
+    /// Those of the library; [`qnic::Error::Refused`] without the right to use physical addresses.
+    pub fn new(ends: &'a Ends) -> Result<Self> {
+        let virtual_ = Pair::by_virtual_address(ends, Port(7), PAGE_SIZE)?;
+        let physical = Pair::by_physical_address(ends, Port(8), PAGE_SIZE)?;
         let pairs = [("", virtual_), ("P", physical)];
-        // What comes first warms up and is not counted.
-        latency_round(&pairs, &hosts, RUNS / 10, &mut Tables::default())?;
-        let of_round = latency_round(&pairs, &hosts, RUNS, round)?;
-        faults.absent += of_round.absent;
-        faults.served += of_round.served;
-        stream_round(&pairs, round)
-    })?;
-    Ok(faults)
-}
+        Ok(Bench { ends, pairs })
+    }
 
-/// Times all cases, one run of each after the other. Fails if pages that were taken out
-/// were not missed.
-fn latency_round(
-    pairs: &[(&str, Pair)],
-    hosts: &[Host; 2],
-    runs: u32,
-    times: &mut Tables,
-) -> Result<Faults> {
-    let served = || Ok::<_, anyhow::Error>(hosts[0].faults()? + hosts[1].faults()?);
-    let before = served()?;
-    for _ in 0..runs {
-        for (operation, size, absent) in CASES {
-            let name = match operation {
-                Write => "write",
-                Read => "read",
-            };
-            let (suffix, pairs) = match absent {
-                Nothing => ("", pairs),
-                Source => (", source absent", &pairs[..1]),
-                Destination => (", destination absent", &pairs[..1]),
-            };
-            for (physical, pair) in pairs {
-                let name = format!("{name}{physical} {size} B{suffix}");
-                for mark in 1..=IN_A_ROW {
-                    let time = pair.transfer(operation, size, absent, mark)?;
-                    if mark > 1 {
-                        times.add(TRANSFERS, &name, HERE, time);
+    /// Times all cases, then streams. What comes first warms up and is not counted.
+    ///
+    /// # Errors
+    /// Those of the library; also if pages that were taken out were not missed.
+    pub fn round(&self, times: &mut dyn Samples) -> Result<Faults> {
+        self.latencies(RUNS / 10, &mut Nowhere)?;
+        let faults = self.latencies(RUNS, times)?;
+        self.streams(times)?;
+        Ok(faults)
+    }
+
+    /// Times all cases that this process can bring about, one run of each after the other.
+    fn latencies(&self, runs: u32, times: &mut dyn Samples) -> Result<Faults> {
+        let evicts = self.ends.iter().all(|end| end.evict.is_some());
+        let cases = || CASES.into_iter().filter(|case| evicts || case.2 == Nothing);
+        let before = self.faults()?;
+        for _ in 0..runs {
+            for (operation, size, absent) in cases() {
+                let name = match operation {
+                    Write => "write",
+                    Read => "read",
+                };
+                let (suffix, pairs) = match absent {
+                    Nothing => ("", &self.pairs[..]),
+                    Source => (", source absent", &self.pairs[..1]),
+                    Destination => (", destination absent", &self.pairs[..1]),
+                };
+                for (physical, pair) in pairs {
+                    let name = format!("{name}{physical} {size} B{suffix}");
+                    for mark in 1..=IN_A_ROW {
+                        let time = pair.transfer(operation, size, absent, mark)?;
+                        if mark > 1 {
+                            times.one(TRANSFERS, &name, HERE, time);
+                        }
+                    }
+                    pair.flush()?;
+                }
+            }
+        }
+        let absent = cases().filter(|case| case.2 != Nothing).count();
+        let faults = Faults {
+            absent: absent as u64 * u64::from(runs * IN_A_ROW),
+            served: self.faults()? - before,
+        };
+        ensure!(
+            faults.served >= faults.absent,
+            "some absent pages were not missed: {faults:?}"
+        );
+        Ok(faults)
+    }
+
+    /// Mean times of all streams, one of each after the other.
+    fn streams(&self, times: &mut dyn Samples) -> Result<()> {
+        for _ in 0..STREAM_RUNS {
+            for size in [4, PAGE_SIZE] {
+                for (physical, pair) in &self.pairs {
+                    for (kind, reads) in [("write", false), ("read", true)] {
+                        let name = format!("{kind}{physical} {size} B, stream");
+                        times.one(TRANSFERS, &name, HERE, pair.stream(reads, size)?);
                     }
                 }
-                pair.near.endpoint.flush().wait()?;
             }
         }
-    }
-    let absent = CASES.iter().filter(|case| case.2 != Nothing).count();
-    let faults = Faults {
-        absent: absent as u64 * u64::from(runs * IN_A_ROW),
-        served: served()? - before,
-    };
-    ensure!(
-        faults.served >= faults.absent,
-        "some absent pages were not missed: {faults:?}"
-    );
-    Ok(faults)
-}
-
-/// Mean times of all streams, one of each after the other.
-fn stream_round(pairs: &[(&str, Pair)], times: &mut Tables) -> Result<()> {
-    for _ in 0..STREAM_RUNS {
-        for size in [4, PAGE_SIZE] {
-            for (physical, pair) in pairs {
-                for (kind, reads) in [("write", false), ("read", true)] {
-                    let name = format!("{kind}{physical} {size} B, stream");
-                    times.add(TRANSFERS, &name, HERE, pair.stream(reads, size)?);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A node in this process.
-pub(super) struct Host {
-    nic: Nic,
-    node: Arc<Node>,
-}
-
-impl Host {
-    pub(super) fn new(nodes: &HostNodes, number: usize) -> Result<Self> {
-        let socket = nodes.socket(number);
-        let node = Arc::new(Node::connect(&socket, MEMORY).context("become a node")?);
-        node.node().allow_physical();
-        let nic = Nic::with_provider(node.clone(), socket);
-        Ok(Host { nic, node })
+        Ok(())
     }
 
+    /// Page faults that both drivers have served.
     fn faults(&self) -> Result<u64> {
-        Ok(self.nic.counters(CounterSource::Driver)?["faults_served"])
+        let mut served = 0;
+        for end in self.ends {
+            served += end.nic.counters(CounterSource::Driver)?["faults_served"];
+        }
+        Ok(served)
     }
 }
 
@@ -184,18 +176,22 @@ struct Process {
     segment: Segment,
     buffer: Buffer,
     endpoint: Endpoint,
-    node: Arc<Node>,
+    evict: Option<Arc<Evict>>,
 }
 
 impl Process {
+    /// Takes its memory out of the table of its NIC, if that is possible.
     fn evict(&self) {
-        let (address, length) = (self.buffer.address(), self.buffer.len());
-        self.node.node().evict(address, length as u64);
+        if let Some(evict) = &self.evict {
+            evict(self.buffer.address(), self.buffer.len() as u64);
+        }
     }
 }
 
-/// A process on each node; the near one works on the memory of both.
-pub(super) struct Pair {
+/// A process at each end; the near one works on the memory of both.
+pub struct Pair {
+    /// Bytes that each exports.
+    pub(super) bytes: usize,
     remote: RemoteSegment,
     near: Process,
     far: Process,
@@ -203,18 +199,21 @@ pub(super) struct Pair {
 
 impl Pair {
     /// Processes that export so many bytes each.
-    pub(super) fn by_virtual_address(hosts: &[Host; 2], port: Port, bytes: usize) -> Result<Self> {
-        Self::new(hosts, port, bytes, (Nic::register, Endpoint::export))
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn by_virtual_address(ends: &Ends, port: Port, bytes: usize) -> Result<Self> {
+        Self::new(ends, port, bytes, (Nic::register, Endpoint::export))
     }
 
     /// The same by physical addresses.
-    pub(super) fn by_physical_address(hosts: &[Host; 2], port: Port, bytes: usize) -> Result<Self> {
+    pub(super) fn by_physical_address(ends: &Ends, port: Port, bytes: usize) -> Result<Self> {
         let by_physical = (physical::register, physical::export);
-        Self::new(hosts, port, bytes, by_physical)
+        Self::new(ends, port, bytes, by_physical)
     }
 
     fn new(
-        hosts: &[Host; 2],
+        [near, far]: &Ends,
         port: Port,
         bytes: usize,
         (register, export): (
@@ -222,19 +221,26 @@ impl Pair {
             impl Fn(&Endpoint, SegmentName, &Buffer, Access) -> qnic::Result<Segment>,
         ),
     ) -> Result<Self> {
-        let process = |host: &Host| -> Result<Process> {
-            let endpoint = register(&host.nic, port)?;
+        let process = |end: &End| -> Result<Process> {
+            let endpoint = register(&end.nic, port)?;
             let buffer = endpoint.allocate(bytes)?;
             Ok(Process {
                 segment: export(&endpoint, NAME, &buffer, Access::READ | Access::WRITE)?,
                 buffer,
                 endpoint,
-                node: host.node.clone(),
+                evict: end.evict.clone(),
             })
         };
-        let (near, far) = (process(&hosts[0])?, process(&hosts[1])?);
-        let remote = near.endpoint.import(NodeId(1), port, NAME, LIMIT)?;
-        Ok(Pair { remote, near, far })
+        let (near, far) = (process(near)?, process(far)?);
+        let remote = near
+            .endpoint
+            .import(far.endpoint.node(), port, NAME, LIMIT)?;
+        Ok(Pair {
+            bytes,
+            remote,
+            near,
+            far,
+        })
     }
 
     /// Time until the last word of a transfer has arrived, in nanoseconds. It may not
@@ -274,7 +280,10 @@ impl Pair {
 
     /// Time until a write has arrived, in nanoseconds, beside other threads that need a
     /// processor.
-    pub(super) fn write_and_wait(&self, size: usize, mark: u32, limit: Duration) -> Result<f64> {
+    ///
+    /// # Errors
+    /// Those of the library; also if nothing arrives within `limit`.
+    pub fn write_and_wait(&self, size: usize, mark: u32, limit: Duration) -> Result<f64> {
         self.near.buffer.store_u32(size - 4, mark)?;
         let start = Instant::now();
         self.issue(Write, size)?;
@@ -287,7 +296,10 @@ impl Pair {
 
     /// Writes until `stop`, so many at once; counts those that have ended. Returns the rate in
     /// MB/s.
-    pub(super) fn write_until(
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn write_until(
         &self,
         size: usize,
         depth: usize,

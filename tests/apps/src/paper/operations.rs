@@ -1,44 +1,24 @@
-//! `qnic bench sync`: what notifications, channels, atomic operations, locks, queues and
-//! semaphores cost (N16 to N24), as ratios to this system's own writes and reads, beside
-//! those of NetVM.
+//! What atomic operations, locks, queues and semaphores cost (N19 to N24), and a notification (N16).
 //!
-//! Two host-mode nodes in this process: one thread issues, and looks at the memory of
-//! both, so nothing waits for another thread to be scheduled.
-
-mod nodes;
-mod overheads;
-mod rates;
-mod signals;
+//! Two endpoints of one process: one thread issues, and looks at the memory of both, so nothing waits for
+//! another thread to be scheduled.
 
 use std::time::Duration;
 
 use anyhow::{ensure, Result};
-use qnic::{Buffer, Endpoint, Nic, Port, RemoteSegment, Segment, SegmentName};
+use qnic::{Buffer, Endpoint, Port, RemoteSegment, Segment, SegmentName};
 
-use super::tables::{Tables, HERE};
-use nodes::{exported, spin, timed, two_nodes, Objects, LIMIT, SIGNAL};
-pub(super) use signals::by_size;
+use super::objects::{exported, spin, timed, Objects, LIMIT, SIGNAL};
+use super::{Ends, Samples, HERE};
 
 const OPERATIONS: &str = "operations";
 
-/// Runs in a round, each of all cases one after the other; the median is a value.
+/// Runs in a round, each of all cases one after the other.
 const RUNS: u32 = 200;
 const NAME: SegmentName = SegmentName(0x73);
 
-/// Measures everything. The first round warms up and is not counted.
-pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
-    let (_nodes, near, far) = two_nodes()?;
-    let bench = Bench::new(&near, &far)?;
-    tables.rounds(rounds, "", true, |round| {
-        (1..=RUNS).try_for_each(|run| bench.run(run, round))
-    })?;
-    overheads::measure(rounds, tables)?;
-    signals::measure(rounds, tables)?;
-    rates::measure(rounds, tables)
-}
-
 /// A process on each node, and objects at the far one.
-struct Bench {
+pub struct Bench {
     near: Endpoint,
     far: Endpoint,
     near_memory: (Buffer, Segment),
@@ -50,8 +30,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(near: &Nic, far: &Nic) -> Result<Self> {
-        let (near, far) = (near.register(Port(7))?, far.register(Port(7))?);
+    /// Registers at both ends.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn new([near, far]: &Ends) -> Result<Self> {
+        let (near, far) = (near.nic.register(Port(7))?, far.nic.register(Port(7))?);
         let (near_memory, far_memory) = (exported(&near, NAME)?, exported(&far, NAME)?);
         let remote = near.import(far.node(), far.port(), NAME, LIMIT)?;
         let own = far.import(far.node(), far.port(), NAME, LIMIT)?;
@@ -69,8 +53,16 @@ impl Bench {
         })
     }
 
+    /// Times each case some times, one of all after the other.
+    ///
+    /// # Errors
+    /// Those of the library, and what was not as it must be.
+    pub fn round(&self, times: &mut dyn Samples) -> Result<()> {
+        (1..=RUNS).try_for_each(|run| self.run(run, times))
+    }
+
     /// Times a write, and a notifying one.
-    fn notify(&self, mark: u32, times: &mut Tables) -> Result<()> {
+    fn notify(&self, mark: u32, times: &mut dyn Samples) -> Result<()> {
         // Behind the objects.
         let at = 2 * Objects::BYTES as usize;
         let bytes = mark.to_le_bytes();
@@ -79,7 +71,7 @@ impl Bench {
             drop(self.near.write(&self.remote, at as u64, &bytes).post()?);
             spin(|| Ok(self.far_memory.0.load_u32(at)? == mark))
         });
-        times.add("notification", "write 4 B, seen", HERE, write?);
+        times.one("notification", "write 4 B, seen", HERE, write?);
         self.near.flush().wait()?;
         let signal = self.far.notification(SIGNAL);
         let notify = timed(|| {
@@ -93,12 +85,12 @@ impl Bench {
             ensure!(signal.acknowledge(), "a signal that was seen is gone");
             Ok(())
         });
-        times.add("notification", "writeN 4 B, spun", HERE, notify?);
+        times.one("notification", "writeN 4 B, spun", HERE, notify?);
         Ok(self.near.flush().wait()?)
     }
 
     /// Times what wakes a process that waits.
-    fn wake(&self, times: &mut Tables) -> Result<()> {
+    fn wake(&self, times: &mut dyn Samples) -> Result<()> {
         let [ours, theirs] = &self.shared;
         let guard = ours.lock.acquire()?;
         let mut successor = theirs.lock.waiting();
@@ -110,21 +102,21 @@ impl Bench {
         // Their links have arrived.
         self.far.flush().wait()?;
         let release = timed(|| Ok(guard.release()?));
-        times.add(OPERATIONS, "release, to a successor", HERE, release?);
+        times.one(OPERATIONS, "release, to a successor", HERE, release?);
         successor.wait(Some(LIMIT))?.release()?;
         let signal = called(|| ours.semaphore.signal())?;
-        times.add(OPERATIONS, "Ssignal, to a waiter", HERE, signal);
+        times.one(OPERATIONS, "Ssignal, to a waiter", HERE, signal);
         // It does not go back: the next one waits again.
         waiter.wait(Some(LIMIT))?.keep();
         Ok(())
     }
 
     /// Times each operation once.
-    fn run(&self, mark: u32, times: &mut Tables) -> Result<()> {
+    fn run(&self, mark: u32, times: &mut dyn Samples) -> Result<()> {
         let objects = &self.objects;
         self.notify(mark, times)?;
         self.wake(times)?;
-        let mut add = |name: &str, ns: f64| times.add(OPERATIONS, name, HERE, ns);
+        let mut add = |name: &str, ns: f64| times.one(OPERATIONS, name, HERE, ns);
         let part = self.near_memory.1.part(0, 4);
         let read = called(|| self.near.read(&self.remote, Objects::BYTES, part).fenced());
         add("read 4 B", read?);
