@@ -189,16 +189,21 @@ impl Core {
         let (window, host_area) = (self.process.window(), self.process.host_area());
         // Acquire: a wake event after this load changes the generation
         // (partner: the driver's increment before it wakes any thread).
-        let generation = host_area.load_u64(WAKE_GENERATION, Ordering::Acquire);
+        let generation = || host_area.load_u64(WAKE_GENERATION, Ordering::Acquire);
         match wakes {
-            Wakes::Signals => self.signal_wakes.request(window),
+            Wakes::Signals => {
+                let seen = generation();
+                self.signal_wakes.request(window);
+                seen
+            }
             Wakes::For(changes) => {
                 let mut sleepers = lock(&self.sleepers);
-                let changes = sleepers.add(generation, changes);
+                let seen = generation();
+                let changes = sleepers.add(seen, changes | self.messages.awaited());
                 self.wakes.request_for(window, changes);
+                seen
             }
         }
-        generation
     }
 
     /// One look of a wait. A waiting thread takes completions of messages: what it waits for may

@@ -18,8 +18,8 @@ use qnic_abi::host_area::{
 use qnic_abi::rdma::WriteCommand;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{
-    armed_bit, command_offset, receive_context_offset, send_context_offset, AWAKE, COMPLETION_HEAD,
-    HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
+    armed_bit, command_offset, receive_context_offset, send_context_offset, Changes, AWAKE,
+    COMPLETION_HEAD, HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{uapi, SharedMemory, Status, PAGE_SIZE};
 use qnic_shared::region::SharedRegion;
@@ -168,7 +168,7 @@ impl FakeNic {
                 self.tell(reads_done_offset(*lane), *reads);
             }
         }
-        self.check_wake(Wake::Anything);
+        self.check_wake(Wake::Anything, Changes::ANYTHING);
     }
 
     /// Fetches and ends everything there is, all with the same status.
@@ -200,8 +200,8 @@ impl FakeNic {
             state.entries += 1;
             self.tell(NOTIFICATION_TAIL, state.entries);
         }
-        self.check_wake(Wake::Anything);
-        self.check_wake(Wake::Signal);
+        self.check_wake(Wake::Anything, Changes::ANYTHING);
+        self.check_wake(Wake::Signal, Changes::ANYTHING);
     }
 
     /// Puts an entry into the completion queue, and wakes the process if it asked. Returns false
@@ -219,7 +219,7 @@ impl FakeNic {
         state.completions += 1;
         self.tell(COMPLETION_TAIL, state.completions);
         drop(state);
-        self.check_wake(Wake::Anything);
+        self.check_wake(Wake::Anything, Changes::ANYTHING);
         true
     }
 
@@ -279,7 +279,7 @@ impl FakeNic {
             self.pool
                 .store_u64(offset + index * 8, word, Ordering::Release);
         }
-        self.check_wake(Wake::Anything);
+        self.check_wake(Wake::Anything, Changes::ANYTHING);
     }
 
     /// The pages of the buffer pool.
@@ -296,7 +296,7 @@ impl FakeNic {
     /// Stops the command queue.
     pub(crate) fn fail_queue(&self, status: Status) {
         self.tell(QUEUE_STATUS, status.code().into());
-        self.check_wake(Wake::Anything);
+        self.check_wake(Wake::Anything, Changes::ANYTHING);
     }
 
     /// Stores a word of the host area.
@@ -341,13 +341,19 @@ impl FakeNic {
         self.window.load_u64(word, Ordering::Relaxed)
     }
 
-    fn check_wake(&self, wake: Wake) {
+    fn check_wake(&self, wake: Wake, changes: Changes) {
         self.window.fence();
         let wanted = self.request(wake);
         let mut state = lock(&self.state);
-        if wanted != std::mem::replace(&mut state.acted[wake as usize], wanted) {
+        if wanted != state.acted[wake as usize] && changes.answer(wanted) {
+            state.acted[wake as usize] = wanted;
             self.wake();
         }
+    }
+
+    /// Wakes the process if it has asked for its head; the caller has fetched commands.
+    pub(crate) fn wake_for_head(&self) {
+        self.check_wake(Wake::Anything, Changes::HEAD);
     }
 
     /// The lock of the state is held.
@@ -356,7 +362,8 @@ impl FakeNic {
         self.woken.notify_all();
     }
 
-    fn generation(&self) -> u64 {
+    /// How often it has been woken.
+    pub(crate) fn generation(&self) -> u64 {
         self.host_area.load_u64(WAKE_GENERATION, Ordering::Acquire)
     }
 }

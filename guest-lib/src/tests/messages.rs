@@ -1,6 +1,6 @@
 //! Messages, beside a NIC that completes what the test says, when it says so.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_ENTRIES, COMPLETION_MORE};
 use qnic_abi::message::{CancelCommand, Opcode, ReceiveCommand, ReceiveFlags, SendCommand};
@@ -18,6 +18,8 @@ use crate::{Access, Endpoint, Error, NodeId, Port, Segment, SegmentName, Status}
 pub(super) const NOW: Option<Duration> = Some(Duration::ZERO);
 /// Long enough for anything that will happen at all.
 pub(super) const SOON: Option<Duration> = Some(Duration::from_secs(30));
+/// What a wait takes that has no end.
+const MINUTE: Duration = Duration::from_secs(60);
 const TO: Destination = Destination::tagged(NodeId(1), Port(2), Tag(5));
 pub(super) const ANY: Pattern = Pattern::tagged(Source::Any, Tag(5));
 
@@ -59,11 +61,13 @@ impl FakeNic {
 
     /// Blocks until there is a command.
     pub(super) fn await_command(&self) -> Fetched {
+        let start = Instant::now();
         loop {
             match self.fetch() {
                 Some(command) => return command,
                 None => std::thread::yield_now(),
             }
+            assert!(start.elapsed() < MINUTE, "no command comes");
         }
     }
 
@@ -495,6 +499,34 @@ fn many_messages_that_nobody_takes_end_their_receive() {
         assert!(many.next(SOON).unwrap().is_some());
     }
     assert!(many.next(SOON).unwrap().is_none());
+}
+
+/// One thread sleeps until a slow write is complete. What another leaves to be posted, as the command queue
+/// is full, does not wait for that.
+#[test]
+fn a_thread_that_waits_for_a_write_posts_what_waits_for_the_queue() {
+    let (fake, endpoint, remote) = setup();
+    let mut slow = endpoint.write(&remote, 0, b"x").post().unwrap();
+    let write = fetch(&fake);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(move || slow.wait_timeout(Duration::from_secs(30)));
+        fake.await_request(Wake::Anything);
+        fake.wake_for_head();
+        assert_eq!(fake.generation(), 0, "nothing is to be posted");
+        for _ in 1..COMMAND_ENTRIES {
+            drop(endpoint.write(&remote, 0, b"x").post().unwrap());
+        }
+        drop(endpoint.send(&TO, b"x").post().unwrap());
+        let others = fake.fetch_all();
+        assert_eq!(others.len(), COMMAND_ENTRIES - 1, "the Send waits");
+        fake.wake_for_head();
+        assert_eq!(opcodes(&[fake.await_command()]), [4]);
+        for command in others.iter().chain([&write]) {
+            fake.finish(command, Status::Ok);
+        }
+        fake.publish();
+        waits.join().unwrap().unwrap();
+    });
 }
 
 /// One thread sleeps, another takes its completion out of the queue (U9).

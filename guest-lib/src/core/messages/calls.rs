@@ -8,6 +8,7 @@ use qnic_abi::collective::{CollectiveCommand, COLLECTIVES};
 use qnic_abi::multicast::MulticastCommand;
 
 use super::counted::{CallsOf, Counted};
+use super::guard::Guard;
 use super::RequestKey;
 use crate::core::Core;
 use crate::error::Result;
@@ -45,7 +46,7 @@ impl Core {
         let limit = Duration::from_millis(command.timeout_ms.get().into());
         let until = self.now() + limit;
         let mut begin = |most: u32| {
-            let mut guard = self.messages.progress(self)?;
+            let mut guard = Guard::progress(self)?;
             let state = &mut *guard.state;
             if state.calls.of(calls) < most {
                 let left = until.saturating_duration_since(self.now());

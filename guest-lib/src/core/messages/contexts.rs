@@ -24,7 +24,7 @@ impl Guard<'_> {
         }
         // Relaxed: ordered by the release stores of the doorbells behind it, and by the lock. In
         // this order a thread that finds no end finds the change, and waits for the lock.
-        self.messages.changes.fetch_add(1, Ordering::Relaxed);
+        self.core.messages.changes.fetch_add(1, Ordering::Relaxed);
         let mut left = state.contexts.under_way();
         while let Some(ended) = state.contexts.sweep(doorbells, &mut left) {
             if let Some(pages) = ended.left {

@@ -29,6 +29,7 @@
 mod calls;
 mod contexts;
 mod counted;
+mod guard;
 pub(crate) mod outbox;
 mod pending;
 pub(crate) mod ring;
@@ -36,13 +37,14 @@ mod transfers;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use qnic_abi::command::{CommandBody, INLINE_CAPACITY};
 use qnic_abi::header::Counts;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::message::{CancelCommand, CancelFlags, ReceiveCommand, ReceiveFlags, SendCommand};
+use qnic_abi::window::Changes;
 use qnic_abi::Status;
 use slotmap::{Key, KeyData, SlotMap};
 
@@ -52,6 +54,7 @@ use crate::core::{lock, Core};
 use crate::error::{Error, Result};
 use calls::Calls;
 use counted::{Counted, Posted};
+use guard::Guard;
 use outbox::{Held, Outbox};
 use ring::CompletionReader;
 
@@ -308,25 +311,6 @@ fn claimed_by(entry: &CompletionEntry) -> Option<u64> {
         .filter(|number| *number != 0)
 }
 
-/// The state of the messages after a look at the completion queue. Notes changes when it is
-/// dropped.
-struct Guard<'a> {
-    messages: &'a Messages,
-    state: MutexGuard<'a, State>,
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        // Relaxed: a thread that sees it takes the lock.
-        let unposted = self.state.has_unposted();
-        self.messages.unposted.store(unposted, Ordering::Relaxed);
-        let held = self.state.contexts.held();
-        // Release; partner: the acquire load in `needs_progress`. A thread that sees that a context is
-        // not held any more sees that something has changed.
-        self.messages.held.store(held, Ordering::Release);
-    }
-}
-
 impl Messages {
     pub(crate) fn new(counts: Counts) -> Self {
         Messages {
@@ -349,37 +333,12 @@ impl Messages {
             || any_ended(core.process.pool(), self.held.load(Ordering::Acquire))
     }
 
-    /// Takes the lock, and what the NIC has completed; posts what waits.
-    fn progress<'a>(&'a self, core: &Core) -> Result<Guard<'a>> {
-        let mut guard = Guard {
-            messages: self,
-            state: lock(&self.state),
-        };
-        guard.drain(core);
-        guard.state.post(core)?;
-        Ok(guard)
-    }
-}
-
-impl Guard<'_> {
-    fn drain(&mut self, core: &Core) {
-        self.sweep(core);
-        let state = &mut *self.state;
-        let before = state.reader.head();
-        let mut reader = std::mem::take(&mut state.reader);
-        let (window, area) = (core.process.window(), core.process.host_area());
-        let ring = reader.drain(window, area, |entry| state.deliver(entry));
-        state.reader = reader;
-        let head = state.reader.head();
-        if head != before {
-            // Relaxed: ordered by the release behind it. In this order a thread that finds
-            // nothing unread finds the change.
-            self.messages.changes.fetch_add(1, Ordering::Relaxed);
-            // Release; partner: the acquire load in `needs_progress`.
-            self.messages.head.store(head, Ordering::Release);
-        }
-        if ring {
-            core.process.ring_doorbell();
+    /// What a thread that sleeps is to be woken for, whatever it waits for: room for what is to be posted.
+    pub(super) fn awaited(&self) -> Changes {
+        // Relaxed: ordered by the lock of the wake requests, which the thread that stores it takes behind.
+        match self.unposted.load(Ordering::Relaxed) {
+            true => Changes::HEAD,
+            false => Changes::empty(),
         }
     }
 }
@@ -391,7 +350,7 @@ impl Core {
     pub(crate) fn progress_messages(&self) {
         if self.messages.needs_progress(self) {
             // A device that is gone is noticed by the wait itself.
-            drop(self.messages.progress(self));
+            drop(Guard::progress(self));
         }
     }
 
@@ -459,7 +418,7 @@ impl Core {
         mut post: impl FnMut(&mut State) -> Result<Option<T>>,
     ) -> Result<T> {
         self.wait_for(deadline, || {
-            let mut guard = self.messages.progress(self)?;
+            let mut guard = Guard::progress(self)?;
             match post(&mut guard.state)? {
                 Some(posted) => Ok(Some(posted)),
                 None => self.check_running().map(|()| None),
@@ -526,7 +485,7 @@ impl Core {
 
     /// Has a receive or a probe cancelled. Nothing happens to one that has ended.
     pub(crate) fn cancel_receive(&self, key: RequestKey) -> Result<()> {
-        let mut guard = self.messages.progress(self)?;
+        let mut guard = Guard::progress(self)?;
         let state = &mut *guard.state;
         let Some(request) = state.requests.get_mut(key) else {
             return Ok(());
@@ -539,7 +498,7 @@ impl Core {
 
     /// Has a claimed message discarded.
     pub(crate) fn discard_claimed(&self, message: u64) -> Result<()> {
-        let mut guard = self.messages.progress(self)?;
+        let mut guard = Guard::progress(self)?;
         guard.state.discards.push_back(message);
         guard.state.post(self)
     }
@@ -568,12 +527,9 @@ impl Core {
     /// Ends all requests after a reset of the command queue: the NIC has dropped them. `reset`
     /// runs while nothing is posted.
     pub(crate) fn reset_messages(&self, reset: impl FnOnce() -> Result<()>) -> Result<()> {
-        let mut guard = Guard {
-            messages: &self.messages,
-            state: lock(&self.messages.state),
-        };
+        let mut guard = Guard::lock(self);
         reset()?;
-        guard.drain(self);
+        guard.drain();
         let state = &mut *guard.state;
         state.requests.retain(|_, request| {
             request.end.get_or_insert(End::Reset);

@@ -15,6 +15,7 @@ use qnic_abi::Status;
 use slotmap::Key;
 
 use super::counted::Counted;
+use super::guard::Guard;
 use super::{Pending, RequestKey, Requesting};
 use crate::core::lanes::Destination;
 use crate::core::tracker::{Issued, Summary};
@@ -34,7 +35,7 @@ impl Core {
         deadline: Option<Instant>,
     ) -> Result<(RequestKey, Issued)> {
         let issued = self.wait_for(deadline, || {
-            let mut guard = self.messages.progress(self)?;
+            let mut guard = Guard::progress(self)?;
             // The key stands before the command does: a completion needs the lock.
             let key = guard.state.insert(Counted::Nowhere);
             let descriptor = command.descriptor_of(key.data().as_ffi());
