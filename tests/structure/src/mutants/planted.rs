@@ -147,6 +147,7 @@ pub(crate) const CAMPAIGNS: [Campaign; 4] = [
             "exports::",
             "messages::",
             "names::",
+            "model::lanes",
             "probes::",
         ],
     },
