@@ -69,55 +69,33 @@ fn model() -> (Box<Model>, Side) {
 }
 
 /// Executes writes in a thread of its own.
-fn execute(mut model: Box<Model>, turns: Turns, side: &Side) -> loom::thread::JoinHandle<()> {
-    let generation = side.generation.clone();
-    loom::thread::spawn(move || {
-        let mut number = 0;
-        for turn in turns {
-            for lane in *turn {
-                write_to_itself(0, *lane).store(&model.window, number);
-                number += 1;
-            }
-            model.nic.handle_doorbell(0);
-            model.poll();
-            while model.nic.poll_event().is_some() {
-                generation.next();
-            }
-        }
-        assert_eq!(model.nic.counters().commands, number);
-    })
+fn execute(model: Box<Model>, turns: Turns, side: &Side) -> loom::thread::JoinHandle<()> {
+    model.execute(turns, |lane| write_to_itself(0, *lane), &side.generation)
 }
 
-/// Two threads wait for a lane each: neither takes the event of the other.
+/// Two threads wait, one for a lane and the other for these: neither takes the event of the other.
+fn both_are_woken(changes: Changes) {
+    for turns in ORDERS {
+        check(move || {
+            let (model, side) = model();
+            let nic = execute(model, turns, &side);
+            let other = side.clone();
+            let thread = loom::thread::spawn(move || other.wait(changes, 2));
+            side.wait(Changes::of_lane(1), 1);
+            thread.join().unwrap();
+            nic.join().unwrap();
+        });
+    }
+}
+
 #[test]
 fn threads_that_wait_for_lanes_of_their_own_are_woken() {
-    for turns in ORDERS {
-        check(move || {
-            let (model, side) = model();
-            let nic = execute(model, turns, &side);
-            let other = side.clone();
-            let thread = loom::thread::spawn(move || other.wait(Changes::of_lane(2), 2));
-            side.wait(Changes::of_lane(1), 1);
-            thread.join().unwrap();
-            nic.join().unwrap();
-        });
-    }
+    both_are_woken(Changes::of_lane(2));
 }
 
-/// One waits for a lane, the other for anything.
 #[test]
 fn threads_that_wait_for_a_lane_and_for_anything_are_woken() {
-    for turns in ORDERS {
-        check(move || {
-            let (model, side) = model();
-            let nic = execute(model, turns, &side);
-            let other = side.clone();
-            let thread = loom::thread::spawn(move || other.wait(Changes::ANYTHING, 2));
-            side.wait(Changes::of_lane(1), 1);
-            thread.join().unwrap();
-            nic.join().unwrap();
-        });
-    }
+    both_are_woken(Changes::ANYTHING);
 }
 
 /// It is woken for its lane and for nothing else, whatever has come before: events after each turn.

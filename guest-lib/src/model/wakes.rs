@@ -68,6 +68,15 @@ impl Side {
     }
 }
 
+impl Does {
+    fn command(&self) -> Command {
+        match self {
+            Signal => notify(ID),
+            Fail => write(),
+        }
+    }
+}
+
 /// What the NIC executes: commands of one turn, of the next one, …
 type Turns = &'static [&'static [Does]];
 
@@ -92,17 +101,18 @@ fn model() -> (Box<Model>, Side) {
 
 impl Model {
     /// Executes commands in a thread of its own.
-    fn execute(mut self: Box<Self>, turns: Turns, side: &Side) -> loom::thread::JoinHandle<()> {
-        let generation = side.generation.clone();
+    pub(super) fn execute<T: Sync>(
+        mut self: Box<Self>,
+        turns: &'static [&'static [T]],
+        make: fn(&T) -> Command,
+        generation: &Rc<Generation>,
+    ) -> loom::thread::JoinHandle<()> {
+        let generation = generation.clone();
         loom::thread::spawn(move || {
             let mut number = 0;
             for turn in turns {
                 for command in *turn {
-                    let command = match command {
-                        Signal => notify(ID),
-                        Fail => write(),
-                    };
-                    command.store(&self.window, number);
+                    make(command).store(&self.window, number);
                     number += 1;
                 }
                 self.nic.handle_doorbell(0);
@@ -163,7 +173,7 @@ fn nobody_sleeps_for_ever(run: impl Fn(&mut Waiter) + Sync + Send + Copy + 'stat
     for turns in ORDERS {
         check(move || {
             let (model, side) = model();
-            let nic = model.execute(turns, &side);
+            let nic = model.execute(turns, Does::command, &side.generation);
             run(&mut Waiter::new(&side));
             nic.join().unwrap();
         });
@@ -259,7 +269,10 @@ fn a_waiter_is_woken_for_what_it_asks_and_for_nothing_else() {
             let (model, side) = model();
             let mut waiter = Waiter::new(&side);
             step(&mut waiter);
-            model.execute(turns, &side).join().unwrap();
+            model
+                .execute(turns, Does::command, &side.generation)
+                .join()
+                .unwrap();
             assert_eq!(side.generation.now(), events, "{turns:?}");
         });
     }
@@ -272,7 +285,7 @@ fn an_event_that_another_thread_has_asked_for_loses_none() {
     for turns in ORDERS {
         check(move || {
             let (model, side) = model();
-            let nic = model.execute(turns, &side);
+            let nic = model.execute(turns, Does::command, &side.generation);
             let other = side.clone();
             let thread = loom::thread::spawn(move || {
                 let requests = WakeRequests::for_signals(&other.window);
