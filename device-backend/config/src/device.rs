@@ -22,7 +22,8 @@
 //! ```
 //!
 //! How NICs are joined, with each other and with those of other processes, is in
-//! `[network]`: see [`NetworkSettings`].
+//! `[network]`: see [`NetworkSettings`]. Ethernet ports are in `[[ethernet]]`: see
+//! [`EthernetSettings`].
 //!
 //! Unknown keys are refused; every error has file, line, column and key.
 
@@ -36,8 +37,10 @@ use qnic_limits::{
 use serde::{Deserialize, Serialize};
 
 use crate::check::{add, require, Seen};
+use crate::ethernet;
+use crate::node_number::NodeNumber;
 use crate::plan::NetworkPlan;
-use crate::{ByteSize, ConfigError, Engines, NetworkSettings};
+use crate::{ByteSize, ConfigError, Engines, EthernetSettings, NetworkSettings};
 
 /// Most NICs in one device process.
 const MAX_NICS: usize = 64;
@@ -64,6 +67,9 @@ pub struct Config {
     pub metrics: Option<MetricsSettings>,
     /// How the NICs are joined; `None`: each reaches each, and links do nothing.
     pub network: Option<NetworkSettings>,
+    /// The Ethernet ports of the network, also those of other processes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ethernet: Vec<EthernetSettings>,
 }
 
 /// One NIC.
@@ -195,11 +201,6 @@ fn default_windows() -> u32 {
     DEFAULT_WINDOWS
 }
 
-/// A node as a file has it.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "NodeId")]
-struct NodeNumber(u16);
-
 impl Default for EngineSettings {
     fn default() -> Self {
         EngineSettings {
@@ -283,6 +284,7 @@ impl Config {
             engine: EngineSettings::default(),
             metrics: None,
             network: None,
+            ethernet: Vec::new(),
         }
     }
 
@@ -349,6 +351,9 @@ impl Config {
                 check_metrics_address(address, anywhere, "metrics.http", "http_anywhere")?;
             }
         }
+        let own = self.own_nodes().collect();
+        let remote = self.network.iter().flat_map(NetworkSettings::remote_nodes);
+        ethernet::check(&self.ethernet, &own, &remote.collect(), &mut seen)?;
         match &self.network {
             Some(network) => network.check(self.own_nodes(), seen),
             None => Ok(()),

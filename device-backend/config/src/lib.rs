@@ -16,8 +16,11 @@ mod check;
 mod device;
 mod engines;
 mod error;
+mod ethernet;
 mod file;
+mod mac;
 mod network;
+mod node_number;
 pub mod plan;
 mod size;
 mod transport;
@@ -28,7 +31,11 @@ pub use device::{
 };
 pub use engines::Engines;
 pub use error::ConfigError;
+pub use ethernet::{
+    check_mac, check_mtu, EthernetSettings, DEFAULT_MTU, MAX_ETHERNET_QUEUES, MAX_MTU, MIN_MTU,
+};
 pub use file::parse;
+pub use mac::{MacAddress, NotAMacAddress};
 pub use network::{
     arrange, check_link, check_timeouts, index_of, topology, LinkSettings, NetworkSettings,
     ProcessSettings, ShmSettings, UdpSettings,

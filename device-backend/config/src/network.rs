@@ -294,10 +294,15 @@ pub fn index_of<N: PartialEq + Debug>(
 }
 
 impl NetworkSettings {
+    /// The nodes whose NICs other processes run.
+    pub(crate) fn remote_nodes(&self) -> impl Iterator<Item = u16> + '_ {
+        let nodes = self.processes.iter().flat_map(|process| &process.nodes);
+        nodes.copied()
+    }
+
     /// The network of a process that has the NICs `own`.
     pub(crate) fn plan(&self, own: impl Iterator<Item = u16>) -> Result<NetworkPlan, ConfigError> {
-        let remote = self.processes.iter().flat_map(|process| &process.nodes);
-        let mut nodes: Vec<_> = own.chain(remote.copied()).collect();
+        let mut nodes: Vec<_> = own.chain(self.remote_nodes()).collect();
         nodes.sort_unstable();
         let topology = topology(self.topology, self.columns, self.hub.as_ref(), &nodes)?;
         let coordinates = self.coordinates.iter();
