@@ -39,10 +39,15 @@ impl Cluster {
     /// [`Error::Failed`], [`Error::Timeout`] and [`Error::Interrupted`] after
     /// everything that was started has been ended again.
     pub fn boot(spec: &ClusterSpec, options: &BootOptions) -> Result<Self> {
-        let (dir, nodes, owned) = boot(spec, options)?;
+        let spec = match options.host {
+            // They are devices of guests.
+            true => spec.without_ethernet(),
+            false => spec.clone(),
+        };
+        let (dir, nodes, owned) = boot(&spec, options)?;
         let manifest = read_manifest(&spec.name, &dir)?;
         Ok(Self {
-            spec: spec.clone(),
+            spec,
             dir,
             manifest,
             nodes,

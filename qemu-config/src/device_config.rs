@@ -3,8 +3,8 @@
 use std::path::{absolute, PathBuf};
 
 use qnic_config::{
-    Config, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings, NicSettings,
-    ProcessSettings, ShmSettings, UdpSettings,
+    Config, EngineSettings, EthernetSettings, LinkSettings, MetricsSettings, NetworkSettings,
+    NicSettings, ProcessSettings, ShmSettings, UdpSettings,
 };
 use qnic_limits::NodeId;
 
@@ -44,8 +44,25 @@ impl ClusterSpec {
                     Some(self.device_network((spec, network), one_of_several, &socket))
                 }
             },
+            ethernet: self.ethernet_settings(dir, process),
             ..Config::new(nics.collect())
         }
+    }
+
+    /// The Ethernet ports of the network of a device process; its own ones have sockets.
+    fn ethernet_settings(&self, dir: &ClusterDir, process: Option<&str>) -> Vec<EthernetSettings> {
+        let own = self.nics_of(process);
+        let ports = self.ports_on(self.network_of_process(process)).into_iter();
+        let ports = ports.map(|port| {
+            let mut settings = EthernetSettings::new(NodeId(port.number), port.addresses.mac);
+            settings.mtu = self.ethernet_mtu();
+            if let Some(nic) = own.iter().find(|nic| nic.node.name == port.node) {
+                settings.socket = Some(dir.node(&port.node).ethernet());
+                settings.queues = nic.node.ethernet_queues();
+            }
+            settings
+        });
+        ports.collect()
     }
 
     fn metrics_settings(&self, dir: &ClusterDir, process: Option<&str>) -> MetricsSettings {
@@ -135,6 +152,8 @@ impl ClusterSpec {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use qnic_config::MacAddress;
 
     use super::*;
     use crate::testing::TestDir;
@@ -254,6 +273,48 @@ mod tests {
         assert_eq!(config.network, Some(expected));
     }
 
+    /// Each process knows all ports, and serves its own (X17).
+    #[test]
+    fn a_process_of_several_serves_its_ethernet_ports_and_knows_the_others() {
+        let text = format!(
+            "name = \"c\"\nethernet = {{ mtu = 4000 }}\n\
+             [[network.process]]\nname = \"left\"\nnodes = [\"a\"]\n\
+             [[network.process]]\nname = \"right\"\nnodes = [\"b\"]\n{PLAIN}cpus = 2\n"
+        );
+        let (config, dir) = handed_over(&text, None, Some("right"));
+        let port = |node: u8| EthernetSettings {
+            mtu: 4000,
+            ..EthernetSettings::new(
+                NodeId(node.into()),
+                MacAddress([0x52, 0x54, 0, 0x71, 0, node]),
+            )
+        };
+        let own = EthernetSettings {
+            socket: Some(dir.join("nodes/b/eth.sock")),
+            queues: 2,
+            ..port(2)
+        };
+        assert_eq!(config.ethernet, [port(0), own]);
+        let alone =
+            format!("name = \"c\"\nethernet = true\nnetwork = {{ lossless = true }}\n{PLAIN}");
+        let (config, _) = handed_over(&alone, None, None);
+        let own = config.ethernet.iter().filter(|port| port.socket.is_some());
+        assert_eq!((own.count(), config.network), (2, None));
+    }
+
+    /// A port is in the device process of the first NIC of its node (S7, X17).
+    #[test]
+    fn the_port_of_several_nics_is_in_the_process_of_the_first() {
+        let text = "name = \"c\"\nethernet = true\n[networks.disks]\n\
+                    [[node]]\nname = \"a\"\nnics = [{ name = \"main\" }, { name = \"disks\", network = \"disks\" }]\n\
+                    [[node]]\nname = \"b\"\nnics = [{ name = \"disks\", network = \"disks\" }]\n";
+        let nodes = |process| -> Vec<_> {
+            let ports = handed_over(text, None, process).0.ethernet.into_iter();
+            ports.map(|port| port.node.0).collect()
+        };
+        assert_eq!((nodes(None), nodes(Some("disks"))), (vec![0], vec![1]));
+    }
+
     /// The places of nodes go with them to each device process (Q16).
     #[test]
     fn coordinates_are_told_by_the_numbers_of_nodes() {
@@ -277,6 +338,15 @@ mod tests {
                     [[network.host]]\nname = \"east\"\naddress = \"10.0.0.2:7000\"\nnodes = [\"a2\", \"a3\"]\n\
                     private_key = \"e\"\npublic_key = \"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\"\n\
                     [[node]]\nname = \"a\"\ncount = 4\n";
+        let ports = text.replacen("[network]", "ethernet = true\n[network]", 1);
+        let (config, dir) = handed_over(&ports, Some("east"), None);
+        let sockets: Vec<_> = config
+            .ethernet
+            .into_iter()
+            .map(|port| port.socket)
+            .collect();
+        let own = |name: &str| Some(dir.join(format!("nodes/{name}/eth.sock")));
+        assert_eq!(sockets, [None, None, own("a2"), own("a3")]);
         let (config, _) = handed_over(text, Some("east"), None);
         let network = config.network.unwrap();
         let printed = toml::to_string(&network).unwrap();

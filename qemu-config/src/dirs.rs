@@ -192,6 +192,10 @@ impl NodeDir {
         /// Monitor for events.
         events = "events.sock";
         agent = "agent.sock";
+        /// vhost-user-net socket between the device process and QEMU, of the Ethernet port.
+        ethernet = "eth.sock";
+        /// Lines of `/etc/hosts` in the guest, if it has an Ethernet port.
+        hosts = "hosts";
         console = "console.log";
         ready = "ready.log";
         qemu_log = "qemu.log";

@@ -8,6 +8,7 @@
 //!
 //! - Helper and protocol are those of guests, so output, signals and ends are the same. There is
 //!   no slot: a node runs any number of commands, of which one at a time opens its NIC.
+//! - An Ethernet port is a device of a guest: these nodes have none, whatever the cluster file says.
 //! - If this process ends in any way, the helper sees the socket close, and kills its command.
 
 use std::ffi::OsString;

@@ -85,8 +85,9 @@ pub use boot_options::BootOptions;
 pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::Cluster;
 pub use config::{
-    AccelChoice, ClusterSpec, DeviceSpec, FileSpec, HostSpec, LinkSpec, NetworkSpec, NicSpec,
-    NodeSpec, ProcessSpec, RemoteMemorySpec, RepeatSpec, ScheduleSpec, Step, StepChange, MAX_NAME,
+    AccelChoice, ClusterSpec, DeviceSpec, EthernetPort, EthernetSpec, FileSpec, HostSpec,
+    InterfaceAddress, LinkSpec, NetworkSpec, NicSpec, NodeSpec, NotAnInterfaceAddress, OnOff,
+    PortSpec, ProcessSpec, RemoteMemorySpec, RepeatSpec, ScheduleSpec, Step, StepChange, MAX_NAME,
 };
 pub use copy::Count;
 pub use descendants::{adopt_orphans, end_descendants, end_tree};
@@ -114,7 +115,7 @@ pub use programs::{
 pub use provision::available_memory;
 pub use qnic_config::plan::units::{Probability, Rate, Span};
 pub use qnic_config::plan::{ImpairmentChange, Impairments, Shape};
-pub use qnic_config::{ByteSize, ConfigError, Engines};
+pub use qnic_config::{ByteSize, ConfigError, Engines, MacAddress};
 pub use qnic_images::{Progress, Silent};
 pub use schedule::Taken;
 pub use spawn::spawn_bound;

@@ -3,6 +3,7 @@
 //! ```toml
 //! name = "pair"                 # a-z, 0-9, "-"
 //! accel = "auto"                # or "kvm", "tcg"
+//! ethernet = false              # true: nodes have Ethernet ports, see [`EthernetSpec`]
 //!
 //! [device]
 //! metrics = "127.0.0.1:9750"    # for Prometheus: docs/metrics.md
@@ -14,6 +15,7 @@
 //! cpus = 1
 //! kernel = "stable"             # or "backports", "generic"
 //! nic = true                    # false: a plain guest
+//! ethernet = true               # or false: not as the others; or addresses, see [`PortSpec`]
 //! nics = [{ name = "main" }]    # instead: several NICs, also on networks of their own, see [`NicSpec`]
 //! swap = "512MiB"               # a disk with serial "swap", on which the guest swaps when it is ready
 //! disk = "1GiB"                 # a blank disk with serial "disk"
@@ -33,10 +35,14 @@
 //! file, line, column, key and what was expected, as in the configuration of the device
 //! process, which this crate makes from it: both come from `qnic-config`.
 
+mod ethernet;
+mod interface;
 mod network;
 mod nics;
+mod on_off;
 mod parse;
 mod parts;
+mod ports;
 mod remote_memory;
 mod rules;
 mod schedule;
@@ -46,8 +52,11 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
+pub use ethernet::{EthernetPort, EthernetSpec, PortSpec};
+pub use interface::{InterfaceAddress, NotAnInterfaceAddress};
 pub use network::{HostSpec, LinkSpec, NetworkSpec, ProcessSpec};
 pub(crate) use nics::MAX_NICS;
+pub use on_off::OnOff;
 pub(crate) use remote_memory::Served;
 pub(crate) use rules::check_name;
 pub use rules::MAX_NAME;

@@ -56,6 +56,7 @@ use qnic_config::plan::{Impairments, PublicKey, Shape};
 use qnic_config::{add, require, ConfigError, TransportSettings, Unique};
 use serde::{Deserialize, Serialize};
 
+use super::ethernet::EthernetPort;
 use super::rules::check_name;
 use super::schedule::{self, ScheduleSpec};
 
@@ -107,6 +108,9 @@ pub struct NetworkSpec {
     /// Numbers of nodes that run elsewhere.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub elsewhere: BTreeMap<String, u16>,
+    /// Ethernet ports of nodes that run elsewhere.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ports_elsewhere: BTreeMap<String, EthernetPort>,
 }
 
 impl NetworkSpec {

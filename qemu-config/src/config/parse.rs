@@ -7,7 +7,9 @@ use qnic_config::{require, ByteSize, ConfigError};
 use qnic_images::KernelSeries;
 use serde::{de, Deserialize, Deserializer};
 
+use super::ethernet::{EthernetSpec, PortSpec};
 use super::network::NetworkSpec;
+use super::on_off::OnOff;
 use super::spec::{
     AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NicSpec, NodeSpec, RemoteMemorySpec,
 };
@@ -19,6 +21,8 @@ struct RawCluster {
     name: String,
     #[serde(default)]
     accel: AccelChoice,
+    #[serde(default)]
+    ethernet: OnOff<EthernetSpec>,
     #[serde(default)]
     device: DeviceSpec,
     network: Option<NetworkSpec>,
@@ -43,6 +47,7 @@ struct RawNode {
     #[serde(default)]
     nics: Vec<NicSpec>,
     number: Option<u16>,
+    ethernet: Option<OnOff<PortSpec>>,
     swap: Option<ByteSize>,
     disk: Option<ByteSize>,
     #[serde(default)]
@@ -87,6 +92,7 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, ConfigError> {
     let mut spec = ClusterSpec {
         name: raw.name,
         accel: raw.accel,
+        ethernet: raw.ethernet,
         device: raw.device,
         network: raw.network,
         networks: raw.networks,
@@ -117,6 +123,7 @@ fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, C
         nic: raw.nic.unwrap_or(defaults.nic),
         nics: raw.nics,
         number: raw.number,
+        ethernet: raw.ethernet,
         swap: raw.swap,
         disk: raw.disk,
         qemu_args: raw.qemu_args,
@@ -134,6 +141,12 @@ fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, C
     require(fits, format!("{key}.count"), message)?;
     let message = "a node with a count cannot have a number";
     require(node.number.is_none(), format!("{key}.number"), message)?;
+    if let Some(OnOff::On(PortSpec { mac, ip })) = node.ethernet {
+        let message = "a node with a count cannot have a MAC address of its own";
+        require(mac.is_none(), format!("{key}.ethernet.mac"), message)?;
+        let message = "a node with a count cannot have an address of its own";
+        require(ip.is_none(), format!("{key}.ethernet.ip"), message)?;
+    }
     let numbered = |index| NodeSpec {
         name: format!("{}{index}", node.name),
         ..node.clone()

@@ -53,6 +53,7 @@ impl ClusterSpec {
         if let Some(network) = &mut part.network {
             network.here = Some(host.to_owned());
             network.elsewhere = elsewhere;
+            network.ports_elsewhere = self.ports_beside(&here.nodes);
         }
         Ok(part)
     }

@@ -9,7 +9,9 @@ use qnic_config::{check_metrics_address, require, ByteSize, ConfigError, Engines
 use qnic_images::KernelSeries;
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::ethernet::{EthernetSpec, PortSpec};
 use super::network::NetworkSpec;
+use super::on_off::OnOff;
 
 /// Which accelerator runs the guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +35,8 @@ pub struct ClusterSpec {
     pub name: String,
     /// Accelerator asked for.
     pub accel: AccelChoice,
+    /// Whether nodes with a NIC have an Ethernet port.
+    pub ethernet: OnOff<EthernetSpec>,
     /// How device processes serve NICs, and what they do besides.
     #[serde(skip_serializing_if = "DeviceSpec::is_default")]
     pub device: DeviceSpec,
@@ -119,6 +123,8 @@ pub struct NodeSpec {
     pub nics: Vec<NicSpec>,
     /// Number of its NIC in the network; `None`: its index among the nodes.
     pub number: Option<u16>,
+    /// Whether it has an Ethernet port; `None`: as the cluster says.
+    pub ethernet: Option<OnOff<PortSpec>>,
     /// Size of a disk on which the guest swaps as soon as the cluster is ready, or none.
     pub swap: Option<ByteSize>,
     /// Size of a blank disk, or none.
@@ -189,6 +195,7 @@ impl ClusterSpec {
         Self {
             name: name.into(),
             accel: AccelChoice::Auto,
+            ethernet: OnOff::Off,
             device: DeviceSpec::default(),
             network: None,
             networks: BTreeMap::new(),
@@ -243,6 +250,7 @@ impl NodeSpec {
             nic: true,
             nics: Vec::new(),
             number: None,
+            ethernet: None,
             swap: None,
             disk: None,
             qemu_args: Vec::new(),
