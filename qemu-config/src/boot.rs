@@ -75,6 +75,7 @@ pub(crate) fn boot(
     let tsc_khz = emulated.then(emulated_clock::tsc_khz).flatten();
     for (node, image) in nodes.iter().zip(&parts.images) {
         let disks = options.runtime.disks(&spec.name);
+        let port = spec.ethernet_port(node.name());
         let machine = Machine {
             cluster: &spec.name,
             node: &node.spec,
@@ -83,6 +84,7 @@ pub(crate) fn boot(
             image,
             accel: parts.accel.accel,
             tsc_khz,
+            ethernet: port.map(|port| (port, spec.ethernet_mtu())),
         };
         let child = start_qemu(&parts.qemu, &machine, dies_with_us)?;
         owned.children.push(child);

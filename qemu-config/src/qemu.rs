@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use qnic_config::DEFAULT_MTU;
 use qnic_images::GuestImage;
 use qnic_limits::{CONFIG_SIZE, DEFAULT_DOORBELLS, FIRST_DOORBELL, VIRTIO_ID};
 
@@ -10,7 +11,7 @@ use crate::accel::Accel;
 use crate::config::MAX_NICS;
 use crate::dirs::ClusterDir;
 use crate::limits::COMMAND_SLOTS;
-use crate::NodeSpec;
+use crate::{EthernetPort, NodeSpec};
 
 /// Name of the port on which the guest's init says that it is ready, or why not.
 pub(crate) const READY_PORT: &str = "org.qnic.ready";
@@ -26,6 +27,13 @@ const _: () = assert!(
     FIRST_NIC_SLOT + MAX_NICS <= 0x1f,
     "the chipset is in the last slot"
 );
+
+/// PCI slot of the Ethernet port; images/guest/boot knows it.
+const ETHERNET_SLOT: usize = 0x18;
+const _: () = assert!(FIRST_NIC_SLOT + MAX_NICS <= ETHERNET_SLOT && ETHERNET_SLOT < 0x1f);
+
+/// Name of the file with lines of `/etc/hosts`; images/guest/boot knows it.
+const HOSTS_FILE: &str = "opt/org.qnic/hosts";
 
 /// Name of the port of command slot `slot`.
 pub(crate) fn command_port(slot: usize) -> String {
@@ -50,6 +58,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) accel: Accel,
     /// Frequency of an emulated guest's time stamp counter in kHz, if it is known.
     pub(crate) tsc_khz: Option<u64>,
+    /// Its Ethernet port, and the MTU of that.
+    pub(crate) ethernet: Option<(EthernetPort, u16)>,
 }
 
 /// The blank disks of `node`: their names and sizes in bytes.
@@ -73,6 +83,7 @@ pub(crate) fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     sockets_and_ports(&mut line, machine);
     disks(&mut line, machine);
     nics(&mut line, machine);
+    ethernet(&mut line, machine);
     line.0
         .extend(machine.node.qemu_args.iter().map(OsString::from));
     line.0
@@ -135,6 +146,12 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
     let named: Vec<_> = machine.node.nics().filter_map(|(name, _)| name).collect();
     if !named.is_empty() {
         append += &format!(" qnic.nics={}", named.join(","));
+    }
+    if let Some((port, mtu)) = machine.ethernet {
+        append += &format!(" qnic.eth={}", port.ip);
+        if mtu != DEFAULT_MTU {
+            append += &format!(" qnic.mtu={mtu}");
+        }
     }
     if machine.accel == Accel::Tcg {
         // An emulated processor does not speculate, and each retpoline of a kernel that believes it
@@ -208,6 +225,31 @@ fn nics(line: &mut Line, machine: &Machine<'_>) {
     }
 }
 
+/// A stock virtio-net device, in a PCI slot by which the guest finds it, without the ROM from which a
+/// machine without a kernel would boot. The names of other nodes go to the guest as a file: the
+/// command line of a kernel has no room for those of 64.
+fn ethernet(line: &mut Line, machine: &Machine<'_>) {
+    let Some((port, _)) = machine.ethernet else {
+        return;
+    };
+    let dir = machine.dir.node(&machine.node.name);
+    line.path("-chardev", "socket,id=eth,path=", &dir.ethernet(), "");
+    let queues = machine.node.ethernet_queues();
+    let backend = format!("vhost-user,id=eth,chardev=eth,queues={queues}");
+    line.plain("-netdev", &backend);
+    // A vector for each queue, for the control queue, and for changes of the configuration.
+    let several = match queues {
+        1 => String::new(),
+        _ => format!(",mq=on,vectors={}", 2 * queues + 2),
+    };
+    let mac = port.mac;
+    line.device(&format!(
+        "virtio-net-pci,netdev=eth,mac={mac},addr={ETHERNET_SLOT:#x},romfile={several}"
+    ));
+    let name = format!("name={HOSTS_FILE},file=");
+    line.path("-fw_cfg", &name, &dir.hosts(), "");
+}
+
 #[derive(Default)]
 struct Line(Vec<OsString>);
 
@@ -264,6 +306,14 @@ mod tests {
     use crate::{ByteSize, NicSpec};
 
     fn line_of(node: &NodeSpec, accel: Accel) -> Vec<String> {
+        line_with(node, accel, None)
+    }
+
+    fn line_with(
+        node: &NodeSpec,
+        accel: Accel,
+        ethernet: Option<(EthernetPort, u16)>,
+    ) -> Vec<String> {
         let test = TestDir::new();
         let image = GuestImage {
             vmlinuz: "/cache/vmlinuz".into(),
@@ -279,6 +329,7 @@ mod tests {
             image: &image,
             accel,
             tsc_khz: Some(2_600_000),
+            ethernet,
         };
         let top = test.path().to_str().unwrap().replace(',', ",,");
         let line = arguments(&machine);
@@ -339,6 +390,33 @@ mod tests {
             -chardev socket,id=nic.disks,path=TOP/r/c/nodes/a/nic.disks.sock \
             -device vhost-user-test-device-pci,chardev=nic.disks,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on,addr=0x11";
         assert!(joined.ends_with(end), "{joined}\n{end}");
+    }
+
+    /// Nothing else is in its slot, and no other device moves (X17).
+    #[test]
+    fn an_ethernet_port_is_a_stock_device_in_a_slot_of_its_own() {
+        let mut node = NodeSpec::new("a");
+        let port = EthernetPort {
+            mac: "52:54:00:71:00:00".parse().unwrap(),
+            ip: "10.71.0.1".parse().unwrap(),
+        };
+        let mut check = |cpus, mtu, append: &str, queues, several: &str| {
+            node.cpus = cpus;
+            let with = line_with(&node, Accel::Kvm, Some((port, mtu))).join(" ");
+            let end = format!(
+                " -chardev socket,id=eth,path=TOP/r/c/nodes/a/eth.sock \
+                 -netdev vhost-user,id=eth,chardev=eth,queues={queues} \
+                 -device virtio-net-pci,netdev=eth,mac=52:54:00:71:00:00,addr=0x18,romfile={several} \
+                 -fw_cfg name=opt/org.qnic/hosts,file=TOP/r/c/nodes/a/hosts"
+            );
+            let rest = with.strip_suffix(&end).expect(&with);
+            let without = line_of(&node, Accel::Kvm).join(" ");
+            assert_eq!(rest.replacen(append, "", 1), without);
+        };
+        check(1, 1500, " qnic.eth=10.71.0.1/16", 1, "");
+        let both = " qnic.eth=10.71.0.1/16 qnic.mtu=4078";
+        check(2, 4078, both, 2, ",mq=on,vectors=6");
+        check(64, 4078, both, 4, ",mq=on,vectors=10");
     }
 
     #[test]

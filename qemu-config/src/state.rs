@@ -11,8 +11,9 @@
 //!       machines.{json,lock}          parallel machines, and a lock: taken to change them
 //!       machine-run<slot>.lock        locked while a program runs on one
 //!       log-keeper.log                what keeps the logs small complains of
-//!       nodes/<node>/                 vhost-user socket of the NIC; monitor, agent and
-//!                                     command sockets; console, ready and QEMU logs; pid.
+//!       nodes/<node>/                 vhost-user sockets of NIC and Ethernet port; monitor,
+//!                                     agent and command sockets; names for /etc/hosts;
+//!                                     console, ready and QEMU logs; pid.
 //!                                     Logs keep their first and their last part
 //!                                     (qnic-log-keeper)
 //!   /var/tmp/qnic-<uid>/<cluster>/    blank disks
@@ -176,7 +177,11 @@ impl Runtime {
         write(&dir.manifest(), &text)?;
         write(&dir.cluster_file(), spec.to_toml()?.as_bytes())?;
         for node in &spec.nodes {
-            make_dir(dir.node(&node.name).path())?;
+            let files = dir.node(&node.name);
+            make_dir(files.path())?;
+            if let Some(hosts) = spec.hosts_of(node) {
+                write(&files.hosts(), hosts.as_bytes())?;
+            }
         }
         make_dir(&manifest.disks)?;
         check_owner(&self.disks)?;
@@ -235,6 +240,21 @@ mod tests {
         assert!(!runtime.root().exists());
         let gone = runtime.existing("c");
         assert!(matches!(gone, Err(Error::NoSuchCluster { .. })));
+    }
+
+    #[test]
+    fn a_node_with_an_ethernet_port_has_the_names_of_all() {
+        let test = TestDir::new();
+        let (dir, lock) = test.create(Mode::Detached).unwrap();
+        let manifest = dir.read_manifest().unwrap();
+        assert!(!dir.node("a").hosts().exists());
+        drop(lock);
+        test.runtime.remove("c").unwrap();
+        let mut spec = TestDir::spec().with(crate::NodeSpec::new("b"));
+        spec.ethernet = crate::OnOff::on();
+        let (dir, _lock) = test.runtime.create(&spec, &manifest).unwrap();
+        let hosts = fs::read_to_string(dir.node("b").hosts()).unwrap();
+        assert_eq!(hosts, "10.71.0.1 a\n10.71.0.2 b\n");
     }
 
     #[test]
