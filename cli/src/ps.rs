@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use indicatif::HumanBytes;
-use qnic_cluster::{overview, ClusterOverview, Mode, ProcessOverview};
+use qnic_cluster::{overview, ClusterOverview, Mode, NodeOverview, ProcessOverview};
 
 use crate::ui;
 
@@ -18,7 +18,8 @@ Examples:
 
 States: ready (the guest agent answers), booting, paused (its CPUs are stopped),
 panicked (its kernel has, and is stopped; see \"logs\"), not answering (its agent has
-not for 10 s), dead (its QEMU has ended), silent (its QEMU does not answer). MEMORY is
+not for 10 s), dead (its QEMU has ended), silent (its QEMU does not answer). IP is the
+address of the Ethernet port; \"--json\" has its MAC address, too. MEMORY is
 what the process uses now; the guest's memory is shared between QEMU and the device
 process and counts in both.
 
@@ -45,7 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 fn table(clusters: &[ClusterOverview]) -> String {
     let head = [
-        "CLUSTER", "NODE", "STATE", "KERNEL", "CPUS", "RAM", "PID", "UPTIME", "MEMORY",
+        "CLUSTER", "NODE", "STATE", "KERNEL", "CPUS", "RAM", "IP", "PID", "UPTIME", "MEMORY",
     ];
     let mut rows = vec![head.map(str::to_owned)];
     for cluster in clusters {
@@ -54,11 +55,13 @@ fn table(clusters: &[ClusterOverview]) -> String {
             Mode::Detached => "",
         };
         let name = format!("{}{mode}", cluster.name);
-        let mut add = |node: String, facts: [String; 4], used: Option<&ProcessOverview>| {
-            let [state, kernel, cpus, ram] = facts;
+        let mut add = |node: String, facts: [String; 5], used: Option<&ProcessOverview>| {
+            let [state, kernel, cpus, ram, ip] = facts;
             let [pid, uptime, memory] = process(used);
             let cluster = name.clone();
-            rows.push([cluster, node, state, kernel, cpus, ram, pid, uptime, memory]);
+            rows.push([
+                cluster, node, state, kernel, cpus, ram, ip, pid, uptime, memory,
+            ]);
         };
         for node in &cluster.nodes {
             let facts = [
@@ -66,6 +69,7 @@ fn table(clusters: &[ClusterOverview]) -> String {
                 node.kernel.to_owned(),
                 format!("{} {}", node.cpus, cluster.accel),
                 HumanBytes(node.memory_bytes).to_string(),
+                ip_of(node),
             ];
             add(node.name.clone(), facts, node.qemu.as_ref());
         }
@@ -75,11 +79,16 @@ fn table(clusters: &[ClusterOverview]) -> String {
             } else {
                 "dead"
             };
-            let facts = [state, "-", "-", "-"].map(str::to_owned);
+            let facts = [state, "-", "-", "-", "-"].map(str::to_owned);
             add(format!("({})", device.name), facts, Some(&device.process));
         }
     }
     ui::aligned(&rows)
+}
+
+fn ip_of(node: &NodeOverview) -> String {
+    let address = node.ethernet.map(|port| port.ip.address().to_string());
+    address.unwrap_or_else(|| "-".to_owned())
 }
 
 fn process(process: Option<&ProcessOverview>) -> [String; 3] {
@@ -105,7 +114,7 @@ fn duration(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qnic_cluster::{Accel, NodeOverview, NodeState};
+    use qnic_cluster::{Accel, EthernetPort, NodeState};
 
     /// A guest that panicked or hangs is never called ready, and the exit status says so.
     #[test]
@@ -124,6 +133,10 @@ mod tests {
                     kernel: "stable",
                     cpus: 1,
                     memory_bytes: 1 << 28,
+                    ethernet: Some(EthernetPort {
+                        mac: "52:54:00:71:00:00".parse().unwrap(),
+                        ip: "10.71.0.1".parse().unwrap(),
+                    }),
                     qemu: None,
                 }],
                 devices: Vec::new(),
@@ -144,6 +157,10 @@ mod tests {
                 "{text}"
             );
             assert_eq!(json["directory"], "/run/qnic/c");
+            assert!(text.contains("  10.71.0.1  -"), "{text}");
+            let ethernet = &json["nodes"][0]["ethernet"];
+            assert_eq!(ethernet["mac"], "52:54:00:71:00:00");
+            assert_eq!(ethernet["ip"], "10.71.0.1/16");
             let json = json["nodes"][0]["state"].clone();
             assert_eq!((json, well), (words.into(), expected));
         }

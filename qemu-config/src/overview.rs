@@ -11,6 +11,7 @@ use crate::node::Node;
 use crate::node_state::NodeState;
 use crate::process::ProcessId;
 use crate::state::Runtime;
+use crate::EthernetPort;
 
 /// A cluster as it is now.
 #[derive(Clone, Debug, Serialize)]
@@ -63,6 +64,8 @@ pub struct NodeOverview {
     pub cpus: u32,
     /// Its memory in bytes.
     pub memory_bytes: u64,
+    /// The addresses of its Ethernet port.
+    pub ethernet: Option<EthernetPort>,
     /// Its QEMU.
     pub qemu: Option<ProcessOverview>,
 }
@@ -112,7 +115,7 @@ impl ClusterOverview {
         let nodes = std::thread::scope(|scope| {
             // In parallel: each node may take a while to answer.
             let nodes = cluster.nodes().iter();
-            let asked = nodes.map(|node| scope.spawn(move || NodeOverview::of(node)));
+            let asked = nodes.map(|node| scope.spawn(move || NodeOverview::of(cluster, node)));
             let asked: Vec<_> = asked.collect();
             asked
                 .into_iter()
@@ -148,7 +151,7 @@ impl ClusterOverview {
 }
 
 impl NodeOverview {
-    fn of(node: &Node) -> Self {
+    fn of(cluster: &Cluster, node: &Node) -> Self {
         let spec = node.spec();
         Self {
             name: spec.name.clone(),
@@ -156,6 +159,7 @@ impl NodeOverview {
             kernel: spec.kernel.as_str(),
             cpus: spec.cpus,
             memory_bytes: spec.memory.0,
+            ethernet: cluster.spec().ethernet_port(&spec.name),
             qemu: node.qemu().map(ProcessOverview::of),
         }
     }
