@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(config.network, Some(expected));
     }
 
-    /// Each process knows all ports, and serves its own (X17).
+    /// Each process knows all ports, and serves its own.
     #[test]
     fn a_process_of_several_serves_its_ethernet_ports_and_knows_the_others() {
         let text = format!(
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!((own.count(), config.network), (2, None));
     }
 
-    /// A port is in the device process of the first NIC of its node (S7, X17).
+    /// A port is in the device process of the first NIC of its node (S7).
     #[test]
     fn the_port_of_several_nics_is_in_the_process_of_the_first() {
         let text = "name = \"c\"\nethernet = true\n[networks.disks]\n\

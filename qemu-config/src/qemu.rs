@@ -392,7 +392,7 @@ mod tests {
         assert!(joined.ends_with(end), "{joined}\n{end}");
     }
 
-    /// Nothing else is in its slot, and no other device moves (X17).
+    /// Nothing else is in its slot, and no other device moves.
     #[test]
     fn an_ethernet_port_is_a_stock_device_in_a_slot_of_its_own() {
         let mut node = NodeSpec::new("a");
