@@ -29,6 +29,7 @@
 //! | [`message`] | commands and frames of messages (Q4) | process; NIC | NIC; peer NIC |
 //! | [`context`] | contexts of messages in the window, and their doorbells (Q4, Q5, Q7, Q8) | process; NIC | NIC; process |
 //! | [`datagram`] | commands and the frame of unreliable datagrams (H1) | driver; NIC | NIC; peer NIC |
+//! | [`mod@ethernet`] | the frame that carries Ethernet (X17) | device process | device process |
 //! | [`remote_memory`] | header of remote memory, in datagrams (H9) | driver | driver of another node |
 //! | [`directory`] | frames that ask for exported names (N3) | NIC | peer NIC |
 //! | [`export`] | importers of a segment, and what its writers may signal (N2) | process | NIC |
@@ -77,6 +78,7 @@ pub mod control;
 pub mod counters;
 pub mod datagram;
 pub mod directory;
+pub mod ethernet;
 pub mod event;
 pub mod export;
 pub mod header;
@@ -103,7 +105,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 28;
+pub const ABI_VERSION: u32 = 29;
 
 pub use qnic_limits::PAGE_SIZE;
 

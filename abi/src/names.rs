@@ -1,10 +1,12 @@
 //! Names of the kinds of frames, for people: traces, captures, messages.
 
 use crate::wire::kind;
-use crate::{atomic, collective, datagram, directory, message, multicast, process_names, rdma};
+use crate::{
+    atomic, collective, datagram, directory, ethernet, message, multicast, process_names, rdma,
+};
 
 /// Every kind of frame, with its name.
-pub const KINDS: [(u8, &str); 36] = [
+pub const KINDS: [(u8, &str); 37] = [
     (kind::ACK, "Ack"),
     (kind::HELLO, "Hello"),
     (kind::HELLO_REPLY, "HelloReply"),
@@ -39,6 +41,7 @@ pub const KINDS: [(u8, &str); 36] = [
     (multicast::kind::MULTICAST, "Multicast"),
     (multicast::kind::MULTICAST_TAKEN, "MulticastTaken"),
     (datagram::kind::DATAGRAM, "Datagram"),
+    (ethernet::kind::ETHERNET, "Ethernet"),
     (process_names::kind::NAMES, "Names"),
     (process_names::kind::NAMES_SEEN, "NamesSeen"),
 ];

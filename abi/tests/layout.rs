@@ -19,8 +19,8 @@ use qnic_abi::window::{
     SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{
-    atomic, attach, collective, command, context, control, counters, datagram, directory, event,
-    export, header, host_area, message, multicast, pool, process_names, rdma, remote_memory,
+    atomic, attach, collective, command, context, control, counters, datagram, directory, ethernet,
+    event, export, header, host_area, message, multicast, pool, process_names, rdma, remote_memory,
     stream, uapi, volume, wire,
 };
 
@@ -93,6 +93,7 @@ fn layouts() -> String {
         layout::<datagram::DatagramPostCommand>(),
         layout::<datagram::DatagramWithdrawCommand>(),
         layout::<datagram::Datagram>(),
+        layout::<ethernet::Ethernet>(),
         layout::<remote_memory::Header>(),
         layout::<remote_memory::Attach>(),
         layout::<wire::Envelope>(),

@@ -20,6 +20,11 @@ impl MacAddress {
         let [a, b, c, d, e, f] = self.0;
         a & 1 == 0 && a | b | c | d | e | f != 0
     }
+
+    /// Returns true if it is the address of a group of ports, or of all.
+    pub const fn is_group(self) -> bool {
+        self.0[0] & 1 == 1
+    }
 }
 
 impl FromStr for MacAddress {

@@ -25,6 +25,7 @@
 pub mod carrier;
 pub mod codec;
 pub mod emulator;
+pub mod ethernet;
 pub mod fabric;
 mod line;
 mod link_set;

@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- envelope of 64 bytes (abi/src/wire.rs, version 17), the body by kind, the payload.
+-- envelope of 64 bytes (abi/src/wire.rs, version 18), the body by kind, the payload.
 -- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 17
+local VERSION = 18
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -28,7 +28,7 @@ local KINDS = {
     [84] = "GroupSeek", [85] = "Multicast", [86] = "MulticastTaken",
     [168] = "GroupJoin", [169] = "GroupRefused", [170] = "GroupFormed", [171] = "GroupStart",
     [172] = "GroupGreet", [88] = "Names", [184] = "NamesSeen",
-    [192] = "Datagram",
+    [192] = "Datagram", [193] = "Ethernet",
 }
 local ACK, HELLO, HELLO_REPLY, LEAVE, NAK = 1, 2, 3, 5, 128
 local WINDOW, WINDOW_TAKEN = 130, 131
@@ -38,8 +38,9 @@ local MESSAGE, MESSAGE_DATA, MESSAGE_REQUEST, MESSAGE_PERMIT, MESSAGE_END = 72, 
 local COLLECTIVE_UP, COLLECTIVE_DOWN, GROUP_FORM, GROUP_END, GROUP_SEEK = 80, 81, 82, 83, 84
 local MULTICAST, MULTICAST_TAKEN = 85, 86
 local NAMES = 88
-local DATAGRAM = 192
+local DATAGRAM, ETHERNET = 192, 193
 local GROUP_JOIN, GROUP_REFUSED, GROUP_FORMED, GROUP_START, GROUP_GREET = 168, 169, 170, 171, 172
+local ethernet = Dissector.get("eth_withoutfcs")
 -- The kind of the response to a request that carries the number of an operation.
 local response_of = {
     [READ_REQUEST] = READ_RESPONSE,
@@ -167,6 +168,11 @@ local field = {
     fragment = ProtoField.uint16("qnic.fragment", "Number of the fragment"),
     last_received = ProtoField.uint64("qnic.last_received", "Last frame that arrived, as the process ended"),
     packet_flags = ProtoField.uint8("qnic.packet_flags", "Flags of the packet", base.HEX, { [1] = "last fragment" }),
+    needs_checksum = ProtoField.uint8("qnic.needs_checksum", "A checksum is missing"),
+    segmentation = ProtoField.uint8("qnic.segmentation", "To be divided", base.DEC, { [0] = "no", [1] = "TCP over IPv4", [4] = "TCP over IPv6" }),
+    segment_bytes = ProtoField.uint16("qnic.segment_bytes", "TCP data of each part"),
+    checksum_start = ProtoField.uint16("qnic.checksum_start", "What the checksum covers begins at"),
+    checksum_offset = ProtoField.uint16("qnic.checksum_offset", "The checksum is behind that by"),
     header_length = ProtoField.uint8("qnic.header_length", "Bytes of the header"),
     header = ProtoField.uint64("qnic.header", "Header, eight bytes of it", base.HEX),
 }
@@ -208,6 +214,7 @@ local bodies = {
     [GROUP_GREET] = GROUP,
     [NAMES] = { { "flags", 0, 4 } },
     [DATAGRAM] = { { "target", 0, 8 }, { "message", 8, 4 }, { "fragment", 12, 2 }, { "packet_flags", 14, 1 }, { "header_length", 15, 1 }, { "header", 16, 8 }, { "header", 24, 8 }, { "header", 32, 8 }, { "header", 40, 8 }, { "header", 48, 8 } },
+    [ETHERNET] = { { "needs_checksum", 0, 1 }, { "segmentation", 1, 1 }, { "segment_bytes", 2, 2 }, { "checksum_start", 4, 2 }, { "checksum_offset", 6, 2 } },
     -- The secret behind them is not in the capture.
     [IMPORT_REQUEST] = { { "name", 0, 8 }, { "wait_ms", 8, 4 } },
     [IMPORT_RESPONSE] = { { "address", 0, 8 }, { "length", 8, 8 }, { "key", 16, 8 }, { "status", 24, 4 }, { "access", 28, 4 }, { "segment", 32, 2 } },
@@ -478,6 +485,12 @@ function qnic.dissector(buffer, pinfo, root)
     end
     if outcome ~= 0 then text = "[" .. (OUTCOMES[outcome] or "?") .. "] " .. text end
     pinfo.cols.info = text
+    -- What an Ethernet port carries is shown as on any Ethernet.
+    if f.kind == ETHERNET and frame:len() > header then
+        ethernet:call(frame(header):tvb(), pinfo, root)
+        pinfo.cols.info:prepend("[" .. f.source_node .. " > " .. f.destination_node .. "] ")
+        if outcome ~= 0 then pinfo.cols.info:prepend("[" .. (OUTCOMES[outcome] or "?") .. "] ") end
+    end
 end
 
 DissectorTable.get("wtap_encap"):add(wtap.USER0, qnic)

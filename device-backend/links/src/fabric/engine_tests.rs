@@ -11,7 +11,7 @@ use crate::siblings::mesh;
 use crate::testing::impairments;
 
 /// Engines with these nodes, all started but the last of the second one.
-fn engines(nodes: [&[u16]; 2], plan: Option<&NetworkPlan>) -> [Fabric<SimHost>; 2] {
+pub(super) fn engines(nodes: [&[u16]; 2], plan: Option<&NetworkPlan>) -> [Fabric<SimHost>; 2] {
     let [first, second] = nodes;
     let mut fabrics = [fabric(first, first.len()), fabric(second, second.len() - 1)];
     let nodes = nodes.map(|nodes| nodes.iter().copied().map(NodeId).collect::<Vec<_>>());

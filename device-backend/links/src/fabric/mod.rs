@@ -31,6 +31,7 @@
 
 mod due;
 mod engines;
+mod ethernet;
 mod routes;
 mod slot;
 mod wire;
@@ -66,6 +67,8 @@ pub struct Fabric<H: Host<Memory: Debug>> {
     /// Slots that are suspended, or hold frames of before.
     standing: Vec<usize>,
     switch: Switch<H::Memory>,
+    /// The addresses of Ethernet ports.
+    ethernet: crate::ethernet::Switch,
 }
 
 /// What the NICs share.
@@ -288,17 +291,24 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
         work: impl FnOnce(Time, &mut Nic, &H, &mut LocalWire<'_, H>) -> R,
     ) -> R {
         self.make_due(slot);
+        let (this, mut wire) = self.split(slot, now);
+        let time = this.time(now);
+        work(time, &mut this.nic, &this.host, &mut wire)
+    }
+
+    /// A slot, and the wire from it to the others.
+    fn split(&mut self, slot: usize, now: Time) -> (&mut Slot<H>, LocalWire<'_, H>) {
         let (before, rest) = self.slots.split_at_mut(slot);
         let (this, after) = rest.split_at_mut(1);
-        let mut wire = LocalWire {
+        let this = &mut this[0];
+        let wire = LocalWire {
             now,
-            node: this[0].nic.geometry().node,
+            node: this.nic.geometry().node,
             switch: &mut self.switch,
             before,
             after,
         };
-        let time = this[0].time(now);
-        work(time, &mut this[0].nic, &this[0].host, &mut wire)
+        (this, wire)
     }
 
     /// Polls the NIC of a slot, unless it is suspended.
@@ -500,6 +510,7 @@ impl<H: Host<Memory: Debug>> Default for Fabric<H> {
                 carriers: Vec::new(),
                 misdirected: 0,
             },
+            ethernet: crate::ethernet::Switch::default(),
         }
     }
 }
@@ -508,6 +519,8 @@ impl<H: Host<Memory: Debug>> Default for Fabric<H> {
 mod due_tests;
 #[cfg(test)]
 mod engine_tests;
+#[cfg(test)]
+mod ethernet_tests;
 #[cfg(test)]
 mod recall_tests;
 #[cfg(test)]

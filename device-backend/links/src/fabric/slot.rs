@@ -18,12 +18,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use qnic_abi::ethernet::kind::ETHERNET;
 use qnic_abi::wire::{Frame, HEADER_BYTES};
 use qnic_abi::{NodeId, PAGE_SIZE};
 use qnic_nic::env::{Host, HostMemory, Payload, Receipt, Time};
 use qnic_nic::{Limits, Nic};
 
 use crate::codec::Packet;
+use crate::ethernet::Port;
 
 /// Held frames that are delivered in one round.
 const BATCH: usize = 64;
@@ -38,6 +40,8 @@ pub(super) struct Slot<H> {
     held: Held,
     /// Frames that have come back in a pause, one of each session.
     back: Vec<Frame>,
+    /// The Ethernet port of the node.
+    pub(super) port: Option<Port>,
 }
 
 #[derive(Debug)]
@@ -57,6 +61,7 @@ impl<H: Host> Slot<H> {
             behind: 0,
             pause: None,
             back: Vec::new(),
+            port: None,
         }
     }
 
@@ -140,6 +145,10 @@ impl<H: Host> Slot<H> {
         packet: &Packet<'_, H::Memory>,
         lossless: bool,
     ) -> bool {
+        if packet.frame().envelope.kind == ETHERNET {
+            self.deliver_ethernet(packet);
+            return true;
+        }
         if !self.nic.is_running() {
             return false;
         }

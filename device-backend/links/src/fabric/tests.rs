@@ -281,7 +281,7 @@ fn taps_record_what_is_delivered_by_a_call_until_they_end() {
 
 /// What a tap recorded: number of bytes, and the length of the frame.
 #[derive(Debug, Default, Clone)]
-struct Lengths(Arc<Mutex<Vec<(usize, usize)>>>);
+pub(super) struct Lengths(pub(super) Arc<Mutex<Vec<(usize, usize)>>>);
 
 impl Tap for Lengths {
     fn record(&mut self, record: &TapRecord<'_>) {

@@ -1,0 +1,197 @@
+//! Ethernet frames on the links of nodes (X17): where each arrives, and what becomes of the others.
+
+use std::sync::Arc;
+
+use qnic_abi::ethernet::{Ethernet, Segmentation, ETHERNET_HEADER, MAX_ETHERNET};
+use qnic_nic::testing::SimHost;
+use zerocopy::FromZeros;
+
+use super::engine_tests::engines;
+use super::tests::{fabric, impaired, Lengths, NOW};
+use super::*;
+use crate::ethernet::tests::{mac, plain};
+use crate::ethernet::{EthernetFrame, Inbox, PortCounters, Switch};
+use crate::link_set::LinkSet;
+use crate::testing::change;
+
+/// Gives each node of a fabric a port; the address of node *n* ends in *n* + 1.
+fn with_ports(fabric: &mut Fabric<SimHost>, all: &[u16]) -> Vec<Arc<Inbox>> {
+    let ports = all.iter().map(|node| (mac(*node as u8 + 1), NodeId(*node)));
+    fabric.set_switch(Switch::new(ports));
+    let inboxes = (0..fabric.slots.len()).map(|slot| {
+        let inbox = Arc::new(Inbox::new().unwrap());
+        fabric.add_port(slot, inbox.clone());
+        inbox
+    });
+    inboxes.collect()
+}
+
+fn send(fabric: &mut Fabric<SimHost>, slot: usize, frame: &EthernetFrame) {
+    fabric.send_ethernet(slot, NOW, *frame.left(), frame.bytes().to_vec());
+}
+
+fn counters(fabric: &Fabric<SimHost>, slot: usize) -> PortCounters {
+    fabric.port_counters(slot).unwrap()
+}
+
+/// A frame to all.
+fn broadcast(from: u8) -> EthernetFrame {
+    let mut bytes = plain(from, 0, b"all").bytes().to_vec();
+    bytes[..6].fill(0xff);
+    EthernetFrame::new(Ethernet::new_zeroed(), bytes).unwrap()
+}
+
+#[test]
+fn frames_reach_the_port_that_has_their_address_whatever_nics_do() {
+    // No NIC runs.
+    let mut fabric = fabric(&[0, 1, 2], 0);
+    let inboxes = with_ports(&mut fabric, &[0, 1, 2]);
+    let frame = plain(1, 3, b"hello");
+    send(&mut fabric, 0, &frame);
+    assert_eq!(
+        [0, 1, 2].map(|port| inboxes[port].take()),
+        [None, None, Some(frame)]
+    );
+    let all = broadcast(2);
+    send(&mut fabric, 1, &all);
+    let received = [0, 1, 2].map(|port: usize| inboxes[port].take());
+    assert_eq!(received, [Some(all.clone()), None, Some(all)]);
+    assert_eq!(
+        (counters(&fabric, 0).sent, counters(&fabric, 2).received),
+        (1, 2)
+    );
+    assert_eq!(counters(&fabric, 2).received_bytes, 14 + 5 + 14 + 3);
+}
+
+#[test]
+fn what_has_no_place_is_dropped_and_counted() {
+    let mut fabric = fabric(&[0, 1], 2);
+    let inboxes = with_ports(&mut fabric, &[0, 1]);
+    send(&mut fabric, 0, &plain(2, 2, b"another port's address"));
+    let mut bytes = plain(1, 2, b"a group's").bytes().to_vec();
+    bytes[6] = 3;
+    fabric.send_ethernet(0, NOW, Ethernet::new_zeroed(), bytes);
+    send(&mut fabric, 0, &plain(1, 9, b"for no port"));
+    send(&mut fabric, 0, &plain(1, 1, b"for itself"));
+    fabric.send_ethernet(0, NOW, Ethernet::new_zeroed(), vec![0; 13]);
+    assert_eq!(inboxes[1].take(), None);
+    let dropped = counters(&fabric, 0);
+    assert_eq!(
+        (
+            dropped.spoofed,
+            dropped.unknown,
+            dropped.malformed,
+            dropped.sent
+        ),
+        (2, 2, 1, 0)
+    );
+    // An address that no port has may send: a bridge in the guest.
+    send(&mut fabric, 0, &plain(77, 2, b""));
+    assert!(inboxes[1].take().is_some());
+}
+
+#[test]
+fn a_guest_that_takes_nothing_loses_its_own_frames_alone() {
+    let mut fabric = fabric(&[0, 1, 2], 3);
+    let inboxes = with_ports(&mut fabric, &[0, 1, 2]);
+    let long = plain(1, 2, &vec![7; MAX_ETHERNET - ETHERNET_HEADER]);
+    for _ in 0..100 {
+        send(&mut fabric, 0, &long);
+    }
+    let slow = counters(&fabric, 1);
+    assert_eq!(slow.received + slow.overflowed, 100);
+    assert!(slow.overflowed > 30, "{slow:?}");
+    let other = plain(1, 3, b"to a third");
+    send(&mut fabric, 0, &other);
+    assert_eq!(inboxes[2].take(), Some(other));
+    while inboxes[1].take().is_some() {}
+    send(&mut fabric, 0, &long);
+    assert_eq!(inboxes[1].take(), Some(long));
+}
+
+#[test]
+fn frames_take_the_links_of_their_nodes() {
+    let mut fabric = impaired(&[0, 1, 2], "delay 1us");
+    let inboxes = with_ports(&mut fabric, &[0, 1, 2]);
+    let frame = plain(1, 2, b"slow");
+    send(&mut fabric, 0, &frame);
+    assert!(!fabric.receive(NOW.after(999)));
+    assert_eq!(inboxes[1].take(), None);
+    assert!(fabric.receive(NOW.after(1_000)));
+    assert_eq!(inboxes[1].take(), Some(frame));
+    // One that is cut off does not hide the other.
+    let link = LinkSet::Between(NodeId(0), NodeId(1));
+    let network = fabric.network_mut();
+    network.set(link, None, change("partition")).unwrap();
+    let all = broadcast(1);
+    send(&mut fabric, 0, &all);
+    fabric.receive(NOW.after(2_000));
+    assert_eq!((inboxes[1].take(), inboxes[2].take()), (None, Some(all)));
+}
+
+#[test]
+fn frames_reach_the_ports_of_another_engine() {
+    let [mut first, mut second] = engines([&[0], &[1, 9]], None);
+    with_ports(&mut first, &[0, 1, 9]);
+    let inboxes = with_ports(&mut second, &[0, 1, 9]);
+    let long = plain(1, 10, &vec![3; MAX_ETHERNET - ETHERNET_HEADER]);
+    send(&mut first, 0, &long);
+    assert!(second.receive(NOW));
+    assert_eq!(inboxes[1].take(), Some(long), "its NIC does not run");
+    assert!(!first.receive(NOW), "nothing comes back");
+}
+
+/// A TCP segment of `bytes`, which its guest has not divided.
+fn segment(bytes: usize) -> EthernetFrame {
+    let mut left = Ethernet::new_zeroed();
+    left.needs_checksum = 1;
+    left.checksum_start = 34.into();
+    left.checksum_offset = 16.into();
+    left.segmentation = Segmentation::Tcp4 as u8;
+    left.segment_bytes = 1_000.into();
+    let total = (40 + bytes) as u16;
+    let mut packet = vec![0x45, 0];
+    packet.extend(total.to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    packet.extend([0; 12]);
+    packet.extend([0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+    packet.resize(40 + bytes, 7);
+    let mut frame = plain(1, 2, &packet).bytes().to_vec();
+    frame[12..14].copy_from_slice(&[8, 0]);
+    EthernetFrame::new(left, frame).unwrap()
+}
+
+#[test]
+fn a_long_segment_crosses_a_lossless_wire_whole_and_others_in_parts() {
+    let mut lossless = fabric(&[0, 1], 2);
+    let inboxes = with_ports(&mut lossless, &[0, 1]);
+    let long = segment(60_000);
+    send(&mut lossless, 0, &long);
+    assert_eq!(
+        (inboxes[1].take(), inboxes[1].take()),
+        (Some(long.clone()), None)
+    );
+    let mut lossy = impaired(&[0, 1], "delay 1us");
+    let inboxes = with_ports(&mut lossy, &[0, 1]);
+    send(&mut lossy, 0, &long);
+    lossy.receive(NOW.after(1_000));
+    let parts: Vec<_> = std::iter::from_fn(|| inboxes[1].take()).collect();
+    assert_eq!(parts.len(), 60);
+    assert!(parts.iter().all(|part| part.bytes().len() == 54 + 1_000));
+    assert_eq!(counters(&lossy, 0).sent, 1);
+    // One frame that is longer than the link carries, and cannot be divided.
+    send(&mut lossy, 0, &plain(1, 2, &[0; 5_000]));
+    assert_eq!(counters(&lossy, 0).malformed, 1);
+}
+
+#[test]
+fn captures_have_ethernet_frames() {
+    let mut fabric = fabric(&[0, 1], 2);
+    let _inboxes = with_ports(&mut fabric, &[0, 1]);
+    let tap = Lengths::default();
+    fabric.tap(LinkSet::All, Box::new(tap.clone())).unwrap();
+    let frame = plain(1, 2, b"seen");
+    send(&mut fabric, 0, &frame);
+    let length = 64 + 16 + frame.bytes().len();
+    assert_eq!(*tap.0.lock().unwrap(), [(length, length)]);
+}
