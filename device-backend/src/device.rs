@@ -13,6 +13,7 @@ use qnic_config::{
     Config, ConfigError, MetricsSettings, NetworkSettings, NicSettings, ProcessSettings,
     UdpSettings,
 };
+use qnic_links::ethernet::{Inbox, Switch};
 use qnic_links::{
     siblings, Carrier, Fabric, NetworkPlan, PrivateKey, ShmCarrier, ShmPeer, UdpCarrier,
     UdpIdentity, UdpPeer,
@@ -23,6 +24,7 @@ use zerocopy::IntoBytes;
 use crate::attach::{self, Attachment, Socket};
 use crate::capture::{Captures, Names};
 use crate::engine::{self, Commands, Engine, EngineGone, EngineHandle, Engines, Node};
+use crate::ethernet::{self, EthernetPort};
 use crate::exposition::{self, Bounds, Listener, Source};
 use crate::memory::GuestMemory;
 use crate::metrics::{self, Stats, Streams};
@@ -86,6 +88,7 @@ impl Device {
         }
         let sockets = config.nics.iter().map(|nic| Socket::bind(&nic.socket));
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
+        let ports = add_ports(config, &mut fabrics, &engines)?;
         let metrics = config.metrics.as_ref();
         let metrics = metrics.map(MetricsSockets::bind).transpose()?;
 
@@ -101,6 +104,12 @@ impl Device {
             let name = attachment.name.clone();
             device.serve(&name, socket, move |socket, stop| {
                 attach::serve(&attachment, socket.listener(), stop);
+            })?;
+        }
+        for (port, socket) in ports {
+            let (port, name) = (Arc::new(port), "ethernet");
+            device.serve(name, socket, move |socket, stop| {
+                ethernet::serve(&port, socket.listener(), stop);
             })?;
         }
         if let Some(sockets) = metrics {
@@ -297,6 +306,40 @@ fn engine_count(config: &Config) -> usize {
         .engine
         .engines
         .count(config.nics.len(), processors, alone)
+}
+
+/// The Ethernet ports of the network: their addresses, and those of this process with their sockets.
+fn add_ports(
+    config: &Config,
+    fabrics: &mut [Fabric<Node>],
+    engines: &Engines,
+) -> Result<Vec<(EthernetPort, Socket)>> {
+    let addresses = config.ethernet.iter().map(|port| (port.mac, port.node));
+    let switch = Switch::new(addresses);
+    for fabric in &mut *fabrics {
+        fabric.set_switch(switch.clone());
+    }
+    let mut ports = Vec::new();
+    for settings in &config.ethernet {
+        let mut nics = config.nics.iter();
+        let index = nics.position(|nic| nic.node == settings.node);
+        let (Some(index), Some(socket)) = (index, &settings.socket) else {
+            continue;
+        };
+        let inbox = Arc::new(Inbox::new().context(REFUSED)?);
+        let (engine, slot) = (index % fabrics.len(), index / fabrics.len());
+        fabrics[engine].add_port(slot, inbox.clone());
+        let port = EthernetPort {
+            slot,
+            name: config.nics[index].name.clone(),
+            pairs: settings.queues.into(),
+            inbox,
+            throttle: Throttle::default(),
+            engine: engines.of_nic(index).clone(),
+        };
+        ports.push((port, Socket::bind(socket)?));
+    }
+    Ok(ports)
 }
 
 /// Bounds of the NICs.

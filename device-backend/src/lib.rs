@@ -30,6 +30,7 @@ mod attach;
 mod capture;
 mod device;
 mod engine;
+mod ethernet;
 mod exposition;
 mod identity;
 mod memory;
@@ -46,9 +47,9 @@ pub use device::{Device, Stopper};
 pub use engine::{EngineReport, NetworkReport, NicCounters, NicReport, NicState, Report};
 pub use metrics::Stats;
 pub use qnic_config::{
-    ByteSize, Config, ConfigError, CountSettings, EngineSettings, Engines, LinkSettings,
-    MetricsSettings, NetworkSettings, NicSettings, ProcessSettings, ShmSettings, TransportSettings,
-    UdpSettings,
+    ByteSize, Config, ConfigError, CountSettings, EngineSettings, Engines, EthernetSettings,
+    LinkSettings, MacAddress, MetricsSettings, NetworkSettings, NicSettings, ProcessSettings,
+    ShmSettings, TransportSettings, UdpSettings,
 };
 
 /// The result of a request whose errors are only reported to a client.

@@ -20,10 +20,20 @@ pub(crate) struct Stop {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     raised: bool,
-    current: Option<UnixStream>,
+    /// Ends what the thread waits for.
+    current: Option<Box<dyn Fn() + Send>>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("State")
+            .field("raised", &self.raised)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Stop {
@@ -39,8 +49,8 @@ impl Stop {
         self.signal.signal();
         let mut state = self.lock();
         state.raised = true;
-        if let Some(stream) = &state.current {
-            let _ = stream.shutdown(std::net::Shutdown::Both);
+        if let Some(end) = &state.current {
+            end();
         }
     }
 
@@ -82,15 +92,24 @@ impl Stop {
     /// The thread is going to read from `stream`. Fails with `Interrupted` if it must end
     /// instead.
     pub(crate) fn watch(&self, stream: &UnixStream) -> std::io::Result<()> {
+        let stream = stream.try_clone()?;
+        self.watch_with(move || {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        })
+    }
+
+    /// The thread is going to wait for something that `end` ends. Fails with `Interrupted` if the
+    /// thread must end instead.
+    pub(crate) fn watch_with(&self, end: impl Fn() + Send + 'static) -> std::io::Result<()> {
         let mut state = self.lock();
         if state.raised {
             return Err(std::io::ErrorKind::Interrupted.into());
         }
-        state.current = Some(stream.try_clone()?);
+        state.current = Some(Box::new(end));
         Ok(())
     }
 
-    /// The thread does not use the stream any more.
+    /// The thread does not wait for that any more.
     pub(crate) fn unwatch(&self) {
         self.lock().current = None;
     }

@@ -1,5 +1,7 @@
 //! The device process against front ends that behave, and front ends that do not.
 
+#[path = "attachment/ethernet.rs"]
+mod ethernet;
 mod guest;
 #[path = "attachment/turns.rs"]
 mod turns;

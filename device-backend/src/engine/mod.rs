@@ -52,6 +52,7 @@ mod traffic;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
+use qnic_abi::ethernet::Ethernet;
 use qnic_abi::NodeId;
 use qnic_links::{Fabric, LinkChange, LinkError, LinkSet, Tap, TapId};
 use qnic_nic::{Progress, Table, TableKind, Time};
@@ -259,6 +260,14 @@ impl Engine {
             poller: &self.poller,
         };
         work(&mut self.nics[slot], &mut context)
+    }
+
+    /// Sends Ethernet frames of the guest whose port is at a slot.
+    pub(crate) fn send_ethernet(&mut self, slot: usize, frames: Vec<(Ethernet, Vec<u8>)>) {
+        let now = self.now();
+        for (left, bytes) in frames {
+            self.fabric.send_ethernet(slot, now, left, bytes);
+        }
     }
 
     pub(crate) fn stop(&mut self) {

@@ -335,6 +335,7 @@ impl NicPort {
                 Phase::Suspended(_) => NicState::Suspended,
             },
             counters: self.counters.clone(),
+            ethernet: fabric.port_counters(self.slot),
             statistics: nic.counters(),
             budgets: nic.budgets(),
             stages: nic.stages(),

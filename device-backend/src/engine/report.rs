@@ -3,6 +3,7 @@
 //! Sockets get them as JSON, Prometheus as text; both take them from the tables.
 
 use qnic_abi::counters::Table;
+use qnic_links::ethernet::PortCounters;
 use qnic_links::{CarrierReport, Fabric, LinkReport};
 use qnic_nic::stages::StageReport;
 use qnic_nic::{Budget, Counters, PeerReport, VniReport};
@@ -131,6 +132,9 @@ pub struct NicReport {
     pub state: NicState,
     /// Counters of its attachment.
     pub counters: NicCounters,
+    /// Its Ethernet port, if its node has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ethernet: Option<PortCounters>,
     /// Counters of the NIC itself.
     #[serde(serialize_with = "by_name")]
     pub statistics: Counters,

@@ -4,6 +4,7 @@
 
 use qnic_abi::counters::Table;
 use qnic_links::emulator::LinkCounters;
+use qnic_links::ethernet::PortCounters;
 use qnic_links::{CarrierReport, LinkReport, ProcessReport};
 use qnic_nic::{Counters, PeerReport, VniReport};
 
@@ -61,6 +62,7 @@ pub(super) fn families() -> Vec<Family> {
     ));
     add::<PeerReport>(&mut all, &["node", "peer"]);
     add::<NicCounters>(&mut all, &["node"]);
+    add::<PortCounters>(&mut all, &["node"]);
     add::<EngineReport>(&mut all, &[]);
     add::<LinkCounters>(&mut all, &["link"]);
     add::<LinkReport>(&mut all, &["link"]);

@@ -56,6 +56,9 @@ fn add_nic(samples: &mut Samples<'_>, nic: &NicReport) {
     samples.add("qnic_nic_connected", &[node], nic.connected.into());
     samples.add_table(&[node], &nic.statistics);
     samples.add_table(&[node], &nic.counters);
+    if let Some(port) = &nic.ethernet {
+        samples.add_table(&[node], port);
+    }
     for budget in &nic.budgets {
         let labels = [node, ("budget", budget.name)];
         samples.add("qnic_budget_used", &labels, budget.used);
@@ -120,6 +123,7 @@ pub(super) mod tests {
     use super::super::text::Family;
     use super::*;
     use crate::engine::{EngineReport, NetworkReport, NicCounters, Report};
+    use qnic_links::ethernet::PortCounters;
 
     fn process() -> VniReport {
         VniReport {
@@ -159,6 +163,7 @@ pub(super) mod tests {
                 turns: 17,
                 ..NicCounters::default()
             },
+            ethernet: Some(PortCounters::default()),
             statistics,
             budgets: vec![budget],
             stages: vec![StageReport {

@@ -53,7 +53,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// Entries of the queues.
 pub(crate) const QUEUE_SIZE: u16 = 16;
 /// Where the front end claims to have the RAM.
-const USER_BASE: u64 = 0x7f00_0000_0000;
+pub(crate) const USER_BASE: u64 = 0x7f00_0000_0000;
 
 const REQUEST: u64 = 0x8000;
 const REPLY: u64 = 0x8800;

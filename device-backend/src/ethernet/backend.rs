@@ -1,0 +1,168 @@
+//! The device that `vhost-user-backend` serves: its features, and its two threads.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use qnic_links::ethernet::Offloads;
+use vhost::vhost_user::message::VhostUserProtocolFeatures;
+use vhost::vhost_user::VhostUserVirtioFeatures;
+use vhost_user_backend::{VhostUserBackend, VringRwLock};
+use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_net::{
+    VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_RX, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_CSUM,
+    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_TSO4,
+    VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_STATUS,
+};
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::event::{
+    new_event_consumer_and_notifier, EventConsumer, EventFlag, EventNotifier,
+};
+
+use super::receive::Receiver;
+use super::transmit::transmit;
+use super::{EthernetPort, Memory};
+
+/// The thread of the receive queues; the other one is that of the transmit queues.
+pub(super) const RECEIVE_THREAD: usize = 0;
+
+/// Most entries of a queue.
+const QUEUE_ENTRIES: usize = 1_024;
+
+/// What the device can do. QEMU serves the control queue by itself, and offers what it has only if the
+/// device does.
+const FEATURES: [u32; 14] = [
+    VIRTIO_F_VERSION_1,
+    VIRTIO_RING_F_EVENT_IDX,
+    VIRTIO_RING_F_INDIRECT_DESC,
+    VIRTIO_NET_F_CSUM,
+    VIRTIO_NET_F_GUEST_CSUM,
+    VIRTIO_NET_F_HOST_TSO4,
+    VIRTIO_NET_F_HOST_TSO6,
+    VIRTIO_NET_F_GUEST_TSO4,
+    VIRTIO_NET_F_GUEST_TSO6,
+    VIRTIO_NET_F_MRG_RXBUF,
+    VIRTIO_NET_F_STATUS,
+    VIRTIO_NET_F_CTRL_VQ,
+    VIRTIO_NET_F_CTRL_RX,
+    VIRTIO_NET_F_MQ,
+];
+
+/// One front end's device.
+pub(super) struct Backend {
+    port: Arc<EthernetPort>,
+    memory: Memory,
+    /// Of [`FEATURES`], what the driver has taken.
+    features: AtomicU64,
+    receiver: Mutex<Receiver>,
+}
+
+impl Backend {
+    pub(super) fn new(port: Arc<EthernetPort>, memory: Memory) -> Self {
+        Backend {
+            receiver: Mutex::new(Receiver::new(port.pairs)),
+            port,
+            memory,
+            features: AtomicU64::new(0),
+        }
+    }
+
+    /// The event with which the inbox wakes the receive thread.
+    pub(super) fn bell_event(&self) -> u64 {
+        self.num_queues() as u64 + 1
+    }
+
+    fn receiver(&self) -> MutexGuard<'_, Receiver> {
+        self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has(&self, feature: u32) -> bool {
+        // Pairs with nothing: the message that starts a queue comes after that with the features,
+        // on the same connection, and starts it under the lock of the queue.
+        self.features.load(Ordering::Relaxed) >> feature & 1 == 1
+    }
+
+    fn offloads(&self) -> Offloads {
+        Offloads {
+            checksum: self.has(VIRTIO_NET_F_GUEST_CSUM),
+            tcp4: self.has(VIRTIO_NET_F_GUEST_TSO4),
+            tcp6: self.has(VIRTIO_NET_F_GUEST_TSO6),
+        }
+    }
+}
+
+impl VhostUserBackend for Backend {
+    type Bitmap = ();
+    type Vring = VringRwLock<Memory>;
+
+    fn num_queues(&self) -> usize {
+        2 * self.port.pairs
+    }
+
+    fn max_queue_size(&self) -> usize {
+        QUEUE_ENTRIES
+    }
+
+    fn features(&self) -> u64 {
+        let features = FEATURES.iter().map(|feature| 1u64 << feature);
+        features.fold(VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits(), |a, b| {
+            a | b
+        })
+    }
+
+    fn acked_features(&self, features: u64) {
+        self.features.store(features, Ordering::Relaxed);
+    }
+
+    fn protocol_features(&self) -> VhostUserProtocolFeatures {
+        VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK
+    }
+
+    fn set_event_idx(&self, _enabled: bool) {}
+
+    fn update_memory(&self, _memory: Memory) -> io::Result<()> {
+        // It is the one that this backend has.
+        Ok(())
+    }
+
+    fn queues_per_thread(&self) -> Vec<u64> {
+        let pairs = (0..self.port.pairs).map(|pair| 1u64 << (2 * pair));
+        let receive: u64 = pairs.sum();
+        vec![receive, receive << 1]
+    }
+
+    fn exit_event(&self, _thread: usize) -> Option<(EventConsumer, EventNotifier)> {
+        new_event_consumer_and_notifier(EventFlag::NONBLOCK | EventFlag::CLOEXEC).ok()
+    }
+
+    fn stop_vring(&self, queue: u32) -> io::Result<()> {
+        if queue % 2 == 0 {
+            self.receiver().stop(queue as usize / 2);
+        }
+        Ok(())
+    }
+
+    fn handle_event(
+        &self,
+        event: u16,
+        _events: EventSet,
+        vrings: &[Self::Vring],
+        thread: usize,
+    ) -> io::Result<()> {
+        if thread == RECEIVE_THREAD {
+            let mergeable = self.has(VIRTIO_NET_F_MRG_RXBUF);
+            self.receiver().serve(
+                &self.port,
+                &self.memory,
+                vrings,
+                (self.offloads(), mergeable),
+            );
+            return Ok(());
+        }
+        match vrings.get(usize::from(event)) {
+            Some(vring) => transmit(&self.port, &self.memory, vring),
+            None => Ok(()),
+        }
+    }
+}
