@@ -140,6 +140,7 @@ pub(crate) const VM: [&[Case]; 13] = [
     vm::VOLUMES,
     vm::CASES,
     vm::DATAGRAMS,
+    vm::ETHERNET,
     vm::POOLS,
     vm::ORDERING,
     vm::WIRE,

@@ -4,6 +4,7 @@ mod cases;
 mod ci;
 mod clock;
 mod datagrams;
+mod ethernet;
 mod hostile;
 mod machine;
 mod memory;
@@ -21,6 +22,7 @@ mod wire;
 
 pub(crate) use cases::CASES;
 pub(crate) use datagrams::CASES as DATAGRAMS;
+pub(crate) use ethernet::CASES as ETHERNET;
 pub(crate) use hostile::CASES as HOSTILE;
 pub(crate) use machine::CASES as MACHINE;
 pub(crate) use memory::CASES as MEMORY;
