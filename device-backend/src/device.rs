@@ -332,6 +332,8 @@ fn add_ports(
         let port = EthernetPort {
             slot,
             name: config.nics[index].name.clone(),
+            mac: settings.mac,
+            mtu: settings.mtu,
             pairs: settings.queues.into(),
             inbox,
             throttle: Throttle::default(),

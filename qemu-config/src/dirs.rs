@@ -192,7 +192,7 @@ impl NodeDir {
         /// Monitor for events.
         events = "events.sock";
         agent = "agent.sock";
-        /// vhost-user-net socket between the device process and QEMU, of the Ethernet port.
+        /// vhost-user socket between the device process and QEMU, of the Ethernet port.
         ethernet = "eth.sock";
         /// Lines of `/etc/hosts` in the guest, if it has an Ethernet port.
         hosts = "hosts";

@@ -225,26 +225,23 @@ fn nics(line: &mut Line, machine: &Machine<'_>) {
     }
 }
 
-/// A stock virtio-net device, in a PCI slot by which the guest finds it, without the ROM from which a
-/// machine without a kernel would boot. The names of other nodes go to the guest as a file: the
-/// command line of a kernel has no room for those of 64.
+/// A stock virtio-net device, in a PCI slot by which the guest finds it. QEMU passes all of it on to the
+/// device process: its address and MTU, and a control queue if there are several pairs of queues. The
+/// names of other nodes go to the guest as a file: the command line of a kernel has no room for those
+/// of 64.
 fn ethernet(line: &mut Line, machine: &Machine<'_>) {
-    let Some((port, _)) = machine.ethernet else {
+    if machine.ethernet.is_none() {
         return;
-    };
+    }
     let dir = machine.dir.node(&machine.node.name);
     line.path("-chardev", "socket,id=eth,path=", &dir.ethernet(), "");
-    let queues = machine.node.ethernet_queues();
-    let backend = format!("vhost-user,id=eth,chardev=eth,queues={queues}");
-    line.plain("-netdev", &backend);
-    // A vector for each queue, for the control queue, and for changes of the configuration.
-    let several = match queues {
-        1 => String::new(),
-        _ => format!(",mq=on,vectors={}", 2 * queues + 2),
+    let queues = match machine.node.ethernet_queues() {
+        1 => 2,
+        pairs => 2 * pairs + 1,
     };
-    let mac = port.mac;
     line.device(&format!(
-        "virtio-net-pci,netdev=eth,mac={mac},addr={ETHERNET_SLOT:#x},romfile={several}"
+        "vhost-user-test-device-pci,chardev=eth,virtio-id=1,num_vqs={queues},\
+         config_size={CONFIG_SIZE},addr={ETHERNET_SLOT:#x}"
     ));
     let name = format!("name={HOSTS_FILE},file=");
     line.path("-fw_cfg", &name, &dir.hosts(), "");
@@ -400,23 +397,22 @@ mod tests {
             mac: "52:54:00:71:00:00".parse().unwrap(),
             ip: "10.71.0.1".parse().unwrap(),
         };
-        let mut check = |cpus, mtu, append: &str, queues, several: &str| {
+        let mut check = |cpus, mtu, append: &str, queues| {
             node.cpus = cpus;
             let with = line_with(&node, Accel::Kvm, Some((port, mtu))).join(" ");
             let end = format!(
                 " -chardev socket,id=eth,path=TOP/r/c/nodes/a/eth.sock \
-                 -netdev vhost-user,id=eth,chardev=eth,queues={queues} \
-                 -device virtio-net-pci,netdev=eth,mac=52:54:00:71:00:00,addr=0x18,romfile={several} \
+                 -device vhost-user-test-device-pci,chardev=eth,virtio-id=1,num_vqs={queues},config_size=64,addr=0x18 \
                  -fw_cfg name=opt/org.qnic/hosts,file=TOP/r/c/nodes/a/hosts"
             );
             let rest = with.strip_suffix(&end).expect(&with);
             let without = line_of(&node, Accel::Kvm).join(" ");
             assert_eq!(rest.replacen(append, "", 1), without);
         };
-        check(1, 1500, " qnic.eth=10.71.0.1/16", 1, "");
+        check(1, 1500, " qnic.eth=10.71.0.1/16", 2);
         let both = " qnic.eth=10.71.0.1/16 qnic.mtu=4078";
-        check(2, 4078, both, 2, ",mq=on,vectors=6");
-        check(64, 4078, both, 4, ",mq=on,vectors=10");
+        check(2, 4078, both, 5);
+        check(64, 4078, both, 9);
     }
 
     #[test]

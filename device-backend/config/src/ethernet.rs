@@ -4,7 +4,7 @@
 //! [[ethernet]]                      # one for each, also for those of other processes
 //! node = 0                          # the NIC whose links its frames take
 //! mac = "52:54:00:71:00:00"         # unique, of one port
-//! socket = "/run/qnic/a.eth.sock"   # vhost-user-net; left out: the port is in another process
+//! socket = "/run/qnic/a.eth.sock"   # vhost-user; left out: the port is in another process
 //! queues = 1                        # optional: pairs of queues, 1 to 16
 //! mtu = 1500                        # optional: 576 to 4078, the same for all
 //! ```
@@ -40,7 +40,7 @@ pub struct EthernetSettings {
     pub node: NodeId,
     /// Its address.
     pub mac: MacAddress,
-    /// Path of its vhost-user-net socket; `None`: the port is in another process.
+    /// Path of its vhost-user socket; `None`: the port is in another process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
     /// Pairs of queues.

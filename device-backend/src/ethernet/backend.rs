@@ -1,7 +1,7 @@
 //! The device that `vhost-user-backend` serves: its features, and its two threads.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qnic_links::ethernet::Offloads;
@@ -10,9 +10,9 @@ use vhost::vhost_user::VhostUserVirtioFeatures;
 use vhost_user_backend::{VhostUserBackend, VringRwLock};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_net::{
-    VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_RX, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_CSUM,
-    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_TSO4,
-    VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_STATUS,
+    VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_TSO4,
+    VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MAC,
+    VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU, VIRTIO_NET_F_STATUS,
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use vmm_sys_util::epoll::EventSet;
@@ -20,6 +20,7 @@ use vmm_sys_util::event::{
     new_event_consumer_and_notifier, EventConsumer, EventFlag, EventNotifier,
 };
 
+use super::control;
 use super::receive::Receiver;
 use super::transmit::transmit;
 use super::{EthernetPort, Memory};
@@ -30,9 +31,8 @@ pub(super) const RECEIVE_THREAD: usize = 0;
 /// Most entries of a queue.
 const QUEUE_ENTRIES: usize = 1_024;
 
-/// What the device can do. QEMU serves the control queue by itself, and offers what it has only if the
-/// device does.
-const FEATURES: [u32; 14] = [
+/// What the device can do.
+const FEATURES: [u32; 13] = [
     VIRTIO_F_VERSION_1,
     VIRTIO_RING_F_EVENT_IDX,
     VIRTIO_RING_F_INDIRECT_DESC,
@@ -44,10 +44,12 @@ const FEATURES: [u32; 14] = [
     VIRTIO_NET_F_GUEST_TSO6,
     VIRTIO_NET_F_MRG_RXBUF,
     VIRTIO_NET_F_STATUS,
-    VIRTIO_NET_F_CTRL_VQ,
-    VIRTIO_NET_F_CTRL_RX,
-    VIRTIO_NET_F_MQ,
+    VIRTIO_NET_F_MAC,
+    VIRTIO_NET_F_MTU,
 ];
+
+/// What one with several pairs of queues can do besides.
+const SEVERAL: [u32; 2] = [VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_MQ];
 
 /// One front end's device.
 pub(super) struct Backend {
@@ -55,6 +57,8 @@ pub(super) struct Backend {
     memory: Memory,
     /// Of [`FEATURES`], what the driver has taken.
     features: AtomicU64,
+    /// Pairs of queues that the driver uses. Relaxed: a frame that comes meanwhile may be in any.
+    pairs: AtomicUsize,
     receiver: Mutex<Receiver>,
 }
 
@@ -65,6 +69,7 @@ impl Backend {
             port,
             memory,
             features: AtomicU64::new(0),
+            pairs: AtomicUsize::new(1),
         }
     }
 
@@ -97,7 +102,8 @@ impl VhostUserBackend for Backend {
     type Vring = VringRwLock<Memory>;
 
     fn num_queues(&self) -> usize {
-        2 * self.port.pairs
+        // The control queue is the last one.
+        2 * self.port.pairs + usize::from(self.port.pairs > 1)
     }
 
     fn max_queue_size(&self) -> usize {
@@ -105,18 +111,27 @@ impl VhostUserBackend for Backend {
     }
 
     fn features(&self) -> u64 {
-        let features = FEATURES.iter().map(|feature| 1u64 << feature);
+        let several = SEVERAL.iter().filter(|_| self.port.pairs > 1);
+        let features = FEATURES.iter().chain(several);
+        let features = features.map(|feature| 1u64 << feature);
         features.fold(VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits(), |a, b| {
             a | b
         })
     }
 
     fn acked_features(&self, features: u64) {
+        self.pairs.store(1, Ordering::Relaxed);
         self.features.store(features, Ordering::Relaxed);
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
-        VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK
+        VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIG
+    }
+
+    fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
+        control::config_space(&self.port, offset, size)
     }
 
     fn set_event_idx(&self, _enabled: bool) {}
@@ -129,7 +144,8 @@ impl VhostUserBackend for Backend {
     fn queues_per_thread(&self) -> Vec<u64> {
         let pairs = (0..self.port.pairs).map(|pair| 1u64 << (2 * pair));
         let receive: u64 = pairs.sum();
-        vec![receive, receive << 1]
+        let all = (1 << self.num_queues()) - 1;
+        vec![receive, all & !receive]
     }
 
     fn exit_event(&self, _thread: usize) -> Option<(EventConsumer, EventNotifier)> {
@@ -137,8 +153,9 @@ impl VhostUserBackend for Backend {
     }
 
     fn stop_vring(&self, queue: u32) -> io::Result<()> {
-        if queue % 2 == 0 {
-            self.receiver().stop(queue as usize / 2);
+        let queue = queue as usize;
+        if queue % 2 == 0 && queue < 2 * self.port.pairs {
+            self.receiver().stop(queue / 2);
         }
         Ok(())
     }
@@ -152,6 +169,7 @@ impl VhostUserBackend for Backend {
     ) -> io::Result<()> {
         if thread == RECEIVE_THREAD {
             let mergeable = self.has(VIRTIO_NET_F_MRG_RXBUF);
+            let vrings = &vrings[..vrings.len().min(self.pairs.load(Ordering::Relaxed))];
             self.receiver().serve(
                 &self.port,
                 &self.memory,
@@ -160,7 +178,14 @@ impl VhostUserBackend for Backend {
             );
             return Ok(());
         }
-        match vrings.get(usize::from(event)) {
+        let event = usize::from(event);
+        match vrings.get(event) {
+            Some(queue) if event == self.port.pairs => {
+                if let Some(pairs) = control::serve(&self.port, &self.memory, queue) {
+                    self.pairs.store(pairs, Ordering::Relaxed);
+                }
+                Ok(())
+            }
             Some(vring) => transmit(&self.port, &self.memory, vring),
             None => Ok(()),
         }

@@ -2,10 +2,14 @@
 //!
 //! ```text
 //!             front end (QEMU)                      this process, for each port
-//!   virtio-net ─┬─ vhost-user-net ──► connection thread of `vhost-user-backend`
+//!   virtio-net ─┬─ vhost-user ──────► connection thread of `vhost-user-backend`
 //!               ├─ transmit queues ─► [transmit] thread ──[ask]──► engine ─► links
 //!               └─ receive queues ◄─ [receive] thread ◄─ inbox ◄── engine ◄─ links
 //! ```
+//!
+//! The front end is QEMU's generic vhost-user device with the identity of virtio-net. QEMU's own
+//! network device enables queues before it has negotiated features, which the crate refuses, and keeps
+//! configuration space and control queue to itself.
 //!
 //! The crate owns rings, memory and kicks: this is a standard device. (The NIC's own attachment is
 //! not: docs/architecture.md.) A port needs no driver of ours and no running NIC.
@@ -16,6 +20,7 @@
 //! one that takes nothing loses what is for it ([`qnic_links::ethernet`]).
 
 mod backend;
+mod control;
 mod header;
 mod receive;
 mod transmit;
@@ -26,6 +31,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use anyhow::{anyhow, Context};
+use qnic_config::MacAddress;
 use qnic_links::ethernet::Inbox;
 use vhost::vhost_user::{Error as Refused, Listener};
 use vhost_user_backend::{Error, VhostUserDaemon};
@@ -45,6 +51,8 @@ type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 pub(crate) struct EthernetPort {
     pub(crate) slot: usize,
     pub(crate) name: String,
+    pub(crate) mac: MacAddress,
+    pub(crate) mtu: u16,
     /// Pairs of queues.
     pub(crate) pairs: usize,
     pub(crate) inbox: Arc<Inbox>,

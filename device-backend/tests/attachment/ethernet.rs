@@ -10,7 +10,7 @@ use qnic_device::{ByteSize, Config, Device, EthernetSettings, MacAddress, NicSet
 use qnic_links::ethernet::PortCounters;
 use rustix::fs::SealFlags;
 use tempfile::TempDir;
-use vhost::vhost_user::message::VhostUserProtocolFeatures;
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserVirtioFeatures};
 use vhost::{VhostBackend, VringConfigData};
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
@@ -89,10 +89,20 @@ impl Port {
         let wanted = features | VERSION_1 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
         assert_eq!(offered & wanted, wanted);
         let protocol = front_end.get_protocol_features().unwrap();
-        let own = VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK;
+        let own = VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIG;
         assert!(protocol.contains(own));
         front_end.set_protocol_features(own).unwrap();
         front_end.set_features(wanted).unwrap();
+        let writable = VhostUserConfigFlags::WRITABLE;
+        let space = front_end.get_config(0, 64, writable, &[0; 64]).unwrap().1;
+        assert_eq!(
+            (&space[..6], space[6]),
+            (&mac(node).0[..], 1),
+            "address, link"
+        );
+        assert_eq!(space[8..12], [1, 0, 0xdc, 5], "pairs of queues, MTU");
         let file = ram_file(RAM_BYTES, SealFlags::SHRINK);
         let table = [region(&file, 0, RAM_BYTES)];
         front_end.set_mem_table(&table).unwrap();

@@ -29,12 +29,19 @@ fn talk(nodes: &VmNodes) -> Result<()> {
     // Several fragments of IP; a name.
     ping(nodes, "-c 3 -W 5 -s 20000")?;
     stream(nodes, LONG)?;
-    links(nodes, &json!({"loss": "5%", "delay": "1ms", "reorder": "5%"}))?;
+    links(
+        nodes,
+        &json!({"loss": "5%", "delay": "1ms", "reorder": "5%"}),
+    )?;
     stream(nodes, SHORT)?;
     links(nodes, &json!({"partition": true}))?;
     let cut = shell(nodes, 0, "ping -c 2 -i 0.2 -W 1 n1 > /dev/null; echo $?")?;
     ensure!(cut.trim() == "1", "a ping through a partition: {cut}");
     nodes.cluster().set_links(&Links::All, None)?;
+    ping(nodes, "-c 3 -W 5")?;
+    // A pause stops the queues of the port, and they go on where they were.
+    nodes.cluster().pause("n1")?;
+    nodes.cluster().resume("n1")?;
     ping(nodes, "-c 3 -W 5")?;
     // The port needs neither driver nor NIC.
     shell(nodes, 1, "rmmod qnic && ! [ -e /dev/qnic0 ]")?;
@@ -64,7 +71,8 @@ fn ping(nodes: &VmNodes, options: &str) -> Result<()> {
 
 /// Node 0 sends bytes to node 1 over TCP, and all of them arrive as they were.
 fn stream(nodes: &VmNodes, bytes: u64) -> Result<()> {
-    let listen = "rm -f /tmp/received; nc -l -p 5000 > /tmp/received & \
+    // Its input stays open: it ends the connection when that ends.
+    let listen = "rm -f /tmp/received; (tail -f /dev/null | nc -l -p 5000 > /tmp/received) & \
                   until netstat -ltn | grep -q ':5000 '; do :; done";
     shell(nodes, 1, listen)?;
     let send = format!(
@@ -75,10 +83,10 @@ fn stream(nodes: &VmNodes, bytes: u64) -> Result<()> {
          echo $before $after | awk '{{ printf \"%d\\n\", ($2 - $1) * 1000 }}'"
     );
     let milliseconds = number(nodes, 0, &send)?;
-    // The listener may still have to write what it has received.
+    // The listener may still have to write what it has received; then it is not needed any more.
     let received = format!(
         "until [ $(stat -c %s /tmp/received) = {bytes} ]; do pidof nc > /dev/null || break; done; \
-         sha256sum < /tmp/received"
+         kill $(pidof nc tail); sha256sum < /tmp/received"
     );
     let (sent, received) = (
         shell(nodes, 0, "sha256sum < /tmp/sent; rm /tmp/sent")?,
