@@ -94,3 +94,33 @@ impl Body for Ethernet {
             }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_has_one_form() {
+        let mut left = Ethernet {
+            needs_checksum: 1,
+            segmentation: Segmentation::Tcp4 as u8,
+            segment_bytes: 1_448.into(),
+            checksum_start: 34.into(),
+            checksum_offset: 16.into(),
+            ..Ethernet::new_zeroed()
+        };
+        let golden = [1, 1, 0xa8, 5, 34, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(left.as_bytes(), golden);
+        assert!(left.is_valid());
+        left.segmentation = Segmentation::None as u8;
+        assert!(!left.is_valid(), "parts of a length, and none");
+        left.segmentation = 2;
+        assert!(!left.is_valid(), "no kind of division");
+        left = Ethernet::new_zeroed();
+        assert!(left.is_valid());
+        left.checksum_start = 1.into();
+        assert!(!left.is_valid(), "a place of no checksum");
+    }
+}

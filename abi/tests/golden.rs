@@ -8,7 +8,6 @@ use qnic_abi::datagram::{
     PostFlags, WithdrawFlags,
 };
 use qnic_abi::directory::{ImportRequest, ImportResponse};
-use qnic_abi::ethernet::{Ethernet, Segmentation};
 use qnic_abi::event::{Event, Kind};
 use qnic_abi::header::Geometry;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
@@ -106,27 +105,6 @@ fn a_compare_and_swap() {
     let golden = "0301000003000201 78563412007f0000 8877665544332211 0403020100000000 \
                   0807060500000000 0400000005003f00 0900000000000000 0000000000000000";
     assert_eq!(hex(command.as_bytes()), golden);
-}
-
-#[test]
-fn an_ethernet_frame() {
-    let mut left = Ethernet {
-        needs_checksum: 1,
-        segmentation: Segmentation::Tcp4 as u8,
-        segment_bytes: 1_448.into(),
-        checksum_start: 34.into(),
-        checksum_offset: 16.into(),
-        ..Default::default()
-    };
-    check(&left, "716e12c10010", "0101a80522001000 0000000000000000");
-    left.segmentation = Segmentation::None as u8;
-    assert!(!left.is_valid(), "parts of a length, and none");
-    left.segmentation = 2;
-    assert!(!left.is_valid(), "no kind of division");
-    left = Ethernet::default();
-    assert!(left.is_valid());
-    left.checksum_start = 1.into();
-    assert!(!left.is_valid(), "a place of no checksum");
 }
 
 #[test]
