@@ -135,7 +135,7 @@ pub(crate) const HOST: &[Case] = cases! { "host":
 
 /// The cases that boot virtual machines; the one that takes longest first, so that others run
 /// beside it.
-pub(crate) const VM: [&[Case]; 13] = [
+pub(crate) const VM: [&[Case]; 14] = [
     vm::REMOTE_MEMORY,
     vm::VOLUMES,
     vm::CASES,

@@ -9,7 +9,6 @@ use super::shell::{no_kernel_complains, number};
 use crate::harness::{cases, Case};
 use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
-use qnic_trials::nodes::Nodes;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     guests_of_both_kernels_talk_over_ip => {
