@@ -76,7 +76,9 @@ impl Receiver {
             let mut taken = 0;
             while let Some(frame) = (taken < WAITING).then(|| port.inbox.take()).flatten() {
                 taken += 1;
+                // The guest has not started the port, or has stopped it.
                 let Some(index) = queue_of(&frame, &enabled) else {
+                    port.inbox.count_overflow();
                     continue;
                 };
                 let waiting = &mut self.0[index].waiting;

@@ -10,7 +10,9 @@ use qnic_device::{ByteSize, Config, Device, EthernetSettings, MacAddress, NicSet
 use qnic_links::ethernet::PortCounters;
 use rustix::fs::SealFlags;
 use tempfile::TempDir;
-use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures,
+};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserVirtioFeatures};
 use vhost::{VhostBackend, VringConfigData};
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
@@ -94,6 +96,8 @@ impl Port {
             | VhostUserProtocolFeatures::CONFIG;
         assert!(protocol.contains(own));
         front_end.set_protocol_features(own).unwrap();
+        // Each request is done when its call returns: what comes before a port has started is lost.
+        front_end.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         front_end.set_features(wanted).unwrap();
         let writable = VhostUserConfigFlags::WRITABLE;
         let space = front_end.get_config(0, 64, writable, &[0; 64]).unwrap().1;
