@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use qnic_abi::ethernet::{Ethernet, Segmentation, ETHERNET_HEADER, MAX_ETHERNET};
+use qnic_abi::wire::Frame;
+use qnic_nic::env::Channel;
 use qnic_nic::testing::SimHost;
 use zerocopy::FromZeros;
 
 use super::engine_tests::engines;
-use super::tests::{fabric, impaired, Lengths, NOW};
+use super::tests::{fabric, impaired, probed, Lengths, NOW};
 use super::*;
 use crate::ethernet::tests::{mac, plain};
 use crate::ethernet::{EthernetFrame, Inbox, PortCounters, Switch};
@@ -182,6 +184,30 @@ fn a_long_segment_crosses_a_lossless_wire_whole_and_others_in_parts() {
     // One frame that is longer than the link carries, and cannot be divided.
     send(&mut lossy, 0, &plain(1, 2, &[0; 5_000]));
     assert_eq!(counters(&lossy, 0).malformed, 1);
+}
+
+#[test]
+fn another_process_gets_parts_and_sends_what_is_its_own() {
+    let (mut fabric, probe) = probed(&[0], &[vec![NodeId(1)]]);
+    let inboxes = with_ports(&mut fabric, &[0, 1]);
+    send(&mut fabric, 0, &segment(60_000));
+    let sent = std::mem::take(&mut probe.lock().unwrap().sent);
+    assert_eq!(sent.len(), 60);
+    for (_, channel, bytes) in &sent {
+        assert_eq!(*channel, Channel::Data);
+        let (frame, bytes) = Frame::from_wire(bytes).unwrap();
+        let part = EthernetFrame::from_wire(&frame, bytes.to_vec()).unwrap();
+        assert_eq!(part.bytes().len(), 54 + 1_000);
+    }
+    let answer = plain(2, 1, b"back");
+    let image = |from, to| {
+        let frame = answer.wire_frame(NodeId(from), NodeId(to));
+        [frame.header(), answer.bytes()].concat()
+    };
+    probe.lock().unwrap().coming = vec![(0, image(1, 0)), (0, image(0, 0)), (0, image(1, 7))];
+    assert!(fabric.receive(NOW));
+    assert_eq!((inboxes[0].take(), inboxes[0].take()), (Some(answer), None));
+    assert_eq!(fabric.misdirected(), 2);
 }
 
 #[test]
