@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::{add_stats, ClusterSpec};
+use qnic_cluster::{add_stats, ClusterSpec, OnOff};
 use serde_json::{json, Value};
 
+use super::ethernet;
 use super::nodes::{kill_device, on_spec};
 use super::silent::{a_stuck_kernel_is_given_up, FAULT_TIMEOUT};
 use crate::harness::{cases, Case};
@@ -38,7 +39,7 @@ impl Guests {
         let keys = HostKeys::new(directory)?;
         let file = directory.join("hosts.toml");
         let mut text = format!(
-            "name = \"hosts\"\n[network]\npeer_timeout = \"5s\"\nfault_timeout = \"{FAULT_TIMEOUT}\"\n"
+            "name = \"hosts\"\nethernet = true\n[network]\npeer_timeout = \"5s\"\nfault_timeout = \"{FAULT_TIMEOUT}\"\n"
         );
         for (host, name) in HOSTS.iter().enumerate() {
             let (address, first) = (ADDRESSES[host], 2 * host);
@@ -101,6 +102,7 @@ fn two_hosts() -> Result<()> {
     let directory = tempfile::tempdir().context("make a directory for the cluster file")?;
     let guests = Guests::boot(&hosts, directory.path())?;
     scenario::demo_across(&guests, "udp", SIZES, 1 << 20).context("the demo")?;
+    ethernet::reach((&guests.0[0], 0, "n0"), (&guests.0[1], 1, "n3")).context("Ethernet")?;
     an_impostor(&guests, &hosts).context("an impostor")?;
     scenario::partition_heals_in_time_and_fails_beyond(&guests, &hosts, 100)
         .context("a partition")?;
@@ -139,11 +141,13 @@ fn two_processes() -> Result<()> {
     spec.name = format!("processes-{}", std::process::id());
     let network = spec.network.as_mut().context("no section [network]")?;
     network.fault_timeout = Some(FAULT_TIMEOUT.parse()?);
+    spec.ethernet = OnOff::on();
     on_spec(&spec, a_device_process_dies)
 }
 
 fn a_device_process_dies(nodes: &VmNodes) -> Result<()> {
     scenario::demo_across(nodes, "shm", SIZES, 1 << 20)?;
+    ethernet::reach((nodes, 0, "n0"), (nodes, 3, "n3")).context("Ethernet")?;
     a_stuck_kernel_is_given_up(nodes, [0, 3], (nodes, 3)).context("a stuck kernel")?;
     let [(left, _), (right, id)] = &nodes.cluster().devices()[..] else {
         bail!("not two device processes: {:?}", nodes.cluster().devices());
