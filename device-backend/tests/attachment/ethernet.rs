@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use super::guest::ring::Ring;
-use super::guest::{ram_file, region, until, QUEUE_SIZE, RAM_BYTES, USER_BASE};
+use super::guest::{ram_file, region, until, QUEUE_SIZE, RAM_BYTES};
 use qnic_abi::NodeId;
 use qnic_device::{ByteSize, Config, Device, EthernetSettings, MacAddress, NicSettings};
 use qnic_links::ethernet::PortCounters;
@@ -14,7 +14,7 @@ use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures,
 };
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserVirtioFeatures};
-use vhost::{VhostBackend, VringConfigData};
+use vhost::VhostBackend;
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
 
 const MERGED: u64 = 1 << 15;
@@ -124,21 +124,11 @@ impl Port {
 
     fn start(&mut self, receive_base: u16) {
         for (index, ring) in [&self.receive, &self.transmit].into_iter().enumerate() {
-            let address = |page: u64| USER_BASE + ring.base + page * 0x1000;
-            let rings = VringConfigData {
-                queue_max_size: QUEUE_SIZE,
-                queue_size: QUEUE_SIZE,
-                flags: 0,
-                desc_table_addr: address(0),
-                avail_ring_addr: address(1),
-                used_ring_addr: address(2),
-                log_addr: None,
-            };
             let front_end = &mut self.front_end;
             front_end.set_vring_num(index, QUEUE_SIZE).unwrap();
             let base = if index == 0 { receive_base } else { 0 };
             front_end.set_vring_base(index, base).unwrap();
-            front_end.set_vring_addr(index, &rings).unwrap();
+            front_end.set_vring_addr(index, &ring.places()).unwrap();
             front_end.set_vring_kick(index, &ring.kick).unwrap();
             front_end.set_vring_call(index, &ring.call).unwrap();
             front_end.set_vring_enable(index, true).unwrap();

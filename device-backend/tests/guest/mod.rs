@@ -37,7 +37,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{
     Frontend, FrontendReqHandler, VhostUserFrontend, VhostUserFrontendReqHandlerMut,
 };
-use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 use vm_memory::{
     Bytes, FileOffset, GuestAddress, GuestMemoryMmap, MmapRegion, VolatileMemory, VolatileSlice,
 };
@@ -53,7 +53,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// Entries of the queues.
 pub(crate) const QUEUE_SIZE: u16 = 16;
 /// Where the front end claims to have the RAM.
-pub(crate) const USER_BASE: u64 = 0x7f00_0000_0000;
+const USER_BASE: u64 = 0x7f00_0000_0000;
 
 const REQUEST: u64 = 0x8000;
 const REPLY: u64 = 0x8800;
@@ -151,20 +151,12 @@ impl Guest {
                     continue;
                 }
             };
-            let address = |page: u64| USER_BASE + ring.base + page * 0x1000;
-            let rings = VringConfigData {
-                queue_max_size: QUEUE_SIZE,
-                queue_size: QUEUE_SIZE,
-                flags: 0,
-                desc_table_addr: address(0),
-                avail_ring_addr: address(1),
-                used_ring_addr: address(2),
-                log_addr: None,
-            };
             self.front_end.set_vring_num(index, QUEUE_SIZE).unwrap();
             let place = places[usize::from(index == EVENT_QUEUE)];
             self.front_end.set_vring_base(index, place).unwrap();
-            self.front_end.set_vring_addr(index, &rings).unwrap();
+            self.front_end
+                .set_vring_addr(index, &ring.places())
+                .unwrap();
             self.front_end.set_vring_kick(index, &ring.kick).unwrap();
             self.front_end.set_vring_call(index, &ring.call).unwrap();
             self.front_end.set_vring_err(index, &ring.error).unwrap();

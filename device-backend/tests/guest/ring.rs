@@ -4,11 +4,12 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use vhost::VringConfigData;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EventFd, EFD_NONBLOCK};
 
-use super::{QUEUE_SIZE, TIMEOUT};
+use super::{QUEUE_SIZE, TIMEOUT, USER_BASE};
 
 /// Flags of a descriptor.
 pub(crate) const NEXT: u16 = 1;
@@ -36,6 +37,20 @@ impl Ring {
             next_descriptor: 0,
             available: 0,
             used: 0,
+        }
+    }
+
+    /// Where the front end has it.
+    pub(crate) fn places(&self) -> VringConfigData {
+        let address = |page: u64| USER_BASE + self.base + page * 0x1000;
+        VringConfigData {
+            queue_max_size: QUEUE_SIZE,
+            queue_size: QUEUE_SIZE,
+            flags: 0,
+            desc_table_addr: address(0),
+            avail_ring_addr: address(1),
+            used_ring_addr: address(2),
+            log_addr: None,
         }
     }
 
