@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{ensure, Context, Result};
+use qnic_abi::ethernet::Ethernet;
+use qnic_abi::wire::Frame;
 use qnic_cluster::{CaptureOptions, DISSECTOR};
 use qnic_images::{Cache, Program, Provisioner, Silent};
 use serde_json::{json, Value};
@@ -296,5 +298,36 @@ pub(crate) fn lossless_links() -> Result<()> {
     let file = wireshark.keep(none)?;
     let others = wireshark.fields(&file, "frame", "frame.number")?;
     ensure!(others.is_empty(), "{} frames of another link", others.len());
+    Ok(())
+}
+
+/// A frame of an Ethernet port is shown as on any Ethernet, under the fields of its link (X17).
+pub(crate) fn wireshark_reads_ethernet() -> Result<()> {
+    let wireshark = Wireshark::find()?;
+    // A request of ARP to all.
+    let mut ethernet = [[0xff; 6], [0x52, 0x54, 0, 0x71, 0, 2]].concat();
+    ethernet.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 0x52, 0x54, 0, 0x71, 0, 2]);
+    ethernet.extend([10, 71, 0, 3, 0, 0, 0, 0, 0, 0, 10, 71, 0, 1]);
+    let mut frame = Frame::new(&Ethernet::default());
+    frame.envelope.source_node = 2.into();
+    frame.envelope.destination_node = 5.into();
+    frame.envelope.payload_length = (ethernet.len() as u16).into();
+    // The link lets it pass, from 2 to 5.
+    let link = [1, 0, 0, 0, 2, 0, 5, 0];
+    let image = [&link, frame.header(), &ethernet].concat();
+    let length = (image.len() as u32).to_le_bytes();
+    // A classic capture: version 2.4, packets of up to 64 KiB, link type USER0.
+    let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    file.extend([0, 0, 1, 0, 147, 0, 0, 0]);
+    file.extend([[0; 4], [0; 4], length, length].concat());
+    file.extend(image);
+    let path = wireshark.directory.path().join("ethernet.pcap");
+    std::fs::write(&path, file).context("write the capture")?;
+    let fields = "qnic.source_node qnic.destination_node eth.src arp.dst.proto_ipv4";
+    let seen = wireshark.fields(&path, "arp", fields)?;
+    ensure!(
+        seen == [["2", "5", "52:54:00:71:00:02", "10.71.0.1"]],
+        "{seen:?}"
+    );
     Ok(())
 }

@@ -35,6 +35,7 @@ pub(crate) const HOST: &[Case] = cases! { "host":
     what_waits_for_a_node_that_is_cut_off_ends: 0 => net::silent_link(),
     a_capture_shows_the_protocol_to_wireshark => capture::wireshark_reads_it(),
     a_capture_of_lossless_links_has_every_frame => capture::lossless_links(),
+    wireshark_shows_what_ethernet_ports_carry => capture::wireshark_reads_ethernet(),
     demo => on(2, |nodes| {
         let sizes = "1,7,96,97,4095,4096,65537,1048576";
         scenario::demo_between(nodes, [0, 1], sizes, 4 << 20)
