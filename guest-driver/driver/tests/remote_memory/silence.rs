@@ -46,16 +46,23 @@ fn a_client_that_stood_still_has_lost_nothing() {
     }
 }
 
-/// A server that stands still for longer than the lease takes that for no silence of its clients.
+/// A server that stands still for longer than the lease takes that for no silence of its clients, also
+/// if nothing of theirs has arrived when it goes on.
 #[test]
 fn a_server_that_stood_still_keeps_its_clients() {
-    let mut cluster = written(15 * SECOND);
-    cluster.world.pause(0, 40 * SECOND);
-    cluster.world.pass(50 * SECOND);
-    assert_eq!(cluster.world.server(0).server.counters().expired, 0);
-    assert_eq!(cluster.server_state(0), ServerState::Live);
-    cluster.read_all();
-    assert_eq!(cluster.failures(), []);
+    for is_cut in [false, true] {
+        let mut cluster = written(15 * SECOND);
+        if is_cut {
+            cluster.world.wire.cut(0, 2);
+        }
+        cluster.world.pause(0, 40 * SECOND);
+        cluster.world.pass(42 * SECOND);
+        cluster.world.wire.heal();
+        cluster.wait("the server", |it| it.server_state(0) == ServerState::Live);
+        assert_eq!(cluster.world.server(0).server.counters().expired, 0);
+        cluster.read_all();
+        assert_eq!(cluster.failures(), [], "cut: {is_cut}");
+    }
 }
 
 /// A cut within the lease costs at most the requests under way: all that was written is there.
