@@ -1,10 +1,11 @@
 //! The device that `vhost-user-backend` serves: its features, and its two threads.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qnic_links::ethernet::Offloads;
+use rustix::fs::SealFlags;
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost::vhost_user::VhostUserVirtioFeatures;
 use vhost_user_backend::{VhostUserBackend, VringRwLock};
@@ -15,6 +16,7 @@ use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU, VIRTIO_NET_F_STATUS,
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+use vm_memory::{GuestAddressSpace, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
     new_event_consumer_and_notifier, EventConsumer, EventFlag, EventNotifier,
@@ -60,6 +62,8 @@ pub(super) struct Backend {
     /// Pairs of queues that the driver uses. Relaxed: a frame that comes meanwhile may be in any.
     pairs: AtomicUsize,
     receiver: Mutex<Receiver>,
+    /// The front end has gone. Relaxed: it orders nothing.
+    ended: AtomicBool,
 }
 
 impl Backend {
@@ -70,7 +74,13 @@ impl Backend {
             memory,
             features: AtomicU64::new(0),
             pairs: AtomicUsize::new(1),
+            ended: AtomicBool::new(false),
         }
+    }
+
+    /// Has its threads end, whatever comes.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
     }
 
     /// The event with which the inbox wakes the receive thread.
@@ -136,9 +146,21 @@ impl VhostUserBackend for Backend {
 
     fn set_event_idx(&self, _enabled: bool) {}
 
-    fn update_memory(&self, _memory: Memory) -> io::Result<()> {
-        // It is the one that this backend has.
-        Ok(())
+    /// The memory is the one that this backend has. A file that can be truncated would kill the process
+    /// (SIGBUS): its front end is refused.
+    fn update_memory(&self, memory: Memory) -> io::Result<()> {
+        let sealed = |region: &GuestRegionMmap| {
+            let file = region.file_offset().map(|offset| offset.file());
+            let seals = file.and_then(|file| rustix::fs::fcntl_get_seals(file).ok());
+            seals.is_some_and(|seals| seals.contains(SealFlags::SHRINK))
+        };
+        match memory.memory().iter().all(sealed) {
+            true => Ok(()),
+            false => Err(io::Error::other(
+                "memory that is not sealed against shrinking: give the guest its RAM by \
+                 -object memory-backend-memfd,share=on",
+            )),
+        }
     }
 
     fn queues_per_thread(&self) -> Vec<u64> {
@@ -175,6 +197,7 @@ impl VhostUserBackend for Backend {
                 &self.memory,
                 vrings,
                 (self.offloads(), mergeable),
+                &self.ended,
             );
             return Ok(());
         }
@@ -186,7 +209,10 @@ impl VhostUserBackend for Backend {
                 }
                 Ok(())
             }
-            Some(vring) => transmit(&self.port, &self.memory, vring),
+            Some(_) => {
+                let queues = &vrings[..vrings.len().min(self.port.pairs)];
+                transmit(&self.port, &self.memory, queues, &self.ended)
+            }
             None => Ok(()),
         }
     }

@@ -29,6 +29,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{anyhow, Context};
 use qnic_config::MacAddress;
@@ -42,6 +43,9 @@ use crate::engine::EngineHandle;
 use crate::stop::Stop;
 use crate::throttle::{throttled, Throttle};
 use backend::Backend;
+
+/// Time until the next attempt to serve a front end after one that failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The memory of a guest, as its front end says at present.
 type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
@@ -66,6 +70,8 @@ pub(crate) fn serve(port: &Arc<EthernetPort>, listener: &UnixListener, stop: &St
         port.inbox.clear();
         if let Err(error) = connection(port, listener, stop) {
             throttled!(port, warn, "the Ethernet port failed: {error}");
+            // If descriptors are lacking, the front end is still there.
+            let _ = stop.wait([], Some(RETRY_INTERVAL));
         }
         stop.unwatch();
         throttled!(port, info, "front end of the Ethernet port gone");
@@ -99,7 +105,10 @@ fn connection(
         Err(error) if error.kind() == ErrorKind::Interrupted => daemon.request_shutdown(),
         watched => watched?,
     }
-    match daemon.wait() {
+    let ended = daemon.wait();
+    // Its threads look at this: a flood of frames, or a guest that goes on, would keep them.
+    backend.end();
+    match ended {
         Err(Error::HandleRequest(Refused::Disconnected | Refused::PartialMessage)) => Ok(()),
         ended => ended.map_err(named),
     }

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use qnic_links::ethernet::{EthernetFrame, Offloads};
 use vhost_user_backend::{VringRwLock, VringState, VringT};
@@ -68,6 +69,7 @@ impl Receiver {
         memory: &Memory,
         vrings: &[VringRwLock<Memory>],
         (offloads, mergeable): (Offloads, bool),
+        ended: &AtomicBool,
     ) {
         let enabled: Vec<_> = (0..vrings.len().min(self.0.len()))
             .filter(|index| is_started(&vrings[*index].get_ref()))
@@ -92,7 +94,7 @@ impl Receiver {
             for index in &enabled {
                 self.0[*index].give(memory, &vrings[*index], mergeable);
             }
-            if taken == 0 {
+            if taken == 0 || ended.load(Ordering::Relaxed) {
                 return;
             }
         }

@@ -35,10 +35,22 @@ pub use offload::{OffloadError, Offloads};
 pub(crate) use switch::{Destinations, Port};
 pub use switch::{PortCounters, Switch};
 
+/// Most parts that a frame is divided into: what one frame costs those that it passes is bounded. A
+/// segment of 64 KiB has so many parts of 256 bytes.
+pub const MAX_PARTS: usize = 256;
+
 /// A frame that is no Ethernet frame, or says something of itself that cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an Ethernet frame")]
 pub struct Malformed;
+
+/// Parts that a frame of so many bytes is divided into, at most.
+pub fn parts(left: &Ethernet, length: usize) -> usize {
+    match left.segment_bytes.get() {
+        0 => 1,
+        bytes => length.div_ceil(bytes.into()),
+    }
+}
 
 /// An Ethernet frame without its check sequence, and what is left to do with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,8 +63,9 @@ impl EthernetFrame {
     /// A frame of a guest.
     ///
     /// # Errors
-    /// Returns [`Malformed`] if it has no header, is longer than [`MAX_ETHERNET`], or `left` names
-    /// places outside of it.
+    /// Returns [`Malformed`] if it has no header, is longer than [`MAX_ETHERNET`], has more than
+    /// [`MAX_PARTS`] parts, or goes to a group and is to be divided; or if `left` names places outside
+    /// of it.
     pub fn new(left: Ethernet, bytes: Vec<u8>) -> Result<Self, Malformed> {
         let checksum =
             usize::from(left.checksum_start.get()) + usize::from(left.checksum_offset.get());
@@ -60,7 +73,12 @@ impl EthernetFrame {
             || (usize::from(left.checksum_start.get()) >= ETHERNET_HEADER
                 && checksum + 2 <= bytes.len());
         let is_long_enough = (ETHERNET_HEADER..=MAX_ETHERNET).contains(&bytes.len());
-        match is_long_enough && is_inside && qnic_abi::wire::Body::is_valid(&left) {
+        // No TCP goes to a group.
+        let divides = left.segment_bytes.get() != 0;
+        let is_bounded = parts(&left, bytes.len()) <= MAX_PARTS
+            && !(divides && bytes.first().is_some_and(|byte| byte & 1 == 1));
+        let is_valid = qnic_abi::wire::Body::is_valid(&left);
+        match is_long_enough && is_inside && is_bounded && is_valid {
             true => Ok(EthernetFrame { left, bytes }),
             false => Err(Malformed),
         }
@@ -147,6 +165,19 @@ pub(crate) mod tests {
             left.checksum_offset = offset.into();
             EthernetFrame::new(left, vec![0; 60]).is_ok()
         };
+        let divided = |bytes: u16, first: u8| {
+            let mut left = nothing;
+            left.needs_checksum = 1;
+            left.checksum_start = 14.into();
+            left.segmentation = Segmentation::Tcp4 as u8;
+            left.segment_bytes = bytes.into();
+            let mut frame = vec![0; 60_000];
+            frame[0] = first;
+            EthernetFrame::new(left, frame).is_ok()
+        };
+        assert!(divided(235, 0));
+        assert!(!divided(234, 0), "257 parts");
+        assert!(!divided(1_000, 1), "to a group");
         assert!(missing(14, 44), "the last two bytes");
         assert!(!missing(14, 45));
         assert!(!missing(13, 10), "in the header");
@@ -160,7 +191,7 @@ pub(crate) mod tests {
         left.checksum_start = 20.into();
         left.segmentation = Segmentation::Tcp6 as u8;
         left.segment_bytes = 1_000.into();
-        let frame = EthernetFrame::new(left, vec![7; 100]).unwrap();
+        let frame = EthernetFrame::new(left, vec![6; 100]).unwrap();
         let wire = frame.wire_frame(NodeId(3), NodeId(4));
         assert_eq!(
             EthernetFrame::from_wire(&wire, frame.bytes.clone()),

@@ -308,7 +308,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_divided_segment_is_what_tcp_would_have_sent(
-            is_v4: bool, tag: bool, options in 0usize..=10, size in 1u16..3_000,
+            is_v4: bool, tag: bool, options in 0usize..=10, size in 100u16..3_000,
             data in prop::collection::vec(any::<u8>(), 0..20_000),
         ) {
             let frames = finished(segment(is_v4, tag, options, &data, size), Offloads::NONE);
