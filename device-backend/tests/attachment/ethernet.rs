@@ -295,6 +295,30 @@ fn broken_queues_hurt_their_own_guest_alone() {
     assert_eq!(again.receive(2_048).1, hello);
 }
 
+/// Truncating it would kill the process.
+#[test]
+fn memory_that_can_shrink_ends_its_own_connection_alone() {
+    let lab = Lab::new(2);
+    let mut other = Port::connect(&lab, 1, MERGED);
+    let stream = UnixStream::connect(lab.socket(0)).unwrap();
+    let mut front_end = Frontend::from_stream(stream, 2);
+    front_end.set_owner().unwrap();
+    front_end.get_features().unwrap();
+    front_end.get_protocol_features().unwrap();
+    let acknowledged = VhostUserProtocolFeatures::REPLY_ACK;
+    front_end.set_protocol_features(acknowledged).unwrap();
+    front_end.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+    let file = ram_file(RAM_BYTES, SealFlags::empty());
+    let refused = front_end.set_mem_table(&[region(&file, 0, RAM_BYTES)]);
+    assert!(refused.is_err());
+    drop(front_end);
+    let mut next = Port::connect(&lab, 0, MERGED);
+    next.offer(1, 2_048);
+    let hello = frame(1, 0, b"welcome");
+    other.send(NOTHING, &hello);
+    assert_eq!(next.receive(2_048).1, hello);
+}
+
 #[test]
 fn a_device_ends_while_front_ends_are_connected() {
     let mut lab = Lab::new(2);
