@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`lab`] | `bench`, `sim`, `fuzz` | `qnic-lab` |
 //! | [`watch`] | `top`, `trace` | `qnic-watch` |
+//! | [`join`] | `forward`, `ssh` | `qnic-join` |
 //! | [`suite`] | `test` | `qnic-tests` |
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ mod demo;
 mod doctor;
 mod down;
 mod exec;
+pub mod join;
 mod keys;
 pub mod lab;
 mod logs;
@@ -98,6 +100,10 @@ commands! {
     Run(run::Options) => run::run;
     /// Form parallel machines of nodes, and run programs on them
     Machine(machine::Options) => machine::run;
+    /// Reach TCP ports of guests from this machine
+    Forward(join::forward::Options) => |_| join::start();
+    /// Start a secure shell on a node that has a server for it
+    Ssh(join::ssh::Options) => |_| join::start();
     /// Copy files into and out of nodes
     Cp(cp::Options) => cp::run;
     /// Show what a node's console, its QEMU and the device process have logged

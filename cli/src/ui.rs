@@ -63,8 +63,8 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
 }
 
 /// The option that names a cluster.
-#[derive(Args)]
-pub(crate) struct ClusterOption {
+#[derive(Args, Debug)]
+pub struct ClusterOption {
     /// The cluster; needed if several run
     #[arg(long, short)]
     cluster: Option<String>,
@@ -72,7 +72,10 @@ pub(crate) struct ClusterOption {
 
 impl ClusterOption {
     /// The cluster that is meant. Its waits end when `cancel` is pulled.
-    pub(crate) fn find(&self, cancel: Option<&Cancel>) -> anyhow::Result<Cluster> {
+    ///
+    /// # Errors
+    /// As [`Cluster::find`].
+    pub fn find(&self, cancel: Option<&Cancel>) -> anyhow::Result<Cluster> {
         find(self.cluster.as_deref(), cancel)
     }
 }

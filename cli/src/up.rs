@@ -24,13 +24,14 @@ Examples:
 A cluster file:
   name = \"pair\"             # a-z, 0-9, \"-\"
   accel = \"auto\"            # or \"kvm\", \"tcg\"
-  ethernet = false          # true: nodes with a NIC have an Ethernet port, too; { mtu = 4078 }
+  ethernet = true           # false: nodes have no Ethernet port; or { mtu = 4078 }
   [[node]]
   name = \"a\"
   memory = \"256MiB\"
   cpus = 1
   kernel = \"stable\"         # or \"backports\"
   nic = true                # false: a plain guest
+  outside = false           # true: it reaches the networks of this machine, and 10.0.2.2 is this machine
   ethernet = true           # or false, or { mac = \"52:54:00:71:00:07\", ip = \"10.71.0.7\" }
   swap = \"512MiB\"           # a disk with serial \"swap\", on which the guest swaps
   disk = \"1GiB\"             # a blank disk with serial \"disk\"

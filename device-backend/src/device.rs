@@ -13,7 +13,7 @@ use qnic_config::{
     Config, ConfigError, MetricsSettings, NetworkSettings, NicSettings, ProcessSettings,
     UdpSettings,
 };
-use qnic_links::ethernet::{Inbox, Switch};
+use qnic_links::ethernet::{Hosts, Inbox, Lease, Switch};
 use qnic_links::{
     siblings, Carrier, Fabric, NetworkPlan, PrivateKey, ShmCarrier, ShmPeer, UdpCarrier,
     UdpIdentity, UdpPeer,
@@ -88,7 +88,7 @@ impl Device {
         }
         let sockets = config.nics.iter().map(|nic| Socket::bind(&nic.socket));
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
-        let ports = add_ports(config, &mut fabrics, &engines)?;
+        let (ports, hosts) = add_ports(config, &mut fabrics, &engines)?;
         let metrics = config.metrics.as_ref();
         let metrics = metrics.map(MetricsSockets::bind).transpose()?;
 
@@ -110,6 +110,12 @@ impl Device {
             let (port, name) = (Arc::new(port), "ethernet");
             device.serve(name, socket, move |socket, stop| {
                 ethernet::serve(&port, socket.listener(), stop);
+            })?;
+        }
+        if let Some((socket, hosts)) = hosts {
+            let engines = device.engines.clone();
+            device.serve("ethernet-host", socket, move |socket, stop| {
+                ethernet::host::serve(&hosts, &engines, socket.listener(), stop);
             })?;
         }
         if let Some(sockets) = metrics {
@@ -308,12 +314,16 @@ fn engine_count(config: &Config) -> usize {
         .count(config.nics.len(), processors, alone)
 }
 
-/// The Ethernet ports of the network: their addresses, and those of this process with their sockets.
+/// Where programs of the host join.
+type HostSocket = Option<(Socket, Arc<Hosts>)>;
+
+/// The Ethernet ports of the network: their addresses, and those of this process with their sockets; and
+/// the socket for the host.
 fn add_ports(
     config: &Config,
     fabrics: &mut [Fabric<Node>],
     engines: &Engines,
-) -> Result<Vec<(EthernetPort, Socket)>> {
+) -> Result<(Vec<(EthernetPort, Socket)>, HostSocket)> {
     let addresses = config.ethernet.iter().map(|port| (port.mac, port.node));
     let switch = Switch::new(addresses);
     for fabric in &mut *fabrics {
@@ -328,10 +338,16 @@ fn add_ports(
         };
         let inbox = Arc::new(Inbox::new().context(REFUSED)?);
         let (engine, slot) = (index % fabrics.len(), index / fabrics.len());
-        fabrics[engine].add_port(slot, inbox.clone());
+        let name = &config.nics[index].name;
+        let lease = settings.ip.map(|ip| Lease {
+            ip,
+            mtu: settings.mtu,
+            name: name.clone(),
+        });
+        fabrics[engine].add_port(slot, inbox.clone(), lease);
         let port = EthernetPort {
             slot,
-            name: config.nics[index].name.clone(),
+            name: name.clone(),
             mac: settings.mac,
             mtu: settings.mtu,
             pairs: settings.queues.into(),
@@ -341,7 +357,9 @@ fn add_ports(
         };
         ports.push((port, Socket::bind(socket)?));
     }
-    Ok(ports)
+    let host = config.ethernet_host.as_deref();
+    let host = host.map(Socket::bind_messages).transpose()?;
+    Ok((ports, host.map(|socket| (socket, switch.hosts().clone()))))
 }
 
 /// Bounds of the NICs.

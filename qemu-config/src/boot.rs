@@ -110,7 +110,7 @@ fn boot_here(
     let dir = owned.dir.clone();
     start_devices(device.as_deref(), spec, options, &mut owned)?;
     let nodes = nodes_of(spec, &dir, Some(&programs), options.cancel.as_ref());
-    if spec.has_nics() {
+    if spec.needs_device() {
         let dies_with_us = options.mode == Mode::Attached;
         let keeper = start_log_keeper(&log_keeper, spec, &nodes, &owned, dies_with_us)?;
         owned.children.push(keeper);
@@ -252,7 +252,7 @@ fn start_log_keeper(
         let node = &node.dir;
         command.args([node.console(), node.ready(), node.qemu_log()]);
     }
-    if spec.has_nics() {
+    if spec.needs_device() {
         let processes = spec.device_processes().into_iter();
         command.args(processes.map(|process| dir.device(process).log()));
     }

@@ -361,7 +361,7 @@ impl Cluster {
     pub fn pause(&self, node: &str) -> Result<()> {
         let guest = self.node(node)?;
         let nics = self.spec.nics().into_iter();
-        for nic in nics.filter(|nic| nic.node.name == node) {
+        for nic in nics.filter(|nic| nic.node.name == node && nic.node.nic) {
             let request = json!({ "cmd": "expect_pause", "node": nic.number });
             self.ask(self.spec.process_of(&nic.address()), &request)?;
         }

@@ -44,9 +44,18 @@ impl ClusterSpec {
                     Some(self.device_network((spec, network), one_of_several, &socket))
                 }
             },
+            ethernet_host: self.host_socket(dir, process),
             ethernet: self.ethernet_settings(dir, process),
             ..Config::new(nics.collect())
         }
+    }
+
+    /// Where programs of the host join the Ethernet of a device process, if it has ports.
+    fn host_socket(&self, dir: &ClusterDir, process: Option<&str>) -> Option<PathBuf> {
+        let numbered = self.numbered().map(|(node, _)| &node.name);
+        let mut with_ports = numbered.filter(|name| self.ethernet_port(name).is_some());
+        let is_here = |name: &String| self.process_of(name) == process;
+        with_ports.any(is_here).then(|| dir.device(process).host())
     }
 
     /// The Ethernet ports of the network of a device process; its own ones have sockets.
@@ -59,6 +68,7 @@ impl ClusterSpec {
             if let Some(nic) = own.iter().find(|nic| nic.node.name == port.node) {
                 settings.socket = Some(dir.node(&port.node).ethernet());
                 settings.queues = nic.node.ethernet_queues();
+                settings.ip = Some(port.addresses.ip);
             }
             settings
         });
@@ -171,12 +181,14 @@ mod tests {
         (read, dir.path().to_owned())
     }
 
-    const PLAIN: &str = "[[node]]\nname = \"a\"\n[[node]]\nname = \"plain\"\nnic = false\n\
+    const PLAIN: &str =
+        "[[node]]\nname = \"a\"\n[[node]]\nname = \"plain\"\nnic = false\nethernet = false\n\
                          [[node]]\nname = \"b\"\nmemory = \"1GiB\"\n";
 
     #[test]
     fn only_nodes_with_a_nic_are_configured_and_keep_their_numbers() {
-        let (config, dir) = handed_over(&format!("name = \"c\"\n{PLAIN}"), None, None);
+        let text = format!("name = \"c\"\nethernet = false\n{PLAIN}");
+        let (config, dir) = handed_over(&text, None, None);
         let nic = |name: &str, node, mib| {
             let socket = dir.join(format!("nodes/{name}/nic.sock"));
             NicSettings::new(name, NodeId(node), socket, qnic_config::ByteSize::mib(mib))
@@ -292,9 +304,11 @@ mod tests {
         let own = EthernetSettings {
             socket: Some(dir.join("nodes/b/eth.sock")),
             queues: 2,
+            ip: "10.71.0.3".parse().ok(),
             ..port(2)
         };
         assert_eq!(config.ethernet, [port(0), own]);
+        assert_eq!(config.ethernet_host, Some(dir.join("device-right.host")));
         let alone =
             format!("name = \"c\"\nethernet = true\nnetwork = {{ lossless = true }}\n{PLAIN}");
         let (config, _) = handed_over(&alone, None, None);

@@ -157,6 +157,8 @@ impl DeviceFiles {
         calls = "shm";
         /// Where Prometheus finds its metrics.
         http = "http";
+        /// Where programs of the host join its Ethernet.
+        host = "host";
     }
 }
 

@@ -42,6 +42,7 @@ mod dirs;
 mod emulated_clock;
 mod ending;
 mod error;
+mod ethernet_host;
 mod follow;
 mod fresh;
 mod guest_command;
@@ -85,14 +86,15 @@ pub use boot_options::BootOptions;
 pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::Cluster;
 pub use config::{
-    AccelChoice, ClusterSpec, DeviceSpec, EthernetPort, EthernetSpec, FileSpec, HostSpec,
-    InterfaceAddress, LinkSpec, NetworkSpec, NicSpec, NodeSpec, NotAnInterfaceAddress, OnOff,
-    PortSpec, ProcessSpec, RemoteMemorySpec, RepeatSpec, ScheduleSpec, Step, StepChange, MAX_NAME,
+    AccelChoice, ClusterSpec, DeviceSpec, EthernetPort, EthernetSpec, FileSpec, HostSpec, LinkSpec,
+    NetworkSpec, NicSpec, NodeSpec, OnOff, PortSpec, ProcessSpec, RemoteMemorySpec, RepeatSpec,
+    ScheduleSpec, Step, StepChange, MAX_NAME,
 };
 pub use copy::Count;
 pub use descendants::{adopt_orphans, end_descendants, end_tree};
 pub use device::{add_stats, ask as ask_device};
 pub use error::{Error, Result};
+pub use ethernet_host::HostEthernet;
 pub use guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
 pub use guest_process::{GuestInput, GuestProcess};
 pub use limits::{COMMAND_SLOTS, MAX_MACHINES, MAX_RANKS};
@@ -115,7 +117,9 @@ pub use programs::{
 pub use provision::available_memory;
 pub use qnic_config::plan::units::{Probability, Rate, Span};
 pub use qnic_config::plan::{ImpairmentChange, Impairments, Shape};
-pub use qnic_config::{ByteSize, ConfigError, Engines, MacAddress};
+pub use qnic_config::{
+    ByteSize, ConfigError, Engines, InterfaceAddress, MacAddress, NotAnInterfaceAddress,
+};
 pub use qnic_images::{Progress, Silent};
 pub use schedule::Taken;
 pub use spawn::spawn_bound;

@@ -169,7 +169,7 @@ fn programs_for(
     let mut wanted = vec![programs::EXEC];
     wanted.extend(app);
     wanted.push(programs::LOG_KEEPER);
-    wanted.extend(spec.has_nics().then_some(programs::DEVICE));
+    wanted.extend(spec.needs_device().then_some(programs::DEVICE));
     let compiles = || progress.part("programs", "cargo builds them");
     let mut paths = programs::provide(&wanted, cancels, &compiles)?.into_iter();
     progress.part("programs", "there");

@@ -30,7 +30,10 @@ const _: () = assert!(
 
 /// PCI slot of the Ethernet port; images/guest/boot knows it.
 const ETHERNET_SLOT: usize = 0x18;
-const _: () = assert!(FIRST_NIC_SLOT + MAX_NICS <= ETHERNET_SLOT && ETHERNET_SLOT < 0x1f);
+const _: () = assert!(FIRST_NIC_SLOT + MAX_NICS <= ETHERNET_SLOT && OUTSIDE_SLOT < 0x1f);
+
+/// PCI slot of the way out; images/guest/boot knows it.
+const OUTSIDE_SLOT: usize = ETHERNET_SLOT + 1;
 
 /// Name of the file with lines of `/etc/hosts`; images/guest/boot knows it.
 const HOSTS_FILE: &str = "opt/org.qnic/hosts";
@@ -84,6 +87,7 @@ pub(crate) fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     disks(&mut line, machine);
     nics(&mut line, machine);
     ethernet(&mut line, machine);
+    outside(&mut line, machine.node);
     line.0
         .extend(machine.node.qemu_args.iter().map(OsString::from));
     line.0
@@ -245,6 +249,16 @@ fn ethernet(line: &mut Line, machine: &Machine<'_>) {
     ));
     let name = format!("name={HOSTS_FILE},file=");
     line.path("-fw_cfg", &name, &dir.hosts(), "");
+}
+
+/// A way to the networks of this machine, beside those of the cluster. The guest finds it by its slot.
+fn outside(line: &mut Line, node: &NodeSpec) {
+    if node.outside {
+        line.plain("-netdev", "user,id=outside,ipv6=off");
+        line.device(&format!(
+            "virtio-net-pci,netdev=outside,romfile=,addr={OUTSIDE_SLOT:#x}"
+        ));
+    }
 }
 
 #[derive(Default)]
@@ -413,6 +427,16 @@ mod tests {
         let both = " qnic.eth=10.71.0.1/16 qnic.mtu=4078";
         check(2, 4078, both, 5);
         check(64, 4078, both, 9);
+    }
+
+    #[test]
+    fn a_way_out_is_a_device_of_its_own() {
+        let mut node = NodeSpec::new("a");
+        let without = line_of(&node, Accel::Kvm).join(" ");
+        node.outside = true;
+        let end = " -netdev user,id=outside,ipv6=off \
+                   -device virtio-net-pci,netdev=outside,romfile=,addr=0x19";
+        assert_eq!(line_of(&node, Accel::Kvm).join(" "), without + end);
     }
 
     #[test]

@@ -247,14 +247,19 @@ mod tests {
         let test = TestDir::new();
         let (dir, lock) = test.create(Mode::Detached).unwrap();
         let manifest = dir.read_manifest().unwrap();
-        assert!(!dir.node("a").hosts().exists());
+        let hosts = fs::read_to_string(dir.node("a").hosts()).unwrap();
+        assert_eq!(hosts, "10.71.0.1 a\n");
         drop(lock);
         test.runtime.remove("c").unwrap();
         let mut spec = TestDir::spec().with(crate::NodeSpec::new("b"));
-        spec.ethernet = crate::OnOff::on();
-        let (dir, _lock) = test.runtime.create(&spec, &manifest).unwrap();
+        let (dir, lock) = test.runtime.create(&spec, &manifest).unwrap();
         let hosts = fs::read_to_string(dir.node("b").hosts()).unwrap();
         assert_eq!(hosts, "10.71.0.1 a\n10.71.0.2 b\n");
+        drop(lock);
+        test.runtime.remove("c").unwrap();
+        spec.ethernet = crate::OnOff::Off;
+        let (dir, _lock) = test.runtime.create(&spec, &manifest).unwrap();
+        assert!(!dir.node("a").hosts().exists());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use qnic_cluster::{
     qmp, BootOptions, ByteSize, Cluster, ClusterSpec, Error, GuestCommand, GuestEvent, GuestExit,
-    Mode, Node, NodeSpec, NodeState, Runtime,
+    Mode, Node, NodeSpec, NodeState, OnOff, Runtime,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -30,7 +30,13 @@ fn plain(name: &str) -> NodeSpec {
 fn pair() -> ClusterSpec {
     let mut first = plain("a");
     first.swap = Some(ByteSize::mib(64));
-    ClusterSpec::new("pair").with(first).with(plain("b"))
+    without_ports(ClusterSpec::new("pair").with(first).with(plain("b")))
+}
+
+/// These guests need no device process.
+fn without_ports(mut spec: ClusterSpec) -> ClusterSpec {
+    spec.ethernet = OnOff::Off;
+    spec
 }
 
 fn text_of(node: &Node, script: &str) -> String {
@@ -175,7 +181,7 @@ fn the_logs_of_a_guest_stay_small() {
     const WRITTEN: u64 = 48 << 20;
     const MOST: u64 = 8 << 20;
     let dir = tempfile::tempdir().unwrap();
-    let spec = ClusterSpec::new("loud").with(plain("a"));
+    let spec = without_ports(ClusterSpec::new("loud").with(plain("a")));
     let cluster = Cluster::boot(&spec, &options(&dir, Mode::Attached)).unwrap();
     let a = cluster.node("a").unwrap();
     text_of(a, "echo first > /dev/ttyS0");
@@ -201,7 +207,7 @@ fn the_logs_of_a_guest_stay_small() {
 fn a_detached_cluster_is_found_again_and_taken_down() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(&dir, Mode::Detached);
-    let spec = ClusterSpec::new("one").with(plain("a"));
+    let spec = without_ports(ClusterSpec::new("one").with(plain("a")));
     drop(Cluster::boot(&spec, &options).unwrap());
     let runtime = &options.runtime;
     assert!(matches!(

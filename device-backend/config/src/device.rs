@@ -70,6 +70,9 @@ pub struct Config {
     /// The Ethernet ports of the network, also those of other processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ethernet: Vec<EthernetSettings>,
+    /// The socket on which programs of the host join the Ethernet of this process, if they can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ethernet_host: Option<PathBuf>,
 }
 
 /// One NIC.
@@ -285,6 +288,7 @@ impl Config {
             metrics: None,
             network: None,
             ethernet: Vec::new(),
+            ethernet_host: None,
         }
     }
 
@@ -354,6 +358,9 @@ impl Config {
         let own = self.own_nodes().collect();
         let remote = self.network.iter().flat_map(NetworkSettings::remote_nodes);
         ethernet::check(&self.ethernet, &own, &remote.collect(), &mut seen)?;
+        if let Some(socket) = &self.ethernet_host {
+            seen.socket(socket, "ethernet_host")?;
+        }
         match &self.network {
             Some(network) => network.check(self.own_nodes(), seen),
             None => Ok(()),

@@ -7,7 +7,12 @@
 //! socket = "/run/qnic/a.eth.sock"   # vhost-user; left out: the port is in another process
 //! queues = 1                        # optional: pairs of queues, 1 to 16
 //! mtu = 1500                        # optional: 576 to 4078, the same for all
+//! ip = "10.71.0.1/16"               # optional: what its guest is given if it asks by DHCP
 //! ```
+//!
+//! `ethernet_host = "/run/qnic/host.sock"`, in front of all tables, lets programs of the host join the
+//! ports of this process. Each connection (SOCK_SEQPACKET) is one program: the first message, of 6 bytes,
+//! is the MAC address that it has been given; each other one, in either direction, is one frame.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::{add, require, Seen, Unique};
 use crate::node_number::NodeNumber;
-use crate::{ConfigError, MacAddress};
+use crate::{ConfigError, InterfaceAddress, MacAddress};
 
 /// Most pairs of queues of an Ethernet port.
 pub const MAX_ETHERNET_QUEUES: u16 = 16;
@@ -49,6 +54,9 @@ pub struct EthernetSettings {
     /// Largest packet of its frames, in bytes.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
+    /// What its guest is given if it asks by DHCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ip: Option<InterfaceAddress>,
 }
 
 const fn default_queues() -> u16 {
@@ -75,7 +83,9 @@ pub fn check_mtu(mtu: u16, key: &str) -> Result<(), ConfigError> {
 pub fn check_mac(mac: MacAddress, key: &str) -> Result<(), ConfigError> {
     let message =
         format!("expected the address of one port: not zero, and an even first byte, found {mac}");
-    require(mac.is_unicast(), key, message)
+    require(mac.is_unicast(), key, message)?;
+    let message = format!("expected an address that is not reserved for the host, found {mac}");
+    require(mac.host_number().is_none(), key, message)
 }
 
 impl EthernetSettings {
@@ -87,6 +97,7 @@ impl EthernetSettings {
             socket: None,
             queues: default_queues(),
             mtu: default_mtu(),
+            ip: None,
         }
     }
 }
@@ -189,6 +200,7 @@ mod tests {
             :02" => :00" | 20 | ethernet[1].mac: the address 52:54:00:71:00:00 is used already by ethernet[0].mac
             :02" => " | 20 | ethernet[1].mac: expected a MAC address such as
             "52:54:00:71:00:00" => "00:00:00:00:00:00" | 16 | ethernet[0].mac: expected the address of one port
+            "52:54:00:71:00:00" => "52:54:00:70:00:00" | 16 | ethernet[0].mac: expected an address that is not reserved for the host
             "52:54:00:71:00:00" => "01:00:5e:00:00:01" | 16 | ethernet[0].mac: expected the address of one port
             mac = "52:54:00:71:00:00"\n => | 14 | missing field `mac`
             socket = "/tmp/a.eth"\n => | 14 | ethernet[0].socket: needed

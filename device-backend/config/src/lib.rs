@@ -18,6 +18,7 @@ mod engines;
 mod error;
 mod ethernet;
 mod file;
+mod interface;
 mod mac;
 mod network;
 mod node_number;
@@ -35,7 +36,8 @@ pub use ethernet::{
     check_mac, check_mtu, EthernetSettings, DEFAULT_MTU, MAX_ETHERNET_QUEUES, MAX_MTU, MIN_MTU,
 };
 pub use file::parse;
-pub use mac::{MacAddress, NotAMacAddress};
+pub use interface::{InterfaceAddress, NotAnInterfaceAddress};
+pub use mac::{MacAddress, NotAMacAddress, MAX_HOST_PORTS};
 pub use network::{
     arrange, check_link, check_timeouts, index_of, topology, LinkSettings, NetworkSettings,
     ProcessSettings, ShmSettings, UdpSettings,

@@ -14,7 +14,25 @@ pub struct MacAddress(pub [u8; 6]);
 #[error("expected a MAC address such as \"52:54:00:71:00:00\", found \"{0}\"")]
 pub struct NotAMacAddress(pub String);
 
+/// Programs of the host that one device process has on its Ethernet, at most.
+pub const MAX_HOST_PORTS: u8 = 64;
+
+/// The first bytes of their addresses: QEMU's prefix, and no node's.
+const HOST: [u8; 5] = [0x52, 0x54, 0x00, 0x70, 0x00];
+
 impl MacAddress {
+    /// The address of the program of the host with this number.
+    pub const fn of_host(number: u8) -> Self {
+        let [a, b, c, d, e] = HOST;
+        Self([a, b, c, d, e, number])
+    }
+
+    /// The number of the program of the host that has this address.
+    pub fn host_number(self) -> Option<u8> {
+        let [start @ .., number] = self.0;
+        (start == HOST).then_some(number)
+    }
+
     /// Returns true if it is the address of one port: not of a group of them, and not zero.
     pub const fn is_unicast(self) -> bool {
         let [a, b, c, d, e, f] = self.0;

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, ensure, Result};
 use qnic_config::MAX_SOCKET_PATH;
+use rustix::net::{
+    bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
+};
 
 use crate::identity::FileIdentity;
 
@@ -21,6 +24,21 @@ pub(crate) struct Socket {
 impl Socket {
     /// Listens on `path`. A socket that a dead process left there is replaced.
     pub(crate) fn bind(path: &Path) -> Result<Self> {
+        Self::bind_with(path, |path| UnixListener::bind(path))
+    }
+
+    /// The same for a socket that keeps the bounds of messages (SOCK_SEQPACKET).
+    pub(crate) fn bind_messages(path: &Path) -> Result<Self> {
+        Self::bind_with(path, |path| {
+            let flags = SocketFlags::CLOEXEC;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            bind(&socket, &SocketAddrUnix::new(path)?)?;
+            listen(&socket, 16)?;
+            Ok(socket.into())
+        })
+    }
+
+    fn bind_with(path: &Path, listen: impl Fn(&Path) -> io::Result<UnixListener>) -> Result<Self> {
         let bytes = path.as_os_str().len();
         ensure!(
             bytes <= MAX_SOCKET_PATH,
@@ -28,10 +46,10 @@ impl Socket {
              directory",
             path.display()
         );
-        let listener = match UnixListener::bind(path) {
+        let listener = match listen(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 remove_stale(path)?;
-                UnixListener::bind(path)
+                listen(path)
             }
             result => result,
         };

@@ -12,6 +12,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use qnic_links::ethernet::EthernetFrame;
 use qnic_links::{LinkChange, LinkError, LinkSet, Tap, TapId};
 use qnic_nic::trace::{Record, Taken};
 use qnic_nic::{Table, TableKind, Time};
@@ -48,6 +49,13 @@ impl Engines {
         let engines = self.0.iter();
         let answers = engines.map(|engine| engine.ask(work.clone()));
         answers.collect()
+    }
+
+    /// As [`Engine::receive_from_host`].
+    pub(crate) fn receive_from_host(&self, frames: Vec<EthernetFrame>) -> Result<(), EngineGone> {
+        let frames = Arc::new(frames);
+        self.ask_each(move |engine| engine.receive_from_host(&frames))?;
+        Ok(())
     }
 
     /// As [`Engine::expect_pause`].

@@ -54,6 +54,7 @@ use std::time::{Duration, Instant};
 
 use qnic_abi::ethernet::Ethernet;
 use qnic_abi::NodeId;
+use qnic_links::ethernet::EthernetFrame;
 use qnic_links::{Fabric, LinkChange, LinkError, LinkSet, Tap, TapId};
 use qnic_nic::{Progress, Table, TableKind, Time};
 
@@ -267,6 +268,13 @@ impl Engine {
         let now = self.now();
         for (left, bytes) in frames {
             self.fabric.send_ethernet(slot, now, left, bytes);
+        }
+    }
+
+    /// Gives Ethernet frames of a program of the host to the ports here that they are for.
+    pub(crate) fn receive_from_host(&mut self, frames: &[EthernetFrame]) {
+        for frame in frames {
+            self.fabric.receive_from_host(frame);
         }
     }
 

@@ -204,9 +204,7 @@ impl VhostUserBackend for Backend {
         let event = usize::from(event);
         match vrings.get(event) {
             Some(queue) if event == self.port.pairs => {
-                if let Some(pairs) = control::serve(&self.port, &self.memory, queue) {
-                    self.pairs.store(pairs, Ordering::Relaxed);
-                }
+                control::serve(&self.port, &self.memory, queue, &self.pairs);
                 Ok(())
             }
             Some(_) => {

@@ -2,6 +2,7 @@
 //! port has the other.
 
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use vhost_user_backend::{VringRwLock, VringT};
 use virtio_bindings::virtio_net::{
@@ -40,18 +41,18 @@ pub(super) fn config_space(port: &EthernetPort, offset: u32, size: u32) -> Vec<u
     bytes.skip(offset as usize).take(size as usize).collect()
 }
 
-/// Answers the commands of a driver. Returns how many pairs of queues it uses from now on, if it says so.
+/// Answers the commands of a driver. `in_use` is how many pairs of queues it uses, before it has the answer.
 pub(super) fn serve(
     port: &EthernetPort,
     memory: &Memory,
     vring: &VringRwLock<Memory>,
-) -> Option<usize> {
+    in_use: &AtomicUsize,
+) {
     let memory = memory.memory();
     let mut state = vring.get_mut();
     if !state.is_enabled() || !state.get_queue().ready() {
-        return None;
+        return;
     }
-    let mut pairs = None;
     for _ in 0..MOST {
         let queue = state.get_queue_mut();
         let Some(chain) = queue.pop_descriptor_chain(memory.clone()) else {
@@ -60,10 +61,12 @@ pub(super) fn serve(
         let head = chain.head_index();
         let wanted = wanted_pairs(&memory, &chain).filter(|it| (1..=port.pairs).contains(it));
         let answer = match wanted {
-            Some(_) => VIRTIO_NET_OK,
+            Some(pairs) => {
+                in_use.store(pairs, Ordering::Relaxed);
+                VIRTIO_NET_OK
+            }
             None => VIRTIO_NET_ERR,
         };
-        pairs = wanted.or(pairs);
         let written = match chain.writer(&memory) {
             Ok(mut writer) => writer.write(&[answer as u8]).unwrap_or(0),
             Err(_) => 0,
@@ -74,7 +77,6 @@ pub(super) fn serve(
     }
     let _ = state.get_queue_mut().enable_notification(&*memory);
     let _ = state.signal_used_queue();
-    pairs
 }
 
 /// What a command asks for, if it is the one that is known.

@@ -22,6 +22,7 @@
 mod backend;
 mod control;
 mod header;
+pub(crate) mod host;
 mod receive;
 mod transmit;
 

@@ -1,5 +1,6 @@
 //! Ethernet ports of the device process against front ends (X17).
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -9,6 +10,10 @@ use qnic_abi::NodeId;
 use qnic_device::{ByteSize, Config, Device, EthernetSettings, MacAddress, NicSettings};
 use qnic_links::ethernet::PortCounters;
 use rustix::fs::SealFlags;
+use rustix::net::{
+    connect, recv, send, socket_with, AddressFamily, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
 use tempfile::TempDir;
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures,
@@ -32,6 +37,11 @@ struct Lab {
 
 impl Lab {
     fn new(ports: u16) -> Self {
+        Lab::with_queues(ports, 1)
+    }
+
+    /// Ports that have so many pairs of queues.
+    fn with_queues(ports: u16, queues: u16) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: String| directory.path().join(name);
         let nic = |node: u16| {
@@ -43,9 +53,11 @@ impl Lab {
         config.ethernet = (0..ports)
             .map(|node| EthernetSettings {
                 socket: Some(path(format!("{node}.eth"))),
+                queues,
                 ..EthernetSettings::new(NodeId(node), mac(node))
             })
             .collect();
+        config.ethernet_host = Some(path("host".to_owned()));
         Lab {
             device: Some(Device::start(&config).unwrap()),
             directory,
@@ -80,12 +92,19 @@ struct Port {
     ram: GuestMemoryMmap,
     receive: Ring,
     transmit: Ring,
+    /// The second pair and the control queue, if it has these.
+    more: Vec<Ring>,
 }
 
 impl Port {
     fn connect(lab: &Lab, node: u16, features: u64) -> Self {
+        Port::connect_pairs(lab, node, features, 1)
+    }
+
+    /// One with this many pairs of queues, one or two.
+    fn connect_pairs(lab: &Lab, node: u16, features: u64, pairs: u8) -> Self {
         let stream = UnixStream::connect(lab.socket(node)).unwrap();
-        let mut front_end = Frontend::from_stream(stream, 2);
+        let mut front_end = Frontend::from_stream(stream, 5);
         front_end.set_owner().unwrap();
         let offered = front_end.get_features().unwrap();
         let wanted = features | VERSION_1 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
@@ -106,7 +125,7 @@ impl Port {
             (&mac(node).0[..], 1),
             "address, link"
         );
-        assert_eq!(space[8..12], [1, 0, 0xdc, 5], "pairs of queues, MTU");
+        assert_eq!(space[8..12], [pairs, 0, 0xdc, 5], "pairs of queues, MTU");
         let file = ram_file(RAM_BYTES, SealFlags::SHRINK);
         let table = [region(&file, 0, RAM_BYTES)];
         front_end.set_mem_table(&table).unwrap();
@@ -117,13 +136,20 @@ impl Port {
             ram: GuestMemoryMmap::from_ranges_with_files([range]).unwrap(),
             receive: Ring::new(0x1000),
             transmit: Ring::new(0x4000),
+            more: match pairs {
+                1 => Vec::new(),
+                _ => [0x7000, 0xa000, 0xd000].map(Ring::new).into(),
+            },
         };
         port.start(0);
         port
     }
 
     fn start(&mut self, receive_base: u16) {
-        for (index, ring) in [&self.receive, &self.transmit].into_iter().enumerate() {
+        let rings = [&self.receive, &self.transmit]
+            .into_iter()
+            .chain(&self.more);
+        for (index, ring) in rings.enumerate() {
             let front_end = &mut self.front_end;
             front_end.set_vring_num(index, QUEUE_SIZE).unwrap();
             let base = if index == 0 { receive_base } else { 0 };
@@ -143,6 +169,19 @@ impl Port {
         self.transmit.push(&self.ram, &buffers);
         self.transmit.kick.write(1).unwrap();
         self.transmit.take(&self.ram);
+    }
+
+    /// Asks on the control queue for so many pairs; what the device says.
+    fn use_pairs(&mut self, pairs: u16) -> u8 {
+        let [low, high] = pairs.to_le_bytes();
+        let command = [4, 0, low, high, 0xff];
+        self.ram.write_slice(&command, GuestAddress(SEND)).unwrap();
+        let buffers = [(SEND, 2, false), (SEND + 2, 2, false), (SEND + 4, 1, true)];
+        let control = &mut self.more[2];
+        control.push(&self.ram, &buffers);
+        control.kick.write(1).unwrap();
+        control.take(&self.ram);
+        self.ram.read_obj(GuestAddress(SEND + 4)).unwrap()
     }
 
     /// Gives the device `count` buffers of `bytes`.
@@ -245,7 +284,8 @@ fn frames_wait_for_the_buffers_of_their_guest() {
     let (header, bytes) = segment(0, 1, 20_000);
     receiver.offer(2, 4_096);
     sender.send(header, &bytes);
-    sender.send(NOTHING, &frame(0, 1, b"behind it"));
+    let behind = frame(0, 1, b"behind it");
+    sender.send(NOTHING, &behind);
     until("both are at the port", || lab.counters(1).received == 2);
     assert!(!receiver.receive.has_entry(&receiver.ram));
     // A machine that is paused stops its queues: the two buffers are its own again.
@@ -259,7 +299,12 @@ fn frames_wait_for_the_buffers_of_their_guest() {
         receiver.receive.push(&receiver.ram, &[place]);
         receiver.receive.kick.write(1).unwrap();
     }
-    assert_eq!(receiver.receive(4_096).1, bytes);
+    let mut received = receiver.receive(4_096).1;
+    if received == behind {
+        // It had not left the inbox when the queue stopped.
+        received = receiver.receive(4_096).1;
+    }
+    assert!(received == bytes, "{} bytes", received.len());
 }
 
 /// Whatever a guest does to its queues, its neighbours go on (X8).
@@ -317,6 +362,116 @@ fn memory_that_can_shrink_ends_its_own_connection_alone() {
     let hello = frame(1, 0, b"welcome");
     other.send(NOTHING, &hello);
     assert_eq!(next.receive(2_048).1, hello);
+}
+
+/// Flows are dealt to the queues that the driver has asked for, and keep theirs.
+#[test]
+fn flows_are_dealt_to_the_pairs_of_queues_that_the_driver_uses() {
+    let lab = Lab::with_queues(2, 2);
+    let several = 1 << 17 | 1 << 22;
+    let mut sender = Port::connect_pairs(&lab, 0, MERGED | OFFLOADS | several, 2);
+    let mut receiver = Port::connect_pairs(&lab, 1, MERGED | OFFLOADS | several, 2);
+    let flow = |port: u8, data: u8| {
+        let (_, mut bytes) = segment(0, 1, 1);
+        bytes[35] = port;
+        bytes[54] = data;
+        bytes
+    };
+    // Before the driver asks for both, all comes by the first.
+    receiver.offer(16, 256);
+    for port in 0..8 {
+        sender.send(NOTHING, &flow(port, 0));
+        assert_eq!(receiver.receive(256).1, flow(port, 0));
+    }
+    receiver.offer(8, 256);
+    let asked = [0, 3, 0xffff].map(|pairs| receiver.use_pairs(pairs));
+    assert_eq!(asked, [1; 3], "refused");
+    assert_eq!(receiver.use_pairs(2), 0);
+    let second = RECEIVE + 0x10_0000;
+    let offer_second = |receiver: &mut Port| {
+        receiver.more[0].push(&receiver.ram, &[(second, 256, true)]);
+        receiver.more[0].kick.write(1).unwrap();
+    };
+    offer_second(&mut receiver);
+    let mut of_flow = [None; 8];
+    for data in 0..4 {
+        for (port, queue) in (0..8).zip(&mut of_flow) {
+            sender.send(NOTHING, &flow(port, data));
+            let came = |ring: &Ring| ring.has_entry(&receiver.ram);
+            until("it has come", || {
+                came(&receiver.receive) || came(&receiver.more[0])
+            });
+            let is_second = came(&receiver.more[0]);
+            assert_eq!(*queue.get_or_insert(is_second), is_second, "flow {port}");
+            match is_second {
+                true => {
+                    receiver.more[0].take(&receiver.ram);
+                    offer_second(&mut receiver);
+                }
+                false => {
+                    receiver.receive.take(&receiver.ram);
+                    receiver.offer(1, 256);
+                }
+            }
+        }
+    }
+    let both = [true, false].map(|queue| of_flow.contains(&Some(queue)));
+    assert_eq!(both, [true; 2], "{of_flow:?}");
+    // The second transmit queue sends as the first does.
+    sender.transmit = std::mem::replace(&mut sender.more[1], Ring::new(0x20000));
+    sender.send(NOTHING, &frame(0, 1, b"by the second"));
+    until("it has come", || receiver.receive.has_entry(&receiver.ram));
+}
+
+/// A program of the host, as `qnic forward` is.
+fn join(lab: &Lab) -> (OwnedFd, MacAddress) {
+    let kind = SocketType::SEQPACKET;
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let path = lab.directory.path().join("host");
+    connect(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    let mut mac = [0; 6];
+    assert_eq!(recv(&socket, &mut mac, RecvFlags::empty()).unwrap().1, 6);
+    (socket, MacAddress(mac))
+}
+
+#[test]
+fn programs_of_the_host_join_and_leave() {
+    let lab = Lab::new(2);
+    let mut guest = Port::connect(&lab, 0, MERGED | OFFLOADS);
+    let (program, own) = join(&lab);
+    assert_eq!(own.host_number(), Some(0));
+    let between = |from: MacAddress, to: MacAddress, data: &[u8]| {
+        [&to.0[..], &from.0, &[0x88, 0xb5], data].concat()
+    };
+    let say = |bytes: &[u8]| send(&program, bytes, SendFlags::empty()).unwrap();
+    guest.offer(4, 2_048);
+    // From the address of another, to another process's port, of no length, and too long.
+    say(&between(mac(1), mac(0), b"spoofed"));
+    say(&between(own, mac(9), b"unknown"));
+    say(&[0]);
+    say(&between(own, mac(0), &[0; 9_000]));
+    say(&between(own, mac(0), b"hello"));
+    assert_eq!(guest.receive(2_048).1, between(own, mac(0), b"hello"));
+    // What the guest has left to its device is done.
+    let (header, mut bytes) = segment(0, 1, 2_500);
+    bytes[..6].copy_from_slice(&own.0);
+    guest.send(header, &bytes);
+    let mut received = vec![0; 4_096];
+    for length in [1_054, 1_054, 554] {
+        assert_eq!(
+            recv(&program, &mut received[..], RecvFlags::empty())
+                .unwrap()
+                .1,
+            length
+        );
+    }
+    let (_second, other) = join(&lab);
+    assert_eq!(other.host_number(), Some(1));
+    drop(program);
+    // Its address is free as soon as the process has seen that.
+    until("the first has left", || {
+        join(&lab).1.host_number() == Some(0)
+    });
 }
 
 #[test]

@@ -1,17 +1,15 @@
 //! What a cluster file says of Ethernet ports (X17).
 //!
 //! ```toml
-//! ethernet = true                     # each node with a NIC has a port; or { mtu = 4078 }
+//! ethernet = true                     # the default; or false, or { mtu = 4078 }
 //!
 //! [[node]]
 //! name = "a"                          # true, false, or a table with what is not as usual
 //! ethernet = { mac = "52:54:00:71:00:07", ip = "10.71.0.7" }
 //! ```
 
-use qnic_config::{MacAddress, DEFAULT_MTU};
+use qnic_config::{InterfaceAddress, MacAddress, DEFAULT_MTU};
 use serde::{Deserialize, Serialize};
-
-use super::interface::InterfaceAddress;
 
 /// What all Ethernet ports of a cluster have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 //! ```toml
 //! name = "pair"                 # a-z, 0-9, "-"
 //! accel = "auto"                # or "kvm", "tcg"
-//! ethernet = false              # true: nodes have Ethernet ports, see [`EthernetSpec`]
+//! ethernet = true               # false: nodes have no Ethernet ports; or see [`EthernetSpec`]
 //!
 //! [device]
 //! metrics = "127.0.0.1:9750"    # for Prometheus: docs/metrics.md
@@ -16,6 +16,7 @@
 //! kernel = "stable"             # or "backports", "generic"
 //! nic = true                    # false: a plain guest
 //! ethernet = true               # or false: not as the others; or addresses, see [`PortSpec`]
+//! outside = false               # true: reaches this machine's networks, by QEMU's user-mode stack
 //! nics = [{ name = "main" }]    # instead: several NICs, also on networks of their own, see [`NicSpec`]
 //! swap = "512MiB"               # a disk with serial "swap", on which the guest swaps when it is ready
 //! disk = "1GiB"                 # a blank disk with serial "disk"
@@ -36,7 +37,6 @@
 //! process, which this crate makes from it: both come from `qnic-config`.
 
 mod ethernet;
-mod interface;
 mod network;
 mod nics;
 mod on_off;
@@ -53,7 +53,6 @@ mod validate;
 mod tests;
 
 pub use ethernet::{EthernetPort, EthernetSpec, PortSpec};
-pub use interface::{InterfaceAddress, NotAnInterfaceAddress};
 pub use network::{HostSpec, LinkSpec, NetworkSpec, ProcessSpec};
 pub(crate) use nics::MAX_NICS;
 pub use on_off::OnOff;

@@ -266,7 +266,8 @@ fn check_division<'a>(
         }
     }
     for node in nodes {
-        let message = format!("node \"{node}\" is in none of them");
+        let message =
+            format!("node \"{node}\" is in none of them, and has a NIC or an Ethernet port");
         require(placed.contains_key(node), top, message)?;
     }
     Ok(())
@@ -320,6 +321,7 @@ count = 3
 [[node]]
 name = "plain"
 nic = false
+ethernet = false
 "#;
 
     #[test]

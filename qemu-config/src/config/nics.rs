@@ -84,14 +84,16 @@ impl NodeSpec {
 }
 
 impl ClusterSpec {
-    /// All NICs, by nodes.
+    /// All NICs of the device processes, by nodes. A node that has an Ethernet port only has one, too:
+    /// its place on the links, which no driver starts.
     pub(crate) fn nics(&self) -> Vec<Nic<'_>> {
         let most = self.numbered().map(|(_, number)| number).max();
         let mut next: BTreeMap<Option<&str>, u16> = BTreeMap::new();
         let mut nics: Vec<Nic<'_>> = Vec::new();
         for (node, number) in self.numbered() {
             let first = nics.len();
-            for (name, network) in node.nics() {
+            let place = (!node.nic && self.has_port(node, number)).then_some((None, None));
+            for (name, network) in node.nics().chain(place) {
                 let leads_there = !nics[first..].iter().any(|nic| nic.network == network);
                 let number = if leads_there {
                     number

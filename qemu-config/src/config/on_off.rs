@@ -8,10 +8,9 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// What is on or off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnOff<T> {
     /// `false`.
-    #[default]
     Off,
     /// `true`, or a table with what is not as usual.
     On(T),

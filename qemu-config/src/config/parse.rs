@@ -21,7 +21,7 @@ struct RawCluster {
     name: String,
     #[serde(default)]
     accel: AccelChoice,
-    #[serde(default)]
+    #[serde(default = "OnOff::on")]
     ethernet: OnOff<EthernetSpec>,
     #[serde(default)]
     device: DeviceSpec,
@@ -48,6 +48,8 @@ struct RawNode {
     nics: Vec<NicSpec>,
     number: Option<u16>,
     ethernet: Option<OnOff<PortSpec>>,
+    #[serde(default)]
+    outside: bool,
     swap: Option<ByteSize>,
     disk: Option<ByteSize>,
     #[serde(default)]
@@ -124,6 +126,7 @@ fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, C
         nics: raw.nics,
         number: raw.number,
         ethernet: raw.ethernet,
+        outside: raw.outside,
         swap: raw.swap,
         disk: raw.disk,
         qemu_args: raw.qemu_args,

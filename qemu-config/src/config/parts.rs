@@ -46,7 +46,7 @@ impl ClusterSpec {
                     number,
                     ..node.clone()
                 });
-            } else if node.nic {
+            } else if node.nic || self.has_port(node, number) {
                 elsewhere.insert(node.name.clone(), number);
             }
         }
@@ -248,7 +248,10 @@ mod tests {
             nic: false,
             ..NodeSpec::new("a")
         };
-        let none = ClusterSpec::new("c").with(plain);
+        let mut none = ClusterSpec::new("c").with(plain);
+        // Its Ethernet port needs one.
+        assert_eq!(none.device_processes(), [None]);
+        none.ethernet = crate::OnOff::Off;
         assert!(none.device_processes().is_empty());
     }
 }

@@ -9,16 +9,17 @@
 //! ```
 //!
 //! - The port is on the links of the node's first NIC, also where that one is on a network of
-//!   its own. A node without a NIC has none.
+//!   its own. A node without a NIC has a place on the links of `[network]` for it.
 //! - Node number *n* has the MAC address `52:54:00:71:HH:LL`, whose end is *n*, and the address
 //!   *n* + 1 of 10.71.0.0/16.
 
 use std::collections::BTreeMap;
 
-use qnic_config::{add, check_mac, check_mtu, require, ConfigError, Unique, DEFAULT_MTU};
+use qnic_config::{
+    add, check_mac, check_mtu, require, ConfigError, InterfaceAddress, Unique, DEFAULT_MTU,
+};
 
 use super::ethernet::{mac_of_number, EthernetPort, PortSpec};
-use super::interface::InterfaceAddress;
 use super::on_off::OnOff;
 use super::spec::{ClusterSpec, NodeSpec};
 
@@ -80,7 +81,7 @@ impl ClusterSpec {
             addresses,
         };
         let here = self.numbered().filter_map(|(node, number)| {
-            let is_there = network_of_port(node) == Some(network);
+            let is_there = network_of_port(node) == network;
             let addresses = self.port_of(node, number).filter(|_| is_there)?;
             Some(port(&node.name, number, addresses))
         });
@@ -99,7 +100,7 @@ impl ClusterSpec {
     /// `None` if it has no port.
     pub(crate) fn hosts_of(&self, node: &NodeSpec) -> Option<String> {
         self.ethernet_port(&node.name)?;
-        let ports = self.ports_on(network_of_port(node)?).into_iter();
+        let ports = self.ports_on(network_of_port(node)).into_iter();
         let lines = ports.map(|port| format!("{} {}\n", port.addresses.ip.address(), port.node));
         Some(lines.collect())
     }
@@ -114,10 +115,15 @@ impl ClusterSpec {
         ports.collect()
     }
 
+    /// Returns true if `node`, which has this number, has a port.
+    pub(super) fn has_port(&self, node: &NodeSpec, number: u16) -> bool {
+        self.port_of(node, number).is_some()
+    }
+
     fn port_of(&self, node: &NodeSpec, number: u16) -> Option<EthernetPort> {
         let PortSpec { mac, ip } = match node.ethernet {
             Some(OnOff::On(port)) => port,
-            None if node.nic && !self.ethernet.is_off() => PortSpec::default(),
+            None if !self.ethernet.is_off() => PortSpec::default(),
             _ => return None,
         };
         Some(EthernetPort {
@@ -127,9 +133,9 @@ impl ClusterSpec {
     }
 }
 
-/// The network that the Ethernet port of `node` is on, if it has a NIC.
-fn network_of_port(node: &NodeSpec) -> Option<Option<&str>> {
-    Some(node.nics().next()?.1)
+/// The network that the Ethernet port of `node` is on; `None`: `[network]`.
+fn network_of_port(node: &NodeSpec) -> Option<&str> {
+    node.nics().next()?.1
 }
 
 /// Checks the ports of `spec`; `origin` tells which `[[node]]` of the file a node came from.
@@ -144,11 +150,9 @@ pub(super) fn check(
         let said = match node.ethernet {
             Some(OnOff::On(said)) => said,
             Some(OnOff::Off) => continue,
-            None if spec.ethernet.is_off() || !node.nic => continue,
+            None if spec.ethernet.is_off() => continue,
             None => PortSpec::default(),
         };
-        let message = "a node with \"nic = false\" has no links for an Ethernet port";
-        require(node.nic, &key, message)?;
         let usual = InterfaceAddress::of_number(number);
         let message = format!("expected an address: there is none for number {number}");
         require(usual.or(said.ip).is_some(), format!("{key}.ip"), message)?;
@@ -206,6 +210,7 @@ ethernet = false
         let spec = parse(PORTS).unwrap();
         let expected = [
             "a 0 52:54:00:71:00:00 10.71.0.1/16",
+            "plain 1 52:54:00:71:00:01 10.71.0.2/16",
             "b 2 02:00:00:00:00:07 192.168.7.1/24",
             "c0 3 52:54:00:71:00:03 10.71.0.4/16",
             "c1 4 52:54:00:71:00:04 10.71.0.5/16",
@@ -213,23 +218,27 @@ ethernet = false
         assert_eq!(ports(&spec), expected);
         assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
         assert_eq!(spec.ethernet_mtu(), 1500);
-        assert!(spec.ethernet_port("plain").is_none() && spec.ethernet_port("off").is_none());
+        assert!(spec.ethernet_port("off").is_none());
         let queues = |node: usize| spec.nodes[node].ethernet_queues();
         assert_eq!([queues(0), queues(2)], [1, 4]);
-        let hosts = "10.71.0.1 a\n192.168.7.1 b\n10.71.0.4 c0\n10.71.0.5 c1\n";
+        let hosts = "10.71.0.1 a\n10.71.0.2 plain\n192.168.7.1 b\n10.71.0.4 c0\n10.71.0.5 c1\n";
         assert_eq!(spec.hosts_of(&spec.nodes[0]).unwrap(), hosts);
-        assert_eq!(spec.hosts_of(&spec.nodes[1]), None);
+        assert_eq!(spec.hosts_of(&spec.nodes[5]), None);
+        assert_eq!(spec.nics().len(), 6, "one is a place for a port");
+        assert_eq!(spec.without_ethernet().nics().len(), 5);
         assert_eq!(ports(&spec.without_ethernet()), [""; 0]);
         assert_eq!(mac_of_number(0x1234).to_string(), "52:54:00:71:12:34");
     }
 
     #[test]
-    fn there_are_ports_only_if_the_file_says_so() {
-        let without = PORTS.replace("ethernet = true\n", "");
+    fn there_are_ports_unless_the_file_says_so() {
+        let unsaid = PORTS.replace("ethernet = true\n", "");
+        assert_eq!(parse(&unsaid).unwrap(), parse(PORTS).unwrap());
+        let without = PORTS.replace("ethernet = true\n", "ethernet = false\n");
         assert_eq!(ports(&parse(&without).unwrap()).len(), 1);
         let with = PORTS.replace("ethernet = true", "ethernet = { mtu = 4078 }");
         let spec = parse(&with).unwrap();
-        assert_eq!((ports(&spec).len(), spec.ethernet_mtu()), (4, 4078));
+        assert_eq!((ports(&spec).len(), spec.ethernet_mtu()), (5, 4078));
         assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
         let usual = PORTS.replace("ethernet = true", "ethernet = { mtu = 1500 }");
         assert_eq!(parse(&usual).unwrap(), parse(PORTS).unwrap());
@@ -278,7 +287,6 @@ ethernet = false
             192.168.7.1/24 => 10.71.0.1 | 12:46: node[2].ethernet.ip: the address 10.71.0.1 is used already by node[0].ethernet.ip
             192.168.7.1/24 => 10.71.0.5 | 13:1: node[3].ethernet.ip: the address 10.71.0.5 is used already by node[2].ethernet.ip
             ip = "192 => dns = "192 | 12:41: node[2].ethernet.dns: unknown field `dns`, expected `mac` or `ip`
-            nic = false => nic = false\nethernet = true | 9:12: node[1].ethernet: a node with "nic = false" has no links for an Ethernet port
             count = 2 => count = 2\nethernet = { mac = "02:00:00:00:00:08" } | 16:20: node[3].ethernet.mac: a node with a count cannot have a MAC address of its own
             count = 2 => count = 2\nethernet = { ip = "10.71.0.99" } | 16:19: node[3].ethernet.ip: a node with a count cannot have an address of its own
             name = "a" => name = "a"\nnumber = 65535 | node[0].ethernet.ip: expected an address: there is none for number 65535

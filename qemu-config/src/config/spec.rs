@@ -35,7 +35,7 @@ pub struct ClusterSpec {
     pub name: String,
     /// Accelerator asked for.
     pub accel: AccelChoice,
-    /// Whether nodes with a NIC have an Ethernet port.
+    /// Whether nodes have an Ethernet port.
     pub ethernet: OnOff<EthernetSpec>,
     /// How device processes serve NICs, and what they do besides.
     #[serde(skip_serializing_if = "DeviceSpec::is_default")]
@@ -125,6 +125,8 @@ pub struct NodeSpec {
     pub number: Option<u16>,
     /// Whether it has an Ethernet port; `None`: as the cluster says.
     pub ethernet: Option<OnOff<PortSpec>>,
+    /// Whether the guest reaches this machine's networks, by QEMU's user-mode stack.
+    pub outside: bool,
     /// Size of a disk on which the guest swaps as soon as the cluster is ready, or none.
     pub swap: Option<ByteSize>,
     /// Size of a blank disk, or none.
@@ -195,7 +197,7 @@ impl ClusterSpec {
         Self {
             name: name.into(),
             accel: AccelChoice::Auto,
-            ethernet: OnOff::Off,
+            ethernet: OnOff::on(),
             device: DeviceSpec::default(),
             network: None,
             networks: BTreeMap::new(),
@@ -230,9 +232,14 @@ impl ClusterSpec {
         nodes.map(|(node, index)| (node, node.number.unwrap_or(index)))
     }
 
-    /// Returns true if any node has a NIC, so that a device process is needed.
+    /// Returns true if any node has a NIC.
     pub fn has_nics(&self) -> bool {
         self.nodes.iter().any(|node| node.nic)
+    }
+
+    /// Returns true if a device process is needed: any node has a NIC or an Ethernet port.
+    pub(crate) fn needs_device(&self) -> bool {
+        !self.nics().is_empty()
     }
 }
 
@@ -251,6 +258,7 @@ impl NodeSpec {
             nics: Vec::new(),
             number: None,
             ethernet: None,
+            outside: false,
             swap: None,
             disk: None,
             qemu_args: Vec::new(),

@@ -1,7 +1,12 @@
 //! IP between guests over their Ethernet ports (X17).
 
-use anyhow::{ensure, Result};
-use qnic_cluster::{Links, NetworkSpec, OnOff};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+
+use anyhow::{anyhow, ensure, Context, Result};
+use qnic_cluster::{ByteSize, Links, NetworkSpec, NodeSpec, OnOff};
+use rustix::process::{kill_process, Pid, Signal};
 use serde_json::json;
 
 use super::nodes::{on_spec, BOTH_KERNELS};
@@ -15,6 +20,13 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
         let mut spec = VmNodes::spec("ethernet", BOTH_KERNELS)?;
         spec.network = Some(NetworkSpec::default());
         spec.ethernet = OnOff::on();
+        // A guest with a port and nothing else.
+        spec.nodes.push(NodeSpec {
+            nic: false,
+            memory: ByteSize::mib(128),
+            outside: true,
+            ..NodeSpec::new("n2")
+        });
         on_spec(&spec, talk)
     },
 };
@@ -63,7 +75,88 @@ fn talk(nodes: &VmNodes) -> Result<()> {
     ping("-c 3 -W 5")?;
     stream(a, b, SHORT)?;
     shell(nodes, 1, "modprobe qnic")?;
+    shell(
+        nodes,
+        2,
+        "! [ -e /lib/modules/$(uname -r)/extra/qnic.ko ] && ! [ -e /dev/qnic0 ]",
+    )?;
+    let c = (nodes, 2, "n2");
+    reach(a, c)?;
+    reach(c, b)?;
+    address(c, "10.71.0.3/255.255.0.0/n2")?;
+    links(nodes, &json!({"partition": true}))?;
+    forwarded(c)?;
+    outside(c)?;
     no_kernel_complains(nodes)
+}
+
+/// A guest that asks by DHCP gets the address that it has: address, mask and name.
+fn address((nodes, node, _): Guest<'_>, expected: &str) -> Result<()> {
+    let ask = "printf '#!/bin/sh\n[ $1 = bound ] && echo $ip/$subnet/$hostname > /tmp/lease\n' > /tmp/ask; \
+               chmod +x /tmp/ask; \
+               busybox udhcpc -i eth0 -n -q -f -s /tmp/ask > /dev/null 2>&1; cat /tmp/lease";
+    let lease = shell(nodes, node, ask)?;
+    ensure!(lease.trim() == expected, "the guest was given {lease:?}");
+    Ok(())
+}
+
+/// A guest reaches a server of this machine, if its cluster file says that it may.
+fn outside((nodes, node, _): Guest<'_>) -> Result<()> {
+    let server = TcpListener::bind("127.0.0.1:0")?;
+    let port = server.local_addr()?.port();
+    let said = std::thread::spawn(move || {
+        let mut said = String::new();
+        server.accept()?.0.read_to_string(&mut said)?;
+        std::io::Result::Ok(said)
+    });
+    shell(nodes, node, &format!("echo hello | nc 10.0.2.2 {port}"))?;
+    let said = said
+        .join()
+        .map_err(|_| anyhow!("the server has failed"))??;
+    ensure!(said == "hello\n", "the guest said {said:?}");
+    let others = shell(nodes, 0, "ip route get 10.0.2.2 2>&1; true")?;
+    ensure!(others.contains("unreachable"), "n0 has a route: {others}");
+    Ok(())
+}
+
+/// A program of this machine reaches a server of a guest, whatever the links do, until the command is
+/// interrupted.
+fn forwarded((nodes, node, name): Guest<'_>) -> Result<()> {
+    let serve = "busybox nc -ll -p 8080 -e cat & \
+                 until netstat -ltn | grep -q ':8080 '; do :; done";
+    shell(nodes, node, serve)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["forward", "--cluster", nodes.cluster().name()]);
+    command.arg(format!("{name}:8080")).stdout(Stdio::piped());
+    let mut forward = command.spawn().context("start qnic forward")?;
+    let mut line = String::new();
+    let said = forward.stdout.take().context("it has no output")?;
+    BufReader::new(said).read_line(&mut line)?;
+    let here = line.split(' ').next().unwrap_or_default().to_owned();
+    let sent: Vec<u8> = (0..LONG / 16).map(|at| (at >> 10) as u8).collect();
+    let client = TcpStream::connect(&here).with_context(|| format!("it says {line:?}"))?;
+    let received = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            (&client).write_all(&sent)?;
+            client.shutdown(Shutdown::Write)
+        });
+        let mut received = Vec::new();
+        (&client).read_to_end(&mut received)?;
+        sending
+            .join()
+            .map_err(|_| anyhow!("the sender has failed"))??;
+        anyhow::Ok(received)
+    })?;
+    ensure!(received == sent, "{} bytes came back", received.len());
+    let pid = Pid::from_child(&forward);
+    kill_process(pid, Signal::INT)?;
+    let status = forward.wait()?;
+    ensure!(status.success(), "qnic forward ended with {status}");
+    println!(
+        "    {} bytes there and back through a forwarded port",
+        sent.len()
+    );
+    Ok(())
 }
 
 fn links(nodes: &VmNodes, faults: &serde_json::Value) -> Result<()> {

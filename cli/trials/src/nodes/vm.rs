@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{
     BootOptions, Cancel, Cluster, ClusterSpec, GuestCommand, GuestEvent, GuestExit, GuestProcess,
-    Links, Mode, NetworkSpec, Node, NodeSpec, Program, Progress, APP_PATH,
+    Links, Mode, NetworkSpec, Node, NodeSpec, OnOff, Program, Progress, APP_PATH,
 };
 
 use serde_json::{json, Value};
@@ -60,10 +60,11 @@ impl VmNodes {
     }
 
     /// What [`VmNodes::boot`] boots: nodes `n0`, `n1` … in a cluster of this process, joined by
-    /// a lossless wire.
+    /// a lossless wire, without Ethernet ports.
     pub fn spec(name: &str, kernels: &[&str]) -> Result<ClusterSpec> {
         let mut spec = ClusterSpec::new(format!("{name}-{}", std::process::id()));
         spec.network = Some(NetworkSpec::lossless());
+        spec.ethernet = OnOff::Off;
         for (number, kernel) in kernels.iter().enumerate() {
             let mut node = NodeSpec::new(format!("n{number}"));
             node.kernel = kernel

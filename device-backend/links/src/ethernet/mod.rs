@@ -15,12 +15,16 @@
 //!   has.
 //! - A broadcast or multicast is sent to each other port by itself, along the route to that port. So it
 //!   reaches exactly the ports that a unicast reaches, and a node that is cut off hides no other.
+//! - Programs of the host have addresses of their own, which no port has. They reach the ports of
+//!   this process beside the links, and are reached by them only.
 //! - Nothing waits for a port: what does not fit into its inbox is dropped and counted.
 //! - Headers are checked before they are used: a guest can write anything into a frame, and into
 //!   what it says of it.
 //!
 //! [`Fabric::send_ethernet`]: crate::Fabric::send_ethernet
 
+mod dhcp;
+mod host;
 mod inbox;
 mod offload;
 mod switch;
@@ -30,6 +34,10 @@ use qnic_abi::wire::Frame;
 use qnic_abi::NodeId;
 use qnic_config::MacAddress;
 
+#[cfg(test)]
+pub(crate) use dhcp::tests::discover as dhcp_request;
+pub use dhcp::Lease;
+pub use host::{HostPort, Hosts};
 pub use inbox::Inbox;
 pub use offload::{OffloadError, Offloads};
 pub(crate) use switch::{Destinations, Port};
@@ -100,7 +108,7 @@ impl EthernetFrame {
         MacAddress(address)
     }
 
-    fn destination(&self) -> MacAddress {
+    pub(crate) fn destination(&self) -> MacAddress {
         self.address(0)
     }
 

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use qnic_abi::ethernet::Ethernet;
 use qnic_abi::NodeId;
 use qnic_config::MacAddress;
 use serde::Serialize;
+use zerocopy::FromZeros;
 
-use super::{EthernetFrame, Inbox};
+use super::{EthernetFrame, Hosts, Inbox, Lease};
 
 qnic_abi::counters! {
     /// What has passed through one port, seen from its guest.
@@ -31,16 +33,27 @@ qnic_abi::counters! {
     }
 }
 
+impl PortCounters {
+    /// A frame of the guest goes on its way.
+    pub(crate) fn count_sent(&mut self, frame: &EthernetFrame) {
+        self.sent += 1;
+        self.sent_bytes += frame.bytes().len() as u64;
+    }
+}
+
 /// The addresses of all ports of a network.
 #[derive(Debug, Clone, Default)]
 pub struct Switch {
     of_address: BTreeMap<MacAddress, NodeId>,
+    hosts: Arc<Hosts>,
 }
 
 /// Where a frame goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Destinations {
     One(NodeId),
+    /// A program of the host, if it is there.
+    Host(u8),
     /// Every port but that of its source.
     All(Vec<NodeId>),
     /// No port has its address.
@@ -52,7 +65,18 @@ impl Switch {
     pub fn new(ports: impl IntoIterator<Item = (MacAddress, NodeId)>) -> Self {
         Switch {
             of_address: ports.into_iter().collect(),
+            hosts: Arc::default(),
         }
+    }
+
+    /// The programs of the host. Clones of a switch have the same ones.
+    pub fn hosts(&self) -> &Arc<Hosts> {
+        &self.hosts
+    }
+
+    /// The port with an address.
+    pub(crate) fn port(&self, address: MacAddress) -> Option<NodeId> {
+        self.of_address.get(&address).copied()
     }
 
     /// Where a frame of `from` goes.
@@ -62,17 +86,17 @@ impl Switch {
             let others = self.of_address.values().copied();
             return Destinations::All(others.filter(|node| *node != from).collect());
         }
-        match self.of_address.get(&address) {
-            Some(node) if *node != from => Destinations::One(*node),
-            _ => Destinations::Unknown,
+        match self.port(address) {
+            Some(node) if node != from => Destinations::One(node),
+            _ => (address.host_number()).map_or(Destinations::Unknown, Destinations::Host),
         }
     }
 
     /// Returns true if a frame of `from` has no other port's address as its source.
     pub(crate) fn is_honest(&self, from: NodeId, frame: &EthernetFrame) -> bool {
         let source = frame.source();
-        let owner = self.of_address.get(&source);
-        !source.is_group() && owner.is_none_or(|owner| *owner == from)
+        let is_free = self.port(source).is_none_or(|owner| owner == from);
+        !source.is_group() && source.host_number().is_none() && is_free
     }
 }
 
@@ -80,13 +104,16 @@ impl Switch {
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) inbox: Arc<Inbox>,
+    /// What its guest gets by DHCP.
+    pub(crate) lease: Option<Lease>,
     pub(crate) counters: PortCounters,
 }
 
 impl Port {
-    pub(crate) fn new(inbox: Arc<Inbox>) -> Self {
+    pub(crate) fn new(inbox: Arc<Inbox>, lease: Option<Lease>) -> Self {
         Port {
             inbox,
+            lease,
             counters: PortCounters::default(),
         }
     }
@@ -96,6 +123,22 @@ impl Port {
         let mut counters = self.counters;
         counters.overflowed += self.inbox.overflowed();
         counters
+    }
+
+    /// Answers a frame of the guest, if it asks for an address and the port has one to give. Returns true
+    /// if it has.
+    pub(crate) fn answers(&mut self, frame: &EthernetFrame) -> bool {
+        let answer = self
+            .lease
+            .as_ref()
+            .and_then(|lease| lease.answer(frame.bytes()));
+        let answer =
+            answer.and_then(|bytes| EthernetFrame::new(Ethernet::new_zeroed(), bytes).ok());
+        let has_answered = answer.is_some();
+        if let Some(answer) = answer {
+            self.receive(answer);
+        }
+        has_answered
     }
 
     /// Gives a frame to the guest, or drops it.

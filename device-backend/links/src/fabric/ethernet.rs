@@ -11,7 +11,9 @@ use qnic_nic::env::{Channel, Host, HostMemory, Payload, Time, Wire};
 use super::routes::Route;
 use super::{Fabric, Slot};
 use crate::codec::Packet;
-use crate::ethernet::{Destinations, EthernetFrame, Inbox, Offloads, Port, PortCounters, Switch};
+use crate::ethernet::{
+    Destinations, EthernetFrame, Inbox, Lease, Offloads, Port, PortCounters, Switch,
+};
 
 impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
     /// The addresses of all ports of the network, also of those in other processes.
@@ -19,9 +21,10 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
         self.ethernet = switch;
     }
 
-    /// Gives the node of a slot an Ethernet port: what comes for it is put into `inbox`.
-    pub fn add_port(&mut self, slot: usize, inbox: Arc<Inbox>) {
-        self.slots[slot].port = Some(Port::new(inbox));
+    /// Gives the node of a slot an Ethernet port: what comes for it is put into `inbox`. Its guest gets
+    /// `lease` by DHCP.
+    pub fn add_port(&mut self, slot: usize, inbox: Arc<Inbox>, lease: Option<Lease>) {
+        self.slots[slot].port = Some(Port::new(inbox, lease));
     }
 
     /// What has passed through the port of a slot, if it has one.
@@ -36,27 +39,55 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
         let Some(port) = &mut self.slots[slot].port else {
             return;
         };
-        let counters = &mut port.counters;
         let Ok(frame) = EthernetFrame::new(left, bytes) else {
-            counters.malformed += 1;
+            port.counters.malformed += 1;
             return;
         };
         if !self.ethernet.is_honest(from, &frame) {
-            counters.spoofed += 1;
+            port.counters.spoofed += 1;
             return;
         }
+        if port.answers(&frame) {
+            return port.counters.count_sent(&frame);
+        }
+        let hosts = self.ethernet.hosts();
         let others = match self.ethernet.destinations(from, &frame) {
             Destinations::One(node) => vec![node],
-            Destinations::All(nodes) => nodes,
-            Destinations::Unknown => {
-                counters.unknown += 1;
+            Destinations::All(nodes) => {
+                hosts.put_all(&frame);
+                nodes
+            }
+            Destinations::Host(number) if hosts.put(number, &frame) => Vec::new(),
+            Destinations::Host(_) | Destinations::Unknown => {
+                port.counters.unknown += 1;
                 return;
             }
         };
-        counters.sent += 1;
-        counters.sent_bytes += frame.bytes().len() as u64;
+        port.counters.count_sent(&frame);
         for to in others {
             self.send_to_port(slot, now, (from, to), &frame);
+        }
+    }
+
+    /// Gives a frame of a program of the host to the ports here that it is for. One for an address that no
+    /// port here has is dropped.
+    pub fn receive_from_host(&mut self, frame: &EthernetFrame) {
+        let to = match frame.destination() {
+            address if address.is_group() => None,
+            address => match self.ethernet.port(address) {
+                Some(node) => Some(node),
+                None => return,
+            },
+        };
+        for slot in &mut self.slots {
+            let node = slot.nic.geometry().node;
+            if let Some(port) = slot
+                .port
+                .as_mut()
+                .filter(|_| to.is_none_or(|to| to == node))
+            {
+                port.receive(frame.clone());
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use qnic_abi::ethernet::{Ethernet, Segmentation, ETHERNET_HEADER, MAX_ETHERNET};
 use qnic_abi::wire::Frame;
+use qnic_config::MacAddress;
 use qnic_nic::env::Channel;
 use qnic_nic::testing::SimHost;
 use zerocopy::FromZeros;
@@ -12,7 +13,7 @@ use super::engine_tests::engines;
 use super::tests::{fabric, impaired, probed, Lengths, NOW};
 use super::*;
 use crate::ethernet::tests::{mac, plain};
-use crate::ethernet::{EthernetFrame, Inbox, PortCounters, Switch};
+use crate::ethernet::{EthernetFrame, Inbox, Lease, PortCounters, Switch};
 use crate::link_set::LinkSet;
 use crate::testing::change;
 
@@ -22,7 +23,7 @@ fn with_ports(fabric: &mut Fabric<SimHost>, all: &[u16]) -> Vec<Arc<Inbox>> {
     fabric.set_switch(Switch::new(ports));
     let inboxes = (0..fabric.slots.len()).map(|slot| {
         let inbox = Arc::new(Inbox::new().unwrap());
-        fabric.add_port(slot, inbox.clone());
+        fabric.add_port(slot, inbox.clone(), None);
         inbox
     });
     inboxes.collect()
@@ -220,4 +221,68 @@ fn captures_have_ethernet_frames() {
     send(&mut fabric, 0, &frame);
     let length = 64 + 16 + frame.bytes().len();
     assert_eq!(*tap.0.lock().unwrap(), [(length, length)]);
+}
+
+/// Programs of the host reach the ports of this process, cut off or not, and are reached by them.
+#[test]
+fn the_host_has_addresses_of_its_own() {
+    let mut fabric = fabric(&[0, 1, 2], 0);
+    let inboxes = with_ports(&mut fabric, &[0, 1, 2, 3]);
+    let host = fabric.ethernet.hosts().join().unwrap().unwrap();
+    let between = |from: MacAddress, to: MacAddress| {
+        let bytes = [&to.0[..], &from.0, &[0x88, 0xb5], b"data"].concat();
+        EthernetFrame::new(Ethernet::new_zeroed(), bytes).unwrap()
+    };
+    let there = between(mac(2), host.mac());
+    send(&mut fabric, 1, &there);
+    assert_eq!(host.inbox().take(), Some(there));
+    send(&mut fabric, 1, &between(mac(2), MacAddress::of_host(9)));
+    assert_eq!(counters(&fabric, 1).unknown, 1, "no such program");
+    // No guest has the host's address.
+    send(&mut fabric, 1, &between(host.mac(), mac(1)));
+    assert_eq!(counters(&fabric, 1).spoofed, 1);
+    let all = broadcast(1);
+    send(&mut fabric, 0, &all);
+    assert_eq!(host.inbox().take(), Some(all));
+    assert_eq!(
+        [1, 2].map(|port: usize| inboxes[port].take().is_some()),
+        [true; 2]
+    );
+    let back = between(host.mac(), mac(3));
+    fabric.receive_from_host(&back);
+    assert_eq!(
+        [0, 1, 2].map(|port: usize| inboxes[port].take()),
+        [None, None, Some(back)]
+    );
+    fabric.receive_from_host(&between(host.mac(), MacAddress([0xff; 6])));
+    assert!(inboxes.iter().all(|inbox| inbox.take().is_some()));
+    // Node 3 is in another process.
+    fabric.receive_from_host(&between(host.mac(), mac(4)));
+    assert!(inboxes.iter().all(|inbox| inbox.take().is_none()));
+}
+
+/// A guest that asks for its address by DHCP gets it from its port, and no other guest sees that.
+#[test]
+fn a_request_for_an_address_goes_nowhere_else() {
+    let mut fabric = fabric(&[0, 1], 0);
+    let inboxes = with_ports(&mut fabric, &[0, 1]);
+    let lease = Lease {
+        ip: "10.71.0.1/16".parse().unwrap(),
+        mtu: 1500,
+        name: "n0".to_owned(),
+    };
+    fabric.add_port(0, inboxes[0].clone(), Some(lease));
+    let request = crate::ethernet::dhcp_request(mac(1));
+    fabric.send_ethernet(0, NOW, Ethernet::new_zeroed(), request.clone());
+    let answer = inboxes[0].take().unwrap();
+    assert_eq!(answer.destination(), mac(1));
+    assert_eq!((inboxes[1].take(), counters(&fabric, 0).sent), (None, 1));
+    // Port 1 has none to give: its request is a broadcast like any other.
+    let mut other = request;
+    other[6..12].copy_from_slice(&mac(2).0);
+    fabric.send_ethernet(1, NOW, Ethernet::new_zeroed(), other);
+    assert_eq!(
+        [0, 1].map(|port: usize| inboxes[port].take().is_some()),
+        [true, false]
+    );
 }

@@ -1,5 +1,6 @@
 //! Addresses of nodes in IP networks: `10.71.0.7/16` (X17).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
@@ -42,7 +43,7 @@ fn usual() -> String {
 
 impl InterfaceAddress {
     /// The address that the node with `number` has by itself; `None`: the network has no more.
-    pub(crate) fn of_number(number: u16) -> Option<Self> {
+    pub fn of_number(number: u16) -> Option<Self> {
         let host = u32::from(number) + 1;
         let address = Ipv4Addr::from(u32::from(USUAL.0) | host);
         Self::new(address, USUAL.1).ok().filter(|_| host <= 0xffff)
@@ -68,6 +69,32 @@ impl InterfaceAddress {
             _ => return Ok(Self { address, length }),
         };
         Err(NotAnInterfaceAddress::Reserved(address, reserved))
+    }
+
+    /// The address with this number, counted from the end of the same network, of those that are not
+    /// among `taken`; `None`: there are not so many.
+    pub fn free_at_end(self, number: u8, taken: &BTreeSet<Ipv4Addr>) -> Option<Self> {
+        let last = u32::from(self.address) | u32::MAX >> self.length;
+        let addresses = (0..last).rev().map(Ipv4Addr::from);
+        let free = addresses.filter(|address| !taken.contains(address));
+        let free = free.map_while(|address| Self::new(address, self.length).ok());
+        free.take_while(|free| free.is_with(self))
+            .nth(number.into())
+    }
+
+    fn is_with(self, other: Self) -> bool {
+        let network = |it: Self| u32::from(it.address) >> (32 - u32::from(it.length));
+        network(self) == network(other)
+    }
+
+    /// Bits of its network.
+    pub const fn length(self) -> u8 {
+        self.length
+    }
+
+    /// The mask of its network.
+    pub fn mask(self) -> Ipv4Addr {
+        Ipv4Addr::from(!(u32::MAX >> self.length))
     }
 
     /// The address without its network.
@@ -180,5 +207,32 @@ mod tests {
             let error = text.parse::<InterfaceAddress>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_host_has_what_is_free_at_the_end() {
+        let free = |text: &str, number, taken: &[&str]| {
+            let taken = taken.iter().map(|text| text.parse().unwrap()).collect();
+            let address: InterfaceAddress = text.parse().unwrap();
+            let free = address.free_at_end(number, &taken);
+            free.map(|free| free.to_string())
+        };
+        let found = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            free("10.71.0.7", 0, &["10.71.0.7"]),
+            found("10.71.255.254/16")
+        );
+        assert_eq!(
+            free("10.71.0.7", 2, &["10.71.255.253"]),
+            found("10.71.255.251/16")
+        );
+        let taken = ["192.168.7.1", "192.168.7.2"];
+        assert_eq!(
+            free("192.168.7.1/30", 0, &taken[..1]),
+            found("192.168.7.2/30")
+        );
+        assert_eq!(free("192.168.7.1/30", 0, &taken), None);
+        assert_eq!(free("192.168.7.1/30", 1, &[]), found("192.168.7.1/30"));
+        assert_eq!(free("192.168.7.1/30", 2, &[]), None);
     }
 }
