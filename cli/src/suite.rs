@@ -17,7 +17,8 @@ const SUITE: Program<'static> = Program::bin("qnic-tests", "qnic-suite").built_w
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  cargo qnic test                     everything; takes a while
+  cargo qnic test                     some 20 minutes on two idle cores
+  cargo qnic test --all               the long cases, too: before a release, each night
   cargo qnic test --quick             what needs no virtual machine
   cargo qnic test --only reboots      the cases whose names contain this
 
@@ -34,6 +35,9 @@ pub struct Options {
     /// Leave out what boots virtual machines
     #[arg(long)]
     pub quick: bool,
+    /// Add the long cases
+    #[arg(long, conflicts_with = "quick")]
+    pub all: bool,
     /// Run only the host-mode and VM cases whose names contain TEXT
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,

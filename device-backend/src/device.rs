@@ -351,6 +351,8 @@ fn add_ports(
             mac: settings.mac,
             mtu: settings.mtu,
             pairs: settings.queues.into(),
+            checksums: settings.checksum_offload,
+            segments: settings.checksum_offload && settings.segmentation_offload,
             inbox,
             throttle: Throttle::default(),
             engine: engines.of_nic(index).clone(),

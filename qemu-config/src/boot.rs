@@ -84,7 +84,7 @@ pub(crate) fn boot(
             image,
             accel: parts.accel.accel,
             tsc_khz,
-            ethernet: port.map(|port| (port, spec.ethernet_mtu())),
+            ethernet: port.map(|port| (port, spec.ethernet().mtu)),
         };
         let child = start_qemu(&parts.qemu, &machine, dies_with_us)?;
         owned.children.push(child);

@@ -64,7 +64,10 @@ impl ClusterSpec {
         let ports = self.ports_on(self.network_of_process(process)).into_iter();
         let ports = ports.map(|port| {
             let mut settings = EthernetSettings::new(NodeId(port.number), port.addresses.mac);
-            settings.mtu = self.ethernet_mtu();
+            let common = self.ethernet();
+            settings.mtu = common.mtu;
+            settings.checksum_offload = common.checksum_offload;
+            settings.segmentation_offload = common.segmentation_offload;
             if let Some(nic) = own.iter().find(|nic| nic.node.name == port.node) {
                 settings.socket = Some(dir.node(&port.node).ethernet());
                 settings.queues = nic.node.ethernet_queues();

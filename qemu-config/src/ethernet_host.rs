@@ -75,7 +75,7 @@ impl Cluster {
             mac,
             address,
             node: port.ip.address(),
-            mtu: self.spec().ethernet_mtu(),
+            mtu: self.spec().ethernet().mtu,
         })
     }
 

@@ -153,6 +153,9 @@ pub(crate) const VM: [&[Case]; 14] = [
     vm::TRIALS,
 ];
 
+/// The cases that only `--all` runs: none is the only one that shows its promise.
+pub(crate) const LONG: &[&str] = &[];
+
 /// Runs a case on so many nodes of a fresh host-mode cluster.
 fn on(count: usize, case: impl FnOnce(&HostNodes) -> Result<()>) -> Result<()> {
     case(&HostNodes::start(count)?)

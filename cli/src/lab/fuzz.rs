@@ -9,7 +9,7 @@ use clap::Args;
 /// Options of `qnic fuzz`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Targets: frames, commands, control, cluster_file, udp, ring, vhost_user.
+Targets: frames, commands, control, cluster_file, udp, ring, vhost_user, ethernet.
 
 Examples:
   cargo qnic fuzz                       each target for a minute
@@ -50,7 +50,7 @@ pub struct Options {
 }
 
 /// The fuzz targets.
-pub const TARGETS: [&str; 7] = [
+pub const TARGETS: [&str; 8] = [
     "frames",
     "commands",
     "control",
@@ -58,6 +58,7 @@ pub const TARGETS: [&str; 7] = [
     "udp",
     "ring",
     "vhost_user",
+    "ethernet",
 ];
 
 fn target(name: &str) -> Result<String> {

@@ -7,6 +7,8 @@
 //! socket = "/run/qnic/a.eth.sock"   # vhost-user; left out: the port is in another process
 //! queues = 1                        # optional: pairs of queues, 1 to 16
 //! mtu = 1500                        # optional: 576 to 4078, the same for all
+//! checksum_offload = true           # optional: its guest may leave checksums to the device
+//! segmentation_offload = true       # optional: and, with them, the division of TCP segments
 //! ip = "10.71.0.1/16"               # optional: what its guest is given if it asks by DHCP
 //! ```
 //!
@@ -54,6 +56,13 @@ pub struct EthernetSettings {
     /// Largest packet of its frames, in bytes.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
+    /// Whether its guest may leave checksums to the device, and take frames without.
+    #[serde(default = "on")]
+    pub checksum_offload: bool,
+    /// Whether its guest may leave the division of TCP segments to the device, and take undivided ones;
+    /// only with checksums.
+    #[serde(default = "on")]
+    pub segmentation_offload: bool,
     /// What its guest is given if it asks by DHCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip: Option<InterfaceAddress>,
@@ -65,6 +74,10 @@ const fn default_queues() -> u16 {
 
 const fn default_mtu() -> u16 {
     DEFAULT_MTU
+}
+
+const fn on() -> bool {
+    true
 }
 
 /// Checks `mtu`, which errors call `key`.
@@ -97,6 +110,8 @@ impl EthernetSettings {
             socket: None,
             queues: default_queues(),
             mtu: default_mtu(),
+            checksum_offload: on(),
+            segmentation_offload: on(),
             ip: None,
         }
     }

@@ -34,20 +34,23 @@ pub(super) const RECEIVE_THREAD: usize = 0;
 const QUEUE_ENTRIES: usize = 1_024;
 
 /// What the device can do.
-const FEATURES: [u32; 13] = [
+const FEATURES: [u32; 7] = [
     VIRTIO_F_VERSION_1,
     VIRTIO_RING_F_EVENT_IDX,
     VIRTIO_RING_F_INDIRECT_DESC,
-    VIRTIO_NET_F_CSUM,
-    VIRTIO_NET_F_GUEST_CSUM,
-    VIRTIO_NET_F_HOST_TSO4,
-    VIRTIO_NET_F_HOST_TSO6,
-    VIRTIO_NET_F_GUEST_TSO4,
-    VIRTIO_NET_F_GUEST_TSO6,
     VIRTIO_NET_F_MRG_RXBUF,
     VIRTIO_NET_F_STATUS,
     VIRTIO_NET_F_MAC,
     VIRTIO_NET_F_MTU,
+];
+
+/// What can be left to it, if that is not turned off: checksums, and the division of segments.
+const CHECKSUMS: [u32; 2] = [VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM];
+const SEGMENTS: [u32; 4] = [
+    VIRTIO_NET_F_HOST_TSO4,
+    VIRTIO_NET_F_HOST_TSO6,
+    VIRTIO_NET_F_GUEST_TSO4,
+    VIRTIO_NET_F_GUEST_TSO6,
 ];
 
 /// What one with several pairs of queues can do besides.
@@ -122,7 +125,10 @@ impl VhostUserBackend for Backend {
 
     fn features(&self) -> u64 {
         let several = SEVERAL.iter().filter(|_| self.port.pairs > 1);
-        let features = FEATURES.iter().chain(several);
+        let checksums = CHECKSUMS.iter().filter(|_| self.port.checksums);
+        let segments = SEGMENTS.iter().filter(|_| self.port.segments);
+        let left = checksums.chain(segments);
+        let features = FEATURES.iter().chain(left).chain(several);
         let features = features.map(|feature| 1u64 << feature);
         features.fold(VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits(), |a, b| {
             a | b

@@ -60,6 +60,9 @@ pub(crate) struct EthernetPort {
     pub(crate) mtu: u16,
     /// Pairs of queues.
     pub(crate) pairs: usize,
+    /// Whether its guest may leave checksums, and the division of TCP segments, to it.
+    pub(crate) checksums: bool,
+    pub(crate) segments: bool,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) throttle: Throttle,
     pub(crate) engine: EngineHandle,

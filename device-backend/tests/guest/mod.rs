@@ -10,6 +10,7 @@
 //!        0x20000  data
 //! ```
 
+pub(crate) mod ethernet;
 pub(crate) mod process;
 pub(crate) mod ring;
 

@@ -1,7 +1,7 @@
 //! What a cluster file says of Ethernet ports (X17).
 //!
 //! ```toml
-//! ethernet = true                     # the default; or false, or { mtu = 4078 }
+//! ethernet = true                     # the default; or false, or { mtu = 4078, checksum_offload = false }
 //!
 //! [[node]]
 //! name = "a"                          # true, false, or a table with what is not as usual
@@ -16,12 +16,31 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct EthernetSpec {
     /// Largest packet of their frames, in bytes.
+    #[serde(default = "default_mtu")]
     pub mtu: u16,
+    /// Whether guests may leave checksums to their ports.
+    #[serde(default = "on")]
+    pub checksum_offload: bool,
+    /// Whether guests may leave the division of TCP segments to their ports; only with checksums.
+    #[serde(default = "on")]
+    pub segmentation_offload: bool,
+}
+
+const fn default_mtu() -> u16 {
+    DEFAULT_MTU
+}
+
+const fn on() -> bool {
+    true
 }
 
 impl Default for EthernetSpec {
     fn default() -> Self {
-        Self { mtu: DEFAULT_MTU }
+        Self {
+            mtu: DEFAULT_MTU,
+            checksum_offload: true,
+            segmentation_offload: true,
+        }
     }
 }
 

@@ -15,11 +15,9 @@
 
 use std::collections::BTreeMap;
 
-use qnic_config::{
-    add, check_mac, check_mtu, require, ConfigError, InterfaceAddress, Unique, DEFAULT_MTU,
-};
+use qnic_config::{add, check_mac, check_mtu, require, ConfigError, InterfaceAddress, Unique};
 
-use super::ethernet::{mac_of_number, EthernetPort, PortSpec};
+use super::ethernet::{mac_of_number, EthernetPort, EthernetSpec, PortSpec};
 use super::on_off::OnOff;
 use super::spec::{ClusterSpec, NodeSpec};
 
@@ -52,11 +50,11 @@ impl ClusterSpec {
         self.port_of(node, number)
     }
 
-    /// Largest packet in frames of Ethernet ports, in bytes.
-    pub fn ethernet_mtu(&self) -> u16 {
+    /// What all Ethernet ports have in common; also if only single nodes have one.
+    pub fn ethernet(&self) -> EthernetSpec {
         match self.ethernet {
-            OnOff::On(ethernet) => ethernet.mtu,
-            OnOff::Off => DEFAULT_MTU,
+            OnOff::On(ethernet) => ethernet,
+            OnOff::Off => EthernetSpec::default(),
         }
     }
 
@@ -143,7 +141,7 @@ pub(super) fn check(
     spec: &ClusterSpec,
     origin: &dyn Fn(usize) -> usize,
 ) -> Result<(), ConfigError> {
-    check_mtu(spec.ethernet_mtu(), "ethernet.mtu")?;
+    check_mtu(spec.ethernet().mtu, "ethernet.mtu")?;
     let (mut macs, mut addresses) = (Unique::default(), Unique::default());
     for (index, (node, number)) in spec.numbered().enumerate() {
         let key = format!("node[{}].ethernet", origin(index));
@@ -217,7 +215,7 @@ ethernet = false
         ];
         assert_eq!(ports(&spec), expected);
         assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
-        assert_eq!(spec.ethernet_mtu(), 1500);
+        assert_eq!(spec.ethernet().mtu, 1500);
         assert!(spec.ethernet_port("off").is_none());
         let queues = |node: usize| spec.nodes[node].ethernet_queues();
         assert_eq!([queues(0), queues(2)], [1, 4]);
@@ -238,7 +236,7 @@ ethernet = false
         assert_eq!(ports(&parse(&without).unwrap()).len(), 1);
         let with = PORTS.replace("ethernet = true", "ethernet = { mtu = 4078 }");
         let spec = parse(&with).unwrap();
-        assert_eq!((ports(&spec).len(), spec.ethernet_mtu()), (5, 4078));
+        assert_eq!((ports(&spec).len(), spec.ethernet().mtu), (5, 4078));
         assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
         let usual = PORTS.replace("ethernet = true", "ethernet = { mtu = 1500 }");
         assert_eq!(parse(&usual).unwrap(), parse(PORTS).unwrap());

@@ -38,6 +38,7 @@ mod shared_memory;
 mod signals;
 mod stream;
 mod two_nics;
+mod udp;
 mod wakeups;
 
 use std::path::Path;
@@ -146,6 +147,10 @@ enum Role {
     LockWaiter(lock_waiter::Options),
     /// Writes random bytes all over its own window for a while
     QueueFuzzer(queue_fuzzer::Options),
+    /// Sends datagrams of UDP back, until it is killed
+    UdpEcho,
+    /// Has datagrams of UDP come back, and compares them
+    UdpExchange(udp::Options),
     /// Takes the device from its driver and goes at it with all rights of a kernel
     HostileGuest(hostile_guest::Options),
 }
@@ -203,6 +208,8 @@ fn run(role: Role) -> anyhow::Result<()> {
         Role::Stream(options) => stream::run(&options),
         Role::LockWaiter(options) => lock_waiter::run(&options),
         Role::QueueFuzzer(options) => queue_fuzzer::run(&options),
+        Role::UdpEcho => udp::echo(),
+        Role::UdpExchange(options) => udp::exchange(&options),
         Role::HostileGuest(options) => hostile_guest::run(&options),
     }
 }

@@ -19,6 +19,7 @@
 pub mod cluster_file;
 pub mod commands;
 pub mod control;
+pub mod ethernet;
 pub mod frames;
 pub mod inputs;
 pub mod mutation;
@@ -53,7 +54,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target {
         name: "frames",
         what: "frames into a NIC in any state",
@@ -102,6 +103,13 @@ pub const TARGETS: [Target; 7] = [
         run: vhost_user::run,
         longest: 2048,
         mutations: 900,
+    },
+    Target {
+        name: "ethernet",
+        what: "virtqueues and frames of an Ethernet port",
+        run: ethernet::run,
+        longest: 1024,
+        mutations: 400,
     },
 ];
 

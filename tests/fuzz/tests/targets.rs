@@ -56,7 +56,7 @@ macro_rules! check {
     };
 }
 
-check!(frames commands control cluster_file udp ring vhost_user);
+check!(frames commands control cluster_file udp ring vhost_user ethernet);
 
 /// Each target has a corpus, and each file of the folders belongs to a target.
 #[test]

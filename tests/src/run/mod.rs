@@ -105,11 +105,14 @@ fn chosen(options: &Options) -> Vec<&'static harness::Case> {
 
 /// Returns true if the case is left out, which it counts.
 fn is_left_out(case: &harness::Case, options: &Options, results: &mut Results) -> bool {
-    let left_out = options.quick && case.name.starts_with("vm::");
-    if left_out {
-        results.skip(case.name, "--quick leaves out virtual machines");
-    }
-    left_out
+    let is_named = options.all || options.only.is_some();
+    let why = match case.name {
+        name if options.quick && name.starts_with("vm::") => "--quick leaves out virtual machines",
+        name if !is_named && suite::LONG.contains(&name) => "a long case: --all adds it",
+        _ => return false,
+    };
+    results.skip(case.name, why);
+    true
 }
 
 fn run_here(case: &harness::Case, options: &Options, results: &mut Results) {
@@ -252,15 +255,42 @@ fn failure(case: &Case) -> String {
 mod tests {
     use super::*;
 
+    fn options() -> Options {
+        Options {
+            quick: false,
+            all: false,
+            only: None,
+            exact: false,
+            list: false,
+            junit: None,
+        }
+    }
+
+    #[test]
+    fn long_cases_run_with_all_others_or_by_name() {
+        let all = chosen(&options());
+        for name in suite::LONG {
+            let case = all.iter().find(|case| case.name == *name);
+            let case = case.expect("a case of that name");
+            let mut results = Results::default();
+            assert!(is_left_out(case, &options(), &mut results));
+            assert_eq!(results.counts.skipped, 1);
+            let with = |all, only: Option<&str>| Options {
+                all,
+                only: only.map(str::to_owned),
+                ..options()
+            };
+            assert!(!is_left_out(case, &with(true, None), &mut results));
+            assert!(!is_left_out(case, &with(false, Some(name)), &mut results));
+        }
+    }
+
     /// In a pipeline, a name that no test has any more would be green for ever.
     #[test]
     fn tests_that_no_name_chooses_are_no_success() {
         let options = Options {
-            quick: false,
             only: Some("nowhere".to_owned()),
-            exact: false,
-            list: false,
-            junit: None,
+            ..options()
         };
         let error = run(&options).unwrap_err().to_string();
         assert!(error.starts_with("no case is named \"nowhere\""), "{error}");

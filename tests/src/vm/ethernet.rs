@@ -14,6 +14,7 @@ use super::shell::{no_kernel_complains, number};
 use crate::harness::{cases, Case};
 use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{Nodes, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     guests_of_both_kernels_talk_over_ip => {
@@ -56,11 +57,16 @@ fn talk(nodes: &VmNodes) -> Result<()> {
     // Several fragments of IP; a name.
     ping("-c 3 -W 5 -s 20000")?;
     stream(a, b, LONG)?;
+    datagrams(a, b)?;
     links(
         nodes,
         &json!({"loss": "5%", "delay": "1ms", "reorder": "5%"}),
     )?;
     stream(a, b, SHORT)?;
+    ensure!(
+        datagrams(a, b)? > 0,
+        "links that lose 5 % have lost nothing"
+    );
     links(nodes, &json!({"partition": true}))?;
     let cut = shell(nodes, 0, "ping -c 2 -i 0.2 -W 1 n1 > /dev/null; echo $?")?;
     ensure!(cut.trim() == "1", "a ping through a partition: {cut}");
@@ -88,6 +94,18 @@ fn talk(nodes: &VmNodes) -> Result<()> {
     forwarded(c)?;
     outside(c)?;
     no_kernel_complains(nodes)
+}
+
+/// Datagrams of UDP go to a guest and come back as they were. Returns how many were lost.
+fn datagrams((nodes, node, _): Guest<'_>, (others, other, peer): Guest<'_>) -> Result<u64> {
+    let mut echo = others.start_until(other, "udp-echo", "serving")?;
+    let mut exchange = nodes.start(node, &format!("udp-exchange {peer}"))?;
+    let lost = exchange.expect("lost", LIMIT)?;
+    exchange.succeed("datagrams", LIMIT)?;
+    echo.kill()?;
+    echo.wait(LIMIT)?;
+    println!("    200 datagrams of UDP there and back, {lost} lost");
+    lost.as_u64().context("no number of lost datagrams")
 }
 
 /// A guest that asks by DHCP gets the address that it has: address, mask and name.

@@ -3,18 +3,23 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use qnic_cluster::NodeState;
+use qnic_cluster::{NodeState, OnOff};
 use serde_json::{Map, Value};
 
-use super::nodes::on;
+use super::ethernet::reach;
+use super::nodes::on_spec;
 use crate::harness::{cases, Case};
 use crate::scenario::{self, Load};
-use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{FirstNodes, Nodes, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    a_hostile_guest_harms_nobody => on("hostile", &["stable"; 4], hostile_guest),
+    a_hostile_guest_harms_nobody => {
+        let mut spec = VmNodes::spec("hostile", &["stable"; 4])?;
+        spec.ethernet = OnOff::on();
+        on_spec(&spec, hostile_guest)
+    },
 };
 
 /// The variable that says how many seconds the guest is hostile, and how many without it.
@@ -41,6 +46,17 @@ const HONEST_PART: u64 = 12;
 /// Memory that the device process may take for itself, beyond what it had when all nodes had
 /// exchanged data: the requests that one NIC may keep, and what the allocator does with them.
 const MEMORY: u64 = 32 << 20;
+
+/// What the hostile guest does to its Ethernet port meanwhile: it sends as fast as it can, also to all, and
+/// takes the port from its driver again and again.
+const FLOOD: &str = "device=$(readlink -f /sys/class/net/eth0/device); device=${device##*/}; \
+                     cd /sys/bus/virtio/drivers/virtio_net; \
+                     while :; do \
+                         ip addr add 10.71.0.4/16 brd + dev eth0; ip link set eth0 up; \
+                         timeout 1 ping -i 0.0001 -s 60000 10.71.0.1; \
+                         timeout 1 ping -i 0.0001 -s 1400 10.71.255.255; \
+                         echo $device > unbind; echo $device > bind; \
+                     done > /dev/null 2>&1";
 
 /// The last guest takes its NIC from the driver and goes at it, and the others exchange data all
 /// the while: every byte is right, nothing ends, nothing grows.
@@ -77,6 +93,7 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
     }
     // The driver has the NIC again, and it serves as before.
     scenario::all_pairs_exchange(nodes, ROUNDS)?;
+    reach((nodes, 0, "n0"), (nodes, 2, "n2")).context("Ethernet")?;
     shares.sort_by(f64::total_cmp);
     println!(
         "    it did {}; median of {attacks}: {:.0} %",
@@ -147,6 +164,7 @@ fn beside_the_hostile_guest(
 ) -> Result<f64> {
     let attack = format!("hostile-guest --seconds {seconds} --seed {seed}");
     let mut hostile = nodes.start_until(HONEST, &attack, "attacking")?;
+    let mut flood = background(nodes, HONEST, FLOOD)?;
     let mut most = memory.before;
     let rate = exchanges_per_second(nodes, Duration::from_secs(seconds), || {
         most = most.max(memory.check()?);
@@ -157,6 +175,8 @@ fn beside_the_hostile_guest(
     let deeds = hostile.expect("attacked", LIMIT);
     let deeds = deeds.context("the hostile guest")?;
     hostile.succeed("the hostile guest", LIMIT)?;
+    flood.kill()?;
+    flood.wait(LIMIT)?;
     for (deed, times) in deeds.as_object().into_iter().flatten() {
         let sum = done.get(deed).and_then(Value::as_u64).unwrap_or(0);
         let sum = sum + times.as_u64().unwrap_or(0);
