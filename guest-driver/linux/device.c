@@ -80,14 +80,19 @@ static int map_sram(struct qnic_dev *dev)
 
 	if (!virtio_get_shm_region(dev->vdev, &region, QNIC_SRAM_REGION))
 		return dev_err_probe(&dev->vdev->dev, -ENODEV, "the device has no SRAM region\n");
-	if (!devm_request_mem_region(&dev->vdev->dev, region.addr, region.len, "qnic-sram"))
+	if (!request_mem_region(region.addr, region.len, "qnic-sram"))
 		return dev_err_probe(&dev->vdev->dev, -EBUSY, "the SRAM is in use\n");
-	dev->sram = ioremap(region.addr, region.len);
-	if (!dev->sram)
-		return -ENOMEM;
 	dev->sram_address = region.addr;
 	dev->sram_bytes = region.len;
-	return 0;
+	dev->sram = ioremap(region.addr, region.len);
+	return dev->sram ? 0 : -ENOMEM;
+}
+
+/* The mapping stays for as long as dev: only its owner uses it. */
+static void release_sram(struct qnic_dev *dev)
+{
+	if (dev->sram_bytes)
+		release_mem_region(dev->sram_address, dev->sram_bytes);
 }
 
 static int find_queues(struct qnic_dev *dev, int doorbells)
@@ -144,7 +149,7 @@ static int reboot_run(struct notifier_block *notifier, unsigned long action, voi
 	return NOTIFY_DONE;
 }
 
-static struct qnic_dev *dev_new(struct virtio_device *vdev)
+static struct qnic_dev *dev_new(struct virtio_device *vdev, struct qnic_node *node)
 {
 	struct qnic_dev *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
 	int i;
@@ -153,6 +158,8 @@ static struct qnic_dev *dev_new(struct virtio_device *vdev)
 		return NULL;
 	kref_init(&dev->references);
 	dev->vdev = vdev;
+	dev->node = node;
+	dev->id = node->id;
 	spin_lock_init(&dev->control_lock);
 	init_waitqueue_head(&dev->control_room);
 	mutex_init(&dev->stop_lock);
@@ -171,18 +178,44 @@ static struct qnic_dev *dev_new(struct virtio_device *vdev)
 	return dev;
 }
 
-static int add_file(struct qnic_dev *dev)
+/* From now on processes can open the device; or, if dev is NULL, none can. */
+static void node_point_to(struct qnic_node *node, struct qnic_dev *dev)
 {
-	snprintf(dev->name, sizeof(dev->name), "qnic%d", dev->id);
-	dev->misc.minor = MISC_DYNAMIC_MINOR;
-	dev->misc.name = dev->name;
-	dev->misc.fops = &qnic_fops;
-	dev->misc.parent = &dev->vdev->dev;
-	dev->misc.mode = 0660;
-	return misc_register(&dev->misc);
+	mutex_lock(&node->lock);
+	node->dev = dev;
+	mutex_unlock(&node->lock);
 }
 
-/* Undoes qnic_rs_start(); no process can open the device any more. */
+static struct qnic_node *node_new(struct virtio_device *vdev)
+{
+	struct qnic_node *node = kzalloc(sizeof(*node), GFP_KERNEL);
+	int id;
+
+	if (!node)
+		return NULL;
+	id = ida_alloc(&qnic_ids, GFP_KERNEL);
+	if (id < 0) {
+		kfree(node);
+		return NULL;
+	}
+	node->id = id;
+	mutex_init(&node->lock);
+	snprintf(node->name, sizeof(node->name), "qnic%d", id);
+	node->misc.minor = MISC_DYNAMIC_MINOR;
+	node->misc.name = node->name;
+	node->misc.fops = &qnic_fops;
+	node->misc.parent = &vdev->dev;
+	node->misc.mode = 0660;
+	return node;
+}
+
+static void node_free(struct qnic_node *node)
+{
+	ida_free(&qnic_ids, node->id);
+	kfree(node);
+}
+
+/* Undoes dev_start(); no process can open the device any more. */
 static void dev_stop(struct qnic_dev *dev)
 {
 	int i;
@@ -197,7 +230,7 @@ static void dev_stop(struct qnic_dev *dev)
 		cancel_work_sync(&dev->workers[i].work);
 }
 
-/* Brings the device up from "ready" on; the queues are there. */
+/* Continues dev_up() from "ready" on; the queues are there. */
 static int dev_start(struct qnic_dev *dev, const u8 *config)
 {
 	unsigned long flags;
@@ -217,74 +250,135 @@ static int dev_start(struct qnic_dev *dev, const u8 *config)
 	spin_unlock_irqrestore(&dev->event_lock, flags);
 	qnic_event_callback(dev->queues[QNIC_EVENT]);
 	queue_delayed_work(qnic_workers, &dev->watchdog, QNIC_WATCHDOG_SECONDS * HZ);
-	ret = add_file(dev);
-	if (ret) {
-		dev_stop(dev);
-		qnic_rs_put(driver);
-		return ret;
-	}
-	register_reboot_notifier(&dev->reboot);
-	qnic_datagrams_start(dev);
 	return 0;
 }
 
-static int qnic_probe(struct virtio_device *vdev)
+/* Brings up a device that was reset. If that fails, dev has no driver, and is of no more use. */
+static int dev_up(struct qnic_dev *dev)
 {
 	u8 config[QNIC_CONFIG_BYTES] __aligned(8);
-	struct qnic_dev *dev;
+	struct virtio_device *vdev = dev->vdev;
 	int ret, doorbells;
 
+	vdev->priv = dev;
 	virtio_cread_bytes(vdev, 0, config, sizeof(config));
 	doorbells = qnic_rs_check_config(config);
 	if (doorbells < 0)
 		return doorbells;
-	dev = dev_new(vdev);
-	if (!dev)
-		return -ENOMEM;
-	vdev->priv = dev;
-	ret = ida_alloc(&qnic_ids, GFP_KERNEL);
-	if (ret < 0)
-		goto err_dev;
-	dev->id = ret;
 	ret = find_notify(dev);
 	if (ret)
-		goto err_id;
+		return ret;
 	ret = map_sram(dev);
 	if (ret)
-		goto err_id;
+		goto err_sram;
 	ret = find_queues(dev, doorbells);
 	if (ret)
-		goto err_id;
+		goto err_sram;
 	ret = post_events(dev);
-	if (ret)
-		goto err_queues;
-	ret = dev_start(dev, config);
+	if (!ret)
+		ret = dev_start(dev, config);
 	if (!ret)
 		return 0;
-err_queues:
 	vdev->config->del_vqs(vdev);
-err_id:
-	ida_free(&qnic_ids, dev->id);
+err_sram:
+	release_sram(dev);
+	return ret;
+}
+
+/* Lets processes and modules use the NIC. */
+static void dev_open(struct qnic_dev *dev)
+{
+	node_point_to(dev->node, dev);
+	register_reboot_notifier(&dev->reboot);
+	qnic_datagrams_start(dev);
+}
+
+/* Undoes dev_up() and dev_open(): processes, ports, peers and volumes learn that the NIC is gone. */
+static void dev_down(struct qnic_dev *dev)
+{
+	node_point_to(dev->node, NULL);
+	qnic_datagrams_refuse(dev);
+	qnic_memory_stop(dev);
+	unregister_reboot_notifier(&dev->reboot);
+	qnic_rs_announce_reset(dev->driver);
+	dev_stop(dev);
+	dev->vdev->config->del_vqs(dev->vdev);
+	release_sram(dev);
+	qnic_rs_put(dev->driver);
+}
+
+static int qnic_probe(struct virtio_device *vdev)
+{
+	struct qnic_node *node = node_new(vdev);
+	struct qnic_dev *dev;
+	int ret = -ENOMEM;
+
+	if (!node)
+		return ret;
+	dev = dev_new(vdev, node);
+	if (!dev)
+		goto err_node;
+	ret = dev_up(dev);
+	if (ret)
+		goto err_dev;
+	dev_open(dev);
+	ret = misc_register(&node->misc);
+	if (!ret)
+		return 0;
+	dev_down(dev);
 err_dev:
 	qnic_dev_put(dev);
+err_node:
+	node_free(node);
 	return ret;
 }
 
 static void qnic_remove(struct virtio_device *vdev)
 {
 	struct qnic_dev *dev = vdev->priv;
+	struct qnic_node *node = dev->node;
 
-	qnic_datagrams_refuse(dev);
-	qnic_memory_stop(dev);
-	misc_deregister(&dev->misc);
-	unregister_reboot_notifier(&dev->reboot);
-	qnic_rs_announce_reset(dev->driver);
-	dev_stop(dev);
-	vdev->config->del_vqs(vdev);
-	ida_free(&qnic_ids, dev->id);
-	qnic_rs_put(dev->driver);
+	misc_deregister(&node->misc);
+	if (dev->driver)
+		dev_down(dev);
 	qnic_dev_put(dev);
+	node_free(node);
 }
+
+#ifdef CONFIG_PM_SLEEP
+/*
+ * The guest is about to sleep: no process and no kernel thread runs, and QEMU may reset the device. So
+ * this is a removal, but that the device file stays: what was open fails with ENODEV, what opens
+ * it after qnic_restore() works. Pages of others, here or there, must not be lost by that.
+ */
+static int qnic_freeze(struct virtio_device *vdev)
+{
+	struct qnic_dev *fresh, *dev = vdev->priv;
+
+	if (qnic_memory_is_used(dev)) {
+		dev_err(&vdev->dev, "the guest cannot sleep: it has volumes of remote memory, or serves memory; see qnic-rmem detach and leave\n");
+		return -EBUSY;
+	}
+	fresh = dev_new(vdev, dev->node);
+	if (!fresh)
+		return -ENOMEM;
+	if (dev->driver)
+		dev_down(dev);
+	qnic_dev_put(dev);
+	vdev->priv = fresh;
+	return 0;
+}
+
+static int qnic_restore(struct virtio_device *vdev)
+{
+	struct qnic_dev *dev = vdev->priv;
+	int ret = dev_up(dev);
+
+	if (!ret)
+		dev_open(dev);
+	return ret;
+}
+#endif
 
 static const struct virtio_device_id qnic_id_table[] = {
 	{ QNIC_VIRTIO_ID, VIRTIO_DEV_ANY_ID },
@@ -297,13 +391,18 @@ static struct virtio_driver qnic_driver = {
 	.id_table = qnic_id_table,
 	.probe = qnic_probe,
 	.remove = qnic_remove,
+#ifdef CONFIG_PM_SLEEP
+	.freeze = qnic_freeze,
+	.restore = qnic_restore,
+#endif
 };
 
 static int __init qnic_init(void)
 {
 	int ret;
 
-	qnic_workers = alloc_workqueue("qnic", WQ_UNBOUND, 0);
+	/* Before devices sleep: a fault that waits for a disk which sleeps already would never end. */
+	qnic_workers = alloc_workqueue("qnic", WQ_UNBOUND | WQ_FREEZABLE, 0);
 	if (!qnic_workers)
 		return -ENOMEM;
 	ret = register_virtio_driver(&qnic_driver);

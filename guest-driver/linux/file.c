@@ -50,19 +50,26 @@ static void file_end_run(struct work_struct *work)
 
 static int qnic_open(struct inode *inode, struct file *file)
 {
-	struct qnic_dev *dev = container_of(file->private_data, struct qnic_dev, misc);
+	struct qnic_node *node = container_of(file->private_data, struct qnic_node, misc);
 	struct qnic_file *f = kzalloc(sizeof(*f), GFP_KERNEL);
 
 	if (!f)
 		return -ENOMEM;
-	f->dev = dev;
-	f->driver = qnic_rs_get(dev->driver);
+	mutex_lock(&node->lock);
+	f->dev = node->dev;
+	if (f->dev)
+		f->driver = qnic_rs_get(f->dev->driver);
+	mutex_unlock(&node->lock);
+	if (!f->dev) {
+		kfree(f);
+		return -ENODEV;
+	}
 	f->mapping = file->f_mapping;
 	mutex_init(&f->register_lock);
 	INIT_WORK(&f->end_work, file_end_run);
-	mutex_lock(&dev->files_lock);
-	list_add(&f->link, &dev->files);
-	mutex_unlock(&dev->files_lock);
+	mutex_lock(&f->dev->files_lock);
+	list_add(&f->link, &f->dev->files);
+	mutex_unlock(&f->dev->files_lock);
 	file->private_data = f;
 	return 0;
 }

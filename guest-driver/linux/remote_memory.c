@@ -219,3 +219,17 @@ void qnic_memory_stop(struct qnic_dev *dev)
 	mutex_unlock(&dev->serve_lock);
 	mutex_unlock(&dev->volumes_lock);
 }
+
+/* Returns true if the NIC has volumes, or has served memory: pages would be lost with it. */
+bool qnic_memory_is_used(struct qnic_dev *dev)
+{
+	bool is_used;
+	int slot;
+
+	mutex_lock(&dev->memory_lock);
+	is_used = dev->served;
+	for (slot = 0; slot < QNIC_VOLUMES; slot++)
+		is_used |= dev->volumes[slot] != NULL;
+	mutex_unlock(&dev->memory_lock);
+	return is_used;
+}

@@ -3,7 +3,7 @@
  * The declarations that the C files of the module share. The interface to the Rust
  * part is ffi.h.
  *
- *   device.c   virtio probe and removal, module
+ *   device.c   virtio probe, removal and sleep, module
  *   queues.c   control and event queue, fault workers
  *   file.c     character device, mmap
  *   memory.c   interval notifiers, page lookup, host areas
@@ -54,16 +54,26 @@ struct qnic_worker {
 };
 
 /*
- * One device. The virtio driver holds a reference from probe to remove, the Rust
- * driver one until its last file is closed.
+ * The device file, from probe to remove. It has a new qnic_dev each time that the guest has slept.
+ */
+struct qnic_node {
+	struct miscdevice misc;
+	char name[16];
+	int id;
+	struct mutex lock;
+	struct qnic_dev *dev;		/* under lock; NULL: no process can open it */
+};
+
+/*
+ * One device, from one reset to the next. The virtio driver holds a reference from probe to remove or
+ * sleep, the Rust driver one until its last file is closed.
  */
 struct qnic_dev {
 	struct kref references;
 	struct virtio_device *vdev;	/* valid until remove */
-	void *driver;			/* Rust; set under event_lock */
-	struct miscdevice misc;
-	char name[16];
-	int id;
+	void *driver;			/* Rust; set under event_lock, NULL until it is up */
+	struct qnic_node *node;		/* valid until remove */
+	int id;				/* that of node */
 
 	phys_addr_t sram_address;
 	u64 sram_bytes;
@@ -143,6 +153,7 @@ int qnic_volume_call(struct qnic_volume *volume, u32 command, u8 *argument);
 void qnic_memory_new(struct qnic_dev *dev);
 int qnic_memory_call(struct qnic_dev *dev, u32 command, u8 *argument);
 void qnic_memory_stop(struct qnic_dev *dev);
+bool qnic_memory_is_used(struct qnic_dev *dev);
 
 /* support.c */
 void qnic_poll_wait(struct file *file, void *waiters, poll_table *table);

@@ -203,7 +203,7 @@ int qnic_volume_new(struct qnic_dev *dev, int slot, u8 *argument, struct qnic_vo
 	snprintf(volume->disk->disk_name, sizeof(volume->disk->disk_name), "qnicmem%d",
 		 dev->id * QNIC_VOLUMES + slot);
 	set_capacity(volume->disk, qnic_rs_volume_blocks(volume->rust) * PAGE_SECTORS_OF_BLOCK);
-	ret = device_add_disk(dev->misc.this_device, volume->disk, NULL);
+	ret = device_add_disk(dev->node->misc.this_device, volume->disk, NULL);
 	if (ret) {
 		drop_disk(volume);
 		return ret;

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::copy::{self, Count};
 use crate::dirs::NodeDir;
 use crate::follow::{read_log, tail};
@@ -131,6 +133,16 @@ impl Node {
     /// [`Error::Monitor`].
     pub fn continue_cpus(&self) -> Result<()> {
         self.monitor()?.execute(&qmp::CONT)?;
+        Ok(())
+    }
+
+    /// Presses the return key: it wakes a guest that sleeps (`freeze`) and whose keyboard may do so.
+    ///
+    /// # Errors
+    /// [`Error::Monitor`].
+    pub fn press_return(&self) -> Result<()> {
+        let keys = json!({ "keys": [{ "type": "qcode", "data": "ret" }] });
+        self.monitor()?.execute(&qmp::SEND_KEY.with(keys))?;
         Ok(())
     }
 

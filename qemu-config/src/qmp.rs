@@ -2,7 +2,7 @@
 //!
 //! Only what this crate asks for and looks at is here. The crate that has all of QMP
 //! (`qapi-qmp`) takes 31 s of processor time to compile, in each first build of the tool; these
-//! are seven commands, none of which has arguments, and two events.
+//! are few commands and two events.
 //!
 //! QEMU may be newer than this: fields, states and events that are not known are no errors.
 
@@ -15,6 +15,7 @@ use serde_json::{json, Value};
 /// A command whose answer is an `A`.
 pub struct Command<A> {
     name: &'static str,
+    arguments: Value,
     answer: PhantomData<fn() -> A>,
 }
 
@@ -30,6 +31,8 @@ pub const STOP: Command<Nothing> = Command::new("stop");
 pub const CONT: Command<Nothing> = Command::new("cont");
 /// Ends QEMU.
 pub const QUIT: Command<Nothing> = Command::new("quit");
+/// Presses keys of the machine's keyboard (`keys`).
+pub const SEND_KEY: Command<Nothing> = Command::new("send-key");
 /// Resets the machine.
 pub const SYSTEM_RESET: Command<Nothing> = Command::new("system_reset");
 
@@ -37,8 +40,14 @@ impl<A: DeserializeOwned> Command<A> {
     const fn new(name: &'static str) -> Self {
         Self {
             name,
+            arguments: Value::Null,
             answer: PhantomData,
         }
+    }
+
+    /// The same command with these arguments.
+    pub fn with(self, arguments: Value) -> Self {
+        Self { arguments, ..self }
     }
 
     /// Its name.
@@ -48,7 +57,11 @@ impl<A: DeserializeOwned> Command<A> {
 
     /// The line that is sent.
     pub(crate) fn line(&self) -> String {
-        format!("{}\n", json!({ "execute": self.name }))
+        let line = match &self.arguments {
+            Value::Null => json!({ "execute": self.name }),
+            arguments => json!({ "execute": self.name, "arguments": arguments }),
+        };
+        format!("{line}\n")
     }
 
     /// Understands what a successful command returned.
@@ -186,6 +199,9 @@ mod tests {
     #[test]
     fn a_command_is_one_line() {
         assert_eq!(QUERY_STATUS.line(), "{\"execute\":\"query-status\"}\n");
+        let key = SEND_KEY.with(json!({ "keys": [] }));
+        let line = "{\"arguments\":{\"keys\":[]},\"execute\":\"send-key\"}\n";
+        assert_eq!(key.line(), line);
     }
 
     #[test]

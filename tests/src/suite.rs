@@ -136,12 +136,13 @@ pub(crate) const HOST: &[Case] = cases! { "host":
 
 /// The cases that boot virtual machines; the one that takes longest first, so that others run
 /// beside it.
-pub(crate) const VM: [&[Case]; 14] = [
+pub(crate) const VM: [&[Case]; 15] = [
     vm::REMOTE_MEMORY,
     vm::VOLUMES,
     vm::CASES,
     vm::DATAGRAMS,
     vm::ETHERNET,
+    vm::EVENTS,
     vm::POOLS,
     vm::ORDERING,
     vm::WIRE,
