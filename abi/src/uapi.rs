@@ -128,7 +128,7 @@ layouts! {
     /// The range may be any ordinary memory that the process can read, and can write if `access`
     /// grants writing. Fails with `NameExists`, `Exhausted`, `BadLength` (zero), `BadAddress`
     /// (wraps around, or no address of a process), `Overlapping`, and for other memory with
-    /// `NotMapped`, `UnreadableMemory`, `ReadOnlyMemory`, `SecretMemory`, `DaxMemory`,
+    /// `NotMapped`, `SramTooSmall`, `UnreadableMemory`, `ReadOnlyMemory`, `SecretMemory`, `DaxMemory`,
     /// `UserFaultMemory` or `DeviceMemory`.
     ///
     /// Without [`OVERLAPPING`] the export fails with `Overlapping` if the range overlaps that of

@@ -17,7 +17,10 @@ mod cp;
 mod demo;
 mod doctor;
 mod down;
+mod dump;
 mod exec;
+mod gdb;
+mod grow;
 pub mod join;
 mod keys;
 pub mod lab;
@@ -122,6 +125,12 @@ commands! {
     Pause(pause::PauseOptions) => pause::pause;
     /// Let a paused guest go on
     Resume(pause::ResumeOptions) => pause::resume;
+    /// Debug the kernel of a node's guest
+    Gdb(gdb::Options) => gdb::run;
+    /// Write the memory of a node's guest to a file, for crash or gdb
+    Dump(dump::Options) => dump::run;
+    /// Add memory to a guest that runs
+    Grow(grow::Options) => grow::run;
     /// End clusters and remove everything they left
     Down(down::Options) => down::run;
     /// Show and change what links do to frames: loss, delay, partition

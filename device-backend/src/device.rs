@@ -434,7 +434,7 @@ fn add_nic(
     nodes.sort_unstable();
     let nic = Nic::new(NicConfig {
         node: settings.node,
-        frames: ram::frames(settings.ram),
+        frames: ram::frames(settings.ram, settings.ram_max),
         windows: settings.windows,
         doorbells: settings.doorbells,
         limits: Limits {

@@ -18,7 +18,10 @@ impl ClusterSpec {
         let nics = self.nics_of(process).into_iter().map(|nic| {
             let socket = dir.node(&nic.node.name).nic(nic.name);
             let number = NodeId(nic.number);
-            NicSettings::new(nic.address(), number, socket, nic.node.memory)
+            NicSettings {
+                ram_max: nic.node.memory_max,
+                ..NicSettings::new(nic.address(), number, socket, nic.node.memory)
+            }
         });
         Config {
             engine: EngineSettings {

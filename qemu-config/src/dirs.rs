@@ -198,6 +198,12 @@ impl NodeDir {
         ethernet = "eth.sock";
         /// Lines of `/etc/hosts` in the guest, if it has an Ethernet port.
         hosts = "hosts";
+        /// Where QEMU listens for a debugger.
+        gdb_socket = "gdb.sock";
+        /// What the debugger reads: its commands, the symbols of the kernel, the module.
+        gdb_script = "gdb.script";
+        gdb_symbols = "gdb.symbols";
+        gdb_module = "gdb.ko";
         console = "console.log";
         ready = "ready.log";
         qemu_log = "qemu.log";

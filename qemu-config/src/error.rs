@@ -82,6 +82,14 @@ pub enum Error {
         /// What it said.
         message: String,
     },
+    /// No memory can be added to the guest, or not so much.
+    #[error("node {node}: no memory was added: {message}")]
+    Memory {
+        /// The node.
+        node: String,
+        /// Why.
+        message: String,
+    },
     /// As many commands run on that node as can.
     #[error("node {node} already runs {limit} commands at the same time, which is all it can: wait for one to end")]
     Busy {
@@ -176,6 +184,14 @@ impl Error {
         Self::Monitor {
             node: node.to_owned(),
             message: message.into(),
+        }
+    }
+
+    /// No memory is added to `node`, for the reason `message`.
+    pub(crate) fn memory(node: &str, message: String) -> Self {
+        Self::Memory {
+            node: node.to_owned(),
+            message,
         }
     }
 

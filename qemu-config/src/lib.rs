@@ -35,6 +35,7 @@ mod capture;
 mod cluster;
 mod config;
 mod copy;
+mod debug;
 mod descendants;
 mod device;
 mod device_config;
@@ -91,6 +92,7 @@ pub use config::{
     ScheduleSpec, Step, StepChange, MAX_NAME,
 };
 pub use copy::Count;
+pub use debug::Debugger;
 pub use descendants::{adopt_orphans, end_descendants, end_tree};
 pub use device::{add_stats, ask as ask_device};
 pub use error::{Error, Result};

@@ -1,4 +1,12 @@
-//! How many commands, machines and ranks there can be.
+//! How many commands, machines and ranks there can be, and how memory is added.
+
+use qnic_config::ByteSize;
+
+/// Memory is added to a guest in multiples of this, which Linux calls a memory block.
+pub(crate) const MEMORY_STEP: ByteSize = ByteSize::mib(128);
+
+/// How often memory can be added to a guest.
+pub(crate) const MEMORY_SLOTS: usize = 16;
 
 /// Commands that can run on one node at the same time.
 pub const COMMAND_SLOTS: usize = 8;

@@ -12,13 +12,14 @@ use crate::follow::{read_log, tail};
 use crate::guest_command::{GuestCommand, GuestOutput};
 use crate::guest_process::GuestProcess;
 use crate::host_node::HostNode;
+use crate::limits::{MEMORY_SLOTS, MEMORY_STEP};
 use crate::monitor::Monitor;
 use crate::node_state::{state_of, wait_answering, NodeState};
 use crate::process::ProcessId;
 use crate::qmp;
 use crate::ready::{self, boots_reported, wait_ready};
 use crate::wait::Deadline;
-use crate::{Cancel, Error, NodeSpec, Result};
+use crate::{ByteSize, Cancel, Error, NodeSpec, Result};
 
 /// Time that QEMU's monitor may take to answer.
 const MONITOR_LIMIT: Duration = Duration::from_secs(15);
@@ -133,6 +134,48 @@ impl Node {
     /// [`Error::Monitor`].
     pub fn continue_cpus(&self) -> Result<()> {
         self.monitor()?.execute(&qmp::CONT)?;
+        Ok(())
+    }
+
+    /// Adds memory to the guest while it runs: a DIMM, which the kernel takes into use by itself.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the size is no multiple of 128 MiB, or the cluster file does not allow as much;
+    /// [`Error::Monitor`].
+    pub fn add_memory(&self, size: ByteSize) -> Result<()> {
+        let refused = |message| Err(Error::memory(self.name(), message));
+        let Some(most) = self.spec.memory_max else {
+            return refused("set memory_max in its [[node]], and boot it again".to_owned());
+        };
+        if size.0 == 0 || !size.0.is_multiple_of(MEMORY_STEP.0) {
+            return refused(format!(
+                "expected a multiple of {MEMORY_STEP}, found {size}"
+            ));
+        }
+        let mut monitor = self.monitor()?;
+        let added = monitor.execute(&qmp::QUERY_MEMORY_DEVICES)?;
+        let sizes = added
+            .iter()
+            .filter_map(|device| device["data"]["size"].as_u64());
+        let present = self.spec.memory.0 + sizes.sum::<u64>();
+        let left = ByteSize(most.0.saturating_sub(present));
+        if size > left {
+            return refused(format!("memory_max is {most}, which leaves {left}"));
+        }
+        if added.len() == MEMORY_SLOTS {
+            return refused(format!("it was added {MEMORY_SLOTS} times already"));
+        }
+        let (dimm, memory) = (
+            format!("dimm{}", added.len()),
+            format!("added{}", added.len()),
+        );
+        // The device process maps it, as all memory of the guest.
+        let object = json!({
+            "qom-type": "memory-backend-memfd", "id": &memory, "size": size.0, "share": true,
+        });
+        monitor.execute(&qmp::OBJECT_ADD.with(object))?;
+        let device = json!({ "driver": "pc-dimm", "id": dimm, "memdev": memory });
+        monitor.execute(&qmp::DEVICE_ADD.with(device))?;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use qnic_limits::{CONFIG_SIZE, DEFAULT_DOORBELLS, FIRST_DOORBELL, VIRTIO_ID};
 use crate::accel::Accel;
 use crate::config::MAX_NICS;
 use crate::dirs::ClusterDir;
-use crate::limits::COMMAND_SLOTS;
+use crate::limits::{COMMAND_SLOTS, MEMORY_SLOTS};
 use crate::{EthernetPort, NodeSpec};
 
 /// Name of the port on which the guest's init says that it is ready, or why not.
@@ -112,7 +112,11 @@ fn machine_and_memory(line: &mut Line, machine: &Machine<'_>) {
     line.plain("-accel", accel);
     line.plain("-cpu", cpu);
     line.plain("-smp", &processors(machine));
-    line.plain("-m", &format!("{}M", node.memory.whole_mib()));
+    let mut memory = format!("{}M", node.memory.whole_mib());
+    if let Some(most) = node.memory_max {
+        memory += &format!(",slots={MEMORY_SLOTS},maxmem={}M", most.whole_mib());
+    }
+    line.plain("-m", &memory);
     // The device process maps the guest's memory: it must be shareable.
     let size = node.memory.0;
     let memory = format!("memory-backend-memfd,id=ram,size={size},share=on");
@@ -156,6 +160,10 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
         if mtu != DEFAULT_MTU {
             append += &format!(" qnic.mtu={mtu}");
         }
+    }
+    if machine.node.memory_max.is_some() {
+        // A kernel that expects memory beyond 4 GiB sets 64 MiB aside for devices that cannot reach it.
+        append += " swiotlb=noforce";
     }
     if machine.accel == Accel::Tcg {
         // An emulated processor does not speculate, and each retpoline of a kernel that believes it
@@ -379,6 +387,22 @@ mod tests {
             -device vhost-user-test-device-pci,chardev=nic,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on \
             -device virtio-rng-pci";
         assert!(joined.ends_with(end), "{joined}\n{end}");
+    }
+
+    /// It is added above 4 GiB, and needs no bounce buffers there.
+    #[test]
+    fn memory_may_be_added() {
+        let mut node = NodeSpec::new("a");
+        node.memory_max = Some(ByteSize::mib(1024));
+        let joined = line_of(&node, Accel::Kvm).join(" ");
+        assert!(
+            joined.contains(" -m 256M,slots=16,maxmem=1024M -object"),
+            "{joined}"
+        );
+        assert!(
+            joined.contains("qnic.node=a swiotlb=noforce -device"),
+            "{joined}"
+        );
     }
 
     /// Its guest learns the names by slots (S7).

@@ -31,6 +31,20 @@ pub const STOP: Command<Nothing> = Command::new("stop");
 pub const CONT: Command<Nothing> = Command::new("cont");
 /// Ends QEMU.
 pub const QUIT: Command<Nothing> = Command::new("quit");
+/// Lists the memory that was added to the machine.
+pub const QUERY_MEMORY_DEVICES: Command<Vec<Value>> = Command::new("query-memory-devices");
+/// Makes an object (`qom-type`, `id`, and its properties).
+pub const OBJECT_ADD: Command<Nothing> = Command::new("object-add");
+/// Plugs a device in (`driver`, `id`, and its properties).
+pub const DEVICE_ADD: Command<Nothing> = Command::new("device_add");
+/// Sets the memory that the guest is to keep (`value`, in bytes): its balloon has the rest.
+pub const BALLOON: Command<Nothing> = Command::new("balloon");
+/// Carries out a command of QEMU's other monitor, for people (`command-line`), and returns its output.
+pub const HUMAN: Command<String> = Command::new("human-monitor-command");
+/// Begins to write the guest's memory to a file.
+pub const DUMP_GUEST_MEMORY: Command<Nothing> = Command::new("dump-guest-memory");
+/// Asks how far that is.
+pub const QUERY_DUMP: Command<Dump> = Command::new("query-dump");
 /// Presses keys of the machine's keyboard (`keys`).
 pub const SEND_KEY: Command<Nothing> = Command::new("send-key");
 /// Resets the machine.
@@ -90,6 +104,30 @@ pub enum RunState {
     /// The guest's kernel has panicked.
     GuestPanicked,
     /// Any other.
+    #[serde(other)]
+    Other,
+}
+
+/// How far a dump of the guest's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Dump {
+    /// Whether it is done.
+    pub status: DumpState,
+    /// Bytes that are written.
+    pub completed: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+/// A state of a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DumpState {
+    /// It is being written.
+    Active,
+    /// It is whole.
+    Completed,
+    /// It has failed, or there is none.
     #[serde(other)]
     Other,
 }

@@ -13,7 +13,8 @@
 //!       log-keeper.log                what keeps the logs small complains of
 //!       nodes/<node>/                 vhost-user sockets of NIC and Ethernet port; monitor,
 //!                                     agent and command sockets; names for /etc/hosts;
-//!                                     console, ready and QEMU logs; pid.
+//!                                     console, ready and QEMU logs; pid; for a debugger:
+//!                                     socket, commands, symbols.
 //!                                     Logs keep their first and their last part
 //!                                     (qnic-log-keeper)
 //!   /var/tmp/qnic-<uid>/<cluster>/    blank disks

@@ -136,7 +136,7 @@ pub(crate) const HOST: &[Case] = cases! { "host":
 
 /// The cases that boot virtual machines; the one that takes longest first, so that others run
 /// beside it.
-pub(crate) const VM: [&[Case]; 15] = [
+pub(crate) const VM: [&[Case]; 16] = [
     vm::REMOTE_MEMORY,
     vm::VOLUMES,
     vm::CASES,
@@ -150,6 +150,7 @@ pub(crate) const VM: [&[Case]; 15] = [
     vm::MEMORY,
     vm::SYNC,
     vm::HOSTILE,
+    vm::INSIDE,
     vm::PACKAGES,
     vm::TRIALS,
 ];

@@ -6,6 +6,7 @@
 //! node = 0                      # number in the network, unique
 //! socket = "/run/qnic/a.sock"   # vhost-user, at most 107 bytes
 //! ram = "256MiB"                # RAM of the guest that the page table must cover
+//! ram_max = "1GiB"              # with what may be added while the guest runs; none unless set
 //! doorbells = 14                # optional
 //! windows = 128                 # optional: processes at the same time
 //! counts = { contexts = 8 }     # optional: what each has, see [`CountSettings`]
@@ -88,6 +89,9 @@ pub struct NicSettings {
     pub socket: PathBuf,
     /// RAM of the guest.
     pub ram: ByteSize,
+    /// Its RAM with all that may be added while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ram_max: Option<ByteSize>,
     /// Number of doorbells.
     #[serde(default = "default_doorbells")]
     pub doorbells: u32,
@@ -233,6 +237,7 @@ impl NicSettings {
             node,
             socket: socket.into(),
             ram,
+            ram_max: None,
             doorbells: default_doorbells(),
             windows: default_windows(),
             counts: CountSettings::default(),
@@ -275,7 +280,13 @@ impl NicSettings {
             fits,
             format!("{key}.ram"),
             format!("{expected}, found {ram}"),
-        )
+        )?;
+        let Some(most) = self.ram_max else {
+            return Ok(());
+        };
+        let fits = most >= ram && most.0 % PAGE_SIZE as u64 == 0 && most <= MAX_RAM;
+        let message = format!("{expected}, and no less than ram, found {most}");
+        require(fits, format!("{key}.ram_max"), message)
     }
 }
 
@@ -460,6 +471,8 @@ pub(crate) mod tests {
             256MiB => 256 | 5 | nic[0].ram
             256MiB => 3KiB | 5 | nic[0].ram
             256MiB => 64TiB | 5 | nic[0].ram
+            END => ram_max = "128MiB" | 6 | nic[0].ram_max
+            END => ram_max = "2TiB" | 6 | nic[0].ram_max
             /tmp/a => | 4 | nic[0].socket
             END => colour = 1 | 6 | colour
             END => doorbells = 0 | 6 | nic[0].doorbells

@@ -210,9 +210,10 @@ impl NicPort {
     pub(crate) fn set_memory(&mut self, cx: &mut Context<'_>, memory: GuestMemory) {
         let geometry = *cx.fabric.nic(self.slot).geometry();
         let covered = geometry.frames * PAGE_SIZE as u64;
-        // Some of the regions overlap no more than all of them.
-        let memory = memory.without_devices(covered).unwrap_or(memory);
-        let frames = memory.end().div_ceil(PAGE_SIZE as u64);
+        // Queues and host areas may be anywhere, also in memory that was added while the guest runs.
+        let frames = memory
+            .end_without_devices(covered)
+            .div_ceil(PAGE_SIZE as u64);
         let known = cx.fabric.host(self.slot).memory().end() == memory.end();
         let status = if frames <= geometry.frames {
             Status::Ok

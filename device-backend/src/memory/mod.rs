@@ -76,18 +76,20 @@ impl GuestMemory {
         })
     }
 
-    /// The same memory up to the first gap that ends at or above address `covered`, the end of what the
-    /// page table of a NIC covers. QEMU lists memory of other devices there as if it were RAM, such as
-    /// the SRAM of the guest's other NICs (S7). RAM that exceeds `covered` begins below it, or the
+    /// The end of the memory below the first gap that ends at or above address `covered`, the end of what
+    /// the page table of a NIC covers. Beyond it is memory that was added while the guest runs, which the
+    /// driver does not export, or of other devices, which QEMU lists as if it were RAM, such as the SRAM
+    /// of the guest's other NICs (S7). RAM from the start that exceeds `covered` begins below it, or the
     /// driver reports it.
-    pub(crate) fn without_devices(&self, covered: u64) -> anyhow::Result<Self> {
+    pub(crate) fn end_without_devices(&self, covered: u64) -> u64 {
         let mut end = 0;
-        let ram = self.regions.iter().take_while(|region| {
-            let apart = region.start > end;
+        for region in self.regions.iter() {
+            if region.start > end && region.start >= covered {
+                break;
+            }
             end = region.start + region.length;
-            !(apart && region.start >= covered)
-        });
-        Self::new(ram.map(|region| region.map.clone()).collect())
+        }
+        end
     }
 
     /// The same memory for `virtio-queue`.

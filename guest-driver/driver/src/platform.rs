@@ -200,6 +200,8 @@ pub enum MemoryError {
     NotMapped,
     /// Some of it is memory that the device cannot reach.
     NotExportable,
+    /// Some of it is beyond what the page table of the NIC covers.
+    NotCovered,
     /// Some of it is kept secret from the kernel.
     Secret,
     /// Some of it is storage that is mapped directly.

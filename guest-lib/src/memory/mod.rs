@@ -84,7 +84,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::Refused`] with `NameExists`, `Exhausted`, `BadAddress`, `Overlapping` (see
-    /// [`ExportOptions::overlapping`]), or with why the memory cannot be exported (`NotMapped`, `UnreadableMemory`;
+    /// [`ExportOptions::overlapping`]), or with why the memory cannot be exported (`NotMapped`, `SramTooSmall`, `UnreadableMemory`;
     /// `ReadOnlyMemory` with [`Access::WRITE`](crate::Access::WRITE); `SecretMemory`, `DaxMemory`,
     /// `UserFaultMemory`, `DeviceMemory`); [`Error::EmptyMemory`].
     #[allow(unsafe_code)]

@@ -12,6 +12,7 @@
 //! [[node]]
 //! name = "a"
 //! memory = "256MiB"
+//! memory_max = "1GiB" # `cargo qnic grow` adds up to this while the guest runs
 //! cpus = 1
 //! kernel = "stable"             # or "backports", "generic"
 //! nic = true                    # false: a plain guest

@@ -40,6 +40,7 @@ struct RawNode {
     name: String,
     count: Option<u32>,
     memory: Option<ByteSize>,
+    memory_max: Option<ByteSize>,
     cpus: Option<u32>,
     #[serde(default, deserialize_with = "series")]
     kernel: Option<KernelSeries>,
@@ -120,6 +121,7 @@ fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, C
     let defaults = NodeSpec::new(raw.name);
     let mut node = NodeSpec {
         memory: raw.memory.unwrap_or(defaults.memory),
+        memory_max: raw.memory_max,
         cpus: raw.cpus.unwrap_or(defaults.cpus),
         kernel: raw.kernel.unwrap_or(defaults.kernel),
         nic: raw.nic.unwrap_or(defaults.nic),

@@ -111,6 +111,8 @@ pub struct NodeSpec {
     pub name: String,
     /// Guest RAM.
     pub memory: ByteSize,
+    /// Guest RAM with all that may be added while the guest runs; `None`: none may.
+    pub memory_max: Option<ByteSize>,
     /// Number of virtual CPUs.
     pub cpus: u32,
     /// Which stock kernel it boots.
@@ -252,6 +254,7 @@ impl NodeSpec {
         Self {
             name: name.into(),
             memory: Self::DEFAULT_MEMORY,
+            memory_max: None,
             cpus: 1,
             kernel: KernelSeries::Stable,
             nic: true,

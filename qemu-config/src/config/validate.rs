@@ -5,6 +5,7 @@ use qnic_config::{add, require, ByteSize, ConfigError, Unique};
 use super::network::NetworkSpec;
 use super::rules::{check_name, check_size};
 use super::spec::{ClusterSpec, FileSpec, NodeSpec};
+use crate::limits::MEMORY_STEP;
 
 /// Most nodes in one cluster.
 pub(super) const MAX_NODES: usize = 64;
@@ -63,6 +64,19 @@ pub(super) fn check(
 fn check_node(node: &NodeSpec, key: &str) -> Result<(), ConfigError> {
     check_name(&node.name, &format!("{key}.name"))?;
     check_size(Some(node.memory), MIN_MEMORY..=MAX_MEMORY, key, "memory")?;
+    if let Some(most) = node.memory_max {
+        let added = most.0.checked_sub(node.memory.0);
+        let fits = added.is_some_and(|added| added.is_multiple_of(MEMORY_STEP.0));
+        let message = format!(
+            "expected memory ({}) and a multiple of {MEMORY_STEP} up to {MAX_MEMORY}, found {most}",
+            node.memory
+        );
+        require(
+            fits && most <= MAX_MEMORY,
+            format!("{key}.memory_max"),
+            message,
+        )?;
+    }
     let message = format!("expected 1 to {MAX_CPUS} CPUs, found {}", node.cpus);
     let fits = (1..=MAX_CPUS).contains(&node.cpus);
     require(fits, format!("{key}.cpus"), message)?;

@@ -1,22 +1,42 @@
-//! What happens to a guest while its NIC is in use (X9): it sleeps and wakes, on both kernels.
+//! What happens to a guest while its NIC is in use (X9), on both kernels: it sleeps and wakes; memory is added,
+//! a balloon takes memory away, a processor goes offline.
 
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use qnic_cluster::{qmp, ByteSize};
+use serde_json::json;
 
-use super::nodes::{on, BOTH_KERNELS};
-use super::shell::no_kernel_complains;
+use super::nodes::{on, on_spec, BOTH_KERNELS};
+use super::shell::{no_kernel_complains, number};
 use crate::harness::{cases, Case};
 use crate::scenario::{self, Load};
 use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
-use qnic_trials::nodes::{until, wait_until_all_empty, wait_until_empty, Nodes};
+use qnic_trials::nodes::{until, wait_until_all_empty, wait_until_empty, FirstNodes, Nodes};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     guests_sleep_and_wake_with_nics_in_use => on("sleep", BOTH_KERNELS, sleep_and_wake),
+    memory_and_processors_come_and_go => {
+        let mut spec = VmNodes::spec("hotplug", &["stable", "backports", "stable"])?;
+        for node in &mut spec.nodes[..2] {
+            node.cpus = 2;
+            node.memory_max = Some(ByteSize::mib(256 + ADDED_MIB));
+            node.qemu_args = ["-device", "virtio-balloon-pci"].map(Into::into).into();
+        }
+        spec.nodes[2].qemu_args = ["-m", "256M,slots=1,maxmem=512M"].map(Into::into).into();
+        on_spec(&spec, come_and_go)
+    },
 };
 
-/// Longest time for a guest to fall asleep or to wake.
+/// What is added to a guest, and what its processes export then: more than it had.
+const ADDED_MIB: u64 = 384;
+const EXPORTED_MIB: u64 = 300;
+
+/// What the balloon leaves of it.
+const KEPT_MIB: u64 = 400;
+
+/// Longest time for a guest to fall asleep, to wake, or to take memory into use.
 const LIMIT: Duration = Duration::from_secs(480);
 
 /// A program that outlives the connection to its node's helper, which goes when the guest sleeps; its
@@ -113,4 +133,116 @@ fn wake(nodes: &VmNodes, node: usize) -> Result<()> {
 fn is_not(nodes: &VmNodes, node: usize, expected: &str) -> Result<Option<String>> {
     let state = nodes.device_stats()?["nics"][node]["state"].take();
     Ok((state != expected).then(|| format!("the NIC is {state}, not {expected}")))
+}
+
+/// Nodes 0 and 1 may have more memory, node 2 may not.
+fn come_and_go(nodes: &VmNodes) -> Result<()> {
+    for node in [0, 1] {
+        let machine = nodes.node(node)?;
+        let beyond = machine.add_memory(ByteSize::mib(ADDED_MIB + 128));
+        let beyond = beyond.err().context("more than memory_max")?.to_string();
+        ensure!(beyond.contains("leaves 384MiB"), "{beyond}");
+        machine.add_memory(ByteSize::mib(128))?;
+        machine.add_memory(ByteSize::mib(ADDED_MIB - 128))?;
+        has_memory(nodes, node, |mib| mib > 256 + ADDED_MIB - 128)?;
+    }
+    let refused = nodes.node(2)?.add_memory(ByteSize::mib(128));
+    let refused = refused.err().context("without memory_max")?.to_string();
+    ensure!(refused.contains("set memory_max"), "{refused}");
+    export_more_than_there_was(nodes).context("with memory that was added")?;
+    balloons(nodes).context("a balloon")?;
+    processors_go_offline(nodes).context("processors go offline")?;
+    beyond_the_page_table(nodes).context("memory that the NIC does not cover")?;
+    wait_until_all_empty(nodes)?;
+    no_kernel_complains(nodes)
+}
+
+/// Waits until the kernel of a node counts so much memory.
+fn has_memory(nodes: &VmNodes, node: usize, enough: impl Fn(u64) -> bool) -> Result<()> {
+    until(LIMIT, || {
+        let mib = number(
+            nodes,
+            node,
+            "awk '/^MemTotal/ { print int($2 / 1024) }' /proc/meminfo",
+        )?;
+        Ok((!enough(mib)).then(|| format!("node {node} has {mib} MiB")))
+    })
+}
+
+/// Each writes to and reads from more of the other's memory than that had.
+fn export_more_than_there_was(nodes: &VmNodes) -> Result<()> {
+    for [from, to] in [[0, 1], [1, 0]] {
+        let server = format!("memory-server --size {}", EXPORTED_MIB << 20);
+        let mut server = nodes.start_until(to, &server, "serving")?;
+        let load = format!("load --peer {to} --size {} --rounds 1", EXPORTED_MIB << 19);
+        let mut load = nodes.start(from, &load)?;
+        load.succeed("a writer", LIMIT)?;
+        server.kill()?;
+        wait_until_empty(nodes, to)?;
+    }
+    scenario::demo_between(nodes, [0, 1], "1,97,4096,1048576", 1 << 20)
+}
+
+/// The balloon takes memory while data is exchanged, and gives it back.
+fn balloons(nodes: &VmNodes) -> Result<()> {
+    let exchange = "exchange --nodes 0,1 --rounds 200";
+    let mut programs = [nodes.start(0, exchange)?, nodes.start(1, exchange)?];
+    for mib in [KEPT_MIB, 256 + ADDED_MIB] {
+        for node in [0, 1] {
+            let value = json!({ "value": ByteSize::mib(mib).0 });
+            nodes
+                .node(node)?
+                .monitor()?
+                .execute(&qmp::BALLOON.with(value))?;
+        }
+        for node in [0, 1] {
+            has_memory(nodes, node, |has| (has > KEPT_MIB) == (mib > KEPT_MIB))?;
+        }
+    }
+    for program in &mut programs {
+        program.succeed("an exchange around a balloon", LIMIT)?;
+    }
+    Ok(())
+}
+
+/// The second processor of each guest goes offline and comes back, while data is exchanged.
+fn processors_go_offline(nodes: &VmNodes) -> Result<()> {
+    let exchange = "exchange --nodes 0,1 --rounds 200";
+    let mut programs = [nodes.start(0, exchange)?, nodes.start(1, exchange)?];
+    for online in [0, 1, 0, 1] {
+        for node in [0, 1] {
+            let set = format!("echo {online} > /sys/devices/system/cpu/cpu1/online");
+            shell(nodes, node, &set)?;
+        }
+    }
+    for program in &mut programs {
+        program.succeed("an exchange around processors", LIMIT)?;
+    }
+    Ok(())
+}
+
+/// Memory is added behind the back of the NIC: kernels take all from there first. What a process
+/// exports is refused, with the reason; the NIC itself works.
+fn beyond_the_page_table(nodes: &VmNodes) -> Result<()> {
+    let mut monitor = nodes.node(2)?.monitor()?;
+    let memory = json!({
+        "qom-type": "memory-backend-memfd", "id": "more", "size": ByteSize::mib(256).0, "share": true,
+    });
+    monitor.execute(&qmp::OBJECT_ADD.with(memory))?;
+    let dimm = json!({ "driver": "pc-dimm", "id": "dimm", "memdev": "more" });
+    monitor.execute(&qmp::DEVICE_ADD.with(dimm))?;
+    drop(monitor);
+    has_memory(nodes, 2, |mib| mib > 256)?;
+    let export = "qnic-app memory-server --size 4194304 2>&1; test $? != 0";
+    let said = shell(nodes, 2, export)?;
+    ensure!(said.contains("does not cover"), "the process says {said:?}");
+    shell(nodes, 2, "dmesg | grep 'qnic.*memory_max'").context("the log says nothing")?;
+    shell(nodes, 2, "qnic-app ping 0")?;
+    let reload = "rmmod qnic && modprobe qnic; test -c /dev/qnic0";
+    ensure!(
+        shell(nodes, 2, reload).is_err(),
+        "a driver that starts then works"
+    );
+    shell(nodes, 0, reload).context("a driver that starts where memory was added")?;
+    scenario::all_pairs_exchange(&FirstNodes(nodes, 2), 5)
 }

@@ -65,6 +65,7 @@ fn memory_failure(error: MemoryError) -> Failure {
         MemoryError::SpaceGone => return CallError::NotRegistered.into(),
         MemoryError::NotWritable => Status::ReadOnlyMemory,
         MemoryError::NotMapped => Status::NotMapped,
+        MemoryError::NotCovered => Status::SramTooSmall,
         MemoryError::NotReadable => Status::UnreadableMemory,
         MemoryError::Secret => Status::SecretMemory,
         MemoryError::Dax => Status::DaxMemory,
@@ -170,6 +171,10 @@ impl<P: MemoryManager> Exports<P> {
         if is_new {
             let platform = &self.device().platform;
             platform.install_resident(&self.space, &exported.notifier, &exported.region);
+        }
+        if exported.region.is_uncovered() {
+            self.unexport_locked(segments, index)?;
+            return Err(Status::SramTooSmall.into());
         }
         Ok(())
     }

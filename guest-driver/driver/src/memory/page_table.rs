@@ -2,12 +2,13 @@
 //! waits for the NIC (N5 to N7).
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use qnic_abi::page_table::{PageAccess, Tag};
 
 use super::shadow::{Inserted, Removed, Table, Unmapped};
 use crate::device::Device;
-use crate::platform::{Lock, NoMemory, Platform};
+use crate::platform::{Level, Lock, NoMemory, Platform};
 
 /// An unmap that waits longer than this yields the processor between its polls, in
 /// nanoseconds.
@@ -29,6 +30,9 @@ pub struct Resident {
 pub(crate) struct PageTable<P: Platform> {
     pub(crate) device: Arc<Device<P>>,
     table: P::SpinLock<Table>,
+    /// The system's log says that there is a page which the table does not cover. Relaxed: it
+    /// orders nothing.
+    told: AtomicBool,
 }
 
 impl<P: Platform> PageTable<P> {
@@ -36,6 +40,7 @@ impl<P: Platform> PageTable<P> {
         let table = Table::new(device.geometry, device.platform.random());
         Ok(Arc::new(PageTable {
             table: P::SpinLock::new(table)?,
+            told: AtomicBool::new(false),
             device,
         }))
     }
@@ -43,6 +48,22 @@ impl<P: Platform> PageTable<P> {
     /// Waits for accesses to the table that are in progress, after [`Device::detach`].
     pub(crate) fn wait_for_accesses(&self) {
         self.table.with(|_| ());
+    }
+
+    /// Returns true if the table has a place for this frame; says so in the system's log, once, if not.
+    pub(crate) fn covers(&self, frame: u32) -> bool {
+        let frames = self.device.geometry.frames;
+        let covers = u64::from(frame) < frames;
+        if !covers && !self.told.swap(true, Ordering::Relaxed) {
+            self.device.platform.log(
+                Level::Warning,
+                format_args!(
+                    "frame {frame} is beyond the {frames} that the NIC's page table covers, and memory there \
+                     cannot be exported: set memory_max in the cluster file to add memory to a guest that runs"
+                ),
+            );
+        }
+        covers
     }
 
     /// Inserts a page (N5). Pages of shared memory have one frame, with a mapping for each (N2). If

@@ -56,6 +56,8 @@ struct Pages {
     uses: Vec<u8>,
     /// No page is inserted any more.
     closed: bool,
+    /// The page table does not cover a frame that a page has had.
+    uncovered: bool,
 }
 
 impl<P: Platform> Region<P> {
@@ -83,6 +85,7 @@ impl<P: Platform> Region<P> {
                 entries,
                 uses,
                 closed: false,
+                uncovered: false,
             })?,
         })
     }
@@ -115,9 +118,10 @@ impl<P: Platform> Region<P> {
     ///
     /// # Errors
     /// For the first page; the others are inserted as far as possible.
+    /// [`MemoryError::NotCovered`] if the table does not cover the frame;
     /// [`MemoryError::Stale`] if `is_current` returns false; [`MemoryError::Busy`] if
     /// the NIC holds the frame or the whole row; [`MemoryError::NotMapped`] if there
-    /// is no frame for it, or the table does not cover the frame;
+    /// is no frame for it;
     /// [`MemoryError::Closed`] if the region is closed.
     pub fn install(
         &self,
@@ -139,6 +143,7 @@ impl<P: Platform> Region<P> {
                     break;
                 };
                 let outcome = self.insert(first + step, entry, resident, step == 0);
+                pages.uncovered |= outcome == Err(MemoryError::NotCovered);
                 if step == 0 {
                     result = outcome;
                 }
@@ -167,7 +172,8 @@ impl<P: Platform> Region<P> {
                 Ok(())
             }
             Inserted::Busy { .. } => Err(MemoryError::Busy),
-            Inserted::OutOfRange => Err(MemoryError::NotMapped),
+            Inserted::OutOfRange if self.page_table.covers(frame) => Err(MemoryError::NotMapped),
+            Inserted::OutOfRange => Err(MemoryError::NotCovered),
         }
     }
 
@@ -223,6 +229,11 @@ impl<P: Platform> Region<P> {
             is_young
         };
         self.pages.try_with(look).unwrap_or(true)
+    }
+
+    /// Returns true if a page has had a frame that the page table does not cover.
+    pub(crate) fn is_uncovered(&self) -> bool {
+        self.pages.with(|pages| pages.uncovered)
     }
 
     /// Unmaps all pages for good.

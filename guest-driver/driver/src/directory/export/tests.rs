@@ -40,6 +40,21 @@ fn names_over_one_range_share_its_pages() {
     assert_eq!(unexport(&process, u16::MAX), Status::NoSuchSegment);
 }
 
+/// Memory that was added to a guest whose NIC was not told of it (X9).
+#[test]
+fn memory_beyond_the_page_table_is_refused_and_the_log_says_why() {
+    let (fake, _, process) = running();
+    fake.kernel.map(16, 2, true);
+    fake.kernel.state().pages.insert(17, Some(1 << 20));
+    for _ in 0..2 {
+        let refused = export(&process, 1, 16 * PAGE, 2 * PAGE);
+        assert_eq!(status(refused), Status::SramTooSmall);
+    }
+    assert_eq!((mapped(&process), fake.nic().segments.len()), (0, 0));
+    assert_eq!(fake.log().matches("memory_max").count(), 1);
+    assert_eq!(status(export(&process, 1, 16 * PAGE, PAGE)), Status::Ok);
+}
+
 #[test]
 fn overlaps_and_bad_ranges_are_refused() {
     let (fake, _, process) = running();

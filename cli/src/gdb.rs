@@ -1,0 +1,68 @@
+//! `qnic gdb`: a debugger on the kernel of a node's guest.
+
+use std::ffi::OsString;
+use std::fs;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use qnic_cluster::Cancel;
+
+use crate::ui::ClusterOption;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  cargo qnic gdb a                           the guest stops where it is; \"continue\" lets it go on
+  cargo qnic gdb a -- -ex 'break qnic_open'  arguments of gdb
+  cargo qnic gdb a -- -batch -ex bt          one question
+  cargo qnic gdb a --print > a.gdb           the commands alone, for gdb -x or an IDE
+  cargo qnic gdb a --off                     QEMU listens no more
+
+Symbols come from the guest: kernel and modules, also the functions of qnic.ko, with the addresses at
+which they are. A guest that does not answer has none. Lines of C are shown where the module was
+built with them: make KCFLAGS=-g. While the guest stands still its NIC is suspended: peers wait for
+it, up to peer_timeout. With --print QEMU listens until --off.
+
+Exit status: that of gdb; 1 if there is no such node or no gdb, 2 for a wrong command line.")]
+pub(crate) struct Options {
+    /// The node
+    node: String,
+    #[command(flatten)]
+    cluster: ClusterOption,
+    /// Print the commands for gdb, and run none
+    #[arg(long)]
+    print: bool,
+    /// Have QEMU listen no more
+    #[arg(long, conflicts_with = "print")]
+    off: bool,
+    /// Arguments of gdb
+    #[arg(last = true)]
+    arguments: Vec<OsString>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let cluster = options.cluster.find(None)?;
+    let node = cluster.node(&options.node)?;
+    if options.off {
+        node.end_debugger()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let debugger = node.debugger()?;
+    if let Some(reason) = &debugger.without_symbols {
+        eprintln!("qnic: there are no symbols: {reason}");
+    }
+    if options.print {
+        let script = fs::read_to_string(&debugger.script);
+        print!("{}", script.context("read the commands for gdb")?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Ctrl-C is for gdb: it stops the guest.
+    let _ctrl_c = Cancel::on_signals()?;
+    let mut gdb = Command::new("gdb");
+    gdb.arg("-q").arg("-x").arg(&debugger.script);
+    let status = gdb.args(&options.arguments).status();
+    node.end_debugger()?;
+    let status = status.context("start gdb: install it, or use --print with another debugger")?;
+    Ok(ExitCode::from(status.code().map_or(1, |code| code as u8)))
+}
