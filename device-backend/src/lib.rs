@@ -28,6 +28,7 @@
 
 mod attach;
 mod capture;
+mod dependencies;
 mod device;
 mod engine;
 mod ethernet;
@@ -43,6 +44,7 @@ mod trace;
 
 use qnic_links::notifier;
 
+pub use dependencies::show_dependencies;
 pub use device::{Device, Stopper};
 pub use engine::{EngineReport, NetworkReport, NicCounters, NicReport, NicState, Report};
 pub use metrics::Stats;

@@ -108,8 +108,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// The crates below do not log: some of their lines can be caused by a guest
-/// without limit.
+/// What crates below trace is not shown: some of their lines can be caused by a guest without
+/// limit. What they log is, within one ([`qnic_device::show_dependencies`]).
 fn start_logging(arguments: &Arguments) -> anyhow::Result<()> {
     let filter = Targets::new()
         .with_default(LevelFilter::OFF)
@@ -124,5 +124,6 @@ fn start_logging(arguments: &Arguments) -> anyhow::Result<()> {
         LogFormat::Text => tracing::subscriber::set_global_default(registry.with(lines))?,
         LogFormat::Json => tracing::subscriber::set_global_default(registry.with(lines.json()))?,
     }
+    qnic_device::show_dependencies()?;
     Ok(())
 }

@@ -106,6 +106,11 @@
 //! [`NIC_VARIABLE`], [`DEVICE_VARIABLE`], [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`],
 //! [`HOST_PHYSICAL_VARIABLE`], [`INLINE_MAX_VARIABLE`], [`OPERATIONS_VARIABLE`].
 //!
+//! # The log
+//! What happens seldom, and an administrator may want to know, goes to the logger of the application (crate
+//! `log`): a NIC that was opened or is gone, a registration or an export that was refused, a queue that was
+//! reset, memory that is pinned; in host mode also what the driver logs. No transfer logs anything.
+//!
 //! # Units
 //! Lengths and offsets are in bytes. In memory of this process they are `usize`, as in a slice. In
 //! memory of another process they are `u64`, as in a file, because it may be larger than this

@@ -135,6 +135,7 @@ impl Nic {
         nic.place = Place::from_environment()?;
         let info = nic.provider.info();
         check_version(path, info)?;
+        log::info!("{} is open", path.display());
         Ok(nic)
     }
 
@@ -162,6 +163,7 @@ impl Nic {
         if physical == Some(true) {
             node.node().allow_physical();
         }
+        log::info!("this process is the node of {}", socket.as_ref().display());
         Ok(Nic {
             settings,
             place: Place::from_environment()?,
@@ -177,6 +179,7 @@ impl Nic {
     #[cfg(feature = "host")]
     pub fn open_host_with(socket: impl AsRef<Path>, memory: usize) -> Result<Self> {
         let node = Node::connect(&socket, memory)?;
+        log::info!("this process is the node of {}", socket.as_ref().display());
         Ok(Self::with_provider(Arc::new(node), socket))
     }
 
@@ -283,7 +286,11 @@ impl Nic {
                 let provider = self.provider.clone();
                 Endpoint::new(process, provider, self.settings)
             }
-            Registration::Refused(status) => Err(Error::refused(what(), status)),
+            Registration::Refused(status) => {
+                let error = Error::refused(what(), status);
+                log::warn!("{error}");
+                Err(error)
+            }
         }
     }
 

@@ -271,9 +271,9 @@ impl Platform for HostPlatform {
 
     fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
         match level {
-            Level::Error => tracing::error!("{message}"),
-            Level::Warning => tracing::warn!("{message}"),
-            Level::Info => tracing::info!("{message}"),
+            Level::Error => log::error!("{message}"),
+            Level::Warning => log::warn!("{message}"),
+            Level::Info => log::info!("{message}"),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Shared {
             },
         );
         if let Err(error) = drained {
-            tracing::error!("event queue: {error}; the device process is broken");
+            log::error!("event queue: {error}; the device process is broken");
             self.control.disconnect();
         }
     }
@@ -78,21 +78,21 @@ pub(crate) fn interrupts(
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => {
-                tracing::error!("epoll: {error}; the node gives up");
+                log::error!("epoll: {error}; the node gives up");
                 break;
             }
         };
         let is_ready = |key| ready[..count].iter().any(|event| event.data() == key);
         if is_ready(CHANNEL) {
             if let Err(error) = channel.handle_request() {
-                tracing::warn!("request of the device process refused: {error}");
+                log::warn!("request of the device process refused: {error}");
             }
         }
         if is_ready(CONTROL_CALL) {
             // It fails if an earlier read took this call too.
             let _ = shared.control.call.read();
             if let Err(error) = shared.control.complete() {
-                tracing::error!("control queue: {error}; the device process is broken");
+                log::error!("control queue: {error}; the device process is broken");
                 break;
             }
         }
@@ -117,7 +117,7 @@ pub(crate) fn interrupts(
     shared.sram.fail("the device process closed the connection");
     if let Some(driver) = shared.driver() {
         if driver.is_alive() {
-            tracing::warn!("the device process is gone");
+            log::warn!("the device process is gone");
         }
         driver.begin_removal();
         driver.detach();

@@ -22,7 +22,7 @@ pub use qnic_shared::window as queue;
 
 use qnic_shared::region::FORKED;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -115,6 +115,8 @@ pub(crate) struct Core {
     pub(crate) records: Records,
     /// State of [`crate::names`].
     pub(crate) names: CountedNames,
+    /// The log says that the device is gone.
+    lost: AtomicBool,
 }
 
 impl Core {
@@ -154,6 +156,7 @@ impl Core {
             counts,
             records: Records::new(),
             names: CountedNames::default(),
+            lost: AtomicBool::new(false),
         })
     }
 
@@ -471,6 +474,10 @@ impl Core {
         retry(what, || self.process.reset_queue(&mut call))?;
         Error::check(call.status.get(), what)?;
         tracker.reset(&self.claims);
+        log::warn!(
+            "{}: the command queue was reset, and what was in it dropped",
+            self.place()
+        );
         // Release: partner is the acquire load in `check_generation`.
         self.generation.store(tracker.generation, Ordering::Release);
         Ok(())
@@ -504,12 +511,29 @@ impl Core {
         }
     }
 
+    /// Where this process is, for the log.
+    fn place(&self) -> String {
+        let registration = self.process.registration();
+        let (node, port) = (registration.node.get(), registration.port.get());
+        format!("{} of {}", Port(port), NodeId(node))
+    }
+
+    /// The error of a process that has lost its NIC, which the log has once.
+    #[cold]
+    pub(crate) fn lose_device(&self) -> Error {
+        // Relaxed: it orders nothing.
+        if !self.lost.swap(true, Ordering::Relaxed) {
+            log::error!("{}: {}", self.place(), Error::DeviceGone);
+        }
+        Error::DeviceGone
+    }
+
     /// A process that has lost its NIC learns of it here, without a call of the driver.
     fn check_device(&self) -> Result<()> {
         let area = self.process.host_area();
         // Acquire; partner: the driver's store, after which it answers no call.
         match area.load_u64(WAKE_GENERATION, Ordering::Acquire) {
-            GONE => Err(Error::DeviceGone),
+            GONE => Err(self.lose_device()),
             FORKED => Err(Error::Forked),
             _ => Ok(()),
         }

@@ -183,6 +183,7 @@ impl Core {
             match self.sleep(generation, deadline) {
                 Ok(()) | Err(CallError::Interrupted) => (),
                 Err(CallError::TimedOut) => return ready()?.ok_or(Error::TimedOut),
+                Err(CallError::Gone) => return Err(self.lose_device()),
                 Err(error) => return Err(Error::call(|| "wait".into(), error)),
             }
         }

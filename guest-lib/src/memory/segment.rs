@@ -61,7 +61,13 @@ impl Segment {
             ..Default::default()
         };
         retry(what, || core.process.export(&mut call))?;
-        Error::check(call.status.get(), what)?;
+        Error::check(call.status.get(), what).inspect_err(|error| log::warn!("{error}"))?;
+        if flags & uapi::PHYSICAL != 0 {
+            log::info!(
+                "{length} bytes at {address:#x} are pinned while segment {:#x} lives",
+                name.0
+            );
+        }
         let exported = Exported {
             segment: call.segment.get(),
             key: call.key.get(),

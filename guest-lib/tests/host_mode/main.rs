@@ -27,6 +27,7 @@ mod export_options;
 mod exports;
 mod groups;
 mod lifecycle;
+mod logging;
 mod messages;
 mod names;
 mod notifications;
