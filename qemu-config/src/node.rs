@@ -179,13 +179,12 @@ impl Node {
         Ok(())
     }
 
-    /// Presses the return key: it wakes a guest that sleeps (`freeze`) and whose keyboard may do so.
+    /// Presses the power button: it wakes a guest that sleeps (`freeze`) and has the module `button`.
     ///
     /// # Errors
     /// [`Error::Monitor`].
-    pub fn press_return(&self) -> Result<()> {
-        let keys = json!({ "keys": [{ "type": "qcode", "data": "ret" }] });
-        self.monitor()?.execute(&qmp::SEND_KEY.with(keys))?;
+    pub fn press_power_button(&self) -> Result<()> {
+        self.monitor()?.execute(&qmp::SYSTEM_POWERDOWN)?;
         Ok(())
     }
 

@@ -45,8 +45,8 @@ pub const HUMAN: Command<String> = Command::new("human-monitor-command");
 pub const DUMP_GUEST_MEMORY: Command<Nothing> = Command::new("dump-guest-memory");
 /// Asks how far that is.
 pub const QUERY_DUMP: Command<Dump> = Command::new("query-dump");
-/// Presses keys of the machine's keyboard (`keys`).
-pub const SEND_KEY: Command<Nothing> = Command::new("send-key");
+/// Presses the machine's power button.
+pub const SYSTEM_POWERDOWN: Command<Nothing> = Command::new("system_powerdown");
 /// Resets the machine.
 pub const SYSTEM_RESET: Command<Nothing> = Command::new("system_reset");
 
@@ -237,9 +237,9 @@ mod tests {
     #[test]
     fn a_command_is_one_line() {
         assert_eq!(QUERY_STATUS.line(), "{\"execute\":\"query-status\"}\n");
-        let key = SEND_KEY.with(json!({ "keys": [] }));
-        let line = "{\"arguments\":{\"keys\":[]},\"execute\":\"send-key\"}\n";
-        assert_eq!(key.line(), line);
+        let balloon = BALLOON.with(json!({ "value": 1 }));
+        let line = "{\"arguments\":{\"value\":1},\"execute\":\"balloon\"}\n";
+        assert_eq!(balloon.line(), line);
     }
 
     #[test]

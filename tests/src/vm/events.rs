@@ -46,12 +46,11 @@ const LOAD: &str = "cat > /root/sleeper <<'end'\n\
                     echo ended with $? at $(cut -d' ' -f1 /proc/uptime) >> /run/load\n\
                     end\n";
 
-/// Each guest sleeps in turn, and wakes by a key.
+/// Each guest sleeps in turn, and wakes by its power button.
 fn sleep_and_wake(nodes: &VmNodes) -> Result<()> {
     for node in [0, 1] {
         shell(nodes, node, LOAD)?;
-        let keyboard = "echo enabled > /sys/devices/platform/i8042/serio0/power/wakeup";
-        shell(nodes, node, keyboard).context("a key wakes it")?;
+        shell(nodes, node, "modprobe button").context("the power button wakes it")?;
         sleeps_in_use(nodes, node).with_context(|| format!("node {node}"))?;
         does_not_sleep_on_memory(nodes, node).with_context(|| format!("node {node}"))?;
         for round in 1..=2 {
@@ -116,10 +115,11 @@ fn sleep(nodes: &VmNodes, node: usize) -> Result<()> {
     until(LIMIT, || is_not(nodes, node, "down")).context("it does not sleep")
 }
 
-/// Wakes it; returns when it runs commands. A key that comes before the guest has fallen asleep is lost.
+/// Wakes it; returns when it runs commands. A guest whose button is pressed before it has fallen asleep stays
+/// awake.
 fn wake(nodes: &VmNodes, node: usize) -> Result<()> {
     until(LIMIT, || {
-        nodes.node(node)?.press_return()?;
+        nodes.node(node)?.press_power_button()?;
         is_not(nodes, node, "running")
     })
     .context("it does not wake")?;
