@@ -12,7 +12,7 @@ use crate::kernel_series::KernelSeries;
 use crate::module;
 use crate::program::{Program, Tool};
 use crate::progress::Progress;
-use crate::tools::{FI_PINGPONG, IPERF3, QEMU, TSHARK, UCX_PERFTEST};
+use crate::tools::{FI_PINGPONG, IPERF3, QEMU, TSHARK, UCX_PERFTEST, VIRTIOFSD};
 
 /// Makes artefacts, or finds them in the cache.
 ///
@@ -37,6 +37,11 @@ impl Provisioner {
     /// telling name; without it, a provisioned QEMU shows up as its dynamic loader.
     pub fn qemu(&self) -> Result<Program> {
         self.tool(&QEMU)
+    }
+
+    /// A virtiofsd, which serves a directory to a guest: the host's own, else the distribution's.
+    pub fn virtiofsd(&self) -> Result<Program> {
+        self.tool(&VIRTIOFSD)
     }
 
     /// A tshark that runs scripts in Lua: the host's own, else the distribution's.

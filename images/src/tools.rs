@@ -52,6 +52,21 @@ pub(crate) const TSHARK: Tool = Tool {
     check: check_tshark,
 };
 
+/// Serves a directory of the host to a guest. Its package has it where no `PATH` leads.
+pub(crate) const VIRTIOFSD: Tool = Tool {
+    name: "virtiofsd",
+    packages: alone("virtiofsd"),
+    finish: |root| {
+        let from = root.join("usr/libexec/virtiofsd");
+        Ok(fs_err::rename(from, root.join("usr/bin/virtiofsd"))?)
+    },
+    adapt: |_, _| {},
+    check: |virtiofsd| {
+        let mut ask = virtiofsd.command();
+        run("ask virtiofsd for its version", ask.arg("--version")).map(drop)
+    },
+};
+
 /// Moves the data that bandwidth is compared with.
 pub(crate) const IPERF3: Tool = Tool {
     name: "iperf3",

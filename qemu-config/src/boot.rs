@@ -28,6 +28,7 @@ use crate::provision::{
 };
 use crate::qemu::{arguments, Machine};
 use crate::ready::failed;
+use crate::share;
 use crate::spawn::spawn;
 use crate::state::Runtime;
 use crate::wait::Deadline;
@@ -86,6 +87,12 @@ pub(crate) fn boot(
             tsc_khz,
             ethernet: port.map(|port| (port, spec.ethernet().mtu)),
         };
+        if let (Some(program), Some(share)) = (&parts.virtiofsd, &node.spec.share) {
+            let place = (dir.path(), &node.dir);
+            owned
+                .children
+                .push(share::start(program, share, place, dies_with_us)?);
+        }
         let child = start_qemu(&parts.qemu, &machine, dies_with_us)?;
         owned.children.push(child);
         options.progress.node(node.name(), "booting");

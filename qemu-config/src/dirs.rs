@@ -204,6 +204,9 @@ impl NodeDir {
         gdb_script = "gdb.script";
         gdb_symbols = "gdb.symbols";
         gdb_module = "gdb.ko";
+        /// vhost-user socket between QEMU and the process that serves a directory, and its log.
+        share = "share.sock";
+        share_log = "share.log";
         console = "console.log";
         ready = "ready.log";
         qemu_log = "qemu.log";

@@ -70,6 +70,7 @@ pub mod qmp;
 mod ready;
 mod remote_memory;
 mod schedule;
+mod share;
 mod slot;
 mod socket;
 mod spawn;
@@ -89,7 +90,7 @@ pub use cluster::Cluster;
 pub use config::{
     AccelChoice, ClusterSpec, DeviceSpec, EthernetPort, EthernetSpec, FileSpec, HostSpec, LinkSpec,
     NetworkSpec, NicSpec, NodeSpec, OnOff, PortSpec, ProcessSpec, RemoteMemorySpec, RepeatSpec,
-    ScheduleSpec, Step, StepChange, MAX_NAME,
+    ScheduleSpec, ShareSpec, Step, StepChange, MAX_NAME,
 };
 pub use copy::Count;
 pub use debug::Debugger;

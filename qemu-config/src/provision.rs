@@ -32,6 +32,8 @@ const GUESTS_NICE: i32 = 10;
 pub(crate) struct Parts {
     pub(crate) accel: AccelDecision,
     pub(crate) qemu: Program,
+    /// Serves directories, if a node has one.
+    pub(crate) virtiofsd: Option<Program>,
     pub(crate) images: Vec<GuestImage>,
     pub(crate) device: Option<PathBuf>,
     pub(crate) log_keeper: PathBuf,
@@ -62,6 +64,9 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
             fetch(spec, &provisioner, cancels)
         },
     )?;
+    let shares = spec.nodes.iter().any(|node| node.share.is_some());
+    let virtiofsd = shares.then(|| cancellable(&cancels, || Ok(provisioner.virtiofsd()?)));
+    let virtiofsd = virtiofsd.transpose()?;
     let mut made: HashMap<_, GuestImage> = HashMap::new();
     let mut images = Vec::new();
     for node in &spec.nodes {
@@ -81,6 +86,7 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     Ok(Parts {
         accel,
         qemu,
+        virtiofsd,
         images,
         device: programs.device,
         log_keeper: programs.log_keeper,

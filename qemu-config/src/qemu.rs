@@ -88,6 +88,7 @@ pub(crate) fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     nics(&mut line, machine);
     ethernet(&mut line, machine);
     outside(&mut line, machine.node);
+    share(&mut line, machine);
     line.0
         .extend(machine.node.qemu_args.iter().map(OsString::from));
     line.0
@@ -160,6 +161,9 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
         if mtu != DEFAULT_MTU {
             append += &format!(" qnic.mtu={mtu}");
         }
+    }
+    if let Some(share) = &machine.node.share {
+        append += &format!(" qnic.share={}", share.at.display());
     }
     if machine.node.memory_max.is_some() {
         // A kernel that expects memory beyond 4 GiB sets 64 MiB aside for devices that cannot reach it.
@@ -266,6 +270,15 @@ fn outside(line: &mut Line, node: &NodeSpec) {
         line.device(&format!(
             "virtio-net-pci,netdev=outside,romfile=,addr={OUTSIDE_SLOT:#x}"
         ));
+    }
+}
+
+/// Behind all other devices, which it moves to no other slot.
+fn share(line: &mut Line, machine: &Machine<'_>) {
+    if machine.node.share.is_some() {
+        let socket = machine.dir.node(&machine.node.name).share();
+        line.path("-chardev", "socket,id=share,path=", &socket, "");
+        line.device("vhost-user-fs-pci,chardev=share,tag=share");
     }
 }
 
@@ -387,6 +400,19 @@ mod tests {
             -device vhost-user-test-device-pci,chardev=nic,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on \
             -device virtio-rng-pci";
         assert!(joined.ends_with(end), "{joined}\n{end}");
+    }
+
+    /// It is the last device, and the guest is told where to mount it.
+    #[test]
+    fn a_directory_is_shared() {
+        let mut node = NodeSpec::new("a");
+        let without = line_of(&node, Accel::Kvm).join(" ");
+        node.share = Some(crate::ShareSpec::new("/results"));
+        let with = line_of(&node, Accel::Kvm).join(" ");
+        let end = " -chardev socket,id=share,path=TOP/r/c/nodes/a/share.sock \
+            -device vhost-user-fs-pci,chardev=share,tag=share";
+        let rest = with.strip_suffix(end).expect(&with);
+        assert_eq!(rest.replacen(" qnic.share=/mnt/share", "", 1), without);
     }
 
     /// It is added above 4 GiB, and needs no bounce buffers there.

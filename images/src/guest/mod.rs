@@ -16,6 +16,7 @@
 //! | host name | `qnic.node=NAME` on the kernel command line |
 //! | driver parameters | `qnic.module_args=A=1;B=2` there, separated by semicolons |
 //! | Ethernet | `qnic.eth=ADDRESS/LENGTH` there, and `qnic.mtu=BYTES`: virtio-net in PCI slot 0x18 becomes `eth0`; lines of `/etc/hosts` are the file `opt/org.qnic/hosts` of fw_cfg |
+//! | a directory of the host | `qnic.share=PATH` there: the virtiofs device with the tag `share`, mounted at the path |
 //! | readiness | one line, `ready RELEASE` or `failed REASON`, to the virtio port `org.qnic.ready` |
 //! | guest agent | on the virtio port `org.qemu.guest_agent.0` |
 //! | driver | `/lib/modules/RELEASE/extra/qnic.ko`, loaded before readiness; `modprobe qnic` finds it |

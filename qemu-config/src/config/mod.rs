@@ -12,6 +12,7 @@
 //! [[node]]
 //! name = "a"
 //! memory = "256MiB"
+//! share = "results" # a directory of this machine at /mnt/share, read only
 //! memory_max = "1GiB" # `cargo qnic grow` adds up to this while the guest runs
 //! cpus = 1
 //! kernel = "stable"             # or "backports", "generic"
@@ -47,6 +48,7 @@ mod ports;
 mod remote_memory;
 mod rules;
 mod schedule;
+mod share;
 mod spec;
 mod validate;
 
@@ -61,6 +63,7 @@ pub(crate) use remote_memory::Served;
 pub(crate) use rules::check_name;
 pub use rules::MAX_NAME;
 pub use schedule::{RepeatSpec, ScheduleSpec, Step, StepChange};
+pub use share::ShareSpec;
 pub use spec::{
     AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NicSpec, NodeSpec, RemoteMemorySpec,
 };

@@ -10,6 +10,7 @@ use serde::{de, Deserialize, Deserializer};
 use super::ethernet::{EthernetSpec, PortSpec};
 use super::network::NetworkSpec;
 use super::on_off::OnOff;
+use super::share::ShareSpec;
 use super::spec::{
     AccelChoice, ClusterSpec, DeviceSpec, FileSpec, NicSpec, NodeSpec, RemoteMemorySpec,
 };
@@ -55,6 +56,7 @@ struct RawNode {
     disk: Option<ByteSize>,
     #[serde(default)]
     qemu_args: Vec<String>,
+    share: Option<ShareSpec>,
     #[serde(default)]
     files: Vec<FileSpec>,
 }
@@ -131,10 +133,15 @@ fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, C
         outside: raw.outside,
         swap: raw.swap,
         disk: raw.disk,
+        share: raw.share,
         qemu_args: raw.qemu_args,
         files: raw.files,
         ..defaults
     };
+    if let Some(share) = &mut node.share {
+        let path = base.join(&share.path);
+        share.path = std::path::absolute(&path).unwrap_or(path);
+    }
     for file in &mut node.files {
         file.from = base.join(&file.from);
     }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::ethernet::{EthernetSpec, PortSpec};
 use super::network::NetworkSpec;
 use super::on_off::OnOff;
+use super::share::ShareSpec;
 
 /// Which accelerator runs the guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +134,9 @@ pub struct NodeSpec {
     pub swap: Option<ByteSize>,
     /// Size of a blank disk, or none.
     pub disk: Option<ByteSize>,
+    /// A directory of the host that the guest mounts, or none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareSpec>,
     /// Arguments appended to QEMU's command line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub qemu_args: Vec<String>,
@@ -264,6 +268,7 @@ impl NodeSpec {
             outside: false,
             swap: None,
             disk: None,
+            share: None,
             qemu_args: Vec::new(),
             files: Vec::new(),
         }

@@ -95,6 +95,10 @@ fn errors_are_reported_with_location_key_and_expectation() {
         name = "x"\n[[node]]\ncpus = 1\n | 2:1: node[0]: missing field `name`
         NODE memory = "lots"\n | 4:10: node[0].memory: expected a size such as "256MiB" or "1GiB", found "lots"
         NODE memory = "4MiB"\n | 4:10: node[0].memory: expected 128MiB to 64GiB, found 4MiB
+        NODE share = "/nowhere"\n | 4:9: node[0].share.path: there is no directory "/nowhere"
+        NODE share = { path = "/", at = "here" }\n | 4:28: node[0].share.at: expected an absolute path in the guest without blanks, found "here"
+        NODE share = { path = "/", to = "/x" }\n | 4:23: node[0].share.to: unknown field `to`, expected one of `path`, `at`, `writable`
+        NODE share = 1\n | 4:9: node[0].share: invalid type: integer `1`, expected a directory, or { path, at, writable }
         NODE memory_max = "128MiB"\n | 4:14: node[0].memory_max: expected memory (256MiB) and a multiple of 128MiB up to 64GiB, found 128MiB
         NODE memory_max = "300MiB"\n | 4:14: node[0].memory_max: expected memory (256MiB) and a multiple of 128MiB up to 64GiB, found 300MiB
         NODE memory = "262145KiB"\n | 4:10: node[0].memory: expected a whole number of MiB, found 262145KiB

@@ -82,6 +82,9 @@ fn check_node(node: &NodeSpec, key: &str) -> Result<(), ConfigError> {
     require(fits, format!("{key}.cpus"), message)?;
     check_size(node.swap, ByteSize::mib(1)..=MAX_DISK, key, "swap")?;
     check_size(node.disk, ByteSize::mib(1)..=MAX_DISK, key, "disk")?;
+    if let Some(share) = &node.share {
+        share.check(&format!("{key}.share"))?;
+    }
     for (index, file) in node.files.iter().enumerate() {
         check_file(file, &format!("{key}.files[{index}]"))?;
     }

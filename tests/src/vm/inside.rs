@@ -1,14 +1,17 @@
-//! What authors of drivers have: a debugger on the kernel of a guest, and a dump of its memory.
+//! What authors of drivers have: a debugger on the kernel of a guest, a dump of its memory, and a directory of
+//! the host in it.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use qnic_cluster::ShareSpec;
 
-use super::nodes::{on, BOTH_KERNELS};
+use super::nodes::{on_spec, BOTH_KERNELS};
 use super::shell::no_kernel_complains;
 use crate::harness::{cases, Case};
 use crate::scenario;
@@ -16,15 +19,55 @@ use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    authors_of_drivers_look_into_guests => on("inside", BOTH_KERNELS, |nodes| {
-        for node in [0, 1] {
-            debugged(nodes, node).with_context(|| format!("a debugger on node {node}"))?;
-            dumped(nodes, node).with_context(|| format!("a dump of node {node}"))?;
-        }
-        scenario::all_pairs_exchange(nodes, 5)?;
-        no_kernel_complains(nodes)
-    }),
+    authors_of_drivers_look_into_guests => {
+        let host = tempfile::tempdir()?;
+        let mut spec = VmNodes::spec("inside", BOTH_KERNELS)?;
+        let share = ShareSpec::new(host.path());
+        spec.nodes[0].share = Some(share.clone());
+        spec.nodes[1].share = Some(ShareSpec {
+            at: "/data".into(),
+            writable: true,
+            ..share
+        });
+        on_spec(&spec, |nodes| look_into(nodes, host.path()))
+    },
 };
+
+/// Node 0 may read a directory of the host, node 1 may change it.
+fn look_into(nodes: &VmNodes, host: &Path) -> Result<()> {
+    shared(nodes, host).context("a directory of the host")?;
+    for node in [0, 1] {
+        debugged(nodes, node).with_context(|| format!("a debugger on node {node}"))?;
+        dumped(nodes, node).with_context(|| format!("a dump of node {node}"))?;
+    }
+    scenario::all_pairs_exchange(nodes, 5)?;
+    no_kernel_complains(nodes)
+}
+
+/// Both see at once what the host and the other one write; node 0 writes nothing, nor does it reach what is
+/// beside the directory.
+fn shared(nodes: &VmNodes, host: &Path) -> Result<()> {
+    fs::write(host.join("given"), "by the host")?;
+    for (node, at) in ["/mnt/share", "/data"].iter().enumerate() {
+        let given = shell(nodes, node, &format!("cat {at}/given"))?;
+        ensure!(given == "by the host", "node {node} reads {given:?}");
+    }
+    shell(nodes, 1, "echo by a guest > /data/made")?;
+    ensure!(fs::read_to_string(host.join("made"))? == "by a guest\n");
+    shell(nodes, 0, "grep guest /mnt/share/made")?;
+    for change in [
+        "echo x > /mnt/share/x",
+        "rm /mnt/share/given",
+        "echo x >> /mnt/share/made",
+    ] {
+        ensure!(shell(nodes, 0, change).is_err(), "{change:?} was allowed");
+    }
+    let link = host.join("beside");
+    std::os::unix::fs::symlink("../..", &link)?;
+    let seen = shell(nodes, 1, "echo mine > /run/mark; cat /data/beside/run/mark")?;
+    ensure!(seen == "mine\n", "a link leads to {seen:?}");
+    Ok(())
+}
 
 /// Longest time for QEMU to answer a debugger.
 const LIMIT: Duration = Duration::from_secs(120);
