@@ -362,9 +362,9 @@ mod tests {
         });
         for _ in 0..ROUNDS {
             ours.modify(0x1040, Width::Eight, Change::Add(1)).unwrap();
-            // Computed, not one instruction: it is tried again.
-            ours.modify(0x1040, Width::Eight, Change::Xor(1 << 63))
-                .unwrap();
+            // Computed, not one instruction: it is tried again, and given up if the other is always first.
+            let flip = || ours.modify(0x1040, Width::Eight, Change::Xor(1 << 63));
+            while flip() == Err(ModifyError::Contended) {}
         }
         other.join().unwrap();
         let total = ours.modify(0x1040, Width::Eight, Change::Add(0));
