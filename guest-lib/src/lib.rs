@@ -95,6 +95,7 @@
 //! | feature | default | without it |
 //! |---|---|---|
 //! | `host` | on | no host mode: [`Nic::open`] opens device files only, and the program links neither the driver core nor vhost |
+//! | `vfio` | on, with `host` | no `Nic::open_vfio`, for a process that drives the NIC of a guest without the module |
 //! | `stream` | on | no `stream`, `datagram`, `pool` |
 //! | `parallel` | on, with `stream` | no `parallel` |
 //! | `remote-memory` | on | no `remote_memory` |
@@ -103,8 +104,8 @@
 //! A program for guests takes `default-features = false` and what it uses.
 //!
 //! # The environment
-//! [`NIC_VARIABLE`], [`DEVICE_VARIABLE`], [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`],
-//! [`HOST_PHYSICAL_VARIABLE`], [`INLINE_MAX_VARIABLE`], [`OPERATIONS_VARIABLE`].
+//! [`NIC_VARIABLE`], [`DEVICE_VARIABLE`], [`HOST_SOCKET_VARIABLE`], [`VFIO_VARIABLE`],
+//! [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`], [`INLINE_MAX_VARIABLE`], [`OPERATIONS_VARIABLE`].
 //!
 //! # The log
 //! What happens seldom, and an administrator may want to know, goes to the logger of the application (crate
@@ -196,7 +197,7 @@ pub use memory::{
 };
 pub use nic::{
     Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_PHYSICAL_VARIABLE, HOST_SOCKET_VARIABLE,
-    INLINE_MAX_VARIABLE, NIC_VARIABLE, OPERATIONS_VARIABLE,
+    INLINE_MAX_VARIABLE, NIC_VARIABLE, OPERATIONS_VARIABLE, VFIO_VARIABLE,
 };
 pub use notification::{
     Armed, Notification, NotificationId, NotificationQueue, OneShot, Poller, Signal,

@@ -17,6 +17,8 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::machine::Place;
 use crate::memory::{allocate, Buffer};
+#[cfg(feature = "vfio")]
+use crate::provider::host::DEFAULT_PINNED_MEMORY;
 #[cfg(feature = "host")]
 use crate::provider::host::{Node, DEFAULT_MEMORY};
 use crate::provider::linux::{Device, DEFAULT_DEVICE, NAMED_DEVICES};
@@ -31,11 +33,15 @@ pub const NIC_VARIABLE: &str = "QNIC_NIC";
 /// Environment variable with the path of a device process's socket: host mode.
 pub const HOST_SOCKET_VARIABLE: &str = "QNIC_HOST_SOCKET";
 
-/// Environment variable with the memory of a host-mode node: bytes, or such as `16MiB`.
+/// Environment variable with the address of the PCI function that a node on VFIO drives, such as
+/// `0000:01:00.0`.
+pub const VFIO_VARIABLE: &str = "QNIC_VFIO";
+
+/// Environment variable with the memory of a node in this process, of host mode or on VFIO: bytes, or
+/// such as `16MiB`.
 pub const HOST_MEMORY_VARIABLE: &str = "QNIC_HOST_MEMORY";
 
-/// Environment variable that allows physical addresses on a host-mode node if it
-/// is 1 ([`crate::physical`]).
+/// Environment variable that allows physical addresses on such a node if it is 1 ([`crate::physical`]).
 pub const HOST_PHYSICAL_VARIABLE: &str = "QNIC_HOST_PHYSICAL";
 
 /// Environment variable with the inline limit, in bytes ([`Nic::with_inline_max`]).
@@ -89,12 +95,13 @@ impl Settings {
 
 impl Nic {
     /// Opens the NIC that the environment names: with [`NIC_VARIABLE`] the one with this name
-    /// ([`Nic::open_named`]); else with [`HOST_SOCKET_VARIABLE`] a host-mode node, else the device
-    /// file of [`DEVICE_VARIABLE`], else `/dev/qnic0`. So one program runs in a guest and in host
-    /// mode.
+    /// ([`Nic::open_named`]); else with [`HOST_SOCKET_VARIABLE`] a host-mode node, else with
+    /// [`VFIO_VARIABLE`] that PCI function, else the device file of [`DEVICE_VARIABLE`], else
+    /// `/dev/qnic0`. Where that is not there, the first NIC that vfio-pci drives. So one program runs
+    /// in all guests and in host mode.
     ///
     /// # Errors
-    /// Those of [`Nic::open_linux`] or, of a host-mode node, `Nic::open_host`;
+    /// Those of [`Nic::open_linux`], or of `Nic::open_host` and `Nic::open_vfio`;
     /// [`Error::NoHostMode`] without the feature `host`.
     pub fn open() -> Result<Self> {
         Self::open_chosen(std::env::var_os(NIC_VARIABLE).as_deref())
@@ -118,6 +125,12 @@ impl Nic {
             return Self::open_host(&socket);
             #[cfg(not(feature = "host"))]
             return Err(Error::NoHostMode(socket));
+        }
+        #[cfg(feature = "vfio")]
+        if name.is_none() {
+            if let Some(function) = vfio_function()? {
+                return Self::open_vfio(function);
+            }
         }
         Self::open_linux(device_of(std::env::var_os(DEVICE_VARIABLE), name))
     }
@@ -152,9 +165,28 @@ impl Nic {
     /// [`Error::Host`], [`Error::Setting`]
     #[cfg(feature = "host")]
     pub fn open_host(socket: impl AsRef<Path>) -> Result<Self> {
-        let memory = setting(HOST_MEMORY_VARIABLE, "a size such as 16MiB", bytes)?;
+        let node = Node::connect(&socket, memory_or(DEFAULT_MEMORY)?)?;
+        Self::of_node(node, socket)
+    }
+
+    /// Becomes the node of this guest (X11): this process drives the NIC, through VFIO. `function` is the
+    /// folder of a PCI function that vfio-pci drives, as in `/sys/bus/pci/devices`. It has the NIC
+    /// alone, and takes the capability CAP_SYS_ADMIN: the NIC reaches all memory of the guest.
+    ///
+    /// [`HOST_MEMORY_VARIABLE`] sets its memory for buffers (64 MiB without it), all of which is
+    /// *pinned*; other memory cannot be exported. The other variables are those of `Nic::open_host`.
+    ///
+    /// # Errors
+    /// [`Error::Host`], [`Error::Setting`]
+    #[cfg(feature = "vfio")]
+    pub fn open_vfio(function: impl AsRef<Path>) -> Result<Self> {
+        let node = Node::open_vfio(&function, memory_or(DEFAULT_PINNED_MEMORY)?)?;
+        Self::of_node(node, function)
+    }
+
+    #[cfg(feature = "host")]
+    fn of_node(node: Node, path: impl AsRef<Path>) -> Result<Self> {
         let settings = Settings::from_environment()?;
-        let node = Node::connect(&socket, memory.unwrap_or(DEFAULT_MEMORY))?;
         let physical = setting(HOST_PHYSICAL_VARIABLE, "0 or 1", |text| match text {
             "0" => Some(false),
             "1" => Some(true),
@@ -167,7 +199,7 @@ impl Nic {
         Ok(Nic {
             settings,
             place: Place::from_environment()?,
-            ..Self::with_provider(Arc::new(node), socket)
+            ..Self::with_provider(Arc::new(node), path)
         })
     }
 
@@ -355,6 +387,9 @@ pub(crate) fn check_version(
             path: path.to_owned(),
             source,
             hint: match cfg!(feature = "host") {
+                true if cfg!(feature = "vfio") => {
+                    "is the qnic module loaded, or the NIC bound to vfio-pci?"
+                }
                 true => "is the qnic module loaded?",
                 false => "is the qnic module loaded? The program was built without host mode",
             },
@@ -365,6 +400,26 @@ pub(crate) fn check_version(
 
 fn is_unknown_call(error: &std::io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOTTY)
+}
+
+/// The PCI function that this process is to drive: the one that the environment names, or the first,
+/// where there is no module.
+#[cfg(feature = "vfio")]
+fn vfio_function() -> Result<Option<PathBuf>> {
+    if let Some(address) = std::env::var_os(VFIO_VARIABLE) {
+        let named = qnic_vfio::named(&address.to_string_lossy());
+        return Ok(Some(named.map_err(qnic_host::ConnectError::from)?));
+    }
+    let has_module = std::env::var_os(DEVICE_VARIABLE).is_some();
+    let has_module = has_module || Path::new(DEFAULT_DEVICE).exists();
+    Ok(qnic_vfio::find().filter(|_| !has_module))
+}
+
+/// The memory of a node in this process, in bytes.
+#[cfg(feature = "host")]
+fn memory_or(usual: usize) -> Result<usize> {
+    let memory = setting(HOST_MEMORY_VARIABLE, "a size such as 16MiB", bytes)?;
+    Ok(memory.unwrap_or(usual))
 }
 
 /// The value of an environment variable, if it is set.

@@ -89,7 +89,7 @@ pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::Cluster;
 pub use config::{
     AccelChoice, ClusterSpec, DeviceSpec, EthernetPort, EthernetSpec, FileSpec, HostSpec, LinkSpec,
-    NetworkSpec, NicSpec, NodeSpec, OnOff, PortSpec, ProcessSpec, RemoteMemorySpec, RepeatSpec,
+    NetworkSpec, NicDriver, NicSpec, NodeSpec, OnOff, PortSpec, ProcessSpec, RemoteMemorySpec, RepeatSpec,
     ScheduleSpec, ShareSpec, Step, StepChange, MAX_NAME,
 };
 pub use copy::Count;

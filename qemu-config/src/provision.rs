@@ -70,12 +70,12 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     let mut made: HashMap<_, GuestImage> = HashMap::new();
     let mut images = Vec::new();
     for node in &spec.nodes {
-        let image = match made.entry((node.kernel, node.nic, &node.files)) {
+        let image = match made.entry((node.kernel, node.nic, node.driver, &node.files)) {
             Entry::Occupied(made) => made.into_mut(),
             Entry::Vacant(entry) => {
                 let ours = programs.of_guests.iter();
                 let ours = ours.filter(|file| node.nic || file.guest_path == Path::new(HELPER));
-                let module = modules.get(&node.kernel).filter(|_| node.nic);
+                let module = modules.get(&node.kernel).filter(|_| node.has_module());
                 let make = || image(&provisioner, node, module, ours);
                 entry.insert(cancellable(&cancels, make)?)
             }
@@ -196,8 +196,9 @@ fn fetch(
     provisioner: &Provisioner,
     cancels: &[&Cancel],
 ) -> Result<(Program, HashMap<KernelSeries, PathBuf>)> {
-    let kernels = |nic: bool| -> BTreeSet<_> {
-        let of_nodes = spec.nodes.iter().filter(|node| node.nic || !nic);
+    let kernels = |module: bool| -> BTreeSet<_> {
+        let of_nodes = spec.nodes.iter();
+        let of_nodes = of_nodes.filter(|node| node.has_module() || !module);
         of_nodes.map(|node| node.kernel).collect()
     };
     let qemu = cancellable(cancels, || Ok(provisioner.qemu()?))?;

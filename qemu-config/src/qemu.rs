@@ -28,6 +28,9 @@ const _: () = assert!(
     "the chipset is in the last slot"
 );
 
+/// Name of the PCI Express port of a NIC that a process drives.
+const NIC_PORT: &str = "nic-port";
+
 /// PCI slot of the Ethernet port; images/guest/boot knows it.
 const ETHERNET_SLOT: usize = 0x18;
 const _: () = assert!(FIRST_NIC_SLOT + MAX_NICS <= ETHERNET_SLOT && OUTSIDE_SLOT < 0x1f);
@@ -83,6 +86,7 @@ pub(crate) fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     let mut line = Line::default();
     machine_and_memory(&mut line, machine);
     kernel(&mut line, machine);
+    iommu(&mut line, machine);
     sockets_and_ports(&mut line, machine);
     disks(&mut line, machine);
     nics(&mut line, machine);
@@ -109,7 +113,13 @@ fn machine_and_memory(line: &mut Line, machine: &Machine<'_>) {
         // ones.
         Accel::Tcg => ("tcg,thread=multi", "max,-erms,-fsrm", ",pit=off"),
     };
-    line.plain("-machine", &format!("q35,memory-backend=ram{pit}"));
+    // KVM's own interrupt controller knows no IOMMU.
+    let split = match machine.accel {
+        Accel::Kvm if node.is_on_vfio() => ",kernel-irqchip=split",
+        _ => "",
+    };
+    let board = format!("q35,memory-backend=ram{pit}{split}");
+    line.plain("-machine", &board);
     line.plain("-accel", accel);
     line.plain("-cpu", cpu);
     line.plain("-smp", &processors(machine));
@@ -122,6 +132,16 @@ fn machine_and_memory(line: &mut Line, machine: &Machine<'_>) {
     let size = node.memory.0;
     let memory = format!("memory-backend-memfd,id=ram,size={size},share=on");
     line.plain("-object", &memory);
+}
+
+/// What VFIO in the guest asks for: an IOMMU that groups devices and translates interrupts, before
+/// the devices that are behind it. The NIC has guest-physical addresses all the same (docs/vfio.md).
+/// Behind a port of its own it can be reset by itself, which VFIO does when a process lets go of it.
+fn iommu(line: &mut Line, machine: &Machine<'_>) {
+    if machine.node.is_on_vfio() {
+        line.device("intel-iommu,intremap=on,aw-bits=48");
+        line.device(&format!("pcie-root-port,id={NIC_PORT},chassis=1"));
+    }
 }
 
 /// The processors there are. If only one is emulated, a second may come: QEMU emulates
@@ -152,6 +172,9 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
     // own program behind all processes that swap, and not answer for minutes.
     let mut append =
         format!("console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node={name}");
+    if machine.node.is_on_vfio() {
+        append += " qnic.driver=vfio intel_iommu=on";
+    }
     let named: Vec<_> = machine.node.nics().filter_map(|(name, _)| name).collect();
     if !named.is_empty() {
         append += &format!(" qnic.nics={}", named.join(","));
@@ -232,11 +255,14 @@ fn nics(line: &mut Line, machine: &Machine<'_>) {
         let socket = machine.dir.node(&machine.node.name).nic(name);
         line.path("-chardev", &format!("socket,id={id},path="), &socket, "");
         let (virtio, config) = (VIRTIO_ID, CONFIG_SIZE);
-        let slot = name.map(|_| format!(",addr={:#x}", FIRST_NIC_SLOT + index));
+        let place = match name {
+            Some(_) => format!(",addr={:#x}", FIRST_NIC_SLOT + index),
+            None if machine.node.is_on_vfio() => format!(",bus={NIC_PORT}"),
+            None => String::new(),
+        };
         line.device(&format!(
             "vhost-user-test-device-pci,chardev={id},virtio-id={virtio},num_vqs={NIC_QUEUES},\
-             config_size={config},page-per-vq=on{}",
-            slot.unwrap_or_default()
+             config_size={config},page-per-vq=on{place}"
         ));
     }
 }
@@ -451,6 +477,21 @@ mod tests {
             -chardev socket,id=nic.disks,path=TOP/r/c/nodes/a/nic.disks.sock \
             -device vhost-user-test-device-pci,chardev=nic.disks,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on,addr=0x11";
         assert!(joined.ends_with(end), "{joined}\n{end}");
+    }
+
+    /// A process can drive its NIC: behind an IOMMU, by which KVM's interrupts go, and resettable (X11).
+    #[test]
+    fn a_nic_on_vfio_is_behind_an_iommu_and_a_port() {
+        let mut node = NodeSpec::new("a");
+        node.driver = crate::NicDriver::Vfio;
+        let joined = line_of(&node, Accel::Tcg).join(" ");
+        assert!(joined.contains(" qnic.node=a qnic.driver=vfio intel_iommu=on "));
+        let iommu = joined.find("-device intel-iommu,intremap=on,aw-bits=48 -device pcie-root-port,id=nic-port,chassis=1 ");
+        assert!(iommu < joined.find("-device virtio-serial-pci"), "{joined}");
+        assert!(joined.ends_with("page-per-vq=on,bus=nic-port"), "{joined}");
+        assert!(!joined.contains("irqchip"));
+        let joined = line_of(&node, Accel::Kvm).join(" ");
+        assert!(joined.contains("q35,memory-backend=ram,kernel-irqchip=split "));
     }
 
     /// Nothing else is in its slot, and no other device moves.

@@ -1,21 +1,21 @@
 //! The control queue: requests of several threads at once, responses in any order.
 
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use qnic_abi::attach::CONTROL_QUEUE;
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_driver::platform::{RequestError, Timeout};
-use qnic_shared::region::{Forked, Kept, Own};
-use vmm_sys_util::eventfd::EventFd;
+use qnic_shared::region::{Forked, Own};
 
 use crate::arena::Arena;
 use crate::error::HostError;
 use crate::ring::{BadChain, Buffer, Ring};
+use crate::transport::{Transport, Virtqueue};
 
-/// Requests that can be in flight at the same time; others wait for a free slot.
+/// Most requests that can be in flight at the same time; others wait for a free slot.
 /// An import stays in flight while it waits for its exporter.
-const REQUESTS: u16 = 64;
+const REQUESTS_MAX: u16 = 64;
 
 const STRIDE: usize = REQUEST_BYTES + REPLY_BYTES;
 
@@ -41,28 +41,24 @@ struct State {
 }
 
 /// The control queue of a node.
-#[derive(Debug)]
 pub(crate) struct Control {
     state: Mutex<State>,
     /// A response came, a slot became free, or the device is gone.
     changed: Condvar,
-    pub(crate) kick: EventFd,
-    pub(crate) call: EventFd,
-    /// A forked child has no such connection, and no requests.
+    /// A forked child has no device, and no requests.
     own: Own<()>,
-    _kept: Kept,
-    /// The connection with the device process, which ends with the queue.
-    pub(crate) connection: UnixStream,
+    /// The way to the device, which ends with the queue.
+    transport: Arc<dyn Transport>,
 }
 
 impl Control {
+    /// A control queue of at most `size_max` descriptors.
     pub(crate) fn new(
         arena: &Arc<Arena>,
-        kick: EventFd,
-        call: EventFd,
-        connection: UnixStream,
+        size_max: u16,
+        transport: Arc<dyn Transport>,
     ) -> Result<Self, HostError> {
-        let ring = Ring::new(arena, REQUESTS, &BUFFERS)?;
+        let ring = Ring::new(arena, REQUESTS_MAX, size_max, &BUFFERS)?;
         Ok(Control {
             state: Mutex::new(State {
                 slots: vec![Slot::Free; ring.chains()],
@@ -70,18 +66,13 @@ impl Control {
                 gone: false,
             }),
             changed: Condvar::new(),
-            kick,
-            call,
             own: Own::new(()),
-            _kept: Kept::descriptor(&connection),
-            connection,
+            transport,
         })
     }
 
-    /// Size of the ring, and its addresses in this process.
-    pub(crate) fn ring(&self) -> (u16, [u64; 3]) {
-        let state = self.lock();
-        (state.ring.size, state.ring.addresses())
+    pub(crate) fn virtqueue(&self) -> Virtqueue {
+        self.lock().ring.virtqueue()
     }
 
     /// Sends a request and waits for the response.
@@ -136,8 +127,8 @@ impl Control {
         buffers.write_bytes(start, request);
         buffers.write_bytes(start + REQUEST_BYTES, &[0; REPLY_BYTES]);
         state.slots[slot] = submitted;
-        if state.ring.add(slot) && self.kick.write(1).is_err() {
-            state.gone = true;
+        if state.ring.add(slot) {
+            self.transport.notify(CONTROL_QUEUE);
         }
         Ok((state, slot))
     }
@@ -160,13 +151,11 @@ impl Control {
         Ok(())
     }
 
-    /// Closes the connection: requests in flight and later ones fail, and both threads
-    /// of the node end.
+    /// Stops the device: requests in flight and later ones fail, and both threads of the node end.
     pub(crate) fn disconnect(&self) {
         self.lock().gone = true;
         self.changed.notify_all();
-        // It fails only if it is closed already.
-        let _ = self.connection.shutdown(std::net::Shutdown::Both);
+        self.transport.stop();
     }
 
     /// Waits until `find` returns a value, the device is gone or the time is over.

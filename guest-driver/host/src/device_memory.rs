@@ -5,24 +5,33 @@ use std::sync::Arc;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, PAGE_SIZE};
-use qnic_driver::platform::{DeviceMemory, HostArea, NoMemory};
+use qnic_driver::platform::{DeviceMemory, HostArea, NoMemory, Run};
 use qnic_shared::region::SharedRegion;
 
 use crate::arena::Arena;
+use crate::error::HostError;
 
 /// Pages of the arena, or a part of them. Clones of the region keep them allocated.
 #[derive(Debug)]
 pub struct HostMemory {
     pub(crate) region: SharedRegion,
-    physical: u64,
+    arena: Arc<Arena>,
 }
 
 impl HostMemory {
     pub(crate) fn allocate(arena: &Arc<Arena>, length: usize) -> Result<Self, NoMemory> {
-        let region = arena.allocate(length).map_err(|_| NoMemory)?;
+        Self::of(arena, arena.allocate(length))
+    }
+
+    /// Adjacent blocks, each contiguous for the device.
+    pub(crate) fn allocate_blocks(arena: &Arc<Arena>, runs: &[Run]) -> Result<Self, NoMemory> {
+        Self::of(arena, arena.allocate_blocks(runs))
+    }
+
+    fn of(arena: &Arc<Arena>, region: Result<SharedRegion, HostError>) -> Result<Self, NoMemory> {
         Ok(HostMemory {
-            physical: arena.physical(&region),
-            region,
+            region: region.map_err(|_| NoMemory)?,
+            arena: arena.clone(),
         })
     }
 }
@@ -31,7 +40,10 @@ impl HostArea for HostMemory {
     type Memory = SharedRegion;
 
     fn addresses(&self) -> [u64; HOST_PAGES] {
-        std::array::from_fn(|page| self.physical + (page * PAGE_SIZE) as u64)
+        std::array::from_fn(|page| {
+            let page = self.region.part(page * PAGE_SIZE, PAGE_SIZE);
+            self.arena.physical(&page)
+        })
     }
 
     fn memory(&self) -> &SharedRegion {
@@ -67,13 +79,13 @@ impl SharedMemory for HostMemory {
 
 impl DeviceMemory for HostMemory {
     fn address(&self) -> u64 {
-        self.physical
+        self.arena.physical(&self.region)
     }
 
     fn part(&self, offset: usize, length: usize) -> Self {
         HostMemory {
             region: self.region.part(offset, length),
-            physical: self.physical + offset as u64,
+            arena: self.arena.clone(),
         }
     }
 

@@ -6,6 +6,7 @@ use qnic_abi::Status;
 use qnic_driver::StartError;
 use qnic_shared::region::Forked;
 use rustix::io::Errno;
+use vmm_sys_util::eventfd::{EventFd, EFD_CLOEXEC, EFD_NONBLOCK};
 
 /// Why a host-mode node cannot be brought up.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +51,9 @@ pub enum ConnectError {
     /// The device process did not share its SRAM.
     #[error("the device process did not share its SRAM: {0}")]
     NoSram(String),
+    /// Another device than that of host mode cannot be used.
+    #[error("{0}")]
+    Device(Box<dyn std::error::Error + Send + Sync>),
     /// The NIC's page table does not cover the arena.
     #[error(
         "this node has {0} bytes of memory, more than its NIC covers: lower QNIC_HOST_MEMORY, or \
@@ -77,6 +81,11 @@ impl ConnectError {
     }
 }
 
+/// A descriptor for interrupts or notifications.
+pub(crate) fn eventfd() -> Result<EventFd, ConnectError> {
+    EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(ConnectError::system("make an eventfd"))
+}
+
 /// Why a call of a node failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -90,16 +99,25 @@ pub enum HostError {
     /// There is no descriptor left.
     #[error("make an eventfd: {0}")]
     Descriptor(#[from] Errno),
-    /// Host mode can export only what the device process can reach.
+    /// A node on a process can export only what its device can reach.
     #[error(
-        "{length} bytes at {address:#x} are not in the arena that is shared with the device \
-         process: in host mode only buffers of the library can be exported"
+        "{length} bytes at {address:#x} are not in the arena that is shared with the device: in \
+         host mode and on VFIO only buffers of the library can be exported"
     )]
     OutsideArena {
         /// First address.
         address: u64,
         /// Length in bytes.
         length: u64,
+    },
+    /// The pages that are free are not contiguous.
+    #[error(
+        "no pages for blocks of {length} bytes, each contiguous in the guest's memory: free buffers, \
+         or open the NIC sooner after the guest's start"
+    )]
+    Scattered {
+        /// Wanted length in bytes.
+        length: usize,
     },
     /// The arena is used up.
     #[error(

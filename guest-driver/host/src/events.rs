@@ -2,42 +2,43 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use qnic_abi::attach::EVENT_QUEUE;
 use qnic_abi::event::EVENT_BYTES;
-use vmm_sys_util::eventfd::EventFd;
 
 use crate::arena::Arena;
 use crate::error::HostError;
 use crate::ring::{BadChain, Buffer, Ring};
+use crate::transport::{Transport, Virtqueue};
 
-/// Buffers for events; more events stay pending in the NIC.
-const EVENTS: u16 = 64;
+/// Most buffers for events; more events stay pending in the NIC.
+const EVENTS_MAX: u16 = 64;
 
 /// The event queue of a node.
-#[derive(Debug)]
 pub(crate) struct Events {
     ring: Mutex<Ring>,
-    pub(crate) kick: EventFd,
-    pub(crate) call: EventFd,
+    transport: Arc<dyn Transport>,
 }
 
 impl Events {
-    /// An event queue with all its buffers posted.
-    pub(crate) fn new(arena: &Arc<Arena>, kick: EventFd, call: EventFd) -> Result<Self, HostError> {
-        let mut ring = Ring::new(arena, EVENTS, &[Buffer::Written(EVENT_BYTES)])?;
+    /// An event queue of at most `size_max` descriptors, with all its buffers posted.
+    pub(crate) fn new(
+        arena: &Arc<Arena>,
+        size_max: u16,
+        transport: Arc<dyn Transport>,
+    ) -> Result<Self, HostError> {
+        let mut ring = Ring::new(arena, EVENTS_MAX, size_max, &[Buffer::Written(EVENT_BYTES)])?;
         for buffer in 0..ring.chains() {
             ring.add(buffer);
         }
         Ok(Events {
             ring: Mutex::new(ring),
-            kick,
-            call,
+            transport,
         })
     }
 
-    /// Size of the ring, and its addresses in this process.
-    pub(crate) fn ring(&self) -> (u16, [u64; 3]) {
+    pub(crate) fn virtqueue(&self) -> Virtqueue {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        (ring.size, ring.addresses())
+        ring.virtqueue()
     }
 
     /// Passes events to `handle` while `room` returns true, and posts their buffers
@@ -62,8 +63,7 @@ impl Events {
             handle(&event);
         }
         if kick {
-            // A device that is gone needs no buffers.
-            let _ = self.kick.write(1);
+            self.transport.notify(EVENT_QUEUE);
         }
         Ok(())
     }

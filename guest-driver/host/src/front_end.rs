@@ -3,37 +3,42 @@
 //! ```text
 //!   GET/SET_FEATURES, PROTOCOL_FEATURES, SET_OWNER       [FrontEnd::open]
 //!   GET_CONFIG                                           [FrontEnd::config]
-//!   SET_BACKEND_REQ_FD                                   [FrontEnd::give_channel]
-//!   SET_MEM_TABLE, SET_VRING_NUM/ADDR/BASE/CALL/KICK,
+//!   SET_MEM_TABLE                                        [FrontEnd::reach]
+//!   SET_BACKEND_REQ_FD                                   [FrontEnd::transport]
+//!   SET_VRING_NUM/ADDR/BASE/CALL/KICK,
 //!   SET_VRING_ENABLE ──► the device sends SHMEM_MAP      [FrontEnd::start], [SramSlot]
 //! ```
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use qnic_abi::attach::{
-    CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, SRAM_REGION, YIELDING,
-};
+use qnic_abi::attach::{CONFIG_SIZE, FIRST_DOORBELL, SRAM_REGION, YIELDING};
+use qnic_driver::Config;
 use qnic_shared::region::{map_shared, Kept, SharedRegion};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserMMap, VhostUserMMapFlags,
     VhostUserProtocolFeatures, VhostUserVirtioFeatures,
 };
-use vhost::vhost_user::{Frontend, HandlerResult, VhostUserFrontend, VhostUserFrontendReqHandler};
+use vhost::vhost_user::{
+    Frontend, FrontendReqHandler, HandlerResult, VhostUserFrontend, VhostUserFrontendReqHandler,
+};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::arena::Arena;
-use crate::control::Control;
-use crate::error::ConnectError;
-use crate::events::Events;
+use crate::error::{eventfd, ConnectError};
+use crate::transport::{Addresses, Attachment, Transport, Virtqueue};
 
 /// How long the device process may take to answer a message.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Descriptors of a queue: what the device process takes, and more than a node uses.
+const QUEUE_SIZE_MAX: u16 = 256;
 
 /// `VIRTIO_F_VERSION_1`.
 const VERSION_1: u64 = 1 << 32;
@@ -51,6 +56,11 @@ const NEEDED: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
 pub(crate) struct FrontEnd {
     _kept: Kept,
     device: Frontend,
+    /// Until the session has it.
+    connection: Option<UnixStream>,
+    /// Address of the arena in this process.
+    base: u64,
+    session: Option<Arc<Session>>,
 }
 
 /// Names the message that failed.
@@ -59,9 +69,8 @@ fn check<T>(message: &'static str, result: vhost::Result<T>) -> Result<T, Connec
 }
 
 impl FrontEnd {
-    /// Connects and negotiates features. The second result is the connection
-    /// itself, to be polled and shut down.
-    pub(crate) fn open(path: &Path) -> Result<(Self, UnixStream), ConnectError> {
+    /// Connects and negotiates features.
+    pub(crate) fn open(path: &Path) -> Result<Self, ConnectError> {
         let connect = || {
             let stream = UnixStream::connect(path)?;
             stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -75,15 +84,42 @@ impl FrontEnd {
         let kept = Kept::descriptor(&stream);
         let mut frontend = Frontend::from_stream(stream, FIRST_DOORBELL as u64);
         negotiate(&mut frontend)?;
-        let front_end = FrontEnd {
+        Ok(FrontEnd {
             _kept: kept,
             device: frontend,
-        };
-        Ok((front_end, connection))
+            connection: Some(connection),
+            base: 0,
+            session: None,
+        })
     }
 
-    /// Reads the configuration space.
-    pub(crate) fn config(&mut self) -> Result<[u8; CONFIG_SIZE], ConnectError> {
+    fn set_queue(&self, queue: usize, of: &Virtqueue, call: &EventFd) -> Result<(), ConnectError> {
+        // The vhost library takes addresses of this process, and translates them by the memory table.
+        let [desc_table_addr, avail_ring_addr, used_ring_addr] =
+            of.addresses.map(|address| self.base + address);
+        let addresses = VringConfigData {
+            queue_max_size: of.size,
+            queue_size: of.size,
+            flags: 0,
+            desc_table_addr,
+            used_ring_addr,
+            avail_ring_addr,
+            log_addr: None,
+        };
+        let device = &self.device;
+        let session = self.session.as_ref();
+        let kick = session.and_then(|session| session.kicks.get(queue));
+        let kick = kick.ok_or(ConnectError::MissingFeature("this many virtqueues"))?;
+        check("SET_VRING_NUM", device.set_vring_num(queue, of.size))?;
+        check("SET_VRING_ADDR", device.set_vring_addr(queue, &addresses))?;
+        check("SET_VRING_BASE", device.set_vring_base(queue, 0))?;
+        check("SET_VRING_CALL", device.set_vring_call(queue, call))?;
+        check("SET_VRING_KICK", device.set_vring_kick(queue, kick))
+    }
+}
+
+impl Attachment for FrontEnd {
+    fn config(&mut self) -> Result<[u8; CONFIG_SIZE], ConnectError> {
         let empty = [0; CONFIG_SIZE];
         let flags = VhostUserConfigFlags::empty();
         let config = self.device.get_config(0, CONFIG_SIZE as u32, flags, &empty);
@@ -93,71 +129,52 @@ impl FrontEnd {
             .map_err(|_| ConnectError::MissingFeature("a configuration space of the right size"))
     }
 
-    /// Gives the device the channel on which it can ask for SHMEM_MAP.
-    pub(crate) fn give_channel(&mut self, channel: &dyn AsRawFd) -> Result<(), ConnectError> {
-        let set = self.device.set_backend_request_fd(channel);
-        check("SET_BACKEND_REQ_FD", set)
+    fn queue_size_max(&mut self) -> Result<u16, ConnectError> {
+        Ok(QUEUE_SIZE_MAX)
     }
 
-    /// Gives memory and queues to the device, and enables them.
-    pub(crate) fn start(
-        &mut self,
-        arena: &Arena,
-        control: &Control,
-        events: &Events,
-        doorbells: &[EventFd],
-    ) -> Result<(), ConnectError> {
-        let queues = FIRST_DOORBELL + doorbells.len();
-        let offered = check("GET_QUEUE_NUM", self.device.get_queue_num())?;
-        if offered < queues as u64 {
-            return Err(ConnectError::MissingFeature(
-                "a virtqueue for each doorbell",
-            ));
-        }
+    fn reach(&mut self, arena: &SharedRegion, file: &OwnedFd) -> Result<Addresses, ConnectError> {
         let region = VhostUserMemoryRegionInfo {
             guest_phys_addr: 0,
-            memory_size: arena.size() as u64,
-            userspace_addr: arena.base(),
+            memory_size: arena.len() as u64,
+            userspace_addr: arena.address(),
             mmap_offset: 0,
-            mmap_handle: arena.file.as_raw_fd(),
+            mmap_handle: file.as_raw_fd(),
         };
         check("SET_MEM_TABLE", self.device.set_mem_table(&[region]))?;
-        self.set_queue(CONTROL_QUEUE, control.ring(), &control.kick, &control.call)?;
-        self.set_queue(EVENT_QUEUE, events.ring(), &events.kick, &events.call)?;
-        for (doorbell, kick) in doorbells.iter().enumerate() {
-            // Doorbells carry no descriptors, so any ring will do.
-            let ring = control.ring();
-            self.set_queue(FIRST_DOORBELL + doorbell, ring, kick, &control.call)?;
-        }
-        for queue in 0..queues {
-            let enabled = self.device.set_vring_enable(queue, true);
-            check("SET_VRING_ENABLE", enabled)?;
-        }
-        Ok(())
+        self.base = arena.address();
+        Ok(Addresses::Offsets)
     }
 
-    fn set_queue(
-        &self,
-        queue: usize,
-        (size, [descriptors, available, used]): (u16, [u64; 3]),
-        kick: &EventFd,
-        call: &EventFd,
-    ) -> Result<(), ConnectError> {
-        let addresses = VringConfigData {
-            queue_max_size: size,
-            queue_size: size,
-            flags: 0,
-            desc_table_addr: descriptors,
-            used_ring_addr: used,
-            avail_ring_addr: available,
-            log_addr: None,
-        };
-        let device = &self.device;
-        check("SET_VRING_NUM", device.set_vring_num(queue, size))?;
-        check("SET_VRING_ADDR", device.set_vring_addr(queue, &addresses))?;
-        check("SET_VRING_BASE", device.set_vring_base(queue, 0))?;
-        check("SET_VRING_CALL", device.set_vring_call(queue, call))?;
-        check("SET_VRING_KICK", device.set_vring_kick(queue, kick))
+    fn transport(&mut self, config: &Config) -> Result<Arc<dyn Transport>, ConnectError> {
+        let queues = FIRST_DOORBELL + config.doorbells as usize;
+        let offered = check("GET_QUEUE_NUM", self.device.get_queue_num())?;
+        let missing = ConnectError::MissingFeature("a virtqueue for each doorbell");
+        let connection = self.connection.take().filter(|_| offered >= queues as u64);
+        let session = Session::new(connection.ok_or(missing)?, queues, config.sram_bytes)?;
+        let set = self
+            .device
+            .set_backend_request_fd(&session.channel().get_tx_raw_fd());
+        check("SET_BACKEND_REQ_FD", set)?;
+        let session = Arc::new(session);
+        self.session = Some(session.clone());
+        Ok(session)
+    }
+
+    fn start(
+        &mut self,
+        queues: &[Virtqueue],
+        interrupt: &EventFd,
+    ) -> Result<SharedRegion, ConnectError> {
+        for (index, queue) in queues.iter().enumerate() {
+            self.set_queue(index, queue, interrupt)?;
+        }
+        for index in 0..queues.len() {
+            let enabled = self.device.set_vring_enable(index, true);
+            check("SET_VRING_ENABLE", enabled)?;
+        }
+        let none = || ConnectError::NoSram("there is no session".to_owned());
+        self.session.as_ref().ok_or_else(none)?.wait_for_sram()
     }
 }
 
@@ -187,18 +204,96 @@ fn negotiate(frontend: &mut Frontend) -> Result<(), ConnectError> {
 }
 
 /// The SRAM that the device process shares, or the reason why it does not.
-pub(crate) type Answer = Result<SharedRegion, String>;
+type Answer = Result<SharedRegion, String>;
 
-/// Waits for the SRAM.
-pub(crate) fn wait_for_sram(answers: &Receiver<Answer>) -> Result<SharedRegion, ConnectError> {
-    let answer = answers.recv_timeout(ANSWER_TIMEOUT);
-    let silence = |_| Err(format!("no SHMEM_MAP within {ANSWER_TIMEOUT:?}"));
-    answer.unwrap_or_else(silence).map_err(ConnectError::NoSram)
+/// What the threads of a node use of a session.
+struct Session {
+    /// One for each virtqueue.
+    kicks: Vec<EventFd>,
+    /// A forked child has no such connection.
+    _kept: Kept,
+    connection: UnixStream,
+    channel: Mutex<FrontendReqHandler<SramSlot>>,
+    sram: Arc<SramSlot>,
+    answer: Mutex<Receiver<Answer>>,
+}
+
+/// Sources of [`Session::sources`].
+const CONNECTION: usize = 0;
+
+impl Session {
+    fn new(connection: UnixStream, queues: usize, sram_bytes: u64) -> Result<Self, ConnectError> {
+        let (answers, answer) = sync_channel(1);
+        let sram = Arc::new(SramSlot::new(sram_bytes, answers));
+        let mut channel =
+            FrontendReqHandler::new(sram.clone()).map_err(|error| ConnectError::Protocol {
+                message: "SET_BACKEND_REQ_FD",
+                error: vhost::Error::VhostUserProtocol(error),
+            })?;
+        channel.set_reply_ack_flag(true);
+        Ok(Session {
+            kicks: (0..queues).map(|_| eventfd()).collect::<Result<_, _>>()?,
+            _kept: Kept::descriptor(&connection),
+            connection,
+            channel: Mutex::new(channel),
+            sram,
+            answer: Mutex::new(answer),
+        })
+    }
+
+    fn channel(&self) -> MutexGuard<'_, FrontendReqHandler<SramSlot>> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_for_sram(&self) -> Result<SharedRegion, ConnectError> {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let silence = |_| Err(format!("no SHMEM_MAP within {ANSWER_TIMEOUT:?}"));
+        let answer = answer.recv_timeout(ANSWER_TIMEOUT).unwrap_or_else(silence);
+        answer.map_err(ConnectError::NoSram)
+    }
+}
+
+impl Transport for Session {
+    fn notify(&self, queue: usize) {
+        if let Some(kick) = self.kicks.get(queue) {
+            // The eventfd's counter is never near its limit; a full one notifies too.
+            let _ = kick.write(1);
+        }
+    }
+
+    /// Closes the connection, which makes the device process unmap the arena. A device process that
+    /// hangs may still write to the arena, and to nothing else.
+    fn stop(&self) {
+        // It fails only if it is closed already.
+        let _ = self.connection.shutdown(std::net::Shutdown::Both);
+        self.sram.fail("the device process closed the connection");
+    }
+
+    fn sources(&self) -> Vec<(RawFd, EventSet)> {
+        vec![
+            (self.connection.as_raw_fd(), EventSet::READ_HANG_UP),
+            (self.channel().as_raw_fd(), EventSet::IN),
+        ]
+    }
+
+    fn serve(&self, source: usize) -> bool {
+        if source == CONNECTION {
+            return false;
+        }
+        if let Err(error) = self.channel().handle_request() {
+            tracing::warn!("request of the device process refused: {error}");
+        }
+        true
+    }
+
+    fn is_silent(&self) -> bool {
+        false
+    }
 }
 
 /// Receives the SRAM that the device process shares.
 #[derive(Debug)]
-pub(crate) struct SramSlot {
+struct SramSlot {
     /// Size that it must have, in bytes.
     size: u64,
     /// The first answer counts: there is room for one.
@@ -207,7 +302,7 @@ pub(crate) struct SramSlot {
 }
 
 impl SramSlot {
-    pub(crate) fn new(size: u64, answers: SyncSender<Answer>) -> Self {
+    fn new(size: u64, answers: SyncSender<Answer>) -> Self {
         SramSlot {
             size,
             answers,
@@ -216,7 +311,7 @@ impl SramSlot {
     }
 
     /// Fails the wait for the SRAM, if a thread still waits.
-    pub(crate) fn fail(&self, reason: impl Into<String>) {
+    fn fail(&self, reason: impl Into<String>) {
         let _ = self.answers.try_send(Err(reason.into()));
     }
 

@@ -1,4 +1,5 @@
-//! Host mode (X2): the qnic driver core on an ordinary process, without any VM.
+//! The qnic driver core on an ordinary process: host mode, without any VM (X2), and what VFIO has in
+//! common with it (X11).
 //!
 //! ```text
 //!   process                                        device process
@@ -11,15 +12,19 @@
 //!   └──────────────────────────────┘               └──────────────┘
 //! ```
 //!
-//! In a guest the kernel manages virtual memory; in host mode there is one arena instead:
-//! a sealed memfd that this process and the device process map. Only memory in
-//! it can be exported.
+//! In a guest the kernel manages virtual memory; here there is one arena instead: a sealed memfd that
+//! this process maps and the device reaches. Only memory in it can be exported.
+//!
+//! A node is brought up on an [`Attachment`], and reaches its device by a [`Transport`] from then on.
+//! Those of host mode are a vhost-user session; crate `qnic-vfio` has those of a PCI function. All
+//! else is the same for both.
 //!
 //! | module | knows |
 //! |---|---|
 //! | `arena`, `device_memory` | the arena and its pages, also as the NIC sees them |
 //! | `ring` | the driver's side of a virtqueue |
 //! | `control`, `events` | the two queues of the driver |
+//! | `transport` | what a node asks of its device |
 //! | `front_end` | the vhost-user session |
 //! | `platform` | this process as the platform of the driver core |
 //! | `threads`, `timer` | interrupts, datagrams and page faults |
@@ -38,11 +43,14 @@ mod pools;
 mod ring;
 mod threads;
 mod timer;
+mod transport;
 
 pub use device_memory::HostMemory;
 pub use error::{ConnectError, HostError};
 pub use node::{HostNode, HostProcess, MIN_ARENA};
 pub use platform::HostPlatform;
 pub use pools::HostPools;
+pub use qnic_driver::Config;
 pub use qnic_driver::{datagram, platform::DeviceMemory, remote_memory, CallError};
 pub use qnic_shared::region::SharedRegion;
+pub use transport::{Addresses, Attachment, Transport, Virtqueue};

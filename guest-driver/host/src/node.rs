@@ -16,20 +16,19 @@ use qnic_driver::remote_memory::{
 };
 use qnic_driver::{check_config, Driver, Platform, Process};
 use qnic_shared::region::{Forked, Kept, Own, SharedRegion};
-use vhost::vhost_user::FrontendReqHandler;
-use vmm_sys_util::eventfd::{EventFd, EFD_CLOEXEC, EFD_NONBLOCK};
 
 use crate::arena::Arena;
 use crate::calls::pass_on;
 use crate::control::Control;
 use crate::device_memory::HostMemory;
-use crate::error::{ConnectError, HostError};
+use crate::error::{eventfd, ConnectError, HostError};
 use crate::events::Events;
-use crate::front_end::{wait_for_sram, FrontEnd, SramSlot};
+use crate::front_end::FrontEnd;
 use crate::platform::HostPlatform;
 use crate::pools::HostPools;
 use crate::threads::{self, Shared};
 use crate::timer::Timer;
+use crate::transport::{Attachment, Virtqueue};
 
 /// Smallest arena, in bytes: it also holds queues and host areas.
 pub const MIN_ARENA: usize = 256 * PAGE_SIZE;
@@ -44,9 +43,9 @@ pub struct HostNode(Arc<Own<Inner>>);
 
 struct Inner {
     driver: Arc<Driver<HostPlatform>>,
-    /// Dropped before the connection ends, which is when the front end is dropped.
+    /// Dropped before the attachment, with which a connection ends.
     _threads: Threads,
-    _front_end: FrontEnd,
+    _attachment: Box<dyn Attachment>,
 }
 
 impl HostNode {
@@ -57,32 +56,40 @@ impl HostNode {
     /// # Errors
     /// [`ConnectError`]
     pub fn connect(socket: impl AsRef<Path>, arena_bytes: usize) -> Result<Self, ConnectError> {
-        if arena_bytes < MIN_ARENA {
-            return Err(ConnectError::ArenaSize(arena_bytes));
-        }
-        let (mut front_end, connection) = FrontEnd::open(socket.as_ref())?;
-        let config = check_config(&front_end.config()?)?;
-        let arena = Arena::new(arena_bytes)?;
+        check_size(arena_bytes)?;
+        Self::attach(FrontEnd::open(socket.as_ref())?, arena_bytes)
+    }
+
+    /// Brings a node up on a device that was found, as [`HostNode::connect`] does on that of host mode.
+    ///
+    /// # Errors
+    /// [`ConnectError`]
+    pub fn attach(
+        mut attachment: impl Attachment,
+        arena_bytes: usize,
+    ) -> Result<Self, ConnectError> {
+        check_size(arena_bytes)?;
+        let config = check_config(&attachment.config()?)?;
+        let arena = Arena::new(arena_bytes, |memory, file| attachment.reach(memory, file))?;
+        let transport = attachment.transport(&config)?;
+        let size_max = attachment.queue_size_max()?;
         let small = |_: HostError| ConnectError::ArenaSize(arena_bytes);
-        let control = Control::new(&arena, eventfd()?, eventfd()?, connection).map_err(small)?;
-        let events = Events::new(&arena, eventfd()?, eventfd()?).map_err(small)?;
-        let (answers, answer) = mpsc::sync_channel(1);
+        let control = Control::new(&arena, size_max, transport.clone()).map_err(small)?;
+        let events = Events::new(&arena, size_max, transport.clone()).map_err(small)?;
         let timer = Timer::new().map_err(ConnectError::system("make a timer"))?;
-        let timer = Arc::new(timer);
         let shared = Arc::new(Shared {
             control: Arc::new(control),
             events,
-            sram: Arc::new(SramSlot::new(config.sram_bytes, answers)),
-            timer: timer.clone(),
+            interrupt: eventfd()?,
+            transport: transport.clone(),
+            timer: Arc::new(timer),
             driver: OnceLock::new(),
         });
-        let doorbells = (0..config.doorbells)
-            .map(|_| eventfd())
-            .collect::<Result<Arc<[_]>, _>>()?;
-        let threads = Threads::start(&shared, &mut front_end)?;
-        front_end.start(&arena, &shared.control, &shared.events, &doorbells)?;
-        let (sram, control) = (wait_for_sram(&answer)?, shared.control.clone());
-        let platform = HostPlatform::new(arena, sram, control, doorbells, timer);
+        let threads = Threads::start(&shared)?;
+        let queues = queues(&shared, config.doorbells as usize);
+        let sram = attachment.start(&queues, &shared.interrupt)?;
+        let (control, timer) = (shared.control.clone(), shared.timer.clone());
+        let platform = HostPlatform::new(arena, sram, control, transport, timer);
         let driver = Driver::start(platform, &config)
             .map_err(|error| ConnectError::start(error, arena_bytes))?;
         // Set once, here: the cell is empty.
@@ -91,7 +98,7 @@ impl HostNode {
         Ok(HostNode(Arc::new(Own::new(Inner {
             driver,
             _threads: threads,
-            _front_end: front_end,
+            _attachment: Box::new(attachment),
         }))))
     }
 
@@ -250,16 +257,8 @@ struct Threads {
 }
 
 impl Threads {
-    fn start(shared: &Arc<Shared>, front_end: &mut FrontEnd) -> Result<Self, ConnectError> {
-        let mut channel = FrontendReqHandler::new(shared.sram.clone()).map_err(|error| {
-            ConnectError::Protocol {
-                message: "SET_BACKEND_REQ_FD",
-                error: vhost::Error::VhostUserProtocol(error),
-            }
-        })?;
-        channel.set_reply_ack_flag(true);
-        front_end.give_channel(&channel.get_tx_raw_fd())?;
-        let epoll = threads::epoll_set(shared, &channel).map_err(ConnectError::system("epoll"))?;
+    fn start(shared: &Arc<Shared>) -> Result<Self, ConnectError> {
+        let epoll = threads::epoll_set(shared).map_err(ConnectError::system("epoll"))?;
         let mut started = Threads {
             shared: shared.clone(),
             handles: Vec::new(),
@@ -268,7 +267,7 @@ impl Threads {
         let both = (shared.clone(), shared.clone());
         started.spawn("qnic-faults", move || threads::faults(&both.0, &receiver))?;
         started.spawn("qnic-interrupts", move || {
-            threads::interrupts(&both.1, channel, &epoll, &sender);
+            threads::interrupts(&both.1, &epoll, &sender);
         })?;
         Ok(started)
     }
@@ -295,8 +294,22 @@ impl Drop for Threads {
     }
 }
 
-fn eventfd() -> Result<EventFd, ConnectError> {
-    EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(ConnectError::system("make an eventfd"))
+fn check_size(arena_bytes: usize) -> Result<(), ConnectError> {
+    match arena_bytes < MIN_ARENA {
+        true => Err(ConnectError::ArenaSize(arena_bytes)),
+        false => Ok(()),
+    }
+}
+
+/// All virtqueues of the device. Doorbells carry no descriptors, so any ring will do.
+fn queues(shared: &Shared, doorbells: usize) -> Vec<Virtqueue> {
+    let [control, events] = [shared.control.virtqueue(), shared.events.virtqueue()];
+    let doorbell = Virtqueue {
+        interrupts: false,
+        ..control
+    };
+    let doorbells = std::iter::repeat_n(doorbell, doorbells);
+    [control, events].into_iter().chain(doorbells).collect()
 }
 
 /// A process registered on a node: the calls of [`qnic_abi::uapi`], and the

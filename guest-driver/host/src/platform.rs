@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex as StdMutex, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-use qnic_abi::attach::FIRST_DOORBELL;
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::page_table::PageAccess;
@@ -19,21 +18,20 @@ use qnic_driver::platform::{
 use qnic_driver::{MemoryManager, Platform, Region, Resident};
 use qnic_shared::region::SharedRegion;
 use rustix::event::{eventfd, EventfdFlags};
-use vmm_sys_util::eventfd::EventFd;
 
 use crate::arena::Arena;
 use crate::control::Control;
 use crate::device_memory::HostMemory;
 use crate::error::HostError;
 use crate::timer::Timer;
+use crate::transport::Transport;
 
 /// This process as the driver core sees it.
 pub struct HostPlatform {
     pub(crate) arena: Arc<Arena>,
     sram: SharedRegion,
     control: Arc<Control>,
-    /// One for each doorbell of the device.
-    pub(crate) doorbells: Arc<[EventFd]>,
+    transport: Arc<dyn Transport>,
     /// Expires when datagrams are to be served.
     timer: Arc<Timer>,
     started: Instant,
@@ -50,14 +48,14 @@ impl HostPlatform {
         arena: Arc<Arena>,
         sram: SharedRegion,
         control: Arc<Control>,
-        doorbells: Arc<[EventFd]>,
+        transport: Arc<dyn Transport>,
         timer: Arc<Timer>,
     ) -> Self {
         HostPlatform {
             arena,
             sram,
             control,
-            doorbells,
+            transport,
             timer,
             started: Instant::now(),
             physical: AtomicBool::new(false),
@@ -219,8 +217,6 @@ impl Platform for HostPlatform {
         self.control.post(request, timeout_ms)
     }
 
-    /// Closes the connection, which makes the device process unmap the arena. A
-    /// device process that hangs may still write to the arena, and to nothing else.
     fn stop_device(&self) {
         self.control.disconnect();
     }
@@ -238,7 +234,7 @@ impl Platform for HostPlatform {
 
     /// One range of the arena, which is mapped already.
     fn new_blocks(&self, runs: &[Run]) -> Result<Vec<HostMemory>, NoMemory> {
-        let whole = HostMemory::allocate(&self.arena, Run::pages(runs) * PAGE_SIZE)?;
+        let whole = HostMemory::allocate_blocks(&self.arena, runs)?;
         let mut end = 0;
         let block = |pages| {
             let start = end;
@@ -249,18 +245,14 @@ impl Platform for HostPlatform {
     }
 
     fn ring_doorbell(&self, queue: u16) {
-        let doorbell = usize::from(queue).checked_sub(FIRST_DOORBELL);
-        if let Some(doorbell) = doorbell.and_then(|index| self.doorbells.get(index)) {
-            // The eventfd's counter is never near its limit; a full one rings too.
-            let _ = doorbell.write(1);
-        }
+        self.transport.notify(queue.into());
     }
 
     fn schedule_datagrams(&self, at_ns: u64) {
         self.timer.set(at_ns.saturating_sub(self.now_ns()));
     }
 
-    /// Doorbells are eventfds here, not memory.
+    /// The process rings by a call ([`crate::HostProcess::ring_doorbell`]), not by a word.
     fn doorbell_offset(&self, _queue: u16) -> u32 {
         0
     }
@@ -339,9 +331,7 @@ impl MemoryManager for HostPlatform {
 
     /// Pages of the arena never move; the process that exports one keeps its buffer.
     fn pin(&self, (): &(), address: u64, length: u64) -> Result<((), u64), MemoryError> {
-        match self.arena.contains(address, length) {
-            true => Ok(((), address - self.arena.base())),
-            false => Err(MemoryError::NotExportable),
-        }
+        let physical = self.arena.contiguous(address, length);
+        physical.map_or(Err(MemoryError::NotExportable), |address| Ok(((), address)))
     }
 }

@@ -11,18 +11,19 @@
 //! ```
 //!
 //! The queue of crate `virtio-drivers` cannot be used: its memory interface (`Hal`) is a
-//! type without a value, one for the whole program, while host mode has one arena for
-//! each node of a process. The mock of crate `virtio-queue` (feature `test-utils`)
+//! type without a value, one for the whole program, while a process has one arena for
+//! each of its nodes. The mock of crate `virtio-queue` (feature `test-utils`)
 //! only writes descriptors for tests of devices and never consumes the used ring.
 
 use std::sync::Arc;
 
 use qnic_abi::shared::Ordering;
-use qnic_abi::SharedMemory;
+use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_shared::region::SharedRegion;
 
 use crate::arena::Arena;
 use crate::error::HostError;
+use crate::transport::Virtqueue;
 
 /// Descriptor flag: another one follows.
 const NEXT: u16 = 1;
@@ -53,8 +54,10 @@ pub(crate) struct Ring {
     rings: SharedRegion,
     /// Memory of the buffers.
     pub(crate) buffers: SharedRegion,
+    /// What the device is told of it.
+    virtqueue: Virtqueue,
     /// Number of descriptors.
-    pub(crate) size: u16,
+    size: u16,
     chain_length: u16,
     next_available: u16,
     last_used: u16,
@@ -63,11 +66,13 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring of `chains` chains (a power of two), each with the buffers of `chain` (one
-    /// or two). All buffers are adjacent.
+    /// A ring of up to `chains` chains (a power of two) and `size_max` descriptors, each chain with the
+    /// buffers of `chain` (one or two), whose lengths divide the page. All buffers are adjacent; the
+    /// ring has a page of its own.
     pub(crate) fn new(
         arena: &Arc<Arena>,
         chains: u16,
+        size_max: u16,
         chain: &[Buffer],
     ) -> Result<Self, HostError> {
         let bytes = chain.iter().map(|buffer| match buffer {
@@ -75,11 +80,13 @@ impl Ring {
         });
         let chain_bytes: usize = bytes.sum();
         let chain_length = chain.len() as u16;
+        let chains = chains.min(size_max / chain_length);
         let size = chains * chain_length;
         debug_assert!(size.is_power_of_two());
+        debug_assert!(used_offset(size) + 4 + 8 * usize::from(size) <= PAGE_SIZE);
         let buffers = arena.allocate_for_good(usize::from(chains) * chain_bytes)?;
         let rings = arena.allocate_for_good(used_offset(size) + 4 + 8 * usize::from(size))?;
-        let mut address = arena.physical(&buffers);
+        let mut offset = 0;
         for number in 0..chains {
             for (index, buffer) in (0..).zip(chain) {
                 let (length, access) = match *buffer {
@@ -90,16 +97,25 @@ impl Ring {
                 let flags = access | if last { 0 } else { NEXT };
                 let number = number * chain_length + index;
                 let descriptor = usize::from(number) * DESCRIPTOR_BYTES;
+                let address = arena.physical(&buffers.part(offset, length as usize));
                 rings.store_u64(descriptor, address, Ordering::Relaxed);
                 rings.store_u32(descriptor + 8, length, Ordering::Relaxed);
                 rings.store_u16(descriptor + 12, flags, Ordering::Relaxed);
                 let next = if last { 0 } else { number + 1 };
                 rings.store_u16(descriptor + 14, next, Ordering::Relaxed);
-                address += u64::from(length);
+                offset += length as usize;
             }
         }
+        let base = arena.physical(&rings);
+        let parts = [0, available_offset(size), used_offset(size)];
+        let virtqueue = Virtqueue {
+            size,
+            addresses: parts.map(|offset| base + offset as u64),
+            interrupts: true,
+        };
         Ok(Ring {
             rings,
+            virtqueue,
             buffers,
             size,
             chain_length,
@@ -114,14 +130,8 @@ impl Ring {
         self.held.len()
     }
 
-    /// Addresses, in this process, of descriptors, available and used ring.
-    pub(crate) fn addresses(&self) -> [u64; 3] {
-        let base = self.rings.address();
-        [
-            base,
-            base + available_offset(self.size) as u64,
-            base + used_offset(self.size) as u64,
-        ]
+    pub(crate) fn virtqueue(&self) -> Virtqueue {
+        self.virtqueue
     }
 
     /// Makes a chain available that the device does not hold. Returns true if the
@@ -183,8 +193,8 @@ fn used_offset(size: u16) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::Addresses;
     use proptest::prelude::*;
-    use qnic_abi::PAGE_SIZE;
     use virtio_queue::{Queue, QueueOwnedT, QueueT};
     use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
@@ -204,8 +214,7 @@ mod tests {
             let memory = GuestMemoryMmap::from_ranges_with_files([range]).unwrap();
             let mut queue = Queue::new(256).unwrap();
             queue.try_set_size(ring.size).unwrap();
-            let [descriptors, available, used] =
-                ring.addresses().map(|a| GuestAddress(a - arena.base()));
+            let [descriptors, available, used] = ring.virtqueue().addresses.map(GuestAddress);
             queue.try_set_desc_table_address(descriptors).unwrap();
             queue.try_set_avail_ring_address(available).unwrap();
             queue.try_set_used_ring_address(used).unwrap();
@@ -240,8 +249,8 @@ mod tests {
         fn requests_get_their_responses(
             steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 0..400),
         ) {
-            let arena = Arena::new(16 * PAGE_SIZE).unwrap();
-            let mut ring = Ring::new(&arena, 8, &BUFFERS).unwrap();
+            let arena = Arena::new(16 * PAGE_SIZE, |_, _| Ok(Addresses::Offsets)).unwrap();
+            let mut ring = Ring::new(&arena, 8, 256, &BUFFERS).unwrap();
             let mut device = Device::new(&arena, &ring);
             let mut free: Vec<usize> = (0..ring.chains()).collect();
             let (mut taken, mut number) = (Vec::new(), 0u8);
@@ -273,8 +282,8 @@ mod tests {
     /// were more entries than the queue has.
     #[test]
     fn a_ring_outlives_its_driver_for_a_device_that_still_looks() {
-        let arena = Arena::new(16 * PAGE_SIZE).unwrap();
-        let mut ring = Ring::new(&arena, 8, &BUFFERS).unwrap();
+        let arena = Arena::new(16 * PAGE_SIZE, |_, _| Ok(Addresses::Offsets)).unwrap();
+        let mut ring = Ring::new(&arena, 8, 256, &BUFFERS).unwrap();
         let mut device = Device::new(&arena, &ring);
         (0..8).for_each(|chain| assert!(ring.add(chain)));
         (0..8).for_each(|_| assert!(device.take().is_some()));
@@ -284,8 +293,8 @@ mod tests {
 
     #[test]
     fn kicks_are_left_out_when_the_device_says_so() {
-        let arena = Arena::new(16 * PAGE_SIZE).unwrap();
-        let mut ring = Ring::new(&arena, 8, &BUFFERS).unwrap();
+        let arena = Arena::new(16 * PAGE_SIZE, |_, _| Ok(Addresses::Offsets)).unwrap();
+        let mut ring = Ring::new(&arena, 8, 256, &BUFFERS).unwrap();
         let mut device = Device::new(&arena, &ring);
         device.queue.disable_notification(&device.memory).unwrap();
         assert!(!ring.add(0));
@@ -296,8 +305,8 @@ mod tests {
     #[test]
     fn a_device_that_returns_nonsense_is_detected() {
         for head in [2, 3, 16, u32::MAX] {
-            let arena = Arena::new(16 * PAGE_SIZE).unwrap();
-            let mut ring = Ring::new(&arena, 8, &BUFFERS).unwrap();
+            let arena = Arena::new(16 * PAGE_SIZE, |_, _| Ok(Addresses::Offsets)).unwrap();
+            let mut ring = Ring::new(&arena, 8, 256, &BUFFERS).unwrap();
             ring.add(0);
             let used = used_offset(ring.size);
             ring.rings.store_u32(used + 4, head, Ordering::Relaxed);

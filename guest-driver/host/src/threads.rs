@@ -1,45 +1,49 @@
 //! The two threads of a node: interrupts, and page faults.
 //!
 //! ```text
-//!   interrupts: epoll ─┬─ control call ─► responses to waiting threads
-//!                      ├─ event call ───► driver core: wakes, faults ─┐
-//!                      ├─ channel ──────► SHMEM_MAP                   │
-//!                      ├─ timer ────────► driver core: datagrams      │
-//!                      └─ connection closed ► the device is gone      │
+//!   interrupts: epoll ─┬─ interrupt ─┬─► responses to waiting threads
+//!                      │             └─► driver core: wakes, faults ──┐
+//!                      ├─ timer ───────► driver core: datagrams       │
+//!                      └─ what the transport waits for                │
 //!   faults: ◄──────────────────────────────────────────────[queued]───┘
+//!           every two seconds, if the transport is silent: does the device answer?
 //! ```
-//! Both end when the connection is closed, by either side.
+//! Both end when the device is gone or was stopped.
 
 use std::os::fd::AsRawFd;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use qnic_driver::{Driver, Handled};
-use vhost::vhost_user::FrontendReqHandler;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::control::Control;
 use crate::events::Events;
-use crate::front_end::SramSlot;
 use crate::platform::HostPlatform;
 use crate::timer::Timer;
+use crate::transport::Transport;
 
 /// State shared by threads, driver core and node.
 pub(crate) struct Shared {
     pub(crate) control: Arc<Control>,
     pub(crate) events: Events,
-    pub(crate) sram: Arc<SramSlot>,
+    /// The device has used buffers, of whichever queue.
+    pub(crate) interrupt: EventFd,
+    pub(crate) transport: Arc<dyn Transport>,
     /// When datagrams are to be served.
     pub(crate) timer: Arc<Timer>,
     pub(crate) driver: OnceLock<Weak<Driver<HostPlatform>>>,
 }
 
-/// Keys of the epoll set.
-const CONNECTION: u64 = 0;
-const CHANNEL: u64 = 1;
-const CONTROL_CALL: u64 = 2;
-const EVENT_CALL: u64 = 3;
-const DATAGRAMS: u64 = 4;
+/// Keys of the epoll set; those of the transport's sources follow.
+const INTERRUPT: u64 = 0;
+const DATAGRAMS: u64 = 1;
+const SOURCES: u64 = 2;
+
+/// How often a silent device is asked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Shared {
     fn driver(&self) -> Option<Arc<Driver<HostPlatform>>> {
@@ -65,14 +69,9 @@ impl Shared {
     }
 }
 
-/// Serves interrupts until the connection is closed.
-pub(crate) fn interrupts(
-    shared: &Shared,
-    mut channel: FrontendReqHandler<SramSlot>,
-    epoll: &Epoll,
-    faults: &Sender<()>,
-) {
-    let mut ready = [EpollEvent::default(); 5];
+/// Serves interrupts until the device is gone or was stopped.
+pub(crate) fn interrupts(shared: &Shared, epoll: &Epoll, faults: &Sender<()>) {
+    let mut ready = [EpollEvent::default(); 8];
     loop {
         let count = match epoll.wait(-1, &mut ready) {
             Ok(count) => count,
@@ -83,21 +82,13 @@ pub(crate) fn interrupts(
             }
         };
         let is_ready = |key| ready[..count].iter().any(|event| event.data() == key);
-        if is_ready(CHANNEL) {
-            if let Err(error) = channel.handle_request() {
-                log::warn!("request of the device process refused: {error}");
-            }
-        }
-        if is_ready(CONTROL_CALL) {
-            // It fails if an earlier read took this call too.
-            let _ = shared.control.call.read();
+        if is_ready(INTERRUPT) {
+            // It fails if an earlier read took this interrupt too.
+            let _ = shared.interrupt.read();
             if let Err(error) = shared.control.complete() {
                 log::error!("control queue: {error}; the device process is broken");
                 break;
             }
-        }
-        if is_ready(EVENT_CALL) {
-            let _ = shared.events.call.read();
             shared.drain_events(|| {
                 // The fault thread ends only after this one.
                 let _ = faults.send(());
@@ -109,12 +100,12 @@ pub(crate) fn interrupts(
                 driver.serve_datagrams();
             }
         }
-        if is_ready(CONNECTION) {
+        let mut sources = ready[..count].iter().map(EpollEvent::data);
+        if !sources.all(|key| key < SOURCES || shared.transport.serve((key - SOURCES) as usize)) {
             break;
         }
     }
     shared.control.disconnect();
-    shared.sram.fail("the device process closed the connection");
     if let Some(driver) = shared.driver() {
         if driver.is_alive() {
             log::warn!("the device process is gone");
@@ -126,7 +117,21 @@ pub(crate) fn interrupts(
 
 /// Serves page faults until the interrupt thread has ended.
 pub(crate) fn faults(shared: &Shared, queued: &Receiver<()>) {
-    while let Ok(()) = queued.recv() {
+    loop {
+        let limit = match shared.transport.is_silent() {
+            true => CHECK_INTERVAL,
+            false => Duration::MAX,
+        };
+        match queued.recv_timeout(limit) {
+            Ok(()) => (),
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(driver) = shared.driver() {
+                    driver.check_device();
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
         let Some(driver) = shared.driver() else { break };
         while driver.serve_fault() {
             // There is room again for events that stayed in the queue; the loop
@@ -137,20 +142,12 @@ pub(crate) fn faults(shared: &Shared, queued: &Receiver<()>) {
 }
 
 /// Makes the epoll set of the interrupt thread.
-pub(crate) fn epoll_set(
-    shared: &Shared,
-    channel: &FrontendReqHandler<SramSlot>,
-) -> std::io::Result<Epoll> {
+pub(crate) fn epoll_set(shared: &Shared) -> std::io::Result<Epoll> {
     let epoll = Epoll::new()?;
-    let connection = shared.control.connection.as_raw_fd();
-    let sources = [
-        (connection, EventSet::READ_HANG_UP, CONNECTION),
-        (channel.as_raw_fd(), EventSet::IN, CHANNEL),
-        (shared.control.call.as_raw_fd(), EventSet::IN, CONTROL_CALL),
-        (shared.events.call.as_raw_fd(), EventSet::IN, EVENT_CALL),
-        (shared.timer.as_raw_fd(), EventSet::IN, DATAGRAMS),
-    ];
-    for (descriptor, events, key) in sources {
+    let own = [shared.interrupt.as_raw_fd(), shared.timer.as_raw_fd()];
+    let own = own.map(|descriptor| (descriptor, EventSet::IN));
+    let sources = own.into_iter().chain(shared.transport.sources());
+    for ((descriptor, events), key) in sources.zip(INTERRUPT..) {
         let event = EpollEvent::new(events, key);
         epoll.ctl(ControlOperation::Add, descriptor, event)?;
     }

@@ -1,4 +1,5 @@
-//! Host mode: a node in this process, which speaks to the device process itself (X2).
+//! A node in this process: host mode, where it speaks to the device process itself (X2), or on VFIO,
+//! where it drives the NIC of its guest (X11).
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -14,20 +15,61 @@ use super::{spin, CallError, Memory, Pools, Process, Provider, Registration};
 /// Memory of a host-mode node unless told otherwise, in bytes.
 pub const DEFAULT_MEMORY: usize = 128 << 20;
 
-/// A host-mode node.
+/// Memory of a node on VFIO unless told otherwise, in bytes; it is pinned.
+#[cfg(feature = "vfio")]
+pub const DEFAULT_PINNED_MEMORY: usize = 64 << 20;
+
+/// A node in this process.
 #[derive(Debug)]
-pub struct Node(HostNode);
+pub struct Node {
+    node: HostNode,
+    spinning: Spinning,
+}
+
+/// What a thread that spins takes into account.
+#[derive(Debug, Clone, Copy)]
+struct Spinning {
+    /// Processors without which no thread spins.
+    processors: usize,
+    /// Looks between two readings of the clock.
+    looks: u32,
+}
+
+impl Spinning {
+    /// The device process needs a processor too, and the clock is fast.
+    const ON_HOST: Self = Spinning {
+        processors: 2,
+        looks: 4,
+    };
+    /// The NIC does not run on this guest's processors, and the clock may be slow.
+    #[cfg(feature = "vfio")]
+    const IN_GUEST: Self = Spinning {
+        processors: 1,
+        looks: 256,
+    };
+}
 
 impl Node {
     /// Becomes the node behind the device process's socket, with `memory` bytes
     /// that buffers can be allocated from.
     pub fn connect(socket: impl AsRef<Path>, memory: usize) -> Result<Self, ConnectError> {
-        HostNode::connect(socket, memory).map(Node)
+        let node = HostNode::connect(socket, memory)?;
+        let spinning = Spinning::ON_HOST;
+        Ok(Node { node, spinning })
     }
 
-    /// The node itself, for what only host mode can do.
+    /// Becomes the node behind a PCI function that vfio-pci drives, with `memory` bytes that buffers can
+    /// be allocated from, pinned.
+    #[cfg(feature = "vfio")]
+    pub fn open_vfio(function: impl AsRef<Path>, memory: usize) -> Result<Self, ConnectError> {
+        let node = qnic_vfio::open(function.as_ref(), memory)?;
+        let spinning = Spinning::IN_GUEST;
+        Ok(Node { node, spinning })
+    }
+
+    /// The node itself, for what only a node in a process can do.
     pub fn node(&self) -> &HostNode {
-        &self.0
+        &self.node
     }
 }
 
@@ -46,39 +88,37 @@ impl From<HostError> for CallError {
 impl Provider for Node {
     fn register(&self, port: u16, flags: u32) -> Result<Registration, CallError> {
         let mut call = Registration::call(port, flags);
-        match self.0.register(&mut call)? {
+        match self.node.register(&mut call)? {
             Some(process) => Ok(Registration::Done(Box::new(process))),
             None => Ok(Registration::refused(&call)),
         }
     }
 
     fn allocate(&self, length: usize) -> Result<Arc<dyn Memory>, CallError> {
-        Ok(Arc::new(self.0.allocate(length)?))
+        Ok(Arc::new(self.node.allocate(length)?))
     }
 
     fn open_pools(&self, call: &mut OpenPools) -> Result<Option<Box<dyn Pools>>, CallError> {
-        let pools = self.0.open_pools(call)?;
+        let pools = self.node.open_pools(call)?;
         Ok(pools.map(|pools| Box::new(pools) as Box<dyn Pools>))
     }
 
     fn info(&self) -> Result<uapi::Info, CallError> {
         let mut info = uapi::Info::default();
-        self.0.info(&mut info)?;
+        self.node.info(&mut info)?;
         Ok(info)
     }
 
     fn counters(&self, call: &mut uapi::Counters) -> Result<(), CallError> {
-        Ok(self.0.counters(call)?)
+        Ok(self.node.counters(call)?)
     }
 
-    /// The device process needs a processor too: on a single one no thread spins.
     fn spin_budget(&self, spinners: usize) -> Duration {
-        spin::budget(spinners, 2)
+        spin::budget(spinners, self.spinning.processors)
     }
 
-    /// The clock is fast.
     fn looks(&self) -> u32 {
-        4
+        self.spinning.looks
     }
 }
 

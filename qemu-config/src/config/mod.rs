@@ -3,6 +3,7 @@
 //! ```toml
 //! name = "pair"                 # a-z, 0-9, "-"
 //! accel = "auto"                # or "kvm", "tcg"
+//! driver = "module"             # or "vfio": docs/vfio.md
 //! ethernet = true               # false: nodes have no Ethernet ports; or see [`EthernetSpec`]
 //!
 //! [device]
@@ -17,6 +18,7 @@
 //! cpus = 1
 //! kernel = "stable"             # or "backports", "generic"
 //! nic = true                    # false: a plain guest
+//! driver = "vfio"               # not as the others
 //! ethernet = true               # or false: not as the others; or addresses, see [`PortSpec`]
 //! outside = false               # true: reaches this machine's networks, by QEMU's user-mode stack
 //! nics = [{ name = "main" }]    # instead: several NICs, also on networks of their own, see [`NicSpec`]
@@ -38,6 +40,7 @@
 //! file, line, column, key and what was expected, as in the configuration of the device
 //! process, which this crate makes from it: both come from `qnic-config`.
 
+mod driver;
 mod ethernet;
 mod network;
 mod nics;
@@ -55,6 +58,7 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
+pub use driver::NicDriver;
 pub use ethernet::{EthernetPort, EthernetSpec, PortSpec};
 pub use network::{HostSpec, LinkSpec, NetworkSpec, ProcessSpec};
 pub(crate) use nics::MAX_NICS;

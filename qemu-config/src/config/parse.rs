@@ -7,6 +7,7 @@ use qnic_config::{require, ByteSize, ConfigError};
 use qnic_images::KernelSeries;
 use serde::{de, Deserialize, Deserializer};
 
+use super::driver::NicDriver;
 use super::ethernet::{EthernetSpec, PortSpec};
 use super::network::NetworkSpec;
 use super::on_off::OnOff;
@@ -22,6 +23,8 @@ struct RawCluster {
     name: String,
     #[serde(default)]
     accel: AccelChoice,
+    #[serde(default)]
+    driver: NicDriver,
     #[serde(default = "OnOff::on")]
     ethernet: OnOff<EthernetSpec>,
     #[serde(default)]
@@ -46,6 +49,7 @@ struct RawNode {
     #[serde(default, deserialize_with = "series")]
     kernel: Option<KernelSeries>,
     nic: Option<bool>,
+    driver: Option<NicDriver>,
     #[serde(default)]
     nics: Vec<NicSpec>,
     number: Option<u16>,
@@ -110,7 +114,7 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, ConfigError> {
     }
     let mut origins = Vec::new();
     for (index, node) in raw.node.into_iter().enumerate() {
-        let nodes = resolve_node(node, base, &format!("node[{index}]"))?;
+        let nodes = resolve_node(node, raw.driver, base, &format!("node[{index}]"))?;
         origins.extend(nodes.iter().map(|_| index));
         spec.nodes.extend(nodes);
     }
@@ -119,7 +123,12 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, ConfigError> {
 }
 
 /// One `[[node]]`: one node, or `count` of them with a number after the name.
-fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, ConfigError> {
+fn resolve_node(
+    raw: RawNode,
+    driver: NicDriver,
+    base: &Path,
+    key: &str,
+) -> Result<Vec<NodeSpec>, ConfigError> {
     let defaults = NodeSpec::new(raw.name);
     let mut node = NodeSpec {
         memory: raw.memory.unwrap_or(defaults.memory),
@@ -127,6 +136,7 @@ fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, C
         cpus: raw.cpus.unwrap_or(defaults.cpus),
         kernel: raw.kernel.unwrap_or(defaults.kernel),
         nic: raw.nic.unwrap_or(defaults.nic),
+        driver: raw.driver.unwrap_or(driver),
         nics: raw.nics,
         number: raw.number,
         ethernet: raw.ethernet,

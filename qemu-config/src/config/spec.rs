@@ -9,6 +9,7 @@ use qnic_config::{check_metrics_address, require, ByteSize, ConfigError, Engines
 use qnic_images::KernelSeries;
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::driver::NicDriver;
 use super::ethernet::{EthernetSpec, PortSpec};
 use super::network::NetworkSpec;
 use super::on_off::OnOff;
@@ -121,6 +122,9 @@ pub struct NodeSpec {
     pub kernel: KernelSeries,
     /// True if it has a qnic NIC.
     pub nic: bool,
+    /// What drives it.
+    #[serde(skip_serializing_if = "NicDriver::is_default")]
+    pub driver: NicDriver,
     /// Its NICs, if they have names; empty: one without a name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<NicSpec>,
@@ -262,6 +266,7 @@ impl NodeSpec {
             cpus: 1,
             kernel: KernelSeries::Stable,
             nic: true,
+            driver: NicDriver::default(),
             nics: Vec::new(),
             number: None,
             ethernet: None,
