@@ -136,13 +136,14 @@ pub(crate) const HOST: &[Case] = cases! { "host":
 
 /// The cases that boot virtual machines; the one that takes longest first, so that others run
 /// beside it.
-pub(crate) const VM: [&[Case]; 16] = [
+pub(crate) const VM: [&[Case]; 17] = [
     vm::REMOTE_MEMORY,
     vm::VOLUMES,
     vm::CASES,
     vm::DATAGRAMS,
     vm::ETHERNET,
     vm::EVENTS,
+    vm::VFIO,
     vm::POOLS,
     vm::ORDERING,
     vm::WIRE,

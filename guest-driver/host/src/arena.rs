@@ -28,6 +28,9 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use crate::error::{ConnectError, HostError};
 use crate::transport::Addresses;
 
+/// What the arena is aligned to, so that a huge page can be a part of it, in bytes.
+const HUGE_PAGE: usize = 2 << 20;
+
 /// The arena of a node.
 #[derive(Debug)]
 pub(crate) struct Arena {
@@ -77,7 +80,7 @@ impl Arena {
         rustix::fs::ftruncate(&file, size as u64)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
-        let whole = SharedRegion::map_file(&file, 0, size, true)?;
+        let whole = SharedRegion::map_file_aligned(&file, size, HUGE_PAGE)?;
         let whole = whole.kept_from_children(Some(&file))?;
         Ok((file, whole))
     }
@@ -128,18 +131,28 @@ impl Arena {
             // Where pages are contiguous, they are so from some page on, up to a border.
             Addresses::Frames(_) => length + (MAX_BLOCK_PAGES - 1) * PAGE_SIZE,
         };
-        let whole = self.allocate(room)?;
-        let fits = |start: &usize| {
-            let mut address = whole.address() + *start as u64;
-            Run::each(runs).all(|pages| {
-                let block = address;
-                address += (pages * PAGE_SIZE) as u64;
-                self.contiguous(block, address - block).is_some()
-            })
-        };
-        let mut starts = (0..MAX_BLOCK_PAGES).map(|page| page * PAGE_SIZE);
-        let start = starts.find(fits).ok_or(HostError::Scattered { length })?;
-        Ok(whole.part(start, length))
+        let mut rejected = Vec::new();
+        loop {
+            let range = match self.allocate(room) {
+                Err(_) if !rejected.is_empty() => return Err(HostError::Scattered { length }),
+                range => range?,
+            };
+            let mut starts = (0..MAX_BLOCK_PAGES).map(|page| page * PAGE_SIZE);
+            let fits = |start: &usize| self.are_blocks(range.address() + *start as u64, runs);
+            if let Some(start) = starts.find(fits) {
+                return Ok(range.part(start, length));
+            }
+            rejected.push(range);
+        }
+    }
+
+    /// Returns true if the blocks from `address` on are each contiguous for the device.
+    fn are_blocks(&self, mut address: u64, runs: &[Run]) -> bool {
+        Run::each(runs).all(|pages| {
+            let block = address;
+            address += (pages * PAGE_SIZE) as u64;
+            self.contiguous(block, address - block).is_some()
+        })
     }
 
     fn take(&self, length: usize) -> Result<Range<usize>, HostError> {
@@ -279,6 +292,9 @@ mod tests {
         let second = blocks.part(4 * PAGE_SIZE, 4 * PAGE_SIZE);
         assert_eq!(arena.physical(&second), 80 * PAGE_SIZE as u64);
         drop((blocks, second));
+        let late: Vec<u32> = (0..60).map(|page| page * 2).chain(200..240).collect();
+        let blocks = pinned(&late).allocate_blocks(&runs);
+        assert!(blocks.is_ok(), "those at the end are contiguous");
         let scattered: Vec<u32> = (0..60).map(|page| page * 2).collect();
         let refused = pinned(&scattered).allocate_blocks(&runs);
         assert!(matches!(refused, Err(HostError::Scattered { length }) if length == 8 * PAGE_SIZE));

@@ -47,7 +47,7 @@ mod transport;
 
 pub use device_memory::HostMemory;
 pub use error::{ConnectError, HostError};
-pub use node::{HostNode, HostProcess, MIN_ARENA};
+pub use node::{HostNode, HostProcess, WeakNode, MIN_ARENA};
 pub use platform::HostPlatform;
 pub use pools::HostPools;
 pub use qnic_driver::Config;

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::{mpsc, Arc, OnceLock};
+use std::sync::{mpsc, Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 use qnic_abi::host_area::{READ_ONLY_PAGES, WAKE_GENERATION, WRITABLE_PAGES};
@@ -100,6 +100,11 @@ impl HostNode {
             _threads: threads,
             _attachment: Box::new(attachment),
         }))))
+    }
+
+    /// The node, without keeping it.
+    pub fn downgrade(&self) -> WeakNode {
+        WeakNode(Arc::downgrade(&self.0))
     }
 
     fn driver(&self) -> Result<&Arc<Driver<HostPlatform>>, Forked> {
@@ -242,11 +247,38 @@ impl std::fmt::Debug for HostNode {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
+/// A node that may have gone.
+#[derive(Debug, Clone)]
+pub struct WeakNode(Weak<Own<Inner>>);
+
+impl WeakNode {
+    /// Returns true unless it has gone.
+    pub fn is_there(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// Makes the node leave the network, if it is there and this process's: its peers learn of it at
+    /// once, its device is stopped, and each call on it fails from then on.
+    pub fn leave(&self) {
+        let node = self.0.upgrade();
+        if let Some(Ok(inner)) = node.as_deref().map(Own::get) {
+            inner.leave();
+            inner.driver.platform().stop_device();
+        }
+    }
+}
+
+impl Inner {
+    fn leave(&self) {
         // Frames that its processes have sent are still under way.
         self.driver.announce_reset();
         self.driver.begin_removal();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

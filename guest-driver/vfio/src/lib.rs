@@ -22,6 +22,7 @@
 //! | `registers` | the common configuration of virtio, from reset to DRIVER_OK |
 //! | `pinned` | how pages are pinned, and in which frames they are |
 //! | `function` | the function that VFIO hands to this process, as the device of a node |
+//! | `exit` | that a process exits which has not dropped its node |
 //! | `error` | why that fails |
 //!
 //! # Invariants
@@ -37,6 +38,7 @@
 
 mod capabilities;
 mod error;
+mod exit;
 mod find;
 mod function;
 mod pinned;
@@ -55,5 +57,7 @@ pub use find::{find, named};
 /// # Errors
 /// [`ConnectError::Device`] with a [`VfioError`], and all others of a node.
 pub fn open(function: &Path, memory: usize) -> Result<HostNode, ConnectError> {
-    HostNode::attach(function::Function::open(function, memory)?, memory)
+    let node = HostNode::attach(function::Function::open(function, memory)?, memory)?;
+    exit::leave_at_exit(&node);
+    Ok(node)
 }

@@ -1,6 +1,7 @@
 //! Pins pages for the device, and finds the frames that they are in (unsafe shell).
 //!
 //! ```text
+//!   MADV_COLLAPSE ─► huge pages, where the kernel finds any: blocks of contiguous frames
 //!   MAP_DMA ─► each page is there, and stays in its frame
 //!   /proc/self/pagemap   8 bytes a page:  bit 63 present   bits 0 to 54 frame
 //! ```
@@ -21,6 +22,9 @@ use rustix::thread::{capabilities, CapabilitySet};
 use vfio_ioctls::VfioContainer;
 
 use crate::error::VfioError;
+
+/// Bytes of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// An entry of the page map: the page is there, and the bits of its frame.
 const PRESENT: u64 = 1 << 63;
@@ -58,6 +62,7 @@ fn check(bytes: u64, has: CapabilitySet, limit: Option<u64>) -> Result<(), VfioE
 /// [`VfioError::Vfio`], [`VfioError::System`], [`VfioError::Hidden`]
 pub(crate) fn pin(container: &VfioContainer, memory: &SharedRegion) -> Result<Vec<u32>, VfioError> {
     let (address, length) = (memory.address(), memory.len());
+    gather(memory);
     // SAFETY: the range is a region's, to which no reference is formed; it is mapped until the
     // container is closed (invariant). The device does not use the translation that this makes.
     let mapped = unsafe { container.vfio_dma_map(address, length, memory.as_ptr()) };
@@ -65,6 +70,19 @@ pub(crate) fn pin(container: &VfioContainer, memory: &SharedRegion) -> Result<Ve
     let read = VfioError::system("read /proc/self/pagemap");
     let entries = page_map(address, length / PAGE_SIZE).map_err(read)?;
     entries.into_iter().map(frame).collect()
+}
+
+/// Has the kernel put huge pages there, as far as it finds any: many blocks of pages are contiguous then.
+fn gather(memory: &SharedRegion) {
+    for start in (0..memory.len()).step_by(HUGE_PAGE) {
+        let length = HUGE_PAGE.min(memory.len() - start);
+        let part = memory.part(start, length);
+        // The kernel does not collapse what has no page at all.
+        part.write_bytes(0, &[0]);
+        // SAFETY: the kernel may move the pages of the region, and they keep their contents. Where it
+        // does not, all stays as it is.
+        unsafe { libc::madvise(part.as_ptr().cast(), length, libc::MADV_COLLAPSE) };
+    }
 }
 
 fn page_map(address: u64, pages: usize) -> std::io::Result<Vec<u64>> {

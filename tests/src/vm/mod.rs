@@ -19,6 +19,7 @@ mod shell;
 mod silent;
 mod sync;
 mod trials;
+mod vfio;
 mod volumes;
 mod wire;
 
@@ -36,5 +37,6 @@ pub(crate) use pools::CASES as POOLS;
 pub(crate) use remote_memory::CASES as REMOTE_MEMORY;
 pub(crate) use sync::CASES as SYNC;
 pub(crate) use trials::CASES as TRIALS;
+pub(crate) use vfio::CASES as VFIO;
 pub(crate) use volumes::CASES as VOLUMES;
 pub(crate) use wire::CASES as WIRE;

@@ -83,6 +83,27 @@ impl SharedRegion {
         Self::own(base, length, writable)
     }
 
+    /// As [`SharedRegion::map_file`] from the start of the file, writable, at an address that is a
+    /// multiple of `alignment`, which is a multiple of the page size: the kernel can have huge pages
+    /// there.
+    ///
+    /// # Errors
+    /// The error of mmap; `EINVAL` for a length of zero.
+    pub fn map_file_aligned(
+        file: impl AsFd,
+        length: usize,
+        alignment: usize,
+    ) -> std::io::Result<Self> {
+        let reserved = Self::anonymous(length.saturating_add(alignment))?;
+        let offset = reserved.as_ptr().align_offset(alignment);
+        let place = reserved.part(offset, length);
+        let (at, flags) = (place.as_ptr().cast(), MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: replaces a part of the reservation, which no one else knows; what owns that unmaps
+        // this with it.
+        unsafe { mmap(at, length, protection(true), flags, file, 0) }?;
+        Ok(place)
+    }
+
     /// Maps fresh private memory of `length` bytes, zeroed.
     ///
     /// # Errors

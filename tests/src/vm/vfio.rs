@@ -1,0 +1,155 @@
+//! Guests whose NIC a process drives through VFIO, beside one with the module (X11).
+
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use qnic_cluster::NicDriver;
+use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::{wait_until_all_empty, Nodes, LIMIT};
+
+use super::nodes::on_spec;
+use super::shell::{no_kernel_complains, number};
+use crate::harness::{cases, Case};
+use crate::scenario::{self, Contenders, Load};
+
+pub(crate) const CASES: &[Case] = cases! { "vm":
+    processes_drive_their_nics_through_vfio => {
+        // The last one has the module.
+        let mut spec = VmNodes::spec("vfio", &["stable", "backports", "stable"])?;
+        for node in &mut spec.nodes[..2] {
+            node.driver = NicDriver::Vfio;
+        }
+        on_spec(&spec, on_vfio)
+    },
+};
+
+/// Guests on VFIO, and one with the module.
+const ON_VFIO: [usize; 2] = [0, 1];
+const WITH_MODULE: usize = 2;
+
+/// Programs run as everywhere; then processes are killed, and refused.
+fn on_vfio(nodes: &VmNodes) -> Result<()> {
+    for node in ON_VFIO {
+        let absent = "! test -e /dev/qnic0 && ! grep -q '^qnic ' /proc/modules \
+                      && ! find /lib/modules -name 'qnic*' | grep -q .";
+        shell(nodes, node, absent).context("our module is in the guest")?;
+    }
+    scenario::demo_between(nodes, [0, 1], "1,8,97,4096,65536,1048576", 4 << 20)?;
+    for ends in [[0, WITH_MODULE], [WITH_MODULE, 0]] {
+        scenario::demo_between(nodes, ends, "1,97,4096,65537", 1 << 20)
+            .with_context(|| format!("the demo from {} to {}", ends[0], ends[1]))?;
+    }
+    scenario::all_pairs_exchange(nodes, 20)?;
+    scenario::notifications_of_every_kind(nodes, 100)?;
+    let each = Contenders {
+        programs: 1,
+        workers: 3,
+        rounds: 8,
+    };
+    scenario::contention(nodes, each)?;
+    scenario::random_messages(nodes, 1, 100, 1)?;
+    scenario::a_process_forks_between_its_transfers(nodes)?;
+    wait_until_all_empty(nodes)?;
+    a_killed_process_does_no_more_dma(nodes, [WITH_MODULE, 0], First::Next)?;
+    a_killed_process_does_no_more_dma(nodes, [0, 1], First::Peers)?;
+    refusals(nodes)?;
+    // The module keeps its own part of pools from here on.
+    streams(nodes)?;
+    no_kernel_complains(nodes)
+}
+
+/// Streams and datagram sockets, whose pools have blocks of pages that are contiguous for the NIC.
+fn streams(nodes: &VmNodes) -> Result<()> {
+    for (server, client) in [(1, WITH_MODULE), (WITH_MODULE, 0)] {
+        let mut serving = nodes.start_until(server, "pool-server", "serving")?;
+        let arguments = format!("pool-client --peer {server} --bytes 8388608 --messages 20");
+        let mut client = nodes.start(client, &arguments)?;
+        client.expect("checked", LIMIT)?;
+        client.expect("echoed", LIMIT)?;
+        client.succeed("the client", LIMIT)?;
+        serving.kill()?;
+        serving.wait(LIMIT)?;
+        next_process(nodes, server)?;
+    }
+    Ok(())
+}
+
+/// A process opens the NIC of a node, and leaves it.
+fn next_process(nodes: &VmNodes, node: usize) -> Result<Duration> {
+    let start = Instant::now();
+    shell(nodes, node, "qnic-app info").context("the next process")?;
+    Ok(start.elapsed())
+}
+
+/// What happens first when a process is killed.
+#[derive(PartialEq)]
+enum First {
+    /// Another one opens its NIC.
+    Next,
+    /// Its peers give it up.
+    Peers,
+}
+
+/// A process that others write to is killed with signal 9. Its pages go to a file, which stays as it
+/// is; the next process has the NIC at once, and the writer learns that its peer is gone.
+fn a_killed_process_does_no_more_dma(
+    nodes: &VmNodes,
+    [from, to]: [usize; 2],
+    first: First,
+) -> Result<()> {
+    let mut load = Load::start(nodes, [from, to])?;
+    load.goes_on(nodes, to)?;
+    let before = number(
+        nodes,
+        to,
+        "awk '/^MemAvailable/ { print $2 }' /proc/meminfo",
+    )?;
+    let canary = "kill -9 $(pidof qnic-app) \
+                  && until ! pidof qnic-app > /dev/null; do :; done; \
+                  free=$(awk '/^MemAvailable/ { print $2 }' /proc/meminfo); \
+                  bytes=$((free * 1024 * 3 / 4)); \
+                  mount -t tmpfs -o size=100% canary /mnt; \
+                  yes canary | head -c $bytes > /mnt/canary || exit 2; \
+                  expected=$(yes canary | head -c $bytes | md5sum); \
+                  for look in 1 2 3; do \
+                    [ \"$(md5sum < /mnt/canary)\" = \"$expected\" ] || exit 1; \
+                  done; \
+                  umount /mnt; echo $free";
+    let after = number(nodes, to, canary).context("pages of a killed process were written to")?;
+    ensure!(
+        after > before + (32 << 10),
+        "the killed process has freed too little: {before} KiB, then {after} KiB"
+    );
+    if first == First::Peers {
+        load.loses_its_peer()?;
+    }
+    let took = next_process(nodes, to)?;
+    if first == First::Next {
+        load.loses_its_peer()?;
+    }
+    drop(load);
+    next_process(nodes, from)?;
+    println!("    killed under load: {after} KiB of canary whole, next process after {took:?}");
+    scenario::all_pairs_exchange(nodes, 5)?;
+    wait_until_all_empty(nodes)
+}
+
+/// Each refusal says what to do.
+fn refusals(nodes: &VmNodes) -> Result<()> {
+    let mut server = nodes.start_until(0, "memory-server", "serving")?;
+    for (command, says) in [
+        ("qnic-app info", "one process drives a NIC at a time"),
+        (
+            "QNIC_VFIO=0000:00:01.0 qnic-app info",
+            "no PCI function 0000:00:01.0",
+        ),
+        ("su nobody -s /bin/sh -c 'qnic-app info'", "CAP_SYS_ADMIN"),
+    ] {
+        let said = shell(nodes, 0, &format!("({command}) 2>&1; true"))?;
+        ensure!(said.contains(says), "{command:?} says {said:?}");
+    }
+    server.kill()?;
+    server.wait(LIMIT)?;
+    next_process(nodes, 0).map(drop)
+}
