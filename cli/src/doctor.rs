@@ -59,7 +59,7 @@ impl Finding {
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let mut findings = vec![accelerator(), memory(), clusters()];
+    let mut findings = vec![accelerator(), memory(), clusters(), drivers()];
     let report = Report::of(&Cache::of_user()?);
     let found = report.findings.into_iter();
     findings.extend(found.map(|one| Finding::new(&one.subject, one.state, one.detail)));
@@ -101,6 +101,13 @@ fn clusters() -> Finding {
         }
         Err(error) => Finding::new("clusters", State::Missing, error.to_string()),
     }
+}
+
+fn drivers() -> Finding {
+    let detail =
+        "qnic.ko, which pins nothing; a process through VFIO, which pins its memory, on nodes \
+                  with driver = \"vfio\" (docs/vfio.md)";
+    Finding::new("drivers", State::Ready, detail)
 }
 
 fn text(diagnosis: &Diagnosis) -> String {

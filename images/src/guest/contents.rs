@@ -21,7 +21,7 @@ const BUSYBOX: &str = "usr/bin/busybox";
 
 /// Other programs that the guest has as the distribution makes them.
 const PROGRAMS: [(&str, &str); 2] = [
-    ("usr/bin", "chrt lscpu lspci prlimit setpci taskset"),
+    ("usr/bin", "chrt lscpu lspci prlimit setpci setpriv taskset"),
     ("usr/sbin", "qemu-ga zramctl"),
 ];
 

@@ -41,6 +41,7 @@
 //! process, which this crate makes from it: both come from `qnic-config`.
 
 mod driver;
+mod drivers;
 mod ethernet;
 mod network;
 mod nics;

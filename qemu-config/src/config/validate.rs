@@ -57,7 +57,7 @@ pub(super) fn check(
         super::network::check(network, ends.values().map(String::as_str).collect())?;
     }
     super::nics::check_networks(spec)?;
-    super::driver::check(spec, origin)?;
+    super::drivers::check(spec, origin)?;
     super::ports::check(spec, origin)?;
     super::remote_memory::check(spec)
 }

@@ -20,17 +20,18 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
 };
 
 /// The library and what it needs, in an order in which they can be published.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
     "qnic-limits",
     "qnic-abi",
     "qnic-shared",
     "qnic-driver",
     "qnic-host",
+    "qnic-vfio",
     "qnic",
 ];
 
 /// What host mode needs, and no program of a guest.
-const OF_HOST_MODE: [&str; 3] = ["qnic-host ", "qnic-driver ", "vhost "];
+const OF_HOST_MODE: [&str; 4] = ["qnic-host ", "qnic-driver ", "vhost ", "vfio-ioctls "];
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 

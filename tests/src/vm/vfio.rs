@@ -138,18 +138,29 @@ fn a_killed_process_does_no_more_dma(
 /// Each refusal says what to do.
 fn refusals(nodes: &VmNodes) -> Result<()> {
     let mut server = nodes.start_until(0, "memory-server", "serving")?;
+    let pinned = "awk '/^VmLck/ { print $2 }' /proc/$(pidof qnic-app)/status";
+    let pinned = number(nodes, 0, pinned)?;
+    ensure!(pinned == 64 << 10, "{pinned} KiB are pinned, not 64 MiB");
     for (command, says) in [
         ("qnic-app info", "one process drives a NIC at a time"),
         (
             "QNIC_VFIO=0000:00:01.0 qnic-app info",
             "no PCI function 0000:00:01.0",
         ),
-        ("su nobody -s /bin/sh -c 'qnic-app info'", "CAP_SYS_ADMIN"),
+        (
+            "setpriv --reuid=65534 --clear-groups qnic-app info",
+            "CAP_SYS_ADMIN",
+        ),
     ] {
         let said = shell(nodes, 0, &format!("({command}) 2>&1; true"))?;
         ensure!(said.contains(says), "{command:?} says {said:?}");
     }
     server.kill()?;
     server.wait(LIMIT)?;
+    let limited =
+        "(setpriv --bounding-set -ipc_lock prlimit --memlock=8388608 qnic-app info) 2>&1; true";
+    let said = shell(nodes, 0, limited)?;
+    let number = said.contains("67108864 bytes") && said.contains("RLIMIT_MEMLOCK is 8388608");
+    ensure!(number, "with a limit of locked memory it says {said:?}");
     next_process(nodes, 0).map(drop)
 }

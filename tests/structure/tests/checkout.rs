@@ -144,8 +144,17 @@ fn a_guest_program_links_no_host_mode() {
     let of_host_mode = |tree: &str| {
         let names = tree.lines().filter_map(|line| line.split(' ').next());
         let host = |name: &&str| {
-            let own = ["qnic-host", "qnic-driver", "qnic-device", "qnic-nic"];
-            name.starts_with("vhost") || name.starts_with("vm") || own.contains(name)
+            let own = [
+                "qnic-host",
+                "qnic-vfio",
+                "qnic-driver",
+                "qnic-device",
+                "qnic-nic",
+            ];
+            ["vhost", "vm", "vfio"]
+                .iter()
+                .any(|own| name.starts_with(own))
+                || own.contains(name)
         };
         names.filter(host).map(str::to_owned).collect::<Vec<_>>()
     };
