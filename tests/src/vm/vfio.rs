@@ -148,7 +148,7 @@ fn refusals(nodes: &VmNodes) -> Result<()> {
             "no PCI function 0000:00:01.0",
         ),
         (
-            "setpriv --reuid=65534 --clear-groups qnic-app info",
+            "/usr/bin/setpriv --reuid=65534 --clear-groups qnic-app info",
             "CAP_SYS_ADMIN",
         ),
     ] {
@@ -158,7 +158,7 @@ fn refusals(nodes: &VmNodes) -> Result<()> {
     server.kill()?;
     server.wait(LIMIT)?;
     let limited =
-        "(setpriv --bounding-set -ipc_lock prlimit --memlock=8388608 qnic-app info) 2>&1; true";
+        "(/usr/bin/setpriv --bounding-set -ipc_lock prlimit --memlock=8388608 qnic-app info) 2>&1; true";
     let said = shell(nodes, 0, limited)?;
     let number = said.contains("67108864 bytes") && said.contains("RLIMIT_MEMLOCK is 8388608");
     ensure!(number, "with a limit of locked memory it says {said:?}");
