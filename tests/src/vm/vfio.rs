@@ -1,13 +1,14 @@
-//! Guests whose NIC a process drives through VFIO, beside one with the module (X11).
+//! Guests whose NIC a process drives through VFIO, beside one with the module and one without a NIC (X11).
 
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use qnic_cluster::NicDriver;
+use qnic_cluster::{ByteSize, NicDriver, NodeSpec, OnOff};
 use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
-use qnic_trials::nodes::{wait_until_all_empty, Nodes, LIMIT};
+use qnic_trials::nodes::{wait_until_all_empty, FirstNodes, Nodes, LIMIT};
 
+use super::ethernet::reach;
 use super::nodes::on_spec;
 use super::shell::{no_kernel_complains, number};
 use crate::harness::{cases, Case};
@@ -15,25 +16,34 @@ use crate::scenario::{self, Contenders, Load};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     processes_drive_their_nics_through_vfio => {
-        // The last one has the module.
         let mut spec = VmNodes::spec("vfio", &["stable", "backports", "stable"])?;
         for node in &mut spec.nodes[..2] {
             node.driver = NicDriver::Vfio;
         }
+        spec.ethernet = OnOff::on();
+        spec.nodes.push(NodeSpec {
+            nic: false,
+            memory: ByteSize::mib(128),
+            ..NodeSpec::new("n3")
+        });
         on_spec(&spec, on_vfio)
     },
 };
 
-/// Guests on VFIO, and one with the module.
+/// Guests on VFIO, one with the module, and how many have a NIC.
 const ON_VFIO: [usize; 2] = [0, 1];
 const WITH_MODULE: usize = 2;
+const WITH_NIC: usize = 3;
 
 /// Programs run as everywhere; then processes are killed, and refused.
-fn on_vfio(nodes: &VmNodes) -> Result<()> {
+fn on_vfio(all: &VmNodes) -> Result<()> {
+    let nodes = &FirstNodes(all, WITH_NIC);
     for node in ON_VFIO {
         let absent = "! test -e /dev/qnic0 && ! grep -q '^qnic ' /proc/modules \
                       && ! find /lib/modules -name 'qnic*' | grep -q .";
-        shell(nodes, node, absent).context("our module is in the guest")?;
+        shell(all, node, absent).context("our module is in the guest")?;
+        let name = all.node(node)?.name();
+        reach((all, node, name), (all, WITH_NIC, "n3"))?;
     }
     scenario::demo_between(nodes, [0, 1], "1,8,97,4096,65536,1048576", 4 << 20)?;
     for ends in [[0, WITH_MODULE], [WITH_MODULE, 0]] {
@@ -51,12 +61,12 @@ fn on_vfio(nodes: &VmNodes) -> Result<()> {
     scenario::random_messages(nodes, 1, 100, 1)?;
     scenario::a_process_forks_between_its_transfers(nodes)?;
     wait_until_all_empty(nodes)?;
-    a_killed_process_does_no_more_dma(nodes, [WITH_MODULE, 0], First::Next)?;
-    a_killed_process_does_no_more_dma(nodes, [0, 1], First::Peers)?;
-    refusals(nodes)?;
+    a_killed_process_does_no_more_dma(all, [WITH_MODULE, 0], First::Next)?;
+    a_killed_process_does_no_more_dma(all, [0, 1], First::Peers)?;
+    refusals(all)?;
     // The module keeps its own part of pools from here on.
-    streams(nodes)?;
-    no_kernel_complains(nodes)
+    streams(all)?;
+    no_kernel_complains(all)
 }
 
 /// Streams and datagram sockets, whose pools have blocks of pages that are contiguous for the NIC.
@@ -131,8 +141,9 @@ fn a_killed_process_does_no_more_dma(
     drop(load);
     next_process(nodes, from)?;
     println!("    killed under load: {after} KiB of canary whole, next process after {took:?}");
-    scenario::all_pairs_exchange(nodes, 5)?;
-    wait_until_all_empty(nodes)
+    let nodes = FirstNodes(nodes, WITH_NIC);
+    scenario::all_pairs_exchange(&nodes, 5)?;
+    wait_until_all_empty(&nodes)
 }
 
 /// Each refusal says what to do.
