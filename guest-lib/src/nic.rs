@@ -388,7 +388,7 @@ pub(crate) fn check_version(
             source,
             hint: match cfg!(feature = "host") {
                 true if cfg!(feature = "vfio") => {
-                    "is the qnic module loaded, or the NIC bound to vfio-pci?"
+                    "is the qnic module loaded? Without it, is the NIC bound to vfio-pci?"
                 }
                 true => "is the qnic module loaded?",
                 false => "is the qnic module loaded? The program was built without host mode",
