@@ -89,8 +89,8 @@ pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::Cluster;
 pub use config::{
     AccelChoice, ClusterSpec, DeviceSpec, EthernetPort, EthernetSpec, FileSpec, HostSpec, LinkSpec,
-    NetworkSpec, NicDriver, NicSpec, NodeSpec, OnOff, PortSpec, ProcessSpec, RemoteMemorySpec, RepeatSpec,
-    ScheduleSpec, ShareSpec, Step, StepChange, MAX_NAME,
+    NetworkSpec, NicDriver, NicSpec, NodeSpec, OnOff, PortSpec, ProcessSpec, RemoteMemorySpec,
+    RepeatSpec, ScheduleSpec, ShareSpec, Step, StepChange, MAX_NAME,
 };
 pub use copy::Count;
 pub use debug::Debugger;

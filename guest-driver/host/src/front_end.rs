@@ -281,7 +281,7 @@ impl Transport for Session {
             return false;
         }
         if let Err(error) = self.channel().handle_request() {
-            tracing::warn!("request of the device process refused: {error}");
+            log::warn!("request of the device process refused: {error}");
         }
         true
     }

@@ -83,7 +83,7 @@ impl Function {
         };
         device.become_master()?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        tracing::info!(
+        log::info!(
             "the NIC {name} is driven through VFIO: {} KiB of this guest's memory are pinned for it",
             memory / 1024
         );
@@ -265,7 +265,7 @@ impl Transport for Link {
         }
         let reset = self.device.common().and_then(|common| common.reset());
         if let Err(error) = reset {
-            tracing::error!("{error}");
+            log::error!("{error}");
         }
         let _ = self.stopped.write(1);
     }
