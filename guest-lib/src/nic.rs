@@ -195,7 +195,7 @@ impl Nic {
         if physical == Some(true) {
             node.node().allow_physical();
         }
-        log::info!("this process is the node of {}", socket.as_ref().display());
+        log::info!("this process is the node of {}", path.as_ref().display());
         Ok(Nic {
             settings,
             place: Place::from_environment()?,
