@@ -221,20 +221,14 @@ pub(crate) mod tests {
 
     /// Ends with the network.
     fn echo(mut stack: Stack) {
-        let mut servers = Vec::new();
+        // Before anything comes: one for each connection of a test.
+        let servers = [(); 8].map(|()| {
+            let buffer = || tcp::SocketBuffer::new(vec![0; BUFFER]);
+            let mut socket = tcp::Socket::new(buffer(), buffer());
+            socket.listen(7).unwrap();
+            stack.sockets.add(socket)
+        });
         while stack.turn().is_ok() {
-            let is_listening = |server: &&SocketHandle| {
-                stack
-                    .sockets
-                    .get::<tcp::Socket<'_>>(**server)
-                    .is_listening()
-            };
-            for _ in servers.iter().filter(is_listening).count()..4 {
-                let buffer = || tcp::SocketBuffer::new(vec![0; BUFFER]);
-                let mut socket = tcp::Socket::new(buffer(), buffer());
-                socket.listen(7).unwrap();
-                servers.push(stack.sockets.add(socket));
-            }
             for server in &servers {
                 let socket = stack.socket(*server);
                 while socket.can_recv() && socket.can_send() {

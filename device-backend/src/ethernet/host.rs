@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 use zerocopy::FromZeros;
 
+use super::RETRY_INTERVAL;
 use crate::engine::Engines;
 use crate::stop::Stop;
 
@@ -65,8 +66,9 @@ pub(crate) fn serve(hosts: &Arc<Hosts>, engines: &Engines, listener: &UnixListen
         if !engines_are_there {
             return;
         }
-        if has_new {
-            accept(hosts, listener, &mut programs);
+        if has_new && !accept(hosts, listener, &mut programs) {
+            // If descriptors are lacking, the program is still there.
+            let _ = stop.wait([], Some(RETRY_INTERVAL));
         }
     }
 }
@@ -103,8 +105,11 @@ fn wait(
         .then_some((!happened[1].is_empty(), ready)))
 }
 
-fn accept(hosts: &Arc<Hosts>, listener: &UnixListener, programs: &mut Vec<Program>) {
-    let joined = listener.accept().and_then(|(connection, _)| {
+/// Lets the next program join. Returns false if it could not be asked.
+fn accept(hosts: &Arc<Hosts>, listener: &UnixListener, programs: &mut Vec<Program>) -> bool {
+    let accepted = listener.accept();
+    let is_there = accepted.is_ok();
+    let joined = accepted.and_then(|(connection, _)| {
         connection.set_nonblocking(true)?;
         let Some(port) = hosts.join()? else {
             tracing::warn!(
@@ -124,6 +129,7 @@ fn accept(hosts: &Arc<Hosts>, listener: &UnixListener, programs: &mut Vec<Progra
     if let Err(error) = joined {
         tracing::warn!("a program of the host could not join: {error}");
     }
+    is_there
 }
 
 impl Program {
