@@ -111,8 +111,10 @@ fn does_not_sleep_on_memory(nodes: &VmNodes, node: usize) -> Result<()> {
 fn sleep(nodes: &VmNodes, node: usize) -> Result<()> {
     let script = "(echo freeze > /sys/power/state; cut -d' ' -f1 /proc/uptime > /run/woke) \
                   >/dev/null 2>&1 </dev/null &";
-    shell(nodes, node, script)?;
-    until(LIMIT, || is_not(nodes, node, "down")).context("it does not sleep")
+    // It may be asleep before it has said that the command has ended.
+    let said = shell(nodes, node, script);
+    let asleep = until(LIMIT, || is_not(nodes, node, "down"));
+    asleep.with_context(|| format!("it does not sleep, and says {said:?}"))
 }
 
 /// Wakes it; returns when it runs commands. A guest whose button is pressed before it has fallen asleep stays
