@@ -157,7 +157,10 @@ pub(crate) const VM: [&[Case]; 17] = [
 ];
 
 /// The cases that only `--all` runs: none is the only one that shows its promise.
-pub(crate) const LONG: &[&str] = &[];
+pub(crate) const LONG: &[&str] = &[
+    "vm::files_beyond_ram_under_pressure",
+    "vm::memory_remapped_a_million_times",
+];
 
 /// Runs a case on so many nodes of a fresh host-mode cluster.
 fn on(count: usize, case: impl FnOnce(&HostNodes) -> Result<()>) -> Result<()> {
