@@ -18,7 +18,6 @@ mod comparison;
 mod curves;
 mod document;
 mod engine;
-mod ethernet;
 mod figures;
 mod floor;
 mod goal;
