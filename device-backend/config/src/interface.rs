@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
+use crate::as_text::as_text;
 
 /// The network in which nodes have addresses by themselves, and the length of its prefix.
 const USUAL: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 71, 0, 0), 16);
@@ -132,18 +132,7 @@ impl fmt::Display for InterfaceAddress {
     }
 }
 
-impl Serialize for InterfaceAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for InterfaceAddress {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+as_text!(InterfaceAddress);
 
 #[cfg(test)]
 mod tests {

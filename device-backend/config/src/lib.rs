@@ -12,6 +12,7 @@
 //! an error names file, line, column, key and what was expected.
 #![forbid(unsafe_code)]
 
+mod as_text;
 mod check;
 mod device;
 mod engines;

@@ -82,11 +82,6 @@ impl Function {
             container,
         };
         device.become_master()?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        log::info!(
-            "the NIC {name} is driven through VFIO: {} KiB of this guest's memory are pinned for it",
-            memory / 1024
-        );
         Ok(Function {
             device: Arc::new(device),
             link: None,
@@ -170,7 +165,12 @@ impl Attachment for Function {
     }
 
     fn reach(&mut self, arena: &SharedRegion, _: &OwnedFd) -> Result<Addresses, ConnectError> {
-        Ok(Addresses::Frames(pin(&self.device.container, arena)?))
+        let frames = pin(&self.device.container, arena)?;
+        log::info!(
+            "the NIC is driven through VFIO: {} KiB of this guest's memory are pinned for it",
+            arena.len() / 1024
+        );
+        Ok(Addresses::Frames(frames))
     }
 
     fn transport(&mut self, config: &Config) -> Result<Arc<dyn Transport>, ConnectError> {

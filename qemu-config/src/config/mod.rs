@@ -17,7 +17,7 @@
 //! memory_max = "1GiB" # `cargo qnic grow` adds up to this while the guest runs
 //! cpus = 1
 //! kernel = "stable"             # or "backports", "generic"
-//! nic = true                    # false: a plain guest
+//! nic = true                    # false: a guest with an Ethernet port alone
 //! driver = "vfio"               # not as the others
 //! ethernet = true               # or false: not as the others; or addresses, see [`PortSpec`]
 //! outside = false               # true: reaches this machine's networks, by QEMU's user-mode stack

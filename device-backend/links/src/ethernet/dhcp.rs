@@ -69,11 +69,11 @@ impl Lease {
         let is_refusal = kind == DhcpMessageType::Nak;
         let gives = !is_refusal && asked.kind != DhcpMessageType::Inform;
         let mtu = self.mtu.to_be_bytes();
+        // The length of an option is a byte.
+        let name = self.name.as_bytes();
+        let name = name.get(..255).unwrap_or(name);
         let option = |kind, data| DhcpOption { kind, data };
-        let options = [
-            option(HOST_NAME, self.name.as_bytes()),
-            option(INTERFACE_MTU, &mtu),
-        ];
+        let options = [option(HOST_NAME, name), option(INTERFACE_MTU, &mtu)];
         let message = DhcpRepr {
             message_type: kind,
             transaction_id: asked.transaction,
@@ -290,6 +290,25 @@ pub(crate) mod tests {
             answer(Request, Some("10.71.0.7"), elsewhere),
             None,
             "another server"
+        );
+    }
+
+    /// A name longer than an option is cut: the guest has its address all the same.
+    #[test]
+    fn a_long_name_keeps_no_guest_from_its_address() {
+        let lease = Lease {
+            name: "n".repeat(300),
+            ..lease()
+        };
+        let answer = lease.answer(&request(DhcpMessageType::Discover, None, None));
+        let answer = answer.unwrap();
+        let frame = EthernetFrame::new_checked(&answer[..]).unwrap();
+        let packet = Ipv4Packet::new_checked(frame.payload()).unwrap();
+        let datagram = UdpPacket::new_checked(packet.payload()).unwrap();
+        let message = DhcpPacket::new_checked(datagram.payload()).unwrap();
+        assert_eq!(
+            DhcpRepr::parse(&message).unwrap().your_ip,
+            lease.ip.address()
         );
     }
 
