@@ -222,9 +222,16 @@ fn symbol_file(kallsyms: &str) -> std::result::Result<Vec<u8>, String> {
     }
 }
 
-/// Where gdb is to load each section of the module, as it wants it; `None` if there are none.
+/// Where gdb is to load each section of the module, as it wants it; `None` if there are none. The guest has said
+/// it: what is no section and no address does not come into gdb's commands.
 fn module_sections(lines: &str) -> Option<String> {
     let sections = lines.lines().filter_map(|line| line.split_once(' '));
+    let plain = |text: &str| {
+        text.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte))
+    };
+    let sections =
+        sections.filter(|(name, address)| name.starts_with('.') && plain(name) && plain(address));
     let load = sections.map(|(name, address)| format!(" -s {name} {address}"));
     let load: String = load.collect();
     (!load.is_empty()).then_some(load)
@@ -269,5 +276,13 @@ mod tests {
         let load = module_sections(".text 0xffffffffc0201000\n.data 0xffffffffc0203000\n");
         let expected = " -s .text 0xffffffffc0201000 -s .data 0xffffffffc0203000";
         assert_eq!(load.as_deref(), Some(expected));
+        for hostile in [
+            ".text 0x1 -readnow",
+            "-s 0x1",
+            ".text;shell 0x1",
+            ".text $(id)",
+        ] {
+            assert_eq!(module_sections(hostile), None, "{hostile}");
+        }
     }
 }
