@@ -2,14 +2,18 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufReader};
+use std::time::Duration;
 
 use qapi::qga::{guest_exec, guest_exec_status, guest_sync};
 use qapi::{ExecuteError, Qga, Stream};
 
 use crate::dirs::NodeDir;
 use crate::socket::Socket;
-use crate::wait::{stop_in, Deadline};
+use crate::wait::{stop_in, Deadline, Stop};
 use crate::{Error, Result};
+
+/// Time that the agent has to answer a client before that connects again.
+const SYNC_TURN: Duration = Duration::from_secs(2);
 
 /// A connection to one node's agent, which serves one connection at a time: keep it short.
 pub(crate) struct Agent {
@@ -19,31 +23,43 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// Connects, and skips answers that an earlier client has not waited for.
+    ///
+    /// It connects again whenever a turn is over without an answer: an earlier client that was killed
+    /// while the agent answered it leaves a port out of which nothing comes until a client closes it (see
+    /// [`crate::guest_process`]).
     pub(crate) fn connect(dir: &NodeDir, deadline: Deadline) -> Result<Self> {
-        let node = dir.name();
-        let socket = Socket::connect(&dir.agent(), deadline);
-        let socket = socket.map_err(|error| failure(node, &error))?;
-        let stream = Stream::new(BufReader::new(socket.clone()), socket);
+        loop {
+            let error = match Self::connect_once(dir, &deadline) {
+                Ok(agent) => return Ok(agent),
+                Err(error) => error,
+            };
+            let again = stop_in(&error) == Some(Stop::Timeout);
+            if !again || deadline.left() == Some(Duration::ZERO) {
+                return Err(failure(dir.name(), &error));
+            }
+        }
+    }
+
+    fn connect_once(dir: &NodeDir, deadline: &Deadline) -> io::Result<Self> {
+        let socket = Socket::connect(&dir.agent(), deadline.clone())?;
+        socket.set_deadline(deadline.at_most(SYNC_TURN));
+        let stream = Stream::new(BufReader::new(socket.clone()), socket.clone());
         let mut agent = Self {
             qga: Qga::new(stream),
-            node: node.to_owned(),
+            node: dir.name().to_owned(),
         };
         agent.synchronize()?;
+        socket.set_deadline(deadline.clone());
         Ok(agent)
     }
 
-    fn synchronize(&mut self) -> Result<()> {
+    fn synchronize(&mut self) -> io::Result<()> {
         let id = (random() >> 33) as i64;
-        let sync = guest_sync { id };
-        self.qga
-            .write_command(&sync)
-            .map_err(|error| failure(&self.node, &error))?;
+        self.qga.write_command(&guest_sync { id })?;
         loop {
             match self.qga.read_response::<guest_sync>() {
                 Ok(answer) if answer == id => return Ok(()),
-                Err(ExecuteError::Io(error)) if !is_garbage(&error) => {
-                    return Err(failure(&self.node, &error))
-                }
+                Err(ExecuteError::Io(error)) if !is_garbage(&error) => return Err(error),
                 _ => {}
             }
         }
@@ -64,12 +80,14 @@ impl Agent {
             .map_err(|error| self.refused(path, error))
     }
 
-    /// Returns true if the program `pid` has ended. The agent forgets it when it has.
+    /// Returns true if the program `pid` has ended. The agent forgets it then; after a restart of the
+    /// guest it knows of none.
     pub(crate) fn has_ended(&mut self, pid: i64) -> Result<bool> {
-        let status = self.qga.execute(&guest_exec_status { pid });
-        status
-            .map(|status| status.exited)
-            .map_err(|error| self.refused("guest-exec-status", error))
+        match self.qga.execute(&guest_exec_status { pid }) {
+            Ok(status) => Ok(status.exited),
+            Err(ExecuteError::Qapi(_)) => Ok(true),
+            Err(error) => Err(self.refused("guest-exec-status", error)),
+        }
     }
 
     fn refused(&self, what: &str, error: ExecuteError) -> Error {

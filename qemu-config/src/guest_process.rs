@@ -1,12 +1,19 @@
 //! Commands that run in a guest.
 //!
 //! ```text
-//!   1  take a free command slot (a lock file)         one of COMMAND_SLOTS
-//!   2  connect to the slot's port, say Open(nonce)    QEMU keeps it until the guest opens
-//!   3  guest agent: start qnic-exec PORT nonce
-//!   4  wait for the preamble, send Start
-//!   5  output and errors as they come, then the end
+//!   1  take a free command slot (a lock file)         one of COMMAND_SLOTS, whose last helper has ended
+//!   2  connect to the slot's port and close it        see below
+//!   3  connect to it, say Open(nonce)                 QEMU keeps it until the guest opens
+//!   4  guest agent: start qnic-exec PORT nonce
+//!   5  wait for the preamble, send Start
+//!   6  output and errors as they come, then the end
 //! ```
+//!
+//! **Why it connects twice.** When a guest writes to a port whose client has just closed it, QEMU (11.1)
+//! finds out by that write: it closes the port, which lifts the port's throttle, and throttles it then.
+//! From there on nothing comes out of the port until a client closes it again. A command that is killed
+//! while it speaks leaves its slot so. As the slot's last helper has ended, nothing can write between the
+//! two connections.
 //!
 //! Dropping a [`GuestProcess`] kills its command: the helper sees the port close.
 //!
@@ -39,6 +46,9 @@ pub(crate) const HELPER: &str = "/usr/lib/qnic/qnic-exec";
 
 /// Time the agent and the helper may take to start a command.
 const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Time between two looks at helpers that are ending.
+const ENDING_TURN: Duration = Duration::from_millis(20);
 
 /// Time for a QEMU that has closed a connection to end.
 const END_SECONDS: u64 = 5;
@@ -81,13 +91,21 @@ impl GuestProcess {
     ) -> Result<Self> {
         check_size(dir, command)?;
         let deadline = Deadline::new(Some(START_LIMIT), cancel);
-        let mut slot = Slot::take(dir)?;
-        let socket = Socket::connect(&dir.command(slot.index), deadline.clone());
-        let socket = socket.map_err(|error| broken(dir.name(), &error))?;
+        let mut agent = Agent::connect(dir, deadline.clone())?;
+        let mut slot = slot_without_helper(dir, &mut agent, &deadline)?;
+        let connect = || {
+            let socket = Socket::connect(&dir.command(slot.index), deadline.clone());
+            socket.map_err(|error| broken(dir.name(), &error))
+        };
+        drop(connect()?);
+        let socket = connect()?;
         let nonce = random();
         let input = input_of(dir, &socket, cancel);
         input.send(&ToGuest::Open(nonce))?;
-        start_helper(dir, &mut slot, nonce, &deadline)?;
+        let port = command_port(slot.index);
+        slot.remember(agent.start(HELPER, &["serve", &port, &nonce.to_string()])?);
+        // The next command may ask it.
+        drop(agent);
         let process = Self::over(dir, (socket, input), Helper::InGuest(slot), cancel);
         process.begin(nonce, command)
     }
@@ -349,16 +367,24 @@ fn input_of(dir: &NodeDir, socket: &Socket, cancel: Option<&Cancel>) -> GuestInp
     }
 }
 
-fn start_helper(dir: &NodeDir, slot: &mut Slot, nonce: u64, deadline: &Deadline) -> Result<()> {
-    let mut agent = Agent::connect(dir, deadline.clone())?;
-    if let Some(last) = slot.last_helper() {
-        // After a restart the guest's agent has never heard of it.
-        let _ = agent.has_ended(last);
+/// Takes a free slot that no helper of an earlier command uses. When all free ones have one, which ends
+/// with its command, it asks again until one is gone.
+fn slot_without_helper(dir: &NodeDir, agent: &mut Agent, deadline: &Deadline) -> Result<Slot> {
+    loop {
+        let slot = Slot::take(dir, |last| agent.has_ended(last))?;
+        if let Some(slot) = slot {
+            return Ok(slot);
+        }
+        let turn = deadline.at_most(ENDING_TURN);
+        if turn.over() == Stop::Cancelled {
+            return Err(Error::Interrupted);
+        }
+        if deadline.left() == Some(Duration::ZERO) {
+            let message =
+                "the helpers of earlier commands do not end: the guest is too busy, or hangs";
+            return Err(Error::guest(dir.name(), message));
+        }
     }
-    let port = command_port(slot.index);
-    let helper = agent.start(HELPER, &["serve", &port, &nonce.to_string()])?;
-    slot.remember(helper);
-    Ok(())
 }
 
 fn broken(node: &str, error: &io::Error) -> Error {

@@ -4,10 +4,12 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use qnic_exec::guest::serve;
+use rustix::net::{recv, RecvFlags};
 use serde_json::{json, Value};
 
 use super::GuestProcess;
@@ -30,6 +32,18 @@ enum Behaviour {
     Leftovers,
     /// The helper's stream is no stream of frames.
     Broken,
+    /// Nothing comes out of a command port until a client has closed it: QEMU leaves it so when a guest
+    /// writes to a client that has just gone.
+    Throttled,
+    /// The agent does not answer its first client, for the same reason.
+    ThrottledAgent,
+}
+
+/// What is behind the ports: the helpers that were started, by the number that the agent gave them.
+struct Inside {
+    behaviour: Behaviour,
+    ports: Vec<UnixListener>,
+    helpers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct Guest {
@@ -41,15 +55,20 @@ impl Guest {
     fn new(behaviour: Behaviour) -> Self {
         let cluster = TestDir::new();
         let dir = cluster.node();
-        let ports: Vec<_> = (0..COMMAND_SLOTS)
-            .map(|slot| UnixListener::bind(dir.command(slot)).unwrap())
-            .collect();
+        let ports = (0..COMMAND_SLOTS).map(|slot| UnixListener::bind(dir.command(slot)).unwrap());
         let agent = UnixListener::bind(dir.agent()).unwrap();
-        let ports = Arc::new(ports);
+        let inside = Arc::new(Inside {
+            behaviour,
+            ports: ports.collect(),
+            helpers: Mutex::default(),
+        });
         // Ends with the test process.
         std::thread::spawn(move || {
+            if behaviour == Behaviour::ThrottledAgent {
+                closed_by_client(&agent.accept().unwrap().0);
+            }
             for client in agent.incoming().map_while(Result::ok) {
-                serve_agent(client, behaviour, &ports);
+                serve_agent(client, &inside);
             }
         });
         Self { _dir: cluster, dir }
@@ -69,7 +88,19 @@ fn endless() -> GuestCommand {
     GuestCommand::new("tail").args(["-f", "/dev/null"])
 }
 
-fn serve_agent(client: UnixStream, behaviour: Behaviour, ports: &Arc<Vec<UnixListener>>) {
+/// Waits until the client has closed its connection, whatever it says before.
+fn closed_by_client(mut connection: &UnixStream) {
+    std::io::copy(&mut connection, &mut std::io::sink()).unwrap();
+}
+
+/// True if the client has closed its connection and said nothing.
+fn is_empty(connection: &UnixStream) -> bool {
+    let (read, _) = recv(connection, &mut [0; 1], RecvFlags::PEEK).unwrap();
+    read == 0
+}
+
+fn serve_agent(client: UnixStream, inside: &Arc<Inside>) {
+    let behaviour = inside.behaviour;
     let mut to = client.try_clone().unwrap();
     if behaviour == Behaviour::Chatty {
         to.write_all(b"{\"return\":{\"pid\":1}}\n{\"return\":77}\n{\"error\":{\"class\":\"GenericError\",\"desc\":\"x\"}}\n").unwrap();
@@ -83,10 +114,16 @@ fn serve_agent(client: UnixStream, behaviour: Behaviour, ports: &Arc<Vec<UnixLis
                 json!({ "error": { "class": "GenericError", "desc": "no such program" } })
             }
             "guest-exec" => {
-                start_helper(arguments["arg"].as_array().unwrap(), behaviour, ports);
-                json!({ "return": { "pid": 9 } })
+                let helper = start_helper(arguments["arg"].as_array().unwrap(), inside);
+                let mut helpers = inside.helpers.lock().unwrap();
+                helpers.push(helper);
+                json!({ "return": { "pid": helpers.len() - 1 } })
             }
-            "guest-exec-status" => json!({ "return": { "exited": true } }),
+            "guest-exec-status" => {
+                let pid = arguments["pid"].as_u64().unwrap() as usize;
+                let ended = inside.helpers.lock().unwrap()[pid].is_finished();
+                json!({ "return": { "exited": ended } })
+            }
             other => panic!("unexpected command {other}"),
         };
         if writeln!(to, "{answer}").is_err() {
@@ -95,16 +132,23 @@ fn serve_agent(client: UnixStream, behaviour: Behaviour, ports: &Arc<Vec<UnixLis
     }
 }
 
-fn start_helper(args: &[Value], behaviour: Behaviour, ports: &Arc<Vec<UnixListener>>) {
+fn start_helper(args: &[Value], inside: &Arc<Inside>) -> JoinHandle<()> {
     assert_eq!(args[0], "serve");
     let slot = args[1].as_str().unwrap();
     let slot = slot.strip_prefix("org.qnic.command.").unwrap();
     let slot: usize = slot.parse().unwrap();
     let nonce = args[2].as_str().unwrap().parse().unwrap();
-    let ports = Arc::clone(ports);
+    let inside = Arc::clone(inside);
     std::thread::spawn(move || {
-        let (mut port, _) = ports[slot].accept().unwrap();
-        match behaviour {
+        let accept = || inside.ports[slot].accept().unwrap().0;
+        if inside.behaviour == Behaviour::Throttled {
+            closed_by_client(&accept());
+        }
+        let mut port = accept();
+        while is_empty(&port) {
+            port = accept();
+        }
+        match inside.behaviour {
             Behaviour::Leftovers => port
                 .write_all(b"\x11\xff\xff\0qnicex\x01 old bytes")
                 .unwrap(),
@@ -117,12 +161,19 @@ fn start_helper(args: &[Value], behaviour: Behaviour, ports: &Arc<Vec<UnixListen
         }
         // A host that goes away early is part of the tests.
         let _ = serve(port.into(), nonce);
-    });
+    })
 }
 
 #[test]
 fn output_and_end_arrive_whatever_came_before() {
-    for behaviour in [Behaviour::Good, Behaviour::Chatty, Behaviour::Leftovers] {
+    let behaviours = [
+        Behaviour::Good,
+        Behaviour::Chatty,
+        Behaviour::Leftovers,
+        Behaviour::Throttled,
+        Behaviour::ThrottledAgent,
+    ];
+    for behaviour in behaviours {
         let command = GuestCommand::shell("printf \"$A-\"; printf e >&2; exit 5").env("A", "b=c");
         let output = Guest::new(behaviour).run(&command).unwrap();
         assert_eq!(output.stdout, b"b=c-");
@@ -175,6 +226,18 @@ fn slots_are_used_up_and_given_back() {
     let busy = guest.spawn(&endless()).err().unwrap();
     assert!(matches!(busy, Error::Busy { limit, .. } if limit == COMMAND_SLOTS));
     running.pop();
+    let output = guest.run(&GuestCommand::new("true")).unwrap();
+    assert!(output.exit.success());
+}
+
+/// Whatever order: the helpers of commands that were just killed are ending, and a slot is not used
+/// again before its helper has.
+#[test]
+fn commands_start_while_others_are_ending() {
+    let guest = Guest::new(Behaviour::Good);
+    for _ in 0..4 * COMMAND_SLOTS {
+        drop(guest.spawn(&endless()).unwrap());
+    }
     let output = guest.run(&GuestCommand::new("true")).unwrap();
     assert!(output.exit.success());
 }

@@ -14,24 +14,39 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Takes a free slot, a different one each time: the helper of the last command may still be
-    /// ending.
-    pub(crate) fn take(dir: &NodeDir) -> Result<Self> {
+    /// Takes a free slot whose last helper `has_ended`, a different one each time. `None` if all free
+    /// ones have a helper that is still ending.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if no slot is free; what `has_ended` returns.
+    pub(crate) fn take(
+        dir: &NodeDir,
+        mut has_ended: impl FnMut(i64) -> Result<bool>,
+    ) -> Result<Option<Self>> {
         let first = random() as usize % COMMAND_SLOTS;
+        let mut free = false;
         for index in (0..COMMAND_SLOTS).map(|step| (first + step) % COMMAND_SLOTS) {
-            if let Some(lock) = LockFile::try_lock(&dir.command_lock(index))? {
-                return Ok(Self { index, lock });
+            let Some(lock) = LockFile::try_lock(&dir.command_lock(index))? else {
+                continue;
+            };
+            free = true;
+            let mut slot = Self { index, lock };
+            if slot.last_helper().map_or(Ok(true), &mut has_ended)? {
+                return Ok(Some(slot));
             }
         }
-        Err(Error::Busy {
-            node: dir.name().to_owned(),
-            limit: COMMAND_SLOTS,
-        })
+        match free {
+            true => Ok(None),
+            false => Err(Error::Busy {
+                node: dir.name().to_owned(),
+                limit: COMMAND_SLOTS,
+            }),
+        }
     }
 
     /// The number the agent gave the slot's last helper, which the agent remembers until
     /// it is asked about it.
-    pub(crate) fn last_helper(&mut self) -> Option<i64> {
+    fn last_helper(&mut self) -> Option<i64> {
         let mut text = String::new();
         self.lock.0.read_to_string(&mut text).ok()?;
         text.trim().parse().ok()

@@ -18,6 +18,7 @@ mod comparison;
 mod curves;
 mod document;
 mod engine;
+mod ethernet;
 mod figures;
 mod floor;
 mod goal;

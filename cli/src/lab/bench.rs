@@ -35,6 +35,8 @@ pub enum Suite {
     /// Streams and datagram sockets over shared pools, beside TCP and UDP between the same guests;
     /// remote memory, beside nbd between them
     Kernel,
+    /// IP over Ethernet ports, beside QEMU's own network between the same guests
+    Ethernet,
     /// The tables and curves of sync and curves, and the transfers of memory, in a guest with two NICs
     PaperGuest,
     /// What NetVM's evaluation has: memory, sync and curves, and paper-guest

@@ -10,14 +10,14 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::{ByteSize, GuestCommand, RemoteMemorySpec};
+use qnic_cluster::{ByteSize, GuestCommand, RemoteMemorySpec, COMMAND_SLOTS};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 
 use super::nodes::on_spec;
 use super::shell::no_kernel_complains;
 use crate::harness::{cases, Case};
-use qnic_trials::nodes::shell::shell;
+use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::Nodes;
 
@@ -64,6 +64,7 @@ fn machines(nodes: &VmNodes) -> Result<()> {
     );
     side_by_side(&lab).context("side by side")?;
     a_failing_rank(&lab).context("a rank fails")?;
+    killed_while_they_speak(nodes).context("commands that are killed while they speak")?;
     for signal in [Signal::TERM, Signal::KILL] {
         an_ended_command(&lab, signal).with_context(|| format!("{signal:?}"))?;
     }
@@ -103,6 +104,16 @@ fn remote_memory(nodes: &VmNodes) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The last words of such a command find its port closed, which must not keep the next command in that
+/// port from starting.
+fn killed_while_they_speak(nodes: &VmNodes) -> Result<()> {
+    for _ in 0..3 * COMMAND_SLOTS {
+        let mut speaking = background(nodes, 3, "while :; do echo; done")?;
+        speaking.kill()?;
+    }
+    shell(nodes, 3, "true").map(drop)
 }
 
 /// Each machine waits for the other in a pipe of node n1: they end only if both run at once.

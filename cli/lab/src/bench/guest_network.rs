@@ -28,11 +28,11 @@ impl GuestNetwork {
         arguments.map(str::to_owned).to_vec()
     }
 
-    /// Gives both guests their addresses.
-    pub(super) fn set_up(&self, nodes: &VmNodes) -> Result<()> {
+    /// Gives both guests their addresses, on the device that they call so.
+    pub(super) fn set_up(&self, nodes: &VmNodes, device: &str) -> Result<()> {
         for node in [0, 1] {
             let script = format!(
-                "modprobe virtio_net && ip addr add {}/24 dev eth0 && ip link set eth0 up",
+                "modprobe virtio_net && ip addr add {}/24 dev {device} && ip link set {device} up",
                 address(node)
             );
             shell(nodes, node, &script).context("set up the guests' network")?;

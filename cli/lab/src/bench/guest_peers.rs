@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use anyhow::{anyhow, Context, Result};
-use qnic_cluster::{ByteSize, FileSpec};
+use qnic_cluster::{ByteSize, FileSpec, NodeSpec};
 use qnic_images::{Cache, Provisioner, Silent};
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
@@ -51,8 +51,8 @@ const UNTIL_IT_LISTENS: &str = "tries=100; until said=$(CLIENT 2>&1); do tries=$
      [ $tries -gt 0 ] || { echo \"$said\" >&2; exit 1; }; usleep 100000; done; echo \"$said\"";
 
 /// A peer whose programs say one figure: of a stream, or of half a round trip.
-struct Peer {
-    name: &'static str,
+pub(super) struct Peer {
+    pub(super) name: &'static str,
     streams: bool,
     /// What the second guest runs, and what the first one does; an address is PEER, or comes last.
     server: &'static str,
@@ -61,7 +61,7 @@ struct Peer {
 }
 
 impl Peer {
-    const fn new(
+    pub(super) const fn new(
         name: &'static str,
         server: &'static str,
         client: &'static str,
@@ -171,8 +171,11 @@ pub(super) fn measure(rounds: usize, tables: &mut Tables) {
 
 fn between_guests(rounds: usize, tables: &mut Tables) -> Result<()> {
     let network = GuestNetwork::new()?;
-    let nodes = boot(&network)?;
-    network.set_up(&nodes)?;
+    let nodes = boot("peers", KERNEL, |number, node| {
+        node.memory = ByteSize(MEMORY_MIB << 20);
+        node.qemu_args.extend(network.arguments(number));
+    })?;
+    network.set_up(&nodes, "eth0")?;
     let sharing = Sharing::boot(KERNEL, ByteSize(MEMORY_MIB << 20));
     let sharing = sharing.map_err(|error| format!("{error:#}"));
     let sharing = || sharing.as_ref().map_err(|why| anyhow!(why.clone()));
@@ -208,23 +211,25 @@ fn between_guests(rounds: usize, tables: &mut Tables) -> Result<()> {
         }
         for peer in &PEERS {
             let (table, size, figure) = peer.table();
-            let said = round.attempt(peer.name, || self::figure(&nodes, peer));
+            let said = round.attempt(peer.name, || self::figure(&nodes, peer, &address(1)));
             round.row(table, peer.name, bytes(size)).add(figure, said);
         }
         Ok(())
     })
 }
 
-/// Two guests with the programs and a network.
-fn boot(network: &GuestNetwork) -> Result<VmNodes> {
+/// Two guests with the programs. `more` is said of each.
+pub(super) fn boot(
+    name: &str,
+    kernel: &str,
+    more: impl Fn(usize, &mut NodeSpec),
+) -> Result<VmNodes> {
     let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
     let programs = provisioner.network_programs();
     let programs = programs.context("fetch the programs to compare with")?;
-    let mut spec = VmNodes::spec("peers", &[KERNEL; 2])?;
+    let mut spec = VmNodes::spec(name, &[kernel; 2])?;
     for (number, node) in spec.nodes.iter_mut().enumerate() {
-        node.memory = ByteSize(MEMORY_MIB << 20);
-        node.qemu_args.extend(network.arguments(number));
-
+        more(number, node);
         node.files.extend(programs.iter().map(|file| FileSpec {
             from: file.host_path.clone(),
             to: file.guest_path.clone(),
@@ -234,12 +239,12 @@ fn boot(network: &GuestNetwork) -> Result<VmNodes> {
     VmNodes::boot_spec(&spec)
 }
 
-/// Runs both programs of a peer; what they say.
-fn figure(nodes: &VmNodes, peer: &Peer) -> Result<f64> {
+/// Runs both programs of a peer; what they say. The second guest has that address.
+pub(super) fn figure(nodes: &VmNodes, peer: &Peer, address: &str) -> Result<f64> {
     let mut server = background(nodes, 1, &format!("exec {}", peer.server))?;
     let client = match peer.client.contains("PEER") {
-        true => peer.client.replace("PEER", &address(1)),
-        false => format!("{} {}", peer.client, address(1)),
+        true => peer.client.replace("PEER", address),
+        false => format!("{} {address}", peer.client),
     };
     let said = shell(nodes, 0, &UNTIL_IT_LISTENS.replace("CLIENT", &client));
     server.kill()?;

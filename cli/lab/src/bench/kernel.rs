@@ -22,7 +22,7 @@ pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     let network = GuestNetwork::new()?;
     let arguments = [0, 1].map(|node| network.arguments(node));
     let nodes = VmNodes::boot_with("bench", &["stable"; 2], &arguments)?;
-    network.set_up(&nodes)?;
+    network.set_up(&nodes, "eth0")?;
     let mut server = nodes.start_until(1, "pool-server --internet", "serving")?;
     let arguments = format!("pool-bench --peer 1 --address {}", address(1));
     for name in ["TCP", "UDP", "datagram socket", "stream"] {

@@ -36,7 +36,7 @@ pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     let mut arguments = [0, 1].map(|node| network.arguments(node));
     arguments[0].extend(virtio_disk(disk.path())?);
     let nodes = VmNodes::boot_with("disks", &["stable"; 2], &arguments)?;
-    network.set_up(&nodes)?;
+    network.set_up(&nodes, "eth0")?;
     shell(&nodes, 1, "qnic-rmem serve --size 16MiB")?;
     let attach = format!("qnic-rmem attach --size {SIZE} --replicas 1 --servers 1");
     shell(&nodes, 0, &attach)?;

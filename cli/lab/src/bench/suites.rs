@@ -5,8 +5,8 @@ use qnic_cli::lab::bench::Suite;
 
 use super::tables::Tables;
 use super::{
-    collective, curves, engine, growth, kernel, memory, message, paper, peers, point_to_point,
-    scaling, sync, wire,
+    collective, curves, engine, ethernet, growth, kernel, memory, message, paper, peers,
+    point_to_point, scaling, sync, wire,
 };
 
 /// Measures so many rounds.
@@ -31,6 +31,7 @@ pub(super) fn of(id: &str) -> Option<(Suite, Measure)> {
         "vm" => (Suite::Vm, point_to_point::vm),
         "paper-guest" => (Suite::PaperGuest, paper::in_a_guest),
         "kernel" => (Suite::Kernel, kernel::measure),
+        "ethernet" => (Suite::Ethernet, ethernet::measure),
         _ => return None,
     })
 }
