@@ -17,6 +17,7 @@ mod compare;
 mod comparison;
 mod curves;
 mod document;
+mod drivers;
 mod engine;
 mod ethernet;
 mod figures;

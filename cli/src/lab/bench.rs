@@ -32,6 +32,8 @@ pub enum Suite {
     Wire,
     /// Transfers between guests; the floor is measured natively between rounds
     Vm,
+    /// Guests whose NIC a process drives through VFIO, beside guests with the module
+    Vfio,
     /// Streams and datagram sockets over shared pools, beside TCP and UDP between the same guests;
     /// remote memory, beside nbd between them
     Kernel,

@@ -5,7 +5,7 @@ use qnic_cli::lab::bench::Suite;
 
 use super::tables::Tables;
 use super::{
-    collective, curves, engine, ethernet, growth, kernel, memory, message, paper, peers,
+    collective, curves, drivers, engine, ethernet, growth, kernel, memory, message, paper, peers,
     point_to_point, scaling, sync, wire,
 };
 
@@ -29,6 +29,7 @@ pub(super) fn of(id: &str) -> Option<(Suite, Measure)> {
         }),
         "wire" => (Suite::Wire, wire::measure),
         "vm" => (Suite::Vm, point_to_point::vm),
+        "vfio" => (Suite::Vfio, drivers::measure),
         "paper-guest" => (Suite::PaperGuest, paper::in_a_guest),
         "kernel" => (Suite::Kernel, kernel::measure),
         "ethernet" => (Suite::Ethernet, ethernet::measure),
