@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{anyhow, ensure, Context, Result};
 use qnic_cluster::{ByteSize, Links, NetworkSpec, NodeSpec, OnOff};
@@ -93,7 +94,8 @@ fn talk(nodes: &VmNodes) -> Result<()> {
     links(nodes, &json!({"partition": true}))?;
     forwarded(c)?;
     outside(c)?;
-    no_kernel_complains(nodes)
+    no_kernel_complains(nodes)?;
+    forwarded_until_the_device_process_ends(c)
 }
 
 /// Datagrams of UDP go to a guest and come back as they were. Returns how many were lost.
@@ -138,43 +140,114 @@ fn outside((nodes, node, _): Guest<'_>) -> Result<()> {
 }
 
 /// A program of this machine reaches a server of a guest, whatever the links do, until the command is
-/// interrupted.
-fn forwarded((nodes, node, name): Guest<'_>) -> Result<()> {
-    let serve = "busybox nc -ll -p 8080 -e cat & \
-                 until netstat -ltn | grep -q ':8080 '; do :; done";
-    shell(nodes, node, serve)?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["forward", "--cluster", nodes.cluster().name()]);
-    command.arg(format!("{name}:8080")).stdout(Stdio::piped());
-    let mut forward = command.spawn().context("start qnic forward")?;
-    let mut line = String::new();
-    let said = forward.stdout.take().context("it has no output")?;
-    BufReader::new(said).read_line(&mut line)?;
-    let here = line.split(' ').next().unwrap_or_default().to_owned();
+/// interrupted; a device process that stands still meanwhile delays it.
+fn forwarded(guest: Guest<'_>) -> Result<()> {
+    let device = device_process(guest.0)?;
+    let forward = Forward::start(guest)?;
     let sent: Vec<u8> = (0..LONG / 16).map(|at| (at >> 10) as u8).collect();
-    let client = TcpStream::connect(&here).with_context(|| format!("it says {line:?}"))?;
-    let received = std::thread::scope(|scope| {
-        let sending = scope.spawn(|| {
-            (&client).write_all(&sent)?;
-            client.shutdown(Shutdown::Write)
-        });
-        let mut received = Vec::new();
-        (&client).read_to_end(&mut received)?;
-        sending
-            .join()
-            .map_err(|_| anyhow!("the sender has failed"))??;
-        anyhow::Ok(received)
+    forward.echoes(&sent, || Ok(()))?;
+    forward.echoes(&sent[..1 << 16], || {
+        kill_process(device, Signal::STOP)?;
+        let quiet = TcpStream::connect(&forward.address)?;
+        quiet.set_read_timeout(Some(Duration::from_millis(500)))?;
+        (&quiet).write_all(b"?")?;
+        let said = (&quiet).read(&mut [0]);
+        kill_process(device, Signal::CONT)?;
+        ensure!(
+            said.is_err(),
+            "a process that stands still answers: {said:?}"
+        );
+        Ok(())
     })?;
-    ensure!(received == sent, "{} bytes came back", received.len());
-    let pid = Pid::from_child(&forward);
-    kill_process(pid, Signal::INT)?;
-    let status = forward.wait()?;
-    ensure!(status.success(), "qnic forward ended with {status}");
+    let (status, said) = forward.end(Signal::INT)?;
+    ensure!(status.success(), "qnic forward ended with {status}: {said}");
     println!(
         "    {} bytes there and back through a forwarded port",
         sent.len()
     );
     Ok(())
+}
+
+/// The command that forwards ends with its device process, and says why.
+fn forwarded_until_the_device_process_ends(guest: Guest<'_>) -> Result<()> {
+    let device = device_process(guest.0)?;
+    let forward = Forward::start(guest)?;
+    let client = TcpStream::connect(&forward.address)?;
+    (&client).write_all(b"!")?;
+    (&client).read_exact(&mut [0])?;
+    kill_process(device, Signal::KILL)?;
+    let (status, said) = forward.ended()?;
+    ensure!(
+        status.code() == Some(1) && said.contains("the device process has ended"),
+        "qnic forward ended with {status}: {said}"
+    );
+    Ok(())
+}
+
+fn device_process(nodes: &VmNodes) -> Result<Pid> {
+    let device = nodes.cluster().device().context("no device process")?;
+    Pid::from_raw(device.pid).context("a device process without a number")
+}
+
+/// `qnic forward` to a server of a guest that returns what it gets.
+struct Forward {
+    command: Child,
+    address: String,
+}
+
+impl Forward {
+    fn start((nodes, node, name): Guest<'_>) -> Result<Self> {
+        let serve = "netstat -ltn | grep -q ':8080 ' || busybox nc -ll -p 8080 -e cat & \
+                     until netstat -ltn | grep -q ':8080 '; do :; done";
+        shell(nodes, node, serve)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["forward", "--cluster", nodes.cluster().name()]);
+        command.arg(format!("{name}:8080"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = command.spawn().context("start qnic forward")?;
+        let mut line = String::new();
+        let said = command.stdout.take().context("it has no output")?;
+        BufReader::new(said).read_line(&mut line)?;
+        let address = line.split(' ').next().unwrap_or_default().to_owned();
+        Ok(Forward { command, address })
+    }
+
+    /// Sends bytes, of which the second half follows `meanwhile`, and has them back.
+    fn echoes(&self, sent: &[u8], meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
+        let client = TcpStream::connect(&self.address);
+        let client = client.with_context(|| format!("connect to {:?}", self.address))?;
+        let (first, second) = sent.split_at(sent.len() / 2);
+        let received = std::thread::scope(|scope| {
+            let receiving = scope.spawn(|| {
+                let mut received = Vec::new();
+                (&client).read_to_end(&mut received).map(|_| received)
+            });
+            let sending = || {
+                (&client).write_all(first)?;
+                meanwhile()?;
+                (&client).write_all(second)?;
+                anyhow::Ok(client.shutdown(Shutdown::Write)?)
+            };
+            // The receiver waits for the end of the connection.
+            sending().inspect_err(|_| drop(client.shutdown(Shutdown::Both)))?;
+            let received = receiving.join();
+            anyhow::Ok(received.map_err(|_| anyhow!("the receiver has failed"))??)
+        })?;
+        ensure!(received == sent, "{} bytes came back", received.len());
+        Ok(())
+    }
+
+    fn end(self, signal: Signal) -> Result<(ExitStatus, String)> {
+        kill_process(Pid::from_child(&self.command), signal)?;
+        self.ended()
+    }
+
+    /// Its status, and what it complained of.
+    fn ended(self) -> Result<(ExitStatus, String)> {
+        let output = self.command.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((output.status, said))
+    }
 }
 
 fn links(nodes: &VmNodes, faults: &serde_json::Value) -> Result<()> {
