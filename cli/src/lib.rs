@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | [`lab`] | `bench`, `sim`, `fuzz` | `qnic-lab` |
 //! | [`watch`] | `top`, `trace` | `qnic-watch` |
-//! | [`join`] | `forward`, `ssh` | `qnic-join` |
+//! | [`join`] | `forward`, `ssh`, `tap` | `qnic-join` |
 //! | [`suite`] | `test` | `qnic-tests` |
 #![forbid(unsafe_code)]
 
@@ -107,6 +107,8 @@ commands! {
     Forward(join::forward::Options) => |_| join::start();
     /// Start a secure shell on a node that has a server for it
     Ssh(join::ssh::Options) => |_| join::start();
+    /// Make a network interface of this machine on the Ethernet of a node
+    Tap(join::tap::Options) => |_| join::start();
     /// Copy files into and out of nodes
     Cp(cp::Options) => cp::run;
     /// Show what a node's console, its QEMU and the device process have logged

@@ -27,7 +27,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const FIRST_PORT: u16 = 49_152;
 
 /// Bytes of the header of a frame.
-const ETHERNET_HEADER: usize = 14;
+pub(crate) const ETHERNET_HEADER: usize = 14;
 
 /// The connections to one node.
 pub(crate) struct Stack {

@@ -3,6 +3,7 @@
 
 pub mod forward;
 pub mod ssh;
+pub mod tap;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,8 @@ pub trait Join {
     fn forward(options: &forward::Options) -> Result<ExitCode>;
     /// Starts a secure shell.
     fn ssh(options: &ssh::Options) -> Result<ExitCode>;
+    /// Makes an interface.
+    fn tap(options: &tap::Options) -> Result<ExitCode>;
 }
 
 /// Has `J` do what the command line says. Returns the exit status.
@@ -27,6 +30,7 @@ pub fn main<J: Join>() -> ExitCode {
     carry_out(|command| match command {
         Command::Forward(options) => J::forward(options),
         Command::Ssh(options) => J::ssh(options),
+        Command::Tap(options) => J::tap(options),
         _ => bail!("this is a command of the program qnic"),
     })
 }

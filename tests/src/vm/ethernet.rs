@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::nodes::{on_spec, BOTH_KERNELS};
 use super::shell::{no_kernel_complains, number};
-use crate::harness::{cases, Case};
+use crate::harness::{cases, Case, Skip};
 use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{Nodes, LIMIT};
@@ -30,6 +30,14 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
             ..NodeSpec::new("n2")
         });
         on_spec(&spec, talk)
+    },
+    this_machine_has_an_interface_on_the_ethernet => {
+        ensure_namespaces()?;
+        let mut spec = VmNodes::spec("tap", &["stable"])?;
+        spec.ethernet = OnOff::on();
+        spec.nodes[0].nic = false;
+        spec.nodes[0].memory = ByteSize::mib(128);
+        on_spec(&spec, |nodes| interface((nodes, 0, "n0")))
     },
 };
 
@@ -184,9 +192,62 @@ fn forwarded_until_the_device_process_ends(guest: Guest<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Fails with [`Skip`] where a user may make no network namespaces.
+fn ensure_namespaces() -> Result<()> {
+    let made = Command::new("unshare").args(["-rn", "true"]).output();
+    let made = made.is_ok_and(|output| output.status.success());
+    ensure!(made, Skip("no network namespaces for users here"));
+    Ok(())
+}
+
+/// A shell in a namespace has an interface there; it connects to a guest, and the guest pings it.
+fn interface((nodes, node, name): Guest<'_>) -> Result<()> {
+    serve_echo(nodes, node)?;
+    let tool = std::env::current_exe()?;
+    let cluster = nodes.cluster().name();
+    // The tool says that it is there; the shell then waits until it is told to end.
+    let script = "\"$0\" tap --cluster \"$1\" \"$2\" --name lab0 & tap=$!; read -r go; \
+                  exec 3<>/dev/tcp/10.71.0.1/8080; echo hello >&3; read -r back <&3; echo \"$back\"; \
+                  exec 3>&-; read -r end; kill -INT $tap; wait $tap; echo \"ended with $?\"; \
+                  [ -e /sys/class/net/lab0 ] && echo left; true";
+    let mut shell_here = Command::new("unshare")
+        .args(["-rn", "bash", "-c", script])
+        .arg(tool)
+        .args([cluster, name])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("start a shell in a network namespace")?;
+    let mut says = BufReader::new(shell_here.stdout.take().context("no output")?).lines();
+    let mut said = || {
+        says.next()
+            .context("it has ended")?
+            .context("read what it says")
+    };
+    let mut input = shell_here.stdin.take().context("no input")?;
+    let there = said()?;
+    ensure!(there.starts_with("lab0 has 10.71.255.254/16"), "{there}");
+    writeln!(input, "go")?;
+    ensure!(said()? == "hello", "not what was sent");
+    shell(nodes, node, "ping -c 3 -W 5 10.71.255.254").context("the guest pings this machine")?;
+    writeln!(input, "end")?;
+    let ended = said()?;
+    ensure!(ended == "ended with 0", "{ended}");
+    ensure!(says.next().is_none(), "the interface is left");
+    ensure!(shell_here.wait()?.success(), "the shell has failed");
+    Ok(())
+}
+
 fn device_process(nodes: &VmNodes) -> Result<Pid> {
     let device = nodes.cluster().device().context("no device process")?;
     Pid::from_raw(device.pid).context("a device process without a number")
+}
+
+/// A server of a guest returns what it gets, at port 8080.
+fn serve_echo(nodes: &VmNodes, node: usize) -> Result<()> {
+    let serve = "netstat -ltn | grep -q ':8080 ' || busybox nc -ll -p 8080 -e cat & \
+                 until netstat -ltn | grep -q ':8080 '; do :; done";
+    shell(nodes, node, serve).map(drop)
 }
 
 /// `qnic forward` to a server of a guest that returns what it gets.
@@ -197,9 +258,7 @@ struct Forward {
 
 impl Forward {
     fn start((nodes, node, name): Guest<'_>) -> Result<Self> {
-        let serve = "netstat -ltn | grep -q ':8080 ' || busybox nc -ll -p 8080 -e cat & \
-                     until netstat -ltn | grep -q ':8080 '; do :; done";
-        shell(nodes, node, serve)?;
+        serve_echo(nodes, node)?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["forward", "--cluster", nodes.cluster().name()]);
         command.arg(format!("{name}:8080"));

@@ -41,7 +41,10 @@ fn look_into(nodes: &VmNodes, host: &Path) -> Result<()> {
         dumped(nodes, node).with_context(|| format!("a dump of node {node}"))?;
         // The kernel's virtiofs cannot sleep. The NIC may have been put to sleep before it.
         let slept = shell(nodes, node, "echo freeze > /sys/power/state");
-        ensure!(slept.is_err(), "a guest with a directory of the host sleeps");
+        ensure!(
+            slept.is_err(),
+            "a guest with a directory of the host sleeps"
+        );
     }
     scenario::all_pairs_exchange(nodes, 5)?;
     no_kernel_complains(nodes)
