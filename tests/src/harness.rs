@@ -37,6 +37,14 @@ pub(crate) const fn declared(processors: &[usize]) -> usize {
     }
 }
 
+/// The variable by which programs of tests know of `--all`: they do all, where they do a part otherwise.
+pub(crate) const LONG: &str = "QNIC_LONG";
+
+/// Returns true if this run has `--all`.
+pub(crate) fn is_long() -> bool {
+    std::env::var_os(LONG).is_some()
+}
+
 /// The context of an error by which a case says that it cannot run here.
 #[derive(Debug)]
 pub(crate) struct Skip(pub &'static str);

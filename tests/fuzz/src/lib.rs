@@ -49,7 +49,7 @@ pub struct Target {
     pub run: fn(&[u8]),
     /// Longest input that is worth its time, in bytes.
     pub longest: usize,
-    /// Mutated inputs that the test suite runs.
+    /// Mutated inputs that `cargo qnic test --all` runs; without `--all` it is half of them.
     pub mutations: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Mutations of inputs from a fixed seed: the same on every machine, and in every run.
+//! Mutations of inputs from a seed: the same on every machine.
 
 use fastrand::Rng;
 

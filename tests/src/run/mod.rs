@@ -50,6 +50,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if let Some(only) = options.only.as_deref().filter(|_| chosen.is_empty()) {
         bail!("no case is named {only:?}, or like it: cargo qnic test --list shows their names");
     }
+    if options.all {
+        // Before any thread: all programs of tests inherit it.
+        std::env::set_var(harness::LONG, "1");
+    }
     let interrupt = Interrupt::watch()?;
     let report = options.junit.as_ref().map(|path| {
         let made = JunitFile::create(path);

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::nodes::on_spec;
 use super::shell::{kernel_complaints, no_kernel_complains};
-use crate::harness::{cases, Case};
+use crate::harness::{cases, is_long, Case};
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{until, Nodes, Running};
@@ -28,8 +28,9 @@ const SMALL: ByteSize = ByteSize::mib(128);
 /// Memory of the servers, and what each gives: the volumes of the tests, each of which reserves all it needs.
 const SERVER: ByteSize = ByteSize::mib(1024);
 const SERVE: &str = "qnic-rmem serve --size 640MiB --key 5ec2e7";
-/// What a process writes that has no more than [`SMALL`].
-const WRITTEN: ByteSize = ByteSize::mib(600);
+/// What a process writes that has no more than [`SMALL`]; and in a run with `--all`.
+const WRITTEN: ByteSize = ByteSize::mib(280);
+const WRITTEN_LONG: ByteSize = ByteSize::mib(600);
 /// Its threads: while one waits for a page, others go on.
 const THREADS: usize = 4;
 
@@ -181,7 +182,8 @@ fn files(nodes: &VmNodes) -> Result<()> {
 /// are killed in turn.
 fn swap(nodes: &VmNodes, steps: &mut Steps) -> Result<()> {
     shell(nodes, 0, "mkswap /dev/qnicmem0 && swapon /dev/qnicmem0")?;
-    let arguments = format!("disk-verify --size {WRITTEN} --threads {THREADS}");
+    let written = if is_long() { WRITTEN_LONG } else { WRITTEN };
+    let arguments = format!("disk-verify --size {written} --threads {THREADS}");
     let mut program = nodes.start(0, &arguments)?;
     program.expect("written", LIMIT)?;
     for (server, killed) in [(2, 2), (1, 3)] {
