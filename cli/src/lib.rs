@@ -15,6 +15,7 @@
 mod capture;
 mod cp;
 mod demo;
+mod dkms;
 mod doctor;
 mod down;
 mod dump;
@@ -97,6 +98,8 @@ commands! {
     Matrix(matrix::Options) => matrix::run;
     /// Make a small project to start from
     New(new::Options) => new::run;
+    /// Write the kernel module as a source package for DKMS
+    Dkms(dkms::Options) => dkms::run;
     /// List the running clusters
     Ps(ps::Options) => ps::run;
     /// Run a command on one node or on all

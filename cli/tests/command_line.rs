@@ -133,6 +133,16 @@ fn without_clusters_each_command_says_so_in_its_way() {
 }
 
 #[test]
+fn a_dkms_package_takes_the_place_of_nothing() {
+    let place = Place::new();
+    let file = place.file("mine");
+    for there in [&*file, place.0.path().to_str().unwrap()] {
+        place.fails(&["dkms", there], 1, "is there already");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+}
+
+#[test]
 fn wrong_command_lines_are_refused() {
     let place = Place::new();
     for args in [
@@ -142,6 +152,7 @@ fn wrong_command_lines_are_refused() {
         &["down", "x", "--all"],
         &["net", "set", "all", "--rate", "fast"],
         &["pause"],
+        &["dkms"],
         &["grow", "a"],
         &["gdb", "a", "--print", "--off"],
         &["dump", "a", "b"],

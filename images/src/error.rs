@@ -111,6 +111,9 @@ pub enum Error {
          kernel.apparmor_restrict_unprivileged_userns=0); a container must be privileged"
     )]
     NamespaceRefused(String),
+    /// Something is where a directory was to be made.
+    #[error("{} is there already: name a directory that is not, or an empty one", .0.display())]
+    Exists(PathBuf),
     /// This source of the kernel module is missing.
     #[error("{} is missing: name the root of a clone of qnic", .0.display())]
     MissingSource(PathBuf),

@@ -22,6 +22,7 @@ mod cache;
 mod command;
 mod context;
 mod distribution;
+mod dkms;
 mod doctor;
 mod error;
 mod guest;

@@ -108,7 +108,7 @@ pub(crate) fn example(module: &Path) -> PathBuf {
 }
 
 /// The crates that the module and the standard library are made from.
-fn vendor(
+pub(crate) fn vendor(
     cx: Context<'_>,
     build_root: &Root,
     sources: &Sources<'_>,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::dkms;
 use crate::error::{Error, Result};
 use crate::guest::{self, GuestFile, GuestImage, Programs};
 use crate::kernel;
@@ -89,6 +90,15 @@ impl Provisioner {
     /// [`Provisioner::module`] has returned: `qnic_ping.ko`.
     pub fn example(&self, module: &Path) -> PathBuf {
         module::example(module)
+    }
+
+    /// Writes the sources of `qnic.ko` in `repo` to the directory `dir`, as a package for DKMS with all that
+    /// building it takes besides compilers and headers. Makes `dir`, or takes an empty one.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::MissingSource`].
+    pub fn dkms_package(&self, repo: &Path, dir: &Path) -> Result<()> {
+        self.with_kernels(|cx| dkms::write(cx, repo, dir))
     }
 
     /// A guest image for the kernel of `series`, with `module` (loaded at boot)

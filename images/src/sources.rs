@@ -27,7 +27,7 @@ pub(crate) const KBUILD: &str = "guest-driver/linux";
 /// The manifest of the module's Rust part, a workspace of its own.
 pub(crate) const GLUE: &str = "guest-driver/linux/kernel";
 /// In the copy: which toolchain its results are from.
-const TOOLCHAIN: &str = ".toolchain";
+pub(crate) const TOOLCHAIN: &str = ".toolchain";
 
 /// The sources in a clone of the repository.
 pub(crate) struct Sources<'a> {
