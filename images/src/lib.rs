@@ -21,6 +21,7 @@ mod build_root;
 mod cache;
 mod command;
 mod context;
+mod disk_image;
 mod distribution;
 mod dkms;
 mod doctor;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::disk_image;
 use crate::dkms;
 use crate::error::{Error, Result};
 use crate::guest::{self, GuestFile, GuestImage, Programs};
@@ -99,6 +100,21 @@ impl Provisioner {
     /// [`Error::Exists`], [`Error::MissingSource`].
     pub fn dkms_package(&self, repo: &Path, dir: &Path) -> Result<()> {
         self.with_kernels(|cx| dkms::write(cx, repo, dir))
+    }
+
+    /// A disk image of the distribution's packages: the kernel of [`KernelSeries::Stable`], GRUB, systemd,
+    /// cloud-init, an SSH server. It is raw, and has MBR and console for a machine with a BIOS and a serial port.
+    pub fn disk_image(&self) -> Result<PathBuf> {
+        self.with_kernels(disk_image::provision)
+    }
+
+    /// `qnic.ko` as DKMS builds it for [`Provisioner::disk_image`] from `package`, which
+    /// [`Provisioner::dkms_package`] has written; compressed, perhaps.
+    ///
+    /// # Errors
+    /// As [`Provisioner::module`].
+    pub fn dkms_module(&self, package: &Path) -> Result<PathBuf> {
+        self.with_kernels(|cx| disk_image::module(cx, package))
     }
 
     /// A guest image for the kernel of `series`, with `module` (loaded at boot)

@@ -83,36 +83,17 @@ impl Root {
         set: &PackageSet<'_>,
         finish: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Self> {
-        if let Some(root) = Self::remembered(cx.cache, set) {
-            return Ok(root);
-        }
-        let apt = Apt::open(cx)?;
-        // Another process may have made it while it held apt.
-        if let Some(root) = Self::remembered(cx.cache, set) {
-            return Ok(root);
-        }
-        let choosing = format!("choosing the packages of {}", set.label);
-        cx.progress.step(&choosing);
-        let mut packages = apt.resolve(set.suite, set.names)?;
-        packages.retain(|package| (set.keep)(package.name()));
-        let name = format!("{}-{}", set.kind, content_key(set.kind, &packages));
-        let dir = cx.cache.artefact(&name, cx.progress, |dir| {
-            let files = apt.download(&packages, set.label)?;
+        let dir = artefact_of(cx, set, |dir, files, packages| {
             cx.progress.step(&format!("unpacking {}", set.label));
-            unpack(cx, &files, &packages, set.skip, dir)?;
-            for file in files {
-                remove_file(&file)?;
-            }
+            unpack(cx, files, packages, set.skip, dir)?;
             finish(dir)
         })?;
-        cx.cache.set_pin(&request(set), &name)?;
         Ok(Self { dir })
     }
 
     /// The root with the packages of `set` if it is in the cache.
     pub(crate) fn remembered(cache: &Cache, set: &PackageSet<'_>) -> Option<Self> {
-        let name = cache.pin(&request(set))?;
-        cache.find(&name).map(|dir| Self { dir })
+        remembered(cache, set).map(|dir| Self { dir })
     }
 
     /// Name of the artefact, which stands for its content.
@@ -144,6 +125,42 @@ impl Root {
         command.args(self.loader_args(program, argv0));
         command
     }
+}
+
+/// What `make` makes in an empty directory of the files of the packages of `set`, from the cache or the mirror.
+/// The files are removed when it is made.
+pub(crate) fn artefact_of(
+    cx: Context<'_>,
+    set: &PackageSet<'_>,
+    make: impl FnOnce(&Path, &[PathBuf], &[Package]) -> Result<()>,
+) -> Result<PathBuf> {
+    if let Some(dir) = remembered(cx.cache, set) {
+        return Ok(dir);
+    }
+    let apt = Apt::open(cx)?;
+    // Another process may have made it while it held apt.
+    if let Some(dir) = remembered(cx.cache, set) {
+        return Ok(dir);
+    }
+    let choosing = format!("choosing the packages of {}", set.label);
+    cx.progress.step(&choosing);
+    let mut packages = apt.resolve(set.suite, set.names)?;
+    packages.retain(|package| (set.keep)(package.name()));
+    let name = format!("{}-{}", set.kind, content_key(set.kind, &packages));
+    let dir = cx.cache.artefact(&name, cx.progress, |dir| {
+        let files = apt.download(&packages, set.label)?;
+        make(dir, &files, &packages)?;
+        for file in files {
+            remove_file(&file)?;
+        }
+        Ok(())
+    })?;
+    cx.cache.set_pin(&request(set), &name)?;
+    Ok(dir)
+}
+
+fn remembered(cache: &Cache, set: &PackageSet<'_>) -> Option<PathBuf> {
+    cache.find(&cache.pin(&request(set))?)
 }
 
 /// The name of the request in the list of remembered answers.
@@ -205,7 +222,8 @@ fn unpack(
     })
 }
 
-fn unpack_one(what: &str, file: &Path, skip: &[&str], root: &Path) -> Result<()> {
+/// Unpacks `file`, a package, into `root`, all but `skip` and documentation.
+pub(crate) fn unpack_one(what: &str, file: &Path, skip: &[&str], root: &Path) -> Result<()> {
     let mut shell = command("sh");
     shell.args(["-c", UNPACK, "sh"]).arg(file).arg(root);
     let skip = DOCUMENTATION.iter().chain(skip);

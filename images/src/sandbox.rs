@@ -4,8 +4,11 @@
 //! Mounts vanish with the script, so nothing has to be undone, and roots can be
 //! shared by several builds at once.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
+
+use fs_err as fs;
 
 use crate::command::{command, run_with};
 use crate::error::{Error, Result};
@@ -28,6 +31,27 @@ done
 shift
 exec chroot "$root" /usr/bin/env -i PATH=/usr/bin:/usr/sbin LC_ALL=C HOME=/tmp "$@"
 "#;
+
+/// Runs in front of [`ENTER`]: makes the root of layers. Its arguments are these layers and the directory that
+/// what is written goes to.
+const LAYER: &str = r#"
+set -e
+PATH=$PATH:/usr/sbin:/sbin
+layers=$1
+scratch=$2
+shift 2
+mount -t overlay overlay -o "lowerdir=$layers,upperdir=$scratch/upper,workdir=$scratch/work" "$scratch/root"
+mkdir -p "$scratch/root/dev" "$scratch/root/proc" "$scratch/root/tmp"
+exec sh -c "$ENTER" sh "$scratch/root" "$@"
+"#;
+
+/// Directories that are seen as one, which is written to.
+pub(crate) struct Layers<'a> {
+    /// They stay as they are; of several files with one path the first is seen.
+    pub(crate) lower: &'a [&'a Path],
+    /// A directory to make, for what is written and for the root that is seen. No path here has commas.
+    pub(crate) scratch: &'a Path,
+}
 
 /// Kinds of namespaces to try, with the options of unshare that make them.
 const KINDS: [(&str, &[&str]); 2] = [
@@ -52,12 +76,41 @@ pub(crate) fn run_in_root(
     let arrange = |enter: &mut Command| {
         enter.args(["--propagation", "private", "sh", "-c", ENTER, "sh"]);
         enter.arg(root);
-        for (host, inside) in mounts {
-            enter.arg(host).arg(inside);
-        }
-        enter.args(["--", "/bin/sh", "-c", script]);
+        add_rest(enter, mounts, script);
     };
     unshare(what, arrange, |line| progress.step(line.trim())).map(drop)
+}
+
+/// Runs `script` as [`run_in_root`] does, in a root of several layers.
+///
+/// # Errors
+/// As [`run_in_root`].
+pub(crate) fn run_in_layers(
+    what: &str,
+    layers: &Layers<'_>,
+    mounts: &[(&Path, &str)],
+    script: &str,
+    progress: &dyn Progress,
+) -> Result<()> {
+    for name in ["upper", "work", "root"] {
+        fs::create_dir_all(layers.scratch.join(name))?;
+    }
+    let lower: Vec<_> = layers.lower.iter().map(|dir| dir.as_os_str()).collect();
+    let lower = lower.join(OsStr::new(":"));
+    let arrange = |enter: &mut Command| {
+        enter.args(["--propagation", "private", "sh", "-c", LAYER, "sh"]);
+        enter.arg(&lower).arg(layers.scratch).env("ENTER", ENTER);
+        add_rest(enter, mounts, script);
+    };
+    unshare(what, arrange, |line| progress.step(line.trim())).map(drop)
+}
+
+/// Adds what the script in front of it takes behind the root.
+fn add_rest(enter: &mut Command, mounts: &[(&Path, &str)], script: &str) {
+    for (host, inside) in mounts {
+        enter.arg(host).arg(inside);
+    }
+    enter.args(["--", "/bin/sh", "-c", script]);
 }
 
 /// Which kind of mount namespace this host allows for builds.
