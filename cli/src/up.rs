@@ -30,6 +30,7 @@ A cluster file:
   memory = \"256MiB\"
   cpus = 1
   kernel = \"stable\"         # or \"backports\"
+  image = \"debian.qcow2\"    # instead of that: a disk image with cloud-init (docs/disk-images.md)
   nic = true                # false: a plain guest
   outside = false           # true: it reaches the networks of this machine, and 10.0.2.2 is this machine
   ethernet = true           # or false, or { mac = \"52:54:00:71:00:07\", ip = \"10.71.0.7\" }
@@ -64,7 +65,7 @@ pub(crate) struct Options {
     /// Use this accelerator, whatever the file says
     #[arg(long)]
     accel: Option<Accel>,
-    /// Seconds each guest may take to get ready
+    /// Seconds each guest may take to get ready; a disk image four times as many
     #[arg(long, default_value_t = 180)]
     timeout: u64,
     /// Describe the running cluster as JSON, as "ps --json" does

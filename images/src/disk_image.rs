@@ -63,7 +63,7 @@ fn artefact(cx: Context<'_>) -> Result<PathBuf> {
     let release = kernel::release(cx, KernelSeries::Stable)?;
     let packages = packages(cx, &release)?;
     let mut key = Key::new("disk", RECIPE);
-    key.add(packages.as_os_str().as_encoded_bytes());
+    key.add(name_of(&packages));
     key.add(MAKE).add(SIZE_MIB.to_le_bytes());
     let name = format!("disk-{}", key.finish());
     cx.cache.artefact(&name, cx.progress, |dir| {
@@ -80,6 +80,12 @@ fn artefact(cx: Context<'_>) -> Result<PathBuf> {
         run_in_root("make a disk image", &root, &mounts, &script, cx.progress)?;
         Ok(fs::remove_file(dir.join("make"))?)
     })
+}
+
+/// The name of an artefact, which stands for its content.
+fn name_of(artefact: &Path) -> &[u8] {
+    let name = artefact.file_name().unwrap_or_default();
+    name.as_encoded_bytes()
 }
 
 /// The directory with the packages' files.
@@ -120,11 +126,11 @@ fn unpack(packages: &Path, root: &Path) -> Result<()> {
 /// the image with the compilers and headers of the distribution.
 pub(crate) fn module(cx: Context<'_>, package: &Path) -> Result<PathBuf> {
     let release = kernel::release(cx, KernelSeries::Stable)?;
-    let image = artefact(cx)?.join(ROOT);
+    let image = artefact(cx)?;
     let compilers = build_root::provision(cx)?;
     let tools = dkms(cx)?;
     let mut key = Key::new("dkms", RECIPE);
-    key.add(image.as_os_str().as_encoded_bytes());
+    key.add(name_of(&image));
     key.add(compilers.key()).add(tools.key()).add(DKMS);
     key.add_files(package, &files_below(package, |_| false)?)?;
     let name = format!("dkms-{}", key.finish());
@@ -134,7 +140,7 @@ pub(crate) fn module(cx: Context<'_>, package: &Path) -> Result<PathBuf> {
             .step(&format!("building the module by DKMS for {release}"));
         let scratch = dir.join("scratch");
         let layers = Layers {
-            lower: &[&image, &tools.dir, &compilers.dir],
+            lower: &[&image.join(ROOT), &tools.dir, &compilers.dir],
             scratch: &scratch,
         };
         let out = dir.join("module");

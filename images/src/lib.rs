@@ -6,7 +6,8 @@
 //!                                      │
 //!                                      ├────────────────▶ kernel ──▶ vmlinuz, modules
 //!                                      ├────────────────▶ build root ──▶ qnic.ko
-//!                                      └────────────────▶ guest files ──▶ initramfs
+//!                                      ├────────────────▶ guest files ──▶ initramfs
+//!                                      └────────────────▶ disk image, for the suite
 //! ```
 //!
 //! Nothing has to be installed by hand or run as root. Every artefact

@@ -14,7 +14,9 @@ use crate::kernel_series::KernelSeries;
 use crate::module;
 use crate::program::{Program, Tool};
 use crate::progress::Progress;
-use crate::tools::{FI_PINGPONG, IPERF3, QEMU, TSHARK, UCX_PERFTEST, VIRTIOFSD};
+use crate::tools::{
+    FI_PINGPONG, IPERF3, QEMU, SSH_KEYGEN, TSHARK, UCX_PERFTEST, VIRTIOFSD, XORRISO,
+};
 
 /// Makes artefacts, or finds them in the cache.
 ///
@@ -44,6 +46,16 @@ impl Provisioner {
     /// A virtiofsd, which serves a directory to a guest: the host's own, else the distribution's.
     pub fn virtiofsd(&self) -> Result<Program> {
         self.tool(&VIRTIOFSD)
+    }
+
+    /// An xorriso, which makes ISO 9660 images: the host's own, else the distribution's.
+    pub fn xorriso(&self) -> Result<Program> {
+        self.tool(&XORRISO)
+    }
+
+    /// An ssh-keygen: the host's own, else the distribution's.
+    pub fn ssh_keygen(&self) -> Result<Program> {
+        self.tool(&SSH_KEYGEN)
     }
 
     /// A tshark that runs scripts in Lua: the host's own, else the distribution's.

@@ -67,6 +67,41 @@ pub(crate) const VIRTIOFSD: Tool = Tool {
     },
 };
 
+/// Makes the volumes that disk images are told by how to join.
+pub(crate) const XORRISO: Tool = Tool {
+    name: "xorriso",
+    packages: alone("xorriso"),
+    finish: |_| Ok(()),
+    adapt: |_, _| {},
+    check: |xorriso| {
+        let mut ask = xorriso.command();
+        run("ask xorriso for its version", ask.arg("-version")).map(drop)
+    },
+};
+
+/// Makes the keys that disk images let in.
+pub(crate) const SSH_KEYGEN: Tool = Tool {
+    name: "ssh-keygen",
+    packages: PackageSet {
+        kind: "ssh-keygen",
+        label: "ssh-keygen",
+        ..alone("openssh-client")
+    },
+    finish: |_| Ok(()),
+    adapt: |_, _| {},
+    check: |ssh_keygen| {
+        let mut ask = ssh_keygen.command();
+        // It has no option that only tells of it; these are all keys of a file without any.
+        ask.args(["-l", "-f", "/dev/null"]);
+        let said = ask.output()?.stderr;
+        let what = "an ssh-keygen that tells keys";
+        match String::from_utf8_lossy(&said).contains("not a public key") {
+            true => Ok(()),
+            false => Err(Error::unexpected(what, &ssh_keygen.program)),
+        }
+    },
+};
+
 /// Moves the data that bandwidth is compared with.
 pub(crate) const IPERF3: Tool = Tool {
     name: "iperf3",

@@ -24,21 +24,25 @@ use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::{ProcessId, MARKER};
 use crate::provision::{
-    check_cancel, check_files, check_image, check_memory, provision, provision_here,
+    check_cancel, check_files, check_image, check_memory, provision, provision_here, NodeImage,
+    Parts, SeedTools,
 };
-use crate::qemu::{arguments, Machine};
+use crate::qemu::{arguments, seed_file, Boots, DiskFormat, Machine};
 use crate::ready::failed;
 use crate::share;
 use crate::spawn::spawn;
 use crate::state::Runtime;
 use crate::wait::Deadline;
 use crate::{
-    device, emulated_clock, remote_memory, swap, teardown, BootOptions, Cancel, ClusterSpec, Error,
-    NodeSpec, Result,
+    device, emulated_clock, remote_memory, seed, ssh_key, swap, teardown, BootOptions, Cancel,
+    ClusterSpec, Error, NodeSpec, Result,
 };
 
 /// Added to QEMU's niceness, so that the device, which many guests wait for, comes first.
 const QEMU_NICE: i32 = 10;
+
+/// How much longer than the guest image a disk image may take to get ready.
+const TIMES_OF_DISK_IMAGES: u32 = 4;
 
 /// Time for the device process to listen.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);
@@ -64,7 +68,9 @@ pub(crate) fn boot(
     }
     let parts = provision(spec, options)?;
     for (node, image) in spec.nodes.iter().zip(&parts.images) {
-        check_image(node, image)?;
+        if let NodeImage::Guest(image) = image {
+            check_image(node, image)?;
+        }
     }
     let mut owned = make_dir(spec, options, parts.accel.accel, None)?;
     let dir = owned.dir.clone();
@@ -74,15 +80,19 @@ pub(crate) fn boot(
     let nodes = nodes_of(spec, &dir, None, options.cancel.as_ref());
     let emulated = parts.accel.accel == Accel::Tcg;
     let tsc_khz = emulated.then(emulated_clock::tsc_khz).flatten();
+    let disks = options.runtime.disks(&spec.name);
+    seeds(&parts, spec, &dir, &disks)?;
     for (node, image) in nodes.iter().zip(&parts.images) {
-        let disks = options.runtime.disks(&spec.name);
         let port = spec.ethernet_port(node.name());
         let machine = Machine {
             cluster: &spec.name,
             node: &node.spec,
             dir: &dir,
             disks: &disks,
-            image,
+            boots: match image {
+                NodeImage::Guest(image) => Boots::Guest(image),
+                NodeImage::Disk(image, _) => Boots::Disk(image, DiskFormat::of(image)?),
+            },
             accel: parts.accel.accel,
             tsc_khz,
             ethernet: port.map(|port| (port, spec.ethernet().mtu)),
@@ -95,7 +105,11 @@ pub(crate) fn boot(
         }
         let child = start_qemu(&parts.qemu, &machine, dies_with_us)?;
         owned.children.push(child);
-        options.progress.node(node.name(), "booting");
+        let state = match image {
+            NodeImage::Guest(_) => "booting",
+            NodeImage::Disk(..) => "booting its disk image, until cloud-init has ended",
+        };
+        options.progress.node(node.name(), state);
     }
     let keeper = start_log_keeper(&parts.log_keeper, spec, &nodes, &owned, dies_with_us)?;
     owned.children.push(keeper);
@@ -103,6 +117,26 @@ pub(crate) fn boot(
     swap::turn_on(spec, &nodes, options)?;
     remote_memory::set_up(spec, &nodes, options)?;
     booted(nodes, owned, options.mode)
+}
+
+/// Makes the key of the cluster and the volumes that its disk images are told by how to join.
+fn seeds(parts: &Parts, spec: &ClusterSpec, dir: &ClusterDir, disks: &Path) -> Result<()> {
+    let Some(SeedTools {
+        xorriso,
+        ssh_keygen,
+    }) = &parts.seed_tools
+    else {
+        return Ok(());
+    };
+    let key = ssh_key::make(ssh_keygen, &dir.ssh_key())?;
+    for (node, image) in spec.nodes.iter().zip(&parts.images) {
+        if let NodeImage::Disk(_, files) = image {
+            let volume = disks.join(seed_file(&node.name));
+            let scratch = volume.with_extension("d");
+            seed::make(xorriso, (spec, node), files, &key, (&scratch, &volume))?;
+        }
+    }
+    Ok(())
 }
 
 /// Boots a cluster without guests: device processes, and nothing for nodes until they run
@@ -231,6 +265,8 @@ fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Resu
     command.args(&qemu.args).args(arguments(machine));
     command.envs(qemu.env.iter().cloned());
     command.env(MARKER, machine.dir.path());
+    // The overlay of a disk image is a temporary file.
+    command.env("TMPDIR", machine.disks);
     command.stdin(Stdio::null()).stdout(log).stderr(errors);
     let child = spawn(command, dies_with_us, QEMU_NICE);
     let child = child.map_err(Error::io("start", &qemu.program))?;
@@ -281,12 +317,15 @@ fn await_all(
     let stop = Cancel::new().map_err(Error::io("open", Path::new("a socket pair")))?;
     let both = || options.cancel.iter().chain([&stop]);
     let started = Instant::now();
-    let deadline = Deadline::new(Some(options.ready_limit), both());
     std::thread::scope(|scope| {
         for node in nodes {
-            let (report, deadline) = (report.clone(), deadline.clone());
+            let limit = match node.spec.image {
+                Some(_) => options.ready_limit * TIMES_OF_DISK_IMAGES,
+                None => options.ready_limit,
+            };
+            let (report, deadline) = (report.clone(), Deadline::new(Some(limit), both()));
             scope.spawn(move || {
-                let ready = node.wait_ready_with(0, options.ready_limit, &deadline);
+                let ready = node.wait_ready_with(0, limit, &deadline);
                 let ready = ready.map(|release| (release, started.elapsed()));
                 // The receiver lives until every sender has gone.
                 let _ = report.send((Some(node.name()), ready));

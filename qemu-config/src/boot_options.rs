@@ -21,7 +21,8 @@ pub struct BootOptions {
     pub cancel: Option<Cancel>,
     /// What is told of progress.
     pub progress: Arc<dyn Progress>,
-    /// Time for each guest to get ready once its QEMU has started.
+    /// Time for each guest to get ready once its QEMU has started; those of disk images have four times as
+    /// much.
     pub ready_limit: Duration,
     /// Command in front of each device process, which must become that process, such as
     /// `ip netns exec x`; empty: none.

@@ -401,6 +401,11 @@ impl Cluster {
         ProcessId::load(&self.dir.device(self.spec.process_of(node)).pid())
     }
 
+    /// The private key that guests of disk images let in by SSH; `None` without such guests.
+    pub fn ssh_key(&self) -> Option<PathBuf> {
+        Some(self.dir.ssh_key()).filter(|path| path.exists())
+    }
+
     /// Where the device process of a node logs; `None` without NICs.
     pub fn device_log_path(&self, node: &str) -> Option<PathBuf> {
         let process = self.spec.process_of(node);

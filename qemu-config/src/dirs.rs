@@ -65,6 +65,8 @@ impl ClusterDir {
         nodes = "nodes";
         booted = "booted";
         log_keeper_log = "log-keeper.log";
+        /// The private key by which guests of disk images let their users in; `.pub`: the public one.
+        ssh_key = "ssh-key";
         machines = "machines.json";
         machines_lock = "machines.lock";
     }

@@ -232,9 +232,25 @@ impl Node {
             .qemu()
             .and_then(ProcessId::open)
             .ok_or_else(|| self.ended())?;
-        let release = wait_ready(&self.dir, &qemu, boots, limit, deadline)?;
+        let ready = wait_ready(&self.dir, &qemu, boots, limit, deadline);
+        let release = ready.map_err(|error| self.in_its_words(error))?;
         wait_answering(&self.dir, deadline)?;
         Ok(release)
+    }
+
+    /// What a disk image is waited for is more than its init.
+    fn in_its_words(&self, error: Error) -> Error {
+        match error {
+            Error::Timeout { after, log, .. } if self.spec.image.is_some() => Error::Timeout {
+                what: format!(
+                    "node {}: the end of cloud-init in its disk image",
+                    self.name()
+                ),
+                after,
+                log,
+            },
+            other => other,
+        }
     }
 
     fn deadline(&self, limit: Duration) -> Deadline {

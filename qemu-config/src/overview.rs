@@ -156,7 +156,10 @@ impl NodeOverview {
         Self {
             name: spec.name.clone(),
             state: node.state(),
-            kernel: spec.kernel.as_str(),
+            kernel: match spec.image {
+                Some(_) => "image",
+                None => spec.kernel.as_str(),
+            },
             cpus: spec.cpus,
             memory_bytes: spec.memory.0,
             ethernet: cluster.spec().ethernet_port(&spec.name),

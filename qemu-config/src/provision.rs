@@ -34,9 +34,26 @@ pub(crate) struct Parts {
     pub(crate) qemu: Program,
     /// Serves directories, if a node has one.
     pub(crate) virtiofsd: Option<Program>,
-    pub(crate) images: Vec<GuestImage>,
+    /// What each node boots, in the order of the nodes.
+    pub(crate) images: Vec<NodeImage>,
+    /// What disk images are told by how to join, if there are any.
+    pub(crate) seed_tools: Option<SeedTools>,
     pub(crate) device: Option<PathBuf>,
     pub(crate) log_keeper: PathBuf,
+}
+
+/// What a node boots.
+pub(crate) enum NodeImage {
+    /// The guest image.
+    Guest(GuestImage),
+    /// A disk image, which gets these files.
+    Disk(PathBuf, Vec<GuestFile>),
+}
+
+/// Programs that make what disk images are told.
+pub(crate) struct SeedTools {
+    pub(crate) xorriso: Program,
+    pub(crate) ssh_keygen: Program,
 }
 
 /// Gets everything that `spec` needs; may download and build.
@@ -67,20 +84,28 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     let shares = spec.nodes.iter().any(|node| node.share.is_some());
     let virtiofsd = shares.then(|| cancellable(&cancels, || Ok(provisioner.virtiofsd()?)));
     let virtiofsd = virtiofsd.transpose()?;
+    let disks = spec.nodes.iter().any(|node| node.image.is_some());
+    let seed_tools = disks.then(|| cancellable(&cancels, || seed_tools(&provisioner)));
+    let seed_tools = seed_tools.transpose()?;
     let mut made: HashMap<_, GuestImage> = HashMap::new();
     let mut images = Vec::new();
     for node in &spec.nodes {
+        let ours = programs.of_guests.iter();
+        let ours = ours.filter(|file| node.nic || file.guest_path == Path::new(HELPER));
+        if let Some(image) = &node.image {
+            let files = ours.cloned().chain(files_of(node)).collect();
+            images.push(NodeImage::Disk(image.clone(), files));
+            continue;
+        }
         let image = match made.entry((node.kernel, node.nic, node.driver, &node.files)) {
             Entry::Occupied(made) => made.into_mut(),
             Entry::Vacant(entry) => {
-                let ours = programs.of_guests.iter();
-                let ours = ours.filter(|file| node.nic || file.guest_path == Path::new(HELPER));
                 let module = modules.get(&node.kernel).filter(|_| node.has_module());
                 let make = || image(&provisioner, node, module, ours);
                 entry.insert(cancellable(&cancels, make)?)
             }
         };
-        images.push(image.clone());
+        images.push(NodeImage::Guest(image.clone()));
         check_cancel(options)?;
     }
     Ok(Parts {
@@ -88,6 +113,7 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
         qemu,
         virtiofsd,
         images,
+        seed_tools,
         device: programs.device,
         log_keeper: programs.log_keeper,
     })
@@ -189,6 +215,13 @@ fn programs_for(
     })
 }
 
+fn seed_tools(provisioner: &Provisioner) -> Result<SeedTools> {
+    Ok(SeedTools {
+        xorriso: provisioner.xorriso()?,
+        ssh_keygen: provisioner.ssh_keygen()?,
+    })
+}
+
 /// Fetches QEMU and all files of the guests of `spec` but our programs. Returns the modules by
 /// kernel.
 fn fetch(
@@ -198,7 +231,10 @@ fn fetch(
 ) -> Result<(Program, HashMap<KernelSeries, PathBuf>)> {
     let kernels = |module: bool| -> BTreeSet<_> {
         let of_nodes = spec.nodes.iter();
-        let of_nodes = of_nodes.filter(|node| node.has_module() || !module);
+        let of_nodes = of_nodes.filter(|node| match module {
+            true => node.has_module(),
+            false => node.image.is_none(),
+        });
         of_nodes.map(|node| node.kernel).collect()
     };
     let qemu = cancellable(cancels, || Ok(provisioner.qemu()?))?;
@@ -245,6 +281,16 @@ fn executable(guest_path: &str, links: &[&str], host_path: PathBuf) -> GuestFile
     }
 }
 
+/// The files that the cluster file has for `node`.
+fn files_of(node: &NodeSpec) -> impl Iterator<Item = GuestFile> + '_ {
+    node.files.iter().map(|file| GuestFile {
+        guest_path: file.to.clone(),
+        host_path: file.from.clone(),
+        mode: file.mode,
+        links: Vec::new(),
+    })
+}
+
 /// The image of `node`, with `ours` and its own files in it.
 fn image<'a>(
     provisioner: &Provisioner,
@@ -252,19 +298,13 @@ fn image<'a>(
     module: Option<&PathBuf>,
     ours: impl Iterator<Item = &'a GuestFile>,
 ) -> Result<GuestImage> {
-    let files = node.files.iter().map(|file| GuestFile {
-        guest_path: file.to.clone(),
-        host_path: file.from.clone(),
-        mode: file.mode,
-        links: Vec::new(),
-    });
     let example = module.map(|module| GuestFile {
         guest_path: EXAMPLE.into(),
         host_path: provisioner.example(module),
         mode: 0o644,
         links: Vec::new(),
     });
-    let extra: Vec<_> = ours.cloned().chain(example).chain(files).collect();
+    let extra: Vec<_> = ours.cloned().chain(example).chain(files_of(node)).collect();
     let module = module.map(PathBuf::as_path);
     Ok(provisioner.guest_image(node.kernel, module, &extra)?)
 }

@@ -1,6 +1,8 @@
 //! QEMU's command line.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use qnic_config::DEFAULT_MTU;
@@ -11,12 +13,14 @@ use crate::accel::Accel;
 use crate::config::MAX_NICS;
 use crate::dirs::ClusterDir;
 use crate::limits::{COMMAND_SLOTS, MEMORY_SLOTS};
-use crate::{EthernetPort, NodeSpec};
+use crate::{Error, EthernetPort, NodeSpec, Result};
 
 /// Name of the port on which the guest's init says that it is ready, or why not.
 pub(crate) const READY_PORT: &str = "org.qnic.ready";
 /// Name of the guest agent's port, as the agent expects it.
 const AGENT_PORT: &str = "org.qemu.guest_agent.0";
+/// Name of the port of the agent that a disk image gets; qemu-config/seed/qnic-agent.service knows it.
+const OWN_AGENT_PORT: &str = "org.qnic.agent";
 
 /// Virtqueues of a NIC: control, events, doorbells.
 pub(crate) const NIC_QUEUES: usize = FIRST_DOORBELL + DEFAULT_DOORBELLS as usize;
@@ -54,13 +58,48 @@ pub(crate) fn command_label(slot: usize) -> String {
 /// Label of the guest agent's character device.
 pub(crate) const AGENT_LABEL: &str = "agent";
 
+/// Serial number of the disk that a disk image is told by how to join.
+pub(crate) const SEED_SERIAL: &str = "qnic-seed";
+
+/// MAC address of the way out: QEMU's own for its first network device.
+pub(crate) const OUTSIDE_MAC: &str = "52:54:00:12:34:56";
+
+/// What a guest boots.
+#[derive(Clone, Copy)]
+pub(crate) enum Boots<'a> {
+    /// A kernel and the guest image.
+    Guest(&'a GuestImage),
+    /// A disk image, which is not written to, by its own boot loader.
+    Disk(&'a Path, DiskFormat),
+}
+
+/// How a disk image is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskFormat {
+    Qcow2,
+    Raw,
+}
+
+impl DiskFormat {
+    /// The format of the image in `file`: QEMU is not left to guess it.
+    pub(crate) fn of(file: &Path) -> Result<Self> {
+        let mut magic = Vec::new();
+        let read = File::open(file).and_then(|file| file.take(4).read_to_end(&mut magic));
+        read.map_err(Error::io("read", file))?;
+        Ok(match magic == *b"QFI\xfb" {
+            true => Self::Qcow2,
+            false => Self::Raw,
+        })
+    }
+}
+
 /// Everything a command line depends on.
 pub(crate) struct Machine<'a> {
     pub(crate) cluster: &'a str,
     pub(crate) node: &'a NodeSpec,
     pub(crate) dir: &'a ClusterDir,
     pub(crate) disks: &'a Path,
-    pub(crate) image: &'a GuestImage,
+    pub(crate) boots: Boots<'a>,
     pub(crate) accel: Accel,
     /// Frequency of an emulated guest's time stamp counter in kHz, if it is known.
     pub(crate) tsc_khz: Option<u64>,
@@ -81,11 +120,20 @@ pub(crate) fn disk_file(node: &str, disk: &str) -> String {
     format!("{node}.{disk}.raw")
 }
 
+/// File name of the volume that a disk image on `node` is told by how to join, among the cluster's disks.
+pub(crate) fn seed_file(node: &str) -> String {
+    format!("{node}.seed.iso")
+}
+
 /// The arguments with which QEMU runs `machine`.
 pub(crate) fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     let mut line = Line::default();
     machine_and_memory(&mut line, machine);
-    kernel(&mut line, machine);
+    match machine.boots {
+        Boots::Guest(image) => kernel(&mut line, machine, image),
+        Boots::Disk(image, format) => disk_image(&mut line, machine, image, format),
+    }
+    panics(&mut line);
     iommu(&mut line, machine);
     sockets_and_ports(&mut line, machine);
     disks(&mut line, machine);
@@ -154,8 +202,30 @@ fn processors(machine: &Machine<'_>) -> String {
     }
 }
 
-fn kernel(line: &mut Line, machine: &Machine<'_>) {
-    let image = machine.image;
+/// A kernel that panics tells QEMU, which stops the machine. One that cannot restarts at once,
+/// which the launcher sees as a reset.
+fn panics(line: &mut Line) {
+    line.device("pvpanic-pci");
+    line.plain("-action", "panic=pause");
+}
+
+/// The guest writes to an overlay, a temporary file that goes with QEMU. The boot loader is that of the
+/// image, by SeaBIOS.
+fn disk_image(line: &mut Line, machine: &Machine<'_>, image: &Path, format: DiskFormat) {
+    let format = match format {
+        DiskFormat::Qcow2 => "qcow2",
+        DiskFormat::Raw => "raw",
+    };
+    let before = format!("if=none,id=image,format={format},snapshot=on,discard=unmap,file=");
+    line.path("-drive", &before, image, "");
+    line.device("virtio-blk-pci,drive=image,serial=image,bootindex=0,werror=report,rerror=report");
+    let seed = machine.disks.join(seed_file(&machine.node.name));
+    let before = "driver=file,node-name=seed,read-only=on,filename=";
+    line.path("-blockdev", before, &seed, "");
+    line.device(&format!("virtio-blk-pci,drive=seed,serial={SEED_SERIAL}"));
+}
+
+fn kernel(line: &mut Line, machine: &Machine<'_>, image: &GuestImage) {
     let kernel = match machine.accel {
         Accel::Kvm => &image.vmlinuz,
         Accel::Tcg => image.vmlinux.as_ref().unwrap_or(&image.vmlinuz),
@@ -163,8 +233,6 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
     for (option, file) in [("-kernel", kernel), ("-initrd", &image.initrd)] {
         line.0.extend([option.into(), file.into()]);
     }
-    // A kernel that panics tells QEMU, which stops the machine. One that cannot restarts at once,
-    // which the launcher sees as a reset.
     let name = &machine.node.name;
     // The kernel panics if timer interrupts do not come while it counts its own instructions:
     // on a busy machine, they come too late. Under KVM it knows that by itself.
@@ -207,8 +275,6 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
         }
     }
     line.plain("-append", &append);
-    line.device("pvpanic-pci");
-    line.plain("-action", "panic=pause");
 }
 
 fn sockets_and_ports(line: &mut Line, machine: &Machine<'_>) {
@@ -222,7 +288,12 @@ fn sockets_and_ports(line: &mut Line, machine: &Machine<'_>) {
     let ports = COMMAND_SLOTS + 3;
     line.device(&format!("virtio-serial-pci,id=ports,max_ports={ports}"));
     line.server(AGENT_LABEL, &node.agent());
-    line.port(AGENT_LABEL, AGENT_PORT);
+    let agent = match machine.boots {
+        Boots::Guest(_) => AGENT_PORT,
+        // The image's own agent, if it has one, may be told to start no programs.
+        Boots::Disk(..) => OWN_AGENT_PORT,
+    };
+    line.port(AGENT_LABEL, agent);
     // A file, not a socket: the guest never waits for a reader, and one that comes later
     // still learns of it.
     line.log("ready", &node.ready());
@@ -294,7 +365,7 @@ fn outside(line: &mut Line, node: &NodeSpec) {
     if node.outside {
         line.plain("-netdev", "user,id=outside,ipv6=off");
         line.device(&format!(
-            "virtio-net-pci,netdev=outside,romfile=,addr={OUTSIDE_SLOT:#x}"
+            "virtio-net-pci,netdev=outside,mac={OUTSIDE_MAC},romfile=,addr={OUTSIDE_SLOT:#x}"
         ));
     }
 }
@@ -358,185 +429,5 @@ fn doubled_commas(text: &OsStr) -> OsString {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::TestDir;
-    use crate::{ByteSize, NicSpec};
-
-    fn line_of(node: &NodeSpec, accel: Accel) -> Vec<String> {
-        line_with(node, accel, None)
-    }
-
-    fn line_with(
-        node: &NodeSpec,
-        accel: Accel,
-        ethernet: Option<(EthernetPort, u16)>,
-    ) -> Vec<String> {
-        let test = TestDir::new();
-        let image = GuestImage {
-            vmlinuz: "/cache/vmlinuz".into(),
-            vmlinux: Some("/cache/vmlinux".into()),
-            initrd: "/cache/initrd".into(),
-        };
-        let disks = test.runtime.disks("c");
-        let machine = Machine {
-            cluster: "c",
-            node,
-            dir: &test.dir,
-            disks: &disks,
-            image: &image,
-            accel,
-            tsc_khz: Some(2_600_000),
-            ethernet,
-        };
-        let top = test.path().to_str().unwrap().replace(',', ",,");
-        let line = arguments(&machine);
-        line.iter()
-            .map(|argument| argument.to_str().unwrap().replace(&top, "TOP"))
-            .collect()
-    }
-
-    #[test]
-    fn a_node_with_everything() {
-        let mut node = NodeSpec::new("a");
-        node.swap = Some(ByteSize::mib(512));
-        node.qemu_args = vec!["-device".into(), "virtio-rng-pci".into()];
-        let line = line_of(&node, Accel::Tcg);
-        let expected = "-name c-a -nodefaults -no-user-config -display none \
-            -machine q35,memory-backend=ram,pit=off -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp 1,maxcpus=2 -m 256M \
-            -object memory-backend-memfd,id=ram,size=268435456,share=on \
-            -kernel /cache/vmlinux -initrd /cache/initrd \
-            -append console=ttyS0 quiet panic=-1 no_timer_check rootfstype=ramfs qnic.node=a mitigations=off cryptomgr.notests=1 tsc=reliable tsc_early_khz=2600000 \
-            -device pvpanic-pci -action panic=pause \
-            -chardev file,id=console,append=on,path=TOP/r/c/nodes/a/console.log -serial chardev:console \
-            -chardev socket,id=qmp,server=on,wait=off,path=TOP/r/c/nodes/a/qmp.sock -qmp chardev:qmp \
-            -chardev socket,id=events,server=on,wait=off,path=TOP/r/c/nodes/a/events.sock -qmp chardev:events \
-            -device virtio-serial-pci,id=ports,max_ports=11 \
-            -chardev socket,id=agent,server=on,wait=off,path=TOP/r/c/nodes/a/agent.sock \
-            -device virtserialport,bus=ports.0,chardev=agent,name=org.qemu.guest_agent.0 \
-            -chardev file,id=ready,append=on,path=TOP/r/c/nodes/a/ready.log \
-            -device virtserialport,bus=ports.0,chardev=ready,name=org.qnic.ready \
-            -chardev socket,id=command0,server=on,wait=off,path=TOP/r/c/nodes/a/command0.sock \
-            -device virtserialport,bus=ports.0,chardev=command0,name=org.qnic.command.0";
-        let joined = line.join(" ");
-        assert!(joined.starts_with(expected), "{joined}\n{expected}");
-        let end = "-blockdev driver=file,node-name=swap,filename=TOP/d/c/a.swap.raw,discard=unmap \
-            -device virtio-blk-pci,drive=swap,serial=swap,werror=report,rerror=report \
-            -chardev socket,id=nic,path=TOP/r/c/nodes/a/nic.sock \
-            -device vhost-user-test-device-pci,chardev=nic,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on \
-            -device virtio-rng-pci";
-        assert!(joined.ends_with(end), "{joined}\n{end}");
-    }
-
-    /// It is the last device, and the guest is told where to mount it.
-    #[test]
-    fn a_directory_is_shared() {
-        let mut node = NodeSpec::new("a");
-        let without = line_of(&node, Accel::Kvm).join(" ");
-        node.share = Some(crate::ShareSpec::new("/results"));
-        let with = line_of(&node, Accel::Kvm).join(" ");
-        let end = " -chardev socket,id=share,path=TOP/r/c/nodes/a/share.sock \
-            -device vhost-user-fs-pci,chardev=share,tag=share";
-        let rest = with.strip_suffix(end).expect(&with);
-        assert_eq!(rest.replacen(" qnic.share=/mnt/share", "", 1), without);
-    }
-
-    /// It is added above 4 GiB, and needs no bounce buffers there.
-    #[test]
-    fn memory_may_be_added() {
-        let mut node = NodeSpec::new("a");
-        node.memory_max = Some(ByteSize::mib(1024));
-        let joined = line_of(&node, Accel::Kvm).join(" ");
-        assert!(
-            joined.contains(" -m 256M,slots=16,maxmem=1024M -object"),
-            "{joined}"
-        );
-        assert!(
-            joined.contains("qnic.node=a swiotlb=noforce -device"),
-            "{joined}"
-        );
-    }
-
-    /// Its guest learns the names by slots (S7).
-    #[test]
-    fn nics_with_names_are_in_slots() {
-        let mut node = NodeSpec::new("a");
-        node.nics = ["main", "disks"]
-            .map(|name| NicSpec {
-                name: name.into(),
-                network: None,
-            })
-            .into();
-        let joined = line_of(&node, Accel::Kvm).join(" ");
-        assert!(
-            joined.contains("qnic.node=a qnic.nics=main,disks -device"),
-            "{joined}"
-        );
-        let end = "-chardev socket,id=nic.main,path=TOP/r/c/nodes/a/nic.main.sock \
-            -device vhost-user-test-device-pci,chardev=nic.main,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on,addr=0x10 \
-            -chardev socket,id=nic.disks,path=TOP/r/c/nodes/a/nic.disks.sock \
-            -device vhost-user-test-device-pci,chardev=nic.disks,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on,addr=0x11";
-        assert!(joined.ends_with(end), "{joined}\n{end}");
-    }
-
-    /// A process can drive its NIC: behind an IOMMU, by which KVM's interrupts go, and resettable (X11).
-    #[test]
-    fn a_nic_on_vfio_is_behind_an_iommu_and_a_port() {
-        let mut node = NodeSpec::new("a");
-        node.driver = crate::NicDriver::Vfio;
-        let joined = line_of(&node, Accel::Tcg).join(" ");
-        assert!(joined.contains(" qnic.node=a qnic.driver=vfio intel_iommu=on "));
-        let iommu = joined.find("-device intel-iommu,intremap=on,aw-bits=48 -device pcie-root-port,id=nic-port,chassis=1 ");
-        assert!(iommu < joined.find("-device virtio-serial-pci"), "{joined}");
-        assert!(joined.ends_with("page-per-vq=on,bus=nic-port"), "{joined}");
-        assert!(!joined.contains("irqchip"));
-        let joined = line_of(&node, Accel::Kvm).join(" ");
-        assert!(joined.contains("q35,memory-backend=ram,kernel-irqchip=split "));
-    }
-
-    /// Nothing else is in its slot, and no other device moves.
-    #[test]
-    fn an_ethernet_port_is_a_stock_device_in_a_slot_of_its_own() {
-        let mut node = NodeSpec::new("a");
-        let port = EthernetPort {
-            mac: "52:54:00:71:00:00".parse().unwrap(),
-            ip: "10.71.0.1".parse().unwrap(),
-        };
-        let mut check = |cpus, mtu, append: &str, queues| {
-            node.cpus = cpus;
-            let with = line_with(&node, Accel::Kvm, Some((port, mtu))).join(" ");
-            let end = format!(
-                " -chardev socket,id=eth,path=TOP/r/c/nodes/a/eth.sock \
-                 -device vhost-user-test-device-pci,chardev=eth,virtio-id=1,num_vqs={queues},config_size=64,addr=0x18 \
-                 -fw_cfg name=opt/org.qnic/hosts,file=TOP/r/c/nodes/a/hosts"
-            );
-            let rest = with.strip_suffix(&end).expect(&with);
-            let without = line_of(&node, Accel::Kvm).join(" ");
-            assert_eq!(rest.replacen(append, "", 1), without);
-        };
-        check(1, 1500, " qnic.eth=10.71.0.1/16", 2);
-        let both = " qnic.eth=10.71.0.1/16 qnic.mtu=4078";
-        check(2, 4078, both, 5);
-        check(64, 4078, both, 9);
-    }
-
-    #[test]
-    fn a_way_out_is_a_device_of_its_own() {
-        let mut node = NodeSpec::new("a");
-        let without = line_of(&node, Accel::Kvm).join(" ");
-        node.outside = true;
-        let end = " -netdev user,id=outside,ipv6=off \
-                   -device virtio-net-pci,netdev=outside,romfile=,addr=0x19";
-        assert_eq!(line_of(&node, Accel::Kvm).join(" "), without + end);
-    }
-
-    #[test]
-    fn a_plain_guest_has_no_nic_and_kvm_has_the_hosts_processor() {
-        let mut node = NodeSpec::new("a");
-        node.nic = false;
-        let joined = line_of(&node, Accel::Kvm).join(" ");
-        assert!(!joined.contains("vhost-user"));
-        assert!(joined.contains("-accel kvm -cpu host -smp 1 -m"));
-        assert!(!joined.contains("mitigations"), "{joined}");
-    }
-}
+#[path = "qemu_tests.rs"]
+mod tests;

@@ -10,6 +10,7 @@
 //!                                     device-<name>.*, and .shm where the others call it
 //!       machines.{json,lock}          parallel machines, and a lock: taken to change them
 //!       machine-run<slot>.lock        locked while a program runs on one
+//!       ssh-key, ssh-key.pub          key pair that guests of disk images let in
 //!       log-keeper.log                what keeps the logs small complains of
 //!       nodes/<node>/                 vhost-user sockets of NIC and Ethernet port; monitor,
 //!                                     agent and command sockets; names for /etc/hosts;
@@ -17,7 +18,7 @@
 //!                                     socket, commands, symbols.
 //!                                     Logs keep their first and their last part
 //!                                     (qnic-log-keeper)
-//!   /var/tmp/qnic-<uid>/<cluster>/    blank disks
+//!   /var/tmp/qnic-<uid>/<cluster>/    blank disks, and seeds of disk images
 //! ```
 //!
 //! The top directory itself is locked while clusters are made and removed; it goes

@@ -136,7 +136,8 @@ pub(crate) const HOST: &[Case] = cases! { "host":
 
 /// The cases that boot virtual machines; the one that takes longest first, so that others run
 /// beside it.
-pub(crate) const VM: [&[Case]; 17] = [
+pub(crate) const VM: [&[Case]; 18] = [
+    vm::DISK_IMAGES,
     vm::REMOTE_MEMORY,
     vm::VOLUMES,
     vm::CASES,
@@ -158,6 +159,7 @@ pub(crate) const VM: [&[Case]; 17] = [
 
 /// The cases that only `--all` runs: none is the only one that shows its promise.
 pub(crate) const LONG: &[&str] = &[
+    "vm::a_disk_image_joins_by_cloud_init_and_has_its_module_by_dkms",
     "vm::files_beyond_ram_under_pressure",
     "vm::memory_remapped_a_million_times",
 ];

@@ -29,9 +29,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         "-o",
         "UserKnownHostsFile=/dev/null",
     ])
-    .args(["-o", "LogLevel=ERROR", "-p", &here.to_string()])
-    .arg(format!("{}@127.0.0.1", options.user))
-    .args(&options.arguments);
+    .args(["-o", "LogLevel=ERROR", "-p", &here.to_string()]);
+    if let Some(key) = cluster.ssh_key() {
+        // Without the others, which the server would count as failures before it sees this one.
+        ssh.args(["-o", "IdentitiesOnly=yes", "-i"]).arg(key);
+    }
+    ssh.arg(format!("{}@127.0.0.1", options.user))
+        .args(&options.arguments);
     let status = ssh
         .status()
         .context("start ssh: install OpenSSH's client, such as the package openssh-client")?;

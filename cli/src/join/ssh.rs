@@ -13,8 +13,9 @@ Examples:
   cargo qnic ssh n0 --user debian -- -L 8080:127.0.0.1:80
 
 It starts the ssh of this machine at a port of 127.0.0.1 that is forwarded to the node. The
-guest's key is neither asked for nor kept: it may change with each boot. The guests of qnic's
-own image have no SSH server: use \"cargo qnic run\" there.
+guest's key is neither asked for nor kept: it may change with each boot. A node with a disk
+image (docs/disk-images.md) lets the key of its cluster in. The guests of qnic's own image have
+no SSH server: use \"cargo qnic run\" there.
 
 Exit status: that of ssh; 1 if the node cannot be had, 2 for a wrong command line.")]
 pub struct Options {

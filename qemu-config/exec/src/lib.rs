@@ -18,6 +18,7 @@
 //! with a checksum and back, and `qnic-exec pack` and `unpack` are commands like any other.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod archive;
 mod checksum;
 pub mod guest;

@@ -11,9 +11,9 @@ impl NodeSpec {
         self.nic && self.driver == NicDriver::Vfio
     }
 
-    /// Returns true if `qnic.ko` drives its NICs.
+    /// Returns true if its guest image has `qnic.ko`, which drives its NICs. A disk image has what it has.
     pub(crate) fn has_module(&self) -> bool {
-        self.nic && self.driver == NicDriver::Module
+        self.nic && self.driver == NicDriver::Module && self.image.is_none()
     }
 }
 

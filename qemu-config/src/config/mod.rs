@@ -16,6 +16,7 @@
 //! share = "results" # a directory of this machine at /mnt/share, read only
 //! memory_max = "1GiB" # `cargo qnic grow` adds up to this while the guest runs
 //! cpus = 1
+//! image = "debian.qcow2" # a disk image with a kernel of its own: docs/disk-images.md
 //! kernel = "stable"             # or "backports", "generic"
 //! nic = true                    # false: a guest with an Ethernet port alone
 //! driver = "vfio"               # not as the others
@@ -43,6 +44,7 @@
 mod driver;
 mod drivers;
 mod ethernet;
+mod image;
 mod network;
 mod nics;
 mod on_off;

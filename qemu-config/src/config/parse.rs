@@ -1,7 +1,7 @@
 //! From the text of a cluster file to a checked [`ClusterSpec`].
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use qnic_config::{require, ByteSize, ConfigError};
 use qnic_images::KernelSeries;
@@ -46,6 +46,7 @@ struct RawNode {
     memory: Option<ByteSize>,
     memory_max: Option<ByteSize>,
     cpus: Option<u32>,
+    image: Option<PathBuf>,
     #[serde(default, deserialize_with = "series")]
     kernel: Option<KernelSeries>,
     nic: Option<bool>,
@@ -130,8 +131,17 @@ fn resolve_node(
     key: &str,
 ) -> Result<Vec<NodeSpec>, ConfigError> {
     let defaults = NodeSpec::new(raw.name);
+    let memory = match raw.image {
+        Some(_) => NodeSpec::DEFAULT_IMAGE_MEMORY,
+        None => defaults.memory,
+    };
+    let from_here = |path: &Path| {
+        let path = base.join(path);
+        std::path::absolute(&path).unwrap_or(path)
+    };
     let mut node = NodeSpec {
-        memory: raw.memory.unwrap_or(defaults.memory),
+        image: raw.image.as_deref().map(from_here),
+        memory: raw.memory.unwrap_or(memory),
         memory_max: raw.memory_max,
         cpus: raw.cpus.unwrap_or(defaults.cpus),
         kernel: raw.kernel.unwrap_or(defaults.kernel),
@@ -149,8 +159,7 @@ fn resolve_node(
         ..defaults
     };
     if let Some(share) = &mut node.share {
-        let path = base.join(&share.path);
-        share.path = std::path::absolute(&path).unwrap_or(path);
+        share.path = from_here(&share.path);
     }
     for file in &mut node.files {
         file.from = base.join(&file.from);

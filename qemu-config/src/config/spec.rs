@@ -117,6 +117,9 @@ pub struct NodeSpec {
     pub memory_max: Option<ByteSize>,
     /// Number of virtual CPUs.
     pub cpus: u32,
+    /// The disk image that it boots, with a kernel of its own; `None`: a stock kernel and the guest image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<PathBuf>,
     /// Which stock kernel it boots.
     #[serde(serialize_with = "series")]
     pub kernel: KernelSeries,
@@ -264,6 +267,7 @@ impl NodeSpec {
             memory: Self::DEFAULT_MEMORY,
             memory_max: None,
             cpus: 1,
+            image: None,
             kernel: KernelSeries::Stable,
             nic: true,
             driver: NicDriver::default(),

@@ -44,6 +44,7 @@ pub(super) fn check(
         add(&mut numbers, number, &format!("{key}.number"), what)?;
         check_node(node, &key)?;
         super::nics::check_node(spec, node, &key)?;
+        super::image::check(node, &key)?;
         let what = format_args!("name \"{}\"", node.name);
         add(&mut names, &node.name, &format!("{key}.name"), what)?;
     }

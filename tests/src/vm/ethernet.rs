@@ -316,7 +316,11 @@ fn links(nodes: &VmNodes, faults: &serde_json::Value) -> Result<()> {
 }
 
 /// A guest reaches another one by its name, and no answer is lost.
-fn ping((nodes, node, name): Guest<'_>, (_, _, peer): Guest<'_>, options: &str) -> Result<()> {
+pub(super) fn ping(
+    (nodes, node, name): Guest<'_>,
+    (_, _, peer): Guest<'_>,
+    options: &str,
+) -> Result<()> {
     let said = shell(nodes, node, &format!("ping {options} {peer}"))?;
     ensure!(said.contains(" 0% packet loss"), "{name}: {said}");
     let times = said.lines().last().unwrap_or_default();

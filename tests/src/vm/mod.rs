@@ -4,6 +4,7 @@ mod cases;
 mod ci;
 mod clock;
 mod datagrams;
+mod disk_images;
 mod ethernet;
 mod events;
 mod hostile;
@@ -25,6 +26,7 @@ mod wire;
 
 pub(crate) use cases::CASES;
 pub(crate) use datagrams::CASES as DATAGRAMS;
+pub(crate) use disk_images::CASES as DISK_IMAGES;
 pub(crate) use ethernet::CASES as ETHERNET;
 pub(crate) use events::CASES as EVENTS;
 pub(crate) use hostile::CASES as HOSTILE;

@@ -1,5 +1,6 @@
 //! The helper in the guest: `qnic-exec serve PORT NONCE`, `pack PATH`, `unpack DEST`. Port `-` is
-//! standard input, a socket.
+//! standard input, a socket. `agent PORT` starts such helpers when the host says so, in guests without
+//! an agent of ours.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,9 +8,9 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use qnic_exec::{archive, guest};
+use qnic_exec::{agent, archive, guest};
 
-const USAGE: &str = "usage: qnic-exec serve PORT NONCE | pack PATH | unpack DEST";
+const USAGE: &str = "usage: qnic-exec serve PORT NONCE | agent PORT | pack PATH | unpack DEST";
 
 fn main() -> ExitCode {
     match run(std::env::args_os().skip(1).collect()) {
@@ -36,6 +37,10 @@ fn run(args: Vec<OsString>) -> io::Result<()> {
                 name => guest::open_port(name)?,
             };
             guest::serve(port, nonce)
+        }
+        (Some("agent"), [_, port]) => {
+            let port = port.to_str().ok_or_else(usage)?;
+            agent::serve(guest::open_port(port)?)
         }
         (Some("pack"), [_, path]) => archive::pack(&PathBuf::from(path), io::stdout().lock()),
         (Some("unpack"), [_, dest]) => {
