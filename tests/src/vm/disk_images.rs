@@ -1,6 +1,8 @@
 //! A disk image of the distribution's packages in a cluster (X17): it joins by cloud-init, is reached by IP, by
 //! commands and by SSH, and its NIC has the module that DKMS has built for it.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -115,6 +117,9 @@ fn stream(
 /// By the key of the cluster, as root and as the user of the image; the status is that of the command.
 fn is_reached_by_ssh(nodes: &VmNodes) -> Result<()> {
     let cluster = nodes.cluster();
+    let key = cluster.ssh_key().context("the cluster has no key")?;
+    let mode = fs::metadata(&key)?.mode();
+    ensure!(mode & 0o777 == 0o600, "others may read the key: {mode:o}");
     for user in ["root", "debian"] {
         let command = [
             "ssh",
@@ -157,8 +162,7 @@ fn drives_its_nic(nodes: &VmNodes) -> Result<()> {
 
 /// When the file was written to last, and how many blocks it has.
 fn changes(file: &Path) -> Result<(SystemTime, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    let metadata = std::fs::metadata(file)?;
+    let metadata = fs::metadata(file)?;
     Ok((metadata.modified()?, metadata.blocks()))
 }
 
