@@ -320,7 +320,7 @@ fn await_all(
     std::thread::scope(|scope| {
         for node in nodes {
             let limit = match node.spec.image {
-                Some(_) => options.ready_limit * TIMES_OF_DISK_IMAGES,
+                Some(_) => options.ready_limit.saturating_mul(TIMES_OF_DISK_IMAGES),
                 None => options.ready_limit,
             };
             let (report, deadline) = (report.clone(), Deadline::new(Some(limit), both()));

@@ -243,7 +243,7 @@ impl Node {
         match error {
             Error::Timeout { after, log, .. } if self.spec.image.is_some() => Error::Timeout {
                 what: format!(
-                    "node {}: the end of cloud-init in its disk image",
+                    "node {}: the end of cloud-init in its disk image (what it needs: docs/disk-images.md)",
                     self.name()
                 ),
                 after,
