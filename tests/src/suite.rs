@@ -157,7 +157,8 @@ pub(crate) const VM: [&[Case]; 18] = [
     vm::TRIALS,
 ];
 
-/// The cases that only `--all` runs: none is the only one that shows its promise.
+/// The cases that only `--all` runs. None is the only one that shows a row of the requirements; that a disk image
+/// joins by cloud-init is shown by its case alone.
 pub(crate) const LONG: &[&str] = &[
     "vm::a_disk_image_joins_by_cloud_init_and_has_its_module_by_dkms",
     "vm::files_beyond_ram_under_pressure",
