@@ -12,8 +12,8 @@ use crate::socket::Socket;
 use crate::wait::{stop_in, Deadline, Stop};
 use crate::{Error, Result};
 
-/// Time that the agent has to answer a client before that connects again.
-const SYNC_TURN: Duration = Duration::from_secs(2);
+/// Time that the agent has to answer a client before that connects again, and waits behind all others that do.
+const SYNC_TURN: Duration = Duration::from_secs(5);
 
 /// A connection to one node's agent, which serves one connection at a time: keep it short.
 pub(crate) struct Agent {
