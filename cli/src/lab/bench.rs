@@ -60,7 +60,7 @@ impl Suite {
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
-  cargo qnic bench                     all suites, 16 minutes on two cores
+  cargo qnic bench                     all suites, 19 minutes on two cores
   cargo qnic bench --json run.json --html run.html
   cargo qnic bench --tables            all suites, and docs/performance.md anew from them
   cargo qnic bench host sync           two of them
