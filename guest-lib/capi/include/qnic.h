@@ -13,5 +13,11 @@
 #include "qnic/atomic.h"
 #include "qnic/message.h"
 #include "qnic/names.h"
+#include "qnic/group.h"
+#include "qnic/sync.h"
+#include "qnic/channel.h"
+#include "qnic/datagram.h"
+#include "qnic/stream.h"
+#include "qnic/machine.h"
 
 #endif

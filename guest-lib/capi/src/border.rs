@@ -265,6 +265,11 @@ impl<T> Out<T> {
         self.0 as u64
     }
 
+    /// The same memory, which the call reads.
+    pub(crate) fn as_in(self) -> In<T> {
+        In(self.0)
+    }
+
     /// Where it points to.
     pub(crate) fn pointer(self) -> *mut T {
         self.0
@@ -386,4 +391,43 @@ pub(crate) fn timeout(nanoseconds: i64) -> Option<Duration> {
 pub(crate) fn limit(nanoseconds: i64) -> Duration {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     timeout(nanoseconds).unwrap_or(YEAR).min(YEAR)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+    use std::panic::resume_unwind;
+
+    use super::*;
+    use crate::codes::{QNIC_E_PANIC, QNIC_E_TIMED_OUT};
+    use crate::failure::with_last;
+
+    #[test]
+    fn no_panic_crosses_the_border() {
+        // As a panic does, but prints nothing.
+        let panic = |what: Box<dyn Any + Send>| resume_unwind(what);
+        let codes = [
+            call(|| panic(Box::new("said"))),
+            call(|| panic(Box::new(String::from("said")))),
+            call(|| Err(qnic::Error::TimedOut.into())),
+            call(|| panic(Box::new(7))),
+            call(|| Ok(())),
+        ];
+        let caught = QNIC_E_PANIC;
+        assert_eq!(codes, [caught, caught, QNIC_E_TIMED_OUT, caught, 0]);
+        // What succeeds changes no detail.
+        assert_eq!(
+            with_last(|last| last.map(Failure::code)),
+            Some(QNIC_E_PANIC)
+        );
+    }
+
+    #[test]
+    fn negative_time_limits_are_none() {
+        assert_eq!(timeout(-1), None);
+        assert_eq!(timeout(0), Some(Duration::ZERO));
+        assert_eq!(timeout(5), Some(Duration::from_nanos(5)));
+        assert!(limit(-1) > Duration::from_secs(1 << 24));
+        assert_eq!(limit(i64::MAX), limit(-1));
+    }
 }

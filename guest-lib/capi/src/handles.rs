@@ -105,3 +105,45 @@ pub(crate) fn take<T: Any + Send + Sync>(handle: *mut T) -> Result<Option<T>> {
 pub(crate) fn close<T: Any + Send + Sync>(handle: *mut T) -> c_int {
     call(|| take(handle).map(drop))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes::{QNIC_E_BUSY, QNIC_E_HANDLE};
+    use crate::failure::Failure;
+
+    fn opened(value: String) -> *mut String {
+        let mut handle = std::ptr::null_mut();
+        assert_eq!(open(Out::new(&raw mut handle), || Ok(value)), 0);
+        handle
+    }
+
+    fn code<T>(result: Result<T>) -> Option<c_int> {
+        result.err().as_ref().map(Failure::code)
+    }
+
+    #[test]
+    fn a_handle_is_closed_once_and_its_number_does_not_come_back() {
+        let handle = opened("one".into());
+        assert_eq!(*get(handle).unwrap(), "one");
+        assert_eq!(code(get(handle.cast::<u32>())), Some(QNIC_E_HANDLE));
+        assert_eq!(close(handle.cast::<u32>()), QNIC_E_HANDLE);
+        assert_eq!(close(handle), 0);
+        let other = opened("two".into());
+        assert_ne!(handle, other);
+        assert_eq!(code(get(handle)), Some(QNIC_E_HANDLE));
+        assert_eq!(close(handle), QNIC_E_HANDLE);
+        assert_eq!(close(std::ptr::null_mut::<String>()), 0);
+        assert_eq!(take(other).unwrap().as_deref(), Some("two"));
+    }
+
+    #[test]
+    fn a_handle_that_a_call_uses_stays() {
+        let handle = opened("used".into());
+        let used = get(handle).unwrap();
+        assert_eq!(close(handle), QNIC_E_BUSY);
+        assert_eq!(*used, "used");
+        drop(used);
+        assert_eq!(close(handle), 0);
+    }
+}

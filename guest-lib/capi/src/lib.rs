@@ -40,12 +40,16 @@
 
 pub mod atomic;
 pub mod border;
+pub mod channel;
 pub mod codes;
+pub mod datagram;
 pub mod endpoint;
 pub mod error;
 mod export_range;
 pub mod failure;
+pub mod group;
 pub mod handles;
+pub mod machine;
 pub mod memory;
 pub mod message;
 pub mod names;
@@ -54,4 +58,6 @@ pub mod notification;
 mod owned;
 pub mod probe;
 pub mod request;
+pub mod stream;
+pub mod sync;
 pub mod transfer;

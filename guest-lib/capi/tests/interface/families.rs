@@ -14,6 +14,12 @@ pub(crate) const FAMILIES: &[(&str, &[&str])] = &[
     ("atomic", &["atomic"]),
     ("message", &["message", "probe"]),
     ("names", &["names"]),
+    ("group", &["group"]),
+    ("sync", &["sync"]),
+    ("channel", &["channel"]),
+    ("datagram", &["datagram"]),
+    ("stream", &["stream"]),
+    ("machine", &["machine"]),
 ];
 
 /// A file of this package.

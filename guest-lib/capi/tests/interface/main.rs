@@ -3,6 +3,8 @@
 //!
 //! `UPDATE_EXPECT=1 cargo test -p qnic-capi --test interface` renews the files.
 
+mod border;
+mod counterparts;
 mod families;
 mod headers;
 mod man;

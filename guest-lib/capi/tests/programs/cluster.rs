@@ -39,16 +39,27 @@ impl Cluster {
         self.folder.path().join(format!("{node}.sock"))
     }
 
+    /// The NIC of node 1, for the Rust program.
+    pub(crate) fn nic(&self) -> Nic {
+        Nic::open_host_with(self.socket(1), 32 << 20).unwrap()
+    }
+
     /// The Rust program, on node 1.
     pub(crate) fn rust(&self, port: u16) -> Endpoint {
-        let nic = Nic::open_host_with(self.socket(1), 32 << 20).unwrap();
-        nic.register(Port(port)).unwrap()
+        self.nic().register(Port(port)).unwrap()
+    }
+
+    /// Compiles a C program.
+    pub(crate) fn compile(&self, source: &Path) -> PathBuf {
+        compile(source, self.folder.path())
     }
 
     /// Starts a C program on a node.
-    pub(crate) fn start(&self, source: &Path, node: u16, arguments: &[&str]) -> Program {
-        let program = compile(source, self.folder.path(), node);
-        let child = Command::new(program)
+    pub(crate) fn start(&self, program: &Path, node: u16, arguments: &[&str]) -> Program {
+        // What hangs is ended, and has failed.
+        let child = Command::new("timeout")
+            .arg("120")
+            .arg(program)
             .args(arguments)
             .env("QNIC_HOST_SOCKET", self.socket(node))
             .env("QNIC_HOST_MEMORY", "32MiB")
@@ -57,6 +68,12 @@ impl Cluster {
             .stderr(Stdio::piped())
             .spawn();
         Program(Some(child.unwrap()))
+    }
+
+    /// Compiles an example, and starts it on node 0.
+    pub(crate) fn example(&self, name: &str, arguments: &[&str]) -> Program {
+        let program = self.compile(&file(&format!("examples/{name}.c")));
+        self.start(&program, 0, arguments)
     }
 }
 
@@ -79,7 +96,8 @@ impl Drop for Program {
     fn drop(&mut self) {
         // Of a test that fails.
         if let Some(child) = &mut self.0 {
-            let _ = child.kill();
+            // `timeout` passes this signal on.
+            let _ = Command::new("kill").arg(child.id().to_string()).status();
             let _ = child.wait();
         }
     }
@@ -97,9 +115,9 @@ fn library() -> PathBuf {
 }
 
 /// Compiles a program with all warnings, and with AddressSanitizer.
-fn compile(source: &Path, folder: &Path, node: u16) -> PathBuf {
+fn compile(source: &Path, folder: &Path) -> PathBuf {
     let name = source.file_stem().unwrap().to_string_lossy();
-    let program = folder.join(format!("{name}-{node}"));
+    let program = folder.join(&*name);
     let output = Command::new("cc")
         .args([
             "-std=c11",
