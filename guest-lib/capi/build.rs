@@ -16,7 +16,16 @@ fn main() {
         .stdout(Stdio::null())
         .status();
     let has_make = make.is_ok_and(|status| status.success());
-    say("has_make", has_make && compiles("cc", &["-fsyntax-only"]));
+    let has_make = has_make && compiles("cc", &["-fsyntax-only"]);
+    say("has_make", has_make);
+    let pkg_config = Command::new("pkg-config")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
+    say(
+        "has_pkg_config",
+        has_make && pkg_config.is_ok_and(|status| status.success()),
+    );
 }
 
 /// Says that there is something, or not.

@@ -28,7 +28,7 @@ int main(int count, char **arguments) {
     /* Sixteen additions under way at once, waited for as they end. */
     qnic_request *requests[OPERATIONS];
     qnic_atomic_operation add = {
-        .size = sizeof add, .function = QNIC_ATOMIC_ADD, .type_ = QNIC_U64, .value = 1};
+        .size = sizeof add, .function = QNIC_ATOMIC_ADD, .word = QNIC_U64, .value = 1};
     for (int index = 0; index < OPERATIONS; index++)
         CHECK(qnic_atomic_begin(endpoint, words, &add, LIMIT, &requests[index]));
     uint64_t sum = 0;
@@ -45,12 +45,12 @@ int main(int count, char **arguments) {
 
     /* A number, a flag, and a floating-point number. */
     uint64_t swapped = atomic(endpoint, words, (qnic_atomic_operation){
-        .function = QNIC_ATOMIC_COMPARE_SWAP, .type_ = QNIC_U64, .expected = OPERATIONS, .value = 99});
+        .function = QNIC_ATOMIC_COMPARE_SWAP, .word = QNIC_U64, .expected = OPERATIONS, .value = 99});
     uint64_t was_set = atomic(endpoint, words, (qnic_atomic_operation){
-        .function = QNIC_ATOMIC_TEST_AND_SET, .type_ = QNIC_U32, .offset = 8});
+        .function = QNIC_ATOMIC_TEST_AND_SET, .word = QNIC_U32, .offset = 8});
     double half = 0.5;
     qnic_atomic_operation float_add = {
-        .function = QNIC_ATOMIC_ADD, .type_ = QNIC_F64, .offset = 16};
+        .function = QNIC_ATOMIC_ADD, .word = QNIC_F64, .offset = 16};
     memcpy(&float_add.value, &half, sizeof half);
     uint64_t bits = atomic(endpoint, words, float_add);
     double before;

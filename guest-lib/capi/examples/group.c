@@ -23,8 +23,8 @@ int main(int count, char **arguments) {
     double *numbers = own;
     for (int index = 0; index < NUMBERS; index++)
         numbers[index] = index + 0.25;
-    qnic_collective sum = {.size = sizeof sum, .function = QNIC_ALLREDUCE, .operator_ = QNIC_SUM,
-                           .type_ = QNIC_F64, .address = own, .length = NUMBERS * sizeof(double)};
+    qnic_collective sum = {.size = sizeof sum, .function = QNIC_ALLREDUCE, .op = QNIC_SUM,
+                           .element = QNIC_F64, .address = own, .length = NUMBERS * sizeof(double)};
     qnic_call *call;
     CHECK(qnic_group_collective_post(group, &sum, LIMIT, &call));
     CHECK(qnic_call_wait(call, LIMIT));

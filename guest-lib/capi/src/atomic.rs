@@ -72,7 +72,7 @@ pub struct qnic_atomic_operation {
     /// `QNIC_ATOMIC_…`.
     pub function: u32,
     /// Type of the word: `QNIC_U32`, …
-    pub type_: u32,
+    pub word: u32,
     /// Offset of the word in the remote segment, in bytes.
     pub offset: u64,
     /// The operand.
@@ -87,7 +87,7 @@ pub struct qnic_atomic_operation {
 
 head!(qnic_atomic_operation {
     function,
-    type_,
+    word,
     offset,
     value,
     expected,
@@ -227,7 +227,7 @@ fn word_of(
     ) -> Result<Box<dyn Any + Send + Sync>> {
         Ok(Box::new(endpoint.atomic::<T>(&remote.0, offset)?))
     }
-    let make = match operation.type_ {
+    let make = match operation.word {
         QNIC_U32 => one::<u32>,
         QNIC_U64 => one::<u64>,
         QNIC_I32 => one::<i32>,

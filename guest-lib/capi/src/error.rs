@@ -176,7 +176,7 @@ pub struct qnic_error {
     /// Port of the other process.
     pub port: u16,
     /// The number of the system (`errno`), if the system has refused a call; otherwise 0.
-    pub errno: c_int,
+    pub system_errno: c_int,
     /// Name of the remote segment.
     pub segment: u64,
     /// Offset in it, in bytes.
@@ -193,7 +193,7 @@ head!(qnic_error {
     message,
     node,
     port,
-    errno,
+    system_errno,
     segment,
     offset,
     length,
@@ -209,7 +209,7 @@ impl qnic_error {
             message: message.as_ptr(),
             node: 0,
             port: 0,
-            errno: 0,
+            system_errno: 0,
             segment: 0,
             offset: 0,
             length: 0,
@@ -241,7 +241,7 @@ impl qnic_error {
             (shown.node, shown.port) = (node.0, port.0);
         }
         if let Error::System { source, .. } | Error::Open { source, .. } = error {
-            shown.errno = source.raw_os_error().unwrap_or(0);
+            shown.system_errno = source.raw_os_error().unwrap_or(0);
         }
         shown
     }

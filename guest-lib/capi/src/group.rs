@@ -192,9 +192,9 @@ pub struct qnic_collective {
     /// Rank of the root of a broadcast or a reduce.
     pub root: u32,
     /// Of a reduce or allreduce: `QNIC_SUM`, …
-    pub operator_: u32,
+    pub op: u32,
     /// Of a reduce or allreduce: the type of the elements, `QNIC_U32`, …
-    pub type_: u32,
+    pub element: u32,
     /// The memory; none of a barrier.
     pub address: Out<c_void>,
     /// Its bytes.
@@ -204,8 +204,8 @@ pub struct qnic_collective {
 head!(qnic_collective {
     function,
     root,
-    operator_,
-    type_,
+    op,
+    element,
     address,
     length
 });
@@ -215,7 +215,7 @@ fn reduction<'b, T: Reducible>(
     collective: &qnic_collective,
     local: &'b Local,
 ) -> Result<Operation<'b>> {
-    let number = u8::try_from(collective.operator_).unwrap_or(0);
+    let number = u8::try_from(collective.op).unwrap_or(0);
     let operator = Operator::try_from(number);
     let operator = operator.map_err(|_| Failure::argument("no such operator"))?;
     Ok(match collective.function {
@@ -238,7 +238,7 @@ fn operation<'b>(
             Ok(group.broadcast(local.part(), collective.root))
         }
         QNIC_REDUCE | QNIC_ALLREDUCE => {
-            let describe = match collective.type_ {
+            let describe = match collective.element {
                 QNIC_U32 => reduction::<u32>,
                 QNIC_U64 => reduction::<u64>,
                 QNIC_I32 => reduction::<i32>,

@@ -37,7 +37,7 @@ pub struct qnic_machine_info {
     /// Number of ranks.
     pub ranks: u32,
     /// `QNIC_INTERFACE_…`.
-    pub interface_: u32,
+    pub interface: u32,
     /// Zero.
     pub reserved: u32,
     /// The secret of the run.
@@ -49,7 +49,7 @@ pub struct qnic_machine_info {
 head!(qnic_machine_info {
     rank,
     ranks,
-    interface_,
+    interface,
     reserved,
     key,
     name
@@ -71,7 +71,7 @@ pub extern "C" fn qnic_machine_get_info(
             size: size_of::<qnic_machine_info>(),
             rank: machine.rank(),
             ranks: machine.size(),
-            interface_: match machine.interface() {
+            interface: match machine.interface() {
                 Interface::Qnic => QNIC_INTERFACE_QNIC,
                 Interface::Pool => QNIC_INTERFACE_POOL,
             },

@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
 use qnic::message::{
-    Completion, Destination, Envelope, MessageEndpoint, MultiReceive, Pattern, Source, Tag,
+    Completion, Destination, Envelope, MessageEndpoint, MultiReceive, Pattern, Receive, Source, Tag,
 };
 use qnic::{NodeId, Part, Port};
 use self_cell::self_cell;
@@ -213,7 +213,17 @@ pub extern "C" fn qnic_send_pieces(
     })
 }
 
+/// A receive into the memory of `base`; without memory one of no bytes, which takes no part of a segment.
+fn receive<'s, 'a>(base: &'a Base, from: &'s Pattern) -> Receive<'s, 'a> {
+    match base.locals.first() {
+        Some(local) => base.endpoint.receive(from, local.part()),
+        None => base.endpoint.receive(from, &[]),
+    }
+}
+
 /// Receives a message, and waits for it, up to `timeout_ns` nanoseconds. `completion` may be null.
+///
+/// Memory of no bytes may be anywhere; the receive needs a context then.
 ///
 /// Fails with `QNIC_E_TIMED_OUT`: no message came, and none is taken any more.
 #[no_mangle]
@@ -228,9 +238,9 @@ pub extern "C" fn qnic_receive(
     call(|| {
         let endpoint = &get(endpoint)?.0;
         let from = from.head()?.pattern()?;
-        let local = Local::new(endpoint, room.address(), length)?;
-        let receive = endpoint.receive(&from, local.part());
-        completion.set_head(receive.timeout(timeout(timeout_ns)).wait()?.into())
+        let base = Base::with(endpoint, room, length)?;
+        let receive = receive(&base, &from).timeout(timeout(timeout_ns));
+        completion.set_head(receive.wait()?.into())
     })
 }
 
@@ -248,11 +258,8 @@ pub extern "C" fn qnic_receive_post(
     open(request, || {
         let endpoint = &get(endpoint)?.0;
         let from = from.head()?.pattern()?;
-        let local = Local::new(endpoint, room.address(), length)?;
-        qnic_request::new(Base::with(endpoint, local), |base| {
-            let local = base.locals.first().ok_or_else(|| Failure::handle(true))?;
-            Ok(base.endpoint.receive(&from, local.part()).post()?)
-        })
+        let base = Base::with(endpoint, room, length)?;
+        qnic_request::new(base, |base| Ok(receive(base, &from).post()?))
     })
 }
 
@@ -301,10 +308,9 @@ pub extern "C" fn qnic_many_open(
     open(many, || {
         let endpoint = &get(endpoint)?.0;
         let from = from.head()?.pattern()?;
-        let local = Local::new(endpoint, room.address(), length)?;
-        let cell = ManyCell::try_new(Base::with(endpoint, local), |base| -> Result<_> {
-            let local = base.locals.first().ok_or_else(|| Failure::handle(true))?;
-            Ok(base.endpoint.receive(&from, local.part()).many()?)
+        let base = Base::with(endpoint, room, length)?;
+        let cell = ManyCell::try_new(base, |base| -> Result<_> {
+            Ok(receive(base, &from).many()?)
         })?;
         Ok(qnic_many(Mutex::new(cell)))
     })

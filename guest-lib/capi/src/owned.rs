@@ -7,12 +7,14 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::ffi::c_void;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use qnic::message::{Completion, Request};
 use qnic::Endpoint;
 
+use crate::border::Out;
 use crate::failure::{Failure, Result};
 use crate::memory::Local;
 
@@ -35,12 +37,18 @@ impl Base {
         }
     }
 
-    /// With memory of it.
-    pub(crate) fn with(endpoint: &Arc<Endpoint>, local: Local) -> Self {
-        Base {
-            locals: vec![local],
-            ..Self::new(endpoint)
+    /// With memory of it, if it has any bytes.
+    pub(crate) fn with(
+        endpoint: &Arc<Endpoint>,
+        memory: Out<c_void>,
+        length: usize,
+    ) -> Result<Self> {
+        let mut base = Self::new(endpoint);
+        if length > 0 {
+            let local = Local::new(endpoint, memory.address(), length)?;
+            base.locals.push(local);
         }
+        Ok(base)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::failure::{Failure, Result};
 use crate::handles::{close, get, open};
 use crate::memory::Local;
 use crate::message::{completion_of, qnic_match};
-use crate::request::{qnic_completion, turn};
+use crate::request::{qnic_completion, turn, QNIC_COMPLETION_TRUNCATED};
 
 /// Waits until a message has arrived that a receive would take, up to `timeout_ns` nanoseconds, and
 /// says what it is. It stays. A timeout of 0 looks once.
@@ -156,17 +156,33 @@ pub extern "C" fn qnic_claim_receive(
     call(|| {
         let claim = get(claim)?;
         let received = turn(&claim.0)?.with_dependent_mut(|endpoint, state| -> Result<_> {
-            let local = Local::new(endpoint, room.address(), length)?;
+            let local = match length {
+                0 => None,
+                _ => Some(Local::new(endpoint, room.address(), length)?),
+            };
             match std::mem::replace(state, State::Received) {
-                State::Has(claimed) => Ok(claimed.receive(local.part())?),
+                State::Has(claimed) => receive(claimed, local.as_ref()),
                 other => {
                     *state = other;
                     Err(Failure::no_message())
                 }
             }
         })?;
-        completion.set_head(received.into())
+        completion.set_head(received)
     })
+}
+
+/// Receives a claimed message; without memory, nothing of it.
+fn receive(claimed: Claimed<'_>, local: Option<&Local>) -> Result<qnic_completion> {
+    if let Some(local) = local {
+        return Ok(claimed.receive(local.part())?.into());
+    }
+    let mut completion = completion_of(claimed.envelope());
+    if completion.length > 0 {
+        completion.flags |= QNIC_COMPLETION_TRUNCATED;
+    }
+    claimed.discard();
+    Ok(completion)
 }
 
 /// Takes a claim back: unless a message has come for it, it ends with `QNIC_E_CANCELLED`.

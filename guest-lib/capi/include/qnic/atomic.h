@@ -78,7 +78,7 @@ typedef struct {
   // `QNIC_ATOMIC_…`.
   uint32_t function;
   // Type of the word: `QNIC_U32`, …
-  uint32_t type_;
+  uint32_t word;
   // Offset of the word in the remote segment, in bytes.
   uint64_t offset;
   // The operand.

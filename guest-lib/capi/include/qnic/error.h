@@ -285,7 +285,7 @@ typedef struct {
   // Port of the other process.
   uint16_t port;
   // The number of the system (`errno`), if the system has refused a call; otherwise 0.
-  int errno;
+  int system_errno;
   // Name of the remote segment.
   uint64_t segment;
   // Offset in it, in bytes.

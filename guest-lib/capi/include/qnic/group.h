@@ -81,9 +81,9 @@ typedef struct {
   // Rank of the root of a broadcast or a reduce.
   uint32_t root;
   // Of a reduce or allreduce: `QNIC_SUM`, …
-  uint32_t operator_;
+  uint32_t op;
   // Of a reduce or allreduce: the type of the elements, `QNIC_U32`, …
-  uint32_t type_;
+  uint32_t element;
   // The memory; none of a barrier.
   void *address;
   // Its bytes.

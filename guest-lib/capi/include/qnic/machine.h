@@ -27,7 +27,7 @@ typedef struct {
   // Number of ranks.
   uint32_t ranks;
   // `QNIC_INTERFACE_…`.
-  uint32_t interface_;
+  uint32_t interface;
   // Zero.
   uint32_t reserved;
   // The secret of the run.

@@ -110,6 +110,8 @@ int qnic_send_pieces(qnic_endpoint *endpoint,
 
 // Receives a message, and waits for it, up to `timeout_ns` nanoseconds. `completion` may be null.
 //
+// Memory of no bytes may be anywhere; the receive needs a context then.
+//
 // Fails with `QNIC_E_TIMED_OUT`: no message came, and none is taken any more.
 int qnic_receive(qnic_endpoint *endpoint,
                  const qnic_match *from,

@@ -35,6 +35,10 @@ impl Cluster {
         }
     }
 
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     fn socket(&self, node: u16) -> PathBuf {
         self.folder.path().join(format!("{node}.sock"))
     }
@@ -109,7 +113,7 @@ pub(crate) fn file(path: &str) -> PathBuf {
 }
 
 /// The static library, which cargo has put beside this program.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.with_file_name("libqnic_capi.a")
 }

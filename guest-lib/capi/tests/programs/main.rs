@@ -7,4 +7,5 @@
 
 mod cluster;
 mod examples;
+mod installed;
 mod mistakes;

@@ -1,5 +1,11 @@
 /* What a C program may do wrong: each is an error, and nothing else happens. */
 
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "example.h"
 
 enum { PORT = 20, NAME = 1, BYTES = 4096 };
@@ -65,7 +71,7 @@ static void lengths(qnic_endpoint *endpoint, qnic_remote *own, char *memory) {
     size_t index;
     REFUSED(qnic_request_wait_any(NULL, 0, LIMIT, &index), QNIC_E_ARGUMENT);
     REFUSED(qnic_request_wait_any(NULL, SIZE_MAX / 4, LIMIT, &index), QNIC_E_ARGUMENT);
-    qnic_atomic_operation odd = {.size = sizeof odd, .function = QNIC_ATOMIC_XOR, .type_ = QNIC_F32};
+    qnic_atomic_operation odd = {.size = sizeof odd, .function = QNIC_ATOMIC_XOR, .word = QNIC_F32};
     REFUSED(qnic_atomic(endpoint, own, &odd, LIMIT, NULL), QNIC_E_ARGUMENT);
     odd.function = 99;
     REFUSED(qnic_atomic(endpoint, own, &odd, LIMIT, NULL), QNIC_E_ARGUMENT);
@@ -73,6 +79,64 @@ static void lengths(qnic_endpoint *endpoint, qnic_remote *own, char *memory) {
     REFUSED(qnic_name_find(endpoint, "\xff", 0, 0, &node, &port), QNIC_E_ARGUMENT);
     REFUSED(qnic_name_find(endpoint, NULL, 0, 0, &node, &port), QNIC_E_ARGUMENT);
     REFUSED(qnic_name_find(endpoint, "nothing", 0, 0, &node, &port), QNIC_E_NAME_NOT_FOUND);
+}
+
+/* No bytes need no memory. */
+static void nothing(qnic_endpoint *endpoint, qnic_remote *own) {
+    qnic_match to = {.size = sizeof to, .port = PORT, .tag = 3};
+    qnic_completion received = {.size = sizeof received};
+    qnic_request *request;
+    CHECK(qnic_receive_post(endpoint, &to, NULL, 0, &request));
+    CHECK(qnic_send(endpoint, &to, NULL, 0, LIMIT));
+    CHECK(qnic_request_wait(request, LIMIT, &received));
+    CHECK(qnic_request_close(request));
+    expect(received.length == 0 && received.tag == 3, "a message of no bytes");
+    CHECK(qnic_send_post(endpoint, &to, "abc", 3, NULL));
+    CHECK(qnic_receive(endpoint, &to, NULL, 0, LIMIT, &received));
+    expect(received.flags == QNIC_COMPLETION_TRUNCATED, "a message that does not fit");
+    CHECK(qnic_write(endpoint, own, 0, NULL, 0, 9, LIMIT));
+    CHECK(qnic_notification_take(endpoint, 9, LIMIT));
+}
+
+/* Another thread waits for a request. */
+static void *wait_for(void *request) {
+    int status;
+    while ((status = qnic_request_wait(request, LIMIT, NULL)) == QNIC_E_BUSY)
+        sched_yield();
+    check(status, "qnic_request_wait");
+    return NULL;
+}
+
+/* A handle that a call uses is busy, and cannot be closed. */
+static void threads(qnic_endpoint *endpoint) {
+    qnic_match to = {.size = sizeof to, .port = PORT, .tag = 4};
+    qnic_request *request;
+    pthread_t thread;
+    CHECK(qnic_receive_post(endpoint, &to, NULL, 0, &request));
+    expect(pthread_create(&thread, NULL, wait_for, request) == 0, "no thread");
+    int status;
+    while ((status = qnic_request_test(request, NULL)) == QNIC_E_WOULD_BLOCK)
+        sched_yield();
+    expect(status == QNIC_E_BUSY, "a request that two threads use");
+    REFUSED(qnic_request_close(request), QNIC_E_BUSY);
+    CHECK(qnic_send(endpoint, &to, NULL, 0, LIMIT));
+    expect(pthread_join(thread, NULL) == 0, "the other thread");
+    CHECK(qnic_request_close(request));
+}
+
+/* The NIC is the parent's. */
+static void forks(qnic_endpoint *endpoint, qnic_remote *own) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        int status = qnic_write(endpoint, own, 0, "x", 1, 0, LIMIT);
+        qnic_remote_close(own);
+        qnic_endpoint_close(endpoint);
+        _exit(status == QNIC_E_FORKED ? 0 : 1);
+    }
+    int ended = -1;
+    expect(waitpid(child, &ended, 0) == child && ended == 0, "a forked child");
+    CHECK(qnic_write(endpoint, own, 0, "x", 1, 0, LIMIT));
 }
 
 /* The detail of what failed, and codes that nothing has. */
@@ -133,6 +197,9 @@ int main(void) {
     handles(nic, endpoint);
     sizes(endpoint);
     lengths(endpoint, own, memory);
+    nothing(endpoint, own);
+    threads(endpoint);
+    forks(endpoint, own);
     details(endpoint, own);
     orders(nic);
     CHECK(qnic_remote_close(own));
