@@ -9,7 +9,7 @@
 //!   while the call runs.
 //! - What can be checked is checked: null, alignment, lengths that no object has, UTF-8, structures
 //!   that are shorter than their first version.
-//! - No panic leaves [`call`].
+//! - No panic leaves `call`.
 
 #![allow(unsafe_code)]
 

@@ -6,7 +6,7 @@
 //! ```
 //! A handle names a place in one table of the process and the generation of its content. So a handle
 //! that was closed, one of another type and a number that never was one are errors
-//! ([`Failure::handle`]), and nothing is read that is gone.
+//! (`QNIC_E_HANDLE`), and nothing is read that is gone.
 //!
 //! # Invariants
 //! - Each handle is closed once. A call that uses it meanwhile keeps its object: then the close is

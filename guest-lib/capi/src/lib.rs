@@ -32,7 +32,7 @@
 //! (`qnic.map`).
 //!
 //! # Invariants
-//! - No panic crosses the border: each function does its work in [`border::call`].
+//! - No panic crosses the border: each function does its work in `border::call`.
 //! - `unsafe` blocks stand in [`border`] alone; a test checks that.
 //! - A function that fails has stored no handle.
 

@@ -1,8 +1,9 @@
-//! The library as a package: a program outside of the repository depends on what `cargo package`
-//! makes, and on nothing else of this project.
+//! The library as programs outside of the repository have it: one in Rust depends on what `cargo
+//! package` makes, one in C on what `make install` does, and on nothing else of this project.
 //!
 //! ```text
 //!   cargo package ─► *.crate ─► unpacked ─► a program with a manifest of its own ─► two guests
+//!   cargo build ─► libqnic_capi.a ─► make install ─► cc -static hello.c ──────────► two guests
 //! ```
 
 use std::fs;
@@ -13,10 +14,11 @@ use anyhow::{ensure, Context, Result};
 use qnic_trials::Verdict;
 
 use super::trials::{run, spec, trial};
-use crate::harness::{cases, Case};
+use crate::harness::{cases, Case, Skip};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     a_program_of_packages_runs_in_guests => a_program_of_packages(),
+    c_programs_run_in_guests => c_programs(),
 };
 
 /// The library and what it needs, in an order in which they can be published.
@@ -83,6 +85,41 @@ fn a_program_of_packages() -> Result<()> {
     let program = program
         .to_str()
         .context("the checkout's path is not UTF-8")?;
+    let outcome = run(&trial(spec(2), &[program])?)?;
+    ensure!(outcome.verdict == Verdict::Passed, "{outcome:?}");
+    Ok(())
+}
+
+/// A program in C runs in guests: it links the installed library, and nothing of the guests (X10).
+fn c_programs() -> Result<()> {
+    for tool in ["cc", "make"] {
+        let found = Command::new(tool).arg("--version").output();
+        found.context(Skip("no C compiler, or no make"))?;
+    }
+    let checkout = qnic_cluster::repository().context("the checkout is gone")?;
+    let target = checkout.join("target/packaged");
+    let scratch = tempfile::tempdir().context("make a directory")?;
+    let prefix = scratch.path();
+    let mut build = qnic_cluster::cargo(&checkout);
+    build.args(["build", "--quiet", "--offline", "--package", "qnic-capi"]);
+    build.arg("--target-dir").arg(&target);
+    said(build)?;
+
+    let sources = checkout.join("guest-lib/capi");
+    let mut install = Command::new("make");
+    install.args(["--quiet", "install"]).current_dir(&sources);
+    install.arg(format!("PREFIX={}", prefix.display()));
+    let library = target.join("debug/libqnic_capi.a");
+    install.arg(format!("STATICLIB={}", library.display()));
+    said(install)?;
+    let program = prefix.join("hello");
+    let mut compile = Command::new("cc");
+    compile.args(["-static", "-s", "-o"]).arg(&program);
+    compile.arg(sources.join("examples/hello.c"));
+    compile.arg("-I").arg(prefix.join("include"));
+    compile.arg(prefix.join("lib/libqnic.a")).arg("-lm");
+    said(compile)?;
+    let program = program.to_str().context("the path is not UTF-8")?;
     let outcome = run(&trial(spec(2), &[program])?)?;
     ensure!(outcome.verdict == Verdict::Passed, "{outcome:?}");
     Ok(())
