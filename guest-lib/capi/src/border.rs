@@ -201,11 +201,8 @@ impl<T> In<T> {
         if self.is_null() {
             return Ok(structure);
         }
-        check(self.0, 1)?;
-        // SAFETY: it begins with its size, says the program, and is aligned.
-        let size = unsafe { self.0.cast::<usize>().read() };
+        let size = said_size(self.0)?;
         let known = size_of::<T>();
-        check_size(size)?;
         // SAFETY: the program promises so many bytes.
         let bytes = unsafe { slice::from_raw_parts(self.0.cast::<u8>(), size) };
         if bytes.iter().skip(known).any(|byte| *byte != 0) {
@@ -218,13 +215,16 @@ impl<T> In<T> {
     }
 }
 
-/// A size that a program says: at least that of the head, at most a page, as no version is longer.
-fn check_size(size: usize) -> Result<()> {
+/// The size that a structure says: at least that of its head, at most a page, as no version is longer.
+fn said_size<T: Head>(structure: *const T) -> Result<usize> {
+    check(structure, 1)?;
+    // SAFETY: it begins with its size, says the program, and is aligned.
+    let size = unsafe { structure.cast::<usize>().read() };
     match size {
         0..8 => Err(Failure::argument(
             "a structure does not say its size: set its first field to sizeof",
         )),
-        8..=4096 => Ok(()),
+        8..=4096 => Ok(size),
         _ => Err(Failure::argument("a structure says a size that none has")),
     }
 }
@@ -235,7 +235,7 @@ impl In<c_void> {
         In(self.0.cast::<u8>()).items(length)
     }
 
-    /// Copies bytes that others may write at the same time; false if they do not fit.
+    /// Copies bytes of the program, which do not change while the call runs; false if they do not fit.
     pub(crate) fn copy_to(self, length: usize, room: &mut [u8]) -> Result<bool> {
         if length > room.len() {
             return Ok(false);
@@ -303,10 +303,7 @@ impl<T> Out<T> {
         if self.is_null() {
             return Ok(());
         }
-        check(self.0, 1)?;
-        // SAFETY: it begins with its size, says the program, and is aligned.
-        let size = unsafe { self.0.cast::<usize>().read() };
-        check_size(size)?;
+        let size = said_size(self.0)?;
         let from = std::ptr::from_ref(&structure).cast::<u8>();
         let head = size_of::<usize>();
         let known = size.min(size_of::<T>());
@@ -328,10 +325,7 @@ impl<T> Out<T> {
         if self.is_null() {
             return Ok(());
         }
-        check(self.0, 1)?;
-        // SAFETY: it begins with its size, says the program, and is aligned.
-        let size = unsafe { self.0.cast::<usize>().read() };
-        check_size(size)?;
+        let size = said_size(self.0)?;
         let mut to = self.0.cast::<u8>();
         for structure in structures {
             Out(to.cast::<T>()).set_head(structure)?;

@@ -94,6 +94,22 @@ pub extern "C" fn qnic_receiver_open(
     })
 }
 
+/// Has a message copied to memory of the program, and stores its length. Before it is taken, what the
+/// program gives is checked: there is room for the longest message.
+fn copied(
+    room: Out<c_void>,
+    capacity: usize,
+    longest: usize,
+    length: Out<usize>,
+    receive: impl FnOnce(&mut [u8]) -> Result<usize>,
+) -> Result<()> {
+    length.check()?;
+    if capacity < longest {
+        return Err(Failure::argument("room for less than the longest message"));
+    }
+    length.set(receive(room.bytes(capacity)?)?)
+}
+
 /// Waits for the next message, up to `timeout_ns` nanoseconds, copies it to `room`, and stores its
 /// length. 0 looks once, and does not notice a sender that dies silently.
 ///
@@ -109,19 +125,16 @@ pub extern "C" fn qnic_receiver_receive(
     length: Out<usize>,
 ) -> c_int {
     call(|| {
-        length.check()?;
         let receiver = get(receiver)?;
-        if capacity < receiver.message_bytes {
-            return Err(Failure::argument("room for less than the longest message"));
-        }
-        let room = room.bytes(capacity)?;
-        let mut end = turn(&receiver.end)?;
-        let message = match timeout_ns {
-            0 => end.try_recv()?.ok_or_else(Failure::would_block)?,
-            _ => end.recv(timeout(timeout_ns))?,
-        };
-        message.read(0, &mut room[..message.len()])?;
-        length.set(message.len())
+        copied(room, capacity, receiver.message_bytes, length, |room| {
+            let mut end = turn(&receiver.end)?;
+            let message = match timeout_ns {
+                0 => end.try_recv()?.ok_or_else(Failure::would_block)?,
+                _ => end.recv(timeout(timeout_ns))?,
+            };
+            message.read(0, &mut room[..message.len()])?;
+            Ok(message.len())
+        })
     })
 }
 
@@ -312,19 +325,16 @@ pub extern "C" fn qnic_shared_receiver_receive(
     length: Out<usize>,
 ) -> c_int {
     call(|| {
-        length.check()?;
         let receiver = get(receiver)?;
-        if capacity < receiver.message_bytes {
-            return Err(Failure::argument("room for less than the longest message"));
-        }
-        let room = room.bytes(capacity)?;
-        let mut end = turn(&receiver.end)?;
-        let message = match timeout_ns {
-            0 => end.try_recv()?.ok_or_else(Failure::would_block)?,
-            _ => end.recv(timeout(timeout_ns))?,
-        };
-        room[..message.len()].copy_from_slice(&message);
-        length.set(message.len())
+        copied(room, capacity, receiver.message_bytes, length, |room| {
+            let mut end = turn(&receiver.end)?;
+            let message = match timeout_ns {
+                0 => end.try_recv()?.ok_or_else(Failure::would_block)?,
+                _ => end.recv(timeout(timeout_ns))?,
+            };
+            room[..message.len()].copy_from_slice(&message);
+            Ok(message.len())
+        })
     })
 }
 

@@ -214,7 +214,7 @@ pub extern "C" fn qnic_lock_predecessor(lock: *mut qnic_lock, process: Out<qnic_
 /// `timeout_ns` nanoseconds, and acquires the lock again. The lock is held.
 ///
 /// Fails with `QNIC_E_TIMED_OUT`: the place in the queue stays and the lock is not held: call this again;
-/// `QNIC_E_BROKEN`.
+/// `QNIC_E_BROKEN`: it is not held either.
 #[no_mangle]
 pub extern "C" fn qnic_lock_wait(
     lock: *mut qnic_lock,

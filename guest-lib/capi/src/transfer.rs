@@ -42,6 +42,33 @@ self_cell!(
 /// A transfer that was posted. Serves one call at a time.
 pub struct qnic_ticket(Mutex<TicketCell>);
 
+/// Posts a transfer; without a place for its ticket, its failure goes to the next fence or flush.
+fn posted(
+    endpoint: *mut qnic_endpoint,
+    ticket: Out<*mut qnic_ticket>,
+    post: impl for<'e> FnOnce(&'e Endpoint) -> Result<Ticket<'e>>,
+) -> c_int {
+    if ticket.is_null() {
+        return call(|| post(&get(endpoint)?.0).map(drop));
+    }
+    open(ticket, || {
+        let cell = TicketCell::try_new(get(endpoint)?.0.clone(), |endpoint| post(endpoint))?;
+        Ok(qnic_ticket(Mutex::new(cell)))
+    })
+}
+
+/// Begins a transfer with a completion of its own.
+fn begun(
+    endpoint: *mut qnic_endpoint,
+    request: Out<*mut qnic_request>,
+    begin: impl for<'e> FnOnce(&'e Endpoint) -> Result<Request<'e>>,
+) -> c_int {
+    open_if_wanted(request, || {
+        let base = Base::new(&get(endpoint)?.0);
+        qnic_request::new(base, |base| begin(&base.endpoint))
+    })
+}
+
 /// A write as C describes it.
 #[derive(Clone, Copy)]
 struct WriteCall {
@@ -125,17 +152,13 @@ pub extern "C" fn qnic_write_post(
         notification,
         timeout,
     };
-    if ticket.is_null() {
-        return call(|| write.begin(&get(endpoint)?.0, |write| write.post().map(drop)));
-    }
-    open(ticket, || {
-        let endpoint = get(endpoint)?.0.clone();
-        let cell = TicketCell::try_new(endpoint, |endpoint| write.begin(endpoint, |it| it.post()))?;
-        Ok(qnic_ticket(Mutex::new(cell)))
+    posted(endpoint, ticket, |endpoint| {
+        write.begin(endpoint, |write| write.post())
     })
 }
 
-/// Begins a write with a completion of its own.
+/// Begins a write with a completion of its own. `request` may be null: then a failure goes to the next
+/// fence or flush.
 ///
 /// Fails as `qnic_write_post`.
 #[no_mangle]
@@ -158,11 +181,8 @@ pub extern "C" fn qnic_write_begin(
         notification,
         timeout,
     };
-    open_if_wanted(request, || {
-        let base = Base::new(&get(endpoint)?.0);
-        qnic_request::new(base, |base| {
-            write.begin(&base.endpoint, |write| write.begin())
-        })
+    begun(endpoint, request, |endpoint| {
+        write.begin(endpoint, |write| write.begin())
     })
 }
 
@@ -237,17 +257,12 @@ pub extern "C" fn qnic_read_post(
         length,
         timeout,
     };
-    if ticket.is_null() {
-        return call(|| read.begin(&get(endpoint)?.0, |read| read.post().map(drop)));
-    }
-    open(ticket, || {
-        let endpoint = get(endpoint)?.0.clone();
-        let cell = TicketCell::try_new(endpoint, |endpoint| read.begin(endpoint, |it| it.post()))?;
-        Ok(qnic_ticket(Mutex::new(cell)))
+    posted(endpoint, ticket, |endpoint| {
+        read.begin(endpoint, |read| read.post())
     })
 }
 
-/// Begins a read with a completion of its own.
+/// Begins a read with a completion of its own. `request` may be null.
 ///
 /// Fails as `qnic_write_post`.
 #[no_mangle]
@@ -268,11 +283,8 @@ pub extern "C" fn qnic_read_begin(
         length,
         timeout,
     };
-    open_if_wanted(request, || {
-        let base = Base::new(&get(endpoint)?.0);
-        qnic_request::new(base, |base| -> Result<Request<'_>> {
-            read.begin(&base.endpoint, |read| read.begin())
-        })
+    begun(endpoint, request, |endpoint| {
+        read.begin(endpoint, |read| read.begin())
     })
 }
 

@@ -98,7 +98,7 @@ int qnic_lock_predecessor(qnic_lock *lock, qnic_process *process);
 // `timeout_ns` nanoseconds, and acquires the lock again. The lock is held.
 //
 // Fails with `QNIC_E_TIMED_OUT`: the place in the queue stays and the lock is not held: call this again;
-// `QNIC_E_BROKEN`.
+// `QNIC_E_BROKEN`: it is not held either.
 int qnic_lock_wait(qnic_lock *lock,
                    qnic_wait_queue *queue,
                    int64_t timeout_ns);

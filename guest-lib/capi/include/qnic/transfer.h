@@ -67,7 +67,8 @@ int qnic_write_post(qnic_endpoint *endpoint,
                     int64_t timeout_ns,
                     qnic_ticket **ticket);
 
-// Begins a write with a completion of its own.
+// Begins a write with a completion of its own. `request` may be null: then a failure goes to the next
+// fence or flush.
 //
 // Fails as `qnic_write_post`.
 int qnic_write_begin(qnic_endpoint *endpoint,
@@ -101,7 +102,7 @@ int qnic_read_post(qnic_endpoint *endpoint,
                    int64_t timeout_ns,
                    qnic_ticket **ticket);
 
-// Begins a read with a completion of its own.
+// Begins a read with a completion of its own. `request` may be null.
 //
 // Fails as `qnic_write_post`.
 int qnic_read_begin(qnic_endpoint *endpoint,

@@ -43,7 +43,7 @@ fn hello_crosses_in_both_directions() {
 
 #[test]
 #[cfg_attr(not(has_asan), ignore = "no C compiler with AddressSanitizer")]
-fn two_c_programs_greet_each_other() {
+fn two_c_programs_say_hello() {
     let cluster = Cluster::new();
     // Both begin at once: an import does not wait for a node that is not there yet.
     let hello = cluster.compile(&file("examples/hello.c"));
