@@ -22,8 +22,7 @@ int main(int count, char **arguments) {
     qnic_segment *segment;
     CHECK(qnic_buffer_open(endpoint, BYTES, &own, &buffer));
     CHECK(qnic_export(endpoint, OWN, buffer, QNIC_READ, NULL, &segment));
-    qnic_remote *words;
-    CHECK(qnic_import(endpoint, peer, PORT, WORDS, NULL, LIMIT, &words));
+    qnic_remote *words = imported(endpoint, peer, PORT, WORDS);
 
     /* Sixteen additions under way at once, waited for as they end. */
     qnic_request *requests[OPERATIONS];

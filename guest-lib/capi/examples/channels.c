@@ -33,7 +33,7 @@ static void on_signal(void *context, uint32_t number) {
 
 int main(int count, char **arguments) {
     uint16_t peer = peer_of(count, arguments);
-    qnic_endpoint *endpoint = registered(PORT, NULL);
+    qnic_endpoint *endpoint = registered(PORT, "channels");
     qnic_channel_options options = {
         .size = sizeof options, .slots = 4, .message_bytes = 100, .sent = SENT};
     qnic_receiver *receiver;

@@ -16,8 +16,7 @@ int main(int count, char **arguments) {
     qnic_segment *segment;
     CHECK(qnic_buffer_open(endpoint, 4096, &own, &buffer));
     CHECK(qnic_export(endpoint, OWN, buffer, QNIC_READ, NULL, &segment));
-    qnic_remote *objects;
-    CHECK(qnic_import(endpoint, peer, PORT, OBJECTS, NULL, LIMIT, &objects));
+    qnic_remote *objects = imported(endpoint, peer, PORT, OBJECTS);
 
     qnic_participant *participant;
     qnic_lock *lock;

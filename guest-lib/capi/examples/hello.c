@@ -22,8 +22,7 @@ int main(int count, char **arguments) {
     char greeting[64];
     snprintf(greeting, sizeof greeting, "hello from node %u", own.node);
 
-    qnic_remote *theirs;
-    CHECK(qnic_import(endpoint, peer, PORT, INBOX, NULL, LIMIT, &theirs));
+    qnic_remote *theirs = imported(endpoint, peer, PORT, INBOX);
     CHECK(qnic_write(endpoint, theirs, 0, greeting, sizeof greeting, LETTER, LIMIT));
 
     CHECK(qnic_notification_take(endpoint, LETTER, LIMIT));

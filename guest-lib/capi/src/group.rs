@@ -224,6 +224,10 @@ fn reduction<'b, T: Reducible>(
     })
 }
 
+fn no_collective() -> Failure {
+    Failure::argument("no such collective")
+}
+
 /// A collective as the library describes it.
 fn operation<'b>(
     group: &'b Group<'_>,
@@ -249,7 +253,7 @@ fn operation<'b>(
             };
             describe(group, collective, local.ok_or_else(memory)?)
         }
-        _ => Err(Failure::argument("no such collective")),
+        _ => Err(no_collective()),
     }
 }
 
@@ -276,9 +280,13 @@ impl CallBase {
 
     fn with_memory(group: *mut qnic_group, collective: &qnic_collective) -> Result<Self> {
         let mut base = Self::new(group)?;
-        if collective.function != QNIC_BARRIER {
-            let (address, length) = (collective.address.address(), collective.length);
-            base.local = Some(Local::new(base.group.borrow_owner(), address, length)?);
+        let (address, length) = (collective.address.address(), collective.length);
+        match collective.function {
+            QNIC_BARRIER => {}
+            QNIC_BROADCAST | QNIC_REDUCE | QNIC_ALLREDUCE => {
+                base.local = Some(Local::new(base.group.borrow_owner(), address, length)?);
+            }
+            _ => return Err(no_collective()),
         }
         Ok(base)
     }

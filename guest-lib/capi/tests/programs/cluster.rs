@@ -141,6 +141,8 @@ fn compile(source: &Path, folder: &Path) -> PathBuf {
         .arg(file("include"))
         .arg("-I")
         .arg(file("examples"))
+        .arg("-I")
+        .arg(file("tests/programs"))
         .arg("-o")
         .arg(&program)
         .arg(source)

@@ -1,5 +1,7 @@
 //! The examples, each against a Rust program on the other node.
 
+use std::time::Duration;
+
 use qnic::datagram::Socket;
 use qnic::group::{Application, Operator};
 use qnic::message::{Destination, Pattern, Source, Tag};
@@ -7,6 +9,7 @@ use qnic::stream::Streams;
 use qnic::sync::{Lock, Participant, Semaphore};
 use qnic::{
     Access, ChannelOptions, Error, NodeId, NotificationId, Port, Receiver, SegmentName, Sender,
+    Status,
 };
 
 use crate::cluster::{file, Cluster, Program, SOON};
@@ -18,16 +21,19 @@ const PEER: (NodeId, Port) = (NodeId(0), Port(PORT));
 #[cfg_attr(not(has_asan), ignore = "no C compiler with AddressSanitizer")]
 fn hello_crosses_in_both_directions() {
     let cluster = Cluster::new();
-    let program = cluster.example("hello", &["1"]);
     let endpoint = cluster.rust(PORT);
+    let program = cluster.example("hello", &["1"]);
     let letter = NotificationId::new(1).unwrap();
     let inbox = endpoint.allocate(4096).unwrap();
     let _segment = endpoint
         .export(SegmentName(1), &inbox, Access::WRITE)
         .unwrap();
-    let theirs = endpoint
-        .import(PEER.0, PEER.1, SegmentName(1), SOON)
-        .unwrap();
+    // The program may not have begun, and nothing waits for a node.
+    let import = |_| match endpoint.import(PEER.0, PEER.1, SegmentName(1), SOON) {
+        Err(error) if error.status() == Some(Status::NoSuchNode) => None,
+        imported => Some(imported.unwrap()),
+    };
+    let theirs = (0..10).find_map(import).unwrap();
     let greeting = b"hello from Rust\0";
     endpoint
         .write(&theirs, 0, greeting)
@@ -57,8 +63,8 @@ fn two_c_programs_say_hello() {
 fn messages_cross_in_both_directions() {
     const PEER: (NodeId, Port) = (NodeId(0), Port(8));
     let cluster = Cluster::new();
-    let program = cluster.example("messages", &["1"]);
     let endpoint = cluster.rust(PEER.1 .0);
+    let program = cluster.example("messages", &["1"]);
     let memory = endpoint.allocate(1 << 17).unwrap();
     let segment = endpoint
         .export(SegmentName(1), &memory, Access::READ)
@@ -200,14 +206,15 @@ fn datagrams_and_streams_come_back_from_c() {
     let socket = Socket::bind(&nic, 0).unwrap();
     let bytes: Vec<u8> = (0..10_000u32).map(|index| (index * 7) as u8).collect();
     // Datagrams to a port that is not open yet are lost.
-    let answer = loop {
-        socket.send_to(&bytes, NodeId(0), 2000, Some(SOON)).unwrap();
-        match socket.receive(Some(std::time::Duration::from_millis(100))) {
-            Ok(answer) => break answer,
-            Err(Error::TimedOut) => {}
-            Err(error) => panic!("{error}"),
+    let ask = |_| {
+        let sent = socket.send_to(&bytes, NodeId(0), 2000, Some(SOON));
+        sent.unwrap();
+        match socket.receive(Some(Duration::from_millis(100))) {
+            Err(Error::TimedOut) => None,
+            answer => Some(answer.unwrap()),
         }
     };
+    let answer = (0..600).find_map(ask).unwrap();
     assert!(answer.bytes == bytes && answer.node == NodeId(0) && answer.port == 2000);
 
     let streams = Streams::open(&nic, 0, Default::default()).unwrap();
@@ -243,8 +250,9 @@ fn channels_handlers_and_descriptors_of_c() {
     let [sent, replenish, handled, polled] =
         [1, 2, 3, 4].map(|id| NotificationId::new(id).unwrap());
     let cluster = Cluster::new();
-    let program = cluster.example("channels", &["1"]);
     let endpoint = cluster.rust(12);
+    let program = cluster.example("channels", &["1"]);
+    endpoint.names().find("channels", 0, SOON).unwrap();
     let options = ChannelOptions::new(4, 100, sent);
     let mut receiver = Receiver::open(&endpoint, SegmentName(2), &options).unwrap();
     let there = (PEER.0, PEER.1, SegmentName(1));

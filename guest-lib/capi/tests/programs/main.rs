@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(has_asan), allow(dead_code, unused_imports))]
 
+mod breadth;
 mod cluster;
 mod examples;
 mod installed;

@@ -1,0 +1,53 @@
+//! Every function of the interface is called by a C program that looks at what it does.
+
+use std::collections::BTreeSet;
+
+use crate::cluster::{file, Cluster};
+
+/// Runs a program of this folder on node 0.
+fn run(name: &str) {
+    let cluster = Cluster::new();
+    let program = cluster.compile(&file(&format!("tests/programs/{name}.c")));
+    assert_eq!(cluster.start(&program, 0, &[]).finish(), "");
+}
+
+#[test]
+#[cfg_attr(not(has_asan), ignore = "no C compiler with AddressSanitizer")]
+fn memory_transfers_and_notifications() {
+    run("transfers");
+}
+
+#[test]
+#[cfg_attr(not(has_asan), ignore = "no C compiler with AddressSanitizer")]
+fn messages_names_and_groups() {
+    run("messages");
+}
+
+#[test]
+#[cfg_attr(not(has_asan), ignore = "no C compiler with AddressSanitizer")]
+fn locks_channels_datagrams_streams_and_machines() {
+    run("objects");
+}
+
+#[test]
+fn c_programs_call_every_function() {
+    let script = std::fs::read_to_string(file("qnic.map")).unwrap();
+    let mut functions: BTreeSet<_> = words(&script).collect();
+    assert!(functions.len() > 150, "{}", functions.len());
+    for folder in ["examples", "tests/programs"] {
+        for entry in std::fs::read_dir(file(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|it| it == "c" || it == "h") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                functions.retain(|function| !words(&text).any(|word| word == *function));
+            }
+        }
+    }
+    assert!(functions.is_empty(), "no C program calls {functions:#?}");
+}
+
+/// The names in a text that begin as those of functions do.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("qnic_"))
+}
