@@ -119,7 +119,8 @@ fn every_call_of_the_library_has_a_counterpart_or_a_reason() {
     let without: BTreeSet<_> = without.map(|(call, _)| call).collect();
     assert!(
         without.is_empty(),
-        "no counterpart in C, and no reason: {without:#?}"
+        "no counterpart in C, and no reason: write one and list it in counterparts.txt, or say why \
+         there is none (docs/c-api.md): {without:#?}"
     );
 
     let known: BTreeSet<_> = calls.iter().flat_map(|(_, covered)| covered).collect();
