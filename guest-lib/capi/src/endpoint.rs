@@ -106,6 +106,25 @@ pub extern "C" fn qnic_endpoint_get_info(
     })
 }
 
+/// Tells how long transfers took from their post until a wait saw them complete: calls `each` for every
+/// range of times, with the longest of it in nanoseconds (`UINT64_MAX` of the last one) and their number,
+/// on this thread before this function returns. The first transfer and every 61st after it are timed, if
+/// the program waits for them.
+#[no_mangle]
+pub extern "C" fn qnic_endpoint_times(
+    endpoint: *mut qnic_endpoint,
+    each: Option<extern "C" fn(context: *mut c_void, longest_ns: u64, count: u64)>,
+    context: Context,
+) -> c_int {
+    call(|| {
+        let each = each.ok_or_else(|| Failure::argument("the function of a histogram is null"))?;
+        for (longest, count) in get(endpoint)?.0.statistics().times_to_seen.buckets() {
+            each(context.get(), longest.unwrap_or(u64::MAX), count);
+        }
+        Ok(())
+    })
+}
+
 /// What the route to a node is like. Without a session of the two NICs, the other one is asked, for
 /// five seconds at most.
 ///

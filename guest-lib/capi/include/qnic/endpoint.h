@@ -57,6 +57,14 @@ int qnic_endpoint_close(qnic_endpoint *endpoint);
 // Describes an endpoint.
 int qnic_endpoint_get_info(qnic_endpoint *endpoint, qnic_endpoint_info *info);
 
+// Tells how long transfers took from their post until a wait saw them complete: calls `each` for every
+// range of times, with the longest of it in nanoseconds (`UINT64_MAX` of the last one) and their number,
+// on this thread before this function returns. The first transfer and every 61st after it are timed, if
+// the program waits for them.
+int qnic_endpoint_times(qnic_endpoint *endpoint,
+                        void (*each)(void *context, uint64_t longest_ns, uint64_t count),
+                        void *context);
+
 // What the route to a node is like. Without a session of the two NICs, the other one is asked, for
 // five seconds at most.
 //

@@ -4,6 +4,7 @@ use expect_test::expect_file;
 use roff::{bold, roman, Roff};
 
 use crate::families::{file, FAMILIES};
+use crate::headers;
 
 /// A block of a header: its comment, and the declaration below.
 struct Block {
@@ -105,6 +106,7 @@ fn page(name: &str, header: &str) -> String {
 
 #[test]
 fn man_pages_are_those_of_the_headers() {
+    headers::check();
     for (name, _) in FAMILIES {
         let header = std::fs::read_to_string(file(&format!("include/qnic/{name}.h"))).unwrap();
         let made = page(name, &header);

@@ -76,6 +76,10 @@ static void post_two(void *context) {
     CHECK(qnic_write_post(a->endpoint, a->other, 8, "12345678", 8, 0, LIMIT, NULL));
 }
 
+static void add(void *context, uint64_t longest_ns, uint64_t count) {
+    *(uint64_t *)context += longest_ns > 0 ? count : 0;
+}
+
 static void transfers(struct side *a, struct side *b) {
     qnic_ticket *tickets[2];
     uint64_t numbers[2];
@@ -97,6 +101,9 @@ static void transfers(struct side *a, struct side *b) {
     CHECK(qnic_flush(a->endpoint, QNIC_FLUSH_SOURCES, 0, 0, LIMIT));
     CHECK(qnic_flush(a->endpoint, QNIC_FLUSH_WRITES | QNIC_FLUSH_PROCESS, b->node, b->port, LIMIT));
     expect(memcmp(b->memory, "1234567812345678", 16) == 0, "bytes of a batch");
+    uint64_t timed = 0;
+    CHECK(qnic_endpoint_times(a->endpoint, add, &timed));
+    expect(timed > 0, "a transfer that was timed");
     CHECK(qnic_flush(a->endpoint, QNIC_FLUSH_READS, 0, 0, LIMIT));
     CHECK(qnic_flush(a->endpoint, QNIC_FLUSH_READS | QNIC_FLUSH_WRITES, 0, 0, 0));
     REFUSED(qnic_flush(a->endpoint, QNIC_FLUSH_SOURCES | QNIC_FLUSH_READS, 0, 0, 0), QNIC_E_ARGUMENT);
