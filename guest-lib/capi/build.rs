@@ -11,21 +11,20 @@ fn main() {
     ] {
         say(name, compiles(compiler, &flags));
     }
-    let make = Command::new("make")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status();
-    let has_make = make.is_ok_and(|status| status.success());
-    let has_make = has_make && compiles("cc", &["-fsyntax-only"]);
+    let has_c = compiles("cc", &["-fsyntax-only"]);
+    let has_make = has_c && is_there("make");
     say("has_make", has_make);
-    let pkg_config = Command::new("pkg-config")
+    say("has_pkg_config", has_make && is_there("pkg-config"));
+    say("has_valgrind", has_c && is_there("valgrind"));
+}
+
+/// Returns true if there is a tool of this name.
+fn is_there(tool: &str) -> bool {
+    let status = Command::new(tool)
         .arg("--version")
         .stdout(Stdio::null())
         .status();
-    say(
-        "has_pkg_config",
-        has_make && pkg_config.is_ok_and(|status| status.success()),
-    );
+    status.is_ok_and(|status| status.success())
 }
 
 /// Says that there is something, or not.

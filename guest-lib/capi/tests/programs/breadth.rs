@@ -2,31 +2,38 @@
 
 use std::collections::BTreeSet;
 
-use crate::cluster::{file, Cluster};
+use crate::cluster::{file, Checker, Cluster};
 
-/// Runs a program of this folder on node 0.
-fn run(name: &str) {
-    let cluster = Cluster::new();
-    let program = cluster.compile(&file(&format!("tests/programs/{name}.c")));
-    assert_eq!(cluster.start(&program, 0, &[]).finish(), "");
+/// Runs a program of this folder.
+fn run(name: &str, checker: Checker) {
+    Cluster::new().run(&format!("tests/programs/{name}.c"), checker);
 }
 
 #[test]
 #[cfg_attr(not(has_asan), ignore = "no C compiler with AddressSanitizer")]
 fn memory_transfers_and_notifications() {
-    run("transfers");
+    run("transfers", Checker::Sanitizers);
 }
 
 #[test]
 #[cfg_attr(not(has_asan), ignore = "no C compiler with AddressSanitizer")]
 fn messages_names_and_groups() {
-    run("messages");
+    run("messages", Checker::Sanitizers);
 }
 
 #[test]
 #[cfg_attr(not(has_asan), ignore = "no C compiler with AddressSanitizer")]
 fn locks_channels_datagrams_streams_and_machines() {
-    run("objects");
+    run("objects", Checker::Sanitizers);
+}
+
+/// Under valgrind no program forks: it does not know memory that children do not share.
+#[test]
+#[cfg_attr(not(has_valgrind), ignore = "no C compiler, or no valgrind")]
+fn valgrind_finds_nothing() {
+    for name in ["transfers", "messages", "objects"] {
+        run(name, Checker::Valgrind);
+    }
 }
 
 #[test]

@@ -53,16 +53,34 @@ impl Cluster {
         self.nic().register(Port(port)).unwrap()
     }
 
-    /// Compiles a C program.
+    /// Compiles a C program for the sanitizers.
     pub(crate) fn compile(&self, source: &Path) -> PathBuf {
-        compile(source, self.folder.path())
+        compile(source, self.folder.path(), Checker::Sanitizers)
+    }
+
+    /// Compiles a C program, and runs it on node 0 until it ends well, without a word.
+    pub(crate) fn run(&self, source: &str, checker: Checker) {
+        let program = compile(&file(source), self.folder.path(), checker);
+        let program = self.start_with(checker.command(), &program, 0, &[]);
+        assert_eq!(program.finish(), "");
     }
 
     /// Starts a C program on a node.
     pub(crate) fn start(&self, program: &Path, node: u16, arguments: &[&str]) -> Program {
+        self.start_with(&[], program, node, arguments)
+    }
+
+    fn start_with(
+        &self,
+        before: &[&str],
+        program: &Path,
+        node: u16,
+        arguments: &[&str],
+    ) -> Program {
         // What hangs is ended, and has failed.
         let child = Command::new("timeout")
-            .arg("120")
+            .arg("600")
+            .args(before)
             .arg(program)
             .args(arguments)
             .env("QNIC_HOST_SOCKET", self.socket(node))
@@ -118,38 +136,56 @@ pub(crate) fn library() -> PathBuf {
     program.with_file_name("libqnic_capi.a")
 }
 
-/// Compiles a program with all warnings, and with AddressSanitizer.
-fn compile(source: &Path, folder: &Path) -> PathBuf {
+/// What looks at a program while it runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Checker {
+    /// AddressSanitizer and that of undefined behaviour: at the code in C, and at the heap of all.
+    Sanitizers,
+    /// At all code, that of the library included, and slower.
+    Valgrind,
+}
+
+const WARNINGS: &[&str] = &["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"];
+const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+const VALGRIND: &[&str] = &[
+    "valgrind",
+    "--quiet",
+    "--error-exitcode=9",
+    "--leak-check=full",
+    // Rust keeps what a thread needs in places that are no plain pointers.
+    "--show-leak-kinds=definite",
+    "--errors-for-leak-kinds=definite",
+];
+
+impl Checker {
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Checker::Sanitizers => SANITIZERS,
+            Checker::Valgrind => &[],
+        }
+    }
+
+    fn command(self) -> &'static [&'static str] {
+        match self {
+            Checker::Sanitizers => &[],
+            Checker::Valgrind => VALGRIND,
+        }
+    }
+}
+
+/// Compiles a program with all warnings.
+fn compile(source: &Path, folder: &Path, checker: Checker) -> PathBuf {
     let name = source.file_stem().unwrap().to_string_lossy();
     let program = folder.join(&*name);
-    let output = Command::new("cc")
-        .args([
-            "-std=c11",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-pedantic",
-            "-O1",
-            "-g",
-        ])
-        .args([
-            "-fsanitize=address,undefined",
-            "-fno-sanitize-recover=all",
-            "-pthread",
-        ])
-        .arg("-I")
-        .arg(file("include"))
-        .arg("-I")
-        .arg(file("examples"))
-        .arg("-I")
-        .arg(file("tests/programs"))
-        .arg("-o")
-        .arg(&program)
-        .arg(source)
-        .arg(library())
-        .args(["-lm", "-ldl", "-lgcc_s", "-lutil", "-lrt"])
-        .output()
-        .unwrap();
+    let mut command = Command::new("cc");
+    command.args(WARNINGS).args(checker.flags());
+    command.args(["-O1", "-g", "-pthread"]);
+    for folder in ["include", "examples", "tests/programs"] {
+        command.arg("-I").arg(file(folder));
+    }
+    command.arg("-o").arg(&program).arg(source).arg(library());
+    command.args(["-lm", "-ldl", "-lgcc_s", "-lutil", "-lrt"]);
+    let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{said}", source.display());
     program

@@ -1,12 +1,9 @@
-//! Misuse that can be checked is an error, under AddressSanitizer and the sanitizer of undefined
-//! behaviour.
+//! Misuse that can be checked is an error, under the sanitizers.
 
-use crate::cluster::{file, Cluster};
+use crate::cluster::{Checker, Cluster};
 
 #[test]
 #[cfg_attr(not(has_asan), ignore = "no C compiler with AddressSanitizer")]
 fn mistakes_of_c_programs_are_errors() {
-    let cluster = Cluster::new();
-    let program = cluster.compile(&file("tests/programs/mistakes.c"));
-    assert_eq!(cluster.start(&program, 0, &[]).finish(), "");
+    Cluster::new().run("tests/programs/mistakes.c", Checker::Sanitizers);
 }
