@@ -54,15 +54,11 @@ static inline qnic_endpoint *registered(uint16_t port, const char *application) 
     return endpoint;
 }
 
-/* Imports a segment of a process, whose node may not be there yet: nothing waits for that. */
+/* Imports a segment of a process, which may not be there yet. */
 static inline qnic_remote *imported(qnic_endpoint *endpoint, uint16_t node, uint16_t port,
                                     uint64_t name) {
-    qnic_remote *remote = NULL;
-    int status = QNIC_E_NO_SUCH_NODE;
-    /* Each try takes as long as the NIC waits for a silent node. */
-    for (int attempt = 0; attempt < 10 && status == QNIC_E_NO_SUCH_NODE; attempt++)
-        status = qnic_import(endpoint, node, port, name, NULL, LIMIT, &remote);
-    check(status, "qnic_import");
+    qnic_remote *remote;
+    CHECK(qnic_import(endpoint, node, port, name, NULL, LIMIT, &remote));
     return remote;
 }
 

@@ -119,7 +119,7 @@ impl Endpoint {
 
     /// Imports a segment of another process. That process may run on this node, or be
     /// this very process. `options` is how long to wait until it exports the segment (N3),
-    /// zero to ask once; or [`ImportOptions`], with a secret.
+    /// also for its node to be there, zero to ask once; or [`ImportOptions`], with a secret.
     ///
     /// # Errors
     /// [`Error::Refused`] with `NameNotFound`, `NoSuchNode`, `PeerGone`, `Exhausted`, and

@@ -64,7 +64,9 @@ impl Imports {
             left_ms -= wait_ms;
             let status = send(device, vni, call, wait_ms)?;
             call.status = status.code().into();
-            if status != Status::NameNotFound || left_ms == 0 {
+            // A node that is not there yet may come, as a name may.
+            let may_come = matches!(status, Status::NameNotFound | Status::NoSuchNode);
+            if !may_come || left_ms == 0 {
                 return Ok(());
             }
         }
@@ -147,8 +149,16 @@ mod tests {
         let (fake, _, process) = running();
         assert_eq!(import(&process, 5, 2500).0, Status::NameNotFound);
         assert_eq!(fake.nic().import_waits, [1000, 1000, 500]);
-        fake.nic().next.push_back(Ok(Status::NoSuchNode.code()));
-        assert_eq!(import(&process, 5, 2500).0, Status::NoSuchNode);
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_yet_is_waited_for_as_long_as_a_name() {
+        let (fake, _, process) = exporter(1, true);
+        let absent = || Ok(Status::NoSuchNode.code());
+        fake.nic().next.extend([absent(), absent()]);
+        assert_eq!(import(&process, 0, 2500).0, Status::Ok);
+        fake.nic().next.extend([absent(), absent(), absent()]);
+        assert_eq!(import(&process, 0, 2500).0, Status::NoSuchNode);
     }
 
     #[test]

@@ -9,7 +9,6 @@ use qnic::stream::Streams;
 use qnic::sync::{Lock, Participant, Semaphore};
 use qnic::{
     Access, ChannelOptions, Error, NodeId, NotificationId, Port, Receiver, SegmentName, Sender,
-    Status,
 };
 
 use crate::cluster::{file, Cluster, Program, SOON};
@@ -28,12 +27,8 @@ fn hello_crosses_in_both_directions() {
     let _segment = endpoint
         .export(SegmentName(1), &inbox, Access::WRITE)
         .unwrap();
-    // The program may not have begun, and nothing waits for a node.
-    let import = |_| match endpoint.import(PEER.0, PEER.1, SegmentName(1), SOON) {
-        Err(error) if error.status() == Some(Status::NoSuchNode) => None,
-        imported => Some(imported.unwrap()),
-    };
-    let theirs = (0..10).find_map(import).unwrap();
+    let theirs = endpoint.import(PEER.0, PEER.1, SegmentName(1), SOON);
+    let theirs = theirs.unwrap();
     let greeting = b"hello from Rust\0";
     endpoint
         .write(&theirs, 0, greeting)
@@ -51,7 +46,7 @@ fn hello_crosses_in_both_directions() {
 #[cfg_attr(not(has_asan), ignore = "no C compiler with AddressSanitizer")]
 fn two_c_programs_say_hello() {
     let cluster = Cluster::new();
-    // Both begin at once: an import does not wait for a node that is not there yet.
+    // Both begin at once: an import waits for a node that is not there yet.
     let hello = cluster.compile(&file("examples/hello.c"));
     let programs = [(0, "1"), (1, "0")].map(|(node, peer)| cluster.start(&hello, node, &[peer]));
     let said = programs.map(Program::finish);
