@@ -61,7 +61,7 @@ impl Cluster {
     /// [`Error::NoSuchCluster`], or what is wrong with its files.
     pub fn open(runtime: &Runtime, name: &str, cancel: Option<&Cancel>) -> Result<Self> {
         let dir = runtime.existing(name)?;
-        let spec = ClusterSpec::load(&dir.cluster_file())?;
+        let spec = ClusterSpec::load_booted(&dir.cluster_file())?;
         let manifest = read_manifest(name, &dir)?;
         Ok(Self {
             nodes: nodes_of(&spec, &dir, manifest.host.as_ref(), cancel),

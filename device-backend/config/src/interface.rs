@@ -97,6 +97,18 @@ impl InterfaceAddress {
         Ipv4Addr::from(!(u32::MAX >> self.length))
     }
 
+    /// Returns true if the networks of both have addresses in common.
+    pub fn overlaps(self, other: Self) -> bool {
+        let shorter = self.length.min(other.length);
+        let differ = u32::from(self.address) ^ u32::from(other.address);
+        differ & !(u32::MAX >> shorter) == 0
+    }
+
+    /// Returns true if both are in one network.
+    pub fn is_beside(self, other: Self) -> bool {
+        self.length == other.length && self.overlaps(other)
+    }
+
     /// The address without its network.
     pub const fn address(self) -> Ipv4Addr {
         self.address

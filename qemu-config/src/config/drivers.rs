@@ -25,6 +25,9 @@ pub(super) fn check(
 ) -> Result<(), ConfigError> {
     for (index, node) in spec.nodes.iter().enumerate() {
         let key = format!("node[{}]", origin(index));
+        let message = "a node with nic = false has nothing to drive";
+        let has_none = !node.nic && node.driver == NicDriver::Vfio;
+        require(!has_none, format!("{key}.driver"), message)?;
         let message = "a node whose driver is \"vfio\" has one NIC, without a name";
         let several = node.is_on_vfio() && !node.nics.is_empty();
         require(!several, format!("{key}.nics"), message)?;
@@ -68,6 +71,7 @@ mod tests {
             name = "b" => name = "b"\ndriver = "vfio" | node[1].driver: [[remote_memory]] names this node
             name = "a" => name = "a"\ndriver = "vfio" | node[0].driver: [[remote_memory]] names this node
             name = "a" => name = "a"\ndriver = "vfio"\nnics = [{ name = "x" }] | node[0].nics: a node whose driver
+            name = "a" => name = "a"\ndriver = "vfio"\nnic = false | node[0].driver: a node with nic = false has nothing
             name = "a" => name = "a"\ndriver = "dpdk" | unknown variant
             "#,
         );

@@ -14,6 +14,7 @@
 //!   *n* + 1 of 10.71.0.0/16.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use qnic_config::{add, check_mac, check_mtu, require, ConfigError, InterfaceAddress, Unique};
 
@@ -97,9 +98,10 @@ impl ClusterSpec {
     /// The lines of `/etc/hosts` in the guest of `node`: the nodes that its Ethernet port reaches.
     /// `None` if it has no port.
     pub(crate) fn hosts_of(&self, node: &NodeSpec) -> Option<String> {
-        self.ethernet_port(&node.name)?;
+        let own = self.ethernet_port(&node.name)?.ip;
         let ports = self.ports_on(network_of_port(node)).into_iter();
-        let lines = ports.map(|port| format!("{} {}\n", port.addresses.ip.address(), port.node));
+        let reached = ports.filter(|port| port.addresses.ip.is_beside(own));
+        let lines = reached.map(|port| format!("{} {}\n", port.addresses.ip.address(), port.node));
         Some(lines.collect())
     }
 
@@ -131,6 +133,9 @@ impl ClusterSpec {
     }
 }
 
+/// The address of a guest in the network of QEMU's user-mode stack.
+const OUTSIDE: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 0, 2, 15), 24);
+
 /// The network that the Ethernet port of `node` is on; `None`: `[network]`.
 fn network_of_port(node: &NodeSpec) -> Option<&str> {
     node.nics().next()?.1
@@ -143,6 +148,8 @@ pub(super) fn check(
 ) -> Result<(), ConfigError> {
     check_mtu(spec.ethernet().mtu, "ethernet.mtu")?;
     let (mut macs, mut addresses) = (Unique::default(), Unique::default());
+    let mut networks: Vec<(InterfaceAddress, &str)> = Vec::new();
+    let outside = InterfaceAddress::new(OUTSIDE.0, OUTSIDE.1).ok();
     for (index, (node, number)) in spec.numbered().enumerate() {
         let key = format!("node[{}].ethernet", origin(index));
         let said = match node.ethernet {
@@ -164,6 +171,22 @@ pub(super) fn check(
         let address = port.ip.address();
         let what = format_args!("the address {address}");
         add(&mut addresses, address, &format!("{key}.ip"), what)?;
+        let is_free = !outside.is_some_and(|it| node.outside && it.overlaps(port.ip));
+        let message = format!(
+            "{} is in the network of \"outside\": choose another one",
+            port.ip
+        );
+        require(is_free, format!("{key}.ip"), message)?;
+        let halfway =
+            |(it, _): &&(InterfaceAddress, &str)| it.overlaps(port.ip) && !it.is_beside(port.ip);
+        if let Some((other, name)) = networks.iter().find(halfway) {
+            let message = format!(
+                "{} and {other} of node \"{name}\" overlap and are not one network: write one prefix length for both",
+                port.ip
+            );
+            require(false, format!("{key}.ip"), message)?;
+        }
+        networks.push((port.ip, &node.name));
     }
     Ok(())
 }
@@ -219,8 +242,9 @@ ethernet = false
         assert!(spec.ethernet_port("off").is_none());
         let queues = |node: usize| spec.nodes[node].ethernet_queues();
         assert_eq!([queues(0), queues(2)], [1, 4]);
-        let hosts = "10.71.0.1 a\n10.71.0.2 plain\n192.168.7.1 b\n10.71.0.4 c0\n10.71.0.5 c1\n";
+        let hosts = "10.71.0.1 a\n10.71.0.2 plain\n10.71.0.4 c0\n10.71.0.5 c1\n";
         assert_eq!(spec.hosts_of(&spec.nodes[0]).unwrap(), hosts);
+        assert_eq!(spec.hosts_of(&spec.nodes[2]).unwrap(), "192.168.7.1 b\n");
         assert_eq!(spec.hosts_of(&spec.nodes[5]), None);
         assert_eq!(spec.nics().len(), 6, "one is a place for a port");
         assert_eq!(spec.without_ethernet().nics().len(), 5);
@@ -284,6 +308,8 @@ ethernet = false
             192.168.7.1/24 => 192.168.7.1 | 12:46: node[2].ethernet.ip: expected a prefix length too
             192.168.7.1/24 => 10.71.0.1 | 12:46: node[2].ethernet.ip: the address 10.71.0.1 is used already by node[0].ethernet.ip
             192.168.7.1/24 => 10.71.0.5 | 13:1: node[3].ethernet.ip: the address 10.71.0.5 is used already by node[2].ethernet.ip
+            192.168.7.1/24 => 10.64.0.9/10 | 12:46: node[2].ethernet.ip: 10.64.0.9/10 and 10.71.0.1/16 of node "a" overlap and are not one network
+            192.168.7.1/24" } => 10.0.2.7/24" }\noutside = true | 12:46: node[2].ethernet.ip: 10.0.2.7/24 is in the network of "outside"
             ip = "192 => dns = "192 | 12:41: node[2].ethernet.dns: unknown field `dns`, expected `mac` or `ip`
             count = 2 => count = 2\nethernet = { mac = "02:00:00:00:00:08" } | 16:20: node[3].ethernet.mac: a node with a count cannot have a MAC address of its own
             count = 2 => count = 2\nethernet = { ip = "10.71.0.99" } | 16:19: node[3].ethernet.ip: a node with a count cannot have an address of its own

@@ -24,6 +24,11 @@ pub struct ShareSpec {
     pub writable: bool,
 }
 
+/// Directories of a guest that are not to be hidden.
+const NEEDED: [&str; 10] = [
+    "bin", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr",
+];
+
 impl ShareSpec {
     /// A directory at `/mnt/share`, for reading.
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -35,14 +40,18 @@ impl ShareSpec {
     }
 
     pub(super) fn check(&self, key: &str) -> Result<(), ConfigError> {
-        let message = format!("there is no directory \"{}\"", self.path.display());
-        require(self.path.is_dir(), format!("{key}.path"), message)?;
         let at = self.at.to_string_lossy();
         let odd = |c: char| c.is_whitespace() || c == '"' || c.is_control();
         let fits = self.at.is_absolute() && self.at != Path::new("/") && !at.contains(odd);
         let message =
             format!("expected an absolute path in the guest without blanks, found \"{at}\"");
-        require(fits, format!("{key}.at"), message)
+        require(fits, format!("{key}.at"), message)?;
+        let mut parts = self.at.components().skip(1);
+        let first = parts.next().and_then(|part| part.as_os_str().to_str());
+        let is_needed =
+            first.is_some_and(|first| NEEDED.contains(&first)) && parts.next().is_none();
+        let message = format!("\"{at}\" has what the guest itself needs: choose another one");
+        require(!is_needed, format!("{key}.at"), message)
     }
 }
 

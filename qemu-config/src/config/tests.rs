@@ -96,6 +96,8 @@ fn errors_are_reported_with_location_key_and_expectation() {
         NODE memory = "lots"\n | 4:10: node[0].memory: expected a size such as "256MiB" or "1GiB", found "lots"
         NODE memory = "4MiB"\n | 4:10: node[0].memory: expected 128MiB to 64GiB, found 4MiB
         NODE share = "/nowhere"\n | 4:9: node[0].share.path: there is no directory "/nowhere"
+        NODE share = ""\n | 4:9: node[0].share.path: expected a directory, found ""
+        NODE share = { path = "/", at = "/usr" }\n | 4:28: node[0].share.at: "/usr" has what the guest itself needs: choose another one
         NODE share = { path = "/", at = "here" }\n | 4:28: node[0].share.at: expected an absolute path in the guest without blanks, found "here"
         NODE share = { path = "/", to = "/x" }\n | 4:23: node[0].share.to: unknown field `to`, expected one of `path`, `at`, `writable`
         NODE share = 1\n | 4:9: node[0].share: invalid type: integer `1`, expected a directory, or { path, at, writable }
@@ -107,7 +109,7 @@ fn errors_are_reported_with_location_key_and_expectation() {
         NODE kernel = "7.2"\n | 4:10: node[0].kernel: there is no kernel series "7.2": use "stable", "backports" or "generic"
         NODE count = 2\n[[node]]\nname = "a1"\n | 6:8: node[1].name: name "a1" is used already by node[0].name
         NODE count = 0\n | 4:9: node[0].count: expected 1 to 64, found 0
-        NODE files = [{ from = "none", to = "/x" }]\n | 4:19: node[0].files[0].from: there is no file "none"
+        NODE files = [{ from = "/none", to = "/x" }]\n | 4:19: node[0].files[0].from: there is no file "/none"
         NODE files = [{ from = "/proc/self/status", to = "x" }]\n | 4:45: node[0].files[0].to: expected an absolute path in the guest, found "x"
         NODE files = [{ from = "f", to = "/x", mode = "rwx" }]\n | 4:42: node[0].files[0].mode: expected octal permission bits such as "755", found "rwx"
         NODE count = 2\nnumber = 3\n | 5:10: node[0].number: a node with a count cannot have a number

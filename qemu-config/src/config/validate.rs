@@ -1,5 +1,7 @@
 //! The rules of a cluster, whether a file or a program describes it.
 
+use std::path::Path;
+
 use qnic_config::{add, require, ByteSize, ConfigError, Unique};
 
 use super::network::NetworkSpec;
@@ -24,8 +26,34 @@ impl ClusterSpec {
     /// # Errors
     /// Returns an error for the first rule that is broken, with the key it is about.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        check(self, &|index| index)
+        check(self, &|index| index)?;
+        check_sources(self, &|index| index)
     }
+}
+
+/// Checks that the files and directories of this machine are there that nodes have.
+pub(super) fn check_sources(
+    spec: &ClusterSpec,
+    origin: &dyn Fn(usize) -> usize,
+) -> Result<(), ConfigError> {
+    for (index, node) in spec.nodes.iter().enumerate() {
+        let key = format!("node[{}]", origin(index));
+        let is_there = |path: &Path, key: String| {
+            let message = format!("there is no file \"{}\"", path.display());
+            require(path.is_file(), key, message)
+        };
+        if let Some(image) = &node.image {
+            is_there(image, format!("{key}.image"))?;
+        }
+        for (index, file) in node.files.iter().enumerate() {
+            is_there(&file.from, format!("{key}.files[{index}].from"))?;
+        }
+        if let Some(share) = &node.share {
+            let message = format!("there is no directory \"{}\"", share.path.display());
+            require(share.path.is_dir(), format!("{key}.share.path"), message)?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks `spec`; `origin` tells which `[[node]]` of the file a node came from.
@@ -94,13 +122,11 @@ fn check_node(node: &NodeSpec, key: &str) -> Result<(), ConfigError> {
 }
 
 fn check_file(file: &FileSpec, key: &str) -> Result<(), ConfigError> {
-    let FileSpec { from, to, mode } = file;
+    let FileSpec { from: _, to, mode } = file;
     let whole = to.is_absolute() && to.file_name().is_some();
     let found = to.display();
     let message = format!("expected an absolute path in the guest, found \"{found}\"");
     require(whole, format!("{key}.to"), message)?;
-    let message = format!("there is no file \"{}\"", from.display());
-    require(from.is_file(), format!("{key}.from"), message)?;
     let message = format!("expected permission bits up to 7777, found {mode:o}");
     require(*mode <= 0o7777, format!("{key}.mode"), message)
 }
