@@ -5,8 +5,9 @@ use qnic_config::ByteSize;
 /// Memory is added to a guest in multiples of this, which Linux calls a memory block.
 pub(crate) const MEMORY_STEP: ByteSize = ByteSize::mib(128);
 
-/// How often memory can be added to a guest.
-pub(crate) const MEMORY_SLOTS: usize = 16;
+/// How often memory can be added to a guest: QEMU shares 8 ranges with a device process, and two are there from the
+/// beginning.
+pub(crate) const MEMORY_SLOTS: usize = 6;
 
 /// Commands that can run on one node at the same time.
 pub const COMMAND_SLOTS: usize = 8;

@@ -163,7 +163,9 @@ impl Node {
             return refused(format!("memory_max is {most}, which leaves {left}"));
         }
         if added.len() == MEMORY_SLOTS {
-            return refused(format!("it was added {MEMORY_SLOTS} times already"));
+            return refused(format!(
+                "it was added {MEMORY_SLOTS} times already, which is all that QEMU can: boot it with more"
+            ));
         }
         let (dimm, memory) = (
             format!("dimm{}", added.len()),
@@ -175,7 +177,11 @@ impl Node {
         });
         monitor.execute(&qmp::OBJECT_ADD.with(object))?;
         let device = json!({ "driver": "pc-dimm", "id": dimm, "memdev": memory });
-        monitor.execute(&qmp::DEVICE_ADD.with(device))?;
+        if let Err(error) = monitor.execute(&qmp::DEVICE_ADD.with(device)) {
+            // Nothing of what was refused is left.
+            monitor.execute(&qmp::OBJECT_DEL.with(json!({ "id": &memory })))?;
+            return Err(error);
+        }
         Ok(())
     }
 

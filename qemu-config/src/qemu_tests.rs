@@ -88,7 +88,7 @@ fn memory_may_be_added() {
     node.memory_max = Some(ByteSize::mib(1024));
     let joined = line_of(&node, Accel::Kvm).join(" ");
     assert!(
-        joined.contains(" -m 256M,slots=16,maxmem=1024M -object"),
+        joined.contains(" -m 256M,slots=6,maxmem=1024M -object"),
         "{joined}"
     );
     assert!(

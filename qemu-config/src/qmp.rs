@@ -35,6 +35,8 @@ pub const QUIT: Command<Nothing> = Command::new("quit");
 pub const QUERY_MEMORY_DEVICES: Command<Vec<Value>> = Command::new("query-memory-devices");
 /// Makes an object (`qom-type`, `id`, and its properties).
 pub const OBJECT_ADD: Command<Nothing> = Command::new("object-add");
+/// Removes an object (`id`).
+pub const OBJECT_DEL: Command<Nothing> = Command::new("object-del");
 /// Plugs a device in (`driver`, `id`, and its properties).
 pub const DEVICE_ADD: Command<Nothing> = Command::new("device_add");
 /// Sets the memory that the guest is to keep (`value`, in bytes): its balloon has the rest.

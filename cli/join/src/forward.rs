@@ -25,14 +25,21 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut by_node: BTreeMap<String, Vec<Port>> = BTreeMap::new();
     for (node, number, here) in pairs {
         let port = Port::listen(number, here)?;
-        println!("{} is port {number} of {node}", port.address()?);
         by_node.entry(node).or_default().push(port);
     }
-    let nodes = by_node.into_iter().map(|(node, ports)| {
+    let joined = by_node.into_iter().map(|(node, ports)| {
         let ethernet = cluster.join_ethernet(&node)?;
-        Ok(move || serve(&node, ethernet, &ports))
+        Ok((node, ethernet, ports))
     });
-    let nodes = nodes.collect::<Result<Vec<_>>>()?;
+    let joined = joined.collect::<Result<Vec<_>>>()?;
+    for (node, _, ports) in &joined {
+        for port in ports {
+            println!("{} is port {} of {node}", port.address()?, port.number);
+        }
+    }
+    let nodes = joined
+        .into_iter()
+        .map(|(node, ethernet, ports)| move || serve(&node, ethernet, &ports));
     let (first_end, ended) = std::sync::mpsc::channel();
     let cancelled = first_end.clone();
     thread::spawn(move || {
