@@ -82,8 +82,12 @@ pub(crate) fn serve(node: &str, ethernet: HostEthernet, ports: &[Port]) -> Resul
         stack.turn()?;
         relays.retain_mut(|(port, relay)| {
             let end = relay.turn(stack.socket(relay.guest));
-            if end == Some(End::Refused) {
-                eprintln!("qnic: no server answers at port {port} of {node}");
+            match end {
+                Some(End::Refused) => eprintln!("qnic: no server answers at port {port} of {node}"),
+                Some(End::Lost) => {
+                    eprintln!("qnic: {node} has reset a connection to port {port}, or is silent")
+                }
+                _ => {}
             }
             end.is_none() || {
                 // What is still to be sent, a reset say, goes out before the socket does.

@@ -24,8 +24,10 @@ pub(crate) struct Relay {
 /// How a relay has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Both ends have closed, or one has reset the connection.
+    /// Both ends have closed, or the client has reset the connection.
     Closed,
+    /// The guest has reset the connection, or was silent for too long.
+    Lost,
     /// The guest has not accepted.
     Refused,
 }
@@ -57,9 +59,8 @@ impl Relay {
                 Some(End::Closed)
             }
             State::Closed if self.was_open => {
-                // Reset by the guest, or silent for too long.
                 let _ = self.client.shutdown(Shutdown::Both);
-                Some(End::Closed)
+                Some(End::Lost)
             }
             State::Closed => Some(End::Refused),
             _ => None,
