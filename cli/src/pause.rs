@@ -17,7 +17,8 @@ Examples:
   cargo qnic pause a --cluster pair    needed if several clusters run
 
 The NIC of a paused guest keeps its state and goes on serving its peers, as far as that
-needs nothing of the guest: what waits for a page of it waits. A guest that is stopped by
+needs nothing of the guest: what waits for a page of it waits. A guest whose NIC no driver has
+started, or that sleeps, is paused, too. A guest that is stopped by
 other means (QMP, a debugger) keeps its state, too, but its NIC is suspended: peers wait.
 
 Exit status: 0 when done, 1 if there is no such node or it does not answer, 2 for a

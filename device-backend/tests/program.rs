@@ -92,6 +92,11 @@ fn metrics_are_given() {
             "{\"cmd\":\"table\",\"node\":9,\"table\":\"map\"}\n",
             "node 9 has no NIC here",
         ),
+        // No driver has started it: its machine can be paused all the same.
+        (
+            "{\"cmd\":\"expect_pause\",\"node\":0}\n",
+            "{\"expected\":false}",
+        ),
         ("nonsense\n", "\"error\":"),
     ] {
         metrics.write_all(request.as_bytes()).unwrap();

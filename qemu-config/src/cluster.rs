@@ -353,8 +353,8 @@ impl Cluster {
         })
     }
 
-    /// Stops the CPUs of a node's guest, as a debugger would. Its NICs go on serving their peers.
-    /// [Resume](Cluster::resume) the guest before you reset it.
+    /// Stops the CPUs of a node's guest, as a debugger would. Its NICs go on serving their peers, if a
+    /// driver has started them. [Resume](Cluster::resume) the guest before you reset it.
     ///
     /// # Errors
     /// No such node; the device process or QEMU's monitor does not answer.
@@ -363,6 +363,7 @@ impl Cluster {
         let nics = self.spec.nics().into_iter();
         for nic in nics.filter(|nic| nic.node.name == node && nic.node.nic) {
             let request = json!({ "cmd": "expect_pause", "node": nic.number });
+            // A NIC that does not run needs no announcement.
             self.ask(self.spec.process_of(&nic.address()), &request)?;
         }
         guest.stop_cpus()
@@ -429,20 +430,5 @@ fn read_manifest(name: &str, dir: &ClusterDir) -> Result<Manifest> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::manifest::Mode;
-    use crate::testing::TestDir;
-
-    #[test]
-    fn an_unknown_node_is_neither_paused_nor_resumed() {
-        let test = TestDir::new();
-        let _owned = test.create(Mode::Attached).unwrap();
-        let cluster = Cluster::open(&test.runtime, "c", None).unwrap();
-        for result in [cluster.pause("x"), cluster.resume("x")] {
-            let error = result.unwrap_err();
-            assert!(matches!(error, Error::NoSuchNode { .. }), "{error}");
-            assert!(error.to_string().contains("it has: a"), "{error}");
-        }
-    }
-}
+#[path = "cluster_tests.rs"]
+mod tests;

@@ -1,0 +1,75 @@
+//! What is asked of QEMU and the device process, which are sockets that answer.
+
+use super::*;
+use crate::manifest::Mode;
+use crate::testing::{Asked, TestDir};
+
+/// A running cluster with the node `a`.
+struct Fixture {
+    _test: TestDir,
+    _owned: (ClusterDir, crate::lock::LockFile),
+    cluster: Cluster,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let test = TestDir::new();
+        let owned = test.create(Mode::Attached).unwrap();
+        let node = test.node();
+        ProcessId::own().unwrap().save(&node.qemu_pid()).unwrap();
+        Self {
+            cluster: Cluster::open(&test.runtime, "c", None).unwrap(),
+            _test: test,
+            _owned: owned,
+        }
+    }
+
+    /// The guest's QEMU, which says that it is `running`.
+    fn qemu(&self, running: bool) -> Asked {
+        let status = if running { "running" } else { "paused" };
+        Asked::qemu(&self.cluster.nodes[0].dir, move |asked| match asked {
+            "query-status" => json!({ "status": status, "running": running }),
+            "human-monitor-command" => json!(""),
+            _ => json!({}),
+        })
+    }
+
+    /// The device process, whose NIC runs or not.
+    fn device(&self, running: bool) -> Asked {
+        let control = self.cluster.dir.device(None).control();
+        Asked::device(&control, json!({ "expected": running }))
+    }
+}
+
+#[test]
+fn an_unknown_node_is_neither_paused_nor_resumed() {
+    let test = TestDir::new();
+    let _owned = test.create(Mode::Attached).unwrap();
+    let cluster = Cluster::open(&test.runtime, "c", None).unwrap();
+    for result in [cluster.pause("x"), cluster.resume("x")] {
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::NoSuchNode { .. }), "{error}");
+        assert!(error.to_string().contains("it has: a"), "{error}");
+    }
+}
+
+/// Also one that no driver has started.
+#[test]
+fn a_pause_is_announced_to_the_nic_and_stops_the_cpus() {
+    for running in [true, false] {
+        let fixture = Fixture::new();
+        let (qemu, device) = (fixture.qemu(true), fixture.device(running));
+        fixture.cluster.pause("a").unwrap();
+        assert_eq!(device.names(), ["expect_pause"]);
+        assert_eq!(qemu.names(), ["stop"]);
+    }
+}
+
+#[test]
+fn a_node_whose_qemu_has_ended_is_told_so() {
+    let fixture = Fixture::new();
+    let _device = fixture.device(false);
+    fs::remove_file(fixture.cluster.nodes[0].dir.qemu_pid()).unwrap();
+    let error = fixture.cluster.pause("a").unwrap_err().to_string();
+    assert!(error.starts_with("node a: its QEMU has ended"), "{error}");
+}
