@@ -39,8 +39,8 @@ name. Ctrl-C and the timeout kill the command and what it started.
 
 Exit status: the command's own, or with \"all\" the first in the order of the nodes
 that is not 0. Besides, as in other tools:
-  124      the time was over
-  125      the command could not be run: no such node, the guest does not answer, …
+  124      the time was over, before or after the command has started
+  125      the command could not be run: no such node, the guest does not answer for 30 s, …
   126      the command is there but cannot be executed
   127      there is no such command in the guest
   128 + n  signal n ended the command
@@ -50,7 +50,7 @@ pub(crate) struct Options {
     node: String,
     #[command(flatten)]
     cluster: ClusterOption,
-    /// Kill the command after this many seconds
+    /// Kill the command after this many seconds; give up if it has not started by then
     #[arg(long, short, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
     /// Set a variable in the command's environment
@@ -146,7 +146,15 @@ fn case(cluster: &str, node: &Node, code: u8, took: Duration) -> Case {
 }
 
 fn run_on(node: &Node, options: &Options, prefixed: bool) -> Result<u8> {
-    let mut process = node.spawn(&command(options))?;
+    let start = Instant::now();
+    let started = node.spawn_within(&command(options), options.timeout);
+    let mut process = match (started, options.timeout) {
+        (Err(error @ Error::Guest { .. }), Some(limit)) if start.elapsed() >= limit => {
+            ui::tell(&error.into());
+            return Ok(TIMED_OUT);
+        }
+        (started, _) => started?,
+    };
     if options.input {
         let input = process.input();
         // A read cannot be interrupted: this thread ends with the program.

@@ -29,7 +29,7 @@ pub(crate) fn put(
     cancel: Option<&Cancel>,
 ) -> Result<()> {
     let command = GuestCommand::new(HELPER).arg("unpack").arg(to).with_input();
-    let mut process = GuestProcess::start(dir, &command, cancel)?;
+    let mut process = GuestProcess::start(dir, &command, None, cancel)?;
     let input = process.input();
     let broken = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -69,7 +69,7 @@ pub(crate) fn get(
     cancel: Option<&Cancel>,
 ) -> Result<PathBuf> {
     let command = GuestCommand::new(HELPER).arg("pack").arg(from);
-    let mut process = GuestProcess::start(dir, &command, cancel)?;
+    let mut process = GuestProcess::start(dir, &command, None, cancel)?;
     let (reader, mut writer) = UnixStream::pair().map_err(Error::io("copy", from))?;
     std::thread::scope(|scope| {
         let unpacking = scope.spawn(move || archive::unpack(reader, to));

@@ -33,13 +33,14 @@ use crate::dirs::NodeDir;
 use crate::guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
 use crate::host_node::HostNode;
 use crate::monitor::Monitor;
+use crate::node_state::ask_qemu;
 use crate::process::{Process, ProcessId};
 use crate::qemu::{command_label, command_port};
 use crate::ready;
 use crate::slot::Slot;
 use crate::socket::Socket;
 use crate::wait::{stop_in, Deadline, Stop};
-use crate::{Cancel, Error, Result};
+use crate::{Cancel, Error, NodeState, Result};
 
 /// Where the helper is in a guest.
 pub(crate) const HELPER: &str = "/usr/lib/qnic/qnic-exec";
@@ -83,16 +84,33 @@ pub struct GuestInput {
 }
 
 impl GuestProcess {
-    /// Starts `command` on the node with directory `dir`.
+    /// Starts `command` on the node with directory `dir`, within `limit` and [`START_LIMIT`].
     pub(crate) fn start(
+        dir: &NodeDir,
+        command: &GuestCommand,
+        limit: Option<Duration>,
+        cancel: Option<&Cancel>,
+    ) -> Result<Self> {
+        check_size(dir, command)?;
+        let limit = limit.map_or(START_LIMIT, |limit| limit.min(START_LIMIT));
+        let deadline = Deadline::new(Some(limit), cancel);
+        let started = Self::start_before(&deadline, dir, command, cancel);
+        started.map_err(|error| match error {
+            Error::Guest { .. } if deadline.left() == Some(Duration::ZERO) => {
+                why_no_answer(dir, limit)
+            }
+            other => other,
+        })
+    }
+
+    fn start_before(
+        deadline: &Deadline,
         dir: &NodeDir,
         command: &GuestCommand,
         cancel: Option<&Cancel>,
     ) -> Result<Self> {
-        check_size(dir, command)?;
-        let deadline = Deadline::new(Some(START_LIMIT), cancel);
         let mut agent = Agent::connect(dir, deadline.clone())?;
-        let mut slot = slot_without_helper(dir, &mut agent, &deadline)?;
+        let mut slot = slot_without_helper(dir, &mut agent, deadline)?;
         let connect = || {
             let socket = Socket::connect(&dir.command(slot.index), deadline.clone());
             socket.map_err(|error| broken(dir.name(), &error))
@@ -385,6 +403,22 @@ fn slot_without_helper(dir: &NodeDir, agent: &mut Agent, deadline: &Deadline) ->
             return Err(Error::guest(dir.name(), message));
         }
     }
+}
+
+/// The error for a guest that has started no command within `limit`: what QEMU says of it.
+fn why_no_answer(dir: &NodeDir, limit: Duration) -> Error {
+    let name = dir.name();
+    let why = match ask_qemu(dir).unwrap_or(NodeState::Silent) {
+        NodeState::Paused => format!("the guest is paused: resume it with \"qnic resume {name}\""),
+        NodeState::Panicked => format!("its kernel has panicked: see \"qnic logs {name}\""),
+        NodeState::Booting => "the guest is booting".to_owned(),
+        NodeState::Silent => "its QEMU does not answer".to_owned(),
+        _ => format!(
+            "the guest agent has not answered within {} s: the guest sleeps, hangs or is too busy",
+            limit.as_secs_f32()
+        ),
+    };
+    Error::guest(name, why)
 }
 
 fn broken(node: &str, error: &io::Error) -> Error {

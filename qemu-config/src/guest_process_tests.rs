@@ -15,7 +15,7 @@ use serde_json::{json, Value};
 use super::GuestProcess;
 use crate::dirs::NodeDir;
 use crate::limits::COMMAND_SLOTS;
-use crate::testing::TestDir;
+use crate::testing::{Asked, TestDir};
 use crate::{copy, Error, GuestCommand, GuestEvent, GuestExit};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
@@ -79,7 +79,7 @@ impl Guest {
     }
 
     fn spawn(&self, command: &GuestCommand) -> crate::Result<GuestProcess> {
-        GuestProcess::start(&self.dir, command, None)
+        GuestProcess::start(&self.dir, command, None, None)
     }
 }
 
@@ -246,9 +246,39 @@ fn commands_start_while_others_are_ending() {
 fn a_pulled_cancel_ends_the_wait() {
     let guest = Guest::new(Behaviour::Good);
     let cancel = crate::Cancel::new().unwrap();
-    let process = GuestProcess::start(&guest.dir, &endless(), Some(&cancel)).unwrap();
+    let process = GuestProcess::start(&guest.dir, &endless(), None, Some(&cancel)).unwrap();
     cancel.cancel();
     assert!(matches!(process.wait(LIMIT), Err(Error::Interrupted)));
+}
+
+/// The guest does not answer, because it is paused or for another reason that QEMU knows.
+#[test]
+fn a_start_ends_in_time_and_names_the_state_of_the_guest() {
+    for (status, says) in [
+        (
+            "paused",
+            "the guest is paused: resume it with \"qnic resume a\"",
+        ),
+        ("guest-panicked", "its kernel has panicked"),
+        ("running", "not answered within 0.05 s"),
+    ] {
+        let cluster = TestDir::new();
+        let dir = cluster.node();
+        std::fs::write(dir.ready(), "ready 6.12\n").unwrap();
+        let _silent = UnixListener::bind(dir.agent()).unwrap();
+        let _qemu = Asked::qemu(&dir, move |asked| match asked {
+            "query-status" => json!({ "status": status, "running": status == "running" }),
+            "query-chardev" => json!([{ "label": "agent", "frontend-open": true }]),
+            _ => json!({}),
+        });
+        let limit = Some(Duration::from_millis(50));
+        let error = GuestProcess::start(&dir, &endless(), limit, None).err();
+        let error = error.unwrap().to_string();
+        assert!(
+            error.starts_with("node a: ") && error.contains(says),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -50,26 +50,38 @@ impl Node {
         &self.spec
     }
 
-    /// Runs `command` to its end, which has to come within `limit`.
+    /// Runs `command` to its end, which has to come within `limit` of its start.
     ///
     /// # Errors
-    /// As [`GuestProcess::wait`]. A command that fails is no error: see
+    /// As [`Self::spawn`] and [`GuestProcess::wait`]. A command that fails is no error: see
     /// [`GuestOutput::exit`].
     pub fn run(&self, command: &GuestCommand, limit: Duration) -> Result<GuestOutput> {
         self.spawn(command)?.wait(Some(limit))
     }
 
-    /// Starts `command`.
+    /// Starts `command`, which takes 30 s at most.
     ///
     /// # Errors
-    /// [`Error::Busy`], [`Error::Guest`] if agent or helper do not answer,
+    /// [`Error::Busy`], [`Error::Guest`] if agent or helper do not answer, with the state of the guest;
     /// [`Error::Interrupted`].
     pub fn spawn(&self, command: &GuestCommand) -> Result<GuestProcess> {
+        self.spawn_within(command, None)
+    }
+
+    /// As [`Self::spawn`], but gives up after `limit`.
+    ///
+    /// # Errors
+    /// As [`Self::spawn`].
+    pub fn spawn_within(
+        &self,
+        command: &GuestCommand,
+        limit: Option<Duration>,
+    ) -> Result<GuestProcess> {
         if let Some(host) = &self.host {
             return GuestProcess::start_here(&self.dir, host, command, self.cancel.as_ref());
         }
         self.check_alive()?;
-        GuestProcess::start(&self.dir, command, self.cancel.as_ref())
+        GuestProcess::start(&self.dir, command, limit, self.cancel.as_ref())
     }
 
     /// Copies the file or directory `from` of the host to `to` in the guest, or into

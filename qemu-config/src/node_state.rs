@@ -98,7 +98,7 @@ fn state_within(dir: &NodeDir, agent_limit: Duration) -> NodeState {
 }
 
 /// The state as far as QEMU knows: [`NodeState::Ready`] if the agent has its port open.
-fn ask_qemu(dir: &NodeDir) -> Result<NodeState> {
+pub(crate) fn ask_qemu(dir: &NodeDir) -> Result<NodeState> {
     let mut monitor = Monitor::connect(dir, Deadline::seconds(STATE_SECONDS))?;
     let status = monitor.execute(&QUERY_STATUS)?;
     if status.status == RunState::GuestPanicked {
