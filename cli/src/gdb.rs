@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use qnic_cluster::Cancel;
+use qnic_cluster::{Cancel, Debugger};
 
 use crate::ui::ClusterOption;
 
@@ -22,7 +22,9 @@ Examples:
 Symbols come from the guest: kernel and modules, also the functions of qnic.ko, with the addresses at
 which they are. A guest that does not answer has none. Lines of C are shown where the module was
 built with them: make KCFLAGS=-g. While the guest stands still its NIC is suspended: peers wait for
-it, up to peer_timeout. With --print QEMU listens until --off.
+it, up to peer_timeout. A guest that was paused before is paused afterwards; it runs for a moment in
+between, and has no symbols. A guest has one debugger at a time: a second is refused. With --print QEMU
+listens until --off.
 
 Exit status: that of gdb; 1 if there is no such node or no gdb, 2 for a wrong command line.")]
 pub(crate) struct Options {
@@ -48,21 +50,27 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         node.end_debugger()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let debugger = node.debugger()?;
-    if let Some(reason) = &debugger.without_symbols {
-        eprintln!("qnic: there are no symbols: {reason}");
-    }
     if options.print {
+        let debugger = node.debugger()?;
+        tell_missing(&debugger);
         let script = fs::read_to_string(&debugger.script);
         print!("{}", script.context("read the commands for gdb")?);
         return Ok(ExitCode::SUCCESS);
     }
-    // Ctrl-C is for gdb: it stops the guest.
-    let _ctrl_c = Cancel::on_signals()?;
-    let mut gdb = Command::new("gdb");
-    gdb.arg("-q").arg("-x").arg(&debugger.script);
-    let status = gdb.args(&options.arguments).status();
-    node.end_debugger()?;
+    let status = cluster.debug(&options.node, |debugger| {
+        tell_missing(debugger);
+        // Ctrl-C is for gdb: it stops the guest.
+        let _ctrl_c = Cancel::on_signals()?;
+        let mut gdb = Command::new("gdb");
+        gdb.arg("-q").arg("-x").arg(&debugger.script);
+        gdb.args(&options.arguments).status()
+    })?;
     let status = status.context("start gdb: install it, or use --print with another debugger")?;
     Ok(ExitCode::from(status.code().map_or(1, |code| code as u8)))
+}
+
+fn tell_missing(debugger: &Debugger) {
+    if let Some(reason) = &debugger.without_symbols {
+        eprintln!("qnic: there are no symbols: {reason}");
+    }
 }

@@ -73,3 +73,33 @@ fn a_node_whose_qemu_has_ended_is_told_so() {
     let error = fixture.cluster.pause("a").unwrap_err().to_string();
     assert!(error.starts_with("node a: its QEMU has ended"), "{error}");
 }
+
+#[test]
+fn what_was_paused_before_a_debugger_is_paused_after_it() {
+    for running in [true, false] {
+        let fixture = Fixture::new();
+        let (qemu, device) = (fixture.qemu(running), fixture.device(false));
+        let script = fixture
+            .cluster
+            .debug("a", |debugger| debugger.script.clone());
+        let script = fs::read_to_string(script.unwrap()).unwrap();
+        assert!(script.contains("target remote "), "{script}");
+        let paused = qemu.names().last().is_some_and(|last| last == "stop");
+        assert_eq!(
+            (paused, device.names().len()),
+            (!running, (!running).into())
+        );
+    }
+}
+
+/// The second one would throw out the first.
+#[test]
+fn a_node_has_one_debugger_at_a_time() {
+    let fixture = Fixture::new();
+    let (_qemu, _device) = (fixture.qemu(false), fixture.device(false));
+    let second = || fixture.cluster.debug("a", |_| ());
+    let refused = fixture.cluster.debug("a", |_| second()).unwrap();
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("a debugger is attached"), "{refused}");
+    second().unwrap();
+}

@@ -16,11 +16,12 @@ use object::{
 use serde_json::json;
 
 use crate::guest_command::GuestCommand;
+use crate::lock::LockFile;
 use crate::node::Node;
 use crate::node_state::NodeState;
 use crate::qmp::{self, DumpState};
 use crate::wait::{Deadline, Stop};
-use crate::{Error, Result};
+use crate::{Cluster, Error, Result};
 
 /// Longest time for the guest to tell its symbols.
 const SYMBOLS_LIMIT: Duration = Duration::from_secs(120);
@@ -47,6 +48,28 @@ pub struct Debugger {
     pub script: PathBuf,
     /// Why there are no symbols, if there are none.
     pub without_symbols: Option<String>,
+    was_paused: bool,
+    /// There is one debugger of a node at a time.
+    _lock: LockFile,
+}
+
+impl Cluster {
+    /// Carries out `session` with what a debugger of a node's guest needs. QEMU listens no more when it is
+    /// over, and a guest that was paused before is paused again.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNode`]; as [`Node::debugger`] and [`Cluster::pause`].
+    pub fn debug<T>(&self, node: &str, session: impl FnOnce(&Debugger) -> T) -> Result<T> {
+        let guest = self.node(node)?;
+        let debugger = guest.debugger()?;
+        let done = session(&debugger);
+        guest.end_debugger()?;
+        // QEMU has let it go on when the debugger went.
+        if debugger.was_paused {
+            self.pause(node)?;
+        }
+        Ok(done)
+    }
 }
 
 impl Node {
@@ -54,10 +77,16 @@ impl Node {
     /// the debugger connects.
     ///
     /// # Errors
-    /// [`Error::Monitor`]; [`Error::Io`] if the files for the debugger cannot be written.
+    /// [`Error::Guest`] if another debugger is attached; [`Error::Monitor`]; [`Error::Io`] if the files for
+    /// the debugger cannot be written.
     pub fn debugger(&self) -> Result<Debugger> {
+        let lock = LockFile::try_lock(&self.dir.gdb_lock())?.ok_or_else(|| {
+            let message = "a debugger is attached: end it first";
+            Error::guest(self.name(), message)
+        })?;
         let mut script = "set confirm off\nset architecture i386:x86-64\n".to_owned();
-        let symbols = self.symbols();
+        let state = self.state();
+        let symbols = self.symbols(state);
         let without_symbols = match symbols {
             Ok(lines) => {
                 script += &lines;
@@ -78,6 +107,8 @@ impl Node {
         Ok(Debugger {
             script: path,
             without_symbols,
+            was_paused: state == NodeState::Paused,
+            _lock: lock,
         })
     }
 
@@ -101,8 +132,7 @@ impl Node {
     }
 
     /// Commands by which gdb loads the symbols of kernel and module.
-    fn symbols(&self) -> Result<String> {
-        let state = self.state();
+    fn symbols(&self, state: NodeState) -> Result<String> {
         if state != NodeState::Ready {
             return Err(Error::guest(self.name(), format!("the guest is {state}")));
         }

@@ -206,6 +206,8 @@ impl NodeDir {
         gdb_script = "gdb.script";
         gdb_symbols = "gdb.symbols";
         gdb_module = "gdb.ko";
+        /// Locked while a debugger is attached.
+        gdb_lock = "gdb.lock";
         /// vhost-user socket between QEMU and the process that serves a directory, and its log.
         share = "share.sock";
         share_log = "share.log";
