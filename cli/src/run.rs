@@ -65,7 +65,8 @@ pub(crate) struct Options {
     /// With "all": do not precede lines with the node's name
     #[arg(long)]
     no_prefix: bool,
-    /// Begin with a fresh NIC: kill the processes that use it, load the driver anew, restore the links
+    /// Begin with a fresh NIC: kill the processes that use it, load the driver anew (not on VFIO), restore
+    /// the links; nothing to do on a node without a NIC
     #[arg(long)]
     fresh_nic: bool,
     /// Write a report as JUnit XML, with a case for each node

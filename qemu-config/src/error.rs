@@ -74,6 +74,12 @@ pub enum Error {
         /// What it said.
         message: String,
     },
+    /// The node has no guest.
+    #[error("node {node} is a process of this machine (host mode): that needs a guest")]
+    NoGuest {
+        /// The node.
+        node: String,
+    },
     /// QEMU's monitor refused a command or answered nonsense.
     #[error("QEMU of node {node}: {message}")]
     Monitor {

@@ -275,7 +275,18 @@ impl Node {
         Deadline::new(Some(limit), self.cancel.as_ref())
     }
 
+    /// Returns an error if its commands are processes of this machine.
+    pub(crate) fn check_guest(&self) -> Result<()> {
+        match self.is_guest() {
+            true => Ok(()),
+            false => Err(Error::NoGuest {
+                node: self.name().to_owned(),
+            }),
+        }
+    }
+
     fn check_alive(&self) -> Result<()> {
+        self.check_guest()?;
         match self.qemu() {
             Some(qemu) if qemu.is_alive() => Ok(()),
             _ => Err(self.ended()),

@@ -61,12 +61,27 @@ fn on_vfio(all: &VmNodes) -> Result<()> {
     scenario::random_messages(nodes, 1, 100, 1)?;
     scenario::a_process_forks_between_its_transfers(nodes)?;
     wait_until_all_empty(nodes)?;
+    nics_begin_anew(all)?;
     a_killed_process_does_no_more_dma(all, [WITH_MODULE, 0], First::Next)?;
     a_killed_process_does_no_more_dma(all, [0, 1], First::Peers)?;
     refusals(all)?;
     // The module keeps its own part of pools from here on.
     streams(all)?;
     no_kernel_complains(all)
+}
+
+/// All nodes of the mixed cluster are renewed: processes that have a NIC by VFIO or by the module are killed, and
+/// the next ones have it.
+fn nics_begin_anew(nodes: &VmNodes) -> Result<()> {
+    for node in [0, WITH_MODULE] {
+        let _server = nodes.start_until(node, "memory-server", "serving")?;
+        for each in 0..=WITH_NIC {
+            nodes.cluster().renew_nic(nodes.node(each)?)?;
+        }
+        shell(nodes, node, "! pidof qnic-app").context("its process lives")?;
+        next_process(nodes, node)?;
+    }
+    scenario::all_pairs_exchange(&FirstNodes(nodes, WITH_NIC), 5)
 }
 
 /// Streams and datagram sockets, whose pools have blocks of pages that are contiguous for the NIC.
