@@ -22,7 +22,7 @@ The file is ELF with the guest's memory and the state of its CPUs. The guest sta
 written, then goes on; a guest that has panicked, or hangs, can be dumped too. The file is as secret
 as the guest: it has all keys and data.
 
-Exit status: 0 when done, 1 if there is no such node, or the file cannot be written, 2 for a wrong
+Exit status: 0 when done, 1 if there is no such guest, or the file cannot be written, 2 for a wrong
 command line, 130 if interrupted: QEMU goes on writing then.")]
 pub(crate) struct Options {
     /// The node
@@ -37,7 +37,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
     let cluster = options.cluster.find(Some(&cancel))?;
-    let node = cluster.node(&options.node)?;
+    let node = cluster.guest(&options.node)?;
     let named = || PathBuf::from(format!("{}.core", options.node));
     let file = options.output.clone().unwrap_or_else(named);
     let bar = spinner("dump");

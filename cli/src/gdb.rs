@@ -26,7 +26,7 @@ it, up to peer_timeout. A guest that was paused before is paused afterwards; it 
 between, and has no symbols. A guest has one debugger at a time: a second is refused. With --print QEMU
 listens until --off.
 
-Exit status: that of gdb; 1 if there is no such node or no gdb, 2 for a wrong command line.")]
+Exit status: that of gdb; 1 if there is no such guest or no gdb, 2 for a wrong command line.")]
 pub(crate) struct Options {
     /// The node
     node: String,
@@ -45,7 +45,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cluster = options.cluster.find(None)?;
-    let node = cluster.node(&options.node)?;
+    let node = cluster.guest(&options.node)?;
     if options.off {
         node.end_debugger()?;
         return Ok(ExitCode::SUCCESS);

@@ -18,7 +18,7 @@ The node's [[node]] in the cluster file says how much it may have in all, as the
 NIC has to cover it: memory_max = \"1GiB\". Memory comes in multiples of 128MiB, and stays: it
 is not taken away again before the cluster ends.
 
-Exit status: 0 when done, 1 if there is no such node, or it may not have as much, 2 for a wrong
+Exit status: 0 when done, 1 if there is no such guest, or it may not have as much, 2 for a wrong
 command line.")]
 pub(crate) struct Options {
     /// Name of the node
@@ -31,7 +31,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cluster = options.cluster.find(None)?;
-    cluster.node(&options.node)?.add_memory(options.size)?;
+    cluster.guest(&options.node)?.add_memory(options.size)?;
     println!("{}: {} more", options.node, options.size);
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,7 @@ needs nothing of the guest: what waits for a page of it waits. A guest whose NIC
 started, or that sleeps, is paused, too. A guest that is stopped by
 other means (QMP, a debugger) keeps its state, too, but its NIC is suspended: peers wait.
 
-Exit status: 0 when done, 1 if there is no such node or it does not answer, 2 for a
+Exit status: 0 when done, 1 if there is no such guest or it does not answer, 2 for a
 wrong command line.")]
 pub(crate) struct PauseOptions {
     /// Name of the node
@@ -39,7 +39,7 @@ Examples:
 
 A guest that runs already goes on running. One whose kernel has panicked cannot go on.
 
-Exit status: 0 when done, 1 if there is no such node or it does not answer, 2 for a
+Exit status: 0 when done, 1 if there is no such guest or it does not answer, 2 for a
 wrong command line.")]
 pub(crate) struct ResumeOptions {
     /// Name of the node

@@ -54,11 +54,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 /// What node A says.
 fn ask(cluster: &Cluster, options: &Options) -> Result<Value> {
     let (a, b) = (&options.a, &options.b);
-    let number = cluster.number_for(a, b)?;
     let (node, nic) = match a.split_once('.') {
         Some((node, nic)) => (node, Some(nic)),
         None => (a.as_str(), None),
     };
+    let guest = cluster.guest(node)?;
+    let number = cluster.number_for(a, b)?;
     let command = nic
         .iter()
         .fold(GuestCommand::new(APP_PATH), |command, nic| {
@@ -69,7 +70,7 @@ fn ask(cluster: &Cluster, options: &Options) -> Result<Value> {
         .arg(number.to_string())
         .args(["--timeout", &options.timeout.as_secs_f64().to_string()]);
     let limit = options.timeout.saturating_add(GRACE);
-    let output = cluster.node(node)?.run(&command, limit);
+    let output = guest.run(&command, limit);
     let output = output.with_context(|| format!("cannot ask node {a} about node {b}"))?;
     if !output.exit.success() {
         let said = String::from_utf8_lossy(&output.stderr);

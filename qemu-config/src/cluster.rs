@@ -122,6 +122,16 @@ impl Cluster {
         found.ok_or_else(|| self.no_such_node(name))
     }
 
+    /// The node called `name`, which has a guest.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNode`]; [`Error::NoGuest`] in host mode.
+    pub fn guest(&self, name: &str) -> Result<&Node> {
+        let node = self.node(name)?;
+        node.check_guest()?;
+        Ok(node)
+    }
+
     /// The number of a NIC on its network: `NODE` is the first of a node, `NODE.NIC` the one with
     /// that name.
     ///
@@ -135,12 +145,24 @@ impl Cluster {
     /// The number of the NIC `to` for a program that uses the NIC `from`.
     ///
     /// # Errors
-    /// [`Error::NoSuchNode`], or the two are on different networks.
+    /// [`Error::NoSuchNode`]; one has no NIC, or the two are on different networks.
     pub fn number_for(&self, from: &str, to: &str) -> Result<u16> {
         self.number(from)?;
         let number = self.number(to)?;
+        let nodes = self.nodes.iter().filter(|node| !node.spec().nic);
+        let mut without = nodes.filter(|node| [from, to].contains(&node.name()));
+        if let Some(node) = without.next() {
+            return Err(self.no_such_nic(node.name()));
+        }
         self.network_with(&Links::Between(from.to_owned(), to.to_owned()))?;
         Ok(number)
+    }
+
+    fn no_such_nic(&self, name: &str) -> Error {
+        match self.node(name) {
+            Ok(node) => Error::guest(node.name(), "it has no NIC"),
+            Err(unknown) => unknown,
+        }
     }
 
     fn no_such_node(&self, name: &str) -> Error {
@@ -212,7 +234,7 @@ impl Cluster {
     /// No such node; it has no NIC; the device process does not answer.
     pub fn nic_stats(&self, nic: &str) -> Result<Value> {
         let address = self.spec.nic_at(nic).map(|nic| nic.address());
-        let address = address.ok_or_else(|| self.no_such_node(nic))?;
+        let address = address.ok_or_else(|| self.no_such_nic(nic))?;
         let mut stats = self.ask(self.spec.process_of(nic), &json!({ "cmd": "stats" }))?;
         let mut nics = stats["nics"].as_array_mut().into_iter().flatten();
         let found = nics.find(|nic| nic["name"] == *address);
@@ -357,9 +379,9 @@ impl Cluster {
     /// driver has started them. [Resume](Cluster::resume) the guest before you reset it.
     ///
     /// # Errors
-    /// No such node; the device process or QEMU's monitor does not answer.
+    /// No such node, or it has no guest; the device process or QEMU's monitor does not answer.
     pub fn pause(&self, node: &str) -> Result<()> {
-        let guest = self.node(node)?;
+        let guest = self.guest(node)?;
         let nics = self.spec.nics().into_iter();
         for nic in nics.filter(|nic| nic.node.name == node && nic.node.nic) {
             let request = json!({ "cmd": "expect_pause", "node": nic.number });
@@ -374,7 +396,7 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::pause`].
     pub fn resume(&self, node: &str) -> Result<()> {
-        self.node(node)?.continue_cpus()
+        self.guest(node)?.continue_cpus()
     }
 
     fn ask(&self, process: Option<&str>, request: &Value) -> Result<Value> {

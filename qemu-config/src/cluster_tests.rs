@@ -1,7 +1,7 @@
 //! What is asked of QEMU and the device process, which are sockets that answer.
 
 use super::*;
-use crate::manifest::Mode;
+use crate::manifest::{HostPrograms, Mode};
 use crate::testing::{Asked, TestDir};
 
 /// A running cluster with the node `a`.
@@ -102,4 +102,43 @@ fn a_node_has_one_debugger_at_a_time() {
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("a debugger is attached"), "{refused}");
     second().unwrap();
+}
+
+#[test]
+fn what_needs_a_guest_is_refused_in_host_mode() {
+    let mut fixture = Fixture::new();
+    let cluster = &mut fixture.cluster;
+    let programs = HostPrograms {
+        helper: "/b/qnic-exec".into(),
+        directory: "/b".into(),
+    };
+    cluster.nodes = nodes_of(&cluster.spec, &cluster.dir, Some(&programs), None);
+    for refused in [
+        cluster.pause("a"),
+        cluster.resume("a"),
+        cluster.debug("a", |_| ()),
+        cluster.renew_nic(&cluster.nodes[0]),
+        cluster.guest("a").map(drop),
+        cluster.nodes[0].dump("x".as_ref(), |_, _| {}),
+    ] {
+        let refused = refused.unwrap_err().to_string();
+        let says = "node a is a process of this machine (host mode)";
+        assert!(refused.starts_with(says), "{refused}");
+    }
+}
+
+#[test]
+fn a_node_without_a_nic_is_told_from_one_that_is_not_there() {
+    let mut fixture = Fixture::new();
+    let cluster = &mut fixture.cluster;
+    cluster.spec.nodes.push(crate::NodeSpec {
+        nic: false,
+        ..crate::NodeSpec::new("p")
+    });
+    cluster.nodes = nodes_of(&cluster.spec, &cluster.dir, None, None);
+    for pair in [("a", "p"), ("p", "a")] {
+        let error = cluster.number_for(pair.0, pair.1).unwrap_err();
+        assert_eq!(error.to_string(), "node p: it has no NIC");
+    }
+    assert!(matches!(cluster.number("x"), Err(Error::NoSuchNode { .. })));
 }

@@ -58,9 +58,9 @@ impl Cluster {
     /// over, and a guest that was paused before is paused again.
     ///
     /// # Errors
-    /// [`Error::NoSuchNode`]; as [`Node::debugger`] and [`Cluster::pause`].
+    /// As [`Cluster::guest`], [`Node::debugger`] and [`Cluster::pause`].
     pub fn debug<T>(&self, node: &str, session: impl FnOnce(&Debugger) -> T) -> Result<T> {
-        let guest = self.node(node)?;
+        let guest = self.guest(node)?;
         let debugger = guest.debugger()?;
         let done = session(&debugger);
         guest.end_debugger()?;
