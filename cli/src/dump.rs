@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use indicatif::HumanBytes;
-use qnic_cluster::Cancel;
+use qnic_cluster::{Cancel, Error, Node};
 
 use crate::ui::{spinner, ClusterOption};
 
@@ -23,7 +23,8 @@ written, then goes on; a guest that has panicked, or hangs, can be dumped too. T
 as the guest: it has all keys and data.
 
 Exit status: 0 when done, 1 if there is no such guest, or the file cannot be written, 2 for a wrong
-command line, 130 if interrupted: QEMU goes on writing then.")]
+command line, 130 if interrupted: QEMU goes on writing NODE.core.part: remove it when the guest runs
+again. Until then a second dump of the guest is refused.")]
 pub(crate) struct Options {
     /// The node
     node: String,
@@ -41,11 +42,19 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let named = || PathBuf::from(format!("{}.core", options.node));
     let file = options.output.clone().unwrap_or_else(named);
     let bar = spinner("dump");
-    node.dump(&file, |done, all| {
+    let dumped = node.dump(&file, |done, all| {
         bar.set_message(format!("{} of {}", HumanBytes(done), HumanBytes(all)));
         bar.tick();
-    })?;
+    });
     bar.finish_and_clear();
+    if let Err(Error::Interrupted) = dumped {
+        let part = Node::dump_part(&file);
+        eprintln!(
+            "qnic: QEMU goes on writing {}: remove it when the guest runs again",
+            part.display()
+        );
+    }
+    dumped?;
     println!("{}: {}", options.node, file.display());
     Ok(ExitCode::SUCCESS)
 }

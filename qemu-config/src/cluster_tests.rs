@@ -142,3 +142,26 @@ fn a_node_without_a_nic_is_told_from_one_that_is_not_there() {
     }
     assert!(matches!(cluster.number("x"), Err(Error::NoSuchNode { .. })));
 }
+
+#[test]
+fn a_dump_that_was_interrupted_is_in_the_way_of_the_next_one() {
+    for (status, says) in [
+        ("active", "it is writing another dump, 3 of 7 bytes"),
+        (
+            "none",
+            "a.core.part of a dump that was interrupted: remove it",
+        ),
+    ] {
+        let fixture = Fixture::new();
+        let node = &fixture.cluster.nodes[0];
+        let qemu = Asked::qemu(&node.dir, move |asked| match asked {
+            "query-dump" => json!({ "status": status, "completed": 3, "total": 7 }),
+            _ => json!({}),
+        });
+        let file = fixture.cluster.dir.path().join("a.core");
+        fs::write(Node::dump_part(&file), "left").unwrap();
+        let error = node.dump(&file, |_, _| {}).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+        assert_eq!(qemu.names(), ["query-dump"]);
+    }
+}

@@ -160,8 +160,8 @@ impl Node {
     /// written.
     ///
     /// # Errors
-    /// [`Error::Monitor`]; [`Error::Host`] if there is such a file; [`Error::Interrupted`]: QEMU
-    /// goes on writing.
+    /// [`Error::Monitor`], also if QEMU is writing another dump; [`Error::Host`] if there is such a file, or
+    /// an unfinished one; [`Error::Interrupted`]: QEMU goes on writing [`Self::dump_part`].
     pub fn dump(&self, file: &Path, mut progress: impl FnMut(u64, u64)) -> Result<()> {
         let file = std::path::absolute(file).map_err(Error::io("find", file))?;
         if file.exists() {
@@ -171,15 +171,31 @@ impl Node {
             );
             return Err(Error::Host(message));
         }
-        let part = PathBuf::from(format!("{}.part", file.display()));
-        let mut monitor = self.monitor()?;
+        let part = Self::dump_part(&file);
+        let before = self.monitor()?.execute(&qmp::QUERY_DUMP)?;
+        if before.status == DumpState::Active {
+            let message = format!(
+                "it is writing another dump, {} of {} bytes: wait for its end",
+                before.completed, before.total
+            );
+            return Err(Error::monitor(self.name(), message));
+        }
+        if part.exists() {
+            let message = format!(
+                "there is a file {} of a dump that was interrupted: remove it",
+                part.display()
+            );
+            return Err(Error::Host(message));
+        }
         let dump = json!({
             "paging": true, "detach": true, "format": "elf",
             "protocol": format!("file:{}", part.display()),
         });
-        monitor.execute(&qmp::DUMP_GUEST_MEMORY.with(dump))?;
+        self.monitor()?
+            .execute(&qmp::DUMP_GUEST_MEMORY.with(dump))?;
         loop {
-            let dump = monitor.execute(&qmp::QUERY_DUMP)?;
+            // Others may ask QEMU in between, and it may take longer than an answer of its monitor.
+            let dump = self.monitor()?.execute(&qmp::QUERY_DUMP)?;
             progress(dump.completed, dump.total);
             match dump.status {
                 DumpState::Active => {}
@@ -200,6 +216,11 @@ impl Node {
             }
         }
         fs::rename(&part, &file).map_err(Error::io("rename", &part))
+    }
+
+    /// What QEMU writes of a dump to `file` until it is whole.
+    pub fn dump_part(file: &Path) -> PathBuf {
+        PathBuf::from(format!("{}.part", file.display()))
     }
 }
 
