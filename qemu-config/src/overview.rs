@@ -7,11 +7,14 @@ use serde::Serialize;
 use crate::accel::Accel;
 use crate::cluster::Cluster;
 use crate::manifest::{now_seconds, Mode};
+use crate::monitor::{Monitor, STATE_SECONDS};
 use crate::node::Node;
 use crate::node_state::NodeState;
 use crate::process::ProcessId;
+use crate::qmp::QUERY_MEMORY_DEVICES;
 use crate::state::Runtime;
-use crate::EthernetPort;
+use crate::wait::Deadline;
+use crate::{EthernetPort, Result};
 
 /// A cluster as it is now.
 #[derive(Clone, Debug, Serialize)]
@@ -62,7 +65,7 @@ pub struct NodeOverview {
     pub kernel: &'static str,
     /// Its virtual CPUs.
     pub cpus: u32,
-    /// Its memory in bytes.
+    /// Its memory in bytes, with what was added; without if its QEMU does not answer.
     pub memory_bytes: u64,
     /// The addresses of its Ethernet port.
     pub ethernet: Option<EthernetPort>,
@@ -161,11 +164,25 @@ impl NodeOverview {
                 None => spec.kernel.as_str(),
             },
             cpus: spec.cpus,
-            memory_bytes: spec.memory.0,
+            memory_bytes: spec.memory.0 + added_memory(node).unwrap_or(0),
             ethernet: cluster.spec().ethernet_port(&spec.name),
             qemu: node.qemu().map(ProcessOverview::of),
         }
     }
+}
+
+/// Bytes that were added to the memory of a guest while it runs.
+fn added_memory(node: &Node) -> Result<u64> {
+    // QEMU is asked only where memory can have been added.
+    if node.spec().memory_max.is_none() || !node.is_guest() {
+        return Ok(0);
+    }
+    let mut monitor = Monitor::connect(&node.dir, Deadline::seconds(STATE_SECONDS))?;
+    let added = monitor.execute(&QUERY_MEMORY_DEVICES)?;
+    let sizes = added
+        .iter()
+        .filter_map(|device| device["data"]["size"].as_u64());
+    Ok(sizes.sum())
 }
 
 impl ProcessOverview {
@@ -177,5 +194,44 @@ impl ProcessOverview {
             uptime_seconds: process.age_seconds().filter(|_| alive).unwrap_or(0),
             resident_bytes: process.resident_bytes().unwrap_or(0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{Asked, TestDir};
+    use crate::{ByteSize, NodeSpec};
+
+    #[test]
+    fn memory_that_was_added_counts() {
+        let test = TestDir::new();
+        let _owned = test.create(Mode::Attached).unwrap();
+        let (cluster, dir) = (
+            Cluster::open(&test.runtime, "c", None).unwrap(),
+            test.node(),
+        );
+        let spec = NodeSpec {
+            memory_max: Some(ByteSize::mib(768)),
+            ..NodeSpec::new("a")
+        };
+        let booted = spec.memory.0;
+        let node = Node {
+            spec,
+            dir: dir.clone(),
+            cancel: None,
+            host: None,
+        };
+        // Its QEMU does not answer.
+        assert_eq!(NodeOverview::of(&cluster, &node).memory_bytes, booted);
+        let dimm = json!({ "type": "dimm", "data": { "size": ByteSize::mib(128).0 } });
+        let _qemu = Asked::qemu(&dir, move |asked| match asked {
+            "query-memory-devices" => json!([dimm, dimm]),
+            _ => json!({}),
+        });
+        let grown = NodeOverview::of(&cluster, &node).memory_bytes;
+        assert_eq!(grown, booted + ByteSize::mib(256).0);
     }
 }
