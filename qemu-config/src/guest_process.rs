@@ -36,7 +36,7 @@ use crate::monitor::Monitor;
 use crate::node_state::ask_qemu;
 use crate::process::{Process, ProcessId};
 use crate::qemu::{command_label, command_port};
-use crate::ready;
+use crate::ready::{self, boots_reported};
 use crate::slot::Slot;
 use crate::socket::Socket;
 use crate::wait::{stop_in, Deadline, Stop};
@@ -411,7 +411,11 @@ fn why_no_answer(dir: &NodeDir, limit: Duration) -> Error {
     let why = match ask_qemu(dir).unwrap_or(NodeState::Silent) {
         NodeState::Paused => format!("the guest is paused: resume it with \"qnic resume {name}\""),
         NodeState::Panicked => format!("its kernel has panicked: see \"qnic logs {name}\""),
-        NodeState::Booting => "the guest is booting".to_owned(),
+        NodeState::Booting if boots_reported(dir) == 0 => "the guest is booting".to_owned(),
+        // A guest that sleeps has closed the port of its agent.
+        NodeState::Booting => {
+            "the guest sleeps, or boots again: its power button wakes it".to_owned()
+        }
         NodeState::Silent => "its QEMU does not answer".to_owned(),
         _ => format!(
             "the guest agent has not answered within {} s: the guest sleeps, hangs or is too busy",

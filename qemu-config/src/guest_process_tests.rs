@@ -254,21 +254,25 @@ fn a_pulled_cancel_ends_the_wait() {
 /// The guest does not answer, because it is paused or for another reason that QEMU knows.
 #[test]
 fn a_start_ends_in_time_and_names_the_state_of_the_guest() {
-    for (status, says) in [
+    for (status, boots, open, says) in [
         (
             "paused",
+            1,
+            true,
             "the guest is paused: resume it with \"qnic resume a\"",
         ),
-        ("guest-panicked", "its kernel has panicked"),
-        ("running", "not answered within 0.05 s"),
+        ("guest-panicked", 1, true, "its kernel has panicked"),
+        ("running", 1, true, "not answered within 0.05 s"),
+        ("running", 1, false, "the guest sleeps, or boots again"),
+        ("running", 0, false, "the guest is booting"),
     ] {
         let cluster = TestDir::new();
         let dir = cluster.node();
-        std::fs::write(dir.ready(), "ready 6.12\n").unwrap();
+        std::fs::write(dir.ready(), "ready 6.12\n".repeat(boots)).unwrap();
         let _silent = UnixListener::bind(dir.agent()).unwrap();
         let _qemu = Asked::qemu(&dir, move |asked| match asked {
             "query-status" => json!({ "status": status, "running": status == "running" }),
-            "query-chardev" => json!([{ "label": "agent", "frontend-open": true }]),
+            "query-chardev" => json!([{ "label": "agent", "frontend-open": open }]),
             _ => json!({}),
         });
         let limit = Some(Duration::from_millis(50));
