@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::ShareSpec;
+use qnic_cluster::{NodeState, ShareSpec};
 
 use super::nodes::{on_spec, BOTH_KERNELS};
 use super::shell::no_kernel_complains;
@@ -124,6 +124,28 @@ fn debugged(nodes: &VmNodes, node: usize) -> Result<()> {
         Err(error) => bail!("start gdb: {error}"),
     }
     machine.end_debugger()?;
+    drop(debugger);
+    shell(nodes, node, "true").context("it does not go on")?;
+    debugged_while_paused(nodes, node).context("while it is paused")
+}
+
+/// A guest that is paused stays so, though the stub lets it go on; a second debugger is refused meanwhile.
+fn debugged_while_paused(nodes: &VmNodes, node: usize) -> Result<()> {
+    let (cluster, machine) = (nodes.cluster(), nodes.node(node)?);
+    cluster.pause(machine.name())?;
+    let attached = cluster.debug(machine.name(), |debugger| {
+        let script = fs::read_to_string(&debugger.script)?;
+        let mut lines = script.lines();
+        let socket = lines.find_map(|line| line.strip_prefix("target remote "));
+        stop_reason(socket.context("no socket")?)?;
+        let second = machine.debugger().err().context("a second debugger")?;
+        ensure!(second.to_string().contains("attached"), "{second}");
+        Ok(())
+    });
+    attached??;
+    let state = machine.state();
+    ensure!(state == NodeState::Paused, "it is {state}");
+    cluster.resume(machine.name())?;
     shell(nodes, node, "true").context("it does not go on")?;
     Ok(())
 }
