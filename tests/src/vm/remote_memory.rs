@@ -235,7 +235,7 @@ fn come_back(nodes: &VmNodes, server: usize, killed: u64) -> Result<()> {
 /// one than a caller waits for that. One that restarted, or killed what was started, is not busy.
 fn is_busy(error: &anyhow::Error) -> bool {
     match error.downcast_ref() {
-        Some(qnic_cluster::Error::Guest { message, .. }) => message.contains("does not answer"),
+        Some(qnic_cluster::Error::Guest { message, .. }) => message.contains("has not answered"),
         _ => false,
     }
 }
