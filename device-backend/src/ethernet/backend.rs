@@ -197,12 +197,11 @@ impl VhostUserBackend for Backend {
     ) -> io::Result<()> {
         if thread == RECEIVE_THREAD {
             let mergeable = self.has(VIRTIO_NET_F_MRG_RXBUF);
-            let vrings = &vrings[..vrings.len().min(self.pairs.load(Ordering::Relaxed))];
             self.receiver().serve(
                 &self.port,
                 &self.memory,
                 vrings,
-                (self.offloads(), mergeable),
+                (&self.pairs, self.offloads(), mergeable),
                 &self.ended,
             );
             return Ok(());

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use qnic_links::ethernet::{EthernetFrame, Offloads};
 use vhost_user_backend::{VringRwLock, VringState, VringT};
@@ -62,22 +62,33 @@ impl Receiver {
         }
     }
 
-    /// Gives the guest what has arrived, as far as it has chains. `vrings` are its receive queues.
+    /// Gives the guest what has arrived, as far as it has chains. `vrings` are its receive queues, of which it
+    /// uses so many as `pairs` says: what comes after the answer that has changed it is dealt to these.
     pub(super) fn serve(
         &mut self,
         port: &EthernetPort,
         memory: &Memory,
         vrings: &[VringRwLock<Memory>],
-        (offloads, mergeable): (Offloads, bool),
+        (pairs, offloads, mergeable): (&AtomicUsize, Offloads, bool),
         ended: &AtomicBool,
     ) {
-        let enabled: Vec<_> = (0..vrings.len().min(self.0.len()))
-            .filter(|index| is_started(&vrings[*index].get_ref()))
-            .collect();
+        let vrings = &vrings[..vrings.len().min(self.0.len())];
+        let started = |pairs: usize| -> Vec<_> {
+            let used = 0..vrings.len().min(pairs);
+            used.filter(|index| is_started(&vrings[*index].get_ref()))
+                .collect()
+        };
+        // Relaxed: a frame that was sent after the answer is behind it by the lock of the inbox.
+        let mut used = pairs.load(Ordering::Relaxed);
+        let mut enabled = started(used);
         loop {
             let mut taken = 0;
             while let Some(frame) = (taken < WAITING).then(|| port.inbox.take()).flatten() {
                 taken += 1;
+                let now = pairs.load(Ordering::Relaxed);
+                if now != used {
+                    (used, enabled) = (now, started(now));
+                }
                 // The guest has not started the port, or has stopped it.
                 let Some(index) = queue_of(&frame, &enabled) else {
                     port.inbox.count_overflow();

@@ -219,7 +219,7 @@ pub(crate) fn frame(from: u16, to: u16, data: &[u8]) -> Vec<u8> {
 pub(crate) fn segment(from: u16, to: u16, data: usize) -> ([u8; 12], Vec<u8>) {
     let mut bytes = frame(from, to, &[0x45, 0]);
     bytes[12..14].copy_from_slice(&[8, 0]);
-    bytes.extend((40 + data as u16).to_be_bytes());
+    bytes.extend((40u16.wrapping_add(data as u16)).to_be_bytes());
     bytes.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     bytes.extend([0; 12]);
     bytes.extend([0x50, 0x10, 0, 0, 0, 0, 0, 0]);
