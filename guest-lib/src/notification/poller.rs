@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use qnic_abi::uapi;
+use qnic_abi::window::Changes;
 
 use crate::core::wait::Wakes;
 use crate::core::{retry, Core};
@@ -53,6 +54,19 @@ impl Poller {
     /// # Errors
     /// [`Error::DeviceGone`], [`Error::System`]
     pub fn prepare(&self) -> Result<bool> {
+        self.prepare_with(Wakes::Signals)
+    }
+
+    /// The same, for any change that the NIC makes: the end of a request, too, makes the descriptor
+    /// readable. The caller then looks at its requests ([`Request::test`](crate::message::Request::test)).
+    ///
+    /// # Errors
+    /// Those of [`Poller::prepare`]
+    pub fn prepare_for_any(&self) -> Result<bool> {
+        self.prepare_with(Wakes::For(Changes::ANYTHING))
+    }
+
+    fn prepare_with(&self, wakes: Wakes) -> Result<bool> {
         let mut call = uapi::Wait {
             flags: uapi::WAIT_SEEN.into(),
             ..Default::default()
@@ -60,7 +74,7 @@ impl Poller {
         let what = || "mark events as seen".to_owned();
         retry(what, || self.core.process.wait(&mut call))?;
         Error::check(call.status.get(), what)?;
-        self.core.request_wake(Wakes::Signals);
+        self.core.request_wake(wakes);
         let now = call.generation.get();
         // Relaxed: a hint; what happened is seen in the host area.
         Ok(self.seen.swap(now, Ordering::Relaxed) != now)

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use qnic::message::{Pattern, Source, Tag};
 use qnic::{Error, NotificationId, OneShot, Poller, Signal};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::cluster::{id, pair, Cluster, Peer, ONE, SOON};
+use crate::messages::Party;
 
 fn one_shot(number: u32) -> OneShot {
     OneShot::new(number).unwrap()
@@ -167,6 +169,30 @@ fn the_descriptor_is_readable_from_the_next_notification_on() {
     let poller = b.endpoint.poller().unwrap();
     poller.prepare().unwrap();
     assert!(b.endpoint.notification(ONE).test());
+}
+
+/// A message wakes an event loop that asks for any change.
+#[test]
+fn the_descriptor_tells_of_the_ends_of_requests_if_it_is_asked_to() {
+    let cluster = Cluster::new(1);
+    let party = Party::new(&cluster.nic(0), 7, 4096);
+    let poller = party.endpoint.poller().unwrap();
+    let pattern = Pattern::tagged(Source::Any, Tag(1));
+    for _ in 0..100 {
+        let room = party.memory.part(0, 16);
+        let mut letter = party.endpoint.receive(&pattern, room).post().unwrap();
+        poller.prepare_for_any().unwrap();
+        assert_eq!(letter.test().unwrap(), None);
+        party
+            .endpoint
+            .send_short(&party.with_tag(1), b"wake")
+            .forget()
+            .unwrap();
+        while letter.test().unwrap().is_none() {
+            assert!(readable(&poller, SOON));
+            poller.prepare_for_any().unwrap();
+        }
+    }
 }
 
 /// An event loop beside threads that sleep in other calls of the same endpoint.
