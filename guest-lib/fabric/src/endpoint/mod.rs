@@ -1,0 +1,241 @@
+//! `fid_ep`: an endpoint, from its bindings to its messages.
+//!
+//! ```text
+//!   open ─► bind: Av, Cq for Sends, Cq for receives ─► enable ─► Running ─► messages ─► close
+//! ```
+//! An endpoint registers its process when it is enabled; its address is known from then on.
+
+mod messages;
+mod tagged;
+mod untagged;
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use qnic::{Nic, Port};
+
+use crate::address::Address;
+use crate::av::{self, Av};
+use crate::cq::{self, Cq};
+use crate::engine::Engine;
+use crate::eq::Eq;
+use crate::errno::{
+    count, status, Result, BAD_FLAGS, BAD_STATE, INVALID, NO_AV, NO_CQ, UNSUPPORTED,
+};
+use crate::info::exchange;
+use crate::object::{self, Class, Parent};
+use crate::pointers::{Context, Fid, In, Out};
+use crate::progress::Helper;
+use crate::sys::{
+    FidEp, Head, Info, Ops, OpsAtomic, OpsCm, OpsCollective, OpsEp, OpsRma, CLASS_AV, CLASS_CQ,
+    CLASS_EP, CLASS_EQ, CONTROL_ENABLE, DIRECTED_RECV, RECV, SELECTIVE_COMPLETION, SEND,
+};
+
+/// What the provider keeps of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Ep {
+    nic: Arc<Nic>,
+    _domain: Parent,
+    /// The port that the program has asked for; 0: any.
+    port: Port,
+    /// Flags of Sends and receives that name none.
+    tx_flags: u64,
+    rx_flags: u64,
+    /// Receives look at the address of their sender.
+    directed: bool,
+    bound: Mutex<Bound>,
+    running: OnceLock<Running>,
+}
+
+/// What stands behind an endpoint that is enabled.
+#[derive(Debug)]
+struct Running {
+    engine: Arc<Engine>,
+    _helper: Helper,
+    tx: Option<Binding>,
+    rx: Option<Binding>,
+}
+
+#[derive(Debug, Default)]
+struct Bound {
+    av: Option<Arc<Av>>,
+    tx: Option<Binding>,
+    rx: Option<Binding>,
+    /// Where its events go; none come yet.
+    events: Option<Arc<Eq>>,
+}
+
+#[derive(Debug, Clone)]
+struct Binding {
+    queue: Arc<Cq>,
+    /// Operations are told of only if they ask for it.
+    selective: bool,
+}
+
+crate::object::object_class!(
+    Ep,
+    FidEp,
+    CLASS_EP,
+    Ops {
+        close,
+        bind,
+        control,
+        ..Ops::STUBS
+    }
+);
+
+static EP_OPS: OpsEp = OpsEp {
+    cancel,
+    ..OpsEp::STUBS
+};
+static CM_OPS: OpsCm = OpsCm {
+    getname,
+    ..OpsCm::STUBS
+};
+static RMA_OPS: OpsRma = OpsRma::STUBS;
+static ATOMIC_OPS: OpsAtomic = OpsAtomic::STUBS;
+static COLLECTIVE_OPS: OpsCollective = OpsCollective::STUBS;
+
+/// Opens an endpoint.
+///
+/// # Errors
+/// [`INVALID`]: an address of another provider; there is no place for it.
+pub(crate) fn open(
+    nic: Arc<Nic>,
+    domain: Parent,
+    info: In<Info>,
+    opened: Out<Fid<FidEp>>,
+    context: Context,
+) -> Result<()> {
+    let info = exchange::hints(info).ok_or(INVALID)?;
+    let port = match info.source {
+        None => Port(0),
+        Some(bytes) => Address::from_bytes(&bytes).ok_or(INVALID)?.port,
+    };
+    let state = Ep {
+        nic,
+        _domain: domain,
+        port,
+        tx_flags: info.tx.map_or(0, |tx| tx.op_flags),
+        rx_flags: info.rx.map_or(0, |rx| rx.op_flags),
+        directed: info.caps & DIRECTED_RECV != 0,
+        bound: Mutex::default(),
+        running: OnceLock::new(),
+    };
+    let fid = FidEp {
+        head: Head {
+            class: CLASS_EP,
+            context,
+            ops: Ep::OPS,
+        },
+        ops: &EP_OPS,
+        cm: &CM_OPS,
+        msg: &untagged::OPS,
+        rma: &RMA_OPS,
+        tagged: &tagged::OPS,
+        atomic: &ATOMIC_OPS,
+        collective: &COLLECTIVE_OPS,
+    };
+    object::open_at(opened, fid, Arc::new(state))
+}
+
+impl Ep {
+    fn bound(&self) -> MutexGuard<'_, Bound> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it has since it was enabled.
+    fn running(&self) -> Result<&Running> {
+        self.running.get().ok_or(BAD_STATE)
+    }
+
+    fn enable(&self) -> Result<()> {
+        let bound = self.bound();
+        if self.running.get().is_some() {
+            return Err(BAD_STATE);
+        }
+        let av = bound.av.clone().ok_or(NO_AV)?;
+        if bound.tx.is_none() && bound.rx.is_none() {
+            return Err(NO_CQ);
+        }
+        let engine = Arc::new(Engine::new(&self.nic, self.port, av)?);
+        let source: Arc<dyn cq::Engine> = engine.clone();
+        for binding in [&bound.tx, &bound.rx].into_iter().flatten() {
+            binding.queue.attach(&source)?;
+        }
+        let _helper = Helper::start(engine.clone(), engine.helper())?;
+        let (tx, rx) = (bound.tx.clone(), bound.rx.clone());
+        self.running
+            .set(Running {
+                engine,
+                _helper,
+                tx,
+                rx,
+            })
+            .map_err(|_| BAD_STATE)
+    }
+
+    fn bind(&self, other: Fid<Head>, flags: u64) -> Result<()> {
+        let mut bound = self.bound();
+        if self.running.get().is_some() {
+            return Err(BAD_STATE);
+        }
+        match object::class(other)? {
+            CLASS_AV => bound.av = Some(object::state(other)?),
+            CLASS_EQ => bound.events = Some(object::state(other)?),
+            CLASS_CQ => {
+                if flags & !(SEND | RECV | SELECTIVE_COMPLETION) != 0 || flags & (SEND | RECV) == 0
+                {
+                    return Err(BAD_FLAGS);
+                }
+                let selective = flags & SELECTIVE_COMPLETION != 0;
+                let binding = Binding {
+                    queue: object::state(other)?,
+                    selective,
+                };
+                if flags & SEND != 0 {
+                    bound.tx = Some(binding.clone());
+                }
+                if flags & RECV != 0 {
+                    bound.rx = Some(binding);
+                }
+            }
+            _ => return Err(UNSUPPORTED),
+        }
+        Ok(())
+    }
+}
+
+extern "C" fn close(fid: Fid<Head>) -> c_int {
+    // Calls of other threads on it have ended: the program promises that.
+    status(object::close::<Ep>(fid, |_| Ok(())))
+}
+
+extern "C" fn bind(fid: Fid<Head>, other: Fid<Head>, flags: u64) -> c_int {
+    status(object::state::<Ep, _>(fid).and_then(|ep| ep.bind(other, flags)))
+}
+
+extern "C" fn control(fid: Fid<Head>, command: c_int, _argument: Out<c_void>) -> c_int {
+    status(object::state::<Ep, _>(fid).and_then(|ep| match command {
+        CONTROL_ENABLE => ep.enable(),
+        _ => Err(UNSUPPORTED),
+    }))
+}
+
+extern "C" fn cancel(fid: Fid<Head>, context: Context) -> isize {
+    let cancel = || {
+        let ep = object::state::<Ep, _>(fid)?;
+        ep.running()?.engine.cancel(context)?;
+        Ok(0)
+    };
+    count(cancel())
+}
+
+extern "C" fn getname(fid: Fid<Head>, room: Out<c_void>, length: Out<usize>) -> c_int {
+    let name = || {
+        let ep = object::state::<Ep, _>(fid)?;
+        let address = ep.running()?.engine.address();
+        av::store(address, room, length)
+    };
+    status(name())
+}

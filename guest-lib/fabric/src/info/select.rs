@@ -1,0 +1,334 @@
+//! What a caller's hints leave of an offer.
+
+use super::offer::{Hints, Offer, CAPS, DOMAIN_CAPS, NAME, RX_CAPS, RX_FLAGS, TX_CAPS, TX_FLAGS};
+use crate::address::Address;
+use crate::sys::{self, DomainAttr, EpAttr, RxAttr, TxAttr};
+
+/// The hint that no info can meet, by its name in `fi_info`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused(pub(crate) &'static str);
+
+type Result<T> = std::result::Result<T, Refused>;
+
+/// Since this version `mr_mode` is a set of bits; before, it was a number: basic or scalable.
+const MODE_BITS: u32 = 1 << 16 | 5;
+const MR_BASIC: i32 = 1;
+const MR_SCALABLE: i32 = 2;
+
+/// What the domain of this name offers to a caller of this version that asks for an address, perhaps, and
+/// has hints, perhaps. The address is a text, as `fi_av_straddr` writes it; `names_source` says whose it is.
+///
+/// # Errors
+/// [`Refused`]: the first hint that cannot be met.
+pub(crate) fn select(
+    domain: &str,
+    version: u32,
+    node: Option<&str>,
+    names_source: bool,
+    hints: Option<&Hints>,
+) -> Result<Offer> {
+    let mut offer = Offer::all(domain, version);
+    if version < MODE_BITS {
+        offer.domain.mr_mode = MR_SCALABLE;
+    }
+    if let Some(hints) = hints {
+        fit(&mut offer, hints)?;
+    }
+    if let Some(node) = node {
+        let address = node
+            .parse()
+            .map_err(|_| Refused("node (no text of an address)"))?;
+        match names_source {
+            true => offer.source = Some(address),
+            false => offer.destination = Some(address),
+        }
+    }
+    Ok(offer)
+}
+
+fn fit(offer: &mut Offer, hints: &Hints) -> Result<()> {
+    fit_names(offer, hints)?;
+    if hints.caps != 0 {
+        offer.caps = caps(hints.caps)?;
+        offer.tx.caps = offer.caps & TX_CAPS;
+        offer.rx.caps = offer.caps & RX_CAPS;
+    }
+    check(
+        hints.addr_format,
+        &[sys::FORMAT_UNSPEC, sys::ADDR_QNIC],
+        "addr_format",
+    )?;
+    offer.source = address(hints.source.as_deref(), "src_addr")?;
+    offer.destination = address(hints.destination.as_deref(), "dest_addr")?;
+    if let Some(ep) = &hints.ep {
+        fit_ep(&mut offer.ep, ep)?;
+    }
+    if let Some(domain) = &hints.domain {
+        fit_domain(&mut offer.domain, domain, offer.api_version)?;
+    }
+    if let Some(tx) = &hints.tx {
+        fit_tx(&mut offer.tx, tx)?;
+    }
+    if let Some(rx) = &hints.rx {
+        fit_rx(&mut offer.rx, rx)?;
+    }
+    Ok(())
+}
+
+fn fit_names(offer: &Offer, hints: &Hints) -> Result<()> {
+    let differs = |asked: &Option<String>, own: &str| asked.as_deref().is_some_and(|it| it != own);
+    if differs(&hints.fabric_name, &offer.fabric_name) {
+        return Err(Refused("fabric_attr->name"));
+    }
+    if differs(&hints.domain_name, &offer.domain_name) {
+        return Err(Refused("domain_attr->name"));
+    }
+    // The loader asks providers that fit. What stands on top of another ("qnic;ofi_rxm") does not.
+    let provider = hints.provider.as_deref().unwrap_or(NAME);
+    match provider.contains(';') {
+        true => Err(Refused("fabric_attr->prov_name")),
+        false => Ok(()),
+    }
+}
+
+/// What is granted of capabilities: those that were asked for, both directions if none is named, and those that
+/// cost nothing.
+fn caps(asked: u64) -> Result<u64> {
+    for (cap, name) in [
+        (sys::RMA, "caps (FI_RMA)"),
+        (sys::ATOMIC, "caps (FI_ATOMIC)"),
+        (sys::COLLECTIVE, "caps (FI_COLLECTIVE)"),
+        (sys::MULTI_RECV, "caps (FI_MULTI_RECV)"),
+        (sys::RMA_EVENT, "caps (FI_RMA_EVENT)"),
+        (
+            sys::READ | sys::WRITE | sys::REMOTE_READ | sys::REMOTE_WRITE,
+            "caps (of FI_RMA)",
+        ),
+        (!CAPS, "caps"),
+    ] {
+        if asked & cap != 0 {
+            return Err(Refused(name));
+        }
+    }
+    let directions = sys::SEND | sys::RECV;
+    let directions = match asked & directions {
+        0 => directions,
+        some => some,
+    };
+    Ok(asked | directions | DOMAIN_CAPS)
+}
+
+fn address(bytes: Option<&[u8]>, name: &'static str) -> Result<Option<Address>> {
+    let parsed = bytes.map(|bytes| Address::from_bytes(bytes).ok_or(Refused(name)));
+    parsed.transpose()
+}
+
+fn check(asked: u32, fitting: &[u32], name: &'static str) -> Result<()> {
+    match fitting.contains(&asked) {
+        true => Ok(()),
+        false => Err(Refused(name)),
+    }
+}
+
+/// Refuses numbers that are greater than those that there are.
+fn limits<const N: usize>(numbers: [(usize, usize, &'static str); N]) -> Result<()> {
+    for (asked, most, name) in numbers {
+        if asked > most {
+            return Err(Refused(name));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses bits beside those that there are.
+fn bits<const N: usize>(sets: [(u64, u64, &'static str); N]) -> Result<()> {
+    for (asked, all, name) in sets {
+        if asked & !all != 0 {
+            return Err(Refused(name));
+        }
+    }
+    Ok(())
+}
+
+fn fit_ep(own: &mut EpAttr, asked: &EpAttr) -> Result<()> {
+    check(asked.kind, &[sys::EP_UNSPEC, sys::EP_RDM], "ep_attr->type")?;
+    check(
+        asked.protocol,
+        &[sys::PROTO_UNSPEC, sys::PROTO_QNIC],
+        "ep_attr->protocol",
+    )?;
+    limits([
+        (
+            asked.protocol_version as usize,
+            own.protocol_version as usize,
+            "ep_attr->protocol_version",
+        ),
+        (
+            asked.max_msg_size,
+            own.max_msg_size,
+            "ep_attr->max_msg_size",
+        ),
+        (
+            asked.max_order_raw_size,
+            own.max_order_raw_size,
+            "ep_attr->max_order_raw_size",
+        ),
+        (
+            asked.max_order_war_size,
+            own.max_order_war_size,
+            "ep_attr->max_order_war_size",
+        ),
+        (
+            asked.max_order_waw_size,
+            own.max_order_waw_size,
+            "ep_attr->max_order_waw_size",
+        ),
+        (asked.tx_ctx_cnt, own.tx_ctx_cnt, "ep_attr->tx_ctx_cnt"),
+        (asked.rx_ctx_cnt, own.rx_ctx_cnt, "ep_attr->rx_ctx_cnt"),
+        (asked.auth_key_size, 0, "ep_attr->auth_key_size"),
+    ])?;
+    if asked.mem_tag_format != 0 {
+        own.mem_tag_format = asked.mem_tag_format;
+    }
+    Ok(())
+}
+
+fn fit_tx(own: &mut TxAttr, asked: &TxAttr) -> Result<()> {
+    if asked.op_flags & sys::DELIVERY_COMPLETE != 0 {
+        return Err(Refused("tx_attr->op_flags (FI_DELIVERY_COMPLETE)"));
+    }
+    bits([
+        (asked.caps, own.caps | DOMAIN_CAPS, "tx_attr->caps"),
+        (asked.op_flags, TX_FLAGS, "tx_attr->op_flags"),
+        (asked.msg_order, own.msg_order, "tx_attr->msg_order"),
+        (asked.comp_order, own.comp_order, "tx_attr->comp_order"),
+    ])?;
+    limits([
+        (asked.inject_size, own.inject_size, "tx_attr->inject_size"),
+        (asked.size, own.size, "tx_attr->size"),
+        (asked.iov_limit, own.iov_limit, "tx_attr->iov_limit"),
+        (
+            asked.rma_iov_limit,
+            own.rma_iov_limit,
+            "tx_attr->rma_iov_limit",
+        ),
+    ])?;
+    own.op_flags = asked.op_flags;
+    if asked.caps != 0 {
+        own.caps &= asked.caps;
+    }
+    Ok(())
+}
+
+fn fit_rx(own: &mut RxAttr, asked: &RxAttr) -> Result<()> {
+    if asked.op_flags & sys::MULTI_RECV != 0 {
+        return Err(Refused("rx_attr->op_flags (FI_MULTI_RECV)"));
+    }
+    bits([
+        (asked.caps, own.caps | DOMAIN_CAPS, "rx_attr->caps"),
+        (asked.op_flags, RX_FLAGS, "rx_attr->op_flags"),
+        (asked.msg_order, own.msg_order, "rx_attr->msg_order"),
+        (asked.comp_order, own.comp_order, "rx_attr->comp_order"),
+    ])?;
+    limits([
+        (
+            asked.total_buffered_recv,
+            own.total_buffered_recv,
+            "rx_attr->total_buffered_recv",
+        ),
+        (asked.size, own.size, "rx_attr->size"),
+        (asked.iov_limit, own.iov_limit, "rx_attr->iov_limit"),
+    ])?;
+    own.op_flags = asked.op_flags;
+    if asked.caps != 0 {
+        own.caps &= asked.caps;
+    }
+    Ok(())
+}
+
+fn fit_domain(own: &mut DomainAttr, asked: &DomainAttr, version: u32) -> Result<()> {
+    bits([(asked.caps, own.caps, "domain_attr->caps")])?;
+    limits([
+        (
+            asked.av_type as usize,
+            sys::AV_TABLE as usize,
+            "domain_attr->av_type",
+        ),
+        (
+            asked.mr_key_size,
+            own.mr_key_size,
+            "domain_attr->mr_key_size",
+        ),
+        (
+            asked.cq_data_size,
+            own.cq_data_size,
+            "domain_attr->cq_data_size",
+        ),
+        (asked.cq_cnt, own.cq_cnt, "domain_attr->cq_cnt"),
+        (asked.ep_cnt, own.ep_cnt, "domain_attr->ep_cnt"),
+        (asked.tx_ctx_cnt, own.tx_ctx_cnt, "domain_attr->tx_ctx_cnt"),
+        (asked.rx_ctx_cnt, own.rx_ctx_cnt, "domain_attr->rx_ctx_cnt"),
+        (
+            asked.max_ep_tx_ctx,
+            own.max_ep_tx_ctx,
+            "domain_attr->max_ep_tx_ctx",
+        ),
+        (
+            asked.max_ep_rx_ctx,
+            own.max_ep_rx_ctx,
+            "domain_attr->max_ep_rx_ctx",
+        ),
+        (
+            asked.max_ep_stx_ctx,
+            own.max_ep_stx_ctx,
+            "domain_attr->max_ep_stx_ctx",
+        ),
+        (
+            asked.max_ep_srx_ctx,
+            own.max_ep_srx_ctx,
+            "domain_attr->max_ep_srx_ctx",
+        ),
+        (asked.cntr_cnt, own.cntr_cnt, "domain_attr->cntr_cnt"),
+        (
+            asked.mr_iov_limit,
+            own.mr_iov_limit,
+            "domain_attr->mr_iov_limit",
+        ),
+        (asked.auth_key_size, 0, "domain_attr->auth_key_size"),
+        (
+            asked.max_err_data,
+            own.max_err_data,
+            "domain_attr->max_err_data",
+        ),
+        (asked.mr_cnt, own.mr_cnt, "domain_attr->mr_cnt"),
+    ])?;
+    echo_modes(own, asked);
+    // Bits say what the caller would do for the provider, which asks for nothing.
+    if version < MODE_BITS && asked.mr_mode == MR_BASIC {
+        own.mr_mode = MR_BASIC;
+    }
+    Ok(())
+}
+
+/// Takes what is asked for: the provider serves any of them.
+fn echo_modes(own: &mut DomainAttr, asked: &DomainAttr) {
+    for (own, asked, unspecified) in [
+        (&mut own.threading, asked.threading, sys::THREAD_UNSPEC),
+        (
+            &mut own.control_progress,
+            asked.control_progress,
+            sys::PROGRESS_UNSPEC,
+        ),
+        (
+            &mut own.data_progress,
+            asked.data_progress,
+            sys::PROGRESS_UNSPEC,
+        ),
+        (&mut own.resource_mgmt, asked.resource_mgmt, sys::RM_UNSPEC),
+        (&mut own.av_type, asked.av_type, sys::AV_UNSPEC),
+    ] {
+        if asked != unspecified {
+            *own = asked;
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A provider of libfabric: programs that use libfabric, MPI among them, run over qnic NICs as they are
+//! (X10, N26).
+//!
+//! ```text
+//!   program ── libfabric ── fi_prov_ini ─► provider: getinfo, fabric
+//!                                             │
+//!   fid_fabric ── fid_domain ── fid_ep ───────┤ fid_cq     fid_av     fid_eq
+//!                  │ a NIC      │ a process   │ its ends   addresses  events of the program
+//!                  │            │ on a port   │
+//!              ┌───┴────────────┴─────────────┴──┐
+//!              │ qnic library: Send, receive, …  │
+//!              └─────────────────────────────────┘
+//! ```
+//! libfabric loads a file whose name ends in `fi.so` from a directory of FI_PROVIDER_PATH; this package builds
+//! `libqnic_fi.so`, which is installed as `libqnic-fi.so`.
+//!
+//! # What is there, and what is not yet
+//! | | |
+//! |---|---|
+//! | works, in host mode | FI_EP_RDM; tagged and untagged messages up to 16 MiB by bounce memory, inject, data with completions, cancel; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; completion queues of all formats with reads, waits and descriptors; address vectors; event queues of the program's own events; automatic progress |
+//! | not tried | guests, with the module or by VFIO |
+//! | not yet | FI_DELIVERY_COMPLETE; FI_PEEK, FI_CLAIM, FI_DISCARD; FI_MULTI_RECV; counters; memory regions, FI_RMA, FI_ATOMIC; collectives; longer messages; scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
+//!
+//! # What libfabric's objects are here
+//! | libfabric | here |
+//! |---|---|
+//! | fabric | the network of the NIC; nothing |
+//! | domain | the NIC; all domains of a process share it, as in host mode the process *is* its node |
+//! | endpoint | a process of the NIC, registered on a port of its own when it is enabled; its message endpoint 0. The NIC names a sender by node and port, and does not carry the sender's message endpoint: two endpoints on one port could not be told apart by FI_SOURCE and FI_DIRECTED_RECV |
+//! | address | 16 bytes: node, port, the port that exports the domain's memory, message endpoint, incarnation. The format is the provider's own: FI_ADDR_STR is read in two ways by programs |
+//! | `fi_addr_t` | the index in the address vector, of a map and of a table alike: an address has more than 64 bits |
+//! | FI_MSG, FI_TAGGED | the untagged and the tagged space; tag and ignored bits are the NIC's, all 64 |
+//! | completion queue | the ends of requests, in the order in which they are seen. It grows: it cannot be overrun |
+//! | data of a completion | the immediate of the message. FI_REMOTE_CQ_DATA is told if it is not 0: a message does not say whether it was given any; a bit for it belongs on the wire |
+//! | inject | a Send whose bytes are copied, and whose end is not told |
+//!
+//! # Memory
+//! A NIC reads and writes memory that a process exports. In a guest with the module that can be any memory, and
+//! nothing is pinned. In host mode the device process reaches the node's own memory (one shared mapping) only.
+//!
+//! *Messages.* In both, short messages travel in the command, and others by bounce memory: one copy more at each
+//! end. In a guest, a message that is long enough to pay for an export will be moved from and to the program's
+//! memory itself, with a cache of exports that may overlap: unmapping revokes an entry by itself, as the module
+//! follows the process's mappings.
+//!
+//! *RMA in host mode*, to registered memory that the node's memory does not hold. Three ways:
+//!
+//! | way | one-sided progress | coherent with the program's own loads and stores | costs |
+//! |---|---|---|---|
+//! | the device process copies by `process_vm_readv` and `writev`, as libfabric's shm does (CMA) | yes | yes: it is the memory itself; but no word of it can be changed atomically by another process, so atomic operations go through the target's helper | a system call for each span, 0.5 to 1 µs and a walk of page tables; the permission to trace: the same user, `ptrace_scope` 0 or `PR_SET_PTRACER`; nothing where a container denies it |
+//! | remapping: pages of the node's memory replace those of the range (`mremap` over it, contents copied), from registration until its end | yes | yes: program and device process map the same pages; atomic operations, too | registration copies the range once and back; whole pages only, so neighbours on the first and last page move along; wrong for stacks in use, memory shared with other processes, files, locked or huge pages; a fork shares what was private; other threads that write while the range is copied lose writes unless they are stopped |
+//! | the target's helper thread copies between bounce memory and the range | no: it waits for a thread of the target, which may not run | only once the copy is done | a thread wake-up for each operation, some 10 µs and more on a busy machine; works everywhere |
+//!
+//! Recommended: memory that `fi_mr_reg` finds in the node's own memory is exported as it is (a program can have it
+//! there: the provider will offer an allocator by `fi_open_ops`). For any other, process_vm where the first
+//! registration shows by a trial that the device process may, and the helper where it may not, and for atomic
+//! operations. Remapping is not recommended: it changes the program's memory behind its back, and a lost write is
+//! worse than a slow one. Completion is told when the bytes are in the program's memory in each of the ways.
+//!
+//! # Progress and threads
+//! The NIC matches and moves messages by itself. Two things need the process: Sends that the library holds back
+//! as the NIC has no place for them, and the NIC's completion queue, whose 256 entries it takes. Each call of
+//! the program does both; so does a thread for each endpoint (`progress`), which sleeps while few operations are
+//! under way, so that a ping-pong wakes nothing. A close ends it and waits for it, so `cleanup` has nothing to do.
+//! All objects may be used by any thread: FI_THREAD_SAFE, which serves callers that ask for less.
+//!
+//! # Versions
+//! The provider takes the version that it announces from its loader, and calls the loader's functions by name
+//! (`loader`): one file serves 1.17 to 2.x. Structures are those of 2.1, which begin as those of 1.17 do
+//! (`sys`).
+//!
+//! # Invariants
+//! - `unsafe` stands in `pointers`, `object`, `loader`, `provider`, `info::exchange` and `sys::plain` only. All else takes
+//!   the types of `pointers` in the place of C's.
+//! - Nothing that a program gives makes the provider panic; a panic would end the program at the border.
+//! - An operation ends once, and its end is told once, with its context.
+//!
+//! # The modules
+//! | module | holds |
+//! |---|---|
+//! | `sys`, `pointers`, `object` | the border: declarations, pointers, objects |
+//! | `loader`, `provider` | the loader's functions; the entry and `getinfo` |
+//! | `info` | what is offered, and what hints leave of it |
+//! | `fabric`, `domain`, `av`, `cq`, `eq`, `endpoint` | an object each |
+//! | `engine`, `arena`, `progress` | an endpoint at the NIC: operations, bounce memory, the helper |
+
+mod address;
+mod arena;
+mod av;
+mod cq;
+mod domain;
+mod endpoint;
+mod engine;
+mod eq;
+mod errno;
+mod fabric;
+mod info;
+mod loader;
+mod object;
+mod pointers;
+mod progress;
+mod provider;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+pub use provider::fi_prov_ini;

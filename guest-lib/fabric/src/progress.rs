@@ -1,0 +1,159 @@
+//! Automatic progress: a thread for each endpoint, which helps when the program does not call.
+//!
+//! ```text
+//!   few operations under way      the NIC does all by itself: the thread sleeps, and nothing wakes it
+//!   more of them                  each change at the NIC wakes the thread: it posts Sends that the library
+//!                                 holds back, and makes room in the NIC's completion queue
+//! ```
+//! # Invariants
+//! - The helper is wanted from the post that makes them many until the thread has seen that they are few: both
+//!   under the lock of the operations.
+//! - An endpoint that is closed ends its thread and waits for that, so none is left when the loader closes this
+//!   library.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+
+use crate::errno::{Errno, Result};
+
+/// Sends under way that need no help: for so many to a process the library has a place at the NIC whatever else
+/// is under way.
+pub(crate) const FEW: usize = 16;
+
+/// Operations of any kind under way that need no help: for so many ends the NIC has room.
+pub(crate) const FEW_ENDS: usize = 256;
+
+/// What the thread of an endpoint does.
+pub(crate) trait Tended: Send + Sync {
+    /// Completes what has ended; returns false if only few operations are under way.
+    fn tend(&self) -> bool;
+
+    /// Makes the next change at the NIC readable at the descriptor.
+    ///
+    /// # Errors
+    /// The NIC is gone, or those of the system.
+    fn prepare(&self) -> Result<()>;
+
+    /// Its descriptor.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted: bool,
+    stopped: bool,
+}
+
+/// What wakes the thread.
+#[derive(Debug)]
+pub(crate) struct Signal {
+    state: Mutex<State>,
+    changed: Condvar,
+    stop: OwnedFd,
+}
+
+/// The thread. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    signal: Arc<Signal>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Signal {
+    /// # Errors
+    /// Those of the system
+    pub(crate) fn new() -> Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let stop = eventfd(0, flags).map_err(|error| Errno(error.raw_os_error()))?;
+        Ok(Signal {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stop,
+        })
+    }
+
+    /// Many operations are under way.
+    pub(crate) fn want(&self) {
+        self.change(|state| state.wanted = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+    }
+
+    /// Sleeps until the thread is wanted; returns false if it is to end.
+    fn wait(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = |state: &mut State| !state.wanted && !state.stopped;
+        let mut state = self
+            .changed
+            .wait_while(state, idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.wanted = false;
+        !state.stopped
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .stopped
+    }
+}
+
+impl Helper {
+    /// Starts the thread of an endpoint.
+    ///
+    /// # Errors
+    /// -FI_EAGAIN: the system has no room for a thread.
+    pub(crate) fn start(tended: Arc<dyn Tended>, signal: Arc<Signal>) -> Result<Self> {
+        let own = signal.clone();
+        let work = move || {
+            while own.wait() {
+                help(tended.as_ref(), &own);
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("qnic-fi".to_owned())
+            .spawn(work);
+        let thread = thread.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        Ok(Helper {
+            signal,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.signal.change(|state| state.stopped = true);
+        // It can only be full, which wakes as well.
+        let _ = rustix::io::write(&self.signal.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // It has panicked: nothing more can be told of it here.
+            drop(thread.join());
+        }
+    }
+}
+
+/// Helps until few operations are under way.
+fn help(tended: &dyn Tended, signal: &Signal) {
+    loop {
+        let prepared = tended.prepare();
+        // Without a NIC each operation ends, with an error.
+        if !tended.tend() || prepared.is_err() || signal.is_stopped() {
+            return;
+        }
+        let descriptor = tended.descriptor();
+        let mut both = [
+            PollFd::new(&descriptor, PollFlags::IN),
+            PollFd::new(&signal.stop, PollFlags::IN),
+        ];
+        // Interrupted: it looks, and sleeps again.
+        let _ = poll(&mut both, None);
+    }
+}

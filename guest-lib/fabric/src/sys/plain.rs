@@ -1,0 +1,31 @@
+//! Which structures a program may fill with any bits.
+
+#![allow(unsafe_code)]
+
+use super::{
+    AvAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr, FabricAttr, Iov, Msg,
+    MsgTagged, RxAttr, TxAttr,
+};
+use crate::pointers::Plain;
+
+macro_rules! structures {
+    ($($type:ty),* $(,)?) => {
+        $(
+            // SAFETY: its fields are integers and pointers, and other such structures.
+            unsafe impl Plain for $type {}
+        )*
+    };
+}
+
+structures!(
+    AvAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr, FabricAttr, Msg, MsgTagged,
+    Iov, RxAttr, TxAttr,
+);
+
+impl CqEntry {
+    /// Its bytes, as programs read them.
+    pub(crate) fn bytes(&self) -> [u8; size_of::<CqEntry>()] {
+        // SAFETY: six fields of eight bytes: none is left out.
+        unsafe { std::mem::transmute_copy(self) }
+    }
+}

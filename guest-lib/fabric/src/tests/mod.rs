@@ -1,0 +1,6 @@
+//! The provider, as a program uses it: by the tables of its objects, between two nodes in this process.
+
+mod harness;
+mod messages;
+mod objects;
+mod waits;
