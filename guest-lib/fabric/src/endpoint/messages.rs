@@ -1,13 +1,13 @@
 //! What Sends and receives of both spaces have in common.
 
-use crate::engine::{Iovs, Report};
+use crate::engine::{Iovs, Report, Search};
 use crate::errno::{Result, BAD_FLAGS, NO_CQ, TOO_LONG};
 use crate::info::offer::INJECT_MAX;
 use crate::object;
 use crate::pointers::{Context, Fid};
 use crate::sys::{
-    FidEp, ADDR_UNSPEC, COMPLETION, INJECT, INJECT_COMPLETE, MORE, MSG, RECV, REMOTE_CQ_DATA, SEND,
-    TAGGED, TRANSMIT_COMPLETE,
+    FidEp, ADDR_UNSPEC, CLAIM, COMPLETION, DISCARD, INJECT, INJECT_COMPLETE, MORE, MSG, PEEK, RECV,
+    REMOTE_CQ_DATA, SEND, TAGGED, TRANSMIT_COMPLETE,
 };
 
 use super::{Binding, Ep};
@@ -16,6 +16,8 @@ use super::{Binding, Ep};
 const SEND_FLAGS: u64 =
     COMPLETION | INJECT | INJECT_COMPLETE | TRANSMIT_COMPLETE | MORE | REMOTE_CQ_DATA;
 const RECEIVE_FLAGS: u64 = COMPLETION | MORE;
+/// Flags of receives that look for a message, or take one that was claimed.
+const SEARCH_FLAGS: u64 = PEEK | CLAIM | DISCARD;
 
 /// A Send.
 pub(super) struct Send {
@@ -95,7 +97,7 @@ pub(super) fn receive(ep: Fid<FidEp>, receive: Receive, flags: Flags) -> Result<
         Flags::These(flags) => flags,
         Flags::Default | Flags::Inject => ep.rx_flags,
     };
-    if flags & !RECEIVE_FLAGS != 0 {
+    if flags & !(RECEIVE_FLAGS | SEARCH_FLAGS) != 0 {
         return Err(BAD_FLAGS);
     }
     let report = Report {
@@ -105,8 +107,21 @@ pub(super) fn receive(ep: Fid<FidEp>, receive: Receive, flags: Flags) -> Result<
         queue: binding.queue.clone(),
     };
     let from = Some(receive.from).filter(|from| ep.directed && *from != ADDR_UNSPEC);
-    running
-        .engine
-        .receive(from, receive.tag, receive.room, report)?;
+    let (engine, tag) = (&running.engine, receive.tag);
+    let (claims, discards) = (flags & CLAIM != 0, flags & DISCARD != 0);
+    match flags & PEEK {
+        0 if claims => engine.take_claimed(discards, receive.room, report)?,
+        0 if discards => return Err(BAD_FLAGS),
+        0 => engine.receive(from, tag, receive.room, report)?,
+        _ => {
+            let search = match (claims, discards) {
+                (false, false) => Search::Look,
+                (true, false) => Search::Claim,
+                (false, true) => Search::Discard,
+                (true, true) => return Err(BAD_FLAGS),
+            };
+            engine.peek(search, from, tag, &report)?;
+        }
+    }
     Ok(0)
 }

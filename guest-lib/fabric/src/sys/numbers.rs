@@ -27,6 +27,9 @@ pub(crate) const PROV_ATTR_ONLY: u64 = 1 << 54;
 pub(crate) const RMA_EVENT: u64 = 1 << 56;
 pub(crate) const SOURCE: u64 = 1 << 57;
 pub(crate) const DIRECTED_RECV: u64 = 1 << 59;
+/// The same bit as [`DIRECTED_RECV`]: of a receive.
+pub(crate) const CLAIM: u64 = 1 << 59;
+pub(crate) const DISCARD: u64 = 1 << 58;
 /// The same bit: of a binding to a completion queue.
 pub(crate) const SELECTIVE_COMPLETION: u64 = 1 << 59;
 

@@ -3,4 +3,5 @@
 mod harness;
 mod messages;
 mod objects;
+mod peeks;
 mod waits;

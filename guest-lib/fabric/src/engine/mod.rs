@@ -5,13 +5,18 @@
 //! ```
 //! # Invariants
 //! - An operation ends once. Its completion is in the queue when the program's memory has its bytes.
-//! - Operations are looked at in the order of their posts, so ends that are seen together are told in this order.
+//! - Operations are looked at one by one, in the order of their posts: ends are told in the order in which they are
+//!   seen, which need not be that in which they came. It costs a look at each that is under way; a list of those that
+//!   have ended would be the library's.
 //! - The lock of the operations is taken before that of a completion queue, never behind it.
+
+mod claims;
+mod iovs;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use qnic::message::{Completion, Destination, MessageEndpoint, Pattern, Request, Source};
+use qnic::message::{Claimed, Completion, Destination, MessageEndpoint, Pattern, Request, Source};
 use qnic::{Endpoint, Error, Nic, NodeId, Port};
 use self_cell::self_cell;
 
@@ -20,11 +25,14 @@ use crate::arena::{Arena, Bounce};
 use crate::av::Av;
 use crate::cq::{self, Cq, Event};
 use crate::errno::{Errno, Result, INVALID, TOO_LONG};
-use crate::info::offer::{MESSAGE_MAX, PIECES_MAX};
+use crate::info::offer::MESSAGE_MAX;
 use crate::loader;
-use crate::pointers::{Context, In, Out};
+use crate::pointers::Context;
 use crate::progress::{Signal, Tended, FEW, FEW_ENDS};
-use crate::sys::{self, Iov, FI_ETRUNC};
+use crate::sys::{self, FI_ETRUNC};
+
+pub(crate) use claims::Search;
+pub(crate) use iovs::Iovs;
 
 /// Longest command payload that is looked for: bytes of a message that need no bounce memory.
 const INLINE_MAX: usize = 256;
@@ -42,6 +50,8 @@ type Board<'a> = Mutex<Operations<'a>>;
 #[derive(Default)]
 struct Operations<'a> {
     list: Vec<Operation<'a>>,
+    /// Messages that a peek has claimed, by the context of the peek.
+    claims: Vec<(Context, Claimed<'a>)>,
     /// How many of them are Sends.
     sends: usize,
     /// They are so many that the helper looks after them.
@@ -63,14 +73,6 @@ pub(crate) struct Engine {
     address: Address,
     av: Arc<Av>,
     helper: Arc<Signal>,
-}
-
-/// Memory of the program, in pieces.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Iovs {
-    list: [Iov; PIECES_MAX],
-    count: usize,
-    length: usize,
 }
 
 /// What an operation tells when it has ended.
@@ -102,76 +104,6 @@ impl<'a> Operations<'a> {
         let operation = self.list.remove(index);
         self.sends -= usize::from(operation.room.is_none());
         operation
-    }
-}
-
-impl Iovs {
-    pub(crate) fn one(base: Out<std::ffi::c_void>, length: usize) -> Self {
-        let mut list = [Iov {
-            base: Out::NULL,
-            length: 0,
-        }; PIECES_MAX];
-        list[0] = Iov { base, length };
-        Iovs {
-            list,
-            count: 1,
-            length,
-        }
-    }
-
-    /// Those of an array of the program.
-    ///
-    /// # Errors
-    /// [`INVALID`]: there are too many, or none where some were promised.
-    pub(crate) fn of(pieces: In<Iov>, count: usize) -> Result<Self> {
-        let given = pieces.items(count).ok_or(INVALID)?;
-        let mut all = Iovs::one(Out::NULL, 0);
-        all.list
-            .get_mut(..count)
-            .ok_or(INVALID)?
-            .copy_from_slice(given);
-        all.count = count;
-        let lengths = given
-            .iter()
-            .try_fold(0usize, |sum, piece| sum.checked_add(piece.length));
-        all.length = lengths.ok_or(INVALID)?;
-        Ok(all)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Where its first byte is, as completions name it.
-    fn base(&self) -> Out<std::ffi::c_void> {
-        self.list[0].base
-    }
-
-    /// Gives each piece and its offset to `take`.
-    fn gather(&self, mut take: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
-        let mut offset = 0;
-        for piece in self.list.iter().take(self.count) {
-            let bytes = piece.base.as_in().bytes(piece.length).ok_or(INVALID)?;
-            take(offset, bytes)?;
-            offset += piece.length;
-        }
-        Ok(())
-    }
-
-    /// Lets `fill` fill the first `length` bytes, piece by piece.
-    fn scatter(
-        &self,
-        length: usize,
-        mut fill: impl FnMut(usize, &mut [u8]) -> Result<()>,
-    ) -> Result<()> {
-        let mut offset = 0;
-        for piece in self.list.iter().take(self.count) {
-            let part = piece.length.min(length - offset);
-            let filled = piece.base.with_bytes(part, |bytes| fill(offset, bytes));
-            filled.ok_or(INVALID)??;
-            offset += part;
-        }
-        Ok(())
     }
 }
 
@@ -270,17 +202,7 @@ impl Engine {
         room: Iovs,
         report: Report,
     ) -> Result<()> {
-        let source = match from {
-            None => Source::Any,
-            Some(from) => {
-                let from = self.av.address(from)?;
-                Source::Process(from.node, from.port)
-            }
-        };
-        let pattern = match tag {
-            Some((tag, ignore)) => Pattern::ignoring(source, qnic::message::Tag(tag), ignore),
-            None => Pattern::untagged(source),
-        };
+        let pattern = self.pattern(from, tag)?;
         // No message is longer.
         let length = room.len().min(MESSAGE_MAX);
         self.cell.with_dependent(|own, board| {
@@ -306,6 +228,21 @@ impl Engine {
             };
             self.begin(&mut operations, operation);
             Ok(())
+        })
+    }
+
+    /// What a receive takes.
+    fn pattern(&self, from: Option<u64>, tag: Option<(u64, u64)>) -> Result<Pattern> {
+        let source = match from {
+            None => Source::Any,
+            Some(from) => {
+                let from = self.av.address(from)?;
+                Source::Process(from.node, from.port)
+            }
+        };
+        Ok(match tag {
+            Some((tag, ignore)) => Pattern::ignoring(source, qnic::message::Tag(tag), ignore),
+            None => Pattern::untagged(source),
         })
     }
 

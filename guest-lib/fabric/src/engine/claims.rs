@@ -1,0 +1,117 @@
+//! Messages that are looked for before they are received: FI_PEEK, FI_CLAIM, FI_DISCARD.
+//!
+//! The answer of a peek comes as a completion, as if it came later: without a message it is the error -FI_ENOMSG.
+//! A message that was claimed goes only to a receive with FI_CLAIM and the context of the peek.
+
+use qnic::message::Envelope;
+
+use super::{lock, Engine, Iovs, Operation, Report};
+use crate::cq::Event;
+use crate::errno::{Errno, Result};
+use crate::sys;
+
+/// What a peek does with the message that it finds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Search {
+    /// It stays.
+    Look,
+    /// It goes only to a receive with this context.
+    Claim,
+    /// It is dropped.
+    Discard,
+}
+
+impl Engine {
+    /// Looks for a message that has arrived, and tells what it is.
+    ///
+    /// # Errors
+    /// Those of [`Engine::receive`]
+    pub(crate) fn peek(
+        &self,
+        search: Search,
+        from: Option<u64>,
+        tag: Option<(u64, u64)>,
+        report: &Report,
+    ) -> Result<()> {
+        let pattern = self.pattern(from, tag)?;
+        self.cell.with_dependent(|own, board| {
+            let mut operations = lock(board);
+            let probe = own.endpoint.probe(&pattern);
+            let found = match search {
+                Search::Look => probe.test()?,
+                Search::Discard => probe.discard()?,
+                Search::Claim => probe.try_claim()?.map(|claimed| {
+                    let envelope = *claimed.envelope();
+                    operations.claims.push((report.context, claimed));
+                    envelope
+                }),
+            };
+            report.queue.push(self.answer(found, report));
+            Ok(())
+        })
+    }
+
+    /// Receives the message that a peek with the context of `report` has claimed, or drops it.
+    ///
+    /// # Errors
+    /// -FI_ENOENT: no peek has claimed any. Those of [`Engine::receive`]: it stays claimed, unless the NIC is gone.
+    pub(crate) fn take_claimed(&self, discards: bool, room: Iovs, report: Report) -> Result<()> {
+        self.cell.with_dependent(|own, board| {
+            let mut operations = lock(board);
+            let has_context = |(context, _): &(_, _)| *context == report.context;
+            let place = operations
+                .claims
+                .iter()
+                .position(has_context)
+                .ok_or(Errno(libc::ENOENT))?;
+            if discards {
+                operations.claims.remove(place).1.discard();
+                report.queue.push(Event::of(report.context, report.flags));
+                return Ok(());
+            }
+            let length = room.len().min(super::MESSAGE_MAX);
+            let bounce = own.arena.take(&own.endpoint, length)?;
+            let (_, claimed) = operations.claims.remove(place);
+            let posted = own
+                .arena
+                .part(&bounce, length)
+                .and_then(|part| Ok(claimed.post_receive(part)?));
+            match posted {
+                Ok(request) => {
+                    let (bounce, room) = (Some(bounce), Some(room));
+                    self.begin(
+                        &mut operations,
+                        Operation {
+                            request,
+                            bounce,
+                            room,
+                            report,
+                        },
+                    );
+                    Ok(())
+                }
+                Err(error) => {
+                    own.arena.give_back(bounce);
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    fn answer(&self, found: Option<Envelope>, report: &Report) -> Event {
+        let mut event = Event::of(report.context, report.flags);
+        match found {
+            None => event.error = Some((libc::ENOMSG, 0)),
+            Some(found) => {
+                event.entry.len = usize::try_from(found.length).unwrap_or(usize::MAX);
+                event.entry.tag = found.tag.0;
+                event.entry.data = found.immediate;
+                if found.immediate != 0 {
+                    event.entry.flags |= sys::REMOTE_CQ_DATA;
+                }
+                event.source = self.av.number(found.node, found.port);
+            }
+        }
+        event
+    }
+}
