@@ -4,7 +4,8 @@
 //! - It holds as many entries as operations can end, whatever size the program has asked for: it is never overrun.
 //! - An entry has the context of its operation, if that had one.
 //! - A thread that sleeps in `sread`, or on the descriptor, is woken by a change at the NIC of each endpoint, and by
-//!   an entry that another thread has put in: each says first that it will sleep, then looks, then sleeps.
+//!   an entry that another thread has put in: each says first that it will sleep, then looks, then sleeps. A thread
+//!   that leaves entries wakes the others again, as it may have taken the event of one.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -194,7 +195,7 @@ impl Wait {
     fn arm(&self) {
         // It may be empty.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        // SeqCst: partner is the load in `Cq::push`, behind its entry; the caller looks behind this.
+        // SeqCst: partner is the load in `Cq::wake`, behind an entry; the caller looks behind this.
         self.armed.store(true, Ordering::SeqCst);
     }
 
@@ -246,6 +247,11 @@ impl Cq {
     /// Puts an entry in.
     pub(crate) fn push(&self, event: Event) {
         lock(&self.queue).push_back(event);
+        self.wake();
+    }
+
+    /// Wakes threads that sleep, or will.
+    fn wake(&self) {
         if let Some(wait) = &self.wait {
             // SeqCst: partner is the store in `Wait::arm`.
             if wait.armed.load(Ordering::SeqCst) {
@@ -310,7 +316,12 @@ impl Cq {
                 }
             }
         }
+        let is_left = !queue.is_empty();
         drop(queue);
+        if is_left {
+            // For another thread that sleeps, whose event this one may have taken.
+            self.wake();
+        }
         if taken > 0 || count == 0 {
             // Relaxed: a hint for when to yield.
             self.vain.store(0, Ordering::Relaxed);

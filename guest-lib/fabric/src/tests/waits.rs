@@ -72,6 +72,28 @@ fn a_signal_wakes_a_sleeping_thread() {
     });
 }
 
+/// Threads that sleep at one queue take each other's events, and lose no entry.
+#[test]
+fn several_threads_sleep_at_one_queue() {
+    const EACH: usize = 200;
+    let (_cluster, a, b) = pair();
+    let mut rooms = vec![[0; 8]; 4 * EACH];
+    for room in &mut rooms {
+        b.receive(ADDR_UNSPEC, None, room, 1);
+    }
+    let queue = Shared(b.cq);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let queue = &queue;
+            scope.spawn(move || (0..EACH).for_each(|_| assert_eq!(sread(queue.0, -1), 1)));
+        }
+        for round in 0..4 * EACH {
+            a.send(0, None, &round.to_le_bytes(), 2);
+            a.poll();
+        }
+    });
+}
+
 /// As an event loop does: no sleep if there is something to read, else poll.
 #[test]
 fn the_descriptor_tells_of_completions() {
