@@ -3,19 +3,11 @@
 //! # Invariants
 //! - It holds as many entries as operations can end, whatever size the program has asked for: it is never overrun.
 //! - An entry has the context of its operation, if that had one.
-//! - A thread that sleeps in `sread`, or on the descriptor, is woken by a change at the NIC of each endpoint, and by
-//!   an entry that another thread has put in: each says first that it will sleep, then looks, then sleeps. A thread
-//!   that leaves entries wakes the others again, as it may have taken the event of one.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-use rustix::event::{epoll, eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::io::Errno as Os;
 
 use crate::eq::deadline;
 use crate::errno::{count, status, Errno, Result, AGAIN, INVALID, UNSUPPORTED};
@@ -24,12 +16,9 @@ use crate::pointers::{Context, Fid, In, Out};
 use crate::sys::{
     CqAttr, CqEntry, CqErrEntry, FidCq, Head, Ops, OpsCq, ADDR_UNSPEC, CLASS_CQ, CONTROL_GETWAIT,
     CONTROL_GETWAITOBJ, CQ_FORMAT_CONTEXT, CQ_FORMAT_DATA, CQ_FORMAT_MSG, CQ_FORMAT_TAGGED,
-    CQ_FORMAT_UNSPEC, FI_EAVAIL, WAIT_FD, WAIT_NONE, WAIT_UNSPEC,
+    CQ_FORMAT_UNSPEC, FI_EAVAIL, WAIT_NONE,
 };
-
-/// Programs read in a loop. So many reads in vain give their processor away once: the NIC or the peer that they
-/// wait for may need just that.
-const YIELD_EVERY: u32 = 8;
+use crate::waiting::Waiting;
 
 /// The end of an operation.
 #[derive(Debug)]
@@ -43,46 +32,14 @@ pub(crate) struct Event {
     pub(crate) beyond: usize,
 }
 
-/// What puts entries in: an endpoint at the NIC.
-pub(crate) trait Engine: Send + Sync + std::fmt::Debug {
-    /// Puts in what has ended.
-    fn progress(&self);
-
-    /// Makes the next change at the NIC wake a thread that polls the descriptor. The caller then looks
-    /// ([`Engine::progress`]), and polls if nothing has come.
-    ///
-    /// # Errors
-    /// The NIC is gone, or those of the system.
-    fn prepare_to_wait(&self) -> Result<()>;
-
-    /// Its descriptor.
-    fn descriptor(&self) -> BorrowedFd<'_>;
-}
-
 /// What the provider keeps of a completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
     queue: Mutex<VecDeque<Event>>,
     /// Bytes of an entry.
     entry_bytes: usize,
-    engines: Mutex<Vec<Weak<dyn Engine>>>,
-    wait: Option<Wait>,
-    /// Reads that have found nothing since the last one that has.
-    vain: AtomicU32,
+    waiting: Waiting,
     _domain: Parent,
-}
-
-/// What threads sleep on.
-#[derive(Debug)]
-struct Wait {
-    kind: u32,
-    /// Readable if one of the others is: those of the endpoints, and `event`.
-    all: OwnedFd,
-    event: OwnedFd,
-    /// A thread may sleep: an entry that is put in writes to `event`.
-    armed: AtomicBool,
-    /// `fi_cq_signal` was called.
-    signalled: AtomicBool,
 }
 
 crate::object::object_class!(
@@ -125,18 +82,12 @@ pub(crate) fn open(
         CQ_FORMAT_TAGGED => size_of::<CqEntry>(),
         _ => return Err(INVALID),
     };
-    let wait = match attributes.wait_obj {
-        WAIT_NONE => None,
-        kind @ (WAIT_UNSPEC | WAIT_FD) => Some(Wait::new(kind).map_err(system)?),
-        _ => return Err(UNSUPPORTED),
-    };
-    let (queue, engines) = (Mutex::default(), Mutex::default());
+    let waiting = Waiting::new(attributes.wait_obj)?;
+    let queue = Mutex::default();
     let state = Arc::new(Cq {
         queue,
         entry_bytes,
-        engines,
-        wait,
-        vain: AtomicU32::new(0),
+        waiting,
         _domain: domain,
     });
     let head = Head {
@@ -145,10 +96,6 @@ pub(crate) fn open(
         ops: Cq::OPS,
     };
     object::open_at(opened, FidCq { head, ops: &CQ_OPS }, state)
-}
-
-fn system(error: Os) -> Errno {
-    Errno(error.raw_os_error())
 }
 
 impl Event {
@@ -171,93 +118,16 @@ impl Event {
     }
 }
 
-impl Wait {
-    fn new(kind: u32) -> rustix::io::Result<Self> {
-        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        add(&all, &event)?;
-        let (armed, signalled) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Wait {
-            kind,
-            all,
-            event,
-            armed,
-            signalled,
-        })
-    }
-
-    fn wake(&self) {
-        // It can only be full, which wakes as well.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-    }
-
-    /// From here on entries of other threads wake the caller.
-    fn arm(&self) {
-        // It may be empty.
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        // SeqCst: partner is the load in `Cq::wake`, behind an entry; the caller looks behind this.
-        self.armed.store(true, Ordering::SeqCst);
-    }
-
-    /// Sleeps until a descriptor is readable, or time is up.
-    fn sleep(&self, deadline: Option<Instant>) -> Result<()> {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let left = left.map(|left| Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        let mut descriptors = [PollFd::new(&self.all, PollFlags::IN)];
-        match poll(&mut descriptors, left.as_ref()) {
-            Ok(_) | Err(Os::INTR) => Ok(()),
-            Err(error) => Err(system(error)),
-        }
-    }
-}
-
-fn add(all: &OwnedFd, one: impl AsFd) -> rustix::io::Result<()> {
-    epoll::add(
-        all,
-        one,
-        epoll::EventData::new_u64(0),
-        epoll::EventFlags::IN,
-    )
-}
-
 impl Cq {
-    /// Makes the queue one of an endpoint.
-    ///
-    /// # Errors
-    /// Those of the system
-    pub(crate) fn attach(&self, engine: &Arc<dyn Engine>) -> Result<()> {
-        let mut engines = lock(&self.engines);
-        engines.retain(|it| it.strong_count() > 0);
-        if engines
-            .iter()
-            .any(|it| std::ptr::addr_eq(it.as_ptr(), Arc::as_ptr(engine)))
-        {
-            return Ok(());
-        }
-        if let Some(wait) = &self.wait {
-            add(&wait.all, engine.descriptor()).map_err(system)?;
-        }
-        engines.push(Arc::downgrade(engine));
-        Ok(())
+    /// The endpoints that put entries in.
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.waiting
     }
 
     /// Puts an entry in.
     pub(crate) fn push(&self, event: Event) {
         lock(&self.queue).push_back(event);
-        self.wake();
-    }
-
-    /// Wakes threads that sleep, or will.
-    fn wake(&self) {
-        if let Some(wait) = &self.wait {
-            // SeqCst: partner is the store in `Wait::arm`.
-            if wait.armed.load(Ordering::SeqCst) {
-                wait.wake();
-            }
-        }
+        self.waiting.wake();
     }
 
     /// Makes sure that what comes from now on wakes a thread that polls the descriptor.
@@ -265,31 +135,17 @@ impl Cq {
     /// # Errors
     /// [`AGAIN`]: there is something to read.
     pub(crate) fn prepare_to_wait(&self) -> Result<()> {
-        if let Some(wait) = &self.wait {
-            wait.arm();
-        }
-        for engine in self.engines() {
-            engine.prepare_to_wait()?;
-            engine.progress();
-        }
+        self.waiting.prepare()?;
+        self.waiting.progress();
         match lock(&self.queue).is_empty() {
             true => Ok(()),
             false => Err(AGAIN),
         }
     }
 
-    fn engines(&self) -> Vec<Arc<dyn Engine>> {
-        lock(&self.engines)
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect()
-    }
-
     /// Reads entries into an array of the program.
     fn take(&self, entries: Out<c_void>, count: usize, sources: Out<u64>) -> Result<usize> {
-        for engine in self.engines() {
-            engine.progress();
-        }
+        self.waiting.progress();
         let mut queue = lock(&self.queue);
         let mut taken = 0;
         while taken < count {
@@ -318,19 +174,15 @@ impl Cq {
         }
         let is_left = !queue.is_empty();
         drop(queue);
+        self.waiting.looked(taken > 0 || count == 0);
         if is_left {
-            // For another thread that sleeps, whose event this one may have taken.
-            self.wake();
+            // For another thread, whose event this one may have taken.
+            self.waiting.wake();
         }
-        if taken > 0 || count == 0 {
-            // Relaxed: a hint for when to yield.
-            self.vain.store(0, Ordering::Relaxed);
-            return Ok(taken);
+        match taken {
+            0 if count > 0 => Err(AGAIN),
+            _ => Ok(taken),
         }
-        if self.vain.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
-            std::thread::yield_now();
-        }
-        Err(AGAIN)
     }
 
     /// The same; sleeps until there is an entry.
@@ -341,27 +193,26 @@ impl Cq {
         sources: Out<u64>,
         timeout: c_int,
     ) -> Result<usize> {
-        let wait = self.wait.as_ref().ok_or(UNSUPPORTED)?;
+        if self.waiting.object().0 == WAIT_NONE {
+            return Err(UNSUPPORTED);
+        }
         let deadline = deadline(timeout);
         loop {
             match self.take(entries, count, sources) {
                 Err(AGAIN) => {}
                 result => return result,
             }
-            if wait.signalled.swap(false, Ordering::AcqRel) {
+            if self.waiting.take_signal() {
                 return Err(AGAIN);
             }
             match self.prepare_to_wait() {
                 Err(AGAIN) => continue,
                 result => result?,
             }
-            if wait.signalled.load(Ordering::Acquire) {
-                continue;
-            }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(AGAIN);
             }
-            wait.sleep(deadline)?;
+            self.waiting.sleep(deadline)?;
         }
     }
 
@@ -401,10 +252,9 @@ extern "C" fn close(fid: Fid<Head>) -> c_int {
 extern "C" fn control(fid: Fid<Head>, command: c_int, argument: Out<c_void>) -> c_int {
     let tell = || {
         let queue = object::state::<Cq, _>(fid)?;
-        let kind = queue.wait.as_ref().map_or(WAIT_NONE, |wait| wait.kind);
-        let value = match (command, &queue.wait) {
-            (CONTROL_GETWAITOBJ, _) => kind.to_ne_bytes(),
-            (CONTROL_GETWAIT, Some(wait)) => wait.all.as_raw_fd().to_ne_bytes(),
+        let value = match (command, queue.waiting.object()) {
+            (CONTROL_GETWAITOBJ, (kind, _)) => kind.to_ne_bytes(),
+            (CONTROL_GETWAIT, (_, Some(descriptor))) => descriptor.to_ne_bytes(),
             _ => return Err(UNSUPPORTED),
         };
         match argument.copy_in(0, &value) {
@@ -454,14 +304,7 @@ extern "C" fn sreadfrom(
 }
 
 extern "C" fn signal(queue: Fid<FidCq>) -> c_int {
-    let wake = || {
-        let queue = of(queue)?;
-        let wait = queue.wait.as_ref().ok_or(UNSUPPORTED)?;
-        wait.signalled.store(true, Ordering::Release);
-        wait.wake();
-        Ok(())
-    };
-    status(wake())
+    status(of(queue).and_then(|queue| queue.waiting.signal()))
 }
 
 /// What a status of the NIC means.

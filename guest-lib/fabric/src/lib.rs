@@ -82,7 +82,7 @@
 //! | `loader`, `provider` | the loader's functions; the entry and `getinfo` |
 //! | `info` | what is offered, and what hints leave of it |
 //! | `fabric`, `domain`, `av`, `cq`, `eq`, `endpoint` | an object each |
-//! | `engine`, `arena`, `progress` | an endpoint at the NIC: operations, bounce memory, the helper |
+//! | `engine`, `arena`, `progress`, `waiting` | an endpoint at the NIC: operations, bounce memory, the helper; threads that sleep |
 
 mod address;
 mod arena;
@@ -103,5 +103,6 @@ mod provider;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use provider::fi_prov_ini;

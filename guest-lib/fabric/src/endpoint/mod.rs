@@ -16,7 +16,7 @@ use qnic::{Nic, Port};
 
 use crate::address::Address;
 use crate::av::{self, Av};
-use crate::cq::{self, Cq};
+use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::eq::Eq;
 use crate::errno::{
@@ -30,6 +30,7 @@ use crate::sys::{
     FidEp, Head, Info, Ops, OpsAtomic, OpsCm, OpsCollective, OpsEp, OpsRma, CLASS_AV, CLASS_CQ,
     CLASS_EP, CLASS_EQ, CONTROL_ENABLE, DIRECTED_RECV, RECV, SELECTIVE_COMPLETION, SEND,
 };
+use crate::waiting;
 
 /// What the provider keeps of an endpoint.
 #[derive(Debug)]
@@ -159,9 +160,9 @@ impl Ep {
             return Err(NO_CQ);
         }
         let engine = Arc::new(Engine::new(&self.nic, self.port, av)?);
-        let source: Arc<dyn cq::Engine> = engine.clone();
+        let source: Arc<dyn waiting::Engine> = engine.clone();
         for binding in [&bound.tx, &bound.rx].into_iter().flatten() {
-            binding.queue.attach(&source)?;
+            binding.queue.waiting().attach(&source)?;
         }
         let _helper = Helper::start(engine.clone(), engine.helper())?;
         let (tx, rx) = (bound.tx.clone(), bound.rx.clone());

@@ -23,13 +23,14 @@ use self_cell::self_cell;
 use crate::address::Address;
 use crate::arena::{Arena, Bounce};
 use crate::av::Av;
-use crate::cq::{self, Cq, Event};
+use crate::cq::{Cq, Event};
 use crate::errno::{Errno, Result, INVALID, TOO_LONG};
 use crate::info::offer::MESSAGE_MAX;
 use crate::loader;
 use crate::pointers::Context;
 use crate::progress::{Signal, Tended, FEW, FEW_ENDS};
 use crate::sys::{self, FI_ETRUNC};
+use crate::waiting;
 
 pub(crate) use claims::Search;
 pub(crate) use iovs::Iovs;
@@ -346,7 +347,7 @@ impl Engine {
     }
 }
 
-impl cq::Engine for Engine {
+impl waiting::Engine for Engine {
     fn progress(&self) {
         self.cell
             .with_dependent(|own, board| self.complete(own, &mut lock(board)));
@@ -373,7 +374,7 @@ impl Tended for Engine {
     }
 
     fn prepare(&self) -> Result<()> {
-        cq::Engine::prepare_to_wait(self)
+        waiting::Engine::prepare_to_wait(self)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
