@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use qnic::Nic;
 
 use crate::av;
+use crate::cntr;
 use crate::cq;
 use crate::endpoint;
 use crate::eq::Eq;
@@ -14,8 +15,8 @@ use crate::loader;
 use crate::object::{self, Class, Parent};
 use crate::pointers::{Context, Fid, In, Out};
 use crate::sys::{
-    AvAttr, CqAttr, FidAv, FidCq, FidDomain, FidEp, Head, Info, Ops, OpsDomain, OpsMr,
-    CLASS_DOMAIN, LOG_WARN,
+    AvAttr, CntrAttr, CqAttr, FidAv, FidCntr, FidCq, FidDomain, FidEp, Head, Info, Ops, OpsDomain,
+    OpsMr, CLASS_DOMAIN, LOG_WARN,
 };
 
 /// What the provider keeps of a domain.
@@ -41,6 +42,7 @@ crate::object::object_class!(
 static DOMAIN_OPS: OpsDomain = OpsDomain {
     av_open,
     cq_open,
+    cntr_open,
     endpoint,
     endpoint2,
     ..OpsDomain::STUBS
@@ -138,6 +140,15 @@ extern "C" fn cq_open(
     context: Context,
 ) -> c_int {
     status(of(domain).and_then(|domain| cq::open(domain, attributes, opened, context)))
+}
+
+extern "C" fn cntr_open(
+    domain: Fid<FidDomain>,
+    attributes: In<CntrAttr>,
+    opened: Out<Fid<FidCntr>>,
+    context: Context,
+) -> c_int {
+    status(of(domain).and_then(|domain| cntr::open(domain, attributes, opened, context)))
 }
 
 extern "C" fn endpoint(

@@ -17,9 +17,9 @@
 //! # What is there, and what is not yet
 //! | | |
 //! |---|---|
-//! | works, in host mode | FI_EP_RDM; tagged and untagged messages up to 16 MiB by bounce memory, inject, data with completions, cancel; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; event queues of the program's own events; automatic progress |
+//! | works, in host mode | FI_EP_RDM; tagged and untagged messages up to 16 MiB by bounce memory, inject, data with completions, cancel; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; counters with waits; event queues of the program's own events; automatic progress |
 //! | not tried | guests, with the module or by VFIO |
-//! | not yet | FI_DELIVERY_COMPLETE; FI_MULTI_RECV; counters; memory regions, FI_RMA, FI_ATOMIC; collectives; longer messages; scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
+//! | not yet | FI_DELIVERY_COMPLETE; FI_MULTI_RECV; memory regions, FI_RMA, FI_ATOMIC; collectives; longer messages; scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
 //!
 //! # What libfabric's objects are here
 //! | libfabric | here |
@@ -81,12 +81,13 @@
 //! | `sys`, `pointers`, `object` | the border: declarations, pointers, objects |
 //! | `loader`, `provider` | the loader's functions; the entry and `getinfo` |
 //! | `info` | what is offered, and what hints leave of it |
-//! | `fabric`, `domain`, `av`, `cq`, `eq`, `endpoint` | an object each |
+//! | `fabric`, `domain`, `av`, `cq`, `cntr`, `eq`, `endpoint` | an object each |
 //! | `engine`, `arena`, `progress`, `waiting` | an endpoint at the NIC: operations, bounce memory, the helper; threads that sleep |
 
 mod address;
 mod arena;
 mod av;
+mod cntr;
 mod cq;
 mod domain;
 mod endpoint;

@@ -64,7 +64,10 @@ fn space(tagged: bool) -> u64 {
 pub(super) fn send(ep: Fid<FidEp>, send: Send, flags: Flags) -> Result<usize> {
     let ep = object::state::<Ep, _>(ep)?;
     let running = ep.running()?;
-    let binding = running.tx.as_ref().ok_or(NO_CQ)?;
+    let binding = &running.tx;
+    if !binding.is_bound() {
+        return Err(NO_CQ);
+    }
     let (flags, told) = match flags {
         Flags::Default => (ep.tx_flags, is_told(binding, ep.tx_flags)),
         Flags::These(flags) => (flags, is_told(binding, flags)),
@@ -81,6 +84,7 @@ pub(super) fn send(ep: Fid<FidEp>, send: Send, flags: Flags) -> Result<usize> {
         flags: SEND | space(send.tag.is_some()),
         told,
         queue: binding.queue.clone(),
+        counter: binding.counter.clone(),
     };
     running
         .engine
@@ -92,7 +96,10 @@ pub(super) fn send(ep: Fid<FidEp>, send: Send, flags: Flags) -> Result<usize> {
 pub(super) fn receive(ep: Fid<FidEp>, receive: Receive, flags: Flags) -> Result<usize> {
     let ep = object::state::<Ep, _>(ep)?;
     let running = ep.running()?;
-    let binding = running.rx.as_ref().ok_or(NO_CQ)?;
+    let binding = &running.rx;
+    if !binding.is_bound() {
+        return Err(NO_CQ);
+    }
     let flags = match flags {
         Flags::These(flags) => flags,
         Flags::Default | Flags::Inject => ep.rx_flags,
@@ -105,6 +112,7 @@ pub(super) fn receive(ep: Fid<FidEp>, receive: Receive, flags: Flags) -> Result<
         flags: RECV | space(receive.tag.is_some()),
         told: is_told(binding, flags),
         queue: binding.queue.clone(),
+        counter: binding.counter.clone(),
     };
     let from = Some(receive.from).filter(|from| ep.directed && *from != ADDR_UNSPEC);
     let (engine, tag) = (&running.engine, receive.tag);

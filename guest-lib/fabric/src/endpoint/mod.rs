@@ -16,6 +16,7 @@ use qnic::{Nic, Port};
 
 use crate::address::Address;
 use crate::av::{self, Av};
+use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::eq::Eq;
@@ -27,8 +28,8 @@ use crate::object::{self, Class, Parent};
 use crate::pointers::{Context, Fid, In, Out};
 use crate::progress::Helper;
 use crate::sys::{
-    FidEp, Head, Info, Ops, OpsAtomic, OpsCm, OpsCollective, OpsEp, OpsRma, CLASS_AV, CLASS_CQ,
-    CLASS_EP, CLASS_EQ, CONTROL_ENABLE, DIRECTED_RECV, RECV, SELECTIVE_COMPLETION, SEND,
+    FidEp, Head, Info, Ops, OpsAtomic, OpsCm, OpsCollective, OpsEp, OpsRma, CLASS_AV, CLASS_CNTR,
+    CLASS_CQ, CLASS_EP, CLASS_EQ, CONTROL_ENABLE, DIRECTED_RECV, RECV, SELECTIVE_COMPLETION, SEND,
 };
 use crate::waiting;
 
@@ -53,22 +54,23 @@ pub(crate) struct Ep {
 struct Running {
     engine: Arc<Engine>,
     _helper: Helper,
-    tx: Option<Binding>,
-    rx: Option<Binding>,
+    tx: Binding,
+    rx: Binding,
 }
 
 #[derive(Debug, Default)]
 struct Bound {
     av: Option<Arc<Av>>,
-    tx: Option<Binding>,
-    rx: Option<Binding>,
+    tx: Binding,
+    rx: Binding,
     /// Where its events go; none come yet.
     events: Option<Arc<Eq>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Binding {
-    queue: Arc<Cq>,
+    queue: Option<Arc<Cq>>,
+    counter: Option<Arc<Cntr>>,
     /// Operations are told of only if they ask for it.
     selective: bool,
 }
@@ -140,6 +142,22 @@ pub(crate) fn open(
     object::open_at(opened, fid, Arc::new(state))
 }
 
+impl Bound {
+    /// What flags of a binding name; of other operations there are none.
+    fn of(&mut self, flags: u64) -> impl Iterator<Item = &mut Binding> {
+        let named = [(SEND, &mut self.tx), (RECV, &mut self.rx)];
+        named
+            .into_iter()
+            .filter_map(move |(flag, binding)| (flags & flag != 0).then_some(binding))
+    }
+}
+
+impl Binding {
+    fn is_bound(&self) -> bool {
+        self.queue.is_some() || self.counter.is_some()
+    }
+}
+
 impl Ep {
     fn bound(&self) -> MutexGuard<'_, Bound> {
         self.bound.lock().unwrap_or_else(PoisonError::into_inner)
@@ -156,13 +174,18 @@ impl Ep {
             return Err(BAD_STATE);
         }
         let av = bound.av.clone().ok_or(NO_AV)?;
-        if bound.tx.is_none() && bound.rx.is_none() {
+        if !bound.tx.is_bound() && !bound.rx.is_bound() {
             return Err(NO_CQ);
         }
         let engine = Arc::new(Engine::new(&self.nic, self.port, av)?);
         let source: Arc<dyn waiting::Engine> = engine.clone();
-        for binding in [&bound.tx, &bound.rx].into_iter().flatten() {
-            binding.queue.waiting().attach(&source)?;
+        for binding in [&bound.tx, &bound.rx] {
+            if let Some(queue) = &binding.queue {
+                queue.waiting().attach(&source)?;
+            }
+            if let Some(counter) = &binding.counter {
+                counter.waiting().attach(&source)?;
+            }
         }
         let _helper = Helper::start(engine.clone(), engine.helper())?;
         let (tx, rx) = (bound.tx.clone(), bound.rx.clone());
@@ -189,16 +212,16 @@ impl Ep {
                 {
                     return Err(BAD_FLAGS);
                 }
-                let selective = flags & SELECTIVE_COMPLETION != 0;
-                let binding = Binding {
-                    queue: object::state(other)?,
-                    selective,
-                };
-                if flags & SEND != 0 {
-                    bound.tx = Some(binding.clone());
+                let queue: Arc<Cq> = object::state(other)?;
+                for binding in bound.of(flags) {
+                    binding.queue = Some(queue.clone());
+                    binding.selective = flags & SELECTIVE_COMPLETION != 0;
                 }
-                if flags & RECV != 0 {
-                    bound.rx = Some(binding);
+            }
+            CLASS_CNTR => {
+                let counter: Arc<Cntr> = object::state(other)?;
+                for binding in bound.of(flags) {
+                    binding.counter = Some(counter.clone());
                 }
             }
             _ => return Err(UNSUPPORTED),

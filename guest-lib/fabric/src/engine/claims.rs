@@ -46,7 +46,7 @@ impl Engine {
                     envelope
                 }),
             };
-            report.queue.push(self.answer(found, report));
+            report.tell(Some(self.answer(found, report)));
             Ok(())
         })
     }
@@ -66,7 +66,7 @@ impl Engine {
                 .ok_or(Errno(libc::ENOENT))?;
             if discards {
                 operations.claims.remove(place).1.discard();
-                report.queue.push(Event::of(report.context, report.flags));
+                report.tell(Some(Event::of(report.context, report.flags)));
                 return Ok(());
             }
             let length = room.len().min(super::MESSAGE_MAX);

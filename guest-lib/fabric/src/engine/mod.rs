@@ -23,6 +23,7 @@ use self_cell::self_cell;
 use crate::address::Address;
 use crate::arena::{Arena, Bounce};
 use crate::av::Av;
+use crate::cntr::Cntr;
 use crate::cq::{Cq, Event};
 use crate::errno::{Errno, Result, INVALID, TOO_LONG};
 use crate::info::offer::MESSAGE_MAX;
@@ -84,7 +85,21 @@ pub(crate) struct Report {
     pub(crate) flags: u64,
     /// `None`: its end is not told, unless it fails.
     pub(crate) told: bool,
-    pub(crate) queue: Arc<Cq>,
+    pub(crate) queue: Option<Arc<Cq>>,
+    pub(crate) counter: Option<Arc<Cntr>>,
+}
+
+impl Report {
+    /// Counts the end of an operation, and tells it if it is to be told.
+    fn tell(&self, event: Option<Event>) {
+        let failed = event.as_ref().is_some_and(|event| event.error.is_some());
+        if let Some((queue, event)) = self.queue.as_ref().zip(event) {
+            queue.push(event);
+        }
+        if let Some(counter) = &self.counter {
+            counter.count(failed);
+        }
+    }
 }
 
 struct Operation<'a> {
@@ -302,9 +317,7 @@ impl Engine {
         if let Some(bounce) = bounce {
             own.arena.give_back(bounce);
         }
-        if let Some(event) = event {
-            report.queue.push(event);
-        }
+        report.tell(event);
     }
 
     /// What is told of an operation that has moved its bytes.

@@ -177,7 +177,7 @@ const DOMAIN: DomainAttr = DomainAttr {
     max_ep_rx_ctx: 1,
     max_ep_stx_ctx: 0,
     max_ep_srx_ctx: 0,
-    cntr_cnt: 0,
+    cntr_cnt: OBJECTS,
     mr_iov_limit: 1,
     caps: DOMAIN_CAPS,
     mode: 0,

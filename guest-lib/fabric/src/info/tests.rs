@@ -56,6 +56,7 @@ fn allocated() -> (Hints, TxAttr, RxAttr, EpAttr, DomainAttr) {
         cq_data_size: 0,
         cq_cnt: 0,
         ep_cnt: 0,
+        cntr_cnt: 0,
         tx_ctx_cnt: 0,
         rx_ctx_cnt: 0,
         max_ep_tx_ctx: 0,

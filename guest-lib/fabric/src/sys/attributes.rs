@@ -153,6 +153,17 @@ pub(crate) struct CqAttr {
 }
 const _: () = assert!(size_of::<CqAttr>() == 40);
 
+/// `struct fi_cntr_attr`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct CntrAttr {
+    pub events: u32,
+    pub wait_obj: u32,
+    pub wait_set: *mut c_void,
+    pub flags: u64,
+}
+const _: () = assert!(size_of::<CntrAttr>() == 24);
+
 /// `struct fi_eq_attr`
 #[derive(Clone, Copy)]
 #[repr(C)]

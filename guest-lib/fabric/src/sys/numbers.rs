@@ -73,6 +73,7 @@ pub(crate) const CLASS_EP: usize = 3;
 pub(crate) const CLASS_AV: usize = 11;
 pub(crate) const CLASS_EQ: usize = 13;
 pub(crate) const CLASS_CQ: usize = 14;
+pub(crate) const CLASS_CNTR: usize = 15;
 
 /// Commands of `fi_control`.
 pub(crate) const CONTROL_GETWAIT: i32 = 5;

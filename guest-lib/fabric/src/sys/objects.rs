@@ -51,6 +51,14 @@ pub(crate) struct FidCq {
     pub ops: &'static OpsCq,
 }
 
+/// `struct fid_cntr`
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct FidCntr {
+    pub head: Head,
+    pub ops: &'static OpsCntr,
+}
+
 /// `struct fid_eq`
 #[derive(Debug)]
 #[repr(C)]

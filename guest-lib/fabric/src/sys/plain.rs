@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::{
-    AvAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr, FabricAttr, Iov, Msg,
-    MsgTagged, RxAttr, TxAttr,
+    AvAttr, CntrAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr, FabricAttr, Iov,
+    Msg, MsgTagged, RxAttr, TxAttr,
 };
 use crate::pointers::Plain;
 
@@ -18,8 +18,8 @@ macro_rules! structures {
 }
 
 structures!(
-    AvAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr, FabricAttr, Msg, MsgTagged,
-    Iov, RxAttr, TxAttr,
+    AvAttr, CntrAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr, FabricAttr, Msg,
+    MsgTagged, Iov, RxAttr, TxAttr,
 );
 
 impl CqEntry {

@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::{
-    AvAttr, CqAttr, CqErrEntry, EqAttr, FidAv, FidCq, FidDomain, FidEp, FidEq, FidFabric, Head,
-    Info, Iov, Msg, MsgTagged,
+    AvAttr, CntrAttr, CqAttr, CqErrEntry, EqAttr, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq,
+    FidFabric, Head, Info, Iov, Msg, MsgTagged,
 };
 use crate::pointers::{Context, Fid, In, Out};
 
@@ -19,6 +19,10 @@ impl Unsupported for c_int {
 
 impl Unsupported for isize {
     const VALUE: Self = -(libc::ENOSYS as isize);
+}
+
+impl Unsupported for u64 {
+    const VALUE: Self = 0;
 }
 
 impl Unsupported for *const c_char {
@@ -81,7 +85,7 @@ table!("fi_ops_domain" OpsDomain = 96 {
     cq_open(Fid<FidDomain>, In<CqAttr>, Out<Fid<FidCq>>, Context) -> c_int;
     endpoint(Fid<FidDomain>, In<Info>, Out<Fid<FidEp>>, Context) -> c_int;
     scalable_ep(Fid<FidDomain>, In<Info>, Any, Context) -> c_int;
-    cntr_open(Fid<FidDomain>, Any, Any, Context) -> c_int;
+    cntr_open(Fid<FidDomain>, In<CntrAttr>, Out<Fid<FidCntr>>, Context) -> c_int;
     poll_open(Fid<FidDomain>, Any, Any) -> c_int;
     stx_ctx(Fid<FidDomain>, Any, Any, Context) -> c_int;
     srx_ctx(Fid<FidDomain>, Any, Any, Context) -> c_int;
@@ -117,6 +121,16 @@ table!("fi_ops_cq" OpsCq = 64 {
     sreadfrom(Fid<FidCq>, Out<c_void>, usize, Out<u64>, In<c_void>, c_int) -> isize;
     signal(Fid<FidCq>) -> c_int;
     strerror(Fid<FidCq>, c_int, In<c_void>, Out<c_void>, usize) -> *const c_char;
+});
+
+table!("fi_ops_cntr" OpsCntr = 64 {
+    read(Fid<FidCntr>) -> u64;
+    readerr(Fid<FidCntr>) -> u64;
+    add(Fid<FidCntr>, u64) -> c_int;
+    set(Fid<FidCntr>, u64) -> c_int;
+    wait(Fid<FidCntr>, u64, c_int) -> c_int;
+    adderr(Fid<FidCntr>, u64) -> c_int;
+    seterr(Fid<FidCntr>, u64) -> c_int;
 });
 
 table!("fi_ops_eq" OpsEq = 48 {

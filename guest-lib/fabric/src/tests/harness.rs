@@ -273,6 +273,11 @@ impl Side {
     }
 }
 
+/// Enables an endpoint.
+pub(super) fn enable(ep: Fid<FidEp>) -> c_int {
+    (at(ep).head.ops.control)(head(ep), sys::CONTROL_ENABLE, Out::NULL)
+}
+
 /// An endpoint with everything that the provider offers.
 pub(super) fn open_endpoint(domain: Fid<FidDomain>) -> Fid<FidEp> {
     let offer = select("qnic0", 2 << 16, None, false, None).unwrap();

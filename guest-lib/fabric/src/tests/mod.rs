@@ -1,5 +1,6 @@
 //! The provider, as a program uses it: by the tables of its objects, between two nodes in this process.
 
+mod counters;
 mod harness;
 mod messages;
 mod objects;

@@ -66,7 +66,7 @@ fn what_is_not_there_says_so() {
     );
     assert_eq!((ep.collective.barrier)(side.ep, 0, none), unsupported);
     assert_eq!(
-        (at(side.domain).ops.cntr_open)(side.domain, null, null, none),
+        (at(side.domain).ops.stx_ctx)(side.domain, null, null, none),
         -libc::ENOSYS
     );
     assert_eq!(
