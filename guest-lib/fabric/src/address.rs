@@ -22,6 +22,9 @@ pub(crate) const BYTES: usize = 16;
 /// How texts of addresses begin.
 const SCHEME: &str = "qnic://";
 
+/// The node of an address that is not assigned.
+const UNKNOWN: NodeId = NodeId(u16::MAX);
+
 /// Address of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
@@ -43,18 +46,33 @@ impl Address {
         bytes
     }
 
+    /// What an endpoint is to be named that has no address yet: by this node, on a port that it asks for; 0: on any.
+    pub(crate) fn unassigned(port: Port) -> Self {
+        Address {
+            node: UNKNOWN,
+            port,
+            memory: Port(0),
+            endpoint: 0,
+            incarnation: 0,
+        }
+    }
+
     /// The address of these bytes; `None` if they are none: another length, or port 0.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Self::wanted(bytes).filter(|address| address.port.0 != 0)
+    }
+
+    /// The same, of an endpoint that may have no address yet.
+    pub(crate) fn wanted(bytes: &[u8]) -> Option<Self> {
         let bytes: [u8; BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let address = Address {
+        Some(Address {
             node: NodeId(word(0)),
             port: Port(word(2)),
             memory: Port(word(4)),
             endpoint: word(6),
             incarnation: u64::from_le_bytes(bytes[8..].try_into().ok()?),
-        };
-        (address.port.0 != 0).then_some(address)
+        })
     }
 }
 

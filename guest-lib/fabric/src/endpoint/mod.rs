@@ -113,7 +113,7 @@ pub(crate) fn open(
     let info = exchange::hints(info).ok_or(INVALID)?;
     let port = match info.source {
         None => Port(0),
-        Some(bytes) => Address::from_bytes(&bytes).ok_or(INVALID)?.port,
+        Some(bytes) => Address::wanted(&bytes).ok_or(INVALID)?.port,
     };
     let state = Ep {
         nic,

@@ -86,7 +86,11 @@ fn fill(info: &mut Info, offer: &Offer) -> Result<()> {
     info.mode = offer.mode;
     info.addr_format = offer.addr_format;
     for (place, length, address) in [
-        (&mut info.src_addr, &mut info.src_addrlen, offer.source),
+        (
+            &mut info.src_addr,
+            &mut info.src_addrlen,
+            Some(offer.source),
+        ),
         (
             &mut info.dest_addr,
             &mut info.dest_addrlen,

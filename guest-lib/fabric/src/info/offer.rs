@@ -2,6 +2,8 @@
 
 use std::ptr::null_mut;
 
+use qnic::Port;
+
 use crate::address::{Address, BYTES};
 use crate::sys::{self, DomainAttr, EpAttr, RxAttr, TxAttr};
 
@@ -47,7 +49,8 @@ pub(crate) struct Offer {
     pub(crate) caps: u64,
     pub(crate) mode: u64,
     pub(crate) addr_format: u32,
-    pub(crate) source: Option<Address>,
+    /// What the endpoint is to be named.
+    pub(crate) source: Address,
     pub(crate) destination: Option<Address>,
     pub(crate) tx: TxAttr,
     pub(crate) rx: RxAttr,
@@ -81,7 +84,7 @@ impl Offer {
             caps: CAPS,
             mode: 0,
             addr_format: sys::ADDR_QNIC,
-            source: None,
+            source: Address::unassigned(Port(0)),
             destination: None,
             tx: TX,
             rx: RX,
@@ -100,7 +103,7 @@ impl Offer {
         Hints {
             caps: self.caps,
             addr_format: self.addr_format,
-            source: self.source.as_ref().map(bytes),
+            source: Some(bytes(&self.source)),
             destination: self.destination.as_ref().map(bytes),
             tx: Some(self.tx),
             rx: Some(self.rx),

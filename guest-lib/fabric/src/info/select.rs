@@ -39,7 +39,7 @@ pub(crate) fn select(
             .parse()
             .map_err(|_| Refused("node (no text of an address)"))?;
         match names_source {
-            true => offer.source = Some(address),
+            true => offer.source = address,
             false => offer.destination = Some(address),
         }
     }
@@ -58,7 +58,9 @@ fn fit(offer: &mut Offer, hints: &Hints) -> Result<()> {
         &[sys::FORMAT_UNSPEC, sys::ADDR_QNIC],
         "addr_format",
     )?;
-    offer.source = address(hints.source.as_deref(), "src_addr")?;
+    if let Some(bytes) = &hints.source {
+        offer.source = Address::wanted(bytes).ok_or(Refused("src_addr"))?;
+    }
     offer.destination = address(hints.destination.as_deref(), "dest_addr")?;
     if let Some(ep) = &hints.ep {
         fit_ep(&mut offer.ep, ep)?;

@@ -2,6 +2,8 @@
 
 use std::ptr::null_mut;
 
+use qnic::Port;
+
 use super::offer::{Hints, Offer, CAPS, INJECT_MAX, MESSAGE_MAX};
 use super::select::{select, Refused};
 use crate::address::Address;
@@ -299,7 +301,7 @@ fn what_is_not_there_is_refused_by_its_name() {
         "caps"
     );
     assert_eq!(
-        refused(&hints(|hints, _, _, _, _| hints.source = Some(vec![0; 16]))),
+        refused(&hints(|hints, _, _, _, _| hints.source = Some(vec![0; 15]))),
         "src_addr"
     );
     let other = |name: &str| Some(name.to_owned());
@@ -320,9 +322,12 @@ fn addresses_of_queries_come_back() {
     let text = "qnic://3:7:0:0:1f";
     let address: Address = text.parse().unwrap();
     let offer = select("qnic0", V2_1, Some(text), false, None).unwrap();
-    assert_eq!((offer.source, offer.destination), (None, Some(address)));
+    assert_eq!(
+        (offer.source.port, offer.destination),
+        (Port(0), Some(address))
+    );
     let offer = select("qnic0", V2_1, Some(text), true, None).unwrap();
-    assert_eq!((offer.source, offer.destination), (Some(address), None));
+    assert_eq!((offer.source, offer.destination), (address, None));
     let given = hints(|hints, _, _, _, _| hints.destination = Some(address.to_bytes().to_vec()));
     assert_eq!(selected(V2_1, &given).unwrap().destination, Some(address));
     let refused = select("qnic0", V2_1, Some("localhost"), false, None).map(|offer| shown(&offer));
