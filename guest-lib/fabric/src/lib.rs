@@ -70,7 +70,8 @@
 //! (`sys`).
 //!
 //! # Invariants
-//! - `unsafe` stands in `pointers`, `object`, `loader`, `provider`, `info::exchange` and `sys::plain` only. All else takes
+//! - `unsafe` stands in `pointers`, `object`, `loader`, `provider`, `info::exchange` and `sys::plain` only, and in the line by which
+//!   `object_class!` says that a structure is one of C. All else takes
 //!   the types of `pointers` in the place of C's.
 //! - Nothing that a program gives makes the provider panic; a panic would end the program at the border.
 //! - An operation ends once, and its end is told once, with its context.

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use crate::errno::{status, Result, INVALID, NO_DATA};
 use crate::fabric;
 use crate::info::offer::VERSION;
-use crate::info::select::{select, Refused};
+use crate::info::select::{select, Named, Refused};
 use crate::info::{exchange, nics};
 use crate::loader;
 use crate::pointers::{Context, Fid, In, Out};
@@ -53,20 +53,26 @@ pub extern "C" fn fi_prov_ini() -> *mut Provider {
 extern "C" fn getinfo(
     version: u32,
     node: In<c_char>,
-    _service: In<c_char>,
+    service: In<c_char>,
     flags: u64,
     hints: In<Info>,
     infos: Out<*mut Info>,
 ) -> c_int {
+    let named = Named {
+        node: node.text(),
+        service: service.text(),
+        // The flag has the bit of the capability.
+        is_source: flags & sys::SOURCE != 0,
+    };
     status(
-        find(version, node.text(), flags, hints).and_then(|info| match infos.set(info) {
+        find(version, named, flags, hints).and_then(|info| match infos.set(info) {
             true => Ok(()),
             false => Err(INVALID),
         }),
     )
 }
 
-fn find(version: u32, node: Option<&str>, flags: u64, hints: In<Info>) -> Result<*mut Info> {
+fn find(version: u32, named: Named<'_>, flags: u64, hints: In<Info>) -> Result<*mut Info> {
     let hints = exchange::hints(hints);
     let found = nics::find().or_else(|| (flags & sys::PROV_ATTR_ONLY != 0).then(String::new));
     let Some(domain) = found else {
@@ -76,9 +82,7 @@ fn find(version: u32, node: Option<&str>, flags: u64, hints: In<Info>) -> Result
         });
         return Err(NO_DATA);
     };
-    // The flag has the bit of the capability.
-    let names_source = flags & sys::SOURCE != 0;
-    match select(&domain, version, node, names_source, hints.as_ref()) {
+    match select(&domain, version, named, hints.as_ref()) {
         Ok(offer) => exchange::info(&offer),
         Err(Refused(hint)) => {
             loader::log(sys::LOG_INFO, || format!("cannot meet the hint {hint}"));

@@ -1,5 +1,7 @@
 //! What a caller's hints leave of an offer.
 
+use qnic::Port;
+
 use super::offer::{Hints, Offer, CAPS, DOMAIN_CAPS, NAME, RX_CAPS, RX_FLAGS, TX_CAPS, TX_FLAGS};
 use crate::address::Address;
 use crate::sys::{self, DomainAttr, EpAttr, RxAttr, TxAttr};
@@ -15,16 +17,26 @@ const MODE_BITS: u32 = 1 << 16 | 5;
 const MR_BASIC: i32 = 1;
 const MR_SCALABLE: i32 = 2;
 
-/// What the domain of this name offers to a caller of this version that asks for an address, perhaps, and
-/// has hints, perhaps. The address is a text, as `fi_av_straddr` writes it; `names_source` says whose it is.
+/// The address that a query names.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Named<'a> {
+    /// A text, as `fi_av_straddr` writes it.
+    pub(crate) node: Option<&'a str>,
+    /// Without a node, the number of a port.
+    pub(crate) service: Option<&'a str>,
+    /// It is that of the endpoint, not of its peer.
+    pub(crate) is_source: bool,
+}
+
+/// What the domain of this name offers to a caller of this version that names an address, perhaps, and has hints,
+/// perhaps.
 ///
 /// # Errors
 /// [`Refused`]: the first hint that cannot be met.
 pub(crate) fn select(
     domain: &str,
     version: u32,
-    node: Option<&str>,
-    names_source: bool,
+    named: Named<'_>,
     hints: Option<&Hints>,
 ) -> Result<Offer> {
     let mut offer = Offer::all(domain, version);
@@ -34,14 +46,19 @@ pub(crate) fn select(
     if let Some(hints) = hints {
         fit(&mut offer, hints)?;
     }
-    if let Some(node) = node {
+    if let Some(node) = named.node {
         let address = node
             .parse()
             .map_err(|_| Refused("node (no text of an address)"))?;
-        match names_source {
+        match named.is_source {
             true => offer.source = address,
             false => offer.destination = Some(address),
         }
+    } else if let Some(service) = named.service.filter(|_| named.is_source) {
+        let port = service
+            .parse()
+            .map_err(|_| Refused("service (no number of a port)"))?;
+        offer.source = Address::unassigned(Port(port));
     }
     Ok(offer)
 }

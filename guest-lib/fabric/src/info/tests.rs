@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use qnic::Port;
 
 use super::offer::{Hints, Offer, CAPS, INJECT_MAX, MESSAGE_MAX};
-use super::select::{select, Refused};
+use super::select::{select, Named, Refused};
 use crate::address::Address;
 use crate::sys::{self, DomainAttr, EpAttr, RxAttr, TxAttr};
 
@@ -180,7 +180,7 @@ fn fabtests_multi() -> Hints {
 }
 
 fn selected(version: u32, hints: &Hints) -> Result<Offer, Refused> {
-    select("qnic0", version, None, false, Some(hints))
+    select("qnic0", version, Named::default(), Some(hints))
 }
 
 /// All that an offer says.
@@ -190,7 +190,7 @@ fn shown(offer: &Offer) -> String {
 
 #[test]
 fn without_hints_everything_is_offered() {
-    let offer = select("qnic0", V2_1, None, false, None).unwrap();
+    let offer = select("qnic0", V2_1, Named::default(), None).unwrap();
     assert_eq!(offer.caps, CAPS);
     assert_eq!(offer.ep.max_msg_size, MESSAGE_MAX);
     assert_eq!(offer.tx.inject_size, INJECT_MAX);
@@ -213,7 +213,7 @@ fn what_was_returned_passes_again_as_it_is() {
         (V2_1, None),
     ];
     for (version, hints) in queries {
-        let first = select("qnic0", version, None, false, hints.as_ref()).unwrap();
+        let first = select("qnic0", version, Named::default(), hints.as_ref()).unwrap();
         let second = selected(version, &first.as_hints()).unwrap();
         assert_eq!(shown(&first), shown(&second));
     }
@@ -321,15 +321,52 @@ fn what_is_not_there_is_refused_by_its_name() {
 fn addresses_of_queries_come_back() {
     let text = "qnic://3:7:0:0:1f";
     let address: Address = text.parse().unwrap();
-    let offer = select("qnic0", V2_1, Some(text), false, None).unwrap();
+    let offer = select(
+        "qnic0",
+        V2_1,
+        Named {
+            node: Some(text),
+            ..Named::default()
+        },
+        None,
+    )
+    .unwrap();
     assert_eq!(
         (offer.source.port, offer.destination),
         (Port(0), Some(address))
     );
-    let offer = select("qnic0", V2_1, Some(text), true, None).unwrap();
+    let offer = select(
+        "qnic0",
+        V2_1,
+        Named {
+            node: Some(text),
+            is_source: true,
+            ..Named::default()
+        },
+        None,
+    )
+    .unwrap();
     assert_eq!((offer.source, offer.destination), (address, None));
+    let service = |service| Named {
+        node: None,
+        service: Some(service),
+        is_source: true,
+    };
+    let offer = select("qnic0", V2_1, service("900"), None).unwrap();
+    assert_eq!(offer.source, Address::unassigned(Port(900)));
+    let refused = select("qnic0", V2_1, service("http"), None).map(|offer| shown(&offer));
+    assert!(refused.unwrap_err().0.starts_with("service"));
     let given = hints(|hints, _, _, _, _| hints.destination = Some(address.to_bytes().to_vec()));
     assert_eq!(selected(V2_1, &given).unwrap().destination, Some(address));
-    let refused = select("qnic0", V2_1, Some("localhost"), false, None).map(|offer| shown(&offer));
+    let refused = select(
+        "qnic0",
+        V2_1,
+        Named {
+            node: Some("localhost"),
+            ..Named::default()
+        },
+        None,
+    )
+    .map(|offer| shown(&offer));
     assert!(refused.unwrap_err().0.starts_with("node"));
 }

@@ -11,7 +11,7 @@ use qnic_device::{ByteSize, Config, Device, NicSettings};
 use tempfile::TempDir;
 
 use crate::address::BYTES;
-use crate::info::select::select;
+use crate::info::select::{select, Named};
 use crate::pointers::test::{context, input, output, room};
 use crate::pointers::{Context, Fid, In, Out};
 use crate::sys::{
@@ -280,7 +280,7 @@ pub(super) fn enable(ep: Fid<FidEp>) -> c_int {
 
 /// An endpoint with everything that the provider offers.
 pub(super) fn open_endpoint(domain: Fid<FidDomain>) -> Fid<FidEp> {
-    let offer = select("qnic0", 2 << 16, None, false, None).unwrap();
+    let offer = select("qnic0", 2 << 16, Named::default(), None).unwrap();
     let (mut tx, mut rx, mut ep) = (offer.tx, offer.rx, offer.ep);
     let info = Info {
         next: std::ptr::null_mut(),
