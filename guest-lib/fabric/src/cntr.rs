@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::eq::deadline;
-use crate::errno::{status, Errno, Result, INVALID, UNSUPPORTED};
+use crate::errno::{status, Errno, Result, UNSUPPORTED};
 use crate::object::{self, Class, Parent};
 use crate::pointers::{Context, Fid, In, Out};
 use crate::sys::{
-    CntrAttr, FidCntr, Head, Ops, OpsCntr, CLASS_CNTR, CONTROL_GETWAIT, CONTROL_GETWAITOBJ,
-    FI_EAVAIL, WAIT_NONE, WAIT_UNSPEC,
+    CntrAttr, FidCntr, Head, Ops, OpsCntr, CLASS_CNTR, FI_EAVAIL, WAIT_NONE, WAIT_UNSPEC,
 };
 use crate::waiting::Waiting;
 
@@ -157,19 +156,8 @@ extern "C" fn close(fid: Fid<Head>) -> c_int {
 }
 
 extern "C" fn control(fid: Fid<Head>, command: c_int, argument: Out<c_void>) -> c_int {
-    let tell = || {
-        let counter = object::state::<Cntr, _>(fid)?;
-        let value = match (command, counter.waiting.object()) {
-            (CONTROL_GETWAITOBJ, (kind, _)) => kind.to_ne_bytes(),
-            (CONTROL_GETWAIT, (_, Some(descriptor))) => descriptor.to_ne_bytes(),
-            _ => return Err(UNSUPPORTED),
-        };
-        match argument.copy_in(0, &value) {
-            true => Ok(()),
-            false => Err(INVALID),
-        }
-    };
-    status(tell())
+    let counter = object::state::<Cntr, _>(fid);
+    status(counter.and_then(|counter| counter.waiting.tell(command, argument)))
 }
 
 extern "C" fn read(counter: Fid<FidCntr>) -> u64 {

@@ -14,9 +14,8 @@ use crate::errno::{count, status, Errno, Result, AGAIN, INVALID, UNSUPPORTED};
 use crate::object::{self, Class, Parent};
 use crate::pointers::{Context, Fid, In, Out};
 use crate::sys::{
-    CqAttr, CqEntry, CqErrEntry, FidCq, Head, Ops, OpsCq, ADDR_UNSPEC, CLASS_CQ, CONTROL_GETWAIT,
-    CONTROL_GETWAITOBJ, CQ_FORMAT_CONTEXT, CQ_FORMAT_DATA, CQ_FORMAT_MSG, CQ_FORMAT_TAGGED,
-    CQ_FORMAT_UNSPEC, FI_EAVAIL, WAIT_NONE,
+    CqAttr, CqEntry, CqErrEntry, FidCq, Head, Ops, OpsCq, ADDR_UNSPEC, CLASS_CQ, CQ_FORMAT_CONTEXT,
+    CQ_FORMAT_DATA, CQ_FORMAT_MSG, CQ_FORMAT_TAGGED, CQ_FORMAT_UNSPEC, FI_EAVAIL, WAIT_NONE,
 };
 use crate::waiting::Waiting;
 
@@ -193,7 +192,7 @@ impl Cq {
         sources: Out<u64>,
         timeout: c_int,
     ) -> Result<usize> {
-        if self.waiting.object().0 == WAIT_NONE {
+        if self.waiting.kind() == WAIT_NONE {
             return Err(UNSUPPORTED);
         }
         let deadline = deadline(timeout);
@@ -250,19 +249,8 @@ extern "C" fn close(fid: Fid<Head>) -> c_int {
 }
 
 extern "C" fn control(fid: Fid<Head>, command: c_int, argument: Out<c_void>) -> c_int {
-    let tell = || {
-        let queue = object::state::<Cq, _>(fid)?;
-        let value = match (command, queue.waiting.object()) {
-            (CONTROL_GETWAITOBJ, (kind, _)) => kind.to_ne_bytes(),
-            (CONTROL_GETWAIT, (_, Some(descriptor))) => descriptor.to_ne_bytes(),
-            _ => return Err(UNSUPPORTED),
-        };
-        match argument.copy_in(0, &value) {
-            true => Ok(()),
-            false => Err(INVALID),
-        }
-    };
-    status(tell())
+    let queue = object::state::<Cq, _>(fid);
+    status(queue.and_then(|queue| queue.waiting.tell(command, argument)))
 }
 
 extern "C" fn read(queue: Fid<FidCq>, entries: Out<c_void>, number: usize) -> isize {

@@ -10,7 +10,8 @@
 //!   said so wakes it.
 //! - A sleeper that leaves something for others wakes them again, as it may have taken the event of one.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
@@ -18,8 +19,9 @@ use std::time::Instant;
 use rustix::event::{epoll, eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno as Os;
 
-use crate::errno::{Errno, Result, UNSUPPORTED};
-use crate::sys::{WAIT_FD, WAIT_NONE, WAIT_UNSPEC};
+use crate::errno::{Errno, Result, INVALID, UNSUPPORTED};
+use crate::pointers::Out;
+use crate::sys::{CONTROL_GETWAIT, CONTROL_GETWAITOBJ, WAIT_FD, WAIT_NONE, WAIT_UNSPEC};
 
 /// Programs read in a loop. So many reads in vain give their processor away once: the NIC or the peer that they
 /// wait for may need just that.
@@ -170,11 +172,26 @@ impl Waiting {
         }
     }
 
-    /// The kind of object to wait with, and its descriptor.
-    pub(crate) fn object(&self) -> (u32, Option<RawFd>) {
-        let wait = self.wait.as_ref();
-        let kind = wait.map_or(WAIT_NONE, |wait| wait.kind);
-        (kind, wait.map(|wait| wait.all.as_raw_fd()))
+    /// The kind of object to wait with.
+    pub(crate) fn kind(&self) -> u32 {
+        self.wait.as_ref().map_or(WAIT_NONE, |wait| wait.kind)
+    }
+
+    /// Answers `fi_control`: the kind of object to wait with, or its descriptor.
+    ///
+    /// # Errors
+    /// [`UNSUPPORTED`]: no such command, or no descriptor; [`INVALID`]: no room for the answer.
+    pub(crate) fn tell(&self, command: c_int, answer: Out<c_void>) -> Result<()> {
+        let descriptor = self.wait.as_ref().map(|wait| wait.all.as_raw_fd());
+        let value = match (command, descriptor) {
+            (CONTROL_GETWAITOBJ, _) => self.kind().to_ne_bytes(),
+            (CONTROL_GETWAIT, Some(descriptor)) => descriptor.to_ne_bytes(),
+            _ => return Err(UNSUPPORTED),
+        };
+        match answer.copy_in(0, &value) {
+            true => Ok(()),
+            false => Err(INVALID),
+        }
     }
 
     fn engines(&self) -> Vec<Arc<dyn Engine>> {

@@ -1,13 +1,15 @@
 //! What Sends and receives of both spaces have in common.
 
+use std::ffi::c_void;
+
 use crate::engine::{Iovs, Report, Search};
-use crate::errno::{Result, BAD_FLAGS, NO_CQ, TOO_LONG};
+use crate::errno::{count, Result, BAD_FLAGS, NO_CQ, TOO_LONG};
 use crate::info::offer::INJECT_MAX;
 use crate::object;
-use crate::pointers::{Context, Fid};
+use crate::pointers::{Context, Fid, In, Out};
 use crate::sys::{
-    FidEp, ADDR_UNSPEC, CLAIM, COMPLETION, DISCARD, INJECT, INJECT_COMPLETE, MORE, MSG, PEEK, RECV,
-    REMOTE_CQ_DATA, SEND, TAGGED, TRANSMIT_COMPLETE,
+    FidEp, Iov, ADDR_UNSPEC, CLAIM, COMPLETION, DISCARD, INJECT, INJECT_COMPLETE, MORE, MSG, PEEK,
+    RECV, REMOTE_CQ_DATA, SEND, TAGGED, TRANSMIT_COMPLETE,
 };
 
 use super::{Binding, Ep};
@@ -19,24 +21,23 @@ const RECEIVE_FLAGS: u64 = COMPLETION | MORE;
 /// Flags of receives that look for a message, or take one that was claimed.
 const SEARCH_FLAGS: u64 = PEEK | CLAIM | DISCARD;
 
-/// A Send.
-pub(super) struct Send {
-    pub(super) to: u64,
+/// Where a Send goes.
+pub(super) struct To {
+    pub(super) address: u64,
     /// `None`: of the untagged space.
     pub(super) tag: Option<u64>,
     pub(super) data: u64,
-    pub(super) from: Iovs,
-    pub(super) context: Context,
 }
 
-/// A receive.
-pub(super) struct Receive {
-    pub(super) from: u64,
+/// What a receive takes.
+pub(super) struct From {
+    pub(super) address: u64,
     /// The tag and its bits that are ignored; `None`: of the untagged space.
     pub(super) tag: Option<(u64, u64)>,
-    pub(super) room: Iovs,
-    pub(super) context: Context,
 }
+
+/// The pieces of memory of a call: their place, and how many there are.
+pub(super) type Pieces = (In<Iov>, usize);
 
 /// How a call names its flags.
 #[derive(Clone, Copy)]
@@ -60,8 +61,67 @@ fn space(tagged: bool) -> u64 {
     }
 }
 
-/// Posts a Send.
-pub(super) fn send(ep: Fid<FidEp>, send: Send, flags: Flags) -> Result<usize> {
+/// Sends bytes.
+pub(super) fn send_bytes(
+    ep: Fid<FidEp>,
+    (bytes, length): (In<c_void>, usize),
+    to: To,
+    context: Context,
+    flags: Flags,
+) -> isize {
+    count(send(
+        ep,
+        &Iovs::one(bytes.as_out(), length),
+        to,
+        context,
+        flags,
+    ))
+}
+
+/// Sends the bytes of several pieces of memory.
+pub(super) fn send_pieces(
+    ep: Fid<FidEp>,
+    (pieces, number): Pieces,
+    to: To,
+    context: Context,
+    flags: Flags,
+) -> isize {
+    let from = Iovs::of(pieces, number);
+    count(from.and_then(|from| send(ep, &from, to, context, flags)))
+}
+
+/// The data that a Send by a structure has.
+pub(super) fn data_of(flags: u64, data: u64) -> u64 {
+    match flags & REMOTE_CQ_DATA {
+        0 => 0,
+        _ => data,
+    }
+}
+
+/// Receives bytes.
+pub(super) fn receive_bytes(
+    ep: Fid<FidEp>,
+    (room, length): (Out<c_void>, usize),
+    from: From,
+    context: Context,
+) -> isize {
+    let room = Iovs::one(room, length);
+    count(receive(ep, room, from, context, Flags::Default))
+}
+
+/// Receives bytes into several pieces of memory.
+pub(super) fn receive_pieces(
+    ep: Fid<FidEp>,
+    (pieces, number): Pieces,
+    from: From,
+    context: Context,
+    flags: Flags,
+) -> isize {
+    let room = Iovs::of(pieces, number);
+    count(room.and_then(|room| receive(ep, room, from, context, flags)))
+}
+
+fn send(ep: Fid<FidEp>, from: &Iovs, to: To, context: Context, flags: Flags) -> Result<usize> {
     let ep = object::state::<Ep, _>(ep)?;
     let running = ep.running()?;
     let binding = &running.tx;
@@ -76,24 +136,29 @@ pub(super) fn send(ep: Fid<FidEp>, send: Send, flags: Flags) -> Result<usize> {
     if flags & !SEND_FLAGS != 0 {
         return Err(BAD_FLAGS);
     }
-    if flags & INJECT != 0 && send.from.len() > INJECT_MAX {
+    if flags & INJECT != 0 && from.len() > INJECT_MAX {
         return Err(TOO_LONG);
     }
     let report = Report {
-        context: send.context,
-        flags: SEND | space(send.tag.is_some()),
+        context,
+        flags: SEND | space(to.tag.is_some()),
         told,
         queue: binding.queue.clone(),
         counter: binding.counter.clone(),
     };
     running
         .engine
-        .send(send.to, send.tag, send.data, &send.from, report)?;
+        .send(to.address, to.tag, to.data, from, report)?;
     Ok(0)
 }
 
-/// Posts a receive.
-pub(super) fn receive(ep: Fid<FidEp>, receive: Receive, flags: Flags) -> Result<usize> {
+fn receive(
+    ep: Fid<FidEp>,
+    room: Iovs,
+    From { address, tag }: From,
+    context: Context,
+    flags: Flags,
+) -> Result<usize> {
     let ep = object::state::<Ep, _>(ep)?;
     let running = ep.running()?;
     let binding = &running.rx;
@@ -108,19 +173,19 @@ pub(super) fn receive(ep: Fid<FidEp>, receive: Receive, flags: Flags) -> Result<
         return Err(BAD_FLAGS);
     }
     let report = Report {
-        context: receive.context,
-        flags: RECV | space(receive.tag.is_some()),
+        context,
+        flags: RECV | space(tag.is_some()),
         told: is_told(binding, flags),
         queue: binding.queue.clone(),
         counter: binding.counter.clone(),
     };
-    let from = Some(receive.from).filter(|from| ep.directed && *from != ADDR_UNSPEC);
-    let (engine, tag) = (&running.engine, receive.tag);
+    let from = Some(address).filter(|from| ep.directed && *from != ADDR_UNSPEC);
+    let engine = &running.engine;
     let (claims, discards) = (flags & CLAIM != 0, flags & DISCARD != 0);
     match flags & PEEK {
-        0 if claims => engine.take_claimed(discards, receive.room, report)?,
+        0 if claims => engine.take_claimed(discards, room, report)?,
         0 if discards => return Err(BAD_FLAGS),
-        0 => engine.receive(from, tag, receive.room, report)?,
+        0 => engine.receive(from, tag, room, report)?,
         _ => {
             let search = match (claims, discards) {
                 (false, false) => Search::Look,

@@ -2,11 +2,12 @@
 
 use std::ffi::c_void;
 
-use super::messages::{receive, send as post, Flags, Receive, Send};
-use crate::engine::Iovs;
+use super::messages::{
+    data_of, receive_bytes, receive_pieces, send_bytes, send_pieces, Flags, From, To,
+};
 use crate::errno::{count, INVALID};
 use crate::pointers::{Context, Fid, In, Out};
-use crate::sys::{FidEp, Iov, MsgTagged, OpsTagged, REMOTE_CQ_DATA};
+use crate::sys::{FidEp, Iov, MsgTagged, OpsTagged};
 
 /// The table of these calls.
 pub(super) static OPS: OpsTagged = OpsTagged {
@@ -22,27 +23,32 @@ pub(super) static OPS: OpsTagged = OpsTagged {
     injectdata,
 };
 
+fn from(address: u64, tag: (u64, u64)) -> From {
+    From {
+        address,
+        tag: Some(tag),
+    }
+}
+
+fn to(address: u64, tag: u64, data: u64) -> To {
+    To {
+        address,
+        tag: Some(tag),
+        data,
+    }
+}
+
 extern "C" fn recv(
     ep: Fid<FidEp>,
     room: Out<c_void>,
     length: usize,
     _desc: Context,
-    from: u64,
+    source: u64,
     tag: u64,
     ignore: u64,
     context: Context,
 ) -> isize {
-    let room = Iovs::one(room, length);
-    count(receive(
-        ep,
-        Receive {
-            from,
-            tag: Some((tag, ignore)),
-            room,
-            context,
-        },
-        Flags::Default,
-    ))
+    receive_bytes(ep, (room, length), from(source, (tag, ignore)), context)
 }
 
 extern "C" fn recvv(
@@ -50,42 +56,27 @@ extern "C" fn recvv(
     pieces: In<Iov>,
     _desc: In<Context>,
     number: usize,
-    from: u64,
+    source: u64,
     tag: u64,
     ignore: u64,
     context: Context,
 ) -> isize {
-    count(Iovs::of(pieces, number).and_then(|room| {
-        receive(
-            ep,
-            Receive {
-                from,
-                tag: Some((tag, ignore)),
-                room,
-                context,
-            },
-            Flags::Default,
-        )
-    }))
+    receive_pieces(
+        ep,
+        (pieces, number),
+        from(source, (tag, ignore)),
+        context,
+        Flags::Default,
+    )
 }
 
 extern "C" fn recvmsg(ep: Fid<FidEp>, message: In<MsgTagged>, flags: u64) -> isize {
-    let post = || {
-        let message = message.get().ok_or(INVALID)?;
-        let room = Iovs::of(message.iov, message.iov_count)?;
-        let (from, context) = (message.addr, message.context);
-        receive(
-            ep,
-            Receive {
-                from,
-                tag: Some((message.tag, message.ignore)),
-                room,
-                context,
-            },
-            Flags::These(flags),
-        )
+    let Some(message) = message.get() else {
+        return count(Err(INVALID));
     };
-    count(post())
+    let pieces = (message.iov, message.iov_count);
+    let from = from(message.addr, (message.tag, message.ignore));
+    receive_pieces(ep, pieces, from, message.context, Flags::These(flags))
 }
 
 extern "C" fn send(
@@ -93,22 +84,17 @@ extern "C" fn send(
     bytes: In<c_void>,
     length: usize,
     _desc: Context,
-    to: u64,
+    address: u64,
     tag: u64,
     context: Context,
 ) -> isize {
-    let from = Iovs::one(bytes.as_out(), length);
-    count(post(
+    send_bytes(
         ep,
-        Send {
-            to,
-            tag: Some(tag),
-            data: 0,
-            from,
-            context,
-        },
+        (bytes, length),
+        to(address, tag, 0),
+        context,
         Flags::Default,
-    ))
+    )
 }
 
 extern "C" fn sendv(
@@ -116,62 +102,42 @@ extern "C" fn sendv(
     pieces: In<Iov>,
     _desc: In<Context>,
     number: usize,
-    to: u64,
+    address: u64,
     tag: u64,
     context: Context,
 ) -> isize {
-    count(Iovs::of(pieces, number).and_then(|from| {
-        post(
-            ep,
-            Send {
-                to,
-                tag: Some(tag),
-                data: 0,
-                from,
-                context,
-            },
-            Flags::Default,
-        )
-    }))
+    send_pieces(
+        ep,
+        (pieces, number),
+        to(address, tag, 0),
+        context,
+        Flags::Default,
+    )
 }
 
 extern "C" fn sendmsg(ep: Fid<FidEp>, message: In<MsgTagged>, flags: u64) -> isize {
-    let send = || {
-        let message = message.get().ok_or(INVALID)?;
-        let from = Iovs::of(message.iov, message.iov_count)?;
-        let data = match flags & REMOTE_CQ_DATA {
-            0 => 0,
-            _ => message.data,
-        };
-        let (to, context) = (message.addr, message.context);
-        post(
-            ep,
-            Send {
-                to,
-                tag: Some(message.tag),
-                data,
-                from,
-                context,
-            },
-            Flags::These(flags),
-        )
+    let Some(message) = message.get() else {
+        return count(Err(INVALID));
     };
-    count(send())
+    let pieces = (message.iov, message.iov_count);
+    let to = to(message.addr, message.tag, data_of(flags, message.data));
+    send_pieces(ep, pieces, to, message.context, Flags::These(flags))
 }
 
-extern "C" fn inject(ep: Fid<FidEp>, bytes: In<c_void>, length: usize, to: u64, tag: u64) -> isize {
-    let (from, context) = (Iovs::one(bytes.as_out(), length), Context::NULL);
-    count(post(
+extern "C" fn inject(
+    ep: Fid<FidEp>,
+    bytes: In<c_void>,
+    length: usize,
+    address: u64,
+    tag: u64,
+) -> isize {
+    send_bytes(
         ep,
-        Send {
-            to,
-            tag: Some(tag),
-            data: 0,
-            from,
-            context,
-        },
+        (bytes, length),
+        to(address, tag, 0),
+        Context::NULL,
         Flags::Inject,
-    ))
+    )
 }
 
 extern "C" fn senddata(
@@ -180,22 +146,17 @@ extern "C" fn senddata(
     length: usize,
     _desc: Context,
     data: u64,
-    to: u64,
+    address: u64,
     tag: u64,
     context: Context,
 ) -> isize {
-    let from = Iovs::one(bytes.as_out(), length);
-    count(post(
+    send_bytes(
         ep,
-        Send {
-            to,
-            tag: Some(tag),
-            data,
-            from,
-            context,
-        },
+        (bytes, length),
+        to(address, tag, data),
+        context,
         Flags::Default,
-    ))
+    )
 }
 
 extern "C" fn injectdata(
@@ -203,19 +164,14 @@ extern "C" fn injectdata(
     bytes: In<c_void>,
     length: usize,
     data: u64,
-    to: u64,
+    address: u64,
     tag: u64,
 ) -> isize {
-    let (from, context) = (Iovs::one(bytes.as_out(), length), Context::NULL);
-    count(post(
+    send_bytes(
         ep,
-        Send {
-            to,
-            tag: Some(tag),
-            data,
-            from,
-            context,
-        },
+        (bytes, length),
+        to(address, tag, data),
+        Context::NULL,
         Flags::Inject,
-    ))
+    )
 }

@@ -2,11 +2,12 @@
 
 use std::ffi::c_void;
 
-use super::messages::{receive, send as post, Flags, Receive, Send};
-use crate::engine::Iovs;
+use super::messages::{
+    data_of, receive_bytes, receive_pieces, send_bytes, send_pieces, Flags, From, To,
+};
 use crate::errno::{count, INVALID};
 use crate::pointers::{Context, Fid, In, Out};
-use crate::sys::{FidEp, Iov, Msg, OpsMsg, REMOTE_CQ_DATA};
+use crate::sys::{FidEp, Iov, Msg, OpsMsg};
 
 /// The table of these calls.
 pub(super) static OPS: OpsMsg = OpsMsg {
@@ -22,25 +23,27 @@ pub(super) static OPS: OpsMsg = OpsMsg {
     injectdata,
 };
 
+fn from(address: u64) -> From {
+    From { address, tag: None }
+}
+
+fn to(address: u64, data: u64) -> To {
+    To {
+        address,
+        tag: None,
+        data,
+    }
+}
+
 extern "C" fn recv(
     ep: Fid<FidEp>,
     room: Out<c_void>,
     length: usize,
     _desc: Context,
-    from: u64,
+    source: u64,
     context: Context,
 ) -> isize {
-    let room = Iovs::one(room, length);
-    count(receive(
-        ep,
-        Receive {
-            from,
-            tag: None,
-            room,
-            context,
-        },
-        Flags::Default,
-    ))
+    receive_bytes(ep, (room, length), from(source), context)
 }
 
 extern "C" fn recvv(
@@ -48,40 +51,19 @@ extern "C" fn recvv(
     pieces: In<Iov>,
     _desc: In<Context>,
     number: usize,
-    from: u64,
+    source: u64,
     context: Context,
 ) -> isize {
-    count(Iovs::of(pieces, number).and_then(|room| {
-        receive(
-            ep,
-            Receive {
-                from,
-                tag: None,
-                room,
-                context,
-            },
-            Flags::Default,
-        )
-    }))
+    receive_pieces(ep, (pieces, number), from(source), context, Flags::Default)
 }
 
 extern "C" fn recvmsg(ep: Fid<FidEp>, message: In<Msg>, flags: u64) -> isize {
-    let post = || {
-        let message = message.get().ok_or(INVALID)?;
-        let room = Iovs::of(message.iov, message.iov_count)?;
-        let (from, context) = (message.addr, message.context);
-        receive(
-            ep,
-            Receive {
-                from,
-                tag: None,
-                room,
-                context,
-            },
-            Flags::These(flags),
-        )
+    let Some(message) = message.get() else {
+        return count(Err(INVALID));
     };
-    count(post())
+    let pieces = (message.iov, message.iov_count);
+    let from = from(message.addr);
+    receive_pieces(ep, pieces, from, message.context, Flags::These(flags))
 }
 
 extern "C" fn send(
@@ -89,21 +71,10 @@ extern "C" fn send(
     bytes: In<c_void>,
     length: usize,
     _desc: Context,
-    to: u64,
+    address: u64,
     context: Context,
 ) -> isize {
-    let from = Iovs::one(bytes.as_out(), length);
-    count(post(
-        ep,
-        Send {
-            to,
-            tag: None,
-            data: 0,
-            from,
-            context,
-        },
-        Flags::Default,
-    ))
+    send_bytes(ep, (bytes, length), to(address, 0), context, Flags::Default)
 }
 
 extern "C" fn sendv(
@@ -111,61 +82,35 @@ extern "C" fn sendv(
     pieces: In<Iov>,
     _desc: In<Context>,
     number: usize,
-    to: u64,
+    address: u64,
     context: Context,
 ) -> isize {
-    count(Iovs::of(pieces, number).and_then(|from| {
-        post(
-            ep,
-            Send {
-                to,
-                tag: None,
-                data: 0,
-                from,
-                context,
-            },
-            Flags::Default,
-        )
-    }))
+    send_pieces(
+        ep,
+        (pieces, number),
+        to(address, 0),
+        context,
+        Flags::Default,
+    )
 }
 
 extern "C" fn sendmsg(ep: Fid<FidEp>, message: In<Msg>, flags: u64) -> isize {
-    let send = || {
-        let message = message.get().ok_or(INVALID)?;
-        let from = Iovs::of(message.iov, message.iov_count)?;
-        let data = match flags & REMOTE_CQ_DATA {
-            0 => 0,
-            _ => message.data,
-        };
-        let (to, context) = (message.addr, message.context);
-        post(
-            ep,
-            Send {
-                to,
-                tag: None,
-                data,
-                from,
-                context,
-            },
-            Flags::These(flags),
-        )
+    let Some(message) = message.get() else {
+        return count(Err(INVALID));
     };
-    count(send())
+    let pieces = (message.iov, message.iov_count);
+    let to = to(message.addr, data_of(flags, message.data));
+    send_pieces(ep, pieces, to, message.context, Flags::These(flags))
 }
 
-extern "C" fn inject(ep: Fid<FidEp>, bytes: In<c_void>, length: usize, to: u64) -> isize {
-    let (from, context) = (Iovs::one(bytes.as_out(), length), Context::NULL);
-    count(post(
+extern "C" fn inject(ep: Fid<FidEp>, bytes: In<c_void>, length: usize, address: u64) -> isize {
+    send_bytes(
         ep,
-        Send {
-            to,
-            tag: None,
-            data: 0,
-            from,
-            context,
-        },
+        (bytes, length),
+        to(address, 0),
+        Context::NULL,
         Flags::Inject,
-    ))
+    )
 }
 
 extern "C" fn senddata(
@@ -174,21 +119,16 @@ extern "C" fn senddata(
     length: usize,
     _desc: Context,
     data: u64,
-    to: u64,
+    address: u64,
     context: Context,
 ) -> isize {
-    let from = Iovs::one(bytes.as_out(), length);
-    count(post(
+    send_bytes(
         ep,
-        Send {
-            to,
-            tag: None,
-            data,
-            from,
-            context,
-        },
+        (bytes, length),
+        to(address, data),
+        context,
         Flags::Default,
-    ))
+    )
 }
 
 extern "C" fn injectdata(
@@ -196,18 +136,13 @@ extern "C" fn injectdata(
     bytes: In<c_void>,
     length: usize,
     data: u64,
-    to: u64,
+    address: u64,
 ) -> isize {
-    let (from, context) = (Iovs::one(bytes.as_out(), length), Context::NULL);
-    count(post(
+    send_bytes(
         ep,
-        Send {
-            to,
-            tag: None,
-            data,
-            from,
-            context,
-        },
+        (bytes, length),
+        to(address, data),
+        Context::NULL,
         Flags::Inject,
-    ))
+    )
 }
