@@ -1,11 +1,18 @@
 //! The file that loaders open.
 
-use std::path::PathBuf;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use object::{Object, ObjectSymbol};
+use qnic::NodeId;
+use qnic_device::{ByteSize, Config, Device, NicSettings};
+use qnic_images::{Cache, Program, Provisioner, Silent};
 
 /// Where cargo puts the library: beside the folder of its tests.
-fn library() -> Vec<u8> {
+fn library_file() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().unwrap();
     let places = [
@@ -17,7 +24,11 @@ fn library() -> Vec<u8> {
         .iter()
         .filter(|path| path.exists())
         .max_by_key(newest);
-    std::fs::read(library.expect("cargo builds it before the tests")).unwrap()
+    library.expect("cargo builds it before the tests").clone()
+}
+
+fn library() -> Vec<u8> {
+    std::fs::read(library_file()).unwrap()
 }
 
 /// Names of other libraries' functions would take the place of the loader's own (X10).
@@ -45,4 +56,71 @@ fn nothing_of_libfabric_is_linked() {
     assert!(wanted.contains(&"dlsym"), "{wanted:?}");
     let of_libfabric = |name: &&&str| name.starts_with("fi_") || name.starts_with("ofi_");
     assert_eq!(wanted.iter().find(of_libfabric), None);
+}
+
+/// Longest time until the server listens, on a machine that does much else.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A stock libfabric loads the file, and its `fi_pingpong` exchanges checked messages of all its lengths between two
+/// nodes (X10).
+#[test]
+fn fi_pingpong_runs_between_two_nodes() {
+    let provisioner = Provisioner::new(Cache::of_user().unwrap(), Arc::new(Silent));
+    let program = provisioner.fi_pingpong().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(library_file(), folder.path().join("libqnic-fi.so")).unwrap();
+    let nics = [0, 1].map(|node| {
+        let socket = folder.path().join(node.to_string());
+        NicSettings::new(node.to_string(), NodeId(node), socket, ByteSize::mib(256))
+    });
+    let device = Device::start(&Config::new(nics.into())).unwrap();
+    for space in ["msg", "tagged"] {
+        let port = free_port();
+        let mut server = start(&program, folder.path(), 0, &[space, "-B", &port]);
+        let began = Instant::now();
+        // It is refused until the server listens.
+        let client = loop {
+            let client = start(
+                &program,
+                folder.path(),
+                1,
+                &[space, "-P", &port, "127.0.0.1"],
+            );
+            let ended = client.wait_with_output().unwrap();
+            if ended.status.success() || began.elapsed() > SOON {
+                break ended;
+            }
+        };
+        if !client.status.success() {
+            server.kill().unwrap();
+        }
+        let server = server.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&client.stdout);
+        assert!(
+            client.status.success() && server.status.success(),
+            "{client:?}, {server:?}"
+        );
+        assert!(said.contains("1m"), "{said}");
+    }
+    device.stop().unwrap();
+}
+
+/// A port that is free when this looks.
+fn free_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+/// Messages are checked (`-c`).
+fn start(program: &Program, folder: &Path, node: u16, words: &[&str]) -> Child {
+    let mut command = program.command();
+    command
+        .args(["-p", "qnic", "-e", "rdm", "-c", "-I", "20", "-m"])
+        .args(words)
+        .env("FI_PROVIDER_PATH", folder)
+        .env("QNIC_HOST_SOCKET", folder.join(node.to_string()))
+        .env("QNIC_HOST_MEMORY", "96MiB")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.spawn().unwrap()
 }

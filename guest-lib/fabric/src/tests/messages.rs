@@ -295,3 +295,22 @@ fn calls_that_make_no_sense_are_refused() {
     assert_eq!((msg.send)(a.ep, In::NULL, 0, none, 0, none), 0);
     assert_eq!(b.next().unwrap().0.len, 0);
 }
+
+/// What waits for a process that ends fails, and is told; what does not goes on.
+#[test]
+fn a_receive_from_a_process_that_ends_is_told() {
+    let (_cluster, a, b) = pair();
+    exchange(&a, &b, Some(1), 8);
+    let own = b.insert(&b.name);
+    let (mut gone, mut kept) = ([0; 4], [0; 4]);
+    b.receive(0, Some((2, 0)), &mut gone, 1);
+    b.receive(own, Some((3, 0)), &mut kept, 2);
+    a.close();
+    let failed = b.next().unwrap_err();
+    let lost = (context(1), libc::ECONNABORTED);
+    assert_eq!((failed.entry.context, failed.err), lost);
+    b.send(own, Some(3), b"kept", 0);
+    let (entry, _) = b.next().unwrap();
+    assert_eq!((entry.context, &kept), (context(2), b"kept"));
+    b.close();
+}
