@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let status = cluster.debug(&options.node, |debugger| {
         tell_missing(debugger);
         // Ctrl-C is for gdb: it stops the guest.
-        let _ctrl_c = Cancel::on_signals()?;
+        Cancel::left_to_child()?;
         let mut gdb = Command::new("gdb");
         gdb.arg("-q").arg("-x").arg(&debugger.script);
         gdb.args(&options.arguments).status()

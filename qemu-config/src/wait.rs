@@ -52,6 +52,17 @@ impl Cancel {
         Ok(cancel)
     }
 
+    /// Leaves Ctrl-C, however often, to a program that this process starts and waits for. From then on it
+    /// does not end this process.
+    ///
+    /// # Errors
+    /// Returns an error if the system has no room for a handler.
+    pub fn left_to_child() -> io::Result<()> {
+        // A handler, which programs that are started do not inherit, other than a signal that is ignored.
+        signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)))?;
+        Ok(())
+    }
+
     /// Ends all waits, now and in future.
     pub fn cancel(&self) {
         // The only failure is a full socket, which is readable all the same.
@@ -212,6 +223,25 @@ mod tests {
         cancel.cancel();
         assert_eq!(waiter.join().unwrap(), Err(Stop::Cancelled));
         assert!(cancel.is_cancelled() && cancel.is_cancelled());
+    }
+
+    /// Otherwise the first one would end this process, and the second one if the first only cancelled.
+    #[test]
+    fn ctrl_c_that_is_left_to_a_child_ends_only_that() {
+        Cancel::left_to_child().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .unwrap();
+        for pid in [
+            rustix::process::getpid(),
+            rustix::process::getpid(),
+            rustix::process::Pid::from_child(&child),
+        ] {
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        }
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(child.wait().unwrap().signal(), Some(SIGINT));
     }
 
     #[test]
