@@ -126,6 +126,25 @@ fn broken_queues_hurt_their_own_guest_alone() {
     assert_eq!(again.receive(2_048).1, hello);
 }
 
+/// `misaligned_rings_stop_their_queue_and_nothing_else` and `a_second_front_end_is_turned_away`, where
+/// `vhost-user-backend` speaks: why the NIC's own attachment does without it (docs/architecture.md). A version of it
+/// that keeps these promises fails here.
+#[test]
+fn promises_of_the_nic_are_not_kept_by_the_attachment_of_ports() {
+    let lab = Lab::new(1);
+    let mut port = Port::connect(&lab, 0, MERGED);
+    let second = UnixStream::connect(lab.socket(0)).unwrap();
+    port.front_end.get_vring_base(1).unwrap();
+    // As QEMU sends it: without the wish for an answer.
+    port.front_end.set_hdr_flags(VhostUserHeaderFlag::empty());
+    port.transmit.base += 1;
+    let _ = port.front_end.set_vring_addr(1, &port.transmit.places());
+    assert!(port.front_end.get_vring_base(0).is_err(), "connected");
+    // The second one has waited, and nothing told it that it did.
+    let second = Frontend::from_stream(second, 1);
+    second.get_features().unwrap();
+}
+
 /// Truncating it would kill the process.
 #[test]
 fn memory_that_can_shrink_ends_its_own_connection_alone() {
