@@ -13,7 +13,7 @@ use super::jobs::{Job, Kind, BUILD_LIMIT, LIMIT};
 
 /// What is left out unless asked for. Checks and tests have all features of the workspace: what
 /// is built for the one serves the other.
-const FEATURES: &str = "--workspace --features qnic/tokio";
+pub(crate) const FEATURES: &str = "--workspace --features qnic/tokio";
 
 /// Cargo's jobs wait for each other's locks otherwise. Each keeps all processors busy.
 const CARGO: Load = Load {

@@ -7,14 +7,16 @@
 //! ```
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{ensure, Context, Result};
 use qnic_trials::Verdict;
+use serde_json::Value;
 
 use super::trials::{run, spec, trial};
 use crate::harness::{cases, Case, Skip};
+use crate::run::checkout::FEATURES;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     a_program_of_packages_runs_in_guests => a_program_of_packages(),
@@ -97,19 +99,13 @@ fn c_programs() -> Result<()> {
         found.context(Skip("no C compiler, or no make"))?;
     }
     let checkout = qnic_cluster::repository().context("the checkout is gone")?;
-    let target = checkout.join("target/packaged");
     let scratch = tempfile::tempdir().context("make a directory")?;
     let prefix = scratch.path();
-    let mut build = qnic_cluster::cargo(&checkout);
-    build.args(["build", "--quiet", "--offline", "--package", "qnic-capi"]);
-    build.arg("--target-dir").arg(&target);
-    said(build)?;
-
     let sources = checkout.join("guest-lib/capi");
     let mut install = Command::new("make");
     install.args(["--quiet", "install"]).current_dir(&sources);
     install.arg(format!("PREFIX={}", prefix.display()));
-    let library = target.join("debug/libqnic_capi.a");
+    let library = static_library(&checkout)?;
     install.arg(format!("STATICLIB={}", library.display()));
     said(install)?;
     let program = prefix.join("hello");
@@ -123,6 +119,22 @@ fn c_programs() -> Result<()> {
     let outcome = run(&trial(spec(2), &[program])?)?;
     ensure!(outcome.verdict == Verdict::Passed, "{outcome:?}");
     Ok(())
+}
+
+/// The C library that stands beside the programs of its tests, built as "build of the tests" does: nothing is built
+/// twice.
+fn static_library(checkout: &Path) -> Result<PathBuf> {
+    let mut build = qnic_cluster::cargo(checkout);
+    build.args(["test", "--quiet", "--no-run", "--offline"]);
+    build.args(["--test", "interface", "--message-format=json"]);
+    build.args(FEATURES.split(' '));
+    let messages = said(build)?;
+    let programs = messages.lines().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        Some(PathBuf::from(message["executable"].as_str()?))
+    });
+    let program = programs.last().context("cargo names no program")?;
+    Ok(program.with_file_name("libqnic_capi.a"))
 }
 
 /// Unpacks the packages into `dir`, beside the sources of the program; what writes its manifest,
