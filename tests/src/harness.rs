@@ -37,6 +37,10 @@ pub(crate) const fn declared(processors: &[usize]) -> usize {
     }
 }
 
+/// What is left out unless asked for. Checks and tests have all features of the workspace: what
+/// is built for the one serves the other.
+pub(crate) const FEATURES: &str = "--workspace --features qnic/tokio";
+
 /// The variable by which programs of tests know of `--all`: they do all, where they do a part otherwise.
 pub(crate) const LONG: &str = "QNIC_LONG";
 

@@ -3,17 +3,13 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::Results;
+use crate::harness::{Results, FEATURES};
 use crate::schedule::Load;
 use anyhow::{Context, Result};
 use qnic_cluster::cargo;
 use serde_json::Value;
 
 use super::jobs::{Job, Kind, BUILD_LIMIT, LIMIT};
-
-/// What is left out unless asked for. Checks and tests have all features of the workspace: what
-/// is built for the one serves the other.
-pub(crate) const FEATURES: &str = "--workspace --features qnic/tokio";
 
 /// Cargo's jobs wait for each other's locks otherwise. Each keeps all processors busy.
 const CARGO: Load = Load {

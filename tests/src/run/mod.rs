@@ -9,7 +9,7 @@
 //! long log looks first.
 
 mod cargo_output;
-pub(crate) mod checkout;
+mod checkout;
 mod jobs;
 
 use std::path::Path;

@@ -15,8 +15,7 @@ use qnic_trials::Verdict;
 use serde_json::Value;
 
 use super::trials::{run, spec, trial};
-use crate::harness::{cases, Case, Skip};
-use crate::run::checkout::FEATURES;
+use crate::harness::{cases, Case, Skip, FEATURES};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     a_program_of_packages_runs_in_guests => a_program_of_packages(),
