@@ -139,7 +139,7 @@ layouts! {
     ///  24  | length                            |
     ///  32  | local_key                         |
     ///  40  |l_segm. |endpoint|p_page  |p_offs. |
-    ///  48  | pages  | reserved                 | … 64
+    ///  48  | pages  | mark   | reserved        | … 64
     /// ```
     #[bytes(64)]
     pub struct MessageContext {
@@ -169,8 +169,10 @@ layouts! {
         pub pool_offset: U16,
         /// How many pages the bytes lie in; zero if there is no byte, and with REGION.
         pub pages: U16,
+        /// Of a Send: the mark of its message ([`crate::message::SendCommand::mark`]); zero of a Receive.
+        pub mark: U16,
         /// Zero.
-        pub reserved: [U16; 7],
+        pub reserved: [U16; 6],
     }
 
     /// A page of a context: an entry of its region, or of its list.

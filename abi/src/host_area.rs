@@ -267,7 +267,7 @@ layouts! {
     ///  32  | offset                            |
     ///  40  | status          | node   | port   |
     ///  48  |kind|flg|endpoint| state           |
-    ///  56  | reserved                          |
+    ///  56  | mark   | reserved                 |
     /// ```
     #[bytes(64)]
     pub struct CompletionEntry {
@@ -297,8 +297,10 @@ layouts! {
         pub endpoint: U16,
         /// Of a doorbell: a [`crate::context::DoorbellState`]. Zero in the completion queue.
         pub state: U32,
+        /// The mark that its sender has given the message.
+        pub mark: U16,
         /// Zero.
-        pub reserved: U64,
+        pub reserved: [U16; 3],
     }
 
     /// What an atomic command brought (`atomic::Function`).

@@ -62,7 +62,7 @@ pub mod kind {
 bitflags! {
     /// Modifiers of a [`SendCommand`] and a [`Message`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub struct SendFlags: u32 {
+    pub struct SendFlags: u16 {
         /// The untagged space: the tag is zero.
         const UNTAGGED = 1;
     }
@@ -72,12 +72,12 @@ bitflags! {
     /// Modifiers of a [`ReceiveCommand`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct ReceiveFlags: u32 {
-        /// The untagged space: tag and ignore bits are zero.
+        /// The untagged space: the tag is zero, and so are the ignore bits but with MANY.
         const UNTAGGED = 1;
         /// From any process: node and port of the header are zero.
         const ANY_PROC = 2;
-        /// Takes many messages, one behind the other in its memory, until that is full or it is
-        /// cancelled.
+        /// Takes many messages, one behind the other in its memory, until that is full, or less of it than it keeps
+        /// for a message ([`ReceiveCommand::ignore`]), or it is cancelled.
         const MANY = 4;
         /// Takes the message that a Probe has claimed, and no other: the tag is its number. With
         /// DISCARD at most; ignore bits, endpoint, node and port are zero.
@@ -127,7 +127,7 @@ layouts! {
     ///  32  | length                            |
     ///  40  | local_address                     |
     ///  48  | local_key                         |
-    ///  56  |l_segm. |endpoint| flags           |
+    ///  56  |l_segm. |endpoint| flags  | mark   |
     ///  64  | inline payload, 128 bytes         | … 192
     /// ```
     #[bytes(DESCRIPTOR_BYTES)]
@@ -152,7 +152,10 @@ layouts! {
         /// Endpoint of the destination, below [`ENDPOINTS`].
         pub endpoint: U16,
         /// [`SendFlags`].
-        pub flags: U32,
+        pub flags: U16,
+        /// Carried to the completion of the receive, as `immediate` is: for what a library says of a message that
+        /// is not the program's.
+        pub mark: U16,
     }
 
     /// Posts a receive for messages of the process that the header names, or of any.
@@ -176,7 +179,8 @@ layouts! {
         pub handle: U64,
         /// The tag that it takes; the number of a claimed message.
         pub tag: U64,
-        /// Bits of the tag that it does not compare.
+        /// Bits of the tag that it does not compare. With MANY in the untagged space, where there is no tag: least
+        /// bytes of memory that are left for the next message; it ends when there are fewer.
         pub ignore: U64,
         /// Bytes of memory; zero is legal.
         pub length: U64,
@@ -278,7 +282,7 @@ impl CommandBody for ProbeCommand {
 ///   8  | immediate                         |
 ///  16  | length                            |
 ///  24  | after                             |
-///  32  |endpoint| flags  | reserved        |
+///  32  |endpoint| flags  | mark   |reserved|
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -296,8 +300,10 @@ pub struct Message<const KIND: u8> {
     pub endpoint: U16,
     /// [`SendFlags`].
     pub flags: U16,
+    /// For the completion of the receive.
+    pub mark: U16,
     /// Zero.
-    pub reserved: U32,
+    pub reserved: U16,
 }
 
 /// Body of [`kind::MESSAGE_REQUEST`]: a message, and the packets in which its bytes would come
@@ -391,7 +397,7 @@ impl<const KIND: u8> Body for Message<KIND> {
     const KIND: u8 = KIND;
 
     fn is_valid(&self) -> bool {
-        let flags = SendFlags::from_bits(self.flags.get().into());
+        let flags = SendFlags::from_bits(self.flags.get());
         let tagged = flags.is_some_and(|flags| !flags.contains(SendFlags::UNTAGGED));
         self.reserved.get() == 0
             && flags.is_some()

@@ -185,6 +185,50 @@ fn one_receive_takes_many_messages_one_behind_the_other() {
     net.assert_holds_nothing(1);
 }
 
+/// So no message up to that length is truncated (Q3).
+#[test]
+fn a_receive_of_many_ends_when_it_has_less_left_than_it_keeps() {
+    let Pair { net, a, b } = Pair::lossless();
+    b.receive(1).many_untagged(50).bytes(0, 200).run();
+    for length in [100, 50, 50] {
+        a.send(0, &b).untagged().bytes(0, length).run();
+    }
+    let ends = b.completions();
+    let ends = ends
+        .iter()
+        .map(|it| (it.offset.get(), it.flags, status(it)));
+    let ends: Vec<_> = ends.collect();
+    // 50 bytes are left behind the second, none behind the third.
+    let more = COMPLETION_MORE;
+    assert_eq!(
+        ends,
+        [
+            (0, more, Status::Ok),
+            (100, more, Status::Ok),
+            (150, 0, Status::Ok)
+        ]
+    );
+    b.receive(2).many_untagged(50).bytes(0, 200).run();
+    a.send(0, &b).untagged().bytes(0, 151).run();
+    let end = b.completion();
+    assert_eq!((end.flags, status(&end)), (0, Status::Ok));
+    net.assert_holds_nothing(1);
+}
+
+#[test]
+fn a_mark_comes_with_its_message() {
+    let Pair { net, a, b } = Pair::lossless();
+    a.fill(0, LONG, 3);
+    for length in [0, 100, LONG] {
+        a.send(0, &b).mark(0x8001).bytes(0, length).run();
+        b.probe(1).run();
+        assert_eq!(b.completion().mark.get(), 0x8001);
+        b.receive(2).bytes(0, LONG).run();
+        assert_eq!(b.completion().mark.get(), 0x8001);
+    }
+    net.assert_holds_nothing(1);
+}
+
 /// Its process knows by that when nothing more of it comes.
 #[test]
 fn the_end_of_a_receive_of_many_says_how_much_messages_have_taken() {

@@ -175,7 +175,8 @@ impl Traffic {
         let party = &self.parties[from];
         party.store(offset, &pattern(number, length as usize));
         let message = party.send(number, &self.parties[to]).tag(tag);
-        message.bytes(offset, length).immediate(number).issue();
+        let message = message.immediate(number).mark(number as u16);
+        message.bytes(offset, length).issue();
         self.sent.push(Sent {
             from,
             to,
@@ -271,6 +272,7 @@ impl Traffic {
         let (receive, number) = (entry.handle.get(), entry.immediate.get());
         let sent = self.sent[number as usize];
         let from = &self.parties[sent.from];
+        assert_eq!(entry.mark.get(), number as u16);
         assert_eq!(
             (sent.to, sent.tag, sent.length),
             (at, entry.tag.get(), entry.length.get())

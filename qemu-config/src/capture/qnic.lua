@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 18
+local VERSION = 19
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -142,6 +142,7 @@ local field = {
     access = ProtoField.uint32("qnic.access", "Access", base.HEX),
     tag = ProtoField.uint64("qnic.tag", "Tag", base.HEX),
     immediate = ProtoField.uint64("qnic.immediate", "Immediate data", base.HEX),
+    mark = ProtoField.uint16("qnic.mark", "Mark", base.HEX),
     after = ProtoField.uint64("qnic.after", "Matched after sequence number"),
     endpoint = ProtoField.uint16("qnic.endpoint", "Endpoint"),
     packets = ProtoField.uint64("qnic.packets", "Packets"),
@@ -195,8 +196,8 @@ local bodies = {
     [READ_RESPONSE] = { { "offset", 0, 8 }, { "page_offset", 8, 2 } },
     [ATOMIC_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "operand", 16, 8 }, { "operand", 24, 8 }, { "operand", 32, 8 }, { "operand", 40, 8 }, { "length", 48, 4 }, { "function", 52, 2 }, { "segment", 54, 2 } },
     [ATOMIC_RESPONSE] = { { "value", 0, 8 }, { "detail", 8, 8 } },
-    [MESSAGE] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 } },
-    [MESSAGE_REQUEST] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 }, { "packets", 40, 8 }, { "packet_length", 48, 4 } },
+    [MESSAGE] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 }, { "mark", 36, 2 } },
+    [MESSAGE_REQUEST] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 }, { "mark", 36, 2 }, { "packets", 40, 8 }, { "packet_length", 48, 4 } },
     [MESSAGE_PERMIT] = { { "receive", 0, 8 }, { "length", 8, 8 }, { "page_offset", 16, 2 } },
     [MESSAGE_DATA] = { { "receive", 0, 8 }, { "offset", 8, 8 }, { "page_offset", 16, 2 } },
     [MESSAGE_END] = { { "status", 0, 4 } },

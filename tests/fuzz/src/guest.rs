@@ -192,7 +192,9 @@ impl<'a, 'b> Guest<'a, 'b> {
                 send.local_key = local.key.0.into();
                 send.local_segment = local.segment.0.into();
                 send.endpoint = input.near16(0).into();
-                send.flags = input.near32(0).into();
+                let word = input.near32(0);
+                send.flags = (word as u16).into();
+                send.mark = ((word >> 16) as u16).into();
                 send.descriptor()
             }
             5 => return self.claimed_command(local, length),

@@ -33,6 +33,11 @@ impl Posting<'_, SendCommand> {
         self.with(|command| command.immediate = immediate.into())
     }
 
+    /// Its mark.
+    pub fn mark(self, mark: u16) -> Self {
+        self.with(|command| command.mark = mark.into())
+    }
+
     /// In the untagged space.
     pub fn untagged(self) -> Self {
         self.with(|command| command.flags = SendFlags::UNTAGGED.bits().into())
@@ -48,6 +53,12 @@ impl Posting<'_, ReceiveCommand> {
     /// As many messages as there is room for.
     pub fn many(self) -> Self {
         self.flag(ReceiveFlags::MANY, true)
+    }
+
+    /// As many untagged messages as there is room for, and for each so many bytes at least.
+    pub fn many_untagged(self, least: u64) -> Self {
+        let many = self.flag(ReceiveFlags::MANY | ReceiveFlags::UNTAGGED, true);
+        many.with(|command| command.ignore = least.into())
     }
 
     /// Drops a claimed message.

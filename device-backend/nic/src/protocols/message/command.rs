@@ -72,6 +72,7 @@ pub(super) struct Send {
     pub(super) handle: Handle,
     pub(super) tag: u64,
     pub(super) immediate: u64,
+    pub(super) mark: u16,
     pub(super) space: Space,
     pub(super) length: u64,
     /// It stands in the entry.
@@ -86,6 +87,8 @@ pub(super) struct Receive {
     pub(super) handle: Handle,
     pub(super) pattern: Pattern<Name>,
     pub(super) takes: Takes,
+    /// Least bytes that a receive of many messages has left for the next one.
+    pub(super) least: u64,
     pub(super) space: Space,
     pub(super) memory: Memory,
 }
@@ -170,6 +173,7 @@ fn check_send(raw: &SendCommand) -> Result<Send, Status> {
         handle: Handle::Command(raw.handle.get()),
         tag: raw.tag.get(),
         immediate: raw.immediate.get(),
+        mark: raw.mark.get(),
         space,
         length,
         inline,
@@ -201,20 +205,25 @@ fn check_receive(raw: &ReceiveCommand) -> Result<Command, Status> {
         return check_receive_claimed(raw, flags, local).map(Command::ReceiveClaimed);
     }
     let untagged = flags.contains(ReceiveFlags::UNTAGGED);
-    let bits = raw.tag.get() | raw.ignore.get();
-    let space = check_space(raw.endpoint.get(), untagged, bits)?;
+    let many = flags.contains(ReceiveFlags::MANY);
+    let (ignore, least) = match many && untagged {
+        true => (0, raw.ignore.get()),
+        false => (raw.ignore.get(), 0),
+    };
+    let space = check_space(raw.endpoint.get(), untagged, raw.tag.get() | ignore)?;
     let source = check_source(&raw.header, flags.contains(ReceiveFlags::ANY_PROC))?;
     if raw.length.get() > MAX_TRANSFER {
         return Err(Status::BadLength);
     }
-    let takes = match flags.contains(ReceiveFlags::MANY) {
+    let takes = match many {
         true => Takes::Many,
         false => Takes::One,
     };
     Ok(Command::Receive(Receive {
         handle: Handle::Command(raw.handle.get()),
-        pattern: Pattern::new(source, raw.tag.get(), raw.ignore.get()),
+        pattern: Pattern::new(source, raw.tag.get(), ignore),
         takes,
+        least,
         space,
         memory: Memory::Range(local),
     }))

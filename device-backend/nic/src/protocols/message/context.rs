@@ -312,6 +312,7 @@ impl Copied {
             handle: self.handle(index),
             tag,
             immediate: context.ignore_or_immediate.get(),
+            mark: context.mark.get(),
             space,
             length,
             inline: inline && length > 0,
@@ -327,7 +328,7 @@ impl Copied {
         let allowed = ContextFlags::all() - ContextFlags::REGION;
         let (flags, space) = self.check(allowed, tag | ignore)?;
         let any = flags.contains(ContextFlags::ANY_PROC);
-        if any && self.remote() != Name::default() {
+        if any && self.remote() != Name::default() || context.mark.get() != 0 {
             return Err(Status::Malformed);
         }
         let pages = self.pages(flags)?;
@@ -335,6 +336,7 @@ impl Copied {
             handle: self.handle(index),
             pattern: Pattern::new((!any).then_some(self.remote()), tag, ignore),
             takes: Takes::One,
+            least: 0,
             space,
             memory: Memory::Context {
                 index,

@@ -49,7 +49,8 @@ impl Posted {
         let offset = self.filled;
         let allowed = length.min(memory.length() - offset);
         self.filled += allowed;
-        let full = allowed < length || self.filled == memory.length();
+        let left = memory.length() - self.filled;
+        let full = allowed < length || left < self.command.least.max(1);
         Landing {
             handle: self.command.handle,
             memory,

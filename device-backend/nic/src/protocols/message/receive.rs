@@ -80,6 +80,7 @@ impl Messages {
         let entry = CompletionEntry {
             tag: header.tag.into(),
             immediate: header.immediate.into(),
+            mark: header.mark.into(),
             length: header.length.into(),
             offset: landing.offset.into(),
             status: status.code().into(),
@@ -279,10 +280,11 @@ impl Messages {
             operation: envelope.operation.get(),
             space: Space {
                 endpoint: body.endpoint.get(),
-                untagged: u32::from(body.flags.get()) & SendFlags::UNTAGGED.bits() != 0,
+                untagged: body.flags.get() & SendFlags::UNTAGGED.bits() != 0,
             },
             tag: body.tag.get(),
             immediate: body.immediate.get(),
+            mark: body.mark.get(),
             length: body.length.get(),
             packet_length: match eager {
                 // It has come in one.
@@ -293,8 +295,7 @@ impl Messages {
         };
         if early {
             let number = self.staging.next_number();
-            let place = Place::Early(after);
-            let received = self.keep(cx, arrival, (number, header), place, eager);
+            let received = self.keep(cx, arrival, (number, header), Place::Early(after), eager);
             if received == Received::Refuse(Status::Exhausted) {
                 self.skip(cx, arrival.peer, sequence, after);
             }

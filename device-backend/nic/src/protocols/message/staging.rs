@@ -72,6 +72,7 @@ pub(super) struct Header {
     pub(super) space: Space,
     pub(super) tag: u64,
     pub(super) immediate: u64,
+    pub(super) mark: u16,
     pub(super) length: u64,
     /// Most bytes of it that a frame brings (Q11).
     pub(super) packet_length: u64,

@@ -184,7 +184,8 @@ fn body_of<const KIND: u8>(command: &Send, after: u64) -> Message<KIND> {
         length: command.length.into(),
         after: after.into(),
         endpoint: command.space.endpoint.into(),
-        flags: (flags.bits() as u16).into(),
+        flags: flags.bits().into(),
+        mark: command.mark.into(),
         reserved: 0.into(),
     }
 }

@@ -44,6 +44,7 @@ impl MessageWorker<'_> {
         let nobody = wrong == Some(Wrong::Port);
         context.remote_port = if nobody { NO_PORT } else { port(to) }.into();
         context.ignore_or_immediate = id.into();
+        context.mark = (id as u16).into();
         let name = self.contexts.take(false, id);
         let command = self.contexts.fill(name, &context, &region);
         let mut message = Message::new((self.slot, to), space, tag, length);

@@ -214,6 +214,7 @@ impl MessageWorker<'_> {
         command.header.remote_port = to_port.into();
         command.handle = id.into();
         command.immediate = id.into();
+        command.mark = (id as u16).into();
         command.tag = tag.into();
         command.length = length.into();
         command.endpoint = space.0.into();

@@ -315,6 +315,7 @@ impl MessageOracle {
     ) {
         let (handle, id) = (receive.handle, entry.immediate.get());
         let source = self.name(message.from);
+        assert_eq!(entry.mark.get(), id as u16, "process {slot}: message {id}");
         // A doorbell may be stored before the completion of a probe that has looked.
         let looked = matches!(receive.how, How::Look(_))
             && message.gone_by_context
