@@ -151,6 +151,7 @@ mod core;
 #[cfg(feature = "stream")]
 pub mod datagram;
 mod endpoint;
+mod ends;
 mod error;
 pub mod group;
 pub mod machine;

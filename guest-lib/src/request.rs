@@ -18,6 +18,7 @@ use qnic_abi::{NodeId, Port, Status};
 use crate::core::messages::{End, Pending, RequestKey};
 use crate::core::tracker::Issued;
 use crate::core::Core;
+use crate::ends::RequestId;
 use crate::error::{Error, MessageError, Result, TransferError};
 use crate::memory::Segment;
 
@@ -42,6 +43,8 @@ pub struct Completion {
     pub offset: u64,
     /// What its sender has given with it; 0 of a Send. Of an atomic operation what the word was.
     pub immediate: u64,
+    /// The mark that its sender has given it ([`Destination::mark`](crate::message::Destination::mark)); 0 of all else.
+    pub mark: u16,
     /// The message is longer than its receive: what fits has arrived. The sender learns of it
     /// only if the message does not fit in a frame, and was not staged.
     pub truncated: bool,
@@ -94,6 +97,7 @@ impl Completion {
             length: entry.length.get(),
             offset: entry.offset.get(),
             immediate: entry.immediate.get(),
+            mark: entry.mark.get(),
             truncated: status == Status::Truncated,
         }
     }
@@ -106,6 +110,7 @@ impl Completion {
             length: what.length,
             offset: what.offset,
             immediate: entry.tag.get(),
+            mark: 0,
             truncated: false,
         }
     }
@@ -140,6 +145,11 @@ impl<'a> Request<'a> {
             claim: Some(issued),
             memory: PhantomData,
         }
+    }
+
+    /// What [`Ends`](crate::message::Ends) calls it.
+    pub fn id(&self) -> RequestId {
+        RequestId(self.pending.key)
     }
 
     /// Returns what has become of it if it has ended; never blocks.

@@ -26,6 +26,8 @@ pub struct Envelope {
     pub length: u64,
     /// What its sender has given with it.
     pub immediate: u64,
+    /// The mark that its sender has given it ([`Destination::mark`](super::Destination::mark)).
+    pub mark: u16,
 }
 
 impl From<Completion> for Envelope {
@@ -36,6 +38,7 @@ impl From<Completion> for Envelope {
             tag: found.tag,
             length: found.length,
             immediate: found.immediate,
+            mark: found.mark,
         }
     }
 }

@@ -245,6 +245,7 @@ impl Fields {
             flags: flags.bits().into(),
             tag: self.tag.into(),
             ignore_or_immediate: self.ignore_or_immediate.into(),
+            mark: self.mark.into(),
             length: length.into(),
             endpoint: self.endpoint.into(),
             ..MessageContext::default()

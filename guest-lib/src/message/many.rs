@@ -7,12 +7,12 @@ use qnic_abi::Status;
 
 use crate::core::messages::{End, Pending};
 use crate::error::Result;
-use crate::message::{Completion, Request};
+use crate::message::{Completion, Request, RequestId};
 
 /// A receive that takes many messages, one behind the other in its memory.
 ///
-/// It ends when its memory is full: the message that does not fit is truncated, and the last. It
-/// ends, too, when the program leaves 4,096 messages untaken. Messages that come then wait for
+/// It ends when its memory is full: the message that does not fit is truncated, and the last; or when less memory is
+/// left than [`Receive::least`](super::Receive::least) says. It ends, too, when the program leaves 4,096 messages untaken. Messages that come then wait for
 /// another receive.
 #[derive(Debug)]
 pub struct MultiReceive<'a> {
@@ -47,6 +47,16 @@ impl<'a> MultiReceive<'a> {
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>> {
         let core = self.request.core();
         core.wait_for(core.deadline(timeout), || self.look())
+    }
+
+    /// What [`Ends`](super::Ends) calls it, which lists it for each of its messages.
+    pub fn id(&self) -> RequestId {
+        self.request.id()
+    }
+
+    /// Returns true if its last message was taken, or none has ended it: no more come.
+    pub fn has_ended(&self) -> bool {
+        self.last_taken
     }
 
     /// Takes the receive back. Messages that have come can be taken still.

@@ -46,6 +46,7 @@ pub struct Destination {
     pub(super) untagged: bool,
     pub(super) endpoint: MessageEndpoint,
     pub(super) immediate: u64,
+    pub(super) mark: u16,
 }
 
 impl Destination {
@@ -58,6 +59,7 @@ impl Destination {
             untagged: false,
             endpoint: MessageEndpoint(0),
             immediate: 0,
+            mark: 0,
         }
     }
 
@@ -77,6 +79,12 @@ impl Destination {
     /// With 64 bits that the receiver gets with the message.
     pub const fn immediate(self, immediate: u64) -> Self {
         Destination { immediate, ..self }
+    }
+
+    /// With 16 bits more: for a library between this one and the program, which says by them how it has sent the
+    /// message, beside the 64 bits that are the program's.
+    pub const fn mark(self, mark: u16) -> Self {
+        Destination { mark, ..self }
     }
 }
 
@@ -145,6 +153,8 @@ pub(super) struct Fields {
     pub(super) tag: u64,
     /// Ignored bits of a pattern, immediate data of a destination.
     pub(super) ignore_or_immediate: u64,
+    /// Of a destination; 0 of a pattern.
+    pub(super) mark: u16,
     pub(super) untagged: bool,
     pub(super) endpoint: u16,
 }
@@ -155,6 +165,7 @@ impl From<&Destination> for Fields {
             peer: Some((to.node, to.port)),
             tag: to.tag.0,
             ignore_or_immediate: to.immediate,
+            mark: to.mark,
             untagged: to.untagged,
             endpoint: to.endpoint.0,
         }
@@ -167,6 +178,7 @@ impl From<&Pattern> for Fields {
             peer: pattern.process(),
             tag: pattern.tag.0,
             ignore_or_immediate: pattern.ignore,
+            mark: 0,
             untagged: pattern.untagged,
             endpoint: pattern.endpoint.0,
         }

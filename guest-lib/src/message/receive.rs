@@ -52,6 +52,7 @@ pub struct Receive<'s, 'a> {
     pub(super) pattern: &'s Pattern,
     pub(super) room: Room<'s, 'a>,
     pub(super) timeout: Option<Duration>,
+    pub(super) least: u64,
 }
 
 impl<'a> Receive<'_, 'a> {
@@ -59,6 +60,16 @@ impl<'a> Receive<'_, 'a> {
     pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
         let timeout = timeout.into();
         Receive { timeout, ..self }
+    }
+
+    /// Of [`Receive::many`], in the untagged space: how many bytes of memory it has left for each message. It ends
+    /// when there are fewer, so a message of up to so many bytes is never truncated. 0, as at first: it ends when its
+    /// memory is full.
+    pub fn least(self, bytes: u64) -> Self {
+        Receive {
+            least: bytes,
+            ..self
+        }
     }
 
     /// Posts it for one message. Waits only while the command queue is full.
@@ -106,11 +117,17 @@ impl<'a> Receive<'_, 'a> {
             .finish_until(deadline)
     }
 
-    /// Posts it for many messages, one behind the other in its memory, until that is full.
+    /// Posts it for many messages, one behind the other in its memory, until that is full, or has less left than
+    /// [`Receive::least`].
     ///
     /// # Errors
-    /// Those of [`Receive::post`]; [`BadPiece`](Error::BadPiece) of [`Room::Parts`].
+    /// Those of [`Receive::post`]; [`BadPiece`](Error::BadPiece) of [`Room::Parts`], and of [`Receive::least`] in a
+    /// tagged space.
     pub fn many(self) -> Result<MultiReceive<'a>> {
+        if self.least > 0 && !self.pattern.untagged {
+            let problem = "has tagged messages, and only a receive of untagged ones keeps bytes";
+            return Err(Error::BadPiece { piece: 0, problem });
+        }
         let Room::One(part) = self.room else {
             let problem = "is one of several, and a receive of many messages takes one";
             return Err(Error::BadPiece { piece: 0, problem });
@@ -133,7 +150,10 @@ impl<'a> Receive<'_, 'a> {
         fields.name_peer(&mut command.header);
         flags.set(ReceiveFlags::UNTAGGED, fields.untagged);
         command.tag = fields.tag.into();
-        command.ignore = fields.ignore_or_immediate.into();
+        command.ignore = match kind {
+            RequestKind::Many if fields.untagged => self.least.into(),
+            _ => fields.ignore_or_immediate.into(),
+        };
         command.endpoint = fields.endpoint.into();
         command.flags = flags.bits().into();
         let what = fields.what(MessageOperation::Receive, range.length);

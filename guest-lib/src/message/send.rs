@@ -101,6 +101,7 @@ impl<'e> Send<'e, '_> {
         fields.name_peer(&mut command.header);
         command.tag = fields.tag.into();
         command.immediate = fields.ignore_or_immediate.into();
+        command.mark = fields.mark.into();
         command.endpoint = fields.endpoint.into();
         if fields.untagged {
             command.flags = SendFlags::UNTAGGED.bits().into();

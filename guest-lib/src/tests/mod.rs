@@ -15,6 +15,7 @@ mod context_pages;
 mod contexts;
 #[cfg(feature = "stream")]
 mod datagrams;
+mod ends;
 pub(crate) mod fake_nic;
 #[cfg(feature = "stream")]
 mod fake_pools;

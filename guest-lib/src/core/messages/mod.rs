@@ -29,6 +29,7 @@
 mod calls;
 mod contexts;
 mod counted;
+mod ends;
 mod guard;
 pub(crate) mod outbox;
 mod pending;
@@ -151,6 +152,8 @@ struct State {
     pool: PoolPages,
     /// Sends of contexts that have failed while nothing waited for them.
     failed_sends: u64,
+    /// Requests that have ended, if anything lists them.
+    ended: Option<VecDeque<RequestKey>>,
 }
 
 /// The messages of an endpoint.
@@ -184,6 +187,7 @@ impl State {
             posted: Posted::default(),
             pool: PoolPages::new(counts.pool_pages as usize),
             failed_sends: 0,
+            ended: None,
         }
     }
 
@@ -215,7 +219,9 @@ impl State {
                 self.cancels.push_back(key);
             }
         }
-        if request.detached && request.end().is_some() {
+        if !request.detached {
+            self.ended.iter_mut().for_each(|ended| ended.push_back(key));
+        } else if request.end().is_some() {
             self.requests.remove(key);
             self.discards.extend(claimed_by(entry));
         }
@@ -537,6 +543,9 @@ impl Core {
             request.counts = Counted::Nowhere;
             !request.detached
         });
+        if let Some(ended) = &mut state.ended {
+            ended.extend(state.requests.keys());
+        }
         state.calls = Calls::default();
         state.posted = Posted::default();
         state.outbox.clear();
