@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::guest::{self, GuestFile, GuestImage, Programs};
 use crate::kernel;
 use crate::kernel_series::KernelSeries;
+use crate::library::Library;
 use crate::module;
 use crate::program::{Program, Tool};
 use crate::progress::Progress;
@@ -76,6 +77,12 @@ impl Provisioner {
     /// UCX's `ucx_perftest`: the host's own, else the distribution's.
     pub fn ucx_perftest(&self) -> Result<Program> {
         self.tool(&UCX_PERFTEST)
+    }
+
+    /// The distribution's libfabric with its headers, which programs in C are compiled against.
+    pub fn libfabric(&self) -> Result<Library> {
+        host_architecture()?;
+        Library::libfabric(self.context())
     }
 
     fn tool(&self, tool: &Tool) -> Result<Program> {

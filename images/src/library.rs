@@ -1,0 +1,64 @@
+//! Libraries of the distribution, for programs that are compiled against them on this machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::command;
+use crate::context::Context;
+use crate::distribution::STABLE;
+use crate::error::{Error, Result};
+use crate::root::{PackageSet, Root, LIBRARIES};
+
+/// A library with its headers, in a directory of its own.
+#[derive(Clone, Debug)]
+pub struct Library {
+    root: Root,
+    name: &'static str,
+}
+
+/// The library that the distribution's programs for fabrics use.
+const LIBFABRIC: PackageSet<'static> = PackageSet {
+    kind: "libfabric-dev",
+    label: "libfabric with its headers",
+    suite: STABLE,
+    names: "libfabric-dev",
+    // The headers of the C library are the compiler's own.
+    keep: &|name| name != "libc6-dev" && name != "linux-libc-dev",
+    skip: &[],
+};
+
+impl Library {
+    /// libfabric.
+    pub(crate) fn libfabric(cx: Context<'_>) -> Result<Self> {
+        let root = Root::of_packages(cx, &LIBFABRIC, |_| Ok(()))?;
+        let library = Library {
+            root,
+            name: "libfabric.so.1",
+        };
+        match library.file().is_file() {
+            true => Ok(library),
+            false => Err(Error::unexpected("libfabric", library.file())),
+        }
+    }
+
+    /// The directory with its headers. A compiler looks there behind its own (`-idirafter`).
+    pub fn include(&self) -> PathBuf {
+        self.root.dir.join("usr/include")
+    }
+
+    /// The file that a program is linked with. Other libraries that it needs are not this machine's, so the linker
+    /// must let their symbols be (`-Wl,--allow-shlib-undefined`).
+    pub fn file(&self) -> PathBuf {
+        self.root.dir.join(LIBRARIES).join(self.name)
+    }
+
+    /// A command that runs a program which was linked with it; the caller adds arguments.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = command(self.root.loader());
+        command
+            .arg("--library-path")
+            .arg(self.root.dir.join(LIBRARIES))
+            .arg(program);
+        command
+    }
+}
