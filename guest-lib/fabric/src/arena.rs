@@ -102,6 +102,15 @@ impl Arena {
         Ok(slab.segment.part(bounce.range.start, length))
     }
 
+    /// No memory, for messages without bytes.
+    ///
+    /// # Errors
+    /// [`NO_MEMORY`]
+    pub(crate) fn nothing(&self) -> Result<Part<'_>> {
+        let slab = self.slabs[0].get().ok_or(NO_MEMORY)?;
+        Ok(slab.segment.part(0, 0))
+    }
+
     /// Copies bytes in.
     pub(crate) fn write(&self, bounce: &Bounce, offset: usize, bytes: &[u8]) -> Result<()> {
         let slab = self.slab(bounce)?;

@@ -305,7 +305,10 @@ extern "C" fn strerror(
 ) -> *const c_char {
     let text = match status {
         0 => "no status of the NIC".to_owned(),
-        _ => format!("status {status} of the NIC"),
+        _ => match u32::try_from(status).map(qnic::Status::try_from) {
+            Ok(Ok(status)) => status.to_string(),
+            _ => format!("status {status} of the NIC"),
+        },
     };
     if let Some(most) = length.checked_sub(1) {
         let part = text.as_bytes().get(..most).unwrap_or(text.as_bytes());

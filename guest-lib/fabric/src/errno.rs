@@ -18,6 +18,7 @@ pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
 pub(crate) const NO_DATA: Errno = Errno(libc::ENODATA);
 pub(crate) const NO_MEMORY: Errno = Errno(libc::ENOMEM);
 pub(crate) const UNSUPPORTED: Errno = Errno(libc::ENOSYS);
+pub(crate) const NO_OPTION: Errno = Errno(libc::ENOPROTOOPT);
 pub(crate) const TOO_LONG: Errno = Errno(libc::EMSGSIZE);
 pub(crate) const BAD_STATE: Errno = Errno(sys::FI_EOPBADSTATE);
 pub(crate) const BAD_FLAGS: Errno = Errno(sys::FI_EBADFLAGS);

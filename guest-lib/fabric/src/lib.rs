@@ -17,9 +17,9 @@
 //! # What is there, and what is not yet
 //! | | |
 //! |---|---|
-//! | works, in host mode | FI_EP_RDM; tagged and untagged messages up to 16 MiB by bounce memory, inject, data with completions, cancel; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; counters with waits; event queues of the program's own events; automatic progress |
+//! | works, in host mode | FI_EP_RDM; tagged and untagged messages up to 1 GiB by bounce memory, inject, data with completions, cancel; FI_MULTI_RECV; FI_DELIVERY_COMPLETE; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; counters with waits; event queues of the program's own events; automatic progress |
 //! | not tried | guests, with the module or by VFIO |
-//! | not yet | FI_DELIVERY_COMPLETE; FI_MULTI_RECV; memory regions, FI_RMA, FI_ATOMIC; collectives; longer messages; scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
+//! | not yet | memory regions, FI_RMA, FI_ATOMIC; collectives; scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
 //!
 //! # What libfabric's objects are here
 //! | libfabric | here |
@@ -31,7 +31,9 @@
 //! | `fi_addr_t` | the index in the address vector, of a map and of a table alike: an address has more than 64 bits |
 //! | FI_MSG, FI_TAGGED | the untagged and the tagged space; tag and ignored bits are the NIC's, all 64 |
 //! | completion queue | the ends of requests, in the order in which they are seen. It grows: it cannot be overrun |
-//! | data of a completion | the immediate of the message. FI_REMOTE_CQ_DATA is told if it is not 0: a message does not say whether it was given any; a bit for it belongs on the wire |
+//! | data of a completion | the immediate of the message; its mark says whether it was given any (`engine::mark`) |
+//! | FI_DELIVERY_COMPLETE | a Send that ends by an answer of the endpoint that has received it (`engine::answers`) |
+//! | messages of more than 16 MiB | several of the NIC's, the first of which is matched (`engine::long`) |
 //! | inject | a Send whose bytes are copied, and whose end is not told |
 //!
 //! # Memory
@@ -58,10 +60,10 @@
 //! worse than a slow one. Completion is told when the bytes are in the program's memory in each of the ways.
 //!
 //! # Progress and threads
-//! The NIC matches and moves messages by itself. Two things need the process: Sends that the library holds back
-//! as the NIC has no place for them, and the NIC's completion queue, whose 256 entries it takes. Each call of
-//! the program does both; so does a thread for each endpoint (`progress`), which sleeps while few operations are
-//! under way, so that a ping-pong wakes nothing. A close ends it and waits for it, so `cleanup` has nothing to do.
+//! The NIC matches and moves messages by itself. What needs the process: Sends that the library holds back
+//! as the NIC has no place for them, the NIC's completion queue, whose 256 entries it takes, answers, and further
+//! pieces of long messages. Each call of the program does these; so does a thread for each endpoint (`progress`), which
+//! sleeps while few operations are under way, so that a ping-pong wakes nothing. A close ends it and waits for it, so `cleanup` has nothing to do.
 //! All objects may be used by any thread: FI_THREAD_SAFE, which serves callers that ask for less.
 //!
 //! # Versions

@@ -204,6 +204,11 @@ impl<T> Out<T> {
 }
 
 impl Out<c_void> {
+    /// The memory behind so many bytes of it, as completions name it.
+    pub(crate) fn behind(self, bytes: usize) -> Self {
+        Out(self.0.wrapping_byte_add(bytes))
+    }
+
     /// Where a text was written.
     pub(crate) fn text_pointer(self) -> *const c_char {
         self.0.cast_const().cast()

@@ -2,11 +2,14 @@
 //!
 //! ```text
 //!   few operations under way      the NIC does all by itself: the thread sleeps, and nothing wakes it
-//!   more of them                  each change at the NIC wakes the thread: it posts Sends that the library
-//!                                 holds back, and makes room in the NIC's completion queue
+//!   receives among them           the thread looks now and then: a message may have come whose sender waits for an
+//!                                 answer, or of which there are further pieces
+//!   more of them, or such a       each change at the NIC wakes the thread: it posts Sends that the library holds
+//!   message has come before       back, makes room in the NIC's completion queue, answers, and goes on with pieces
 //! ```
+//! So an exchange of plain messages wakes no thread beside those of the program.
 //! # Invariants
-//! - The helper is wanted from the post that makes them many until the thread has seen that they are few: both
+//! - What the helper does ([`Rest`]) is raised by what needs more of it, and lowered by the thread after a look: both
 //!   under the lock of the operations.
 //! - An endpoint that is closed ends its thread and waits for that, so none is left when the loader closes this
 //!   library.
@@ -14,6 +17,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 
@@ -26,10 +30,24 @@ pub(crate) const FEW: usize = 16;
 /// Operations of any kind under way that need no help: for so many ends the NIC has room.
 pub(crate) const FEW_ENDS: usize = 256;
 
+/// How long the helper sleeps between two looks at receives, of which no sender has needed anything so far.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What the helper does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rest {
+    /// Sleeps until it is wanted.
+    Asleep,
+    /// Sleeps for [`LOOK`], or until it is wanted.
+    Looking,
+    /// Sleeps until something changes at the NIC.
+    Watching,
+}
+
 /// What the thread of an endpoint does.
 pub(crate) trait Tended: Send + Sync {
-    /// Completes what has ended; returns false if only few operations are under way.
-    fn tend(&self) -> bool;
+    /// Completes what has ended, and says what is to be done next.
+    fn tend(&self) -> Rest;
 
     /// Makes the next change at the NIC readable at the descriptor.
     ///
@@ -75,7 +93,7 @@ impl Signal {
         })
     }
 
-    /// Many operations are under way.
+    /// There is more to do.
     pub(crate) fn want(&self) {
         self.change(|state| state.wanted = true);
     }
@@ -95,6 +113,14 @@ impl Signal {
             .unwrap_or_else(PoisonError::into_inner);
         state.wanted = false;
         !state.stopped
+    }
+
+    /// The same, but no longer than [`LOOK`].
+    fn wait_shortly(&self) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = |state: &mut State| !state.wanted && !state.stopped;
+        let waited = self.changed.wait_timeout_while(state, LOOK, idle);
+        waited.unwrap_or_else(PoisonError::into_inner).0.wanted = false;
     }
 
     fn is_stopped(&self) -> bool {
@@ -140,13 +166,18 @@ impl Drop for Helper {
     }
 }
 
-/// Helps until few operations are under way.
+/// Helps until there is nothing to do.
 fn help(tended: &dyn Tended, signal: &Signal) {
     loop {
         let prepared = tended.prepare();
+        let rest = tended.tend();
         // Without a NIC each operation ends, with an error.
-        if !tended.tend() || prepared.is_err() || signal.is_stopped() {
+        if rest == Rest::Asleep || prepared.is_err() || signal.is_stopped() {
             return;
+        }
+        if rest == Rest::Looking {
+            signal.wait_shortly();
+            continue;
         }
         let descriptor = tended.descriptor();
         let mut both = [

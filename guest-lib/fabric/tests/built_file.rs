@@ -1,7 +1,7 @@
 //! The file that loaders open.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,21 +11,9 @@ use qnic::NodeId;
 use qnic_device::{ByteSize, Config, Device, NicSettings};
 use qnic_images::{Cache, Program, Provisioner, Silent};
 
-/// Where cargo puts the library: beside the folder of its tests.
-fn library_file() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().unwrap();
-    let places = [
-        folder.join("libqnic_fi.so"),
-        folder.join("../libqnic_fi.so"),
-    ];
-    let newest = |path: &&PathBuf| path.metadata().and_then(|it| it.modified()).ok();
-    let library = places
-        .iter()
-        .filter(|path| path.exists())
-        .max_by_key(newest);
-    library.expect("cargo builds it before the tests").clone()
-}
+mod built;
+
+use built::library_file;
 
 fn library() -> Vec<u8> {
     std::fs::read(library_file()).unwrap()

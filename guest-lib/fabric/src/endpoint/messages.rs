@@ -1,23 +1,30 @@
 //! What Sends and receives of both spaces have in common.
 
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 
-use crate::engine::{Iovs, Report, Search};
+use crate::engine::{Iovs, Letter, Report, Search};
 use crate::errno::{count, Result, BAD_FLAGS, NO_CQ, TOO_LONG};
 use crate::info::offer::INJECT_MAX;
 use crate::object;
 use crate::pointers::{Context, Fid, In, Out};
 use crate::sys::{
-    FidEp, Iov, ADDR_UNSPEC, CLAIM, COMPLETION, DISCARD, INJECT, INJECT_COMPLETE, MORE, MSG, PEEK,
-    RECV, REMOTE_CQ_DATA, SEND, TAGGED, TRANSMIT_COMPLETE,
+    FidEp, Iov, ADDR_UNSPEC, CLAIM, COMPLETION, DELIVERY_COMPLETE, DISCARD, INJECT,
+    INJECT_COMPLETE, MORE, MSG, MULTI_RECV, PEEK, RECV, REMOTE_CQ_DATA, SEND, TAGGED,
+    TRANSMIT_COMPLETE,
 };
 
 use super::{Binding, Ep};
 
 /// Flags that Sends and receives may have.
-const SEND_FLAGS: u64 =
-    COMPLETION | INJECT | INJECT_COMPLETE | TRANSMIT_COMPLETE | MORE | REMOTE_CQ_DATA;
-const RECEIVE_FLAGS: u64 = COMPLETION | MORE;
+const SEND_FLAGS: u64 = COMPLETION
+    | INJECT
+    | INJECT_COMPLETE
+    | TRANSMIT_COMPLETE
+    | DELIVERY_COMPLETE
+    | MORE
+    | REMOTE_CQ_DATA;
+const RECEIVE_FLAGS: u64 = COMPLETION | MORE | MULTI_RECV;
 /// Flags of receives that look for a message, or take one that was claimed.
 const SEARCH_FLAGS: u64 = PEEK | CLAIM | DISCARD;
 
@@ -26,7 +33,7 @@ pub(super) struct To {
     pub(super) address: u64,
     /// `None`: of the untagged space.
     pub(super) tag: Option<u64>,
-    pub(super) data: u64,
+    pub(super) data: Option<u64>,
 }
 
 /// What a receive takes.
@@ -91,11 +98,8 @@ pub(super) fn send_pieces(
 }
 
 /// The data that a Send by a structure has.
-pub(super) fn data_of(flags: u64, data: u64) -> u64 {
-    match flags & REMOTE_CQ_DATA {
-        0 => 0,
-        _ => data,
-    }
+pub(super) fn data_of(flags: u64, data: u64) -> Option<u64> {
+    (flags & REMOTE_CQ_DATA != 0).then_some(data)
 }
 
 /// Receives bytes.
@@ -146,9 +150,14 @@ fn send(ep: Fid<FidEp>, from: &Iovs, to: To, context: Context, flags: Flags) -> 
         queue: binding.queue.clone(),
         counter: binding.counter.clone(),
     };
-    running
-        .engine
-        .send(to.address, to.tag, to.data, from, report)?;
+    let letter = Letter {
+        to: to.address,
+        tag: to.tag,
+        data: to.data,
+        from,
+        delivered: flags & DELIVERY_COMPLETE != 0,
+    };
+    running.engine.send(letter, report)?;
     Ok(0)
 }
 
@@ -167,8 +176,14 @@ fn receive(
     }
     let flags = match flags {
         Flags::These(flags) => flags,
+        // There are no receives of many tagged messages.
+        Flags::Default | Flags::Inject if tag.is_some() => ep.rx_flags & !MULTI_RECV,
         Flags::Default | Flags::Inject => ep.rx_flags,
     };
+    let many = flags & MULTI_RECV != 0;
+    if many && (tag.is_some() || flags & SEARCH_FLAGS != 0) {
+        return Err(BAD_FLAGS);
+    }
     if flags & !(RECEIVE_FLAGS | SEARCH_FLAGS) != 0 {
         return Err(BAD_FLAGS);
     }
@@ -185,6 +200,11 @@ fn receive(
     match flags & PEEK {
         0 if claims => engine.take_claimed(discards, room, report)?,
         0 if discards => return Err(BAD_FLAGS),
+        0 if many => {
+            // Relaxed: a number by itself.
+            let least = ep.least.load(Ordering::Relaxed);
+            engine.receive_many(from, room, least, report)?;
+        }
         0 => engine.receive(from, tag, room, report)?,
         _ => {
             let search = match (claims, discards) {

@@ -10,6 +10,7 @@ mod tagged;
 mod untagged;
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use qnic::{Nic, Port};
@@ -21,15 +22,18 @@ use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::eq::Eq;
 use crate::errno::{
-    count, status, Result, BAD_FLAGS, BAD_STATE, INVALID, NO_AV, NO_CQ, UNSUPPORTED,
+    count, status, Errno, Result, BAD_FLAGS, BAD_STATE, INVALID, NO_AV, NO_CQ, NO_OPTION,
+    UNSUPPORTED,
 };
 use crate::info::exchange;
+use crate::info::offer::MULTI_RECV_MIN;
 use crate::object::{self, Class, Parent};
 use crate::pointers::{Context, Fid, In, Out};
 use crate::progress::Helper;
 use crate::sys::{
     FidEp, Head, Info, Ops, OpsAtomic, OpsCm, OpsCollective, OpsEp, OpsRma, CLASS_AV, CLASS_CNTR,
-    CLASS_CQ, CLASS_EP, CLASS_EQ, CONTROL_ENABLE, DIRECTED_RECV, RECV, SELECTIVE_COMPLETION, SEND,
+    CLASS_CQ, CLASS_EP, CLASS_EQ, CONTROL_ENABLE, DIRECTED_RECV, FI_ETOOSMALL, OPT_ENDPOINT,
+    OPT_MIN_MULTI_RECV, RECV, SELECTIVE_COMPLETION, SEND,
 };
 use crate::waiting;
 
@@ -45,6 +49,8 @@ pub(crate) struct Ep {
     rx_flags: u64,
     /// Receives look at the address of their sender.
     directed: bool,
+    /// Bytes that a receive of many messages keeps for each.
+    least: AtomicUsize,
     bound: Mutex<Bound>,
     running: OnceLock<Running>,
 }
@@ -89,6 +95,8 @@ crate::object::object_class!(
 
 static EP_OPS: OpsEp = OpsEp {
     cancel,
+    getopt,
+    setopt,
     ..OpsEp::STUBS
 };
 static CM_OPS: OpsCm = OpsCm {
@@ -122,6 +130,7 @@ pub(crate) fn open(
         tx_flags: info.tx.map_or(0, |tx| tx.op_flags),
         rx_flags: info.rx.map_or(0, |rx| rx.op_flags),
         directed: info.caps & DIRECTED_RECV != 0,
+        least: AtomicUsize::new(MULTI_RECV_MIN),
         bound: Mutex::default(),
         running: OnceLock::new(),
     };
@@ -166,6 +175,12 @@ impl Ep {
     /// What it has since it was enabled.
     fn running(&self) -> Result<&Running> {
         self.running.get().ok_or(BAD_STATE)
+    }
+
+    /// How often the engine has looked at an operation.
+    #[cfg(test)]
+    pub(crate) fn looks(&self) -> u64 {
+        self.running().map_or(0, |running| running.engine.looks())
     }
 
     fn enable(&self) -> Result<()> {
@@ -232,7 +247,13 @@ impl Ep {
 
 extern "C" fn close(fid: Fid<Head>) -> c_int {
     // Calls of other threads on it have ended: the program promises that.
-    status(object::close::<Ep>(fid, |_| Ok(())))
+    let settle = |ep: &Arc<Ep>| {
+        if let Ok(running) = ep.running() {
+            running.engine.settle();
+        }
+        Ok(())
+    };
+    status(object::close::<Ep>(fid, settle))
 }
 
 extern "C" fn bind(fid: Fid<Head>, other: Fid<Head>, flags: u64) -> c_int {
@@ -253,6 +274,59 @@ extern "C" fn cancel(fid: Fid<Head>, context: Context) -> isize {
         Ok(0)
     };
     count(cancel())
+}
+
+/// Bytes of the value of the one option.
+const OPTION_BYTES: usize = size_of::<usize>();
+
+fn check_option(level: c_int, name: c_int) -> Result<()> {
+    match (level, name) {
+        (OPT_ENDPOINT, OPT_MIN_MULTI_RECV) => Ok(()),
+        _ => Err(NO_OPTION),
+    }
+}
+
+extern "C" fn getopt(
+    fid: Fid<Head>,
+    level: c_int,
+    name: c_int,
+    room: Out<c_void>,
+    length: Out<usize>,
+) -> c_int {
+    let get = || {
+        let ep = object::state::<Ep, _>(fid)?;
+        check_option(level, name)?;
+        let given = length.get().ok_or(INVALID)?;
+        length.set(OPTION_BYTES);
+        if given < OPTION_BYTES {
+            return Err(Errno(FI_ETOOSMALL));
+        }
+        // Relaxed: a number by itself, here and below.
+        let least = ep.least.load(Ordering::Relaxed);
+        match room.copy_in(0, &least.to_ne_bytes()) {
+            true => Ok(()),
+            false => Err(INVALID),
+        }
+    };
+    status(get())
+}
+
+extern "C" fn setopt(
+    fid: Fid<Head>,
+    level: c_int,
+    name: c_int,
+    value: In<c_void>,
+    length: usize,
+) -> c_int {
+    let set = || {
+        let ep = object::state::<Ep, _>(fid)?;
+        check_option(level, name)?;
+        let bytes = value.bytes(length).ok_or(INVALID)?;
+        let least = usize::from_ne_bytes(bytes.try_into().map_err(|_| INVALID)?);
+        ep.least.store(least, Ordering::Relaxed);
+        Ok(())
+    };
+    status(set())
 }
 
 extern "C" fn getname(fid: Fid<Head>, room: Out<c_void>, length: Out<usize>) -> c_int {

@@ -30,7 +30,7 @@ fn from(address: u64, tag: (u64, u64)) -> From {
     }
 }
 
-fn to(address: u64, tag: u64, data: u64) -> To {
+fn to(address: u64, tag: u64, data: Option<u64>) -> To {
     To {
         address,
         tag: Some(tag),
@@ -91,7 +91,7 @@ extern "C" fn send(
     send_bytes(
         ep,
         (bytes, length),
-        to(address, tag, 0),
+        to(address, tag, None),
         context,
         Flags::Default,
     )
@@ -109,7 +109,7 @@ extern "C" fn sendv(
     send_pieces(
         ep,
         (pieces, number),
-        to(address, tag, 0),
+        to(address, tag, None),
         context,
         Flags::Default,
     )
@@ -134,7 +134,7 @@ extern "C" fn inject(
     send_bytes(
         ep,
         (bytes, length),
-        to(address, tag, 0),
+        to(address, tag, None),
         Context::NULL,
         Flags::Inject,
     )
@@ -153,7 +153,7 @@ extern "C" fn senddata(
     send_bytes(
         ep,
         (bytes, length),
-        to(address, tag, data),
+        to(address, tag, Some(data)),
         context,
         Flags::Default,
     )
@@ -170,7 +170,7 @@ extern "C" fn injectdata(
     send_bytes(
         ep,
         (bytes, length),
-        to(address, tag, data),
+        to(address, tag, Some(data)),
         Context::NULL,
         Flags::Inject,
     )

@@ -27,7 +27,7 @@ fn from(address: u64) -> From {
     From { address, tag: None }
 }
 
-fn to(address: u64, data: u64) -> To {
+fn to(address: u64, data: Option<u64>) -> To {
     To {
         address,
         tag: None,
@@ -74,7 +74,13 @@ extern "C" fn send(
     address: u64,
     context: Context,
 ) -> isize {
-    send_bytes(ep, (bytes, length), to(address, 0), context, Flags::Default)
+    send_bytes(
+        ep,
+        (bytes, length),
+        to(address, None),
+        context,
+        Flags::Default,
+    )
 }
 
 extern "C" fn sendv(
@@ -88,7 +94,7 @@ extern "C" fn sendv(
     send_pieces(
         ep,
         (pieces, number),
-        to(address, 0),
+        to(address, None),
         context,
         Flags::Default,
     )
@@ -107,7 +113,7 @@ extern "C" fn inject(ep: Fid<FidEp>, bytes: In<c_void>, length: usize, address: 
     send_bytes(
         ep,
         (bytes, length),
-        to(address, 0),
+        to(address, None),
         Context::NULL,
         Flags::Inject,
     )
@@ -125,7 +131,7 @@ extern "C" fn senddata(
     send_bytes(
         ep,
         (bytes, length),
-        to(address, data),
+        to(address, Some(data)),
         context,
         Flags::Default,
     )
@@ -141,7 +147,7 @@ extern "C" fn injectdata(
     send_bytes(
         ep,
         (bytes, length),
-        to(address, data),
+        to(address, Some(data)),
         Context::NULL,
         Flags::Inject,
     )

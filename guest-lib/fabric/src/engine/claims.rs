@@ -5,9 +5,11 @@
 
 use qnic::message::Envelope;
 
-use super::{lock, Engine, Iovs, Operation, Report};
+use super::mark::{Follows, Mark};
+use super::{lock, Engine, Iovs, Operation, Operations, Pull, Report, Running};
 use crate::cq::Event;
 use crate::errno::{Errno, Result};
+use crate::info::offer::WHOLE_MAX;
 use crate::sys;
 
 /// What a peek does with the message that it finds.
@@ -35,18 +37,25 @@ impl Engine {
     ) -> Result<()> {
         let pattern = self.pattern(from, tag)?;
         self.cell.with_dependent(|own, board| {
-            let mut operations = lock(board);
+            let operations = &mut *lock(board);
             let probe = own.endpoint.probe(&pattern);
             let found = match search {
                 Search::Look => probe.test()?,
-                Search::Discard => probe.discard()?,
+                Search::Discard => {
+                    let found = probe.discard()?;
+                    found
+                        .iter()
+                        .for_each(|found| self.drop_rest(operations, found));
+                    found
+                }
                 Search::Claim => probe.try_claim()?.map(|claimed| {
                     let envelope = *claimed.envelope();
                     operations.claims.push((report.context, claimed));
                     envelope
                 }),
             };
-            report.tell(Some(self.answer(found, report)));
+            report.tell(self.found(found, report));
+            self.complete(own, operations);
             Ok(())
         })
     }
@@ -57,7 +66,7 @@ impl Engine {
     /// -FI_ENOENT: no peek has claimed any. Those of [`Engine::receive`]: it stays claimed, unless the NIC is gone.
     pub(crate) fn take_claimed(&self, discards: bool, room: Iovs, report: Report) -> Result<()> {
         self.cell.with_dependent(|own, board| {
-            let mut operations = lock(board);
+            let operations = &mut *lock(board);
             let has_context = |(context, _): &(_, _)| *context == report.context;
             let place = operations
                 .claims
@@ -65,11 +74,14 @@ impl Engine {
                 .position(has_context)
                 .ok_or(Errno(libc::ENOENT))?;
             if discards {
-                operations.claims.remove(place).1.discard();
-                report.tell(Some(Event::of(report.context, report.flags)));
+                let (_, claimed) = operations.claims.remove(place);
+                self.drop_rest(operations, claimed.envelope());
+                claimed.discard();
+                report.tell(Event::of(report.context, report.flags));
+                self.complete(own, operations);
                 return Ok(());
             }
-            let length = room.len().min(super::MESSAGE_MAX);
+            let length = room.len().min(WHOLE_MAX);
             let bounce = own.arena.take(&own.endpoint, length)?;
             let (_, claimed) = operations.claims.remove(place);
             let posted = own
@@ -78,16 +90,15 @@ impl Engine {
                 .and_then(|part| Ok(claimed.post_receive(part)?));
             match posted {
                 Ok(request) => {
-                    let (bounce, room) = (Some(bounce), Some(room));
-                    self.begin(
-                        &mut operations,
-                        Operation {
-                            request,
-                            bounce,
-                            room,
-                            report,
-                        },
-                    );
+                    let operation = Operation {
+                        request,
+                        bounce: Some(bounce),
+                        room: Some(room),
+                        report,
+                        number: operations.next_number(),
+                        answer: None,
+                    };
+                    self.begin(operations, Running::Operation(operation));
                     Ok(())
                 }
                 Err(error) => {
@@ -98,18 +109,28 @@ impl Engine {
         })
     }
 
-    fn answer(&self, found: Option<Envelope>, report: &Report) -> Event {
+    /// A message is dropped: its sender is answered, and what follows it is taken.
+    fn drop_rest(&self, operations: &mut Operations<'_>, found: &Envelope) {
+        let (peer, mark) = ((found.node, found.port), Mark::of(found.mark));
+        match mark.follows {
+            Follows::Pieces { .. } => operations.begin_pull(Pull::discarding(peer, mark)),
+            Follows::Nothing | Follows::Answer(_) => self.answer(operations, peer, mark),
+        }
+    }
+
+    fn found(&self, found: Option<Envelope>, report: &Report) -> Event {
         let mut event = Event::of(report.context, report.flags);
         match found {
             None => event.error = Some((libc::ENOMSG, 0)),
             Some(found) => {
-                event.entry.len = usize::try_from(found.length).unwrap_or(usize::MAX);
+                let mark = Mark::of(found.mark);
+                event.entry.len = mark.total(usize::try_from(found.length).unwrap_or(usize::MAX));
                 event.entry.tag = found.tag.0;
                 event.entry.data = found.immediate;
-                if found.immediate != 0 {
+                if mark.has_data {
                     event.entry.flags |= sys::REMOTE_CQ_DATA;
                 }
-                event.source = self.av.number(found.node, found.port);
+                event.source = self.source((found.node, found.port));
             }
         }
         event

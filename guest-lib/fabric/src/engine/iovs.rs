@@ -1,5 +1,7 @@
 //! Memory of a program, in pieces.
 
+use std::ops::Range;
+
 use crate::errno::{Result, INVALID};
 use crate::info::offer::PIECES_MAX;
 use crate::pointers::{In, Out};
@@ -27,13 +29,18 @@ impl Iovs {
         }
     }
 
+    /// No memory.
+    pub(super) fn none() -> Self {
+        Self::one(Out::NULL, 0)
+    }
+
     /// Those of an array of the program.
     ///
     /// # Errors
     /// [`INVALID`]: there are too many, or none where some were promised.
     pub(crate) fn of(pieces: In<Iov>, count: usize) -> Result<Self> {
         let given = pieces.items(count).ok_or(INVALID)?;
-        let mut all = Iovs::one(Out::NULL, 0);
+        let mut all = Iovs::none();
         all.list
             .get_mut(..count)
             .ok_or(INVALID)?
@@ -50,35 +57,97 @@ impl Iovs {
         self.length
     }
 
+    /// Returns true if it is in one piece.
+    pub(super) fn is_one(&self) -> bool {
+        self.count == 1
+    }
+
+    /// Returns false if bytes of it are at null.
+    pub(super) fn is_there(&self) -> bool {
+        self.parts(0..self.length).all(|(base, _)| !base.is_null())
+    }
+
     /// Where its first byte is, as completions name it.
     pub(super) fn base(&self) -> Out<std::ffi::c_void> {
         self.list[0].base
     }
 
-    /// Gives each piece and its offset to `take`.
-    pub(super) fn gather(&self, mut take: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
+    /// Where a part of it lies: of each piece that has bytes of it the place of the first, and how many.
+    fn parts(
+        &self,
+        part: Range<usize>,
+    ) -> impl Iterator<Item = (Out<std::ffi::c_void>, usize)> + '_ {
+        let mut begin = 0;
+        let pieces = self.list.iter().take(self.count);
+        pieces.filter_map(move |piece| {
+            let end = begin + piece.length;
+            let (from, to) = (part.start.max(begin), part.end.min(end));
+            let found = (from < to).then(|| (piece.base.behind(from - begin), to - from));
+            begin = end;
+            found
+        })
+    }
+
+    /// Gives the bytes of a part to `take`, piece by piece, each with its offset in the part.
+    pub(super) fn gather(
+        &self,
+        part: Range<usize>,
+        mut take: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut offset = 0;
-        for piece in self.list.iter().take(self.count) {
-            let bytes = piece.base.as_in().bytes(piece.length).ok_or(INVALID)?;
-            take(offset, bytes)?;
-            offset += piece.length;
+        for (base, length) in self.parts(part) {
+            take(offset, base.as_in().bytes(length).ok_or(INVALID)?)?;
+            offset += length;
         }
         Ok(())
     }
 
-    /// Lets `fill` fill the first `length` bytes, piece by piece.
+    /// Lets `fill` fill a part, piece by piece, each with its offset in the part.
     pub(super) fn scatter(
         &self,
-        length: usize,
+        part: Range<usize>,
         mut fill: impl FnMut(usize, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let mut offset = 0;
-        for piece in self.list.iter().take(self.count) {
-            let part = piece.length.min(length - offset);
-            let filled = piece.base.with_bytes(part, |bytes| fill(offset, bytes));
+        for (base, length) in self.parts(part) {
+            let filled = base.with_bytes(length, |bytes| fill(offset, bytes));
             filled.ok_or(INVALID)??;
-            offset += part;
+            offset += length;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pointers::test::room;
+
+    #[test]
+    fn a_part_lies_in_the_pieces_that_have_bytes_of_it() {
+        let mut pieces = [[1, 2, 3].to_vec(), vec![], [4, 5].to_vec()];
+        let list = pieces.each_mut().map(|piece| Iov {
+            length: piece.len(),
+            base: room(piece),
+        });
+        let all = Iovs::of(crate::pointers::test::input(&list[0]), 3).unwrap();
+        let bytes = |part| {
+            let mut found = Vec::new();
+            let gathered = all.gather(part, |offset, bytes| {
+                assert_eq!(offset, found.len());
+                found.extend(bytes);
+                Ok(())
+            });
+            gathered.map(|()| found)
+        };
+        assert_eq!(bytes(0..5), Ok(vec![1, 2, 3, 4, 5]));
+        assert_eq!(bytes(2..4), Ok(vec![3, 4]));
+        assert_eq!(bytes(3..3), Ok(vec![]));
+        let fill = |offset: usize, bytes: &mut [u8]| {
+            bytes.fill(70 + offset as u8);
+            Ok(())
+        };
+        all.scatter(1..4, fill).unwrap();
+        assert_eq!(pieces, [vec![1, 70, 70], vec![], vec![72, 5]]);
     }
 }

@@ -1,22 +1,37 @@
 //! What an enabled endpoint has at the NIC: a process on a port, bounce memory, operations under way.
 //!
 //! ```text
-//!   post ─► bounce memory ─► NIC      progress: each operation ─ ended? ─► the program's memory ─► Cq
+//!   post ─► bounce memory ─► NIC ─► ends: which request? ─► the operation ─► the program's memory ─► Cq
 //! ```
+//! | module | holds |
+//! |---|---|
+//! | `sends`, `receives`, `many`, `claims` | operations of the program: Sends, receives, receives of many messages, peeks |
+//! | [`mark`] | what a message tells the other endpoint beside |
+//! | `answers` | that a program has its message (FI_DELIVERY_COMPLETE) |
+//! | `long` | messages that go in pieces |
+//! | `iovs`, `bounced` | memory of the program, and its copy in bounce memory |
+//!
 //! # Invariants
 //! - An operation ends once. Its completion is in the queue when the program's memory has its bytes.
-//! - Operations are looked at one by one, in the order of their posts: ends are told in the order in which they are
-//!   seen, which need not be that in which they came. It costs a look at each that is under way; a list of those that
-//!   have ended would be the library's.
+//! - The library lists what has ended, so a look costs what has ended, not what is under way. Ends are told in the order
+//!   in which they came, but for messages whose pieces or answers come later.
 //! - The lock of the operations is taken before that of a completion queue, never behind it.
 
+mod answers;
+mod bounced;
 mod claims;
 mod iovs;
+mod long;
+mod many;
+mod mark;
+mod receives;
+mod sends;
 
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use qnic::message::{Claimed, Completion, Destination, MessageEndpoint, Pattern, Request, Source};
+use qnic::message::{Claimed, Completion, Ends, Request, RequestId};
 use qnic::{Endpoint, Error, Nic, NodeId, Port};
 use self_cell::self_cell;
 
@@ -25,19 +40,19 @@ use crate::arena::{Arena, Bounce};
 use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::{Cq, Event};
-use crate::errno::{Errno, Result, INVALID, TOO_LONG};
-use crate::info::offer::MESSAGE_MAX;
+use crate::errno::{Errno, Result};
 use crate::loader;
 use crate::pointers::Context;
-use crate::progress::{Signal, Tended, FEW, FEW_ENDS};
-use crate::sys::{self, FI_ETRUNC};
+use crate::progress::{Rest, Signal, Tended, FEW, FEW_ENDS};
+use crate::sys;
 use crate::waiting;
+use answers::{Answers, Awaited};
+use long::{Go, LongPart, LongSend, Pull};
+use many::Many;
 
 pub(crate) use claims::Search;
 pub(crate) use iovs::Iovs;
-
-/// Longest command payload that is looked for: bytes of a message that need no bounce memory.
-const INLINE_MAX: usize = 256;
+pub(crate) use sends::Letter;
 
 /// What operations borrow.
 #[derive(Debug)]
@@ -48,16 +63,43 @@ struct Process {
 
 type Board<'a> = Mutex<Operations<'a>>;
 
-/// What is under way, in the order of the posts.
-#[derive(Default)]
+/// A process: its node, and its port there.
+type Peer = (NodeId, Port);
+
+/// What is under way.
 struct Operations<'a> {
-    list: Vec<Operation<'a>>,
+    ends: Ends<'a>,
+    running: HashMap<RequestId, Running<'a>>,
+    /// How many have been posted.
+    posted: u64,
     /// Messages that a peek has claimed, by the context of the peek.
     claims: Vec<(Context, Claimed<'a>)>,
-    /// How many of them are Sends.
+    answers: Answers,
+    /// Messages that go in pieces, by name; and those that come so.
+    long: BTreeMap<u16, LongSend>,
+    pulls: BTreeMap<u64, Pull>,
+    /// How many of what runs are Sends, and how many are receives of the program.
     sends: usize,
-    /// They are so many that the helper looks after them.
-    are_tended: bool,
+    receives: usize,
+    /// How the helper looks after them.
+    tended: Rest,
+    /// Messages have come that end only when the process does something.
+    serves: bool,
+    /// How often one of them was looked at.
+    #[cfg(test)]
+    looks: u64,
+}
+
+/// What a request is of.
+enum Running<'a> {
+    Operation(Operation<'a>),
+    Many(Many<'a>),
+    /// An answer to a Send of this endpoint.
+    Awaited(Awaited<'a>),
+    /// An answer of this endpoint, whose end is of no interest.
+    Answer(Request<'a>),
+    LongPart(LongPart<'a>),
+    Go(Go<'a>),
 }
 
 self_cell!(
@@ -83,25 +125,53 @@ pub(crate) struct Report {
     pub(crate) context: Context,
     /// What kind of operation it is.
     pub(crate) flags: u64,
-    /// `None`: its end is not told, unless it fails.
+    /// False: its end is not told, unless it fails.
     pub(crate) told: bool,
     pub(crate) queue: Option<Arc<Cq>>,
     pub(crate) counter: Option<Arc<Cntr>>,
 }
 
 impl Report {
+    /// Of an operation of the provider's own.
+    fn silent() -> Self {
+        Report {
+            context: Context::NULL,
+            flags: 0,
+            told: false,
+            queue: None,
+            counter: None,
+        }
+    }
+
     /// Counts the end of an operation, and tells it if it is to be told.
-    fn tell(&self, event: Option<Event>) {
-        let failed = event.as_ref().is_some_and(|event| event.error.is_some());
-        if let Some((queue, event)) = self.queue.as_ref().zip(event) {
+    fn tell(&self, event: Event) {
+        let failed = event.error.is_some();
+        if let Some(queue) = self.queue.as_ref().filter(|_| self.told || failed) {
             queue.push(event);
         }
         if let Some(counter) = &self.counter {
             counter.count(failed);
         }
     }
+
+    /// Tells that the operation has failed, or was cancelled.
+    fn fail(&self, room: Option<&Iovs>, reason: (i32, i32)) {
+        let mut event = Event::of(self.context, self.flags);
+        event.error = Some(reason);
+        if let Some(room) = room {
+            event.entry.buf = room.base();
+        }
+        self.tell(event);
+    }
 }
 
+/// Error and status of the NIC, as completions tell them.
+fn reason(error: &Error) -> (i32, i32) {
+    let Errno(number) = Errno::from(error);
+    (number, error.status().map_or(0, |status| status as i32))
+}
+
+/// A Send, or a receive of one message.
 struct Operation<'a> {
     // In front: dropped before the bounce memory is used again.
     request: Request<'a>,
@@ -109,17 +179,66 @@ struct Operation<'a> {
     /// Where a receive puts its bytes.
     room: Option<Iovs>,
     report: Report,
+    /// Its number, of all that were posted.
+    number: u64,
+    /// The answer that ends a Send.
+    answer: Option<RequestId>,
 }
 
 impl<'a> Operations<'a> {
-    fn are_many(&self) -> bool {
-        self.sends > FEW || self.list.len() > FEW_ENDS
+    fn new(ends: Ends<'a>) -> Self {
+        Operations {
+            ends,
+            running: HashMap::new(),
+            posted: 0,
+            claims: Vec::new(),
+            answers: Answers::default(),
+            long: BTreeMap::new(),
+            pulls: BTreeMap::new(),
+            sends: 0,
+            receives: 0,
+            tended: Rest::Asleep,
+            serves: false,
+            #[cfg(test)]
+            looks: 0,
+        }
     }
 
-    fn take(&mut self, index: usize) -> Operation<'a> {
-        let operation = self.list.remove(index);
-        self.sends -= usize::from(operation.room.is_none());
-        operation
+    /// How the helper is to look after them.
+    fn rest(&self) -> Rest {
+        let owes = !self.answers.owed.is_empty() || !self.long.is_empty() || !self.pulls.is_empty();
+        let many = self.sends > FEW || self.running.len() > FEW_ENDS;
+        match self.receives {
+            _ if owes || many => Rest::Watching,
+            0 => Rest::Asleep,
+            _ if self.serves => Rest::Watching,
+            _ => Rest::Looking,
+        }
+    }
+
+    fn insert(&mut self, id: RequestId, running: Running<'a>) {
+        match &running {
+            Running::Operation(it) if it.room.is_none() => self.sends += 1,
+            Running::Operation(_) | Running::Many(_) => self.receives += 1,
+            _ => {}
+        }
+        self.running.insert(id, running);
+    }
+
+    fn remove(&mut self, id: RequestId) -> Option<Running<'a>> {
+        let running = self.running.remove(&id)?;
+        match &running {
+            Running::Operation(it) if it.room.is_none() => self.sends -= 1,
+            Running::Operation(_) | Running::Many(_) => self.receives -= 1,
+            _ => {}
+        }
+        Some(running)
+    }
+
+    /// A number that no operation has had.
+    fn next_number(&mut self) -> u64 {
+        self.posted += 1;
+        self.posted
     }
 }
 
@@ -142,7 +261,9 @@ impl Engine {
             incarnation: u64::from_le_bytes(random),
         };
         let arena = Arena::new(&endpoint)?;
-        let cell = Cell::new(Process { endpoint, arena }, |_| Board::default());
+        let cell = Cell::new(Process { endpoint, arena }, |own| {
+            Mutex::new(Operations::new(Ends::of(&own.endpoint)))
+        });
         let helper = Arc::new(Signal::new()?);
         Ok(Engine {
             cell,
@@ -157,123 +278,35 @@ impl Engine {
         self.address
     }
 
-    /// Posts a Send. Its memory may change as soon as this has returned.
-    ///
-    /// # Errors
-    /// [`crate::errno::AGAIN`]: there is no room for it now. [`TOO_LONG`], [`INVALID`]
-    pub(crate) fn send(
-        &self,
-        to: u64,
-        tag: Option<u64>,
-        data: u64,
-        from: &Iovs,
-        report: Report,
-    ) -> Result<()> {
-        let length = from.len();
-        if length > MESSAGE_MAX {
-            return Err(TOO_LONG);
-        }
-        let to = self.av.address(to)?;
-        let at = MessageEndpoint::new(to.endpoint).ok_or(INVALID)?;
-        let destination = match tag {
-            Some(tag) => Destination::tagged(to.node, to.port, qnic::message::Tag(tag)),
-            None => Destination::untagged(to.node, to.port),
-        };
-        let destination = destination.at(at).immediate(data);
-        self.cell.with_dependent(|own, board| {
-            let mut operations = lock(board);
-            let mut copy = [0; INLINE_MAX];
-            let inline = own.endpoint.inline_max().min(INLINE_MAX);
-            let Some(copy) = copy.get_mut(..length).filter(|_| length <= inline) else {
-                let operation = post_long(own, &destination, from, report)?;
-                self.begin(&mut operations, operation);
-                return Ok(());
-            };
-            from.gather(|offset, bytes| {
-                let place = copy.get_mut(offset..offset + bytes.len()).ok_or(INVALID)?;
-                place.copy_from_slice(bytes);
-                Ok(())
-            })?;
-            let request = own.endpoint.send(&destination, &*copy).post()?;
-            let (bounce, room) = (None, None);
-            let operation = Operation {
-                request,
-                bounce,
-                room,
-                report,
-            };
-            self.begin(&mut operations, operation);
-            Ok(())
-        })
-    }
-
-    /// Posts a receive, from a sender or from any, with a tag and bits of it to ignore, or without.
-    ///
-    /// # Errors
-    /// Those of [`Engine::send`]
-    pub(crate) fn receive(
-        &self,
-        from: Option<u64>,
-        tag: Option<(u64, u64)>,
-        room: Iovs,
-        report: Report,
-    ) -> Result<()> {
-        let pattern = self.pattern(from, tag)?;
-        // No message is longer.
-        let length = room.len().min(MESSAGE_MAX);
-        self.cell.with_dependent(|own, board| {
-            let mut operations = lock(board);
-            let bounce = own.arena.take(&own.endpoint, length)?;
-            let posted = own.arena.part(&bounce, length).and_then(|part| {
-                let posted = own.endpoint.receive(&pattern, part).post();
-                posted.map_err(Errno::from)
-            });
-            let request = match posted {
-                Ok(request) => request,
-                Err(error) => {
-                    own.arena.give_back(bounce);
-                    return Err(error);
-                }
-            };
-            let (bounce, room) = (Some(bounce), Some(room));
-            let operation = Operation {
-                request,
-                bounce,
-                room,
-                report,
-            };
-            self.begin(&mut operations, operation);
-            Ok(())
-        })
-    }
-
-    /// What a receive takes.
-    fn pattern(&self, from: Option<u64>, tag: Option<(u64, u64)>) -> Result<Pattern> {
-        let source = match from {
-            None => Source::Any,
-            Some(from) => {
-                let from = self.av.address(from)?;
-                Source::Process(from.node, from.port)
-            }
-        };
-        Ok(match tag {
-            Some((tag, ignore)) => Pattern::ignoring(source, qnic::message::Tag(tag), ignore),
-            None => Pattern::untagged(source),
-        })
-    }
-
-    /// Takes back the first receive with this context. Its end comes as a completion.
+    /// Takes back the first receive with this context. Its end comes as a completion. It costs a look at each
+    /// operation that is under way.
     ///
     /// # Errors
     /// -FI_ENOENT: there is none.
     pub(crate) fn cancel(&self, context: Context) -> Result<()> {
         self.cell.with_dependent(|_, board| {
             let mut operations = lock(board);
-            let has_context =
-                |it: &&mut Operation<'_>| it.report.context == context && it.room.is_some();
-            let operation = operations.list.iter_mut().find(has_context);
-            Ok(operation.ok_or(Errno(libc::ENOENT))?.request.cancel()?)
+            let numbers = operations.running.iter().filter_map(|(id, running)| {
+                let (report, number) = match running {
+                    Running::Operation(it) if it.room.is_some() => (&it.report, it.number),
+                    Running::Many(it) => (&it.report, it.number),
+                    _ => return None,
+                };
+                (report.context == context).then_some((number, *id))
+            });
+            let (_, first) = numbers.min().ok_or(Errno(libc::ENOENT))?;
+            match operations.running.get_mut(&first) {
+                Some(Running::Operation(it)) => it.request.cancel()?,
+                Some(Running::Many(it)) => it.request.cancel()?,
+                _ => {}
+            }
+            Ok(())
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn looks(&self) -> u64 {
+        self.cell.with_dependent(|_, board| lock(board).looks)
     }
 
     /// What wakes the thread that helps.
@@ -281,81 +314,123 @@ impl Engine {
         self.helper.clone()
     }
 
-    fn complete(&self, own: &Process, operations: &mut Operations<'_>) {
-        let mut index = 0;
-        while let Some(operation) = operations.list.get_mut(index) {
-            match operation.request.test() {
-                Ok(None) => index += 1,
-                Ok(Some(end)) => self.finish(own, operations.take(index), Ok(end)),
-                Err(error) => self.finish(own, operations.take(index), Err(error)),
+    fn complete<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) {
+        loop {
+            match operations.ends.take() {
+                Ok(Some(id)) => self.look(own, operations, id),
+                Ok(None) => break,
+                Err(_) => {
+                    // The NIC is gone, and with it everything: each operation says so.
+                    let all: Vec<RequestId> = operations.running.keys().copied().collect();
+                    for id in all {
+                        self.look(own, operations, id);
+                    }
+                    break;
+                }
             }
         }
+        self.post_answers(own, operations);
+        self.post_pieces(own, operations);
+        self.want_help(operations);
     }
 
-    /// Notes an operation that was posted, and wakes the helper if they have become many.
-    fn begin<'a>(&self, operations: &mut Operations<'a>, operation: Operation<'a>) {
-        operations.sends += usize::from(operation.room.is_none());
-        operations.list.push(operation);
-        if operations.are_many() && !operations.are_tended {
-            operations.are_tended = true;
+    /// Wakes the helper if there is more to do for it.
+    fn want_help(&self, operations: &mut Operations<'_>) {
+        let rest = operations.rest();
+        if rest > operations.tended {
+            operations.tended = rest;
             self.helper.want();
         }
     }
 
-    fn finish(&self, own: &Process, operation: Operation<'_>, end: qnic::Result<Completion>) {
+    /// Looks at what a request is of, and tells what has become of it if it has ended.
+    fn look<'a>(&self, own: &'a Process, operations: &mut Operations<'a>, id: RequestId) {
+        let Some(running) = operations.remove(id) else {
+            return;
+        };
+        #[cfg(test)]
+        {
+            operations.looks += 1;
+        }
+        match running {
+            Running::Operation(mut operation) => match operation.request.test() {
+                Ok(None) => operations.insert(id, Running::Operation(operation)),
+                Ok(Some(end)) => self.finish(own, operations, operation, Ok(end)),
+                Err(error) => self.finish(own, operations, operation, Err(error)),
+            },
+            Running::Many(mut many) => match self.look_at_many(own, operations, &mut many) {
+                true => own.arena.give_back(many.bounce),
+                false => operations.insert(id, Running::Many(many)),
+            },
+            Running::Awaited(mut awaited) => match awaited.request.test() {
+                Ok(None) => operations.insert(id, Running::Awaited(awaited)),
+                end => operations.answered(awaited, end.err().as_ref().map(reason)),
+            },
+            Running::Answer(mut answer) => {
+                if let Ok(None) = answer.test() {
+                    operations.insert(id, Running::Answer(answer));
+                }
+            }
+            Running::Go(mut go) => match go.request.test() {
+                Ok(None) => operations.insert(id, Running::Go(go)),
+                end => operations.end_go(go, end.err().as_ref()),
+            },
+            Running::LongPart(mut piece) => match piece.request.test() {
+                Ok(None) => operations.insert(id, Running::LongPart(piece)),
+                end => self.end_piece(own, operations, piece, end.err().as_ref()),
+            },
+        }
+    }
+
+    fn finish<'a>(
+        &self,
+        own: &'a Process,
+        operations: &mut Operations<'a>,
+        operation: Operation<'a>,
+        end: qnic::Result<Completion>,
+    ) {
         let Operation {
             bounce,
             room,
             report,
             request,
+            answer,
+            ..
         } = operation;
         drop(request);
-        let event = match end {
-            Ok(end) => self.ended(own, &bounce, &room, &report, end),
-            Err(error) => Some(failed(&report, room.as_ref(), &error)),
-        };
+        match (room, end) {
+            (Some(room), Ok(end)) => {
+                self.received(own, operations, (bounce.as_ref(), room), report, &end);
+            }
+            (room, Err(error)) => {
+                if let Some(Running::Awaited(awaited)) = answer.and_then(|it| operations.remove(it))
+                {
+                    operations.answered(awaited, Some(reason(&error)));
+                }
+                report.fail(room.as_ref(), reason(&error));
+            }
+            (None, Ok(_)) => report.tell(Event::of(report.context, report.flags)),
+        }
         if let Some(bounce) = bounce {
             own.arena.give_back(bounce);
         }
-        report.tell(event);
     }
 
-    /// What is told of an operation that has moved its bytes.
-    fn ended(
-        &self,
-        own: &Process,
-        bounce: &Option<Bounce>,
-        room: &Option<Iovs>,
-        report: &Report,
-        end: Completion,
-    ) -> Option<Event> {
-        let (Some(bounce), Some(room)) = (bounce, room) else {
-            return report.told.then(|| Event::of(report.context, report.flags));
+    /// Notes a request that was posted.
+    fn begin<'a>(&self, operations: &mut Operations<'a>, running: Running<'a>) {
+        let id = match &running {
+            Running::Operation(it) => it.request.id(),
+            Running::Many(it) => it.request.id(),
+            Running::Awaited(it) => it.request.id(),
+            Running::Answer(it) => it.id(),
+            Running::LongPart(it) => it.request.id(),
+            Running::Go(it) => it.request.id(),
         };
-        let sent = usize::try_from(end.length).unwrap_or(usize::MAX);
-        let length = sent.min(room.len());
-        let copied = room.scatter(length, |offset, bytes| {
-            own.arena.read(bounce, offset, bytes)
-        });
-        let mut event = Event::of(report.context, report.flags);
-        event.entry.len = length;
-        event.entry.buf = room.base();
-        event.entry.tag = end.tag.0;
-        event.entry.data = end.immediate;
-        if end.immediate != 0 {
-            event.entry.flags |= sys::REMOTE_CQ_DATA;
-        }
-        event.source = self.source(end.node, end.port);
-        if let Err(Errno(number)) = copied {
-            event.error = Some((number, 0));
-        } else if sent > length {
-            event.error = Some((FI_ETRUNC, 0));
-            event.beyond = sent - length;
-        }
-        (report.told || event.error.is_some()).then_some(event)
+        operations.insert(id, running);
+        self.want_help(operations);
     }
 
-    fn source(&self, node: NodeId, port: Port) -> u64 {
+    fn source(&self, (node, port): Peer) -> u64 {
         self.av.number(node, port)
     }
 }
@@ -377,12 +452,12 @@ impl waiting::Engine for Engine {
 }
 
 impl Tended for Engine {
-    fn tend(&self) -> bool {
+    fn tend(&self) -> Rest {
         self.cell.with_dependent(|own, board| {
             let mut operations = lock(board);
             self.complete(own, &mut operations);
-            operations.are_tended = operations.are_many();
-            operations.are_tended
+            operations.tended = operations.rest();
+            operations.tended
         })
     }
 
@@ -393,44 +468,6 @@ impl Tended for Engine {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
-}
-
-fn post_long<'a>(
-    own: &'a Process,
-    destination: &Destination,
-    from: &Iovs,
-    report: Report,
-) -> Result<Operation<'a>> {
-    let bounce = own.arena.take(&own.endpoint, from.len())?;
-    let gathered = from.gather(|offset, bytes| own.arena.write(&bounce, offset, bytes));
-    let posted = gathered.and_then(|()| {
-        let part = own.arena.part(&bounce, from.len())?;
-        Ok(own.endpoint.send(destination, part).post()?)
-    });
-    match posted {
-        Ok(request) => Ok(Operation {
-            request,
-            bounce: Some(bounce),
-            room: None,
-            report,
-        }),
-        Err(error) => {
-            own.arena.give_back(bounce);
-            Err(error)
-        }
-    }
-}
-
-/// What is told of an operation that has failed, or was cancelled.
-fn failed(report: &Report, room: Option<&Iovs>, error: &Error) -> Event {
-    let mut event = Event::of(report.context, report.flags);
-    let Errno(number) = Errno::from(error);
-    let status = error.status().map_or(0, |status| status as i32);
-    event.error = Some((number, status));
-    if let Some(room) = room {
-        event.entry.buf = room.base();
-    }
-    event
 }
 
 fn lock<'g, 'a>(board: &'g Board<'a>) -> MutexGuard<'g, Operations<'a>> {

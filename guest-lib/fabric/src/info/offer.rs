@@ -13,8 +13,14 @@ pub(crate) const NAME: &str = "qnic";
 /// Version of the provider, as `FI_VERSION` makes it: 0.2.
 pub(crate) const VERSION: u32 = 2;
 
-/// Longest message, in bytes: it goes through bounce memory at both ends, whole.
-pub(crate) const MESSAGE_MAX: usize = 16 << 20;
+/// Longest message, in bytes: as many pieces as a mark can count.
+pub(crate) const MESSAGE_MAX: usize = 1 << 30;
+
+/// Longest message that goes through bounce memory at both ends as a whole, in bytes.
+pub(crate) const WHOLE_MAX: usize = 16 << 20;
+
+/// Bytes that a receive of many messages keeps for each unless the program says how many.
+pub(crate) const MULTI_RECV_MIN: usize = 64;
 
 /// Longest message of `fi_inject`, in bytes.
 pub(crate) const INJECT_MAX: usize = 4096;
@@ -34,14 +40,18 @@ const OBJECTS: usize = 1024;
 /// Capabilities of both directions.
 const SHARED_CAPS: u64 = sys::MSG | sys::TAGGED;
 pub(crate) const TX_CAPS: u64 = SHARED_CAPS | sys::SEND;
-pub(crate) const RX_CAPS: u64 = SHARED_CAPS | sys::RECV | sys::DIRECTED_RECV | sys::SOURCE;
+pub(crate) const RX_CAPS: u64 =
+    SHARED_CAPS | sys::RECV | sys::DIRECTED_RECV | sys::SOURCE | sys::MULTI_RECV;
 pub(crate) const DOMAIN_CAPS: u64 = sys::LOCAL_COMM | sys::REMOTE_COMM;
 pub(crate) const CAPS: u64 = TX_CAPS | RX_CAPS | DOMAIN_CAPS;
 
 /// Flags that operations may have by default.
-pub(crate) const TX_FLAGS: u64 =
-    sys::COMPLETION | sys::INJECT | sys::INJECT_COMPLETE | sys::TRANSMIT_COMPLETE;
-pub(crate) const RX_FLAGS: u64 = sys::COMPLETION;
+pub(crate) const TX_FLAGS: u64 = sys::COMPLETION
+    | sys::INJECT
+    | sys::INJECT_COMPLETE
+    | sys::TRANSMIT_COMPLETE
+    | sys::DELIVERY_COMPLETE;
+pub(crate) const RX_FLAGS: u64 = sys::COMPLETION | sys::MULTI_RECV;
 
 /// What an info says: of a domain, or what it must be.
 #[derive(Debug, Clone)]

@@ -117,7 +117,6 @@ fn caps(asked: u64) -> Result<u64> {
         (sys::RMA, "caps (FI_RMA)"),
         (sys::ATOMIC, "caps (FI_ATOMIC)"),
         (sys::COLLECTIVE, "caps (FI_COLLECTIVE)"),
-        (sys::MULTI_RECV, "caps (FI_MULTI_RECV)"),
         (sys::RMA_EVENT, "caps (FI_RMA_EVENT)"),
         (
             sys::READ | sys::WRITE | sys::REMOTE_READ | sys::REMOTE_WRITE,
@@ -213,9 +212,6 @@ fn fit_ep(own: &mut EpAttr, asked: &EpAttr) -> Result<()> {
 }
 
 fn fit_tx(own: &mut TxAttr, asked: &TxAttr) -> Result<()> {
-    if asked.op_flags & sys::DELIVERY_COMPLETE != 0 {
-        return Err(Refused("tx_attr->op_flags (FI_DELIVERY_COMPLETE)"));
-    }
     bits([
         (asked.caps, own.caps | DOMAIN_CAPS, "tx_attr->caps"),
         (asked.op_flags, TX_FLAGS, "tx_attr->op_flags"),
@@ -240,9 +236,6 @@ fn fit_tx(own: &mut TxAttr, asked: &TxAttr) -> Result<()> {
 }
 
 fn fit_rx(own: &mut RxAttr, asked: &RxAttr) -> Result<()> {
-    if asked.op_flags & sys::MULTI_RECV != 0 {
-        return Err(Refused("rx_attr->op_flags (FI_MULTI_RECV)"));
-    }
     bits([
         (asked.caps, own.caps | DOMAIN_CAPS, "rx_attr->caps"),
         (asked.op_flags, RX_FLAGS, "rx_attr->op_flags"),

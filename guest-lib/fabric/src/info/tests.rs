@@ -209,6 +209,7 @@ fn what_was_returned_passes_again_as_it_is() {
         (V1_0, Some(mtl_with_data())),
         (V1_17, Some(pingpong())),
         (V1_17, Some(fabtests_tagged())),
+        (V1_17, Some(fabtests_multi())),
         (V1_17, None),
         (V2_1, None),
     ];
@@ -266,6 +267,16 @@ fn threads_and_progress_are_echoed() {
 }
 
 #[test]
+fn flags_of_operations_are_echoed() {
+    let delivered = sys::DELIVERY_COMPLETE | sys::COMPLETION;
+    let offer = selected(V2_1, &hints(|_, tx, _, _, _| tx.op_flags = delivered));
+    assert_eq!(offer.unwrap().tx.op_flags, delivered);
+    let offer = selected(V1_17, &fabtests_multi()).unwrap();
+    assert_eq!(offer.rx.op_flags, sys::MULTI_RECV);
+    assert!(offer.rx.caps & sys::MULTI_RECV != 0);
+}
+
+#[test]
 fn what_is_not_there_is_refused_by_its_name() {
     let refused = |hints: &Hints| {
         selected(V2_1, hints)
@@ -275,15 +286,9 @@ fn what_is_not_there_is_refused_by_its_name() {
     };
     assert_eq!(refused(&btl()), "caps (FI_RMA)");
     assert_eq!(refused(&mpich()), "caps (FI_RMA)");
-    assert_eq!(refused(&fabtests_multi()), "caps (FI_MULTI_RECV)");
     for (kind, name) in [(EP_MSG, "ep_attr->type"), (EP_DGRAM, "ep_attr->type")] {
         assert_eq!(refused(&hints(|_, _, _, ep, _| ep.kind = kind)), name);
     }
-    let delivery = hints(|_, tx, _, _, _| tx.op_flags = sys::DELIVERY_COMPLETE);
-    assert_eq!(
-        refused(&delivery),
-        "tx_attr->op_flags (FI_DELIVERY_COMPLETE)"
-    );
     let shared = hints(|_, _, _, ep, _| ep.rx_ctx_cnt = usize::MAX);
     assert_eq!(refused(&shared), "ep_attr->rx_ctx_cnt");
     let scalable = hints(|_, _, _, ep, _| ep.tx_ctx_cnt = 2);

@@ -80,6 +80,10 @@ pub(crate) const CONTROL_GETWAIT: i32 = 5;
 pub(crate) const CONTROL_ENABLE: i32 = 6;
 pub(crate) const CONTROL_GETWAITOBJ: i32 = 16;
 
+/// Options of endpoints: their level, and their names.
+pub(crate) const OPT_ENDPOINT: i32 = 0;
+pub(crate) const OPT_MIN_MULTI_RECV: i32 = 0;
+
 /// Objects to wait with.
 pub(crate) const WAIT_NONE: u32 = 0;
 pub(crate) const WAIT_UNSPEC: u32 = 1;

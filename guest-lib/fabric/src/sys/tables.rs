@@ -143,8 +143,8 @@ table!("fi_ops_eq" OpsEq = 48 {
 
 table!("fi_ops_ep" OpsEp = 64 {
     cancel(Fid<Head>, Context) -> isize;
-    getopt(Fid<Head>, c_int, c_int, Any, Out<usize>) -> c_int;
-    setopt(Fid<Head>, c_int, c_int, Any, usize) -> c_int;
+    getopt(Fid<Head>, c_int, c_int, Out<c_void>, Out<usize>) -> c_int;
+    setopt(Fid<Head>, c_int, c_int, In<c_void>, usize) -> c_int;
     tx_ctx(Ep, c_int, Any, Any, Context) -> c_int;
     rx_ctx(Ep, c_int, Any, Any, Context) -> c_int;
     rx_size_left(Ep) -> isize;

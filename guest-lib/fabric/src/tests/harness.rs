@@ -102,11 +102,18 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
+impl Cluster {
+    /// Ends the device, and with it all NICs.
+    pub(super) fn stop(&mut self) {
         if let Some(device) = self.device.take() {
             device.stop().unwrap();
         }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

@@ -3,19 +3,20 @@
 use std::collections::BTreeSet;
 
 use super::harness::{at, pair, pair_with, Side, BOTH, TAGGED};
+use crate::endpoint::Ep;
 use crate::info::offer::INJECT_MAX;
 use crate::pointers::test::{bytes, context, input, room};
 use crate::pointers::{Context, In, Out};
 use crate::sys::{self, Iov, MsgTagged, ADDR_UNSPEC};
 
 /// Bytes that tell their place and their message.
-fn pattern(length: usize, seed: usize) -> Vec<u8> {
+pub(super) fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length)
         .map(|at| (at * 31 + at / 251 + seed) as u8)
         .collect()
 }
 
-fn exchange(a: &Side, b: &Side, tag: Option<u64>, length: usize) {
+pub(super) fn exchange(a: &Side, b: &Side, tag: Option<u64>, length: usize) {
     let sent = pattern(length, length);
     let mut received = vec![0; length];
     b.receive(ADDR_UNSPEC, tag.map(|tag| (tag, 0)), &mut received, 2);
@@ -130,11 +131,11 @@ fn a_receive_that_is_cancelled_ends_so() {
 fn the_end_of_an_inject_is_not_told() {
     let (_cluster, a, b) = pair();
     let (msg, tagged) = (at(a.ep).msg, at(a.ep).tagged);
-    for length in [3, INJECT_MAX] {
+    for (length, data) in [(3, 0x1234), (INJECT_MAX, 0)] {
         let (mut sent, mut received) = (pattern(length, 0), vec![0; length]);
         b.receive(ADDR_UNSPEC, Some((4, 0)), &mut received, 1);
         assert_eq!(
-            (tagged.injectdata)(a.ep, bytes(&sent), length, 0x1234, 0, 4),
+            (tagged.injectdata)(a.ep, bytes(&sent), length, data, 0, 4),
             0
         );
         // It was copied.
@@ -143,7 +144,7 @@ fn the_end_of_an_inject_is_not_told() {
         let (entry, _) = b.next().unwrap();
         assert_eq!(
             (entry.data, entry.flags & sys::REMOTE_CQ_DATA),
-            (0x1234, sys::REMOTE_CQ_DATA)
+            (data, sys::REMOTE_CQ_DATA)
         );
         assert_eq!(received, expected);
     }
@@ -232,6 +233,28 @@ fn a_queue_is_not_overrun() {
     for (number, room) in rooms.iter().enumerate() {
         assert_eq!(*room, number.to_le_bytes());
     }
+}
+
+/// However many receives are under way, only the one that has ended is looked at.
+#[test]
+fn a_look_costs_what_has_ended_and_not_what_is_under_way() {
+    const ROUNDS: u64 = 10;
+    let looks = |posted: usize| {
+        let (_cluster, a, b) = pair();
+        let mut rooms = vec![[0u8; 8]; posted];
+        for (number, room) in rooms.iter_mut().enumerate() {
+            let tag = (1000 + number as u64, 0);
+            b.receive(ADDR_UNSPEC, Some(tag), room, number + 1);
+        }
+        for _ in 0..ROUNDS {
+            exchange(&a, &b, Some(7), 8);
+        }
+        let looks = crate::object::state::<Ep, _>(b.ep).unwrap().looks();
+        b.close();
+        a.close();
+        looks
+    };
+    assert_eq!([1, 100, 10_000].map(looks), [ROUNDS; 3]);
 }
 
 #[test]

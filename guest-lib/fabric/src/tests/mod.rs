@@ -1,7 +1,10 @@
 //! The provider, as a program uses it: by the tables of its objects, between two nodes in this process.
 
 mod counters;
+mod deliveries;
 mod harness;
+mod long;
+mod many;
 mod messages;
 mod objects;
 mod peeks;

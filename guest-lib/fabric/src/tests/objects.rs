@@ -189,9 +189,12 @@ fn errors_are_read_as_errors_only() {
     assert_eq!((ops.read)(side.cq, erased(&mut entry), 0), 0);
     assert_eq!(entry.context, Context::NULL);
     let mut text = [0xff; 10];
-    let shown = (ops.strerror)(side.cq, 17, In::NULL, room(&mut text), 10);
+    let shown = (ops.strerror)(side.cq, 9999, In::NULL, room(&mut text), 10);
     assert!(!shown.is_null());
-    assert_eq!(&text, b"status 17\0");
+    assert_eq!(&text, b"status 99\0");
+    let gone = qnic::Status::PeerGone;
+    (ops.strerror)(side.cq, gone as i32, In::NULL, room(&mut text), 10);
+    assert_eq!(text[..9], gone.to_string().as_bytes()[..9]);
     assert_ne!(context(1), Context::NULL);
     side.close();
 }

@@ -72,6 +72,33 @@ fn a_signal_wakes_a_sleeping_thread() {
     });
 }
 
+/// With an operation under way or without one: none sleeps for ever.
+#[test]
+fn a_wait_ends_when_the_nic_is_gone() {
+    for posts in [false, true] {
+        let (mut cluster, _a, b) = pair();
+        let mut room = [0; 8];
+        if posts {
+            b.receive(ADDR_UNSPEC, None, &mut room, 7);
+        }
+        let queue = Shared(b.cq);
+        std::thread::scope(|scope| {
+            let queue = &queue;
+            let sleeper = scope.spawn(move || sread(queue.0, -1));
+            cluster.stop();
+            let woken = sleeper.join().unwrap();
+            match posts {
+                true => assert_eq!(woken, -(sys::FI_EAVAIL as isize)),
+                false => assert_eq!(woken, -(libc::ENODEV as isize)),
+            }
+        });
+        if posts {
+            let error = b.next().unwrap_err();
+            assert_eq!((error.entry.context, error.err), (context(7), libc::ENODEV));
+        }
+    }
+}
+
 /// Threads that sleep at one queue take each other's events, and lose no entry.
 #[test]
 fn several_threads_sleep_at_one_queue() {

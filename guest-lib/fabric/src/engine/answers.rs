@@ -1,0 +1,184 @@
+//! Answers: that a program has the bytes of a message in its own memory (FI_DELIVERY_COMPLETE).
+//!
+//! ```text
+//!   Send ─ mark: answer 7 ──► receive ─► the program's memory ─► its completion
+//!   its completion ◄── answer 7 ◄────────────────┘
+//! ```
+//! The end of a Send at the NIC says that the message is there, perhaps in bounce or staging memory. So a Send that is
+//! to be told of delivery, and each long one, waits for a message without bytes of the process that it went to. If that
+//! process ends, so does the wait.
+//!
+//! # Invariants
+//! - A number is used again only when its answer has come, or its Send has failed.
+//! - Each message that asks for an answer has one, also if it is truncated or discarded. An endpoint that is closed sends
+//!   those that it owes before.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use qnic::message::{Destination, Pattern, Request, Source, Tag};
+use qnic::Error;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+
+use super::mark::{Follows, Mark, ANSWERS, MOST_ANSWERS, MOST_LONG};
+use super::{lock, Engine, Operations, Peer, Process, Report, Running};
+use crate::cq::Event;
+use crate::errno::{Result, AGAIN};
+use crate::waiting;
+
+/// How long a close sleeps at most before it looks again whether its answers are there.
+const SOON: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
+
+/// Answers that are awaited, and those that are owed.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// Numbers that are in use: of answers, and of long messages.
+    numbers: BTreeSet<u16>,
+    long: BTreeSet<u16>,
+    /// Answers of this endpoint that are to be posted, in order.
+    pub(super) owed: VecDeque<(Peer, u64)>,
+}
+
+/// An answer that a Send waits for.
+pub(super) struct Awaited<'a> {
+    pub(super) request: Request<'a>,
+    /// Its number, or the name of a long message.
+    follows: Follows,
+    /// What is told of the Send.
+    report: Report,
+}
+
+impl Answers {
+    /// Takes a number, or a name if so many pieces follow.
+    ///
+    /// # Errors
+    /// [`AGAIN`]: all are in use.
+    fn take(&mut self, pieces: usize) -> Result<Follows> {
+        let (used, most) = match pieces {
+            0 => (&mut self.numbers, MOST_ANSWERS),
+            _ => (&mut self.long, MOST_LONG),
+        };
+        let free = (0..most)
+            .find(|number| !used.contains(number))
+            .ok_or(AGAIN)?;
+        used.insert(free);
+        Ok(match pieces {
+            0 => Follows::Answer(free),
+            count => Follows::Pieces { long: free, count },
+        })
+    }
+
+    fn give_back(&mut self, follows: Follows) {
+        match follows {
+            Follows::Nothing => false,
+            Follows::Answer(number) => self.numbers.remove(&number),
+            Follows::Pieces { long, .. } => self.long.remove(&long),
+        };
+    }
+}
+
+impl<'a> Operations<'a> {
+    /// Posts the receive of an answer, for a message of which so many further pieces follow.
+    ///
+    /// # Errors
+    /// [`AGAIN`]: there is no room for one more.
+    pub(super) fn expect(
+        &mut self,
+        own: &'a Process,
+        (node, port): Peer,
+        pieces: usize,
+        report: Report,
+    ) -> Result<(Follows, Awaited<'a>)> {
+        let follows = self.answers.take(pieces)?;
+        let mark = Mark {
+            has_data: false,
+            follows,
+        };
+        let tag = Tag(mark.answer().unwrap_or_default());
+        let pattern = Pattern::tagged(Source::Process(node, port), tag).at(ANSWERS);
+        let nothing = own.arena.nothing()?;
+        match own.endpoint.receive(&pattern, nothing).post() {
+            Ok(request) => Ok((
+                follows,
+                Awaited {
+                    request,
+                    follows,
+                    report,
+                },
+            )),
+            Err(error) => {
+                self.answers.give_back(follows);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// An answer has come, or none will.
+    pub(super) fn answered(&mut self, awaited: Awaited<'a>, error: Option<(i32, i32)>) {
+        let Awaited {
+            request,
+            follows,
+            report,
+        } = awaited;
+        drop(request);
+        self.answers.give_back(follows);
+        if let Follows::Pieces { long, .. } = follows {
+            self.end_long(long);
+        }
+        match error {
+            Some(error) => report.fail(None, error),
+            None => report.tell(Event::of(report.context, report.flags)),
+        }
+    }
+
+    /// The Send of an answer that is awaited was not posted: nothing is told.
+    pub(super) fn forget(&mut self, awaited: Awaited<'a>) {
+        self.answers.give_back(awaited.follows);
+    }
+}
+
+impl Engine {
+    /// Answers a message, if that asks for it.
+    pub(super) fn answer(&self, operations: &mut Operations<'_>, to: Peer, mark: Mark) {
+        if let Some(tag) = mark.answer() {
+            operations.serves = true;
+            operations.answers.owed.push_back((to, tag));
+        }
+    }
+
+    /// Waits until the answers that are owed are there, or will never be: that is known when their receivers have been
+    /// silent for the peer timeout.
+    pub(crate) fn settle(&self) {
+        loop {
+            let prepared = waiting::Engine::prepare_to_wait(self);
+            let is_settled = self.cell.with_dependent(|own, board| {
+                let operations = &mut *lock(board);
+                self.complete(own, operations);
+                let is_answer = |it: &Running<'_>| matches!(it, Running::Answer(_));
+                operations.answers.owed.is_empty() && !operations.running.values().any(is_answer)
+            });
+            if is_settled || prepared.is_err() {
+                return;
+            }
+            let descriptor = waiting::Engine::descriptor(self);
+            // The helper may take the event, so it looks again soon; interrupted, at once.
+            let _ = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&SOON));
+        }
+    }
+
+    /// Posts the answers that are owed, as far as there is room.
+    pub(super) fn post_answers<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) {
+        while let Some(((node, port), tag)) = operations.answers.owed.front().copied() {
+            let to = Destination::tagged(node, port, Tag(tag)).at(ANSWERS);
+            match own.endpoint.send(&to, b"").post() {
+                Ok(request) => self.begin(operations, Running::Answer(request)),
+                Err(Error::WouldBlock) => return,
+                // The NIC is gone, or the process that waits for it: that ends without it.
+                Err(_) => {}
+            }
+            operations.answers.owed.pop_front();
+        }
+    }
+}

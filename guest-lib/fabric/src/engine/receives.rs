@@ -1,0 +1,124 @@
+//! Receives of one message.
+
+use qnic::message::{Completion, Pattern, Source};
+
+use super::long::Pull;
+use super::mark::{Follows, Mark};
+use super::{lock, Engine, Iovs, Operation, Operations, Process, Report, Running};
+use crate::arena::Bounce;
+use crate::cq::Event;
+use crate::errno::{Errno, Result};
+use crate::info::offer::WHOLE_MAX;
+use crate::sys::{self, FI_ETRUNC};
+
+impl Engine {
+    /// Posts a receive, from a sender or from any, with a tag and bits of it to ignore, or without.
+    ///
+    /// # Errors
+    /// Those of [`Engine::send`]
+    pub(crate) fn receive(
+        &self,
+        from: Option<u64>,
+        tag: Option<(u64, u64)>,
+        room: Iovs,
+        report: Report,
+    ) -> Result<()> {
+        let pattern = self.pattern(from, tag)?;
+        // No message, and no first piece of one, is longer.
+        let length = room.len().min(WHOLE_MAX);
+        self.cell.with_dependent(|own, board| {
+            let operations = &mut *lock(board);
+            let bounce = own.arena.take(&own.endpoint, length)?;
+            let posted = own.arena.part(&bounce, length).and_then(|part| {
+                let posted = own.endpoint.receive(&pattern, part).post();
+                posted.map_err(Errno::from)
+            });
+            match posted {
+                Ok(request) => {
+                    let operation = Operation {
+                        request,
+                        bounce: Some(bounce),
+                        room: Some(room),
+                        report,
+                        number: operations.next_number(),
+                        answer: None,
+                    };
+                    self.begin(operations, Running::Operation(operation));
+                    Ok(())
+                }
+                Err(error) => {
+                    own.arena.give_back(bounce);
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    /// What a receive takes.
+    pub(super) fn pattern(&self, from: Option<u64>, tag: Option<(u64, u64)>) -> Result<Pattern> {
+        let source = match from {
+            None => Source::Any,
+            Some(from) => {
+                let from = self.av.address(from)?;
+                Source::Process(from.node, from.port)
+            }
+        };
+        Ok(match tag {
+            Some((tag, ignore)) => Pattern::ignoring(source, qnic::message::Tag(tag), ignore),
+            None => Pattern::untagged(source),
+        })
+    }
+
+    /// A message has come into bounce memory: copies it, tells of it, and answers it. Of a long one, takes the further
+    /// pieces first.
+    pub(super) fn received<'a>(
+        &self,
+        own: &'a Process,
+        operations: &mut Operations<'a>,
+        (bounce, room): (Option<&Bounce>, Iovs),
+        report: Report,
+        end: &Completion,
+    ) {
+        let mark = Mark::of(end.mark);
+        let sent = usize::try_from(end.length).unwrap_or(usize::MAX);
+        let length = sent.min(room.len());
+        let copied = room.scatter(0..length, |offset, bytes| match bounce {
+            Some(bounce) => own.arena.read(bounce, offset, bytes),
+            None => Ok(()),
+        });
+        let mut event = self.event_of(&report, end, room.len());
+        event.entry.buf = room.base();
+        if let Err(Errno(number)) = copied {
+            event.error = Some((number, 0));
+        }
+        match mark.follows {
+            Follows::Pieces { .. } => {
+                let pull = Pull::new((room, length), report, event, (end.node, end.port), mark);
+                operations.begin_pull(pull);
+            }
+            Follows::Nothing | Follows::Answer(_) => {
+                report.tell(event);
+                self.answer(operations, (end.node, end.port), mark);
+            }
+        }
+    }
+
+    /// What is told of a message that has come into so much memory.
+    pub(super) fn event_of(&self, report: &Report, end: &Completion, room: usize) -> Event {
+        let mark = Mark::of(end.mark);
+        let total = mark.total(usize::try_from(end.length).unwrap_or(usize::MAX));
+        let mut event = Event::of(report.context, report.flags);
+        event.entry.len = total.min(room);
+        event.entry.tag = end.tag.0;
+        event.entry.data = end.immediate;
+        if mark.has_data {
+            event.entry.flags |= sys::REMOTE_CQ_DATA;
+        }
+        event.source = self.source((end.node, end.port));
+        if total > room {
+            event.error = Some((FI_ETRUNC, 0));
+            event.beyond = total - room;
+        }
+        event
+    }
+}
