@@ -8,8 +8,8 @@
 //! ```
 //! All are little-endian. (node, port) is the process of the NIC that takes the endpoint's messages; each
 //! endpoint registers one, as a NIC matches sources by it. `endpoint` is the message endpoint there. `memory`
-//! is the port of the process that exports the domain's memory; 0: none, as no domain exports any yet.
-//! `incarnation` tells an endpoint from earlier ones on its port; it is random, and not checked yet.
+//! is the port of the process that serves the domain's memory (`service`); 0: none does. `incarnation` tells an
+//! endpoint from earlier ones on its port; it is random. Requests for memory check it, messages do not yet.
 
 use std::fmt;
 use std::str::FromStr;

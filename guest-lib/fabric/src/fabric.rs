@@ -69,14 +69,14 @@ extern "C" fn domain(
 
 extern "C" fn domain2(
     fabric: Fid<FidFabric>,
-    _info: In<Info>,
+    info: In<Info>,
     opened: Out<Fid<FidDomain>>,
     flags: u64,
     context: Context,
 ) -> c_int {
     status(
         object::state::<Fabric, _>(fabric).and_then(|fabric| match flags {
-            0 => domain::open(fabric, opened, context),
+            0 => domain::open(fabric, info, opened, context),
             _ => Err(crate::errno::BAD_FLAGS),
         }),
     )

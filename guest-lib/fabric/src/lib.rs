@@ -17,9 +17,9 @@
 //! # What is there, and what is not yet
 //! | | |
 //! |---|---|
-//! | works, in host mode | FI_EP_RDM; tagged and untagged messages up to 1 GiB by bounce memory, inject, data with completions, cancel; FI_MULTI_RECV; FI_DELIVERY_COMPLETE; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; counters with waits; event queues of the program's own events; automatic progress |
+//! | works, in host mode | FI_EP_RDM; tagged and untagged messages up to 1 GiB by bounce memory, inject, data with completions, cancel; FI_MULTI_RECV; FI_DELIVERY_COMPLETE; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; counters with waits; event queues of the program's own events; automatic progress. Memory regions, FI_RMA, FI_ATOMIC, FI_RMA_EVENT, by a service in the target's process |
 //! | not tried | guests, with the module or by VFIO |
-//! | not yet | memory regions, FI_RMA, FI_ATOMIC; collectives; scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
+//! | not yet | FI_FENCE; collectives; scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
 //!
 //! # What libfabric's objects are here
 //! | libfabric | here |
@@ -31,6 +31,8 @@
 //! | `fi_addr_t` | the index in the address vector, of a map and of a table alike: an address has more than 64 bits |
 //! | FI_MSG, FI_TAGGED | the untagged and the tagged space; tag and ignored bits are the NIC's, all 64 |
 //! | completion queue | the ends of requests, in the order in which they are seen. It grows: it cannot be overrun |
+//! | memory region | a range of addresses, its key and its access, in a table of the domain (`regions`): nothing that the NIC knows |
+//! | RMA, atomic operation | requests to the domain's service, a process of the NIC on a port of its own, and its thread (`service`) |
 //! | data of a completion | the immediate of the message; its mark says whether it was given any (`engine::mark`) |
 //! | FI_DELIVERY_COMPLETE | a Send that ends by an answer of the endpoint that has received it (`engine::answers`) |
 //! | messages of more than 16 MiB | several of the NIC's, the first of which is matched (`engine::long`) |
@@ -45,25 +47,27 @@
 //! memory itself, with a cache of exports that may overlap: unmapping revokes an entry by itself, as the module
 //! follows the process's mappings.
 //!
-//! *RMA in host mode*, to registered memory that the node's memory does not hold. Three ways:
+//! *RMA*, to registered memory that the node's memory does not hold. Three ways:
 //!
 //! | way | one-sided progress | coherent with the program's own loads and stores | costs |
 //! |---|---|---|---|
-//! | the device process copies by `process_vm_readv` and `writev`, as libfabric's shm does (CMA) | yes | yes: it is the memory itself; but no word of it can be changed atomically by another process, so atomic operations go through the target's helper | a system call for each span, 0.5 to 1 µs and a walk of page tables; the permission to trace: the same user, `ptrace_scope` 0 or `PR_SET_PTRACER`; nothing where a container denies it |
+//! | **the service, a thread of the target, copies between bounce memory and the range: what is built** | no: it waits for a thread of the target, which may not run | only once the copy is done | a thread wake-up for each operation that finds it asleep, some 10 µs and more on a busy machine; works everywhere, in host mode and in guests |
+//! | the device process copies by `process_vm_readv` and `writev`, as libfabric's shm does (CMA) | yes | yes: it is the memory itself; but no word of it can be changed atomically by another process, so atomic operations go through the service | a system call for each span, 0.5 to 1 µs and a walk of page tables; the permission to trace: the same user, `ptrace_scope` 0 or `PR_SET_PTRACER`; nothing where a container denies it |
 //! | remapping: pages of the node's memory replace those of the range (`mremap` over it, contents copied), from registration until its end | yes | yes: program and device process map the same pages; atomic operations, too | registration copies the range once and back; whole pages only, so neighbours on the first and last page move along; wrong for stacks in use, memory shared with other processes, files, locked or huge pages; a fork shares what was private; other threads that write while the range is copied lose writes unless they are stopped |
-//! | the target's helper thread copies between bounce memory and the range | no: it waits for a thread of the target, which may not run | only once the copy is done | a thread wake-up for each operation, some 10 µs and more on a busy machine; works everywhere |
 //!
-//! Recommended: memory that `fi_mr_reg` finds in the node's own memory is exported as it is (a program can have it
-//! there: the provider will offer an allocator by `fi_open_ops`). For any other, process_vm where the first
-//! registration shows by a trial that the device process may, and the helper where it may not, and for atomic
-//! operations. Remapping is not recommended: it changes the program's memory behind its back, and a lost write is
-//! worse than a slow one. Completion is told when the bytes are in the program's memory in each of the ways.
+//! The device process's copies are not worth a second way: the service is needed beside them for atomic operations and
+//! where tracing is denied, and what goes two ways has no order (a read behind an atomic operation, the orders that
+//! programs ask for) unless each waits for the other. They would make the NIC know of processes of the host,
+//! which it does not. Remapping changes the program's memory behind its back, and a lost write is
+//! worse than a slow one. In guests with the module, where the NIC reaches any exported memory, its own writes and
+//! reads are the better way; they are not built. Completion is told when the bytes are in the program's memory.
 //!
 //! # Progress and threads
 //! The NIC matches and moves messages by itself. What needs the process: Sends that the library holds back
 //! as the NIC has no place for them, the NIC's completion queue, whose 256 entries it takes, answers, and further
 //! pieces of long messages. Each call of the program does these; so does a thread for each endpoint (`progress`), which
-//! sleeps while few operations are under way, so that a ping-pong wakes nothing. A close ends it and waits for it, so `cleanup` has nothing to do.
+//! sleeps while few operations are under way, so that a ping-pong wakes nothing. The service has a thread for each domain with registered memory, which
+//! requests wake. A close ends it and waits for it, so `cleanup` has nothing to do.
 //! All objects may be used by any thread: FI_THREAD_SAFE, which serves callers that ask for less.
 //!
 //! # Versions
@@ -84,12 +88,14 @@
 //! | `sys`, `pointers`, `object` | the border: declarations, pointers, objects |
 //! | `loader`, `provider` | the loader's functions; the entry and `getinfo` |
 //! | `info` | what is offered, and what hints leave of it |
-//! | `fabric`, `domain`, `av`, `cq`, `cntr`, `eq`, `endpoint` | an object each |
+//! | `fabric`, `domain`, `mr`, `av`, `cq`, `cntr`, `eq`, `endpoint` | an object each |
+//! | `memory`, `regions`, `service`, `base` | memory of programs in pieces; what is registered; what peers do with it; what endpoints have of their domain |
 //! | `engine`, `arena`, `progress`, `waiting` | an endpoint at the NIC: operations, bounce memory, the helper; threads that sleep |
 
 mod address;
 mod arena;
 mod av;
+mod base;
 mod cntr;
 mod cq;
 mod domain;
@@ -100,10 +106,14 @@ mod errno;
 mod fabric;
 mod info;
 mod loader;
+mod memory;
+mod mr;
 mod object;
 mod pointers;
 mod progress;
 mod provider;
+mod regions;
+mod service;
 mod sys;
 #[cfg(test)]
 mod tests;

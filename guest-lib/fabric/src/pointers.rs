@@ -59,6 +59,8 @@ unsafe impl Sync for Context {}
 
 // SAFETY: memory of a receive is the provider's until that has ended, on whichever thread.
 unsafe impl Send for Out<c_void> {}
+// SAFETY: to share the pointer touches nothing; the calls below say what they ask for.
+unsafe impl Sync for Out<c_void> {}
 
 // Derives would ask for the same of what they point to.
 macro_rules! copied {
@@ -93,6 +95,26 @@ fn is_array<T>(address: *const T, length: usize) -> bool {
     !address.is_null()
         && address.is_aligned()
         && bytes.is_some_and(|bytes| bytes <= isize::MAX as usize)
+}
+
+/// The same number of bytes of the provider, and of the program behind an offset.
+fn spans(
+    own: *mut u8,
+    base: *mut c_void,
+    offset: usize,
+    length: usize,
+) -> (libc::iovec, libc::iovec) {
+    let span = |iov_base: *mut u8| libc::iovec {
+        iov_base: iov_base.cast(),
+        iov_len: length,
+    };
+    (span(own), span(base.cast::<u8>().wrapping_add(offset)))
+}
+
+/// The system lets no process copy so, not even its own memory.
+fn is_denied() -> bool {
+    let error = std::io::Error::last_os_error().raw_os_error();
+    matches!(error, Some(libc::ENOSYS | libc::EPERM))
 }
 
 impl<T> In<T> {
@@ -224,6 +246,70 @@ impl Out<c_void> {
             unsafe { self.0.cast::<u8>().add(offset).copy_from(from, bytes.len()) };
         }
         is_there
+    }
+
+    /// Copies bytes of memory that the program has registered: some of it may be absent. Returns false if some
+    /// cannot be read.
+    pub(crate) fn read_registered(self, offset: usize, bytes: &mut [u8]) -> bool {
+        let (own, other) = spans(bytes.as_mut_ptr(), self.0, offset, bytes.len());
+        // SAFETY: it writes the bytes of the slice alone; the kernel checks what it reads.
+        let copied = unsafe { libc::process_vm_readv(libc::getpid(), &own, 1, &other, 1, 0) };
+        match usize::try_from(copied) {
+            Ok(copied) => copied == bytes.len(),
+            Err(_) if !is_denied() => false,
+            // SAFETY: the program promises this memory; without the system call it is not checked.
+            Err(_) => unsafe {
+                bytes
+                    .as_mut_ptr()
+                    .copy_from(self.0.cast::<u8>().wrapping_add(offset), bytes.len());
+                true
+            },
+        }
+    }
+
+    /// Copies bytes to memory that the program has registered. Returns false if some of it cannot be written.
+    pub(crate) fn write_registered(self, offset: usize, bytes: &[u8]) -> bool {
+        let (own, other) = spans(bytes.as_ptr().cast_mut(), self.0, offset, bytes.len());
+        // SAFETY: it reads the bytes of the slice; the program has given the other memory for writing, and the
+        // kernel checks whether it is there.
+        let copied = unsafe { libc::process_vm_writev(libc::getpid(), &own, 1, &other, 1, 0) };
+        match usize::try_from(copied) {
+            Ok(copied) => copied == bytes.len(),
+            Err(_) if !is_denied() => false,
+            // SAFETY: the program promises this memory; without the system call it is not checked.
+            Err(_) => unsafe {
+                self.0
+                    .cast::<u8>()
+                    .wrapping_add(offset)
+                    .copy_from(bytes.as_ptr(), bytes.len());
+                true
+            },
+        }
+    }
+
+    /// Stores an element of 1, 2, 4 or 8 bytes in memory that the program has registered and that was just read.
+    /// At its natural place a thread that looks at it sees all of it or nothing; elsewhere, bytes.
+    pub(crate) fn set_registered(self, offset: usize, bytes: &[u8]) -> bool {
+        let place = self.0.cast::<u8>().wrapping_add(offset);
+        macro_rules! store {
+            ($($type:ty)*) => {
+                $(if let Ok(bytes) = <[u8; size_of::<$type>()]>::try_from(bytes) {
+                    let place = place.cast::<$type>();
+                    if !place.is_null() && place.is_aligned() {
+                        // SAFETY: the program promises that it can be written, and it is aligned.
+                        unsafe { place.write_volatile(<$type>::from_ne_bytes(bytes)) };
+                        return true;
+                    }
+                })*
+            };
+        }
+        store!(u8 u16 u32 u64);
+        self.write_registered(offset, bytes)
+    }
+
+    /// Its address.
+    pub(crate) fn address(self) -> usize {
+        self.0.addr()
     }
 
     /// So many bytes to write to, for the work alone; `None` if they cannot be there.

@@ -57,7 +57,7 @@ pub(super) enum Flags {
     Inject,
 }
 
-fn is_told(binding: &Binding, flags: u64) -> bool {
+pub(super) fn is_told(binding: &Binding, flags: u64) -> bool {
     !binding.selective || flags & COMPLETION != 0
 }
 

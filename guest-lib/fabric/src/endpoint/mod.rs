@@ -5,7 +5,10 @@
 //! ```
 //! An endpoint registers its process when it is enabled; its address is known from then on.
 
+mod atomic;
 mod messages;
+mod remote;
+mod rma;
 mod tagged;
 mod untagged;
 
@@ -13,10 +16,11 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use qnic::{Nic, Port};
+use qnic::Port;
 
 use crate::address::Address;
 use crate::av::{self, Av};
+use crate::base::Base;
 use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::engine::Engine;
@@ -30,17 +34,22 @@ use crate::info::offer::MULTI_RECV_MIN;
 use crate::object::{self, Class, Parent};
 use crate::pointers::{Context, Fid, In, Out};
 use crate::progress::Helper;
+use crate::service::Reached;
 use crate::sys::{
-    FidEp, Head, Info, Ops, OpsAtomic, OpsCm, OpsCollective, OpsEp, OpsRma, CLASS_AV, CLASS_CNTR,
-    CLASS_CQ, CLASS_EP, CLASS_EQ, CONTROL_ENABLE, DIRECTED_RECV, FI_ETOOSMALL, OPT_ENDPOINT,
-    OPT_MIN_MULTI_RECV, RECV, SELECTIVE_COMPLETION, SEND,
+    FidEp, Head, Info, Ops, OpsCm, OpsCollective, OpsEp, ATOMIC, CLASS_AV, CLASS_CNTR, CLASS_CQ,
+    CLASS_EP, CLASS_EQ, CONTROL_ENABLE, DIRECTED_RECV, FI_ETOOSMALL, OPT_ENDPOINT,
+    OPT_MIN_MULTI_RECV, READ, RECV, REMOTE_READ, REMOTE_WRITE, RMA, SELECTIVE_COMPLETION, SEND,
+    WRITE,
 };
 use crate::waiting;
+
+pub(crate) use atomic::query as query_atomic;
+use remote::{Counters, Remote};
 
 /// What the provider keeps of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Ep {
-    nic: Arc<Nic>,
+    base: Arc<Base>,
     _domain: Parent,
     /// The port that the program has asked for; 0: any.
     port: Port,
@@ -51,6 +60,8 @@ pub(crate) struct Ep {
     directed: bool,
     /// Bytes that a receive of many messages keeps for each.
     least: AtomicUsize,
+    /// It reaches the memory of peers, and they that of its domain.
+    has_memory: bool,
     bound: Mutex<Bound>,
     running: OnceLock<Running>,
 }
@@ -60,6 +71,7 @@ pub(crate) struct Ep {
 struct Running {
     engine: Arc<Engine>,
     _helper: Helper,
+    remote: Option<Remote>,
     tx: Binding,
     rx: Binding,
 }
@@ -69,6 +81,7 @@ struct Bound {
     av: Option<Arc<Av>>,
     tx: Binding,
     rx: Binding,
+    counters: Counters,
     /// Where its events go; none come yet.
     events: Option<Arc<Eq>>,
 }
@@ -103,8 +116,6 @@ static CM_OPS: OpsCm = OpsCm {
     getname,
     ..OpsCm::STUBS
 };
-static RMA_OPS: OpsRma = OpsRma::STUBS;
-static ATOMIC_OPS: OpsAtomic = OpsAtomic::STUBS;
 static COLLECTIVE_OPS: OpsCollective = OpsCollective::STUBS;
 
 /// Opens an endpoint.
@@ -112,7 +123,7 @@ static COLLECTIVE_OPS: OpsCollective = OpsCollective::STUBS;
 /// # Errors
 /// [`INVALID`]: an address of another provider; there is no place for it.
 pub(crate) fn open(
-    nic: Arc<Nic>,
+    base: Arc<Base>,
     domain: Parent,
     info: In<Info>,
     opened: Out<Fid<FidEp>>,
@@ -124,13 +135,14 @@ pub(crate) fn open(
         Some(bytes) => Address::wanted(&bytes).ok_or(INVALID)?.port,
     };
     let state = Ep {
-        nic,
+        base,
         _domain: domain,
         port,
         tx_flags: info.tx.map_or(0, |tx| tx.op_flags),
         rx_flags: info.rx.map_or(0, |rx| rx.op_flags),
         directed: info.caps & DIRECTED_RECV != 0,
         least: AtomicUsize::new(MULTI_RECV_MIN),
+        has_memory: info.caps & (RMA | ATOMIC) != 0,
         bound: Mutex::default(),
         running: OnceLock::new(),
     };
@@ -143,21 +155,42 @@ pub(crate) fn open(
         ops: &EP_OPS,
         cm: &CM_OPS,
         msg: &untagged::OPS,
-        rma: &RMA_OPS,
+        rma: &rma::OPS,
         tagged: &tagged::OPS,
-        atomic: &ATOMIC_OPS,
+        atomic: &atomic::OPS,
         collective: &COLLECTIVE_OPS,
     };
     object::open_at(opened, fid, Arc::new(state))
 }
 
 impl Bound {
-    /// What flags of a binding name; of other operations there are none.
+    /// What flags of a binding name.
     fn of(&mut self, flags: u64) -> impl Iterator<Item = &mut Binding> {
         let named = [(SEND, &mut self.tx), (RECV, &mut self.rx)];
         named
             .into_iter()
             .filter_map(move |(flag, binding)| (flags & flag != 0).then_some(binding))
+    }
+}
+
+impl Bound {
+    /// The counters of operations on memory that flags of a binding name.
+    fn counters(&mut self, flags: u64) -> impl Iterator<Item = &mut Option<Arc<Cntr>>> {
+        let counters = &mut self.counters;
+        let named = [
+            (READ, &mut counters.reads),
+            (WRITE, &mut counters.writes),
+            (REMOTE_READ, &mut counters.remote_reads),
+            (REMOTE_WRITE, &mut counters.remote_writes),
+        ];
+        named
+            .into_iter()
+            .filter_map(move |(flag, counter)| (flags & flag != 0).then_some(counter))
+    }
+
+    fn is_any(&self) -> bool {
+        let counts = self.counters.all().next().is_some();
+        counts || self.tx.is_bound() || self.rx.is_bound()
     }
 }
 
@@ -189,10 +222,14 @@ impl Ep {
             return Err(BAD_STATE);
         }
         let av = bound.av.clone().ok_or(NO_AV)?;
-        if !bound.tx.is_bound() && !bound.rx.is_bound() {
+        if !bound.is_any() {
             return Err(NO_CQ);
         }
-        let engine = Arc::new(Engine::new(&self.nic, self.port, av)?);
+        let memory = match self.has_memory {
+            true => self.base.with_service(|it| it.service.port())?,
+            false => Port(0),
+        };
+        let engine = Arc::new(Engine::new(self.base.nic(), self.port, memory, av.clone())?);
         let source: Arc<dyn waiting::Engine> = engine.clone();
         for binding in [&bound.tx, &bound.rx] {
             if let Some(queue) = &binding.queue {
@@ -203,15 +240,43 @@ impl Ep {
             }
         }
         let _helper = Helper::start(engine.clone(), engine.helper())?;
+        let address = engine.address();
+        let remote = match self.has_memory {
+            true => Some(self.join(&bound, address, av)?),
+            false => None,
+        };
         let (tx, rx) = (bound.tx.clone(), bound.rx.clone());
         self.running
             .set(Running {
                 engine,
                 _helper,
+                remote,
                 tx,
                 rx,
             })
             .map_err(|_| BAD_STATE)
+    }
+
+    /// Lets peers reach the memory of the domain by this endpoint, and it theirs.
+    fn join(&self, bound: &Bound, address: Address, av: Arc<Av>) -> Result<Remote> {
+        let counters = bound.counters.clone();
+        let reached = Reached {
+            incarnation: address.incarnation,
+            av,
+            queue: bound.rx.queue.clone(),
+            reads: counters.remote_reads.clone(),
+            writes: counters.remote_writes.clone(),
+        };
+        let join = |running: &_| Remote::new(running, address.port, reached, counters);
+        let remote = self.base.with_service(join)?;
+        let source: Arc<dyn waiting::Engine> = remote.service.clone();
+        for queue in [&bound.tx.queue, &bound.rx.queue].into_iter().flatten() {
+            queue.waiting().attach(&source)?;
+        }
+        for counter in bound.counters.all() {
+            counter.waiting().attach(&source)?;
+        }
+        Ok(remote)
     }
 
     fn bind(&self, other: Fid<Head>, flags: u64) -> Result<()> {
@@ -237,6 +302,9 @@ impl Ep {
                 let counter: Arc<Cntr> = object::state(other)?;
                 for binding in bound.of(flags) {
                     binding.counter = Some(counter.clone());
+                }
+                for place in bound.counters(flags) {
+                    *place = Some(counter.clone());
                 }
             }
             _ => return Err(UNSUPPORTED),

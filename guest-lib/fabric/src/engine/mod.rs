@@ -144,7 +144,7 @@ impl Report {
     }
 
     /// Counts the end of an operation, and tells it if it is to be told.
-    fn tell(&self, event: Event) {
+    pub(crate) fn tell(&self, event: Event) {
         let failed = event.error.is_some();
         if let Some(queue) = self.queue.as_ref().filter(|_| self.told || failed) {
             queue.push(event);
@@ -243,11 +243,12 @@ impl<'a> Operations<'a> {
 }
 
 impl Engine {
-    /// Registers a process on a port; 0: any that is free.
+    /// Registers a process on a port; 0: any that is free. `memory` is the port of the process that serves the
+    /// domain's memory; 0: none does.
     ///
     /// # Errors
     /// Those of [`Nic::register`]; no bounce memory.
-    pub(crate) fn new(nic: &Nic, port: Port, av: Arc<Av>) -> Result<Self> {
+    pub(crate) fn new(nic: &Nic, port: Port, memory: Port, av: Arc<Av>) -> Result<Self> {
         let endpoint = nic.register(port).map_err(logged)?;
         let poller = endpoint.poller().map_err(logged)?;
         let mut random = [0; 8];
@@ -256,7 +257,7 @@ impl Engine {
         let address = Address {
             node: endpoint.node(),
             port: endpoint.port(),
-            memory: Port(0),
+            memory,
             endpoint: 0,
             incarnation: u64::from_le_bytes(random),
         };
@@ -276,6 +277,14 @@ impl Engine {
 
     pub(crate) fn address(&self) -> Address {
         self.address
+    }
+
+    /// The address of a number.
+    ///
+    /// # Errors
+    /// [`INVALID`]: none has it.
+    pub(crate) fn address_of(&self, number: u64) -> Result<Address> {
+        self.av.address(number)
     }
 
     /// Takes back the first receive with this context. Its end comes as a completion. It costs a look at each

@@ -34,14 +34,18 @@ pub(crate) const PIECES_MAX: usize = 8;
 /// All tag bits are the caller's.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
+/// How many regions a domain can have; a hint for callers.
+const REGIONS: usize = 1 << 20;
+
 /// How many objects of a kind a domain can have; a hint for callers.
 const OBJECTS: usize = 1024;
 
 /// Capabilities of both directions.
-const SHARED_CAPS: u64 = sys::MSG | sys::TAGGED;
-pub(crate) const TX_CAPS: u64 = SHARED_CAPS | sys::SEND;
+const SHARED_CAPS: u64 = sys::MSG | sys::TAGGED | sys::RMA | sys::ATOMIC;
+pub(crate) const TX_CAPS: u64 = SHARED_CAPS | sys::SEND | sys::READ | sys::WRITE;
+const REMOTE_CAPS: u64 = sys::REMOTE_READ | sys::REMOTE_WRITE | sys::RMA_EVENT;
 pub(crate) const RX_CAPS: u64 =
-    SHARED_CAPS | sys::RECV | sys::DIRECTED_RECV | sys::SOURCE | sys::MULTI_RECV;
+    SHARED_CAPS | sys::RECV | sys::DIRECTED_RECV | sys::SOURCE | sys::MULTI_RECV | REMOTE_CAPS;
 pub(crate) const DOMAIN_CAPS: u64 = sys::LOCAL_COMM | sys::REMOTE_COMM;
 pub(crate) const CAPS: u64 = TX_CAPS | RX_CAPS | DOMAIN_CAPS;
 
@@ -131,16 +135,19 @@ const _: () = assert!(
     "some callers have room for 64 bytes of an address"
 );
 
+/// Messages behind messages, and accesses to memory behind accesses. Neither behind the other.
+const ORDER: u64 = sys::ORDER_SAS | sys::ORDER_ACCESSES;
+
 const TX: TxAttr = TxAttr {
     caps: TX_CAPS,
     mode: 0,
     op_flags: 0,
-    msg_order: sys::ORDER_SAS,
+    msg_order: ORDER,
     comp_order: 0,
     inject_size: INJECT_MAX,
     size: OPERATIONS,
     iov_limit: PIECES_MAX,
-    rma_iov_limit: 0,
+    rma_iov_limit: 1,
     tclass: sys::TC_UNSPEC,
 };
 
@@ -148,7 +155,7 @@ const RX: RxAttr = RxAttr {
     caps: RX_CAPS,
     mode: 0,
     op_flags: 0,
-    msg_order: sys::ORDER_SAS,
+    msg_order: ORDER,
     comp_order: 0,
     total_buffered_recv: 0,
     size: OPERATIONS,
@@ -161,9 +168,9 @@ const EP: EpAttr = EpAttr {
     protocol_version: 1,
     max_msg_size: MESSAGE_MAX,
     msg_prefix_size: 0,
-    max_order_raw_size: 0,
-    max_order_war_size: 0,
-    max_order_waw_size: 0,
+    max_order_raw_size: MESSAGE_MAX,
+    max_order_war_size: MESSAGE_MAX,
+    max_order_waw_size: MESSAGE_MAX,
     mem_tag_format: TAG_FORMAT,
     tx_ctx_cnt: 1,
     rx_ctx_cnt: 1,
@@ -191,12 +198,12 @@ const DOMAIN: DomainAttr = DomainAttr {
     max_ep_stx_ctx: 0,
     max_ep_srx_ctx: 0,
     cntr_cnt: OBJECTS,
-    mr_iov_limit: 1,
+    mr_iov_limit: PIECES_MAX,
     caps: DOMAIN_CAPS,
     mode: 0,
     auth_key: null_mut(),
     auth_key_size: 0,
     max_err_data: 0,
-    mr_cnt: 0,
+    mr_cnt: REGIONS,
     tclass: sys::TC_UNSPEC,
 };

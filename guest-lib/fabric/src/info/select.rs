@@ -14,8 +14,6 @@ type Result<T> = std::result::Result<T, Refused>;
 
 /// Since this version `mr_mode` is a set of bits; before, it was a number: basic or scalable.
 const MODE_BITS: u32 = 1 << 16 | 5;
-const MR_BASIC: i32 = 1;
-const MR_SCALABLE: i32 = 2;
 
 /// The address that a query names.
 #[derive(Debug, Clone, Copy, Default)]
@@ -41,7 +39,7 @@ pub(crate) fn select(
 ) -> Result<Offer> {
     let mut offer = Offer::all(domain, version);
     if version < MODE_BITS {
-        offer.domain.mr_mode = MR_SCALABLE;
+        offer.domain.mr_mode = sys::MR_SCALABLE;
     }
     if let Some(hints) = hints {
         fit(&mut offer, hints)?;
@@ -83,7 +81,7 @@ fn fit(offer: &mut Offer, hints: &Hints) -> Result<()> {
         fit_ep(&mut offer.ep, ep)?;
     }
     if let Some(domain) = &hints.domain {
-        fit_domain(&mut offer.domain, domain, offer.api_version)?;
+        fit_domain(&mut offer.domain, domain)?;
     }
     if let Some(tx) = &hints.tx {
         fit_tx(&mut offer.tx, tx)?;
@@ -113,27 +111,22 @@ fn fit_names(offer: &Offer, hints: &Hints) -> Result<()> {
 /// What is granted of capabilities: those that were asked for, both directions if none is named, and those that
 /// cost nothing.
 fn caps(asked: u64) -> Result<u64> {
-    for (cap, name) in [
-        (sys::RMA, "caps (FI_RMA)"),
-        (sys::ATOMIC, "caps (FI_ATOMIC)"),
-        (sys::COLLECTIVE, "caps (FI_COLLECTIVE)"),
-        (sys::RMA_EVENT, "caps (FI_RMA_EVENT)"),
-        (
-            sys::READ | sys::WRITE | sys::REMOTE_READ | sys::REMOTE_WRITE,
-            "caps (of FI_RMA)",
-        ),
-        (!CAPS, "caps"),
-    ] {
+    for (cap, name) in [(sys::COLLECTIVE, "caps (FI_COLLECTIVE)"), (!CAPS, "caps")] {
         if asked & cap != 0 {
             return Err(Refused(name));
         }
     }
-    let directions = sys::SEND | sys::RECV;
-    let directions = match asked & directions {
-        0 => directions,
-        some => some,
-    };
-    Ok(asked | directions | DOMAIN_CAPS)
+    let accesses = sys::READ | sys::WRITE | sys::REMOTE_READ | sys::REMOTE_WRITE;
+    let mut granted = asked | DOMAIN_CAPS;
+    for (of, directions) in [
+        (sys::MSG | sys::TAGGED, sys::SEND | sys::RECV),
+        (sys::RMA | sys::ATOMIC, accesses),
+    ] {
+        if asked & of != 0 && asked & directions == 0 {
+            granted |= directions;
+        }
+    }
+    Ok(granted)
 }
 
 fn address(bytes: Option<&[u8]>, name: &'static str) -> Result<Option<Address>> {
@@ -258,7 +251,7 @@ fn fit_rx(own: &mut RxAttr, asked: &RxAttr) -> Result<()> {
     Ok(())
 }
 
-fn fit_domain(own: &mut DomainAttr, asked: &DomainAttr, version: u32) -> Result<()> {
+fn fit_domain(own: &mut DomainAttr, asked: &DomainAttr) -> Result<()> {
     bits([(asked.caps, own.caps, "domain_attr->caps")])?;
     limits([
         (
@@ -315,9 +308,10 @@ fn fit_domain(own: &mut DomainAttr, asked: &DomainAttr, version: u32) -> Result<
         (asked.mr_cnt, own.mr_cnt, "domain_attr->mr_cnt"),
     ])?;
     echo_modes(own, asked);
-    // Bits say what the caller would do for the provider, which asks for nothing.
-    if version < MODE_BITS && asked.mr_mode == MR_BASIC {
-        own.mr_mode = MR_BASIC;
+    // Bits say what the caller would do for the provider, which asks for nothing. The two old words say how memory
+    // is to be named, and it is.
+    if [sys::MR_BASIC, sys::MR_SCALABLE].contains(&asked.mr_mode) {
+        own.mr_mode = asked.mr_mode;
     }
     Ok(())
 }

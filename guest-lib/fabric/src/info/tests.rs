@@ -210,6 +210,8 @@ fn what_was_returned_passes_again_as_it_is() {
         (V1_17, Some(pingpong())),
         (V1_17, Some(fabtests_tagged())),
         (V1_17, Some(fabtests_multi())),
+        (V1_0, Some(btl())),
+        (V1_17, Some(mpich())),
         (V1_17, None),
         (V2_1, None),
     ];
@@ -240,6 +242,40 @@ fn open_mpi_gets_tagged_messages() {
     let offer = selected(V1_0, &mtl_with_data()).unwrap();
     assert_eq!(offer.domain.cq_data_size, 8);
     assert!(offer.caps & sys::DIRECTED_RECV != 0);
+}
+
+#[test]
+fn open_mpi_gets_memory_of_peers_with_delivery_complete() {
+    let offer = selected(V1_0, &btl()).unwrap();
+    let remote = sys::REMOTE_READ | sys::REMOTE_WRITE;
+    let both = sys::RMA | sys::ATOMIC;
+    assert_eq!(offer.tx.caps, both | sys::READ | sys::WRITE);
+    assert_eq!(offer.rx.caps, both | remote);
+    assert!(offer.tx.op_flags & sys::DELIVERY_COMPLETE != 0);
+    assert_eq!(
+        (offer.ep.max_order_waw_size, offer.tx.rma_iov_limit),
+        (MESSAGE_MAX, 1)
+    );
+}
+
+/// What a program would do for the provider is not asked for; the words of old programs come back.
+#[test]
+fn modes_of_memory_are_those_that_are_needed() {
+    let mode = |version, mr_mode| {
+        let hints = hints(|hints, _, _, _, domain| {
+            hints.caps = sys::RMA;
+            domain.mr_mode = mr_mode;
+        });
+        selected(version, &hints).unwrap().domain.mr_mode
+    };
+    for bits in [0, 1 << 2, 0b111_1111_0000, !3] {
+        assert_eq!(mode(V2_1, bits), 0);
+    }
+    for version in [V1_0, V2_1] {
+        assert_eq!(mode(version, sys::MR_BASIC), sys::MR_BASIC);
+        assert_eq!(mode(version, sys::MR_SCALABLE), sys::MR_SCALABLE);
+    }
+    assert_eq!(mode(V1_0, 0), sys::MR_SCALABLE);
 }
 
 #[test]
@@ -284,8 +320,6 @@ fn what_is_not_there_is_refused_by_its_name() {
             .unwrap_err()
             .0
     };
-    assert_eq!(refused(&btl()), "caps (FI_RMA)");
-    assert_eq!(refused(&mpich()), "caps (FI_RMA)");
     for (kind, name) in [(EP_MSG, "ep_attr->type"), (EP_DGRAM, "ep_attr->type")] {
         assert_eq!(refused(&hints(|_, _, _, ep, _| ep.kind = kind)), name);
     }
@@ -295,7 +329,7 @@ fn what_is_not_there_is_refused_by_its_name() {
     assert_eq!(refused(&scalable), "ep_attr->tx_ctx_cnt");
     let long = hints(|_, _, _, ep, _| ep.max_msg_size = MESSAGE_MAX + 1);
     assert_eq!(refused(&long), "ep_attr->max_msg_size");
-    let ordered = hints(|_, tx, _, _, _| tx.msg_order = 1 << 4);
+    let ordered = hints(|_, tx, _, _, _| tx.msg_order = 1 << 5);
     assert_eq!(refused(&ordered), "tx_attr->msg_order");
     assert_eq!(
         refused(&hints(|hints, _, _, _, _| hints.addr_format = 2)),

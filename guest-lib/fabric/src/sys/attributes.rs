@@ -213,6 +213,91 @@ pub(crate) struct MsgTagged {
 }
 const _: () = assert!(size_of::<MsgTagged>() == 64);
 
+/// `struct fi_rma_iov`: a range of a peer's memory.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RmaIov {
+    pub addr: u64,
+    pub length: usize,
+    pub key: u64,
+}
+const _: () = assert!(size_of::<RmaIov>() == 24);
+
+/// `struct fi_msg_rma`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MsgRma {
+    pub iov: In<Iov>,
+    pub desc: In<*mut c_void>,
+    pub iov_count: usize,
+    pub addr: u64,
+    pub rma_iov: In<RmaIov>,
+    pub rma_iov_count: usize,
+    pub context: Context,
+    pub data: u64,
+}
+const _: () = assert!(size_of::<MsgRma>() == 64);
+
+/// `struct fi_ioc`: elements in the program's memory.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Ioc {
+    pub base: Out<c_void>,
+    pub count: usize,
+}
+const _: () = assert!(size_of::<Ioc>() == 16);
+
+/// `struct fi_rma_ioc`: elements in a peer's memory.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RmaIoc {
+    pub addr: u64,
+    pub count: usize,
+    pub key: u64,
+}
+const _: () = assert!(size_of::<RmaIoc>() == 24);
+
+/// `struct fi_msg_atomic`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MsgAtomic {
+    pub iov: In<Ioc>,
+    pub desc: In<*mut c_void>,
+    pub iov_count: usize,
+    pub addr: u64,
+    pub rma_iov: In<RmaIoc>,
+    pub rma_iov_count: usize,
+    pub datatype: u32,
+    pub op: u32,
+    pub context: Context,
+    pub data: u64,
+}
+const _: () = assert!(size_of::<MsgAtomic>() == 72);
+
+/// `struct fi_atomic_attr`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct AtomicAttr {
+    pub count: usize,
+    pub size: usize,
+}
+const _: () = assert!(size_of::<AtomicAttr>() == 16);
+
+/// `struct fi_mr_attr`, as far as all versions have it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct MrAttr {
+    pub iov: In<Iov>,
+    pub iov_count: usize,
+    pub access: u64,
+    pub offset: u64,
+    pub requested_key: u64,
+    pub context: Context,
+    pub auth_key_size: usize,
+    pub auth_key: *mut u8,
+}
+const _: () = assert!(size_of::<MrAttr>() == 64);
+
 /// `struct fi_cq_tagged_entry`; the other formats are its beginnings.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]

@@ -33,8 +33,18 @@ pub(crate) const DISCARD: u64 = 1 << 58;
 /// The same bit: of a binding to a completion queue.
 pub(crate) const SELECTIVE_COMPLETION: u64 = 1 << 59;
 
-/// The order of messages behind messages, and of atomic operations.
+/// The order of messages behind messages.
 pub(crate) const ORDER_SAS: u64 = 1 << 8;
+/// The order of reads and writes behind reads and writes: of any kind, of RMA, of atomic operations.
+pub(crate) const ORDER_ACCESSES: u64 = 0b1_1011 | 0xf << 32 | 0xf << 36;
+
+/// Bits of `mr_mode` that stand for all others, in the words of old callers.
+pub(crate) const MR_BASIC: i32 = 1;
+pub(crate) const MR_SCALABLE: i32 = 2;
+
+/// Which kind of atomic operation is asked about.
+pub(crate) const FETCH_ATOMIC: u64 = 1 << 58;
+pub(crate) const COMPARE_ATOMIC: u64 = 1 << 59;
 
 /// Types of endpoints.
 pub(crate) const EP_UNSPEC: u32 = 0;
@@ -71,6 +81,7 @@ pub(crate) const CLASS_FABRIC: usize = 1;
 pub(crate) const CLASS_DOMAIN: usize = 2;
 pub(crate) const CLASS_EP: usize = 3;
 pub(crate) const CLASS_AV: usize = 11;
+pub(crate) const CLASS_MR: usize = 12;
 pub(crate) const CLASS_EQ: usize = 13;
 pub(crate) const CLASS_CQ: usize = 14;
 pub(crate) const CLASS_CNTR: usize = 15;
@@ -78,6 +89,7 @@ pub(crate) const CLASS_CNTR: usize = 15;
 /// Commands of `fi_control`.
 pub(crate) const CONTROL_GETWAIT: i32 = 5;
 pub(crate) const CONTROL_ENABLE: i32 = 6;
+pub(crate) const CONTROL_REFRESH: i32 = 14;
 pub(crate) const CONTROL_GETWAITOBJ: i32 = 16;
 
 /// Options of endpoints: their level, and their names.
@@ -104,9 +116,31 @@ pub(crate) const FI_EBADFLAGS: i32 = 260;
 pub(crate) const FI_ENOEQ: i32 = 261;
 pub(crate) const FI_ENOCQ: i32 = 263;
 pub(crate) const FI_ETRUNC: i32 = 265;
+pub(crate) const FI_ENOKEY: i32 = 266;
 pub(crate) const FI_ENOAV: i32 = 267;
 
 /// Levels and parts of the log.
 pub(crate) const LOG_WARN: i32 = 0;
 pub(crate) const LOG_INFO: i32 = 2;
 pub(crate) const LOG_CORE: i32 = 0;
+
+/// Atomic operations.
+pub(crate) const MIN: u32 = 0;
+pub(crate) const MAX: u32 = 1;
+pub(crate) const SUM: u32 = 2;
+pub(crate) const PROD: u32 = 3;
+pub(crate) const LOR: u32 = 4;
+pub(crate) const LAND: u32 = 5;
+pub(crate) const BOR: u32 = 6;
+pub(crate) const BAND: u32 = 7;
+pub(crate) const LXOR: u32 = 8;
+pub(crate) const BXOR: u32 = 9;
+pub(crate) const ATOMIC_READ: u32 = 10;
+pub(crate) const ATOMIC_WRITE: u32 = 11;
+pub(crate) const CSWAP: u32 = 12;
+pub(crate) const CSWAP_NE: u32 = 13;
+pub(crate) const CSWAP_LE: u32 = 14;
+pub(crate) const CSWAP_LT: u32 = 15;
+pub(crate) const CSWAP_GE: u32 = 16;
+pub(crate) const CSWAP_GT: u32 = 17;
+pub(crate) const MSWAP: u32 = 18;

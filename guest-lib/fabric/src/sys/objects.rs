@@ -82,6 +82,16 @@ pub(crate) struct FidEp {
 }
 const _: () = assert!(size_of::<FidEp>() == 80);
 
+/// `struct fid_mr`
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct FidMr {
+    pub head: Head,
+    pub mem_desc: Context,
+    pub key: u64,
+}
+const _: () = assert!(size_of::<FidMr>() == 40);
+
 /// `struct fi_provider`
 #[derive(Debug)]
 #[repr(C)]

@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 
 use super::{
-    AvAttr, CntrAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr, FabricAttr, Iov,
-    Msg, MsgTagged, RxAttr, TxAttr,
+    AtomicAttr, AvAttr, CntrAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr,
+    FabricAttr, Ioc, Iov, MrAttr, Msg, MsgAtomic, MsgRma, MsgTagged, RmaIoc, RmaIov, RxAttr,
+    TxAttr,
 };
 use crate::pointers::Plain;
 
@@ -18,8 +19,9 @@ macro_rules! structures {
 }
 
 structures!(
-    AvAttr, CntrAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr, FabricAttr, Msg,
-    MsgTagged, Iov, RxAttr, TxAttr,
+    AtomicAttr, AvAttr, CntrAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr,
+    FabricAttr, Ioc, Iov, MrAttr, Msg, MsgAtomic, MsgRma, MsgTagged, RmaIoc, RmaIov, RxAttr,
+    TxAttr,
 );
 
 impl CqEntry {

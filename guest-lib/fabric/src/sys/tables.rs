@@ -3,8 +3,9 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::{
-    AvAttr, CntrAttr, CqAttr, CqErrEntry, EqAttr, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq,
-    FidFabric, Head, Info, Iov, Msg, MsgTagged,
+    AtomicAttr, AvAttr, CntrAttr, CqAttr, CqErrEntry, EqAttr, FidAv, FidCntr, FidCq, FidDomain,
+    FidEp, FidEq, FidFabric, FidMr, Head, Info, Ioc, Iov, MrAttr, Msg, MsgAtomic, MsgRma,
+    MsgTagged,
 };
 use crate::pointers::{Context, Fid, In, Out};
 
@@ -89,15 +90,15 @@ table!("fi_ops_domain" OpsDomain = 96 {
     poll_open(Fid<FidDomain>, Any, Any) -> c_int;
     stx_ctx(Fid<FidDomain>, Any, Any, Context) -> c_int;
     srx_ctx(Fid<FidDomain>, Any, Any, Context) -> c_int;
-    query_atomic(Fid<FidDomain>, u32, u32, Any, u64) -> c_int;
+    query_atomic(Fid<FidDomain>, u32, u32, Out<AtomicAttr>, u64) -> c_int;
     query_collective(Fid<FidDomain>, u32, Any, u64) -> c_int;
     endpoint2(Fid<FidDomain>, In<Info>, Out<Fid<FidEp>>, u64, Context) -> c_int;
 });
 
 table!("fi_ops_mr" OpsMr = 32 {
-    reg(Fid<Head>, In<c_void>, usize, u64, u64, u64, u64, Any, Context) -> c_int;
-    regv(Fid<Head>, In<Iov>, usize, u64, u64, u64, u64, Any, Context) -> c_int;
-    regattr(Fid<Head>, Any, u64, Any) -> c_int;
+    reg(Fid<Head>, In<c_void>, usize, u64, u64, u64, u64, Out<Fid<FidMr>>, Context) -> c_int;
+    regv(Fid<Head>, In<Iov>, usize, u64, u64, u64, u64, Out<Fid<FidMr>>, Context) -> c_int;
+    regattr(Fid<Head>, In<MrAttr>, u64, Out<Fid<FidMr>>) -> c_int;
 });
 
 table!("fi_ops_av" OpsAv = 88 {
@@ -188,30 +189,44 @@ table!("fi_ops_tagged" OpsTagged = 80 {
 });
 
 table!("fi_ops_rma" OpsRma = 80 {
-    read(Ep, Any, usize, Descriptor, u64, u64, u64, Context) -> isize;
-    readv(Ep, In<Iov>, Any, usize, u64, u64, u64, Context) -> isize;
-    readmsg(Ep, Any, u64) -> isize;
-    write(Ep, Any, usize, Descriptor, u64, u64, u64, Context) -> isize;
-    writev(Ep, In<Iov>, Any, usize, u64, u64, u64, Context) -> isize;
-    writemsg(Ep, Any, u64) -> isize;
-    inject(Ep, Any, usize, u64, u64, u64) -> isize;
-    writedata(Ep, Any, usize, Descriptor, u64, u64, u64, u64, Context) -> isize;
-    injectdata(Ep, Any, usize, u64, u64, u64, u64) -> isize;
+    read(Ep, Out<c_void>, usize, Descriptor, u64, u64, u64, Context) -> isize;
+    readv(Ep, In<Iov>, In<Descriptor>, usize, u64, u64, u64, Context) -> isize;
+    readmsg(Ep, In<MsgRma>, u64) -> isize;
+    write(Ep, In<c_void>, usize, Descriptor, u64, u64, u64, Context) -> isize;
+    writev(Ep, In<Iov>, In<Descriptor>, usize, u64, u64, u64, Context) -> isize;
+    writemsg(Ep, In<MsgRma>, u64) -> isize;
+    inject(Ep, In<c_void>, usize, u64, u64, u64) -> isize;
+    writedata(Ep, In<c_void>, usize, Descriptor, u64, u64, u64, u64, Context) -> isize;
+    injectdata(Ep, In<c_void>, usize, u64, u64, u64, u64) -> isize;
 });
 
+/// Descriptors of pieces of memory.
+type Descriptors = In<Descriptor>;
+
 table!("fi_ops_atomic" OpsAtomic = 112 {
-    write(Ep, Any, usize, Any, u64, u64, u64, u32, u32, Context) -> isize;
-    writev(Ep, Any, Any, usize, u64, u64, u64, u32, u32, Context) -> isize;
-    writemsg(Ep, Any, u64) -> isize;
-    inject(Ep, Any, usize, u64, u64, u64, u32, u32) -> isize;
-    readwrite(Ep, Any, usize, Any, Any, Any, u64, u64, u64, u32, u32, Context) -> isize;
-    readwritev(Ep, Any, Any, usize, Any, Any, usize, u64, u64, u64, u32, u32, Context) -> isize;
-    readwritemsg(Ep, Any, Any, Any, usize, u64) -> isize;
-    compwrite(Ep, Any, usize, Any, Any, Any, Any, Any, u64, u64, u64, u32, u32, Context) -> isize;
-    compwritev(
-        Ep, Any, Any, usize, Any, Any, usize, Any, Any, usize, u64, u64, u64, u32, u32, Context,
+    write(Ep, In<c_void>, usize, Descriptor, u64, u64, u64, u32, u32, Context) -> isize;
+    writev(Ep, In<Ioc>, Descriptors, usize, u64, u64, u64, u32, u32, Context) -> isize;
+    writemsg(Ep, In<MsgAtomic>, u64) -> isize;
+    inject(Ep, In<c_void>, usize, u64, u64, u64, u32, u32) -> isize;
+    readwrite(
+        Ep, In<c_void>, usize, Descriptor, Out<c_void>, Descriptor, u64, u64, u64, u32, u32, Context,
     ) -> isize;
-    compwritemsg(Ep, Any, Any, Any, usize, Any, Any, usize, u64) -> isize;
+    readwritev(
+        Ep, In<Ioc>, Descriptors, usize, In<Ioc>, Descriptors, usize, u64, u64, u64, u32, u32,
+        Context,
+    ) -> isize;
+    readwritemsg(Ep, In<MsgAtomic>, In<Ioc>, Descriptors, usize, u64) -> isize;
+    compwrite(
+        Ep, In<c_void>, usize, Descriptor, In<c_void>, Descriptor, Out<c_void>, Descriptor, u64,
+        u64, u64, u32, u32, Context,
+    ) -> isize;
+    compwritev(
+        Ep, In<Ioc>, Descriptors, usize, In<Ioc>, Descriptors, usize, In<Ioc>, Descriptors, usize,
+        u64, u64, u64, u32, u32, Context,
+    ) -> isize;
+    compwritemsg(
+        Ep, In<MsgAtomic>, In<Ioc>, Descriptors, usize, In<Ioc>, Descriptors, usize, u64,
+    ) -> isize;
     writevalid(Ep, u32, u32, Out<usize>) -> c_int;
     readwritevalid(Ep, u32, u32, Out<usize>) -> c_int;
     compwritevalid(Ep, u32, u32, Out<usize>) -> c_int;

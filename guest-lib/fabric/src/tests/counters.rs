@@ -13,25 +13,32 @@ const ATTRIBUTES: CntrAttr = CntrAttr {
     flags: 0,
 };
 
-fn open(side: &Side) -> Fid<FidCntr> {
+pub(super) fn open(side: &Side) -> Fid<FidCntr> {
     let open = at(side.domain).ops.cntr_open;
     opened(|to| open(side.domain, input(&ATTRIBUTES), to, Context::NULL))
 }
 
-/// An endpoint of the side's domain that has counters, and no queue.
 fn counting(side: &Side) -> (Side, Fid<FidCntr>, Fid<FidCntr>) {
-    let (ep, sends, receives) = (open_endpoint(side.domain), open(side), open(side));
+    let (sends, receives) = (open(side), open(side));
+    let counting = endpoint(side, &[(sends, sys::SEND), (receives, sys::RECV)]);
+    (counting, sends, receives)
+}
+
+/// An endpoint of the side's domain that has counters, and no queue.
+pub(super) fn endpoint(side: &Side, counters: &[(Fid<FidCntr>, u64)]) -> Side {
+    let ep = open_endpoint(side.domain);
     let bind = at(ep).head.ops.bind;
     assert_eq!(bind(head(ep), head(side.av), 0), 0);
-    assert_eq!(bind(head(ep), head(sends), sys::SEND), 0);
-    assert_eq!(bind(head(ep), head(receives), sys::RECV), 0);
+    for (counter, flags) in counters {
+        assert_eq!(bind(head(ep), head(*counter), *flags), 0);
+    }
     assert_eq!(enable(ep), 0);
     let (mut name, mut length) = ([0; BYTES], BYTES);
     assert_eq!(
         (at(ep).cm.getname)(head(ep), room(&mut name), output(&mut length)),
         0
     );
-    (Side { ep, name, ..*side }, sends, receives)
+    Side { ep, name, ..*side }
 }
 
 #[test]

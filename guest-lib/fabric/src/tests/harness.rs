@@ -87,6 +87,11 @@ impl Cluster {
     }
 
     pub(super) fn domain(&self, node: u16) -> (Fid<FidFabric>, Fid<FidDomain>) {
+        self.domain_of(node, In::NULL)
+    }
+
+    /// A domain as an info describes it.
+    pub(super) fn domain_of(&self, node: u16, info: In<Info>) -> (Fid<FidFabric>, Fid<FidDomain>) {
         let socket = self.directory.path().join(format!("{node}.sock"));
         let nic = Arc::new(Nic::open_host_with(socket, 96 << 20).unwrap());
         let fabric: Fid<FidFabric> = opened(|to| match fabric::open(to, Context::NULL) {
@@ -94,10 +99,12 @@ impl Cluster {
             Err(error) => -error.0,
         });
         let parent = crate::object::state::<fabric::Fabric, _>(fabric).unwrap();
-        let domain = opened(|to| match domain::open_on(nic, parent, to, Context::NULL) {
-            Ok(()) => 0,
-            Err(error) => -error.0,
-        });
+        let domain = opened(
+            |to| match domain::open_on(nic, parent, info, to, Context::NULL) {
+                Ok(()) => 0,
+                Err(error) => -error.0,
+            },
+        );
         (fabric, domain)
     }
 }
@@ -134,6 +141,18 @@ impl Side {
     pub(super) fn new(cluster: &Cluster, node: u16, attributes: CqAttr, binding: u64) -> Self {
         let (fabric, domain) = cluster.domain(node);
         Self::on(fabric, domain, attributes, binding)
+    }
+
+    /// An endpoint of a program of API 1.4 that asks for FI_MR_BASIC.
+    pub(super) fn basic(cluster: &Cluster, node: u16) -> Self {
+        let mut offer = select("qnic0", 1 << 16 | 4, Named::default(), None).unwrap();
+        offer.domain.mr_mode = sys::MR_BASIC;
+        let info = Info {
+            domain_attr: &mut offer.domain,
+            ..EMPTY
+        };
+        let (fabric, domain) = cluster.domain_of(node, input(&info));
+        Self::on(fabric, domain, TAGGED, BOTH)
     }
 
     fn on(
@@ -285,26 +304,43 @@ pub(super) fn enable(ep: Fid<FidEp>) -> c_int {
     (at(ep).head.ops.control)(head(ep), sys::CONTROL_ENABLE, Out::NULL)
 }
 
+/// An info that says nothing.
+const EMPTY: Info = Info {
+    next: std::ptr::null_mut(),
+    caps: 0,
+    mode: 0,
+    addr_format: 0,
+    src_addrlen: 0,
+    dest_addrlen: 0,
+    src_addr: std::ptr::null_mut(),
+    dest_addr: std::ptr::null_mut(),
+    handle: std::ptr::null_mut(),
+    tx_attr: std::ptr::null_mut(),
+    rx_attr: std::ptr::null_mut(),
+    ep_attr: std::ptr::null_mut(),
+    domain_attr: std::ptr::null_mut(),
+    fabric_attr: std::ptr::null_mut(),
+    nic: std::ptr::null_mut(),
+};
+
 /// An endpoint with everything that the provider offers.
 pub(super) fn open_endpoint(domain: Fid<FidDomain>) -> Fid<FidEp> {
+    open_endpoint_at(domain, &[])
+}
+
+/// The same; on the port of an address, if one is given.
+pub(super) fn open_endpoint_at(domain: Fid<FidDomain>, source: &[u8]) -> Fid<FidEp> {
     let offer = select("qnic0", 2 << 16, Named::default(), None).unwrap();
     let (mut tx, mut rx, mut ep) = (offer.tx, offer.rx, offer.ep);
     let info = Info {
-        next: std::ptr::null_mut(),
         caps: offer.caps,
-        mode: 0,
         addr_format: offer.addr_format,
-        src_addrlen: 0,
-        dest_addrlen: 0,
-        src_addr: std::ptr::null_mut(),
-        dest_addr: std::ptr::null_mut(),
-        handle: std::ptr::null_mut(),
+        src_addrlen: source.len(),
+        src_addr: source.as_ptr().cast_mut().cast(),
         tx_attr: &mut tx,
         rx_attr: &mut rx,
         ep_attr: &mut ep,
-        domain_attr: std::ptr::null_mut(),
-        fabric_attr: std::ptr::null_mut(),
-        nic: std::ptr::null_mut(),
+        ..EMPTY
     };
     opened(|to| (at(domain).ops.endpoint)(domain, input(&info), to, Context::NULL))
 }

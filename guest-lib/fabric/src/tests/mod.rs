@@ -1,11 +1,15 @@
 //! The provider, as a program uses it: by the tables of its objects, between two nodes in this process.
 
+mod atomics;
 mod counters;
 mod deliveries;
 mod harness;
 mod long;
 mod many;
+mod memory;
 mod messages;
 mod objects;
 mod peeks;
+mod refusals;
+mod regions;
 mod waits;

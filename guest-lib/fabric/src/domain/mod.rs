@@ -1,28 +1,33 @@
 //! `fid_domain`: a NIC. The domains of a process share it, as in host mode the process is its node.
 
+mod registration;
+
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use qnic::Nic;
 
 use crate::av;
+use crate::base::Base;
 use crate::cntr;
 use crate::cq;
 use crate::endpoint;
 use crate::eq::Eq;
 use crate::errno::{status, Errno, Result, BAD_FLAGS, NO_EQ};
+use crate::info::exchange;
 use crate::loader;
 use crate::object::{self, Class, Parent};
 use crate::pointers::{Context, Fid, In, Out};
+use crate::regions::Regions;
 use crate::sys::{
     AvAttr, CntrAttr, CqAttr, FidAv, FidCntr, FidCq, FidDomain, FidEp, Head, Info, Ops, OpsDomain,
-    OpsMr, CLASS_DOMAIN, LOG_WARN,
+    CLASS_DOMAIN, LOG_WARN, MR_BASIC,
 };
 
 /// What the provider keeps of a domain.
 #[derive(Debug)]
 pub(crate) struct Domain {
-    nic: Arc<Nic>,
+    base: Arc<Base>,
     _fabric: Parent,
     /// Where its events go; none come yet.
     events: Mutex<Option<Arc<Eq>>>,
@@ -45,9 +50,9 @@ static DOMAIN_OPS: OpsDomain = OpsDomain {
     cntr_open,
     endpoint,
     endpoint2,
+    query_atomic: endpoint::query_atomic,
     ..OpsDomain::STUBS
 };
-static MR_OPS: OpsMr = OpsMr::STUBS;
 
 /// The NIC that this process has open.
 static NIC: Mutex<Weak<Nic>> = Mutex::new(Weak::new());
@@ -70,14 +75,20 @@ fn nic() -> Result<Arc<Nic>> {
 ///
 /// # Errors
 /// Those of [`Nic::open`]; there is no place for it.
-pub(crate) fn open(fabric: Parent, opened: Out<Fid<FidDomain>>, context: Context) -> Result<()> {
-    open_on(nic()?, fabric, opened, context)
+pub(crate) fn open(
+    fabric: Parent,
+    info: In<Info>,
+    opened: Out<Fid<FidDomain>>,
+    context: Context,
+) -> Result<()> {
+    open_on(nic()?, fabric, info, opened, context)
 }
 
 /// Opens a domain on a NIC.
 pub(crate) fn open_on(
     nic: Arc<Nic>,
     fabric: Parent,
+    info: In<Info>,
     opened: Out<Fid<FidDomain>>,
     context: Context,
 ) -> Result<()> {
@@ -88,14 +99,17 @@ pub(crate) fn open_on(
             ops: Domain::OPS,
         },
         ops: &DOMAIN_OPS,
-        mr: &MR_OPS,
+        mr: &registration::OPS,
     };
     let events = Mutex::new(None);
+    let modes = exchange::hints(info).and_then(|info| info.domain);
+    let is_basic = modes.is_some_and(|domain| domain.mr_mode & MR_BASIC != 0);
+    let base = Arc::new(Base::new(nic, Regions::new(is_basic)));
     object::open_at(
         opened,
         fid,
         Arc::new(Domain {
-            nic,
+            base,
             _fabric: fabric,
             events,
         }),
@@ -159,7 +173,7 @@ extern "C" fn endpoint(
 ) -> c_int {
     status(
         of(domain)
-            .and_then(|domain| endpoint::open(domain.nic.clone(), domain, info, opened, context)),
+            .and_then(|domain| endpoint::open(domain.base.clone(), domain, info, opened, context)),
     )
 }
 

@@ -1,0 +1,271 @@
+//! RMA and atomic operations: a service in each process reads and writes the process's memory for its peers.
+//!
+//! ```text
+//!   initiator                                                    target
+//!   fi_write ─► pieces of 64 KiB ─► bounce memory ─ request ─► bounce memory ─► order ─► the program's memory
+//!   completion ◄─ last reply ◄────────────────────── reply ◄──────────────────────────── copied
+//! ```
+//! The service is a process of the NIC on a port of its own, which addresses of endpoints name, and a thread. It needs
+//! nothing of the memory that programs register: in host mode the NIC does not reach that, and in guests nothing is
+//! exported. Requests come as messages of the untagged space; the reply of each goes to a receive
+//! that was posted before the request was sent. So neither is ever refused, and a long one is moved by the NIC when the
+//! other side has room.
+//!
+//! # Invariants
+//! - An operation has ended when its bytes are in the target's memory, or those of the target in the program's: each
+//!   completion level is met.
+//! - Requests of one process to another are executed in the order of the calls, pieces of an operation in the
+//!   order of their addresses.
+//! - An operation that the target refuses ends with an error, and those behind it go on.
+//! - No copy is longer than a piece while the lock of the service is held; nothing waits with it.
+//!
+//! # What of peers that…
+//! | peer | here |
+//! |---|---|
+//! | refuse: key, bounds, access | the reply says so: -FI_EKEYREJECTED, -FI_EACCES; memory that is registered and absent: -FI_EFAULT |
+//! | have ended, or whose NIC is silent | operations on them end with -FI_ECONNABORTED or -FI_EHOSTUNREACH, within twice the peer timeout: each waits in a receive that names the peer |
+//! | have ended, and another process has the port | as above: requests name the incarnation of the endpoint that they are for |
+//! | are slow, or stopped by a debugger | operations on them wait; at most [`WINDOW`] pieces to each are under way, so others find room |
+//! | flood | requests beyond the window are dropped; what has no room at the NIC stays at its sender |
+//! | fork | the child's calls fail as all of a NIC do; its parent goes on |
+//! | are killed in the middle | some bytes of a write may be there. A piece that had begun to arrive keeps a receive until the NIC gives its sender up; there are 32, and a peer takes 8 at most |
+//!
+//! # Which thread works
+//! The thread sleeps on the NIC's event, and serves whatever comes. Calls of the program that read completions or
+//! counters look at its own operations; those that go to sleep serve, too, as they may have taken the thread's event.
+//!
+//! # What it costs
+//! A wake-up of the target's thread for each operation that finds it asleep, and two copies for each byte more than
+//! the NIC would need. In guests, the NIC could write to exports of registered memory itself; that is not built.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `wire` | requests and replies as bytes |
+//! | `initiator`, `target` | both sides, by streams of requests |
+//! | `execute`, `atomics` | what a request does to registered memory |
+//! | `outgoing` | messages on their way |
+
+mod atomics;
+mod execute;
+mod initiator;
+mod outgoing;
+mod target;
+mod wire;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use qnic::{Endpoint, Nic, Port};
+use self_cell::self_cell;
+
+use crate::arena::Arena;
+use crate::errno::{Errno, Result};
+use crate::progress::{Helper, Rest, Signal, Tended};
+use crate::regions::Regions;
+use crate::waiting;
+
+pub(crate) use atomics::{Datatype, Form, Operation as AtomicOperation, BYTES_MAX as ATOMIC_MAX};
+pub(crate) use execute::Reached;
+pub(crate) use initiator::{Brought, Operation};
+pub(crate) use wire::Action;
+#[cfg(test)]
+pub(crate) use wire::PIECE_MAX;
+
+/// Pieces to one peer that may be under way.
+const WINDOW: usize = 8;
+
+/// What requests borrow.
+#[derive(Debug)]
+struct Process {
+    endpoint: Endpoint,
+    arena: Arena,
+}
+
+/// Both sides.
+#[derive(Default)]
+struct State<'a> {
+    initiator: initiator::Initiator<'a>,
+    target: target::Target<'a>,
+    leaving: outgoing::Leaving<'a>,
+}
+
+type Board<'a> = Mutex<State<'a>>;
+
+self_cell!(
+    struct Cell {
+        owner: Process,
+        #[not_covariant]
+        dependent: Board,
+    }
+);
+
+/// The service of a domain.
+pub(crate) struct Service {
+    cell: Cell,
+    poller: qnic::Poller,
+    port: Port,
+    regions: Arc<Regions>,
+    endpoints: Mutex<HashMap<Port, Arc<Reached>>>,
+    /// Operations of the program that have not ended.
+    under_way: AtomicUsize,
+}
+
+/// A service and its thread, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) service: Arc<Service>,
+    _helper: Helper,
+}
+
+/// The membership of an endpoint. Dropped, its operations are forgotten, and peers do not reach it any more.
+#[derive(Debug)]
+pub(crate) struct Member {
+    service: Arc<Service>,
+    port: Port,
+}
+
+impl Running {
+    /// Starts the service of a domain with these regions.
+    ///
+    /// # Errors
+    /// Those of [`Nic::register`]; no bounce memory; no thread.
+    pub(crate) fn start(nic: &Nic, regions: Arc<Regions>) -> Result<Self> {
+        let endpoint = nic.register(Port(0))?;
+        let poller = endpoint.poller()?;
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| Errno(error.raw_os_error()))?;
+        let (port, arena) = (endpoint.port(), Arena::new(&endpoint)?);
+        let cell = Cell::new(Process { endpoint, arena }, |_| {
+            Mutex::new(State {
+                initiator: initiator::Initiator::new(u64::from_le_bytes(random)),
+                ..State::default()
+            })
+        });
+        let service = Arc::new(Service {
+            cell,
+            poller,
+            port,
+            regions,
+            endpoints: Mutex::default(),
+            under_way: AtomicUsize::new(0),
+        });
+        let signal = Arc::new(Signal::new()?);
+        // The thread never has enough.
+        signal.want();
+        let _helper = Helper::start(service.clone(), signal)?;
+        Ok(Running { service, _helper })
+    }
+}
+
+impl Service {
+    /// The port of the process that serves.
+    pub(crate) fn port(&self) -> Port {
+        self.port
+    }
+
+    /// Lets peers reach an endpoint.
+    pub(crate) fn join(self: &Arc<Self>, port: Port, reached: Reached) -> Member {
+        lock(&self.endpoints).insert(port, Arc::new(reached));
+        Member {
+            service: self.clone(),
+            port,
+        }
+    }
+
+    /// Begins an operation. What it brings is copied, or must not change until it has ended.
+    ///
+    /// # Errors
+    /// [`crate::errno::AGAIN`]: too many are under way. -FI_EOPNOTSUPP: the peer serves no memory.
+    pub(crate) fn post(&self, operation: Operation) -> Result<()> {
+        if operation.to.memory.0 == 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        self.with(|own, state| {
+            state.initiator.begin(operation)?;
+            state.initiator.tend(own, &mut state.leaving);
+            Ok(())
+        })
+    }
+
+    /// Works with the state.
+    fn with<R>(&self, work: impl for<'a> FnOnce(&'a Process, &mut State<'a>) -> R) -> R {
+        self.cell.with_dependent(|own, board| {
+            let mut state = lock(board);
+            let result = work(own, &mut state);
+            // Release: partner is the load of `progress`; another thread has posted before this one looks.
+            self.under_way
+                .store(state.initiator.under_way(), Ordering::Release);
+            result
+        })
+    }
+
+    /// Serves, and tells what has ended.
+    fn serve(&self) {
+        let served = execute::Served {
+            regions: &self.regions,
+            endpoints: &self.endpoints,
+        };
+        self.with(|own, state| {
+            state.target.tend(own, &mut state.leaving, &served);
+            state.initiator.tend(own, &mut state.leaving);
+        });
+    }
+}
+
+impl waiting::Engine for Service {
+    fn progress(&self) {
+        if self.under_way.load(Ordering::Acquire) > 0 {
+            self.with(|own, state| state.initiator.tend(own, &mut state.leaving));
+        }
+    }
+
+    fn prepare_to_wait(&self) -> Result<()> {
+        self.poller.prepare_for_any()?;
+        // The thread does not see this event any more.
+        self.serve();
+        Ok(())
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl Tended for Service {
+    fn tend(&self) -> Rest {
+        self.serve();
+        Rest::Watching
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.poller.prepare_for_any()?;
+        Ok(())
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        lock(&self.service.endpoints).remove(&self.port);
+        self.service
+            .with(|_, state| state.initiator.forget(self.port));
+    }
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service")
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
