@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -92,21 +93,30 @@ impl Cluster {
 
     /// A domain as an info describes it.
     pub(super) fn domain_of(&self, node: u16, info: In<Info>) -> (Fid<FidFabric>, Fid<FidDomain>) {
-        let socket = self.directory.path().join(format!("{node}.sock"));
-        let nic = Arc::new(Nic::open_host_with(socket, 96 << 20).unwrap());
-        let fabric: Fid<FidFabric> = opened(|to| match fabric::open(to, Context::NULL) {
+        domain_at(self.socket(node), info)
+    }
+
+    /// The socket of a node.
+    pub(super) fn socket(&self, node: u16) -> PathBuf {
+        self.directory.path().join(format!("{node}.sock"))
+    }
+}
+
+/// A domain of the node of a socket, as an info describes it.
+pub(super) fn domain_at(socket: PathBuf, info: In<Info>) -> (Fid<FidFabric>, Fid<FidDomain>) {
+    let nic = Arc::new(Nic::open_host_with(socket, 96 << 20).unwrap());
+    let fabric: Fid<FidFabric> = opened(|to| match fabric::open(to, Context::NULL) {
+        Ok(()) => 0,
+        Err(error) => -error.0,
+    });
+    let parent = crate::object::state::<fabric::Fabric, _>(fabric).unwrap();
+    let domain = opened(
+        |to| match domain::open_on(nic, parent, info, to, Context::NULL) {
             Ok(()) => 0,
             Err(error) => -error.0,
-        });
-        let parent = crate::object::state::<fabric::Fabric, _>(fabric).unwrap();
-        let domain = opened(
-            |to| match domain::open_on(nic, parent, info, to, Context::NULL) {
-                Ok(()) => 0,
-                Err(error) => -error.0,
-            },
-        );
-        (fabric, domain)
-    }
+        },
+    );
+    (fabric, domain)
 }
 
 impl Cluster {
@@ -155,7 +165,7 @@ impl Side {
         Self::on(fabric, domain, TAGGED, BOTH)
     }
 
-    fn on(
+    pub(super) fn on(
         fabric: Fid<FidFabric>,
         domain: Fid<FidDomain>,
         attributes: CqAttr,

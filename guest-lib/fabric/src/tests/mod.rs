@@ -10,6 +10,7 @@ mod memory;
 mod messages;
 mod objects;
 mod peeks;
+mod processes;
 mod refusals;
 mod regions;
 mod waits;
