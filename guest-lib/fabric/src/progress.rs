@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::errno::{Errno, Result};
 
@@ -49,11 +49,12 @@ pub(crate) trait Tended: Send + Sync {
     /// Completes what has ended, and says what is to be done next.
     fn tend(&self) -> Rest;
 
-    /// Makes the next change at the NIC readable at the descriptor.
+    /// Makes the next change at the NIC readable at the descriptor; or says how long the thread may sleep without
+    /// that, as others look meanwhile.
     ///
     /// # Errors
     /// The NIC is gone, or those of the system.
-    fn prepare(&self) -> Result<()>;
+    fn prepare(&self) -> Result<Option<Timespec>>;
 
     /// Its descriptor.
     fn descriptor(&self) -> BorrowedFd<'_>;
@@ -172,19 +173,24 @@ fn help(tended: &dyn Tended, signal: &Signal) {
         let prepared = tended.prepare();
         let rest = tended.tend();
         // Without a NIC each operation ends, with an error.
-        if rest == Rest::Asleep || prepared.is_err() || signal.is_stopped() {
+        if rest == Rest::Asleep || signal.is_stopped() {
             return;
         }
+        let Ok(longest) = prepared else {
+            return;
+        };
         if rest == Rest::Looking {
             signal.wait_shortly();
             continue;
         }
         let descriptor = tended.descriptor();
         let mut both = [
-            PollFd::new(&descriptor, PollFlags::IN),
             PollFd::new(&signal.stop, PollFlags::IN),
+            PollFd::new(&descriptor, PollFlags::IN),
         ];
+        // While others look, the event of a change before is not for this thread.
+        let awaited = if longest.is_some() { 1 } else { 2 };
         // Interrupted: it looks, and sleeps again.
-        let _ = poll(&mut both, None);
+        let _ = poll(&mut both[..awaited], longest.as_ref());
     }
 }

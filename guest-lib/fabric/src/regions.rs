@@ -5,6 +5,7 @@
 //! - Two regions never have the same key.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use crate::cntr::Cntr;
@@ -21,6 +22,8 @@ const DENIED: Errno = Errno(libc::EACCES);
 #[derive(Debug)]
 pub(crate) struct Regions {
     table: Mutex<Table>,
+    /// How many there are.
+    count: AtomicUsize,
     /// FI_MR_BASIC: keys are the provider's, and regions begin at their address.
     is_basic: bool,
 }
@@ -48,6 +51,7 @@ impl Regions {
     pub(crate) fn new(is_basic: bool) -> Self {
         Regions {
             table: Mutex::default(),
+            count: AtomicUsize::new(0),
             is_basic,
         }
     }
@@ -76,15 +80,24 @@ impl Regions {
         }
         table.given = key;
         table.regions.insert(key, region);
+        // Relaxed: a hint whether it is worth to look for requests.
+        self.count.store(table.regions.len(), Ordering::Relaxed);
         Ok(key)
     }
 
     /// Takes a region out, and closes it: waits until nothing of it is copied.
     pub(crate) fn close(&self, key: u64) {
-        let region = lock(&self.table).regions.remove(&key);
+        let mut table = lock(&self.table);
+        let region = table.regions.remove(&key);
+        self.count.store(table.regions.len(), Ordering::Relaxed);
+        drop(table);
         if let Some(region) = region {
             region.close();
         }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
     }
 
     /// Peers name bytes by their addresses.

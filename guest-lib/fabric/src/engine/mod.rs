@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qnic::message::{Claimed, Completion, Ends, Request, RequestId};
 use qnic::{Endpoint, Error, Nic, NodeId, Port};
+use rustix::event::Timespec;
 use self_cell::self_cell;
 
 use crate::address::Address;
@@ -470,8 +471,9 @@ impl Tended for Engine {
         })
     }
 
-    fn prepare(&self) -> Result<()> {
-        waiting::Engine::prepare_to_wait(self)
+    fn prepare(&self) -> Result<Option<Timespec>> {
+        waiting::Engine::prepare_to_wait(self)?;
+        Ok(None)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

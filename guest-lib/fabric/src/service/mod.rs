@@ -32,10 +32,12 @@
 //!
 //! # Which thread works
 //! The thread sleeps on the NIC's event, and serves whatever comes. Calls of the program that read completions or
-//! counters look at its own operations; those that go to sleep serve, too, as they may have taken the thread's event.
+//! counters look at its own operations, and serve. While they do, the thread asks for no event, so that
+//! nothing wakes it: it looks each millisecond, and sleeps on the event again when no call has looked since. Calls
+//! that go to sleep serve, too, as they may have taken the thread's event.
 //!
 //! # What it costs
-//! A wake-up of the target's thread for each operation that finds it asleep, and two copies for each byte more than
+//! A wake-up of the target's thread for each operation that finds it asleep and the program busy, and two copies for each byte more than
 //! the NIC would need. In guests, the NIC could write to exports of registered memory itself; that is not built.
 //!
 //! | module | holds |
@@ -54,10 +56,11 @@ mod wire;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qnic::{Endpoint, Nic, Port};
+use rustix::event::Timespec;
 use self_cell::self_cell;
 
 use crate::arena::Arena;
@@ -101,6 +104,19 @@ self_cell!(
     }
 );
 
+impl<'a> State<'a> {
+    /// Serves, and tells what has ended.
+    fn tend(&mut self, own: &'a Process, served: &execute::Served<'_>) {
+        self.target.tend(own, &mut self.leaving, served);
+        self.look(own);
+    }
+
+    /// Tells what has ended.
+    fn look(&mut self, own: &'a Process) {
+        self.initiator.tend(own, &mut self.leaving);
+    }
+}
+
 /// The service of a domain.
 pub(crate) struct Service {
     cell: Cell,
@@ -110,7 +126,22 @@ pub(crate) struct Service {
     endpoints: Mutex<HashMap<Port, Arc<Reached>>>,
     /// Operations of the program that have not ended.
     under_way: AtomicUsize,
+    looks: Looks,
 }
+
+/// How often the program has looked for requests.
+#[derive(Default)]
+struct Looks {
+    all: AtomicU64,
+    /// When the thread slept last.
+    seen: AtomicU64,
+}
+
+/// How long the thread sleeps while the program looks.
+const NAP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 1_000_000,
+};
 
 /// A service and its thread, which ends when this is dropped.
 #[derive(Debug)]
@@ -151,6 +182,7 @@ impl Running {
             regions,
             endpoints: Mutex::default(),
             under_way: AtomicUsize::new(0),
+            looks: Looks::default(),
         });
         let signal = Arc::new(Signal::new()?);
         // The thread never has enough.
@@ -195,31 +227,51 @@ impl Service {
         self.cell.with_dependent(|own, board| {
             let mut state = lock(board);
             let result = work(own, &mut state);
-            // Release: partner is the load of `progress`; another thread has posted before this one looks.
-            self.under_way
-                .store(state.initiator.under_way(), Ordering::Release);
+            self.note(&state);
             result
         })
     }
 
+    fn note(&self, state: &State<'_>) {
+        // Release: partner is the load of `progress`; another thread has posted before this one looks.
+        self.under_way
+            .store(state.initiator.under_way(), Ordering::Release);
+    }
+
     /// Serves, and tells what has ended.
     fn serve(&self) {
-        let served = execute::Served {
+        let served = self.served();
+        self.with(|own, state| state.tend(own, &served));
+    }
+
+    fn served(&self) -> execute::Served<'_> {
+        execute::Served {
             regions: &self.regions,
             endpoints: &self.endpoints,
-        };
-        self.with(|own, state| {
-            state.target.tend(own, &mut state.leaving, &served);
-            state.initiator.tend(own, &mut state.leaving);
-        });
+        }
     }
 }
 
 impl waiting::Engine for Service {
     fn progress(&self) {
-        if self.under_way.load(Ordering::Acquire) > 0 {
-            self.with(|own, state| state.initiator.tend(own, &mut state.leaving));
+        let has_own = self.under_way.load(Ordering::Acquire) > 0;
+        if !has_own && self.regions.is_empty() {
+            return;
         }
+        self.looks.all.fetch_add(1, Ordering::Relaxed);
+        let served = self.served();
+        self.cell.with_dependent(|own, board| {
+            // A thread that has the state looks; the program looks again.
+            let Ok(mut state) = board.try_lock() else {
+                return;
+            };
+            if state.target.has_come() {
+                state.tend(own, &served);
+            } else if has_own {
+                state.look(own);
+            }
+            self.note(&state);
+        });
     }
 
     fn prepare_to_wait(&self) -> Result<()> {
@@ -240,9 +292,14 @@ impl Tended for Service {
         Rest::Watching
     }
 
-    fn prepare(&self) -> Result<()> {
+    fn prepare(&self) -> Result<Option<Timespec>> {
+        // Relaxed: what is seen late costs a nap.
+        let looks = self.looks.all.load(Ordering::Relaxed);
+        if self.looks.seen.swap(looks, Ordering::Relaxed) != looks {
+            return Ok(Some(NAP));
+        }
         self.poller.prepare_for_any()?;
-        Ok(())
+        Ok(None)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

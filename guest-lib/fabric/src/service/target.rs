@@ -73,6 +73,12 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// Whether the receive that was posted first has ended: requests take them in this order.
+    pub(super) fn has_come(&mut self) -> bool {
+        let first = self.receives.first_mut();
+        first.is_some_and(|(request, _)| !matches!(request.test(), Ok(None)))
+    }
+
     /// Posts receives for further requests.
     fn post(&mut self, own: &'a Process) {
         while self.receives.len() < RECEIVES {
