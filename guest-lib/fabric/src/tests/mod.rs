@@ -11,6 +11,7 @@ mod messages;
 mod objects;
 mod peeks;
 mod processes;
+mod random;
 mod refusals;
 mod regions;
 mod waits;
