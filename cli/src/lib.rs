@@ -28,6 +28,7 @@ pub mod lab;
 mod logs;
 mod machine;
 mod matrix;
+mod mpirun;
 mod net;
 mod new;
 mod nic;
@@ -106,6 +107,8 @@ commands! {
     Run(run::Options) => run::run;
     /// Form parallel machines of nodes, and run programs on them
     Machine(machine::Options) => machine::run;
+    /// Run an MPI program on the guests
+    Mpirun(mpirun::Options) => mpirun::run;
     /// Reach TCP ports of guests from this machine
     Forward(join::forward::Options) => |_| join::start();
     /// Start a secure shell on a node that has a server for it

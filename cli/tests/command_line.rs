@@ -124,6 +124,7 @@ fn without_clusters_each_command_says_so_in_its_way() {
         (&["machine", "create", "lab", "--nodes", "a"], 1),
         (&["machine", "rm", "lab"], 1),
         (&["machine", "run", "lab", "--", "true"], 125),
+        (&["mpirun", "-n", "2", "true", "-x"], 125),
     ] {
         place.fails(args, expected, "no cluster is running");
     }
@@ -172,6 +173,10 @@ fn wrong_command_lines_are_refused() {
         ],
         &["machine", "run", "lab"],
         &["machine", "run", "lab", "-n", "few", "--", "true"],
+        &["mpirun"],
+        &["mpirun", "-n", "0", "true"],
+        &["mpirun", "--over", "air", "true"],
+        &["mpirun", "--mca", "pml", "true"],
         &["fly"],
     ] {
         assert_eq!(place.qnic(args).0, 2, "{args:?}");

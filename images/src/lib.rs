@@ -34,6 +34,7 @@ mod key;
 mod library;
 mod mirror;
 mod module;
+mod mpi;
 mod program;
 mod progress;
 mod provisioner;

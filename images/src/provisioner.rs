@@ -13,6 +13,7 @@ use crate::kernel;
 use crate::kernel_series::KernelSeries;
 use crate::library::Library;
 use crate::module;
+use crate::mpi;
 use crate::program::{Program, Tool};
 use crate::progress::Progress;
 use crate::tools::{
@@ -161,6 +162,22 @@ impl Provisioner {
     /// The distribution's `fio`, in the same way.
     pub fn fio(&self) -> Result<Vec<GuestFile>> {
         self.programs(&guest::FIO)
+    }
+
+    /// The distribution's Open MPI and libfabric, in the same way, with a server and a client of SSH that start
+    /// processes on other guests, and NetPIPE.
+    pub fn mpi_programs(&self) -> Result<Vec<GuestFile>> {
+        self.programs(&guest::MPI)
+    }
+
+    /// Compiles `source`, one file of C, to `program` with this machine's `cc`, for the same Open MPI: it runs in
+    /// guests that have the files of [`Provisioner::mpi_programs`].
+    ///
+    /// # Errors
+    /// [`Error::Command`] with what the compiler said.
+    pub fn compile_mpi(&self, source: &Path, program: &Path) -> Result<()> {
+        host_architecture()?;
+        mpi::compile(self.context(), source, program)
     }
 
     fn programs(&self, programs: &Programs) -> Result<Vec<GuestFile>> {

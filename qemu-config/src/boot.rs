@@ -34,7 +34,7 @@ use crate::spawn::spawn;
 use crate::state::Runtime;
 use crate::wait::Deadline;
 use crate::{
-    device, emulated_clock, remote_memory, seed, ssh_key, swap, teardown, BootOptions, Cancel,
+    device, emulated_clock, mpi, remote_memory, seed, ssh_key, swap, teardown, BootOptions, Cancel,
     ClusterSpec, Error, NodeSpec, Result,
 };
 
@@ -114,9 +114,15 @@ pub(crate) fn boot(
     let keeper = start_log_keeper(&parts.log_keeper, spec, &nodes, &owned, dies_with_us)?;
     owned.children.push(keeper);
     await_all(spec, &nodes, &dir, options)?;
-    swap::turn_on(spec, &nodes, options)?;
-    remote_memory::set_up(spec, &nodes, options)?;
+    prepare(spec, &nodes, options)?;
     booted(nodes, owned, options.mode)
+}
+
+/// Does in guests that are ready what takes commands in them.
+fn prepare(spec: &ClusterSpec, nodes: &[Node], options: &BootOptions) -> Result<()> {
+    swap::turn_on(spec, nodes, options)?;
+    remote_memory::set_up(spec, nodes, options)?;
+    mpi::set_up(spec, nodes, options)
 }
 
 /// Makes the key of the cluster and the volumes that its disk images are told by how to join.

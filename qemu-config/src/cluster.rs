@@ -14,6 +14,7 @@ use crate::capture::{self, CaptureOptions};
 use crate::device;
 use crate::dirs::ClusterDir;
 use crate::manifest::Manifest;
+use crate::mpi::Mpi;
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::ProcessId;
@@ -130,6 +131,21 @@ impl Cluster {
         let node = self.node(name)?;
         node.check_guest()?;
         Ok(node)
+    }
+
+    /// What starts MPI programs on its guests.
+    ///
+    /// # Errors
+    /// [`Error::Host`] if its guests have no MPI.
+    pub fn mpi(&self) -> Result<Mpi<'_>> {
+        if !self.spec().mpi || self.nodes().iter().any(|node| !node.is_guest()) {
+            return Err(Error::Host(format!(
+                "cluster {}: there is no MPI in its guests: write mpi = true into the cluster file, and boot it \
+                 without --host (examples/mpi.toml is such a file)",
+                self.name()
+            )));
+        }
+        Ok(Mpi::new(self.nodes()))
     }
 
     /// The number of a NIC on its network: `NODE` is the first of a node, `NODE.NIC` the one with

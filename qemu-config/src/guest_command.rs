@@ -64,6 +64,13 @@ impl GuestCommand {
         args.into_iter().fold(self, Self::arg)
     }
 
+    /// Adds the words of `program` as arguments.
+    pub(crate) fn with_program(mut self, program: &Self) -> Self {
+        let words = program.start.argv.iter().cloned();
+        self.start.argv.extend(words);
+        self
+    }
+
     /// Sets a variable in the command's environment.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         let bytes = |text: &OsStr| text.as_bytes().to_vec();

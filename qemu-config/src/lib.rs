@@ -58,6 +58,7 @@ mod machine;
 mod machine_error;
 mod manifest;
 mod monitor;
+mod mpi;
 mod node;
 mod node_state;
 mod overview;
@@ -109,6 +110,7 @@ pub use machine::{Interface, Machine, MachineOverview, MachineRun, Machines, Run
 pub use machine_error::MachineError;
 pub use manifest::Mode;
 pub use monitor::Monitor;
+pub use mpi::{Mpi, MpiTransport};
 pub use node::Node;
 pub use node_state::NodeState;
 pub use overview::{

@@ -163,21 +163,38 @@ pub(crate) fn provide(
     let Some(root) = repository() else {
         return programs.iter().map(beside_us).collect();
     };
-    let output = run(command(programs, &root), programs, cancels, compiles)?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let lines = said.lines().filter(|line| !is_step(line));
-        let lines: Vec<_> = lines.collect();
-        let last = &lines[lines.len().saturating_sub(40)..];
-        return Err(failed(programs, last.join("\n")));
-    }
+    let said = run(command(programs, &root), programs, cancels, compiles)?;
     let found = programs.iter().map(|program| {
-        let found = executable_in(&output.stdout, program.name);
-        let silent = || "cargo did not say where it put the program".to_owned();
-        found.ok_or_else(|| failed(&[*program], silent()))
+        let found = executable_in(&said, program.name);
+        found.ok_or_else(|| failed(&[*program], SILENT.to_owned()))
     });
     found.collect()
 }
+
+/// The shared library `name` of `package` for programs that link the C library of this machine or a newer one,
+/// unless one of `cancels` is pulled. `compiles` is called as [`provide`] does.
+///
+/// # Errors
+/// As [`provide`].
+pub(crate) fn library(
+    (package, name): (&str, &str),
+    cancels: &[&Cancel],
+    compiles: &(dyn Fn() + Sync),
+) -> Result<PathBuf> {
+    let file = format!("lib{name}.so");
+    let library = Program::bin(package, &file);
+    let Some(root) = repository() else {
+        return beside_us(&library);
+    };
+    let mut command = cargo_build(&root);
+    command.args(["--release", "--package", package, "--lib"]);
+    let said = run(command, &[library], cancels, compiles)?;
+    let found = library_in(&said, (name, &file));
+    found.ok_or_else(|| failed(&[library], SILENT.to_owned()))
+}
+
+/// What is said if cargo ended well without a message of what it made.
+const SILENT: &str = "cargo did not say where it put it";
 
 /// Cargo in the checkout `root`, as it is when a shell starts it there.
 pub fn cargo(root: &Path) -> Command {
@@ -225,13 +242,19 @@ fn beside_us(program: &Program<'_>) -> Result<PathBuf> {
     Err(failed(&[*program], message))
 }
 
-fn command(programs: &[Program<'_>], root: &Path) -> Command {
+/// A build whose messages can be read.
+fn cargo_build(root: &Path) -> Command {
     let mut command = cargo(root);
     command.args(["build", "--message-format=json-render-diagnostics"]);
     command
         .env("CARGO_TERM_COLOR", "never")
         .env("CARGO_TERM_PROGRESS_WHEN", "never");
     command.env_remove("CARGO_TERM_QUIET");
+    command
+}
+
+fn command(programs: &[Program<'_>], root: &Path) -> Command {
+    let mut command = cargo_build(root);
     let profile = programs
         .first()
         .map_or("release", |program| program.profile);
@@ -303,9 +326,27 @@ fn listen(said: impl Read, compiles: &dyn Fn()) -> Vec<u8> {
     all
 }
 
+/// Runs a build to its end; its messages. `programs` are named if it fails.
+fn run(
+    command: Command,
+    programs: &[Program<'_>],
+    cancels: &[&Cancel],
+    compiles: &(dyn Fn() + Sync),
+) -> Result<Vec<u8>> {
+    let output = output_of(command, programs, cancels, compiles)?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines = said.lines().filter(|line| !is_step(line));
+    let lines: Vec<_> = lines.collect();
+    let last = &lines[lines.len().saturating_sub(40)..];
+    Err(failed(programs, last.join("\n")))
+}
+
 /// Runs `command` to its end. Ends it and its compilers when one of `cancels` is pulled, or when
 /// this process ends.
-fn run(
+fn output_of(
     mut command: Command,
     programs: &[Program<'_>],
     cancels: &[&Cancel],
@@ -347,10 +388,32 @@ fn run(
 
 /// The path that cargo reports for executable `name` in its messages.
 fn executable_in(messages: &[u8], name: &str) -> Option<PathBuf> {
-    messages.split(|byte| *byte == b'\n').find_map(|line| {
-        let message: serde_json::Value = serde_json::from_slice(line).ok()?;
-        let ours = message["reason"] == "compiler-artifact" && message["target"]["name"] == name;
-        ours.then(|| message["executable"].as_str().map(PathBuf::from))?
+    let mut artifacts = artifacts_of(messages, name);
+    artifacts.find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+/// The path of the file `file` of library `name`, in the same way.
+fn library_in(messages: &[u8], (name, file): (&str, &str)) -> Option<PathBuf> {
+    let mut artifacts = artifacts_of(messages, name);
+    artifacts.find_map(|message| {
+        let mut files = message["filenames"].as_array()?.iter();
+        let ours = |path: &serde_json::Value| {
+            let path = Path::new(path.as_str()?);
+            path.ends_with(file).then(|| path.to_owned())
+        };
+        files.find_map(ours)
+    })
+}
+
+/// Cargo's messages that it has made target `name`.
+fn artifacts_of<'a>(
+    messages: &'a [u8],
+    name: &'a str,
+) -> impl Iterator<Item = serde_json::Value> + 'a {
+    let messages = messages.split(|byte| *byte == b'\n');
+    let messages = messages.filter_map(|line| serde_json::from_slice(line).ok());
+    messages.filter(move |message: &serde_json::Value| {
+        message["reason"] == "compiler-artifact" && message["target"]["name"] == name
     })
 }
 
@@ -369,6 +432,18 @@ mod tests {
         );
         assert_eq!(executable_in(messages.as_bytes(), "x"), Some("/t/x".into()));
         assert_eq!(executable_in(messages.as_bytes(), "y"), None);
+    }
+
+    #[test]
+    fn a_library_is_found_among_all_files_of_its_package() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"x"},"filenames":["/t/deps/libx.rlib","/t/libx.so"]}"#,
+            "\n",
+        );
+        let found = |name, file| library_in(messages.as_bytes(), (name, file));
+        assert_eq!(found("x", "libx.so"), Some("/t/libx.so".into()));
+        assert_eq!(found("x", "x.so"), None);
+        assert_eq!(found("y", "libx.so"), None);
     }
 
     /// A program that runs for ever.
@@ -404,7 +479,7 @@ mod tests {
             let count = || {
                 told.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             };
-            let output = run(command, &[APP], &[], &count).unwrap();
+            let output = output_of(command, &[APP], &[], &count).unwrap();
             assert_eq!(output.stdout, b"out\n");
             let caught = String::from_utf8(output.stderr).unwrap();
             assert_eq!(caught, said.replace('`', "'"));

@@ -16,7 +16,7 @@ use crate::boot_options::BootOptions;
 use crate::guest_process::HELPER;
 use crate::manifest::HostPrograms;
 use crate::qemu::NIC_QUEUES;
-use crate::{programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec, Result};
+use crate::{mpi, programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec, Result};
 
 /// The path in guests of an example module, which uses the datagrams of `qnic.ko`.
 const EXAMPLE: &str = "/root/qnic_ping.ko";
@@ -87,6 +87,8 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     let disks = spec.nodes.iter().any(|node| node.image.is_some());
     let seed_tools = disks.then(|| cancellable(&cancels, || seed_tools(&provisioner)));
     let seed_tools = seed_tools.transpose()?;
+    let mpi = || mpi::files(spec, &provisioner, progress.as_ref(), &cancels);
+    let mpi = cancellable(&cancels, mpi)?;
     let mut made: HashMap<_, GuestImage> = HashMap::new();
     let mut images = Vec::new();
     for node in &spec.nodes {
@@ -101,7 +103,8 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
             Entry::Occupied(made) => made.into_mut(),
             Entry::Vacant(entry) => {
                 let module = modules.get(&node.kernel).filter(|_| node.has_module());
-                let make = || image(&provisioner, node, module, ours);
+                let mpi = mpi.iter().filter(|_| node.has_module());
+                let make = || image(&provisioner, node, module, ours.chain(mpi));
                 entry.insert(cancellable(&cancels, make)?)
             }
         };

@@ -136,7 +136,7 @@ pub(crate) const HOST: &[Case] = cases! { "host":
 
 /// The cases that boot virtual machines; the one that takes longest first, so that others run
 /// beside it.
-pub(crate) const VM: [&[Case]; 18] = [
+pub(crate) const VM: [&[Case]; 19] = [
     vm::DISK_IMAGES,
     vm::REMOTE_MEMORY,
     vm::VOLUMES,
@@ -150,6 +150,7 @@ pub(crate) const VM: [&[Case]; 18] = [
     vm::WIRE,
     vm::MACHINE,
     vm::MEMORY,
+    vm::MPI,
     vm::SYNC,
     vm::HOSTILE,
     vm::INSIDE,

@@ -20,6 +20,8 @@ pub(crate) struct Programs {
     /// Folders from which a library loads others by itself, and a part of the names that are
     /// wanted.
     looked_up: &'static [(&'static str, &'static str)],
+    /// Paths in the guest that become links to a program.
+    links: &'static [(&'static str, &'static str)],
 }
 
 /// What makes and checks ext4. Busybox makes file systems too, but checks none.
@@ -35,6 +37,7 @@ pub(crate) const EXT4: Programs = Programs {
     paths: &["usr/sbin/mke2fs", "usr/sbin/e2fsck"],
     folders: &[],
     looked_up: &[],
+    links: &[],
 };
 
 /// What writes to block devices and compares what it reads.
@@ -51,6 +54,7 @@ pub(crate) const FIO: Programs = Programs {
     paths: &["usr/bin/fio"],
     folders: &["ceph"],
     looked_up: &[],
+    links: &[],
 };
 
 /// What measures a network between guests: perftest over RDMA, others over sockets; and what makes
@@ -77,6 +81,49 @@ pub(crate) const NETWORK: Programs = Programs {
         ("etc/libibverbs.d", "rxe"),
         ("usr/lib/x86_64-linux-gnu/libibverbs", "rxe"),
     ],
+    links: &[],
+};
+
+/// How the names of packages begin that Open MPI's ask for, and that nothing in a guest loads: for graphics
+/// processors, for another `ssh`, for the scripts of packages.
+const NOT_FOR_MPI: [&str; 9] = [
+    "libamd", "libhsa", "libllvm", "libssl", "libx11", "libz3", "openssh", "openssl", "passwd",
+];
+
+/// Open MPI and libfabric, with what starts processes on other guests, and NetPIPE to try them with.
+pub(crate) const MPI: Programs = Programs {
+    packages: PackageSet {
+        kind: "mpi",
+        label: "Open MPI",
+        suite: STABLE,
+        names: "dropbear-bin libfabric-bin netpipe-openmpi openmpi-bin",
+        keep: &|package| !NOT_FOR_MPI.iter().any(|begin| package.starts_with(begin)),
+        skip: &[],
+    },
+    paths: &[
+        "usr/bin/NPopenmpi",
+        "usr/bin/dbclient",
+        "usr/bin/dropbearkey",
+        "usr/bin/fi_info",
+        "usr/bin/fi_pingpong",
+        "usr/bin/mpirun.openmpi",
+        "usr/bin/ompi_info",
+        "usr/bin/prted",
+        "usr/bin/prterun",
+        "usr/sbin/dropbear",
+    ],
+    folders: &[],
+    looked_up: &[
+        ("etc/openmpi", ""),
+        ("usr/lib/x86_64-linux-gnu/pmix2/lib/pmix", ".so"),
+        ("usr/lib/x86_64-linux-gnu/pmix2/share/pmix", ".txt"),
+        ("usr/share/openmpi", "help-"),
+        ("usr/share/prte", "help-"),
+    ],
+    links: &[
+        ("usr/bin/mpirun.openmpi", "/usr/bin/mpirun"),
+        ("usr/bin/dbclient", "/usr/bin/ssh"),
+    ],
 };
 
 impl Programs {
@@ -99,8 +146,14 @@ impl Programs {
             guest_path: Path::new("/").join(&path),
             host_path: root.dir.join(&path),
             mode: 0o755,
-            links: Vec::new(),
+            links: self.links_to(&path),
         });
         Ok(files.collect())
+    }
+
+    fn links_to(&self, path: &Path) -> Vec<PathBuf> {
+        let links = self.links.iter();
+        let links = links.filter(|(program, _)| Path::new(program) == path);
+        links.map(|(_, link)| link.into()).collect()
     }
 }

@@ -5,6 +5,7 @@
 //! accel = "auto"                # or "kvm", "tcg"
 //! driver = "module"             # or "vfio": docs/vfio.md
 //! ethernet = true               # false: nodes have no Ethernet ports; or see [`EthernetSpec`]
+//! mpi = true                    # guests have Open MPI: docs/mpi.md; false if left out
 //!
 //! [device]
 //! metrics = "127.0.0.1:9750"    # for Prometheus: docs/metrics.md
@@ -45,6 +46,7 @@ mod driver;
 mod drivers;
 mod ethernet;
 mod image;
+mod mpi;
 mod network;
 mod nics;
 mod on_off;

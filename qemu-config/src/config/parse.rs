@@ -28,6 +28,8 @@ struct RawCluster {
     #[serde(default = "OnOff::on")]
     ethernet: OnOff<EthernetSpec>,
     #[serde(default)]
+    mpi: bool,
+    #[serde(default)]
     device: DeviceSpec,
     network: Option<NetworkSpec>,
     #[serde(default)]
@@ -128,6 +130,7 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<(ClusterSpec, Vec<usize>), Co
         name: raw.name,
         accel: raw.accel,
         ethernet: raw.ethernet,
+        mpi: raw.mpi,
         device: raw.device,
         network: raw.network,
         networks: raw.networks,

@@ -59,10 +59,11 @@ impl ClusterSpec {
         }
     }
 
-    /// The same cluster without Ethernet ports.
+    /// The same cluster without Ethernet ports, and without what needs them.
     pub(crate) fn without_ethernet(&self) -> Self {
         let mut spec = self.clone();
         spec.ethernet = OnOff::Off;
+        spec.mpi = false;
         for node in &mut spec.nodes {
             node.ethernet = None;
         }

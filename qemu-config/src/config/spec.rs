@@ -39,6 +39,9 @@ pub struct ClusterSpec {
     pub accel: AccelChoice,
     /// Whether nodes have an Ethernet port.
     pub ethernet: OnOff<EthernetSpec>,
+    /// Guests with a guest image and a NIC have Open MPI, and can start its processes on each other.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mpi: bool,
     /// How device processes serve NICs, and what they do besides.
     #[serde(skip_serializing_if = "DeviceSpec::is_default")]
     pub device: DeviceSpec,
@@ -211,6 +214,7 @@ impl ClusterSpec {
             name: name.into(),
             accel: AccelChoice::Auto,
             ethernet: OnOff::on(),
+            mpi: false,
             device: DeviceSpec::default(),
             network: None,
             networks: BTreeMap::new(),

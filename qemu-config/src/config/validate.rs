@@ -88,6 +88,7 @@ pub(super) fn check(
     super::nics::check_networks(spec)?;
     super::drivers::check(spec, origin)?;
     super::ports::check(spec, origin)?;
+    super::mpi::check(spec, origin)?;
     super::remote_memory::check(spec)
 }
 

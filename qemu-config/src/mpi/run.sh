@@ -1,0 +1,13 @@
+# Runs mpirun with the arguments of this script. Open MPI 5.0 may return 0 when it has lost guests, so a job has ended
+# well only if its rank 0 has, too: /usr/local/bin/qnic-mpi-rank makes the file $QNIC_MPI_DONE then.
+QNIC_MPI_DONE=$(mktemp -u /tmp/mpirun.XXXXXX)
+export QNIC_MPI_DONE
+# mpirun gets the same signal, and ends the ranks.
+trap : TERM
+mpirun -x QNIC_MPI_DONE "$@"
+status=$?
+[ "$status" -eq 0 ] || exit "$status"
+rm "$QNIC_MPI_DONE" 2>/dev/null || {
+    echo "mpirun: rank 0 has not returned 0" >&2
+    exit 1
+}
