@@ -37,6 +37,7 @@ mod machine;
 mod memory;
 mod message;
 mod modules;
+mod mpi;
 mod numbers;
 mod page;
 mod paper;

@@ -39,6 +39,8 @@ pub enum Suite {
     Kernel,
     /// IP over Ethernet ports, beside QEMU's own network between the same guests
     Ethernet,
+    /// Open MPI between two guests, over the provider of libfabric and over TCP
+    Mpi,
     /// The tables and curves of sync and curves, and the transfers of memory, in a guest with two NICs
     PaperGuest,
     /// What NetVM's evaluation has: memory, sync and curves, and paper-guest

@@ -5,8 +5,8 @@ use qnic_cli::lab::bench::Suite;
 
 use super::tables::Tables;
 use super::{
-    collective, curves, drivers, engine, ethernet, growth, kernel, memory, message, paper, peers,
-    point_to_point, scaling, sync, wire,
+    collective, curves, drivers, engine, ethernet, growth, kernel, memory, message, mpi, paper,
+    peers, point_to_point, scaling, sync, wire,
 };
 
 /// Measures so many rounds.
@@ -33,6 +33,7 @@ pub(super) fn of(id: &str) -> Option<(Suite, Measure)> {
         "paper-guest" => (Suite::PaperGuest, paper::in_a_guest),
         "kernel" => (Suite::Kernel, kernel::measure),
         "ethernet" => (Suite::Ethernet, ethernet::measure),
+        "mpi" => (Suite::Mpi, mpi::measure),
         _ => return None,
     })
 }
