@@ -128,11 +128,11 @@ fn static_library(checkout: &Path) -> Result<PathBuf> {
     build.args(["--test", "interface", "--message-format=json"]);
     build.args(FEATURES.split(' '));
     let messages = said(build)?;
-    let programs = messages.lines().filter_map(|line| {
+    let mut programs = messages.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         Some(PathBuf::from(message["executable"].as_str()?))
     });
-    let program = programs.last().context("cargo names no program")?;
+    let program = programs.next_back().context("cargo names no program")?;
     Ok(program.with_file_name("libqnic_capi.a"))
 }
 
