@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::io;
 use std::num::NonZero;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc::{channel, Receiver};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
@@ -13,7 +14,7 @@ use clap::{Args, ValueEnum};
 use qnic_cluster::{
     Cancel, Cluster, Error, GuestEvent, GuestInput, GuestProcess, Mpi, MpiTransport,
 };
-use qnic_images::{Cache, Provisioner};
+use qnic_images::{cancelled_by, Cache, Provisioner};
 use qnic_trials::{Lines, Program};
 use tempfile::TempDir;
 
@@ -43,11 +44,12 @@ machine's cc compiles for it. guest:PATH is one of the guest's, and a plain name
 there. Ranks go round the nodes. The first node starts them by the distribution's mpirun; their
 messages go over the NICs by libfabric.
 
-Ctrl-C and the timeout end all ranks. If a rank is killed, a guest ends or links are cut for
-longer than the peer timeout, all end with an error.
+Ctrl-C and the timeout end all ranks. If a rank is killed, or a guest does not answer for 5 to
+13 s, all end with an error.
 
 Exit status: mpirun's: 0 if all ranks returned 0, else the code of the first that failed, or
-128 + n if signal n ended it. Besides:
+128 + n if signal n ended it; 1 also if mpirun returned 0 although rank 0 did not; 127 if the
+guests have no such program. Besides:
   124      the time was over
   125      it could not be carried out: no cluster, no MPI in it, a guest does not answer, …
   130      interrupted")]
@@ -97,16 +99,17 @@ fn try_run(options: &Options) -> Result<u8> {
     let made = tempfile::tempdir().context("make a directory")?;
     let cluster = options.cluster.find(Some(&cancel))?;
     let mpi = cluster.mpi()?;
-    let program = program(&options.program, &made)?;
+    let program = program(&options.program, &made, &cancel)?;
     mpi.set_up()?;
     copy(&mpi, &program)?;
+    drop(made);
     // An interrupt reaches mpirun, which ends the ranks, and not the wait for it.
     let cluster = Cluster::find(&ui::runtime()?, Some(cluster.name()), None)?;
     start(options, &cluster.mpi()?, &program, cancel)
 }
 
 /// The program that the words mean. One in C is compiled into the directory `made`.
-fn program(words: &[OsString], made: &TempDir) -> Result<Program> {
+fn program(words: &[OsString], made: &TempDir, cancel: &Cancel) -> Result<Program> {
     let mut words = words.to_vec();
     let first = words.first_mut().context("there is no program")?;
     let source = Path::new(first.as_os_str());
@@ -115,7 +118,11 @@ fn program(words: &[OsString], made: &TempDir) -> Result<Program> {
     if let Some(name) = source.file_stem().filter(|_| is_source) {
         let program = made.path().join(name);
         let provisioner = Provisioner::new(Cache::of_user()?, ui::progress());
-        provisioner.compile_mpi(source, &program)?;
+        let compile = || provisioner.compile_mpi(source, &program);
+        match cancelled_by(&[cancel.as_fd()], compile)? {
+            Err(qnic_images::Error::Cancelled) => return Err(Error::Interrupted.into()),
+            compiled => compiled?,
+        }
         *first = program.into();
     }
     Program::find(&words).map_err(anyhow::Error::msg)
@@ -161,20 +168,38 @@ fn start(options: &Options, mpi: &Mpi<'_>, program: &Program, cancel: Cancel) ->
     let interrupts = cancel.clone();
     // It waits for an interrupt that may never come: it ends with the program.
     std::thread::spawn(move || end_on(&interrupts, &input, &ended));
-    let code = watch(&mut process, options.timeout)?;
+    let code = watch(&mut process, options.timeout).inspect_err(|_| end(&mut process))?;
     Ok(match cancel.is_cancelled() {
         true => ui::INTERRUPTED,
         false => code,
     })
 }
 
-/// Ends mpirun when `cancel` is pulled.
+/// Ends mpirun, which ends the ranks.
+fn end(process: &mut GuestProcess) {
+    let deadline = Instant::now() + GRACE;
+    // A guest that is gone needs no signal.
+    let _ = process.signal(SIGTERM);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match process.next_event(Some(left)) {
+            Ok(Some(GuestEvent::Exit(_)) | None) | Err(_) => return,
+            Ok(Some(_)) => {}
+        }
+    }
+}
+
+/// Ends mpirun when `cancel` is pulled, and this process if its guest does not answer.
 fn end_on(cancel: &Cancel, input: &GuestInput, ended: &Receiver<()>) {
     cancel.wait();
     // A guest that is gone needs no signal.
     let _ = input.signal(SIGTERM);
     let _ = ended.recv_timeout(GRACE);
     let _ = input.signal(SIGKILL);
+    if ended.recv_timeout(GRACE) == Err(RecvTimeoutError::Timeout) {
+        eprintln!("qnic: mpirun: the first node does not answer: ranks may be left");
+        std::process::exit(ui::INTERRUPTED.into());
+    }
 }
 
 /// Shows what the ranks say, until mpirun has ended; the exit status.

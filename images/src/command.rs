@@ -263,9 +263,11 @@ fn name(command: &Command) -> String {
 
 fn not_started(command: &Command, source: io::Error) -> Error {
     let program = name(command);
-    let known = PROGRAMS.iter().find(|(name, ..)| *name == program);
-    match known {
-        Some((_, package, _)) if source.kind() == io::ErrorKind::NotFound => {
+    let known = PROGRAMS.iter().map(|(name, package, _)| (*name, *package));
+    // Only some need a compiler.
+    let mut known = known.chain([("cc", "gcc")]);
+    match known.find(|(name, _)| *name == program) {
+        Some((_, package)) if source.kind() == io::ErrorKind::NotFound => {
             Error::MissingProgram { program, package }
         }
         _ => Error::io("run", command.get_program().as_ref(), source),

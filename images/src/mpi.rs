@@ -30,6 +30,6 @@ pub(crate) fn compile(cx: Context<'_>, source: &Path, program: &Path) -> Result<
     compile.arg("-I").arg(libraries.join("openmpi/include"));
     compile.arg(libraries.join("libmpi.so.40"));
     compile.args(["-lm", UNRESOLVED]);
-    let what = format!("compile {} with cc (of the package gcc)", source.display());
+    let what = format!("compile {} with cc", source.display());
     run(&what, &mut compile).map(drop)
 }

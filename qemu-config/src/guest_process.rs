@@ -297,7 +297,7 @@ impl GuestProcess {
         }
     }
 
-    /// Fails if the guest's side of the port is closed.
+    /// Fails if the guest's side of the port is closed, or never speaks again.
     fn check_helper(&self) -> Result<()> {
         let Helper::InGuest(slot) = &self.helper else {
             // Its end closes the socket.
@@ -305,6 +305,12 @@ impl GuestProcess {
         };
         let mut monitor = Monitor::connect(&self.dir, Deadline::seconds(10))?;
         let label = command_label(slot.index);
+        if monitor.has_panicked()? {
+            let node = self.dir.name();
+            return Err(self.nonsense(&format!(
+                "its kernel has panicked: see \"qnic logs {node}\""
+            )));
+        }
         let open = monitor.is_port_open(&label)?;
         // Its last words may have come while we asked.
         let more = Deadline::seconds(0).readable(self.socket.as_fd()).is_ok();

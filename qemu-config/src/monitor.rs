@@ -97,13 +97,16 @@ impl Monitor {
         let mut open = devices.iter().filter(|device| device.frontend_open);
         Ok(open.any(|device| device.label == label))
     }
+
+    /// Returns true if the guest's kernel has panicked.
+    pub(crate) fn has_panicked(&mut self) -> Result<bool> {
+        Ok(self.execute(&QUERY_STATUS)?.status == RunState::GuestPanicked)
+    }
 }
 
 /// Returns true if QEMU says that the guest's kernel has panicked.
 pub(crate) fn has_panicked(dir: &NodeDir) -> Result<bool> {
-    let mut monitor = Monitor::connect(dir, Deadline::seconds(STATE_SECONDS))?;
-    let status = monitor.execute(&QUERY_STATUS)?.status;
-    Ok(status == RunState::GuestPanicked)
+    Monitor::connect(dir, Deadline::seconds(STATE_SECONDS))?.has_panicked()
 }
 
 /// The events of one node's QEMU from the moment of connecting.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use qnic_cluster::{Error, GuestCommand, GuestEvent, GuestExit, Node};
+use qnic_cluster::{Error, GuestCommand, GuestEvent, GuestExit, Node, NodeState};
 
 use crate::artifacts::Artifacts;
 use crate::output::{BoundedFile, Screen, Stream, Tail};
@@ -54,6 +54,11 @@ pub(crate) fn run(
             missing: errno == ENOENT,
             message: format!("node {}: cannot start {message}", node.name()),
         },
+        // The command may see it before the watch of the cluster does.
+        _ if node.state() == NodeState::Panicked => {
+            stop.pull(Reason::Panicked(node.name().to_owned()));
+            ProgramEnd::Stopped
+        }
         error => ProgramEnd::Failed(error.to_string()),
     });
     Ran {

@@ -84,7 +84,7 @@ pub(crate) const NETWORK: Programs = Programs {
     links: &[],
 };
 
-/// How the names of packages begin that Open MPI's ask for, and that nothing in a guest loads: for graphics
+/// Beginnings of the names of packages that Open MPI's packages depend on and that no guest uses: for graphics
 /// processors, for another `ssh`, for the scripts of packages.
 const NOT_FOR_MPI: [&str; 9] = [
     "libamd", "libhsa", "libllvm", "libssl", "libx11", "libz3", "openssh", "openssl", "passwd",

@@ -83,6 +83,9 @@ impl<'a> Mpi<'a> {
         let first = self.first()?;
         let key = said_by(first, &first.run(&GuestCommand::shell(KEY), LIMIT)?)?;
         let (key, public) = key.split_once('\n').unwrap_or((&key, ""));
+        if public.trim().is_empty() {
+            return Err(unprepared(first, "its key has no public half"));
+        }
         let command = GuestCommand::shell(SET_UP).env("KEY", key);
         let names: Vec<_> = self.nodes.iter().map(|node| node.name()).collect();
         let command = command.env("PUBLIC", public.trim());
@@ -143,9 +146,13 @@ fn said_by(node: &Node, output: &GuestOutput) -> Result<String> {
         return Ok(output.text());
     }
     let why = String::from_utf8_lossy(&output.stderr);
-    Err(Error::Failed {
+    Err(unprepared(node, why.trim()))
+}
+
+fn unprepared(node: &Node, why: &str) -> Error {
+    Error::Failed {
         subject: format!("node {}", node.name()),
-        what: format!("it cannot be prepared for MPI: {}", why.trim()),
+        what: format!("it cannot be prepared for MPI: {why}"),
         log: String::new(),
-    })
+    }
 }

@@ -6,8 +6,8 @@ export QNIC_MPI_DONE
 trap : TERM
 mpirun -x QNIC_MPI_DONE "$@"
 status=$?
-[ "$status" -eq 0 ] || exit "$status"
-rm "$QNIC_MPI_DONE" 2>/dev/null || {
-    echo "mpirun: rank 0 has not returned 0" >&2
+rm "$QNIC_MPI_DONE" 2>/dev/null || [ "$status" -ne 0 ] || {
+    echo "mpirun: it returned 0, but rank 0 did not: a guest may be lost, see \"qnic ps\"" >&2
     exit 1
 }
+exit "$status"

@@ -1,17 +1,25 @@
 # Lets processes be started here by whatever has the key in $KEY (base64), whose public half is $PUBLIC, and writes
 # what Open MPI uses if its command line does not say otherwise: the NIC. The key is that of the server, too, so the
 # guests with it, $NODES, know each other.
+set -e
 umask 077
 server=/run/dropbear.pid
 key=/root/.ssh/id_dropbear
 mkdir -p /root/.ssh /root/.openmpi /root/.prte
-if [ -s "$server" ] && kill -0 "$(cat "$server")" 2>/dev/null; then
-    [ "$(base64 -w 0 $key)" = "$KEY" ] && exit
+is_up() {
+    case "$(readlink "/proc/$(cat "$server" 2>/dev/null)/exe")" in
+    */dropbear) ;;
+    *) return 1 ;;
+    esac
+}
+if is_up; then
+    [ "$(base64 -w 0 "$key")" != "$KEY" ] || exit 0
     # Another server is to have its port.
     kill "$(cat "$server")"
-    while [ -e "$server" ]; do usleep 10000; done
+    while is_up; do usleep 10000; done
 fi
-echo "$KEY" | base64 -d >$key
+echo "$KEY" | base64 -d >"$key.$$"
+mv "$key.$$" "$key"
 echo "$PUBLIC" >/root/.ssh/authorized_keys
 for node in $NODES; do
     echo "$node $PUBLIC"
@@ -21,8 +29,8 @@ pml = cm
 mtl = ofi
 mtl_ofi_provider_include = qnic
 END
-# A guest that is silent for five seconds is missed; if it owes an acknowledgement, which stops the question whether it
-# lives, after six repetitions, in 13 seconds.
+# A guest that does not answer keepalives is given up after five seconds. While data are not acknowledged, TCP sends no
+# keepalives: it gives the guest up after five repetitions, 13 seconds.
 echo 5 >/proc/sys/net/ipv4/tcp_retries2
 cat >/root/.prte/mca-params.conf <<'END'
 plm_ssh_agent = dbclient -i /root/.ssh/id_dropbear
@@ -40,4 +48,14 @@ status=$?
 exit "$status"
 END
 chmod 700 /usr/local/bin/qnic-mpi-rank
-dropbear -r $key -s -j -k -P "$server" </dev/null >/dev/null 2>&1
+# Another command may start one meanwhile. A server says that it is up a little later than its start ends.
+dropbear -r "$key" -s -j -k -P "$server" </dev/null >/dev/null 2>&1 || :
+tries=100
+until is_up; do
+    tries=$((tries - 1))
+    [ "$tries" -gt 0 ] || {
+        echo "its SSH server does not start: end what else has port 22 there, and try again" >&2
+        exit 1
+    }
+    usleep 50000
+done

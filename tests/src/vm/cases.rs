@@ -262,11 +262,12 @@ fn wait_for_state(nodes: &VmNodes, expected: &str) -> Result<()> {
 }
 
 /// The kernel of one guest panics, that of another is stuck: `qnic ps` says so, in text, JSON
-/// and by its status, and calls only the third ready. A process that writes to the stuck one is told.
+/// and by its status, and calls only the third ready. A process that writes to the stuck one is told, and so is what
+/// waits for a command in the one that panicked.
 fn panicked(nodes: &VmNodes) -> Result<()> {
     // Within a device process nothing but the fault timeout ends such a wait.
     a_stuck_kernel_is_given_up(nodes, [0, 1], (nodes, 1))?;
-    let _panics = background(nodes, 2, "echo c > /proc/sysrq-trigger")?;
+    let mut panics = background(nodes, 2, "echo c > /proc/sysrq-trigger")?;
     let node = nodes.node(2)?;
     until(LIMIT, || {
         let state = node.state();
@@ -298,6 +299,12 @@ fn panicked(nodes: &VmNodes) -> Result<()> {
         let line = text.lines().find(|shown| shown.starts_with(&line));
         ensure!(line.is_some_and(|line| line.contains(state)), "{text}");
     }
+    let ended = panics.wait(LIMIT);
+    let said = ended.err().map(|error| format!("{error:#}"));
+    let is_told = said
+        .as_ref()
+        .is_some_and(|said| said.contains("kernel has panicked"));
+    ensure!(is_told, "the command in the guest ended by {said:?}");
     Ok(())
 }
 

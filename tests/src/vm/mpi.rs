@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use qnic_cluster::{ByteSize, ClusterSpec, GuestCommand, Links, MpiTransport, NetworkSpec, OnOff};
@@ -26,8 +26,6 @@ const PROGRAM: &str = "/root/exchange";
 
 /// A node that owes an answer and is silent for so long is given up.
 const PEER_TIMEOUT: &str = "5s";
-/// Longest time from a death until mpirun has ended, on a machine that does much else.
-const SOON: Duration = Duration::from_secs(60);
 
 /// Guests of both kernels, on links that can be made bad.
 fn spec() -> Result<ClusterSpec> {
@@ -145,7 +143,7 @@ fn ends(
     }
     let began = Instant::now();
     happens().with_context(|| what.to_owned())?;
-    let ended = match job.wait(SOON) {
+    let ended = match job.wait(LIMIT) {
         Ok(ended) => ended,
         Err(error) => return Err(error.context(format!("{what}: {}", processes(nodes, left)?))),
     };
@@ -166,7 +164,7 @@ fn ends(
 }
 
 /// Succeeds if nothing of a job runs.
-const GONE: &str = "! pidof exchange prted prterun mpirun";
+const GONE: &str = "! pidof exchange prted prterun mpirun dbclient";
 
 /// What of a job runs on some nodes, and what its threads wait for.
 fn processes(nodes: &VmNodes, which: &[usize]) -> Result<String> {

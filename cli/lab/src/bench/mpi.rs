@@ -18,7 +18,7 @@ const STREAMS: &str = "streams";
 const SHORT: (usize, u32) = (8, 1000);
 const LONG: (usize, u32) = (65_536, 500);
 
-/// Bytes of a megabyte for NetPIPE, by those of one here, and bits of a byte.
+/// Bytes of NetPIPE's megabyte (2^20), in millions; and bits of a byte.
 const MEBIBYTE_MB: f64 = 1.048576;
 const BITS: f64 = 8.0;
 

@@ -4,6 +4,8 @@
 static void wants(struct fi_info *hints)
 {
 	hints->caps = FI_TAGGED;
+	hints->tx_attr->msg_order = FI_ORDER_SAS;
+	hints->rx_attr->msg_order = FI_ORDER_SAS;
 }
 
 static void test_a(struct side *side)

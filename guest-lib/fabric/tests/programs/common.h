@@ -29,7 +29,7 @@
 #include <rdma/fi_tagged.h>
 
 /* Seconds after which a process has hung. */
-#define LIMIT 60
+#define LIMIT 300
 /* The status of a program whose provider lacks what it wants. */
 #define SKIPPED 77
 

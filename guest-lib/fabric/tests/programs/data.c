@@ -5,6 +5,8 @@ static void wants(struct fi_info *hints)
 {
 	hints->caps = FI_MSG | FI_TAGGED;
 	hints->domain_attr->cq_data_size = 4;
+	hints->tx_attr->msg_order = FI_ORDER_SAS;
+	hints->rx_attr->msg_order = FI_ORDER_SAS;
 }
 
 static void test_a(struct side *side)

@@ -6,6 +6,8 @@ static unsigned char bytes[3000];
 static void wants(struct fi_info *hints)
 {
 	hints->caps = FI_TAGGED;
+	hints->tx_attr->msg_order = FI_ORDER_SAS;
+	hints->rx_attr->msg_order = FI_ORDER_SAS;
 }
 
 static void test_a(struct side *side)
