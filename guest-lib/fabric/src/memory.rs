@@ -1,6 +1,7 @@
 //! Memory of a program, in pieces, parts of which are copied.
 
 use std::ffi::c_void;
+use std::ops::Range;
 
 use crate::errno::{Result, INVALID};
 use crate::info::offer::PIECES_MAX;
@@ -133,15 +134,24 @@ impl Memory {
         })
     }
 
-    /// Stores an element in registered memory that was just read; what stands in one piece at its natural place is
+    /// Stores elements of so many bytes in registered memory; each that stands in one piece at its natural place is
     /// seen whole or not at all.
     ///
     /// # Errors
-    /// Those of [`Memory::read_registered`]
-    pub(crate) fn set_registered(&self, at: usize, bytes: &[u8]) -> Result<()> {
-        self.walk(at, bytes.len(), |base, offset, part| {
-            base.set_registered(offset, &bytes[part])
-        })
+    /// Those of [`Memory::write_registered`]
+    pub(crate) fn set_registered(&self, at: usize, bytes: &[u8], size: usize) -> Result<()> {
+        let populate =
+            |base: Out<c_void>, offset, part: Range<usize>| base.populate(offset, part.len());
+        if self.walk(at, bytes.len(), populate).is_err() {
+            // The kernel says there what cannot be written.
+            return self.write_registered(at, bytes);
+        }
+        for (index, element) in bytes.chunks(size).enumerate() {
+            self.walk(at + index * size, element.len(), |base, offset, part| {
+                base.set_registered(offset, &element[part])
+            })?;
+        }
+        Ok(())
     }
 
     /// Gives each part of a range to `take`: its piece, where it begins there, and its place in the range.
@@ -149,7 +159,7 @@ impl Memory {
         &self,
         at: usize,
         length: usize,
-        mut take: impl FnMut(Out<c_void>, usize, std::ops::Range<usize>) -> bool,
+        mut take: impl FnMut(Out<c_void>, usize, Range<usize>) -> bool,
     ) -> Result<()> {
         let (mut skip, mut done) = (at, 0);
         for piece in &self.pieces {
@@ -192,7 +202,7 @@ mod tests {
         assert_eq!(out, [3, 4, 5, 6]);
         memory.write(1, &[9, 9, 9]).unwrap();
         assert_eq!(first, [1, 9, 9]);
-        memory.set_registered(5, &[8]).unwrap();
+        memory.set_registered(5, &[8], 1).unwrap();
         memory.read_registered(4, &mut out[..3]).unwrap();
         assert_eq!(out[..3], [5, 8, 7]);
         memory.write_registered(2, &[9, 4]).unwrap();

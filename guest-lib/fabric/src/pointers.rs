@@ -287,7 +287,21 @@ impl Out<c_void> {
         }
     }
 
-    /// Stores an element of 1, 2, 4 or 8 bytes in memory that the program has registered and that was just read.
+    /// Has the system make so many bytes of registered memory ready for a store. Returns false if some of them cannot
+    /// be written, or if it is older than Linux 5.14 and does not know the call.
+    pub(crate) fn populate(self, offset: usize, length: usize) -> bool {
+        let place = self.0.cast::<u8>().wrapping_add(offset);
+        // SAFETY: it tells a number.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
+        let skipped = place.addr() % page.unwrap_or(1).max(1);
+        let first = place.wrapping_sub(skipped).cast();
+        let length = length.saturating_add(skipped);
+        // SAFETY: no byte changes by it; the kernel checks what is there, and whether it can be written.
+        unsafe { libc::madvise(first, length, libc::MADV_POPULATE_WRITE) == 0 }
+    }
+
+    /// Stores an element of 1, 2, 4 or 8 bytes in memory that the program has registered, of which
+    /// [`Out::populate`] has just said that it can be written.
     /// At its natural place a thread that looks at it sees all of it or nothing; elsewhere, bytes.
     pub(crate) fn set_registered(self, offset: usize, bytes: &[u8]) -> bool {
         let place = self.0.cast::<u8>().wrapping_add(offset);
@@ -296,7 +310,8 @@ impl Out<c_void> {
                 $(if let Ok(bytes) = <[u8; size_of::<$type>()]>::try_from(bytes) {
                     let place = place.cast::<$type>();
                     if !place.is_null() && place.is_aligned() {
-                        // SAFETY: the program promises that it can be written, and it is aligned.
+                        // SAFETY: it is aligned, and could be written a moment ago. The program promises not to
+                        // unmap or protect it while it is registered; if it does so now, the store faults.
                         unsafe { place.write_volatile(<$type>::from_ne_bytes(bytes)) };
                         return true;
                     }

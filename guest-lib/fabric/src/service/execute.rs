@@ -83,7 +83,7 @@ fn perform(served: &Served<'_>, peer: Peer, request: &Request, brought: &[u8]) -
     Ok(bytes)
 }
 
-/// Registered memory that is not there.
+/// Registered memory that is not there, or that the program itself may not write.
 const FAULT: Errno = Errno(libc::EFAULT);
 
 /// Executes an atomic operation, and returns what was there.
@@ -106,11 +106,8 @@ fn change(
         }
         let (operand, compared) = brought.split_at(range.1.min(brought.len()));
         let new = operation.apply(datatype, &old, operand, compared);
-        let size = datatype.size();
-        for (index, element) in new.chunks_exact(size).enumerate() {
-            let place = at + index * size;
-            memory.set_registered(place, element).map_err(|_| FAULT)?;
-        }
+        let set = memory.set_registered(at, &new, datatype.size());
+        set.map_err(|_| FAULT)?;
         Ok(old)
     })
 }

@@ -22,7 +22,7 @@
 //! # What of peers that…
 //! | peer | here |
 //! |---|---|
-//! | refuse: key, bounds, access | the reply says so: -FI_EKEYREJECTED, -FI_EACCES; memory that is registered and absent: -FI_EFAULT |
+//! | refuse: key, bounds, access | the reply says so: -FI_EKEYREJECTED, -FI_EACCES; memory that is registered and absent, or that this process may not write: -FI_EFAULT |
 //! | have ended, or whose NIC is silent | operations on them end with -FI_ECONNABORTED or -FI_EHOSTUNREACH, within twice the peer timeout: each waits in a receive that names the peer |
 //! | have ended, and another process has the port | as above: requests name the incarnation of the endpoint that they are for |
 //! | are slow, or stopped by a debugger | operations on them wait; at most [`WINDOW`] pieces to each are under way, so others find room |

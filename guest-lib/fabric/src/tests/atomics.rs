@@ -1,6 +1,8 @@
 //! Atomic operations on peers' memory.
 
-use super::harness::{at, close, pair, Side};
+use zerocopy::IntoBytes;
+
+use super::harness::{at, close, head, opened, pair, Side};
 use super::memory::end;
 use super::regions::{register, ALL};
 use crate::pointers::test::{bytes, context, input, output, room};
@@ -90,6 +92,34 @@ fn elements_are_changed_fetched_and_compared() {
     assert_eq!(compare(&a, 0xff, 0x0e, sys::MSWAP), 1);
     // Neighbours are as they were.
     assert_eq!(memory, [1u64, 0x0f, 1].map(u64::to_ne_bytes).concat());
+    assert_eq!(close(region), 0);
+}
+
+/// As constants of a program are, or pages that it protects.
+#[test]
+fn memory_that_the_program_may_not_write_is_an_error_of_the_operation() {
+    static CONSTANT: [u64; 2] = [1, 5];
+    let (_cluster, a, b) = pair();
+    let reg = at(b.domain).mr.reg;
+    let memory = CONSTANT.as_bytes();
+    let region = opened(|to| {
+        let (domain, length) = (head(b.domain), memory.len());
+        reg(
+            domain,
+            bytes(memory),
+            length,
+            ALL,
+            0,
+            1,
+            0,
+            to,
+            Context::NULL,
+        )
+    });
+    sum(&a, 0, 1, 1);
+    assert_eq!(end(&a, 1).map(|_| ()), Err(libc::EFAULT));
+    assert_eq!(fetch(&a, 7, sys::ATOMIC_WRITE), Err(libc::EFAULT));
+    assert_eq!(fetch(&a, 0, sys::ATOMIC_READ), Ok(5));
     assert_eq!(close(region), 0);
 }
 
