@@ -16,7 +16,7 @@ use crate::sys::FI_ENOKEY;
 /// No such key, to the peer that has named it.
 const REJECTED: Errno = Errno(libc::EKEYREJECTED);
 /// The region is not registered for that, or does not have these bytes.
-const DENIED: Errno = Errno(libc::EACCES);
+pub(crate) const DENIED: Errno = Errno(libc::EACCES);
 
 /// The registered memory of a domain.
 #[derive(Debug)]

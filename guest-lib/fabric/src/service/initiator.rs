@@ -25,6 +25,7 @@ use crate::cq::Event;
 use crate::engine::Report;
 use crate::errno::{Errno, Result, AGAIN};
 use crate::memory::Memory;
+use crate::regions::DENIED;
 
 /// Most operations of a process that have not ended.
 const OPERATIONS_MAX: usize = 4096;
@@ -250,6 +251,17 @@ impl<'a> Stream<'a> {
                 self.waiting.pop_front();
                 continue;
             };
+            let operation = &begun.operation;
+            if operation
+                .offset
+                .checked_add(operation.length as u64)
+                .is_none()
+            {
+                // Its last pieces would be at the region's begin.
+                begun.failed = Some(DENIED);
+                self.end(number);
+                continue;
+            }
             if self.pieces.len() >= WINDOW {
                 return Ok(());
             }
@@ -305,6 +317,7 @@ impl Begun {
             sequence,
             reply,
             key: operation.key,
+            // It does not wrap: `issue` looks before.
             offset: operation.offset.wrapping_add(at as u64),
             length,
             data: operation.data,
@@ -312,6 +325,7 @@ impl Begun {
             total: operation.length as u64,
             from: operation.from,
             to: operation.to.port,
+            is_first: at == 0,
             is_last,
             action: operation.action,
         };

@@ -16,7 +16,8 @@
 //!   completion level is met.
 //! - Requests of one process to another are executed in the order of the calls, pieces of an operation in the
 //!   order of their addresses.
-//! - An operation that the target refuses ends with an error, and those behind it go on.
+//! - An operation that the target refuses ends with an error, and those behind it go on. Its pieces behind the one
+//!   that was refused are not done, and it is told nowhere at the target.
 //! - No copy is longer than a piece while the lock of the service is held; nothing waits with it.
 //!
 //! # What of peers that…

@@ -19,7 +19,7 @@ use super::outgoing::{Leaving, Peer, Sent};
 use super::wire;
 use super::{Process, WINDOW};
 use crate::arena::Bounce;
-use crate::errno::{Result, AGAIN};
+use crate::errno::{Errno, Result, AGAIN};
 
 /// Requests that may be arriving at the same time.
 const RECEIVES: usize = 32;
@@ -32,6 +32,8 @@ struct Stream {
     former: Option<u64>,
     next: u64,
     early: BTreeMap<u64, Vec<u8>>,
+    /// Why a piece of the operation was refused whose pieces come now.
+    refused: Option<Errno>,
 }
 
 /// A reply for which there was no room.
@@ -154,7 +156,8 @@ impl<'a> Target<'a> {
             }
             stream.next += 1;
             if let Some((request, brought)) = wire::Request::parse(&message) {
-                let (end, bytes) = execute(served, peer, &request, brought);
+                let (end, bytes) =
+                    stream.perform(&request, || execute(served, peer, &request, brought));
                 self.replies.push(Reply {
                     to: peer,
                     tag: request.reply,
@@ -182,6 +185,22 @@ impl<'a> Target<'a> {
 }
 
 impl Stream {
+    /// Does what a request asks for, unless a piece before it of the same operation was refused: so its last one is
+    /// not told then.
+    fn perform(
+        &mut self,
+        request: &wire::Request,
+        execute: impl FnOnce() -> (Result<()>, Vec<u8>),
+    ) -> (Result<()>, Vec<u8>) {
+        let before = self.refused.take().filter(|_| !request.is_first);
+        let (end, bytes) = match before {
+            Some(error) => (Err(error), Vec::new()),
+            None => execute(),
+        };
+        self.refused = end.err();
+        (end, bytes)
+    }
+
     /// Whether a request is one that is expected, now or soon. The first of another stream begins it.
     fn accepts(&mut self, request: &wire::Request) -> bool {
         if self.id != request.stream {
@@ -218,6 +237,7 @@ mod tests {
             total: 0,
             from: Port(1),
             to: Port(1),
+            is_first: true,
             is_last: true,
             action: Action::Read,
         }

@@ -55,6 +55,8 @@ const COMPARE: u8 = 5;
 const LAST: u8 = 1;
 /// The program has given data for the peer's completion.
 const DATA: u8 = 2;
+/// It is the first piece of its operation.
+const FIRST: u8 = 4;
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -103,6 +105,7 @@ pub(super) struct Request {
     pub(super) total: u64,
     pub(super) from: Port,
     pub(super) to: Port,
+    pub(super) is_first: bool,
     pub(super) is_last: bool,
     pub(super) action: Action,
 }
@@ -175,6 +178,9 @@ impl Request {
         if self.data.is_some() {
             flags |= DATA;
         }
+        if self.is_first {
+            flags |= FIRST;
+        }
         let head = Head {
             stream: self.stream.into(),
             sequence: self.sequence.into(),
@@ -202,7 +208,7 @@ impl Request {
         let (head, bytes) = Head::ref_from_prefix(message).ok()?;
         let action = Action::of(head.kind, head.operation, head.datatype)?;
         let length = usize::try_from(head.length.get()).ok()?;
-        let is_known = head.flags & !(LAST | DATA) == 0;
+        let is_known = head.flags & !(LAST | DATA | FIRST) == 0;
         if !is_known || !action.fits(length) || bytes.len() != action.brought(length) {
             return None;
         }
@@ -218,6 +224,7 @@ impl Request {
             total: head.total.get(),
             from: Port(head.from.get()),
             to: Port(head.to.get()),
+            is_first: head.flags & FIRST != 0,
             is_last: head.flags & LAST != 0,
             action,
         };
@@ -262,6 +269,7 @@ mod tests {
         total: 0x0f,
         from: Port(0x1110),
         to: Port(0x1312),
+        is_first: true,
         is_last: true,
         action: Action::Write,
     };
@@ -275,7 +283,7 @@ mod tests {
         for (word, value) in [9, 10, 11, 12, 3, 13, 14, 15].into_iter().enumerate() {
             golden[8 + 8 * word] = value;
         }
-        golden[72..].copy_from_slice(&[0x10, 0x11, 0x12, 0x13, 2, 3, 0, 0]);
+        golden[72..].copy_from_slice(&[0x10, 0x11, 0x12, 0x13, 2, 7, 0, 0]);
         assert_eq!(WRITTEN.to_bytes(), golden);
         assert_eq!(
             reply_head(Err(Errno(0x1234))),
@@ -311,9 +319,9 @@ mod tests {
 
     fn request() -> impl Strategy<Value = Request> {
         let words = any::<[u64; 7]>();
-        let rest = (any::<Option<u64>>(), any::<[u16; 2]>(), any::<bool>());
+        let rest = (any::<Option<u64>>(), any::<[u16; 2]>(), any::<[bool; 2]>());
         (words, rest, action(), 0..100usize).prop_map(
-            |(words, (data, ports, is_last), action, count)| {
+            |(words, (data, ports, [is_first, is_last]), action, count)| {
                 let [stream, sequence, reply, key, offset, incarnation, total] = words;
                 let [from, to] = ports.map(Port);
                 let size = match action {
@@ -332,6 +340,7 @@ mod tests {
                     total,
                     from,
                     to,
+                    is_first,
                     is_last,
                     action,
                 }

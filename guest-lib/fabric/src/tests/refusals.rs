@@ -1,13 +1,15 @@
 //! Operations on memory that fail: refused, closed, gone.
 
-use super::harness::{at, close, enable, head, open_endpoint, pair, Cluster, Side, BOTH, TAGGED};
+use super::harness::{
+    at, close, enable, head, open_endpoint, opened, pair, Cluster, Side, BOTH, TAGGED,
+};
 use super::memory::{begin_write, end, pattern, read, write};
 use super::regions::{register, ALL};
 use crate::address::BYTES;
-use crate::pointers::test::{bytes, context, output, room};
+use crate::pointers::test::{bytes, context, input, output, room};
 use crate::pointers::Context;
 use crate::service::PIECE_MAX;
-use crate::sys;
+use crate::sys::{self, Iov};
 
 /// Each error is told, and what comes behind it goes on.
 #[test]
@@ -60,6 +62,56 @@ fn wrong_keys_bounds_and_access_are_refused_and_nothing_else() {
         assert_eq!(close(region), 0);
     }
     assert_eq!(read(&a, 0, &mut into, (0, 1), 4), rejected);
+}
+
+/// Its second piece would begin at offset 0 again.
+#[test]
+fn an_operation_beyond_the_last_offset_changes_nothing() {
+    let (_cluster, a, b) = pair();
+    let mut memory = pattern(2 * PIECE_MAX, 1);
+    let region = register(&b, &mut memory, ALL, 1);
+    let mut own = vec![0xee; 2 * PIECE_MAX];
+    let offset = 0u64.wrapping_sub(PIECE_MAX as u64);
+    let denied = Err(libc::EACCES);
+    assert_eq!(write(&a, 0, &own, (offset, 1), 1), denied);
+    assert_eq!(read(&a, 0, &mut own, (offset, 1), 2), denied);
+    // What is behind it goes on.
+    assert_eq!(write(&a, 0, &[2; 8], (PIECE_MAX as u64, 1), 3), Ok(()));
+    assert!(memory[..PIECE_MAX] == pattern(2 * PIECE_MAX, 1)[..PIECE_MAX]);
+    assert!(own.iter().all(|it| *it == 0xee));
+    assert_eq!(close(region), 0);
+}
+
+/// The pieces behind the one that is refused are on their way when the answer comes.
+#[test]
+fn a_write_of_which_a_piece_is_refused_is_told_nowhere() {
+    static CONSTANT: [u8; PIECE_MAX] = [1; PIECE_MAX];
+    let (_cluster, a, b) = pair();
+    let mut last = vec![2u8; PIECE_MAX];
+    let pieces = [bytes(&CONSTANT).as_out(), room(&mut last)];
+    let pieces = pieces.map(|base| Iov {
+        base,
+        length: PIECE_MAX,
+    });
+    let regv = at(b.domain).mr.regv;
+    let region = opened(|to| {
+        let (domain, none) = (head(b.domain), Context::NULL);
+        regv(domain, input(&pieces[0]), 2, ALL, 0, 1, 0, to, none)
+    });
+    let sent = vec![3u8; 2 * PIECE_MAX];
+    let write = at(a.ep).rma.writedata;
+    let (none, bound) = (Context::NULL, PIECE_MAX as u64);
+    for (offset, length, data) in [(0, sent.len(), 7), (bound, PIECE_MAX, 8)] {
+        let (from, number) = (bytes(&sent), context(1));
+        let begun = write(a.ep, from, length, none, data, 0, offset, 1, number);
+        assert_eq!(begun, 0);
+    }
+    // In either order.
+    let ends = [end(&a, 1), end(&a, 1)].map(|end| end.map(|_| ()));
+    assert!(ends.contains(&Err(libc::EFAULT)) && ends.contains(&Ok(())));
+    // It would be in front of this one.
+    assert_eq!(b.next().map(|(entry, _)| entry.data).unwrap(), 8);
+    assert_eq!(close(region), 0);
 }
 
 /// As programs may that register all addresses that they have.
