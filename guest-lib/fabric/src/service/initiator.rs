@@ -8,6 +8,8 @@
 //!
 //! # Invariants
 //! - Pieces of a stream are issued in the order of the operations, and none once its operation has failed.
+//! - Names of streams and of replies begin at a random number in each process: what is for one process on a port, the
+//!   next one does not take.
 //! - An operation is told of once, when all of its pieces that were issued have ended. Its memory is not touched
 //!   afterwards, nor once its endpoint is closed.
 
@@ -93,17 +95,34 @@ struct Stream<'a> {
 #[derive(Default)]
 pub(super) struct Initiator<'a> {
     streams: HashMap<Peer, Stream<'a>>,
-    /// Counts operations, replies and streams.
-    numbers: u64,
-    /// Where numbers of streams begin.
+    numbers: Numbers,
+}
+
+/// Numbers of operations, and names of replies and streams: of those that another process had on the same port
+/// before, messages may come late.
+#[derive(Default)]
+struct Numbers {
+    last: u64,
+    /// Random: where the names of this process begin.
     session: u64,
+}
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn name(&mut self) -> u64 {
+        self.session.wrapping_add(self.next())
+    }
 }
 
 impl<'a> Initiator<'a> {
     pub(super) fn new(session: u64) -> Self {
         Initiator {
-            session,
-            ..Self::default()
+            streams: HashMap::new(),
+            numbers: Numbers { last: 0, session },
         }
     }
 
@@ -115,9 +134,7 @@ impl<'a> Initiator<'a> {
         if self.under_way() >= OPERATIONS_MAX {
             return Err(AGAIN);
         }
-        self.numbers += 1;
-        let number = self.numbers;
-        let id = self.session.wrapping_add(number);
+        let (number, id) = (self.numbers.next(), self.numbers.name());
         let peer = (operation.to.node, operation.to.memory);
         let stream = self.streams.entry(peer).or_insert_with(|| Stream::new(id));
         stream.waiting.push_back(number);
@@ -244,7 +261,7 @@ impl<'a> Stream<'a> {
     ///
     /// # Errors
     /// The peer is gone, or the NIC.
-    fn issue(&mut self, own: &'a Process, peer: Peer, numbers: &mut u64) -> Result<()> {
+    fn issue(&mut self, own: &'a Process, peer: Peer, numbers: &mut Numbers) -> Result<()> {
         while let Some(number) = self.waiting.front().copied() {
             let begun = self.begun.get_mut(&number);
             let Some(begun) = begun.filter(|it| !it.is_issued && it.failed.is_none()) else {
@@ -265,8 +282,7 @@ impl<'a> Stream<'a> {
             if self.pieces.len() >= WINDOW {
                 return Ok(());
             }
-            *numbers += 1;
-            let of = (number, self.id, self.sequence, *numbers);
+            let of = (number, self.id, self.sequence, numbers.name());
             match begun.piece(own, peer, of) {
                 Ok(piece) => {
                     self.pieces.push(piece);
@@ -391,4 +407,24 @@ fn tell(report: &Report, failed: Option<Errno>) {
     let mut event = Event::of(report.context, report.flags);
     event.error = failed.map(|Errno(number)| (number, 0));
     report.tell(event);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The next process on a port does not take what was for the one before it.
+    #[test]
+    fn names_of_replies_are_those_of_one_process() {
+        let of = |session| {
+            let mut numbers = Numbers { last: 0, session };
+            [(); 1000].map(|()| numbers.name())
+        };
+        let (first, last) = (of(0x1234_5678_9abc_def0), of(u64::MAX - 1));
+        assert!(first.iter().all(|name| !last.contains(name)));
+        assert!(first
+            .windows(2)
+            .chain(last.windows(2))
+            .all(|it| it[0] != it[1]));
+    }
 }
