@@ -42,6 +42,8 @@ pub(crate) enum Rest {
     Looking,
     /// Sleeps until something changes at the NIC.
     Watching,
+    /// Looks again: more may have come during the look.
+    Again,
 }
 
 /// What the thread of an endpoint does.
@@ -179,6 +181,9 @@ fn help(tended: &dyn Tended, signal: &Signal) {
         let Ok(longest) = prepared else {
             return;
         };
+        if rest == Rest::Again {
+            continue;
+        }
         if rest == Rest::Looking {
             signal.wait_shortly();
             continue;

@@ -27,7 +27,7 @@
 //! | have ended, or whose NIC is silent | operations on them end with -FI_ECONNABORTED or -FI_EHOSTUNREACH, within twice the peer timeout: each waits in a receive that names the peer |
 //! | have ended, and another process has the port | as above: requests name the incarnation of the endpoint that they are for |
 //! | are slow, or stopped by a debugger | operations on them wait; at most [`WINDOW`] pieces to each are under way, so others find room |
-//! | flood | requests beyond the window are dropped; what has no room at the NIC stays at its sender |
+//! | flood | each look serves the requests that have come by then, and sees to the operations of this process behind them; threads take turns. Requests beyond the window are dropped; what has no room at the NIC stays at its sender |
 //! | fork | the child's calls fail as all of a NIC do; its parent goes on |
 //! | are killed in the middle | some bytes of a write may be there. A piece that had begun to arrive keeps a receive until the NIC gives its sender up; there are 32, and a peer takes 8 at most |
 //!
@@ -106,10 +106,11 @@ self_cell!(
 );
 
 impl<'a> State<'a> {
-    /// Serves, and tells what has ended.
-    fn tend(&mut self, own: &'a Process, served: &execute::Served<'_>) {
-        self.target.tend(own, &mut self.leaving, served);
+    /// Serves once, and tells what has ended. Returns true if there may be more to serve.
+    fn tend(&mut self, own: &'a Process, served: &execute::Served<'_>) -> bool {
+        let has_come = self.target.tend(own, &mut self.leaving, served);
         self.look(own);
+        has_come
     }
 
     /// Tells what has ended.
@@ -121,6 +122,8 @@ impl<'a> State<'a> {
 /// The service of a domain.
 pub(crate) struct Service {
     cell: Cell,
+    /// Held by the thread that has the state next.
+    turn: Mutex<()>,
     poller: qnic::Poller,
     port: Port,
     regions: Arc<Regions>,
@@ -178,6 +181,7 @@ impl Running {
         });
         let service = Arc::new(Service {
             cell,
+            turn: Mutex::default(),
             poller,
             port,
             regions,
@@ -223,10 +227,12 @@ impl Service {
         })
     }
 
-    /// Works with the state.
+    /// Works with the state. Threads take turns: one that serves without end does not keep it from others.
     fn with<R>(&self, work: impl for<'a> FnOnce(&'a Process, &mut State<'a>) -> R) -> R {
         self.cell.with_dependent(|own, board| {
+            let turn = lock(&self.turn);
             let mut state = lock(board);
+            drop(turn);
             let result = work(own, &mut state);
             self.note(&state);
             result
@@ -239,10 +245,10 @@ impl Service {
             .store(state.initiator.under_way(), Ordering::Release);
     }
 
-    /// Serves, and tells what has ended.
-    fn serve(&self) {
+    /// Serves once, and tells what has ended. Returns true if there may be more to serve.
+    fn serve(&self) -> bool {
         let served = self.served();
-        self.with(|own, state| state.tend(own, &served));
+        self.with(|own, state| state.tend(own, &served))
     }
 
     fn served(&self) -> execute::Served<'_> {
@@ -277,7 +283,7 @@ impl waiting::Engine for Service {
 
     fn prepare_to_wait(&self) -> Result<()> {
         self.poller.prepare_for_any()?;
-        // The thread does not see this event any more.
+        // The thread does not see this event any more. What comes behind the look is another one.
         self.serve();
         Ok(())
     }
@@ -289,8 +295,10 @@ impl waiting::Engine for Service {
 
 impl Tended for Service {
     fn tend(&self) -> Rest {
-        self.serve();
-        Rest::Watching
+        match self.serve() {
+            true => Rest::Again,
+            false => Rest::Watching,
+        }
     }
 
     fn prepare(&self) -> Result<Option<Timespec>> {

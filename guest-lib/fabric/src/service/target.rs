@@ -55,24 +55,21 @@ pub(super) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Serves what has come.
+    /// Serves what has come, once: peers that go on asking do not keep the caller. Returns true if something had come;
+    /// then there may be more.
     pub(super) fn tend(
         &mut self,
         own: &'a Process,
         leaving: &mut Leaving<'a>,
         served: &Served<'_>,
-    ) {
-        loop {
-            leaving.tend(own);
-            self.flush(own, leaving);
-            let has_come = self.take(own);
-            for peer in std::mem::take(&mut self.held) {
-                self.serve(own, leaving, served, peer);
-            }
-            if !has_come {
-                return;
-            }
+    ) -> bool {
+        leaving.tend(own);
+        self.flush(own, leaving);
+        let has_come = self.take(own);
+        for peer in std::mem::take(&mut self.held) {
+            self.serve(own, leaving, served, peer);
         }
+        has_come
     }
 
     /// Whether the receive that was posted first has ended: requests take them in this order.

@@ -177,3 +177,29 @@ fn a_process_that_is_killed_while_it_writes_leaves_nothing() {
     assert_eq!(close(region), 0);
     a.close();
 }
+
+/// Each call returns, and what the program does itself goes on.
+#[test]
+fn peers_that_write_without_end_do_not_hold_up_the_program() {
+    if is_other() {
+        return;
+    }
+    let cluster = Cluster::new(3);
+    let a = Side::new(&cluster, 0, TAGGED, BOTH);
+    let own = a.insert(&a.name);
+    let mut memory = vec![0u8; 4 * PIECE_MAX];
+    let region = register(&a, &mut memory, ALL, 1);
+    let name = "tests::processes::peers_that_write_without_end_do_not_hold_up_the_program";
+    let mut children: Vec<Child> = (1..3)
+        .map(|node| start(name, cluster.socket(node), Some(&a.name)).0)
+        .collect();
+    for _ in 0..100 {
+        assert_eq!(write(&a, own, &[0], (0, 1), 1), Ok(()));
+    }
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(close(region), 0);
+    a.close();
+}
