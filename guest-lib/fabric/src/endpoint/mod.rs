@@ -69,9 +69,10 @@ pub(crate) struct Ep {
 /// What stands behind an endpoint that is enabled.
 #[derive(Debug)]
 struct Running {
+    // In front of the engine: while it leaves the service, no other endpoint has its port.
+    remote: Option<Remote>,
     engine: Arc<Engine>,
     _helper: Helper,
-    remote: Option<Remote>,
     tx: Binding,
     rx: Binding,
 }
@@ -216,6 +217,13 @@ impl Ep {
         self.running().map_or(0, |running| running.engine.looks())
     }
 
+    /// The service of its domain.
+    #[cfg(test)]
+    pub(crate) fn service(&self) -> Option<Arc<crate::service::Service>> {
+        let remote = self.running.get()?.remote.as_ref()?;
+        Some(remote.service.clone())
+    }
+
     fn enable(&self) -> Result<()> {
         let bound = self.bound();
         if self.running.get().is_some() {
@@ -248,9 +256,9 @@ impl Ep {
         let (tx, rx) = (bound.tx.clone(), bound.rx.clone());
         self.running
             .set(Running {
+                remote,
                 engine,
                 _helper,
-                remote,
                 tx,
                 rx,
             })

@@ -159,6 +159,7 @@ pub(crate) struct Running {
 pub(crate) struct Member {
     service: Arc<Service>,
     port: Port,
+    incarnation: u64,
 }
 
 impl Running {
@@ -205,10 +206,12 @@ impl Service {
 
     /// Lets peers reach an endpoint.
     pub(crate) fn join(self: &Arc<Self>, port: Port, reached: Reached) -> Member {
+        let incarnation = reached.incarnation;
         lock(&self.endpoints).insert(port, Arc::new(reached));
         Member {
             service: self.clone(),
             port,
+            incarnation,
         }
     }
 
@@ -318,7 +321,12 @@ impl Tended for Service {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        lock(&self.service.endpoints).remove(&self.port);
+        let mut endpoints = lock(&self.service.endpoints);
+        let reached = endpoints.get(&self.port);
+        if reached.is_some_and(|it| it.incarnation == self.incarnation) {
+            endpoints.remove(&self.port);
+        }
+        drop(endpoints);
         self.service
             .with(|_, state| state.initiator.forget(self.port));
     }

@@ -5,10 +5,12 @@ use super::harness::{
 };
 use super::memory::{begin_write, end, pattern, read, write};
 use super::regions::{register, ALL};
-use crate::address::BYTES;
+use crate::address::{Address, BYTES};
+use crate::endpoint::Ep;
+use crate::object;
 use crate::pointers::test::{bytes, context, input, output, room};
 use crate::pointers::Context;
-use crate::service::PIECE_MAX;
+use crate::service::{Reached, PIECE_MAX};
 use crate::sys::{self, Iov};
 
 /// Each error is told, and what comes behind it goes on.
@@ -266,6 +268,32 @@ fn an_endpoint_is_another_one_when_it_is_opened_again() {
     ] {
         assert_eq!(object, 0);
     }
+}
+
+/// The next one on its port may be enabled by then.
+#[test]
+fn an_endpoint_that_leaves_takes_no_other_one_along() {
+    let (_cluster, a, b) = pair();
+    let mut memory = [0u8; 4];
+    let region = register(&b, &mut memory, ALL, 1);
+    let (fabric, domain) = (b.fabric, b.domain);
+    let former = Side::on(fabric, domain, TAGGED, BOTH);
+    let port = Address::wanted(&former.name).unwrap().port;
+    assert_eq!(close(former.ep), 0);
+    let reached = Reached {
+        incarnation: 1,
+        av: object::state(former.av).unwrap(),
+        queue: None,
+        reads: None,
+        writes: None,
+    };
+    let service = object::state::<Ep, _>(b.ep).unwrap().service().unwrap();
+    let member = service.join(port, reached);
+    let next = open_on_port(&former);
+    drop(member);
+    let to = a.insert(&next.name);
+    assert_eq!(write(&a, to, b"next", (0, 1), 1), Ok(()));
+    assert_eq!((close(region), close(next.ep)), (0, 0));
 }
 
 /// An endpoint on the port of one that was closed.
