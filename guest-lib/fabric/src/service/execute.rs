@@ -86,6 +86,9 @@ fn perform(served: &Served<'_>, peer: Peer, request: &Request, brought: &[u8]) -
 /// Registered memory that is not there, or that the program itself may not write.
 const FAULT: Errno = Errno(libc::EFAULT);
 
+/// Held while memory is read and changed. Of the whole process: several domains may have registered the same memory.
+static CHANGES: Mutex<()> = Mutex::new(());
+
 /// Executes an atomic operation, and returns what was there.
 fn change(
     region: &Region,
@@ -99,6 +102,7 @@ fn change(
         Form::Fetch | Form::Compare => sys::REMOTE_READ | sys::REMOTE_WRITE,
     };
     region.with(range, access, |memory, at| {
+        let _change = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
         let mut old = vec![0; range.1];
         memory.read_registered(at, &mut old).map_err(|_| FAULT)?;
         if operation.is_read() {

@@ -145,6 +145,30 @@ fn operations_of_several_peers_are_one_behind_the_other() {
     assert_eq!(close(region), 0);
 }
 
+/// Each domain has a service and a thread of its own.
+#[test]
+fn operations_by_two_domains_on_the_same_memory_lose_nothing() {
+    const EACH: usize = 1000;
+    let (_cluster, a, b) = pair();
+    let mut memory = [0u8; 16];
+    let (one, two) = (
+        register(&a, &mut memory, ALL, 1),
+        register(&b, &mut memory, ALL, 1),
+    );
+    for _ in 0..EACH {
+        sum(&a, 0, 1, 1);
+        sum(&b, 0, 1 << 32, 1);
+    }
+    for side in [&a, &b] {
+        for _ in 0..EACH {
+            assert!(end(side, 1).is_ok());
+        }
+    }
+    let all = EACH as u64;
+    assert_eq!(fetch(&a, 0, sys::ATOMIC_READ), Ok(all << 32 | all));
+    assert_eq!((close(one), close(two)), (0, 0));
+}
+
 /// Of one peer in the order of its calls, which do not wait for each other.
 #[test]
 fn operations_of_one_peer_keep_their_order() {
