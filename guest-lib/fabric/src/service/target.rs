@@ -10,31 +10,18 @@
 //! - A peer holds at most [`WINDOW`] requests here, and twice as many replies; what it sends beyond that is dropped.
 //!   So one that never takes its replies takes no room from others.
 
-use std::collections::{BTreeMap, HashMap};
-
 use qnic::message::{Destination, Pattern, Request, Source, Tag};
 
 use super::execute::{execute, Served};
 use super::outgoing::{Leaving, Peer, Sent};
+use super::streams::Streams;
 use super::wire;
 use super::{Process, WINDOW};
 use crate::arena::Bounce;
-use crate::errno::{Errno, Result, AGAIN};
+use crate::errno::{Result, AGAIN, NO_MEMORY};
 
 /// Requests that may be arriving at the same time.
 const RECEIVES: usize = 32;
-
-/// What is known of a peer that has asked for something.
-#[derive(Default)]
-struct Stream {
-    id: u64,
-    /// The one before it, of which messages may come late.
-    former: Option<u64>,
-    next: u64,
-    early: BTreeMap<u64, Vec<u8>>,
-    /// Why a piece of the operation was refused whose pieces come now.
-    refused: Option<Errno>,
-}
 
 /// A reply for which there was no room.
 struct Reply {
@@ -48,8 +35,8 @@ struct Reply {
 #[derive(Default)]
 pub(super) struct Target<'a> {
     receives: Vec<(Request<'a>, Bounce)>,
-    streams: HashMap<Peer, Stream>,
-    /// Peers of which requests are here.
+    streams: Streams,
+    /// Peers of which requests may be here whose turn it is.
     held: Vec<Peer>,
     replies: Vec<Reply>,
 }
@@ -65,7 +52,7 @@ impl<'a> Target<'a> {
     ) -> bool {
         leaving.tend(own);
         self.flush(own, leaving);
-        let has_come = self.take(own);
+        let has_come = self.take(own, leaving);
         for peer in std::mem::take(&mut self.held) {
             self.serve(own, leaving, served, peer);
         }
@@ -95,7 +82,7 @@ impl<'a> Target<'a> {
     }
 
     /// Takes the requests that have arrived; returns false if there is none.
-    fn take(&mut self, own: &'a Process) -> bool {
+    fn take(&mut self, own: &'a Process, leaving: &Leaving<'a>) -> bool {
         let (mut index, mut has_come) = (0, false);
         while let Some((request, _)) = self.receives.get_mut(index) {
             let end = match request.test() {
@@ -111,7 +98,7 @@ impl<'a> Target<'a> {
             if let Some(end) = end.filter(|end| !end.truncated) {
                 let mut message = vec![0; usize::try_from(end.length).unwrap_or(0)];
                 if own.arena.read(&room, 0, &mut message).is_ok() {
-                    self.arrived((end.node, end.port), message);
+                    self.arrived(leaving, (end.node, end.port), message);
                 }
                 has_come = true;
             }
@@ -123,14 +110,30 @@ impl<'a> Target<'a> {
     }
 
     /// Keeps a request until its turn.
-    fn arrived(&mut self, peer: Peer, message: Vec<u8>) {
-        if let Some((request, _)) = wire::Request::parse(&message) {
-            let stream = self.streams.entry(peer).or_default();
-            if stream.accepts(&request) {
-                stream.early.insert(request.sequence, message);
-                self.held.push(peer);
+    fn arrived(&mut self, leaving: &Leaving<'a>, peer: Peer, message: Vec<u8>) {
+        let Some((request, _)) = wire::Request::parse(&message) else {
+            return;
+        };
+        for (to, tag) in self.streams.arrived(peer, &request, message) {
+            if self.takes_replies(leaving, to) {
+                let (end, bytes) = (Err(NO_MEMORY), Vec::new());
+                self.replies.push(Reply {
+                    to,
+                    tag,
+                    end,
+                    bytes,
+                });
             }
         }
+        if self.streams.has_next(peer) && !self.held.contains(&peer) {
+            self.held.push(peer);
+        }
+    }
+
+    /// Whether there is room for a reply to a peer.
+    fn takes_replies(&self, leaving: &Leaving<'a>, peer: Peer) -> bool {
+        let waiting = self.replies.iter().filter(|it| it.to == peer).count();
+        waiting + leaving.count(peer) < 2 * WINDOW
     }
 
     /// Serves the requests of a peer whose turn it is, while it takes replies.
@@ -141,17 +144,14 @@ impl<'a> Target<'a> {
         served: &Served<'_>,
         peer: Peer,
     ) {
-        let Some(stream) = self.streams.get_mut(&peer) else {
-            return;
-        };
-        while let Some(message) = stream.early.remove(&stream.next) {
-            let waiting = self.replies.iter().filter(|it| it.to == peer).count();
-            if waiting + leaving.count(peer) >= 2 * WINDOW {
-                stream.early.insert(stream.next, message);
+        while self.streams.has_next(peer) {
+            if !self.takes_replies(leaving, peer) {
                 self.held.push(peer);
                 break;
             }
-            stream.next += 1;
+            let Some((message, stream)) = self.streams.take(peer) else {
+                break;
+            };
             if let Some((request, brought)) = wire::Request::parse(&message) {
                 let (end, bytes) =
                     stream.perform(&request, || execute(served, peer, &request, brought));
@@ -178,82 +178,5 @@ impl<'a> Target<'a> {
             }
             false
         });
-    }
-}
-
-impl Stream {
-    /// Does what a request asks for, unless a piece before it of the same operation was refused: so its last one is
-    /// not told then.
-    fn perform(
-        &mut self,
-        request: &wire::Request,
-        execute: impl FnOnce() -> (Result<()>, Vec<u8>),
-    ) -> (Result<()>, Vec<u8>) {
-        let before = self.refused.take().filter(|_| !request.is_first);
-        let (end, bytes) = match before {
-            Some(error) => (Err(error), Vec::new()),
-            None => execute(),
-        };
-        self.refused = end.err();
-        (end, bytes)
-    }
-
-    /// Whether a request is one that is expected, now or soon. The first of another stream begins it.
-    fn accepts(&mut self, request: &wire::Request) -> bool {
-        if self.id != request.stream {
-            if self.former == Some(request.stream) {
-                return false;
-            }
-            *self = Stream {
-                id: request.stream,
-                former: Some(self.id),
-                ..Stream::default()
-            };
-        }
-        let ahead = request.sequence.checked_sub(self.next);
-        ahead.is_some_and(|ahead| ahead < WINDOW as u64)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::service::wire::Action;
-    use qnic::Port;
-
-    fn request(stream: u64, sequence: u64) -> wire::Request {
-        wire::Request {
-            stream,
-            sequence,
-            reply: 0,
-            key: 0,
-            offset: 0,
-            length: 0,
-            data: None,
-            incarnation: 0,
-            total: 0,
-            from: Port(1),
-            to: Port(1),
-            is_first: true,
-            is_last: true,
-            action: Action::Read,
-        }
-    }
-
-    #[test]
-    fn requests_of_the_stream_are_taken_within_its_window() {
-        let mut stream = Stream::default();
-        let window = WINDOW as u64;
-        assert!(stream.accepts(&request(7, 1)));
-        assert!(stream.accepts(&request(7, window - 1)));
-        assert!(!stream.accepts(&request(7, window)));
-        assert!(!stream.accepts(&request(7, u64::MAX)));
-        stream.next = 3;
-        assert!(!stream.accepts(&request(7, 2)));
-        // A new one, and late messages of the old one.
-        assert!(stream.accepts(&request(8, 0)));
-        assert_eq!(stream.next, 0);
-        assert!(!stream.accepts(&request(7, 3)));
-        assert!(stream.accepts(&request(8, 1)));
     }
 }
