@@ -11,7 +11,8 @@
 //!
 //! # Invariants
 //! - Of each message at most [`WINDOW`] pieces have bounce memory at a side, beside the first.
-//! - A name is used again only after the answer, so pieces of two messages are never mixed up.
+//! - A name is used again only after the answer, or when the Send has failed. Pieces of the message before that still run
+//!   have its number, and are not taken for those of the next.
 //! - Every piece is received, also of a message that is discarded or truncated: nothing of it stays at the NIC.
 //! - A side that ends, ends the message. The NIC ends receives of a process that ends later; whether it has ended before
 //!   is seen by what asks it to go on, which is posted behind the receives.
@@ -43,6 +44,8 @@ struct Course {
 /// A long message that is sent.
 #[derive(Debug)]
 pub(super) struct LongSend {
+    /// Its number, which no other operation has: a name is used again while pieces of a message that has failed end.
+    number: u64,
     from: Iovs,
     to: Peer,
     course: Course,
@@ -70,7 +73,8 @@ pub(super) struct Pull {
 /// Which message a piece is of.
 #[derive(Debug, Clone, Copy)]
 enum Of {
-    Sent(u16),
+    /// By its name and its number.
+    Sent(u16, u64),
     /// Its bytes belong into this part of the program's memory.
     Pulled(u64, usize, usize),
 }
@@ -125,13 +129,14 @@ impl Course {
 impl LongSend {
     /// A message whose first piece, and so many more, are as long as this.
     pub(super) fn new(
-        from: Iovs,
-        to: Peer,
+        number: u64,
+        (from, to): (Iovs, Peer),
         (first, count): (usize, usize),
         (answer, go): (RequestId, RequestId),
     ) -> Self {
         let course = Course::new(first, count);
         LongSend {
+            number,
             from,
             to,
             course,
@@ -261,8 +266,9 @@ impl Engine {
                 match post_sent(own, message, name, next) {
                     Ok(piece) => self.begin(operations, Running::LongPart(piece)),
                     Err(AGAIN) => break,
-                    Err(Errno(number)) => {
-                        end_sent(operations, name, Some((number, 0)));
+                    Err(Errno(error)) => {
+                        let number = message.number;
+                        end_sent(operations, (name, number), Some((error, 0)));
                     }
                 }
             }
@@ -317,7 +323,7 @@ impl Engine {
         } = piece;
         drop(request);
         match of {
-            Of::Sent(name) => end_sent(operations, name, error.map(reason)),
+            Of::Sent(name, number) => end_sent(operations, (name, number), error.map(reason)),
             Of::Pulled(number, begin, length) => {
                 if let Some(pull) = operations.pulls.get_mut(&number) {
                     pull.course.ended += 1;
@@ -341,8 +347,14 @@ impl Engine {
     }
 }
 
-fn end_sent(operations: &mut Operations<'_>, name: u16, error: Option<(i32, i32)>) {
-    let Some(message) = operations.long.get_mut(&name) else {
+/// A piece of a message has ended. If another message has the name by now, it is not told.
+fn end_sent(
+    operations: &mut Operations<'_>,
+    (name, number): (u16, u64),
+    error: Option<(i32, i32)>,
+) {
+    let message = operations.long.get_mut(&name);
+    let Some(message) = message.filter(|it| it.number == number) else {
         return;
     };
     message.course.ended += 1;
@@ -368,7 +380,7 @@ fn post_sent<'a>(
     Ok(LongPart {
         request,
         bounce,
-        of: Of::Sent(name),
+        of: Of::Sent(name, message.number),
     })
 }
 

@@ -88,7 +88,8 @@ impl Engine {
             let answer = awaited.request.id();
             if let Some((long, go)) = go {
                 let ends = (answer, go.request.id());
-                let message = LongSend::new(*from, peer, (first, count), ends);
+                let number = operations.next_number();
+                let message = LongSend::new(number, (*from, peer), (first, count), ends);
                 operations.long.insert(long, message);
                 self.begin(operations, Running::Go(go));
             }
