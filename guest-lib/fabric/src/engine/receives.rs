@@ -24,7 +24,7 @@ impl Engine {
         report: Report,
     ) -> Result<()> {
         let pattern = self.pattern(from, tag)?;
-        // No message, and no first piece of one, is longer.
+        // No message of this provider, and no first piece of one, is longer. Of others, so much has come.
         let length = room.len().min(WHOLE_MAX);
         self.cell.with_dependent(|own, board| {
             let operations = &mut *lock(board);
@@ -81,12 +81,16 @@ impl Engine {
     ) {
         let mark = Mark::of(end.mark);
         let sent = usize::try_from(end.length).unwrap_or(usize::MAX);
-        let length = sent.min(room.len());
+        let fits = match sent > WHOLE_MAX {
+            true => room.len().min(WHOLE_MAX),
+            false => room.len(),
+        };
+        let length = sent.min(fits);
         let copied = room.scatter(0..length, |offset, bytes| match bounce {
             Some(bounce) => own.arena.read(bounce, offset, bytes),
             None => Ok(()),
         });
-        let mut event = self.event_of(&report, end, room.len());
+        let mut event = self.event_of(&report, end, fits);
         event.entry.buf = room.base();
         if let Err(Errno(number)) = copied {
             event.error = Some((number, 0));

@@ -3,6 +3,7 @@
 mod atomics;
 mod counters;
 mod deliveries;
+mod foreign;
 mod harness;
 mod long;
 mod many;
