@@ -9,11 +9,12 @@
 //! - A sleeper says first that it will sleep ([`Waiting::prepare`]), then looks, then sleeps. What comes after it has
 //!   said so wakes it.
 //! - A sleeper that leaves something for others wakes them again, as it may have taken the event of one.
+//! - A thread uses an endpoint with the list of them locked. So a close that has changed the list has waited for it.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::Instant;
 
 use rustix::event::{epoll, eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
@@ -46,7 +47,8 @@ pub(crate) trait Engine: Send + Sync + std::fmt::Debug {
 /// The endpoints that tell, and how to wait for them.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    engines: Mutex<Vec<Weak<dyn Engine>>>,
+    /// Locked for reading while one is used.
+    engines: RwLock<Vec<Weak<dyn Engine>>>,
     wait: Option<Wait>,
     /// Looks that have found nothing since the last one that has.
     vain: AtomicU32,
@@ -74,7 +76,7 @@ impl Waiting {
             WAIT_UNSPEC | WAIT_FD => Some(Wait::new(kind).map_err(system)?),
             _ => return Err(UNSUPPORTED),
         };
-        let (engines, vain) = (Mutex::default(), AtomicU32::new(0));
+        let (engines, vain) = (RwLock::default(), AtomicU32::new(0));
         Ok(Waiting {
             engines,
             wait,
@@ -87,8 +89,7 @@ impl Waiting {
     /// # Errors
     /// Those of the system
     pub(crate) fn attach(&self, engine: &Arc<dyn Engine>) -> Result<()> {
-        let mut engines = lock(&self.engines);
-        engines.retain(|it| it.strong_count() > 0);
+        let mut engines = self.change();
         if engines
             .iter()
             .any(|it| std::ptr::addr_eq(it.as_ptr(), Arc::as_ptr(engine)))
@@ -102,11 +103,18 @@ impl Waiting {
         Ok(())
     }
 
+    /// Forgets endpoints that were dropped. Of those no thread uses one any more when this returns.
+    pub(crate) fn forget_dropped(&self) {
+        drop(self.change());
+    }
+
     /// Has each endpoint tell what has ended.
     pub(crate) fn progress(&self) {
-        for engine in self.engines() {
-            engine.progress();
-        }
+        self.engines().iter().for_each(|engine| {
+            if let Some(engine) = engine.upgrade() {
+                engine.progress();
+            }
+        });
     }
 
     /// Notes whether a look has found something; one in vain may give the processor away.
@@ -156,6 +164,7 @@ impl Waiting {
         }
         self.engines()
             .iter()
+            .filter_map(Weak::upgrade)
             .try_for_each(|engine| engine.prepare_to_wait())
     }
 
@@ -194,9 +203,16 @@ impl Waiting {
         }
     }
 
-    fn engines(&self) -> Vec<Arc<dyn Engine>> {
-        let engines = lock(&self.engines);
-        engines.iter().filter_map(Weak::upgrade).collect()
+    fn engines(&self) -> RwLockReadGuard<'_, Vec<Weak<dyn Engine>>> {
+        self.engines.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those that were not dropped, to change them.
+    fn change(&self) -> RwLockWriteGuard<'_, Vec<Weak<dyn Engine>>> {
+        let engines = self.engines.write();
+        let mut engines = engines.unwrap_or_else(PoisonError::into_inner);
+        engines.retain(|it| it.strong_count() > 0);
+        engines
     }
 }
 
@@ -254,10 +270,6 @@ fn add(all: &OwnedFd, one: impl AsFd) -> rustix::io::Result<()> {
 
 fn system(error: Os) -> Errno {
     Errno(error.raw_os_error())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

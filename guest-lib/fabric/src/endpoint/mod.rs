@@ -199,6 +199,16 @@ impl Binding {
     fn is_bound(&self) -> bool {
         self.queue.is_some() || self.counter.is_some()
     }
+
+    /// No thread that looks at its queue and its counter uses an endpoint that was dropped when this returns.
+    fn forget_dropped(&self) {
+        if let Some(queue) = &self.queue {
+            queue.waiting().forget_dropped();
+        }
+        if let Some(counter) = &self.counter {
+            counter.waiting().forget_dropped();
+        }
+    }
 }
 
 impl Ep {
@@ -209,6 +219,12 @@ impl Ep {
     /// What it has since it was enabled.
     fn running(&self) -> Result<&Running> {
         self.running.get().ok_or(BAD_STATE)
+    }
+
+    /// What another thread has that looks at a queue of it just now.
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> Arc<Engine> {
+        self.running().unwrap().engine.clone()
     }
 
     /// How often the engine has looked at an operation.
@@ -322,14 +338,19 @@ impl Ep {
 }
 
 extern "C" fn close(fid: Fid<Head>) -> c_int {
-    // Calls of other threads on it have ended: the program promises that.
+    // Calls of other threads on it have ended: the program promises that. Those on its queues and counters go on.
+    let mut bindings = None;
     let settle = |ep: &Arc<Ep>| {
         if let Ok(running) = ep.running() {
             running.engine.settle();
+            running.engine.close();
+            bindings = Some([running.tx.clone(), running.rx.clone()]);
         }
         Ok(())
     };
-    status(object::close::<Ep>(fid, settle))
+    let closed = object::close::<Ep>(fid, settle);
+    bindings.iter().flatten().for_each(Binding::forget_dropped);
+    status(closed)
 }
 
 extern "C" fn bind(fid: Fid<Head>, other: Fid<Head>, flags: u64) -> c_int {

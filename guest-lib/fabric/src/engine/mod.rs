@@ -15,6 +15,7 @@
 //! - An operation ends once. Its completion is in the queue when the program's memory has its bytes.
 //! - The library lists what has ended, so a look costs what has ended, not what is under way. Ends are told in the order
 //!   in which they came, but for messages whose pieces or answers come later.
+//! - An endpoint that is closed has no operations, and no memory of the program is touched any more.
 //! - The lock of the operations is taken before that of a completion queue, never behind it.
 
 mod answers;
@@ -86,6 +87,7 @@ struct Operations<'a> {
     tended: Rest,
     /// Messages have come that end only when the process does something.
     serves: bool,
+    closed: bool,
     /// How often one of them was looked at.
     #[cfg(test)]
     looks: u64,
@@ -200,6 +202,7 @@ impl<'a> Operations<'a> {
             receives: 0,
             tended: Rest::Asleep,
             serves: false,
+            closed: false,
             #[cfg(test)]
             looks: 0,
         }
@@ -324,7 +327,27 @@ impl Engine {
         self.helper.clone()
     }
 
+    /// Ends what is under way without telling of it. No thread touches memory of the program behind this.
+    pub(crate) fn close(&self) {
+        self.cell.with_dependent(|_, board| {
+            let mut operations = lock(board);
+            operations.closed = true;
+            let running = std::mem::take(&mut operations.running);
+            let claims = std::mem::take(&mut operations.claims);
+            operations.answers.owed.clear();
+            operations.long.clear();
+            operations.pulls.clear();
+            (operations.sends, operations.receives) = (0, 0);
+            drop(operations);
+            // Waits until the NIC is done with each.
+            drop((running, claims));
+        });
+    }
+
     fn complete<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) {
+        if operations.closed {
+            return;
+        }
         loop {
             match operations.ends.take() {
                 Ok(Some(id)) => self.look(own, operations, id),

@@ -1,6 +1,7 @@
 //! The provider, as a program uses it: by the tables of its objects, between two nodes in this process.
 
 mod atomics;
+mod closes;
 mod counters;
 mod deliveries;
 mod foreign;
