@@ -9,7 +9,8 @@
 //! process ends, so does the wait.
 //!
 //! # Invariants
-//! - A number is used again only when its answer has come, or its Send has failed.
+//! - A number is used again only when its answer has come, or its Send has failed; and after all others that are free.
+//!   An answer has a token of its message as well ([`super::mark`]).
 //! - Each message that asks for an answer has one, also if it is truncated or discarded. An endpoint that is closed sends
 //!   those that it owes before.
 
@@ -32,42 +33,61 @@ const SOON: Timespec = Timespec {
 };
 
 /// Answers that are awaited, and those that are owed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Answers {
+    /// The next message without data of the program has this: it is random at first. Numbers and names are looked for
+    /// from it on.
+    next: u64,
     /// Numbers that are in use: of answers, and of long messages.
     numbers: BTreeSet<u16>,
     long: BTreeSet<u16>,
     /// Answers of this endpoint that are to be posted, in order.
-    pub(super) owed: VecDeque<(Peer, u64)>,
+    pub(super) owed: VecDeque<(Peer, Tag)>,
 }
 
 /// An answer that a Send waits for.
 pub(super) struct Awaited<'a> {
     pub(super) request: Request<'a>,
-    /// Its number, or the name of a long message.
-    follows: Follows,
+    /// What its message says of it.
+    pub(super) mark: Mark,
     /// What is told of the Send.
     report: Report,
 }
 
 impl Answers {
-    /// Takes a number, or a name if so many pieces follow.
+    /// None, of an endpoint that has this random number.
+    pub(super) fn new(random: u64) -> Self {
+        Answers {
+            next: random,
+            numbers: BTreeSet::new(),
+            long: BTreeSet::new(),
+            owed: VecDeque::new(),
+        }
+    }
+
+    /// Takes a number, or a name if so many pieces follow; and the immediate data of the message, which are those of the
+    /// program if it gives any.
     ///
     /// # Errors
     /// [`AGAIN`]: all are in use.
-    fn take(&mut self, pieces: usize) -> Result<Follows> {
+    fn take(&mut self, (pieces, data): (usize, Option<u64>)) -> Result<(Mark, u64)> {
         let (used, most) = match pieces {
             0 => (&mut self.numbers, MOST_ANSWERS),
             _ => (&mut self.long, MOST_LONG),
         };
-        let free = (0..most)
+        let first = self.next as u16 % most;
+        let free = (first..most)
+            .chain(0..first)
             .find(|number| !used.contains(number))
             .ok_or(AGAIN)?;
         used.insert(free);
-        Ok(match pieces {
+        let immediate = data.unwrap_or(self.next);
+        self.next = self.next.wrapping_add(1);
+        let follows = match pieces {
             0 => Follows::Answer(free),
             count => Follows::Pieces { long: free, count },
-        })
+        };
+        Ok((Mark::new(data.is_some(), follows, immediate), immediate))
     }
 
     fn give_back(&mut self, follows: Follows) {
@@ -80,7 +100,8 @@ impl Answers {
 }
 
 impl<'a> Operations<'a> {
-    /// Posts the receive of an answer, for a message of which so many further pieces follow.
+    /// Posts the receive of an answer, for a message of which so many further pieces follow, and with these data of the
+    /// program. Returns the immediate data of the message, too.
     ///
     /// # Errors
     /// [`AGAIN`]: there is no room for one more.
@@ -88,28 +109,24 @@ impl<'a> Operations<'a> {
         &mut self,
         own: &'a Process,
         (node, port): Peer,
-        pieces: usize,
+        message: (usize, Option<u64>),
         report: Report,
-    ) -> Result<(Follows, Awaited<'a>)> {
-        let follows = self.answers.take(pieces)?;
-        let mark = Mark {
-            has_data: false,
-            follows,
-        };
-        let tag = Tag(mark.answer().unwrap_or_default());
-        let pattern = Pattern::tagged(Source::Process(node, port), tag).at(ANSWERS);
+    ) -> Result<(Awaited<'a>, u64)> {
         let nothing = own.arena.nothing()?;
+        let (mark, immediate) = self.answers.take(message)?;
+        let tag = mark.answer().unwrap_or_default();
+        let pattern = Pattern::tagged(Source::Process(node, port), tag).at(ANSWERS);
         match own.endpoint.receive(&pattern, nothing).post() {
-            Ok(request) => Ok((
-                follows,
-                Awaited {
+            Ok(request) => {
+                let awaited = Awaited {
                     request,
-                    follows,
+                    mark,
                     report,
-                },
-            )),
+                };
+                Ok((awaited, immediate))
+            }
             Err(error) => {
-                self.answers.give_back(follows);
+                self.answers.give_back(mark.follows);
                 Err(error.into())
             }
         }
@@ -119,12 +136,12 @@ impl<'a> Operations<'a> {
     pub(super) fn answered(&mut self, awaited: Awaited<'a>, error: Option<(i32, i32)>) {
         let Awaited {
             request,
-            follows,
+            mark,
             report,
         } = awaited;
         drop(request);
-        self.answers.give_back(follows);
-        if let Follows::Pieces { long, .. } = follows {
+        self.answers.give_back(mark.follows);
+        if let Follows::Pieces { long, .. } = mark.follows {
             self.end_long(long);
         }
         match error {
@@ -135,7 +152,7 @@ impl<'a> Operations<'a> {
 
     /// The Send of an answer that is awaited was not posted: nothing is told.
     pub(super) fn forget(&mut self, awaited: Awaited<'a>) {
-        self.answers.give_back(awaited.follows);
+        self.answers.give_back(awaited.mark.follows);
     }
 }
 
@@ -171,7 +188,7 @@ impl Engine {
     /// Posts the answers that are owed, as far as there is room.
     pub(super) fn post_answers<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) {
         while let Some(((node, port), tag)) = operations.answers.owed.front().copied() {
-            let to = Destination::tagged(node, port, Tag(tag)).at(ANSWERS);
+            let to = Destination::tagged(node, port, tag).at(ANSWERS);
             match own.endpoint.send(&to, b"").post() {
                 Ok(request) => self.begin(operations, Running::Answer(request)),
                 Err(Error::WouldBlock) => return,

@@ -111,7 +111,10 @@ impl Engine {
 
     /// A message is dropped: its sender is answered, and what follows it is taken.
     fn drop_rest(&self, operations: &mut Operations<'_>, found: &Envelope) {
-        let (peer, mark) = ((found.node, found.port), Mark::of(found.mark));
+        let (peer, mark) = (
+            (found.node, found.port),
+            Mark::of(found.mark, found.immediate),
+        );
         match mark.follows {
             Follows::Pieces { .. } => operations.begin_pull(Pull::discarding(peer, mark)),
             Follows::Nothing | Follows::Answer(_) => self.answer(operations, peer, mark),
@@ -123,11 +126,11 @@ impl Engine {
         match found {
             None => event.error = Some((libc::ENOMSG, 0)),
             Some(found) => {
-                let mark = Mark::of(found.mark);
+                let mark = Mark::of(found.mark, found.immediate);
                 event.entry.len = mark.total(usize::try_from(found.length).unwrap_or(usize::MAX));
                 event.entry.tag = found.tag.0;
-                event.entry.data = found.immediate;
                 if mark.has_data {
+                    event.entry.data = found.immediate;
                     event.entry.flags |= sys::REMOTE_CQ_DATA;
                 }
                 event.source = self.source((found.node, found.port));

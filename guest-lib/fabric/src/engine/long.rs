@@ -17,11 +17,11 @@
 //! - A side that ends, ends the message. The NIC ends receives of a process that ends later; whether it has ended before
 //!   is seen by what asks it to go on, which is posted behind the receives.
 
-use qnic::message::{Destination, Pattern, Request, RequestId, Source, Tag};
+use qnic::message::{Destination, Pattern, Request, RequestId, Source};
 use qnic::Error;
 
 use super::bounced::post_part;
-use super::mark::{go_tag, piece_tag, Follows, Mark, ANSWERS, PIECE, PIECES};
+use super::mark::{Follows, Mark, ANSWERS, PIECE, PIECES};
 use super::{reason, Engine, Iovs, Operations, Peer, Process, Report, Running};
 use crate::arena::Bounce;
 use crate::cq::Event;
@@ -46,6 +46,7 @@ struct Course {
 pub(super) struct LongSend {
     /// Its number, which no other operation has: a name is used again while pieces of a message that has failed end.
     number: u64,
+    mark: Mark,
     from: Iovs,
     to: Peer,
     course: Course,
@@ -129,7 +130,7 @@ impl Course {
 impl LongSend {
     /// A message whose first piece, and so many more, are as long as this.
     pub(super) fn new(
-        number: u64,
+        (number, mark): (u64, Mark),
         (from, to): (Iovs, Peer),
         (first, count): (usize, usize),
         (answer, go): (RequestId, RequestId),
@@ -137,6 +138,7 @@ impl LongSend {
         let course = Course::new(first, count);
         LongSend {
             number,
+            mark,
             from,
             to,
             course,
@@ -183,13 +185,6 @@ impl Pull {
         self.failed.get_or_insert(reason);
         self.course.count = self.course.posted;
     }
-
-    fn name(&self) -> u16 {
-        match self.mark.follows {
-            Follows::Pieces { long, .. } => long,
-            _ => 0,
-        }
-    }
 }
 
 impl<'a> Operations<'a> {
@@ -201,14 +196,13 @@ impl<'a> Operations<'a> {
         &mut self,
         own: &'a Process,
         (node, port): Peer,
-        long: u16,
+        mark: Mark,
     ) -> Result<Go<'a>> {
-        let tag = Tag(go_tag(long));
-        let pattern = Pattern::tagged(Source::Process(node, port), tag).at(ANSWERS);
+        let pattern = Pattern::tagged(Source::Process(node, port), mark.go()).at(ANSWERS);
         let posted = own.endpoint.receive(&pattern, own.arena.nothing()?);
         Ok(Go {
             request: posted.post()?,
-            of: GoOf::Sent(long),
+            of: GoOf::Sent(mark.name()),
         })
     }
 
@@ -374,7 +368,7 @@ fn post_sent<'a>(
     (number, begin): (usize, usize),
 ) -> Result<LongPart<'a>> {
     let (node, port) = message.to;
-    let to = Destination::tagged(node, port, Tag(piece_tag(name, number))).at(PIECES);
+    let to = Destination::tagged(node, port, message.mark.piece(number)).at(PIECES);
     let (request, bounce) = post_part(own, &to, &message.from, begin..begin + PIECE)?;
     message.course.posted += 1;
     Ok(LongPart {
@@ -387,7 +381,7 @@ fn post_sent<'a>(
 /// Asks the sender of a message to go on.
 fn ask<'a>(own: &'a Process, pull: &mut Pull, number: u64) -> Result<Go<'a>> {
     let (node, port) = pull.from;
-    let to = Destination::tagged(node, port, Tag(go_tag(pull.name()))).at(ANSWERS);
+    let to = Destination::tagged(node, port, pull.mark.go()).at(ANSWERS);
     let request = own.endpoint.send(&to, b"").post()?;
     pull.asked = true;
     Ok(Go {
@@ -403,8 +397,7 @@ fn post_pulled<'a>(
     (piece, begin): (usize, usize),
 ) -> Result<LongPart<'a>> {
     let (node, port) = pull.from;
-    let tag = Tag(piece_tag(pull.name(), piece));
-    let from = Pattern::tagged(Source::Process(node, port), tag).at(PIECES);
+    let from = Pattern::tagged(Source::Process(node, port), pull.mark.piece(piece)).at(PIECES);
     let begin = begin.min(pull.room.len());
     let length = PIECE.min(pull.room.len() - begin);
     let bounce = own.arena.take(&own.endpoint, length)?;

@@ -109,7 +109,7 @@ impl Engine {
         many: &Many<'_>,
         end: &qnic::message::Completion,
     ) -> Event {
-        let mark = Mark::of(end.mark);
+        let mark = Mark::of(end.mark, end.immediate);
         let all = many.room.len();
         let begin = usize::try_from(end.offset).unwrap_or(all).min(all);
         let mut event = self.event_of(&many.report, end, all - begin);

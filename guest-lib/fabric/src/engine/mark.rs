@@ -8,10 +8,23 @@
 //!   kind 0: nothing     1: an answer is awaited, and its number, 13 bits
 //!   kind 2: pieces follow: 4 bits name the message, 9 count its further pieces
 //! ```
-//! An answer is a message without bytes to the message endpoint [`ANSWERS`], whose tag is the mark without its highest
-//! bit. What asks for pieces goes there, too, and the pieces to [`PIECES`] ([`super::long`]).
+//! An answer is a message without bytes to the message endpoint [`ANSWERS`]. What asks for pieces goes there, too, and
+//! the pieces to [`PIECES`] ([`super::long`]). Their tags have a token of the message that they are of:
+//!
+//! ```text
+//!   bit  63      32   31               16        0
+//!       ┌──────────┬────────────────────────────┐
+//!       │ token    │ 0 │ mark, highest bit 0    │   answer
+//!       │          │ 1 │ name                   │   goes on
+//!       │          │ name │ number              │   piece
+//!       └──────────┴────────────────────────────┘
+//! ```
+//! The token is made of the immediate data of the message: those of the program, or a number if there are none, which
+//! begins at random and is another for each. So what comes late for the last process on a port matches nothing of the
+//! next one. If the program's data are always the same, the numbers of answers and the names are all that differ; they
+//! begin at random, too.
 
-use qnic::message::MessageEndpoint;
+use qnic::message::{MessageEndpoint, Tag};
 
 /// Where answers go.
 pub(super) const ANSWERS: MessageEndpoint = endpoint(1);
@@ -57,9 +70,20 @@ pub(super) struct Mark {
     /// The program has given data.
     pub(super) has_data: bool,
     pub(super) follows: Follows,
+    /// Tells the message from others of its number or name.
+    token: u32,
 }
 
 impl Mark {
+    /// That of a message with these immediate data.
+    pub(super) fn new(has_data: bool, follows: Follows, immediate: u64) -> Self {
+        Mark {
+            has_data,
+            follows,
+            token: (immediate ^ immediate >> 32) as u32,
+        }
+    }
+
     /// As a message carries it.
     pub(super) fn bits(self) -> u16 {
         let data = if self.has_data { DATA } else { 0 };
@@ -72,8 +96,8 @@ impl Mark {
         }
     }
 
-    /// What a message has carried.
-    pub(super) fn of(bits: u16) -> Self {
+    /// What a message has carried with these immediate data.
+    pub(super) fn of(bits: u16, immediate: u64) -> Self {
         let follows = match bits & KIND {
             AWAITED => Follows::Answer(bits % MOST_ANSWERS),
             LONG => Follows::Pieces {
@@ -82,10 +106,7 @@ impl Mark {
             },
             _ => Follows::Nothing,
         };
-        Mark {
-            has_data: bits & DATA != 0,
-            follows,
-        }
+        Self::new(bits & DATA != 0, follows, immediate)
     }
 
     /// Bytes of a message of which so many are in its first piece.
@@ -97,20 +118,32 @@ impl Mark {
     }
 
     /// The tag of the answer that its sender waits for.
-    pub(super) fn answer(self) -> Option<u64> {
+    pub(super) fn answer(self) -> Option<Tag> {
         let awaits = self.follows != Follows::Nothing;
-        awaits.then(|| (self.bits() & !DATA).into())
+        awaits.then(|| self.tag((self.bits() & !DATA).into()))
     }
-}
 
-/// The tag of the message that asks for the further pieces of a long one.
-pub(super) fn go_tag(long: u16) -> u64 {
-    1 << 32 | u64::from(long)
-}
+    /// The tag of the message that asks for its further pieces.
+    pub(super) fn go(self) -> Tag {
+        self.tag(1 << 16 | u64::from(self.name()))
+    }
 
-/// The tag of a further piece; they are numbered from 1.
-pub(super) fn piece_tag(long: u16, number: usize) -> u64 {
-    u64::from(long) << 32 | number as u64
+    /// The tag of a further piece; they are numbered from 1.
+    pub(super) fn piece(self, number: usize) -> Tag {
+        self.tag(u64::from(self.name()) << 16 | number as u64 & 0xffff)
+    }
+
+    /// The name of a message that goes in pieces.
+    pub(super) fn name(self) -> u16 {
+        match self.follows {
+            Follows::Pieces { long, .. } => long,
+            _ => 0,
+        }
+    }
+
+    fn tag(self, low: u64) -> Tag {
+        Tag(u64::from(self.token) << 32 | low)
+    }
 }
 
 #[cfg(test)]
@@ -130,32 +163,34 @@ mod tests {
             },
         ] {
             for has_data in [false, true] {
-                let mark = Mark { has_data, follows };
-                assert_eq!(Mark::of(mark.bits()), mark);
+                let mark = Mark::new(has_data, follows, 7);
+                assert_eq!(Mark::of(mark.bits(), 7), mark);
             }
         }
-        assert_eq!(Mark::of(0).bits(), 0);
-        assert_eq!(Mark::of(0).answer(), None);
+        assert_eq!(Mark::of(0, 0).bits(), 0);
+        assert_eq!(Mark::of(0, 7).answer(), None);
     }
 
     #[test]
-    fn data_are_no_part_of_the_name_of_an_answer() {
-        let mark = |has_data, follows| Mark { has_data, follows }.answer();
-        let answer = Follows::Answer(7);
-        assert_eq!(mark(true, answer), mark(false, answer));
-        let long = Follows::Pieces { long: 7, count: 7 };
-        assert_ne!(mark(false, answer), mark(false, long));
+    fn tags_tell_messages_and_kinds_apart() {
+        let answer = |has_data, follows| Mark::new(has_data, follows, 7).answer();
+        let seven = Follows::Answer(7);
+        assert_eq!(answer(true, seven), answer(false, seven));
+        assert_ne!(answer(true, seven), Mark::new(true, seven, 8).answer());
+        let long = Mark::new(false, Follows::Pieces { long: 7, count: 7 }, 7);
+        assert_ne!(answer(false, seven), long.answer());
+        assert_ne!(Some(long.go()), long.answer());
+        let later = Mark::new(false, long.follows, 7 << 32 | 1);
+        assert_ne!(long.go(), later.go());
+        assert_ne!(long.piece(2), later.piece(2));
+        assert_ne!(long.piece(2), long.piece(3));
+        let other = Mark::new(false, Follows::Pieces { long: 8, count: 7 }, 7);
+        assert_ne!(long.piece(2), other.piece(2));
     }
 
     #[test]
     fn pieces_count() {
-        let (long, count) = (1, 3);
-        let follows = Follows::Pieces { long, count };
-        let mark = Mark {
-            has_data: false,
-            follows,
-        };
-        assert_eq!(mark.total(5), 5 + 3 * PIECE);
-        assert_ne!(piece_tag(1, 2), piece_tag(2, 1));
+        let follows = Follows::Pieces { long: 1, count: 3 };
+        assert_eq!(Mark::new(false, follows, 0).total(5), 5 + 3 * PIECE);
     }
 }

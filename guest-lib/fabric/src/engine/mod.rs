@@ -189,13 +189,13 @@ struct Operation<'a> {
 }
 
 impl<'a> Operations<'a> {
-    fn new(ends: Ends<'a>) -> Self {
+    fn new(ends: Ends<'a>, random: u64) -> Self {
         Operations {
             ends,
             running: HashMap::new(),
             posted: 0,
             claims: Vec::new(),
-            answers: Answers::default(),
+            answers: Answers::new(random),
             long: BTreeMap::new(),
             pulls: BTreeMap::new(),
             sends: 0,
@@ -267,7 +267,10 @@ impl Engine {
         };
         let arena = Arena::new(&endpoint)?;
         let cell = Cell::new(Process { endpoint, arena }, |own| {
-            Mutex::new(Operations::new(Ends::of(&own.endpoint)))
+            Mutex::new(Operations::new(
+                Ends::of(&own.endpoint),
+                address.incarnation,
+            ))
         });
         let helper = Arc::new(Signal::new()?);
         Ok(Engine {

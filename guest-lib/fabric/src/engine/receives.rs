@@ -79,7 +79,7 @@ impl Engine {
         report: Report,
         end: &Completion,
     ) {
-        let mark = Mark::of(end.mark);
+        let mark = Mark::of(end.mark, end.immediate);
         let sent = usize::try_from(end.length).unwrap_or(usize::MAX);
         let fits = match sent > WHOLE_MAX {
             true => room.len().min(WHOLE_MAX),
@@ -109,13 +109,13 @@ impl Engine {
 
     /// What is told of a message that has come into so much memory.
     pub(super) fn event_of(&self, report: &Report, end: &Completion, room: usize) -> Event {
-        let mark = Mark::of(end.mark);
+        let mark = Mark::of(end.mark, end.immediate);
         let total = mark.total(usize::try_from(end.length).unwrap_or(usize::MAX));
         let mut event = Event::of(report.context, report.flags);
         event.entry.len = total.min(room);
         event.entry.tag = end.tag.0;
-        event.entry.data = end.immediate;
         if mark.has_data {
+            event.entry.data = end.immediate;
             event.entry.flags |= sys::REMOTE_CQ_DATA;
         }
         event.source = self.source((end.node, end.port));

@@ -53,11 +53,7 @@ impl Engine {
             Some(tag) => Destination::tagged(to.node, to.port, Tag(tag)),
             None => Destination::untagged(to.node, to.port),
         };
-        let destination = destination.at(at).immediate(letter.data.unwrap_or(0));
-        let mark = |follows| Mark {
-            has_data: letter.data.is_some(),
-            follows,
-        };
+        let destination = destination.at(at);
         let (first, count) = pieces(length);
         self.cell.with_dependent(|own, board| {
             let operations = &mut *lock(board);
@@ -65,18 +61,22 @@ impl Engine {
                 return Err(INVALID);
             }
             if count == 0 && !letter.delivered {
-                let destination = destination.mark(mark(Follows::Nothing).bits());
+                let immediate = letter.data.unwrap_or(0);
+                let mark = Mark::new(letter.data.is_some(), Follows::Nothing, immediate);
+                let destination = destination.immediate(immediate).mark(mark.bits());
                 let sent = post(own, &destination, (from, first))?;
                 self.begin_send(operations, sent, report, None);
                 return Ok(());
             }
-            let (follows, awaited) = operations.expect(own, peer, count, report)?;
-            let destination = destination.mark(mark(follows).bits());
-            let go = match follows {
-                Follows::Pieces { long, .. } => Some((long, operations.await_go(own, peer, long))),
+            let (awaited, immediate) =
+                operations.expect(own, peer, (count, letter.data), report)?;
+            let mark = awaited.mark;
+            let destination = destination.immediate(immediate).mark(mark.bits());
+            let go = match mark.follows {
+                Follows::Pieces { .. } => Some(operations.await_go(own, peer, mark)),
                 _ => None,
             };
-            let go = go.map(|(long, go)| go.map(|go| (long, go))).transpose();
+            let go = go.transpose();
             let posted = go.and_then(|go| Ok((go, post(own, &destination, (from, first))?)));
             let (go, sent) = match posted {
                 Ok(posted) => posted,
@@ -86,11 +86,11 @@ impl Engine {
                 }
             };
             let answer = awaited.request.id();
-            if let Some((long, go)) = go {
+            if let Some(go) = go {
                 let ends = (answer, go.request.id());
-                let number = operations.next_number();
-                let message = LongSend::new(number, (*from, peer), (first, count), ends);
-                operations.long.insert(long, message);
+                let name = (operations.next_number(), mark);
+                let message = LongSend::new(name, (*from, peer), (first, count), ends);
+                operations.long.insert(mark.name(), message);
                 self.begin(operations, Running::Go(go));
             }
             self.begin(operations, Running::Awaited(awaited));

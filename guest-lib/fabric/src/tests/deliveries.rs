@@ -7,7 +7,7 @@ use crate::pointers::In;
 use crate::sys::{self, Iov, MsgTagged, ADDR_UNSPEC};
 
 /// Sends a message whose end is that the program at the other side has it.
-fn send(side: &Side, tag: u64, text: &[u8], number: usize) {
+pub(super) fn send(side: &Side, tag: u64, text: &[u8], number: usize) {
     let piece = Iov {
         base: bytes(text).as_out(),
         length: text.len(),

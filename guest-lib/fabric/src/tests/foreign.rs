@@ -7,10 +7,13 @@ use qnic::{
     Access, Buffer, Endpoint, ExportOptions, Importers, Nic, NodeId, Port, Segment, SegmentName,
 };
 
-use super::harness::{Cluster, Side, BOTH, TAGGED};
+use super::deliveries::send as deliver;
+use super::harness::{close, Cluster, Side, BOTH, TAGGED};
 use super::messages::pattern;
+use super::refusals::open_on_port;
 use crate::address::Address;
 use crate::info::offer::WHOLE_MAX;
+use crate::pointers::test::context;
 use crate::sys::{self, ADDR_UNSPEC};
 
 /// Long enough for anything that will happen at all.
@@ -37,6 +40,23 @@ impl Foreign {
         }
     }
 
+    /// Receives a message that the provider has sent for its program.
+    fn receive(&self) -> Completion {
+        let part = self.memory.part(0, self.memory.len());
+        let pattern = Pattern::any_tag(Source::Any);
+        self.endpoint
+            .receive(&pattern, part)
+            .timeout(SOON)
+            .wait()
+            .unwrap()
+    }
+
+    /// Sends a message without bytes.
+    fn tell(&self, (node, port): (NodeId, Port), at: u16, tag: Tag) {
+        let to = Destination::tagged(node, port, tag).at(at_endpoint(at));
+        self.endpoint.send(&to, b"").timeout(SOON).wait().unwrap();
+    }
+
     /// Its address, as an endpoint of the provider would have it.
     fn address(&self) -> Address {
         Address {
@@ -47,6 +67,33 @@ impl Foreign {
             incarnation: 1,
         }
     }
+}
+
+/// A tag of what goes with a message that an endpoint of the provider has sent.
+fn tag_of(found: &Completion, low: u64) -> Tag {
+    let token = (found.immediate ^ found.immediate >> 32) as u32;
+    Tag(u64::from(token) << 32 | low)
+}
+
+fn answer(found: &Completion) -> Tag {
+    tag_of(found, (found.mark & 0x7fff).into())
+}
+
+/// Of a long one: what asks for its pieces, and a piece.
+fn go(found: &Completion) -> Tag {
+    tag_of(found, 1 << 16 | u64::from(found.mark >> 9 & 15))
+}
+
+fn piece(found: &Completion, number: u64) -> Tag {
+    tag_of(found, u64::from(found.mark >> 9 & 15) << 16 | number)
+}
+
+/// Where answers go, and pieces.
+const ANSWERS: u16 = 1;
+const PIECES: u16 = 2;
+
+fn at_endpoint(number: u16) -> MessageEndpoint {
+    MessageEndpoint::new(number).unwrap()
 }
 
 fn process_of(side: &Side) -> (NodeId, Port) {
@@ -76,4 +123,76 @@ fn a_message_that_is_longer_than_bounce_memory_is_truncated() {
     assert!(room[WHOLE_MAX..].iter().all(|byte| *byte == 0));
     let _: qnic::Result<Completion> = message.wait(SOON);
     side.close();
+}
+
+/// It answers while pieces of the message run; they end behind the beginning of the next message of that name.
+#[test]
+fn pieces_of_a_message_that_has_ended_are_not_taken_for_those_of_the_next_of_its_name() {
+    const LENGTH: usize = 18 << 20;
+    const NAMES: usize = 16;
+    let cluster = Cluster::new(3);
+    let [a, b] = [0, 1].map(|node| Side::new(&cluster, node, TAGGED, BOTH));
+    let foreign = Foreign::new(&cluster, 2, 4 << 20);
+    let (to, to_foreign) = (a.insert(&b.name), a.insert(&foreign.address().to_bytes()));
+    b.insert(&a.name);
+    let own = process_of(&a);
+    let sent = pattern(LENGTH, 3);
+    let mut first = None;
+    for round in 0..NAMES {
+        a.send(to_foreign, Some(1), &sent, round);
+        let found = foreign.receive();
+        if first.is_none() {
+            foreign.tell(own, ANSWERS, go(&found));
+            let (node, port) = own;
+            let second = Pattern::tagged(Source::Process(node, port), piece(&found, 2));
+            let second = second.at(at_endpoint(PIECES));
+            let probe = foreign.endpoint.probe(&second);
+            probe.timeout(SOON).wait().unwrap();
+            first = Some(found);
+        }
+        foreign.tell(own, ANSWERS, answer(&found));
+        assert_eq!(a.next().unwrap().0.context, context(round));
+    }
+    a.send(to, Some(1), &sent, NAMES);
+    for number in [1, 2] {
+        let pattern = Pattern::tagged(Source::Any, piece(&first.unwrap(), number));
+        let part = foreign.memory.part(0, 2 << 20);
+        let pattern = pattern.at(at_endpoint(PIECES));
+        let receive = foreign.endpoint.receive(&pattern, part);
+        receive.timeout(SOON).wait().unwrap();
+    }
+    let mut room = vec![0; LENGTH];
+    b.receive(ADDR_UNSPEC, Some((1, 0)), &mut room, 1);
+    assert!(b.next().is_ok());
+    assert_eq!(a.next().unwrap().0.context, context(NAMES));
+    assert!(room == sent);
+    a.close();
+    b.close();
+}
+
+/// It comes late, when the next process on the port waits for an answer of the same receiver.
+#[test]
+fn an_answer_to_the_last_process_on_a_port_ends_nothing_of_the_next() {
+    let cluster = Cluster::new(2);
+    let last = Side::new(&cluster, 0, TAGGED, BOTH);
+    let foreign = Foreign::new(&cluster, 1, 4096);
+    assert_eq!(last.insert(&foreign.address().to_bytes()), 0);
+    let own = process_of(&last);
+    deliver(&last, 1, b"first", 1);
+    let late = foreign.receive();
+    assert_eq!(close(last.ep), 0);
+    let next = open_on_port(&last);
+    assert_eq!(process_of(&next), own);
+    deliver(&next, 1, b"second", 2);
+    let found = foreign.receive();
+    foreign.tell(own, ANSWERS, answer(&late));
+    let mut nothing = [];
+    next.receive(ADDR_UNSPEC, Some((2, 0)), &mut nothing, 9);
+    // Behind the answer.
+    foreign.tell(own, 0, Tag(2));
+    assert_eq!(next.next().unwrap().0.context, context(9));
+    assert!(next.poll().is_none());
+    foreign.tell(own, ANSWERS, answer(&found));
+    assert_eq!(next.next().unwrap().0.context, context(2));
+    next.close();
 }

@@ -297,7 +297,7 @@ fn an_endpoint_that_leaves_takes_no_other_one_along() {
 }
 
 /// An endpoint on the port of one that was closed.
-fn open_on_port(side: &Side) -> Side {
+pub(super) fn open_on_port(side: &Side) -> Side {
     let ep = super::harness::open_endpoint_at(side.domain, &side.name);
     let bind = at(ep).head.ops.bind;
     assert_eq!(bind(head(ep), head(side.av), 0), 0);
