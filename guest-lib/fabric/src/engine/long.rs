@@ -14,6 +14,8 @@
 //! - A name is used again only after the answer, or when the Send has failed. Pieces of the message before that still run
 //!   have its number, and are not taken for those of the next.
 //! - Every piece is received, also of a message that is discarded or truncated: nothing of it stays at the NIC.
+//! - Of each sender one message of a name is received at a time. The next one of that name ends it: its sender has given
+//!   it up, or is no endpoint of this provider.
 //! - A side that ends, ends the message. The NIC ends receives of a process that ends later; whether it has ended before
 //!   is seen by what asks it to go on, which is posted behind the receives.
 
@@ -227,15 +229,7 @@ impl<'a> Operations<'a> {
                 if let Some(pull) = self.pulls.get_mut(&number) {
                     pull.fail(reason(error));
                 }
-                for running in self.running.values_mut() {
-                    match running {
-                        Running::LongPart(piece) if piece.of.is_pulled(number) => {
-                            // An error says that the NIC is gone: it ends all the same.
-                            let _ = piece.request.cancel();
-                        }
-                        _ => {}
-                    }
-                }
+                self.cancel_pieces(number);
             }
         }
     }
@@ -243,8 +237,37 @@ impl<'a> Operations<'a> {
     /// Begins to take the further pieces of a message.
     pub(super) fn begin_pull(&mut self, pull: Pull) {
         self.serves = true;
+        let name = |it: &Pull| (it.from, it.mark.name());
+        let mut pulls = self.pulls.iter();
+        let same = pulls.find(|(_, other)| name(other) == name(&pull));
+        if let Some(older) = same.map(|(number, _)| *number) {
+            self.give_up(older);
+        }
         let number = self.next_number();
         self.pulls.insert(number, pull);
+    }
+
+    /// Ends a message that comes, of which its sender has said no more.
+    fn give_up(&mut self, number: u64) {
+        self.cancel_pieces(number);
+        if let Some(mut pull) = self.pulls.remove(&number) {
+            let given_up = (libc::ECONNABORTED, 0);
+            pull.event.error = pull.failed.or(Some(given_up));
+            pull.report.tell(pull.event);
+        }
+    }
+
+    /// Takes back the receives of pieces.
+    fn cancel_pieces(&mut self, number: u64) {
+        for running in self.running.values_mut() {
+            match running {
+                Running::LongPart(piece) if piece.of.is_pulled(number) => {
+                    // An error says that the NIC is gone: it ends all the same.
+                    let _ = piece.request.cancel();
+                }
+                _ => {}
+            }
+        }
     }
 }
 

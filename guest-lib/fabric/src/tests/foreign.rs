@@ -196,3 +196,31 @@ fn an_answer_to_the_last_process_on_a_port_ends_nothing_of_the_next() {
     assert_eq!(next.next().unwrap().0.context, context(2));
     next.close();
 }
+
+/// It says of many messages that pieces follow, and sends none: they are given up but for one of each name.
+#[test]
+fn messages_of_a_name_that_comes_again_are_given_up() {
+    let cluster = Cluster::new(2);
+    let side = Side::new(&cluster, 1, TAGGED, BOTH);
+    let foreign = Foreign::new(&cluster, 0, 4096);
+    let (node, port) = process_of(&side);
+    let to = Destination::tagged(node, port, Tag(1));
+    let mut rooms = [[0; 100]; 20];
+    for (number, room) in rooms.iter_mut().enumerate() {
+        side.receive(ADDR_UNSPEC, Some((1, 0)), room, number);
+    }
+    for number in 0..rooms.len() {
+        // 5 more pieces of one of two names.
+        let mark = 2 << 13 | (number as u16 % 2) << 9 | 5;
+        let to = to.mark(mark);
+        let message = foreign.endpoint.send(&to, b"first");
+        message.timeout(SOON).wait().unwrap();
+    }
+    for number in 0..rooms.len() - 2 {
+        let error = side.next().unwrap_err();
+        assert_eq!(error.entry.context, context(number));
+        assert_eq!(error.err, libc::ECONNABORTED);
+    }
+    assert!(side.poll().is_none());
+    side.close();
+}
