@@ -12,9 +12,13 @@
 //! - A number is used again only when its answer has come, or its Send has failed; and after all others that are free.
 //!   An answer has a token of its message as well ([`super::mark`]).
 //! - Each message that asks for an answer has one, also if it is truncated or discarded. An endpoint that is closed sends
-//!   those that it owes before.
+//!   those that it owes before, for as long as a peer may be silent.
+//! - A peer that takes no answers holds up none to others, and is owed no more than an endpoint of this provider waits
+//!   for.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
 
 use qnic::message::{Destination, Pattern, Request, Source, Tag};
 use qnic::Error;
@@ -32,6 +36,9 @@ const SOON: Timespec = Timespec {
     tv_nsec: 5_000_000,
 };
 
+/// Most answers that are owed to a peer.
+const MOST_OWED: usize = MOST_ANSWERS as usize + MOST_LONG as usize;
+
 /// Answers that are awaited, and those that are owed.
 #[derive(Debug)]
 pub(super) struct Answers {
@@ -41,8 +48,8 @@ pub(super) struct Answers {
     /// Numbers that are in use: of answers, and of long messages.
     numbers: BTreeSet<u16>,
     long: BTreeSet<u16>,
-    /// Answers of this endpoint that are to be posted, in order.
-    pub(super) owed: VecDeque<(Peer, Tag)>,
+    /// Answers of this endpoint that are to be posted to each peer, in order. None is empty.
+    pub(super) owed: BTreeMap<Peer, VecDeque<Tag>>,
 }
 
 /// An answer that a Send waits for.
@@ -61,7 +68,7 @@ impl Answers {
             next: random,
             numbers: BTreeSet::new(),
             long: BTreeSet::new(),
-            owed: VecDeque::new(),
+            owed: BTreeMap::new(),
         }
     }
 
@@ -88,6 +95,29 @@ impl Answers {
             count => Follows::Pieces { long: free, count },
         };
         Ok((Mark::new(data.is_some(), follows, immediate), immediate))
+    }
+
+    /// One more is owed, unless that are more than a peer can wait for.
+    fn owe(&mut self, to: Peer, tag: Tag) {
+        let owed = self.owed.entry(to).or_default();
+        if owed.len() < MOST_OWED {
+            owed.push_back(tag);
+        }
+    }
+
+    /// The next answer to a peer.
+    fn first(&self, to: Peer) -> Option<Tag> {
+        self.owed.get(&to)?.front().copied()
+    }
+
+    /// It was posted.
+    fn remove_first(&mut self, to: Peer) {
+        if let Entry::Occupied(mut owed) = self.owed.entry(to) {
+            owed.get_mut().pop_front();
+            if owed.get().is_empty() {
+                owed.remove();
+            }
+        }
     }
 
     fn give_back(&mut self, follows: Follows) {
@@ -161,13 +191,15 @@ impl Engine {
     pub(super) fn answer(&self, operations: &mut Operations<'_>, to: Peer, mark: Mark) {
         if let Some(tag) = mark.answer() {
             operations.serves = true;
-            operations.answers.owed.push_back((to, tag));
+            operations.answers.owe(to, tag);
         }
     }
 
     /// Waits until the answers that are owed are there, or will never be: that is known when their receivers have been
-    /// silent for the peer timeout.
+    /// silent for the peer timeout. A receiver that is not silent, but takes none, is waited for that long, too.
     pub(crate) fn settle(&self) {
+        let patience = self.cell.borrow_owner().endpoint.peer_timeout();
+        let start = Instant::now();
         loop {
             let prepared = waiting::Engine::prepare_to_wait(self);
             let is_settled = self.cell.with_dependent(|own, board| {
@@ -176,7 +208,7 @@ impl Engine {
                 let is_answer = |it: &Running<'_>| matches!(it, Running::Answer(_));
                 operations.answers.owed.is_empty() && !operations.running.values().any(is_answer)
             });
-            if is_settled || prepared.is_err() {
+            if is_settled || prepared.is_err() || start.elapsed() >= patience {
                 return;
             }
             let descriptor = waiting::Engine::descriptor(self);
@@ -185,17 +217,20 @@ impl Engine {
         }
     }
 
-    /// Posts the answers that are owed, as far as there is room.
+    /// Posts the answers that are owed, as far as there is room for each peer.
     pub(super) fn post_answers<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) {
-        while let Some(((node, port), tag)) = operations.answers.owed.front().copied() {
-            let to = Destination::tagged(node, port, tag).at(ANSWERS);
-            match own.endpoint.send(&to, b"").post() {
-                Ok(request) => self.begin(operations, Running::Answer(request)),
-                Err(Error::WouldBlock) => return,
-                // The NIC is gone, or the process that waits for it: that ends without it.
-                Err(_) => {}
+        let peers: Vec<Peer> = operations.answers.owed.keys().copied().collect();
+        for (node, port) in peers {
+            while let Some(tag) = operations.answers.first((node, port)) {
+                let to = Destination::tagged(node, port, tag).at(ANSWERS);
+                match own.endpoint.send(&to, b"").post() {
+                    Ok(request) => self.begin(operations, Running::Answer(request)),
+                    Err(Error::WouldBlock) => break,
+                    // The NIC is gone, or the process that waits for it: that ends without it.
+                    Err(_) => {}
+                }
+                operations.answers.remove_first((node, port));
             }
-            operations.answers.owed.pop_front();
         }
     }
 }

@@ -224,3 +224,29 @@ fn messages_of_a_name_that_comes_again_are_given_up() {
     assert!(side.poll().is_none());
     side.close();
 }
+
+/// NIC and library have room for fewer answers that it does not take.
+#[test]
+fn a_peer_that_takes_no_answers_holds_up_neither_others_nor_a_close() {
+    let cluster = Cluster::new(3);
+    let [a, b] = [1, 2].map(|node| Side::new(&cluster, node, TAGGED, BOTH));
+    let foreign = Foreign::new(&cluster, 0, 4096);
+    assert_eq!((a.insert(&b.name), b.insert(&a.name)), (0, 0));
+    let (node, port) = process_of(&b);
+    let to = Destination::tagged(node, port, Tag(1));
+    for number in 0..40_000u16 {
+        let mut nothing = [];
+        b.receive(ADDR_UNSPEC, Some((1, 0)), &mut nothing, 1);
+        let to = to.mark((1 << 13) | (number % (1 << 13)));
+        let message = foreign.endpoint.send(&to, b"");
+        message.timeout(SOON).wait().unwrap();
+        assert!(b.next().is_ok());
+    }
+    let mut room = [0; 6];
+    b.receive(ADDR_UNSPEC, Some((2, 0)), &mut room, 2);
+    deliver(&a, 2, b"letter", 3);
+    assert_eq!(b.next().unwrap().0.context, context(2));
+    assert_eq!(a.next().unwrap().0.context, context(3));
+    b.close();
+    a.close();
+}
