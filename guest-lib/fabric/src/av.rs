@@ -3,6 +3,7 @@
 //! Map and table are the same: `fi_addr_t` is the index in a table. An address has more bits than `fi_addr_t`, so
 //! that of a map could not hold it.
 
+use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,8 +30,8 @@ pub(crate) struct Av {
 struct Table {
     /// `None`: removed.
     addresses: Vec<Option<Address>>,
-    /// The numbers of processes, by what a NIC says of a sender.
-    numbers: HashMap<(NodeId, Port), u64>,
+    /// The numbers of processes, by what a NIC says of a sender, in the order in which they were inserted. None is empty.
+    numbers: HashMap<(NodeId, Port), Vec<u64>>,
 }
 
 crate::object::object_class!(
@@ -93,12 +94,7 @@ impl Av {
 
     /// The number of a sender; [`ADDR_UNSPEC`] if it is not in the table.
     pub(crate) fn number(&self, node: NodeId, port: Port) -> u64 {
-        let table = self.lock();
-        table
-            .numbers
-            .get(&(node, port))
-            .copied()
-            .unwrap_or(ADDR_UNSPEC)
+        self.lock().number(node, port).unwrap_or(ADDR_UNSPEC)
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -110,11 +106,18 @@ impl Table {
     fn insert(&mut self, address: Address) -> u64 {
         let number = self.addresses.len() as u64;
         self.addresses.push(Some(address));
-        // Of several numbers for one address, senders have the first.
-        self.numbers
-            .entry((address.node, address.port))
-            .or_insert(number);
+        let name = (address.node, address.port);
+        self.numbers.entry(name).or_default().push(number);
         number
+    }
+
+    /// The number of the process that was inserted last of those on a port, as the others have ended. Of several
+    /// numbers for one, the first.
+    fn number(&self, node: NodeId, port: Port) -> Option<u64> {
+        let numbers = self.numbers.get(&(node, port))?;
+        let address = |number: &u64| *self.addresses.get(*number as usize)?;
+        let last = address(numbers.last()?);
+        numbers.iter().copied().find(|it| address(it) == last)
     }
 
     fn remove(&mut self, number: u64) -> Result<()> {
@@ -123,9 +126,11 @@ impl Table {
             .and_then(|it| self.addresses.get_mut(it))
             .ok_or(INVALID)?;
         let address = place.take().ok_or(INVALID)?;
-        let name = (address.node, address.port);
-        if self.numbers.get(&name) == Some(&number) {
-            self.numbers.remove(&name);
+        if let Entry::Occupied(mut numbers) = self.numbers.entry((address.node, address.port)) {
+            numbers.get_mut().retain(|it| *it != number);
+            if numbers.get().is_empty() {
+                numbers.remove();
+            }
         }
         Ok(())
     }
@@ -248,4 +253,37 @@ extern "C" fn straddr(
     }
     length.set(text.len() + 1);
     room.text_pointer()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: (NodeId, Port) = (NodeId(1), Port(7));
+
+    fn address(incarnation: u64) -> Address {
+        Address {
+            node: NAME.0,
+            port: NAME.1,
+            memory: Port(0),
+            endpoint: 0,
+            incarnation,
+        }
+    }
+
+    #[test]
+    fn senders_have_the_number_of_the_process_that_was_inserted_last() {
+        let mut table = Table::default();
+        for (number, incarnation) in [10, 10, 11, 11, 12].into_iter().enumerate() {
+            assert_eq!(table.insert(address(incarnation)), number as u64);
+        }
+        let mut found = vec![table.number(NAME.0, NAME.1)];
+        for removed in [4, 2, 0, 3, 1] {
+            table.remove(removed).unwrap();
+            found.push(table.number(NAME.0, NAME.1));
+        }
+        assert_eq!(found, [Some(4), Some(2), Some(3), Some(3), Some(1), None]);
+        assert!(table.numbers.is_empty());
+        assert_eq!(table.remove(1), Err(INVALID));
+    }
 }
