@@ -12,7 +12,7 @@
 //! - What the helper does ([`Rest`]) is raised by what needs more of it, and lowered by the thread after a look: both
 //!   under the lock of the operations.
 //! - An endpoint that is closed ends its thread and waits for that, so none is left when the loader closes this
-//!   library.
+//!   library. In a process that was forked there is no such thread, and the one of its parent stays alone.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -79,6 +79,8 @@ pub(crate) struct Signal {
 /// The thread. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Helper {
+    /// The process that has it.
+    process: u32,
     signal: Arc<Signal>,
     thread: Option<JoinHandle<()>>,
 }
@@ -151,6 +153,7 @@ impl Helper {
             .spawn(work);
         let thread = thread.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
         Ok(Helper {
+            process: std::process::id(),
             signal,
             thread: Some(thread),
         })
@@ -159,6 +162,11 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // A child: it shares the event with its parent, and its copies of lock and thread stand for nothing.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.signal.change(|state| state.stopped = true);
         // It can only be full, which wakes as well.
         let _ = rustix::io::write(&self.signal.stop, &1u64.to_ne_bytes());
@@ -197,5 +205,58 @@ fn help(tended: &dyn Tended, signal: &Signal) {
         let awaited = if longest.is_some() { 1 } else { 2 };
         // Interrupted: it looks, and sleeps again.
         let _ = poll(&mut both[..awaited], longest.as_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// Has nothing to do.
+    struct Idle(OwnedFd);
+
+    impl Tended for Idle {
+        fn tend(&self) -> Rest {
+            Rest::Asleep
+        }
+
+        fn prepare(&self) -> Result<Option<Timespec>> {
+            Ok(None)
+        }
+
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    #[test]
+    fn a_child_that_ends_its_helper_leaves_that_of_its_parent_alone() {
+        let signal = Arc::new(Signal::new().unwrap());
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let helper = Helper::start(Arc::new(Idle(event)), signal.clone()).unwrap();
+        #[allow(unsafe_code)]
+        // SAFETY: the child drops the helper, which takes no lock and frees nothing there, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            #[allow(unsafe_code)]
+            // SAFETY: ends a child that hangs; no other code of it runs.
+            unsafe {
+                libc::alarm(30);
+                drop(helper);
+                libc::_exit(0)
+            }
+        }
+        assert!(child > 0);
+        let mut status = -1;
+        #[allow(unsafe_code)]
+        // SAFETY: a child of this process, and a place for its status.
+        let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+        let stop = &mut [PollFd::new(&signal.stop, PollFlags::IN)];
+        assert_eq!(poll(stop, Some(&Timespec::default())), Ok(0));
+        drop(helper);
+        assert!(signal.is_stopped());
     }
 }
