@@ -1,12 +1,12 @@
 //! Marks: what endpoints tell each other of a message beside what the program has given it.
 //!
 //! ```text
-//!   bit  15     14   13   12                  0
-//!       ┌──────┬─────────┬─────────────────────┐
-//!       │ data │ kind    │ by kind             │
-//!       └──────┴─────────┴─────────────────────┘
-//!   kind 0: nothing     1: an answer is awaited, and its number, 13 bits
-//!   kind 2: pieces follow: 4 bits name the message, 9 count its further pieces
+//!   bit  15     14     13     12               0
+//!       ┌──────┬──────┬──────┬──────────────────┐
+//!       │ data │ 0    │ 0    │ 0                │   nothing
+//!       │      │      │ 1    │ number           │   an answer is awaited
+//!       │      │ 1    │ name │ count            │   pieces follow: 7 bits name the message, 7 count its further
+//!       └──────┴──────┴──────┴──────────────────┘   pieces, which are a multiple of 4
 //! ```
 //! An answer is a message without bytes to the message endpoint [`ANSWERS`]. What asks for pieces goes there, too, and
 //! the pieces to [`PIECES`] ([`super::long`]). Their tags have a token of the message that they are of:
@@ -37,14 +37,18 @@ pub(super) const PIECE: usize = 2 << 20;
 /// How many answers can be awaited at a time.
 pub(super) const MOST_ANSWERS: u16 = 1 << 13;
 /// How many long messages can be on their way at a time.
-pub(super) const MOST_LONG: u16 = 1 << 4;
+pub(super) const MOST_LONG: u16 = 1 << 7;
+/// The further pieces of a message are a multiple of this.
+pub(super) const UNIT: usize = 4;
 /// Most further pieces of a message.
-pub(super) const MOST_PIECES: usize = (1 << 9) - 1;
+pub(super) const MOST_PIECES: usize = COUNT as usize * UNIT;
 
 const DATA: u16 = 1 << 15;
-const KIND: u16 = 3 << 13;
+const LONG: u16 = 1 << 14;
 const AWAITED: u16 = 1 << 13;
-const LONG: u16 = 2 << 13;
+/// Bits of a count.
+const COUNT: u16 = (1 << COUNT_BITS) - 1;
+const COUNT_BITS: u16 = 7;
 
 const fn endpoint(number: u16) -> MessageEndpoint {
     match MessageEndpoint::new(number) {
@@ -91,20 +95,23 @@ impl Mark {
             Follows::Nothing => 0,
             Follows::Answer(number) => AWAITED | (number % MOST_ANSWERS),
             Follows::Pieces { long, count } => {
-                LONG | (long % MOST_LONG) << 9 | count.min(MOST_PIECES) as u16
+                let units = count.min(MOST_PIECES) / UNIT;
+                LONG | (long % MOST_LONG) << COUNT_BITS | units as u16
             }
         }
     }
 
     /// What a message has carried with these immediate data.
     pub(super) fn of(bits: u16, immediate: u64) -> Self {
-        let follows = match bits & KIND {
-            AWAITED => Follows::Answer(bits % MOST_ANSWERS),
-            LONG => Follows::Pieces {
-                long: bits >> 9 & (MOST_LONG - 1),
-                count: usize::from(bits) & MOST_PIECES,
-            },
-            _ => Follows::Nothing,
+        let follows = if bits & LONG != 0 {
+            Follows::Pieces {
+                long: bits >> COUNT_BITS & (MOST_LONG - 1),
+                count: usize::from(bits & COUNT) * UNIT,
+            }
+        } else if bits & AWAITED != 0 {
+            Follows::Answer(bits % MOST_ANSWERS)
+        } else {
+            Follows::Nothing
         };
         Self::new(bits & DATA != 0, follows, immediate)
     }
@@ -156,7 +163,10 @@ mod tests {
             Follows::Nothing,
             Follows::Answer(0),
             Follows::Answer(MOST_ANSWERS - 1),
-            Follows::Pieces { long: 0, count: 1 },
+            Follows::Pieces {
+                long: 0,
+                count: UNIT,
+            },
             Follows::Pieces {
                 long: MOST_LONG - 1,
                 count: MOST_PIECES,

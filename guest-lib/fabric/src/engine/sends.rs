@@ -4,7 +4,7 @@ use qnic::message::{Destination, MessageEndpoint, Tag};
 
 use super::bounced::{post_part, Sent};
 use super::long::LongSend;
-use super::mark::{Follows, Mark, MOST_PIECES, PIECE};
+use super::mark::{Follows, Mark, MOST_PIECES, PIECE, UNIT};
 use super::{lock, Engine, Iovs, Operation, Operations, Process, Report, Running};
 use crate::errno::{Result, INVALID, TOO_LONG};
 use crate::info::offer::{MESSAGE_MAX, WHOLE_MAX};
@@ -12,7 +12,7 @@ use crate::info::offer::{MESSAGE_MAX, WHOLE_MAX};
 /// Longest command payload that is looked for: bytes of a message that need no bounce memory.
 const INLINE_MAX: usize = 256;
 
-const _: () = assert!(MESSAGE_MAX == (MOST_PIECES + 1) * PIECE && PIECE <= WHOLE_MAX);
+const _: () = assert!(MESSAGE_MAX == (MOST_PIECES + UNIT) * PIECE && UNIT * PIECE <= WHOLE_MAX);
 
 /// A message of a program.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ fn pieces(length: usize) -> (usize, usize) {
     if length <= WHOLE_MAX {
         return (length, 0);
     }
-    let count = length.div_ceil(PIECE) - 1;
+    let count = (length.div_ceil(UNIT * PIECE) - 1) * UNIT;
     (length - count * PIECE, count)
 }
 
@@ -154,7 +154,8 @@ mod tests {
         ] {
             let (first, count) = pieces(length);
             assert_eq!(first + count * PIECE, length);
-            assert!(count <= MOST_PIECES && (count == 0 || (1..=PIECE).contains(&first)));
+            assert!(count <= MOST_PIECES && (count == 0 || (1..=UNIT * PIECE).contains(&first)));
+            assert_eq!(count % UNIT, 0);
         }
     }
 }

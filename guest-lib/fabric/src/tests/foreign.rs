@@ -81,11 +81,11 @@ fn answer(found: &Completion) -> Tag {
 
 /// Of a long one: what asks for its pieces, and a piece.
 fn go(found: &Completion) -> Tag {
-    tag_of(found, 1 << 16 | u64::from(found.mark >> 9 & 15))
+    tag_of(found, 1 << 16 | u64::from(found.mark >> 7 & 127))
 }
 
 fn piece(found: &Completion, number: u64) -> Tag {
-    tag_of(found, u64::from(found.mark >> 9 & 15) << 16 | number)
+    tag_of(found, u64::from(found.mark >> 7 & 127) << 16 | number)
 }
 
 /// Where answers go, and pieces.
@@ -129,7 +129,7 @@ fn a_message_that_is_longer_than_bounce_memory_is_truncated() {
 #[test]
 fn pieces_of_a_message_that_has_ended_are_not_taken_for_those_of_the_next_of_its_name() {
     const LENGTH: usize = 18 << 20;
-    const NAMES: usize = 16;
+    const NAMES: usize = 128;
     let cluster = Cluster::new(3);
     let [a, b] = [0, 1].map(|node| Side::new(&cluster, node, TAGGED, BOTH));
     let foreign = Foreign::new(&cluster, 2, 4 << 20);
@@ -210,8 +210,8 @@ fn messages_of_a_name_that_comes_again_are_given_up() {
         side.receive(ADDR_UNSPEC, Some((1, 0)), room, number);
     }
     for number in 0..rooms.len() {
-        // 5 more pieces of one of two names.
-        let mark = 2 << 13 | (number as u16 % 2) << 9 | 5;
+        // 20 more pieces of one of two names.
+        let mark = 1 << 14 | (number as u16 % 2) << 7 | 5;
         let to = to.mark(mark);
         let message = foreign.endpoint.send(&to, b"first");
         message.timeout(SOON).wait().unwrap();

@@ -78,6 +78,25 @@ fn long_messages_keep_their_order() {
     assert_eq!(rooms[1], b"between");
 }
 
+/// More of them than there were names for once; the receiver takes the last one first.
+#[test]
+fn many_long_messages_of_a_sender_are_received_in_any_order() {
+    const LENGTH: usize = 17 << 20;
+    let (_cluster, a, b) = pair();
+    let sent = pattern(LENGTH, 3);
+    for number in 0..20 {
+        a.send(0, Some(number), &sent, 1);
+    }
+    let mut room = vec![0; LENGTH];
+    for number in (0..20).rev() {
+        room.fill(0);
+        b.receive(ADDR_UNSPEC, Some((number, 0)), &mut room, 2);
+        b.next().unwrap();
+        a.next().unwrap();
+        assert!(room == sent);
+    }
+}
+
 fn peek(side: &Side, flags: u64) -> usize {
     let message = MsgTagged {
         iov: In::NULL,
