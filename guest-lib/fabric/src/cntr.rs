@@ -133,12 +133,14 @@ impl Cntr {
             if let Some(end) = look() {
                 return end;
             }
-            self.waiting.prepare()?;
+            let prepared = self.waiting.prepare();
             if let Some(end) = look() {
                 // For another thread, whose event this one may have taken.
                 self.waiting.wake();
                 return end;
             }
+            // Without a NIC, what is under way ends first.
+            prepared?;
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(Errno(libc::ETIMEDOUT));
             }

@@ -205,8 +205,13 @@ impl Cq {
                 return Err(AGAIN);
             }
             match self.prepare_to_wait() {
+                Ok(()) => {}
                 Err(AGAIN) => continue,
-                result => result?,
+                // Without a NIC, what is under way ends first.
+                Err(error) => match self.take(entries, count, sources) {
+                    Err(AGAIN) => return Err(error),
+                    result => return result,
+                },
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(AGAIN);

@@ -535,6 +535,8 @@ impl Core {
         match area.load_u64(WAKE_GENERATION, Ordering::Acquire) {
             GONE => Err(self.lose_device()),
             FORKED => Err(Error::Forked),
+            // Relaxed: what a call has said stays true.
+            _ if self.lost.load(Ordering::Relaxed) => Err(Error::DeviceGone),
             _ => Ok(()),
         }
     }

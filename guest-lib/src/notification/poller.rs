@@ -72,7 +72,11 @@ impl Poller {
             ..Default::default()
         };
         let what = || "mark events as seen".to_owned();
-        retry(what, || self.core.process.wait(&mut call))?;
+        // The driver may say so before its word in the host area does: what looks next is to see it, too.
+        retry(what, || self.core.process.wait(&mut call)).map_err(|error| match error {
+            Error::DeviceGone => self.core.lose_device(),
+            error => error,
+        })?;
         Error::check(call.status.get(), what)?;
         self.core.request_wake(wakes);
         let now = call.generation.get();
