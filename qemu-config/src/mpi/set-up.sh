@@ -33,7 +33,7 @@ END
 # keepalives: it gives the guest up after five repetitions, 13 seconds.
 echo 5 >/proc/sys/net/ipv4/tcp_retries2
 cat >/root/.prte/mca-params.conf <<'END'
-plm_ssh_agent = dbclient -i /root/.ssh/id_dropbear
+plm_ssh_agent = dbclient -K 2 -i /root/.ssh/id_dropbear
 oob_tcp_keepalive_time = 2
 oob_tcp_keepalive_intvl = 1
 oob_tcp_keepalive_probes = 3
@@ -49,7 +49,7 @@ exit "$status"
 END
 chmod 700 /usr/local/bin/qnic-mpi-rank
 # Another command may start one meanwhile. A server says that it is up a little later than its start ends.
-dropbear -r "$key" -s -j -k -P "$server" </dev/null >/dev/null 2>&1 || :
+dropbear -K 2 -r "$key" -s -j -k -P "$server" </dev/null >/dev/null 2>&1 || :
 tries=100
 until is_up; do
     tries=$((tries - 1))
