@@ -6,10 +6,9 @@
 use qnic::message::Envelope;
 
 use super::mark::{Follows, Mark};
-use super::{lock, Engine, Iovs, Operation, Operations, Pull, Report, Running};
+use super::{lock, Engine, Iovs, Operations, Pull, Report};
 use crate::cq::Event;
 use crate::errno::{Errno, Result};
-use crate::info::offer::WHOLE_MAX;
 use crate::sys;
 
 /// What a peek does with the message that it finds.
@@ -81,31 +80,10 @@ impl Engine {
                 self.complete(own, operations);
                 return Ok(());
             }
-            let length = room.len().min(WHOLE_MAX);
-            let bounce = own.arena.take(&own.endpoint, length)?;
-            let (_, claimed) = operations.claims.remove(place);
-            let posted = own
-                .arena
-                .part(&bounce, length)
-                .and_then(|part| Ok(claimed.post_receive(part)?));
-            match posted {
-                Ok(request) => {
-                    let operation = Operation {
-                        request,
-                        bounce: Some(bounce),
-                        room: Some(room),
-                        report,
-                        number: operations.next_number(),
-                        answer: None,
-                    };
-                    self.begin(operations, Running::Operation(operation));
-                    Ok(())
-                }
-                Err(error) => {
-                    own.arena.give_back(bounce);
-                    Err(error)
-                }
-            }
+            self.begin_receive(own, operations, room, report, |operations, part| {
+                let (_, claimed) = operations.claims.remove(place);
+                Ok(claimed.post_receive(part)?)
+            })
         })
     }
 

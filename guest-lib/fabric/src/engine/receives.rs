@@ -1,6 +1,7 @@
 //! Receives of one message.
 
-use qnic::message::{Completion, Pattern, Source};
+use qnic::message::{Completion, Pattern, Request, Source};
+use qnic::Part;
 
 use super::long::Pull;
 use super::mark::{Follows, Mark};
@@ -24,34 +25,48 @@ impl Engine {
         report: Report,
     ) -> Result<()> {
         let pattern = self.pattern(from, tag)?;
-        // No message of this provider, and no first piece of one, is longer. Of others, so much has come.
-        let length = room.len().min(WHOLE_MAX);
         self.cell.with_dependent(|own, board| {
             let operations = &mut *lock(board);
-            let bounce = own.arena.take(&own.endpoint, length)?;
-            let posted = own.arena.part(&bounce, length).and_then(|part| {
-                let posted = own.endpoint.receive(&pattern, part).post();
-                posted.map_err(Errno::from)
-            });
-            match posted {
-                Ok(request) => {
-                    let operation = Operation {
-                        request,
-                        bounce: Some(bounce),
-                        room: Some(room),
-                        report,
-                        number: operations.next_number(),
-                        answer: None,
-                    };
-                    self.begin(operations, Running::Operation(operation));
-                    Ok(())
-                }
-                Err(error) => {
-                    own.arena.give_back(bounce);
-                    Err(error)
-                }
-            }
+            self.begin_receive(own, operations, room, report, |_, part| {
+                Ok(own.endpoint.receive(&pattern, part).post()?)
+            })
         })
+    }
+
+    /// Begins a receive into bounce memory, which `post` posts once there is some.
+    ///
+    /// # Errors
+    /// Those of `post`; no bounce memory.
+    pub(super) fn begin_receive<'a>(
+        &self,
+        own: &'a Process,
+        operations: &mut Operations<'a>,
+        room: Iovs,
+        report: Report,
+        post: impl FnOnce(&mut Operations<'a>, Part<'a>) -> Result<Request<'a>>,
+    ) -> Result<()> {
+        // No message of this provider, and no first piece of one, is longer. Of others, so much has come.
+        let length = room.len().min(WHOLE_MAX);
+        let bounce = own.arena.take(&own.endpoint, length)?;
+        let part = own.arena.part(&bounce, length);
+        match part.and_then(|part| post(operations, part)) {
+            Ok(request) => {
+                let operation = Operation {
+                    request,
+                    bounce: Some(bounce),
+                    room: Some(room),
+                    report,
+                    number: operations.next_number(),
+                    answer: None,
+                };
+                self.begin(operations, Running::Operation(operation));
+                Ok(())
+            }
+            Err(error) => {
+                own.arena.give_back(bounce);
+                Err(error)
+            }
+        }
     }
 
     /// What a receive takes.
