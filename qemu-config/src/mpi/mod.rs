@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::boot_options::BootOptions;
 use crate::guest_command::{GuestCommand, GuestOutput};
+use crate::guest_process::GuestProcess;
 use crate::node::Node;
 use crate::{ClusterSpec, Error, Result};
 
@@ -80,24 +81,34 @@ impl<'a> Mpi<'a> {
     /// # Errors
     /// [`Error::Failed`] with what a guest said; as [`Node::run`].
     pub fn set_up(&self) -> Result<()> {
-        let first = self.first()?;
-        let key = said_by(first, &first.run(&GuestCommand::shell(KEY), LIMIT)?)?;
+        let key = self.key()?;
         let (key, public) = key.split_once('\n').unwrap_or((&key, ""));
-        if public.trim().is_empty() {
-            return Err(unprepared(first, "its key has no public half"));
-        }
         let command = GuestCommand::shell(SET_UP).env("KEY", key);
         let names: Vec<_> = self.nodes.iter().map(|node| node.name()).collect();
         let command = command.env("PUBLIC", public.trim());
         let command = command.env("NODES", names.join(" "));
-        let processes = self
-            .nodes
-            .iter()
-            .map(|node| Ok((node, node.spawn(&command)?)));
-        for (node, process) in processes.collect::<Result<Vec<_>>>()? {
-            said_by(node, &process.wait(Some(LIMIT))?)?;
+        self.on_all(&command).map(drop)
+    }
+
+    /// The key of the cluster and its public half, by lines. Nodes that have booted again get that which others have.
+    fn key(&self) -> Result<String> {
+        let first = self.first()?;
+        let there = self.on_all(&GuestCommand::shell(KEY))?;
+        if let Some(key) = there.into_iter().find(|key| !key.is_empty()) {
+            return Ok(key);
         }
-        Ok(())
+        let make = GuestCommand::shell(KEY).env("MAKE", "1");
+        said_by(first, &first.run(&make, LIMIT)?)
+    }
+
+    /// Runs a script on all nodes at once; what each has said.
+    fn on_all(&self, command: &GuestCommand) -> Result<Vec<String>> {
+        let nodes = self.nodes.iter();
+        let processes = nodes.map(|node| Ok((node, node.spawn(command)?)));
+        let processes = processes.collect::<Result<Vec<_>>>()?;
+        let said =
+            |(node, process): (&&Node, GuestProcess)| said_by(node, &process.wait(Some(LIMIT))?);
+        processes.into_iter().map(said).collect()
     }
 
     /// Starts so many ranks of `program`, round the nodes. `options` are mpirun's, and its exit status is the

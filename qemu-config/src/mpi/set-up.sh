@@ -14,9 +14,8 @@ is_up() {
 }
 if is_up; then
     [ "$(base64 -w 0 "$key")" != "$KEY" ] || exit 0
-    # Another server is to have its port.
-    kill "$(cat "$server")"
-    while is_up; do usleep 10000; done
+    echo "its SSH server has the key of another cluster: reset the node" >&2
+    exit 1
 fi
 echo "$KEY" | base64 -d >"$key.$$"
 mv "$key.$$" "$key"
@@ -44,18 +43,12 @@ cat >/usr/local/bin/qnic-mpi-rank <<'END'
 [ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec "$@"
 "$@"
 status=$?
-[ "$status" -ne 0 ] || : >"$QNIC_MPI_DONE"
+[ "$status" -ne 0 ] || echo done >"$QNIC_MPI_DONE"
 exit "$status"
 END
 chmod 700 /usr/local/bin/qnic-mpi-rank
-# Another command may start one meanwhile. A server says that it is up a little later than its start ends.
-dropbear -K 2 -r "$key" -s -j -k -P "$server" </dev/null >/dev/null 2>&1 || :
-tries=100
-until is_up; do
-    tries=$((tries - 1))
-    [ "$tries" -gt 0 ] || {
-        echo "its SSH server does not start: end what else has port 22 there, and try again" >&2
-        exit 1
-    }
-    usleep 50000
-done
+# It listens when this has ended. If another command has started one meanwhile, that has the port.
+dropbear -K 2 -r "$key" -s -j -k -P "$server" </dev/null >/dev/null 2>&1 || pidof dropbear >/dev/null || {
+    echo "its SSH server does not start: end what else has port 22 there, and try again" >&2
+    exit 1
+}
