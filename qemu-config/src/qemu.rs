@@ -42,6 +42,10 @@ const _: () = assert!(FIRST_NIC_SLOT + MAX_NICS <= ETHERNET_SLOT && OUTSIDE_SLOT
 /// PCI slot of the way out; images/guest/boot knows it.
 const OUTSIDE_SLOT: usize = ETHERNET_SLOT + 1;
 
+/// Entries of a queue of an Ethernet port, as many as those of QEMU's own device have. A stock driver adds buffers
+/// when half of them are used: of the 64 that this device has by default, half hold no segment of 64 KiB.
+const ETHERNET_RING: u16 = 256;
+
 /// Name of the file with lines of `/etc/hosts`; images/guest/boot knows it.
 const HOSTS_FILE: &str = "opt/org.qnic/hosts";
 
@@ -354,7 +358,7 @@ fn ethernet(line: &mut Line, machine: &Machine<'_>) {
     };
     line.device(&format!(
         "vhost-user-test-device-pci,chardev=eth,virtio-id=1,num_vqs={queues},\
-         config_size={CONFIG_SIZE},addr={ETHERNET_SLOT:#x}"
+         vq_size={ETHERNET_RING},config_size={CONFIG_SIZE},addr={ETHERNET_SLOT:#x}"
     ));
     let name = format!("name={HOSTS_FILE},file=");
     line.path("-fw_cfg", &name, &dir.hosts(), "");

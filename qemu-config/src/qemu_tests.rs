@@ -149,7 +149,7 @@ fn an_ethernet_port_is_a_stock_device_in_a_slot_of_its_own() {
         let with = line_with(&node, Accel::Kvm, Some((port, mtu))).join(" ");
         let end = format!(
             " -chardev socket,id=eth,path=TOP/r/c/nodes/a/eth.sock \
-             -device vhost-user-test-device-pci,chardev=eth,virtio-id=1,num_vqs={queues},config_size=64,addr=0x18 \
+             -device vhost-user-test-device-pci,chardev=eth,virtio-id=1,num_vqs={queues},vq_size=256,config_size=64,addr=0x18 \
              -fw_cfg name=opt/org.qnic/hosts,file=TOP/r/c/nodes/a/hosts"
         );
         let rest = with.strip_suffix(&end).expect(&with);

@@ -7,6 +7,9 @@
 //! A frame may take several chains (if the driver merges them). What it has taken already is held
 //! until there are enough: the driver kicks when it adds more. A queue that stops gives its chains
 //! back, so that the driver finds them where they were.
+//!
+//! A stock driver adds chains only when half of its ring is used: one that needs more would wait for
+//! ever, and all behind it. A segment that half of the ring might not hold is divided.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -29,6 +32,9 @@ const WAITING: usize = 256;
 
 /// Chains of one frame: as many as the longest one takes with the buffers of stock drivers, and more.
 const MOST_CHAINS: usize = 256;
+
+/// Bytes of a chain of a driver that merges, at the least (virtio 1.2 §5.1.6.3.1).
+const CHAIN_BYTES: usize = 1526;
 
 /// The receive queues of a port.
 pub(super) struct Receiver(Vec<ReceiveQueue>);
@@ -99,6 +105,9 @@ impl Receiver {
                     port.inbox.count_overflow();
                     continue;
                 }
+                let entries = vrings[index].get_ref().get_queue().size();
+                let whole = !mergeable || fits_half(&frame, entries);
+                let offloads = if whole { offloads } else { Offloads::NONE };
                 // What cannot be divided was refused where it was sent.
                 let _ = frame.finish(offloads, |frame| waiting.push_back(frame));
             }
@@ -204,6 +213,11 @@ impl ReceiveQueue {
 
 fn is_started(state: &VringState<Memory>) -> bool {
     state.is_enabled() && state.get_queue().ready()
+}
+
+/// Returns true if half of a ring of so many entries holds a frame, however small its chains are.
+fn fits_half(frame: &EthernetFrame, entries: u16) -> bool {
+    HEADER_BYTES + frame.bytes().len() <= usize::from(entries / 2) * CHAIN_BYTES
 }
 
 /// The queue of a frame, of those that are enabled: the same for all frames of a flow.

@@ -29,10 +29,11 @@ mtl = ofi
 mtl_ofi_provider_include = qnic
 END
 # A guest that does not answer keepalives is given up after five seconds. While data are not acknowledged, TCP sends no
-# keepalives: it gives the guest up after five repetitions, 13 seconds.
+# keepalives: it gives the guest up after five repetitions, 13 seconds. SSH asks the other program, which a busy guest
+# may let wait: it gives up after 15 seconds.
 echo 5 >/proc/sys/net/ipv4/tcp_retries2
 cat >/root/.prte/mca-params.conf <<'END'
-plm_ssh_agent = dbclient -K 2 -i /root/.ssh/id_dropbear
+plm_ssh_agent = dbclient -K 5 -i /root/.ssh/id_dropbear
 oob_tcp_keepalive_time = 2
 oob_tcp_keepalive_intvl = 1
 oob_tcp_keepalive_probes = 3
@@ -48,7 +49,7 @@ exit "$status"
 END
 chmod 700 /usr/local/bin/qnic-mpi-rank
 # It listens when this has ended. If another command has started one meanwhile, that has the port.
-dropbear -K 2 -r "$key" -s -j -k -P "$server" </dev/null >/dev/null 2>&1 || pidof dropbear >/dev/null || {
+dropbear -K 5 -r "$key" -s -j -k -P "$server" </dev/null >/dev/null 2>&1 || pidof dropbear >/dev/null || {
     echo "its SSH server does not start: end what else has port 22 there, and try again" >&2
     exit 1
 }
