@@ -14,7 +14,7 @@ use std::thread::available_parallelism;
 use qnic_cluster::available_memory;
 
 /// How many jobs that keep no processor busy may run beside those that do.
-const WAITING: usize = 2;
+const WAITING: usize = 3;
 
 /// What a machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +120,8 @@ mod tests {
     #[test]
     fn jobs_that_wait_run_beside_any_but_not_without_end() {
         assert_eq!(next(&[load(1), load(0)], &[load(2)], ROOM), Some(1));
-        let full = [load(2), load(0), load(0), load(0)];
-        assert_eq!(next(&[load(0)], &full[..3], ROOM), Some(0));
+        let full = [load(2), load(0), load(0), load(0), load(0)];
+        assert_eq!(next(&[load(0)], &full[..4], ROOM), Some(0));
         assert_eq!(next(&[load(0)], &full, ROOM), None);
     }
 

@@ -134,12 +134,14 @@ pub(crate) const HOST: &[Case] = cases! { "host":
     }),
 };
 
-/// The cases that boot virtual machines; the one that takes longest first, so that others run
-/// beside it.
+/// The cases that boot virtual machines; those that take longest first, so that others run
+/// beside them.
 pub(crate) const VM: [&[Case]; 19] = [
     vm::DISK_IMAGES,
     vm::REMOTE_MEMORY,
     vm::VOLUMES,
+    vm::MPI,
+    vm::SYNC,
     vm::CASES,
     vm::DATAGRAMS,
     vm::ETHERNET,
@@ -150,8 +152,6 @@ pub(crate) const VM: [&[Case]; 19] = [
     vm::WIRE,
     vm::MACHINE,
     vm::MEMORY,
-    vm::MPI,
-    vm::SYNC,
     vm::HOSTILE,
     vm::INSIDE,
     vm::PACKAGES,
@@ -159,11 +159,14 @@ pub(crate) const VM: [&[Case]; 19] = [
 ];
 
 /// The cases that only `--all` runs. None is the only one that shows a row of the requirements; that a disk image
-/// joins by cloud-init is shown by its case alone.
+/// joins by cloud-init, and that the steps of pipelines run, is shown by their cases alone.
 pub(crate) const LONG: &[&str] = &[
     "vm::a_disk_image_joins_by_cloud_init_and_has_its_module_by_dkms",
+    "vm::a_mounted_volume_outlives_silences_and_full_servers",
     "vm::files_beyond_ram_under_pressure",
     "vm::memory_remapped_a_million_times",
+    "vm::steps_of_ci_run_in_a_clean_clone_of_a_new_project",
+    "vm::swap_and_files_outlive_their_servers",
 ];
 
 /// Runs a case on so many nodes of a fresh host-mode cluster.

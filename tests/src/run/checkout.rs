@@ -26,7 +26,7 @@ const PROGRAM: Load = Load {
 };
 
 /// Programs of tests that mostly wait, by the names of their targets.
-const WAITING: [&str; 1] = ["interrupted"];
+const WAITING: [&str; 3] = ["interrupted", "host_mode", "several_engines"];
 
 /// Formatting, lints, documentation and builds of tests; those of guests unless `quick`.
 pub(super) fn jobs(root: &Path, quick: bool, results: &mut Results) -> Vec<Job> {

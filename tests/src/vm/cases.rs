@@ -12,7 +12,7 @@ use super::clock::Clocks;
 use super::nodes::{kill_device, on, on_network, on_spec, on_torus, on_two_engines, BOTH_KERNELS};
 use super::remote_memory::swap_on_links_that_delay;
 use super::shell::{cpu_ticks, info, number, private_kib};
-use super::silent::a_stuck_kernel_is_given_up;
+use super::silent::{a_stuck_kernel_is_given_up, while_a_kernel_is_stuck};
 use crate::harness::{cases, Case};
 use crate::net::FEW;
 use crate::scenario::{self, Load, Together};
@@ -266,7 +266,10 @@ fn wait_for_state(nodes: &VmNodes, expected: &str) -> Result<()> {
 /// waits for a command in the one that panicked.
 fn panicked(nodes: &VmNodes) -> Result<()> {
     // Within a device process nothing but the fault timeout ends such a wait.
-    a_stuck_kernel_is_given_up(nodes, [0, 1], (nodes, 1))?;
+    while_a_kernel_is_stuck(nodes, [0, 1], (nodes, 1), || another_panics(nodes))
+}
+
+fn another_panics(nodes: &VmNodes) -> Result<()> {
     let mut panics = background(nodes, 2, "echo c > /proc/sysrq-trigger")?;
     let node = nodes.node(2)?;
     until(LIMIT, || {

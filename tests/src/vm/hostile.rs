@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::ethernet::reach;
 use super::nodes::on_spec;
-use crate::harness::{cases, Case};
+use crate::harness::{cases, is_long, Case};
 use crate::scenario::{self, Load};
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
@@ -22,9 +22,10 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     },
 };
 
-/// The variable that says how many seconds the guest is hostile, and how many without it.
+/// The variable that says how many seconds the guest is hostile, and how many without it; in a run with `--all`.
 const SECONDS: &str = "QNIC_HOSTILE_SECONDS";
-const DEFAULT_SECONDS: u64 = 36;
+const DEFAULT_SECONDS: u64 = 24;
+const DEFAULT_SECONDS_LONG: u64 = 240;
 /// The variable with the seed of what it does.
 const SEED: &str = "QNIC_HOSTILE_SEED";
 
@@ -61,7 +62,12 @@ const FLOOD: &str = "device=$(readlink -f /sys/class/net/eth0/device); device=${
 /// The last guest takes its NIC from the driver and goes at it, and the others exchange data all
 /// the while: every byte is right, nothing ends, nothing grows.
 fn hostile_guest(nodes: &VmNodes) -> Result<()> {
-    let seconds = variable(SECONDS, DEFAULT_SECONDS)?;
+    let default = if is_long() {
+        DEFAULT_SECONDS_LONG
+    } else {
+        DEFAULT_SECONDS
+    };
+    let seconds = variable(SECONDS, default)?;
     let seed = variable(SEED, 1)?;
     scenario::all_pairs_exchange(nodes, ROUNDS)?;
     let memory = Memory::new(nodes)?;

@@ -24,8 +24,18 @@ const STUCK: &str = "\
 /// is not ready, although its NIC answers. `guests` has booted node `to`, as its node `number`.
 pub(super) fn a_stuck_kernel_is_given_up(
     nodes: &dyn Nodes,
+    ends: [usize; 2],
+    guests: (&VmNodes, usize),
+) -> Result<()> {
+    while_a_kernel_is_stuck(nodes, ends, guests, || Ok(()))
+}
+
+/// The same; `meanwhile` is called while the process waits.
+pub(super) fn while_a_kernel_is_stuck(
+    nodes: &dyn Nodes,
     [from, to]: [usize; 2],
     (guests, number): (&VmNodes, usize),
+    meanwhile: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let _server = nodes.start_until(to, "memory-server", "serving")?;
     let _stuck = guests.spawn(number, &GuestCommand::shell(STUCK))?;
@@ -35,6 +45,7 @@ pub(super) fn a_stuck_kernel_is_given_up(
         Ok((state != NodeState::NotAnswering).then(|| format!("{} is {state}", node.name())))
     })?;
     let mut writer = nodes.start(from, &format!("load --peer {to} --size 4096"))?;
+    meanwhile()?;
     let failed = writer.expect("failed", LIMIT)?;
     let message = failed.as_str().unwrap_or_default();
     ensure!(message.contains("receiver not ready"), "failed: {failed}");

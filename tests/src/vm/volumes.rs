@@ -15,7 +15,7 @@ use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{until, Nodes, Running};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    a_mounted_volume_outlives_silences_and_full_servers => {
+    a_mounted_volume_outlives_silences_and_full_servers: 0 => {
         on_spec(&spec_of("volumes", &["stable", "backports", "stable"])?, outlive)
     },
 };
