@@ -170,6 +170,15 @@ impl Provisioner {
         self.programs(&guest::MPI)
     }
 
+    /// Test programs that run on the distribution's Open MPI, for guests that have the files of
+    /// [`Provisioner::mpi_programs`]: the HPC Challenge (`hpcc`), and ScaLAPACK's.
+    pub fn mpi_tests(&self) -> Result<Vec<GuestFile>> {
+        let there = self.mpi_programs()?;
+        let mut files = self.programs(&guest::MPI_TESTS)?;
+        files.retain(|file| there.iter().all(|it| it.guest_path != file.guest_path));
+        Ok(files)
+    }
+
     /// Compiles `source`, one file of C, to `program` with this machine's `cc`, for the same Open MPI: it runs in
     /// guests that have the files of [`Provisioner::mpi_programs`].
     ///

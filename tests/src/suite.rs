@@ -136,8 +136,9 @@ pub(crate) const HOST: &[Case] = cases! { "host":
 
 /// The cases that boot virtual machines; those that take longest first, so that others run
 /// beside them.
-pub(crate) const VM: [&[Case]; 19] = [
+pub(crate) const VM: [&[Case]; 20] = [
     vm::DISK_IMAGES,
+    vm::MPI_SUITES,
     vm::REMOTE_MEMORY,
     vm::VOLUMES,
     vm::MPI,
@@ -164,6 +165,8 @@ pub(crate) const LONG: &[&str] = &[
     "vm::a_disk_image_joins_by_cloud_init_and_has_its_module_by_dkms",
     "vm::a_mounted_volume_outlives_silences_and_full_servers",
     "vm::files_beyond_ram_under_pressure",
+    "vm::hpcc_and_scalapack_pass_over_the_nics",
+    "vm::memory_beyond_ram_under_pressure",
     "vm::memory_remapped_a_million_times",
     "vm::steps_of_ci_run_in_a_clean_clone_of_a_new_project",
     "vm::swap_and_files_outlive_their_servers",

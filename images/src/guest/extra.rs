@@ -126,6 +126,33 @@ pub(crate) const MPI: Programs = Programs {
     ],
 };
 
+/// Test programs of MPI libraries and of what stands on them: the HPC Challenge, and ScaLAPACK's for real numbers. They
+/// need the files of [`MPI`], too.
+pub(crate) const MPI_TESTS: Programs = Programs {
+    packages: PackageSet {
+        kind: "mpi-tests",
+        label: "test programs of MPI",
+        suite: STABLE,
+        names: "hpcc scalapack-mpi-test",
+        keep: MPI.packages.keep,
+        skip: &[],
+    },
+    paths: &[
+        "usr/bin/hpcc",
+        "usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests/xFbtest",
+        "usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests/xdinv",
+        "usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests/xdllt",
+        "usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests/xdlu",
+        "usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests/xdqr",
+    ],
+    folders: &["blas", "lapack"],
+    looked_up: &[
+        ("usr/share/scalapack", ".dat"),
+        ("usr/share/scalapack/BLACS", ".dat"),
+    ],
+    links: &[],
+};
+
 impl Programs {
     /// The programs and the libraries that the loader loads for them, for the `extra` of an image.
     pub(crate) fn files(&self, cx: Context<'_>) -> Result<Vec<GuestFile>> {

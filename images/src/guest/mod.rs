@@ -29,7 +29,7 @@ mod kernel_modules;
 mod uncompress;
 mod uncompressed_kernel;
 
-pub(crate) use extra::{Programs, EXT4, FIO, MPI, NETWORK};
+pub(crate) use extra::{Programs, EXT4, FIO, MPI, MPI_TESTS, NETWORK};
 
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};

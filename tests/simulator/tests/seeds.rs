@@ -6,6 +6,11 @@ use std::time::SystemTime;
 use qnic_simulator::campaign::{campaign, trace, Seeds, Summary};
 use qnic_simulator::{Faults, Mix, Options};
 
+/// Returns true in a run of `cargo qnic test --all`, which sets this variable.
+fn is_long() -> bool {
+    std::env::var_os("QNIC_LONG").is_some()
+}
+
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -78,8 +83,10 @@ fn seeds_that_failed_once_keep_every_promise() {
     }
 }
 
-/// Runs the first seeds of a kind, and sees that much happens in them.
+/// Runs the first seeds of a kind, and sees that much happens in them: `count` with `--all`, a part otherwise. More
+/// time goes to seeds that no run had.
 fn all_pass(options: &Options, count: u64) {
+    let count = if is_long() { count } else { count / 3 };
     let summary = run(&Seeds::new(0, count, *options), count);
     // The campaign was no idle one.
     assert!(summary.total.bounced > count, "{summary:?}");
@@ -125,7 +132,7 @@ fn without_faults_nothing_fails_either() {
 /// Seeds that no run has had: they come from the clock, and each chooses its cluster.
 #[test]
 fn fresh_seeds_in_all_modes_keep_every_promise() {
-    const COUNT: u64 = 30;
+    const COUNT: u64 = 100;
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let first = since_1970.unwrap().as_millis() as u64;
     // Not by `println!`, whose lines the harness keeps: a simulation that hangs is to be found, too.

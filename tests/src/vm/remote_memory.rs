@@ -55,7 +55,8 @@ pub(super) fn spec_of(name: &str, kernels: &[&str]) -> Result<ClusterSpec> {
     Ok(spec)
 }
 
-fn specs(files: Vec<GuestFile>) -> Vec<FileSpec> {
+/// Files of packages, for the `files` of a node.
+pub(super) fn specs(files: Vec<GuestFile>) -> Vec<FileSpec> {
     let spec = |file: GuestFile| FileSpec {
         from: file.host_path,
         to: file.guest_path,
