@@ -139,7 +139,8 @@ layouts! {
     ///  24  | length                            |
     ///  32  | local_key                         |
     ///  40  |l_segm. |endpoint|p_page  |p_offs. |
-    ///  48  | pages  | mark   | reserved        | … 64
+    ///  48  | pages  |reserved| mark            |
+    ///  56  | incarnation     | reserved        |
     /// ```
     #[bytes(64)]
     pub struct MessageContext {
@@ -169,10 +170,15 @@ layouts! {
         pub pool_offset: U16,
         /// How many pages the bytes lie in; zero if there is no byte, and with REGION.
         pub pages: U16,
-        /// Of a Send: the mark of its message ([`crate::message::SendCommand::mark`]); zero of a Receive.
-        pub mark: U16,
         /// Zero.
-        pub reserved: [U16; 6],
+        pub reserved0: U16,
+        /// Of a Send: the mark of its message ([`crate::message::Label::mark`]); zero of a Receive.
+        pub mark: U32,
+        /// Of a Send: the incarnation of the process that it is for ([`crate::message::Label::incarnation`]);
+        /// zero of a Receive.
+        pub incarnation: U32,
+        /// Zero.
+        pub reserved1: U32,
     }
 
     /// A page of a context: an entry of its region, or of its list.

@@ -267,7 +267,7 @@ layouts! {
     ///  32  | offset                            |
     ///  40  | status          | node   | port   |
     ///  48  |kind|flg|endpoint| state           |
-    ///  56  | mark   | reserved                 |
+    ///  56  | mark            | incarnation     |
     /// ```
     #[bytes(64)]
     pub struct CompletionEntry {
@@ -298,9 +298,9 @@ layouts! {
         /// Of a doorbell: a [`crate::context::DoorbellState`]. Zero in the completion queue.
         pub state: U32,
         /// The mark that its sender has given the message.
-        pub mark: U16,
-        /// Zero.
-        pub reserved: [U16; 3],
+        pub mark: U32,
+        /// That of the process that has sent the message (the word of its window); zero: it has none.
+        pub incarnation: U32,
     }
 
     /// What an atomic command brought (`atomic::Function`).

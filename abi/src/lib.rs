@@ -105,7 +105,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 30;
+pub const ABI_VERSION: u32 = 31;
 
 pub use qnic_limits::PAGE_SIZE;
 

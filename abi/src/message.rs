@@ -65,6 +65,8 @@ bitflags! {
     pub struct SendFlags: u16 {
         /// The untagged space: the tag is zero.
         const UNTAGGED = 1;
+        /// A [`Label`] stands in front of the inline payload. Of a command only.
+        const LABEL = 2;
     }
 }
 
@@ -114,9 +116,26 @@ bitflags! {
 }
 
 layouts! {
+    /// What the command of a Send has no room for: the first bytes of its inline payload, with
+    /// [`SendFlags::LABEL`].
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | incarnation     | mark            |
+    /// ```
+    #[bytes(8)]
+    pub struct Label {
+        /// Incarnation of the process that the message is for, as its window has it. If the process on
+        /// that port has another one, or none, the message fails with PeerGone. Zero: for any.
+        pub incarnation: U32,
+        /// Carried to the completion of the receive, as `immediate` is: for what a library says of a message that
+        /// is not the program's.
+        pub mark: U32,
+    }
+
     /// Sends a message to the process that the header names. With
-    /// [`CommandHeader::inline_length`] it stands in the entry; `length` is the same then, and
-    /// the local fields are zero.
+    /// [`CommandHeader::inline_length`], beyond that of a [`Label`], it stands in the entry; `length` is the same then,
+    /// and the local fields are zero.
     ///
     /// ```text
     ///      0                 4                 8
@@ -127,7 +146,7 @@ layouts! {
     ///  32  | length                            |
     ///  40  | local_address                     |
     ///  48  | local_key                         |
-    ///  56  |l_segm. |endpoint| flags  | mark   |
+    ///  56  |l_segm. |endpoint| flags  |reserved|
     ///  64  | inline payload, 128 bytes         | … 192
     /// ```
     #[bytes(DESCRIPTOR_BYTES)]
@@ -153,9 +172,8 @@ layouts! {
         pub endpoint: U16,
         /// [`SendFlags`].
         pub flags: U16,
-        /// Carried to the completion of the receive, as `immediate` is: for what a library says of a message that
-        /// is not the program's.
-        pub mark: U16,
+        /// Zero.
+        pub reserved: U16,
     }
 
     /// Posts a receive for messages of the process that the header names, or of any.
@@ -282,7 +300,8 @@ impl CommandBody for ProbeCommand {
 ///   8  | immediate                         |
 ///  16  | length                            |
 ///  24  | after                             |
-///  32  |endpoint| flags  | mark   |reserved|
+///  32  |endpoint| flags  | mark            |
+///  40  | incarnation     | source          |
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -301,9 +320,11 @@ pub struct Message<const KIND: u8> {
     /// [`SendFlags`].
     pub flags: U16,
     /// For the completion of the receive.
-    pub mark: U16,
-    /// Zero.
-    pub reserved: U16,
+    pub mark: U32,
+    /// That of the process that it is for; zero: of any.
+    pub incarnation: U32,
+    /// That of the process that it is from; zero: it has none.
+    pub source: U32,
 }
 
 /// Body of [`kind::MESSAGE_REQUEST`]: a message, and the packets in which its bytes would come
@@ -311,23 +332,20 @@ pub struct Message<const KIND: u8> {
 ///
 /// ```text
 ///      0                 4                 8
-///   0  | message                           | … 40
-///  40  | packets                           |
-///  48  | packet_length   | reserved        |
+///   0  | message                           | … 48
+///  48  | packets         | packet_length   |
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct MessageRequest {
     /// What the message says of itself; it is not empty.
     pub message: Message<{ kind::MESSAGE_REQUEST }>,
-    /// How many packets of [`MessageRequest::packet_length`] have all bytes. Borders of pages and
+    /// How many packets of [`MessageRequest::packet_length`] have all bytes ([`packets`]). Borders of pages and
     /// windows can make them shorter, and more.
-    pub packets: U64,
+    pub packets: U32,
     /// Longest payload of a [`MessageData`] of this message: up to
     /// [`MAX_SPAN`].
     pub packet_length: U32,
-    /// Zero.
-    pub reserved: U32,
 }
 
 layouts! {
@@ -389,7 +407,7 @@ layouts! {
     }
 }
 
-const _: () = assert!(size_of::<Message<0>>() == 40 && 40 <= BODY_BYTES);
+const _: () = assert!(size_of::<Message<0>>() == 48 && 48 <= BODY_BYTES);
 const _: () = assert!(core::mem::offset_of!(Message<0>, endpoint) == 32);
 const _: () = assert!(size_of::<MessageRequest>() == 56 && 56 <= BODY_BYTES);
 
@@ -398,9 +416,9 @@ impl<const KIND: u8> Body for Message<KIND> {
 
     fn is_valid(&self) -> bool {
         let flags = SendFlags::from_bits(self.flags.get());
+        let flags = flags.filter(|flags| !flags.contains(SendFlags::LABEL));
         let tagged = flags.is_some_and(|flags| !flags.contains(SendFlags::UNTAGGED));
-        self.reserved.get() == 0
-            && flags.is_some()
+        flags.is_some()
             && self.endpoint.get() < ENDPOINTS
             && self.length.get() <= crate::command::MAX_TRANSFER
             && (tagged || self.tag.get() == 0)
@@ -413,11 +431,16 @@ impl Body for MessageRequest {
     fn is_valid(&self) -> bool {
         let length = self.packet_length.get();
         self.message.is_valid()
-            && self.reserved.get() == 0
             && (1..=MAX_SPAN as u32).contains(&length)
             && self.packets.get() > 0
-            && self.packets.get() == self.message.length.get().div_ceil(length.into())
+            && self.packets.get() == packets(self.message.length.get(), length)
     }
+}
+
+/// How many packets of a length have so many bytes; if there are more than 32 bits count, the most that they do.
+pub fn packets(length: u64, packet_length: u32) -> u32 {
+    let packets = length.div_ceil(packet_length.max(1).into());
+    u32::try_from(packets).unwrap_or(u32::MAX)
 }
 
 impl Body for MessagePermit {
@@ -443,5 +466,17 @@ impl Body for MessageEnd {
 
     fn is_valid(&self) -> bool {
         self.reserved.get() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_has_its_bytes() {
+        let (incarnation, mark) = (1.into(), 2.into());
+        let label = Label { incarnation, mark };
+        assert_eq!(label.as_bytes(), [1, 0, 0, 0, 2, 0, 0, 0]);
     }
 }

@@ -8,6 +8,7 @@
 //!  0x0088  │ SIGNAL_WAKE_REQUEST  u64  process writes     │
 //!  0x0090  │ NOTIFICATION_HEAD    u64  process writes     │
 //!  0x0098  │ COMPLETION_HEAD      u64  process writes     │
+//!  0x00a0  │ INCARNATION          u64  process writes     │
 //!  0x0100  │ ARMED     16 × u64   process writes          │
 //!          ├──────────────────────────────────────────────┤
 //!  0x1000  │ command 0  (192 bytes)                       │ command queue,
@@ -71,6 +72,13 @@
 //! three steps while it has read fewer entries since the last time than the queue holds: then the queue has room.
 //! The NIC stores that word, executes a full fence and looks at the head once more before it lets completions
 //! wait: either the NIC sees the new head or the process sees that something waits.
+//!
+//! # Incarnation
+//! The next process on a port must not have messages that were for the one before it. So a process may store a
+//! number there, in the lower half of [`INCARNATION`], that others on its port do not have; it tells it to its peers
+//! by what it has for that, and they name it in their messages (the label of a Send). The NIC loads the word when
+//! such a message arrives and when the process sends one: it needs no ordering, as a peer knows the number only from
+//! the process itself.
 
 use bitflags::bitflags;
 
@@ -141,6 +149,9 @@ pub const NOTIFICATION_HEAD: usize = 0x090;
 /// Offset of the number of entries that the process has taken out of the completion queue since
 /// it registered (u64, written by the process).
 pub const COMPLETION_HEAD: usize = 0x098;
+
+/// Offset of the incarnation of the process (u64, written by the process): zero while it has none.
+pub const INCARNATION: usize = 0x0a0;
 
 /// Offset of the bitmap of armed notifications (16 words of u64, written by the
 /// process): bit *n* modulo 64 of word *n* / 64 for counted notification *n*.

@@ -44,7 +44,10 @@ pub struct Completion {
     /// What its sender has given with it; 0 of a Send. Of an atomic operation what the word was.
     pub immediate: u64,
     /// The mark that its sender has given it ([`Destination::mark`](crate::message::Destination::mark)); 0 of all else.
-    pub mark: u16,
+    pub mark: u32,
+    /// The incarnation of its sender; 0: it has none, or this is no receive
+    /// ([`set_incarnation`](crate::message::set_incarnation)).
+    pub incarnation: u32,
     /// The message is longer than its receive: what fits has arrived. The sender learns of it
     /// only if the message does not fit in a frame, and was not staged.
     pub truncated: bool,
@@ -98,6 +101,7 @@ impl Completion {
             offset: entry.offset.get(),
             immediate: entry.immediate.get(),
             mark: entry.mark.get(),
+            incarnation: entry.incarnation.get(),
             truncated: status == Status::Truncated,
         }
     }
@@ -111,6 +115,7 @@ impl Completion {
             offset: what.offset,
             immediate: entry.tag.get(),
             mark: 0,
+            incarnation: 0,
             truncated: false,
         }
     }

@@ -322,7 +322,7 @@ fn a_context_that_lies_fails_by_its_doorbell_and_hurts_nobody() {
         }),
         (Status::Malformed, |it| it.flags(ContextFlags::ANY_PROC)),
         (Status::Malformed, |mut it| {
-            it.context.reserved[5] = 1.into();
+            it.context.reserved1 = 1.into();
             it
         }),
         (Status::Malformed, |mut it| {

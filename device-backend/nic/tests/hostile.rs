@@ -463,7 +463,7 @@ fn messages_come_in_the_packets_of_their_request() {
     let Pair { net, b, .. } = Pair::on(Net::new(2, 512, 8, &scarce()));
     let stranger = Stranger::new(&net);
     b.receive(1).bytes(page(1), LENGTH).run();
-    let ask = |packets: u64, packet_length: u32| {
+    let ask = |packets: u32, packet_length: u32| {
         let mut body = MessageRequest::new_zeroed();
         body.message.length = LENGTH.into();
         body.packets = packets.into();
@@ -478,7 +478,7 @@ fn messages_come_in_the_packets_of_their_request() {
         (0, 4096),
         (1, 4096),
         (3, 4096),
-        (u64::MAX, 1),
+        (u32::MAX, 1),
         (0, 0),
         (1, 65_536),
     ];

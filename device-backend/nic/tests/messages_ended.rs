@@ -2,7 +2,7 @@
 //! for them fails, and nothing else.
 
 use qnic_abi::Status;
-use qnic_nic::testing::{page, scarce, scarce_nets, status, LossyWire, Net, Pair, PAGE};
+use qnic_nic::testing::{nets, page, scarce, scarce_nets, status, LossyWire, Net, Pair, PAGE};
 use qnic_nic::Limits;
 
 /// Longer than any frame of a short message.
@@ -227,4 +227,81 @@ fn a_node_that_is_reset_is_gone_for_both_sides() {
         b.send(1, &a).run();
         assert_eq!(a.received(), [(3, Status::Ok)]);
     }
+}
+
+/// The next process on its port has nothing of it, short or long, whether it has an incarnation or not.
+#[test]
+fn a_message_reaches_no_process_of_another_incarnation() {
+    for net in nets(2, 5) {
+        let Pair { net, a, b } = Pair::on(net);
+        a.set_incarnation(5);
+        b.set_incarnation(7);
+        b.receive(1).run();
+        a.send(1, &b).label(7, 9).run();
+        assert_eq!(a.ends(), [(1, Status::Ok)]);
+        let entry = b.completion();
+        assert_eq!((entry.mark.get(), entry.incarnation.get()), (9, 5));
+        b.end();
+        let b = net.party(1, 2);
+        for next in [0, 8] {
+            b.set_incarnation(next);
+            a.send(2, &b).inline(b"short").label(7, 0).run();
+            for (handle, length) in [(3, 0), (4, 100), (5, LONG)] {
+                a.send(handle, &b).bytes(0, length).label(7, 0).run();
+            }
+            assert_eq!(a.ends(), [2, 3, 4, 5].map(|it| (it, Status::PeerGone)));
+            b.probe(6).run();
+            assert_eq!(b.ends(), [(6, Status::NoMessage)]);
+        }
+        b.receive(7).bytes(0, LONG).run();
+        a.send(6, &b).bytes(0, LONG).label(8, 0).run();
+        assert_eq!(b.ends(), [(7, Status::Ok)]);
+        net.assert_holds_nothing(0);
+        net.assert_holds_nothing(1);
+    }
+}
+
+/// A message that names no incarnation waits for one that was lost, and not for one that is refused.
+#[test]
+fn a_message_that_is_for_a_former_process_does_not_hold_up_those_behind_it() {
+    let net = Net::new(2, 1024, 8, &Limits::default());
+    net.cluster().set_lossy_wire(LossyWire::steady(10_000), 1);
+    let (a, b) = (net.party(0, 1), net.party(1, 2));
+    b.set_incarnation(7);
+    b.receive(0).run();
+    a.send(0, &b).label(7, 0).run();
+    assert_eq!(
+        (a.ends(), b.ends()),
+        (vec![(0, Status::Ok)], vec![(0, Status::Ok)])
+    );
+    let pass_a_moment = || {
+        for _ in 0..40 {
+            net.advance(1000);
+            net.poll_both(1);
+        }
+    };
+    net.cut(1);
+    a.send(1, &b).label(7, 0).issue();
+    pass_a_moment();
+    net.heal();
+    // The second is early; so is the third, at the next process.
+    a.send(2, &b).label(7, 0).issue();
+    pass_a_moment();
+    b.end();
+    let b = net.party(1, 2);
+    b.set_incarnation(8);
+    a.send(3, &b).label(7, 0).issue();
+    a.send(4, &b).label(0, 0).immediate(4).issue();
+    pass_a_moment();
+    b.receive(5).run();
+    net.run();
+    let entry = b.completion();
+    assert_eq!((entry.handle.get(), entry.immediate.get()), (5, 4));
+    let mut ends = a.ends();
+    ends.sort_by_key(|(handle, _)| *handle);
+    let [(1, Status::PeerGone), (2, _), (3, Status::PeerGone), (4, Status::Ok)] = ends[..] else {
+        panic!("{ends:?}");
+    };
+    net.assert_holds_nothing(0);
+    net.assert_holds_nothing(1);
 }

@@ -175,7 +175,7 @@ impl Traffic {
         let party = &self.parties[from];
         party.store(offset, &pattern(number, length as usize));
         let message = party.send(number, &self.parties[to]).tag(tag);
-        let message = message.immediate(number).mark(number as u16);
+        let message = message.immediate(number).mark(number as u32);
         message.bytes(offset, length).issue();
         self.sent.push(Sent {
             from,
@@ -272,7 +272,7 @@ impl Traffic {
         let (receive, number) = (entry.handle.get(), entry.immediate.get());
         let sent = self.sent[number as usize];
         let from = &self.parties[sent.from];
-        assert_eq!(entry.mark.get(), number as u16);
+        assert_eq!(entry.mark.get(), number as u32);
         assert_eq!(
             (sent.to, sent.tag, sent.length),
             (at, entry.tag.get(), entry.length.get())

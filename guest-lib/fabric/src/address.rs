@@ -1,20 +1,24 @@
 //! Addresses of endpoints: 16 bytes that one endpoint publishes, and others insert.
 //!
 //! ```text
-//!   byte   0      2      4        6          8
-//!         ┌──────┬──────┬────────┬──────────┬─────────────────┐
-//!         │ node │ port │ memory │ endpoint │ incarnation     │
-//!         └──────┴──────┴────────┴──────────┴─────────────────┘
+//!   byte   0      2      4        6          8             12
+//!         ┌──────┬──────┬────────┬──────────┬─────────────┬─────────┐
+//!         │ node │ port │ memory │ endpoint │ incarnation │ service │
+//!         └──────┴──────┴────────┴──────────┴─────────────┴─────────┘
 //! ```
 //! All are little-endian. (node, port) is the process of the NIC that takes the endpoint's messages; each
 //! endpoint registers one, as a NIC matches sources by it. `endpoint` is the message endpoint there. `memory`
-//! is the port of the process that serves the domain's memory (`service`); 0: none does. `incarnation` tells an
-//! endpoint from earlier ones on its port; it is random. Requests for memory check it, messages do not yet.
+//! is the port of the process that serves the domain's memory (`service`); 0: none does. `incarnation` tells the process from
+//! earlier ones on its port, `service` the one that serves memory; they are random. Messages and requests name them, and
+//! the NIC of the receiver refuses those of another incarnation.
 
 use std::fmt;
 use std::str::FromStr;
 
+use qnic::message::{Completion, Destination, Envelope, Source, Tag};
 use qnic::{NodeId, Port};
+
+use crate::errno::Errno;
 
 /// Its length in bytes.
 pub(crate) const BYTES: usize = 16;
@@ -32,17 +36,94 @@ pub(crate) struct Address {
     pub(crate) port: Port,
     pub(crate) memory: Port,
     pub(crate) endpoint: u16,
-    pub(crate) incarnation: u64,
+    pub(crate) incarnation: u32,
+    pub(crate) service: u32,
+}
+
+/// A process that messages are of, or for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Peer {
+    pub(crate) node: NodeId,
+    pub(crate) port: Port,
+    /// 0: it has none. It is no endpoint of this provider then.
+    pub(crate) incarnation: u32,
+}
+
+impl Peer {
+    /// What a receive from it takes.
+    pub(crate) fn source(self) -> Source {
+        Source::Process(self.node, self.port)
+    }
+
+    /// The tagged space of this process, and of no later one on its port.
+    pub(crate) fn tagged(self, tag: Tag) -> Destination {
+        Destination::tagged(self.node, self.port, tag).incarnation(self.incarnation)
+    }
+
+    /// The same of its untagged space.
+    pub(crate) fn untagged(self) -> Destination {
+        Destination::untagged(self.node, self.port).incarnation(self.incarnation)
+    }
+}
+
+impl From<&Completion> for Peer {
+    fn from(end: &Completion) -> Self {
+        Peer {
+            node: end.node,
+            port: end.port,
+            incarnation: end.incarnation,
+        }
+    }
+}
+
+impl From<&Envelope> for Peer {
+    fn from(found: &Envelope) -> Self {
+        Peer {
+            node: found.node,
+            port: found.port,
+            incarnation: found.incarnation,
+        }
+    }
+}
+
+/// A random incarnation, which is not 0.
+///
+/// # Errors
+/// Those of the system.
+pub(crate) fn incarnation() -> Result<u32, Errno> {
+    let mut random = [0; 4];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Errno(error.raw_os_error()))?;
+    Ok(u32::from_le_bytes(random).max(1))
 }
 
 impl Address {
+    /// The process that takes its messages.
+    pub(crate) fn peer(self) -> Peer {
+        Peer {
+            node: self.node,
+            port: self.port,
+            incarnation: self.incarnation,
+        }
+    }
+
+    /// The process that serves its memory.
+    pub(crate) fn memory_peer(self) -> Peer {
+        Peer {
+            node: self.node,
+            port: self.memory,
+            incarnation: self.service,
+        }
+    }
+
     pub(crate) fn to_bytes(self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let words = [self.node.0, self.port.0, self.memory.0, self.endpoint];
         for (at, word) in bytes.chunks_exact_mut(2).zip(words) {
             at.copy_from_slice(&word.to_le_bytes());
         }
-        bytes[8..].copy_from_slice(&self.incarnation.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.incarnation.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.service.to_le_bytes());
         bytes
     }
 
@@ -54,6 +135,7 @@ impl Address {
             memory: Port(0),
             endpoint: 0,
             incarnation: 0,
+            service: 0,
         }
     }
 
@@ -71,7 +153,8 @@ impl Address {
             port: Port(word(2)),
             memory: Port(word(4)),
             endpoint: word(6),
-            incarnation: u64::from_le_bytes(bytes[8..].try_into().ok()?),
+            incarnation: u32::from_le_bytes(bytes[8..12].try_into().ok()?),
+            service: u32::from_le_bytes(bytes[12..].try_into().ok()?),
         })
     }
 }
@@ -84,11 +167,12 @@ impl fmt::Display for Address {
             memory,
             endpoint,
             incarnation,
+            service,
         } = self;
         let (node, port, memory) = (node.0, port.0, memory.0);
         write!(
             f,
-            "{SCHEME}{node}:{port}:{memory}:{endpoint}:{incarnation:x}"
+            "{SCHEME}{node}:{port}:{memory}:{endpoint}:{incarnation:x}:{service:x}"
         )
     }
 }
@@ -103,16 +187,18 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, NoAddress> {
         let fields = text.strip_prefix(SCHEME).ok_or(NoAddress)?;
         let fields: Vec<&str> = fields.split(':').collect();
-        let [node, port, memory, endpoint, incarnation] = fields[..] else {
+        let [node, port, memory, endpoint, incarnation, service] = fields[..] else {
             return Err(NoAddress);
         };
         let word = |text: &str| text.parse::<u16>().map_err(|_| NoAddress);
+        let number = |text: &str| u32::from_str_radix(text, 16).map_err(|_| NoAddress);
         let address = Address {
             node: NodeId(word(node)?),
             port: Port(word(port)?),
             memory: Port(word(memory)?),
             endpoint: word(endpoint)?,
-            incarnation: u64::from_str_radix(incarnation, 16).map_err(|_| NoAddress)?,
+            incarnation: number(incarnation)?,
+            service: number(service)?,
         };
         Address::from_bytes(&address.to_bytes()).ok_or(NoAddress)
     }
@@ -127,7 +213,8 @@ mod tests {
         port: Port(0x304),
         memory: Port(5),
         endpoint: 6,
-        incarnation: 0xfedc_ba98_7654_3210,
+        incarnation: 0x7654_3210,
+        service: 0xfedc_ba98,
     };
 
     #[test]
@@ -142,7 +229,7 @@ mod tests {
     #[test]
     fn texts_are_read_back() {
         let text = ADDRESS.to_string();
-        assert_eq!(text, "qnic://258:772:5:6:fedcba9876543210");
+        assert_eq!(text, "qnic://258:772:5:6:76543210:fedcba98");
         assert_eq!(text.parse(), Ok(ADDRESS));
     }
 
@@ -155,9 +242,9 @@ mod tests {
             "",
             "host",
             "qnic://1:2",
-            "qnic://1:0:0:0:0",
-            "qnic://1:2:3:4:g",
-            "qnic://70000:2:3:4:0",
+            "qnic://1:0:0:0:0:0",
+            "qnic://1:2:3:4:g:0",
+            "qnic://70000:2:3:4:0:0",
         ] {
             assert_eq!(text.parse::<Address>(), Err(NoAddress), "{text}");
         }

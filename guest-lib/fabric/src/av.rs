@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use qnic::message::MessageEndpoint;
 use qnic::{NodeId, Port};
 
-use crate::address::{Address, BYTES};
+use crate::address::{Address, Peer, BYTES};
 use crate::errno::{status, Errno, Result, INVALID, UNSUPPORTED};
 use crate::object::{self, Class, Parent};
 use crate::pointers::{Context, Fid, In, Out};
@@ -93,8 +93,8 @@ impl Av {
     }
 
     /// The number of a sender; [`ADDR_UNSPEC`] if it is not in the table.
-    pub(crate) fn number(&self, node: NodeId, port: Port) -> u64 {
-        self.lock().number(node, port).unwrap_or(ADDR_UNSPEC)
+    pub(crate) fn number(&self, peer: Peer) -> u64 {
+        self.lock().number(peer).unwrap_or(ADDR_UNSPEC)
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -111,13 +111,18 @@ impl Table {
         number
     }
 
-    /// The number of the process that was inserted last of those on a port, as the others have ended. Of several
-    /// numbers for one, the first.
-    fn number(&self, node: NodeId, port: Port) -> Option<u64> {
-        let numbers = self.numbers.get(&(node, port))?;
-        let address = |number: &u64| *self.addresses.get(*number as usize)?;
-        let last = address(numbers.last()?);
-        numbers.iter().copied().find(|it| address(it) == last)
+    /// The number of a process: of several, the first. One that tells no incarnation is none of this provider: it has
+    /// the number that was inserted last for its port.
+    fn number(&self, peer: Peer) -> Option<u64> {
+        let numbers = self.numbers.get(&(peer.node, peer.port))?;
+        let is_it = |number: &u64| {
+            let address = self.addresses.get(*number as usize);
+            address.is_some_and(|it| it.is_some_and(|it| it.incarnation == peer.incarnation))
+        };
+        match peer.incarnation {
+            0 => numbers.last().copied(),
+            _ => numbers.iter().copied().find(is_it),
+        }
     }
 
     fn remove(&mut self, number: u64) -> Result<()> {
@@ -261,28 +266,36 @@ mod tests {
 
     const NAME: (NodeId, Port) = (NodeId(1), Port(7));
 
-    fn address(incarnation: u64) -> Address {
+    fn address(incarnation: u32) -> Address {
         Address {
             node: NAME.0,
             port: NAME.1,
             memory: Port(0),
             endpoint: 0,
             incarnation,
+            service: 0,
         }
     }
 
+    fn numbers(table: &Table) -> [Option<u64>; 4] {
+        [0, 10, 11, 12].map(|incarnation| table.number(address(incarnation).peer()))
+    }
+
     #[test]
-    fn senders_have_the_number_of_the_process_that_was_inserted_last() {
+    fn senders_have_the_number_of_their_incarnation() {
         let mut table = Table::default();
         for (number, incarnation) in [10, 10, 11, 11, 12].into_iter().enumerate() {
             assert_eq!(table.insert(address(incarnation)), number as u64);
         }
-        let mut found = vec![table.number(NAME.0, NAME.1)];
-        for removed in [4, 2, 0, 3, 1] {
+        assert_eq!(numbers(&table), [Some(4), Some(0), Some(2), Some(4)]);
+        for removed in [4, 2, 0] {
             table.remove(removed).unwrap();
-            found.push(table.number(NAME.0, NAME.1));
         }
-        assert_eq!(found, [Some(4), Some(2), Some(3), Some(3), Some(1), None]);
+        assert_eq!(numbers(&table), [Some(3), Some(1), Some(3), None]);
+        for removed in [3, 1] {
+            table.remove(removed).unwrap();
+        }
+        assert_eq!(numbers(&table), [None; 4]);
         assert!(table.numbers.is_empty());
         assert_eq!(table.remove(1), Err(INVALID));
     }

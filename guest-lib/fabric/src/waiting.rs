@@ -9,11 +9,15 @@
 //! - A sleeper says first that it will sleep ([`Waiting::prepare`]), then looks, then sleeps. What comes after it has
 //!   said so wakes it.
 //! - A sleeper that leaves something for others wakes them again, as it may have taken the event of one.
+//! - What is told is stored, then comes a full fence, then `armed` is loaded; a sleeper stores `armed`, then comes a full
+//!   fence, then it looks. So the sleeper sees what was told, or its teller sees `armed`: the pair of fences has no other
+//!   outcome. No model explores it: `armed` is the one word, never cleared, and the rest is calls of the kernel; the tests
+//!   try all orders of the steps on the real object.
 //! - A thread uses an endpoint with the list of them locked. So a close that has changed the list has waited for it.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::Instant;
 
@@ -130,8 +134,9 @@ impl Waiting {
     /// Wakes those that sleep, or will.
     pub(crate) fn wake(&self) {
         if let Some(wait) = &self.wait {
-            // SeqCst: partner is the store in `Wait::arm`.
-            if wait.armed.load(Ordering::SeqCst) {
+            // SeqCst: partner is the fence in `Wait::arm`, behind the store.
+            fence(Ordering::SeqCst);
+            if wait.armed.load(Ordering::Relaxed) {
                 wait.wake();
             }
         }
@@ -240,8 +245,9 @@ impl Wait {
     fn arm(&self) {
         // It may be empty.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        // SeqCst: partner is the load in `Waiting::wake`, behind what is told; the caller looks behind this.
-        self.armed.store(true, Ordering::SeqCst);
+        self.armed.store(true, Ordering::Relaxed);
+        // SeqCst: partner is the fence in `Waiting::wake`, behind what is told; the caller looks behind this.
+        fence(Ordering::SeqCst);
     }
 
     /// Sleeps until a descriptor is readable, or time is up.

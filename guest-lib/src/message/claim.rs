@@ -27,7 +27,10 @@ pub struct Envelope {
     /// What its sender has given with it.
     pub immediate: u64,
     /// The mark that its sender has given it ([`Destination::mark`](super::Destination::mark)).
-    pub mark: u16,
+    pub mark: u32,
+    /// The incarnation of its sender; 0: it has none
+    /// ([`set_incarnation`](super::set_incarnation)).
+    pub incarnation: u32,
 }
 
 impl From<Completion> for Envelope {
@@ -39,6 +42,7 @@ impl From<Completion> for Envelope {
             length: found.length,
             immediate: found.immediate,
             mark: found.mark,
+            incarnation: found.incarnation,
         }
     }
 }

@@ -246,6 +246,7 @@ impl Fields {
             tag: self.tag.into(),
             ignore_or_immediate: self.ignore_or_immediate.into(),
             mark: self.mark.into(),
+            incarnation: self.incarnation.into(),
             length: length.into(),
             endpoint: self.endpoint.into(),
             ..MessageContext::default()

@@ -104,6 +104,9 @@ mod receive;
 mod send;
 mod short;
 
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::INCARNATION;
+
 use crate::endpoint::Endpoint;
 
 pub use crate::ends::{Ends, RequestId};
@@ -117,6 +120,16 @@ pub use probe::Probe;
 pub use receive::{Receive, Room};
 pub use send::{Contents, Send};
 pub use short::{SendShort, SHORT_MAX};
+
+/// Says by which number peers tell a process from those that have its port before or after it; 0, as at first: by
+/// none. It may be any that no other process on the port has, a random one for example. Peers name it in what is for
+/// this process alone ([`Destination::incarnation`]), and its own messages carry it from now on
+/// ([`Completion::incarnation`]).
+pub fn set_incarnation(endpoint: &Endpoint, incarnation: u32) {
+    // Relaxed: a peer, and its NIC, know it only from what this process says later.
+    let window = endpoint.core().process.window();
+    window.store_u64(INCARNATION, incarnation.into(), Ordering::Relaxed);
+}
 
 /// # Messages
 /// [`crate::message`] has the rules.

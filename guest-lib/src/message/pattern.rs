@@ -1,7 +1,7 @@
 //! Where a message goes, and what a receive takes.
 
 use qnic_abi::command::CommandHeader;
-use qnic_abi::message::ENDPOINTS;
+use qnic_abi::message::{Label, ENDPOINTS};
 use qnic_abi::{NodeId, Port};
 
 use crate::error::{MessageError, MessageOperation};
@@ -46,7 +46,8 @@ pub struct Destination {
     pub(super) untagged: bool,
     pub(super) endpoint: MessageEndpoint,
     pub(super) immediate: u64,
-    pub(super) mark: u16,
+    pub(super) mark: u32,
+    pub(super) incarnation: u32,
 }
 
 impl Destination {
@@ -60,6 +61,7 @@ impl Destination {
             endpoint: MessageEndpoint(0),
             immediate: 0,
             mark: 0,
+            incarnation: 0,
         }
     }
 
@@ -81,10 +83,20 @@ impl Destination {
         Destination { immediate, ..self }
     }
 
-    /// With 16 bits more: for a library between this one and the program, which says by them how it has sent the
+    /// With 32 bits more: for a library between this one and the program, which says by them how it has sent the
     /// message, beside the 64 bits that are the program's.
-    pub const fn mark(self, mark: u16) -> Self {
+    pub const fn mark(self, mark: u32) -> Self {
         Destination { mark, ..self }
+    }
+
+    /// For the process alone that has said this of itself ([`set_incarnation`](super::set_incarnation)):
+    /// if it has ended, the Send fails with PeerGone, and the next process on its port has nothing of it. 0, as at
+    /// first: for any process there.
+    pub const fn incarnation(self, incarnation: u32) -> Self {
+        Destination {
+            incarnation,
+            ..self
+        }
     }
 }
 
@@ -154,7 +166,9 @@ pub(super) struct Fields {
     /// Ignored bits of a pattern, immediate data of a destination.
     pub(super) ignore_or_immediate: u64,
     /// Of a destination; 0 of a pattern.
-    pub(super) mark: u16,
+    pub(super) mark: u32,
+    /// The same.
+    pub(super) incarnation: u32,
     pub(super) untagged: bool,
     pub(super) endpoint: u16,
 }
@@ -166,6 +180,7 @@ impl From<&Destination> for Fields {
             tag: to.tag.0,
             ignore_or_immediate: to.immediate,
             mark: to.mark,
+            incarnation: to.incarnation,
             untagged: to.untagged,
             endpoint: to.endpoint.0,
         }
@@ -179,6 +194,7 @@ impl From<&Pattern> for Fields {
             tag: pattern.tag.0,
             ignore_or_immediate: pattern.ignore,
             mark: 0,
+            incarnation: 0,
             untagged: pattern.untagged,
             endpoint: pattern.endpoint.0,
         }
@@ -192,6 +208,15 @@ impl Fields {
             header.remote_node = node.0.into();
             header.remote_port = port.0.into();
         }
+    }
+
+    /// What stands in front of the inline payload of a Send, if there is anything to say.
+    pub(super) fn label(&self) -> Option<Label> {
+        let label = Label {
+            incarnation: self.incarnation.into(),
+            mark: self.mark.into(),
+        };
+        (label != Label::default()).then_some(label)
     }
 
     /// What is said of the operation if it fails.

@@ -110,6 +110,15 @@ impl<'e> Probe<'e, '_> {
         Ok(self.find(ProbeFlags::DISCARD)?.map(Envelope::from))
     }
 
+    /// Begins to wait for a message that is discarded when it has arrived: of messages that come when nothing waits
+    /// for them any more, nothing stays at the NIC. Waits only while the command queue is full.
+    ///
+    /// # Errors
+    /// Those of [`Probe::post_claim`]
+    pub fn post_discard(self) -> Result<Request<'e>> {
+        self.post(ProbeFlags::WAIT | ProbeFlags::DISCARD, RoomWait::None)
+    }
+
     /// Posts a probe that waits, when there is room, and waits for its message.
     fn finish(self, flags: ProbeFlags) -> Result<Completion> {
         let core = self.core;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use qnic_abi::command::{CommandBody, INLINE_CAPACITY};
-use qnic_abi::message::{SendCommand, SendFlags};
+use qnic_abi::message::{Label, SendCommand, SendFlags};
+use zerocopy::IntoBytes;
 
 use super::pattern::Fields;
 use super::{context, Completion, Destination, Request};
@@ -97,19 +98,24 @@ impl<'e> Send<'e, '_> {
         };
         let mut copy = [0; INLINE_CAPACITY];
         let mut command = SendCommand::command();
-        let mut payload: &[u8] = &[];
+        let label = fields.label();
+        let label: &[u8] = label.as_ref().map_or(&[], Label::as_bytes);
+        let mut payload = [0; INLINE_CAPACITY];
+        let (front, room) = payload.split_at_mut(label.len());
+        front.copy_from_slice(label);
+        let mut inline = label.len();
         fields.name_peer(&mut command.header);
         command.tag = fields.tag.into();
         command.immediate = fields.ignore_or_immediate.into();
-        command.mark = fields.mark.into();
         command.endpoint = fields.endpoint.into();
-        if fields.untagged {
-            command.flags = SendFlags::UNTAGGED.bits().into();
-        }
-        let length = match core.local(source, &mut copy)? {
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::UNTAGGED, fields.untagged);
+        flags.set(SendFlags::LABEL, !label.is_empty());
+        command.flags = flags.bits().into();
+        let length = match core.local_within(source, &mut copy, room.len())? {
             Local::Inline(bytes) => {
-                command.header.inline_length = bytes.len() as u8;
-                payload = bytes;
+                room[..bytes.len()].copy_from_slice(bytes);
+                inline += bytes.len();
                 bytes.len() as u64
             }
             Local::Memory(range) => {
@@ -118,7 +124,8 @@ impl<'e> Send<'e, '_> {
             }
         };
         command.length = length.into();
-        let key = core.post_send(command, payload, room_wait)?;
+        command.header.inline_length = inline as u8;
+        let key = core.post_send(command, &payload[..inline], room_wait)?;
         let what = fields.what(MessageOperation::Send, length);
         Ok(Request::new(core, key, RequestKind::Send, what))
     }

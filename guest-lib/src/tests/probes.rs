@@ -84,6 +84,7 @@ fn a_probe_says_what_it_looks_for_and_tells_what_is_there() {
         length: 100_000,
         immediate: 9,
         mark: 0,
+        incarnation: 0,
     };
     assert_eq!(found.unwrap(), expected);
     let untagged = Pattern::untagged(Source::Any);

@@ -194,7 +194,7 @@ impl<'a, 'b> Guest<'a, 'b> {
                 send.endpoint = input.near16(0).into();
                 let word = input.near32(0);
                 send.flags = (word as u16).into();
-                send.mark = ((word >> 16) as u16).into();
+                send.reserved = ((word >> 16) as u16 / 0xff00).into();
                 send.descriptor()
             }
             5 => return self.claimed_command(local, length),

@@ -5,9 +5,11 @@ use qnic_abi::host_area::{
     completion_offset, CompletionEntry, COMPLETIONS_WAITING, COMPLETION_TAIL,
 };
 use qnic_abi::message::{
-    CancelCommand, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags,
+    CancelCommand, Label, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags, SendCommand,
+    SendFlags,
 };
 use qnic_abi::window::COMPLETION_HEAD;
+use zerocopy::IntoBytes;
 
 use super::posting::Posting;
 use super::{Party, SimSegment};
@@ -33,14 +35,28 @@ impl Posting<'_, SendCommand> {
         self.with(|command| command.immediate = immediate.into())
     }
 
-    /// Its mark.
-    pub fn mark(self, mark: u16) -> Self {
-        self.with(|command| command.mark = mark.into())
+    /// Its mark, for a process of any incarnation.
+    pub fn mark(self, mark: u32) -> Self {
+        self.label(0, mark)
+    }
+
+    /// For the process of an incarnation, and its mark. Called behind [`Self::inline`].
+    pub fn label(mut self, incarnation: u32, mark: u32) -> Self {
+        let (incarnation, mark) = (incarnation.into(), mark.into());
+        let label = Label { incarnation, mark };
+        self.payload.splice(0..0, label.as_bytes().iter().copied());
+        let length = self.payload.len() as u8;
+        self.with(|command| {
+            command.header.inline_length = length;
+            command.flags = (command.flags.get() | SendFlags::LABEL.bits()).into();
+        })
     }
 
     /// In the untagged space.
     pub fn untagged(self) -> Self {
-        self.with(|command| command.flags = SendFlags::UNTAGGED.bits().into())
+        self.with(|command| {
+            command.flags = (command.flags.get() | SendFlags::UNTAGGED.bits()).into();
+        })
     }
 
     /// To that endpoint.

@@ -10,7 +10,7 @@ use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::rdma::Opcode;
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::COMPLETION_HEAD;
+use qnic_abi::window::{COMPLETION_HEAD, INCARNATION};
 use qnic_abi::{
     Access, Key, NodeId, Port, Secret, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE,
 };
@@ -98,8 +98,10 @@ impl Party {
         let window = this.nic.geometry().window_offset(vni);
         let mut queue = CommandQueue::new(&this.host.sram, window);
         queue.clear(&this.host.sram);
-        let head = window + COMPLETION_HEAD;
-        this.host.sram.store_u64(head, 0, Ordering::Relaxed);
+        for word in [COMPLETION_HEAD, INCARNATION] {
+            let word = window + word;
+            this.host.sram.store_u64(word, 0, Ordering::Relaxed);
+        }
         let body = NewProcess {
             port: port.0.into(),
             flags: flags.into(),
@@ -309,6 +311,16 @@ impl Party {
     /// Asks to be woken at the next change of the host area.
     pub fn request_wake(&self) {
         self.on_node(|node| self.queue.borrow_mut().request_wake(&node.host.sram));
+    }
+
+    /// Stores its incarnation.
+    pub fn set_incarnation(&self, incarnation: u32) {
+        let word = self.window() + INCARNATION;
+        let store = |node: &mut SimNode| {
+            let sram = &node.host.sram;
+            sram.store_u64(word, incarnation.into(), Ordering::Relaxed);
+        };
+        self.on_node(store);
     }
 
     /// Offset of its window.

@@ -250,8 +250,8 @@ impl Ep {
             return Err(NO_CQ);
         }
         let memory = match self.has_memory {
-            true => self.base.with_service(|it| it.service.port())?,
-            false => Port(0),
+            true => self.base.with_service(|it| it.service.name())?,
+            false => (Port(0), 0),
         };
         let engine = Arc::new(Engine::new(self.base.nic(), self.port, memory, av.clone())?);
         let source: Arc<dyn waiting::Engine> = engine.clone();

@@ -9,8 +9,9 @@
 //! process ends, so does the wait.
 //!
 //! # Invariants
-//! - A number is used again only when its answer has come, or its Send has failed; and after all others that are free.
-//!   An answer has a token of its message as well ([`super::mark`]).
+//! - A number is used again only when its answer has come, or its Send has failed; and after all others that are free
+//!   ([`super::mark`]): so an answer that comes late is taken for none.
+//! - An answer that comes late is discarded: nothing of it stays at the NIC.
 //! - Each message that asks for an answer has one, also if it is truncated or discarded. An endpoint that is closed sends
 //!   those that it owes before, for as long as a peer may be silent.
 //! - A peer that takes no answers holds up none to others, and is owed no more than an endpoint of this provider waits
@@ -20,11 +21,11 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use qnic::message::{Destination, Pattern, Request, Source, Tag};
+use qnic::message::{Pattern, Request, Source, Tag};
 use qnic::Error;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use super::mark::{Follows, Mark, ANSWERS, MOST_ANSWERS, MOST_LONG};
+use super::mark::{Follows, Mark, ANSWERS, MOST_ANSWERS, MOST_LONG, NAMES, NUMBERS};
 use super::{lock, Engine, Operations, Peer, Process, Report, Running};
 use crate::cq::Event;
 use crate::errno::{Result, AGAIN};
@@ -37,17 +38,16 @@ const SOON: Timespec = Timespec {
 };
 
 /// Most answers that are owed to a peer.
-const MOST_OWED: usize = MOST_ANSWERS as usize + MOST_LONG as usize;
+const MOST_OWED: usize = MOST_ANSWERS + MOST_LONG;
 
 /// Answers that are awaited, and those that are owed.
 #[derive(Debug)]
 pub(super) struct Answers {
-    /// The next message without data of the program has this: it is random at first. Numbers and names are looked for
-    /// from it on.
-    next: u64,
+    /// The next one has this number or name, unless that is in use: it is random at first.
+    next: u32,
     /// Numbers that are in use: of answers, and of long messages.
-    numbers: BTreeSet<u16>,
-    long: BTreeSet<u16>,
+    numbers: BTreeSet<u32>,
+    long: BTreeSet<u32>,
     /// Answers of this endpoint that are to be posted to each peer, in order. None is empty.
     pub(super) owed: BTreeMap<Peer, VecDeque<Tag>>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Awaited<'a> {
 
 impl Answers {
     /// None, of an endpoint that has this random number.
-    pub(super) fn new(random: u64) -> Self {
+    pub(super) fn new(random: u32) -> Self {
         Answers {
             next: random,
             numbers: BTreeSet::new(),
@@ -72,29 +72,28 @@ impl Answers {
         }
     }
 
-    /// Takes a number, or a name if so many pieces follow; and the immediate data of the message, which are those of the
-    /// program if it gives any.
+    /// Takes a number, or a name if so many pieces follow.
     ///
     /// # Errors
-    /// [`AGAIN`]: all are in use.
-    fn take(&mut self, (pieces, data): (usize, Option<u64>)) -> Result<(Mark, u64)> {
-        let (used, most) = match pieces {
-            0 => (&mut self.numbers, MOST_ANSWERS),
-            _ => (&mut self.long, MOST_LONG),
+    /// [`AGAIN`]: as many are in use as may be.
+    fn take(&mut self, (pieces, has_data): (usize, bool)) -> Result<Mark> {
+        let (used, most, all) = match pieces {
+            0 => (&mut self.numbers, MOST_ANSWERS, NUMBERS),
+            _ => (&mut self.long, MOST_LONG, NAMES),
         };
-        let first = self.next as u16 % most;
-        let free = (first..most)
-            .chain(0..first)
-            .find(|number| !used.contains(number))
-            .ok_or(AGAIN)?;
-        used.insert(free);
-        let immediate = data.unwrap_or(self.next);
-        self.next = self.next.wrapping_add(1);
+        if used.len() >= most {
+            return Err(AGAIN);
+        }
+        let mut free = self.next % all;
+        while !used.insert(free) {
+            free = (free + 1) % all;
+        }
+        self.next = free.wrapping_add(1);
         let follows = match pieces {
             0 => Follows::Answer(free),
             count => Follows::Pieces { long: free, count },
         };
-        Ok((Mark::new(data.is_some(), follows, immediate), immediate))
+        Ok(Mark { has_data, follows })
     }
 
     /// One more is owed, unless that are more than a peer can wait for.
@@ -130,31 +129,28 @@ impl Answers {
 }
 
 impl<'a> Operations<'a> {
-    /// Posts the receive of an answer, for a message of which so many further pieces follow, and with these data of the
-    /// program. Returns the immediate data of the message, too.
+    /// Posts the receive of an answer, for a message of which so many further pieces follow, and that has data of the program
+    /// or none.
     ///
     /// # Errors
     /// [`AGAIN`]: there is no room for one more.
     pub(super) fn expect(
         &mut self,
         own: &'a Process,
-        (node, port): Peer,
-        message: (usize, Option<u64>),
+        peer: Peer,
+        message: (usize, bool),
         report: Report,
-    ) -> Result<(Awaited<'a>, u64)> {
+    ) -> Result<Awaited<'a>> {
         let nothing = own.arena.nothing()?;
-        let (mark, immediate) = self.answers.take(message)?;
+        let mark = self.answers.take(message)?;
         let tag = mark.answer().unwrap_or_default();
-        let pattern = Pattern::tagged(Source::Process(node, port), tag).at(ANSWERS);
+        let pattern = Pattern::tagged(peer.source(), tag).at(ANSWERS);
         match own.endpoint.receive(&pattern, nothing).post() {
-            Ok(request) => {
-                let awaited = Awaited {
-                    request,
-                    mark,
-                    report,
-                };
-                Ok((awaited, immediate))
-            }
+            Ok(request) => Ok(Awaited {
+                request,
+                mark,
+                report,
+            }),
             Err(error) => {
                 self.answers.give_back(mark.follows);
                 Err(error.into())
@@ -217,20 +213,69 @@ impl Engine {
         }
     }
 
+    /// Waits for an answer that no receive takes, as that of a Send that has failed: it comes late, and is discarded.
+    /// Each answer that is awaited has its receive before its message is sent.
+    pub(super) fn await_late<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) {
+        if operations.has_late {
+            return;
+        }
+        let any = Pattern::any_tag(Source::Any).at(ANSWERS);
+        // Without a place it is tried again; without a NIC nothing comes.
+        if let Ok(late) = own.endpoint.probe(&any).post_discard() {
+            operations.has_late = true;
+            self.begin(operations, Running::Late(late));
+        }
+    }
+
     /// Posts the answers that are owed, as far as there is room for each peer.
     pub(super) fn post_answers<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) {
         let peers: Vec<Peer> = operations.answers.owed.keys().copied().collect();
-        for (node, port) in peers {
-            while let Some(tag) = operations.answers.first((node, port)) {
-                let to = Destination::tagged(node, port, tag).at(ANSWERS);
+        for peer in peers {
+            while let Some(tag) = operations.answers.first(peer) {
+                let to = peer.tagged(tag).at(ANSWERS);
                 match own.endpoint.send(&to, b"").post() {
                     Ok(request) => self.begin(operations, Running::Answer(request)),
                     Err(Error::WouldBlock) => break,
                     // The NIC is gone, or the process that waits for it: that ends without it.
                     Err(_) => {}
                 }
-                operations.answers.remove_first((node, port));
+                operations.answers.remove_first(peer);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All messages may have the same data: what tells them apart is their mark.
+    #[test]
+    fn numbers_do_not_return_soon() {
+        for pieces in [0, 4] {
+            let mut answers = Answers::new(u32::MAX - 50_000);
+            let mut take = |_| {
+                let mark = answers.take((pieces, true)).unwrap();
+                answers.give_back(mark.follows);
+                mark.bits()
+            };
+            let marks: BTreeSet<u32> = (0..100_000).map(&mut take).collect();
+            assert_eq!(marks.len(), 100_000);
+        }
+    }
+
+    #[test]
+    fn numbers_in_use_are_not_given_again() {
+        let mut answers = Answers::new(NUMBERS - 2);
+        let first = answers.take((0, false)).unwrap();
+        answers.next = NUMBERS - 2;
+        let second = answers.take((0, false)).unwrap();
+        assert_ne!(first, second);
+        for _ in 2..MOST_ANSWERS {
+            answers.take((0, false)).unwrap();
+        }
+        assert_eq!(answers.take((0, false)), Err(AGAIN));
+        answers.give_back(first.follows);
+        assert!(answers.take((0, false)).is_ok());
     }
 }

@@ -6,7 +6,7 @@
 use qnic::message::Envelope;
 
 use super::mark::{Follows, Mark};
-use super::{lock, Engine, Iovs, Operations, Pull, Report};
+use super::{lock, Engine, Iovs, Operations, Peer, Pull, Report};
 use crate::cq::Event;
 use crate::errno::{Errno, Result};
 use crate::sys;
@@ -89,10 +89,7 @@ impl Engine {
 
     /// A message is dropped: its sender is answered, and what follows it is taken.
     fn drop_rest(&self, operations: &mut Operations<'_>, found: &Envelope) {
-        let (peer, mark) = (
-            (found.node, found.port),
-            Mark::of(found.mark, found.immediate),
-        );
+        let (peer, mark) = (Peer::from(found), Mark::of(found.mark));
         match mark.follows {
             Follows::Pieces { .. } => operations.begin_pull(Pull::discarding(peer, mark)),
             Follows::Nothing | Follows::Answer(_) => self.answer(operations, peer, mark),
@@ -104,14 +101,14 @@ impl Engine {
         match found {
             None => event.error = Some((libc::ENOMSG, 0)),
             Some(found) => {
-                let mark = Mark::of(found.mark, found.immediate);
+                let mark = Mark::of(found.mark);
                 event.entry.len = mark.total(usize::try_from(found.length).unwrap_or(usize::MAX));
                 event.entry.tag = found.tag.0;
                 if mark.has_data {
                     event.entry.data = found.immediate;
                     event.entry.flags |= sys::REMOTE_CQ_DATA;
                 }
-                event.source = self.source((found.node, found.port));
+                event.source = self.source(Peer::from(&found));
             }
         }
         event

@@ -19,7 +19,7 @@
 //! - A side that ends, ends the message. The NIC ends receives of a process that ends later; whether it has ended before
 //!   is seen by what asks it to go on, which is posted behind the receives.
 
-use qnic::message::{Destination, Pattern, Request, RequestId, Source};
+use qnic::message::{Pattern, Request, RequestId};
 use qnic::Error;
 
 use super::bounced::post_part;
@@ -77,7 +77,7 @@ pub(super) struct Pull {
 #[derive(Debug, Clone, Copy)]
 enum Of {
     /// By its name and its number.
-    Sent(u16, u64),
+    Sent(u32, u64),
     /// Its bytes belong into this part of the program's memory.
     Pulled(u64, usize, usize),
 }
@@ -104,7 +104,7 @@ pub(super) struct Go<'a> {
 
 /// Which message it is of.
 enum GoOf {
-    Sent(u16),
+    Sent(u32),
     Pulled(u64),
 }
 
@@ -194,13 +194,8 @@ impl<'a> Operations<'a> {
     ///
     /// # Errors
     /// [`AGAIN`]: there is no room for one more.
-    pub(super) fn await_go(
-        &mut self,
-        own: &'a Process,
-        (node, port): Peer,
-        mark: Mark,
-    ) -> Result<Go<'a>> {
-        let pattern = Pattern::tagged(Source::Process(node, port), mark.go()).at(ANSWERS);
+    pub(super) fn await_go(&mut self, own: &'a Process, peer: Peer, mark: Mark) -> Result<Go<'a>> {
+        let pattern = Pattern::tagged(peer.source(), mark.go()).at(ANSWERS);
         let posted = own.endpoint.receive(&pattern, own.arena.nothing()?);
         Ok(Go {
             request: posted.post()?,
@@ -209,7 +204,7 @@ impl<'a> Operations<'a> {
     }
 
     /// A long message has ended.
-    pub(super) fn end_long(&mut self, long: u16) {
+    pub(super) fn end_long(&mut self, long: u32) {
         if let Some(go) = self.long.remove(&long).and_then(|it| it.go) {
             self.remove(go);
         }
@@ -274,7 +269,7 @@ impl<'a> Operations<'a> {
 impl Engine {
     /// Posts pieces, as far as there is room; ends messages of which all have come.
     pub(super) fn post_pieces<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) {
-        let names: Vec<u16> = operations.long.keys().copied().collect();
+        let names: Vec<u32> = operations.long.keys().copied().collect();
         for name in names {
             while let Some(message) = operations.long.get_mut(&name) {
                 let Some(next) = message.course.next().filter(|_| message.go.is_none()) else {
@@ -367,7 +362,7 @@ impl Engine {
 /// A piece of a message has ended. If another message has the name by now, it is not told.
 fn end_sent(
     operations: &mut Operations<'_>,
-    (name, number): (u16, u64),
+    (name, number): (u32, u64),
     error: Option<(i32, i32)>,
 ) {
     let message = operations.long.get_mut(&name);
@@ -387,11 +382,10 @@ fn end_sent(
 fn post_sent<'a>(
     own: &'a Process,
     message: &mut LongSend,
-    name: u16,
+    name: u32,
     (number, begin): (usize, usize),
 ) -> Result<LongPart<'a>> {
-    let (node, port) = message.to;
-    let to = Destination::tagged(node, port, message.mark.piece(number)).at(PIECES);
+    let to = message.to.tagged(message.mark.piece(number)).at(PIECES);
     let (request, bounce) = post_part(own, &to, &message.from, begin..begin + PIECE)?;
     message.course.posted += 1;
     Ok(LongPart {
@@ -403,8 +397,7 @@ fn post_sent<'a>(
 
 /// Asks the sender of a message to go on.
 fn ask<'a>(own: &'a Process, pull: &mut Pull, number: u64) -> Result<Go<'a>> {
-    let (node, port) = pull.from;
-    let to = Destination::tagged(node, port, pull.mark.go()).at(ANSWERS);
+    let to = pull.from.tagged(pull.mark.go()).at(ANSWERS);
     let request = own.endpoint.send(&to, b"").post()?;
     pull.asked = true;
     Ok(Go {
@@ -419,8 +412,7 @@ fn post_pulled<'a>(
     number: u64,
     (piece, begin): (usize, usize),
 ) -> Result<LongPart<'a>> {
-    let (node, port) = pull.from;
-    let from = Pattern::tagged(Source::Process(node, port), pull.mark.piece(piece)).at(PIECES);
+    let from = Pattern::tagged(pull.from.source(), pull.mark.piece(piece)).at(PIECES);
     let begin = begin.min(pull.room.len());
     let length = PIECE.min(pull.room.len() - begin);
     let bounce = own.arena.take(&own.endpoint, length)?;

@@ -11,7 +11,7 @@ use qnic::message::MultiReceive;
 use qnic::Error;
 
 use super::mark::{Follows, Mark};
-use super::{lock, reason, Engine, Iovs, Operations, Process, Pull, Report, Running};
+use super::{lock, reason, Engine, Iovs, Operations, Peer, Process, Pull, Report, Running};
 use crate::arena::Bounce;
 use crate::cq::Event;
 use crate::errno::{Errno, Result, INVALID};
@@ -109,7 +109,7 @@ impl Engine {
         many: &Many<'_>,
         end: &qnic::message::Completion,
     ) -> Event {
-        let mark = Mark::of(end.mark, end.immediate);
+        let mark = Mark::of(end.mark);
         let all = many.room.len();
         let begin = usize::try_from(end.offset).unwrap_or(all).min(all);
         let mut event = self.event_of(&many.report, end, all - begin);
@@ -122,7 +122,7 @@ impl Engine {
         if let Err(Errno(number)) = copied {
             event.error = Some((number, 0));
         }
-        let peer = (end.node, end.port);
+        let peer = Peer::from(end);
         match mark.follows {
             // Other messages may stand behind its first piece: there is no place for the rest.
             Follows::Pieces { .. } => {

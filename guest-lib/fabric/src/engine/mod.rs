@@ -32,12 +32,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use qnic::message::{Claimed, Completion, Ends, Request, RequestId};
-use qnic::{Endpoint, Error, Nic, NodeId, Port};
+use qnic::message::{set_incarnation, Claimed, Completion, Ends, Request, RequestId};
+use qnic::{Endpoint, Error, Nic, Port};
 use rustix::event::Timespec;
 use self_cell::self_cell;
 
-use crate::address::Address;
+use crate::address::{self, Address, Peer};
 use crate::arena::{Arena, Bounce};
 use crate::av::Av;
 use crate::cntr::Cntr;
@@ -65,9 +65,6 @@ struct Process {
 
 type Board<'a> = Mutex<Operations<'a>>;
 
-/// A process: its node, and its port there.
-type Peer = (NodeId, Port);
-
 /// What is under way.
 struct Operations<'a> {
     ends: Ends<'a>,
@@ -78,7 +75,7 @@ struct Operations<'a> {
     claims: Vec<(Context, Claimed<'a>)>,
     answers: Answers,
     /// Messages that go in pieces, by name; and those that come so.
-    long: BTreeMap<u16, LongSend>,
+    long: BTreeMap<u32, LongSend>,
     pulls: BTreeMap<u64, Pull>,
     /// How many of what runs are Sends, and how many are receives of the program.
     sends: usize,
@@ -87,6 +84,8 @@ struct Operations<'a> {
     tended: Rest,
     /// Messages have come that end only when the process does something.
     serves: bool,
+    /// What discards answers that come late is posted.
+    has_late: bool,
     closed: bool,
     /// How often one of them was looked at.
     #[cfg(test)]
@@ -101,6 +100,8 @@ enum Running<'a> {
     Awaited(Awaited<'a>),
     /// An answer of this endpoint, whose end is of no interest.
     Answer(Request<'a>),
+    /// Waits for an answer that comes late.
+    Late(Request<'a>),
     LongPart(LongPart<'a>),
     Go(Go<'a>),
 }
@@ -189,7 +190,7 @@ struct Operation<'a> {
 }
 
 impl<'a> Operations<'a> {
-    fn new(ends: Ends<'a>, random: u64) -> Self {
+    fn new(ends: Ends<'a>, random: u32) -> Self {
         Operations {
             ends,
             running: HashMap::new(),
@@ -202,6 +203,7 @@ impl<'a> Operations<'a> {
             receives: 0,
             tended: Rest::Asleep,
             serves: false,
+            has_late: false,
             closed: false,
             #[cfg(test)]
             looks: 0,
@@ -248,22 +250,22 @@ impl<'a> Operations<'a> {
 
 impl Engine {
     /// Registers a process on a port; 0: any that is free. `memory` is the port of the process that serves the
-    /// domain's memory; 0: none does.
+    /// domain's memory, and its incarnation; port 0: none does.
     ///
     /// # Errors
     /// Those of [`Nic::register`]; no bounce memory.
-    pub(crate) fn new(nic: &Nic, port: Port, memory: Port, av: Arc<Av>) -> Result<Self> {
+    pub(crate) fn new(nic: &Nic, port: Port, memory: (Port, u32), av: Arc<Av>) -> Result<Self> {
         let endpoint = nic.register(port).map_err(logged)?;
         let poller = endpoint.poller().map_err(logged)?;
-        let mut random = [0; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| Errno(error.raw_os_error()))?;
+        let incarnation = address::incarnation()?;
+        set_incarnation(&endpoint, incarnation);
         let address = Address {
             node: endpoint.node(),
             port: endpoint.port(),
-            memory,
+            memory: memory.0,
             endpoint: 0,
-            incarnation: u64::from_le_bytes(random),
+            incarnation,
+            service: memory.1,
         };
         let arena = Arena::new(&endpoint)?;
         let cell = Cell::new(Process { endpoint, arena }, |own| {
@@ -365,6 +367,7 @@ impl Engine {
                 }
             }
         }
+        self.await_late(own, operations);
         self.post_answers(own, operations);
         self.post_pieces(own, operations);
         self.want_help(operations);
@@ -407,6 +410,12 @@ impl Engine {
                     operations.insert(id, Running::Answer(answer));
                 }
             }
+            Running::Late(mut late) => match late.test() {
+                Ok(None) => operations.insert(id, Running::Late(late)),
+                // Another one may come.
+                Ok(Some(_)) => operations.has_late = false,
+                Err(_) => {}
+            },
             Running::Go(mut go) => match go.request.test() {
                 Ok(None) => operations.insert(id, Running::Go(go)),
                 end => operations.end_go(go, end.err().as_ref()),
@@ -458,7 +467,7 @@ impl Engine {
             Running::Operation(it) => it.request.id(),
             Running::Many(it) => it.request.id(),
             Running::Awaited(it) => it.request.id(),
-            Running::Answer(it) => it.id(),
+            Running::Answer(it) | Running::Late(it) => it.id(),
             Running::LongPart(it) => it.request.id(),
             Running::Go(it) => it.request.id(),
         };
@@ -466,8 +475,8 @@ impl Engine {
         self.want_help(operations);
     }
 
-    fn source(&self, (node, port): Peer) -> u64 {
-        self.av.number(node, port)
+    fn source(&self, peer: Peer) -> u64 {
+        self.av.number(peer)
     }
 }
 

@@ -5,7 +5,7 @@ use qnic::Part;
 
 use super::long::Pull;
 use super::mark::{Follows, Mark};
-use super::{lock, Engine, Iovs, Operation, Operations, Process, Report, Running};
+use super::{lock, Engine, Iovs, Operation, Operations, Peer, Process, Report, Running};
 use crate::arena::Bounce;
 use crate::cq::Event;
 use crate::errno::{Errno, Result};
@@ -73,10 +73,7 @@ impl Engine {
     pub(super) fn pattern(&self, from: Option<u64>, tag: Option<(u64, u64)>) -> Result<Pattern> {
         let source = match from {
             None => Source::Any,
-            Some(from) => {
-                let from = self.av.address(from)?;
-                Source::Process(from.node, from.port)
-            }
+            Some(from) => self.av.address(from)?.peer().source(),
         };
         Ok(match tag {
             Some((tag, ignore)) => Pattern::ignoring(source, qnic::message::Tag(tag), ignore),
@@ -94,7 +91,7 @@ impl Engine {
         report: Report,
         end: &Completion,
     ) {
-        let mark = Mark::of(end.mark, end.immediate);
+        let mark = Mark::of(end.mark);
         let sent = usize::try_from(end.length).unwrap_or(usize::MAX);
         let fits = match sent > WHOLE_MAX {
             true => room.len().min(WHOLE_MAX),
@@ -112,19 +109,19 @@ impl Engine {
         }
         match mark.follows {
             Follows::Pieces { .. } => {
-                let pull = Pull::new((room, length), report, event, (end.node, end.port), mark);
+                let pull = Pull::new((room, length), report, event, Peer::from(end), mark);
                 operations.begin_pull(pull);
             }
             Follows::Nothing | Follows::Answer(_) => {
                 report.tell(event);
-                self.answer(operations, (end.node, end.port), mark);
+                self.answer(operations, Peer::from(end), mark);
             }
         }
     }
 
     /// What is told of a message that has come into so much memory.
     pub(super) fn event_of(&self, report: &Report, end: &Completion, room: usize) -> Event {
-        let mark = Mark::of(end.mark, end.immediate);
+        let mark = Mark::of(end.mark);
         let total = mark.total(usize::try_from(end.length).unwrap_or(usize::MAX));
         let mut event = Event::of(report.context, report.flags);
         event.entry.len = total.min(room);
@@ -133,7 +130,7 @@ impl Engine {
             event.entry.data = end.immediate;
             event.entry.flags |= sys::REMOTE_CQ_DATA;
         }
-        event.source = self.source((end.node, end.port));
+        event.source = self.source(Peer::from(end));
         if total > room {
             event.error = Some((FI_ETRUNC, 0));
             event.beyond = total - room;

@@ -48,12 +48,13 @@ impl Engine {
         }
         let to = self.av.address(letter.to)?;
         let at = MessageEndpoint::new(to.endpoint).ok_or(INVALID)?;
-        let peer = (to.node, to.port);
+        let peer = to.peer();
         let destination = match letter.tag {
-            Some(tag) => Destination::tagged(to.node, to.port, Tag(tag)),
-            None => Destination::untagged(to.node, to.port),
+            Some(tag) => peer.tagged(Tag(tag)),
+            None => peer.untagged(),
         };
-        let destination = destination.at(at);
+        let has_data = letter.data.is_some();
+        let destination = destination.at(at).immediate(letter.data.unwrap_or(0));
         let (first, count) = pieces(length);
         self.cell.with_dependent(|own, board| {
             let operations = &mut *lock(board);
@@ -61,17 +62,15 @@ impl Engine {
                 return Err(INVALID);
             }
             if count == 0 && !letter.delivered {
-                let immediate = letter.data.unwrap_or(0);
-                let mark = Mark::new(letter.data.is_some(), Follows::Nothing, immediate);
-                let destination = destination.immediate(immediate).mark(mark.bits());
+                let follows = Follows::Nothing;
+                let destination = destination.mark(Mark { has_data, follows }.bits());
                 let sent = post(own, &destination, (from, first))?;
                 self.begin_send(operations, sent, report, None);
                 return Ok(());
             }
-            let (awaited, immediate) =
-                operations.expect(own, peer, (count, letter.data), report)?;
+            let awaited = operations.expect(own, peer, (count, has_data), report)?;
             let mark = awaited.mark;
-            let destination = destination.immediate(immediate).mark(mark.bits());
+            let destination = destination.mark(mark.bits());
             let go = match mark.follows {
                 Follows::Pieces { .. } => Some(operations.await_go(own, peer, mark)),
                 _ => None,

@@ -358,7 +358,7 @@ fn what_is_not_there_is_refused_by_its_name() {
 
 #[test]
 fn addresses_of_queries_come_back() {
-    let text = "qnic://3:7:0:0:1f";
+    let text = "qnic://3:7:0:0:1f:0";
     let address: Address = text.parse().unwrap();
     let offer = select(
         "qnic0",

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use qnic::Port;
 
 use super::atomics::{Datatype, Form, Operation};
-use super::outgoing::{Peer, GONE};
+use super::outgoing::GONE;
 use super::wire::{Action, Request};
+use crate::address::Peer;
 use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::{Cq, Event};
@@ -19,7 +20,7 @@ use crate::sys;
 /// An endpoint that peers reach.
 #[derive(Debug)]
 pub(crate) struct Reached {
-    pub(crate) incarnation: u64,
+    pub(crate) incarnation: u32,
     pub(crate) av: Arc<Av>,
     /// Where data of writes are told.
     pub(crate) queue: Option<Arc<Cq>>,
@@ -55,7 +56,7 @@ fn perform(served: &Served<'_>, peer: Peer, request: &Request, brought: &[u8]) -
         .unwrap_or_else(PoisonError::into_inner);
     let endpoint = endpoints.get(&request.to).cloned();
     drop(endpoints);
-    let endpoint = endpoint.filter(|it| it.incarnation == request.incarnation);
+    let endpoint = endpoint.filter(|it| u64::from(it.incarnation) == request.incarnation);
     let endpoint = endpoint.ok_or(GONE)?;
     let region = served.regions.find(request.key)?;
     let range = (request.offset, request.length);
@@ -135,7 +136,13 @@ fn tell(endpoint: &Reached, region: &Region, peer: Peer, request: &Request) {
         let mut event = Event::of(Context::NULL, flags);
         event.entry.data = data;
         event.entry.len = usize::try_from(request.total).unwrap_or(usize::MAX);
-        event.source = endpoint.av.number(peer.0, request.from);
+        // Its service has told the request, with an incarnation of its own.
+        let from = Peer {
+            node: peer.node,
+            port: request.from,
+            incarnation: 0,
+        };
+        event.source = endpoint.av.number(from);
         queue.push(event);
     }
     if !reads_only {

@@ -15,13 +15,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use qnic::message::{Destination, Pattern, Request, Source, Tag};
+use qnic::message::{Pattern, Request, Tag};
 use qnic::Port;
 
-use super::outgoing::{Leaving, Peer, Sent, GONE};
+use super::outgoing::{Leaving, Sent, GONE};
 use super::wire::{self, Action};
 use super::{Process, WINDOW};
-use crate::address::Address;
+use crate::address::{Address, Peer};
 use crate::arena::Bounce;
 use crate::cq::Event;
 use crate::engine::Report;
@@ -135,7 +135,7 @@ impl<'a> Initiator<'a> {
             return Err(AGAIN);
         }
         let (number, id) = (self.numbers.next(), self.numbers.name());
-        let peer = (operation.to.node, operation.to.memory);
+        let peer = operation.to.memory_peer();
         let stream = self.streams.entry(peer).or_insert_with(|| Stream::new(id));
         stream.waiting.push_back(number);
         let begun = Begun {
@@ -337,7 +337,7 @@ impl Begun {
             offset: operation.offset.wrapping_add(at as u64),
             length,
             data: operation.data,
-            incarnation: operation.to.incarnation,
+            incarnation: operation.to.incarnation.into(),
             total: operation.length as u64,
             from: operation.from,
             to: operation.to.port,
@@ -358,7 +358,7 @@ impl Begun {
         };
         let room = wire::REPLY_BYTES + operation.action.answered(length);
         let (reply, room) = receive(own, peer, Tag(reply), room)?;
-        let to = Destination::untagged(peer.0, peer.1);
+        let to = peer.untagged();
         match Sent::post(own, &to, &request.to_bytes(), bytes) {
             Ok(sent) => {
                 self.issued += length;
@@ -391,7 +391,7 @@ fn receive<'a>(
     length: usize,
 ) -> Result<(Request<'a>, Bounce)> {
     let room = own.arena.take(&own.endpoint, length)?;
-    let pattern = Pattern::tagged(Source::Process(peer.0, peer.1), tag);
+    let pattern = Pattern::tagged(peer.source(), tag);
     let posted = own.arena.part(&room, length);
     let posted = posted.and_then(|part| Ok(own.endpoint.receive(&pattern, part).post()?));
     match posted {

@@ -25,7 +25,7 @@
 //! |---|---|
 //! | refuse: key, bounds, access | the reply says so: -FI_EKEYREJECTED, -FI_EACCES; memory that is registered and absent, or that this process may not write: -FI_EFAULT |
 //! | have ended, or whose NIC is silent | operations on them end with -FI_ECONNABORTED or -FI_EHOSTUNREACH, within twice the peer timeout: each waits in a receive that names the peer |
-//! | have ended, and another process has the port | as above: requests name the incarnation of the endpoint that they are for |
+//! | have ended, and another process has the port | as above: requests and replies are for one incarnation of a service, and requests for one of an endpoint |
 //! | are slow, or stopped by a debugger | operations on them wait; at most [`WINDOW`] pieces to each are under way, so others find room |
 //! | flood | each look serves the requests that have come by then, and sees to the operations of this process behind them; threads take turns. Requests beyond the window are dropped; what has no room at the NIC stays at its sender |
 //! | come and go | 4,096 peers are known, and 64 MiB of requests kept whose turn it is not. For more, the peer goes that has been silent for the longest; what it asks in its stream ends with -FI_ENOMEM |
@@ -64,10 +64,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use qnic::message::set_incarnation;
 use qnic::{Endpoint, Nic, Port};
 use rustix::event::Timespec;
 use self_cell::self_cell;
 
+use crate::address;
 use crate::arena::Arena;
 use crate::errno::{Errno, Result};
 use crate::progress::{Helper, Rest, Signal, Tended};
@@ -130,6 +132,7 @@ pub(crate) struct Service {
     turn: Mutex<()>,
     poller: qnic::Poller,
     port: Port,
+    incarnation: u32,
     regions: Arc<Regions>,
     endpoints: Mutex<HashMap<Port, Arc<Reached>>>,
     /// Operations of the program that have not ended.
@@ -163,7 +166,7 @@ pub(crate) struct Running {
 pub(crate) struct Member {
     service: Arc<Service>,
     port: Port,
-    incarnation: u64,
+    incarnation: u32,
 }
 
 impl Running {
@@ -177,6 +180,8 @@ impl Running {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| Errno(error.raw_os_error()))?;
+        let incarnation = address::incarnation()?;
+        set_incarnation(&endpoint, incarnation);
         let (port, arena) = (endpoint.port(), Arena::new(&endpoint)?);
         let cell = Cell::new(Process { endpoint, arena }, |_| {
             Mutex::new(State {
@@ -189,6 +194,7 @@ impl Running {
             turn: Mutex::default(),
             poller,
             port,
+            incarnation,
             regions,
             endpoints: Mutex::default(),
             under_way: AtomicUsize::new(0),
@@ -203,9 +209,9 @@ impl Running {
 }
 
 impl Service {
-    /// The port of the process that serves.
-    pub(crate) fn port(&self) -> Port {
-        self.port
+    /// The port of the process that serves, and its incarnation.
+    pub(crate) fn name(&self) -> (Port, u32) {
+        (self.port, self.incarnation)
     }
 
     /// Lets peers reach an endpoint.

@@ -1,17 +1,14 @@
 //! Messages of a service on their way, and what is left of those that nothing waits for.
 
 use qnic::message::{Destination, Request};
-use qnic::{NodeId, Port};
 
 use super::Process;
+use crate::address::Peer;
 use crate::arena::Bounce;
 use crate::errno::{Errno, Result};
 
 /// Longest message that travels in its command.
 const INLINE_MAX: usize = 256;
-
-/// A service, by its place in the network.
-pub(super) type Peer = (NodeId, Port);
 
 /// A message that is being sent.
 pub(super) struct Sent<'a> {

@@ -12,9 +12,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::outgoing::Peer;
 use super::wire::Request;
 use super::WINDOW;
+use crate::address::Peer;
 use crate::errno::{Errno, Result};
 
 /// Most peers that are known.
@@ -194,7 +194,15 @@ mod tests {
     use crate::service::wire::{Action, PIECE_MAX};
     use qnic::{NodeId, Port};
 
-    const PEER: Peer = (NodeId(1), Port(1));
+    const PEER: Peer = peer(1);
+
+    const fn peer(port: u16) -> Peer {
+        Peer {
+            node: NodeId(1),
+            port: Port(port),
+            incarnation: 1,
+        }
+    }
 
     fn request(stream: u64, sequence: u64) -> Request {
         Request {
@@ -269,27 +277,27 @@ mod tests {
             let request = request(7, sequence);
             let mut message = request.to_bytes().to_vec();
             message.resize(message.len() + PIECE_MAX, 0);
-            let peer = (NodeId(1), Port(port as u16));
-            let refused = streams.arrived(peer, &request, message);
+            let asking = peer(port as u16);
+            let refused = streams.arrived(asking, &request, message);
             assert!(streams.bytes <= EARLY_MAX && streams.table.len() <= STREAMS_MAX);
-            (refused, streams.has_next(peer))
+            (refused, streams.has_next(asking))
         };
         let most = EARLY_MAX / (64 << 10);
         let all = STREAMS_MAX + 10;
         for port in 0..all {
             let refused = match port.checked_sub(most) {
                 // It has been silent for the longest.
-                Some(first) => vec![((NodeId(1), Port(first as u16)), 101)],
+                Some(first) => vec![(peer(first as u16), 101)],
                 None => vec![],
             };
             assert_eq!(come(port, 1), (refused, false));
         }
         // The rest of a stream that was refused is, too.
         let port = all - most - 1;
-        let peer = (NodeId(1), Port(port as u16));
-        assert_eq!(come(port, 0), (vec![(peer, 100)], false));
+        let silent = peer(port as u16);
+        assert_eq!(come(port, 0), (vec![(silent, 100)], false));
         // One that is forgotten was served before.
-        assert_eq!(come(0, 50), (vec![((NodeId(1), Port(0)), 150)], false));
+        assert_eq!(come(0, 50), (vec![(peer(0), 150)], false));
         // One that is not goes on.
         let (refused, has_next) = come(all - 1, 0);
         assert!(has_next && refused.len() == 1);

@@ -10,13 +10,14 @@
 //! - A peer holds at most [`WINDOW`] requests here, and twice as many replies; what it sends beyond that is dropped.
 //!   So one that never takes its replies takes no room from others.
 
-use qnic::message::{Destination, Pattern, Request, Source, Tag};
+use qnic::message::{Pattern, Request, Source, Tag};
 
 use super::execute::{execute, Served};
-use super::outgoing::{Leaving, Peer, Sent};
+use super::outgoing::{Leaving, Sent};
 use super::streams::Streams;
 use super::wire;
 use super::{Process, WINDOW};
+use crate::address::Peer;
 use crate::arena::Bounce;
 use crate::errno::{Result, AGAIN, NO_MEMORY};
 
@@ -98,7 +99,7 @@ impl<'a> Target<'a> {
             if let Some(end) = end.filter(|end| !end.truncated) {
                 let mut message = vec![0; usize::try_from(end.length).unwrap_or(0)];
                 if own.arena.read(&room, 0, &mut message).is_ok() {
-                    self.arrived(leaving, (end.node, end.port), message);
+                    self.arrived(leaving, Peer::from(&end), message);
                 }
                 has_come = true;
             }
@@ -169,7 +170,7 @@ impl<'a> Target<'a> {
     /// Sends the replies that there is room for.
     fn flush(&mut self, own: &'a Process, leaving: &mut Leaving<'a>) {
         self.replies.retain(|reply| {
-            let to = Destination::tagged(reply.to.0, reply.to.1, Tag(reply.tag));
+            let to = reply.to.tagged(Tag(reply.tag));
             match Sent::post(own, &to, &wire::reply_head(reply.end), &reply.bytes) {
                 Ok(sent) => leaving.send(reply.to, sent),
                 Err(AGAIN) => return true,

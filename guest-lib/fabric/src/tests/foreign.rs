@@ -64,28 +64,29 @@ impl Foreign {
             port: self.endpoint.port(),
             memory: Port(0),
             endpoint: 0,
-            incarnation: 1,
+            incarnation: 0,
+            service: 0,
         }
     }
 }
 
-/// A tag of what goes with a message that an endpoint of the provider has sent.
-fn tag_of(found: &Completion, low: u64) -> Tag {
-    let token = (found.immediate ^ found.immediate >> 32) as u32;
-    Tag(u64::from(token) << 32 | low)
+/// The tag of the answer to a message that an endpoint of the provider has sent.
+fn answer(found: &Completion) -> Tag {
+    Tag((found.mark & !(1 << 31)).into())
 }
 
-fn answer(found: &Completion) -> Tag {
-    tag_of(found, (found.mark & 0x7fff).into())
+/// The name of a long one.
+fn name(found: &Completion) -> u64 {
+    (found.mark >> 7 & ((1 << 23) - 1)).into()
 }
 
 /// Of a long one: what asks for its pieces, and a piece.
 fn go(found: &Completion) -> Tag {
-    tag_of(found, 1 << 16 | u64::from(found.mark >> 7 & 127))
+    Tag(1 << 32 | name(found))
 }
 
 fn piece(found: &Completion, number: u64) -> Tag {
-    tag_of(found, u64::from(found.mark >> 7 & 127) << 16 | number)
+    Tag(name(found) << 16 | number)
 }
 
 /// Where answers go, and pieces.
@@ -125,11 +126,11 @@ fn a_message_that_is_longer_than_bounce_memory_is_truncated() {
     side.close();
 }
 
-/// It answers while pieces of the message run; they end behind the beginning of the next message of that name.
+/// It answers while pieces of the message run; they end behind the beginning of the next message.
 #[test]
-fn pieces_of_a_message_that_has_ended_are_not_taken_for_those_of_the_next_of_its_name() {
+fn pieces_of_a_message_that_has_ended_are_not_taken_for_those_of_the_next() {
     const LENGTH: usize = 18 << 20;
-    const NAMES: usize = 128;
+    const NAMES: usize = 2;
     let cluster = Cluster::new(3);
     let [a, b] = [0, 1].map(|node| Side::new(&cluster, node, TAGGED, BOTH));
     let foreign = Foreign::new(&cluster, 2, 4 << 20);
@@ -197,6 +198,59 @@ fn an_answer_to_the_last_process_on_a_port_ends_nothing_of_the_next() {
     next.close();
 }
 
+/// They would fill what a NIC keeps for a process, and keep answers out that are awaited.
+#[test]
+fn answers_that_nothing_awaits_do_not_stay_at_the_nic() {
+    const ANSWERED: u64 = 6000;
+    let cluster = Cluster::new(3);
+    let [a, b] = [0, 1].map(|node| Side::new(&cluster, node, TAGGED, BOTH));
+    let foreign = Foreign::new(&cluster, 2, 4096);
+    assert_eq!(a.insert(&b.name), 0);
+    b.insert(&a.name);
+    for number in 0..ANSWERED {
+        foreign.tell(process_of(&a), ANSWERS, Tag(number));
+    }
+    let mut room = [0; 6];
+    b.receive(ADDR_UNSPEC, Some((2, 0)), &mut room, 2);
+    deliver(&a, 2, b"letter", 3);
+    assert_eq!(b.next().unwrap().0.context, context(2));
+    assert_eq!(a.next().unwrap().0.context, context(3));
+    a.close();
+    b.close();
+}
+
+/// Short ones, long ones and those whose delivery is asked for: the NIC refuses them.
+#[test]
+fn messages_to_a_process_that_has_ended_reach_no_other_on_its_port() {
+    let cluster = Cluster::new(2);
+    let [a, b] = [0, 1].map(|node| Side::new(&cluster, node, TAGGED, BOTH));
+    assert_eq!(a.insert(&b.name), 0);
+    assert_eq!(close(b.ep), 0);
+    let next = open_on_port(&b);
+    let mut rooms = [[0; 5]; 2];
+    for (number, room) in rooms.iter_mut().enumerate() {
+        next.receive(ADDR_UNSPEC, Some((1, 0)), room, number);
+    }
+    let long = pattern(18 << 20, 3);
+    a.send(0, Some(1), b"short", 1);
+    a.send(0, Some(1), &long[..60_000], 2);
+    a.send(0, Some(1), &long, 3);
+    deliver(&a, 1, b"told", 4);
+    let ended: Vec<_> = (0..4).map(|_| a.next().unwrap_err()).collect();
+    assert!(ended.iter().all(|it| it.err == libc::ECONNABORTED));
+    for number in 1..=4 {
+        assert!(ended.iter().any(|it| it.entry.context == context(number)));
+    }
+    let to = a.insert(&next.name);
+    a.send(to, Some(1), b"first", 5);
+    assert_eq!(a.next().unwrap().0.context, context(5));
+    assert_eq!(next.next().unwrap().0.context, context(0));
+    assert!(next.poll().is_none());
+    assert_eq!(&rooms[0], b"first");
+    next.close();
+    a.close();
+}
+
 /// It says of many messages that pieces follow, and sends none: they are given up but for one of each name.
 #[test]
 fn messages_of_a_name_that_comes_again_are_given_up() {
@@ -211,7 +265,7 @@ fn messages_of_a_name_that_comes_again_are_given_up() {
     }
     for number in 0..rooms.len() {
         // 20 more pieces of one of two names.
-        let mark = 1 << 14 | (number as u16 % 2) << 7 | 5;
+        let mark = 1 << 30 | (number as u32 % 2) << 7 | 5;
         let to = to.mark(mark);
         let message = foreign.endpoint.send(&to, b"first");
         message.timeout(SOON).wait().unwrap();
@@ -237,7 +291,7 @@ fn a_peer_that_takes_no_answers_holds_up_neither_others_nor_a_close() {
     for number in 0..40_000u16 {
         let mut nothing = [];
         b.receive(ADDR_UNSPEC, Some((1, 0)), &mut nothing, 1);
-        let to = to.mark((1 << 13) | (number % (1 << 13)));
+        let to = to.mark(1 << 29 | u32::from(number));
         let message = foreign.endpoint.send(&to, b"");
         message.timeout(SOON).wait().unwrap();
         assert!(b.next().is_ok());

@@ -3,13 +3,13 @@
 use qnic_abi::command::{CommandHeader, Descriptor, MAX_TRANSFER};
 use qnic_abi::context::{self, ContextCommand, CONTEXTS};
 use qnic_abi::message::{
-    CancelCommand, CancelFlags, Opcode, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags,
-    SendCommand, SendFlags, ENDPOINTS,
+    CancelCommand, CancelFlags, Label, Opcode, ProbeCommand, ProbeFlags, ReceiveCommand,
+    ReceiveFlags, SendCommand, SendFlags, ENDPOINTS,
 };
 use qnic_abi::{Key, SegmentId, Status};
 
 use super::matching::{Pattern, Takes};
-use crate::core::LocalMemory;
+use crate::core::{Fetched, LocalMemory, INLINE_WORDS};
 
 /// A process that sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -72,7 +72,9 @@ pub(super) struct Send {
     pub(super) handle: Handle,
     pub(super) tag: u64,
     pub(super) immediate: u64,
-    pub(super) mark: u16,
+    pub(super) mark: u32,
+    /// Of the process that it is for; zero: of any.
+    pub(super) incarnation: u32,
     pub(super) space: Space,
     pub(super) length: u64,
     /// It stands in the entry.
@@ -145,11 +147,23 @@ fn check_space(endpoint: u16, untagged: bool, tag: u64) -> Result<Space, Status>
     }
 }
 
+/// Inline bytes of a command that are its message's, behind a label if it has one.
+fn inline_length(raw: &SendCommand, flags: SendFlags) -> Result<u64, Status> {
+    let label = match flags.contains(SendFlags::LABEL) {
+        true => size_of::<Label>() as u64,
+        false => 0,
+    };
+    let length = u64::from(raw.header.inline_length);
+    length.checked_sub(label).ok_or(Status::Malformed)
+}
+
 fn check_send(raw: &SendCommand) -> Result<Send, Status> {
-    let flags = SendFlags::from_bits(raw.flags.get()).ok_or(Status::Malformed)?;
+    let flags = SendFlags::from_bits(raw.flags.get()).filter(|_| raw.reserved.get() == 0);
+    let flags = flags.ok_or(Status::Malformed)?;
     let untagged = flags.contains(SendFlags::UNTAGGED);
     let space = check_space(raw.endpoint.get(), untagged, raw.tag.get())?;
-    let inline = raw.header.inline_length > 0;
+    let inline_length = inline_length(raw, flags)?;
+    let inline = inline_length > 0;
     let length = raw.length.get();
     let mut local = LocalMemory {
         address: raw.local_address.get(),
@@ -162,7 +176,7 @@ fn check_send(raw: &SendCommand) -> Result<Send, Status> {
         if local != LocalMemory::default() {
             return Err(Status::Malformed);
         }
-        if length != u64::from(raw.header.inline_length) {
+        if length != inline_length {
             return Err(Status::BadLength);
         }
     }
@@ -173,12 +187,25 @@ fn check_send(raw: &SendCommand) -> Result<Send, Status> {
         handle: Handle::Command(raw.handle.get()),
         tag: raw.tag.get(),
         immediate: raw.immediate.get(),
-        mark: raw.mark.get(),
+        mark: 0,
+        incarnation: 0,
         space,
         length,
         inline,
         local,
     })
+}
+
+/// The message of a command, and its bytes as far as they stand in the entry.
+pub(super) fn unlabelled(mut command: Send, fetched: &Fetched) -> (Send, [u64; INLINE_WORDS]) {
+    let raw: SendCommand = fetched.descriptor.read();
+    let mut inline = fetched.inline.map(u64::to_le);
+    if raw.flags.get() & SendFlags::LABEL.bits() != 0 {
+        let label: Label = zerocopy::transmute!(inline[0]);
+        (command.mark, command.incarnation) = (label.mark.get(), label.incarnation.get());
+        inline.rotate_left(1);
+    }
+    (command, inline)
 }
 
 /// The source that a header names; none: any will do.

@@ -247,7 +247,7 @@ impl Copied {
         let flags = flags.ok_or(Status::Malformed)?;
         let untagged = flags.contains(ContextFlags::UNTAGGED);
         let endpoint = context.endpoint.get();
-        let zero = context.reserved.iter().all(|word| word.get() == 0);
+        let zero = context.reserved0.get() == 0 && context.reserved1.get() == 0;
         if !zero || endpoint >= ENDPOINTS || untagged && bits != 0 {
             return Err(Status::Malformed);
         }
@@ -313,6 +313,7 @@ impl Copied {
             tag,
             immediate: context.ignore_or_immediate.get(),
             mark: context.mark.get(),
+            incarnation: context.incarnation.get(),
             space,
             length,
             inline: inline && length > 0,
@@ -328,7 +329,8 @@ impl Copied {
         let allowed = ContextFlags::all() - ContextFlags::REGION;
         let (flags, space) = self.check(allowed, tag | ignore)?;
         let any = flags.contains(ContextFlags::ANY_PROC);
-        if any && self.remote() != Name::default() || context.mark.get() != 0 {
+        let labelled = context.mark.get() != 0 || context.incarnation.get() != 0;
+        if any && self.remote() != Name::default() || labelled {
             return Err(Status::Malformed);
         }
         let pages = self.pages(flags)?;

@@ -59,6 +59,7 @@ fn header_of(vni: VniId, fields: &Multicast) -> Header {
         tag: fields.tag.get(),
         immediate: fields.immediate.get(),
         mark: 0,
+        incarnation: 0,
         length: fields.length.get().into(),
         packet_length: 0,
         of_group: true,

@@ -49,6 +49,7 @@ fn found(kind: CompletionKind, handle: u64, header: &Header) -> CompletionEntry 
         tag: header.tag.into(),
         immediate: header.immediate.into(),
         mark: header.mark.into(),
+        incarnation: header.incarnation.into(),
         length: header.length.into(),
         endpoint: header.space.endpoint.into(),
         ..entry(kind, handle, header.source, Status::Ok)

@@ -18,9 +18,12 @@
 //! ends, the next process on its port names no earlier frame. When the destination ends, the order
 //! stays: messages on their way go to the next process on that port.
 
+use std::sync::atomic::Ordering;
+
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::message::{Message, MessageRequest, SendFlags};
-use qnic_abi::{NodeId, Status, VniId};
+use qnic_abi::window::INCARNATION;
+use qnic_abi::{NodeId, SharedMemory, Status, VniId};
 
 use super::command::{Handle, Name, Receive, Space};
 use super::context::{complete, Copied};
@@ -59,6 +62,30 @@ pub(super) fn expect<H: Host>(cx: &mut Context<'_, H>, source: Option<Name>) -> 
     source.is_none_or(|source| cx.transport.expect(cx.now, NodeId(source.node)))
 }
 
+/// The process that a message is for.
+///
+/// # Errors
+/// None is on its port; PeerGone: it has another incarnation than the message names.
+fn process_of<H: Host>(
+    cx: &Context<'_, H>,
+    arrival: &Arrival<'_, H::Memory>,
+    named: u32,
+) -> Result<VniId, Status> {
+    let port = arrival.frame.envelope.destination_port.get();
+    let (vni, _) = cx.core.process_on(port)?;
+    match named == 0 || named == incarnation(cx, vni) {
+        true => Ok(vni),
+        false => Err(Status::PeerGone),
+    }
+}
+
+/// The incarnation that a process has stored; zero: none.
+pub(super) fn incarnation<H: Host>(cx: &Context<'_, H>, vni: VniId) -> u32 {
+    let word = cx.core.geometry.window_offset(vni) + INCARNATION;
+    // Relaxed: a peer knows the number only from the process, which has stored it before.
+    cx.host.sram().load_u64(word, Ordering::Relaxed) as u32
+}
+
 /// The number of the last frame of a process that has arrived here before an earlier one of its node
 /// ([`Transport::newest`](crate::transport::Transport::newest)).
 pub(super) fn newest<H: Host>(cx: &Context<'_, H>, source: Option<Name>) -> u64 {
@@ -81,6 +108,7 @@ impl Messages {
             tag: header.tag.into(),
             immediate: header.immediate.into(),
             mark: header.mark.into(),
+            incarnation: header.incarnation.into(),
             length: header.length.into(),
             offset: landing.offset.into(),
             status: status.code().into(),
@@ -258,8 +286,8 @@ impl Messages {
         let early = after != 0
             && (!cx.transport.has_arrived(arrival.peer, after)
                 || self.staging.is_early(arrival.peer, after));
-        let vni = match cx.core.process_on(envelope.destination_port.get()) {
-            Ok((vni, _)) => vni,
+        let vni = match process_of(cx, arrival, body.incarnation.get()) {
+            Ok(vni) => vni,
             Err(status) => {
                 cx.core.counters.refused(status);
                 match early {
@@ -285,9 +313,9 @@ impl Messages {
             tag: body.tag.get(),
             immediate: body.immediate.get(),
             mark: body.mark.get(),
+            incarnation: body.source.get(),
             length: body.length.get(),
             packet_length: match eager {
-                // It has come in one.
                 true => body.length.get(),
                 false => arrival.body::<MessageRequest>().packet_length.get().into(),
             },

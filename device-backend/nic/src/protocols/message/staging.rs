@@ -72,7 +72,9 @@ pub(super) struct Header {
     pub(super) space: Space,
     pub(super) tag: u64,
     pub(super) immediate: u64,
-    pub(super) mark: u16,
+    pub(super) mark: u32,
+    /// Of its source.
+    pub(super) incarnation: u32,
     pub(super) length: u64,
     /// Most bytes of it that a frame brings (Q11).
     pub(super) packet_length: u64,

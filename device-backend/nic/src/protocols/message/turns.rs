@@ -2,12 +2,13 @@
 
 use qnic_abi::command::CommandHeader;
 use qnic_abi::host_area::CompletionKind;
-use qnic_abi::message::{kind, Message, MessageData, MessageRequest, SendFlags};
+use qnic_abi::message::{kind, packets, Message, MessageData, MessageRequest, SendFlags};
 use qnic_abi::wire::fragments;
 use qnic_abi::{Key, Status, VniId, PAGE_SIZE};
 
-use super::command::{Name, Send};
+use super::command::{unlabelled, Name, Send};
 use super::context::{Copied, Pages};
+use super::receive::incarnation;
 use super::sending::Sending;
 use super::sends::Sends;
 use super::{Context, Messages, Outgoing, Protocol, Turn};
@@ -52,11 +53,12 @@ impl Sends {
             false => stream.last,
         };
         let asks = stream.asks() && command.length > 0;
+        let from = (after, incarnation(cx, id.vni()));
         // Bytes of a context that two pages share which are not adjacent are fetched one by one.
         let in_pieces = first.is_some_and(|(_, run)| run < command.length);
         let is_long = command.length > u64::from(max_payload.min(PAGE_SIZE as u32));
         if is_long || in_pieces || asks {
-            ends.begin(outgoing, &request_of(&command, after, max_payload));
+            ends.begin(outgoing, &request_of(&command, from, max_payload));
             return Turn::Send;
         }
         let length = command.length as usize;
@@ -82,7 +84,7 @@ impl Sends {
                 Source::Pages((address % PAGE_SIZE as u64) as usize)
             }
         };
-        let body: Message<{ kind::MESSAGE }> = body_of(&command, after);
+        let body: Message<{ kind::MESSAGE }> = body_of(&command, from);
         ends.begin(outgoing, &body);
         outgoing.source = source;
         outgoing.length = length;
@@ -173,7 +175,7 @@ fn lock_source<H: Host>(
     }
 }
 
-fn body_of<const KIND: u8>(command: &Send, after: u64) -> Message<KIND> {
+fn body_of<const KIND: u8>(command: &Send, (after, source): (u64, u32)) -> Message<KIND> {
     let flags = match command.space.untagged {
         true => SendFlags::UNTAGGED,
         false => SendFlags::empty(),
@@ -186,18 +188,17 @@ fn body_of<const KIND: u8>(command: &Send, after: u64) -> Message<KIND> {
         endpoint: command.space.endpoint.into(),
         flags: flags.bits().into(),
         mark: command.mark.into(),
-        reserved: 0.into(),
+        incarnation: command.incarnation.into(),
+        source: source.into(),
     }
 }
 
 /// The request for permission, which tells in which packets the message would come (Q11).
-fn request_of(command: &Send, after: u64, packet_length: u32) -> MessageRequest {
-    let packets = command.length.div_ceil(packet_length.max(1).into());
+fn request_of(command: &Send, from: (u64, u32), packet_length: u32) -> MessageRequest {
     MessageRequest {
-        message: body_of(command, after),
-        packets: packets.into(),
+        message: body_of(command, from),
+        packets: packets(command.length, packet_length).into(),
         packet_length: packet_length.into(),
-        reserved: 0.into(),
     }
 }
 
@@ -220,12 +221,13 @@ impl PerProcess<Sends> {
         fetched: &Fetched,
     ) {
         let header = &fetched.descriptor.header;
+        let (command, inline) = unlabelled(command, fetched);
         let checked = command.local.authorise(cx.core, vni);
         let message = Described {
             command,
             checked,
             pages: None,
-            inline: fetched.inline.map(u64::to_le),
+            inline,
         };
         self.begin(cx, vni, (header, fetched.peer), message);
     }

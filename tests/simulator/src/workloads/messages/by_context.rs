@@ -44,11 +44,14 @@ impl MessageWorker<'_> {
         let nobody = wrong == Some(Wrong::Port);
         context.remote_port = if nobody { NO_PORT } else { port(to) }.into();
         context.ignore_or_immediate = id.into();
-        context.mark = (id as u16).into();
+        context.mark = (id as u32).into();
+        let named = self.named(to, id);
+        context.incarnation = named.into();
         let name = self.contexts.take(false, id);
         let command = self.contexts.fill(name, &context, &region);
         let mut message = Message::new((self.slot, to), space, tag, length);
         message.wrong = wrong.map(Wrong::status);
+        message.named = named;
         message.context = Some((name.1, notify));
         self.put(&command, &[], |worker| {
             let now = schedule.now();

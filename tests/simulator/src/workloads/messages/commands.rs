@@ -2,9 +2,11 @@
 
 use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
 use qnic_abi::message::{
-    CancelCommand, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags,
+    CancelCommand, Label, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags, SendCommand,
+    SendFlags,
 };
 use qnic_abi::PAGE_SIZE;
+use zerocopy::IntoBytes;
 
 use super::oracle::{bytes_of, How, Message, Pattern, Receive, Space, INCOMING, OUTGOING};
 use super::{Area, Claimed, MessageWorker, ENDPOINTS, LOOK};
@@ -13,6 +15,9 @@ use crate::process::worker::{mistakes, QueueWorker};
 use crate::process::{Ended, Result};
 use crate::schedule::{lock, trace};
 use crate::settings::port;
+
+/// Longest message that stands in its command, behind its label.
+const INLINE_MAX: usize = INLINE_CAPACITY - size_of::<Label>();
 
 /// Tags of messages: some differ only in bits that receives ignore.
 const TAGS: [u64; 5] = [0, 1, 2, 0x1_0001, 1 << 63];
@@ -126,6 +131,14 @@ impl MessageWorker<'_> {
         Ok(())
     }
 
+    /// The incarnation that a message to a process names; zero: none.
+    pub(super) fn named(&self, to: usize, id: u64) -> u32 {
+        match id % 4 {
+            0 => 0,
+            _ => lock(&self.workload.oracle).incarnation(to),
+        }
+    }
+
     /// Sends a message to some process.
     pub(super) fn send(&mut self) -> Result<()> {
         let space = self.space();
@@ -180,17 +193,21 @@ impl MessageWorker<'_> {
             return self.send_by_context(to, space, tag, length);
         }
         let wrong = schedule.chance(60).then(|| Wrong::ALL[schedule.below(4)]);
-        let inline = length <= INLINE_CAPACITY as u64 && schedule.chance(600);
+        let inline = length <= INLINE_MAX as u64 && schedule.chance(600);
         let names_memory = !inline && length >= 2;
         let wrong = wrong.filter(|wrong| *wrong == Wrong::Port || names_memory);
         let id = lock(&self.workload.oracle).next();
         let bytes = bytes_of(id, length);
         let mut command = SendCommand::command();
-        let mut payload = &bytes[..];
+        let named = self.named(to, id);
+        let label = Label {
+            incarnation: named.into(),
+            mark: (id as u32).into(),
+        };
+        let mut payload = label.as_bytes().to_vec();
         if inline {
-            command.header.inline_length = length as u8;
+            payload.extend_from_slice(&bytes);
         } else if length > 0 {
-            payload = &[];
             let start = schedule.range(0..OUTGOING - length + 1);
             if !self.sources.reserve((start, length), id) {
                 return Ok(());
@@ -214,16 +231,17 @@ impl MessageWorker<'_> {
         command.header.remote_port = to_port.into();
         command.handle = id.into();
         command.immediate = id.into();
-        command.mark = (id as u16).into();
         command.tag = tag.into();
         command.length = length.into();
         command.endpoint = space.0.into();
-        if space.1 {
-            command.flags = SendFlags::UNTAGGED.bits().into();
-        }
+        command.header.inline_length = payload.len() as u8;
+        let mut flags = SendFlags::LABEL;
+        flags.set(SendFlags::UNTAGGED, space.1);
+        command.flags = flags.bits().into();
         let mut message = Message::new((self.slot, to), space, tag, length);
         message.wrong = wrong.map(Wrong::status);
-        self.put(&command.descriptor(), payload, |worker| {
+        message.named = named;
+        self.put(&command.descriptor(), &payload, |worker| {
             let now = schedule.now();
             message.issued = now;
             trace!(schedule, "message {id}: {message:?}");

@@ -26,13 +26,16 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
-use qnic_abi::{Access, Status, PAGE_SIZE};
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::INCARNATION;
+use qnic_abi::{Access, SharedMemory, Status, PAGE_SIZE};
 use qnic_driver::Process;
 use qnic_nic::Limits;
 
 use self::contexts::Contexts;
 use self::oracle::{MessageOracle, Space, INCOMING, OUTGOING};
 use crate::expected_bytes::{ExpectedBytes, Range};
+use crate::machine::mapping::Mapping;
 use crate::machine::platform::SimPlatform;
 use crate::process::worker::{is_registered, Exported, Next, QueueWorker, Registered, Worker};
 use crate::process::{pages, Ended, ProcessContext, Result};
@@ -196,6 +199,10 @@ impl<'a> MessageWorker<'a> {
         process: &'a Process<SimPlatform>,
         ranges: [Range; 2],
     ) -> Self {
+        // As a library does when it has registered.
+        let incarnation = lock(&workload.oracle).incarnation(context.slot);
+        let window = Mapping::window(&context.machine, process.window_offset());
+        window.store_u64(INCARNATION, incarnation.into(), Ordering::Relaxed);
         MessageWorker {
             workload,
             registered: Registered::new(context, process),

@@ -315,7 +315,13 @@ impl MessageOracle {
     ) {
         let (handle, id) = (receive.handle, entry.immediate.get());
         let source = self.name(message.from);
-        assert_eq!(entry.mark.get(), id as u16, "process {slot}: message {id}");
+        assert_eq!(entry.mark.get(), id as u32, "process {slot}: message {id}");
+        let from = entry.incarnation.get();
+        assert_eq!(from, message.ends.0, "process {slot}: message {id}");
+        assert!(
+            message.named == 0 || message.named == self.incarnation(slot),
+            "process {slot}: message {id} was for another incarnation: {message:?}"
+        );
         // A doorbell may be stored before the completion of a probe that has looked.
         let looked = matches!(receive.how, How::Look(_))
             && message.gone_by_context

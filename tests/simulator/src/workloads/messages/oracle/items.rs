@@ -22,6 +22,8 @@ pub(crate) struct Message {
     pub(crate) wrong: Option<Status>,
     /// The context that it goes by, and whether its end is told if all is well.
     pub(crate) context: Option<(usize, bool)>,
+    /// The incarnation of the process that it is for; zero: of any.
+    pub(crate) named: u32,
     /// Which incarnations the two processes were.
     pub(super) ends: (u32, u32),
     pub(super) disturbed: bool,

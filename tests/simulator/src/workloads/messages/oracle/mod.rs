@@ -17,7 +17,7 @@
 //!
 //! A message is *disturbed* when, while it runs, either process ends, revokes a segment or lacks
 //! a page, or the route between is disturbed: it may fail then, or arrive; once at most in any
-//! case.
+//! case. One that names an incarnation of a process reaches no other one.
 //!
 //! | module | holds |
 //! |---|---|
@@ -146,6 +146,11 @@ impl MessageOracle {
         self.processes[slot].watched.name()
     }
 
+    /// The number of the process in a slot, of all that it has had.
+    pub(crate) fn incarnation(&self, slot: usize) -> u32 {
+        self.processes[slot].watched.incarnation
+    }
+
     /// A process begins in a slot, with segments at these addresses.
     pub(crate) fn begin(
         &mut self,
@@ -190,7 +195,8 @@ impl MessageOracle {
         let (node, incarnation) = (target.watched.node, target.watched.incarnation);
         let unsettled = self.routes.are_unsettled(own, node, now);
         let process = &mut self.processes[from];
-        message.disturbed = away || unsettled || process.watched.lacks_pages(now);
+        let another = message.named != 0 && message.named != incarnation;
+        message.disturbed = away || another || unsettled || process.watched.lacks_pages(now);
         message.ends = (process.watched.incarnation, incarnation);
         if let Some((context, notify)) = message.context {
             process.contexts[0][context] = Some((id, notify));
