@@ -6,6 +6,7 @@
 //! An endpoint registers its process when it is enabled; its address is known from then on.
 
 mod atomic;
+mod collective;
 mod messages;
 mod remote;
 mod rma;
@@ -26,7 +27,7 @@ use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::eq::Eq;
 use crate::errno::{
-    count, status, Errno, Result, BAD_FLAGS, BAD_STATE, INVALID, NO_AV, NO_CQ, NO_OPTION,
+    count, status, Errno, Result, BAD_FLAGS, BAD_STATE, BUSY, INVALID, NO_AV, NO_CQ, NO_OPTION,
     UNSUPPORTED,
 };
 use crate::info::exchange;
@@ -36,14 +37,15 @@ use crate::pointers::{Context, Fid, In, Out};
 use crate::progress::Helper;
 use crate::service::Reached;
 use crate::sys::{
-    FidEp, Head, Info, Ops, OpsCm, OpsCollective, OpsEp, ATOMIC, CLASS_AV, CLASS_CNTR, CLASS_CQ,
-    CLASS_EP, CLASS_EQ, CONTROL_ENABLE, DIRECTED_RECV, FI_ETOOSMALL, OPT_ENDPOINT,
+    FidEp, Head, Info, Ops, OpsCm, OpsEp, ATOMIC, CLASS_AV, CLASS_CNTR, CLASS_CQ, CLASS_EP,
+    CLASS_EQ, COLLECTIVE, CONTROL_ENABLE, DIRECTED_RECV, FI_ETOOSMALL, OPT_ENDPOINT,
     OPT_MIN_MULTI_RECV, READ, RECV, REMOTE_READ, REMOTE_WRITE, RMA, SELECTIVE_COMPLETION, SEND,
     WRITE,
 };
 use crate::waiting;
 
 pub(crate) use atomic::query as query_atomic;
+pub(crate) use collective::query as query_collective;
 use remote::{Counters, Remote};
 
 /// What the provider keeps of an endpoint.
@@ -62,6 +64,8 @@ pub(crate) struct Ep {
     least: AtomicUsize,
     /// It reaches the memory of peers, and they that of its domain.
     has_memory: bool,
+    /// It joins groups.
+    collects: bool,
     bound: Mutex<Bound>,
     running: OnceLock<Running>,
 }
@@ -83,7 +87,7 @@ struct Bound {
     tx: Binding,
     rx: Binding,
     counters: Counters,
-    /// Where its events go; none come yet.
+    /// Where the ends of joins are told.
     events: Option<Arc<Eq>>,
 }
 
@@ -115,9 +119,9 @@ static EP_OPS: OpsEp = OpsEp {
 };
 static CM_OPS: OpsCm = OpsCm {
     getname,
+    join: collective::join,
     ..OpsCm::STUBS
 };
-static COLLECTIVE_OPS: OpsCollective = OpsCollective::STUBS;
 
 /// Opens an endpoint.
 ///
@@ -144,6 +148,7 @@ pub(crate) fn open(
         directed: info.caps & DIRECTED_RECV != 0,
         least: AtomicUsize::new(MULTI_RECV_MIN),
         has_memory: info.caps & (RMA | ATOMIC) != 0,
+        collects: info.caps & COLLECTIVE != 0,
         bound: Mutex::default(),
         running: OnceLock::new(),
     };
@@ -159,7 +164,7 @@ pub(crate) fn open(
         rma: &rma::OPS,
         tagged: &tagged::OPS,
         atomic: &atomic::OPS,
-        collective: &COLLECTIVE_OPS,
+        collective: &collective::OPS,
     };
     object::open_at(opened, fid, Arc::new(state))
 }
@@ -342,6 +347,9 @@ extern "C" fn close(fid: Fid<Head>) -> c_int {
     let mut bindings = None;
     let settle = |ep: &Arc<Ep>| {
         if let Ok(running) = ep.running() {
+            if running.engine.has_open_groups() {
+                return Err(BUSY);
+            }
             running.engine.settle();
             running.engine.close();
             bindings = Some([running.tx.clone(), running.rx.clone()]);

@@ -9,6 +9,7 @@
 //! | [`mark`] | what a message tells the other endpoint beside |
 //! | `answers` | that a program has its message (FI_DELIVERY_COMPLETE) |
 //! | `long` | messages that go in pieces |
+//! | `groups` | groups, and collectives in them |
 //! | `iovs`, `bounced` | memory of the program, and its copy in bounce memory |
 //!
 //! # Invariants
@@ -21,6 +22,7 @@
 mod answers;
 mod bounced;
 mod claims;
+mod groups;
 mod iovs;
 mod long;
 mod many;
@@ -49,10 +51,12 @@ use crate::progress::{Rest, Signal, Tended, FEW, FEW_ENDS};
 use crate::sys;
 use crate::waiting;
 use answers::{Answers, Awaited};
+use groups::{Groups, Join, PartCall};
 use long::{Go, LongPart, LongSend, Pull};
 use many::Many;
 
 pub(crate) use claims::Search;
+pub(crate) use groups::Told;
 pub(crate) use iovs::Iovs;
 pub(crate) use sends::Letter;
 
@@ -80,6 +84,7 @@ struct Operations<'a> {
     /// Messages that go in pieces, by name; and those that come so.
     long: BTreeMap<u16, LongSend>,
     pulls: BTreeMap<u64, Pull>,
+    groups: Groups<'a>,
     /// How many of what runs are Sends, and how many are receives of the program.
     sends: usize,
     receives: usize,
@@ -103,6 +108,9 @@ enum Running<'a> {
     Answer(Request<'a>),
     LongPart(LongPart<'a>),
     Go(Go<'a>),
+    Join(Join<'a>),
+    /// A part of a collective.
+    Call(PartCall<'a>),
 }
 
 self_cell!(
@@ -198,6 +206,7 @@ impl<'a> Operations<'a> {
             answers: Answers::new(random),
             long: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            groups: Groups::default(),
             sends: 0,
             receives: 0,
             tended: Rest::Asleep,
@@ -211,6 +220,7 @@ impl<'a> Operations<'a> {
     /// How the helper is to look after them.
     fn rest(&self) -> Rest {
         let owes = !self.answers.owed.is_empty() || !self.long.is_empty() || !self.pulls.is_empty();
+        let owes = owes || self.groups.owe();
         let many = self.sends > FEW || self.running.len() > FEW_ENDS;
         match self.receives {
             _ if owes || many => Rest::Watching,
@@ -340,6 +350,8 @@ impl Engine {
             operations.answers.owed.clear();
             operations.long.clear();
             operations.pulls.clear();
+            // What is called in them ends then.
+            operations.groups = Groups::default();
             (operations.sends, operations.receives) = (0, 0);
             drop(operations);
             // Waits until the NIC is done with each.
@@ -367,6 +379,7 @@ impl Engine {
         }
         self.post_answers(own, operations);
         self.post_pieces(own, operations);
+        self.post_calls(own, operations);
         self.want_help(operations);
     }
 
@@ -410,6 +423,15 @@ impl Engine {
             Running::Go(mut go) => match go.request.test() {
                 Ok(None) => operations.insert(id, Running::Go(go)),
                 end => operations.end_go(go, end.err().as_ref()),
+            },
+            Running::Join(mut join) => match join.joining.test() {
+                Ok(None) => operations.insert(id, Running::Join(join)),
+                Ok(Some(group)) => self.joined(own, operations, &join, Ok(group)),
+                Err(error) => self.joined(own, operations, &join, Err(error)),
+            },
+            Running::Call(mut part) => match part.call.test() {
+                Ok(false) => operations.insert(id, Running::Call(part)),
+                end => self.end_part(own, operations, part, end.err().as_ref().map(reason)),
             },
             Running::LongPart(mut piece) => match piece.request.test() {
                 Ok(None) => operations.insert(id, Running::LongPart(piece)),
@@ -461,6 +483,8 @@ impl Engine {
             Running::Answer(it) => it.id(),
             Running::LongPart(it) => it.request.id(),
             Running::Go(it) => it.request.id(),
+            Running::Join(it) => it.joining.id(),
+            Running::Call(it) => it.call.id(),
         };
         operations.insert(id, running);
         self.want_help(operations);

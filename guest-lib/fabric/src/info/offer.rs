@@ -41,7 +41,7 @@ const REGIONS: usize = 1 << 20;
 const OBJECTS: usize = 1024;
 
 /// Capabilities of both directions.
-const SHARED_CAPS: u64 = sys::MSG | sys::TAGGED | sys::RMA | sys::ATOMIC;
+const SHARED_CAPS: u64 = sys::MSG | sys::TAGGED | sys::RMA | sys::ATOMIC | sys::COLLECTIVE;
 pub(crate) const TX_CAPS: u64 = SHARED_CAPS | sys::SEND | sys::READ | sys::WRITE;
 const REMOTE_CAPS: u64 = sys::REMOTE_READ | sys::REMOTE_WRITE | sys::RMA_EVENT;
 pub(crate) const RX_CAPS: u64 =

@@ -2,6 +2,7 @@
 
 mod atomics;
 mod closes;
+mod collectives;
 mod counters;
 mod deliveries;
 mod foreign;
