@@ -17,9 +17,9 @@
 //! # What is there, and what is not yet
 //! | | |
 //! |---|---|
-//! | works, in host mode and in guests with the module | FI_EP_RDM; tagged and untagged messages up to 1 GiB by bounce memory, inject, data with completions, cancel; FI_MULTI_RECV; FI_DELIVERY_COMPLETE; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; counters with waits; event queues; automatic progress. Memory regions, FI_RMA, FI_ATOMIC, FI_RMA_EVENT, by a service in the target's process; FI_COLLECTIVE |
+//! | works, in host mode and in guests with the module | FI_EP_RDM; tagged and untagged messages up to 1 GiB by bounce memory, inject, data with completions, cancel; FI_MULTI_RECV; FI_DELIVERY_COMPLETE; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; counters with waits; event queues; automatic progress. Memory regions, FI_RMA, FI_ATOMIC, FI_RMA_EVENT, by a service in the target's process; FI_COLLECTIVE, FI_FENCE |
 //! | not tried | guests by VFIO; memory regions in guests |
-//! | not yet | FI_FENCE; scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
+//! | not yet | scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
 //!
 //! # What libfabric's objects are here
 //! | libfabric | here |
@@ -91,6 +91,7 @@
 //! | `info` | what is offered, and what hints leave of it |
 //! | `collective` | what each collective moves |
 //! | `fabric`, `domain`, `mr`, `mc`, `av`, `cq`, `cntr`, `eq`, `endpoint` | an object each |
+//! | `fence` | operations that wait for earlier ones (FI_FENCE) |
 //! | `memory`, `regions`, `service`, `base` | memory of programs in pieces; what is registered; what peers do with it; what endpoints have of their domain |
 //! | `engine`, `arena`, `progress`, `waiting` | an endpoint at the NIC: operations, bounce memory, the helper; threads that sleep |
 
@@ -107,6 +108,7 @@ mod engine;
 mod eq;
 mod errno;
 mod fabric;
+mod fence;
 mod info;
 mod loader;
 mod mc;

@@ -25,6 +25,8 @@ const SKIPPED: i32 = 77;
 /// What other providers of libfabric 2.1 do not offer: provider and program.
 const NOT_OFFERED: &[(&str, &str)] = &[
     ("shm", "collectives"),
+    ("shm", "fence"),
+    ("tcp", "fence"),
     ("tcp", "atomics"),
     ("tcp", "write_events"),
     ("shm", "write_events"),

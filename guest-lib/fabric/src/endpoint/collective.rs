@@ -69,6 +69,7 @@ fn begin(call: &Call, ask: &Ask) -> isize {
             told: is_told(binding, flags),
             queue: binding.queue.clone(),
             counter: binding.counter.clone(),
+            ticket: None,
         };
         let group = mc::group_of(call.group)?;
         running.engine.collect(group, ask, call.root, report)?;

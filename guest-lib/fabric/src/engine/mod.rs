@@ -45,6 +45,7 @@ use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::{Cq, Event};
 use crate::errno::{Errno, Result};
+use crate::fence::{Fences, Ticket};
 use crate::loader;
 use crate::pointers::Context;
 use crate::progress::{Rest, Signal, Tended, FEW, FEW_ENDS};
@@ -128,10 +129,11 @@ pub(crate) struct Engine {
     address: Address,
     av: Arc<Av>,
     helper: Arc<Signal>,
+    fences: Arc<Fences>,
 }
 
 /// What an operation tells when it has ended.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Report {
     pub(crate) context: Context,
     /// What kind of operation it is.
@@ -140,6 +142,8 @@ pub(crate) struct Report {
     pub(crate) told: bool,
     pub(crate) queue: Option<Arc<Cq>>,
     pub(crate) counter: Option<Arc<Cntr>>,
+    /// Fences wait for its end.
+    pub(crate) ticket: Option<Arc<Ticket>>,
 }
 
 impl Report {
@@ -151,6 +155,7 @@ impl Report {
             told: false,
             queue: None,
             counter: None,
+            ticket: None,
         }
     }
 
@@ -166,7 +171,7 @@ impl Report {
     }
 
     /// Tells that the operation has failed, or was cancelled.
-    fn fail(&self, room: Option<&Iovs>, reason: (i32, i32)) {
+    pub(crate) fn fail(&self, room: Option<&Iovs>, reason: (i32, i32)) {
         let mut event = Event::of(self.context, self.flags);
         event.error = Some(reason);
         if let Some(room) = room {
@@ -289,6 +294,7 @@ impl Engine {
             address,
             av,
             helper,
+            fences: Arc::default(),
         })
     }
 
@@ -342,6 +348,7 @@ impl Engine {
 
     /// Ends what is under way without telling of it. No thread touches memory of the program behind this.
     pub(crate) fn close(&self) {
+        self.fences.clear();
         self.cell.with_dependent(|_, board| {
             let mut operations = lock(board);
             operations.closed = true;
@@ -383,9 +390,29 @@ impl Engine {
         self.want_help(operations);
     }
 
+    /// How the helper is to look after the operations.
+    fn rest(&self, operations: &Operations<'_>) -> Rest {
+        match self.fences.has_held() {
+            true => Rest::Watching,
+            false => operations.rest(),
+        }
+    }
+
+    /// What waits for earlier operations of this endpoint.
+    pub(crate) fn fences(&self) -> &Arc<Fences> {
+        &self.fences
+    }
+
+    /// Something is held: it begins as soon as it may, also if the program does not call.
+    pub(crate) fn tend_fences(&self) {
+        self.fences.run();
+        self.cell
+            .with_dependent(|_, board| self.want_help(&mut lock(board)));
+    }
+
     /// Wakes the helper if there is more to do for it.
     fn want_help(&self, operations: &mut Operations<'_>) {
-        let rest = operations.rest();
+        let rest = self.rest(operations);
         if rest > operations.tended {
             operations.tended = rest;
             self.helper.want();
@@ -499,6 +526,7 @@ impl waiting::Engine for Engine {
     fn progress(&self) {
         self.cell
             .with_dependent(|own, board| self.complete(own, &mut lock(board)));
+        self.fences.run();
     }
 
     fn prepare_to_wait(&self) -> Result<()> {
@@ -513,10 +541,11 @@ impl waiting::Engine for Engine {
 
 impl Tended for Engine {
     fn tend(&self) -> Rest {
+        waiting::Engine::progress(self);
         self.cell.with_dependent(|own, board| {
             let mut operations = lock(board);
             self.complete(own, &mut operations);
-            operations.tended = operations.rest();
+            operations.tended = self.rest(&operations);
             operations.tended
         })
     }

@@ -16,6 +16,7 @@ pub(crate) const MULTI_RECV: u64 = 1 << 16;
 pub(crate) const REMOTE_CQ_DATA: u64 = 1 << 17;
 pub(crate) const MORE: u64 = 1 << 18;
 pub(crate) const PEEK: u64 = 1 << 19;
+pub(crate) const FENCE: u64 = 1 << 21;
 pub(crate) const COMPLETION: u64 = 1 << 24;
 pub(crate) const INJECT: u64 = 1 << 25;
 pub(crate) const INJECT_COMPLETE: u64 = 1 << 26;

@@ -148,9 +148,13 @@ fn sides(cluster: &Cluster, count: u16) -> Vec<Side> {
 /// Groups with some members in common, one of which comes late; each has many sums under way.
 #[test]
 fn members_of_two_groups_call_at_once_and_wait_for_the_slow_one() {
+    call_at_once(&Cluster::new(3));
+    call_at_once(&Cluster::lossy(3, 5.0));
+}
+
+fn call_at_once(cluster: &Cluster) {
     const SUMS: usize = 40;
-    let cluster = Cluster::new(3);
-    let all = sides(&cluster, 3);
+    let all = sides(cluster, 3);
     let [a, b, c] = &all[..] else { unreachable!() };
     let order: &[u64] = &[0, 1, 2];
     let first = join_all(&[a, b, c], &[order; 3]);

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qnic::{Nic, NodeId};
-use qnic_device::{ByteSize, Config, Device, NicSettings};
+use qnic_device::{ByteSize, Config, Device, NetworkSettings, NicSettings};
+use qnic_links::units::Probability;
+use qnic_links::Impairments;
 use tempfile::TempDir;
 
 use crate::address::BYTES;
@@ -75,12 +77,31 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) fn new(nodes: u16) -> Self {
+        Self::with_network(nodes, None)
+    }
+
+    /// The same, on links that lose so much of a hundred frames.
+    pub(super) fn lossy(nodes: u16, percent: f64) -> Self {
+        let default = Impairments {
+            loss: Probability::percent(percent),
+            ..Impairments::default()
+        };
+        let network = NetworkSettings {
+            default,
+            ..NetworkSettings::default()
+        };
+        Self::with_network(nodes, Some(network))
+    }
+
+    fn with_network(nodes: u16, network: Option<NetworkSettings>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let nics = (0..nodes).map(|node| {
             let socket = directory.path().join(format!("{node}.sock"));
             NicSettings::new(node.to_string(), NodeId(node), socket, ByteSize::mib(256))
         });
-        let device = Device::start(&Config::new(nics.collect())).unwrap();
+        let mut config = Config::new(nics.collect());
+        config.network = network;
+        let device = Device::start(&config).unwrap();
         Cluster {
             device: Some(device),
             directory,

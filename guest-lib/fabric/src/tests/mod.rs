@@ -5,6 +5,7 @@ mod closes;
 mod collectives;
 mod counters;
 mod deliveries;
+mod fences;
 mod foreign;
 mod harness;
 mod long;
