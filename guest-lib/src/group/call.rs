@@ -1,11 +1,13 @@
 //! What a call that does not wait returns.
 
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 
 use qnic_abi::host_area::CompletionEntry;
 
 use crate::core::messages::{End, Pending, RequestKey};
 use crate::core::Core;
+use crate::ends::RequestId;
 use crate::error::{GroupError, Result};
 use crate::memory::Segment;
 
@@ -27,6 +29,11 @@ impl<'a> Call<'a> {
             what,
             memory: PhantomData,
         }
+    }
+
+    /// What [`Ends`](crate::message::Ends) calls it.
+    pub fn id(&self) -> RequestId {
+        RequestId(self.pending.key)
     }
 
     /// Returns true if it has ended well, false if it goes on; never blocks.
@@ -58,6 +65,12 @@ impl<'a> Call<'a> {
 
     pub(crate) fn look(&mut self) -> Result<Option<End>> {
         self.pending.look()
+    }
+
+    /// Lets it go on, whatever becomes of it. Only for a call without memory.
+    pub(super) fn detach(self) {
+        let call = ManuallyDrop::new(self);
+        call.pending.core.detach_request(call.pending.key);
     }
 
     #[cfg(feature = "tokio")]

@@ -48,12 +48,13 @@
 
 mod application;
 mod call;
+mod joining;
 mod multicast;
 
 use std::time::Duration;
 
 use qnic_abi::collective::{
-    Collective, CollectiveCommand, JoinGroupCommand, LeaveGroupCommand, MAX_LENGTH, MAX_TIMEOUT_MS,
+    Collective, CollectiveCommand, LeaveGroupCommand, MAX_LENGTH, MAX_TIMEOUT_MS,
 };
 use qnic_abi::command::CommandBody;
 use qnic_abi::{NodeId, Port};
@@ -65,6 +66,7 @@ use crate::memory::{LocalMemory, Part};
 
 pub use application::Application;
 pub use call::Call;
+pub use joining::Joining;
 pub use multicast::{Multicast, Posted};
 pub use qnic_abi::collective::{Element, Operator, MAX_MEMBERS};
 
@@ -156,28 +158,11 @@ impl<'a> Group<'a> {
         timeout: Duration,
     ) -> Result<Self> {
         let core = endpoint.core();
-        let mut command = JoinGroupCommand::command();
-        command.header.remote_node = membership.home.0 .0.into();
-        command.header.remote_port = membership.home.1 .0.into();
-        command.name = membership.name.into();
-        command.key = membership.key.into();
-        command.size = membership.size.into();
-        command.rank = membership.rank.into();
-        command.timeout_ms = milliseconds(timeout).into();
-        let what = GroupError::new(GroupOperation::Join, membership.name);
-        // The NIC would take it for a malformed command, and stop the queue.
-        if membership.size > MAX_MEMBERS || membership.rank >= membership.size {
-            let message = "a group has 1 to 4096 members, and their ranks are below its size";
-            return Err(Error::BadCollective(message));
-        }
+        let (command, what) = membership.command(timeout)?;
         let call = Call::new(core, core.post_command(command)?, what);
-        let number = call.finish()?.immediate.get();
-        Ok(Group {
-            core,
-            number,
-            membership: *membership,
-        })
+        Joining::new(core, call, *membership).wait()
     }
+
     /// Place of this process among the members.
     pub fn rank(&self) -> u32 {
         self.membership.rank
@@ -188,13 +173,17 @@ impl<'a> Group<'a> {
         self.membership.size
     }
 
-    /// All members wait until all have called it.
-    pub fn barrier(&self) -> Operation<'_> {
+    /// All members wait until all have called it. This call and those below go on if the group is dropped, and then
+    /// fail.
+    pub fn barrier(&self) -> Operation<'a> {
         self.operation(Collective::Barrier, None)
     }
 
     /// Gives the bytes of the root to all others, in their memory of the same length.
-    pub fn broadcast<'b>(&'b self, part: Part<'b>, root: u32) -> Operation<'b> {
+    pub fn broadcast<'b>(&self, part: Part<'b>, root: u32) -> Operation<'b>
+    where
+        'a: 'b,
+    {
         let mut operation = self.operation(Collective::Broadcast, Some(part));
         operation.command.root = root.into();
         operation
@@ -202,27 +191,32 @@ impl<'a> Group<'a> {
 
     /// Replaces the elements of the root by the reduction of those of all.
     pub fn reduce<'b, T: Reducible>(
-        &'b self,
+        &self,
         part: Part<'b>,
         operator: Operator,
         root: u32,
-    ) -> Operation<'b> {
+    ) -> Operation<'b>
+    where
+        'a: 'b,
+    {
         let mut operation = self.operation(Collective::Reduce, Some(part));
         operation.command.root = root.into();
         operation.reducing::<T>(operator)
     }
 
     /// Replaces the elements of each member by the reduction of those of all.
-    pub fn allreduce<'b, T: Reducible>(
-        &'b self,
-        part: Part<'b>,
-        operator: Operator,
-    ) -> Operation<'b> {
+    pub fn allreduce<'b, T: Reducible>(&self, part: Part<'b>, operator: Operator) -> Operation<'b>
+    where
+        'a: 'b,
+    {
         self.operation(Collective::Allreduce, Some(part))
             .reducing::<T>(operator)
     }
 
-    fn operation<'b>(&'b self, collective: Collective, part: Option<Part<'b>>) -> Operation<'b> {
+    fn operation<'b>(&self, collective: Collective, part: Option<Part<'b>>) -> Operation<'b>
+    where
+        'a: 'b,
+    {
         let mut command = CollectiveCommand::command();
         command.group = self.number.into();
         command.collective = collective as u8;
@@ -270,6 +264,26 @@ impl<'b> Operation<'b> {
         let what = GroupError::new(GroupOperation::of(&self.command), self.name);
         match self.checked() {
             Ok(command) => Ok(Call::new(core, core.post_call(command)?, what)),
+            Err(error) => {
+                self.refuse();
+                Err(error)
+            }
+        }
+    }
+
+    /// Begins it if there is a place for it: fewer than 64 calls of the group are under way, and the NIC has room for
+    /// the command. Otherwise nothing has happened.
+    ///
+    /// # Errors
+    /// Those of [`Operation::post`]
+    pub fn try_post(self) -> Result<Option<Call<'b>>> {
+        let core = self.core;
+        let what = GroupError::new(GroupOperation::of(&self.command), self.name);
+        match self.checked() {
+            Ok(command) => {
+                let posted = core.try_call(command)?;
+                Ok(posted.map(|key| Call::new(core, key, what)))
+            }
             Err(error) => {
                 self.refuse();
                 Err(error)

@@ -51,6 +51,7 @@ static DOMAIN_OPS: OpsDomain = OpsDomain {
     endpoint,
     endpoint2,
     query_atomic: endpoint::query_atomic,
+    query_collective: endpoint::query_collective,
     ..OpsDomain::STUBS
 };
 

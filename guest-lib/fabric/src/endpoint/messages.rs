@@ -2,14 +2,16 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
-use crate::engine::{Iovs, Letter, Report, Search};
-use crate::errno::{count, Result, BAD_FLAGS, NO_CQ, TOO_LONG};
+use crate::engine::{Engine, Iovs, Letter, Report, Search};
+use crate::errno::{count, Errno, Result, BAD_FLAGS, NO_CQ, TOO_LONG};
+use crate::fence::{Deferred, Ticket};
 use crate::info::offer::INJECT_MAX;
 use crate::object;
 use crate::pointers::{Context, Fid, In, Out};
 use crate::sys::{
-    FidEp, Iov, ADDR_UNSPEC, CLAIM, COMPLETION, DELIVERY_COMPLETE, DISCARD, INJECT,
+    FidEp, Iov, ADDR_UNSPEC, CLAIM, COMPLETION, DELIVERY_COMPLETE, DISCARD, FENCE, INJECT,
     INJECT_COMPLETE, MORE, MSG, MULTI_RECV, PEEK, RECV, REMOTE_CQ_DATA, SEND, TAGGED,
     TRANSMIT_COMPLETE,
 };
@@ -23,6 +25,7 @@ const SEND_FLAGS: u64 = COMPLETION
     | TRANSMIT_COMPLETE
     | DELIVERY_COMPLETE
     | MORE
+    | FENCE
     | REMOTE_CQ_DATA;
 const RECEIVE_FLAGS: u64 = COMPLETION | MORE | MULTI_RECV;
 /// Flags of receives that look for a message, or take one that was claimed.
@@ -149,16 +152,50 @@ fn send(ep: Fid<FidEp>, from: &Iovs, to: To, context: Context, flags: Flags) -> 
         told,
         queue: binding.queue.clone(),
         counter: binding.counter.clone(),
+        ticket: None,
     };
-    let letter = Letter {
-        to: to.address,
-        tag: to.tag,
-        data: to.data,
-        from,
-        delivered: flags & DELIVERY_COMPLETE != 0,
+    let message = Message {
+        engine: running.engine.clone(),
+        to,
+        from: *from,
+        flags,
+        report,
     };
-    running.engine.send(letter, report)?;
+    let peer = message.to.address;
+    ep.defer(running, peer, flags, message)?;
     Ok(0)
+}
+
+/// A Send that may have to wait for earlier operations.
+struct Message {
+    engine: Arc<Engine>,
+    to: To,
+    from: Iovs,
+    flags: u64,
+    report: Report,
+}
+
+impl Deferred for Message {
+    fn begin(&self, ticket: Option<Arc<Ticket>>) -> Result<()> {
+        let letter = Letter {
+            to: self.to.address,
+            tag: self.to.tag,
+            data: self.to.data,
+            from: &self.from,
+            delivered: self.flags & DELIVERY_COMPLETE != 0,
+        };
+        let mut report = self.report.clone();
+        report.ticket = ticket;
+        self.engine.send(letter, report)
+    }
+
+    fn fail(&self, Errno(number): Errno) {
+        self.report.fail(None, (number, 0));
+    }
+
+    fn is_inject(&self) -> bool {
+        self.flags & INJECT != 0
+    }
 }
 
 fn receive(
@@ -193,6 +230,7 @@ fn receive(
         told: is_told(binding, flags),
         queue: binding.queue.clone(),
         counter: binding.counter.clone(),
+        ticket: None,
     };
     let from = Some(address).filter(|from| ep.directed && *from != ADDR_UNSPEC);
     let engine = &running.engine;

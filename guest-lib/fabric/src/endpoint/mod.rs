@@ -6,6 +6,7 @@
 //! An endpoint registers its process when it is enabled; its address is known from then on.
 
 mod atomic;
+mod collective;
 mod messages;
 mod remote;
 mod rma;
@@ -26,9 +27,10 @@ use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::eq::Eq;
 use crate::errno::{
-    count, status, Errno, Result, BAD_FLAGS, BAD_STATE, INVALID, NO_AV, NO_CQ, NO_OPTION,
+    count, status, Errno, Result, BAD_FLAGS, BAD_STATE, BUSY, INVALID, NO_AV, NO_CQ, NO_OPTION,
     UNSUPPORTED,
 };
+use crate::fence::{Deferred, Fences};
 use crate::info::exchange;
 use crate::info::offer::MULTI_RECV_MIN;
 use crate::object::{self, Class, Parent};
@@ -36,14 +38,15 @@ use crate::pointers::{Context, Fid, In, Out};
 use crate::progress::Helper;
 use crate::service::Reached;
 use crate::sys::{
-    FidEp, Head, Info, Ops, OpsCm, OpsCollective, OpsEp, ATOMIC, CLASS_AV, CLASS_CNTR, CLASS_CQ,
-    CLASS_EP, CLASS_EQ, CONTROL_ENABLE, DIRECTED_RECV, FI_ETOOSMALL, OPT_ENDPOINT,
+    FidEp, Head, Info, Ops, OpsCm, OpsEp, ATOMIC, CLASS_AV, CLASS_CNTR, CLASS_CQ, CLASS_EP,
+    CLASS_EQ, COLLECTIVE, CONTROL_ENABLE, DIRECTED_RECV, FENCE, FI_ETOOSMALL, OPT_ENDPOINT,
     OPT_MIN_MULTI_RECV, READ, RECV, REMOTE_READ, REMOTE_WRITE, RMA, SELECTIVE_COMPLETION, SEND,
     WRITE,
 };
 use crate::waiting;
 
 pub(crate) use atomic::query as query_atomic;
+pub(crate) use collective::query as query_collective;
 use remote::{Counters, Remote};
 
 /// What the provider keeps of an endpoint.
@@ -62,6 +65,10 @@ pub(crate) struct Ep {
     least: AtomicUsize,
     /// It reaches the memory of peers, and they that of its domain.
     has_memory: bool,
+    /// Its operations can wait for earlier ones.
+    has_fences: bool,
+    /// It joins groups.
+    collects: bool,
     bound: Mutex<Bound>,
     running: OnceLock<Running>,
 }
@@ -83,7 +90,7 @@ struct Bound {
     tx: Binding,
     rx: Binding,
     counters: Counters,
-    /// Where its events go; none come yet.
+    /// Where the ends of joins are told.
     events: Option<Arc<Eq>>,
 }
 
@@ -115,9 +122,9 @@ static EP_OPS: OpsEp = OpsEp {
 };
 static CM_OPS: OpsCm = OpsCm {
     getname,
+    join: collective::join,
     ..OpsCm::STUBS
 };
-static COLLECTIVE_OPS: OpsCollective = OpsCollective::STUBS;
 
 /// Opens an endpoint.
 ///
@@ -144,6 +151,8 @@ pub(crate) fn open(
         directed: info.caps & DIRECTED_RECV != 0,
         least: AtomicUsize::new(MULTI_RECV_MIN),
         has_memory: info.caps & (RMA | ATOMIC) != 0,
+        has_fences: info.caps & FENCE != 0,
+        collects: info.caps & COLLECTIVE != 0,
         bound: Mutex::default(),
         running: OnceLock::new(),
     };
@@ -159,7 +168,7 @@ pub(crate) fn open(
         rma: &rma::OPS,
         tagged: &tagged::OPS,
         atomic: &atomic::OPS,
-        collective: &COLLECTIVE_OPS,
+        collective: &collective::OPS,
     };
     object::open_at(opened, fid, Arc::new(state))
 }
@@ -240,6 +249,34 @@ impl Ep {
         Some(remote.service.clone())
     }
 
+    /// Begins an operation on a peer, or holds it behind a fence.
+    ///
+    /// # Errors
+    /// [`BAD_FLAGS`]: the endpoint has no fences. Those of the operation.
+    fn defer(
+        &self,
+        running: &Running,
+        peer: u64,
+        flags: u64,
+        operation: impl Deferred + 'static,
+    ) -> Result<()> {
+        let is_fenced = flags & FENCE != 0;
+        if !self.has_fences {
+            return match is_fenced {
+                true => Err(BAD_FLAGS),
+                false => operation.begin(None),
+            };
+        }
+        let (engine, peer) = (&running.engine, running.engine.address_of(peer)?);
+        if engine
+            .fences()
+            .admit(peer, is_fenced, Arc::new(operation))?
+        {
+            engine.tend_fences();
+        }
+        Ok(())
+    }
+
     fn enable(&self) -> Result<()> {
         let bound = self.bound();
         if self.running.get().is_some() {
@@ -266,7 +303,7 @@ impl Ep {
         let _helper = Helper::start(engine.clone(), engine.helper())?;
         let address = engine.address();
         let remote = match self.has_memory {
-            true => Some(self.join(&bound, address, av)?),
+            true => Some(self.join(&bound, address, av, engine.fences())?),
             false => None,
         };
         let (tx, rx) = (bound.tx.clone(), bound.rx.clone());
@@ -282,7 +319,13 @@ impl Ep {
     }
 
     /// Lets peers reach the memory of the domain by this endpoint, and it theirs.
-    fn join(&self, bound: &Bound, address: Address, av: Arc<Av>) -> Result<Remote> {
+    fn join(
+        &self,
+        bound: &Bound,
+        address: Address,
+        av: Arc<Av>,
+        fences: &Arc<Fences>,
+    ) -> Result<Remote> {
         let counters = bound.counters.clone();
         let reached = Reached {
             incarnation: address.incarnation,
@@ -290,6 +333,7 @@ impl Ep {
             queue: bound.rx.queue.clone(),
             reads: counters.remote_reads.clone(),
             writes: counters.remote_writes.clone(),
+            fences: fences.clone(),
         };
         let join = |running: &_| Remote::new(running, address.port, reached, counters);
         let remote = self.base.with_service(join)?;
@@ -342,6 +386,9 @@ extern "C" fn close(fid: Fid<Head>) -> c_int {
     let mut bindings = None;
     let settle = |ep: &Arc<Ep>| {
         if let Ok(running) = ep.running() {
+            if running.engine.has_open_groups() {
+                return Err(BUSY);
+            }
             running.engine.settle();
             running.engine.close();
             bindings = Some([running.tx.clone(), running.rx.clone()]);

@@ -4,14 +4,15 @@ use qnic::Port;
 
 use crate::cntr::Cntr;
 use crate::engine::Report;
-use crate::errno::{Result, BAD_FLAGS, NO_CQ, TOO_LONG, UNSUPPORTED};
+use crate::errno::{Errno, Result, BAD_FLAGS, NO_CQ, TOO_LONG, UNSUPPORTED};
+use crate::fence::{Deferred, Ticket};
 use crate::info::offer::{INJECT_MAX, MESSAGE_MAX};
 use crate::memory::Memory;
 use crate::object;
 use crate::pointers::{Context, Fid};
 use crate::service::{Action, Brought, Form, Member, Operation, Running};
 use crate::sys::{
-    FidEp, ATOMIC, COMPLETION, DELIVERY_COMPLETE, INJECT, INJECT_COMPLETE, MORE, READ,
+    FidEp, ATOMIC, COMPLETION, DELIVERY_COMPLETE, FENCE, INJECT, INJECT_COMPLETE, MORE, READ,
     REMOTE_CQ_DATA, RMA, TRANSMIT_COMPLETE, WRITE,
 };
 
@@ -27,6 +28,7 @@ const FLAGS: u64 = COMPLETION
     | TRANSMIT_COMPLETE
     | DELIVERY_COMPLETE
     | MORE
+    | FENCE
     | REMOTE_CQ_DATA;
 
 /// What an endpoint has that reaches the memory of others.
@@ -146,8 +148,10 @@ pub(super) fn begin(ep: Fid<FidEp>, call: Call) -> Result<usize> {
         told,
         queue: binding.queue.clone(),
         counter: counter.clone(),
+        ticket: None,
     };
-    remote.service.post(Operation {
+    let peer = call.place.peer;
+    let operation = Operation {
         action: call.action,
         to: running.engine.address_of(call.place.peer)?,
         from: running.engine.address().port,
@@ -158,6 +162,34 @@ pub(super) fn begin(ep: Fid<FidEp>, call: Call) -> Result<usize> {
         brought,
         result: call.result,
         report,
-    })?;
+    };
+    let access = Access {
+        service: remote.service.clone(),
+        operation,
+    };
+    ep.defer(running, peer, flags, access)?;
     Ok(0)
+}
+
+/// An operation that may have to wait for earlier ones.
+struct Access {
+    service: Arc<crate::service::Service>,
+    operation: Operation,
+}
+
+impl Deferred for Access {
+    fn begin(&self, ticket: Option<Arc<Ticket>>) -> Result<()> {
+        let mut operation = self.operation.clone();
+        operation.report.ticket = ticket;
+        self.service.post(operation)
+    }
+
+    fn fail(&self, Errno(number): Errno) {
+        self.operation.report.fail(None, (number, 0));
+    }
+
+    /// What an inject brings is copied.
+    fn is_inject(&self) -> bool {
+        false
+    }
 }

@@ -191,7 +191,8 @@ impl Engine {
         }
     }
 
-    /// Waits until the answers that are owed are there, or will never be: that is known when their receivers have been
+    /// Waits until groups that were closed have ended, and until the answers that are owed are there, or will never be:
+    /// that is known when their receivers have been
     /// silent for the peer timeout. A receiver that is not silent, but takes none, is waited for that long, too.
     pub(crate) fn settle(&self) {
         let patience = self.cell.borrow_owner().endpoint.peer_timeout();
@@ -202,7 +203,9 @@ impl Engine {
                 let operations = &mut *lock(board);
                 self.complete(own, operations);
                 let is_answer = |it: &Running<'_>| matches!(it, Running::Answer(_));
-                operations.answers.owed.is_empty() && !operations.running.values().any(is_answer)
+                let answers = operations.answers.owed.is_empty()
+                    && !operations.running.values().any(is_answer);
+                answers && !operations.groups.last()
             });
             if is_settled || prepared.is_err() || start.elapsed() >= patience {
                 return;

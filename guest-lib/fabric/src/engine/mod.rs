@@ -9,6 +9,7 @@
 //! | [`mark`] | what a message tells the other endpoint beside |
 //! | `answers` | that a program has its message (FI_DELIVERY_COMPLETE) |
 //! | `long` | messages that go in pieces |
+//! | `groups` | groups, and collectives in them |
 //! | `iovs`, `bounced` | memory of the program, and its copy in bounce memory |
 //!
 //! # Invariants
@@ -21,6 +22,7 @@
 mod answers;
 mod bounced;
 mod claims;
+mod groups;
 mod iovs;
 mod long;
 mod many;
@@ -43,16 +45,19 @@ use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::{Cq, Event};
 use crate::errno::{Errno, Result};
+use crate::fence::{Fences, Ticket};
 use crate::loader;
 use crate::pointers::Context;
 use crate::progress::{Rest, Signal, Tended, FEW, FEW_ENDS};
 use crate::sys;
 use crate::waiting;
 use answers::{Answers, Awaited};
+use groups::{Groups, Join, PartCall};
 use long::{Go, LongPart, LongSend, Pull};
 use many::Many;
 
 pub(crate) use claims::Search;
+pub(crate) use groups::Told;
 pub(crate) use iovs::Iovs;
 pub(crate) use sends::Letter;
 
@@ -77,6 +82,7 @@ struct Operations<'a> {
     /// Messages that go in pieces, by name; and those that come so.
     long: BTreeMap<u32, LongSend>,
     pulls: BTreeMap<u64, Pull>,
+    groups: Groups<'a>,
     /// How many of what runs are Sends, and how many are receives of the program.
     sends: usize,
     receives: usize,
@@ -104,6 +110,9 @@ enum Running<'a> {
     Late(Request<'a>),
     LongPart(LongPart<'a>),
     Go(Go<'a>),
+    Join(Join<'a>),
+    /// A part of a collective.
+    Call(PartCall<'a>),
 }
 
 self_cell!(
@@ -121,10 +130,11 @@ pub(crate) struct Engine {
     address: Address,
     av: Arc<Av>,
     helper: Arc<Signal>,
+    fences: Arc<Fences>,
 }
 
 /// What an operation tells when it has ended.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Report {
     pub(crate) context: Context,
     /// What kind of operation it is.
@@ -133,6 +143,8 @@ pub(crate) struct Report {
     pub(crate) told: bool,
     pub(crate) queue: Option<Arc<Cq>>,
     pub(crate) counter: Option<Arc<Cntr>>,
+    /// Fences wait for its end.
+    pub(crate) ticket: Option<Arc<Ticket>>,
 }
 
 impl Report {
@@ -144,6 +156,7 @@ impl Report {
             told: false,
             queue: None,
             counter: None,
+            ticket: None,
         }
     }
 
@@ -159,7 +172,7 @@ impl Report {
     }
 
     /// Tells that the operation has failed, or was cancelled.
-    fn fail(&self, room: Option<&Iovs>, reason: (i32, i32)) {
+    pub(crate) fn fail(&self, room: Option<&Iovs>, reason: (i32, i32)) {
         let mut event = Event::of(self.context, self.flags);
         event.error = Some(reason);
         if let Some(room) = room {
@@ -199,6 +212,7 @@ impl<'a> Operations<'a> {
             answers: Answers::new(random),
             long: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            groups: Groups::default(),
             sends: 0,
             receives: 0,
             tended: Rest::Asleep,
@@ -213,6 +227,7 @@ impl<'a> Operations<'a> {
     /// How the helper is to look after them.
     fn rest(&self) -> Rest {
         let owes = !self.answers.owed.is_empty() || !self.long.is_empty() || !self.pulls.is_empty();
+        let owes = owes || self.groups.owe();
         let many = self.sends > FEW || self.running.len() > FEW_ENDS;
         match self.receives {
             _ if owes || many => Rest::Watching,
@@ -281,6 +296,7 @@ impl Engine {
             address,
             av,
             helper,
+            fences: Arc::default(),
         })
     }
 
@@ -334,6 +350,7 @@ impl Engine {
 
     /// Ends what is under way without telling of it. No thread touches memory of the program behind this.
     pub(crate) fn close(&self) {
+        self.fences.clear();
         self.cell.with_dependent(|_, board| {
             let mut operations = lock(board);
             operations.closed = true;
@@ -342,6 +359,8 @@ impl Engine {
             operations.answers.owed.clear();
             operations.long.clear();
             operations.pulls.clear();
+            // What is called in them ends then.
+            operations.groups = Groups::default();
             (operations.sends, operations.receives) = (0, 0);
             drop(operations);
             // Waits until the NIC is done with each.
@@ -370,12 +389,33 @@ impl Engine {
         self.await_late(own, operations);
         self.post_answers(own, operations);
         self.post_pieces(own, operations);
+        self.post_calls(own, operations);
         self.want_help(operations);
+    }
+
+    /// How the helper is to look after the operations.
+    fn rest(&self, operations: &Operations<'_>) -> Rest {
+        match self.fences.has_held() {
+            true => Rest::Watching,
+            false => operations.rest(),
+        }
+    }
+
+    /// What waits for earlier operations of this endpoint.
+    pub(crate) fn fences(&self) -> &Arc<Fences> {
+        &self.fences
+    }
+
+    /// Something is held: it begins as soon as it may, also if the program does not call.
+    pub(crate) fn tend_fences(&self) {
+        self.fences.run();
+        self.cell
+            .with_dependent(|_, board| self.want_help(&mut lock(board)));
     }
 
     /// Wakes the helper if there is more to do for it.
     fn want_help(&self, operations: &mut Operations<'_>) {
-        let rest = operations.rest();
+        let rest = self.rest(operations);
         if rest > operations.tended {
             operations.tended = rest;
             self.helper.want();
@@ -419,6 +459,15 @@ impl Engine {
             Running::Go(mut go) => match go.request.test() {
                 Ok(None) => operations.insert(id, Running::Go(go)),
                 end => operations.end_go(go, end.err().as_ref()),
+            },
+            Running::Join(mut join) => match join.joining.test() {
+                Ok(None) => operations.insert(id, Running::Join(join)),
+                Ok(Some(group)) => self.joined(own, operations, &join, Ok(group)),
+                Err(error) => self.joined(own, operations, &join, Err(error)),
+            },
+            Running::Call(mut part) => match part.call.test() {
+                Ok(false) => operations.insert(id, Running::Call(part)),
+                end => self.end_part(own, operations, part, end.err().as_ref().map(reason)),
             },
             Running::LongPart(mut piece) => match piece.request.test() {
                 Ok(None) => operations.insert(id, Running::LongPart(piece)),
@@ -470,6 +519,8 @@ impl Engine {
             Running::Answer(it) | Running::Late(it) => it.id(),
             Running::LongPart(it) => it.request.id(),
             Running::Go(it) => it.request.id(),
+            Running::Join(it) => it.joining.id(),
+            Running::Call(it) => it.call.id(),
         };
         operations.insert(id, running);
         self.want_help(operations);
@@ -484,6 +535,7 @@ impl waiting::Engine for Engine {
     fn progress(&self) {
         self.cell
             .with_dependent(|own, board| self.complete(own, &mut lock(board)));
+        self.fences.run();
     }
 
     fn prepare_to_wait(&self) -> Result<()> {
@@ -498,10 +550,11 @@ impl waiting::Engine for Engine {
 
 impl Tended for Engine {
     fn tend(&self) -> Rest {
+        waiting::Engine::progress(self);
         self.cell.with_dependent(|own, board| {
             let mut operations = lock(board);
             self.complete(own, &mut operations);
-            operations.tended = operations.rest();
+            operations.tended = self.rest(&operations);
             operations.tended
         })
     }

@@ -41,8 +41,8 @@ const REGIONS: usize = 1 << 20;
 const OBJECTS: usize = 1024;
 
 /// Capabilities of both directions.
-const SHARED_CAPS: u64 = sys::MSG | sys::TAGGED | sys::RMA | sys::ATOMIC;
-pub(crate) const TX_CAPS: u64 = SHARED_CAPS | sys::SEND | sys::READ | sys::WRITE;
+const SHARED_CAPS: u64 = sys::MSG | sys::TAGGED | sys::RMA | sys::ATOMIC | sys::COLLECTIVE;
+pub(crate) const TX_CAPS: u64 = SHARED_CAPS | sys::FENCE | sys::SEND | sys::READ | sys::WRITE;
 const REMOTE_CAPS: u64 = sys::REMOTE_READ | sys::REMOTE_WRITE | sys::RMA_EVENT;
 pub(crate) const RX_CAPS: u64 =
     SHARED_CAPS | sys::RECV | sys::DIRECTED_RECV | sys::SOURCE | sys::MULTI_RECV | REMOTE_CAPS;

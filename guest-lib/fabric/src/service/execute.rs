@@ -13,6 +13,7 @@ use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::{Cq, Event};
 use crate::errno::{Errno, Result};
+use crate::fence::Fences;
 use crate::pointers::Context;
 use crate::regions::{Region, Regions};
 use crate::sys;
@@ -28,6 +29,8 @@ pub(crate) struct Reached {
     pub(crate) reads: Option<Arc<Cntr>>,
     /// What counts peers' writes.
     pub(crate) writes: Option<Arc<Cntr>>,
+    /// What waits for operations of the endpoint.
+    pub(crate) fences: Arc<Fences>,
 }
 
 /// What requests work on.

@@ -33,7 +33,7 @@ use crate::regions::DENIED;
 const OPERATIONS_MAX: usize = 4096;
 
 /// What an operation brings to its peer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Brought {
     /// Memory of the program, which must not change before the operation has ended.
     Memory(Memory),
@@ -41,7 +41,7 @@ pub(crate) enum Brought {
 }
 
 /// An operation on a peer's memory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Operation {
     pub(crate) action: Action,
     pub(crate) to: Address,

@@ -261,7 +261,22 @@ impl Service {
     /// Serves once, and tells what has ended. Returns true if there may be more to serve.
     fn serve(&self) -> bool {
         let served = self.served();
-        self.with(|own, state| state.tend(own, &served))
+        let has_more = self.with(|own, state| state.tend(own, &served));
+        self.run_fences();
+        has_more
+    }
+
+    /// Begins what has waited for operations that have ended.
+    fn run_fences(&self) {
+        let endpoints = lock(&self.endpoints);
+        let held: Vec<_> = endpoints
+            .values()
+            .map(|reached| &reached.fences)
+            .filter(|fences| fences.has_held())
+            .cloned()
+            .collect();
+        drop(endpoints);
+        held.iter().for_each(|fences| fences.run());
     }
 
     fn served(&self) -> execute::Served<'_> {
@@ -292,6 +307,7 @@ impl waiting::Engine for Service {
             }
             self.note(&state);
         });
+        self.run_fences();
     }
 
     fn prepare_to_wait(&self) -> Result<()> {

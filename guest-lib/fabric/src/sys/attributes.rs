@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::Head;
-use crate::pointers::{Context, In, Out};
+use super::{FidAvSet, Head};
+use crate::pointers::{Context, Fid, In, Out};
 
 /// `struct fi_tx_attr`
 #[derive(Debug, Clone, Copy)]
@@ -297,6 +297,63 @@ pub(crate) struct MrAttr {
     pub auth_key: *mut u8,
 }
 const _: () = assert!(size_of::<MrAttr>() == 64);
+
+/// `struct fi_av_set_attr`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct AvSetAttr {
+    pub count: usize,
+    pub start_addr: u64,
+    pub end_addr: u64,
+    pub stride: u64,
+    pub comm_key_size: usize,
+    pub comm_key: *mut u8,
+    pub flags: u64,
+}
+const _: () = assert!(size_of::<AvSetAttr>() == 56);
+
+/// `struct fi_collective_attr`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct CollectiveAttr {
+    pub op: u32,
+    pub datatype: u32,
+    pub datatype_attr: AtomicAttr,
+    pub max_members: usize,
+    pub mode: u64,
+}
+const _: () = assert!(size_of::<CollectiveAttr>() == 40);
+
+/// `struct fi_collective_addr`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct CollectiveAddr {
+    pub set: Fid<FidAvSet>,
+    pub coll_addr: u64,
+}
+const _: () = assert!(size_of::<CollectiveAddr>() == 16);
+
+/// `struct fi_eq_entry`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct EqEntry {
+    pub fid: Context,
+    pub context: Context,
+    pub data: u64,
+}
+const _: () = assert!(size_of::<EqEntry>() == 24);
+
+/// `struct fi_eq_err_entry`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct EqErrEntry {
+    pub entry: EqEntry,
+    pub err: i32,
+    pub prov_errno: i32,
+    pub err_data: *mut c_void,
+    pub err_data_size: usize,
+}
+const _: () = assert!(size_of::<EqErrEntry>() == 48);
 
 /// `struct fi_cq_tagged_entry`; the other formats are its beginnings.
 #[derive(Debug, Clone, Copy)]

@@ -16,6 +16,7 @@ pub(crate) const MULTI_RECV: u64 = 1 << 16;
 pub(crate) const REMOTE_CQ_DATA: u64 = 1 << 17;
 pub(crate) const MORE: u64 = 1 << 18;
 pub(crate) const PEEK: u64 = 1 << 19;
+pub(crate) const FENCE: u64 = 1 << 21;
 pub(crate) const COMPLETION: u64 = 1 << 24;
 pub(crate) const INJECT: u64 = 1 << 25;
 pub(crate) const INJECT_COMPLETE: u64 = 1 << 26;
@@ -32,6 +33,10 @@ pub(crate) const CLAIM: u64 = 1 << 59;
 pub(crate) const DISCARD: u64 = 1 << 58;
 /// The same bit: of a binding to a completion queue.
 pub(crate) const SELECTIVE_COMPLETION: u64 = 1 << 59;
+
+/// Address vector sets: all addresses of the vector, and which collectives it is for.
+pub(crate) const UNIVERSE: u64 = 1 << 57;
+pub(crate) const SET_COLLECTIVES: u64 = 0x1ff << 40;
 
 /// The order of messages behind messages.
 pub(crate) const ORDER_SAS: u64 = 1 << 8;
@@ -85,6 +90,11 @@ pub(crate) const CLASS_MR: usize = 12;
 pub(crate) const CLASS_EQ: usize = 13;
 pub(crate) const CLASS_CQ: usize = 14;
 pub(crate) const CLASS_CNTR: usize = 15;
+pub(crate) const CLASS_MC: usize = 19;
+pub(crate) const CLASS_AV_SET: usize = 21;
+
+/// An event: a group has formed.
+pub(crate) const JOIN_COMPLETE: u32 = 6;
 
 /// Commands of `fi_control`.
 pub(crate) const CONTROL_GETWAIT: i32 = 5;
@@ -144,3 +154,5 @@ pub(crate) const CSWAP_LT: u32 = 15;
 pub(crate) const CSWAP_GE: u32 = 16;
 pub(crate) const CSWAP_GT: u32 = 17;
 pub(crate) const MSWAP: u32 = 18;
+/// No operation, and no type: of collectives.
+pub(crate) const NOOP: u32 = 256;

@@ -92,6 +92,23 @@ pub(crate) struct FidMr {
 }
 const _: () = assert!(size_of::<FidMr>() == 40);
 
+/// `struct fid_av_set`
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct FidAvSet {
+    pub head: Head,
+    pub ops: &'static OpsAvSet,
+}
+
+/// `struct fid_mc`
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct FidMc {
+    pub head: Head,
+    pub address: u64,
+}
+const _: () = assert!(size_of::<FidMc>() == 32);
+
 /// `struct fi_provider`
 #[derive(Debug)]
 #[repr(C)]

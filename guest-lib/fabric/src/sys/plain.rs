@@ -3,9 +3,9 @@
 #![allow(unsafe_code)]
 
 use super::{
-    AtomicAttr, AvAttr, CntrAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr,
-    FabricAttr, Ioc, Iov, MrAttr, Msg, MsgAtomic, MsgRma, MsgTagged, RmaIoc, RmaIov, RxAttr,
-    TxAttr,
+    AtomicAttr, AvAttr, AvSetAttr, CntrAttr, CollectiveAddr, CollectiveAttr, CqAttr, CqEntry,
+    CqErrEntry, DomainAttr, EpAttr, EqAttr, EqEntry, EqErrEntry, FabricAttr, Ioc, Iov, MrAttr, Msg,
+    MsgAtomic, MsgRma, MsgTagged, RmaIoc, RmaIov, RxAttr, TxAttr,
 };
 use crate::pointers::Plain;
 
@@ -19,8 +19,31 @@ macro_rules! structures {
 }
 
 structures!(
-    AtomicAttr, AvAttr, CntrAttr, CqAttr, CqEntry, CqErrEntry, DomainAttr, EpAttr, EqAttr,
-    FabricAttr, Ioc, Iov, MrAttr, Msg, MsgAtomic, MsgRma, MsgTagged, RmaIoc, RmaIov, RxAttr,
+    AtomicAttr,
+    AvAttr,
+    AvSetAttr,
+    CntrAttr,
+    CollectiveAddr,
+    CollectiveAttr,
+    CqAttr,
+    CqEntry,
+    CqErrEntry,
+    DomainAttr,
+    EpAttr,
+    EqAttr,
+    EqEntry,
+    EqErrEntry,
+    FabricAttr,
+    Ioc,
+    Iov,
+    MrAttr,
+    Msg,
+    MsgAtomic,
+    MsgRma,
+    MsgTagged,
+    RmaIoc,
+    RmaIov,
+    RxAttr,
     TxAttr,
 );
 
@@ -28,6 +51,14 @@ impl CqEntry {
     /// Its bytes, as programs read them.
     pub(crate) fn bytes(&self) -> [u8; size_of::<CqEntry>()] {
         // SAFETY: six fields of eight bytes: none is left out.
+        unsafe { std::mem::transmute_copy(self) }
+    }
+}
+
+impl EqEntry {
+    /// Its bytes, as programs read them.
+    pub(crate) fn bytes(&self) -> [u8; size_of::<EqEntry>()] {
+        // SAFETY: three fields of eight bytes: none is left out.
         unsafe { std::mem::transmute_copy(self) }
     }
 }

@@ -3,9 +3,9 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::{
-    AtomicAttr, AvAttr, CntrAttr, CqAttr, CqErrEntry, EqAttr, FidAv, FidCntr, FidCq, FidDomain,
-    FidEp, FidEq, FidFabric, FidMr, Head, Info, Ioc, Iov, MrAttr, Msg, MsgAtomic, MsgRma,
-    MsgTagged,
+    AtomicAttr, AvAttr, AvSetAttr, CntrAttr, CollectiveAddr, CollectiveAttr, CqAttr, CqErrEntry,
+    EqAttr, EqErrEntry, FidAv, FidAvSet, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidFabric, FidMc,
+    FidMr, Head, Info, Ioc, Iov, MrAttr, Msg, MsgAtomic, MsgRma, MsgTagged,
 };
 use crate::pointers::{Context, Fid, In, Out};
 
@@ -91,7 +91,7 @@ table!("fi_ops_domain" OpsDomain = 96 {
     stx_ctx(Fid<FidDomain>, Any, Any, Context) -> c_int;
     srx_ctx(Fid<FidDomain>, Any, Any, Context) -> c_int;
     query_atomic(Fid<FidDomain>, u32, u32, Out<AtomicAttr>, u64) -> c_int;
-    query_collective(Fid<FidDomain>, u32, Any, u64) -> c_int;
+    query_collective(Fid<FidDomain>, u32, Out<CollectiveAttr>, u64) -> c_int;
     endpoint2(Fid<FidDomain>, In<Info>, Out<Fid<FidEp>>, u64, Context) -> c_int;
 });
 
@@ -108,7 +108,7 @@ table!("fi_ops_av" OpsAv = 88 {
     remove(Fid<FidAv>, In<u64>, usize, u64) -> c_int;
     lookup(Fid<FidAv>, u64, Out<c_void>, Out<usize>) -> c_int;
     straddr(Fid<FidAv>, In<c_void>, Out<c_void>, Out<usize>) -> *const c_char;
-    av_set(Fid<FidAv>, Any, Any, Context) -> c_int;
+    av_set(Fid<FidAv>, In<AvSetAttr>, Out<Fid<FidAvSet>>, Context) -> c_int;
     insert_auth_key(Fid<FidAv>, In<c_void>, usize, Out<u64>, u64) -> c_int;
     lookup_auth_key(Fid<FidAv>, u64, Any, Out<usize>) -> c_int;
     set_user_id(Fid<FidAv>, u64, u64, u64) -> c_int;
@@ -136,7 +136,7 @@ table!("fi_ops_cntr" OpsCntr = 64 {
 
 table!("fi_ops_eq" OpsEq = 48 {
     read(Fid<FidEq>, Out<u32>, Out<c_void>, usize, u64) -> isize;
-    readerr(Fid<FidEq>, Any, u64) -> isize;
+    readerr(Fid<FidEq>, Out<EqErrEntry>, u64) -> isize;
     write(Fid<FidEq>, u32, In<c_void>, usize, u64) -> isize;
     sread(Fid<FidEq>, Out<u32>, Out<c_void>, usize, c_int, u64) -> isize;
     strerror(Fid<FidEq>, c_int, In<c_void>, Out<c_void>, usize) -> *const c_char;
@@ -161,7 +161,7 @@ table!("fi_ops_cm" OpsCm = 80 {
     accept(Ep, Any, usize) -> c_int;
     reject(Any, Any, Any, usize) -> c_int;
     shutdown(Ep, u64) -> c_int;
-    join(Ep, Any, u64, Any, Context) -> c_int;
+    join(Ep, In<CollectiveAddr>, u64, Out<Fid<FidMc>>, Context) -> c_int;
 });
 
 table!("fi_ops_msg" OpsMsg = 80 {
@@ -232,16 +232,36 @@ table!("fi_ops_atomic" OpsAtomic = 112 {
     compwritevalid(Ep, u32, u32, Out<usize>) -> c_int;
 });
 
+table!("fi_ops_av_set" OpsAvSet = 56 {
+    set_union(Fid<FidAvSet>, Fid<FidAvSet>) -> c_int;
+    intersect(Fid<FidAvSet>, Fid<FidAvSet>) -> c_int;
+    diff(Fid<FidAvSet>, Fid<FidAvSet>) -> c_int;
+    insert(Fid<FidAvSet>, u64) -> c_int;
+    remove(Fid<FidAvSet>, u64) -> c_int;
+    addr(Fid<FidAvSet>, Out<u64>) -> c_int;
+});
+
+type Bytes = In<c_void>;
+type Room = Out<c_void>;
+
 table!("fi_ops_collective" OpsCollective = 96 {
     barrier(Ep, u64, Context) -> isize;
-    broadcast(Ep, Any, usize, Any, u64, u64, u32, u64, Context) -> isize;
-    alltoall(Ep, Any, usize, Any, Any, Any, u64, u32, u64, Context) -> isize;
-    allreduce(Ep, Any, usize, Any, Any, Any, u64, u32, u32, u64, Context) -> isize;
-    allgather(Ep, Any, usize, Any, Any, Any, u64, u32, u64, Context) -> isize;
-    reduce_scatter(Ep, Any, usize, Any, Any, Any, u64, u32, u32, u64, Context) -> isize;
-    reduce(Ep, Any, usize, Any, Any, Any, u64, u64, u32, u32, u64, Context) -> isize;
-    scatter(Ep, Any, usize, Any, Any, Any, u64, u64, u32, u64, Context) -> isize;
-    gather(Ep, Any, usize, Any, Any, Any, u64, u64, u32, u64, Context) -> isize;
+    broadcast(Ep, Room, usize, Descriptor, u64, u64, u32, u64, Context) -> isize;
+    alltoall(Ep, Bytes, usize, Descriptor, Room, Descriptor, u64, u32, u64, Context) -> isize;
+    allreduce(
+        Ep, Bytes, usize, Descriptor, Room, Descriptor, u64, u32, u32, u64, Context,
+    ) -> isize;
+    allgather(Ep, Bytes, usize, Descriptor, Room, Descriptor, u64, u32, u64, Context) -> isize;
+    reduce_scatter(
+        Ep, Bytes, usize, Descriptor, Room, Descriptor, u64, u32, u32, u64, Context,
+    ) -> isize;
+    reduce(
+        Ep, Bytes, usize, Descriptor, Room, Descriptor, u64, u64, u32, u32, u64, Context,
+    ) -> isize;
+    scatter(
+        Ep, Bytes, usize, Descriptor, Room, Descriptor, u64, u64, u32, u64, Context,
+    ) -> isize;
+    gather(Ep, Bytes, usize, Descriptor, Room, Descriptor, u64, u64, u32, u64, Context) -> isize;
     msg(Ep, Any, Any, u64) -> isize;
     barrier2(Ep, u64, u64, Context) -> isize;
 });

@@ -63,6 +63,7 @@ fn a_port_is_free_when_its_endpoint_is_closed_beside_a_thread_that_looks() {
 
 /// Closes what an endpoint that is closed has stood on.
 fn close_rest(side: &Side) {
+    assert_eq!(close(side.events), 0);
     assert_eq!(close(side.cq), 0);
     assert_eq!(close(side.av), 0);
     assert_eq!(close(side.domain), 0);

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qnic::{Nic, NodeId};
-use qnic_device::{ByteSize, Config, Device, NicSettings};
+use qnic_device::{ByteSize, Config, Device, NetworkSettings, NicSettings};
+use qnic_links::units::Probability;
+use qnic_links::Impairments;
 use tempfile::TempDir;
 
 use crate::address::BYTES;
@@ -16,8 +18,8 @@ use crate::info::select::{select, Named};
 use crate::pointers::test::{context, input, output, room};
 use crate::pointers::{Context, Fid, In, Out};
 use crate::sys::{
-    self, AvAttr, CqAttr, CqEntry, CqErrEntry, FidAv, FidCq, FidDomain, FidEp, FidFabric, Head,
-    Info,
+    self, AvAttr, CqAttr, CqEntry, CqErrEntry, EqAttr, FidAv, FidCq, FidDomain, FidEp, FidEq,
+    FidFabric, Head, Info,
 };
 use crate::{domain, fabric};
 
@@ -75,12 +77,31 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) fn new(nodes: u16) -> Self {
+        Self::with_network(nodes, None)
+    }
+
+    /// The same, on links that lose so much of a hundred frames.
+    pub(super) fn lossy(nodes: u16, percent: f64) -> Self {
+        let default = Impairments {
+            loss: Probability::percent(percent),
+            ..Impairments::default()
+        };
+        let network = NetworkSettings {
+            default,
+            ..NetworkSettings::default()
+        };
+        Self::with_network(nodes, Some(network))
+    }
+
+    fn with_network(nodes: u16, network: Option<NetworkSettings>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let nics = (0..nodes).map(|node| {
             let socket = directory.path().join(format!("{node}.sock"));
             NicSettings::new(node.to_string(), NodeId(node), socket, ByteSize::mib(256))
         });
-        let device = Device::start(&Config::new(nics.collect())).unwrap();
+        let mut config = Config::new(nics.collect());
+        config.network = network;
+        let device = Device::start(&config).unwrap();
         Cluster {
             device: Some(device),
             directory,
@@ -140,6 +161,7 @@ pub(super) struct Side {
     pub(super) domain: Fid<FidDomain>,
     pub(super) cq: Fid<FidCq>,
     pub(super) av: Fid<FidAv>,
+    pub(super) events: Fid<FidEq>,
     pub(super) ep: Fid<FidEp>,
     pub(super) name: [u8; BYTES],
 }
@@ -174,7 +196,17 @@ impl Side {
         let ops = at(domain).ops;
         let cq = opened(|to| (ops.cq_open)(domain, input(&attributes), to, context(1)));
         let av = opened(|to| (ops.av_open)(domain, input(&AV), to, Context::NULL));
+        let wait = EqAttr {
+            size: 0,
+            flags: 0,
+            wait_obj: sys::WAIT_UNSPEC,
+            signaling_vector: 0,
+            wait_set: std::ptr::null_mut(),
+        };
+        let eq_open = at(fabric).ops.eq_open;
+        let events = opened(|to| eq_open(fabric, input(&wait), to, Context::NULL));
         let ep = open_endpoint(domain);
+        assert_eq!((at(ep).head.ops.bind)(head(ep), head(events), 0), 0);
         assert_eq!((at(ep).head.ops.bind)(head(ep), head(cq), binding), 0);
         assert_eq!((at(ep).head.ops.bind)(head(ep), head(av), 0), 0);
         let enable =
@@ -190,6 +222,7 @@ impl Side {
             domain,
             cq,
             av,
+            events,
             ep,
             name,
         }
@@ -302,6 +335,7 @@ impl Side {
     /// Closes its objects in the order that programs have to keep.
     pub(super) fn close(self) {
         assert_eq!(close(self.ep), 0);
+        assert_eq!(close(self.events), 0);
         assert_eq!(close(self.cq), 0);
         assert_eq!(close(self.av), 0);
         assert_eq!(close(self.domain), 0);

@@ -2,8 +2,10 @@
 
 mod atomics;
 mod closes;
+mod collectives;
 mod counters;
 mod deliveries;
+mod fences;
 mod foreign;
 mod harness;
 mod long;

@@ -56,7 +56,7 @@ fn what_is_not_there_says_so() {
     let none = Context::NULL;
     let (ep, null) = (at(side.ep), std::ptr::null_mut());
     let unsupported = -(libc::ENOSYS as isize);
-    assert_eq!((ep.collective.barrier)(side.ep, 0, none), unsupported);
+    assert_eq!((ep.collective.msg)(side.ep, null, null, 0), unsupported);
     assert_eq!(
         (at(side.domain).ops.stx_ctx)(side.domain, null, null, none),
         -libc::ENOSYS

@@ -12,11 +12,11 @@ use crate::pointers::{Context, In};
 use crate::service::PIECE_MAX;
 
 /// Tells the other process its socket, and that it is that one.
-const SOCKET: &str = "QNIC_FABRIC_TEST_SOCKET";
+pub(super) const SOCKET: &str = "QNIC_FABRIC_TEST_SOCKET";
 /// Tells it whose memory it is to write to.
-const PEER: &str = "QNIC_FABRIC_TEST_PEER";
+pub(super) const PEER: &str = "QNIC_FABRIC_TEST_PEER";
 /// How the line begins in which it tells its address.
-const ADDRESS: &str = "address ";
+pub(super) const ADDRESS: &str = "address ";
 
 /// What the other process does; returns false in the first one.
 fn is_other() -> bool {
@@ -54,18 +54,18 @@ fn ask(side: &Side, peer: &[u8]) {
     }
 }
 
-fn digits_of(bytes: &[u8]) -> String {
+pub(super) fn digits_of(bytes: &[u8]) -> String {
     let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     digits.join(" ")
 }
 
-fn bytes_of(digits: &str) -> Vec<u8> {
+pub(super) fn bytes_of(digits: &str) -> Vec<u8> {
     let byte = |text| u8::from_str_radix(text, 16).unwrap();
     digits.split(' ').map(byte).collect()
 }
 
 /// Starts a test in a process of its own, and waits for its address.
-fn start(test: &str, socket: PathBuf, peer: Option<&[u8]>) -> (Child, Vec<u8>) {
+pub(super) fn start(test: &str, socket: PathBuf, peer: Option<&[u8]>) -> (Child, Vec<u8>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(SOCKET, socket)

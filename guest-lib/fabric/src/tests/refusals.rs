@@ -286,6 +286,7 @@ fn an_endpoint_that_leaves_takes_no_other_one_along() {
         queue: None,
         reads: None,
         writes: None,
+        fences: std::sync::Arc::default(),
     };
     let service = object::state::<Ep, _>(b.ep).unwrap().service().unwrap();
     let member = service.join(port, reached);

@@ -58,6 +58,8 @@ struct side {
 	struct fid_domain *domain;
 	struct fid_av *av;
 	struct fid_cq *cq;
+	/* Events, if the program asks for collectives. */
+	struct fid_eq *eq;
 	struct fid_ep *ep;
 	/* The other side's. */
 	fi_addr_t peer;
@@ -139,6 +141,11 @@ static inline void open_endpoint(struct side *side)
 		IS(fi_setopt(&side->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &kept_bytes,
 			     sizeof kept_bytes),
 		   0);
+	if (side->info->caps & FI_COLLECTIVE) {
+		struct fi_eq_attr eq = { .wait_obj = FI_WAIT_UNSPEC };
+		IS(fi_eq_open(side->fabric, &eq, &side->eq, NULL), 0);
+		IS(fi_ep_bind(side->ep, &side->eq->fid, 0), 0);
+	}
 	IS(fi_enable(side->ep), 0);
 	side->peer = swap_names(side->link, side->ep, side->av);
 }
@@ -146,6 +153,9 @@ static inline void open_endpoint(struct side *side)
 static inline void close_endpoint(struct side *side)
 {
 	IS(fi_close(&side->ep->fid), 0);
+	if (side->eq)
+		IS(fi_close(&side->eq->fid), 0);
+	side->eq = NULL;
 	IS(fi_close(&side->cq->fid), 0);
 	IS(fi_close(&side->av->fid), 0);
 }

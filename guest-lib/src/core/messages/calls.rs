@@ -65,6 +65,25 @@ impl Core {
         }
     }
 
+    /// Posts a call of a group if there is a place for it.
+    ///
+    /// # Errors
+    /// As [`Core::post_command`]
+    pub(crate) fn try_call(&self, command: CollectiveCommand) -> Result<Option<RequestKey>> {
+        let calls = (command.group.get(), command.header.opcode);
+        let mut guard = Guard::progress(self)?;
+        let state = &mut *guard.state;
+        if state.calls.of(calls) >= COLLECTIVES {
+            return self.check_running().map(|()| None);
+        }
+        let Some(key) = state.begin(self, command)? else {
+            return self.check_running().map(|()| None);
+        };
+        state.calls.begun(calls);
+        state.requests[key].counts = Counted::Call(calls);
+        Ok(Some(key))
+    }
+
     /// Posts a multicast. Waits while [`COLLECTIVES`] of the group are under way, until the deadline.
     ///
     /// # Errors

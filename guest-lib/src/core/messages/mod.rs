@@ -413,6 +413,18 @@ impl Core {
         self.post_when_room(None, |state| state.begin(self, command))
     }
 
+    /// The same, if there is room in the command queue.
+    ///
+    /// # Errors
+    /// As [`Core::post_command`]
+    pub(crate) fn try_command(&self, command: impl Requesting) -> Result<Option<RequestKey>> {
+        let mut guard = Guard::progress(self)?;
+        match guard.state.begin(self, command)? {
+            Some(key) => Ok(Some(key)),
+            None => self.check_running().map(|()| None),
+        }
+    }
+
     /// Bounds the Sends that wait in the library.
     pub(crate) fn hold_sends(&self, most: usize) {
         lock(&self.messages.state).outbox.set_most(most);

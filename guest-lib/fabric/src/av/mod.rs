@@ -3,6 +3,8 @@
 //! Map and table are the same: `fi_addr_t` is the index in a table. An address has more bits than `fi_addr_t`, so
 //! that of a map could not hold it.
 
+mod set;
+
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -18,6 +20,8 @@ use crate::pointers::{Context, Fid, In, Out};
 use crate::sys::{
     AvAttr, FidAv, Head, Ops, OpsAv, ADDR_UNSPEC, AV_TABLE, CLASS_AV, COMPLETION, FI_ETOOSMALL,
 };
+
+pub(crate) use set::{AvSet, COLLECTIVE};
 
 /// What the provider keeps of an address vector.
 #[derive(Debug)]
@@ -50,6 +54,7 @@ static AV_OPS: OpsAv = OpsAv {
     remove,
     lookup,
     straddr,
+    av_set: set::open,
     ..OpsAv::STUBS
 };
 
@@ -90,6 +95,11 @@ impl Av {
             .ok()
             .and_then(|number| table.addresses.get(number));
         found.copied().flatten().ok_or(INVALID)
+    }
+
+    /// Numbers are below this.
+    fn len(&self) -> u64 {
+        self.lock().addresses.len() as u64
     }
 
     /// The number of a sender; [`ADDR_UNSPEC`] if it is not in the table.
