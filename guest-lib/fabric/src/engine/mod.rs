@@ -32,9 +32,10 @@ mod sends;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use qnic::message::{set_incarnation, Claimed, Completion, Ends, Request, RequestId};
+use qnic::message::{set_incarnation, Claimed, Completion, Ends, News, Request, RequestId};
 use qnic::{Endpoint, Error, Nic, Port};
 use rustix::event::Timespec;
 use self_cell::self_cell;
@@ -131,7 +132,12 @@ pub(crate) struct Engine {
     av: Arc<Av>,
     helper: Arc<Signal>,
     fences: Arc<Fences>,
+    /// What [`News::changes`] was when nothing was left to do; [`UNKNOWN`]: something may be.
+    quiet: AtomicU64,
 }
+
+/// No number of changes is so high.
+const UNKNOWN: u64 = u64::MAX;
 
 /// What an operation tells when it has ended.
 #[derive(Debug, Clone)]
@@ -224,10 +230,15 @@ impl<'a> Operations<'a> {
         }
     }
 
+    /// Answers, pieces or calls are still to be posted, perhaps.
+    fn owes(&self) -> bool {
+        let answers = !self.answers.owed.is_empty();
+        answers || !self.long.is_empty() || !self.pulls.is_empty() || self.groups.owe()
+    }
+
     /// How the helper is to look after them.
     fn rest(&self) -> Rest {
-        let owes = !self.answers.owed.is_empty() || !self.long.is_empty() || !self.pulls.is_empty();
-        let owes = owes || self.groups.owe();
+        let owes = self.owes();
         let many = self.sends > FEW || self.running.len() > FEW_ENDS;
         match self.receives {
             _ if owes || many => Rest::Watching,
@@ -297,6 +308,7 @@ impl Engine {
             av,
             helper,
             fences: Arc::default(),
+            quiet: AtomicU64::new(UNKNOWN),
         })
     }
 
@@ -372,25 +384,43 @@ impl Engine {
         if operations.closed {
             return;
         }
+        let changes = self.take_ends(own, operations);
+        self.await_late(own, operations);
+        self.post_answers(own, operations);
+        self.post_pieces(own, operations);
+        self.post_calls(own, operations);
+        self.want_help(operations);
+        let has_all = operations.has_late && !operations.owes();
+        let left = changes.filter(|_| has_all).unwrap_or(UNKNOWN);
+        // Relaxed: a number by itself. What it was stored for is told; a thread that finds another one looks.
+        self.quiet.store(left, Ordering::Relaxed);
+    }
+
+    /// Looks at all that has ended; what [`News::changes`] was before the last look, which has found nothing.
+    fn take_ends<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) -> Option<u64> {
+        let news = News::of(&own.endpoint);
         loop {
+            let changes = news.changes();
             match operations.ends.take() {
                 Ok(Some(id)) => self.look(own, operations, id),
-                Ok(None) => break,
+                Ok(None) => return changes,
                 Err(_) => {
                     // The NIC is gone, and with it everything: each operation says so.
                     let all: Vec<RequestId> = operations.running.keys().copied().collect();
                     for id in all {
                         self.look(own, operations, id);
                     }
-                    break;
+                    return None;
                 }
             }
         }
-        self.await_late(own, operations);
-        self.post_answers(own, operations);
-        self.post_pieces(own, operations);
-        self.post_calls(own, operations);
-        self.want_help(operations);
+    }
+
+    /// Nothing has come, and nothing is to be done, since all was looked at.
+    fn is_quiet(&self, own: &Process) -> bool {
+        // Relaxed: as it is stored.
+        let quiet = self.quiet.load(Ordering::Relaxed);
+        News::of(&own.endpoint).changes() == Some(quiet)
     }
 
     /// How the helper is to look after the operations.
@@ -415,6 +445,8 @@ impl Engine {
 
     /// Wakes the helper if there is more to do for it.
     fn want_help(&self, operations: &mut Operations<'_>) {
+        // Whatever has come here may have left something to do. Relaxed: as in `complete`, under the same lock.
+        self.quiet.store(UNKNOWN, Ordering::Relaxed);
         let rest = self.rest(operations);
         if rest > operations.tended {
             operations.tended = rest;
@@ -533,8 +565,11 @@ impl Engine {
 
 impl waiting::Engine for Engine {
     fn progress(&self) {
-        self.cell
-            .with_dependent(|own, board| self.complete(own, &mut lock(board)));
+        self.cell.with_dependent(|own, board| {
+            if !self.is_quiet(own) {
+                self.complete(own, &mut lock(board));
+            }
+        });
         self.fences.run();
     }
 
