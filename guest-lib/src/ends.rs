@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   post ─► Request ─ id ─► the program's table        Ends ─ take ─► RequestId ─► the table ─► Request::test
+//!                                                      News ─ changes: nothing new? none need take the list
 //! ```
 
 use crate::core::messages::{RequestKey, Seen};
@@ -46,6 +47,31 @@ impl<'a> Ends<'a> {
         self.core.progress_messages();
         let ended = self.core.next_ended(&mut self.seen)?;
         Ok(ended.map(RequestId))
+    }
+}
+
+/// Whether requests of an endpoint may have ended. It takes no lock, so threads that share a list of [`Ends`] find out
+/// that there is nothing to take.
+#[derive(Debug)]
+pub struct News<'a> {
+    core: &'a Core,
+}
+
+impl<'a> News<'a> {
+    /// Those of an endpoint.
+    pub fn of(endpoint: &'a Endpoint) -> Self {
+        News {
+            core: endpoint.core(),
+        }
+    }
+
+    /// A number that is another one once more requests have ended; `None` if there is something to take or to post, or
+    /// the NIC runs no command of the endpoint any more. Costs a few loads.
+    ///
+    /// A list that returned `None` after this number was read has nothing to take while it stays the same.
+    #[inline]
+    pub fn changes(&self) -> Option<u64> {
+        self.core.message_changes()
     }
 }
 

@@ -106,7 +106,7 @@ mod short;
 
 use crate::endpoint::Endpoint;
 
-pub use crate::ends::{Ends, RequestId};
+pub use crate::ends::{Ends, News, RequestId};
 pub use crate::request::{wait_all, wait_any, Completion, Request, Tag};
 pub use claim::{Claim, Claimed, Envelope};
 pub use context::{Pooled, PooledReceive, PooledSend};

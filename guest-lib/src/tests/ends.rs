@@ -6,7 +6,7 @@ use qnic_abi::Status;
 
 use super::messages::{inbox, ANY};
 use super::{fetch, setup};
-use crate::message::{Ends, Pattern, Source};
+use crate::message::{Ends, News, Pattern, Source};
 use crate::Error;
 
 #[test]
@@ -78,4 +78,38 @@ fn a_reset_lists_what_it_ends() {
     endpoint.reset_queue().unwrap();
     assert_eq!(ends.take().unwrap(), Some(request.id()));
     assert!(matches!(request.test(), Err(Error::QueueReset)));
+}
+
+#[test]
+fn news_stay_the_same_until_something_may_have_ended() {
+    let (fake, endpoint, _remote) = setup();
+    let segment = inbox(&endpoint);
+    let (mut ends, news) = (Ends::of(&endpoint), News::of(&endpoint));
+    let mut request = endpoint.receive(&ANY, segment.part(0, 8)).post().unwrap();
+    let command = fetch(&fake);
+    let before = news.changes();
+    assert!(before.is_some());
+    assert_eq!(ends.take().unwrap(), None);
+    assert_eq!(news.changes(), before);
+    fake.end(&command, Status::Ok);
+    // It is not taken yet.
+    assert_eq!(news.changes(), None);
+    assert!(request.test().unwrap().is_some());
+    // Another call has taken it: the list has it still.
+    let after = news.changes();
+    assert!(after.is_some() && after != before, "{after:?}");
+    assert_eq!(ends.take().unwrap(), Some(request.id()));
+    assert_eq!(ends.take().unwrap(), None);
+    assert_eq!(news.changes(), after);
+    endpoint.reset_queue().unwrap();
+    assert_ne!(news.changes(), after);
+}
+
+#[test]
+fn a_queue_that_has_stopped_has_no_news() {
+    let (fake, endpoint, _remote) = setup();
+    let news = News::of(&endpoint);
+    assert!(news.changes().is_some());
+    fake.fail_queue(Status::Malformed);
+    assert_eq!(news.changes(), None);
 }

@@ -30,9 +30,10 @@ mod sends;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use qnic::message::{Claimed, Completion, Ends, Request, RequestId};
+use qnic::message::{Claimed, Completion, Ends, News, Request, RequestId};
 use qnic::{Endpoint, Error, Nic, NodeId, Port};
 use rustix::event::Timespec;
 use self_cell::self_cell;
@@ -120,7 +121,12 @@ pub(crate) struct Engine {
     address: Address,
     av: Arc<Av>,
     helper: Arc<Signal>,
+    /// What [`News::changes`] was when nothing was left to do; [`UNKNOWN`]: something may be.
+    quiet: AtomicU64,
 }
+
+/// No number of changes is so high.
+const UNKNOWN: u64 = u64::MAX;
 
 /// What an operation tells when it has ended.
 #[derive(Debug)]
@@ -208,9 +214,14 @@ impl<'a> Operations<'a> {
         }
     }
 
+    /// Answers or pieces are still to be posted, perhaps.
+    fn owes(&self) -> bool {
+        !self.answers.owed.is_empty() || !self.long.is_empty() || !self.pulls.is_empty()
+    }
+
     /// How the helper is to look after them.
     fn rest(&self) -> Rest {
-        let owes = !self.answers.owed.is_empty() || !self.long.is_empty() || !self.pulls.is_empty();
+        let owes = self.owes();
         let many = self.sends > FEW || self.running.len() > FEW_ENDS;
         match self.receives {
             _ if owes || many => Rest::Watching,
@@ -279,6 +290,7 @@ impl Engine {
             address,
             av,
             helper,
+            quiet: AtomicU64::new(UNKNOWN),
         })
     }
 
@@ -351,23 +363,40 @@ impl Engine {
         if operations.closed {
             return;
         }
+        let changes = self.take_ends(own, operations);
+        self.post_answers(own, operations);
+        self.post_pieces(own, operations);
+        self.want_help(operations);
+        let left = changes.filter(|_| !operations.owes()).unwrap_or(UNKNOWN);
+        // Relaxed: a number by itself. What it was stored for is told; a thread that finds another one looks.
+        self.quiet.store(left, Ordering::Relaxed);
+    }
+
+    /// Looks at all that has ended; what [`News::changes`] was before the last look, which has found nothing.
+    fn take_ends<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) -> Option<u64> {
+        let news = News::of(&own.endpoint);
         loop {
+            let changes = news.changes();
             match operations.ends.take() {
                 Ok(Some(id)) => self.look(own, operations, id),
-                Ok(None) => break,
+                Ok(None) => return changes,
                 Err(_) => {
                     // The NIC is gone, and with it everything: each operation says so.
                     let all: Vec<RequestId> = operations.running.keys().copied().collect();
                     for id in all {
                         self.look(own, operations, id);
                     }
-                    break;
+                    return None;
                 }
             }
         }
-        self.post_answers(own, operations);
-        self.post_pieces(own, operations);
-        self.want_help(operations);
+    }
+
+    /// Nothing has come, and nothing is to be done, since all was looked at.
+    fn is_quiet(&self, own: &Process) -> bool {
+        // Relaxed: as it is stored.
+        let quiet = self.quiet.load(Ordering::Relaxed);
+        News::of(&own.endpoint).changes() == Some(quiet)
     }
 
     /// Wakes the helper if there is more to do for it.
@@ -473,8 +502,11 @@ impl Engine {
 
 impl waiting::Engine for Engine {
     fn progress(&self) {
-        self.cell
-            .with_dependent(|own, board| self.complete(own, &mut lock(board)));
+        self.cell.with_dependent(|own, board| {
+            if !self.is_quiet(own) {
+                self.complete(own, &mut lock(board));
+            }
+        });
     }
 
     fn prepare_to_wait(&self) -> Result<()> {

@@ -360,6 +360,14 @@ impl Core {
         }
     }
 
+    /// Counts what may have ended requests; `None` if there is something to do, or nothing runs any more.
+    #[inline]
+    pub(crate) fn message_changes(&self) -> Option<u64> {
+        let is_quiet = !self.messages.needs_progress(self) && self.check_running().is_ok();
+        // Acquire; partner: the release in `Guard::drain` and `reset_messages`.
+        is_quiet.then(|| self.messages.changes.load(Ordering::Acquire))
+    }
+
     /// Begins a Send, or holds it until there is a place for it. If there is no room for it
     /// either, waits for some until the deadline, or not at all without one.
     ///
