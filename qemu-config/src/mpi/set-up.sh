@@ -27,6 +27,9 @@ cat >/root/.openmpi/mca-params.conf <<'END'
 pml = cm
 mtl = ofi
 mtl_ofi_provider_include = qnic
+btl = ofi,self
+btl_ofi_mode = 2
+btl_ofi_provider_include = qnic
 END
 # A guest that does not answer keepalives is given up after five seconds. While data are not acknowledged, TCP sends no
 # keepalives: it gives the guest up after five repetitions, 13 seconds. SSH asks the other program, which a busy guest
