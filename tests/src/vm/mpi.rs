@@ -9,6 +9,8 @@ use qnic_cluster::{ByteSize, ClusterSpec, GuestCommand, Links, MpiTransport, Net
 use qnic_images::{Cache, Provisioner, Silent};
 use serde_json::json;
 
+mod command;
+
 use super::nodes::on_spec;
 use super::shell::no_kernel_complains;
 use crate::harness::{cases, Case};
@@ -20,9 +22,27 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     mpi_programs_run_over_the_nics => on_spec(&spec()?, mpi),
 };
 
-/// The program of the ranks, and its place in guests.
-const SOURCE: &str = "examples/mpi/exchange.c";
-const PROGRAM: &str = "/root/exchange";
+/// A program of the ranks: its source, its place in guests, what mpirun is told beside, and what rank 0 of six says
+/// at its end.
+struct Program {
+    source: &'static str,
+    place: &'static str,
+    options: &'static [&'static str],
+    says: &'static str,
+}
+
+const MESSAGES: Program = Program {
+    source: "examples/mpi/exchange.c",
+    place: "/root/exchange",
+    options: &[],
+    says: "6 ranks have exchanged checked data",
+};
+const ONE_SIDED: Program = Program {
+    source: "examples/mpi/one-sided.c",
+    place: "/root/one-sided",
+    options: &["--mca", "pml", "ob1"],
+    says: "6 ranks have found checked data in each other's memory",
+};
 
 /// A node that owes an answer and is silent for so long is given up.
 const PEER_TIMEOUT: &str = "5s";
@@ -43,49 +63,62 @@ fn spec() -> Result<ClusterSpec> {
 }
 
 fn mpi(nodes: &VmNodes) -> Result<()> {
-    put_program(nodes)?;
+    put_program(nodes, &MESSAGES)?;
+    put_program(nodes, &ONE_SIDED)?;
     let lossy = json!({"loss": "2%"});
     for impairments in [json!({}), lossy] {
         let change = serde_json::from_value(impairments.clone())?;
         nodes.cluster().set_links(&Links::All, Some(&change))?;
         ping_pong(nodes).with_context(|| format!("fi_pingpong on links with {impairments}"))?;
-        exchange(nodes).with_context(|| format!("six ranks on links with {impairments}"))?;
+        for program in [&MESSAGES, &ONE_SIDED] {
+            exchange(nodes, program)
+                .with_context(|| format!("{} on links with {impairments}", program.place))?;
+        }
     }
     nodes.lost_frames(0)?;
     nodes.cluster().set_links(&Links::All, None)?;
     no_kernel_complains(nodes)?;
-    ends(nodes, "a rank is killed", &[0, 1, 2], || {
+    command::statuses(nodes, &ALL).context("cargo qnic mpirun")?;
+    ends(nodes, "a rank is killed", (&MESSAGES, &ALL), || {
         shell(nodes, 1, "killall -9 exchange").map(drop)
     })?;
-    ends(nodes, "links are cut", &[0, 1, 2], || {
-        let cut = serde_json::from_value(json!({"partition": true}))?;
-        Ok(nodes
-            .cluster()
-            .set_links(&Links::All, Some(&cut))
-            .map(drop)?)
-    })?;
-    nodes.cluster().set_links(&Links::All, None)?;
-    // What is sent to a node that was given up fails until it answers again.
-    until(LIMIT, || {
-        Ok(exchange(nodes).err().map(|error| format!("{error:#}")))
-    })?;
+    for program in [&MESSAGES, &ONE_SIDED] {
+        ends(nodes, "links are cut", (program, &ALL), || cut(nodes))?;
+        nodes.cluster().set_links(&Links::All, None)?;
+        // What is sent to a node that was given up fails until it answers again.
+        until(LIMIT, || {
+            let failed = exchange(nodes, program).err();
+            Ok(failed.map(|error| format!("{error:#}")))
+        })?;
+    }
+    command::first_node_stands_still(nodes).context("cargo qnic mpirun")?;
+    nothing_is_left(nodes, "a job whose first node stood still", &ALL)?;
     // A program that is dropped is killed.
     let mut panics = None;
-    ends(nodes, "a guest panics", &[0, 1], || {
+    ends(nodes, "a guest panics", (&MESSAGES, &[0, 1]), || {
         panics = Some(background(nodes, 2, "echo c > /proc/sysrq-trigger")?);
         Ok(())
     })
 }
 
-/// Compiles the program, and copies it to all nodes.
-fn put_program(nodes: &VmNodes) -> Result<()> {
+/// All nodes, by number.
+const ALL: [usize; 3] = [0, 1, 2];
+
+fn cut(nodes: &VmNodes) -> Result<()> {
+    let cut = serde_json::from_value(json!({"partition": true}))?;
+    nodes.cluster().set_links(&Links::All, Some(&cut))?;
+    Ok(())
+}
+
+/// Compiles a program, and copies it to all nodes.
+fn put_program(nodes: &VmNodes, program: &Program) -> Result<()> {
     let checkout = qnic_cluster::repository().context("the checkout is gone")?;
     let scratch = tempfile::tempdir().context("make a directory")?;
-    let program = scratch.path().join("exchange");
+    let compiled = scratch.path().join("program");
     let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
-    provisioner.compile_mpi(&checkout.join(SOURCE), &program)?;
+    provisioner.compile_mpi(&checkout.join(program.source), &compiled)?;
     let mut nodes = nodes.cluster().nodes().iter();
-    nodes.try_for_each(|node| Ok(node.put(&program, PROGRAM.as_ref(), &|_| {})?))
+    nodes.try_for_each(|node| Ok(node.put(&compiled, program.place.as_ref(), &|_| {})?))
 }
 
 /// Two guests exchange messages of all lengths of fi_pingpong, which checks them.
@@ -104,35 +137,34 @@ fn ping_pong(nodes: &VmNodes) -> Result<()> {
     Ok(())
 }
 
-/// Starts ranks of the program with `words`.
-fn start(nodes: &VmNodes, words: &[&str]) -> Result<Box<dyn Running>> {
+/// Starts ranks of a program with `words`.
+fn start(nodes: &VmNodes, program: &Program, words: &[&str]) -> Result<Box<dyn Running>> {
     let mpi = nodes.cluster().mpi()?;
     let ranks = NonZero::new(6).context("no ranks")?;
-    let program = GuestCommand::new(PROGRAM).args(words);
-    let command = mpi.command(ranks, MpiTransport::Nic, &[], &program);
+    let options = program.options.iter().map(|it| (*it).to_owned());
+    let options: Vec<_> = options.collect();
+    let words = GuestCommand::new(program.place).args(words);
+    let command = mpi.command(ranks, MpiTransport::Nic, &options, &words);
     nodes.spawn(0, &command)
 }
 
-fn exchange(nodes: &VmNodes) -> Result<()> {
-    let ended = start(nodes, &[])?.succeed("mpirun", LIMIT)?;
+fn exchange(nodes: &VmNodes, program: &Program) -> Result<()> {
+    let ended = start(nodes, program, &[])?.succeed("mpirun", LIMIT)?;
     let said = ended.lines.join("\n");
-    ensure!(
-        said.contains("6 ranks have exchanged checked data"),
-        "{said}"
-    );
+    ensure!(said.contains(program.says), "{said}");
     ensure!(said.contains("rank 5 of 6 on n2"), "{said}");
     Ok(())
 }
 
-/// While ranks exchange data, something happens: mpirun ends with an error, and nothing of the job is left on the
-/// nodes of these numbers.
+/// While ranks of a program exchange data, something happens: mpirun ends with an error, and nothing of the job is
+/// left on the nodes of these numbers.
 fn ends(
     nodes: &VmNodes,
     what: &str,
-    left: &[usize],
+    (program, left): (&Program, &[usize]),
     happens: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let mut job = start(nodes, &["hold"])?;
+    let mut job = start(nodes, program, &["hold"])?;
     for _ in 0..6 {
         let said = job.line(LIMIT)?;
         ensure!(
@@ -152,6 +184,11 @@ fn ends(
         began.elapsed().as_secs_f64()
     );
     ensure!(ended.status != 0, "{what}: mpirun ended well: {ended:?}");
+    nothing_is_left(nodes, what, left)
+}
+
+/// Waits until nothing of a job is left on nodes, and in their NICs.
+fn nothing_is_left(nodes: &VmNodes, what: &str, left: &[usize]) -> Result<()> {
     until(LIMIT, || {
         let mut gone = left.iter().map(|node| shell(nodes, *node, GONE));
         Ok(gone.any(|gone| gone.is_err()).then(|| {
@@ -164,11 +201,11 @@ fn ends(
 }
 
 /// Succeeds if nothing of a job runs.
-const GONE: &str = "! pidof exchange prted prterun mpirun dbclient";
+const GONE: &str = "! pidof exchange one-sided prted prterun mpirun dbclient";
 
 /// What of a job runs on some nodes, and what its threads wait for.
 fn processes(nodes: &VmNodes, which: &[usize]) -> Result<String> {
-    let show = "for p in $(pidof exchange prted prterun mpirun dbclient); do \
+    let show = "for p in $(pidof exchange one-sided prted prterun mpirun dbclient); do \
                 tr '\\0' ' ' </proc/$p/cmdline; grep State /proc/$p/status; \
                 for t in /proc/$p/task/*; do echo \"$(cat $t/comm $t/wchan $t/syscall)\"; done; done; netstat -tn";
     let said = which.iter().map(|node| {
