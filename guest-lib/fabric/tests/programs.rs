@@ -32,7 +32,7 @@ const NOT_OFFERED: &[(&str, &str)] = &[
     ("shm", "write_events"),
 ];
 
-/// What other providers offer, and end in a segmentation fault of their own.
+/// What other providers offer, and where the program ends in a segmentation fault: why was not found.
 const BROKEN: &[(&str, &str)] = &[("tcp", "collectives")];
 
 fn sources() -> BTreeMap<String, PathBuf> {

@@ -27,6 +27,7 @@ mod iovs;
 mod long;
 mod many;
 mod mark;
+mod progress;
 mod receives;
 mod sends;
 
@@ -35,7 +36,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use qnic::message::{set_incarnation, Claimed, Completion, Ends, News, Request, RequestId};
+use qnic::message::{set_incarnation, Claimed, Completion, Ends, Request, RequestId};
 use qnic::{Endpoint, Error, Nic, Port};
 use rustix::event::Timespec;
 use self_cell::self_cell;
@@ -56,6 +57,7 @@ use answers::{Answers, Awaited};
 use groups::{Groups, Join, PartCall};
 use long::{Go, LongPart, LongSend, Pull};
 use many::Many;
+use progress::UNKNOWN;
 
 pub(crate) use claims::Search;
 pub(crate) use groups::Told;
@@ -132,12 +134,9 @@ pub(crate) struct Engine {
     av: Arc<Av>,
     helper: Arc<Signal>,
     fences: Arc<Fences>,
-    /// What [`News::changes`] was when nothing was left to do; [`UNKNOWN`]: something may be.
+    /// What [`qnic::message::News::changes`] was when nothing was left to do; [`UNKNOWN`]: something may be.
     quiet: AtomicU64,
 }
-
-/// No number of changes is so high.
-const UNKNOWN: u64 = u64::MAX;
 
 /// What an operation tells when it has ended.
 #[derive(Debug, Clone)]
@@ -378,49 +377,6 @@ impl Engine {
             // Waits until the NIC is done with each.
             drop((running, claims));
         });
-    }
-
-    fn complete<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) {
-        if operations.closed {
-            return;
-        }
-        let changes = self.take_ends(own, operations);
-        self.await_late(own, operations);
-        self.post_answers(own, operations);
-        self.post_pieces(own, operations);
-        self.post_calls(own, operations);
-        self.want_help(operations);
-        let has_all = operations.has_late && !operations.owes();
-        let left = changes.filter(|_| has_all).unwrap_or(UNKNOWN);
-        // Relaxed: a number by itself. What it was stored for is told; a thread that finds another one looks.
-        self.quiet.store(left, Ordering::Relaxed);
-    }
-
-    /// Looks at all that has ended; what [`News::changes`] was before the last look, which has found nothing.
-    fn take_ends<'a>(&self, own: &'a Process, operations: &mut Operations<'a>) -> Option<u64> {
-        let news = News::of(&own.endpoint);
-        loop {
-            let changes = news.changes();
-            match operations.ends.take() {
-                Ok(Some(id)) => self.look(own, operations, id),
-                Ok(None) => return changes,
-                Err(_) => {
-                    // The NIC is gone, and with it everything: each operation says so.
-                    let all: Vec<RequestId> = operations.running.keys().copied().collect();
-                    for id in all {
-                        self.look(own, operations, id);
-                    }
-                    return None;
-                }
-            }
-        }
-    }
-
-    /// Nothing has come, and nothing is to be done, since all was looked at.
-    fn is_quiet(&self, own: &Process) -> bool {
-        // Relaxed: as it is stored.
-        let quiet = self.quiet.load(Ordering::Relaxed);
-        News::of(&own.endpoint).changes() == Some(quiet)
     }
 
     /// How the helper is to look after the operations.
