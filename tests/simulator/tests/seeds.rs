@@ -83,10 +83,17 @@ fn seeds_that_failed_once_keep_every_promise() {
     }
 }
 
-/// Runs the first seeds of a kind, and sees that much happens in them: `count` with `--all`, a part otherwise. More
-/// time goes to seeds that no run had.
+/// How many of the first seeds run: all with `--all`, a part otherwise. More time goes to seeds that no run had.
+fn part_of(count: u64) -> u64 {
+    if is_long() {
+        count
+    } else {
+        count / 3
+    }
+}
+
+/// Runs the first seeds of a kind, and sees that much happens in them.
 fn all_pass(options: &Options, count: u64) {
-    let count = if is_long() { count } else { count / 3 };
     let summary = run(&Seeds::new(0, count, *options), count);
     // The campaign was no idle one.
     assert!(summary.total.bounced > count, "{summary:?}");
@@ -98,7 +105,7 @@ fn all_pass(options: &Options, count: u64) {
 
 #[test]
 fn a_thousand_seeds_with_all_faults_keep_every_promise() {
-    all_pass(&Options::default(), 1000);
+    all_pass(&Options::default(), part_of(1000));
 }
 
 #[test]
@@ -107,7 +114,7 @@ fn seeds_on_the_wire_within_a_device_process_keep_every_promise() {
         lossless: true,
         ..Options::default()
     };
-    all_pass(&options, 500);
+    all_pass(&options, part_of(500));
 }
 
 #[test]
@@ -117,7 +124,7 @@ fn seeds_with_an_engine_for_each_nic_keep_every_promise() {
         engines: true,
         ..Options::default()
     };
-    all_pass(&options, 500);
+    all_pass(&options, part_of(500));
 }
 
 #[test]
