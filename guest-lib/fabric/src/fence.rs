@@ -7,6 +7,7 @@
 //! Messages and accesses to memory count alike, also those whose end is not told.
 //!
 //! # Invariants
+//! - Of each peer no more is held than an endpoint says that it queues: calls beyond that are to be tried again.
 //! - What is held for a peer begins in the order of the calls; while something is held, nothing else begins.
 //! - Tickets are given back under locks of endpoint and service, so nothing begins there: [`Fences::run`] is called
 //!   without them.
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::address::Address;
 use crate::errno::{Errno, Result, AGAIN};
+use crate::info::offer::OPERATIONS;
 
 /// An operation that may have to wait.
 pub(crate) trait Deferred: Send + Sync {
@@ -69,7 +71,7 @@ impl Fences {
         let mut peers = self.lock();
         let state = peers.entry(peer).or_default();
         if !state.held.is_empty() || is_fenced && state.under_way > 0 {
-            if operation.is_inject() {
+            if operation.is_inject() || state.held.len() >= OPERATIONS {
                 return Err(AGAIN);
             }
             state.held.push_back((is_fenced, operation));
@@ -170,5 +172,57 @@ impl std::fmt::Debug for Fences {
 impl std::fmt::Debug for Ticket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ticket").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qnic::{NodeId, Port};
+
+    /// Keeps its ticket when it begins.
+    #[derive(Default)]
+    struct Fake(Mutex<Option<Arc<Ticket>>>);
+
+    impl Deferred for Fake {
+        fn begin(&self, ticket: Option<Arc<Ticket>>) -> Result<()> {
+            *self.0.lock().unwrap() = ticket;
+            Ok(())
+        }
+
+        fn fail(&self, error: Errno) {
+            panic!("not begun: {error:?}");
+        }
+
+        fn is_inject(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn what_is_held_is_bounded_and_begins_when_the_rest_has_ended() {
+        let peer = Address {
+            node: NodeId(1),
+            port: Port(2),
+            memory: Port(0),
+            endpoint: 0,
+            incarnation: 3,
+            service: 0,
+        };
+        let fences = Arc::new(Fences::default());
+        let first = Arc::new(Fake::default());
+        assert_eq!(fences.admit(peer, false, first.clone()), Ok(false));
+        let held: Vec<_> = (0..OPERATIONS).map(|_| Arc::new(Fake::default())).collect();
+        for (index, operation) in held.iter().enumerate() {
+            assert_eq!(fences.admit(peer, index == 0, operation.clone()), Ok(true));
+        }
+        let more = Arc::new(Fake::default());
+        assert_eq!(fences.admit(peer, false, more.clone()), Err(AGAIN));
+        fences.run();
+        assert!(held[0].0.lock().unwrap().is_none(), "before its time");
+        drop(first.0.lock().unwrap().take());
+        fences.run();
+        assert!(held.iter().all(|it| it.0.lock().unwrap().is_some()));
+        assert_eq!(fences.admit(peer, false, more), Ok(false));
     }
 }

@@ -104,7 +104,7 @@ fn all_pass(options: &Options, count: u64) {
 }
 
 #[test]
-fn a_thousand_seeds_with_all_faults_keep_every_promise() {
+fn seeds_with_all_faults_keep_every_promise() {
     all_pass(&Options::default(), part_of(1000));
 }
 
