@@ -12,6 +12,7 @@
 #define COMMON_H
 
 #include <errno.h>
+#include <glob.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -280,6 +281,23 @@ static inline bool holds(const unsigned char *bytes, size_t length, unsigned see
 	return true;
 }
 
+/*
+ * The provider shm leaves its regions behind, named by the number of their process: a later process with that number
+ * could not open its own.
+ */
+static inline void remove_regions(void)
+{
+	char pattern[64];
+	glob_t found;
+	size_t at;
+	snprintf(pattern, sizeof pattern, "/dev/shm/%d:*", (int)getpid());
+	if (glob(pattern, 0, NULL, &found) != 0)
+		return;
+	for (at = 0; at < found.gl_pathc; at++)
+		unlink(found.gl_pathv[at]);
+	globfree(&found);
+}
+
 int main(void)
 {
 	struct side side = { 0 };
@@ -290,6 +308,8 @@ int main(void)
 	child = fork();
 	CHECK(child >= 0);
 	alarm(LIMIT);
+	remove_regions();
+	atexit(remove_regions);
 	if (child == 0) {
 		/* The other node of qnic. */
 		const char *socket = getenv("SECOND_QNIC_HOST_SOCKET");
