@@ -140,9 +140,7 @@ pub(crate) const MPI_TESTS: Programs = Programs {
     paths: &[
         "usr/bin/hpcc",
         "usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests/xdinv",
-        "usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests/xdllt",
         "usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests/xdlu",
-        "usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests/xdqr",
     ],
     folders: &["blas", "lapack"],
     looked_up: &[("usr/share/scalapack", ".dat")],

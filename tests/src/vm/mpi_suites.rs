@@ -27,8 +27,9 @@ const LIBRARIES: &str =
 /// Input of `hpcc`: as the distribution's example, but for the sizes, which emulation can do.
 const HPCC: &str = include_str!("hpccinf.txt");
 
-/// ScaLAPACK's programs that say how many tests have passed.
-const SCALAPACK: [&str; 4] = ["xdlu", "xdllt", "xdqr", "xdinv"];
+/// ScaLAPACK's programs that run on good links, and on those that lose frames: four guests on two processors take
+/// three minutes for the first one.
+const SCALAPACK: [&[&str]; 2] = [&["xdlu", "xdinv"], &["xdinv"]];
 
 fn spec() -> Result<ClusterSpec> {
     let mut spec = VmNodes::spec("suites", &["stable", "backports", "stable", "backports"])?;
@@ -50,12 +51,15 @@ fn suites(nodes: &VmNodes) -> Result<()> {
         0,
         &format!("mkdir /tmp/hpcc && printf '%s' '{HPCC}' > /tmp/hpcc/hpccinf.txt"),
     )?;
-    for impairments in [json!({}), json!({"loss": "2%"})] {
+    for (impairments, programs) in [json!({}), json!({"loss": "2%"})]
+        .into_iter()
+        .zip(SCALAPACK)
+    {
         let change = serde_json::from_value(impairments.clone())?;
         nodes.cluster().set_links(&Links::All, Some(&change))?;
         let all = || -> Result<()> {
             hpcc(nodes).context("hpcc")?;
-            let mut programs = SCALAPACK.into_iter();
+            let mut programs = programs.iter().copied();
             programs.try_for_each(|name| scalapack(nodes, name).context(name))
         };
         all().with_context(|| format!("on links with {impairments}"))?;
