@@ -35,7 +35,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     }),
     demo_and_exchange_on_bad_links => on_network("lossy", 2, bad_links),
     both_stock_kernels_exchange => on("kernels", BOTH_KERNELS, both_kernels),
-    four_guests_on_a_torus_exchange_and_take_part: 2 => on_torus("four", 4, four_guests),
+    four_guests_on_a_torus_exchange_and_take_part => on_torus("four", 4, four_guests),
     processes_cannot_touch_each_other => on("isolation", BOTH_KERNELS, isolation),
     a_killed_process_leaves_nothing => on("killed", BOTH_KERNELS, killed_process),
     notifications_of_every_kind => on("signals", BOTH_KERNELS, notifications),

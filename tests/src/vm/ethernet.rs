@@ -18,7 +18,7 @@ use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{Nodes, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    guests_of_both_kernels_talk_over_ip => {
+    guests_of_both_kernels_talk_over_ip: 0 => {
         let mut spec = VmNodes::spec("ethernet", BOTH_KERNELS)?;
         spec.network = Some(NetworkSpec::default());
         spec.ethernet = OnOff::on();

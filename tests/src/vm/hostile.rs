@@ -15,7 +15,7 @@ use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{FirstNodes, Nodes, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    a_hostile_guest_harms_nobody: 2 => {
+    a_hostile_guest_harms_nobody => {
         let mut spec = VmNodes::spec("hostile", &["stable"; 4])?;
         spec.ethernet = OnOff::on();
         on_spec(&spec, hostile_guest)

@@ -19,7 +19,7 @@ use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{until, wait_until_empty, Running, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    mpi_programs_run_over_the_nics: 2 => on_spec(&spec()?, mpi),
+    mpi_programs_run_over_the_nics => on_spec(&spec()?, mpi),
 };
 
 /// A program of the ranks: its source, its place in guests, what mpirun is told beside, and what rank 0 of six says

@@ -12,7 +12,7 @@ use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{Nodes, Running, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    streams_and_sockets_of_both_kernels_on_bad_links => {
+    streams_and_sockets_of_both_kernels_on_bad_links: 0 => {
         let mut spec = VmNodes::spec("pools", BOTH_KERNELS)?;
         spec.network = Some(NetworkSpec::default());
         on_spec(&spec, streams_and_sockets)

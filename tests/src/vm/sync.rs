@@ -15,7 +15,7 @@ use qnic_trials::nodes::wait_until_all_empty;
 const PROCESSES: usize = 8;
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    processes_of_four_guests_contend_pause_and_die: 2 => {
+    processes_of_four_guests_contend_pause_and_die: 0 => {
         on_network("sync", 4, contend_pause_and_die)
     },
 };

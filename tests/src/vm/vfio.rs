@@ -15,7 +15,7 @@ use crate::harness::{cases, Case};
 use crate::scenario::{self, Contenders, Load};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    processes_drive_their_nics_through_vfio: 2 => {
+    processes_drive_their_nics_through_vfio => {
         let mut spec = VmNodes::spec("vfio", &["stable", "backports", "stable"])?;
         for node in &mut spec.nodes[..2] {
             node.driver = NicDriver::Vfio;
