@@ -174,8 +174,8 @@ layouts! {
         pub reserved0: U16,
         /// Of a Send: the mark of its message ([`crate::message::Label::mark`]); zero of a Receive.
         pub mark: U32,
-        /// Of a Send: the incarnation of the process that it is for ([`crate::message::Label::incarnation`]);
-        /// zero of a Receive.
+        /// The incarnation of the process that it is for, or that it takes messages of
+        /// ([`crate::message::Label::incarnation`]); zero with ANY_PROC.
         pub incarnation: U32,
         /// Zero.
         pub reserved1: U32,

@@ -86,6 +86,9 @@ bitflags! {
         const CLAIMED = 8;
         /// Drops the claimed message: there is no memory.
         const DISCARD = 16;
+        /// The inline payload is a [`Label`], whose mark is zero: it takes messages of that incarnation of the process
+        /// that the header names. Neither with ANY_PROC nor with CLAIMED.
+        const LABEL = 32;
     }
 }
 
@@ -116,8 +119,8 @@ bitflags! {
 }
 
 layouts! {
-    /// What the command of a Send has no room for: the first bytes of its inline payload, with
-    /// [`SendFlags::LABEL`].
+    /// What the command of a Send or a Receive has no room for: the first bytes of its inline payload, with
+    /// [`SendFlags::LABEL`] or [`ReceiveFlags::LABEL`].
     ///
     /// ```text
     ///      0                 4                 8
@@ -125,11 +128,12 @@ layouts! {
     /// ```
     #[bytes(8)]
     pub struct Label {
-        /// Incarnation of the process that the message is for, as its window has it. If the process on
-        /// that port has another one, or none, the message fails with PeerGone. Zero: for any.
+        /// Incarnation of the process that the message is for, or that a receive takes messages of, as its window
+        /// has it. If the process on that port has another one, or none, the message fails with PeerGone, and a
+        /// receive does not take it. Zero: any.
         pub incarnation: U32,
         /// Carried to the completion of the receive, as `immediate` is: for what a library says of a message that
-        /// is not the program's.
+        /// is not the program's. Zero of a Receive.
         pub mark: U32,
     }
 
@@ -247,8 +251,9 @@ layouts! {
     ///   8  | handle                            |
     ///  16  | tag                               |
     ///  24  | ignore                            |
-    ///  32  | reserved0                         | … 56
-    ///  56  |reserv1 |endpoint| flags           |
+    ///  32  | incarnation     | reserved0       |
+    ///  40  | reserved1                         | … 56
+    ///  56  |reserv2 |endpoint| flags           |
     /// ```
     #[bytes(DESCRIPTOR_BYTES)]
     pub struct ProbeCommand {
@@ -260,10 +265,14 @@ layouts! {
         pub tag: U64,
         /// Bits of the tag that it does not compare.
         pub ignore: U64,
+        /// Incarnation of the process whose messages it looks for; zero: any, and with ANY_PROC.
+        pub incarnation: U32,
         /// Zero.
-        pub reserved0: [U64; 3],
+        pub reserved0: U32,
         /// Zero.
-        pub reserved1: U16,
+        pub reserved1: [U64; 2],
+        /// Zero.
+        pub reserved2: U16,
         /// Own endpoint, below [`ENDPOINTS`].
         pub endpoint: U16,
         /// [`ProbeFlags`].

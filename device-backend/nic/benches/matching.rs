@@ -14,14 +14,17 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use qnic_nic::testing::matching::{Arrived, Bounds, Matching, Pattern, Posted, Takes};
+use qnic_nic::testing::matching::{Arrived, Bounds, Matching, Pattern, Posted, Sender, Takes};
 
 const QUEUED: [u32; 3] = [1, 100, 10_000];
 const ROUNDS: usize = 31;
 const MATCHES_A_ROUND: u32 = 5_000;
 
 /// Node and port.
-type Source = (u16, u16);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Source(u16, u16);
+
+impl Sender for Source {}
 
 struct Shape {
     name: &'static str,
@@ -31,7 +34,7 @@ struct Shape {
 
 /// Source and tag of a message.
 fn message(number: u32) -> (Source, u64) {
-    (((number % 100) as u16, 1), number.into())
+    (Source((number % 100) as u16, 1), number.into())
 }
 
 /// Four masks in turn: each message is looked up under all of them.

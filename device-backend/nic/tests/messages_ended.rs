@@ -261,6 +261,37 @@ fn a_message_reaches_no_process_of_another_incarnation() {
     }
 }
 
+/// Whether messages come before the receive or behind it, and whether others are there for any incarnation.
+#[test]
+fn a_receive_takes_nothing_of_a_process_of_another_incarnation() {
+    for net in nets(2, 5) {
+        let Pair { net, a, b } = Pair::on(net);
+        a.end();
+        let a = net.party(0, 1);
+        a.set_incarnation(6);
+        b.receive(1).from(&a).incarnation(5).run();
+        b.receive(2).from(&a).run();
+        b.receive(3).from(&a).incarnation(6).run();
+        for number in [1, 2] {
+            a.send(number, &b).run();
+            assert_eq!(b.ends(), [(number + 1, Status::Ok)]);
+        }
+        a.send(3, &b).run();
+        b.probe(4).from(&a).incarnation(5).run();
+        b.receive(5).from(&a).incarnation(5).run();
+        assert_eq!(b.ends(), [(4, Status::NoMessage)]);
+        b.probe(6).from(&a).incarnation(6).run();
+        b.receive(7).from(&a).incarnation(6).run();
+        assert_eq!(b.ends(), [(6, Status::Ok), (7, Status::Ok)]);
+        for posted in [1, 5] {
+            b.cancel(posted);
+            assert_eq!(b.ends(), [(posted, Status::Cancelled)]);
+        }
+        net.assert_holds_nothing(0);
+        net.assert_holds_nothing(1);
+    }
+}
+
 /// A message that names no incarnation waits for one that was lost, and not for one that is refused.
 #[test]
 fn a_message_that_is_for_a_former_process_does_not_hold_up_those_behind_it() {

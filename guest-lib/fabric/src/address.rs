@@ -15,7 +15,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use qnic::message::{Completion, Destination, Envelope, Source, Tag};
+use qnic::message::{Completion, Destination, Envelope, Pattern, Source, Tag};
 use qnic::{NodeId, Port};
 
 use crate::errno::Errno;
@@ -50,9 +50,15 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// What a receive from it takes.
-    pub(crate) fn source(self) -> Source {
-        Source::Process(self.node, self.port)
+    /// What a receive takes from it, and from no later process on its port, with a tag but for some bits of it; without: in the
+    /// untagged space.
+    pub(crate) fn pattern(self, tag: Option<(Tag, u64)>) -> Pattern {
+        let source = Source::Process(self.node, self.port);
+        let pattern = match tag {
+            Some((tag, ignore)) => Pattern::ignoring(source, tag, ignore),
+            None => Pattern::untagged(source),
+        };
+        pattern.incarnation(self.incarnation)
     }
 
     /// The tagged space of this process, and of no later one on its port.

@@ -108,6 +108,7 @@ pub struct Pattern {
     pub(super) ignore: u64,
     pub(super) untagged: bool,
     pub(super) endpoint: MessageEndpoint,
+    pub(super) incarnation: u32,
 }
 
 impl Pattern {
@@ -119,6 +120,7 @@ impl Pattern {
             ignore: 0,
             untagged: false,
             endpoint: MessageEndpoint(0),
+            incarnation: 0,
         }
     }
 
@@ -148,6 +150,15 @@ impl Pattern {
         Pattern { endpoint, ..self }
     }
 
+    /// Of the process alone that has said this of itself ([`set_incarnation`](super::set_incarnation)): nothing of
+    /// the next one on its port is taken. Nothing with [`Source::Any`]. 0, as at first: of any process there.
+    pub const fn incarnation(self, incarnation: u32) -> Self {
+        Pattern {
+            incarnation,
+            ..self
+        }
+    }
+
     /// The process whose messages it takes, unless any will do.
     pub(super) fn process(&self) -> Option<(NodeId, Port)> {
         match self.source {
@@ -167,7 +178,7 @@ pub(super) struct Fields {
     pub(super) ignore_or_immediate: u64,
     /// Of a destination; 0 of a pattern.
     pub(super) mark: u32,
-    /// The same.
+    /// Of the other process; 0: of any.
     pub(super) incarnation: u32,
     pub(super) untagged: bool,
     pub(super) endpoint: u16,
@@ -194,7 +205,7 @@ impl From<&Pattern> for Fields {
             tag: pattern.tag.0,
             ignore_or_immediate: pattern.ignore,
             mark: 0,
-            incarnation: 0,
+            incarnation: pattern.process().map_or(0, |_| pattern.incarnation),
             untagged: pattern.untagged,
             endpoint: pattern.endpoint.0,
         }
@@ -210,7 +221,7 @@ impl Fields {
         }
     }
 
-    /// What stands in front of the inline payload of a Send, if there is anything to say.
+    /// What stands in front of the inline payload of a Send, and is that of a Receive, if there is anything to say.
     pub(super) fn label(&self) -> Option<Label> {
         let label = Label {
             incarnation: self.incarnation.into(),

@@ -144,6 +144,7 @@ impl<'e> Probe<'e, '_> {
         fields.name_peer(&mut command.header);
         command.tag = fields.tag.into();
         command.ignore = fields.ignore_or_immediate.into();
+        command.incarnation = fields.incarnation.into();
         command.endpoint = fields.endpoint.into();
         command.flags = flags.bits().into();
         let key = match flags.contains(ProbeFlags::WAIT) {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use qnic_abi::command::CommandBody;
-use qnic_abi::message::{ReceiveCommand, ReceiveFlags};
+use qnic_abi::message::{Label, ReceiveCommand, ReceiveFlags};
+use zerocopy::IntoBytes;
 
 use super::pattern::Fields;
 use super::{context, Completion, MultiReceive, Pattern, Request};
@@ -155,9 +156,14 @@ impl<'a> Receive<'_, 'a> {
             _ => fields.ignore_or_immediate.into(),
         };
         command.endpoint = fields.endpoint.into();
+        let label = fields.label();
+        let label: &[u8] = label.as_ref().map_or(&[], Label::as_bytes);
+        flags.set(ReceiveFlags::LABEL, !label.is_empty());
+        command.header.inline_length = label.len() as u8;
         command.flags = flags.bits().into();
         let what = fields.what(MessageOperation::Receive, range.length);
-        let key = self.core.post_receive(into(command, &range), room_wait)?;
+        let command = into(command, &range);
+        let key = self.core.post_receive(command, label, room_wait)?;
         Ok(Request::new(self.core, key, kind, what))
     }
 }

@@ -81,6 +81,18 @@ impl Posting<'_, ReceiveCommand> {
     pub fn discard(self) -> Self {
         self.flag(ReceiveFlags::DISCARD, true)
     }
+
+    /// Of that incarnation of the process that it names.
+    pub fn incarnation(mut self, incarnation: u32) -> Self {
+        let label = Label {
+            incarnation: incarnation.into(),
+            mark: 0.into(),
+        };
+        self.payload = label.as_bytes().to_vec();
+        let length = self.payload.len() as u8;
+        self.flag(ReceiveFlags::LABEL, true)
+            .with(|command| command.header.inline_length = length)
+    }
 }
 
 impl Posting<'_, ProbeCommand> {
@@ -97,6 +109,11 @@ impl Posting<'_, ProbeCommand> {
     /// Discards it.
     pub fn discard(self) -> Self {
         self.flag(ProbeFlags::DISCARD, true)
+    }
+
+    /// Of that incarnation of the process that it names.
+    pub fn incarnation(self, incarnation: u32) -> Self {
+        self.with(|command| command.incarnation = incarnation.into())
     }
 }
 

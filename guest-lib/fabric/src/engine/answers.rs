@@ -144,7 +144,7 @@ impl<'a> Operations<'a> {
         let nothing = own.arena.nothing()?;
         let mark = self.answers.take(message)?;
         let tag = mark.answer().unwrap_or_default();
-        let pattern = Pattern::tagged(peer.source(), tag).at(ANSWERS);
+        let pattern = peer.pattern(Some((tag, 0))).at(ANSWERS);
         match own.endpoint.receive(&pattern, nothing).post() {
             Ok(request) => Ok(Awaited {
                 request,

@@ -19,7 +19,7 @@
 //! - A side that ends, ends the message. The NIC ends receives of a process that ends later; whether it has ended before
 //!   is seen by what asks it to go on, which is posted behind the receives.
 
-use qnic::message::{Pattern, Request, RequestId};
+use qnic::message::{Request, RequestId};
 use qnic::Error;
 
 use super::bounced::post_part;
@@ -195,7 +195,7 @@ impl<'a> Operations<'a> {
     /// # Errors
     /// [`AGAIN`]: there is no room for one more.
     pub(super) fn await_go(&mut self, own: &'a Process, peer: Peer, mark: Mark) -> Result<Go<'a>> {
-        let pattern = Pattern::tagged(peer.source(), mark.go()).at(ANSWERS);
+        let pattern = peer.pattern(Some((mark.go(), 0))).at(ANSWERS);
         let posted = own.endpoint.receive(&pattern, own.arena.nothing()?);
         Ok(Go {
             request: posted.post()?,
@@ -412,7 +412,8 @@ fn post_pulled<'a>(
     number: u64,
     (piece, begin): (usize, usize),
 ) -> Result<LongPart<'a>> {
-    let from = Pattern::tagged(pull.from.source(), pull.mark.piece(piece)).at(PIECES);
+    let from = pull.from.pattern(Some((pull.mark.piece(piece), 0)));
+    let from = from.at(PIECES);
     let begin = begin.min(pull.room.len());
     let length = PIECE.min(pull.room.len() - begin);
     let bounce = own.arena.take(&own.endpoint, length)?;

@@ -1,6 +1,6 @@
 //! Receives of one message.
 
-use qnic::message::{Completion, Pattern, Request, Source};
+use qnic::message::{Completion, Pattern, Request, Source, Tag};
 use qnic::Part;
 
 use super::long::Pull;
@@ -71,13 +71,11 @@ impl Engine {
 
     /// What a receive takes.
     pub(super) fn pattern(&self, from: Option<u64>, tag: Option<(u64, u64)>) -> Result<Pattern> {
-        let source = match from {
-            None => Source::Any,
-            Some(from) => self.av.address(from)?.peer().source(),
-        };
-        Ok(match tag {
-            Some((tag, ignore)) => Pattern::ignoring(source, qnic::message::Tag(tag), ignore),
-            None => Pattern::untagged(source),
+        let tag = tag.map(|(tag, ignore)| (Tag(tag), ignore));
+        Ok(match (from, tag) {
+            (Some(from), tag) => self.av.address(from)?.peer().pattern(tag),
+            (None, Some((tag, ignore))) => Pattern::ignoring(Source::Any, tag, ignore),
+            (None, None) => Pattern::untagged(Source::Any),
         })
     }
 

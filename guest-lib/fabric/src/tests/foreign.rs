@@ -251,6 +251,33 @@ fn messages_to_a_process_that_has_ended_reach_no_other_on_its_port() {
     a.close();
 }
 
+/// Whether they are posted before it ends or behind.
+#[test]
+fn receives_from_a_process_that_has_ended_take_nothing_of_the_next_on_its_port() {
+    let cluster = Cluster::new(2);
+    let [a, b] = [0, 1].map(|node| Side::new(&cluster, node, TAGGED, BOTH));
+    let former = a.insert(&b.name);
+    assert_eq!(b.insert(&a.name), 0);
+    let mut rooms = [[0; 5]; 3];
+    let [before, behind, own] = &mut rooms;
+    a.receive(former, Some((1, 0)), before, 1);
+    assert_eq!(close(b.ep), 0);
+    let ended = a.next().unwrap_err();
+    let gone = (context(1), libc::ECONNABORTED);
+    assert_eq!((ended.entry.context, ended.err), gone);
+    let next = open_on_port(&b);
+    let from = a.insert(&next.name);
+    a.receive(former, Some((1, 0)), behind, 2);
+    a.receive(from, Some((1, 0)), own, 3);
+    next.send(0, Some(1), b"first", 4);
+    let (entry, source) = a.next().unwrap();
+    assert_eq!((entry.context, source), (context(3), from));
+    assert!(a.poll().is_none());
+    assert_eq!((&*behind, &*own), (&[0; 5], b"first"));
+    next.close();
+    a.close();
+}
+
 /// It says of many messages that pieces follow, and sends none: they are given up but for one of each name.
 #[test]
 fn messages_of_a_name_that_comes_again_are_given_up() {

@@ -48,13 +48,14 @@ impl Core {
     pub(crate) fn post_receive(
         &self,
         command: impl Requesting,
+        payload: &[u8],
         room_wait: RoomWait,
     ) -> Result<RequestKey> {
         self.post_when_room(room_wait.deadline(), |state| {
             if state.posted.receives >= MOST_RECEIVES {
                 return room_wait.no_room();
             }
-            let key = state.begin(self, command)?;
+            let key = state.begin_with(self, command, payload)?;
             if let Some(key) = key {
                 state.posted.receives += 1;
                 state.requests[key].counts = Counted::Receive;

@@ -8,7 +8,7 @@ use qnic_abi::message::{
 };
 use qnic_abi::{Key, SegmentId, Status};
 
-use super::matching::{Pattern, Takes};
+use super::matching::{Pattern, Sender, Takes};
 use crate::core::{Fetched, LocalMemory, INLINE_WORDS};
 
 /// A process that sends.
@@ -16,6 +16,30 @@ use crate::core::{Fetched, LocalMemory, INLINE_WORDS};
 pub(super) struct Name {
     pub(super) node: u16,
     pub(super) port: u16,
+}
+
+/// How receives name a process that sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) struct Source {
+    pub(super) name: Name,
+    /// Zero: any process there, in a receive; none, in a message.
+    pub(super) incarnation: u32,
+}
+
+impl Sender for Source {
+    fn general(self) -> Self {
+        Source {
+            incarnation: 0,
+            ..self
+        }
+    }
+}
+
+impl Pattern<Source> {
+    /// The process that it names, of whatever incarnation; none: any will do.
+    pub(super) fn process(&self) -> Option<Name> {
+        self.source().map(|source| source.name)
+    }
 }
 
 /// Where messages and receives of a process meet.
@@ -87,7 +111,7 @@ pub(super) struct Send {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Receive {
     pub(super) handle: Handle,
-    pub(super) pattern: Pattern<Name>,
+    pub(super) pattern: Pattern<Source>,
     pub(super) takes: Takes,
     /// Least bytes that a receive of many messages has left for the next one.
     pub(super) least: u64,
@@ -116,7 +140,7 @@ pub(super) enum Found {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probe {
     pub(super) handle: u64,
-    pub(super) pattern: Pattern<Name>,
+    pub(super) pattern: Pattern<Source>,
     pub(super) space: Space,
     pub(super) found: Found,
     /// Waits for one.
@@ -208,16 +232,40 @@ pub(super) fn unlabelled(mut command: Send, fetched: &Fetched) -> (Send, [u64; I
     (command, inline)
 }
 
-/// The source that a header names; none: any will do.
-fn check_source(header: &CommandHeader, any: bool) -> Result<Option<Name>, Status> {
-    let source = Name {
+/// The source that a header names, of any incarnation; none: any will do.
+fn check_source(header: &CommandHeader, any: bool) -> Result<Option<Source>, Status> {
+    let name = Name {
         node: header.remote_node.get(),
         port: header.remote_port.get(),
     };
-    if header.inline_length > 0 || any && source != Name::default() {
+    if any && name != Name::default() {
         return Err(Status::Malformed);
     }
-    Ok((!any).then_some(source))
+    Ok((!any).then_some(Source {
+        name,
+        incarnation: 0,
+    }))
+}
+
+/// The receive of a command with its label.
+///
+/// # Errors
+/// Malformed: the label has a mark, or names the incarnation of any process.
+pub(super) fn labelled(mut command: Receive, fetched: &Fetched) -> Result<Receive, Status> {
+    let raw: ReceiveCommand = fetched.descriptor.read();
+    if raw.flags.get() & ReceiveFlags::LABEL.bits() != 0 {
+        let label: Label = zerocopy::transmute!(fetched.inline[0].to_le());
+        let incarnation = label.incarnation.get();
+        let pattern = command.pattern;
+        let source = pattern.source().filter(|_| label.mark.get() == 0);
+        let source = source.ok_or(Status::Malformed)?;
+        let source = Source {
+            incarnation,
+            ..source
+        };
+        command.pattern = Pattern::new(Some(source), pattern.tag(), pattern.ignore());
+    }
+    Ok(command)
 }
 
 fn check_receive(raw: &ReceiveCommand) -> Result<Command, Status> {
@@ -230,6 +278,13 @@ fn check_receive(raw: &ReceiveCommand) -> Result<Command, Status> {
     };
     if flags.intersects(ReceiveFlags::CLAIMED | ReceiveFlags::DISCARD) {
         return check_receive_claimed(raw, flags, local).map(Command::ReceiveClaimed);
+    }
+    let label = match flags.contains(ReceiveFlags::LABEL) {
+        true => size_of::<Label>(),
+        false => 0,
+    };
+    if usize::from(raw.header.inline_length) != label {
+        return Err(Status::Malformed);
     }
     let untagged = flags.contains(ReceiveFlags::UNTAGGED);
     let many = flags.contains(ReceiveFlags::MANY);
@@ -263,9 +318,9 @@ fn check_receive_claimed(
 ) -> Result<ReceiveClaimed, Status> {
     let discarded = flags.contains(ReceiveFlags::DISCARD);
     let flags = flags - ReceiveFlags::DISCARD;
-    let nothing = Some(Name::default());
     let formed = flags == ReceiveFlags::CLAIMED
-        && check_source(&raw.header, false)? == nothing
+        && raw.header.inline_length == 0
+        && check_source(&raw.header, true)?.is_none()
         && raw.ignore.get() == 0
         && raw.endpoint.get() == 0
         && (!discarded || local == LocalMemory::default());
@@ -295,9 +350,18 @@ fn check_probe(raw: &ProbeCommand) -> Result<Probe, Status> {
         (false, true) => Found::Discarded,
         (true, true) => return Err(Status::Malformed),
     };
-    if raw.reserved1.get() != 0 || raw.reserved0.iter().any(|word| word.get() != 0) {
+    let zero = raw.header.inline_length == 0
+        && raw.reserved0.get() == 0
+        && raw.reserved1.iter().all(|word| word.get() == 0)
+        && raw.reserved2.get() == 0;
+    let incarnation = raw.incarnation.get();
+    if !zero || source.is_none() && incarnation != 0 {
         return Err(Status::Malformed);
     }
+    let source = source.map(|source| Source {
+        incarnation,
+        ..source
+    });
     Ok(Probe {
         handle: raw.handle.get(),
         pattern: Pattern::new(source, raw.tag.get(), raw.ignore.get()),
@@ -394,8 +458,9 @@ mod tests {
     #[test]
     fn the_form_of_a_receive_and_a_cancel_is_checked() {
         type Change = fn(&mut ReceiveCommand);
-        let malformed: [Change; 5] = [
-            |raw| raw.flags = 32.into(),
+        let malformed: [Change; 6] = [
+            |raw| raw.flags = ReceiveFlags::LABEL.bits().into(),
+            |raw| raw.flags = 64.into(),
             |raw| raw.endpoint = 16.into(),
             |raw| raw.header.inline_length = 1,
             |raw| {
@@ -456,13 +521,17 @@ mod tests {
     #[test]
     fn the_form_of_a_probe_is_checked() {
         type Change = fn(&mut ProbeCommand);
-        let malformed: [Change; 7] = [
+        let malformed: [Change; 8] = [
             |raw| raw.flags = 32.into(),
             |raw| raw.flags = (ProbeFlags::CLAIM | ProbeFlags::DISCARD).bits().into(),
             |raw| raw.endpoint = 16.into(),
             |raw| raw.header.inline_length = 1,
-            |raw| raw.reserved0[2] = 1.into(),
-            |raw| raw.reserved1 = 1.into(),
+            |raw| raw.reserved1[1] = 1.into(),
+            |raw| raw.reserved2 = 1.into(),
+            |raw| {
+                raw.flags = ProbeFlags::ANY_PROC.bits().into();
+                raw.incarnation = 1.into();
+            },
             |raw| {
                 raw.flags = ProbeFlags::ANY_PROC.bits().into();
                 raw.header.remote_port = 1.into();

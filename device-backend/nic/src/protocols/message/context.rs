@@ -28,7 +28,7 @@ use qnic_abi::wire::SPAN_PAGES;
 use qnic_abi::{Key, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE};
 use zerocopy::IntoBytes;
 
-use super::command::{Handle, Memory, Name, Receive, Send, Space};
+use super::command::{Handle, Memory, Name, Receive, Send, Source, Space};
 use super::matching::{Pattern, Takes};
 use super::Context;
 use crate::core::{Core, LocalMemory, PageKey, INLINE_WORDS};
@@ -329,14 +329,17 @@ impl Copied {
         let allowed = ContextFlags::all() - ContextFlags::REGION;
         let (flags, space) = self.check(allowed, tag | ignore)?;
         let any = flags.contains(ContextFlags::ANY_PROC);
-        let labelled = context.mark.get() != 0 || context.incarnation.get() != 0;
-        if any && self.remote() != Name::default() || labelled {
+        let source = Source {
+            name: self.remote(),
+            incarnation: context.incarnation.get(),
+        };
+        if any && source != Source::default() || context.mark.get() != 0 {
             return Err(Status::Malformed);
         }
         let pages = self.pages(flags)?;
         let receive = Receive {
             handle: self.handle(index),
-            pattern: Pattern::new((!any).then_some(self.remote()), tag, ignore),
+            pattern: Pattern::new((!any).then_some(source), tag, ignore),
             takes: Takes::One,
             least: 0,
             space,

@@ -115,7 +115,7 @@ impl Messages {
             let posted = inbox.remove_all(names_source(ended, before));
             failed.extend(posted.into_iter().map(|posted| (vni, posted)));
             let names =
-                |probe: &Probe| probe.newest < before && probe.pattern.source().is_some_and(ended);
+                |probe: &Probe| probe.newest < before && probe.pattern.process().is_some_and(ended);
             for probe in inbox.take_probes(names) {
                 let entry = failed_probe(&probe, Status::PeerGone);
                 cx.core.complete(cx.host, vni, entry);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use qnic_abi::context::CONTEXTS;
 use qnic_abi::{SegmentId, Status, VniId};
 
-use super::command::{HandleName, Memory, Name, Probe, Receive, Space};
+use super::command::{HandleName, Memory, Name, Probe, Receive, Source, Space};
 use super::context::Pages;
 use super::matching::{Arrived, Bounds, Full, Matching, ReceiveId, Takes};
 use super::staging::{Header, Landing};
@@ -78,10 +78,10 @@ pub(super) type PostedId = EntryId;
 const WALK: usize = 4_096;
 
 /// What a message has found.
-type Found = Arrived<Name, PostedId>;
+type Found = Arrived<Source, PostedId>;
 
 /// A space of an endpoint: handles are names of receives, and numbers of messages.
-pub(super) type Meeting = Matching<Name, PostedId, u64>;
+pub(super) type Meeting = Matching<Source, PostedId, u64>;
 
 /// What one process receives.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Inbox {
         number: u64,
     ) -> Result<Found, Full> {
         let space = self.space(header.space, limits);
-        let found = space.arrive(header.source, header.tag, number);
+        let found = space.arrive(header.sender(), header.tag, number);
         match space.take_walked() {
             0 => {}
             walked => self.walked += walked,
@@ -193,7 +193,7 @@ impl Inbox {
             return false;
         };
         posted.id = Some(queued);
-        self.count_source(command.pattern.source());
+        self.count_source(command.pattern.process());
         true
     }
 
@@ -215,7 +215,7 @@ impl Inbox {
             return false;
         }
         self.probes.insert(number, probe);
-        self.count_source(probe.pattern.source());
+        self.count_source(probe.pattern.process());
         true
     }
 
@@ -233,7 +233,7 @@ impl Inbox {
     /// Takes out a probe that waits.
     pub(super) fn take_probe(&mut self, number: u64) -> Option<Probe> {
         let probe = self.probes.remove(&number)?;
-        self.uncount_source(probe.pattern.source());
+        self.uncount_source(probe.pattern.process());
         Some(probe)
     }
 
@@ -263,7 +263,7 @@ impl Inbox {
     /// Takes a receive out that is matched no more.
     fn take_out(&mut self, id: PostedId) -> Option<Posted> {
         let posted = self.posted.remove(id)?;
-        self.uncount_source(posted.command.pattern.source());
+        self.uncount_source(posted.command.pattern.process());
         Some(posted)
     }
 
@@ -306,7 +306,7 @@ pub(super) fn names_source(
     ended: impl Fn(Name) -> bool,
     before: u64,
 ) -> impl Fn(&Inbox, &Posted) -> bool {
-    move |_, posted| posted.newest < before && posted.command.pattern.source().is_some_and(&ended)
+    move |_, posted| posted.newest < before && posted.command.pattern.process().is_some_and(&ended)
 }
 
 /// Memory of receives.

@@ -75,7 +75,7 @@ use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::OperationId;
 use crate::stages::Kind;
-use command::Command;
+use command::{labelled, Command};
 use inbox::Inbox;
 use letters::Begun;
 use sends::Sends;
@@ -172,7 +172,7 @@ impl Protocol for Messages {
     ) -> Result<(), Status> {
         match Command::try_from(&fetched.descriptor)? {
             Command::Send(command) => self.sends.submit(cx, vni, command, fetched),
-            Command::Receive(command) => self.post(cx, vni, command),
+            Command::Receive(command) => self.post(cx, vni, labelled(command, fetched)?),
             Command::SendContext(index) | Command::ReceiveContext(index)
                 if u32::from(index) >= cx.core.geometry.counts.contexts =>
             {

@@ -24,7 +24,7 @@ use crate::env::Host;
 
 /// The completion of a probe that finds no message.
 pub(super) fn failed_probe(probe: &Probe, status: Status) -> CompletionEntry {
-    let source = probe.pattern.source().unwrap_or_default();
+    let source = probe.pattern.process().unwrap_or_default();
     CompletionEntry {
         tag: probe.pattern.tag().into(),
         endpoint: probe.space.endpoint.into(),
@@ -60,7 +60,7 @@ impl Inbox {
     /// The first probe that waits for a message, of those behind the one of a number.
     fn waiting_for(&self, header: &Header, behind: u64) -> Option<(u64, Probe)> {
         let waits = |probe: &Probe| {
-            probe.space == header.space && probe.pattern.matches(header.source, header.tag)
+            probe.space == header.space && probe.pattern.matches(header.sender(), header.tag)
         };
         let mut probes = self.probes_behind(behind);
         let first = probes.find(|(_, probe)| waits(probe));
@@ -81,10 +81,10 @@ impl Messages {
         }
         let status = match probe.waits {
             false => Status::NoMessage,
-            true if !expect(cx, probe.pattern.source()) => Status::PeerGone,
+            true if !expect(cx, probe.pattern.process()) => Status::PeerGone,
             true => {
                 self.last_receive += 1;
-                let newest = newest(cx, probe.pattern.source());
+                let newest = newest(cx, probe.pattern.process());
                 let probe = Probe { newest, ..probe };
                 let inbox = self.inboxes.get_or_insert(vni);
                 if inbox.wait(&cx.core.limits, self.last_receive, probe) {

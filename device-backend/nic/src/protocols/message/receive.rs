@@ -43,7 +43,7 @@ const ROOM_TURNS: usize = 64;
 /// The completion of a receive that has no message.
 pub(super) fn failed_receive(posted: &Posted, status: Status) -> CompletionEntry {
     let command = &posted.command;
-    let source = command.pattern.source().unwrap_or_default();
+    let source = command.pattern.process().unwrap_or_default();
     CompletionEntry {
         tag: command.pattern.tag().into(),
         offset: posted.filled().into(),
@@ -191,10 +191,10 @@ impl Messages {
                 return;
             }
         }
-        if !expect(cx, command.pattern.source()) {
+        if !expect(cx, command.pattern.process()) {
             return self.fail_receive(cx, vni, &posted, Status::PeerGone);
         }
-        posted.newest = newest(cx, command.pattern.source());
+        posted.newest = newest(cx, command.pattern.process());
         self.last_receive += 1;
         let inbox = self.inboxes.get_or_insert(vni);
         match inbox.post(&cx.core.limits, self.last_receive, posted) {

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use ahash::RandomState;
 use qnic_abi::{Status, VniId};
 
-use super::command::{Handle, Memory, Name, Space};
+use super::command::{Handle, Memory, Name, Source, Space};
 use super::matching::MessageId;
 use super::room::{Flow, Openings, Room};
 use super::straight::Straight;
@@ -80,6 +80,16 @@ pub(super) struct Header {
     pub(super) packet_length: u64,
     /// Its group brings it: peer, sequence and operation say nothing.
     pub(super) of_group: bool,
+}
+
+impl Header {
+    /// Its source, as receives name it.
+    pub(super) fn sender(&self) -> Source {
+        Source {
+            name: self.source,
+            incarnation: self.incarnation,
+        }
+    }
 }
 
 /// Where the bytes of a message are.

@@ -25,7 +25,7 @@
 //!   wait behind that receive, later messages of the sender behind that message.
 //!
 //! # Cost
-//! A *mask* is what a pattern does not compare: the source or not, and which bits of the tag. A
+//! A *mask* is what a pattern does not compare: the source or a part of it, and which bits of the tag. A
 //! receive stands in the bin of its pattern. A message that arrives is looked up once for each
 //! mask that posted receives have ([`Bounds::masks`]): under one mask, one pattern takes it. The
 //! receive with the lowest sequence number, of those at the heads of these bins, is the first.
@@ -49,9 +49,10 @@
 //! | exact; any source; any tag | the first of one bin |
 //! | any source and tag | the first of all |
 //! | some bits of the tag ignored | messages of the source, or all, until one matches |
+//! | a source that is not general | those of its general form in one bin, until one matches |
 //!
 //! So cost depends neither on the number of posted receives nor on that of unexpected messages,
-//! but for the last row and for rare masks: one walk, bounded by [`Bounds::messages`] or
+//! but for the last two rows and for rare masks: one walk, bounded by [`Bounds::messages`] or
 //! [`Bounds::receives`]. Nothing depends on the order
 //! of a hash table, and no choice of tags makes bins collide (`../table.rs`).
 
@@ -61,6 +62,15 @@ mod tests;
 use std::hash::Hash;
 
 use super::table::{Entry, EntryId, Table};
+
+/// What names a source. A receive that names the general form takes all whose general form that is.
+pub trait Sender: Copy + Eq + Hash {
+    /// Its general form: itself, if there are no others.
+    #[must_use]
+    fn general(self) -> Self {
+        self
+    }
+}
 
 /// Names a posted receive; never given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +153,7 @@ pub struct Bounds {
 
 const RECEIVE_BINS: usize = 1;
 
-impl<S: Copy + Eq + Hash, R: Copy> Entry<RECEIVE_BINS> for Receive<S, R> {
+impl<S: Sender, R: Copy> Entry<RECEIVE_BINS> for Receive<S, R> {
     type Bin = Pattern<S>;
 
     fn bins(&self) -> [Pattern<S>; RECEIVE_BINS] {
@@ -156,17 +166,19 @@ impl<S: Copy + Eq + Hash, R: Copy> Entry<RECEIVE_BINS> for Receive<S, R> {
 
 const MESSAGE_BINS: usize = 3;
 
-/// Index of a message's bin for its source.
+/// Index of a message's bin for its source, and for source and tag.
 const OF_SOURCE: usize = 0;
+const EXACT: usize = 2;
 
-impl<S: Copy + Eq + Hash, M: Copy> Entry<MESSAGE_BINS> for Message<S, M> {
+impl<S: Sender, M: Copy> Entry<MESSAGE_BINS> for Message<S, M> {
     type Bin = Pattern<S>;
 
     fn bins(&self) -> [Pattern<S>; MESSAGE_BINS] {
+        let source = self.source.general();
         [
-            Pattern::any_tag(self.source),
+            Pattern::any_tag(source),
             Pattern::any_source(self.tag),
-            Pattern::exact(self.source, self.tag),
+            Pattern::exact(source, self.tag),
         ]
     }
 }
@@ -175,7 +187,7 @@ impl<S: Copy + Eq + Hash, M: Copy> Entry<MESSAGE_BINS> for Message<S, M> {
 ///
 /// A source is whatever names a process; `R` and `M` are the caller's handles.
 #[derive(Debug)]
-pub struct Matching<S: Copy + Eq + Hash, R: Copy, M: Copy> {
+pub struct Matching<S: Sender, R: Copy, M: Copy> {
     receives: Table<Receive<S, R>, RECEIVE_BINS>,
     masks: Masks,
     /// Receives that are walked over, and how many a message has looked at since the caller asked.
@@ -185,7 +197,7 @@ pub struct Matching<S: Copy + Eq + Hash, R: Copy, M: Copy> {
     bounds: Bounds,
 }
 
-impl<S: Copy + Eq + Hash, R: Copy, M: Copy> Matching<S, R, M> {
+impl<S: Sender, R: Copy, M: Copy> Matching<S, R, M> {
     /// Returns one in which nothing is queued.
     pub fn new(bounds: Bounds) -> Self {
         Matching {
@@ -364,7 +376,16 @@ impl<S: Copy + Eq + Hash, R: Copy, M: Copy> Matching<S, R, M> {
 
     fn find_message(&self, pattern: Pattern<S>) -> Option<&Message<S, M>> {
         let matches = |it: &&Message<S, M>| pattern.matches(it.source, it.tag);
-        match (pattern.source(), pattern.ignore()) {
+        let general = pattern.source().map(Sender::general);
+        match (general, pattern.ignore()) {
+            (Some(general), 0) if pattern.source() != Some(general) => {
+                let exact = Pattern::exact(general, pattern.tag());
+                self.messages.in_bin(EXACT, &exact).find(matches)
+            }
+            (Some(general), u64::MAX) if pattern.source() != Some(general) => {
+                let of_source = Pattern::any_tag(general);
+                self.messages.in_bin(OF_SOURCE, &of_source).find(matches)
+            }
             (_, 0) | (Some(_), u64::MAX) => self.messages.get(self.messages.first(&pattern)?),
             (None, u64::MAX) => self.messages.in_order().next(),
             (Some(source), _) => {
@@ -399,7 +420,7 @@ impl<S> Pattern<S> {
     }
 }
 
-impl<S: Copy + Eq> Pattern<S> {
+impl<S: Sender> Pattern<S> {
     /// Takes messages of a source, or of any (`None`: ANY_PROC), whose tag differs at most in
     /// the bits of `ignore` (all of them: ANY_TAG).
     pub fn new(source: Option<S>, tag: u64, ignore: u64) -> Self {
@@ -448,12 +469,18 @@ impl<S: Copy + Eq> Pattern<S> {
 
     /// Returns true if it takes a message.
     pub fn matches(&self, source: S, tag: u64) -> bool {
-        self.source.is_none_or(|own| own == source) && tag & !self.ignore == self.tag
+        let is_of = |own| own == source || own == source.general();
+        self.source.is_none_or(is_of) && tag & !self.ignore == self.tag
     }
 
     fn mask(&self) -> Mask {
+        let compares = match self.source {
+            None => Compares::Nothing,
+            Some(source) if source == source.general() => Compares::General,
+            Some(_) => Compares::All,
+        };
         Mask {
-            any_source: self.source.is_none(),
+            compares,
             ignore: self.ignore,
         }
     }
@@ -462,14 +489,26 @@ impl<S: Copy + Eq> Pattern<S> {
 /// What a pattern does not compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mask {
-    any_source: bool,
+    compares: Compares,
     ignore: u64,
+}
+
+/// What a pattern compares of the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compares {
+    Nothing,
+    General,
+    All,
 }
 
 impl Mask {
     /// The one pattern with this mask that takes a message.
-    fn pattern_of<S: Copy + Eq>(self, source: S, tag: u64) -> Pattern<S> {
-        let source = (!self.any_source).then_some(source);
+    fn pattern_of<S: Sender>(self, source: S, tag: u64) -> Pattern<S> {
+        let source = match self.compares {
+            Compares::Nothing => None,
+            Compares::General => Some(source.general()),
+            Compares::All => Some(source),
+        };
         Pattern::new(source, tag, self.ignore)
     }
 }

@@ -16,7 +16,14 @@ const ROOM: Bounds = Bounds {
     messages: 20_000,
 };
 
-/// Sources are numbers, receives and messages have numbers as handles.
+/// Sources are numbers, whose lower byte is the general form.
+impl Sender for u16 {
+    fn general(self) -> Self {
+        self & 0xff
+    }
+}
+
+/// Receives and messages have numbers as handles.
 type TestMatching = Matching<u16, u32, u32>;
 
 impl TestMatching {
