@@ -154,7 +154,7 @@ pub(super) fn begin(ep: Fid<FidEp>, call: Call) -> Result<usize> {
     let operation = Operation {
         action: call.action,
         to: running.engine.address_of(call.place.peer)?,
-        from: running.engine.address().port,
+        from: running.engine.address().peer(),
         key: call.place.key,
         offset: call.place.offset,
         length: call.length,

@@ -59,7 +59,7 @@ fn perform(served: &Served<'_>, peer: Peer, request: &Request, brought: &[u8]) -
         .unwrap_or_else(PoisonError::into_inner);
     let endpoint = endpoints.get(&request.to).cloned();
     drop(endpoints);
-    let endpoint = endpoint.filter(|it| u64::from(it.incarnation) == request.incarnation);
+    let endpoint = endpoint.filter(|it| it.incarnation == request.incarnation);
     let endpoint = endpoint.ok_or(GONE)?;
     let region = served.regions.find(request.key)?;
     let range = (request.offset, request.length);
@@ -139,11 +139,11 @@ fn tell(endpoint: &Reached, region: &Region, peer: Peer, request: &Request) {
         let mut event = Event::of(Context::NULL, flags);
         event.entry.data = data;
         event.entry.len = usize::try_from(request.total).unwrap_or(usize::MAX);
-        // Its service has told the request, with an incarnation of its own.
+        // Its service has sent the request, from a port of its own.
         let from = Peer {
             node: peer.node,
             port: request.from,
-            incarnation: 0,
+            incarnation: request.source,
         };
         event.source = endpoint.av.number(from);
         queue.push(event);

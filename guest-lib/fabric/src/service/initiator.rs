@@ -15,7 +15,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use qnic::message::{Pattern, Request, Tag};
+use qnic::message::{Request, Tag};
 use qnic::Port;
 
 use super::outgoing::{Leaving, Sent, GONE};
@@ -45,8 +45,8 @@ pub(crate) enum Brought {
 pub(crate) struct Operation {
     pub(crate) action: Action,
     pub(crate) to: Address,
-    /// Port of the endpoint that asks.
-    pub(crate) from: Port,
+    /// The endpoint that asks.
+    pub(crate) from: Peer,
     pub(crate) key: u64,
     pub(crate) offset: u64,
     /// Bytes of the peer's memory.
@@ -169,10 +169,12 @@ impl<'a> Initiator<'a> {
         });
     }
 
-    /// Forgets the operations of an endpoint.
+    /// Forgets the operations of the endpoint on a port.
     pub(super) fn forget(&mut self, from: Port) {
         for stream in self.streams.values_mut() {
-            stream.begun.retain(|_, begun| begun.operation.from != from);
+            stream
+                .begun
+                .retain(|_, begun| begun.operation.from.port != from);
         }
     }
 }
@@ -337,9 +339,10 @@ impl Begun {
             offset: operation.offset.wrapping_add(at as u64),
             length,
             data: operation.data,
-            incarnation: operation.to.incarnation.into(),
+            incarnation: operation.to.incarnation,
+            source: operation.from.incarnation,
             total: operation.length as u64,
-            from: operation.from,
+            from: operation.from.port,
             to: operation.to.port,
             is_first: at == 0,
             is_last,
@@ -391,7 +394,7 @@ fn receive<'a>(
     length: usize,
 ) -> Result<(Request<'a>, Bounce)> {
     let room = own.arena.take(&own.endpoint, length)?;
-    let pattern = Pattern::tagged(peer.source(), tag);
+    let pattern = peer.pattern(Some((tag, 0)));
     let posted = own.arena.part(&room, length);
     let posted = posted.and_then(|part| Ok(own.endpoint.receive(&pattern, part).post()?));
     match posted {

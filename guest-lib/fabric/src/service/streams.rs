@@ -214,6 +214,7 @@ mod tests {
             length: PIECE_MAX,
             data: None,
             incarnation: 0,
+            source: 0,
             total: 0,
             from: Port(1),
             to: Port(1),

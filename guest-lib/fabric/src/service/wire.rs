@@ -5,7 +5,7 @@
 //!           ┌──────────┬──────────┬──────────┬──────────┐
 //!           │ stream   │ sequence │ reply    │ key      │
 //!           ├──────────┼──────────┼──────────┼──────────┤  32
-//!           │ offset   │ length   │ data     │ incarn.  │
+//!           │ offset   │ length   │ data     │ inc.│src.│
 //!           ├──────────┼────┬────┬┴─┬─┬─┬─┬──┴──────────┘  64
 //!           │ total    │from│ to │ k│f│o│t│ bytes …           from, to: 16 bits; then 8 bits each
 //!           └──────────┴────┴────┴──┴─┴─┴─┘  80
@@ -19,7 +19,8 @@
 //! |---|---|
 //! | stream, sequence | the order of the requests from one service to another |
 //! | key, offset, length | the registered memory, and which of its bytes |
-//! | from, to, incarnation | ports of the endpoints: that which asks, that which is asked, and which one on this port |
+//! | from, to | ports of the endpoints: that which asks, and that which is asked |
+//! | inc., src. | incarnations, of 32 bits: of that which is asked, and of that which asks |
 //! | total | bytes of the operation of which this request is a piece |
 //! | k, f, o, t | kind, flags, atomic operation and type of its elements |
 //!
@@ -68,7 +69,8 @@ struct Head {
     offset: U64,
     length: U64,
     data: U64,
-    incarnation: U64,
+    incarnation: U32,
+    source: U32,
     total: U64,
     from: U16,
     to: U16,
@@ -101,7 +103,10 @@ pub(super) struct Request {
     /// Bytes of memory that it reads or changes.
     pub(super) length: usize,
     pub(super) data: Option<u64>,
-    pub(super) incarnation: u64,
+    /// Of the endpoint that is asked.
+    pub(super) incarnation: u32,
+    /// Of the endpoint that asks.
+    pub(super) source: u32,
     pub(super) total: u64,
     pub(super) from: Port,
     pub(super) to: Port,
@@ -190,6 +195,7 @@ impl Request {
             length: (self.length as u64).into(),
             data: self.data.unwrap_or(0).into(),
             incarnation: self.incarnation.into(),
+            source: self.source.into(),
             total: self.total.into(),
             from: self.from.0.into(),
             to: self.to.0.into(),
@@ -221,6 +227,7 @@ impl Request {
             length,
             data: (head.flags & DATA != 0).then(|| head.data.get()),
             incarnation: head.incarnation.get(),
+            source: head.source.get(),
             total: head.total.get(),
             from: Port(head.from.get()),
             to: Port(head.to.get()),
@@ -266,6 +273,7 @@ mod tests {
         length: 3,
         data: Some(0x0d),
         incarnation: 0x0e,
+        source: 0x14,
         total: 0x0f,
         from: Port(0x1110),
         to: Port(0x1312),
@@ -283,6 +291,7 @@ mod tests {
         for (word, value) in [9, 10, 11, 12, 3, 13, 14, 15].into_iter().enumerate() {
             golden[8 + 8 * word] = value;
         }
+        golden[60] = 0x14;
         golden[72..].copy_from_slice(&[0x10, 0x11, 0x12, 0x13, 2, 7, 0, 0]);
         assert_eq!(WRITTEN.to_bytes(), golden);
         assert_eq!(
@@ -318,11 +327,11 @@ mod tests {
     }
 
     fn request() -> impl Strategy<Value = Request> {
-        let words = any::<[u64; 7]>();
+        let words = (any::<[u64; 6]>(), any::<[u32; 2]>());
         let rest = (any::<Option<u64>>(), any::<[u16; 2]>(), any::<[bool; 2]>());
         (words, rest, action(), 0..100usize).prop_map(
             |(words, (data, ports, [is_first, is_last]), action, count)| {
-                let [stream, sequence, reply, key, offset, incarnation, total] = words;
+                let ([stream, sequence, reply, key, offset, total], [incarnation, source]) = words;
                 let [from, to] = ports.map(Port);
                 let size = match action {
                     Action::Atomic(_, _, datatype) => datatype.size(),
@@ -337,6 +346,7 @@ mod tests {
                     length: count * size,
                     data,
                     incarnation,
+                    source,
                     total,
                     from,
                     to,

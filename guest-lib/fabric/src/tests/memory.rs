@@ -195,6 +195,10 @@ fn memory_is_gathered_and_scattered_on_both_sides() {
 #[test]
 fn data_of_a_write_are_told_at_its_target() {
     let (_cluster, a, b) = pair();
+    // Of another incarnation, on the port of `a`.
+    let mut other = a.name;
+    other[8] ^= 1;
+    assert_eq!(b.insert(&other), 1);
     let mut memory = vec![0u8; 200_000];
     let region = register(&b, &mut memory, ALL, 1);
     let ops = at(a.ep).rma;
