@@ -50,6 +50,13 @@ pub(crate) struct Bounce {
     range: Range<usize>,
 }
 
+impl Bounce {
+    /// Its length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.range.len()
+    }
+}
+
 impl Arena {
     /// Bounce memory with one slab.
     ///

@@ -29,7 +29,7 @@
 //! | are slow, or stopped by a debugger | operations on them wait; at most [`WINDOW`] pieces to each are under way, so others find room |
 //! | flood | each look serves the requests that have come by then, and sees to the operations of this process behind them; threads take turns. Requests beyond the window are dropped; what has no room at the NIC stays at its sender |
 //! | come and go | 4,096 peers are known, and 64 MiB of requests kept whose turn it is not. For more, the peer goes that has been silent for the longest; what it asks in its stream ends with -FI_ENOMEM |
-//! | do not take their replies | each holds 16 of them, of up to 64 KiB, until it takes them or ends |
+//! | do not take their replies | each holds 16 of them, of up to 64 KiB, until it takes them or ends; one, while all hold 64 MiB, and none more, while all hold 128 MiB: then all peers wait |
 //! | fork | the child's calls fail as all of a NIC do; its parent goes on |
 //! | are killed in the middle | some bytes of a write may be there. A piece that had begun to arrive keeps a receive until the NIC gives its sender up; there are 32, and a peer takes 8 at most |
 //!

@@ -72,11 +72,14 @@ impl<'a> Sent<'a> {
 #[derive(Default)]
 pub(super) struct Leaving<'a> {
     list: Vec<(Peer, Sent<'a>)>,
+    /// Bytes of their bounce memory.
+    bytes: usize,
 }
 
 impl<'a> Leaving<'a> {
     /// Leaves a message to a peer.
     pub(super) fn send(&mut self, peer: Peer, sent: Sent<'a>) {
+        self.bytes += sent.bytes();
         self.list.push((peer, sent));
     }
 
@@ -85,7 +88,12 @@ impl<'a> Leaving<'a> {
         // Without a NIC it has ended.
         let _ = request.cancel();
         let bounce = Some(room);
-        self.list.push((peer, Sent { request, bounce }));
+        self.send(peer, Sent { request, bounce });
+    }
+
+    /// Bytes of bounce memory that all of them have.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// How many there are of a peer.
@@ -100,13 +108,21 @@ impl<'a> Leaving<'a> {
         while let Some(item) = self.list.get_mut(index) {
             match has_ended(item) {
                 false => index += 1,
-                true => self.list.swap_remove(index).1.finish(own),
+                true => {
+                    let (_, sent) = self.list.swap_remove(index);
+                    self.bytes -= sent.bytes();
+                    sent.finish(own);
+                }
             }
         }
     }
 }
 
 impl Sent<'_> {
+    fn bytes(&self) -> usize {
+        self.bounce.as_ref().map_or(0, Bounce::len)
+    }
+
     /// Gives the memory of one that has ended back.
     pub(super) fn finish(self, own: &Process) {
         let Sent { request, bounce } = self;

@@ -9,6 +9,10 @@
 //!   operations keep theirs.
 //! - A peer holds at most [`WINDOW`] requests here, and twice as many replies; what it sends beyond that is dropped.
 //!   So one that never takes its replies takes no room from others.
+//! - All replies that are held have [`HELD_MAX`] bytes at most, and one reply. Peers fill them that ask for bytes and do
+//!   not take them, as many processes, or as one that goes on under new incarnations. From half of that on each peer
+//!   has one reply at a time, so those that take theirs go on, piece by piece; at the bound all wait. Replies leave when
+//!   they are taken, or when their receiver has ended or its node is silent for the peer timeout.
 
 use qnic::message::{Pattern, Request, Source, Tag};
 
@@ -23,6 +27,18 @@ use crate::errno::{Result, AGAIN, NO_MEMORY};
 
 /// Requests that may be arriving at the same time.
 const RECEIVES: usize = 32;
+
+/// Bytes of replies that are not taken, of all peers, beyond which none is made.
+const HELD_MAX: usize = 128 << 20;
+
+/// How many replies a peer may hold while all hold so many bytes.
+fn most_replies(held: usize) -> usize {
+    match held {
+        HELD_MAX.. => 0,
+        _ if held >= HELD_MAX / 2 => 1,
+        _ => 2 * WINDOW,
+    }
+}
 
 /// A reply for which there was no room.
 struct Reply {
@@ -116,7 +132,8 @@ impl<'a> Target<'a> {
             return;
         };
         for (to, tag) in self.streams.arrived(peer, &request, message) {
-            if self.takes_replies(leaving, to) {
+            // It has no bytes.
+            if self.held_by(leaving, to) < 2 * WINDOW {
                 let (end, bytes) = (Err(NO_MEMORY), Vec::new());
                 self.replies.push(Reply {
                     to,
@@ -131,10 +148,16 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// How many replies a peer has not taken.
+    fn held_by(&self, leaving: &Leaving<'a>, peer: Peer) -> usize {
+        let waiting = self.replies.iter().filter(|it| it.to == peer).count();
+        waiting + leaving.count(peer)
+    }
+
     /// Whether there is room for a reply to a peer.
     fn takes_replies(&self, leaving: &Leaving<'a>, peer: Peer) -> bool {
-        let waiting = self.replies.iter().filter(|it| it.to == peer).count();
-        waiting + leaving.count(peer) < 2 * WINDOW
+        let waiting: usize = self.replies.iter().map(|it| it.bytes.len()).sum();
+        self.held_by(leaving, peer) < most_replies(waiting + leaving.bytes())
     }
 
     /// Serves the requests of a peer whose turn it is, while it takes replies.
@@ -179,5 +202,20 @@ impl<'a> Target<'a> {
             }
             false
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The more all peers hold, the fewer each may have.
+    #[test]
+    fn peers_hold_fewer_replies_when_all_hold_many() {
+        assert_eq!(most_replies(0), 2 * WINDOW);
+        assert_eq!(most_replies(HELD_MAX / 2 - 1), 2 * WINDOW);
+        assert_eq!(most_replies(HELD_MAX / 2), 1);
+        assert_eq!(most_replies(HELD_MAX - 1), 1);
+        assert_eq!(most_replies(HELD_MAX), 0);
     }
 }
