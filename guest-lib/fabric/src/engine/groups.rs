@@ -33,7 +33,7 @@ use crate::arena::Bounce;
 use crate::collective::{Ask, Carried, Plan, Standing};
 use crate::cq::Event;
 use crate::eq::Eq;
-use crate::errno::{Errno, Result, AGAIN, BAD_STATE, INVALID};
+use crate::errno::{Errno, Result, AGAIN, BAD_STATE, INVALID, NO_MEMORY};
 use crate::info::offer::OPERATIONS;
 use crate::pointers::Context;
 use crate::sys::{EqEntry, JOIN_COMPLETE};
@@ -101,8 +101,36 @@ struct Member<'a> {
 #[derive(Default)]
 pub(super) struct Groups<'a> {
     list: BTreeMap<u64, Member<'a>>,
-    /// How often each list of members was joined, by its hash.
-    joins: HashMap<u64, u64>,
+    joins: Joins,
+}
+
+/// How often each list of members was joined, by its hash: as long as the endpoint is open, as other members go on from
+/// the same numbers.
+#[derive(Default)]
+struct Joins {
+    counts: HashMap<u64, u64>,
+}
+
+/// Most lists of members that an endpoint joins.
+const LISTS: usize = 1 << 16;
+
+impl Joins {
+    /// How often a list was joined.
+    ///
+    /// # Errors
+    /// [`NO_MEMORY`]: it is one list too many.
+    fn of(&self, list: u64) -> Result<u64> {
+        match self.counts.get(&list) {
+            Some(count) => Ok(*count),
+            None if self.counts.len() >= LISTS => Err(NO_MEMORY),
+            None => Ok(0),
+        }
+    }
+
+    /// Counts a join.
+    fn add(&mut self, list: u64) {
+        *self.counts.entry(list).or_default() += 1;
+    }
 }
 
 impl Collective {
@@ -187,7 +215,8 @@ impl Engine {
     /// Joins a group of these members, by rank, under a number of [`Engine::new_group`].
     ///
     /// # Errors
-    /// [`INVALID`]: this endpoint is not among them, one is there twice, or they are too many. [`AGAIN`]
+    /// [`INVALID`]: this endpoint is not among them, one is there twice, or they are too many. [`NO_MEMORY`]: it has
+    /// joined too many different lists. [`AGAIN`]
     pub(crate) fn join(&self, group: u64, members: &[Address], told: Told) -> Result<()> {
         let places = |address: &Address| members.iter().filter(|it| *it == address).count();
         let rank = members.iter().position(|it| *it == self.address);
@@ -200,14 +229,13 @@ impl Engine {
         let of_list = hash(bytes());
         self.cell.with_dependent(|own, board| {
             let operations = &mut *lock(board);
-            let before = operations.groups.joins.get(&of_list).copied().unwrap_or(0);
-            let number = before.to_le_bytes();
+            let number = operations.groups.joins.of(of_list)?.to_le_bytes();
             let name = hash(bytes().chain(number));
             let key = hash(number.into_iter().chain(bytes()));
             let membership = Membership::new(home, rank, members.len() as u32);
             let membership = membership.name(name).key(key);
             let joining = Group::begin_join(&own.endpoint, &membership, TIME_LIMIT)?;
-            operations.groups.joins.insert(of_list, before + 1);
+            operations.groups.joins.add(of_list);
             let member = Member {
                 state: State::Joining(told),
                 members: members.to_vec(),
@@ -509,5 +537,23 @@ fn operation<'a>(group: &Group<'a>, way: Carried, memory: Part<'a>) -> Collect<'
         Element::I64 => reduce::<i64>(group, memory, operator, root),
         Element::F32 => reduce::<f32>(group, memory, operator, root),
         Element::F64 => reduce::<f64>(group, memory, operator, root),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those that are known go on.
+    #[test]
+    fn lists_of_members_are_bounded() {
+        let mut joins = Joins::default();
+        for list in 0..LISTS as u64 {
+            assert_eq!(joins.of(list), Ok(0));
+            joins.add(list);
+        }
+        assert_eq!(joins.of(LISTS as u64), Err(NO_MEMORY));
+        joins.add(7);
+        assert_eq!((joins.of(7), joins.of(8)), (Ok(2), Ok(1)));
     }
 }
