@@ -22,8 +22,11 @@ mod built;
 /// The status of a program whose provider does not offer what it needs.
 const SKIPPED: i32 = 77;
 
-/// What other providers of libfabric 2.1 do not offer: provider and program.
+/// What other providers of libfabric 2.1 do not offer: provider and program. Collectives over `tcp` take libfabric's
+/// provider `off_coll` beside, which does not keep to its man pages: its event of a join names another object than the
+/// membership, its completions lack FI_COLLECTIVE, and its roots are ranks, not addresses.
 const NOT_OFFERED: &[(&str, &str)] = &[
+    ("tcp", "collectives"),
     ("shm", "collectives"),
     ("shm", "fence"),
     ("tcp", "fence"),
@@ -31,9 +34,6 @@ const NOT_OFFERED: &[(&str, &str)] = &[
     ("tcp", "write_events"),
     ("shm", "write_events"),
 ];
-
-/// What other providers offer, and where the program ends in a segmentation fault: why was not found.
-const BROKEN: &[(&str, &str)] = &[("tcp", "collectives")];
 
 fn sources() -> BTreeMap<String, PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
@@ -85,8 +85,7 @@ fn run(library: &Library, program: &Path, provider: &str, folder: &Path) -> Outp
 fn run_all(provider: &str, programs: &BTreeMap<String, PathBuf>, folder: &Path) -> Vec<String> {
     let library = libfabric();
     let mut failures = Vec::new();
-    let is_run = |name: &String| !BROKEN.contains(&(provider, name.as_str()));
-    for (name, program) in programs.iter().filter(|(name, _)| is_run(name)) {
+    for (name, program) in programs {
         let ended = run(&library, program, provider, folder);
         let is_offered = !NOT_OFFERED.contains(&(provider, name.as_str()));
         let expected = if is_offered { 0 } else { SKIPPED };

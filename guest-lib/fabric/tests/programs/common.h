@@ -186,6 +186,9 @@ static inline void open_side(struct side *side)
 	side->info = find_info();
 	IS(fi_fabric(side->info->fabric_attr, &side->fabric, NULL), 0);
 	IS(fi_domain(side->fabric, side->info, &side->domain, NULL), 0);
+	/* rxm_domain_open of libfabric 2.1 returns 0 without a domain if the provider of its collectives is not loaded. */
+	if (!side->domain)
+		exit(SKIPPED);
 	open_endpoint(side);
 }
 
