@@ -14,9 +14,9 @@ use crate::sys::{
 
 const U64: u32 = 7;
 /// Longer than the peer timeout, shorter than a call waits for its members.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-fn set_of(side: &Side, members: &[u64]) -> Fid<FidAvSet> {
+pub(super) fn set_of(side: &Side, members: &[u64]) -> Fid<FidAvSet> {
     let attributes = AvSetAttr {
         count: 0,
         start_addr: ADDR_UNSPEC,
@@ -35,7 +35,7 @@ fn set_of(side: &Side, members: &[u64]) -> Fid<FidAvSet> {
 }
 
 /// Begins to join the group of a set.
-fn try_join(side: &Side, set: Fid<FidAvSet>) -> Result<Fid<FidMc>, c_int> {
+pub(super) fn try_join(side: &Side, set: Fid<FidAvSet>) -> Result<Fid<FidMc>, c_int> {
     let mut coll_addr = 0;
     assert_eq!((at(set).ops.addr)(set, output(&mut coll_addr)), 0);
     let address = CollectiveAddr { set, coll_addr };
@@ -54,7 +54,7 @@ fn try_join(side: &Side, set: Fid<FidAvSet>) -> Result<Fid<FidMc>, c_int> {
 }
 
 /// Waits for the event that tells that it has joined.
-fn await_join(side: &Side) -> Result<(), EqErrEntry> {
+pub(super) fn await_join(side: &Side) -> Result<(), EqErrEntry> {
     let mut kind = 0;
     let mut entry = EqEntry {
         fid: Context::NULL,
@@ -102,9 +102,9 @@ fn join_all(sides: &[&Side], members: &[&[u64]]) -> Vec<Fid<FidMc>> {
 }
 
 /// What a member gives and gets.
-type Words = ([u8; 8], [u8; 8]);
+pub(super) type Words = ([u8; 8], [u8; 8]);
 
-fn sum(side: &Side, mc: Fid<FidMc>, (given, taken): &mut Words, number: usize) -> isize {
+pub(super) fn sum(side: &Side, mc: Fid<FidMc>, (given, taken): &mut Words, number: usize) -> isize {
     let (group, none) = (at(mc).address, Context::NULL);
     let (from, into, number) = (bytes(given), room(taken), context(number));
     let allreduce = at(side.ep).collective.allreduce;
@@ -124,7 +124,7 @@ fn sum(side: &Side, mc: Fid<FidMc>, (given, taken): &mut Words, number: usize) -
 }
 
 /// Gives a number.
-fn giving(number: u64) -> Words {
+pub(super) fn giving(number: u64) -> Words {
     (number.to_ne_bytes(), [0; 8])
 }
 

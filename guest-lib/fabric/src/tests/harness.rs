@@ -3,13 +3,15 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qnic::{Nic, NodeId};
-use qnic_device::{ByteSize, Config, Device, NetworkSettings, NicSettings};
-use qnic_links::units::Probability;
+use qnic_device::{ByteSize, Config, Device, MetricsSettings, NetworkSettings, NicSettings};
+use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
 use tempfile::TempDir;
 
@@ -25,6 +27,9 @@ use crate::{domain, fabric};
 
 /// Long enough for anything that will happen at all.
 const SOON: Duration = Duration::from_secs(60);
+
+/// Name of the socket on which links are changed.
+const CONTROL: &str = "control.sock";
 
 /// What a queue is opened with.
 pub(super) const TAGGED: CqAttr = CqAttr {
@@ -93,6 +98,25 @@ impl Cluster {
         Self::with_network(nodes, Some(network))
     }
 
+    /// The same, on links that can be changed ([`Cluster::net`]); a node is given up after so much silence.
+    pub(super) fn on_links(nodes: u16, peer_timeout: Duration) -> Self {
+        let network = NetworkSettings {
+            peer_timeout: Some(Span::nanoseconds(peer_timeout.as_nanos() as u64)),
+            ..NetworkSettings::default()
+        };
+        Self::with_network(nodes, Some(network))
+    }
+
+    /// Changes the links between two nodes, as `cargo qnic net set` does.
+    pub(super) fn net(&self, between: [u16; 2], change: &str) {
+        let mut control = UnixStream::connect(self.directory.path().join(CONTROL)).unwrap();
+        let request = r#"{"cmd":"net_set","links":{"between":"#;
+        writeln!(control, r#"{request}{between:?}}},"change":{change}}}"#).unwrap();
+        let mut answer = String::new();
+        BufReader::new(control).read_line(&mut answer).unwrap();
+        assert!(answer.contains("changed"), "{answer}");
+    }
+
     fn with_network(nodes: u16, network: Option<NetworkSettings>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let nics = (0..nodes).map(|node| {
@@ -100,6 +124,8 @@ impl Cluster {
             NicSettings::new(node.to_string(), NodeId(node), socket, ByteSize::mib(256))
         });
         let mut config = Config::new(nics.collect());
+        let control = directory.path().join(CONTROL);
+        config.metrics = network.is_some().then(|| MetricsSettings::new(control));
         config.network = network;
         let device = Device::start(&config).unwrap();
         Cluster {

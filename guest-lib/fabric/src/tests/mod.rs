@@ -10,6 +10,7 @@ mod foreign;
 mod harness;
 mod long;
 mod many;
+mod members;
 mod memory;
 mod messages;
 mod objects;

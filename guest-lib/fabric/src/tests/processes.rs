@@ -80,7 +80,7 @@ pub(super) fn start(test: &str, socket: PathBuf, peer: Option<&[u8]>) -> (Child,
     (child, bytes_of(&name.expect("an address")))
 }
 
-fn signal(child: &Child, signal: i32) -> libc::pid_t {
+pub(super) fn signal(child: &Child, signal: i32) -> libc::pid_t {
     let process = libc::pid_t::try_from(child.id()).unwrap();
     #[allow(unsafe_code)]
     // SAFETY: a process that this one has started and not waited for.
@@ -90,7 +90,7 @@ fn signal(child: &Child, signal: i32) -> libc::pid_t {
 }
 
 /// Stops a process; it runs no more when this returns.
-fn stop(child: &Child) {
+pub(super) fn stop(child: &Child) {
     let process = signal(child, libc::SIGSTOP);
     #[allow(unsafe_code)]
     // SAFETY: a child of this process; no place for its status.
