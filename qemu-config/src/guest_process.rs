@@ -411,24 +411,40 @@ fn slot_without_helper(dir: &NodeDir, agent: &mut Agent, deadline: &Deadline) ->
     }
 }
 
+/// Fails if a guest stands still: what it is asked waits until it goes on.
+pub(crate) fn check_runs(dir: &NodeDir) -> Result<()> {
+    let why = why_still(dir, ask_qemu(dir).unwrap_or(NodeState::Silent));
+    why.map_or(Ok(()), |why| Err(Error::guest(dir.name(), why)))
+}
+
+/// Why a guest in this state stands still, if it does.
+fn why_still(dir: &NodeDir, state: NodeState) -> Option<String> {
+    let name = dir.name();
+    match state {
+        NodeState::Paused => Some(format!(
+            "the guest is paused: resume it with \"qnic resume {name}\""
+        )),
+        NodeState::Panicked => Some(format!("its kernel has panicked: see \"qnic logs {name}\"")),
+        NodeState::Silent => Some("its QEMU does not answer".to_owned()),
+        _ => None,
+    }
+}
+
 /// The error for a guest that has started no command within `limit`: what QEMU says of it.
 fn why_no_answer(dir: &NodeDir, limit: Duration) -> Error {
-    let name = dir.name();
-    let why = match ask_qemu(dir).unwrap_or(NodeState::Silent) {
-        NodeState::Paused => format!("the guest is paused: resume it with \"qnic resume {name}\""),
-        NodeState::Panicked => format!("its kernel has panicked: see \"qnic logs {name}\""),
+    let state = ask_qemu(dir).unwrap_or(NodeState::Silent);
+    let why = why_still(dir, state).unwrap_or_else(|| match state {
         NodeState::Booting if boots_reported(dir) == 0 => "the guest is booting".to_owned(),
         // A guest that sleeps has closed the port of its agent.
         NodeState::Booting => {
             "the guest sleeps, or boots again: its power button wakes it".to_owned()
         }
-        NodeState::Silent => "its QEMU does not answer".to_owned(),
         _ => format!(
             "the guest agent has not answered within {} s: the guest sleeps, hangs or is too busy",
             limit.as_secs_f32()
         ),
-    };
-    Error::guest(name, why)
+    });
+    Error::guest(dir.name(), why)
 }
 
 fn broken(node: &str, error: &io::Error) -> Error {

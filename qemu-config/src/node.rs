@@ -10,7 +10,7 @@ use crate::copy::{self, Count};
 use crate::dirs::NodeDir;
 use crate::follow::{read_log, tail};
 use crate::guest_command::{GuestCommand, GuestOutput};
-use crate::guest_process::GuestProcess;
+use crate::guest_process::{self, GuestProcess};
 use crate::host_node::HostNode;
 use crate::limits::{MEMORY_SLOTS, MEMORY_STEP};
 use crate::monitor::Monitor;
@@ -283,6 +283,15 @@ impl Node {
                 node: self.name().to_owned(),
             }),
         }
+    }
+
+    /// Fails if its guest stands still, as far as QEMU knows: paused, panicked.
+    ///
+    /// # Errors
+    /// [`Error::Guest`] says why; as [`Self::spawn`] of a node that has ended.
+    pub(crate) fn check_runs(&self) -> Result<()> {
+        self.check_alive()?;
+        guest_process::check_runs(&self.dir)
     }
 
     fn check_alive(&self) -> Result<()> {

@@ -79,8 +79,9 @@ impl<'a> Mpi<'a> {
     /// Gives all nodes the key of the cluster, and starts an SSH server where none runs.
     ///
     /// # Errors
-    /// [`Error::Failed`] with what a guest said; as [`Node::run`].
+    /// [`Error::Failed`] with what a guest said; as [`Node::run`]. [`Error::Guest`] at once for a node that stands still.
     pub fn set_up(&self) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| node.check_runs())?;
         let key = self.key()?;
         let (key, public) = key.split_once('\n').unwrap_or((&key, ""));
         let command = GuestCommand::shell(SET_UP).env("KEY", key);

@@ -102,6 +102,7 @@ fn mpi(nodes: &VmNodes) -> Result<()> {
             Ok(failed.map(|error| format!("{error:#}")))
         })?;
     }
+    command::a_node_stands_still(nodes).context("cargo qnic mpirun")?;
     command::first_node_stands_still(nodes).context("cargo qnic mpirun")?;
     nothing_is_left(nodes, "a job whose first node stood still", &ALL)?;
     // A program that is dropped is killed.

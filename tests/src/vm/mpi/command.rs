@@ -11,6 +11,7 @@ use qnic_trials::nodes::vm::VmNodes;
 
 /// Statuses beside the program's own.
 const TIMED_OUT: i32 = 124;
+const NOT_CARRIED_OUT: i32 = 125;
 const NO_PROGRAM: i32 = 127;
 const INTERRUPTED: i32 = 130;
 
@@ -44,6 +45,16 @@ pub(super) fn first_node_stands_still(nodes: &VmNodes) -> Result<()> {
     let expected = status.code() == Some(INTERRUPTED);
     ensure!(expected, "a node was paused: {status}");
     Ok(())
+}
+
+/// A node that stands still before a job begins is named.
+pub(super) fn a_node_stands_still(nodes: &VmNodes) -> Result<()> {
+    nodes.cluster().pause("n2")?;
+    let ended = call(nodes, &["-n", "3", "true"]);
+    nodes.cluster().resume("n2")?;
+    let ended = ended?;
+    expect(&ended, NOT_CARRIED_OUT, "n2")?;
+    expect(&ended, NOT_CARRIED_OUT, "paused")
 }
 
 /// An interrupt, as Ctrl-C sends it, while all ranks run and something has happened.
