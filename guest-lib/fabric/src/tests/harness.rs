@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,6 +74,20 @@ pub(super) fn opened<F>(open: impl FnOnce(Out<Fid<F>>) -> c_int) -> Fid<F> {
     fid
 }
 
+/// A device with NICs for nodes from 0 up, whose sockets are in a folder.
+pub(super) fn config(folder: &Path, nodes: u16) -> Config {
+    let nics = (0..nodes).map(|node| {
+        let socket = socket_in(folder, node);
+        NicSettings::new(node.to_string(), NodeId(node), socket, ByteSize::mib(256))
+    });
+    Config::new(nics.collect())
+}
+
+/// The socket of a node.
+pub(super) fn socket_in(folder: &Path, node: u16) -> PathBuf {
+    folder.join(format!("{node}.sock"))
+}
+
 /// A device with NICs for nodes from 0 up.
 pub(super) struct Cluster {
     device: Option<Device>,
@@ -119,11 +133,7 @@ impl Cluster {
 
     fn with_network(nodes: u16, network: Option<NetworkSettings>) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let nics = (0..nodes).map(|node| {
-            let socket = directory.path().join(format!("{node}.sock"));
-            NicSettings::new(node.to_string(), NodeId(node), socket, ByteSize::mib(256))
-        });
-        let mut config = Config::new(nics.collect());
+        let mut config = config(directory.path(), nodes);
         let control = directory.path().join(CONTROL);
         config.metrics = network.is_some().then(|| MetricsSettings::new(control));
         config.network = network;
@@ -145,7 +155,7 @@ impl Cluster {
 
     /// The socket of a node.
     pub(super) fn socket(&self, node: u16) -> PathBuf {
-        self.directory.path().join(format!("{node}.sock"))
+        socket_in(self.directory.path(), node)
     }
 }
 
