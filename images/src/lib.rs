@@ -50,6 +50,7 @@ pub use error::{Error, Result};
 pub use guest::{GuestFile, GuestImage};
 pub use kernel_series::KernelSeries;
 pub use library::Library;
+pub use mpi::HostMpi;
 pub use program::Program;
 pub use progress::{Progress, Silent};
 pub use provisioner::Provisioner;

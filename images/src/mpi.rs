@@ -1,11 +1,15 @@
-//! Programs in C that are compiled on this machine, and run in guests as ranks of the distribution's Open MPI.
+//! The distribution's Open MPI on this machine: programs in C that are compiled for it, and run in guests or, by its
+//! mpirun, here.
 
+use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
 
 use crate::command::{command, run};
 use crate::context::Context;
 use crate::distribution::STABLE;
 use crate::error::Result;
+use crate::guest::MPI;
 use crate::root::{PackageSet, Root, LIBRARIES};
 
 /// Headers and library of Open MPI. The compilers that the package asks for are not used.
@@ -32,4 +36,43 @@ pub(crate) fn compile(cx: Context<'_>, source: &Path, program: &Path) -> Result<
     compile.args(["-lm", UNRESOLVED]);
     let what = format!("compile {} with cc", source.display());
     run(&what, &mut compile).map(drop)
+}
+
+/// The distribution's Open MPI, which runs on this machine as it is in its packages.
+#[derive(Clone, Debug)]
+pub struct HostMpi {
+    root: Root,
+}
+
+impl HostMpi {
+    pub(crate) fn provision(cx: Context<'_>) -> Result<Self> {
+        let root = MPI.root(cx)?;
+        Ok(HostMpi { root })
+    }
+
+    /// mpirun. The caller adds its arguments, among them [`HostMpi::rank`] for each program.
+    pub fn command(&self) -> Command {
+        let usr = self.root.dir.join("usr");
+        let mut command = self.root.command("usr/bin/prterun", "prterun");
+        command
+            .env("OPAL_PREFIX", &usr)
+            .env("PRTE_PREFIX", &usr)
+            .env("PMIX_PREFIX", self.root.dir.join(LIBRARIES).join("pmix2"))
+            .env("PMIX_MCA_pcompress_base_silence_warning", "1");
+        for refusal in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
+            command.env(refusal, "1");
+            command.env(format!("{refusal}_CONFIRM"), "1");
+        }
+        command
+    }
+
+    /// The words with which a rank of a program begins that was compiled for this Open MPI.
+    pub fn rank(&self, program: &Path) -> Vec<OsString> {
+        vec![
+            self.root.loader().into(),
+            "--library-path".into(),
+            self.root.dir.join(LIBRARIES).into(),
+            program.into(),
+        ]
+    }
 }

@@ -13,7 +13,7 @@ use crate::kernel;
 use crate::kernel_series::KernelSeries;
 use crate::library::Library;
 use crate::module;
-use crate::mpi;
+use crate::mpi::{self, HostMpi};
 use crate::program::{Program, Tool};
 use crate::progress::Progress;
 use crate::tools::{
@@ -187,6 +187,12 @@ impl Provisioner {
     pub fn compile_mpi(&self, source: &Path, program: &Path) -> Result<()> {
         host_architecture()?;
         mpi::compile(self.context(), source, program)
+    }
+
+    /// The same Open MPI, to run such programs on this machine.
+    pub fn host_mpi(&self) -> Result<HostMpi> {
+        host_architecture()?;
+        HostMpi::provision(self.context())
     }
 
     fn programs(&self, programs: &Programs) -> Result<Vec<GuestFile>> {

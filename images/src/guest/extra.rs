@@ -148,9 +148,14 @@ pub(crate) const MPI_TESTS: Programs = Programs {
 };
 
 impl Programs {
+    /// The packages with all that they need, unpacked.
+    pub(crate) fn root(&self, cx: Context<'_>) -> Result<Root> {
+        Root::of_packages(cx, &self.packages, |_| Ok(()))
+    }
+
     /// The programs and the libraries that the loader loads for them, for the `extra` of an image.
     pub(crate) fn files(&self, cx: Context<'_>) -> Result<Vec<GuestFile>> {
-        let root = Root::of_packages(cx, &self.packages, |_| Ok(()))?;
+        let root = self.root(cx)?;
         let mut paths: BTreeSet<PathBuf> = self.paths.iter().map(PathBuf::from).collect();
         for program in self.paths {
             let libraries = needs(&root, program, self.folders)?;

@@ -43,6 +43,12 @@ const ONE_SIDED: Program = Program {
     options: &["--mca", "pml", "ob1"],
     says: "6 ranks have found checked data in each other's memory",
 };
+const THREADS: Program = Program {
+    source: "examples/mpi/threads.c",
+    place: "/root/threads",
+    options: &[],
+    says: "4 threads of 6 ranks have exchanged checked data",
+};
 
 /// A node that owes an answer and is silent for so long is given up.
 const PEER_TIMEOUT: &str = "5s";
@@ -65,6 +71,7 @@ fn spec() -> Result<ClusterSpec> {
 fn mpi(nodes: &VmNodes) -> Result<()> {
     put_program(nodes, &MESSAGES)?;
     put_program(nodes, &ONE_SIDED)?;
+    put_program(nodes, &THREADS)?;
     let lossy = json!({"loss": "2%"});
     for impairments in [json!({}), lossy] {
         let change = serde_json::from_value(impairments.clone())?;
@@ -85,6 +92,7 @@ fn mpi(nodes: &VmNodes) -> Result<()> {
     }
     nodes.lost_frames(0)?;
     nodes.cluster().set_links(&Links::All, None)?;
+    exchange(nodes, &THREADS).context("four threads of each rank")?;
     no_kernel_complains(nodes)?;
     command::statuses(nodes, &ALL).context("cargo qnic mpirun")?;
     ends(nodes, "a rank is killed", (&MESSAGES, &ALL), || {
@@ -213,11 +221,11 @@ fn nothing_is_left(nodes: &VmNodes, what: &str, left: &[usize]) -> Result<()> {
 }
 
 /// Succeeds if nothing of a job runs.
-const GONE: &str = "! pidof exchange one-sided prted prterun mpirun dbclient";
+const GONE: &str = "! pidof exchange one-sided threads prted prterun mpirun dbclient";
 
 /// What of a job runs on some nodes, and what its threads wait for.
 fn processes(nodes: &VmNodes, which: &[usize]) -> Result<String> {
-    let show = "for p in $(pidof exchange one-sided prted prterun mpirun dbclient); do \
+    let show = "for p in $(pidof exchange one-sided threads prted prterun mpirun dbclient); do \
                 tr '\\0' ' ' </proc/$p/cmdline; grep State /proc/$p/status; \
                 for t in /proc/$p/task/*; do echo \"$(cat $t/comm $t/wchan $t/syscall)\"; done; done; netstat -tn";
     let said = which.iter().map(|node| {
