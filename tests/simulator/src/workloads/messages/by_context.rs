@@ -130,6 +130,7 @@ impl MessageWorker<'_> {
         let (node, port) = pattern.source.unwrap_or_default();
         context.remote_node = node.into();
         context.remote_port = port.into();
+        context.incarnation = pattern.incarnation.into();
         context.ignore_or_immediate = pattern.ignore.into();
         let in_pages = length > POOL_BYTES || schedule.chance(500);
         let (starts, first) = match in_pages {
@@ -161,7 +162,7 @@ impl MessageWorker<'_> {
         let mut receive = Receive::new(handle, pattern, range);
         receive.context = Some(name.1);
         receive.wrong = wrong.map(Wrong::status);
-        self.issue(&command, receive, serves)
+        self.issue((&command, &[]), receive, serves)
     }
 
     /// The command that takes the receive of a context back.

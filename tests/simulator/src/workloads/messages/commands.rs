@@ -116,12 +116,12 @@ impl MessageWorker<'_> {
     /// Issues the command of a receive or a probe.
     pub(super) fn issue(
         &mut self,
-        command: &Descriptor,
+        (command, payload): (&Descriptor, &[u8]),
         mut receive: Receive,
         serves: Option<Space>,
     ) -> Result<()> {
         let (schedule, slot, handle) = (self.schedule, self.slot, receive.handle);
-        self.put(command, &[], |worker| {
+        self.put(command, payload, |worker| {
             let now = schedule.now();
             receive.issued = now;
             trace!(schedule, "message worker {slot}: {receive:?}");
@@ -262,15 +262,20 @@ impl MessageWorker<'_> {
             true => 0,
             false => IGNORED[schedule.below(IGNORED.len())],
         };
+        let incarnation = source.map_or(0, |slot| lock(&self.workload.oracle).incarnation(slot));
         let source = source.map(|slot| {
             let node = self.common.settings.slots[slot] as u16;
             let nobody = schedule.chance(30);
             (node, if nobody { NO_PORT } else { port(slot) })
         });
+        let tag = self.tag(space);
+        // Some receives from one process name it; others take messages of the next one on its port, too.
+        let named = (u64::from(incarnation) + tag) % 2 == 0;
         Pattern {
             source,
+            incarnation: if named { incarnation } else { 0 },
             space,
-            tag: self.tag(space),
+            tag,
             ignore,
         }
     }
@@ -292,6 +297,7 @@ impl MessageWorker<'_> {
     pub(super) fn receive_any(&mut self, space: Space) -> Result<()> {
         let pattern = Pattern {
             source: None,
+            incarnation: 0,
             space,
             tag: 0,
             ignore: if space.1 { 0 } else { u64::MAX },
@@ -313,6 +319,7 @@ impl MessageWorker<'_> {
         let space = self.space();
         let pattern = Pattern {
             source: Some((slots[other] as u16, port(other))),
+            incarnation: 0,
             space,
             tag: self.tag(space),
             ignore: 0,
@@ -349,6 +356,7 @@ impl MessageWorker<'_> {
         flags.set(ReceiveFlags::UNTAGGED, pattern.space.1);
         flags.set(ReceiveFlags::ANY_PROC, pattern.source.is_none());
         flags.set(ReceiveFlags::MANY, many);
+        flags.set(ReceiveFlags::LABEL, pattern.incarnation != 0);
         let (node, port) = pattern.source.unwrap_or_default();
         command.header.remote_node = node.into();
         command.header.remote_port = port.into();
@@ -364,7 +372,16 @@ impl MessageWorker<'_> {
         let mut receive = Receive::new(handle, pattern, range);
         receive.many = many;
         receive.wrong = wrong.map(Wrong::status);
-        self.issue(&command.descriptor(), receive, serves)
+        let label = Label {
+            incarnation: pattern.incarnation.into(),
+            mark: 0.into(),
+        };
+        let payload: &[u8] = match pattern.incarnation {
+            0 => &[],
+            _ => label.as_bytes(),
+        };
+        command.header.inline_length = payload.len() as u8;
+        self.issue((&command.descriptor(), payload), receive, serves)
     }
 
     /// Posts a probe.
@@ -400,9 +417,10 @@ impl MessageWorker<'_> {
         command.ignore = pattern.ignore.into();
         command.endpoint = pattern.space.0.into();
         command.flags = flags.bits().into();
+        command.incarnation = pattern.incarnation.into();
         let mut receive = Receive::new(handle, pattern, (0, 0));
         receive.how = how;
-        self.issue(&command.descriptor(), receive, None)
+        self.issue((&command.descriptor(), &[]), receive, None)
     }
 
     /// Receives some claimed message, or drops it.
@@ -451,13 +469,14 @@ impl MessageWorker<'_> {
         let space = (0, false);
         let nothing = Pattern {
             source: None,
+            incarnation: 0,
             space,
             tag: 0,
             ignore: 0,
         };
         let mut receive = Receive::new(handle, nothing, range);
         receive.how = how;
-        self.issue(&command.descriptor(), receive, None)?;
+        self.issue((&command.descriptor(), &[]), receive, None)?;
         self.landing.insert(handle, claimed);
         Ok(())
     }

@@ -67,6 +67,8 @@ impl Message {
 pub(crate) struct Pattern {
     /// Node and port, unless it takes messages of any process.
     pub(crate) source: Option<(u16, u16)>,
+    /// That of the process there; zero: any.
+    pub(crate) incarnation: u32,
     pub(crate) space: Space,
     pub(crate) tag: u64,
     pub(crate) ignore: u64,
@@ -77,6 +79,7 @@ impl Pattern {
     pub(super) fn takes(&self, name: (u16, u16), message: &Message) -> bool {
         self.space == message.space
             && self.source.is_none_or(|source| source == name)
+            && (self.incarnation == 0 || self.incarnation == message.ends.0)
             && (self.tag ^ message.tag) & !self.ignore == 0
     }
 }
