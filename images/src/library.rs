@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::command;
+use crate::command::{command, run};
 use crate::context::Context;
 use crate::distribution::STABLE;
 use crate::error::{Error, Result};
@@ -41,15 +41,30 @@ impl Library {
         }
     }
 
-    /// The directory with its headers. A compiler looks there behind its own (`-idirafter`).
-    pub fn include(&self) -> PathBuf {
-        self.root.dir.join("usr/include")
+    fn file(&self) -> PathBuf {
+        self.root.dir.join(LIBRARIES).join(self.name)
     }
 
-    /// The file that a program is linked with. Other libraries that it needs are not this machine's, so the linker
-    /// must let their symbols be (`-Wl,--allow-shlib-undefined`).
-    pub fn file(&self) -> PathBuf {
-        self.root.dir.join(LIBRARIES).join(self.name)
+    /// Compiles `source`, one file of C, to `program` with this machine's `cc`. It runs by [`Library::command`], and in
+    /// guests that have the library.
+    ///
+    /// # Errors
+    /// [`Error::Command`] with what the compiler said.
+    pub fn compile(&self, source: &Path, program: &Path) -> Result<()> {
+        let mut compile = command("cc");
+        compile
+            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
+            // Behind the compiler's own headers.
+            .arg("-idirafter")
+            .arg(self.root.dir.join("usr/include"))
+            .arg(source)
+            .arg("-o")
+            .arg(program)
+            .arg(self.file())
+            // Other libraries that it needs are not this machine's.
+            .arg("-Wl,--allow-shlib-undefined");
+        let what = format!("compile {} with cc", source.display());
+        run(&what, &mut compile).map(drop)
     }
 
     /// A command that runs a program which was linked with it; the caller adds arguments.

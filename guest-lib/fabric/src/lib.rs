@@ -18,7 +18,7 @@
 //! | | |
 //! |---|---|
 //! | works, in host mode and in guests with the module | FI_EP_RDM; tagged and untagged messages up to 1 GiB by bounce memory, inject, data with completions, cancel; FI_MULTI_RECV; FI_DELIVERY_COMPLETE; wildcards, ignored tag bits, FI_DIRECTED_RECV and FI_SOURCE; FI_PEEK, FI_CLAIM and FI_DISCARD; completion queues of all formats with reads, waits and descriptors; address vectors; counters with waits; event queues; automatic progress. Memory regions, FI_RMA, FI_ATOMIC, FI_RMA_EVENT, by a service in the target's process; FI_COLLECTIVE, FI_FENCE |
-//! | not tried | guests by VFIO; collectives in guests |
+//! | not tried | guests by VFIO; collectives between guests |
 //! | not yet | scalable and shared contexts. Queries that ask for them are refused by name, calls return -FI_ENOSYS or -FI_EBADFLAGS |
 //!
 //! # What libfabric's objects are here

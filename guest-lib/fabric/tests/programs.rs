@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 
 use qnic::NodeId;
@@ -51,22 +51,6 @@ fn libfabric() -> Library {
     provisioner.libfabric().unwrap()
 }
 
-fn compile(library: &Library, source: &Path, program: &Path) {
-    let mut compiler = Command::new("cc");
-    compiler
-        .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
-        .arg("-idirafter")
-        .arg(library.include())
-        .arg(source)
-        .arg("-o")
-        .arg(program)
-        .arg(library.file())
-        .arg("-Wl,--allow-shlib-undefined");
-    let compiled = compiler.output().unwrap();
-    let said = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{said}");
-}
-
 /// Runs a program over a provider; the nodes of qnic have their sockets in the folder.
 fn run(library: &Library, program: &Path, provider: &str, folder: &Path) -> Output {
     let mut command = library.command(program);
@@ -102,7 +86,7 @@ fn compiled(folder: &Path) -> BTreeMap<String, PathBuf> {
     let library = libfabric();
     let programs = sources().into_iter().map(|(name, source)| {
         let program = folder.join(&name);
-        compile(&library, &source, &program);
+        library.compile(&source, &program).unwrap();
         (name, program)
     });
     programs.collect()

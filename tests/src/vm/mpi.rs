@@ -93,6 +93,7 @@ fn mpi(nodes: &VmNodes) -> Result<()> {
     nodes.lost_frames(0)?;
     nodes.cluster().set_links(&Links::All, None)?;
     exchange(nodes, &THREADS).context("four threads of each rank")?;
+    collectives(nodes).context("collectives of libfabric")?;
     no_kernel_complains(nodes)?;
     command::statuses(nodes, &ALL).context("cargo qnic mpirun")?;
     ends(nodes, "a rank is killed", (&MESSAGES, &ALL), || {
@@ -139,6 +140,20 @@ fn put_program(nodes: &VmNodes, program: &Program) -> Result<()> {
     provisioner.compile_mpi(&checkout.join(program.source), &compiled)?;
     let mut nodes = nodes.cluster().nodes().iter();
     nodes.try_for_each(|node| Ok(node.put(&compiled, program.place.as_ref(), &|_| {})?))
+}
+
+/// Two processes of a guest call all collectives of libfabric, and check what they get.
+fn collectives(nodes: &VmNodes) -> Result<()> {
+    let checkout = qnic_cluster::repository().context("the checkout is gone")?;
+    let source = checkout.join("guest-lib/fabric/tests/programs/collectives.c");
+    let scratch = tempfile::tempdir().context("make a directory")?;
+    let compiled = scratch.path().join("collectives");
+    let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
+    provisioner.libfabric()?.compile(&source, &compiled)?;
+    let place = "/root/collectives";
+    nodes.cluster().nodes()[0].put(&compiled, place.as_ref(), &|_| {})?;
+    let run = format!("FABRIC_PROVIDER=qnic FI_PROVIDER=qnic {place}");
+    shell(nodes, 0, &run).map(drop)
 }
 
 /// Two guests exchange messages of all lengths of fi_pingpong, which checks them.
