@@ -13,7 +13,7 @@ use super::nodes::{kill_device, on, on_network, on_spec, on_torus, on_two_engine
 use super::remote_memory::swap_on_links_that_delay;
 use super::shell::{cpu_ticks, info, number, private_kib};
 use super::silent::{a_stuck_kernel_is_given_up, while_a_kernel_is_stuck};
-use crate::harness::{cases, Case};
+use crate::harness::{cases, is_long, Case};
 use crate::net::FEW;
 use crate::scenario::{self, Load, Together};
 use qnic_trials::nodes::shell::{background, shell};
@@ -50,8 +50,8 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
 };
 
 /// The demo and an exchange on links that lose, reorder, duplicate and damage 1, 5 and
-/// 20 % of the frames: they are made worse, and good again, while the guests run. In the end
-/// the kernel of one guest gets stuck.
+/// 20 % of the frames: they are made worse, and good again, while the guests run. In the end,
+/// with `--all`, the kernel of one guest gets stuck.
 fn bad_links(nodes: &VmNodes) -> Result<()> {
     let mut before = 0;
     for percent in [1, 5, 20] {
@@ -65,6 +65,9 @@ fn bad_links(nodes: &VmNodes) -> Result<()> {
     }
     nodes.cluster().set_links(&Links::All, None)?;
     scenario::all_pairs_exchange(nodes, 20)?;
+    if !is_long() {
+        return Ok(());
+    }
     nodes.make_links_bad(1)?;
     a_stuck_kernel_is_given_up(nodes, [0, 1], (nodes, 1))
 }
