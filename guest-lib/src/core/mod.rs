@@ -12,6 +12,7 @@ pub(crate) mod map;
 pub(crate) mod messages;
 pub(crate) mod notifications;
 mod patience;
+pub(crate) mod quiet;
 pub(crate) mod pool;
 pub(crate) mod posted;
 pub(crate) mod record;
@@ -41,7 +42,8 @@ use map::{Exports, Imports};
 use messages::Messages;
 use notifications::Notifications;
 use posted::Posted;
-use queue::{Command, Sleepers, WakeRequests};
+use queue::{Command, Ring, Sleepers, WakeRequests};
+use quiet::{Quiet, Urgency};
 use record::Records;
 use tracker::{Claims, Issued, Mark, Summary, Tracker};
 use wait::Wakes;
@@ -102,6 +104,8 @@ pub(crate) struct Core {
     pub(crate) counts: Counts,
     tracker: Mutex<Tracker>,
     posted: Posted,
+    /// Receives for which the doorbell was not rung.
+    quiet: Quiet,
     /// Copy of the tracker's generation, for threads that wait without its lock.
     generation: AtomicU64,
     /// State of [`crate::memory`].
@@ -148,6 +152,7 @@ impl Core {
                 counts.command_entries.into(),
             )),
             posted: Posted::new(),
+            quiet: Quiet::default(),
             generation: AtomicU64::new(0),
             exports: Mutex::default(),
             imports: Arc::default(),
@@ -247,7 +252,7 @@ impl Core {
         if tracker.countdown.count() {
             self.time_transfer(issued.mark, self.now());
         }
-        self.publish(&command, tracker, issued.number);
+        self.publish(&command, tracker, issued.number, Urgency::Usual);
         issued
     }
 
@@ -285,6 +290,19 @@ impl Core {
     /// # Errors
     /// [`Error::DeviceGone`]
     pub(crate) fn post(&self, descriptor: &Descriptor, payload: &[u8]) -> Result<bool> {
+        self.post_as(descriptor, payload, Urgency::Usual)
+    }
+
+    /// The same, with the doorbell as it is urgent.
+    ///
+    /// # Errors
+    /// [`Error::DeviceGone`]
+    pub(crate) fn post_as(
+        &self,
+        descriptor: &Descriptor,
+        payload: &[u8],
+        urgency: Urgency,
+    ) -> Result<bool> {
         let area = self.process.host_area();
         self.check_device()?;
         let mut tracker = self.tracker();
@@ -296,18 +314,27 @@ impl Core {
         }
         let number = tracker.enter_uncounted();
         let command = Command::new(descriptor, payload);
-        self.publish(&command, tracker, number);
+        self.publish(&command, tracker, number, urgency);
         Ok(true)
     }
 
     /// Puts a command into the queue, and rings the doorbell if that is due.
-    fn publish(&self, command: &Command, mut tracker: MutexGuard<'_, Tracker>, number: u64) {
+    fn publish(
+        &self,
+        command: &Command,
+        mut tracker: MutexGuard<'_, Tracker>,
+        number: u64,
+        urgency: Urgency,
+    ) {
         let (window, area) = (self.process.window(), self.process.host_area());
         command.store(window, self.counts.place(number));
-        let ring = !self.leave_out(number, tracker.generation)
-            && tracker.doorbell.must_ring(window, area, number);
+        let ring = match self.leave_out(number, tracker.generation) {
+            true => Ring::Never,
+            false => tracker.doorbell.due(window, area, (number, urgency.most())),
+        };
+        self.quiet.note(ring);
         drop(tracker);
-        if ring {
+        if ring == Ring::Now {
             self.process.ring_doorbell();
         }
     }

@@ -131,6 +131,7 @@ impl Core {
             return Ok(found);
         }
         self.ring_left_out();
+        self.end_quiet();
         let (spinner, others) = Spinner::enter();
         let budget = self.provider.spin_budget(others);
         if budget.is_zero() {
@@ -191,6 +192,7 @@ impl Core {
 
     /// Asks for a wake event. Returns the generation that it ends.
     pub(crate) fn request_wake(&self, wakes: Wakes) -> u64 {
+        self.end_quiet();
         let (window, host_area) = (self.process.window(), self.process.host_area());
         // Acquire: a wake event after this load changes the generation
         // (partner: the driver's increment before it wakes any thread).

@@ -107,6 +107,7 @@ mod short;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::INCARNATION;
 
+use crate::core::quiet::Urgency;
 use crate::endpoint::Endpoint;
 
 pub use crate::ends::{Ends, News, RequestId};
@@ -190,6 +191,7 @@ impl Endpoint {
             room: room.into(),
             timeout: None,
             least: 0,
+            urgency: Urgency::Usual,
         }
     }
 

@@ -9,6 +9,7 @@ use qnic_abi::message::{PROBES, RECEIVES};
 
 use super::outbox::Place;
 use super::{RequestKey, Requesting, RoomWait};
+use crate::core::quiet::Urgency;
 use crate::core::Core;
 use crate::error::Result;
 
@@ -49,12 +50,13 @@ impl Core {
         &self,
         command: impl Requesting,
         room_wait: RoomWait,
+        urgency: Urgency,
     ) -> Result<RequestKey> {
         self.post_when_room(room_wait.deadline(), |state| {
             if state.posted.receives >= MOST_RECEIVES {
                 return room_wait.no_room();
             }
-            let key = state.begin(self, command)?;
+            let key = state.begin_with(self, command, &[], urgency)?;
             if let Some(key) = key {
                 state.posted.receives += 1;
                 state.requests[key].counts = Counted::Receive;

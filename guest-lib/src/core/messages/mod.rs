@@ -51,6 +51,7 @@ use slotmap::{Key, KeyData, SlotMap};
 
 use crate::core::contexts::{any_ended, ContextName, Contexts};
 use crate::core::pool::PoolPages;
+use crate::core::quiet::Urgency;
 use crate::core::{lock, Core};
 use crate::error::{Error, Result};
 use calls::Calls;
@@ -241,18 +242,19 @@ impl State {
 
     /// Posts a command that a completion ends; `None` if the command queue is full.
     fn begin(&mut self, core: &Core, command: impl Requesting) -> Result<Option<RequestKey>> {
-        self.begin_with(core, command, &[])
+        self.begin_with(core, command, &[], Urgency::Usual)
     }
 
-    /// The same with an inline payload.
+    /// The same with an inline payload, and with the doorbell as it is urgent.
     fn begin_with(
         &mut self,
         core: &Core,
         command: impl Requesting,
         payload: &[u8],
+        urgency: Urgency,
     ) -> Result<Option<RequestKey>> {
         let key = self.insert(Counted::Nowhere);
-        let posted = core.post(&command.descriptor_of(key.data().as_ffi()), payload);
+        let posted = core.post_as(&command.descriptor_of(key.data().as_ffi()), payload, urgency);
         if !matches!(posted, Ok(true)) {
             self.requests.remove(key);
         }
@@ -364,6 +366,9 @@ impl Core {
     #[inline]
     pub(crate) fn message_changes(&self) -> Option<u64> {
         let is_quiet = !self.messages.needs_progress(self) && self.check_running().is_ok();
+        if is_quiet {
+            self.tire_of_quiet();
+        }
         // Acquire; partner: the release in `Guard::drain` and `reset_messages`.
         is_quiet.then(|| self.messages.changes.load(Ordering::Acquire))
     }
@@ -506,6 +511,7 @@ impl Core {
         }
         // A thread may test instead of waiting.
         self.ring_left_out();
+        self.tire_of_quiet();
         self.check_running().map(|()| None)
     }
 
