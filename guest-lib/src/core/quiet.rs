@@ -87,7 +87,7 @@ impl Core {
 
     #[cold]
     fn ring_quiet(&self) {
-        let (window, area) = (self.process.window(), self.process.host_area());
+        let (window, area) = (&self.window(), &self.area());
         let mut tracker = self.tracker();
         self.quiet.looks.store(0, Ordering::Relaxed);
         let last = tracker.last_number();

@@ -18,7 +18,7 @@ use qnic_abi::host_area::{
 use qnic_abi::rdma::WriteCommand;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{
-    armed_bit, command_offset, receive_context_offset, send_context_offset, Changes, AWAKE,
+    armed_bit, command_offset, receive_context_offset, send_context_offset, Changes, AWAKE, NOTHING_WAITS, POLLED,
     COMPLETION_HEAD, HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{uapi, SharedMemory, Status, PAGE_SIZE};
@@ -306,10 +306,18 @@ impl FakeNic {
 
     /// Says whether the NIC polls.
     pub(crate) fn set_awake(&self, awake: bool) {
-        self.window
-            .store_u64(AWAKE, awake.into(), Ordering::Release);
+        self.set_awake_to(if awake { POLLED } else { 0 });
+    }
+
+    /// Stores that it does not poll, and that no message waits.
+    pub(crate) fn sleep_without_messages(&self) {
+        self.set_awake_to(NOTHING_WAITS);
+    }
+
+    fn set_awake_to(&self, awake: u64) {
+        self.window.store_u64(AWAKE, awake, Ordering::Release);
         self.window.fence();
-        if !awake {
+        if awake != POLLED {
             self.tell(HEAD, lock(&self.state).read);
         }
     }

@@ -335,10 +335,10 @@ impl Messages {
     fn needs_progress(&self, core: &Core) -> bool {
         // Acquire; partner: the release in `Guard::drain`. A thread that sees the head sees that
         // something has changed.
-        CompletionReader::tail(core.process.host_area()) != self.head.load(Ordering::Acquire)
+        CompletionReader::tail(&core.area()) != self.head.load(Ordering::Acquire)
             || self.unposted.load(Ordering::Relaxed)
             // Acquire; partner: the release in the drop of a `Guard`.
-            || any_ended(core.process.pool(), self.held.load(Ordering::Acquire))
+            || any_ended(&core.pages(), self.held.load(Ordering::Acquire))
     }
 
     /// What a thread that sleeps is to be woken for, whatever it waits for: room for what is to be posted.
