@@ -50,7 +50,7 @@ fn an_idle_queue_is_left_alone_until_the_doorbell() {
     assert_eq!(awake(), 1, "the NIC still looks");
     net.advance(limits.sleep_timeout);
     net.run();
-    assert_eq!(awake(), 0);
+    assert_eq!(awake(), NOTHING_WAITS);
     assert!(net.cluster().sleeps(0));
 
     // A command that comes between the last poll and the sleep is found.
@@ -234,7 +234,10 @@ fn a_message_finds_a_receive_in_a_queue_that_sleeps() {
     a.receive(1).bytes(0, 8).tag(1).run();
     for round in 2..5 {
         assert_eq!(sleep(), NOTHING_WAITS);
-        a.receive(round).bytes(8 * round, 8).tag(round).issue_quietly();
+        a.receive(round)
+            .bytes(8 * round, 8)
+            .tag(round)
+            .issue_quietly();
         net.run();
         assert_eq!(a.ends(), []);
         b.send(9, &a).bytes(0, 8).tag(round).run();

@@ -18,8 +18,9 @@ use qnic_abi::host_area::{
 use qnic_abi::rdma::WriteCommand;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{
-    armed_bit, command_offset, receive_context_offset, send_context_offset, Changes, AWAKE, NOTHING_WAITS, POLLED,
-    COMPLETION_HEAD, HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
+    armed_bit, command_offset, receive_context_offset, send_context_offset, Changes, AWAKE,
+    COMPLETION_HEAD, HEAD_STEP, NOTHING_WAITS, POLLED, SIGNAL_WAKE_REQUEST, WAKE_REQUEST,
+    WINDOW_BYTES,
 };
 use qnic_abi::{uapi, SharedMemory, Status, PAGE_SIZE};
 use qnic_shared::region::SharedRegion;

@@ -254,7 +254,11 @@ impl State {
         urgency: Urgency,
     ) -> Result<Option<RequestKey>> {
         let key = self.insert(Counted::Nowhere);
-        let posted = core.post_as(&command.descriptor_of(key.data().as_ffi()), payload, urgency);
+        let posted = core.post_as(
+            &command.descriptor_of(key.data().as_ffi()),
+            payload,
+            urgency,
+        );
         if !matches!(posted, Ok(true)) {
             self.requests.remove(key);
         }

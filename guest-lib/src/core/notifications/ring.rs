@@ -136,9 +136,7 @@ impl NotificationRing {
 
     /// Moves one entry of the host area to its list; returns false if there is none.
     fn move_one(&mut self, core: &Core) -> bool {
-        let entry = self
-            .reader
-            .take(&core.window(), &core.area());
+        let entry = self.reader.take(&core.window(), &core.area());
         match entry.map(Signal::new) {
             None => return false,
             Some(Some(Signal::Counted(id))) => self.list(id),

@@ -206,7 +206,11 @@ impl Messages {
 
     /// A receive was read: the next one needs a doorbell only if messages are left.
     fn note_messages<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
-        if self.inboxes.get(vni).is_some_and(|inbox| !inbox.has_messages()) {
+        if self
+            .inboxes
+            .get(vni)
+            .is_some_and(|inbox| !inbox.has_messages())
+        {
             cx.core.no_message_waits(vni);
         }
     }
