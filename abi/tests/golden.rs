@@ -575,7 +575,7 @@ fn an_event() {
 #[test]
 fn the_first_words_of_an_sram() {
     let geometry = Geometry::new(NodeId(0x0201), 1 << 16, 128, 14).unwrap();
-    let golden = "716e69637372616d 1f00000001020000 000000000e000000 0000000100000000";
+    let golden = "716e69637372616d 2000000001020000 000000000e000000 0000000100000000";
     assert_eq!(hex(&geometry.header().as_bytes()[..32]), golden);
 }
 

@@ -1,9 +1,11 @@
 //! Receives without a doorbell.
 
+use qnic_abi::window::Changes;
 use qnic_abi::Status;
 
 use super::messages::{inbox, ANY};
 use super::{fetch, setup};
+use crate::core::wait::Wakes;
 use crate::message::{Ends, News, Request};
 
 /// Its drop would wait for a NIC that answers.
@@ -56,8 +58,7 @@ fn a_quiet_receive_rings_at_once_where_a_message_waits_or_a_thread_sleeps_or_man
     fake.sleep_without_messages();
     forget(receive());
     rung(before + 1);
-    let poller = endpoint.poller().unwrap();
-    poller.prepare_for_any().unwrap();
+    endpoint.core().request_wake(Wakes::For(Changes::ANYTHING));
     rung(before + 2);
     fetch(&fake);
 
