@@ -28,13 +28,16 @@
 //! [`crate::host_area::HEAD`] has passed it.
 //!
 //! # Doorbell
-//! After its stores the process executes a full fence and loads [`AWAKE`]. If it
-//! is zero, it rings its doorbell. The NIC stores zero to [`AWAKE`], executes a
-//! full fence and looks at the queue once more before it stops polling it: so
-//! either the NIC sees the command or the process sees the zero.
+//! After its stores the process executes a full fence and loads [`AWAKE`]. Unless that is [`POLLED`], it rings
+//! its doorbell. The NIC stores another value to [`AWAKE`], executes a full fence and looks at the queue once more
+//! before it stops polling it: so either the NIC sees the command or the process sees the value.
+//!
+//! A Receive needs no doorbell if the word is [`NOTHING_WAITS`]: no message has come that a receive could take, and
+//! the NIC looks at the queue when one does. The process rings for it some time later all the same: the NIC notices the
+//! silence or the end of a sender for receives that it has read.
 //!
 //! Before that fence the NIC publishes its head
-//! ([`crate::host_area::HEAD`]). A process that sees the zero and a head that has
+//! ([`crate::host_area::HEAD`]). A process that sees that value and a head that has
 //! not passed the command for which it rang last need not ring again: the NIC has
 //! yet to come for that command, and finds the later ones behind it.
 //!
@@ -88,9 +91,15 @@ use crate::host_area::SIGNAL_COUNTERS;
 use crate::PAGE_SIZE;
 use qnic_limits::Counts;
 
-/// Offset of the *awake* word (u64, written by the NIC): non-zero while the NIC
-/// polls this command queue.
+/// Offset of the *awake* word (u64, written by the NIC): [`POLLED`] while the NIC polls this command queue, zero or
+/// [`NOTHING_WAITS`] while it does not.
 pub const AWAKE: usize = 0x000;
+
+/// Value of [`AWAKE`]: the NIC polls the queue.
+pub const POLLED: u64 = 1;
+
+/// Value of [`AWAKE`]: the NIC does not poll the queue, and no message waits for a receive of the process.
+pub const NOTHING_WAITS: u64 = 2;
 
 /// Offset of the *wake request* word (u64, written by the process).
 pub const WAKE_REQUEST: usize = 0x080;

@@ -1,7 +1,7 @@
 //! The command queue in a window.
 
 use crate::shared::Ordering;
-use crate::window::{command_offset, AWAKE, COMMAND_ENTRIES, WAKE_REQUEST};
+use crate::window::{command_offset, AWAKE, COMMAND_ENTRIES, POLLED, WAKE_REQUEST};
 use crate::SharedMemory;
 
 use crate::client::Command;
@@ -75,7 +75,7 @@ impl CommandQueue {
     pub fn must_ring<S: SharedMemory>(&self, sram: &S) -> bool {
         // Pairs with the NIC's fence between its store to AWAKE and its last look.
         sram.fence();
-        sram.load_u64(self.window + AWAKE, Ordering::Relaxed) == 0
+        sram.load_u64(self.window + AWAKE, Ordering::Relaxed) != POLLED
     }
 
     /// Frees all entries, as a driver does before it registers a process or resets its

@@ -145,7 +145,8 @@ impl From<CountSettings> for Counts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineSettings {
-    /// How long to go on polling after the last work, in microseconds.
+    /// How long to go on polling after the last work, in microseconds; where there are no more processors than
+    /// guests, one at most.
     pub poll_window_us: u64,
     /// How many there are; NIC *n* of the list belongs to engine *n* modulo that number.
     pub engines: Engines,

@@ -2,7 +2,7 @@
 
 use qnic_abi::event::Kind;
 use qnic_abi::host_area::{HEAD, OPERATIONS, QUEUE_STATUS};
-use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES};
+use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES, NOTHING_WAITS};
 use qnic_abi::{Port, Status, VniId};
 use qnic_nic::testing::{Net, Pair, Party};
 use qnic_nic::{Limits, Progress, TableKind};
@@ -50,7 +50,7 @@ fn an_idle_queue_is_left_alone_until_the_doorbell() {
     assert_eq!(awake(), 1, "the NIC still looks");
     net.advance(limits.sleep_timeout);
     net.run();
-    assert_eq!(awake(), 0);
+    assert_eq!(awake(), NOTHING_WAITS);
     assert!(net.cluster().sleeps(0));
 
     // A command that comes between the last poll and the sleep is found.
@@ -219,4 +219,38 @@ fn a_head_is_published_every_eight_reads_and_what_was_read_is_zero() {
         net.run();
         assert_eq!(net.load(0, slot), 0, "it was read");
     }
+}
+
+/// A receive needs no doorbell while no message waits for one: the NIC reads it when a message comes, with or without
+/// another receive that takes that.
+#[test]
+fn a_message_finds_a_receive_in_a_queue_that_sleeps() {
+    let Pair { net, a, b } = Pair::lossless();
+    let awake = || net.load(0, a.window() + AWAKE);
+    let sleep = || {
+        assert!(net.cluster().sleeps(0));
+        awake()
+    };
+    a.receive(1).bytes(0, 8).tag(1).run();
+    for round in 2..5 {
+        assert_eq!(sleep(), NOTHING_WAITS);
+        a.receive(round)
+            .bytes(8 * round, 8)
+            .tag(round)
+            .issue_quietly();
+        net.run();
+        assert_eq!(a.ends(), []);
+        b.send(9, &a).bytes(0, 8).tag(round).run();
+        assert_eq!(a.ends(), [(round, Status::Ok)]);
+        assert_eq!(b.ends(), [(9, Status::Ok)]);
+    }
+    // One that waits wants a doorbell for each receive.
+    b.send(9, &a).bytes(0, 8).tag(77).run();
+    assert_eq!(sleep(), 0);
+    a.receive(5).bytes(0, 8).tag(77).issue_quietly();
+    net.run();
+    assert_eq!(a.ends(), []);
+    a.receive(6).bytes(0, 8).tag(6).run();
+    assert_eq!(a.ends(), [(5, Status::Ok)]);
+    assert_eq!(sleep(), NOTHING_WAITS);
 }

@@ -28,7 +28,9 @@
 //! the fabric recalls such frames before the memory changes ([`qnic_links::siblings`]).
 //!
 //! # Waiting (performance.md, "Waiting policy")
-//! The thread polls for [`qnic_config::EngineSettings::poll_window`] after the last work. Then it
+//! The thread polls for [`qnic_config::EngineSettings::poll_window`] after the last work, but for no more than
+//! [`CROWDED_WINDOW`] if the guests can take all processors: it then polls on that of a guest which has rung, and
+//! could go on. Then it
 //! announces in the *awake* words of the processes that it stops polling, and sleeps. While there
 //! is work it still checks commands and kicks every [`CHECK_ROUNDS`] rounds, and every
 //! [`CHECK_INTERVAL`] if rounds take long, so that a doorbell waits for one round of bulk and not
@@ -83,6 +85,9 @@ const CHECK_LOOKS: usize = 16;
 /// Longest time without work before a check, in nanoseconds: what a doorbell waits for.
 const IDLE_CHECK: u64 = 1_000;
 
+/// Longest poll window, in nanoseconds, if there are no more processors than guests.
+const CROWDED_WINDOW: u64 = 1_000;
+
 /// Longest time without work before the thread gives up its processor, in nanoseconds, if all
 /// that spins does so.
 const TURN: u64 = 1_000;
@@ -94,6 +99,8 @@ pub(crate) struct Engine {
     poller: Poller,
     started: Instant,
     poll_window: Duration,
+    /// There are no more processors than NICs.
+    crowded: bool,
     /// All that spins gives up its processor.
     yielding: bool,
     counters: EngineReport,
@@ -122,8 +129,11 @@ impl Engine {
             let doorbells = fabric.nic(slot).geometry().doorbells as usize;
             NicPort::new(slot, name, doorbells)
         });
+        let nics: Vec<_> = nics.collect();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Engine {
-            nics: nics.collect(),
+            crowded: processors <= nics.len(),
+            nics,
             fabric,
             commands,
             poller,
@@ -139,7 +149,6 @@ impl Engine {
     pub(crate) fn run(mut self) {
         // Sleeps end in time, and not up to 50 µs later, if the system agrees.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        let window = self.poll_window.as_nanos() as u64;
         let mut last_work = self.now();
         let mut last_check = last_work;
         let mut last_turn = last_work;
@@ -149,7 +158,7 @@ impl Engine {
             if self.round(now) || self.fabric.look(now, LOOKS) {
                 last_work = now;
                 last_turn = now;
-            } else if now.0 - last_work.0 >= window && self.may_sleep() {
+            } else if now.0 - last_work.0 >= self.window() && self.may_sleep() {
                 self.counters.sleeps += 1;
                 self.check(self.time_to_deadline());
                 last_work = self.now();
@@ -174,6 +183,15 @@ impl Engine {
         }
         for slot in 0..self.nics.len() {
             self.with_nic(slot, NicPort::disconnect);
+        }
+    }
+
+    /// How long it polls after the last work, in nanoseconds.
+    fn window(&self) -> u64 {
+        let window = self.poll_window.as_nanos() as u64;
+        match self.crowded && !self.yielding {
+            true => window.min(CROWDED_WINDOW),
+            false => window,
         }
     }
 

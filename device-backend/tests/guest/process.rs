@@ -6,7 +6,7 @@ use qnic_abi::client::{enter_page, export, registration, Command, CommandQueue, 
 use qnic_abi::control::{Import, Imported, Opcode};
 use qnic_abi::host_area::{signal_offset, ERRORS, HEAD, WRITES_DONE};
 use qnic_abi::page_table::Tag;
-use qnic_abi::window::{AWAKE, WAKE_REQUEST};
+use qnic_abi::window::{AWAKE, POLLED, WAKE_REQUEST};
 use qnic_abi::{Key, NodeId, Port, Secret, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE};
 use vm_memory::{Bytes, GuestAddress, VolatileSlice};
 use zerocopy::FromBytes;
@@ -113,7 +113,7 @@ impl Guest {
     pub(crate) fn is_asleep(&self) -> bool {
         let word = self.window() + AWAKE;
         let awake: u64 = self.sram().load(word, Ordering::Relaxed).unwrap();
-        awake == 0
+        awake != POLLED
     }
 
     /// Asks for an interrupt when the host area changes.

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -35,6 +36,8 @@ pub(crate) struct Event {
 #[derive(Debug)]
 pub(crate) struct Cq {
     queue: Mutex<VecDeque<Event>>,
+    /// How many entries it has, for looks without the lock; stored with it locked.
+    length: AtomicUsize,
     /// Bytes of an entry.
     entry_bytes: usize,
     waiting: Waiting,
@@ -85,6 +88,7 @@ pub(crate) fn open(
     let queue = Mutex::default();
     let state = Arc::new(Cq {
         queue,
+        length: AtomicUsize::new(0),
         entry_bytes,
         waiting,
         _domain: domain,
@@ -125,8 +129,16 @@ impl Cq {
 
     /// Puts an entry in.
     pub(crate) fn push(&self, event: Event) {
-        lock(&self.queue).push_back(event);
+        let mut queue = lock(&self.queue);
+        queue.push_back(event);
+        self.note_length(&queue);
+        drop(queue);
         self.waiting.wake();
+    }
+
+    fn note_length(&self, queue: &VecDeque<Event>) {
+        // Relaxed: what it counts is behind the lock.
+        self.length.store(queue.len(), Ordering::Relaxed);
     }
 
     /// Makes sure that what comes from now on wakes a thread that polls the descriptor.
@@ -145,22 +157,32 @@ impl Cq {
     /// Reads entries into an array of the program.
     fn take(&self, entries: Out<c_void>, count: usize, sources: Out<u64>) -> Result<usize> {
         self.waiting.progress();
+        // Relaxed: an entry that is not seen now is seen by the next look; a sleeper looks with the lock.
+        if self.length.load(Ordering::Relaxed) == 0 {
+            self.waiting.looked(count == 0);
+            return match count {
+                0 => Ok(0),
+                _ => Err(AGAIN),
+            };
+        }
         let mut queue = lock(&self.queue);
         let mut taken = 0;
         while taken < count {
             match queue.front() {
                 None => break,
                 Some(event) if event.error.is_some() => {
+                    self.note_length(&queue);
                     return match taken {
                         0 => Err(Errno(FI_EAVAIL)),
                         _ => Ok(taken),
-                    }
+                    };
                 }
                 Some(event) => {
                     let offset = taken.checked_mul(self.entry_bytes).ok_or(INVALID)?;
                     let entry = event.entry.bytes();
                     let entry = entry.get(..self.entry_bytes).ok_or(INVALID)?;
                     if !entries.copy_in(offset, entry) {
+                        self.note_length(&queue);
                         return Err(INVALID);
                     }
                     if !sources.is_null() {
@@ -171,6 +193,7 @@ impl Cq {
                 }
             }
         }
+        self.note_length(&queue);
         let is_left = !queue.is_empty();
         drop(queue);
         self.waiting.looked(taken > 0 || count == 0);
@@ -237,6 +260,7 @@ impl Cq {
         };
         room.set(entry);
         queue.pop_front();
+        self.note_length(&queue);
         Ok(1)
     }
 }
@@ -245,8 +269,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn of(queue: Fid<FidCq>) -> Result<Arc<Cq>> {
-    object::state::<Cq, _>(queue)
+fn of<'call>(queue: Fid<FidCq>) -> Result<&'call Cq> {
+    object::borrow::<Cq, _>(queue)
 }
 
 extern "C" fn close(fid: Fid<Head>) -> c_int {

@@ -59,6 +59,16 @@ pub(crate) fn state<S: Class, F>(fid: Fid<F>) -> Result<Arc<S>> {
     Ok(unsafe { &*object }.state.clone())
 }
 
+/// The object's state for the length of a call of the program on it.
+///
+/// # Errors
+/// Those of [`state`]
+pub(crate) fn borrow<'call, S: Class, F>(fid: Fid<F>) -> Result<&'call S> {
+    let object = check::<S, F>(fid)?;
+    // SAFETY: as in `state`; the program closes no object during a call on it.
+    Ok(unsafe { &*(*object).state })
+}
+
 /// Closes an object if its state lets it.
 ///
 /// # Errors

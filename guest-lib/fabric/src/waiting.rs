@@ -124,9 +124,13 @@ impl Waiting {
     /// Notes whether a look has found something; one in vain may give the processor away.
     pub(crate) fn looked(&self, found: bool) {
         // Relaxed: a hint for when to yield.
-        if found {
-            self.vain.store(0, Ordering::Relaxed);
-        } else if self.vain.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
+        let vain = match found {
+            true => 0,
+            // Of looks of several threads at once some are not counted.
+            false => self.vain.load(Ordering::Relaxed) + 1,
+        };
+        self.vain.store(vain % YIELD_EVERY, Ordering::Relaxed);
+        if vain == YIELD_EVERY {
             std::thread::yield_now();
         }
     }

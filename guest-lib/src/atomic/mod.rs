@@ -17,6 +17,7 @@ use qnic_abi::atomic::{AtomicCommand, Function, OPCODE};
 use qnic_abi::command::{CommandBody, CommandFlags, CommandHeader};
 use qnic_abi::host_area::result_offset;
 use qnic_abi::shared::Ordering;
+use qnic_abi::SharedMemory;
 
 use crate::core::tracker::{Issued, Summary};
 use crate::core::{Core, IssueOptions};
@@ -126,7 +127,7 @@ impl Operand {
         // Relaxed: ordered behind the acquire load of the completion counter, whose
         // partner is the NIC's release store behind those of the record.
         let offset = result_offset(usize::from(record.number));
-        let word = |at| core.process.host_area().load_u64(at, Ordering::Relaxed);
+        let word = |at| core.area().load_u64(at, Ordering::Relaxed);
         Ok((word(offset), word(offset + 8)))
     }
 }

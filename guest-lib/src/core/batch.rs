@@ -95,7 +95,7 @@ impl Core {
 
     #[cold]
     fn ring_for(&self, last: LeftOut) {
-        let (window, area) = (self.process.window(), self.process.host_area());
+        let (window, area) = (&self.window(), &self.area());
         let mut tracker = self.tracker();
         let valid = tracker.generation == last.generation;
         let ring = valid && tracker.doorbell.must_ring(window, area, last.number);

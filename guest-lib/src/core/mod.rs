@@ -7,6 +7,7 @@ pub(crate) mod completion;
 pub(crate) mod contexts;
 mod counted;
 mod failures;
+mod health;
 pub(crate) mod lanes;
 pub(crate) mod map;
 pub(crate) mod messages;
@@ -14,13 +15,13 @@ pub(crate) mod notifications;
 mod patience;
 pub(crate) mod pool;
 pub(crate) mod posted;
+pub(crate) mod quiet;
 pub(crate) mod record;
 pub(crate) mod tracker;
 pub(crate) mod wait;
+mod words;
 
 pub use qnic_shared::window as queue;
-
-use qnic_shared::region::FORKED;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,6 @@ use std::time::{Duration, Instant};
 
 use qnic_abi::command::{Descriptor, INLINE_CAPACITY};
 use qnic_abi::header::Counts;
-use qnic_abi::host_area::{GONE, WAKE_GENERATION};
 use qnic_abi::window::Changes;
 use qnic_abi::{uapi, NodeId, Port};
 
@@ -41,10 +41,12 @@ use map::{Exports, Imports};
 use messages::Messages;
 use notifications::Notifications;
 use posted::Posted;
-use queue::{Command, Sleepers, WakeRequests};
+use queue::{Command, Ring, Sleepers, WakeRequests};
+use quiet::{Quiet, Urgency};
 use record::Records;
 use tracker::{Claims, Issued, Mark, Summary, Tracker};
 use wait::Wakes;
+use words::Mapped;
 
 /// How a command is issued.
 #[derive(Debug, Clone, Copy, Default)]
@@ -83,6 +85,7 @@ pub(crate) struct Settings {
 /// A registered process, and what the library knows about it.
 pub(crate) struct Core {
     pub(crate) process: Box<dyn Process>,
+    mapped: Mapped,
     pub(crate) provider: Arc<dyn Provider>,
     /// Wake requests of threads that wait for what the process's own commands bring, too.
     wakes: WakeRequests,
@@ -102,6 +105,8 @@ pub(crate) struct Core {
     pub(crate) counts: Counts,
     tracker: Mutex<Tracker>,
     posted: Posted,
+    /// Receives for which the doorbell was not rung.
+    quiet: Quiet,
     /// Copy of the tracker's generation, for threads that wait without its lock.
     generation: AtomicU64,
     /// State of [`crate::memory`].
@@ -137,6 +142,7 @@ impl Core {
             inline_max,
             inline_room: announced.max(inline_max),
             peer_timeout: Duration::from_millis(peer_timeout),
+            mapped: Mapped::of(process.as_ref()),
             wakes: WakeRequests::new(process.window()),
             sleepers: Mutex::default(),
             signal_wakes: WakeRequests::for_signals(process.window()),
@@ -148,6 +154,7 @@ impl Core {
                 counts.command_entries.into(),
             )),
             posted: Posted::new(),
+            quiet: Quiet::default(),
             generation: AtomicU64::new(0),
             exports: Mutex::default(),
             imports: Arc::default(),
@@ -176,7 +183,7 @@ impl Core {
     /// The tracker after a look at the host area.
     fn polled_tracker(&self) -> MutexGuard<'_, Tracker> {
         let mut tracker = self.tracker();
-        tracker.poll(self.process.host_area(), &self.claims);
+        tracker.poll(&self.area(), &self.claims);
         tracker
     }
 
@@ -222,7 +229,7 @@ impl Core {
         let mut tracker = self.tracker();
         let lane = tracker.lane(summary.destination());
         if !tracker.has_room(lane) {
-            tracker.poll(self.process.host_area(), &self.claims);
+            tracker.poll(&self.area(), &self.claims);
             if !tracker.has_room(lane) {
                 return Ok(None);
             }
@@ -247,7 +254,7 @@ impl Core {
         if tracker.countdown.count() {
             self.time_transfer(issued.mark, self.now());
         }
-        self.publish(&command, tracker, issued.number);
+        self.publish(&command, tracker, issued.number, Urgency::Usual);
         issued
     }
 
@@ -261,7 +268,7 @@ impl Core {
     ) -> Result<MutexGuard<'a, Tracker>> {
         let generation = tracker.generation;
         let has_room = |tracker: &mut Tracker| {
-            tracker.poll(self.process.host_area(), &self.claims);
+            tracker.poll(&self.area(), &self.claims);
             let lane = tracker.lane(destination);
             tracker.has_room(lane)
         };
@@ -285,7 +292,20 @@ impl Core {
     /// # Errors
     /// [`Error::DeviceGone`]
     pub(crate) fn post(&self, descriptor: &Descriptor, payload: &[u8]) -> Result<bool> {
-        let area = self.process.host_area();
+        self.post_as(descriptor, payload, Urgency::Usual)
+    }
+
+    /// The same, with the doorbell as it is urgent.
+    ///
+    /// # Errors
+    /// [`Error::DeviceGone`]
+    pub(crate) fn post_as(
+        &self,
+        descriptor: &Descriptor,
+        payload: &[u8],
+        urgency: Urgency,
+    ) -> Result<bool> {
+        let area = &self.area();
         self.check_device()?;
         let mut tracker = self.tracker();
         if !tracker.has_slot() {
@@ -296,18 +316,27 @@ impl Core {
         }
         let number = tracker.enter_uncounted();
         let command = Command::new(descriptor, payload);
-        self.publish(&command, tracker, number);
+        self.publish(&command, tracker, number, urgency);
         Ok(true)
     }
 
     /// Puts a command into the queue, and rings the doorbell if that is due.
-    fn publish(&self, command: &Command, mut tracker: MutexGuard<'_, Tracker>, number: u64) {
-        let (window, area) = (self.process.window(), self.process.host_area());
+    fn publish(
+        &self,
+        command: &Command,
+        mut tracker: MutexGuard<'_, Tracker>,
+        number: u64,
+        urgency: Urgency,
+    ) {
+        let (window, area) = (&self.window(), &self.area());
         command.store(window, self.counts.place(number));
-        let ring = !self.leave_out(number, tracker.generation)
-            && tracker.doorbell.must_ring(window, area, number);
+        let ring = match self.leave_out(number, tracker.generation) {
+            true => Ring::Never,
+            false => tracker.doorbell.due(window, area, (number, urgency.most())),
+        };
+        self.quiet.note(ring);
         drop(tracker);
-        if ring {
+        if ring == Ring::Now {
             self.process.ring_doorbell();
         }
     }
@@ -334,7 +363,7 @@ impl Core {
         lane: u8,
         what: &TransferError,
     ) -> Result<()> {
-        tracker.poll(self.process.host_area(), &self.claims);
+        tracker.poll(&self.area(), &self.claims);
         if tracker.has_room(lane) {
             return Ok(());
         }
@@ -368,7 +397,7 @@ impl Core {
 
     /// Returns true if the NIC has counted a command and all earlier ones of its kind.
     pub(crate) fn is_done(&self, mark: Mark) -> bool {
-        let area = self.process.host_area();
+        let area = &self.area();
         let done = completion::done(area, mark.lane, mark.operation) >= mark.ordinal;
         if !done {
             // A thread may test instead of waiting.
@@ -508,62 +537,6 @@ impl Core {
         match self.generation.load(Ordering::Acquire) == generation {
             true => Ok(()),
             false => Err(Error::QueueReset),
-        }
-    }
-
-    /// Where this process is, for the log.
-    fn place(&self) -> String {
-        let registration = self.process.registration();
-        let (node, port) = (registration.node.get(), registration.port.get());
-        format!("{} of {}", Port(port), NodeId(node))
-    }
-
-    /// The error of a process that has lost its NIC, which the log has once.
-    #[cold]
-    pub(crate) fn lose_device(&self) -> Error {
-        // Relaxed: it orders nothing.
-        if !self.lost.swap(true, Ordering::Relaxed) {
-            log::error!("{}: {}", self.place(), Error::DeviceGone);
-        }
-        Error::DeviceGone
-    }
-
-    /// A process that has lost its NIC learns of it here, without a call of the driver.
-    fn check_device(&self) -> Result<()> {
-        let area = self.process.host_area();
-        // Acquire; partner: the driver's store, after which it answers no call.
-        match area.load_u64(WAKE_GENERATION, Ordering::Acquire) {
-            GONE => Err(self.lose_device()),
-            FORKED => Err(Error::Forked),
-            // Relaxed: what a call has said stays true.
-            _ if self.lost.load(Ordering::Relaxed) => Err(Error::DeviceGone),
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns an error in a forked child: what its memory says of its parent's operations may be of
-    /// any time.
-    pub(crate) fn check_own(&self) -> Result<()> {
-        let area = self.process.host_area();
-        // Relaxed: the word is so from the child's beginning, or never.
-        match area.load_u64(WAKE_GENERATION, Ordering::Relaxed) {
-            FORKED => Err(Error::Forked),
-            _ => Ok(()),
-        }
-    }
-
-    fn check_queue(&self, generation: u64) -> Result<()> {
-        self.check_device()?;
-        self.check_generation(generation)?;
-        self.check_running()
-    }
-
-    /// Returns an error if the device is gone or the command queue has stopped.
-    pub(crate) fn check_running(&self) -> Result<()> {
-        self.check_device()?;
-        match completion::queue_failure(self.process.host_area()) {
-            None => Ok(()),
-            Some(status) => Err(Error::QueueFailed(status)),
         }
     }
 }

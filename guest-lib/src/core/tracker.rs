@@ -281,6 +281,11 @@ impl Tracker {
         number
     }
 
+    /// The number of the last command that was entered.
+    pub(crate) fn last_number(&self) -> Option<u64> {
+        self.next.checked_sub(1)
+    }
+
     /// The last operations of a kind, of all lanes or of that of one destination, which may be
     /// incomplete.
     pub(crate) fn last(&self, operation: Operation, destination: Option<Destination>) -> Vec<Mark> {

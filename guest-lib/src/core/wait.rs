@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use qnic_abi::host_area::WAKE_GENERATION;
 use qnic_abi::uapi;
 use qnic_abi::window::Changes;
+use qnic_abi::SharedMemory;
 
 use crate::core::patience;
 use crate::core::{lock, Core};
@@ -131,6 +132,7 @@ impl Core {
             return Ok(found);
         }
         self.ring_left_out();
+        self.end_quiet();
         let (spinner, others) = Spinner::enter();
         let budget = self.provider.spin_budget(others);
         if budget.is_zero() {
@@ -191,7 +193,8 @@ impl Core {
 
     /// Asks for a wake event. Returns the generation that it ends.
     pub(crate) fn request_wake(&self, wakes: Wakes) -> u64 {
-        let (window, host_area) = (self.process.window(), self.process.host_area());
+        self.end_quiet();
+        let (window, host_area) = (&self.window(), &self.area());
         // Acquire: a wake event after this load changes the generation
         // (partner: the driver's increment before it wakes any thread).
         let generation = || host_area.load_u64(WAKE_GENERATION, Ordering::Acquire);

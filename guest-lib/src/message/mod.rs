@@ -106,7 +106,9 @@ mod short;
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::INCARNATION;
+use qnic_abi::SharedMemory;
 
+use crate::core::quiet::Urgency;
 use crate::endpoint::Endpoint;
 
 pub use crate::ends::{Ends, News, RequestId};
@@ -127,7 +129,7 @@ pub use short::{SendShort, SHORT_MAX};
 /// ([`Completion::incarnation`]).
 pub fn set_incarnation(endpoint: &Endpoint, incarnation: u32) {
     // Relaxed: a peer, and its NIC, know it only from what this process says later.
-    let window = endpoint.core().process.window();
+    let window = &endpoint.core().window();
     window.store_u64(INCARNATION, incarnation.into(), Ordering::Relaxed);
 }
 
@@ -190,6 +192,7 @@ impl Endpoint {
             room: room.into(),
             timeout: None,
             least: 0,
+            urgency: Urgency::Usual,
         }
     }
 

@@ -10,6 +10,7 @@ use super::pattern::Fields;
 use super::{context, Completion, MultiReceive, Pattern, Request};
 use crate::core::contexts::Direction;
 use crate::core::messages::RoomWait;
+use crate::core::quiet::Urgency;
 use crate::core::Core;
 use crate::error::{Error, MessageOperation, Result};
 use crate::memory::{LocalMemory, Part, Range};
@@ -54,6 +55,7 @@ pub struct Receive<'s, 'a> {
     pub(super) room: Room<'s, 'a>,
     pub(super) timeout: Option<Duration>,
     pub(super) least: u64,
+    pub(super) urgency: Urgency,
 }
 
 impl<'a> Receive<'_, 'a> {
@@ -69,6 +71,17 @@ impl<'a> Receive<'_, 'a> {
     pub fn least(self, bytes: u64) -> Self {
         Receive {
             least: bytes,
+            ..self
+        }
+    }
+
+    /// Without a doorbell, if the NIC sleeps and no message waits: the next command rings, or the NIC finds it when a
+    /// message comes. For programs that go on looking for its end ([`Request::test`], [`Ends`](super::Ends)): then the doorbell
+    /// is rung some 0.1 ms later, in an emulated guest 0.4 ms, and so long it takes until the NIC begins to watch a
+    /// sender that [`Pattern`] names.
+    pub fn quietly(self) -> Self {
+        Receive {
+            urgency: Urgency::Message,
             ..self
         }
     }
@@ -163,7 +176,8 @@ impl<'a> Receive<'_, 'a> {
         command.flags = flags.bits().into();
         let what = fields.what(MessageOperation::Receive, range.length);
         let command = into(command, &range);
-        let key = self.core.post_receive(command, label, room_wait)?;
+        let urgency = self.urgency;
+        let key = self.core.post_receive(command, label, room_wait, urgency)?;
         Ok(Request::new(self.core, key, kind, what))
     }
 }

@@ -51,6 +51,11 @@ pub trait Memory: SharedMemory + Debug + Send + Sync {
     /// Virtual address of the first byte in this process.
     fn address(&self) -> u64;
 
+    /// The region that it is, if it is mapped: what is accessed often is so without a call.
+    fn region(&self) -> Option<&SharedRegion> {
+        None
+    }
+
     /// Copies out. Bytes that are written at the same time come out old or new.
     fn read_bytes(&self, offset: usize, bytes: &mut [u8]);
 
@@ -65,6 +70,10 @@ impl From<Forked> for CallError {
 }
 
 impl Memory for SharedRegion {
+    fn region(&self) -> Option<&SharedRegion> {
+        Some(self)
+    }
+
     fn address(&self) -> u64 {
         SharedRegion::address(self)
     }

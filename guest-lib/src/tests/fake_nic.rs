@@ -19,7 +19,8 @@ use qnic_abi::rdma::WriteCommand;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{
     armed_bit, command_offset, receive_context_offset, send_context_offset, Changes, AWAKE,
-    COMPLETION_HEAD, HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
+    COMPLETION_HEAD, HEAD_STEP, NOTHING_WAITS, POLLED, SIGNAL_WAKE_REQUEST, WAKE_REQUEST,
+    WINDOW_BYTES,
 };
 use qnic_abi::{uapi, SharedMemory, Status, PAGE_SIZE};
 use qnic_shared::region::SharedRegion;
@@ -306,10 +307,18 @@ impl FakeNic {
 
     /// Says whether the NIC polls.
     pub(crate) fn set_awake(&self, awake: bool) {
-        self.window
-            .store_u64(AWAKE, awake.into(), Ordering::Release);
+        self.set_awake_to(if awake { POLLED } else { 0 });
+    }
+
+    /// Stores that it does not poll, and that no message waits.
+    pub(crate) fn sleep_without_messages(&self) {
+        self.set_awake_to(NOTHING_WAITS);
+    }
+
+    fn set_awake_to(&self, awake: u64) {
+        self.window.store_u64(AWAKE, awake, Ordering::Release);
         self.window.fence();
-        if !awake {
+        if awake != POLLED {
             self.tell(HEAD, lock(&self.state).read);
         }
     }

@@ -24,6 +24,7 @@ mod messages;
 mod notifications;
 mod posted;
 mod probes;
+mod quiet;
 mod requests;
 #[cfg(feature = "stream")]
 mod streams;

@@ -361,10 +361,12 @@ impl SharedMemory for SharedRegion {
         self.word_u32(offset).store(value.to_le(), order);
     }
 
+    #[inline]
     fn load_u64(&self, offset: usize, _order: Ordering) -> u64 {
         u64::from_le(self.word_u64(offset).load(Ordering::SeqCst))
     }
 
+    #[inline]
     fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
         assert!(self.writable, "store to a read-only region");
         self.word_u64(offset).store(value.to_le(), order);

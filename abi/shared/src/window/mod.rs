@@ -10,7 +10,7 @@ mod wakes;
 use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES, INLINE_CAPACITY};
 use qnic_abi::host_area::HEAD;
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{command_offset, AWAKE};
+use qnic_abi::window::{command_offset, AWAKE, NOTHING_WAITS, POLLED};
 use qnic_abi::SharedMemory;
 use zerocopy::IntoBytes;
 
@@ -59,6 +59,17 @@ impl Command {
     }
 }
 
+/// When the doorbell is to be rung for commands that were stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ring {
+    /// The NIC finds them by itself.
+    Never,
+    /// At once.
+    Now,
+    /// Some time later: the NIC finds them as soon as a message comes.
+    Later,
+}
+
 /// Remembers for which command the doorbell was rung last. Until the NIC has read that
 /// command it is on its way to the queue, and finds the later commands too.
 #[derive(Debug, Default)]
@@ -75,21 +86,36 @@ impl Doorbell {
         area: &A,
         number: u64,
     ) -> bool {
+        self.due(window, area, (number, 0)) == Ring::Now
+    }
+
+    /// When the doorbell must be rung after the commands up to `number` were stored. Up to `most` receives that the
+    /// NIC has not read, and nothing else, may wait for a message.
+    pub fn due<W: SharedMemory + ?Sized, A: SharedMemory + ?Sized>(
+        &mut self,
+        window: &W,
+        area: &A,
+        (number, most): (u64, u64),
+    ) -> Ring {
         // Partner: the NIC's fence between its stores to AWAKE and HEAD and its
         // last look at the queue. Either the NIC sees the first words of the commands, or this
-        // load sees AWAKE = 0, and with it the head of that moment.
+        // load sees another value than POLLED, and with it the head of that moment.
         window.fence();
-        if window.load_u64(AWAKE, Ordering::Relaxed) != 0 {
-            return false;
+        let awake = window.load_u64(AWAKE, Ordering::Relaxed);
+        if awake == POLLED {
+            return Ring::Never;
         }
         // Relaxed: ordered behind the fence above, whose partner stands behind
         // the NIC's store of the head. A NIC that has read the earlier command and has
         // fallen asleep without seeing the new one has published a later head.
         let head = area.load_u64(HEAD, Ordering::Relaxed);
         if head > number || self.rung_for.is_some_and(|rung_for| head <= rung_for) {
-            return false;
+            return Ring::Never;
+        }
+        if awake == NOTHING_WAITS && number.wrapping_sub(head) < most {
+            return Ring::Later;
         }
         self.rung_for = Some(number);
-        true
+        Ring::Now
     }
 }

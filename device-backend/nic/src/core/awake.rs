@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | active | in every poll | 1, stored before the first look |
 //! | idle | some of them, in turn, when a poll finds nothing else; all every [`LOOK_INTERVAL`] | 1 |
-//! | asleep | after a doorbell, or data or a notification that arrives | 0 |
+//! | asleep | after a doorbell, or data or a notification or a message that arrives | 0, or 2 if no message waits |
 //!
 //! A look in vain delays other queues. So a queue is active only as long as a command is likely:
 //! for `idle_timeout`, or for an eighth of it if its last two commands were further apart. Data that
@@ -22,11 +22,11 @@
 //! queue to be looked at is the one that followed the current queue the last time: processes that
 //! take turns in an order are found by one look, and ring no doorbell while the engine polls.
 //!
-//! A queue falls asleep by the protocol of [`qnic_abi::window`]: `AWAKE` = 0, full fence, one more
-//! look. The NIC does not sleep before all of its queues do.
+//! A queue falls asleep by the protocol of [`qnic_abi::window`]: `AWAKE` = 0 or 2, full fence, one more
+//! look. Receives may stand in a queue that sleeps with 2: a message that no other receive takes makes it active. The NIC does not sleep before all of its queues do.
 
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::AWAKE;
+use qnic_abi::window::{AWAKE, NOTHING_WAITS};
 use qnic_abi::{SharedMemory, VniId};
 
 use super::{Core, Pending};
@@ -125,6 +125,21 @@ impl Core {
                 queue.gap = 0;
                 self.activate(vni, Some(now));
             }
+        }
+    }
+
+    /// A message has come that no receive takes: one may be in the queue.
+    pub(crate) fn message_waits(&mut self, vni: VniId, now: Time) {
+        if let Some(process) = self.process_mut(vni) {
+            process.queue.has_messages = true;
+            self.activate(vni, Some(now));
+        }
+    }
+
+    /// No message waits for a receive of the process of a VNI.
+    pub(crate) fn no_message_waits(&mut self, vni: VniId) {
+        if let Some(process) = self.process_mut(vni) {
+            process.queue.has_messages = false;
         }
     }
 
@@ -298,7 +313,11 @@ impl Core {
                 process.queue.attention = Attention::Asleep;
                 process.queue.awake = false;
                 process.write_back = true;
-                sram.store_u64(process.queue.window + AWAKE, 0, Ordering::Relaxed);
+                let asleep = match process.queue.has_messages {
+                    true => 0,
+                    false => NOTHING_WAITS,
+                };
+                sram.store_u64(process.queue.window + AWAKE, asleep, Ordering::Relaxed);
                 process.publish_head(host.memory());
                 self.mark_dirty(*vni);
             }

@@ -42,6 +42,8 @@ pub(crate) struct CommandQueue {
     pub(crate) awake: bool,
     /// A command may be waiting for an operation to end.
     pub(crate) stalled: bool,
+    /// A message may be there that a receive in the queue would take.
+    pub(crate) has_messages: bool,
     /// When it last had a command, or a reason to expect one.
     pub(crate) last_work: Time,
     /// When it last had a command, and how long after the one before; 0 if data has arrived since.
@@ -67,6 +69,7 @@ impl CommandQueue {
             attention: Attention::Asleep,
             awake: false,
             stalled: false,
+            has_messages: false,
             last_work: Time::default(),
             last_command: Time::default(),
             gap: 0,

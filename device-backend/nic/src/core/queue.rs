@@ -14,7 +14,7 @@ use qnic_abi::command::{
     CommandFlags, CommandHeader, Descriptor, DESCRIPTOR_BYTES, INLINE_CAPACITY,
 };
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{Changes, AWAKE, HEAD_STEP};
+use qnic_abi::window::{Changes, AWAKE, HEAD_STEP, POLLED};
 use qnic_abi::{Port, SharedMemory, Status, VniId};
 use zerocopy::FromZeros;
 
@@ -77,7 +77,7 @@ impl Core {
         if !queue.awake {
             // Pairs with the process's load behind its fence: it rings or it
             // relies on this queue being looked at from now on.
-            sram.store_u64(queue.window + AWAKE, 1, Ordering::Release);
+            sram.store_u64(queue.window + AWAKE, POLLED, Ordering::Release);
             queue.awake = true;
         }
         let slot = queue.slot;

@@ -300,12 +300,17 @@ impl Party {
 
     /// Issues a command of any protocol with this payload; the queue has room.
     pub fn post_with(&self, descriptor: &Descriptor, payload: &[u8]) {
+        if self.store_with(descriptor, payload) {
+            self.net.cluster().ring(self.node, self.vni);
+        }
+    }
+
+    /// The same without the doorbell. Returns true if the NIC does not look at the queue.
+    pub(super) fn store_with(&self, descriptor: &Descriptor, payload: &[u8]) -> bool {
         let entry = Entry::new(descriptor, payload);
         let mut queue = self.queue.borrow_mut();
         let (_, ring) = self.on_node(|node| queue.post_words(&node.host.sram, entry.words()));
-        if ring {
-            self.net.cluster().ring(self.node, self.vni);
-        }
+        ring
     }
 
     /// Asks to be woken at the next change of the host area.

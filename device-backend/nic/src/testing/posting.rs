@@ -38,6 +38,12 @@ impl<'a, C: CommandBody> Posting<'a, C> {
         self.party.post_with(&descriptor, &self.payload);
     }
 
+    /// Issues it without a doorbell; the queue has room.
+    pub fn issue_quietly(self) {
+        let descriptor = self.command.descriptor();
+        self.party.store_with(&descriptor, &self.payload);
+    }
+
     /// Issues it and runs all nodes.
     pub fn run(self) {
         let net = self.party.net.clone();

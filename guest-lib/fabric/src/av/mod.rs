@@ -6,7 +6,6 @@
 mod set;
 
 use std::collections::hash_map::Entry;
-use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,7 +34,7 @@ struct Table {
     /// `None`: removed.
     addresses: Vec<Option<Address>>,
     /// The numbers of processes, by what a NIC says of a sender, in the order in which they were inserted. None is empty.
-    numbers: HashMap<(NodeId, Port), Vec<u64>>,
+    numbers: foldhash::HashMap<(NodeId, Port), Vec<u64>>,
 }
 
 crate::object::object_class!(

@@ -129,7 +129,7 @@ pub(super) fn receive_pieces(
 }
 
 fn send(ep: Fid<FidEp>, from: &Iovs, to: To, context: Context, flags: Flags) -> Result<usize> {
-    let ep = object::state::<Ep, _>(ep)?;
+    let ep = object::borrow::<Ep, _>(ep)?;
     let running = ep.running()?;
     let binding = &running.tx;
     if !binding.is_bound() {
@@ -154,16 +154,33 @@ fn send(ep: Fid<FidEp>, from: &Iovs, to: To, context: Context, flags: Flags) -> 
         counter: binding.counter.clone(),
         ticket: None,
     };
+    if !ep.has_fences {
+        if flags & FENCE != 0 {
+            return Err(BAD_FLAGS);
+        }
+        running.engine.send(letter(&to, from, flags), report)?;
+        return Ok(0);
+    }
     let message = Message {
         engine: running.engine.clone(),
         to,
-        from: *from,
+        from: from.clone(),
         flags,
         report,
     };
     let peer = message.to.address;
     ep.defer(running, peer, flags, message)?;
     Ok(0)
+}
+
+fn letter<'f>(to: &To, from: &'f Iovs, flags: u64) -> Letter<'f> {
+    Letter {
+        to: to.address,
+        tag: to.tag,
+        data: to.data,
+        from,
+        delivered: flags & DELIVERY_COMPLETE != 0,
+    }
 }
 
 /// A Send that may have to wait for earlier operations.
@@ -177,13 +194,7 @@ struct Message {
 
 impl Deferred for Message {
     fn begin(&self, ticket: Option<Arc<Ticket>>) -> Result<()> {
-        let letter = Letter {
-            to: self.to.address,
-            tag: self.to.tag,
-            data: self.to.data,
-            from: &self.from,
-            delivered: self.flags & DELIVERY_COMPLETE != 0,
-        };
+        let letter = letter(&self.to, &self.from, self.flags);
         let mut report = self.report.clone();
         report.ticket = ticket;
         self.engine.send(letter, report)
@@ -205,7 +216,7 @@ fn receive(
     context: Context,
     flags: Flags,
 ) -> Result<usize> {
-    let ep = object::state::<Ep, _>(ep)?;
+    let ep = object::borrow::<Ep, _>(ep)?;
     let running = ep.running()?;
     let binding = &running.rx;
     if !binding.is_bound() {

@@ -183,7 +183,7 @@ impl Groups<'_> {
             let waits = member.collectives.iter().any(|it| !it.is_posted());
             matches!(member.state, State::Joining(_)) || waits || member.left
         };
-        self.list.values().any(owes)
+        !self.list.is_empty() && self.list.values().any(owes)
     }
 
     /// Others may still need this endpoint: the last barrier of a group is not over.

@@ -7,24 +7,20 @@ use crate::info::offer::PIECES_MAX;
 use crate::pointers::{In, Out};
 use crate::sys::Iov;
 
-/// Memory of the program, in pieces.
-#[derive(Debug, Clone, Copy)]
+/// Memory of the program, in pieces. Most has one: it is as small as that, as each operation holds it.
+#[derive(Debug, Clone)]
 pub(crate) struct Iovs {
-    list: [Iov; PIECES_MAX],
-    count: usize,
+    first: Iov,
+    /// Those behind it.
+    rest: Option<Box<[Iov]>>,
     length: usize,
 }
 
 impl Iovs {
     pub(crate) fn one(base: Out<std::ffi::c_void>, length: usize) -> Self {
-        let mut list = [Iov {
-            base: Out::NULL,
-            length: 0,
-        }; PIECES_MAX];
-        list[0] = Iov { base, length };
         Iovs {
-            list,
-            count: 1,
+            first: Iov { base, length },
+            rest: None,
             length,
         }
     }
@@ -40,15 +36,17 @@ impl Iovs {
     /// [`INVALID`]: there are too many, or none where some were promised.
     pub(crate) fn of(pieces: In<Iov>, count: usize) -> Result<Self> {
         let given = pieces.items(count).ok_or(INVALID)?;
-        let mut all = Iovs::none();
-        all.list
-            .get_mut(..count)
-            .ok_or(INVALID)?
-            .copy_from_slice(given);
-        all.count = count;
+        if count > PIECES_MAX {
+            return Err(INVALID);
+        }
         let lengths = given
             .iter()
             .try_fold(0usize, |sum, piece| sum.checked_add(piece.length));
+        let mut all = Iovs::none();
+        if let Some((first, rest)) = given.split_first() {
+            all.first = *first;
+            all.rest = (!rest.is_empty()).then(|| rest.into());
+        }
         all.length = lengths.ok_or(INVALID)?;
         Ok(all)
     }
@@ -59,7 +57,7 @@ impl Iovs {
 
     /// Returns true if it is in one piece.
     pub(super) fn is_one(&self) -> bool {
-        self.count == 1
+        self.rest.is_none()
     }
 
     /// Returns false if bytes of it are at null.
@@ -69,7 +67,7 @@ impl Iovs {
 
     /// Where its first byte is, as completions name it.
     pub(super) fn base(&self) -> Out<std::ffi::c_void> {
-        self.list[0].base
+        self.first.base
     }
 
     /// Where a part of it lies: of each piece that has bytes of it the place of the first, and how many.
@@ -78,7 +76,8 @@ impl Iovs {
         part: Range<usize>,
     ) -> impl Iterator<Item = (Out<std::ffi::c_void>, usize)> + '_ {
         let mut begin = 0;
-        let pieces = self.list.iter().take(self.count);
+        let rest = self.rest.as_deref().unwrap_or_default();
+        let pieces = std::iter::once(&self.first).chain(rest);
         pieces.filter_map(move |piece| {
             let end = begin + piece.length;
             let (from, to) = (part.start.max(begin), part.end.min(end));

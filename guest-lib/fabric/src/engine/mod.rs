@@ -31,11 +31,12 @@ mod progress;
 mod receives;
 mod sends;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::{HashMap, HashMapExt};
 use qnic::message::{set_incarnation, Claimed, Completion, Ends, Request, RequestId};
 use qnic::{Endpoint, Error, Nic, Port};
 use rustix::event::Timespec;
@@ -412,19 +413,27 @@ impl Engine {
 
     /// Looks at what a request is of, and tells what has become of it if it has ended.
     fn look<'a>(&self, own: &'a Process, operations: &mut Operations<'a>, id: RequestId) {
+        #[cfg(test)]
+        {
+            operations.looks += u64::from(operations.running.contains_key(&id));
+        }
+        // Most are of this kind: it stays where it is until it has ended.
+        let ended = match operations.running.get_mut(&id) {
+            Some(Running::Operation(it)) => match it.request.test().transpose() {
+                None => return,
+                ended => ended,
+            },
+            _ => None,
+        };
         let Some(running) = operations.remove(id) else {
             return;
         };
-        #[cfg(test)]
-        {
-            operations.looks += 1;
-        }
         match running {
-            Running::Operation(mut operation) => match operation.request.test() {
-                Ok(None) => operations.insert(id, Running::Operation(operation)),
-                Ok(Some(end)) => self.finish(own, operations, operation, Ok(end)),
-                Err(error) => self.finish(own, operations, operation, Err(error)),
-            },
+            Running::Operation(operation) => {
+                if let Some(end) = ended {
+                    self.finish(own, operations, operation, end);
+                }
+            }
             Running::Many(mut many) => match self.look_at_many(own, operations, &mut many) {
                 true => own.arena.give_back(many.bounce),
                 false => operations.insert(id, Running::Many(many)),

@@ -17,9 +17,11 @@ impl Engine {
         }
         let changes = self.take_ends(own, operations);
         self.await_late(own, operations);
-        self.post_answers(own, operations);
-        self.post_pieces(own, operations);
-        self.post_calls(own, operations);
+        if operations.owes() {
+            self.post_answers(own, operations);
+            self.post_pieces(own, operations);
+            self.post_calls(own, operations);
+        }
         self.want_help(operations);
         let has_all = operations.has_late && !operations.owes();
         let left = changes.filter(|_| has_all).unwrap_or(UNKNOWN);

@@ -28,7 +28,7 @@ impl Engine {
         self.cell.with_dependent(|own, board| {
             let operations = &mut *lock(board);
             self.begin_receive(own, operations, room, report, |_, part| {
-                Ok(own.endpoint.receive(&pattern, part).post()?)
+                Ok(own.endpoint.receive(&pattern, part).quietly().post()?)
             })
         })
     }

@@ -88,7 +88,7 @@ impl Engine {
             if let Some(go) = go {
                 let ends = (answer, go.request.id());
                 let name = (operations.next_number(), mark);
-                let message = LongSend::new(name, (*from, peer), (first, count), ends);
+                let message = LongSend::new(name, (from.clone(), peer), (first, count), ends);
                 operations.long.insert(mark.name(), message);
                 self.begin(operations, Running::Go(go));
             }

@@ -10,6 +10,7 @@ use qnic_abi::multicast::MulticastCommand;
 use super::counted::{CallsOf, Counted};
 use super::guard::Guard;
 use super::RequestKey;
+use crate::core::quiet::Urgency;
 use crate::core::Core;
 use crate::error::Result;
 
@@ -99,7 +100,7 @@ impl Core {
             if state.calls.of(calls) >= COLLECTIVES {
                 return Ok(None);
             }
-            let key = state.begin_with(self, command, payload)?;
+            let key = state.begin_with(self, command, payload, Urgency::Usual)?;
             if let Some(key) = key {
                 state.calls.begun(calls);
                 state.requests[key].counts = Counted::Call(calls);

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 impl Guard<'_> {
     /// Hands the ends of contexts to their requests.
     pub(super) fn sweep(&mut self, core: &Core) {
-        let (state, doorbells) = (&mut *self.state, core.process.pool());
+        let (state, doorbells) = (&mut *self.state, &core.pages());
         if !any_ended(doorbells, state.contexts.held()) {
             return;
         }
@@ -56,7 +56,7 @@ impl State {
     /// Frees all contexts after a reset of the queue.
     pub(super) fn reset_contexts(&mut self, core: &Core) {
         let State { contexts, pool, .. } = self;
-        contexts.reset(core.process.pool(), |pages| pool.give_back(pages));
+        contexts.reset(&core.pages(), |pages| pool.give_back(pages));
     }
 
     /// Puts an operation into a context. Returns `None` if the command queue has no room.
@@ -67,7 +67,7 @@ impl State {
         contents: &Contents,
         key: Option<RequestKey>,
     ) -> Result<Option<()>> {
-        let doorbells = core.process.pool();
+        let doorbells = &core.pages();
         let Some(context) = self.contexts.take(doorbells, direction, key) else {
             return Err(Error::NoContext {
                 direction: match direction {
@@ -77,7 +77,7 @@ impl State {
                 contexts: self.contexts.count(),
             });
         };
-        context.fill(core.process.window(), contents);
+        context.fill(&core.window(), contents);
         let descriptor = context.command(contents);
         let sends = direction == Direction::Send;
         let to = sends.then(|| self.outbox.of(&descriptor.header));

@@ -9,6 +9,7 @@ use qnic_abi::message::{PROBES, RECEIVES};
 
 use super::outbox::Place;
 use super::{RequestKey, Requesting, RoomWait};
+use crate::core::quiet::Urgency;
 use crate::core::Core;
 use crate::error::Result;
 
@@ -50,12 +51,13 @@ impl Core {
         command: impl Requesting,
         payload: &[u8],
         room_wait: RoomWait,
+        urgency: Urgency,
     ) -> Result<RequestKey> {
         self.post_when_room(room_wait.deadline(), |state| {
             if state.posted.receives >= MOST_RECEIVES {
                 return room_wait.no_room();
             }
-            let key = state.begin_with(self, command, payload)?;
+            let key = state.begin_with(self, command, payload, urgency)?;
             if let Some(key) = key {
                 state.posted.receives += 1;
                 state.requests[key].counts = Counted::Receive;

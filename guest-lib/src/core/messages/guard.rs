@@ -60,7 +60,7 @@ impl<'a> Guard<'a> {
         let state = &mut *self.state;
         let before = state.reader.head();
         let mut reader = std::mem::take(&mut state.reader);
-        let (window, area) = (core.process.window(), core.process.host_area());
+        let (window, area) = (&core.window(), &core.area());
         let ring = reader.drain(window, area, |entry| state.deliver(entry));
         state.reader = reader;
         let head = state.reader.head();

@@ -51,6 +51,7 @@ use slotmap::{Key, KeyData, SlotMap};
 
 use crate::core::contexts::{any_ended, ContextName, Contexts};
 use crate::core::pool::PoolPages;
+use crate::core::quiet::Urgency;
 use crate::core::{lock, Core};
 use crate::error::{Error, Result};
 use calls::Calls;
@@ -241,18 +242,23 @@ impl State {
 
     /// Posts a command that a completion ends; `None` if the command queue is full.
     fn begin(&mut self, core: &Core, command: impl Requesting) -> Result<Option<RequestKey>> {
-        self.begin_with(core, command, &[])
+        self.begin_with(core, command, &[], Urgency::Usual)
     }
 
-    /// The same with an inline payload.
+    /// The same with an inline payload, and with the doorbell as it is urgent.
     fn begin_with(
         &mut self,
         core: &Core,
         command: impl Requesting,
         payload: &[u8],
+        urgency: Urgency,
     ) -> Result<Option<RequestKey>> {
         let key = self.insert(Counted::Nowhere);
-        let posted = core.post(&command.descriptor_of(key.data().as_ffi()), payload);
+        let posted = core.post_as(
+            &command.descriptor_of(key.data().as_ffi()),
+            payload,
+            urgency,
+        );
         if !matches!(posted, Ok(true)) {
             self.requests.remove(key);
         }
@@ -333,10 +339,10 @@ impl Messages {
     fn needs_progress(&self, core: &Core) -> bool {
         // Acquire; partner: the release in `Guard::drain`. A thread that sees the head sees that
         // something has changed.
-        CompletionReader::tail(core.process.host_area()) != self.head.load(Ordering::Acquire)
+        CompletionReader::tail(&core.area()) != self.head.load(Ordering::Acquire)
             || self.unposted.load(Ordering::Relaxed)
             // Acquire; partner: the release in the drop of a `Guard`.
-            || any_ended(core.process.pool(), self.held.load(Ordering::Acquire))
+            || any_ended(&core.pages(), self.held.load(Ordering::Acquire))
     }
 
     /// What a thread that sleeps is to be woken for, whatever it waits for: room for what is to be posted.
@@ -364,6 +370,9 @@ impl Core {
     #[inline]
     pub(crate) fn message_changes(&self) -> Option<u64> {
         let is_quiet = !self.messages.needs_progress(self) && self.check_running().is_ok();
+        if is_quiet {
+            self.tire_of_quiet();
+        }
         // Acquire; partner: the release in `Guard::drain` and `reset_messages`.
         is_quiet.then(|| self.messages.changes.load(Ordering::Acquire))
     }
@@ -506,6 +515,7 @@ impl Core {
         }
         // A thread may test instead of waiting.
         self.ring_left_out();
+        self.tire_of_quiet();
         self.check_running().map(|()| None)
     }
 

@@ -75,7 +75,7 @@ impl NotificationRing {
         }
         let listed = false;
         self.counted.insert(id, Counted { sink, listed });
-        self.reader.arm(core.process.window(), id.number(), true);
+        self.reader.arm(&core.window(), id.number(), true);
         let pending = core.pending(id) > 0;
         if pending {
             self.list(id);
@@ -91,7 +91,7 @@ impl NotificationRing {
         self.counted.remove(&id);
         self.queue.retain(|signal| *signal != Signal::Counted(id));
         self.handled.retain(|other| *other != id);
-        self.reader.arm(core.process.window(), id.number(), false);
+        self.reader.arm(&core.window(), id.number(), false);
     }
 
     /// The next notification for the queue. A counted one has pending signals, and
@@ -136,9 +136,7 @@ impl NotificationRing {
 
     /// Moves one entry of the host area to its list; returns false if there is none.
     fn move_one(&mut self, core: &Core) -> bool {
-        let entry = self
-            .reader
-            .take(core.process.window(), core.process.host_area());
+        let entry = self.reader.take(&core.window(), &core.area());
         match entry.map(Signal::new) {
             None => return false,
             Some(Some(Signal::Counted(id))) => self.list(id),
@@ -179,7 +177,7 @@ impl NotificationRing {
     }
 
     fn report_lost(&mut self, core: &Core) -> Result<()> {
-        let lost = RingReader::lost(core.process.host_area()).wrapping_add(self.dropped);
+        let lost = RingReader::lost(&core.area()).wrapping_add(self.dropped);
         match lost.wrapping_sub(std::mem::replace(&mut self.reported, lost)) {
             0 => Ok(()),
             unreported => Err(Error::NotificationsLost(unreported)),

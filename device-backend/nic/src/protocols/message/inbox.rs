@@ -167,6 +167,11 @@ impl Inbox {
         self.posted.len()
     }
 
+    /// Returns true if a message waits for a receive.
+    pub(super) fn has_messages(&self) -> bool {
+        self.spaces.iter().any(|(_, it)| it.message_count() > 0)
+    }
+
     /// How many probes wait.
     pub(super) fn probe_count(&self) -> usize {
         self.probes.len()

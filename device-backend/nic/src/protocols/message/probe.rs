@@ -96,13 +96,15 @@ impl Messages {
         cx.core.complete(cx.host, vni, failed_probe(&probe, status));
     }
 
-    /// Shows probes that wait a message that no posted receive takes, until one takes it.
+    /// Shows probes that wait a message that no posted receive takes, until one takes it. A receive that the NIC has not
+    /// read may take it, too.
     pub(super) fn offer<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         header: &Header,
         message: (u64, MessageId),
     ) {
+        cx.core.message_waits(header.vni, cx.now);
         let mut last = 0;
         while let Some(inbox) = self.inboxes.get(header.vni) {
             let Some((number, probe)) = inbox.waiting_for(header, last) else {

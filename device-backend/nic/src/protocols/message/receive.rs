@@ -188,9 +188,10 @@ impl Messages {
             let landing = posted.take(arrived.header.length);
             self.land(cx, message.handle, landing);
             if !landing.more {
-                return;
+                return self.note_messages(cx, vni);
             }
         }
+        self.note_messages(cx, vni);
         if !expect(cx, command.pattern.process()) {
             return self.fail_receive(cx, vni, &posted, Status::PeerGone);
         }
@@ -200,6 +201,17 @@ impl Messages {
         match inbox.post(&cx.core.limits, self.last_receive, posted) {
             true => self.staging.openings.open(vni),
             false => self.fail_receive(cx, vni, &posted, Status::Exhausted),
+        }
+    }
+
+    /// A receive was read: the next one needs a doorbell only if messages are left.
+    fn note_messages<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
+        if self
+            .inboxes
+            .get(vni)
+            .is_some_and(|inbox| !inbox.has_messages())
+        {
+            cx.core.no_message_waits(vni);
         }
     }
 
