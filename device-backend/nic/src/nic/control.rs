@@ -56,6 +56,14 @@ impl Nic {
             }),
             // A protocol has handled it.
             Opcode::Import => Err(Status::Malformed),
+            Opcode::CreateCompletionQueue
+            | Opcode::CreateSharedReceiveQueue
+            | Opcode::ModifySharedReceiveQueue
+            | Opcode::CreateQueuePair
+            | Opcode::ModifyQueuePair
+            | Opcode::QueryQueuePair
+            | Opcode::RegisterMemory
+            | Opcode::DestroyObject => Err(Status::Malformed),
             Opcode::FaultDone => {
                 body(bytes).and_then(|body| self.answer_fault(now, host, vni, &body))
             }

@@ -66,6 +66,8 @@ impl<P: MemoryManager> Driver<P> {
                 self.wake_datagrams(vni);
                 Handled::Done
             }
+            // No object of verbs is made yet.
+            Ok(Kind::Verbs) => Handled::Refused,
             Ok(Kind::PageFault) => self.faults.with(|queue| {
                 if queue.len() == QUEUE_FAULTS {
                     return Handled::Refused;

@@ -81,6 +81,14 @@ impl Nic {
     fn answer(&mut self, opcode: Opcode, vni: u16, body: &[u8]) -> [u8; REPLY_BYTES] {
         let mut status = Status::Ok;
         match opcode {
+            Opcode::CreateCompletionQueue
+            | Opcode::CreateSharedReceiveQueue
+            | Opcode::ModifySharedReceiveQueue
+            | Opcode::CreateQueuePair
+            | Opcode::ModifyQueuePair
+            | Opcode::QueryQueuePair
+            | Opcode::RegisterMemory
+            | Opcode::DestroyObject => status = Status::Malformed,
             Opcode::Hello | Opcode::ResetQueue => {}
             Opcode::AnnounceReset => self.reset_announced = true,
             Opcode::NewProcess => {
