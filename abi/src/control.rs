@@ -104,7 +104,7 @@ numbered! {
         AnnounceReset = 10,
         /// Asks what the route to a node is like (U8).
         QueryPath = 11,
-        /// Makes a completion queue (X18), as [`crate::verbs::requests`] says of all that follow.
+        /// Makes a completion queue (X18), as `verbs::requests` says of all that follow.
         CreateCompletionQueue = 12,
         /// Makes a shared receive queue.
         CreateSharedReceiveQueue = 13,

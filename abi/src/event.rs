@@ -25,7 +25,7 @@ numbered! {
         /// The command queue of the VNI stopped; `status` says why.
         QueueFailed = 3,
         /// Something has happened to an object of verbs: `address` is its token, `flags` a
-        /// [`crate::verbs::Event`] (X18).
+        /// `verbs::Event` (X18).
         Verbs = 4,
     }
 }

@@ -36,7 +36,7 @@ fn layout<T: Layout>() -> String {
 fn verbs_layouts() -> [String; 29] {
     [
         layout::<verbs::rings::QueueHeader>(),
-        layout::<verbs::rings::Piece>(),
+        layout::<verbs::rings::Sge>(),
         layout::<verbs::rings::Gather>(),
         layout::<verbs::rings::SendEntry>(),
         layout::<verbs::rings::MemoryOperands>(),

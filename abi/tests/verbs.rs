@@ -1,4 +1,4 @@
-//! Golden bytes of verbs (X18): rings as librxe has them, and what driver and NICs say of them.
+//! Golden bytes of verbs: rings as librxe has them, and what driver and NICs say of them.
 
 use qnic_abi::command::{CommandBody, CommandHeader};
 use qnic_abi::verbs::commands::{VerbsArmCommand, VerbsSendCommand, SOLICITED_ONLY};
@@ -12,8 +12,8 @@ use qnic_abi::verbs::requests::{
 };
 use qnic_abi::verbs::requests::{DestroyObject, QueuePairInfo};
 use qnic_abi::verbs::rings::{
-    AtomicOperands, CompletionFlags, DatagramOperands, Gather, MemoryOperands, Piece, QueueHeader,
-    ReceiveEntry, SendEntry, SendFlags, WorkCompletion,
+    AtomicOperands, CompletionFlags, DatagramOperands, Gather, MemoryOperands, QueueHeader,
+    ReceiveEntry, SendEntry, SendFlags, Sge, WorkCompletion,
 };
 use qnic_abi::verbs::{Completed, Outcome, Request, Rights, State, Transport, NUMBERS};
 use qnic_abi::wire::{Body, Frame};
@@ -58,11 +58,11 @@ fn words_of_rings_stand_where_librxe_has_them() {
     let words = [datagram.qp, datagram.qkey, datagram.path].map(|word| word.get());
     assert_eq!(words, [at(24), at(28), at(36)]);
     assert_eq!(
-        (entry.gather.length.get(), entry.gather.pieces.get()),
+        (entry.gather.length.get(), entry.gather.sges.get()),
         (at(184), at(196))
     );
     let receive: ReceiveEntry = marked();
-    assert_eq!(receive.gather.pieces.get(), at(28));
+    assert_eq!(receive.gather.sges.get(), at(28));
     let sizes = [
         size_of::<SendEntry>(),
         size_of::<ReceiveEntry>(),
@@ -77,7 +77,7 @@ fn a_receive_a_completion_and_a_piece() {
         id: 0x0102_0304.into(),
         gather: Gather {
             length: 64.into(),
-            pieces: 1.into(),
+            sges: 1.into(),
             ..Default::default()
         },
         ..Default::default()
@@ -85,7 +85,7 @@ fn a_receive_a_completion_and_a_piece() {
     let golden = "0403020100000000 0000000000000000 4000000000000000 0000000001000000 \
                   0000000000000000";
     assert_eq!(hex(receive.as_bytes()), golden);
-    let piece = Piece {
+    let piece = Sge {
         address: 0x7f00_1234_5678.into(),
         length: 64.into(),
         key: 0x0003_8001.into(),
@@ -140,7 +140,7 @@ fn requests_that_make_objects() {
         token: 0x78.into(),
         ring: ring(0x5000),
         limit: 6.into(),
-        pieces: 7.into(),
+        sges: 7.into(),
         ..Default::default()
     };
     let golden = format!("0400000005000000 7800000000000000 {one_ring} 0600000007000000");
@@ -157,8 +157,8 @@ fn requests_that_make_objects() {
         receive_cq: 2.into(),
         send: ring(0x5000),
         receive: ring(0x8000),
-        send_pieces: 8.into(),
-        receive_pieces: 9.into(),
+        send_sges: 8.into(),
+        receive_sges: 9.into(),
         ..Default::default()
     };
     let golden = format!(
@@ -270,12 +270,31 @@ fn message() -> VerbsMessage {
 }
 
 #[test]
-fn frames_between_nics() {
+fn frames_of_messages() {
     let golden = "0100000002000000 0300000004000000 0500000000000000 0600000000000000 \
                   0700000000000000 0800000001010000";
     check(&message(), "716e15600130", golden);
     let message = message();
     check(&VerbsUnreliable { message }, "716e15c90030", golden);
+    let datagram = VerbsDatagram {
+        qp: 1.into(),
+        peer_qp: 2.into(),
+        qkey: 0x1111_1111.into(),
+        immediate: 4.into(),
+        request: Request::SendImmediate as u8,
+        flags: MessageFlags::ROUTE_HEADER.bits(),
+        service_level: 5,
+        ..Default::default()
+    };
+    check(
+        &datagram,
+        "716e15c80018",
+        "0100000002000000 1111111104000000 0302050000000000",
+    );
+}
+
+#[test]
+fn frames_of_reads_and_answers() {
     let (qp, peer_qp, psn, key) = (1.into(), 2.into(), 3.into(), 4.into());
     let (address, length) = (5.into(), 6.into());
     let read = VerbsRead {
@@ -333,21 +352,6 @@ fn frames_between_nics() {
         reserved: 0.into(),
     };
     check(&probe, "716e158b0110", "0100000002000000 0300000000000000");
-    let datagram = VerbsDatagram {
-        qp,
-        peer_qp,
-        qkey: 0x1111_1111.into(),
-        immediate: 4.into(),
-        request: Request::SendImmediate as u8,
-        flags: MessageFlags::ROUTE_HEADER.bits(),
-        service_level: 5,
-        ..Default::default()
-    };
-    check(
-        &datagram,
-        "716e15c80018",
-        "0100000002000000 1111111104000000 0302050000000000",
-    );
 }
 
 #[test]

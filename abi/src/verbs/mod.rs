@@ -41,7 +41,7 @@
 //! [`crate::control::Opcode::DestroyObject`] or `DeleteProcess`.
 //!
 //! # Registered memory
-//! It is a segment of the process, exported to nobody: listed importers, and none in the list. So nothing is
+//! It is a segment of the process, exported with a list of importers that is empty. So nothing is
 //! pinned, and all rules of exports hold. [`requests::RegisterMemory`] adds what verbs need: key,
 //! protection domain, rights, and the address by which peers name the first byte. `Unexport` ends both.
 
@@ -65,7 +65,7 @@ pub const FIRST_QUEUE_PAIR: u32 = 2;
 pub const NUMBERS: u32 = 1 << 24;
 
 /// Pieces of memory in one work request, at most.
-pub const MAX_PIECES: usize = 16;
+pub const MAX_SGES: usize = 16;
 /// Bytes that stand in a work request itself, at most.
 pub const MAX_INLINE: usize = 512;
 /// Longest message of a connected queue pair, in bytes.

@@ -99,8 +99,8 @@ layouts! {
         pub ring: Ring,
         /// As of [`ModifySharedReceiveQueue`].
         pub limit: U32,
-        /// Most pieces of a receive, up to [`super::MAX_PIECES`].
-        pub pieces: U16,
+        /// Most pieces of a receive, up to [`super::MAX_SGES`].
+        pub sges: U16,
         /// Zero.
         pub reserved: U16,
     }
@@ -125,7 +125,7 @@ layouts! {
     ///  24  | send_cq         | receive_cq               |
     ///  32  | send ring                                  | … 56
     ///  56  | receive ring                               | … 80
-    ///  80  | s_pieces        | r_pieces | reserved      |
+    ///  80  | s_sges        | r_sges | reserved      |
     /// ```
     #[bytes(88)]
     pub struct CreateQueuePair {
@@ -151,10 +151,10 @@ layouts! {
         pub send: Ring,
         /// Ring of the receive queue; zero with a shared one.
         pub receive: Ring,
-        /// Most pieces of a work request of the send queue, up to [`super::MAX_PIECES`].
-        pub send_pieces: U16,
+        /// Most pieces of a work request of the send queue, up to [`super::MAX_SGES`].
+        pub send_sges: U16,
         /// The same of a receive.
-        pub receive_pieces: U16,
+        pub receive_sges: U16,
         /// Zero.
         pub reserved: U32,
     }
@@ -267,7 +267,7 @@ layouts! {
 }
 
 const _: () = assert!(core::mem::offset_of!(CreateQueuePair, send) == 32);
-const _: () = assert!(core::mem::offset_of!(CreateQueuePair, send_pieces) == 80);
+const _: () = assert!(core::mem::offset_of!(CreateQueuePair, send_sges) == 80);
 const _: () = assert!(core::mem::offset_of!(ModifyQueuePair, qkey) == 24);
 const _: () = assert!(core::mem::offset_of!(RegisterMemory, address) == 16);
 

@@ -42,7 +42,7 @@ pub const CONSUMER: usize = 256;
 /// Offset of the first entry.
 pub const ENTRIES: usize = size_of::<QueueHeader>();
 /// Bytes of a piece.
-pub const PIECE_BYTES: usize = size_of::<Piece>();
+pub const SGE_BYTES: usize = size_of::<Sge>();
 
 const _: () = assert!(CONSUMER + 128 == ENTRIES && ENTRIES < PAGE_SIZE);
 
@@ -101,9 +101,9 @@ layouts! {
         pub reserved2: [U32; 31],
     }
 
-    /// A piece of memory: `struct rxe_sge`.
+    /// A scatter-gather element, a piece of memory: `struct rxe_sge`.
     #[bytes(16)]
-    pub struct Piece {
+    pub struct Sge {
         /// Address of the first byte, as the key names it.
         pub address: U64,
         /// Bytes.
@@ -117,10 +117,10 @@ layouts! {
     pub struct Gather {
         /// Bytes, as librxe has counted them.
         pub length: U32,
-        /// Not looked at, as the other words but `pieces`.
+        /// Not looked at, as the other words but `sges`.
         pub unused0: [U32; 2],
         /// Number of pieces.
-        pub pieces: U32,
+        pub sges: U32,
         /// Not looked at.
         pub unused1: [U32; 2],
     }
@@ -263,7 +263,7 @@ const _: () = assert!(core::mem::offset_of!(QueueHeader, consumer) == CONSUMER);
 const _: () = assert!(core::mem::offset_of!(SendEntry, opcode) == 12);
 const _: () = assert!(core::mem::offset_of!(SendEntry, operands) == 24);
 const _: () = assert!(core::mem::offset_of!(SendEntry, gather) == 184);
-const _: () = assert!(core::mem::offset_of!(Gather, pieces) == 12);
+const _: () = assert!(core::mem::offset_of!(Gather, sges) == 12);
 const _: () = assert!(core::mem::offset_of!(ReceiveEntry, gather) == 16);
 const _: () = assert!(core::mem::offset_of!(DatagramOperands, path) == 12);
 const _: () = assert!(core::mem::offset_of!(WorkCompletion, qp) == 28);
