@@ -27,6 +27,7 @@
 //! | the same, a receive is needed, and none is posted | replies [`ReplyKind::ReceiverNotReady`], and *rewinds* |
 //! | the same, a page of its memory is absent | replies [`ReplyKind::PageAbsent`], has the driver bring it in, and rewinds; when the page is there, [`ReplyKind::GoOn`]. What it has stored already counts: the position is behind that |
 //! | the same, and wrong: key, rights, range, length | replies why; its queue pair fails |
+//! | the same, and the page cannot be brought in | replies [`ReplyKind::Failed`]; its queue pair fails |
 //! | behind the position, and it has rewound | drops it: the peer sends all from the position on again |
 //! | elsewhere, and it has not rewound | replies [`ReplyKind::OutOfSequence`]: the numbers never agreed, or the frame is for an earlier queue pair of that number |
 //! | for a queue pair that is not there, not ready, or not of this peer | replies [`ReplyKind::NoQueuePair`] |
