@@ -1,56 +1,23 @@
-//! Verbs (X18): messages go from ring to ring, with completions in order, whatever pages, peers and
-//! programs do.
+//! Verbs (X18): messages go from ring to ring, with completions in order, whatever pages and wires
+//! do.
 
-use qnic_abi::verbs::rings::Sge;
-use qnic_abi::verbs::{Completed, Outcome, Rights, State};
-use qnic_nic::testing::{page, Net, Pair, VerbsParty, PAGE};
+use qnic_abi::verbs::commands::SOLICITED_ONLY;
+use qnic_abi::verbs::requests::Object;
+use qnic_abi::verbs::rings::{SendFlags, Sge};
+use qnic_abi::verbs::{Completed, Event, Outcome, Rights, State};
+use qnic_abi::Status;
+use qnic_nic::testing::{
+    page, token, LossyWire, Net, Pair, VerbsPair, VerbsParty, CQ, PAGE, QP_A as A, QP_B as B,
+};
 use qnic_nic::Limits;
 
 const OK: u32 = Outcome::Success as u32;
 const SENT: u32 = Completed::Send as u32;
 const RECEIVED: u32 = Completed::Receive as u32;
 
-/// Two contexts with a connected queue pair each, and registered memory.
-struct Two {
-    net: Net,
-    a: VerbsParty,
-    b: VerbsParty,
-    /// Keys.
-    keys: [u32; 2],
-}
-
-const A: u32 = 2;
-const B: u32 = 9;
-
-fn two(net: Net) -> Two {
-    let Pair { net, a, b } = Pair::on(net);
-    let [a, b] = [a, b].map(|party| VerbsParty::new(party, 256));
-    let (first, second) = (a.party.node as u16, b.party.node as u16);
-    a.create(A, 64);
-    b.create(B, 64);
-    a.connect(A, (second, B));
-    b.connect(B, (first, A));
-    let keys = [&a, &b].map(|it| it.register(Rights::all()).unwrap());
-    Two { net, a, b, keys }
-}
-
-fn lossless() -> Two {
-    two(Net::new(2, 1024, 8, &Limits::default()))
-}
-
-impl Two {
-    fn at_a(&self, offset: u64, length: u32) -> Sge {
-        self.a.sge(offset, length, self.keys[0])
-    }
-
-    fn at_b(&self, offset: u64, length: u32) -> Sge {
-        self.b.sge(offset, length, self.keys[1])
-    }
-}
-
 #[test]
 fn a_send_goes_from_ring_to_ring() {
-    let two = lossless();
+    let two = VerbsPair::lossless();
     let (a, b) = (&two.a, &two.b);
     let bytes = a.party.fill(3, 8, 1);
     assert!(b.post_receive(B, 77, &[two.at_b(100, 64)]));
@@ -64,13 +31,12 @@ fn a_send_goes_from_ring_to_ring() {
     assert_eq!(a.queue_pair(A).send.posted(&a.party), 0);
     assert_eq!(b.queue_pair(B).receive.posted(&b.party), 0);
     two.net.assert_unlocked();
-    let _ = (page(0), PAGE);
 }
 
 /// In one frame, many, and none; from and to several places, off the borders of pages.
 #[test]
 fn messages_of_all_lengths_are_gathered_and_scattered() {
-    let two = lossless();
+    let two = VerbsPair::lossless();
     let (a, b) = (&two.a, &two.b);
     for (length, sources, destinations) in [
         (0, 1, 1),
@@ -125,7 +91,7 @@ fn messages_of_all_lengths_are_gathered_and_scattered() {
 
 #[test]
 fn inline_bytes_need_no_memory_and_unsignaled_sends_complete_silently() {
-    let two = lossless();
+    let two = VerbsPair::lossless();
     let (a, b) = (&two.a, &two.b);
     for (number, length) in [1usize, 8, 512].into_iter().enumerate() {
         let bytes = vec![number as u8 + 1; length];
@@ -144,15 +110,14 @@ fn inline_bytes_need_no_memory_and_unsignaled_sends_complete_silently() {
     assert!(b.post_receive(B, 1, &[two.at_b(0, 600)]));
     a.ring(A);
     two.net.run();
-    let ends: Vec<_> = a.poll_all().iter().map(|it| (it.0, it.1)).collect();
-    assert_eq!(ends, [(3, OK), (4, Outcome::LocalOperation as u32)]);
+    assert_eq!(a.ends(), [(3, OK), (4, Outcome::LocalOperation as u32)]);
     assert_eq!(a.query(A).0, State::Failed);
 }
 
 /// Many more than a ring, a window, or the messages under way: all arrive, in order.
 #[test]
 fn many_messages_arrive_in_order() {
-    let two = lossless();
+    let two = VerbsPair::lossless();
     let (a, b) = (&two.a, &two.b);
     for round in 0..12u64 {
         for number in 0..63 {
@@ -165,19 +130,16 @@ fn many_messages_arrive_in_order() {
         a.ring(A);
         two.net.run();
         assert!(b.party.holds(0, &a.party.bytes(0, 63 * 600)));
-        let ids = |ends: Vec<(u64, u32, u32, u32)>| -> Vec<_> {
-            ends.iter().map(|end| (end.0, end.1)).collect()
-        };
         let expected: Vec<_> = (round * 63..round * 63 + 63).map(|id| (id, OK)).collect();
-        assert_eq!(ids(a.poll_all()), expected);
-        assert_eq!(ids(b.poll_all()), expected);
+        assert_eq!(a.ends(), expected);
+        assert_eq!(b.ends(), expected);
     }
 }
 
 /// The sender waits as long as the receiver says, and goes on by itself.
 #[test]
 fn a_send_waits_for_a_receive() {
-    let two = lossless();
+    let two = VerbsPair::lossless();
     let (a, b) = (&two.a, &two.b);
     let bytes = a.party.fill(0, 3 * 9000, 1);
     for number in 0..3 {
@@ -206,7 +168,7 @@ fn a_send_waits_for_a_receive() {
 
 #[test]
 fn a_send_without_a_receive_fails_when_its_retries_are_over() {
-    let two = lossless();
+    let two = VerbsPair::lossless();
     let (a, b) = (&two.a, &two.b);
     let mut attributes = a.attributes(A, State::ReadyToSend, (1, B));
     attributes.not_ready_retries = 2;
@@ -219,9 +181,8 @@ fn a_send_without_a_receive_fails_when_its_retries_are_over() {
         two.net.advance(641_000);
     }
     two.net.run();
-    let ends: Vec<_> = a.poll_all().iter().map(|it| (it.0, it.1)).collect();
     let outcomes = [Outcome::ReceiverNotReady, Outcome::Flushed].map(|it| it as u32);
-    assert_eq!(ends, [(1, outcomes[0]), (2, outcomes[1])]);
+    assert_eq!(a.ends(), [(1, outcomes[0]), (2, outcomes[1])]);
     assert_eq!(a.query(A).0, State::Failed);
     assert_eq!(b.query(B).0, State::ReadyToSend);
     // What is posted later is flushed, too.
@@ -229,14 +190,13 @@ fn a_send_without_a_receive_fails_when_its_retries_are_over() {
     assert!(a.post_receive(A, 4, &[two.at_a(0, 100)]));
     a.ring(A);
     two.net.run();
-    let ends: Vec<_> = a.poll_all().iter().map(|it| (it.0, it.1)).collect();
-    assert_eq!(ends, [(3, outcomes[1]), (4, outcomes[1])]);
+    assert_eq!(a.ends(), [(3, outcomes[1]), (4, outcomes[1])]);
 }
 
 /// Pages of the source and of the destination, of which each is brought in when it is wanted.
 #[test]
 fn absent_pages_delay_a_message_and_change_nothing() {
-    let two = lossless();
+    let two = VerbsPair::lossless();
     let (a, b) = (&two.a, &two.b);
     let length = 9 * PAGE as u32;
     for answers in [true, false] {
@@ -265,5 +225,175 @@ fn absent_pages_delay_a_message_and_change_nothing() {
         assert_eq!(a.poll_all().len(), 2);
         two.net.assert_holds_nothing(1);
         two.net.assert_unlocked();
+    }
+}
+
+#[test]
+fn writes_go_where_they_say_and_end_a_receive_only_with_an_immediate() {
+    let two = VerbsPair::lossless();
+    let (a, b) = (&two.a, &two.b);
+    let first = b.party.segment.address;
+    for (length, at) in [
+        (0, 0),
+        (1, 4),
+        (4096, 7),
+        (4096, page(2)),
+        (65536, page(0) + 9),
+    ] {
+        let bytes = a.party.fill(33, u64::from(length), u64::from(length) + at);
+        let write = a.send(A, 8, &[two.at_a(33, length)]);
+        write.write_to(first + at, two.keys[1]).post();
+        two.net.run();
+        assert!(b.party.holds(at, &bytes), "{length}");
+        let written = Completed::Write as u32;
+        assert_eq!(a.poll_all(), [(8, OK, written, 0)]);
+        assert_eq!(b.poll_all(), []);
+    }
+    let write = a.send(A, 9, &[two.at_a(0, 9000)]);
+    write.write_to(first, two.keys[1]).immediate(5).post();
+    two.net.run();
+    assert_eq!(
+        (a.ends(), b.ends()),
+        (vec![], vec![]),
+        "there is no receive"
+    );
+    assert!(b.post_receive(B, 1, &[]));
+    two.net.advance(641_000);
+    two.net.run();
+    let written = Completed::ReceiveWrite as u32;
+    assert_eq!(b.poll_all(), [(1, OK, written, 9000)]);
+    assert_eq!(a.ends(), [(9, OK)]);
+}
+
+#[test]
+fn a_node_sends_to_itself() {
+    let net = Net::new(1, 1024, 8, &Limits::default());
+    let [a, b] = [(1, A), (2, B)].map(|(vni, qp)| {
+        let context = VerbsParty::new(net.party(0, vni), 256);
+        context.create(qp, 64);
+        context
+    });
+    a.connect(A, (0, B));
+    b.connect(B, (0, A));
+    let keys = [&a, &b].map(|it| it.register(Rights::all()).unwrap());
+    let bytes = a.party.fill(0, 65536, 3);
+    for page_number in 0..8 {
+        b.party.evict(page(page_number));
+    }
+    assert!(b.post_receive(B, 1, &[b.sge(5, 65536, keys[1])]));
+    a.send(A, 2, &[a.sge(0, 65536, keys[0])]).post();
+    a.send(A, 3, &[a.sge(0, 100, keys[0])]).post();
+    net.run();
+    assert!(b.party.holds(5, &bytes));
+    assert_eq!((a.ends(), b.ends()), (vec![(2, OK)], vec![(1, OK)]));
+    assert!(b.post_receive(B, 2, &[b.sge(5, 100, keys[1])]));
+    net.advance(641_000);
+    net.run();
+    assert_eq!((a.ends(), b.ends()), (vec![(3, OK)], vec![(2, OK)]));
+    net.assert_unlocked();
+    // The receiver ends.
+    a.send(A, 4, &[a.sge(0, 100, keys[0])]).post();
+    net.run();
+    b.party.end();
+    a.run_out();
+    assert_eq!(a.ends(), [(4, Outcome::RetriesExceeded as u32)]);
+}
+
+/// Told once, at the next completion, or at once if that was before.
+#[test]
+fn an_armed_completion_queue_tells_once() {
+    let two = VerbsPair::lossless();
+    let (a, b) = (&two.a, &two.b);
+    let told = [(token(CQ), Event::Completion as u16)];
+    let send = |flags: SendFlags| {
+        assert!(b.post_receive(B, 1, &[]));
+        a.send(A, 2, &[]).flags(flags).post();
+        two.net.run();
+    };
+    send(SendFlags::empty());
+    assert_eq!(b.events(), [], "it was not armed");
+    let seen = b.produced();
+    b.arm(0);
+    two.net.run();
+    assert_eq!(b.events(), []);
+    send(SendFlags::empty());
+    send(SendFlags::empty());
+    assert_eq!(b.events(), told);
+    // It was armed with what the program had seen before.
+    b.arm_seen(0, seen);
+    two.net.run();
+    assert_eq!(b.events(), told);
+    b.arm(SOLICITED_ONLY);
+    two.net.run();
+    send(SendFlags::empty());
+    assert_eq!(b.events(), []);
+    send(SendFlags::SOLICITED);
+    assert_eq!(b.events(), told);
+    // What fails is told as well.
+    b.arm(SOLICITED_ONLY);
+    assert!(b.post_receive(B, 1, &[]));
+    assert_eq!(
+        b.modify(&b.attributes(B, State::Failed, (0, A))),
+        Status::Ok
+    );
+    two.net.run();
+    assert_eq!(b.events(), told);
+    // Not of an object that has ended.
+    b.arm(0);
+    b.arm_seen(0, 77);
+    two.net.poll(1);
+    assert_eq!(b.destroy(Object::QueuePair, B), Status::Ok);
+    assert_eq!(b.destroy(Object::CompletionQueue, CQ), Status::Ok);
+}
+
+#[test]
+fn a_queue_pair_tells_that_something_came_before_it_can_send() {
+    let Pair { net, a, b } = Pair::lossless();
+    let (a, b) = (VerbsParty::new(a, 64), VerbsParty::new(b, 64));
+    a.create(A, 64);
+    b.create(B, 64);
+    a.connect(A, (1, B));
+    for state in [State::Init, State::ReadyToReceive] {
+        assert_eq!(b.modify(&b.attributes(B, state, (0, A))), Status::Ok);
+    }
+    for number in 0..2 {
+        assert!(b.post_receive(B, number, &[]));
+        a.send(A, number, &[]).post();
+    }
+    net.run();
+    assert_eq!(b.ends(), [(0, OK), (1, OK)]);
+    assert_eq!(b.events(), [(token(B), Event::Established as u16)]);
+}
+
+/// Each message once and in order, over a wire that loses, repeats and reorders frames.
+#[test]
+fn a_lossy_wire_changes_nothing() {
+    for seed in 0..6 {
+        let two = VerbsPair::on(Net::lossy(2, LossyWire::rough(50), seed));
+        let (a, b) = (&two.a, &two.b);
+        for number in 0..24 {
+            let length = [0, 1, 600, 9000][number as usize % 4];
+            let at = number * 9000;
+            assert!(b.post_receive(B, number, &[two.at_b(at, length)]));
+            assert!(a.send(A, number, &[two.at_a(at, length)]).store());
+        }
+        let bytes = a.party.fill(0, 24 * 9000, seed);
+        let (first, from) = (24 * 9000, two.at_a(0, 9000));
+        let write = a.send(A, 24, &[from]);
+        let write = write.write_to(b.party.segment.address + first, two.keys[1]);
+        assert!(write.store());
+        a.ring(A);
+        two.net.run();
+        let expected: Vec<_> = (0..25).map(|number| (number, OK)).collect();
+        assert_eq!(a.ends(), expected, "seed {seed}");
+        assert_eq!(b.ends(), expected[..24], "seed {seed}");
+        for number in (3..24).step_by(4) {
+            let at = number * 9000;
+            assert!(
+                b.party.holds(at as u64, &bytes[at..at + 9000]),
+                "seed {seed}"
+            );
+        }
+        assert!(b.party.holds(first, &bytes[..9000]));
     }
 }

@@ -18,8 +18,9 @@ use qnic_abi::verbs::{PathAddress, Request, Rights, State, Transport, MAX_INLINE
 use qnic_abi::{NodeId, Status, PAGE_SIZE};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use super::{status_of, Party};
+use super::{status_of, Net, Pair, Party};
 use crate::env::HostMemory;
+use crate::Limits;
 
 /// Bytes of an entry of a send or receive queue here.
 const ENTRY_BYTES: usize = 1024;
@@ -150,7 +151,7 @@ pub struct VerbsParty {
 /// A work request that is to be posted.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is posted until `post`"]
-pub struct Posting<'a> {
+pub struct WorkPosting<'a> {
     context: &'a VerbsParty,
     qp: u32,
     /// Its entry.
@@ -257,7 +258,6 @@ impl VerbsParty {
     /// Modifies a queue pair.
     pub fn modify(&self, body: &ModifyQueuePair) -> Status {
         if let Some(peer) = PathAddress(body.path.get()).node() {
-            self.queue_pair(body.qp.get());
             let queue_pairs = self.queue_pairs.borrow();
             queue_pairs[&body.qp.get()].peer.set(peer.0);
         }
@@ -343,12 +343,12 @@ impl VerbsParty {
     }
 
     /// A Send.
-    pub fn send(&self, qp: u32, id: u64, sges: &[Sge]) -> Posting<'_> {
+    pub fn send(&self, qp: u32, id: u64, sges: &[Sge]) -> WorkPosting<'_> {
         let mut entry = SendEntry::new_zeroed();
         entry.id = id.into();
         entry.opcode = (Request::Send as u32).into();
         entry.gather.sges = (sges.len() as u32).into();
-        Posting {
+        WorkPosting {
             context: self,
             qp,
             entry,
@@ -404,6 +404,22 @@ impl VerbsParty {
             .collect()
     }
 
+    /// Takes all completions: identifiers, and how they ended.
+    pub fn ends(&self) -> Vec<(u64, u32)> {
+        let ends = self.poll_all().into_iter();
+        ends.map(|end| (end.0, end.1)).collect()
+    }
+
+    /// Runs until all timers of its queue pairs are over.
+    pub fn run_out(&self) {
+        let net = &self.party.net;
+        for _ in 0..4 {
+            net.run();
+            net.advance(10_000_000);
+        }
+        net.run();
+    }
+
     /// Takes the events of verbs that its driver was told: token and number.
     pub fn events(&self) -> Vec<(u64, u16)> {
         let vni = self.party.vni.0;
@@ -421,7 +437,58 @@ impl VerbsParty {
     }
 }
 
-impl Posting<'_> {
+/// Queue pair of `a` of a [`VerbsPair`].
+pub const QP_A: u32 = 2;
+
+/// Queue pair of `b`.
+pub const QP_B: u32 = 9;
+
+/// Two contexts with a connected queue pair each, and their segments registered with all rights.
+#[derive(Debug)]
+pub struct VerbsPair {
+    /// Their nodes.
+    pub net: Net,
+    /// That of node 0.
+    pub a: VerbsParty,
+    /// That of node 1.
+    pub b: VerbsParty,
+    /// Keys of their segments.
+    pub keys: [u32; 2],
+}
+
+impl VerbsPair {
+    /// A pair on these nodes.
+    ///
+    /// # Panics
+    /// If a NIC refuses it.
+    pub fn on(net: Net) -> Self {
+        let Pair { net, a, b } = Pair::on(net);
+        let [a, b] = [a, b].map(|party| VerbsParty::new(party, 256));
+        a.create(QP_A, 64);
+        b.create(QP_B, 64);
+        a.connect(QP_A, (1, QP_B));
+        b.connect(QP_B, (0, QP_A));
+        let keys = [&a, &b].map(|it| it.register(Rights::all()).expect("a key"));
+        VerbsPair { net, a, b, keys }
+    }
+
+    /// A pair on a lossless wire.
+    pub fn lossless() -> Self {
+        VerbsPair::on(Net::new(2, 1024, 8, &Limits::default()))
+    }
+
+    /// A piece of the segment of `a`.
+    pub fn at_a(&self, offset: u64, length: u32) -> Sge {
+        self.a.sge(offset, length, self.keys[0])
+    }
+
+    /// A piece of the segment of `b`.
+    pub fn at_b(&self, offset: u64, length: u32) -> Sge {
+        self.b.sge(offset, length, self.keys[1])
+    }
+}
+
+impl WorkPosting<'_> {
     /// With another opcode.
     pub fn request(mut self, request: Request) -> Self {
         self.entry.opcode = (request as u32).into();

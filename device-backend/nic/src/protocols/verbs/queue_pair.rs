@@ -247,23 +247,23 @@ impl QueuePair {
         }
     }
 
-    /// Tells the peer that all up to the message of that number is done.
-    pub(super) fn reply_done<H: Host>(
+    /// Tells the peer something about its message of that number.
+    pub(super) fn reply_about<H: Host>(
         &self,
         cx: &mut Context<'_, H>,
         to: (PeerIndex, u64),
+        kind: ReplyKind,
         psn: u32,
     ) {
-        let mut body = self.reply_about(psn);
-        body.kind = ReplyKind::Done as u8;
-        send_reply(cx, to, &body);
+        send_reply(cx, to, &self.about(kind, psn));
     }
 
-    fn reply_about(&self, psn: u32) -> VerbsReply {
+    fn about(&self, kind: ReplyKind, psn: u32) -> VerbsReply {
         let mut body = VerbsReply::new_zeroed();
         body.qp = self.attributes.peer_qp.into();
         body.peer_qp = self.number.into();
         body.psn = psn.into();
+        body.kind = kind as u8;
         body
     }
 
@@ -274,8 +274,7 @@ impl QueuePair {
         to: (PeerIndex, u64),
         kind: ReplyKind,
     ) {
-        let mut body = self.reply_about(self.responder.psn());
-        body.kind = kind as u8;
+        let mut body = self.about(kind, self.responder.psn());
         match kind {
             ReplyKind::ReceiverNotReady => {
                 body.timer = self.attributes.not_ready_timer;

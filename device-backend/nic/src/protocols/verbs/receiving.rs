@@ -116,7 +116,9 @@ impl Verbs {
         match qp.responder.place(body.psn.get(), body.offset.get()) {
             Place::Expected => {}
             Place::Again => return,
-            Place::Elsewhere => return qp.reply(cx, to, ReplyKind::OutOfSequence),
+            Place::Elsewhere => {
+                return qp.reply_about(cx, to, ReplyKind::OutOfSequence, body.psn.get())
+            }
         }
         qp.establish(cx);
         let part = Part::new(body, &arrival.payload).ok_or_else(Stop::invalid);
@@ -371,7 +373,7 @@ impl QueuePair {
             told.map_err(|_| Stop::overrun())?;
             cx.core.arrived(self.vni, cx.now);
         }
-        self.reply_done(cx, to, psn);
+        self.reply_about(cx, to, ReplyKind::Done, psn);
         Ok(())
     }
 }
