@@ -21,6 +21,7 @@ use zerocopy::FromZeros;
 
 use crate::budget::Budget;
 use crate::config::Limits;
+use crate::control_reply::Reply;
 use crate::core::{Core, Fetched, LockedSpan, PageRange, Segment, Subject, INLINE_WORDS};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
@@ -489,15 +490,15 @@ pub(crate) trait Protocol: Listed {
     ) {
     }
 
-    /// A request of the driver. `None` if it is another protocol's; `Some(None)` if the
-    /// reply comes later, with this token.
+    /// A request of the driver, and its reply. `None` if it is another protocol's; `Some(None)` if
+    /// the reply comes later, with this token.
     fn request<H: Host>(
         &mut self,
         _cx: &mut Context<'_, H>,
         _header: &RequestHeader,
         _body: &[u8],
         _token: u64,
-    ) -> Option<Option<Status>> {
+    ) -> Option<Option<Reply>> {
         None
     }
 

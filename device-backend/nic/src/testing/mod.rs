@@ -38,6 +38,7 @@ mod party;
 mod posting;
 mod stories;
 mod transfer;
+mod verbs;
 
 pub use cluster::{request_bytes, status_of, Cluster, SimNode};
 pub use contexts::Describing;
@@ -52,6 +53,10 @@ pub use party::{Party, SimSegment};
 pub use posting::Posting;
 pub use stories::{nets, scarce, scarce_nets, status};
 pub use transfer::Transfer;
+pub use verbs::{
+    token, ProgramQueuePair, ProgramRing, VerbsPair, VerbsParty, WorkPosting, CQ, DOMAIN, QP_A,
+    QP_B, SGES,
+};
 
 /// The matching of the message protocol, for its bench.
 pub use crate::protocols::message::matching;
