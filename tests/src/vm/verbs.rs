@@ -11,8 +11,11 @@ use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{until, Running, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    programs_of_libibverbs_find_the_nic => on_spec(&spec()?, verbs),
+    programs_of_libibverbs_run_over_the_nics => on_spec(&spec()?, verbs),
 };
+
+/// How often messages go to and fro.
+const ROUNDS: u32 = 100;
 
 /// A guest of each kernel.
 fn spec() -> Result<ClusterSpec> {
@@ -29,6 +32,10 @@ fn spec() -> Result<ClusterSpec> {
 fn verbs(nodes: &VmNodes) -> Result<()> {
     for node in [0, 1] {
         finds_device(nodes, node)?;
+    }
+    for (server, options) in [(0, "-s 1"), (1, "-s 65536"), (0, "-e"), (1, "-e -s 65536")] {
+        ping_pong(nodes, server, options)
+            .with_context(|| format!("ibv_rc_pingpong {options}, the server on node {server}"))?;
     }
     for node in [0, 1] {
         module_goes(nodes, node).with_context(|| format!("node {node}"))?;
@@ -52,6 +59,23 @@ fn finds_device(nodes: &VmNodes, node: usize) -> Result<()> {
         ensure!(found, "ibv_devinfo on node {node} lacks {wanted:?}: {said}");
     }
     is_used(nodes, node, false)
+}
+
+/// Messages go from a guest to the other and back, and are what was sent.
+fn ping_pong(nodes: &VmNodes, server: usize, options: &str) -> Result<()> {
+    let pong = format!("ibv_rc_pingpong -d qnic0 -c -n {ROUNDS} {options}");
+    let mut serves = background(nodes, server, &format!("exec {pong}"))?;
+    // It is refused until the server listens.
+    let client = format!(
+        "tries=100; until {pong} n{server}; do tries=$((tries - 1)); [ $tries -gt 0 ] || exit; done"
+    );
+    let said = shell(nodes, 1 - server, &client)?;
+    ensure!(
+        said.contains(&format!("{ROUNDS} iters in")),
+        "it says {said}"
+    );
+    serves.succeed("the server of ibv_rc_pingpong", LIMIT)?;
+    (0..nodes.count()).try_for_each(|node| is_used(nodes, node, false))
 }
 
 /// Checks whether a program has objects of the device.

@@ -6,7 +6,7 @@ use qnic_abi::host_area::HEAD;
 use qnic_abi::shared::Ordering;
 use qnic_abi::verbs::commands::{VerbsArmCommand, VerbsSendCommand, SOLICITED_ONLY};
 use qnic_abi::SharedMemory;
-use qnic_shared::window::{Command, Doorbell};
+use qnic_shared::window::Command;
 
 use super::context::Context;
 use super::objects::{CompletionQueue, QueuePair};
@@ -17,14 +17,6 @@ use crate::platform::{HostArea, Lock};
 
 /// How long a command waits for room, in nanoseconds.
 const ROOM_NS: u64 = 1_000_000_000;
-
-/// The driver's state of the command queue of a context.
-#[derive(Default)]
-pub(super) struct Commands {
-    /// Number of the next command.
-    next: u64,
-    doorbell: Doorbell,
-}
 
 impl<P: MemoryManager> Context<P> {
     /// Has the NIC look at the send queue of a queue pair.

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use qnic_abi::control::Opcode;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::commands::Commands;
+use super::command_queue::Commands;
 use super::table::Table;
 use crate::device::control_queue::{Request, Response};
 use crate::device::Device;

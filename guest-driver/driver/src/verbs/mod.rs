@@ -2,14 +2,14 @@
 //! they mean are [`qnic_abi::verbs`].
 //!
 //! ```text
-//!   context ──► objects ──► ring
-//!      │  └───► memory
-//!      ├──────► commands
-//!      └──────► table
+//!   commands ─┬─► objects ─┬─► context ─┬─► command_queue
+//!   memory ───┼────────────┘            └─► table
+//!             └─► ring ◄── objects
 //! ```
 //! A context is a process of its NIC. All that a call names was checked by the platform's core of verbs: an
 //! object is destroyed once, after what uses it, and with it all its calls are over.
 
+mod command_queue;
 mod commands;
 mod context;
 mod memory;
