@@ -87,9 +87,17 @@ impl ProgramRing {
         stored.expect("frames are memory");
     }
 
+    /// Stores a word of the ring, by its number.
+    pub fn scribble(&self, party: &Party, word: usize, value: u64) {
+        let at = word * 8 % (self.pages.len() * PAGE_SIZE);
+        let address = self.pages[at / PAGE_SIZE] + (at % PAGE_SIZE) as u64;
+        let stored = party.on_node(|node| node.host.memory.store_u64(address, value));
+        stored.expect("frames are memory");
+    }
+
     /// Stores an entry, and makes it the NIC's. Returns false if there is no room.
     pub fn post(&self, party: &Party, bytes: &[u8]) -> bool {
-        let producer = self.index(party, PRODUCER);
+        let producer = self.index(party, PRODUCER) % self.entries;
         let next = (producer + 1) % self.entries;
         if next == self.index(party, CONSUMER) {
             return false;
@@ -557,6 +565,6 @@ pub fn token(number: u32) -> u64 {
 }
 
 /// Number of the first message of a queue pair here: soon behind the largest comes zero.
-fn psn(qp: u32) -> u32 {
+pub fn psn(qp: u32) -> u32 {
     qnic_abi::verbs::NUMBERS - 1 - qp % 2
 }
