@@ -17,7 +17,7 @@ const OK: u32 = Outcome::Success as u32;
 #[derive(Debug, Clone)]
 enum Step {
     /// Stores a word anywhere in a ring: which ring, which of its words.
-    Scribble(usize, usize, u64),
+    Word(usize, usize, u64),
     /// Stores an index.
     Index(usize, bool, u32),
     /// Posts a message and a receive as they have to be.
@@ -39,7 +39,7 @@ fn word() -> impl Strategy<Value = u64> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0usize..3, 0usize..400, word()).prop_map(|(r, w, v)| Step::Scribble(r, w, v)),
+        6 => (0usize..3, 0usize..400, word()).prop_map(|(r, w, v)| Step::Word(r, w, v)),
         3 => (0usize..3, any::<bool>(), prop_oneof![0u32..70, any::<u32>()])
             .prop_map(|(ring, producer, index)| Step::Index(ring, producer, index)),
         4 => (0u64..SEGMENT - 9000).prop_map(Step::Post),
@@ -140,7 +140,7 @@ proptest! {
     })]
 
     #[test]
-    fn scribbled_rings_hurt_only_their_context(
+    fn rings_with_any_words_hurt_only_their_context(
         steps in prop::collection::vec(step(), 1..120),
         both in any::<bool>(),
     ) {
@@ -153,7 +153,7 @@ proptest! {
                 let rings = [&made.send, &made.receive, &context.completions];
                 let party = &context.party;
                 match step {
-                    Step::Scribble(ring, word, value) => rings[ring].scribble(party, word, value),
+                    Step::Word(ring, word, value) => rings[ring].store_word(party, word, value),
                     Step::Index(ring, producer, index) => {
                         let at = if producer { PRODUCER } else { CONSUMER };
                         rings[ring].set_index(party, at, index);
