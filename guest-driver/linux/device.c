@@ -23,7 +23,6 @@
 #include "shim.h"
 
 static DEFINE_IDA(qnic_ids);
-struct workqueue_struct *qnic_workers;
 
 static void dev_release(struct kref *references)
 {
@@ -31,6 +30,7 @@ static void dev_release(struct kref *references)
 
 	if (dev->sram)
 		iounmap(dev->sram);
+	destroy_workqueue(dev->workqueue);
 	kfree(dev->events);
 	kfree(dev);
 }
@@ -137,7 +137,7 @@ static void watchdog_run(struct work_struct *work)
 	struct qnic_dev *dev = container_of(to_delayed_work(work), struct qnic_dev, watchdog);
 
 	qnic_rs_check_device(dev->driver);
-	queue_delayed_work(qnic_workers, &dev->watchdog, QNIC_WATCHDOG_SECONDS * HZ);
+	queue_delayed_work(dev->workqueue, &dev->watchdog, QNIC_WATCHDOG_SECONDS * HZ);
 }
 
 /* A reboot resets the device beneath the driver. */
@@ -156,6 +156,16 @@ static struct qnic_dev *dev_new(struct virtio_device *vdev, struct qnic_node *no
 
 	if (!dev)
 		return NULL;
+	/*
+	 * It sleeps with the guest: a fault that waits for a disk which sleeps already would never end. Kernels
+	 * from 6.9 on run nothing any more on such a queue once work was cancelled that came while it was
+	 * frozen, so a device that was reset gets another one.
+	 */
+	dev->workqueue = alloc_workqueue("qnic%d", WQ_UNBOUND | WQ_FREEZABLE, 0, node->id);
+	if (!dev->workqueue) {
+		kfree(dev);
+		return NULL;
+	}
 	kref_init(&dev->references);
 	dev->vdev = vdev;
 	dev->node = node;
@@ -249,7 +259,7 @@ static int dev_start(struct qnic_dev *dev, const u8 *config)
 	dev->driver = driver;
 	spin_unlock_irqrestore(&dev->event_lock, flags);
 	qnic_event_callback(dev->queues[QNIC_EVENT]);
-	queue_delayed_work(qnic_workers, &dev->watchdog, QNIC_WATCHDOG_SECONDS * HZ);
+	queue_delayed_work(dev->workqueue, &dev->watchdog, QNIC_WATCHDOG_SECONDS * HZ);
 	return 0;
 }
 
@@ -399,23 +409,13 @@ static struct virtio_driver qnic_driver = {
 
 static int __init qnic_init(void)
 {
-	int ret;
-
-	/* Before devices sleep: a fault that waits for a disk which sleeps already would never end. */
-	qnic_workers = alloc_workqueue("qnic", WQ_UNBOUND | WQ_FREEZABLE, 0);
-	if (!qnic_workers)
-		return -ENOMEM;
-	ret = register_virtio_driver(&qnic_driver);
-	if (ret)
-		destroy_workqueue(qnic_workers);
-	return ret;
+	return register_virtio_driver(&qnic_driver);
 }
 module_init(qnic_init);
 
 static void __exit qnic_exit(void)
 {
 	unregister_virtio_driver(&qnic_driver);
-	destroy_workqueue(qnic_workers);
 	mmu_notifier_synchronize();
 }
 module_exit(qnic_exit);

@@ -34,7 +34,7 @@ static void file_mm_ends(struct mmu_notifier *end, struct mm_struct *mm)
 {
 	struct qnic_file *f = container_of(end, struct qnic_file, end);
 
-	queue_work(qnic_workers, &f->end_work);
+	queue_work(f->dev->workqueue, &f->end_work);
 }
 
 static const struct mmu_notifier_ops file_end_ops = { .release = file_mm_ends };

@@ -223,7 +223,7 @@ static void worker_start(struct qnic_dev *dev)
 
 	for (i = 0; i < QNIC_WORKERS; i++) {
 		if (!test_and_set_bit(i, &dev->busy_workers)) {
-			queue_work(qnic_workers, &dev->workers[i].work);
+			queue_work(dev->workqueue, &dev->workers[i].work);
 			return;
 		}
 	}

@@ -81,6 +81,7 @@ struct qnic_dev {
 	phys_addr_t notify_address;	/* notify register of virtqueue 0 */
 	u32 notify_step;		/* bytes from one virtqueue's to the next */
 
+	struct workqueue_struct *workqueue;	/* faults, the watchdog, ends of address spaces */
 	struct virtqueue *queues[QNIC_QUEUES_MAX];
 	spinlock_t control_lock;	/* control queue */
 	wait_queue_head_t control_room;
@@ -113,9 +114,6 @@ struct qnic_dev {
 	struct mutex map_lock;
 	bool revoked;			/* under map_lock: no mapping of the device any more */
 };
-
-/* device.c */
-extern struct workqueue_struct *qnic_workers;
 
 /* queues.c */
 void qnic_control_callback(struct virtqueue *queue);

@@ -164,6 +164,7 @@ pub(crate) const VM: [&[Case]; 20] = [
 pub(crate) const LONG: &[&str] = &[
     "vm::a_disk_image_joins_by_cloud_init_and_has_its_module_by_dkms",
     "vm::a_mounted_volume_outlives_silences_and_full_servers",
+    "vm::a_program_of_packages_runs_in_guests",
     "vm::files_beyond_ram_under_pressure",
     "vm::hpcc_and_scalapack_pass_over_the_nics",
     "vm::memory_beyond_ram_under_pressure",

@@ -39,6 +39,9 @@ const KEPT_MIB: u64 = 400;
 /// Longest time for a guest to fall asleep, to wake, or to take memory into use.
 const LIMIT: Duration = Duration::from_secs(480);
 
+/// Bytes that a peer writes to a guest which falls asleep.
+const MUCH: usize = 64 << 20;
+
 /// A program that outlives the connection to its node's helper, which goes when the guest sleeps; its
 /// output and status are in a file.
 const LOAD: &str = "cat > /root/sleeper <<'end'\n\
@@ -68,13 +71,22 @@ fn sleep_and_wake(nodes: &VmNodes) -> Result<()> {
 /// writes to it learn of it; new ones work, and nothing holds on to the NIC that was.
 fn sleeps_in_use(nodes: &VmNodes, node: usize) -> Result<()> {
     let peer = 1 - node;
-    let mut writer = Load::start(nodes, [peer, node])?;
     let mut server = nodes.start_until(peer, "memory-server --port 9", "serving")?;
     let start = format!(
         "insmod /root/qnic_ping.ko; sh /root/sleeper '{peer} --peer-port 9' >/dev/null 2>&1 </dev/null & \
          until grep -q loading /run/load; do :; done"
     );
     shell(nodes, node, &start)?;
+    // No page of it is there yet: the NIC asks for one after the other while the guest falls asleep.
+    let server_of_much = format!("memory-server --size {MUCH}");
+    let mut writer = Load {
+        server: nodes.start_until(node, &server_of_much, "serving")?,
+        writer: nodes.start_until(
+            peer,
+            &format!("load --peer {node} --size {MUCH}"),
+            "loading",
+        )?,
+    };
     sleep(nodes, node)?;
     println!("    the peer's writer: {}", writer.failure()?);
     drop(writer);
@@ -88,6 +100,7 @@ fn sleeps_in_use(nodes: &VmNodes, node: usize) -> Result<()> {
     );
     server.kill()?;
     wait_until_empty(nodes, node)?;
+    scenario::all_pairs_exchange(nodes, 2).context("before the module is loaded again")?;
     // It is refused while a file or a port is open.
     shell(
         nodes,

@@ -49,13 +49,9 @@ pub(super) fn on_torus(
     on_spec(&spec, case)
 }
 
-/// Runs a case on so many fresh guests, whose device process has two engines.
-pub(super) fn on_two_engines(
-    name: &str,
-    count: usize,
-    case: impl FnOnce(&VmNodes) -> Result<()>,
-) -> Result<()> {
-    let mut spec = VmNodes::spec(name, &vec!["stable"; count])?;
+/// Runs a case on two fresh guests, one of each kernel, whose device process has two engines.
+pub(super) fn on_two_engines(name: &str, case: impl FnOnce(&VmNodes) -> Result<()>) -> Result<()> {
+    let mut spec = VmNodes::spec(name, BOTH_KERNELS)?;
     spec.device.engines = Engines::Count(2);
     on_spec(&spec, case)
 }
