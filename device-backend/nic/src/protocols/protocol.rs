@@ -208,6 +208,11 @@ impl Ends {
         })
     }
 
+    /// The operation.
+    pub(crate) fn operation(&self) -> OperationId {
+        self.id
+    }
+
     /// Makes `outgoing` a frame of the operation, from the one to the other.
     #[inline]
     pub(crate) fn begin<B: Body>(&self, outgoing: &mut Outgoing, body: &B) {

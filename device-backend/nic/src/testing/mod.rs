@@ -54,8 +54,8 @@ pub use posting::Posting;
 pub use stories::{nets, scarce, scarce_nets, status};
 pub use transfer::Transfer;
 pub use verbs::{
-    token, ProgramQueuePair, ProgramRing, VerbsPair, VerbsParty, WorkPosting, CQ, DOMAIN, QP_A,
-    QP_B, SGES,
+    psn, token, ProgramQueuePair, ProgramRing, VerbsPair, VerbsParty, WorkPosting, CQ, DOMAIN,
+    QP_A, QP_B, SGES,
 };
 
 /// The matching of the message protocol, for its bench.

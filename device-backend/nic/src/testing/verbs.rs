@@ -11,8 +11,8 @@ use qnic_abi::verbs::requests::{
     QueuePairInfo, RegisterMemory, Ring, SIGNAL_ALL,
 };
 use qnic_abi::verbs::rings::{
-    MemoryOperands, ReceiveEntry, SendEntry, SendFlags, Sge, WorkCompletion, CONSUMER, ENTRIES,
-    PRODUCER,
+    AtomicOperands, MemoryOperands, ReceiveEntry, SendEntry, SendFlags, Sge, WorkCompletion,
+    CONSUMER, ENTRIES, PRODUCER,
 };
 use qnic_abi::verbs::{PathAddress, Request, Rights, State, Transport, MAX_INLINE};
 use qnic_abi::{NodeId, Status, PAGE_SIZE};
@@ -87,9 +87,17 @@ impl ProgramRing {
         stored.expect("frames are memory");
     }
 
+    /// Stores a word of the ring, by its number.
+    pub fn store_word(&self, party: &Party, word: usize, value: u64) {
+        let at = word * 8 % (self.pages.len() * PAGE_SIZE);
+        let address = self.pages[at / PAGE_SIZE] + (at % PAGE_SIZE) as u64;
+        let stored = party.on_node(|node| node.host.memory.store_u64(address, value));
+        stored.expect("frames are memory");
+    }
+
     /// Stores an entry, and makes it the NIC's. Returns false if there is no room.
     pub fn post(&self, party: &Party, bytes: &[u8]) -> bool {
-        let producer = self.index(party, PRODUCER);
+        let producer = self.index(party, PRODUCER) % self.entries;
         let next = (producer + 1) % self.entries;
         if next == self.index(party, CONSUMER) {
             return false;
@@ -252,6 +260,8 @@ impl VerbsParty {
         body.mtu = 3;
         body.not_ready_timer = 12;
         body.not_ready_retries = 7;
+        body.max_reads = 4;
+        body.max_peer_reads = 4;
         body
     }
 
@@ -507,6 +517,30 @@ impl WorkPosting<'_> {
         self.request(Request::Write)
     }
 
+    /// A read from that address, with that key.
+    pub fn read_from(self, address: u64, key: u32) -> Self {
+        self.write_to(address, key).request(Request::Read)
+    }
+
+    /// An atomic operation on the word at that address, with that key.
+    pub fn atomic(
+        mut self,
+        request: Request,
+        (address, key): (u64, u32),
+        operands: [u64; 2],
+    ) -> Self {
+        let operands = AtomicOperands {
+            address: address.into(),
+            operand: operands[0].into(),
+            swap: operands[1].into(),
+            key: key.into(),
+            unused: 0.into(),
+        };
+        self.entry.operands.as_mut_bytes()[..size_of::<AtomicOperands>()]
+            .copy_from_slice(operands.as_bytes());
+        self.request(request)
+    }
+
     /// With an immediate.
     pub fn immediate(mut self, immediate: u32) -> Self {
         let request = match self.entry.opcode.get() {
@@ -557,6 +591,6 @@ pub fn token(number: u32) -> u64 {
 }
 
 /// Number of the first message of a queue pair here: soon behind the largest comes zero.
-fn psn(qp: u32) -> u32 {
+pub fn psn(qp: u32) -> u32 {
     qnic_abi::verbs::NUMBERS - 1 - qp % 2
 }

@@ -1,8 +1,11 @@
 //! Entries of the rings of a queue pair: copied once, checked, and used from the copy.
 
 use qnic_abi::verbs::requests::MAX_ENTRY_BYTES;
-use qnic_abi::verbs::rings::{MemoryOperands, ReceiveEntry, SendEntry, SendFlags, Sge, SGE_BYTES};
+use qnic_abi::verbs::rings::{
+    AtomicOperands, MemoryOperands, ReceiveEntry, SendEntry, SendFlags, Sge, SGE_BYTES,
+};
 use qnic_abi::verbs::{Outcome, Request, MAX_MESSAGE};
+use zerocopy::little_endian::U64;
 use zerocopy::FromBytes;
 
 use super::memory::Extent;
@@ -20,6 +23,9 @@ pub(super) const fn receive_bytes(sges: usize) -> usize {
     size_of::<ReceiveEntry>() + sges * SGE_BYTES
 }
 
+/// Bytes of the word of an atomic operation.
+pub(super) const WORD_BYTES: u64 = 8;
+
 /// Where the bytes of a work request are.
 #[derive(Debug)]
 pub(super) enum Bytes {
@@ -30,7 +36,7 @@ pub(super) enum Bytes {
 }
 
 /// Extents of memory, one behind the other.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Extents {
     extents: Box<[Extent]>,
     length: u64,
@@ -77,13 +83,20 @@ pub(super) struct WorkRequest {
     pub(super) request: Request,
     pub(super) flags: SendFlags,
     pub(super) immediate: zerocopy::little_endian::U32,
-    /// Of a write, the address at the peer and the key; else zero.
+    /// The memory at the peer; of a Send, zero.
     pub(super) remote: Extent,
+    /// Of an atomic operation: what is compared or added, and what replaces the word.
+    pub(super) operands: [U64; 2],
     pub(super) bytes: Bytes,
     pub(super) length: u64,
 }
 
 impl WorkRequest {
+    /// Returns true if the peer sends something back.
+    pub(super) fn is_asking(&self) -> bool {
+        is_asking(self.request)
+    }
+
     /// Copies an entry of a send queue with so many extents and inline bytes at most.
     ///
     /// # Errors
@@ -108,52 +121,83 @@ impl WorkRequest {
             return Err(wrong);
         };
         let flags = SendFlags::from_bits_truncate(entry.flags.get());
-        let (bytes, length) = match flags.contains(SendFlags::INLINE) {
-            true => {
-                let length = entry.gather.length.get() as usize;
-                let inline = rest.get(..length).filter(|_| length <= inline);
-                let inline = inline.ok_or(wrong)?;
-                (Bytes::Inline(inline.into()), length as u64)
-            }
-            false => {
-                let count = entry.gather.sges.get() as usize;
-                let extents = rest
-                    .get(..count.saturating_mul(SGE_BYTES))
-                    .filter(|_| count <= sges)
-                    .map(Extents::new)
-                    .ok_or(wrong)?;
-                let length = extents.length;
-                (Bytes::Extents(extents), length)
-            }
-        };
+        let (bytes, length) = bytes_of(&entry, rest, flags, (sges, inline)).ok_or(wrong)?;
         if length > MAX_MESSAGE {
             return Err(Outcome::LocalLength);
         }
-        let remote = match request {
-            Request::Write | Request::WriteImmediate => {
-                let operands: MemoryOperands = entry.operands();
-                Extent {
-                    address: operands.address.get(),
-                    length,
-                    key: operands.key.get(),
-                }
-            }
-            Request::Send | Request::SendImmediate => Extent::default(),
-            // Not served yet.
-            Request::Read | Request::CompareSwap | Request::FetchAdd => {
-                return Err(wrong);
-            }
+        let is_inline = matches!(bytes, Bytes::Inline(_));
+        let possible = match request {
+            Request::Read => !is_inline,
+            Request::CompareSwap | Request::FetchAdd => !is_inline && length == WORD_BYTES,
+            _ => true,
         };
+        if !possible {
+            return Err(wrong);
+        }
+        let (remote, operands) = operands_of(&entry, request, length);
         Ok(WorkRequest {
             id,
             request,
             flags,
             immediate: entry.immediate,
             remote,
+            operands,
             bytes,
             length,
         })
     }
+}
+
+/// The bytes that a work request is about, and their number.
+fn bytes_of(
+    entry: &SendEntry,
+    rest: &[u8],
+    flags: SendFlags,
+    (sges, inline): (usize, usize),
+) -> Option<(Bytes, u64)> {
+    if flags.contains(SendFlags::INLINE) {
+        let length = entry.gather.length.get() as usize;
+        let bytes = rest.get(..length).filter(|_| length <= inline)?;
+        return Some((Bytes::Inline(bytes.into()), length as u64));
+    }
+    let count = entry.gather.sges.get() as usize;
+    let bytes = rest.get(..count.saturating_mul(SGE_BYTES))?;
+    let extents = (count <= sges).then(|| Extents::new(bytes))?;
+    let length = extents.length;
+    Some((Bytes::Extents(extents), length))
+}
+
+/// The memory at the peer, and the operands of an atomic operation.
+fn operands_of(entry: &SendEntry, request: Request, length: u64) -> (Extent, [U64; 2]) {
+    match request {
+        Request::Send | Request::SendImmediate => (Extent::default(), [U64::ZERO; 2]),
+        Request::Write | Request::WriteImmediate | Request::Read => {
+            let memory: MemoryOperands = entry.operands();
+            let remote = Extent {
+                address: memory.address.get(),
+                length,
+                key: memory.key.get(),
+            };
+            (remote, [U64::ZERO; 2])
+        }
+        Request::CompareSwap | Request::FetchAdd => {
+            let atomic: AtomicOperands = entry.operands();
+            let remote = Extent {
+                address: atomic.address.get(),
+                length,
+                key: atomic.key.get(),
+            };
+            (remote, [atomic.operand, atomic.swap])
+        }
+    }
+}
+
+/// Returns true if the peer sends something back.
+pub(super) fn is_asking(request: Request) -> bool {
+    matches!(
+        request,
+        Request::Read | Request::CompareSwap | Request::FetchAdd
+    )
 }
 
 /// A receive.

@@ -16,6 +16,7 @@
 //! | `requester`, `responder` | the halves of a queue pair: where each of its messages stands |
 //! | `queue_pair` | both, and how they fail |
 //! | `sending`, `receiving` | messages at their source, and at their destination |
+//! | `asking`, `answering` | reads and atomic operations, likewise |
 //! | `requests` | requests of the driver |
 //!
 //! # Invariants
@@ -25,6 +26,8 @@
 //! - Each work request that is taken from a ring has at most one completion, in the order of its ring.
 //! - A queue pair that waits has told its peer, or has a deadline.
 
+mod answering;
+mod asking;
 mod completion;
 mod entry;
 mod memory;
@@ -40,7 +43,9 @@ use std::collections::BTreeMap;
 
 use qnic_abi::control::RequestHeader;
 use qnic_abi::verbs::commands::{Opcode, VerbsArmCommand, SOLICITED_ONLY};
-use qnic_abi::verbs::frames::{kind, VerbsMessage, VerbsReply};
+use qnic_abi::verbs::frames::{
+    kind, VerbsAtomic, VerbsMessage, VerbsRead, VerbsReadData, VerbsReply,
+};
 use qnic_abi::verbs::{Outcome, Request, COMPLETION_QUEUES, QUEUE_PAIRS};
 use qnic_abi::wire::Frame;
 use qnic_abi::{Status, VniId, PAGE_SIZE};
@@ -51,7 +56,7 @@ use crate::config::Limits;
 use crate::control_reply::Reply;
 use crate::core::Fetched;
 use crate::env::{Host, Time};
-use crate::frame::Arrival;
+use crate::frame::{Arrival, StoredFrame};
 use crate::ids::OperationId;
 use crate::stages::Kind;
 use completion::Armed;
@@ -119,13 +124,27 @@ impl Verbs {
 impl Protocol for Verbs {
     const OPERATIONS: Kind = Kind::Verbs;
     const OPCODES: &'static [u8] = &[Opcode::VerbsSend as u8, Opcode::VerbsArm as u8];
-    const KINDS: &'static [u8] = &[kind::VERBS_MESSAGE, kind::VERBS_REPLY];
-    const RESPONSES: &'static [u8] = &[kind::VERBS_REPLY];
-    const IN_ORDER: &'static [u8] = &[kind::VERBS_MESSAGE, kind::VERBS_REPLY];
+    const KINDS: &'static [u8] = &[
+        kind::VERBS_MESSAGE,
+        kind::VERBS_READ,
+        kind::VERBS_READ_DATA,
+        kind::VERBS_ATOMIC,
+        kind::VERBS_REPLY,
+    ];
+    const RESPONSES: &'static [u8] = &[kind::VERBS_READ_DATA, kind::VERBS_REPLY];
+    const IN_ORDER: &'static [u8] = &[
+        kind::VERBS_MESSAGE,
+        kind::VERBS_READ,
+        kind::VERBS_ATOMIC,
+        kind::VERBS_REPLY,
+    ];
 
     fn is_well_formed(frame: &Frame) -> bool {
         match frame.envelope.kind {
             kind::VERBS_MESSAGE => frame.is::<VerbsMessage>(),
+            kind::VERBS_READ => frame.is::<VerbsRead>(),
+            kind::VERBS_READ_DATA => frame.is::<VerbsReadData>(),
+            kind::VERBS_ATOMIC => frame.is::<VerbsAtomic>(),
             _ => frame.is::<VerbsReply>(),
         }
     }
@@ -155,6 +174,46 @@ impl Protocol for Verbs {
         self.send_turn(cx, id, outgoing)
     }
 
+    fn respond<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        request: &StoredFrame,
+        _budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
+        self.read_turn(cx, vni, request, outgoing)
+    }
+
+    fn responded<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        request: &mut StoredFrame,
+        frame: &Outgoing,
+    ) -> bool {
+        self.read_sent(cx, request, frame.length)
+    }
+
+    fn unavailable<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+        _status: Status,
+    ) -> Received {
+        self.answer_unavailable(cx, arrival);
+        Received::Done
+    }
+
+    fn refused<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        _sequence: u64,
+        status: Status,
+    ) {
+        self.read_refused(cx, id, status);
+    }
+
     #[inline(never)] // It would cost transfers registers.
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {
         cx.core.count_sent(id.vni(), outgoing.length);
@@ -169,7 +228,10 @@ impl Protocol for Verbs {
     ) -> Received {
         match arrival.frame.envelope.kind {
             kind::VERBS_MESSAGE => self.receive_message(cx, arrival),
-            _ => self.receive_reply(cx, arrival),
+            kind::VERBS_READ => return self.receive_read(cx, arrival),
+            kind::VERBS_READ_DATA => return self.receive_read_data(cx, arrival),
+            kind::VERBS_ATOMIC => self.receive_atomic(cx, arrival),
+            _ => return self.receive_answer(cx, arrival),
         }
         Received::Done
     }
@@ -188,6 +250,11 @@ impl Protocol for Verbs {
 
     fn advance(frame: &mut Frame, length: usize) {
         let bytes = length as u64;
+        if frame.envelope.kind == kind::VERBS_READ_DATA {
+            let mut body: VerbsReadData = frame.body();
+            body.offset = body.offset.get().wrapping_add(bytes).into();
+            return frame.set_body(&body);
+        }
         let mut body: VerbsMessage = frame.body();
         body.offset = body.offset.get().wrapping_add(bytes).into();
         body.remaining = body.remaining.get().saturating_sub(bytes).into();
@@ -224,12 +291,16 @@ impl Protocol for Verbs {
             Ended::Operations(vni) => self.operations_ended(cx, vni),
             Ended::Process(vni) => self.process_ended(cx, vni),
             Ended::Segment(vni, segment) => self.tables.memory.segment_ended(vni, segment),
-            // Operations end one by one. A process of a peer has no part in this: its queue pairs
-            // tell.
-            Ended::Session(..)
-            | Ended::Left(..)
-            | Ended::Unreached(..)
-            | Ended::PeerProcess(..) => {}
+            // Operations end one by one; what the peer has asked for is void.
+            Ended::Session(_, node, _) | Ended::Left(_, node, _) | Ended::Unreached(_, node, _) => {
+                for qp in self.queue_pairs.values_mut() {
+                    if qp.attributes.node == node {
+                        qp.responder.reads.clear();
+                    }
+                }
+            }
+            // Its queue pairs tell.
+            Ended::PeerProcess(..) => {}
         }
     }
 

@@ -10,6 +10,7 @@ use qnic_abi::{NodeId, Status, VniId};
 use zerocopy::FromZeros;
 
 use super::completion::{CompletionQueue, Overrun};
+use super::entry::is_asking;
 use super::memory::RegisteredMemory;
 use super::requester::{Halt, Requester};
 use super::responder::Responder;
@@ -43,6 +44,10 @@ pub(super) struct Attributes {
     pub(super) retries: u8,
     pub(super) not_ready_timer: u8,
     pub(super) not_ready_retries: u8,
+    /// Reads and atomic operations that it has under way, at most.
+    pub(super) max_reads: u8,
+    /// Those of its peer.
+    pub(super) max_peer_reads: u8,
 }
 
 impl Attributes {
@@ -55,6 +60,8 @@ impl Attributes {
         retries: 0,
         not_ready_timer: 0,
         not_ready_retries: 0,
+        max_reads: 0,
+        max_peer_reads: 0,
     };
 }
 
@@ -157,6 +164,11 @@ impl QueuePair {
                 let mut completion = WorkCompletion::new_zeroed();
                 completion.id = message.id.into();
                 completion.opcode = (completed(message.request) as u32).into();
+                completion.length = match is_asking(message.request) {
+                    true => message.length as u32,
+                    false => 0,
+                }
+                .into();
                 self.complete(cx, tables, (self.send_cq, false), completion)?;
             }
         }
@@ -221,6 +233,7 @@ impl QueuePair {
     pub(super) fn stop<H: Host>(&mut self, cx: &mut Context<'_, H>, tables: &mut Tables) {
         self.stop_sending(cx, tables);
         self.responder.rewound = false;
+        self.responder.reads.clear();
         if let Some(operation) = self.responder.waits.take() {
             if let Some(peer) = cx.transport.find(self.attributes.node) {
                 self.reply(cx, (peer, operation), ReplyKind::NoQueuePair);
@@ -233,6 +246,10 @@ impl QueuePair {
         self.set_halt(tables, None);
         if let Some(id) = self.operation.take() {
             tables.operations.remove(&id.0);
+            let (asked, peer) = (self.requester.asked(), cx.core.operation(id));
+            if let Some(peer) = peer.map(|operation| operation.peer).filter(|_| asked > 0) {
+                cx.transport.answered(peer, asked);
+            }
             cx.core.finish(cx.host, id, Status::Ok);
         }
     }

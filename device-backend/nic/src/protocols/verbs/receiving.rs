@@ -4,6 +4,7 @@ use qnic_abi::verbs::frames::{MessageFlags, ReplyKind, VerbsMessage, VerbsReply}
 use qnic_abi::verbs::rings::{CompletionFlags, WorkCompletion};
 use qnic_abi::verbs::{Completed, Event, Outcome, Request, Rights, State, MAX_MESSAGE};
 use qnic_abi::{Status, VniId};
+use zerocopy::little_endian::U32;
 use zerocopy::FromZeros;
 
 use super::memory::Extent;
@@ -13,9 +14,10 @@ use super::{Context, Protocol, Verbs};
 use crate::core::{to_border, Destination, LookupSide, PageError, PageRange, Pending, Waiter};
 use crate::env::{Host, HostMemory, Payload};
 use crate::frame::Arrival;
+use crate::ids::PeerIndex;
 
-/// Why a piece of a message is not taken, or not completely.
-enum Stop {
+/// Why a frame at the expected position is not taken, or not completely.
+pub(super) enum Stop {
     /// There is no receive.
     NotReady,
     /// What is before is stored.
@@ -26,7 +28,7 @@ enum Stop {
 
 impl Stop {
     /// The peer asks for what cannot be.
-    fn invalid() -> Self {
+    pub(super) fn invalid() -> Self {
         let event = Some(Event::RequestError);
         let failure = Failure {
             event,
@@ -43,6 +45,26 @@ impl Stop {
             ..Failure::default()
         };
         Stop::Fail(reply, failure)
+    }
+
+    /// The peer asks for what it may not.
+    pub(super) fn denied() -> Self {
+        let event = Some(Event::AccessError);
+        let failure = Failure {
+            event,
+            ..Failure::default()
+        };
+        Stop::Fail(ReplyKind::AccessDenied, failure)
+    }
+
+    /// Memory of this side cannot be used.
+    pub(super) fn fatal() -> Self {
+        let event = Some(Event::Fatal);
+        let failure = Failure {
+            event,
+            ..Failure::default()
+        };
+        Stop::Fail(ReplyKind::Failed, failure)
     }
 
     /// A completion queue takes nothing more.
@@ -93,6 +115,38 @@ impl Part {
 }
 
 impl Verbs {
+    /// The queue pair that a frame is for, if it is expected there; else the peer is told.
+    pub(super) fn expecting<H: Host, M>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, M>,
+        (qp, peer_qp): (U32, U32),
+        (psn, offset): (U32, u64),
+    ) -> Option<(&mut QueuePair, &mut Tables)> {
+        let node = cx.transport.node_of(arrival.peer);
+        let to = (arrival.peer, arrival.operation().0);
+        let queue_pair = self.queue_pairs.get_mut(&qp.get());
+        let connected =
+            |qp: &&mut Box<QueuePair>| qp.receives() && qp.is_connected_with(node, peer_qp.get());
+        let Some(found) = queue_pair.filter(connected) else {
+            let mut reply = VerbsReply::new_zeroed();
+            (reply.qp, reply.peer_qp, reply.psn) = (peer_qp, qp, psn);
+            reply.kind = ReplyKind::NoQueuePair as u8;
+            send_reply(cx, to, &reply);
+            return None;
+        };
+        match found.responder.place(psn.get(), offset) {
+            Place::Expected => {}
+            Place::Again => return None,
+            Place::Elsewhere => {
+                found.reply_about(cx, to, ReplyKind::OutOfSequence, psn.get());
+                return None;
+            }
+        }
+        found.establish(cx);
+        Some((found, &mut self.tables))
+    }
+
     /// Receives a piece of a message.
     pub(super) fn receive_message<H: Host>(
         &mut self,
@@ -100,27 +154,12 @@ impl Verbs {
         arrival: &Arrival<'_, H::Memory>,
     ) {
         let body: VerbsMessage = arrival.body();
-        let node = cx.transport.node_of(arrival.peer);
         let to = (arrival.peer, arrival.operation().0);
-        let tables = &mut self.tables;
-        let queue_pair = self.queue_pairs.get_mut(&body.qp.get());
-        let connected = |qp: &&mut Box<QueuePair>| {
-            qp.receives() && qp.is_connected_with(node, body.peer_qp.get())
+        let position = (body.psn, body.offset.get());
+        let expecting = self.expecting(cx, arrival, (body.qp, body.peer_qp), position);
+        let Some((qp, tables)) = expecting else {
+            return;
         };
-        let Some(qp) = queue_pair.filter(connected) else {
-            let mut reply = VerbsReply::new_zeroed();
-            (reply.qp, reply.peer_qp, reply.psn) = (body.peer_qp, body.qp, body.psn);
-            reply.kind = ReplyKind::NoQueuePair as u8;
-            return send_reply(cx, to, &reply);
-        };
-        match qp.responder.place(body.psn.get(), body.offset.get()) {
-            Place::Expected => {}
-            Place::Again => return,
-            Place::Elsewhere => {
-                return qp.reply_about(cx, to, ReplyKind::OutOfSequence, body.psn.get())
-            }
-        }
-        qp.establish(cx);
         let part = Part::new(body, &arrival.payload).ok_or_else(Stop::invalid);
         let taken = part.and_then(|part| {
             qp.take(cx, tables, &part, &arrival.payload)?;
@@ -129,23 +168,8 @@ impl Verbs {
                 false => Ok(()),
             }
         });
-        match taken {
-            Ok(()) => {}
-            Err(Stop::NotReady) => {
-                qp.responder.rewound = true;
-                qp.reply(cx, to, ReplyKind::ReceiverNotReady);
-            }
-            Err(Stop::Wait(range)) => {
-                qp.responder.rewound = true;
-                qp.responder.waits = Some(to.1);
-                qp.reply(cx, to, ReplyKind::PageAbsent);
-                let waiter = Waiter::Job(Self::ID, qp.number.into());
-                cx.core.wait_for_pages(qp.vni, range, waiter);
-            }
-            Err(Stop::Fail(kind, failure)) => {
-                qp.reply(cx, to, kind);
-                qp.fail(cx, tables, failure);
-            }
+        if let Err(stop) = taken {
+            qp.stopped(cx, tables, to, stop);
         }
     }
 
@@ -187,6 +211,33 @@ impl Verbs {
 }
 
 impl QueuePair {
+    /// A frame at the expected position is not taken, or not completely: tells the peer.
+    pub(super) fn stopped<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        tables: &mut Tables,
+        to: (PeerIndex, u64),
+        stop: Stop,
+    ) {
+        match stop {
+            Stop::NotReady => {
+                self.responder.rewound = true;
+                self.reply(cx, to, ReplyKind::ReceiverNotReady);
+            }
+            Stop::Wait(range) => {
+                self.responder.rewound = true;
+                self.responder.waits = Some(to.1);
+                self.reply(cx, to, ReplyKind::PageAbsent);
+                let waiter = Waiter::Job(Verbs::ID, self.number.into());
+                cx.core.wait_for_pages(self.vni, range, waiter);
+            }
+            Stop::Fail(kind, failure) => {
+                self.reply(cx, to, kind);
+                self.fail(cx, tables, failure);
+            }
+        }
+    }
+
     /// Tells the driver once that something has come before it was ready to send.
     fn establish<H: Host>(&mut self, cx: &mut Context<'_, H>) {
         let before = std::mem::replace(&mut self.responder.established, true);
@@ -253,13 +304,9 @@ impl QueuePair {
                     .authorise(cx.core, owner, whole, rights)
                     .is_some()
         });
-        let failure = Failure {
-            event: Some(Event::AccessError),
-            ..Failure::default()
-        };
         match granted {
             true => Ok(()),
-            false => Err(Stop::Fail(ReplyKind::AccessDenied, failure)),
+            false => Err(Stop::denied()),
         }
     }
 
@@ -281,17 +328,13 @@ impl QueuePair {
         };
         let (stored, result) = store(cx, to, payload);
         self.responder.offset += stored;
-        let failure = Failure {
-            event: Some(Event::Fatal),
-            ..Failure::default()
-        };
         result.map_err(|error| match error {
             PageError::Absent => {
                 let ahead = part.body.remaining.get() - stored;
                 let address = to.address + stored;
                 Stop::Wait(PageRange::new(address, ahead, LookupSide::Destination))
             }
-            PageError::Refused(_) => Stop::Fail(ReplyKind::Failed, failure),
+            PageError::Refused(_) => Stop::fatal(),
         })
     }
 
@@ -347,7 +390,7 @@ impl QueuePair {
         cx: &mut Context<'_, H>,
         tables: &mut Tables,
         part: &Part,
-        to: (crate::ids::PeerIndex, u64),
+        to: (PeerIndex, u64),
     ) -> Result<(), Stop> {
         let psn = self.responder.psn();
         if let Some(receive) = self.responder.complete(cx.host.memory()) {
@@ -380,7 +423,7 @@ impl QueuePair {
 
 /// Stores a payload, page by page. Returns how many bytes were stored, all or up to a page border,
 /// and what is wrong with the next page.
-fn store<H: Host>(
+pub(super) fn store<H: Host>(
     cx: &mut Context<'_, H>,
     to: Destination,
     payload: &Payload<'_, H::Memory>,

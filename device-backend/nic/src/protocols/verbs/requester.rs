@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use qnic_abi::verbs::rings::SendFlags;
 use qnic_abi::verbs::{Outcome, Request, NUMBERS};
 
-use super::entry::WorkRequest;
+use super::entry::{is_asking, Bytes, Extents, WorkRequest};
 use super::ring::RingMemory;
 use crate::env::{HostMemory, Time};
 
@@ -23,7 +23,7 @@ use crate::env::{HostMemory, Time};
 pub(super) const MESSAGES: usize = 64;
 
 /// A message that is not complete.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Message {
     pub(super) id: u64,
     pub(super) request: Request,
@@ -31,6 +31,19 @@ pub(super) struct Message {
     /// It has a completion also if it succeeds.
     pub(super) signaled: bool,
     done: bool,
+    /// Where the answer of a read or an atomic operation goes.
+    pub(super) into: Extents,
+    /// Bytes of the answer that have come.
+    answered: u64,
+    /// It was asked for.
+    asked: bool,
+}
+
+impl Message {
+    /// Returns true if it waits for an answer.
+    fn is_asked(&self) -> bool {
+        self.asked && !self.done
+    }
 }
 
 /// Why nothing is sent.
@@ -154,6 +167,12 @@ impl Requester {
                 length,
                 signaled: signal_all || work.flags.contains(SendFlags::SIGNALED),
                 done: false,
+                into: match &work.bytes {
+                    Bytes::Extents(extents) if work.is_asking() => extents.clone(),
+                    _ => Extents::default(),
+                },
+                answered: 0,
+                asked: false,
             }),
             Some(begun) if begun.request == request && begun.length == length => {}
             Some(_) => {
@@ -199,17 +218,60 @@ impl Requester {
 
     /// All Sends and writes up to that place are done at the peer.
     pub(super) fn done(&mut self, place: usize) {
-        for message in self.pending.iter_mut().take(place + 1) {
+        let all = self.pending.iter_mut().take(place + 1);
+        for message in all.filter(|message| !is_asking(message.request)) {
             message.done = true;
         }
         self.not_ready = 0;
         self.retries = 0;
     }
 
+    /// Reads and atomic operations that were asked for and are not answered.
+    pub(super) fn asked(&self) -> u32 {
+        let asked = self.pending.iter().filter(|message| message.is_asked());
+        asked.count() as u32
+    }
+
+    /// Place of the oldest of these.
+    pub(super) fn first_asked(&self) -> Option<usize> {
+        self.pending.iter().position(Message::is_asked)
+    }
+
+    /// The current message is being asked for. Nothing more of it is sent.
+    pub(super) fn ask(&mut self) {
+        if let Some(message) = self.pending.get_mut(self.cursor) {
+            message.asked = true;
+            message.answered = 0;
+        }
+        self.current = None;
+        self.cursor += 1;
+    }
+
+    /// The read or atomic operation at that place, if it waits for an answer.
+    pub(super) fn asking(&self, place: usize) -> Option<&Message> {
+        self.pending.get(place).filter(|message| message.is_asked())
+    }
+
+    /// So many bytes of its answer have come. Returns true if these were all.
+    pub(super) fn answer(&mut self, place: usize, bytes: u64) -> bool {
+        let Some(message) = self.pending.get_mut(place) else {
+            return false;
+        };
+        message.answered += bytes;
+        message.done |= message.answered >= message.length;
+        if message.done {
+            self.not_ready = 0;
+            self.retries = 0;
+        }
+        message.done
+    }
+
     /// Takes the oldest message out, if it is complete.
     pub(super) fn pop_done<M: HostMemory>(&mut self, memory: &M) -> Option<Message> {
-        let message = *self.pending.front().filter(|message| message.done)?;
-        self.pending.pop_front();
+        if !self.pending.front()?.done {
+            return None;
+        }
+        let message = self.pending.pop_front()?;
         match self.cursor.checked_sub(1) {
             Some(before) => self.cursor = before,
             // The peer says that it has what was not sent to it completely.
@@ -230,6 +292,9 @@ impl Requester {
         self.current = None;
         self.cursor = place;
         self.resume = offset;
+        for message in self.pending.iter_mut().skip(place) {
+            message.asked = false;
+        }
     }
 
     /// Takes the oldest work request out: its identifier. `None`: there is none.

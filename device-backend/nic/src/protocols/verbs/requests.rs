@@ -248,5 +248,7 @@ fn check_attributes(state: State, body: &ModifyQueuePair) -> Result<Attributes, 
         retries: body.retries,
         not_ready_timer: body.not_ready_timer,
         not_ready_retries: body.not_ready_retries,
+        max_reads: body.max_reads,
+        max_peer_reads: body.max_peer_reads,
     })
 }

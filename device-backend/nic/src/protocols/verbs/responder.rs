@@ -34,6 +34,8 @@ pub(super) struct Responder {
     pub(super) current: Option<(Receive, u64)>,
     /// The operation of the peer whose frame waits for a page.
     pub(super) waits: Option<u64>,
+    /// Numbers of the reads that are being answered, and how many bytes of each were sent.
+    pub(super) reads: Vec<(u32, u64)>,
     /// The driver knows that something has come.
     pub(super) established: bool,
 }
@@ -48,6 +50,7 @@ impl Responder {
             rewound: false,
             current: None,
             waits: None,
+            reads: Vec::new(),
             established: false,
         }
     }
@@ -59,6 +62,7 @@ impl Responder {
         self.rewound = false;
         self.current = None;
         self.waits = None;
+        self.reads.clear();
         self.established = false;
     }
 
@@ -98,10 +102,15 @@ impl Responder {
         Ok(true)
     }
 
-    /// The message is complete, and the receive that it has taken.
-    pub(super) fn complete<M: HostMemory>(&mut self, memory: &M) -> Option<Receive> {
+    /// Goes on to the next message: this one needs no receive.
+    pub(super) fn pass(&mut self) {
         self.psn = (self.psn + 1) % NUMBERS;
         self.offset = 0;
+    }
+
+    /// The message is complete, and the receive that it has taken.
+    pub(super) fn complete<M: HostMemory>(&mut self, memory: &M) -> Option<Receive> {
+        self.pass();
         let (receive, _) = self.current.take()?;
         self.ring
             .publish(memory, self.ring.behind(self.ring.own(), 1));

@@ -81,7 +81,7 @@ impl Verbs {
     }
 
     /// The queue pair of an operation.
-    fn of(&mut self, id: OperationId) -> Option<(&mut QueuePair, &mut Tables)> {
+    pub(super) fn of(&mut self, id: OperationId) -> Option<(&mut QueuePair, &mut Tables)> {
         let number = self.tables.operations.get(&id.0)?;
         let qp = self.queue_pairs.get_mut(number)?;
         Some((qp, &mut self.tables))
@@ -126,6 +126,13 @@ impl Verbs {
             self.update_queue_pair(cx, id);
             return Turn::Idle;
         };
+        if current.work.is_asking() {
+            return self.ask_turn(cx, ends, current, outgoing);
+        }
+        if qp.is_fenced(&current) {
+            qp.requester.current = Some(current);
+            return Turn::Idle;
+        }
         let remaining = current.work.length.saturating_sub(current.offset);
         let (room, max_payload) = cx.transport.room(ends.peer, remaining);
         if room == 0 {
@@ -191,6 +198,7 @@ impl Verbs {
             return;
         };
         let offset = body.offset.get();
+        let asked = qp.requester.asked();
         let failure = match ReplyKind::try_from(body.kind) {
             Ok(ReplyKind::Done) => {
                 qp.requester.done(place);
@@ -214,12 +222,18 @@ impl Verbs {
                 qp.set_halt(tables, None);
                 None
             }
+            // It has been taken before.
             Ok(ReplyKind::Word) | Err(_) => None,
             Ok(ReplyKind::OutOfSequence) => failed_at(place, Outcome::RetriesExceeded),
             Ok(ReplyKind::InvalidRequest) => failed_at(place, Outcome::RemoteInvalidRequest),
             Ok(ReplyKind::AccessDenied) => failed_at(place, Outcome::RemoteAccess),
             Ok(ReplyKind::Failed) => failed_at(place, Outcome::RemoteOperation),
         };
+        // The peer has not taken what is sent again.
+        let again = asked.saturating_sub(qp.requester.asked());
+        if again > 0 {
+            cx.transport.answered(arrival.peer, again);
+        }
         match failure {
             Some(failure) => qp.fail(cx, tables, failure),
             None => self.update_queue_pair(cx, id),
