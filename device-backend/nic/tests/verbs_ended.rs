@@ -1,12 +1,14 @@
 //! How work requests and queue pairs of verbs fail (X18): both ends learn why, what was before is
 //! complete, and nothing is left.
 
-use qnic_abi::verbs::requests::Object;
-use qnic_abi::verbs::rings::Sge;
+use qnic_abi::control::Opcode;
+use qnic_abi::verbs::requests::{CreateQueuePair, ModifyQueuePair, Object};
+use qnic_abi::verbs::rings::{SendFlags, Sge};
 use qnic_abi::verbs::{Event, Outcome, Rights, State};
 use qnic_abi::Status;
 use qnic_nic::testing::{
-    page, token, Pair, VerbsPair, VerbsParty, CQ, PAGE, QP_A as A, QP_B as B, SEGMENT, SGES,
+    page, token, LossyWire, Net, Pair, VerbsPair, VerbsParty, CQ, PAGE, QP_A as A, QP_B as B,
+    SEGMENT, SGES,
 };
 
 const OK: u32 = Outcome::Success as u32;
@@ -288,4 +290,107 @@ fn a_completion_queue_that_overruns_fails_what_needs_it() {
     a.ring(A);
     net.run();
     assert_eq!((a.ends(), a.events()), (vec![], vec![]));
+}
+
+/// It has said that it waits for a page, and says nothing any more: nothing is sent to it meanwhile.
+#[test]
+fn a_peer_that_falls_silent_is_noticed() {
+    let pair = VerbsPair::on(Net::lossy(2, LossyWire::steady(10_000), 1));
+    let (a, b) = (&pair.a, &pair.b);
+    for round in 0..2 {
+        assert!(b.post_receive(B, round, &[pair.at_b(round * 9000, 100)]));
+        a.send(A, round, &[pair.at_a(0, 100)]).post();
+        if round == 0 {
+            pair.net.run();
+            assert_eq!((a.ends(), b.ends()), (vec![(0, OK)], vec![(0, OK)]));
+            pair.net.answer_faults(false);
+        }
+    }
+    for _ in 0..100 {
+        pair.net.advance(10_000);
+        pair.net.poll_both(2);
+    }
+    assert_eq!((pair.net.faults(1), a.ends()), (1, vec![]));
+    pair.net.cut(1);
+    pair.net.run();
+    assert_eq!(a.ends(), [(1, Outcome::RetriesExceeded as u32)]);
+    assert!(pair.net.counters(0).peers_given_up > 0);
+}
+
+/// Only what the program asked for completes, and what fails.
+#[test]
+fn unsignaled_work_completes_silently() {
+    let Pair { net, a, b } = Pair::lossless();
+    let (a, b) = (VerbsParty::new(a, 64), VerbsParty::new(b, 64));
+    let (mut body, made) = a.queue_pair_request(A, 16);
+    body.flags = 0;
+    assert_eq!(a.add(&body, made), Status::Ok);
+    b.create(B, 16);
+    a.connect(A, (1, B));
+    b.connect(B, (0, A));
+    for number in 0..6 {
+        assert!(b.post_receive(B, number, &[]));
+        let flags = match number % 3 {
+            2 => SendFlags::SIGNALED,
+            _ => SendFlags::empty(),
+        };
+        a.send(A, number, &[]).flags(flags).post();
+    }
+    net.run();
+    assert_eq!(a.ends(), [(2, OK), (5, OK)]);
+    a.send(A, 6, &[]).inline(&[1; 600]).post();
+    net.run();
+    assert_eq!(a.ends(), [(6, Outcome::LocalOperation as u32)]);
+}
+
+/// What a request of the driver says has to be possible; it changes nothing otherwise.
+#[test]
+fn requests_that_cannot_be_are_refused() {
+    let pair = VerbsPair::lossless();
+    let a = &pair.a;
+    type Change = fn(&mut CreateQueuePair);
+    let cases: [(Status, Change); 9] = [
+        (Status::NameExists, |body| body.qp = A.into()),
+        (Status::Malformed, |body| body.qp = 1.into()),
+        (Status::Malformed, |body| body.send_cq = 99.into()),
+        (Status::Malformed, |body| body.transport = 4),
+        (Status::Malformed, |body| body.srq = 1.into()),
+        (Status::Malformed, |body| body.flags = 2),
+        (Status::Malformed, |body| body.send_sges = 17.into()),
+        (Status::Malformed, |body| body.send.entry_bytes = 128.into()),
+        (Status::BadAddress, |body| {
+            body.send.first = (1 << 40).into()
+        }),
+    ];
+    for (status, change) in cases {
+        let (mut body, made) = a.queue_pair_request(50, 2);
+        change(&mut body);
+        assert_eq!(a.add(&body, made), status, "{body:?}");
+    }
+    type Modify = fn(&mut ModifyQueuePair);
+    let cases: [Modify; 7] = [
+        |body| body.qp = 50.into(),
+        |body| body.state = 9,
+        |body| body.path = 0.into(),
+        |body| body.timeout = 32,
+        |body| body.peer_qp = (1 << 24).into(),
+        |body| body.max_reads = 17,
+        |body| body.reserved[5] = 1,
+    ];
+    for change in cases {
+        let mut body = a.attributes(A, State::ReadyToSend, (1, B));
+        change(&mut body);
+        let status = a.control(Opcode::ModifyQueuePair, &body);
+        assert_eq!(status, Status::Malformed, "{body:?}");
+    }
+    for object in [
+        Object::QueuePair,
+        Object::CompletionQueue,
+        Object::SharedReceiveQueue,
+    ] {
+        assert_eq!(a.destroy(object, 50), Status::Malformed);
+    }
+    // Neither is an object of another process.
+    assert_eq!(pair.b.destroy(Object::QueuePair, A), Status::Malformed);
+    assert_eq!(a.query(A).0, State::ReadyToSend);
 }

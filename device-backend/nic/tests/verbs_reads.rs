@@ -1,5 +1,6 @@
 //! Reads and atomic operations of verbs (X18): what they bring, and in which order they complete.
 
+use qnic_abi::verbs::requests::Object;
 use qnic_abi::verbs::rings::SendFlags;
 use qnic_abi::verbs::{Completed, Event, Outcome, Request, Rights, State};
 use qnic_abi::Status;
@@ -208,26 +209,39 @@ fn a_page_that_never_comes_ends_a_read() {
 
 #[test]
 fn a_peer_that_is_gone_answers_no_read() {
-    let pair = VerbsPair::lossless();
-    let a = &pair.a;
-    pair.net.answer_faults(false);
-    let (address, key) = remote(&pair, 0);
-    for id in 0..20 {
-        let send = a.send(A, id, &[pair.at_a(0, 100)]);
-        assert!(send.read_from(address, key).store());
+    for case in 0..4 {
+        let pair = VerbsPair::lossless();
+        let (a, b) = (&pair.a, &pair.b);
+        pair.net.answer_faults(false);
+        let (address, key) = remote(&pair, 0);
+        for id in 0..20 {
+            let send = a.send(A, id, &[pair.at_a(0, 100)]);
+            assert!(send.read_from(address, key).store());
+        }
+        a.ring(A);
+        pair.net.run();
+        assert_eq!(a.ends(), []);
+        match case {
+            0 => {
+                pair.net.cluster().reset(1);
+                pair.net.cluster().start(1);
+            }
+            1 => b.party.end(),
+            2 => assert_eq!(b.destroy(Object::QueuePair, B), Status::Ok),
+            _ => {
+                let failed = b.attributes(B, State::Failed, (0, A));
+                assert_eq!(b.modify(&failed), Status::Ok);
+            }
+        }
+        a.run_out();
+        let (ends, retries) = (a.ends(), Outcome::RetriesExceeded as u32);
+        assert_eq!(
+            (ends.len(), ends.first()),
+            (20, Some(&(0, retries))),
+            "{case}"
+        );
+        assert_eq!(pair.net.counters(0).operations, 0);
     }
-    a.ring(A);
-    pair.net.run();
-    assert_eq!(a.ends(), []);
-    pair.net.cluster().reset(1);
-    pair.net.cluster().start(1);
-    pair.net.run();
-    let ends = a.ends();
-    assert_eq!(
-        (ends.len(), ends[0]),
-        (20, (0, Outcome::RetriesExceeded as u32))
-    );
-    assert_eq!(pair.net.counters(0).operations, 0);
 }
 
 /// Exact, and each once, over a wire that loses, repeats and reorders frames.

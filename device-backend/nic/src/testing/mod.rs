@@ -36,6 +36,7 @@ mod names;
 mod net;
 mod party;
 mod posting;
+mod rings;
 mod stories;
 mod transfer;
 mod verbs;
@@ -51,11 +52,11 @@ pub use names::NameEnd;
 pub use net::{page, pattern, Net, Pair, ALL, PAGE, SEGMENT};
 pub use party::{Party, SimSegment};
 pub use posting::Posting;
+pub use rings::ProgramRing;
 pub use stories::{nets, scarce, scarce_nets, status};
 pub use transfer::Transfer;
 pub use verbs::{
-    psn, token, ProgramQueuePair, ProgramRing, VerbsPair, VerbsParty, WorkPosting, CQ, DOMAIN,
-    QP_A, QP_B, SGES,
+    psn, token, ProgramQueuePair, VerbsPair, VerbsParty, WorkPosting, CQ, DOMAIN, QP_A, QP_B, SGES,
 };
 
 /// The matching of the message protocol, for its bench.

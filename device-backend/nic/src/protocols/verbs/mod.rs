@@ -48,7 +48,7 @@ use qnic_abi::verbs::frames::{
 };
 use qnic_abi::verbs::{Outcome, Request, COMPLETION_QUEUES, QUEUE_PAIRS};
 use qnic_abi::wire::Frame;
-use qnic_abi::{Status, VniId, PAGE_SIZE};
+use qnic_abi::{NodeId, Status, VniId, PAGE_SIZE};
 
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
 use crate::budget::Budget;
@@ -313,6 +313,14 @@ impl Protocol for Verbs {
     ) -> Option<Option<Reply>> {
         let vni = VniId(header.vni.get());
         self.handle(cx, header.opcode.get(), vni, body).map(Some)
+    }
+
+    fn awaits(&self, node: NodeId) -> bool {
+        let mut working = self.tables.operations.values();
+        working.any(|number| {
+            let queue_pair = self.queue_pairs.get(number);
+            queue_pair.is_some_and(|qp| qp.awaits_page() && qp.attributes.node == node)
+        })
     }
 
     fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {

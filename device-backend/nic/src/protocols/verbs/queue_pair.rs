@@ -120,6 +120,11 @@ impl QueuePair {
         (attributes.node, attributes.peer_qp) == (node, qp)
     }
 
+    /// Returns true if its peer waits for a page, and will tell.
+    pub(super) fn awaits_page(&self) -> bool {
+        self.requester.halt == Some(Halt::Page)
+    }
+
     /// Returns true if it receives.
     pub(super) fn receives(&self) -> bool {
         matches!(self.state, State::ReadyToReceive | State::ReadyToSend)
@@ -233,11 +238,18 @@ impl QueuePair {
     pub(super) fn stop<H: Host>(&mut self, cx: &mut Context<'_, H>, tables: &mut Tables) {
         self.stop_sending(cx, tables);
         self.responder.rewound = false;
-        self.responder.reads.clear();
-        if let Some(operation) = self.responder.waits.take() {
-            if let Some(peer) = cx.transport.find(self.attributes.node) {
-                self.reply(cx, (peer, operation), ReplyKind::NoQueuePair);
-            }
+        let reads = std::mem::take(&mut self.responder.reads);
+        let waits = self.responder.waits.take();
+        // Without a peer its session has ended, and it knows.
+        let Some(peer) = cx.transport.find(self.attributes.node) else {
+            return;
+        };
+        let kind = ReplyKind::NoQueuePair;
+        for (psn, _) in reads {
+            self.reply_about(cx, (peer, 0), kind, psn);
+        }
+        if let Some(operation) = waits {
+            self.reply(cx, (peer, operation), kind);
         }
     }
 

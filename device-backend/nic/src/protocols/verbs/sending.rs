@@ -215,6 +215,9 @@ impl Verbs {
             Ok(ReplyKind::PageAbsent) => {
                 qp.requester.go_back(place, offset);
                 qp.set_halt(tables, Some(Halt::Page));
+                // Nothing is sent to it meanwhile that would tell of its silence. One that was given up
+                // ends the operation.
+                let _watched = cx.transport.expect(cx.now, node);
                 None
             }
             Ok(ReplyKind::GoOn) => {
