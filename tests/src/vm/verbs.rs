@@ -33,10 +33,20 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
     for node in [0, 1] {
         finds_device(nodes, node)?;
     }
+    let pong = format!("ibv_rc_pingpong -d qnic0 -c -n {ROUNDS}");
     for (server, options) in [(0, "-s 1"), (1, "-s 65536"), (0, "-e"), (1, "-e -s 65536")] {
-        ping_pong(nodes, server, options)
-            .with_context(|| format!("ibv_rc_pingpong {options}, the server on node {server}"))?;
+        both_run(nodes, server, &format!("{pong} {options}"))?;
     }
+    for (server, program) in [
+        (0, "ib_write_bw -s 65536"),
+        (1, "ib_read_lat"),
+        (0, "ib_atomic_lat"),
+        (1, "ib_send_bw -e -q 2"),
+        (0, "ib_write_lat -I 32"),
+    ] {
+        both_run(nodes, server, &format!("{program} -d qnic0 -n {ROUNDS}"))?;
+    }
+    module_goes_under_traffic(nodes)?;
     for node in [0, 1] {
         module_goes(nodes, node).with_context(|| format!("node {node}"))?;
         device_goes(nodes, node).with_context(|| format!("node {node}"))?;
@@ -61,21 +71,46 @@ fn finds_device(nodes: &VmNodes, node: usize) -> Result<()> {
     is_used(nodes, node, false)
 }
 
-/// Messages go from a guest to the other and back, and are what was sent.
-fn ping_pong(nodes: &VmNodes, server: usize, options: &str) -> Result<()> {
-    let pong = format!("ibv_rc_pingpong -d qnic0 -c -n {ROUNDS} {options}");
-    let mut serves = background(nodes, server, &format!("exec {pong}"))?;
-    // It is refused until the server listens.
-    let client = format!(
-        "tries=100; until {pong} n{server}; do tries=$((tries - 1)); [ $tries -gt 0 ] || exit; done"
-    );
-    let said = shell(nodes, 1 - server, &client)?;
-    ensure!(
-        said.contains(&format!("{ROUNDS} iters in")),
-        "it says {said}"
-    );
-    serves.succeed("the server of ibv_rc_pingpong", LIMIT)?;
-    (0..nodes.count()).try_for_each(|node| is_used(nodes, node, false))
+/// The command of a program's client, which is refused until its server listens.
+fn client(program: &str, server: usize) -> String {
+    format!(
+        "tries=100; until {program} n{server}; do tries=$((tries - 1)); [ $tries -gt 0 ] || exit; done"
+    )
+}
+
+/// A program runs on both guests until it ends well, and leaves no object.
+fn both_run(nodes: &VmNodes, server: usize, program: &str) -> Result<()> {
+    let run = || {
+        let mut serves = background(nodes, server, &format!("exec {program}"))?;
+        shell(nodes, 1 - server, &client(program, server))?;
+        serves.succeed("its server", LIMIT)?;
+        (0..nodes.count()).try_for_each(|node| is_used(nodes, node, false))
+    };
+    run().with_context(|| format!("{program}, the server on node {server}"))
+}
+
+/// The module of the device can be unloaded while a queue pair works.
+fn module_goes_under_traffic(nodes: &VmNodes) -> Result<()> {
+    let pong = "ibv_rc_pingpong -d qnic0 -e -n 1000000000";
+    let server = background(nodes, 0, &format!("exec {pong}"))?;
+    let client = background(nodes, 1, &format!("{}; true", client(pong, 0)))?;
+    is_used(nodes, 0, true)?;
+    until(LIMIT, || {
+        let said = shell(nodes, 1, "rdma resource show qp")?;
+        Ok((!said.contains("state RTS")).then_some(said))
+    })?;
+    shell(
+        nodes,
+        1,
+        "rmmod qnic_ib && ! ibv_devinfo && modprobe qnic_ib",
+    )?;
+    for node in [0, 1] {
+        shell(nodes, node, "killall -q -9 ibv_rc_pingpong; true")?;
+        is_used(nodes, node, false)?;
+        finds_device(nodes, node)?;
+    }
+    drop((server, client));
+    Ok(())
 }
 
 /// Checks whether a program has objects of the device.
