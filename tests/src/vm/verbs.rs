@@ -8,7 +8,7 @@ use super::shell::no_kernel_complains;
 use crate::harness::{cases, Case};
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
-use qnic_trials::nodes::{until, Running, LIMIT};
+use qnic_trials::nodes::{until, Nodes, Running, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     programs_of_libibverbs_run_over_the_nics => on_spec(&spec()?, verbs),
