@@ -8,6 +8,7 @@ use qnic_abi::verbs::{Completed, Event, Outcome, Rights, State};
 use qnic_abi::Status;
 use qnic_nic::testing::{
     page, token, LossyWire, Net, Pair, VerbsPair, VerbsParty, CQ, PAGE, QP_A as A, QP_B as B,
+    SEGMENT,
 };
 use qnic_nic::Limits;
 
@@ -396,4 +397,73 @@ fn a_lossy_wire_changes_nothing() {
         }
         assert!(b.party.holds(first, &bytes[..9000]));
     }
+}
+
+/// What comes behind a frame that was lost is kept, and not sent again: losses cost round trips, and
+/// not a timer for each frame. Time is that of the simulation.
+#[test]
+fn what_comes_behind_a_lost_frame_is_kept() {
+    let wire = LossyWire {
+        loss: 50,
+        duplication: 0,
+        delay: 25_000,
+        jitter: 0,
+    };
+    for seed in 0..4 {
+        let pair = VerbsPair::on(Net::lossy(2, wire.clone(), seed));
+        let (a, b) = (&pair.a, &pair.b);
+        let length = SEGMENT as u32;
+        let bytes = a.party.fill(0, SEGMENT, seed);
+        for number in 0..20 {
+            assert!(b.post_receive(B, number, &[pair.at_b(0, length)]));
+            assert!(a.send(A, number, &[pair.at_a(0, length)]).store());
+        }
+        a.ring(A);
+        let mut ends = Vec::new();
+        for _ in 0..20_000 {
+            pair.net.advance(5_000);
+            pair.net.poll_both(2);
+            ends.extend(a.ends());
+            if ends.len() == 20 {
+                break;
+            }
+        }
+        let expected: Vec<_> = (0..20).map(|number| (number, OK)).collect();
+        assert_eq!(ends, expected, "seed {seed}: not within 100 ms");
+        assert!(b.party.holds(0, &bytes));
+        pair.net.run();
+        let counters = pair.net.counters(1);
+        assert!(counters.bounces > 0, "frames were kept");
+        pair.net.assert_holds_nothing(1);
+    }
+}
+
+/// Frames that were kept go with their session.
+#[test]
+fn kept_frames_end_with_their_session() {
+    let wire = LossyWire {
+        loss: 300,
+        duplication: 0,
+        delay: 25_000,
+        jitter: 0,
+    };
+    let pair = VerbsPair::on(Net::lossy(2, wire, 3));
+    let (a, b) = (&pair.a, &pair.b);
+    for number in 0..20 {
+        assert!(b.post_receive(B, number, &[pair.at_b(0, 60_000)]));
+        assert!(a.send(A, number, &[pair.at_a(0, 60_000)]).store());
+    }
+    a.ring(A);
+    for _ in 0..20_000 {
+        pair.net.advance(1_000);
+        pair.net.poll_both(1);
+        if pair.net.counters(1).frames_held > 2 {
+            break;
+        }
+    }
+    assert!(pair.net.counters(1).frames_held > 2);
+    pair.net.cut(0);
+    pair.net.run();
+    pair.net.assert_holds_nothing(1);
+    assert_eq!(a.ends()[0].1, Outcome::RetriesExceeded as u32);
 }

@@ -309,6 +309,9 @@ pub(crate) trait Protocol: Listed {
     const RESPONSES: &'static [u8] = &[];
     /// Kinds that are received only when all frames before them were.
     const IN_ORDER: &'static [u8] = &[];
+    /// Kinds of these that are kept in bounce memory, on a wire that loses frames, until all frames
+    /// before them were received. Others are dropped there, and sent again.
+    const KEPT: &'static [u8] = &[];
     /// Kinds that leave nothing to do when they are received: neither an answer nor a turn.
     const UNANSWERED: &'static [u8] = &[];
 
