@@ -16,6 +16,7 @@
 //! | 12 | [`crate::process_names`] |
 //! | 13, 14 | [`crate::context`] |
 //! | 16 to 18 | [`crate::datagram`] |
+//! | 20, 21 | [`crate::verbs::commands`] |
 //!
 //! A command names the whole operation, of any length and alignment: the NIC splits it
 //! at page borders of either side (N9).

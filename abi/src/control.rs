@@ -18,6 +18,7 @@
 //! | Query | [`Query`] | [`CounterPage`] | |
 //! | AnnounceReset | none | none | |
 //! | QueryPath | [`QueryPath`] | [`PathInfo`] | NoSuchNode |
+//! | 12 to 19 | [`crate::verbs::requests`] | there | there |
 //!
 //! # The driver's queue (Q9)
 //! In the source, the driver has a command queue of D entries, and for each entry a doorbell in host
@@ -103,6 +104,22 @@ numbered! {
         AnnounceReset = 10,
         /// Asks what the route to a node is like (U8).
         QueryPath = 11,
+        /// Makes a completion queue (X18), as `verbs::requests` says of all that follow.
+        CreateCompletionQueue = 12,
+        /// Makes a shared receive queue.
+        CreateSharedReceiveQueue = 13,
+        /// Changes the limit of a shared receive queue.
+        ModifySharedReceiveQueue = 14,
+        /// Makes a queue pair.
+        CreateQueuePair = 15,
+        /// Changes state and attributes of a queue pair.
+        ModifyQueuePair = 16,
+        /// Asks for the state of a queue pair.
+        QueryQueuePair = 17,
+        /// Gives a segment a key for verbs.
+        RegisterMemory = 18,
+        /// Ends an object of verbs.
+        DestroyObject = 19,
     }
 }
 

@@ -3,7 +3,7 @@
 //! The driver posts writable buffers of [`EVENT_BYTES`]; the device fills them
 //! and raises the one interrupt. What does not fit into the buffers that are
 //! posted stays pending in the NIC, bounded: one wake for each VNI, one error for
-//! each VNI, and one fault for each transfer that waits.
+//! each VNI, one fault for each transfer that waits, and of each object of verbs one event of each number.
 
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -24,6 +24,9 @@ numbered! {
         PageFault = 2,
         /// The command queue of the VNI stopped; `status` says why.
         QueueFailed = 3,
+        /// Something has happened to an object of verbs: `address` is its token, `flags` a
+        /// `verbs::Event` (X18).
+        Verbs = 4,
     }
 }
 
@@ -52,7 +55,7 @@ layouts! {
         pub vni: U16,
         /// Flags by kind.
         pub flags: U16,
-        /// Address of a fault, else zero.
+        /// Address of a fault, token of an object of verbs, else zero.
         pub address: U64,
         /// Number of pages of a fault, else zero.
         pub pages: U32,

@@ -3,10 +3,11 @@
 use crate::wire::kind;
 use crate::{
     atomic, collective, datagram, directory, ethernet, message, multicast, process_names, rdma,
+    verbs,
 };
 
 /// Every kind of frame, with its name.
-pub const KINDS: [(u8, &str); 37] = [
+pub const KINDS: [(u8, &str); 45] = [
     (kind::ACK, "Ack"),
     (kind::HELLO, "Hello"),
     (kind::HELLO_REPLY, "HelloReply"),
@@ -44,6 +45,14 @@ pub const KINDS: [(u8, &str); 37] = [
     (ethernet::kind::ETHERNET, "Ethernet"),
     (process_names::kind::NAMES, "Names"),
     (process_names::kind::NAMES_SEEN, "NamesSeen"),
+    (verbs::frames::kind::VERBS_MESSAGE, "VerbsMessage"),
+    (verbs::frames::kind::VERBS_READ_DATA, "VerbsReadData"),
+    (verbs::frames::kind::VERBS_READ, "VerbsRead"),
+    (verbs::frames::kind::VERBS_ATOMIC, "VerbsAtomic"),
+    (verbs::frames::kind::VERBS_REPLY, "VerbsReply"),
+    (verbs::frames::kind::VERBS_PROBE, "VerbsProbe"),
+    (verbs::frames::kind::VERBS_DATAGRAM, "VerbsDatagram"),
+    (verbs::frames::kind::VERBS_UNRELIABLE, "VerbsUnreliable"),
 ];
 
 /// The name of a kind of frame, if it is known.

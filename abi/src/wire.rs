@@ -17,6 +17,7 @@
 //! | 0xb0, 0xb1 | Control | [`crate::directory`] |
 //! | 0x48, 0x49, 0x98 to 0x9a | Windowed, Control | [`crate::message`] |
 //! | 0xc0 | Unreliable | [`crate::datagram`] |
+//! | 0x60, 0x61, 0x88 to 0x8b, 0xc8, 0xc9 | Windowed, Control, Unreliable | [`crate::verbs::frames`] |
 //!
 //! A transfer is split so that no frame crosses a page border of either side (N9);
 //! only frames that never leave a process can be longer (see *Page spans*).
@@ -91,7 +92,7 @@ pub const fn fragments(address: u64, length: usize) -> u64 {
 pub const FRAME_MAGIC: u16 = u16::from_le_bytes(*b"qn");
 
 /// Version of the frame format.
-pub const WIRE_VERSION: u8 = 20;
+pub const WIRE_VERSION: u8 = 21;
 
 /// What the transport does with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

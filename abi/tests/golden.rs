@@ -156,7 +156,7 @@ fn a_datagram_its_buffer_and_its_frame() {
     };
     let golden = "0100000000000000 0200000003000109 0400000000000000 0500000000000000 \
                   0000000000000000 0000000000000000 0000000000000000";
-    check(&datagram, "716e14c00038", golden);
+    check(&datagram, "716e15c00038", golden);
     datagram.header_length = 8;
     assert!(!datagram.is_valid(), "a byte behind the header");
     datagram.header_length = 41;
@@ -261,14 +261,14 @@ fn the_frames_of_messages() {
     };
     let golden =
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000007060000 0800000009000000";
-    check(&eager, "716e14480130", golden);
+    check(&eager, "716e15480130", golden);
     let request = message::MessageRequest {
         message: zerocopy::transmute!(eager),
         packets: 1.into(),
         packet_length: 4096.into(),
     };
     let golden = format!("{golden} 0100000000100000");
-    check(&request, "716e14980138", &golden);
+    check(&request, "716e15980138", &golden);
     let permit = MessagePermit {
         receive: 1.into(),
         length: 2.into(),
@@ -276,19 +276,19 @@ fn the_frames_of_messages() {
         ..Default::default()
     };
     let golden = "0100000000000000 0200000000000000 0300000000000000";
-    check(&permit, "716e14990118", golden);
+    check(&permit, "716e15990118", golden);
     let data = MessageData {
         receive: 1.into(),
         offset: 2.into(),
         page_offset: 3.into(),
         ..Default::default()
     };
-    check(&data, "716e14490118", golden);
+    check(&data, "716e15490118", golden);
     let end = MessageEnd {
         status: 16.into(),
         ..Default::default()
     };
-    check(&end, "716e149a0108", "1000000000000000");
+    check(&end, "716e159a0108", "1000000000000000");
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn an_envelope_and_a_write() {
         flags: 1.into(),
         notification: 18.into(),
     });
-    let golden = "716e144001280403 0500060007000800 2000000000000000 2100000000000000 \
+    let golden = "716e154001280403 0500060007000800 2000000000000000 2100000000000000 \
                   0900000000000000 0a00000000000000 2200000000000000 0b00000000000000";
     assert_eq!(envelope, golden);
     let golden =
@@ -359,29 +359,29 @@ fn the_bodies_of_all_other_kinds() {
             offset: 2.into(),
             bitmap: [3.into(), 4.into(), 5.into(), 6.into()],
         },
-        "716e14010028",
+        "716e15010028",
         "0100000002000000 0300000000000000 0400000000000000 0500000000000000 0600000000000000",
     );
     let (window, leaves) = (0x0102.into(), 3.into());
     let hello = Hello::<{ kind::HELLO }> { window, leaves };
-    check(&hello, "716e14020008", "0201000003000000");
+    check(&hello, "716e15020008", "0201000003000000");
     let reply = Hello::<{ kind::HELLO_REPLY }> { window, leaves };
-    check(&reply, "716e14030008", "0201000003000000");
-    check::<Goodbye>(&Empty, "716e14040000", "");
+    check(&reply, "716e15030008", "0201000003000000");
+    check::<Goodbye>(&Empty, "716e15040000", "");
     let (next, reserved) = (7.into(), 0.into());
     let leave = Leave {
         leaves,
         reserved,
         next,
     };
-    check(&leave, "716e14050010", "0300000000000000 0700000000000000");
+    check(&leave, "716e15050010", "0300000000000000 0700000000000000");
     let renewed = Window::<{ kind::WINDOW }> { window, reserved };
-    check(&renewed, "716e14820108", "0201000000000000");
+    check(&renewed, "716e15820108", "0201000000000000");
     let taken = Window::<{ kind::WINDOW_TAKEN }> { window, reserved };
-    check(&taken, "716e14830108", "0201000000000000");
+    check(&taken, "716e15830108", "0201000000000000");
     let last_received = 9.into();
     let gone = ProcessGone { last_received };
-    check(&gone, "716e14810108", "0900000000000000");
+    check(&gone, "716e15810108", "0900000000000000");
     check(
         &Nak {
             status: 5.into(),
@@ -389,7 +389,7 @@ fn the_bodies_of_all_other_kinds() {
             reserved: [0; 3],
             sequence: 9.into(),
         },
-        "716e14800110",
+        "716e15800110",
         "0500000040000000 0900000000000000",
     );
     check(
@@ -402,7 +402,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             page_offset: 7.into(),
         },
-        "716e14900128",
+        "716e15900128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000006000700",
     );
     check(
@@ -411,7 +411,7 @@ fn the_bodies_of_all_other_kinds() {
             page_offset: 2.into(),
             ..Default::default()
         },
-        "716e14410110",
+        "716e15410110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -423,7 +423,7 @@ fn the_bodies_of_all_other_kinds() {
             function: 5.into(),
             segment: 6.into(),
         },
-        "716e14a00138",
+        "716e15a00138",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0700000000000000 \
          0800000000000000 0800000005000600",
     );
@@ -432,7 +432,7 @@ fn the_bodies_of_all_other_kinds() {
             value: 1.into(),
             detail: 2.into(),
         },
-        "716e14a10110",
+        "716e15a10110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -442,7 +442,7 @@ fn the_bodies_of_all_other_kinds() {
             secret: Secret(std::array::from_fn(|index| index as u8 + 1)),
             ..Default::default()
         },
-        "716e14b00120",
+        "716e15b00120",
         "0100000000000000 0200000000000000 0102030405060708 090a0b0c0d0e0f10",
     );
     check(
@@ -455,7 +455,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             ..Default::default()
         },
-        "716e14b10128",
+        "716e15b10128",
         "0100000000000000 0200000000000000 0300000000000000 0400000005000000 0600000000000000",
     );
 }

@@ -21,7 +21,7 @@ use qnic_abi::window::{
 use qnic_abi::{
     atomic, attach, collective, command, context, control, counters, datagram, directory, ethernet,
     event, export, header, host_area, message, multicast, pool, process_names, rdma, remote_memory,
-    stream, uapi, volume, wire,
+    stream, uapi, verbs, volume, wire,
 };
 
 /// Size of a structure, and offsets of its fields.
@@ -31,6 +31,40 @@ fn layout<T: Layout>() -> String {
         writeln!(out, "  {} {}", field.offset, field.name).unwrap();
     }
     out
+}
+
+fn verbs_layouts() -> [String; 29] {
+    [
+        layout::<verbs::rings::QueueHeader>(),
+        layout::<verbs::rings::Sge>(),
+        layout::<verbs::rings::Gather>(),
+        layout::<verbs::rings::SendEntry>(),
+        layout::<verbs::rings::MemoryOperands>(),
+        layout::<verbs::rings::AtomicOperands>(),
+        layout::<verbs::rings::DatagramOperands>(),
+        layout::<verbs::rings::ReceiveEntry>(),
+        layout::<verbs::rings::WorkCompletion>(),
+        layout::<verbs::requests::Ring>(),
+        layout::<verbs::requests::CreateCompletionQueue>(),
+        layout::<verbs::requests::CreateSharedReceiveQueue>(),
+        layout::<verbs::requests::ModifySharedReceiveQueue>(),
+        layout::<verbs::requests::CreateQueuePair>(),
+        layout::<verbs::requests::ModifyQueuePair>(),
+        layout::<verbs::requests::QueryQueuePair>(),
+        layout::<verbs::requests::QueuePairInfo>(),
+        layout::<verbs::requests::RegisterMemory>(),
+        layout::<verbs::requests::DestroyObject>(),
+        layout::<verbs::commands::VerbsSendCommand>(),
+        layout::<verbs::commands::VerbsArmCommand>(),
+        layout::<verbs::frames::VerbsMessage>(),
+        layout::<verbs::frames::VerbsRead>(),
+        layout::<verbs::frames::VerbsReadData>(),
+        layout::<verbs::frames::VerbsAtomic>(),
+        layout::<verbs::frames::VerbsReply>(),
+        layout::<verbs::frames::VerbsProbe>(),
+        layout::<verbs::frames::VerbsUnreliable>(),
+        layout::<verbs::frames::VerbsDatagram>(),
+    ]
 }
 
 fn layouts() -> String {
@@ -109,6 +143,7 @@ fn layouts() -> String {
         layout::<directory::ImportResponse>(),
         layout::<stream::StreamHeader>(),
     ]);
+    out.extend(verbs_layouts());
     for (kind, name) in qnic_abi::names::KINDS {
         writeln!(out, "kind {kind:#04x} {name}").unwrap();
     }

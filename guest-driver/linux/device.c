@@ -301,12 +301,14 @@ static void dev_open(struct qnic_dev *dev)
 	node_point_to(dev->node, dev);
 	register_reboot_notifier(&dev->reboot);
 	qnic_datagrams_start(dev);
+	qnic_verbs_start(dev);
 }
 
 /* Undoes dev_up() and dev_open(): processes, ports, peers and volumes learn that the NIC is gone. */
 static void dev_down(struct qnic_dev *dev)
 {
 	node_point_to(dev->node, NULL);
+	qnic_verbs_stop(dev);
 	qnic_datagrams_refuse(dev);
 	qnic_memory_stop(dev);
 	unregister_reboot_notifier(&dev->reboot);

@@ -148,6 +148,76 @@ void qnic_rs_memory_end(void *memory);
 void qnic_rs_memory_abandon(void *memory);
 s32 qnic_rs_memory_info(void *memory, u8 *argument);
 
+/*
+ * Verbs. qnic_ib.ko calls them, and sees each object as what create() has returned. `owner` is passed to
+ * qnic_verbs_event() until destroy() has returned. Sizes and capacities are in and out: what was asked
+ * for, and what there is.
+ */
+
+/* Attributes of a queue pair that is created. */
+#define QNIC_QP_TRANSPORT	0
+#define QNIC_QP_SIGNAL_ALL	1
+#define QNIC_QP_DOMAIN		2
+#define QNIC_QP_SENDS		3
+#define QNIC_QP_SEND_SGES	4
+#define QNIC_QP_INLINE		5
+#define QNIC_QP_RECEIVES	6
+#define QNIC_QP_RECEIVE_SGES	7
+#define QNIC_QP_OPTIONS		8	/* how many these are */
+
+/* Attributes of a queue pair that is modified. */
+#define QNIC_QP_STATE		0
+#define QNIC_QP_ACCESS		1
+#define QNIC_QP_TIMEOUT		2
+#define QNIC_QP_RETRIES		3
+#define QNIC_QP_LID		4
+#define QNIC_QP_SERVICE_LEVEL	5
+#define QNIC_QP_PEER		6
+#define QNIC_QP_SEND_PSN	7
+#define QNIC_QP_RECEIVE_PSN	8
+#define QNIC_QP_QKEY		9
+#define QNIC_QP_MTU		10
+#define QNIC_QP_RNR_TIMER	11
+#define QNIC_QP_RNR_RETRIES	12
+#define QNIC_QP_READS		13
+#define QNIC_QP_PEER_READS	14
+#define QNIC_QP_DRAIN_EVENT	15
+#define QNIC_QP_ATTRIBUTES	16	/* how many these are */
+
+/* What a queue pair is asked for. */
+#define QNIC_QP_NOW_STATE	0
+#define QNIC_QP_NOW_DRAINING	1
+#define QNIC_QP_NOW_SEND_PSN	2
+#define QNIC_QP_NOW_RECEIVE_PSN	3
+#define QNIC_QP_NOW		4	/* how many these are */
+
+s32 qnic_rs_verbs_open(void *driver, struct mm_struct *mm, u32 pid, void **context);
+void qnic_rs_verbs_close(void *context);
+u16 qnic_rs_verbs_node(void *driver);
+/* A number for a protection domain. */
+u32 qnic_rs_verbs_number(void *context);
+s32 qnic_rs_verbs_create_cq(void *context, u64 owner, u32 *entries, void **cq);
+void qnic_rs_verbs_destroy_cq(void *context, void *cq);
+s32 qnic_rs_verbs_create_qp(void *context, u64 owner, void *send_cq, void *receive_cq, u32 *options, void **qp);
+s32 qnic_rs_verbs_modify_qp(void *context, void *qp, const u32 *attributes);
+s32 qnic_rs_verbs_query_qp(void *context, void *qp, u32 *now);
+void qnic_rs_verbs_destroy_qp(void *context, void *qp);
+u32 qnic_rs_verbs_qp_number(void *qp);
+s32 qnic_rs_verbs_register(void *context, u32 domain, u64 address, u64 bytes, u64 named, u32 rights, u32 *key);
+s32 qnic_rs_verbs_deregister(void *context, u32 key);
+/* -EAGAIN: the NIC reads no commands. */
+s32 qnic_rs_verbs_send(void *context, void *qp);
+s32 qnic_rs_verbs_arm(void *context, void *cq, bool solicited);
+/*
+ * A ring of an object, which keeps its pages until put(); its bytes; the physical address of a page, 0: there is none.
+ * qp_ring: that of the send queue, or of the receive queue.
+ */
+void *qnic_rs_verbs_cq_ring(void *cq);
+void *qnic_rs_verbs_qp_ring(void *qp, bool sends);
+u64 qnic_rs_verbs_ring_bytes(void *ring);
+u64 qnic_rs_verbs_ring_page(void *ring, u64 index);
+void qnic_rs_verbs_ring_put(void *ring);
+
 /* ---- implemented in the shim, called by Rust ---- */
 
 /*
@@ -279,6 +349,9 @@ void qnic_mark_dirty(u64 frame);
 bool qnic_may_use_physical(void);
 s32 qnic_pin_new(u64 address, u64 bytes, struct qnic_pin **pin, u64 *physical);
 void qnic_pin_free(struct qnic_pin *pin);
+
+/* An event of an object of verbs: one of QNIC_VERBS_*. Atomic; calls nothing of this file. */
+void qnic_verbs_event(u64 owner, u32 event);
 
 /* Remote memory. A page of a request of the block layer was read or written; atomic. */
 void qnic_volume_done(u64 token, s32 error);

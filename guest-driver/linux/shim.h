@@ -11,6 +11,7 @@
  *   datagram.c datagrams: their pages, the schedule of service, the interface for other modules
  *   volume.c   volumes of remote memory as block devices
  *   remote_memory.c  the list of volumes, and the memory that this node offers
+ *   verbs.c    the list of NICs for the device of libibverbs
  *   support.c  allocation, locks, waiting, log
  */
 #ifndef QNIC_SHIM_H
@@ -106,6 +107,9 @@ struct qnic_dev {
 	struct delayed_work datagrams;	/* serves datagram ports */
 	struct hrtimer datagrams_soon;	/* has that done within a tick */
 
+	struct list_head verbs_link;	/* in the list of verbs.c */
+	void *verbs;			/* under its lock: what the client has made of it */
+
 	struct delayed_work watchdog;	/* detects that the device process has died */
 	struct notifier_block reboot;
 
@@ -152,6 +156,10 @@ void qnic_memory_new(struct qnic_dev *dev);
 int qnic_memory_call(struct qnic_dev *dev, u32 command, u8 *argument);
 void qnic_memory_stop(struct qnic_dev *dev);
 bool qnic_memory_is_used(struct qnic_dev *dev);
+
+/* verbs.c */
+void qnic_verbs_start(struct qnic_dev *dev);
+void qnic_verbs_stop(struct qnic_dev *dev);
 
 /* support.c */
 void qnic_poll_wait(struct file *file, void *waiters, poll_table *table);

@@ -1,5 +1,5 @@
-//! Builds the guest's kernel module, `qnic.ko`, for a stock kernel, and beside it the example of
-//! a module that uses it.
+//! Builds the guest's kernel module, `qnic.ko`, for a stock kernel, and beside it the device of libibverbs and
+//! the example of a module that uses it.
 //!
 //! ```text
 //! repository ──copy──▶ /src ┐
@@ -26,11 +26,13 @@ use crate::sandbox::run_in_root;
 use crate::sources::{self, Sources, GLUE, KBUILD};
 
 /// Version of the code that builds modules; part of their keys.
-const RECIPE: u32 = 2;
+const RECIPE: u32 = 3;
 /// The name of the module's file.
 const MODULE: &str = "qnic.ko";
 /// The name of the example's.
 const EXAMPLE: &str = "qnic_ping.ko";
+/// The name of that of the device of libibverbs.
+const VERBS: &str = "qnic_ib.ko";
 
 /// Where headers that the build root lacks are seen, in the copy of the sources. Their links lead
 /// to `lib`, two directories up.
@@ -94,7 +96,7 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> R
         sources.copy_to(&copy, &toolchain, &hash)?;
         sources::remove_objects(&copy)?;
         build(cx, &parts, &vendor, &copy)?;
-        for file in [MODULE, EXAMPLE] {
+        for file in [MODULE, EXAMPLE, VERBS] {
             fs::copy(copy.join(KBUILD).join(file), dir.join(file))?;
         }
         Ok(())
@@ -105,6 +107,11 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> R
 /// The example, beside the module that [`provision`] has returned.
 pub(crate) fn example(module: &Path) -> PathBuf {
     module.with_file_name(EXAMPLE)
+}
+
+/// The module of the device of libibverbs, beside the module that [`provision`] has returned.
+pub(crate) fn verbs(module: &Path) -> PathBuf {
+    module.with_file_name(VERBS)
 }
 
 /// The crates that the module and the standard library are made from.
@@ -165,7 +172,7 @@ fn build(cx: Context<'_>, parts: &Parts, vendor: &Path, copy: &Path) -> Result<(
          export CARGO_HOME=/src/.cargo-home SOURCE_DATE_EPOCH=0\n\
          make --no-print-directory -C {tree} M=/src/{KBUILD} CARGO_EXTRA=--offline modules\n\
          cd /src/{KBUILD}\n\
-         strip --strip-debug --enable-deterministic-archives {MODULE} {EXAMPLE}\n"
+         strip --strip-debug --enable-deterministic-archives {MODULE} {EXAMPLE} {VERBS}\n"
     );
     let what = "build the kernel module";
     run_in_root(what, &build_root.dir, &mounts, &script, cx.progress)

@@ -170,6 +170,12 @@ impl Provisioner {
         self.programs(&guest::MPI)
     }
 
+    /// The distribution's programs of libibverbs, in the same way, with perftest and `rdma`. A guest that has them
+    /// loads the device of libibverbs when it boots.
+    pub fn verbs_programs(&self) -> Result<Vec<GuestFile>> {
+        self.programs(&guest::VERBS)
+    }
+
     /// Test programs that run on the distribution's Open MPI, for guests that have the files of
     /// [`Provisioner::mpi_programs`]: the HPC Challenge (`hpcc`), and ScaLAPACK's.
     pub fn mpi_tests(&self) -> Result<Vec<GuestFile>> {

@@ -88,7 +88,16 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     let seed_tools = disks.then(|| cancellable(&cancels, || seed_tools(&provisioner)));
     let seed_tools = seed_tools.transpose()?;
     let mpi = || mpi::files(spec, &provisioner, progress.as_ref(), &cancels);
-    let mpi = cancellable(&cancels, mpi)?;
+    let mut added = cancellable(&cancels, mpi)?;
+    let verbs = spec
+        .verbs
+        .then(|| cancellable(&cancels, || Ok(provisioner.verbs_programs()?)));
+    // Both have libraries of RDMA.
+    for file in verbs.transpose()?.into_iter().flatten() {
+        if added.iter().all(|it| it.guest_path != file.guest_path) {
+            added.push(file);
+        }
+    }
     let mut made: HashMap<_, GuestImage> = HashMap::new();
     let mut images = Vec::new();
     for node in &spec.nodes {
@@ -103,8 +112,8 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
             Entry::Occupied(made) => made.into_mut(),
             Entry::Vacant(entry) => {
                 let module = modules.get(&node.kernel).filter(|_| node.has_module());
-                let mpi = mpi.iter().filter(|_| node.has_module());
-                let make = || image(&provisioner, node, module, ours.chain(mpi));
+                let added = added.iter().filter(|_| node.has_module());
+                let make = || image(&provisioner, node, module, ours.chain(added));
                 entry.insert(cancellable(&cancels, make)?)
             }
         };

@@ -136,12 +136,13 @@ pub(crate) const HOST: &[Case] = cases! { "host":
 
 /// The cases that boot virtual machines; those that take longest first, so that others run
 /// beside them.
-pub(crate) const VM: [&[Case]; 20] = [
+pub(crate) const VM: [&[Case]; 21] = [
     vm::DISK_IMAGES,
     vm::MPI_SUITES,
     vm::REMOTE_MEMORY,
     vm::VOLUMES,
     vm::MPI,
+    vm::VERBS,
     vm::SYNC,
     vm::CASES,
     vm::DATAGRAMS,

@@ -4,8 +4,11 @@ use qnic_abi::control::{ReplyHeader, REPLY_BYTES};
 use qnic_abi::Status;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+/// A reply.
+pub(crate) type Reply = [u8; REPLY_BYTES];
+
 /// A reply with this status and body.
-pub(crate) fn reply(status: Status, body: &[u8]) -> [u8; REPLY_BYTES] {
+pub(crate) fn reply(status: Status, body: &[u8]) -> Reply {
     let header = ReplyHeader {
         status: status.code().into(),
         reserved: 0.into(),

@@ -50,6 +50,13 @@ pub trait HostMemory {
     /// [`OutOfRange`] if any byte lies outside.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), OutOfRange>;
 
+    /// Loads an aligned 64-bit little-endian word with acquire ordering: what was stored before it
+    /// with release is seen by what is read afterwards.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if it lies outside or is not aligned.
+    fn load_u64(&self, address: u64) -> Result<u64, OutOfRange>;
+
     /// Stores an aligned 64-bit little-endian word with release ordering: a load
     /// of it with acquire sees all that this NIC wrote before.
     ///

@@ -105,6 +105,8 @@ kinds! {
     Datagram = "datagram",
     /// Receive buffer for a datagram, until it comes back.
     DatagramPost = "datagram_post",
+    /// Work of a queue pair of verbs until nothing of it is under way, and its frames.
+    Verbs = "verbs",
     /// Names and imports.
     Names = "names",
 }

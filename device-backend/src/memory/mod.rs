@@ -180,6 +180,13 @@ impl HostMemory for GuestMemory {
         })
     }
 
+    /// Partner: the release store of the process that writes the word.
+    fn load_u64(&self, address: u64) -> Result<u64, OutOfRange> {
+        let piece = self.piece(address, size_of::<u64>())?;
+        let word = piece.load::<u64>(0, Ordering::Acquire);
+        word.map(u64::from_le).map_err(|_| OutOfRange)
+    }
+
     /// Partner: the acquire load of the process that reads the word.
     fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange> {
         let piece = self.piece(address, size_of::<u64>())?;

@@ -38,8 +38,11 @@ impl From<NoMemory> for CallError {
 }
 
 /// How a call can fail: driver or NIC refuses it, or it fails before it reaches them.
-pub(crate) enum Failure {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// It is refused.
     Refused(Status),
+    /// It has not reached the NIC.
     Call(CallError),
 }
 

@@ -19,6 +19,7 @@
 //! | `directory` | what a process exports and imports, by name |
 //! | [`datagram`] | unreliable datagrams of upper modules, over a VNI of the driver's own |
 //! | `process` | a registered process, and the table of VNIs and ports |
+//! | [`verbs`] | objects, rings and registered memory of contexts of libibverbs (X18) |
 //! | [`remote_memory`] | a volume whose blocks are kept by other nodes, and the store that keeps such blocks (H9) |
 //! | `driver` | the entry points: start and removal, events, registration, calls |
 //! | `pool` | shared pools of processes, over datagrams |
@@ -35,6 +36,7 @@
 //!   │   open_pools(…) → Pools     a process opens shared pools: kick, wait, info
 //!   │   register(…) → Process     a process opens the device
 //!   │     export, unexport, import, wait, reset_queue, close
+//!   │   open_verbs(…) → VerbsContext  a program opens the device of libibverbs
 //!   └── info(…), check_device()  every few seconds
 //!   begin_removal()               the device goes away: all waiters wake and fail
 //!   (platform: device reset; requests in flight fail)
@@ -47,6 +49,8 @@
 //! | lock | kind | guards | held while calling the device |
 //! |---|---|---|---|
 //! | binding | sleeping | binding of datagram ports | yes |
+//! | growth of verbs' table | sleeping | room for objects of verbs | no |
+//! | commands of a context | sleeping | the command queue of a context of verbs | no |
 //! | segments of a process | sleeping | its names, keys, regions (N2) | yes |
 //! | pages of a region | sleeping | which frames it has inserted; the one that invalidation takes (N8) | no |
 //! | windows | sleeping | stores to windows | no |
@@ -55,6 +59,7 @@
 //! | wakes | spin | wake generations, by VNI | no |
 //! | fault queue | spin | faults to serve | no |
 //! | engine | spin | which engine datagrams have, if any | no |
+//! | verbs objects | spin | objects by token; their events are handed up under it | no |
 //! | pools | spin | which frames a process has, and the queues of its range | no |
 //! | datagrams | spin | ports, buffers, messages, and the driver's own queues | no |
 //! | page table | spin | rows, reverse mappings, keys, dirty bits in SRAM (N5) | no |
@@ -83,10 +88,11 @@ mod process;
 pub mod remote_memory;
 #[cfg(test)]
 mod testing;
+pub mod verbs;
 
 pub use device::{check_config, Config};
-pub use driver::{Driver, Handled, Process};
-pub use error::{CallError, StartError};
+pub use driver::{Driver, Handled, Process, VerbsContext};
+pub use error::{CallError, Failure, StartError};
 pub use memory::{shadow, MemoryManager, Region, Resident};
 pub use platform::Platform;
 pub use pool::Pools;

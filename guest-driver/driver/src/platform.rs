@@ -20,7 +20,7 @@ use core::fmt;
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::datagram::MAX_DATA;
 use qnic_abi::host_area::HOST_PAGES;
-use qnic_abi::{SharedMemory, PAGE_SIZE};
+use qnic_abi::{verbs, SharedMemory, PAGE_SIZE};
 
 /// Infallible allocations of the core are at most this large, in bytes.
 pub const SMALL_BYTES: usize = 4096;
@@ -367,6 +367,13 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// soon after, at once if that has passed, but not from within this call. A later call replaces
     /// an earlier one. Atomic.
     fn schedule_datagrams(&self, at_ns: u64);
+
+    /// Hands up an event of an object of verbs, whose `owner` the platform has named when it was made. Atomic:
+    /// it is called with a lock held, and calls the core in no way. No call comes when the object has been
+    /// destroyed.
+    fn verbs_event(&self, owner: u64, event: verbs::Event) {
+        let _ = (owner, event);
+    }
 
     /// Offset, within the page that a process maps as its doorbell, of the word
     /// that rings the doorbell on virtqueue `queue`.

@@ -126,6 +126,10 @@ impl HostMemory for Memory {
         Err(OutOfRange)
     }
 
+    fn load_u64(&self, address: u64) -> Result<u64, OutOfRange> {
+        Ok(self.0.load_u64(address as usize, Ordering::Acquire))
+    }
+
     fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange> {
         self.0.store_u64(address as usize, value, Ordering::Release);
         Ok(())

@@ -84,6 +84,40 @@ pub(crate) const NETWORK: Programs = Programs {
     links: &[],
 };
 
+/// Programs of libibverbs with the library of Soft-RoCE, by which they reach the NIC; perftest; and `rdma`, which lists
+/// objects.
+pub(crate) const VERBS: Programs = Programs {
+    packages: PackageSet {
+        kind: "verbs",
+        label: "programs of libibverbs",
+        suite: STABLE,
+        names: "ibverbs-providers ibverbs-utils iproute2 perftest",
+        keep: &|_| true,
+        skip: &[],
+    },
+    paths: &[
+        "usr/bin/ib_atomic_bw",
+        "usr/bin/ib_atomic_lat",
+        "usr/bin/ib_read_bw",
+        "usr/bin/ib_read_lat",
+        "usr/bin/ib_send_bw",
+        "usr/bin/ib_send_lat",
+        "usr/bin/ib_write_bw",
+        "usr/bin/ib_write_lat",
+        "usr/bin/ibv_asyncwatch",
+        "usr/bin/ibv_devices",
+        "usr/bin/ibv_devinfo",
+        "usr/bin/ibv_rc_pingpong",
+        "usr/bin/ibv_srq_pingpong",
+        "usr/bin/ibv_uc_pingpong",
+        "usr/bin/ibv_ud_pingpong",
+        "usr/bin/rdma",
+    ],
+    folders: &[],
+    looked_up: NETWORK.looked_up,
+    links: &[],
+};
+
 /// Beginnings of the names of packages that Open MPI's packages depend on and that no guest uses: for graphics
 /// processors, for another `ssh`, for the scripts of packages.
 const NOT_FOR_MPI: [&str; 9] = [

@@ -12,20 +12,25 @@ use crate::error::Result;
 use crate::guest::uncompress::{uncompress, uncompressor};
 use crate::kernel::Kernel;
 use crate::key::{files_below, Key};
+use crate::module;
 use crate::root::Root;
 
 /// Version of the code that selects modules; part of their keys.
 const RECIPE: u32 = 1;
 /// Where the driver goes, below `/lib/modules/<release>`.
 const DRIVER: &str = "extra/qnic.ko";
+/// Where the device of libibverbs goes, which stands on it.
+const VERBS: &str = "extra/qnic_ib.ko";
 
 /// Modules a guest may want, as far as the kernel has them as modules: virtio
 /// devices, swap in compressed memory, PCI devices for user-space drivers, the power button, the device that
 /// tells QEMU of a panic, the one that has files for the guest, what remote memory and writes
-/// are compared with: nbd, Soft-RoCE and the checksum that it asks for by name.
+/// are compared with: nbd, Soft-RoCE and the checksum that it asks for by name; and what the device of libibverbs
+/// stands on.
 const WANTED: &str = "virtio_console virtio_net virtio_blk virtio_rng virtio_balloon \
                       vmw_vsock_virtio_transport zram lz4_compress lz4 loop vfio_pci \
-                      vfio_iommu_type1 button pvpanic_pci qemu_fw_cfg nbd rdma_rxe crc32_generic";
+                      vfio_iommu_type1 button pvpanic_pci qemu_fw_cfg nbd rdma_rxe crc32_generic \
+                      ib_uverbs";
 
 /// Files that come with the kernel and that depmod reads besides the modules.
 const LISTS: [&str; 3] = [
@@ -77,7 +82,7 @@ fn select(kernel: &Kernel, tools: &Root, dir: &Path) -> Result<()> {
         .try_for_each(|list| copy(&kernel.modules.join(list), &dir.join(list)))
 }
 
-/// Puts `modules` of the kernel `release` and the `driver` below `base`, with the tables
+/// Puts `modules` of the kernel `release` and the `driver`, with what is beside it, below `base`, with the tables
 /// from which `modprobe` knows them; returns the directory of all releases.
 pub(crate) fn index(
     modules: &Path,
@@ -92,6 +97,7 @@ pub(crate) fn index(
     }
     if let Some(driver) = driver {
         copy(driver, &all.join(release).join(DRIVER))?;
+        copy(&module::verbs(driver), &all.join(release).join(VERBS))?;
     }
     let mut depmod = tools.command("usr/bin/kmod", "depmod");
     depmod.arg("--basedir").arg(base).arg(release);

@@ -20,6 +20,7 @@
 //! | readiness | one line, `ready RELEASE` or `failed REASON`, to the virtio port `org.qnic.ready` |
 //! | guest agent | on the virtio port `org.qemu.guest_agent.0` |
 //! | driver | `/lib/modules/RELEASE/extra/qnic.ko`, loaded before readiness; `modprobe qnic` finds it |
+//! | device of libibverbs | `qnic_ib.ko` beside it, loaded if there are programs for it; `modprobe qnic_ib` finds it |
 //! | reset | `poweroff`, `reboot`, and the agent's `guest-shutdown` |
 
 mod archive;
@@ -29,7 +30,7 @@ mod kernel_modules;
 mod uncompress;
 mod uncompressed_kernel;
 
-pub(crate) use extra::{Programs, EXT4, FIO, MPI, MPI_TESTS, NETWORK};
+pub(crate) use extra::{Programs, EXT4, FIO, MPI, MPI_TESTS, NETWORK, VERBS};
 
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,7 @@ use crate::guest::archive::Node;
 use crate::kernel::{self, Kernel};
 use crate::kernel_series::KernelSeries;
 use crate::key::Key;
+use crate::module;
 use crate::root::Root;
 
 /// Version of the code that makes images; part of their keys.
@@ -145,13 +147,14 @@ pub(crate) fn provision(
     })
 }
 
-fn key(kernel: &Root, tools: &Root, module: Option<&Path>, extra: &[GuestFile]) -> Result<String> {
+fn key(kernel: &Root, tools: &Root, driver: Option<&Path>, extra: &[GuestFile]) -> Result<String> {
     let mut key = Key::new("initrd", RECIPE);
     key.add(kernel.key()).add(tools.key());
     kernel_modules::add_to_key(&mut key);
     contents::add_to_key(&mut key);
-    if let Some(module) = module {
-        key.add("module").add_file(module)?;
+    if let Some(driver) = driver {
+        key.add("module").add_file(driver)?;
+        key.add_file(&module::verbs(driver))?;
     }
     for file in extra {
         key.add(file.guest_path.as_os_str().as_encoded_bytes());

@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 20
+local VERSION = 21
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -29,6 +29,8 @@ local KINDS = {
     [168] = "GroupJoin", [169] = "GroupRefused", [170] = "GroupFormed", [171] = "GroupStart",
     [172] = "GroupGreet", [88] = "Names", [184] = "NamesSeen",
     [192] = "Datagram", [193] = "Ethernet",
+    [96] = "VerbsMessage", [97] = "VerbsReadData", [136] = "VerbsRead", [137] = "VerbsAtomic",
+    [138] = "VerbsReply", [139] = "VerbsProbe", [200] = "VerbsDatagram", [201] = "VerbsUnreliable",
 }
 local ACK, HELLO, HELLO_REPLY, LEAVE, NAK = 1, 2, 3, 5, 128
 local WINDOW, WINDOW_TAKEN = 130, 131

@@ -6,6 +6,7 @@
 //! driver = "module"             # or "vfio": docs/vfio.md
 //! ethernet = true               # false: nodes have no Ethernet ports; or see [`EthernetSpec`]
 //! mpi = true                    # guests have Open MPI: docs/mpi.md; false if left out
+//! verbs = true                  # guests have a device of libibverbs: docs/verbs.md; false if left out
 //!
 //! [device]
 //! metrics = "127.0.0.1:9750"    # for Prometheus: docs/metrics.md
@@ -59,6 +60,7 @@ mod schedule;
 mod share;
 mod spec;
 mod validate;
+mod verbs;
 
 #[cfg(test)]
 mod tests;

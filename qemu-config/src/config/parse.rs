@@ -30,6 +30,8 @@ struct RawCluster {
     #[serde(default)]
     mpi: bool,
     #[serde(default)]
+    verbs: bool,
+    #[serde(default)]
     device: DeviceSpec,
     network: Option<NetworkSpec>,
     #[serde(default)]
@@ -131,6 +133,7 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<(ClusterSpec, Vec<usize>), Co
         accel: raw.accel,
         ethernet: raw.ethernet,
         mpi: raw.mpi,
+        verbs: raw.verbs,
         device: raw.device,
         network: raw.network,
         networks: raw.networks,

@@ -42,6 +42,9 @@ pub struct ClusterSpec {
     /// Guests with a guest image and a NIC have Open MPI, and can start its processes on each other.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mpi: bool,
+    /// Guests with a guest image and a NIC have the device of libibverbs, and programs for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub verbs: bool,
     /// How device processes serve NICs, and what they do besides.
     #[serde(skip_serializing_if = "DeviceSpec::is_default")]
     pub device: DeviceSpec,
@@ -215,6 +218,7 @@ impl ClusterSpec {
             accel: AccelChoice::Auto,
             ethernet: OnOff::on(),
             mpi: false,
+            verbs: false,
             device: DeviceSpec::default(),
             network: None,
             networks: BTreeMap::new(),

@@ -87,8 +87,8 @@ fn errors_are_reported_with_location_key_and_expectation() {
         name = "x"\n | 1:1: node: expected 1 to 64 nodes, found 0
         name = 3\n | 1:8: name: invalid type: integer `3`, expected a string
         name = "x\nnode | 1:10: invalid basic string, expected `"`
-        name = "x"\ncolour = 1\n | 2:1: colour: unknown field `colour`, expected one of `name`, `accel`, `driver`, `ethernet`, `mpi`, `device`, `network`, `networks`, `node`, `remote_memory`
-        name = "x"\n[[link]]\n | 2:3: link: unknown field `link`, expected one of `name`, `accel`, `driver`, `ethernet`, `mpi`, `device`, `network`, `networks`, `node`, `remote_memory`
+        name = "x"\ncolour = 1\n | 2:1: colour: unknown field `colour`, expected one of `name`, `accel`, `driver`, `ethernet`, `mpi`, `verbs`, `device`, `network`, `networks`, `node`, `remote_memory`
+        name = "x"\n[[link]]\n | 2:3: link: unknown field `link`, expected one of `name`, `accel`, `driver`, `ethernet`, `mpi`, `verbs`, `device`, `network`, `networks`, `node`, `remote_memory`
         name = "x"\naccel = "hvf"\n | 2:9: accel: unknown variant `hvf`, expected one of `auto`, `kvm`, `tcg`
         name = "all"\n | 1:8: name: "all" has a meaning of its own: choose another name
         name = "A b"\n | 1:8: name: expected 1 to 24 of the characters a-z, 0-9 and "-", not "-" first, found "A b"

@@ -89,6 +89,7 @@ pub(super) fn check(
     super::drivers::check(spec, origin)?;
     super::ports::check(spec, origin)?;
     super::mpi::check(spec, origin)?;
+    super::verbs::check(spec)?;
     super::remote_memory::check(spec)
 }
 

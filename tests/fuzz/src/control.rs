@@ -169,6 +169,15 @@ fn request(guest: &mut Guest<'_, '_>) -> Vec<u8> {
             };
             bytes.extend_from_slice(query.as_bytes());
         }
+        // Bodies of zeroes: the NIC refuses these requests.
+        Opcode::CreateCompletionQueue
+        | Opcode::CreateSharedReceiveQueue
+        | Opcode::ModifySharedReceiveQueue
+        | Opcode::CreateQueuePair
+        | Opcode::ModifyQueuePair
+        | Opcode::QueryQueuePair
+        | Opcode::RegisterMemory
+        | Opcode::DestroyObject => {}
         Opcode::DeleteProcess | Opcode::ResetQueue | Opcode::Query | Opcode::AnnounceReset => {}
     }
     bytes.resize(REQUEST_BYTES, 0);

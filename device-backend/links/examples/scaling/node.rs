@@ -79,6 +79,11 @@ impl HostMemory for Ram {
         Ok(())
     }
 
+    /// Partner: the release store of the process.
+    fn load_u64(&self, address: u64) -> Result<u64, OutOfRange> {
+        Ok(self.words(address, 8)?[0].load(Ordering::Acquire))
+    }
+
     /// Partner: the acquire load of the process.
     fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange> {
         self.words(address, 8)?[0].store(value, Ordering::Release);

@@ -1,12 +1,13 @@
 //! Events that wait for a buffer of the driver ([`qnic_abi::event`]), and the page faults that
 //! become events.
 //!
-//! Their number is bounded: one wake and one failed queue for each VNI, and one event for each
-//! fault in the table of a process.
+//! Their number is bounded: one wake and one failed queue for each VNI, one event for each
+//! fault in the table of a process, and of each object of verbs one of each number.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use qnic_abi::event::{Event, Kind, FAULT_WRITE};
+use qnic_abi::verbs::Event as Happened;
 use qnic_abi::{Status, VniId};
 
 use super::fault::{Fault, PageRange, Waiter};
@@ -21,13 +22,18 @@ pub(crate) enum Pending {
     Wake(VniId),
     PageFault(VniId, FaultNumber, PageRange),
     QueueFailed(VniId, Status),
+    /// Of an object of verbs, by its token.
+    Verbs(VniId, u64, Happened),
 }
 
 impl Pending {
     /// The VNI that it is about.
     pub(crate) fn vni(&self) -> VniId {
         match self {
-            Pending::Wake(vni) | Pending::PageFault(vni, ..) | Pending::QueueFailed(vni, _) => *vni,
+            Pending::Wake(vni)
+            | Pending::PageFault(vni, ..)
+            | Pending::QueueFailed(vni, _)
+            | Pending::Verbs(vni, ..) => *vni,
         }
     }
 
@@ -58,6 +64,11 @@ impl Pending {
                 event.kind = (Kind::QueueFailed as u32).into();
                 event.status = status.code().into();
             }
+            Pending::Verbs(_, token, happened) => {
+                event.kind = (Kind::Verbs as u32).into();
+                event.flags = (happened as u16).into();
+                event.address = token.into();
+            }
         }
         event
     }
@@ -67,16 +78,40 @@ impl Pending {
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     pending: VecDeque<Pending>,
+    /// Token and number of each of these that is of verbs.
+    of_verbs: BTreeSet<(u64, u16)>,
 }
 
 impl EventQueue {
+    /// Adds an event; one of verbs only if it does not wait already.
     pub(crate) fn push(&mut self, event: Pending) {
-        self.pending.push_back(event);
+        let is_new = match event {
+            Pending::Verbs(_, token, happened) => self.of_verbs.insert((token, happened as u16)),
+            _ => true,
+        };
+        if is_new {
+            self.pending.push_back(event);
+        }
     }
 
     pub(crate) fn pop(&mut self) -> Option<(Pending, Event)> {
         let event = self.pending.pop_front()?;
+        self.dropped(&event);
         Some((event, event.encode()))
+    }
+
+    fn dropped(&mut self, event: &Pending) {
+        if let Pending::Verbs(_, token, happened) = event {
+            self.of_verbs.remove(&(*token, *happened as u16));
+        }
+    }
+
+    /// Drops the events of an object of verbs.
+    pub(crate) fn forget_token(&mut self, token: u64) {
+        let mut waiting = self.of_verbs.range((token, 0)..=(token, u16::MAX));
+        if waiting.next().is_some() {
+            self.retain(|event| !matches!(event, Pending::Verbs(_, other, _) if *other == token));
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -84,8 +119,15 @@ impl EventQueue {
     }
 
     /// Drops events that have lost their meaning.
-    pub(crate) fn retain(&mut self, keep: impl FnMut(&Pending) -> bool) {
-        self.pending.retain(keep);
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Pending) -> bool) {
+        let of_verbs = &mut self.of_verbs;
+        self.pending.retain(|event| {
+            let kept = keep(event);
+            if let (false, Pending::Verbs(_, token, happened)) = (kept, event) {
+                of_verbs.remove(&(*token, *happened as u16));
+            }
+            kept
+        });
     }
 }
 
@@ -140,6 +182,9 @@ mod tests {
         queue.push(Pending::QueueFailed(VniId(5), Status::Malformed));
         queue.push(Pending::Wake(VniId(6)));
         queue.retain(|event| event.vni() != VniId(6));
+        for happened in [Happened::Fatal, Happened::Completion, Happened::Fatal] {
+            queue.push(Pending::Verbs(VniId(7), 9, happened));
+        }
         let wake = queue.pop().unwrap().1;
         assert_eq!((wake.kind.get(), wake.vni.get()), (1, 3));
         let fault = queue.pop().unwrap().1;
@@ -150,6 +195,16 @@ mod tests {
         assert_eq!((fault.kind.get(), fault.flags.get()), (2, 0));
         let failed = queue.pop().unwrap().1;
         assert_eq!((failed.kind.get(), failed.status.get()), (3, 1));
+        for number in [3, 1] {
+            let verbs = queue.pop().unwrap().1;
+            assert_eq!((verbs.kind.get(), verbs.vni.get()), (4, 7));
+            assert_eq!((verbs.address.get(), verbs.flags.get()), (9, number));
+        }
+        // Once it is told, it may wait again, until its object ends.
+        queue.push(Pending::Verbs(VniId(7), 9, Happened::Fatal));
+        queue.push(Pending::Wake(VniId(3)));
+        queue.forget_token(9);
+        assert_eq!(queue.pop().unwrap().0, Pending::Wake(VniId(3)));
         assert!(queue.is_empty() && queue.pop().is_none());
     }
 }

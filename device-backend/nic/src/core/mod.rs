@@ -52,7 +52,7 @@ use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 use awake::AwakeQueues;
 use events::EventQueue;
-use fault::BounceMemory;
+use fault::{BounceMemory, EARLY_CONTROLS};
 use pages::Kept;
 use sampling::Sampler;
 pub(crate) use tracing::Subject;
@@ -350,6 +350,11 @@ impl Core {
             Budget::most("sends_of_process", sends, limits.sends),
             Budget::most("segments_of_process", segments, SEGMENTS_PER_PROCESS),
             Budget::most("faults_of_process", faults, limits.faults),
+            Budget::most(
+                "early_frames_of_peer",
+                self.early_controls(),
+                EARLY_CONTROLS,
+            ),
             Budget::most("requests_to_process", requests, limits.responses),
             Budget::most(
                 "completions_of_process",

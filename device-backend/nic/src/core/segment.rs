@@ -119,7 +119,8 @@ impl SegmentTable {
         Some((id, self.get(id)?))
     }
 
-    fn get(&self, id: SegmentId) -> Option<&Segment> {
+    /// The segment of that number.
+    pub(crate) fn get(&self, id: SegmentId) -> Option<&Segment> {
         self.slots.get(usize::from(id.0))?.as_ref()
     }
 

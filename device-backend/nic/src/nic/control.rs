@@ -5,7 +5,7 @@
 
 use qnic_abi::control::{
     Export, FaultDone, Hello, NewProcess, Opcode, PathInfo, Query, QueryPath, RequestHeader,
-    Unexport, EXPORT_PHYSICAL, PROCESS_DRIVER, PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
+    Unexport, EXPORT_PHYSICAL, PROCESS_DRIVER, PROCESS_PHYSICAL, REQUEST_BYTES,
 };
 use qnic_abi::counters::CounterPage;
 use qnic_abi::datagram::DRIVER_PORT;
@@ -17,7 +17,7 @@ use qnic_abi::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Nic;
-use crate::control_reply::{body, reply};
+use crate::control_reply::{body, reply, Reply};
 use crate::core::{HostArea, PageKey, Permissions, Process, Segment};
 use crate::env::{Host, HostMemory, Time};
 use crate::ids::FaultNumber;
@@ -30,7 +30,7 @@ impl Nic {
         host: &H,
         request: &[u8],
         token: u64,
-    ) -> Option<[u8; REPLY_BYTES]> {
+    ) -> Option<Reply> {
         let Ok((header, bytes)) = RequestHeader::read_from_prefix(request) else {
             return Some(reply(Status::Malformed, &[]));
         };
@@ -40,7 +40,7 @@ impl Nic {
         };
         let (protocols, mut cx) = self.parts(now, host);
         if let Some(handled) = protocols.request(&mut cx, &header, bytes, token) {
-            return handled.map(|status| reply(status, &[]));
+            return handled;
         }
         let vni = VniId(header.vni.get());
         let result = match opcode {
@@ -54,8 +54,16 @@ impl Nic {
                     false => Err(Status::Malformed),
                 }
             }),
-            // A protocol has handled it.
-            Opcode::Import => Err(Status::Malformed),
+            // A protocol has handled it, if any does.
+            Opcode::Import
+            | Opcode::CreateCompletionQueue
+            | Opcode::CreateSharedReceiveQueue
+            | Opcode::ModifySharedReceiveQueue
+            | Opcode::CreateQueuePair
+            | Opcode::ModifyQueuePair
+            | Opcode::QueryQueuePair
+            | Opcode::RegisterMemory
+            | Opcode::DestroyObject => Err(Status::Malformed),
             Opcode::FaultDone => {
                 body(bytes).and_then(|body| self.answer_fault(now, host, vni, &body))
             }
@@ -91,7 +99,7 @@ impl Nic {
     }
 
     /// What the last request sent has gone out: the reply, if that has failed.
-    pub(super) fn failed_request(&mut self) -> Option<[u8; REPLY_BYTES]> {
+    pub(super) fn failed_request(&mut self) -> Option<Reply> {
         let failed = self.protocols.failed_request();
         failed.map(|status| reply(status, &[]))
     }

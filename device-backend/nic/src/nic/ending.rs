@@ -309,6 +309,9 @@ impl Nic {
 
     /// Forgets what a peer has sent in a session that has `ended`.
     fn forget_session<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex, ended: Ended) {
+        while let Some(stored) = self.core.take_early(index, u64::MAX) {
+            self.drop_stored(host, &stored);
+        }
         let mut taken = Vec::new();
         for process in self.core.processes() {
             process.responses.retain(|request| request.peer != index);

@@ -47,6 +47,9 @@ impl Nic {
         if let Some(index) = accepted {
             if let Some(settled) = self.acknowledge(now, host, index, frame) {
                 let plain = self.dispatch(now, host, index, (class, frame), payload);
+                if self.core.has_early() {
+                    self.receive_early(now, host, index);
+                }
                 self.signal_due(host, index);
                 self.disturbed = before | settled | !plain | ended.is_some();
             }
@@ -116,6 +119,10 @@ impl Nic {
             return false;
         }
         let in_order = protocols::is_in_order(frame_kind);
+        if in_order && protocols::is_kept(frame_kind) && self.transport.is_early(index, frame) {
+            self.keep_early(now, (class, index), frame, payload);
+            return false;
+        }
         if class.is_numbered() && !self.transport.admit(now, index, frame, in_order) {
             return false;
         }
@@ -275,6 +282,60 @@ impl Nic {
             Err(_) => {
                 let status = Status::PageUnavailable;
                 self.transport.refuse_held(held, frame, status);
+            }
+        }
+    }
+
+    /// Keeps a frame that is to be received in order until what is missing before it has come: one of
+    /// class Windowed in its place in the window, others up to a bound.
+    #[cold]
+    fn keep_early<M: HostMemory>(
+        &mut self,
+        now: Time,
+        (class, index): (Class, PeerIndex),
+        frame: &Frame,
+        payload: Payload<'_, M>,
+    ) {
+        let windowed = class == Class::Windowed;
+        let has_room = windowed || self.core.may_keep_early(index);
+        if !self.transport.admit(now, index, frame, !has_room) {
+            return;
+        }
+        let arrival = Arrival {
+            peer: index,
+            frame,
+            payload,
+            silenced: false,
+            received: None,
+        };
+        let sequence = frame.envelope.sequence.get();
+        let held = windowed.then(|| self.transport.hold(index, sequence));
+        match (self.core.store(&arrival, held), held) {
+            (Ok(stored), _) => self.core.keep_early(stored),
+            (Err(_), Some(held)) => {
+                let status = Status::PageUnavailable;
+                self.transport.refuse_held(held, frame, status);
+            }
+            (Err(_), None) => {}
+        }
+    }
+
+    /// Receives the frames of a peer that were kept and are next.
+    #[cold]
+    fn receive_early<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
+        let received = self.transport.received(index);
+        while let Some(stored) = self.core.take_early(index, received) {
+            let windowed = stored.held.is_some();
+            let (protocols, mut cx) = self.parts(now, host);
+            match protocols.receive(&mut cx, &stored.arrival()) {
+                Received::Wait(vni, range) if windowed => {
+                    self.wait_in_bounce_memory(vni, range, stored);
+                }
+                Received::Refuse(status) if windowed => self.refuse_stored(&stored, status),
+                received => {
+                    self.keep_or_refuse::<H::Memory>(&stored.arrival(), received);
+                    self.drop_stored(host, &stored);
+                }
             }
         }
     }

@@ -14,6 +14,7 @@
 //! | `collective` | [`qnic_abi::collective`] | Q14, Q15, N26 |
 //! | `names` | [`qnic_abi::process_names`] | Q14 |
 //! | `datagram` | [`qnic_abi::datagram`] | H1 to H3, H5, H6, H8 |
+//! | `verbs` | [`qnic_abi::verbs`] | X18 |
 
 mod atomic;
 mod collective;
@@ -27,8 +28,8 @@ mod names;
 mod order;
 mod protocol;
 mod rdma;
-
-use std::collections::BTreeMap;
+mod reports;
+mod verbs;
 
 use qnic_abi::command::Descriptor;
 use qnic_abi::control::RequestHeader;
@@ -37,12 +38,12 @@ use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 
 use crate::budget::Budget;
 use crate::config::Limits;
+use crate::control_reply::Reply;
 use crate::core::{Described, Fetched, Segment, Subject};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 use crate::stages::Kind;
-use crate::table::Table;
 
 pub use order::order_of;
 use protocol::Listed;
@@ -60,6 +61,7 @@ macro_rules! with_protocols {
             collectives: collective::Collectives,
             names: names::ProcessNames,
             datagrams: datagram::Datagrams,
+            verbs: verbs::Verbs,
             #[cfg(test)]
             echo: echo::Echo,
         }
@@ -166,6 +168,8 @@ struct Tables {
     kinds: [u8; 256],
     /// Kinds that are received in order.
     in_order: [bool; 256],
+    /// Kinds that are kept until they can be received in order.
+    kept: [bool; 256],
     /// Kinds that answer an operation of their receiver.
     responses: [bool; 256],
     /// Kinds that leave their receiver nothing to do.
@@ -179,6 +183,7 @@ const fn tables() -> Tables {
         opcodes: [NONE; 256],
         kinds: [NONE; 256],
         in_order: [false; 256],
+        kept: [false; 256],
         responses: [false; 256],
         unanswered: [false; 256],
     };
@@ -186,6 +191,7 @@ const fn tables() -> Tables {
         fill(&mut tables.opcodes, P::OPCODES, P::ID);
         fill(&mut tables.kinds, P::KINDS, P::ID);
         mark(&mut tables.in_order, P::IN_ORDER);
+        mark(&mut tables.kept, P::KEPT);
         mark(&mut tables.responses, P::RESPONSES);
         mark(&mut tables.unanswered, P::UNANSWERED);
     });
@@ -226,6 +232,11 @@ pub(crate) fn of_kind(kind: u8) -> ProtocolId {
 #[inline]
 pub(crate) fn is_in_order(kind: u8) -> bool {
     TABLES.in_order[usize::from(kind)]
+}
+
+/// Returns true if frames of a kind are kept until they can be received in order.
+pub(crate) fn is_kept(kind: u8) -> bool {
+    TABLES.kept[usize::from(kind)]
 }
 
 /// Returns true if frames of a kind leave nothing to do when they are received.
@@ -522,7 +533,7 @@ impl Protocols {
         header: &RequestHeader,
         body: &[u8],
         token: u64,
-    ) -> Option<Option<Status>> {
+    ) -> Option<Option<Reply>> {
         for_each!(&mut self, p => if let Some(reply) = p.request(cx, header, body, token) {
             return Some(reply);
         });
@@ -571,30 +582,5 @@ impl Protocols {
         let mut budgets = Vec::new();
         for_each!(&self, p => p.budgets(limits, &mut budgets));
         budgets
-    }
-
-    /// Imports of peers that wait here for a name.
-    pub(crate) fn parked_imports(&self) -> usize {
-        self.directory.parked_imports()
-    }
-
-    /// Names of processes that are known, for people.
-    pub(crate) fn name_table(&self) -> Table {
-        self.names.table()
-    }
-
-    /// The first name of each process of this node that has registered any.
-    pub(crate) fn first_names(&self) -> BTreeMap<VniId, String> {
-        self.names.first_names()
-    }
-
-    /// Groups of this node, for people.
-    pub(crate) fn group_table(&self) -> Table {
-        self.collectives.table()
-    }
-
-    /// What a process receives: receives posted, messages that wait, their bytes.
-    pub(crate) fn inbox_cells(&self, vni: VniId) -> [u64; 3] {
-        self.messages.inbox_counts(vni)
     }
 }

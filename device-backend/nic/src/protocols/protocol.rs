@@ -21,6 +21,7 @@ use zerocopy::FromZeros;
 
 use crate::budget::Budget;
 use crate::config::Limits;
+use crate::control_reply::Reply;
 use crate::core::{Core, Fetched, LockedSpan, PageRange, Segment, Subject, INLINE_WORDS};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
@@ -207,6 +208,11 @@ impl Ends {
         })
     }
 
+    /// The operation.
+    pub(crate) fn operation(&self) -> OperationId {
+        self.id
+    }
+
     /// Makes `outgoing` a frame of the operation, from the one to the other.
     #[inline]
     pub(crate) fn begin<B: Body>(&self, outgoing: &mut Outgoing, body: &B) {
@@ -303,6 +309,9 @@ pub(crate) trait Protocol: Listed {
     const RESPONSES: &'static [u8] = &[];
     /// Kinds that are received only when all frames before them were.
     const IN_ORDER: &'static [u8] = &[];
+    /// Kinds of these that are kept in bounce memory, on a wire that loses frames, until all frames
+    /// before them were received. Others are dropped there, and sent again.
+    const KEPT: &'static [u8] = &[];
     /// Kinds that leave nothing to do when they are received: neither an answer nor a turn.
     const UNANSWERED: &'static [u8] = &[];
 
@@ -489,15 +498,15 @@ pub(crate) trait Protocol: Listed {
     ) {
     }
 
-    /// A request of the driver. `None` if it is another protocol's; `Some(None)` if the
-    /// reply comes later, with this token.
+    /// A request of the driver, and its reply. `None` if it is another protocol's; `Some(None)` if
+    /// the reply comes later, with this token.
     fn request<H: Host>(
         &mut self,
         _cx: &mut Context<'_, H>,
         _header: &RequestHeader,
         _body: &[u8],
         _token: u64,
-    ) -> Option<Option<Status>> {
+    ) -> Option<Option<Reply>> {
         None
     }
 

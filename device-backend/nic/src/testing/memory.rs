@@ -120,6 +120,15 @@ impl HostMemory for Memory {
         Ok(())
     }
 
+    fn load_u64(&self, address: u64) -> Result<u64, OutOfRange> {
+        if address % 8 != 0 {
+            return Err(OutOfRange);
+        }
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
     fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange> {
         match address % 8 {
             0 => self.write(address, &value.to_le_bytes()),

@@ -36,8 +36,10 @@ mod names;
 mod net;
 mod party;
 mod posting;
+mod rings;
 mod stories;
 mod transfer;
+mod verbs;
 
 pub use cluster::{request_bytes, status_of, Cluster, SimNode};
 pub use contexts::Describing;
@@ -50,8 +52,12 @@ pub use names::NameEnd;
 pub use net::{page, pattern, Net, Pair, ALL, PAGE, SEGMENT};
 pub use party::{Party, SimSegment};
 pub use posting::Posting;
+pub use rings::ProgramRing;
 pub use stories::{nets, scarce, scarce_nets, status};
 pub use transfer::Transfer;
+pub use verbs::{
+    psn, token, ProgramQueuePair, VerbsPair, VerbsParty, WorkPosting, CQ, DOMAIN, QP_A, QP_B, SGES,
+};
 
 /// The matching of the message protocol, for its bench.
 pub use crate::protocols::message::matching;

@@ -310,6 +310,13 @@ fn is_session_frame(frame: &Frame) -> bool {
 }
 
 impl Transport {
+    /// Returns true if a frame of one fragment has come before others that were lost or are late.
+    pub(crate) fn is_early(&self, index: PeerIndex, frame: &Frame) -> bool {
+        let peer = &self.peers[index];
+        let ahead = peer.receive.position(frame.envelope.sequence.get()) == Position::Ahead;
+        ahead && !peer.is_lossless() && frame.envelope.fragments == 1
+    }
+
     /// Holds a frame that is being received: it is not delivered when the call that
     /// receives it returns.
     pub(crate) fn hold(&mut self, index: PeerIndex, sequence: u64) -> HeldFrame {

@@ -22,11 +22,11 @@ use super::bound::{Bound, Call};
 use super::buffer::{PortKey, TakeBack};
 use super::counters::Counters;
 use super::peers::{Outcome, Peers};
-use super::queue::{Queues, Window};
+use super::queue::Queues;
 use super::receives::{port_of, PORT_BITS};
 use super::routes::Routes;
 use super::sends::Slots;
-use crate::device::{Device, Wake};
+use crate::device::{Device, Wake, Window};
 use crate::platform::{table, HostArea, Level, Lock, NoMemory, Platform};
 
 /// Most ports of a NIC.

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   Device ──► bring_up ──► control_queue
-//!      └─────► wake, counters
+//!      └─────► wake, counters, window
 //! ```
 
 mod bring_up;
 pub(crate) mod control_queue;
 mod counters;
 mod wake;
+mod window;
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -27,6 +28,7 @@ pub(crate) use bring_up::Announced;
 pub use bring_up::{check_config, Config};
 pub(crate) use counters::Counter;
 pub(crate) use wake::Wake;
+pub(crate) use window::Window;
 
 /// One NIC, and the state that all parts of the driver share.
 pub(crate) struct Device<P: Platform> {
@@ -161,20 +163,27 @@ impl<P: Platform> Device<P> {
         })
     }
 
+    /// Runs `f`, which stores to windows, unless SRAM must not be accessed any more.
+    ///
+    /// # Errors
+    /// `NoDevice`.
+    pub(crate) fn with_windows<R>(&self, f: impl FnOnce() -> R) -> Result<R, CallError> {
+        self.windows.with(|()| match self.is_attached() {
+            true => Ok(f()),
+            false => Err(CallError::NoDevice),
+        })
+    }
+
     /// Zeroes a window (Q2: the queue of a new process is empty; and nothing of the
     /// last process stays readable).
     pub(crate) fn zero_window(&self, vni: VniId) -> Result<(), CallError> {
         let start = self.geometry.window_offset(vni);
-        self.windows.with(|()| {
-            if !self.is_attached() {
-                return Err(CallError::NoDevice);
-            }
+        self.with_windows(|| {
             let zeroes = [0u64; 64];
             for offset in (0..qnic_abi::window::WINDOW_BYTES).step_by(size_of_val(&zeroes)) {
                 self.platform.sram().write_words(start + offset, &zeroes);
             }
             self.platform.sram().fence();
-            Ok(())
         })
     }
 }

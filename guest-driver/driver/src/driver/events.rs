@@ -12,7 +12,7 @@ use qnic_abi::control::{self, Opcode};
 use qnic_abi::event::{Event, Kind, EVENT_BYTES, FAULT_WRITE};
 use qnic_abi::layout::Unknown;
 use qnic_abi::page_table::PageAccess;
-use qnic_abi::{Status, VniId};
+use qnic_abi::{verbs, Status, VniId};
 
 use super::lifecycle::{Driver, QUEUE_FAULTS};
 use crate::device::control_queue::Request;
@@ -66,6 +66,14 @@ impl<P: MemoryManager> Driver<P> {
                 self.wake_datagrams(vni);
                 Handled::Done
             }
+            Ok(Kind::Verbs) => match verbs::Event::try_from(event.flags.get()) {
+                Ok(said) => {
+                    let token = event.address.get();
+                    self.verbs.event(self.platform(), token, said);
+                    Handled::Done
+                }
+                Err(Unknown(_)) => Handled::Refused,
+            },
             Ok(Kind::PageFault) => self.faults.with(|queue| {
                 if queue.len() == QUEUE_FAULTS {
                     return Handled::Refused;

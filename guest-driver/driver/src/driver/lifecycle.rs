@@ -18,6 +18,7 @@ use crate::memory::page_table::PageTable;
 use crate::memory::MemoryManager;
 use crate::platform::{Level, Lock, NoMemory};
 use crate::process::slots::Slots;
+use crate::verbs::Table;
 
 /// Faults of the NIC that wait for a worker (N13); more stay in the event queue.
 pub(super) const QUEUE_FAULTS: usize = 1024;
@@ -33,6 +34,8 @@ pub struct Driver<P: MemoryManager> {
     pub(super) engine: P::SpinLock<Option<Arc<Engine<P>>>>,
     /// Held while a datagram port is bound.
     pub(super) binding: P::Mutex<()>,
+    /// Objects of verbs.
+    pub(super) verbs: Arc<Table<P>>,
     /// Input frames of all pools. Relaxed: a count that orders nothing.
     pub(crate) pool_frames: AtomicU32,
 }
@@ -58,6 +61,7 @@ impl<P: MemoryManager> Driver<P> {
             faults: P::SpinLock::new(faults)?,
             engine: P::SpinLock::new(None)?,
             binding: P::Mutex::new(())?,
+            verbs: Arc::new(Table::new()?),
             pool_frames: AtomicU32::new(0),
             page_table: PageTable::new(device.clone())?,
             device,

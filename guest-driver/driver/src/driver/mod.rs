@@ -1,7 +1,7 @@
 //! The driver of one NIC: its entry points.
 //!
 //! ```text
-//!   register ──► handle ──► events ──► remote_memory ──► datagrams ──► lifecycle
+//!   verbs ──► register ──► handle ──► events ──► remote_memory ──► datagrams ──► lifecycle
 //! ```
 
 mod datagrams;
@@ -10,7 +10,9 @@ mod handle;
 mod lifecycle;
 mod register;
 mod remote_memory;
+mod verbs;
 
 pub use events::Handled;
 pub use handle::Process;
 pub use lifecycle::Driver;
+pub use verbs::VerbsContext;

@@ -39,7 +39,7 @@ impl<P: MemoryManager> Driver<P> {
         Failure::conclude(result, &mut call.status)
     }
 
-    fn try_register(
+    pub(super) fn try_register(
         self: &Arc<Self>,
         space: P::AddressSpace,
         pid: u32,

@@ -11,6 +11,7 @@ mod memory;
 mod nic;
 mod pages;
 mod sync;
+mod verbs_tables;
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::counters::CounterSource;
 use qnic_abi::event::{Event, Kind};
 use qnic_abi::header::{Geometry, SramHeader};
-use qnic_abi::{uapi, Access, NodeId, SharedMemory, Status, VniId, ABI_VERSION};
+use qnic_abi::{uapi, verbs, Access, NodeId, SharedMemory, Status, VniId, ABI_VERSION};
 use qnic_nic::testing::Sram;
 
 pub(crate) use datagrams::{run, DatagramNic, Packet};
@@ -58,6 +59,8 @@ pub(crate) struct Fake {
     scheduled: Arc<Mutex<Option<u64>>>,
     /// How often the driver has rung its doorbell.
     pub(crate) rung: Arc<AtomicU64>,
+    /// Events of verbs that were handed up, with the owners.
+    pub(crate) told: Arc<Mutex<Vec<(u64, verbs::Event)>>>,
     /// Processes may use physical addresses.
     pub(crate) physical: Arc<AtomicBool>,
     /// Runs whenever the driver yields, in place of other threads.
@@ -91,6 +94,7 @@ impl Fake {
             pages: Pages::default(),
             scheduled: Arc::default(),
             rung: Arc::default(),
+            told: Arc::default(),
             physical: Arc::default(),
             on_yield: Arc::default(),
             spare: Arc::default(),
@@ -256,6 +260,10 @@ impl Platform for Fake {
         if let Some(hook) = self.on_yield.lock().unwrap().as_mut() {
             hook(now);
         }
+    }
+
+    fn verbs_event(&self, owner: u64, event: verbs::Event) {
+        self.told.lock().unwrap().push((owner, event));
     }
 
     fn random(&self) -> u64 {

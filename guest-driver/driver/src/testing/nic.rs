@@ -10,6 +10,7 @@ use qnic_abi::counters::CounterPage;
 use qnic_abi::{Secret, Status};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::verbs_tables::Verbs;
 use crate::platform::{RequestError, Timeout};
 
 qnic_abi::counters! {
@@ -40,6 +41,8 @@ pub(crate) struct Nic {
     pub(crate) next: VecDeque<Result<u32, RequestError>>,
     /// The driver has announced a reset.
     pub(crate) reset_announced: bool,
+    /// Objects of verbs.
+    pub(crate) verbs: Verbs,
     /// Stopped by the driver.
     pub(crate) stopped: bool,
 }
@@ -81,6 +84,19 @@ impl Nic {
     fn answer(&mut self, opcode: Opcode, vni: u16, body: &[u8]) -> [u8; REPLY_BYTES] {
         let mut status = Status::Ok;
         match opcode {
+            Opcode::QueryQueuePair => {
+                return match self.verbs.query(body) {
+                    Some(info) => respond(Status::Ok.code(), &info),
+                    None => respond(Status::Malformed.code(), &[0u8; 0]),
+                };
+            }
+            Opcode::CreateCompletionQueue
+            | Opcode::CreateSharedReceiveQueue
+            | Opcode::ModifySharedReceiveQueue
+            | Opcode::CreateQueuePair
+            | Opcode::ModifyQueuePair
+            | Opcode::RegisterMemory
+            | Opcode::DestroyObject => status = self.verbs.request(opcode, vni, body),
             Opcode::Hello | Opcode::ResetQueue => {}
             Opcode::AnnounceReset => self.reset_announced = true,
             Opcode::NewProcess => {
@@ -91,6 +107,7 @@ impl Nic {
             Opcode::DeleteProcess => {
                 self.processes.remove(&vni);
                 self.segments.retain(|(owner, _), _| *owner != vni);
+                self.verbs.forget(vni);
             }
             Opcode::Export => {
                 let (segment, _) = control::Export::read_from_prefix(body).unwrap();
@@ -100,6 +117,7 @@ impl Nic {
             Opcode::Unexport => {
                 let (segment, _) = control::Unexport::read_from_prefix(body).unwrap();
                 let old = self.segments.remove(&(vni, segment.segment.get()));
+                self.verbs.revoke(vni, segment.segment.get());
                 status = old.map_or(Status::NoSuchSegment, |_| Status::Ok);
             }
             Opcode::Import => return self.import(body),

@@ -22,6 +22,7 @@ use crate::platform::{AddressSpace, Driver, Kernel, Process};
 use crate::pools::*;
 use crate::remote_memory::*;
 use crate::shared::{driver_arc, driver_of, poll_bits, with_argument};
+use crate::verbs::*;
 
 // Each entry point has the type that ffi.h declares.
 include!(concat!(env!("OUT_DIR"), "/entry.rs"));

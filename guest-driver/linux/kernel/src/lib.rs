@@ -3,11 +3,11 @@
 //! calls.
 //!
 //! ```text
-//!   kernel ──► shim (C): device.c queues.c file.c pools.c memory.c datagram.c volume.c
+//!   kernel ──► shim (C): device.c queues.c file.c pools.c memory.c datagram.c volume.c verbs.c
 //!                │                             │    remote_memory.c support.c
 //!                │ qnic_rs_…  (entry)          ▲ qnic_…  (ffi)
 //!                ▼                             │
-//!     this crate: entry, datagram, pools, remote_memory, shared ──► platform, sync, sram, memory
+//!     this crate: entry, datagram, pools, remote_memory, verbs, shared ──► platform, sync, sram, memory
 //!                │
 //!                ▼
 //!              qnic-driver (guest-driver/driver): all decisions
@@ -33,6 +33,7 @@ mod remote_memory;
 mod shared;
 mod sram;
 mod sync;
+mod verbs;
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::fmt::{self, Write};
@@ -45,7 +46,11 @@ use qnic_driver::platform::Level;
     reason = "Rust 1.85 does not count what only a constant assertion uses"
 )]
 mod abi_h {
-    use qnic_abi::{attach, control, datagram, event, host_area, pool, uapi, volume, Status};
+    use qnic_abi::header::SEGMENTS_PER_PROCESS;
+    use qnic_abi::verbs::{rings, Event};
+    use qnic_abi::{
+        attach, control, datagram, event, host_area, pool, uapi, verbs, volume, Status,
+    };
 
     use crate::entry::{argument_bytes, CALLS};
 
@@ -89,6 +94,28 @@ mod abi_h {
         same(QNIC_IOCTL_COUNTERS, uapi::COUNTERS as u64);
         same(QNIC_IOCTL_OPEN_POOLS, pool::OPEN_POOLS as u64);
         same(QNIC_HEADER_BYTES, datagram::HEADER_CAPACITY as u64);
+        same(QNIC_VERBS_COMPLETION, Event::Completion as u64);
+        same(QNIC_VERBS_CQ_ERROR, Event::CompletionQueueError as u64);
+        same(QNIC_VERBS_FATAL, Event::Fatal as u64);
+        same(QNIC_VERBS_ACCESS_ERROR, Event::AccessError as u64);
+        same(QNIC_VERBS_REQUEST_ERROR, Event::RequestError as u64);
+        same(QNIC_VERBS_ESTABLISHED, Event::Established as u64);
+        same(QNIC_VERBS_DRAINED, Event::Drained as u64);
+        same(QNIC_VERBS_LAST_RECEIVE, Event::LastReceive as u64);
+        same(QNIC_VERBS_QUEUE_PAIRS, verbs::QUEUE_PAIRS as u64);
+        same(QNIC_VERBS_CQS, verbs::COMPLETION_QUEUES as u64);
+        same(QNIC_VERBS_SEGMENTS, SEGMENTS_PER_PROCESS as u64);
+        same(QNIC_VERBS_SGES, verbs::MAX_SGES as u64);
+        same(QNIC_VERBS_INLINE, verbs::MAX_INLINE as u64);
+        same(QNIC_VERBS_READS, verbs::MAX_READS as u64);
+        same(QNIC_VERBS_MESSAGE, verbs::MAX_MESSAGE);
+        same(QNIC_VERBS_RING_BYTES, verbs::requests::RING_BYTES as u64);
+        same(QNIC_VERBS_HEADER_BYTES, rings::ENTRIES as u64);
+        same(QNIC_VERBS_PRODUCER, rings::PRODUCER as u64);
+        same(QNIC_VERBS_CONSUMER, rings::CONSUMER as u64);
+        same(QNIC_VERBS_SEND_ENTRY_BYTES, size_of::<rings::SendEntry>() as u64);
+        same(QNIC_VERBS_RECEIVE_ENTRY_BYTES, size_of::<rings::ReceiveEntry>() as u64);
+        same(QNIC_VERBS_COMPLETION_BYTES, size_of::<rings::WorkCompletion>() as u64);
         same(QNIC_VOLUMES, volume::MAX_VOLUMES as u64);
         same(QNIC_VOLUME_PAGES, volume::MAX_PAGES_UNDER_WAY as u64);
         same(QNIC_REQUEST_PAGES, volume::MAX_PAGES_OF_REQUEST as u64);

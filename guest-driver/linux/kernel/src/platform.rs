@@ -10,6 +10,7 @@ use core::ptr::NonNull;
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::page_table::PageAccess;
+use qnic_abi::verbs::Event;
 use qnic_abi::PAGE_SIZE;
 use qnic_driver::platform::{Level, MemoryError, NoMemory, RequestError, Run, Spare, Timeout};
 use qnic_driver::{MemoryManager, Platform, Region, Resident};
@@ -326,6 +327,11 @@ impl Platform for Kernel {
     fn doorbell_offset(&self, queue: u16) -> u32 {
         // SAFETY: the device structure lives as long as self.
         unsafe { ffi::qnic_doorbell_offset(self.dev.as_ptr(), queue) }
+    }
+
+    fn verbs_event(&self, owner: u64, event: Event) {
+        // SAFETY: the owner's object is not destroyed yet, and the call is atomic.
+        unsafe { ffi::qnic_verbs_event(owner, event as u32) }
     }
 
     fn new_waiters(&self) -> Result<Waiters, NoMemory> {

@@ -27,7 +27,7 @@ pub(crate) unsafe fn driver_arc(driver: *mut c_void) -> ManuallyDrop<Arc<Driver>
     ManuallyDrop::new(unsafe { Arc::from_raw(driver.cast::<Driver>()) })
 }
 
-fn call_errno(error: CallError) -> i32 {
+pub(crate) fn call_errno(error: CallError) -> i32 {
     match error {
         CallError::Invalid => errno::EINVAL,
         CallError::NotRegistered => errno::EBADFD,

@@ -376,6 +376,15 @@ impl HostMemory for Memory {
         self.change(address, bytes.len(), |range| range.copy_from_slice(bytes))
     }
 
+    fn load_u64(&self, address: u64) -> Result<u64, OutOfRange> {
+        if address % 8 != 0 {
+            return Err(OutOfRange);
+        }
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
     fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange> {
         if address % 8 != 0 {
             return Err(OutOfRange);

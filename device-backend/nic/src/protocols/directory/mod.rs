@@ -34,7 +34,7 @@ use zerocopy::IntoBytes;
 use super::protocol::{Context, Ended, Protocol, Received, Said};
 use crate::budget::Budget;
 use crate::config::Limits;
-use crate::control_reply::{body, reply};
+use crate::control_reply::{body, reply, Reply};
 use crate::core::{Segment, Subject};
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
@@ -433,13 +433,13 @@ impl Protocol for Directory {
         header: &RequestHeader,
         bytes: &[u8],
         token: u64,
-    ) -> Option<Option<Status>> {
+    ) -> Option<Option<Reply>> {
         if header.opcode.get() != Opcode::Import as u32 {
             return None;
         }
         let vni = VniId(header.vni.get());
         let started = body(bytes).and_then(|body| self.import(cx, vni, &body, token));
-        Some(started.err())
+        Some(started.err().map(|status| reply(status, &[])))
     }
 
     fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {

@@ -1,0 +1,254 @@
+//! Requests of the driver about objects ([`qnic_abi::verbs::requests`]). One that is refused changes
+//! nothing.
+
+use qnic_abi::control::Opcode;
+use qnic_abi::verbs::requests::{
+    CreateCompletionQueue, CreateQueuePair, DestroyObject, ModifyQueuePair, Object, QueryQueuePair,
+    QueuePairInfo, RegisterMemory, SIGNAL_ALL,
+};
+use qnic_abi::verbs::rings::WorkCompletion;
+use qnic_abi::verbs::{
+    PathAddress, Rights, State, Transport, COMPLETION_QUEUES, FIRST_QUEUE_PAIR, MAX_INLINE,
+    MAX_READS, MAX_SGES, NUMBERS, QUEUE_PAIRS,
+};
+use qnic_abi::{NodeId, Status, VniId};
+use zerocopy::IntoBytes;
+
+use super::completion::CompletionQueue;
+use super::entry::{receive_bytes, send_bytes};
+use super::queue_pair::{Attributes, Failure, QueuePair};
+use super::requester::Requester;
+use super::responder::Responder;
+use super::ring::{RingMemory, Side};
+use super::{Context, Verbs};
+use crate::control_reply::{body, reply, Reply};
+use crate::env::Host;
+
+impl Verbs {
+    /// Handles a request. `None`: it is not one of verbs, or not served yet.
+    pub(super) fn handle<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        opcode: u32,
+        vni: VniId,
+        bytes: &[u8],
+    ) -> Option<Reply> {
+        let opcode = Opcode::try_from(opcode).ok()?;
+        let checked = match cx.core.process(vni) {
+            Some(_) => Ok(()),
+            None => Err(Status::NoSuchVni),
+        };
+        let result = match opcode {
+            Opcode::CreateCompletionQueue => checked
+                .and_then(|()| body(bytes))
+                .and_then(|body| self.create_completion_queue(cx, vni, &body)),
+            Opcode::CreateQueuePair => checked
+                .and_then(|()| body(bytes))
+                .and_then(|body| self.create_queue_pair(cx, vni, &body)),
+            Opcode::ModifyQueuePair => checked
+                .and_then(|()| body(bytes))
+                .and_then(|body| self.modify_queue_pair(cx, vni, &body)),
+            Opcode::RegisterMemory => checked
+                .and_then(|()| body(bytes))
+                .and_then(|body: RegisterMemory| self.tables.memory.register(cx.core, vni, &body)),
+            Opcode::DestroyObject => checked
+                .and_then(|()| body(bytes))
+                .and_then(|body| self.destroy(cx, vni, &body)),
+            Opcode::QueryQueuePair => {
+                let info = checked.and_then(|()| body(bytes));
+                return Some(match info.and_then(|body| self.query(vni, &body)) {
+                    Ok(info) => reply(Status::Ok, info.as_bytes()),
+                    Err(status) => reply(status, &[]),
+                });
+            }
+            _ => return None,
+        };
+        Some(reply(result.err().unwrap_or(Status::Ok), &[]))
+    }
+
+    fn create_completion_queue<H: Host>(
+        &mut self,
+        cx: &Context<'_, H>,
+        vni: VniId,
+        body: &CreateCompletionQueue,
+    ) -> Result<(), Status> {
+        let queues = &mut self.tables.completion_queues;
+        let name = (vni, body.cq.get());
+        // An entry of another size could cross a border of pages.
+        let sized = usize::from(body.ring.entry_bytes.get()) == size_of::<WorkCompletion>();
+        if name.1 == 0 || body.reserved.get() != 0 || !sized {
+            return Err(Status::Malformed);
+        }
+        if queues.contains_key(&name) {
+            return Err(Status::NameExists);
+        }
+        if queues.len() >= COMPLETION_QUEUES {
+            return Err(Status::Exhausted);
+        }
+        let memory = cx.host.memory();
+        let ring = RingMemory::new(memory, &body.ring, Side::Producer, 0)?;
+        queues.insert(name, CompletionQueue::new(ring, body.token.get()));
+        Ok(())
+    }
+
+    fn create_queue_pair<H: Host>(
+        &mut self,
+        cx: &Context<'_, H>,
+        vni: VniId,
+        body: &CreateQueuePair,
+    ) -> Result<(), Status> {
+        let number = body.qp.get();
+        let queues = &self.tables.completion_queues;
+        let has_queue = |cq: u32| queues.contains_key(&(vni, cq));
+        let has_queues = has_queue(body.send_cq.get()) && has_queue(body.receive_cq.get());
+        let inline = usize::from(body.inline.get());
+        let send_sges = usize::from(body.send_sges.get());
+        let receive_sges = usize::from(body.receive_sges.get());
+        let bounded = send_sges <= MAX_SGES && receive_sges <= MAX_SGES && inline <= MAX_INLINE;
+        let in_range = (FIRST_QUEUE_PAIR..NUMBERS).contains(&number);
+        let plain = body.flags & !SIGNAL_ALL == 0 && body.reserved.get() == 0;
+        // Shared receive queues, and other transports, are not served yet.
+        let served =
+            Transport::try_from(body.transport) == Ok(Transport::Reliable) && body.srq.get() == 0;
+        if !(has_queues && bounded && in_range && plain && served) {
+            return Err(Status::Malformed);
+        }
+        if self.queue_pairs.contains_key(&number) {
+            return Err(Status::NameExists);
+        }
+        if self.queue_pairs.len() >= QUEUE_PAIRS {
+            return Err(Status::Exhausted);
+        }
+        let memory = cx.host.memory();
+        let least = [send_bytes(send_sges, inline), receive_bytes(receive_sges)];
+        let send = RingMemory::new(memory, &body.send, Side::Consumer, least[0])?;
+        let receive = RingMemory::new(memory, &body.receive, Side::Consumer, least[1])?;
+        let queue_pair = QueuePair {
+            vni,
+            number,
+            token: body.token.get(),
+            domain: body.domain.get(),
+            signal_all: body.flags & SIGNAL_ALL != 0,
+            send_cq: body.send_cq.get(),
+            receive_cq: body.receive_cq.get(),
+            state: State::Reset,
+            attributes: Attributes::NONE,
+            requester: Requester::new(send, (send_sges, inline)),
+            responder: Responder::new(receive, receive_sges),
+            operation: None,
+        };
+        self.queue_pairs.insert(number, Box::new(queue_pair));
+        Ok(())
+    }
+
+    fn modify_queue_pair<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        body: &ModifyQueuePair,
+    ) -> Result<(), Status> {
+        let tables = &mut self.tables;
+        let queue_pair = self.queue_pairs.get_mut(&body.qp.get());
+        let queue_pair = queue_pair.filter(|qp| qp.vni == vni);
+        let qp = queue_pair.ok_or(Status::Malformed)?;
+        let state = State::try_from(body.state).map_err(|_| Status::Malformed)?;
+        let attributes = check_attributes(state, body)?;
+        match state {
+            State::Reset => {
+                qp.stop(cx, tables);
+                qp.requester.discard(cx.host.memory());
+                qp.responder.discard(cx.host.memory());
+            }
+            State::Failed => {
+                qp.fail(cx, tables, Failure::default());
+                return Ok(());
+            }
+            State::ReadyToReceive => qp.responder.restart(body.receive_psn.get()),
+            State::ReadyToSend if qp.state == State::ReadyToReceive => {
+                qp.requester.restart(body.send_psn.get());
+            }
+            State::Init | State::ReadyToSend => {}
+            // Not served yet.
+            State::Draining | State::SendError => return Err(Status::Malformed),
+        }
+        qp.state = state;
+        qp.attributes = attributes;
+        Ok(())
+    }
+
+    fn query(&self, vni: VniId, body: &QueryQueuePair) -> Result<QueuePairInfo, Status> {
+        let queue_pair = self.queue_pairs.get(&body.qp.get());
+        let queue_pair = queue_pair.filter(|qp| qp.vni == vni && body.reserved.get() == 0);
+        let qp = queue_pair.ok_or(Status::Malformed)?;
+        Ok(QueuePairInfo {
+            state: qp.state as u8,
+            draining: 0,
+            reserved0: 0.into(),
+            send_psn: qp.requester.next_psn().into(),
+            receive_psn: qp.responder.psn().into(),
+            reserved1: 0.into(),
+        })
+    }
+
+    fn destroy<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        body: &DestroyObject,
+    ) -> Result<(), Status> {
+        let number = body.number.get();
+        let token = match Object::try_from(body.object.get()) {
+            Ok(Object::QueuePair) => {
+                let queue_pair = self.queue_pairs.get(&number);
+                let owned = queue_pair.is_some_and(|qp| qp.vni == vni);
+                let queue_pair = owned.then(|| self.queue_pairs.remove(&number)).flatten();
+                queue_pair.map(|mut qp| {
+                    qp.stop(cx, &mut self.tables);
+                    qp.token
+                })
+            }
+            Ok(Object::CompletionQueue) => {
+                let queues = &mut self.tables.completion_queues;
+                queues.remove(&(vni, number)).map(|queue| queue.token())
+            }
+            Ok(Object::Memory) => match self.tables.memory.deregister(vni, number) {
+                true => return Ok(()),
+                false => None,
+            },
+            Ok(Object::SharedReceiveQueue) | Err(_) => None,
+        };
+        let token = token.ok_or(Status::Malformed)?;
+        cx.core.events.forget_token(token);
+        Ok(())
+    }
+}
+
+/// Checks what a queue pair is told for a state.
+fn check_attributes(state: State, body: &ModifyQueuePair) -> Result<Attributes, Status> {
+    let path = PathAddress(body.path.get()).node();
+    let connected = matches!(state, State::ReadyToReceive | State::ReadyToSend);
+    let reads = [body.max_reads, body.max_peer_reads];
+    let numbers = [body.peer_qp, body.send_psn, body.receive_psn];
+    let valid = (path.is_some() || !connected)
+        && body.timeout < 32
+        && body.retries <= 7
+        && body.not_ready_timer < 32
+        && body.not_ready_retries <= 7
+        && body.mtu <= 5
+        && body.drain_event <= 1
+        && body.reserved == [0; 6]
+        && reads.iter().all(|reads| *reads <= MAX_READS)
+        && numbers.iter().all(|number| number.get() < NUMBERS);
+    let access = Rights::from_bits(body.access.into()).filter(|_| valid);
+    Ok(Attributes {
+        node: path.unwrap_or(NodeId(0)),
+        peer_qp: body.peer_qp.get(),
+        access: access.ok_or(Status::Malformed)?,
+        timeout: body.timeout,
+        retries: body.retries,
+        not_ready_timer: body.not_ready_timer,
+        not_ready_retries: body.not_ready_retries,
+        max_reads: body.max_reads,
+        max_peer_reads: body.max_peer_reads,
+    })
+}

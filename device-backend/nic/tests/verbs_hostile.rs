@@ -1,0 +1,228 @@
+//! Programs that write anything into their rings, and peers that send any frames of verbs (X8): nothing
+//! panics or hangs, and others are not touched.
+
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence::WithSource;
+use qnic_abi::verbs::frames::{kind, VerbsMessage, VerbsReply};
+use qnic_abi::verbs::rings::{CONSUMER, PRODUCER};
+use qnic_abi::verbs::Outcome;
+use qnic_abi::wire::{self, Frame};
+use qnic_nic::testing::{psn, Net, VerbsPair, VerbsParty, QP_A, QP_B, SEGMENT};
+use qnic_nic::{Limits, Payload};
+use zerocopy::FromZeros;
+
+const OK: u32 = Outcome::Success as u32;
+
+/// What a hostile program does.
+#[derive(Debug, Clone)]
+enum Step {
+    /// Stores a word anywhere in a ring: which ring, which of its words.
+    Word(usize, usize, u64),
+    /// Stores an index.
+    Index(usize, bool, u32),
+    /// Posts a message and a receive as they have to be.
+    Post(u64),
+    Ring,
+    Arm(u32),
+    Run,
+    Wait,
+}
+
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        3 => any::<u64>(),
+        3 => 0u64..70,
+        2 => (any::<u32>(), 0u64..10).prop_map(|(high, low)| u64::from(high) << 32 | low),
+        1 => Just(u64::MAX),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0usize..3, 0usize..400, word()).prop_map(|(r, w, v)| Step::Word(r, w, v)),
+        3 => (0usize..3, any::<bool>(), prop_oneof![0u32..70, any::<u32>()])
+            .prop_map(|(ring, producer, index)| Step::Index(ring, producer, index)),
+        4 => (0u64..SEGMENT - 9000).prop_map(Step::Post),
+        3 => Just(Step::Ring),
+        1 => any::<u32>().prop_map(Step::Arm),
+        3 => Just(Step::Run),
+        1 => Just(Step::Wait),
+    ]
+}
+
+/// Two other contexts on the same nodes exchange a message.
+fn check_others(net: &Net) {
+    let [c, d] = [(0, 3, 20), (1, 4, 21)].map(|(node, vni, qp)| {
+        let context = VerbsParty::new(net.party(node, vni), 64);
+        context.create(qp, 16);
+        context.connect(qp, (1 - node as u16, 41 - qp));
+        context
+    });
+    assert!(d.post_receive(21, 1, &[]));
+    c.send(20, 2, &[]).post();
+    net.run();
+    assert_eq!((c.ends(), d.ends()), (vec![(2, OK)], vec![(1, OK)]));
+    net.assert_unlocked();
+}
+
+fn body() -> impl Strategy<Value = [u64; 7]> {
+    let near = prop_oneof![
+        4 => Just(0u64),
+        3 => 0u64..70,
+        2 => 4090u64..9010,
+        1 => any::<u64>(),
+    ];
+    prop::array::uniform7(near)
+}
+
+/// A frame of node 7 that is right but for what the numbers make wrong.
+fn message([offset, remaining, request, address, key, psn_off, other]: [u64; 7]) -> Frame {
+    let mut body = VerbsMessage::new_zeroed();
+    body.qp = QP_B.into();
+    body.peer_qp = (3 + u32::from(other == 1)).into();
+    body.psn = (psn(3).wrapping_add(psn_off as u32) % qnic_abi::verbs::NUMBERS).into();
+    body.offset = offset.into();
+    body.remaining = remaining.into();
+    body.request = request as u8 % 4;
+    body.flags = other as u8 & 1;
+    if body.request < 2 {
+        body.address = (0x10_0000 + 2 * 0x100_0000 + 0x123 + address).into();
+        body.key = if key == 0 { 0x77 } else { key as u32 }.into();
+    }
+    Frame::new(&body)
+}
+
+fn reply([reply_kind, psn_off, offset, timer, value, other, _]: [u64; 7]) -> Frame {
+    let mut body = VerbsReply::new_zeroed();
+    body.qp = QP_B.into();
+    body.peer_qp = (3 + u32::from(other == 1)).into();
+    body.psn = (psn(QP_B).wrapping_add(psn_off as u32) % qnic_abi::verbs::NUMBERS).into();
+    body.kind = reply_kind as u8 % 10;
+    body.timer = timer as u8 % 32;
+    body.offset = offset.into();
+    body.value = value.into();
+    Frame::new(&body)
+}
+
+/// A session of node 7 with node 1: the numbers of both.
+fn open_session(net: &Net) -> [u64; 2] {
+    net.cluster().outside.insert(7, Vec::new());
+    let mut hello = Frame::new(&wire::Hello::<{ wire::kind::HELLO }> {
+        window: 64.into(),
+        leaves: 0.into(),
+    });
+    hand(net, &mut hello, [1000, 0], &[]);
+    net.poll(1);
+    let reply = *net.cluster().outside[&7].first().expect("an answer");
+    [1000, reply.envelope.source_session.get()]
+}
+
+fn hand(net: &Net, frame: &mut Frame, sessions: [u64; 2], payload: &[u8]) {
+    let envelope = &mut frame.envelope;
+    envelope.source_node = 7.into();
+    envelope.destination_node = 1.into();
+    envelope.source_session = sessions[0].into();
+    envelope.destination_session = sessions[1].into();
+    envelope.payload_length = (payload.len() as u16).into();
+    let cluster = &mut *net.cluster();
+    let (now, node) = (cluster.now, &mut cluster.nodes[1]);
+    let payload = match payload {
+        [] => Payload::None,
+        bytes => Payload::Bytes(bytes),
+    };
+    node.nic.handle_frame(now, &node.host, frame, payload);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 100,
+        ..ProptestConfig::with_failure_persistence(WithSource("proptest-regressions"))
+    })]
+
+    #[test]
+    fn rings_with_any_words_hurt_only_their_context(
+        steps in prop::collection::vec(step(), 1..120),
+        both in any::<bool>(),
+    ) {
+        let pair = VerbsPair::lossless();
+        let VerbsPair { net, a, b, .. } = &pair;
+        let victims = [(a, QP_A, true), (b, QP_B, both)];
+        for step in steps {
+            for (context, qp, _) in victims.iter().filter(|victim| victim.2) {
+                let made = context.queue_pair(*qp);
+                let rings = [&made.send, &made.receive, &context.completions];
+                let party = &context.party;
+                match step {
+                    Step::Word(ring, word, value) => rings[ring].store_word(party, word, value),
+                    Step::Index(ring, producer, index) => {
+                        let at = if producer { PRODUCER } else { CONSUMER };
+                        rings[ring].set_index(party, at, index);
+                    }
+                    Step::Post(at) => {
+                        let key = u32::from(party.segment.id.0) << 16 | 0x77;
+                        let sge = context.sge(at, 9000, key);
+                        context.post_receive(*qp, at, &[sge]);
+                        context.send(*qp, at, &[sge]).store();
+                    }
+                    Step::Ring => context.ring(*qp),
+                    Step::Arm(seen) => context.arm_seen(seen & 1, seen),
+                    Step::Run => net.run(),
+                    Step::Wait => net.advance(700_000),
+                }
+            }
+        }
+        net.run();
+        check_others(net);
+        a.party.end();
+        b.party.end();
+        net.run();
+        prop_assert_eq!(net.counters(0).operations, 0);
+    }
+
+    #[test]
+    fn frames_of_a_hostile_peer_hurt_only_its_queue_pair(
+        frames in prop::collection::vec((any::<bool>(), body(), 0usize..9000), 1..60),
+    ) {
+        let pair = VerbsPair::on(Net::new(2, 1024, 8, &Limits::default()));
+        let VerbsPair { net, b, .. } = &pair;
+        let sessions = open_session(net);
+        b.modify(&b.attributes(QP_B, qnic_abi::verbs::State::Reset, (7, 3)));
+        b.connect(QP_B, (7, 3));
+        for number in 0..20 {
+            b.post_receive(QP_B, number, &[pair.at_b(number * 4000, 4000)]);
+            b.send(QP_B, number, &[pair.at_b(number * 4000, 6000)]).store();
+        }
+        b.ring(QP_B);
+        // One that is right, so that the others are near to what is.
+        let mut right = message([0, 0, 2, 0, 0, 0, 0]);
+        right.envelope.sequence = 1.into();
+        hand(net, &mut right, sessions, &[]);
+        prop_assert_eq!(b.ends(), [(0, OK)]);
+        let mut sequence = 2;
+        for (is_reply, mut numbers, length) in frames {
+            numbers[5] = numbers[5].wrapping_add(u64::from(!is_reply));
+            net.run();
+            let mut frame = if is_reply { reply(numbers) } else { message(numbers) };
+            let remaining = frame.body::<VerbsMessage>().remaining.get();
+            let bytes = vec![7; match is_reply {
+                true => 0,
+                false => length.min(remaining as usize),
+            }];
+            let first = match frame.envelope.kind {
+                kind::VERBS_MESSAGE => frame.body::<VerbsMessage>().address.get(),
+                _ => 0,
+            };
+            let fragments = wire::fragments(first, bytes.len());
+            frame.envelope.fragments = fragments as u8;
+            frame.envelope.sequence = sequence.into();
+            sequence += fragments;
+            hand(net, &mut frame, sessions, &bytes);
+            net.advance(1_000_000);
+        }
+        net.run();
+        check_others(net);
+        b.party.end();
+        net.run();
+        prop_assert_eq!(net.counters(1).operations, 0);
+    }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The device of libibverbs: device and port, contexts, events, registration.
+ */
+#include <linux/module.h>
+#include <linux/sched.h>
+#include <linux/version.h>
+
+#include "qnic_ib.h"
+#include "qnic_verbs.h"
+
+/* What librxe takes its own version for. */
+#define RXE_ABI		2
+
+/* ---- device and port ---- */
+
+/* The kernel asks without udata when it registers the device. */
+static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struct ib_udata *udata)
+{
+	if (udata && (udata->inlen || udata->outlen))
+		return -EINVAL;
+	*attr = (struct ib_device_attr){
+		.sys_image_guid = ib->node_guid,
+		.max_mr_size = U64_MAX,
+		.page_size_cap = PAGE_SIZE,
+		.max_qp = QNIC_VERBS_QUEUE_PAIRS,
+		.max_qp_wr = QNIC_VERBS_RING_BYTES / 256 - 1,
+		.max_send_sge = QNIC_VERBS_SGES,
+		.max_recv_sge = QNIC_VERBS_SGES,
+		.max_sge_rd = QNIC_VERBS_SGES,
+		.max_cq = QNIC_VERBS_CQS,
+		.max_cqe = QNIC_VERBS_RING_BYTES / QNIC_VERBS_COMPLETION_BYTES - 1,
+		.max_mr = QNIC_VERBS_SEGMENTS,
+		.max_pd = INT_MAX,
+		.max_qp_rd_atom = QNIC_VERBS_READS,
+		.max_res_rd_atom = QNIC_VERBS_QUEUE_PAIRS * QNIC_VERBS_READS,
+		.max_qp_init_rd_atom = QNIC_VERBS_READS,
+		.atomic_cap = IB_ATOMIC_HCA,
+		.max_pkeys = 1,
+	};
+	return 0;
+}
+
+static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
+{
+	attr->state = IB_PORT_ACTIVE;
+	attr->phys_state = IB_PORT_PHYS_STATE_LINK_UP;
+	attr->max_mtu = IB_MTU_4096;
+	attr->active_mtu = IB_MTU_4096;
+	attr->gid_tbl_len = 1;
+	attr->pkey_tbl_len = 1;
+	attr->max_msg_sz = QNIC_VERBS_MESSAGE;
+	attr->lid = qnic_rs_verbs_node(to_device(ib)->driver) + 1;
+	attr->max_vl_num = 1;
+	attr->active_width = IB_WIDTH_4X;
+	attr->active_speed = IB_SPEED_QDR;
+	return 0;
+}
+
+static int get_port_immutable(struct ib_device *ib, u32 port, struct ib_port_immutable *immutable)
+{
+	immutable->gid_tbl_len = 1;
+	immutable->pkey_tbl_len = 1;
+	immutable->core_cap_flags = RDMA_CORE_CAP_PROT_IB;
+	return 0;
+}
+
+static enum rdma_link_layer get_link_layer(struct ib_device *ib, u32 port)
+{
+	return IB_LINK_LAYER_INFINIBAND;
+}
+
+static int query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey)
+{
+	*pkey = 0xffff;
+	return 0;
+}
+
+static int query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)
+{
+	gid->global.subnet_prefix = cpu_to_be64(0xfe80000000000000ull);
+	gid->global.interface_id = ib->node_guid;
+	return 0;
+}
+
+/* ---- contexts and domains ---- */
+
+static int alloc_ucontext(struct ib_ucontext *ib, struct ib_udata *udata)
+{
+	struct qnic_ib_context *context = to_context(ib);
+
+	context->mm = current->mm;
+	return qnic_rs_verbs_open(to_device(ib->device)->driver, current->mm,
+				  task_tgid_vnr(current), &context->context);
+}
+
+static void dealloc_ucontext(struct ib_ucontext *ib)
+{
+	qnic_rs_verbs_close(to_context(ib)->context);
+}
+
+/* Objects are gone by now, and mappings of rings keep their pages. */
+static void disassociate_ucontext(struct ib_ucontext *ib)
+{
+}
+
+static int alloc_pd(struct ib_pd *ib, struct ib_udata *udata)
+{
+	struct qnic_ib_context *context = context_of(udata);
+
+	if (!context)
+		return -EOPNOTSUPP;
+	to_domain(ib)->number = qnic_rs_verbs_number(context->context);
+	return 0;
+}
+
+static int dealloc_pd(struct ib_pd *ib, struct ib_udata *udata)
+{
+	return 0;
+}
+
+/* ---- events ---- */
+
+static void tell_queue(struct qnic_ib_queue *queue, u32 said)
+{
+	struct ib_event event = {
+		.device = queue->ib.device,
+		.element.cq = &queue->ib,
+		.event = IB_EVENT_CQ_ERR,
+	};
+
+	if (said == QNIC_VERBS_COMPLETION)
+		queue->ib.comp_handler(&queue->ib, queue->ib.cq_context);
+	else if (queue->ib.event_handler)
+		queue->ib.event_handler(&event, queue->ib.cq_context);
+}
+
+static void tell_pair(struct qnic_ib_pair *pair, enum ib_event_type said)
+{
+	struct ib_event event = {
+		.device = pair->ib.device,
+		.element.qp = &pair->ib,
+		.event = said,
+	};
+
+	if (pair->ib.event_handler)
+		pair->ib.event_handler(&event, pair->ib.qp_context);
+}
+
+static void tell(void *owner, u32 said)
+{
+	static const enum ib_event_type of_pairs[] = {
+		[QNIC_VERBS_FATAL] = IB_EVENT_QP_FATAL,
+		[QNIC_VERBS_ACCESS_ERROR] = IB_EVENT_QP_ACCESS_ERR,
+		[QNIC_VERBS_REQUEST_ERROR] = IB_EVENT_QP_REQ_ERR,
+		[QNIC_VERBS_ESTABLISHED] = IB_EVENT_COMM_EST,
+		[QNIC_VERBS_DRAINED] = IB_EVENT_SQ_DRAINED,
+		[QNIC_VERBS_LAST_RECEIVE] = IB_EVENT_QP_LAST_WQE_REACHED,
+	};
+
+	if (said <= QNIC_VERBS_CQ_ERROR)
+		tell_queue(owner, said);
+	else if (said < ARRAY_SIZE(of_pairs))
+		tell_pair(owner, of_pairs[said]);
+}
+
+/* ---- registration ---- */
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0)
+static struct ib_mr *register_memory(struct ib_pd *pd, u64 start, u64 bytes, u64 named, int access,
+				     struct ib_dmah *hints, struct ib_udata *udata)
+{
+	if (hints)
+		return ERR_PTR(-EOPNOTSUPP);
+	return qnic_ib_register(pd, start, bytes, named, access, udata);
+}
+#endif
+
+static const struct ib_device_ops device_ops = {
+	.owner = THIS_MODULE,
+	.driver_id = RDMA_DRIVER_RXE,
+	.uverbs_abi_ver = RXE_ABI,
+	.query_device = query_device,
+	.query_port = query_port,
+	.get_port_immutable = get_port_immutable,
+	.get_link_layer = get_link_layer,
+	.query_pkey = query_pkey,
+	.query_gid = query_gid,
+	.alloc_ucontext = alloc_ucontext,
+	.dealloc_ucontext = dealloc_ucontext,
+	.disassociate_ucontext = disassociate_ucontext,
+	.mmap = qnic_ib_mmap,
+	.mmap_free = qnic_ib_mmap_free,
+	.alloc_pd = alloc_pd,
+	.dealloc_pd = dealloc_pd,
+	.create_cq = qnic_ib_create_cq,
+	.destroy_cq = qnic_ib_destroy_cq,
+	.req_notify_cq = qnic_ib_req_notify_cq,
+	.create_qp = qnic_ib_create_qp,
+	.modify_qp = qnic_ib_modify_qp,
+	.query_qp = qnic_ib_query_qp,
+	.destroy_qp = qnic_ib_destroy_qp,
+	.post_send = qnic_ib_post_send,
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 17, 0)
+	.reg_user_mr = qnic_ib_register,
+#else
+	.reg_user_mr = register_memory,
+#endif
+	.dereg_mr = qnic_ib_deregister,
+	INIT_RDMA_OBJ_SIZE(ib_ucontext, qnic_ib_context, ib),
+	INIT_RDMA_OBJ_SIZE(ib_pd, qnic_ib_domain, ib),
+	INIT_RDMA_OBJ_SIZE(ib_cq, qnic_ib_queue, ib),
+	INIT_RDMA_OBJ_SIZE(ib_qp, qnic_ib_pair, ib),
+};
+
+/* A locally administered address of the node. */
+static __be64 guid_of(u16 node)
+{
+	return cpu_to_be64(0x0200510000000000ull | node);
+}
+
+static void *ib_add(void *driver, int id, struct device *parent)
+{
+	struct qnic_ib_device *device = ib_alloc_device(qnic_ib_device, ib);
+	struct ib_device *ib = &device->ib;
+	char name[IB_DEVICE_NAME_MAX];
+	int ret;
+
+	if (!device)
+		return NULL;
+	device->driver = driver;
+	ib->node_type = RDMA_NODE_IB_CA;
+	ib->phys_port_cnt = 1;
+	ib->num_comp_vectors = 1;
+	ib->dev.parent = parent;
+	ib->node_guid = guid_of(qnic_rs_verbs_node(driver));
+	ib->uverbs_cmd_mask |= BIT_ULL(IB_USER_VERBS_CMD_POST_SEND) |
+			       BIT_ULL(IB_USER_VERBS_CMD_REQ_NOTIFY_CQ);
+	strscpy(ib->node_desc, "qnic", sizeof(ib->node_desc));
+	ib_set_device_ops(ib, &device_ops);
+	snprintf(name, sizeof(name), "qnic%d", id);
+	ret = ib_register_device(ib, name, NULL);
+	if (!ret)
+		return device;
+	dev_err(parent, "no device of libibverbs is made: error %d\n", ret);
+	ib_dealloc_device(ib);
+	return NULL;
+}
+
+static void ib_remove(void *added)
+{
+	struct qnic_ib_device *device = added;
+
+	ib_unregister_device(&device->ib);
+	ib_dealloc_device(&device->ib);
+}
+
+static const struct qnic_verbs_client client = {
+	.add = ib_add,
+	.remove = ib_remove,
+	.event = tell,
+};
+
+static int __init qnic_ib_init(void)
+{
+	return qnic_verbs_client_register(&client);
+}
+module_init(qnic_ib_init);
+
+static void __exit qnic_ib_exit(void)
+{
+	qnic_verbs_client_unregister(&client);
+}
+module_exit(qnic_ib_exit);
+
+MODULE_DESCRIPTION("qnic as a device of libibverbs");
+MODULE_AUTHOR("The qnic authors");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The declarations that the C files of qnic_ib.ko share: the device of libibverbs, one for each NIC. It says
+ * that it is Soft-RoCE, whose library is in every distribution, and serves the rings of that library
+ * (rdma_user_rxe.h) by the NIC. Nothing of rdma_rxe is used. What an object is stands in the Rust part of qnic.ko;
+ * here is how the kernel's core of verbs names it.
+ *
+ *   ib_device.c   device, port, contexts, events, registration
+ *   ib_objects.c  rings, completion queues, queue pairs, memory
+ *
+ * The core destroys an object when no call of it is under way.
+ */
+#ifndef QNIC_IB_H
+#define QNIC_IB_H
+
+#include <linux/mutex.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
+
+#include "abi.h"
+#include "ffi.h"
+
+struct qnic_ib_device {
+	struct ib_device ib;
+	void *driver;			/* Rust; valid until ib is unregistered */
+};
+
+struct qnic_ib_context {
+	struct ib_ucontext ib;
+	void *context;			/* Rust */
+	struct mm_struct *mm;		/* of the process that has opened it; to compare with */
+};
+
+struct qnic_ib_domain {
+	struct ib_pd ib;
+	u32 number;
+};
+
+/* A ring that a process can map; it ends with its last mapping. */
+struct qnic_ib_ring {
+	struct rdma_user_mmap_entry entry;
+	void *ring;			/* Rust: a reference */
+};
+
+struct qnic_ib_queue {
+	struct ib_cq ib;
+	void *queue;			/* Rust */
+	struct qnic_ib_context *context;
+	struct qnic_ib_ring *ring;
+};
+
+struct qnic_ib_pair {
+	struct ib_qp ib;
+	void *pair;			/* Rust */
+	struct qnic_ib_context *context;
+	struct qnic_ib_ring *sends, *receives;
+	struct mutex lock;
+	struct ib_qp_attr attr;		/* under lock: all that was ever set */
+	struct ib_qp_init_attr init;
+};
+
+struct qnic_ib_memory {
+	struct ib_mr ib;
+	struct qnic_ib_context *context;
+};
+
+static inline struct qnic_ib_device *to_device(struct ib_device *ib)
+{
+	return container_of(ib, struct qnic_ib_device, ib);
+}
+
+static inline struct qnic_ib_context *to_context(struct ib_ucontext *ib)
+{
+	return container_of(ib, struct qnic_ib_context, ib);
+}
+
+static inline struct qnic_ib_context *context_of(struct ib_udata *udata)
+{
+	return rdma_udata_to_drv_context(udata, struct qnic_ib_context, ib);
+}
+
+static inline struct qnic_ib_domain *to_domain(struct ib_pd *ib)
+{
+	return container_of(ib, struct qnic_ib_domain, ib);
+}
+
+static inline struct qnic_ib_queue *to_queue(struct ib_cq *ib)
+{
+	return container_of(ib, struct qnic_ib_queue, ib);
+}
+
+static inline struct qnic_ib_pair *to_pair(struct ib_qp *ib)
+{
+	return container_of(ib, struct qnic_ib_pair, ib);
+}
+
+static inline struct qnic_ib_memory *to_memory(struct ib_mr *ib)
+{
+	return container_of(ib, struct qnic_ib_memory, ib);
+}
+
+static inline u64 owner_of(void *object)
+{
+	return (unsigned long)object;
+}
+
+/* ib_objects.c */
+int qnic_ib_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
+		      struct uverbs_attr_bundle *attrs);
+int qnic_ib_destroy_cq(struct ib_cq *ib, struct ib_udata *udata);
+int qnic_ib_req_notify_cq(struct ib_cq *ib, enum ib_cq_notify_flags flags);
+int qnic_ib_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_udata *udata);
+int qnic_ib_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask, struct ib_udata *udata);
+int qnic_ib_query_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
+		     struct ib_qp_init_attr *init);
+int qnic_ib_destroy_qp(struct ib_qp *ib, struct ib_udata *udata);
+int qnic_ib_post_send(struct ib_qp *ib, const struct ib_send_wr *requests,
+		      const struct ib_send_wr **bad);
+struct ib_mr *qnic_ib_register(struct ib_pd *pd, u64 start, u64 bytes, u64 named, int access,
+			       struct ib_udata *udata);
+int qnic_ib_deregister(struct ib_mr *ib, struct ib_udata *udata);
+int qnic_ib_mmap(struct ib_ucontext *ib, struct vm_area_struct *vma);
+void qnic_ib_mmap_free(struct rdma_user_mmap_entry *entry);
+
+#endif
