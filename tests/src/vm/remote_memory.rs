@@ -14,7 +14,7 @@ use super::shell::{kernel_complaints, no_kernel_complains};
 use crate::harness::{cases, is_long, Case};
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
-use qnic_trials::nodes::{until, Nodes, Running};
+use qnic_trials::nodes::{until, Ended, Nodes, Running};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     swap_and_files_outlive_their_servers => on_spec(&spec()?, outlive),
@@ -289,9 +289,7 @@ pub(super) fn swap_on_links_that_delay(nodes: &VmNodes, client: usize) -> Result
     program.expect("changed", LIMIT)?;
     links(json!({ "loss": "100%" }))?;
     let ended = program.wait(LIMIT)?;
-    // Its pages cannot be read, or no others be swapped out for them.
-    let killed = [Signal::BUS, Signal::KILL].map(|signal| 128 + signal.as_raw());
-    ensure!(killed.contains(&ended.status), "{ended:?}");
+    lost_its_pages(&ended)?;
     steps.done("without servers");
     nodes.cluster().set_links(&Links::All, None)?;
     shell(nodes, client, "swapoff /dev/qnicmem0 && qnic-rmem detach")?;
@@ -300,6 +298,14 @@ pub(super) fn swap_on_links_that_delay(nodes: &VmNodes, client: usize) -> Result
     }
     let complaints = kernel_complaints(nodes, client)?;
     ensure!(complaints.is_empty(), "the kernel says: {complaints}");
+    Ok(())
+}
+
+/// A process whose pages are in swap that fails was killed. SIGBUS: a page cannot be read; SIGKILL: none can be swapped
+/// out; SIGSEGV: the stack on which the handler of SIGBUS runs (Rust's own) cannot be read either.
+pub(super) fn lost_its_pages(ended: &Ended) -> Result<()> {
+    let killed = [Signal::BUS, Signal::KILL, Signal::SEGV].map(|signal| 128 + signal.as_raw());
+    ensure!(killed.contains(&ended.status), "{ended:?}");
     Ok(())
 }
 

@@ -3,11 +3,10 @@
 
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{ByteSize, Links};
-use rustix::process::Signal;
 use serde_json::{json, Value};
 
 use super::nodes::on_spec;
-use super::remote_memory::{limit_group, spec_of, swaps, LIMIT};
+use super::remote_memory::{limit_group, lost_its_pages, spec_of, swaps, LIMIT};
 use super::shell::kernel_complaints;
 use crate::harness::{cases, Case};
 use qnic_trials::nodes::shell::shell;
@@ -127,8 +126,7 @@ fn full(nodes: &VmNodes) -> Result<()> {
     shell(nodes, CLIENT, &swap)?;
     limit_group(nodes, CLIENT)?;
     let ended = swaps(nodes, CLIENT, SWAPPED)?.wait(LIMIT)?;
-    let killed = [Signal::BUS, Signal::KILL].map(|signal| 128 + signal.as_raw());
-    ensure!(killed.contains(&ended.status), "{ended:?}");
+    lost_its_pages(&ended)?;
     shell(nodes, CLIENT, "swapoff /dev/qnicmem1 && qnic-rmem detach 1")?;
     is_whole(nodes)
 }
