@@ -1,7 +1,7 @@
 //! Unmodified programs of libibverbs on the NIC (X18): the distribution's, with the library of Soft-RoCE.
 
 use anyhow::{ensure, Context, Result};
-use qnic_cluster::{ByteSize, ClusterSpec, OnOff};
+use qnic_cluster::{ByteSize, ClusterSpec, Links, NetworkSpec, OnOff};
 
 use super::nodes::{on_spec, BOTH_KERNELS};
 use super::shell::no_kernel_complains;
@@ -23,6 +23,7 @@ fn spec() -> Result<ClusterSpec> {
     spec.verbs = true;
     // Programs tell each other of their queue pairs over TCP.
     spec.ethernet = OnOff::on();
+    spec.network = Some(NetworkSpec::default());
     for node in &mut spec.nodes {
         node.memory = ByteSize::mib(384);
     }
@@ -46,12 +47,25 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
     ] {
         both_run(nodes, server, &format!("{program} -d qnic0 -n {ROUNDS}"))?;
     }
+    on_bad_links(nodes, &pong).context("on bad links")?;
     module_goes_under_traffic(nodes)?;
     for node in [0, 1] {
         module_goes(nodes, node).with_context(|| format!("node {node}"))?;
         device_goes(nodes, node).with_context(|| format!("node {node}"))?;
     }
     no_kernel_complains(nodes)
+}
+
+/// Links lose, reorder, duplicate and damage 5 % of the frames, those of TCP too.
+fn on_bad_links(nodes: &VmNodes, pong: &str) -> Result<()> {
+    nodes.make_links_bad(5)?;
+    both_run(nodes, 0, &format!("{pong} -e -s 65536"))?;
+    for program in ["ib_write_bw -s 65536", "ib_read_lat", "ib_atomic_lat"] {
+        both_run(nodes, 1, &format!("{program} -d qnic0 -n {ROUNDS}"))?;
+    }
+    nodes.lost_frames(0)?;
+    nodes.cluster().set_links(&Links::All, None)?;
+    Ok(())
 }
 
 /// `ibv_devinfo` shows the NIC.
