@@ -27,14 +27,18 @@ pub(super) enum Stop {
 }
 
 impl Stop {
-    /// The peer asks for what cannot be.
-    pub(super) fn invalid() -> Self {
-        let event = Some(Event::RequestError);
+    /// The queue pair fails; the peer learns it by `reply`, the program by `event`.
+    fn told(reply: ReplyKind, event: Event) -> Self {
         let failure = Failure {
-            event,
+            event: Some(event),
             ..Failure::default()
         };
-        Stop::Fail(ReplyKind::InvalidRequest, failure)
+        Stop::Fail(reply, failure)
+    }
+
+    /// The peer asks for what cannot be.
+    pub(super) fn invalid() -> Self {
+        Stop::told(ReplyKind::InvalidRequest, Event::RequestError)
     }
 
     /// The receive ends, and the peer learns this.
@@ -49,22 +53,12 @@ impl Stop {
 
     /// The peer asks for what it may not.
     pub(super) fn denied() -> Self {
-        let event = Some(Event::AccessError);
-        let failure = Failure {
-            event,
-            ..Failure::default()
-        };
-        Stop::Fail(ReplyKind::AccessDenied, failure)
+        Stop::told(ReplyKind::AccessDenied, Event::AccessError)
     }
 
     /// Memory of this side cannot be used.
     pub(super) fn fatal() -> Self {
-        let event = Some(Event::Fatal);
-        let failure = Failure {
-            event,
-            ..Failure::default()
-        };
-        Stop::Fail(ReplyKind::Failed, failure)
+        Stop::told(ReplyKind::Failed, Event::Fatal)
     }
 
     /// A completion queue takes nothing more.
