@@ -32,6 +32,10 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 		.max_cqe = QNIC_VERBS_RING_BYTES / QNIC_VERBS_COMPLETION_BYTES - 1,
 		.max_mr = QNIC_VERBS_SEGMENTS,
 		.max_pd = INT_MAX,
+		.max_ah = INT_MAX,
+		.max_srq = QNIC_VERBS_SRQS,
+		.max_srq_wr = QNIC_VERBS_RING_BYTES / 512 - 1,
+		.max_srq_sge = QNIC_VERBS_SGES,
 		.max_qp_rd_atom = QNIC_VERBS_READS,
 		.max_res_rd_atom = QNIC_VERBS_QUEUE_PAIRS * QNIC_VERBS_READS,
 		.max_qp_init_rd_atom = QNIC_VERBS_READS,
@@ -147,6 +151,20 @@ static void tell_pair(struct qnic_ib_pair *pair, enum ib_event_type said)
 		pair->ib.event_handler(&event, pair->ib.qp_context);
 }
 
+/* The NIC has forgotten the limit. */
+static void tell_srq(struct qnic_ib_srq *srq)
+{
+	struct ib_event event = {
+		.device = srq->ib.device,
+		.element.srq = &srq->ib,
+		.event = IB_EVENT_SRQ_LIMIT_REACHED,
+	};
+
+	WRITE_ONCE(srq->attr.srq_limit, 0);
+	if (srq->ib.event_handler)
+		srq->ib.event_handler(&event, srq->ib.srq_context);
+}
+
 static void tell(void *owner, u32 said)
 {
 	static const enum ib_event_type of_pairs[] = {
@@ -160,6 +178,8 @@ static void tell(void *owner, u32 said)
 
 	if (said <= QNIC_VERBS_CQ_ERROR)
 		tell_queue(owner, said);
+	else if (said == QNIC_VERBS_LIMIT_REACHED)
+		tell_srq(owner);
 	else if (said < ARRAY_SIZE(of_pairs))
 		tell_pair(owner, of_pairs[said]);
 }
@@ -196,6 +216,12 @@ static const struct ib_device_ops device_ops = {
 	.create_cq = qnic_ib_create_cq,
 	.destroy_cq = qnic_ib_destroy_cq,
 	.req_notify_cq = qnic_ib_req_notify_cq,
+	.create_srq = qnic_ib_create_srq,
+	.modify_srq = qnic_ib_modify_srq,
+	.query_srq = qnic_ib_query_srq,
+	.destroy_srq = qnic_ib_destroy_srq,
+	.create_user_ah = qnic_ib_create_ah,
+	.destroy_ah = qnic_ib_destroy_ah,
 	.create_qp = qnic_ib_create_qp,
 	.modify_qp = qnic_ib_modify_qp,
 	.query_qp = qnic_ib_query_qp,
@@ -210,6 +236,8 @@ static const struct ib_device_ops device_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, qnic_ib_context, ib),
 	INIT_RDMA_OBJ_SIZE(ib_pd, qnic_ib_domain, ib),
 	INIT_RDMA_OBJ_SIZE(ib_cq, qnic_ib_queue, ib),
+	INIT_RDMA_OBJ_SIZE(ib_srq, qnic_ib_srq, ib),
+	INIT_RDMA_OBJ_SIZE(ib_ah, qnic_ib_ah, ib),
 	INIT_RDMA_OBJ_SIZE(ib_qp, qnic_ib_pair, ib),
 };
 
@@ -242,7 +270,8 @@ static void *ib_add(void *driver, int id, struct device *parent)
 	ret = ib_register_device(ib, name, NULL);
 	if (!ret)
 		return device;
-	dev_err(parent, "no device of libibverbs is made: error %d\n", ret);
+	dev_err(parent, "no device of libibverbs is made: error %d. Programs of libibverbs do not find the NIC; its own library does. When the reason is gone (no memory, or another device has the name %s), unload and load qnic_ib.\n",
+		ret, name);
 	ib_dealloc_device(ib);
 	return NULL;
 }

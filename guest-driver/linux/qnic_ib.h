@@ -7,6 +7,7 @@
  *
  *   ib_device.c   device, port, contexts, events, registration
  *   ib_objects.c  rings, completion queues, queue pairs, memory
+ *   ib_srq.c      shared receive queues, address handles
  *
  * The core destroys an object when no call of it is under way.
  */
@@ -19,6 +20,8 @@
 
 #include "abi.h"
 #include "ffi.h"
+
+struct mminfo;
 
 struct qnic_ib_device {
 	struct ib_device ib;
@@ -49,11 +52,23 @@ struct qnic_ib_queue {
 	struct qnic_ib_ring *ring;
 };
 
+struct qnic_ib_ah {
+	struct ib_ah ib;
+};
+
+struct qnic_ib_srq {
+	struct ib_srq ib;
+	void *srq;			/* Rust */
+	struct qnic_ib_context *context;
+	struct qnic_ib_ring *ring;
+	struct ib_srq_attr attr;	/* the limit is 0 again after its event */
+};
+
 struct qnic_ib_pair {
 	struct ib_qp ib;
 	void *pair;			/* Rust */
 	struct qnic_ib_context *context;
-	struct qnic_ib_ring *sends, *receives;
+	struct qnic_ib_ring *sends, *receives;	/* no receives: an SRQ has them */
 	struct mutex lock;
 	struct ib_qp_attr attr;		/* under lock: all that was ever set */
 	struct ib_qp_init_attr init;
@@ -89,6 +104,11 @@ static inline struct qnic_ib_queue *to_queue(struct ib_cq *ib)
 	return container_of(ib, struct qnic_ib_queue, ib);
 }
 
+static inline struct qnic_ib_srq *to_srq(struct ib_srq *ib)
+{
+	return container_of(ib, struct qnic_ib_srq, ib);
+}
+
 static inline struct qnic_ib_pair *to_pair(struct ib_qp *ib)
 {
 	return container_of(ib, struct qnic_ib_pair, ib);
@@ -105,6 +125,11 @@ static inline u64 owner_of(void *object)
 }
 
 /* ib_objects.c */
+/* Lets the process map a ring, whose reference is given away, and says how. */
+int qnic_ib_ring_new(struct qnic_ib_context *context, void *raw, struct qnic_ib_ring **made,
+		     struct mminfo *info);
+/* No process can map it any more; NULL: there is none. */
+void qnic_ib_ring_remove(struct qnic_ib_ring *ring);
 int qnic_ib_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 		      struct uverbs_attr_bundle *attrs);
 int qnic_ib_destroy_cq(struct ib_cq *ib, struct ib_udata *udata);
@@ -121,5 +146,14 @@ struct ib_mr *qnic_ib_register(struct ib_pd *pd, u64 start, u64 bytes, u64 named
 int qnic_ib_deregister(struct ib_mr *ib, struct ib_udata *udata);
 int qnic_ib_mmap(struct ib_ucontext *ib, struct vm_area_struct *vma);
 void qnic_ib_mmap_free(struct rdma_user_mmap_entry *entry);
+
+/* ib_srq.c */
+int qnic_ib_create_srq(struct ib_srq *ib, struct ib_srq_init_attr *init, struct ib_udata *udata);
+int qnic_ib_modify_srq(struct ib_srq *ib, struct ib_srq_attr *attr, enum ib_srq_attr_mask mask,
+		       struct ib_udata *udata);
+int qnic_ib_query_srq(struct ib_srq *ib, struct ib_srq_attr *attr);
+int qnic_ib_destroy_srq(struct ib_srq *ib, struct ib_udata *udata);
+int qnic_ib_create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init, struct ib_udata *udata);
+int qnic_ib_destroy_ah(struct ib_ah *ib, u32 flags);
 
 #endif

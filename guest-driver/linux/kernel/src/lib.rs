@@ -102,8 +102,10 @@ mod abi_h {
         same(QNIC_VERBS_ESTABLISHED, Event::Established as u64);
         same(QNIC_VERBS_DRAINED, Event::Drained as u64);
         same(QNIC_VERBS_LAST_RECEIVE, Event::LastReceive as u64);
+        same(QNIC_VERBS_LIMIT_REACHED, Event::LimitReached as u64);
         same(QNIC_VERBS_QUEUE_PAIRS, verbs::QUEUE_PAIRS as u64);
         same(QNIC_VERBS_CQS, verbs::COMPLETION_QUEUES as u64);
+        same(QNIC_VERBS_SRQS, verbs::SHARED_RECEIVE_QUEUES as u64);
         same(QNIC_VERBS_SEGMENTS, SEGMENTS_PER_PROCESS as u64);
         same(QNIC_VERBS_SGES, verbs::MAX_SGES as u64);
         same(QNIC_VERBS_INLINE, verbs::MAX_INLINE as u64);
