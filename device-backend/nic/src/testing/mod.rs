@@ -56,7 +56,8 @@ pub use rings::ProgramRing;
 pub use stories::{nets, scarce, scarce_nets, status};
 pub use transfer::Transfer;
 pub use verbs::{
-    psn, token, ProgramQueuePair, VerbsPair, VerbsParty, WorkPosting, CQ, DOMAIN, QP_A, QP_B, SGES,
+    psn, receive_entry, token, ProgramQueuePair, VerbsPair, VerbsParty, WorkPosting, CQ, DOMAIN,
+    QP_A, QP_B, SGES, SRQ,
 };
 
 /// The matching of the message protocol, for its bench.

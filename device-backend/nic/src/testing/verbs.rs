@@ -7,8 +7,9 @@ use qnic_abi::command::CommandBody;
 use qnic_abi::control::Opcode;
 use qnic_abi::verbs::commands::{VerbsArmCommand, VerbsSendCommand};
 use qnic_abi::verbs::requests::{
-    CreateCompletionQueue, CreateQueuePair, DestroyObject, ModifyQueuePair, Object, QueryQueuePair,
-    QueuePairInfo, RegisterMemory, SIGNAL_ALL,
+    CreateCompletionQueue, CreateQueuePair, CreateSharedReceiveQueue, DestroyObject,
+    ModifyQueuePair, ModifySharedReceiveQueue, Object, QueryQueuePair, QueuePairInfo,
+    RegisterMemory, Ring, SIGNAL_ALL,
 };
 use qnic_abi::verbs::rings::{
     AtomicOperands, MemoryOperands, ReceiveEntry, SendEntry, SendFlags, Sge, WorkCompletion,
@@ -29,6 +30,9 @@ pub const SGES: usize = 8;
 
 /// Number of the completion queue of a [`VerbsParty`].
 pub const CQ: u32 = 1;
+
+/// Number of the shared receive queue of a [`VerbsParty`], if it has one.
+pub const SRQ: u32 = 4_000_000;
 
 /// The protection domain of a [`VerbsParty`].
 pub const DOMAIN: u32 = 5;
@@ -122,6 +126,39 @@ impl VerbsParty {
             peer,
         };
         (body, made)
+    }
+
+    /// Makes a shared receive queue of so many entries.
+    pub fn create_shared(&self, entries: u32, limit: u32) -> (Status, ProgramRing) {
+        let ring = ProgramRing::new(&self.party, entries, ENTRY_BYTES);
+        let body = CreateSharedReceiveQueue {
+            srq: SRQ.into(),
+            domain: DOMAIN.into(),
+            token: token(SRQ).into(),
+            ring: ring.ring(),
+            limit: limit.into(),
+            sges: (SGES as u16).into(),
+            reserved: 0.into(),
+        };
+        let status = self.control(Opcode::CreateSharedReceiveQueue, &body);
+        (status, ring)
+    }
+
+    /// Sets the limit of the shared receive queue.
+    pub fn limit_shared(&self, limit: u32) -> Status {
+        let body = ModifySharedReceiveQueue {
+            srq: SRQ.into(),
+            limit: limit.into(),
+        };
+        self.control(Opcode::ModifySharedReceiveQueue, &body)
+    }
+
+    /// Makes a queue pair that uses the shared receive queue.
+    pub fn create_sharing(&self, qp: u32, entries: u32) -> Status {
+        let (mut body, made) = self.queue_pair_request(qp, entries);
+        body.srq = SRQ.into();
+        body.receive = Ring::new_zeroed();
+        self.add(&body, made)
     }
 
     /// Makes a queue pair with so many entries each way.
@@ -251,11 +288,8 @@ impl VerbsParty {
 
     /// Posts a receive. Returns false if there is no room.
     pub fn post_receive(&self, qp: u32, id: u64, sges: &[Sge]) -> bool {
-        let mut entry = ReceiveEntry::new_zeroed();
-        entry.id = id.into();
-        entry.gather.sges = (sges.len() as u32).into();
-        let bytes = [entry.as_bytes(), sges.as_bytes()].concat();
-        self.queue_pair(qp).receive.post(&self.party, &bytes)
+        let receive = self.queue_pair(qp).receive;
+        receive.post(&self.party, &receive_entry(id, sges))
     }
 
     /// A Send.
@@ -489,6 +523,14 @@ impl WorkPosting<'_> {
         assert!(self.store(), "room in the send queue");
         self.context.ring(self.qp);
     }
+}
+
+/// A receive, as it stands in a ring.
+pub fn receive_entry(id: u64, sges: &[Sge]) -> Vec<u8> {
+    let mut entry = ReceiveEntry::new_zeroed();
+    entry.id = id.into();
+    entry.gather.sges = (sges.len() as u32).into();
+    [entry.as_bytes(), sges.as_bytes()].concat()
 }
 
 /// The token of an object here.

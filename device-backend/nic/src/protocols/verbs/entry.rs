@@ -205,6 +205,8 @@ pub(super) fn is_asking(request: Request) -> bool {
 pub(super) struct Receive {
     pub(super) id: u64,
     pub(super) extents: Extents,
+    /// Protection domain of its keys.
+    pub(super) domain: u32,
 }
 
 impl Receive {
@@ -217,6 +219,7 @@ impl Receive {
         memory: &M,
         index: u32,
         sges: usize,
+        domain: u32,
     ) -> Result<Self, Outcome> {
         let mut bytes = [0; MAX_ENTRY_BYTES as usize];
         let bytes = &mut bytes[..receive_bytes(sges).min(ring.entry_bytes())];
@@ -233,7 +236,11 @@ impl Receive {
             .filter(|_| count <= sges)
             .map(Extents::new)
             .ok_or(wrong)?;
-        Ok(Receive { id, extents })
+        Ok(Receive {
+            id,
+            extents,
+            domain,
+        })
     }
 }
 

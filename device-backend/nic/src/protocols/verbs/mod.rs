@@ -10,6 +10,7 @@
 //! ```
 //! | module | holds |
 //! |---|---|
+//! | `receive_queue` | receives that are posted to a queue pair, or to several |
 //! | `ring`, `entry` | rings of a program, and copies of their entries |
 //! | `completion` | completion queues |
 //! | `memory` | registered memory |
@@ -32,6 +33,7 @@ mod completion;
 mod entry;
 mod memory;
 mod queue_pair;
+mod receive_queue;
 mod receiving;
 mod requester;
 mod requests;
@@ -46,7 +48,7 @@ use qnic_abi::verbs::commands::{Opcode, VerbsArmCommand, SOLICITED_ONLY};
 use qnic_abi::verbs::frames::{
     kind, VerbsAtomic, VerbsMessage, VerbsRead, VerbsReadData, VerbsReply,
 };
-use qnic_abi::verbs::{Outcome, Request, COMPLETION_QUEUES, QUEUE_PAIRS};
+use qnic_abi::verbs::{Outcome, Request, COMPLETION_QUEUES, QUEUE_PAIRS, SHARED_RECEIVE_QUEUES};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId, PAGE_SIZE};
 
@@ -117,6 +119,7 @@ impl Verbs {
         });
         let queues = &mut tables.completion_queues;
         queues.retain(|(owner, _), _| *owner != vni);
+        tables.shared.retain(|(owner, _), _| *owner != vni);
         tables.memory.process_ended(vni);
     }
 }
@@ -337,9 +340,12 @@ impl Protocol for Verbs {
     fn budgets(&self, _limits: &Limits, budgets: &mut Vec<Budget>) {
         let queue_pairs = self.queue_pairs.len();
         let queues = self.tables.completion_queues.len();
+        let shared = self.tables.shared.len();
+        let most_shared = SHARED_RECEIVE_QUEUES as u32;
         budgets.extend([
             Budget::new("verbs_queue_pairs", queue_pairs, QUEUE_PAIRS as u32),
             Budget::new("verbs_completion_queues", queues, COMPLETION_QUEUES as u32),
+            Budget::new("verbs_shared_receive_queues", shared, most_shared),
         ]);
     }
 }

@@ -12,6 +12,7 @@ use zerocopy::FromZeros;
 use super::completion::{CompletionQueue, Overrun};
 use super::entry::is_asking;
 use super::memory::RegisteredMemory;
+use super::receive_queue::SharedReceiveQueue;
 use super::requester::{Halt, Requester};
 use super::responder::Responder;
 use super::Context;
@@ -24,6 +25,8 @@ use crate::ids::{OperationId, PeerIndex};
 pub(super) struct Tables {
     /// By process and number.
     pub(super) completion_queues: BTreeMap<(VniId, u32), CompletionQueue>,
+    /// Shared receive queues, likewise.
+    pub(super) shared: BTreeMap<(VniId, u32), SharedReceiveQueue>,
     pub(super) memory: RegisteredMemory,
     /// When a queue pair sends again.
     pub(super) deadlines: BTreeSet<(Time, u32)>,
@@ -105,6 +108,8 @@ pub(super) struct QueuePair {
     pub(super) signal_all: bool,
     pub(super) send_cq: u32,
     pub(super) receive_cq: u32,
+    /// The shared receive queue that it uses, or zero.
+    pub(super) srq: u32,
     pub(super) state: State,
     pub(super) attributes: Attributes,
     pub(super) requester: Requester,
@@ -189,7 +194,11 @@ impl QueuePair {
         failure: Failure,
     ) {
         self.stop(cx, tables);
-        self.state = State::Failed;
+        let before = std::mem::replace(&mut self.state, State::Failed);
+        if self.srq != 0 && before != State::Failed {
+            let event = Pending::Verbs(self.vni, self.token, Event::LastReceive);
+            cx.core.events.push(event);
+        }
         if let Some(event) = failure.event {
             let event = Pending::Verbs(self.vni, self.token, event);
             cx.core.events.push(event);

@@ -245,7 +245,7 @@ impl QueuePair {
     fn take<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
-        tables: &Tables,
+        tables: &mut Tables,
         part: &Part,
         payload: &Payload<'_, H::Memory>,
     ) -> Result<(), Stop> {
@@ -253,16 +253,35 @@ impl QueuePair {
             self.check_write(cx, tables, part)?;
         }
         if part.needs_receive() {
-            match self.responder.take(cx.host.memory(), part.whole) {
-                Ok(true) => {}
-                Ok(false) => return Err(Stop::NotReady),
-                Err(outcome) => return Err(Stop::receive_fails(ReplyKind::Failed, outcome)),
-            }
+            self.take_receive(cx, tables, part.whole)?;
         }
         match part.is_write() {
             true => self.store_write(cx, tables, part, payload),
             false => self.store_send(cx, tables, part, payload),
         }
+    }
+
+    /// Takes a receive for a message of so many bytes, unless that was done.
+    fn take_receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        tables: &mut Tables,
+        length: u64,
+    ) -> Result<(), Stop> {
+        if self.responder.current.is_some() {
+            return Ok(());
+        }
+        let shared = (self.vni, self.srq);
+        let taken = match &mut self.responder.own {
+            Some(own) => own.take(cx.host.memory()),
+            None => tables
+                .shared
+                .get_mut(&shared)
+                .and_then(|queue| queue.take(cx, self.vni)),
+        };
+        let (receive, right) = taken.ok_or(Stop::NotReady)?;
+        self.responder.current = Some((receive, length));
+        right.map_err(|outcome| Stop::receive_fails(ReplyKind::Failed, outcome))
     }
 
     /// The piece of memory that a write names, from its offset in the message on.
@@ -340,11 +359,11 @@ impl QueuePair {
         part: &Part,
         payload: &Payload<'_, H::Memory>,
     ) -> Result<(), Stop> {
-        let owner = (self.vni, self.domain);
         let responder = &mut self.responder;
         let Some((receive, whole)) = &responder.current else {
             return Err(Stop::NotReady);
         };
+        let owner = (self.vni, receive.domain);
         if part.whole != *whole {
             return Err(Stop::invalid());
         }
@@ -387,7 +406,7 @@ impl QueuePair {
         to: (PeerIndex, u64),
     ) -> Result<(), Stop> {
         let psn = self.responder.psn();
-        if let Some(receive) = self.responder.complete(cx.host.memory()) {
+        if let Some(receive) = self.responder.complete() {
             let body = &part.body;
             let mut completion = WorkCompletion::new_zeroed();
             completion.id = receive.id.into();

@@ -3,13 +3,14 @@
 
 use qnic_abi::control::Opcode;
 use qnic_abi::verbs::requests::{
-    CreateCompletionQueue, CreateQueuePair, DestroyObject, ModifyQueuePair, Object, QueryQueuePair,
-    QueuePairInfo, RegisterMemory, SIGNAL_ALL,
+    CreateCompletionQueue, CreateQueuePair, CreateSharedReceiveQueue, DestroyObject,
+    ModifyQueuePair, ModifySharedReceiveQueue, Object, QueryQueuePair, QueuePairInfo,
+    RegisterMemory, Ring, SIGNAL_ALL,
 };
 use qnic_abi::verbs::rings::WorkCompletion;
 use qnic_abi::verbs::{
     PathAddress, Rights, State, Transport, COMPLETION_QUEUES, FIRST_QUEUE_PAIR, MAX_INLINE,
-    MAX_READS, MAX_SGES, NUMBERS, QUEUE_PAIRS,
+    MAX_READS, MAX_SGES, NUMBERS, QUEUE_PAIRS, SHARED_RECEIVE_QUEUES,
 };
 use qnic_abi::{NodeId, Status, VniId};
 use zerocopy::IntoBytes;
@@ -17,6 +18,7 @@ use zerocopy::IntoBytes;
 use super::completion::CompletionQueue;
 use super::entry::{receive_bytes, send_bytes};
 use super::queue_pair::{Attributes, Failure, QueuePair};
+use super::receive_queue::{ReceiveQueue, SharedReceiveQueue};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::ring::{RingMemory, Side};
@@ -42,6 +44,12 @@ impl Verbs {
             Opcode::CreateCompletionQueue => checked
                 .and_then(|()| body(bytes))
                 .and_then(|body| self.create_completion_queue(cx, vni, &body)),
+            Opcode::CreateSharedReceiveQueue => checked
+                .and_then(|()| body(bytes))
+                .and_then(|body| self.create_shared_receive_queue(cx, vni, &body)),
+            Opcode::ModifySharedReceiveQueue => checked
+                .and_then(|()| body(bytes))
+                .and_then(|body| self.modify_shared_receive_queue(cx, vni, &body)),
             Opcode::CreateQueuePair => checked
                 .and_then(|()| body(bytes))
                 .and_then(|body| self.create_queue_pair(cx, vni, &body)),
@@ -91,6 +99,36 @@ impl Verbs {
         Ok(())
     }
 
+    fn create_shared_receive_queue<H: Host>(
+        &mut self,
+        cx: &Context<'_, H>,
+        vni: VniId,
+        body: &CreateSharedReceiveQueue,
+    ) -> Result<(), Status> {
+        let queues = &mut self.tables.shared;
+        let name = (vni, body.srq.get());
+        if queues.contains_key(&name) {
+            return Err(Status::NameExists);
+        }
+        if queues.len() >= SHARED_RECEIVE_QUEUES {
+            return Err(Status::Exhausted);
+        }
+        let queue = SharedReceiveQueue::new(cx.host.memory(), body)?;
+        queues.insert(name, queue);
+        Ok(())
+    }
+
+    fn modify_shared_receive_queue<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        body: &ModifySharedReceiveQueue,
+    ) -> Result<(), Status> {
+        let queue = self.tables.shared.get_mut(&(vni, body.srq.get()));
+        queue.ok_or(Status::Malformed)?.modify(cx, vni, body);
+        Ok(())
+    }
+
     fn create_queue_pair<H: Host>(
         &mut self,
         cx: &Context<'_, H>,
@@ -107,9 +145,8 @@ impl Verbs {
         let bounded = send_sges <= MAX_SGES && receive_sges <= MAX_SGES && inline <= MAX_INLINE;
         let in_range = (FIRST_QUEUE_PAIR..NUMBERS).contains(&number);
         let plain = body.flags & !SIGNAL_ALL == 0 && body.reserved.get() == 0;
-        // Shared receive queues, and other transports, are not served yet.
-        let served =
-            Transport::try_from(body.transport) == Ok(Transport::Reliable) && body.srq.get() == 0;
+        // Other transports are not served yet.
+        let served = Transport::try_from(body.transport) == Ok(Transport::Reliable);
         if !(has_queues && bounded && in_range && plain && served) {
             return Err(Status::Malformed);
         }
@@ -120,9 +157,9 @@ impl Verbs {
             return Err(Status::Exhausted);
         }
         let memory = cx.host.memory();
-        let least = [send_bytes(send_sges, inline), receive_bytes(receive_sges)];
-        let send = RingMemory::new(memory, &body.send, Side::Consumer, least[0])?;
-        let receive = RingMemory::new(memory, &body.receive, Side::Consumer, least[1])?;
+        let least = send_bytes(send_sges, inline);
+        let send = RingMemory::new(memory, &body.send, Side::Consumer, least)?;
+        let receives = self.receives_of(cx, vni, body)?;
         let queue_pair = QueuePair {
             vni,
             number,
@@ -131,14 +168,40 @@ impl Verbs {
             signal_all: body.flags & SIGNAL_ALL != 0,
             send_cq: body.send_cq.get(),
             receive_cq: body.receive_cq.get(),
+            srq: body.srq.get(),
             state: State::Reset,
             attributes: Attributes::NONE,
             requester: Requester::new(send, (send_sges, inline)),
-            responder: Responder::new(receive, receive_sges),
+            responder: Responder::new(receives),
             operation: None,
         };
         self.queue_pairs.insert(number, Box::new(queue_pair));
         Ok(())
+    }
+
+    /// The receive queue of a queue pair that is to be made. `None`: it uses a shared one.
+    fn receives_of<H: Host>(
+        &self,
+        cx: &Context<'_, H>,
+        vni: VniId,
+        body: &CreateQueuePair,
+    ) -> Result<Option<ReceiveQueue>, Status> {
+        let sges = usize::from(body.receive_sges.get());
+        match body.srq.get() {
+            0 => {
+                let (memory, least) = (cx.host.memory(), receive_bytes(sges));
+                let ring = RingMemory::new(memory, &body.receive, Side::Consumer, least)?;
+                Ok(Some(ReceiveQueue::new(ring, sges, body.domain.get())))
+            }
+            srq => {
+                let is_there = self.tables.shared.contains_key(&(vni, srq));
+                let plain = body.receive.as_bytes() == [0; size_of::<Ring>()];
+                match is_there && plain {
+                    true => Ok(None),
+                    false => Err(Status::Malformed),
+                }
+            }
+        }
     }
 
     fn modify_queue_pair<H: Host>(
@@ -215,7 +278,11 @@ impl Verbs {
                 true => return Ok(()),
                 false => None,
             },
-            Ok(Object::SharedReceiveQueue) | Err(_) => None,
+            Ok(Object::SharedReceiveQueue) => {
+                let queues = &mut self.tables.shared;
+                queues.remove(&(vni, number)).map(|queue| queue.token())
+            }
+            Err(_) => None,
         };
         let token = token.ok_or(Status::Malformed)?;
         cx.core.events.forget_token(token);
