@@ -360,6 +360,8 @@ void qnic_pin_free(struct qnic_pin *pin);
 
 /* An event of an object of verbs: one of QNIC_VERBS_*. Atomic; calls nothing of this file. */
 void qnic_verbs_event(u64 owner, u32 event);
+/* The port is up or down now. Atomic. */
+void qnic_verbs_port(struct qnic_dev *dev, bool up);
 
 /* Remote memory. A page of a request of the block layer was read or written; atomic. */
 void qnic_volume_done(u64 token, s32 error);

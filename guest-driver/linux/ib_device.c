@@ -47,8 +47,10 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 
 static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
 {
-	attr->state = IB_PORT_ACTIVE;
-	attr->phys_state = IB_PORT_PHYS_STATE_LINK_UP;
+	bool down = READ_ONCE(to_device(ib)->port_down);
+
+	attr->state = down ? IB_PORT_DOWN : IB_PORT_ACTIVE;
+	attr->phys_state = down ? IB_PORT_PHYS_STATE_POLLING : IB_PORT_PHYS_STATE_LINK_UP;
 	attr->max_mtu = IB_MTU_4096;
 	attr->active_mtu = IB_MTU_4096;
 	attr->gid_tbl_len = 1;
@@ -284,9 +286,26 @@ static void ib_remove(void *added)
 	ib_dealloc_device(&device->ib);
 }
 
+/* Programs hear of a change; the state itself is for query_port(). */
+static void ib_port(void *added, bool up)
+{
+	struct qnic_ib_device *device = added;
+	struct ib_event event = {
+		.device = &device->ib,
+		.element.port_num = 1,
+		.event = up ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR,
+	};
+
+	if (device->port_down != up)
+		return;
+	WRITE_ONCE(device->port_down, !up);
+	ib_dispatch_event(&event);
+}
+
 static const struct qnic_verbs_client client = {
 	.add = ib_add,
 	.remove = ib_remove,
+	.port = ib_port,
 	.event = tell,
 };
 

@@ -26,6 +26,7 @@ struct mminfo;
 struct qnic_ib_device {
 	struct ib_device ib;
 	void *driver;			/* Rust; valid until ib is unregistered */
+	bool port_down;			/* written with a lock of verbs.c held */
 };
 
 struct qnic_ib_context {

@@ -18,8 +18,38 @@ static const struct qnic_verbs_client *client;
 
 static void tell_of(struct qnic_dev *dev)
 {
-	if (client)
-		dev->verbs = client->add(dev->driver, dev->id, &dev->vdev->dev);
+	if (!client)
+		return;
+	dev->verbs = client->add(dev->driver, dev->id, &dev->vdev->dev);
+	if (dev->verbs)
+		client->port(dev->verbs, !READ_ONCE(dev->port_down));
+}
+
+static void port_run(struct work_struct *work)
+{
+	struct qnic_dev *dev = container_of(work, struct qnic_dev, port);
+
+	mutex_lock(&client_lock);
+	if (dev->verbs)
+		client->port(dev->verbs, !READ_ONCE(dev->port_down));
+	mutex_unlock(&client_lock);
+}
+
+void qnic_verbs_new(struct qnic_dev *dev)
+{
+	INIT_WORK(&dev->port, port_run);
+}
+
+/* The device is reset: no event comes. */
+void qnic_verbs_end(struct qnic_dev *dev)
+{
+	cancel_work_sync(&dev->port);
+}
+
+void qnic_verbs_port(struct qnic_dev *dev, bool up)
+{
+	WRITE_ONCE(dev->port_down, !up);
+	schedule_work(&dev->port);
 }
 
 static void take_back(struct qnic_dev *dev)

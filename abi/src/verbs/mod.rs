@@ -215,6 +215,10 @@ numbered! {
         LastReceive = 8,
         /// A shared receive queue has fewer receives than its limit.
         LimitReached = 9,
+        /// Of no object, so with token 0: all links of the node are cut.
+        PortDown = 10,
+        /// Likewise: one of them is there again.
+        PortUp = 11,
     }
 }
 

@@ -289,6 +289,11 @@ fn events_reach_the_owner_until_the_object_is_destroyed() {
         assert_eq!(told, [(owner as u64, Event::Completion)]);
     }
     assert_eq!(say(&driver, tokens[0], 77), Handled::Refused);
+    for (is_up, said) in [(false, Event::PortDown), (true, Event::PortUp)] {
+        assert_eq!(say(&driver, 0, said as u16), Handled::Done);
+        let told = core::mem::take(&mut *fake.ports.lock().unwrap());
+        assert_eq!(told, [is_up]);
+    }
     for queue in queues {
         context.destroy_completion_queue(queue);
     }
