@@ -60,10 +60,11 @@
 //! the next session: neither side has lost anything.
 //!
 //! # Unreliable connections, and datagrams
-//! A message of an unreliable connection has the same body. A piece that is not at the expected position ends what has
-//! come of its message without a completion; offset zero begins a new one, whatever its number. A
-//! datagram is one frame. Both are dropped and counted where no receive is posted, a page is absent, or
-//! the key differs; the page is brought in nevertheless.
+//! A message of an unreliable connection has the same body, and at most a page of payload. A piece that is not at the
+//! expected position ends what has come of its message without a completion; offset zero begins a new
+//! one, whatever its number. A datagram is one frame. Both are dropped and counted where no receive is
+//! posted, or the key differs. Where a page is absent, they are kept in their order until it is there, up to a
+//! bound of the queue pair; others are dropped.
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};

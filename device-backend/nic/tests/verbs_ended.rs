@@ -353,7 +353,7 @@ fn requests_that_cannot_be_are_refused() {
         (Status::NameExists, |body| body.qp = A.into()),
         (Status::Malformed, |body| body.qp = 1.into()),
         (Status::Malformed, |body| body.send_cq = 99.into()),
-        (Status::Malformed, |body| body.transport = 4),
+        (Status::Malformed, |body| body.transport = 5),
         (Status::Malformed, |body| body.srq = 1.into()),
         (Status::Malformed, |body| body.flags = 2),
         (Status::Malformed, |body| body.send_sges = 17.into()),

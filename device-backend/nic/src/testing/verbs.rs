@@ -12,8 +12,8 @@ use qnic_abi::verbs::requests::{
     RegisterMemory, Ring, SIGNAL_ALL,
 };
 use qnic_abi::verbs::rings::{
-    AtomicOperands, MemoryOperands, ReceiveEntry, SendEntry, SendFlags, Sge, WorkCompletion,
-    PRODUCER,
+    AtomicOperands, DatagramOperands, MemoryOperands, ReceiveEntry, SendEntry, SendFlags, Sge,
+    WorkCompletion, PRODUCER,
 };
 use qnic_abi::verbs::{PathAddress, Request, Rights, State, Transport, MAX_INLINE};
 use qnic_abi::{NodeId, Status};
@@ -168,6 +168,32 @@ impl VerbsParty {
     pub fn create(&self, qp: u32, entries: u32) {
         let (body, made) = self.queue_pair_request(qp, entries);
         assert_eq!(self.add(&body, made), Status::Ok);
+    }
+
+    /// Makes a queue pair of another transport.
+    ///
+    /// # Panics
+    /// If the NIC refuses it.
+    pub fn create_with(&self, transport: Transport, qp: u32, entries: u32) {
+        let (mut body, made) = self.queue_pair_request(qp, entries);
+        body.transport = transport as u8;
+        made.peer.set(self.party.node as u16);
+        assert_eq!(self.add(&body, made), Status::Ok);
+    }
+
+    /// Lets a queue pair exchange datagrams, with that key.
+    ///
+    /// # Panics
+    /// If the NIC refuses it.
+    pub fn open(&self, qp: u32, qkey: u32) {
+        for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+            let mut body = ModifyQueuePair::new_zeroed();
+            body.qp = qp.into();
+            body.state = state as u8;
+            body.qkey = qkey.into();
+            body.send_psn = psn(qp).into();
+            assert_eq!(self.modify(&body), Status::Ok);
+        }
     }
 
     /// Makes a queue pair.
@@ -481,6 +507,19 @@ impl WorkPosting<'_> {
         self.request(request)
     }
 
+    /// As a datagram to a queue pair at that path.
+    pub fn datagram(mut self, path: PathAddress, qp: u32, qkey: u32) -> Self {
+        let operands = DatagramOperands {
+            qp: qp.into(),
+            qkey: qkey.into(),
+            unused: 0.into(),
+            path: path.0.into(),
+        };
+        self.entry.operands.as_mut_bytes()[..size_of::<DatagramOperands>()]
+            .copy_from_slice(operands.as_bytes());
+        self
+    }
+
     /// With an immediate.
     pub fn immediate(mut self, immediate: u32) -> Self {
         let request = match self.entry.opcode.get() {
@@ -494,6 +533,13 @@ impl WorkPosting<'_> {
     /// With these flags as well.
     pub fn flags(mut self, flags: SendFlags) -> Self {
         self.entry.flags = (self.entry.flags.get() | flags.bits()).into();
+        self
+    }
+
+    /// With other pieces.
+    pub fn sges(mut self, sges: &[Sge]) -> Self {
+        self.sges = sges.to_vec();
+        self.entry.gather.sges = (sges.len() as u32).into();
         self
     }
 

@@ -17,6 +17,8 @@
 //! | `requester`, `responder` | the halves of a queue pair: where each of its messages stands |
 //! | `queue_pair` | both, and how they fail |
 //! | `sending`, `receiving` | messages at their source, and at their destination |
+//! | `casting`, `caught` | messages without acknowledgements, likewise |
+//! | `kept` | such messages that wait for a page |
 //! | `asking`, `answering` | reads and atomic operations, likewise |
 //! | `requests` | requests of the driver |
 //!
@@ -29,8 +31,11 @@
 
 mod answering;
 mod asking;
+mod casting;
+mod caught;
 mod completion;
 mod entry;
+mod kept;
 mod memory;
 mod queue_pair;
 mod receive_queue;
@@ -46,9 +51,12 @@ use std::collections::BTreeMap;
 use qnic_abi::control::RequestHeader;
 use qnic_abi::verbs::commands::{Opcode, VerbsArmCommand, SOLICITED_ONLY};
 use qnic_abi::verbs::frames::{
-    kind, VerbsAtomic, VerbsMessage, VerbsRead, VerbsReadData, VerbsReply,
+    kind, VerbsAtomic, VerbsDatagram, VerbsMessage, VerbsRead, VerbsReadData, VerbsReply,
+    VerbsUnreliable,
 };
-use qnic_abi::verbs::{Outcome, Request, COMPLETION_QUEUES, QUEUE_PAIRS, SHARED_RECEIVE_QUEUES};
+use qnic_abi::verbs::{
+    Event, Outcome, Request, Transport, COMPLETION_QUEUES, QUEUE_PAIRS, SHARED_RECEIVE_QUEUES,
+};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId, PAGE_SIZE};
 
@@ -62,6 +70,7 @@ use crate::frame::{Arrival, StoredFrame};
 use crate::ids::OperationId;
 use crate::stages::Kind;
 use completion::Armed;
+use kept::KEPT_OF_NIC;
 use queue_pair::{Failure, QueuePair, Tables};
 
 /// State of the protocol.
@@ -99,9 +108,13 @@ impl Verbs {
     fn operations_ended<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
         let of_process = |qp: &&mut Box<QueuePair>| qp.vni == vni;
         for qp in self.queue_pairs.values_mut().filter(of_process) {
-            let failure = match qp.operation {
-                Some(_) => Failure::of_oldest(Outcome::Fatal),
-                None => Failure::default(),
+            let failure = Failure {
+                // Without acknowledgements only the send queue would fail.
+                event: (qp.transport != Transport::Reliable).then_some(Event::Fatal),
+                ..match qp.operation {
+                    Some(_) => Failure::of_oldest(Outcome::Fatal),
+                    None => Failure::default(),
+                }
             };
             qp.fail(cx, &mut self.tables, failure);
         }
@@ -133,6 +146,8 @@ impl Protocol for Verbs {
         kind::VERBS_READ_DATA,
         kind::VERBS_ATOMIC,
         kind::VERBS_REPLY,
+        kind::VERBS_UNRELIABLE,
+        kind::VERBS_DATAGRAM,
     ];
     const RESPONSES: &'static [u8] = &[kind::VERBS_READ_DATA, kind::VERBS_REPLY];
     const IN_ORDER: &'static [u8] = &[
@@ -151,6 +166,8 @@ impl Protocol for Verbs {
             kind::VERBS_READ => frame.is::<VerbsRead>(),
             kind::VERBS_READ_DATA => frame.is::<VerbsReadData>(),
             kind::VERBS_ATOMIC => frame.is::<VerbsAtomic>(),
+            kind::VERBS_UNRELIABLE => frame.is::<VerbsUnreliable>(),
+            kind::VERBS_DATAGRAM => frame.is::<VerbsDatagram>(),
             _ => frame.is::<VerbsReply>(),
         }
     }
@@ -223,7 +240,7 @@ impl Protocol for Verbs {
     #[inline(never)] // It would cost transfers registers.
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {
         cx.core.count_sent(id.vni(), outgoing.length);
-        self.update_queue_pair(cx, id);
+        self.frame_sent(cx, id);
     }
 
     #[inline(never)] // It would cost transfers registers.
@@ -237,6 +254,8 @@ impl Protocol for Verbs {
             kind::VERBS_READ => return self.receive_read(cx, arrival),
             kind::VERBS_READ_DATA => return self.receive_read_data(cx, arrival),
             kind::VERBS_ATOMIC => self.receive_atomic(cx, arrival),
+            kind::VERBS_UNRELIABLE => self.receive_unreliable(cx, arrival),
+            kind::VERBS_DATAGRAM => self.receive_datagram(cx, arrival),
             _ => return self.receive_answer(cx, arrival),
         }
         Received::Done
@@ -321,6 +340,10 @@ impl Protocol for Verbs {
         self.handle(cx, header.opcode.get(), vni, body).map(Some)
     }
 
+    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        self.peers_found(cx);
+    }
+
     fn awaits(&self, node: NodeId) -> bool {
         let mut working = self.tables.operations.values();
         working.any(|number| {
@@ -346,6 +369,7 @@ impl Protocol for Verbs {
             Budget::new("verbs_queue_pairs", queue_pairs, QUEUE_PAIRS as u32),
             Budget::new("verbs_completion_queues", queues, COMPLETION_QUEUES as u32),
             Budget::new("verbs_shared_receive_queues", shared, most_shared),
+            Budget::new("verbs_frames_kept", self.tables.kept, KEPT_OF_NIC as u32),
         ]);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::verbs::frames::{ReplyKind, VerbsReply};
 use qnic_abi::verbs::rings::WorkCompletion;
-use qnic_abi::verbs::{Completed, Event, Outcome, Request, Rights, State};
+use qnic_abi::verbs::{Completed, Event, Outcome, Request, Rights, State, Transport};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId};
 use zerocopy::FromZeros;
@@ -32,6 +32,10 @@ pub(super) struct Tables {
     pub(super) deadlines: BTreeSet<(Time, u32)>,
     /// Queue pair by operation of the core.
     pub(super) operations: BTreeMap<u64, u32>,
+    /// Queue pairs whose message goes to a node that is no peer yet.
+    pub(super) seeking: BTreeSet<u32>,
+    /// Frames that are kept for queue pairs without acknowledgements.
+    pub(super) kept: usize,
 }
 
 /// What a queue pair is told when it is modified.
@@ -51,6 +55,8 @@ pub(super) struct Attributes {
     pub(super) max_reads: u8,
     /// Those of its peer.
     pub(super) max_peer_reads: u8,
+    /// Key of datagrams.
+    pub(super) qkey: u32,
 }
 
 impl Attributes {
@@ -65,6 +71,7 @@ impl Attributes {
         not_ready_retries: 0,
         max_reads: 0,
         max_peer_reads: 0,
+        qkey: 0,
     };
 }
 
@@ -87,6 +94,11 @@ impl Failure {
         event: Some(Event::Fatal),
     };
 
+    /// Returns true if only a work request of the send queue has failed.
+    fn is_of_send(&self) -> bool {
+        self.send.is_some() && self.receive.is_none() && self.event.is_none()
+    }
+
     /// That of the oldest work request of the send queue.
     pub(super) fn of_oldest(outcome: Outcome) -> Self {
         Failure {
@@ -102,6 +114,7 @@ pub(super) struct QueuePair {
     pub(super) vni: VniId,
     pub(super) number: u32,
     pub(super) token: u64,
+    pub(super) transport: Transport,
     /// Protection domain.
     pub(super) domain: u32,
     /// Every work request of the send queue has a completion.
@@ -120,9 +133,9 @@ pub(super) struct QueuePair {
 
 impl QueuePair {
     /// Returns true if that queue pair is the one that it is connected with.
-    pub(super) fn is_connected_with(&self, node: NodeId, qp: u32) -> bool {
+    pub(super) fn is_connected_with(&self, peer: (Transport, NodeId, u32)) -> bool {
         let attributes = &self.attributes;
-        (attributes.node, attributes.peer_qp) == (node, qp)
+        (self.transport, attributes.node, attributes.peer_qp) == peer
     }
 
     /// Returns true if its peer waits for a page, and will tell.
@@ -132,7 +145,10 @@ impl QueuePair {
 
     /// Returns true if it receives.
     pub(super) fn receives(&self) -> bool {
-        matches!(self.state, State::ReadyToReceive | State::ReadyToSend)
+        matches!(
+            self.state,
+            State::ReadyToReceive | State::ReadyToSend | State::Draining | State::SendError
+        )
     }
 
     /// Tells the process of the end of a work request.
@@ -186,13 +202,21 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Fails: all that is posted ends, and peers get no answer any more.
+    /// Fails: all that is posted ends, and peers get no answer any more. Without acknowledgements a work
+    /// request of the send queue that fails leaves the receive queue as it is.
     pub(super) fn fail<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         tables: &mut Tables,
         failure: Failure,
     ) {
+        if self.transport != Transport::Reliable && failure.is_of_send() {
+            self.stop_sending(cx, tables);
+            self.state = State::SendError;
+            if self.flush(cx, tables, failure).is_ok() {
+                return;
+            }
+        }
         self.stop(cx, tables);
         let before = std::mem::replace(&mut self.state, State::Failed);
         if self.srq != 0 && before != State::Failed {
@@ -229,6 +253,11 @@ impl QueuePair {
             sends = self.complete(cx, tables, (self.send_cq, false), failed(id, outcome));
             place += 1;
         }
+        if self.state == State::SendError {
+            let next = self.requester.next_psn();
+            self.requester.restart(next);
+            return sends;
+        }
         let mut outcome = failure.receive;
         let mut receives = Ok(());
         while receives.is_ok() {
@@ -246,6 +275,7 @@ impl QueuePair {
     /// Has nothing under way any more: neither here nor, as far as it knows, at its peer.
     pub(super) fn stop<H: Host>(&mut self, cx: &mut Context<'_, H>, tables: &mut Tables) {
         self.stop_sending(cx, tables);
+        self.drop_kept(tables);
         self.responder.rewound = false;
         let reads = std::mem::take(&mut self.responder.reads);
         let waits = self.responder.waits.take();
@@ -277,11 +307,23 @@ impl QueuePair {
 
     /// Lets the send queue wait, or go on.
     pub(super) fn set_halt(&mut self, tables: &mut Tables, halt: Option<Halt>) {
-        if let Some(Halt::Until(time)) = std::mem::replace(&mut self.requester.halt, halt) {
-            tables.deadlines.remove(&(time, self.number));
+        match std::mem::replace(&mut self.requester.halt, halt) {
+            Some(Halt::Until(time)) => {
+                tables.deadlines.remove(&(time, self.number));
+            }
+            Some(Halt::Seek) => {
+                tables.seeking.remove(&self.number);
+            }
+            Some(Halt::Page) | None => {}
         }
-        if let Some(Halt::Until(time)) = halt {
-            tables.deadlines.insert((time, self.number));
+        match halt {
+            Some(Halt::Until(time)) => {
+                tables.deadlines.insert((time, self.number));
+            }
+            Some(Halt::Seek) => {
+                tables.seeking.insert(self.number);
+            }
+            Some(Halt::Page) | None => {}
         }
     }
 

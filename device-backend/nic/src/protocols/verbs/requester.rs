@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use qnic_abi::verbs::rings::SendFlags;
 use qnic_abi::verbs::{Outcome, Request, NUMBERS};
 
-use super::entry::{is_asking, Bytes, Extents, WorkRequest};
+use super::entry::{is_asking, Bounds, Bytes, Extents, WorkRequest};
 use super::ring::RingMemory;
 use crate::env::{HostMemory, Time};
 
@@ -53,6 +53,8 @@ pub(super) enum Halt {
     Until(Time),
     /// The peer waits for a page, and will tell.
     Page,
+    /// The node that the message goes to is no peer yet.
+    Seek,
 }
 
 /// A work request that is being sent.
@@ -67,8 +69,7 @@ pub(super) struct Current {
 #[derive(Debug)]
 pub(super) struct Requester {
     ring: RingMemory,
-    /// Most pieces, and inline bytes, of a work request.
-    bounds: (usize, usize),
+    bounds: Bounds,
     /// Number of the oldest message that is not complete.
     psn: u32,
     pending: VecDeque<Message>,
@@ -87,7 +88,7 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub(super) fn new(ring: RingMemory, bounds: (usize, usize)) -> Self {
+    pub(super) fn new(ring: RingMemory, bounds: Bounds) -> Self {
         Requester {
             ring,
             bounds,
@@ -151,7 +152,7 @@ impl Requester {
             return true;
         }
         let index = self.ring.behind(self.ring.own(), self.cursor as u32);
-        let work = match WorkRequest::read(&self.ring, memory, index, self.bounds) {
+        let work = match WorkRequest::read(&self.ring, memory, index, &self.bounds) {
             Ok(work) => work,
             Err(wrong) => {
                 self.wrong = Some(wrong);
@@ -196,6 +197,21 @@ impl Requester {
                 self.current = None;
                 self.cursor += 1;
             }
+        }
+    }
+
+    /// The message at the cursor is not sent, or not completely. Returns false if there is none.
+    pub(super) fn skip(&mut self) -> bool {
+        let begun = self.cursor < self.pending.len();
+        self.current = None;
+        self.cursor += usize::from(begun);
+        begun
+    }
+
+    /// All that was sent is done.
+    pub(super) fn end_sent(&mut self) {
+        for message in self.pending.iter_mut().take(self.cursor) {
+            message.done = true;
         }
     }
 

@@ -16,7 +16,7 @@ use qnic_abi::{NodeId, Status, VniId};
 use zerocopy::IntoBytes;
 
 use super::completion::CompletionQueue;
-use super::entry::{receive_bytes, send_bytes};
+use super::entry::{receive_bytes, send_bytes, Bounds};
 use super::queue_pair::{Attributes, Failure, QueuePair};
 use super::receive_queue::{ReceiveQueue, SharedReceiveQueue};
 use super::requester::Requester;
@@ -145,9 +145,8 @@ impl Verbs {
         let bounded = send_sges <= MAX_SGES && receive_sges <= MAX_SGES && inline <= MAX_INLINE;
         let in_range = (FIRST_QUEUE_PAIR..NUMBERS).contains(&number);
         let plain = body.flags & !SIGNAL_ALL == 0 && body.reserved.get() == 0;
-        // Other transports are not served yet.
-        let served = Transport::try_from(body.transport) == Ok(Transport::Reliable);
-        if !(has_queues && bounded && in_range && plain && served) {
+        let transport = Transport::try_from(body.transport).map_err(|_| Status::Malformed)?;
+        if !(has_queues && bounded && in_range && plain) {
             return Err(Status::Malformed);
         }
         if self.queue_pairs.contains_key(&number) {
@@ -160,10 +159,16 @@ impl Verbs {
         let least = send_bytes(send_sges, inline);
         let send = RingMemory::new(memory, &body.send, Side::Consumer, least)?;
         let receives = self.receives_of(cx, vni, body)?;
+        let bounds = Bounds {
+            sges: send_sges,
+            inline,
+            transport,
+        };
         let queue_pair = QueuePair {
             vni,
             number,
             token: body.token.get(),
+            transport,
             domain: body.domain.get(),
             signal_all: body.flags & SIGNAL_ALL != 0,
             send_cq: body.send_cq.get(),
@@ -171,7 +176,7 @@ impl Verbs {
             srq: body.srq.get(),
             state: State::Reset,
             attributes: Attributes::NONE,
-            requester: Requester::new(send, (send_sges, inline)),
+            requester: Requester::new(send, bounds),
             responder: Responder::new(receives),
             operation: None,
         };
@@ -215,7 +220,7 @@ impl Verbs {
         let queue_pair = queue_pair.filter(|qp| qp.vni == vni);
         let qp = queue_pair.ok_or(Status::Malformed)?;
         let state = State::try_from(body.state).map_err(|_| Status::Malformed)?;
-        let attributes = check_attributes(state, body)?;
+        let attributes = check_attributes(qp.transport, state, body)?;
         match state {
             State::Reset => {
                 qp.stop(cx, tables);
@@ -226,7 +231,10 @@ impl Verbs {
                 qp.fail(cx, tables, Failure::default());
                 return Ok(());
             }
-            State::ReadyToReceive => qp.responder.restart(body.receive_psn.get()),
+            State::ReadyToReceive => {
+                qp.drop_kept(tables);
+                qp.responder.restart(body.receive_psn.get());
+            }
             State::ReadyToSend if qp.state == State::ReadyToReceive => {
                 qp.requester.restart(body.send_psn.get());
             }
@@ -291,12 +299,17 @@ impl Verbs {
 }
 
 /// Checks what a queue pair is told for a state.
-fn check_attributes(state: State, body: &ModifyQueuePair) -> Result<Attributes, Status> {
+fn check_attributes(
+    transport: Transport,
+    state: State,
+    body: &ModifyQueuePair,
+) -> Result<Attributes, Status> {
     let path = PathAddress(body.path.get()).node();
-    let connected = matches!(state, State::ReadyToReceive | State::ReadyToSend);
+    let needs_path = transport != Transport::Datagram
+        && matches!(state, State::ReadyToReceive | State::ReadyToSend);
     let reads = [body.max_reads, body.max_peer_reads];
     let numbers = [body.peer_qp, body.send_psn, body.receive_psn];
-    let valid = (path.is_some() || !connected)
+    let valid = (path.is_some() || !needs_path)
         && body.timeout < 32
         && body.retries <= 7
         && body.not_ready_timer < 32
@@ -317,5 +330,6 @@ fn check_attributes(state: State, body: &ModifyQueuePair) -> Result<Attributes, 
         not_ready_retries: body.not_ready_retries,
         max_reads: body.max_reads,
         max_peer_reads: body.max_peer_reads,
+        qkey: body.qkey.get(),
     })
 }

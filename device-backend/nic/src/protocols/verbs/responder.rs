@@ -1,9 +1,12 @@
 //! What a queue pair receives: its receive queue, and the position that it expects
 //! ([`qnic_abi::verbs::frames`]).
 
+use std::collections::VecDeque;
+
 use qnic_abi::verbs::NUMBERS;
 
 use super::entry::Receive;
+use super::kept::Kept;
 use super::receive_queue::ReceiveQueue;
 use crate::env::HostMemory;
 
@@ -37,6 +40,10 @@ pub(super) struct Responder {
     pub(super) reads: Vec<(u32, u64)>,
     /// The driver knows that something has come.
     pub(super) established: bool,
+    /// Without acknowledgements: frames that wait for a page, in their order.
+    pub(super) kept: VecDeque<Kept>,
+    /// Likewise: a page is on its way.
+    pub(super) fetches: bool,
 }
 
 impl Responder {
@@ -50,6 +57,8 @@ impl Responder {
             waits: None,
             reads: Vec::new(),
             established: false,
+            kept: VecDeque::new(),
+            fetches: false,
         }
     }
 
@@ -62,6 +71,16 @@ impl Responder {
         self.waits = None;
         self.reads.clear();
         self.established = false;
+    }
+
+    /// Without acknowledgements: another message begins, of so many bytes. A receive that was taken for
+    /// one that is lost is for this one.
+    pub(super) fn begin(&mut self, psn: u32, length: u64) {
+        self.psn = psn;
+        self.offset = 0;
+        if let Some((_, whole)) = &mut self.current {
+            *whole = length;
+        }
     }
 
     /// Number of the message that is expected.
@@ -88,10 +107,11 @@ impl Responder {
         self.offset = 0;
     }
 
-    /// The message is complete, and the receive that it has taken.
-    pub(super) fn complete(&mut self) -> Option<Receive> {
+    /// The message is complete, and the receive that it has taken, if it needs one.
+    pub(super) fn complete(&mut self, needs: bool) -> Option<Receive> {
         self.pass();
-        self.current.take().map(|(receive, _)| receive)
+        let taken = if needs { self.current.take() } else { None };
+        taken.map(|(receive, _)| receive)
     }
 
     /// Takes the oldest receive out: its identifier. `None`: there is none of its own.
