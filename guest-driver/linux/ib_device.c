@@ -11,6 +11,8 @@
 
 /* What librxe takes its own version for. */
 #define RXE_ABI		2
+/* The vendor of a device that has none. */
+#define RXE_VENDOR	0xffffff
 
 /* ---- device and port ---- */
 
@@ -21,6 +23,7 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 		return -EINVAL;
 	*attr = (struct ib_device_attr){
 		.sys_image_guid = ib->node_guid,
+		.vendor_id = RXE_VENDOR,
 		.max_mr_size = U64_MAX,
 		.page_size_cap = PAGE_SIZE,
 		.max_qp = QNIC_VERBS_QUEUE_PAIRS,
@@ -234,6 +237,7 @@ static const struct ib_device_ops device_ops = {
 #else
 	.reg_user_mr = register_memory,
 #endif
+	.rereg_user_mr = qnic_ib_reregister,
 	.dereg_mr = qnic_ib_deregister,
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, qnic_ib_context, ib),
 	INIT_RDMA_OBJ_SIZE(ib_pd, qnic_ib_domain, ib),

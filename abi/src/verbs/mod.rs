@@ -340,7 +340,10 @@ mod tests {
         let header = route_header(NodeId(0x0102), NodeId(3), 100);
         assert_eq!(header[..8], [0x60, 0, 0, 0, 0, 124, 27, 1]);
         let prefix = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0x51, 0, 0, 0];
-        assert_eq!((&header[8..22], &header[22..24]), (&prefix[..], &[1, 2][..]));
+        assert_eq!(
+            (&header[8..22], &header[22..24]),
+            (&prefix[..], &[1, 2][..])
+        );
         assert_eq!(header[24..38], prefix);
         assert_eq!(header[38..], [0, 3]);
     }

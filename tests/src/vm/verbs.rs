@@ -1,12 +1,13 @@
 //! Unmodified programs of libibverbs on the NIC (X18): the distribution's, with the library of Soft-RoCE.
 
 use anyhow::{ensure, Context, Result};
-use qnic_cluster::{ByteSize, ClusterSpec, Links, NetworkSpec, NodeState, OnOff};
+use qnic_cluster::{ByteSize, ClusterSpec, Links, NetworkSpec, NodeState, OnOff, ShareSpec};
 use serde_json::json;
 
 use super::events::{sleep, wake};
 use super::nodes::{on_spec, BOTH_KERNELS};
 use super::shell::{kernel_complaints, no_kernel_complains};
+use super::verbs_tests;
 use crate::harness::{cases, Case};
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
@@ -29,6 +30,10 @@ fn spec() -> Result<ClusterSpec> {
     for node in &mut spec.nodes {
         node.memory = ByteSize::mib(384);
     }
+    spec.nodes[0].share = Some(ShareSpec {
+        at: verbs_tests::PLACE.into(),
+        ..ShareSpec::new(verbs_tests::directory()?)
+    });
     Ok(spec)
 }
 
@@ -43,6 +48,7 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
     for (server, program) in MEASURES.iter().enumerate() {
         both_run(nodes, server % 2, &format!("{program} -d qnic0"))?;
     }
+    verbs_tests::pass(nodes, 0).context("the tests of libibverbs")?;
     on_bad_links(nodes).context("on bad links")?;
     partition_takes_the_port_down(nodes).context("a partition")?;
     everything_ends_under_traffic(nodes).context("under traffic")?;
