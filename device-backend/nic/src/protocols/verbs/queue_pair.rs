@@ -57,6 +57,8 @@ pub(super) struct Attributes {
     pub(super) max_peer_reads: u8,
     /// Key of datagrams.
     pub(super) qkey: u32,
+    /// An event tells that the send queue is drained.
+    pub(super) drain_event: bool,
 }
 
 impl Attributes {
@@ -72,6 +74,7 @@ impl Attributes {
         max_reads: 0,
         max_peer_reads: 0,
         qkey: 0,
+        drain_event: false,
     };
 }
 
@@ -129,6 +132,8 @@ pub(super) struct QueuePair {
     pub(super) responder: Responder,
     /// That of the core, while anything of the send queue is under way.
     pub(super) operation: Option<OperationId>,
+    /// Its send queue is being drained.
+    pub(super) draining: bool,
 }
 
 impl QueuePair {
@@ -212,6 +217,7 @@ impl QueuePair {
     ) {
         if self.transport != Transport::Reliable && failure.is_of_send() {
             self.stop_sending(cx, tables);
+            self.draining = false;
             self.state = State::SendError;
             if self.flush(cx, tables, failure).is_ok() {
                 return;
@@ -275,6 +281,7 @@ impl QueuePair {
     /// Has nothing under way any more: neither here nor, as far as it knows, at its peer.
     pub(super) fn stop<H: Host>(&mut self, cx: &mut Context<'_, H>, tables: &mut Tables) {
         self.stop_sending(cx, tables);
+        self.draining = false;
         self.drop_kept(tables);
         self.responder.rewound = false;
         let reads = std::mem::take(&mut self.responder.reads);
@@ -302,6 +309,26 @@ impl QueuePair {
                 cx.transport.answered(peer, asked);
             }
             cx.core.finish(cx.host, id, Status::Ok);
+        }
+    }
+
+    /// Begins no further message; what was begun completes.
+    pub(super) fn drain<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        if self.state == State::ReadyToSend {
+            self.requester.drains = true;
+            self.draining = true;
+        }
+        self.note_drained(cx);
+    }
+
+    /// Tells the driver once that all that was begun is complete.
+    pub(super) fn note_drained<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        if self.draining && self.requester.is_drained() {
+            self.draining = false;
+            if self.attributes.drain_event {
+                let event = Pending::Verbs(self.vni, self.token, Event::Drained);
+                cx.core.events.push(event);
+            }
         }
     }
 

@@ -79,6 +79,8 @@ pub(super) struct Requester {
     resume: u64,
     pub(super) current: Option<Box<Current>>,
     pub(super) halt: Option<Halt>,
+    /// No further message is begun.
+    pub(super) drains: bool,
     /// The message at the cursor cannot be sent: it fails when all before it are complete.
     wrong: Option<Outcome>,
     /// How often in a row the peer had no receive.
@@ -98,6 +100,7 @@ impl Requester {
             resume: 0,
             current: None,
             halt: None,
+            drains: false,
             wrong: None,
             not_ready: 0,
             retries: 0,
@@ -112,6 +115,7 @@ impl Requester {
         self.resume = 0;
         self.current = None;
         self.halt = None;
+        self.drains = false;
         self.wrong = None;
         self.not_ready = 0;
         self.retries = 0;
@@ -137,13 +141,20 @@ impl Requester {
     /// Returns true if the ring has an entry that was not read, and it may be begun.
     fn has_new<M: HostMemory>(&self, memory: &M) -> bool {
         let begun = self.pending.len();
-        begun < MESSAGES && self.ring.filled(memory, self.ring.own()) as usize > begun
+        !self.drains
+            && begun < MESSAGES
+            && self.ring.filled(memory, self.ring.own()) as usize > begun
+    }
+
+    /// Returns true if all that was begun is complete.
+    pub(super) fn is_drained(&self) -> bool {
+        self.pending.is_empty() && self.wrong.is_none()
     }
 
     /// Returns true if all that was posted is complete.
     pub(super) fn is_idle<M: HostMemory>(&self, memory: &M) -> bool {
         let posted = self.ring.filled(memory, self.ring.own());
-        self.pending.is_empty() && self.wrong.is_none() && posted == 0
+        self.is_drained() && posted == 0
     }
 
     /// Reads the entry at the cursor, unless that has been done. Returns false if it cannot be sent.

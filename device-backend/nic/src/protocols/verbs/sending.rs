@@ -61,7 +61,8 @@ impl Verbs {
         let node = NodeId(header.remote_node.get());
         let idle = qp.requester.is_idle(cx.host.memory());
         let elsewhere = qp.transport != Transport::Datagram && node != qp.attributes.node;
-        if qp.state != State::ReadyToSend || elsewhere || idle {
+        let sends = matches!(qp.state, State::ReadyToSend | State::Draining);
+        if !sends || elsewhere || idle {
             return Ok(());
         }
         if let Some(id) = qp.operation {
@@ -97,6 +98,7 @@ impl Verbs {
         if let Some(outcome) = qp.requester.due_failure() {
             return qp.fail(cx, tables, Failure::of_oldest(outcome));
         }
+        qp.note_drained(cx);
         let memory = cx.host.memory();
         if qp.requester.is_idle(memory) {
             return qp.stop_sending(cx, tables);
