@@ -28,6 +28,10 @@ pub(super) struct Tables {
     /// Shared receive queues, likewise.
     pub(super) shared: BTreeMap<(VniId, u32), SharedReceiveQueue>,
     pub(super) memory: RegisteredMemory,
+    /// When a queue pair asks its peer.
+    pub(super) probes: BTreeSet<(Time, u32)>,
+    /// Queue pairs whose peer waits for a page, by its node.
+    pub(super) paged: BTreeSet<(NodeId, u32)>,
     /// When a queue pair sends again.
     pub(super) deadlines: BTreeSet<(Time, u32)>,
     /// Queue pair by operation of the core.
@@ -132,6 +136,8 @@ pub(super) struct QueuePair {
     pub(super) responder: Responder,
     /// That of the core, while anything of the send queue is under way.
     pub(super) operation: Option<OperationId>,
+    /// When it asks its peer.
+    pub(super) probes_at: Option<Time>,
     /// Its send queue is being drained.
     pub(super) draining: bool,
 }
@@ -141,11 +147,6 @@ impl QueuePair {
     pub(super) fn is_connected_with(&self, peer: (Transport, NodeId, u32)) -> bool {
         let attributes = &self.attributes;
         (self.transport, attributes.node, attributes.peer_qp) == peer
-    }
-
-    /// Returns true if its peer waits for a page, and will tell.
-    pub(super) fn awaits_page(&self) -> bool {
-        self.requester.halt == Some(Halt::Page)
     }
 
     /// Returns true if it receives.
@@ -281,6 +282,7 @@ impl QueuePair {
     /// Has nothing under way any more: neither here nor, as far as it knows, at its peer.
     pub(super) fn stop<H: Host>(&mut self, cx: &mut Context<'_, H>, tables: &mut Tables) {
         self.stop_sending(cx, tables);
+        self.expect_nothing(tables);
         self.draining = false;
         self.drop_kept(tables);
         self.responder.rewound = false;
@@ -341,7 +343,10 @@ impl QueuePair {
             Some(Halt::Seek) => {
                 tables.seeking.remove(&self.number);
             }
-            Some(Halt::Page) | None => {}
+            Some(Halt::Page(node)) => {
+                tables.paged.remove(&(node, self.number));
+            }
+            None => {}
         }
         match halt {
             Some(Halt::Until(time)) => {
@@ -350,7 +355,10 @@ impl QueuePair {
             Some(Halt::Seek) => {
                 tables.seeking.insert(self.number);
             }
-            Some(Halt::Page) | None => {}
+            Some(Halt::Page(node)) => {
+                tables.paged.insert((node, self.number));
+            }
+            None => {}
         }
     }
 

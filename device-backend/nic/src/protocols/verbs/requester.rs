@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use qnic_abi::verbs::rings::SendFlags;
 use qnic_abi::verbs::{Outcome, Request, NUMBERS};
+use qnic_abi::NodeId;
 
 use super::entry::{is_asking, Bounds, Bytes, Extents, WorkRequest};
 use super::ring::RingMemory;
@@ -51,8 +52,8 @@ impl Message {
 pub(super) enum Halt {
     /// The peer asked to wait, or did not answer: until then.
     Until(Time),
-    /// The peer waits for a page, and will tell.
-    Page,
+    /// The peer at that node waits for a page, and will tell.
+    Page(NodeId),
     /// The node that the message goes to is no peer yet.
     Seek,
 }
@@ -87,6 +88,10 @@ pub(super) struct Requester {
     pub(super) not_ready: u8,
     /// How often in a row it had no queue pair.
     pub(super) retries: u8,
+    /// The peer has said something since this was looked at.
+    pub(super) heard: bool,
+    /// How often in a row it was asked and has said nothing.
+    pub(super) probes: u8,
 }
 
 impl Requester {
@@ -104,6 +109,8 @@ impl Requester {
             wrong: None,
             not_ready: 0,
             retries: 0,
+            heard: false,
+            probes: 0,
         }
     }
 
@@ -119,6 +126,19 @@ impl Requester {
         self.wrong = None;
         self.not_ready = 0;
         self.retries = 0;
+        self.heard = false;
+        self.probes = 0;
+    }
+
+    /// Number of the oldest message that is not complete.
+    pub(super) fn first_psn(&self) -> u32 {
+        self.psn
+    }
+
+    /// Returns true if the peer owes an answer.
+    pub(super) fn is_under_way(&self) -> bool {
+        let begun = self.current.as_ref().is_some_and(|it| it.offset > 0);
+        self.cursor > 0 || begun || matches!(self.halt, Some(Halt::Page(_)))
     }
 
     /// Number of the message at the cursor.

@@ -179,6 +179,7 @@ impl Verbs {
             requester: Requester::new(send, bounds),
             responder: Responder::new(receives),
             operation: None,
+            probes_at: None,
             draining: false,
         };
         self.queue_pairs.insert(number, Box::new(queue_pair));

@@ -233,6 +233,7 @@ impl Verbs {
         let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(peer)) else {
             return;
         };
+        qp.requester.heard = true;
         let place = qp.requester.place(body.psn.get());
         let (Some(id), Some(place)) = (qp.operation, place) else {
             return;
@@ -254,7 +255,7 @@ impl Verbs {
             Ok(ReplyKind::NoQueuePair) => qp.ask_again(tables, cx.now),
             Ok(ReplyKind::PageAbsent) => {
                 qp.requester.go_back(place, offset);
-                qp.set_halt(tables, Some(Halt::Page));
+                qp.set_halt(tables, Some(Halt::Page(node)));
                 // Nothing is sent to it meanwhile that would tell of its silence. One that was given up
                 // ends the operation.
                 let _watched = cx.transport.expect(cx.now, node);
