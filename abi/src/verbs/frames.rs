@@ -45,7 +45,7 @@
 //! | GoOn | sends from that position on again |
 //! | NoQueuePair | sends from its oldest message on again when its own timer is over; fails after `retries` in a row |
 //! | another | that work request fails, its queue pair too |
-//! | none, for its own timer | sends [`VerbsProbe`], which is answered with Done, PageAbsent or NoQueuePair |
+//! | none, for its own timer, or half of the peer timeout if that is longer | sends [`VerbsProbe`], which is answered with Done, PageAbsent or NoQueuePair |
 //!
 //! Sending again reads the ring again: an entry is the program's until its completion only by its own
 //! honesty, so everything is checked again; an entry with another opcode or length fails.

@@ -3,7 +3,9 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
-use qnic_abi::verbs::frames::{kind, VerbsDatagram, VerbsMessage, VerbsReply, VerbsUnreliable};
+use qnic_abi::verbs::frames::{
+    kind, VerbsDatagram, VerbsMessage, VerbsProbe, VerbsReply, VerbsUnreliable,
+};
 use qnic_abi::verbs::rings::{CONSUMER, PRODUCER};
 use qnic_abi::verbs::{Outcome, PathAddress, Transport};
 use qnic_abi::wire::{self, Frame};
@@ -169,6 +171,65 @@ fn hand(net: &Net, frame: &mut Frame, sessions: [u64; 2], payload: &[u8]) {
         bytes => Payload::Bytes(bytes),
     };
     node.nic.handle_frame(now, &node.host, frame, payload);
+}
+
+/// The probes of node 1 that node 7 has got.
+fn probes(net: &Net) -> Vec<VerbsProbe> {
+    let frames = net.cluster().outside.insert(7, Vec::new());
+    let frames = frames.unwrap_or_default();
+    let probes = frames
+        .iter()
+        .filter(|frame| frame.envelope.kind == kind::VERBS_PROBE);
+    probes.map(Frame::body).collect()
+}
+
+/// It is there, and its session stands, but it says nothing of a message. A queue pair asks as often as it
+/// was told to, and fails. An answer is patience.
+#[test]
+fn a_peer_that_does_not_answer_is_asked_and_given_up() {
+    for answers in [false, true] {
+        let pair = VerbsPair::on(Net::new(2, 1024, 8, &Limits::default()));
+        let VerbsPair { net, b, .. } = &pair;
+        let sessions = open_session(net);
+        b.modify(&b.attributes(QP_B, qnic_abi::verbs::State::Reset, (7, 3)));
+        b.connect(QP_B, (7, 3));
+        b.send(QP_B, 1, &[pair.at_b(0, 100)]).post();
+        net.run();
+        let mut asked = 0;
+        for round in 1..=9 {
+            net.advance(Limits::default().peer_timeout / 2);
+            net.run();
+            for probe in probes(net) {
+                asked += 1;
+                let numbers = [probe.qp, probe.peer_qp, probe.psn].map(|number| number.get());
+                assert_eq!(numbers, [3, QP_B, psn(QP_B)]);
+                if answers {
+                    // What was before is done.
+                    let mut frame = reply([0, u64::MAX, 0, 0, 0, 0, 0]);
+                    frame.envelope.sequence = asked.into();
+                    frame.envelope.fragments = 1;
+                    hand(net, &mut frame, sessions, &[]);
+                }
+            }
+            let ended = !answers && round > 3;
+            assert_eq!(
+                b.ends().len(),
+                usize::from(!answers && round == 4),
+                "{round}"
+            );
+            let state = b.query(QP_B).0;
+            assert_eq!(state == qnic_abi::verbs::State::Failed, ended, "{round}");
+        }
+        // Of those that are answered each second one: it has heard something between.
+        assert_eq!(asked, if answers { 5 } else { 3 });
+        if answers {
+            let mut frame = reply([0, 0, 0, 0, 0, 0, 0]);
+            frame.envelope.sequence = (asked + 1).into();
+            frame.envelope.fragments = 1;
+            hand(net, &mut frame, sessions, &[]);
+            assert_eq!(b.ends(), [(1, OK)]);
+        }
+    }
 }
 
 proptest! {

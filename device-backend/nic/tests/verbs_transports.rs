@@ -7,8 +7,8 @@ use qnic_abi::verbs::{
 };
 use qnic_abi::{NodeId, Status};
 use qnic_nic::testing::{
-    page, receive_entry, token, LossyWire, Net, Pair, ProgramRing, VerbsParty, QP_A as A,
-    QP_B as B, SRQ,
+    page, receive_entry, token, LossyWire, Net, Pair, ProgramRing, VerbsPair, VerbsParty,
+    QP_A as A, QP_B as B, SRQ,
 };
 use qnic_nic::Limits;
 
@@ -147,6 +147,63 @@ fn a_queue_pair_that_fails_leaves_the_shared_receives_of_others() {
     );
     net.answer_all(1, 9);
     net.assert_unlocked();
+}
+
+/// What was begun completes, an event says so once, and what is posted meanwhile is sent later.
+#[test]
+fn a_send_queue_is_drained() {
+    let pair = VerbsPair::lossless();
+    let (a, b) = (&pair.a, &pair.b);
+    a.send(A, 0, &[pair.at_a(0, 9000)]).post();
+    pair.net.run();
+    let modify = |state: State, drain_event: u8| {
+        let mut body = a.attributes(A, state, (1, B));
+        body.drain_event = drain_event;
+        a.modify(&body)
+    };
+    let draining = || (a.query(A).0, a.query_all(A).draining);
+    assert_eq!(modify(State::Draining, 1), Status::Ok);
+    assert_eq!((draining(), a.events()), ((State::Draining, 1), vec![]));
+    for id in 1..4 {
+        a.send(A, id, &[]).post();
+    }
+    for id in 0..4 {
+        assert!(b.post_receive(B, id, &[pair.at_b(id * 9000, 9000)]));
+    }
+    pair.net.advance(641_000);
+    pair.net.run();
+    assert_eq!(a.ends(), [(0, OK)]);
+    let drained = [(token(A), Event::Drained as u16)];
+    assert_eq!(
+        (draining(), a.events()),
+        ((State::Draining, 0), drained.to_vec())
+    );
+    // It receives meanwhile.
+    assert!(a.post_receive(A, 9, &[]));
+    b.send(B, 8, &[]).post();
+    pair.net.run();
+    assert_eq!((a.ends(), b.ends().len()), (vec![(9, OK)], 2));
+    assert_eq!(modify(State::ReadyToSend, 0), Status::Ok);
+    pair.net.run();
+    let rest: Vec<_> = (1..4).map(|id| (id, OK)).collect();
+    assert_eq!((a.ends(), b.ends()), (rest.clone(), rest));
+    // There is nothing to drain: the event comes at once, if it was asked for.
+    assert_eq!(modify(State::Draining, 1), Status::Ok);
+    assert_eq!(draining(), (State::Draining, 0));
+    pair.net.run();
+    assert_eq!(a.events(), drained);
+    assert_eq!(modify(State::ReadyToSend, 0), Status::Ok);
+    assert_eq!(modify(State::Draining, 0), Status::Ok);
+    pair.net.run();
+    assert_eq!(a.events(), []);
+    // What is posted by then fails with the queue pair.
+    a.send(A, 10, &[]).post();
+    assert_eq!(modify(State::Failed, 0), Status::Ok);
+    assert_eq!(a.ends(), [(10, Outcome::Flushed as u32)]);
+    assert_eq!(modify(State::Draining, 0), Status::Malformed);
+    assert_eq!(modify(State::SendError, 0), Status::Malformed);
+    pair.net.run();
+    assert_eq!(pair.net.counters(0).operations, 0);
 }
 
 /// Key of datagrams here.

@@ -100,6 +100,7 @@ impl Verbs {
         let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(peer)) else {
             return Received::Done;
         };
+        qp.requester.heard = true;
         let place = qp.requester.place(psn.get());
         let (Some(id), Some(place)) = (qp.operation, place) else {
             return Received::Done;

@@ -211,6 +211,7 @@ impl QueuePair {
         if let Some(id) = id {
             self.operation = Some(id);
             tables.operations.insert(id.0, self.number);
+            self.expect_answer(cx, tables);
             let has_work = self.requester.has_work(cx.host.memory());
             cx.core.set_ready(id, has_work);
         }

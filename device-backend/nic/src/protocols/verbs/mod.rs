@@ -20,6 +20,7 @@
 //! | `casting`, `caught` | messages without acknowledgements, likewise |
 //! | `kept` | such messages that wait for a page |
 //! | `asking`, `answering` | reads and atomic operations, likewise |
+//! | `probing` | peers that do not answer |
 //! | `requests` | requests of the driver |
 //!
 //! # Invariants
@@ -37,6 +38,7 @@ mod completion;
 mod entry;
 mod kept;
 mod memory;
+mod probing;
 mod queue_pair;
 mod receive_queue;
 mod receiving;
@@ -46,13 +48,13 @@ mod responder;
 mod ring;
 mod sending;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::control::RequestHeader;
 use qnic_abi::verbs::commands::{Opcode, VerbsArmCommand, SOLICITED_ONLY};
 use qnic_abi::verbs::frames::{
-    kind, VerbsAtomic, VerbsDatagram, VerbsMessage, VerbsRead, VerbsReadData, VerbsReply,
-    VerbsUnreliable,
+    kind, VerbsAtomic, VerbsDatagram, VerbsMessage, VerbsProbe, VerbsRead, VerbsReadData,
+    VerbsReply, VerbsUnreliable,
 };
 use qnic_abi::verbs::{
     Event, Outcome, Request, Transport, COMPLETION_QUEUES, QUEUE_PAIRS, SHARED_RECEIVE_QUEUES,
@@ -146,6 +148,7 @@ impl Protocol for Verbs {
         kind::VERBS_READ_DATA,
         kind::VERBS_ATOMIC,
         kind::VERBS_REPLY,
+        kind::VERBS_PROBE,
         kind::VERBS_UNRELIABLE,
         kind::VERBS_DATAGRAM,
     ];
@@ -155,6 +158,7 @@ impl Protocol for Verbs {
         kind::VERBS_READ,
         kind::VERBS_ATOMIC,
         kind::VERBS_REPLY,
+        kind::VERBS_PROBE,
     ];
 
     // A queue pair sends on and on: what is behind a frame that was lost is not sent again for it.
@@ -166,6 +170,7 @@ impl Protocol for Verbs {
             kind::VERBS_READ => frame.is::<VerbsRead>(),
             kind::VERBS_READ_DATA => frame.is::<VerbsReadData>(),
             kind::VERBS_ATOMIC => frame.is::<VerbsAtomic>(),
+            kind::VERBS_PROBE => frame.is::<VerbsProbe>(),
             kind::VERBS_UNRELIABLE => frame.is::<VerbsUnreliable>(),
             kind::VERBS_DATAGRAM => frame.is::<VerbsDatagram>(),
             _ => frame.is::<VerbsReply>(),
@@ -254,6 +259,7 @@ impl Protocol for Verbs {
             kind::VERBS_READ => return self.receive_read(cx, arrival),
             kind::VERBS_READ_DATA => return self.receive_read_data(cx, arrival),
             kind::VERBS_ATOMIC => self.receive_atomic(cx, arrival),
+            kind::VERBS_PROBE => self.receive_probe(cx, arrival),
             kind::VERBS_UNRELIABLE => self.receive_unreliable(cx, arrival),
             kind::VERBS_DATAGRAM => self.receive_datagram(cx, arrival),
             _ => return self.receive_answer(cx, arrival),
@@ -345,19 +351,21 @@ impl Protocol for Verbs {
     }
 
     fn awaits(&self, node: NodeId) -> bool {
-        let mut working = self.tables.operations.values();
-        working.any(|number| {
-            let queue_pair = self.queue_pairs.get(number);
-            queue_pair.is_some_and(|qp| qp.awaits_page() && qp.attributes.node == node)
-        })
+        let mut paged = self.tables.paged.range((node, 0)..=(node, u32::MAX));
+        paged.next().is_some()
     }
 
     fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
-        !self.tables.deadlines.is_empty() && self.send_again(cx)
+        let again = !self.tables.deadlines.is_empty() && self.send_again(cx);
+        let probes = !self.tables.probes.is_empty() && self.probe(cx);
+        again | probes
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.tables.deadlines.first().map(|(time, _)| *time)
+        let first = |times: &BTreeSet<(Time, u32)>| times.first().map(|(time, _)| *time);
+        let again = first(&self.tables.deadlines);
+        let probes = first(&self.tables.probes);
+        again.into_iter().chain(probes).min()
     }
 
     fn budgets(&self, _limits: &Limits, budgets: &mut Vec<Budget>) {

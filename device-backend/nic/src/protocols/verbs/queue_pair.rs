@@ -28,6 +28,10 @@ pub(super) struct Tables {
     /// Shared receive queues, likewise.
     pub(super) shared: BTreeMap<(VniId, u32), SharedReceiveQueue>,
     pub(super) memory: RegisteredMemory,
+    /// When a queue pair asks its peer.
+    pub(super) probes: BTreeSet<(Time, u32)>,
+    /// Queue pairs whose peer waits for a page, by its node.
+    pub(super) paged: BTreeSet<(NodeId, u32)>,
     /// When a queue pair sends again.
     pub(super) deadlines: BTreeSet<(Time, u32)>,
     /// Queue pair by operation of the core.
@@ -57,6 +61,8 @@ pub(super) struct Attributes {
     pub(super) max_peer_reads: u8,
     /// Key of datagrams.
     pub(super) qkey: u32,
+    /// An event tells that the send queue is drained.
+    pub(super) drain_event: bool,
 }
 
 impl Attributes {
@@ -72,6 +78,7 @@ impl Attributes {
         max_reads: 0,
         max_peer_reads: 0,
         qkey: 0,
+        drain_event: false,
     };
 }
 
@@ -129,6 +136,10 @@ pub(super) struct QueuePair {
     pub(super) responder: Responder,
     /// That of the core, while anything of the send queue is under way.
     pub(super) operation: Option<OperationId>,
+    /// When it asks its peer.
+    pub(super) probes_at: Option<Time>,
+    /// Its send queue is being drained.
+    pub(super) draining: bool,
 }
 
 impl QueuePair {
@@ -136,11 +147,6 @@ impl QueuePair {
     pub(super) fn is_connected_with(&self, peer: (Transport, NodeId, u32)) -> bool {
         let attributes = &self.attributes;
         (self.transport, attributes.node, attributes.peer_qp) == peer
-    }
-
-    /// Returns true if its peer waits for a page, and will tell.
-    pub(super) fn awaits_page(&self) -> bool {
-        self.requester.halt == Some(Halt::Page)
     }
 
     /// Returns true if it receives.
@@ -212,6 +218,7 @@ impl QueuePair {
     ) {
         if self.transport != Transport::Reliable && failure.is_of_send() {
             self.stop_sending(cx, tables);
+            self.draining = false;
             self.state = State::SendError;
             if self.flush(cx, tables, failure).is_ok() {
                 return;
@@ -275,6 +282,8 @@ impl QueuePair {
     /// Has nothing under way any more: neither here nor, as far as it knows, at its peer.
     pub(super) fn stop<H: Host>(&mut self, cx: &mut Context<'_, H>, tables: &mut Tables) {
         self.stop_sending(cx, tables);
+        self.expect_nothing(tables);
+        self.draining = false;
         self.drop_kept(tables);
         self.responder.rewound = false;
         let reads = std::mem::take(&mut self.responder.reads);
@@ -305,6 +314,26 @@ impl QueuePair {
         }
     }
 
+    /// Begins no further message; what was begun completes.
+    pub(super) fn drain<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        if self.state == State::ReadyToSend {
+            self.requester.drains = true;
+            self.draining = true;
+        }
+        self.note_drained(cx);
+    }
+
+    /// Tells the driver once that all that was begun is complete.
+    pub(super) fn note_drained<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        if self.draining && self.requester.is_drained() {
+            self.draining = false;
+            if self.attributes.drain_event {
+                let event = Pending::Verbs(self.vni, self.token, Event::Drained);
+                cx.core.events.push(event);
+            }
+        }
+    }
+
     /// Lets the send queue wait, or go on.
     pub(super) fn set_halt(&mut self, tables: &mut Tables, halt: Option<Halt>) {
         match std::mem::replace(&mut self.requester.halt, halt) {
@@ -314,7 +343,10 @@ impl QueuePair {
             Some(Halt::Seek) => {
                 tables.seeking.remove(&self.number);
             }
-            Some(Halt::Page) | None => {}
+            Some(Halt::Page(node)) => {
+                tables.paged.remove(&(node, self.number));
+            }
+            None => {}
         }
         match halt {
             Some(Halt::Until(time)) => {
@@ -323,7 +355,10 @@ impl QueuePair {
             Some(Halt::Seek) => {
                 tables.seeking.insert(self.number);
             }
-            Some(Halt::Page) | None => {}
+            Some(Halt::Page(node)) => {
+                tables.paged.insert((node, self.number));
+            }
+            None => {}
         }
     }
 

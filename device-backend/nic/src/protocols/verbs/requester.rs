@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use qnic_abi::verbs::rings::SendFlags;
 use qnic_abi::verbs::{Outcome, Request, NUMBERS};
+use qnic_abi::NodeId;
 
 use super::entry::{is_asking, Bounds, Bytes, Extents, WorkRequest};
 use super::ring::RingMemory;
@@ -51,8 +52,8 @@ impl Message {
 pub(super) enum Halt {
     /// The peer asked to wait, or did not answer: until then.
     Until(Time),
-    /// The peer waits for a page, and will tell.
-    Page,
+    /// The peer at that node waits for a page, and will tell.
+    Page(NodeId),
     /// The node that the message goes to is no peer yet.
     Seek,
 }
@@ -79,12 +80,18 @@ pub(super) struct Requester {
     resume: u64,
     pub(super) current: Option<Box<Current>>,
     pub(super) halt: Option<Halt>,
+    /// No further message is begun.
+    pub(super) drains: bool,
     /// The message at the cursor cannot be sent: it fails when all before it are complete.
     wrong: Option<Outcome>,
     /// How often in a row the peer had no receive.
     pub(super) not_ready: u8,
     /// How often in a row it had no queue pair.
     pub(super) retries: u8,
+    /// The peer has said something since this was looked at.
+    pub(super) heard: bool,
+    /// How often in a row it was asked and has said nothing.
+    pub(super) probes: u8,
 }
 
 impl Requester {
@@ -98,9 +105,12 @@ impl Requester {
             resume: 0,
             current: None,
             halt: None,
+            drains: false,
             wrong: None,
             not_ready: 0,
             retries: 0,
+            heard: false,
+            probes: 0,
         }
     }
 
@@ -112,9 +122,23 @@ impl Requester {
         self.resume = 0;
         self.current = None;
         self.halt = None;
+        self.drains = false;
         self.wrong = None;
         self.not_ready = 0;
         self.retries = 0;
+        self.heard = false;
+        self.probes = 0;
+    }
+
+    /// Number of the oldest message that is not complete.
+    pub(super) fn first_psn(&self) -> u32 {
+        self.psn
+    }
+
+    /// Returns true if the peer owes an answer.
+    pub(super) fn is_under_way(&self) -> bool {
+        let begun = self.current.as_ref().is_some_and(|it| it.offset > 0);
+        self.cursor > 0 || begun || matches!(self.halt, Some(Halt::Page(_)))
     }
 
     /// Number of the message at the cursor.
@@ -137,13 +161,20 @@ impl Requester {
     /// Returns true if the ring has an entry that was not read, and it may be begun.
     fn has_new<M: HostMemory>(&self, memory: &M) -> bool {
         let begun = self.pending.len();
-        begun < MESSAGES && self.ring.filled(memory, self.ring.own()) as usize > begun
+        !self.drains
+            && begun < MESSAGES
+            && self.ring.filled(memory, self.ring.own()) as usize > begun
+    }
+
+    /// Returns true if all that was begun is complete.
+    pub(super) fn is_drained(&self) -> bool {
+        self.pending.is_empty() && self.wrong.is_none()
     }
 
     /// Returns true if all that was posted is complete.
     pub(super) fn is_idle<M: HostMemory>(&self, memory: &M) -> bool {
         let posted = self.ring.filled(memory, self.ring.own());
-        self.pending.is_empty() && self.wrong.is_none() && posted == 0
+        self.is_drained() && posted == 0
     }
 
     /// Reads the entry at the cursor, unless that has been done. Returns false if it cannot be sent.

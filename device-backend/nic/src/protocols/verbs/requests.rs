@@ -179,6 +179,8 @@ impl Verbs {
             requester: Requester::new(send, bounds),
             responder: Responder::new(receives),
             operation: None,
+            probes_at: None,
+            draining: false,
         };
         self.queue_pairs.insert(number, Box::new(queue_pair));
         Ok(())
@@ -238,12 +240,24 @@ impl Verbs {
             State::ReadyToSend if qp.state == State::ReadyToReceive => {
                 qp.requester.restart(body.send_psn.get());
             }
-            State::Init | State::ReadyToSend => {}
-            // Not served yet.
+            State::Init => {}
+            State::ReadyToSend => {
+                qp.requester.drains = false;
+                qp.draining = false;
+            }
+            State::Draining if matches!(qp.state, State::ReadyToSend | State::Draining) => {
+                qp.attributes = attributes;
+                qp.drain(cx);
+            }
+            // Only the NIC itself lets a send queue fail.
             State::Draining | State::SendError => return Err(Status::Malformed),
         }
         qp.state = state;
         qp.attributes = attributes;
+        if let Some(id) = qp.operation {
+            // It may begin messages again.
+            self.update_queue_pair(cx, id);
+        }
         Ok(())
     }
 
@@ -253,7 +267,7 @@ impl Verbs {
         let qp = queue_pair.ok_or(Status::Malformed)?;
         Ok(QueuePairInfo {
             state: qp.state as u8,
-            draining: 0,
+            draining: qp.draining.into(),
             reserved0: 0.into(),
             send_psn: qp.requester.next_psn().into(),
             receive_psn: qp.responder.psn().into(),
@@ -306,7 +320,10 @@ fn check_attributes(
 ) -> Result<Attributes, Status> {
     let path = PathAddress(body.path.get()).node();
     let needs_path = transport != Transport::Datagram
-        && matches!(state, State::ReadyToReceive | State::ReadyToSend);
+        && matches!(
+            state,
+            State::ReadyToReceive | State::ReadyToSend | State::Draining
+        );
     let reads = [body.max_reads, body.max_peer_reads];
     let numbers = [body.peer_qp, body.send_psn, body.receive_psn];
     let valid = (path.is_some() || !needs_path)
@@ -331,5 +348,6 @@ fn check_attributes(
         max_reads: body.max_reads,
         max_peer_reads: body.max_peer_reads,
         qkey: body.qkey.get(),
+        drain_event: body.drain_event == 1,
     })
 }

@@ -61,7 +61,8 @@ impl Verbs {
         let node = NodeId(header.remote_node.get());
         let idle = qp.requester.is_idle(cx.host.memory());
         let elsewhere = qp.transport != Transport::Datagram && node != qp.attributes.node;
-        if qp.state != State::ReadyToSend || elsewhere || idle {
+        let sends = matches!(qp.state, State::ReadyToSend | State::Draining);
+        if !sends || elsewhere || idle {
             return Ok(());
         }
         if let Some(id) = qp.operation {
@@ -97,6 +98,7 @@ impl Verbs {
         if let Some(outcome) = qp.requester.due_failure() {
             return qp.fail(cx, tables, Failure::of_oldest(outcome));
         }
+        qp.note_drained(cx);
         let memory = cx.host.memory();
         if qp.requester.is_idle(memory) {
             return qp.stop_sending(cx, tables);
@@ -231,6 +233,7 @@ impl Verbs {
         let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(peer)) else {
             return;
         };
+        qp.requester.heard = true;
         let place = qp.requester.place(body.psn.get());
         let (Some(id), Some(place)) = (qp.operation, place) else {
             return;
@@ -252,7 +255,7 @@ impl Verbs {
             Ok(ReplyKind::NoQueuePair) => qp.ask_again(tables, cx.now),
             Ok(ReplyKind::PageAbsent) => {
                 qp.requester.go_back(place, offset);
-                qp.set_halt(tables, Some(Halt::Page));
+                qp.set_halt(tables, Some(Halt::Page(node)));
                 // Nothing is sent to it meanwhile that would tell of its silence. One that was given up
                 // ends the operation.
                 let _watched = cx.transport.expect(cx.now, node);
