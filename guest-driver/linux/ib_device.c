@@ -247,10 +247,24 @@ static const struct ib_device_ops device_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_qp, qnic_ib_pair, ib),
 };
 
+static const struct ib_device_ops stats_ops = {
+	.alloc_hw_port_stats = qnic_ib_alloc_stats,
+	.get_hw_stats = qnic_ib_get_stats,
+};
+
 /* A locally administered address of the node. */
 static __be64 guid_of(u16 node)
 {
 	return cpu_to_be64(0x0200510000000000ull | node);
+}
+
+static void free_device(struct qnic_ib_device *device)
+{
+	struct rdma_stat_desc *names = device->names;
+	u32 counters = device->counters;
+
+	ib_dealloc_device(&device->ib);
+	qnic_ib_stats_free(names, counters);
 }
 
 static void *ib_add(void *driver, int id, struct device *parent)
@@ -272,13 +286,15 @@ static void *ib_add(void *driver, int id, struct device *parent)
 			       BIT_ULL(IB_USER_VERBS_CMD_REQ_NOTIFY_CQ);
 	strscpy(ib->node_desc, "qnic", sizeof(ib->node_desc));
 	ib_set_device_ops(ib, &device_ops);
+	if (!qnic_ib_stats_new(device))
+		ib_set_device_ops(ib, &stats_ops);
 	snprintf(name, sizeof(name), "qnic%d", id);
 	ret = ib_register_device(ib, name, NULL);
 	if (!ret)
 		return device;
 	dev_err(parent, "no device of libibverbs is made: error %d. Programs of libibverbs do not find the NIC; its own library does. When the reason is gone (no memory, or another device has the name %s), unload and load qnic_ib.\n",
 		ret, name);
-	ib_dealloc_device(ib);
+	free_device(device);
 	return NULL;
 }
 
@@ -287,7 +303,7 @@ static void ib_remove(void *added)
 	struct qnic_ib_device *device = added;
 
 	ib_unregister_device(&device->ib);
-	ib_dealloc_device(&device->ib);
+	free_device(device);
 }
 
 /* Programs hear of a change; the state itself is for query_port(). */

@@ -8,6 +8,7 @@
  *   ib_device.c   device, port, contexts, events, registration
  *   ib_objects.c  rings, completion queues, queue pairs, memory
  *   ib_srq.c      shared receive queues, address handles
+ *   ib_stats.c    what the NIC counts
  *
  * The core destroys an object when no call of it is under way.
  */
@@ -27,6 +28,8 @@ struct qnic_ib_device {
 	struct ib_device ib;
 	void *driver;			/* Rust; valid until ib is unregistered */
 	bool port_down;			/* written with a lock of verbs.c held */
+	struct rdma_stat_desc *names;	/* of the counters of the NIC */
+	u32 counters;
 };
 
 struct qnic_ib_context {
@@ -161,5 +164,12 @@ int qnic_ib_query_srq(struct ib_srq *ib, struct ib_srq_attr *attr);
 int qnic_ib_destroy_srq(struct ib_srq *ib, struct ib_udata *udata);
 int qnic_ib_create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init, struct ib_udata *udata);
 int qnic_ib_destroy_ah(struct ib_ah *ib, u32 flags);
+
+/* ib_stats.c */
+/* Asks the NIC which counters it has. Nothing is left to be freed if this fails. */
+int qnic_ib_stats_new(struct qnic_ib_device *device);
+void qnic_ib_stats_free(struct rdma_stat_desc *names, u32 counters);
+struct rdma_hw_stats *qnic_ib_alloc_stats(struct ib_device *ib, u32 port);
+int qnic_ib_get_stats(struct ib_device *ib, struct rdma_hw_stats *stats, u32 port, int index);
 
 #endif

@@ -112,6 +112,7 @@ void qnic_verbs_event(u64 owner, u32 event)
 	smp_load_acquire(&client)->event((void *)(unsigned long)owner, event);
 }
 
+EXPORT_SYMBOL_GPL(qnic_rs_counters);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_open);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_close);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_node);

@@ -48,6 +48,10 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
     for (server, program) in MEASURES.iter().enumerate() {
         both_run(nodes, server % 2, &format!("{program} -d qnic0"))?;
     }
+    for node in [0, 1] {
+        let counts = "rdma statistic show link qnic0/1 | grep 'acknowledgements [1-9]'";
+        shell(nodes, node, counts)?;
+    }
     verbs_tests::pass(nodes, 0).context("the tests of libibverbs")?;
     on_bad_links(nodes).context("on bad links")?;
     partition_takes_the_port_down(nodes).context("a partition")?;

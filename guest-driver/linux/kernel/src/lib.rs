@@ -49,7 +49,7 @@ mod abi_h {
     use qnic_abi::header::SEGMENTS_PER_PROCESS;
     use qnic_abi::verbs::{rings, Event};
     use qnic_abi::{
-        attach, control, datagram, event, host_area, pool, uapi, verbs, volume, Status,
+        attach, control, counters, datagram, event, host_area, pool, uapi, verbs, volume, Status,
     };
 
     use crate::entry::{argument_bytes, CALLS};
@@ -94,6 +94,9 @@ mod abi_h {
         same(QNIC_IOCTL_COUNTERS, uapi::COUNTERS as u64);
         same(QNIC_IOCTL_OPEN_POOLS, pool::OPEN_POOLS as u64);
         same(QNIC_HEADER_BYTES, datagram::HEADER_CAPACITY as u64);
+        same(QNIC_COUNTERS_NIC, counters::CounterSource::Nic as u64);
+        same(QNIC_COUNTER_NAME_BYTES, counters::NAME_BYTES as u64);
+        same(QNIC_PAGE_COUNTERS, counters::PAGE_COUNTERS as u64);
         same(QNIC_VERBS_COMPLETION, Event::Completion as u64);
         same(QNIC_VERBS_CQ_ERROR, Event::CompletionQueueError as u64);
         same(QNIC_VERBS_FATAL, Event::Fatal as u64);
