@@ -18,6 +18,7 @@
 //! | `sending`, `receiving` | messages at their source, and at their destination |
 //! | `asking`, `answering` | reads and atomic operations, likewise |
 //! | `requests` | requests of the driver |
+//! | `injection` | faults from outside, and a table for people |
 //!
 //! # Invariants
 //! - What a ring says is copied once and checked; a page of memory is touched only through a key that is
@@ -30,6 +31,7 @@ mod answering;
 mod asking;
 mod completion;
 mod entry;
+mod injection;
 mod memory;
 mod queue_pair;
 mod receiving;

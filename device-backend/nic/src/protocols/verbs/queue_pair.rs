@@ -18,6 +18,7 @@ use super::Context;
 use crate::core::Pending;
 use crate::env::{Host, Time};
 use crate::ids::{OperationId, PeerIndex};
+use crate::injection::QueuePairFaults;
 
 /// What queue pairs share.
 #[derive(Debug, Default)]
@@ -111,6 +112,7 @@ pub(super) struct QueuePair {
     pub(super) responder: Responder,
     /// That of the core, while anything of the send queue is under way.
     pub(super) operation: Option<OperationId>,
+    pub(super) faults: QueuePairFaults,
 }
 
 impl QueuePair {

@@ -251,8 +251,14 @@ impl QueuePair {
     ) -> Result<(), Stop> {
         if part.is_write() {
             self.check_write(cx, tables, part)?;
+            if part.body.offset.get() == 0 && self.denies() {
+                return Err(Stop::denied());
+            }
         }
         if part.needs_receive() {
+            if self.responder.current.is_none() && self.lacks_receive() {
+                return Err(Stop::NotReady);
+            }
             match self.responder.take(cx.host.memory(), part.whole) {
                 Ok(true) => {}
                 Ok(false) => return Err(Stop::NotReady),

@@ -23,6 +23,7 @@ use super::ring::{RingMemory, Side};
 use super::{Context, Verbs};
 use crate::control_reply::{body, reply, Reply};
 use crate::env::Host;
+use crate::injection::QueuePairFaults;
 
 impl Verbs {
     /// Handles a request. `None`: it is not one of verbs, or not served yet.
@@ -136,6 +137,7 @@ impl Verbs {
             requester: Requester::new(send, (send_sges, inline)),
             responder: Responder::new(receive, receive_sges),
             operation: None,
+            faults: QueuePairFaults::default(),
         };
         self.queue_pairs.insert(number, Box::new(queue_pair));
         Ok(())
