@@ -318,6 +318,38 @@ fn a_peer_that_falls_silent_is_noticed() {
     assert!(pair.net.counters(0).peers_given_up > 0);
 }
 
+/// The NIC of the peer stands still for a while, as that of a guest that is paused from outside: work waits
+/// for as long as a peer may be silent, and goes on. Of one that stands still for longer it ends.
+#[test]
+fn work_outlives_a_pause_of_the_peer() {
+    for (pause, outcome) in [
+        (4_900, Outcome::Success),
+        (30_000, Outcome::RetriesExceeded),
+    ] {
+        let pair = VerbsPair::lossless();
+        let (a, b) = (&pair.a, &pair.b);
+        let first = b.party.segment.address;
+        let write = a.send(A, 0, &[pair.at_a(0, 1)]);
+        write.write_to(first, pair.keys[1]).post();
+        pair.net.run();
+        assert_eq!(a.ends(), [(0, OK)]);
+        assert!(b.post_receive(B, 0, &[pair.at_b(0, 9000)]));
+        a.send(A, 0, &[pair.at_a(0, 9000)]).post();
+        let read = a.send(A, 1, &[pair.at_a(20_000, 9000)]);
+        read.read_from(first, pair.keys[1]).post();
+        for _ in 0..pause / 100 {
+            pair.net.poll(0);
+            pair.net.advance(100_000_000);
+        }
+        pair.net.run();
+        let ends = a.ends();
+        assert_eq!(ends[0], (0, outcome as u32), "{pause} ms");
+        assert_eq!(ends.len(), 2);
+        assert_eq!(pair.net.counters(0).operations, 0);
+        pair.net.assert_unlocked();
+    }
+}
+
 /// Only what the program asked for completes, and what fails.
 #[test]
 fn unsignaled_work_completes_silently() {
@@ -354,7 +386,7 @@ fn requests_that_cannot_be_are_refused() {
         (Status::NameExists, |body| body.qp = A.into()),
         (Status::Malformed, |body| body.qp = 1.into()),
         (Status::Malformed, |body| body.send_cq = 99.into()),
-        (Status::Malformed, |body| body.transport = 4),
+        (Status::Malformed, |body| body.transport = 5),
         (Status::Malformed, |body| body.srq = 1.into()),
         (Status::Malformed, |body| body.flags = 2),
         (Status::Malformed, |body| body.send_sges = 17.into()),
@@ -428,8 +460,11 @@ fn injected_faults_happen_as_often_as_they_say() {
     net.run();
     assert_eq!((a.ends(), b.ends()), (vec![], vec![]));
     let vni = b.party.vni.0;
-    assert_eq!(cells(net, 1), format!("{B} {vni} RTS 0 {A} 0 63 0 - rnr 1"));
-    let waiting = format!("{A} {} RTS 1 {B} 1 63 0 timer -", a.party.vni.0);
+    assert_eq!(
+        cells(net, 1),
+        format!("{B} {vni} RC RTS 0 {A} 0 63 0 - rnr 1")
+    );
+    let waiting = format!("{A} {} RC RTS 1 {B} 1 63 0 timer -", a.party.vni.0);
     assert_eq!(cells(net, 0), waiting);
     a.run_out();
     assert_eq!((a.ends(), b.ends()), (vec![(1, OK)], vec![(7, OK)]));

@@ -78,7 +78,7 @@ fn faults_are_injected(nodes: &VmNodes) -> Result<()> {
     let row = || -> Result<Option<Vec<String>>> {
         let table = cluster.nic_table("n0", "queue_pairs")?;
         let rows: Vec<Vec<String>> = serde_json::from_value(table["rows"].clone())?;
-        Ok(rows.into_iter().find(|row| row[2] == "RTS"))
+        Ok(rows.into_iter().find(|row| row[3] == "RTS"))
     };
     let mut number = None;
     until(LIMIT, || {

@@ -1,6 +1,6 @@
 //! What is injected into queue pairs from outside, and what their NIC says of them.
 
-use qnic_abi::verbs::{Event, State};
+use qnic_abi::verbs::{Event, State, Transport};
 
 use super::queue_pair::{Failure, QueuePair};
 use super::requester::Halt;
@@ -39,6 +39,7 @@ impl Verbs {
         let columns = [
             "queue pair",
             "VNI",
+            "type",
             "state",
             "node",
             "peer",
@@ -64,7 +65,9 @@ impl QueuePair {
     }
 
     fn cells(&self) -> Vec<String> {
-        let connected = matches!(self.state, State::ReadyToReceive | State::ReadyToSend);
+        let has_peer = self.transport != Transport::Datagram;
+        let connected =
+            has_peer && !matches!(self.state, State::Reset | State::Init | State::Failed);
         let (node, peer) = match connected {
             true => (
                 self.attributes.node.0.to_string(),
@@ -74,13 +77,20 @@ impl QueuePair {
         };
         let waits = match (self.requester.halt, self.responder.waits) {
             (Some(Halt::Until(_)), _) => "timer",
-            (Some(Halt::Page), _) => "page there",
+            (Some(Halt::Page(_)), _) => "page there",
             (None, Some(_)) => "page here",
+            (Some(Halt::Seek), _) => "session",
             (None, None) => "-",
         };
         vec![
             self.number.to_string(),
             self.vni.0.to_string(),
+            match self.transport {
+                Transport::Reliable => "RC",
+                Transport::Unreliable => "UC",
+                Transport::Datagram => "UD",
+            }
+            .to_owned(),
             name_of(self.state).to_owned(),
             node,
             peer,

@@ -3,20 +3,22 @@
 
 use qnic_abi::control::Opcode;
 use qnic_abi::verbs::requests::{
-    CreateCompletionQueue, CreateQueuePair, DestroyObject, ModifyQueuePair, Object, QueryQueuePair,
-    QueuePairInfo, RegisterMemory, SIGNAL_ALL,
+    CreateCompletionQueue, CreateQueuePair, CreateSharedReceiveQueue, DestroyObject,
+    ModifyQueuePair, ModifySharedReceiveQueue, Object, QueryQueuePair, QueuePairInfo,
+    RegisterMemory, Ring, SIGNAL_ALL,
 };
 use qnic_abi::verbs::rings::WorkCompletion;
 use qnic_abi::verbs::{
     PathAddress, Rights, State, Transport, COMPLETION_QUEUES, FIRST_QUEUE_PAIR, MAX_INLINE,
-    MAX_READS, MAX_SGES, NUMBERS, QUEUE_PAIRS,
+    MAX_READS, MAX_SGES, NUMBERS, QUEUE_PAIRS, SHARED_RECEIVE_QUEUES,
 };
 use qnic_abi::{NodeId, Status, VniId};
 use zerocopy::IntoBytes;
 
 use super::completion::CompletionQueue;
-use super::entry::{receive_bytes, send_bytes};
+use super::entry::{receive_bytes, send_bytes, Bounds};
 use super::queue_pair::{Attributes, Failure, QueuePair};
+use super::receive_queue::{ReceiveQueue, SharedReceiveQueue};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::ring::{RingMemory, Side};
@@ -43,6 +45,12 @@ impl Verbs {
             Opcode::CreateCompletionQueue => checked
                 .and_then(|()| body(bytes))
                 .and_then(|body| self.create_completion_queue(cx, vni, &body)),
+            Opcode::CreateSharedReceiveQueue => checked
+                .and_then(|()| body(bytes))
+                .and_then(|body| self.create_shared_receive_queue(cx, vni, &body)),
+            Opcode::ModifySharedReceiveQueue => checked
+                .and_then(|()| body(bytes))
+                .and_then(|body| self.modify_shared_receive_queue(cx, vni, &body)),
             Opcode::CreateQueuePair => checked
                 .and_then(|()| body(bytes))
                 .and_then(|body| self.create_queue_pair(cx, vni, &body)),
@@ -92,6 +100,36 @@ impl Verbs {
         Ok(())
     }
 
+    fn create_shared_receive_queue<H: Host>(
+        &mut self,
+        cx: &Context<'_, H>,
+        vni: VniId,
+        body: &CreateSharedReceiveQueue,
+    ) -> Result<(), Status> {
+        let queues = &mut self.tables.shared;
+        let name = (vni, body.srq.get());
+        if queues.contains_key(&name) {
+            return Err(Status::NameExists);
+        }
+        if queues.len() >= SHARED_RECEIVE_QUEUES {
+            return Err(Status::Exhausted);
+        }
+        let queue = SharedReceiveQueue::new(cx.host.memory(), body)?;
+        queues.insert(name, queue);
+        Ok(())
+    }
+
+    fn modify_shared_receive_queue<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        body: &ModifySharedReceiveQueue,
+    ) -> Result<(), Status> {
+        let queue = self.tables.shared.get_mut(&(vni, body.srq.get()));
+        queue.ok_or(Status::Malformed)?.modify(cx, vni, body);
+        Ok(())
+    }
+
     fn create_queue_pair<H: Host>(
         &mut self,
         cx: &Context<'_, H>,
@@ -108,10 +146,8 @@ impl Verbs {
         let bounded = send_sges <= MAX_SGES && receive_sges <= MAX_SGES && inline <= MAX_INLINE;
         let in_range = (FIRST_QUEUE_PAIR..NUMBERS).contains(&number);
         let plain = body.flags & !SIGNAL_ALL == 0 && body.reserved.get() == 0;
-        // Shared receive queues, and other transports, are not served yet.
-        let served =
-            Transport::try_from(body.transport) == Ok(Transport::Reliable) && body.srq.get() == 0;
-        if !(has_queues && bounded && in_range && plain && served) {
+        let transport = Transport::try_from(body.transport).map_err(|_| Status::Malformed)?;
+        if !(has_queues && bounded && in_range && plain) {
             return Err(Status::Malformed);
         }
         if self.queue_pairs.contains_key(&number) {
@@ -121,26 +157,60 @@ impl Verbs {
             return Err(Status::Exhausted);
         }
         let memory = cx.host.memory();
-        let least = [send_bytes(send_sges, inline), receive_bytes(receive_sges)];
-        let send = RingMemory::new(memory, &body.send, Side::Consumer, least[0])?;
-        let receive = RingMemory::new(memory, &body.receive, Side::Consumer, least[1])?;
+        let least = send_bytes(send_sges, inline);
+        let send = RingMemory::new(memory, &body.send, Side::Consumer, least)?;
+        let receives = self.receives_of(cx, vni, body)?;
+        let bounds = Bounds {
+            sges: send_sges,
+            inline,
+            transport,
+        };
         let queue_pair = QueuePair {
             vni,
             number,
             token: body.token.get(),
+            transport,
             domain: body.domain.get(),
             signal_all: body.flags & SIGNAL_ALL != 0,
             send_cq: body.send_cq.get(),
             receive_cq: body.receive_cq.get(),
+            srq: body.srq.get(),
             state: State::Reset,
             attributes: Attributes::NONE,
-            requester: Requester::new(send, (send_sges, inline)),
-            responder: Responder::new(receive, receive_sges),
+            requester: Requester::new(send, bounds),
+            responder: Responder::new(receives),
             operation: None,
             faults: QueuePairFaults::default(),
+            probes_at: None,
+            draining: false,
         };
         self.queue_pairs.insert(number, Box::new(queue_pair));
         Ok(())
+    }
+
+    /// The receive queue of a queue pair that is to be made. `None`: it uses a shared one.
+    fn receives_of<H: Host>(
+        &self,
+        cx: &Context<'_, H>,
+        vni: VniId,
+        body: &CreateQueuePair,
+    ) -> Result<Option<ReceiveQueue>, Status> {
+        let sges = usize::from(body.receive_sges.get());
+        match body.srq.get() {
+            0 => {
+                let (memory, least) = (cx.host.memory(), receive_bytes(sges));
+                let ring = RingMemory::new(memory, &body.receive, Side::Consumer, least)?;
+                Ok(Some(ReceiveQueue::new(ring, sges, body.domain.get())))
+            }
+            srq => {
+                let is_there = self.tables.shared.contains_key(&(vni, srq));
+                let plain = body.receive.as_bytes() == [0; size_of::<Ring>()];
+                match is_there && plain {
+                    true => Ok(None),
+                    false => Err(Status::Malformed),
+                }
+            }
+        }
     }
 
     fn modify_queue_pair<H: Host>(
@@ -154,7 +224,7 @@ impl Verbs {
         let queue_pair = queue_pair.filter(|qp| qp.vni == vni);
         let qp = queue_pair.ok_or(Status::Malformed)?;
         let state = State::try_from(body.state).map_err(|_| Status::Malformed)?;
-        let attributes = check_attributes(state, body)?;
+        let attributes = check_attributes(qp.transport, state, body)?;
         match state {
             State::Reset => {
                 qp.stop(cx, tables);
@@ -165,16 +235,31 @@ impl Verbs {
                 qp.fail(cx, tables, Failure::default());
                 return Ok(());
             }
-            State::ReadyToReceive => qp.responder.restart(body.receive_psn.get()),
+            State::ReadyToReceive => {
+                qp.drop_kept(tables);
+                qp.responder.restart(body.receive_psn.get());
+            }
             State::ReadyToSend if qp.state == State::ReadyToReceive => {
                 qp.requester.restart(body.send_psn.get());
             }
-            State::Init | State::ReadyToSend => {}
-            // Not served yet.
+            State::Init => {}
+            State::ReadyToSend => {
+                qp.requester.drains = false;
+                qp.draining = false;
+            }
+            State::Draining if matches!(qp.state, State::ReadyToSend | State::Draining) => {
+                qp.attributes = attributes;
+                qp.drain(cx);
+            }
+            // Only the NIC itself lets a send queue fail.
             State::Draining | State::SendError => return Err(Status::Malformed),
         }
         qp.state = state;
         qp.attributes = attributes;
+        if let Some(id) = qp.operation {
+            // It may begin messages again.
+            self.update_queue_pair(cx, id);
+        }
         Ok(())
     }
 
@@ -184,7 +269,7 @@ impl Verbs {
         let qp = queue_pair.ok_or(Status::Malformed)?;
         Ok(QueuePairInfo {
             state: qp.state as u8,
-            draining: 0,
+            draining: qp.draining.into(),
             reserved0: 0.into(),
             send_psn: qp.requester.next_psn().into(),
             receive_psn: qp.responder.psn().into(),
@@ -217,7 +302,11 @@ impl Verbs {
                 true => return Ok(()),
                 false => None,
             },
-            Ok(Object::SharedReceiveQueue) | Err(_) => None,
+            Ok(Object::SharedReceiveQueue) => {
+                let queues = &mut self.tables.shared;
+                queues.remove(&(vni, number)).map(|queue| queue.token())
+            }
+            Err(_) => None,
         };
         let token = token.ok_or(Status::Malformed)?;
         cx.core.events.forget_token(token);
@@ -226,12 +315,20 @@ impl Verbs {
 }
 
 /// Checks what a queue pair is told for a state.
-fn check_attributes(state: State, body: &ModifyQueuePair) -> Result<Attributes, Status> {
+fn check_attributes(
+    transport: Transport,
+    state: State,
+    body: &ModifyQueuePair,
+) -> Result<Attributes, Status> {
     let path = PathAddress(body.path.get()).node();
-    let connected = matches!(state, State::ReadyToReceive | State::ReadyToSend);
+    let needs_path = transport != Transport::Datagram
+        && matches!(
+            state,
+            State::ReadyToReceive | State::ReadyToSend | State::Draining
+        );
     let reads = [body.max_reads, body.max_peer_reads];
     let numbers = [body.peer_qp, body.send_psn, body.receive_psn];
-    let valid = (path.is_some() || !connected)
+    let valid = (path.is_some() || !needs_path)
         && body.timeout < 32
         && body.retries <= 7
         && body.not_ready_timer < 32
@@ -252,5 +349,7 @@ fn check_attributes(state: State, body: &ModifyQueuePair) -> Result<Attributes, 
         not_ready_retries: body.not_ready_retries,
         max_reads: body.max_reads,
         max_peer_reads: body.max_peer_reads,
+        qkey: body.qkey.get(),
+        drain_event: body.drain_event == 1,
     })
 }
