@@ -221,9 +221,10 @@ impl VerbsWorker<'_> {
         self.context.check_alive()?;
         self.take_events();
         if self.armed && !self.completions.is_empty() {
-            let now = self.schedule.now();
-            let since = *self.owed.get_or_insert(now);
-            let slot = self.slot;
+            self.owed.get_or_insert(self.schedule.now());
+        }
+        if let Some(since) = self.owed {
+            let (slot, now) = (self.slot, self.schedule.now());
             assert!(now - since < TOLD, "verbs worker {slot}: no event tells");
         }
         while let Some(completion) = self.completions.poll() {
@@ -232,8 +233,7 @@ impl VerbsWorker<'_> {
             let number = completion.qp.get();
             let end = self.ends.iter_mut().find(|end| end.number() == number);
             let end = end.unwrap_or_else(|| panic!("no queue pair: {completion:?}"));
-            let now = self.schedule.now();
-            let ended = lock(self.oracle).completed(end.name, &completion, now);
+            let ended = lock(self.oracle).completed(end.name, &completion);
             end.ended(&ended.0);
             end.failed |= ended.1;
         }
@@ -291,7 +291,9 @@ impl VerbsWorker<'_> {
             }
             let end = &self.ends[index];
             let waits = !end.ready && (in_haste || self.schedule.now() > end.until);
-            let over = failed || waits || lock(self.oracle).is_over(name);
+            // Mostly what is under way ends by itself.
+            let idle = end.sends.is_empty() || !in_haste && self.schedule.chance(20);
+            let over = failed || waits || idle && lock(self.oracle).is_over(name);
             if over && (in_haste || self.schedule.chance(300)) {
                 self.close(index)?;
             } else {

@@ -6,7 +6,9 @@ use qnic_abi::verbs::{Outcome, Request};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::oracle::{Address, Receive, Work, RECEIVE};
-use super::{bytes_of, Mistake, VerbsWorker, Wrong, AREA, AREA_BYTES, BASE, PLACE_BYTES, WORD};
+use super::{
+    bytes_of, Mistake, VerbsWorker, Wrong, AREA, AREA_BYTES, BASE, END_BYTES, PLACE_BYTES, WORD,
+};
 use crate::process::Result;
 use crate::schedule::lock;
 
@@ -197,7 +199,8 @@ fn entry(work: &Work, peer: &Address, mistake: Option<Mistake>, inline: bool) ->
         _ => peer.key,
     };
     let address = match wrong {
-        Some(Wrong::Range) => peer.named.wrapping_sub(1),
+        Some(Wrong::Range) if work.data % 2 == 0 => peer.named.wrapping_sub(1),
+        Some(Wrong::Range) => peer.named + END_BYTES + 1 - work.length,
         _ => peer.named + AREA + work.remote,
     };
     let operands = entry.operands.as_mut_bytes();

@@ -46,7 +46,6 @@ impl VerbsOracle {
         &mut self,
         name: Name,
         completion: &WorkCompletion,
-        now: u64,
     ) -> (Vec<u64>, bool) {
         let id = completion.id.get();
         let outcome = Outcome::try_from(completion.status.get());
@@ -64,7 +63,7 @@ impl VerbsOracle {
             let receive = receive.unwrap_or_else(|| panic!("{name:?}: {id:#x} ends out of turn"));
             match outcome {
                 Outcome::Success => self.received(name, &receive, completion),
-                outcome => self.check_failure(name, (receive.wrong, None), outcome, now),
+                outcome => self.check_failure(name, (receive.wrong, None), outcome),
             }
             return (vec![id], failed);
         }
@@ -84,9 +83,7 @@ impl VerbsOracle {
                     assert_eq!(completion.opcode.get(), opcode, "{name:?}: {work:?}");
                     self.succeed(name, &work);
                 }
-                outcome => {
-                    self.check_failure(name, (work.wrong.is_some(), work.wrong), outcome, now)
-                }
+                outcome => self.check_failure(name, (work.wrong.is_some(), work.wrong), outcome),
             }
             return (ended, failed);
         }
@@ -234,7 +231,6 @@ impl VerbsOracle {
         name: Name,
         (is_mistake, expected): (bool, Option<Outcome>),
         outcome: Outcome,
-        _now: u64,
     ) {
         self.count("verbs failures");
         let connection = &self.connections[&name.0];
@@ -247,12 +243,14 @@ impl VerbsOracle {
             0 => nodes,
             _ => (nodes.0, connection.halves[0].address.node),
         };
-        let weak = connection.weak || self.routes.whole_since(nodes.0, nodes.1) > connection.begun;
+        let disturbed = self.routes.whole_since(nodes.0, nodes.1) > connection.begun;
         let peer_is_over = peer.is_none_or(|peer: &Half| peer.over || !peer.ready);
+        let silent = connection.weak || disturbed || peer_is_over || connection.eager;
+        let weak = connection.may_fail() || disturbed;
         let excused = match outcome {
             // Its own end, or what comes behind another failure.
-            Outcome::Flushed => own.over || weak || peer_is_over || connection.eager,
-            Outcome::RetriesExceeded => weak || peer_is_over || connection.eager,
+            Outcome::Flushed => own.over || silent || weak,
+            Outcome::RetriesExceeded => silent || weak,
             Outcome::RemoteAccess
             | Outcome::RemoteOperation
             | Outcome::RemoteInvalidRequest
@@ -261,6 +259,12 @@ impl VerbsOracle {
             | Outcome::ReceiverNotReady => weak,
             Outcome::Success | Outcome::LocalOperation | Outcome::Fatal => false,
         };
+        let by_peer = silent || peer.is_some_and(|peer| peer.mistaken);
+        let flushed = outcome == Outcome::Flushed && !own.over && !by_peer;
+        let blamed = outcome != Outcome::Flushed;
+        let half = self.half(name);
+        half.flushed |= flushed;
+        half.blamed |= blamed;
         assert!(
             is_mistake && expected.is_none_or(|expected| expected == outcome) || excused,
             "{name:?}: {outcome:?} for no reason"

@@ -115,6 +115,12 @@ pub(super) struct Half {
     pub(super) gone: bool,
     /// Something has ended with an error.
     pub(super) failed: bool,
+    /// It has made a mistake.
+    pub(super) mistaken: bool,
+    /// Something was flushed of which only its own mistake can be the reason, and whether an error
+    /// has said so.
+    pub(super) flushed: bool,
+    pub(super) blamed: bool,
     pub(super) works: VecDeque<Work>,
     pub(super) receives: VecDeque<Receive>,
     pub(super) messages: VecDeque<Message>,
@@ -140,6 +146,9 @@ impl Half {
             over: false,
             gone: false,
             failed: false,
+            mistaken: false,
+            flushed: false,
+            blamed: false,
             works: VecDeque::new(),
             receives: VecDeque::new(),
             messages: VecDeque::new(),
@@ -159,12 +168,17 @@ pub(super) struct Connection {
     pub(super) begun: u64,
     /// Its second half sends although the first may not be ready.
     pub(super) eager: bool,
-    /// One of its processes has had a page that could not be brought in, has made a mistake or
-    /// taken its key back; or its route was disturbed; or it does not wait for receives for ever.
+    /// One of its processes has had a page that could not be brought in, or has taken its key back;
+    /// or its route was disturbed; or it does not wait for receives for ever.
     pub(super) weak: bool,
 }
 
 impl Connection {
+    /// Something has happened that lets work of it fail.
+    pub(super) fn may_fail(&self) -> bool {
+        self.weak || self.halves.iter().any(|half| half.mistaken)
+    }
+
     /// A half and its peer.
     pub(super) fn split(&mut self, side: usize) -> (&mut Half, Option<&mut Half>) {
         let (first, second) = self.halves.split_at_mut(1);

@@ -189,19 +189,15 @@ impl VerbsOracle {
         if work.needs_receive() {
             half.messages.push_back(work.message());
         }
-        let wrong = work.wrong.is_some();
+        half.mistaken |= work.wrong.is_some();
         half.works.push_back(work);
-        if wrong {
-            self.weaken(name);
-        }
     }
 
     /// A receive is about to be posted.
     pub(super) fn post_receive(&mut self, name: Name, receive: Receive) {
-        if receive.wrong {
-            self.weaken(name);
-        }
-        self.half(name).receives.push_back(receive);
+        let half = self.half(name);
+        half.mistaken |= receive.wrong;
+        half.receives.push_back(receive);
     }
 
     /// It is about to be closed.
@@ -217,6 +213,10 @@ impl VerbsOracle {
         assert!(
             left.0.is_empty() && left.1.is_empty(),
             "{name:?} was flushed, and this has not ended: {left:?}"
+        );
+        assert!(
+            half.blamed || !half.flushed,
+            "{name:?}: all was flushed, and nothing says why"
         );
         if let Some(peer) = peer {
             let (received, confirmed) = (half.received, peer.confirmed);
@@ -239,7 +239,7 @@ impl VerbsOracle {
         let connection = &self.connections[&connection];
         let explained = match event {
             Event::Established => true,
-            Event::AccessError | Event::RequestError | Event::Fatal => connection.weak,
+            Event::AccessError | Event::RequestError | Event::Fatal => connection.may_fail(),
             _ => false,
         };
         assert!(explained, "half {side} has {event:?} for no reason");
