@@ -99,14 +99,14 @@ impl VerbsWorker<'_> {
             number as u32,
             (self.slot as u64) << 32 | number & 0xffff_ffff,
         );
-        let queues = || Queues {
-            sends: &self.queue,
-            receives: &self.queue,
-            shared: None,
-        };
         let options = options([requests, 7], 3);
         let pair = made(self.context, "queue pair", || {
-            self.verbs.create_queue_pair(options, queues(), owner.1)
+            let queues = Queues {
+                sends: &self.queue,
+                receives: &self.queue,
+                shared: None,
+            };
+            self.verbs.create_queue_pair(options, queues, owner.1)
         })?;
         let offset = self.schedule.range(0..1 << 40);
         let not_ready_retries = if self.schedule.chance(100) { 2 } else { 7 };
