@@ -45,7 +45,7 @@
 //! | GoOn | sends from that position on again |
 //! | NoQueuePair | sends from its oldest message on again when its own timer is over; fails after `retries` in a row |
 //! | another | that work request fails, its queue pair too |
-//! | none, for its own timer | sends [`VerbsProbe`], which is answered with Done, PageAbsent or NoQueuePair |
+//! | none, for its own timer, or half of the peer timeout if that is longer | sends [`VerbsProbe`], which is answered with Done, PageAbsent or NoQueuePair |
 //!
 //! Sending again reads the ring again: an entry is the program's until its completion only by its own
 //! honesty, so everything is checked again; an entry with another opcode or length fails.
@@ -60,10 +60,11 @@
 //! the next session: neither side has lost anything.
 //!
 //! # Unreliable connections, and datagrams
-//! A message of an unreliable connection has the same body. A piece that is not at the expected position ends what has
-//! come of its message without a completion; offset zero begins a new one, whatever its number. A
-//! datagram is one frame. Both are dropped and counted where no receive is posted, a page is absent, or
-//! the key differs; the page is brought in nevertheless.
+//! A message of an unreliable connection has the same body, and at most a page of payload. A piece that is not at the
+//! expected position ends what has come of its message without a completion; offset zero begins a new
+//! one, whatever its number. A datagram is one frame. Both are dropped and counted where no receive is
+//! posted, or the key differs. Where a page is absent, they are kept in their order until it is there, up to a
+//! bound of the queue pair; others are dropped.
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};

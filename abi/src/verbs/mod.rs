@@ -1,5 +1,5 @@
 //! Verbs (X18; docs/verbs.md): queue pairs, completion queues and registered memory of programs that use
-//! libibverbs. **Being built; no driver offers it.**
+//! libibverbs. **Being built.**
 //!
 //! The distribution's library for Soft-RoCE (librxe) writes work requests to rings and polls rings, by
 //! an ABI of the kernel that does not change (`rdma_user_rxe.h`). A module of the kernel makes the rings,
@@ -54,10 +54,16 @@ use bitflags::bitflags;
 
 /// Queue pairs of a NIC, at most.
 pub const QUEUE_PAIRS: usize = 4096;
-/// Completion queues of a NIC, at most.
+/// Queue pairs of a process, at most: nearly half of those of its NIC. All of them can have work under way, as one has
+/// an operation then ([`crate::message::SENDS`]), and there is one to spare, so that no command
+/// waits for one.
+pub const QUEUE_PAIRS_OF_PROCESS: usize = QUEUE_PAIRS / 2 - 1;
+/// Completion queues of a NIC, at most; a process has half of them at most.
 pub const COMPLETION_QUEUES: usize = 4096;
-/// Shared receive queues of a NIC, at most.
+/// Shared receive queues of a NIC, at most; likewise.
 pub const SHARED_RECEIVE_QUEUES: usize = 1024;
+
+const _: () = assert!(QUEUE_PAIRS_OF_PROCESS < crate::message::SENDS as usize);
 
 /// Numbers of queue pairs are from here on: 0 and 1 are those of management.
 pub const FIRST_QUEUE_PAIR: u32 = 2;
@@ -201,7 +207,7 @@ numbered! {
         Completion = 1,
         /// A completion queue has overrun, or its ring cannot be used: it takes nothing more.
         CompletionQueueError = 2,
-        /// A queue pair is in [`State::Error`]: its own side has failed.
+        /// A queue pair is in [`State::Failed`]: its own side has failed.
         Fatal = 3,
         /// The same: the peer has asked for what it may not.
         AccessError = 4,
@@ -215,6 +221,10 @@ numbered! {
         LastReceive = 8,
         /// A shared receive queue has fewer receives than its limit.
         LimitReached = 9,
+        /// Of no object, so with token 0: all links of the node are cut.
+        PortDown = 10,
+        /// Likewise: one of them is there again.
+        PortUp = 11,
     }
 }
 
@@ -262,6 +272,37 @@ impl PathAddress {
     }
 }
 
+/// The identifier (GID) of a node: that of the port of its device, and the address in a global route header.
+pub fn global_identifier(node: crate::NodeId) -> [u8; 16] {
+    // A prefix of the link, and a locally administered address.
+    let low = 0x0200_5100_0000_0000 | u128::from(node.0);
+    (0xfe80 << 112 | low).to_be_bytes()
+}
+
+/// The global route header of a datagram of so many bytes.
+///
+/// ```text
+///   0  | version 6, class, flow   | length | 27 | hops |
+///   8  | source identifier                            | … 24
+///  24  | destination identifier                       | … 40
+/// ```
+pub fn route_header(
+    source: crate::NodeId,
+    destination: crate::NodeId,
+    length: u16,
+) -> [u8; ROUTE_HEADER_BYTES] {
+    const BEHIND: u8 = 27;
+    // Two headers and a checksum, which a network would have around the datagram.
+    let length = length.saturating_add(24).to_be_bytes();
+    let mut header = [0; ROUTE_HEADER_BYTES];
+    header[0] = 6 << 4;
+    header[4..6].copy_from_slice(&length);
+    header[6..8].copy_from_slice(&[BEHIND, 1]);
+    header[8..24].copy_from_slice(&global_identifier(source));
+    header[24..].copy_from_slice(&global_identifier(destination));
+    header
+}
+
 /// How long a receiver asks its peer to wait for a receive, in nanoseconds: the code of five bits that
 /// `min_rnr_timer` is.
 pub const fn receiver_not_ready_ns(code: u8) -> u64 {
@@ -298,6 +339,19 @@ mod tests {
         for made_up in [0, 1 << 17, 0x1_0001, 1 << 18 | 1, 1 << 24 | 1, u32::MAX] {
             assert_eq!(PathAddress(made_up).node(), None, "{made_up:#x}");
         }
+    }
+
+    #[test]
+    fn a_route_header_names_both_ends() {
+        let header = route_header(NodeId(0x0102), NodeId(3), 100);
+        assert_eq!(header[..8], [0x60, 0, 0, 0, 0, 124, 27, 1]);
+        let prefix = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0x51, 0, 0, 0];
+        assert_eq!(
+            (&header[8..22], &header[22..24]),
+            (&prefix[..], &[1, 2][..])
+        );
+        assert_eq!(header[24..38], prefix);
+        assert_eq!(header[38..], [0, 3]);
     }
 
     #[test]

@@ -73,6 +73,15 @@ qnic_abi::counters! {
             datagrams_received { outcome: "received" },
             datagrams_dropped { outcome: "dropped" },
             datagrams_late { outcome: "late" };
+        Counter qnic_verbs_dropped_total
+            "Frames of unreliable queue pairs that were dropped: for no queue pair that takes them, with another key, without a receive, too long, without memory, behind a lost piece, or without a route." =
+            verbs_drops_queue_pair { reason: "queue_pair" },
+            verbs_drops_key { reason: "key" },
+            verbs_drops_receive { reason: "receive" },
+            verbs_drops_length { reason: "length" },
+            verbs_drops_memory { reason: "memory" },
+            verbs_drops_gap { reason: "gap" },
+            verbs_drops_route { reason: "route" };
     }
 }
 

@@ -56,7 +56,7 @@ const WHOLE_PAGES: usize = PAGES as usize - 1;
 const REMEMBERED: usize = 64;
 
 /// Every kind, with the length of its body.
-const KINDS: [(u8, u8); 36] = [
+const KINDS: [(u8, u8); 38] = [
     (rdma::WRITE, 40),
     (rdma::READ_REQUEST, 40),
     (rdma::READ_RESPONSE, 16),

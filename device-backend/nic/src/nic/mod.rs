@@ -34,6 +34,7 @@ use crate::config::{Limits, NicConfig};
 use crate::core::{Core, Pending};
 use crate::counters::Counters;
 use crate::env::{Host, Payload, Receipt, Time, Wire};
+use crate::injection::QueuePairFaults;
 use crate::occupants::{PeerReport, VniReport};
 use crate::protocols::{Context, Protocols};
 use crate::stages::StageReport;
@@ -64,6 +65,8 @@ pub struct Nic {
     running: bool,
     /// Something has come since a poll found nothing that leaves this NIC something to do.
     disturbed: bool,
+    /// All links of the node are cut.
+    port_is_down: bool,
     /// The driver has announced a reset.
     reset_announced: bool,
     /// Its reply waits for peers.
@@ -86,6 +89,7 @@ impl Nic {
             unusable: None,
             running: false,
             disturbed: true,
+            port_is_down: false,
             reset_announced: false,
             farewell: None,
             config,
@@ -170,6 +174,19 @@ impl Nic {
         // header.
         sram.store_u64(MAGIC, words[0], Ordering::Release);
         self.running = true;
+        if self.port_is_down {
+            self.core.events.tell_port(false);
+        }
+    }
+
+    /// Says whether any link of the node passes frames. The driver hears of a change; the NIC itself goes by what
+    /// its peers answer. It does, until this is called.
+    pub fn set_port(&mut self, is_up: bool) {
+        let changes = self.port_is_down == is_up;
+        self.port_is_down = !is_up;
+        if changes && self.running {
+            self.core.events.tell_port(is_up);
+        }
     }
 
     /// Forgets everything, tells peers, clears the magic. Touches neither SRAM
@@ -437,8 +454,23 @@ impl Nic {
             TableKind::Map => self.core.memory_map(),
             TableKind::Names => self.protocols.name_table(),
             TableKind::Groups => self.protocols.group_table(),
+            TableKind::QueuePairs => self.protocols.queue_pair_table(),
             TableKind::Queues => self.core.queue_table(|vni| self.protocols.inbox_cells(vni)),
         }
+    }
+
+    /// Injects faults into a queue pair of verbs, beside those that it still has. Returns false if there
+    /// is none of that number, or the NIC is stopped. The NIC has to be polled.
+    pub fn inject<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        queue_pair: u32,
+        faults: QueuePairFaults,
+    ) -> bool {
+        let running = self.running;
+        let (protocols, mut cx) = self.parts(now, host);
+        running && protocols.inject(&mut cx, queue_pair, faults)
     }
 
     /// The protocols, and what they may touch.

@@ -40,6 +40,7 @@ mod rings;
 mod stories;
 mod transfer;
 mod verbs;
+mod work;
 
 pub use cluster::{request_bytes, status_of, Cluster, SimNode};
 pub use contexts::Describing;
@@ -56,8 +57,10 @@ pub use rings::ProgramRing;
 pub use stories::{nets, scarce, scarce_nets, status};
 pub use transfer::Transfer;
 pub use verbs::{
-    psn, token, ProgramQueuePair, VerbsPair, VerbsParty, WorkPosting, CQ, DOMAIN, QP_A, QP_B, SGES,
+    psn, receive_entry, token, ProgramQueuePair, VerbsPair, VerbsParty, CQ, DOMAIN, QP_A, QP_B,
+    SGES, SRQ,
 };
+pub use work::WorkPosting;
 
 /// The matching of the message protocol, for its bench.
 pub use crate::protocols::message::matching;

@@ -7,14 +7,12 @@ use qnic_abi::command::CommandBody;
 use qnic_abi::control::Opcode;
 use qnic_abi::verbs::commands::{VerbsArmCommand, VerbsSendCommand};
 use qnic_abi::verbs::requests::{
-    CreateCompletionQueue, CreateQueuePair, DestroyObject, ModifyQueuePair, Object, QueryQueuePair,
-    QueuePairInfo, RegisterMemory, SIGNAL_ALL,
+    CreateCompletionQueue, CreateQueuePair, CreateSharedReceiveQueue, DestroyObject,
+    ModifyQueuePair, ModifySharedReceiveQueue, Object, QueryQueuePair, QueuePairInfo,
+    RegisterMemory, Ring, SIGNAL_ALL,
 };
-use qnic_abi::verbs::rings::{
-    AtomicOperands, MemoryOperands, ReceiveEntry, SendEntry, SendFlags, Sge, WorkCompletion,
-    PRODUCER,
-};
-use qnic_abi::verbs::{PathAddress, Request, Rights, State, Transport, MAX_INLINE};
+use qnic_abi::verbs::rings::{ReceiveEntry, Sge, WorkCompletion, PRODUCER};
+use qnic_abi::verbs::{PathAddress, Rights, State, Transport, MAX_INLINE};
 use qnic_abi::{NodeId, Status};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -29,6 +27,9 @@ pub const SGES: usize = 8;
 
 /// Number of the completion queue of a [`VerbsParty`].
 pub const CQ: u32 = 1;
+
+/// Number of the shared receive queue of a [`VerbsParty`], if it has one.
+pub const SRQ: u32 = 4_000_000;
 
 /// The protection domain of a [`VerbsParty`].
 pub const DOMAIN: u32 = 5;
@@ -52,18 +53,6 @@ pub struct VerbsParty {
     /// Its completion queue.
     pub completions: ProgramRing,
     queue_pairs: RefCell<BTreeMap<u32, ProgramQueuePair>>,
-}
-
-/// A work request that is to be posted.
-#[derive(Debug, Clone)]
-#[must_use = "nothing is posted until `post`"]
-pub struct WorkPosting<'a> {
-    context: &'a VerbsParty,
-    qp: u32,
-    /// Its entry.
-    pub entry: SendEntry,
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
 }
 
 impl VerbsParty {
@@ -124,6 +113,39 @@ impl VerbsParty {
         (body, made)
     }
 
+    /// Makes a shared receive queue of so many entries.
+    pub fn create_shared(&self, entries: u32, limit: u32) -> (Status, ProgramRing) {
+        let ring = ProgramRing::new(&self.party, entries, ENTRY_BYTES);
+        let body = CreateSharedReceiveQueue {
+            srq: SRQ.into(),
+            domain: DOMAIN.into(),
+            token: token(SRQ).into(),
+            ring: ring.ring(),
+            limit: limit.into(),
+            sges: (SGES as u16).into(),
+            reserved: 0.into(),
+        };
+        let status = self.control(Opcode::CreateSharedReceiveQueue, &body);
+        (status, ring)
+    }
+
+    /// Sets the limit of the shared receive queue.
+    pub fn limit_shared(&self, limit: u32) -> Status {
+        let body = ModifySharedReceiveQueue {
+            srq: SRQ.into(),
+            limit: limit.into(),
+        };
+        self.control(Opcode::ModifySharedReceiveQueue, &body)
+    }
+
+    /// Makes a queue pair that uses the shared receive queue.
+    pub fn create_sharing(&self, qp: u32, entries: u32) -> Status {
+        let (mut body, made) = self.queue_pair_request(qp, entries);
+        body.srq = SRQ.into();
+        body.receive = Ring::new_zeroed();
+        self.add(&body, made)
+    }
+
     /// Makes a queue pair with so many entries each way.
     ///
     /// # Panics
@@ -131,6 +153,32 @@ impl VerbsParty {
     pub fn create(&self, qp: u32, entries: u32) {
         let (body, made) = self.queue_pair_request(qp, entries);
         assert_eq!(self.add(&body, made), Status::Ok);
+    }
+
+    /// Makes a queue pair of another transport.
+    ///
+    /// # Panics
+    /// If the NIC refuses it.
+    pub fn create_with(&self, transport: Transport, qp: u32, entries: u32) {
+        let (mut body, made) = self.queue_pair_request(qp, entries);
+        body.transport = transport as u8;
+        made.peer.set(self.party.node as u16);
+        assert_eq!(self.add(&body, made), Status::Ok);
+    }
+
+    /// Lets a queue pair exchange datagrams, with that key.
+    ///
+    /// # Panics
+    /// If the NIC refuses it.
+    pub fn open(&self, qp: u32, qkey: u32) {
+        for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+            let mut body = ModifyQueuePair::new_zeroed();
+            body.qp = qp.into();
+            body.state = state as u8;
+            body.qkey = qkey.into();
+            body.send_psn = psn(qp).into();
+            assert_eq!(self.modify(&body), Status::Ok);
+        }
     }
 
     /// Makes a queue pair.
@@ -205,6 +253,16 @@ impl VerbsParty {
     /// # Panics
     /// If the NIC does not know it.
     pub fn query(&self, qp: u32) -> (State, u32, u32) {
+        let info = self.query_all(qp);
+        let state = State::try_from(info.state).expect("a state");
+        (state, info.send_psn.get(), info.receive_psn.get())
+    }
+
+    /// All that the NIC says of a queue pair.
+    ///
+    /// # Panics
+    /// If the NIC does not know it.
+    pub fn query_all(&self, qp: u32) -> QueuePairInfo {
         let body = QueryQueuePair {
             qp: qp.into(),
             reserved: 0.into(),
@@ -215,8 +273,7 @@ impl VerbsParty {
         let reply = reply.expect("a reply at once");
         assert_eq!(status_of(&reply), Status::Ok);
         let (info, _) = QueuePairInfo::read_from_prefix(&reply[8..]).expect("a whole body");
-        let state = State::try_from(info.state).expect("a state");
-        (state, info.send_psn.get(), info.receive_psn.get())
+        info
     }
 
     /// Registers the segment of the party with these rights; its addresses are those of the process.
@@ -251,26 +308,8 @@ impl VerbsParty {
 
     /// Posts a receive. Returns false if there is no room.
     pub fn post_receive(&self, qp: u32, id: u64, sges: &[Sge]) -> bool {
-        let mut entry = ReceiveEntry::new_zeroed();
-        entry.id = id.into();
-        entry.gather.sges = (sges.len() as u32).into();
-        let bytes = [entry.as_bytes(), sges.as_bytes()].concat();
-        self.queue_pair(qp).receive.post(&self.party, &bytes)
-    }
-
-    /// A Send.
-    pub fn send(&self, qp: u32, id: u64, sges: &[Sge]) -> WorkPosting<'_> {
-        let mut entry = SendEntry::new_zeroed();
-        entry.id = id.into();
-        entry.opcode = (Request::Send as u32).into();
-        entry.gather.sges = (sges.len() as u32).into();
-        WorkPosting {
-            context: self,
-            qp,
-            entry,
-            sges: sges.to_vec(),
-            inline: Vec::new(),
-        }
+        let receive = self.queue_pair(qp).receive;
+        receive.post(&self.party, &receive_entry(id, sges))
     }
 
     /// Tells the NIC of work requests.
@@ -404,91 +443,12 @@ impl VerbsPair {
     }
 }
 
-impl WorkPosting<'_> {
-    /// With another opcode.
-    pub fn request(mut self, request: Request) -> Self {
-        self.entry.opcode = (request as u32).into();
-        self
-    }
-
-    /// A write to that address, with that key.
-    pub fn write_to(mut self, address: u64, key: u32) -> Self {
-        let operands = MemoryOperands {
-            address: address.into(),
-            key: key.into(),
-            unused: 0.into(),
-        };
-        self.entry.operands.as_mut_bytes()[..size_of::<MemoryOperands>()]
-            .copy_from_slice(operands.as_bytes());
-        self.request(Request::Write)
-    }
-
-    /// A read from that address, with that key.
-    pub fn read_from(self, address: u64, key: u32) -> Self {
-        self.write_to(address, key).request(Request::Read)
-    }
-
-    /// An atomic operation on the word at that address, with that key.
-    pub fn atomic(
-        mut self,
-        request: Request,
-        (address, key): (u64, u32),
-        operands: [u64; 2],
-    ) -> Self {
-        let operands = AtomicOperands {
-            address: address.into(),
-            operand: operands[0].into(),
-            swap: operands[1].into(),
-            key: key.into(),
-            unused: 0.into(),
-        };
-        self.entry.operands.as_mut_bytes()[..size_of::<AtomicOperands>()]
-            .copy_from_slice(operands.as_bytes());
-        self.request(request)
-    }
-
-    /// With an immediate.
-    pub fn immediate(mut self, immediate: u32) -> Self {
-        let request = match self.entry.opcode.get() {
-            0 => Request::WriteImmediate,
-            _ => Request::SendImmediate,
-        };
-        self.entry.immediate = immediate.into();
-        self.request(request)
-    }
-
-    /// With these flags as well.
-    pub fn flags(mut self, flags: SendFlags) -> Self {
-        self.entry.flags = (self.entry.flags.get() | flags.bits()).into();
-        self
-    }
-
-    /// These bytes, which stand in the entry.
-    pub fn inline(mut self, bytes: &[u8]) -> Self {
-        self.inline = bytes.to_vec();
-        self.entry.gather.length = (bytes.len() as u32).into();
-        self.flags(SendFlags::INLINE)
-    }
-
-    /// Stores the entry, and tells nothing. Returns false if there is no room.
-    pub fn store(&self) -> bool {
-        let rest = match self.inline.is_empty() {
-            true => self.sges.as_bytes(),
-            false => &self.inline,
-        };
-        let bytes = [self.entry.as_bytes(), rest].concat();
-        let queue_pair = self.context.queue_pair(self.qp);
-        queue_pair.send.post(&self.context.party, &bytes)
-    }
-
-    /// Posts it.
-    ///
-    /// # Panics
-    /// If there is no room.
-    pub fn post(&self) {
-        assert!(self.store(), "room in the send queue");
-        self.context.ring(self.qp);
-    }
+/// A receive, as it stands in a ring.
+pub fn receive_entry(id: u64, sges: &[Sge]) -> Vec<u8> {
+    let mut entry = ReceiveEntry::new_zeroed();
+    entry.id = id.into();
+    entry.gather.sges = (sges.len() as u32).into();
+    [entry.as_bytes(), sges.as_bytes()].concat()
 }
 
 /// The token of an object here.

@@ -5,7 +5,7 @@
 
 use qnic_abi::verbs::frames::{ReplyKind, VerbsAtomic, VerbsRead, VerbsReadData, VerbsReply};
 use qnic_abi::verbs::rings::SendFlags;
-use qnic_abi::verbs::{Outcome, Request, Rights};
+use qnic_abi::verbs::{Outcome, Request, Rights, Transport};
 use qnic_abi::Status;
 use zerocopy::little_endian::U32;
 use zerocopy::FromZeros;
@@ -96,9 +96,11 @@ impl Verbs {
         let node = cx.transport.node_of(arrival.peer);
         let tables = &mut self.tables;
         let queue_pair = self.queue_pairs.get_mut(&number.get());
-        let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(node, peer_qp.get())) else {
+        let peer = (Transport::Reliable, node, peer_qp.get());
+        let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(peer)) else {
             return Received::Done;
         };
+        qp.requester.spoke = true;
         let place = qp.requester.place(psn.get());
         let (Some(id), Some(place)) = (qp.operation, place) else {
             return Received::Done;
@@ -145,8 +147,8 @@ impl Verbs {
         let body: VerbsReadData = arrival.body();
         let node = cx.transport.node_of(arrival.peer);
         let queue_pair = self.queue_pairs.get_mut(&body.qp.get());
-        let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(node, body.peer_qp.get()))
-        else {
+        let peer = (Transport::Reliable, node, body.peer_qp.get());
+        let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(peer)) else {
             return;
         };
         if let Some(place) = qp.requester.place(body.psn.get()) {
@@ -159,7 +161,7 @@ impl Verbs {
     pub(super) fn read_refused<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
-        id: OperationId,
+        (id, sequence): (OperationId, u64),
         status: Status,
     ) {
         let Some((qp, tables)) = self.of(id) else {
@@ -169,7 +171,7 @@ impl Verbs {
             Status::AccessDenied => Outcome::RemoteAccess,
             _ => Outcome::RemoteOperation,
         };
-        if let Some(place) = qp.requester.first_asked() {
+        if let Some(place) = qp.requester.asked_by(sequence) {
             qp.fail(cx, tables, failed_at(place, outcome));
         }
     }

@@ -2,9 +2,10 @@
 
 use qnic_abi::verbs::requests::MAX_ENTRY_BYTES;
 use qnic_abi::verbs::rings::{
-    AtomicOperands, MemoryOperands, ReceiveEntry, SendEntry, SendFlags, Sge, SGE_BYTES,
+    AtomicOperands, DatagramOperands, MemoryOperands, ReceiveEntry, SendEntry, SendFlags, Sge,
+    SGE_BYTES,
 };
-use qnic_abi::verbs::{Outcome, Request, MAX_MESSAGE};
+use qnic_abi::verbs::{Outcome, Request, Transport, MAX_DATAGRAM, MAX_MESSAGE};
 use zerocopy::little_endian::U64;
 use zerocopy::FromBytes;
 
@@ -25,6 +26,35 @@ pub(super) const fn receive_bytes(sges: usize) -> usize {
 
 /// Bytes of the word of an atomic operation.
 pub(super) const WORD_BYTES: u64 = 8;
+
+/// What a work request of a queue pair can be.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    /// Most extents.
+    pub(super) sges: usize,
+    /// Most bytes in the entry.
+    pub(super) inline: usize,
+    pub(super) transport: Transport,
+}
+
+impl Bounds {
+    /// Most bytes of a message.
+    fn longest(&self) -> u64 {
+        match self.transport {
+            Transport::Datagram => MAX_DATAGRAM as u64,
+            _ => MAX_MESSAGE,
+        }
+    }
+
+    /// Returns true if there is such a request.
+    fn has(&self, request: Request) -> bool {
+        match self.transport {
+            Transport::Reliable => true,
+            Transport::Unreliable => !is_asking(request),
+            Transport::Datagram => matches!(request, Request::Send | Request::SendImmediate),
+        }
+    }
+}
 
 /// Where the bytes of a work request are.
 #[derive(Debug)]
@@ -87,6 +117,8 @@ pub(super) struct WorkRequest {
     pub(super) remote: Extent,
     /// Of an atomic operation: what is compared or added, and what replaces the word.
     pub(super) operands: [U64; 2],
+    /// Where a datagram goes; of others, not looked at.
+    pub(super) to: DatagramOperands,
     pub(super) bytes: Bytes,
     pub(super) length: u64,
 }
@@ -105,10 +137,10 @@ impl WorkRequest {
         ring: &RingMemory,
         memory: &M,
         index: u32,
-        (sges, inline): (usize, usize),
+        bounds: &Bounds,
     ) -> Result<Self, Outcome> {
         let mut bytes = [0; MAX_ENTRY_BYTES as usize];
-        let bytes = &mut bytes[..send_bytes(sges, inline).min(ring.entry_bytes())];
+        let bytes = &mut bytes[..send_bytes(bounds.sges, bounds.inline).min(ring.entry_bytes())];
         let wrong = Outcome::LocalOperation;
         let copied = ring.copy(memory, index, bytes);
         let (entry, rest) = SendEntry::read_from_prefix(bytes)
@@ -121,8 +153,8 @@ impl WorkRequest {
             return Err(wrong);
         };
         let flags = SendFlags::from_bits_truncate(entry.flags.get());
-        let (bytes, length) = bytes_of(&entry, rest, flags, (sges, inline)).ok_or(wrong)?;
-        if length > MAX_MESSAGE {
+        let (bytes, length) = bytes_of(&entry, rest, flags, bounds).ok_or(wrong)?;
+        if length > bounds.longest() {
             return Err(Outcome::LocalLength);
         }
         let is_inline = matches!(bytes, Bytes::Inline(_));
@@ -131,7 +163,7 @@ impl WorkRequest {
             Request::CompareSwap | Request::FetchAdd => !is_inline && length == WORD_BYTES,
             _ => true,
         };
-        if !possible {
+        if !possible || !bounds.has(request) {
             return Err(wrong);
         }
         let (remote, operands) = operands_of(&entry, request, length);
@@ -142,6 +174,7 @@ impl WorkRequest {
             immediate: entry.immediate,
             remote,
             operands,
+            to: entry.operands(),
             bytes,
             length,
         })
@@ -153,16 +186,16 @@ fn bytes_of(
     entry: &SendEntry,
     rest: &[u8],
     flags: SendFlags,
-    (sges, inline): (usize, usize),
+    bounds: &Bounds,
 ) -> Option<(Bytes, u64)> {
     if flags.contains(SendFlags::INLINE) {
         let length = entry.gather.length.get() as usize;
-        let bytes = rest.get(..length).filter(|_| length <= inline)?;
+        let bytes = rest.get(..length).filter(|_| length <= bounds.inline)?;
         return Some((Bytes::Inline(bytes.into()), length as u64));
     }
     let count = entry.gather.sges.get() as usize;
     let bytes = rest.get(..count.saturating_mul(SGE_BYTES))?;
-    let extents = (count <= sges).then(|| Extents::new(bytes))?;
+    let extents = (count <= bounds.sges).then(|| Extents::new(bytes))?;
     let length = extents.length;
     Some((Bytes::Extents(extents), length))
 }
@@ -205,6 +238,8 @@ pub(super) fn is_asking(request: Request) -> bool {
 pub(super) struct Receive {
     pub(super) id: u64,
     pub(super) extents: Extents,
+    /// Protection domain of its keys.
+    pub(super) domain: u32,
 }
 
 impl Receive {
@@ -217,6 +252,7 @@ impl Receive {
         memory: &M,
         index: u32,
         sges: usize,
+        domain: u32,
     ) -> Result<Self, Outcome> {
         let mut bytes = [0; MAX_ENTRY_BYTES as usize];
         let bytes = &mut bytes[..receive_bytes(sges).min(ring.entry_bytes())];
@@ -233,7 +269,11 @@ impl Receive {
             .filter(|_| count <= sges)
             .map(Extents::new)
             .ok_or(wrong)?;
-        Ok(Receive { id, extents })
+        Ok(Receive {
+            id,
+            extents,
+            domain,
+        })
     }
 }
 

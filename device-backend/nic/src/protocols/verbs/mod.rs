@@ -10,14 +10,19 @@
 //! ```
 //! | module | holds |
 //! |---|---|
+//! | `receive_queue` | receives that are posted to a queue pair, or to several |
 //! | `ring`, `entry` | rings of a program, and copies of their entries |
 //! | `completion` | completion queues |
 //! | `memory` | registered memory |
 //! | `requester`, `responder` | the halves of a queue pair: where each of its messages stands |
 //! | `queue_pair` | both, and how they fail |
 //! | `sending`, `receiving` | messages at their source, and at their destination |
+//! | `casting`, `caught` | messages without acknowledgements, likewise |
+//! | `kept` | such messages that wait for a page |
 //! | `asking`, `answering` | reads and atomic operations, likewise |
+//! | `probing` | peers that do not answer |
 //! | `requests` | requests of the driver |
+//! | `injection` | faults from outside, and a table for people |
 //!
 //! # Invariants
 //! - What a ring says is copied once and checked; a page of memory is touched only through a key that is
@@ -28,10 +33,16 @@
 
 mod answering;
 mod asking;
+mod casting;
+mod caught;
 mod completion;
 mod entry;
+mod injection;
+mod kept;
 mod memory;
+mod probing;
 mod queue_pair;
+mod receive_queue;
 mod receiving;
 mod requester;
 mod requests;
@@ -39,14 +50,18 @@ mod responder;
 mod ring;
 mod sending;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::control::RequestHeader;
 use qnic_abi::verbs::commands::{Opcode, VerbsArmCommand, SOLICITED_ONLY};
 use qnic_abi::verbs::frames::{
-    kind, VerbsAtomic, VerbsMessage, VerbsRead, VerbsReadData, VerbsReply,
+    kind, VerbsAtomic, VerbsDatagram, VerbsMessage, VerbsProbe, VerbsRead, VerbsReadData,
+    VerbsReply, VerbsUnreliable,
 };
-use qnic_abi::verbs::{Outcome, Request, COMPLETION_QUEUES, QUEUE_PAIRS};
+use qnic_abi::verbs::{
+    Event, Outcome, Request, Transport, COMPLETION_QUEUES, QUEUE_PAIRS, QUEUE_PAIRS_OF_PROCESS,
+    SHARED_RECEIVE_QUEUES,
+};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId, PAGE_SIZE};
 
@@ -60,6 +75,7 @@ use crate::frame::{Arrival, StoredFrame};
 use crate::ids::OperationId;
 use crate::stages::Kind;
 use completion::Armed;
+use kept::KEPT_OF_NIC;
 use queue_pair::{Failure, QueuePair, Tables};
 
 /// State of the protocol.
@@ -67,6 +83,8 @@ use queue_pair::{Failure, QueuePair, Tables};
 pub(super) struct Verbs {
     /// By number.
     queue_pairs: BTreeMap<u32, Box<QueuePair>>,
+    /// How many of these a process has.
+    held: BTreeMap<VniId, usize>,
     tables: Tables,
 }
 
@@ -97,9 +115,13 @@ impl Verbs {
     fn operations_ended<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
         let of_process = |qp: &&mut Box<QueuePair>| qp.vni == vni;
         for qp in self.queue_pairs.values_mut().filter(of_process) {
-            let failure = match qp.operation {
-                Some(_) => Failure::of_oldest(Outcome::Fatal),
-                None => Failure::default(),
+            let failure = Failure {
+                // Without acknowledgements only the send queue would fail.
+                event: (qp.transport != Transport::Reliable).then_some(Event::Fatal),
+                ..match qp.operation {
+                    Some(_) => Failure::of_oldest(Outcome::Fatal),
+                    None => Failure::default(),
+                }
             };
             qp.fail(cx, &mut self.tables, failure);
         }
@@ -108,6 +130,7 @@ impl Verbs {
     /// A process is gone, and all objects of it.
     fn process_ended<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
         let tables = &mut self.tables;
+        self.held.remove(&vni);
         self.queue_pairs.retain(|_, qp| {
             let stays = qp.vni != vni;
             if !stays {
@@ -117,6 +140,7 @@ impl Verbs {
         });
         let queues = &mut tables.completion_queues;
         queues.retain(|(owner, _), _| *owner != vni);
+        tables.shared.retain(|(owner, _), _| *owner != vni);
         tables.memory.process_ended(vni);
     }
 }
@@ -130,6 +154,9 @@ impl Protocol for Verbs {
         kind::VERBS_READ_DATA,
         kind::VERBS_ATOMIC,
         kind::VERBS_REPLY,
+        kind::VERBS_PROBE,
+        kind::VERBS_UNRELIABLE,
+        kind::VERBS_DATAGRAM,
     ];
     const RESPONSES: &'static [u8] = &[kind::VERBS_READ_DATA, kind::VERBS_REPLY];
     const IN_ORDER: &'static [u8] = &[
@@ -137,6 +164,7 @@ impl Protocol for Verbs {
         kind::VERBS_READ,
         kind::VERBS_ATOMIC,
         kind::VERBS_REPLY,
+        kind::VERBS_PROBE,
     ];
 
     // A queue pair sends on and on: what is behind a frame that was lost is not sent again for it.
@@ -148,6 +176,9 @@ impl Protocol for Verbs {
             kind::VERBS_READ => frame.is::<VerbsRead>(),
             kind::VERBS_READ_DATA => frame.is::<VerbsReadData>(),
             kind::VERBS_ATOMIC => frame.is::<VerbsAtomic>(),
+            kind::VERBS_PROBE => frame.is::<VerbsProbe>(),
+            kind::VERBS_UNRELIABLE => frame.is::<VerbsUnreliable>(),
+            kind::VERBS_DATAGRAM => frame.is::<VerbsDatagram>(),
             _ => frame.is::<VerbsReply>(),
         }
     }
@@ -211,16 +242,16 @@ impl Protocol for Verbs {
         &mut self,
         cx: &mut Context<'_, H>,
         id: OperationId,
-        _sequence: u64,
+        sequence: u64,
         status: Status,
     ) {
-        self.read_refused(cx, id, status);
+        self.read_refused(cx, (id, sequence), status);
     }
 
     #[inline(never)] // It would cost transfers registers.
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {
         cx.core.count_sent(id.vni(), outgoing.length);
-        self.update_queue_pair(cx, id);
+        self.frame_sent(cx, id, outgoing);
     }
 
     #[inline(never)] // It would cost transfers registers.
@@ -234,6 +265,9 @@ impl Protocol for Verbs {
             kind::VERBS_READ => return self.receive_read(cx, arrival),
             kind::VERBS_READ_DATA => return self.receive_read_data(cx, arrival),
             kind::VERBS_ATOMIC => self.receive_atomic(cx, arrival),
+            kind::VERBS_PROBE => self.receive_probe(cx, arrival),
+            kind::VERBS_UNRELIABLE => self.receive_unreliable(cx, arrival),
+            kind::VERBS_DATAGRAM => self.receive_datagram(cx, arrival),
             _ => return self.receive_answer(cx, arrival),
         }
         Received::Done
@@ -318,28 +352,46 @@ impl Protocol for Verbs {
         self.handle(cx, header.opcode.get(), vni, body).map(Some)
     }
 
+    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        self.peers_found(cx);
+    }
+
     fn awaits(&self, node: NodeId) -> bool {
-        let mut working = self.tables.operations.values();
-        working.any(|number| {
-            let queue_pair = self.queue_pairs.get(number);
-            queue_pair.is_some_and(|qp| qp.awaits_page() && qp.attributes.node == node)
-        })
+        let mut paged = self.tables.paged.range((node, 0)..=(node, u32::MAX));
+        paged.next().is_some()
     }
 
     fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
-        !self.tables.deadlines.is_empty() && self.send_again(cx)
+        let again = !self.tables.deadlines.is_empty() && self.send_again(cx);
+        let probes = !self.tables.probes.is_empty() && self.probe(cx);
+        again | probes | self.flush_more(cx)
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.tables.deadlines.first().map(|(time, _)| *time)
+        if !self.tables.flushing.is_empty() {
+            return Some(Time::default());
+        }
+        let first = |times: &BTreeSet<(Time, u32)>| times.first().map(|(time, _)| *time);
+        let again = first(&self.tables.deadlines);
+        let probes = first(&self.tables.probes);
+        again.into_iter().chain(probes).min()
     }
 
     fn budgets(&self, _limits: &Limits, budgets: &mut Vec<Budget>) {
         let queue_pairs = self.queue_pairs.len();
         let queues = self.tables.completion_queues.len();
+        let shared = self.tables.shared.len();
+        let most_shared = SHARED_RECEIVE_QUEUES as u32;
         budgets.extend([
             Budget::new("verbs_queue_pairs", queue_pairs, QUEUE_PAIRS as u32),
+            Budget::most(
+                "verbs_queue_pairs_of_process",
+                self.held.values().copied(),
+                QUEUE_PAIRS_OF_PROCESS as u32,
+            ),
             Budget::new("verbs_completion_queues", queues, COMPLETION_QUEUES as u32),
+            Budget::new("verbs_shared_receive_queues", shared, most_shared),
+            Budget::new("verbs_frames_kept", self.tables.kept, KEPT_OF_NIC as u32),
         ]);
     }
 }

@@ -1,10 +1,11 @@
 //! Queue pairs: their states, their completions, and how they fail.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use qnic_abi::verbs::frames::{ReplyKind, VerbsReply};
+use qnic_abi::verbs::requests::{MIN_ENTRY_BYTES, RING_BYTES};
 use qnic_abi::verbs::rings::WorkCompletion;
-use qnic_abi::verbs::{Completed, Event, Outcome, Request, Rights, State};
+use qnic_abi::verbs::{Completed, Event, Outcome, Request, Rights, State, Transport};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId};
 use zerocopy::FromZeros;
@@ -12,23 +13,42 @@ use zerocopy::FromZeros;
 use super::completion::{CompletionQueue, Overrun};
 use super::entry::is_asking;
 use super::memory::RegisteredMemory;
-use super::requester::{Halt, Requester};
+use super::receive_queue::SharedReceiveQueue;
+use super::requester::{Halt, Requester, MESSAGES};
 use super::responder::Responder;
 use super::Context;
 use crate::core::Pending;
 use crate::env::{Host, Time};
 use crate::ids::{OperationId, PeerIndex};
+use crate::injection::QueuePairFaults;
+
+/// Completions that a flush makes in a row, at most: more than a queue pair has messages under way.
+const FLUSHED: usize = 256;
+
+const _: () = assert!(FLUSHED > MESSAGES);
 
 /// What queue pairs share.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     /// By process and number.
     pub(super) completion_queues: BTreeMap<(VniId, u32), CompletionQueue>,
+    /// Shared receive queues, likewise.
+    pub(super) shared: BTreeMap<(VniId, u32), SharedReceiveQueue>,
     pub(super) memory: RegisteredMemory,
+    /// When a queue pair asks its peer.
+    pub(super) probes: BTreeSet<(Time, u32)>,
+    /// Queue pairs whose peer waits for a page, by its node.
+    pub(super) paged: BTreeSet<(NodeId, u32)>,
     /// When a queue pair sends again.
     pub(super) deadlines: BTreeSet<(Time, u32)>,
     /// Queue pair by operation of the core.
     pub(super) operations: BTreeMap<u64, u32>,
+    /// Queue pairs that have failed, and have more to flush.
+    pub(super) flushing: VecDeque<u32>,
+    /// Queue pairs whose message goes to a node that is no peer yet.
+    pub(super) seeking: BTreeSet<u32>,
+    /// Frames that are kept for queue pairs without acknowledgements.
+    pub(super) kept: usize,
 }
 
 /// What a queue pair is told when it is modified.
@@ -48,6 +68,10 @@ pub(super) struct Attributes {
     pub(super) max_reads: u8,
     /// Those of its peer.
     pub(super) max_peer_reads: u8,
+    /// Key of datagrams.
+    pub(super) qkey: u32,
+    /// An event tells that the send queue is drained.
+    pub(super) drain_event: bool,
 }
 
 impl Attributes {
@@ -62,6 +86,8 @@ impl Attributes {
         not_ready_retries: 0,
         max_reads: 0,
         max_peer_reads: 0,
+        qkey: 0,
+        drain_event: false,
     };
 }
 
@@ -84,6 +110,11 @@ impl Failure {
         event: Some(Event::Fatal),
     };
 
+    /// Returns true if only a work request of the send queue has failed.
+    fn is_of_send(&self) -> bool {
+        self.send.is_some() && self.receive.is_none() && self.event.is_none()
+    }
+
     /// That of the oldest work request of the send queue.
     pub(super) fn of_oldest(outcome: Outcome) -> Self {
         Failure {
@@ -99,35 +130,43 @@ pub(super) struct QueuePair {
     pub(super) vni: VniId,
     pub(super) number: u32,
     pub(super) token: u64,
+    pub(super) transport: Transport,
     /// Protection domain.
     pub(super) domain: u32,
     /// Every work request of the send queue has a completion.
     pub(super) signal_all: bool,
     pub(super) send_cq: u32,
     pub(super) receive_cq: u32,
+    /// The shared receive queue that it uses, or zero.
+    pub(super) srq: u32,
     pub(super) state: State,
     pub(super) attributes: Attributes,
     pub(super) requester: Requester,
     pub(super) responder: Responder,
     /// That of the core, while anything of the send queue is under way.
     pub(super) operation: Option<OperationId>,
+    pub(super) faults: QueuePairFaults,
+    /// When it asks its peer.
+    pub(super) probes_at: Option<Time>,
+    /// It has failed, and has more to flush.
+    pub(super) flushes: bool,
+    /// Its send queue is being drained.
+    pub(super) draining: bool,
 }
 
 impl QueuePair {
     /// Returns true if that queue pair is the one that it is connected with.
-    pub(super) fn is_connected_with(&self, node: NodeId, qp: u32) -> bool {
+    pub(super) fn is_connected_with(&self, peer: (Transport, NodeId, u32)) -> bool {
         let attributes = &self.attributes;
-        (attributes.node, attributes.peer_qp) == (node, qp)
-    }
-
-    /// Returns true if its peer waits for a page, and will tell.
-    pub(super) fn awaits_page(&self) -> bool {
-        self.requester.halt == Some(Halt::Page)
+        (self.transport, attributes.node, attributes.peer_qp) == peer
     }
 
     /// Returns true if it receives.
     pub(super) fn receives(&self) -> bool {
-        matches!(self.state, State::ReadyToReceive | State::ReadyToSend)
+        matches!(
+            self.state,
+            State::ReadyToReceive | State::ReadyToSend | State::Draining | State::SendError
+        )
     }
 
     /// Tells the process of the end of a work request.
@@ -181,62 +220,118 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Fails: all that is posted ends, and peers get no answer any more.
+    /// Fails: all that is posted ends, and peers get no answer any more. Without acknowledgements a work
+    /// request of the send queue that fails leaves the receive queue as it is.
     pub(super) fn fail<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         tables: &mut Tables,
         failure: Failure,
     ) {
+        if self.transport != Transport::Reliable && failure.is_of_send() {
+            self.stop_sending(cx, tables);
+            self.draining = false;
+            self.state = State::SendError;
+            if self.flush(cx, tables, failure).is_ok() {
+                return;
+            }
+        }
         self.stop(cx, tables);
-        self.state = State::Failed;
+        let before = std::mem::replace(&mut self.state, State::Failed);
+        if self.srq != 0 && before != State::Failed {
+            let event = Pending::Verbs(self.vni, self.token, Event::LastReceive);
+            cx.core.events.push(event);
+        }
         if let Some(event) = failure.event {
             let event = Pending::Verbs(self.vni, self.token, event);
             cx.core.events.push(event);
         }
         if self.flush(cx, tables, failure) == Err(Overrun) && failure.event.is_none() {
-            let event = Pending::Verbs(self.vni, self.token, Event::Fatal);
-            cx.core.events.push(event);
+            self.tell_failed(cx);
         }
     }
 
-    /// Ends all that is posted to a queue pair that has failed. What the completion queues do not
-    /// take stays.
+    /// Tells the driver that it has failed, as completions do not.
+    pub(super) fn tell_failed<H: Host>(&self, cx: &mut Context<'_, H>) {
+        let event = Pending::Verbs(self.vni, self.token, Event::Fatal);
+        cx.core.events.push(event);
+    }
+
+    /// Ends all that is posted to a queue pair that has failed; what is left after some of it, with the
+    /// next polls. What the completion queues do not take stays.
     pub(super) fn flush<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         tables: &mut Tables,
         failure: Failure,
     ) -> Result<(), Overrun> {
+        let mut first = Ok(());
+        let receive = failure
+            .receive
+            .and_then(|outcome| Some((self.responder.pop_failed(cx.host.memory())?, outcome)));
+        if let Some((id, outcome)) = receive {
+            first = self.complete(cx, tables, (self.receive_cq, false), failed(id, outcome));
+        }
+        let rest = self.flush_some(cx, tables, failure.send);
+        first.and(rest)
+    }
+
+    /// Ends some of what is posted to a queue pair that has failed. `wrong`: how the work request at that
+    /// place ends.
+    pub(super) fn flush_some<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        tables: &mut Tables,
+        wrong: Option<(usize, Outcome)>,
+    ) -> Result<(), Overrun> {
         let memory = cx.host.memory();
-        let mut place = 0;
-        let mut sends = Ok(());
-        while sends.is_ok() {
+        let (mut sends, mut receives) = (Ok(()), Ok(()));
+        let mut done = 0;
+        while sends.is_ok() && done < FLUSHED {
             let Some(id) = self.requester.pop_failed(memory) else {
                 break;
             };
-            let outcome = failure.send.filter(|(failed, _)| *failed == place);
+            let outcome = wrong.filter(|(place, _)| *place == done);
             let outcome = outcome.map_or(Outcome::Flushed, |(_, outcome)| outcome);
             sends = self.complete(cx, tables, (self.send_cq, false), failed(id, outcome));
-            place += 1;
+            done += 1;
         }
-        let mut outcome = failure.receive;
-        let mut receives = Ok(());
-        while receives.is_ok() {
+        while self.state == State::Failed && receives.is_ok() && done < FLUSHED {
             let Some(id) = self.responder.pop_failed(memory) else {
                 break;
             };
-            let outcome = outcome.take().unwrap_or(Outcome::Flushed);
-            receives = self.complete(cx, tables, (self.receive_cq, false), failed(id, outcome));
+            let flushed = failed(id, Outcome::Flushed);
+            receives = self.complete(cx, tables, (self.receive_cq, false), flushed);
+            done += 1;
         }
         let next = self.requester.next_psn();
         self.requester.restart(next);
+        let before = std::mem::replace(&mut self.flushes, done == FLUSHED);
+        if self.flushes && !before {
+            tables.flushing.push_back(self.number);
+        }
         sends.and(receives)
+    }
+
+    /// Ends all that is posted to a send queue that has failed alone.
+    pub(super) fn end_flush<H: Host>(&mut self, cx: &mut Context<'_, H>, tables: &mut Tables) {
+        // A program that posts on and on does not keep it here.
+        let most = RING_BYTES / usize::from(MIN_ENTRY_BYTES) / FLUSHED;
+        for _ in 0..most {
+            if !self.flushes || self.flush_some(cx, tables, None).is_err() {
+                break;
+            }
+        }
+        self.flushes = false;
     }
 
     /// Has nothing under way any more: neither here nor, as far as it knows, at its peer.
     pub(super) fn stop<H: Host>(&mut self, cx: &mut Context<'_, H>, tables: &mut Tables) {
         self.stop_sending(cx, tables);
+        self.expect_nothing(tables);
+        self.draining = false;
+        self.flushes = false;
+        self.drop_kept(tables);
         self.responder.rewound = false;
         let reads = std::mem::take(&mut self.responder.reads);
         let waits = self.responder.waits.take();
@@ -266,13 +361,51 @@ impl QueuePair {
         }
     }
 
+    /// Begins no further message; what was begun completes.
+    pub(super) fn drain<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        if self.state == State::ReadyToSend {
+            self.requester.drains = true;
+            self.draining = true;
+        }
+        self.note_drained(cx);
+    }
+
+    /// Tells the driver once that all that was begun is complete.
+    pub(super) fn note_drained<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        if self.draining && self.requester.is_drained() {
+            self.draining = false;
+            if self.attributes.drain_event {
+                let event = Pending::Verbs(self.vni, self.token, Event::Drained);
+                cx.core.events.push(event);
+            }
+        }
+    }
+
     /// Lets the send queue wait, or go on.
     pub(super) fn set_halt(&mut self, tables: &mut Tables, halt: Option<Halt>) {
-        if let Some(Halt::Until(time)) = std::mem::replace(&mut self.requester.halt, halt) {
-            tables.deadlines.remove(&(time, self.number));
+        match std::mem::replace(&mut self.requester.halt, halt) {
+            Some(Halt::Until(time)) => {
+                tables.deadlines.remove(&(time, self.number));
+            }
+            Some(Halt::Seek) => {
+                tables.seeking.remove(&self.number);
+            }
+            Some(Halt::Page(node)) => {
+                tables.paged.remove(&(node, self.number));
+            }
+            None => {}
         }
-        if let Some(Halt::Until(time)) = halt {
-            tables.deadlines.insert((time, self.number));
+        match halt {
+            Some(Halt::Until(time)) => {
+                tables.deadlines.insert((time, self.number));
+            }
+            Some(Halt::Seek) => {
+                tables.seeking.insert(self.number);
+            }
+            Some(Halt::Page(node)) => {
+                tables.paged.insert((node, self.number));
+            }
+            None => {}
         }
     }
 

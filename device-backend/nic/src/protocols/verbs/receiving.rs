@@ -2,11 +2,12 @@
 
 use qnic_abi::verbs::frames::{MessageFlags, ReplyKind, VerbsMessage, VerbsReply};
 use qnic_abi::verbs::rings::{CompletionFlags, WorkCompletion};
-use qnic_abi::verbs::{Completed, Event, Outcome, Request, Rights, State, MAX_MESSAGE};
+use qnic_abi::verbs::{Completed, Event, Outcome, Request, Rights, State, Transport, MAX_MESSAGE};
 use qnic_abi::{Status, VniId};
 use zerocopy::little_endian::U32;
 use zerocopy::FromZeros;
 
+use super::entry::Extents;
 use super::memory::Extent;
 use super::queue_pair::{send_reply, Failure, QueuePair, Tables};
 use super::responder::Place;
@@ -62,26 +63,26 @@ impl Stop {
     }
 
     /// A completion queue takes nothing more.
-    fn overrun() -> Self {
+    pub(super) fn overrun() -> Self {
         Stop::Fail(ReplyKind::Failed, Failure::OVERRUN)
     }
 }
 
 /// A piece of a message that is at the expected position.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+pub(super) struct Part {
     body: VerbsMessage,
     request: Request,
     /// Bytes of the payload.
     length: u64,
     /// Bytes of the message.
-    whole: u64,
-    is_last: bool,
+    pub(super) whole: u64,
+    pub(super) is_last: bool,
 }
 
 impl Part {
     /// Checks what a frame says of itself.
-    fn new<M: HostMemory>(body: VerbsMessage, payload: &Payload<'_, M>) -> Option<Self> {
+    pub(super) fn new<M: HostMemory>(body: VerbsMessage, payload: &Payload<'_, M>) -> Option<Self> {
         let (offset, remaining) = (body.offset.get(), body.remaining.get());
         let length = payload.len() as u64;
         let whole = offset.checked_add(remaining)?;
@@ -120,8 +121,8 @@ impl Verbs {
         let node = cx.transport.node_of(arrival.peer);
         let to = (arrival.peer, arrival.operation().0);
         let queue_pair = self.queue_pairs.get_mut(&qp.get());
-        let connected =
-            |qp: &&mut Box<QueuePair>| qp.receives() && qp.is_connected_with(node, peer_qp.get());
+        let peer = (Transport::Reliable, node, peer_qp.get());
+        let connected = |qp: &&mut Box<QueuePair>| qp.receives() && qp.is_connected_with(peer);
         let Some(found) = queue_pair.filter(connected) else {
             let mut reply = VerbsReply::new_zeroed();
             (reply.qp, reply.peer_qp, reply.psn) = (peer_qp, qp, psn);
@@ -158,7 +159,12 @@ impl Verbs {
         let taken = part.and_then(|part| {
             qp.take(cx, tables, &part, &arrival.payload)?;
             match part.is_last {
-                true => qp.end_message(cx, tables, &part, to),
+                true => {
+                    let psn = qp.responder.psn();
+                    qp.finish_message(cx, tables, &part)?;
+                    qp.reply_about(cx, to, ReplyKind::Done, psn);
+                    Ok(())
+                }
                 false => Ok(()),
             }
         });
@@ -180,6 +186,9 @@ impl Verbs {
         let Some(qp) = queue_pair.filter(|qp| qp.vni == vni) else {
             return;
         };
+        if qp.transport != Transport::Reliable {
+            return qp.catch_kept(cx, &mut self.tables, failed);
+        }
         let Some(operation) = qp.responder.waits.take() else {
             return;
         };
@@ -233,7 +242,7 @@ impl QueuePair {
     }
 
     /// Tells the driver once that something has come before it was ready to send.
-    fn establish<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+    pub(super) fn establish<H: Host>(&mut self, cx: &mut Context<'_, H>) {
         let before = std::mem::replace(&mut self.responder.established, true);
         if !before && self.state == State::ReadyToReceive {
             let event = Pending::Verbs(self.vni, self.token, Event::Established);
@@ -242,27 +251,52 @@ impl QueuePair {
     }
 
     /// Stores a piece of a message, and takes the receive that it needs.
-    fn take<H: Host>(
+    pub(super) fn take<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
-        tables: &Tables,
+        tables: &mut Tables,
         part: &Part,
         payload: &Payload<'_, H::Memory>,
     ) -> Result<(), Stop> {
         if part.is_write() {
             self.check_write(cx, tables, part)?;
+            if part.body.offset.get() == 0 && self.denies() {
+                return Err(Stop::denied());
+            }
         }
         if part.needs_receive() {
-            match self.responder.take(cx.host.memory(), part.whole) {
-                Ok(true) => {}
-                Ok(false) => return Err(Stop::NotReady),
-                Err(outcome) => return Err(Stop::receive_fails(ReplyKind::Failed, outcome)),
+            if self.responder.current.is_none() && self.lacks_receive() {
+                return Err(Stop::NotReady);
             }
+            self.take_receive(cx, tables, part.whole)?;
         }
         match part.is_write() {
             true => self.store_write(cx, tables, part, payload),
             false => self.store_send(cx, tables, part, payload),
         }
+    }
+
+    /// Takes a receive for a message of so many bytes, unless that was done.
+    pub(super) fn take_receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        tables: &mut Tables,
+        length: u64,
+    ) -> Result<(), Stop> {
+        if self.responder.current.is_some() {
+            return Ok(());
+        }
+        let shared = (self.vni, self.srq);
+        let taken = match &mut self.responder.own {
+            Some(own) => own.take(cx.host.memory()),
+            None => tables
+                .shared
+                .get_mut(&shared)
+                .and_then(|queue| queue.take(cx, self.vni)),
+        };
+        let (receive, right) = taken.ok_or(Stop::NotReady)?;
+        self.responder.current = Some((receive, length));
+        right.map_err(|outcome| Stop::receive_fails(ReplyKind::Failed, outcome))
     }
 
     /// The piece of memory that a write names, from its offset in the message on.
@@ -340,11 +374,11 @@ impl QueuePair {
         part: &Part,
         payload: &Payload<'_, H::Memory>,
     ) -> Result<(), Stop> {
-        let owner = (self.vni, self.domain);
         let responder = &mut self.responder;
         let Some((receive, whole)) = &responder.current else {
             return Err(Stop::NotReady);
         };
+        let owner = (self.vni, receive.domain);
         if part.whole != *whole {
             return Err(Stop::invalid());
         }
@@ -352,42 +386,20 @@ impl QueuePair {
             let (reply, outcome) = (ReplyKind::InvalidRequest, Outcome::LocalLength);
             return Err(Stop::receive_fails(reply, outcome));
         }
-        let denied = || Stop::receive_fails(ReplyKind::Failed, Outcome::LocalProtection);
-        let mut done = 0;
-        while done < payload.len() {
-            let left = payload.part(done, payload.len());
-            let piece = receive.extents.at(responder.offset, left.len() as u64);
-            let rights = Rights::LOCAL_WRITE;
-            let to = tables.memory.authorise(cx.core, owner, piece, rights);
-            let to = to.ok_or_else(denied)?;
-            let (stored, result) = store(cx, to, &left.part(0, piece.length as usize));
-            responder.offset += stored;
-            done += stored as usize;
-            match result {
-                Ok(()) => {}
-                Err(PageError::Refused(_)) => return Err(denied()),
-                Err(PageError::Absent) => {
-                    let ahead = part.whole - responder.offset;
-                    let ahead = receive.extents.at(responder.offset, ahead).length;
-                    let address = to.address + stored;
-                    let range = PageRange::new(address, ahead, LookupSide::Destination);
-                    return Err(Stop::Wait(range));
-                }
-            }
-        }
-        Ok(())
+        let place = (&receive.extents, responder.offset);
+        let (stored, result) = scatter(cx, tables, owner, place, payload);
+        responder.offset += stored;
+        result
     }
 
     /// A message is complete.
-    fn end_message<H: Host>(
+    pub(super) fn finish_message<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         tables: &mut Tables,
         part: &Part,
-        to: (PeerIndex, u64),
     ) -> Result<(), Stop> {
-        let psn = self.responder.psn();
-        if let Some(receive) = self.responder.complete(cx.host.memory()) {
+        if let Some(receive) = self.responder.complete(part.needs_receive()) {
             let body = &part.body;
             let mut completion = WorkCompletion::new_zeroed();
             completion.id = receive.id.into();
@@ -410,7 +422,6 @@ impl QueuePair {
             told.map_err(|_| Stop::overrun())?;
             cx.core.arrived(self.vni, cx.now);
         }
-        self.reply_about(cx, to, ReplyKind::Done, psn);
         Ok(())
     }
 }
@@ -431,6 +442,40 @@ pub(super) fn store<H: Host>(
             return (done, Err(error));
         }
         done += part.len() as u64;
+    }
+    (done, Ok(()))
+}
+
+/// Stores bytes of a message in the extents of a receive, from an offset on. Returns how many were
+/// stored, and why no more.
+pub(super) fn scatter<H: Host>(
+    cx: &mut Context<'_, H>,
+    tables: &Tables,
+    owner: (VniId, u32),
+    (extents, offset): (&Extents, u64),
+    payload: &Payload<'_, H::Memory>,
+) -> (u64, Result<(), Stop>) {
+    let denied = || Stop::receive_fails(ReplyKind::Failed, Outcome::LocalProtection);
+    let mut done = 0;
+    while done < payload.len() as u64 {
+        let left = payload.part(done as usize, payload.len());
+        let piece = extents.at(offset + done, left.len() as u64);
+        let rights = Rights::LOCAL_WRITE;
+        let Some(to) = tables.memory.authorise(cx.core, owner, piece, rights) else {
+            return (done, Err(denied()));
+        };
+        let (stored, result) = store(cx, to, &left.part(0, piece.length as usize));
+        done += stored;
+        match result {
+            Ok(()) => {}
+            Err(PageError::Refused(_)) => return (done, Err(denied())),
+            Err(PageError::Absent) => {
+                let ahead = extents.at(offset + done, extents.length()).length;
+                let address = to.address + stored;
+                let range = PageRange::new(address, ahead, LookupSide::Destination);
+                return (done, Err(Stop::Wait(range)));
+            }
+        }
     }
     (done, Ok(()))
 }

@@ -14,8 +14,9 @@ use std::collections::VecDeque;
 
 use qnic_abi::verbs::rings::SendFlags;
 use qnic_abi::verbs::{Outcome, Request, NUMBERS};
+use qnic_abi::NodeId;
 
-use super::entry::{is_asking, Bytes, Extents, WorkRequest};
+use super::entry::{is_asking, Bounds, Bytes, Extents, WorkRequest};
 use super::ring::RingMemory;
 use crate::env::{HostMemory, Time};
 
@@ -37,6 +38,8 @@ pub(super) struct Message {
     answered: u64,
     /// It was asked for.
     asked: bool,
+    /// Of a read, the number of the frame that has asked.
+    sequence: u64,
 }
 
 impl Message {
@@ -51,8 +54,10 @@ impl Message {
 pub(super) enum Halt {
     /// The peer asked to wait, or did not answer: until then.
     Until(Time),
-    /// The peer waits for a page, and will tell.
-    Page,
+    /// The peer at that node waits for a page, and will tell.
+    Page(NodeId),
+    /// The node that the message goes to is no peer yet.
+    Seek,
 }
 
 /// A work request that is being sent.
@@ -67,8 +72,7 @@ pub(super) struct Current {
 #[derive(Debug)]
 pub(super) struct Requester {
     ring: RingMemory,
-    /// Most pieces, and inline bytes, of a work request.
-    bounds: (usize, usize),
+    bounds: Bounds,
     /// Number of the oldest message that is not complete.
     psn: u32,
     pending: VecDeque<Message>,
@@ -78,16 +82,22 @@ pub(super) struct Requester {
     resume: u64,
     pub(super) current: Option<Box<Current>>,
     pub(super) halt: Option<Halt>,
+    /// No further message is begun.
+    pub(super) drains: bool,
     /// The message at the cursor cannot be sent: it fails when all before it are complete.
     wrong: Option<Outcome>,
     /// How often in a row the peer had no receive.
     pub(super) not_ready: u8,
     /// How often in a row it had no queue pair.
     pub(super) retries: u8,
+    /// The peer has said something since this was looked at.
+    pub(super) spoke: bool,
+    /// How often in a row it was asked and has said nothing.
+    pub(super) probes: u8,
 }
 
 impl Requester {
-    pub(super) fn new(ring: RingMemory, bounds: (usize, usize)) -> Self {
+    pub(super) fn new(ring: RingMemory, bounds: Bounds) -> Self {
         Requester {
             ring,
             bounds,
@@ -97,9 +107,12 @@ impl Requester {
             resume: 0,
             current: None,
             halt: None,
+            drains: false,
             wrong: None,
             not_ready: 0,
             retries: 0,
+            spoke: false,
+            probes: 0,
         }
     }
 
@@ -111,9 +124,33 @@ impl Requester {
         self.resume = 0;
         self.current = None;
         self.halt = None;
+        self.drains = false;
         self.wrong = None;
         self.not_ready = 0;
         self.retries = 0;
+        self.spoke = false;
+        self.probes = 0;
+    }
+
+    /// Number of the oldest message that is not complete.
+    pub(super) fn first_psn(&self) -> u32 {
+        self.psn
+    }
+
+    /// Returns true if the peer owes an answer.
+    pub(super) fn is_under_way(&self) -> bool {
+        let begun = self.current.as_ref().is_some_and(|it| it.offset > 0);
+        self.cursor > 0 || begun || matches!(self.halt, Some(Halt::Page(_)))
+    }
+
+    /// Messages that are not complete.
+    pub(super) fn under_way(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Work requests that its ring has room for.
+    pub(super) fn depth(&self) -> u32 {
+        self.ring.depth()
     }
 
     /// Number of the message at the cursor.
@@ -136,13 +173,20 @@ impl Requester {
     /// Returns true if the ring has an entry that was not read, and it may be begun.
     fn has_new<M: HostMemory>(&self, memory: &M) -> bool {
         let begun = self.pending.len();
-        begun < MESSAGES && self.ring.filled(memory, self.ring.own()) as usize > begun
+        !self.drains
+            && begun < MESSAGES
+            && self.ring.filled(memory, self.ring.own()) as usize > begun
+    }
+
+    /// Returns true if all that was begun is complete.
+    pub(super) fn is_drained(&self) -> bool {
+        self.pending.is_empty() && self.wrong.is_none()
     }
 
     /// Returns true if all that was posted is complete.
     pub(super) fn is_idle<M: HostMemory>(&self, memory: &M) -> bool {
         let posted = self.ring.filled(memory, self.ring.own());
-        self.pending.is_empty() && self.wrong.is_none() && posted == 0
+        self.is_drained() && posted == 0
     }
 
     /// Reads the entry at the cursor, unless that has been done. Returns false if it cannot be sent.
@@ -151,7 +195,7 @@ impl Requester {
             return true;
         }
         let index = self.ring.behind(self.ring.own(), self.cursor as u32);
-        let work = match WorkRequest::read(&self.ring, memory, index, self.bounds) {
+        let work = match WorkRequest::read(&self.ring, memory, index, &self.bounds) {
             Ok(work) => work,
             Err(wrong) => {
                 self.wrong = Some(wrong);
@@ -173,6 +217,7 @@ impl Requester {
                 },
                 answered: 0,
                 asked: false,
+                sequence: 0,
             }),
             Some(begun) if begun.request == request && begun.length == length => {}
             Some(_) => {
@@ -196,6 +241,21 @@ impl Requester {
                 self.current = None;
                 self.cursor += 1;
             }
+        }
+    }
+
+    /// The message at the cursor is not sent, or not completely. Returns false if there is none.
+    pub(super) fn skip(&mut self) -> bool {
+        let begun = self.cursor < self.pending.len();
+        self.current = None;
+        self.cursor += usize::from(begun);
+        begun
+    }
+
+    /// All that was sent is done.
+    pub(super) fn end_sent(&mut self) {
+        for message in self.pending.iter_mut().take(self.cursor) {
+            message.done = true;
         }
     }
 
@@ -232,9 +292,18 @@ impl Requester {
         asked.count() as u32
     }
 
-    /// Place of the oldest of these.
-    pub(super) fn first_asked(&self) -> Option<usize> {
-        self.pending.iter().position(Message::is_asked)
+    /// The frame that has asked for the read before the cursor has that number.
+    pub(super) fn set_sequence(&mut self, sequence: u64) {
+        let before = self.cursor.checked_sub(1);
+        if let Some(message) = before.and_then(|place| self.pending.get_mut(place)) {
+            message.sequence = sequence;
+        }
+    }
+
+    /// Place of the read that a frame of that number has asked for.
+    pub(super) fn asked_by(&self, sequence: u64) -> Option<usize> {
+        let mut asked = self.pending.iter();
+        asked.position(|message| message.is_asked() && message.sequence == sequence)
     }
 
     /// The current message is being asked for. Nothing more of it is sent.

@@ -1,10 +1,13 @@
 //! What a queue pair receives: its receive queue, and the position that it expects
 //! ([`qnic_abi::verbs::frames`]).
 
-use qnic_abi::verbs::{Outcome, NUMBERS};
+use std::collections::VecDeque;
+
+use qnic_abi::verbs::NUMBERS;
 
 use super::entry::Receive;
-use super::ring::RingMemory;
+use super::kept::Kept;
+use super::receive_queue::ReceiveQueue;
 use crate::env::HostMemory;
 
 /// A frame, as far as the position is concerned.
@@ -21,9 +24,8 @@ pub(super) enum Place {
 /// The receiving half of a queue pair.
 #[derive(Debug)]
 pub(super) struct Responder {
-    ring: RingMemory,
-    /// Most pieces of a receive.
-    sges: usize,
+    /// Its receive queue, unless it uses one that is shared.
+    pub(super) own: Option<ReceiveQueue>,
     /// Number of the message that is expected.
     psn: u32,
     /// Bytes of it that are stored.
@@ -38,13 +40,16 @@ pub(super) struct Responder {
     pub(super) reads: Vec<(u32, u64)>,
     /// The driver knows that something has come.
     pub(super) established: bool,
+    /// Without acknowledgements: frames that wait for a page, in their order.
+    pub(super) kept: VecDeque<Kept>,
+    /// Likewise: a page is on its way.
+    pub(super) fetches: bool,
 }
 
 impl Responder {
-    pub(super) fn new(ring: RingMemory, sges: usize) -> Self {
+    pub(super) fn new(own: Option<ReceiveQueue>) -> Self {
         Responder {
-            ring,
-            sges,
+            own,
             psn: 0,
             offset: 0,
             rewound: false,
@@ -52,6 +57,8 @@ impl Responder {
             waits: None,
             reads: Vec::new(),
             established: false,
+            kept: VecDeque::new(),
+            fetches: false,
         }
     }
 
@@ -64,6 +71,16 @@ impl Responder {
         self.waits = None;
         self.reads.clear();
         self.established = false;
+    }
+
+    /// Without acknowledgements: another message begins, of so many bytes. A receive that was taken for
+    /// one that is lost is for this one.
+    pub(super) fn begin(&mut self, psn: u32, length: u64) {
+        self.psn = psn;
+        self.offset = 0;
+        if let Some((_, whole)) = &mut self.current {
+            *whole = length;
+        }
     }
 
     /// Number of the message that is expected.
@@ -84,55 +101,32 @@ impl Responder {
         }
     }
 
-    /// Takes a receive for a message of so many bytes, unless that was done. `Ok(false)`: none is
-    /// posted.
-    ///
-    /// # Errors
-    /// Why nothing can be received by it.
-    pub(super) fn take<M: HostMemory>(&mut self, memory: &M, length: u64) -> Result<bool, Outcome> {
-        if self.current.is_some() {
-            return Ok(true);
-        }
-        let own = self.ring.own();
-        if self.ring.filled(memory, own) == 0 {
-            return Ok(false);
-        }
-        let receive = Receive::read(&self.ring, memory, own, self.sges)?;
-        self.current = Some((receive, length));
-        Ok(true)
-    }
-
     /// Goes on to the next message: this one needs no receive.
     pub(super) fn pass(&mut self) {
         self.psn = (self.psn + 1) % NUMBERS;
         self.offset = 0;
     }
 
-    /// The message is complete, and the receive that it has taken.
-    pub(super) fn complete<M: HostMemory>(&mut self, memory: &M) -> Option<Receive> {
+    /// The message is complete, and the receive that it has taken, if it needs one.
+    pub(super) fn complete(&mut self, needs: bool) -> Option<Receive> {
         self.pass();
-        let (receive, _) = self.current.take()?;
-        self.ring
-            .publish(memory, self.ring.behind(self.ring.own(), 1));
-        Some(receive)
+        let taken = if needs { self.current.take() } else { None };
+        taken.map(|(receive, _)| receive)
     }
 
-    /// Takes the oldest receive out: its identifier. `None`: there is none.
+    /// Takes the oldest receive out: its identifier. `None`: there is none of its own.
     pub(super) fn pop_failed<M: HostMemory>(&mut self, memory: &M) -> Option<u64> {
-        let own = self.ring.own();
-        let id = match self.current.take() {
-            Some((receive, _)) => receive.id,
-            None if self.ring.filled(memory, own) == 0 => return None,
-            None => self.ring.identifier(memory, own),
-        };
-        self.ring.publish(memory, self.ring.behind(own, 1));
-        Some(id)
+        match (self.current.take(), &mut self.own) {
+            (Some((receive, _)), _) => Some(receive.id),
+            (None, own) => own.as_mut()?.pop_failed(memory),
+        }
     }
 
-    /// Forgets what was posted, without completions.
+    /// Forgets what was posted to it, without completions.
     pub(super) fn discard<M: HostMemory>(&mut self, memory: &M) {
-        let producer = self.ring.other(memory);
-        self.ring.publish(memory, producer);
+        if let Some(own) = &mut self.own {
+            own.discard(memory);
+        }
         self.restart(0);
     }
 }

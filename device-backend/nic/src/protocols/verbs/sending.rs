@@ -3,17 +3,21 @@
 use std::sync::Arc;
 
 use qnic_abi::verbs::commands::VerbsSendCommand;
-use qnic_abi::verbs::frames::{MessageFlags, ReplyKind, VerbsMessage, VerbsReply};
+use qnic_abi::verbs::frames::{
+    kind, MessageFlags, ReplyKind, VerbsMessage, VerbsReply, VerbsUnreliable,
+};
 use qnic_abi::verbs::rings::SendFlags;
-use qnic_abi::verbs::{answer_timeout_ns, receiver_not_ready_ns, Outcome, Request, Rights, State};
+use qnic_abi::verbs::{
+    answer_timeout_ns, receiver_not_ready_ns, Outcome, Request, Rights, State, Transport,
+};
 use qnic_abi::{NodeId, Status, VniId, PAGE_SIZE};
 
 use super::entry::{Bytes, Extents};
 use super::memory::Extent;
 use super::queue_pair::{Failure, QueuePair, Tables};
 use super::requester::{Current, Halt};
-use super::{Context, Outgoing, Protocol, Turn, Verbs};
-use crate::core::{to_border, Counter, Destination, Fetched, LookupSide, PageError, PageRange};
+use super::{Context, Outgoing, Turn, Verbs};
+use crate::core::{to_border, Destination, Fetched, LookupSide, PageError, PageRange};
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
 use crate::ids::OperationId;
@@ -27,7 +31,7 @@ const WITHOUT_TIMEOUT_NS: u64 = 1_000_000_000;
 const FOR_EVER: u8 = 7;
 
 /// Why a piece has no frame.
-enum Stop {
+pub(super) enum Stop {
     /// The work request fails.
     Wrong(Outcome),
     Wait(PageRange),
@@ -51,32 +55,35 @@ impl Verbs {
         let Some(qp) = queue_pair.filter(|qp| qp.vni == vni) else {
             return Ok(());
         };
-        if qp.state == State::Failed {
+        if matches!(qp.state, State::Failed | State::SendError) {
             cx.core.was_long = true;
-            let _told = qp.flush(cx, &mut self.tables, Failure::default());
+            if !qp.flushes {
+                let _told = qp.flush(cx, &mut self.tables, Failure::default());
+            }
             return Ok(());
         }
         let node = NodeId(header.remote_node.get());
         let idle = qp.requester.is_idle(cx.host.memory());
-        if qp.state != State::ReadyToSend || node != qp.attributes.node || idle {
+        let elsewhere = qp.transport != Transport::Datagram && node != qp.attributes.node;
+        let sends = matches!(qp.state, State::ReadyToSend | State::Draining);
+        if !sends || elsewhere || idle {
             return Ok(());
         }
         if let Some(id) = qp.operation {
             self.update_queue_pair(cx, id);
             return Ok(());
         }
-        let Some(peer) = fetched.peer else {
+        // Without acknowledgements the turn finds the peer.
+        let own = match qp.transport {
+            Transport::Reliable => None,
+            _ => cx.transport.find(cx.core.geometry.node),
+        };
+        let Some(peer) = fetched.peer.or(own) else {
             let failure = Failure::of_oldest(Outcome::RetriesExceeded);
             qp.fail(cx, &mut self.tables, failure);
             return Ok(());
         };
-        let counted = (Counter::Own, false);
-        let id = cx.core.begin((vni, Self::ID), counted, header, Some(peer));
-        if let Some(id) = id {
-            qp.operation = Some(id);
-            self.tables.operations.insert(id.0, qp.number);
-            self.update_queue_pair(cx, id);
-        }
+        qp.begin_sending(cx, &mut self.tables, peer);
         Ok(())
     }
 
@@ -95,6 +102,7 @@ impl Verbs {
         if let Some(outcome) = qp.requester.due_failure() {
             return qp.fail(cx, tables, Failure::of_oldest(outcome));
         }
+        qp.note_drained(cx);
         let memory = cx.host.memory();
         if qp.requester.is_idle(memory) {
             return qp.stop_sending(cx, tables);
@@ -116,16 +124,18 @@ impl Verbs {
         let Some(ends) = Ends::of(cx.core, id) else {
             return Turn::Idle;
         };
-        let Some((qp, tables)) = self.of(id) else {
+        let Some((qp, _)) = self.of(id) else {
             return Turn::Idle;
         };
         let memory = cx.host.memory();
         let loaded = qp.requester.has_work(memory) && qp.requester.load(memory, qp.signal_all);
-        let psn = qp.requester.cursor_psn();
         let Some(current) = qp.requester.current.take().filter(|_| loaded) else {
             self.update_queue_pair(cx, id);
             return Turn::Idle;
         };
+        if qp.transport != Transport::Reliable {
+            return self.cast_turn(cx, &ends, current, outgoing);
+        }
         if current.work.is_asking() {
             return self.ask_turn(cx, ends, current, outgoing);
         }
@@ -139,8 +149,28 @@ impl Verbs {
             qp.requester.current = Some(current);
             return Turn::Blocked(ends.peer, Window::Fragments);
         }
-        let body = body_of(qp, &current, psn);
-        ends.begin(outgoing, &body);
+        self.piece_turn(cx, &ends, current, max_payload, outgoing)
+    }
+
+    /// The next piece of the message at the cursor.
+    pub(super) fn piece_turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        ends: &Ends,
+        current: Box<Current>,
+        max_payload: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
+        let id = ends.operation();
+        let Some((qp, tables)) = self.of(id) else {
+            return Turn::Idle;
+        };
+        let message = body_of(qp, &current, qp.requester.cursor_psn());
+        match qp.transport {
+            Transport::Reliable => ends.begin(outgoing, &message),
+            _ => ends.begin(outgoing, &VerbsUnreliable { message }),
+        }
+        let remaining = message.remaining.get();
         let remote = current.work.remote;
         let border = to_border(remote.address, current.offset, 1);
         let most = remaining.min(u64::from(max_payload)).min(border);
@@ -161,6 +191,29 @@ impl Verbs {
         }
     }
 
+    /// A frame of a queue pair was sent.
+    pub(super) fn frame_sent<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        outgoing: &Outgoing,
+    ) {
+        match self.of(id) {
+            Some((qp, _)) if qp.transport != Transport::Reliable => {
+                let number = qp.number;
+                self.cast(cx, number);
+            }
+            Some((qp, _)) => {
+                if outgoing.frame.envelope.kind == kind::VERBS_READ {
+                    let sequence = outgoing.frame.envelope.sequence.get();
+                    qp.requester.set_sequence(sequence);
+                }
+                self.update_queue_pair(cx, id);
+            }
+            None => {}
+        }
+    }
+
     /// The operation of a queue pair cannot go on: its peer is gone, or a page of its memory.
     pub(super) fn fail_operation<H: Host>(
         &mut self,
@@ -172,6 +225,9 @@ impl Verbs {
             return;
         };
         if matches!(status, Status::NoSuchNode | Status::PeerGone) {
+            if qp.transport != Transport::Reliable {
+                return self.cast_in_vain(cx, id);
+            }
             let failure = Failure::of_oldest(Outcome::RetriesExceeded);
             return qp.fail(cx, tables, failure);
         }
@@ -189,10 +245,11 @@ impl Verbs {
         let node = cx.transport.node_of(arrival.peer);
         let tables = &mut self.tables;
         let queue_pair = self.queue_pairs.get_mut(&body.qp.get());
-        let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(node, body.peer_qp.get()))
-        else {
+        let peer = (Transport::Reliable, node, body.peer_qp.get());
+        let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(peer)) else {
             return;
         };
+        qp.requester.spoke = true;
         let place = qp.requester.place(body.psn.get());
         let (Some(id), Some(place)) = (qp.operation, place) else {
             return;
@@ -214,7 +271,7 @@ impl Verbs {
             Ok(ReplyKind::NoQueuePair) => qp.ask_again(tables, cx.now),
             Ok(ReplyKind::PageAbsent) => {
                 qp.requester.go_back(place, offset);
-                qp.set_halt(tables, Some(Halt::Page));
+                qp.set_halt(tables, Some(Halt::Page(node)));
                 // Nothing is sent to it meanwhile that would tell of its silence. One that was given up
                 // ends the operation.
                 let _watched = cx.transport.expect(cx.now, node);
@@ -241,6 +298,22 @@ impl Verbs {
             Some(failure) => qp.fail(cx, tables, failure),
             None => self.update_queue_pair(cx, id),
         }
+    }
+
+    /// Goes on with a queue pair that has more to flush. Returns false if there is none.
+    pub(super) fn flush_more<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        while let Some(number) = self.tables.flushing.pop_front() {
+            let queue_pair = self.queue_pairs.get_mut(&number);
+            let Some(qp) = queue_pair.filter(|qp| qp.flushes) else {
+                continue;
+            };
+            qp.flushes = false;
+            if qp.flush_some(cx, &mut self.tables, None).is_err() {
+                qp.tell_failed(cx);
+            }
+            return true;
+        }
+        false
     }
 
     /// Queue pairs whose time is over send again. Returns true if there were any.
@@ -376,7 +449,7 @@ fn fill<H: Host>(
 }
 
 /// Copies bytes of a message that lie in several extents.
-fn gather<H: Host>(
+pub(super) fn gather<H: Host>(
     cx: &mut Context<'_, H>,
     qp: &QueuePair,
     tables: &Tables,
