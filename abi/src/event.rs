@@ -3,7 +3,8 @@
 //! The driver posts writable buffers of [`EVENT_BYTES`]; the device fills them
 //! and raises the one interrupt. What does not fit into the buffers that are
 //! posted stays pending in the NIC, bounded: one wake for each VNI, one error for
-//! each VNI, one fault for each transfer that waits, and of each object of verbs one event of each number.
+//! each VNI, one fault for each transfer that waits, of each object of verbs one event of each number, and one of
+//! the port.
 
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -24,8 +25,8 @@ numbered! {
         PageFault = 2,
         /// The command queue of the VNI stopped; `status` says why.
         QueueFailed = 3,
-        /// Something has happened to an object of verbs: `address` is its token, `flags` a
-        /// `verbs::Event` (X18).
+        /// Something has happened to an object of verbs, or to the port: `address` is its token or zero, `flags`
+        /// a `verbs::Event` (X18).
         Verbs = 4,
     }
 }

@@ -180,6 +180,7 @@ static struct qnic_dev *dev_new(struct virtio_device *vdev, struct qnic_node *no
 	INIT_DELAYED_WORK(&dev->watchdog, watchdog_run);
 	qnic_datagrams_new(dev);
 	qnic_memory_new(dev);
+	qnic_verbs_new(dev);
 	dev->reboot.notifier_call = reboot_run;
 	for (i = 0; i < QNIC_WORKERS; i++) {
 		dev->workers[i].dev = dev;
@@ -236,6 +237,7 @@ static void dev_stop(struct qnic_dev *dev)
 	qnic_revoke_mappings(dev);
 	cancel_delayed_work_sync(&dev->watchdog);
 	qnic_datagrams_stop(dev);
+	qnic_verbs_end(dev);
 	for (i = 0; i < QNIC_WORKERS; i++)
 		cancel_work_sync(&dev->workers[i].work);
 }

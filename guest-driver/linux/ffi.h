@@ -198,11 +198,18 @@ u16 qnic_rs_verbs_node(void *driver);
 u32 qnic_rs_verbs_number(void *context);
 s32 qnic_rs_verbs_create_cq(void *context, u64 owner, u32 *entries, void **cq);
 void qnic_rs_verbs_destroy_cq(void *context, void *cq);
-s32 qnic_rs_verbs_create_qp(void *context, u64 owner, void *send_cq, void *receive_cq, u32 *options, void **qp);
+s32 qnic_rs_verbs_create_srq(void *context, u64 owner, u32 domain, u32 *receives, u32 *sges, u32 limit, void **srq);
+s32 qnic_rs_verbs_modify_srq(void *context, void *srq, u32 limit);
+void qnic_rs_verbs_destroy_srq(void *context, void *srq);
+u32 qnic_rs_verbs_srq_number(void *srq);
+/* srq: NULL, or where its receives are. */
+s32 qnic_rs_verbs_create_qp(void *context, u64 owner, void *send_cq, void *receive_cq, void *srq, u32 *options, void **qp);
 s32 qnic_rs_verbs_modify_qp(void *context, void *qp, const u32 *attributes);
 s32 qnic_rs_verbs_query_qp(void *context, void *qp, u32 *now);
 void qnic_rs_verbs_destroy_qp(void *context, void *qp);
 u32 qnic_rs_verbs_qp_number(void *qp);
+/* The number of an address handle; 0: no node has the LID. */
+u32 qnic_rs_verbs_path(u32 lid, u32 service_level, bool route_header);
 s32 qnic_rs_verbs_register(void *context, u32 domain, u64 address, u64 bytes, u64 named, u32 rights, u32 *key);
 s32 qnic_rs_verbs_deregister(void *context, u32 key);
 /* -EAGAIN: the NIC reads no commands. */
@@ -210,9 +217,10 @@ s32 qnic_rs_verbs_send(void *context, void *qp);
 s32 qnic_rs_verbs_arm(void *context, void *cq, bool solicited);
 /*
  * A ring of an object, which keeps its pages until put(); its bytes; the physical address of a page, 0: there is none.
- * qp_ring: that of the send queue, or of the receive queue.
+ * qp_ring: that of the send queue, or of the receive queue; NULL: it uses a shared one.
  */
 void *qnic_rs_verbs_cq_ring(void *cq);
+void *qnic_rs_verbs_srq_ring(void *srq);
 void *qnic_rs_verbs_qp_ring(void *qp, bool sends);
 u64 qnic_rs_verbs_ring_bytes(void *ring);
 u64 qnic_rs_verbs_ring_page(void *ring, u64 index);
@@ -352,6 +360,8 @@ void qnic_pin_free(struct qnic_pin *pin);
 
 /* An event of an object of verbs: one of QNIC_VERBS_*. Atomic; calls nothing of this file. */
 void qnic_verbs_event(u64 owner, u32 event);
+/* The port is up or down now. Atomic. */
+void qnic_verbs_port(struct qnic_dev *dev, bool up);
 
 /* Remote memory. A page of a request of the block layer was read or written; atomic. */
 void qnic_volume_done(u64 token, s32 error);

@@ -11,6 +11,8 @@
 
 /* What librxe takes its own version for. */
 #define RXE_ABI		2
+/* The vendor of a device that has none. */
+#define RXE_VENDOR	0xffffff
 
 /* ---- device and port ---- */
 
@@ -21,6 +23,7 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 		return -EINVAL;
 	*attr = (struct ib_device_attr){
 		.sys_image_guid = ib->node_guid,
+		.vendor_id = RXE_VENDOR,
 		.max_mr_size = U64_MAX,
 		.page_size_cap = PAGE_SIZE,
 		.max_qp = QNIC_VERBS_QUEUE_PAIRS,
@@ -32,6 +35,10 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 		.max_cqe = QNIC_VERBS_RING_BYTES / QNIC_VERBS_COMPLETION_BYTES - 1,
 		.max_mr = QNIC_VERBS_SEGMENTS,
 		.max_pd = INT_MAX,
+		.max_ah = INT_MAX,
+		.max_srq = QNIC_VERBS_SRQS,
+		.max_srq_wr = QNIC_VERBS_RING_BYTES / 512 - 1,
+		.max_srq_sge = QNIC_VERBS_SGES,
 		.max_qp_rd_atom = QNIC_VERBS_READS,
 		.max_res_rd_atom = QNIC_VERBS_QUEUE_PAIRS * QNIC_VERBS_READS,
 		.max_qp_init_rd_atom = QNIC_VERBS_READS,
@@ -43,8 +50,10 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 
 static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
 {
-	attr->state = IB_PORT_ACTIVE;
-	attr->phys_state = IB_PORT_PHYS_STATE_LINK_UP;
+	bool down = READ_ONCE(to_device(ib)->port_down);
+
+	attr->state = down ? IB_PORT_DOWN : IB_PORT_ACTIVE;
+	attr->phys_state = down ? IB_PORT_PHYS_STATE_POLLING : IB_PORT_PHYS_STATE_LINK_UP;
 	attr->max_mtu = IB_MTU_4096;
 	attr->active_mtu = IB_MTU_4096;
 	attr->gid_tbl_len = 1;
@@ -147,6 +156,20 @@ static void tell_pair(struct qnic_ib_pair *pair, enum ib_event_type said)
 		pair->ib.event_handler(&event, pair->ib.qp_context);
 }
 
+/* The NIC has forgotten the limit. */
+static void tell_srq(struct qnic_ib_srq *srq)
+{
+	struct ib_event event = {
+		.device = srq->ib.device,
+		.element.srq = &srq->ib,
+		.event = IB_EVENT_SRQ_LIMIT_REACHED,
+	};
+
+	WRITE_ONCE(srq->attr.srq_limit, 0);
+	if (srq->ib.event_handler)
+		srq->ib.event_handler(&event, srq->ib.srq_context);
+}
+
 static void tell(void *owner, u32 said)
 {
 	static const enum ib_event_type of_pairs[] = {
@@ -160,6 +183,8 @@ static void tell(void *owner, u32 said)
 
 	if (said <= QNIC_VERBS_CQ_ERROR)
 		tell_queue(owner, said);
+	else if (said == QNIC_VERBS_LIMIT_REACHED)
+		tell_srq(owner);
 	else if (said < ARRAY_SIZE(of_pairs))
 		tell_pair(owner, of_pairs[said]);
 }
@@ -196,6 +221,12 @@ static const struct ib_device_ops device_ops = {
 	.create_cq = qnic_ib_create_cq,
 	.destroy_cq = qnic_ib_destroy_cq,
 	.req_notify_cq = qnic_ib_req_notify_cq,
+	.create_srq = qnic_ib_create_srq,
+	.modify_srq = qnic_ib_modify_srq,
+	.query_srq = qnic_ib_query_srq,
+	.destroy_srq = qnic_ib_destroy_srq,
+	.create_user_ah = qnic_ib_create_ah,
+	.destroy_ah = qnic_ib_destroy_ah,
 	.create_qp = qnic_ib_create_qp,
 	.modify_qp = qnic_ib_modify_qp,
 	.query_qp = qnic_ib_query_qp,
@@ -206,17 +237,34 @@ static const struct ib_device_ops device_ops = {
 #else
 	.reg_user_mr = register_memory,
 #endif
+	.rereg_user_mr = qnic_ib_reregister,
 	.dereg_mr = qnic_ib_deregister,
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, qnic_ib_context, ib),
 	INIT_RDMA_OBJ_SIZE(ib_pd, qnic_ib_domain, ib),
 	INIT_RDMA_OBJ_SIZE(ib_cq, qnic_ib_queue, ib),
+	INIT_RDMA_OBJ_SIZE(ib_srq, qnic_ib_srq, ib),
+	INIT_RDMA_OBJ_SIZE(ib_ah, qnic_ib_ah, ib),
 	INIT_RDMA_OBJ_SIZE(ib_qp, qnic_ib_pair, ib),
+};
+
+static const struct ib_device_ops stats_ops = {
+	.alloc_hw_port_stats = qnic_ib_alloc_stats,
+	.get_hw_stats = qnic_ib_get_stats,
 };
 
 /* A locally administered address of the node. */
 static __be64 guid_of(u16 node)
 {
 	return cpu_to_be64(0x0200510000000000ull | node);
+}
+
+static void free_device(struct qnic_ib_device *device)
+{
+	struct rdma_stat_desc *names = device->names;
+	u32 counters = device->counters;
+
+	ib_dealloc_device(&device->ib);
+	qnic_ib_stats_free(names, counters);
 }
 
 static void *ib_add(void *driver, int id, struct device *parent)
@@ -238,12 +286,15 @@ static void *ib_add(void *driver, int id, struct device *parent)
 			       BIT_ULL(IB_USER_VERBS_CMD_REQ_NOTIFY_CQ);
 	strscpy(ib->node_desc, "qnic", sizeof(ib->node_desc));
 	ib_set_device_ops(ib, &device_ops);
+	if (!qnic_ib_stats_new(device))
+		ib_set_device_ops(ib, &stats_ops);
 	snprintf(name, sizeof(name), "qnic%d", id);
 	ret = ib_register_device(ib, name, NULL);
 	if (!ret)
 		return device;
-	dev_err(parent, "no device of libibverbs is made: error %d\n", ret);
-	ib_dealloc_device(ib);
+	dev_err(parent, "no device of libibverbs is made: error %d. Programs of libibverbs do not find the NIC; its own library does. When the reason is gone (no memory, or another device has the name %s), unload and load qnic_ib.\n",
+		ret, name);
+	free_device(device);
 	return NULL;
 }
 
@@ -252,12 +303,29 @@ static void ib_remove(void *added)
 	struct qnic_ib_device *device = added;
 
 	ib_unregister_device(&device->ib);
-	ib_dealloc_device(&device->ib);
+	free_device(device);
+}
+
+/* Programs hear of a change; the state itself is for query_port(). */
+static void ib_port(void *added, bool up)
+{
+	struct qnic_ib_device *device = added;
+	struct ib_event event = {
+		.device = &device->ib,
+		.element.port_num = 1,
+		.event = up ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR,
+	};
+
+	if (device->port_down != up)
+		return;
+	WRITE_ONCE(device->port_down, !up);
+	ib_dispatch_event(&event);
 }
 
 static const struct qnic_verbs_client client = {
 	.add = ib_add,
 	.remove = ib_remove,
+	.port = ib_port,
 	.event = tell,
 };
 

@@ -19,9 +19,8 @@ static_assert(sizeof(struct ib_uverbs_wc) <= QNIC_VERBS_COMPLETION_BYTES);
 
 /* ---- rings ---- */
 
-/* Lets the process map a ring, whose reference is given away, and says how. */
-static int ring_new(struct qnic_ib_context *context, void *raw, struct qnic_ib_ring **made,
-		    struct mminfo *info)
+int qnic_ib_ring_new(struct qnic_ib_context *context, void *raw, struct qnic_ib_ring **made,
+		     struct mminfo *info)
 {
 	struct qnic_ib_ring *ring = kzalloc(sizeof(*ring), GFP_KERNEL_ACCOUNT);
 	u64 bytes = qnic_rs_verbs_ring_bytes(raw);
@@ -44,8 +43,7 @@ err_put:
 	return ret;
 }
 
-/* No process can map it any more. */
-static void ring_remove(struct qnic_ib_ring *ring)
+void qnic_ib_ring_remove(struct qnic_ib_ring *ring)
 {
 	if (ring)
 		rdma_user_mmap_entry_remove(&ring->entry);
@@ -100,7 +98,8 @@ int qnic_ib_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 	if (ret)
 		return ret;
 	queue->context = context;
-	ret = ring_new(context, qnic_rs_verbs_cq_ring(queue->queue), &queue->ring, &response.mi);
+	ret = qnic_ib_ring_new(context, qnic_rs_verbs_cq_ring(queue->queue), &queue->ring,
+			       &response.mi);
 	if (ret)
 		goto err_destroy;
 	ret = ib_copy_to_udata(udata, &response, sizeof(response));
@@ -109,7 +108,7 @@ int qnic_ib_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 	ib->cqe = entries;
 	return 0;
 err_ring:
-	ring_remove(queue->ring);
+	qnic_ib_ring_remove(queue->ring);
 err_destroy:
 	qnic_rs_verbs_destroy_cq(context->context, queue->queue);
 	return ret;
@@ -120,7 +119,7 @@ int qnic_ib_destroy_cq(struct ib_cq *ib, struct ib_udata *udata)
 	struct qnic_ib_queue *queue = to_queue(ib);
 
 	qnic_rs_verbs_destroy_cq(queue->context->context, queue->queue);
-	ring_remove(queue->ring);
+	qnic_ib_ring_remove(queue->ring);
 	return 0;
 }
 
@@ -139,12 +138,13 @@ static int pair_rings(struct qnic_ib_pair *pair, struct ib_udata *udata)
 {
 	struct rxe_create_qp_resp response = {};
 	void *raw = qnic_rs_verbs_qp_ring(pair->pair, true);
-	int ret = ring_new(pair->context, raw, &pair->sends, &response.sq_mi);
+	int ret = qnic_ib_ring_new(pair->context, raw, &pair->sends, &response.sq_mi);
 
 	if (ret)
 		return ret;
 	raw = qnic_rs_verbs_qp_ring(pair->pair, false);
-	ret = ring_new(pair->context, raw, &pair->receives, &response.rq_mi);
+	if (raw)
+		ret = qnic_ib_ring_new(pair->context, raw, &pair->receives, &response.rq_mi);
 	if (ret)
 		return ret;
 	return ib_copy_to_udata(udata, &response, sizeof(response));
@@ -153,8 +153,8 @@ static int pair_rings(struct qnic_ib_pair *pair, struct ib_udata *udata)
 static void pair_free(struct qnic_ib_pair *pair)
 {
 	qnic_rs_verbs_destroy_qp(pair->context->context, pair->pair);
-	ring_remove(pair->sends);
-	ring_remove(pair->receives);
+	qnic_ib_ring_remove(pair->sends);
+	qnic_ib_ring_remove(pair->receives);
 }
 
 int qnic_ib_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_udata *udata)
@@ -173,7 +173,7 @@ int qnic_ib_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_
 	};
 	int ret;
 
-	if (init->qp_type != IB_QPT_RC || init->srq || init->create_flags)
+	if (init->qp_type < IB_QPT_RC || init->qp_type > IB_QPT_UD || init->create_flags)
 		return -EOPNOTSUPP;
 	if (!context || !ib->pd || !init->send_cq || !init->recv_cq ||
 	    udata->outlen < sizeof(struct rxe_create_qp_resp))
@@ -181,7 +181,9 @@ int qnic_ib_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_
 	options[QNIC_QP_DOMAIN] = to_domain(ib->pd)->number;
 	ret = qnic_rs_verbs_create_qp(context->context, owner_of(pair),
 				      to_queue(init->send_cq)->queue,
-				      to_queue(init->recv_cq)->queue, options, &pair->pair);
+				      to_queue(init->recv_cq)->queue,
+				      init->srq ? to_srq(init->srq)->srq : NULL, options,
+				      &pair->pair);
 	if (ret)
 		return ret;
 	pair->context = context;
@@ -252,6 +254,7 @@ static void merge(struct ib_qp_attr *to, const struct ib_qp_attr *from, int mask
 static int tell_nic(struct qnic_ib_pair *pair, const struct ib_qp_attr *attr)
 {
 	bool connected = attr->qp_state >= IB_QPS_RTR && attr->qp_state != IB_QPS_ERR;
+	bool datagrams = pair->ib.qp_type == IB_QPT_UD;
 	u32 attributes[QNIC_QP_ATTRIBUTES] = {
 		[QNIC_QP_STATE] = attr->qp_state,
 		[QNIC_QP_ACCESS] = attr->qp_access_flags &
@@ -265,7 +268,7 @@ static int tell_nic(struct qnic_ib_pair *pair, const struct ib_qp_attr *attr)
 		[QNIC_QP_SEND_PSN] = attr->sq_psn & 0xffffff,
 		[QNIC_QP_RECEIVE_PSN] = attr->rq_psn & 0xffffff,
 		[QNIC_QP_QKEY] = attr->qkey,
-		[QNIC_QP_MTU] = attr->path_mtu,
+		[QNIC_QP_MTU] = datagrams ? IB_MTU_4096 : attr->path_mtu,
 		[QNIC_QP_RNR_TIMER] = attr->min_rnr_timer,
 		[QNIC_QP_RNR_RETRIES] = attr->rnr_retry,
 		[QNIC_QP_READS] = attr->max_rd_atomic,
@@ -355,33 +358,72 @@ int qnic_ib_post_send(struct ib_qp *ib, const struct ib_send_wr *requests,
 
 /* ---- memory ---- */
 
-struct ib_mr *qnic_ib_register(struct ib_pd *pd, u64 start, u64 bytes, u64 named, int access,
-			       struct ib_udata *udata)
+/* Registers what `memory` says; it has a key then. */
+static int memory_register(struct qnic_ib_memory *memory, struct ib_pd *pd)
 {
 	const int rights = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |
 			   IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC;
-	struct qnic_ib_context *context = context_of(udata);
-	struct qnic_ib_memory *memory;
-	u32 key;
+	struct qnic_ib_context *context = memory->context;
+
+	if (memory->access & ~(rights | IB_ACCESS_OPTIONAL))
+		return -EOPNOTSUPP;
+	if (!context || context->mm != current->mm)
+		return -EPERM;
+	return qnic_rs_verbs_register(context->context, to_domain(pd)->number, memory->start,
+				      memory->bytes, memory->named, memory->access & rights,
+				      &memory->key);
+}
+
+struct ib_mr *qnic_ib_register(struct ib_pd *pd, u64 start, u64 bytes, u64 named, int access,
+			       struct ib_udata *udata)
+{
+	struct qnic_ib_memory *memory = kzalloc(sizeof(*memory), GFP_KERNEL);
 	int ret;
 
-	if (access & ~(rights | IB_ACCESS_OPTIONAL))
-		return ERR_PTR(-EOPNOTSUPP);
-	if (!context || context->mm != current->mm)
-		return ERR_PTR(-EPERM);
-	memory = kzalloc(sizeof(*memory), GFP_KERNEL);
 	if (!memory)
 		return ERR_PTR(-ENOMEM);
-	ret = qnic_rs_verbs_register(context->context, to_domain(pd)->number, start, bytes, named,
-				     access & rights, &key);
+	memory->context = context_of(udata);
+	memory->start = start;
+	memory->bytes = bytes;
+	memory->named = named;
+	memory->access = access;
+	ret = memory_register(memory, pd);
 	if (ret) {
 		kfree(memory);
 		return ERR_PTR(ret);
 	}
-	memory->context = context;
-	memory->ib.lkey = key;
-	memory->ib.rkey = key;
+	memory->ib.lkey = memory->key;
+	memory->ib.rkey = memory->key;
 	return &memory->ib;
+}
+
+/* The memory has a new key then; if this fails, it is registered as before. */
+struct ib_mr *qnic_ib_reregister(struct ib_mr *ib, int what, u64 start, u64 bytes, u64 named,
+				 int access, struct ib_pd *pd, struct ib_udata *udata)
+{
+	struct qnic_ib_memory *memory = to_memory(ib), fresh = *memory;
+	int ret;
+
+	if (what & IB_MR_REREG_TRANS) {
+		fresh.start = start;
+		fresh.bytes = bytes;
+		fresh.named = named;
+	}
+	if (what & IB_MR_REREG_ACCESS)
+		fresh.access = access;
+	ret = memory_register(&fresh, what & IB_MR_REREG_PD ? pd : ib->pd);
+	if (ret)
+		return ERR_PTR(ret);
+	/* An error means that the NIC is gone. */
+	qnic_rs_verbs_deregister(memory->context->context, memory->key);
+	memory->start = fresh.start;
+	memory->bytes = fresh.bytes;
+	memory->named = fresh.named;
+	memory->access = fresh.access;
+	memory->key = fresh.key;
+	ib->lkey = fresh.key;
+	ib->rkey = fresh.key;
+	return NULL;
 }
 
 int qnic_ib_deregister(struct ib_mr *ib, struct ib_udata *udata)
@@ -389,7 +431,7 @@ int qnic_ib_deregister(struct ib_mr *ib, struct ib_udata *udata)
 	struct qnic_ib_memory *memory = to_memory(ib);
 
 	/* An error means that the NIC is gone. */
-	qnic_rs_verbs_deregister(memory->context->context, ib->lkey);
+	qnic_rs_verbs_deregister(memory->context->context, memory->key);
 	kfree(memory);
 	return 0;
 }

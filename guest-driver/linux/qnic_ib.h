@@ -7,6 +7,8 @@
  *
  *   ib_device.c   device, port, contexts, events, registration
  *   ib_objects.c  rings, completion queues, queue pairs, memory
+ *   ib_srq.c      shared receive queues, address handles
+ *   ib_stats.c    what the NIC counts
  *
  * The core destroys an object when no call of it is under way.
  */
@@ -20,9 +22,14 @@
 #include "abi.h"
 #include "ffi.h"
 
+struct mminfo;
+
 struct qnic_ib_device {
 	struct ib_device ib;
 	void *driver;			/* Rust; valid until ib is unregistered */
+	bool port_down;			/* written with a lock of verbs.c held */
+	struct rdma_stat_desc *names;	/* of the counters of the NIC */
+	u32 counters;
 };
 
 struct qnic_ib_context {
@@ -49,11 +56,23 @@ struct qnic_ib_queue {
 	struct qnic_ib_ring *ring;
 };
 
+struct qnic_ib_ah {
+	struct ib_ah ib;
+};
+
+struct qnic_ib_srq {
+	struct ib_srq ib;
+	void *srq;			/* Rust */
+	struct qnic_ib_context *context;
+	struct qnic_ib_ring *ring;
+	struct ib_srq_attr attr;	/* the limit is 0 again after its event */
+};
+
 struct qnic_ib_pair {
 	struct ib_qp ib;
 	void *pair;			/* Rust */
 	struct qnic_ib_context *context;
-	struct qnic_ib_ring *sends, *receives;
+	struct qnic_ib_ring *sends, *receives;	/* no receives: an SRQ has them */
 	struct mutex lock;
 	struct ib_qp_attr attr;		/* under lock: all that was ever set */
 	struct ib_qp_init_attr init;
@@ -62,6 +81,9 @@ struct qnic_ib_pair {
 struct qnic_ib_memory {
 	struct ib_mr ib;
 	struct qnic_ib_context *context;
+	u64 start, bytes, named;	/* as registered */
+	int access;
+	u32 key;
 };
 
 static inline struct qnic_ib_device *to_device(struct ib_device *ib)
@@ -89,6 +111,11 @@ static inline struct qnic_ib_queue *to_queue(struct ib_cq *ib)
 	return container_of(ib, struct qnic_ib_queue, ib);
 }
 
+static inline struct qnic_ib_srq *to_srq(struct ib_srq *ib)
+{
+	return container_of(ib, struct qnic_ib_srq, ib);
+}
+
 static inline struct qnic_ib_pair *to_pair(struct ib_qp *ib)
 {
 	return container_of(ib, struct qnic_ib_pair, ib);
@@ -105,6 +132,11 @@ static inline u64 owner_of(void *object)
 }
 
 /* ib_objects.c */
+/* Lets the process map a ring, whose reference is given away, and says how. */
+int qnic_ib_ring_new(struct qnic_ib_context *context, void *raw, struct qnic_ib_ring **made,
+		     struct mminfo *info);
+/* No process can map it any more; NULL: there is none. */
+void qnic_ib_ring_remove(struct qnic_ib_ring *ring);
 int qnic_ib_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 		      struct uverbs_attr_bundle *attrs);
 int qnic_ib_destroy_cq(struct ib_cq *ib, struct ib_udata *udata);
@@ -118,8 +150,26 @@ int qnic_ib_post_send(struct ib_qp *ib, const struct ib_send_wr *requests,
 		      const struct ib_send_wr **bad);
 struct ib_mr *qnic_ib_register(struct ib_pd *pd, u64 start, u64 bytes, u64 named, int access,
 			       struct ib_udata *udata);
+struct ib_mr *qnic_ib_reregister(struct ib_mr *ib, int what, u64 start, u64 bytes, u64 named,
+				 int access, struct ib_pd *pd, struct ib_udata *udata);
 int qnic_ib_deregister(struct ib_mr *ib, struct ib_udata *udata);
 int qnic_ib_mmap(struct ib_ucontext *ib, struct vm_area_struct *vma);
 void qnic_ib_mmap_free(struct rdma_user_mmap_entry *entry);
+
+/* ib_srq.c */
+int qnic_ib_create_srq(struct ib_srq *ib, struct ib_srq_init_attr *init, struct ib_udata *udata);
+int qnic_ib_modify_srq(struct ib_srq *ib, struct ib_srq_attr *attr, enum ib_srq_attr_mask mask,
+		       struct ib_udata *udata);
+int qnic_ib_query_srq(struct ib_srq *ib, struct ib_srq_attr *attr);
+int qnic_ib_destroy_srq(struct ib_srq *ib, struct ib_udata *udata);
+int qnic_ib_create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init, struct ib_udata *udata);
+int qnic_ib_destroy_ah(struct ib_ah *ib, u32 flags);
+
+/* ib_stats.c */
+/* Asks the NIC which counters it has. Nothing is left to be freed if this fails. */
+int qnic_ib_stats_new(struct qnic_ib_device *device);
+void qnic_ib_stats_free(struct rdma_stat_desc *names, u32 counters);
+struct rdma_hw_stats *qnic_ib_alloc_stats(struct ib_device *ib, u32 port);
+int qnic_ib_get_stats(struct ib_device *ib, struct rdma_hw_stats *stats, u32 port, int index);
 
 #endif

@@ -18,6 +18,8 @@ struct qnic_verbs_client {
 	void *(*add)(void *driver, int id, struct device *parent);
 	/* It is about to go: when this returns, all contexts are closed. */
 	void (*remove)(void *device);
+	/* Its port is up or down now; up at first. May say what is known already. */
+	void (*port)(void *device, bool up);
 	/* Atomic: an event of an object, QNIC_VERBS_* of abi.h; calls nothing of this module. */
 	void (*event)(void *owner, u32 event);
 };

@@ -109,6 +109,8 @@ struct qnic_dev {
 
 	struct list_head verbs_link;	/* in the list of verbs.c */
 	void *verbs;			/* under its lock: what the client has made of it */
+	bool port_down;			/* said by the NIC */
+	struct work_struct port;	/* tells the client */
 
 	struct delayed_work watchdog;	/* detects that the device process has died */
 	struct notifier_block reboot;
@@ -158,6 +160,8 @@ void qnic_memory_stop(struct qnic_dev *dev);
 bool qnic_memory_is_used(struct qnic_dev *dev);
 
 /* verbs.c */
+void qnic_verbs_new(struct qnic_dev *dev);
+void qnic_verbs_end(struct qnic_dev *dev);
 void qnic_verbs_start(struct qnic_dev *dev);
 void qnic_verbs_stop(struct qnic_dev *dev);
 

@@ -18,8 +18,38 @@ static const struct qnic_verbs_client *client;
 
 static void tell_of(struct qnic_dev *dev)
 {
-	if (client)
-		dev->verbs = client->add(dev->driver, dev->id, &dev->vdev->dev);
+	if (!client)
+		return;
+	dev->verbs = client->add(dev->driver, dev->id, &dev->vdev->dev);
+	if (dev->verbs)
+		client->port(dev->verbs, !READ_ONCE(dev->port_down));
+}
+
+static void port_run(struct work_struct *work)
+{
+	struct qnic_dev *dev = container_of(work, struct qnic_dev, port);
+
+	mutex_lock(&client_lock);
+	if (dev->verbs)
+		client->port(dev->verbs, !READ_ONCE(dev->port_down));
+	mutex_unlock(&client_lock);
+}
+
+void qnic_verbs_new(struct qnic_dev *dev)
+{
+	INIT_WORK(&dev->port, port_run);
+}
+
+/* The device is reset: no event comes. */
+void qnic_verbs_end(struct qnic_dev *dev)
+{
+	cancel_work_sync(&dev->port);
+}
+
+void qnic_verbs_port(struct qnic_dev *dev, bool up)
+{
+	WRITE_ONCE(dev->port_down, !up);
+	schedule_work(&dev->port);
 }
 
 static void take_back(struct qnic_dev *dev)
@@ -82,22 +112,29 @@ void qnic_verbs_event(u64 owner, u32 event)
 	smp_load_acquire(&client)->event((void *)(unsigned long)owner, event);
 }
 
+EXPORT_SYMBOL_GPL(qnic_rs_counters);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_open);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_close);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_node);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_number);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_create_cq);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_destroy_cq);
+EXPORT_SYMBOL_GPL(qnic_rs_verbs_create_srq);
+EXPORT_SYMBOL_GPL(qnic_rs_verbs_modify_srq);
+EXPORT_SYMBOL_GPL(qnic_rs_verbs_destroy_srq);
+EXPORT_SYMBOL_GPL(qnic_rs_verbs_srq_number);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_create_qp);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_modify_qp);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_query_qp);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_destroy_qp);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_qp_number);
+EXPORT_SYMBOL_GPL(qnic_rs_verbs_path);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_register);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_deregister);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_send);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_arm);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_cq_ring);
+EXPORT_SYMBOL_GPL(qnic_rs_verbs_srq_ring);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_qp_ring);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_ring_bytes);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_ring_page);

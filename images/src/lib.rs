@@ -42,6 +42,7 @@ mod root;
 mod sandbox;
 mod sources;
 mod tools;
+mod verbs_tests;
 
 pub use cache::Cache;
 pub use command::{cancelled_by, registry_is_unreachable};

@@ -19,6 +19,7 @@ use crate::progress::Progress;
 use crate::tools::{
     FI_PINGPONG, IPERF3, QEMU, SSH_KEYGEN, TSHARK, UCX_PERFTEST, VIRTIOFSD, XORRISO,
 };
+use crate::verbs_tests;
 
 /// Makes artefacts, or finds them in the cache.
 ///
@@ -174,6 +175,13 @@ impl Provisioner {
     /// loads the device of libibverbs when it boots.
     pub fn verbs_programs(&self) -> Result<Vec<GuestFile>> {
         self.programs(&guest::VERBS)
+    }
+
+    /// A directory with the tests that come with libibverbs, and a Python that runs them: `tests/run_tests.py`. A
+    /// guest sees it as a directory of the host, and starts the directory's own loader.
+    pub fn verbs_tests(&self) -> Result<PathBuf> {
+        host_architecture()?;
+        verbs_tests::provision(self.context())
     }
 
     /// Test programs that run on the distribution's Open MPI, for guests that have the files of

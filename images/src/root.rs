@@ -185,7 +185,7 @@ fn content_key(kind: &str, packages: &[Package]) -> String {
 
 /// Unpacks `files`, downloads of `packages`, into `root`, all but `skip` and what no program needs, on
 /// as many threads as there are cores.
-fn unpack(
+pub(crate) fn unpack(
     cx: Context<'_>,
     files: &[PathBuf],
     packages: &[Package],

@@ -54,10 +54,16 @@ use bitflags::bitflags;
 
 /// Queue pairs of a NIC, at most.
 pub const QUEUE_PAIRS: usize = 4096;
-/// Completion queues of a NIC, at most.
+/// Queue pairs of a process, at most: nearly half of those of its NIC. All of them can have work under way, as one has
+/// an operation then ([`crate::message::SENDS`]), and there is one to spare, so that no command
+/// waits for one.
+pub const QUEUE_PAIRS_OF_PROCESS: usize = QUEUE_PAIRS / 2 - 1;
+/// Completion queues of a NIC, at most; a process has half of them at most.
 pub const COMPLETION_QUEUES: usize = 4096;
-/// Shared receive queues of a NIC, at most.
+/// Shared receive queues of a NIC, at most; likewise.
 pub const SHARED_RECEIVE_QUEUES: usize = 1024;
+
+const _: () = assert!(QUEUE_PAIRS_OF_PROCESS < crate::message::SENDS as usize);
 
 /// Numbers of queue pairs are from here on: 0 and 1 are those of management.
 pub const FIRST_QUEUE_PAIR: u32 = 2;
@@ -215,6 +221,10 @@ numbered! {
         LastReceive = 8,
         /// A shared receive queue has fewer receives than its limit.
         LimitReached = 9,
+        /// Of no object, so with token 0: all links of the node are cut.
+        PortDown = 10,
+        /// Likewise: one of them is there again.
+        PortUp = 11,
     }
 }
 
@@ -336,7 +346,10 @@ mod tests {
         let header = route_header(NodeId(0x0102), NodeId(3), 100);
         assert_eq!(header[..8], [0x60, 0, 0, 0, 0, 124, 27, 1]);
         let prefix = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0x51, 0, 0, 0];
-        assert_eq!((&header[8..22], &header[22..24]), (&prefix[..], &[1, 2][..]));
+        assert_eq!(
+            (&header[8..22], &header[22..24]),
+            (&prefix[..], &[1, 2][..])
+        );
         assert_eq!(header[24..38], prefix);
         assert_eq!(header[38..], [0, 3]);
     }

@@ -269,6 +269,13 @@ impl Network {
         }
     }
 
+    /// Returns true if the node has links and all that it sends on are partitioned.
+    pub fn is_cut_off(&self, node: NodeId) -> bool {
+        let own = self.links.iter().filter(|((from, _), _)| *from == node);
+        let mut cut = own.map(|(_, link)| link.settings().partition).peekable();
+        cut.peek().is_some() && cut.all(|cut| cut)
+    }
+
     /// The links of a set.
     pub fn links_in(&self, links: LinkSet) -> Vec<(NodeId, NodeId)> {
         let all = self.links.keys().copied();

@@ -6,12 +6,14 @@ use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::verbs::frames::{
     kind, VerbsDatagram, VerbsMessage, VerbsProbe, VerbsReply, VerbsUnreliable,
 };
+use qnic_abi::verbs::requests::Object;
 use qnic_abi::verbs::rings::{CONSUMER, PRODUCER};
-use qnic_abi::verbs::{Outcome, PathAddress, Transport};
+use qnic_abi::verbs::{Event, Outcome, PathAddress, State, Transport, QUEUE_PAIRS_OF_PROCESS};
 use qnic_abi::wire::{self, Frame};
-use qnic_abi::NodeId;
+use qnic_abi::{NodeId, Status};
 use qnic_nic::testing::{
-    page, psn, receive_entry, Net, ProgramRing, VerbsPair, VerbsParty, QP_A, QP_B, SEGMENT, SRQ,
+    page, psn, receive_entry, token, Net, Pair, ProgramRing, VerbsPair, VerbsParty, CQ, QP_A, QP_B,
+    SEGMENT, SRQ,
 };
 use qnic_nic::{Limits, Payload};
 use zerocopy::FromZeros;
@@ -191,7 +193,7 @@ fn a_peer_that_does_not_answer_is_asked_and_given_up() {
         let pair = VerbsPair::on(Net::new(2, 1024, 8, &Limits::default()));
         let VerbsPair { net, b, .. } = &pair;
         let sessions = open_session(net);
-        b.modify(&b.attributes(QP_B, qnic_abi::verbs::State::Reset, (7, 3)));
+        b.modify(&b.attributes(QP_B, State::Reset, (7, 3)));
         b.connect(QP_B, (7, 3));
         b.send(QP_B, 1, &[pair.at_b(0, 100)]).post();
         net.run();
@@ -218,7 +220,7 @@ fn a_peer_that_does_not_answer_is_asked_and_given_up() {
                 "{round}"
             );
             let state = b.query(QP_B).0;
-            assert_eq!(state == qnic_abi::verbs::State::Failed, ended, "{round}");
+            assert_eq!(state == State::Failed, ended, "{round}");
         }
         // Of those that are answered each second one: it has heard something between.
         assert_eq!(asked, if answers { 5 } else { 3 });
@@ -230,6 +232,92 @@ fn a_peer_that_does_not_answer_is_asked_and_given_up() {
             assert_eq!(b.ends(), [(1, OK)]);
         }
     }
+}
+
+/// A process takes nearly half of the queue pairs of its NIC, and gives all of them work: its commands
+/// are read on, and another process has the rest.
+#[test]
+fn one_process_leaves_half_of_the_queue_pairs() {
+    let Pair { net, a, b } = Pair::lossless();
+    let (a, other) = (VerbsParty::new(a, 64), VerbsParty::new(net.party(0, 5), 64));
+    // They share the pages of one ring, which is theirs to spoil.
+    let (body, made) = a.queue_pair_request(0, 2);
+    let create = |context: &VerbsParty, qp: u32| {
+        let mut body = body;
+        body.qp = qp.into();
+        context.add(&body, made.clone())
+    };
+    let most = QUEUE_PAIRS_OF_PROCESS as u32;
+    assert!(a.send(100, 7, &[]).store_in(&made.send));
+    for qp in 100..100 + most {
+        assert_eq!(create(&a, qp), Status::Ok);
+        a.connect(qp, (1, 3));
+        a.ring(qp);
+        net.run();
+    }
+    assert_eq!(create(&a, 50), Status::Exhausted);
+    assert_eq!(net.counters(0).operations, u64::from(most));
+    // Its commands go on: there is one operation to spare.
+    a.arm(0);
+    net.run();
+    assert_eq!(a.destroy(Object::QueuePair, 100), Status::Ok);
+    assert_eq!(create(&a, 50), Status::Ok);
+    other.create(10_000, 4);
+    for qp in 10_001..10_000 + most {
+        assert_eq!(create(&other, qp), Status::Ok);
+    }
+    let b = VerbsParty::new(b, 64);
+    other.connect(10_000, (1, 60));
+    b.create(60, 4);
+    b.connect(60, (0, 10_000));
+    other.send(10_000, 8, &[]).write_to(0, 0).post();
+    net.run();
+    assert_eq!(other.ends(), [(8, OK)]);
+    // The event of the armed queue.
+    a.modify(&a.attributes(101, State::Failed, (1, 3)));
+    net.run();
+    assert_eq!(a.ends(), [(7, Outcome::Flushed as u32)]);
+    assert!(a.events().contains(&(token(CQ), Event::Completion as u16)));
+    a.party.end();
+    net.run();
+    assert_eq!(net.counters(0).operations, 0);
+}
+
+/// The flush of a long ring is no single step: others have their turns between.
+#[test]
+fn a_long_flush_goes_on_with_the_polls() {
+    let net = Net::new(2, 1024, 8, &Limits::default());
+    let a = VerbsParty::new(net.party(0, 1), 1 << 14);
+    let (mut body, mut made) = a.queue_pair_request(60, 2);
+    made.receive = ProgramRing::new(&a.party, 1 << 14, 64);
+    (body.receive, body.receive_sges) = (made.receive.ring(), 1.into());
+    assert_eq!(a.add(&body, made.clone()), Status::Ok);
+    a.connect(60, (1, 3));
+    let all = (1 << 14) - 1;
+    made.receive.set_index(&a.party, PRODUCER, all);
+    let failed = a.attributes(60, State::Failed, (1, 3));
+    assert_eq!(a.modify(&failed), Status::Ok);
+    let mut before = 0;
+    for _ in 0..all / 256 {
+        let now = a.produced();
+        assert!((1..=256).contains(&(now - before)), "{before} {now}");
+        before = now;
+        net.poll(0);
+    }
+    net.run();
+    assert_eq!((a.produced(), made.receive.posted(&a.party)), (all, 0));
+    assert!(a
+        .poll_all()
+        .iter()
+        .all(|end| end.1 == Outcome::Flushed as u32));
+    // It ends with a queue pair that ends meanwhile.
+    made.receive.set_index(&a.party, PRODUCER, all - 1);
+    a.ring(60);
+    net.poll(0);
+    assert_eq!(a.destroy(Object::QueuePair, 60), Status::Ok);
+    let produced = a.produced();
+    net.run();
+    assert_eq!(a.produced(), produced);
 }
 
 proptest! {
@@ -301,7 +389,7 @@ proptest! {
         let pair = VerbsPair::on(Net::new(2, 1024, 8, &Limits::default()));
         let VerbsPair { net, b, .. } = &pair;
         let sessions = open_session(net);
-        b.modify(&b.attributes(QP_B, qnic_abi::verbs::State::Reset, (7, 3)));
+        b.modify(&b.attributes(QP_B, State::Reset, (7, 3)));
         b.connect(QP_B, (7, 3));
         for number in 0..20 {
             b.post_receive(QP_B, number, &[pair.at_b(number * 4000, 4000)]);

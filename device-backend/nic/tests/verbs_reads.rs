@@ -207,6 +207,38 @@ fn a_page_that_never_comes_ends_a_read() {
     }
 }
 
+/// The peer refuses the second of two reads: that one fails, and not the oldest.
+#[test]
+fn the_read_that_is_refused_fails() {
+    let pair = VerbsPair::lossless();
+    let (a, b) = (&pair.a, &pair.b);
+    let (address, key) = remote(&pair, page(2));
+    let into = pair.at_a(0, 100);
+    a.send(A, 0, &[into]).read_from(address, key).post();
+    pair.net.run();
+    assert_eq!(a.ends(), [(0, OK)]);
+    pair.net.answer_faults(false);
+    // The answer of the first waits for a page of its own process.
+    a.party.evict(page(1));
+    b.party.evict(page(5));
+    b.party.set_available(page(5), false);
+    for (id, from) in [(1, page(2)), (2, page(5))] {
+        let (address, key) = remote(&pair, from);
+        let into = pair.at_a(page(id), 100);
+        a.send(A, id, &[into]).read_from(address, key).post();
+    }
+    pair.net.run();
+    assert_eq!((a.ends(), pair.net.faults(0)), (vec![], 1));
+    pair.net.answer_all(1, 1);
+    let ends = [
+        (1, Outcome::Flushed as u32),
+        (2, Outcome::RemoteOperation as u32),
+    ];
+    assert_eq!(a.ends(), ends);
+    pair.net.answer_all(0, 1);
+    pair.net.assert_unlocked();
+}
+
 #[test]
 fn a_peer_that_is_gone_answers_no_read() {
     for case in 0..4 {

@@ -316,7 +316,7 @@ impl Engine {
         seed: Option<u64>,
         change: LinkChange,
     ) -> Result<Vec<(NodeId, NodeId)>, LinkError> {
-        self.fabric.network_mut().set(links, seed, change)?;
+        self.fabric.set_links(links, seed, change)?;
         Ok(self.fabric.network().links_in(links))
     }
 

@@ -375,6 +375,11 @@ pub trait Platform: Send + Sync + Sized + 'static {
         let _ = (owner, event);
     }
 
+    /// The port of the NIC is up or down now. It is up when the driver starts. Atomic.
+    fn verbs_port(&self, is_up: bool) {
+        let _ = is_up;
+    }
+
     /// Offset, within the page that a process maps as its doorbell, of the word
     /// that rings the doorbell on virtqueue `queue`.
     fn doorbell_offset(&self, queue: u16) -> u32;

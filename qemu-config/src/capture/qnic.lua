@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 21
+local VERSION = 22
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -23,7 +23,7 @@ local KINDS = {
     [129] = "ProcessGone", [64] = "Write", [144] = "ReadRequest", [65] = "ReadResponse",
     [160] = "AtomicRequest", [161] = "AtomicResponse", [176] = "ImportRequest",
     [177] = "ImportResponse", [72] = "Message", [73] = "MessageData",
-    [152] = "MessageRequest", [153] = "MessagePermit", [154] = "MessageEnd",
+    [152] = "MessageRequest", [153] = "MessagePermit", [154] = "MessageEnd", [155] = "MessageSeek", [156] = "MessageGone",
     [80] = "CollectiveUp", [81] = "CollectiveDown", [82] = "GroupForm", [83] = "GroupEnd",
     [84] = "GroupSeek", [85] = "Multicast", [86] = "MulticastTaken",
     [168] = "GroupJoin", [169] = "GroupRefused", [170] = "GroupFormed", [171] = "GroupStart",
@@ -37,6 +37,7 @@ local WINDOW, WINDOW_TAKEN = 130, 131
 local WRITE, READ_REQUEST, READ_RESPONSE = 64, 144, 65
 local ATOMIC_REQUEST, ATOMIC_RESPONSE, IMPORT_REQUEST, IMPORT_RESPONSE = 160, 161, 176, 177
 local MESSAGE, MESSAGE_DATA, MESSAGE_REQUEST, MESSAGE_PERMIT, MESSAGE_END = 72, 73, 152, 153, 154
+local MESSAGE_SEEK, MESSAGE_GONE = 155, 156
 local COLLECTIVE_UP, COLLECTIVE_DOWN, GROUP_FORM, GROUP_END, GROUP_SEEK = 80, 81, 82, 83, 84
 local MULTICAST, MULTICAST_TAKEN = 85, 86
 local NAMES = 88
@@ -178,6 +179,11 @@ local field = {
     part_bytes = ProtoField.uint32("qnic.part_bytes", "Bytes of a part"),
     root = ProtoField.uint32("qnic.root", "Root"),
     operator = ProtoField.uint8("qnic.operator", "Operator", base.DEC, OPERATORS),
+    label = ProtoField.uint16("qnic.label", "Label", base.HEX),
+    reason_label = ProtoField.uint16("qnic.reason_label", "Label of what the reason called", base.HEX),
+    others_label = ProtoField.uint16("qnic.others_label", "Label of what others called", base.HEX),
+    reason_called = ProtoField.uint64("qnic.reason_called", "What the reason called", base.HEX),
+    others_called = ProtoField.uint64("qnic.others_called", "What others called", base.HEX),
     element = ProtoField.uint8("qnic.element", "Element", base.DEC, ELEMENTS),
     target = ProtoField.uint64("qnic.target", "Steered buffer", base.HEX),
     message = ProtoField.uint32("qnic.message", "Number of the message"),
@@ -202,7 +208,7 @@ local field = {
     header = ProtoField.uint64("qnic.header", "Header, eight bytes of it", base.HEX),
 }
 
-local PART = { { "group", 0, 8 }, { "length", 8, 8 }, { "number", 16, 4 }, { "part", 20, 4 }, { "root", 24, 4 }, { "home", 28, 2 }, { "collective", 32, 1 }, { "operator", 33, 1 }, { "element", 34, 1 }, { "part_bytes", 36, 4 } }
+local PART = { { "group", 0, 8 }, { "length", 8, 8 }, { "number", 16, 4 }, { "part", 20, 4 }, { "root", 24, 4 }, { "home", 28, 2 }, { "label", 30, 2 }, { "collective", 32, 1 }, { "operator", 33, 1 }, { "element", 34, 1 }, { "part_bytes", 36, 4 } }
 local PIECE = { { "qp", 0, 4 }, { "peer_qp", 4, 4 }, { "psn", 8, 4 }, { "immediate", 12, 4 }, { "offset", 16, 8 }, { "remaining", 24, 8 }, { "address", 32, 8 }, { "key", 40, 4 }, { "request", 44, 1 }, { "message_flags", 45, 1 } }
 local GROUP = { { "group", 0, 8 }, { "part_bytes", 8, 4 }, { "home", 12, 2 } }
 
@@ -226,10 +232,12 @@ local bodies = {
     [MESSAGE_PERMIT] = { { "receive", 0, 8 }, { "length", 8, 8 }, { "page_offset", 16, 2 } },
     [MESSAGE_DATA] = { { "receive", 0, 8 }, { "offset", 8, 8 }, { "page_offset", 16, 2 } },
     [MESSAGE_END] = { { "status", 0, 4 } },
+    [MESSAGE_SEEK] = { { "incarnation", 0, 4 } },
+    [MESSAGE_GONE] = { { "incarnation", 0, 4 } },
     [COLLECTIVE_UP] = PART,
     [COLLECTIVE_DOWN] = PART,
     [GROUP_FORM] = { { "name", 0, 8 }, { "group", 8, 8 }, { "size", 16, 4 }, { "members", 20, 4 }, { "parent", 24, 2 }, { "who_port", 26, 2 } },
-    [GROUP_END] = { { "group", 0, 8 }, { "status", 8, 4 }, { "home", 12, 2 }, { "who_node", 14, 2 }, { "who_port", 16, 2 } },
+    [GROUP_END] = { { "group", 0, 8 }, { "status", 8, 4 }, { "home", 12, 2 }, { "who_node", 14, 2 }, { "who_port", 16, 2 }, { "reason_label", 18, 2 }, { "others_label", 20, 2 }, { "reason_called", 24, 8 }, { "others_called", 32, 8 } },
     [GROUP_SEEK] = { { "group", 0, 8 }, { "number", 8, 4 }, { "home", 16, 2 } },
     [MULTICAST] = { { "group", 0, 8 }, { "tag", 8, 8 }, { "immediate", 16, 8 }, { "length", 24, 4 }, { "offset", 28, 4 }, { "rank", 32, 4 }, { "home", 38, 2 }, { "who_node", 40, 2 }, { "who_port", 42, 2 }, { "endpoint", 44, 1 }, { "flags", 45, 1 } },
     [MULTICAST_TAKEN] = { { "group", 0, 8 }, { "rank", 8, 4 }, { "number", 12, 4 }, { "home", 16, 2 } },

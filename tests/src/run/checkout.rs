@@ -1,6 +1,7 @@
-//! The jobs of cargo: static checks, builds of tests, and the programs that these build.
+//! The jobs of cargo: static checks, the build of tests, and the programs that it builds.
 
-use std::path::Path;
+use std::env;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::harness::{Results, FEATURES};
@@ -25,35 +26,32 @@ const PROGRAM: Load = Load {
     lane: None,
 };
 
+/// The check that the build of the tests is.
+pub(super) const LINTS: &str = "static::lints";
+
 /// Programs of tests that mostly wait, by the names of their targets.
 const WAITING: [&str; 3] = ["interrupted", "host_mode", "several_engines"];
 
-/// Formatting, lints, documentation and builds of tests; those of guests unless `quick`.
-pub(super) fn jobs(root: &Path, quick: bool, results: &mut Results) -> Vec<Job> {
-    let lint = format!("{FEATURES} --all-targets --quiet -- -D warnings");
-    let lint_guests = format!("{FEATURES} --test plain_guests --quiet -- -D warnings");
+/// What all targets of the workspace are built with; the tests of guests are no part of "all".
+const TARGETS: &str = "--all-targets --test plain_guests";
+
+/// The program of tests that boots guests.
+const OF_GUESTS: &str = "plain_guests";
+
+/// Formatting, documentation and builds of tests, which are linted as they are built.
+pub(super) fn jobs(root: &Path, results: &mut Results) -> Vec<Job> {
+    let build = format!("{FEATURES} {TARGETS} --no-fail-fast --no-run --message-format=json");
     let document = format!("{FEATURES} --no-deps --quiet");
-    let build =
-        format!("{FEATURES} --no-fail-fast --no-run --message-format=json-render-diagnostics");
-    let build_guests = format!("{build} --test plain_guests");
     let examples = format!("{FEATURES} --no-fail-fast --doc");
+    let linter = linter(root);
+    if linter.is_none() {
+        results.skip(LINTS, "cargo has no clippy; install that component");
+    }
+    let linted = linter.is_some();
     let mut jobs = Vec::new();
     for (name, tool, arguments, kind) in [
         ("static::format", "fmt", "--all --check", Kind::Check),
-        ("static::lints", "clippy", &lint, Kind::Check),
-        (
-            "static::lints_of_guest_tests",
-            "clippy",
-            &lint_guests,
-            Kind::Check,
-        ),
-        ("build of the tests", "test", &build, Kind::Build),
-        (
-            "build of the tests of guests",
-            "test",
-            &build_guests,
-            Kind::Build,
-        ),
+        ("build of the tests", "test", &build, Kind::Build { linted }),
         ("static::documentation", "doc", &document, Kind::Check),
         (
             "examples in the documentation",
@@ -62,9 +60,6 @@ pub(super) fn jobs(root: &Path, quick: bool, results: &mut Results) -> Vec<Job> 
             Kind::Tests,
         ),
     ] {
-        if quick && arguments.contains("--test plain_guests") && kind == Kind::Build {
-            continue;
-        }
         if !has_tool(root, tool) {
             let why = format!("cargo has no {tool}; install that component");
             results.skip(name, &why);
@@ -73,6 +68,9 @@ pub(super) fn jobs(root: &Path, quick: bool, results: &mut Results) -> Vec<Job> 
         let mut command = cargo(root);
         command.arg(tool).args(arguments.split(' '));
         command.env("RUSTDOCFLAGS", "-D warnings");
+        if let Some(linter) = linter.as_ref().filter(|_| tool == "test") {
+            command.env("RUSTC_WORKSPACE_WRAPPER", linter);
+        }
         jobs.push(Job {
             name: name.to_owned(),
             load: CARGO,
@@ -83,6 +81,19 @@ pub(super) fn jobs(root: &Path, quick: bool, results: &mut Results) -> Vec<Job> 
     }
     jobs.push(files_of_ci(root));
     jobs
+}
+
+/// The compiler that lints what it compiles, if it is installed. `cargo clippy` would compile
+/// all sources again, up to the code of the machine, and learn nothing else.
+fn linter(root: &Path) -> Option<PathBuf> {
+    let mut command = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    let output = command
+        .args(["--print", "sysroot"])
+        .current_dir(root)
+        .output();
+    let output = String::from_utf8(output.ok()?.stdout).ok()?;
+    let linter = Path::new(output.trim()).join("bin/clippy-driver");
+    linter.exists().then_some(linter)
 }
 
 /// The check of what CI systems read, which says with status 77 that it cannot be done here.
@@ -110,33 +121,55 @@ fn has_tool(root: &Path, tool: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// The programs of tests that cargo has built, as it says in `output`, and what else stands there.
+/// What a build of tests has printed.
+#[derive(Default)]
+pub(super) struct Built {
+    /// The programs of tests.
+    pub(super) programs: Vec<Job>,
+    /// Warnings of the compiler and its lints, errors, and what is no message.
+    pub(super) said: String,
+    /// How many warnings and errors.
+    pub(super) complaints: usize,
+}
+
+/// Reads what cargo has printed. Programs that boot guests are left out if `quick`.
 ///
 /// # Errors
 /// Returns an error if cargo names a program without its package.
-pub(super) fn programs(root: &Path, output: &str) -> Result<(Vec<Job>, String)> {
-    let (mut jobs, mut rest) = (Vec::new(), String::new());
+pub(super) fn built(root: &Path, output: &str, quick: bool) -> Result<Built> {
+    let mut built = Built::default();
     for line in output.lines() {
         match serde_json::from_str::<Value>(line) {
-            Ok(message) if message.is_object() => jobs.extend(program(root, &message)?),
-            _ => rest += &format!("{line}\n"),
+            Ok(message) if message["reason"] == "compiler-message" => {
+                let message = &message["message"];
+                built.said += message["rendered"].as_str().unwrap_or_default();
+                let level = message["level"].as_str();
+                let complains = level.is_some_and(|level| ["warning", "error"].contains(&level));
+                built.complaints += usize::from(complains);
+            }
+            Ok(message) if message.is_object() => {
+                built.programs.extend(program(root, &message, quick)?);
+            }
+            _ => built.said += &format!("{line}\n"),
         }
     }
     // What waits begins first, beside the others.
-    jobs.sort_by_key(|job| job.load.processors);
-    Ok((jobs, rest))
+    built.programs.sort_by_key(|job| job.load.processors);
+    Ok(built)
 }
 
 /// The program that a message tells of, to be run as `cargo test` runs it.
-fn program(root: &Path, message: &Value) -> Result<Option<Job>> {
-    let is_test = message["profile"]["test"] == true;
-    let Some(executable) = message["executable"].as_str().filter(|_| is_test) else {
+fn program(root: &Path, message: &Value, quick: bool) -> Result<Option<Job>> {
+    let target = message["target"]["name"].as_str().unwrap_or_default();
+    let is_bench = message["target"]["kind"][0] == "bench";
+    let is_test = message["profile"]["test"] == true && !is_bench;
+    let runs = is_test && !(quick && target == OF_GUESTS);
+    let Some(executable) = message["executable"].as_str().filter(|_| runs) else {
         return Ok(None);
     };
     let manifest = message["manifest_path"].as_str().map(Path::new);
     let package = manifest.and_then(Path::parent);
     let package = package.with_context(|| format!("{executable}: of no package"))?;
-    let target = message["target"]["name"].as_str().unwrap_or_default();
     let source = Path::new(message["target"]["src_path"].as_str().unwrap_or_default());
     let source = source.strip_prefix(root).unwrap_or(source);
     let mut command = Command::new(executable);
@@ -159,34 +192,66 @@ fn program(root: &Path, message: &Value) -> Result<Option<Job>> {
 mod tests {
     use super::*;
 
+    fn artifact(kind: &str, target: &str, test: bool, executable: Value) -> String {
+        serde_json::json!({
+            "reason": "compiler-artifact",
+            "manifest_path": "/r/cli/Cargo.toml",
+            "target": {
+                "kind": [kind],
+                "name": target,
+                "src_path": format!("/r/cli/tests/{target}.rs"),
+            },
+            "profile": { "test": test },
+            "executable": executable,
+        })
+        .to_string()
+    }
+
+    fn names(built: &Built) -> Vec<(&str, usize)> {
+        let jobs = built.programs.iter();
+        jobs.map(|job| (&*job.name, job.load.processors)).collect()
+    }
+
     #[test]
     fn programs_of_tests_are_found_among_cargos_messages() {
-        let of = |target: &str, test: bool, executable: Value| {
+        let output = [
+            artifact("test", "lines", true, "/t/lines-1".into()),
+            "   Compiling qnic-cli".to_owned(),
+            artifact("lib", "library", true, Value::Null),
+            artifact("bin", "qnic", false, "/t/qnic".into()),
+            artifact("bench", "engine", true, "/t/engine".into()),
+            artifact("test", "interrupted", true, "/t/interrupted-1".into()),
+        ];
+        let built = built(Path::new("/r"), &output.join("\n"), false).unwrap();
+        assert_eq!(built.said, "   Compiling qnic-cli\n");
+        assert_eq!(built.complaints, 0);
+        let expected = [("cli/tests/interrupted.rs", 0), ("cli/tests/lines.rs", 1)];
+        assert_eq!(names(&built), expected);
+        assert_eq!(built.programs[1].command.get_program(), "/t/lines-1");
+        let directory = built.programs[1].command.get_current_dir();
+        assert_eq!(directory, Some(Path::new("/r/cli")));
+    }
+
+    #[test]
+    fn tests_of_guests_are_built_but_not_run_if_it_has_to_be_quick() {
+        let output = artifact("test", OF_GUESTS, true, "/t/plain_guests-1".into());
+        let of = |quick| built(Path::new("/r"), &output, quick).unwrap();
+        assert_eq!(names(&of(true)), []);
+        assert_eq!(names(&of(false)), [("cli/tests/plain_guests.rs", 1)]);
+    }
+
+    #[test]
+    fn what_the_compiler_complains_of_is_shown_and_counted() {
+        let message = |level: &str| {
             serde_json::json!({
-                "reason": "compiler-artifact",
-                "manifest_path": "/r/cli/Cargo.toml",
-                "target": { "name": target, "src_path": format!("/r/cli/tests/{target}.rs") },
-                "profile": { "test": test },
-                "executable": executable,
+                "reason": "compiler-message",
+                "message": { "level": level, "rendered": format!("{level}: too many arguments\n") },
             })
             .to_string()
         };
-        let output = [
-            of("lines", true, "/t/lines-1".into()),
-            "   Compiling qnic-cli".to_owned(),
-            of("library", true, Value::Null),
-            of("qnic", false, "/t/qnic".into()),
-            of("interrupted", true, "/t/interrupted-1".into()),
-        ];
-        let (jobs, rest) = programs(Path::new("/r"), &output.join("\n")).unwrap();
-        assert_eq!(rest, "   Compiling qnic-cli\n");
-        let found: Vec<_> = jobs
-            .iter()
-            .map(|job| (&*job.name, job.load.processors))
-            .collect();
-        let expected = [("cli/tests/interrupted.rs", 0), ("cli/tests/lines.rs", 1)];
-        assert_eq!(found, expected);
-        assert_eq!(jobs[1].command.get_program(), "/t/lines-1");
-        assert_eq!(jobs[1].command.get_current_dir(), Some(Path::new("/r/cli")));
+        let output = [message("warning"), message("note"), message("error")].join("\n");
+        let built = built(Path::new("/r"), &output, false).unwrap();
+        assert_eq!(built.complaints, 2);
+        assert_eq!(built.said.lines().count(), 3);
     }
 }

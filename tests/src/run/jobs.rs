@@ -49,7 +49,10 @@ pub(super) enum Kind {
     /// A program of tests, or several.
     Tests,
     /// Cargo builds such programs, and names them.
-    Build,
+    Build {
+        /// The compiler lints, too.
+        linted: bool,
+    },
 }
 
 /// A job that has ended.

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Error, Result};
+use anyhow::{anyhow, bail, Context, Error, Result};
 use qnic_cli::suite::Options;
 use qnic_trials::{Case, Ended, JunitFile, Suite};
 
@@ -25,6 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::schedule::{Load, Room};
 use crate::suite;
 use cargo_output::CargoTests;
+use checkout::{Built, LINTS};
 use jobs::{show, Done, Job, Kind, LIMIT};
 
 /// Memory that a case takes at most: that of its guests, what their QEMU takes beside it, and
@@ -137,7 +138,7 @@ fn run_all(
     if options.only.is_none() {
         let root = root.as_deref();
         let root = root.context("the tests load the checkout that this program was built from")?;
-        jobs = checkout::jobs(root, options.quick, results);
+        jobs = checkout::jobs(root, results);
     }
     let this = std::env::current_exe().context("find this program")?;
     for case in cases {
@@ -147,7 +148,7 @@ fn run_all(
     }
     let root = root.unwrap_or_default();
     jobs::run(jobs, Room::of_this_machine(), interrupt, |done| {
-        finish(&done, &root, results)
+        finish(&done, &root, options.quick, results)
     })
 }
 
@@ -169,7 +170,7 @@ fn job(case: &harness::Case, this: &Path) -> Job {
 }
 
 /// Shows and counts how a job ended; the jobs that follow from it.
-fn finish(done: &Done, root: &Path, results: &mut Results) -> Result<Vec<Job>> {
+fn finish(done: &Done, root: &Path, quick: bool, results: &mut Results) -> Result<Vec<Job>> {
     let Done {
         name,
         kind,
@@ -181,13 +182,16 @@ fn finish(done: &Done, root: &Path, results: &mut Results) -> Result<Vec<Job>> {
     let heading = match kind {
         Kind::Check => format!("test {name} …"),
         Kind::Case => String::new(),
-        Kind::Tests | Kind::Build => format!("\n{name} ({:.1} s)", took.as_secs_f64()),
+        Kind::Tests | Kind::Build { .. } => format!("\n{name} ({:.1} s)", took.as_secs_f64()),
     };
     let mut jobs = Vec::new();
-    if *kind == Kind::Build && done.hung.is_none() {
-        let (programs, rest) = checkout::programs(root, output)?;
-        show(&heading, &rest);
-        jobs = programs;
+    if let (Kind::Build { linted }, None) = (*kind, done.hung) {
+        let built = checkout::built(root, output, quick)?;
+        show(&heading, &built.said);
+        if linted {
+            lints(&built, *took, results);
+        }
+        jobs = built.programs;
     } else {
         show(&heading, output);
     }
@@ -206,9 +210,18 @@ fn finish(done: &Done, root: &Path, results: &mut Results) -> Result<Vec<Job>> {
         }
         Kind::Case => results.add_output(name, *took, output, status.success()),
         Kind::Tests => cargo_tests(name, output, *status, results),
-        Kind::Build => cargo_tests(name, "", *status, results),
+        Kind::Build { .. } => cargo_tests(name, "", *status, results),
     }
     Ok(jobs)
+}
+
+/// Counts the lints of a build.
+fn lints(built: &Built, took: Duration, results: &mut Results) {
+    let result = match built.complaints {
+        0 => Ok(()),
+        complaints => Err(anyhow!("{complaints} warnings and errors: see above")),
+    };
+    results.count(LINTS, took, result);
 }
 
 /// Counts a job that was ended by its limit as failed, with the end of what it printed.
@@ -322,7 +335,7 @@ mod tests {
             output: printed.join("\n"),
         };
         let mut results = Results::default();
-        finish(&done, Path::new(""), &mut results).unwrap();
+        finish(&done, Path::new(""), false, &mut results).unwrap();
         let why = "it hangs: it had not ended after 60 s, and was ended";
         let details = format!("{why}\n{}", printed[5..].join("\n"));
         let expected = Case::passed("host", "waits", done.took).failing(why, details);
@@ -330,7 +343,7 @@ mod tests {
         // The tests that have ended before count, too.
         done.kind = Kind::Tests;
         done.output = "test a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored".to_owned();
-        finish(&done, Path::new(""), &mut results).unwrap();
+        finish(&done, Path::new(""), false, &mut results).unwrap();
         assert_eq!(results.counts.to_string(), "1 passed, 2 failed, 0 skipped");
     }
 }

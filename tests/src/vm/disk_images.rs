@@ -44,6 +44,8 @@ fn joins() -> Result<()> {
     let mut spec = VmNodes::spec("disk", &["stable"])?;
     spec.ethernet = OnOff::on();
     let name = module.file_name().unwrap_or_default().to_string_lossy();
+    let verbs = module.with_file_name(name.replace("qnic.ko", "qnic_ib.ko"));
+    ensure!(verbs.is_file(), "DKMS has not built {}", verbs.display());
     spec.nodes.push(NodeSpec {
         image: Some(image.clone()),
         memory: "512MiB".parse()?,

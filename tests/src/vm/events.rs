@@ -121,7 +121,7 @@ fn does_not_sleep_on_memory(nodes: &VmNodes, node: usize) -> Result<()> {
 }
 
 /// Sends the guest of a node to sleep; returns when its NIC is down.
-fn sleep(nodes: &VmNodes, node: usize) -> Result<()> {
+pub(super) fn sleep(nodes: &VmNodes, node: usize) -> Result<()> {
     let script = "(echo freeze > /sys/power/state; cut -d' ' -f1 /proc/uptime > /run/woke) \
                   >/dev/null 2>&1 </dev/null &";
     // It may be asleep before it has said that the command has ended.
@@ -132,7 +132,7 @@ fn sleep(nodes: &VmNodes, node: usize) -> Result<()> {
 
 /// Wakes it; returns when it runs commands. A guest whose button is pressed before it has fallen asleep stays
 /// awake.
-fn wake(nodes: &VmNodes, node: usize) -> Result<()> {
+pub(super) fn wake(nodes: &VmNodes, node: usize) -> Result<()> {
     until(LIMIT, || {
         nodes.node(node)?.press_power_button()?;
         is_not(nodes, node, "running")

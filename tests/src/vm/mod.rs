@@ -23,6 +23,7 @@ mod silent;
 mod sync;
 mod trials;
 mod verbs;
+mod verbs_tests;
 mod vfio;
 mod volumes;
 mod wire;

@@ -1,10 +1,15 @@
 //! Unmodified programs of libibverbs on the NIC (X18): the distribution's, with the library of Soft-RoCE.
 
 use anyhow::{ensure, Context, Result};
-use qnic_cluster::{ByteSize, ClusterSpec, Links, NetworkSpec, OnOff, QueuePairFaults};
+use qnic_cluster::{
+    ByteSize, ClusterSpec, Links, NetworkSpec, NodeState, OnOff, QueuePairFaults, ShareSpec,
+};
+use serde_json::json;
 
+use super::events::{sleep, wake};
 use super::nodes::{on_spec, BOTH_KERNELS};
-use super::shell::no_kernel_complains;
+use super::shell::{kernel_complaints, no_kernel_complains};
+use super::verbs_tests;
 use crate::harness::{cases, Case};
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
@@ -27,6 +32,10 @@ fn spec() -> Result<ClusterSpec> {
     for node in &mut spec.nodes {
         node.memory = ByteSize::mib(384);
     }
+    spec.nodes[0].share = Some(ShareSpec {
+        at: verbs_tests::PLACE.into(),
+        ..ShareSpec::new(verbs_tests::directory()?)
+    });
     Ok(spec)
 }
 
@@ -34,33 +43,78 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
     for node in [0, 1] {
         finds_device(nodes, node)?;
     }
-    let pong = format!("ibv_rc_pingpong -d qnic0 -c -n {ROUNDS}");
-    for (server, options) in [(0, "-s 1"), (1, "-s 65536"), (0, "-e"), (1, "-e -s 65536")] {
-        both_run(nodes, server, &format!("{pong} {options}"))?;
+    for (server, program) in PONGS.iter().enumerate() {
+        let pong = format!("ibv_{program} -d qnic0 -c -n {ROUNDS}");
+        both_run(nodes, server % 2, &pong)?;
     }
-    for (server, program) in [
-        (0, "ib_write_bw -s 65536"),
-        (1, "ib_read_lat"),
-        (0, "ib_atomic_lat"),
-        (1, "ib_send_bw -e -q 2"),
-        (0, "ib_write_lat -I 32"),
-    ] {
-        both_run(nodes, server, &format!("{program} -d qnic0 -n {ROUNDS}"))?;
+    for (server, program) in MEASURES.iter().enumerate() {
+        both_run(nodes, server % 2, &format!("{program} -d qnic0"))?;
     }
-    on_bad_links(nodes, &pong).context("on bad links")?;
+    for node in [0, 1] {
+        let counts = "rdma statistic show link qnic0/1 | grep 'acknowledgements [1-9]'";
+        shell(nodes, node, counts)?;
+    }
+    verbs_tests::pass(nodes, 0).context("the tests of libibverbs")?;
+    on_bad_links(nodes).context("on bad links")?;
     faults_are_injected(nodes).context("injected faults")?;
-    module_goes_under_traffic(nodes)?;
+    partition_takes_the_port_down(nodes).context("a partition")?;
+    everything_ends_under_traffic(nodes).context("under traffic")?;
     for node in [0, 1] {
         module_goes(nodes, node).with_context(|| format!("node {node}"))?;
         device_goes(nodes, node).with_context(|| format!("node {node}"))?;
     }
-    no_kernel_complains(nodes)
+    no_kernel_complains(nodes)?;
+    let mut panics = None;
+    under_traffic(nodes, &[0], || {
+        panics = Some(background(nodes, 1, "echo c > /proc/sysrq-trigger")?);
+        let node = nodes.node(1)?;
+        until(LIMIT, || {
+            let state = node.state();
+            Ok((state != NodeState::Panicked).then(|| format!("node 1 is {state}")))
+        })
+    })
+    .context("a guest panics")?;
+    let complaints = kernel_complaints(nodes, 0)?;
+    ensure!(complaints.is_empty(), "after a panic: {complaints}");
+    Ok(())
 }
 
+/// Programs of rdma-core that send messages to and fro, and check what arrives.
+const PONGS: [&str; 10] = [
+    "rc_pingpong -s 1",
+    "rc_pingpong -s 65536",
+    "rc_pingpong -e",
+    "rc_pingpong -e -s 65536",
+    "uc_pingpong -s 65536",
+    "uc_pingpong -e",
+    "ud_pingpong -s 2048",
+    "ud_pingpong -e -g 0",
+    "srq_pingpong -q 4",
+    "srq_pingpong -e -q 4",
+];
+
+/// Programs of perftest.
+const MEASURES: [&str; 12] = [
+    "ib_write_bw -s 65536 -n 100",
+    "ib_read_lat -n 100",
+    "ib_atomic_lat -n 100",
+    "ib_send_bw -e -q 2 -n 100",
+    "ib_write_lat -I 32 -n 100",
+    // From 2 bytes to 8 MiB.
+    "ib_write_bw -a -q 2 -n 5",
+    "ib_read_bw -s 1 -q 4 -n 100",
+    "ib_send_bw -c UC -s 65536 -n 100",
+    "ib_write_bw -c UC -q 2 -n 100",
+    "ib_send_lat -c UD -n 100",
+    "ib_send_bw -c UD -s 4096 -n 100",
+    "ib_send_bw --use-srq -q 3 -n 100",
+];
+
 /// Links lose, reorder, duplicate and damage 5 % of the frames, those of TCP too.
-fn on_bad_links(nodes: &VmNodes, pong: &str) -> Result<()> {
+fn on_bad_links(nodes: &VmNodes) -> Result<()> {
     nodes.make_links_bad(5)?;
-    both_run(nodes, 0, &format!("{pong} -e -s 65536"))?;
+    let pong = format!("ibv_rc_pingpong -d qnic0 -c -n {ROUNDS} -e -s 65536");
+    both_run(nodes, 0, &pong)?;
     for program in ["ib_write_bw -s 65536", "ib_read_lat", "ib_atomic_lat"] {
         both_run(nodes, 1, &format!("{program} -d qnic0 -n {ROUNDS}"))?;
     }
@@ -146,28 +200,108 @@ fn both_run(nodes: &VmNodes, server: usize, program: &str) -> Result<()> {
     run().with_context(|| format!("{program}, the server on node {server}"))
 }
 
-/// The module of the device can be unloaded while a queue pair works.
-fn module_goes_under_traffic(nodes: &VmNodes) -> Result<()> {
+/// A node that is cut off has its port down, and its programs hear of it.
+fn partition_takes_the_port_down(nodes: &VmNodes) -> Result<()> {
+    let watches = "exec ibv_asyncwatch -d qnic0 > /tmp/events";
+    let watches: Vec<_> = [0, 1]
+        .into_iter()
+        .map(|node| background(nodes, node, watches))
+        .collect::<Result<_>>()?;
+    [0, 1]
+        .into_iter()
+        .try_for_each(|node| is_used(nodes, node, true))?;
+    cut(nodes)?;
+    port_is(nodes, "PORT_DOWN", "IBV_EVENT_PORT_ERR")?;
+    nodes.cluster().set_links(&Links::All, None)?;
+    port_is(nodes, "PORT_ACTIVE", "IBV_EVENT_PORT_ACTIVE")?;
+    for node in [0, 1] {
+        shell(nodes, node, "killall ibv_asyncwatch")?;
+        is_used(nodes, node, false)?;
+    }
+    drop(watches);
+    Ok(())
+}
+
+fn cut(nodes: &VmNodes) -> Result<()> {
+    let cut = serde_json::from_value(json!({"partition": true}))?;
+    nodes.cluster().set_links(&Links::All, Some(&cut))?;
+    Ok(())
+}
+
+/// Waits until both nodes have their port in this state, and programs that watch have heard of it.
+fn port_is(nodes: &VmNodes, state: &str, event: &str) -> Result<()> {
+    [0, 1].into_iter().try_for_each(|node| {
+        until(LIMIT, || {
+            let said = shell(nodes, node, "cat /tmp/events; ibv_devinfo")?;
+            let told = said.contains(event) && said.contains(state);
+            Ok((!told).then_some(said))
+        })
+        .with_context(|| format!("{state} on node {node}"))
+    })
+}
+
+/// Waits until the server of `ibv_rc_pingpong` listens, on port 18515.
+const LISTENS: &str = "until cat /proc/net/tcp* | grep -q ':4853 .* 0A '; do :; done";
+
+/// Something happens to node 1 while a queue pair there works. Afterwards neither node that is left has an object of
+/// the programs, and both have the device.
+fn under_traffic(
+    nodes: &VmNodes,
+    left: &[usize],
+    happens: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let pong = "ibv_rc_pingpong -d qnic0 -e -n 1000000000";
     let server = background(nodes, 0, &format!("exec {pong}"))?;
-    let client = background(nodes, 1, &format!("{}; true", client(pong, 0)))?;
-    is_used(nodes, 0, true)?;
+    shell(nodes, 0, LISTENS)?;
+    let client = background(nodes, 1, &format!("exec {pong} n0"))?;
     until(LIMIT, || {
         let said = shell(nodes, 1, "rdma resource show qp")?;
         Ok((!said.contains("state RTS")).then_some(said))
     })?;
-    shell(
-        nodes,
-        1,
-        "rmmod qnic_ib && ! ibv_devinfo && modprobe qnic_ib",
-    )?;
-    for node in [0, 1] {
+    happens()?;
+    for node in left.iter().copied() {
         shell(nodes, node, "killall -q -9 ibv_rc_pingpong; true")?;
         is_used(nodes, node, false)?;
         finds_device(nodes, node)?;
     }
     drop((server, client));
     Ok(())
+}
+
+/// Waits until one of the two programs has failed by itself: the other one may wait for its message.
+fn one_fails(nodes: &VmNodes) -> Result<()> {
+    until(LIMIT, || {
+        let runs = |node| shell(nodes, node, "pidof ibv_rc_pingpong").is_ok();
+        Ok((runs(0) && runs(1)).then(|| "both still run".into()))
+    })
+}
+
+/// Processes, links, module and guest end under a queue pair that works.
+fn everything_ends_under_traffic(nodes: &VmNodes) -> Result<()> {
+    under_traffic(nodes, &[0, 1], || {
+        shell(nodes, 1, "killall -9 ibv_rc_pingpong").map(drop)
+    })
+    .context("a process is killed")?;
+    under_traffic(nodes, &[0, 1], || {
+        cut(nodes)?;
+        one_fails(nodes)?;
+        nodes.cluster().set_links(&Links::All, None)?;
+        port_is(nodes, "PORT_ACTIVE", "")
+    })
+    .context("a partition")?;
+    let reload = "rmmod qnic_ib && ! ibv_devinfo && modprobe qnic_ib";
+    under_traffic(nodes, &[0, 1], || shell(nodes, 1, reload).map(drop))
+        .context("the module is unloaded")?;
+    under_traffic(nodes, &[0, 1], || {
+        sleep(nodes, 1)?;
+        wake(nodes, 1)
+    })
+    .context("a guest sleeps")?;
+    both_run(
+        nodes,
+        0,
+        &format!("ibv_rc_pingpong -d qnic0 -c -n {ROUNDS}"),
+    )
 }
 
 /// Checks whether a program has objects of the device.

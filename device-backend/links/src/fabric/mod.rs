@@ -46,7 +46,7 @@ use qnic_nic::{Nic, Progress};
 use crate::carrier::Carrier;
 use crate::codec::{self, Packet};
 use crate::link_set::LinkSet;
-use crate::network::{LinkError, Network};
+use crate::network::{LinkChange, LinkError, Network};
 use crate::siblings::{Delivery, Siblings};
 use crate::tap::{Tap, TapId};
 use due::Due;
@@ -155,7 +155,31 @@ impl<H: Host<Memory: Clone + Debug>> Fabric<H> {
     pub fn join(&mut self, plan: &NetworkPlan) -> Result<(), String> {
         let local = self.slots.iter().map(|slot| slot.nic.geometry().node);
         self.switch.network = Network::new(plan, &local.collect::<Vec<_>>())?;
+        self.tell_ports();
         Ok(())
+    }
+
+    /// Changes links ([`Network::set`]), and tells each NIC that this cuts off or joins again.
+    ///
+    /// # Errors
+    /// As [`Network::set`].
+    pub fn set_links(
+        &mut self,
+        links: LinkSet,
+        seed: Option<u64>,
+        change: LinkChange,
+    ) -> Result<usize, LinkError> {
+        let changed = self.switch.network.set(links, seed, change);
+        self.tell_ports();
+        changed
+    }
+
+    fn tell_ports(&mut self) {
+        for slot in 0..self.slots.len() {
+            let node = self.nic(slot).geometry().node;
+            let is_up = !self.switch.network.is_cut_off(node);
+            self.nic_mut(slot).set_port(is_up);
+        }
     }
 
     /// The NIC of a slot.

@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
+use qnic_abi::event::Kind;
+use qnic_abi::verbs::Event as Happened;
 use qnic_abi::wire::{HEADER_BYTES, MAX_SPAN};
 use qnic_nic::env::{Channel, Payload, Sent, Wire};
 use qnic_nic::testing::{Memory, SimHost, Sram};
@@ -11,7 +13,6 @@ use qnic_nic::{Limits, NicConfig};
 use super::*;
 use crate::carrier::CarrierReport;
 use crate::codec::tests::{header, image};
-use crate::network::LinkChange;
 use crate::tap::{Outcome, TapFlags, TapRecord};
 use crate::testing::{change, impairments};
 
@@ -205,6 +206,32 @@ fn a_route_is_lossless_only_if_it_stays_so() {
     assert_eq!(all, Err(LinkError::Fixed));
     let mut joined = impaired(&[0, 1], "");
     assert_eq!(path(&mut joined, 1), Some(false));
+}
+
+/// X18: what programs of libibverbs see of a partition.
+#[test]
+fn the_port_of_a_node_is_down_when_all_its_links_are_cut() {
+    let mut fabric = impaired(&[0, 1, 2], "");
+    let events = |fabric: &mut Fabric<SimHost>| -> Vec<_> {
+        let events = [0, 1, 2].map(|slot| fabric.nic_mut(slot).poll_event());
+        let said = events.map(|event| event.map(|event| (event.kind.get(), event.flags.get())));
+        said.to_vec()
+    };
+    let mut set = |fabric: &mut Fabric<SimHost>, (from, to), what| {
+        let link = LinkSet::OneWay(NodeId(from), NodeId(to));
+        fabric.set_links(link, None, change(what)).unwrap();
+        events(fabric)
+    };
+    let port = |said: Happened| Some((Kind::Verbs as u32, said as u16));
+    assert_eq!(set(&mut fabric, (0, 1), "partition"), [None; 3]);
+    let down = set(&mut fabric, (0, 2), "partition");
+    assert_eq!(down, [port(Happened::PortDown), None, None]);
+    // A driver that starts later hears of it, too.
+    fabric.with(0, NOW, |now, nic, host, _| nic.start(now, host, 9));
+    assert_eq!(set(&mut fabric, (1, 2), "delay 1us"), down);
+    let up = fabric.set_links(LinkSet::All, None, LinkChange::Clear);
+    assert_eq!(up, Ok(6));
+    assert_eq!(events(&mut fabric), [port(Happened::PortUp), None, None]);
 }
 
 #[test]

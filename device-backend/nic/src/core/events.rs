@@ -2,7 +2,7 @@
 //! become events.
 //!
 //! Their number is bounded: one wake and one failed queue for each VNI, one event for each
-//! fault in the table of a process, and of each object of verbs one of each number.
+//! fault in the table of a process, of each object of verbs one of each number, and one of the port.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,23 +24,26 @@ pub(crate) enum Pending {
     QueueFailed(VniId, Status),
     /// Of an object of verbs, by its token.
     Verbs(VniId, u64, Happened),
+    /// Of the port: PortDown or PortUp.
+    Port(Happened),
 }
 
 impl Pending {
-    /// The VNI that it is about.
-    pub(crate) fn vni(&self) -> VniId {
+    /// The VNI that it is about; `None`: the port.
+    pub(crate) fn vni(&self) -> Option<VniId> {
         match self {
             Pending::Wake(vni)
             | Pending::PageFault(vni, ..)
             | Pending::QueueFailed(vni, _)
-            | Pending::Verbs(vni, ..) => *vni,
+            | Pending::Verbs(vni, ..) => Some(*vni),
+            Pending::Port(_) => None,
         }
     }
 
     fn encode(self) -> Event {
         let mut event = Event {
             kind: (Kind::Wake as u32).into(),
-            vni: self.vni().0.into(),
+            vni: self.vni().map_or(0, |vni| vni.0).into(),
             flags: 0.into(),
             address: 0.into(),
             pages: 0.into(),
@@ -68,6 +71,10 @@ impl Pending {
                 event.kind = (Kind::Verbs as u32).into();
                 event.flags = (happened as u16).into();
                 event.address = token.into();
+            }
+            Pending::Port(happened) => {
+                event.kind = (Kind::Verbs as u32).into();
+                event.flags = (happened as u16).into();
             }
         }
         event
@@ -112,6 +119,16 @@ impl EventQueue {
         if waiting.next().is_some() {
             self.retain(|event| !matches!(event, Pending::Verbs(_, other, _) if *other == token));
         }
+    }
+
+    /// Says how the port is now, instead of what was not told yet.
+    pub(crate) fn tell_port(&mut self, is_up: bool) {
+        self.pending
+            .retain(|event| !matches!(event, Pending::Port(_)));
+        self.pending.push_back(Pending::Port(match is_up {
+            true => Happened::PortUp,
+            false => Happened::PortDown,
+        }));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -181,7 +198,7 @@ mod tests {
         }
         queue.push(Pending::QueueFailed(VniId(5), Status::Malformed));
         queue.push(Pending::Wake(VniId(6)));
-        queue.retain(|event| event.vni() != VniId(6));
+        queue.retain(|event| event.vni() != Some(VniId(6)));
         for happened in [Happened::Fatal, Happened::Completion, Happened::Fatal] {
             queue.push(Pending::Verbs(VniId(7), 9, happened));
         }
@@ -204,7 +221,13 @@ mod tests {
         queue.push(Pending::Verbs(VniId(7), 9, Happened::Fatal));
         queue.push(Pending::Wake(VniId(3)));
         queue.forget_token(9);
+        queue.tell_port(false);
+        queue.retain(|event| event.vni() != Some(VniId(0)));
+        queue.tell_port(true);
         assert_eq!(queue.pop().unwrap().0, Pending::Wake(VniId(3)));
+        let port = queue.pop().unwrap().1;
+        assert_eq!((port.kind.get(), port.address.get()), (4, 0));
+        assert_eq!(port.flags.get(), Happened::PortUp as u16);
         assert!(queue.is_empty() && queue.pop().is_none());
     }
 }

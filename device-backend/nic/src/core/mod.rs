@@ -249,7 +249,7 @@ impl Core {
         self.scheduled.retain(|other| *other != Owner::Process(vni));
         self.dirty.retain(|other| *other != vni);
         self.completions_waiting.retain(|other| *other != vni);
-        self.events.retain(|event| event.vni() != vni);
+        self.events.retain(|event| event.vni() != Some(vni));
         Some(process)
     }
 

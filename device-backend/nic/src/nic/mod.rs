@@ -65,6 +65,8 @@ pub struct Nic {
     running: bool,
     /// Something has come since a poll found nothing that leaves this NIC something to do.
     disturbed: bool,
+    /// All links of the node are cut.
+    port_is_down: bool,
     /// The driver has announced a reset.
     reset_announced: bool,
     /// Its reply waits for peers.
@@ -87,6 +89,7 @@ impl Nic {
             unusable: None,
             running: false,
             disturbed: true,
+            port_is_down: false,
             reset_announced: false,
             farewell: None,
             config,
@@ -171,6 +174,19 @@ impl Nic {
         // header.
         sram.store_u64(MAGIC, words[0], Ordering::Release);
         self.running = true;
+        if self.port_is_down {
+            self.core.events.tell_port(false);
+        }
+    }
+
+    /// Says whether any link of the node passes frames. The driver hears of a change; the NIC itself goes by what
+    /// its peers answer. It does, until this is called.
+    pub fn set_port(&mut self, is_up: bool) {
+        let changes = self.port_is_down == is_up;
+        self.port_is_down = !is_up;
+        if changes && self.running {
+            self.core.events.tell_port(is_up);
+        }
     }
 
     /// Forgets everything, tells peers, clears the magic. Touches neither SRAM

@@ -6,7 +6,7 @@ use qnic_abi::verbs::rings::{
 use qnic_abi::verbs::{PathAddress, Request};
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::VerbsParty;
+use super::{ProgramRing, VerbsParty};
 
 /// A work request that is to be posted.
 #[derive(Debug, Clone)]
@@ -125,13 +125,17 @@ impl WorkPosting<'_> {
 
     /// Stores the entry, and tells nothing. Returns false if there is no room.
     pub fn store(&self) -> bool {
+        self.store_in(&self.context.queue_pair(self.qp).send)
+    }
+
+    /// Stores the entry in some ring.
+    pub fn store_in(&self, ring: &ProgramRing) -> bool {
         let rest = match self.inline.is_empty() {
             true => self.sges.as_bytes(),
             false => &self.inline,
         };
         let bytes = [self.entry.as_bytes(), rest].concat();
-        let queue_pair = self.context.queue_pair(self.qp);
-        queue_pair.send.post(&self.context.party, &bytes)
+        ring.post(&self.context.party, &bytes)
     }
 
     /// Posts it.

@@ -67,6 +67,10 @@ impl<P: MemoryManager> Driver<P> {
                 Handled::Done
             }
             Ok(Kind::Verbs) => match verbs::Event::try_from(event.flags.get()) {
+                Ok(said @ (verbs::Event::PortDown | verbs::Event::PortUp)) => {
+                    self.platform().verbs_port(said == verbs::Event::PortUp);
+                    Handled::Done
+                }
                 Ok(said) => {
                     let token = event.address.get();
                     self.verbs.event(self.platform(), token, said);

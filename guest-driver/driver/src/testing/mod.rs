@@ -61,6 +61,8 @@ pub(crate) struct Fake {
     pub(crate) rung: Arc<AtomicU64>,
     /// Events of verbs that were handed up, with the owners.
     pub(crate) told: Arc<Mutex<Vec<(u64, verbs::Event)>>>,
+    /// What was said of the port: up or down.
+    pub(crate) ports: Arc<Mutex<Vec<bool>>>,
     /// Processes may use physical addresses.
     pub(crate) physical: Arc<AtomicBool>,
     /// Runs whenever the driver yields, in place of other threads.
@@ -95,6 +97,7 @@ impl Fake {
             scheduled: Arc::default(),
             rung: Arc::default(),
             told: Arc::default(),
+            ports: Arc::default(),
             physical: Arc::default(),
             on_yield: Arc::default(),
             spare: Arc::default(),
@@ -264,6 +267,10 @@ impl Platform for Fake {
 
     fn verbs_event(&self, owner: u64, event: verbs::Event) {
         self.told.lock().unwrap().push((owner, event));
+    }
+
+    fn verbs_port(&self, is_up: bool) {
+        self.ports.lock().unwrap().push(is_up);
     }
 
     fn random(&self) -> u64 {

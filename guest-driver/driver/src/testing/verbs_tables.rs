@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use qnic_abi::control::Opcode;
 use qnic_abi::verbs::requests::{
-    CreateCompletionQueue, CreateQueuePair, DestroyObject, ModifyQueuePair, Object, QueryQueuePair,
-    QueuePairInfo, RegisterMemory, Ring,
+    CreateCompletionQueue, CreateQueuePair, CreateSharedReceiveQueue, DestroyObject,
+    ModifyQueuePair, ModifySharedReceiveQueue, Object, QueryQueuePair, QueuePairInfo,
+    RegisterMemory, Ring,
 };
 use qnic_abi::Status;
 use zerocopy::FromBytes;
@@ -14,6 +15,7 @@ use zerocopy::FromBytes;
 #[derive(Default)]
 pub(crate) struct Verbs {
     pub(crate) queues: BTreeMap<(u16, u32), CreateCompletionQueue>,
+    pub(crate) shared: BTreeMap<(u16, u32), CreateSharedReceiveQueue>,
     pub(crate) pairs: BTreeMap<u32, (u16, CreateQueuePair, ModifyQueuePair)>,
     pub(crate) memory: BTreeMap<(u16, u32), RegisterMemory>,
 }
@@ -30,6 +32,7 @@ impl Verbs {
     /// The process has ended.
     pub(crate) fn forget(&mut self, vni: u16) {
         self.queues.retain(|(owner, _), _| *owner != vni);
+        self.shared.retain(|(owner, _), _| *owner != vni);
         self.pairs.retain(|_, (owner, ..)| *owner != vni);
         self.memory.retain(|(owner, _), _| *owner != vni);
     }
@@ -49,10 +52,28 @@ impl Verbs {
                 check(&made.ring);
                 self.queues.insert((vni, made.cq.get()), made);
             }
+            Opcode::CreateSharedReceiveQueue => {
+                let made: CreateSharedReceiveQueue = body(bytes);
+                check(&made.ring);
+                self.shared.insert((vni, made.srq.get()), made);
+            }
+            Opcode::ModifySharedReceiveQueue => {
+                let change: ModifySharedReceiveQueue = body(bytes);
+                let Some(queue) = self.shared.get_mut(&(vni, change.srq.get())) else {
+                    return Status::Malformed;
+                };
+                queue.limit = change.limit;
+            }
             Opcode::CreateQueuePair => {
                 let made: CreateQueuePair = body(bytes);
                 check(&made.send);
-                check(&made.receive);
+                match made.srq.get() {
+                    0 => check(&made.receive),
+                    srq => {
+                        assert!(self.shared.contains_key(&(vni, srq)));
+                        assert_eq!(made.receive, Ring::default());
+                    }
+                }
                 if self.pairs.contains_key(&made.qp.get()) {
                     return Status::NameExists;
                 }
@@ -88,7 +109,8 @@ impl Verbs {
             Ok(Object::CompletionQueue) => self.queues.remove(&(vni, number)).is_some(),
             Ok(Object::QueuePair) => self.pairs.remove(&number).is_some(),
             Ok(Object::Memory) => self.memory.remove(&(vni, number)).is_some(),
-            Ok(Object::SharedReceiveQueue) | Err(_) => false,
+            Ok(Object::SharedReceiveQueue) => self.shared.remove(&(vni, number)).is_some(),
+            Err(_) => false,
         };
         match was_there {
             true => Status::Ok,

@@ -20,6 +20,8 @@ mod table;
 mod tests;
 
 pub use context::Context;
-pub use objects::{Capacity, CompletionQueue, QueuePair, QueuePairOptions};
+pub use objects::{
+    Capacity, CompletionQueue, QueuePair, QueuePairOptions, Queues, SharedReceiveQueue,
+};
 pub use ring::Ring;
 pub(crate) use table::Table;

@@ -1,12 +1,12 @@
-//! Completion queues and queue pairs: how they are made, changed and destroyed.
+//! Completion queues, shared receive queues and queue pairs: how they are made, changed and destroyed.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use qnic_abi::control::Opcode;
 use qnic_abi::verbs::requests::{
-    CreateCompletionQueue, CreateQueuePair, DestroyObject, ModifyQueuePair, Object, QueryQueuePair,
-    QueuePairInfo, SIGNAL_ALL,
+    CreateCompletionQueue, CreateQueuePair, CreateSharedReceiveQueue, DestroyObject,
+    ModifyQueuePair, ModifySharedReceiveQueue, Object, QueryQueuePair, QueuePairInfo, SIGNAL_ALL,
 };
 use qnic_abi::verbs::rings::{ReceiveEntry, SendEntry, WorkCompletion, SGE_BYTES};
 use qnic_abi::verbs::{PathAddress, Transport, MAX_INLINE, MAX_SGES, QUEUE_PAIRS};
@@ -33,6 +33,14 @@ pub struct CompletionQueue<P: Platform> {
     ring: Arc<Ring<P>>,
 }
 
+/// A shared receive queue.
+pub struct SharedReceiveQueue<P: Platform> {
+    number: u32,
+    token: u64,
+    ring: Arc<Ring<P>>,
+    capacity: Capacity,
+}
+
 /// Most work requests of a queue, and most pieces of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
@@ -53,10 +61,20 @@ pub struct QueuePairOptions {
     pub domain: u32,
     /// The least that its send queue has room for.
     pub sends: Capacity,
-    /// The same of its receive queue.
+    /// The same of its receive queue; not looked at with a shared one.
     pub receives: Capacity,
     /// The same of inline bytes.
     pub inline: u32,
+}
+
+/// The queues that a queue pair uses and does not have for itself.
+pub struct Queues<'a, P: Platform> {
+    /// Takes the completions of its send queue.
+    pub sends: &'a CompletionQueue<P>,
+    /// Takes those of its receives.
+    pub receives: &'a CompletionQueue<P>,
+    /// Where its receives are, if it has none of its own.
+    pub shared: Option<&'a SharedReceiveQueue<P>>,
 }
 
 /// A queue pair.
@@ -64,28 +82,39 @@ pub struct QueuePair<P: Platform> {
     number: u32,
     token: u64,
     sends: Arc<Ring<P>>,
-    receives: Arc<Ring<P>>,
+    /// `None`: they are in a shared receive queue.
+    receives: Option<Arc<Ring<P>>>,
     options: QueuePairOptions,
     /// [`PathAddress`] of its peer; 0: none. Relaxed: a hint for the NIC.
     path: AtomicU32,
 }
 
+impl Capacity {
+    /// The ring of receives that has room for it; it becomes what that has room for.
+    fn fit(&mut self) -> Result<Shape, CallError> {
+        if self.sges > MAX_SGES as u32 {
+            return Err(CallError::Invalid);
+        }
+        let room = self.sges as usize * SGE_BYTES;
+        let shape = Shape::new(self.requests, size_of::<ReceiveEntry>() + room)?;
+        self.sges = shape.receive_sges();
+        self.requests = shape.requests();
+        Ok(shape)
+    }
+}
+
 impl QueuePairOptions {
-    /// The rings that have room for it all; it becomes what they have room for.
-    fn fit(&mut self) -> Result<(Shape, Shape), CallError> {
-        let (sends, receives, most) = (self.sends, self.receives, MAX_SGES as u32);
-        if sends.sges > most || receives.sges > most || self.inline > MAX_INLINE as u32 {
+    /// The ring of the send queue that has room for it all; it becomes what that has room for.
+    fn fit(&mut self) -> Result<Shape, CallError> {
+        let sends = self.sends;
+        if sends.sges > MAX_SGES as u32 || self.inline > MAX_INLINE as u32 {
             return Err(CallError::Invalid);
         }
         let room = (sends.sges as usize * SGE_BYTES).max(self.inline as usize);
-        let of_sends = Shape::new(sends.requests, size_of::<SendEntry>() + room)?;
-        let room = receives.sges as usize * SGE_BYTES;
-        let of_receives = Shape::new(receives.requests, size_of::<ReceiveEntry>() + room)?;
-        (self.sends.sges, self.inline) = of_sends.of_sends();
-        self.sends.requests = of_sends.requests();
-        self.receives.sges = of_receives.receive_sges();
-        self.receives.requests = of_receives.requests();
-        Ok((of_sends, of_receives))
+        let shape = Shape::new(sends.requests, size_of::<SendEntry>() + room)?;
+        (self.sends.sges, self.inline) = shape.of_sends();
+        self.sends.requests = shape.requests();
+        Ok(shape)
     }
 }
 
@@ -98,6 +127,23 @@ impl<P: Platform> CompletionQueue<P> {
     /// Completions that it has room for.
     pub fn completions(&self) -> u32 {
         self.ring.shape().requests()
+    }
+
+    /// Its ring.
+    pub fn ring(&self) -> &Arc<Ring<P>> {
+        &self.ring
+    }
+}
+
+impl<P: Platform> SharedReceiveQueue<P> {
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What it has room for: at least what was asked for.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
     }
 
     /// Its ring.
@@ -122,9 +168,9 @@ impl<P: Platform> QueuePair<P> {
         &self.sends
     }
 
-    /// That of its receive queue.
-    pub fn receives(&self) -> &Arc<Ring<P>> {
-        &self.receives
+    /// That of its receive queue; `None`: it uses a shared one.
+    pub fn receives(&self) -> Option<&Arc<Ring<P>>> {
+        self.receives.as_ref()
     }
 
     /// The node that it is connected with.
@@ -161,6 +207,51 @@ impl<P: MemoryManager> Context<P> {
         })
     }
 
+    /// Makes a shared receive queue with room for at least `capacity`. With fewer receives than `limit` an event
+    /// says so, once; zero: never.
+    ///
+    /// # Errors
+    /// As of [`Context::create_completion_queue`].
+    pub fn create_shared_receive_queue(
+        &self,
+        domain: u32,
+        mut capacity: Capacity,
+        limit: u32,
+        owner: u64,
+    ) -> Result<SharedReceiveQueue<P>, Failure> {
+        let ring = Arc::new(Ring::new(&self.device.platform, capacity.fit()?)?);
+        let next = || self.next_number();
+        let body = |number: u32, token: u64| CreateSharedReceiveQueue {
+            srq: number.into(),
+            domain: domain.into(),
+            token: token.into(),
+            ring: ring.place(),
+            limit: limit.into(),
+            sges: (capacity.sges as u16).into(),
+            reserved: 0.into(),
+        };
+        let (number, token) = self.create(Opcode::CreateSharedReceiveQueue, owner, next, body)?;
+        Ok(SharedReceiveQueue {
+            number,
+            token,
+            ring,
+            capacity,
+        })
+    }
+
+    /// Sets the limit of a shared receive queue, as when it was made.
+    ///
+    /// # Errors
+    /// `Refused`, `NoDevice`, `NotRegistered`.
+    pub fn set_limit(&self, queue: &SharedReceiveQueue<P>, limit: u32) -> Result<(), Failure> {
+        let body = ModifySharedReceiveQueue {
+            srq: queue.number.into(),
+            limit: limit.into(),
+        };
+        self.request(Opcode::ModifySharedReceiveQueue, &body)
+            .map(drop)
+    }
+
     /// Makes a queue pair, in the state Reset.
     ///
     /// # Errors
@@ -168,12 +259,19 @@ impl<P: MemoryManager> Context<P> {
     pub fn create_queue_pair(
         &self,
         mut options: QueuePairOptions,
-        (send_queue, receive_queue): (&CompletionQueue<P>, &CompletionQueue<P>),
+        queues: Queues<'_, P>,
         owner: u64,
     ) -> Result<QueuePair<P>, Failure> {
-        let (of_sends, of_receives) = options.fit()?;
-        let sends = Arc::new(Ring::new(&self.device.platform, of_sends)?);
-        let receives = Arc::new(Ring::new(&self.device.platform, of_receives)?);
+        let platform = &self.device.platform;
+        let sends = Arc::new(Ring::new(platform, options.fit()?)?);
+        let receives = match queues.shared {
+            Some(_) => {
+                options.receives = Capacity::default();
+                None
+            }
+            None => Some(Arc::new(Ring::new(platform, options.receives.fit()?)?)),
+        };
+        let of_receives = receives.as_ref().map(|ring| ring.place());
         let body = |number: u32, token: u64| CreateQueuePair {
             qp: number.into(),
             transport: options.transport as u8,
@@ -181,11 +279,11 @@ impl<P: MemoryManager> Context<P> {
             inline: (options.inline as u16).into(),
             token: token.into(),
             domain: options.domain.into(),
-            srq: 0.into(),
-            send_cq: send_queue.number.into(),
-            receive_cq: receive_queue.number.into(),
+            srq: queues.shared.map_or(0, |shared| shared.number).into(),
+            send_cq: queues.sends.number.into(),
+            receive_cq: queues.receives.number.into(),
             send: sends.place(),
-            receive: receives.place(),
+            receive: of_receives.unwrap_or_default(),
             send_sges: (options.sends.sges as u16).into(),
             receive_sges: (options.receives.sges as u16).into(),
             reserved: 0.into(),
@@ -248,6 +346,11 @@ impl<P: MemoryManager> Context<P> {
     /// Destroys a completion queue, in the same way.
     pub fn destroy_completion_queue(&self, queue: CompletionQueue<P>) {
         self.destroy(Object::CompletionQueue, queue.number, queue.token);
+    }
+
+    /// Destroys a shared receive queue, in the same way.
+    pub fn destroy_shared_receive_queue(&self, queue: SharedReceiveQueue<P>) {
+        self.destroy(Object::SharedReceiveQueue, queue.number, queue.token);
     }
 
     fn destroy(&self, object: Object, number: u32, token: u64) {

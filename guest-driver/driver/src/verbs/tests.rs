@@ -15,7 +15,7 @@ use qnic_abi::window::command_offset;
 use qnic_abi::{Access, NodeId, SharedMemory, Status, PAGE_SIZE};
 use zerocopy::FromBytes;
 
-use super::{Capacity, CompletionQueue, QueuePair, QueuePairOptions};
+use super::{Capacity, CompletionQueue, QueuePair, QueuePairOptions, Queues};
 use crate::platform::{DeviceMemory, Platform};
 use crate::testing::{Fake, PAGE};
 use crate::{CallError, Driver, Failure, Handled, VerbsContext};
@@ -48,8 +48,17 @@ fn options() -> QueuePairOptions {
 }
 
 fn pair(context: &VerbsContext<Fake>, queue: &Queue, owner: u64) -> Pair {
-    let made = context.create_queue_pair(options(), (queue, queue), owner);
+    let made = context.create_queue_pair(options(), both(queue), owner);
     made.unwrap()
+}
+
+/// A completion queue for both, and receives of its own.
+fn both(queue: &Queue) -> Queues<'_, Fake> {
+    Queues {
+        sends: queue,
+        receives: queue,
+        shared: None,
+    }
 }
 
 /// Gives the driver an event of verbs.
@@ -88,7 +97,10 @@ fn rings_are_what_the_nic_is_told_and_the_process_maps() {
     );
     let told = fake.nic().verbs.pairs[&pair.number()].1;
     assert_eq!((told.send_sges.get(), told.inline.get()), (16, 304));
-    for (place, ring) in [(told.send, pair.sends()), (told.receive, pair.receives())] {
+    for (place, ring) in [
+        (told.send, pair.sends()),
+        (told.receive, pair.receives().unwrap()),
+    ] {
         let header = page_at(&fake, place.first.get());
         let header = QueueHeader::read_from_prefix(&header).unwrap().0;
         assert_eq!(header.index_mask.get() + 1, place.entries.get());
@@ -140,18 +152,98 @@ fn what_is_too_large_is_refused_and_nothing_stays() {
             ..options()
         },
     ] {
-        assert!(context
-            .create_queue_pair(wrong, (&queue, &queue), 2)
-            .is_err());
+        assert!(context.create_queue_pair(wrong, both(&queue), 2).is_err());
     }
     fake.nic().next.push_back(Ok(Status::Exhausted.code()));
-    let refused = context
-        .create_queue_pair(options(), (&queue, &queue), 2)
-        .err();
+    let refused = context.create_queue_pair(options(), both(&queue), 2).err();
     assert_eq!(refused, Some(Failure::Refused(Status::Exhausted)));
     assert_eq!(fake.pages.count(), of_queue);
     context.destroy_completion_queue(queue);
     assert_eq!(fake.pages.count(), before);
+}
+
+#[test]
+fn queue_pairs_of_a_shared_receive_queue_have_no_receives() {
+    let (fake, driver, context) = opened();
+    let before = fake.pages.count();
+    let queue = context.create_completion_queue(10, 1).unwrap();
+    let wanted = Capacity {
+        requests: 100,
+        sges: 2,
+    };
+    let shared = context.create_shared_receive_queue(7, wanted, 3, 2);
+    let shared = shared.unwrap();
+    // 72 bytes become 128.
+    let room = Capacity {
+        requests: 127,
+        sges: 5,
+    };
+    assert_eq!(shared.capacity(), room);
+    let told = |fake: &Fake| fake.nic().verbs.shared[&(0, shared.number())];
+    let made = told(&fake);
+    assert_eq!(
+        (made.domain.get(), made.limit.get(), made.sges.get()),
+        (7, 3, 5)
+    );
+    assert_eq!(
+        made.ring.first.get(),
+        shared.ring().page(0).unwrap().address()
+    );
+    context.set_limit(&shared, 9).unwrap();
+    assert_eq!(told(&fake).limit.get(), 9);
+    let queues = Queues {
+        shared: Some(&shared),
+        ..both(&queue)
+    };
+    let pair = context.create_queue_pair(options(), queues, 3).unwrap();
+    assert!(pair.receives().is_none());
+    assert_eq!(pair.options().receives, Capacity::default());
+    assert_eq!(
+        fake.nic().verbs.pairs[&pair.number()].1.srq.get(),
+        shared.number()
+    );
+    let token = told(&fake).token.get();
+    assert_eq!(
+        say(&driver, token, Event::LimitReached as u16),
+        Handled::Done
+    );
+    assert_eq!(*fake.told.lock().unwrap(), [(2, Event::LimitReached)]);
+    let too_many = Capacity {
+        requests: 1,
+        sges: 17,
+    };
+    assert!(context
+        .create_shared_receive_queue(7, too_many, 0, 4)
+        .is_err());
+    context.destroy_queue_pair(pair);
+    context.destroy_shared_receive_queue(shared);
+    assert!(fake.nic().verbs.shared.is_empty());
+    context.destroy_completion_queue(queue);
+    assert_eq!(fake.pages.count(), before);
+}
+
+#[test]
+fn an_unconnected_queue_pair_sends_as_its_own_node() {
+    let (fake, driver, context) = opened();
+    let queue = context.create_completion_queue(10, 1).unwrap();
+    let options = QueuePairOptions {
+        transport: Transport::Datagram,
+        ..options()
+    };
+    let pair = context.create_queue_pair(options, both(&queue), 2).unwrap();
+    let change = ModifyQueuePair {
+        state: State::ReadyToSend as u8,
+        qkey: 0x1111.into(),
+        ..Default::default()
+    };
+    context.modify(&pair, change).unwrap();
+    context.send(&pair).unwrap();
+    let sent: VerbsSendCommand = command(&fake, &driver, 0).read();
+    assert_eq!(
+        sent.header.remote_node.get(),
+        driver.geometry().node.0,
+        "its work requests name their destinations"
+    );
 }
 
 #[test]
@@ -197,6 +289,11 @@ fn events_reach_the_owner_until_the_object_is_destroyed() {
         assert_eq!(told, [(owner as u64, Event::Completion)]);
     }
     assert_eq!(say(&driver, tokens[0], 77), Handled::Refused);
+    for (is_up, said) in [(false, Event::PortDown), (true, Event::PortUp)] {
+        assert_eq!(say(&driver, 0, said as u16), Handled::Done);
+        let told = core::mem::take(&mut *fake.ports.lock().unwrap());
+        assert_eq!(told, [is_up]);
+    }
     for queue in queues {
         context.destroy_completion_queue(queue);
     }

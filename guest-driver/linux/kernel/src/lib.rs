@@ -49,7 +49,7 @@ mod abi_h {
     use qnic_abi::header::SEGMENTS_PER_PROCESS;
     use qnic_abi::verbs::{rings, Event};
     use qnic_abi::{
-        attach, control, datagram, event, host_area, pool, uapi, verbs, volume, Status,
+        attach, control, counters, datagram, event, host_area, pool, uapi, verbs, volume, Status,
     };
 
     use crate::entry::{argument_bytes, CALLS};
@@ -94,6 +94,9 @@ mod abi_h {
         same(QNIC_IOCTL_COUNTERS, uapi::COUNTERS as u64);
         same(QNIC_IOCTL_OPEN_POOLS, pool::OPEN_POOLS as u64);
         same(QNIC_HEADER_BYTES, datagram::HEADER_CAPACITY as u64);
+        same(QNIC_COUNTERS_NIC, counters::CounterSource::Nic as u64);
+        same(QNIC_COUNTER_NAME_BYTES, counters::NAME_BYTES as u64);
+        same(QNIC_PAGE_COUNTERS, counters::PAGE_COUNTERS as u64);
         same(QNIC_VERBS_COMPLETION, Event::Completion as u64);
         same(QNIC_VERBS_CQ_ERROR, Event::CompletionQueueError as u64);
         same(QNIC_VERBS_FATAL, Event::Fatal as u64);
@@ -102,8 +105,10 @@ mod abi_h {
         same(QNIC_VERBS_ESTABLISHED, Event::Established as u64);
         same(QNIC_VERBS_DRAINED, Event::Drained as u64);
         same(QNIC_VERBS_LAST_RECEIVE, Event::LastReceive as u64);
+        same(QNIC_VERBS_LIMIT_REACHED, Event::LimitReached as u64);
         same(QNIC_VERBS_QUEUE_PAIRS, verbs::QUEUE_PAIRS as u64);
         same(QNIC_VERBS_CQS, verbs::COMPLETION_QUEUES as u64);
+        same(QNIC_VERBS_SRQS, verbs::SHARED_RECEIVE_QUEUES as u64);
         same(QNIC_VERBS_SEGMENTS, SEGMENTS_PER_PROCESS as u64);
         same(QNIC_VERBS_SGES, verbs::MAX_SGES as u64);
         same(QNIC_VERBS_INLINE, verbs::MAX_INLINE as u64);

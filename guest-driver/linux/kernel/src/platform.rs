@@ -334,6 +334,11 @@ impl Platform for Kernel {
         unsafe { ffi::qnic_verbs_event(owner, event as u32) }
     }
 
+    fn verbs_port(&self, is_up: bool) {
+        // SAFETY: the device structure lives as long as self, and the call is atomic.
+        unsafe { ffi::qnic_verbs_port(self.dev.as_ptr(), is_up) }
+    }
+
     fn new_waiters(&self) -> Result<Waiters, NoMemory> {
         Waiters::new()
     }

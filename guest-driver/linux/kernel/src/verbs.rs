@@ -1,7 +1,7 @@
 //! Verbs: the entry points of `ffi.h` for the module of the device of libibverbs.
 //!
-//! A `context` is a `Box<Context>`, a `cq` a `Box<CompletionQueue>`, a `qp` a `Box<QueuePair>`, a `ring` an
-//! `Arc<Ring>`, each as a raw pointer.
+//! A `context` is a `Box<Context>`, a `cq` a `Box<CompletionQueue>`, an `srq` a `Box<SharedReceiveQueue>`, a `qp` a
+//! `Box<QueuePair>`, a `ring` an `Arc<Ring>`, each as a raw pointer.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -12,7 +12,7 @@ use qnic_abi::verbs::requests::ModifyQueuePair;
 use qnic_abi::verbs::{PathAddress, Rights, Transport};
 use qnic_abi::{NodeId, Status};
 use qnic_driver::platform::DeviceMemory;
-use qnic_driver::verbs::{Capacity, QueuePairOptions};
+use qnic_driver::verbs::{Capacity, QueuePairOptions, Queues};
 use qnic_driver::{CallError, Failure};
 
 use crate::ffi::{self, errno, MmStruct};
@@ -21,6 +21,7 @@ use crate::shared::{call_errno, driver_arc, driver_of};
 
 type Context = qnic_driver::VerbsContext<Kernel>;
 type CompletionQueue = qnic_driver::verbs::CompletionQueue<Kernel>;
+type SharedReceiveQueue = qnic_driver::verbs::SharedReceiveQueue<Kernel>;
 type QueuePair = qnic_driver::verbs::QueuePair<Kernel>;
 type Ring = qnic_driver::verbs::Ring<Kernel>;
 
@@ -39,6 +40,13 @@ unsafe fn context_of<'a>(context: *mut c_void) -> &'a Context {
 unsafe fn cq_of<'a>(cq: *mut c_void) -> &'a CompletionQueue {
     // SAFETY: the caller's promise.
     unsafe { &*cq.cast::<CompletionQueue>() }
+}
+
+/// # Safety
+/// `srq` came from [`qnic_rs_verbs_create_srq`] and was not destroyed yet.
+unsafe fn srq_of<'a>(srq: *mut c_void) -> &'a SharedReceiveQueue {
+    // SAFETY: the caller's promise.
+    unsafe { &*srq.cast::<SharedReceiveQueue>() }
 }
 
 /// # Safety
@@ -148,11 +156,63 @@ pub(crate) unsafe extern "C" fn qnic_rs_verbs_destroy_cq(context: *mut c_void, c
 }
 
 #[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_verbs_create_srq(
+    context: *mut c_void,
+    owner: u64,
+    domain: u32,
+    receives: *mut u32,
+    sges: *mut u32,
+    limit: u32,
+    srq: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: the shim passes pointers to two variables.
+    let (receives, sges) = unsafe { (&mut *receives, &mut *sges) };
+    let capacity = Capacity {
+        requests: *receives,
+        sges: *sges,
+    };
+    // SAFETY: the shim has not closed the context.
+    let context = unsafe { context_of(context) };
+    let made = context.create_shared_receive_queue(domain, capacity, limit, owner);
+    if let Ok(made) = &made {
+        let made = made.capacity();
+        (*receives, *sges) = (made.requests, made.sges);
+    }
+    // SAFETY: the shim passes a pointer to a variable.
+    unsafe { give(made, srq) }
+}
+
+#[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_verbs_modify_srq(
+    context: *mut c_void,
+    srq: *mut c_void,
+    limit: u32,
+) -> i32 {
+    // SAFETY: the shim has neither closed the one nor destroyed the other.
+    result(unsafe { context_of(context).set_limit(srq_of(srq), limit) })
+}
+
+#[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_verbs_destroy_srq(context: *mut c_void, srq: *mut c_void) {
+    // SAFETY: the shim gives the queue back.
+    let srq = unsafe { Box::from_raw(srq.cast::<SharedReceiveQueue>()) };
+    // SAFETY: the shim has not closed the context.
+    unsafe { context_of(context) }.destroy_shared_receive_queue(*srq);
+}
+
+#[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_verbs_srq_number(srq: *mut c_void) -> u32 {
+    // SAFETY: the shim has not destroyed it.
+    unsafe { srq_of(srq) }.number()
+}
+
+#[no_mangle]
 pub(crate) unsafe extern "C" fn qnic_rs_verbs_create_qp(
     context: *mut c_void,
     owner: u64,
     send_cq: *mut c_void,
     receive_cq: *mut c_void,
+    srq: *mut c_void,
     options: *mut u32,
     qp: *mut *mut c_void,
 ) -> i32 {
@@ -173,8 +233,14 @@ pub(crate) unsafe extern "C" fn qnic_rs_verbs_create_qp(
         receives: capacity(ffi::QNIC_QP_RECEIVES, ffi::QNIC_QP_RECEIVE_SGES),
         inline: raw[ffi::QNIC_QP_INLINE as usize],
     };
-    // SAFETY: the shim has not destroyed them.
-    let queues = unsafe { (cq_of(send_cq), cq_of(receive_cq)) };
+    // SAFETY: the shim has not destroyed them; the last one may be NULL.
+    let queues = unsafe {
+        Queues {
+            sends: cq_of(send_cq),
+            receives: cq_of(receive_cq),
+            shared: (!srq.is_null()).then(|| srq_of(srq)),
+        }
+    };
     // SAFETY: the shim has not closed the context.
     let made = unsafe { context_of(context) }.create_queue_pair(options, queues, owner);
     if let Ok(made) = &made {
@@ -189,16 +255,29 @@ pub(crate) unsafe extern "C" fn qnic_rs_verbs_create_qp(
     unsafe { give(made, qp) }
 }
 
+/// The address of the node that has a LID; `None`: none can have it.
+fn path_of(lid: u32, service_level: u32, route_header: bool) -> Option<PathAddress> {
+    let node = NodeId(u16::try_from(lid.checked_sub(1)?).ok()?);
+    let service_level = u8::try_from(service_level).ok()?;
+    Some(PathAddress::new(node, service_level, route_header))
+}
+
+#[no_mangle]
+pub(crate) extern "C" fn qnic_rs_verbs_path(
+    lid: u32,
+    service_level: u32,
+    route_header: bool,
+) -> u32 {
+    path_of(lid, service_level, route_header).map_or(0, |path| path.0)
+}
+
 /// The request for what the shim says; `None`: a number is out of range.
 fn change_of(raw: &Numbers<{ ffi::QNIC_QP_ATTRIBUTES as usize }>) -> Option<ModifyQueuePair> {
     let number = |index: i32| raw[index as usize];
     let byte = |index: i32| u8::try_from(number(index)).ok();
     let path = match number(ffi::QNIC_QP_LID) {
         0 => 0,
-        lid => {
-            let node = NodeId(u16::try_from(lid - 1).ok()?);
-            PathAddress::new(node, byte(ffi::QNIC_QP_SERVICE_LEVEL)?, false).0
-        }
+        lid => path_of(lid, number(ffi::QNIC_QP_SERVICE_LEVEL), false)?.0,
     };
     Some(ModifyQueuePair {
         qp: 0.into(),
@@ -337,13 +416,20 @@ pub(crate) unsafe extern "C" fn qnic_rs_verbs_cq_ring(cq: *mut c_void) -> *mut c
 }
 
 #[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_verbs_srq_ring(srq: *mut c_void) -> *mut c_void {
+    // SAFETY: the shim has not destroyed it.
+    ring_of(unsafe { srq_of(srq) }.ring())
+}
+
+#[no_mangle]
 pub(crate) unsafe extern "C" fn qnic_rs_verbs_qp_ring(qp: *mut c_void, sends: bool) -> *mut c_void {
     // SAFETY: the shim has not destroyed it.
     let qp = unsafe { qp_of(qp) };
-    ring_of(match sends {
-        true => qp.sends(),
+    let ring = match sends {
+        true => Some(qp.sends()),
         false => qp.receives(),
-    })
+    };
+    ring.map_or(core::ptr::null_mut(), ring_of)
 }
 
 #[no_mangle]

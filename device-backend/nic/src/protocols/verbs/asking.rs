@@ -100,7 +100,7 @@ impl Verbs {
         let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(peer)) else {
             return Received::Done;
         };
-        qp.requester.heard = true;
+        qp.requester.spoke = true;
         let place = qp.requester.place(psn.get());
         let (Some(id), Some(place)) = (qp.operation, place) else {
             return Received::Done;
@@ -161,7 +161,7 @@ impl Verbs {
     pub(super) fn read_refused<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
-        id: OperationId,
+        (id, sequence): (OperationId, u64),
         status: Status,
     ) {
         let Some((qp, tables)) = self.of(id) else {
@@ -171,7 +171,7 @@ impl Verbs {
             Status::AccessDenied => Outcome::RemoteAccess,
             _ => Outcome::RemoteOperation,
         };
-        if let Some(place) = qp.requester.first_asked() {
+        if let Some(place) = qp.requester.asked_by(sequence) {
             qp.fail(cx, tables, failed_at(place, outcome));
         }
     }

@@ -59,7 +59,8 @@ use qnic_abi::verbs::frames::{
     VerbsReply, VerbsUnreliable,
 };
 use qnic_abi::verbs::{
-    Event, Outcome, Request, Transport, COMPLETION_QUEUES, QUEUE_PAIRS, SHARED_RECEIVE_QUEUES,
+    Event, Outcome, Request, Transport, COMPLETION_QUEUES, QUEUE_PAIRS, QUEUE_PAIRS_OF_PROCESS,
+    SHARED_RECEIVE_QUEUES,
 };
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId, PAGE_SIZE};
@@ -82,6 +83,8 @@ use queue_pair::{Failure, QueuePair, Tables};
 pub(super) struct Verbs {
     /// By number.
     queue_pairs: BTreeMap<u32, Box<QueuePair>>,
+    /// How many of these a process has.
+    held: BTreeMap<VniId, usize>,
     tables: Tables,
 }
 
@@ -127,6 +130,7 @@ impl Verbs {
     /// A process is gone, and all objects of it.
     fn process_ended<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
         let tables = &mut self.tables;
+        self.held.remove(&vni);
         self.queue_pairs.retain(|_, qp| {
             let stays = qp.vni != vni;
             if !stays {
@@ -238,16 +242,16 @@ impl Protocol for Verbs {
         &mut self,
         cx: &mut Context<'_, H>,
         id: OperationId,
-        _sequence: u64,
+        sequence: u64,
         status: Status,
     ) {
-        self.read_refused(cx, id, status);
+        self.read_refused(cx, (id, sequence), status);
     }
 
     #[inline(never)] // It would cost transfers registers.
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {
         cx.core.count_sent(id.vni(), outgoing.length);
-        self.frame_sent(cx, id);
+        self.frame_sent(cx, id, outgoing);
     }
 
     #[inline(never)] // It would cost transfers registers.
@@ -360,10 +364,13 @@ impl Protocol for Verbs {
     fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
         let again = !self.tables.deadlines.is_empty() && self.send_again(cx);
         let probes = !self.tables.probes.is_empty() && self.probe(cx);
-        again | probes
+        again | probes | self.flush_more(cx)
     }
 
     fn deadline(&self) -> Option<Time> {
+        if !self.tables.flushing.is_empty() {
+            return Some(Time::default());
+        }
         let first = |times: &BTreeSet<(Time, u32)>| times.first().map(|(time, _)| *time);
         let again = first(&self.tables.deadlines);
         let probes = first(&self.tables.probes);
@@ -377,6 +384,11 @@ impl Protocol for Verbs {
         let most_shared = SHARED_RECEIVE_QUEUES as u32;
         budgets.extend([
             Budget::new("verbs_queue_pairs", queue_pairs, QUEUE_PAIRS as u32),
+            Budget::most(
+                "verbs_queue_pairs_of_process",
+                self.held.values().copied(),
+                QUEUE_PAIRS_OF_PROCESS as u32,
+            ),
             Budget::new("verbs_completion_queues", queues, COMPLETION_QUEUES as u32),
             Budget::new("verbs_shared_receive_queues", shared, most_shared),
             Budget::new("verbs_frames_kept", self.tables.kept, KEPT_OF_NIC as u32),

@@ -59,7 +59,7 @@ impl Verbs {
 }
 
 impl QueuePair {
-    /// Has it ask when it has heard nothing for a while, unless it is to wait for ever. It looks again
+    /// Has it ask when it hears nothing for a while, unless it is to wait for ever. It looks again
     /// then: what it hears before costs nothing.
     pub(super) fn expect_answer<H: Host>(&mut self, cx: &Context<'_, H>, tables: &mut Tables) {
         let timeout = answer_timeout_ns(self.attributes.timeout);
@@ -87,9 +87,9 @@ impl QueuePair {
             return;
         };
         let requester = &mut self.requester;
-        let heard = std::mem::replace(&mut requester.heard, false);
+        let spoke = std::mem::replace(&mut requester.spoke, false);
         let waits = matches!(requester.halt, Some(Halt::Until(_) | Halt::Seek));
-        if heard || waits || !requester.is_under_way() {
+        if spoke || waits || !requester.is_under_way() {
             requester.probes = 0;
         } else if requester.probes > self.attributes.retries {
             let failure = Failure::of_oldest(Outcome::RetriesExceeded);

@@ -1,8 +1,9 @@
 //! Queue pairs: their states, their completions, and how they fail.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use qnic_abi::verbs::frames::{ReplyKind, VerbsReply};
+use qnic_abi::verbs::requests::{MIN_ENTRY_BYTES, RING_BYTES};
 use qnic_abi::verbs::rings::WorkCompletion;
 use qnic_abi::verbs::{Completed, Event, Outcome, Request, Rights, State, Transport};
 use qnic_abi::wire::Frame;
@@ -13,13 +14,18 @@ use super::completion::{CompletionQueue, Overrun};
 use super::entry::is_asking;
 use super::memory::RegisteredMemory;
 use super::receive_queue::SharedReceiveQueue;
-use super::requester::{Halt, Requester};
+use super::requester::{Halt, Requester, MESSAGES};
 use super::responder::Responder;
 use super::Context;
 use crate::core::Pending;
 use crate::env::{Host, Time};
 use crate::ids::{OperationId, PeerIndex};
 use crate::injection::QueuePairFaults;
+
+/// Completions that a flush makes in a row, at most: more than a queue pair has messages under way.
+const FLUSHED: usize = 256;
+
+const _: () = assert!(FLUSHED > MESSAGES);
 
 /// What queue pairs share.
 #[derive(Debug, Default)]
@@ -37,6 +43,8 @@ pub(super) struct Tables {
     pub(super) deadlines: BTreeSet<(Time, u32)>,
     /// Queue pair by operation of the core.
     pub(super) operations: BTreeMap<u64, u32>,
+    /// Queue pairs that have failed, and have more to flush.
+    pub(super) flushing: VecDeque<u32>,
     /// Queue pairs whose message goes to a node that is no peer yet.
     pub(super) seeking: BTreeSet<u32>,
     /// Frames that are kept for queue pairs without acknowledgements.
@@ -140,6 +148,8 @@ pub(super) struct QueuePair {
     pub(super) faults: QueuePairFaults,
     /// When it asks its peer.
     pub(super) probes_at: Option<Time>,
+    /// It has failed, and has more to flush.
+    pub(super) flushes: bool,
     /// Its send queue is being drained.
     pub(super) draining: bool,
 }
@@ -237,48 +247,82 @@ impl QueuePair {
             cx.core.events.push(event);
         }
         if self.flush(cx, tables, failure) == Err(Overrun) && failure.event.is_none() {
-            let event = Pending::Verbs(self.vni, self.token, Event::Fatal);
-            cx.core.events.push(event);
+            self.tell_failed(cx);
         }
     }
 
-    /// Ends all that is posted to a queue pair that has failed. What the completion queues do not
-    /// take stays.
+    /// Tells the driver that it has failed, as completions do not.
+    pub(super) fn tell_failed<H: Host>(&self, cx: &mut Context<'_, H>) {
+        let event = Pending::Verbs(self.vni, self.token, Event::Fatal);
+        cx.core.events.push(event);
+    }
+
+    /// Ends all that is posted to a queue pair that has failed; what is left after some of it, with the
+    /// next polls. What the completion queues do not take stays.
     pub(super) fn flush<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         tables: &mut Tables,
         failure: Failure,
     ) -> Result<(), Overrun> {
+        let mut first = Ok(());
+        let receive = failure
+            .receive
+            .and_then(|outcome| Some((self.responder.pop_failed(cx.host.memory())?, outcome)));
+        if let Some((id, outcome)) = receive {
+            first = self.complete(cx, tables, (self.receive_cq, false), failed(id, outcome));
+        }
+        let rest = self.flush_some(cx, tables, failure.send);
+        first.and(rest)
+    }
+
+    /// Ends some of what is posted to a queue pair that has failed. `wrong`: how the work request at that
+    /// place ends.
+    pub(super) fn flush_some<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        tables: &mut Tables,
+        wrong: Option<(usize, Outcome)>,
+    ) -> Result<(), Overrun> {
         let memory = cx.host.memory();
-        let mut place = 0;
-        let mut sends = Ok(());
-        while sends.is_ok() {
+        let (mut sends, mut receives) = (Ok(()), Ok(()));
+        let mut done = 0;
+        while sends.is_ok() && done < FLUSHED {
             let Some(id) = self.requester.pop_failed(memory) else {
                 break;
             };
-            let outcome = failure.send.filter(|(failed, _)| *failed == place);
+            let outcome = wrong.filter(|(place, _)| *place == done);
             let outcome = outcome.map_or(Outcome::Flushed, |(_, outcome)| outcome);
             sends = self.complete(cx, tables, (self.send_cq, false), failed(id, outcome));
-            place += 1;
+            done += 1;
         }
-        if self.state == State::SendError {
-            let next = self.requester.next_psn();
-            self.requester.restart(next);
-            return sends;
-        }
-        let mut outcome = failure.receive;
-        let mut receives = Ok(());
-        while receives.is_ok() {
+        while self.state == State::Failed && receives.is_ok() && done < FLUSHED {
             let Some(id) = self.responder.pop_failed(memory) else {
                 break;
             };
-            let outcome = outcome.take().unwrap_or(Outcome::Flushed);
-            receives = self.complete(cx, tables, (self.receive_cq, false), failed(id, outcome));
+            let flushed = failed(id, Outcome::Flushed);
+            receives = self.complete(cx, tables, (self.receive_cq, false), flushed);
+            done += 1;
         }
         let next = self.requester.next_psn();
         self.requester.restart(next);
+        let before = std::mem::replace(&mut self.flushes, done == FLUSHED);
+        if self.flushes && !before {
+            tables.flushing.push_back(self.number);
+        }
         sends.and(receives)
+    }
+
+    /// Ends all that is posted to a send queue that has failed alone.
+    pub(super) fn end_flush<H: Host>(&mut self, cx: &mut Context<'_, H>, tables: &mut Tables) {
+        // A program that posts on and on does not keep it here.
+        let most = RING_BYTES / usize::from(MIN_ENTRY_BYTES) / FLUSHED;
+        for _ in 0..most {
+            if !self.flushes || self.flush_some(cx, tables, None).is_err() {
+                break;
+            }
+        }
+        self.flushes = false;
     }
 
     /// Has nothing under way any more: neither here nor, as far as it knows, at its peer.
@@ -286,6 +330,7 @@ impl QueuePair {
         self.stop_sending(cx, tables);
         self.expect_nothing(tables);
         self.draining = false;
+        self.flushes = false;
         self.drop_kept(tables);
         self.responder.rewound = false;
         let reads = std::mem::take(&mut self.responder.reads);

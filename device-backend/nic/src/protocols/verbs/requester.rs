@@ -38,6 +38,8 @@ pub(super) struct Message {
     answered: u64,
     /// It was asked for.
     asked: bool,
+    /// Of a read, the number of the frame that has asked.
+    sequence: u64,
 }
 
 impl Message {
@@ -89,7 +91,7 @@ pub(super) struct Requester {
     /// How often in a row it had no queue pair.
     pub(super) retries: u8,
     /// The peer has said something since this was looked at.
-    pub(super) heard: bool,
+    pub(super) spoke: bool,
     /// How often in a row it was asked and has said nothing.
     pub(super) probes: u8,
 }
@@ -109,7 +111,7 @@ impl Requester {
             wrong: None,
             not_ready: 0,
             retries: 0,
-            heard: false,
+            spoke: false,
             probes: 0,
         }
     }
@@ -126,7 +128,7 @@ impl Requester {
         self.wrong = None;
         self.not_ready = 0;
         self.retries = 0;
-        self.heard = false;
+        self.spoke = false;
         self.probes = 0;
     }
 
@@ -215,6 +217,7 @@ impl Requester {
                 },
                 answered: 0,
                 asked: false,
+                sequence: 0,
             }),
             Some(begun) if begun.request == request && begun.length == length => {}
             Some(_) => {
@@ -289,9 +292,18 @@ impl Requester {
         asked.count() as u32
     }
 
-    /// Place of the oldest of these.
-    pub(super) fn first_asked(&self) -> Option<usize> {
-        self.pending.iter().position(Message::is_asked)
+    /// The frame that has asked for the read before the cursor has that number.
+    pub(super) fn set_sequence(&mut self, sequence: u64) {
+        let before = self.cursor.checked_sub(1);
+        if let Some(message) = before.and_then(|place| self.pending.get_mut(place)) {
+            message.sequence = sequence;
+        }
+    }
+
+    /// Place of the read that a frame of that number has asked for.
+    pub(super) fn asked_by(&self, sequence: u64) -> Option<usize> {
+        let mut asked = self.pending.iter();
+        asked.position(|message| message.is_asked() && message.sequence == sequence)
     }
 
     /// The current message is being asked for. Nothing more of it is sent.

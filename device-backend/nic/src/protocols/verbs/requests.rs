@@ -1,6 +1,8 @@
 //! Requests of the driver about objects ([`qnic_abi::verbs::requests`]). One that is refused changes
 //! nothing.
 
+use std::collections::BTreeMap;
+
 use qnic_abi::control::Opcode;
 use qnic_abi::verbs::requests::{
     CreateCompletionQueue, CreateQueuePair, CreateSharedReceiveQueue, DestroyObject,
@@ -10,7 +12,7 @@ use qnic_abi::verbs::requests::{
 use qnic_abi::verbs::rings::WorkCompletion;
 use qnic_abi::verbs::{
     PathAddress, Rights, State, Transport, COMPLETION_QUEUES, FIRST_QUEUE_PAIR, MAX_INLINE,
-    MAX_READS, MAX_SGES, NUMBERS, QUEUE_PAIRS, SHARED_RECEIVE_QUEUES,
+    MAX_READS, MAX_SGES, NUMBERS, QUEUE_PAIRS, QUEUE_PAIRS_OF_PROCESS, SHARED_RECEIVE_QUEUES,
 };
 use qnic_abi::{NodeId, Status, VniId};
 use zerocopy::IntoBytes;
@@ -91,7 +93,7 @@ impl Verbs {
         if queues.contains_key(&name) {
             return Err(Status::NameExists);
         }
-        if queues.len() >= COMPLETION_QUEUES {
+        if is_full(queues, vni, COMPLETION_QUEUES) {
             return Err(Status::Exhausted);
         }
         let memory = cx.host.memory();
@@ -111,7 +113,7 @@ impl Verbs {
         if queues.contains_key(&name) {
             return Err(Status::NameExists);
         }
-        if queues.len() >= SHARED_RECEIVE_QUEUES {
+        if is_full(queues, vni, SHARED_RECEIVE_QUEUES) {
             return Err(Status::Exhausted);
         }
         let queue = SharedReceiveQueue::new(cx.host.memory(), body)?;
@@ -153,7 +155,8 @@ impl Verbs {
         if self.queue_pairs.contains_key(&number) {
             return Err(Status::NameExists);
         }
-        if self.queue_pairs.len() >= QUEUE_PAIRS {
+        let held = self.held.get(&vni).copied().unwrap_or(0);
+        if self.queue_pairs.len() >= QUEUE_PAIRS || held >= QUEUE_PAIRS_OF_PROCESS {
             return Err(Status::Exhausted);
         }
         let memory = cx.host.memory();
@@ -182,9 +185,11 @@ impl Verbs {
             operation: None,
             faults: QueuePairFaults::default(),
             probes_at: None,
+            flushes: false,
             draining: false,
         };
         self.queue_pairs.insert(number, Box::new(queue_pair));
+        self.held.insert(vni, held + 1);
         Ok(())
     }
 
@@ -231,6 +236,8 @@ impl Verbs {
                 qp.requester.discard(cx.host.memory());
                 qp.responder.discard(cx.host.memory());
             }
+            // The rest of it comes with the next polls.
+            State::Failed if qp.flushes => return Ok(()),
             State::Failed => {
                 qp.fail(cx, tables, Failure::default());
                 return Ok(());
@@ -244,6 +251,7 @@ impl Verbs {
             }
             State::Init => {}
             State::ReadyToSend => {
+                qp.end_flush(cx, tables);
                 qp.requester.drains = false;
                 qp.draining = false;
             }
@@ -290,6 +298,9 @@ impl Verbs {
                 let owned = queue_pair.is_some_and(|qp| qp.vni == vni);
                 let queue_pair = owned.then(|| self.queue_pairs.remove(&number)).flatten();
                 queue_pair.map(|mut qp| {
+                    if let Some(held) = self.held.get_mut(&vni) {
+                        *held = held.saturating_sub(1);
+                    }
                     qp.stop(cx, &mut self.tables);
                     qp.token
                 })
@@ -312,6 +323,12 @@ impl Verbs {
         cx.core.events.forget_token(token);
         Ok(())
     }
+}
+
+/// Returns true if there are as many queues as may be, or a process has half of them.
+fn is_full<Q>(queues: &BTreeMap<(VniId, u32), Q>, vni: VniId, most: usize) -> bool {
+    let own = queues.range((vni, 0)..=(vni, u32::MAX));
+    queues.len() >= most || own.count() >= most / 2
 }
 
 /// Checks what a queue pair is told for a state.

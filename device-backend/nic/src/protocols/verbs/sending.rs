@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use qnic_abi::verbs::commands::VerbsSendCommand;
-use qnic_abi::verbs::frames::{MessageFlags, ReplyKind, VerbsMessage, VerbsReply, VerbsUnreliable};
+use qnic_abi::verbs::frames::{
+    kind, MessageFlags, ReplyKind, VerbsMessage, VerbsReply, VerbsUnreliable,
+};
 use qnic_abi::verbs::rings::SendFlags;
 use qnic_abi::verbs::{
     answer_timeout_ns, receiver_not_ready_ns, Outcome, Request, Rights, State, Transport,
@@ -55,7 +57,9 @@ impl Verbs {
         };
         if matches!(qp.state, State::Failed | State::SendError) {
             cx.core.was_long = true;
-            let _told = qp.flush(cx, &mut self.tables, Failure::default());
+            if !qp.flushes {
+                let _told = qp.flush(cx, &mut self.tables, Failure::default());
+            }
             return Ok(());
         }
         let node = NodeId(header.remote_node.get());
@@ -188,13 +192,25 @@ impl Verbs {
     }
 
     /// A frame of a queue pair was sent.
-    pub(super) fn frame_sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+    pub(super) fn frame_sent<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        outgoing: &Outgoing,
+    ) {
         match self.of(id) {
             Some((qp, _)) if qp.transport != Transport::Reliable => {
                 let number = qp.number;
                 self.cast(cx, number);
             }
-            _ => self.update_queue_pair(cx, id),
+            Some((qp, _)) => {
+                if outgoing.frame.envelope.kind == kind::VERBS_READ {
+                    let sequence = outgoing.frame.envelope.sequence.get();
+                    qp.requester.set_sequence(sequence);
+                }
+                self.update_queue_pair(cx, id);
+            }
+            None => {}
         }
     }
 
@@ -233,7 +249,7 @@ impl Verbs {
         let Some(qp) = queue_pair.filter(|qp| qp.is_connected_with(peer)) else {
             return;
         };
-        qp.requester.heard = true;
+        qp.requester.spoke = true;
         let place = qp.requester.place(body.psn.get());
         let (Some(id), Some(place)) = (qp.operation, place) else {
             return;
@@ -282,6 +298,22 @@ impl Verbs {
             Some(failure) => qp.fail(cx, tables, failure),
             None => self.update_queue_pair(cx, id),
         }
+    }
+
+    /// Goes on with a queue pair that has more to flush. Returns false if there is none.
+    pub(super) fn flush_more<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        while let Some(number) = self.tables.flushing.pop_front() {
+            let queue_pair = self.queue_pairs.get_mut(&number);
+            let Some(qp) = queue_pair.filter(|qp| qp.flushes) else {
+                continue;
+            };
+            qp.flushes = false;
+            if qp.flush_some(cx, &mut self.tables, None).is_err() {
+                qp.tell_failed(cx);
+            }
+            return true;
+        }
+        false
     }
 
     /// Queue pairs whose time is over send again. Returns true if there were any.

@@ -6,7 +6,7 @@ use qnic::provider::Memory as _;
 use qnic_abi::verbs::requests::ModifyQueuePair;
 use qnic_abi::verbs::{PathAddress, Rights, State, Transport, NUMBERS};
 use qnic_abi::NodeId;
-use qnic_driver::verbs::{Capacity, QueuePair, QueuePairOptions};
+use qnic_driver::verbs::{Capacity, QueuePair, QueuePairOptions, Queues};
 use qnic_driver::Failure;
 use zerocopy::FromZeros;
 
@@ -99,9 +99,13 @@ impl VerbsWorker<'_> {
             number as u32,
             (self.slot as u64) << 32 | number & 0xffff_ffff,
         );
-        let queues = (&self.queue, &self.queue);
         let options = options([requests, 7], 3);
         let pair = made(self.context, "queue pair", || {
+            let queues = Queues {
+                sends: &self.queue,
+                receives: &self.queue,
+                shared: None,
+            };
             self.verbs.create_queue_pair(options, queues, owner.1)
         })?;
         let offset = self.schedule.range(0..1 << 40);
@@ -109,7 +113,7 @@ impl VerbsWorker<'_> {
         self.ends.push(End {
             name: (0, 0),
             sends: ProgramRing::new(pair.sends()),
-            receives: ProgramRing::new(pair.receives()),
+            receives: ProgramRing::new(pair.receives().expect("receives of its own")),
             pair,
             part,
             owner: owner.0,
