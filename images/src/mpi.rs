@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::guest::MPI;
 use crate::root::{PackageSet, Root, LIBRARIES};
 
-/// Headers and library of Open MPI. The compilers that the package asks for are not used.
+/// Headers and libraries of Open MPI and its OpenSHMEM. The compilers that the package asks for are not used.
 const LIBRARY: PackageSet<'static> = PackageSet {
     kind: "mpi-dev",
     label: "Open MPI's headers",
@@ -25,14 +25,15 @@ const LIBRARY: PackageSet<'static> = PackageSet {
 /// The library needs a newer C library than this machine may have: the guests have it.
 const UNRESOLVED: &str = "-Wl,--unresolved-symbols=ignore-in-shared-libs";
 
-/// Compiles `source` to `program`.
+/// Compiles `source` to `program`, which links those of both that it uses.
 pub(crate) fn compile(cx: Context<'_>, source: &Path, program: &Path) -> Result<()> {
     let root = Root::of_packages(cx, &LIBRARY, |_| Ok(()))?;
     let libraries = root.dir.join(LIBRARIES);
     let mut compile = command("cc");
     compile.args(["-O2", "-o"]).arg(program).arg(source);
     compile.arg("-I").arg(libraries.join("openmpi/include"));
-    compile.arg(libraries.join("libmpi.so.40"));
+    compile.arg("-Wl,--as-needed");
+    compile.args(["libmpi.so.40", "liboshmem.so.40"].map(|name| libraries.join(name)));
     compile.args(["-lm", UNRESOLVED]);
     let what = format!("compile {} with cc", source.display());
     run(&what, &mut compile).map(drop)

@@ -177,6 +177,12 @@ impl Provisioner {
         self.programs(&guest::VERBS)
     }
 
+    /// The distribution's programs of UCX, in the same way, with its transports over libibverbs, and the library of
+    /// OpenSHMEM: for guests that have both [`Provisioner::mpi_programs`] and [`Provisioner::verbs_programs`].
+    pub fn ucx_programs(&self) -> Result<Vec<GuestFile>> {
+        self.programs(&guest::UCX)
+    }
+
     /// A directory with the tests that come with libibverbs, and a Python that runs them: `tests/run_tests.py`. A
     /// guest sees it as a directory of the host, and starts the directory's own loader.
     pub fn verbs_tests(&self) -> Result<PathBuf> {

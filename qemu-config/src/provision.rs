@@ -89,11 +89,12 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     let seed_tools = seed_tools.transpose()?;
     let mpi = || mpi::files(spec, &provisioner, progress.as_ref(), &cancels);
     let mut added = cancellable(&cancels, mpi)?;
-    let verbs = spec
-        .verbs
-        .then(|| cancellable(&cancels, || Ok(provisioner.verbs_programs()?)));
-    // Both have libraries of RDMA.
-    for file in verbs.transpose()?.into_iter().flatten() {
+    let of_verbs = || cancellable(&cancels, || Ok(provisioner.verbs_programs()?));
+    let of_ucx = || cancellable(&cancels, || Ok(provisioner.ucx_programs()?));
+    let verbs = spec.verbs.then(of_verbs).transpose()?;
+    let ucx = (spec.verbs && spec.mpi).then(of_ucx).transpose()?;
+    // They have libraries in common.
+    for file in verbs.into_iter().chain(ucx).flatten() {
         if added.iter().all(|it| it.guest_path != file.guest_path) {
             added.push(file);
         }

@@ -156,8 +156,31 @@ pub(crate) const MPI: Programs = Programs {
     ],
     links: &[
         ("usr/bin/mpirun.openmpi", "/usr/bin/mpirun"),
+        ("usr/bin/mpirun.openmpi", "/usr/bin/oshrun"),
         ("usr/bin/dbclient", "/usr/bin/ssh"),
     ],
+};
+
+/// Programs of UCX, and its transports over libibverbs, which it loads from beside its libraries; and the library of
+/// OpenSHMEM, which stands on it. They need the files of [`MPI`] and of [`VERBS`], too.
+pub(crate) const UCX: Programs = Programs {
+    packages: PackageSet {
+        kind: "ucx",
+        label: "UCX",
+        suite: STABLE,
+        names: "libopenmpi40 ucx-utils",
+        keep: MPI.packages.keep,
+        skip: &[],
+    },
+    paths: &[
+        "usr/bin/ucx_info",
+        "usr/bin/ucx_perftest",
+        "usr/lib/x86_64-linux-gnu/liboshmem.so.40",
+        "usr/lib/x86_64-linux-gnu/ucx/libuct_ib.so.0",
+    ],
+    folders: &[],
+    looked_up: &[],
+    links: &[],
 };
 
 /// Test programs of MPI libraries and of what stands on them: the HPC Challenge, and ScaLAPACK's for real numbers. They

@@ -30,7 +30,7 @@ mod kernel_modules;
 mod uncompress;
 mod uncompressed_kernel;
 
-pub(crate) use extra::{Programs, EXT4, FIO, MPI, MPI_TESTS, NETWORK, VERBS};
+pub(crate) use extra::{Programs, EXT4, FIO, MPI, MPI_TESTS, NETWORK, UCX, VERBS};
 
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
