@@ -69,9 +69,9 @@ fn spec() -> Result<ClusterSpec> {
 }
 
 fn mpi(nodes: &VmNodes) -> Result<()> {
-    put_program(nodes, &MESSAGES)?;
-    put_program(nodes, &ONE_SIDED)?;
-    put_program(nodes, &THREADS)?;
+    for program in [&MESSAGES, &ONE_SIDED, &THREADS] {
+        put_program(nodes, program.source, program.place)?;
+    }
     let lossy = json!({"loss": "2%"});
     for impairments in [json!({}), lossy] {
         let change = serde_json::from_value(impairments.clone())?;
@@ -133,15 +133,15 @@ fn cut(nodes: &VmNodes) -> Result<()> {
     Ok(())
 }
 
-/// Compiles a program, and copies it to all nodes.
-fn put_program(nodes: &VmNodes, program: &Program) -> Result<()> {
+/// Compiles a program, and copies it to all nodes, to its place there.
+pub(super) fn put_program(nodes: &VmNodes, source: &str, place: &str) -> Result<()> {
     let checkout = qnic_cluster::repository().context("the checkout is gone")?;
     let scratch = tempfile::tempdir().context("make a directory")?;
     let compiled = scratch.path().join("program");
     let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
-    provisioner.compile_mpi(&checkout.join(program.source), &compiled)?;
+    provisioner.compile_mpi(&checkout.join(source), &compiled)?;
     let mut nodes = nodes.cluster().nodes().iter();
-    nodes.try_for_each(|node| Ok(node.put(&compiled, program.place.as_ref(), &|_| {})?))
+    nodes.try_for_each(|node| Ok(node.put(&compiled, place.as_ref(), &|_| {})?))
 }
 
 /// Processes of two guests call all collectives of libfabric, and check what they get; then one is killed.

@@ -6,6 +6,8 @@ use qnic_cluster::{
 };
 use serde_json::json;
 
+mod ucx;
+
 use super::events::{sleep, wake};
 use super::nodes::{on_spec, BOTH_KERNELS};
 use super::shell::{kernel_complaints, no_kernel_complains};
@@ -26,6 +28,8 @@ const ROUNDS: u32 = 100;
 fn spec() -> Result<ClusterSpec> {
     let mut spec = VmNodes::spec("verbs", BOTH_KERNELS)?;
     spec.verbs = true;
+    // With UCX, and what stands on it.
+    spec.mpi = true;
     // Programs tell each other of their queue pairs over TCP.
     spec.ethernet = OnOff::on();
     spec.network = Some(NetworkSpec::default());
@@ -55,6 +59,7 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
         shell(nodes, node, counts)?;
     }
     verbs_tests::pass(nodes, 0).context("the tests of libibverbs")?;
+    ucx::pass(nodes).context("UCX")?;
     on_bad_links(nodes).context("on bad links")?;
     faults_are_injected(nodes).context("injected faults")?;
     partition_takes_the_port_down(nodes).context("a partition")?;
