@@ -36,6 +36,9 @@ pub const MAX_CHILDREN: usize = 256;
 pub const MAX_LENGTH: u64 = 1 << 36;
 /// Longest time that a join or a collective may be given, in milliseconds.
 pub const MAX_TIMEOUT_MS: u32 = 600_000;
+mod called;
+
+pub use called::Called;
 pub use qnic_limits::COLLECTIVES;
 /// No node: that above the root of a tree.
 pub const NO_NODE: u16 = u16::MAX;
@@ -212,7 +215,7 @@ layouts! {
     ///  32  | local_address                     |
     ///  40  | local_key                         |
     ///  48  | root            | timeout_ms      |
-    ///  56  |l_segm. |coll|oper|elem|reserved   |
+    ///  56  |l_segm. |coll|oper|elem|rsvd| label |
     /// ```
     #[bytes(DESCRIPTOR_BYTES)]
     pub struct CollectiveCommand {
@@ -243,7 +246,10 @@ layouts! {
         /// An [`Element`]; zero if nothing is reduced.
         pub element: u8,
         /// Zero.
-        pub reserved: [u8; 3],
+        pub reserved: u8,
+        /// What the process itself calls it, any number; the same at all members. So a library that
+        /// has more collectives than NICs tells those apart that NICs carry alike.
+        pub label: U16,
     }
 
     /// Body of [`kind::GROUP_JOIN`]; the ports are those of the two processes.
@@ -325,9 +331,11 @@ layouts! {
     ///      0                 4                 8
     ///   0  | number                            |
     ///   8  | status          | home   | node   |
-    ///  16  | port   | reserved                 |
+    ///  16  | port   |r_label |o_label | rsvd   |
+    ///  24  | reason_called                     |
+    ///  32  | others_called                     |
     /// ```
-    #[bytes(24)]
+    #[bytes(40)]
     pub struct GroupEnd {
         /// The group's.
         pub number: U64,
@@ -339,8 +347,17 @@ layouts! {
         pub node: U16,
         /// Its port; zero if it is the node as a whole.
         pub port: U16,
+        /// Label of what the reason has called.
+        pub reason_label: U16,
+        /// Label of what others have called.
+        pub others_label: U16,
         /// Zero.
-        pub reserved: [U16; 3],
+        pub reserved: U16,
+        /// If members have called different collectives: what the reason has called, a word of
+        /// [`Called`]; otherwise zero.
+        pub reason_called: U64,
+        /// What others have called.
+        pub others_called: U64,
     }
 
     /// Body of [`kind::GROUP_SEEK`]: what does a collective wait for? The time of a call of it is over.
@@ -372,7 +389,7 @@ layouts! {
     ///   0  | number                            |
     ///   8  | length                            |
     ///  16  | collective_nr   | part            |
-    ///  24  | root            | home   | rsvd   |
+    ///  24  | root            | home   | label  |
     ///  32  |coll|oper|elem|flags| part_bytes    |
     /// ```
     #[bytes(40)]
@@ -389,8 +406,8 @@ layouts! {
         pub root: U32,
         /// Node of the group's home.
         pub home: U16,
-        /// Zero.
-        pub reserved0: U16,
+        /// As in the command.
+        pub label: U16,
         /// As in the command.
         pub collective: u8,
         /// As in the command.
@@ -435,6 +452,7 @@ pub struct GroupState<const KIND: u8>(pub StateFields);
 
 const _: () = assert!(size_of::<PartFields>() <= BODY_BYTES);
 const _: () = assert!(core::mem::offset_of!(CollectiveCommand, local_segment) == 56);
+const _: () = assert!(core::mem::offset_of!(CollectiveCommand, label) == 62);
 
 impl CommandBody for JoinGroupCommand {
     const OPCODE: u8 = Opcode::JoinGroup as u8;
@@ -484,7 +502,7 @@ impl Body for GroupEnd {
     const KIND: u8 = kind::GROUP_END;
 
     fn is_valid(&self) -> bool {
-        self.reserved.iter().all(|word| word.get() == 0)
+        self.reserved.get() == 0
     }
 }
 
@@ -501,8 +519,7 @@ impl<const KIND: u8> Body for CollectivePart<KIND> {
 
     fn is_valid(&self) -> bool {
         let fields = &self.0;
-        fields.reserved0.get() == 0
-            && is_part_length(fields.part_bytes.get())
+        is_part_length(fields.part_bytes.get())
             && fields.flags & !(WANTS_RESULT | HAS_BYTES) == 0
             && fields.length.get() <= MAX_LENGTH
             && Collective::try_from(fields.collective).is_ok()

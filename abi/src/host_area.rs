@@ -256,7 +256,9 @@ layouts! {
     /// An entry of the completion queue, or the doorbell of a context. For a Send, `handle`, `status`, `tag`,
     /// `length`, `node` and `port` (the destination) and `endpoint` are set; the rest is zero. For a group or a
     /// collective that has failed, `node` and `port` name the process that is the reason; the port is zero if the
-    /// reason is a whole node.
+    /// reason is a whole node. Of a collective that has failed with Mismatch, `tag` says what the reason has called
+    /// and `immediate` what others have, words of [`crate::collective::Called`]; their labels are the lower and the
+    /// upper half of `mark`.
     ///
     /// ```text
     ///      0                 4                 8

@@ -18,6 +18,8 @@
 //! | [`kind::MESSAGE_PERMIT`] | Control | destination | [`MessagePermit`] | none |
 //! | [`kind::MESSAGE_DATA`] | Windowed | source | [`MessageData`] | for the pages of the receive |
 //! | [`kind::MESSAGE_END`] | Control | source | [`MessageEnd`] | none: gives a message up |
+//! | [`kind::MESSAGE_SEEK`] | Control | NIC of a receive | [`MessageSeek`] | none: does a process live that the receive names? |
+//! | [`kind::MESSAGE_GONE`] | Control | NIC of that process | [`MessageGone`] | none: it does not |
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -57,6 +59,10 @@ pub mod kind {
     pub const MESSAGE_PERMIT: u8 = 0x99;
     /// [`super::MessageEnd`].
     pub const MESSAGE_END: u8 = 0x9a;
+    /// [`super::MessageSeek`]
+    pub const MESSAGE_SEEK: u8 = 0x9b;
+    /// [`super::MessageGone`]
+    pub const MESSAGE_GONE: u8 = 0x9c;
 }
 
 bitflags! {
@@ -414,6 +420,24 @@ layouts! {
         /// Zero.
         pub reserved: U32,
     }
+
+    /// Body of [`kind::MESSAGE_SEEK`]: the process is that on the destination port.
+    #[bytes(8)]
+    pub struct MessageSeek {
+        /// The process is the one with this incarnation.
+        pub incarnation: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
+
+    /// Body of [`kind::MESSAGE_GONE`]: the process is that on the source port.
+    #[bytes(8)]
+    pub struct MessageGone {
+        /// No process there has this incarnation any more.
+        pub incarnation: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
 }
 
 const _: () = assert!(size_of::<Message<0>>() == 48 && 48 <= BODY_BYTES);
@@ -467,6 +491,22 @@ impl Body for MessageData {
     fn is_valid(&self) -> bool {
         self.reserved.iter().all(|word| word.get() == 0)
             && usize::from(self.page_offset.get()) < crate::PAGE_SIZE
+    }
+}
+
+impl Body for MessageSeek {
+    const KIND: u8 = kind::MESSAGE_SEEK;
+
+    fn is_valid(&self) -> bool {
+        self.reserved.get() == 0
+    }
+}
+
+impl Body for MessageGone {
+    const KIND: u8 = kind::MESSAGE_GONE;
+
+    fn is_valid(&self) -> bool {
+        self.reserved.get() == 0
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// Every kind of frame, with its name.
-pub const KINDS: [(u8, &str); 45] = [
+pub const KINDS: [(u8, &str); 47] = [
     (kind::ACK, "Ack"),
     (kind::HELLO, "Hello"),
     (kind::HELLO_REPLY, "HelloReply"),
@@ -29,6 +29,8 @@ pub const KINDS: [(u8, &str); 45] = [
     (message::kind::MESSAGE_REQUEST, "MessageRequest"),
     (message::kind::MESSAGE_PERMIT, "MessagePermit"),
     (message::kind::MESSAGE_END, "MessageEnd"),
+    (message::kind::MESSAGE_SEEK, "MessageSeek"),
+    (message::kind::MESSAGE_GONE, "MessageGone"),
     (collective::kind::COLLECTIVE_UP, "CollectiveUp"),
     (collective::kind::COLLECTIVE_DOWN, "CollectiveDown"),
     (collective::kind::GROUP_FORM, "GroupForm"),

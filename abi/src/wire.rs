@@ -92,7 +92,7 @@ pub const fn fragments(address: u64, length: usize) -> u64 {
 pub const FRAME_MAGIC: u16 = u16::from_le_bytes(*b"qn");
 
 /// Version of the frame format.
-pub const WIRE_VERSION: u8 = 21;
+pub const WIRE_VERSION: u8 = 22;
 
 /// What the transport does with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -156,7 +156,7 @@ fn a_datagram_its_buffer_and_its_frame() {
     };
     let golden = "0100000000000000 0200000003000109 0400000000000000 0500000000000000 \
                   0000000000000000 0000000000000000 0000000000000000";
-    check(&datagram, "716e15c00038", golden);
+    check(&datagram, "716e16c00038", golden);
     datagram.header_length = 8;
     assert!(!datagram.is_valid(), "a byte behind the header");
     datagram.header_length = 41;
@@ -261,14 +261,14 @@ fn the_frames_of_messages() {
     };
     let golden =
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000007060000 0800000009000000";
-    check(&eager, "716e15480130", golden);
+    check(&eager, "716e16480130", golden);
     let request = message::MessageRequest {
         message: zerocopy::transmute!(eager),
         packets: 1.into(),
         packet_length: 4096.into(),
     };
     let golden = format!("{golden} 0100000000100000");
-    check(&request, "716e15980138", &golden);
+    check(&request, "716e16980138", &golden);
     let permit = MessagePermit {
         receive: 1.into(),
         length: 2.into(),
@@ -276,19 +276,29 @@ fn the_frames_of_messages() {
         ..Default::default()
     };
     let golden = "0100000000000000 0200000000000000 0300000000000000";
-    check(&permit, "716e15990118", golden);
+    check(&permit, "716e16990118", golden);
     let data = MessageData {
         receive: 1.into(),
         offset: 2.into(),
         page_offset: 3.into(),
         ..Default::default()
     };
-    check(&data, "716e15490118", golden);
+    check(&data, "716e16490118", golden);
     let end = MessageEnd {
         status: 16.into(),
         ..Default::default()
     };
-    check(&end, "716e159a0108", "1000000000000000");
+    check(&end, "716e169a0108", "1000000000000000");
+    let seek = message::MessageSeek {
+        incarnation: 8.into(),
+        ..Default::default()
+    };
+    check(&seek, "716e169b0108", "0800000000000000");
+    let gone = message::MessageGone {
+        incarnation: 8.into(),
+        ..Default::default()
+    };
+    check(&gone, "716e169c0108", "0800000000000000");
 }
 
 #[test]
@@ -337,7 +347,7 @@ fn an_envelope_and_a_write() {
         flags: 1.into(),
         notification: 18.into(),
     });
-    let golden = "716e154001280403 0500060007000800 2000000000000000 2100000000000000 \
+    let golden = "716e164001280403 0500060007000800 2000000000000000 2100000000000000 \
                   0900000000000000 0a00000000000000 2200000000000000 0b00000000000000";
     assert_eq!(envelope, golden);
     let golden =
@@ -359,29 +369,29 @@ fn the_bodies_of_all_other_kinds() {
             offset: 2.into(),
             bitmap: [3.into(), 4.into(), 5.into(), 6.into()],
         },
-        "716e15010028",
+        "716e16010028",
         "0100000002000000 0300000000000000 0400000000000000 0500000000000000 0600000000000000",
     );
     let (window, leaves) = (0x0102.into(), 3.into());
     let hello = Hello::<{ kind::HELLO }> { window, leaves };
-    check(&hello, "716e15020008", "0201000003000000");
+    check(&hello, "716e16020008", "0201000003000000");
     let reply = Hello::<{ kind::HELLO_REPLY }> { window, leaves };
-    check(&reply, "716e15030008", "0201000003000000");
-    check::<Goodbye>(&Empty, "716e15040000", "");
+    check(&reply, "716e16030008", "0201000003000000");
+    check::<Goodbye>(&Empty, "716e16040000", "");
     let (next, reserved) = (7.into(), 0.into());
     let leave = Leave {
         leaves,
         reserved,
         next,
     };
-    check(&leave, "716e15050010", "0300000000000000 0700000000000000");
+    check(&leave, "716e16050010", "0300000000000000 0700000000000000");
     let renewed = Window::<{ kind::WINDOW }> { window, reserved };
-    check(&renewed, "716e15820108", "0201000000000000");
+    check(&renewed, "716e16820108", "0201000000000000");
     let taken = Window::<{ kind::WINDOW_TAKEN }> { window, reserved };
-    check(&taken, "716e15830108", "0201000000000000");
+    check(&taken, "716e16830108", "0201000000000000");
     let last_received = 9.into();
     let gone = ProcessGone { last_received };
-    check(&gone, "716e15810108", "0900000000000000");
+    check(&gone, "716e16810108", "0900000000000000");
     check(
         &Nak {
             status: 5.into(),
@@ -389,7 +399,7 @@ fn the_bodies_of_all_other_kinds() {
             reserved: [0; 3],
             sequence: 9.into(),
         },
-        "716e15800110",
+        "716e16800110",
         "0500000040000000 0900000000000000",
     );
     check(
@@ -402,7 +412,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             page_offset: 7.into(),
         },
-        "716e15900128",
+        "716e16900128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000006000700",
     );
     check(
@@ -411,7 +421,7 @@ fn the_bodies_of_all_other_kinds() {
             page_offset: 2.into(),
             ..Default::default()
         },
-        "716e15410110",
+        "716e16410110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -423,7 +433,7 @@ fn the_bodies_of_all_other_kinds() {
             function: 5.into(),
             segment: 6.into(),
         },
-        "716e15a00138",
+        "716e16a00138",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0700000000000000 \
          0800000000000000 0800000005000600",
     );
@@ -432,7 +442,7 @@ fn the_bodies_of_all_other_kinds() {
             value: 1.into(),
             detail: 2.into(),
         },
-        "716e15a10110",
+        "716e16a10110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -442,7 +452,7 @@ fn the_bodies_of_all_other_kinds() {
             secret: Secret(std::array::from_fn(|index| index as u8 + 1)),
             ..Default::default()
         },
-        "716e15b00120",
+        "716e16b00120",
         "0100000000000000 0200000000000000 0102030405060708 090a0b0c0d0e0f10",
     );
     check(
@@ -455,7 +465,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             ..Default::default()
         },
-        "716e15b10128",
+        "716e16b10128",
         "0100000000000000 0200000000000000 0300000000000000 0400000005000000 0600000000000000",
     );
 }
@@ -575,7 +585,7 @@ fn an_event() {
 #[test]
 fn the_first_words_of_an_sram() {
     let geometry = Geometry::new(NodeId(0x0201), 1 << 16, 128, 14).unwrap();
-    let golden = "716e69637372616d 2000000001020000 000000000e000000 0000000100000000";
+    let golden = "716e69637372616d 2100000001020000 000000000e000000 0000000100000000";
     assert_eq!(hex(&geometry.header().as_bytes()[..32]), golden);
 }
 

@@ -103,6 +103,8 @@ fn layouts() -> String {
         layout::<message::MessagePermit>(),
         layout::<message::MessageData>(),
         layout::<message::MessageEnd>(),
+        layout::<message::MessageSeek>(),
+        layout::<message::MessageGone>(),
         layout::<collective::JoinGroupCommand>(),
         layout::<collective::LeaveGroupCommand>(),
         layout::<collective::CollectiveCommand>(),

@@ -20,6 +20,7 @@ mod doctor;
 mod down;
 mod dump;
 mod exec;
+mod fault;
 mod gdb;
 mod grow;
 pub mod join;
@@ -121,8 +122,10 @@ commands! {
     Logs(logs::Options) => logs::run;
     /// Show what a node's NIC has counted
     Stats(stats::Options) => stats::run;
-    /// Show what a node's NIC holds: its memory map, names, groups, queues
+    /// Show what a node's NIC holds: its memory map, names, groups, queues, queue pairs
     Nic(nic::Options) => nic::run;
+    /// Inject faults into queue pairs of verbs
+    Fault(fault::Options) => fault::run;
     /// Check that two nodes can talk: round trip, MTU, window
     Ping(ping::Options) => ping::run;
     /// Show rates, depths and times of all NICs, live

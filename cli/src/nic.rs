@@ -17,6 +17,7 @@ Examples:
   cargo qnic nic names a          processes of all nodes that have names
   cargo qnic nic groups a         groups of processes: state, calls under way
   cargo qnic nic queues a         command queues, posted receives, staged messages
+  cargo qnic nic queue-pairs a    queue pairs of verbs: state, peer, work under way
   cargo qnic nic names a --json | jq '.rows[]'
 
 A table has 4,096 rows at most; it says if there are more.
@@ -45,6 +46,8 @@ enum Table {
     Groups,
     /// Command queues and what stands behind them
     Queues,
+    /// Queue pairs of verbs, and faults that are injected into them
+    QueuePairs,
 }
 
 impl Table {
@@ -54,6 +57,7 @@ impl Table {
             Table::Names => "names",
             Table::Groups => "groups",
             Table::Queues => "queues",
+            Table::QueuePairs => "queue_pairs",
         }
     }
 }
@@ -67,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// A heading and a line for each row, aligned.
-fn text(table: &Value) -> String {
+pub(crate) fn text(table: &Value) -> String {
     let row = |cells: &Value| -> Vec<String> {
         let cells = cells.as_array().into_iter().flatten();
         let cells = cells.map(|cell| cell.as_str().unwrap_or_default().to_owned());

@@ -9,7 +9,8 @@
 //! | `{"cmd":"capture","links":LINKS,"snaplen":N,"count":N}` | `{"capturing":true}`, and then the connection is a pcapng stream of the frames on links (docs/capture.md), until `count` frames were sent or the client shuts down its side; both numbers are optional |
 //! | `{"cmd":"trace","nodes":["a"],"sample":N}` | `{"tracing":[{"node":0,"name":"a"}],"sample":N}`, and then the connection is a stream of events of every Nth operation (`trace.rs`), until the client shuts down its side; both are optional |
 //! | `{"cmd":"expect_pause","node":1}` | `{"expected":true}`: when QEMU stops this node's queues next, within 30 s, it pauses the machine: its NIC is not suspended and continues to serve its peers. A paused machine must continue before it is reset. `false`: the node has no NIC here that runs, and a pause changes nothing for its peers |
-//! | `{"cmd":"table","node":1,"table":"names"}` | what a NIC holds: `{"columns":[…],"rows":[[…]],"truncated":false}`, at most 4,096 rows; `map`, `names`, `groups` or `queues` |
+//! | `{"cmd":"table","node":1,"table":"names"}` | what a NIC holds: `{"columns":[…],"rows":[[…]],"truncated":false}`, at most 4,096 rows; `map`, `names`, `groups`, `queues` or `queue_pairs` |
+//! | `{"cmd":"fault","node":1,"queue_pair":17,"not_ready":3}` | injects faults into a queue pair of verbs, beside those that it still has: `{"injected":true}`. `not_ready`: so many messages of its peer find no receive; `denied`: so many writes, reads and atomic operations of its peer are denied; `"fails":true`: it fails at once |
 //!
 //! LINKS names links by node numbers: `"all"`, `{"at":1}`, `{"between":[0,1]}`,
 //! `{"one_way":[0,1]}`.
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 use procfs::process::{Process, Status};
 use qnic_links::{ImpairmentChange, LinkChange, LinkSet};
-use qnic_nic::TableKind;
+use qnic_nic::{QueuePairFaults, TableKind};
 use serde::{Deserialize, Serialize};
 
 use crate::capture::{CaptureSettings, Captures};
@@ -60,6 +61,12 @@ enum Request {
         node: u16,
         table: TableName,
     },
+    Fault {
+        node: u16,
+        queue_pair: u32,
+        #[serde(flatten)]
+        faults: Faults,
+    },
     Capture(CaptureSettings),
     Trace(TraceSettings),
 }
@@ -72,6 +79,18 @@ enum TableName {
     Names,
     Groups,
     Queues,
+    QueuePairs,
+}
+
+/// Faults in requests.
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Faults {
+    #[serde(default)]
+    not_ready: u32,
+    #[serde(default)]
+    denied: u32,
+    #[serde(default)]
+    fails: bool,
 }
 
 qnic_abi::counters! {
@@ -142,6 +161,11 @@ fn converse(client: &UnixStream, engines: &Engines, streams: &mut Streams) -> st
             }
             Ok(Request::ExpectPause { node }) => expect_pause(engines, node),
             Ok(Request::Table { node, table }) => show_table(engines, node, table),
+            Ok(Request::Fault {
+                node,
+                queue_pair,
+                faults,
+            }) => inject(engines, (node, queue_pair), faults),
             Ok(Request::Capture(settings)) => {
                 let begun = streams.captures.begin(client, engines, settings);
                 return begun.or_else(|error| send(&failure(error)));
@@ -152,7 +176,7 @@ fn converse(client: &UnixStream, engines: &Engines, streams: &mut Streams) -> st
             }
             Err(error) => Err(format!(
                 "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\", \"net_restore\", \
-                 \"capture\", \"trace\", \"expect_pause\", \"table\""
+                 \"capture\", \"trace\", \"expect_pause\", \"table\", \"fault\""
             )
             .into()),
         };
@@ -186,6 +210,7 @@ fn show_table(engines: &Engines, node: u16, table: TableName) -> crate::Fallible
         TableName::Names => TableKind::Names,
         TableName::Groups => TableKind::Groups,
         TableName::Queues => TableKind::Queues,
+        TableName::QueuePairs => TableKind::QueuePairs,
     };
     let found = engines.table(node, kind)?;
     let Some(table) = found else {
@@ -197,6 +222,27 @@ fn show_table(engines: &Engines, node: u16, table: TableName) -> crate::Fallible
         "truncated": table.truncated,
     });
     Ok(shown.to_string())
+}
+
+fn inject(
+    engines: &Engines,
+    (node, queue_pair): (u16, u32),
+    faults: Faults,
+) -> crate::Fallible<String> {
+    let faults = QueuePairFaults {
+        not_ready: faults.not_ready,
+        denied: faults.denied,
+        fails: faults.fails,
+    };
+    match engines.inject((node, queue_pair), faults)? {
+        None => Err(format!("node {node} has no NIC here"))?,
+        Some(false) => Err(format!(
+            "there is no queue pair {queue_pair}; \"qnic nic queue-pairs NODE\" lists those of a node"
+        ))?,
+        Some(true) => {}
+    }
+    tracing::info!(node, queue_pair, %faults, fails = faults.fails, "faults injected");
+    Ok(serde_json::json!({ "injected": true }).to_string())
 }
 
 fn stats(engines: &Engines) -> crate::Fallible<String> {
@@ -235,6 +281,8 @@ mod tests {
             r#"{"cmd":"capture","links":"all"}"#,
             r#"{"cmd":"capture","links":{"between":[0,1]},"snaplen":120,"count":7}"#,
             r#"{"cmd":"expect_pause","node":1}"#,
+            r#"{"cmd":"fault","node":1,"queue_pair":17,"not_ready":3}"#,
+            r#"{"cmd":"fault","node":1,"queue_pair":17,"fails":true}"#,
             r#"{"cmd":"trace"}"#,
             r#"{"cmd":"trace","nodes":["a","b"],"sample":61}"#,
         ] {
@@ -254,6 +302,8 @@ mod tests {
             r#"{"cmd":"capture","links":"all","snaplen":-1}"#,
             r#"{"cmd":"trace","nodes":[7]}"#,
             r#"{"cmd":"trace","sample":-1}"#,
+            r#"{"cmd":"fault","node":1}"#,
+            r#"{"cmd":"fault","node":1,"queue_pair":17,"denied":-1}"#,
         ] {
             assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
         }

@@ -21,6 +21,17 @@ use crate::process::ProcessId;
 use crate::state::Runtime;
 use crate::{Cancel, ClusterSpec, Error, Links, Result, Step, StepChange};
 
+/// Faults of a queue pair of verbs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueuePairFaults {
+    /// So many messages of its peer find no receive, although one may be posted.
+    pub not_ready: u32,
+    /// So many writes, reads and atomic operations of its peer are denied.
+    pub denied: u32,
+    /// It fails at once.
+    pub fails: bool,
+}
+
 /// A running cluster. If it was booted attached, it ends when this value is dropped, or when the
 /// process ends in any way.
 pub struct Cluster {
@@ -259,13 +270,29 @@ impl Cluster {
     }
 
     /// What a NIC holds: an object with `columns`, `rows` and `truncated`. `table` is
-    /// map, names, groups or queues.
+    /// map, names, groups, queues or queue_pairs.
     ///
     /// # Errors
     /// No such node; it has no NIC; the device process does not answer.
     pub fn nic_table(&self, nic: &str, table: &str) -> Result<Value> {
         let request = json!({ "cmd": "table", "node": self.number(nic)?, "table": table });
         self.ask(self.spec.process_of(nic), &request)
+    }
+
+    /// Injects faults into a queue pair of verbs, beside those that it still has.
+    ///
+    /// # Errors
+    /// No such node; it has no NIC; its NIC has no such queue pair; the device process does not answer.
+    pub fn inject(&self, nic: &str, queue_pair: u32, faults: &QueuePairFaults) -> Result<()> {
+        let request = json!({
+            "cmd": "fault",
+            "node": self.number(nic)?,
+            "queue_pair": queue_pair,
+            "not_ready": faults.not_ready,
+            "denied": faults.denied,
+            "fails": faults.fails,
+        });
+        self.ask(self.spec.process_of(nic), &request).map(drop)
     }
 
     /// Changes the present impairments of links; without a `change`, removes them. Returns how many

@@ -89,7 +89,7 @@ mod watch;
 pub use accel::{decide, Accel, AccelDecision};
 pub use boot_options::BootOptions;
 pub use capture::{CaptureOptions, DISSECTOR};
-pub use cluster::Cluster;
+pub use cluster::{Cluster, QueuePairFaults};
 pub use config::{
     AccelChoice, ClusterSpec, DeviceSpec, EthernetPort, EthernetSpec, FileSpec, HostSpec, LinkSpec,
     NetworkSpec, NicDriver, NicSpec, NodeSpec, OnOff, PortSpec, ProcessSpec, RemoteMemorySpec,

@@ -284,7 +284,7 @@ impl Ring {
         size.is_some_and(|size| {
             size <= RING_BYTES
                 && pages == Self::pages_behind(size)
-                && (pages == 0) == (self.list.get() == 0)
+                && (pages > 0 || self.list.get() == 0)
         })
     }
 
@@ -313,6 +313,8 @@ mod tests {
             (64, 64, 1, 0x6000),
             (1 << 15, 64, 512, 0x6000),
             (1 << 11, 1024, 512, 0x6000),
+            // Frame 0 is memory as any other.
+            (64, 64, 1, 0),
         ] {
             assert!(
                 ring(entries, bytes, pages, list).is_valid(),
@@ -328,7 +330,6 @@ mod tests {
             (2, 2048, 1, 0x6000),
             (64, 64, 0, 0),
             (64, 64, 2, 0x6000),
-            (64, 64, 1, 0),
             (2, 64, 0, 0x6000),
             (1 << 16, 64, 1024, 0x6000),
             (1 << 31, 1024, u16::MAX, 0x6000),

@@ -49,6 +49,7 @@
 //! | [`mod@env`], [`NicConfig`] | what the NIC needs from the world, and its bounds |
 //! | `counters` | the table of all that a NIC counts |
 //! | `budget`, `occupants`, `table` | reports for people: what a NIC keeps, for which processes and peers, and what it holds |
+//! | `injection` | faults of queue pairs that are injected from outside |
 //! | [`mod@stages`] | how long the parts of an operation's life take |
 //! | [`mod@trace`] | what happens to single operations, while a trace is on |
 //! | `ids`, `frame`, `control_reply` | names, frames that have arrived, bytes of replies |
@@ -62,6 +63,7 @@ mod counters;
 pub mod env;
 mod frame;
 mod ids;
+mod injection;
 mod letter;
 mod nic;
 mod occupants;
@@ -81,6 +83,7 @@ pub use counters::Counters;
 pub use env::{
     Channel, Host, HostMemory, Order, OutOfRange, Path, Payload, Receipt, Sent, Ticket, Time, Wire,
 };
+pub use injection::QueuePairFaults;
 pub use nic::{Nic, Progress};
 pub use occupants::{PeerReport, VniReport};
 pub use protocols::order_of;

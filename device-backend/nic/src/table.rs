@@ -14,6 +14,8 @@ pub enum TableKind {
     Groups,
     /// Command queues and what stands behind them, by process.
     Queues,
+    /// Queue pairs of verbs.
+    QueuePairs,
 }
 
 /// A table.

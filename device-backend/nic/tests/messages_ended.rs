@@ -270,6 +270,7 @@ fn a_receive_takes_nothing_of_a_process_of_another_incarnation() {
         let a = net.party(0, 1);
         a.set_incarnation(6);
         b.receive(1).from(&a).incarnation(5).run();
+        assert_eq!(b.ends(), [(1, Status::PeerGone)]);
         b.receive(2).from(&a).run();
         b.receive(3).from(&a).incarnation(6).run();
         for number in [1, 2] {
@@ -279,17 +280,92 @@ fn a_receive_takes_nothing_of_a_process_of_another_incarnation() {
         a.send(3, &b).run();
         b.probe(4).from(&a).incarnation(5).run();
         b.receive(5).from(&a).incarnation(5).run();
-        assert_eq!(b.ends(), [(4, Status::NoMessage)]);
+        let mut ends = b.ends();
+        ends.sort_unstable_by_key(|end| end.0);
+        assert_eq!(ends, [(4, Status::NoMessage), (5, Status::PeerGone)]);
         b.probe(6).from(&a).incarnation(6).run();
         b.receive(7).from(&a).incarnation(6).run();
         assert_eq!(b.ends(), [(6, Status::Ok), (7, Status::Ok)]);
-        for posted in [1, 5] {
-            b.cancel(posted);
-            assert_eq!(b.ends(), [(posted, Status::Cancelled)]);
+        net.assert_holds_nothing(0);
+        net.assert_holds_nothing(1);
+    }
+}
+
+/// Whether its port has no process or another one, on its own node and on another; what it had sent still comes.
+#[test]
+fn what_names_a_process_that_has_ended_before_ends() {
+    for (node, net) in [0, 1]
+        .into_iter()
+        .flat_map(|node| nets(2, 5).into_iter().map(move |net| (node, net)))
+    {
+        let b = net.party(0, 2);
+        for next in [None, Some(0), Some(6)] {
+            let a = net.party(node, 1);
+            a.set_incarnation(5);
+            a.send(1, &b).tag(1).run();
+            b.receive(1).from(&a).incarnation(5).tag(9).run();
+            assert_eq!(b.ends(), [], "it lives");
+            a.end();
+            net.run();
+            assert_eq!(b.ends(), [(1, Status::PeerGone)]);
+            let next = next.map(|incarnation| {
+                let next = net.party(node, 1);
+                next.set_incarnation(incarnation);
+                // Heard of before the receive is posted.
+                next.send(1, &b).tag(2).run();
+                next
+            });
+            b.receive(2).from(&a).incarnation(5).tag(2).issue();
+            b.probe(3).from(&a).incarnation(5).tag(2).wait().issue();
+            b.receive(4).from(&a).incarnation(5).tag(1).run();
+            let mut ends = b.ends();
+            ends.sort_unstable_by_key(|end| end.0);
+            let gone = Status::PeerGone;
+            assert_eq!(ends, [(2, gone), (3, gone), (4, Status::Ok)]);
+            if let Some(next) = next {
+                b.receive(5).from(&next).tag(2).run();
+                assert_eq!(b.ends(), [(5, Status::Ok)]);
+                next.end();
+                net.run();
+            }
         }
         net.assert_holds_nothing(0);
         net.assert_holds_nothing(1);
     }
+}
+
+/// The next process was heard of when it was posted, so the news of the end leaves it: it asks again.
+#[test]
+fn what_is_posted_for_a_process_before_the_late_news_of_its_end_ends() {
+    let net = Net::new(2, 2048, 8, &scarce());
+    net.cluster().set_lossy_wire(LossyWire::steady(20_000), 3);
+    let Pair { net, a, b } = Pair::on(net);
+    b.set_incarnation(5);
+    a.receive(1).from(&b).incarnation(5).tag(1).run();
+    // The news is lost.
+    net.cut(1);
+    b.end();
+    net.poll(1);
+    net.heal();
+    let next = net.party(1, 2);
+    next.set_incarnation(6);
+    next.send(4, &a).tag(2).issue();
+    net.poll(1);
+    net.advance(20_000);
+    net.poll(0);
+    a.receive(2).from(&b).incarnation(5).tag(1).issue();
+    a.receive(3).from(&next).incarnation(6).tag(1).issue();
+    net.poll(0);
+    assert_eq!(a.ends(), []);
+    net.run();
+    let mut ends = a.ends();
+    ends.sort_unstable_by_key(|end| end.0);
+    assert_eq!(ends, [(1, Status::PeerGone), (2, Status::PeerGone)]);
+    a.receive(4).from(&next).incarnation(6).tag(2).run();
+    assert_eq!(a.ends(), [(4, Status::Ok)]);
+    next.end();
+    net.run();
+    assert_eq!(a.ends(), [(3, Status::PeerGone)]);
 }
 
 /// A message that names no incarnation waits for one that was lost, and not for one that is refused.

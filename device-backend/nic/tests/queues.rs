@@ -221,6 +221,30 @@ fn a_head_is_published_every_eight_reads_and_what_was_read_is_zero() {
     }
 }
 
+/// The NIC reads it when a process ends: it may be the one that it names, also if others of that have ended before.
+#[test]
+fn a_receive_in_a_queue_that_sleeps_learns_that_its_sender_has_ended() {
+    for node in [0, 1] {
+        let net = Net::new(2, 512, 8, &Limits::default());
+        let a = net.party(0, 1);
+        let b = net.party(node, 2);
+        b.set_incarnation(5);
+        // A session, in which the end is told.
+        a.receive(1).bytes(0, 8).tag(1).issue();
+        b.send(1, &a).bytes(0, 8).tag(1).run();
+        assert_eq!(a.ends(), [(1, Status::Ok)]);
+        assert!(net.cluster().sleeps(0));
+        assert_eq!(net.load(0, a.window() + AWAKE), NOTHING_WAITS);
+        let late = a.receive(2).from(&b).incarnation(5).bytes(0, 8).tag(2);
+        late.issue_quietly();
+        net.run();
+        assert_eq!(a.ends(), []);
+        b.end();
+        net.run();
+        assert_eq!(a.ends(), [(2, Status::PeerGone)]);
+    }
+}
+
 /// A receive needs no doorbell while no message waits for one: the NIC reads it when a message comes, with or without
 /// another receive that takes that.
 #[test]

@@ -4,12 +4,13 @@
 use qnic_abi::control::Opcode;
 use qnic_abi::verbs::requests::{CreateQueuePair, ModifyQueuePair, Object};
 use qnic_abi::verbs::rings::{SendFlags, Sge};
-use qnic_abi::verbs::{Event, Outcome, Rights, State};
+use qnic_abi::verbs::{Event, Outcome, Request, Rights, State};
 use qnic_abi::Status;
 use qnic_nic::testing::{
     page, token, LossyWire, Net, Pair, VerbsPair, VerbsParty, CQ, PAGE, QP_A as A, QP_B as B,
     SEGMENT, SGES,
 };
+use qnic_nic::{QueuePairFaults, TableKind};
 
 const OK: u32 = Outcome::Success as u32;
 
@@ -425,4 +426,118 @@ fn requests_that_cannot_be_are_refused() {
     // Neither is an object of another process.
     assert_eq!(pair.b.destroy(Object::QueuePair, A), Status::Malformed);
     assert_eq!(a.query(A).0, State::ReadyToSend);
+}
+
+/// Injects faults into a queue pair of a node. Returns false if it has none of that number.
+fn inject(net: &Net, node: usize, queue_pair: u32, faults: QueuePairFaults) -> bool {
+    let mut cluster = net.cluster();
+    let now = cluster.now;
+    let node = &mut cluster.nodes[node];
+    node.nic.inject(now, &node.host, queue_pair, faults)
+}
+
+/// The cells of a queue pair of a node, as people see them.
+fn cells(net: &Net, node: usize) -> String {
+    let table = net.cluster().nodes[node].nic.table(TableKind::QueuePairs);
+    assert_eq!(table.rows.len(), 1);
+    table.rows[0].join(" ")
+}
+
+/// What is injected happens as often as it says, and programs learn of it as of what it stands for.
+#[test]
+fn injected_faults_happen_as_often_as_they_say() {
+    let faults = QueuePairFaults::default();
+    let two = VerbsPair::lossless();
+    let (a, b, net) = (&two.a, &two.b, &two.net);
+    let not_ready = QueuePairFaults {
+        not_ready: 2,
+        ..faults
+    };
+    assert!(!inject(net, 1, A, not_ready), "that of another node");
+    assert!(inject(net, 1, B, not_ready));
+    assert!(b.post_receive(B, 7, &[two.at_b(0, 100)]));
+    a.send(A, 1, &[two.at_a(0, 100)]).post();
+    net.run();
+    assert_eq!((a.ends(), b.ends()), (vec![], vec![]));
+    let vni = b.party.vni.0;
+    assert_eq!(
+        cells(net, 1),
+        format!("{B} {vni} RC RTS 0 {A} 0 63 0 - rnr 1")
+    );
+    let waiting = format!("{A} {} RC RTS 1 {B} 1 63 0 timer -", a.party.vni.0);
+    assert_eq!(cells(net, 0), waiting);
+    a.run_out();
+    assert_eq!((a.ends(), b.ends()), (vec![(1, OK)], vec![(7, OK)]));
+
+    // A sender that does not wait fails.
+    let mut hasty = a.attributes(A, State::ReadyToSend, (1, B));
+    hasty.not_ready_retries = 1;
+    assert_eq!(a.modify(&hasty), Status::Ok);
+    assert!(b.post_receive(B, 8, &[two.at_b(0, 100)]));
+    assert!(inject(net, 1, B, not_ready));
+    a.send(A, 2, &[two.at_a(0, 100)]).post();
+    a.run_out();
+    assert_eq!(a.ends(), [(2, Outcome::ReceiverNotReady as u32)]);
+    assert_eq!(b.query(B).0, State::ReadyToSend);
+}
+
+#[test]
+fn access_that_is_denied_by_injection_is_denied_once() {
+    let denied = QueuePairFaults {
+        denied: 1,
+        ..QueuePairFaults::default()
+    };
+    let address = |two: &VerbsPair| two.b.party.segment.address.next_multiple_of(8);
+    type Post = fn(&VerbsPair, u64);
+    let posts: [Post; 3] = [
+        |two, at| {
+            two.a
+                .send(A, 1, &[two.at_a(0, 9000)])
+                .write_to(at, two.keys[1])
+                .post();
+        },
+        |two, at| {
+            two.a
+                .send(A, 1, &[two.at_a(0, 9000)])
+                .read_from(at, two.keys[1])
+                .post();
+        },
+        |two, at| {
+            two.a
+                .send(A, 1, &[two.at_a(0, 8)])
+                .atomic(Request::FetchAdd, (at, two.keys[1]), [1, 0])
+                .post();
+        },
+    ];
+    for post in posts {
+        let two = VerbsPair::lossless();
+        post(&two, address(&two));
+        two.net.run();
+        assert_eq!(two.a.ends(), [(1, OK)]);
+        assert!(inject(&two.net, 1, B, denied));
+        post(&two, address(&two));
+        two.net.run();
+        assert_eq!(two.a.ends(), [(1, Outcome::RemoteAccess as u32)]);
+        assert_eq!(two.b.events(), [(token(B), Event::AccessError as u16)]);
+        assert_eq!(cells(&two.net, 1).rsplit_once(' ').unwrap().1, "-");
+    }
+}
+
+#[test]
+fn a_queue_pair_that_is_failed_by_injection_ends_all_that_is_posted() {
+    let two = VerbsPair::lossless();
+    let (a, b) = (&two.a, &two.b);
+    let fails = QueuePairFaults {
+        fails: true,
+        ..QueuePairFaults::default()
+    };
+    assert!(b.post_receive(B, 7, &[two.at_b(0, 100)]));
+    assert!(inject(&two.net, 1, B, fails));
+    two.net.run();
+    assert_eq!(b.ends(), [(7, Outcome::Flushed as u32)]);
+    assert_eq!(b.events(), [(token(B), Event::Fatal as u16)]);
+    assert!(cells(&two.net, 1).contains(" ERR - - "));
+    a.send(A, 1, &[two.at_a(0, 100)]).post();
+    a.run_out();
+    assert_eq!(a.ends(), [(1, Outcome::RetriesExceeded as u32)]);
 }

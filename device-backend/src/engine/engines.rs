@@ -15,7 +15,7 @@ use std::sync::Arc;
 use qnic_links::ethernet::EthernetFrame;
 use qnic_links::{LinkChange, LinkError, LinkSet, Tap, TapId};
 use qnic_nic::trace::{Record, Taken};
-use qnic_nic::{Table, TableKind, Time};
+use qnic_nic::{QueuePairFaults, Table, TableKind, Time};
 
 use super::{Engine, EngineGone, EngineHandle, Report, Traced};
 
@@ -68,6 +68,16 @@ impl Engines {
     pub(crate) fn table(&self, node: u16, kind: TableKind) -> Result<Option<Table>, EngineGone> {
         let tables = self.ask_each(move |engine| engine.table(node, kind))?;
         Ok(tables.into_iter().flatten().next())
+    }
+
+    /// As [`Engine::inject`].
+    pub(crate) fn inject(
+        &self,
+        queue_pair: (u16, u32),
+        faults: QueuePairFaults,
+    ) -> Result<Option<bool>, EngineGone> {
+        let injected = self.ask_each(move |engine| engine.inject(queue_pair, faults))?;
+        Ok(injected.into_iter().flatten().next())
     }
 
     /// The counters of all of them.

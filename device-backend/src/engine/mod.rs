@@ -58,7 +58,7 @@ use qnic_abi::ethernet::Ethernet;
 use qnic_abi::NodeId;
 use qnic_links::ethernet::EthernetFrame;
 use qnic_links::{Fabric, LinkChange, LinkError, LinkSet, Tap, TapId};
-use qnic_nic::{Progress, Table, TableKind, Time};
+use qnic_nic::{Progress, QueuePairFaults, Table, TableKind, Time};
 
 pub(crate) use engines::{Engines, Tapped};
 pub(crate) use handle::{channel, Commands, EngineGone, EngineHandle};
@@ -338,6 +338,19 @@ impl Engine {
     pub(crate) fn table(&self, node: u16, kind: TableKind) -> Option<Table> {
         let mut nics = self.nics.iter();
         nics.find_map(|nic| nic.table(&self.fabric, node, kind))
+    }
+
+    /// Injects faults into a queue pair of the NIC of a node. Returns false if there is no such queue
+    /// pair, and `None` if the NIC is none of this process.
+    pub(crate) fn inject(
+        &mut self,
+        queue_pair: (u16, u32),
+        faults: QueuePairFaults,
+    ) -> Option<bool> {
+        let now = self.now();
+        let fabric = &mut self.fabric;
+        let mut nics = self.nics.iter();
+        nics.find_map(|nic| nic.inject(fabric, now, queue_pair, faults))
     }
 
     pub(crate) fn report(&self) -> Report {

@@ -35,7 +35,7 @@ use qnic_abi::attach::{CONTROL_QUEUE, FIRST_DOORBELL};
 use qnic_abi::{SharedMemory, Status, PAGE_SIZE};
 use qnic_links::Fabric;
 use qnic_nic::env::Host;
-use qnic_nic::{Table, TableKind, Time};
+use qnic_nic::{QueuePairFaults, Table, TableKind, Time};
 
 use super::node::Node;
 use super::poller::{Poller, Token};
@@ -320,6 +320,23 @@ impl NicPort {
     pub(crate) fn table(&self, fabric: &Fabric<Node>, node: u16, kind: TableKind) -> Option<Table> {
         let nic = fabric.nic(self.slot);
         (nic.geometry().node.0 == node).then(|| nic.table(kind))
+    }
+
+    /// Injects faults into a queue pair, if this is the NIC of the node. Returns false if it has none of
+    /// that number.
+    pub(crate) fn inject(
+        &self,
+        fabric: &mut Fabric<Node>,
+        now: Time,
+        (node, queue_pair): (u16, u32),
+        faults: QueuePairFaults,
+    ) -> Option<bool> {
+        if fabric.nic(self.slot).geometry().node.0 != node {
+            return None;
+        }
+        Some(fabric.with(self.slot, now, |now, nic, host, _| {
+            nic.inject(now, host, queue_pair, faults)
+        }))
     }
 
     pub(crate) fn report(&self, fabric: &Fabric<Node>) -> NicReport {

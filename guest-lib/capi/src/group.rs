@@ -199,6 +199,8 @@ pub struct qnic_collective {
     pub address: Out<c_void>,
     /// Its bytes.
     pub length: usize,
+    /// What the program calls it for itself, up to 65535; the same at all members.
+    pub label: u32,
 }
 
 head!(qnic_collective {
@@ -207,7 +209,8 @@ head!(qnic_collective {
     op,
     element,
     address,
-    length
+    length,
+    label,
 });
 
 fn reduction<'b, T: Reducible>(
@@ -235,11 +238,13 @@ fn operation<'b>(
     local: Option<&'b Local>,
 ) -> Result<Operation<'b>> {
     let memory = || Failure::argument("a collective without memory");
-    match collective.function {
-        QNIC_BARRIER => Ok(group.barrier()),
+    let label = u16::try_from(collective.label);
+    let label = label.map_err(|_| Failure::argument("a label above 65535"))?;
+    let operation = match collective.function {
+        QNIC_BARRIER => group.barrier(),
         QNIC_BROADCAST => {
             let local = local.ok_or_else(memory)?;
-            Ok(group.broadcast(local.part(), collective.root))
+            group.broadcast(local.part(), collective.root)
         }
         QNIC_REDUCE | QNIC_ALLREDUCE => {
             let describe = match collective.element {
@@ -251,10 +256,11 @@ fn operation<'b>(
                 QNIC_F64 => reduction::<f64>,
                 _ => return Err(Failure::argument("no such type of elements")),
             };
-            describe(group, collective, local.ok_or_else(memory)?)
+            describe(group, collective, local.ok_or_else(memory)?)?
         }
-        _ => Err(no_collective()),
-    }
+        _ => return Err(no_collective()),
+    };
+    Ok(operation.label(label))
 }
 
 /// What a call of a group borrows from.

@@ -2,17 +2,20 @@
 //!
 //! ```text
 //!   receive ──► the NIC sleeps, and no message waits: left out ──► the next Send rings, or a message comes
-//!                                             └── LOOKS looks in vain, or a thread sleeps: rung
+//!                                             └── LOOKS looks in vain, some time, or a thread sleeps: rung
 //! ```
 //! A doorbell of a guest stops its processor for 13 µs and more. A receive that is posted behind a Send would ring a
 //! second one, and what it says can wait: nothing has come that it could take. It cannot wait for ever, as the NIC
-//! watches the sender for receives that it has read.
+//! watches the sender for receives that it has read: a process that looks often rings after a number of looks, one that
+//! looks rarely by the clock, which is read at some of the looks.
 //!
 //! # Invariants
 //! - No thread of the process sleeps while a doorbell is left out here.
 //! - Few receives are left out, so the command queue does not fill up with them.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::core::queue::Ring;
 use crate::core::Core;
@@ -20,6 +23,12 @@ use crate::core::Core;
 /// Looks in vain after which the doorbell is rung: some 0.1 ms in host mode, 0.4 ms in an emulated guest. An answer
 /// comes before.
 const LOOKS: u32 = 1024;
+
+/// Looks between two at which the clock is read.
+const CLOCK: u32 = 16;
+
+/// How long a doorbell is left out when the clock is read next.
+const LONG: Duration = Duration::from_millis(1);
 
 /// Commands that stand in the queue unread, at most.
 const MOST: u64 = 8;
@@ -47,6 +56,9 @@ impl Urgency {
 pub(super) struct Quiet {
     /// Looks in vain until the doorbell is rung; 0: none is left out.
     looks: AtomicU32,
+    /// When the clock was read first since the last one was left out, in microseconds since `begin`; 0: not yet.
+    since: AtomicU64,
+    begin: OnceLock<Instant>,
 }
 
 impl Quiet {
@@ -61,6 +73,20 @@ impl Quiet {
         };
         // Relaxed: a number by itself; what it stands for is settled under the tracker's lock.
         self.looks.store(looks, Ordering::Relaxed);
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether it was long ago that the clock was read first.
+    #[cold]
+    fn is_old(&self) -> bool {
+        let begin = self.begin.get_or_init(Instant::now);
+        let now = begin.elapsed().as_micros() as u64 + 1;
+        // Relaxed: as above.
+        match self.since.load(Ordering::Relaxed) {
+            0 => self.since.store(now, Ordering::Relaxed),
+            since => return now.saturating_sub(since) >= LONG.as_micros() as u64,
+        }
+        false
     }
 }
 
@@ -73,6 +99,7 @@ impl Core {
         match self.quiet.looks.load(Ordering::Relaxed) {
             0 => {}
             1 => self.ring_quiet(),
+            looks if looks % CLOCK == 0 && self.quiet.is_old() => self.ring_quiet(),
             looks => self.quiet.looks.store(looks - 1, Ordering::Relaxed),
         }
     }

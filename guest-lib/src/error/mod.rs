@@ -14,7 +14,7 @@ use qnic_abi::{NodeId, Port, SegmentName, Status};
 
 use crate::provider::CallError;
 
-pub use group::{GroupError, GroupOperation};
+pub use group::{Difference, GroupError, GroupOperation};
 pub use message::{MessageError, MessageOperation};
 pub use name::NameError;
 pub use parallel::ParallelError;

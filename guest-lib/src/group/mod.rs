@@ -64,11 +64,12 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, GroupError, GroupOperation, Result};
 use crate::memory::{LocalMemory, Part};
 
+pub use crate::error::Difference;
 pub use application::Application;
 pub use call::Call;
 pub use joining::Joining;
 pub use multicast::{Multicast, Posted};
-pub use qnic_abi::collective::{Element, Operator, MAX_MEMBERS};
+pub use qnic_abi::collective::{Called, Element, Operator, MAX_MEMBERS};
 
 /// Which group a process joins, and its place there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,6 +247,13 @@ impl<'b> Operation<'b> {
     /// group ends.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.command.timeout_ms = milliseconds(timeout).into();
+        self
+    }
+
+    /// What the program calls it for itself: any number, which is zero unless set. Members that give different
+    /// ones call different things.
+    pub fn label(mut self, label: u16) -> Self {
+        self.command.label = label.into();
         self
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use qnic_abi::command::{CommandBody, INLINE_CAPACITY};
 use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::multicast::{MulticastCommand, MulticastFlags, MAX_BYTES, MAX_RANKS};
-use qnic_abi::{NodeId, Port, Status};
+use qnic_abi::Status;
 
 use super::Group;
 use crate::core::messages::{End, Pending};
@@ -235,10 +235,7 @@ impl GroupError {
     pub(super) fn result(&self, end: &End) -> Result<CompletionEntry> {
         match end.status(*self)? {
             (entry, Status::Ok) => Ok(entry),
-            (entry, status) => {
-                let reason = (NodeId(entry.node.get()), Port(entry.port.get()));
-                Err(self.with(status, reason).into())
-            }
+            (entry, status) => Err(self.with(status, &entry).into()),
         }
     }
 }

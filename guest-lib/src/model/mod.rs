@@ -9,6 +9,7 @@ mod completions;
 mod contexts;
 mod lanes;
 mod notifications;
+mod quiet;
 mod wakes;
 
 use std::cell::RefCell;

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use qnic::message::{
-    wait_all, wait_any, Completion, Contents, Destination, MessageEndpoint, Pattern, Request,
-    Source, Tag,
+    set_incarnation, wait_all, wait_any, Completion, Contents, Destination, MessageEndpoint,
+    Pattern, Request, Source, Tag,
 };
 use qnic::{
     Access, Buffer, Endpoint, Error, Nic, NodeId, Part, Port, Segment, SegmentName, Status,
@@ -388,8 +388,17 @@ fn the_end_of_a_process_ends_what_waits_for_it() {
         .post();
     // Its commands are read, whatever engine the other node has.
     b.send(&c.with_tag(8), b"read");
+    set_incarnation(&a.endpoint, 5);
+    let very = from.incarnation(5);
     drop(a);
     assert_eq!(status(stays.wait(LIMIT)), Status::PeerGone);
+    // One that names it by its incarnation ends, too, if it is posted now, or if the next one is there.
+    let mut late = b.post(&very, 48, 8);
+    assert_eq!(status(late.wait(LIMIT)), Status::PeerGone);
+    let next = Party::new(&nics[0], 1, 64);
+    let mut late = b.post(&very, 48, 8);
+    assert_eq!(status(late.wait(LIMIT)), Status::PeerGone);
+    drop(next);
     let gone = status(long.as_mut().unwrap().wait(LIMIT));
     assert!(
         matches!(gone, Status::PeerGone | Status::NoSuchPort),

@@ -78,6 +78,8 @@ pub(crate) fn copy(
 mod tests {
     use super::*;
     use qnic_abi::names::KINDS;
+    use qnic_abi::verbs::frames::ReplyKind;
+    use qnic_abi::verbs::Request;
     use qnic_abi::wire::WIRE_VERSION;
     use qnic_abi::Status;
 
@@ -86,27 +88,47 @@ mod tests {
     fn the_dissector_knows_this_version_and_every_kind_and_status() {
         let version = format!("local VERSION = {WIRE_VERSION}\n");
         assert!(DISSECTOR.contains(&version), "{version}");
-        let table = |name: &str| {
-            let rest = DISSECTOR
-                .split_once(&format!("local {name} = {{"))
-                .unwrap()
-                .1;
-            rest.split_once('}').unwrap().0
-        };
         for (number, kind) in KINDS {
             let entry = format!("[{number}] = \"{kind}\"");
             assert!(table("KINDS").contains(&entry), "{entry}");
         }
         assert_eq!(table("KINDS").matches('[').count(), KINDS.len());
-        let mut statuses = 0;
+        let name = |number: u32| Status::try_from(number).ok().map(|it| format!("{it:?}"));
+        check_names("STATUSES", name);
+    }
+
+    /// The names of requests and replies of verbs are those of the frame format, too.
+    #[test]
+    fn the_dissector_knows_every_request_and_reply_of_verbs() {
+        let request = |number: u32| {
+            let request = Request::try_from(u8::try_from(number).ok()?).ok()?;
+            Some(format!("{request:?}"))
+        };
+        check_names("REQUESTS", request);
+        let reply = |number: u32| {
+            let reply = ReplyKind::try_from(u8::try_from(number).ok()?).ok()?;
+            Some(format!("{reply:?}"))
+        };
+        check_names("REPLIES", reply);
+    }
+
+    /// A table of names of the dissector.
+    fn table(name: &str) -> &'static str {
+        let table = DISSECTOR.split_once(&format!("local {name} = {{"));
+        table.unwrap().1.split_once('}').unwrap().0
+    }
+
+    /// Checks that a table has all names and no others.
+    fn check_names(table_name: &str, name_of: impl Fn(u32) -> Option<String>) {
+        let mut names = 0;
         for number in 0..1000 {
-            if let Ok(status) = Status::try_from(number) {
-                let entry = format!("[{number}] = \"{status:?}\"");
-                assert!(table("STATUSES").contains(&entry), "{entry}");
-                statuses += 1;
+            if let Some(name) = name_of(number) {
+                let entry = format!("[{number}] = \"{name}\"");
+                assert!(table(table_name).contains(&entry), "{entry}");
+                names += 1;
             }
         }
-        assert_eq!(table("STATUSES").matches('[').count(), statuses);
+        assert_eq!(table(table_name).matches('[').count(), names);
     }
 
     /// Wireshark has Lua 5.2 in one distribution, and 5.4 in the next: the dissector has no operator

@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- envelope of 64 bytes (abi/src/wire.rs, version 18), the body by kind, the payload.
+-- envelope of 64 bytes (abi/src/wire.rs), the body by kind, the payload.
 -- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 21
+local VERSION = 22
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -23,7 +23,7 @@ local KINDS = {
     [129] = "ProcessGone", [64] = "Write", [144] = "ReadRequest", [65] = "ReadResponse",
     [160] = "AtomicRequest", [161] = "AtomicResponse", [176] = "ImportRequest",
     [177] = "ImportResponse", [72] = "Message", [73] = "MessageData",
-    [152] = "MessageRequest", [153] = "MessagePermit", [154] = "MessageEnd",
+    [152] = "MessageRequest", [153] = "MessagePermit", [154] = "MessageEnd", [155] = "MessageSeek", [156] = "MessageGone",
     [80] = "CollectiveUp", [81] = "CollectiveDown", [82] = "GroupForm", [83] = "GroupEnd",
     [84] = "GroupSeek", [85] = "Multicast", [86] = "MulticastTaken",
     [168] = "GroupJoin", [169] = "GroupRefused", [170] = "GroupFormed", [171] = "GroupStart",
@@ -37,10 +37,13 @@ local WINDOW, WINDOW_TAKEN = 130, 131
 local WRITE, READ_REQUEST, READ_RESPONSE = 64, 144, 65
 local ATOMIC_REQUEST, ATOMIC_RESPONSE, IMPORT_REQUEST, IMPORT_RESPONSE = 160, 161, 176, 177
 local MESSAGE, MESSAGE_DATA, MESSAGE_REQUEST, MESSAGE_PERMIT, MESSAGE_END = 72, 73, 152, 153, 154
+local MESSAGE_SEEK, MESSAGE_GONE = 155, 156
 local COLLECTIVE_UP, COLLECTIVE_DOWN, GROUP_FORM, GROUP_END, GROUP_SEEK = 80, 81, 82, 83, 84
 local MULTICAST, MULTICAST_TAKEN = 85, 86
 local NAMES = 88
 local DATAGRAM, ETHERNET = 192, 193
+local VERBS_MESSAGE, VERBS_READ_DATA, VERBS_READ, VERBS_ATOMIC = 96, 97, 136, 137
+local VERBS_REPLY, VERBS_PROBE, VERBS_DATAGRAM, VERBS_UNRELIABLE = 138, 139, 200, 201
 local GROUP_JOIN, GROUP_REFUSED, GROUP_FORMED, GROUP_START, GROUP_GREET = 168, 169, 170, 171, 172
 local ethernet = Dissector.get("eth_withoutfcs")
 -- The kind of the response to a request that carries the number of an operation.
@@ -75,6 +78,15 @@ local OPERATORS = {
 }
 local ELEMENTS = {
     [0] = "none", [1] = "U32", [2] = "U64", [3] = "I32", [4] = "I64", [5] = "F32", [6] = "F64",
+}
+
+local REQUESTS = {
+    [0] = "Write", [1] = "WriteImmediate", [2] = "Send", [3] = "SendImmediate", [4] = "Read",
+    [5] = "CompareSwap", [6] = "FetchAdd",
+}
+local REPLIES = {
+    [0] = "Done", [1] = "ReceiverNotReady", [2] = "PageAbsent", [3] = "GoOn", [4] = "NoQueuePair",
+    [5] = "OutOfSequence", [6] = "InvalidRequest", [7] = "AccessDenied", [8] = "Failed", [9] = "Word",
 }
 
 local OUTCOMES = {
@@ -167,6 +179,11 @@ local field = {
     part_bytes = ProtoField.uint32("qnic.part_bytes", "Bytes of a part"),
     root = ProtoField.uint32("qnic.root", "Root"),
     operator = ProtoField.uint8("qnic.operator", "Operator", base.DEC, OPERATORS),
+    label = ProtoField.uint16("qnic.label", "Label", base.HEX),
+    reason_label = ProtoField.uint16("qnic.reason_label", "Label of what the reason called", base.HEX),
+    others_label = ProtoField.uint16("qnic.others_label", "Label of what others called", base.HEX),
+    reason_called = ProtoField.uint64("qnic.reason_called", "What the reason called", base.HEX),
+    others_called = ProtoField.uint64("qnic.others_called", "What others called", base.HEX),
     element = ProtoField.uint8("qnic.element", "Element", base.DEC, ELEMENTS),
     target = ProtoField.uint64("qnic.target", "Steered buffer", base.HEX),
     message = ProtoField.uint32("qnic.message", "Number of the message"),
@@ -179,10 +196,20 @@ local field = {
     checksum_start = ProtoField.uint16("qnic.checksum_start", "What the checksum covers begins at"),
     checksum_offset = ProtoField.uint16("qnic.checksum_offset", "The checksum is behind that by"),
     header_length = ProtoField.uint8("qnic.header_length", "Bytes of the header"),
+    qp = ProtoField.uint32("qnic.qp", "Queue pair"),
+    peer_qp = ProtoField.uint32("qnic.peer_qp", "Queue pair of the sender"),
+    psn = ProtoField.uint32("qnic.psn", "Number of the message of verbs"),
+    request = ProtoField.uint8("qnic.request", "Request", base.DEC, REQUESTS),
+    reply = ProtoField.uint8("qnic.reply", "Reply", base.DEC, REPLIES),
+    timer = ProtoField.uint8("qnic.timer", "Time to wait, as a code"),
+    message_flags = ProtoField.uint8("qnic.message_flags", "Flags of the message of verbs", base.HEX),
+    qkey = ProtoField.uint32("qnic.qkey", "Key of datagrams of verbs", base.HEX),
+    service_level = ProtoField.uint8("qnic.service_level", "Service level"),
     header = ProtoField.uint64("qnic.header", "Header, eight bytes of it", base.HEX),
 }
 
-local PART = { { "group", 0, 8 }, { "length", 8, 8 }, { "number", 16, 4 }, { "part", 20, 4 }, { "root", 24, 4 }, { "home", 28, 2 }, { "collective", 32, 1 }, { "operator", 33, 1 }, { "element", 34, 1 }, { "part_bytes", 36, 4 } }
+local PART = { { "group", 0, 8 }, { "length", 8, 8 }, { "number", 16, 4 }, { "part", 20, 4 }, { "root", 24, 4 }, { "home", 28, 2 }, { "label", 30, 2 }, { "collective", 32, 1 }, { "operator", 33, 1 }, { "element", 34, 1 }, { "part_bytes", 36, 4 } }
+local PIECE = { { "qp", 0, 4 }, { "peer_qp", 4, 4 }, { "psn", 8, 4 }, { "immediate", 12, 4 }, { "offset", 16, 8 }, { "remaining", 24, 8 }, { "address", 32, 8 }, { "key", 40, 4 }, { "request", 44, 1 }, { "message_flags", 45, 1 } }
 local GROUP = { { "group", 0, 8 }, { "part_bytes", 8, 4 }, { "home", 12, 2 } }
 
 -- By kind: name of the field, offset in the body, bytes.
@@ -205,10 +232,12 @@ local bodies = {
     [MESSAGE_PERMIT] = { { "receive", 0, 8 }, { "length", 8, 8 }, { "page_offset", 16, 2 } },
     [MESSAGE_DATA] = { { "receive", 0, 8 }, { "offset", 8, 8 }, { "page_offset", 16, 2 } },
     [MESSAGE_END] = { { "status", 0, 4 } },
+    [MESSAGE_SEEK] = { { "incarnation", 0, 4 } },
+    [MESSAGE_GONE] = { { "incarnation", 0, 4 } },
     [COLLECTIVE_UP] = PART,
     [COLLECTIVE_DOWN] = PART,
     [GROUP_FORM] = { { "name", 0, 8 }, { "group", 8, 8 }, { "size", 16, 4 }, { "members", 20, 4 }, { "parent", 24, 2 }, { "who_port", 26, 2 } },
-    [GROUP_END] = { { "group", 0, 8 }, { "status", 8, 4 }, { "home", 12, 2 }, { "who_node", 14, 2 }, { "who_port", 16, 2 } },
+    [GROUP_END] = { { "group", 0, 8 }, { "status", 8, 4 }, { "home", 12, 2 }, { "who_node", 14, 2 }, { "who_port", 16, 2 }, { "reason_label", 18, 2 }, { "others_label", 20, 2 }, { "reason_called", 24, 8 }, { "others_called", 32, 8 } },
     [GROUP_SEEK] = { { "group", 0, 8 }, { "number", 8, 4 }, { "home", 16, 2 } },
     [MULTICAST] = { { "group", 0, 8 }, { "tag", 8, 8 }, { "immediate", 16, 8 }, { "length", 24, 4 }, { "offset", 28, 4 }, { "rank", 32, 4 }, { "home", 38, 2 }, { "who_node", 40, 2 }, { "who_port", 42, 2 }, { "endpoint", 44, 1 }, { "flags", 45, 1 } },
     [MULTICAST_TAKEN] = { { "group", 0, 8 }, { "rank", 8, 4 }, { "number", 12, 4 }, { "home", 16, 2 } },
@@ -220,6 +249,14 @@ local bodies = {
     [NAMES] = { { "flags", 0, 4 } },
     [DATAGRAM] = { { "target", 0, 8 }, { "message", 8, 4 }, { "fragment", 12, 2 }, { "packet_flags", 14, 1 }, { "header_length", 15, 1 }, { "header", 16, 8 }, { "header", 24, 8 }, { "header", 32, 8 }, { "header", 40, 8 }, { "header", 48, 8 } },
     [ETHERNET] = { { "needs_checksum", 0, 1 }, { "segmentation", 1, 1 }, { "segment_bytes", 2, 2 }, { "checksum_start", 4, 2 }, { "checksum_offset", 6, 2 } },
+    [VERBS_MESSAGE] = PIECE,
+    [VERBS_UNRELIABLE] = PIECE,
+    [VERBS_READ_DATA] = { { "qp", 0, 4 }, { "peer_qp", 4, 4 }, { "psn", 8, 4 }, { "offset", 16, 8 } },
+    [VERBS_READ] = { { "qp", 0, 4 }, { "peer_qp", 4, 4 }, { "psn", 8, 4 }, { "key", 12, 4 }, { "address", 16, 8 }, { "length", 24, 8 } },
+    [VERBS_ATOMIC] = { { "qp", 0, 4 }, { "peer_qp", 4, 4 }, { "psn", 8, 4 }, { "key", 12, 4 }, { "address", 16, 8 }, { "operand", 24, 8 }, { "operand", 32, 8 }, { "request", 40, 1 } },
+    [VERBS_REPLY] = { { "qp", 0, 4 }, { "peer_qp", 4, 4 }, { "psn", 8, 4 }, { "reply", 12, 1 }, { "timer", 13, 1 }, { "offset", 16, 8 }, { "value", 24, 8 } },
+    [VERBS_PROBE] = { { "qp", 0, 4 }, { "peer_qp", 4, 4 }, { "psn", 8, 4 } },
+    [VERBS_DATAGRAM] = { { "qp", 0, 4 }, { "peer_qp", 4, 4 }, { "qkey", 8, 4 }, { "immediate", 12, 4 }, { "request", 16, 1 }, { "message_flags", 17, 1 }, { "service_level", 18, 1 } },
     -- The secret behind them is not in the capture.
     [IMPORT_REQUEST] = { { "name", 0, 8 }, { "wait_ms", 8, 4 } },
     [IMPORT_RESPONSE] = { { "address", 0, 8 }, { "length", 8, 8 }, { "key", 16, 8 }, { "status", 24, 4 }, { "access", 28, 4 }, { "segment", 32, 2 } },
@@ -441,6 +478,10 @@ local function describe(f)
     text = text .. " ack=" .. tostring(f.acknowledge) .. " del=" .. tostring(f.delivered)
     if f.payload_length > 0 then text = text .. " len=" .. f.payload_length end
     if f.kind == NAK then text = text .. " " .. (STATUSES[f.status] or f.status) end
+    if f.qp then text = text .. " qp=" .. f.qp .. " from=" .. f.peer_qp end
+    if f.psn then text = text .. " psn=" .. f.psn end
+    if f.reply then text = text .. " " .. (REPLIES[f.reply] or f.reply) end
+    if f.request then text = text .. " " .. (REQUESTS[f.request] or f.request) end
     if f.kind == DATAGRAM and f.message then text = text .. " message=" .. f.message .. "." .. f.fragment end
     return text
 end

@@ -56,7 +56,7 @@ const WHOLE_PAGES: usize = PAGES as usize - 1;
 const REMEMBERED: usize = 64;
 
 /// Every kind, with the length of its body.
-const KINDS: [(u8, u8); 36] = [
+const KINDS: [(u8, u8); 38] = [
     (rdma::WRITE, 40),
     (rdma::READ_REQUEST, 40),
     (rdma::READ_RESPONSE, 16),
@@ -78,6 +78,8 @@ const KINDS: [(u8, u8); 36] = [
     (message::MESSAGE_PERMIT, 24),
     (message::MESSAGE_DATA, 24),
     (message::MESSAGE_END, 8),
+    (message::MESSAGE_SEEK, 8),
+    (message::MESSAGE_GONE, 8),
     (collective::COLLECTIVE_UP, 40),
     (collective::COLLECTIVE_DOWN, 40),
     (collective::GROUP_FORM, 40),
@@ -412,6 +414,9 @@ impl<'a, 'b> Attack<'a, 'b> {
                 [receive, 0, page_offset, 0, 0]
             }
             message::MESSAGE_END => [16, 0, 0, 0, 0],
+            message::MESSAGE_SEEK | message::MESSAGE_GONE => {
+                [u64::from(input.byte() % 2), 0, 0, 0, 0]
+            }
             kind::ACK => [u64::from(input.byte() % 2), input.raw(), 0, 0, 0],
             kind::HELLO | kind::HELLO_REPLY => [64, 0, 0, 0, 0],
             kind::LEAVE => [1, 1 + u64::from(input.byte() % 4), 0, 0, 0],

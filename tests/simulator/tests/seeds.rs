@@ -16,7 +16,7 @@ fn threads() -> usize {
 }
 
 /// What workloads count, and how much of that a campaign must have for each seed.
-const LEAST: [(&str, u64); 14] = [
+const LEAST: [(&str, u64); 19] = [
     ("transfers", 20),
     ("notifications", 1),
     ("increments", 1),
@@ -31,6 +31,11 @@ const LEAST: [(&str, u64); 14] = [
     ("datagrams received", 1),
     ("memory requests", 2),
     ("stream bytes", 5_000),
+    ("verbs messages", 1),
+    ("verbs messages received", 1),
+    ("verbs writes", 1),
+    ("verbs reads", 0),
+    ("verbs atomic operations", 0),
 ];
 
 /// Runs seeds and says which have failed, and how to repeat them.

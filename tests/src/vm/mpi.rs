@@ -144,7 +144,7 @@ fn put_program(nodes: &VmNodes, program: &Program) -> Result<()> {
     nodes.try_for_each(|node| Ok(node.put(&compiled, program.place.as_ref(), &|_| {})?))
 }
 
-/// Two processes of a guest call all collectives of libfabric, and check what they get.
+/// Processes of two guests call all collectives of libfabric, and check what they get; then one is killed.
 fn collectives(nodes: &VmNodes) -> Result<()> {
     let checkout = qnic_cluster::repository().context("the checkout is gone")?;
     let source = checkout.join("guest-lib/fabric/tests/programs/collectives.c");
@@ -152,10 +152,27 @@ fn collectives(nodes: &VmNodes) -> Result<()> {
     let compiled = scratch.path().join("collectives");
     let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
     provisioner.libfabric()?.compile(&source, &compiled)?;
-    let place = "/root/collectives";
-    nodes.cluster().nodes()[0].put(&compiled, place.as_ref(), &|_| {})?;
-    let run = format!("FABRIC_PROVIDER=qnic FI_PROVIDER=qnic {place}");
-    shell(nodes, 0, &run).map(drop)
+    for node in &nodes.cluster().nodes()[..2] {
+        node.put(&compiled, "/root/collectives".as_ref(), &|_| {})?;
+    }
+    let start = |node, place: &str| {
+        let run = format!("{place} FABRIC_PROVIDER=qnic FI_PROVIDER=qnic exec /root/collectives");
+        background(nodes, node, &run)
+    };
+    let mut first = start(0, "FABRIC_LISTEN=7001")?;
+    let mut second = start(1, "FABRIC_CONNECT=n0:7001")?;
+    first.succeed("the first member", LIMIT)?;
+    second.succeed("the second member", LIMIT)?;
+    let mut lives = start(0, "FABRIC_HOLD=1 FABRIC_LISTEN=7001")?;
+    let mut dies = start(1, "FABRIC_HOLD=1 FABRIC_CONNECT=n0:7001")?;
+    for member in [&mut lives, &mut dies] {
+        let said = member.line(LIMIT)?;
+        ensure!(said.as_deref() == Some("joined"), "{said:?}");
+    }
+    dies.kill()?;
+    let ended = lives.wait(LIMIT)?;
+    ensure!(ended.status == 1, "its other member was killed: {ended:?}");
+    nothing_is_left(nodes, "a member of a group is killed", &[0, 1])
 }
 
 /// Two guests exchange messages of all lengths of fi_pingpong, which checks them.
@@ -238,11 +255,11 @@ fn nothing_is_left(nodes: &VmNodes, what: &str, left: &[usize]) -> Result<()> {
 }
 
 /// Succeeds if nothing of a job runs.
-const GONE: &str = "! pidof exchange one-sided threads prted prterun mpirun dbclient";
+const GONE: &str = "! pidof exchange one-sided threads collectives prted prterun mpirun dbclient";
 
 /// What of a job runs on some nodes, and what its threads wait for.
 fn processes(nodes: &VmNodes, which: &[usize]) -> Result<String> {
-    let show = "for p in $(pidof exchange one-sided threads prted prterun mpirun dbclient); do \
+    let show = "for p in $(pidof exchange one-sided threads collectives prted prterun mpirun dbclient); do \
                 tr '\\0' ' ' </proc/$p/cmdline; grep State /proc/$p/status; \
                 for t in /proc/$p/task/*; do echo \"$(cat $t/comm $t/wchan $t/syscall)\"; done; done; netstat -tn";
     let said = which.iter().map(|node| {

@@ -1,7 +1,9 @@
 //! Unmodified programs of libibverbs on the NIC (X18): the distribution's, with the library of Soft-RoCE.
 
 use anyhow::{ensure, Context, Result};
-use qnic_cluster::{ByteSize, ClusterSpec, Links, NetworkSpec, NodeState, OnOff, ShareSpec};
+use qnic_cluster::{
+    ByteSize, ClusterSpec, Links, NetworkSpec, NodeState, OnOff, QueuePairFaults, ShareSpec,
+};
 use serde_json::json;
 
 use super::events::{sleep, wake};
@@ -54,6 +56,7 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
     }
     verbs_tests::pass(nodes, 0).context("the tests of libibverbs")?;
     on_bad_links(nodes).context("on bad links")?;
+    faults_are_injected(nodes).context("injected faults")?;
     partition_takes_the_port_down(nodes).context("a partition")?;
     everything_ends_under_traffic(nodes).context("under traffic")?;
     for node in [0, 1] {
@@ -117,6 +120,48 @@ fn on_bad_links(nodes: &VmNodes) -> Result<()> {
     }
     nodes.lost_frames(0)?;
     nodes.cluster().set_links(&Links::All, None)?;
+    Ok(())
+}
+
+/// A program goes on when its messages find no receive, and ends when its queue pair fails.
+fn faults_are_injected(nodes: &VmNodes) -> Result<()> {
+    let pong = "ibv_rc_pingpong -d qnic0 -n 1000000000";
+    let server = background(nodes, 0, &format!("exec {pong}"))?;
+    let client = background(nodes, 1, &client(pong, 0))?;
+    let cluster = nodes.cluster();
+    let row = || -> Result<Option<Vec<String>>> {
+        let table = cluster.nic_table("n0", "queue_pairs")?;
+        let rows: Vec<Vec<String>> = serde_json::from_value(table["rows"].clone())?;
+        Ok(rows.into_iter().find(|row| row[3] == "RTS"))
+    };
+    let mut number = None;
+    until(LIMIT, || {
+        number = row()?.and_then(|row| row[0].parse().ok());
+        Ok(number.is_none().then(|| "no queue pair".to_owned()))
+    })?;
+    let number = number.context("the number of a queue pair")?;
+    let not_ready = QueuePairFaults {
+        not_ready: 3,
+        ..QueuePairFaults::default()
+    };
+    cluster.inject("n0", number, &not_ready)?;
+    until(LIMIT, || {
+        let left = row()?.context("the queue pair has failed")?.pop();
+        Ok((left.as_deref() != Some("-")).then(|| format!("{left:?}")))
+    })?;
+    let unknown = cluster.inject("n0", number + 1000, &not_ready);
+    let error = unknown.err().map(|error| error.to_string());
+    ensure!(
+        error.is_some_and(|error| error.contains("no queue pair")),
+        "a queue pair that is not there has faults"
+    );
+    let fails = QueuePairFaults {
+        fails: true,
+        ..QueuePairFaults::default()
+    };
+    cluster.inject("n0", number, &fails)?;
+    (0..nodes.count()).try_for_each(|node| is_used(nodes, node, false))?;
+    drop((server, client));
     Ok(())
 }
 

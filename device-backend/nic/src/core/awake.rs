@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | active | in every poll | 1, stored before the first look |
 //! | idle | some of them, in turn, when a poll finds nothing else; all every [`LOOK_INTERVAL`] | 1 |
-//! | asleep | after a doorbell, or data or a notification or a message that arrives | 0, or 2 if no message waits |
+//! | asleep | after a doorbell, data, a notification or a message that arrives, or the end of a process | 0, or 2 if no message waits |
 //!
 //! A look in vain delays other queues. So a queue is active only as long as a command is likely:
 //! for `idle_timeout`, or for an eighth of it if its last two commands were further apart. Data that
@@ -29,6 +29,7 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, NOTHING_WAITS};
 use qnic_abi::{SharedMemory, VniId};
 
+use super::process::Process;
 use super::{Core, Pending};
 use crate::env::{Host, Time};
 
@@ -133,6 +134,19 @@ impl Core {
         if let Some(process) = self.process_mut(vni) {
             process.queue.has_messages = true;
             self.activate(vni, Some(now));
+        }
+    }
+
+    /// A process has ended, perhaps one that receives name which stand unread in queues that sleep.
+    pub(crate) fn read_receives(&mut self) {
+        let may_hold = |process: &Process| {
+            process.queue.attention == Attention::Asleep && !process.queue.has_messages
+        };
+        let all = (0..).map(VniId).zip(&self.processes);
+        let sleeping = all.filter(|(_, process)| process.as_deref().is_some_and(may_hold));
+        let sleeping: Vec<VniId> = sleeping.map(|(vni, _)| vni).collect();
+        for vni in sleeping {
+            self.activate(vni, None);
         }
     }
 

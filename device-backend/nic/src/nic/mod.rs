@@ -34,6 +34,7 @@ use crate::config::{Limits, NicConfig};
 use crate::core::{Core, Pending};
 use crate::counters::Counters;
 use crate::env::{Host, Payload, Receipt, Time, Wire};
+use crate::injection::QueuePairFaults;
 use crate::occupants::{PeerReport, VniReport};
 use crate::protocols::{Context, Protocols};
 use crate::stages::StageReport;
@@ -453,8 +454,23 @@ impl Nic {
             TableKind::Map => self.core.memory_map(),
             TableKind::Names => self.protocols.name_table(),
             TableKind::Groups => self.protocols.group_table(),
+            TableKind::QueuePairs => self.protocols.queue_pair_table(),
             TableKind::Queues => self.core.queue_table(|vni| self.protocols.inbox_cells(vni)),
         }
+    }
+
+    /// Injects faults into a queue pair of verbs, beside those that it still has. Returns false if there
+    /// is none of that number, or the NIC is stopped. The NIC has to be polled.
+    pub fn inject<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        queue_pair: u32,
+        faults: QueuePairFaults,
+    ) -> bool {
+        let running = self.running;
+        let (protocols, mut cx) = self.parts(now, host);
+        running && protocols.inject(&mut cx, queue_pair, faults)
     }
 
     /// The protocols, and what they may touch.

@@ -1,10 +1,12 @@
-//! What protocols hold, for people.
+//! What protocols hold, for people; and what these do to it.
 
 use std::collections::BTreeMap;
 
 use qnic_abi::VniId;
 
-use super::Protocols;
+use super::{Context, Protocols};
+use crate::env::Host;
+use crate::injection::QueuePairFaults;
 use crate::table::Table;
 
 impl Protocols {
@@ -26,6 +28,21 @@ impl Protocols {
     /// Groups of this node, for people.
     pub(crate) fn group_table(&self) -> Table {
         self.collectives.table()
+    }
+
+    /// Queue pairs of verbs, for people.
+    pub(crate) fn queue_pair_table(&self) -> Table {
+        self.verbs.table()
+    }
+
+    /// Injects faults into a queue pair of verbs. Returns false if there is none of that number.
+    pub(crate) fn inject<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        number: u32,
+        faults: QueuePairFaults,
+    ) -> bool {
+        self.verbs.inject(cx, number, faults)
     }
 
     /// What a process receives: receives posted, messages that wait, their bytes.

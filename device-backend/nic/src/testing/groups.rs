@@ -37,6 +37,12 @@ impl Posting<'_, CollectiveCommand> {
         self
     }
 
+    /// What the process itself calls it.
+    pub fn label(mut self, label: u16) -> Self {
+        self.command.label = label.into();
+        self
+    }
+
     /// How long it may take, in milliseconds.
     pub fn timeout(mut self, milliseconds: u32) -> Self {
         self.command.timeout_ms = milliseconds.into();

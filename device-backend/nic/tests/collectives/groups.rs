@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use qnic_abi::collective::{Element, JoinGroupCommand, Operator};
+use qnic_abi::collective::{Called, CollectiveCommand, Element, JoinGroupCommand, Operator};
 use qnic_abi::command::CommandBody;
 use qnic_abi::host_area::CompletionKind;
 use qnic_abi::Status;
-use qnic_nic::testing::{LossyWire, Net, Party, PAGE};
+use qnic_nic::testing::{LossyWire, Net, Party, Posting, PAGE};
 use qnic_nic::Limits;
 
 use crate::party::*;
@@ -250,6 +250,52 @@ fn a_member_that_calls_something_else_is_noticed_by_all() {
                 assert_eq!(ends.len(), 1);
                 assert_eq!(ends[0].1, Status::Mismatch, "{ends:?}");
             }
+            members.iter().for_each(Party::end);
+        }
+        net.run();
+        assert_nothing_is_left(&net);
+    }
+}
+
+/// Which differ in one thing each. All members are told of the same two calls.
+#[test]
+fn members_that_call_different_things_learn_what_each_has_called() {
+    type Change = for<'a> fn(Posting<'a, CollectiveCommand>) -> Posting<'a, CollectiveCommand>;
+    let changes: [Change; 6] = [
+        |call| call.label(8),
+        |call| call.allreduce(Operator::Sum, Element::U64),
+        |call| call.reduce(0, Operator::Maximum, Element::U64),
+        |call| call.reduce(1, Operator::Sum, Element::U64),
+        |call| call.reduce(0, Operator::Sum, Element::I64),
+        |call| call.bytes(0, 24),
+    ];
+    for net in nets(3, 3) {
+        for (wrong, change) in changes.into_iter().enumerate() {
+            let members: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
+            let groups = form(&net, &members, 1);
+            for (rank, member) in members.iter().enumerate() {
+                let call = member.barrier(1, groups[rank]).label(7);
+                let call = call.reduce(0, Operator::Sum, Element::U64).bytes(0, 16);
+                match rank == wrong % 3 {
+                    true => change(call).issue(),
+                    false => call.issue(),
+                }
+            }
+            net.run();
+            let told = members.iter().map(|member| {
+                let entries = member.completions_of(CompletionKind::Collective);
+                assert_eq!((entries.len(), status(&entries[0])), (1, Status::Mismatch));
+                called_by(&entries[0])
+            });
+            let told: Vec<_> = told.collect();
+            assert!(told.iter().all(|other| *other == told[0]), "{told:?}");
+            let [reason, others] = told[0].map(Option::unwrap);
+            assert_ne!(reason, others);
+            let is_right = |it: Called| (it.length, it.root, it.label) == (16, 0, 7);
+            assert!(
+                is_right(reason) || is_right(others),
+                "{reason:?}, {others:?}"
+            );
             members.iter().for_each(Party::end);
         }
         net.run();

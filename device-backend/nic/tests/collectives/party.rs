@@ -1,5 +1,6 @@
 //! What the stories start from: nets, processes that form a group, and their completions.
 
+use qnic_abi::collective::Called;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::Status;
 pub(crate) use qnic_nic::testing::{nets, status};
@@ -22,6 +23,15 @@ pub(crate) fn ends(party: &Party, kind: CompletionKind) -> Vec<End> {
 #[track_caller]
 pub(crate) fn called(party: &Party) -> Vec<End> {
     ends(party, CompletionKind::Collective)
+}
+
+/// What the reason has called, and what others have.
+pub(crate) fn called_by(entry: &CompletionEntry) -> [Option<Called>; 2] {
+    let labels = entry.mark.get();
+    [
+        Called::of_word(entry.tag.get(), labels as u16),
+        Called::of_word(entry.immediate.get(), (labels >> 16) as u16),
+    ]
 }
 
 /// A call that has ended well.

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use qnic_abi::control::Opcode;
+use qnic_abi::VniId;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::command_queue::Commands;
@@ -55,6 +56,11 @@ impl<P: MemoryManager> Context<P> {
     /// Its address space, as given when it was opened.
     pub fn space(&self) -> &P::AddressSpace {
         &self.state.exports.space
+    }
+
+    /// The process that it is for its NIC.
+    pub fn vni(&self) -> VniId {
+        self.state.vni
     }
 
     pub(super) fn check_open(&self) -> Result<(), CallError> {

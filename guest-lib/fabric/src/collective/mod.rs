@@ -19,6 +19,9 @@
 //! # Invariants
 //! - Members that call the same collective with the same count and type make the same parts, in the same order.
 //! - Part and length are whole elements.
+//! - Members that call anything else have other labels, so their collectives fail.
+
+mod label;
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -30,6 +33,9 @@ use crate::info::offer::MESSAGE_MAX;
 use crate::memory::Memory;
 use crate::pointers::Out;
 use crate::sys;
+
+pub(crate) use label::explain;
+use label::Label;
 
 /// Longest part in bytes of the program. It is a multiple of each type.
 pub(crate) const PART: usize = 512 << 10;
@@ -292,6 +298,7 @@ struct Share {
 #[derive(Debug)]
 pub(crate) struct Plan {
     kind: Kind,
+    label: Label,
     standing: Standing,
     reduction: Option<Reduction>,
     /// Bytes of the array, and of what it has for each member.
@@ -302,10 +309,15 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// A barrier.
-    pub(crate) fn barrier(standing: Standing) -> Self {
+    /// What a member does that leaves: a barrier that is no other one's.
+    pub(crate) fn last(standing: Standing) -> Self {
+        Self::barrier(standing, Label::LEAVE)
+    }
+
+    fn barrier(standing: Standing, label: Label) -> Self {
         Plan {
             kind: Kind::Barrier,
+            label,
             standing,
             reduction: None,
             length: 0,
@@ -322,7 +334,7 @@ impl Plan {
     pub(crate) fn new(ask: &Ask, standing: Standing) -> Result<Self> {
         let Standing { rank, size, root } = standing;
         if ask.kind == Kind::Barrier {
-            return Ok(Self::barrier(standing));
+            return Ok(Self::barrier(standing, Label::BARRIER));
         }
         if ask.kind.has_root() && root.is_none() {
             return Err(INVALID);
@@ -374,6 +386,7 @@ impl Plan {
         };
         Ok(Plan {
             kind: ask.kind,
+            label: Label::new(ask),
             standing,
             reduction,
             length,
@@ -397,6 +410,11 @@ impl Plan {
             None => Carried::Broadcast(root.unwrap_or(0)),
             Some(reduction) => Carried::Reduce(reduction, root.filter(|_| self.kind.has_root())),
         }
+    }
+
+    /// What the NICs compare of it, beside the way.
+    pub(crate) fn label(&self, part: usize) -> u16 {
+        self.label.of_part(part, self.parts())
     }
 
     /// Bytes of a part on the wire.

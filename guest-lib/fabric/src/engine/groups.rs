@@ -16,7 +16,7 @@
 //! | are slow, or stopped | the others wait, ten minutes at most: then the collective or the join fails with -FI_ETIMEDOUT, and the group ends |
 //! | end, or whose NIC is silent | collectives under way and later ones fail with -FI_ECONNABORTED within the peer timeout; some members may have their result |
 //! | close their membership | it takes part in a last barrier first: no collective fails at others that has ended here. Those that others call behind it fail with -FI_ECONNABORTED |
-//! | call something else, another length or another type | all fail with -FI_ECONNABORTED |
+//! | call something else, another length, type or operation | all fail with -FI_ECONNABORTED, and the log (FI_LOG_LEVEL=warn) says what each has called |
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,18 +25,19 @@ use std::time::Duration;
 use qnic::group::{
     Call, Element, Group, Joining, Membership, Operation as Collect, Reducible, MAX_MEMBERS,
 };
-use qnic::Part;
+use qnic::{Error, GroupError, Part};
 
 use super::{lock, reason, Engine, Operations, Process, Report, Running};
 use crate::address::Address;
 use crate::arena::Bounce;
-use crate::collective::{Ask, Carried, Plan, Standing};
+use crate::collective::{explain, Ask, Carried, Plan, Standing};
 use crate::cq::Event;
 use crate::eq::Eq;
 use crate::errno::{Errno, Result, AGAIN, BAD_STATE, INVALID, NO_MEMORY};
 use crate::info::offer::OPERATIONS;
+use crate::loader;
 use crate::pointers::Context;
-use crate::sys::{EqEntry, JOIN_COMPLETE};
+use crate::sys::{EqEntry, JOIN_COMPLETE, LOG_WARN};
 
 /// Most parts of a group at the NIC: it works on four at a time, and takes 64.
 const CALLS: usize = 16;
@@ -259,7 +260,7 @@ impl Engine {
                 return;
             };
             member.left = true;
-            let plan = Plan::barrier(member.standing(None));
+            let plan = Plan::last(member.standing(None));
             member.begin(number, plan, Report::silent());
             self.post_calls(own, operations);
             self.want_help(operations);
@@ -471,6 +472,17 @@ impl<'a> Groups<'a> {
     }
 }
 
+/// Tells the log what members have called instead of one collective.
+pub(super) fn log_difference(error: &Error) {
+    if let Error::Group(GroupError {
+        difference: Some(difference),
+        ..
+    }) = error
+    {
+        loader::log(LOG_WARN, || explain(difference));
+    }
+}
+
 /// Posts a part.
 ///
 /// # Errors
@@ -488,8 +500,10 @@ fn post<'a>(
         .and_then(|()| own.arena.part(&bounce, length))
         .map_err(errno)
         .and_then(|memory| {
-            let call = operation(group, plan.way(part), memory).timeout(TIME_LIMIT);
-            call.try_post().map_err(|error| reason(&error))
+            let call = operation(group, plan.way(part), memory).label(plan.label(part));
+            call.timeout(TIME_LIMIT)
+                .try_post()
+                .map_err(|error| reason(&error))
         });
     match posted {
         Ok(Some(call)) => Ok((call, Some(bounce))),

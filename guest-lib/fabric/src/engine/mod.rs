@@ -464,7 +464,13 @@ impl Engine {
             },
             Running::Call(mut part) => match part.call.test() {
                 Ok(false) => operations.insert(id, Running::Call(part)),
-                end => self.end_part(own, operations, part, end.err().as_ref().map(reason)),
+                end => {
+                    let error = end.err();
+                    error
+                        .as_ref()
+                        .inspect(|error| groups::log_difference(error));
+                    self.end_part(own, operations, part, error.as_ref().map(reason));
+                }
             },
             Running::LongPart(mut piece) => match piece.request.test() {
                 Ok(None) => operations.insert(id, Running::LongPart(piece)),

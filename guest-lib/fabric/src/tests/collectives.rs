@@ -255,6 +255,96 @@ fn members_that_call_different_things_fail() {
     all.into_iter().for_each(Side::close);
 }
 
+/// A call of 8 bytes for each of two members, or of 16.
+type AnyCall = fn(&Side, Fid<FidMc>, &mut [u8; 16], &mut [u8; 16]) -> isize;
+
+/// Two collectives that one operation of the NICs carries.
+type Alike = (AnyCall, AnyCall);
+
+fn reduced<const TYPE: u32, const COUNT: usize, const OPERATION: u32>(
+    side: &Side,
+    mc: Fid<FidMc>,
+    given: &mut [u8; 16],
+    taken: &mut [u8; 16],
+) -> isize {
+    let (group, none, from, into) = (at(mc).address, Context::NULL, bytes(given), room(taken));
+    let allreduce = at(side.ep).collective.allreduce;
+    allreduce(
+        side.ep,
+        from,
+        COUNT,
+        none,
+        into,
+        none,
+        group,
+        TYPE,
+        OPERATION,
+        0,
+        context(1),
+    )
+}
+
+const CARRIED_ALIKE: [Alike; 5] = [
+    // Sums of four integers of 8 bits, and of as many of 32.
+    (reduced::<0, 4, { sys::SUM }>, reduced::<4, 4, { sys::SUM }>),
+    // Truths and bits.
+    (reduced::<5, 4, { sys::LOR }>, reduced::<5, 4, { sys::BOR }>),
+    (reduced::<5, 4, { sys::BOR }>, reduced::<7, 2, { sys::BOR }>),
+    // An allgather of a word each.
+    (reduced::<7, 2, { sys::BOR }>, |side, mc, given, taken| {
+        let (group, none, from, into) = (at(mc).address, Context::NULL, bytes(given), room(taken));
+        let allgather = at(side.ep).collective.allgather;
+        allgather(
+            side.ep,
+            from,
+            1,
+            none,
+            into,
+            none,
+            group,
+            U64,
+            0,
+            context(1),
+        )
+    }),
+    // A member that closes takes part in one barrier more.
+    (
+        |side, mc, _, _| barrier(side, mc, 1),
+        |_, mc, _, _| close(mc) as isize,
+    ),
+];
+
+#[test]
+fn collectives_that_nics_carry_alike_are_told_apart() {
+    let cluster = Cluster::new(2);
+    let all = sides(&cluster, 2);
+    let [a, b] = &all[..] else { unreachable!() };
+    let order: &[u64] = &[0, 1];
+    for (number, (one, other)) in CARRIED_ALIKE.into_iter().enumerate() {
+        let groups = join_all(&[a, b], &[order; 2]);
+        let (mut given, mut taken) = ([[3; 16]; 2], [[0; 16]; 2]);
+        assert_eq!(one(a, groups[0], &mut given[0], &mut taken[0]), 0);
+        assert_eq!(other(b, groups[1], &mut given[1], &mut taken[1]), 0);
+        let error = a.next().unwrap_err();
+        assert_eq!(
+            (error.err, error.prov_errno),
+            (libc::ECONNABORTED, qnic::Status::Mismatch as i32),
+            "{number}"
+        );
+        let closes = number + 1 == CARRIED_ALIKE.len();
+        if !closes {
+            let error = b.next().unwrap_err();
+            assert_eq!(
+                (error.err, error.prov_errno),
+                (libc::ECONNABORTED, qnic::Status::Mismatch as i32)
+            );
+            assert_eq!(close(groups[1]), 0);
+        }
+        assert_eq!(close(groups[0]), 0);
+    }
+    all.into_iter().for_each(Side::close);
+}
+
 #[test]
 fn sets_are_put_together_and_wrong_ones_are_refused() {
     let cluster = Cluster::new(1);

@@ -265,9 +265,16 @@ fn receives_from_a_process_that_has_ended_take_nothing_of_the_next_on_its_port()
     let ended = a.next().unwrap_err();
     let gone = (context(1), libc::ECONNABORTED);
     assert_eq!((ended.entry.context, ended.err), gone);
+    let fails_at_once = |room: &mut [u8; 5]| {
+        a.receive(former, Some((1, 0)), room, 2);
+        let ended = a.next().unwrap_err();
+        let gone = (context(2), libc::ECONNABORTED);
+        assert_eq!((ended.entry.context, ended.err), gone);
+    };
+    fails_at_once(behind);
     let next = open_on_port(&b);
     let from = a.insert(&next.name);
-    a.receive(former, Some((1, 0)), behind, 2);
+    fails_at_once(behind);
     a.receive(from, Some((1, 0)), own, 3);
     next.send(0, Some(1), b"first", 4);
     let (entry, source) = a.next().unwrap();

@@ -5,6 +5,9 @@
  *                 │   socketpair │
  *                 └─ b ── open ──┴── test_b ── close
  *
+ * With FABRIC_LISTEN, a port, there is a alone, and with FABRIC_CONNECT, "host:port", b: they run on two machines, and
+ * their link is a TCP connection.
+ *
  * A program tests one thing: it defines `wants` (what it asks of the provider), `test_a` and `test_b`. It ends with
  * status 0 if all holds, with 77 if the provider does not offer what it wants. What hangs ends by a signal.
  */
@@ -13,6 +16,7 @@
 
 #include <errno.h>
 #include <glob.h>
+#include <netdb.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -301,11 +305,74 @@ static inline void remove_regions(void)
 	globfree(&found);
 }
 
+/* The addresses of a host and a port; no host: the own one. */
+static inline struct addrinfo *resolve(const char *host, const char *port)
+{
+	struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM }, *found;
+	hints.ai_flags = host ? 0 : AI_PASSIVE;
+	IS(getaddrinfo(host, port, &hints, &found), 0);
+	return found;
+}
+
+/* The next connection to a port. */
+static inline int accept_at(const char *port)
+{
+	struct addrinfo *own = resolve(NULL, port);
+	int on = 1, listening = socket(AF_INET, SOCK_STREAM, 0), accepted;
+	IS(setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+	IS(bind(listening, own->ai_addr, own->ai_addrlen), 0);
+	IS(listen(listening, 1), 0);
+	accepted = accept(listening, NULL, NULL);
+	CHECK(accepted >= 0);
+	close(listening);
+	freeaddrinfo(own);
+	return accepted;
+}
+
+/* A connection to "host:port", as soon as something listens there. */
+static inline int connect_to(const char *place)
+{
+	char *host = strdup(place), *port = strchr(host, ':');
+	struct addrinfo *other;
+	int link = -1;
+	CHECK(port);
+	*port++ = 0;
+	other = resolve(host, port);
+	for (;;) {
+		link = socket(AF_INET, SOCK_STREAM, 0);
+		CHECK(link >= 0);
+		if (connect(link, other->ai_addr, other->ai_addrlen) == 0)
+			break;
+		close(link);
+		usleep(10000);
+	}
+	freeaddrinfo(other);
+	free(host);
+	return link;
+}
+
+/* One of the processes, whose other one is elsewhere. */
+static inline int run_alone(struct side *side, const char *port, const char *place)
+{
+	alarm(LIMIT);
+	side->link = port ? accept_at(port) : connect_to(place);
+	open_side(side);
+	if (port)
+		test_a(side);
+	else
+		test_b(side);
+	both_here(side);
+	close_side(side);
+	return 0;
+}
+
 int main(void)
 {
 	struct side side = { 0 };
 	int pair[2], status;
 	pid_t child;
+	if (getenv("FABRIC_LISTEN") || getenv("FABRIC_CONNECT"))
+		return run_alone(&side, getenv("FABRIC_LISTEN"), getenv("FABRIC_CONNECT"));
 	IS(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
 	fflush(NULL);
 	child = fork();

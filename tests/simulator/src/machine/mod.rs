@@ -5,3 +5,4 @@ pub(crate) mod kernel;
 pub(crate) mod mapping;
 pub(crate) mod memory;
 pub(crate) mod platform;
+pub(crate) mod verbs_events;

@@ -18,6 +18,7 @@ use qnic_abi::datagram::DRIVER_PORT;
 use qnic_abi::header::Geometry;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::page_table::PageAccess;
+use qnic_abi::verbs;
 use qnic_driver::platform::{
     self, Level, MemoryError, Mutex, NoMemory, RequestError, Run, Timeout, Waited, Waiters,
 };
@@ -28,6 +29,7 @@ use zerocopy::FromBytes;
 use crate::machine::device_memory::{Frames, SimHostArea, SimMemory};
 use crate::machine::kernel::{Kernel, Notifier};
 use crate::machine::memory::{Memory, Observer, Owner};
+use crate::machine::verbs_events::VerbsEvents;
 use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Signal, TaskId};
 use crate::settings::Settings;
 
@@ -58,6 +60,7 @@ pub(crate) struct Machine {
     pub(crate) driver: StdMutex<Option<Arc<Driver<SimPlatform>>>>,
     /// Port of the process that its NIC takes for the driver itself.
     driver_port: Option<u16>,
+    pub(crate) verbs_events: VerbsEvents,
     /// When the driver wants to serve its datagrams.
     datagrams_due: AtomicU64,
     /// Its NIC locks pages beyond the calls of its entry points, so its driver may wait for one.
@@ -103,6 +106,7 @@ impl Machine {
             registering: AtomicUsize::new(NO_SLOT),
             driver: StdMutex::new(None),
             driver_port: settings.driver_port(incarnation.node),
+            verbs_events: VerbsEvents::default(),
             datagrams_due: AtomicU64::new(u64::MAX),
             locks_last: settings.options.engines,
             clock_read: StdMutex::default(),
@@ -436,6 +440,11 @@ impl Platform for SimPlatform {
             let event = Event::Datagrams(self.0.incarnation);
             self.0.schedule.at(at_ns, event);
         }
+    }
+
+    fn verbs_event(&self, owner: u64, event: verbs::Event) {
+        self.0.verbs_events.push(owner, event);
+        self.0.schedule.notify(&self.0.verbs_events.told);
     }
 
     fn doorbell_offset(&self, queue: u16) -> u32 {

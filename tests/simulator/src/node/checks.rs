@@ -14,7 +14,7 @@ use crate::machine::memory::Owner;
 
 /// Budgets of which a NIC has used what processes have, when nothing is under way: nothing at all
 /// unless a workload says otherwise.
-const CHECKED: [&str; 16] = [
+const CHECKED: [&str; 18] = [
     "receives_of_process",
     "messages_of_process",
     "staged_bytes_of_process",
@@ -31,6 +31,8 @@ const CHECKED: [&str; 16] = [
     "names_of_process",
     "names_of_node",
     "lookups_of_process",
+    "verbs_queue_pairs",
+    "verbs_completion_queues",
 ];
 
 impl Node {

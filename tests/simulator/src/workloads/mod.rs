@@ -9,6 +9,7 @@
 //! | [`datagrams`] | are the drivers of their nodes, and use datagrams | 3 modulo 28 |
 //! | [`memory`] | serve and use remote memory | 10 modulo 28 |
 //! | [`streams`] | have streams over shared pools | 17 modulo 28 |
+//! | [`verbs`] | have queue pairs, as programs of libibverbs | 22 and 24 modulo 28 |
 //! | [`sync`] | use locks, semaphores, wait queues and monitors of the library | all others |
 //!
 //! To add one: a module here that implements [`Workload`] and [`Oracle`](crate::workload::Oracle),
@@ -23,6 +24,7 @@ mod messages;
 mod names;
 mod streams;
 mod sync;
+mod verbs;
 
 use crate::routes::Routes;
 use crate::settings::Settings;
@@ -42,6 +44,7 @@ const KINDS: &[(Takes, New)] = &[
     (|seed| seed % 28 == 3, datagrams::new),
     (|seed| seed % 28 == 10, memory::new),
     (|seed| seed % 28 == 17, streams::new),
+    (|seed| matches!(seed % 28, 22 | 24), verbs::new),
     (|_| true, sync::new),
 ];
 

@@ -1,8 +1,8 @@
 //! From a descriptor to a checked command. Only the form is checked here.
 
 use qnic_abi::collective::{
-    Collective, CollectiveCommand, CollectivePart, Element, JoinGroupCommand, LeaveGroupCommand,
-    Opcode, Operator, PartFields, MAX_LENGTH, MAX_MEMBERS, MAX_TIMEOUT_MS,
+    Called, Collective, CollectiveCommand, CollectivePart, Element, JoinGroupCommand,
+    LeaveGroupCommand, Opcode, Operator, PartFields, MAX_LENGTH, MAX_MEMBERS, MAX_TIMEOUT_MS,
 };
 use qnic_abi::command::{CommandHeader, INLINE_CAPACITY};
 use qnic_abi::message::ENDPOINTS;
@@ -30,10 +30,28 @@ pub(super) struct Shape {
     pub(super) reduction: Option<Reduction>,
     pub(super) length: u64,
     pub(super) root: u32,
+    pub(super) label: u16,
+}
+
+/// Two calls that differ, as words of [`Called`] and labels; zeros if none do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Difference {
+    /// That of the process that is the reason.
+    pub(super) reason: (u64, u16),
+    pub(super) others: (u64, u16),
+}
+
+impl Difference {
+    pub(super) fn between(reason: &Shape, others: &Shape) -> Self {
+        Difference {
+            reason: (reason.called().word(), reason.label),
+            others: (others.called().word(), others.label),
+        }
+    }
 }
 
 impl Shape {
-    fn new(numbers: (u8, u8, u8), length: u64, root: u32) -> Result<Self, Status> {
+    fn new(numbers: (u8, u8, u8), length: u64, root: u32, label: u16) -> Result<Self, Status> {
         let (collective, operator, element) = numbers;
         let collective = Collective::try_from(collective).map_err(|_| Status::Malformed)?;
         let reduces = matches!(collective, Collective::Reduce | Collective::Allreduce);
@@ -61,14 +79,28 @@ impl Shape {
             reduction,
             length,
             root,
+            label,
         })
+    }
+
+    /// It, as the end of a group says it.
+    fn called(&self) -> Called {
+        let reduction = self.reduction;
+        Called {
+            collective: self.collective,
+            reduction: reduction.map(|it| (it.operator(), it.element())),
+            length: self.length,
+            root: self.root,
+            label: self.label,
+        }
     }
 
     /// What a frame says of it.
     pub(super) fn of_part<const KIND: u8>(part: &CollectivePart<KIND>) -> Result<Self, Status> {
         let fields = &part.0;
         let numbers = (fields.collective, fields.operator, fields.element);
-        Shape::new(numbers, fields.length.get(), fields.root.get())
+        let (length, root) = (fields.length.get(), fields.root.get());
+        Shape::new(numbers, length, root, fields.label.get())
     }
 
     /// The fields of frames that say it.
@@ -77,6 +109,7 @@ impl Shape {
         PartFields {
             length: self.length.into(),
             root: self.root.into(),
+            label: self.label.into(),
             collective: self.collective as u8,
             operator: reduction.map_or(0, |reduction| reduction.operator() as u8),
             element: reduction.map_or(0, |reduction| reduction.element() as u8),
@@ -216,13 +249,13 @@ fn check_call(raw: &CollectiveCommand, now: Time) -> Result<Call, Status> {
     check_header(&raw.header)?;
     let numbers = (raw.collective, raw.operator, raw.element);
     let length = raw.length.get();
-    if raw.reserved != [0; 3] {
+    if raw.reserved != 0 {
         return Err(Status::Malformed);
     }
     Ok(Call {
         handle: raw.handle.get(),
         group: raw.group.get(),
-        shape: Shape::new(numbers, length, raw.root.get())?,
+        shape: Shape::new(numbers, length, raw.root.get(), raw.label.get())?,
         local: LocalMemory {
             address: raw.local_address.get(),
             length,
@@ -361,7 +394,7 @@ mod tests {
             (Err(Status::Malformed), |raw| {
                 raw.collective = Collective::Broadcast as u8;
             }),
-            (Err(Status::Malformed), |raw| raw.reserved[2] = 1),
+            (Err(Status::Malformed), |raw| raw.reserved = 1),
         ];
         for (expected, change) in cases {
             let mut raw = CollectiveCommand::command();

@@ -37,10 +37,9 @@ impl Collectives {
             self.complete_calls(cx, finished);
             let own = cx.core.geometry.node.0;
             let end = match stopped {
-                None if kept > u64::from(cx.core.limits.group_bytes) => End {
-                    status: Status::Exhausted,
-                    who: Name { node: own, port: 0 },
-                },
+                None if kept > u64::from(cx.core.limits.group_bytes) => {
+                    End::new(Status::Exhausted, Name { node: own, port: 0 })
+                }
                 None => return,
                 Some((sequence, Stop::Pages(_, range), Some(vni))) => {
                     let subject = id.collective(sequence);
@@ -53,8 +52,8 @@ impl Collectives {
                 }
                 Some((sequence, Stop::Member(_, status), Some(vni))) => {
                     let who = Self::name_of(cx, vni);
-                    self.fail_call(cx, id, sequence, End { status, who });
-                    End { status, who }
+                    self.fail_call(cx, id, sequence, End::new(status, who));
+                    End::new(status, who)
                 }
                 Some((sequence, stop, _)) => {
                     let status = match stop {
@@ -62,8 +61,8 @@ impl Collectives {
                         Stop::Pages(..) => Status::Aborted,
                     };
                     let who = Name { node: own, port: 0 };
-                    self.fail_call(cx, id, sequence, End { status, who });
-                    End { status, who }
+                    self.fail_call(cx, id, sequence, End::new(status, who));
+                    End::new(status, who)
                 }
             };
             self.end_group(cx, id, end, None);
@@ -99,8 +98,8 @@ impl Collectives {
         }
         if let Some(status) = failed {
             let who = Self::name_of(cx, vni);
-            self.fail_call(cx, id, sequence, End { status, who });
-            self.end_group(cx, id, End { status, who }, None);
+            self.fail_call(cx, id, sequence, End::new(status, who));
+            self.end_group(cx, id, End::new(status, who), None);
         }
         self.advance(cx, id);
     }
@@ -149,10 +148,7 @@ impl Collectives {
     pub(super) fn tell_if_ended<H: Host>(&mut self, cx: &Context<'_, H>, node: u16, id: GroupId) {
         let own = cx.core.geometry.node.0;
         // A group is known here from before it starts until it has ended.
-        let forgotten = End {
-            status: Status::PeerGone,
-            who: Name { node: own, port: 0 },
-        };
+        let forgotten = gone(NodeId(own));
         let group = self.groups.get(&id);
         let end = match group {
             Some(group) => group.ended,
@@ -213,7 +209,7 @@ impl Collectives {
         let groups: Vec<GroupId> = names.map(|(_, id)| *id).collect();
         for id in groups {
             let status = Status::PeerGone;
-            self.member_left(cx, id, vni, End { status, who });
+            self.member_left(cx, id, vni, End::new(status, who));
         }
         self.home
             .members_ended(cx, |ended| ended == who, u64::MAX, &mut self.outbox);
@@ -234,7 +230,7 @@ impl Collectives {
         let groups: Vec<GroupId> = groups.map(|(id, _)| *id).collect();
         for id in groups {
             let (status, who) = (Status::Aborted, Self::name_of(cx, vni));
-            self.end_group(cx, id, End { status, who }, None);
+            self.end_group(cx, id, End::new(status, who), None);
             self.advance(cx, id);
         }
     }
@@ -319,22 +315,24 @@ impl LastEnded {
 
 /// How a group ends whose neighbour is gone.
 fn gone(node: NodeId) -> End {
-    End {
-        status: Status::PeerGone,
-        who: Name {
-            node: node.0,
-            port: 0,
-        },
-    }
+    let who = Name {
+        node: node.0,
+        port: 0,
+    };
+    End::new(Status::PeerGone, who)
 }
 
-fn end_frame(id: GroupId, end: End) -> GroupEnd {
+pub(super) fn end_frame(id: GroupId, end: End) -> GroupEnd {
     GroupEnd {
         number: id.number.into(),
         status: end.status.code().into(),
         home: id.home.into(),
         node: end.who.node.into(),
         port: end.who.port.into(),
+        reason_label: end.difference.reason.1.into(),
+        others_label: end.difference.others.1.into(),
+        reason_called: end.difference.reason.0.into(),
+        others_called: end.difference.others.0.into(),
         ..GroupEnd::default()
     }
 }

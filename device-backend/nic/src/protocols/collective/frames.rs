@@ -14,7 +14,7 @@ use qnic_abi::wire::Frame;
 use qnic_abi::Status;
 use zerocopy::little_endian::{U16, U64};
 
-use super::command::{Name, Shape};
+use super::command::{Difference, Name, Shape};
 use super::group::{End, RUNNING};
 use super::place::GroupId;
 use super::{Collectives, Context};
@@ -89,7 +89,15 @@ impl Collectives {
             node: body.node.get(),
             port: body.port.get(),
         };
-        let end = End { status, who };
+        let difference = Difference {
+            reason: (body.reason_called.get(), body.reason_label.get()),
+            others: (body.others_called.get(), body.others_label.get()),
+        };
+        let end = End {
+            status,
+            who,
+            difference,
+        };
         let own = cx.core.geometry.node.0;
         if id.home == own {
             self.home
@@ -141,15 +149,15 @@ impl Collectives {
         let shape = Shape::of_part(&part);
         let taken = match shape {
             Ok(shape) if whole => self.take_part::<KIND>(id, place, fields, shape, bytes),
-            _ => Err(Status::Malformed),
+            _ => Err(Refused::Wrong),
         };
-        match taken {
-            Ok(()) => self.advance(cx, id),
-            Err(status) => {
-                let who = Name { node, port: 0 };
-                self.end_group(cx, id, End { status, who }, None);
-            }
-        }
+        let who = Name { node, port: 0 };
+        let end = match taken {
+            Ok(()) => return self.advance(cx, id),
+            Err(Refused::Wrong) => End::new(Status::Malformed, who),
+            Err(Refused::Other(difference)) => End::mismatch(who, difference),
+        };
+        self.end_group(cx, id, end, None);
     }
 
     fn take_part<const KIND: u8>(
@@ -159,7 +167,7 @@ impl Collectives {
         fields: &qnic_abi::collective::PartFields,
         shape: Shape,
         bytes: Option<Arc<[u8]>>,
-    ) -> Result<(), Status> {
+    ) -> Result<(), Refused> {
         let (sequence, part) = (fields.sequence.get(), fields.part.get());
         let Some(group) = self
             .groups
@@ -170,14 +178,12 @@ impl Collectives {
         };
         let part_bytes = group.relatives.part_bytes;
         if group.is_past(sequence) || part_bytes != u64::from(fields.part_bytes.get()) {
-            return Err(Status::Malformed);
+            return Err(Refused::Wrong);
         }
         let relatives = group.relatives.clone();
         let running = group.running(sequence, 2 * RUNNING);
-        let running = running.ok_or(Status::Malformed)?;
-        if !running.agrees(shape) {
-            return Err(Status::Mismatch);
-        }
+        let running = running.ok_or(Refused::Wrong)?;
+        running.agrees(shape).map_err(Refused::Other)?;
         let taken = running.fits(part, &bytes, part_bytes)
             && match KIND {
                 kind::COLLECTIVE_UP => {
@@ -185,8 +191,16 @@ impl Collectives {
                 }
                 _ => running.fall(part, bytes, &relatives, &mut self.outbox),
             };
-        taken.then_some(()).ok_or(Status::Malformed)
+        taken.then_some(()).ok_or(Refused::Wrong)
     }
+}
+
+/// Why a part is not taken.
+enum Refused {
+    /// It cannot be one of this group now.
+    Wrong,
+    /// It is one of another collective.
+    Other(Difference),
 }
 
 /// A join, by its ticket at the node of the process.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use qnic_abi::collective::COLLECTIVES;
 use qnic_abi::{Status, VniId};
 
-use super::command::{Call, Name};
+use super::command::{Call, Difference, Name};
 use super::multicast::{Here, Multicasts};
 use super::outbox::Outbox;
 use super::place::{GroupId, Member, Relatives};
@@ -23,6 +23,27 @@ pub(super) struct End {
     pub(super) status: Status,
     /// The process that is the reason; port zero if it is a node as a whole.
     pub(super) who: Name,
+    /// What members have called instead of one collective.
+    pub(super) difference: Difference,
+}
+
+impl End {
+    pub(super) fn new(status: Status, who: Name) -> Self {
+        let difference = Difference::default();
+        End {
+            status,
+            who,
+            difference,
+        }
+    }
+
+    /// Members have called different collectives.
+    pub(super) fn mismatch(who: Name, difference: Difference) -> Self {
+        End {
+            difference,
+            ..End::new(Status::Mismatch, who)
+        }
+    }
 }
 
 /// A call that has ended.
@@ -157,11 +178,19 @@ impl Group {
         running.map(|running| running.sequence)
     }
 
-    /// Takes the call of a member. Returns false if others call something else.
-    pub(super) fn call(&mut self, member: usize, sequence: u32, call: Call, most: u32) -> bool {
-        let Some(running) = self.running(sequence, most) else {
-            return false;
-        };
+    /// Takes the call of a member.
+    ///
+    /// # Errors
+    /// Others have called something else.
+    pub(super) fn call(
+        &mut self,
+        member: usize,
+        sequence: u32,
+        call: Call,
+        most: u32,
+    ) -> Result<(), Difference> {
+        let running = self.running(sequence, most);
+        let running = running.ok_or_else(Difference::default)?;
         running.calls[member] = Some(call);
         running.called += 1;
         running.agrees(call.shape)

@@ -11,16 +11,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::collective::{
-    kind, GroupEnd, GroupForm, GroupJoin, GroupRefused, GroupState, StateFields, MAX_CHILDREN,
-    NO_NODE,
+    kind, GroupForm, GroupJoin, GroupRefused, GroupState, StateFields, MAX_CHILDREN, NO_NODE,
 };
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, PAGE_SIZE};
 
 use super::command::Name;
+use super::endings::end_frame;
 use super::group::End;
 use super::outbox::{Content, Outbox};
-use super::place::parents;
+use super::place::{parents, GroupId};
 use super::Context;
 use crate::env::Host;
 use crate::frame::Arrival;
@@ -308,7 +308,7 @@ impl Home {
             let status = Status::PeerGone;
             match &forming.formed {
                 Some((number, ..)) => {
-                    tell(own, forming, *number, End { status, who }, outbox);
+                    tell(own, forming, *number, End::new(status, who), outbox);
                     over.push((*key, None));
                 }
                 None => {
@@ -345,15 +345,8 @@ impl Home {
 
 /// Tells all nodes of a group that it has ended before it has started.
 fn tell(own: u16, forming: &Forming, number: u64, end: End, outbox: &mut Outbox) {
+    let frame = end_frame(GroupId { home: own, number }, end);
     for node in forming.nodes() {
-        let frame = GroupEnd {
-            number: number.into(),
-            status: end.status.code().into(),
-            home: own.into(),
-            node: end.who.node.into(),
-            port: end.who.port.into(),
-            ..GroupEnd::default()
-        };
         outbox.push(node, Content::End(frame), None);
     }
 }

@@ -100,7 +100,7 @@ impl Collectives {
         send: &Send,
     ) -> Result<(GroupId, u32), End> {
         let who = Self::name_of(cx, vni);
-        let refused = |status| End { status, who };
+        let refused = |status| End::new(status, who);
         let gone = refused(Status::NoSuchGroup);
         let id = id.ok_or(gone)?;
         let group = self.groups.get(&id).ok_or(gone)?;
@@ -146,7 +146,7 @@ impl Collectives {
                 }
                 Some(Held::Failed(sent, status)) => {
                     let who = Self::name_of(cx, vni);
-                    Self::complete_send(cx, vni, sent, Some(End { status, who }));
+                    Self::complete_send(cx, vni, sent, Some(End::new(status, who)));
                 }
             }
         }
@@ -165,7 +165,7 @@ impl Collectives {
             group.and_then(|group| group.multicasts.pages_came(rank, failed.is_some(), outbox));
         if let Some((sent, status)) = sent.zip(failed) {
             let (who, status) = (Self::name_of(cx, vni), status.for_owner());
-            Self::complete_send(cx, vni, sent, Some(End { status, who }));
+            Self::complete_send(cx, vni, sent, Some(End::new(status, who)));
         }
         self.send_on(cx, id, rank);
     }
@@ -206,7 +206,7 @@ impl Collectives {
             }
             Err(status) => {
                 let who = Name { node, port: 0 };
-                self.end_group(cx, id, End { status, who }, None);
+                self.end_group(cx, id, End::new(status, who), None);
             }
         }
     }
@@ -231,7 +231,7 @@ impl Collectives {
             Ok(()) => self.settle(cx, id, rank),
             Err(status) => {
                 let who = Name { node, port: 0 };
-                self.end_group(cx, id, End { status, who }, None);
+                self.end_group(cx, id, End::new(status, who), None);
             }
         }
     }

@@ -68,7 +68,7 @@ impl Collectives {
         cx.trace(vni, What::Fetched, frames::join(own, ticket), said);
         if let Some(status) = refusal {
             let who = Self::name_of(cx, vni);
-            return complete_join(cx, vni, (ticket, join.handle), Err(End { status, who }));
+            return complete_join(cx, vni, (ticket, join.handle), Err(End::new(status, who)));
         }
         let deadline = cx.now.after(join.timeout);
         let joining = Joining {
@@ -149,10 +149,7 @@ impl Collectives {
         let Some(joining) = self.joins.get(&ticket).copied() else {
             return;
         };
-        let end = End {
-            status: Status::TimedOut,
-            who: joining.home,
-        };
+        let end = End::new(Status::TimedOut, joining.home);
         self.withdraw(cx, ticket, Some(end));
     }
 
@@ -185,7 +182,7 @@ impl Collectives {
         }
         if let Some(id) = joining.group {
             let status = end.map_or(Status::PeerGone, |end| end.status);
-            self.member_left(cx, id, joining.vni, End { status, who });
+            self.member_left(cx, id, joining.vni, End::new(status, who));
         }
     }
 
@@ -238,7 +235,7 @@ impl Collectives {
         };
         if let Some(joining) = self.take_join(ticket) {
             let names = (ticket, joining.handle);
-            complete_join(cx, joining.vni, names, Err(End { status, who }));
+            complete_join(cx, joining.vni, names, Err(End::new(status, who)));
         }
     }
 
@@ -301,7 +298,7 @@ impl Collectives {
                 node: cx.core.geometry.node.0,
                 port: 0,
             };
-            return self.end_group(cx, id, End { status, who }, None);
+            return self.end_group(cx, id, End::new(status, who), None);
         }
         let mut part_bytes = PAGE_SIZE as u32;
         for neighbour in neighbours {
@@ -382,7 +379,7 @@ impl Collectives {
         cx.trace_ended(vni, subject, status);
         if let Some(id) = id {
             let (status, who) = (Status::PeerGone, Self::name_of(cx, vni));
-            self.member_left(cx, id, vni, End { status, who });
+            self.member_left(cx, id, vni, End::new(status, who));
         }
         let entry = CompletionEntry {
             handle: handle.into(),
@@ -402,7 +399,7 @@ impl Collectives {
             (id, refused) => {
                 let who = Self::name_of(cx, vni);
                 let status = Status::NoSuchGroup;
-                let end = refused.err().unwrap_or(End { status, who });
+                let end = refused.err().unwrap_or(End::new(status, who));
                 let subject =
                     id.map_or_else(|| frames::join(who.node, call.group), GroupId::subject);
                 cx.trace(vni, What::Fetched, subject, call_said(&call, 0));
@@ -434,11 +431,8 @@ impl Collectives {
         let due = Due::Call(call.group, sequence);
         self.deadlines.insert((call.deadline, due));
         match group.call(place, sequence, call, most) {
-            true => self.advance(cx, id),
-            false => {
-                let status = Status::Mismatch;
-                self.end_group(cx, id, End { status, who }, None);
-            }
+            Ok(()) => self.advance(cx, id),
+            Err(difference) => self.end_group(cx, id, End::mismatch(who, difference), None),
         }
     }
 
@@ -451,7 +445,7 @@ impl Collectives {
         call: &Call,
     ) -> Result<usize, End> {
         let who = Self::name_of(cx, vni);
-        let refused = |status| End { status, who };
+        let refused = |status| End::new(status, who);
         let gone = refused(Status::NoSuchGroup);
         let group = id.and_then(|id| self.groups.get(&id)).ok_or(gone)?;
         let mut members = group.members.iter();

@@ -47,7 +47,7 @@ mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use command::Command;
+use command::{Command, Difference};
 use endings::LastEnded;
 use group::{End, Finished, Group};
 use home::Home;
@@ -202,7 +202,11 @@ impl Collectives {
 fn end_entry(end: Option<End>) -> CompletionEntry {
     let who = end.map(|end| end.who).unwrap_or_default();
     let status = end.map_or(Status::Ok, |end| end.status);
+    let Difference { reason, others } = end.map(|end| end.difference).unwrap_or_default();
     CompletionEntry {
+        tag: reason.0.into(),
+        immediate: others.0.into(),
+        mark: (u32::from(reason.1) | u32::from(others.1) << 16).into(),
         status: status.code().into(),
         node: who.node.into(),
         port: who.port.into(),

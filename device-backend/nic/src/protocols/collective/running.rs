@@ -23,7 +23,7 @@ use std::sync::Arc;
 use qnic_abi::collective::{HAS_BYTES, WANTS_RESULT};
 use qnic_abi::Status;
 
-use super::command::{Call, Shape};
+use super::command::{Call, Difference, Shape};
 use super::outbox::{Content, Outbox};
 use super::place::{Member, Relatives};
 use super::Context;
@@ -123,9 +123,16 @@ impl Running {
         }
     }
 
-    /// Takes its shape from the first member or node that says it. Returns false if it has another one.
-    pub(super) fn agrees(&mut self, shape: Shape) -> bool {
-        *self.shape.get_or_insert(shape) == shape
+    /// Takes its shape from the first member or node that says it.
+    ///
+    /// # Errors
+    /// It has another one.
+    pub(super) fn agrees(&mut self, shape: Shape) -> Result<(), Difference> {
+        let others = *self.shape.get_or_insert(shape);
+        match others == shape {
+            true => Ok(()),
+            false => Err(Difference::between(&shape, &others)),
+        }
     }
 
     fn length(&self) -> u64 {

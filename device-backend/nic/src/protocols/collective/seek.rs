@@ -209,8 +209,8 @@ impl Collectives {
         who: Name,
     ) {
         let status = Status::TimedOut;
-        self.end_group(cx, id, End { status, who }, None);
-        self.fail_call(cx, id, sequence, End { status, who });
+        self.end_group(cx, id, End::new(status, who), None);
+        self.fail_call(cx, id, sequence, End::new(status, who));
         self.advance(cx, id);
     }
 }

@@ -4,7 +4,7 @@
 use qnic_abi::message::MessageEnd;
 use qnic_abi::{Port, SegmentId, Status, VniId};
 
-use super::command::{HandleName, Name, Probe};
+use super::command::{HandleName, Name, Probe, Source};
 use super::inbox::{names_source, Inbox, Posted};
 use super::probe::failed_probe;
 use super::receive::failed_receive;
@@ -84,7 +84,9 @@ impl Messages {
         }
         let node = cx.transport.node_of(peer).0;
         let ended = Name { node, port: port.0 };
-        self.fail_receives(cx, |source| source == ended, before);
+        self.fail_receives(cx, |source| source.name == ended, before);
+        self.seek_again(cx, ended);
+        cx.core.read_receives();
     }
 
     /// A session has ended: what is not here as a whole, and in order, will not come.
@@ -107,7 +109,7 @@ impl Messages {
     pub(super) fn fail_receives<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
-        ended: impl Fn(Name) -> bool + Copy,
+        ended: impl Fn(Source) -> bool + Copy,
         before: u64,
     ) {
         let mut failed = Vec::new();
@@ -115,7 +117,7 @@ impl Messages {
             let posted = inbox.remove_all(names_source(ended, before));
             failed.extend(posted.into_iter().map(|posted| (vni, posted)));
             let names =
-                |probe: &Probe| probe.newest < before && probe.pattern.process().is_some_and(ended);
+                |probe: &Probe| probe.newest < before && probe.pattern.source().is_some_and(ended);
             for probe in inbox.take_probes(names) {
                 let entry = failed_probe(&probe, Status::PeerGone);
                 cx.core.complete(cx.host, vni, entry);

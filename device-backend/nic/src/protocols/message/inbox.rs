@@ -9,6 +9,7 @@ use qnic_abi::{SegmentId, Status, VniId};
 use super::command::{HandleName, Memory, Name, Probe, Receive, Source, Space};
 use super::context::Pages;
 use super::matching::{Arrived, Bounds, Full, Matching, ReceiveId, Takes};
+use super::sources::Sought;
 use super::staging::{Header, Landing};
 use super::table::{Entry, EntryId, Table};
 use crate::config::Limits;
@@ -95,6 +96,8 @@ pub(super) struct Inbox {
     probes: BTreeMap<u64, Probe>,
     /// How many receives and probes name a node.
     nodes: Tally<u16>,
+    /// Processes that receives and probes have named, and that were asked for.
+    pub(super) sought: Sought,
     /// Messages that are held back, in their order.
     pub(super) held: VecDeque<u64>,
     /// Receives that its messages have looked at one by one since messages were last held back.
@@ -109,6 +112,7 @@ impl Default for Inbox {
             contexts: Default::default(),
             probes: BTreeMap::new(),
             nodes: Tally::default(),
+            sought: Sought::default(),
             held: VecDeque::new(),
             walked: 0,
         }
@@ -180,6 +184,14 @@ impl Inbox {
     /// Returns true if a receive or a probe names that node.
     pub(super) fn names(&self, node: u16) -> bool {
         self.nodes.any_in(node, node)
+    }
+
+    /// The sources that receives and probes name.
+    pub(super) fn sources(&self) -> impl Iterator<Item = Source> + '_ {
+        let posted = self.posted.entries();
+        let receives = posted.map(|(_, posted)| posted.command.pattern.source());
+        let probes = self.probes.values().map(|probe| probe.pattern.source());
+        receives.chain(probes).flatten()
     }
 
     /// Queues a receive for which there is no message. Returns false if there is no room.
@@ -308,10 +320,10 @@ impl Inbox {
 /// Says which receives name a source that has ended, as the frame of a number says, and not one that
 /// was heard of behind that.
 pub(super) fn names_source(
-    ended: impl Fn(Name) -> bool,
+    ended: impl Fn(Source) -> bool,
     before: u64,
 ) -> impl Fn(&Inbox, &Posted) -> bool {
-    move |_, posted| posted.newest < before && posted.command.pattern.process().is_some_and(&ended)
+    move |_, posted| posted.newest < before && posted.command.pattern.source().is_some_and(&ended)
 }
 
 /// Memory of receives.

@@ -20,6 +20,7 @@
 //! | [`matching`] | which receive takes which message |
 //! | `probe` | probes, and what they claim |
 //! | `receive`, `data`, `endings` | messages at their destination |
+//! | `sources` | whether processes live that receives name |
 //! | `letters` | messages to members of a group, piece by piece |
 //! | `staging`, `room` | messages that have arrived and are not done; their memory, and its shares |
 //!
@@ -53,6 +54,7 @@ mod receive;
 mod room;
 mod sending;
 mod sends;
+mod sources;
 mod staging;
 mod straight;
 mod streams;
@@ -62,7 +64,8 @@ mod turns;
 use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::context::Opcode as ContextOpcode;
 use qnic_abi::message::{
-    kind, Message, MessageData, MessageEnd, MessagePermit, MessageRequest, Opcode, SendCommand,
+    kind, Message, MessageData, MessageEnd, MessageGone, MessagePermit, MessageRequest,
+    MessageSeek, Opcode, SendCommand,
 };
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, SegmentId, Status, VniId, PAGE_SIZE};
@@ -120,8 +123,10 @@ impl Protocol for Messages {
         kind::MESSAGE_REQUEST,
         kind::MESSAGE_PERMIT,
         kind::MESSAGE_END,
+        kind::MESSAGE_SEEK,
+        kind::MESSAGE_GONE,
     ];
-    const IN_ORDER: &'static [u8] = &[kind::MESSAGE_END];
+    const IN_ORDER: &'static [u8] = &[kind::MESSAGE_END, kind::MESSAGE_GONE];
 
     fn kind_of_command(command: &Descriptor) -> Kind {
         match Opcode::try_from(command.header.opcode) {
@@ -153,6 +158,8 @@ impl Protocol for Messages {
             kind::MESSAGE_DATA => frame.is::<MessageData>(),
             kind::MESSAGE_REQUEST => frame.is::<MessageRequest>(),
             kind::MESSAGE_PERMIT => frame.is::<MessagePermit>(),
+            kind::MESSAGE_SEEK => frame.is::<MessageSeek>(),
+            kind::MESSAGE_GONE => frame.is::<MessageGone>(),
             _ => frame.is::<MessageEnd>(),
         }
     }
@@ -219,6 +226,14 @@ impl Protocol for Messages {
             kind::MESSAGE_DATA => self.receive_data(cx, arrival),
             kind::MESSAGE_PERMIT => {
                 self.sends.permit(cx, arrival);
+                Received::Done
+            }
+            kind::MESSAGE_SEEK => {
+                self.receive_seek(cx, arrival);
+                Received::Done
+            }
+            kind::MESSAGE_GONE => {
+                self.receive_gone(cx, arrival);
                 Received::Done
             }
             _ => {
@@ -345,15 +360,25 @@ impl Protocol for Messages {
             Ended::Session(peer, node, _) => {
                 self.sends.session_ended(peer);
                 self.session_ended(cx, peer);
-                self.fail_receives(cx, |source| source.node == node.0, u64::MAX);
+                self.fail_receives(cx, |source| source.name.node == node.0, u64::MAX);
+                self.forget_sought(node);
+                cx.core.read_receives();
             }
             // Its processes live: receives from them stay.
-            Ended::Left(peer, ..) | Ended::Unreached(peer, ..) => {
+            Ended::Left(peer, node, _) | Ended::Unreached(peer, node, _) => {
                 self.sends.session_ended(peer);
                 self.session_ended(cx, peer);
+                self.forget_sought(node);
+                if matches!(ended, Ended::Left(..)) && self.awaits(node) {
+                    self.seek_all(cx);
+                }
             }
             Ended::PeerProcess(peer, port, before) => self.source_ended(cx, peer, port, before),
         }
+    }
+
+    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        self.seek_all(cx);
     }
 
     fn awaits(&self, node: NodeId) -> bool {

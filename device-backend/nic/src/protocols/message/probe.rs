@@ -88,7 +88,7 @@ impl Messages {
                 let probe = Probe { newest, ..probe };
                 let inbox = self.inboxes.get_or_insert(vni);
                 if inbox.wait(&cx.core.limits, self.last_receive, probe) {
-                    return;
+                    return self.seek(cx, vni, probe.pattern.source());
                 }
                 Status::Exhausted
             }

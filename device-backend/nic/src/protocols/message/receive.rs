@@ -62,11 +62,11 @@ pub(super) fn expect<H: Host>(cx: &mut Context<'_, H>, source: Option<Name>) -> 
     source.is_none_or(|source| cx.transport.expect(cx.now, NodeId(source.node)))
 }
 
-/// The process that a message is for.
+/// The process that a frame is for.
 ///
 /// # Errors
-/// None is on its port; PeerGone: it has another incarnation than the message names.
-fn process_of<H: Host>(
+/// None is on its port; PeerGone: it has another incarnation than the frame names.
+pub(super) fn process_of<H: Host>(
     cx: &Context<'_, H>,
     arrival: &Arrival<'_, H::Memory>,
     named: u32,
@@ -199,7 +199,10 @@ impl Messages {
         self.last_receive += 1;
         let inbox = self.inboxes.get_or_insert(vni);
         match inbox.post(&cx.core.limits, self.last_receive, posted) {
-            true => self.staging.openings.open(vni),
+            true => {
+                self.staging.openings.open(vni);
+                self.seek(cx, vni, command.pattern.source());
+            }
             false => self.fail_receive(cx, vni, &posted, Status::Exhausted),
         }
     }

@@ -39,6 +39,7 @@ impl Verbs {
         let stop = match (under_way && wanted.length <= MAX_MESSAGE, granted) {
             (false, _) => Stop::invalid(),
             (true, false) => Stop::denied(),
+            (true, true) if qp.denies() => Stop::denied(),
             (true, true) => {
                 qp.responder.reads.push((body.psn.get(), 0));
                 qp.responder.pass();
@@ -146,7 +147,11 @@ impl Verbs {
         let Some((qp, tables)) = self.expecting(cx, arrival, names, (body.psn, 0)) else {
             return;
         };
-        match qp.execute(cx, tables, &body) {
+        let executed = match qp.denies() {
+            true => Err(Stop::denied()),
+            false => qp.execute(cx, tables, &body),
+        };
+        match executed {
             Ok(word) => {
                 qp.responder.pass();
                 let mut reply = VerbsReply::new_zeroed();

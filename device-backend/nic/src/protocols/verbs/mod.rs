@@ -22,6 +22,7 @@
 //! | `asking`, `answering` | reads and atomic operations, likewise |
 //! | `probing` | peers that do not answer |
 //! | `requests` | requests of the driver |
+//! | `injection` | faults from outside, and a table for people |
 //!
 //! # Invariants
 //! - What a ring says is copied once and checked; a page of memory is touched only through a key that is
@@ -36,6 +37,7 @@ mod casting;
 mod caught;
 mod completion;
 mod entry;
+mod injection;
 mod kept;
 mod memory;
 mod probing;

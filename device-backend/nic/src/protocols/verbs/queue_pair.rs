@@ -20,6 +20,7 @@ use super::Context;
 use crate::core::Pending;
 use crate::env::{Host, Time};
 use crate::ids::{OperationId, PeerIndex};
+use crate::injection::QueuePairFaults;
 
 /// Completions that a flush makes in a row, at most: more than a queue pair has messages under way.
 const FLUSHED: usize = 256;
@@ -144,6 +145,7 @@ pub(super) struct QueuePair {
     pub(super) responder: Responder,
     /// That of the core, while anything of the send queue is under way.
     pub(super) operation: Option<OperationId>,
+    pub(super) faults: QueuePairFaults,
     /// When it asks its peer.
     pub(super) probes_at: Option<Time>,
     /// It has failed, and has more to flush.

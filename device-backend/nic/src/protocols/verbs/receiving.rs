@@ -260,8 +260,14 @@ impl QueuePair {
     ) -> Result<(), Stop> {
         if part.is_write() {
             self.check_write(cx, tables, part)?;
+            if part.body.offset.get() == 0 && self.denies() {
+                return Err(Stop::denied());
+            }
         }
         if part.needs_receive() {
+            if self.responder.current.is_none() && self.lacks_receive() {
+                return Err(Stop::NotReady);
+            }
             self.take_receive(cx, tables, part.whole)?;
         }
         match part.is_write() {

@@ -143,6 +143,16 @@ impl Requester {
         self.cursor > 0 || begun || matches!(self.halt, Some(Halt::Page(_)))
     }
 
+    /// Messages that are not complete.
+    pub(super) fn under_way(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Work requests that its ring has room for.
+    pub(super) fn depth(&self) -> u32 {
+        self.ring.depth()
+    }
+
     /// Number of the message at the cursor.
     pub(super) fn cursor_psn(&self) -> u32 {
         (self.psn + self.cursor as u32) % NUMBERS

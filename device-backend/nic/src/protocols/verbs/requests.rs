@@ -27,6 +27,7 @@ use super::ring::{RingMemory, Side};
 use super::{Context, Verbs};
 use crate::control_reply::{body, reply, Reply};
 use crate::env::Host;
+use crate::injection::QueuePairFaults;
 
 impl Verbs {
     /// Handles a request. `None`: it is not one of verbs, or not served yet.
@@ -182,6 +183,7 @@ impl Verbs {
             requester: Requester::new(send, bounds),
             responder: Responder::new(receives),
             operation: None,
+            faults: QueuePairFaults::default(),
             probes_at: None,
             flushes: false,
             draining: false,

@@ -81,6 +81,11 @@ impl RingMemory {
         })
     }
 
+    /// Entries that can be filled at once.
+    pub(super) fn depth(&self) -> u32 {
+        self.mask
+    }
+
     /// The NIC's index.
     pub(super) fn own(&self) -> u32 {
         self.own

@@ -1,0 +1,158 @@
+//! Whether the processes live that receives and probes name by their incarnation.
+//!
+//! ```text
+//!   a receive names one ── MessageSeek ──► its NIC: is it on its port? Yes: nothing is said. Its end is told
+//!   PeerGone ◄──────────── MessageGone ─── No
+//! ```
+//! A process that ends is told of to all NICs that have a session then. Those that come later ask.
+//!
+//! # Invariants
+//! - A process that lives when it is asked for tells of its end in the same session. So it is asked for once in a
+//!   session, and again when a process on its port has ended.
+//! - That one is gone is true for ever: no other process has its incarnation. So an answer may be late.
+//! - An answer comes behind all messages of that process.
+
+use std::collections::BTreeSet;
+
+use qnic_abi::message::{MessageGone, MessageSeek};
+use qnic_abi::wire::Frame;
+use qnic_abi::{NodeId, VniId};
+
+use super::command::{Name, Source};
+use super::receive::process_of;
+use super::{Context, Messages};
+use crate::env::Host;
+use crate::frame::Arrival;
+
+/// Processes that one process has asked for, and that are remembered. Those that are forgotten are asked for again.
+const MOST: usize = 4096;
+
+/// The processes that one process has asked for: node, port, incarnation.
+#[derive(Debug, Default)]
+pub(super) struct Sought(BTreeSet<(u16, u16, u32)>);
+
+impl Sought {
+    fn key(Source { name, incarnation }: Source) -> (u16, u16, u32) {
+        (name.node, name.port, incarnation)
+    }
+
+    fn forget_node(&mut self, node: u16) {
+        self.0.retain(|(other, ..)| *other != node);
+    }
+
+    /// Takes out those that had a port.
+    fn take_port(&mut self, Name { node, port }: Name) -> Vec<Source> {
+        let known = self.0.range((node, port, 0)..=(node, port, u32::MAX));
+        let known: Vec<_> = known.copied().collect();
+        let source = |key: (u16, u16, u32)| {
+            self.0.remove(&key);
+            let name = Name { node, port };
+            let incarnation = key.2;
+            Source { name, incarnation }
+        };
+        known.into_iter().map(source).collect()
+    }
+}
+
+impl Messages {
+    /// A receive or a probe of a process waits for a message of this source.
+    pub(super) fn seek<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        source: Option<Source>,
+    ) {
+        let Some(source) = source.filter(|source| source.incarnation != 0) else {
+            return;
+        };
+        let Sought(known) = &mut self.inboxes.get_or_insert(vni).sought;
+        let key = Sought::key(source);
+        if known.contains(&key) {
+            return;
+        }
+        // Of a node that is no peer yet, it is asked for when that is one.
+        let peer = cx.transport.find(NodeId(source.name.node));
+        let Some(peer) = peer.filter(|peer| cx.transport.has_control_room(*peer)) else {
+            return;
+        };
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(key);
+        let mut frame = Frame::new(&MessageSeek {
+            incarnation: source.incarnation.into(),
+            ..MessageSeek::default()
+        });
+        frame.envelope.destination_port = source.name.port.into();
+        cx.transport.send_control(peer, frame);
+    }
+
+    /// A NIC asks for a process of this node.
+    pub(super) fn receive_seek<H: Host>(
+        &self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let incarnation = arrival.body::<MessageSeek>().incarnation;
+        if process_of(cx, arrival, incarnation.get()).is_err() {
+            let mut frame = Frame::new(&MessageGone {
+                incarnation,
+                ..MessageGone::default()
+            });
+            frame.envelope.source_port = arrival.frame.envelope.destination_port;
+            cx.transport.send_control(arrival.peer, frame);
+        }
+    }
+
+    /// A process of a peer has ended, as its NIC answers.
+    pub(super) fn receive_gone<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let name = Name {
+            node: cx.transport.node_of(arrival.peer).0,
+            port: arrival.frame.envelope.source_port.get(),
+        };
+        let incarnation = arrival.body::<MessageGone>().incarnation.get();
+        let gone = Source { name, incarnation };
+        for (_, inbox) in self.inboxes.iter_mut() {
+            inbox.sought.0.remove(&Sought::key(gone));
+        }
+        self.fail_receives(cx, |source| source == gone, u64::MAX);
+    }
+
+    /// A process on a port of a peer has ended, perhaps one that still is waited for.
+    pub(super) fn seek_again<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Name) {
+        let mut again = Vec::new();
+        for (vni, inbox) in self.inboxes.iter_mut() {
+            let sought = inbox.sought.take_port(ended);
+            if inbox.names(ended.node) {
+                again.extend(sought.into_iter().map(|source| (vni, source)));
+            }
+        }
+        for (vni, source) in again {
+            self.seek(cx, vni, Some(source));
+        }
+    }
+
+    /// A session has ended: what was asked for in it tells of its end no more.
+    pub(super) fn forget_sought(&mut self, node: NodeId) {
+        for (_, inbox) in self.inboxes.iter_mut() {
+            inbox.sought.forget_node(node.0);
+        }
+    }
+
+    /// Asks for all that receives and probes wait for, and that were not asked for.
+    #[cold]
+    pub(super) fn seek_all<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        let inboxes = self.inboxes.iter_mut();
+        let sources: BTreeSet<(VniId, (u16, u16, u32))> = inboxes
+            .flat_map(|(vni, inbox)| inbox.sources().map(move |it| (vni, Sought::key(it))))
+            .collect();
+        for (vni, (node, port, incarnation)) in sources {
+            let name = Name { node, port };
+            self.seek(cx, vni, Some(Source { name, incarnation }));
+        }
+    }
+}

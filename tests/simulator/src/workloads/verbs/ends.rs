@@ -1,0 +1,298 @@
+//! An end of a connection: how it is made, connected and closed.
+
+use std::collections::BTreeMap;
+
+use qnic::provider::Memory as _;
+use qnic_abi::verbs::requests::ModifyQueuePair;
+use qnic_abi::verbs::{PathAddress, Rights, State, Transport, NUMBERS};
+use qnic_abi::NodeId;
+use qnic_driver::verbs::{Capacity, QueuePair, QueuePairOptions, Queues};
+use qnic_driver::Failure;
+use zerocopy::FromZeros;
+
+use super::oracle::{Address, Name, RECEIVE};
+use super::rings::ProgramRing;
+use super::{made, VerbsWorker, BASE, ENDS, END_BYTES, PLACES, PLACE_BYTES, RECEIVES, WORD};
+use crate::machine::platform::SimPlatform;
+use crate::process::Result;
+use crate::schedule::lock;
+use crate::settings::Faults;
+
+/// How long an end waits for its peer to accept, in nanoseconds.
+const PATIENCE: u64 = 20_000_000;
+
+/// Protection domain of all.
+const DOMAIN: u32 = 7;
+
+/// An end of a connection.
+pub(super) struct End {
+    pub(super) name: Name,
+    pub(super) pair: QueuePair<SimPlatform>,
+    pub(super) sends: ProgramRing,
+    pub(super) receives: ProgramRing,
+    /// Which part of the memory of its process it has.
+    part: u64,
+    /// What events of its queue pair name.
+    pub(super) owner: u32,
+    pub(super) key: u32,
+    /// Address by which its key names the first byte.
+    pub(super) named: u64,
+    psn: u32,
+    /// Its attributes.
+    not_ready_retries: u8,
+    /// Its NIC has not been told of all that is posted.
+    pub(super) untold: bool,
+    /// It is connected.
+    pub(super) ready: bool,
+    /// Something has ended with an error.
+    pub(super) failed: bool,
+    /// It waits for its peer until then.
+    pub(super) until: u64,
+    /// Places that nothing uses, and those of work under way.
+    pub(super) free_sends: Vec<u64>,
+    pub(super) free_receives: Vec<u64>,
+    pub(super) used: BTreeMap<u64, u64>,
+}
+
+impl End {
+    pub(super) fn number(&self) -> u32 {
+        self.pair.number()
+    }
+
+    /// Address of its memory.
+    pub(super) fn base(&self) -> u64 {
+        BASE + self.part * END_BYTES
+    }
+
+    /// Work has ended: its places are free again.
+    pub(super) fn ended(&mut self, ids: &[u64]) {
+        for id in ids {
+            match self.used.remove(id) {
+                Some(place) if id & RECEIVE != 0 => self.free_receives.push(place),
+                Some(place) => self.free_sends.push(place),
+                None => {}
+            }
+        }
+    }
+}
+
+fn options(requests: [u32; 2], sges: u32) -> QueuePairOptions {
+    let [sends, receives] = requests.map(|requests| Capacity { requests, sges });
+    QueuePairOptions {
+        transport: Transport::Reliable,
+        signal_all: false,
+        domain: DOMAIN,
+        sends,
+        receives,
+        inline: 48,
+    }
+}
+
+impl VerbsWorker<'_> {
+    /// Makes an end, which is not connected yet.
+    fn new_end(&mut self) -> Result<()> {
+        let taken = |part: &u64| self.ends.iter().any(|end| end.part == *part);
+        let part = (0..ENDS as u64).find(|part| !taken(part)).expect("a part");
+        let (number, psn) = (lock(self.oracle).number(), self.some_psn());
+        let requests = [3, 7, 15][self.schedule.below(3)];
+        let owner = (
+            number as u32,
+            (self.slot as u64) << 32 | number & 0xffff_ffff,
+        );
+        let queues = Queues {
+            sends: &self.queue,
+            receives: &self.queue,
+            shared: None,
+        };
+        let options = options([requests, 7], 3);
+        let pair = made(self.context, "queue pair", || {
+            self.verbs.create_queue_pair(options, queues, owner.1)
+        })?;
+        let offset = self.schedule.range(0..1 << 40);
+        let not_ready_retries = if self.schedule.chance(100) { 2 } else { 7 };
+        self.ends.push(End {
+            name: (0, 0),
+            sends: ProgramRing::new(pair.sends()),
+            receives: ProgramRing::new(pair.receives().expect("receives of its own")),
+            pair,
+            part,
+            owner: owner.0,
+            key: 0,
+            named: [BASE + part * END_BYTES, offset][self.schedule.below(2)],
+            psn,
+            not_ready_retries,
+            untold: false,
+            ready: false,
+            failed: false,
+            until: self.schedule.now() + self.schedule.range(1000..PATIENCE),
+            free_sends: (0..PLACES).map(|place| place * PLACE_BYTES).collect(),
+            free_receives: (0..PLACES)
+                .map(|place| RECEIVES + place * PLACE_BYTES)
+                .collect(),
+            used: BTreeMap::new(),
+        });
+        self.context.check_alive()?;
+        let end = self.ends.last().expect("it was added");
+        let (base, named) = (end.base(), end.named);
+        let word = base - BASE + WORD;
+        self.memory.write_bytes(word as usize, &[0; 8]);
+        let rights = Rights::LOCAL_WRITE
+            | Rights::REMOTE_WRITE
+            | Rights::REMOTE_READ
+            | Rights::REMOTE_ATOMIC;
+        let range = (base, END_BYTES);
+        let key = made(self.context, "memory", || {
+            self.verbs.register(DOMAIN, range, named, rights)
+        })?;
+        self.ends.last_mut().expect("it was added").key = key;
+        self.context.check_alive()
+    }
+
+    /// Some number of a message, often one of the last.
+    fn some_psn(&self) -> u32 {
+        let first = match self.schedule.chance(500) {
+            true => NUMBERS - 10,
+            false => 0,
+        };
+        self.schedule.range(first.into()..NUMBERS.into()) as u32
+    }
+
+    /// What the last end tells its peer.
+    fn address(&self) -> (Address, u64) {
+        let end = self.ends.last().expect("an end");
+        let address = Address {
+            slot: self.slot,
+            node: self.context.machine.incarnation.node,
+            qp: end.number(),
+            psn: end.psn,
+            key: end.key,
+            named: end.named,
+        };
+        (address, end.base())
+    }
+
+    /// Offers a connection to some process.
+    pub(super) fn offer(&mut self) -> Result<()> {
+        let Some(to) = lock(self.oracle).some_process(self.schedule) else {
+            return self.context.think(500);
+        };
+        self.new_end()?;
+        let index = self.ends.len() - 1;
+        let (weak, eager) = (
+            self.ends[index].not_ready_retries < 7,
+            self.schedule.chance(100),
+        );
+        let (address, now) = (self.address(), self.schedule.now());
+        let number = lock(self.oracle).offer(address, to, (weak, eager), now);
+        self.ends[index].name = (number, 0);
+        self.trace(format_args!("offers connection {number} to {to}"));
+        self.modify(index, State::Init, None)?;
+        self.post_receive(index)
+    }
+
+    /// Accepts a connection.
+    pub(super) fn accept(&mut self, connection: u64, peer: Address) -> Result<()> {
+        self.new_end()?;
+        let index = self.ends.len() - 1;
+        self.ends[index].name = (connection, 1);
+        self.trace(format_args!("accepts connection {connection}"));
+        let address = self.address();
+        let mut oracle = lock(self.oracle);
+        if !oracle.accept(connection, address) {
+            drop(oracle);
+            return self.forget(index);
+        }
+        if self.ends[index].not_ready_retries < 7 {
+            oracle.weaken((connection, 1));
+        }
+        drop(oracle);
+        self.modify(index, State::Init, None)?;
+        for _ in 0..self.schedule.range(0..4) {
+            self.post_receive(index)?;
+        }
+        self.connect(index, peer)
+    }
+
+    /// Connects an end whose peer has accepted.
+    pub(super) fn try_connect(&mut self, index: usize) -> Result<()> {
+        let peer = lock(self.oracle).peer(self.ends[index].name);
+        match peer {
+            Some(peer) => self.connect(index, peer),
+            None => Ok(()),
+        }
+    }
+
+    fn connect(&mut self, index: usize, peer: Address) -> Result<()> {
+        self.modify(index, State::ReadyToReceive, Some(peer))?;
+        if self.schedule.chance(300) {
+            self.context.think(500)?;
+        }
+        self.modify(index, State::ReadyToSend, Some(peer))?;
+        let end = &mut self.ends[index];
+        end.ready = true;
+        lock(self.oracle).set_ready(end.name);
+        lock(self.oracle).count("verbs connections");
+        Ok(())
+    }
+
+    fn modify(&mut self, index: usize, state: State, peer: Option<Address>) -> Result<()> {
+        let end = &self.ends[index];
+        let mut change = ModifyQueuePair::new_zeroed();
+        change.state = state as u8;
+        change.access = Rights::all().bits() as u8;
+        change.timeout = 10;
+        change.retries = 7;
+        change.mtu = 3;
+        change.not_ready_timer = 1 + (end.psn % 12) as u8;
+        change.not_ready_retries = end.not_ready_retries;
+        change.max_reads = 1 + (end.psn % 4) as u8;
+        change.max_peer_reads = 4;
+        change.send_psn = end.psn.into();
+        if let Some(peer) = peer {
+            change.path = PathAddress::new(NodeId(peer.node as u16), 0, false)
+                .0
+                .into();
+            change.peer_qp = peer.qp.into();
+            change.receive_psn = peer.psn.into();
+        }
+        let modified = self.verbs.modify(&end.pair, change);
+        self.called("modify", modified)
+    }
+
+    /// Takes the key of an end back while it and its peer use it.
+    pub(super) fn take_key_back(&mut self, index: usize) -> Result<()> {
+        let end = &mut self.ends[index];
+        let faults = self.context.common.settings.options.faults;
+        if !faults.contains(Faults::REVOKE) || end.key == 0 {
+            return Ok(());
+        }
+        lock(self.oracle).weaken(end.name);
+        let key = std::mem::take(&mut end.key);
+        let taken = self.verbs.deregister(key);
+        self.called("the end of a key", taken)
+    }
+
+    /// Closes an end: all that is posted ends, and nothing of it is left.
+    pub(super) fn close(&mut self, index: usize) -> Result<()> {
+        let name = self.ends[index].name;
+        self.trace(format_args!("closes {name:?}"));
+        lock(self.oracle).close(name);
+        self.modify(index, State::Failed, None)?;
+        self.collect()?;
+        lock(self.oracle).closed(name);
+        self.forget(index)
+    }
+
+    fn forget(&mut self, index: usize) -> Result<()> {
+        let end = self.ends.swap_remove(index);
+        self.verbs.destroy_queue_pair(end.pair);
+        self.context.check_alive()?;
+        match end.key {
+            0 => Ok(()),
+            key => {
+                let taken: std::result::Result<(), Failure> = self.verbs.deregister(key);
+                self.called("the end of a key", taken)
+            }
+        }
+    }
+}

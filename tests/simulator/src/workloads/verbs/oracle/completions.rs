@@ -1,0 +1,273 @@
+//! What a completion of a queue pair says, compared with what was posted.
+
+use qnic_abi::verbs::rings::{CompletionFlags, WorkCompletion};
+use qnic_abi::verbs::{Completed, Outcome, Request};
+
+use super::super::{bytes_of, AREA, WORD};
+use super::items::{Half, Receive, Work};
+use super::{Name, VerbsOracle, RECEIVE};
+use crate::expected_bytes::{difference, ExpectedByte};
+
+/// What counts of a work request that has ended well.
+fn counted(request: Request) -> &'static str {
+    match request {
+        Request::Send | Request::SendImmediate => "verbs messages",
+        Request::Write | Request::WriteImmediate => "verbs writes",
+        Request::Read => "verbs reads",
+        Request::CompareSwap | Request::FetchAdd => "verbs atomic operations",
+    }
+}
+
+/// What the completion of a work request is of.
+fn completed(request: Request) -> Completed {
+    match request {
+        Request::Send | Request::SendImmediate => Completed::Send,
+        Request::Write | Request::WriteImmediate => Completed::Write,
+        Request::Read => Completed::Read,
+        Request::CompareSwap => Completed::CompareSwap,
+        Request::FetchAdd => Completed::FetchAdd,
+    }
+}
+
+/// From now on anything may stand where later writes go.
+fn open(expected: &mut [ExpectedByte], start: u64, later: &Work) {
+    if later.is_write() {
+        let end = start + expected.len() as u64;
+        let from = later.remote.clamp(start, end);
+        let to = (later.remote + later.length).clamp(start, end);
+        expected[(from - start) as usize..(to - start) as usize].fill(None);
+    }
+}
+
+impl VerbsOracle {
+    /// A completion was taken from the ring of a process. Returns the numbers of what has ended, and
+    /// whether it has failed.
+    pub(in super::super) fn completed(
+        &mut self,
+        name: Name,
+        completion: &WorkCompletion,
+    ) -> (Vec<u64>, bool) {
+        let id = completion.id.get();
+        let outcome = Outcome::try_from(completion.status.get());
+        let outcome = outcome.unwrap_or_else(|_| panic!("{name:?}: {completion:?}"));
+        let half = self.half(name);
+        assert!(
+            outcome != Outcome::Success || !half.failed,
+            "{name:?}: it has failed, and {id} ends well"
+        );
+        half.failed |= outcome != Outcome::Success;
+        let failed = half.failed;
+        if id & RECEIVE != 0 {
+            let receive = half.receives.pop_front();
+            let receive = receive.filter(|receive| receive.id == id);
+            let receive = receive.unwrap_or_else(|| panic!("{name:?}: {id:#x} ends out of turn"));
+            match outcome {
+                Outcome::Success => self.received(name, &receive, completion),
+                outcome => self.check_failure(name, (receive.wrong, None), outcome),
+            }
+            return (vec![id], failed);
+        }
+        let mut ended = Vec::new();
+        loop {
+            let work = self.half(name).works.pop_front();
+            let work = work.unwrap_or_else(|| panic!("{name:?}: {id} ends out of turn, or twice"));
+            ended.push(work.id);
+            if work.id != id {
+                assert!(!work.signaled, "{name:?}: {id} ends before {work:?}");
+                self.succeed(name, &work);
+                continue;
+            }
+            match outcome {
+                Outcome::Success => {
+                    let opcode = completed(work.request) as u32;
+                    assert_eq!(completion.opcode.get(), opcode, "{name:?}: {work:?}");
+                    self.succeed(name, &work);
+                }
+                outcome => self.check_failure(name, (work.wrong.is_some(), work.wrong), outcome),
+            }
+            return (ended, failed);
+        }
+    }
+
+    /// The NIC has done with all entries of the send queue: those that are left tell nothing.
+    /// Returns their numbers.
+    pub(in super::super) fn all_done(&mut self, name: Name) -> Vec<u64> {
+        let mut ended = Vec::new();
+        while let Some(work) = self.half(name).works.pop_front() {
+            assert!(!work.signaled, "{name:?}: {work:?} has no completion");
+            ended.push(work.id);
+            self.succeed(name, &work);
+        }
+        ended
+    }
+
+    /// A message has come.
+    fn received(&mut self, name: Name, receive: &Receive, completion: &WorkCompletion) {
+        let connection = self.connections.get_mut(&name.0);
+        let (own, peer) = connection.expect("a connection").split(name.1);
+        own.received += 1;
+        let message = peer.and_then(|peer| peer.messages.pop_front());
+        let message = message.unwrap_or_else(|| panic!("{name:?}: a message that was not sent"));
+        let found = u64::from(completion.length.get());
+        assert_eq!(found, message.length, "{name:?}: {message:?}");
+        let flags = CompletionFlags::from_bits_truncate(completion.flags.get());
+        let told = flags.contains(CompletionFlags::IMMEDIATE);
+        let told = told.then_some(completion.immediate.get());
+        assert_eq!(told, message.immediate, "{name:?}: {message:?}");
+        let opcode = match message.data {
+            Some(_) => Completed::Receive,
+            None => Completed::ReceiveWrite,
+        };
+        assert_eq!(
+            completion.opcode.get(),
+            opcode as u32,
+            "{name:?}: {message:?}"
+        );
+        let at = own.base + receive.local;
+        let (slot, length) = (own.address.slot, message.length);
+        if let Some(data) = message.data {
+            let memory = self.processes[slot].watched.peek(at, length);
+            let expected = bytes_of(data, length);
+            assert!(
+                memory.is_none_or(|memory| memory == expected),
+                "{name:?}: wrong bytes of {message:?}"
+            );
+        }
+        self.count("verbs messages received");
+    }
+
+    /// A work request has ended well.
+    fn succeed(&mut self, name: Name, work: &Work) {
+        assert_eq!(work.wrong, None, "{name:?}: a mistake ends well: {work:?}");
+        if work.needs_receive() {
+            self.half(name).confirmed += 1;
+        }
+        match work.request {
+            Request::Send | Request::SendImmediate => {}
+            Request::Write | Request::WriteImmediate => self.check_write(name, work),
+            Request::Read => self.check_read(name, work),
+            Request::CompareSwap | Request::FetchAdd => self.check_word(name, work),
+        }
+        self.count(counted(work.request));
+    }
+
+    fn check_write(&mut self, name: Name, work: &Work) {
+        let half = self.half(name);
+        half.area
+            .set(work.remote, &bytes_of(work.data, work.length));
+        let mut expected = half.area.get(work.remote, work.length).to_vec();
+        for later in &half.works {
+            open(&mut expected, work.remote, later);
+        }
+        let Some(peer) = self.connections[&name.0].halves.get(1 - name.1) else {
+            return;
+        };
+        if peer.over {
+            return;
+        }
+        let watched = &self.processes[peer.address.slot].watched;
+        if let Some(memory) = watched.peek(peer.base + AREA + work.remote, work.length) {
+            let wrong = difference(&memory, &expected);
+            assert_eq!(wrong, None, "{name:?}: a wrong byte of a write: {work:?}");
+        }
+    }
+
+    fn check_read(&mut self, name: Name, work: &Work) {
+        let half = self.half(name);
+        let mut expected = half.area.get(work.remote, work.length).to_vec();
+        for later in half.works.iter().take_while(|later| !later.fence) {
+            open(&mut expected, work.remote, later);
+        }
+        if let Some(memory) = self.own_bytes(name, work) {
+            let wrong = difference(&memory, &expected);
+            assert_eq!(wrong, None, "{name:?}: a wrong byte of a read: {work:?}");
+        }
+    }
+
+    fn check_word(&mut self, name: Name, work: &Work) {
+        let Some(found) = self.own_bytes(name, work) else {
+            return;
+        };
+        let found = u64::from_le_bytes(found.try_into().expect("a word"));
+        let half = self.half(name);
+        if let Some(word) = half.word {
+            assert_eq!(
+                found, word,
+                "{name:?}: what an atomic operation finds: {work:?}"
+            );
+        }
+        let after = work.change(found);
+        half.word = Some(after);
+        let at = WORD;
+        let later =
+            |later: &Work| matches!(later.request, Request::CompareSwap | Request::FetchAdd);
+        if half.works.iter().any(later) {
+            return;
+        }
+        let peer = self.connections[&name.0].halves.get(1 - name.1);
+        let Some(peer) = peer.filter(|peer| !peer.over) else {
+            return;
+        };
+        let watched = &self.processes[peer.address.slot].watched;
+        if let Some(memory) = watched.peek(peer.base + at, 8) {
+            assert_eq!(
+                memory,
+                after.to_le_bytes(),
+                "{name:?}: the word after {work:?}"
+            );
+        }
+    }
+
+    /// The bytes of a read or an atomic operation.
+    fn own_bytes(&self, name: Name, work: &Work) -> Option<Vec<u8>> {
+        let half = &self.connections[&name.0].halves[name.1];
+        let watched = &self.processes[half.address.slot].watched;
+        watched.peek(half.base + work.local, work.length)
+    }
+
+    /// Something has failed: it must have a reason.
+    fn check_failure(
+        &mut self,
+        name: Name,
+        (is_mistake, expected): (bool, Option<Outcome>),
+        outcome: Outcome,
+    ) {
+        self.count("verbs failures");
+        let connection = &self.connections[&name.0];
+        let (own, peer) = (
+            &connection.halves[name.1],
+            connection.halves.get(1 - name.1),
+        );
+        let nodes = (own.address.node, self.processes[connection.to].watched.node);
+        let nodes = match name.1 {
+            0 => nodes,
+            _ => (nodes.0, connection.halves[0].address.node),
+        };
+        let disturbed = self.routes.whole_since(nodes.0, nodes.1) > connection.begun;
+        let peer_is_over = peer.is_none_or(|peer: &Half| peer.over || !peer.ready);
+        let silent = connection.weak || disturbed || peer_is_over || connection.eager;
+        let weak = connection.may_fail() || disturbed;
+        let excused = match outcome {
+            // Its own end, or what comes behind another failure.
+            Outcome::Flushed => own.over || silent || weak,
+            Outcome::RetriesExceeded => silent || weak,
+            Outcome::RemoteAccess
+            | Outcome::RemoteOperation
+            | Outcome::RemoteInvalidRequest
+            | Outcome::LocalProtection
+            | Outcome::LocalLength
+            | Outcome::ReceiverNotReady => weak,
+            Outcome::Success | Outcome::LocalOperation | Outcome::Fatal => false,
+        };
+        let by_peer = silent || peer.is_some_and(|peer| peer.mistaken);
+        let flushed = outcome == Outcome::Flushed && !own.over && !by_peer;
+        let blamed = outcome != Outcome::Flushed;
+        let half = self.half(name);
+        half.flushed |= flushed;
+        half.blamed |= blamed;
+        assert!(
+            is_mistake && expected.is_none_or(|expected| expected == outcome) || excused,
+            "{name:?}: {outcome:?} for no reason"
+        );
+    }
+}

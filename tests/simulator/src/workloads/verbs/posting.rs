@@ -1,0 +1,228 @@
+//! What a verbs worker posts, right and wrong.
+
+use qnic::provider::Memory as _;
+use qnic_abi::verbs::rings::{AtomicOperands, MemoryOperands, SendEntry, SendFlags, Sge};
+use qnic_abi::verbs::{Outcome, Request};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::oracle::{Address, Receive, Work, RECEIVE};
+use super::{
+    bytes_of, Mistake, VerbsWorker, Wrong, AREA, AREA_BYTES, BASE, END_BYTES, PLACE_BYTES, WORD,
+};
+use crate::process::Result;
+use crate::schedule::lock;
+
+/// Inline bytes of a work request, at most.
+const INLINE: u64 = 48;
+
+impl VerbsWorker<'_> {
+    /// The pieces of some bytes of an end.
+    fn sges(&self, named: u64, (local, length): (u64, u64), key: u32) -> Vec<Sge> {
+        let mut borders = [
+            0,
+            self.schedule.range(0..length + 1),
+            self.schedule.range(0..length + 1),
+            length,
+        ];
+        borders.sort_unstable();
+        let pieces = borders.windows(2).map(|border| Sge {
+            address: named.wrapping_add(local + border[0]).into(),
+            length: ((border[1] - border[0]) as u32).into(),
+            key: key.into(),
+        });
+        pieces.collect()
+    }
+
+    /// Posts a receive, if there is room; few are too short, or name no memory.
+    pub(super) fn post_receive(&mut self, index: usize) -> Result<()> {
+        let end = &mut self.ends[index];
+        if !end.receives.has_room() {
+            return Ok(());
+        }
+        let Some(local) = end.free_receives.pop() else {
+            return Ok(());
+        };
+        let id = RECEIVE | lock(self.oracle).number();
+        end.used.insert(id, local);
+        let (name, named, key) = (end.name, end.named, end.key);
+        let wrong = self.schedule.chance(2);
+        let short = self.schedule.chance(2);
+        let length = if short { 10 } else { PLACE_BYTES };
+        let key = if wrong { key ^ 1 } else { key };
+        let sges = self.sges(named, (local, length), key);
+        let wrong = wrong || short;
+        self.trace(format_args!(
+            "{name:?}: receive {id:#x}, {length} bytes, wrong: {wrong}"
+        ));
+        lock(self.oracle).post_receive(name, Receive { id, local, wrong });
+        self.ends[index].receives.post_receive(id, &sges);
+        Ok(())
+    }
+
+    /// Posts something, if there is room.
+    pub(super) fn post(&mut self, index: usize) -> Result<()> {
+        let end = &self.ends[index];
+        let can = end.ready && !end.failed && end.sends.has_room();
+        let (name, key) = (end.name, end.key);
+        let peer = lock(self.oracle).peer(name);
+        let Some(peer) = peer.filter(|_| can && lock(self.oracle).may_send(name)) else {
+            return Ok(());
+        };
+        let Some(local) = self.ends[index].free_sends.pop() else {
+            return Ok(());
+        };
+        let mistake = self.some_mistake();
+        let work = self.some_work(local, mistake);
+        self.ends[index].used.insert(work.id, local);
+        let data = bytes_of(work.data, work.length);
+        let sends_bytes = !matches!(
+            work.request,
+            Request::Read | Request::CompareSwap | Request::FetchAdd
+        );
+        let place = self.ends[index].base() - BASE + local;
+        let inline = sends_bytes && work.length <= INLINE && self.schedule.chance(300);
+        if sends_bytes && !inline {
+            // Pages may have to be brought in.
+            self.memory.write_bytes(place as usize, &data);
+            self.context.check_alive()?;
+        }
+        let key = match mistake {
+            Some((Wrong::OwnKey, _)) => key ^ 1,
+            _ => key,
+        };
+        let named = self.ends[index].named;
+        let range = (local, work.length);
+        let (sges, bytes) = match inline {
+            true => (Vec::new(), data),
+            false => (self.sges(named, range, key), Vec::new()),
+        };
+        let entry = entry(&work, &peer, mistake, inline);
+        self.trace(format_args!("{name:?}: {work:?}"));
+        lock(self.oracle).post(name, work);
+        let end = &mut self.ends[index];
+        end.sends.post_send(entry, &sges, &bytes);
+        end.untold = true;
+        // One call may tell of many.
+        match self.schedule.chance(850) {
+            true => self.tell(index),
+            false => Ok(()),
+        }
+    }
+
+    /// Tells the NIC of what is posted.
+    pub(super) fn tell(&mut self, index: usize) -> Result<()> {
+        let end = &mut self.ends[index];
+        if !std::mem::take(&mut end.untold) {
+            return Ok(());
+        }
+        let sent = self.verbs.send(&end.pair);
+        self.context.called("send", sent)
+    }
+
+    fn some_mistake(&self) -> Option<Mistake> {
+        let mistakes = [
+            (Wrong::Key, Outcome::RemoteAccess),
+            (Wrong::Range, Outcome::RemoteAccess),
+            (Wrong::OwnKey, Outcome::LocalProtection),
+            (Wrong::Opcode, Outcome::LocalOperation),
+        ];
+        let any = self.schedule.chance(6);
+        any.then(|| mistakes[self.schedule.below(mistakes.len())])
+    }
+
+    fn some_work(&self, local: u64, mistake: Option<Mistake>) -> Work {
+        let requests = [
+            Request::Send,
+            Request::Send,
+            Request::SendImmediate,
+            Request::Write,
+            Request::Write,
+            Request::WriteImmediate,
+            Request::Read,
+            Request::CompareSwap,
+            Request::FetchAdd,
+        ];
+        let mut request = requests[self.schedule.below(requests.len())];
+        if mistake.is_some() {
+            request = Request::Write;
+        }
+        let longest = [64, 300, PLACE_BYTES][self.schedule.below(3)];
+        let mut length = self.schedule.range(0..longest + 1);
+        let mut remote = 0;
+        match request {
+            Request::CompareSwap | Request::FetchAdd => length = 8,
+            Request::Send | Request::SendImmediate => {}
+            _ => remote = self.schedule.range(0..AREA_BYTES - length + 1),
+        }
+        if mistake.is_some() {
+            length = length.max(INLINE + 1);
+            remote = remote.min(AREA_BYTES - length);
+        }
+        let number = lock(self.oracle).number();
+        Work {
+            id: number,
+            request,
+            signaled: self.schedule.chance(700),
+            fence: self.schedule.chance(200),
+            local,
+            length,
+            remote,
+            data: number,
+            immediate: self.schedule.any() as u32,
+            // Words stay small, so that some are equal.
+            operands: [self.schedule.range(0..3), self.schedule.range(0..3)],
+            wrong: mistake.map(|(_, outcome)| outcome),
+            issued: self.schedule.now(),
+        }
+    }
+}
+
+/// The entry of a work request.
+fn entry(work: &Work, peer: &Address, mistake: Option<Mistake>, inline: bool) -> SendEntry {
+    let wrong = mistake.map(|(wrong, _)| wrong);
+    let mut entry = SendEntry::new_zeroed();
+    entry.id = work.id.into();
+    entry.opcode = match wrong {
+        Some(Wrong::Opcode) => 9,
+        _ => work.request as u32,
+    }
+    .into();
+    let mut flags = SendFlags::empty();
+    flags.set(SendFlags::SIGNALED, work.signaled);
+    flags.set(SendFlags::FENCE, work.fence);
+    flags.set(SendFlags::INLINE, inline);
+    flags.set(SendFlags::SOLICITED, work.data % 3 == 0);
+    entry.flags = flags.bits().into();
+    entry.immediate = work.immediate.into();
+    let key = match wrong {
+        Some(Wrong::Key) => peer.key ^ 1,
+        _ => peer.key,
+    };
+    let address = match wrong {
+        Some(Wrong::Range) if work.data % 2 == 0 => peer.named.wrapping_sub(1),
+        Some(Wrong::Range) => peer.named + END_BYTES + 1 - work.length,
+        _ => peer.named + AREA + work.remote,
+    };
+    let operands = entry.operands.as_mut_bytes();
+    match work.request {
+        Request::CompareSwap | Request::FetchAdd => {
+            let atomic = AtomicOperands {
+                address: (peer.named + WORD).into(),
+                operand: work.operands[0].into(),
+                swap: work.operands[1].into(),
+                key: key.into(),
+                unused: 0.into(),
+            };
+            operands[..size_of::<AtomicOperands>()].copy_from_slice(atomic.as_bytes());
+        }
+        _ => {
+            let memory = MemoryOperands {
+                address: address.into(),
+                key: key.into(),
+                unused: 0.into(),
+            };
+            operands[..size_of::<MemoryOperands>()].copy_from_slice(memory.as_bytes());
+        }
+    }
+    entry
+}
