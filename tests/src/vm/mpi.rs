@@ -156,7 +156,8 @@ fn collectives(nodes: &VmNodes) -> Result<()> {
         node.put(&compiled, "/root/collectives".as_ref(), &|_| {})?;
     }
     let start = |node, place: &str| {
-        let run = format!("{place} FABRIC_PROVIDER=qnic FI_PROVIDER=qnic exec /root/collectives");
+        let run =
+            format!("exec env {place} FABRIC_PROVIDER=qnic FI_PROVIDER=qnic /root/collectives");
         background(nodes, node, &run)
     };
     let mut first = start(0, "FABRIC_LISTEN=7001")?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use qnic::queue::{Command, Doorbell, WakeRequests};
+use qnic::queue::{Command, Doorbell, Ring, WakeRequests};
 use qnic_abi::host_area::{
     completion_offset, CompletionEntry, COMPLETIONS_WAITING, COMPLETION_TAIL, HEAD, WAKE_GENERATION,
 };
@@ -14,6 +14,9 @@ use qnic_driver::Process;
 use crate::machine::mapping::Mapping;
 use crate::machine::platform::{Machine, SimPlatform};
 
+/// Receives that may stand unread without a doorbell.
+const QUIET: u64 = 8;
+
 /// Both queues as their process sees them.
 pub(crate) struct Queue {
     window: Mapping,
@@ -24,6 +27,8 @@ pub(crate) struct Queue {
     pub(crate) next: u64,
     /// Completions that were read.
     read: u64,
+    /// A doorbell was left out that is to be rung before the process sleeps.
+    is_quiet: bool,
 }
 
 impl Queue {
@@ -36,6 +41,7 @@ impl Queue {
             doorbell: Doorbell::default(),
             next: 0,
             read: 0,
+            is_quiet: false,
         }
     }
 
@@ -55,6 +61,7 @@ impl Queue {
     pub(crate) fn restart(&mut self) {
         self.doorbell = Doorbell::default();
         self.next = 0;
+        self.is_quiet = false;
     }
 
     /// Returns true if another command fits.
@@ -66,7 +73,26 @@ impl Queue {
     pub(crate) fn put(&mut self, command: &Command) -> bool {
         let number = self.next;
         self.next += 1;
-        command.publish(&self.window, &self.area, number, &mut self.doorbell)
+        let rings = command.publish(&self.window, &self.area, number, &mut self.doorbell);
+        self.is_quiet &= !rings;
+        rings
+    }
+
+    /// The same of a receive, whose doorbell may be left out until a message comes or the process sleeps.
+    pub(crate) fn put_quietly(&mut self, command: &Command) -> bool {
+        let number = self.next;
+        self.next += 1;
+        command.store(&self.window, number);
+        let ring = self.doorbell.due(&self.window, &self.area, (number, QUIET));
+        self.is_quiet = ring == Ring::Later || self.is_quiet && ring == Ring::Never;
+        ring == Ring::Now
+    }
+
+    /// The process is going to sleep. Returns true if the doorbell must be rung that was left out.
+    pub(crate) fn end_quiet(&mut self) -> bool {
+        let last = self.next.wrapping_sub(1);
+        let was_quiet = std::mem::take(&mut self.is_quiet);
+        was_quiet && self.doorbell.must_ring(&self.window, &self.area, last)
     }
 
     /// Returns true if a completion has come.

@@ -138,6 +138,13 @@ impl<'a> Registered<'a> {
         }
     }
 
+    /// Puts a receive into the queue, in which there is room, without a doorbell if that may wait.
+    pub(crate) fn put_quietly(&mut self, descriptor: &Descriptor, payload: &[u8]) {
+        if self.queue.put_quietly(&Command::new(descriptor, payload)) {
+            self.context.ring_doorbell(self.process);
+        }
+    }
+
     /// Blocks until the wake-up of a generation, or for so many nanoseconds, or for good; returns
     /// false if the time is over.
     pub(crate) fn block(&self, generation: u64, limit: Option<u64>) -> Result<bool> {
@@ -264,6 +271,9 @@ pub(crate) trait QueueWorker<'a>: DerefMut<Target = Registered<'a>> {
         // Room for commands; entries of the completion queue and stopped queues wake in any case.
         let generation = self.queue.request_wake(Changes::HEAD);
         if !self.queue.has_completions() && !self.has_ended() {
+            if self.queue.end_quiet() {
+                self.context.ring_doorbell(self.process);
+            }
             self.block(generation, Some(limit))?;
         }
         self.collect()

@@ -205,6 +205,7 @@ impl CollectiveWorker<'_> {
         command.group = name.into();
         command.length = shape.length.into();
         command.root = shape.root.into();
+        command.label = shape.label.into();
         command.timeout_ms = timeout.into();
         command.collective = shape.collective as u8;
         if let Some((operator, element)) = shape.reduction {
@@ -244,6 +245,7 @@ impl CollectiveWorker<'_> {
             reduction: None,
             length: 100,
             root: 0,
+            label: 0,
         };
         let handle = lock(self.oracle).next();
         let mut command = self.call_command((name, handle), &shape, 0, LONG);
@@ -300,6 +302,10 @@ impl CollectiveWorker<'_> {
 /// Something else than the script has.
 fn mistaken(shape: Shape) -> Shape {
     match shape.collective {
+        _ if shape.label % 2 == 1 => Shape {
+            label: shape.label + 1,
+            ..shape
+        },
         Collective::Barrier => Shape {
             collective: Collective::Broadcast,
             ..shape
@@ -311,6 +317,7 @@ fn mistaken(shape: Shape) -> Shape {
                 .next_multiple_of(8)
                 .min(shape.length / 8 * 8),
             root: 0,
+            ..shape
         },
     }
 }

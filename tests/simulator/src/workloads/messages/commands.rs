@@ -121,12 +121,16 @@ impl MessageWorker<'_> {
         serves: Option<Space>,
     ) -> Result<()> {
         let (schedule, slot, handle) = (self.schedule, self.slot, receive.handle);
-        self.put(command, payload, |worker| {
-            let now = schedule.now();
-            receive.issued = now;
-            trace!(schedule, "message worker {slot}: {receive:?}");
-            lock(&worker.workload.oracle).post(slot, now, receive);
-        })?;
+        self.make_room(LOOK)?;
+        let now = schedule.now();
+        receive.issued = now;
+        trace!(schedule, "message worker {slot}: {receive:?}");
+        lock(&self.workload.oracle).post(slot, now, receive);
+        // Every other receive may stand unread until a message comes.
+        match command.header.opcode == ReceiveCommand::OPCODE && handle % 2 == 0 {
+            true => self.registered.put_quietly(command, payload),
+            false => self.registered.put(command, payload),
+        }
         self.receives.insert(handle, serves);
         Ok(())
     }
@@ -135,7 +139,7 @@ impl MessageWorker<'_> {
     pub(super) fn named(&self, to: usize, id: u64) -> u32 {
         match id % 4 {
             0 => 0,
-            _ => lock(&self.workload.oracle).incarnation(to),
+            _ => lock(&self.workload.oracle).announced(to),
         }
     }
 
@@ -262,7 +266,7 @@ impl MessageWorker<'_> {
             true => 0,
             false => IGNORED[schedule.below(IGNORED.len())],
         };
-        let incarnation = source.map_or(0, |slot| lock(&self.workload.oracle).incarnation(slot));
+        let incarnation = source.map_or(0, |slot| lock(&self.workload.oracle).announced(slot));
         let source = source.map(|slot| {
             let node = self.common.settings.slots[slot] as u16;
             let nobody = schedule.chance(30);

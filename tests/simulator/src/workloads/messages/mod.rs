@@ -203,6 +203,7 @@ impl<'a> MessageWorker<'a> {
         let incarnation = lock(&workload.oracle).incarnation(context.slot);
         let window = Mapping::window(&context.machine, process.window_offset());
         window.store_u64(INCARNATION, incarnation.into(), Ordering::Relaxed);
+        lock(&workload.oracle).announce(context.slot);
         MessageWorker {
             workload,
             registered: Registered::new(context, process),

@@ -1,5 +1,6 @@
 //! What the NIC's store of a completion says, checked at that instant.
 
+use qnic_abi::collective::Called;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::Status;
 
@@ -31,6 +32,9 @@ impl CollectiveOracle {
         if status == Status::Ok {
             assert_eq!(who, (0, 0), "process {slot}: {purpose:?} blames a process");
         }
+        if let (Purpose::Call((plan, _), _), Status::Mismatch) = (purpose, status) {
+            self.differ(plan, entry);
+        }
         match purpose {
             Purpose::Join(member) => self.joined(member, entry, (status, who), now),
             Purpose::Stranger => assert_ne!(
@@ -53,6 +57,17 @@ impl CollectiveOracle {
                 "process {slot}: a call that must end with {expected} does so with {status}"
             ),
         }
+    }
+
+    /// A call has failed as members have called different collectives: it says which.
+    fn differ(&self, plan: usize, entry: &CompletionEntry) {
+        let labels = entry.mark.get();
+        let reason = Called::of_word(entry.tag.get(), labels as u16);
+        let others = Called::of_word(entry.immediate.get(), (labels >> 16) as u16);
+        let both = reason.zip(others);
+        let plan = &self.plans[plan];
+        let are_there = both.is_some_and(|(reason, others)| plan.has_both(reason, others));
+        assert!(are_there, "no members have called {both:?}: {plan:?}");
     }
 
     /// A join has ended.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use qnic_abi::collective::{Collective, Element, Operator};
+use qnic_abi::collective::{Called, Collective, Element, Operator};
 use qnic_abi::Status;
 
 use super::reduction::combine;
@@ -45,6 +45,19 @@ pub(crate) struct Shape {
     pub(crate) reduction: Option<(Operator, Element)>,
     pub(crate) length: u64,
     pub(crate) root: u32,
+    pub(crate) label: u16,
+}
+
+impl From<Shape> for Called {
+    fn from(shape: Shape) -> Self {
+        Called {
+            collective: shape.collective,
+            reduction: shape.reduction,
+            length: shape.length,
+            root: shape.root,
+            label: shape.label,
+        }
+    }
 }
 
 /// Which member gives and which wants is written here again, and not taken from the NIC: it is what the NIC
@@ -256,6 +269,18 @@ impl Plan {
         }
     }
 
+    /// Whether members have called these two as the same collective.
+    pub(super) fn has_both(&self, reason: Called, others: Called) -> bool {
+        let has = |number: usize, called: Called| {
+            let calls = self.seats.iter().filter_map(|seat| seat.calls.get(number));
+            calls
+                .map(|call| Called::from(call.shape))
+                .any(|it| it == called)
+        };
+        let mut numbers = 0..self.calls as usize;
+        reason != others && numbers.any(|number| has(number, reason) && has(number, others))
+    }
+
     pub(super) fn has_node(&self, node: usize) -> bool {
         let mut seats = self.seats.iter();
         seats.any(|seat| usize::from(seat.name.0) == node)
@@ -308,6 +333,7 @@ impl Plan {
             reduction,
             length,
             root,
+            label: random.u16(0..4),
         }
     }
 

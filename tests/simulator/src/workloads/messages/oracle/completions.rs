@@ -176,7 +176,7 @@ impl MessageOracle {
             "process {slot}: receive {handle} ends twice: {status}; {receive:?}"
         );
         assert!(
-            self.may_end(slot, &receive, status),
+            self.may_end(slot, &receive, status, now),
             "process {slot}: receive {handle} ends for no reason: {status}; {receive:?}"
         );
         let process = &mut self.processes[slot];

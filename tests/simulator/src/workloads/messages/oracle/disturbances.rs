@@ -94,7 +94,7 @@ impl MessageOracle {
     }
 
     /// Returns true if a receive may end like that without a message.
-    pub(super) fn may_end(&self, slot: usize, receive: &Receive, status: Status) -> bool {
+    pub(super) fn may_end(&self, slot: usize, receive: &Receive, status: Status, now: u64) -> bool {
         if let Some(id) = receive.how.claimed() {
             let lost = status == Status::NoMessage && self.messages[&id].disturbed;
             return lost || receive.wrong == Some(status) || receive.disturbed;
@@ -102,7 +102,7 @@ impl MessageOracle {
         match status {
             Status::NoMessage => receive.how.probes() && !receive.how.waits(),
             status if receive.wrong == Some(status) => true,
-            Status::Cancelled => receive.cancelled,
+            Status::Cancelled => receive.cancelled && !self.must_have_ended(receive, now),
             Status::Exhausted => self.is_full(slot, receive),
             Status::PeerGone => {
                 let source = receive.pattern.source;
@@ -111,10 +111,37 @@ impl MessageOracle {
                     source.and_then(|source| slots.find(|(slot, _)| self.name(*slot) == source));
                 let ended = source.and_then(|(_, process)| process.ended);
                 receive.pattern.source.is_some()
-                    && (receive.disturbed || ended.is_some_and(|at| at + NEWS >= receive.issued))
+                    && (receive.disturbed
+                        || self.names_ended(receive)
+                        || ended.is_some_and(|at| at + NEWS >= receive.issued))
             }
             _ => receive.disturbed,
         }
+    }
+
+    /// The process of the name that a receive has.
+    fn source_of(&self, receive: &Receive) -> Option<&super::Process> {
+        let source = receive.pattern.source?;
+        let mut slots = self.processes.iter();
+        let found = slots.find(|(slot, _)| self.name(*slot) == source);
+        found.map(|(_, process)| process)
+    }
+
+    /// A receive names a process by its incarnation that lives no more.
+    fn names_ended(&self, receive: &Receive) -> bool {
+        let named = receive.pattern.incarnation;
+        let lives = |process: &super::Process| {
+            process.watched.is_alive() && process.watched.incarnation == named
+        };
+        named != 0 && !self.source_of(receive).is_some_and(lives)
+    }
+
+    /// A receive names one that had ended long ago. One whose doorbell may be left out has perhaps not been read.
+    fn must_have_ended(&self, receive: &Receive, now: u64) -> bool {
+        let ended = self.source_of(receive).and_then(|process| process.ended);
+        let since = ended.unwrap_or(0).max(receive.issued);
+        let is_read = receive.context.is_none() && receive.handle % 2 == 1;
+        is_read && self.names_ended(receive) && !receive.disturbed && since + 2 * NEWS < now
     }
 
     /// Returns true if no further receive may fit when one is posted.

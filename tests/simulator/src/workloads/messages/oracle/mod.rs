@@ -80,6 +80,8 @@ struct Process {
     revoking: bool,
     /// When a process of this slot has last ended.
     ended: Option<u64>,
+    /// The incarnation that a process of this slot has stored last.
+    announced: u32,
 }
 
 impl Process {
@@ -151,6 +153,17 @@ impl MessageOracle {
         self.processes[slot].watched.incarnation
     }
 
+    /// The process in a slot has stored its incarnation: others may name it.
+    pub(crate) fn announce(&mut self, slot: usize) {
+        let process = &mut self.processes[slot];
+        process.announced = process.watched.incarnation;
+    }
+
+    /// The incarnation that is named of the process in a slot, which may have ended.
+    pub(crate) fn announced(&self, slot: usize) -> u32 {
+        self.processes[slot].announced
+    }
+
     /// A process begins in a slot, with segments at these addresses.
     pub(crate) fn begin(
         &mut self,
@@ -161,7 +174,10 @@ impl MessageOracle {
     ) {
         let process = &mut self.processes[slot];
         let watched = process.watched.next(machine, space);
-        *process = Process::new(watched, addresses, process.ended);
+        *process = Process {
+            announced: process.announced,
+            ..Process::new(watched, addresses, process.ended)
+        };
     }
 
     /// Names a message or a receive that is going to be issued.
