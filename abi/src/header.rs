@@ -46,7 +46,13 @@ pub const STATE: usize = 16;
 pub use qnic_limits::{Counts, DEFAULT_WINDOWS, MAX_WINDOWS};
 
 /// Segments that one process can export at the same time.
-pub const SEGMENTS_PER_PROCESS: u32 = 256;
+pub const SEGMENTS_PER_PROCESS: u32 = 4096;
+
+/// So many of them each process can have, whatever others do.
+pub const SEGMENTS_OF_EACH: u32 = 256;
+
+/// Segments beyond these that all processes of a NIC can have together.
+pub const SEGMENTS_BEYOND: u32 = 16_384;
 
 layouts! {
     /// The SRAM header.

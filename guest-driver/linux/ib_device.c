@@ -237,7 +237,6 @@ static const struct ib_device_ops device_ops = {
 #else
 	.reg_user_mr = register_memory,
 #endif
-	.rereg_user_mr = qnic_ib_reregister,
 	.dereg_mr = qnic_ib_deregister,
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, qnic_ib_context, ib),
 	INIT_RDMA_OBJ_SIZE(ib_pd, qnic_ib_domain, ib),

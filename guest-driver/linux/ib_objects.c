@@ -358,72 +358,33 @@ int qnic_ib_post_send(struct ib_qp *ib, const struct ib_send_wr *requests,
 
 /* ---- memory ---- */
 
-/* Registers what `memory` says; it has a key then. */
-static int memory_register(struct qnic_ib_memory *memory, struct ib_pd *pd)
-{
-	const int rights = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |
-			   IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC;
-	struct qnic_ib_context *context = memory->context;
-
-	if (memory->access & ~(rights | IB_ACCESS_OPTIONAL))
-		return -EOPNOTSUPP;
-	if (!context || context->mm != current->mm)
-		return -EPERM;
-	return qnic_rs_verbs_register(context->context, to_domain(pd)->number, memory->start,
-				      memory->bytes, memory->named, memory->access & rights,
-				      &memory->key);
-}
-
 struct ib_mr *qnic_ib_register(struct ib_pd *pd, u64 start, u64 bytes, u64 named, int access,
 			       struct ib_udata *udata)
 {
-	struct qnic_ib_memory *memory = kzalloc(sizeof(*memory), GFP_KERNEL);
+	const int rights = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |
+			   IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC;
+	struct qnic_ib_context *context = context_of(udata);
+	struct qnic_ib_memory *memory;
+	u32 key;
 	int ret;
 
+	if (access & ~(rights | IB_ACCESS_OPTIONAL))
+		return ERR_PTR(-EOPNOTSUPP);
+	if (!context || context->mm != current->mm)
+		return ERR_PTR(-EPERM);
+	memory = kzalloc(sizeof(*memory), GFP_KERNEL);
 	if (!memory)
 		return ERR_PTR(-ENOMEM);
-	memory->context = context_of(udata);
-	memory->start = start;
-	memory->bytes = bytes;
-	memory->named = named;
-	memory->access = access;
-	ret = memory_register(memory, pd);
+	ret = qnic_rs_verbs_register(context->context, to_domain(pd)->number, start, bytes, named,
+				     access & rights, &key);
 	if (ret) {
 		kfree(memory);
 		return ERR_PTR(ret);
 	}
-	memory->ib.lkey = memory->key;
-	memory->ib.rkey = memory->key;
+	memory->context = context;
+	memory->ib.lkey = key;
+	memory->ib.rkey = key;
 	return &memory->ib;
-}
-
-/* The memory has a new key then; if this fails, it is registered as before. */
-struct ib_mr *qnic_ib_reregister(struct ib_mr *ib, int what, u64 start, u64 bytes, u64 named,
-				 int access, struct ib_pd *pd, struct ib_udata *udata)
-{
-	struct qnic_ib_memory *memory = to_memory(ib), fresh = *memory;
-	int ret;
-
-	if (what & IB_MR_REREG_TRANS) {
-		fresh.start = start;
-		fresh.bytes = bytes;
-		fresh.named = named;
-	}
-	if (what & IB_MR_REREG_ACCESS)
-		fresh.access = access;
-	ret = memory_register(&fresh, what & IB_MR_REREG_PD ? pd : ib->pd);
-	if (ret)
-		return ERR_PTR(ret);
-	/* An error means that the NIC is gone. */
-	qnic_rs_verbs_deregister(memory->context->context, memory->key);
-	memory->start = fresh.start;
-	memory->bytes = fresh.bytes;
-	memory->named = fresh.named;
-	memory->access = fresh.access;
-	memory->key = fresh.key;
-	ib->lkey = fresh.key;
-	ib->rkey = fresh.key;
-	return NULL;
 }
 
 int qnic_ib_deregister(struct ib_mr *ib, struct ib_udata *udata)
@@ -431,7 +392,7 @@ int qnic_ib_deregister(struct ib_mr *ib, struct ib_udata *udata)
 	struct qnic_ib_memory *memory = to_memory(ib);
 
 	/* An error means that the NIC is gone. */
-	qnic_rs_verbs_deregister(memory->context->context, memory->key);
+	qnic_rs_verbs_deregister(memory->context->context, ib->lkey);
 	kfree(memory);
 	return 0;
 }

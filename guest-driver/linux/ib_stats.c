@@ -92,22 +92,19 @@ struct rdma_hw_stats *qnic_ib_alloc_stats(struct ib_device *ib, u32 port)
 					  RDMA_HW_STATS_DEFAULT_LIFESPAN);
 }
 
-/* Reads the page with one counter, or all pages. */
+/* The core takes the result for the number of counters, also when it asks for one: so all are read. */
 int qnic_ib_get_stats(struct ib_device *ib, struct rdma_hw_stats *stats, u32 port, int index)
 {
-	bool all = index == stats->num_counters;
-	u32 first = all ? 0 : index - index % QNIC_PAGE_COUNTERS;
 	struct page_call call;
-	u32 i;
+	u32 first, i;
 	int ret;
 
-	do {
+	for (first = 0; first < stats->num_counters; first += QNIC_PAGE_COUNTERS) {
 		ret = read_page(to_device(ib)->driver, first, &call);
 		if (ret)
 			return ret;
 		for (i = 0; i < QNIC_PAGE_COUNTERS && first + i < stats->num_counters; i++)
 			stats->value[first + i] = le64_to_cpu(call.counters[i].value);
-		first += QNIC_PAGE_COUNTERS;
-	} while (all && first < stats->num_counters);
-	return index;
+	}
+	return stats->num_counters;
 }

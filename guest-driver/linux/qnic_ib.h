@@ -81,9 +81,6 @@ struct qnic_ib_pair {
 struct qnic_ib_memory {
 	struct ib_mr ib;
 	struct qnic_ib_context *context;
-	u64 start, bytes, named;	/* as registered */
-	int access;
-	u32 key;
 };
 
 static inline struct qnic_ib_device *to_device(struct ib_device *ib)
@@ -150,8 +147,6 @@ int qnic_ib_post_send(struct ib_qp *ib, const struct ib_send_wr *requests,
 		      const struct ib_send_wr **bad);
 struct ib_mr *qnic_ib_register(struct ib_pd *pd, u64 start, u64 bytes, u64 named, int access,
 			       struct ib_udata *udata);
-struct ib_mr *qnic_ib_reregister(struct ib_mr *ib, int what, u64 start, u64 bytes, u64 named,
-				 int access, struct ib_pd *pd, struct ib_udata *udata);
 int qnic_ib_deregister(struct ib_mr *ib, struct ib_udata *udata);
 int qnic_ib_mmap(struct ib_ucontext *ib, struct vm_area_struct *vma);
 void qnic_ib_mmap_free(struct rdma_user_mmap_entry *entry);

@@ -296,7 +296,7 @@ fn a_receive_takes_nothing_of_a_process_of_another_incarnation() {
 fn what_names_a_process_that_has_ended_before_ends() {
     for (node, net) in [0, 1]
         .into_iter()
-        .flat_map(|node| nets(2, 5).into_iter().map(move |net| (node, net)))
+        .flat_map(|node| nets(2, 5).map(move |net| (node, net)))
     {
         let b = net.party(0, 2);
         for next in [None, Some(0), Some(6)] {

@@ -1,8 +1,9 @@
 //! What one process or peer takes, others keep (X8): places, windows, imports.
 
 use qnic_abi::control::{FaultDone, Opcode};
+use qnic_abi::header::{SEGMENTS_BEYOND, SEGMENTS_OF_EACH, SEGMENTS_PER_PROCESS};
 use qnic_abi::{Access, Port, Status, PAGE_SIZE};
-use qnic_nic::testing::{page, LossyWire, Net, Pair, SimSegment};
+use qnic_nic::testing::{page, LossyWire, Net, Pair, Party, SimSegment, PAGE};
 use qnic_nic::Limits;
 
 /// A segment that looks like that of `b`, on a node that does not exist.
@@ -245,4 +246,37 @@ fn a_stall_of_the_engine_is_not_the_silence_of_a_peer() {
         );
     }
     assert_eq!(pair.net.counters(0).peers_given_up, 0);
+}
+
+/// Few processes have many segments, and leave each other one what it can rely on.
+#[test]
+fn segments_beyond_those_of_each_process_are_shared_by_all() {
+    let net = Net::new(1, 1024, 8, &Limits::default());
+    let parties: Vec<_> = (1..8).map(|vni| net.party(0, vni)).collect();
+    let add = |party: &Party, id: u32| {
+        let (pages, range) = ((0, 1), (u64::from(id) * PAGE, PAGE));
+        let exported =
+            party.export_with(pages, id as u16, 1000 + u64::from(id), range, Access::READ);
+        exported.map(drop)
+    };
+    // Each has one already, with number 0.
+    let fill = |party: &Party| {
+        (1..=SEGMENTS_PER_PROCESS)
+            .find_map(|id| add(party, id).err().map(|status| (id, status)))
+            .expect("an end")
+    };
+    let beyond = SEGMENTS_PER_PROCESS - SEGMENTS_OF_EACH;
+    let (all, rest) = (SEGMENTS_BEYOND / beyond, SEGMENTS_BEYOND % beyond);
+    for (number, party) in (0..).zip(&parties) {
+        let expected = match number {
+            full if full < all => (SEGMENTS_PER_PROCESS, Status::Malformed),
+            last if last == all => (SEGMENTS_OF_EACH + rest, Status::Exhausted),
+            _ => (SEGMENTS_OF_EACH, Status::Exhausted),
+        };
+        assert_eq!(fill(party), expected, "process {number}");
+    }
+    assert_eq!(net.budget(0, "segments_beyond"), SEGMENTS_BEYOND.into());
+    // One that ends gives them back.
+    parties[0].end();
+    assert_eq!(add(&parties[6], SEGMENTS_OF_EACH), Ok(()));
 }

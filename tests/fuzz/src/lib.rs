@@ -25,6 +25,7 @@ pub mod inputs;
 pub mod mutation;
 pub mod ring;
 pub mod udp;
+pub mod verbs;
 pub mod vhost_user;
 
 // The front end of the tests of the attachment; not all of it is of use here.
@@ -54,7 +55,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target {
         name: "frames",
         what: "frames into a NIC in any state",
@@ -75,6 +76,13 @@ pub const TARGETS: [Target; 8] = [
         run: control::run,
         longest: 2048,
         mutations: 6000,
+    },
+    Target {
+        name: "verbs",
+        what: "rings, requests and frames of queue pairs",
+        run: verbs::run,
+        longest: 2048,
+        mutations: 8000,
     },
     Target {
         name: "cluster_file",

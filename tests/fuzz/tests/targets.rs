@@ -61,7 +61,7 @@ macro_rules! check {
     };
 }
 
-check!(frames commands control cluster_file udp ring vhost_user ethernet);
+check!(frames commands control verbs cluster_file udp ring vhost_user ethernet);
 
 /// Each target has a corpus, and each file of the folders belongs to a target.
 #[test]

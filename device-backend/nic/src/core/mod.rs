@@ -40,7 +40,7 @@ mod turns;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use qnic_abi::control::REPLY_BYTES;
-use qnic_abi::header::{Geometry, GeometryError, SEGMENTS_PER_PROCESS};
+use qnic_abi::header::{Geometry, GeometryError, SEGMENTS_BEYOND, SEGMENTS_PER_PROCESS};
 use qnic_abi::window::Changes;
 use qnic_abi::{NodeId, Port, Status, VniId};
 
@@ -333,6 +333,12 @@ impl Core {
         counters
     }
 
+    /// Segments of all processes beyond those that each can have.
+    pub(crate) fn segments_beyond(&self) -> u32 {
+        let processes = self.processes.iter().flatten();
+        processes.map(|process| process.segments.beyond()).sum()
+    }
+
     /// What is kept for processes, and how much may be.
     pub(crate) fn budgets(&self) -> Vec<Budget> {
         let limits = &self.limits;
@@ -349,6 +355,11 @@ impl Core {
             Budget::most("operations_of_process", operations, limits.operations),
             Budget::most("sends_of_process", sends, limits.sends),
             Budget::most("segments_of_process", segments, SEGMENTS_PER_PROCESS),
+            Budget::new(
+                "segments_beyond",
+                self.segments_beyond() as usize,
+                SEGMENTS_BEYOND,
+            ),
             Budget::most("faults_of_process", faults, limits.faults),
             Budget::most(
                 "early_frames_of_peer",

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use qnic_abi::export::{ExportOptions, Importer};
-use qnic_abi::header::SEGMENTS_PER_PROCESS;
+use qnic_abi::header::{SEGMENTS_OF_EACH, SEGMENTS_PER_PROCESS};
 use qnic_abi::{Access, Key, Secret, SegmentId, SegmentName, Status, VniId};
 use subtle::ConstantTimeEq;
 
@@ -75,11 +75,17 @@ impl Segment {
 /// The segments of one process.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentTable {
-    slots: Vec<Option<Segment>>,
+    /// By number. Boxed: a number says nothing of how many there are.
+    slots: Vec<Option<Box<Segment>>>,
     names: BTreeMap<SegmentName, SegmentId>,
 }
 
 impl SegmentTable {
+    /// Segments beyond those that each process can have.
+    pub(crate) fn beyond(&self) -> u32 {
+        self.count().saturating_sub(SEGMENTS_OF_EACH)
+    }
+
     /// Number of segments.
     pub(crate) fn count(&self) -> u32 {
         self.names.len() as u32
@@ -102,12 +108,12 @@ impl SegmentTable {
             self.slots.resize(index + 1, None);
         }
         self.names.insert(segment.name, id);
-        self.slots[index] = Some(segment);
+        self.slots[index] = Some(Box::new(segment));
         Ok(())
     }
 
     /// Revokes a segment.
-    pub(crate) fn remove(&mut self, id: SegmentId) -> Option<Segment> {
+    pub(crate) fn remove(&mut self, id: SegmentId) -> Option<Box<Segment>> {
         let segment = self.slots.get_mut(usize::from(id.0))?.take()?;
         self.names.remove(&segment.name);
         Some(segment)
@@ -121,7 +127,7 @@ impl SegmentTable {
 
     /// The segment of that number.
     pub(crate) fn get(&self, id: SegmentId) -> Option<&Segment> {
-        self.slots.get(usize::from(id.0))?.as_ref()
+        self.slots.get(usize::from(id.0))?.as_deref()
     }
 
     /// Checks key, access and range of a transfer (N11); with empty `access` that

@@ -9,6 +9,7 @@ use qnic_abi::control::{
 };
 use qnic_abi::counters::CounterPage;
 use qnic_abi::datagram::DRIVER_PORT;
+use qnic_abi::header::{SEGMENTS_BEYOND, SEGMENTS_OF_EACH};
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{
@@ -180,6 +181,12 @@ impl Nic {
             permissions,
         };
         let id = SegmentId(body.segment.get());
+        // More than others can rely on, too, come from what all share.
+        let is_beyond = process.segments.count() >= SEGMENTS_OF_EACH;
+        if is_beyond && self.core.segments_beyond() >= SEGMENTS_BEYOND {
+            return Err(Status::Exhausted);
+        }
+        let process = self.core.process_mut(vni).ok_or(Status::NoSuchVni)?;
         process.segments.insert(id, segment.clone())?;
         let port = process.port;
         let (protocols, mut cx) = self.parts(now, host);

@@ -23,14 +23,14 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range as Pages;
 
 use qnic_abi::control::{self, Opcode, EXPORT_PHYSICAL};
 use qnic_abi::event::MAX_FAULT_PAGES;
-use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_abi::page_table::PageAccess;
 use qnic_abi::{uapi, Access, Status, VniId, PAGE_SHIFT};
 
-use super::segment::{Exported, Memory, Range, Segment, Segments};
+use super::segment::{Exported, Memory, Range, Segment, Segments, FIRST_ROOM};
 use crate::device::control_queue::Request;
 use crate::device::Device;
 use crate::error::{CallError, Failure};
@@ -54,7 +54,8 @@ pub(crate) struct Exports<P: MemoryManager> {
     /// has the VNI later has another one.
     page_key: u64,
     segments: P::Mutex<Segments<P>>,
-    /// Regions in order of their first pages; room for all is reserved.
+    /// Regions in order of their first pages. Room for another one is made before the lock is
+    /// taken, under that of the segments.
     regions: P::SpinLock<Vec<Arc<Exported<P>>>>,
 }
 
@@ -93,8 +94,6 @@ impl<P: MemoryManager> Exports<P> {
         space: P::AddressSpace,
         physical: bool,
     ) -> Result<Self, NoMemory> {
-        let mut regions = Vec::new();
-        regions.try_reserve_exact(SEGMENTS_PER_PROCESS as usize)?;
         let page_key = page_table.device.platform.random();
         Ok(Exports {
             page_table,
@@ -102,8 +101,8 @@ impl<P: MemoryManager> Exports<P> {
             vni,
             space,
             physical,
-            segments: P::Mutex::new(Segments::new()?)?,
-            regions: P::SpinLock::new(regions)?,
+            segments: P::Mutex::new(Segments::new())?,
+            regions: P::SpinLock::new(Vec::new())?,
         })
     }
 
@@ -129,7 +128,7 @@ impl<P: MemoryManager> Exports<P> {
         access: Access,
         call: &mut uapi::Export,
     ) -> Result<(), Failure> {
-        if segments.0.is_empty() {
+        if segments.ended {
             return Err(CallError::NotRegistered.into());
         }
         let name = call.name.get();
@@ -137,17 +136,16 @@ impl<P: MemoryManager> Exports<P> {
         if segments.has_name(name) {
             return Err(Status::NameExists.into());
         }
-        let index = segments.0.iter().position(Option::is_none);
-        let index = index.ok_or(Status::Exhausted)?;
+        let index = segments.free_index()?;
         if call.flags.get() & uapi::PHYSICAL != 0 {
             let memory = self.export_pinned(index, access, range, call)?;
-            segments.0[index] = Some(Segment { name, memory });
+            segments.slots[index] = Some(Segment { name, memory });
             return Ok(());
         }
         if call.flags.get() & uapi::OVERLAPPING == 0 && segments.overlaps(range) {
             return Err(Status::Overlapping.into());
         }
-        let shared = segments.over(&range.pages());
+        let shared = self.over(&range.pages());
         let is_new = shared.is_none();
         let exported = match shared {
             None => self.new_region(range, page_access(access))?,
@@ -167,7 +165,7 @@ impl<P: MemoryManager> Exports<P> {
             range,
             exported: exported.clone(),
         };
-        segments.0[index] = Some(Segment { name, memory });
+        segments.slots[index] = Some(Segment { name, memory });
         if is_new {
             let platform = &self.device().platform;
             platform.install_resident(&self.space, &exported.notifier, &exported.region);
@@ -218,12 +216,45 @@ impl<P: MemoryManager> Exports<P> {
             .register_notifier(&self.space, &region)
             .map_err(memory_failure)?;
         let exported = Arc::new(Exported { region, notifier });
+        self.make_room()?;
         self.regions.with(|regions| {
             let first = exported.region.page_numbers().start;
             let index = regions.partition_point(|e| e.region.page_numbers().start < first);
             regions.insert(index, exported.clone());
         });
         Ok(exported)
+    }
+
+    /// Makes room for another region.
+    fn make_room(&self) -> Result<(), NoMemory> {
+        let (used, room) = self
+            .regions
+            .with(|regions| (regions.len(), regions.capacity()));
+        if used < room {
+            return Ok(());
+        }
+        let mut larger = Vec::new();
+        larger.try_reserve_exact((2 * room).max(FIRST_ROOM))?;
+        let old = self.regions.with(|regions| {
+            larger.append(regions);
+            core::mem::replace(regions, larger)
+        });
+        // Not under the lock.
+        drop(old);
+        Ok(())
+    }
+
+    /// The region with exactly these pages.
+    fn over(&self, pages: &Pages<u64>) -> Option<Arc<Exported<P>>> {
+        self.regions.with(|regions| {
+            let first = regions.partition_point(|e| e.region.page_numbers().start < pages.start);
+            let same = regions[first..].iter().map_while(|exported| {
+                let numbers = exported.region.page_numbers();
+                (numbers.start == pages.start).then_some((exported, numbers))
+            });
+            let mut same = same.filter(|(_, numbers)| numbers == pages);
+            same.next().map(|(exported, _)| exported.clone())
+        })
     }
 
     /// Tells the NIC about a segment; without a page key, a physical one.
@@ -265,7 +296,7 @@ impl<P: MemoryManager> Exports<P> {
     }
 
     fn unexport_locked(&self, segments: &mut Segments<P>, index: usize) -> Result<(), Failure> {
-        if !matches!(segments.0.get(index), Some(Some(_))) {
+        if !matches!(segments.slots.get(index), Some(Some(_))) {
             return Err(Status::NoSuchSegment.into());
         }
         let body = control::Unexport {
@@ -274,7 +305,7 @@ impl<P: MemoryManager> Exports<P> {
         };
         let request = Request::new(Opcode::Unexport, self.vni, &body);
         let (status, _) = self.device().call(&request)?;
-        let segment = segments.0[index].take();
+        let segment = segments.take(index);
         if let Some(exported) = segment.as_ref().and_then(Segment::exported) {
             if !segments.exported().any(|own| Arc::ptr_eq(own, exported)) {
                 self.retract(exported);
@@ -342,7 +373,8 @@ impl<P: MemoryManager> Exports<P> {
     /// Takes all regions out, after the NIC has forgotten them.
     pub(crate) fn close(&self) {
         self.segments.with(|segments| {
-            segments.0.clear();
+            segments.ended = true;
+            segments.slots.clear();
             while let Some(exported) = self.regions.with(Vec::pop) {
                 exported.region.close();
             }

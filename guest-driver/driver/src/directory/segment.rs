@@ -7,8 +7,9 @@ use core::ops::Range as Pages;
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_abi::{Status, PAGE_SHIFT, PAGE_SIZE};
 
+use crate::error::Failure;
 use crate::memory::{MemoryManager, Region};
-use crate::platform::{table, NoMemory};
+use crate::platform::NoMemory;
 
 /// Highest address that can be exported, exclusive: no process has one beyond,
 /// and a [`qnic_abi::page_table::Tag`] has room for its page number.
@@ -74,34 +75,69 @@ impl<P: MemoryManager> Segment<P> {
     }
 }
 
-/// The segments of one process, by index; no entries when it has ended.
-pub(super) struct Segments<P: MemoryManager>(pub(super) Vec<Option<Segment<P>>>);
+/// Room for segments that a process has at first.
+pub(super) const FIRST_ROOM: usize = 32;
+
+/// The segments of one process, by index. The table gets larger with the number of segments, as most
+/// processes have few.
+pub(super) struct Segments<P: MemoryManager> {
+    pub(super) slots: Vec<Option<Segment<P>>>,
+    /// No slot before this one is free.
+    lowest: usize,
+    /// The process has ended, and exports nothing more.
+    pub(super) ended: bool,
+}
 
 impl<P: MemoryManager> Segments<P> {
-    pub(super) fn new() -> Result<Self, NoMemory> {
-        Ok(Segments(table(SEGMENTS_PER_PROCESS as usize)?))
+    pub(super) fn new() -> Self {
+        Segments {
+            slots: Vec::new(),
+            lowest: 0,
+            ended: false,
+        }
+    }
+
+    /// The lowest index that is free.
+    ///
+    /// # Errors
+    /// Exhausted, or no memory.
+    pub(super) fn free_index(&mut self) -> Result<usize, Failure> {
+        while let Some(Some(_)) = self.slots.get(self.lowest) {
+            self.lowest += 1;
+        }
+        if self.lowest >= SEGMENTS_PER_PROCESS as usize {
+            return Err(Status::Exhausted.into());
+        }
+        if self.lowest == self.slots.len() {
+            if self.slots.len() == self.slots.capacity() {
+                let more = self.slots.len().max(FIRST_ROOM);
+                self.slots.try_reserve_exact(more).map_err(NoMemory::from)?;
+            }
+            self.slots.push(None);
+        }
+        Ok(self.lowest)
+    }
+
+    /// Takes a segment out.
+    pub(super) fn take(&mut self, index: usize) -> Option<Segment<P>> {
+        let segment = self.slots.get_mut(index)?.take()?;
+        self.lowest = self.lowest.min(index);
+        Some(segment)
     }
 
     pub(super) fn has_name(&self, name: u64) -> bool {
-        let mut segments = self.0.iter().flatten();
+        let mut segments = self.slots.iter().flatten();
         segments.any(|segment| segment.name == name)
     }
 
     /// The regions of all segments.
     pub(super) fn exported(&self) -> impl Iterator<Item = &Arc<Exported<P>>> {
-        self.0.iter().flatten().filter_map(Segment::exported)
-    }
-
-    /// The region with exactly these pages.
-    pub(super) fn over(&self, pages: &Pages<u64>) -> Option<Arc<Exported<P>>> {
-        let mut exported = self.exported();
-        let found = exported.find(|other| other.region.page_numbers() == *pages);
-        found.cloned()
+        self.slots.iter().flatten().filter_map(Segment::exported)
     }
 
     /// Returns true if a segment has an address of this range, and is not over exactly this range.
     pub(super) fn overlaps(&self, range: Range) -> bool {
-        let mut segments = self.0.iter().flatten();
+        let mut segments = self.slots.iter().flatten();
         segments.any(|segment| match &segment.memory {
             Memory::Virtual { range: other, .. } => *other != range && other.overlaps(range),
             Memory::Physical { .. } => false,

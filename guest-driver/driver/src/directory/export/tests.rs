@@ -4,6 +4,7 @@ use crate::testing::{export, export_call, mapped, register, running, Fake, PAGE}
 use crate::Process;
 use core::sync::atomic::Ordering;
 use qnic_abi::export::{ExportOptions, LISTED};
+use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_abi::Secret;
 
 fn status(result: Result<uapi::Export, CallError>) -> Status {
@@ -261,14 +262,14 @@ fn an_export_that_the_nic_refuses_leaves_nothing() {
 #[test]
 fn a_process_exports_so_many_segments_and_no_more() {
     let (fake, _, process) = running();
-    fake.kernel.map(0, 300, false);
+    fake.kernel.map(0, 5000, false);
     for page in 0..u64::from(SEGMENTS_PER_PROCESS) {
         assert_eq!(status(export(&process, page, page * PAGE, 1)), Status::Ok);
     }
-    let more = export(&process, 1000, 299 * PAGE, 1);
+    let more = export(&process, 5000, 4999 * PAGE, 1);
     assert_eq!(status(more), Status::Exhausted);
     assert_eq!(unexport(&process, 17), Status::Ok);
-    let more = export(&process, 1000, 299 * PAGE, 1).unwrap();
+    let more = export(&process, 5000, 4999 * PAGE, 1).unwrap();
     assert_eq!(more.segment.get(), 17);
 }
 

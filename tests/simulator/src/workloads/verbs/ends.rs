@@ -99,13 +99,13 @@ impl VerbsWorker<'_> {
             number as u32,
             (self.slot as u64) << 32 | number & 0xffff_ffff,
         );
-        let queues = Queues {
-            sends: &self.queue,
-            receives: &self.queue,
-            shared: None,
-        };
         let options = options([requests, 7], 3);
         let pair = made(self.context, "queue pair", || {
+            let queues = Queues {
+                sends: &self.queue,
+                receives: &self.queue,
+                shared: None,
+            };
             self.verbs.create_queue_pair(options, queues, owner.1)
         })?;
         let offset = self.schedule.range(0..1 << 40);
