@@ -528,4 +528,20 @@ mod tests {
         let label = Label { incarnation, mark };
         assert_eq!(label.as_bytes(), [1, 0, 0, 0, 2, 0, 0, 0]);
     }
+
+    #[test]
+    fn a_question_for_a_process_and_its_answer_have_their_bytes() {
+        let (incarnation, reserved) = (8.into(), 0.into());
+        let seek = MessageSeek {
+            incarnation,
+            reserved,
+        };
+        let gone = MessageGone {
+            incarnation,
+            reserved,
+        };
+        let bytes = [8, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!((seek.as_bytes(), gone.as_bytes()), (&bytes[..], &bytes[..]));
+        assert_eq!((MessageSeek::KIND, MessageGone::KIND), (0x9b, 0x9c));
+    }
 }

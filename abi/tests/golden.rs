@@ -289,16 +289,6 @@ fn the_frames_of_messages() {
         ..Default::default()
     };
     check(&end, "716e169a0108", "1000000000000000");
-    let seek = message::MessageSeek {
-        incarnation: 8.into(),
-        ..Default::default()
-    };
-    check(&seek, "716e169b0108", "0800000000000000");
-    let gone = message::MessageGone {
-        incarnation: 8.into(),
-        ..Default::default()
-    };
-    check(&gone, "716e169c0108", "0800000000000000");
 }
 
 #[test]

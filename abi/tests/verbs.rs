@@ -273,9 +273,9 @@ fn message() -> VerbsMessage {
 fn frames_of_messages() {
     let golden = "0100000002000000 0300000004000000 0500000000000000 0600000000000000 \
                   0700000000000000 0800000001010000";
-    check(&message(), "716e15600130", golden);
+    check(&message(), "716e16600130", golden);
     let message = message();
-    check(&VerbsUnreliable { message }, "716e15c90030", golden);
+    check(&VerbsUnreliable { message }, "716e16c90030", golden);
     let datagram = VerbsDatagram {
         qp: 1.into(),
         peer_qp: 2.into(),
@@ -288,7 +288,7 @@ fn frames_of_messages() {
     };
     check(
         &datagram,
-        "716e15c80018",
+        "716e16c80018",
         "0100000002000000 1111111104000000 0302050000000000",
     );
 }
@@ -306,7 +306,7 @@ fn frames_of_reads_and_answers() {
         length,
     };
     let golden = "0100000002000000 0300000004000000 0500000000000000 0600000000000000";
-    check(&read, "716e15880120", golden);
+    check(&read, "716e16880120", golden);
     let data = VerbsReadData {
         qp,
         peer_qp,
@@ -316,7 +316,7 @@ fn frames_of_reads_and_answers() {
     };
     check(
         &data,
-        "716e15610118",
+        "716e16610118",
         "0100000002000000 0300000000000000 0700000000000000",
     );
     let atomic = VerbsAtomic {
@@ -332,7 +332,7 @@ fn frames_of_reads_and_answers() {
     };
     let golden = "0100000002000000 0300000004000000 0500000000000000 0700000000000000 \
                   0800000000000000 0600000000000000";
-    check(&atomic, "716e15890130", golden);
+    check(&atomic, "716e16890130", golden);
     let reply = VerbsReply {
         qp,
         peer_qp,
@@ -344,14 +344,14 @@ fn frames_of_reads_and_answers() {
         value: 6.into(),
     };
     let golden = "0100000002000000 03000000010c0000 0500000000000000 0600000000000000";
-    check(&reply, "716e158a0120", golden);
+    check(&reply, "716e168a0120", golden);
     let probe = VerbsProbe {
         qp,
         peer_qp,
         psn,
         reserved: 0.into(),
     };
-    check(&probe, "716e158b0110", "0100000002000000 0300000000000000");
+    check(&probe, "716e168b0110", "0100000002000000 0300000000000000");
 }
 
 #[test]

@@ -14,6 +14,17 @@ use crate::error::Result;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(crate) RequestKey);
 
+impl RequestId {
+    /// Its place: of all requests that were posted and not dropped, no other one of the endpoint has it. Places are
+    /// used again, and below the most requests that there were at a time.
+    #[inline]
+    pub fn place(self) -> usize {
+        use slotmap::Key;
+        // The lower half is the index of the key.
+        self.0.data().as_ffi() as u32 as usize
+    }
+}
+
 /// The requests of an endpoint that have ended, in that order.
 ///
 /// It lists requests that end after it was made, each once, and a

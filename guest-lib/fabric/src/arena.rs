@@ -33,7 +33,67 @@ const NAMES: u64 = 0x666d_656d_0000_0000;
 #[derive(Debug)]
 pub(crate) struct Arena {
     slabs: [OnceLock<Slab>; SLABS],
-    free: Mutex<Vec<RangeAllocator<usize>>>,
+    free: Mutex<Free>,
+}
+
+/// Lengths of short ranges, in steps: those that are given back are kept for the next of their length.
+const SHORT: usize = 8;
+
+/// How many of a length are kept.
+const KEPT: usize = 64;
+
+/// What is free.
+#[derive(Debug, Default)]
+struct Free {
+    /// Of each slab.
+    slabs: Vec<RangeAllocator<usize>>,
+    /// Short ranges, by their steps.
+    short: [Vec<Bounce>; SHORT],
+}
+
+impl Free {
+    /// The kept ranges of a length, if it is short.
+    fn kept(&mut self, length: usize) -> Option<&mut Vec<Bounce>> {
+        self.short.get_mut((length / STEP).checked_sub(1)?)
+    }
+
+    /// Takes a range of a length, if there is one.
+    fn take(&mut self, length: usize) -> Option<Bounce> {
+        let kept = self.kept(length).and_then(Vec::pop);
+        let found = kept.or_else(|| self.allocate(length));
+        found.or_else(|| {
+            self.release_kept();
+            self.allocate(length)
+        })
+    }
+
+    fn give_back(&mut self, bounce: Bounce) {
+        match self.kept(bounce.len()) {
+            Some(kept) if kept.len() < KEPT => kept.push(bounce),
+            _ => self.release(bounce),
+        }
+    }
+
+    fn allocate(&mut self, length: usize) -> Option<Bounce> {
+        let mut slabs = self.slabs.iter_mut().enumerate();
+        slabs.find_map(|(slab, ranges)| {
+            let range = ranges.allocate_range(length).ok()?;
+            Some(Bounce { slab, range })
+        })
+    }
+
+    fn release(&mut self, bounce: Bounce) {
+        if let Some(ranges) = self.slabs.get_mut(bounce.slab) {
+            ranges.free_range(bounce.range);
+        }
+    }
+
+    /// Keeps none: they may stand between free ranges.
+    fn release_kept(&mut self) {
+        for bounce in std::mem::take(&mut self.short).into_iter().flatten() {
+            self.release(bounce);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -81,26 +141,18 @@ impl Arena {
             .checked_next_multiple_of(STEP)
             .ok_or(NO_MEMORY)?;
         let mut free = self.lock();
-        for (slab, ranges) in free.iter_mut().enumerate() {
-            if let Ok(range) = ranges.allocate_range(length) {
-                return Ok(Bounce { slab, range });
-            }
+        if let Some(bounce) = free.take(length) {
+            return Ok(bounce);
         }
-        let is_used = free.iter().any(|ranges| !ranges.is_empty());
+        let is_used = free.slabs.iter().any(|ranges| !ranges.is_empty());
         self.grow(endpoint, length, &mut free)
             .map_err(|error| if is_used { AGAIN } else { error })?;
-        let slab = free.len() - 1;
-        let range = free
-            .last_mut()
-            .and_then(|ranges| ranges.allocate_range(length).ok());
-        range.map(|range| Bounce { slab, range }).ok_or(NO_MEMORY)
+        free.allocate(length).ok_or(NO_MEMORY)
     }
 
     /// Gives a range back, with which the NIC is done.
     pub(crate) fn give_back(&self, bounce: Bounce) {
-        if let Some(ranges) = self.lock().get_mut(bounce.slab) {
-            ranges.free_range(bounce.range);
-        }
+        self.lock().give_back(bounce);
     }
 
     /// The first bytes of a range, for the NIC.
@@ -137,13 +189,8 @@ impl Arena {
             .ok_or(NO_MEMORY)
     }
 
-    fn grow(
-        &self,
-        endpoint: &Endpoint,
-        length: usize,
-        free: &mut Vec<RangeAllocator<usize>>,
-    ) -> Result<()> {
-        let index = free.len();
+    fn grow(&self, endpoint: &Endpoint, length: usize, free: &mut Free) -> Result<()> {
+        let index = free.slabs.len();
         let place = self.slabs.get(index).ok_or(NO_MEMORY)?;
         let length = length.max(FIRST_SLAB.saturating_mul(1 << index));
         let buffer = endpoint.allocate(length).map_err(|_| NO_MEMORY)?;
@@ -151,11 +198,38 @@ impl Arena {
         let options = ExportOptions::new(Access::READ).importers(Importers::nobody());
         let segment = endpoint.export(name, &buffer, options)?;
         place.set(Slab { segment, buffer }).map_err(|_| NO_MEMORY)?;
-        free.push(RangeAllocator::new(0..length));
+        free.slabs.push(RangeAllocator::new(0..length));
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<RangeAllocator<usize>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One is taken again as it is; when there is no other room, all of them make some.
+    #[test]
+    fn short_ranges_that_are_kept_hold_up_no_long_one() {
+        let mut free = Free {
+            slabs: vec![RangeAllocator::new(0..(KEPT + 2) * STEP)],
+            ..Free::default()
+        };
+        let all: Vec<Bounce> = (0..KEPT + 2).map(|_| free.take(STEP).unwrap()).collect();
+        assert!(free.take(STEP).is_none());
+        let last = all.last().unwrap().range.clone();
+        all.into_iter().for_each(|bounce| free.give_back(bounce));
+        assert_eq!(free.short[0].len(), KEPT);
+        let again = free.take(STEP).unwrap();
+        assert_ne!(again.range, last, "two were not kept");
+        free.give_back(again);
+        let whole = free.take((KEPT + 2) * STEP).unwrap();
+        assert_eq!(whole.range, 0..(KEPT + 2) * STEP);
+        assert!(free.short.iter().all(Vec::is_empty));
+        free.give_back(whole);
+        assert!(free.slabs[0].is_empty());
     }
 }

@@ -298,6 +298,7 @@ fn everything_ends_under_traffic(nodes: &VmNodes) -> Result<()> {
     under_traffic(nodes, &[0, 1], || shell(nodes, 1, reload).map(drop))
         .context("the module is unloaded")?;
     under_traffic(nodes, &[0, 1], || {
+        shell(nodes, 1, "modprobe button").context("the power button wakes it")?;
         sleep(nodes, 1)?;
         wake(nodes, 1)
     })

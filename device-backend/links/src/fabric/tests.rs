@@ -217,7 +217,7 @@ fn the_port_of_a_node_is_down_when_all_its_links_are_cut() {
         let said = events.map(|event| event.map(|event| (event.kind.get(), event.flags.get())));
         said.to_vec()
     };
-    let mut set = |fabric: &mut Fabric<SimHost>, (from, to), what| {
+    let set = |fabric: &mut Fabric<SimHost>, (from, to), what| {
         let link = LinkSet::OneWay(NodeId(from), NodeId(to));
         fabric.set_links(link, None, change(what)).unwrap();
         events(fabric)

@@ -29,7 +29,6 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, NOTHING_WAITS};
 use qnic_abi::{SharedMemory, VniId};
 
-use super::process::Process;
 use super::{Core, Pending};
 use crate::env::{Host, Time};
 
@@ -139,11 +138,10 @@ impl Core {
 
     /// A process has ended, perhaps one that receives name which stand unread in queues that sleep.
     pub(crate) fn read_receives(&mut self) {
-        let may_hold = |process: &Process| {
-            process.queue.attention == Attention::Asleep && !process.queue.has_messages
-        };
         let all = (0..).map(VniId).zip(&self.processes);
-        let sleeping = all.filter(|(_, process)| process.as_deref().is_some_and(may_hold));
+        let queues = all.filter_map(|(vni, process)| Some((vni, &process.as_deref()?.queue)));
+        let sleeping =
+            queues.filter(|(_, queue)| queue.attention == Attention::Asleep && !queue.has_messages);
         let sleeping: Vec<VniId> = sleeping.map(|(vni, _)| vni).collect();
         for vni in sleeping {
             self.activate(vni, None);

@@ -88,6 +88,8 @@ typedef struct {
   void *address;
   // Its bytes.
   size_t length;
+  // What the program calls it for itself, up to 65535; the same at all members.
+  uint32_t label;
 } qnic_collective;
 
 #ifdef __cplusplus

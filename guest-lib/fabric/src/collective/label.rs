@@ -31,7 +31,8 @@ impl Label {
             true => (ask.datatype as u16, ask.operation as u16),
             false => (0, 0),
         };
-        Label(1 + ask.kind as u16 | (datatype & 31) << 4 | (operation & 31) << 9)
+        let kind = 1 + ask.kind as u16;
+        Label(kind | (datatype & 31) << 4 | (operation & 31) << 9)
     }
 
     /// That of a part.

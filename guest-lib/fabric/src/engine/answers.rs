@@ -204,7 +204,7 @@ impl Engine {
                 self.complete(own, operations);
                 let is_answer = |it: &Running<'_>| matches!(it, Running::Answer(_));
                 let answers = operations.answers.owed.is_empty()
-                    && !operations.running.values().any(is_answer);
+                    && !operations.running.iter().any(|(_, it)| is_answer(it));
                 answers && !operations.groups.last()
             });
             if is_settled || prepared.is_err() || start.elapsed() >= patience {

@@ -30,13 +30,13 @@ mod mark;
 mod progress;
 mod receives;
 mod sends;
+mod table;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foldhash::{HashMap, HashMapExt};
 use qnic::message::{set_incarnation, Claimed, Completion, Ends, Request, RequestId};
 use qnic::{Endpoint, Error, Nic, Port};
 use rustix::event::Timespec;
@@ -59,6 +59,7 @@ use groups::{Groups, Join, PartCall};
 use long::{Go, LongPart, LongSend, Pull};
 use many::Many;
 use progress::UNKNOWN;
+use table::Table;
 
 pub(crate) use claims::Search;
 pub(crate) use groups::Told;
@@ -77,7 +78,7 @@ type Board<'a> = Mutex<Operations<'a>>;
 /// What is under way.
 struct Operations<'a> {
     ends: Ends<'a>,
-    running: HashMap<RequestId, Running<'a>>,
+    running: Table<Running<'a>>,
     /// How many have been posted.
     posted: u64,
     /// Messages that a peek has claimed, by the context of the peek.
@@ -212,7 +213,7 @@ impl<'a> Operations<'a> {
     fn new(ends: Ends<'a>, random: u32) -> Self {
         Operations {
             ends,
-            running: HashMap::new(),
+            running: Table::default(),
             posted: 0,
             claims: Vec::new(),
             answers: Answers::new(random),
@@ -258,7 +259,7 @@ impl<'a> Operations<'a> {
     }
 
     fn remove(&mut self, id: RequestId) -> Option<Running<'a>> {
-        let running = self.running.remove(&id)?;
+        let running = self.running.remove(id)?;
         match &running {
             Running::Operation(it) if it.room.is_none() => self.sends -= 1,
             Running::Operation(_) | Running::Many(_) => self.receives -= 1,
@@ -338,10 +339,10 @@ impl Engine {
                     Running::Many(it) => (&it.report, it.number),
                     _ => return None,
                 };
-                (report.context == context).then_some((number, *id))
+                (report.context == context).then_some((number, id))
             });
             let (_, first) = numbers.min().ok_or(Errno(libc::ENOENT))?;
-            match operations.running.get_mut(&first) {
+            match operations.running.get_mut(first) {
                 Some(Running::Operation(it)) => it.request.cancel()?,
                 Some(Running::Many(it)) => it.request.cancel()?,
                 _ => {}
@@ -415,10 +416,10 @@ impl Engine {
     fn look<'a>(&self, own: &'a Process, operations: &mut Operations<'a>, id: RequestId) {
         #[cfg(test)]
         {
-            operations.looks += u64::from(operations.running.contains_key(&id));
+            operations.looks += u64::from(operations.running.get_mut(id).is_some());
         }
         // Most are of this kind: it stays where it is until it has ended.
-        let ended = match operations.running.get_mut(&id) {
+        let ended = match operations.running.get_mut(id) {
             Some(Running::Operation(it)) => match it.request.test().transpose() {
                 None => return,
                 ended => ended,

@@ -39,7 +39,7 @@ impl Engine {
                 Ok(None) => return changes,
                 Err(_) => {
                     // The NIC is gone, and with it everything: each operation says so.
-                    let all: Vec<RequestId> = operations.running.keys().copied().collect();
+                    let all: Vec<RequestId> = operations.running.iter().map(|(id, _)| id).collect();
                     for id in all {
                         self.look(own, operations, id);
                     }

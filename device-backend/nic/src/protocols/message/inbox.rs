@@ -9,7 +9,7 @@ use qnic_abi::{SegmentId, Status, VniId};
 use super::command::{HandleName, Memory, Name, Probe, Receive, Source, Space};
 use super::context::Pages;
 use super::matching::{Arrived, Bounds, Full, Matching, ReceiveId, Takes};
-use super::sources::Sought;
+use super::sought::Sought;
 use super::staging::{Header, Landing};
 use super::table::{Entry, EntryId, Table};
 use crate::config::Limits;

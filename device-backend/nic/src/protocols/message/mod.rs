@@ -20,7 +20,7 @@
 //! | [`matching`] | which receive takes which message |
 //! | `probe` | probes, and what they claim |
 //! | `receive`, `data`, `endings` | messages at their destination |
-//! | `sources` | whether processes live that receives name |
+//! | `sources`, `sought` | whether processes live that receives name, and which were asked for |
 //! | `letters` | messages to members of a group, piece by piece |
 //! | `staging`, `room` | messages that have arrived and are not done; their memory, and its shares |
 //!
@@ -54,6 +54,7 @@ mod receive;
 mod room;
 mod sending;
 mod sends;
+mod sought;
 mod sources;
 mod staging;
 mod straight;

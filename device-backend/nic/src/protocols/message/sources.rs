@@ -20,39 +20,10 @@ use qnic_abi::{NodeId, VniId};
 
 use super::command::{Name, Source};
 use super::receive::process_of;
+use super::sought::Sought;
 use super::{Context, Messages};
 use crate::env::Host;
 use crate::frame::Arrival;
-
-/// Processes that one process has asked for, and that are remembered. Those that are forgotten are asked for again.
-const MOST: usize = 4096;
-
-/// The processes that one process has asked for: node, port, incarnation.
-#[derive(Debug, Default)]
-pub(super) struct Sought(BTreeSet<(u16, u16, u32)>);
-
-impl Sought {
-    fn key(Source { name, incarnation }: Source) -> (u16, u16, u32) {
-        (name.node, name.port, incarnation)
-    }
-
-    fn forget_node(&mut self, node: u16) {
-        self.0.retain(|(other, ..)| *other != node);
-    }
-
-    /// Takes out those that had a port.
-    fn take_port(&mut self, Name { node, port }: Name) -> Vec<Source> {
-        let known = self.0.range((node, port, 0)..=(node, port, u32::MAX));
-        let known: Vec<_> = known.copied().collect();
-        let source = |key: (u16, u16, u32)| {
-            self.0.remove(&key);
-            let name = Name { node, port };
-            let incarnation = key.2;
-            Source { name, incarnation }
-        };
-        known.into_iter().map(source).collect()
-    }
-}
 
 impl Messages {
     /// A receive or a probe of a process waits for a message of this source.
@@ -65,9 +36,8 @@ impl Messages {
         let Some(source) = source.filter(|source| source.incarnation != 0) else {
             return;
         };
-        let Sought(known) = &mut self.inboxes.get_or_insert(vni).sought;
-        let key = Sought::key(source);
-        if known.contains(&key) {
+        let known = &mut self.inboxes.get_or_insert(vni).sought;
+        if known.has(source) {
             return;
         }
         // Of a node that is no peer yet, it is asked for when that is one.
@@ -75,10 +45,7 @@ impl Messages {
         let Some(peer) = peer.filter(|peer| cx.transport.has_control_room(*peer)) else {
             return;
         };
-        if known.len() >= MOST {
-            known.clear();
-        }
-        known.insert(key);
+        known.note(source);
         let mut frame = Frame::new(&MessageSeek {
             incarnation: source.incarnation.into(),
             ..MessageSeek::default()
@@ -117,7 +84,7 @@ impl Messages {
         let incarnation = arrival.body::<MessageGone>().incarnation.get();
         let gone = Source { name, incarnation };
         for (_, inbox) in self.inboxes.iter_mut() {
-            inbox.sought.0.remove(&Sought::key(gone));
+            inbox.sought.forget(gone);
         }
         self.fail_receives(cx, |source| source == gone, u64::MAX);
     }

@@ -101,9 +101,7 @@ impl RegisteredMemory {
 
     /// A process is gone.
     pub(super) fn process_ended(&mut self, vni: VniId) {
-        // Those of others are not looked at, however many there are.
-        let own = self.0.extract_if((vni, 0)..=(vni, u32::MAX), |_, _| true);
-        own.for_each(drop);
+        self.0.retain(|(owner, _), _| *owner != vni);
     }
 
     /// Where a piece lies in its process. `None`: the key is none of that protection domain, does not

@@ -19,7 +19,7 @@ use crate::schedule::lock;
 use crate::settings::Faults;
 
 /// How long an end waits for its peer to accept, in nanoseconds.
-const PATIENCE: u64 = 20_000_000;
+const OFFERED: u64 = 20_000_000;
 
 /// Protection domain of all.
 const DOMAIN: u32 = 7;
@@ -41,7 +41,7 @@ pub(super) struct End {
     /// Its attributes.
     not_ready_retries: u8,
     /// Its NIC has not been told of all that is posted.
-    pub(super) untold: bool,
+    pub(super) unheard: bool,
     /// It is connected.
     pub(super) ready: bool,
     /// Something has ended with an error.
@@ -121,10 +121,10 @@ impl VerbsWorker<'_> {
             named: [BASE + part * END_BYTES, offset][self.schedule.below(2)],
             psn,
             not_ready_retries,
-            untold: false,
+            unheard: false,
             ready: false,
             failed: false,
-            until: self.schedule.now() + self.schedule.range(1000..PATIENCE),
+            until: self.schedule.now() + self.schedule.range(1000..OFFERED),
             free_sends: (0..PLACES).map(|place| place * PLACE_BYTES).collect(),
             free_receives: (0..PLACES)
                 .map(|place| RECEIVES + place * PLACE_BYTES)

@@ -373,7 +373,7 @@ impl Worker for VerbsWorker<'_> {
 }
 
 /// How a mistake ends.
-type Mistake = (Wrong, Outcome);
+type Spoil = (Wrong, Outcome);
 
 /// What is wrong with a work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::oracle::{Address, Receive, Work, RECEIVE};
 use super::{
-    bytes_of, Mistake, VerbsWorker, Wrong, AREA, AREA_BYTES, BASE, END_BYTES, PLACE_BYTES, WORD,
+    bytes_of, Spoil, VerbsWorker, Wrong, AREA, AREA_BYTES, BASE, END_BYTES, PLACE_BYTES, WORD,
 };
 use crate::process::Result;
 use crate::schedule::lock;
@@ -101,7 +101,7 @@ impl VerbsWorker<'_> {
         lock(self.oracle).post(name, work);
         let end = &mut self.ends[index];
         end.sends.post_send(entry, &sges, &bytes);
-        end.untold = true;
+        end.unheard = true;
         // One call may tell of many.
         match self.schedule.chance(850) {
             true => self.tell(index),
@@ -112,14 +112,14 @@ impl VerbsWorker<'_> {
     /// Tells the NIC of what is posted.
     pub(super) fn tell(&mut self, index: usize) -> Result<()> {
         let end = &mut self.ends[index];
-        if !std::mem::take(&mut end.untold) {
+        if !std::mem::take(&mut end.unheard) {
             return Ok(());
         }
         let sent = self.verbs.send(&end.pair);
         self.context.called("send", sent)
     }
 
-    fn some_mistake(&self) -> Option<Mistake> {
+    fn some_mistake(&self) -> Option<Spoil> {
         let mistakes = [
             (Wrong::Key, Outcome::RemoteAccess),
             (Wrong::Range, Outcome::RemoteAccess),
@@ -130,7 +130,7 @@ impl VerbsWorker<'_> {
         any.then(|| mistakes[self.schedule.below(mistakes.len())])
     }
 
-    fn some_work(&self, local: u64, mistake: Option<Mistake>) -> Work {
+    fn some_work(&self, local: u64, mistake: Option<Spoil>) -> Work {
         let requests = [
             Request::Send,
             Request::Send,
@@ -178,7 +178,7 @@ impl VerbsWorker<'_> {
 }
 
 /// The entry of a work request.
-fn entry(work: &Work, peer: &Address, mistake: Option<Mistake>, inline: bool) -> SendEntry {
+fn entry(work: &Work, peer: &Address, mistake: Option<Spoil>, inline: bool) -> SendEntry {
     let wrong = mistake.map(|(wrong, _)| wrong);
     let mut entry = SendEntry::new_zeroed();
     entry.id = work.id.into();
