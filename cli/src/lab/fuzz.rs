@@ -9,7 +9,7 @@ use clap::Args;
 /// Options of `qnic fuzz`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Targets: frames, commands, control, cluster_file, udp, ring, vhost_user, ethernet.
+Targets: frames, commands, control, verbs, cluster_file, udp, ring, vhost_user, ethernet.
 
 Examples:
   cargo qnic fuzz                       each target for a minute
@@ -50,10 +50,11 @@ pub struct Options {
 }
 
 /// The fuzz targets.
-pub const TARGETS: [&str; 8] = [
+pub const TARGETS: [&str; 9] = [
     "frames",
     "commands",
     "control",
+    "verbs",
     "cluster_file",
     "udp",
     "ring",

@@ -21,7 +21,7 @@ const LEAST: [(&str, u64); 19] = [
     ("notifications", 1),
     ("increments", 1),
     ("fences of sources", 0),
-    ("sync operations", 15),
+    ("sync operations", 11),
     ("messages", 20),
     ("collectives", 2),
     ("multicasts in pieces", 0),
