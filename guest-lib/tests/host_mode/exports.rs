@@ -4,6 +4,7 @@
 use qnic::{
     Access, Buffer, Endpoint, Error, ExportOptions, Nic, NodeId, Port, Segment, SegmentName, Status,
 };
+use qnic_abi::header::SEGMENTS_PER_PROCESS;
 
 use crate::cluster::{status, Cluster, Peer, BOTH, NAME, SOON};
 
@@ -253,12 +254,13 @@ fn what_a_lookup_finds_can_be_transferred_until_it_is_unexported() {
 fn more_segments_than_there_is_room_for_are_refused() {
     let cluster = Cluster::new(1);
     let endpoint = cluster.nic(0).register(Port(1)).unwrap();
-    let buffers: Vec<_> = (0..257).map(|_| endpoint.allocate(1).unwrap()).collect();
+    let most = usize::from(SEGMENTS_PER_PROCESS);
+    let buffers: Vec<_> = (0..=most).map(|_| endpoint.allocate(1).unwrap()).collect();
     let mut exports = buffers
         .iter()
         .zip(0..)
         .map(|(buffer, name)| endpoint.export(SegmentName(name), buffer, Access::READ));
-    let segments: Vec<_> = exports.by_ref().take(256).map(Result::unwrap).collect();
+    let segments: Vec<_> = exports.by_ref().take(most).map(Result::unwrap).collect();
     assert_eq!(status(exports.next().unwrap()), Status::Exhausted);
     drop(segments);
 }

@@ -26,32 +26,43 @@ const PROGRAM: Load = Load {
     lane: None,
 };
 
-/// The check that the build of the tests is.
-pub(super) const LINTS: &str = "static::lints";
-
 /// Programs of tests that mostly wait, by the names of their targets.
 const WAITING: [&str; 3] = ["interrupted", "host_mode", "several_engines"];
 
-/// What all targets of the workspace are built with; the tests of guests are no part of "all".
-const TARGETS: &str = "--all-targets --test plain_guests";
+/// The check that the build of the tests is, and that of what no other build has.
+const LINTS: [&str; 2] = ["static::lints", "static::lints_of_benchmarks"];
+
+/// What the build of the tests leaves out.
+const OTHERS: &str = "--test plain_guests --bench *";
 
 /// The program of tests that boots guests.
 const OF_GUESTS: &str = "plain_guests";
 
 /// Formatting, documentation and builds of tests, which are linted as they are built.
 pub(super) fn jobs(root: &Path, results: &mut Results) -> Vec<Job> {
-    let build = format!("{FEATURES} {TARGETS} --no-fail-fast --no-run --message-format=json");
+    let build = format!("{FEATURES} --no-fail-fast --no-run --message-format=json");
+    let others = format!("{build} {OTHERS}");
     let document = format!("{FEATURES} --no-deps --quiet");
     let examples = format!("{FEATURES} --no-fail-fast --doc");
     let linter = linter(root);
     if linter.is_none() {
-        results.skip(LINTS, "cargo has no clippy; install that component");
+        for lints in LINTS {
+            results.skip(lints, "cargo has no clippy; install that component");
+        }
     }
-    let linted = linter.is_some();
+    let [lints, lints_of_others] = LINTS.map(|lints| linter.is_some().then_some(lints));
     let mut jobs = Vec::new();
     for (name, tool, arguments, kind) in [
         ("static::format", "fmt", "--all --check", Kind::Check),
-        ("build of the tests", "test", &build, Kind::Build { linted }),
+        ("build of the tests", "test", &build, Kind::Build { lints }),
+        (
+            "build of benchmarks and of tests of guests",
+            "test",
+            &others,
+            Kind::Build {
+                lints: lints_of_others,
+            },
+        ),
         ("static::documentation", "doc", &document, Kind::Check),
         (
             "examples in the documentation",

@@ -50,8 +50,8 @@ pub(super) enum Kind {
     Tests,
     /// Cargo builds such programs, and names them.
     Build {
-        /// The compiler lints, too.
-        linted: bool,
+        /// The check that it is: the compiler lints, too.
+        lints: Option<&'static str>,
     },
 }
 

@@ -25,7 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::schedule::{Load, Room};
 use crate::suite;
 use cargo_output::CargoTests;
-use checkout::{Built, LINTS};
+use checkout::Built;
 use jobs::{show, Done, Job, Kind, LIMIT};
 
 /// Memory that a case takes at most: that of its guests, what their QEMU takes beside it, and
@@ -185,11 +185,11 @@ fn finish(done: &Done, root: &Path, quick: bool, results: &mut Results) -> Resul
         Kind::Tests | Kind::Build { .. } => format!("\n{name} ({:.1} s)", took.as_secs_f64()),
     };
     let mut jobs = Vec::new();
-    if let (Kind::Build { linted }, None) = (*kind, done.hung) {
+    if let (Kind::Build { lints }, None) = (*kind, done.hung) {
         let built = checkout::built(root, output, quick)?;
         show(&heading, &built.said);
-        if linted {
-            lints(&built, *took, results);
+        if let Some(name) = lints {
+            count_lints(name, &built, *took, results);
         }
         jobs = built.programs;
     } else {
@@ -216,12 +216,12 @@ fn finish(done: &Done, root: &Path, quick: bool, results: &mut Results) -> Resul
 }
 
 /// Counts the lints of a build.
-fn lints(built: &Built, took: Duration, results: &mut Results) {
+fn count_lints(name: &str, built: &Built, took: Duration, results: &mut Results) {
     let result = match built.complaints {
         0 => Ok(()),
         complaints => Err(anyhow!("{complaints} warnings and errors: see above")),
     };
-    results.count(LINTS, took, result);
+    results.count(name, took, result);
 }
 
 /// Counts a job that was ended by its limit as failed, with the end of what it printed.

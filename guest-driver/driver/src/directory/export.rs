@@ -30,7 +30,8 @@ use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::page_table::PageAccess;
 use qnic_abi::{uapi, Access, Status, VniId, PAGE_SHIFT};
 
-use super::segment::{Exported, Memory, Range, Segment, Segments, FIRST_ROOM};
+use super::regions::Regions;
+use super::segment::{Exported, Memory, Range, Segment, Segments};
 use crate::device::control_queue::Request;
 use crate::device::Device;
 use crate::error::{CallError, Failure};
@@ -54,9 +55,8 @@ pub(crate) struct Exports<P: MemoryManager> {
     /// has the VNI later has another one.
     page_key: u64,
     segments: P::Mutex<Segments<P>>,
-    /// Regions in order of their first pages. Room for another one is made before the lock is
-    /// taken, under that of the segments.
-    regions: P::SpinLock<Vec<Arc<Exported<P>>>>,
+    /// Room for another one is made before the lock is taken, under that of the segments.
+    regions: P::SpinLock<Regions<P>>,
 }
 
 /// The failure of an export on this error of its memory.
@@ -102,7 +102,7 @@ impl<P: MemoryManager> Exports<P> {
             space,
             physical,
             segments: P::Mutex::new(Segments::new())?,
-            regions: P::SpinLock::new(Vec::new())?,
+            regions: P::SpinLock::new(Regions::new())?,
         })
     }
 
@@ -217,28 +217,18 @@ impl<P: MemoryManager> Exports<P> {
             .map_err(memory_failure)?;
         let exported = Arc::new(Exported { region, notifier });
         self.make_room()?;
-        self.regions.with(|regions| {
-            let first = exported.region.page_numbers().start;
-            let index = regions.partition_point(|e| e.region.page_numbers().start < first);
-            regions.insert(index, exported.clone());
-        });
+        self.regions
+            .with(|regions| regions.insert(exported.clone()));
         Ok(exported)
     }
 
     /// Makes room for another region.
     fn make_room(&self) -> Result<(), NoMemory> {
-        let (used, room) = self
-            .regions
-            .with(|regions| (regions.len(), regions.capacity()));
-        if used < room {
+        let Some(room) = self.regions.with(|regions| regions.wants_room()) else {
             return Ok(());
-        }
-        let mut larger = Vec::new();
-        larger.try_reserve_exact((2 * room).max(FIRST_ROOM))?;
-        let old = self.regions.with(|regions| {
-            larger.append(regions);
-            core::mem::replace(regions, larger)
-        });
+        };
+        let larger = Regions::with_room(room)?;
+        let old = self.regions.with(|regions| regions.move_to(larger));
         // Not under the lock.
         drop(old);
         Ok(())
@@ -246,15 +236,7 @@ impl<P: MemoryManager> Exports<P> {
 
     /// The region with exactly these pages.
     fn over(&self, pages: &Pages<u64>) -> Option<Arc<Exported<P>>> {
-        self.regions.with(|regions| {
-            let first = regions.partition_point(|e| e.region.page_numbers().start < pages.start);
-            let same = regions[first..].iter().map_while(|exported| {
-                let numbers = exported.region.page_numbers();
-                (numbers.start == pages.start).then_some((exported, numbers))
-            });
-            let mut same = same.filter(|(_, numbers)| numbers == pages);
-            same.next().map(|(exported, _)| exported.clone())
-        })
+        self.regions.with(|regions| regions.over(pages))
     }
 
     /// Tells the NIC about a segment; without a page key, a physical one.
@@ -317,10 +299,7 @@ impl<P: MemoryManager> Exports<P> {
     /// Hides a region without segments from the fault service, and takes its
     /// pages out of the table. Its notifier ends when the last worker has finished with it.
     fn retract(&self, exported: &Arc<Exported<P>>) {
-        let removed = self.regions.with(|regions| {
-            let index = regions.iter().position(|e| Arc::ptr_eq(e, exported));
-            index.map(|index| regions.remove(index))
-        });
+        let removed = self.regions.with(|regions| regions.remove(exported));
         exported.region.close();
         drop(removed);
     }
@@ -328,13 +307,9 @@ impl<P: MemoryManager> Exports<P> {
     /// The region that holds a page, and the page's index in it. Of several regions it is the
     /// one that reaches furthest, as a fault may ask for the pages behind, too.
     pub(crate) fn find(&self, page: u64) -> Option<(Arc<Exported<P>>, usize)> {
-        self.regions.with(|regions| {
-            let after = regions.partition_point(|e| e.region.page_numbers().start <= page);
-            let holds = |exported: &&Arc<Exported<P>>| exported.region.index_of(page).is_some();
-            let found = regions[..after].iter().filter(holds);
-            let exported = found.max_by_key(|exported| exported.region.page_numbers().end)?;
-            Some((exported.clone(), exported.region.index_of(page)?))
-        })
+        let exported = self.regions.with(|regions| regions.furthest(page))?;
+        let index = exported.region.index_of(page)?;
+        Some((exported, index))
     }
 
     /// Faults in the page at an address, and up to `pages` in all, for this access (N13).
@@ -375,7 +350,7 @@ impl<P: MemoryManager> Exports<P> {
         self.segments.with(|segments| {
             segments.ended = true;
             segments.slots.clear();
-            while let Some(exported) = self.regions.with(Vec::pop) {
+            while let Some(exported) = self.regions.with(Regions::pop) {
                 exported.region.close();
             }
         });

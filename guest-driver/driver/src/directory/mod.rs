@@ -7,4 +7,5 @@
 
 pub(crate) mod export;
 pub(crate) mod import;
+mod regions;
 mod segment;

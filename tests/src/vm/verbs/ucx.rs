@@ -7,6 +7,7 @@ use anyhow::{ensure, Context, Result};
 use qnic_cluster::{GuestCommand, MpiTransport};
 
 use super::{both_run, is_used};
+use crate::harness::is_long;
 use crate::vm::mpi::put_program;
 use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
@@ -27,27 +28,33 @@ const VARIABLES: [&str; 6] = [
 ];
 
 /// What `ucx_perftest` is asked for over one transport alone (`-x`), and over UCX's choice of protocols on transports.
-const MEASURES: [&str; 8] = [
-    "-x rc_verbs -t am_lat -s 8",
+const MEASURES: [&str; 3] = [
     "-x rc_verbs -t put_bw -s 65536 -D zcopy",
+    "-x ud_verbs -t am_bw -s 1024 -D bcopy",
+    "rc_v -t tag_bw -s 1048576",
+];
+
+/// The same, with `--all`.
+const MORE_MEASURES: [&str; 5] = [
+    "-x rc_verbs -t am_lat -s 8",
     "-x rc_verbs -t get -s 8192 -D zcopy",
     "-x rc_verbs -t fadd",
-    "-x ud_verbs -t am_bw -s 1024 -D bcopy",
     "rc_v -t tag_lat -s 8",
-    "rc_v -t tag_bw -s 1048576",
     "ud_v -t ucp_get -s 8192",
 ];
 
 /// A program of ranks: source, place in guests, a parameter of Open MPI, and what rank 0 says at its end.
 type RankProgram = (&'static str, &'static str, [&'static str; 2], &'static str);
 
-const PROGRAMS: [RankProgram; 3] = [
-    (
-        "examples/mpi/exchange.c",
-        "/root/exchange",
-        ["osc", "ucx"],
-        "2 ranks have exchanged checked data",
-    ),
+const PROGRAM: RankProgram = (
+    "examples/mpi/exchange.c",
+    "/root/exchange",
+    ["osc", "ucx"],
+    "2 ranks have exchanged checked data",
+);
+
+/// Those that run with `--all`.
+const MORE_PROGRAMS: [RankProgram; 2] = [
     (
         "examples/mpi/one-sided.c",
         "/root/one-sided",
@@ -72,11 +79,15 @@ pub(super) fn pass(nodes: &VmNodes) -> Result<()> {
             ensure!(said.contains(&line), "no {line} on node {node}: {said}");
         }
     }
-    for (server, measure) in MEASURES.iter().enumerate() {
+    let (measures, programs) = match is_long() {
+        true => (&MORE_MEASURES[..], &MORE_PROGRAMS[..]),
+        false => (&[][..], &[][..]),
+    };
+    for (server, measure) in MEASURES.iter().chain(measures).enumerate() {
         both_run(nodes, server % 2, &perftest(measure))?;
     }
-    for program in PROGRAMS {
-        rank_program(nodes, program).context(program.1)?;
+    for program in [PROGRAM].iter().chain(programs) {
+        rank_program(nodes, *program).context(program.1)?;
     }
     println!("    UCX: {:.1} s", began.elapsed().as_secs_f64());
     Ok(())

@@ -111,6 +111,39 @@ fn objects_in_one_page_are_exported_each_for_itself() {
     assert_eq!(mapped(&process), 0);
 }
 
+/// Whatever has come and gone: of the regions that hold a page, the one that reaches furthest is found.
+#[test]
+fn the_region_that_reaches_furthest_is_found() {
+    let (fake, _, process) = running();
+    fake.kernel.map(16, 48, true);
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut held: Vec<(u16, u64, u64)> = Vec::new();
+    for name in 1..300 {
+        if held.is_empty() || held.len() < 20 && random.bool() {
+            let first = random.u64(16..64);
+            let end = random.u64(first + 1..=64);
+            let mut call = export_call(name, first * PAGE, (end - first) * PAGE);
+            call.flags = uapi::OVERLAPPING.into();
+            process.export(&mut call).unwrap();
+            assert_eq!(call.status.get(), Status::Ok.code());
+            held.push((call.segment.get(), first, end));
+        } else {
+            let (segment, ..) = held.swap_remove(random.usize(..held.len()));
+            assert_eq!(unexport(&process, segment), Status::Ok);
+        }
+        for page in 16..64 {
+            let holds = |(_, first, end): &&(u16, u64, u64)| (*first..*end).contains(&page);
+            let furthest = held.iter().filter(holds).map(|(.., end)| *end).max();
+            let found = process.state.exports.find(page).map(|(exported, index)| {
+                let pages = exported.region.page_numbers();
+                assert_eq!(pages.start + index as u64, page);
+                pages.end
+            });
+            assert_eq!(found, furthest, "{page} of {held:?}");
+        }
+    }
+}
+
 /// Of regions that share pages each one takes the page out, and the one that reaches furthest
 /// serves a fault.
 #[test]
