@@ -1,6 +1,9 @@
 //! Runs a case, and counts how cases ended.
 
+use std::env;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -37,16 +40,34 @@ pub(crate) const fn declared(processors: &[usize]) -> usize {
     }
 }
 
-/// What is left out unless asked for. Checks and tests have all features of the workspace: what
-/// is built for the one serves the other.
+/// Checks and tests have all features of the workspace: what is built for the one serves the other.
 pub(crate) const FEATURES: &str = "--workspace --features qnic/tokio";
+
+/// Cargo in a checkout as it builds tests: by the compiler that lints what it compiles, if that is installed. `cargo
+/// clippy` would compile all sources again, up to the code of the machine, and learn nothing else.
+pub(crate) fn testing_cargo(root: &Path) -> (Command, bool) {
+    let mut cargo = qnic_cluster::cargo(root);
+    let linter = linter(root);
+    if let Some(linter) = &linter {
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", linter);
+    }
+    (cargo, linter.is_some())
+}
+
+fn linter(root: &Path) -> Option<PathBuf> {
+    let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.args(["--print", "sysroot"]).current_dir(root);
+    let sysroot = String::from_utf8(rustc.output().ok()?.stdout).ok()?;
+    let linter = Path::new(sysroot.trim()).join("bin/clippy-driver");
+    linter.exists().then_some(linter)
+}
 
 /// The variable by which programs of tests know of `--all`: they do all, where they do a part otherwise.
 pub(crate) const LONG: &str = "QNIC_LONG";
 
 /// Returns true if this run has `--all`.
 pub(crate) fn is_long() -> bool {
-    std::env::var_os(LONG).is_some()
+    env::var_os(LONG).is_some()
 }
 
 /// The context of an error by which a case says that it cannot run here.

@@ -1,10 +1,9 @@
 //! The jobs of cargo: static checks, the build of tests, and the programs that it builds.
 
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::{Results, FEATURES};
+use crate::harness::{testing_cargo, Results, FEATURES};
 use crate::schedule::Load;
 use anyhow::{Context, Result};
 use qnic_cluster::cargo;
@@ -44,13 +43,13 @@ pub(super) fn jobs(root: &Path, results: &mut Results) -> Vec<Job> {
     let others = format!("{build} {OTHERS}");
     let document = format!("{FEATURES} --no-deps --quiet");
     let examples = format!("{FEATURES} --no-fail-fast --doc");
-    let linter = linter(root);
-    if linter.is_none() {
+    let (_, linted) = testing_cargo(root);
+    if !linted {
         for lints in LINTS {
             results.skip(lints, "cargo has no clippy; install that component");
         }
     }
-    let [lints, lints_of_others] = LINTS.map(|lints| linter.is_some().then_some(lints));
+    let [lints, lints_of_others] = LINTS.map(|lints| linted.then_some(lints));
     let mut jobs = Vec::new();
     for (name, tool, arguments, kind) in [
         ("static::format", "fmt", "--all --check", Kind::Check),
@@ -76,12 +75,12 @@ pub(super) fn jobs(root: &Path, results: &mut Results) -> Vec<Job> {
             results.skip(name, &why);
             continue;
         }
-        let mut command = cargo(root);
+        let mut command = match tool {
+            "test" => testing_cargo(root).0,
+            _ => cargo(root),
+        };
         command.arg(tool).args(arguments.split(' '));
         command.env("RUSTDOCFLAGS", "-D warnings");
-        if let Some(linter) = linter.as_ref().filter(|_| tool == "test") {
-            command.env("RUSTC_WORKSPACE_WRAPPER", linter);
-        }
         jobs.push(Job {
             name: name.to_owned(),
             load: CARGO,
@@ -92,19 +91,6 @@ pub(super) fn jobs(root: &Path, results: &mut Results) -> Vec<Job> {
     }
     jobs.push(files_of_ci(root));
     jobs
-}
-
-/// The compiler that lints what it compiles, if it is installed. `cargo clippy` would compile
-/// all sources again, up to the code of the machine, and learn nothing else.
-fn linter(root: &Path) -> Option<PathBuf> {
-    let mut command = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-    let output = command
-        .args(["--print", "sysroot"])
-        .current_dir(root)
-        .output();
-    let output = String::from_utf8(output.ok()?.stdout).ok()?;
-    let linter = Path::new(output.trim()).join("bin/clippy-driver");
-    linter.exists().then_some(linter)
 }
 
 /// The check of what CI systems read, which says with status 77 that it cannot be done here.

@@ -15,7 +15,7 @@ use qnic_trials::Verdict;
 use serde_json::Value;
 
 use super::trials::{run, spec, trial};
-use crate::harness::{cases, Case, Skip, FEATURES};
+use crate::harness::{cases, testing_cargo, Case, Skip, FEATURES};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     a_program_of_packages_runs_in_guests => a_program_of_packages(),
@@ -123,7 +123,7 @@ fn c_programs() -> Result<()> {
 /// The C library that stands beside the programs of its tests, built as "build of the tests" does: nothing is built
 /// twice.
 fn static_library(checkout: &Path) -> Result<PathBuf> {
-    let mut build = qnic_cluster::cargo(checkout);
+    let (mut build, _) = testing_cargo(checkout);
     build.args(["test", "--quiet", "--no-run", "--offline"]);
     build.args(["--test", "interface", "--message-format=json"]);
     build.args(FEATURES.split(' '));

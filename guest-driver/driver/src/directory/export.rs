@@ -22,7 +22,6 @@
 //! its guest-physical address. The pin ends when the NIC has forgotten the segment.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::Range as Pages;
 
 use qnic_abi::control::{self, Opcode, EXPORT_PHYSICAL};
