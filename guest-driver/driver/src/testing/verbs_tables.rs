@@ -93,7 +93,7 @@ impl Verbs {
             Opcode::RegisterMemory => {
                 let memory: RegisterMemory = body(bytes);
                 let key = memory.key.get();
-                let legal = key >> 16 == memory.segment.get().into() && key & 0xffff != 0;
+                let legal = key >> 16 == u32::from(memory.segment.get()) && key & 0xffff != 0;
                 assert!(legal, "key {key:#x}");
                 self.memory.insert((vni, key), memory);
             }

@@ -2,6 +2,7 @@ use super::super::segment::ADDRESS_END;
 use super::*;
 use crate::testing::{export, export_call, mapped, register, running, Fake, PAGE};
 use crate::Process;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use qnic_abi::export::{ExportOptions, LISTED};
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
