@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{anyhow, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use qnic_cluster::{ByteSize, Links, NetworkSpec, NodeSpec, OnOff};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::json;
@@ -318,11 +318,16 @@ fn links(nodes: &VmNodes, faults: &serde_json::Value) -> Result<()> {
 /// A guest reaches another one by its name, and no answer is lost.
 pub(super) fn ping(
     (nodes, node, name): Guest<'_>,
-    (_, _, peer): Guest<'_>,
+    (others, other, peer): Guest<'_>,
     options: &str,
 ) -> Result<()> {
     let said = shell(nodes, node, &format!("ping {options} {peer}"))?;
-    ensure!(said.contains(" 0% packet loss"), "{name}: {said}");
+    if !said.contains(" 0% packet loss") {
+        // Where it was lost, as far as the kernels know.
+        let counts = "grep -e ^Ip: -e ^Icmp: /proc/net/snmp; cat /proc/net/dev";
+        let (here, there) = (shell(nodes, node, counts), shell(others, other, counts));
+        bail!("{name}: {said}\n{name}: {here:?}\n{peer}: {there:?}");
+    }
     let times = said.lines().last().unwrap_or_default();
     println!("    ping {options}, from {name} to {peer}: {times}");
     Ok(())
