@@ -254,7 +254,7 @@ fn what_a_lookup_finds_can_be_transferred_until_it_is_unexported() {
 fn more_segments_than_there_is_room_for_are_refused() {
     let cluster = Cluster::new(1);
     let endpoint = cluster.nic(0).register(Port(1)).unwrap();
-    let most = usize::from(SEGMENTS_PER_PROCESS);
+    let most = SEGMENTS_PER_PROCESS as usize;
     let buffers: Vec<_> = (0..=most).map(|_| endpoint.allocate(1).unwrap()).collect();
     let mut exports = buffers
         .iter()
