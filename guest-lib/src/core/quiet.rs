@@ -76,11 +76,15 @@ impl Quiet {
         self.since.store(0, Ordering::Relaxed);
     }
 
+    /// Microseconds, from one on, as the clock says.
+    fn now(&self) -> u64 {
+        let begin = self.begin.get_or_init(Instant::now);
+        begin.elapsed().as_micros() as u64 + 1
+    }
+
     /// Whether it was long ago that the clock was read first.
     #[cold]
-    fn is_old(&self) -> bool {
-        let begin = self.begin.get_or_init(Instant::now);
-        let now = begin.elapsed().as_micros() as u64 + 1;
+    fn is_old(&self, now: u64) -> bool {
         // Relaxed: as above.
         match self.since.load(Ordering::Relaxed) {
             0 => self.since.store(now, Ordering::Relaxed),
@@ -94,12 +98,18 @@ impl Core {
     /// A look was in vain.
     #[inline]
     pub(super) fn tire_of_quiet(&self) {
+        self.tire_of_quiet_at(|| self.quiet.now());
+    }
+
+    /// The same, by this clock of microseconds.
+    #[inline]
+    pub(crate) fn tire_of_quiet_at(&self, now: impl FnOnce() -> u64) {
         // Relaxed: as it is stored. A look that another thread overwrites is not counted, and one that comes late has
         // the doorbell looked at once more.
         match self.quiet.looks.load(Ordering::Relaxed) {
             0 => {}
             1 => self.ring_quiet(),
-            looks if looks % CLOCK == 0 && self.quiet.is_old() => self.ring_quiet(),
+            looks if looks % CLOCK == 0 && self.quiet.is_old(now()) => self.ring_quiet(),
             looks => self.quiet.looks.store(looks - 1, Ordering::Relaxed),
         }
     }

@@ -46,20 +46,23 @@ fn a_quiet_receive_rings_only_after_many_looks_in_vain() {
     assert_eq!(fake.doorbells(), before + 1, "once");
 }
 
-/// Fewer looks than in the test above: the doorbell is rung by the clock.
+/// Fewer looks than in the test above: the doorbell is rung by the clock, which says that two milliseconds lie between
+/// two looks.
 #[test]
 fn a_quiet_receive_of_a_process_that_looks_rarely_rings_after_some_of_its_looks() {
     let (fake, endpoint, _remote) = setup();
     let segment = inbox(&endpoint);
-    let news = News::of(&endpoint);
     fake.sleep_without_messages();
     let before = fake.doorbells();
     forget(endpoint.receive(&ANY, segment.part(0, 8)).quietly().post());
-    for _ in 0..50 {
-        news.changes();
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    assert_eq!(fake.doorbells(), before + 1);
+    let rung = |looks: std::ops::Range<u64>| {
+        looks.for_each(|look| endpoint.core().tire_of_quiet_at(|| 1 + 2000 * look));
+        fake.doorbells() - before
+    };
+    // It is read at every sixteenth look, and only a second reading can tell of time.
+    assert_eq!(rung(0..16), 0);
+    assert_eq!(rung(16..32), 1);
+    assert_eq!(rung(32..100), 1, "once");
 }
 
 #[test]

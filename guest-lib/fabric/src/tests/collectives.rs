@@ -105,21 +105,22 @@ fn join_all(sides: &[&Side], members: &[&[u64]]) -> Vec<Fid<FidMc>> {
 pub(super) type Words = ([u8; 8], [u8; 8]);
 
 pub(super) fn sum(side: &Side, mc: Fid<FidMc>, (given, taken): &mut Words, number: usize) -> isize {
+    allreduce(side, mc, (given, taken), (U64, 1, sys::SUM), number)
+}
+
+/// An allreduce of so many elements of a type, by an operation.
+fn allreduce(
+    side: &Side,
+    mc: Fid<FidMc>,
+    (given, taken): (&[u8], &mut [u8]),
+    (datatype, count, operation): (u32, usize, u32),
+    number: usize,
+) -> isize {
     let (group, none) = (at(mc).address, Context::NULL);
     let (from, into, number) = (bytes(given), room(taken), context(number));
     let allreduce = at(side.ep).collective.allreduce;
     allreduce(
-        side.ep,
-        from,
-        1,
-        none,
-        into,
-        none,
-        group,
-        U64,
-        sys::SUM,
-        0,
-        number,
+        side.ep, from, count, none, into, none, group, datatype, operation, 0, number,
     )
 }
 
@@ -267,21 +268,7 @@ fn reduced<const TYPE: u32, const COUNT: usize, const OPERATION: u32>(
     given: &mut [u8; 16],
     taken: &mut [u8; 16],
 ) -> isize {
-    let (group, none, from, into) = (at(mc).address, Context::NULL, bytes(given), room(taken));
-    let allreduce = at(side.ep).collective.allreduce;
-    allreduce(
-        side.ep,
-        from,
-        COUNT,
-        none,
-        into,
-        none,
-        group,
-        TYPE,
-        OPERATION,
-        0,
-        context(1),
-    )
+    allreduce(side, mc, (given, taken), (TYPE, COUNT, OPERATION), 1)
 }
 
 const CARRIED_ALIKE: [Alike; 5] = [

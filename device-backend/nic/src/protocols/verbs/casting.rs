@@ -17,7 +17,7 @@ use zerocopy::FromZeros;
 use super::entry::Bytes;
 use super::queue_pair::{Failure, QueuePair, Tables};
 use super::requester::{Current, Halt};
-use super::sending::{gather, Stop};
+use super::sending::gather;
 use super::{Context, Outgoing, Protocol, Turn, Verbs};
 use crate::core::Counter;
 use crate::env::Host;
@@ -172,18 +172,7 @@ impl Verbs {
                 .map(|bytes| outgoing.set_bytes(bytes.into())),
         };
         qp.requester.current = Some(current);
-        match filled {
-            Ok(()) => {
-                qp.requester.sent(outgoing.length as u64);
-                Turn::Send
-            }
-            Err(Stop::Wait(range)) => Turn::Wait(range),
-            Err(Stop::Wrong(outcome)) => {
-                qp.requester.set_wrong(outcome);
-                self.update_queue_pair(cx, id);
-                Turn::Idle
-            }
-        }
+        self.end_turn(cx, id, filled, outgoing)
     }
 }
 

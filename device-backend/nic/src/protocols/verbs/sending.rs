@@ -176,6 +176,20 @@ impl Verbs {
         let most = remaining.min(u64::from(max_payload)).min(border);
         let filled = fill(cx, qp, tables, &current, most, outgoing);
         qp.requester.current = Some(current);
+        self.end_turn(cx, id, filled, outgoing)
+    }
+
+    /// What becomes of a turn whose frame has its payload, or cannot have it.
+    pub(super) fn end_turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        filled: Result<(), Stop>,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
+        let Some((qp, _)) = self.of(id) else {
+            return Turn::Idle;
+        };
         match filled {
             Ok(()) => {
                 outgoing.owner = id;
