@@ -44,7 +44,7 @@
 //! | [`uapi`] | ioctl and mmap of the character device | library, driver | driver, library |
 //! | [`stream`] | frames of reliable streams (S6) | process | process |
 //! | [`pool`] | shared pools of frames, and their calls (S1) | process; driver | both |
-//! | [`verbs`] | rings of librxe, and what driver and NICs say of them (X18); being built | program, driver; NIC | NIC; program, peer NIC |
+//! | [`verbs`] | rings of librxe, and what driver and NICs say of them (X18) | program, driver; NIC | NIC; program, peer NIC |
 //! | [`volume`] | calls of remote memory (H9) | process, driver | driver, process |
 //!
 //! What a configuration names and bounds is defined in `qnic-limits`, for tools that need no layouts,

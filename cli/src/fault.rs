@@ -22,14 +22,15 @@ Examples:
   cargo qnic fault list b                what is injected at b, and has not happened yet
 
 What the program at the other end sees:
-  --rnr N     its message waits for the receiver's timer, and is sent again; it ends with
-              IBV_WC_RNR_RETRY_EXC_ERR if N is more than the rnr_retry of its queue pair
+  --rnr N     RC: its message waits for the receiver's timer, and is sent again; it ends with
+              IBV_WC_RNR_RETRY_EXC_ERR if N is more than the rnr_retry of its queue pair, unless
+              that is 7 (without end). UC, UD: N messages are lost
   --deny N    its write, read or atomic operation ends with IBV_WC_REM_ACCESS_ERR; both queue pairs fail
   --error     what it sends next ends with IBV_WC_RETRY_EXC_ERR
 
 A message that waits counts each time that it comes. Links have faults of their own: \"cargo qnic net\".
 
-Exit status: 0 when done, 1 if there is no such node or queue pair, 2 for a wrong command line.")]
+Exit status: 0 when done, 1 if nothing was injected, 2 for a command line that cannot be read.")]
 pub(crate) struct Options {
     #[command(subcommand)]
     action: Action,

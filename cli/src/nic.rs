@@ -20,7 +20,8 @@ Examples:
   cargo qnic nic queue-pairs a    queue pairs of verbs: state, peer, work under way
   cargo qnic nic names a --json | jq '.rows[]'
 
-A table has 4,096 rows at most; it says if there are more.
+A table has 4,096 rows at most; it says if there are more. Queue pairs of verbs are there only while
+programs run on a node whose cluster file says \"verbs = true\".
 
 Exit status: 0, or 1 if the device process does not answer.")]
 pub(crate) struct Options {

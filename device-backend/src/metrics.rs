@@ -214,7 +214,7 @@ fn show_table(engines: &Engines, node: u16, table: TableName) -> crate::Fallible
     };
     let found = engines.table(node, kind)?;
     let Some(table) = found else {
-        return Err(format!("node {node} has no NIC here"))?;
+        return Err(no_nic(node))?;
     };
     let shown = serde_json::json!({
         "columns": table.columns,
@@ -222,6 +222,10 @@ fn show_table(engines: &Engines, node: u16, table: TableName) -> crate::Fallible
         "truncated": table.truncated,
     });
     Ok(shown.to_string())
+}
+
+fn no_nic(node: u16) -> String {
+    format!("node {node} has no NIC in this device process: \"qnic ps\" shows the nodes")
 }
 
 fn inject(
@@ -235,9 +239,10 @@ fn inject(
         fails: faults.fails,
     };
     match engines.inject((node, queue_pair), faults)? {
-        None => Err(format!("node {node} has no NIC here"))?,
+        None => Err(no_nic(node))?,
         Some(false) => Err(format!(
-            "there is no queue pair {queue_pair}; \"qnic nic queue-pairs NODE\" lists those of a node"
+            "there is no queue pair {queue_pair} that works; \"qnic nic queue-pairs NODE\" lists those of a node, \
+             and ERR is one that has failed"
         ))?,
         Some(true) => {}
     }

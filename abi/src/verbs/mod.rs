@@ -1,5 +1,5 @@
 //! Verbs (X18; docs/verbs.md): queue pairs, completion queues and registered memory of programs that use
-//! libibverbs. **Being built.**
+//! libibverbs.
 //!
 //! The distribution's library for Soft-RoCE (librxe) writes work requests to rings and polls rings, by
 //! an ABI of the kernel that does not change (`rdma_user_rxe.h`). A module of the kernel makes the rings,

@@ -176,8 +176,11 @@ fn a_queue_pair_that_is_not_ready_is_asked_again() {
     let c = VerbsParty::new(net.party(1, 3), 256);
     c.create(A, 64);
     c.connect(A, (1, B));
-    c.ring(A);
-    a.run_out();
+    assert!(b.post_receive(B, 2, &[]));
+    c.send(A, 4, &[]).post();
+    c.run_out();
+    assert_eq!(c.ends(), [(4, Outcome::RetriesExceeded as u32)]);
+    assert_eq!(b.ends(), [], "it took a message of another node");
     assert_eq!(b.query(B).0, State::ReadyToSend);
     a.modify(&a.attributes(A, State::Reset, (1, B)));
     a.connect(A, (1, B));

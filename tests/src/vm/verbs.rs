@@ -132,7 +132,8 @@ fn on_bad_links(nodes: &VmNodes) -> Result<()> {
 fn faults_are_injected(nodes: &VmNodes) -> Result<()> {
     let pong = "ibv_rc_pingpong -d qnic0 -n 1000000000";
     let server = background(nodes, 0, &format!("exec {pong}"))?;
-    let client = background(nodes, 1, &client(pong, 0))?;
+    shell(nodes, 0, LISTENS)?;
+    let client = background(nodes, 1, &format!("exec {pong} n0"))?;
     let cluster = nodes.cluster();
     let row = || -> Result<Option<Vec<String>>> {
         let table = cluster.nic_table("n0", "queue_pairs")?;
@@ -149,11 +150,14 @@ fn faults_are_injected(nodes: &VmNodes) -> Result<()> {
         not_ready: 3,
         ..QueuePairFaults::default()
     };
-    cluster.inject("n0", number, &not_ready)?;
-    until(LIMIT, || {
-        let left = row()?.context("the queue pair has failed")?.pop();
-        Ok((left.as_deref() != Some("-")).then(|| format!("{left:?}")))
-    })?;
+    // The second time shows that messages come after the first.
+    for _ in 0..2 {
+        cluster.inject("n0", number, &not_ready)?;
+        until(LIMIT, || {
+            let left = row()?.context("the queue pair has failed")?.pop();
+            Ok((left.as_deref() != Some("-")).then(|| format!("{left:?}")))
+        })?;
+    }
     let unknown = cluster.inject("n0", number + 1000, &not_ready);
     let error = unknown.err().map(|error| error.to_string());
     ensure!(
@@ -187,18 +191,15 @@ fn finds_device(nodes: &VmNodes, node: usize) -> Result<()> {
     is_used(nodes, node, false)
 }
 
-/// The command of a program's client, which is refused until its server listens.
-fn client(program: &str, server: usize) -> String {
-    format!(
-        "tries=100; until {program} n{server}; do tries=$((tries - 1)); [ $tries -gt 0 ] || exit; done"
-    )
-}
+/// Waits until a server listens: on port 18515, or on 13337 if it is that of `ucx_perftest`.
+const LISTENS: &str = "until cat /proc/net/tcp* | grep -q ':\\(4853\\|3419\\) .* 0A '; do :; done";
 
 /// A program runs on both guests until it ends well, and leaves no object.
 fn both_run(nodes: &VmNodes, server: usize, program: &str) -> Result<()> {
     let run = || {
         let mut serves = background(nodes, server, &format!("exec {program}"))?;
-        shell(nodes, 1 - server, &client(program, server))?;
+        shell(nodes, server, LISTENS)?;
+        shell(nodes, 1 - server, &format!("{program} n{server}"))?;
         serves.succeed("its server", LIMIT)?;
         (0..nodes.count()).try_for_each(|node| is_used(nodes, node, false))
     };
@@ -244,9 +245,6 @@ fn port_is(nodes: &VmNodes, state: &str, event: &str) -> Result<()> {
         .with_context(|| format!("{state} on node {node}"))
     })
 }
-
-/// Waits until the server of `ibv_rc_pingpong` listens, on port 18515.
-const LISTENS: &str = "until cat /proc/net/tcp* | grep -q ':4853 .* 0A '; do :; done";
 
 /// Something happens to node 1 while a queue pair there works. Afterwards neither node that is left has an object of
 /// the programs, and both have the device.
@@ -329,15 +327,24 @@ fn is_used(nodes: &VmNodes, node: usize, wanted: bool) -> Result<()> {
 
 /// A program with an open context.
 fn user(nodes: &VmNodes, node: usize) -> Result<Box<dyn Running>> {
-    let user = background(nodes, node, "exec ibv_asyncwatch -d qnic0")?;
+    let user = background(nodes, node, "exec ibv_asyncwatch -d qnic0 > /tmp/events")?;
     is_used(nodes, node, true)?;
     Ok(user)
+}
+
+/// Waits until the program with an open context has heard that its device is gone.
+fn hears_of_the_end(nodes: &VmNodes, node: usize) -> Result<()> {
+    until(LIMIT, || {
+        let said = shell(nodes, node, "cat /tmp/events")?;
+        Ok((!said.contains("IBV_EVENT_DEVICE_FATAL")).then_some(said))
+    })
 }
 
 /// The module of the device can be unloaded while a program has it open, and be loaded again.
 fn module_goes(nodes: &VmNodes, node: usize) -> Result<()> {
     let user = user(nodes, node)?;
     shell(nodes, node, "rmmod qnic_ib")?;
+    hears_of_the_end(nodes, node)?;
     ensure!(
         shell(nodes, node, "ibv_devinfo").is_err(),
         "there is a device without its module"
@@ -354,6 +361,7 @@ fn device_goes(nodes: &VmNodes, node: usize) -> Result<()> {
     let driver = "cd /sys/bus/virtio/drivers/qnic && name=$(echo virtio*)";
     let again = format!("{driver} && echo $name > unbind && ! ibv_devinfo && echo $name > bind");
     shell(nodes, node, &again)?;
+    hears_of_the_end(nodes, node)?;
     finds_device(nodes, node)?;
     drop(user);
     shell(nodes, node, "killall -q ibv_asyncwatch; true").map(drop)

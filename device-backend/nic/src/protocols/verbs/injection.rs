@@ -11,20 +11,21 @@ use crate::table::Table;
 
 impl Verbs {
     /// Injects faults into a queue pair, beside those that it still has. Returns false if there is none
-    /// of that number.
+    /// of that number, or if it has failed: nothing can happen to it.
     pub(in crate::protocols) fn inject<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         number: u32,
         faults: QueuePairFaults,
     ) -> bool {
-        let Some(qp) = self.queue_pairs.get_mut(&number) else {
+        let found = self.queue_pairs.get_mut(&number);
+        let Some(qp) = found.filter(|qp| qp.state != State::Failed) else {
             return false;
         };
         let own = &mut qp.faults;
         own.not_ready = own.not_ready.saturating_add(faults.not_ready);
         own.denied = own.denied.saturating_add(faults.denied);
-        if faults.fails && qp.state != State::Failed {
+        if faults.fails {
             let failure = Failure {
                 event: Some(Event::Fatal),
                 ..Failure::default()
