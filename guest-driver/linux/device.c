@@ -236,10 +236,11 @@ static void dev_stop(struct qnic_dev *dev)
 	qnic_rs_detach(dev->driver);
 	qnic_revoke_mappings(dev);
 	cancel_delayed_work_sync(&dev->watchdog);
-	qnic_datagrams_stop(dev);
-	qnic_verbs_end(dev);
 	for (i = 0; i < QNIC_WORKERS; i++)
 		cancel_work_sync(&dev->workers[i].work);
+	/* A worker may have taken events before it saw that the device is stopped. */
+	qnic_datagrams_stop(dev);
+	qnic_verbs_end(dev);
 }
 
 /* Continues dev_up() from "ready" on; the queues are there. */

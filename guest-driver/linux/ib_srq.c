@@ -16,8 +16,10 @@ int qnic_ib_create_srq(struct ib_srq *ib, struct ib_srq_init_attr *init, struct 
 
 	if (init->srq_type != IB_SRQT_BASIC)
 		return -EOPNOTSUPP;
-	if (!context || udata->outlen < sizeof(response) || attr->srq_limit > attr->max_wr)
+	if (!context || udata->outlen < sizeof(response))
 		return -EINVAL;
+	/* "Irrelevant for ibv_create_srq": programs leave it as it is. */
+	attr->srq_limit = 0;
 	ret = qnic_rs_verbs_create_srq(context->context, owner_of(srq), to_domain(ib->pd)->number,
 				       &attr->max_wr, &attr->max_sge, attr->srq_limit, &srq->srq);
 	if (ret)

@@ -40,7 +40,7 @@ void qnic_verbs_new(struct qnic_dev *dev)
 	INIT_WORK(&dev->port, port_run);
 }
 
-/* The device is reset: no event comes. */
+/* The device is reset, and the workers have ended: no event comes. */
 void qnic_verbs_end(struct qnic_dev *dev)
 {
 	cancel_work_sync(&dev->port);

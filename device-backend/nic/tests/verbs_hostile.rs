@@ -320,6 +320,60 @@ fn a_long_flush_goes_on_with_the_polls() {
     assert_eq!(a.produced(), produced);
 }
 
+/// A program lets all of a queue pair fail while its send queue, which had failed alone, is flushed.
+#[test]
+fn a_queue_pair_fails_while_its_send_queue_is_flushed() {
+    let net = Net::new(2, 1024, 8, &Limits::default());
+    let a = VerbsParty::new(net.party(0, 1), 2048);
+    a.create_with(Transport::Unreliable, 60, 1024);
+    a.connect(60, (0, 3));
+    assert!(a.post_receive(60, 7, &[]));
+    for id in 0..600 {
+        a.send(60, 1000 + id, &[a.sge(0, 8, 0xdead_0001)]).post();
+    }
+    for _ in 0..100 {
+        if a.query(60).0 == State::SendError {
+            break;
+        }
+        net.poll(0);
+    }
+    assert_eq!(a.query(60).0, State::SendError);
+    let failed = a.attributes(60, State::Failed, (0, 3));
+    assert_eq!(a.modify(&failed), Status::Ok);
+    assert_eq!(a.query(60).0, State::Failed);
+    net.run();
+    let ends = a.ends();
+    assert_eq!(ends.len(), 601, "each has ended once");
+    assert!(ends.contains(&(7, Outcome::Flushed as u32)));
+}
+
+/// A queue pair goes from state to state as the specification has them, whatever its driver asks for.
+#[test]
+fn states_that_do_not_follow_are_refused() {
+    let net = Net::new(2, 1024, 8, &Limits::default());
+    let a = VerbsParty::new(net.party(0, 1), 64);
+    a.create(60, 16);
+    let becomes = |state| a.modify(&a.attributes(60, state, (1, 3)));
+    for (state, status) in [
+        (State::ReadyToReceive, Status::Malformed),
+        (State::ReadyToSend, Status::Malformed),
+        (State::Draining, Status::Malformed),
+        (State::Init, Status::Ok),
+        (State::ReadyToSend, Status::Malformed),
+        (State::ReadyToReceive, Status::Ok),
+        (State::Init, Status::Malformed),
+        (State::ReadyToSend, Status::Ok),
+        (State::ReadyToReceive, Status::Malformed),
+        (State::SendError, Status::Malformed),
+        (State::Failed, Status::Ok),
+        (State::ReadyToSend, Status::Malformed),
+        (State::Reset, Status::Ok),
+    ] {
+        let before = a.query(60).0;
+        assert_eq!(becomes(state), status, "{before:?} to {state:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 100,

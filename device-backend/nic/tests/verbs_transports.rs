@@ -443,7 +443,7 @@ fn a_wrong_work_request_fails_the_send_queue_alone() {
         b.send(A + 1, 6, &[]).datagram(path(0), A, QKEY).post();
         net.run();
         assert_eq!((a.ends(), b.ends()), (vec![(5, OK)], vec![(6, OK)]));
-        a.open(A, QKEY);
+        a.become_with(A, State::ReadyToSend, QKEY);
     }
 }
 

@@ -493,9 +493,9 @@ impl Nic {
     #[inline]
     fn add_wanted<H: Host, W: Wire<H::Memory>>(&mut self, io: &Io<'_, H, W>) {
         if self.transport.has_wanted() {
-            self.transport.add_wanted(io.now, io.wire);
+            let some = self.transport.add_wanted(io.now, io.wire);
             let (protocols, mut cx) = self.parts(io.now, io.host);
-            protocols.peers_added(&mut cx);
+            protocols.peers_added(&mut cx, some);
         }
     }
 

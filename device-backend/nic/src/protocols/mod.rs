@@ -541,8 +541,8 @@ impl Protocols {
     }
 
     /// [`Protocol::peers_added`] of all.
-    pub(crate) fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
-        for_each!(&mut self, p => p.peers_added(cx));
+    pub(crate) fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>, some: bool) {
+        for_each!(&mut self, p => p.peers_added(cx, some));
     }
 
     /// [`Protocol::failed_request`] of all.

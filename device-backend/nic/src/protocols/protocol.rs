@@ -511,8 +511,8 @@ pub(crate) trait Protocol: Listed {
     }
 
     /// Nodes that were wanted ([`Transport::want`]) are peers now, if there is a route to
-    /// them.
-    fn peers_added<H: Host>(&mut self, _cx: &mut Context<'_, H>) {}
+    /// them: `some` are, or none.
+    fn peers_added<H: Host>(&mut self, _cx: &mut Context<'_, H>, _some: bool) {}
 
     /// What the last request sent has gone out: why it has failed, if it has.
     fn failed_request(&mut self) -> Option<Status> {

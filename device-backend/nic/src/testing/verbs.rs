@@ -172,13 +172,21 @@ impl VerbsParty {
     /// If the NIC refuses it.
     pub fn open(&self, qp: u32, qkey: u32) {
         for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
-            let mut body = ModifyQueuePair::new_zeroed();
-            body.qp = qp.into();
-            body.state = state as u8;
-            body.qkey = qkey.into();
-            body.send_psn = psn(qp).into();
-            assert_eq!(self.modify(&body), Status::Ok);
+            self.become_with(qp, state, qkey);
         }
+    }
+
+    /// Takes a queue pair for datagrams to a state, with that key.
+    ///
+    /// # Panics
+    /// If the NIC refuses it.
+    pub fn become_with(&self, qp: u32, state: State, qkey: u32) {
+        let mut body = ModifyQueuePair::new_zeroed();
+        body.qp = qp.into();
+        body.state = state as u8;
+        body.qkey = qkey.into();
+        body.send_psn = psn(qp).into();
+        assert_eq!(self.modify(&body), Status::Ok);
     }
 
     /// Makes a queue pair.

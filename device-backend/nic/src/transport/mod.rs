@@ -202,16 +202,19 @@ impl Transport {
         !self.wanted.is_empty()
     }
 
-    /// Makes peers of the nodes that are wanted and to which there is a route.
+    /// Makes peers of the nodes that are wanted and to which there is a route. Returns true if one is.
     #[cold]
-    pub(crate) fn add_wanted<M, W: Wire<M>>(&mut self, now: Time, wire: &W) {
+    pub(crate) fn add_wanted<M, W: Wire<M>>(&mut self, now: Time, wire: &W) -> bool {
+        let mut some = false;
         for node in std::mem::take(&mut self.wanted) {
             if let Some(index) = self.reach(now, wire, node) {
+                some = true;
                 if self.unreached.remove(node) {
                     self.peers.ensure_session(index);
                 }
             }
         }
+        some
     }
 
     /// Lets a peer leave that cannot be reached and whose session has ended: nothing

@@ -16,16 +16,14 @@ use super::segment::{Exported, FIRST_ROOM};
 use crate::memory::MemoryManager;
 use crate::platform::NoMemory;
 
-/// A region, and which of those up to it reaches furthest: its index.
+/// A region with its pages, and which of those up to it reaches furthest: its index.
+///
+/// The numbers stand here, so that a walk under the spin lock reads this table alone.
 struct Placed<P: MemoryManager> {
     exported: Arc<Exported<P>>,
+    first: u64,
+    end: u64,
     furthest: usize,
-}
-
-impl<P: MemoryManager> Placed<P> {
-    fn pages(&self) -> Pages<u64> {
-        self.exported.region.page_numbers()
-    }
 }
 
 /// Regions in order of their first pages.
@@ -60,17 +58,22 @@ impl<P: MemoryManager> Regions<P> {
 
     /// Inserts a region. There is room for it.
     pub(super) fn insert(&mut self, exported: Arc<Exported<P>>) {
-        let first = exported.region.page_numbers().start;
-        let index = self.0.partition_point(|it| it.pages().start < first);
-        let furthest = index;
-        self.0.insert(index, Placed { exported, furthest });
+        let Pages { start: first, end } = exported.region.page_numbers();
+        let index = self.0.partition_point(|it| it.first < first);
+        let placed = Placed {
+            exported,
+            first,
+            end,
+            furthest: index,
+        };
+        self.0.insert(index, placed);
         self.place(index);
     }
 
     /// Takes a region out.
     pub(super) fn remove(&mut self, exported: &Arc<Exported<P>>) -> Option<Arc<Exported<P>>> {
         let first = exported.region.page_numbers().start;
-        let from = self.0.partition_point(|it| it.pages().start < first);
+        let from = self.0.partition_point(|it| it.first < first);
         let mut others = self.0[from..].iter();
         let index = from + others.position(|it| Arc::ptr_eq(&it.exported, exported))?;
         let removed = self.0.remove(index);
@@ -85,26 +88,26 @@ impl<P: MemoryManager> Regions<P> {
 
     /// The region with exactly these pages.
     pub(super) fn over(&self, pages: &Pages<u64>) -> Option<Arc<Exported<P>>> {
-        let first = self.0.partition_point(|it| it.pages().start < pages.start);
+        let first = self.0.partition_point(|it| it.first < pages.start);
         let begin_there = self.0[first..].iter();
-        let mut begin_there = begin_there.take_while(|it| it.pages().start == pages.start);
-        let same = begin_there.find(|it| it.pages() == *pages);
+        let mut begin_there = begin_there.take_while(|it| it.first == pages.start);
+        let same = begin_there.find(|it| it.end == pages.end);
         same.map(|it| it.exported.clone())
     }
 
     /// Of the regions with a page, the one that reaches furthest.
     pub(super) fn furthest(&self, page: u64) -> Option<Arc<Exported<P>>> {
-        let after = self.0.partition_point(|it| it.pages().start <= page);
+        let after = self.0.partition_point(|it| it.first <= page);
         let last = self.0[..after].last()?;
         let found = &self.0[last.furthest];
-        (page < found.pages().end).then(|| found.exported.clone())
+        (page < found.end).then(|| found.exported.clone())
     }
 
     /// Finds again which reach furthest, from an index on.
     fn place(&mut self, from: usize) {
         for index in from..self.0.len() {
             let before = index.checked_sub(1).map(|before| self.0[before].furthest);
-            let reaches = |other: &usize| self.0[*other].pages().end >= self.0[index].pages().end;
+            let reaches = |other: &usize| self.0[*other].end >= self.0[index].end;
             self.0[index].furthest = before.filter(reaches).unwrap_or(index);
         }
     }

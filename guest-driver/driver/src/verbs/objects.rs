@@ -199,7 +199,12 @@ impl<P: MemoryManager> Context<P> {
             token: token.into(),
             ring: ring.place(),
         };
-        let (number, token) = self.create(Opcode::CreateCompletionQueue, owner, next, body)?;
+        let (number, token) = self.create(
+            (Opcode::CreateCompletionQueue, Object::CompletionQueue),
+            owner,
+            next,
+            body,
+        )?;
         Ok(CompletionQueue {
             number,
             token,
@@ -230,7 +235,12 @@ impl<P: MemoryManager> Context<P> {
             sges: (capacity.sges as u16).into(),
             reserved: 0.into(),
         };
-        let (number, token) = self.create(Opcode::CreateSharedReceiveQueue, owner, next, body)?;
+        let (number, token) = self.create(
+            (Opcode::CreateSharedReceiveQueue, Object::SharedReceiveQueue),
+            owner,
+            next,
+            body,
+        )?;
         Ok(SharedReceiveQueue {
             number,
             token,
@@ -293,7 +303,12 @@ impl<P: MemoryManager> Context<P> {
             return Err(Status::Exhausted.into());
         }
         let next = || self.table.next_queue_pair();
-        let made = self.create(Opcode::CreateQueuePair, owner, next, body);
+        let made = self.create(
+            (Opcode::CreateQueuePair, Object::QueuePair),
+            owner,
+            next,
+            body,
+        );
         if made.is_err() {
             self.pairs.fetch_sub(1, Ordering::Relaxed);
         }
@@ -366,12 +381,12 @@ impl<P: MemoryManager> Context<P> {
     /// Makes an object of the NIC; returns its number and token.
     fn create<B: IntoBytes + Immutable>(
         &self,
-        opcode: Opcode,
+        (opcode, kind): (Opcode, Object),
         owner: u64,
         next: impl Fn() -> u32,
         body: impl Fn(u32, u64) -> B,
     ) -> Result<(u32, u64), Failure> {
-        let token = self.table.insert(owner)?;
+        let token = self.table.insert(kind, owner)?;
         let mut made = Err(Status::Exhausted.into());
         for _ in 0..NUMBER_TRIES {
             let number = next();

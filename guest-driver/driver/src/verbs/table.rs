@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use qnic_abi::verbs::requests::Object;
 use qnic_abi::verbs::{Event, FIRST_QUEUE_PAIR, NUMBERS};
 
 use crate::platform::{Lock, NoMemory, Platform};
@@ -14,6 +15,22 @@ const FIRST_ROOM: usize = 64;
 struct Entry {
     token: u64,
     owner: u64,
+    kind: Object,
+}
+
+/// What sort of object an event is about. `None`: about none.
+fn kind_of(event: Event) -> Option<Object> {
+    match event {
+        Event::Completion | Event::CompletionQueueError => Some(Object::CompletionQueue),
+        Event::Fatal
+        | Event::AccessError
+        | Event::RequestError
+        | Event::Established
+        | Event::Drained
+        | Event::LastReceive => Some(Object::QueuePair),
+        Event::LimitReached => Some(Object::SharedReceiveQueue),
+        Event::PortDown | Event::PortUp => None,
+    }
 }
 
 struct Entries {
@@ -51,7 +68,7 @@ impl<P: Platform> Table<P> {
     }
 
     /// Adds an object, and returns its token.
-    pub(super) fn insert(&self, owner: u64) -> Result<u64, NoMemory> {
+    pub(super) fn insert(&self, kind: Object, owner: u64) -> Result<u64, NoMemory> {
         self.growth.with(|()| {
             let (used, room) = self
                 .entries
@@ -62,7 +79,7 @@ impl<P: Platform> Table<P> {
             Ok(self.entries.with(|all| {
                 all.last_token += 1;
                 let token = all.last_token;
-                all.entries.push(Entry { token, owner });
+                all.entries.push(Entry { token, owner, kind });
                 token
             }))
         })
@@ -88,11 +105,11 @@ impl<P: Platform> Table<P> {
         });
     }
 
-    /// Hands an event to the owner of an object, if it is there. Atomic.
+    /// Hands an event to the owner of an object, if that is there and is one that has such events. Atomic.
     pub(crate) fn event(&self, platform: &P, token: u64, event: Event) {
         self.entries.with(|all| {
             let found = all.find(token).ok().and_then(|at| all.entries.get(at));
-            if let Some(entry) = found {
+            if let Some(entry) = found.filter(|entry| kind_of(event) == Some(entry.kind)) {
                 platform.verbs_event(entry.owner, event);
             }
         });

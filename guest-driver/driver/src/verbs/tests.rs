@@ -289,6 +289,12 @@ fn events_reach_the_owner_until_the_object_is_destroyed() {
         assert_eq!(told, [(owner as u64, Event::Completion)]);
     }
     assert_eq!(say(&driver, tokens[0], 77), Handled::Refused);
+    // What objects of another kind have does not reach an owner that takes it for one of those.
+    for other in [Event::LimitReached, Event::Fatal, Event::PortUp] {
+        assert_eq!(say(&driver, tokens[0], other as u16), Handled::Done);
+    }
+    assert!(fake.told.lock().unwrap().is_empty());
+    fake.ports.lock().unwrap().clear();
     for (is_up, said) in [(false, Event::PortDown), (true, Event::PortUp)] {
         assert_eq!(say(&driver, 0, said as u16), Handled::Done);
         let told = core::mem::take(&mut *fake.ports.lock().unwrap());

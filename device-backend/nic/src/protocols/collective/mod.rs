@@ -360,7 +360,7 @@ impl Protocol for Collectives {
         self.schedule(cx);
     }
 
-    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>, _some: bool) {
         for node in self.outbox.with_peer(cx.transport) {
             self.outbox.resume(node);
         }

@@ -442,7 +442,7 @@ impl Protocol for Directory {
         Some(started.err().map(|status| reply(status, &[])))
     }
 
-    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>, _some: bool) {
         for node in self.pending.unasked() {
             if cx.transport.find(node).is_some() {
                 for number in self.pending.of_node(node, false) {

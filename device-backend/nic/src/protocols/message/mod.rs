@@ -75,7 +75,7 @@ use super::protocol::{Context, Ended, News, Outgoing, Protocol, Received, Turn};
 use crate::budget::Budget;
 use crate::config::Limits;
 use crate::core::{Fetched, PerProcess, Subject};
-use crate::env::Host;
+use crate::env::{Host, Time};
 use crate::frame::Arrival;
 use crate::ids::OperationId;
 use crate::stages::Kind;
@@ -97,6 +97,8 @@ pub(super) struct Messages {
     last_receive: u64,
     /// Processes with messages that are held back.
     holding: Vec<VniId>,
+    /// When processes are asked for again whose NIC had no room for the question.
+    seek_at: Option<Time>,
 }
 
 impl Messages {
@@ -378,8 +380,10 @@ impl Protocol for Messages {
         }
     }
 
-    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
-        self.seek_all(cx);
+    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>, some: bool) {
+        if some {
+            self.seek_all(cx);
+        }
     }
 
     fn awaits(&self, node: NodeId) -> bool {
@@ -390,11 +394,16 @@ impl Protocol for Messages {
     }
 
     fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
-        let mut busy = !self.holding.is_empty() && self.release(cx);
+        let mut busy = self.seek_in_time(cx);
+        busy |= !self.holding.is_empty() && self.release(cx);
         if self.staging.room.has_turns() {
             busy |= self.give_room(cx);
         }
         busy
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.seek_at
     }
 
     fn budgets(&self, limits: &Limits, budgets: &mut Vec<Budget>) {

@@ -35,16 +35,8 @@ impl Sought {
         self.0.retain(|(other, ..)| *other != node);
     }
 
-    /// Takes out those that had a port.
-    pub(super) fn take_port(&mut self, Name { node, port }: Name) -> Vec<Source> {
-        let known = self.0.range((node, port, 0)..=(node, port, u32::MAX));
-        let known: Vec<_> = known.copied().collect();
-        let source = |key: (u16, u16, u32)| {
-            self.0.remove(&key);
-            let name = Name { node, port };
-            let incarnation = key.2;
-            Source { name, incarnation }
-        };
-        known.into_iter().map(source).collect()
+    pub(super) fn forget_port(&mut self, port: Name) {
+        self.0
+            .retain(|(node, number, _)| (*node, *number) != (port.node, port.port));
     }
 }

@@ -25,6 +25,9 @@ use super::{Context, Messages};
 use crate::env::Host;
 use crate::frame::Arrival;
 
+/// When a question is tried again for which the peer had no room, in nanoseconds.
+const LATER: u64 = 1_000_000;
+
 impl Messages {
     /// A receive or a probe of a process waits for a message of this source.
     pub(super) fn seek<H: Host>(
@@ -41,10 +44,13 @@ impl Messages {
             return;
         }
         // Of a node that is no peer yet, it is asked for when that is one.
-        let peer = cx.transport.find(NodeId(source.name.node));
-        let Some(peer) = peer.filter(|peer| cx.transport.has_control_room(*peer)) else {
+        let Some(peer) = cx.transport.find(NodeId(source.name.node)) else {
             return;
         };
+        if !cx.transport.has_control_room(peer) {
+            self.seek_at.get_or_insert(cx.now.after(LATER));
+            return;
+        }
         known.note(source);
         let mut frame = Frame::new(&MessageSeek {
             incarnation: source.incarnation.into(),
@@ -91,16 +97,10 @@ impl Messages {
 
     /// A process on a port of a peer has ended, perhaps one that still is waited for.
     pub(super) fn seek_again<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Name) {
-        let mut again = Vec::new();
-        for (vni, inbox) in self.inboxes.iter_mut() {
-            let sought = inbox.sought.take_port(ended);
-            if inbox.names(ended.node) {
-                again.extend(sought.into_iter().map(|source| (vni, source)));
-            }
+        for (_, inbox) in self.inboxes.iter_mut() {
+            inbox.sought.forget_port(ended);
         }
-        for (vni, source) in again {
-            self.seek(cx, vni, Some(source));
-        }
+        self.seek_some(cx, |source| source.name == ended);
     }
 
     /// A session has ended: what was asked for in it tells of its end no more.
@@ -110,13 +110,32 @@ impl Messages {
         }
     }
 
+    /// It is time to ask again for those for which a peer had no room.
+    pub(super) fn seek_in_time<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        let is_due = self.seek_at.is_some_and(|time| time <= cx.now);
+        if is_due {
+            self.seek_at = None;
+            self.seek_all(cx);
+        }
+        is_due
+    }
+
     /// Asks for all that receives and probes wait for, and that were not asked for.
     #[cold]
     pub(super) fn seek_all<H: Host>(&mut self, cx: &mut Context<'_, H>) {
-        let inboxes = self.inboxes.iter_mut();
-        let sources: BTreeSet<(VniId, (u16, u16, u32))> = inboxes
-            .flat_map(|(vni, inbox)| inbox.sources().map(move |it| (vni, Sought::key(it))))
-            .collect();
+        self.seek_some(cx, |_| true);
+    }
+
+    /// Asks for those of them that are wanted.
+    fn seek_some<H: Host>(&mut self, cx: &mut Context<'_, H>, wanted: impl Fn(&Source) -> bool) {
+        let mut sources = BTreeSet::new();
+        for (vni, inbox) in self.inboxes.iter_mut() {
+            let named = inbox
+                .sources()
+                .filter(|it| it.incarnation != 0 && wanted(it));
+            let unknown = named.filter(|it| !inbox.sought.has(*it));
+            sources.extend(unknown.map(|it| (vni, Sought::key(it))));
+        }
         for (vni, (node, port, incarnation)) in sources {
             let name = Name { node, port };
             self.seek(cx, vni, Some(Source { name, incarnation }));

@@ -438,7 +438,7 @@ impl Protocol for ProcessNames {
         }
     }
 
-    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>, _some: bool) {
         self.spread.peers_added(cx.transport);
         self.schedule(cx);
     }

@@ -100,9 +100,10 @@ impl QueuePair {
         self.responder.kept.push_back(Kept { cast, bytes });
     }
 
-    /// Has a page brought in, unless one is on its way.
+    /// Has a page brought in, unless one is on its way: when that comes, this one is asked for.
     fn fetch<H: Host>(&mut self, cx: &mut Context<'_, H>, range: PageRange) {
-        if !std::mem::replace(&mut self.responder.fetches, true) {
+        if self.responder.fetches.is_none() {
+            self.responder.fetches = Some(range);
             let waiter = Waiter::Job(Verbs::ID, self.number.into());
             cx.core.wait_for_pages(self.vni, range, waiter);
         }
@@ -113,17 +114,19 @@ impl QueuePair {
         &mut self,
         cx: &mut Context<'_, H>,
         tables: &mut Tables,
-        mut failed: Option<Status>,
+        failed: Option<Status>,
     ) {
-        self.responder.fetches = false;
+        let fetched = self.responder.fetches.take();
+        let mut lost = fetched.filter(|_| failed.is_some());
         while let Some(kept) = self.responder.kept.pop_front() {
             tables.kept -= 1;
-            if failed.take().is_some() {
-                self.page_lost(cx, tables, &kept.cast);
-                continue;
-            }
             let payload = Payload::Bytes(&kept.bytes);
             if let Err(Missed::Wait(range)) = self.deliver(cx, tables, &kept.cast, &payload) {
+                // What has failed may have been for a frame that was forgotten since.
+                if lost.take() == Some(range) {
+                    self.page_lost(cx, tables, &kept.cast);
+                    continue;
+                }
                 tables.kept += 1;
                 self.responder.kept.push_front(kept);
                 return self.fetch(cx, range);
@@ -148,11 +151,10 @@ impl QueuePair {
         }
     }
 
-    /// Forgets what was kept.
+    /// Forgets what was kept. A page that is on its way stays so: a queue pair has one at a time.
     pub(super) fn drop_kept(&mut self, tables: &mut Tables) {
         tables.kept -= self.responder.kept.len();
         self.responder.kept.clear();
-        self.responder.fetches = false;
     }
 
     fn deliver<H: Host>(
@@ -220,6 +222,9 @@ impl QueuePair {
         (body, node): (&VerbsDatagram, NodeId),
         payload: &Payload<'_, H::Memory>,
     ) -> Result<(), Stop> {
+        if self.responder.current.is_none() && self.lacks_receive() {
+            return Err(Stop::NotReady);
+        }
         let length = (ROUTE_HEADER_BYTES + payload.len()) as u64;
         self.take_receive(cx, tables, length)?;
         let Some((receive, _)) = &self.responder.current else {

@@ -352,7 +352,7 @@ impl Protocol for Verbs {
         self.handle(cx, header.opcode.get(), vni, body).map(Some)
     }
 
-    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>, _some: bool) {
         self.peers_found(cx);
     }
 

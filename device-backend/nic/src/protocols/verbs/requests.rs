@@ -229,6 +229,10 @@ impl Verbs {
         let queue_pair = queue_pair.filter(|qp| qp.vni == vni);
         let qp = queue_pair.ok_or(Status::Malformed)?;
         let state = State::try_from(body.state).map_err(|_| Status::Malformed)?;
+        // It may have failed since the driver has asked.
+        if !may_become(qp.state, state) {
+            return Err(Status::Malformed);
+        }
         let attributes = check_attributes(qp.transport, state, body)?;
         match state {
             State::Reset => {
@@ -237,7 +241,7 @@ impl Verbs {
                 qp.responder.discard(cx.host.memory());
             }
             // The rest of it comes with the next polls.
-            State::Failed if qp.flushes => return Ok(()),
+            State::Failed if qp.flushes && qp.state == State::Failed => return Ok(()),
             State::Failed => {
                 qp.fail(cx, tables, Failure::default());
                 return Ok(());
@@ -255,12 +259,11 @@ impl Verbs {
                 qp.requester.drains = false;
                 qp.draining = false;
             }
-            State::Draining if matches!(qp.state, State::ReadyToSend | State::Draining) => {
+            State::Draining => {
                 qp.attributes = attributes;
                 qp.drain(cx);
             }
-            // Only the NIC itself lets a send queue fail.
-            State::Draining | State::SendError => return Err(Status::Malformed),
+            State::SendError => return Err(Status::Malformed),
         }
         qp.state = state;
         qp.attributes = attributes;
@@ -329,6 +332,20 @@ impl Verbs {
 fn is_full<Q>(queues: &BTreeMap<(VniId, u32), Q>, vni: VniId, most: usize) -> bool {
     let own = queues.range((vni, 0)..=(vni, u32::MAX));
     queues.len() >= most || own.count() >= most / 2
+}
+
+/// Returns true if a request may take a queue pair from one state to another, as the specification has them. Only the
+/// NIC itself lets a send queue fail.
+fn may_become(from: State, to: State) -> bool {
+    use State::{Draining, Failed, Init, ReadyToReceive, ReadyToSend, Reset, SendError};
+    match to {
+        Reset | Failed => true,
+        Init => matches!(from, Reset | Init),
+        ReadyToReceive => from == Init,
+        ReadyToSend => matches!(from, ReadyToReceive | ReadyToSend | Draining | SendError),
+        Draining => matches!(from, ReadyToSend | Draining),
+        SendError => false,
+    }
 }
 
 /// Checks what a queue pair is told for a state.

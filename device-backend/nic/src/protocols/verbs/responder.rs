@@ -8,6 +8,7 @@ use qnic_abi::verbs::NUMBERS;
 use super::entry::Receive;
 use super::kept::Kept;
 use super::receive_queue::ReceiveQueue;
+use crate::core::PageRange;
 use crate::env::HostMemory;
 
 /// A frame, as far as the position is concerned.
@@ -43,7 +44,7 @@ pub(super) struct Responder {
     /// Without acknowledgements: frames that wait for a page, in their order.
     pub(super) kept: VecDeque<Kept>,
     /// Likewise: a page is on its way.
-    pub(super) fetches: bool,
+    pub(super) fetches: Option<PageRange>,
 }
 
 impl Responder {
@@ -58,7 +59,7 @@ impl Responder {
             reads: Vec::new(),
             established: false,
             kept: VecDeque::new(),
-            fetches: false,
+            fetches: None,
         }
     }
 
