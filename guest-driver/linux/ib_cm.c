@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What the kernel's connection manager (rdma_cm) needs of the second port: a queue pair of its own for messages of
+ * management (GSI), and a completion queue without a ring. Neither is an object of the NIC. A message goes as a
+ * datagram (qnic_datagram.h) to the same module of another node, with the addresses of the two ports in its header:
+ *
+ *   core ── post_send ──► datagram ── NIC ── frame ── NIC ──► received() ── a posted receive ──► core
+ *
+ * So a message may be lost, and the manager sends it again. The NIC says which node and port a datagram comes
+ * from; all else in it is the other guest's.
+ */
+#include <linux/gfp.h>
+#include <linux/ip.h>
+#include <linux/mm.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <net/ipv6.h>
+#include <rdma/ib_mad.h>
+
+#include "qnic_datagram.h"
+#include "qnic_ib.h"
+
+/* The datagram port of this service on every node. */
+#define MAD_PORT	65
+/* The queue pair of management messages has this number on every port. */
+#define GSI_NUMBER	1
+/* Version of the header. */
+#define MAD_VERSION	1
+/* Pieces of memory of a message, and of a receive. */
+#define MAD_SGES	2
+
+/* The header of a datagram with a message. */
+struct mad_header {
+	__le32 version;
+	__le32 reserved;
+	union ib_gid from, to;
+};
+
+static_assert(sizeof(struct mad_header) <= QNIC_DATAGRAM_HEADER);
+/* A receive has the addresses in front of the message. */
+static_assert(sizeof(union rdma_network_hdr) == sizeof(struct ib_grh));
+
+/* A receive that was posted. */
+struct receive {
+	struct ib_cqe *entry;
+	u8 *at;
+};
+
+struct qnic_ib_gsi {
+	struct qnic_datagram_port *port;	/* NULL: of the first port, which no message leaves */
+	struct qnic_ib_pair *pair;
+	spinlock_t lock;		/* guards what follows */
+	u32 room, first, posted;
+	struct receive receives[] __counted_by(room);
+};
+
+struct qnic_ib_completions {
+	spinlock_t lock;		/* guards what follows */
+	bool armed;
+	u32 room, first, count;
+	struct ib_wc entries[] __counted_by(room);
+};
+
+/* ---- the completion queue of the kernel ---- */
+
+int qnic_ib_create_kernel_cq(struct qnic_ib_queue *queue, u32 entries)
+{
+	struct qnic_ib_completions *all;
+
+	if (!entries || entries > QNIC_VERBS_RING_BYTES / QNIC_VERBS_COMPLETION_BYTES)
+		return -EINVAL;
+	all = kvzalloc(struct_size(all, entries, entries), GFP_KERNEL);
+	if (!all)
+		return -ENOMEM;
+	spin_lock_init(&all->lock);
+	all->room = entries;
+	queue->completions = all;
+	queue->ib.cqe = entries;
+	return 0;
+}
+
+void qnic_ib_destroy_kernel_cq(struct qnic_ib_queue *queue)
+{
+	kvfree(queue->completions);
+}
+
+int qnic_ib_arm_kernel_cq(struct qnic_ib_queue *queue, enum ib_cq_notify_flags flags)
+{
+	struct qnic_ib_completions *all = queue->completions;
+	unsigned long saved;
+	int missed;
+
+	spin_lock_irqsave(&all->lock, saved);
+	all->armed = true;
+	missed = flags & IB_CQ_REPORT_MISSED_EVENTS && all->count;
+	spin_unlock_irqrestore(&all->lock, saved);
+	return missed;
+}
+
+int qnic_ib_poll_cq(struct ib_cq *ib, int wanted, struct ib_wc *to)
+{
+	struct qnic_ib_completions *all = to_queue(ib)->completions;
+	unsigned long saved;
+	int taken;
+
+	if (!all)
+		return -EOPNOTSUPP;
+	spin_lock_irqsave(&all->lock, saved);
+	for (taken = 0; taken < wanted && all->count; taken++) {
+		to[taken] = all->entries[all->first];
+		all->first = (all->first + 1) % all->room;
+		all->count--;
+	}
+	spin_unlock_irqrestore(&all->lock, saved);
+	return taken;
+}
+
+/* Adds a completion; false: there is no room. Atomic. */
+static bool complete_one(struct ib_cq *ib, const struct ib_wc *completion)
+{
+	struct qnic_ib_completions *all = to_queue(ib)->completions;
+	bool fits, tells = false;
+	unsigned long saved;
+
+	spin_lock_irqsave(&all->lock, saved);
+	fits = all->count < all->room;
+	if (fits) {
+		all->entries[(all->first + all->count++) % all->room] = *completion;
+		tells = all->armed;
+		all->armed = false;
+	}
+	spin_unlock_irqrestore(&all->lock, saved);
+	if (tells)
+		ib->comp_handler(ib, ib->cq_context);
+	return fits;
+}
+
+/* ---- what comes ---- */
+
+static bool take_receive(struct qnic_ib_gsi *gsi, struct receive *taken)
+{
+	unsigned long saved;
+	bool found;
+
+	spin_lock_irqsave(&gsi->lock, saved);
+	found = gsi->posted;
+	if (found) {
+		*taken = gsi->receives[gsi->first];
+		gsi->first = (gsi->first + 1) % gsi->room;
+		gsi->posted--;
+	}
+	spin_unlock_irqrestore(&gsi->lock, saved);
+	return found;
+}
+
+static bool is_v4(const union ib_gid *gid)
+{
+	return ipv6_addr_v4mapped((const struct in6_addr *)gid);
+}
+
+/* Only messages of the connection manager are taken: it is all that this device has kernel queue pairs for. */
+static bool is_valid(const struct qnic_datagram_message *message, const struct mad_header *header)
+{
+	const struct ib_mad_hdr *mad;
+
+	if (message->header_bytes != sizeof(*header) || message->from.port != MAD_PORT ||
+	    message->bytes != IB_MGMT_MAD_SIZE || message->steered || !message->pages[0] ||
+	    header->version != cpu_to_le32(MAD_VERSION) || header->reserved ||
+	    is_v4(&header->from) != is_v4(&header->to))
+		return false;
+	mad = page_address(message->pages[0]);
+	return mad->base_version == IB_MGMT_BASE_VERSION && mad->mgmt_class == IB_MGMT_CLASS_CM;
+}
+
+/* Writes the addresses as those of a packet of RoCE, for which the core looks. Returns what they are. */
+static enum rdma_network_type write_addresses(union rdma_network_hdr *to,
+					      const struct mad_header *header)
+{
+	memset(to, 0, sizeof(*to));
+	if (!is_v4(&header->from)) {
+		to->ibgrh.version_tclass_flow = cpu_to_be32(6 << 28);
+		to->ibgrh.next_hdr = IPPROTO_UDP;
+		to->ibgrh.hop_limit = 0xff;
+		to->ibgrh.sgid = header->from;
+		to->ibgrh.dgid = header->to;
+		return RDMA_NETWORK_IPV6;
+	}
+	to->roce4grh.version = 4;
+	to->roce4grh.ihl = sizeof(to->roce4grh) / 4;
+	to->roce4grh.ttl = 0xff;
+	to->roce4grh.protocol = IPPROTO_UDP;
+	memcpy(&to->roce4grh.saddr, header->from.raw + 12, sizeof(to->roce4grh.saddr));
+	memcpy(&to->roce4grh.daddr, header->to.raw + 12, sizeof(to->roce4grh.daddr));
+	return RDMA_NETWORK_IPV4;
+}
+
+static void receive(struct qnic_ib_gsi *gsi, const struct qnic_datagram_message *message)
+{
+	struct ib_qp *qp = &gsi->pair->ib;
+	struct mad_header header;
+	struct receive taken;
+	struct ib_wc wc = {
+		.status = IB_WC_SUCCESS,
+		.opcode = IB_WC_RECV,
+		.byte_len = sizeof(union rdma_network_hdr) + IB_MGMT_MAD_SIZE,
+		.qp = qp,
+		.src_qp = GSI_NUMBER,
+		.wc_flags = IB_WC_GRH | IB_WC_WITH_NETWORK_HDR_TYPE,
+		.port_num = QNIC_IB_ROCE_PORT,
+	};
+
+	memcpy(&header, message->header, min_t(u32, message->header_bytes, sizeof(header)));
+	if (!is_valid(message, &header) || !take_receive(gsi, &taken))
+		return;
+	wc.wr_cqe = taken.entry;
+	wc.network_hdr_type = write_addresses((union rdma_network_hdr *)taken.at, &header);
+	memcpy(taken.at + sizeof(union rdma_network_hdr), page_address(message->pages[0]),
+	       IB_MGMT_MAD_SIZE);
+	complete_one(qp->recv_cq, &wc);
+}
+
+static void received(struct qnic_datagram_port *port, void *context,
+		     const struct qnic_datagram_message *message)
+{
+	int i;
+
+	receive(context, message);
+	for (i = 0; i < 2; i++) {
+		if (message->pages[i])
+			qnic_datagram_give(port, message->pages[i]);
+	}
+}
+
+static void sent(struct qnic_datagram_port *port, void *context, u64 token, u32 failed,
+		 struct page *pages[2])
+{
+	put_page(pages[0]);
+}
+
+/* No buffer is steered. */
+static void withdrawn(struct qnic_datagram_port *port, void *context, u64 handle,
+		      struct page *page)
+{
+	put_page(page);
+}
+
+static const struct qnic_datagram_ops datagram_ops = {
+	.received = received,
+	.sent = sent,
+	.withdrawn = withdrawn,
+};
+
+/* ---- the queue pair ---- */
+
+int qnic_ib_create_gsi(struct qnic_ib_pair *pair, struct ib_qp_init_attr *init)
+{
+	static const struct qnic_datagram_limits limits = {
+		.receives = 32,
+		.messages = 64,
+	};
+	struct ib_qp_cap *cap = &init->cap;
+	struct qnic_ib_gsi *gsi;
+	int ret;
+
+	if (init->qp_type != IB_QPT_GSI || init->srq)
+		return -EOPNOTSUPP;
+	if (cap->max_send_sge > MAD_SGES || cap->max_recv_sge > 1 || !cap->max_recv_wr ||
+	    cap->max_recv_wr > QNIC_VERBS_RING_BYTES / QNIC_VERBS_COMPLETION_BYTES)
+		return -EINVAL;
+	gsi = kvzalloc(struct_size(gsi, receives, cap->max_recv_wr), GFP_KERNEL);
+	if (!gsi)
+		return -ENOMEM;
+	spin_lock_init(&gsi->lock);
+	gsi->room = cap->max_recv_wr;
+	gsi->pair = pair;
+	pair->gsi = gsi;
+	pair->ib.qp_num = GSI_NUMBER;
+	if (init->port_num != QNIC_IB_ROCE_PORT)
+		return 0;
+	/* Nothing was posted, so what comes from here on is dropped. */
+	gsi->port = qnic_datagram_bind(to_device(pair->ib.device)->id, MAD_PORT, &limits,
+				       &datagram_ops, gsi);
+	if (!IS_ERR(gsi->port))
+		return 0;
+	ret = PTR_ERR(gsi->port);
+	kvfree(gsi);
+	return ret;
+}
+
+/* The core frees what was posted. */
+void qnic_ib_destroy_gsi(struct qnic_ib_pair *pair)
+{
+	if (pair->gsi->port)
+		qnic_datagram_close(pair->gsi->port);
+	kvfree(pair->gsi);
+}
+
+int qnic_ib_post_recv(struct ib_qp *ib, const struct ib_recv_wr *requests,
+		      const struct ib_recv_wr **bad)
+{
+	struct qnic_ib_gsi *gsi = to_pair(ib)->gsi;
+	unsigned long saved;
+	int ret = 0;
+
+	if (!gsi) {
+		*bad = requests;
+		return -EOPNOTSUPP;
+	}
+	spin_lock_irqsave(&gsi->lock, saved);
+	for (; requests && !ret; requests = requests->next) {
+		const struct ib_sge *sge = requests->sg_list;
+
+		*bad = requests;
+		if (requests->num_sge != 1 ||
+		    sge->length < sizeof(union rdma_network_hdr) + IB_MGMT_MAD_SIZE)
+			ret = -EINVAL;
+		else if (gsi->posted == gsi->room)
+			ret = -ENOMEM;
+		else
+			gsi->receives[(gsi->first + gsi->posted++) % gsi->room] =
+				(struct receive){ requests->wr_cqe, (u8 *)(uintptr_t)sge->addr };
+	}
+	spin_unlock_irqrestore(&gsi->lock, saved);
+	return ret;
+}
+
+/* The message of a work request, in a page; NULL: no memory is left. */
+static struct page *page_with(const struct ib_send_wr *request)
+{
+	struct page *page = alloc_page(GFP_ATOMIC | __GFP_NOWARN);
+	u8 *to = page ? page_address(page) : NULL;
+	int i;
+
+	for (i = 0; page && i < request->num_sge; i++) {
+		const struct ib_sge *sge = &request->sg_list[i];
+
+		memcpy(to, (void *)(uintptr_t)sge->addr, sge->length);
+		to += sge->length;
+	}
+	return page;
+}
+
+static bool is_message(const struct ib_send_wr *request)
+{
+	u32 bytes = 0;
+	int i;
+
+	if (request->opcode != IB_WR_SEND || request->num_sge > MAD_SGES)
+		return false;
+	for (i = 0; i < request->num_sge; i++) {
+		if (request->sg_list[i].length > IB_MGMT_MAD_SIZE - bytes)
+			return false;
+		bytes += request->sg_list[i].length;
+	}
+	return bytes == IB_MGMT_MAD_SIZE;
+}
+
+/* What cannot be sent is lost: the manager sends it again, and gives up at last. */
+static void send(struct qnic_ib_gsi *gsi, const struct ib_send_wr *request)
+{
+	struct qnic_ib_ah *ah = to_ah(ud_wr(request)->ah);
+	struct qnic_datagram_address to = { .node = ah->node, .port = MAD_PORT };
+	struct mad_header header = {
+		.version = cpu_to_le32(MAD_VERSION),
+		.from = ah->ib.sgid_attr->gid,
+		.to = ah->to,
+	};
+	struct qnic_datagram_buffer buffers[2] = {
+		{ .page = page_with(request), .bytes = IB_MGMT_MAD_SIZE },
+	};
+
+	if (buffers[0].page &&
+	    qnic_datagram_send(gsi->port, &to, 1, (const u8 *)&header, sizeof(header), buffers, 0, 0))
+		put_page(buffers[0].page);
+}
+
+int qnic_ib_gsi_send(struct qnic_ib_pair *pair, const struct ib_send_wr *requests,
+		     const struct ib_send_wr **bad)
+{
+	struct ib_wc wc = { .status = IB_WC_SUCCESS, .opcode = IB_WC_SEND, .qp = &pair->ib };
+
+	for (; requests; requests = requests->next) {
+		*bad = requests;
+		if (!pair->gsi->port || !is_message(requests) ||
+		    !ud_wr(requests)->ah->sgid_attr)
+			return -EINVAL;
+		send(pair->gsi, requests);
+		wc.wr_cqe = requests->wr_cqe;
+		if (!complete_one(pair->ib.send_cq, &wc))
+			return -ENOMEM;
+	}
+	return 0;
+}
