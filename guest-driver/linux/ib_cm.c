@@ -10,35 +10,23 @@
  * from; all else in it is the other guest's.
  */
 #include <linux/gfp.h>
-#include <linux/ip.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
-#include <net/ipv6.h>
 #include <rdma/ib_mad.h>
 
 #include "qnic_datagram.h"
 #include "qnic_ib.h"
 
-/* The datagram port of this service on every node. */
+/* The datagram port of this service on every node: management.rs of the crate qnic-driver has it, too. */
 #define MAD_PORT	65
 /* The queue pair of management messages has this number on every port. */
 #define GSI_NUMBER	1
-/* Version of the header. */
-#define MAD_VERSION	1
 /* Pieces of memory of a message, and of a receive. */
 #define MAD_SGES	2
 
-/* The header of a datagram with a message. */
-struct mad_header {
-	__le32 version;
-	__le32 reserved;
-	union ib_gid from, to;
-};
-
-static_assert(sizeof(struct mad_header) <= QNIC_DATAGRAM_HEADER);
-/* A receive has the addresses in front of the message. */
-static_assert(sizeof(union rdma_network_hdr) == sizeof(struct ib_grh));
+/* A receive has the route in front of the message. */
+static_assert(sizeof(struct ib_grh) == QNIC_HEADER_BYTES);
 
 /* A receive that was posted. */
 struct receive {
@@ -153,69 +141,35 @@ static bool take_receive(struct qnic_ib_gsi *gsi, struct receive *taken)
 	return found;
 }
 
-static bool is_v4(const union ib_gid *gid)
-{
-	return ipv6_addr_v4mapped((const struct in6_addr *)gid);
-}
-
-/* Only messages of the connection manager are taken: it is all that this device has kernel queue pairs for. */
-static bool is_valid(const struct qnic_datagram_message *message, const struct mad_header *header)
-{
-	const struct ib_mad_hdr *mad;
-
-	if (message->header_bytes != sizeof(*header) || message->from.port != MAD_PORT ||
-	    message->bytes != IB_MGMT_MAD_SIZE || message->steered || !message->pages[0] ||
-	    header->version != cpu_to_le32(MAD_VERSION) || header->reserved ||
-	    is_v4(&header->from) != is_v4(&header->to))
-		return false;
-	mad = page_address(message->pages[0]);
-	return mad->base_version == IB_MGMT_BASE_VERSION && mad->mgmt_class == IB_MGMT_CLASS_CM;
-}
-
-/* Writes the addresses as those of a packet of RoCE, for which the core looks. Returns what they are. */
-static enum rdma_network_type write_addresses(union rdma_network_hdr *to,
-					      const struct mad_header *header)
-{
-	memset(to, 0, sizeof(*to));
-	if (!is_v4(&header->from)) {
-		to->ibgrh.version_tclass_flow = cpu_to_be32(6 << 28);
-		to->ibgrh.next_hdr = IPPROTO_UDP;
-		to->ibgrh.hop_limit = 0xff;
-		to->ibgrh.sgid = header->from;
-		to->ibgrh.dgid = header->to;
-		return RDMA_NETWORK_IPV6;
-	}
-	to->roce4grh.version = 4;
-	to->roce4grh.ihl = sizeof(to->roce4grh) / 4;
-	to->roce4grh.ttl = 0xff;
-	to->roce4grh.protocol = IPPROTO_UDP;
-	memcpy(&to->roce4grh.saddr, header->from.raw + 12, sizeof(to->roce4grh.saddr));
-	memcpy(&to->roce4grh.daddr, header->to.raw + 12, sizeof(to->roce4grh.daddr));
-	return RDMA_NETWORK_IPV4;
-}
-
 static void receive(struct qnic_ib_gsi *gsi, const struct qnic_datagram_message *message)
 {
 	struct ib_qp *qp = &gsi->pair->ib;
-	struct mad_header header;
+	u8 route[QNIC_HEADER_BYTES];
 	struct receive taken;
+	const u8 *mad;
+	u32 version;
 	struct ib_wc wc = {
 		.status = IB_WC_SUCCESS,
 		.opcode = IB_WC_RECV,
-		.byte_len = sizeof(union rdma_network_hdr) + IB_MGMT_MAD_SIZE,
+		.byte_len = sizeof(route) + IB_MGMT_MAD_SIZE,
 		.qp = qp,
 		.src_qp = GSI_NUMBER,
 		.wc_flags = IB_WC_GRH | IB_WC_WITH_NETWORK_HDR_TYPE,
 		.port_num = QNIC_IB_ROCE_PORT,
 	};
 
-	memcpy(&header, message->header, min_t(u32, message->header_bytes, sizeof(header)));
-	if (!is_valid(message, &header) || !take_receive(gsi, &taken))
+	/* Two pages are no message. */
+	if (!message->pages[0] || message->bytes > PAGE_SIZE)
+		return;
+	mad = page_address(message->pages[0]);
+	version = qnic_rs_verbs_management_route(message->from.port, message->header,
+						 message->header_bytes, mad, message->bytes, route);
+	if (!version || !take_receive(gsi, &taken))
 		return;
 	wc.wr_cqe = taken.entry;
-	wc.network_hdr_type = write_addresses((union rdma_network_hdr *)taken.at, &header);
-	memcpy(taken.at + sizeof(union rdma_network_hdr), page_address(message->pages[0]),
-	       IB_MGMT_MAD_SIZE);
+	wc.network_hdr_type = version == 4 ? RDMA_NETWORK_IPV4 : RDMA_NETWORK_IPV6;
+	memcpy(taken.at, route, sizeof(route));
+	memcpy(taken.at + sizeof(route), mad, IB_MGMT_MAD_SIZE);
 	complete_one(qp->recv_cq, &wc);
 }
 
@@ -312,7 +266,7 @@ int qnic_ib_post_recv(struct ib_qp *ib, const struct ib_recv_wr *requests,
 
 		*bad = requests;
 		if (requests->num_sge != 1 ||
-		    sge->length < sizeof(union rdma_network_hdr) + IB_MGMT_MAD_SIZE)
+		    sge->length < sizeof(struct ib_grh) + IB_MGMT_MAD_SIZE)
 			ret = -EINVAL;
 		else if (gsi->posted == gsi->room)
 			ret = -ENOMEM;
@@ -360,17 +314,14 @@ static void send(struct qnic_ib_gsi *gsi, const struct ib_send_wr *request)
 {
 	struct qnic_ib_ah *ah = to_ah(ud_wr(request)->ah);
 	struct qnic_datagram_address to = { .node = ah->node, .port = MAD_PORT };
-	struct mad_header header = {
-		.version = cpu_to_le32(MAD_VERSION),
-		.from = ah->ib.sgid_attr->gid,
-		.to = ah->to,
-	};
 	struct qnic_datagram_buffer buffers[2] = {
 		{ .page = page_with(request), .bytes = IB_MGMT_MAD_SIZE },
 	};
+	u8 header[QNIC_HEADER_BYTES];
 
+	qnic_rs_verbs_management_header(ah->ib.sgid_attr->gid.raw, ah->to.raw, header);
 	if (buffers[0].page &&
-	    qnic_datagram_send(gsi->port, &to, 1, (const u8 *)&header, sizeof(header), buffers, 0, 0))
+	    qnic_datagram_send(gsi->port, &to, 1, header, sizeof(header), buffers, 0, 0))
 		put_page(buffers[0].page);
 }
 
