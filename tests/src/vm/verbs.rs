@@ -59,9 +59,9 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
         let counts = "rdma statistic show link qnic0/1 | grep 'acknowledgements [1-9]'";
         shell(nodes, node, counts)?;
     }
+    connections::pass(nodes).context("connections by rdma_cm")?;
     verbs_tests::pass(nodes, 0).context("the tests of libibverbs")?;
     ucx::pass(nodes).context("UCX")?;
-    connections::pass(nodes).context("connections by rdma_cm")?;
     on_bad_links(nodes).context("on bad links")?;
     faults_are_injected(nodes).context("injected faults")?;
     partition_takes_the_port_down(nodes).context("a partition")?;

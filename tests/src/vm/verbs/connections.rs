@@ -14,7 +14,7 @@ const PROGRAMS: [(&str, &str, &str); 7] = [
         "rping -c -C 10 -S 65535 -V",
         "-a ",
     ),
-    ("rping -s -C 10 -S 1", "rping -c -C 10 -S 1", "-a "),
+    ("rping -s -C 10 -S 17", "rping -c -C 10 -S 17", "-a "),
     (
         "ucmatose -c 3 -C 4 -S 4096",
         "ucmatose -c 3 -C 4 -S 4096",
