@@ -1,5 +1,7 @@
 //! Connections by rdma_cm: programs of librdmacm find each other by the IP addresses of their Ethernet ports (X18).
 
+use std::time::Instant;
+
 use anyhow::{ensure, Context, Result};
 
 use super::is_used;
@@ -7,14 +9,14 @@ use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{until, Nodes, Running, LIMIT};
 
-/// Programs and what their clients are told besides: both find the device by the server's address.
+/// Servers, their clients, and what stands in front of the server's address, by which both find the device.
 const PROGRAMS: [(&str, &str, &str); 7] = [
     (
         "rping -s -C 10 -S 65535 -V",
         "rping -c -C 10 -S 65535 -V",
         "-a ",
     ),
-    ("rping -s -C 10 -S 17", "rping -c -C 10 -S 17", "-a "),
+    ("rping -s -C 10 -S 23", "rping -c -C 10 -S 23", "-a "),
     (
         "ucmatose -c 3 -C 4 -S 4096",
         "ucmatose -c 3 -C 4 -S 4096",
@@ -38,6 +40,7 @@ const LISTENS: &str = "until rdma resource show cm_id | grep -q 'state LISTEN'; 
 
 /// Programs connect between both guests in both directions, and on one.
 pub(super) fn pass(nodes: &VmNodes) -> Result<()> {
+    let begun = Instant::now();
     for node in [0, 1] {
         has_addresses(nodes, node)?;
     }
@@ -48,7 +51,9 @@ pub(super) fn pass(nodes: &VmNodes) -> Result<()> {
     let (server, client, address) = PROGRAMS[0];
     connect(nodes, (1, server), (1, client), address).context("with itself")?;
     super::both_run(nodes, 1, BY_GID)?;
-    an_absent_server_refuses(nodes)
+    an_absent_server_refuses(nodes)?;
+    println!("    connections: {:.1} s", begun.elapsed().as_secs_f64());
+    Ok(())
 }
 
 /// The second port is that of the Ethernet port, with its addresses.
