@@ -35,7 +35,7 @@ struct receive {
 };
 
 struct qnic_ib_gsi {
-	struct qnic_datagram_port *port;	/* NULL: of the first port, which no message leaves */
+	struct qnic_datagram_port *port;	/* NULL: no message leaves, as of the first port */
 	struct qnic_ib_pair *pair;
 	spinlock_t lock;		/* guards what follows */
 	u32 room, first, posted;
@@ -214,7 +214,6 @@ int qnic_ib_create_gsi(struct qnic_ib_pair *pair, struct ib_qp_init_attr *init)
 	};
 	struct ib_qp_cap *cap = &init->cap;
 	struct qnic_ib_gsi *gsi;
-	int ret;
 
 	if (init->qp_type != IB_QPT_GSI || init->srq)
 		return -EOPNOTSUPP;
@@ -234,11 +233,13 @@ int qnic_ib_create_gsi(struct qnic_ib_pair *pair, struct ib_qp_init_attr *init)
 	/* Nothing was posted, so what comes from here on is dropped. */
 	gsi->port = qnic_datagram_bind(to_device(pair->ib.device)->id, MAD_PORT, &limits,
 				       &datagram_ops, gsi);
-	if (!IS_ERR(gsi->port))
-		return 0;
-	ret = PTR_ERR(gsi->port);
-	kvfree(gsi);
-	return ret;
+	if (IS_ERR(gsi->port)) {
+		ibdev_warn(pair->ib.device,
+			   "no connections by rdma_cm: error %ld of datagram port %u. Other programs are not affected. Unload and load qnic_ib when memory, windows of the NIC or the port are free.\n",
+			   PTR_ERR(gsi->port), MAD_PORT);
+		gsi->port = NULL;
+	}
+	return 0;
 }
 
 /* The core frees what was posted. */
