@@ -205,6 +205,8 @@ struct Operation<'a> {
     report: Report,
     /// Its number, of all that were posted.
     number: u64,
+    /// The program has taken it back; its end has not come.
+    cancelled: bool,
     /// The answer that ends a Send.
     answer: Option<RequestId>,
 }
@@ -323,32 +325,6 @@ impl Engine {
     /// [`INVALID`]: none has it.
     pub(crate) fn address_of(&self, number: u64) -> Result<Address> {
         self.av.address(number)
-    }
-
-    /// Takes back the first receive with this context. Its end comes as a completion. It costs a look at each
-    /// operation that is under way.
-    ///
-    /// # Errors
-    /// -FI_ENOENT: there is none.
-    pub(crate) fn cancel(&self, context: Context) -> Result<()> {
-        self.cell.with_dependent(|_, board| {
-            let mut operations = lock(board);
-            let numbers = operations.running.iter().filter_map(|(id, running)| {
-                let (report, number) = match running {
-                    Running::Operation(it) if it.room.is_some() => (&it.report, it.number),
-                    Running::Many(it) => (&it.report, it.number),
-                    _ => return None,
-                };
-                (report.context == context).then_some((number, id))
-            });
-            let (_, first) = numbers.min().ok_or(Errno(libc::ENOENT))?;
-            match operations.running.get_mut(first) {
-                Some(Running::Operation(it)) => it.request.cancel()?,
-                Some(Running::Many(it)) => it.request.cancel()?,
-                _ => {}
-            }
-            Ok(())
-        })
     }
 
     #[cfg(test)]

@@ -111,6 +111,7 @@ impl Engine {
             room: None,
             report,
             number: operations.next_number(),
+            cancelled: false,
             answer,
         };
         self.begin(operations, Running::Operation(operation));
