@@ -96,7 +96,7 @@ impl Engine {
                     cancelled: false,
                     answer: None,
                 };
-                self.begin(operations, Running::Operation(operation));
+                self.begin_operation(operations, operation);
                 Ok(())
             }
             Err(error) => {

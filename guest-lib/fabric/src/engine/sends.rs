@@ -114,7 +114,7 @@ impl Engine {
             cancelled: false,
             answer,
         };
-        self.begin(operations, Running::Operation(operation));
+        self.begin_operation(operations, operation);
     }
 }
 
