@@ -174,6 +174,25 @@ pub(crate) const LONG: &[&str] = &[
     "vm::swap_and_files_outlive_their_servers",
 ];
 
+/// Cases that run one after the other on the same guests, in a run of several: to boot them takes longer than most of
+/// these cases. Each leaves its guests as it has found them, but for the last of a row.
+pub(crate) const SHARED: &[&[&str]] = &[
+    &[
+        "vm::modules_of_both_kernels_exchange_pages",
+        "vm::the_device_is_visible_and_pins_nothing",
+        "vm::processes_cannot_touch_each_other",
+        "vm::notifications_of_every_kind",
+        "vm::a_killed_process_leaves_nothing",
+        "vm::the_module_unloads_and_reloads",
+        "vm::a_paused_guest_is_served_and_goes_on",
+    ],
+    &[
+        "vm::demo",
+        "vm::a_queue_fuzzer_harms_nobody",
+        "vm::a_guest_reboots_and_rejoins",
+    ],
+];
+
 /// Runs a case on so many nodes of a fresh host-mode cluster.
 fn on(count: usize, case: impl FnOnce(&HostNodes) -> Result<()>) -> Result<()> {
     case(&HostNodes::start(count)?)

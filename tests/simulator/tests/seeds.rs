@@ -93,7 +93,7 @@ fn part_of(count: u64) -> u64 {
     if is_long() {
         count
     } else {
-        count / 3
+        count / 6
     }
 }
 

@@ -4,9 +4,9 @@
 //!   static checks, builds ─▶ programs of tests ─┐  jobs: processes of their own, as many at a time
 //!   cases in host mode, cases that boot guests ─┘  as crate::schedule finds room for
 //! ```
-//! A case runs by `qnic test --exact --only CASE`; one that is asked for alone runs in this
-//! process, and prints as it goes. What failed is said again at the end, where the reader of a
-//! long log looks first.
+//! A case runs by `qnic test --exact --only CASE`, and cases that share guests ([`suite::SHARED`]) by the same with
+//! all their names; one that is asked for alone runs in this process, and prints as it goes. What failed is said again
+//! at the end, where the reader of a long log looks first.
 
 mod cargo_output;
 mod checkout;
@@ -23,7 +23,7 @@ use qnic_trials::{Case, Ended, JunitFile, Suite};
 use crate::harness::{self, Results};
 use crate::interrupt::Interrupt;
 use crate::schedule::{Load, Room};
-use crate::suite;
+use crate::{suite, vm};
 use cargo_output::CargoTests;
 use checkout::Built;
 use jobs::{show, Done, Job, Kind, LIMIT};
@@ -65,6 +65,13 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut results = Results::default();
     match &chosen[..] {
         [case] if options.only.is_some() => run_here(case, options, &mut results),
+        cases if options.exact => {
+            vm::share();
+            for case in cases {
+                run_here(case, options, &mut results);
+            }
+            vm::end_shared()?;
+        }
         _ => run_all(&chosen, options, &interrupt, &mut results)?,
     }
     if options.exact {
@@ -101,11 +108,16 @@ fn status(results: &Results) -> ExitCode {
 fn chosen(options: &Options) -> Vec<&'static harness::Case> {
     let only = options.only.as_deref().unwrap_or("");
     let cases = suite::HOST.iter().chain(suite::VM.into_iter().flatten());
+    let names: Vec<_> = only.split(',').collect();
     let chosen = cases.filter(|case| match options.exact {
-        true => case.name == only,
+        true => names.contains(&case.name),
         false => case.name.contains(only),
     });
-    chosen.collect()
+    let mut chosen: Vec<_> = chosen.collect();
+    if options.exact {
+        chosen.sort_by_key(|case| names.iter().position(|name| *name == case.name));
+    }
+    chosen
 }
 
 /// Returns true if the case is left out, which it counts.
@@ -141,25 +153,47 @@ fn run_all(
         jobs = checkout::jobs(root, results);
     }
     let this = std::env::current_exe().context("find this program")?;
-    for case in cases {
-        if !is_left_out(case, options, results) {
-            jobs.push(job(case, &this));
-        }
-    }
+    let cases = cases.iter().copied();
+    let cases: Vec<_> = cases
+        .filter(|case| !is_left_out(case, options, results))
+        .collect();
+    jobs.extend(rows(&cases).iter().map(|row| job(row, &this)));
     let root = root.unwrap_or_default();
     jobs::run(jobs, Room::of_this_machine(), interrupt, |done| {
         finish(&done, &root, options.quick, results)
     })
 }
 
-/// A case in a process of its own.
-fn job(case: &harness::Case, this: &Path) -> Job {
+/// The cases that run one after the other, in their order: most are alone.
+fn rows(cases: &[&'static harness::Case]) -> Vec<Vec<&'static harness::Case>> {
+    let shared = |case: &harness::Case| suite::SHARED.iter().find(|row| row.contains(&case.name));
+    let mut rows: Vec<Vec<&harness::Case>> = Vec::new();
+    for case in cases {
+        let row = shared(case);
+        let others = |other: &&mut Vec<&harness::Case>| row.is_some() && shared(other[0]) == row;
+        match rows.iter_mut().find(others) {
+            Some(others) => others.push(case),
+            None => rows.push(vec![case]),
+        }
+    }
+    for row in &mut rows {
+        let names = shared(row[0]).copied().unwrap_or_default();
+        row.sort_by_key(|case| names.iter().position(|name| *name == case.name));
+    }
+    rows
+}
+
+/// Cases in a process of their own.
+fn job(row: &[&harness::Case], this: &Path) -> Job {
+    let names: Vec<_> = row.iter().map(|case| case.name).collect();
+    let name = names.join(",");
     let mut command = Command::new(this);
-    command.args(["test", "--exact", "--only", case.name]);
+    command.args(["test", "--exact", "--only", &name]);
+    let processors = row.iter().map(|case| case.processors).max();
     Job {
-        name: case.name.to_owned(),
+        name,
         load: Load {
-            processors: case.processors,
+            processors: processors.unwrap_or_default(),
             mebibytes: CASE_MEBIBYTES,
             lane: None,
         },
@@ -208,7 +242,16 @@ fn finish(done: &Done, root: &Path, quick: bool, results: &mut Results) -> Resul
             let result = status.success().then_some(()).context("see above");
             results.count(name, *took, result);
         }
-        Kind::Case => results.add_output(name, *took, output, status.success()),
+        Kind::Case => match &name.split(',').collect::<Vec<_>>()[..] {
+            [name] => results.add_output(name, *took, output, status.success()),
+            names => {
+                // Its status is that of all of them: each says itself how it has ended.
+                let took = *took / names.len() as u32;
+                for name in names {
+                    results.add_output(name, took, output, status.code().is_some());
+                }
+            }
+        },
         Kind::Tests => cargo_tests(name, output, *status, results),
         Kind::Build { .. } => cargo_tests(name, "", *status, results),
     }
@@ -280,6 +323,25 @@ mod tests {
             exact: false,
             list: false,
             junit: None,
+        }
+    }
+
+    #[test]
+    fn cases_that_share_guests_run_in_their_order() {
+        let all = chosen(&options());
+        let together = rows(&all);
+        assert_eq!(together.iter().map(Vec::len).sum::<usize>(), all.len());
+        for names in suite::SHARED {
+            let row = together.iter().find(|row| row[0].name == names[0]);
+            let found: Vec<_> = row.unwrap().iter().map(|case| case.name).collect();
+            assert_eq!(found, *names);
+            let exact = Options {
+                only: Some(names.join(",")),
+                exact: true,
+                ..options()
+            };
+            let found: Vec<_> = chosen(&exact).iter().map(|case| case.name).collect();
+            assert_eq!(found, *names);
         }
     }
 

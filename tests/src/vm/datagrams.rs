@@ -50,6 +50,11 @@ fn modules_exchange_pages(nodes: &VmNodes) -> Result<()> {
     shell(nodes, 0, "modprobe qnic")?;
     shell(nodes, 1, "insmod /root/qnic_ping.ko")?;
     ask(nodes, 0, 1, 1).context("after both modules were loaded again")?;
+    for node in [0, 1] {
+        // The NIC keeps what the kernel has of it as long as the module is there.
+        let unload = "rmmod qnic_ping && rmmod qnic && modprobe qnic";
+        shell(nodes, node, unload)?;
+    }
     no_kernel_complains(nodes)
 }
 

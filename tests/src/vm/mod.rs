@@ -39,6 +39,7 @@ pub(crate) use machine::CASES as MACHINE;
 pub(crate) use memory::CASES as MEMORY;
 pub(crate) use mpi::CASES as MPI;
 pub(crate) use mpi_suites::CASES as MPI_SUITES;
+pub(crate) use nodes::{end_shared, share};
 pub(crate) use ordering::CASES as ORDERING;
 pub(crate) use packages::CASES as PACKAGES;
 pub(crate) use pools::CASES as POOLS;

@@ -1,9 +1,13 @@
 //! Clusters of guests that a case gets for itself.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{Context, Result};
 use qnic_cluster::{ClusterSpec, Engines, NetworkSpec, ProcessId};
 use qnic_links::Shape;
 use qnic_trials::nodes::vm::VmNodes;
+use qnic_trials::nodes::wait_until_all_empty;
 use rustix::process::{kill_process, Pid, Signal};
 
 use super::silent::FAULT_TIMEOUT;
@@ -11,13 +15,48 @@ use super::silent::FAULT_TIMEOUT;
 /// Both stock kernels.
 pub(super) const BOTH_KERNELS: &[&str] = &["stable", "backports"];
 
-/// Runs a case on fresh guests with these kernels.
+/// The cases of this process share guests.
+static SHARES: AtomicBool = AtomicBool::new(false);
+
+/// Guests with these kernels, on which a case has ended well.
+static KEPT: Mutex<Option<(Vec<String>, VmNodes)>> = Mutex::new(None);
+
+/// Has the cases of this process that ask for guests with the same kernels share them. One that fails takes its
+/// guests with it, and the next boots its own.
+pub(crate) fn share() {
+    SHARES.store(true, Ordering::Relaxed);
+}
+
+/// Ends the guests that are kept.
+pub(crate) fn end_shared() -> Result<()> {
+    let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take();
+    kept.map_or(Ok(()), |(_, nodes)| nodes.end())
+}
+
+/// Runs a case on guests with these kernels: fresh ones, or those of the case before it ([`share`]).
 pub(super) fn on(
     name: &str,
     kernels: &[&str],
     case: impl FnOnce(&VmNodes) -> Result<()>,
 ) -> Result<()> {
-    on_spec(&VmNodes::spec(name, kernels)?, case)
+    let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let nodes = match kept {
+        Some((of, nodes)) if of == kernels => nodes,
+        Some((_, nodes)) => {
+            nodes.end()?;
+            VmNodes::boot(name, kernels)?
+        }
+        None => VmNodes::boot(name, kernels)?,
+    };
+    let nodes = nodes.watched();
+    case(&nodes)?;
+    if !SHARES.load(Ordering::Relaxed) {
+        return nodes.end();
+    }
+    wait_until_all_empty(&nodes).context("for the next case")?;
+    let kernels = kernels.iter().map(|kernel| (*kernel).to_owned()).collect();
+    *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = Some((kernels, nodes));
+    Ok(())
 }
 
 /// Runs a case on so many fresh guests whose links can be made bad.
