@@ -41,7 +41,7 @@ const FIRST_PAIR: u32 = 10;
 const KEY: u32 = 0x78;
 
 /// Identifies work requests that are right.
-const MARK: u64 = 0x7265_7175_6573_74;
+const MARK: u64 = 0x0072_6571_7565_7374;
 
 /// Nodes that are named, and queue pairs of others: drivers number them from 2 on.
 const NODES: u16 = 6;
