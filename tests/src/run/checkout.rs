@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::{testing_cargo, Results, FEATURES};
+use crate::harness::{is_long, testing_cargo, Results, FEATURES};
 use crate::schedule::Load;
 use anyhow::{Context, Result};
 use qnic_cluster::cargo;
@@ -37,7 +37,11 @@ const OTHERS: &str = "--test plain_guests --bench *";
 /// The program of tests that boots guests.
 const OF_GUESTS: &str = "plain_guests";
 
-/// Formatting, documentation and builds of tests, which are linted as they are built.
+/// The documentation of all packages, as cargo makes it.
+const DOCUMENTATION: &str = "static::documentation";
+
+/// Formatting, documentation and builds of tests, which are linted as they are built. That of libraries is
+/// made with its examples (`ci/rustdoc`), from what the build of the tests has compiled.
 pub(super) fn jobs(root: &Path, results: &mut Results) -> Vec<Job> {
     let build = format!("{FEATURES} --no-fail-fast --no-run --message-format=json");
     let others = format!("{build} {OTHERS}");
@@ -50,6 +54,10 @@ pub(super) fn jobs(root: &Path, results: &mut Results) -> Vec<Job> {
         }
     }
     let [lints, lints_of_others] = LINTS.map(|lints| linted.then_some(lints));
+    if !is_long() {
+        let why = "a long check: --all adds it; that of libraries is made with its examples";
+        results.skip(DOCUMENTATION, why);
+    }
     let mut jobs = Vec::new();
     for (name, tool, arguments, kind) in [
         ("static::format", "fmt", "--all --check", Kind::Check),
@@ -62,14 +70,17 @@ pub(super) fn jobs(root: &Path, results: &mut Results) -> Vec<Job> {
                 lints: lints_of_others,
             },
         ),
-        ("static::documentation", "doc", &document, Kind::Check),
+        (DOCUMENTATION, "doc", &document, Kind::Check),
         (
-            "examples in the documentation",
+            "documentation of libraries, and its examples",
             "test",
             &examples,
             Kind::Tests,
         ),
     ] {
+        if name == DOCUMENTATION && !is_long() {
+            continue;
+        }
         if !has_tool(root, tool) {
             let why = format!("cargo has no {tool}; install that component");
             results.skip(name, &why);
@@ -81,6 +92,9 @@ pub(super) fn jobs(root: &Path, results: &mut Results) -> Vec<Job> {
         };
         command.arg(tool).args(arguments.split(' '));
         command.env("RUSTDOCFLAGS", "-D warnings");
+        if tool == "test" {
+            command.env("RUSTDOC", root.join("ci/rustdoc"));
+        }
         jobs.push(Job {
             name: name.to_owned(),
             load: CARGO,

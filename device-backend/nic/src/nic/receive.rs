@@ -119,7 +119,7 @@ impl Nic {
             return false;
         }
         let in_order = protocols::is_in_order(frame_kind);
-        if in_order && protocols::is_kept(frame_kind) && self.transport.is_early(index, frame) {
+        if in_order && self.transport.is_early(index, frame) {
             self.keep_early(now, (class, index), frame, payload);
             return false;
         }

@@ -168,8 +168,6 @@ struct Tables {
     kinds: [u8; 256],
     /// Kinds that are received in order.
     in_order: [bool; 256],
-    /// Kinds that are kept until they can be received in order.
-    kept: [bool; 256],
     /// Kinds that answer an operation of their receiver.
     responses: [bool; 256],
     /// Kinds that leave their receiver nothing to do.
@@ -183,7 +181,6 @@ const fn tables() -> Tables {
         opcodes: [NONE; 256],
         kinds: [NONE; 256],
         in_order: [false; 256],
-        kept: [false; 256],
         responses: [false; 256],
         unanswered: [false; 256],
     };
@@ -191,7 +188,6 @@ const fn tables() -> Tables {
         fill(&mut tables.opcodes, P::OPCODES, P::ID);
         fill(&mut tables.kinds, P::KINDS, P::ID);
         mark(&mut tables.in_order, P::IN_ORDER);
-        mark(&mut tables.kept, P::KEPT);
         mark(&mut tables.responses, P::RESPONSES);
         mark(&mut tables.unanswered, P::UNANSWERED);
     });
@@ -232,11 +228,6 @@ pub(crate) fn of_kind(kind: u8) -> ProtocolId {
 #[inline]
 pub(crate) fn is_in_order(kind: u8) -> bool {
     TABLES.in_order[usize::from(kind)]
-}
-
-/// Returns true if frames of a kind are kept until they can be received in order.
-pub(crate) fn is_kept(kind: u8) -> bool {
-    TABLES.kept[usize::from(kind)]
 }
 
 /// Returns true if frames of a kind leave nothing to do when they are received.

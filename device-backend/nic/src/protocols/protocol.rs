@@ -307,11 +307,9 @@ pub(crate) trait Protocol: Listed {
     const KINDS: &'static [u8];
     /// Kinds that answer an operation of the node that receives them.
     const RESPONSES: &'static [u8] = &[];
-    /// Kinds that are received only when all frames before them were.
+    /// Kinds that are received only when all frames before them were. Those that come earlier, as a
+    /// wire has lost others, are kept in bounce memory until then.
     const IN_ORDER: &'static [u8] = &[];
-    /// Kinds of these that are kept in bounce memory, on a wire that loses frames, until all frames
-    /// before them were received. Others are dropped there, and sent again.
-    const KEPT: &'static [u8] = &[];
     /// Kinds that leave nothing to do when they are received: neither an answer nor a turn.
     const UNANSWERED: &'static [u8] = &[];
 

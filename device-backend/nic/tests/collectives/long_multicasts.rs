@@ -3,7 +3,7 @@
 use qnic_abi::host_area::CompletionKind;
 use qnic_abi::multicast::{kept_bytes, piece_bytes};
 use qnic_abi::Status;
-use qnic_nic::testing::{nets, scarce, scarce_nets, status, Net, Party, PAGE};
+use qnic_nic::testing::{nets, scarce, scarce_nets, status, LossyWire, Net, Party, PAGE};
 use qnic_nic::Limits;
 
 use crate::multicasts::{assert_nothing_waits, received};
@@ -105,6 +105,42 @@ fn long_and_short_ones_keep_their_order_on_bad_wires_and_absent_pages() {
             assert_eq!(got, expected, "rank {rank}");
             assert!(members[rank].holds(THERE + 7000, &bytes[7000..]));
         }
+        assert_nothing_waits(&net);
+    }
+}
+
+/// What comes behind a part that was lost is kept, and not sent again: losses cost round trips, and not a
+/// timer for each part. Time is that of the simulation.
+#[test]
+fn what_comes_behind_a_lost_part_is_kept() {
+    let wire = LossyWire {
+        loss: 50,
+        ..LossyWire::steady(25_000)
+    };
+    for seed in 0..4 {
+        let net = Net::lossy(3, wire.clone(), seed);
+        let (members, groups) = ready(&net, 3);
+        let bytes = members[0].fill(0, LONG, seed);
+        for handle in 1..=40 {
+            for member in &members[1..] {
+                let receive = member.receive(handle).tag(handle);
+                receive.bytes(THERE, LONG).issue();
+            }
+            let send = members[0].multicast(handle, groups[0], handle);
+            send.bytes(0, LONG as u32).issue();
+        }
+        let mut ends = 0;
+        for _ in 0..60_000 {
+            net.advance(5_000);
+            poll_all(&net, 3);
+            ends += called(&members[0]).len();
+            if ends == 40 {
+                break;
+            }
+        }
+        assert_eq!(ends, 40, "seed {seed}: not within 300 ms");
+        net.run();
+        assert!(members[1..].iter().all(|it| it.holds(THERE, &bytes)));
         assert_nothing_waits(&net);
     }
 }

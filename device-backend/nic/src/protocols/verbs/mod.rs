@@ -167,9 +167,6 @@ impl Protocol for Verbs {
         kind::VERBS_PROBE,
     ];
 
-    // A queue pair sends on and on: what is behind a frame that was lost is not sent again for it.
-    const KEPT: &'static [u8] = Self::IN_ORDER;
-
     fn is_well_formed(frame: &Frame) -> bool {
         match frame.envelope.kind {
             kind::VERBS_MESSAGE => frame.is::<VerbsMessage>(),
