@@ -115,7 +115,7 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
         "switched_off",
         "completions",
         "contexts_done",
-        "work_done",
+        "work_requests",
     ] {
         let times = done.get(deed).and_then(Value::as_u64);
         ensure!(times.is_some_and(|times| times > 0), "not done: {deed}");

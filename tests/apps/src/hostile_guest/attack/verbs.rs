@@ -139,7 +139,11 @@ impl Attack {
             self.fill(vni, ring, &receive);
         }
         let mut send = VerbsSendCommand::command();
-        send.header.remote_node = self.other_pair(vni).0 .0.into();
+        let to_itself = self.random.u8(..4) > 0;
+        send.header.remote_node = match to_itself {
+            true => geometry.node.0.into(),
+            false => self.other_pair(vni).0 .0.into(),
+        };
         send.qp = (self.near((FIRST_PAIR + u32::from(vni)).into()) as u32).into();
         let mut arm = VerbsArmCommand::command();
         arm.cq = (self.near(NUMBER.into()) as u32).into();
