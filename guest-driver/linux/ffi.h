@@ -215,6 +215,10 @@ s32 qnic_rs_verbs_deregister(void *context, u32 key);
 /* -EAGAIN: the NIC reads no commands. */
 s32 qnic_rs_verbs_send(void *context, void *qp);
 s32 qnic_rs_verbs_arm(void *context, void *cq, bool solicited);
+/* Messages of connection management: the header of one, and the route header, of QNIC_HEADER_BYTES each. */
+void qnic_rs_verbs_management_header(const u8 *from, const u8 *to, u8 *header);
+/* The version of IP of the route of one that has come; 0: it is to be dropped. */
+u32 qnic_rs_verbs_management_route(u32 from_port, const u8 *header, u32 header_bytes, const u8 *message, u32 bytes, u8 *route);
 /*
  * A ring of an object, which keeps its pages until put(); its bytes; the physical address of a page, 0: there is none.
  * qp_ring: that of the send queue, or of the receive queue; NULL: it uses a shared one.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device of libibverbs: device and port, contexts, events, registration.
+ * The device of libibverbs: device, contexts, events, registration.
  */
 #include <linux/module.h>
 #include <linux/sched.h>
@@ -14,7 +14,7 @@
 /* The vendor of a device that has none. */
 #define RXE_VENDOR	0xffffff
 
-/* ---- device and port ---- */
+/* ---- device ---- */
 
 /* The kernel asks without udata when it registers the device. */
 static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struct ib_udata *udata)
@@ -24,6 +24,8 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 	*attr = (struct ib_device_attr){
 		.sys_image_guid = ib->node_guid,
 		.vendor_id = RXE_VENDOR,
+		/* Addresses of kernel consumers are virtual, and need no registration. */
+		.kernel_cap_flags = IBK_LOCAL_DMA_LKEY,
 		.max_mr_size = U64_MAX,
 		.page_size_cap = PAGE_SIZE,
 		.max_qp = QNIC_VERBS_QUEUE_PAIRS,
@@ -45,50 +47,6 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 		.atomic_cap = IB_ATOMIC_HCA,
 		.max_pkeys = 1,
 	};
-	return 0;
-}
-
-static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
-{
-	bool down = READ_ONCE(to_device(ib)->nic->port_down);
-
-	attr->state = down ? IB_PORT_DOWN : IB_PORT_ACTIVE;
-	attr->phys_state = down ? IB_PORT_PHYS_STATE_POLLING : IB_PORT_PHYS_STATE_LINK_UP;
-	attr->max_mtu = IB_MTU_4096;
-	attr->active_mtu = IB_MTU_4096;
-	attr->gid_tbl_len = 1;
-	attr->pkey_tbl_len = 1;
-	attr->max_msg_sz = QNIC_VERBS_MESSAGE;
-	attr->lid = qnic_rs_verbs_node(to_device(ib)->driver) + 1;
-	attr->max_vl_num = 1;
-	attr->active_width = IB_WIDTH_4X;
-	attr->active_speed = IB_SPEED_QDR;
-	return 0;
-}
-
-static int get_port_immutable(struct ib_device *ib, u32 port, struct ib_port_immutable *immutable)
-{
-	immutable->gid_tbl_len = 1;
-	immutable->pkey_tbl_len = 1;
-	immutable->core_cap_flags = RDMA_CORE_CAP_PROT_IB;
-	return 0;
-}
-
-static enum rdma_link_layer get_link_layer(struct ib_device *ib, u32 port)
-{
-	return IB_LINK_LAYER_INFINIBAND;
-}
-
-static int query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey)
-{
-	*pkey = 0xffff;
-	return 0;
-}
-
-static int query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)
-{
-	gid->global.subnet_prefix = cpu_to_be64(0xfe80000000000000ull);
-	gid->global.interface_id = ib->node_guid;
 	return 0;
 }
 
@@ -117,9 +75,9 @@ static int alloc_pd(struct ib_pd *ib, struct ib_udata *udata)
 {
 	struct qnic_ib_context *context = context_of(udata);
 
-	if (!context)
-		return -EOPNOTSUPP;
-	to_domain(ib)->number = qnic_rs_verbs_number(context->context);
+	/* The kernel's own queue pair needs no number: it is none of the NIC. */
+	if (context)
+		to_domain(ib)->number = qnic_rs_verbs_number(context->context);
 	return 0;
 }
 
@@ -201,16 +159,26 @@ static struct ib_mr *register_memory(struct ib_pd *pd, u64 start, u64 bytes, u64
 }
 #endif
 
+/* Without it the core takes this for a device without consumers in the kernel, and it has no use (local_dma_lkey). */
+static struct ib_mr *get_dma_mr(struct ib_pd *pd, int access)
+{
+	return ERR_PTR(-EOPNOTSUPP);
+}
+
 static const struct ib_device_ops device_ops = {
 	.owner = THIS_MODULE,
 	.driver_id = RDMA_DRIVER_RXE,
 	.uverbs_abi_ver = RXE_ABI,
 	.query_device = query_device,
-	.query_port = query_port,
-	.get_port_immutable = get_port_immutable,
-	.get_link_layer = get_link_layer,
-	.query_pkey = query_pkey,
-	.query_gid = query_gid,
+	.query_port = qnic_ib_query_port,
+	.modify_port = qnic_ib_modify_port,
+	.get_port_immutable = qnic_ib_get_port_immutable,
+	.get_link_layer = qnic_ib_get_link_layer,
+	.get_netdev = qnic_ib_get_netdev,
+	.query_pkey = qnic_ib_query_pkey,
+	.query_gid = qnic_ib_query_gid,
+	.add_gid = qnic_ib_gid_changed,
+	.del_gid = qnic_ib_gid_changed,
 	.alloc_ucontext = alloc_ucontext,
 	.dealloc_ucontext = dealloc_ucontext,
 	.dealloc_driver = qnic_ib_gone,
@@ -222,10 +190,12 @@ static const struct ib_device_ops device_ops = {
 	.create_cq = qnic_ib_create_cq,
 	.destroy_cq = qnic_ib_destroy_cq,
 	.req_notify_cq = qnic_ib_req_notify_cq,
+	.poll_cq = qnic_ib_poll_cq,
 	.create_srq = qnic_ib_create_srq,
 	.modify_srq = qnic_ib_modify_srq,
 	.query_srq = qnic_ib_query_srq,
 	.destroy_srq = qnic_ib_destroy_srq,
+	.create_ah = qnic_ib_create_ah,
 	.create_user_ah = qnic_ib_create_ah,
 	.destroy_ah = qnic_ib_destroy_ah,
 	.create_qp = qnic_ib_create_qp,
@@ -233,6 +203,8 @@ static const struct ib_device_ops device_ops = {
 	.query_qp = qnic_ib_query_qp,
 	.destroy_qp = qnic_ib_destroy_qp,
 	.post_send = qnic_ib_post_send,
+	.post_recv = qnic_ib_post_recv,
+	.get_dma_mr = get_dma_mr,
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 17, 0)
 	.reg_user_mr = qnic_ib_register,
 #else
@@ -270,7 +242,7 @@ int qnic_ib_make(struct qnic_ib_nic *nic)
 	device->driver = nic->driver;
 	device->nic = nic;
 	ib->node_type = RDMA_NODE_IB_CA;
-	ib->phys_port_cnt = 1;
+	ib->phys_port_cnt = QNIC_IB_PORTS;
 	ib->num_comp_vectors = 1;
 	ib->dev.parent = nic->parent;
 	ib->node_guid = guid_of(qnic_rs_verbs_node(nic->driver));
@@ -291,16 +263,17 @@ int qnic_ib_make(struct qnic_ib_nic *nic)
 	return ret;
 }
 
-/* Programs hear of a change; the state itself is for query_port(). */
+/* Programs hear of a change; the state itself is for qnic_ib_query_port(). */
 void qnic_ib_port(struct qnic_ib_device *device)
 {
 	struct ib_event event = {
 		.device = &device->ib,
-		.element.port_num = 1,
 		.event = device->nic->port_down ? IB_EVENT_PORT_ERR : IB_EVENT_PORT_ACTIVE,
 	};
+	u32 *port = &event.element.port_num;
 
-	ib_dispatch_event(&event);
+	for (*port = 1; *port <= QNIC_IB_PORTS; ++*port)
+		ib_dispatch_event(&event);
 }
 
 static const struct qnic_verbs_client client = {

@@ -83,7 +83,7 @@ int qnic_ib_mmap(struct ib_ucontext *ib, struct vm_area_struct *vma)
 int qnic_ib_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 		      struct uverbs_attr_bundle *attrs)
 {
-	struct ib_udata *udata = &attrs->driver_udata;
+	struct ib_udata *udata = attrs ? &attrs->driver_udata : NULL;
 	struct qnic_ib_context *context = context_of(udata);
 	struct qnic_ib_queue *queue = to_queue(ib);
 	struct rxe_create_cq_resp response = {};
@@ -92,6 +92,8 @@ int qnic_ib_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 
 	if (attr->flags)
 		return -EOPNOTSUPP;
+	if (!udata)
+		return qnic_ib_create_kernel_cq(queue, entries);
 	if (!context || udata->outlen < sizeof(response))
 		return -EINVAL;
 	ret = qnic_rs_verbs_create_cq(context->context, owner_of(queue), &entries, &queue->queue);
@@ -118,6 +120,10 @@ int qnic_ib_destroy_cq(struct ib_cq *ib, struct ib_udata *udata)
 {
 	struct qnic_ib_queue *queue = to_queue(ib);
 
+	if (queue->completions) {
+		qnic_ib_destroy_kernel_cq(queue);
+		return 0;
+	}
 	qnic_rs_verbs_destroy_cq(queue->context->context, queue->queue);
 	qnic_ib_ring_remove(queue->ring);
 	return 0;
@@ -128,6 +134,8 @@ int qnic_ib_req_notify_cq(struct ib_cq *ib, enum ib_cq_notify_flags flags)
 	struct qnic_ib_queue *queue = to_queue(ib);
 	bool solicited = (flags & IB_CQ_SOLICITED_MASK) == IB_CQ_SOLICITED;
 
+	if (queue->completions)
+		return qnic_ib_arm_kernel_cq(queue, flags);
 	return qnic_rs_verbs_arm(queue->context->context, queue->queue, solicited);
 }
 
@@ -152,15 +160,20 @@ static int pair_rings(struct qnic_ib_pair *pair, struct ib_udata *udata)
 
 static void pair_free(struct qnic_ib_pair *pair)
 {
+	if (pair->gsi) {
+		qnic_ib_destroy_gsi(pair);
+		return;
+	}
 	qnic_rs_verbs_destroy_qp(pair->context->context, pair->pair);
 	qnic_ib_ring_remove(pair->sends);
 	qnic_ib_ring_remove(pair->receives);
 }
 
-int qnic_ib_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_udata *udata)
+/* A queue pair of a program. */
+static int create_pair(struct qnic_ib_pair *pair, struct ib_qp_init_attr *init,
+		       struct ib_udata *udata)
 {
 	struct qnic_ib_context *context = context_of(udata);
-	struct qnic_ib_pair *pair = to_pair(ib);
 	struct ib_qp_cap *cap = &init->cap;
 	u32 options[QNIC_QP_OPTIONS] = {
 		[QNIC_QP_TRANSPORT] = init->qp_type,
@@ -175,10 +188,10 @@ int qnic_ib_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_
 
 	if (init->qp_type < IB_QPT_RC || init->qp_type > IB_QPT_UD || init->create_flags)
 		return -EOPNOTSUPP;
-	if (!context || !ib->pd || !init->send_cq || !init->recv_cq ||
+	if (!context || !pair->ib.pd || !init->send_cq || !init->recv_cq ||
 	    udata->outlen < sizeof(struct rxe_create_qp_resp))
 		return -EINVAL;
-	options[QNIC_QP_DOMAIN] = to_domain(ib->pd)->number;
+	options[QNIC_QP_DOMAIN] = to_domain(pair->ib.pd)->number;
 	ret = qnic_rs_verbs_create_qp(context->context, owner_of(pair),
 				      to_queue(init->send_cq)->queue,
 				      to_queue(init->recv_cq)->queue,
@@ -197,10 +210,20 @@ int qnic_ib_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_
 	cap->max_inline_data = options[QNIC_QP_INLINE];
 	cap->max_recv_wr = options[QNIC_QP_RECEIVES];
 	cap->max_recv_sge = options[QNIC_QP_RECEIVE_SGES];
-	ib->qp_num = qnic_rs_verbs_qp_number(pair->pair);
+	pair->ib.qp_num = qnic_rs_verbs_qp_number(pair->pair);
+	return 0;
+}
+
+int qnic_ib_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_udata *udata)
+{
+	struct qnic_ib_pair *pair = to_pair(ib);
+	int ret = udata ? create_pair(pair, init, udata) : qnic_ib_create_gsi(pair, init);
+
+	if (ret)
+		return ret;
 	mutex_init(&pair->lock);
 	pair->attr.qp_state = IB_QPS_RESET;
-	pair->attr.cap = *cap;
+	pair->attr.cap = init->cap;
 	pair->init = *init;
 	return 0;
 }
@@ -222,8 +245,11 @@ static void merge(struct ib_qp_attr *to, const struct ib_qp_attr *from, int mask
 		to->port_num = from->port_num;
 	if (mask & IB_QP_QKEY)
 		to->qkey = from->qkey;
-	if (mask & IB_QP_AV)
+	if (mask & IB_QP_AV) {
 		to->ah_attr = from->ah_attr;
+		/* A reference of the caller. */
+		to->ah_attr.grh.sgid_attr = NULL;
+	}
 	if (mask & IB_QP_PATH_MTU)
 		to->path_mtu = from->path_mtu;
 	if (mask & IB_QP_TIMEOUT)
@@ -262,7 +288,7 @@ static int tell_nic(struct qnic_ib_pair *pair, const struct ib_qp_attr *attr)
 			 IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC),
 		[QNIC_QP_TIMEOUT] = attr->timeout,
 		[QNIC_QP_RETRIES] = attr->retry_cnt,
-		[QNIC_QP_LID] = connected ? rdma_ah_get_dlid(&attr->ah_attr) : 0,
+		[QNIC_QP_LID] = connected ? qnic_ib_lid_of(&attr->ah_attr) : 0,
 		[QNIC_QP_SERVICE_LEVEL] = rdma_ah_get_sl(&attr->ah_attr),
 		[QNIC_QP_PEER] = attr->dest_qp_num,
 		[QNIC_QP_SEND_PSN] = attr->sq_psn & 0xffffff,
@@ -284,7 +310,7 @@ static void refresh(struct qnic_ib_pair *pair)
 {
 	u32 now[QNIC_QP_NOW];
 
-	if (pair->attr.qp_state < IB_QPS_RTR ||
+	if (pair->gsi || pair->attr.qp_state < IB_QPS_RTR ||
 	    qnic_rs_verbs_query_qp(pair->context->context, pair->pair, now))
 		return;
 	pair->attr.qp_state = now[QNIC_QP_NOW_STATE];
@@ -308,7 +334,7 @@ static int modify_locked(struct qnic_ib_pair *pair, const struct ib_qp_attr *att
 	if (next == IB_QPS_RESET)
 		merged = (struct ib_qp_attr){ .cap = pair->attr.cap };
 	merge(&merged, attr, mask);
-	ret = tell_nic(pair, &merged);
+	ret = pair->gsi ? 0 : tell_nic(pair, &merged);
 	if (!ret)
 		pair->attr = merged;
 	return ret;
@@ -341,18 +367,18 @@ int qnic_ib_query_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 	return 0;
 }
 
-/* librxe has put work requests into the ring, and passes none here. */
+/* librxe has put work requests into the ring, and passes none here; the kernel does. */
 int qnic_ib_post_send(struct ib_qp *ib, const struct ib_send_wr *requests,
 		      const struct ib_send_wr **bad)
 {
 	struct qnic_ib_pair *pair = to_pair(ib);
 
-	if (requests) {
+	if (READ_ONCE(pair->attr.qp_state) < IB_QPS_RTS || (requests && !pair->gsi)) {
 		*bad = requests;
-		return -EOPNOTSUPP;
-	}
-	if (READ_ONCE(pair->attr.qp_state) < IB_QPS_RTS)
 		return -EINVAL;
+	}
+	if (pair->gsi)
+		return qnic_ib_gsi_send(pair, requests, bad);
 	return qnic_rs_verbs_send(pair->context->context, pair->pair);
 }
 

@@ -84,17 +84,24 @@ int qnic_ib_destroy_srq(struct ib_srq *ib, struct ib_udata *udata)
 	return 0;
 }
 
-/* An address handle is a number that work requests carry: nothing is kept of it. */
+/* For a program, an address handle is a number that work requests carry. */
 int qnic_ib_create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init, struct ib_udata *udata)
 {
 	const struct rdma_ah_attr *attr = init->ah_attr;
 	struct rxe_create_ah_resp response = {};
 	bool global = rdma_ah_get_ah_flags(attr) & IB_AH_GRH;
+	struct qnic_ib_ah *ah = to_ah(ib);
+	u32 lid = qnic_ib_lid_of(attr);
 
-	if (!udata || udata->outlen < sizeof(response))
-		return -EINVAL;
-	response.ah_num = qnic_rs_verbs_path(rdma_ah_get_dlid(attr), rdma_ah_get_sl(attr), global);
+	response.ah_num = qnic_rs_verbs_path(lid, rdma_ah_get_sl(attr), global);
 	if (!response.ah_num)
+		return attr->type == RDMA_AH_ATTR_TYPE_ROCE ? -EHOSTUNREACH : -EINVAL;
+	if (!udata) {
+		ah->node = lid - 1;
+		ah->to = rdma_ah_read_grh(attr)->dgid;
+		return 0;
+	}
+	if (udata->outlen < sizeof(response))
 		return -EINVAL;
 	return ib_copy_to_udata(udata, &response, sizeof(response));
 }

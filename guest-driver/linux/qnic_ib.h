@@ -6,9 +6,11 @@
  * here is how the kernel's core of verbs names it.
  *
  *   ib_nics.c     NICs, and the device of each
- *   ib_device.c   device, port, contexts, events, registration
+ *   ib_device.c   device, contexts, events, registration
+ *   ib_port.c     ports, and their addresses
  *   ib_objects.c  rings, completion queues, queue pairs, memory
  *   ib_srq.c      shared receive queues, address handles
+ *   ib_cm.c       the kernel's own queues, for connections by rdma_cm
  *   ib_stats.c    what the NIC counts
  *
  * The core destroys an object when no call of it is under way.
@@ -24,7 +26,13 @@
 #include "abi.h"
 #include "ffi.h"
 
+/* The second port is named by IP addresses. */
+#define QNIC_IB_PORTS		2
+#define QNIC_IB_ROCE_PORT	2
+
 struct mminfo;
+struct qnic_ib_completions;
+struct qnic_ib_gsi;
 
 /* A NIC. Its device goes before it: with it, or when rdma_rxe goes (ib_nics.c). */
 struct qnic_ib_nic {
@@ -38,7 +46,7 @@ struct qnic_ib_nic {
 
 struct qnic_ib_device {
 	struct ib_device ib;
-	struct qnic_ib_nic *nic;	/* likewise */
+	struct qnic_ib_nic *nic;	/* outlives ib */
 	void *driver;			/* Rust; valid until ib is unregistered */
 	struct rdma_stat_desc *names;	/* of the counters of the NIC */
 	u32 counters;
@@ -63,6 +71,7 @@ struct qnic_ib_ring {
 
 struct qnic_ib_queue {
 	struct ib_cq ib;
+	struct qnic_ib_completions *completions;	/* of one of the kernel, which has nothing below */
 	void *queue;			/* Rust */
 	struct qnic_ib_context *context;
 	struct qnic_ib_ring *ring;
@@ -70,6 +79,8 @@ struct qnic_ib_queue {
 
 struct qnic_ib_ah {
 	struct ib_ah ib;
+	union ib_gid to;
+	u16 node;
 };
 
 struct qnic_ib_srq {
@@ -82,6 +93,7 @@ struct qnic_ib_srq {
 
 struct qnic_ib_pair {
 	struct ib_qp ib;
+	struct qnic_ib_gsi *gsi;	/* of the one of the kernel: the NIC has none, and no rings */
 	void *pair;			/* Rust */
 	struct qnic_ib_context *context;
 	struct qnic_ib_ring *sends, *receives;	/* no receives: an SRQ has them */
@@ -118,6 +130,11 @@ static inline struct qnic_ib_domain *to_domain(struct ib_pd *ib)
 static inline struct qnic_ib_queue *to_queue(struct ib_cq *ib)
 {
 	return container_of(ib, struct qnic_ib_queue, ib);
+}
+
+static inline struct qnic_ib_ah *to_ah(struct ib_ah *ib)
+{
+	return container_of(ib, struct qnic_ib_ah, ib);
 }
 
 static inline struct qnic_ib_srq *to_srq(struct ib_srq *ib)
@@ -157,6 +174,36 @@ void qnic_ib_gone(struct ib_device *ib);
 int qnic_ib_make(struct qnic_ib_nic *nic);
 /* Tells programs of the state of the port. */
 void qnic_ib_port(struct qnic_ib_device *device);
+
+/* ib_port.c */
+/* The node whose Ethernet port has this address; -EHOSTUNREACH: it is none of the addresses that nodes are given. */
+int qnic_ib_node_of(const u8 *mac);
+/* The LID of the node that an address means; 0: it means none. */
+u32 qnic_ib_lid_of(const struct rdma_ah_attr *attr);
+struct net_device *qnic_ib_get_netdev(struct ib_device *ib, u32 port);
+int qnic_ib_query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr);
+int qnic_ib_get_port_immutable(struct ib_device *ib, u32 port,
+			       struct ib_port_immutable *immutable);
+int qnic_ib_modify_port(struct ib_device *ib, u32 port, int mask, struct ib_port_modify *modify);
+enum rdma_link_layer qnic_ib_get_link_layer(struct ib_device *ib, u32 port);
+int qnic_ib_query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey);
+int qnic_ib_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid);
+int qnic_ib_gid_changed(const struct ib_gid_attr *attr, void **context);
+
+/* ib_cm.c */
+int qnic_ib_create_kernel_cq(struct qnic_ib_queue *queue, u32 entries);
+void qnic_ib_destroy_kernel_cq(struct qnic_ib_queue *queue);
+/* Returns as ib_req_notify_cq() does. */
+int qnic_ib_arm_kernel_cq(struct qnic_ib_queue *queue, enum ib_cq_notify_flags flags);
+int qnic_ib_poll_cq(struct ib_cq *ib, int wanted, struct ib_wc *to);
+/* The queue pair of management messages of a port; -EOPNOTSUPP: another one is asked for. */
+int qnic_ib_create_gsi(struct qnic_ib_pair *pair, struct ib_qp_init_attr *init);
+void qnic_ib_destroy_gsi(struct qnic_ib_pair *pair);
+int qnic_ib_post_recv(struct ib_qp *ib, const struct ib_recv_wr *requests,
+		      const struct ib_recv_wr **bad);
+/* Atomic. */
+int qnic_ib_gsi_send(struct qnic_ib_pair *pair, const struct ib_send_wr *requests,
+		     const struct ib_send_wr **bad);
 
 /* ib_objects.c */
 /* Lets the process map a ring, whose reference is given away, and says how. */

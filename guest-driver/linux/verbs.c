@@ -129,6 +129,8 @@ EXPORT_SYMBOL_GPL(qnic_rs_verbs_query_qp);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_destroy_qp);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_qp_number);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_path);
+EXPORT_SYMBOL_GPL(qnic_rs_verbs_management_header);
+EXPORT_SYMBOL_GPL(qnic_rs_verbs_management_route);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_register);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_deregister);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_send);

@@ -5,6 +5,8 @@
 //!                                                      News ─ changes: nothing new? none need take the list
 //! ```
 
+use std::collections::VecDeque;
+
 use crate::core::messages::{RequestKey, Seen};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
@@ -34,6 +36,8 @@ impl RequestId {
 pub struct Ends<'a> {
     core: &'a Core,
     seen: Seen,
+    /// Those that were listed and not taken.
+    listed: VecDeque<RequestKey>,
 }
 
 impl<'a> Ends<'a> {
@@ -45,6 +49,7 @@ impl<'a> Ends<'a> {
         Ends {
             core,
             seen: Seen::default(),
+            listed: VecDeque::new(),
         }
     }
 
@@ -55,9 +60,11 @@ impl<'a> Ends<'a> {
     /// [`Error::DeviceGone`](crate::Error::DeviceGone), [`Error::QueueFailed`](crate::Error::QueueFailed): each
     /// request tells what becomes of it.
     pub fn take(&mut self) -> Result<Option<RequestId>> {
-        self.core.progress_messages();
-        let ended = self.core.next_ended(&mut self.seen)?;
-        Ok(ended.map(RequestId))
+        if self.listed.is_empty() {
+            self.core.progress_messages();
+            self.core.take_ended(&mut self.seen, &mut self.listed)?;
+        }
+        Ok(self.listed.pop_front().map(RequestId))
     }
 }
 

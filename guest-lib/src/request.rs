@@ -165,7 +165,10 @@ impl<'a> Request<'a> {
     /// [`Error::DeviceGone`], [`Error::QueueFailed`]
     pub fn test(&mut self) -> Result<Option<Completion>> {
         self.core().progress_messages();
-        self.look()?.map(|end| self.result(&end)).transpose()
+        match self.look()? {
+            Some(end) => self.result(&end).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Waits until it has ended, up to `timeout`; without one, as long as it takes.
@@ -229,17 +232,26 @@ impl<'a> Request<'a> {
     /// Its end, if it has ended.
     pub(crate) fn look(&mut self) -> Result<Option<End>> {
         let end = self.pending.look()?;
-        match (end, end.and_then(|_| self.claim.take())) {
-            (Some(End::Completed(_)), Some(issued)) => self.core().silence(&issued),
-            // It tells of no failure.
-            (_, Some(issued)) => self.core().disclaim(&issued),
-            (_, None) => {}
+        // A message has no claim.
+        if let (Some(end), Some(issued)) = (&end, self.claim) {
+            self.claim = None;
+            match end {
+                End::Completed(_) => self.core().silence(&issued),
+                // It tells of no failure.
+                End::Reset => self.core().disclaim(&issued),
+            }
         }
         Ok(end)
     }
 
     /// What the program is told of an end.
     pub(crate) fn result(&self, end: &End) -> Result<Completion> {
+        // Most end so.
+        if let (End::Completed(entry), What::Message(_)) = (end, &self.what) {
+            if entry.status.get() == Status::Ok.code() {
+                return Ok(Completion::new(entry, Status::Ok));
+            }
+        }
         let ended = match self.what {
             What::Message(what) => end.status(what),
             What::Transfer(what) => end.status(what),

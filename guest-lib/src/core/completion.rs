@@ -35,11 +35,21 @@ pub(crate) fn head<M: SharedMemory + ?Sized>(host_area: &M) -> u64 {
 }
 
 /// The status that stopped the command queue, if it is stopped.
+#[inline]
 pub(crate) fn queue_failure<M: SharedMemory + ?Sized>(host_area: &M) -> Option<Status> {
-    let code = host_area.load_u64(QUEUE_STATUS, Ordering::Acquire);
+    match host_area.load_u64(QUEUE_STATUS, Ordering::Acquire) {
+        0 => None,
+        code => Some(failure_of(code)),
+    }
+}
+
+#[cold]
+fn failure_of(code: u64) -> Status {
     let status = u32::try_from(code).map(Status::try_from);
-    let status = status.ok().and_then(Result::ok);
-    (code != 0).then(|| status.unwrap_or(Status::QueueFailed))
+    status
+        .ok()
+        .and_then(Result::ok)
+        .unwrap_or(Status::QueueFailed)
 }
 
 /// Hands the error records behind the first `seen` to `take` as (command number, lane,

@@ -222,7 +222,12 @@ impl<K: Copy> Contexts<K> {
 }
 
 /// Returns true if the NIC has ended one of these contexts.
+#[inline]
 pub(crate) fn any_ended<M: SharedMemory + ?Sized>(doorbells: &M, held: u64) -> bool {
+    held != 0 && any_of(doorbells, held)
+}
+
+fn any_of<M: SharedMemory + ?Sized>(doorbells: &M, held: u64) -> bool {
     let mut left = held;
     while let Some(name) = ContextName::of_bit(left) {
         if name.has_ended(doorbells) {

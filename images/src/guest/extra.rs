@@ -84,14 +84,14 @@ pub(crate) const NETWORK: Programs = Programs {
     links: &[],
 };
 
-/// Programs of libibverbs with the library of Soft-RoCE, by which they reach the NIC; perftest; and `rdma`, which lists
-/// objects.
+/// Programs of libibverbs with the library of Soft-RoCE, by which they reach the NIC; of librdmacm; perftest; and `rdma`,
+/// which lists objects.
 pub(crate) const VERBS: Programs = Programs {
     packages: PackageSet {
         kind: "verbs",
         label: "programs of libibverbs",
         suite: STABLE,
-        names: "ibverbs-providers ibverbs-utils iproute2 perftest",
+        names: "ibverbs-providers ibverbs-utils iproute2 perftest rdmacm-utils",
         keep: &|_| true,
         skip: &[],
     },
@@ -112,6 +112,8 @@ pub(crate) const VERBS: Programs = Programs {
         "usr/bin/ibv_uc_pingpong",
         "usr/bin/ibv_ud_pingpong",
         "usr/bin/rdma",
+        "usr/bin/rping",
+        "usr/bin/ucmatose",
     ],
     folders: &[],
     looked_up: NETWORK.looked_up,

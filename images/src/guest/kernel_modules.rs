@@ -25,12 +25,12 @@ const VERBS: &str = "extra/qnic_ib.ko";
 /// Modules a guest may want, as far as the kernel has them as modules: virtio
 /// devices, swap in compressed memory, PCI devices for user-space drivers, the power button, the device that
 /// tells QEMU of a panic, the one that has files for the guest, what remote memory and writes
-/// are compared with: nbd, Soft-RoCE and the checksum that it asks for by name; and what the device of libibverbs
-/// stands on.
+/// are compared with: nbd, Soft-RoCE and the checksum that it asks for by name; what the device of libibverbs
+/// stands on; and the connection manager that stands on that.
 const WANTED: &str = "virtio_console virtio_net virtio_blk virtio_rng virtio_balloon \
                       vmw_vsock_virtio_transport zram lz4_compress lz4 loop vfio_pci \
                       vfio_iommu_type1 button pvpanic_pci qemu_fw_cfg nbd rdma_rxe crc32_generic \
-                      ib_uverbs";
+                      ib_uverbs rdma_ucm";
 
 /// Files that come with the kernel and that depmod reads besides the modules.
 const LISTS: [&str; 3] = [

@@ -76,7 +76,7 @@ fn talks(nodes: &VmNodes) -> Result<()> {
     ensure!(said == expected, "the guest says {said:?}");
     let (ours, image) = ((nodes, 0, "n0"), (nodes, 1, "n1"));
     for (from, to) in [(ours, image), (image, ours)] {
-        ping(from, to, "-c 5 -i 0.2 -W 5 -s 4000")?;
+        ping(from, to, "-c 5 -i 0.2 -W 60 -s 4000")?;
     }
     // To the image, and back: each has a netcat of another kind.
     stream(nodes, (0, "nc n1 5000"), (1, "nc -l 5000", "ss -ltn"))?;

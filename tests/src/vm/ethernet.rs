@@ -42,7 +42,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
 };
 
 /// Bytes of a stream on good links, and on bad ones.
-const LONG: u64 = 64 << 20;
+const LONG: u64 = 16 << 20;
 const SHORT: u64 = 2 << 20;
 
 /// A guest: its cluster, its place there, and its name.
@@ -51,7 +51,7 @@ pub(super) type Guest<'a> = (&'a VmNodes, usize, &'a str);
 /// Two guests reach each other, by packets of which several carry one, and by a stream.
 pub(super) fn reach(a: Guest<'_>, b: Guest<'_>) -> Result<()> {
     for (from, to) in [(a, b), (b, a)] {
-        ping(from, to, "-c 3 -W 5 -s 20000")?;
+        ping(from, to, "-c 3 -W 60 -s 20000")?;
     }
     stream(a, b, SHORT)
 }
@@ -62,9 +62,9 @@ fn talk(nodes: &VmNodes) -> Result<()> {
         ping(a, b, options)?;
         ping(b, a, options)
     };
-    ping("-c 20 -i 0.01 -W 5")?;
+    ping("-c 20 -i 0.01 -W 60")?;
     // Several fragments of IP; a name.
-    ping("-c 3 -W 5 -s 20000")?;
+    ping("-c 3 -W 60 -s 20000")?;
     stream(a, b, LONG)?;
     datagrams(a, b)?;
     links(
@@ -80,14 +80,14 @@ fn talk(nodes: &VmNodes) -> Result<()> {
     let cut = shell(nodes, 0, "ping -c 2 -i 0.2 -W 1 n1 > /dev/null; echo $?")?;
     ensure!(cut.trim() == "1", "a ping through a partition: {cut}");
     nodes.cluster().set_links(&Links::All, None)?;
-    ping("-c 3 -W 5")?;
+    ping("-c 3 -W 60")?;
     // A pause stops the queues of the port, and they go on where they were.
     nodes.cluster().pause("n1")?;
     nodes.cluster().resume("n1")?;
-    ping("-c 3 -W 5")?;
+    ping("-c 3 -W 60")?;
     // The port needs neither driver nor NIC.
     shell(nodes, 1, "rmmod qnic && ! [ -e /dev/qnic0 ]")?;
-    ping("-c 3 -W 5")?;
+    ping("-c 3 -W 60")?;
     stream(a, b, SHORT)?;
     shell(nodes, 1, "modprobe qnic")?;
     shell(
@@ -152,7 +152,7 @@ fn outside((nodes, node, _): Guest<'_>) -> Result<()> {
 fn forwarded(guest: Guest<'_>) -> Result<()> {
     let device = device_process(guest.0)?;
     let forward = Forward::start(guest)?;
-    let sent: Vec<u8> = (0..LONG / 16).map(|at| (at >> 10) as u8).collect();
+    let sent: Vec<u8> = (0..LONG / 4).map(|at| (at >> 10) as u8).collect();
     forward.echoes(&sent, || Ok(()))?;
     forward.echoes(&sent[..1 << 16], || {
         kill_process(device, Signal::STOP)?;
@@ -229,7 +229,7 @@ fn interface((nodes, node, name): Guest<'_>) -> Result<()> {
     ensure!(there.starts_with("lab0 has 10.71.255.254/16"), "{there}");
     writeln!(input, "go")?;
     ensure!(said()? == "hello", "not what was sent");
-    shell(nodes, node, "ping -c 3 -W 5 10.71.255.254").context("the guest pings this machine")?;
+    shell(nodes, node, "ping -c 3 -W 60 10.71.255.254").context("the guest pings this machine")?;
     writeln!(input, "end")?;
     let ended = said()?;
     ensure!(ended == "ended with 0", "{ended}");

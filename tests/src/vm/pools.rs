@@ -6,7 +6,7 @@ use serde_json::{json, Value};
 
 use super::nodes::{on_spec, BOTH_KERNELS};
 use super::shell::{no_kernel_complains, number};
-use crate::harness::{cases, Case};
+use crate::harness::{cases, is_long, Case};
 use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{Nodes, Running, LIMIT};
@@ -19,8 +19,9 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     },
 };
 
-/// The stream on bad links.
-const LONG: u64 = 256 << 20;
+/// Bytes of the stream on bad links; and in a run with `--all`.
+const STREAM: u64 = 64 << 20;
+const STREAM_LONG: u64 = 1 << 30;
 
 /// Processes with the largest pools that are killed: together they have more memory than a guest.
 const KILLED: u64 = 40;
@@ -61,7 +62,8 @@ fn on_bad_links(nodes: &VmNodes) -> Result<()> {
     let faults = json!({"loss": "5%", "reorder": "5%", "duplicate": "5%"});
     let faults = serde_json::from_value(faults)?;
     nodes.cluster().set_links(&Links::All, Some(&faults))?;
-    let arguments = format!("--bytes {LONG} --messages 20 --patience 300");
+    let bytes = if is_long() { STREAM_LONG } else { STREAM };
+    let arguments = format!("--bytes {bytes} --messages 20 --patience 300");
     let mut client = client(nodes, &arguments)?;
     let stream = client.expect("checked", LIMIT)?;
     let frames = of(&stream, "data_frames")?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use qnic_cluster::Links;
 
 use super::nodes::on_network;
-use crate::harness::{cases, Case};
+use crate::harness::{cases, is_long, Case};
 use crate::scenario::{self, Contenders, Death, Placement};
 use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::wait_until_all_empty;
@@ -30,7 +30,7 @@ fn contend_pause_and_die(nodes: &VmNodes) -> Result<()> {
     let each = Contenders {
         programs: PROCESSES,
         workers: 1,
-        rounds: 8,
+        rounds: if is_long() { 8 } else { 4 },
     };
     timed("contention", || scenario::contention(nodes, each))?;
     nodes.lost_frames(0)?;

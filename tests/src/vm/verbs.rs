@@ -7,6 +7,7 @@ use qnic_cluster::{
 use serde_json::json;
 
 mod beyond_ram;
+mod connections;
 mod crates;
 mod programs;
 mod soft_roce;
@@ -66,6 +67,7 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
         let counts = "rdma statistic show link qnic0/1 | grep 'acknowledgements [1-9]'";
         shell(nodes, node, counts)?;
     }
+    connections::pass(nodes).context("connections by rdma_cm")?;
     verbs_tests::pass(nodes, 0).context("the tests of libibverbs")?;
     ucx::pass(nodes).context("UCX")?;
     if is_long() {
@@ -260,7 +262,7 @@ fn port_is(nodes: &VmNodes, state: &str, event: &str) -> Result<()> {
     })
 }
 
-/// Something happens to node 1 while a queue pair there works. Afterwards neither node that is left has an object of
+/// Something happens to node 1 while two queue pairs there work, one of them connected by rdma_cm. Afterwards neither node that is left has an object of
 /// the programs, and both have the device.
 fn under_traffic(
     nodes: &VmNodes,
@@ -271,17 +273,18 @@ fn under_traffic(
     let server = background(nodes, 0, &format!("exec {pong}"))?;
     shell(nodes, 0, LISTENS)?;
     let client = background(nodes, 1, &format!("exec {pong} n0"))?;
+    let connected = connections::endless(nodes)?;
     until(LIMIT, || {
-        let said = shell(nodes, 1, "rdma resource show qp")?;
+        let said = shell(nodes, 1, "rdma resource show qp | grep ibv_rc_pingpong")?;
         Ok((!said.contains("state RTS")).then_some(said))
     })?;
     happens()?;
     for node in left.iter().copied() {
-        shell(nodes, node, "killall -q -9 ibv_rc_pingpong; true")?;
+        shell(nodes, node, "killall -q -9 ibv_rc_pingpong rping; true")?;
         is_used(nodes, node, false)?;
         finds_device(nodes, node)?;
     }
-    drop((server, client));
+    drop((server, client, connected));
     Ok(())
 }
 
@@ -296,7 +299,7 @@ fn one_fails(nodes: &VmNodes) -> Result<()> {
 /// Processes, links, module and guest end under a queue pair that works.
 fn everything_ends_under_traffic(nodes: &VmNodes) -> Result<()> {
     under_traffic(nodes, &[0, 1], || {
-        shell(nodes, 1, "killall -9 ibv_rc_pingpong").map(drop)
+        shell(nodes, 1, "killall -9 ibv_rc_pingpong rping").map(drop)
     })
     .context("a process is killed")?;
     under_traffic(nodes, &[0, 1], || {
@@ -332,8 +335,14 @@ fn is_used(nodes: &VmNodes, node: usize, wanted: bool) -> Result<()> {
             .skip(1);
         let mut used = false;
         while let (Some(object), Some(count)) = (words.next(), words.next()) {
-            // The count of connections of the kernel's own has no number here.
-            used |= object != "cm_id" && count != "0";
+            let count: u32 = count.parse().with_context(|| said.clone())?;
+            // Those of the kernel's connection manager, for both ports.
+            let own = if ["pd", "cq", "qp"].contains(&object) {
+                2
+            } else {
+                0
+            };
+            used |= count != own;
         }
         Ok((used != wanted).then(|| format!("node {node}: {said}")))
     })

@@ -321,6 +321,7 @@ fn every_script_of_ci_is_run_by_a_workflow() {
         "grafana.json",
         "lint",
         "qnic",
+        "rustdoc",
         "suite",
         "trial",
     ];

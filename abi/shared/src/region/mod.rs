@@ -254,12 +254,14 @@ impl SharedRegion {
         }
     }
 
+    #[inline]
     fn check(&self, offset: usize, length: usize) {
         if !self.holds(offset, length) {
             self.refuse(offset, length);
         }
     }
 
+    #[inline]
     fn holds(&self, offset: usize, length: usize) -> bool {
         let left = self.length.checked_sub(offset);
         left.is_some_and(|left| length <= left)
@@ -276,12 +278,14 @@ impl SharedRegion {
         panic!("a word of {length} bytes at {offset} is not aligned");
     }
 
+    #[inline]
     fn check_store(&self, offset: usize, length: usize) {
         assert!(self.writable, "store to a read-only region");
         self.check(offset, length);
     }
 
     /// Address of an aligned word.
+    #[inline]
     fn word(&self, offset: usize, width: usize) -> *mut u8 {
         let is_aligned = (self.base.as_ptr() as usize).wrapping_add(offset) & (width - 1) == 0;
         if !self.holds(offset, width) || !is_aligned {
@@ -302,17 +306,20 @@ impl SharedRegion {
         unsafe { AtomicU16::from_ptr(self.word(offset, 2).cast()) }
     }
 
+    #[inline]
     fn word_u32(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: as `word_u8`, and aligned.
         unsafe { AtomicU32::from_ptr(self.word(offset, 4).cast()) }
     }
 
+    #[inline]
     fn word_u64(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: as `word_u8`, and aligned.
         unsafe { AtomicU64::from_ptr(self.word(offset, 8).cast()) }
     }
 
     /// `count` aligned words from `offset` on.
+    #[inline]
     fn words_u64(&self, offset: usize, count: usize) -> &[AtomicU64] {
         self.check(offset, count * 8);
         if count == 0 {
@@ -352,10 +359,12 @@ impl SharedMemory for SharedRegion {
     // A load has the strongest order, whatever was asked for: it is the same instruction on
     // x86-64, and a choice at run time costs more than the load.
 
+    #[inline]
     fn load_u32(&self, offset: usize, _order: Ordering) -> u32 {
         u32::from_le(self.word_u32(offset).load(Ordering::SeqCst))
     }
 
+    #[inline]
     fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
         assert!(self.writable, "store to a read-only region");
         self.word_u32(offset).store(value.to_le(), order);
@@ -373,6 +382,7 @@ impl SharedMemory for SharedRegion {
     }
 
     /// Holds also in a guest that is emulated.
+    #[inline]
     fn fence(&self) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: accesses nothing. Without `nomem` the compiler moves no access to
@@ -384,6 +394,7 @@ impl SharedMemory for SharedRegion {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
+    #[inline]
     fn read_words(&self, offset: usize, words: &mut [u64]) {
         let from = self.words_u64(offset, words.len());
         for (word, from) in words.iter_mut().zip(from) {
@@ -391,6 +402,7 @@ impl SharedMemory for SharedRegion {
         }
     }
 
+    #[inline]
     fn write_words(&self, offset: usize, words: &[u64]) {
         assert!(self.writable, "store to a read-only region");
         let to = self.words_u64(offset, words.len());

@@ -6,12 +6,15 @@
 //!   memory ───┼────────────┘            └─► table
 //!             └─► ring ◄── objects
 //! ```
+//! [`management`] stands for itself: messages by which kernels connect queue pairs.
+//!
 //! A context is a process of its NIC. All that a call names was checked by the platform's core of verbs: an
 //! object is destroyed once, after what uses it, and with it all its calls are over.
 
 mod command_queue;
 mod commands;
 mod context;
+pub mod management;
 mod memory;
 mod objects;
 mod ring;

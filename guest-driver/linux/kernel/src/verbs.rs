@@ -7,12 +7,13 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ffi::c_void;
 use core::ptr::NonNull;
+use core::slice;
 
 use qnic_abi::verbs::requests::ModifyQueuePair;
 use qnic_abi::verbs::{PathAddress, Rights, Transport};
 use qnic_abi::{NodeId, Status};
 use qnic_driver::platform::DeviceMemory;
-use qnic_driver::verbs::{Capacity, QueuePairOptions, Queues};
+use qnic_driver::verbs::{management, Capacity, QueuePairOptions, Queues};
 use qnic_driver::{CallError, Failure};
 
 use crate::ffi::{self, errno, MmStruct};
@@ -269,6 +270,45 @@ pub(crate) extern "C" fn qnic_rs_verbs_path(
     route_header: bool,
 ) -> u32 {
     path_of(lid, service_level, route_header).map_or(0, |path| path.0)
+}
+
+#[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_verbs_management_header(
+    from: *const u8,
+    to: *const u8,
+    header: *mut u8,
+) {
+    // SAFETY: the shim passes two addresses, and room for a header.
+    unsafe {
+        let made = management::header(&*from.cast(), &*to.cast());
+        header.cast::<[u8; management::HEADER_BYTES]>().write(made);
+    }
+}
+
+#[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_verbs_management_route(
+    from_port: u32,
+    header: *const u8,
+    header_bytes: u32,
+    message: *const u8,
+    bytes: u32,
+    route: *mut u8,
+) -> u32 {
+    // SAFETY: the shim passes so many bytes of both, which no other code writes to.
+    let (header, message) = unsafe {
+        (
+            slice::from_raw_parts(header, header_bytes as usize),
+            slice::from_raw_parts(message, bytes as usize),
+        )
+    };
+    match management::route_of(from_port as u16, header, message) {
+        Some((version, made)) => {
+            // SAFETY: the shim passes room for a route header.
+            unsafe { route.cast::<[u8; management::ROUTE_BYTES]>().write(made) };
+            version as u32
+        }
+        None => 0,
+    }
 }
 
 /// The request for what the shim says; `None`: a number is out of range.

@@ -72,6 +72,14 @@ fn nic() -> Result<Arc<Nic>> {
     Ok(nic)
 }
 
+/// The service of a domain's memory.
+#[cfg(test)]
+pub(crate) fn service_of(domain: Fid<FidDomain>) -> Arc<crate::service::Service> {
+    let base = of(domain).unwrap().base.clone();
+    base.with_service(|running| running.service.clone())
+        .unwrap()
+}
+
 /// Opens the NIC, if no domain has, and a domain on it.
 ///
 /// # Errors

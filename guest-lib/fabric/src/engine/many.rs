@@ -26,6 +26,8 @@ pub(super) struct Many<'a> {
     /// Of each of its messages.
     pub(super) report: Report,
     pub(super) number: u64,
+    /// The program has taken it back; its end has not come.
+    pub(super) cancelled: bool,
 }
 
 impl Engine {
@@ -59,6 +61,7 @@ impl Engine {
                         room,
                         report,
                         number: operations.next_number(),
+                        cancelled: false,
                     };
                     self.begin(operations, Running::Many(many));
                     Ok(())

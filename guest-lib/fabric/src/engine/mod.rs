@@ -5,7 +5,7 @@
 //! ```
 //! | module | holds |
 //! |---|---|
-//! | `sends`, `receives`, `many`, `claims` | operations of the program: Sends, receives, receives of many messages, peeks |
+//! | `operation`, `sends`, `receives`, `many`, `claims` | operations of the program: Sends, receives, receives of many messages, peeks |
 //! | [`mark`] | what a message tells the other endpoint beside |
 //! | `answers` | that a program has its message (FI_DELIVERY_COMPLETE) |
 //! | `long` | messages that go in pieces |
@@ -27,6 +27,7 @@ mod iovs;
 mod long;
 mod many;
 mod mark;
+mod operation;
 mod progress;
 mod receives;
 mod sends;
@@ -37,13 +38,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use qnic::message::{set_incarnation, Claimed, Completion, Ends, Request, RequestId};
+use qnic::message::{set_incarnation, Claimed, Ends, Request, RequestId};
 use qnic::{Endpoint, Error, Nic, Port};
 use rustix::event::Timespec;
 use self_cell::self_cell;
 
 use crate::address::{self, Address, Peer};
-use crate::arena::{Arena, Bounce};
+use crate::arena::Arena;
 use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::{Cq, Event};
@@ -58,6 +59,7 @@ use answers::{Answers, Awaited};
 use groups::{Groups, Join, PartCall};
 use long::{Go, LongPart, LongSend, Pull};
 use many::Many;
+use operation::Operation;
 use progress::UNKNOWN;
 use table::Table;
 
@@ -195,20 +197,6 @@ fn reason(error: &Error) -> (i32, i32) {
     (number, error.status().map_or(0, |status| status as i32))
 }
 
-/// A Send, or a receive of one message.
-struct Operation<'a> {
-    // In front: dropped before the bounce memory is used again.
-    request: Request<'a>,
-    bounce: Option<Bounce>,
-    /// Where a receive puts its bytes.
-    room: Option<Iovs>,
-    report: Report,
-    /// Its number, of all that were posted.
-    number: u64,
-    /// The answer that ends a Send.
-    answer: Option<RequestId>,
-}
-
 impl<'a> Operations<'a> {
     fn new(ends: Ends<'a>, random: u32) -> Self {
         Operations {
@@ -325,32 +313,6 @@ impl Engine {
         self.av.address(number)
     }
 
-    /// Takes back the first receive with this context. Its end comes as a completion. It costs a look at each
-    /// operation that is under way.
-    ///
-    /// # Errors
-    /// -FI_ENOENT: there is none.
-    pub(crate) fn cancel(&self, context: Context) -> Result<()> {
-        self.cell.with_dependent(|_, board| {
-            let mut operations = lock(board);
-            let numbers = operations.running.iter().filter_map(|(id, running)| {
-                let (report, number) = match running {
-                    Running::Operation(it) if it.room.is_some() => (&it.report, it.number),
-                    Running::Many(it) => (&it.report, it.number),
-                    _ => return None,
-                };
-                (report.context == context).then_some((number, id))
-            });
-            let (_, first) = numbers.min().ok_or(Errno(libc::ENOENT))?;
-            match operations.running.get_mut(first) {
-                Some(Running::Operation(it)) => it.request.cancel()?,
-                Some(Running::Many(it)) => it.request.cancel()?,
-                _ => {}
-            }
-            Ok(())
-        })
-    }
-
     #[cfg(test)]
     pub(crate) fn looks(&self) -> u64 {
         self.cell.with_dependent(|_, board| lock(board).looks)
@@ -418,23 +380,16 @@ impl Engine {
         {
             operations.looks += u64::from(operations.running.get_mut(id).is_some());
         }
-        // Most are of this kind: it stays where it is until it has ended.
-        let ended = match operations.running.get_mut(id) {
-            Some(Running::Operation(it)) => match it.request.test().transpose() {
-                None => return,
-                ended => ended,
-            },
-            _ => None,
-        };
+        // Most are of this kind.
+        if self.look_at_operation(own, operations, id) {
+            return;
+        }
         let Some(running) = operations.remove(id) else {
             return;
         };
         match running {
-            Running::Operation(operation) => {
-                if let Some(end) = ended {
-                    self.finish(own, operations, operation, end);
-                }
-            }
+            // It was looked at.
+            Running::Operation(_) => {}
             Running::Many(mut many) => match self.look_at_many(own, operations, &mut many) {
                 true => own.arena.give_back(many.bounce),
                 false => operations.insert(id, Running::Many(many)),
@@ -477,40 +432,6 @@ impl Engine {
                 Ok(None) => operations.insert(id, Running::LongPart(piece)),
                 end => self.end_piece(own, operations, piece, end.err().as_ref()),
             },
-        }
-    }
-
-    fn finish<'a>(
-        &self,
-        own: &'a Process,
-        operations: &mut Operations<'a>,
-        operation: Operation<'a>,
-        end: qnic::Result<Completion>,
-    ) {
-        let Operation {
-            bounce,
-            room,
-            report,
-            request,
-            answer,
-            ..
-        } = operation;
-        drop(request);
-        match (room, end) {
-            (Some(room), Ok(end)) => {
-                self.received(own, operations, (bounce.as_ref(), room), report, &end);
-            }
-            (room, Err(error)) => {
-                if let Some(Running::Awaited(awaited)) = answer.and_then(|it| operations.remove(it))
-                {
-                    operations.answered(awaited, Some(reason(&error)));
-                }
-                report.fail(room.as_ref(), reason(&error));
-            }
-            (None, Ok(_)) => report.tell(Event::of(report.context, report.flags)),
-        }
-        if let Some(bounce) = bounce {
-            own.arena.give_back(bounce);
         }
     }
 

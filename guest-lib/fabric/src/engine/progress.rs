@@ -17,13 +17,15 @@ impl Engine {
         }
         let changes = self.take_ends(own, operations);
         self.await_late(own, operations);
-        if operations.owes() {
+        let mut owes = operations.owes();
+        if owes {
             self.post_answers(own, operations);
             self.post_pieces(own, operations);
             self.post_calls(own, operations);
+            owes = operations.owes();
         }
         self.want_help(operations);
-        let has_all = operations.has_late && !operations.owes();
+        let has_all = operations.has_late && !owes;
         let left = changes.filter(|_| has_all).unwrap_or(UNKNOWN);
         // Relaxed: a number by itself. What it was stored for is told; a thread that finds another one looks.
         self.quiet.store(left, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Receives of one message.
 
-use qnic::message::{Completion, Pattern, Request, Source, Tag};
+use qnic::message::{Completion, MultiReceive, Pattern, Request, Source, Tag};
 use qnic::Part;
 
 use super::long::Pull;
@@ -10,7 +10,43 @@ use crate::arena::Bounce;
 use crate::cq::Event;
 use crate::errno::{Errno, Result};
 use crate::info::offer::WHOLE_MAX;
+use crate::pointers::Context;
 use crate::sys::{self, FI_ETRUNC};
+
+/// A receive of the program that is under way.
+struct Receive<'r, 'a> {
+    request: Posted<'r, 'a>,
+    context: Context,
+    number: u64,
+    cancelled: &'r mut bool,
+}
+
+enum Posted<'r, 'a> {
+    One(&'r mut Request<'a>),
+    Many(&'r mut MultiReceive<'a>),
+}
+
+impl<'r, 'a> Receive<'r, 'a> {
+    fn of(running: &'r mut Running<'a>) -> Option<Self> {
+        let (request, report, number, cancelled) = match running {
+            Running::Operation(it) if it.room.is_some() => {
+                let request = Posted::One(&mut it.request);
+                (request, &it.report, it.number, &mut it.cancelled)
+            }
+            Running::Many(it) => {
+                let request = Posted::Many(&mut it.request);
+                (request, &it.report, it.number, &mut it.cancelled)
+            }
+            _ => return None,
+        };
+        Some(Receive {
+            request,
+            context: report.context,
+            number,
+            cancelled,
+        })
+    }
+}
 
 impl Engine {
     /// Posts a receive, from a sender or from any, with a tag and bits of it to ignore, or without.
@@ -57,9 +93,10 @@ impl Engine {
                     room: Some(room),
                     report,
                     number: operations.next_number(),
+                    cancelled: false,
                     answer: None,
                 };
-                self.begin(operations, Running::Operation(operation));
+                self.begin_operation(operations, operation);
                 Ok(())
             }
             Err(error) => {
@@ -67,6 +104,28 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Takes back the first receive with this context that has not ended, and was not taken back before. Its end comes as
+    /// a completion. It costs a look at each operation that is under way.
+    ///
+    /// # Errors
+    /// -FI_ENOENT: there is none.
+    pub(crate) fn cancel(&self, context: Context) -> Result<()> {
+        self.cell.with_dependent(|own, board| {
+            let operations = &mut *lock(board);
+            // One that has ended and was not told of is none to take back.
+            self.complete(own, operations);
+            let receives = operations.running.values_mut().filter_map(Receive::of);
+            let same = receives.filter(|it| it.context == context && !*it.cancelled);
+            let first = same.min_by_key(|it| it.number).ok_or(Errno(libc::ENOENT))?;
+            match first.request {
+                Posted::One(request) => request.cancel()?,
+                Posted::Many(request) => request.cancel()?,
+            }
+            *first.cancelled = true;
+            Ok(())
+        })
     }
 
     /// What a receive takes.

@@ -111,9 +111,10 @@ impl Engine {
             room: None,
             report,
             number: operations.next_number(),
+            cancelled: false,
             answer,
         };
-        self.begin(operations, Running::Operation(operation));
+        self.begin_operation(operations, operation);
     }
 }
 

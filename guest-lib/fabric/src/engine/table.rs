@@ -27,6 +27,12 @@ impl<T> Table<T> {
     /// Takes the value of a request that has none.
     #[inline]
     pub(super) fn insert(&mut self, id: RequestId, value: T) {
+        *self.place(id) = Some((id, value));
+    }
+
+    /// Where the value of a request is to be put that has none.
+    #[inline]
+    pub(super) fn place(&mut self, id: RequestId) -> &mut Option<(RequestId, T)> {
         let place = id.place();
         if place >= self.slots.len() {
             self.slots.resize_with(place + 1, || None);
@@ -34,7 +40,7 @@ impl<T> Table<T> {
         // The request before it there has ended.
         let slot = &mut self.slots[place];
         self.count += usize::from(slot.is_none());
-        *slot = Some((id, value));
+        slot
     }
 
     #[inline]
@@ -49,6 +55,17 @@ impl<T> Table<T> {
         let removed = slot.take_if(|(other, _)| *other == id)?;
         self.count -= 1;
         Some(removed.1)
+    }
+
+    /// Drops a value where it stands.
+    #[inline]
+    pub(super) fn clear(&mut self, id: RequestId) {
+        if let Some(slot) = self.slots.get_mut(id.place()) {
+            if slot.as_ref().is_some_and(|(other, _)| *other == id) {
+                *slot = None;
+                self.count -= 1;
+            }
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestId, &T)> {

@@ -81,7 +81,7 @@ pub(crate) use execute::Reached;
 pub(crate) use initiator::{Brought, Operation};
 pub(crate) use wire::Action;
 #[cfg(test)]
-pub(crate) use wire::PIECE_MAX;
+pub(crate) use {target::Seen, wire::PIECE_MAX};
 
 /// Pieces to one peer that may be under way.
 const WINDOW: usize = 8;
@@ -250,6 +250,18 @@ impl Service {
             self.note(&state);
             result
         })
+    }
+
+    /// Bounds the bytes of replies that peers have not taken.
+    #[cfg(test)]
+    pub(crate) fn hold_at_most(&self, bytes: usize) {
+        self.with(|_, state| state.target.bound = target::Bound(bytes));
+    }
+
+    /// What peers have not taken, and what the service has done for a process.
+    #[cfg(test)]
+    pub(crate) fn held(&self, process: (qnic::NodeId, Port)) -> Seen {
+        self.with(|_, state| state.target.seen(&state.leaving, process))
     }
 
     fn note(&self, state: &State<'_>) {

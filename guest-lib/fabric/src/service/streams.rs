@@ -103,6 +103,13 @@ impl Streams {
         Some((message, stream))
     }
 
+    /// How many requests of a peer were taken.
+    #[cfg(test)]
+    pub(super) fn served(&self, of: impl Fn(&Peer) -> bool) -> u64 {
+        let mut streams = self.table.iter().filter(|(peer, _)| of(peer));
+        streams.next().map_or(0, |(_, stream)| stream.next)
+    }
+
     /// The one of some peers that has been silent for the longest.
     fn oldest(&self, of: impl Fn(&Stream) -> bool) -> Option<Peer> {
         let some = self.table.iter().filter(|(_, stream)| of(stream));

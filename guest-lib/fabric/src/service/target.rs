@@ -9,7 +9,7 @@
 //!   operations keep theirs.
 //! - A peer holds at most [`WINDOW`] requests here, and twice as many replies; what it sends beyond that is dropped.
 //!   So one that never takes its replies takes no room from others.
-//! - All replies that are held have [`HELD_MAX`] bytes at most, and one reply. Peers fill them that ask for bytes and do
+//! - All replies that are held have [`Bound`] bytes at most, and one reply. Peers fill them that ask for bytes and do
 //!   not take them, as many processes, or as one that goes on under new incarnations. From half of that on each peer
 //!   has one reply at a time, so those that take theirs go on, piece by piece; at the bound all wait. Replies leave when
 //!   they are taken, or when their receiver has ended or its node is silent for the peer timeout.
@@ -29,14 +29,23 @@ use crate::errno::{Result, AGAIN, NO_MEMORY};
 const RECEIVES: usize = 32;
 
 /// Bytes of replies that are not taken, of all peers, beyond which none is made.
-const HELD_MAX: usize = 128 << 20;
+#[derive(Clone, Copy)]
+pub(super) struct Bound(pub(super) usize);
 
-/// How many replies a peer may hold while all hold so many bytes.
-fn most_replies(held: usize) -> usize {
-    match held {
-        HELD_MAX.. => 0,
-        _ if held >= HELD_MAX / 2 => 1,
-        _ => 2 * WINDOW,
+impl Default for Bound {
+    fn default() -> Self {
+        Bound(128 << 20)
+    }
+}
+
+impl Bound {
+    /// How many replies a peer may hold while all hold so many bytes.
+    fn most_replies(self, held: usize) -> usize {
+        match held {
+            _ if held >= self.0 => 0,
+            _ if held >= self.0 / 2 => 1,
+            _ => 2 * WINDOW,
+        }
     }
 }
 
@@ -48,6 +57,18 @@ struct Reply {
     bytes: Vec<u8>,
 }
 
+/// What a test sees of a service.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    /// Bytes of replies that peers have not taken.
+    pub(crate) bytes: usize,
+    /// Requests of a process that were done.
+    pub(crate) served: u64,
+    /// Whether a request of it waits until replies are taken.
+    pub(crate) waits: bool,
+}
+
 /// The target's side of a service.
 #[derive(Default)]
 pub(super) struct Target<'a> {
@@ -56,6 +77,7 @@ pub(super) struct Target<'a> {
     /// Peers of which requests may be here whose turn it is.
     held: Vec<Peer>,
     replies: Vec<Reply>,
+    pub(super) bound: Bound,
 }
 
 impl<'a> Target<'a> {
@@ -156,8 +178,27 @@ impl<'a> Target<'a> {
 
     /// Whether there is room for a reply to a peer.
     fn takes_replies(&self, leaving: &Leaving<'a>, peer: Peer) -> bool {
+        self.held_by(leaving, peer) < self.bound.most_replies(self.held_bytes(leaving))
+    }
+
+    /// Bytes of the replies that are not taken.
+    pub(super) fn held_bytes(&self, leaving: &Leaving<'a>) -> usize {
         let waiting: usize = self.replies.iter().map(|it| it.bytes.len()).sum();
-        self.held_by(leaving, peer) < most_replies(waiting + leaving.bytes())
+        waiting + leaving.bytes()
+    }
+
+    #[cfg(test)]
+    pub(super) fn seen(
+        &self,
+        leaving: &Leaving<'a>,
+        (node, port): (qnic::NodeId, qnic::Port),
+    ) -> Seen {
+        let is_of = |it: &Peer| (it.node, it.port) == (node, port);
+        Seen {
+            bytes: self.held_bytes(leaving),
+            served: self.streams.served(is_of),
+            waits: self.held.iter().any(is_of),
+        }
     }
 
     /// Serves the requests of a peer whose turn it is, while it takes replies.
@@ -202,20 +243,5 @@ impl<'a> Target<'a> {
             }
             false
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The more all peers hold, the fewer each may have.
-    #[test]
-    fn peers_hold_fewer_replies_when_all_hold_many() {
-        assert_eq!(most_replies(0), 2 * WINDOW);
-        assert_eq!(most_replies(HELD_MAX / 2 - 1), 2 * WINDOW);
-        assert_eq!(most_replies(HELD_MAX / 2), 1);
-        assert_eq!(most_replies(HELD_MAX - 1), 1);
-        assert_eq!(most_replies(HELD_MAX), 0);
     }
 }

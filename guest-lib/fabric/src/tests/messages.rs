@@ -127,6 +127,41 @@ fn a_receive_that_is_cancelled_ends_so() {
     assert_eq!((&one, &two), (&[0; 8], b"for two!"));
 }
 
+/// Programs may give several operations one context: each cancel takes back one receive that is under way.
+#[test]
+fn each_cancel_takes_back_one_receive_of_a_context() {
+    let (_cluster, a, b) = pair();
+    let cancel = || (at(b.ep).ops.cancel)(super::harness::head(b.ep), context(1));
+    let cancelled = (libc::ECANCELED, context(1));
+    let mut rooms = [[0; 8]; 4];
+    let [first, second, third, own] = &mut rooms;
+    let own_number = b.insert(&b.name);
+    for room in [first, second, third] {
+        b.receive(ADDR_UNSPEC, Some((1, 0)), room, 1);
+    }
+    // The first one has ended at the NIC when its Send has; the program of the receive was not told.
+    a.send(0, Some(1), b"for one!", 2);
+    a.next().unwrap();
+    assert_eq!(
+        [cancel(), cancel(), cancel()],
+        [0, 0, -(libc::ENOENT as isize)]
+    );
+    let mut ends = [(); 3].map(|()| match b.next() {
+        Ok((entry, _)) => (0, entry.context),
+        Err(error) => (error.err, error.entry.context),
+    });
+    ends.sort_by_key(|(error, _)| *error);
+    assert_eq!(ends, [(0, context(1)), cancelled, cancelled]);
+    // A Send is not taken back, and hides no receive of its context.
+    b.receive(ADDR_UNSPEC, Some((1, 0)), own, 1);
+    b.send(own_number, Some(9), b"to self", 1);
+    assert_eq!(cancel(), 0);
+    let failed = [(); 2].map(|()| b.next().err()).into_iter().flatten();
+    let failed: Vec<_> = failed.map(|it| (it.err, it.entry.context)).collect();
+    assert_eq!(failed, [cancelled]);
+    assert_eq!(&rooms[0], b"for one!");
+}
+
 #[test]
 fn the_end_of_an_inject_is_not_told() {
     let (_cluster, a, b) = pair();

@@ -21,4 +21,5 @@ mod processes;
 mod random;
 mod refusals;
 mod regions;
+mod replies;
 mod waits;

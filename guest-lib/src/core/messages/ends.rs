@@ -17,12 +17,21 @@ impl Core {
         lock(&self.messages.state).ended = None;
     }
 
-    /// Takes the request off the list that has ended first. Takes no lock if nothing has changed since it was
-    /// empty.
+    /// Takes the list of the requests that have ended, in that order, for an empty one. Takes no lock if nothing has
+    /// changed since it was empty.
     ///
     /// # Errors
     /// [`Error::DeviceGone`](crate::Error::DeviceGone), [`Error::QueueFailed`](crate::Error::QueueFailed)
-    pub(crate) fn next_ended(&self, seen: &mut Seen) -> Result<Option<RequestKey>> {
-        self.look(seen, |state| state.ended.as_mut()?.pop_front())
+    pub(crate) fn take_ended(
+        &self,
+        seen: &mut Seen,
+        listed: &mut VecDeque<RequestKey>,
+    ) -> Result<()> {
+        let taken = self.look(seen, |state| {
+            let ended = state.ended.as_mut().filter(|ended| !ended.is_empty())?;
+            std::mem::swap(ended, listed);
+            Some(())
+        });
+        taken.map(drop)
     }
 }

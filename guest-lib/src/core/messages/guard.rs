@@ -40,8 +40,11 @@ impl<'a> Guard<'a> {
     /// Takes the lock, and what the NIC has completed; posts what waits.
     pub(super) fn progress(core: &'a Core) -> Result<Self> {
         let mut guard = Guard::lock(core);
-        guard.drain();
-        guard.state.post(core)?;
+        // What is told of the state is exact under its lock.
+        if core.messages.needs_progress(core) {
+            guard.drain();
+            guard.state.post(core)?;
+        }
         Ok(guard)
     }
 

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The ports of the device of libibverbs. Both are the same NIC: the first is named as those of InfiniBand, by a
+ * number, the second as those of RoCE, by the IP addresses of the node's Ethernet port. Connections by rdma_cm
+ * need the second.
+ */
+#include <linux/etherdevice.h>
+#include <linux/if_arp.h>
+#include <linux/netdevice.h>
+#include <linux/rcupdate.h>
+#include <rdma/ib_mad.h>
+
+#include "qnic_ib.h"
+
+/* Addresses of the second port. */
+#define GIDS	128
+
+/* MAC address of the Ethernet port of node 0; the node is in the last two bytes. */
+static const u8 first_mac[ETH_ALEN] = { 0x52, 0x54, 0x00, 0x71, 0x00, 0x00 };
+
+int qnic_ib_node_of(const u8 *mac)
+{
+	if (memcmp(mac, first_mac, ETH_ALEN - 2))
+		return -EHOSTUNREACH;
+	return mac[4] << 8 | mac[5];
+}
+
+u32 qnic_ib_lid_of(const struct rdma_ah_attr *attr)
+{
+	int node;
+
+	if (attr->type != RDMA_AH_ATTR_TYPE_ROCE)
+		return rdma_ah_get_dlid(attr);
+	node = qnic_ib_node_of(attr->roce.dmac);
+	return node < 0 ? 0 : node + 1;
+}
+
+/*
+ * The node's Ethernet port, looked up each time: it may come later, and go. A bridge or a VLAN on it has the same
+ * address, but no hardware.
+ */
+struct net_device *qnic_ib_get_netdev(struct ib_device *ib, u32 port)
+{
+	struct net_device *candidate, *found = NULL;
+	u16 node = qnic_rs_verbs_node(to_device(ib)->driver);
+
+	if (port != QNIC_IB_ROCE_PORT)
+		return NULL;
+	rcu_read_lock();
+	for_each_netdev_rcu(&init_net, candidate) {
+		if (candidate->type == ARPHRD_ETHER && candidate->dev.parent &&
+		    qnic_ib_node_of(candidate->dev_addr) == node) {
+			dev_hold(candidate);
+			found = candidate;
+			break;
+		}
+	}
+	rcu_read_unlock();
+	return found;
+}
+
+static bool is_up(struct ib_device *ib, u32 port)
+{
+	struct net_device *netdev;
+	bool up;
+
+	if (READ_ONCE(to_device(ib)->nic->port_down))
+		return false;
+	if (port != QNIC_IB_ROCE_PORT)
+		return true;
+	netdev = qnic_ib_get_netdev(ib, port);
+	up = netdev && netif_running(netdev);
+	dev_put(netdev);
+	return up;
+}
+
+static u32 gids_of(u32 port)
+{
+	return port == QNIC_IB_ROCE_PORT ? GIDS : 1;
+}
+
+int qnic_ib_query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
+{
+	bool up = is_up(ib, port);
+
+	attr->state = up ? IB_PORT_ACTIVE : IB_PORT_DOWN;
+	attr->phys_state = up ? IB_PORT_PHYS_STATE_LINK_UP : IB_PORT_PHYS_STATE_POLLING;
+	attr->max_mtu = IB_MTU_4096;
+	attr->active_mtu = IB_MTU_4096;
+	attr->gid_tbl_len = gids_of(port);
+	attr->pkey_tbl_len = 1;
+	attr->max_msg_sz = QNIC_VERBS_MESSAGE;
+	if (port == QNIC_IB_ROCE_PORT)
+		attr->ip_gids = true;
+	else
+		attr->lid = qnic_rs_verbs_node(to_device(ib)->driver) + 1;
+	attr->max_vl_num = 1;
+	attr->active_width = IB_WIDTH_4X;
+	attr->active_speed = IB_SPEED_QDR;
+	return 0;
+}
+
+int qnic_ib_get_port_immutable(struct ib_device *ib, u32 port,
+			       struct ib_port_immutable *immutable)
+{
+	immutable->gid_tbl_len = gids_of(port);
+	immutable->pkey_tbl_len = 1;
+	immutable->max_mad_size = IB_MGMT_MAD_SIZE;
+	if (port == QNIC_IB_ROCE_PORT)
+		immutable->core_cap_flags = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+	else
+		/* rdma_listen() asks the first port for a connection manager, whichever port it listens on. */
+		immutable->core_cap_flags = RDMA_CORE_CAP_PROT_IB | RDMA_CORE_CAP_IB_MAD |
+					    RDMA_CORE_CAP_IB_CM;
+	return 0;
+}
+
+/* The connection manager says here that it is there, which nothing depends on. */
+int qnic_ib_modify_port(struct ib_device *ib, u32 port, int mask, struct ib_port_modify *modify)
+{
+	u32 bits = modify->set_port_cap_mask | modify->clr_port_cap_mask;
+
+	return mask || bits & ~IB_PORT_CM_SUP ? -EOPNOTSUPP : 0;
+}
+
+enum rdma_link_layer qnic_ib_get_link_layer(struct ib_device *ib, u32 port)
+{
+	return port == QNIC_IB_ROCE_PORT ? IB_LINK_LAYER_ETHERNET : IB_LINK_LAYER_INFINIBAND;
+}
+
+int qnic_ib_query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey)
+{
+	*pkey = 0xffff;
+	return 0;
+}
+
+/* Of the first port; the core keeps those of the second. */
+int qnic_ib_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)
+{
+	gid->global.subnet_prefix = cpu_to_be64(0xfe80000000000000ull);
+	gid->global.interface_id = ib->node_guid;
+	return 0;
+}
+
+/* The NIC knows nodes and no addresses: it is not told. */
+int qnic_ib_gid_changed(const struct ib_gid_attr *attr, void **context)
+{
+	return 0;
+}
