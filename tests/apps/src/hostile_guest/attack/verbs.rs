@@ -117,7 +117,7 @@ impl Attack {
         change.qp = (FIRST_PAIR + u32::from(vni)).into();
         change.state = state as u8;
         change.access = Rights::all().bits() as u8;
-        (change.timeout, change.retries) = (1, 1);
+        (change.timeout, change.retries) = (16, 7);
         change.path = PathAddress::new(node, 0, false).0.into();
         change.peer_qp = peer.into();
         (change.mtu, change.max_reads, change.max_peer_reads) = (5, 4, 4);
