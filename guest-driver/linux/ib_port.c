@@ -64,7 +64,7 @@ static bool is_up(struct ib_device *ib, u32 port)
 	struct net_device *netdev;
 	bool up;
 
-	if (READ_ONCE(to_device(ib)->port_down))
+	if (READ_ONCE(to_device(ib)->nic->port_down))
 		return false;
 	if (port != QNIC_IB_ROCE_PORT)
 		return true;
