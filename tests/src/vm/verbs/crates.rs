@@ -8,7 +8,7 @@ use qnic_images::{Cache, Provisioner, Silent};
 use super::{is_used, LISTENS};
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
-use qnic_trials::nodes::{Running, LIMIT};
+use qnic_trials::nodes::LIMIT;
 
 /// Its folder in the checkout, its files there, which cargo knows by other names, and its place in guests.
 const EXAMPLE: &str = "examples/verbs";
