@@ -69,12 +69,16 @@ impl VerbsOracle {
         let receives = id & RECEIVE != 0;
         // A send queue without acknowledgements fails alone.
         let may_go_on = half.is_unreliable() && receives;
+        let has_failed = half.receives_failed || half.sends_failed && !may_go_on;
         assert!(
-            outcome != Outcome::Success || !half.failed || may_go_on,
+            outcome != Outcome::Success || !has_failed,
             "{name:?}: it has failed, and {id} ends well"
         );
-        half.failed |= outcome != Outcome::Success;
-        let failed = half.failed;
+        match receives {
+            true => half.receives_failed |= outcome != Outcome::Success,
+            false => half.sends_failed |= outcome != Outcome::Success,
+        }
+        let failed = half.has_failed();
         if receives {
             let receive = self.take_receive(name, id);
             let receive = receive.unwrap_or_else(|| panic!("{name:?}: {id:#x} ends out of turn"));
@@ -106,11 +110,13 @@ impl VerbsOracle {
         }
     }
 
-    /// The receive of a completion: the oldest, or any that is shared.
+    /// The receive of a completion: the oldest, or one that is shared, behind the last of its half.
     fn take_receive(&mut self, name: Name, id: u64) -> Option<Receive> {
         let half = self.half(name);
         let (address, oldest) = (half.address, half.receives.front());
         if address.shares {
+            assert!(half.last_shared < id, "{name:?}: {id:#x} ends out of turn");
+            half.last_shared = id;
             return self.processes[address.slot].shared.remove(&id);
         }
         oldest.filter(|receive| receive.id == id)?;
@@ -306,9 +312,26 @@ impl VerbsOracle {
         };
         let disturbed = self.routes.whole_since(nodes.0, nodes.1) > connection.begun;
         let peer_is_over = peer.is_none_or(|peer: &Half| peer.over || !peer.ready);
-        let silent = connection.weak || disturbed || peer_is_over || connection.eager;
-        let weak = connection.may_fail() || disturbed;
+        // Of its peer and of its route an unreliable one learns nothing.
+        let unreliable = own.is_unreliable();
+        let silent = match unreliable {
+            true => own.weak,
+            false => connection.weak || disturbed || peer_is_over || connection.eager,
+        };
+        let weak = match unreliable {
+            true => own.weak || own.mistaken,
+            false => connection.may_fail() || disturbed,
+        };
         let excused = match outcome {
+            Outcome::RetriesExceeded
+            | Outcome::RemoteAccess
+            | Outcome::RemoteOperation
+            | Outcome::RemoteInvalidRequest
+            | Outcome::ReceiverNotReady
+                if unreliable =>
+            {
+                false
+            }
             // Its own end, or what comes behind another failure.
             Outcome::Flushed => own.over || silent || weak,
             Outcome::RetriesExceeded => silent || weak,
@@ -320,7 +343,7 @@ impl VerbsOracle {
             | Outcome::ReceiverNotReady => weak,
             Outcome::Success | Outcome::LocalOperation | Outcome::Fatal => false,
         };
-        let by_peer = silent || peer.is_some_and(|peer| peer.mistaken);
+        let by_peer = silent || !unreliable && peer.is_some_and(|peer| peer.mistaken);
         let flushed = outcome == Outcome::Flushed && !own.over && !by_peer;
         let blamed = outcome != Outcome::Flushed;
         let half = self.half(name);

@@ -127,8 +127,12 @@ pub(super) struct Half {
     pub(super) over: bool,
     /// Nothing of it is left, or its process has ended.
     pub(super) gone: bool,
-    /// Something has ended with an error.
-    pub(super) failed: bool,
+    /// Something of its send queue has ended with an error.
+    pub(super) sends_failed: bool,
+    /// The same of its receives.
+    pub(super) receives_failed: bool,
+    /// Its process has had a page that could not be brought in, or it has taken its key back.
+    pub(super) weak: bool,
     /// It has made a mistake.
     pub(super) mistaken: bool,
     /// Something was flushed of which only its own mistake can be the reason, and whether an error
@@ -137,6 +141,8 @@ pub(super) struct Half {
     pub(super) blamed: bool,
     pub(super) works: VecDeque<Work>,
     pub(super) receives: VecDeque<Receive>,
+    /// The last shared receive that has ended for it, or zero.
+    pub(super) last_shared: u64,
     pub(super) messages: VecDeque<Message>,
     /// Writes of an unreliable connection: id, place in the area, and length.
     pub(super) writes: Vec<(u64, u64, u64)>,
@@ -156,7 +162,12 @@ impl Half {
         self.address.transport != Transport::Reliable
     }
 
-    pub(super) fn new(address: Address, base: u64) -> Self {
+    /// Returns true if something of it has ended with an error.
+    pub(super) fn has_failed(&self) -> bool {
+        self.sends_failed || self.receives_failed
+    }
+
+    pub(super) fn new(address: Address, base: u64, weak: bool) -> Self {
         let mut area = ExpectedBytes::new(AREA_BYTES);
         area.open(0, AREA_BYTES);
         Half {
@@ -166,12 +177,15 @@ impl Half {
             finished: false,
             over: false,
             gone: false,
-            failed: false,
+            sends_failed: false,
+            receives_failed: false,
+            weak,
             mistaken: false,
             flushed: false,
             blamed: false,
             works: VecDeque::new(),
             receives: VecDeque::new(),
+            last_shared: 0,
             messages: VecDeque::new(),
             writes: Vec::new(),
             confirmed: 0,
