@@ -4,7 +4,7 @@ use qnic_abi::verbs::rings::{CompletionFlags, WorkCompletion};
 use qnic_abi::verbs::{Completed, Outcome, Request, Transport, ROUTE_HEADER_BYTES};
 
 use super::super::{bytes_of, AREA, WORD};
-use super::items::{Half, Message, Receive, Work};
+use super::items::{Half, Message, Receive, Work, Written};
 use super::{Name, VerbsOracle, RECEIVE};
 use crate::expected_bytes::{difference, ExpectedByte};
 
@@ -44,14 +44,39 @@ fn open_range(expected: &mut [ExpectedByte], start: u64, (remote, length): (u64,
 }
 
 /// The first byte of a write that is wrong, but for those where later ones go.
-fn wrong_byte(memory: &[u8], message: &Message, writes: &[(u64, u64, u64)]) -> Option<usize> {
-    let start = message.remote;
-    let bytes = bytes_of(message.bytes, message.length);
+fn wrong_byte(memory: &[u8], written: &Written, writes: &[Written]) -> Option<usize> {
+    let start = written.remote;
+    let bytes = bytes_of(written.data, written.length);
     let mut expected: Vec<ExpectedByte> = bytes.into_iter().map(Some).collect();
-    for (_, remote, length) in writes.iter().filter(|(id, ..)| *id > message.id) {
-        open_range(&mut expected, start, (*remote, *length));
+    for later in writes.iter().filter(|later| later.id > written.id) {
+        open_range(&mut expected, start, (later.remote, later.length));
     }
     difference(memory, &expected)
+}
+
+/// Takes the message that has come over a lossless wire from a half: what is before it was lost. `sure`: that
+/// needs a reason. `peek`: what stands in the area that the half writes.
+fn take_ordered(
+    half: &mut Half,
+    sure: bool,
+    is_it: impl Fn(&Message) -> bool,
+    peek: impl Fn(u64, u64) -> Option<Vec<u8>>,
+) -> Option<Message> {
+    let before = half.messages.iter().position(is_it)?;
+    for lost in half.messages.drain(..before) {
+        assert!(!sure || lost.may_be_lost, "lost for no reason: {lost:?}");
+    }
+    let message = half.messages.pop_front()?;
+    for written in &half.writes {
+        let is_there = written.id < message.id && sure && !written.may_be_lost;
+        if is_there || written.id == message.id {
+            let memory = peek(written.remote, written.length);
+            let wrong = memory.and_then(|memory| wrong_byte(&memory, written, &half.writes));
+            assert_eq!(wrong, None, "a wrong byte of {written:?} at {message:?}");
+        }
+    }
+    half.writes.retain(|written| written.id > message.id);
+    Some(message)
 }
 
 impl VerbsOracle {
@@ -138,6 +163,8 @@ impl VerbsOracle {
     /// A message has come.
     fn received(&mut self, name: Name, receive: &Receive, completion: &WorkCompletion) {
         let ordered = self.lossless;
+        let connection = &self.connections[&name.0];
+        let sure = !connection.eager && !connection.may_fail() && !self.is_disturbed(name);
         let connection = self.connections.get_mut(&name.0);
         let (own, peer) = connection.expect("a connection").split(name.1);
         own.received += 1;
@@ -160,19 +187,9 @@ impl VerbsOracle {
         };
         let message = peer.and_then(|peer| match transport {
             Transport::Reliable => peer.messages.pop_front(),
-            // What is before it was lost.
-            _ if ordered => {
-                let lost = peer.messages.iter().position(is_it)?;
-                peer.messages.drain(..lost);
-                let message = peer.messages.pop_front()?;
-                peer.writes.retain(|(id, ..)| *id >= message.id);
-                let at = area + message.remote;
-                let memory = watched.peek(at, message.length);
-                let memory = memory.filter(|_| message.data.is_none());
-                let wrong = memory.and_then(|memory| wrong_byte(&memory, &message, &peer.writes));
-                assert_eq!(wrong, None, "{name:?}: a wrong byte of {message:?}");
-                Some(message)
-            }
+            _ if ordered => take_ordered(peer, sure, is_it, |at, length| {
+                watched.peek(area + at, length)
+            }),
             // Frames come twice, and in any order: so do these.
             _ => peer.messages.iter().find(|message| is_it(message)).cloned(),
         });
@@ -292,6 +309,17 @@ impl VerbsOracle {
         watched.peek(half.base + work.local, work.length)
     }
 
+    /// The route of a connection was not whole all the time.
+    fn is_disturbed(&self, name: Name) -> bool {
+        let connection = &self.connections[&name.0];
+        let own = connection.halves[name.1].address.node;
+        let peer = match name.1 {
+            0 => self.processes[connection.to].watched.node,
+            _ => connection.halves[0].address.node,
+        };
+        self.routes.whole_since(own, peer) > connection.begun
+    }
+
     /// Something has failed: it must have a reason.
     fn check_failure(
         &mut self,
@@ -305,12 +333,7 @@ impl VerbsOracle {
             &connection.halves[name.1],
             connection.halves.get(1 - name.1),
         );
-        let nodes = (own.address.node, self.processes[connection.to].watched.node);
-        let nodes = match name.1 {
-            0 => nodes,
-            _ => (nodes.0, connection.halves[0].address.node),
-        };
-        let disturbed = self.routes.whole_since(nodes.0, nodes.1) > connection.begun;
+        let disturbed = self.is_disturbed(name);
         let peer_is_over = peer.is_none_or(|peer: &Half| peer.over || !peer.ready);
         // Of its peer and of its route an unreliable one learns nothing.
         let unreliable = own.is_unreliable();

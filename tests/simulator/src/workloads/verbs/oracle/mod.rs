@@ -222,13 +222,14 @@ impl VerbsOracle {
 
     /// A work request is about to be posted.
     pub(super) fn post(&mut self, name: Name, work: Work) {
+        let may_be_lost = self.connections[&name.0].may_lose(name.1, &work);
         let half = self.half(name);
         half.finished = false;
         if half.is_unreliable() && work.is_write() {
-            half.writes.push((work.id, work.remote, work.length));
+            half.writes.push(work.written(may_be_lost));
         }
         if work.needs_receive() {
-            half.messages.push_back(work.message());
+            half.messages.push_back(work.message(may_be_lost));
         }
         half.mistaken |= work.wrong.is_some();
         half.works.push_back(work);
