@@ -193,6 +193,11 @@ impl VerbsOracle {
             // Frames come twice, and in any order: so do these.
             _ => peer.messages.iter().find(|message| is_it(message)).cloned(),
         });
+        let to = (own.address.node, own.address.qp);
+        let message = message.or_else(|| {
+            let strays = self.datagrams.get(&to)?;
+            strays.iter().find(|stray| is_it(stray)).cloned()
+        });
         let message = message.unwrap_or_else(|| {
             panic!("{name:?}: a message that was not sent, or twice: {completion:?}")
         });

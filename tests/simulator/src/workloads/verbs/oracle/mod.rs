@@ -21,10 +21,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use qnic_abi::host_area::HOST_PAGES;
-use qnic_abi::verbs::Event;
+use qnic_abi::verbs::{Event, Transport};
 
 pub(super) use self::items::{Address, Receive, Work};
-use self::items::{Connection, Half};
+use self::items::{Connection, Half, Message};
 use super::{BASE, BYTES};
 use crate::machine::platform::Machine;
 use crate::per_slot::PerSlot;
@@ -57,6 +57,8 @@ pub(super) struct VerbsOracle {
     lossless: bool,
     processes: PerSlot<Process>,
     connections: BTreeMap<u64, Connection>,
+    /// All datagrams by node and queue pair that they go to: a NIC that begins anew gives numbers again.
+    datagrams: BTreeMap<(usize, u32), Vec<Message>>,
     next: u64,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -74,6 +76,7 @@ impl VerbsOracle {
             lossless: settings.options.lossless,
             processes: PerSlot::new(settings.others(), process),
             connections: BTreeMap::new(),
+            datagrams: BTreeMap::new(),
             next: 0,
             counts: BTreeMap::new(),
         }
@@ -223,6 +226,11 @@ impl VerbsOracle {
     /// A work request is about to be posted.
     pub(super) fn post(&mut self, name: Name, work: Work) {
         let may_be_lost = self.connections[&name.0].may_lose(name.1, &work);
+        let peer = self.peer(name);
+        if let Some(to) = peer.filter(|to| to.transport == Transport::Datagram) {
+            let strays = self.datagrams.entry((to.node, to.qp)).or_default();
+            strays.push(work.message(may_be_lost));
+        }
         let half = self.half(name);
         half.finished = false;
         if half.is_unreliable() && work.is_write() {
