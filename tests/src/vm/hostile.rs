@@ -122,8 +122,9 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
     reach((nodes, 0, "n0"), (nodes, 2, "n2")).context("Ethernet")?;
     shares.sort_by(f64::total_cmp);
     println!(
-        "    it did {}; median of {attacks}: {:.0} %",
+        "    it did {}; median of {}: {:.0} %",
         Value::Object(done.clone()),
+        shares.len(),
         shares[shares.len() / 2]
     );
     let missing = not_done(&done);
