@@ -3,6 +3,7 @@
  * The device of libibverbs: device, contexts, events, registration.
  */
 #include <linux/module.h>
+#include <linux/netdevice.h>
 #include <linux/sched.h>
 #include <linux/version.h>
 
@@ -249,6 +250,8 @@ static void *ib_add(void *driver, int id, struct device *parent)
 		return NULL;
 	device->driver = driver;
 	device->id = id;
+	spin_lock_init(&device->roce_lock);
+	device->notifier.notifier_call = qnic_ib_netdev_changed;
 	ib->node_type = RDMA_NODE_IB_CA;
 	ib->phys_port_cnt = QNIC_IB_PORTS;
 	ib->num_comp_vectors = 1;
@@ -262,8 +265,15 @@ static void *ib_add(void *driver, int id, struct device *parent)
 		ib_set_device_ops(ib, &stats_ops);
 	snprintf(name, sizeof(name), "qnic%d", id);
 	ret = ib_register_device(ib, name, NULL);
-	if (!ret)
-		return device;
+	if (ret)
+		goto err_free;
+	ret = register_netdevice_notifier(&device->notifier);
+	if (ret)
+		goto err_unregister;
+	return device;
+err_unregister:
+	ib_unregister_device(ib);
+err_free:
 	dev_err(parent, "no device of libibverbs is made: error %d. Programs of libibverbs do not find the NIC; its own library does. When the reason is gone (no memory, or another device has the name %s), unload and load qnic_ib.\n",
 		ret, name);
 	free_device(device);
@@ -274,6 +284,7 @@ static void ib_remove(void *added)
 {
 	struct qnic_ib_device *device = added;
 
+	unregister_netdevice_notifier(&device->notifier);
 	ib_unregister_device(&device->ib);
 	free_device(device);
 }
@@ -284,15 +295,15 @@ static void ib_port(void *added, bool up)
 	struct qnic_ib_device *device = added;
 	struct ib_event event = {
 		.device = &device->ib,
+		.element.port_num = 1,
 		.event = up ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR,
 	};
-	u32 *port = &event.element.port_num;
 
 	if (device->port_down != up)
 		return;
 	WRITE_ONCE(device->port_down, !up);
-	for (*port = 1; *port <= QNIC_IB_PORTS; ++*port)
-		ib_dispatch_event(&event);
+	ib_dispatch_event(&event);
+	qnic_ib_tell_roce_port(device);
 }
 
 static const struct qnic_verbs_client client = {
