@@ -185,19 +185,26 @@ static bool receives(const struct qnic_ib_gsi *gsi)
 }
 
 /* The version of IP of a message that the core may read; 0: it is dropped. */
-static u32 check(const struct qnic_ib_gsi *gsi, const struct qnic_datagram_message *message,
+static u32 check(struct qnic_ib_gsi *gsi, const struct qnic_datagram_message *message,
 		 const u8 mad[IB_MGMT_MAD_SIZE], union rdma_network_hdr *route)
 {
+	u64 *due = &gsi->due[message->from.node % METERS];
+	enum rdma_network_type type;
 	union ib_gid from, to;
-	u32 version = qnic_rs_verbs_management_route(message->from.port, message->header,
-						     message->header_bytes, mad,
-						     IB_MGMT_MAD_SIZE, (u8 *)route);
-	enum rdma_network_type type = version == 4 ? RDMA_NETWORK_IPV4 : RDMA_NETWORK_IPV6;
+	u32 version;
 
-	if (!version || ib_get_gids_from_rdma_hdr(route, type, &from, &to) ||
-	    !qnic_ib_is_from(gsi->pair->ib.device, message->from.node, &from, &to))
+	if (!qnic_rs_verbs_management_admit(due, ktime_get_ns()))
 		return 0;
-	return version;
+	version = qnic_rs_verbs_management_route(message->from.port, message->header,
+						 message->header_bytes, mad, IB_MGMT_MAD_SIZE,
+						 (u8 *)route);
+	type = version == 4 ? RDMA_NETWORK_IPV4 : RDMA_NETWORK_IPV6;
+	if (!version || ib_get_gids_from_rdma_hdr(route, type, &from, &to))
+		return 0;
+	if (qnic_ib_is_from(gsi->pair->ib.device, message->from.node, &from, &to))
+		return version;
+	qnic_rs_verbs_management_asked(due);
+	return 0;
 }
 
 static void receive(struct qnic_ib_gsi *gsi, const struct qnic_datagram_message *message)
@@ -217,9 +224,7 @@ static void receive(struct qnic_ib_gsi *gsi, const struct qnic_datagram_message 
 		.port_num = QNIC_IB_ROCE_PORT,
 	};
 
-	if (!receives(gsi) || !message->pages[0] || message->bytes != sizeof(mad) ||
-	    !qnic_rs_verbs_management_admit(&gsi->due[message->from.node % METERS],
-					    ktime_get_ns()))
+	if (!receives(gsi) || !message->pages[0] || message->bytes != sizeof(mad))
 		return;
 	/* What is looked at is what is delivered: the NIC can write to the page. */
 	memcpy(mad, page_address(message->pages[0]), sizeof(mad));

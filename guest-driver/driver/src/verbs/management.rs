@@ -31,6 +31,9 @@ const ATTRIBUTES: RangeInclusive<u16> = 0x10..=0x1a;
 pub const BURST: u64 = 256;
 /// Nanoseconds after which one more is taken.
 pub const INTERVAL_NS: u64 = 1_000_000_000 / 256;
+/// Messages that one is worth if it makes this node ask for its sender's address: the table of neighbours, where
+/// questions wait for seconds, has room for few.
+pub const QUESTION: u64 = 16;
 /// First bytes of an address of IPv6 that stands for one of IPv4.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// The protocol that headers of routes name, UDP, and how far such a packet may go.
@@ -102,6 +105,11 @@ pub fn admits(due_ns: &mut u64, now_ns: u64) -> bool {
         *due_ns = due.saturating_add(INTERVAL_NS);
     }
     admitted
+}
+
+/// The message that was admitted last has made this node ask for an address.
+pub fn has_asked(due_ns: &mut u64) {
+    *due_ns = due_ns.saturating_add((QUESTION - 1) * INTERVAL_NS);
 }
 
 fn v4_route(from: &[u8], to: &[u8]) -> [u8; ROUTE_BYTES] {
@@ -233,6 +241,28 @@ mod tests {
         // All of it again after a second.
         assert_eq!(admitted(&mut due, 10_000_000_000), BURST as usize);
         assert!(admits(&mut due, u64::MAX));
+    }
+
+    #[test]
+    fn questions_for_addresses_are_fewer() {
+        let mut due = 0;
+        let asked = |due: &mut u64, now| {
+            let asks = |_: &u64| {
+                let admitted = admits(due, now);
+                if admitted {
+                    has_asked(due);
+                }
+                admitted
+            };
+            (0..10 * BURST).filter(asks).count() as u64
+        };
+        assert_eq!(asked(&mut due, 1_000_000_000), BURST / QUESTION);
+        assert_eq!(asked(&mut due, 1_000_000_000 + INTERVAL_NS), 1);
+        assert_eq!(asked(&mut due, 1_000_000_000 + QUESTION * INTERVAL_NS), 0);
+        assert_eq!(
+            asked(&mut due, 2_000_000_000 + INTERVAL_NS),
+            BURST / QUESTION
+        );
     }
 
     /// An address of either kind.
