@@ -296,7 +296,7 @@ int qnic_ib_create_gsi(struct qnic_ib_pair *pair, struct ib_qp_init_attr *init)
 	if (init->port_num != QNIC_IB_ROCE_PORT)
 		return 0;
 	/* Nothing was posted, so what comes from here on is dropped. */
-	gsi->port = qnic_datagram_bind(to_device(pair->ib.device)->id, MAD_PORT, &limits,
+	gsi->port = qnic_datagram_bind(to_device(pair->ib.device)->nic->id, MAD_PORT, &limits,
 				       &datagram_ops, gsi);
 	if (IS_ERR(gsi->port)) {
 		ibdev_warn(pair->ib.device,

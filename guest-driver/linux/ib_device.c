@@ -3,7 +3,6 @@
  * The device of libibverbs: device, contexts, events, registration.
  */
 #include <linux/module.h>
-#include <linux/netdevice.h>
 #include <linux/sched.h>
 #include <linux/version.h>
 
@@ -182,6 +181,7 @@ static const struct ib_device_ops device_ops = {
 	.del_gid = qnic_ib_gid_changed,
 	.alloc_ucontext = alloc_ucontext,
 	.dealloc_ucontext = dealloc_ucontext,
+	.dealloc_driver = qnic_ib_gone,
 	.disassociate_ucontext = disassociate_ucontext,
 	.mmap = qnic_ib_mmap,
 	.mmap_free = qnic_ib_mmap_free,
@@ -230,16 +230,7 @@ static __be64 guid_of(u16 node)
 	return cpu_to_be64(0x0200510000000000ull | node);
 }
 
-static void free_device(struct qnic_ib_device *device)
-{
-	struct rdma_stat_desc *names = device->names;
-	u32 counters = device->counters;
-
-	ib_dealloc_device(&device->ib);
-	qnic_ib_stats_free(names, counters);
-}
-
-static void *ib_add(void *driver, int id, struct device *parent)
+int qnic_ib_make(struct qnic_ib_nic *nic)
 {
 	struct qnic_ib_device *device = ib_alloc_device(qnic_ib_device, ib);
 	struct ib_device *ib = &device->ib;
@@ -247,80 +238,67 @@ static void *ib_add(void *driver, int id, struct device *parent)
 	int ret;
 
 	if (!device)
-		return NULL;
-	device->driver = driver;
-	device->id = id;
-	spin_lock_init(&device->roce_lock);
-	device->notifier.notifier_call = qnic_ib_netdev_changed;
+		return -ENOMEM;
+	device->driver = nic->driver;
+	device->nic = nic;
 	ib->node_type = RDMA_NODE_IB_CA;
 	ib->phys_port_cnt = QNIC_IB_PORTS;
 	ib->num_comp_vectors = 1;
-	ib->dev.parent = parent;
-	ib->node_guid = guid_of(qnic_rs_verbs_node(driver));
+	ib->dev.parent = nic->parent;
+	ib->node_guid = guid_of(qnic_rs_verbs_node(nic->driver));
 	ib->uverbs_cmd_mask |= BIT_ULL(IB_USER_VERBS_CMD_POST_SEND) |
 			       BIT_ULL(IB_USER_VERBS_CMD_REQ_NOTIFY_CQ);
 	strscpy(ib->node_desc, "qnic", sizeof(ib->node_desc));
 	ib_set_device_ops(ib, &device_ops);
 	if (!qnic_ib_stats_new(device))
 		ib_set_device_ops(ib, &stats_ops);
-	snprintf(name, sizeof(name), "qnic%d", id);
+	snprintf(name, sizeof(name), "qnic%d", nic->id);
+	qnic_ib_made(nic, device);
 	ret = ib_register_device(ib, name, NULL);
-	if (ret)
-		goto err_free;
-	ret = register_netdevice_notifier(&device->notifier);
-	if (ret)
-		goto err_unregister;
-	return device;
-err_unregister:
-	ib_unregister_device(ib);
-err_free:
-	dev_err(parent, "no device of libibverbs is made: error %d. Programs of libibverbs do not find the NIC; its own library does. When the reason is gone (no memory, or another device has the name %s), unload and load qnic_ib.\n",
+	if (!ret)
+		return 0;
+	dev_err(nic->parent, "no device of libibverbs is made: error %d. Programs of libibverbs do not find the NIC; its own library does. When the reason is gone (no memory, or another device has the name %s), unload and load qnic_ib.\n",
 		ret, name);
-	free_device(device);
-	return NULL;
-}
-
-static void ib_remove(void *added)
-{
-	struct qnic_ib_device *device = added;
-
-	unregister_netdevice_notifier(&device->notifier);
-	ib_unregister_device(&device->ib);
-	free_device(device);
+	ib_dealloc_device(ib);
+	return ret;
 }
 
 /* Programs hear of a change; the state itself is for qnic_ib_query_port(). */
-static void ib_port(void *added, bool up)
+void qnic_ib_port(struct qnic_ib_device *device)
 {
-	struct qnic_ib_device *device = added;
 	struct ib_event event = {
 		.device = &device->ib,
 		.element.port_num = 1,
-		.event = up ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR,
+		.event = device->nic->port_down ? IB_EVENT_PORT_ERR : IB_EVENT_PORT_ACTIVE,
 	};
 
-	if (device->port_down != up)
-		return;
-	WRITE_ONCE(device->port_down, !up);
 	ib_dispatch_event(&event);
 	qnic_ib_tell_roce_port(device);
 }
 
 static const struct qnic_verbs_client client = {
-	.add = ib_add,
-	.remove = ib_remove,
-	.port = ib_port,
+	.add = qnic_ib_add,
+	.remove = qnic_ib_remove,
+	.port = qnic_ib_port_is,
 	.event = tell,
 };
 
 static int __init qnic_ib_init(void)
 {
-	return qnic_verbs_client_register(&client);
+	int ret = qnic_ib_nics_init();
+
+	if (ret)
+		return ret;
+	ret = qnic_verbs_client_register(&client);
+	if (ret)
+		qnic_ib_nics_exit();
+	return ret;
 }
 module_init(qnic_ib_init);
 
 static void __exit qnic_ib_exit(void)
 {
+	qnic_ib_nics_exit();
 	qnic_verbs_client_unregister(&client);
 }
 module_exit(qnic_ib_exit);

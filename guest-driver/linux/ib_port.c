@@ -70,7 +70,7 @@ static bool is_up(struct ib_device *ib, u32 port)
 	struct net_device *netdev;
 	bool up;
 
-	if (READ_ONCE(to_device(ib)->port_down))
+	if (READ_ONCE(to_device(ib)->nic->port_down))
 		return false;
 	if (port != QNIC_IB_ROCE_PORT)
 		return true;
@@ -82,6 +82,7 @@ static bool is_up(struct ib_device *ib, u32 port)
 
 void qnic_ib_tell_roce_port(struct qnic_ib_device *device)
 {
+	struct qnic_ib_nic *nic = device->nic;
 	struct ib_event event = {
 		.device = &device->ib,
 		.element.port_num = QNIC_IB_ROCE_PORT,
@@ -89,20 +90,13 @@ void qnic_ib_tell_roce_port(struct qnic_ib_device *device)
 	bool up;
 
 	/* verbs.c has a lock of its own, the notifier that of all Ethernet ports. */
-	spin_lock(&device->roce_lock);
+	spin_lock(&nic->roce_lock);
 	up = is_up(&device->ib, QNIC_IB_ROCE_PORT);
 	event.event = up ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR;
-	if (up != device->roce_up)
+	if (up != nic->roce_up)
 		ib_dispatch_event(&event);
-	device->roce_up = up;
-	spin_unlock(&device->roce_lock);
-}
-
-/* An Ethernet port has come or gone, or is up or down. */
-int qnic_ib_netdev_changed(struct notifier_block *notifier, unsigned long what, void *changed)
-{
-	qnic_ib_tell_roce_port(container_of(notifier, struct qnic_ib_device, notifier));
-	return NOTIFY_DONE;
+	nic->roce_up = up;
+	spin_unlock(&nic->roce_lock);
 }
 
 /* ---- the node of an address ---- */

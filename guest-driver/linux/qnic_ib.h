@@ -5,6 +5,7 @@
  * (rdma_user_rxe.h) by the NIC. Nothing of rdma_rxe is used. What an object is stands in the Rust part of qnic.ko;
  * here is how the kernel's core of verbs names it.
  *
+ *   ib_nics.c     NICs, and the device of each
  *   ib_device.c   device, contexts, events, registration
  *   ib_port.c     ports, and their addresses
  *   ib_objects.c  rings, completion queues, queue pairs, memory
@@ -17,6 +18,7 @@
 #ifndef QNIC_IB_H
 #define QNIC_IB_H
 
+#include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/notifier.h>
 #include <linux/spinlock.h>
@@ -34,14 +36,23 @@ struct mminfo;
 struct qnic_ib_completions;
 struct qnic_ib_gsi;
 
-struct qnic_ib_device {
-	struct ib_device ib;
-	void *driver;			/* Rust; valid until ib is unregistered */
-	int id;				/* N of /dev/qnicN */
+/* A NIC. Its device goes before it: with it, or when rdma_rxe goes (ib_nics.c). */
+struct qnic_ib_nic {
+	struct list_head link;
+	void *driver;			/* Rust; valid until the NIC is removed */
+	struct device *parent;
+	int id;
 	bool port_down;			/* written with a lock of verbs.c held */
-	struct notifier_block notifier;	/* of changes of Ethernet ports */
+	struct qnic_ib_device *device;	/* NULL: there is none */
+	struct notifier_block netdevs;	/* hears of changes of Ethernet ports */
 	spinlock_t roce_lock;		/* guards what follows */
 	bool roce_up;			/* what programs were told of the second port */
+};
+
+struct qnic_ib_device {
+	struct ib_device ib;
+	struct qnic_ib_nic *nic;	/* outlives ib */
+	void *driver;			/* Rust; valid until ib is unregistered */
 	struct rdma_stat_desc *names;	/* of the counters of the NIC */
 	u32 counters;
 };
@@ -151,6 +162,24 @@ static inline u64 owner_of(void *object)
 	return (unsigned long)object;
 }
 
+/* ib_nics.c */
+int qnic_ib_nics_init(void);
+/* No device is made again. */
+void qnic_ib_nics_exit(void);
+void *qnic_ib_add(void *driver, int id, struct device *parent);
+void qnic_ib_remove(void *added);
+void qnic_ib_port_is(void *added, bool up);
+/* The device is about to be registered. */
+void qnic_ib_made(struct qnic_ib_nic *nic, struct qnic_ib_device *device);
+/* The core says that a device was unregistered, and is about to be freed. */
+void qnic_ib_gone(struct ib_device *ib);
+
+/* ib_device.c */
+/* Makes and registers the device of a NIC. */
+int qnic_ib_make(struct qnic_ib_nic *nic);
+/* Tells programs of the state of the port. */
+void qnic_ib_port(struct qnic_ib_device *device);
+
 /* ib_port.c */
 /* The node whose Ethernet port has this address; -EHOSTUNREACH: it is none of the addresses that nodes are given. */
 int qnic_ib_node_of(const u8 *mac);
@@ -158,7 +187,6 @@ int qnic_ib_node_of(const u8 *mac);
 u32 qnic_ib_lid_of(const struct rdma_ah_attr *attr);
 /* For a change that programs were not told of yet. */
 void qnic_ib_tell_roce_port(struct qnic_ib_device *device);
-int qnic_ib_netdev_changed(struct notifier_block *notifier, unsigned long what, void *changed);
 /*
  * Whether the first address is known to be at a node, and the second one is of this node: the core then finds the way
  * back without waiting. Atomic.

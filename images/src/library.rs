@@ -27,17 +27,33 @@ const LIBFABRIC: PackageSet<'static> = PackageSet {
     skip: &[],
 };
 
+/// The library that programs of verbs use.
+const LIBIBVERBS: PackageSet<'static> = PackageSet {
+    kind: "libibverbs-dev",
+    label: "libibverbs and librdmacm with their headers",
+    suite: STABLE,
+    names: "libibverbs-dev librdmacm-dev",
+    keep: LIBFABRIC.keep,
+    skip: &[],
+};
+
 impl Library {
     /// libfabric.
     pub(crate) fn libfabric(cx: Context<'_>) -> Result<Self> {
-        let root = Root::of_packages(cx, &LIBFABRIC, |_| Ok(()))?;
-        let library = Library {
-            root,
-            name: "libfabric.so.1",
-        };
+        Self::of_packages(cx, &LIBFABRIC, "libfabric.so.1")
+    }
+
+    /// libibverbs.
+    pub(crate) fn libibverbs(cx: Context<'_>) -> Result<Self> {
+        Self::of_packages(cx, &LIBIBVERBS, "libibverbs.so.1")
+    }
+
+    fn of_packages(cx: Context<'_>, packages: &PackageSet<'_>, name: &'static str) -> Result<Self> {
+        let root = Root::of_packages(cx, packages, |_| Ok(()))?;
+        let library = Library { root, name };
         match library.file().is_file() {
             true => Ok(library),
-            false => Err(Error::unexpected("libfabric", library.file())),
+            false => Err(Error::unexpected(name, library.file())),
         }
     }
 
@@ -65,6 +81,22 @@ impl Library {
             .arg("-Wl,--allow-shlib-undefined");
         let what = format!("compile {} with cc", source.display());
         run(&what, &mut compile).map(drop)
+    }
+
+    /// Variables with which cargo compiles and links crates that need it, as [`Library::compile`] does programs in C.
+    pub fn variables(&self) -> [(&'static str, String); 2] {
+        let headers = self.root.dir.join("usr/include");
+        let libraries = self.root.dir.join(LIBRARIES);
+        [
+            ("CFLAGS", format!("-idirafter {}", headers.display())),
+            (
+                "RUSTFLAGS",
+                format!(
+                    "-L native={} -C link-arg=-Wl,--allow-shlib-undefined",
+                    libraries.display()
+                ),
+            ),
+        ]
     }
 
     /// A command that runs a program which was linked with it; the caller adds arguments.

@@ -87,6 +87,12 @@ impl Provisioner {
         Library::libfabric(self.context())
     }
 
+    /// The distribution's libibverbs and librdmacm with their headers, which programs are compiled against.
+    pub fn libibverbs(&self) -> Result<Library> {
+        host_architecture()?;
+        Library::libibverbs(self.context())
+    }
+
     fn tool(&self, tool: &Tool) -> Result<Program> {
         host_architecture()?;
         tool.provision(self.context())

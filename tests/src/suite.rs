@@ -170,6 +170,8 @@ pub(crate) const LONG: &[&str] = &[
     "vm::hpcc_and_scalapack_pass_over_the_nics",
     "vm::memory_beyond_ram_under_pressure",
     "vm::memory_remapped_a_million_times",
+    "vm::programs_of_libibverbs_register_more_than_there_is",
+    "vm::soft_roce_works_beside_the_nics",
     "vm::steps_of_ci_run_in_a_clean_clone_of_a_new_project",
     "vm::swap_and_files_outlive_their_servers",
 ];

@@ -58,6 +58,7 @@ mod table_ops;
 mod tables;
 mod text;
 mod two_programs;
+mod verbs;
 mod wakeups;
 mod wire;
 

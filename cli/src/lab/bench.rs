@@ -41,6 +41,8 @@ pub enum Suite {
     Ethernet,
     /// Open MPI between two guests, over the provider of libfabric and over TCP
     Mpi,
+    /// perftest between two guests, over the NICs and over Soft-RoCE; beside the library's writes
+    Verbs,
     /// The tables and curves of sync and curves, and the transfers of memory, in a guest with two NICs
     PaperGuest,
     /// What NetVM's evaluation has: memory, sync and curves, and paper-guest

@@ -5,6 +5,8 @@
 //! their bytes; all lists of all NICs are within their limits; after a reset nothing is
 //! held, and the NIC serves again.
 
+mod verbs;
+
 use std::collections::BTreeSet;
 
 use qnic_abi::control::{
@@ -44,7 +46,11 @@ pub fn run(data: &[u8]) {
         match guest.input.byte() {
             0..=159 => requests.send(&mut guest),
             160..=199 => guest.time(),
-            200..=219 => guest.command(),
+            200..=209 => guest.command(),
+            210..=219 => {
+                let command = verbs::command(guest.input, guest.friend.node as u16);
+                guest.villain.post(&command);
+            }
             220..=229 => guest.scribble_window(),
             230..=239 => guest.ring(),
             240..=251 => guest.scribble_sram(),
@@ -169,15 +175,22 @@ fn request(guest: &mut Guest<'_, '_>) -> Vec<u8> {
             };
             bytes.extend_from_slice(query.as_bytes());
         }
-        // Bodies of zeroes: the NIC refuses these requests.
-        Opcode::CreateCompletionQueue
+        opcode @ (Opcode::CreateCompletionQueue
         | Opcode::CreateSharedReceiveQueue
         | Opcode::ModifySharedReceiveQueue
         | Opcode::CreateQueuePair
         | Opcode::ModifyQueuePair
         | Opcode::QueryQueuePair
         | Opcode::RegisterMemory
-        | Opcode::DestroyObject => {}
+        | Opcode::DestroyObject) => {
+            let (frames, peer) = (memory, friend.node as u16);
+            let place = verbs::Place {
+                segment,
+                frames,
+                peer,
+            };
+            bytes.extend_from_slice(&verbs::body(opcode, input, &place));
+        }
         Opcode::DeleteProcess | Opcode::ResetQueue | Opcode::Query | Opcode::AnnounceReset => {}
     }
     bytes.resize(REQUEST_BYTES, 0);

@@ -1,4 +1,4 @@
-//! A guest whose kernel is hostile, beside three that exchange verified data (X8).
+//! A guest whose kernel is hostile, beside three that exchange verified data (X8), two of them by verbs too (X18).
 
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::ethernet::reach;
 use super::nodes::on_spec;
+use super::verbs::both_run;
 use crate::harness::{cases, is_long, Case};
 use crate::scenario::{self, Load};
 use qnic_trials::nodes::shell::{background, shell};
@@ -18,6 +19,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     a_hostile_guest_harms_nobody => {
         let mut spec = VmNodes::spec("hostile", &["stable"; 4])?;
         spec.ethernet = OnOff::on();
+        spec.verbs = true;
         on_spec(&spec, hostile_guest)
     },
 };
@@ -113,6 +115,7 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
         "switched_off",
         "completions",
         "contexts_done",
+        "work_requests",
     ] {
         let times = done.get(deed).and_then(Value::as_u64);
         ensure!(times.is_some_and(|times| times > 0), "not done: {deed}");
@@ -202,10 +205,16 @@ fn exchanges_per_second(
     let mut count = 0.0;
     while start.elapsed() < time {
         scenario::all_pairs_exchange(&FirstNodes(nodes, HONEST), ROUNDS)?;
+        verbs_run(nodes)?;
         check()?;
         count += 1.0;
     }
     Ok(count / start.elapsed().as_secs_f64())
+}
+
+/// Messages to and fro between queue pairs of two honest nodes, with checked data.
+fn verbs_run(nodes: &VmNodes) -> Result<()> {
+    both_run(nodes, 0, "ibv_rc_pingpong -d qnic0 -e -c -n 20")
 }
 
 fn variable(name: &str, default: u64) -> Result<u64> {

@@ -6,20 +6,28 @@ use qnic_cluster::{
 };
 use serde_json::json;
 
+mod beyond_ram;
 mod connections;
+mod crates;
+mod programs;
+mod soft_roce;
 mod ucx;
 
 use super::events::{sleep, wake};
 use super::nodes::{on_spec, BOTH_KERNELS};
 use super::shell::{kernel_complaints, no_kernel_complains};
 use super::verbs_tests;
-use crate::harness::{cases, Case};
+use crate::harness::{cases, is_long, Case};
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::{until, Nodes, Running, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     programs_of_libibverbs_run_over_the_nics => on_spec(&spec()?, verbs),
+    soft_roce_works_beside_the_nics => on_spec(&soft_roce::spec()?, soft_roce::works_beside),
+    programs_of_libibverbs_register_more_than_there_is => {
+        on_spec(&beyond_ram::spec()?, beyond_ram::is_written)
+    },
 };
 
 /// How often messages go to and fro.
@@ -62,6 +70,10 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
     connections::pass(nodes).context("connections by rdma_cm")?;
     verbs_tests::pass(nodes, 0).context("the tests of libibverbs")?;
     ucx::pass(nodes).context("UCX")?;
+    if is_long() {
+        crates::pass(nodes).context("a Rust program")?;
+    }
+    programs::hear_of_their_objects(nodes).context("events")?;
     on_bad_links(nodes).context("on bad links")?;
     faults_are_injected(nodes).context("injected faults")?;
     ports_go_down(nodes).context("ports go down")?;
@@ -196,14 +208,16 @@ fn finds_device(nodes: &VmNodes, node: usize) -> Result<()> {
 /// Waits until a server listens: on port 18515, or on 13337 if it is that of `ucx_perftest`.
 const LISTENS: &str = "until cat /proc/net/tcp* | grep -q ':\\(4853\\|3419\\) .* 0A '; do :; done";
 
-/// A program runs on both guests until it ends well, and leaves no object.
-fn both_run(nodes: &VmNodes, server: usize, program: &str) -> Result<()> {
+/// A program runs on the first two guests until it ends well, and leaves no object.
+pub(super) fn both_run(nodes: &VmNodes, server: usize, program: &str) -> Result<()> {
     let run = || {
         let mut serves = background(nodes, server, &format!("exec {program}"))?;
         shell(nodes, server, LISTENS)?;
         shell(nodes, 1 - server, &format!("{program} n{server}"))?;
         serves.succeed("its server", LIMIT)?;
-        (0..nodes.count()).try_for_each(|node| is_used(nodes, node, false))
+        [0, 1]
+            .into_iter()
+            .try_for_each(|node| is_used(nodes, node, false))
     };
     run().with_context(|| format!("{program}, the server on node {server}"))
 }

@@ -36,13 +36,13 @@ const LATENCY_SIZE: usize = 8;
 const STREAM_SIZE: usize = 65_536;
 
 /// The kernel of all guests.
-const KERNEL: &str = "generic";
+pub(super) const KERNEL: &str = "generic";
 
 /// Memory of a guest, in MiB: programs and kernel are larger than those of other suites.
-const MEMORY_MIB: u64 = 768;
+pub(super) const MEMORY_MIB: u64 = 768;
 
 /// Makes a device of Soft-RoCE.
-const SOFT_ROCE: &str =
+pub(super) const SOFT_ROCE: &str =
     "modprobe crc32_generic && modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0";
 
 /// Does a client's work again until its server listens, within a minute.

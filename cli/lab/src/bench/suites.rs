@@ -6,7 +6,7 @@ use qnic_cli::lab::bench::Suite;
 use super::tables::Tables;
 use super::{
     collective, curves, drivers, engine, ethernet, growth, kernel, memory, message, mpi, paper,
-    peers, point_to_point, scaling, sync, wire,
+    peers, point_to_point, scaling, sync, verbs, wire,
 };
 
 /// Measures so many rounds.
@@ -34,6 +34,7 @@ pub(super) fn of(id: &str) -> Option<(Suite, Measure)> {
         "kernel" => (Suite::Kernel, kernel::measure),
         "ethernet" => (Suite::Ethernet, ethernet::measure),
         "mpi" => (Suite::Mpi, mpi::measure),
+        "verbs" => (Suite::Verbs, verbs::measure),
         _ => return None,
     })
 }

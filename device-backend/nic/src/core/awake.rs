@@ -368,13 +368,13 @@ impl Core {
     /// Returns true if there are active queues, or something is left to do.
     pub(crate) fn wants_poll(&self) -> bool {
         let polls = !self.awake.active.is_empty() || self.rung != 0;
-        polls || self.has_turns() || !self.dirty.is_empty()
+        polls || self.has_turns() || self.has_due() || !self.dirty.is_empty()
     }
 
     /// All queues fall asleep; looks once more, and writes completions back. Returns
     /// false if there is work, or an event for the driver, after all.
     pub(crate) fn prepare_sleep<H: Host>(&mut self, host: &H) -> bool {
-        if self.rung != 0 || self.has_turns() {
+        if self.rung != 0 || self.has_turns() || self.has_due() {
             return false;
         }
         let mut awake = std::mem::take(&mut self.awake.active);

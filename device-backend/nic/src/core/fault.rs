@@ -50,9 +50,6 @@ use crate::env::{HostMemory, OutOfRange, Time};
 use crate::frame::{Arrival, HeldFrame, StoredFrame};
 use crate::ids::{FaultNumber, OperationId, PeerIndex, ProtocolId};
 
-/// Frames of a peer that came before others and have no place in a window, at most.
-pub(super) const EARLY_CONTROLS: u32 = 256;
-
 /// What waits for a page.
 #[derive(Debug)]
 pub(crate) enum Waiter {
@@ -261,10 +258,6 @@ struct HeldOperation {
 pub(crate) struct BounceMemory {
     /// Operations of which frames are held, by peer and name.
     operations: BTreeMap<(PeerIndex, u64), HeldOperation>,
-    /// Frames that came before others, by peer and number.
-    early: BTreeMap<(PeerIndex, u64), Box<StoredFrame>>,
-    /// How many of each peer have no place in a window.
-    early_controls: BTreeMap<PeerIndex, u32>,
     pub(crate) frames: u32,
     /// Payload bytes of these frames.
     pub(crate) bytes: u64,
@@ -318,53 +311,6 @@ impl Core {
             silenced: arrival.silenced,
             received: arrival.received,
         }))
-    }
-
-    /// Returns true if another frame of a peer may be kept that has no place in a window.
-    pub(crate) fn may_keep_early(&self, peer: PeerIndex) -> bool {
-        let kept = self.bounce.early_controls.get(&peer);
-        kept.is_none_or(|kept| *kept < EARLY_CONTROLS)
-    }
-
-    /// How many such frames are kept of each peer.
-    pub(super) fn early_controls(&self) -> impl Iterator<Item = u32> + '_ {
-        self.bounce.early_controls.values().copied()
-    }
-
-    /// Keeps a frame that is held until all frames before it have come.
-    pub(crate) fn keep_early(&mut self, stored: Box<StoredFrame>) {
-        if stored.held.is_none() {
-            let kept = self.bounce.early_controls.entry(stored.peer);
-            *kept.or_default() += 1;
-        }
-        let name = (stored.peer, stored.frame.envelope.sequence.get());
-        self.bounce.early.insert(name, stored);
-    }
-
-    /// Returns true if any frame is kept so.
-    #[inline]
-    pub(crate) fn has_early(&self) -> bool {
-        !self.bounce.early.is_empty()
-    }
-
-    /// Takes out the first frame of a peer that is kept so, if its number is `received` at most.
-    pub(crate) fn take_early(
-        &mut self,
-        peer: PeerIndex,
-        received: u64,
-    ) -> Option<Box<StoredFrame>> {
-        let mut kept = self.bounce.early.range((peer, 0)..=(peer, received));
-        let name = *kept.next()?.0;
-        let stored = self.bounce.early.remove(&name)?;
-        if let (None, Entry::Occupied(mut kept)) =
-            (stored.held, self.bounce.early_controls.entry(peer))
-        {
-            *kept.get_mut() -= 1;
-            if *kept.get() == 0 {
-                kept.remove();
-            }
-        }
-        Some(stored)
     }
 
     /// Gives the memory of a stored frame back that was held.

@@ -11,6 +11,7 @@
 //! | `host_area`, `host_pages`, `notification` | what a process sees of all this (N16) |
 //! | `process`, `segment` | registered processes, what they export, and to which others (N1, N2) |
 //! | [`page_table`], `lookup_side`, `pages` | lockPage, unlockPage, unlockPageDirty; page spans; how transfers are cut (N4, N6, N7) |
+//! | `early` | frames that came before others |
 //! | `fault` | page faults, what waits for them, and bounce memory (N13 to N15) |
 //! | `events`, `sampling`, `tracing`, `describe` | what the driver and people are told |
 
@@ -18,6 +19,7 @@ mod awake;
 mod completion;
 mod completion_queue;
 mod describe;
+mod early;
 mod events;
 mod fault;
 mod host_area;
@@ -51,13 +53,15 @@ use crate::env::{Host, Time};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 use awake::AwakeQueues;
+use early::{EarlyFrames, EARLY_CONTROLS};
 use events::EventQueue;
-use fault::{BounceMemory, EARLY_CONTROLS};
+use fault::BounceMemory;
 use pages::Kept;
 use sampling::Sampler;
 pub(crate) use tracing::Subject;
 use tracing::Tracing;
 
+pub(crate) use early::TURN;
 pub(crate) use events::Pending;
 pub(crate) use fault::{Fault, PageRange, Waiter};
 pub(crate) use host_area::HostArea;
@@ -113,6 +117,7 @@ pub(crate) struct Core {
     /// deadline yet.
     pub(crate) fault_deadline: Option<Time>,
     pub(crate) bounce: BounceMemory,
+    early: EarlyFrames,
     /// Pages of frames that a wire has kept.
     kept: Kept,
     pub(crate) counters: Counters,
@@ -151,6 +156,7 @@ impl Core {
             replies: VecDeque::new(),
             fault_deadline: None,
             bounce: BounceMemory::default(),
+            early: EarlyFrames::default(),
             kept: Kept::default(),
             counters: Counters::default(),
             sampler: Sampler::new(),
@@ -177,6 +183,7 @@ impl Core {
         self.replies.clear();
         self.fault_deadline = None;
         self.bounce = BounceMemory::default();
+        self.early = EarlyFrames::default();
         // The caller has recalled them, or clears the SRAM.
         self.kept = Kept::default();
         self.counters = Counters::default();

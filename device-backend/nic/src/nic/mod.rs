@@ -12,6 +12,7 @@
 //! These modules join core, transport and protocols, which do not call each other.
 
 mod control;
+mod early;
 mod ending;
 mod farewell;
 mod receive;
@@ -308,6 +309,9 @@ impl Nic {
         }
         let (protocols, mut cx) = self.parts(now, host);
         let mut busy = protocols.expire(&mut cx);
+        if self.core.has_due() {
+            busy |= self.receive_due(now, host);
+        }
         busy |= self.expire_timers(now, host);
         busy |= self.expire_faults(now, host);
         self.add_wanted(&io);

@@ -47,11 +47,12 @@ impl Nic {
         if let Some(index) = accepted {
             if let Some(settled) = self.acknowledge(now, host, index, frame) {
                 let plain = self.dispatch(now, host, index, (class, frame), payload);
-                if self.core.has_early() {
+                let early = self.core.has_early();
+                if early {
                     self.receive_early(now, host, index);
                 }
                 self.signal_due(host, index);
-                self.disturbed = before | settled | !plain | ended.is_some();
+                self.disturbed = before | settled | !plain | early | ended.is_some();
             }
         }
         self.resume_unblocked(now, host);
@@ -119,8 +120,8 @@ impl Nic {
             return false;
         }
         let in_order = protocols::is_in_order(frame_kind);
-        if in_order && self.transport.is_early(index, frame) {
-            self.keep_early(now, (class, index), frame, payload);
+        if in_order && (self.transport.is_early(index, frame) || self.core.is_due(index)) {
+            self.keep_early(now, host, (class, index), frame, payload);
             return false;
         }
         if class.is_numbered() && !self.transport.admit(now, index, frame, in_order) {
@@ -227,7 +228,11 @@ impl Nic {
 
     /// Does what a protocol wants of a frame that it has not delivered.
     #[cold]
-    fn keep_or_refuse<M: HostMemory>(&mut self, arrival: &Arrival<'_, M>, received: Received) {
+    pub(super) fn keep_or_refuse<M: HostMemory>(
+        &mut self,
+        arrival: &Arrival<'_, M>,
+        received: Received,
+    ) {
         let windowed = Class::of(arrival.frame.envelope.kind) == Class::Windowed;
         match received {
             Received::Done => {}
@@ -286,63 +291,9 @@ impl Nic {
         }
     }
 
-    /// Keeps a frame that is to be received in order until what is missing before it has come: one of
-    /// class Windowed in its place in the window, others up to a bound.
-    #[cold]
-    fn keep_early<M: HostMemory>(
-        &mut self,
-        now: Time,
-        (class, index): (Class, PeerIndex),
-        frame: &Frame,
-        payload: Payload<'_, M>,
-    ) {
-        let windowed = class == Class::Windowed;
-        let has_room = windowed || self.core.may_keep_early(index);
-        if !self.transport.admit(now, index, frame, !has_room) {
-            return;
-        }
-        let arrival = Arrival {
-            peer: index,
-            frame,
-            payload,
-            silenced: false,
-            received: None,
-        };
-        let sequence = frame.envelope.sequence.get();
-        let held = windowed.then(|| self.transport.hold(index, sequence));
-        match (self.core.store(&arrival, held), held) {
-            (Ok(stored), _) => self.core.keep_early(stored),
-            (Err(_), Some(held)) => {
-                let status = Status::PageUnavailable;
-                self.transport.refuse_held(held, frame, status);
-            }
-            (Err(_), None) => {}
-        }
-    }
-
-    /// Receives the frames of a peer that were kept and are next.
-    #[cold]
-    fn receive_early<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
-        let received = self.transport.received(index);
-        while let Some(stored) = self.core.take_early(index, received) {
-            let windowed = stored.held.is_some();
-            let (protocols, mut cx) = self.parts(now, host);
-            match protocols.receive(&mut cx, &stored.arrival()) {
-                Received::Wait(vni, range) if windowed => {
-                    self.wait_in_bounce_memory(vni, range, stored);
-                }
-                Received::Refuse(status) if windowed => self.refuse_stored(&stored, status),
-                received => {
-                    self.keep_or_refuse::<H::Memory>(&stored.arrival(), received);
-                    self.drop_stored(host, &stored);
-                }
-            }
-        }
-    }
-
     /// Puts a frame behind a page fault. A frame of an operation of which another frame
     /// is refused does not notify; when its pages are there, that may be forgotten.
-    fn wait_in_bounce_memory(
+    pub(super) fn wait_in_bounce_memory(
         &mut self,
         vni: VniId,
         range: PageRange,
@@ -494,7 +445,7 @@ impl Nic {
 
     /// When a frame came that is sampled, or that a trace may show.
     #[cold]
-    fn sample_arrival<H: Host>(&self, host: &H, frame: &Frame) -> Option<Sampled> {
+    pub(super) fn sample_arrival<H: Host>(&self, host: &H, frame: &Frame) -> Option<Sampled> {
         let counted = self.core.sampler.is_frame_chosen();
         let traced = self.core.tracing.on && self.shows_arrival(frame);
         let time = (counted || traced).then(|| host.clock()).flatten()?;
@@ -507,7 +458,7 @@ impl Nic {
 
     /// A sampled frame is in memory, or what it asked for is done.
     #[cold]
-    fn sample_delivered<H: Host>(&mut self, host: &H, arrival: &Arrival<'_, H::Memory>) {
+    pub(super) fn sample_delivered<H: Host>(&mut self, host: &H, arrival: &Arrival<'_, H::Memory>) {
         let Some(sampled) = arrival.received else {
             return;
         };
@@ -543,7 +494,7 @@ impl Nic {
 
     /// Signals the notifications from a peer that have waited long enough.
     #[inline]
-    fn signal_due<H: Host>(&mut self, host: &H, index: PeerIndex) {
+    pub(super) fn signal_due<H: Host>(&mut self, host: &H, index: PeerIndex) {
         while let Some(due) = self.transport.pop_notification(index) {
             self.core.signal(host, due.vni, due.notification);
         }

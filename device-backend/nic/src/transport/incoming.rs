@@ -270,12 +270,7 @@ impl Transport {
                     peer.ack_immediately();
                 }
                 if !in_order {
-                    // What was noted before is behind all that is missing now.
-                    if !peer.receive.has_gap() {
-                        peer.ahead.clear();
-                    }
-                    let port = frame.envelope.source_port.get();
-                    peer.ahead.insert(port, sequence);
+                    peer.note_ahead(frame);
                     (sequence..=last).for_each(|number| peer.receive.accept(number));
                     match lossless {
                         // What it has overtaken comes, and need not be asked for.

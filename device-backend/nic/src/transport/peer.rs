@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use qnic_abi::control::{PathInfo, PATH_LOSSLESS};
-use qnic_abi::wire::{Frame, MAX_PAYLOAD, MAX_SPAN};
+use qnic_abi::message::kind::MESSAGE_GONE;
+use qnic_abi::wire::{kind, Frame, MAX_PAYLOAD, MAX_SPAN};
 use qnic_abi::{NodeId, Status};
 use qnic_shared::timing::{Congestion, RoundTrip, TimerId};
 
@@ -140,6 +141,19 @@ impl Peer {
             vacant: false,
             given_up: None,
             resent: 0,
+        }
+    }
+
+    /// Notes that a process was heard from behind what is missing. A Nak or a MessageGone is of its NIC: the process may
+    /// have ended.
+    pub(super) fn note_ahead(&mut self, frame: &Frame) {
+        // What was noted before is behind all that is missing now.
+        if !self.receive.has_gap() {
+            self.ahead.clear();
+        }
+        if ![kind::NAK, MESSAGE_GONE].contains(&frame.envelope.kind) {
+            let port = frame.envelope.source_port.get();
+            self.ahead.insert(port, frame.envelope.sequence.get());
         }
     }
 

@@ -9,7 +9,7 @@ use qnic_abi::PAGE_SIZE;
 use qnic_host::SharedRegion;
 
 const PATH: &str = "/dev/shm/qnic-hostile";
-pub(super) const PAGES: usize = 96;
+pub(super) const PAGES: usize = 112;
 
 pub(super) struct Arena {
     memory: SharedRegion,

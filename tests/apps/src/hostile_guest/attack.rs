@@ -4,6 +4,8 @@
 //! second half it spoils everything. A start is right mostly; at times rings are not aligned, and
 //! rarely they are nowhere, so that QEMU starts nothing at all.
 
+mod verbs;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -23,6 +25,7 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, Status, VniId, ABI_VERSION, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
+use self::verbs::RING_PAGES;
 use super::arena::{Arena, PAGES};
 use super::commands::{port, Commands, KEY, SEGMENT, VNIS};
 use super::device::{Device, Rings, ENTRIES};
@@ -36,7 +39,9 @@ const MESSAGES: usize = 40;
 const EVENTS: usize = 41;
 const HOST_AREA: usize = 42;
 const DATA: usize = HOST_AREA + HOST_PAGES;
-const _: () = assert!(DATA < PAGES, "pages for data");
+/// Rings of verbs are the last ones.
+const RINGS: usize = PAGES - RING_PAGES;
+const _: () = assert!(DATA < RINGS, "pages for data");
 
 /// Requests that stand in their page at a time.
 const SLOTS: usize = 8;
@@ -154,7 +159,9 @@ impl Attack {
     fn clever_step(&mut self) {
         match self.random.u8(..) {
             0..=19 => self.join(),
-            20..=99 => self.post(),
+            20..=29 => self.make_pair(),
+            30..=49 => self.post_work(),
+            50..=99 => self.post(),
             100..=199 => self.answer_faults(),
             200..=229 => self.request(),
             230..=249 => self.storm(),
@@ -170,7 +177,8 @@ impl Attack {
             130..=189 => self.spoil_sram(),
             190..=214 => self.spoil_rings(),
             215..=219 => self.read_config(),
-            220..=249 => self.post(),
+            220..=239 => self.post(),
+            240..=249 => self.post_work(),
             _ => self.move_rings(),
         }
     }
@@ -207,7 +215,7 @@ impl Attack {
     }
 
     fn start(&mut self, kind: Start) {
-        for page in 0..DATA {
+        for page in (0..DATA).chain(RINGS..PAGES) {
             self.arena.write(page, 0, &[0; PAGE_SIZE]);
         }
         (self.available, self.events_seen) = ([0; 2], 0);
@@ -271,9 +279,14 @@ impl Attack {
             self.done.commands += 1;
         }
         self.posted[usize::from(vni)] = queue.tail();
+        self.device.ring(self.doorbell(vni));
+    }
+
+    /// The queue that is the doorbell of a process.
+    fn doorbell(&self, vni: u16) -> u16 {
         let doorbells = u32::from(self.device.queues()).saturating_sub(FIRST_DOORBELL as u32);
         let doorbell = u32::from(vni) % doorbells.max(1);
-        self.device.ring(FIRST_DOORBELL as u16 + doorbell as u16);
+        FIRST_DOORBELL as u16 + doorbell as u16
     }
 
     /// Turns a bit, once in so many times.
@@ -294,6 +307,7 @@ impl Attack {
         let done = doorbells.filter(|at| self.is_end(*at)).count();
         self.done.completions += completed as u64;
         self.done.contexts_done += done as u64;
+        self.count_completions();
     }
 
     fn is_end(&self, at: usize) -> bool {
@@ -406,7 +420,7 @@ impl Attack {
     fn answer(&mut self, fault: &Event) {
         let vni = fault.vni.get();
         if let Some(geometry) = self.geometry.filter(|_| self.random.bool()) {
-            let page = DATA + self.random.usize(..PAGES - DATA);
+            let page = DATA + self.random.usize(..RINGS - DATA);
             let frame = (self.arena.address(page) / PAGE_SIZE as u64) as u32;
             let tag = Tag::new(VniId(vni), fault.address.get());
             if u64::from(frame) < geometry.frames {

@@ -6,7 +6,7 @@
 //!   [device]  registers, queues, SRAM, doorbells; a start and a reset
 //!   [arena]   pages of this guest whose physical addresses are known: rings, buffers
 //!   [commands] commands of a process that are right
-//!   [attack]  what is done with all this
+//!   [attack]  what is done with all this, and with queue pairs of verbs
 //! ```
 //! One thing it does not do, since QEMU itself does not survive it
 //! ([security.md](../../../../docs/security.md)): it lets QEMU map the SRAM before it resets the
@@ -57,6 +57,10 @@ struct Done {
     /// Completions seen of messages that went well, and doorbells of contexts that say so.
     completions: u64,
     contexts_done: u64,
+    /// Queue pairs of verbs that were asked for, work requests that stood in their rings, and those that were done.
+    pairs: u64,
+    work_requests: u64,
+    work_done: u64,
     doorbells: u64,
     sram_bytes: u64,
     config_accesses: u64,

@@ -22,14 +22,19 @@ use crate::settings::Faults;
 const OFFERED: u64 = 20_000_000;
 
 /// Protection domain of all.
-const DOMAIN: u32 = 7;
+pub(super) const DOMAIN: u32 = 7;
+
+/// Key of all queue pairs for datagrams.
+pub(super) const QKEY: u32 = 0x1234;
 
 /// An end of a connection.
 pub(super) struct End {
+    transport: Transport,
     pub(super) name: Name,
     pub(super) pair: QueuePair<SimPlatform>,
     pub(super) sends: ProgramRing,
-    pub(super) receives: ProgramRing,
+    /// `None`: its receives are those that its process shares.
+    pub(super) receives: Option<ProgramRing>,
     /// Which part of the memory of its process it has.
     part: u64,
     /// What events of its queue pair name.
@@ -55,6 +60,10 @@ pub(super) struct End {
 }
 
 impl End {
+    pub(super) fn transport(&self) -> Transport {
+        self.transport
+    }
+
     pub(super) fn number(&self) -> u32 {
         self.pair.number()
     }
@@ -76,10 +85,10 @@ impl End {
     }
 }
 
-fn options(requests: [u32; 2], sges: u32) -> QueuePairOptions {
+fn options(transport: Transport, requests: [u32; 2], sges: u32) -> QueuePairOptions {
     let [sends, receives] = requests.map(|requests| Capacity { requests, sges });
     QueuePairOptions {
-        transport: Transport::Reliable,
+        transport,
         signal_all: false,
         domain: DOMAIN,
         sends,
@@ -90,7 +99,7 @@ fn options(requests: [u32; 2], sges: u32) -> QueuePairOptions {
 
 impl VerbsWorker<'_> {
     /// Makes an end, which is not connected yet.
-    fn new_end(&mut self) -> Result<()> {
+    fn new_end(&mut self, transport: Transport) -> Result<()> {
         let taken = |part: &u64| self.ends.iter().any(|end| end.part == *part);
         let part = (0..ENDS as u64).find(|part| !taken(part)).expect("a part");
         let (number, psn) = (lock(self.oracle).number(), self.some_psn());
@@ -99,21 +108,23 @@ impl VerbsWorker<'_> {
             number as u32,
             (self.slot as u64) << 32 | number & 0xffff_ffff,
         );
-        let options = options([requests, 7], 3);
+        let options = options(transport, [requests, 7], 3);
+        let shared = self.shared.as_ref().filter(|_| self.schedule.chance(400));
         let pair = made(self.context, "queue pair", || {
             let queues = Queues {
                 sends: &self.queue,
                 receives: &self.queue,
-                shared: None,
+                shared: shared.map(|shared| &shared.queue),
             };
             self.verbs.create_queue_pair(options, queues, owner.1)
         })?;
         let offset = self.schedule.range(0..1 << 40);
         let not_ready_retries = if self.schedule.chance(100) { 2 } else { 7 };
         self.ends.push(End {
+            transport,
             name: (0, 0),
             sends: ProgramRing::new(pair.sends()),
-            receives: ProgramRing::new(pair.receives().expect("receives of its own")),
+            receives: pair.receives().map(|ring| ProgramRing::new(ring)),
             pair,
             part,
             owner: owner.0,
@@ -161,6 +172,8 @@ impl VerbsWorker<'_> {
     fn address(&self) -> (Address, u64) {
         let end = self.ends.last().expect("an end");
         let address = Address {
+            transport: end.transport,
+            shares: end.receives.is_none(),
             slot: self.slot,
             node: self.context.machine.incarnation.node,
             qp: end.number(),
@@ -176,7 +189,12 @@ impl VerbsWorker<'_> {
         let Some(to) = lock(self.oracle).some_process(self.schedule) else {
             return self.context.think(500);
         };
-        self.new_end()?;
+        let transport = match self.schedule.below(10) {
+            0..=5 => Transport::Reliable,
+            6..=7 => Transport::Unreliable,
+            _ => Transport::Datagram,
+        };
+        self.new_end(transport)?;
         let index = self.ends.len() - 1;
         let (weak, eager) = (
             self.ends[index].not_ready_retries < 7,
@@ -192,7 +210,7 @@ impl VerbsWorker<'_> {
 
     /// Accepts a connection.
     pub(super) fn accept(&mut self, connection: u64, peer: Address) -> Result<()> {
-        self.new_end()?;
+        self.new_end(peer.transport)?;
         let index = self.ends.len() - 1;
         self.ends[index].name = (connection, 1);
         self.trace(format_args!("accepts connection {connection}"));
@@ -248,6 +266,7 @@ impl VerbsWorker<'_> {
         change.max_reads = 1 + (end.psn % 4) as u8;
         change.max_peer_reads = 4;
         change.send_psn = end.psn.into();
+        change.qkey = QKEY.into();
         if let Some(peer) = peer {
             change.path = PathAddress::new(NodeId(peer.node as u16), 0, false)
                 .0
@@ -280,7 +299,15 @@ impl VerbsWorker<'_> {
         self.modify(index, State::Failed, None)?;
         self.collect()?;
         lock(self.oracle).closed(name);
-        self.forget(index)
+        self.forget(index)?;
+        if let Some(shared) = self.shared.as_ref().filter(|_| self.ends.is_empty()) {
+            let (used, left) = (shared.used.len(), shared.ring.filled());
+            assert_eq!(
+                used, left,
+                "shared receives that have not ended, and those that are left"
+            );
+        }
+        Ok(())
     }
 
     fn forget(&mut self, index: usize) -> Result<()> {

@@ -12,6 +12,9 @@
 //! ```text
 //!   places for sends and answers │ places for receives │ area: the peer writes and reads │ word
 //! ```
+//! It is reliable, or unreliable, or of two queue pairs for datagrams, which name each other. Some queue pairs share
+//! the receives of their process.
+//!
 //! A worker that waits has mostly armed its completion queue: a completion without an event fails the
 //! run.
 //!
@@ -27,15 +30,16 @@ mod oracle;
 mod posting;
 mod rings;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::Mutex;
 
-use qnic_abi::verbs::{Event, Outcome};
+use qnic_abi::verbs::{Event, Outcome, Rights};
 use qnic_abi::Status;
-use qnic_driver::verbs::CompletionQueue;
+use qnic_driver::verbs::{Capacity, CompletionQueue, SharedReceiveQueue};
 use qnic_driver::{CallError, Failure, VerbsContext};
 
-use self::ends::End;
+use self::ends::{End, DOMAIN};
 use self::oracle::VerbsOracle;
 use self::rings::ProgramRing;
 use crate::common::Phase;
@@ -59,9 +63,15 @@ const AREA: u64 = 2 * RECEIVES;
 const AREA_BYTES: u64 = 6000;
 const WORD: u64 = 46_080;
 
-/// Bytes of memory of an end, and of a process.
+/// Bytes of memory of an end.
 const END_BYTES: u64 = 12 * 4096;
-const BYTES: u64 = ENDS as u64 * END_BYTES;
+
+/// Where the places of shared receives begin, and bytes of all memory of a process.
+const SHARED: u64 = ENDS as u64 * END_BYTES;
+const SHARED_BYTES: u64 = 5 * 4096;
+const BYTES: u64 = SHARED + SHARED_BYTES;
+
+const _: () = assert!(PLACES * PLACE_BYTES <= SHARED_BYTES);
 
 const _: () = assert!(AREA + AREA_BYTES <= WORD && WORD + 8 <= END_BYTES);
 
@@ -69,7 +79,7 @@ const _: () = assert!(AREA + AREA_BYTES <= WORD && WORD + 8 <= END_BYTES);
 const BASE: u64 = 0x40_0000;
 
 /// Frames of a node for rings, and so that not all pages of processes are absent all the time.
-const FRAMES: u64 = 80;
+const FRAMES: u64 = 100;
 
 /// Completions that the queue of a process has room for: all that can be posted.
 const COMPLETIONS: u32 = 100;
@@ -172,14 +182,25 @@ impl Verbs {
             memory: Mapping::pages(&context.machine, space, BASE, BYTES as usize),
             completions: ProgramRing::new(queue.ring()),
             queue,
+            shared: None,
             ends: Vec::new(),
             armed: false,
             owed: None,
         };
-        let ending = worker.live();
+        let ending = worker.share().and_then(|()| worker.live());
         ends(self, context, "verbs worker", ending.is_ok());
         worker.leave();
     }
+}
+
+/// Receives that queue pairs of a process share.
+struct Shared {
+    queue: SharedReceiveQueue<SimPlatform>,
+    ring: ProgramRing,
+    key: u32,
+    /// Places that nothing uses, and those of receives that are posted.
+    free: Vec<u64>,
+    used: BTreeMap<u64, u64>,
 }
 
 /// A process with a context.
@@ -193,6 +214,7 @@ struct VerbsWorker<'a> {
     memory: Mapping,
     queue: CompletionQueue<SimPlatform>,
     completions: ProgramRing,
+    shared: Option<Shared>,
     ends: Vec<End>,
     /// An event is to tell of the next completion.
     armed: bool,
@@ -216,6 +238,40 @@ impl VerbsWorker<'_> {
         }
     }
 
+    /// Makes a shared receive queue, mostly.
+    fn share(&mut self) -> Result<()> {
+        if self.schedule.chance(300) {
+            return Ok(());
+        }
+        let capacity = Capacity {
+            requests: 3,
+            sges: 3,
+        };
+        let queue = made(self.context, "shared receive queue", || {
+            self.verbs
+                .create_shared_receive_queue(DOMAIN, capacity, 0, u64::from(u32::MAX))
+        })?;
+        lock(self.oracle).set_shares(self.slot, true);
+        let ring = ProgramRing::new(queue.ring());
+        let range = (BASE + SHARED, SHARED_BYTES);
+        self.shared = Some(Shared {
+            queue,
+            ring,
+            key: 0,
+            free: (0..PLACES).map(|place| place * PLACE_BYTES).collect(),
+            used: BTreeMap::new(),
+        });
+        self.context.check_alive()?;
+        let key = made(self.context, "memory", || {
+            self.verbs
+                .register(DOMAIN, range, range.0, Rights::LOCAL_WRITE)
+        })?;
+        if let Some(shared) = &mut self.shared {
+            shared.key = key;
+        }
+        self.context.check_alive()
+    }
+
     /// Takes events and completions.
     fn collect(&mut self) -> Result<()> {
         self.context.check_alive()?;
@@ -236,6 +292,9 @@ impl VerbsWorker<'_> {
             let ended = lock(self.oracle).completed(end.name, &completion);
             end.ended(&ended.0);
             end.failed |= ended.1;
+            if let Some(shared) = &mut self.shared {
+                shared.free.extend(shared.used.remove(&id));
+            }
         }
         for end in &mut self.ends {
             if end.sends.is_empty() {
@@ -326,6 +385,10 @@ impl VerbsWorker<'_> {
     fn leave(mut self) {
         for end in std::mem::take(&mut self.ends) {
             self.verbs.destroy_queue_pair(end.pair);
+        }
+        if let Some(shared) = self.shared {
+            self.verbs.destroy_shared_receive_queue(shared.queue);
+            lock(self.oracle).set_shares(self.slot, false);
         }
         self.verbs.destroy_completion_queue(self.queue);
         lock(self.oracle).set_queue(self.slot, false);

@@ -1,19 +1,27 @@
 //! What a verbs worker posts, right and wrong.
 
 use qnic::provider::Memory as _;
-use qnic_abi::verbs::rings::{AtomicOperands, MemoryOperands, SendEntry, SendFlags, Sge};
-use qnic_abi::verbs::{Outcome, Request};
+use qnic_abi::verbs::rings::{
+    AtomicOperands, DatagramOperands, MemoryOperands, SendEntry, SendFlags, Sge,
+};
+use qnic_abi::verbs::{Outcome, PathAddress, Request, Transport};
+use qnic_abi::NodeId;
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::ends::QKEY;
 use super::oracle::{Address, Receive, Work, RECEIVE};
 use super::{
-    bytes_of, Spoil, VerbsWorker, Wrong, AREA, AREA_BYTES, BASE, END_BYTES, PLACE_BYTES, WORD,
+    bytes_of, Spoil, VerbsWorker, Wrong, AREA, AREA_BYTES, BASE, END_BYTES, PLACE_BYTES, SHARED,
+    WORD,
 };
 use crate::process::Result;
 use crate::schedule::lock;
 
 /// Inline bytes of a work request, at most.
 const INLINE: u64 = 48;
+
+/// Bytes of a datagram, at most: what its queue pair is told.
+const DATAGRAM_BYTES: u64 = 1024;
 
 impl VerbsWorker<'_> {
     /// The pieces of some bytes of an end.
@@ -36,7 +44,10 @@ impl VerbsWorker<'_> {
     /// Posts a receive, if there is room; few are too short, or name no memory.
     pub(super) fn post_receive(&mut self, index: usize) -> Result<()> {
         let end = &mut self.ends[index];
-        if !end.receives.has_room() {
+        let Some(receives) = &end.receives else {
+            return self.post_shared();
+        };
+        if !receives.has_room() {
             return Ok(());
         }
         let Some(local) = end.free_receives.pop() else {
@@ -44,18 +55,51 @@ impl VerbsWorker<'_> {
         };
         let id = RECEIVE | lock(self.oracle).number();
         end.used.insert(id, local);
-        let (name, named, key) = (end.name, end.named, end.key);
+        let (name, base, named, key) = (end.name, end.base(), end.named, end.key);
         let wrong = self.schedule.chance(2);
         let short = self.schedule.chance(2);
         let length = if short { 10 } else { PLACE_BYTES };
         let key = if wrong { key ^ 1 } else { key };
         let sges = self.sges(named, (local, length), key);
-        let wrong = wrong || short;
-        self.trace(format_args!(
-            "{name:?}: receive {id:#x}, {length} bytes, wrong: {wrong}"
-        ));
-        lock(self.oracle).post_receive(name, Receive { id, local, wrong });
-        self.ends[index].receives.post_receive(id, &sges);
+        let receive = Receive {
+            id,
+            base,
+            local,
+            wrong: wrong || short,
+            shared: false,
+        };
+        self.trace(format_args!("{name:?}: {length} bytes, {receive:?}"));
+        lock(self.oracle).post_receive(name, receive);
+        if let Some(receives) = &self.ends[index].receives {
+            receives.post_receive(id, &sges);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive to the shared queue, if there is room.
+    fn post_shared(&mut self) -> Result<()> {
+        let id = RECEIVE | lock(self.oracle).number();
+        let Some(shared) = self.shared.as_mut().filter(|shared| shared.ring.has_room()) else {
+            return Ok(());
+        };
+        let Some(local) = shared.free.pop() else {
+            return Ok(());
+        };
+        shared.used.insert(id, local);
+        let (key, base) = (shared.key, BASE + SHARED);
+        let sges = self.sges(base, (local, PLACE_BYTES), key);
+        let receive = Receive {
+            id,
+            base,
+            local,
+            wrong: false,
+            shared: true,
+        };
+        self.trace(format_args!("{receive:?}"));
+        lock(self.oracle).post_shared(self.slot, receive);
+        if let Some(shared) = &self.shared {
+            shared.ring.post_receive(id, &sges);
+        }
         Ok(())
     }
 
@@ -71,8 +115,9 @@ impl VerbsWorker<'_> {
         let Some(local) = self.ends[index].free_sends.pop() else {
             return Ok(());
         };
-        let mistake = self.some_mistake();
-        let work = self.some_work(local, mistake);
+        let transport = self.ends[index].transport();
+        let mistake = self.some_mistake(transport);
+        let work = self.some_work(local, mistake, transport);
         self.ends[index].used.insert(work.id, local);
         let data = bytes_of(work.data, work.length);
         let sends_bytes = !matches!(
@@ -119,18 +164,24 @@ impl VerbsWorker<'_> {
         self.context.called("send", sent)
     }
 
-    fn some_mistake(&self) -> Option<Spoil> {
+    fn some_mistake(&self, transport: Transport) -> Option<Spoil> {
         let mistakes = [
-            (Wrong::Key, Outcome::RemoteAccess),
-            (Wrong::Range, Outcome::RemoteAccess),
             (Wrong::OwnKey, Outcome::LocalProtection),
             (Wrong::Opcode, Outcome::LocalOperation),
+            (Wrong::Key, Outcome::RemoteAccess),
+            (Wrong::Range, Outcome::RemoteAccess),
         ];
+        // Nothing tells an unreliable one of what its peer refuses.
+        let mistakes = match transport {
+            Transport::Reliable => &mistakes[..],
+            _ => &mistakes[..2],
+        };
         let any = self.schedule.chance(6);
         any.then(|| mistakes[self.schedule.below(mistakes.len())])
     }
 
-    fn some_work(&self, local: u64, mistake: Option<Spoil>) -> Work {
+    fn some_work(&self, local: u64, mistake: Option<Spoil>, transport: Transport) -> Work {
+        // A transport has the first ones.
         let requests = [
             Request::Send,
             Request::Send,
@@ -142,11 +193,16 @@ impl VerbsWorker<'_> {
             Request::CompareSwap,
             Request::FetchAdd,
         ];
-        let mut request = requests[self.schedule.below(requests.len())];
-        if mistake.is_some() {
+        let (known, most) = match transport {
+            Transport::Reliable => (requests.len(), PLACE_BYTES),
+            Transport::Unreliable => (6, PLACE_BYTES),
+            Transport::Datagram => (3, DATAGRAM_BYTES),
+        };
+        let mut request = requests[self.schedule.below(known)];
+        if mistake.is_some() && transport != Transport::Datagram {
             request = Request::Write;
         }
-        let longest = [64, 300, PLACE_BYTES][self.schedule.below(3)];
+        let longest = [64, 300, most][self.schedule.below(3)];
         let mut length = self.schedule.range(0..longest + 1);
         let mut remote = 0;
         match request {
@@ -205,6 +261,16 @@ fn entry(work: &Work, peer: &Address, mistake: Option<Spoil>, inline: bool) -> S
     };
     let operands = entry.operands.as_mut_bytes();
     match work.request {
+        _ if peer.transport == Transport::Datagram => {
+            let node = NodeId(peer.node as u16);
+            let datagram = DatagramOperands {
+                qp: peer.qp.into(),
+                qkey: QKEY.into(),
+                unused: 0.into(),
+                path: PathAddress::new(node, 0, work.data % 2 == 0).0.into(),
+            };
+            operands[..size_of::<DatagramOperands>()].copy_from_slice(datagram.as_bytes());
+        }
         Request::CompareSwap | Request::FetchAdd => {
             let atomic = AtomicOperands {
                 address: (peer.named + WORD).into(),

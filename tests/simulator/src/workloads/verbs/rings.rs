@@ -41,6 +41,12 @@ impl ProgramRing {
         ENTRIES + index as usize * self.entry_bytes
     }
 
+    /// Entries that the NIC has not done with, or completions that the process has not taken.
+    pub(super) fn filled(&self) -> usize {
+        let filled = self.index(PRODUCER).wrapping_sub(self.index(CONSUMER));
+        (filled & self.mask) as usize
+    }
+
     /// Returns true if another entry fits.
     pub(super) fn has_room(&self) -> bool {
         (self.index(PRODUCER) + 1) & self.mask != self.index(CONSUMER)

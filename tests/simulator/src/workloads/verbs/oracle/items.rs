@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use qnic_abi::verbs::{Outcome, Request};
+use qnic_abi::verbs::{Outcome, Request, Transport};
 
 use super::super::AREA_BYTES;
 use crate::expected_bytes::ExpectedBytes;
@@ -53,7 +53,10 @@ impl Work {
     /// The message that it is.
     pub(super) fn message(&self) -> Message {
         Message {
+            id: self.id,
             data: (!self.is_write()).then_some(self.data),
+            bytes: self.data,
+            remote: self.remote,
             length: self.length,
             immediate: self.told(),
         }
@@ -74,16 +77,24 @@ impl Work {
 #[derive(Debug, Clone)]
 pub(in super::super) struct Receive {
     pub(in super::super) id: u64,
-    /// Where its bytes go, in the memory of its half.
+    /// Where its bytes go, from an address on.
+    pub(in super::super) base: u64,
     pub(in super::super) local: u64,
     pub(in super::super) wrong: bool,
+    /// It is one of a shared queue.
+    pub(in super::super) shared: bool,
 }
 
 /// What a half has sent, and its peer has not received.
 #[derive(Debug, Clone)]
 pub(super) struct Message {
+    /// That of its work request.
+    pub(super) id: u64,
     /// What the bytes of a Send are made of.
     pub(super) data: Option<u64>,
+    /// What the bytes of either are made of, and where those of a write go.
+    pub(super) bytes: u64,
+    pub(super) remote: u64,
     pub(super) length: u64,
     pub(super) immediate: Option<u32>,
 }
@@ -91,6 +102,9 @@ pub(super) struct Message {
 /// What a queue pair tells its peer.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Address {
+    pub(in super::super) transport: Transport,
+    /// Its receives are those that its process shares.
+    pub(in super::super) shares: bool,
     pub(in super::super) slot: usize,
     pub(in super::super) node: usize,
     pub(in super::super) qp: u32,
@@ -124,6 +138,8 @@ pub(super) struct Half {
     pub(super) works: VecDeque<Work>,
     pub(super) receives: VecDeque<Receive>,
     pub(super) messages: VecDeque<Message>,
+    /// Writes of an unreliable connection: id, place in the area, and length.
+    pub(super) writes: Vec<(u64, u64, u64)>,
     /// Messages that have ended well for it.
     pub(super) confirmed: u64,
     /// Messages that it has received.
@@ -135,6 +151,11 @@ pub(super) struct Half {
 }
 
 impl Half {
+    /// Returns true if what it sends may be lost, and nothing tells.
+    pub(super) fn is_unreliable(&self) -> bool {
+        self.address.transport != Transport::Reliable
+    }
+
     pub(super) fn new(address: Address, base: u64) -> Self {
         let mut area = ExpectedBytes::new(AREA_BYTES);
         area.open(0, AREA_BYTES);
@@ -152,6 +173,7 @@ impl Half {
             works: VecDeque::new(),
             receives: VecDeque::new(),
             messages: VecDeque::new(),
+            writes: Vec::new(),
             confirmed: 0,
             received: 0,
             area,

@@ -5,6 +5,11 @@
 //! that has ended well is compared only where no later one of its queue pair goes, and data of a read
 //! only where none goes that the read does not keep back by a fence.
 //!
+//! Unreliable connections, and queue pairs for datagrams, which stand as a connection here too, may lose what they
+//! send, and on wires that double frames or change their order so do messages. But what comes is what was sent, and whole;
+//! on lossless wires once, in order, and a write with an immediate with all of its bytes; and all that is posted has its
+//! completion.
+//!
 //! A connection is *weak* if anything has happened that lets work of it fail. Then any error is
 //! accepted that such a thing can have; but what has ended well is right in any case, nothing ends
 //! twice or out of order, and all ends.
@@ -40,10 +45,16 @@ struct Process {
     watched: Watched,
     /// Its NIC has its completion queue.
     has_queue: bool,
+    /// Its NIC has its shared receive queue.
+    shares: bool,
+    /// Receives that it has posted there.
+    shared: BTreeMap<u64, Receive>,
 }
 
 pub(super) struct VerbsOracle {
     routes: Routes,
+    /// Wires lose nothing, and keep the order.
+    lossless: bool,
     processes: PerSlot<Process>,
     connections: BTreeMap<u64, Connection>,
     next: u64,
@@ -55,9 +66,12 @@ impl VerbsOracle {
         let process = |slot: usize| Process {
             watched: Watched::new(slot, settings.slots[slot]),
             has_queue: false,
+            shares: false,
+            shared: BTreeMap::new(),
         };
         VerbsOracle {
             routes: routes.clone(),
+            lossless: settings.options.lossless,
             processes: PerSlot::new(settings.others(), process),
             connections: BTreeMap::new(),
             next: 0,
@@ -69,12 +83,23 @@ impl VerbsOracle {
     pub(super) fn begin(&mut self, slot: usize, machine: &Arc<Machine>, space: u64) {
         let process = &mut self.processes[slot];
         process.watched = process.watched.next(machine, space);
-        process.has_queue = false;
+        (process.has_queue, process.shares) = (false, false);
+        process.shared.clear();
     }
 
     /// Its NIC has its completion queue, or not any more.
     pub(super) fn set_queue(&mut self, slot: usize, has_queue: bool) {
         self.processes[slot].has_queue = has_queue;
+    }
+
+    /// The same of its shared receive queue.
+    pub(super) fn set_shares(&mut self, slot: usize, shares: bool) {
+        self.processes[slot].shares = shares;
+    }
+
+    /// A receive is about to be posted to the shared queue of the process in a slot.
+    pub(super) fn post_shared(&mut self, slot: usize, receive: Receive) {
+        self.processes[slot].shared.insert(receive.id, receive);
     }
 
     /// Some other process that lives, or the same.
@@ -186,6 +211,9 @@ impl VerbsOracle {
     pub(super) fn post(&mut self, name: Name, work: Work) {
         let half = self.half(name);
         half.finished = false;
+        if half.is_unreliable() && work.is_write() {
+            half.writes.push((work.id, work.remote, work.length));
+        }
         if work.needs_receive() {
             half.messages.push_back(work.message());
         }
@@ -218,7 +246,7 @@ impl VerbsOracle {
             half.blamed || !half.flushed,
             "{name:?}: all was flushed, and nothing says why"
         );
-        if let Some(peer) = peer {
+        if let Some(peer) = peer.filter(|peer| !peer.is_unreliable()) {
             let (received, confirmed) = (half.received, peer.confirmed);
             assert!(
                 received >= confirmed,
@@ -239,6 +267,7 @@ impl VerbsOracle {
         let connection = &self.connections[&connection];
         let explained = match event {
             Event::Established => true,
+            Event::LastReceive => connection.halves[side].address.shares,
             Event::AccessError | Event::RequestError | Event::Fatal => connection.may_fail(),
             _ => false,
         };
@@ -308,6 +337,7 @@ impl Oracle for VerbsOracle {
         let of_node = self.processes.values().filter(|it| it.watched.node == node);
         match name {
             "verbs_completion_queues" => Some(of_node.filter(|it| it.has_queue).count() as u64),
+            "verbs_shared_receive_queues" => Some(of_node.filter(|it| it.shares).count() as u64),
             // Looked at when there are no connections.
             "verbs_queue_pairs" => Some(0),
             _ => None,
