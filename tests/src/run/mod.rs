@@ -4,7 +4,7 @@
 //!   static checks, builds ─▶ programs of tests ─┐  jobs: processes of their own, as many at a time
 //!   cases in host mode, cases that boot guests ─┘  as crate::schedule finds room for
 //! ```
-//! A case runs by `qnic test --exact --only CASE`, and cases that share guests ([`suite::SHARED`]) by the same with
+//! A case runs by `qnic test --exact --only CASE`, and cases that share guests (`suite::SHARED`) by the same with
 //! all their names; one that is asked for alone runs in this process, and prints as it goes. What failed is said again
 //! at the end, where the reader of a long log looks first.
 
