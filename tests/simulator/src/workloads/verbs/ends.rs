@@ -214,9 +214,9 @@ impl VerbsWorker<'_> {
         let index = self.ends.len() - 1;
         self.ends[index].name = (connection, 1);
         self.trace(format_args!("accepts connection {connection}"));
-        let address = self.address();
+        let (address, now) = (self.address(), self.schedule.now());
         let mut oracle = lock(self.oracle);
-        if !oracle.accept(connection, address) {
+        if !oracle.accept(connection, address, now) {
             drop(oracle);
             return self.forget(index);
         }
@@ -285,7 +285,7 @@ impl VerbsWorker<'_> {
         if !faults.contains(Faults::REVOKE) || end.key == 0 {
             return Ok(());
         }
-        lock(self.oracle).weaken(end.name);
+        lock(self.oracle).take_key_back(end.name);
         let key = std::mem::take(&mut end.key);
         let taken = self.verbs.deregister(key);
         self.called("the end of a key", taken)

@@ -4,7 +4,7 @@ use qnic_abi::verbs::rings::{CompletionFlags, WorkCompletion};
 use qnic_abi::verbs::{Completed, Outcome, Request, Transport, ROUTE_HEADER_BYTES};
 
 use super::super::{bytes_of, AREA, WORD};
-use super::items::{Half, Message, Receive, Work};
+use super::items::{Half, Message, Receive, Work, Written};
 use super::{Name, VerbsOracle, RECEIVE};
 use crate::expected_bytes::{difference, ExpectedByte};
 
@@ -44,14 +44,39 @@ fn open_range(expected: &mut [ExpectedByte], start: u64, (remote, length): (u64,
 }
 
 /// The first byte of a write that is wrong, but for those where later ones go.
-fn wrong_byte(memory: &[u8], message: &Message, writes: &[(u64, u64, u64)]) -> Option<usize> {
-    let start = message.remote;
-    let bytes = bytes_of(message.bytes, message.length);
+fn wrong_byte(memory: &[u8], written: &Written, writes: &[Written]) -> Option<usize> {
+    let start = written.remote;
+    let bytes = bytes_of(written.data, written.length);
     let mut expected: Vec<ExpectedByte> = bytes.into_iter().map(Some).collect();
-    for (_, remote, length) in writes.iter().filter(|(id, ..)| *id > message.id) {
-        open_range(&mut expected, start, (*remote, *length));
+    for later in writes.iter().filter(|later| later.id > written.id) {
+        open_range(&mut expected, start, (later.remote, later.length));
     }
     difference(memory, &expected)
+}
+
+/// Takes the message that has come over a lossless wire from a half: what is before it was lost. `sure`: that
+/// needs a reason. `peek`: what stands in the area that the half writes.
+fn take_ordered(
+    half: &mut Half,
+    sure: bool,
+    is_it: impl Fn(&Message) -> bool,
+    peek: impl Fn(u64, u64) -> Option<Vec<u8>>,
+) -> Option<Message> {
+    let before = half.messages.iter().position(is_it)?;
+    for lost in half.messages.drain(..before) {
+        assert!(!sure || lost.may_be_lost, "lost for no reason: {lost:?}");
+    }
+    let message = half.messages.pop_front()?;
+    for written in &half.writes {
+        let is_there = written.id < message.id && sure && !written.may_be_lost;
+        if is_there || written.id == message.id {
+            let memory = peek(written.remote, written.length);
+            let wrong = memory.and_then(|memory| wrong_byte(&memory, written, &half.writes));
+            assert_eq!(wrong, None, "a wrong byte of {written:?} at {message:?}");
+        }
+    }
+    half.writes.retain(|written| written.id > message.id);
+    Some(message)
 }
 
 impl VerbsOracle {
@@ -69,12 +94,16 @@ impl VerbsOracle {
         let receives = id & RECEIVE != 0;
         // A send queue without acknowledgements fails alone.
         let may_go_on = half.is_unreliable() && receives;
+        let has_failed = half.receives_failed || half.sends_failed && !may_go_on;
         assert!(
-            outcome != Outcome::Success || !half.failed || may_go_on,
+            outcome != Outcome::Success || !has_failed,
             "{name:?}: it has failed, and {id} ends well"
         );
-        half.failed |= outcome != Outcome::Success;
-        let failed = half.failed;
+        match receives {
+            true => half.receives_failed |= outcome != Outcome::Success,
+            false => half.sends_failed |= outcome != Outcome::Success,
+        }
+        let failed = half.has_failed();
         if receives {
             let receive = self.take_receive(name, id);
             let receive = receive.unwrap_or_else(|| panic!("{name:?}: {id:#x} ends out of turn"));
@@ -106,11 +135,13 @@ impl VerbsOracle {
         }
     }
 
-    /// The receive of a completion: the oldest, or any that is shared.
+    /// The receive of a completion: the oldest, or one that is shared, behind the last of its half.
     fn take_receive(&mut self, name: Name, id: u64) -> Option<Receive> {
         let half = self.half(name);
         let (address, oldest) = (half.address, half.receives.front());
         if address.shares {
+            assert!(half.last_shared < id, "{name:?}: {id:#x} ends out of turn");
+            half.last_shared = id;
             return self.processes[address.slot].shared.remove(&id);
         }
         oldest.filter(|receive| receive.id == id)?;
@@ -132,6 +163,8 @@ impl VerbsOracle {
     /// A message has come.
     fn received(&mut self, name: Name, receive: &Receive, completion: &WorkCompletion) {
         let ordered = self.lossless;
+        let connection = &self.connections[&name.0];
+        let sure = !connection.eager && !connection.may_fail() && !self.is_disturbed(name);
         let connection = self.connections.get_mut(&name.0);
         let (own, peer) = connection.expect("a connection").split(name.1);
         own.received += 1;
@@ -154,19 +187,9 @@ impl VerbsOracle {
         };
         let message = peer.and_then(|peer| match transport {
             Transport::Reliable => peer.messages.pop_front(),
-            // What is before it was lost.
-            _ if ordered => {
-                let lost = peer.messages.iter().position(is_it)?;
-                peer.messages.drain(..lost);
-                let message = peer.messages.pop_front()?;
-                peer.writes.retain(|(id, ..)| *id >= message.id);
-                let at = area + message.remote;
-                let memory = watched.peek(at, message.length);
-                let memory = memory.filter(|_| message.data.is_none());
-                let wrong = memory.and_then(|memory| wrong_byte(&memory, &message, &peer.writes));
-                assert_eq!(wrong, None, "{name:?}: a wrong byte of {message:?}");
-                Some(message)
-            }
+            _ if ordered => take_ordered(peer, sure, is_it, |at, length| {
+                watched.peek(area + at, length)
+            }),
             // Frames come twice, and in any order: so do these.
             _ => peer.messages.iter().find(|message| is_it(message)).cloned(),
         });
@@ -286,6 +309,17 @@ impl VerbsOracle {
         watched.peek(half.base + work.local, work.length)
     }
 
+    /// The route of a connection was not whole all the time.
+    fn is_disturbed(&self, name: Name) -> bool {
+        let connection = &self.connections[&name.0];
+        let own = connection.halves[name.1].address.node;
+        let peer = match name.1 {
+            0 => self.processes[connection.to].watched.node,
+            _ => connection.halves[0].address.node,
+        };
+        self.routes.whole_since(own, peer) > connection.begun
+    }
+
     /// Something has failed: it must have a reason.
     fn check_failure(
         &mut self,
@@ -299,16 +333,28 @@ impl VerbsOracle {
             &connection.halves[name.1],
             connection.halves.get(1 - name.1),
         );
-        let nodes = (own.address.node, self.processes[connection.to].watched.node);
-        let nodes = match name.1 {
-            0 => nodes,
-            _ => (nodes.0, connection.halves[0].address.node),
-        };
-        let disturbed = self.routes.whole_since(nodes.0, nodes.1) > connection.begun;
+        let disturbed = self.is_disturbed(name);
         let peer_is_over = peer.is_none_or(|peer: &Half| peer.over || !peer.ready);
-        let silent = connection.weak || disturbed || peer_is_over || connection.eager;
-        let weak = connection.may_fail() || disturbed;
+        // Of its peer and of its route an unreliable one learns nothing.
+        let unreliable = own.is_unreliable();
+        let silent = match unreliable {
+            true => own.weak,
+            false => connection.weak || disturbed || peer_is_over || connection.eager,
+        };
+        let weak = match unreliable {
+            true => own.weak || own.mistaken,
+            false => connection.may_fail() || disturbed,
+        };
         let excused = match outcome {
+            Outcome::RetriesExceeded
+            | Outcome::RemoteAccess
+            | Outcome::RemoteOperation
+            | Outcome::RemoteInvalidRequest
+            | Outcome::ReceiverNotReady
+                if unreliable =>
+            {
+                false
+            }
             // Its own end, or what comes behind another failure.
             Outcome::Flushed => own.over || silent || weak,
             Outcome::RetriesExceeded => silent || weak,
@@ -320,7 +366,7 @@ impl VerbsOracle {
             | Outcome::ReceiverNotReady => weak,
             Outcome::Success | Outcome::LocalOperation | Outcome::Fatal => false,
         };
-        let by_peer = silent || peer.is_some_and(|peer| peer.mistaken);
+        let by_peer = silent || !unreliable && peer.is_some_and(|peer| peer.mistaken);
         let flushed = outcome == Outcome::Flushed && !own.over && !by_peer;
         let blamed = outcome != Outcome::Flushed;
         let half = self.half(name);

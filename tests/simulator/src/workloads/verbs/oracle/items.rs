@@ -7,6 +7,9 @@ use qnic_abi::verbs::{Outcome, Request, Transport};
 use super::super::AREA_BYTES;
 use crate::expected_bytes::ExpectedBytes;
 
+/// Messages and writes whose frames a NIC keeps for a queue pair, at least.
+const KEPT: usize = 20;
+
 /// A work request of a send queue.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Work {
@@ -51,14 +54,24 @@ impl Work {
     }
 
     /// The message that it is.
-    pub(super) fn message(&self) -> Message {
+    pub(super) fn message(&self, may_be_lost: bool) -> Message {
         Message {
-            id: self.id,
+            may_be_lost,
             data: (!self.is_write()).then_some(self.data),
-            bytes: self.data,
-            remote: self.remote,
             length: self.length,
             immediate: self.told(),
+            id: self.id,
+        }
+    }
+
+    /// The write that it is.
+    pub(super) fn written(&self, may_be_lost: bool) -> Written {
+        Written {
+            may_be_lost,
+            id: self.id,
+            data: self.data,
+            remote: self.remote,
+            length: self.length,
         }
     }
 
@@ -92,11 +105,24 @@ pub(super) struct Message {
     pub(super) id: u64,
     /// What the bytes of a Send are made of.
     pub(super) data: Option<u64>,
-    /// What the bytes of either are made of, and where those of a write go.
-    pub(super) bytes: u64,
-    pub(super) remote: u64,
     pub(super) length: u64,
     pub(super) immediate: Option<u32>,
+    /// There may have been no receive for it, or too much before it.
+    pub(super) may_be_lost: bool,
+}
+
+/// A write of an unreliable connection.
+#[derive(Debug, Clone)]
+pub(super) struct Written {
+    /// That of its work request.
+    pub(super) id: u64,
+    /// What its bytes are made of.
+    pub(super) data: u64,
+    /// Where they go, in the area of the peer.
+    pub(super) remote: u64,
+    pub(super) length: u64,
+    /// There may have been no receive for it, or too much before it.
+    pub(super) may_be_lost: bool,
 }
 
 /// What a queue pair tells its peer.
@@ -127,8 +153,12 @@ pub(super) struct Half {
     pub(super) over: bool,
     /// Nothing of it is left, or its process has ended.
     pub(super) gone: bool,
-    /// Something has ended with an error.
-    pub(super) failed: bool,
+    /// Something of its send queue has ended with an error.
+    pub(super) sends_failed: bool,
+    /// The same of its receives.
+    pub(super) receives_failed: bool,
+    /// Its process has had a page that could not be brought in, or it has taken its key back.
+    pub(super) weak: bool,
     /// It has made a mistake.
     pub(super) mistaken: bool,
     /// Something was flushed of which only its own mistake can be the reason, and whether an error
@@ -137,9 +167,11 @@ pub(super) struct Half {
     pub(super) blamed: bool,
     pub(super) works: VecDeque<Work>,
     pub(super) receives: VecDeque<Receive>,
+    /// The last shared receive that has ended for it, or zero.
+    pub(super) last_shared: u64,
     pub(super) messages: VecDeque<Message>,
-    /// Writes of an unreliable connection: id, place in the area, and length.
-    pub(super) writes: Vec<(u64, u64, u64)>,
+    /// Writes of an unreliable connection, from the last message on that has come.
+    pub(super) writes: Vec<Written>,
     /// Messages that have ended well for it.
     pub(super) confirmed: u64,
     /// Messages that it has received.
@@ -156,7 +188,12 @@ impl Half {
         self.address.transport != Transport::Reliable
     }
 
-    pub(super) fn new(address: Address, base: u64) -> Self {
+    /// Returns true if something of it has ended with an error.
+    pub(super) fn has_failed(&self) -> bool {
+        self.sends_failed || self.receives_failed
+    }
+
+    pub(super) fn new(address: Address, base: u64, weak: bool) -> Self {
         let mut area = ExpectedBytes::new(AREA_BYTES);
         area.open(0, AREA_BYTES);
         Half {
@@ -166,12 +203,15 @@ impl Half {
             finished: false,
             over: false,
             gone: false,
-            failed: false,
+            sends_failed: false,
+            receives_failed: false,
+            weak,
             mistaken: false,
             flushed: false,
             blamed: false,
             works: VecDeque::new(),
             receives: VecDeque::new(),
+            last_shared: 0,
             messages: VecDeque::new(),
             writes: Vec::new(),
             confirmed: 0,
@@ -199,6 +239,18 @@ impl Connection {
     /// Something has happened that lets work of it fail.
     pub(super) fn may_fail(&self) -> bool {
         self.weak || self.halves.iter().any(|half| half.mistaken)
+    }
+
+    /// Returns true if the peer of an unreliable half may have to drop what this one posts next: it
+    /// does not receive yet, or its NIC has no receive for it, or no room to keep it while a page is absent.
+    pub(super) fn may_lose(&self, side: usize, work: &Work) -> bool {
+        let Some(peer) = self.halves.get(1 - side).filter(|peer| peer.ready) else {
+            return true;
+        };
+        let half = &self.halves[side];
+        let receives = peer.receives.len();
+        let lacks = peer.address.shares || receives <= half.messages.len();
+        work.needs_receive() && lacks || half.messages.len() + half.writes.len() >= KEPT
     }
 
     /// A half and its peer.

@@ -132,12 +132,13 @@ impl VerbsOracle {
         now: u64,
     ) -> u64 {
         let number = self.number();
+        let lacks = self.lacks_pages(address.slot, now);
         let connection = Connection {
             to,
-            halves: vec![Half::new(address, base)],
+            halves: vec![Half::new(address, base, lacks)],
             begun: now,
             eager,
-            weak: weak || self.lacks_pages(address.slot, now) || self.lacks_pages(to, now),
+            weak: weak || lacks || self.lacks_pages(to, now),
         };
         self.connections.insert(number, connection);
         number
@@ -152,10 +153,16 @@ impl VerbsOracle {
     }
 
     /// Its second half is there. Returns false if the first is over.
-    pub(super) fn accept(&mut self, connection: u64, (address, base): (Address, u64)) -> bool {
+    pub(super) fn accept(
+        &mut self,
+        connection: u64,
+        (address, base): (Address, u64),
+        now: u64,
+    ) -> bool {
+        let lacks = self.lacks_pages(address.slot, now);
         let connection = self.connections.get_mut(&connection);
         let open = connection.filter(|it| it.halves.len() == 1 && !it.halves[0].over);
-        let halves = open.map(|it| it.halves.push(Half::new(address, base)));
+        let halves = open.map(|it| it.halves.push(Half::new(address, base, lacks)));
         halves.is_some()
     }
 
@@ -207,15 +214,22 @@ impl VerbsOracle {
         }
     }
 
+    /// A half is about to take its key back.
+    pub(super) fn take_key_back(&mut self, name: Name) {
+        self.weaken(name);
+        self.half(name).weak = true;
+    }
+
     /// A work request is about to be posted.
     pub(super) fn post(&mut self, name: Name, work: Work) {
+        let may_be_lost = self.connections[&name.0].may_lose(name.1, &work);
         let half = self.half(name);
         half.finished = false;
         if half.is_unreliable() && work.is_write() {
-            half.writes.push((work.id, work.remote, work.length));
+            half.writes.push(work.written(may_be_lost));
         }
         if work.needs_receive() {
-            half.messages.push_back(work.message());
+            half.messages.push_back(work.message(may_be_lost));
         }
         half.mistaken |= work.wrong.is_some();
         half.works.push_back(work);
@@ -265,9 +279,13 @@ impl VerbsOracle {
     /// The driver has told something of a queue pair.
     pub(super) fn told(&self, (connection, side): Name, event: Event) {
         let connection = &self.connections[&connection];
+        let half = &connection.halves[side];
         let explained = match event {
             Event::Established => true,
-            Event::LastReceive => connection.halves[side].address.shares,
+            Event::LastReceive => half.address.shares,
+            // Its peer cannot let it fail.
+            Event::Fatal if half.is_unreliable() => half.weak || half.mistaken,
+            Event::AccessError | Event::RequestError if half.is_unreliable() => false,
             Event::AccessError | Event::RequestError | Event::Fatal => connection.may_fail(),
             _ => false,
         };
@@ -280,6 +298,7 @@ impl VerbsOracle {
 
     /// Those of the process in a slot may fail.
     fn weaken_slot(&mut self, slot: usize) {
+        self.halves_of(slot).for_each(|half| half.weak = true);
         for connection in self.connections.values_mut() {
             let has = |half: &Half| half.address.slot == slot && !half.gone;
             connection.weak |= connection.to == slot || connection.halves.iter().any(has);
