@@ -90,7 +90,7 @@ fn metrics_are_given() {
         ),
         (
             "{\"cmd\":\"table\",\"node\":9,\"table\":\"map\"}\n",
-            "node 9 has no NIC in this device process: \"qnic ps\" shows the nodes",
+            r#"node 9 has no NIC in this device process: \"qnic ps\" shows the nodes"#,
         ),
         // No driver has started it: its machine can be paused all the same.
         (

@@ -219,6 +219,10 @@ s32 qnic_rs_verbs_arm(void *context, void *cq, bool solicited);
 void qnic_rs_verbs_management_header(const u8 *from, const u8 *to, u8 *header);
 /* The version of IP of the route of one that has come; 0: it is to be dropped. */
 u32 qnic_rs_verbs_management_route(u32 from_port, const u8 *header, u32 header_bytes, const u8 *message, u32 bytes, u8 *route);
+/* Whether one more message of a node is taken now; due is the node's own, and 0 at first. */
+bool qnic_rs_verbs_management_admit(u64 *due, u64 now_ns);
+/* It has made this node ask for an address, and counts for more. */
+void qnic_rs_verbs_management_asked(u64 *due);
 /*
  * A ring of an object, which keeps its pages until put(); its bytes; the physical address of a page, 0: there is none.
  * qp_ring: that of the send queue, or of the receive queue; NULL: it uses a shared one.

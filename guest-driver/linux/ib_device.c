@@ -268,12 +268,12 @@ void qnic_ib_port(struct qnic_ib_device *device)
 {
 	struct ib_event event = {
 		.device = &device->ib,
+		.element.port_num = 1,
 		.event = device->nic->port_down ? IB_EVENT_PORT_ERR : IB_EVENT_PORT_ACTIVE,
 	};
-	u32 *port = &event.element.port_num;
 
-	for (*port = 1; *port <= QNIC_IB_PORTS; ++*port)
-		ib_dispatch_event(&event);
+	ib_dispatch_event(&event);
+	qnic_ib_tell_roce_port(device);
 }
 
 static const struct qnic_verbs_client client = {

@@ -8,6 +8,7 @@
  * ib_device_set_netdev(), as rdma_rxe would find the device by it and take it for one of its own.
  */
 #include <linux/module.h>
+#include <linux/netdevice.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 
@@ -52,6 +53,26 @@ static void put(struct qnic_ib_device *device)
 	put_device(&device->ib.dev);
 }
 
+static void tell(struct qnic_ib_nic *nic, void (*tells)(struct qnic_ib_device *))
+{
+	struct qnic_ib_device *device = get(nic);
+
+	if (!device)
+		return;
+	if (ib_device_try_get(&device->ib)) {
+		tells(device);
+		ib_device_put(&device->ib);
+	}
+	put(device);
+}
+
+/* An Ethernet port has come or gone, or is up or down. */
+static int netdev_changes(struct notifier_block *block, unsigned long what, void *data)
+{
+	tell(container_of(block, struct qnic_ib_nic, netdevs), qnic_ib_tell_roce_port);
+	return NOTIFY_DONE;
+}
+
 void *qnic_ib_add(void *driver, int id, struct device *parent)
 {
 	struct qnic_ib_nic *nic = kzalloc(sizeof(*nic), GFP_KERNEL);
@@ -61,10 +82,14 @@ void *qnic_ib_add(void *driver, int id, struct device *parent)
 	nic->driver = driver;
 	nic->id = id;
 	nic->parent = parent;
+	nic->netdevs.notifier_call = netdev_changes;
+	spin_lock_init(&nic->roce_lock);
 	mutex_lock(&nics_lock);
 	list_add_tail(&nic->link, &nics);
 	qnic_ib_make(nic);
 	mutex_unlock(&nics_lock);
+	if (register_netdevice_notifier(&nic->netdevs))
+		dev_warn(parent, "programs of libibverbs do not hear when the Ethernet port goes down: no memory. Unload and load qnic_ib.\n");
 	return nic;
 }
 
@@ -74,6 +99,7 @@ void qnic_ib_remove(void *added)
 	struct qnic_ib_nic *nic = added;
 	struct qnic_ib_device *device;
 
+	unregister_netdevice_notifier(&nic->netdevs);
 	mutex_lock(&nics_lock);
 	list_del(&nic->link);
 	mutex_unlock(&nics_lock);
@@ -88,19 +114,11 @@ void qnic_ib_remove(void *added)
 void qnic_ib_port_is(void *added, bool up)
 {
 	struct qnic_ib_nic *nic = added;
-	struct qnic_ib_device *device;
 
 	if (nic->port_down != up)
 		return;
 	WRITE_ONCE(nic->port_down, !up);
-	device = get(nic);
-	if (!device)
-		return;
-	if (ib_device_try_get(&device->ib)) {
-		qnic_ib_port(device);
-		ib_device_put(&device->ib);
-	}
-	put(device);
+	tell(nic, qnic_ib_port);
 }
 
 /* rdma_rxe has gone, or has failed to come: what it has taken is made again. */

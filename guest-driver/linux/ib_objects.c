@@ -335,9 +335,12 @@ static int modify_locked(struct qnic_ib_pair *pair, const struct ib_qp_attr *att
 		merged = (struct ib_qp_attr){ .cap = pair->attr.cap };
 	merge(&merged, attr, mask);
 	ret = pair->gsi ? 0 : tell_nic(pair, &merged);
-	if (!ret)
-		pair->attr = merged;
-	return ret;
+	if (ret)
+		return ret;
+	pair->attr = merged;
+	if (pair->gsi)
+		qnic_ib_gsi_changed(pair);
+	return 0;
 }
 
 int qnic_ib_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask, struct ib_udata *udata)
@@ -373,12 +376,12 @@ int qnic_ib_post_send(struct ib_qp *ib, const struct ib_send_wr *requests,
 {
 	struct qnic_ib_pair *pair = to_pair(ib);
 
-	if (READ_ONCE(pair->attr.qp_state) < IB_QPS_RTS || (requests && !pair->gsi)) {
+	if (pair->gsi)
+		return qnic_ib_gsi_send(pair, requests, bad);
+	if (READ_ONCE(pair->attr.qp_state) < IB_QPS_RTS || requests) {
 		*bad = requests;
 		return -EINVAL;
 	}
-	if (pair->gsi)
-		return qnic_ib_gsi_send(pair, requests, bad);
 	return qnic_rs_verbs_send(pair->context->context, pair->pair);
 }
 

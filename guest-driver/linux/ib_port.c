@@ -6,8 +6,14 @@
  */
 #include <linux/etherdevice.h>
 #include <linux/if_arp.h>
+#include <linux/inetdevice.h>
+#include <linux/ipv6.h>
 #include <linux/netdevice.h>
 #include <linux/rcupdate.h>
+#include <net/addrconf.h>
+#include <net/arp.h>
+#include <net/ndisc.h>
+#include <rdma/ib_cache.h>
 #include <rdma/ib_mad.h>
 
 #include "qnic_ib.h"
@@ -73,6 +79,117 @@ static bool is_up(struct ib_device *ib, u32 port)
 	dev_put(netdev);
 	return up;
 }
+
+void qnic_ib_tell_roce_port(struct qnic_ib_device *device)
+{
+	struct qnic_ib_nic *nic = device->nic;
+	struct ib_event event = {
+		.device = &device->ib,
+		.element.port_num = QNIC_IB_ROCE_PORT,
+	};
+	bool up;
+
+	/* verbs.c has a lock of its own, the notifier that of all Ethernet ports. */
+	spin_lock(&nic->roce_lock);
+	up = is_up(&device->ib, QNIC_IB_ROCE_PORT);
+	event.event = up ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR;
+	if (up != nic->roce_up)
+		ib_dispatch_event(&event);
+	nic->roce_up = up;
+	spin_unlock(&nic->roce_lock);
+}
+
+/* ---- the node of an address ---- */
+
+/* Behind a router it has the router's MAC. In an RCU read section. */
+static bool is_on_network_v4(struct net_device *netdev, __be32 address)
+{
+	struct in_device *in = __in_dev_get_rcu(netdev);
+	const struct in_ifaddr *own;
+
+	if (!in)
+		return false;
+	in_dev_for_each_ifa_rcu(own, in) {
+		if (inet_ifa_match(address, own))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Whether ARP or its like knows an address to be at a node. Otherwise it is asked, and the next message
+ * may find what it has said.
+ */
+static bool is_at(struct neigh_table *table, const void *address, struct net_device *netdev,
+		  u16 node)
+{
+	struct neighbour *known = __neigh_lookup(table, address, netdev, 1);
+	u8 mac[ETH_ALEN];
+	bool at;
+
+	if (!known)
+		return false;
+	neigh_ha_snapshot(mac, known, netdev);
+	at = READ_ONCE(known->nud_state) & NUD_VALID && qnic_ib_node_of(mac) == node;
+	if (!at)
+		neigh_event_send(known, NULL);
+	neigh_release(known);
+	return at;
+}
+
+/* In an RCU read section. */
+static bool is_neighbour(struct net_device *netdev, const union ib_gid *gid, u16 node)
+{
+	const struct in6_addr *address = (const struct in6_addr *)gid->raw;
+
+	if (ipv6_addr_v4mapped(address))
+		return is_on_network_v4(netdev, address->s6_addr32[3]) &&
+		       is_at(&arp_tbl, &address->s6_addr32[3], netdev, node);
+#if IS_ENABLED(CONFIG_IPV6)
+	if (!ipv6_mod_enabled() || ipv6_addr_is_multicast(address))
+		return false;
+	if (ipv6_addr_type(address) & IPV6_ADDR_LINKLOCAL || ipv6_chk_prefix(address, netdev))
+		return is_at(&nd_tbl, address, netdev, node);
+#endif
+	return false;
+}
+
+static const struct ib_gid_attr *own_address(struct ib_device *ib, const union ib_gid *gid)
+{
+	return rdma_find_gid_by_port(ib, gid, IB_GID_TYPE_ROCE_UDP_ENCAP, QNIC_IB_ROCE_PORT, NULL);
+}
+
+static bool is_own(struct ib_device *ib, const union ib_gid *gid)
+{
+	const struct ib_gid_attr *own = own_address(ib, gid);
+
+	if (IS_ERR(own))
+		return false;
+	rdma_put_gid_attr(own);
+	return true;
+}
+
+bool qnic_ib_is_from(struct ib_device *ib, u16 node, const union ib_gid *from,
+		     const union ib_gid *to)
+{
+	const struct ib_gid_attr *own = own_address(ib, to);
+	struct net_device *netdev;
+	bool is_from;
+
+	if (IS_ERR(own))
+		return false;
+	rcu_read_lock();
+	netdev = rdma_read_gid_attr_ndev_rcu(own);
+	if (node == qnic_rs_verbs_node(to_device(ib)->driver))
+		is_from = is_own(ib, from);
+	else
+		is_from = !IS_ERR(netdev) && is_neighbour(netdev, from, node);
+	rcu_read_unlock();
+	rdma_put_gid_attr(own);
+	return is_from;
+}
+
+/* ---- what a port is ---- */
 
 static u32 gids_of(u32 port)
 {

@@ -20,6 +20,8 @@
 
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/notifier.h>
+#include <linux/spinlock.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/uverbs_ioctl.h>
 
@@ -42,6 +44,9 @@ struct qnic_ib_nic {
 	int id;
 	bool port_down;			/* written with a lock of verbs.c held */
 	struct qnic_ib_device *device;	/* NULL: there is none */
+	struct notifier_block netdevs;	/* hears of changes of Ethernet ports */
+	spinlock_t roce_lock;		/* guards what follows */
+	bool roce_up;			/* what programs were told of the second port */
 };
 
 struct qnic_ib_device {
@@ -180,6 +185,14 @@ void qnic_ib_port(struct qnic_ib_device *device);
 int qnic_ib_node_of(const u8 *mac);
 /* The LID of the node that an address means; 0: it means none. */
 u32 qnic_ib_lid_of(const struct rdma_ah_attr *attr);
+/* For a change that programs were not told of yet. */
+void qnic_ib_tell_roce_port(struct qnic_ib_device *device);
+/*
+ * Whether the first address is known to be at a node, and the second one is of this node: the core then finds the way
+ * back without waiting. Atomic.
+ */
+bool qnic_ib_is_from(struct ib_device *ib, u16 node, const union ib_gid *from,
+		     const union ib_gid *to);
 struct net_device *qnic_ib_get_netdev(struct ib_device *ib, u32 port);
 int qnic_ib_query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr);
 int qnic_ib_get_port_immutable(struct ib_device *ib, u32 port,
@@ -199,6 +212,8 @@ int qnic_ib_poll_cq(struct ib_cq *ib, int wanted, struct ib_wc *to);
 /* The queue pair of management messages of a port; -EOPNOTSUPP: another one is asked for. */
 int qnic_ib_create_gsi(struct qnic_ib_pair *pair, struct ib_qp_init_attr *init);
 void qnic_ib_destroy_gsi(struct qnic_ib_pair *pair);
+/* Its state has changed: what is posted is forgotten (RESET), or completes as flushed (ERR). */
+void qnic_ib_gsi_changed(struct qnic_ib_pair *pair);
 int qnic_ib_post_recv(struct ib_qp *ib, const struct ib_recv_wr *requests,
 		      const struct ib_recv_wr **bad);
 /* Atomic. */

@@ -131,6 +131,8 @@ EXPORT_SYMBOL_GPL(qnic_rs_verbs_qp_number);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_path);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_management_header);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_management_route);
+EXPORT_SYMBOL_GPL(qnic_rs_verbs_management_admit);
+EXPORT_SYMBOL_GPL(qnic_rs_verbs_management_asked);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_register);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_deregister);
 EXPORT_SYMBOL_GPL(qnic_rs_verbs_send);

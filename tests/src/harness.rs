@@ -172,6 +172,8 @@ impl Results {
         let start = format!("test {name} … ");
         let said = output.rfind(&start).map(|at| &output[at + start.len()..]);
         let said = said.unwrap_or_default();
+        // Another case may have run behind it in that process.
+        let said = said.split("\ntest ").next().unwrap_or_default();
         let case = report(name, took);
         if let Some(why) = said.strip_prefix("SKIPPED: ").filter(|_| ended_well) {
             self.counts.skipped += 1;

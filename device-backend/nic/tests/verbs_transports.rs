@@ -513,6 +513,19 @@ fn messages_and_writes_of_unreliable_connections() {
     net.assert_unlocked();
 }
 
+/// A short last piece stays behind the others where small frames overtake large ones (U4).
+#[test]
+fn pieces_of_unreliable_messages_keep_their_order() {
+    let net = Net::lossy(2, LossyWire::steady(10_000), 1);
+    net.cluster().set_backlog(50_000);
+    let ([a, b], keys) = unreliable(&net);
+    let length = 8192 + 100;
+    assert!(b.post_receive(B, 1, &[b.sge(0, length, keys[1])]));
+    a.send(A, 2, &[a.sge(0, length, keys[0])]).post();
+    net.run();
+    assert_eq!(b.poll_all(), [(1, OK, Completed::Receive as u32, length)]);
+}
+
 /// A message that has lost a piece is lost without a trace, and its receive is for the next one. What
 /// completes is whole, and in order.
 #[test]

@@ -4,7 +4,7 @@
 //!   static checks, builds ─▶ programs of tests ─┐  jobs: processes of their own, as many at a time
 //!   cases in host mode, cases that boot guests ─┘  as crate::schedule finds room for
 //! ```
-//! A case runs by `qnic test --exact --only CASE`, and cases that share guests ([`suite::SHARED`]) by the same with
+//! A case runs by `qnic test --exact --only CASE`, and cases that share guests (`suite::SHARED`) by the same with
 //! all their names; one that is asked for alone runs in this process, and prints as it goes. What failed is said again
 //! at the end, where the reader of a long log looks first.
 
@@ -48,7 +48,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         chosen.iter().for_each(|case| println!("{}", case.name));
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(only) = options.only.as_deref().filter(|_| chosen.is_empty()) {
+    let only = options.only.as_deref();
+    let named = only.map_or(1, |only| only.split(',').count());
+    let is_missing = chosen.is_empty() || options.exact && chosen.len() < named;
+    if let Some(only) = only.filter(|_| is_missing) {
         bail!("no case is named {only:?}, or like it: cargo qnic test --list shows their names");
     }
     if options.all {
@@ -67,10 +70,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         [case] if options.only.is_some() => run_here(case, options, &mut results),
         cases if options.exact => {
             vm::share();
+            let last = cases.last().map(|case| case.name);
             for case in cases {
-                run_here(case, options, &mut results);
+                results.run(case.name, || {
+                    (case.run)()?;
+                    if Some(case.name) == last {
+                        vm::end_shared()?;
+                    }
+                    Ok(())
+                });
             }
-            vm::end_shared()?;
         }
         _ => run_all(&chosen, options, &interrupt, &mut results)?,
     }
@@ -245,10 +254,10 @@ fn finish(done: &Done, root: &Path, quick: bool, results: &mut Results) -> Resul
         Kind::Case => match &name.split(',').collect::<Vec<_>>()[..] {
             [name] => results.add_output(name, *took, output, status.success()),
             names => {
-                // Its status is that of all of them: each says itself how it has ended.
+                // The status is that of all of them: each has said how it has ended, or has not come so far.
                 let took = *took / names.len() as u32;
                 for name in names {
-                    results.add_output(name, took, output, status.code().is_some());
+                    results.add_output(name, took, output, true);
                 }
             }
         },

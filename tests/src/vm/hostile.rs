@@ -41,6 +41,20 @@ const ROUNDS: u32 = 20;
 /// again.
 const ATTACK: u64 = 180;
 
+/// How many times as long it is hostile at most, until it has done all of its deeds.
+const AGAIN: u64 = 5;
+
+/// What it does at least once.
+const DEEDS: [&str; 7] = [
+    "mapped",
+    "rebinds",
+    "faults_answered",
+    "switched_off",
+    "completions",
+    "contexts_done",
+    "work_requests",
+];
+
 /// Longest time that the throughput beside a busy honest guest is measured, before and after, and
 /// its part of the time that the guest is hostile. It is for the reader: no verdict depends on it.
 const HONEST_TIME: Duration = Duration::from_secs(30);
@@ -80,7 +94,11 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
     let mut before = beside_a_busy_guest(nodes, time)?;
     let mut shares = Vec::new();
     let mut done = Map::new();
-    for attack in 0..attacks {
+    // On a busy machine the guest comes to less in its time: it has more then.
+    for attack in 0..AGAIN * attacks {
+        if attack >= attacks && not_done(&done).is_none() {
+            break;
+        }
         let part = seconds * (attack + 1) / attacks - seconds * attack / attacks;
         let beside_hostile =
             beside_the_hostile_guest(nodes, (part, seed + attack), &memory, &mut done)?;
@@ -104,23 +122,21 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
     reach((nodes, 0, "n0"), (nodes, 2, "n2")).context("Ethernet")?;
     shares.sort_by(f64::total_cmp);
     println!(
-        "    it did {}; median of {attacks}: {:.0} %",
+        "    it did {}; median of {}: {:.0} %",
         Value::Object(done.clone()),
+        shares.len(),
         shares[shares.len() / 2]
     );
-    for deed in [
-        "mapped",
-        "rebinds",
-        "faults_answered",
-        "switched_off",
-        "completions",
-        "contexts_done",
-        "work_requests",
-    ] {
-        let times = done.get(deed).and_then(Value::as_u64);
-        ensure!(times.is_some_and(|times| times > 0), "not done: {deed}");
-    }
+    let missing = not_done(&done);
+    ensure!(missing.is_none(), "not done: {missing:?}");
     Ok(())
+}
+
+/// What the hostile guest was to do and has not done.
+fn not_done(done: &Map<String, Value>) -> Option<&'static str> {
+    let times = |deed: &str| done.get(deed).and_then(Value::as_u64);
+    let mut deeds = DEEDS.into_iter();
+    deeds.find(|deed| times(deed).is_none_or(|times| times == 0))
 }
 
 /// Has the honest nodes exchange data beside a guest that transfers without end.

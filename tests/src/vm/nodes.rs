@@ -10,6 +10,7 @@ use qnic_trials::nodes::vm::VmNodes;
 use qnic_trials::nodes::wait_until_all_empty;
 use rustix::process::{kill_process, Pid, Signal};
 
+use super::shell::no_kernel_complains;
 use super::silent::FAULT_TIMEOUT;
 
 /// Both stock kernels.
@@ -53,6 +54,7 @@ pub(super) fn on(
     if !SHARES.load(Ordering::Relaxed) {
         return nodes.end();
     }
+    no_kernel_complains(&nodes)?;
     wait_until_all_empty(&nodes).context("for the next case")?;
     let kernels = kernels.iter().map(|kernel| (*kernel).to_owned()).collect();
     *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = Some((kernels, nodes));

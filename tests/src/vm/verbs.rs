@@ -76,7 +76,7 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
     programs::hear_of_their_objects(nodes).context("events")?;
     on_bad_links(nodes).context("on bad links")?;
     faults_are_injected(nodes).context("injected faults")?;
-    partition_takes_the_port_down(nodes).context("a partition")?;
+    ports_go_down(nodes).context("ports go down")?;
     everything_ends_under_traffic(nodes).context("under traffic")?;
     for node in [0, 1] {
         module_goes(nodes, node).with_context(|| format!("node {node}"))?;
@@ -222,8 +222,28 @@ pub(super) fn both_run(nodes: &VmNodes, server: usize, program: &str) -> Result<
     run().with_context(|| format!("{program}, the server on node {server}"))
 }
 
-/// A node that is cut off has its port down, and its programs hear of it.
-fn partition_takes_the_port_down(nodes: &VmNodes) -> Result<()> {
+/// A node that is cut off has both ports down, one without its Ethernet port the second one; programs hear of it.
+fn ports_go_down(nodes: &VmNodes) -> Result<()> {
+    let mend = || {
+        nodes.cluster().set_links(&Links::All, None)?;
+        Ok(())
+    };
+    programs_hear(nodes, || cut(nodes), mend).context("a partition")?;
+    let ethernet = |state| {
+        let set = format!("ip link set eth0 {state}");
+        [0, 1]
+            .into_iter()
+            .try_for_each(|node| shell(nodes, node, &set).map(drop))
+    };
+    programs_hear(nodes, || ethernet("down"), || ethernet("up")).context("the Ethernet port")
+}
+
+/// Programs hear of a port that goes down and comes back.
+fn programs_hear(
+    nodes: &VmNodes,
+    goes: impl FnOnce() -> Result<()>,
+    comes: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let watches = "exec ibv_asyncwatch -d qnic0 > /tmp/events";
     let watches: Vec<_> = [0, 1]
         .into_iter()
@@ -232,9 +252,9 @@ fn partition_takes_the_port_down(nodes: &VmNodes) -> Result<()> {
     [0, 1]
         .into_iter()
         .try_for_each(|node| is_used(nodes, node, true))?;
-    cut(nodes)?;
+    goes()?;
     port_is(nodes, "PORT_DOWN", "IBV_EVENT_PORT_ERR")?;
-    nodes.cluster().set_links(&Links::All, None)?;
+    comes()?;
     port_is(nodes, "PORT_ACTIVE", "IBV_EVENT_PORT_ACTIVE")?;
     for node in [0, 1] {
         shell(nodes, node, "killall ibv_asyncwatch")?;
@@ -262,8 +282,8 @@ fn port_is(nodes: &VmNodes, state: &str, event: &str) -> Result<()> {
     })
 }
 
-/// Something happens to node 1 while two queue pairs there work, one of them connected by rdma_cm. Afterwards neither node that is left has an object of
-/// the programs, and both have the device.
+/// Something happens to node 1 while two queue pairs there work, one of them connected by rdma_cm. Afterwards neither
+/// node that is left has an object of the programs, and both have the device.
 fn under_traffic(
     nodes: &VmNodes,
     left: &[usize],
@@ -275,7 +295,11 @@ fn under_traffic(
     let client = background(nodes, 1, &format!("exec {pong} n0"))?;
     let connected = connections::endless(nodes)?;
     until(LIMIT, || {
-        let said = shell(nodes, 1, "rdma resource show qp | grep ibv_rc_pingpong")?;
+        let said = shell(
+            nodes,
+            1,
+            "rdma resource show qp | grep ibv_rc_pingpong || true",
+        )?;
         Ok((!said.contains("state RTS")).then_some(said))
     })?;
     happens()?;
@@ -288,11 +312,21 @@ fn under_traffic(
     Ok(())
 }
 
-/// Waits until one of the two programs has failed by itself: the other one may wait for its message.
-fn one_fails(nodes: &VmNodes) -> Result<()> {
+/// Waits until a program has failed by itself on one node, at least: that on the other may wait for its message.
+fn one_fails(nodes: &VmNodes, program: &str) -> Result<()> {
     until(LIMIT, || {
-        let runs = |node| shell(nodes, node, "pidof ibv_rc_pingpong").is_ok();
-        Ok((runs(0) && runs(1)).then(|| "both still run".into()))
+        let runs = |node| shell(nodes, node, &format!("pidof {program}")).is_ok();
+        Ok((runs(0) && runs(1)).then(|| format!("{program} still runs on both nodes")))
+    })
+}
+
+/// Waits until a program connected by rdma_cm has ended by itself on both nodes: one hears of the other's end.
+fn both_end(nodes: &VmNodes) -> Result<()> {
+    [0, 1].into_iter().try_for_each(|node| {
+        until(LIMIT, || {
+            let runs = shell(nodes, node, "pidof rping").is_ok();
+            Ok(runs.then(|| format!("rping still runs on node {node}")))
+        })
     })
 }
 
@@ -304,14 +338,18 @@ fn everything_ends_under_traffic(nodes: &VmNodes) -> Result<()> {
     .context("a process is killed")?;
     under_traffic(nodes, &[0, 1], || {
         cut(nodes)?;
-        one_fails(nodes)?;
+        one_fails(nodes, "ibv_rc_pingpong")?;
+        one_fails(nodes, "rping")?;
         nodes.cluster().set_links(&Links::All, None)?;
         port_is(nodes, "PORT_ACTIVE", "")
     })
     .context("a partition")?;
     let reload = "rmmod qnic_ib && ! ibv_devinfo && modprobe qnic_ib";
-    under_traffic(nodes, &[0, 1], || shell(nodes, 1, reload).map(drop))
-        .context("the module is unloaded")?;
+    under_traffic(nodes, &[0, 1], || {
+        shell(nodes, 1, reload)?;
+        both_end(nodes)
+    })
+    .context("the module is unloaded")?;
     under_traffic(nodes, &[0, 1], || {
         shell(nodes, 1, "modprobe button").context("the power button wakes it")?;
         sleep(nodes, 1)?;

@@ -19,8 +19,6 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
         let mut spec = VmNodes::spec("vfio", &["stable", "backports", "stable"])?;
         for node in &mut spec.nodes[..2] {
             node.driver = NicDriver::Vfio;
-            // Most of it is filled and read, twice.
-            node.memory = ByteSize::mib(192);
         }
         spec.ethernet = OnOff::on();
         spec.nodes.push(NodeSpec {

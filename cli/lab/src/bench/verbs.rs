@@ -22,8 +22,12 @@ const STREAM_SIZE: usize = 65_536;
 /// The library's own row.
 const LIBRARY: &str = "library, write";
 
+/// The other device.
+const SOFT: &str = "Soft-RoCE";
+
 /// How perftest measures over a device: rows of both tables.
 struct Device {
+    name: &'static str,
     latency: [Peer; 2],
     stream: Peer,
 }
@@ -35,6 +39,7 @@ const fn row(name: &'static str, words: &'static str, parse: said::Parse) -> Pee
 
 const DEVICES: [Device; 2] = [
     Device {
+        name: "qnic",
         latency: [
             row(
                 "qnic, ib_write_lat",
@@ -54,6 +59,7 @@ const DEVICES: [Device; 2] = [
         ),
     },
     Device {
+        name: SOFT,
         latency: [
             row(
                 "Soft-RoCE, ib_write_lat",
@@ -84,9 +90,9 @@ pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
     }
     let nodes = VmNodes::boot_spec(&spec)?;
     network.set_up(&nodes, "eth0")?;
-    for node in [0, 1] {
-        shell(&nodes, node, SOFT_ROCE).context("make a device of Soft-RoCE")?;
-    }
+    let made = [0, 1].map(|node| shell(&nodes, node, SOFT_ROCE).map(drop));
+    let made = made.into_iter().collect::<Result<()>>();
+    tables.attempt(SOFT, || made.context("make a device of Soft-RoCE"));
     let sizes = format!("--rounds 1 --sizes {LATENCY_SIZE},{STREAM_SIZE}");
     tables.rounds(rounds, ", verbs", false, |round| {
         let own = transfers_between(&nodes, &sizes)?;
@@ -104,18 +110,23 @@ pub(super) fn measure(rounds: usize, tables: &mut Tables) -> Result<()> {
             };
         }
         for device in &DEVICES {
-            for peer in &device.latency {
-                let half = figure(&nodes, peer, &address(1)).context(peer.name)?;
+            let mut said = |peer: &Peer| {
+                // One that has failed is missing from then on, with all of its device.
+                let measure = || figure(&nodes, peer, &address(1)).context(peer.name);
+                round.attempt(device.name, measure)
+            };
+            let halves = device.latency.each_ref().map(&mut said);
+            let stream = said(&device.stream);
+            for (peer, half) in device.latency.iter().zip(halves) {
                 round
                     .row(LATENCY, peer.name, bytes(LATENCY_SIZE))
-                    .add(HALF, [half]);
+                    .add(HALF, half);
             }
-            let peer = &device.stream;
-            let stream = figure(&nodes, peer, &address(1)).context(peer.name)?;
             round
-                .row(STREAMS, peer.name, bytes(STREAM_SIZE))
-                .add(STREAM, [stream]);
+                .row(STREAMS, device.stream.name, bytes(STREAM_SIZE))
+                .add(STREAM, stream);
         }
         Ok(())
-    })
+    })?;
+    nodes.end()
 }

@@ -215,6 +215,16 @@ impl Cluster {
         self.in_transit = Some(InTransit::new(lossy_wire, seed));
     }
 
+    /// From now on frames of the data channel wait for so many nanoseconds on the lossy wire, and those of the
+    /// priority channel overtake them.
+    ///
+    /// # Panics
+    /// If there is no such wire.
+    pub fn set_backlog(&mut self, nanoseconds: u64) {
+        let wire = self.in_transit.as_mut().expect("a lossy wire");
+        wire.backlog = nanoseconds;
+    }
+
     /// Hands over the frames that have arrived; says whether there were any.
     fn hand_over(&mut self) -> bool {
         let now = self.now;

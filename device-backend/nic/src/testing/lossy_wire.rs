@@ -55,6 +55,8 @@ pub(super) struct FrameInTransit {
 #[derive(Debug)]
 pub(super) struct InTransit {
     lossy_wire: LossyWire,
+    /// How long a frame of the data channel waits behind others, in nanoseconds.
+    pub(super) backlog: u64,
     state: u64,
     frames: BTreeMap<(Time, u64), FrameInTransit>,
     count: u64,
@@ -64,6 +66,7 @@ impl InTransit {
     pub(super) fn new(lossy_wire: LossyWire, seed: u64) -> Self {
         InTransit {
             lossy_wire,
+            backlog: 0,
             state: seed,
             frames: BTreeMap::new(),
             count: 0,
@@ -94,11 +97,11 @@ impl InTransit {
             if self.random(1000) < self.lossy_wire.loss {
                 continue;
             }
-            let jitter = match channel {
-                Channel::Data => self.lossy_wire.jitter,
-                Channel::Priority => self.lossy_wire.jitter / 2,
+            let (waits, jitter) = match channel {
+                Channel::Data => (self.backlog, self.lossy_wire.jitter),
+                Channel::Priority => (0, self.lossy_wire.jitter / 2),
             };
-            let delay = self.lossy_wire.delay + self.random(jitter + 1);
+            let delay = self.lossy_wire.delay + waits + self.random(jitter + 1);
             let flight = FrameInTransit {
                 frame: *frame,
                 payload: bytes.clone(),

@@ -52,6 +52,7 @@ use blocked::Unblocked;
 pub(crate) use blocked::Window;
 use gone::Unreached;
 use peer_table::PeerTable;
+use qnic_abi::verbs::frames::kind::{VERBS_DATAGRAM, VERBS_UNRELIABLE};
 use qnic_abi::wire::{kind, Class, Envelope, Frame, ProcessGone};
 use qnic_abi::{NodeId, Port};
 use qnic_shared::timing::TimerWheel;
@@ -65,6 +66,16 @@ use crate::ids::{OperationId, PeerIndex};
 pub(crate) use incoming::{End, Opened};
 pub(crate) use pool::is_well_formed as is_window;
 pub(crate) use reliable::Expired;
+
+/// The channel of a frame that is sent once. Nothing puts those of unreliable queue pairs in order again: a short last
+/// piece in front of the others would end its message, so it goes behind them.
+#[inline]
+fn channel_of(kind: u8, payload: usize) -> Channel {
+    match kind {
+        VERBS_UNRELIABLE | VERBS_DATAGRAM => Channel::Data,
+        _ => Channel::of(payload),
+    }
+}
 
 /// How far a frame may be ahead of the oldest that is missing: frames without a payload have
 /// as many numbers as the largest window.
@@ -415,7 +426,7 @@ impl Transport {
         let length = payload.len();
         if self.peers[index].is_lossless() || !Class::of(frame.envelope.kind).is_numbered() {
             self.address(index, frame, length);
-            return wire.send(frame, payload, Channel::of(length));
+            return wire.send(frame, payload, channel_of(frame.envelope.kind, length));
         }
         frame.envelope.payload_length = (length as u16).into();
         match self.transmit_reliably(now, wire, index, frame, payload) {

@@ -311,6 +311,18 @@ pub(crate) unsafe extern "C" fn qnic_rs_verbs_management_route(
     }
 }
 
+#[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_verbs_management_admit(due: *mut u64, now: u64) -> bool {
+    // SAFETY: the shim passes a variable that no other code uses meanwhile.
+    management::admits(unsafe { &mut *due }, now)
+}
+
+#[no_mangle]
+pub(crate) unsafe extern "C" fn qnic_rs_verbs_management_asked(due: *mut u64) {
+    // SAFETY: the shim passes a variable that no other code uses meanwhile.
+    management::has_asked(unsafe { &mut *due });
+}
+
 /// The request for what the shim says; `None`: a number is out of range.
 fn change_of(raw: &Numbers<{ ffi::QNIC_QP_ATTRIBUTES as usize }>) -> Option<ModifyQueuePair> {
     let number = |index: i32| raw[index as usize];

@@ -111,7 +111,7 @@ fn create_pair(input: &mut Input<'_>, frames: usize) -> CreateQueuePair {
     body.token = 7.into();
     body.domain = input.near32(DOMAIN).into();
     (body.send_cq, body.receive_cq) = (few(input).into(), few(input).into());
-    body.send = ring(input, frames, 512);
+    body.send = ring(input, frames, 1024);
     match input.chance(64) {
         true => body.srq = few(input).into(),
         false => body.receive = ring(input, frames, 512),
