@@ -46,14 +46,11 @@ impl Nic {
         }
     }
 
-    /// Receives frames of a peer that were kept and are next: a few, while what they cause has room.
+    /// Receives frames of a peer that were kept and are next: a few.
     #[cold]
     pub(super) fn receive_early<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
         let received = self.transport.received(index);
         for _ in 0..TURN {
-            if !self.transport.has_control_room(index) {
-                break;
-            }
             let Some(stored) = self.core.take_early(index, received) else {
                 break;
             };
