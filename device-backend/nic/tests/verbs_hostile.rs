@@ -12,8 +12,8 @@ use qnic_abi::verbs::{Event, Outcome, PathAddress, State, Transport, QUEUE_PAIRS
 use qnic_abi::wire::{self, Frame};
 use qnic_abi::{NodeId, Status};
 use qnic_nic::testing::{
-    page, psn, receive_entry, token, Net, Pair, ProgramRing, VerbsPair, VerbsParty, CQ, QP_A, QP_B,
-    SEGMENT, SRQ,
+    page, psn, receive_entry, token, LossyWire, Net, Pair, ProgramRing, VerbsPair, VerbsParty, CQ,
+    QP_A, QP_B, SEGMENT, SRQ,
 };
 use qnic_nic::{Limits, Payload};
 use zerocopy::FromZeros;
@@ -232,6 +232,45 @@ fn a_peer_that_does_not_answer_is_asked_and_given_up() {
             assert_eq!(b.ends(), [(1, OK)]);
         }
     }
+}
+
+/// It withholds one frame, and sends it when 200 have come behind it. Those are received by turns of 64, so it
+/// has the engine for no longer than by frames in order.
+#[test]
+fn frames_behind_a_gap_are_received_by_turns() {
+    let perfect = LossyWire {
+        loss: 0,
+        duplication: 0,
+        delay: 1_000,
+        jitter: 0,
+    };
+    let VerbsPair { net, .. } = VerbsPair::on(Net::lossy(2, perfect, 1));
+    let sessions = open_session(&net);
+    let probe = |number: u64| {
+        let mut body = VerbsProbe::new_zeroed();
+        (body.qp, body.peer_qp) = (QP_B.into(), 3.into());
+        let mut frame = Frame::new(&body);
+        frame.envelope.sequence = number.into();
+        frame.envelope.fragments = 1;
+        hand(&net, &mut frame, sessions, &[]);
+    };
+    let answers = || {
+        let frames = net.cluster().outside.insert(7, Vec::new());
+        let is_reply = |frame: &&Frame| frame.envelope.kind == kind::VERBS_REPLY;
+        frames.unwrap_or_default().iter().filter(is_reply).count()
+    };
+    for number in 2..=201 {
+        probe(number);
+    }
+    net.poll(1);
+    assert_eq!(answers(), 0);
+    probe(1);
+    // The frame itself and a turn by its call; the first poll goes on before it sends the answers.
+    let each_poll = [(); 4].map(|()| {
+        net.poll(1);
+        answers()
+    });
+    assert_eq!(each_poll, [1 + 64 + 64, 64, 8, 0]);
 }
 
 /// A process takes nearly half of the queue pairs of its NIC, and gives all of them work: its commands
