@@ -10,8 +10,8 @@ use crate::plan::topology::Topology;
 /// Longest name of a device process that others of its host reach, in bytes.
 pub const MAX_NAME: usize = 64;
 
-/// Most nodes in one network, those of all processes.
-pub const MAX_NODES: usize = 256;
+/// Most nodes in one network, those of all processes: as many as a NIC has places for peers.
+pub const MAX_NODES: usize = 1024;
 
 /// What a network is made from.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -112,7 +112,7 @@ mod tests {
         };
         assert_eq!(plan(Topology::Ring, 4, &[(0, 1), (0, 3)]).check(), Ok(()));
         for (topology, count, links, part) in [
-            (Topology::Mesh, 257, &[][..], "257 nodes, at most 256"),
+            (Topology::Mesh, 1025, &[][..], "1025 nodes, at most 1024"),
             (Topology::Star { hub: 4 }, 4, &[], "the hub is node 4 of 4"),
             (Topology::Ring, 4, &[(0, 2)], "no link joins"),
             (Topology::Mesh, 4, &[(0, 1), (0, 9)], "no link joins"),

@@ -51,6 +51,8 @@ pub struct Cluster {
     pub answer_faults: bool,
     /// Nodes that cannot be reached.
     pub cut: BTreeSet<u16>,
+    /// A lossy wire loses the frames between the nodes below this number and the others.
+    pub border: Option<u16>,
     /// Nodes outside of the cluster, and the frames that were sent to them.
     pub outside: BTreeMap<u16, Vec<Frame>>,
     /// Most payload bytes in a frame, on all wires.
@@ -74,6 +76,7 @@ struct Links<'a> {
     own: usize,
     now: Time,
     cut: &'a BTreeSet<u16>,
+    border: Option<u16>,
     outside: &'a mut BTreeMap<u16, Vec<Frame>>,
     max_payload: u32,
     lossless: bool,
@@ -94,6 +97,13 @@ impl Links<'_> {
         let cut = self.cut;
         node.filter(|node| node.nic.is_running() && !cut.contains(&number))
     }
+
+    /// Returns true if a lossy wire loses what goes to this node.
+    fn is_cut_from(&self, number: u16) -> bool {
+        let own = self.own as u16;
+        let splits = |border| (own < border) != (number < border);
+        self.cut.contains(&number) || self.cut.contains(&own) || self.border.is_some_and(splits)
+    }
 }
 
 impl Wire<Memory> for Links<'_> {
@@ -111,8 +121,9 @@ impl Wire<Memory> for Links<'_> {
             frames.push(*frame);
             return Sent::Taken;
         }
+        let is_lost = self.is_cut_from(number);
         if let Some(in_transit) = self.in_transit {
-            if !self.cut.contains(&number) && !self.cut.contains(&(self.own as u16)) {
+            if !is_lost {
                 in_transit.take(self.now, frame, &payload, channel);
             }
             return Sent::Taken;
@@ -172,6 +183,7 @@ impl Cluster {
             now: Time(0),
             answer_faults: true,
             cut: BTreeSet::new(),
+            border: None,
             outside: BTreeMap::new(),
             max_payload: Path::LOSSLESS.max_payload,
             lossless: true,
@@ -312,6 +324,7 @@ impl Cluster {
             own: node,
             now: self.now,
             cut: &self.cut,
+            border: self.border,
             outside: &mut self.outside,
             max_payload: self.max_payload,
             lossless: self.lossless,

@@ -115,6 +115,42 @@ fn a_node_that_is_cut_off_is_named_within_the_peer_timeout() {
     }
 }
 
+/// No frame goes between the halves of a cluster. Each member of a group in both learns that a peer is gone; when the
+/// halves are joined, all form another group.
+#[test]
+fn halves_that_are_split_learn_of_it_and_form_a_group_again() {
+    const NODES: u16 = 12;
+    let limits = Limits::default();
+    for border in [1, NODES / 2] {
+        let net = Net::lossy(NODES, LossyWire::rough(20), border.into());
+        let members: Vec<_> = (0..NODES).map(|node| net.party(node.into(), 1)).collect();
+        let groups = form(&net, &members, 1);
+        net.cluster().border = Some(border);
+        let start = net.cluster().now.0;
+        for (member, group) in members.iter().zip(&groups) {
+            member.barrier(2, *group).issue();
+        }
+        let mut ends = BTreeMap::new();
+        while ends.len() < members.len() {
+            net.advance(10_000_000);
+            poll_all(&net, NODES.into());
+            for (rank, member) in members.iter().enumerate() {
+                ends.extend(called(member).into_iter().map(|end| (rank, end)));
+            }
+            let passed = net.cluster().now.0 - start;
+            assert!(passed < 2 * limits.peer_timeout, "{border}: {ends:?}");
+        }
+        assert!(ends.values().all(|end| end.1 == Status::PeerGone));
+        net.cluster().border = None;
+        let groups = form(&net, &members, 2);
+        for (member, group) in members.iter().zip(&groups) {
+            member.barrier(3, *group).issue();
+        }
+        net.run();
+        assert!(members.iter().all(|member| called(member) == done(3)));
+    }
+}
+
 /// The home goes when some know that the group has started, and others do not yet.
 #[test]
 fn a_home_that_goes_while_its_group_starts_leaves_none_waiting() {
