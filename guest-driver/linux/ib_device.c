@@ -260,6 +260,7 @@ int qnic_ib_make(struct qnic_ib_nic *nic)
 	dev_err(nic->parent, "no device of libibverbs is made: error %d. Programs of libibverbs do not find the NIC; its own library does. When the reason is gone (no memory, or another device has the name %s), unload and load qnic_ib.\n",
 		ret, name);
 	ib_dealloc_device(ib);
+	qnic_ib_forget(nic);
 	return ret;
 }
 

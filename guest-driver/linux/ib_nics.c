@@ -6,6 +6,14 @@
  * with its own ones, and says so by dealloc_driver. They come again when it has gone. All else that
  * rdma_rxe does to a device begins with the network device that it belongs to: that must not be set by
  * ib_device_set_netdev(), as rdma_rxe would find the device by it and take it for one of its own.
+ *
+ * The core calls dealloc_driver from rmmod of rdma_rxe, which holds no reference to this module. So every
+ * device is ended here by ib_unregister_device(), one that the core has unregistered too: it waits for
+ * the lock of unregistrations, which the core holds until dealloc_driver has returned. A reference keeps
+ * the device's memory until then.
+ *
+ *   rmmod rdma_rxe:   lock, close contexts, dealloc_driver, unlock
+ *   here:                                                   lock, already done, unlock, put_device
  */
 #include <linux/module.h>
 #include <linux/netdevice.h>
@@ -14,14 +22,15 @@
 
 #include "qnic_ib.h"
 
-/* Guards the list, and which devices are made. Taken within the lock of verbs.c. */
+/* Guards the list, and the making of devices of NICs in it. Taken within the lock of verbs.c. */
 static DEFINE_MUTEX(nics_lock);
 static LIST_HEAD(nics);
-/* Guards nic->device. The last lock. */
+/* Guards nic->device against those that read it without the first lock. The last lock. */
 static DEFINE_SPINLOCK(made_lock);
 
 void qnic_ib_made(struct qnic_ib_nic *nic, struct qnic_ib_device *device)
 {
+	get_device(&device->ib.dev);
 	spin_lock(&made_lock);
 	nic->device = device;
 	spin_unlock(&made_lock);
@@ -29,10 +38,7 @@ void qnic_ib_made(struct qnic_ib_nic *nic, struct qnic_ib_device *device)
 
 void qnic_ib_gone(struct ib_device *ib)
 {
-	struct qnic_ib_device *device = to_device(ib);
-
-	qnic_ib_stats_free(device->names, device->counters);
-	qnic_ib_made(device->nic, NULL);
+	WRITE_ONCE(to_device(ib)->gone, true);
 }
 
 /* The device with a reference to its memory, or NULL. */
@@ -51,6 +57,26 @@ static struct qnic_ib_device *get(struct qnic_ib_nic *nic)
 static void put(struct qnic_ib_device *device)
 {
 	put_device(&device->ib.dev);
+}
+
+void qnic_ib_forget(struct qnic_ib_nic *nic)
+{
+	struct qnic_ib_device *device = nic->device;
+
+	spin_lock(&made_lock);
+	nic->device = NULL;
+	spin_unlock(&made_lock);
+	qnic_ib_stats_free(device->names, device->counters);
+	put(device);
+}
+
+/* Ends the device, if there is one. The core calls nothing of it any more. */
+static void end(struct qnic_ib_nic *nic)
+{
+	if (!nic->device)
+		return;
+	ib_unregister_device(&nic->device->ib);
+	qnic_ib_forget(nic);
 }
 
 static void tell(struct qnic_ib_nic *nic, void (*tells)(struct qnic_ib_device *))
@@ -93,21 +119,15 @@ void *qnic_ib_add(void *driver, int id, struct device *parent)
 	return nic;
 }
 
-/* If rdma_rxe unregisters the device just now, this waits until that is done. */
 void qnic_ib_remove(void *added)
 {
 	struct qnic_ib_nic *nic = added;
-	struct qnic_ib_device *device;
 
 	unregister_netdevice_notifier(&nic->netdevs);
 	mutex_lock(&nics_lock);
 	list_del(&nic->link);
 	mutex_unlock(&nics_lock);
-	device = get(nic);
-	if (device) {
-		ib_unregister_device(&device->ib);
-		put(device);
-	}
+	end(nic);
 	kfree(nic);
 }
 
@@ -131,8 +151,10 @@ static int module_changes(struct notifier_block *block, unsigned long state, voi
 		return NOTIFY_DONE;
 	mutex_lock(&nics_lock);
 	list_for_each_entry(nic, &nics, link) {
-		if (!READ_ONCE(nic->device))
-			qnic_ib_make(nic);
+		if (nic->device && !READ_ONCE(nic->device->gone))
+			continue;
+		end(nic);
+		qnic_ib_make(nic);
 	}
 	mutex_unlock(&nics_lock);
 	return NOTIFY_OK;

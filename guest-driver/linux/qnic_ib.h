@@ -55,6 +55,7 @@ struct qnic_ib_device {
 	void *driver;			/* Rust; valid until ib is unregistered */
 	struct rdma_stat_desc *names;	/* of the counters of the NIC */
 	u32 counters;
+	bool gone;			/* the core has unregistered it */
 };
 
 struct qnic_ib_context {
@@ -169,9 +170,11 @@ void qnic_ib_nics_exit(void);
 void *qnic_ib_add(void *driver, int id, struct device *parent);
 void qnic_ib_remove(void *added);
 void qnic_ib_port_is(void *added, bool up);
-/* The device is about to be registered. */
+/* The device is about to be registered: a reference to it is taken. */
 void qnic_ib_made(struct qnic_ib_nic *nic, struct qnic_ib_device *device);
-/* The core says that a device was unregistered, and is about to be freed. */
+/* The device, which is not registered any more, is no longer that of the NIC: the reference is given back. */
+void qnic_ib_forget(struct qnic_ib_nic *nic);
+/* The core says that a device was unregistered. */
 void qnic_ib_gone(struct ib_device *ib);
 
 /* ib_device.c */

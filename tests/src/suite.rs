@@ -165,6 +165,7 @@ pub(crate) const VM: [&[Case]; 21] = [
 pub(crate) const LONG: &[&str] = &[
     "vm::a_disk_image_joins_by_cloud_init_and_has_its_module_by_dkms",
     "vm::a_mounted_volume_outlives_silences_and_full_servers",
+    "vm::a_node_with_a_mac_of_its_own_has_no_second_port",
     "vm::a_program_of_packages_runs_in_guests",
     "vm::files_beyond_ram_under_pressure",
     "vm::hpcc_and_scalapack_pass_over_the_nics",
@@ -174,6 +175,7 @@ pub(crate) const LONG: &[&str] = &[
     "vm::soft_roce_works_beside_the_nics",
     "vm::steps_of_ci_run_in_a_clean_clone_of_a_new_project",
     "vm::swap_and_files_outlive_their_servers",
+    "vm::the_example_of_ci_for_libibverbs_passes",
 ];
 
 /// Cases that run one after the other on the same guests, in a run of several: to boot them takes longer than most of

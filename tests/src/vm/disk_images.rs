@@ -44,16 +44,18 @@ fn joins() -> Result<()> {
     let mut spec = VmNodes::spec("disk", &["stable"])?;
     spec.ethernet = OnOff::on();
     let name = module.file_name().unwrap_or_default().to_string_lossy();
-    let verbs = module.with_file_name(name.replace("qnic.ko", "qnic_ib.ko"));
+    let verbs_name = name.replace("qnic.ko", "qnic_ib.ko");
+    let verbs = module.with_file_name(&verbs_name);
     ensure!(verbs.is_file(), "DKMS has not built {}", verbs.display());
+    let file = |from: &Path, name: &str| FileSpec {
+        from: from.to_owned(),
+        to: format!("/opt/from dkms/{name}").into(),
+        mode: 0o640,
+    };
     spec.nodes.push(NodeSpec {
         image: Some(image.clone()),
         memory: "512MiB".parse()?,
-        files: vec![FileSpec {
-            from: module.clone(),
-            to: format!("/opt/from dkms/{name}").into(),
-            mode: 0o640,
-        }],
+        files: vec![file(&module, &name), file(&verbs, &verbs_name)],
         ..NodeSpec::new("n1")
     });
     on_spec(&spec, |nodes| {
@@ -142,16 +144,16 @@ fn is_reached_by_ssh(nodes: &VmNodes) -> Result<()> {
     Ok(())
 }
 
-/// The module is where DKMS installs it, and loaded when the guest boots again. Programs of both guests transfer
-/// data.
+/// The modules are where DKMS installs them, and that of the NIC is loaded when the guest boots again. Programs of both
+/// guests transfer data. The other module makes a device of libibverbs (X18).
 fn drives_its_nic(nodes: &VmNodes) -> Result<()> {
-    let install = "into=/lib/modules/$(uname -r)/updates/dkms && mkdir -p $into && cp /opt/*/qnic.ko* $into && \
-                   depmod -a && sync && modinfo -n qnic";
+    let install = "into=/lib/modules/$(uname -r)/updates/dkms && mkdir -p $into && cp /opt/*/qnic*.ko* $into && \
+                   depmod -a && sync && modinfo -n qnic qnic_ib";
     let installed = shell(nodes, 1, install)?;
-    ensure!(
-        installed.contains("/updates/dkms/qnic.ko"),
-        "modprobe takes {installed}"
-    );
+    for module in ["qnic.ko", "qnic_ib.ko"] {
+        let place = format!("/updates/dkms/{module}");
+        ensure!(installed.contains(&place), "modprobe takes {installed}");
+    }
     let node = nodes.node(1)?;
     let boots = node.reset()?;
     node.wait_ready(boots, BOOT)?;
@@ -159,6 +161,9 @@ fn drives_its_nic(nodes: &VmNodes) -> Result<()> {
     for ends in [[0, 1], [1, 0]] {
         scenario::demo_between(nodes, ends, "1,97,4096,65537,1048576", 4 << 20)?;
     }
+    let port = "modprobe qnic_ib && cat /sys/class/infiniband/qnic0/ports/1/state";
+    let state = shell(nodes, 1, port)?;
+    ensure!(state.contains("ACTIVE"), "the port of verbs is {state}");
     no_kernel_complains(nodes)
 }
 

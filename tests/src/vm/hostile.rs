@@ -8,12 +8,12 @@ use serde_json::{Map, Value};
 
 use super::ethernet::reach;
 use super::nodes::on_spec;
-use super::verbs::both_run;
+use super::verbs::{both_run, connect_once};
 use crate::harness::{cases, is_long, Case};
 use crate::scenario::{self, Load};
 use qnic_trials::nodes::shell::{background, shell};
 use qnic_trials::nodes::vm::VmNodes;
-use qnic_trials::nodes::{FirstNodes, Nodes, LIMIT};
+use qnic_trials::nodes::{counter, until, FirstNodes, Nodes, LIMIT};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     a_hostile_guest_harms_nobody => {
@@ -34,6 +34,11 @@ const SEED: &str = "QNIC_HOSTILE_SEED";
 /// The honest nodes are the first; the hostile one comes behind them.
 const HONEST: usize = 3;
 
+/// How long the hostile guest floods connection managers, and how many messages have come before others connect: more
+/// than a node takes at once.
+const FLOOD_TIME: Duration = Duration::from_secs(10);
+const FLOOD_BEGINS: u64 = 1000;
+
 /// Messages of each node to each other in one exchange.
 const ROUNDS: u32 = 20;
 
@@ -45,7 +50,7 @@ const ATTACK: u64 = 180;
 const AGAIN: u64 = 5;
 
 /// What it does at least once.
-const DEEDS: [&str; 7] = [
+const DEEDS: [&str; 9] = [
     "mapped",
     "rebinds",
     "faults_answered",
@@ -53,6 +58,8 @@ const DEEDS: [&str; 7] = [
     "completions",
     "contexts_done",
     "work_requests",
+    "pairs_connected",
+    "pairs_failed",
 ];
 
 /// Longest time that the throughput beside a busy honest guest is measured, before and after, and
@@ -87,6 +94,9 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
     let seed = variable(SEED, 1)?;
     scenario::all_pairs_exchange(nodes, ROUNDS)?;
     let memory = Memory::new(nodes)?;
+    if is_long() {
+        connection_managers_are_flooded(nodes).context("a flood of connection managers")?;
+    }
     // What else this machine does comes and goes: each attack is compared with what was before
     // and after it.
     let time = HONEST_TIME.min(Duration::from_secs(seconds / HONEST_PART));
@@ -129,6 +139,33 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
     );
     let missing = not_done(&done);
     ensure!(missing.is_none(), "not done: {missing:?}");
+    Ok(())
+}
+
+/// The last guest floods the connection managers of the others, from an address that they know: two of these connect
+/// meanwhile, again and again.
+fn connection_managers_are_flooded(nodes: &VmNodes) -> Result<()> {
+    for node in 1..=HONEST {
+        shell(nodes, HONEST, &format!("ping -c 1 10.71.0.{node}"))?;
+    }
+    let received = || counter(&nodes.device_stats()?, 0, "datagrams_received");
+    let before = received()?;
+    let seconds = FLOOD_TIME.as_secs();
+    let flood = format!("hostile-guest --flood --seconds {seconds}");
+    let mut flood = nodes.start_until(HONEST, &flood, "attacking")?;
+    until(LIMIT, || {
+        let come = received()? - before;
+        Ok((come < FLOOD_BEGINS).then(|| format!("{come} messages have come")))
+    })?;
+    let (begun, mut connected) = (Instant::now(), 0);
+    while connected == 0 || begun.elapsed() < FLOOD_TIME {
+        connect_once(nodes, 0, 1)?;
+        connected += 1;
+    }
+    let done = flood.expect("attacked", LIMIT)?;
+    flood.succeed("the hostile guest", LIMIT)?;
+    let messages = &done["management_messages"];
+    println!("    {connected} connections beside a flood of {messages} messages");
     Ok(())
 }
 

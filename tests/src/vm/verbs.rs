@@ -1,21 +1,22 @@
 //! Unmodified programs of libibverbs on the NIC (X18): the distribution's, with the library of Soft-RoCE.
 
 use anyhow::{ensure, Context, Result};
-use qnic_cluster::{
-    ByteSize, ClusterSpec, Links, NetworkSpec, NodeState, OnOff, QueuePairFaults, ShareSpec,
-};
+use qnic_cluster::{ByteSize, ClusterSpec, Links, NetworkSpec, OnOff, QueuePairFaults, ShareSpec};
 use serde_json::json;
 
+mod bad_links;
 mod beyond_ram;
+mod ci_example;
 mod connections;
 mod crates;
+mod ends;
+mod own_mac;
 mod programs;
 mod soft_roce;
 mod ucx;
 
-use super::events::{sleep, wake};
+pub(super) use self::connections::connect_once;
 use super::nodes::{on_spec, BOTH_KERNELS};
-use super::shell::{kernel_complaints, no_kernel_complains};
 use super::verbs_tests;
 use crate::harness::{cases, is_long, Case};
 use qnic_trials::nodes::shell::{background, shell};
@@ -28,6 +29,10 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     programs_of_libibverbs_register_more_than_there_is => {
         on_spec(&beyond_ram::spec()?, beyond_ram::is_written)
     },
+    a_node_with_a_mac_of_its_own_has_no_second_port => {
+        on_spec(&own_mac::spec()?, own_mac::has_the_first_port)
+    },
+    the_example_of_ci_for_libibverbs_passes => ci_example::passes(),
 };
 
 /// How often messages go to and fro.
@@ -56,11 +61,11 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
     for node in [0, 1] {
         finds_device(nodes, node)?;
     }
-    for (server, program) in PONGS.iter().enumerate() {
+    for (server, program) in with_all(&PONGS, &MORE_PONGS).enumerate() {
         let pong = format!("ibv_{program} -d qnic0 -c -n {ROUNDS}");
         both_run(nodes, server % 2, &pong)?;
     }
-    for (server, program) in MEASURES.iter().enumerate() {
+    for (server, program) in with_all(&MEASURES, &MORE_MEASURES).enumerate() {
         both_run(nodes, server % 2, &format!("{program} -d qnic0"))?;
     }
     for node in [0, 1] {
@@ -74,73 +79,55 @@ fn verbs(nodes: &VmNodes) -> Result<()> {
         crates::pass(nodes).context("a Rust program")?;
     }
     programs::hear_of_their_objects(nodes).context("events")?;
-    on_bad_links(nodes).context("on bad links")?;
+    bad_links::pass(nodes).context("on bad links")?;
     faults_are_injected(nodes).context("injected faults")?;
     ports_go_down(nodes).context("ports go down")?;
-    everything_ends_under_traffic(nodes).context("under traffic")?;
-    for node in [0, 1] {
-        module_goes(nodes, node).with_context(|| format!("node {node}"))?;
-        device_goes(nodes, node).with_context(|| format!("node {node}"))?;
-    }
-    no_kernel_complains(nodes)?;
-    let mut panics = None;
-    under_traffic(nodes, &[0], || {
-        panics = Some(background(nodes, 1, "echo c > /proc/sysrq-trigger")?);
-        let node = nodes.node(1)?;
-        until(LIMIT, || {
-            let state = node.state();
-            Ok((state != NodeState::Panicked).then(|| format!("node 1 is {state}")))
-        })
-    })
-    .context("a guest panics")?;
-    let complaints = kernel_complaints(nodes, 0)?;
-    ensure!(complaints.is_empty(), "after a panic: {complaints}");
-    Ok(())
+    ends::pass(nodes).context("under traffic")
 }
 
-/// Programs of rdma-core that send messages to and fro, and check what arrives.
-const PONGS: [&str; 10] = [
-    "rc_pingpong -s 1",
+/// What always runs, and behind it what only runs with `--all`.
+fn with_all<T>(always: &'static [T], more: &'static [T]) -> impl Iterator<Item = &'static T> {
+    always.iter().chain(more.iter().filter(|_| is_long()))
+}
+
+/// Programs of rdma-core that send messages to and fro, and check what arrives: one of each transport.
+const PONGS: [&str; 4] = [
     "rc_pingpong -s 65536",
-    "rc_pingpong -e",
-    "rc_pingpong -e -s 65536",
-    "uc_pingpong -s 65536",
     "uc_pingpong -e",
-    "ud_pingpong -s 2048",
     "ud_pingpong -e -g 0",
-    "srq_pingpong -q 4",
     "srq_pingpong -e -q 4",
 ];
 
-/// Programs of perftest.
-const MEASURES: [&str; 12] = [
+/// Those with other sizes, and other waits.
+const MORE_PONGS: [&str; 6] = [
+    "rc_pingpong -s 1",
+    "rc_pingpong -e",
+    "rc_pingpong -e -s 65536",
+    "uc_pingpong -s 65536",
+    "ud_pingpong -s 2048",
+    "srq_pingpong -q 4",
+];
+
+/// Programs of perftest: one of each operation.
+const MEASURES: [&str; 5] = [
     "ib_write_bw -s 65536 -n 100",
     "ib_read_lat -n 100",
     "ib_atomic_lat -n 100",
     "ib_send_bw -e -q 2 -n 100",
+    "ib_send_lat -c UD -n 100",
+];
+
+/// The same with other sizes, transports and queues.
+const MORE_MEASURES: [&str; 7] = [
     "ib_write_lat -I 32 -n 100",
     // From 2 bytes to 8 MiB.
     "ib_write_bw -a -q 2 -n 5",
     "ib_read_bw -s 1 -q 4 -n 100",
     "ib_send_bw -c UC -s 65536 -n 100",
     "ib_write_bw -c UC -q 2 -n 100",
-    "ib_send_lat -c UD -n 100",
     "ib_send_bw -c UD -s 4096 -n 100",
     "ib_send_bw --use-srq -q 3 -n 100",
 ];
-
-/// Links lose, reorder, duplicate and damage 5 % of the frames, those of TCP too.
-fn on_bad_links(nodes: &VmNodes) -> Result<()> {
-    nodes.make_links_bad(5)?;
-    let pong = format!("ibv_rc_pingpong -d qnic0 -c -n {ROUNDS} -e -s 65536");
-    both_run(nodes, 0, &pong)?;
-    for program in ["ib_write_bw -s 65536", "ib_read_lat", "ib_atomic_lat"] {
-        both_run(nodes, 1, &format!("{program} -d qnic0 -n {ROUNDS}"))?;
-    }
-    nodes.lost_frames(0)?;
-    nodes.cluster().set_links(&Links::All, None)?;
-    Ok(())
-}
 
 /// A program goes on when its messages find no receive, and ends when its queue pair fails.
 fn faults_are_injected(nodes: &VmNodes) -> Result<()> {
@@ -282,87 +269,6 @@ fn port_is(nodes: &VmNodes, state: &str, event: &str) -> Result<()> {
     })
 }
 
-/// Something happens to node 1 while two queue pairs there work, one of them connected by rdma_cm. Afterwards neither
-/// node that is left has an object of the programs, and both have the device.
-fn under_traffic(
-    nodes: &VmNodes,
-    left: &[usize],
-    happens: impl FnOnce() -> Result<()>,
-) -> Result<()> {
-    let pong = "ibv_rc_pingpong -d qnic0 -e -n 1000000000";
-    let server = background(nodes, 0, &format!("exec {pong}"))?;
-    shell(nodes, 0, LISTENS)?;
-    let client = background(nodes, 1, &format!("exec {pong} n0"))?;
-    let connected = connections::endless(nodes)?;
-    until(LIMIT, || {
-        let said = shell(
-            nodes,
-            1,
-            "rdma resource show qp | grep ibv_rc_pingpong || true",
-        )?;
-        Ok((!said.contains("state RTS")).then_some(said))
-    })?;
-    happens()?;
-    for node in left.iter().copied() {
-        shell(nodes, node, "killall -q -9 ibv_rc_pingpong rping; true")?;
-        is_used(nodes, node, false)?;
-        finds_device(nodes, node)?;
-    }
-    drop((server, client, connected));
-    Ok(())
-}
-
-/// Waits until a program has failed by itself on one node, at least: that on the other may wait for its message.
-fn one_fails(nodes: &VmNodes, program: &str) -> Result<()> {
-    until(LIMIT, || {
-        let runs = |node| shell(nodes, node, &format!("pidof {program}")).is_ok();
-        Ok((runs(0) && runs(1)).then(|| format!("{program} still runs on both nodes")))
-    })
-}
-
-/// Waits until a program connected by rdma_cm has ended by itself on both nodes: one hears of the other's end.
-fn both_end(nodes: &VmNodes) -> Result<()> {
-    [0, 1].into_iter().try_for_each(|node| {
-        until(LIMIT, || {
-            let runs = shell(nodes, node, "pidof rping").is_ok();
-            Ok(runs.then(|| format!("rping still runs on node {node}")))
-        })
-    })
-}
-
-/// Processes, links, module and guest end under a queue pair that works.
-fn everything_ends_under_traffic(nodes: &VmNodes) -> Result<()> {
-    under_traffic(nodes, &[0, 1], || {
-        shell(nodes, 1, "killall -9 ibv_rc_pingpong rping").map(drop)
-    })
-    .context("a process is killed")?;
-    under_traffic(nodes, &[0, 1], || {
-        cut(nodes)?;
-        one_fails(nodes, "ibv_rc_pingpong")?;
-        one_fails(nodes, "rping")?;
-        nodes.cluster().set_links(&Links::All, None)?;
-        port_is(nodes, "PORT_ACTIVE", "")
-    })
-    .context("a partition")?;
-    let reload = "rmmod qnic_ib && ! ibv_devinfo && modprobe qnic_ib";
-    under_traffic(nodes, &[0, 1], || {
-        shell(nodes, 1, reload)?;
-        both_end(nodes)
-    })
-    .context("the module is unloaded")?;
-    under_traffic(nodes, &[0, 1], || {
-        shell(nodes, 1, "modprobe button").context("the power button wakes it")?;
-        sleep(nodes, 1)?;
-        wake(nodes, 1)
-    })
-    .context("a guest sleeps")?;
-    both_run(
-        nodes,
-        0,
-        &format!("ibv_rc_pingpong -d qnic0 -c -n {ROUNDS}"),
-    )
-}
-
 /// Checks whether a program has objects of the device.
 fn is_used(nodes: &VmNodes, node: usize, wanted: bool) -> Result<()> {
     until(LIMIT, || {
@@ -399,31 +305,4 @@ fn hears_of_the_end(nodes: &VmNodes, node: usize) -> Result<()> {
         let said = shell(nodes, node, "cat /tmp/events")?;
         Ok((!said.contains("IBV_EVENT_DEVICE_FATAL")).then_some(said))
     })
-}
-
-/// The module of the device can be unloaded while a program has it open, and be loaded again.
-fn module_goes(nodes: &VmNodes, node: usize) -> Result<()> {
-    let user = user(nodes, node)?;
-    shell(nodes, node, "rmmod qnic_ib")?;
-    hears_of_the_end(nodes, node)?;
-    ensure!(
-        shell(nodes, node, "ibv_devinfo").is_err(),
-        "there is a device without its module"
-    );
-    shell(nodes, node, "modprobe qnic_ib")?;
-    finds_device(nodes, node)?;
-    drop(user);
-    shell(nodes, node, "killall -q ibv_asyncwatch; true").map(drop)
-}
-
-/// The device goes with its NIC, and comes with it.
-fn device_goes(nodes: &VmNodes, node: usize) -> Result<()> {
-    let user = user(nodes, node)?;
-    let driver = "cd /sys/bus/virtio/drivers/qnic && name=$(echo virtio*)";
-    let again = format!("{driver} && echo $name > unbind && ! ibv_devinfo && echo $name > bind");
-    shell(nodes, node, &again)?;
-    hears_of_the_end(nodes, node)?;
-    finds_device(nodes, node)?;
-    drop(user);
-    shell(nodes, node, "killall -q ibv_asyncwatch; true").map(drop)
 }

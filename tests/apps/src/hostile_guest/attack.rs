@@ -2,8 +2,11 @@
 //!
 //! In the first half of its steps it knows what it does, lies at times, and so gets far; in the
 //! second half it spoils everything. A start is right mostly; at times rings are not aligned, and
-//! rarely they are nowhere, so that QEMU starts nothing at all.
+//! rarely they are nowhere, so that QEMU starts nothing at all. Before the first round chance has no part
+//! ([`in_order`]).
 
+mod flood;
+mod in_order;
 mod verbs;
 
 use std::time::{Duration, Instant};
@@ -242,16 +245,25 @@ impl Attack {
     /// Does what a kernel does for a new process that exports memory.
     fn join(&mut self) {
         let vni = self.random.u16(..VNIS);
+        for (opcode, body) in self.joins(vni) {
+            self.send(opcode, vni, &body);
+        }
+    }
+
+    /// The requests for such a process.
+    fn joins(&self, vni: u16) -> [(Opcode, Vec<u8>); 3] {
         let hello = Hello {
             abi_version: ABI_VERSION.into(),
             reserved: 0.into(),
             frames: self.geometry.map_or(0, |geometry| geometry.frames).into(),
         };
-        self.send(Opcode::Hello, 0, hello.as_bytes());
         let process = registration(port(vni), |page| self.arena.address(HOST_AREA + page));
-        self.send(Opcode::NewProcess, vni, process.as_bytes());
         let export = export(77, SEGMENT, KEY);
-        self.send(Opcode::Export, vni, export.as_bytes());
+        [
+            (Opcode::Hello, hello.as_bytes().to_vec()),
+            (Opcode::NewProcess, process.as_bytes().to_vec()),
+            (Opcode::Export, export.as_bytes().to_vec()),
+        ]
     }
 
     /// Posts commands that are right, or were right but for some bits.
@@ -370,8 +382,13 @@ impl Attack {
         } else {
             opcode as u32
         };
+        self.send_numbered(number, vni, body);
+    }
+
+    /// Sends a request. Returns where in the page of messages the reply will be.
+    fn send_numbered(&mut self, opcode: u32, vni: u16, body: &[u8]) -> usize {
         let header = RequestHeader {
-            opcode: number.into(),
+            opcode: opcode.into(),
             vni: vni.into(),
             reserved: 0.into(),
         };
@@ -382,7 +399,7 @@ impl Attack {
         request.resize(REQUEST_BYTES, 0);
         self.arena.write(MESSAGES, slot * REQUEST_BYTES, &request);
         let messages = self.arena.address(MESSAGES);
-        let response = messages + 0x800 + (slot * REPLY_BYTES) as u64 % 0x700;
+        let reply = 0x800 + slot * REPLY_BYTES % 0x700;
         let request = messages + (slot * REQUEST_BYTES) as u64;
         let head = 2 * slot as u16;
         let first = (request, REQUEST_BYTES as u32, 1, head + 1);
@@ -390,11 +407,12 @@ impl Attack {
         self.describe(
             CONTROL_QUEUE,
             head + 1,
-            (response, REPLY_BYTES as u32, 2, 0),
+            (messages + reply as u64, REPLY_BYTES as u32, 2, 0),
         );
         self.offer(CONTROL_QUEUE, head);
         self.device.ring(CONTROL_QUEUE as u16);
         self.done.requests += 1;
+        reply
     }
 
     /// Takes events. Answers page faults: with a page, with a lie, twice, or not at all.

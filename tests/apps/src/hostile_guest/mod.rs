@@ -36,6 +36,9 @@ pub(crate) struct Options {
     /// Seed of all that it does
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Flood the connection managers of other nodes, and do nothing else
+    #[arg(long)]
+    flood: bool,
 }
 
 /// How often what was done.
@@ -61,6 +64,11 @@ struct Done {
     pairs: u64,
     work_requests: u64,
     work_done: u64,
+    /// Queue pairs that have exchanged a message before all chance, and those of them that nonsense in their rings has let fail.
+    pairs_connected: u64,
+    pairs_failed: u64,
+    /// Messages sent to connection managers.
+    management_messages: u64,
     doorbells: u64,
     sram_bytes: u64,
     config_accesses: u64,
@@ -72,6 +80,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut attack = Attack::new(options.seed)?;
     say("attacking", std::process::id())?;
     let end = Instant::now() + Duration::from_secs(options.seconds);
+    if options.flood {
+        attack.flood(end)?;
+        return say("attacked", attack.end()?);
+    }
+    attack.in_order()?;
     while Instant::now() < end {
         attack.round()?;
     }

@@ -1,14 +1,14 @@
 /* A program of libibverbs that hears of what happens to its objects: a send queue that drains, an access that may not be,
- * a completion queue that overruns, and the queue pair that needs it.
+ * a completion queue that overruns, the queue pair that needs it, and a shared receive queue that has fewer than its limit.
  *
- * Exit status: 0 if all four events came. Its queue pairs are connected with each other.
+ * Exit status: 0 if all five events came. Its queue pairs are connected with each other.
  */
 #include <infiniband/verbs.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SENDS = 64, BYTES = 4096 };
+enum { SENDS = 64, BYTES = 4096, RECEIVES = 3 };
 
 static struct ibv_context *context;
 static struct ibv_pd *domain;
@@ -113,6 +113,39 @@ static void *hear(enum ibv_event_type wanted)
     return owner;
 }
 
+static void set_limit(struct ibv_srq *shared, uint32_t limit)
+{
+    struct ibv_srq_attr attr = {.srq_limit = limit};
+
+    must(!ibv_modify_srq(shared, &attr, IBV_SRQ_LIMIT), "set a limit");
+}
+
+static void limit_is(struct ibv_srq *shared, uint32_t limit)
+{
+    struct ibv_srq_attr attr;
+
+    must(!ibv_query_srq(shared, &attr), "ask for the limit");
+    must(attr.srq_limit == limit, "find the limit");
+}
+
+/* A limit is there until its event has come. */
+static void share_receives(void)
+{
+    struct ibv_srq_init_attr init = {.attr = {.max_wr = 2 * RECEIVES, .max_sge = 1}};
+    struct ibv_srq *shared = ibv_create_srq(domain, &init);
+    struct ibv_recv_wr *bad, receive = {.num_sge = 0};
+
+    must(shared != NULL, "make a shared receive queue");
+    for (int at = 0; at < RECEIVES; at++)
+        must(!ibv_post_srq_recv(shared, &receive, &bad), "post a receive");
+    limit_is(shared, 0);
+    set_limit(shared, RECEIVES);
+    limit_is(shared, RECEIVES);
+    set_limit(shared, RECEIVES + 1);
+    must(hear(IBV_EVENT_SRQ_LIMIT_REACHED) == shared, "hear of the queue that has fewer");
+    limit_is(shared, 0);
+}
+
 int main(void)
 {
     struct ibv_device **devices = ibv_get_device_list(NULL);
@@ -143,5 +176,7 @@ int main(void)
         write_once(pairs[0], region->rkey);
     must(hear(IBV_EVENT_CQ_ERR) == small, "hear of the queue that overruns");
     must(hear(IBV_EVENT_QP_FATAL) == pairs[0], "hear of the queue pair that needs it");
+
+    share_receives();
     return 0;
 }

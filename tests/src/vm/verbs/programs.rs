@@ -22,8 +22,8 @@ pub(super) fn put(nodes: &VmNodes, name: &str) -> Result<()> {
     nodes.try_for_each(|node| Ok(node.put(&compiled, place.as_ref(), &|_| {})?))
 }
 
-/// A program hears of a send queue that drains, of an access that may not be, of a completion queue that overruns, and
-/// of the queue pair that needs it.
+/// A program hears of a send queue that drains, of an access that may not be, of a completion queue that overruns, of
+/// the queue pair that needs it, and of a shared receive queue that has fewer than its limit.
 pub(super) fn hear_of_their_objects(nodes: &VmNodes) -> Result<()> {
     put(nodes, "events")?;
     for node in [0, 1] {

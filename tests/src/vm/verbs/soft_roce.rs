@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use qnic_cluster::{ByteSize, ClusterSpec, OnOff};
 
-use super::{both_run, finds_device, hears_of_the_end, user};
+use super::{both_run, connections, finds_device, hears_of_the_end, user};
 use crate::vm::shell::no_kernel_complains;
 use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
@@ -16,6 +16,8 @@ pub(super) fn spec() -> Result<ClusterSpec> {
     spec.ethernet = OnOff::on();
     for node in &mut spec.nodes {
         node.memory = ByteSize::mib(512);
+        // Two modules go at once.
+        node.cpus = 2;
     }
     Ok(spec)
 }
@@ -55,8 +57,38 @@ pub(super) fn works_beside(nodes: &VmNodes) -> Result<()> {
         finds_device(nodes, node)?;
         goes(nodes, node).with_context(|| format!("rdma_rxe goes from node {node}"))?;
     }
-    both_run(nodes, 0, "ibv_rc_pingpong -d qnic0 -c -n 100")?;
+    works_as_before(nodes)?;
+    for node in [0, 1] {
+        goes_at_once(nodes, node).with_context(|| format!("both go at once from node {node}"))?;
+    }
+    works_as_before(nodes)?;
     no_kernel_complains(nodes)
+}
+
+/// Both ports of the devices that were made again carry messages, and the second one connections.
+fn works_as_before(nodes: &VmNodes) -> Result<()> {
+    both_run(nodes, 0, "ibv_rc_pingpong -d qnic0 -c -n 100")?;
+    connections::by_second_port(nodes).context("by the second port")
+}
+
+/// How often two go at once.
+const ROUNDS: usize = 20;
+
+/// The NIC's driver, and the module of its device, go while `rdma_rxe` goes, which ends the device from its side.
+fn goes_at_once(nodes: &VmNodes, node: usize) -> Result<()> {
+    let both = [
+        "echo $name > unbind && echo $name > bind",
+        "rmmod qnic_ib && modprobe qnic_ib",
+    ];
+    for goes in both {
+        let rounds = format!(
+            "cd /sys/bus/virtio/drivers/qnic && name=$(echo virtio*) && for round in $(seq {ROUNDS}); do \
+             modprobe rdma_rxe || exit; rmmod rdma_rxe & {{ {goes}; }} && wait $! || exit; done"
+        );
+        shell(nodes, node, &rounds)?;
+        finds_device(nodes, node)?;
+    }
+    Ok(())
 }
 
 /// The module is unloaded with all devices of its number. That of the NIC comes again; a program that has it open

@@ -6,8 +6,7 @@ use std::time::Instant;
 use anyhow::{ensure, Context, Result};
 use qnic_cluster::{GuestCommand, MpiTransport};
 
-use super::{both_run, is_used};
-use crate::harness::is_long;
+use super::{both_run, is_used, with_all};
 use crate::vm::mpi::put_program;
 use qnic_trials::nodes::shell::shell;
 use qnic_trials::nodes::vm::VmNodes;
@@ -79,18 +78,18 @@ pub(super) fn pass(nodes: &VmNodes) -> Result<()> {
             ensure!(said.contains(&line), "no {line} on node {node}: {said}");
         }
     }
-    let (measures, programs) = match is_long() {
-        true => (&MORE_MEASURES[..], &MORE_PROGRAMS[..]),
-        false => (&[][..], &[][..]),
-    };
-    for (server, measure) in MEASURES.iter().chain(measures).enumerate() {
-        both_run(nodes, server % 2, &perftest(measure))?;
-    }
-    for program in [PROGRAM].iter().chain(programs) {
+    measures(nodes)?;
+    for program in with_all(&[PROGRAM], &MORE_PROGRAMS) {
         rank_program(nodes, *program).context(program.1)?;
     }
     println!("    UCX: {:.1} s", began.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Runs the measurements between two nodes.
+pub(super) fn measures(nodes: &VmNodes) -> Result<()> {
+    let mut all = with_all(&MEASURES, &MORE_MEASURES).enumerate();
+    all.try_for_each(|(server, measure)| both_run(nodes, server % 2, &perftest(measure)))
 }
 
 /// The command of a measurement, on the device of libibverbs.

@@ -2,7 +2,7 @@
 //! that are right, or spoiled, or name memory and queue pairs of others.
 
 use qnic_abi::client::{CommandQueue, Entry};
-use qnic_abi::command::CommandBody;
+use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::control::Opcode;
 use qnic_abi::verbs::commands::{VerbsArmCommand, VerbsSendCommand};
 use qnic_abi::verbs::requests::{
@@ -33,21 +33,24 @@ const PAGES: usize = 4;
 pub(super) const RING_PAGES: usize = TRANSPORTS.len() * PAGES;
 
 /// Entries of these rings, and bytes of one.
-const SHAPES: [(u32, u16); PAGES] = [(32, 64), (4, 512), (16, 128), (16, 128)];
+pub(super) const SHAPES: [(u32, u16); PAGES] = [(32, 64), (4, 512), (16, 128), (16, 128)];
 
 /// Numbers of all objects but queue pairs, of the first queue pair, and of the memory.
 const NUMBER: u32 = 1;
-const FIRST_PAIR: u32 = 10;
+pub(super) const FIRST_PAIR: u32 = 10;
 const KEY: u32 = 0x78;
 
+/// States that a queue pair goes through until it works.
+pub(super) const CONNECTS: [State; 3] = [State::Init, State::ReadyToReceive, State::ReadyToSend];
+
 /// Identifies work requests that are right.
-const MARK: u64 = 0x0072_6571_7565_7374;
+pub(super) const MARK: u64 = 0x0072_6571_7565_7374;
 
 /// Nodes that are named, and queue pairs of others: drivers number them from 2 on.
 const NODES: u16 = 6;
 const PAIRS: u32 = 200;
 
-fn page(vni: u16, ring: usize) -> usize {
+pub(super) fn page(vni: u16, ring: usize) -> usize {
     RINGS + usize::from(vni) * PAGES + ring
 }
 
@@ -70,19 +73,29 @@ impl Attack {
     /// Does what a driver does for a program that makes a queue pair and connects it.
     pub(super) fn make_pair(&mut self) {
         let vni = self.some_pair();
-        let [cq, sends, receives, shared] = [0, 1, 2, 3].map(|ring| self.ring_of(vni, ring));
+        let shared = self.random.bool();
+        for (opcode, body) in self.objects(vni, shared) {
+            self.send(opcode, vni, &body);
+        }
+        for state in CONNECTS {
+            let change = self.change(vni, state);
+            self.send(Opcode::ModifyQueuePair, vni, change.as_bytes());
+        }
+        self.done.pairs += 1;
+    }
+
+    /// The requests for the objects of a process, with the queue pair as the last.
+    pub(super) fn objects(&self, vni: u16, shared: bool) -> [(Opcode, Vec<u8>); 4] {
+        let [cq, sends, receives, shares] = [0, 1, 2, 3].map(|ring| self.ring_of(vni, ring));
         let mut queue = CreateCompletionQueue::new_zeroed();
         (queue.cq, queue.ring) = (NUMBER.into(), cq);
-        self.send(Opcode::CreateCompletionQueue, vni, queue.as_bytes());
         let mut srq = CreateSharedReceiveQueue::new_zeroed();
         (srq.srq, srq.domain, srq.sges) = (NUMBER.into(), NUMBER.into(), 4.into());
-        srq.ring = shared;
-        self.send(Opcode::CreateSharedReceiveQueue, vni, srq.as_bytes());
+        srq.ring = shares;
         let mut memory = RegisterMemory::new_zeroed();
         (memory.key, memory.domain) = (KEY.into(), NUMBER.into());
         memory.rights = (Rights::all().bits() as u16).into();
         memory.address = SEGMENT.0.into();
-        self.send(Opcode::RegisterMemory, vni, memory.as_bytes());
         let mut pair = CreateQueuePair::new_zeroed();
         pair.qp = (FIRST_PAIR + u32::from(vni)).into();
         pair.transport = TRANSPORTS[usize::from(vni)] as u8;
@@ -90,16 +103,16 @@ impl Attack {
         (pair.domain, pair.send) = (NUMBER.into(), sends);
         (pair.send_cq, pair.receive_cq) = (NUMBER.into(), NUMBER.into());
         (pair.send_sges, pair.receive_sges) = (4.into(), 4.into());
-        match self.random.bool() {
+        match shared {
             true => pair.srq = NUMBER.into(),
             false => pair.receive = receives,
         }
-        self.send(Opcode::CreateQueuePair, vni, pair.as_bytes());
-        for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
-            let change = self.change(vni, state);
-            self.send(Opcode::ModifyQueuePair, vni, change.as_bytes());
-        }
-        self.done.pairs += 1;
+        [
+            (Opcode::CreateCompletionQueue, queue.as_bytes().to_vec()),
+            (Opcode::CreateSharedReceiveQueue, srq.as_bytes().to_vec()),
+            (Opcode::RegisterMemory, memory.as_bytes().to_vec()),
+            (Opcode::CreateQueuePair, pair.as_bytes().to_vec()),
+        ]
     }
 
     /// Another queue pair, and its node: of this guest, or of another one.
@@ -111,7 +124,7 @@ impl Attack {
         }
     }
 
-    fn change(&mut self, vni: u16, state: State) -> ModifyQueuePair {
+    pub(super) fn change(&mut self, vni: u16, state: State) -> ModifyQueuePair {
         let (node, peer) = self.other_pair(vni);
         let mut change = ModifyQueuePair::new_zeroed();
         change.qp = (FIRST_PAIR + u32::from(vni)).into();
@@ -148,9 +161,14 @@ impl Attack {
         let mut arm = VerbsArmCommand::command();
         arm.cq = (self.near(NUMBER.into()) as u32).into();
         let window = geometry.window_offset(VniId(vni));
+        self.tell(vni, window, &[send.descriptor(), arm.descriptor()]);
+    }
+
+    /// Posts commands to the queue of a process, which is in its window.
+    pub(super) fn tell(&mut self, vni: u16, window: usize, commands: &[Descriptor]) {
         let mut queue = CommandQueue::at(window, self.posted[usize::from(vni)]);
-        for descriptor in [send.descriptor(), arm.descriptor()] {
-            queue.post_words(&self.device.sram, Entry::new(&descriptor, &[]).words());
+        for command in commands {
+            queue.post_words(&self.device.sram, Entry::new(command, &[]).words());
         }
         self.posted[usize::from(vni)] = queue.tail();
         self.device.ring(self.doorbell(vni));
@@ -158,17 +176,20 @@ impl Attack {
 
     /// Puts an entry into a ring, and moves its index: to the next entry mostly.
     fn fill(&mut self, vni: u16, ring: usize, entry: &[u8]) {
+        let behind = (self.random.u8(..64) == 0).then(|| self.random.u32(..));
+        self.put(vni, ring, entry, behind);
+        self.done.work_requests += 1;
+    }
+
+    /// Puts an entry into a ring, and moves its index: to another one, or to the next entry.
+    pub(super) fn put(&self, vni: u16, ring: usize, entry: &[u8], behind: Option<u32>) {
         let (entries, bytes) = SHAPES[ring];
         let page = page(vni, ring);
         let index = u32::from_le_bytes(self.arena.read(page, PRODUCER)) % entries;
         let at = ENTRIES + index as usize * usize::from(bytes);
         self.arena.write(page, at, entry);
-        let next = match self.random.u8(..64) {
-            0 => self.random.u32(..),
-            _ => (index + 1) % entries,
-        };
+        let next = behind.unwrap_or((index + 1) % entries);
         self.arena.write(page, PRODUCER, &next.to_le_bytes());
-        self.done.work_requests += 1;
     }
 
     fn piece(&mut self) -> Sge {
@@ -241,12 +262,17 @@ impl Attack {
     pub(super) fn count_completions(&mut self) {
         for vni in 0..TRANSPORTS.len() as u16 {
             for entry in 0..SHAPES[0].0 as usize {
-                let at = ENTRIES + entry * size_of::<WorkCompletion>();
-                let bytes: [u8; size_of::<WorkCompletion>()] = self.arena.read(page(vni, 0), at);
-                let completion: WorkCompletion = zerocopy::transmute!(bytes);
+                let completion = self.completion(vni, entry);
                 let ended_well = completion.status.get() == Outcome::Success as u32;
                 self.done.work_done += u64::from(completion.id.get() == MARK && ended_well);
             }
         }
+    }
+
+    /// What stands in an entry of a process's completion queue.
+    pub(super) fn completion(&self, vni: u16, entry: usize) -> WorkCompletion {
+        let at = ENTRIES + entry * size_of::<WorkCompletion>();
+        let bytes: [u8; size_of::<WorkCompletion>()] = self.arena.read(page(vni, 0), at);
+        zerocopy::transmute!(bytes)
     }
 }
