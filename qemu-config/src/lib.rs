@@ -114,7 +114,7 @@ pub use mpi::{Mpi, MpiTransport};
 pub use node::Node;
 pub use node_state::NodeState;
 pub use overview::{
-    overview, ClusterOverview, DeviceOverview, NodeOverview, ProcessOverview, RemoteMemoryOverview,
+    of_other_versions, overview, ClusterOverview, DeviceOverview, NodeOverview, ProcessOverview, RemoteMemoryOverview,
 };
 pub use process::ProcessId;
 pub use programs::{
