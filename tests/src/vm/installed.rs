@@ -1,0 +1,195 @@
+//! The packages, where there is neither a clone nor a compiler.
+//!
+//! ```text
+//!   qnic package ─► qnic_*.deb ─┐
+//!   packages of Debian ─► root ─┴─ dpkg -i ─► qnic demo, as an ordinary user ─► dpkg -r ─► what is left?
+//! ```
+//!
+//! All runs in user namespaces of this machine: what is written into the root goes to a directory that the case looks
+//! through.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{ensure, Context, Result};
+use qnic_images::{Cache, KernelSeries, Provisioner, Silent};
+use serde_json::Value;
+use walkdir::WalkDir;
+
+use crate::harness::{cases, Case, Skip};
+
+pub(crate) const CASES: &[Case] = cases! { "vm":
+    an_installed_package_runs_a_cluster_without_toolchains: 2 => an_installed_package(),
+};
+
+const ENTER: &str = include_str!("installed/enter.sh");
+const USE: &str = include_str!("installed/use.sh");
+
+/// What dpkg writes besides the package's files.
+const OF_DPKG: [&str; 2] = ["var/lib/dpkg", "var/log"];
+
+/// How a root is entered: as root of a user namespace, or as an ordinary user, with the privileges to enter it.
+const AS_ROOT: [&str; 1] = ["--map-root-user"];
+const AS_USER: [&str; 3] = ["--map-user=1000", "--map-group=1000", "--keep-caps"];
+/// Takes these privileges away.
+const WITHOUT: [&str; 3] = ["setpriv", "--inh-caps=-all", "--ambient-caps=-all"];
+
+/// Settings of the network, which programs inside have, too.
+const PROXIES: [&str; 6] = [
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+];
+
+/// The package is installed in a clean root, boots two guests that exchange verified data, and leaves nothing when it is
+/// removed.
+fn an_installed_package() -> Result<()> {
+    let scratch = tempfile::tempdir().context("make a directory")?;
+    let packages = scratch.path().join("packages");
+    let own = std::env::current_exe().context("find this program")?;
+    let mut package = Command::new(own);
+    said(package.arg("package").arg(&packages))?;
+    let root = CleanRoot::new(scratch.path(), &packages)?;
+
+    root.run_as_root("dpkg -i /media/qnic_*.deb")?;
+    let text = root.run_as_user(USE)?;
+    let demo = text.lines().find(|line| line.starts_with('{'));
+    let demo: Value =
+        serde_json::from_str(demo.with_context(|| format!("no result in {text:?}"))?)?;
+    let rows = demo["rows"].as_array().map_or(0, Vec::len);
+    ensure!(demo["wrong"] == 0 && rows >= 10, "the demo says {demo}");
+    println!(
+        "    from the package, without compilers: {rows} sizes verified, {} s from the start to the end",
+        demo["total_seconds"]
+    );
+    root.run_as_root("dpkg --purge qnic")?;
+    let left = root.left()?;
+    ensure!(left.is_empty(), "the package has left {left:?}");
+    Ok(())
+}
+
+/// A root of the distribution's packages, into which is written.
+struct CleanRoot {
+    root: PathBuf,
+    cache: PathBuf,
+    scratch: PathBuf,
+    packages: PathBuf,
+    mirror: String,
+}
+
+impl CleanRoot {
+    /// Takes from the mirror what clusters need, so that nothing is downloaded within the root; makes directories in
+    /// `scratch`.
+    fn new(scratch: &Path, packages: &Path) -> Result<Self> {
+        let cache = Cache::of_user()?;
+        let provisioner = Provisioner::new(cache.clone(), std::sync::Arc::new(Silent));
+        provisioner.qemu()?;
+        provisioner.guest_parts(KernelSeries::Stable)?;
+        let root = provisioner.clean_root()?;
+        for name in ["upper", "work", "root", "cache-upper", "cache-work"] {
+            fs::create_dir(scratch.join(name))?;
+        }
+        let probe = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount", "true"])
+            .status();
+        ensure!(
+            probe.is_ok_and(|status| status.success()),
+            Skip("this machine refuses user namespaces")
+        );
+        Ok(Self {
+            root,
+            cache: cache.root().to_owned(),
+            scratch: scratch.to_owned(),
+            packages: packages.to_owned(),
+            mirror: provisioner.mirror()?,
+        })
+    }
+
+    fn run_as_root(&self, script: &str) -> Result<String> {
+        self.run(&AS_ROOT, &["env"], script)
+    }
+
+    fn run_as_user(&self, script: &str) -> Result<String> {
+        self.run(&AS_USER, &[&WITHOUT[..], &["env"]].concat(), script)
+    }
+
+    /// Runs `script` in the root; `before` stands before its environment.
+    fn run(&self, namespace: &[&str], before: &[&str], script: &str) -> Result<String> {
+        let mut enter = Command::new("unshare");
+        enter.arg("--user").args(namespace);
+        enter.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            ENTER,
+            "sh",
+        ]);
+        enter.args([
+            &self.root,
+            &self.scratch,
+            &self.cache,
+            &self.scratch,
+            &self.packages,
+        ]);
+        enter.args(before);
+        enter.args([
+            "-i",
+            "PATH=/usr/sbin:/usr/bin",
+            "LC_ALL=C",
+            "HOME=/tmp/home",
+        ]);
+        enter.arg("QNIC_CACHE=/tmp/cache");
+        enter.arg(format!("QNIC_DEBIAN_MIRROR={}", self.mirror));
+        for name in PROXIES {
+            if let Ok(value) = std::env::var(name) {
+                enter.arg(format!("{name}={value}"));
+            }
+        }
+        said(enter.args(["sh", "-c", script]))
+    }
+
+    /// Paths that are in the root now, and not in the clean one; and files that were changed or removed.
+    fn left(&self) -> Result<Vec<PathBuf>> {
+        let upper = self.scratch.join("upper");
+        let mut left = Vec::new();
+        let entries = WalkDir::new(&upper).min_depth(1).into_iter();
+        let entries = entries.filter_entry(|entry| {
+            let path = entry.path().strip_prefix(&upper);
+            path.is_ok_and(|path| OF_DPKG.iter().all(|theirs| path != Path::new(theirs)))
+        });
+        for entry in entries {
+            let entry = entry?;
+            let path = entry.path().strip_prefix(&upper)?;
+            let before = self.root.join(path).symlink_metadata().ok();
+            let kind = entry.file_type();
+            let as_before = match before {
+                Some(before) => before.is_dir() && kind.is_dir(),
+                // A file that came and went.
+                None => kind.is_char_device(),
+            };
+            if !as_before {
+                left.push(path.to_owned());
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// Runs a command to its end; returns what it has printed, if all went well.
+fn said(command: &mut Command) -> Result<String> {
+    let output: Output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("start {command:?}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "{}: {text}", output.status);
+    Ok(text)
+}
