@@ -9,6 +9,8 @@
 //!
 //! Nothing of this runs under emulation, or as root.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -115,6 +117,25 @@ pub(crate) fn module(cx: Context<'_>, package: &Path) -> Result<PathBuf> {
     let module = files.into_iter().find(is_module);
     let module = module.ok_or_else(|| Error::unexpected("the module that DKMS has built", &out))?;
     Ok(out.join(module))
+}
+
+/// Runs `script` in the root of the image with compilers, headers and DKMS. It sees the directory `dir` as `/mnt`; what
+/// it writes elsewhere is gone when it ends, and lines that it prints are steps.
+pub(crate) fn run(cx: Context<'_>, dir: &Path, script: &str) -> Result<()> {
+    let image = artefact(cx)?;
+    let compilers = build_root::provision(cx)?;
+    let tools = dkms(cx)?;
+    let scratch = tempfile::tempdir()?;
+    let layers = Layers {
+        lower: &[&image.join(ROOT), &tools.dir, &compilers.dir],
+        scratch: scratch.path(),
+    };
+    let what = "use a package in a root with compilers";
+    let done = run_in_layers(what, &layers, &[(dir, "/mnt")], script, cx.progress);
+    // The kernel makes this directory for itself, and lets no user look into it.
+    let of_kernel = scratch.path().join("work/work");
+    let _ = fs::set_permissions(of_kernel, Permissions::from_mode(0o700));
+    done
 }
 
 /// DKMS, and what it runs besides what the other layers have.

@@ -171,6 +171,15 @@ impl Provisioner {
         self.with_kernels(|cx| disk_image::module(cx, package))
     }
 
+    /// Runs `script` in the root of [`Provisioner::disk_image`] with compilers, headers and DKMS beneath it. It sees the
+    /// directory `dir` as `/mnt`; what it writes elsewhere is gone when it ends, and lines that it prints are steps.
+    ///
+    /// # Errors
+    /// [`Error::NamespaceRefused`], and [`Error::Command`] with the end of what it has said, if it fails.
+    pub fn in_a_system_with_compilers(&self, dir: &Path, script: &str) -> Result<()> {
+        self.with_kernels(|cx| disk_image::run(cx, dir, script))
+    }
+
     /// A guest image for the kernel of `series`, with `module` (loaded at boot)
     /// and the files of `extra` in it.
     ///

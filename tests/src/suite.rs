@@ -162,11 +162,12 @@ pub(crate) const VM: [&[Case]; 22] = [
 ];
 
 /// The cases that only `--all` runs. None is the only one that shows a row of the requirements; that a disk image
-/// joins by cloud-init, that the steps of pipelines run, and that an installed package needs no compilers, is shown by
+/// joins by cloud-init, that the steps of pipelines run, and that packages install where there is no clone, is shown by
 /// their cases alone.
 pub(crate) const LONG: &[&str] = &[
     "vm::a_disk_image_joins_by_cloud_init_and_has_its_module_by_dkms",
     "vm::a_mounted_volume_outlives_silences_and_full_servers",
+    "vm::a_package_of_guests_builds_its_module_and_is_removed",
     "vm::a_program_of_packages_runs_in_guests",
     "vm::an_installed_package_runs_a_cluster_without_toolchains",
     "vm::files_beyond_ram_under_pressure",

@@ -9,12 +9,13 @@
 //! through.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
-use qnic_images::{Cache, KernelSeries, Provisioner, Silent};
+use qnic_images::{Cache, KernelSeries, Progress, Provisioner, Silent};
 use serde_json::Value;
 use walkdir::WalkDir;
 
@@ -22,10 +23,12 @@ use crate::harness::{cases, Case, Skip};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     an_installed_package_runs_a_cluster_without_toolchains: 2 => an_installed_package(),
+    a_package_of_guests_builds_its_module_and_is_removed: 2 => a_package_of_guests(),
 };
 
 const ENTER: &str = include_str!("installed/enter.sh");
 const USE: &str = include_str!("installed/use.sh");
+const IN_GUEST: &str = include_str!("installed/guest.sh");
 
 /// What dpkg writes besides the package's files.
 const OF_DPKG: [&str; 2] = ["var/lib/dpkg", "var/log"];
@@ -50,10 +53,7 @@ const PROXIES: [&str; 6] = [
 /// removed.
 fn an_installed_package() -> Result<()> {
     let scratch = tempfile::tempdir().context("make a directory")?;
-    let packages = scratch.path().join("packages");
-    let own = std::env::current_exe().context("find this program")?;
-    let mut package = Command::new(own);
-    said(package.arg("package").arg(&packages))?;
+    let packages = packages(scratch.path())?;
     let root = CleanRoot::new(scratch.path(), &packages)?;
 
     root.run_as_root("dpkg -i /media/qnic_*.deb")?;
@@ -73,6 +73,35 @@ fn an_installed_package() -> Result<()> {
     Ok(())
 }
 
+/// The package of guests is installed: DKMS builds the module for the kernels that are there, a program in C is compiled
+/// and finds the library, and nothing is left when it is removed.
+fn a_package_of_guests() -> Result<()> {
+    let scratch = tempfile::tempdir().context("make a directory")?;
+    let packages = packages(scratch.path())?;
+    let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Steps));
+    Ok(provisioner.in_a_system_with_compilers(&packages, IN_GUEST)?)
+}
+
+/// The packages of this clone, in a new directory of `scratch`.
+fn packages(scratch: &Path) -> Result<PathBuf> {
+    let packages = scratch.join("packages");
+    let own = std::env::current_exe().context("find this program")?;
+    let mut package = Command::new(own);
+    said(package.arg("package").arg(&packages))?;
+    Ok(packages)
+}
+
+/// Shows the steps of a script.
+struct Steps;
+
+impl Progress for Steps {
+    fn step(&self, message: &str) {
+        println!("    {message}");
+    }
+
+    fn bytes(&self, _done: u64, _total: u64) {}
+}
+
 /// A root of the distribution's packages, into which is written.
 struct CleanRoot {
     root: PathBuf,
@@ -87,7 +116,7 @@ impl CleanRoot {
     /// `scratch`.
     fn new(scratch: &Path, packages: &Path) -> Result<Self> {
         let cache = Cache::of_user()?;
-        let provisioner = Provisioner::new(cache.clone(), std::sync::Arc::new(Silent));
+        let provisioner = Provisioner::new(cache.clone(), Arc::new(Silent));
         provisioner.qemu()?;
         provisioner.guest_parts(KernelSeries::Stable)?;
         let root = provisioner.clean_root()?;
@@ -179,6 +208,16 @@ impl CleanRoot {
             }
         }
         Ok(left)
+    }
+}
+
+impl Drop for CleanRoot {
+    fn drop(&mut self) {
+        // The kernel makes these directories for itself, and lets no user look into them.
+        for name in ["work/work", "cache-work/work"] {
+            let mode = fs::Permissions::from_mode(0o700);
+            let _ = fs::set_permissions(self.scratch.join(name), mode);
+        }
     }
 }
 
