@@ -30,9 +30,9 @@ pub(super) fn epoch(clone: &Path) -> Result<u64> {
 /// Packs `tree` under its own name into a file of `dir`, which it returns.
 pub(super) fn tar(tree: &Path, dir: &Path, epoch: u64) -> Result<PathBuf> {
     let name = tree.file_name().unwrap_or_default().to_string_lossy();
-    let file = dir.join(format!("{name}.tar.xz"));
+    let file = dir.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
-    tar.args(["--create", "--xz", "--sort=name", "--numeric-owner"]);
+    tar.args(["--create", "--gzip", "--sort=name", "--numeric-owner"]);
     tar.args(["--owner=0", "--group=0"]);
     tar.arg(format!("--mtime=@{epoch}"))
         .arg("--file")

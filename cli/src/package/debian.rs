@@ -64,7 +64,7 @@ pub(super) fn build(root: &Path, control: &Control, dir: &Path, epoch: u64) -> R
     }
     let file = dir.join(format!("{}_{VERSION}_amd64.deb", control.name));
     let mut build = Command::new("dpkg-deb");
-    build.args(["--root-owner-group", "-Zxz", "--build"]);
+    build.args(["--root-owner-group", "-Zgzip", "--build"]);
     build.arg(root).arg(&file);
     build.env("SOURCE_DATE_EPOCH", epoch.to_string());
     said(&mut build)?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            ┌ programs, statically linked ┐
-//!   clone ──▶│ modules, for their kernels  │──▶ host.rs ──▶ tree ─┬─▶ qnic-VERSION-x86_64.tar.xz
+//!   clone ──▶│ modules, for their kernels  │──▶ host.rs ──▶ tree ─┬─▶ qnic-VERSION-x86_64.tar.gz
 //!            │ sources, as for DKMS        │                      └─▶ qnic_VERSION_amd64.deb
 //!            └ library, provider           ┘──▶ guest.rs ─▶ tree ───▶ qnic-guest_VERSION_amd64.deb
 //! ```
@@ -34,10 +34,10 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 Examples:
   cargo qnic package packages
   sudo apt install ./packages/qnic_*.deb             the command, on Debian without Rust and gcc
-  tar -xf packages/qnic-*.tar.xz -C ~/.local --strip-components=1     the same, without root
+  tar -xf packages/qnic-*.tar.gz -C ~/.local --strip-components=1     the same, without root
   sudo apt install ./packages/qnic-guest_*.deb       in a guest: module by DKMS, library, qnic-rmem
 
-It takes gcc, make, strip, xz and dpkg-deb besides what qnic takes. docs/install.md has more.
+It takes gcc, make, strip and dpkg-deb besides what qnic takes. docs/install.md has more.
 
 Exit status: 0 when they are written, 1 if they cannot be; nothing is left then.")]
 pub(crate) struct Options {
