@@ -33,12 +33,6 @@ const IN_GUEST: &str = include_str!("installed/guest.sh");
 /// What dpkg writes besides the package's files.
 const OF_DPKG: [&str; 2] = ["var/lib/dpkg", "var/log"];
 
-/// How a root is entered: as root of a user namespace, or as an ordinary user, with the privileges to enter it.
-const AS_ROOT: [&str; 1] = ["--map-root-user"];
-const AS_USER: [&str; 3] = ["--map-user=1000", "--map-group=1000", "--keep-caps"];
-/// Takes these privileges away.
-const WITHOUT: [&str; 3] = ["setpriv", "--inh-caps=-all", "--ambient-caps=-all"];
-
 /// Settings of the network, which programs inside have, too.
 const PROXIES: [&str; 6] = [
     "http_proxy",
@@ -140,40 +134,22 @@ impl CleanRoot {
     }
 
     fn run_as_root(&self, script: &str) -> Result<String> {
-        self.run(&AS_ROOT, &["env"], script)
+        self.run("root", script)
     }
 
     fn run_as_user(&self, script: &str) -> Result<String> {
-        self.run(&AS_USER, &[&WITHOUT[..], &["env"]].concat(), script)
+        self.run("user", script)
     }
 
-    /// Runs `script` in the root; `before` stands before its environment.
-    fn run(&self, namespace: &[&str], before: &[&str], script: &str) -> Result<String> {
+    /// Runs `script` in the root, as `user` says in the script that enters it.
+    fn run(&self, user: &str, script: &str) -> Result<String> {
         let mut enter = Command::new("unshare");
-        enter.arg("--user").args(namespace);
-        enter.args([
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            ENTER,
-            "sh",
-        ]);
-        enter.args([
-            &self.root,
-            &self.scratch,
-            &self.cache,
-            &self.scratch,
-            &self.packages,
-        ]);
-        enter.args(before);
-        enter.args([
-            "-i",
-            "PATH=/usr/sbin:/usr/bin",
-            "LC_ALL=C",
-            "HOME=/tmp/home",
-        ]);
+        enter.args(["--user", "--map-root-user", "--mount"]);
+        enter.args(["--propagation", "private", "sh", "-c", ENTER, "sh"]);
+        enter.args([&self.root, &self.scratch, &self.cache]);
+        enter.args([&self.scratch, &self.packages]);
+        enter.args([user, "env", "-i", "LC_ALL=C", "HOME=/tmp/home"]);
+        enter.arg("PATH=/usr/sbin:/usr/bin");
         enter.arg("QNIC_CACHE=/tmp/cache");
         enter.arg(format!("QNIC_DEBIAN_MIRROR={}", self.mirror));
         for name in PROXIES {
