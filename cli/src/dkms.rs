@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use qnic_images::{Cache, Provisioner};
 
@@ -27,10 +27,9 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let checkout = qnic_cluster::repository()
-        .context("the sources of the kernel module are not there: run from a checkout")?;
+    let sources = qnic_cluster::module_sources()?;
     let provisioner = Provisioner::new(Cache::of_user()?, ui::progress());
-    provisioner.dkms_package(&checkout, &options.dir)?;
+    provisioner.dkms_package(&sources, &options.dir)?;
     println!("the sources of qnic.ko are in {}", options.dir.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -30,9 +30,11 @@ mod logs;
 mod machine;
 mod matrix;
 mod mpirun;
+mod name;
 mod net;
 mod new;
 mod nic;
+mod package;
 mod pause;
 mod ping;
 mod ps;
@@ -49,7 +51,7 @@ use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, Context, Result};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -102,6 +104,8 @@ commands! {
     New(new::Options) => new::run;
     /// Write the kernel module as a source package for DKMS
     Dkms(dkms::Options) => dkms::run;
+    /// Write packages of the command, and of what guests have
+    Package(package::Options) => |options| package::run(options, Cli::command());
     /// List the running clusters
     Ps(ps::Options) => ps::run;
     /// Run a command on one node or on all
@@ -161,7 +165,7 @@ commands! {
     /// Tell what was found, what will be used and what is missing
     Doctor(doctor::Options) => doctor::run;
     /// Write man pages
-    Man(reference::ManOptions) => |options| reference::man(options, Cli::command());
+    Man(reference::ManOptions) => |options| reference::man(options, name::in_command(Cli::command()));
     /// Print completions for a shell
     Completions(reference::CompletionsOptions) => |options| reference::completions(options, Cli::command());
 }
@@ -173,7 +177,8 @@ pub fn main() -> ExitCode {
 
 /// Reads the command line and has `run` do what it says. Returns the exit status.
 fn carry_out(run: impl FnOnce(&Command) -> Result<ExitCode>) -> ExitCode {
-    let cli = Cli::parse();
+    let matches = name::in_command(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     start_logging()
         .and_then(|()| run(&cli.command))
         .unwrap_or_else(|error| ui::fail(&error))

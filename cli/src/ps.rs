@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use indicatif::HumanBytes;
-use qnic_cluster::{overview, ClusterOverview, Mode, NodeOverview, ProcessOverview};
+use qnic_cluster::{
+    of_other_versions, overview, ClusterOverview, Mode, NodeOverview, ProcessOverview,
+};
 
 use crate::ui;
 
@@ -25,7 +27,8 @@ process and counts in both.
 
 A cluster's files (its logs, sockets, cluster file) are in $XDG_RUNTIME_DIR/qnic/CLUSTER, or
 in /tmp/qnic-UID/CLUSTER without that variable; its disks in /var/tmp/qnic-UID/CLUSTER. \"--json\"
-says where. They go with the cluster.
+says where. They go with the cluster. A cluster that another version of qnic has booted is named
+on standard error, and is not among the others.
 
 Exit status: 0 if all nodes are ready, booting or paused and all device processes run,
 1 if not.")]
@@ -36,7 +39,13 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let clusters = overview(&ui::runtime()?);
+    let runtime = ui::runtime()?;
+    for (name, version) in of_other_versions(&runtime) {
+        eprintln!(
+            "qnic: cluster {name} was booted by qnic {version}: \"qnic down {name}\" ends it"
+        );
+    }
+    let clusters = overview(&runtime);
     ui::show(options.json, &clusters[..], table)?;
     Ok(match clusters.iter().all(ClusterOverview::is_well) {
         true => ExitCode::SUCCESS,

@@ -1,7 +1,7 @@
 //! `qnic man` and `qnic completions`: the command line as other programs want it.
 
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -36,15 +36,27 @@ pub(crate) struct CompletionsOptions {
 
 /// Writes a page for `command` and one for each of its subcommands.
 pub(crate) fn man(options: &ManOptions, command: Command) -> Result<ExitCode> {
-    let dir = &options.dir;
-    let made = std::fs::create_dir_all(dir);
-    made.and_then(|()| clap_mangen::generate_to(command, dir))
-        .with_context(|| format!("write the pages into {}", dir.display()))?;
+    write_pages(&options.dir, command)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Writes them into `dir`, which is made if need be.
+pub(crate) fn write_pages(dir: &Path, command: Command) -> Result<()> {
+    let made = std::fs::create_dir_all(dir);
+    made.and_then(|()| clap_mangen::generate_to(command, dir))
+        .with_context(|| format!("write the pages into {}", dir.display()))
+}
+
 /// Prints completions of `command`.
-pub(crate) fn completions(options: &CompletionsOptions, mut command: Command) -> Result<ExitCode> {
-    clap_complete::generate(options.shell, &mut command, "qnic", &mut io::stdout());
+pub(crate) fn completions(options: &CompletionsOptions, command: Command) -> Result<ExitCode> {
+    let text = completions_of(options.shell, command);
+    io::stdout().write_all(&text).context("print completions")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Completions of `command` for `shell`.
+pub(crate) fn completions_of(shell: Shell, mut command: Command) -> Vec<u8> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, "qnic", &mut text);
+    text
 }

@@ -11,6 +11,8 @@ use indicatif::{HumanBytes, MultiProgress, ProgressBar, ProgressStyle};
 use qnic_cluster::{Cancel, Cluster, Error, Progress, Runtime};
 use serde::Serialize;
 
+use crate::name;
+
 /// Exit status of a wrong command line or cluster file.
 pub const WRONG_INPUT: u8 = 2;
 /// Exit status after Ctrl-C.
@@ -29,7 +31,7 @@ pub(crate) fn progress() -> Arc<dyn Progress> {
 
 /// Tells what went wrong.
 pub(crate) fn tell(error: &anyhow::Error) {
-    eprintln!("qnic: {}", text_of(error));
+    eprintln!("qnic: {}", name::in_text(&text_of(error)));
 }
 
 /// An error and its causes, without those that the error before quotes.

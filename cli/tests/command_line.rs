@@ -134,13 +134,52 @@ fn without_clusters_each_command_says_so_in_its_way() {
 }
 
 #[test]
-fn a_dkms_package_takes_the_place_of_nothing() {
+fn a_package_takes_the_place_of_nothing() {
     let place = Place::new();
     let file = place.file("mine");
     for there in [&*file, place.0.path().to_str().unwrap()] {
-        place.fails(&["dkms", there], 1, "is there already");
+        for command in ["dkms", "package"] {
+            place.fails(&[command, there], 1, "is there already");
+        }
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+}
+
+/// An installed program has the name of its file, and neither builds anything nor looks for the clone.
+#[test]
+fn an_installed_program_builds_nothing() {
+    let place = Place::new();
+    let dir = place.0.path().join("lib/qnic");
+    std::fs::create_dir_all(dir.join("source")).unwrap();
+    std::fs::write(dir.join("source/dkms.conf"), "").unwrap();
+    let program = dir.join("qnic");
+    std::fs::copy(env!("CARGO_BIN_EXE_qnic"), &program).unwrap();
+    let link = place.0.path().join("qnic");
+    std::os::unix::fs::symlink("lib/qnic/qnic", &link).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&link);
+        command.args(args).env("PATH", "/nowhere");
+        command.env("XDG_RUNTIME_DIR", place.0.path());
+        let output = command.env("CARGO", "/nowhere/cargo").output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let (status, help) = run(&["demo", "--help"]);
+    assert!(
+        status == Some(0) && help.contains("Usage: qnic demo"),
+        "{help}"
+    );
+    assert!(!help.contains("cargo"), "{help}");
+    for (args, part) in [
+        (&["demo", "--host"][..], "it is not beside"),
+        (&["test"], "qnic-suite: it is not beside"),
+        (&["package", "x"], "packages are made in a clone"),
+        (&["new", "x"], "needs the checkout"),
+    ] {
+        let (status, said) = run(args);
+        assert!(status == Some(1) && said.contains(part), "{args:?}: {said}");
+        assert!(!said.contains("/nowhere"), "{args:?}: {said}");
+    }
 }
 
 #[test]
@@ -154,6 +193,7 @@ fn wrong_command_lines_are_refused() {
         &["net", "set", "all", "--rate", "fast"],
         &["pause"],
         &["dkms"],
+        &["package"],
         &["grow", "a"],
         &["gdb", "a", "--print", "--off"],
         &["dump", "a", "b"],

@@ -9,11 +9,12 @@
 //!
 //! Nothing of this runs under emulation, or as root.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fs_err as fs;
-use fs_err::os::unix::fs::symlink;
 
 use crate::build_root;
 use crate::cache::remove_tree;
@@ -23,16 +24,12 @@ use crate::error::{Error, Result};
 use crate::kernel;
 use crate::kernel_series::KernelSeries;
 use crate::key::{files_below, Key};
-use crate::root::{artefact_of, unpack_one, PackageSet, Root, MERGED};
+use crate::root::{PackageSet, Root};
 use crate::sandbox::{run_in_layers, run_in_root, Layers};
+use crate::system_root::{self, name_of, unpack, ESSENTIAL, INSTALL};
 
 /// Version of the code that makes images, and modules for them; part of their keys.
 const RECIPE: u32 = 1;
-
-/// Packages that every system of the distribution has, and no other package depends on.
-const ESSENTIAL: &str = "apt base-files base-passwd bash bsdutils coreutils dash debianutils diffutils \
-                         dpkg e2fsprogs findutils grep gzip hostname init-system-helpers libc-bin login \
-                         ncurses-base ncurses-bin perl-base sed sysvinit-utils tar util-linux";
 
 /// What makes it a guest; the last three make the image.
 const GUEST: &str = "cloud-init dbus initramfs-tools iproute2 iputils-ping kmod openssh-server \
@@ -44,9 +41,6 @@ const SIZE_MIB: u32 = 900;
 /// Name of the image in its artefact, and of the root that it was made from.
 const DISK: &str = "disk.raw";
 const ROOT: &str = "root";
-
-/// Directories of the root that others are mounted on.
-const MOUNT_POINTS: [&str; 5] = ["dev", "media", "mnt", "proc", "tmp"];
 
 /// Images and modules that were not asked for this long are removed when another one is made.
 const UNUSED_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -61,10 +55,11 @@ pub(crate) fn provision(cx: Context<'_>) -> Result<PathBuf> {
 
 fn artefact(cx: Context<'_>) -> Result<PathBuf> {
     let release = kernel::release(cx, KernelSeries::Stable)?;
-    let packages = packages(cx, &release)?;
+    let names = format!("{ESSENTIAL} {GUEST} {}{release}", kernel::IMAGE);
+    let packages = system_root::packages(cx, "a disk image", &names)?;
     let mut key = Key::new("disk", RECIPE);
     key.add(name_of(&packages));
-    key.add(MAKE).add(SIZE_MIB.to_le_bytes());
+    key.add(INSTALL).add(MAKE).add(SIZE_MIB.to_le_bytes());
     let name = format!("disk-{}", key.finish());
     cx.cache.artefact(&name, cx.progress, |dir| {
         cx.cache.prune("disk", UNUSED_MAX)?;
@@ -72,7 +67,7 @@ fn artefact(cx: Context<'_>) -> Result<PathBuf> {
         cx.progress.step("unpacking the packages of the disk image");
         unpack(&packages, &root)?;
         // The script is where the image goes, too.
-        fs::write(dir.join("make"), MAKE)?;
+        fs::write(dir.join("make"), format!("{INSTALL}{MAKE}"))?;
         let script = format!(
             "export KERNEL={release} SIZE_MIB={SIZE_MIB}; exec fakeroot-sysv sh /media/make"
         );
@@ -80,46 +75,6 @@ fn artefact(cx: Context<'_>) -> Result<PathBuf> {
         run_in_root("make a disk image", &root, &mounts, &script, cx.progress)?;
         Ok(fs::remove_file(dir.join("make"))?)
     })
-}
-
-/// The name of an artefact, which stands for its content.
-fn name_of(artefact: &Path) -> &[u8] {
-    let name = artefact.file_name().unwrap_or_default();
-    name.as_encoded_bytes()
-}
-
-/// The directory with the packages' files.
-fn packages(cx: Context<'_>, release: &str) -> Result<PathBuf> {
-    let set = PackageSet {
-        kind: "packages",
-        label: "a disk image",
-        suite: STABLE,
-        names: &format!("{ESSENTIAL} {GUEST} {}{release}", kernel::IMAGE),
-        keep: &|_| true,
-        skip: &[],
-    };
-    artefact_of(cx, &set, |dir, files, _| {
-        for file in files {
-            let name = file.file_name().unwrap_or_default();
-            fs::copy(file, dir.join(name))?;
-        }
-        Ok(())
-    })
-}
-
-fn unpack(packages: &Path, root: &Path) -> Result<()> {
-    for name in MERGED {
-        fs::create_dir_all(root.join("usr").join(name))?;
-        symlink(Path::new("usr").join(name), root.join(name))?;
-    }
-    for name in MOUNT_POINTS {
-        fs::create_dir_all(root.join(name))?;
-    }
-    for file in files_below(packages, |_| false)? {
-        let what = format!("unpack {}", file.display());
-        unpack_one(&what, &packages.join(file), &[], root)?;
-    }
-    Ok(())
 }
 
 /// The module that DKMS builds from the source package in `package` for the kernel of the image, in a root of
@@ -162,6 +117,25 @@ pub(crate) fn module(cx: Context<'_>, package: &Path) -> Result<PathBuf> {
     let module = files.into_iter().find(is_module);
     let module = module.ok_or_else(|| Error::unexpected("the module that DKMS has built", &out))?;
     Ok(out.join(module))
+}
+
+/// Runs `script` in the root of the image with compilers, headers and DKMS. It sees the directory `dir` as `/mnt`; what
+/// it writes elsewhere is gone when it ends, and lines that it prints are steps.
+pub(crate) fn run(cx: Context<'_>, dir: &Path, script: &str) -> Result<()> {
+    let image = artefact(cx)?;
+    let compilers = build_root::provision(cx)?;
+    let tools = dkms(cx)?;
+    let scratch = tempfile::tempdir()?;
+    let layers = Layers {
+        lower: &[&image.join(ROOT), &tools.dir, &compilers.dir],
+        scratch: scratch.path(),
+    };
+    let what = "use a package in a root with compilers";
+    let done = run_in_layers(what, &layers, &[(dir, "/mnt")], script, cx.progress);
+    // The kernel makes this directory for itself, and lets no user look into it.
+    let of_kernel = scratch.path().join("work/work");
+    let _ = fs::set_permissions(of_kernel, Permissions::from_mode(0o700));
+    done
 }
 
 /// DKMS, and what it runs besides what the other layers have.

@@ -22,7 +22,7 @@ use crate::command::{command, run};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::module;
-use crate::sources::{Sources, TOOLCHAIN};
+use crate::sources::{Sources, TOOLCHAIN, VENDOR, VENDOR_LOCK};
 
 /// Its version: that of this workspace.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -75,12 +75,12 @@ pub(crate) fn write(cx: Context<'_>, repo: &Path, dir: &Path) -> Result<()> {
 /// Adds crates and recipes to the sources in `dir`.
 fn finish(dir: &Path, vendor: &Path, library: &Path) -> Result<()> {
     let mut copy = command("cp");
-    copy.arg("-R").arg(vendor).arg(dir.join("vendor"));
+    copy.arg("-R").arg(vendor).arg(dir.join(VENDOR));
     run("copy the crates of the kernel module", &mut copy)?;
-    for needless in windows_libraries(&dir.join("vendor"))? {
+    for needless in windows_libraries(&dir.join(VENDOR))? {
         remove_tree(&needless)?;
     }
-    fs::copy(library, dir.join("rust-library.lock"))?;
+    fs::copy(library, dir.join(VENDOR_LOCK))?;
     fs::create_dir(dir.join("cargo-home"))?;
     fs::write(dir.join("cargo-home/config.toml"), CARGO_CONFIG)?;
     fs::write(dir.join("dkms.conf"), CONF.replace("@version@", VERSION))?;

@@ -5,9 +5,11 @@
 use crate::cache::Cache;
 use crate::command::{find_program, PROGRAMS};
 use crate::error::Error;
+use crate::installed::Installed;
 use crate::kernel;
 use crate::kernel_series::KernelSeries;
 use crate::mirror::{find_keyring, find_mirror};
+use crate::prebuilt::Prebuilt;
 use crate::provisioner::host_architecture;
 use crate::sandbox;
 use crate::tools::{cached_qemu, host_qemu};
@@ -47,7 +49,11 @@ impl Report {
         let keyring = find_keyring().map(|path| path.display().to_string());
         let architecture = host_architecture().map(str::to_owned);
         let mut findings = vec![of_result("processor", architecture)];
-        findings.extend(PROGRAMS.map(|(name, package, purpose)| program(name, package, purpose)));
+        let installed = Installed::of_this_program();
+        let needed = PROGRAMS.iter();
+        // It has the crates.
+        let needed = needed.filter(|(name, ..)| installed.is_none() || *name != "cargo");
+        findings.extend(needed.map(|(name, package, purpose)| program(name, package, purpose)));
         findings.extend([
             of_result("package keys", keyring),
             of_result("package mirror", find_mirror()),
@@ -55,6 +61,7 @@ impl Report {
             room(cache),
             qemu(cache),
         ]);
+        findings.extend(installed.map(|installed| modules(&installed)));
         findings.extend(KernelSeries::USUAL.map(|series| stock_kernel(cache, series)));
         Self { findings }
     }
@@ -104,6 +111,15 @@ fn qemu(cache: &Cache) -> Finding {
         }
     };
     finding("QEMU", state, detail)
+}
+
+fn modules(installed: &Installed) -> Finding {
+    let releases = Prebuilt::at(installed.modules()).releases();
+    let detail = format!(
+        "there for {}; for others they are built, with compilers of the distribution's packages",
+        releases.join(", ")
+    );
+    finding("kernel modules", State::Ready, detail)
 }
 
 fn stock_kernel(cache: &Cache, series: KernelSeries) -> Finding {

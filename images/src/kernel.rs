@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::distribution::{CLOUD_FLAVOUR, GENERIC_FLAVOUR};
 use crate::error::{Error, Result};
 use crate::kernel_series::KernelSeries;
+use crate::prebuilt::Prebuilt;
 use crate::root::{PackageSet, Root};
 
 /// How names of packages with a bootable kernel begin.
@@ -25,8 +26,8 @@ pub(crate) struct Kernel {
     pub(crate) modules: PathBuf,
 }
 
-/// The release of the newest kernel of `series`: the remembered one, or what the
-/// mirror has now.
+/// The release of the kernel of `series`: the remembered one; of those that the mirror has now, the newest that a
+/// module was built for before; or else the newest.
 ///
 /// # Errors
 /// [`Error::NoKernel`], and what apt can run into.
@@ -42,8 +43,13 @@ pub(crate) fn release(cx: Context<'_>, series: KernelSeries) -> Result<String> {
     let wanted = |name: &str| name.ends_with(CLOUD_FLAVOUR);
     let mut available = apt.available(IMAGE, wanted)?;
     available.extend(apt.available(HEADERS, wanted)?);
-    let newest = newest(&available, series.suite())?;
-    let release = newest.ok_or(Error::NoKernel(series.as_str()))?;
+    let prebuilt = cx.prebuilt.map(Prebuilt::releases).unwrap_or_default();
+    let with_module = |release: &str| prebuilt.iter().any(|one| one == release);
+    let chosen = match newest(&available, series.suite(), with_module)? {
+        None => newest(&available, series.suite(), |_| true)?,
+        chosen => chosen,
+    };
+    let release = chosen.ok_or(Error::NoKernel(series.as_str()))?;
     cx.cache.set_pin(&pin_name(series), &release)?;
     Ok(release)
 }
@@ -124,10 +130,14 @@ fn pin_name(series: KernelSeries) -> String {
     format!("release-{series}-{CLOUD_FLAVOUR}")
 }
 
-/// The release of the newest kernel in `suite` that has an image and headers of
+/// The release of the newest kernel in `suite` that is `wanted` and has an image and headers of
 /// the same version: an image without headers is a leftover, headers without an
 /// image come before the signed image does.
-fn newest(available: &[Available], suite: &str) -> Result<Option<String>> {
+fn newest(
+    available: &[Available],
+    suite: &str,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Option<String>> {
     let here = || available.iter().filter(|package| package.suite == suite);
     let has_headers = |release: &str, version: &str| {
         here().any(|package| {
@@ -138,6 +148,7 @@ fn newest(available: &[Available], suite: &str) -> Result<Option<String>> {
         .filter_map(|package| Some((package.name.strip_prefix(IMAGE)?, &package.version)))
         // The package without a version in its name only names the current one.
         .filter(|(release, _)| release.starts_with(|c: char| c.is_ascii_digit()))
+        .filter(|(release, _)| wanted(release))
         .filter(|(release, version)| has_headers(release, version));
     let newest = complete.try_fold(None, |best: Option<(&str, &String)>, found| match best {
         Some((_, version)) if !is_newer(found.1, version)? => Ok::<_, Error>(best),
@@ -182,10 +193,26 @@ mod tests {
              image-6.12.107-    6.12.107-1        old
              headers-6.12.107-  6.12.107-1        old",
         );
-        let newest_in = |suite| newest(&list, suite).unwrap();
+        let newest_in = |suite| newest(&list, suite, |_| true).unwrap();
         assert_eq!(newest_in("new").as_deref(), Some("7.2.12-cloud-amd64"));
         assert_eq!(newest_in("old").as_deref(), Some("6.12.107-cloud-amd64"));
         assert_eq!(newest_in("none"), None);
+    }
+
+    #[test]
+    fn the_newest_of_those_that_are_wanted_is_chosen() {
+        let list = available(
+            "image-7.2-    7.2-1  s
+             headers-7.2-  7.2-1  s
+             image-7.1-    7.1-1  s
+             headers-7.1-  7.1-1  s
+             image-7.0-    7.0-1  s
+             headers-7.0-  7.0-1  s",
+        );
+        let wanted = |release: &str| !release.starts_with("7.2");
+        let chosen = newest(&list, "s", wanted).unwrap();
+        assert_eq!(chosen.as_deref(), Some("7.1-cloud-amd64"));
+        assert_eq!(newest(&list, "s", |_| false).unwrap(), None);
     }
 
     #[test]
@@ -211,6 +238,6 @@ mod tests {
     #[test]
     fn headers_of_another_version_do_not_count() {
         let list = available("image-7.2- 7.2-2 s\nheaders-7.2- 7.2-1 s");
-        assert_eq!(newest(&list, "s").unwrap(), None);
+        assert_eq!(newest(&list, "s", |_| true).unwrap(), None);
     }
 }

@@ -7,6 +7,9 @@
 //! distribution ──────▶ gcc, rustc, headers ┘
 //! ```
 //!
+//! An installed qnic has modules for the kernels that were current when it was packaged ([`Prebuilt`]), and the crates
+//! for all others.
+//!
 //! Compilers, headers and paths are the same on every host, and no network is
 //! needed inside. The key is made of everything that goes in.
 
@@ -21,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::kernel;
 use crate::kernel_series::KernelSeries;
 use crate::key::Key;
+use crate::prebuilt::Prebuilt;
 use crate::root::Root;
 use crate::sandbox::run_in_root;
 use crate::sources::{self, Sources, GLUE, KBUILD};
@@ -51,7 +55,7 @@ offline = true
 ";
 
 /// What modules are built with, besides their sources.
-pub(crate) struct Parts {
+struct Parts {
     release: String,
     build_root: Root,
     /// Headers that the build root lacks.
@@ -59,7 +63,7 @@ pub(crate) struct Parts {
 }
 
 /// The parts of modules for the kernel of `series`, from the cache or the mirror.
-pub(crate) fn parts(cx: Context<'_>, series: KernelSeries) -> Result<Parts> {
+fn parts(cx: Context<'_>, series: KernelSeries) -> Result<Parts> {
     let release = kernel::release(cx, series)?;
     let build_root = build_root::provision(cx)?;
     let headers = match series {
@@ -73,9 +77,45 @@ pub(crate) fn parts(cx: Context<'_>, series: KernelSeries) -> Result<Parts> {
     })
 }
 
-/// `qnic.ko` for the kernel of `series`, built from the clone in `repo`.
+/// Has all that [`provision`] takes from the mirror.
+pub(crate) fn prepare(cx: Context<'_>, series: KernelSeries, repo: &Path) -> Result<()> {
+    let sources = Sources::of(repo)?;
+    match prebuilt(cx, series, &sources.hash()?)? {
+        Some(_) => Ok(()),
+        None => parts(cx, series).map(drop),
+    }
+}
+
+/// The directory with the modules for the kernel of `series`, if they were built before.
+fn prebuilt(cx: Context<'_>, series: KernelSeries, sources: &str) -> Result<Option<PathBuf>> {
+    let Some(prebuilt) = cx.prebuilt else {
+        return Ok(None);
+    };
+    Ok(prebuilt.find(&kernel::release(cx, series)?, sources))
+}
+
+/// Builds the modules of the sources in `repo` for the kernel of `series`, and adds them to `into`. Returns the
+/// release of the kernel.
+pub(crate) fn prebuild(
+    cx: Context<'_>,
+    series: KernelSeries,
+    repo: &Path,
+    into: &Prebuilt,
+) -> Result<String> {
+    let module = provision(cx, series, repo)?;
+    let built = module.parent().unwrap_or(&module);
+    let release = kernel::release(cx, series)?;
+    into.add(&release, &Sources::of(repo)?.hash()?, built)?;
+    Ok(release)
+}
+
+/// `qnic.ko` for the kernel of `series`: one that was built before, or else built from the sources in `repo`.
 pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> Result<PathBuf> {
     let sources = Sources::of(repo)?;
+    let hash = sources.hash()?;
+    if let Some(dir) = prebuilt(cx, series, &hash)? {
+        return Ok(dir.join(MODULE));
+    }
     let parts = parts(cx, series)?;
     let Parts {
         release,
@@ -83,7 +123,6 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries, repo: &Path) -> R
         ..
     } = &parts;
     let mut key = Key::new("module", RECIPE);
-    let hash = sources.hash()?;
     key.add(release).add(build_root.key()).add(&hash);
     let name = format!("module-{}", key.finish());
     let dir = cx.cache.artefact(&name, cx.progress, |dir| {
@@ -114,7 +153,8 @@ pub(crate) fn verbs(module: &Path) -> PathBuf {
     module.with_file_name(VERBS)
 }
 
-/// The crates that the module and the standard library are made from.
+/// The crates that the module and the standard library are made from: those that the sources come with, else from
+/// the registry.
 pub(crate) fn vendor(
     cx: Context<'_>,
     build_root: &Root,
@@ -122,6 +162,9 @@ pub(crate) fn vendor(
     hash: &str,
 ) -> Result<PathBuf> {
     let library = build_root.dir.join(RUST_LIBRARY);
+    if let Some(vendor) = sources.vendor_for(&library.join("Cargo.lock")) {
+        return Ok(vendor);
+    }
     let mut key = Key::new("vendor", RECIPE);
     key.add_file(&sources.lock_file())?;
     key.add_file(&library.join("Cargo.lock"))?;

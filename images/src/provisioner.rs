@@ -9,13 +9,17 @@ use crate::disk_image;
 use crate::dkms;
 use crate::error::{Error, Result};
 use crate::guest::{self, GuestFile, GuestImage, Programs};
+use crate::installed::Installed;
 use crate::kernel;
 use crate::kernel_series::KernelSeries;
 use crate::library::Library;
+use crate::mirror::find_mirror;
 use crate::module;
 use crate::mpi::{self, HostMpi};
+use crate::prebuilt::Prebuilt;
 use crate::program::{Program, Tool};
 use crate::progress::Progress;
+use crate::system_root;
 use crate::tools::{
     FI_PINGPONG, IPERF3, QEMU, SSH_KEYGEN, TSHARK, UCX_PERFTEST, VIRTIOFSD, XORRISO,
 };
@@ -29,12 +33,19 @@ use crate::verbs_tests;
 pub struct Provisioner {
     cache: Cache,
     progress: Arc<dyn Progress>,
+    /// Those of an installed qnic.
+    prebuilt: Option<Prebuilt>,
 }
 
 impl Provisioner {
     /// A provisioner that keeps its artefacts in `cache` and reports to `progress`.
     pub fn new(cache: Cache, progress: Arc<dyn Progress>) -> Self {
-        Self { cache, progress }
+        let installed = Installed::of_this_program();
+        Self {
+            cache,
+            progress,
+            prebuilt: installed.map(|installed| Prebuilt::at(installed.modules())),
+        }
     }
 
     /// A QEMU of version 11 or newer with the generic vhost-user device: the
@@ -102,10 +113,12 @@ impl Provisioner {
         Context {
             cache: &self.cache,
             progress: self.progress.as_ref(),
+            prebuilt: self.prebuilt.as_ref(),
         }
     }
 
-    /// `qnic.ko`, built from the sources in `repo` for the kernel of `series`.
+    /// `qnic.ko`, built from the sources in `repo` for the kernel of `series`: by now, or before this qnic was
+    /// installed.
     ///
     /// # Errors
     /// [`Error::MissingSource`], [`Error::NamespaceRefused`], and [`Error::Command`] with
@@ -129,6 +142,20 @@ impl Provisioner {
         self.with_kernels(|cx| dkms::write(cx, repo, dir))
     }
 
+    /// A root directory in which the distribution's essential packages are installed, with apt and its keys, and neither
+    /// compilers nor Rust: to install packages in.
+    pub fn clean_root(&self) -> Result<PathBuf> {
+        self.with_kernels(system_root::clean)
+    }
+
+    /// The mirror that packages are taken from.
+    ///
+    /// # Errors
+    /// [`Error::NoMirror`], [`Error::MissingProgram`].
+    pub fn mirror(&self) -> Result<String> {
+        find_mirror()
+    }
+
     /// A disk image of the distribution's packages: the kernel of [`KernelSeries::Stable`], GRUB, systemd,
     /// cloud-init, an SSH server. It is raw, and has MBR and console for a machine with a BIOS and a serial port.
     pub fn disk_image(&self) -> Result<PathBuf> {
@@ -142,6 +169,15 @@ impl Provisioner {
     /// As [`Provisioner::module`].
     pub fn dkms_module(&self, package: &Path) -> Result<PathBuf> {
         self.with_kernels(|cx| disk_image::module(cx, package))
+    }
+
+    /// Runs `script` in the root of [`Provisioner::disk_image`] with compilers, headers and DKMS beneath it. It sees the
+    /// directory `dir` as `/mnt`; what it writes elsewhere is gone when it ends, and lines that it prints are steps.
+    ///
+    /// # Errors
+    /// [`Error::NamespaceRefused`], and [`Error::Command`] with the end of what it has said, if it fails.
+    pub fn in_a_system_with_compilers(&self, dir: &Path, script: &str) -> Result<()> {
+        self.with_kernels(|cx| disk_image::run(cx, dir, script))
     }
 
     /// A guest image for the kernel of `series`, with `module` (loaded at boot)
@@ -235,8 +271,23 @@ impl Provisioner {
 
     /// What [`Provisioner::module`] takes from the mirror for the kernel of `series`, made in
     /// advance.
-    pub fn module_parts(&self, series: KernelSeries) -> Result<()> {
-        self.with_kernels(|cx| module::parts(cx, series).map(drop))
+    pub fn module_parts(&self, series: KernelSeries, repo: &Path) -> Result<()> {
+        self.with_kernels(|cx| module::prepare(cx, series, repo))
+    }
+
+    /// Puts the modules of the sources in `repo` for the kernels of clusters into `installed`, whose qnic then
+    /// builds none for them. Returns the releases of these kernels.
+    ///
+    /// # Errors
+    /// As [`Provisioner::module`].
+    pub fn prebuild(&self, repo: &Path, installed: &Installed) -> Result<Vec<String>> {
+        self.with_kernels(|cx| {
+            let into = Prebuilt::at(installed.modules());
+            let usual = KernelSeries::USUAL.iter();
+            usual
+                .map(|series| module::prebuild(cx, *series, repo, &into))
+                .collect()
+        })
     }
 
     /// What [`Provisioner::guest_image`] takes from the mirror for the kernel of `series`, made

@@ -26,6 +26,10 @@ const MANIFEST: &str = "Cargo.toml";
 pub(crate) const KBUILD: &str = "guest-driver/linux";
 /// The manifest of the module's Rust part, a workspace of its own.
 pub(crate) const GLUE: &str = "guest-driver/linux/kernel";
+/// Crates that sources come with when they are a package for DKMS, and the lock file of the standard library that
+/// these are for.
+pub(crate) const VENDOR: &str = "vendor";
+pub(crate) const VENDOR_LOCK: &str = "rust-library.lock";
 /// In the copy: which toolchain its results are from.
 pub(crate) const TOOLCHAIN: &str = ".toolchain";
 
@@ -64,6 +68,14 @@ impl<'a> Sources<'a> {
     /// The lock file of the module's Rust part.
     pub(crate) fn lock_file(&self) -> PathBuf {
         self.repo.join(GLUE).join("Cargo.lock")
+    }
+
+    /// The crates that these sources come with, if they are those for the standard library whose lock file is `lock`.
+    pub(crate) fn vendor_for(&self, lock: &Path) -> Option<PathBuf> {
+        let ours = fs::read(self.repo.join(VENDOR_LOCK)).ok()?;
+        let same = fs::read(lock).is_ok_and(|theirs| theirs == ours);
+        let vendor = self.repo.join(VENDOR);
+        (same && vendor.is_dir()).then_some(vendor)
     }
 
     /// Makes `copy` hold these sources; results of an earlier build in it stay if
@@ -177,6 +189,24 @@ mod tests {
         fs::write(here.join("abi/src/lib.rs"), "new").unwrap();
         let result = sources.copy_to(&there, "t", &hash);
         assert!(matches!(result, Err(Error::SourcesChanged { .. })));
+    }
+
+    /// A package for DKMS has the hash of the clone that it was made from.
+    #[test]
+    fn crates_are_taken_from_the_sources_if_they_are_for_the_same_library() {
+        let dir = tempfile::tempdir().unwrap();
+        repo(dir.path());
+        let lock = dir.path().join("lock");
+        fs::write(&lock, "new").unwrap();
+        let before = Sources::of(dir.path()).unwrap().hash().unwrap();
+        assert_eq!(Sources::of(dir.path()).unwrap().vendor_for(&lock), None);
+        fs::create_dir(dir.path().join(VENDOR)).unwrap();
+        for (theirs, found) in [("old", false), ("new", true)] {
+            fs::write(dir.path().join(VENDOR_LOCK), theirs).unwrap();
+            let sources = Sources::of(dir.path()).unwrap();
+            assert_eq!(sources.vendor_for(&lock).is_some(), found);
+            assert_eq!(sources.hash().unwrap(), before);
+        }
     }
 
     #[test]

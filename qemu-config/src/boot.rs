@@ -19,7 +19,7 @@ use qnic_images::Program;
 use crate::accel::Accel;
 use crate::dirs::{create_log, ClusterDir};
 use crate::host_node::{self, HostNode};
-use crate::manifest::{now_seconds, HostPrograms, Manifest, Mode};
+use crate::manifest::{now_seconds, HostPrograms, Manifest, Mode, VERSION};
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::{ProcessId, MARKER};
@@ -243,6 +243,7 @@ fn make_dir(
     let making = runtime.lock()?;
     check_name(spec, &making, runtime)?;
     let manifest = Manifest {
+        version: VERSION.to_owned(),
         mode: options.mode,
         accel,
         owner: ProcessId::own(),

@@ -70,11 +70,12 @@ impl Cluster {
     /// The running cluster `name`. Its waits end when `cancel` is pulled.
     ///
     /// # Errors
-    /// [`Error::NoSuchCluster`], or what is wrong with its files.
+    /// [`Error::NoSuchCluster`], [`Error::OtherVersion`], or what is wrong with its files.
     pub fn open(runtime: &Runtime, name: &str, cancel: Option<&Cancel>) -> Result<Self> {
         let dir = runtime.existing(name)?;
-        let spec = ClusterSpec::load_booted(&dir.cluster_file())?;
         let manifest = read_manifest(name, &dir)?;
+        manifest.check_version(name)?;
+        let spec = ClusterSpec::load_booted(&dir.cluster_file())?;
         Ok(Self {
             nodes: nodes_of(&spec, &dir, manifest.host.as_ref(), cancel),
             spec,

@@ -41,6 +41,44 @@ impl Fixture {
     }
 }
 
+/// After an upgrade: the cluster is recognized and refused, whatever its files say, and can be ended.
+#[test]
+fn a_cluster_of_another_version_is_named_and_only_ended() {
+    for (written, said) in [(Some("0.1.9"), "0.1.9"), (None, "(an earlier version)")] {
+        let test = TestDir::new();
+        let (dir, lock) = test.create(Mode::Detached).unwrap();
+        dir.mark_booted().unwrap();
+        drop(lock);
+        let text = std::fs::read(dir.manifest()).unwrap();
+        let mut manifest: Value = serde_json::from_slice(&text).unwrap();
+        manifest["added_later"] = json!(1);
+        let fields = manifest.as_object_mut().unwrap();
+        match written {
+            Some(version) => fields.insert("version".to_owned(), json!(version)),
+            None => fields.remove("version"),
+        };
+        std::fs::write(dir.manifest(), manifest.to_string()).unwrap();
+        std::fs::write(dir.cluster_file(), "of_another_version = true").unwrap();
+
+        let runtime = &test.runtime;
+        assert!(crate::sweep(runtime).unwrap().is_empty());
+        for name in [Some("c"), None] {
+            let opened = Cluster::find(runtime, name, None).map(drop);
+            let text = opened.unwrap_err().to_string();
+            assert!(
+                text.contains(&format!("booted by qnic {said}, and this is")),
+                "{text}"
+            );
+            assert!(text.contains("qnic down c"), "{text}");
+        }
+        assert!(crate::overview(runtime).is_empty());
+        let others = crate::of_other_versions(runtime);
+        assert_eq!(others, [("c".to_owned(), said.to_owned())]);
+        crate::down(runtime, "c").unwrap();
+        assert!(runtime.names().is_empty());
+    }
+}
+
 #[test]
 fn an_unknown_node_is_neither_paused_nor_resumed() {
     let test = TestDir::new();

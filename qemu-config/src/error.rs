@@ -121,6 +121,18 @@ pub enum Error {
         /// What there is.
         known: Vec<String>,
     },
+    /// Another version of qnic has booted the cluster.
+    #[error(
+        "cluster \"{name}\" was booted by qnic {theirs}, and this is qnic {}: end it with \"qnic down {name}\" and boot \
+         it again, or use the version that has booted it",
+        crate::manifest::VERSION
+    )]
+    OtherVersion {
+        /// The cluster.
+        name: String,
+        /// That version.
+        theirs: String,
+    },
     /// There is no node of that name.
     #[error(
         "cluster {cluster} has no node \"{name}\"{}",

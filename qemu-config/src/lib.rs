@@ -110,16 +110,17 @@ pub use machine::{Interface, Machine, MachineOverview, MachineRun, Machines, Run
 pub use machine_error::MachineError;
 pub use manifest::Mode;
 pub use monitor::Monitor;
-pub use mpi::{Mpi, MpiTransport};
+pub use mpi::{Mpi, MpiTransport, PROVIDER};
 pub use node::Node;
 pub use node_state::NodeState;
 pub use overview::{
-    overview, ClusterOverview, DeviceOverview, NodeOverview, ProcessOverview, RemoteMemoryOverview,
+    of_other_versions, overview, ClusterOverview, DeviceOverview, NodeOverview, ProcessOverview,
+    RemoteMemoryOverview,
 };
 pub use process::ProcessId;
 pub use programs::{
-    cargo, program, program_or_build, programs, repository, Program, APP, APP_PATH, DEMO, DEVICE,
-    LOG_KEEPER,
+    cargo, library, module_sources, program, program_or_build, programs, repository, Program, APP,
+    APP_PATH, DEMO, DEVICE, EXEC, LOG_KEEPER,
 };
 pub use provision::available_memory;
 pub use qnic_config::plan::units::{Probability, Rate, Span};

@@ -1,4 +1,7 @@
 //! What is written down of a cluster when it is made.
+//!
+//! Each version of qnic reads what others have written: fields that are here stay, and those that come have a default. So
+//! a cluster outlives an upgrade. The new version knows it by its version, ends it, and does nothing else with it.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,6 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::accel::Accel;
 use crate::process::ProcessId;
+use crate::{Error, Result};
+
+/// The version of this qnic.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What stands for the version of a qnic that did not write it down.
+const UNWRITTEN: &str = "(an earlier version)";
+
+fn unwritten() -> String {
+    UNWRITTEN.to_owned()
+}
 
 /// What ends the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +44,9 @@ pub(crate) struct HostPrograms {
 /// Facts about a cluster that are fixed when it is made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
+    /// The version of the qnic that booted it.
+    #[serde(default = "unwritten")]
+    pub(crate) version: String,
     pub(crate) mode: Mode,
     pub(crate) accel: Accel,
     pub(crate) owner: Option<ProcessId>,
@@ -39,6 +56,19 @@ pub(crate) struct Manifest {
     /// Its nodes are no guests, and have these programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) host: Option<HostPrograms>,
+}
+
+impl Manifest {
+    /// Fails if another version of qnic has booted the cluster, which is called `name`.
+    pub(crate) fn check_version(&self, name: &str) -> Result<()> {
+        if self.version == VERSION {
+            return Ok(());
+        }
+        Err(Error::OtherVersion {
+            name: name.to_owned(),
+            theirs: self.version.clone(),
+        })
+    }
 }
 
 /// Seconds since 1970.

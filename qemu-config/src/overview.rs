@@ -96,7 +96,20 @@ pub struct ProcessOverview {
     pub resident_bytes: u64,
 }
 
-/// Every cluster that exists. One that is just being made or removed is left out.
+/// Names of the clusters that another version of qnic has booted, with that version.
+pub fn of_other_versions(runtime: &Runtime) -> Vec<(String, String)> {
+    let names = runtime.names().into_iter();
+    let others = names.filter_map(|name| {
+        let manifest = runtime.dir(&name).read_manifest()?;
+        manifest
+            .check_version(&name)
+            .is_err()
+            .then_some((name, manifest.version))
+    });
+    others.collect()
+}
+
+/// Every cluster that this version of qnic has booted. One that is just being made or removed is left out.
 pub fn overview(runtime: &Runtime) -> Vec<ClusterOverview> {
     let names = runtime.names().into_iter();
     let clusters = names.filter_map(|name| Cluster::open(runtime, &name, None).ok());

@@ -1,7 +1,7 @@
 //! Programs of this project that a cluster needs, on the host and in guests.
 //!
 //! In a checkout, cargo is asked each time: what runs is what the sources say.
-//! Elsewhere the program beside the running one is taken.
+//! An installed tool takes the programs beside it, and asks no cargo.
 //!
 //! All but those that the tool becomes are linked statically, for one platform, and built by one
 //! call of cargo. So their common crates are compiled once, and each program runs on the host and in
@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use qnic_images::registry_is_unreachable;
+use qnic_images::{registry_is_unreachable, Installed};
 use rustix::process::{kill_process_group, Pid, Signal};
 
 use crate::process::ProcessId;
@@ -74,7 +74,7 @@ pub(crate) const REMOTE_MEMORY_PATH: &str = "/usr/bin/qnic-rmem";
 /// What keeps the logs of a cluster small.
 pub const LOG_KEEPER: Program<'static> = Program::bin("qnic-exec", "qnic-log-keeper");
 /// The helper that runs commands in guests.
-pub(crate) const EXEC: Program<'static> = Program::bin("qnic-exec", "qnic-exec");
+pub const EXEC: Program<'static> = Program::bin("qnic-exec", "qnic-exec");
 
 impl<'a> Program<'a> {
     /// Binary `name` of `package`.
@@ -88,6 +88,11 @@ impl<'a> Program<'a> {
             feature: None,
             with: None,
         }
+    }
+
+    /// The name of its file.
+    pub const fn name(&self) -> &'a str {
+        self.name
     }
 
     /// The same as `cargo run` builds `package` in the profile of the tool, with which it shares
@@ -114,10 +119,25 @@ impl<'a> Program<'a> {
     }
 }
 
-/// The checkout that this crate was built from, if it is still there.
+/// The checkout that this crate was built from, if it is still there. An installed program has none.
 pub fn repository() -> Option<PathBuf> {
+    if Installed::of_this_program().is_some() {
+        return None;
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
     root.join("Cargo.lock").is_file().then(|| root.to_owned())
+}
+
+/// Where the sources of the kernel module are: those of the checkout, or those that an installed program has beside it.
+///
+/// # Errors
+/// [`Error::Host`] without either.
+pub fn module_sources() -> Result<PathBuf> {
+    let installed = Installed::of_this_program().map(|installed| installed.source());
+    let gone =
+        "the sources of the kernel module are not there: run from a checkout, or install qnic";
+    let sources = installed.or_else(repository);
+    sources.ok_or_else(|| Error::Host(gone.to_owned()))
 }
 
 /// A program, built with optimization.
@@ -176,7 +196,7 @@ pub(crate) fn provide(
 ///
 /// # Errors
 /// As [`provide`].
-pub(crate) fn library(
+pub fn library(
     (package, name): (&str, &str),
     cancels: &[&Cancel],
     compiles: &(dyn Fn() + Sync),
@@ -236,7 +256,8 @@ fn beside_us(program: &Program<'_>) -> Result<PathBuf> {
         return Ok(found);
     }
     let message = format!(
-        "it is not beside {}, and the sources are not there to build it",
+        "it is not beside {}, and the sources are not there to build it: run the command from a clone of qnic, \
+         or install the whole package",
         own.display()
     );
     Err(failed(&[*program], message))

@@ -16,7 +16,7 @@ use crate::boot_options::BootOptions;
 use crate::guest_process::HELPER;
 use crate::manifest::HostPrograms;
 use crate::qemu::NIC_QUEUES;
-use crate::{mpi, programs, repository, ByteSize, Cancel, ClusterSpec, Error, NodeSpec, Result};
+use crate::{mpi, programs, ByteSize, Cancel, ClusterSpec, Error, NodeSpec, Result};
 
 /// The path in guests of an example module, which uses the datagrams of `qnic.ko`.
 const EXAMPLE: &str = "/root/qnic_ping.ko";
@@ -254,14 +254,13 @@ fn fetch(
     let with_module = kernels(true);
     // While they are unpacked, no other process can ask the mirror for anything.
     each(&with_module, cancels, |kernel| {
-        Ok(provisioner.module_parts(kernel)?)
+        Ok(provisioner.module_parts(kernel, &programs::module_sources()?)?)
     })?;
     let (modules, _) = side_by_side(
         cancels,
         |cancels| {
             each(&with_module, cancels, |kernel| {
-                let gone = "the sources of the kernel module are not there: run from a checkout";
-                let sources = repository().ok_or_else(|| Error::Host(gone.to_owned()))?;
+                let sources = programs::module_sources()?;
                 Ok((kernel, provisioner.module(kernel, &sources)?))
             })
         },

@@ -11,7 +11,7 @@ use serde_json::{json, Value};
 use crate::accel::Accel;
 use crate::dirs::{ClusterDir, NodeDir};
 use crate::lock::LockFile;
-use crate::manifest::{Manifest, Mode};
+use crate::manifest::{Manifest, Mode, VERSION};
 use crate::process::{ProcessId, MARKER};
 use crate::state::Runtime;
 use crate::{ClusterSpec, NodeSpec, Result};
@@ -36,6 +36,7 @@ impl TestDir {
     /// Makes the cluster, which has one node, as a program does that boots it.
     pub(crate) fn create(&self, mode: Mode) -> Result<(ClusterDir, LockFile)> {
         let manifest = Manifest {
+            version: VERSION.to_owned(),
             mode,
             accel: Accel::Tcg,
             owner: ProcessId::own(),

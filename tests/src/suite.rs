@@ -136,8 +136,9 @@ pub(crate) const HOST: &[Case] = cases! { "host":
 
 /// The cases that boot virtual machines; those that take longest first, so that others run
 /// beside them.
-pub(crate) const VM: [&[Case]; 21] = [
+pub(crate) const VM: [&[Case]; 22] = [
     vm::DISK_IMAGES,
+    vm::INSTALLED,
     vm::MPI_SUITES,
     vm::REMOTE_MEMORY,
     vm::VOLUMES,
@@ -161,12 +162,15 @@ pub(crate) const VM: [&[Case]; 21] = [
 ];
 
 /// The cases that only `--all` runs. None is the only one that shows a row of the requirements; that a disk image
-/// joins by cloud-init, and that the steps of pipelines run, is shown by their cases alone.
+/// joins by cloud-init, that the steps of pipelines run, and that packages install where there is no clone, is shown by
+/// their cases alone.
 pub(crate) const LONG: &[&str] = &[
     "vm::a_disk_image_joins_by_cloud_init_and_has_its_module_by_dkms",
     "vm::a_mounted_volume_outlives_silences_and_full_servers",
     "vm::a_node_with_a_mac_of_its_own_has_no_second_port",
+    "vm::a_package_of_guests_builds_its_module_and_is_removed",
     "vm::a_program_of_packages_runs_in_guests",
+    "vm::an_installed_package_runs_a_cluster_without_toolchains",
     "vm::files_beyond_ram_under_pressure",
     "vm::hpcc_and_scalapack_pass_over_the_nics",
     "vm::memory_beyond_ram_under_pressure",

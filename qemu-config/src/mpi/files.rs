@@ -10,7 +10,7 @@ use crate::{programs, Cancel, ClusterSpec, Result};
 const PROVIDER_PATH: &str = "/usr/lib/x86_64-linux-gnu/libfabric/libqnic-fi.so";
 
 /// The provider: its package, and the name of its library.
-const PROVIDER: (&str, &str) = ("qnic-fabric", "qnic_fi");
+pub const PROVIDER: (&str, &str) = ("qnic-fabric", "qnic_fi");
 
 /// The files of guests with MPI, if the cluster has it.
 pub(crate) fn files(

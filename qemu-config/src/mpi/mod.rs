@@ -13,6 +13,7 @@
 mod files;
 
 pub(crate) use files::files;
+pub use files::PROVIDER;
 
 use std::num::NonZero;
 use std::time::Duration;

@@ -77,9 +77,13 @@ impl Clone {
         let action = load(&dir.join("action.yml"))?;
         let mut known = Variables::new();
         known.insert("github.action_path".into(), dir.display().to_string());
+        // A variable of the repository, which names a mirror where the runner knows none.
+        let mirror = std::env::var("QNIC_DEBIAN_MIRROR").unwrap_or_default();
+        known.insert("vars.QNIC_DEBIAN_MIRROR".into(), mirror);
         for (name, input) in pairs(&action["inputs"]) {
             let given = text(&with[name.as_str()]).or_else(|| text(&input["default"]));
             let given = given.with_context(|| format!("no input {name}"))?;
+            let given = expand(&given, &known)?;
             known.insert(format!("inputs.{name}"), given);
         }
         for (name, _) in pairs(with) {
