@@ -40,7 +40,7 @@ PATH=$PATH:/usr/sbin:/sbin
 layers=$1
 scratch=$2
 shift 2
-mount -t overlay overlay -o "lowerdir=$layers,upperdir=$scratch/upper,workdir=$scratch/work" "$scratch/root"
+mount -t overlay overlay -o "userxattr,lowerdir=$layers,upperdir=$scratch/upper,workdir=$scratch/work" "$scratch/root"
 mkdir -p "$scratch/root/dev" "$scratch/root/proc" "$scratch/root/tmp"
 exec sh -c "$ENTER" sh "$scratch/root" "$@"
 "#;

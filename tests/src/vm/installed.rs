@@ -30,8 +30,8 @@ const ENTER: &str = include_str!("installed/enter.sh");
 const USE: &str = include_str!("installed/use.sh");
 const IN_GUEST: &str = include_str!("installed/guest.sh");
 
-/// What dpkg writes besides the package's files.
-const OF_DPKG: [&str; 2] = ["var/lib/dpkg", "var/log"];
+/// What dpkg writes besides the package's files, and what comes in when the root is entered.
+const OF_OTHERS: [&str; 3] = ["var/lib/dpkg", "var/log", "etc/resolv.conf"];
 
 /// Settings of the network, which programs inside have, too.
 const PROXIES: [&str; 6] = [
@@ -167,7 +167,7 @@ impl CleanRoot {
         let entries = WalkDir::new(&upper).min_depth(1).into_iter();
         let entries = entries.filter_entry(|entry| {
             let path = entry.path().strip_prefix(&upper);
-            path.is_ok_and(|path| OF_DPKG.iter().all(|theirs| path != Path::new(theirs)))
+            path.is_ok_and(|path| OF_OTHERS.iter().all(|theirs| path != Path::new(theirs)))
         });
         for entry in entries {
             let entry = entry?;
