@@ -105,6 +105,7 @@ impl TrialOptions {
             cell: None,
             runtime: runtime.clone(),
             progress,
+            gate: None,
         }
     }
 

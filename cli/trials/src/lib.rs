@@ -22,6 +22,7 @@ mod artifacts;
 mod boot;
 mod capture;
 mod cases;
+mod gate;
 mod junit;
 pub mod matrix;
 mod names;
@@ -36,6 +37,7 @@ mod trial;
 mod verdict;
 
 pub use cases::{Case, Ended, Suite};
+pub use gate::{Gate, Step};
 pub use junit::{write_junit, JunitFile};
 pub use output::{Lines, Quiet, Screen, Stream, Terminal};
 pub use program::Program;

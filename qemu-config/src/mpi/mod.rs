@@ -12,7 +12,7 @@
 
 mod files;
 
-pub(crate) use files::files;
+pub(crate) use files::{files, provider};
 
 use std::num::NonZero;
 use std::time::Duration;
