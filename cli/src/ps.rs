@@ -7,7 +7,7 @@ use clap::Args;
 use indicatif::HumanBytes;
 use qnic_cluster::{overview, ClusterOverview, Mode, NodeOverview, ProcessOverview};
 
-use crate::ui;
+use crate::{slurm, ui};
 
 /// Options of `qnic ps`.
 #[derive(Args)]
@@ -38,7 +38,12 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let clusters = overview(&ui::runtime()?);
     ui::show(options.json, &clusters[..], table)?;
-    Ok(match clusters.iter().all(ClusterOverview::is_well) {
+    let (on_slurm, well) = match options.json {
+        true => (String::new(), true),
+        false => slurm::ps()?,
+    };
+    print!("{on_slurm}");
+    Ok(match well && clusters.iter().all(ClusterOverview::is_well) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

@@ -1,7 +1,6 @@
 //! The commands of Slurm: what they are asked, and what they say.
 
 use std::env;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -70,7 +69,7 @@ impl JobState {
 }
 
 /// The number of the job that this process is part of.
-pub fn in_a_job() -> Option<String> {
+fn in_a_job() -> Option<String> {
     env::var("SLURM_JOB_ID").ok()
 }
 
@@ -82,6 +81,19 @@ impl Request {
             hosts: plan.parts().len(),
             cpus: plan.cpus(),
             memory: capacity.memory.map(|_| plan.memory()),
+            partition: None,
+            time: None,
+        }
+    }
+
+    /// For a step on all hosts of the job that this process is a part of, with all that they have.
+    pub fn inside(hosts: usize) -> Self {
+        let cpus = env::var("SLURM_CPUS_PER_TASK").ok();
+        Self {
+            name: String::new(),
+            hosts,
+            cpus: cpus.and_then(|cpus| cpus.parse().ok()).unwrap_or(1),
+            memory: None,
             partition: None,
             time: None,
         }
@@ -314,19 +326,11 @@ fn state_of(said: &str) -> Option<JobState> {
 }
 
 /// The cluster of a job on one of its hosts: no other job or host of this machine has it at the same time.
-pub(crate) fn cluster_name(name: &str, job: u32, host: usize) -> String {
+pub fn cluster_name(name: &str, job: u32, host: usize) -> String {
     let suffix = format!("-{job}-{host}");
     let kept = qnic_cluster::MAX_NAME.saturating_sub(suffix.len());
     let stem: String = name.chars().take(kept).collect();
     format!("{}{suffix}", stem.trim_end_matches('-'))
-}
-
-/// A file's absolute path, which other hosts know it by.
-///
-/// # Errors
-/// Returns an error if there is no current directory.
-pub fn absolute(path: &Path) -> Result<std::path::PathBuf> {
-    std::path::absolute(path).with_context(|| path.display().to_string())
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ mod messages;
 mod plan;
 mod supervise;
 
-pub use engine::{in_a_job, Engine, JobState, Request};
+pub use engine::{cluster_name, Engine, JobState, Request};
 pub use host::run as run_host;
 pub use job::{Job, JobDir, Jobs, Part, Work};
 pub use plan::{Capacity, Plan};

@@ -91,9 +91,11 @@ impl Plan {
             // As near to an even share of what is left as whole nodes come.
             let share = left / (others + 1);
             let (mut part, mut used) = (Vec::new(), 0);
-            while let Some(next) = loads.peek() {
+            loop {
+                let few = loads.len() as u64 <= others;
+                let Some(next) = loads.peek() else { break };
                 let must = part.is_empty() || others == 0;
-                let enough = used + next.memory / 2 > share || loads.len() as u64 <= others;
+                let enough = used + next.memory / 2 > share || few;
                 if enough && !must {
                     break;
                 }
@@ -157,7 +159,7 @@ fn load(node: &NodeSpec, guests: bool) -> Load {
     let most = node.memory_max.unwrap_or(node.memory).0;
     Load {
         name: node.name.clone(),
-        cpus: usize::from(node.cpus),
+        cpus: node.cpus as usize,
         memory: most + if guests { QEMU.0 } else { 0 },
     }
 }
