@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -176,16 +177,29 @@ impl Supervisor<'_> {
                     self.interrupted = true;
                     self.input = None;
                 }
-                Ok(Event::Ended(status)) => return status.ok(),
+                Ok(Event::Ended(status)) => return self.ended(status),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {
-                    let cancelled = self.id.map(|id| self.engine.cancel(id));
-                    if let Some(Err(error)) = cancelled {
-                        self.note(&format!("{error:#}"));
-                    }
+                    self.cancel();
                     deadline = Some(Instant::now() + END_LIMIT);
                 }
             }
+        }
+    }
+
+    /// srun has ended. One that was killed leaves its tasks, which Slurm ends.
+    fn ended(&mut self, status: std::io::Result<ExitStatus>) -> Option<ExitStatus> {
+        let status = status.ok()?;
+        if status.signal().is_some() {
+            self.end(None, impossible(format!("srun has ended before all hosts: {status}")));
+            self.cancel();
+        }
+        Some(status)
+    }
+
+    fn cancel(&mut self) {
+        if let Some(Err(error)) = self.id.map(|id| self.engine.cancel(id)) {
+            self.note(&format!("{error:#}"));
         }
     }
 
@@ -297,7 +311,8 @@ impl Supervisor<'_> {
         if let (Some(reports), None) = (&reports, &self.first_end) {
             return self.of_programs(reports);
         }
-        if let Some(ending) = self.of_slurm() {
+        let killed = status.is_some_and(|status| status.signal().is_some());
+        if let (Some(ending), false) = (self.of_slurm(), killed) {
             return ending;
         }
         match &self.first_end {
