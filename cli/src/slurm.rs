@@ -336,7 +336,7 @@ pub(crate) fn host(options: &InJobOptions) -> Result<ExitCode> {
 
 /// `slurm-job`: the supervisor in the job of an `up`.
 pub(crate) fn supervisor(options: &InJobOptions) -> Result<ExitCode> {
-    let cancel = Cancel::on_signals()?;
+    let cancel = Cancel::on_repeated_signals()?;
     let (dir, engine) = (JobDir::open(&options.dir), Engine::inside());
     let job = dir.read()?;
     let request = Request::inside(job.parts.len());

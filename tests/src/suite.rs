@@ -163,6 +163,7 @@ pub(crate) const VM: [&[Case]; 21] = [
 /// The cases that only `--all` runs. None is the only one that shows a row of the requirements; that a disk image
 /// joins by cloud-init, and that the steps of pipelines run, is shown by their cases alone.
 pub(crate) const LONG: &[&str] = &[
+    "slurm::guests_of_three_hosts_are_one_cluster",
     "vm::a_disk_image_joins_by_cloud_init_and_has_its_module_by_dkms",
     "vm::a_mounted_volume_outlives_silences_and_full_servers",
     "vm::a_program_of_packages_runs_in_guests",

@@ -92,7 +92,8 @@ impl Line {
     fn new(host: usize) -> Result<Self> {
         Ok(Self {
             host,
-            over: Cancel::on_signals()?,
+            // Slurm sends several before it kills.
+            over: Cancel::on_repeated_signals()?,
             names: Answer::new()?,
             hosts: Answer::new()?,
             booted: Answer::new()?,

@@ -20,33 +20,43 @@ pub(crate) const CASES: &[Case] = cases! { "slurm":
     a_cancelled_job_and_a_killed_command_leave_nothing: 0 => ended_early(),
     a_host_that_dies_is_named_and_ends_the_job: 0 => a_host_dies(),
     a_job_that_runs_out_of_time_is_told_so: 0 => out_of_time(),
+    guests_of_three_hosts_are_one_cluster: 2 => guests(),
 };
-
-/// Six nodes.
-const FILE: &str = "name = \"six\"\n[[node]]\nname = \"n\"\ncount = 6\n";
 
 /// A user of a Slurm, with a cluster file and a cache of jobs that all hosts see.
 struct User {
     slurm: RealSlurm,
     dir: TempDir,
+    /// Of its clusters.
+    name: String,
 }
 
 impl User {
     fn new() -> Result<Self> {
         let dir = tempfile::tempdir().context("make a directory")?;
-        fs::write(dir.path().join("six.toml"), FILE)?;
+        // No other case has clusters of this name.
+        let name = format!("s{}", std::process::id());
+        for (file, count) in [("six.toml", 6), ("three.toml", 3)] {
+            let text = format!("name = \"{name}\"\n[[node]]\nname = \"n\"\ncount = {count}\n");
+            fs::write(dir.path().join(file), text)?;
+        }
         let slurm = RealSlurm::start()?;
-        Ok(User { slurm, dir })
+        Ok(User { slurm, dir, name })
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
+    /// The command `qnic`.
+    fn qnic(&self) -> Result<Command> {
+        let own = std::env::current_exe().context("find this program")?;
+        Ok(self.slurm.command(own.to_str().context("a name")?))
+    }
+
     /// `qnic exec` of the six nodes on three hosts, without guests.
     fn exec(&self, words: &[&str]) -> Result<Command> {
-        let own = std::env::current_exe().context("find this program")?;
-        let mut command = self.slurm.command(own.to_str().context("a name")?);
+        let mut command = self.qnic()?;
         command.arg("exec").arg(self.path("six.toml"));
         command.args(["--on", "slurm", "--hosts", "3", "--host"]).args(words);
         // Without guests nothing is taken from the cache but jobs.
@@ -80,9 +90,13 @@ impl User {
         self.slurm.wait_empty()?;
         let jobs = files_in(&self.path("cache/jobs"));
         ensure!(jobs.is_empty(), "left: {jobs:?}");
+        self.check_clusters()
+    }
+
+    fn check_clusters(&self) -> Result<()> {
         let own = format!("/tmp/qnic-{}", rustix::process::getuid().as_raw());
         let clusters = files_in(Path::new(&own));
-        let ours = clusters.iter().filter(|name| name.starts_with("six-"));
+        let ours = clusters.iter().filter(|name| name.starts_with(&self.name));
         let ours: Vec<_> = ours.collect();
         ensure!(ours.is_empty(), "left: {ours:?}");
         Ok(())
@@ -211,4 +225,35 @@ fn out_of_time() -> Result<()> {
     let started = user.start_sleep(&["--time", "1"])?;
     started.ends(124, &["ran out of its time"])?;
     user.check_empty()
+}
+
+/// A guest on each host: programs reach each other; a cluster that stays is listed, commands reach its nodes wherever
+/// they are, and it goes.
+fn guests() -> Result<()> {
+    let user = User::new()?;
+    let qnic = |words: &[&str]| user.qnic()?.args(words).output().context("start qnic");
+    let file = user.path("three.toml").display().to_string();
+    let on = ["--on", "slurm", "--hosts", "3"];
+    let exchange = ["--", "qnic-app", "exchange", "--nodes", "0,1,2", "--rounds", "5"];
+    let ran = qnic(&[&["exec", &file, "--boot-timeout", "10m"], &on[..], &exchange].concat())?;
+    expect(&ran, 0, &["n0 | {\"exchanged\":10}", "n2 | {\"exchanged\":10}"])?;
+    let up = qnic(&[&["up", &file, "--timeout", "600"], &on[..]].concat())?;
+    expect(&up, 0, &["ready on h1, h2, h3"])?;
+    let again = qnic(&[&["up", &file], &on[..]].concat())?;
+    expect(&again, 1, &["on Slurm already"])?;
+    expect(&qnic(&["ps"])?, 0, &["ready  h3    n2"])?;
+    let of_user = ["--cluster", &user.name];
+    let asked = [
+        (vec!["run", "n2", "--", "sh", "-c", "hostname; exit 5"], 5, "n2"),
+        (vec!["stats", "n1"], 0, "n1"),
+        (vec!["logs", "n0", "--console"], 0, "Linux version"),
+        (vec!["run", "n9", "--", "true"], 125, "has no node \"n9\""),
+    ];
+    for (words, status, said) in asked {
+        let words = [&words[..1], &of_user, &words[1..]].concat();
+        expect(&qnic(&words)?, status, &[said])?;
+    }
+    expect(&qnic(&["down", &user.name])?, 0, &["ended"])?;
+    user.slurm.wait_empty()?;
+    user.check_clusters()
 }

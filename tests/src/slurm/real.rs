@@ -99,7 +99,7 @@ impl RealSlurm {
              SlurmctldLogFile={dir}/slurmctld.log\nSlurmdLogFile={dir}/%n.log\n\
              ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none\n\
              SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU_Memory\n\
-             SlurmdParameters=config_overrides\nSlurmdTimeout=10\nKillWait=5\nMailProg=/bin/true\n\
+             SlurmdParameters=config_overrides\nSlurmdTimeout=10\nKillWait=60\nMailProg=/bin/true\n\
              PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP\n",
             ports[0],
             plugins.display()
