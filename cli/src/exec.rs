@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic_cluster::{Cancel, ClusterSpec, Progress, Runtime};
+use qnic_slurm::Work;
 use qnic_trials::{duration, JunitFile, Outcome, Program, Setting, Terminal, Trial, Verdict};
 
-use crate::slurm::{self, SlurmOptions, SLURM};
+use crate::slurm::{self, SlurmOptions, Wanted, SLURM};
 use crate::ui;
 
 /// Options of `qnic exec`.
@@ -125,6 +126,39 @@ impl TrialOptions {
         }
     }
 
+    /// The trial of `spec` as a job of Slurm.
+    fn on_hosts(&self, spec: &ClusterSpec) -> Result<Wanted<'_>> {
+        ensure!(
+            self.junit.is_none(),
+            "--junit does not go with --on slurm yet: --artifacts keeps what each host has"
+        );
+        let on = self.node();
+        let known = |on: &String| spec.nodes.iter().any(|node| node.name == *on);
+        if let Some(on) = on.as_ref().filter(|on| !known(on)) {
+            bail!("there is no node \"{on}\"");
+        }
+        let mut words = self.program.clone();
+        let program = Program::find(&words).map_err(anyhow::Error::msg)?;
+        if let (Some((from, _)), Some(first)) = (program.copy(), words.first_mut()) {
+            *first = std::path::absolute(from)?.into();
+        }
+        let artifacts = self.artifacts.as_ref().map(std::path::absolute);
+        let work = Work::Program {
+            words,
+            on,
+            timeout: self.timeout,
+            artifacts: artifacts.transpose()?,
+            capture: self.capture,
+            settings: self.set.iter().map(ToString::to_string).collect(),
+        };
+        Ok(Wanted {
+            slurm: &self.slurm,
+            guests: !self.host,
+            boot_timeout: self.boot_timeout,
+            work,
+        })
+    }
+
     /// Makes the file of the report, if one is wanted.
     pub(crate) fn report(&self) -> Result<Option<JunitFile>> {
         let file = self.junit.as_ref().map(|path| {
@@ -153,9 +187,13 @@ fn try_run(options: &Options) -> Result<u8> {
         spec.network.get_or_insert_default().seed = seed;
     }
     let is_name = spec.nodes.iter().any(|node| node.name == SLURM);
-    ensure!(!is_name, "a node is called \"{SLURM}\", which --on does not tell apart: call it otherwise");
+    ensure!(
+        !is_name,
+        "a node is called \"{SLURM}\", which --on does not tell apart: call it otherwise"
+    );
     if trial.on_slurm() {
-        return slurm::exec(&spec, trial);
+        let wanted = trial.on_hosts(&spec)?;
+        return slurm::exec(&spec, wanted);
     }
     trial.slurm.refuse()?;
     let cancel = Cancel::on_signals()?;

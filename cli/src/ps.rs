@@ -43,10 +43,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         false => slurm::ps()?,
     };
     print!("{on_slurm}");
-    Ok(match well && clusters.iter().all(ClusterOverview::is_well) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(
+        match well && clusters.iter().all(ClusterOverview::is_well) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+    )
 }
 
 fn table(clusters: &[ClusterOverview]) -> String {

@@ -1,5 +1,5 @@
-//! Clusters on Slurm: what `exec`, `up`, `down`, `ps`, `logs`, `stats` and `run` do with `--on slurm`, and the two commands
-//! that run in a job.
+//! Clusters on Slurm (X16): what `exec --on slurm`, `up --on slurm`, and `down`, `ps`, `logs`, `stats` and `run` of such
+//! clusters do, and the two commands that run in a job.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -13,9 +13,8 @@ use qnic_images::Cache;
 use qnic_slurm::{
     supervise, Capacity, Ending, Engine, Job, JobDir, Jobs, Plan, Request, Watching, Work,
 };
-use qnic_trials::{Program, Quiet, Screen, Terminal};
+use qnic_trials::{Quiet, Screen, Terminal};
 
-use crate::exec::TrialOptions;
 use crate::ui::{self, ClusterOption};
 
 /// The word for it on command lines.
@@ -74,6 +73,11 @@ impl SlurmOptions {
             Some(_) => Capacity::default(),
         };
         let plan = Plan::new(spec, guests, self.hosts.map(usize::from), bound)?;
+        let several = plan.parts().len() > 1;
+        ensure!(
+            !(spec.mpi && several),
+            "mpirun does not start ranks on guests of several hosts yet: leave out mpi = true, or use --hosts 1"
+        );
         let mut request = Request::new(&plan, capacity, format!("qnic-{}", spec.name));
         request.partition.clone_from(&self.partition);
         request.time.clone_from(&self.time);
@@ -96,24 +100,25 @@ fn prepare(spec: &ClusterSpec, guests: bool, cancel: &Cancel, dir: &JobDir) -> R
     dir.keep_programs(&qnic_cluster::prepare(spec, &options)?)
 }
 
+/// What `exec` asks for.
+pub(crate) struct Wanted<'a> {
+    pub(crate) slurm: &'a SlurmOptions,
+    /// Nodes are guests.
+    pub(crate) guests: bool,
+    pub(crate) boot_timeout: Duration,
+    pub(crate) work: Work,
+}
+
 /// `exec --on slurm`. Returns the exit status.
-pub(crate) fn exec(spec: &ClusterSpec, trial: &TrialOptions) -> Result<u8> {
-    ensure!(
-        trial.junit.is_none(),
-        "--junit does not go with --on slurm yet: --artifacts keeps what each host has"
-    );
-    if let Some(on) = trial.node() {
-        let known = spec.nodes.iter().any(|node| node.name == on);
-        ensure!(known, "there is no node \"{on}\"");
-    }
+pub(crate) fn exec(spec: &ClusterSpec, wanted: Wanted<'_>) -> Result<u8> {
     let engine = Engine::find()?;
-    let (plan, request) = trial.slurm.plan(engine, spec, !trial.host)?;
-    if trial.slurm.dry_run {
+    let (plan, request) = wanted.slurm.plan(engine, spec, wanted.guests)?;
+    if wanted.slurm.dry_run {
         print!("{}", plan.describe());
         return Ok(0);
     }
     let dir = jobs()?.create_for_exec(&spec.name)?;
-    let done = exec_in(&dir, spec, trial, (engine, &plan, &request));
+    let done = exec_in(&dir, spec, wanted, (engine, &plan, &request));
     let removed = dir.remove();
     let ending = done?;
     removed?;
@@ -126,36 +131,24 @@ pub(crate) fn exec(spec: &ClusterSpec, trial: &TrialOptions) -> Result<u8> {
 fn exec_in(
     dir: &JobDir,
     spec: &ClusterSpec,
-    trial: &TrialOptions,
+    wanted: Wanted<'_>,
     (engine, plan, request): (Engine, &Plan, &Request),
 ) -> Result<Ending> {
     let cancel = Cancel::on_signals()?;
-    let mut words = trial.program.clone();
-    let program = Program::find(&words).map_err(anyhow::Error::msg)?;
-    if let (Some((from, _)), Some(first)) = (program.copy(), words.first_mut()) {
-        *first = std::path::absolute(from)?.into();
-    }
-    let artifacts = trial.artifacts.as_ref().map(std::path::absolute);
+    let one = matches!(wanted.work, Work::Program { on: Some(_), .. });
     let job = Job {
         name: spec.name.clone(),
         cluster: spec.to_toml()?,
-        guests: !trial.host,
-        boot_timeout: trial.boot_timeout,
+        guests: wanted.guests,
+        boot_timeout: wanted.boot_timeout,
         parts: dir.make_keys(plan)?,
-        work: Work::Program {
-            words,
-            on: trial.node(),
-            timeout: trial.timeout,
-            artifacts: artifacts.transpose()?,
-            capture: trial.capture,
-            settings: trial.set.iter().map(ToString::to_string).collect(),
-        },
+        work: wanted.work,
     };
     dir.write(&job)?;
-    prepare(spec, !trial.host, &cancel, dir)?;
-    let several = trial.node().is_none() && spec.nodes.len() > 1;
-    let watching = OnTerminal(Terminal::new(several));
-    let ending = supervise(engine.allocate(request, dir), &job, engine, &cancel, &watching);
+    prepare(spec, wanted.guests, &cancel, dir)?;
+    let watching = OnTerminal(Terminal::new(!one && spec.nodes.len() > 1));
+    let srun = engine.allocate(request, dir);
+    let ending = supervise(srun, &job, engine, &cancel, &watching);
     watching.0.finish();
     ending
 }
@@ -238,7 +231,9 @@ fn await_ready(engine: Engine, dir: &JobDir, id: u32, cancel: &Cancel) -> Result
         let state = engine.state(id)?;
         if state.as_ref().is_none_or(|state| state.is_over()) {
             let said = std::fs::read_to_string(dir.log()).unwrap_or_default();
-            let how = state.map_or("is gone".to_owned(), |it| format!("has ended: {}", it.state));
+            let how = state.map_or("is gone".to_owned(), |it| {
+                format!("has ended: {}", it.state)
+            });
             bail!("job {id} {how}\n{}", said.trim_end());
         }
         std::thread::sleep(PAUSE);
@@ -276,10 +271,14 @@ pub(crate) fn names() -> Vec<String> {
 /// Lines of `ps` for clusters on Slurm, and whether all are well.
 pub(crate) fn ps() -> Result<(String, bool)> {
     let jobs = jobs()?;
-    let mut rows = vec![["CLUSTER", "JOB", "STATE", "HOST", "NODES"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["CLUSTER", "JOB", "STATE", "HOST", "NODES"]
+        .map(str::to_owned)
+        .to_vec()];
     let mut well = true;
     for name in jobs.names() {
-        let Some(dir) = jobs.find(&name) else { continue };
+        let Some(dir) = jobs.find(&name) else {
+            continue;
+        };
         let (job, id, ready) = (dir.read()?, dir.id()?, dir.ready()?);
         let state = match id {
             Some(id) => Engine::inside().state(id)?,
@@ -304,7 +303,14 @@ pub(crate) fn ps() -> Result<(String, bool)> {
             ]);
         }
     }
-    Ok((if rows.len() > 1 { ui::aligned(&rows) } else { String::new() }, well))
+    Ok((
+        if rows.len() > 1 {
+            ui::aligned(&rows)
+        } else {
+            String::new()
+        },
+        well,
+    ))
 }
 
 /// Runs this very command on the host of `node`, if its cluster is on Slurm. Returns only if it is not.
@@ -341,7 +347,13 @@ pub(crate) fn supervisor(options: &InJobOptions) -> Result<ExitCode> {
     let job = dir.read()?;
     let request = Request::inside(job.parts.len());
     let watching = IntoLog(&dir);
-    let ending = supervise(engine.step(&request, &dir), &job, engine, &cancel, &watching)?;
+    let ending = supervise(
+        engine.step(&request, &dir),
+        &job,
+        engine,
+        &cancel,
+        &watching,
+    )?;
     eprintln!("qnic: {}: {}", job.name, ending.text);
     Ok(ExitCode::from(ending.status))
 }

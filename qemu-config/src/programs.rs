@@ -242,9 +242,14 @@ fn failed(programs: &[Program<'_>], mut message: String) -> Error {
 /// The program in the directory that [`PROGRAMS`] names.
 fn made_in(dir: &OsStr, program: &Program<'_>) -> Result<PathBuf> {
     let found = Path::new(dir).join(program.name);
-    let message = format!("{} is not there: {PROGRAMS} names its directory", found.display());
+    let message = format!(
+        "{} is not there: {PROGRAMS} names its directory",
+        found.display()
+    );
     let is_there = found.is_file();
-    is_there.then_some(found).ok_or_else(|| failed(&[*program], message))
+    is_there
+        .then_some(found)
+        .ok_or_else(|| failed(&[*program], message))
 }
 
 fn beside_us(program: &Program<'_>) -> Result<PathBuf> {

@@ -149,7 +149,10 @@ pub fn prepare(spec: &ClusterSpec, options: &BootOptions) -> Result<Vec<PathBuf>
     let provider = spec.mpi.then(|| mpi::provider(progress, &cancels));
     let of_guests = made.of_guests.into_iter().map(|file| file.host_path);
     let others = made.device.into_iter().chain([made.log_keeper]);
-    Ok(of_guests.chain(others).chain(provider.transpose()?).collect())
+    Ok(of_guests
+        .chain(others)
+        .chain(provider.transpose()?)
+        .collect())
 }
 
 /// The programs of a cluster without guests: those of its nodes, device process, log keeper.

@@ -48,7 +48,13 @@ impl JobState {
     /// Returns true if Slurm has ended it, and nothing of it runs any more.
     pub fn is_over(&self) -> bool {
         const GOING: [&str; 7] = [
-            "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING",
+            "PENDING",
+            "CONFIGURING",
+            "RUNNING",
+            "COMPLETING",
+            "SUSPENDED",
+            "STOPPED",
+            "RESIZING",
         ];
         !GOING.contains(&self.state.as_str())
     }
@@ -233,8 +239,15 @@ impl Engine {
     /// A command on one host of a job, beside what runs there.
     pub fn beside(self, job: u32, host: &str, dir: &JobDir) -> Command {
         let mut srun = Command::new("srun");
-        srun.arg(format!("--jobid={job}")).arg(format!("--nodelist={host}"));
-        srun.args(["--overlap", "--nodes=1", "--ntasks=1", "--mpi=none", "--mem=0"]);
+        srun.arg(format!("--jobid={job}"))
+            .arg(format!("--nodelist={host}"));
+        srun.args([
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            "--mpi=none",
+            "--mem=0",
+        ]);
         srun.args(["--cpu-bind=none", "--quiet", "--unbuffered", "--export=ALL"]);
         srun.env_remove("XDG_RUNTIME_DIR");
         srun.env(PROGRAMS, dir.programs());
@@ -308,7 +321,9 @@ fn capacity_of(said: &str, partition: Option<&str>) -> Result<Capacity> {
         smallest = Some((cpus.min(found.0), memory.min(found.1)));
     }
     let Some((cpus, memory)) = smallest else {
-        let of = partition.map_or("the usual partition".to_owned(), |it| format!("partition {it}"));
+        let of = partition.map_or("the usual partition".to_owned(), |it| {
+            format!("partition {it}")
+        });
         bail!("no host of {of} can be used: see sinfo, or choose another with --partition");
     };
     Ok(Capacity {

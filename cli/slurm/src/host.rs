@@ -11,9 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{bail, Context, Result};
-use qnic_cluster::{
-    BootOptions, Broken, Cancel, Cluster, ClusterSpec, Mode, Progress, Runtime,
-};
+use qnic_cluster::{BootOptions, Broken, Cancel, Cluster, ClusterSpec, Mode, Progress, Runtime};
 use qnic_trials::{Gate, Program, Screen, Step, Stream, Trial, Verdict};
 
 use crate::engine::cluster_name;
@@ -42,10 +40,12 @@ pub fn run(dir: &Path) -> Result<()> {
         id,
         line: Arc::clone(&line),
     };
-    let report = task.run().unwrap_or_else(|error| match line.over.is_cancelled() {
-        true => of_verdict(&Verdict::Interrupted),
-        false => of_verdict(&Verdict::Impossible(format!("{error:#}"))),
-    });
+    let report = task
+        .run()
+        .unwrap_or_else(|error| match line.over.is_cancelled() {
+            true => of_verdict(&Verdict::Interrupted),
+            false => of_verdict(&Verdict::Impossible(format!("{error:#}"))),
+        });
     line.say(&Said::Done(report));
     Ok(())
 }
@@ -188,7 +188,9 @@ impl Task {
         let addresses = self.line.hosts.wait(over).context(ended)?;
         let network = spec.network.get_or_insert_default();
         network.hosts = hosts(&self.dir, &self.job.parts, &addresses);
-        Ok(spec.on_host(&host_name(self.index)).map_err(qnic_cluster::Error::from)?)
+        Ok(spec
+            .on_host(&host_name(self.index))
+            .map_err(qnic_cluster::Error::from)?)
     }
 
     fn run_program(&self, spec: ClusterSpec, runtime: Runtime) -> Result<Report> {
@@ -267,7 +269,10 @@ fn of_verdict(verdict: &Verdict) -> Report {
 /// The address of this host, of those `names`, to which the others send: that which it has towards one of them. Its
 /// own name may stand for a loopback address here.
 fn own_address(names: &[String], index: usize) -> Result<IpAddr> {
-    let others = names.iter().enumerate().filter(|(other, _)| *other != index);
+    let others = names
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != index);
     let mut error = None;
     for (_, name) in others {
         match towards(name) {
@@ -275,7 +280,10 @@ fn own_address(names: &[String], index: usize) -> Result<IpAddr> {
             Err(failed) => error = Some(format!("{name}: {failed}")),
         }
     }
-    bail!("no other host of the job is reached: {}", error.unwrap_or_default())
+    bail!(
+        "no other host of the job is reached: {}",
+        error.unwrap_or_default()
+    )
 }
 
 fn towards(name: &str) -> io::Result<IpAddr> {
@@ -302,7 +310,10 @@ mod tests {
     #[test]
     fn a_host_has_the_address_that_leads_to_another() {
         let names = ["no.such.host.invalid", "127.0.0.1", "::1"].map(str::to_owned);
-        assert_eq!(own_address(&names[..2], 0).unwrap(), IpAddr::from([127, 0, 0, 1]));
+        assert_eq!(
+            own_address(&names[..2], 0).unwrap(),
+            IpAddr::from([127, 0, 0, 1])
+        );
         let error = own_address(&names[..1], 0).unwrap_err().to_string();
         assert!(error.contains("no other host"), "{error}");
         let error = own_address(&names[..2], 1).unwrap_err().to_string();

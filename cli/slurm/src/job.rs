@@ -158,7 +158,8 @@ impl JobDir {
         let parts = plan.parts().into_iter().enumerate();
         let part = |(host, nodes)| {
             let (key, file) = (PrivateKey::generate()?, self.key(host));
-            key.write_new(&file).with_context(|| file.display().to_string())?;
+            key.write_new(&file)
+                .with_context(|| file.display().to_string())?;
             let public_key = key.public();
             Ok(Part { nodes, public_key })
         };
@@ -417,7 +418,10 @@ mod tests {
     fn what_a_killed_command_has_left_is_removed() {
         let cache = tempfile::tempdir().unwrap();
         let jobs = Jobs::in_cache(cache.path());
-        let (ours, left) = (jobs.create_for_exec("a").unwrap(), jobs.root.join("exec-b-h-1"));
+        let (ours, left) = (
+            jobs.create_for_exec("a").unwrap(),
+            jobs.root.join("exec-b-h-1"),
+        );
         fs::create_dir(&left).unwrap();
         File::create(left.join("lock")).unwrap();
         jobs.sweep().unwrap();

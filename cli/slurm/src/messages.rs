@@ -109,7 +109,9 @@ impl Reader {
         let host: usize = host.ok_or_else(wrong)?;
         let message = self.partial.entry(host).or_default();
         if message.len() + chunk.len() > MAX_MESSAGE {
-            return Err(format!("host {host}: a message has more than {MAX_MESSAGE} bytes"));
+            return Err(format!(
+                "host {host}: a message has more than {MAX_MESSAGE} bytes"
+            ));
         }
         message.extend_from_slice(chunk);
         match mark {
@@ -117,7 +119,10 @@ impl Reader {
             Some(b".") => {
                 let message = self.partial.remove(&host).unwrap_or_default();
                 let said = serde_json::from_slice(&message);
-                Ok(Some((host, said.map_err(|error| format!("host {host}: {error}"))?)))
+                Ok(Some((
+                    host,
+                    said.map_err(|error| format!("host {host}: {error}"))?,
+                )))
             }
             _ => Err(wrong()),
         }

@@ -121,7 +121,11 @@ impl Plan {
 
     /// Processors that the job asks for on each host.
     pub fn cpus(&self) -> usize {
-        self.parts.iter().map(|part| cpus_of(part)).max().unwrap_or(0)
+        self.parts
+            .iter()
+            .map(|part| cpus_of(part))
+            .max()
+            .unwrap_or(0)
     }
 
     /// Memory that it asks for on each host.
@@ -137,17 +141,26 @@ impl Plan {
             let names: Vec<_> = part.iter().map(|load| load.name.as_str()).collect();
             let (cpus, memory) = (cpus_of(part), ByteSize(memory_of(part)));
             // Writing to a string does not fail.
-            let _ = writeln!(text, "host {host}: {} ({cpus} CPUs, {memory})", names.join(", "));
+            let _ = writeln!(
+                text,
+                "host {host}: {} ({cpus} CPUs, {memory})",
+                names.join(", ")
+            );
         }
         let (hosts, cpus, memory) = (self.parts.len(), self.cpus(), self.memory());
-        let _ = writeln!(text, "asks for {hosts} hosts with {cpus} CPUs and {memory} each");
+        let _ = writeln!(
+            text,
+            "asks for {hosts} hosts with {cpus} CPUs and {memory} each"
+        );
         text
     }
 }
 
 impl std::fmt::Display for Capacity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let cpus = self.cpus.map_or("any number of".to_owned(), |cpus| cpus.to_string());
+        let cpus = self
+            .cpus
+            .map_or("any number of".to_owned(), |cpus| cpus.to_string());
         match self.memory {
             Some(memory) => write!(f, "{cpus} processors and {memory}"),
             None => write!(f, "{cpus} processors"),
@@ -193,7 +206,10 @@ mod tests {
         assert_eq!((plan.cpus(), plan.memory()), (3, ByteSize::mib(1024)));
         let text = plan.describe();
         assert!(text.contains("host 1: n2, n3 (3 CPUs, 1GiB)"), "{text}");
-        assert!(text.contains("asks for 3 hosts with 3 CPUs and 1GiB each"), "{text}");
+        assert!(
+            text.contains("asks for 3 hosts with 3 CPUs and 1GiB each"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -204,13 +220,17 @@ mod tests {
         };
         let hosts = |capacity| {
             let plan = Plan::new(&spec(&[256; 6]), true, None, capacity);
-            plan.map(|plan| plan.parts().len()).map_err(|error| error.to_string())
+            plan.map(|plan| plan.parts().len())
+                .map_err(|error| error.to_string())
         };
         assert_eq!(hosts(has(16, 8000)), Ok(1));
         assert_eq!(hosts(has(4, 8000)), Ok(2));
         assert_eq!(hosts(has(16, 1100)), Ok(3));
         let refused = hosts(has(16, 500)).unwrap_err();
-        assert!(refused.contains("node \"n5\" takes 2 processors and 640MiB"), "{refused}");
+        assert!(
+            refused.contains("node \"n5\" takes 2 processors and 640MiB"),
+            "{refused}"
+        );
     }
 
     proptest! {

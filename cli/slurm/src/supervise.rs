@@ -103,14 +103,18 @@ pub fn supervise(
 
 /// Starts srun, and threads that hear it; its input.
 fn start(mut srun: Command, sender: &Sender<Event>) -> Result<ChildStdin> {
-    srun.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    srun.stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = spawn_bound(srun).context("start srun")?;
     let input = child.stdin.take().context("srun has no input")?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let (of_out, of_err, of_end) = (sender.clone(), sender.clone(), sender.clone());
     let said = std::thread::spawn(move || each_line(out, &of_out, Event::Line));
     let told = std::thread::spawn(move || {
-        each_line(err, &of_err, |line| Event::Srun(String::from_utf8_lossy(&line).into_owned()));
+        each_line(err, &of_err, |line| {
+            Event::Srun(String::from_utf8_lossy(&line).into_owned())
+        });
     });
     std::thread::spawn(move || {
         // All that it has said comes before its end.
@@ -191,7 +195,10 @@ impl Supervisor<'_> {
     fn ended(&mut self, status: std::io::Result<ExitStatus>) -> Option<ExitStatus> {
         let status = status.ok()?;
         if status.signal().is_some() {
-            self.end(None, impossible(format!("srun has ended before all hosts: {status}")));
+            self.end(
+                None,
+                impossible(format!("srun has ended before all hosts: {status}")),
+            );
             self.cancel();
         }
         Some(status)
@@ -231,7 +238,8 @@ impl Supervisor<'_> {
                 let Some(hosts) = self.all(|task| task.host.clone()) else {
                     return Ok(());
                 };
-                self.watching.progress("slurm", &format!("job {job} runs on {}", hosts.join(", ")));
+                self.watching
+                    .progress("slurm", &format!("job {job} runs on {}", hosts.join(", ")));
                 if hosts.len() > 1 {
                     self.tell(&Told::Names(self.engine.addresses(&hosts)?))?;
                 }
@@ -340,7 +348,9 @@ impl Supervisor<'_> {
         let order = self.job.parts.iter().flat_map(|part| &part.nodes);
         let failed = reports.iter().filter(|report| report.status != 0);
         let place = |report: &&Report| {
-            let place = order.clone().position(|node| report.node.as_ref() == Some(node));
+            let place = order
+                .clone()
+                .position(|node| report.node.as_ref() == Some(node));
             place.unwrap_or(usize::MAX)
         };
         let (status, text) = match failed.min_by_key(place) {
@@ -364,12 +374,20 @@ impl Supervisor<'_> {
             }
         };
         let (what, status) = state.end()?;
-        let hosts: Vec<_> = self.tasks.iter().filter_map(|task| task.host.clone()).collect();
+        let hosts: Vec<_> = self
+            .tasks
+            .iter()
+            .filter_map(|task| task.host.clone())
+            .collect();
         let lost = match state.state.as_str() {
             "NODE_FAIL" => self.engine.lost(&hosts).join(", "),
             _ => String::new(),
         };
-        let lost = if lost.is_empty() { lost } else { format!(": {lost}") };
+        let lost = if lost.is_empty() {
+            lost
+        } else {
+            format!(": {lost}")
+        };
         let text = format!("job {id} of Slurm {what}{lost}");
         Some(Ending { status, text })
     }

@@ -19,13 +19,13 @@ use serde_json::json;
 
 use crate::artifacts::Artifacts;
 use crate::cases::Case;
+use crate::gate::{Gate, Step};
 use crate::output::Screen;
 use crate::program::Program;
 use crate::running::{self, ProgramEnd, Ran};
 use crate::settings::Setting;
 use crate::stop::{Reason, Stop};
 use crate::verdict::{Outcome, Verdict};
-use crate::gate::{Gate, Step};
 use crate::{boot, capture, names};
 
 /// Lines of a console in a report.
@@ -319,7 +319,10 @@ impl Trial {
         };
         let mut command = command
             .env("QNIC_NODE", number.to_string())
-            .env("QNIC_NODES", (cluster.nodes().len() + elsewhere).to_string())
+            .env(
+                "QNIC_NODES",
+                (cluster.nodes().len() + elsewhere).to_string(),
+            )
             .env("QNIC_NODE_NAME", node.name())
             .env("QNIC_SEED", seed.to_string());
         for (name, value) in self.settings.iter().filter_map(Setting::variable) {

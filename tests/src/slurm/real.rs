@@ -67,7 +67,9 @@ impl RealSlurm {
         }
         until(LIMIT, || {
             let said = real.ask("sinfo", &["--noheader", "--Node", "--format=%N %t"])?;
-            let idle = HOSTS.iter().all(|host| said.contains(&format!("{host} idle")));
+            let idle = HOSTS
+                .iter()
+                .all(|host| said.contains(&format!("{host} idle")));
             Ok((!idle).then(|| format!("{said}\n{}", real.logs())))
         })?;
         Ok(real)
@@ -83,8 +85,11 @@ impl RealSlurm {
         }
         slurm.write_programs(&self.path("bin"), &self.path("slurm.conf"))?;
         // They are free now; another program may take one until its daemon does: then the start fails.
-        let listeners: Result<Vec<_>, _> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-        let ports = listeners?.into_iter().map(|one| Ok(one.local_addr()?.port()));
+        let listeners: Result<Vec<_>, _> =
+            (0..4).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+        let ports = listeners?
+            .into_iter()
+            .map(|one| Ok(one.local_addr()?.port()));
         let ports: Vec<u16> = ports.collect::<Result<_>>()?;
         let machine = rustix::system::uname();
         let machine = machine.nodename().to_str()?;
@@ -119,7 +124,8 @@ impl RealSlurm {
         let file = self.path("munge.key");
         fs::write(&file, key)?;
         fs::set_permissions(&file, PermissionsExt::from_mode(0o400))?;
-        let file_of = |option: &str, name: &str| format!("--{option}={}", self.path(name).display());
+        let file_of =
+            |option: &str, name: &str| format!("--{option}={}", self.path(name).display());
         let options = [
             "--foreground".to_owned(),
             file_of("key-file", "munge.key"),
@@ -156,7 +162,9 @@ impl RealSlurm {
     /// What a command of Slurm prints.
     pub(crate) fn ask(&self, program: &str, words: &[&str]) -> Result<String> {
         let output = self.command(program).args(words).output();
-        Ok(text_of(&output.with_context(|| format!("start {program}"))?))
+        Ok(text_of(
+            &output.with_context(|| format!("start {program}"))?,
+        ))
     }
 
     /// Waits until the only job runs on all hosts, and returns its number.
@@ -164,7 +172,11 @@ impl RealSlurm {
         let mut job = String::new();
         until(LIMIT, || {
             job = self.ask("squeue", &["--noheader", "--states=RUNNING", "--format=%i"])?;
-            Ok(job.trim().parse::<u32>().is_err().then(|| format!("no job runs: {job}")))
+            Ok(job
+                .trim()
+                .parse::<u32>()
+                .is_err()
+                .then(|| format!("no job runs: {job}")))
         })?;
         Ok(job.trim().to_owned())
     }
@@ -188,8 +200,12 @@ impl RealSlurm {
         let log = self.path(&format!("{}.log", HOSTS[host]));
         let mut killed = 0;
         for (pid, _) in descendants(|line| line.contains("slurmstepd-wlm"))? {
-            let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
-            let mut files = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
+            let files = fs::read_dir(format!("/proc/{pid}/fd"))
+                .into_iter()
+                .flatten();
+            let mut files = files
+                .flatten()
+                .filter_map(|file| fs::read_link(file.path()).ok());
             if files.any(|file| file == log) {
                 kill(pid)?;
                 killed += 1;
@@ -200,7 +216,10 @@ impl RealSlurm {
     }
 
     fn logs(&self) -> String {
-        let files = fs::read_dir(self.dir.path()).into_iter().flatten().flatten();
+        let files = fs::read_dir(self.dir.path())
+            .into_iter()
+            .flatten()
+            .flatten();
         let logs = files.filter(|file| {
             let extension = file.path().extension().map(|it| it.to_owned());
             extension.is_some_and(|it| it == "out" || it == "log")
@@ -271,7 +290,11 @@ fn processes_with(variable: &str) -> Result<Vec<(i32, String)>> {
 /// Says what is wrong unless `output` ended with `status` and says all of `words`.
 pub(crate) fn expect(output: &Output, status: i32, words: &[&str]) -> Result<()> {
     let text = text_of(output);
-    ensure!(output.status.code() == Some(status), "{:?}, not {status}: {text}", output.status);
+    ensure!(
+        output.status.code() == Some(status),
+        "{:?}, not {status}: {text}",
+        output.status
+    );
     for word in words {
         ensure!(text.contains(word), "no {word:?} in: {text}");
     }
