@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic_cluster::{Cancel, ClusterSpec, Progress, Runtime};
-use qnic_slurm::Work;
+use qnic_trials::slurm::Work;
 use qnic_trials::{duration, JunitFile, Outcome, Program, Setting, Terminal, Trial, Verdict};
 
 use crate::slurm::{self, SlurmOptions, Wanted, SLURM};

@@ -10,7 +10,7 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic_cluster::{BootOptions, Cancel, ClusterSpec, Mode};
 use qnic_images::Cache;
-use qnic_slurm::{
+use qnic_trials::slurm::{
     supervise, Capacity, Ending, Engine, Job, JobDir, Jobs, Plan, Request, Watching, Work,
 };
 use qnic_trials::{Quiet, Screen, Terminal};
@@ -243,7 +243,8 @@ fn await_ready(engine: Engine, dir: &JobDir, id: u32, cancel: &Cancel) -> Result
 /// Ends the job of `dir`, and removes that.
 fn end(engine: Engine, dir: &JobDir) -> Result<()> {
     if let Some(id) = dir.id()? {
-        let going = |state: Option<qnic_slurm::JobState>| state.is_some_and(|it| !it.is_over());
+        let going =
+            |state: Option<qnic_trials::slurm::JobState>| state.is_some_and(|it| !it.is_over());
         if going(engine.state(id)?) {
             engine.cancel(id)?;
         }
@@ -330,13 +331,16 @@ pub(crate) fn hand_over(option: &ClusterOption, node: &str) -> Result<()> {
     let host = hosts.get(index).context("a host is missing")?;
     let mut srun = Engine::inside().beside(id, host, &dir);
     srun.args(std::env::args_os().skip(1));
-    srun.env(ui::CLUSTER, qnic_slurm::cluster_name(&name, id, index));
+    srun.env(
+        ui::CLUSTER,
+        qnic_trials::slurm::cluster_name(&name, id, index),
+    );
     Err(srun.exec()).context("start srun")
 }
 
 /// `slurm-host`: the task of a host.
 pub(crate) fn host(options: &InJobOptions) -> Result<ExitCode> {
-    qnic_slurm::run_host(&options.dir)?;
+    qnic_trials::slurm::run_host(&options.dir)?;
     Ok(ExitCode::SUCCESS)
 }
 

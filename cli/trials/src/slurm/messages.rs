@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
+use crate::{Step, Stream};
 use base64::prelude::{Engine as _, BASE64_STANDARD};
-use qnic_trials::{Step, Stream};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a message in a line, without number and mark.
@@ -44,7 +44,7 @@ pub(crate) enum Said {
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// The exit status of a trial, see [`qnic_trials::Verdict::status`].
+    /// The exit status of a trial, see [`crate::Verdict::status`].
     pub(crate) status: u8,
     /// The program's status on this node is that; `None`: it is none of a program.
     pub(crate) node: Option<String>,

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{ByteSize, PROGRAMS};
 
-use crate::job::JobDir;
-use crate::plan::{Capacity, Plan};
+use crate::slurm::job::JobDir;
+use crate::slurm::plan::{Capacity, Plan};
 
 /// Memory of hosts of which the administrator has not said it, in MiB.
 const UNKNOWN: u64 = 1;
@@ -61,7 +61,7 @@ impl JobState {
 
     /// Why Slurm has ended a job that has not ended by itself, in words, and the exit status for that.
     pub(crate) fn end(&self) -> Option<(&'static str, u8)> {
-        use qnic_trials::Verdict;
+        use crate::Verdict;
         Some(match self.state.as_str() {
             "TIMEOUT" | "DEADLINE" => ("ran out of its time", Verdict::TIMED_OUT),
             "CANCELLED" => ("was cancelled", Verdict::IMPOSSIBLE),

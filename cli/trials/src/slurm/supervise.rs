@@ -15,13 +15,13 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use crate::{Screen, Step, Stream, Verdict};
 use anyhow::{Context, Result};
 use qnic_cluster::{spawn_bound, Cancel};
-use qnic_trials::{Screen, Step, Stream, Verdict};
 
-use crate::engine::Engine;
-use crate::job::{Job, Work};
-use crate::messages::{bytes_of, Reader, Report, Said, Told};
+use crate::slurm::engine::Engine;
+use crate::slurm::job::{Job, Work};
+use crate::slurm::messages::{bytes_of, Reader, Report, Said, Told};
 
 /// Longest time for tasks to take down what they have; then Slurm ends them.
 const END_LIMIT: Duration = Duration::from_secs(120);

@@ -23,7 +23,7 @@ use qnic_config::plan::{PrivateKey, PublicKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
+use crate::slurm::plan::Plan;
 
 /// Names of directories begin so, by what made them.
 const OF_EXEC: &str = "exec-";
@@ -367,7 +367,7 @@ impl Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Capacity;
+    use crate::slurm::Capacity;
     use qnic_cluster::NodeSpec;
     use std::os::unix::fs::PermissionsExt;
 

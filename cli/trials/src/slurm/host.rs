@@ -10,13 +10,13 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use crate::{Gate, Program, Screen, Step, Stream, Trial, Verdict};
 use anyhow::{bail, Context, Result};
 use qnic_cluster::{BootOptions, Broken, Cancel, Cluster, ClusterSpec, Mode, Progress, Runtime};
-use qnic_trials::{Gate, Program, Screen, Step, Stream, Trial, Verdict};
 
-use crate::engine::cluster_name;
-use crate::job::{host_name, hosts, Job, JobDir, Work};
-use crate::messages::{write, Report, Said, Told};
+use crate::slurm::engine::cluster_name;
+use crate::slurm::job::{host_name, hosts, Job, JobDir, Work};
+use crate::slurm::messages::{write, Report, Said, Told};
 
 /// Runs the task of this host. Returns when nothing of it is left, and the supervisor knows how it went.
 ///

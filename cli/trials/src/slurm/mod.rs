@@ -14,14 +14,14 @@
 //! ```
 //! For `up` the supervisor runs in the job, in its batch step; for `exec` it is the command itself.
 //!
-//! - Slurm decides on which hosts a job runs, when, how long, and ends all of it. This package chooses no host,
+//! - Slurm decides on which hosts a job runs, when, how long, and ends all of it. This module chooses no host,
 //!   looks after none, and has no daemon.
 //! - Tasks and supervisor talk through the standard input and output that srun joins, so no port is open for that,
 //!   and srun's credentials are the only ones.
 //! - When its input ends, a task takes down what it has started: the supervisor has ended, or srun, or the host's
 //!   slurmstepd. When a task is killed, the kernel ends its guests and device process.
 //! - All hosts have booted before a program starts, and no host is taken down before all programs have ended
-//!   ([`qnic_trials::Gate`]).
+//!   ([`crate::Gate`]).
 //! - Private keys are made for the job. They are files of mode 0600 in the job's directory, of mode 0700; neither
 //!   environment nor arguments have them.
 //!
@@ -33,7 +33,6 @@
 //! | `messages` | what tasks and supervisor say |
 //! | `supervise` | the supervisor |
 //! | `host` | a task |
-#![forbid(unsafe_code)]
 
 mod engine;
 mod host;
