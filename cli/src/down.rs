@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use qnic_cluster::Error;
 
-use crate::ui;
+use crate::{slurm, ui};
 
 /// Options of `qnic down`.
 #[derive(Args)]
@@ -31,7 +31,8 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let runtime = ui::runtime()?;
-    let known = runtime.detached_names();
+    let mut known = runtime.detached_names();
+    known.extend(slurm::names());
     let names = match (&options.names[..], &known[..]) {
         ([], []) if !options.all => return Err(Error::NoCluster.into()),
         ([], [_, _, ..]) if !options.all => return Err(Error::WhichCluster { known }.into()),
@@ -41,11 +42,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     for name in names {
         let spinner = ui::spinner(&format!("ending {name}"));
-        let ended = qnic_cluster::down(&runtime, name);
+        let ended = match slurm::down(name) {
+            Ok(false) => qnic_cluster::down(&runtime, name).map_err(Into::into),
+            ended => ended.map(drop),
+        };
         spinner.finish_and_clear();
         match ended {
             Ok(()) => println!("{name}: ended"),
-            Err(error) => status = ui::fail(&error.into()),
+            Err(error) => status = ui::fail(&error),
         }
     }
     Ok(status)

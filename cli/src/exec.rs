@@ -6,11 +6,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic_cluster::{Cancel, ClusterSpec, Progress, Runtime};
+use qnic_trials::slurm::Work;
 use qnic_trials::{duration, JunitFile, Outcome, Program, Setting, Terminal, Trial, Verdict};
 
+use crate::slurm::{self, SlurmOptions, Wanted, SLURM};
 use crate::ui;
 
 /// Options of `qnic exec`.
@@ -22,6 +24,8 @@ Examples:
   cargo qnic exec pair.toml --host -- ./my-test            without guests, in seconds
   cargo qnic exec pair.toml --junit report.xml --artifacts out -- ./target/release/my-test
   cargo qnic exec pair.toml --set loss=5% --set kernel=backports --seed 7 -- ./my-test
+  cargo qnic exec ring.toml --on slurm --hosts 3 -- ./my-test         on three hosts of Slurm
+  cargo qnic exec ring.toml --on slurm --on a -- ./my-test            on node a of such a cluster
 
 PROGRAM with a slash in it is a file of this machine, which is copied into each guest;
 guest:PATH is one of the guest's, and a plain name is looked up there. It finds in its
@@ -54,9 +58,9 @@ pub(crate) struct Options {
 pub(crate) struct TrialOptions {
     /// The cluster file
     pub(crate) file: PathBuf,
-    /// The node that runs the program; all do without this
-    #[arg(long, value_name = "NODE|all", default_value = "all")]
-    pub(crate) on: String,
+    /// The node that runs the program; all do without this. "slurm": the cluster is a job of Slurm
+    #[arg(long, value_name = "NODE|all|slurm", default_value = "all")]
+    on: Vec<String>,
     /// Nodes are processes of this machine instead of guests: seconds instead of a boot
     #[arg(long)]
     pub(crate) host: bool,
@@ -78,12 +82,25 @@ pub(crate) struct TrialOptions {
     /// Keep what runs over the links, too, as pcapng
     #[arg(long, requires = "artifacts")]
     pub(crate) capture: bool,
+    #[command(flatten)]
+    pub(crate) slurm: SlurmOptions,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,
 }
 
 impl TrialOptions {
+    /// Returns true if the cluster is to be a job of Slurm.
+    pub(crate) fn on_slurm(&self) -> bool {
+        self.on.iter().any(|on| on == SLURM)
+    }
+
+    /// The node that runs the program; `None`: all.
+    pub(crate) fn node(&self) -> Option<String> {
+        let named = |on: &&String| *on != "all" && *on != SLURM;
+        self.on.iter().find(named).cloned()
+    }
+
     /// The trial of `spec`, to which settings were applied.
     pub(crate) fn trial(
         &self,
@@ -96,7 +113,7 @@ impl TrialOptions {
             spec,
             settings,
             program: program.clone(),
-            on: Some(self.on.clone()).filter(|on| on != "all"),
+            on: self.node(),
             timeout: self.timeout,
             boot_timeout: self.boot_timeout,
             artifacts: self.artifacts.clone(),
@@ -105,7 +122,41 @@ impl TrialOptions {
             cell: None,
             runtime: runtime.clone(),
             progress,
+            gate: None,
         }
+    }
+
+    /// The trial of `spec` as a job of Slurm.
+    fn on_hosts(&self, spec: &ClusterSpec) -> Result<Wanted<'_>> {
+        ensure!(
+            self.junit.is_none(),
+            "--junit does not go with --on slurm yet: --artifacts keeps what each host has"
+        );
+        let on = self.node();
+        let known = |on: &String| spec.nodes.iter().any(|node| node.name == *on);
+        if let Some(on) = on.as_ref().filter(|on| !known(on)) {
+            bail!("there is no node \"{on}\"");
+        }
+        let mut words = self.program.clone();
+        let program = Program::find(&words).map_err(anyhow::Error::msg)?;
+        if let (Some((from, _)), Some(first)) = (program.copy(), words.first_mut()) {
+            *first = std::path::absolute(from)?.into();
+        }
+        let artifacts = self.artifacts.as_ref().map(std::path::absolute);
+        let work = Work::Program {
+            words,
+            on,
+            timeout: self.timeout,
+            artifacts: artifacts.transpose()?,
+            capture: self.capture,
+            settings: self.set.iter().map(ToString::to_string).collect(),
+        };
+        Ok(Wanted {
+            slurm: &self.slurm,
+            guests: !self.host,
+            boot_timeout: self.boot_timeout,
+            work,
+        })
     }
 
     /// Makes the file of the report, if one is wanted.
@@ -127,7 +178,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn try_run(options: &Options) -> Result<u8> {
-    let cancel = Cancel::on_signals()?;
     let trial = &options.trial;
     let mut spec = ClusterSpec::load(&trial.file)?;
     for setting in &trial.set {
@@ -136,6 +186,17 @@ fn try_run(options: &Options) -> Result<u8> {
     if let Some(seed) = options.seed {
         spec.network.get_or_insert_default().seed = seed;
     }
+    let is_name = spec.nodes.iter().any(|node| node.name == SLURM);
+    ensure!(
+        !is_name,
+        "a node is called \"{SLURM}\", which --on does not tell apart: call it otherwise"
+    );
+    if trial.on_slurm() {
+        let wanted = trial.on_hosts(&spec)?;
+        return slurm::exec(&spec, wanted);
+    }
+    trial.slurm.refuse()?;
+    let cancel = Cancel::on_signals()?;
     let program = Program::find(&trial.program).map_err(anyhow::Error::msg)?;
     let runtime = ui::runtime()?;
     let parts = (&runtime, ui::progress());

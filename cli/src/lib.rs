@@ -40,6 +40,7 @@ mod ping;
 mod ps;
 mod reference;
 mod run;
+mod slurm;
 mod stats;
 pub mod suite;
 pub mod ui;
@@ -164,6 +165,12 @@ commands! {
     Bench(lab::bench::Options) => |_| lab::start();
     /// Tell what was found, what will be used and what is missing
     Doctor(doctor::Options) => doctor::run;
+    /// The task of a host of a job of Slurm
+    #[command(hide = true)]
+    SlurmHost(slurm::InJobOptions) => slurm::host;
+    /// The supervisor of a job of Slurm
+    #[command(hide = true)]
+    SlurmJob(slurm::InJobOptions) => slurm::supervisor;
     /// Write man pages
     Man(reference::ManOptions) => |options| reference::man(options, name::in_command(Cli::command()));
     /// Print completions for a shell

@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use qnic_cluster::{follow_logs, print_logs, Cancel, Log};
 
+use crate::slurm;
 use crate::ui::ClusterOption;
 
 /// Options of `qnic logs`.
@@ -42,6 +43,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
+    slurm::hand_over(&options.cluster, &options.node)?;
     let cluster = options.cluster.find(Some(&cancel))?;
     let node = cluster.node(&options.node)?;
     let everything = !(options.console || options.qemu || options.device);

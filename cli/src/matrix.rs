@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic_cluster::{Cancel, ClusterSpec, Silent};
 use qnic_trials::matrix::{carried, run as run_all, Axis, Cell, Machine, Matrix};
@@ -72,6 +72,9 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new(options: &'a Options) -> Result<Self> {
         let trial = &options.trial;
+        let message = "a matrix does not run on Slurm yet: start its cells by \"exec --on slurm\"";
+        ensure!(!trial.on_slurm(), message);
+        trial.slurm.refuse()?;
         let spec = ClusterSpec::load(&trial.file)?;
         let network = spec.network.as_ref();
         let seed = options.seed.or(network.map(|network| network.seed));
@@ -117,8 +120,8 @@ impl<'a> Plan<'a> {
         if trial.host {
             after.extend(words(&["--host"]));
         }
-        if trial.on != "all" {
-            after.extend(words(&["--on", &trial.on]));
+        if let Some(on) = trial.node() {
+            after.extend(words(&["--on", &on]));
         }
         let seconds = trial.timeout.as_secs_f64().to_string();
         after.extend(words(&["--timeout", &seconds, "--"]));

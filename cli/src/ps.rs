@@ -9,7 +9,7 @@ use qnic_cluster::{
     of_other_versions, overview, ClusterOverview, Mode, NodeOverview, ProcessOverview,
 };
 
-use crate::ui;
+use crate::{slurm, ui};
 
 /// Options of `qnic ps`.
 #[derive(Args)]
@@ -47,10 +47,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     let clusters = overview(&runtime);
     ui::show(options.json, &clusters[..], table)?;
-    Ok(match clusters.iter().all(ClusterOverview::is_well) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    let (on_slurm, well) = match options.json {
+        true => (String::new(), true),
+        false => slurm::ps()?,
+    };
+    print!("{on_slurm}");
+    Ok(
+        match well && clusters.iter().all(ClusterOverview::is_well) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+    )
 }
 
 fn table(clusters: &[ClusterOverview]) -> String {

@@ -11,6 +11,7 @@ use clap::Args;
 use qnic_cluster::{Cancel, Error, GuestCommand, GuestEvent, GuestInput, Node};
 use qnic_trials::{Case, JunitFile, Lines, Suite};
 
+use crate::slurm;
 use crate::ui::{self, ClusterOption};
 
 /// Exit status when time is over, as `timeout` gives it.
@@ -84,6 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 fn try_run(options: &Options) -> Result<u8> {
     let cancel = Cancel::on_signals()?;
+    slurm::hand_over(&options.cluster, &options.node)?;
     let cluster = options.cluster.find(Some(&cancel))?;
     let all = options.node == "all";
     if options.input && all {

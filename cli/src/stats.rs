@@ -9,6 +9,7 @@ use qnic_cluster::Cancel;
 use serde_json::Value;
 
 use crate::net;
+use crate::slurm;
 use crate::ui::{self, ClusterOption};
 
 /// Options of `qnic stats`.
@@ -37,6 +38,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
+    slurm::hand_over(&options.cluster, &options.node)?;
     let cluster = options.cluster.find(Some(&cancel))?;
     let nic = cluster.nic_stats(&options.node)?;
     ui::show(options.json, &nic, lines)?;

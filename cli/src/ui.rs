@@ -15,6 +15,8 @@ use crate::name;
 
 /// Exit status of a wrong command line or cluster file.
 pub const WRONG_INPUT: u8 = 2;
+/// The variable that names the cluster of a command which another has handed over.
+pub(crate) const CLUSTER: &str = "QNIC_CLUSTER";
 /// Exit status after Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -78,7 +80,27 @@ impl ClusterOption {
     /// # Errors
     /// As [`Cluster::find`].
     pub fn find(&self, cancel: Option<&Cancel>) -> anyhow::Result<Cluster> {
-        find(self.cluster.as_deref(), cancel)
+        let handed_over = std::env::var(CLUSTER).ok();
+        find(handed_over.as_deref().or(self.cluster.as_deref()), cancel)
+    }
+
+    /// The cluster of `known`, which run on Slurm, that is meant, if it is one of them. Without a name it is the only
+    /// one if no cluster runs here.
+    pub(crate) fn on_slurm(&self, known: &[String]) -> anyhow::Result<Option<String>> {
+        if known.is_empty() || std::env::var_os(CLUSTER).is_some() {
+            return Ok(None);
+        }
+        let here = runtime()?.names();
+        Ok(match (&self.cluster, known) {
+            (Some(name), _) if here.contains(name) => None,
+            (Some(name), _) => known.contains(name).then(|| name.clone()),
+            (None, [only]) if here.is_empty() => Some(only.clone()),
+            (None, _) if here.is_empty() => {
+                let known = known.to_vec();
+                return Err(Error::WhichCluster { known }.into());
+            }
+            (None, _) => None,
+        })
     }
 }
 

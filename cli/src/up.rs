@@ -10,6 +10,7 @@ use qnic_cluster::{
     AccelChoice, BootOptions, Cancel, Cluster, ClusterOverview, ClusterSpec, ConfigError, Mode,
 };
 
+use crate::slurm::{self, SlurmOptions};
 use crate::ui;
 
 /// Options of `qnic up`.
@@ -20,6 +21,7 @@ Examples:
   cargo qnic up pair.toml --print-config    check it, and print it with every default
   cargo qnic up pair.toml --accel tcg       emulate, whatever the file says
   cargo qnic up two-hosts.toml --host west  boot the nodes of one of its hosts
+  cargo qnic up ring.toml --on slurm        boot it as a job of Slurm (docs/slurm.md)
 
 A cluster file:
   name = \"pair\"             # a-z, 0-9, \"-\"
@@ -59,6 +61,11 @@ pub(crate) struct Options {
     /// Boot the nodes of this host, of those in the file
     #[arg(long)]
     host: Option<String>,
+    /// Where its nodes run: "slurm" makes it a job
+    #[arg(long, value_name = "ENGINE", conflicts_with_all = ["host", "json"])]
+    on: Option<Engine>,
+    #[command(flatten)]
+    slurm: SlurmOptions,
     /// Print the checked file, every default spelt out, and boot nothing
     #[arg(long)]
     print_config: bool,
@@ -71,6 +78,12 @@ pub(crate) struct Options {
     /// Describe the running cluster as JSON, as "ps --json" does
     #[arg(long)]
     json: bool,
+}
+
+/// What places nodes on hosts.
+#[derive(Clone, Copy, ValueEnum)]
+enum Engine {
+    Slurm,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -92,7 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if let Some(host) = &options.host {
         spec = spec.on_host(host).map_err(qnic_cluster::Error::from)?;
     } else if let [hosts @ .., last] = &spec.hosts_to_choose()[..] {
-        if !options.print_config {
+        if !options.print_config && options.on.is_none() {
             let hosts = hosts.join(", ");
             let message =
                 format!("say which host of the file this is: --host with one of {hosts}, {last}");
@@ -104,11 +117,16 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         print!("{}", spec.to_toml()?);
         return Ok(ExitCode::SUCCESS);
     }
+    let limit = Duration::from_secs(options.timeout);
+    match options.on {
+        Some(Engine::Slurm) => return slurm::up(&spec, &options.slurm, limit),
+        None => options.slurm.refuse()?,
+    }
     let boot = BootOptions {
         runtime: ui::runtime()?,
         cancel: Some(Cancel::on_signals()?),
         progress: ui::progress(),
-        ready_limit: Duration::from_secs(options.timeout),
+        ready_limit: limit,
         ..BootOptions::new(Mode::Detached)?
     };
     let started = Instant::now();

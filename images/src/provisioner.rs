@@ -19,6 +19,7 @@ use crate::mpi::{self, HostMpi};
 use crate::prebuilt::Prebuilt;
 use crate::program::{Program, Tool};
 use crate::progress::Progress;
+use crate::slurm::Slurm;
 use crate::system_root;
 use crate::tools::{
     FI_PINGPONG, IPERF3, QEMU, SSH_KEYGEN, TSHARK, UCX_PERFTEST, VIRTIOFSD, XORRISO,
@@ -249,6 +250,12 @@ impl Provisioner {
     pub fn compile_mpi(&self, source: &Path, program: &Path) -> Result<()> {
         host_architecture()?;
         mpi::compile(self.context(), source, program)
+    }
+
+    /// The distribution's Slurm, whose daemons and commands run on this machine.
+    pub fn slurm(&self) -> Result<Slurm> {
+        host_architecture()?;
+        Slurm::provision(self.context())
     }
 
     /// The same Open MPI, to run such programs on this machine.

@@ -120,9 +120,9 @@ pub use overview::{
 pub use process::ProcessId;
 pub use programs::{
     cargo, library, module_sources, program, program_or_build, programs, repository, Program, APP,
-    APP_PATH, DEMO, DEVICE, EXEC, LOG_KEEPER,
+    APP_PATH, DEMO, DEVICE, EXEC, LOG_KEEPER, PROGRAMS,
 };
-pub use provision::available_memory;
+pub use provision::{available_memory, prepare};
 pub use qnic_config::plan::units::{Probability, Rate, Span};
 pub use qnic_config::plan::{ImpairmentChange, Impairments, Shape};
 pub use qnic_config::{

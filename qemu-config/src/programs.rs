@@ -2,12 +2,15 @@
 //!
 //! In a checkout, cargo is asked each time: what runs is what the sources say.
 //! An installed tool takes the programs beside it, and asks no cargo.
+//! `QNIC_PROGRAMS` names a directory from which all are taken as they are, also in a checkout: machines that have no
+//! cargo get those that another has built.
 //!
 //! All but those that the tool becomes are linked statically, for one platform, and built by one
 //! call of cargo. So their common crates are compiled once, and each program runs on the host and in
 //! any guest, whatever C library that has.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -22,6 +25,9 @@ use crate::{Error, Result};
 
 /// The only platform of guests.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The variable with the directory from which programs are taken as they are.
+pub const PROGRAMS: &str = "QNIC_PROGRAMS";
 
 /// The profile of the tool.
 const TOOL: &str = "tool";
@@ -180,6 +186,9 @@ pub(crate) fn provide(
     cancels: &[&Cancel],
     compiles: &(dyn Fn() + Sync),
 ) -> Result<Vec<PathBuf>> {
+    if let Some(dir) = env::var_os(PROGRAMS) {
+        return programs.iter().map(|one| made_in(&dir, one)).collect();
+    }
     let Some(root) = repository() else {
         return programs.iter().map(beside_us).collect();
     };
@@ -203,6 +212,9 @@ pub fn library(
 ) -> Result<PathBuf> {
     let file = format!("lib{name}.so");
     let library = Program::bin(package, &file);
+    if let Some(dir) = env::var_os(PROGRAMS) {
+        return made_in(&dir, &library);
+    }
     let Some(root) = repository() else {
         return beside_us(&library);
     };
@@ -246,6 +258,19 @@ fn failed(programs: &[Program<'_>], mut message: String) -> Error {
         what: names.join(", "),
         message,
     }
+}
+
+/// The program in the directory that [`PROGRAMS`] names.
+fn made_in(dir: &OsStr, program: &Program<'_>) -> Result<PathBuf> {
+    let found = Path::new(dir).join(program.name);
+    let message = format!(
+        "{} is not there: {PROGRAMS} names its directory",
+        found.display()
+    );
+    let is_there = found.is_file();
+    is_there
+        .then_some(found)
+        .ok_or_else(|| failed(&[*program], message))
 }
 
 fn beside_us(program: &Program<'_>) -> Result<PathBuf> {

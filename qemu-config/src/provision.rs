@@ -132,6 +132,29 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     })
 }
 
+/// Gets everything that `spec` boots from, as [`crate::Cluster::boot`] does, and boots nothing. Returns the
+/// programs of this project that it has built or found.
+///
+/// # Errors
+/// As [`crate::Cluster::boot`] until then.
+pub fn prepare(spec: &ClusterSpec, options: &BootOptions) -> Result<Vec<PathBuf>> {
+    spec.validate()?;
+    check_files(spec)?;
+    if !options.host {
+        drop(provision(spec, options)?);
+    }
+    let cancels: Vec<_> = options.cancel.iter().collect();
+    let progress = options.progress.as_ref();
+    let made = programs_for(spec, options.app, progress, &cancels)?;
+    let provider = spec.mpi.then(|| mpi::provider(progress, &cancels));
+    let of_guests = made.of_guests.into_iter().map(|file| file.host_path);
+    let others = made.device.into_iter().chain([made.log_keeper]);
+    Ok(of_guests
+        .chain(others)
+        .chain(provider.transpose()?)
+        .collect())
+}
+
 /// The programs of a cluster without guests: those of its nodes, device process, log keeper.
 pub(crate) fn provision_here(
     spec: &ClusterSpec,

@@ -52,6 +52,19 @@ impl Cancel {
         Ok(cancel)
     }
 
+    /// A cancel that these signals pull, however often they come: for a process whose starter sends several, and kills
+    /// it in the end.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn on_repeated_signals() -> io::Result<Self> {
+        let cancel = Self::new()?;
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::low_level::pipe::register(signal, cancel.ends.1.try_clone()?)?;
+        }
+        Ok(cancel)
+    }
+
     /// Leaves Ctrl-C, however often, to a program that this process starts and waits for. From then on it
     /// does not end this process.
     ///

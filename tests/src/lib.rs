@@ -24,6 +24,7 @@ pub mod run;
 mod scenario;
 mod schedule;
 mod shm;
+mod slurm;
 mod suite;
 mod trace;
 mod trial;

@@ -165,6 +165,7 @@ pub(crate) const VM: [&[Case]; 22] = [
 /// joins by cloud-init, that the steps of pipelines run, and that packages install where there is no clone, is shown by
 /// their cases alone.
 pub(crate) const LONG: &[&str] = &[
+    "slurm::guests_of_three_hosts_are_one_cluster",
     "vm::a_disk_image_joins_by_cloud_init_and_has_its_module_by_dkms",
     "vm::a_mounted_volume_outlives_silences_and_full_servers",
     "vm::a_node_with_a_mac_of_its_own_has_no_second_port",

@@ -15,6 +15,7 @@
 //!   a guest, a signal. If this program is killed, the kernel ends what it started, and the
 //!   next command removes the files.
 //! - Whatever goes wrong becomes the trial's [`Verdict`]; [`Trial::run`] returns no error.
+//! - Its cluster may be on several hosts, as a job of Slurm ([`slurm`]).
 //! - A trial's cluster has a name of its own, so that trials of one file run side by side.
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ mod artifacts;
 mod boot;
 mod capture;
 mod cases;
+mod gate;
 mod junit;
 pub mod matrix;
 mod names;
@@ -31,11 +33,13 @@ mod program;
 mod project;
 mod running;
 mod settings;
+pub mod slurm;
 mod stop;
 mod trial;
 mod verdict;
 
 pub use cases::{Case, Ended, Suite};
+pub use gate::{Gate, Step};
 pub use junit::{write_junit, JunitFile};
 pub use output::{Lines, Quiet, Screen, Stream, Terminal};
 pub use program::Program;

@@ -19,6 +19,7 @@ use serde_json::json;
 
 use crate::artifacts::Artifacts;
 use crate::cases::Case;
+use crate::gate::{Gate, Step};
 use crate::output::Screen;
 use crate::program::Program;
 use crate::running::{self, ProgramEnd, Ran};
@@ -57,6 +58,8 @@ pub struct Trial {
     pub runtime: Runtime,
     /// What is told of the boot.
     pub progress: Arc<dyn Progress>,
+    /// What brings it together with the trials of the cluster's other hosts; `None`: there are none.
+    pub gate: Option<Arc<dyn Gate>>,
 }
 
 impl Trial {
@@ -66,7 +69,9 @@ impl Trial {
     /// [`qnic_cluster::Error::Config`] for the cluster, [`qnic_cluster::Error::NoSuchNode`].
     pub fn check(&self) -> qnic_cluster::Result<()> {
         self.spec.validate()?;
-        let known = self.spec.nodes.iter().map(|node| node.name.clone());
+        let elsewhere = self.spec.network.iter().flat_map(|it| it.elsewhere.keys());
+        let here = self.spec.nodes.iter().map(|node| &node.name);
+        let known = here.chain(elsewhere).cloned();
         match &self.on {
             Some(name) if !known.clone().any(|node| node == *name) => {
                 Err(qnic_cluster::Error::NoSuchNode {
@@ -196,7 +201,10 @@ impl Trial {
         let chosen = |node: &&Node| self.on.as_ref().is_none_or(|on| on == node.name());
         let nodes: Vec<_> = nodes.filter(chosen).collect();
         let mut verdict = match self.copy(&nodes, cases) {
-            true => self.run_programs(cluster, &nodes, stop, (screen, artifacts), cases),
+            true => match self.pass(Step::Booted, stop) {
+                Ok(()) => self.run_programs(cluster, &nodes, stop, (screen, artifacts), cases),
+                Err(verdict) => verdict,
+            },
             false => stopped(stop).unwrap_or_else(|| {
                 Verdict::Impossible("the program cannot be copied into a guest".to_owned())
             }),
@@ -229,6 +237,17 @@ impl Trial {
         let all = copied.iter().all(|case| !case.has_failed());
         cases.extend(copied);
         all
+    }
+
+    /// Waits until all hosts have done `step`.
+    fn pass(&self, step: Step, stop: &Stop) -> Result<(), Verdict> {
+        let (Some(gate), None) = (&self.gate, stop.reason()) else {
+            return Ok(());
+        };
+        match gate.pass(step, &stop.cancel) {
+            true => Ok(()),
+            false => Err(stopped(stop).unwrap_or(Verdict::Interrupted)),
+        }
     }
 
     fn class(&self, node: &Node) -> String {
@@ -266,9 +285,11 @@ impl Trial {
                 let command = self.command(cluster, node);
                 running::run(node, &command, self.timeout, (stop, screen, artifacts))
             });
+            // What goes wrong here while others run is seen, too.
+            let passed = self.pass(Step::Ran, stop);
             over.cancel();
             capture::finish(captures)?;
-            Ok(ran)
+            Ok((ran, passed.err()))
         });
         if let Some(kept) = artifacts {
             let taken = taken.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -276,8 +297,9 @@ impl Trial {
             let _ = kept.write_json("schedule.json", &json!(taken));
         }
         match ran {
-            Ok(ran) => {
+            Ok((ran, held)) => {
                 let verdict = verdict_of(&ran, stop);
+                let verdict = held.filter(|_| verdict.passed()).unwrap_or(verdict);
                 let named = ran.iter().zip(nodes);
                 cases.extend(named.map(|(ran, node)| self.case(ran, node, &verdict)));
                 verdict
@@ -290,13 +312,17 @@ impl Trial {
         let number = cluster.spec().node_number(node.name()).unwrap_or(0);
         let network = self.spec.network.as_ref();
         let seed = network.map_or(0, |network| network.seed);
+        let elsewhere = network.map_or(0, |network| network.elsewhere.len());
         let command = match self.host {
             true => self.program.command_here(),
             false => self.program.command(),
         };
         let mut command = command
             .env("QNIC_NODE", number.to_string())
-            .env("QNIC_NODES", cluster.nodes().len().to_string())
+            .env(
+                "QNIC_NODES",
+                (cluster.nodes().len() + elsewhere).to_string(),
+            )
             .env("QNIC_NODE_NAME", node.name())
             .env("QNIC_SEED", seed.to_string());
         for (name, value) in self.settings.iter().filter_map(Setting::variable) {

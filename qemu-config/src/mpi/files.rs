@@ -22,12 +22,18 @@ pub(crate) fn files(
     if !spec.mpi {
         return Ok(Vec::new());
     }
-    let compiles = || progress.part("provider", "cargo builds it");
-    let provider = programs::library(PROVIDER, cancels, &compiles)?;
-    progress.part("provider", "there");
+    let provider = provider(progress, cancels)?;
     let mut files = provisioner.mpi_programs()?;
     files.push(file(PROVIDER_PATH, provider));
     Ok(files)
+}
+
+/// The library of the provider.
+pub(crate) fn provider(progress: &dyn Progress, cancels: &[&Cancel]) -> Result<PathBuf> {
+    let compiles = || progress.part("provider", "cargo builds it");
+    let provider = programs::library(PROVIDER, cancels, &compiles)?;
+    progress.part("provider", "there");
+    Ok(provider)
 }
 
 fn file(guest_path: &str, host_path: PathBuf) -> GuestFile {

@@ -12,8 +12,8 @@
 
 mod files;
 
-pub(crate) use files::files;
 pub use files::PROVIDER;
+pub(crate) use files::{files, provider};
 
 use std::num::NonZero;
 use std::time::Duration;

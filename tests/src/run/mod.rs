@@ -23,7 +23,7 @@ use qnic_trials::{Case, Ended, JunitFile, Suite};
 use crate::harness::{self, Results};
 use crate::interrupt::Interrupt;
 use crate::schedule::{Load, Room};
-use crate::{suite, vm};
+use crate::{slurm, suite, vm};
 use cargo_output::CargoTests;
 use checkout::Built;
 use jobs::{show, Done, Job, Kind, LIMIT};
@@ -116,7 +116,8 @@ fn status(results: &Results) -> ExitCode {
 /// The cases that the options name.
 fn chosen(options: &Options) -> Vec<&'static harness::Case> {
     let only = options.only.as_deref().unwrap_or("");
-    let cases = suite::HOST.iter().chain(suite::VM.into_iter().flatten());
+    let cases = suite::HOST.iter().chain(slurm::CASES);
+    let cases = cases.chain(suite::VM.into_iter().flatten());
     let names: Vec<_> = only.split(',').collect();
     let chosen = cases.filter(|case| match options.exact {
         true => names.contains(&case.name),

@@ -52,6 +52,7 @@ pub(super) fn trial(spec: ClusterSpec, words: &[&str]) -> Result<Trial> {
         artifacts: None,
         capture: false,
         cell: None,
+        gate: None,
         host: false,
         runtime: Runtime::from_env()?,
         progress: Arc::new(Silent),
