@@ -238,13 +238,13 @@ fn a_peer_that_does_not_answer_is_asked_and_given_up() {
 /// has the engine for no longer than by frames in order.
 #[test]
 fn frames_behind_a_gap_are_received_by_turns() {
-    let perfect = LossyWire {
+    let steady = LossyWire {
         loss: 0,
         duplication: 0,
         delay: 1_000,
         jitter: 0,
     };
-    let VerbsPair { net, .. } = VerbsPair::on(Net::lossy(2, perfect, 1));
+    let VerbsPair { net, .. } = VerbsPair::on(Net::lossy(2, steady, 1));
     let sessions = open_session(&net);
     let probe = |number: u64| {
         let mut body = VerbsProbe::new_zeroed();
