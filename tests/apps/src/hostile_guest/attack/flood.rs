@@ -1,5 +1,5 @@
-//! A flood of the connection managers of all other nodes (X18): datagrams as the module of this guest sends them, of which each
-//! is a message that its reader has to look at, from this guest's own address. Their contents are chance.
+//! A flood of the connection managers of all other nodes (X18): datagrams as the module of this guest sends them, from
+//! its own address. Each is a message that its reader has to look at. Their contents are chance.
 
 use std::time::Instant;
 
