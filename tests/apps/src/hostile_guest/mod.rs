@@ -64,7 +64,8 @@ struct Done {
     pairs: u64,
     work_requests: u64,
     work_done: u64,
-    /// Queue pairs that have exchanged a message before all chance, and those of them that nonsense in their rings has let fail.
+    /// Queue pairs that have exchanged a message before all chance, and those of them that nonsense in their rings has
+    /// let fail.
     pairs_connected: u64,
     pairs_failed: u64,
     /// Messages sent to connection managers.

@@ -1,5 +1,5 @@
-//! The example of docs/verbs.md for CI, as it stands there: `cargo qnic exec examples/verbs.toml -- examples/verbs/test.sh`,
-//! and with links that lose frames (X18, X19).
+//! The example of docs/verbs.md for CI, as it stands there, and with links that lose frames (X18, X19):
+//! `cargo qnic exec examples/verbs.toml -- examples/verbs/test.sh`.
 
 use std::time::Duration;
 

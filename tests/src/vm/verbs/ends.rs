@@ -1,5 +1,5 @@
-//! What ends under queue pairs that work: a process, links, the module, the device, a guest (X18). Nothing of the programs is
-//! left behind.
+//! What ends under queue pairs that work: a process, links, the module, the device, a guest (X18). Nothing of the
+//! programs is left behind.
 
 use anyhow::{ensure, Context, Result};
 use qnic_cluster::{Links, NodeState};

@@ -1,5 +1,5 @@
-//! A node whose Ethernet port has a MAC of its own, beside one whose MAC the cluster has given (X18). No node's number is
-//! in it, so rdma_cm finds no way there, and says so; the first port is as always.
+//! A node whose Ethernet port has a MAC of its own, beside one whose MAC the cluster has given (X18). No node's number
+//! is in it, so rdma_cm finds no way there, and says so; the first port is as always.
 
 use anyhow::{ensure, Result};
 use qnic_cluster::{ByteSize, ClusterSpec, OnOff, PortSpec};

@@ -1,5 +1,5 @@
-//! A flood of the connection managers of all other nodes (X18): datagrams as the module of this guest sends them, of which each
-//! is a message that its reader has to look at, from this guest's own address. Their contents are chance.
+//! A flood of the connection managers of all other nodes (X18): datagrams as the module of this guest sends them, from
+//! its own address. Each is a message that its reader has to look at. Their contents are chance.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use qnic_abi::datagram::{PacketFlags, DRIVER_PORT, HEADER_CAPACITY};
 use qnic_abi::header::Geometry;
 use qnic_abi::host_area::{completion_offset, CompletionEntry, COMPLETION_TAIL};
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::COMPLETION_HEAD;
+use qnic_abi::window::{COMMAND_ENTRIES, COMPLETION_HEAD};
 use qnic_abi::{SharedMemory, Status, VniId, ABI_VERSION, PAGE_SIZE};
 use zerocopy::IntoBytes;
 
@@ -26,8 +26,9 @@ const ATTRIBUTE: usize = 17;
 /// The VNI of the driver's process.
 const VNI: u16 = 0;
 
-/// Messages after which the contents are others.
-const BATCH: u32 = 32;
+/// Messages to a node, one behind the other.
+const BATCH: usize = 32;
+const _: () = assert!(BATCH <= COMMAND_ENTRIES);
 
 impl Attack {
     /// Floods all nodes whose numbers are lower, until the time is over.
@@ -46,16 +47,17 @@ impl Attack {
         let mut seen = 0;
         while Instant::now() < end {
             self.write_message();
+            // No more than the command queue has room for.
             for node in 0..geometry.node.0 {
                 for _ in 0..BATCH {
                     self.post_message(&mut queue, (geometry.node.0, node));
                 }
+                let posted = queue.tail();
+                self.wait_for("datagrams to be sent", |attack| {
+                    seen = attack.take_completions(&geometry, seen)?;
+                    Ok(seen == posted)
+                })?;
             }
-            let posted = queue.tail();
-            self.wait_for("datagrams to be sent", |attack| {
-                seen = attack.take_completions(&geometry, seen)?;
-                Ok(seen == posted)
-            })?;
         }
         self.device.reset();
         Ok(())
