@@ -201,10 +201,10 @@ pub(crate) fn provide(
 }
 
 /// The shared library `name` of `package` for programs that link the C library of this machine or a newer one,
-/// unless one of `cancels` is pulled. `compiles` is called as [`provide`] does.
+/// unless one of `cancels` is pulled. `compiles` is called once, at the first crate that has to be compiled, if one has.
 ///
 /// # Errors
-/// As [`provide`].
+/// As [`program`], and [`Error::Interrupted`].
 pub fn library(
     (package, name): (&str, &str),
     cancels: &[&Cancel],
