@@ -19,6 +19,8 @@ impl Place {
         command
             .args(args)
             .env("XDG_RUNTIME_DIR", self.0.path())
+            // Clusters on Slurm have their directories there.
+            .env("QNIC_CACHE", self.0.path().join("cache"))
             .env_remove("QNIC_LOG")
             .envs(log.map(|log| ("QNIC_LOG", log)));
         let Output {
@@ -279,5 +281,30 @@ fn trials_that_cannot_be_are_refused_at_once() {
     ] {
         place.fails(args, 125, part);
     }
+    assert!(place.is_untouched());
+}
+
+/// What goes with Slurm alone is refused without it, and what does not go with it yet (X16).
+#[test]
+fn options_of_slurm_are_refused_where_they_say_nothing() {
+    let place = Place::new();
+    let file = place.file("name = \"x\"\n[[node]]\nname = \"a\"\n");
+    let alone = "--partition, --time, --hosts and --dry-run go with --on slurm";
+    place.fails(&["up", &file, "--partition", "p"], 1, alone);
+    place.fails(&["exec", &file, "--hosts", "2", "--", "true"], 125, alone);
+    let on = ["--on", "slurm", "--junit", "x", "--", "true"];
+    place.fails(&[&["exec", &file], &on[..]].concat(), 125, "--artifacts");
+    let on = ["--on", "slurm", "--vary", "loss=0", "--", "true"];
+    place.fails(
+        &[&["matrix", &file], &on[..]].concat(),
+        125,
+        "exec --on slurm",
+    );
+    let named = place.file("name = \"x\"\n[[node]]\nname = \"slurm\"\n");
+    place.fails(
+        &["exec", &named, "--", "true"],
+        125,
+        "a node is called \"slurm\"",
+    );
     assert!(place.is_untouched());
 }

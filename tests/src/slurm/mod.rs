@@ -105,6 +105,16 @@ impl User {
     }
 }
 
+impl Drop for User {
+    fn drop(&mut self) {
+        // A case that fails may have left the cluster in the user's own cache, where its guests' images are.
+        if let Ok(cache) = qnic_images::Cache::of_user() {
+            let left = cache.root().join("jobs").join(format!("up-{}", self.name));
+            let _ = fs::remove_dir_all(left);
+        }
+    }
+}
+
 struct Started {
     child: Child,
     log: PathBuf,
