@@ -130,7 +130,7 @@ fn measure(nodes: u16) -> String {
     let (barrier, allreduce) = (row.together(barrier), row.together(allreduce));
     let split = row.split(&groups);
     let (again, _) = row.join(2);
-    let taken = resident().saturating_sub(started) / u64::from(nodes) >> 10;
+    let taken = (resident().saturating_sub(started) / u64::from(nodes)) >> 10;
     let seconds = begin.elapsed().as_secs_f64();
     format!(
         "{nodes:5} {names:8.2} {join:8.2} {barrier:8.2} {allreduce:10.2} {split:8.2} {again:8.2} {seconds:9.2} {taken:9}"
