@@ -123,7 +123,10 @@ mod tests {
 
     #[test]
     fn jobs_that_wait_run_beside_any_but_not_without_end() {
-        assert_eq!(next(&[load(2), load(0)], &[load(2), load(1)], ROOM), Some(1));
+        assert_eq!(
+            next(&[load(2), load(0)], &[load(2), load(1)], ROOM),
+            Some(1)
+        );
         let full = [load(2), load(0), load(0), load(0), load(0), load(0)];
         assert_eq!(next(&[load(0)], &full[..5], ROOM), Some(0));
         assert_eq!(next(&[load(0)], &full, ROOM), None);
